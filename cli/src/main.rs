@@ -1,0 +1,2 @@
+//! The `osier` command.
+fn main() {}

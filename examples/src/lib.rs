@@ -1,0 +1,1 @@
+//! Numbered, runnable examples.
