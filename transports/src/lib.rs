@@ -1,1 +1,20 @@
-//! Room under construction.
+//! Transports: how active messages and bytes cross from one rank to another.
+//!
+//! | module | reaches |
+//! |---|---|
+//! | [`loopback`] | the rank itself (called `self` in tables) |
+//! | [`shm`] | ranks on the same machine, through one nameless shared segment |
+//! | [`sim`] | ranks in one process on a simulated network with a virtual clock |
+//!
+//! [`contract`] says what each of them promises.
+
+pub mod contract;
+pub mod loopback;
+pub mod shm;
+pub mod sim;
+mod sync;
+
+pub use contract::{
+    AmHead, AtomicOp, Capabilities, Endpoint, ForeignBytes, Incoming, OneSided, Peer, PostError,
+    RegionKey, RegionKind, TransportError, TransportErrorKind, WIRE_VERSION,
+};
