@@ -1,0 +1,328 @@
+//! MPI's type constructors.
+//!
+//! # Sources
+//! MPI: A Message-Passing Interface Standard, version 4.1, section 5.1. Strides
+//! and displacements "in elements" count extents of the old type. A zero count
+//! gives the empty type, which has no bounds markers either.
+
+use crate::bounds::{Copies, Facts, narrow, overflow};
+use crate::tree::{MAX_DEPTH, Node};
+use crate::{Basic, Constructor, Order, Type, TypeError};
+use std::sync::Arc;
+
+impl Type {
+    /// A predefined type.
+    pub fn basic(basic: Basic) -> Type {
+        Type(Arc::new(Node {
+            facts: Facts::basic(basic),
+            constructor: Constructor::Basic(basic),
+            depth: 0,
+        }))
+    }
+
+    /// `count` elements, each an extent after the last.
+    pub fn contiguous(count: usize, old: &Type) -> Result<Type, TypeError> {
+        const NAME: &str = "contiguous";
+        let copies = grid(NAME, &[(count, old.extent())])?;
+        let facts = old.0.facts.copies(NAME, &copies)?;
+        let old = old.clone();
+        Type::derived(NAME, facts, Constructor::Contiguous { count, old })
+    }
+
+    /// `count` blocks of `blocklength` elements, `stride` extents apart.
+    pub fn vector(
+        count: usize,
+        blocklength: usize,
+        stride: isize,
+        old: &Type,
+    ) -> Result<Type, TypeError> {
+        const NAME: &str = "vector";
+        let stride_bytes = scale(NAME, stride, old.extent())?;
+        let copies = grid(NAME, &[(count, stride_bytes), (blocklength, old.extent())])?;
+        let facts = old.0.facts.copies(NAME, &copies)?;
+        let constructor = Constructor::Vector {
+            count,
+            blocklength,
+            stride,
+            old: old.clone(),
+        };
+        Type::derived(NAME, facts, constructor)
+    }
+
+    /// `count` blocks of `blocklength` elements, `stride_bytes` apart.
+    pub fn hvector(
+        count: usize,
+        blocklength: usize,
+        stride_bytes: isize,
+        old: &Type,
+    ) -> Result<Type, TypeError> {
+        const NAME: &str = "hvector";
+        let copies = grid(NAME, &[(count, stride_bytes), (blocklength, old.extent())])?;
+        let facts = old.0.facts.copies(NAME, &copies)?;
+        let constructor = Constructor::Hvector {
+            count,
+            blocklength,
+            stride_bytes,
+            old: old.clone(),
+        };
+        Type::derived(NAME, facts, constructor)
+    }
+
+    /// Blocks of (elements, displacement in extents).
+    pub fn indexed(blocks: &[(usize, isize)], old: &Type) -> Result<Type, TypeError> {
+        const NAME: &str = "indexed";
+        let facts = list(NAME, blocks.iter().copied(), old.extent(), old)?;
+        let constructor = Constructor::Indexed {
+            blocks: blocks.into(),
+            old: old.clone(),
+        };
+        Type::derived(NAME, facts, constructor)
+    }
+
+    /// Blocks of (elements, displacement in bytes).
+    pub fn hindexed(blocks: &[(usize, isize)], old: &Type) -> Result<Type, TypeError> {
+        const NAME: &str = "hindexed";
+        let facts = list(NAME, blocks.iter().copied(), 1, old)?;
+        let constructor = Constructor::Hindexed {
+            blocks: blocks.into(),
+            old: old.clone(),
+        };
+        Type::derived(NAME, facts, constructor)
+    }
+
+    /// Blocks of `blocklength` elements at displacements in extents.
+    pub fn indexed_block(
+        blocklength: usize,
+        displacements: &[isize],
+        old: &Type,
+    ) -> Result<Type, TypeError> {
+        const NAME: &str = "indexed_block";
+        let blocks = displacements.iter().map(|&d| (blocklength, d));
+        let facts = list(NAME, blocks, old.extent(), old)?;
+        let constructor = Constructor::IndexedBlock {
+            blocklength,
+            displacements: displacements.into(),
+            old: old.clone(),
+        };
+        Type::derived(NAME, facts, constructor)
+    }
+
+    /// Blocks of `blocklength` elements at displacements in bytes.
+    pub fn hindexed_block(
+        blocklength: usize,
+        displacements: &[isize],
+        old: &Type,
+    ) -> Result<Type, TypeError> {
+        const NAME: &str = "hindexed_block";
+        let blocks = displacements.iter().map(|&d| (blocklength, d));
+        let facts = list(NAME, blocks, 1, old)?;
+        let constructor = Constructor::HindexedBlock {
+            blocklength,
+            displacements: displacements.into(),
+            old: old.clone(),
+        };
+        Type::derived(NAME, facts, constructor)
+    }
+
+    /// A box of `subsizes` elements from `starts` on in an array of `sizes`.
+    /// Its extent is that of the whole array.
+    pub fn subarray(
+        sizes: &[usize],
+        subsizes: &[usize],
+        starts: &[usize],
+        order: Order,
+        old: &Type,
+    ) -> Result<Type, TypeError> {
+        const NAME: &str = "subarray";
+        if sizes.is_empty() || subsizes.len() != sizes.len() || starts.len() != sizes.len() {
+            return Err(TypeError::Dimensions {
+                sizes: sizes.len(),
+                subsizes: subsizes.len(),
+                starts: starts.len(),
+            });
+        }
+        for (dimension, &size) in sizes.iter().enumerate() {
+            let (subsize, start) = (subsizes[dimension], starts[dimension]);
+            if subsize == 0 || start.checked_add(subsize).is_none_or(|end| end > size) {
+                return Err(TypeError::Subarray {
+                    dimension,
+                    size,
+                    subsize,
+                    start,
+                });
+            }
+        }
+        let dimensions = fastest_first(sizes, subsizes, starts, order);
+        let mut stride = old.extent();
+        let mut first = 0;
+        let mut levels = Vec::with_capacity(sizes.len());
+        for &(size, subsize, start) in &dimensions {
+            first += start as i128 * stride as i128;
+            levels.push((subsize, stride));
+            stride = narrow(NAME, size as i128 * stride as i128)?;
+        }
+        let mut copies = grid(NAME, &levels)?;
+        copies.low += first;
+        copies.high += first;
+        let facts = old.0.facts.copies(NAME, &copies)?;
+        let facts = facts.marked(NAME, 0, stride as i128)?;
+        let constructor = Constructor::Subarray {
+            sizes: sizes.into(),
+            subsizes: subsizes.into(),
+            starts: starts.into(),
+            order,
+            old: old.clone(),
+        };
+        Type::derived(NAME, facts, constructor)
+    }
+
+    /// Fields of (elements, displacement in bytes, type).
+    pub fn structure(fields: &[(usize, isize, Type)]) -> Result<Type, TypeError> {
+        const NAME: &str = "struct";
+        let mut parts = Vec::with_capacity(fields.len());
+        for (blocklength, displacement, old) in fields {
+            let mut copies = grid(NAME, &[(*blocklength, old.extent())])?;
+            copies.low += *displacement as i128;
+            copies.high += *displacement as i128;
+            parts.push(old.0.facts.copies(NAME, &copies)?);
+        }
+        let facts = Facts::sequence(NAME, parts)?;
+        let constructor = Constructor::Structure {
+            fields: fields.into(),
+        };
+        Type::derived(NAME, facts, constructor)
+    }
+
+    /// The same typemap with lower bound and extent set.
+    pub fn resized(lb: isize, extent: isize, old: &Type) -> Result<Type, TypeError> {
+        const NAME: &str = "resized";
+        let facts = old.0.facts.clone().marked(NAME, lb, extent as i128)?;
+        let constructor = Constructor::Resized {
+            lb,
+            extent,
+            old: old.clone(),
+        };
+        Type::derived(NAME, facts, constructor)
+    }
+
+    fn derived(
+        name: &'static str,
+        facts: Facts,
+        constructor: Constructor,
+    ) -> Result<Type, TypeError> {
+        let depth = match &constructor {
+            Constructor::Basic(_) => 0,
+            Constructor::Contiguous { old, .. }
+            | Constructor::Vector { old, .. }
+            | Constructor::Hvector { old, .. }
+            | Constructor::Indexed { old, .. }
+            | Constructor::Hindexed { old, .. }
+            | Constructor::IndexedBlock { old, .. }
+            | Constructor::HindexedBlock { old, .. }
+            | Constructor::Subarray { old, .. }
+            | Constructor::Resized { old, .. } => old.0.depth + 1,
+            Constructor::Structure { fields } => {
+                1 + fields.iter().map(|f| f.2.0.depth).max().unwrap_or(0)
+            }
+        };
+        if depth > MAX_DEPTH {
+            return Err(TypeError::Depth {
+                constructor: name,
+                limit: MAX_DEPTH,
+            });
+        }
+        Ok(Type(Arc::new(Node {
+            constructor,
+            facts,
+            depth,
+        })))
+    }
+}
+
+/// (size, subsize, start) of each dimension, the fastest varying one first.
+pub(crate) fn fastest_first(
+    sizes: &[usize],
+    subsizes: &[usize],
+    starts: &[usize],
+    order: Order,
+) -> Vec<(usize, usize, usize)> {
+    let mut dimensions: Vec<_> = sizes
+        .iter()
+        .zip(subsizes)
+        .zip(starts)
+        .map(|((&size, &subsize), &start)| (size, subsize, start))
+        .collect();
+    if order == Order::C {
+        dimensions.reverse();
+    }
+    dimensions
+}
+
+/// Copies at all combinations of (count, stride in bytes).
+fn grid(name: &'static str, levels: &[(usize, isize)]) -> Result<Copies, TypeError> {
+    let mut copies = Copies {
+        count: 1,
+        low: 0,
+        high: 0,
+    };
+    for &(count, stride) in levels {
+        copies.count = copies
+            .count
+            .checked_mul(count as u128)
+            .ok_or(overflow(name, "size"))?;
+        let reach = (count as i128 - 1).max(0) * stride as i128;
+        // A sum of at most 2^6 terms below 2^127 may leave the range: stay in 64 bits.
+        copies.low += narrow(name, reach.min(0))? as i128;
+        copies.high += narrow(name, reach.max(0))? as i128;
+    }
+    Ok(copies)
+}
+
+/// Facts of listed blocks with displacements counted in `unit` bytes.
+fn list(
+    name: &'static str,
+    blocks: impl Iterator<Item = (usize, isize)>,
+    unit: isize,
+    old: &Type,
+) -> Result<Facts, TypeError> {
+    let extent = old.extent();
+    let mut copies = Copies {
+        count: 0,
+        low: i128::MAX,
+        high: i128::MIN,
+    };
+    let mut count = 0usize;
+    let (mut low, mut high) = (isize::MAX, isize::MIN);
+    for (blocklength, displacement) in blocks {
+        if blocklength == 0 {
+            continue;
+        }
+        let first = displacement
+            .checked_mul(unit)
+            .ok_or(overflow(name, "displacement"))?;
+        let last = isize::try_from(blocklength - 1)
+            .ok()
+            .and_then(|n| n.checked_mul(extent))
+            .and_then(|reach| first.checked_add(reach))
+            .ok_or(overflow(name, "displacement"))?;
+        count = count
+            .checked_add(blocklength)
+            .ok_or(overflow(name, "size"))?;
+        low = low.min(first.min(last));
+        high = high.max(first.max(last));
+    }
+    if count > 0 {
+        copies = Copies {
+            count: count as u128,
+            low: low as i128,
+            high: high as i128,
+        };
+    }
+    old.0.facts.copies(name, &copies)
+}
+
+fn scale(name: &'static str, stride: isize, extent: isize) -> Result<isize, TypeError> {
+    stride
+        .checked_mul(extent)
+        .ok_or(overflow(name, "displacement"))
+}

@@ -1,0 +1,251 @@
+//! Pack and unpack: loops over the canonical form, no interpreter per block.
+//!
+//! ```text
+//! range of packed bytes -> first part | whole iterations | last part
+//!                             |              |                |
+//!                          one level in   kernels          one level in
+//! ```
+//!
+//! The range is split along the outermost level; only its ragged ends descend,
+//! the whole iterations between run in `nest` and `list`, which pick a kernel
+//! with a constant width once per call. Pack and unpack share all of it: a
+//! [`Direction`] says which side is read.
+//!
+//! # Invariants
+//! 1. The caller's memory holds every byte that the form touches for the
+//!    packed range, and `packed` as many bytes as the range is long; they do
+//!    not overlap.
+//! 2. Kernels read and write payload bytes only, on the memory side. On the
+//!    packed side they stay within the range.
+
+mod list;
+mod strided;
+
+use crate::form::{Body, Form, Level, reach};
+use std::ops::Range;
+
+/// Which side is read and which is written.
+pub(crate) trait Direction: Copy + 'static {
+    /// Whether memory is read and the packed side written.
+    const PACK: bool;
+}
+
+/// Memory to packed bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Pack;
+
+/// Packed bytes to memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Unpack;
+
+impl Direction for Pack {
+    const PACK: bool = true;
+}
+
+impl Direction for Unpack {
+    const PACK: bool = false;
+}
+
+/// Copies `length` bytes in the direction.
+///
+/// # Safety
+/// `memory` and `packed` are valid for `length` bytes and do not overlap.
+#[inline(always)]
+pub(crate) unsafe fn copy<D: Direction>(memory: *mut u8, packed: *mut u8, length: usize) {
+    if D::PACK {
+        // SAFETY: forwarded to the caller.
+        unsafe { std::ptr::copy_nonoverlapping(memory, packed, length) }
+    } else {
+        // SAFETY: forwarded to the caller.
+        unsafe { std::ptr::copy_nonoverlapping(packed, memory, length) }
+    }
+}
+
+/// Levels that fit on the stack; deeper nests go through the heap.
+const STACK_LEVELS: usize = 8;
+
+/// Copies the packed bytes `range` of `count` forms, `extent` bytes apart.
+///
+/// # Safety
+/// Invariant 1, with `memory` as the origin and `packed` as the place of the
+/// first byte of the range; the range ends within `count * form.bytes`.
+pub(crate) unsafe fn instances<D: Direction>(
+    form: &Form,
+    count: usize,
+    extent: isize,
+    memory: *mut u8,
+    range: Range<usize>,
+    packed: *mut u8,
+) {
+    if range.is_empty() {
+        return;
+    }
+    let at = memory.wrapping_offset(form.base);
+    if let (true, Body::Block) = (form.levels.is_empty(), &form.body)
+        && (count == 1 || isize::try_from(form.body_bytes) == Ok(extent))
+    {
+        let at = at.wrapping_add(range.start);
+        // SAFETY: all instances are one run, so these bytes are payload.
+        return unsafe { copy::<D>(at, packed, range.len()) };
+    }
+    if count == 1 {
+        // SAFETY: forwarded to the caller.
+        return unsafe { part::<D>(&form.levels, form, at, range, packed) };
+    }
+    let outer = Level {
+        count,
+        stride: extent,
+    };
+    let depth = form.levels.len();
+    if depth < STACK_LEVELS {
+        let mut levels = [outer; STACK_LEVELS];
+        levels[1..=depth].copy_from_slice(&form.levels);
+        let mut levels = &mut levels[..=depth];
+        if depth > 0 && reach(levels[1]) == extent as i128 {
+            levels[1].count *= count;
+            levels = &mut levels[1..];
+        }
+        // SAFETY: forwarded to the caller.
+        unsafe { part::<D>(levels, form, at, range, packed) }
+    } else {
+        let levels: Vec<Level> = std::iter::once(outer)
+            .chain(form.levels.iter().copied())
+            .collect();
+        // SAFETY: forwarded to the caller.
+        unsafe { part::<D>(&levels, form, at, range, packed) }
+    }
+}
+
+/// Packed bytes of a body under these levels.
+fn bytes(levels: &[Level], form: &Form) -> usize {
+    levels
+        .iter()
+        .fold(form.body_bytes, |bytes, level| bytes * level.count)
+}
+
+/// Copies the packed bytes `range` of the body of `form` under `levels`.
+///
+/// # Safety
+/// As [`instances`], with `at` as the place of the body's offset 0.
+unsafe fn part<D: Direction>(
+    levels: &[Level],
+    form: &Form,
+    at: *mut u8,
+    range: Range<usize>,
+    packed: *mut u8,
+) {
+    let Some((level, inner)) = levels.split_first() else {
+        // SAFETY: forwarded to the caller.
+        return unsafe { body_part::<D>(form, at, range, packed) };
+    };
+    let step = bytes(inner, form);
+    let place = |i: usize| at.wrapping_offset((i as isize).wrapping_mul(level.stride));
+    let mut packed = packed;
+    let (mut first, skip) = (range.start / step, range.start % step);
+    let (last, rest) = (range.end / step, range.end % step);
+    if skip > 0 {
+        let end = step.min(range.end - first * step);
+        // SAFETY: iteration `first` holds these bytes.
+        unsafe { part::<D>(inner, form, place(first), skip..end, packed) };
+        packed = packed.wrapping_add(end - skip);
+        first += 1;
+    }
+    if first < last {
+        let count = last - first;
+        if inner.len() + 1 < STACK_LEVELS {
+            let mut whole = [*level; STACK_LEVELS];
+            whole[0].count = count;
+            whole[1..=inner.len()].copy_from_slice(inner);
+            let levels = &whole[..=inner.len()];
+            // SAFETY: iterations `first..last` are in the range.
+            unsafe { all::<D>(levels, form, place(first), packed) };
+            packed = packed.wrapping_add(count * step);
+        } else {
+            for i in first..last {
+                // SAFETY: iteration `i` is in the range.
+                unsafe { all::<D>(inner, form, place(i), packed) };
+                packed = packed.wrapping_add(step);
+            }
+        }
+    }
+    if rest > 0 && first <= last {
+        // SAFETY: iteration `last` holds these bytes.
+        unsafe { part::<D>(inner, form, place(last), 0..rest, packed) };
+    }
+}
+
+/// Copies a range of one body.
+///
+/// # Safety
+/// As [`part`].
+unsafe fn body_part<D: Direction>(form: &Form, at: *mut u8, range: Range<usize>, packed: *mut u8) {
+    match &form.body {
+        Body::Block => {
+            let at = at.wrapping_add(range.start);
+            // SAFETY: the block holds these bytes.
+            unsafe { copy::<D>(at, packed, range.len()) }
+        }
+        // SAFETY: forwarded to the caller.
+        Body::List(blocks) => unsafe { list::part::<D>(blocks, at, range, packed) },
+        Body::Each(offsets, inner) => {
+            let mut packed = packed;
+            let mut next = range.start;
+            while next < range.end {
+                let (i, skip) = (next / inner.bytes, next % inner.bytes);
+                let end = inner.bytes.min(skip + range.end - next);
+                let place = at.wrapping_offset(offsets.at(i));
+                // SAFETY: the form at offset `i` holds these bytes.
+                unsafe { instances::<D>(inner, 1, 0, place, skip..end, packed) };
+                packed = packed.wrapping_add(end - skip);
+                next += end - skip;
+            }
+        }
+        Body::Sequence(sequence) => {
+            let mut packed = packed;
+            let mut next = range.start;
+            let mut i = sequence
+                .bytes_before
+                .partition_point(|&before| before <= next)
+                - 1;
+            while next < range.end {
+                let part = &sequence.parts[i];
+                let skip = next - sequence.bytes_before[i];
+                let end = part.bytes.min(skip + range.end - next);
+                // SAFETY: part `i` holds these bytes.
+                unsafe { instances::<D>(part, 1, 0, at, skip..end, packed) };
+                packed = packed.wrapping_add(end - skip);
+                next += end - skip;
+                i += 1;
+            }
+        }
+    }
+}
+
+/// Copies the body of `form` under `levels`, all of it.
+///
+/// # Safety
+/// As [`part`].
+unsafe fn all<D: Direction>(levels: &[Level], form: &Form, at: *mut u8, packed: *mut u8) {
+    match &form.body {
+        // SAFETY: forwarded to the caller.
+        Body::Block => unsafe { strided::nest::<D>(levels, form.body_bytes, at, packed) },
+        Body::List(blocks) if list::in_columns(levels, blocks) => {
+            // SAFETY: forwarded to the caller.
+            unsafe { list::columns::<D>(levels, blocks, at, packed) }
+        }
+        _ => {
+            let Some((level, inner)) = levels.split_first() else {
+                // SAFETY: forwarded to the caller.
+                return unsafe { body_part::<D>(form, at, 0..form.body_bytes, packed) };
+            };
+            let step = bytes(inner, form);
+            let (mut at, mut packed) = (at, packed);
+            for _ in 0..level.count {
+                // SAFETY: one iteration of the level.
+                unsafe { all::<D>(inner, form, at, packed) };
+                at = at.wrapping_offset(level.stride);
+                packed = packed.wrapping_add(step);
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What can be wrong with a type, a count or a buffer.
+
+/// Why a type cannot be built, or a buffer not packed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TypeError {
+    /// A size, bound or displacement leaves the signed 64-bit range.
+    #[error(
+        "cannot build {constructor} type: its {quantity} exceeds {} bytes \
+         (hint: check count, stride and displacements)",
+        isize::MAX
+    )]
+    Overflow {
+        /// The constructor, as MPI names it.
+        constructor: &'static str,
+        /// What overflowed: size, extent, displacement.
+        quantity: &'static str,
+    },
+    /// The lists that describe a subarray differ in length or are empty.
+    #[error(
+        "cannot build subarray type: {sizes} sizes, {subsizes} subsizes and {starts} starts \
+         (hint: one of each per dimension, at least one dimension)"
+    )]
+    Dimensions {
+        /// Number of sizes given.
+        sizes: usize,
+        /// Number of subsizes given.
+        subsizes: usize,
+        /// Number of starts given.
+        starts: usize,
+    },
+    /// One dimension of a subarray does not fit in its array.
+    #[error(
+        "cannot build subarray type: dimension {dimension} starts at {start} with {subsize} of \
+         {size} elements (hint: 1 <= subsize, start + subsize <= size)"
+    )]
+    Subarray {
+        /// Index of the dimension.
+        dimension: usize,
+        /// Elements of the whole array in this dimension.
+        size: usize,
+        /// Elements taken.
+        subsize: usize,
+        /// First element taken.
+        start: usize,
+    },
+    /// The tree is nested too deeply.
+    #[error("cannot build {constructor} type: nested more than {limit} deep (hint: merge levels)")]
+    Depth {
+        /// The constructor, as MPI names it.
+        constructor: &'static str,
+        /// Deepest nesting allowed.
+        limit: u32,
+    },
+    /// The packed size of so many instances is no 64-bit number.
+    #[error("{count} instances of {size} bytes exceed {} packed bytes", isize::MAX)]
+    Count {
+        /// Instances asked for.
+        count: usize,
+        /// Packed bytes of one instance.
+        size: usize,
+    },
+    /// The fragment lies beyond the packed bytes.
+    #[error("packed bytes {start}..{end} asked for, but {count} instances pack to {packed} bytes")]
+    Fragment {
+        /// First packed byte asked for.
+        start: usize,
+        /// One past the last.
+        end: usize,
+        /// Instances.
+        count: usize,
+        /// Packed bytes of all instances.
+        packed: usize,
+    },
+    /// The typed buffer does not hold all bytes that the layout touches.
+    #[error(
+        "{count} instances touch bytes {low}..{high} around their origin, but the buffer holds \
+         {bytes} bytes with the origin at {origin}"
+    )]
+    Memory {
+        /// Instances.
+        count: usize,
+        /// Lowest byte touched, relative to the origin.
+        low: isize,
+        /// One past the highest byte touched, relative to the origin.
+        high: isize,
+        /// Bytes in the buffer.
+        bytes: usize,
+        /// Where in the buffer the origin lies.
+        origin: usize,
+    },
+    /// The packed buffer has another length than the fragment.
+    #[error("packed buffer holds {bytes} bytes, but the fragment has {fragment}")]
+    Packed {
+        /// Bytes in the packed buffer.
+        bytes: usize,
+        /// Bytes of the fragment.
+        fragment: usize,
+    },
+}

@@ -1,0 +1,198 @@
+//! Do layouts touch a byte twice? Exact answers.
+//!
+//! Nested strides: two blocks of widths `a` and `b` share a byte if the
+//! difference of their offsets lies strictly between `-b` and `a`. The offsets
+//! are sums of index x stride, so the question is whether a sum of differences
+//! reaches that window. A depth-first search, largest stride first, visits only
+//! the indices from which the remaining levels still reach it: one or two per
+//! level for the usual nests.
+//!
+//! Everything else: blocks of both, sorted by offset, in one sweep.
+
+use crate::Layout;
+use crate::form::{Body, Form, Level};
+
+/// Differences `index * stride` with `low <= index <= high`.
+#[derive(Clone, Copy)]
+struct Steps {
+    low: i128,
+    high: i128,
+    stride: i128,
+}
+
+/// Whether `count` instances touch a byte twice.
+pub(crate) fn with_itself(layout: &Layout, count: usize) -> bool {
+    if let Some((levels, width)) = strided(layout, count) {
+        // Two distinct index vectors: the first unlike index may be taken as
+        // positive, the ones before it as equal.
+        return (0..levels.len()).any(|i| {
+            let count = levels[i].count as i128;
+            let mut steps = vec![Steps {
+                low: 1,
+                high: count - 1,
+                stride: levels[i].stride as i128,
+            }];
+            steps.extend(levels[i + 1..].iter().map(|level| Steps {
+                low: 1 - level.count as i128,
+                high: level.count as i128 - 1,
+                stride: level.stride as i128,
+            }));
+            reaches(&mut steps, 0, -(width as i128), width as i128)
+        });
+    }
+    let mut blocks = Vec::new();
+    let mut ascending = true;
+    let mut end = isize::MIN;
+    for (offset, length) in layout.blocks(count) {
+        ascending &= offset >= end;
+        end = offset.wrapping_add(length as isize);
+        blocks.push((offset, length));
+    }
+    if ascending {
+        return false;
+    }
+    blocks.sort_unstable();
+    blocks
+        .windows(2)
+        .any(|pair| pair[0].0.wrapping_add(pair[0].1 as isize) > pair[1].0)
+}
+
+/// Whether `count` of `a` and `b_count` of `b`, `b_offset` further, share a byte.
+pub(crate) fn between(
+    a: &Layout,
+    count: usize,
+    b: &Layout,
+    b_count: usize,
+    b_offset: isize,
+) -> bool {
+    let (a_low, a_high) = a.span(count);
+    let (b_low, b_high) = b.span(b_count);
+    if a_low == a_high || b_low == b_high {
+        return false;
+    }
+    let shift = b_offset as i128;
+    if a_high as i128 <= b_low as i128 + shift || b_high as i128 + shift <= a_low as i128 {
+        return false;
+    }
+    if let (Some((a_levels, a_width)), Some((b_levels, b_width))) =
+        (strided(a, count), strided(b, b_count))
+    {
+        let start = b.form().base as i128 + shift - a.form().base as i128;
+        let steps = |levels: Vec<Level>, sign: i128| {
+            levels.into_iter().map(move |level| Steps {
+                low: 0,
+                high: level.count as i128 - 1,
+                stride: sign * level.stride as i128,
+            })
+        };
+        let all = steps(a_levels, -1).chain(steps(b_levels, 1)).collect();
+        let mut all = joined(all);
+        return reaches(&mut all, start, -(b_width as i128), a_width as i128);
+    }
+    let sorted = |layout: &Layout, count, shift: i128| {
+        let mut blocks: Vec<(i128, i128)> = layout
+            .blocks(count)
+            .map(|(offset, length)| (offset as i128 + shift, length as i128))
+            .collect();
+        blocks.sort_unstable();
+        blocks
+    };
+    let (a, b) = (sorted(a, count, 0), sorted(b, b_count, shift));
+    let (mut i, mut j) = (0, 0);
+    while let (Some(&(x, n)), Some(&(y, m))) = (a.get(i), b.get(j)) {
+        if x < y + m && y < x + n {
+            return true;
+        }
+        // Blocks of one layout may overlap each other: drop the one that ends
+        // first, it cannot meet anything that comes later on the other side.
+        if x + n <= y + m { i += 1 } else { j += 1 }
+    }
+    false
+}
+
+/// Levels and width, if the layout is nested strides.
+fn strided(layout: &Layout, count: usize) -> Option<(Vec<Level>, usize)> {
+    let form: &Form = layout.form();
+    if !matches!(form.body, Body::Block) {
+        return None;
+    }
+    let mut levels = form.levels.clone();
+    let mut width = form.body_bytes;
+    if count > 1 {
+        if levels.is_empty() && isize::try_from(width) == Ok(layout.extent()) {
+            width = layout.packed_bytes(count)?;
+        } else {
+            levels.insert(
+                0,
+                Level {
+                    count,
+                    stride: layout.extent(),
+                },
+            );
+        }
+    }
+    Some((levels, width))
+}
+
+/// Levels of one stride joined: their indices add up.
+fn joined(mut steps: Vec<Steps>) -> Vec<Steps> {
+    for step in &mut steps {
+        if step.stride < 0 {
+            *step = Steps {
+                low: -step.high,
+                high: -step.low,
+                stride: -step.stride,
+            };
+        }
+    }
+    steps.sort_by_key(|step| step.stride);
+    steps.dedup_by(|next, kept| {
+        let same = next.stride == kept.stride;
+        if same {
+            kept.low += next.low;
+            kept.high += next.high;
+        }
+        same
+    });
+    steps
+}
+
+/// Whether `start` plus some sum of steps lies strictly between `low` and `high`.
+fn reaches(steps: &mut Vec<Steps>, start: i128, low: i128, high: i128) -> bool {
+    for step in steps.iter_mut() {
+        if step.stride < 0 {
+            *step = Steps {
+                low: -step.high,
+                high: -step.low,
+                stride: -step.stride,
+            };
+        }
+    }
+    steps.sort_by_key(|step| std::cmp::Reverse(step.stride));
+    search(steps, start, low, high)
+}
+
+fn search(steps: &[Steps], start: i128, low: i128, high: i128) -> bool {
+    let Some((step, inner)) = steps.split_first() else {
+        return low < start && start < high;
+    };
+    if step.low > step.high {
+        return false;
+    }
+    let (down, up) = inner.iter().fold((0, 0), |(down, up), s| {
+        (down + s.low * s.stride, up + s.high * s.stride)
+    });
+    if step.stride == 0 {
+        return search(inner, start, low, high);
+    }
+    // start + i * stride + [down, up] meets the open window (low, high).
+    let first = (low + 1 - up - start).div_euclid(step.stride);
+    let first = if first * step.stride < low + 1 - up - start {
+        first + 1
+    } else {
+        first
+    };
+    let last = (high - 1 - down - start).div_euclid(step.stride);
+    (first.max(step.low)..=last.min(step.high))
+        .any(|i| search(inner, start + i * step.stride, low, high))
+}
