@@ -1,1 +1,21 @@
-//! x
+//! Ranks on one machine, through one nameless shared segment.
+//!
+//! A job ([`Job`]) is two memfds and a doorbell per rank. Each lane of a rank
+//! opens a ring to a peer when it first sends there; rings start with one
+//! page and grow with traffic, so memory follows the pairs that talk.
+
+mod cma;
+mod endpoint;
+mod heap;
+mod job;
+mod rank;
+mod ring;
+mod segment;
+mod wait;
+
+pub use endpoint::{MAX_PAYLOAD_BYTES, ShmEndpoint};
+pub use job::{Death, Job, JobOptions, MAX_RANKS};
+pub use rank::ShmRank;
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,534 @@
+//! A channel over shared memory.
+
+use super::rank::{Arrivals, Level, ShmRank};
+use super::ring::{Consumer, Found, INLINE_BYTES, Producer};
+use super::{cma, job::Death};
+use crate::contract::{
+    AmHead, AtomicOp, Capabilities, Endpoint, ForeignBytes, Incoming, OneSided, Peer, PostError,
+    RegionKey, RegionKind, TransportError, TransportErrorKind,
+};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::Arc;
+
+/// Largest payload of a message, in bytes: fragments of this size keep both
+/// copies of a pipeline in the second-level cache.
+pub const MAX_PAYLOAD_BYTES: usize = 32 << 10;
+/// After so many messages a small ring grows.
+const SMALL_RING_MESSAGES: u64 = 8;
+
+struct Tx {
+    ring: Option<(Producer, u64, Level)>,
+    sleeping: *const AtomicU32,
+}
+
+struct Rx {
+    ring: Consumer,
+    peer: Peer,
+    source: u32,
+}
+
+/// One rank's end of a channel.
+pub struct ShmEndpoint {
+    tx: Vec<Tx>,
+    rx: Vec<Rx>,
+    cursor: usize,
+    busy: u32,
+    inbox: *const AtomicU64,
+    arrivals: Arc<Arrivals>,
+    fence: bool,
+    rank: ShmRank,
+    channel: u64,
+    members: Vec<u32>,
+}
+
+// SAFETY: the raw pointers name atomics in the job's arena, which `rank` keeps
+// mapped; nothing is tied to a thread.
+unsafe impl Send for ShmEndpoint {}
+
+impl ShmEndpoint {
+    pub(crate) fn new(
+        rank: ShmRank,
+        channel: u64,
+        members: Vec<u32>,
+        arrivals: Arc<Arrivals>,
+    ) -> Self {
+        let tx = members
+            .iter()
+            .map(|m| Tx {
+                ring: None,
+                sleeping: &raw const rank.job().control(*m as usize).sleeping,
+            })
+            .collect();
+        Self {
+            tx,
+            rx: Vec::new(),
+            cursor: 0,
+            busy: 0,
+            inbox: rank.inbox(),
+            arrivals,
+            fence: rank.fence(),
+            rank,
+            channel,
+            members,
+        }
+    }
+
+    /// Opens or enlarges the ring to a peer. `Ok(false)`: no credit for the
+    /// change now.
+    #[cold]
+    fn grow(&mut self, peer: Peer, level: Level) -> Result<bool, TransportError> {
+        let destination = self.members[peer as usize];
+        let tx = &mut self.tx[peer as usize];
+        if let Some((ring, _, _)) = &mut tx.ring
+            && !ring.has_slot()
+        {
+            return Ok(false);
+        }
+        let announce = tx.ring.is_none();
+        let block = self
+            .rank
+            .new_block(self.channel, destination, level, announce)?;
+        // SAFETY: a fresh block of ours; the only producer.
+        let ring = unsafe { Producer::new(block.memory) };
+        if let Some((mut old, offset, old_level)) = tx.ring.replace((ring, block.offset, level)) {
+            let switched = old.post_switch(block.offset);
+            debug_assert!(switched, "a slot was free");
+            self.rank.retire_block(offset, old_level, destination);
+        }
+        Ok(true)
+    }
+
+    #[inline]
+    fn ring_bell(&self, peer: Peer) {
+        if self.fence {
+            fence(Ordering::SeqCst);
+        } else {
+            std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        }
+        // SAFETY: an atomic in the arena, which `self.rank` keeps mapped.
+        let sleeping = unsafe { &*self.tx[peer as usize].sleeping };
+        if sleeping.load(Ordering::Relaxed) != 0 {
+            self.wake(peer, sleeping);
+        }
+    }
+
+    #[cold]
+    fn wake(&self, peer: Peer, sleeping: &AtomicU32) {
+        if sleeping.swap(0, Ordering::AcqRel) != 0 {
+            self.rank.job().ring(self.members[peer as usize] as usize);
+        }
+    }
+
+    #[cold]
+    fn post_slow(
+        &mut self,
+        peer: Peer,
+        head: AmHead,
+        bytes: usize,
+        fill: impl FnOnce(*mut u8),
+    ) -> Result<(), PostError> {
+        let Some(&destination) = self.members.get(peer as usize) else {
+            return Err(PostError::Failed(TransportError::new(
+                TransportErrorKind::Invalid,
+                format!("peer {peer} of {}", self.members.len()),
+            )));
+        };
+        if bytes > MAX_PAYLOAD_BYTES {
+            return Err(PostError::Failed(TransportError::new(
+                TransportErrorKind::Invalid,
+                format!("a message of {bytes} bytes, at most {MAX_PAYLOAD_BYTES}"),
+            )));
+        }
+        if let Some(how) = self.rank.job().death(destination as usize) {
+            return Err(PostError::Failed(dead(destination, how)));
+        }
+        let needed = match bytes {
+            0..=512 => Level::Small,
+            513..=16384 => Level::Medium,
+            _ => Level::Large,
+        };
+        let level = match &self.tx[peer as usize].ring {
+            None => Some(needed),
+            Some((ring, _, level)) => {
+                if ring.closed() {
+                    return Err(PostError::Failed(TransportError::new(
+                        TransportErrorKind::PeerClosed,
+                        format!("rank {destination} of the job has dropped this channel"),
+                    )));
+                }
+                let busy = *level == Level::Small && ring.posted() >= SMALL_RING_MESSAGES;
+                let wanted = if busy {
+                    needed.max(Level::Medium)
+                } else {
+                    needed
+                };
+                (wanted > *level).then_some(wanted)
+            }
+        };
+        if let Some(level) = level {
+            match self.grow(peer, level) {
+                Ok(true) => {}
+                Ok(false) => return Err(PostError::Full),
+                Err(e) => return Err(PostError::Failed(e)),
+            }
+        }
+        let Some((ring, _, _)) = &mut self.tx[peer as usize].ring else {
+            return Err(PostError::Full);
+        };
+        let head = (head.kind, head.aux, head.arg);
+        if !ring.has_room(bytes) {
+            return Err(PostError::Full);
+        }
+        if bytes <= INLINE_BYTES {
+            ring.post_inline(head, bytes, fill);
+        } else {
+            ring.post_ring(head, bytes, fill);
+        }
+        self.ring_bell(peer);
+        Ok(())
+    }
+
+    /// Adopts rings that peers have opened.
+    #[cold]
+    fn adopt(&mut self) -> bool {
+        // SAFETY: an atomic in the arena, which `self.rank` keeps mapped.
+        if unsafe { &*self.inbox }.load(Ordering::Relaxed) != 0 {
+            self.rank.drain_inbox();
+        }
+        if self.arrivals.waiting.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        for block in self.arrivals.take() {
+            let peer = self.members.iter().position(|m| *m == block.source);
+            let known = self.rx.iter().any(|rx| rx.source == block.source);
+            // SAFETY: the block was checked, and each is handed out once.
+            let mut ring = unsafe { Consumer::new(block.memory) };
+            match peer {
+                Some(peer) if !known => self.rx.push(Rx {
+                    ring,
+                    peer: peer as Peer,
+                    source: block.source,
+                }),
+                _ => {
+                    self.rank.count_malformed();
+                    ring.close();
+                }
+            }
+        }
+        true
+    }
+
+    /// Handles what is no message. True if the ring may hold more.
+    #[cold]
+    fn special(&mut self, at: usize, found: Found) -> bool {
+        let rx = &mut self.rx[at];
+        if let Found::Switch(offset) = found
+            && let Some((block, _)) = self.rank.open_block(offset)
+            && block.source == rx.source
+            && block.channel == self.channel
+        {
+            rx.ring.release();
+            rx.ring.close();
+            // SAFETY: checked, and named by the only producer of this ring.
+            rx.ring = unsafe { Consumer::new(block.memory) };
+            return true;
+        }
+        self.rank.count_malformed();
+        rx.ring.release();
+        true
+    }
+
+    /// Whether a peer has dropped this channel.
+    pub fn closed(&self, peer: Peer) -> bool {
+        matches!(&self.tx[peer as usize].ring, Some((ring, _, _)) if ring.closed())
+    }
+
+    /// Memory of a region of the arena or of a heap, if it is mapped.
+    fn address(&self, peer: Peer, key: &RegionKey, offset: u64, bytes: u64) -> Option<*mut u8> {
+        let end = offset.checked_add(bytes)?;
+        if end > key.bytes {
+            return None;
+        }
+        let at = key.base.checked_add(offset)?;
+        match key.kind {
+            RegionKind::Arena => self.rank.job().segment().arena.at(at, bytes),
+            RegionKind::Heap if self.members.get(peer as usize) == Some(&key.owner) => {
+                self.rank.peer_heap(key.owner as usize)?.at(at, bytes)
+            }
+            RegionKind::Process if key.owner == std::process::id() => Some(at as usize as *mut u8),
+            _ => None,
+        }
+    }
+}
+
+fn dead(rank: u32, how: Death) -> TransportError {
+    TransportError::new(
+        TransportErrorKind::PeerDead,
+        format!("rank {rank} of the job {how}"),
+    )
+}
+
+fn outside(key: &RegionKey, offset: u64, bytes: u64) -> TransportError {
+    TransportError::new(
+        TransportErrorKind::Invalid,
+        format!(
+            "{bytes} bytes at {offset} of a {:?} region of {} bytes cannot be reached",
+            key.kind, key.bytes
+        ),
+    )
+}
+
+impl Endpoint for ShmEndpoint {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            transport: "shm",
+            inline_bytes: INLINE_BYTES,
+            max_payload_bytes: MAX_PAYLOAD_BYTES,
+            get: true,
+            put: true,
+            atomics: true,
+            export_plain: !self.rank.cma_refused(),
+        }
+    }
+
+    #[inline]
+    fn post_with(
+        &mut self,
+        peer: Peer,
+        head: AmHead,
+        bytes: usize,
+        fill: impl FnOnce(*mut u8),
+    ) -> Result<(), PostError> {
+        if let Some(tx) = self.tx.get_mut(peer as usize)
+            && let Some((ring, _, level)) = &mut tx.ring
+            && *level != Level::Small
+            && bytes <= ring.max_payload()
+            && ring.has_room(bytes)
+        {
+            let head = (head.kind, head.aux, head.arg);
+            if bytes <= INLINE_BYTES {
+                ring.post_inline(head, bytes, fill);
+            } else {
+                ring.post_ring(head, bytes, fill);
+            }
+            self.ring_bell(peer);
+            return Ok(());
+        }
+        self.post_slow(peer, head, bytes, fill)
+    }
+
+    #[inline]
+    fn poll(&mut self) -> Option<Incoming> {
+        loop {
+            let n = self.rx.len();
+            let mut at = self.cursor;
+            let mut special = None;
+            for _ in 0..n {
+                if at >= n {
+                    at = 0;
+                }
+                let rx = &mut self.rx[at];
+                match rx.ring.poll() {
+                    None => {}
+                    Some(Found::Message {
+                        head,
+                        payload,
+                        bytes,
+                    }) => {
+                        return Some(Incoming {
+                            peer: rx.peer,
+                            head: AmHead {
+                                kind: head.0,
+                                aux: head.1,
+                                arg: head.2,
+                            },
+                            // SAFETY: the slot and its payload stay until
+                            // `release`, and the arena as long as `self.rank`.
+                            payload: unsafe { ForeignBytes::new(payload, bytes) },
+                            token: at as u32,
+                        });
+                    }
+                    Some(found) => {
+                        special = Some(found);
+                        break;
+                    }
+                }
+                at += 1;
+            }
+            if let Some(found) = special {
+                self.special(at, found);
+                continue;
+            }
+            // SAFETY: an atomic in the arena, which `self.rank` keeps mapped.
+            let opened = unsafe { &*self.inbox }.load(Ordering::Relaxed) != 0
+                || self.arrivals.waiting.load(Ordering::Relaxed) != 0;
+            if !(opened && self.adopt()) {
+                return None;
+            }
+        }
+    }
+
+    #[inline]
+    fn release(&mut self, message: Incoming) {
+        let at = message.token as usize;
+        self.rx[at].ring.release();
+        self.cursor = at + 1;
+        self.busy = self.busy.wrapping_add(1);
+        if self.busy.is_multiple_of(64) {
+            self.adopt();
+        }
+    }
+
+    unsafe fn export(&self, ptr: *const u8, bytes: usize) -> Result<RegionKey, TransportError> {
+        if let Some(base) = self.rank.heap_offset(ptr, bytes) {
+            return Ok(RegionKey {
+                kind: RegionKind::Heap,
+                owner: self.rank.rank() as u32,
+                base,
+                bytes: bytes as u64,
+            });
+        }
+        if self.rank.cma_refused() {
+            return Err(TransportError::new(
+                TransportErrorKind::Unavailable,
+                "the system refuses cross-memory attach between these processes",
+            ));
+        }
+        Ok(RegionKey {
+            kind: RegionKind::Process,
+            owner: std::process::id(),
+            base: ptr as u64,
+            bytes: bytes as u64,
+        })
+    }
+
+    unsafe fn get(
+        &mut self,
+        peer: Peer,
+        key: &RegionKey,
+        offset: u64,
+        to: *mut u8,
+        bytes: usize,
+    ) -> Result<OneSided, TransportError> {
+        if let Some(from) = self.address(peer, key, offset, bytes as u64) {
+            // SAFETY: the source is mapped for `bytes` bytes, the destination
+            // is the caller's; they differ because a region is exported by
+            // one side and read into memory of the other.
+            unsafe { std::ptr::copy(from, to, bytes) };
+            return Ok(OneSided::Done(0));
+        }
+        if key.kind != RegionKind::Process
+            || offset
+                .checked_add(bytes as u64)
+                .is_none_or(|e| e > key.bytes)
+        {
+            return Err(outside(key, offset, bytes as u64));
+        }
+        // SAFETY: the caller's contract for `to`.
+        unsafe { cma::read(key.owner, key.base + offset, to, bytes) }.inspect_err(|e| {
+            if e.kind() == TransportErrorKind::Permission
+                || e.kind() == TransportErrorKind::Unavailable
+            {
+                self.rank.refuse_cma();
+            }
+        })?;
+        Ok(OneSided::Done(0))
+    }
+
+    unsafe fn put(
+        &mut self,
+        peer: Peer,
+        key: &RegionKey,
+        offset: u64,
+        from: *const u8,
+        bytes: usize,
+    ) -> Result<OneSided, TransportError> {
+        if key.kind == RegionKind::Heap {
+            return Err(TransportError::new(
+                TransportErrorKind::Unavailable,
+                "peers map the heap read-only; put needs a region of the arena or of a process",
+            ));
+        }
+        if let Some(to) = self.address(peer, key, offset, bytes as u64) {
+            // SAFETY: as for `get`, with the sides exchanged.
+            unsafe { std::ptr::copy(from, to, bytes) };
+            return Ok(OneSided::Done(0));
+        }
+        if key.kind != RegionKind::Process
+            || offset
+                .checked_add(bytes as u64)
+                .is_none_or(|e| e > key.bytes)
+        {
+            return Err(outside(key, offset, bytes as u64));
+        }
+        // SAFETY: the caller's contract for `from`.
+        unsafe { cma::write(key.owner, key.base + offset, from, bytes) }?;
+        Ok(OneSided::Done(0))
+    }
+
+    fn atomic(
+        &mut self,
+        peer: Peer,
+        key: &RegionKey,
+        offset: u64,
+        op: AtomicOp,
+    ) -> Result<OneSided, TransportError> {
+        let local = key.kind == RegionKind::Process && key.owner == std::process::id();
+        let at = match key.kind {
+            RegionKind::Arena => self.address(peer, key, offset, 8),
+            RegionKind::Process if local => self.address(peer, key, offset, 8),
+            _ => {
+                return Err(TransportError::new(
+                    TransportErrorKind::Unavailable,
+                    format!(
+                        "atomics on {:?} memory of another process: only the arena offers them",
+                        key.kind
+                    ),
+                ));
+            }
+        };
+        let Some(at) = at.filter(|p| (*p as usize).is_multiple_of(8)) else {
+            return Err(outside(key, offset, 8));
+        };
+        // SAFETY: mapped, aligned, and reached by atomics on all sides while
+        // it is exported for them.
+        let word = unsafe { &*at.cast::<AtomicU64>() };
+        Ok(OneSided::Done(match op {
+            AtomicOp::Add(n) => word.fetch_add(n, Ordering::AcqRel),
+            AtomicOp::Swap(n) => word.swap(n, Ordering::AcqRel),
+            AtomicOp::Load => word.load(Ordering::Acquire),
+            AtomicOp::CompareSwap { expected, new } => {
+                match word.compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(before) | Err(before) => before,
+                }
+            }
+        }))
+    }
+
+    fn mapped(&mut self, peer: Peer, key: &RegionKey) -> Option<*const u8> {
+        self.address(peer, key, 0, key.bytes)
+            .map(|p| p.cast_const())
+    }
+
+    fn poll_completion(&mut self) -> Option<(u64, Result<u64, TransportError>)> {
+        None
+    }
+
+    fn malformed(&self) -> u64 {
+        self.rank.malformed()
+    }
+}
+
+impl Drop for ShmEndpoint {
+    fn drop(&mut self) {
+        for (peer, tx) in self.tx.iter_mut().enumerate() {
+            if let Some((_, offset, level)) = tx.ring.take() {
+                self.rank.retire_block(offset, level, self.members[peer]);
+            }
+        }
+        for rx in &mut self.rx {
+            rx.ring.close();
+        }
+        self.rank.close_channel(self.channel);
+    }
+}

@@ -1,0 +1,265 @@
+//! A job on one machine: its shared memory, a doorbell per rank, who lives.
+
+use super::segment::{RankControl, Segment};
+use crate::contract::{TransportError, TransportErrorKind};
+use crate::sync::Ordering;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+/// Most ranks of one job on one machine.
+pub const MAX_RANKS: usize = 4096;
+
+/// What a job is made of.
+#[derive(Clone, Debug)]
+pub struct JobOptions {
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Most shared memory for all ranks together, in bytes.
+    pub limit_bytes: Option<u64>,
+}
+
+/// How a rank ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Death {
+    /// With this exit code.
+    Exited(i32),
+    /// By this signal.
+    Signaled(i32),
+}
+
+impl std::fmt::Display for Death {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Death::Exited(code) => write!(f, "exited with code {code}"),
+            Death::Signaled(signal) => write!(f, "was killed by signal {signal}"),
+        }
+    }
+}
+
+impl Death {
+    fn to_word(self) -> u32 {
+        match self {
+            Death::Exited(code) => 1 << 16 | (code as u32 & 0xffff),
+            Death::Signaled(signal) => 2 << 16 | (signal as u32 & 0xffff),
+        }
+    }
+
+    fn from_word(word: u32) -> Option<Self> {
+        let value = i32::from((word & 0xffff) as u16);
+        match word >> 16 {
+            1 => Some(Death::Exited(value)),
+            2 => Some(Death::Signaled(value)),
+            _ => None,
+        }
+    }
+}
+
+struct Inner {
+    segment: Segment,
+    bells: Vec<OwnedFd>,
+}
+
+/// A job's shared memory and doorbells. Clones share them.
+#[derive(Clone)]
+pub struct Job(Arc<Inner>);
+
+impl Job {
+    /// Makes a job: two memfds and an eventfd per rank, all closed on exec.
+    pub fn create(options: &JobOptions) -> Result<Job, TransportError> {
+        let ranks = options.ranks;
+        if ranks == 0 || ranks > MAX_RANKS {
+            return Err(TransportError::new(
+                TransportErrorKind::Invalid,
+                format!("a job has 1 to {MAX_RANKS} ranks, not {ranks}"),
+            ));
+        }
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(0, |d| d.as_nanos() as u64);
+        let id = now ^ u64::from(std::process::id()) << 40;
+        let segment = Segment::create(ranks, options.limit_bytes.unwrap_or(0), id)?;
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        segment
+            .header()
+            .cores
+            .store(cores as u32, Ordering::Relaxed);
+        let fence = u32::from(!super::wait::membarrier_offered());
+        segment
+            .header()
+            .fence_required
+            .store(fence, Ordering::Relaxed);
+        let bells = (0..ranks).map(|_| new_bell()).collect::<Result<_, _>>()?;
+        Ok(Job(Arc::new(Inner { segment, bells })))
+    }
+
+    /// File descriptors that a rank's process must inherit.
+    pub fn inherited_fds(&self) -> Vec<RawFd> {
+        let segment = &self.0.segment;
+        [&segment.arena_fd, &segment.heap_fd]
+            .into_iter()
+            .chain(&self.0.bells)
+            .map(AsRawFd::as_raw_fd)
+            .collect()
+    }
+
+    /// Environment by which a process finds the job as the given rank.
+    pub fn env(&self, rank: usize) -> Vec<(String, String)> {
+        let fds: Vec<String> = self.inherited_fds().iter().map(RawFd::to_string).collect();
+        vec![
+            ("OSIER_RANK".into(), rank.to_string()),
+            ("OSIER_RANKS".into(), self.ranks().to_string()),
+            ("OSIER_JOB".into(), format!("1:{}", fds.join(","))),
+        ]
+    }
+
+    /// Attaches to the job that the value of `OSIER_JOB` describes.
+    pub fn attach(description: &str) -> Result<Job, TransportError> {
+        let bad = || {
+            TransportError::new(
+                TransportErrorKind::Malformed,
+                format!(
+                    "OSIER_JOB={description:?} describes no job (hint: it is set by osier run; unset it to run alone)"
+                ),
+            )
+        };
+        let list = description.strip_prefix("1:").ok_or_else(bad)?;
+        let mut fds = Vec::new();
+        for fd in list.split(',') {
+            let fd: RawFd = fd.parse().map_err(|_| bad())?;
+            fds.push(duplicate(fd)?);
+        }
+        if fds.len() < 3 {
+            return Err(bad());
+        }
+        let bells = fds.split_off(2);
+        let heap = fds.pop().ok_or_else(bad)?;
+        let arena = fds.pop().ok_or_else(bad)?;
+        let segment = Segment::attach(arena, heap)?;
+        if segment.ranks() != bells.len() {
+            return Err(bad());
+        }
+        Ok(Job(Arc::new(Inner { segment, bells })))
+    }
+
+    /// Number of ranks.
+    pub fn ranks(&self) -> usize {
+        self.0.segment.ranks()
+    }
+
+    /// Cores that the launcher may use.
+    pub fn cores(&self) -> usize {
+        self.0.segment.header().cores.load(Ordering::Relaxed) as usize
+    }
+
+    /// Number that tells this job from others.
+    pub fn id(&self) -> u64 {
+        self.0.segment.header().job_id.load(Ordering::Relaxed)
+    }
+
+    /// Leaves up to 2 KiB for all ranks to read.
+    pub fn set_note(&self, note: &[u8]) {
+        self.0.segment.set_note(note);
+    }
+
+    /// What was left.
+    pub fn note(&self) -> Vec<u8> {
+        self.0.segment.note()
+    }
+
+    /// Records that a rank has ended, and wakes all others.
+    pub fn mark_dead(&self, rank: usize, how: Death) {
+        let control = self.control(rank);
+        if control.death.swap(how.to_word(), Ordering::AcqRel) == 0 {
+            self.0
+                .segment
+                .header()
+                .death_epoch
+                .fetch_add(1, Ordering::AcqRel);
+        }
+        for r in 0..self.ranks() {
+            self.ring(r);
+        }
+    }
+
+    /// How a rank ended, if it has.
+    pub fn death(&self, rank: usize) -> Option<Death> {
+        Death::from_word(self.control(rank).death.load(Ordering::Acquire))
+    }
+
+    /// Changes with each death.
+    #[inline]
+    pub fn death_epoch(&self) -> u32 {
+        self.0.segment.header().death_epoch.load(Ordering::Acquire)
+    }
+
+    /// Takes the place of a rank for this process, or says who has it.
+    pub(crate) fn claim(&self, rank: usize) -> Result<(), TransportError> {
+        if rank >= self.ranks() {
+            return Err(TransportError::new(
+                TransportErrorKind::Invalid,
+                format!("rank {rank} in a job of {} ranks", self.ranks()),
+            ));
+        }
+        let pid = std::process::id();
+        match self
+            .control(rank)
+            .pid
+            .compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) => Ok(()),
+            Err(other) => Err(TransportError::new(
+                TransportErrorKind::Invalid,
+                format!(
+                    "rank {rank} of this job is already taken by process {other} (hint: one osier program per rank, and one Universe per program; unset OSIER_JOB to run alone)"
+                ),
+            )),
+        }
+    }
+
+    pub(crate) fn segment(&self) -> &Segment {
+        &self.0.segment
+    }
+
+    #[inline]
+    pub(crate) fn control(&self, rank: usize) -> &RankControl {
+        self.0.segment.control(rank)
+    }
+
+    /// Wakes a rank that sleeps.
+    pub(crate) fn ring(&self, rank: usize) {
+        let one = 1u64;
+        // SAFETY: writes eight bytes to our own eventfd; a full counter
+        // (EAGAIN) means that it rings already.
+        unsafe { libc::write(self.0.bells[rank].as_raw_fd(), (&raw const one).cast(), 8) };
+    }
+
+    pub(crate) fn bell(&self, rank: usize) -> &OwnedFd {
+        &self.0.bells[rank]
+    }
+}
+
+fn new_bell() -> Result<OwnedFd, TransportError> {
+    // SAFETY: a system call without pointers.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if fd < 0 {
+        return Err(TransportError::last_os(
+            "creating a doorbell (hint: raise ulimit -n)",
+        ));
+    }
+    // SAFETY: just created, owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A close-on-exec copy, so that the process's own children do not inherit
+/// the job and a second attach finds the number still open.
+fn duplicate(fd: RawFd) -> Result<OwnedFd, TransportError> {
+    // SAFETY: a system call without pointers.
+    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
+    if copy < 0 {
+        return Err(TransportError::last_os(format!(
+            "opening descriptor {fd} of the job (hint: OSIER_JOB is only valid in a process that osier run started)"
+        )));
+    }
+    // SAFETY: just created, owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+}

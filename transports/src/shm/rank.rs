@@ -1,0 +1,451 @@
+//! A rank's place in a job: its arena, its inbox of newly opened rings, its
+//! heap, its sleep.
+//!
+//! # Invariants
+//! 1. A ring's block is written whole before it is linked into the receiver's
+//!    inbox by one compare-and-swap; a sender that dies before has changed
+//!    nothing that others see, one that dies after has left a sound ring.
+//! 2. A block is re-used only after its consumer has closed it or has died.
+//! 3. Blocks are checked before use: bounds, magic, shape, addressee. What
+//!    fails is dropped and counted.
+
+use super::endpoint::ShmEndpoint;
+use super::heap::{self, Heap};
+use super::job::Job;
+use super::ring::{Control, Line, RingMemory};
+use super::segment::{GRANULE, Mapping};
+use super::{cma, wait};
+use crate::contract::{TransportError, TransportErrorKind, WIRE_VERSION};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+const BLOCK_MAGIC: u64 = 0x4f53_4945_5252_0000;
+const LINES_AT: u64 = 256;
+
+/// Sizes of a ring: memory follows traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Level {
+    /// One page: a few messages to this peer.
+    Small = 0,
+    /// A stream of small messages.
+    Medium = 1,
+    /// Fragments of large ones.
+    Large = 2,
+}
+
+impl Level {
+    pub(crate) const ALL: [Level; 3] = [Level::Small, Level::Medium, Level::Large];
+
+    pub(crate) fn lines(self) -> u64 {
+        [16, 128, 256][self as usize]
+    }
+
+    pub(crate) fn payload_bytes(self) -> u64 {
+        [2 << 10, 64 << 10, 1 << 20][self as usize]
+    }
+
+    fn block_bytes(self) -> u64 {
+        (LINES_AT + self.lines() * size_of::<Line>() as u64 + self.payload_bytes())
+            .next_multiple_of(4096)
+    }
+}
+
+#[repr(C, align(64))]
+struct BlockHeader {
+    magic: AtomicU64,
+    channel: AtomicU64,
+    /// Next block of the receiver's inbox.
+    next: AtomicU64,
+    source: AtomicU32,
+    destination: AtomicU32,
+    level: AtomicU32,
+    capabilities: AtomicU32,
+}
+
+/// A block that was checked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Block {
+    pub offset: u64,
+    pub channel: u64,
+    pub source: u32,
+    pub memory: RingMemory,
+}
+
+#[derive(Default)]
+struct Arena {
+    free: [Vec<u64>; 3],
+    /// Blocks that their consumers may still read.
+    retired: Vec<(u64, Level, u32)>,
+    page: u64,
+    page_end: u64,
+}
+
+#[derive(Default)]
+struct Channels {
+    open: HashMap<u64, Arc<Arrivals>>,
+    /// Rings of channels that this rank has not opened yet.
+    early: HashMap<u64, Vec<Block>>,
+    closed: HashSet<u64>,
+}
+
+/// Rings that peers have opened and the endpoint has not adopted yet.
+#[derive(Default)]
+pub(crate) struct Arrivals {
+    pub(crate) waiting: AtomicU32,
+    blocks: Mutex<Vec<Block>>,
+}
+
+impl Arrivals {
+    fn add(&self, block: Block) {
+        lock(&self.blocks).push(block);
+        self.waiting.store(1, Ordering::Release);
+    }
+
+    pub(crate) fn take(&self) -> Vec<Block> {
+        let mut blocks = lock(&self.blocks);
+        self.waiting.store(0, Ordering::Relaxed);
+        std::mem::take(&mut *blocks)
+    }
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Inner {
+    job: Job,
+    rank: u32,
+    arena: Mutex<Arena>,
+    channels: Mutex<Channels>,
+    heap: Heap,
+    peer_heaps: Vec<OnceLock<Option<Mapping>>>,
+    malformed: AtomicU64,
+    cma_refused: AtomicU32,
+    fence: bool,
+}
+
+/// A rank of a job. Clones are the same rank.
+#[derive(Clone)]
+pub struct ShmRank(Arc<Inner>);
+
+impl ShmRank {
+    /// Takes a rank's place in the job.
+    pub fn join(job: &Job, rank: usize) -> Result<ShmRank, TransportError> {
+        job.claim(rank)?;
+        cma::allow();
+        let mut fence = job
+            .segment()
+            .header()
+            .fence_required
+            .load(Ordering::Relaxed)
+            != 0;
+        if !fence && !wait::register() {
+            fence = true;
+            job.segment()
+                .header()
+                .fence_required
+                .store(1, Ordering::Relaxed);
+        }
+        Ok(ShmRank(Arc::new(Inner {
+            job: job.clone(),
+            rank: rank as u32,
+            arena: Mutex::default(),
+            channels: Mutex::default(),
+            heap: Heap::new(),
+            peer_heaps: (0..job.ranks()).map(|_| OnceLock::new()).collect(),
+            malformed: AtomicU64::new(0),
+            cma_refused: AtomicU32::new(0),
+            fence,
+        })))
+    }
+
+    /// The job.
+    pub fn job(&self) -> &Job {
+        &self.0.job
+    }
+
+    /// This rank's number in the job.
+    pub fn rank(&self) -> usize {
+        self.0.rank as usize
+    }
+
+    /// Opens a channel to the given ranks of the job.
+    pub fn endpoint(&self, channel: u64, members: Vec<u32>) -> ShmEndpoint {
+        let arrivals = Arc::new(Arrivals::default());
+        let mut channels = lock(&self.0.channels);
+        for block in channels.early.remove(&channel).unwrap_or_default() {
+            arrivals.add(block);
+        }
+        channels.open.insert(channel, arrivals.clone());
+        drop(channels);
+        ShmEndpoint::new(self.clone(), channel, members, arrivals)
+    }
+
+    /// Whether senders must fence after publishing.
+    pub(crate) fn fence(&self) -> bool {
+        self.0.fence
+    }
+
+    /// Blocks and messages that were rejected.
+    pub fn malformed(&self) -> u64 {
+        self.0.malformed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_malformed(&self) {
+        self.0.malformed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Closes a channel: what arrives for it later is dropped.
+    pub(crate) fn close_channel(&self, channel: u64) {
+        let mut channels = lock(&self.0.channels);
+        channels.closed.insert(channel);
+        if let Some(arrivals) = channels.open.remove(&channel) {
+            for block in arrivals.take() {
+                close_block(&block);
+            }
+        }
+    }
+
+    /// The word that peers change when they open a ring to this rank.
+    pub(crate) fn inbox(&self) -> &AtomicU64 {
+        &self.0.job.control(self.rank()).inbox
+    }
+
+    /// Hands newly opened rings to their channels.
+    #[cold]
+    pub(crate) fn drain_inbox(&self) {
+        let mut offset = self.inbox().swap(0, Ordering::AcqRel);
+        let mut blocks = Vec::new();
+        while offset != 0 {
+            let Some((block, next)) = self.open_block(offset) else {
+                self.count_malformed();
+                break;
+            };
+            if blocks.len() > 1 << 20 {
+                self.count_malformed(); // a cycle
+                break;
+            }
+            blocks.push(block);
+            offset = next;
+        }
+        let mut channels = lock(&self.0.channels);
+        for block in blocks.into_iter().rev() {
+            if channels.closed.contains(&block.channel) {
+                close_block(&block);
+            } else if let Some(arrivals) = channels.open.get(&block.channel) {
+                arrivals.add(block);
+            } else {
+                channels.early.entry(block.channel).or_default().push(block);
+            }
+        }
+    }
+
+    /// Checks the block at an offset that a peer named.
+    pub(crate) fn open_block(&self, offset: u64) -> Option<(Block, u64)> {
+        let arena = &self.0.job.segment().arena;
+        if !offset.is_multiple_of(4096) {
+            return None;
+        }
+        let header = arena
+            .at(offset, Level::Small.block_bytes())?
+            .cast::<BlockHeader>();
+        // SAFETY: inside the arena, aligned, atomics only; the arena lives as
+        // long as the job that `self` holds.
+        let header = unsafe { &*header };
+        let level = *Level::ALL.get(header.level.load(Ordering::Relaxed) as usize)?;
+        let source = header.source.load(Ordering::Relaxed);
+        let sound = header.magic.load(Ordering::Acquire) == BLOCK_MAGIC | u64::from(WIRE_VERSION)
+            && header.destination.load(Ordering::Relaxed) == self.0.rank
+            && (source as usize) < self.0.job.ranks();
+        if !sound {
+            return None;
+        }
+        let block = Block {
+            offset,
+            channel: header.channel.load(Ordering::Relaxed),
+            source,
+            memory: self.memory(offset, level)?,
+        };
+        Some((block, header.next.load(Ordering::Relaxed)))
+    }
+
+    fn memory(&self, offset: u64, level: Level) -> Option<RingMemory> {
+        let base = self.0.job.segment().arena.at(offset, level.block_bytes())?;
+        let at = |bytes: u64| base.wrapping_add(bytes as usize);
+        Some(RingMemory {
+            control: at(64).cast::<Control>(),
+            lines: at(LINES_AT).cast::<Line>(),
+            line_count: level.lines(),
+            payload: at(LINES_AT + level.lines() * size_of::<Line>() as u64),
+            payload_bytes: level.payload_bytes(),
+        })
+    }
+
+    /// Makes a ring to a peer; `announce` links it into the peer's inbox.
+    pub(crate) fn new_block(
+        &self,
+        channel: u64,
+        destination: u32,
+        level: Level,
+        announce: bool,
+    ) -> Result<Block, TransportError> {
+        let offset = self.allocate(level)?;
+        let segment = self.0.job.segment();
+        let (Some(base), Some(memory)) = (
+            segment.arena.at(offset, level.block_bytes()),
+            self.memory(offset, level),
+        ) else {
+            return Err(TransportError::new(
+                TransportErrorKind::OutOfMemory,
+                "the job's arena is used up",
+            ));
+        };
+        segment.arena.populate(offset, level.block_bytes(), false)?;
+        let head_bytes = (LINES_AT + level.lines() * size_of::<Line>() as u64) as usize;
+        // SAFETY: our own block, which no consumer reads yet (invariant 2).
+        unsafe { std::ptr::write_bytes(base, 0, head_bytes) };
+        // SAFETY: inside the arena, aligned, atomics only.
+        let header = unsafe { &*base.cast::<BlockHeader>() };
+        header.channel.store(channel, Ordering::Relaxed);
+        header.source.store(self.0.rank, Ordering::Relaxed);
+        header.destination.store(destination, Ordering::Relaxed);
+        header.level.store(level as u32, Ordering::Relaxed);
+        header
+            .magic
+            .store(BLOCK_MAGIC | u64::from(WIRE_VERSION), Ordering::Release);
+        if announce {
+            let inbox = &self.0.job.control(destination as usize).inbox;
+            let mut newest = inbox.load(Ordering::Relaxed);
+            loop {
+                header.next.store(newest, Ordering::Relaxed);
+                match inbox.compare_exchange_weak(
+                    newest,
+                    offset,
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                ) {
+                    Ok(_) => break,
+                    Err(now) => newest = now,
+                }
+            }
+        }
+        Ok(Block {
+            offset,
+            channel,
+            source: self.0.rank,
+            memory,
+        })
+    }
+
+    fn allocate(&self, level: Level) -> Result<u64, TransportError> {
+        let mut arena = lock(&self.0.arena);
+        if let Some(offset) = arena.free[level as usize].pop() {
+            return Ok(offset);
+        }
+        let mut kept = Vec::with_capacity(arena.retired.len());
+        for (offset, l, destination) in std::mem::take(&mut arena.retired) {
+            if self.block_closed(offset, l) || self.0.job.death(destination as usize).is_some() {
+                arena.free[l as usize].push(offset);
+            } else {
+                kept.push((offset, l, destination));
+            }
+        }
+        arena.retired = kept;
+        if let Some(offset) = arena.free[level as usize].pop() {
+            return Ok(offset);
+        }
+        let bytes = level.block_bytes();
+        if bytes >= GRANULE {
+            return self.0.job.segment().reserve_granules(bytes);
+        }
+        if arena.page == arena.page_end {
+            arena.page = self.0.job.segment().reserve_granules(GRANULE)?;
+            arena.page_end = arena.page + GRANULE;
+        }
+        let offset = arena.page;
+        arena.page += bytes;
+        Ok(offset)
+    }
+
+    fn block_closed(&self, offset: u64, level: Level) -> bool {
+        self.memory(offset, level).is_some_and(|m| {
+            // SAFETY: the ring's memory is valid as long as the job, and this
+            // producer only reads the consumer's flag.
+            unsafe { super::ring::Producer::new(m) }.closed()
+        })
+    }
+
+    /// Gives up a ring of this rank; its memory is re-used once the consumer
+    /// has closed it.
+    pub(crate) fn retire_block(&self, offset: u64, level: Level, destination: u32) {
+        lock(&self.0.arena)
+            .retired
+            .push((offset, level, destination));
+    }
+
+    /// Allocates zeroed memory that peers can read directly.
+    pub fn heap_alloc(&self, bytes: usize) -> Result<*mut u8, TransportError> {
+        self.0.heap.alloc(self.0.job.segment(), self.rank(), bytes)
+    }
+
+    /// Gives back heap memory.
+    ///
+    /// # Safety
+    /// `ptr` came from [`ShmRank::heap_alloc`] with the same size, is given
+    /// back once, and no transfer uses it.
+    pub unsafe fn heap_free(&self, ptr: *mut u8, bytes: usize) {
+        self.0.heap.free(ptr, bytes);
+    }
+
+    /// Offset of heap memory in this rank's window.
+    #[inline]
+    pub(crate) fn heap_offset(&self, ptr: *const u8, bytes: usize) -> Option<u64> {
+        self.0.heap.offset_of(ptr, bytes)
+    }
+
+    /// A peer's heap, mapped read-only at first use.
+    pub(crate) fn peer_heap(&self, rank: usize) -> Option<&Mapping> {
+        self.0
+            .peer_heaps
+            .get(rank)?
+            .get_or_init(|| heap::map_window(self.0.job.segment(), rank, false).ok())
+            .as_ref()
+    }
+
+    pub(crate) fn cma_refused(&self) -> bool {
+        self.0.cma_refused.load(Ordering::Relaxed) != 0
+    }
+
+    pub(crate) fn refuse_cma(&self) {
+        self.0.cma_refused.store(1, Ordering::Relaxed);
+    }
+
+    /// Sleeps until a peer posts, a descriptor of `others` is readable or
+    /// time is up. `idle` is asked once more after the flag is set, and
+    /// nothing sleeps if it says false.
+    pub fn sleep(&self, others: &[i32], timeout: Duration, idle: impl FnOnce() -> bool) {
+        let control = self.0.job.control(self.rank());
+        control.sleeping.store(1, Ordering::SeqCst);
+        if self.0.fence {
+            crate::sync::fence(Ordering::SeqCst);
+        } else {
+            wait::barrier_all();
+        }
+        if idle() {
+            wait::sleep(self.0.job.bell(self.rank()), others, timeout);
+        }
+        control.sleeping.store(0, Ordering::Relaxed);
+    }
+
+    /// Wakes this rank's sleeping thread.
+    pub fn wake(&self) {
+        self.0.job.ring(self.rank());
+    }
+}
+
+fn close_block(block: &Block) {
+    // SAFETY: the block was checked, and nobody else consumes it.
+    unsafe { super::ring::Consumer::new(block.memory) }.close();
+}

@@ -1,0 +1,202 @@
+use super::*;
+use crate::contract::{AmHead, AtomicOp, Endpoint, OneSided, PostError, RegionKey, RegionKind};
+
+fn pair() -> (ShmRank, ShmRank) {
+    let job = Job::create(&JobOptions {
+        ranks: 2,
+        limit_bytes: None,
+    })
+    .expect("shared memory");
+    let a = ShmRank::join(&job, 0).expect("rank 0");
+    let b = ShmRank::join(&job, 1).expect("rank 1");
+    (a, b)
+}
+
+fn head(kind: u8, arg: u64) -> AmHead {
+    AmHead { kind, aux: 7, arg }
+}
+
+fn next(e: &mut ShmEndpoint) -> (u32, AmHead, Vec<u8>) {
+    for _ in 0..1_000_000 {
+        if let Some(m) = e.poll() {
+            // SAFETY: not released yet.
+            let bytes = unsafe { m.payload.to_vec() };
+            e.release(m);
+            return (m.peer, m.head, bytes);
+        }
+    }
+    panic!("no message");
+}
+
+#[test]
+fn messages_cross_and_rings_grow() {
+    let (a, b) = pair();
+    let mut ea = a.endpoint(5, vec![0, 1]);
+    let mut eb = b.endpoint(5, vec![0, 1]);
+    for i in 0..3000u64 {
+        let bytes: Vec<u8> = (0..(i * 131 % 33_000)).map(|k| (k + i) as u8).collect();
+        ea.post(1, head(3, i), &bytes).expect("credit");
+        let (peer, h, got) = next(&mut eb);
+        assert_eq!((peer, h), (0, head(3, i)));
+        assert_eq!(got, bytes);
+    }
+    assert_eq!(a.malformed() + b.malformed(), 0);
+}
+
+#[test]
+fn a_message_waits_for_a_channel_that_opens_later() {
+    let (a, b) = pair();
+    let mut ea = a.endpoint(9, vec![1, 0]);
+    ea.post(0, head(1, 42), b"early").expect("credit");
+    let mut other = b.endpoint(8, vec![0, 1]);
+    assert!(other.poll().is_none());
+    let mut eb = b.endpoint(9, vec![1, 0]);
+    assert_eq!(next(&mut eb).2, b"early");
+}
+
+#[test]
+fn a_closed_channel_is_told_to_the_sender() {
+    let (a, b) = pair();
+    let mut ea = a.endpoint(9, vec![0, 1]);
+    let eb = b.endpoint(9, vec![0, 1]);
+    ea.post(1, head(1, 1), b"x").expect("credit");
+    drop(eb);
+    b.drain_inbox();
+    assert!(ea.closed(1));
+    let Err(PostError::Failed(e)) = ea.post(1, head(1, 1), &[0; 100]) else {
+        panic!("expected an error");
+    };
+    assert_eq!(e.kind(), crate::TransportErrorKind::PeerClosed);
+}
+
+#[test]
+fn death_is_an_error_of_the_sender() {
+    let (a, _b) = pair();
+    let mut ea = a.endpoint(9, vec![0, 1]);
+    let epoch = a.job().death_epoch();
+    a.job().mark_dead(1, Death::Signaled(9));
+    assert_ne!(a.job().death_epoch(), epoch);
+    let Err(PostError::Failed(e)) = ea.post(1, head(1, 1), b"x") else {
+        panic!("expected an error");
+    };
+    assert!(e.to_string().contains("signal 9"), "{e}");
+}
+
+#[test]
+fn a_rank_is_taken_once() {
+    let (a, _b) = pair();
+    let Err(e) = ShmRank::join(a.job(), 1) else {
+        panic!("joined twice");
+    };
+    assert!(e.to_string().contains("already taken"), "{e}");
+}
+
+#[test]
+fn heap_is_read_in_place_and_plain_memory_through_a_key() {
+    let (a, b) = pair();
+    let mut ea = a.endpoint(1, vec![0, 1]);
+    let mut eb = b.endpoint(1, vec![0, 1]);
+    let p = a.heap_alloc(10_000).expect("room");
+    // SAFETY: just allocated.
+    unsafe { std::ptr::write_bytes(p, 0xab, 10_000) };
+    // SAFETY: alive until the end of the test.
+    let key = unsafe { ea.export(p, 10_000) }.expect("exportable");
+    assert_eq!(key.kind, RegionKind::Heap);
+    let key = RegionKey::from_wire(&key.to_wire()).expect("round trip");
+    let mut to = vec![0u8; 5000];
+    // SAFETY: `to` has 5000 bytes.
+    let done = unsafe { eb.get(0, &key, 5000, to.as_mut_ptr(), 5000) }.expect("readable");
+    assert_eq!(done, OneSided::Done(0));
+    assert!(to.iter().all(|b| *b == 0xab));
+    // SAFETY: `to` has 5000 bytes.
+    unsafe { eb.get(0, &key, 5001, to.as_mut_ptr(), 5000) }.expect_err("outside");
+    // SAFETY: only read on error.
+    unsafe { eb.put(0, &key, 0, to.as_ptr(), 8) }.expect_err("read-only");
+
+    let words = [
+        crate::sync::AtomicU64::new(40),
+        crate::sync::AtomicU64::new(0),
+    ];
+    // SAFETY: alive until the end of the test.
+    let key = unsafe { eb.export(words.as_ptr().cast(), 16) }.expect("exportable");
+    let before = ea.atomic(1, &key, 0, AtomicOp::Add(2)).expect("atomic");
+    assert_eq!(before, OneSided::Done(40));
+    let before = ea
+        .atomic(
+            1,
+            &key,
+            0,
+            AtomicOp::CompareSwap {
+                expected: 42,
+                new: 7,
+            },
+        )
+        .expect("atomic");
+    assert_eq!(before, OneSided::Done(42));
+    assert_eq!(words[0].load(crate::sync::Ordering::Relaxed), 7);
+    ea.atomic(1, &key, 4, AtomicOp::Load)
+        .expect_err("unaligned");
+    ea.atomic(1, &key, 16, AtomicOp::Load).expect_err("outside");
+}
+
+#[test]
+fn sleep_ends_with_a_message() {
+    let (a, b) = pair();
+    let mut eb = b.endpoint(1, vec![0, 1]);
+    let t = std::thread::spawn(move || {
+        let mut ea = a.endpoint(1, vec![0, 1]);
+        ea.post(1, head(1, 1), b"wake").expect("credit");
+        (a, ea)
+    });
+    let got = loop {
+        if let Some(m) = eb.poll() {
+            eb.release(m);
+            break m.head.arg;
+        }
+        let mut seen = None;
+        b.sleep(&[], std::time::Duration::from_secs(30), || {
+            seen = eb.poll();
+            seen.is_none()
+        });
+        if let Some(m) = seen {
+            eb.release(m);
+            break m.head.arg;
+        }
+    };
+    assert_eq!(got, 1);
+    drop(t.join());
+}
+
+#[test]
+fn two_threads_stream_both_ways() {
+    let (a, b) = pair();
+    let run = |r: ShmRank, me: u32| {
+        move || {
+            let mut e = r.endpoint(77, vec![0, 1]);
+            let (mut sent, mut got) = (0u64, 0u64);
+            while sent < 20_000 || got < 20_000 {
+                if sent < 20_000 {
+                    let bytes = vec![sent as u8; (sent * 97 % 3000) as usize];
+                    match e.post(1 - me, head(2, sent), &bytes) {
+                        Ok(()) => sent += 1,
+                        Err(PostError::Full) => {}
+                        Err(PostError::Failed(e)) => panic!("{e}"),
+                    }
+                }
+                if let Some(m) = e.poll() {
+                    assert_eq!(m.head.arg, got);
+                    // SAFETY: not released yet.
+                    let bytes = unsafe { m.payload.to_vec() };
+                    assert_eq!(bytes, vec![got as u8; (got * 97 % 3000) as usize]);
+                    e.release(m);
+                    got += 1;
+                }
+            }
+            e
+        }
+    };
+    let ta = std::thread::spawn(run(a, 0));
+    let tb = std::thread::spawn(run(b, 1));
+    let (ea, eb) = (ta.join().expect("rank 0"), tb.join().expect("rank 1"));
+    drop((ea, eb));
+}

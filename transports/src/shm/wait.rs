@@ -1,0 +1,66 @@
+//! Sleeping without a fence on the senders' side.
+//!
+//! A rank that goes to sleep sets its flag, makes every running thread of the
+//! job pass a barrier, and looks once more; a sender publishes, then looks at
+//! the flag. Without the barrier both could miss each other, because a
+//! processor may load the flag before its store is seen. The barrier costs the
+//! sleeper microseconds and the sender nothing.
+//!
+//! # Sources
+//! The store-buffering pattern: P. Sewell et al., "x86-TSO", CACM 53(7), 2010.
+//! The asymmetric barrier: `membarrier(2)`, command GLOBAL_EXPEDITED.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+const QUERY: libc::c_int = 0;
+const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
+const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
+
+fn membarrier(command: libc::c_int) -> libc::c_long {
+    // SAFETY: a system call without pointers.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
+}
+
+/// Whether the kernel offers the barrier.
+pub(crate) fn membarrier_offered() -> bool {
+    let offered = membarrier(QUERY);
+    let both = libc::c_long::from(GLOBAL_EXPEDITED | REGISTER_GLOBAL_EXPEDITED);
+    offered > 0 && offered & both == both
+}
+
+/// Lets others' barriers reach this process.
+pub(crate) fn register() -> bool {
+    membarrier(REGISTER_GLOBAL_EXPEDITED) == 0
+}
+
+/// Makes all registered processes of the machine pass a barrier.
+pub(crate) fn barrier_all() {
+    membarrier(GLOBAL_EXPEDITED);
+}
+
+/// Sleeps until the bell rings, one of `others` is readable, or time is up;
+/// resets the bell.
+pub(crate) fn sleep(bell: &OwnedFd, others: &[i32], timeout: Duration) {
+    let mut fds: Vec<libc::pollfd> = std::iter::once(bell.as_raw_fd())
+        .chain(others.iter().copied())
+        .map(|fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        })
+        .collect();
+    let ms = timeout.as_millis().clamp(1, 60_000) as libc::c_int;
+    // SAFETY: the array is ours and holds as many entries as said.
+    let n = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, ms) };
+    if n > 0 && fds[0].revents != 0 {
+        drain(bell);
+    }
+}
+
+/// Resets the bell.
+pub(crate) fn drain(bell: &OwnedFd) {
+    let mut count = 0u64;
+    // SAFETY: reads eight bytes from our own non-blocking eventfd.
+    unsafe { libc::read(bell.as_raw_fd(), (&raw mut count).cast(), 8) };
+}
