@@ -1,0 +1,246 @@
+//! `osier run`: starts the ranks of a job and stays with them to the end.
+//!
+//! ```text
+//! osier run ── keeper (leads the job's process group; kills it if we die)
+//!           ├─ rank 0
+//!           └─ rank 1 ...  stdout, stderr -> lines -> ours
+//! ```
+//!
+//! | module | duty |
+//! |---|---|
+//! | [`program`] | finds the program |
+//! | [`keeper`] | leaves no process behind |
+//! | [`bind`] | places ranks on cores |
+//! | [`spawn`] | starts a rank |
+//! | [`supervise`] | the only loop: output, signals, deaths, time limit |
+//! | [`lines`], [`output`] | keep lines whole, write without waiting |
+//! | [`stdin`] | gives standard input to rank 0 |
+//! | [`sys`] | system calls |
+//!
+//! The launcher has one thread.
+
+mod bind;
+mod keeper;
+mod lines;
+mod output;
+mod program;
+mod spawn;
+mod stdin;
+mod supervise;
+mod sys;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use osier_transports::shm::{Job, JobOptions, MAX_RANKS};
+
+use bind::Bind;
+
+/// Exit code when the launcher itself fails.
+const FAILED: u8 = 1;
+/// Exit code for bad usage, as clap has it.
+const USAGE: u8 = 2;
+
+const EXAMPLES: &str = "\
+Examples:
+  osier run -n 4 -- jacobi3d --grid 128
+      four ranks of a program beside osier or on PATH
+  osier run -n 2 --bind core ./latency
+      each rank on a core of its own
+  osier run -n 8 --label --timeout 60 -- ./solver input.dat
+      output lines bear the rank; at most a minute
+  osier run -n 4 --on-death report ./survivor
+      the others go on when a rank dies
+
+Exit code: 0 if every rank returned 0, else that of the first rank that
+failed (128 + S if signal S ended it); 124 after --timeout; 126 if the
+program cannot be executed, 127 if it was not found; 2 for bad usage.
+
+Signals INT, TERM, HUP, QUIT, USR1, USR2, TSTP and CONT are passed on to all
+ranks; a second INT or TERM kills the job.";
+
+/// Run a program as a job of N ranks on this machine.
+///
+/// A PROG without '/' is sought beside the osier executable, then on PATH.
+/// Standard input goes to rank 0. Lines of output are kept whole. When the
+/// job ends, processes that its ranks have started end too.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Number of ranks
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = parse_ranks)]
+    ranks: usize,
+
+    /// Place ranks on cores [default: share, or none for more ranks than
+    /// cores]
+    #[arg(long, value_enum, value_name = "HOW")]
+    bind: Option<Bind>,
+
+    /// End the job after S seconds, with exit code 124
+    #[arg(long, value_name = "S", value_parser = parse_timeout)]
+    timeout: Option<Duration>,
+
+    /// Prefix each line of output with its rank
+    #[arg(long)]
+    label: bool,
+
+    /// What to do when a rank fails
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t = OnDeath::Kill)]
+    on_death: OnDeath,
+
+    /// Set an environment variable of all ranks; may be repeated
+    #[arg(long, value_name = "K=V", value_parser = parse_variable)]
+    env: Vec<(OsString, OsString)>,
+
+    /// Run the ranks in this folder
+    #[arg(long, value_name = "DIR")]
+    wdir: Option<PathBuf>,
+
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_names = ["PROG", "ARGS"])]
+    command: Vec<OsString>,
+}
+
+/// What to do when a rank fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum OnDeath {
+    /// End the job within a second
+    Kill,
+    /// Tell the other ranks, which go on
+    Report,
+}
+
+/// Why the launcher gives up, and its exit code.
+#[derive(Debug)]
+struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    fn new(code: u8, message: impl Into<String>) -> Failure {
+        Failure {
+            code,
+            message: message.into(),
+        }
+    }
+
+    fn os(what: &str, e: &io::Error) -> Failure {
+        Failure::new(FAILED, format!("{what}: {}", cause(e)))
+    }
+}
+
+/// Runs the job and returns its exit code.
+pub fn main(args: &Args) -> ExitCode {
+    let code = start(args).unwrap_or_else(|failure| {
+        eprintln!("osier: {}", failure.message);
+        failure.code
+    });
+    ExitCode::from(code)
+}
+
+fn start(args: &Args) -> Result<u8, Failure> {
+    let program = program::find(&args.command[0])?;
+    if let Some(folder) = &args.wdir
+        && !folder.is_dir()
+    {
+        return Err(Failure::new(
+            USAGE,
+            format!("--wdir {}: no such folder", folder.display()),
+        ));
+    }
+
+    sys::default_sigchld();
+    let keeper =
+        keeper::Keeper::start().map_err(|e| Failure::os("cannot start the job's keeper", &e))?;
+    // Without it, what leaves the job's process group may outlive the job.
+    let _ = sys::become_subreaper();
+    // The old limit may suffice; what cannot be opened is reported.
+    let _ = sys::raise_open_files_limit();
+    check_open_files(args.ranks)?;
+
+    let options = JobOptions {
+        ranks: args.ranks,
+        limit_bytes: None,
+    };
+    let job = Job::create(&options).map_err(|e| {
+        let ranks = args.ranks;
+        Failure::new(FAILED, format!("cannot create a job of {ranks} ranks: {e}"))
+    })?;
+    supervise::run(args, &program, &keeper, &job)
+}
+
+/// A doorbell and two pipes per rank, and some for everything else.
+fn check_open_files(ranks: usize) -> Result<(), Failure> {
+    let needed = 3 * ranks as u64 + 32;
+    let limit = sys::open_files_limit().unwrap_or(u64::MAX);
+    if needed > limit {
+        return Err(Failure::new(
+            USAGE,
+            format!(
+                "{ranks} ranks need {needed} open files and the limit is {limit} \
+                 (hint: fewer ranks, or raise the hard limit: ulimit -Hn)"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// The text of a system error in the style of the other messages.
+fn cause(e: &io::Error) -> String {
+    let mut text = e.to_string();
+    if let Some(at) = text.find(" (os error") {
+        text.truncate(at);
+    }
+    text.to_lowercase()
+}
+
+fn parse_ranks(text: &str) -> Result<usize, String> {
+    if text == "p" {
+        return Err("write -n N, not -np N".into());
+    }
+    match text.parse::<usize>() {
+        Ok(ranks @ 1..=MAX_RANKS) => Ok(ranks),
+        _ => Err(format!("a job has 1 to {MAX_RANKS} ranks")),
+    }
+}
+
+fn parse_timeout(text: &str) -> Result<Duration, String> {
+    text.parse::<f64>()
+        .ok()
+        .filter(|seconds| *seconds > 0.0)
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| "expected a positive number of seconds".into())
+}
+
+fn parse_variable(text: &str) -> Result<(OsString, OsString), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.into(), value.into())),
+        _ => Err("expected NAME=VALUE".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_checked() {
+        assert_eq!(parse_ranks("4"), Ok(4));
+        assert!(parse_ranks("0").is_err());
+        assert!(parse_ranks("-1").is_err());
+        assert!(parse_ranks("99999999999999999999").is_err());
+        assert!(parse_ranks("p").unwrap_err().contains("-np"));
+        assert_eq!(parse_timeout("0.5"), Ok(Duration::from_millis(500)));
+        for bad in ["0", "-1", "nan", "inf", "x", ""] {
+            assert!(parse_timeout(bad).is_err(), "{bad}");
+        }
+        assert_eq!(parse_variable("A=b=c"), Ok(("A".into(), "b=c".into())));
+        assert!(parse_variable("=b").is_err());
+        assert!(parse_variable("A").is_err());
+    }
+}

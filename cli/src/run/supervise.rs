@@ -1,0 +1,590 @@
+//! The life of a job, in one loop over pipes and signals.
+//!
+//! ```text
+//! running --(a rank fails, time limit, second SIGINT)--> ending
+//! running, ending --(last rank reaped)--> sweep --> flush --> exit code
+//! ```
+//!
+//! # Invariants
+//! 1. Every rank that was started is reaped before the loop ends.
+//! 2. Each death is written to the job before anything else follows from it,
+//!    so that a peer that waits for the rank gets an error.
+//! 3. A signal goes to the group only while a member of it is not reaped:
+//!    after that its number may be another's.
+
+use std::fs;
+use std::io::{self, ErrorKind, PipeReader, Read};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use libc::{c_int, pid_t};
+use osier_transports::shm::{Death, Job};
+
+use super::keeper::Keeper;
+use super::output::Sinks;
+use super::spawn::{self, Plan};
+use super::stdin::{self, Forward};
+use super::sys::{self, End, Reaped, SignalFd, signal_name};
+use super::{Args, Failure, OnDeath, bind, program};
+
+/// From SIGTERM to SIGKILL when a job is ended.
+const GRACE: Duration = Duration::from_millis(300);
+/// How long a killed process may take to disappear.
+const SWEEP: Duration = Duration::from_secs(1);
+/// How long a job that was ended waits for a reader that stands still.
+const STALLED: Duration = Duration::from_secs(1);
+/// Exit code after the time limit.
+const TIMED_OUT: u8 = 124;
+
+const FORWARDED: [c_int; 8] = [
+    libc::SIGINT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGQUIT,
+    libc::SIGTSTP,
+    libc::SIGCONT,
+];
+
+/// Runs the job and returns its exit code.
+pub fn run(args: &Args, program: &Path, keeper: &Keeper, job: &Job) -> Result<u8, Failure> {
+    // Before the first rank, so that none of its signals is lost.
+    let signals: Vec<c_int> = FORWARDED.into_iter().chain([libc::SIGCHLD]).collect();
+    let signals =
+        SignalFd::new(&signals).map_err(|e| Failure::os("cannot wait for signals", &e))?;
+    let label_width = args.label.then(|| (args.ranks - 1).to_string().len());
+    let mut supervisor = Supervisor {
+        args,
+        job,
+        group: keeper.group(),
+        keeper_lives: true,
+        signals,
+        sinks: Sinks::new(label_width),
+        ranks: Vec::with_capacity(args.ranks),
+        living: 0,
+        pipes: Vec::new(),
+        next_read: 0,
+        forward: None,
+        deadline: args.timeout.map(|t| Instant::now() + t),
+        ending: None,
+        code: None,
+        received: Vec::new(),
+    };
+    let started = supervisor.start(program);
+    if let Err(failure) = &started {
+        supervisor.code = Some(failure.code);
+        supervisor.sinks.note(&failure.message);
+        supervisor.kill();
+    }
+    supervisor.watch();
+    supervisor.sweep();
+    supervisor.flush();
+    Ok(supervisor.code.unwrap_or(0))
+}
+
+struct Supervisor<'a> {
+    args: &'a Args,
+    job: &'a Job,
+    group: pid_t,
+    keeper_lives: bool,
+    signals: SignalFd,
+    sinks: Sinks,
+    ranks: Vec<Rank>,
+    living: usize,
+    pipes: Vec<Pipe>,
+    /// The pipe that is read first in the next round.
+    next_read: usize,
+    forward: Option<Forward>,
+    deadline: Option<Instant>,
+    ending: Option<Ending>,
+    /// The exit code, once a failure has set it.
+    code: Option<u8>,
+    /// Signals that were passed on.
+    received: Vec<c_int>,
+}
+
+struct Rank {
+    pid: pid_t,
+    lives: bool,
+}
+
+/// The job is being ended.
+struct Ending {
+    /// When to send SIGKILL; none after that.
+    kill_at: Option<Instant>,
+}
+
+/// What a rank writes.
+struct Pipe {
+    reader: PipeReader,
+    rank: usize,
+    sink: usize,
+    stream: usize,
+}
+
+impl Supervisor<'_> {
+    fn start(&mut self, program: &Path) -> Result<(), Failure> {
+        for fd in self.job.inherited_fds() {
+            // The launcher executes nothing but ranks.
+            sys::set_inherited(fd).map_err(|e| Failure::os("cannot share the job's memory", &e))?;
+        }
+        let (places, warning) = bind::plan(self.args.bind, self.args.ranks);
+        if let Some(warning) = warning {
+            self.sinks.note(&warning);
+        }
+        for (rank, cpus) in places.into_iter().enumerate() {
+            self.start_rank(rank, program, cpus)?;
+        }
+        Ok(())
+    }
+
+    fn start_rank(
+        &mut self,
+        rank: usize,
+        program: &Path,
+        cpus: Option<bind::CpuSet>,
+    ) -> Result<(), Failure> {
+        let ranks = self.args.ranks;
+        let no_pipe =
+            |e: io::Error| Failure::os(&format!("cannot make a pipe for rank {rank}"), &e);
+        let stdin = if rank == 0 {
+            let (stdin, forward) = stdin::for_rank_zero().map_err(no_pipe)?;
+            self.forward = forward;
+            stdin
+        } else {
+            Stdio::null()
+        };
+        // A single rank mixes with nobody.
+        let direct = ranks == 1 && !self.args.label;
+        let (stdout, stderr) = if direct {
+            (Stdio::inherit(), Stdio::inherit())
+        } else {
+            let stdout = self.pipe(rank, 0).map_err(no_pipe)?;
+            let stderr = self.pipe(rank, self.sinks.stderr).map_err(no_pipe)?;
+            (stdout, stderr)
+        };
+        let plan = Plan {
+            program,
+            command: &self.args.command,
+            variables: &self.args.env,
+            job: self.job.env(rank),
+            folder: self.args.wdir.as_deref(),
+            cpus,
+            group: self.group,
+            owns_terminal: direct,
+            mask: self.signals.mask_before(),
+            stdio: [stdin, stdout, stderr],
+        };
+        match spawn::spawn(plan) {
+            Ok(pid) => {
+                self.ranks.push(Rank { pid, lives: true });
+                self.living += 1;
+                Ok(())
+            }
+            Err(e) => {
+                let hint = match e.raw_os_error() {
+                    Some(libc::EAGAIN) => " (hint: too many processes? see ulimit -u)",
+                    Some(libc::ENOMEM) => " (hint: out of memory?)",
+                    Some(libc::ENOEXEC) => " (hint: is it built for this machine?)",
+                    Some(libc::E2BIG) => " (hint: arguments and environment are too long)",
+                    Some(libc::ENOENT) => " (hint: is the interpreter that it names there?)",
+                    _ => "",
+                };
+                let code = match e.raw_os_error() {
+                    Some(libc::EAGAIN | libc::ENOMEM) => super::FAILED,
+                    _ => program::NOT_EXECUTABLE,
+                };
+                Err(Failure::new(
+                    code,
+                    format!(
+                        "cannot start rank {rank} of {ranks} ({}): {}{hint}",
+                        program.display(),
+                        super::cause(&e)
+                    ),
+                ))
+            }
+        }
+    }
+
+    /// A pipe from a rank to a sink.
+    fn pipe(&mut self, rank: usize, sink: usize) -> io::Result<Stdio> {
+        let (reader, writer) = io::pipe()?;
+        sys::set_nonblocking(reader.as_fd())?;
+        let stream = self.sinks.all[sink].lines.add(rank);
+        self.pipes.push(Pipe {
+            reader,
+            rank,
+            sink,
+            stream,
+        });
+        Ok(writer.into())
+    }
+
+    /// Stays with the ranks until all are reaped.
+    fn watch(&mut self) {
+        let mut buffer = vec![0; 64 * 1024];
+        while self.living > 0 {
+            self.flush_some();
+            self.wait(None);
+            self.read(&mut buffer, false);
+            self.handle_signals(&mut buffer);
+            self.handle_time();
+        }
+        self.forward = None;
+    }
+
+    /// Waits until there is something to do, and forwards standard input.
+    fn wait(&mut self, at_most: Option<Duration>) {
+        let mut fds = Vec::with_capacity(self.pipes.len() + 6);
+        fds.push(self.signals.interest());
+        let mut again = at_most;
+        if let Some(forward) = &self.forward {
+            let (interest, after) = forward.interest();
+            fds.extend(interest);
+            again = again.into_iter().chain(after).min();
+        }
+        let forwarded = fds.len();
+        fds.extend(self.sinks.all.iter().filter_map(|sink| sink.interest()));
+        for pipe in &self.pipes {
+            if self.sinks.all[pipe.sink].lines.has_room(pipe.stream) {
+                fds.push(sys::interest(pipe.reader.as_fd(), libc::POLLIN));
+            }
+        }
+        let now = Instant::now();
+        let timeout = self
+            .sinks
+            .all
+            .iter()
+            .filter_map(|sink| sink.lines.deadline())
+            .chain(self.deadline)
+            .chain(self.ending.as_ref().and_then(|ending| ending.kill_at))
+            .map(|at| at.saturating_duration_since(now))
+            .chain(again)
+            .min();
+        if sys::poll(&mut fds, timeout).is_err() {
+            // Only a lack of kernel memory comes here: ask again, not at once.
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if let Some(forward) = &mut self.forward
+            && !forward.advance(&fds[1..forwarded])
+        {
+            self.forward = None;
+        }
+    }
+
+    /// Reads each pipe once; with `all`, to its end or until it is empty.
+    fn read(&mut self, buffer: &mut [u8], all: bool) {
+        let now = Instant::now();
+        let pipes = self.pipes.len();
+        let mut ended = Vec::new();
+        // A full output stops the round; the next one starts where it stopped.
+        let first = self.next_read;
+        for i in 0..pipes {
+            let at = (first + i) % pipes;
+            let sink = &mut self.sinks.all[self.pipes[at].sink];
+            if !all && !sink.lines.has_room(self.pipes[at].stream) {
+                self.next_read = at;
+                continue;
+            }
+            if drain(&mut self.pipes[at], &mut sink.lines, buffer, now, all) {
+                ended.push(at);
+            } else if !all {
+                sink.flush(now);
+            }
+        }
+        // A rank whose reader has gone learns it like any writer of a pipe.
+        let sinks = &self.sinks.all;
+        let mut at = 0;
+        self.pipes.retain(|pipe| {
+            at += 1;
+            !ended.contains(&(at - 1)) && !sinks[pipe.sink].is_broken()
+        });
+        self.next_read = self.next_read.checked_rem(self.pipes.len()).unwrap_or(0);
+    }
+
+    fn flush_some(&mut self) {
+        let now = Instant::now();
+        for sink in &mut self.sinks.all {
+            sink.flush(now);
+        }
+    }
+
+    fn handle_signals(&mut self, buffer: &mut [u8]) {
+        while let Some(signal) = self.signals.next() {
+            if signal == libc::SIGCHLD {
+                self.reap(buffer);
+                continue;
+            }
+            let again = self.received.contains(&signal);
+            self.received.push(signal);
+            if again && matches!(signal, libc::SIGINT | libc::SIGTERM) {
+                let name = signal_name(signal);
+                self.sinks.note(&format!("second {name}: killing the job"));
+                self.code.get_or_insert(code_of_signal(signal));
+                self.kill();
+                continue;
+            }
+            self.send(signal);
+            if signal == libc::SIGTSTP {
+                // SIGCONT wakes this process and is passed on in its turn.
+                let _ = sys::kill(std::process::id().cast_signed(), libc::SIGSTOP);
+            }
+        }
+    }
+
+    fn reap(&mut self, buffer: &mut [u8]) {
+        while let Ok(Reaped::Child(pid, end)) = sys::reap() {
+            if pid == self.group {
+                self.keeper_lives = false;
+                if self.living > 0 && self.ending.is_none() {
+                    self.sinks
+                        .note("the job's keeper was killed: ending the job");
+                    self.code.get_or_insert(super::FAILED);
+                    self.kill();
+                }
+                continue;
+            }
+            // Others are orphans of ranks, of which nobody asks the end.
+            let of_pid = |rank: &Rank| rank.pid == pid && rank.lives;
+            if let Some(rank) = self.ranks.iter().position(of_pid) {
+                self.handle_end(rank, end, buffer);
+            }
+        }
+    }
+
+    fn handle_end(&mut self, rank: usize, end: End, buffer: &mut [u8]) {
+        self.ranks[rank].lives = false;
+        self.living -= 1;
+        let (death, code) = match end {
+            End::Exited(code) => (Death::Exited(code), code as u8),
+            End::Signaled { signal, .. } => (Death::Signaled(signal), code_of_signal(signal)),
+        };
+        self.job.mark_dead(rank, death);
+        if rank == 0 {
+            self.forward = None;
+        }
+        // What it wrote comes before what is said of it.
+        let now = Instant::now();
+        for pipe in self.pipes.iter_mut().filter(|pipe| pipe.rank == rank) {
+            let lines = &mut self.sinks.all[pipe.sink].lines;
+            drain(pipe, lines, buffer, now, true);
+            lines.finish(pipe.stream);
+            lines.pump(now);
+        }
+        if code == 0 {
+            return;
+        }
+        self.code.get_or_insert(code);
+        let first = self.ending.is_none();
+        if first && !self.is_expected(end) {
+            let message = self.obituary(rank, end);
+            self.sinks.note(&message);
+        }
+        if first && self.args.on_death == OnDeath::Kill {
+            self.end();
+        }
+    }
+
+    /// Whether the user knows: they have sent the signal, or the reader of
+    /// the output has gone.
+    fn is_expected(&self, end: End) -> bool {
+        let End::Signaled { signal, .. } = end else {
+            return false;
+        };
+        self.received.contains(&signal)
+            || (signal == libc::SIGPIPE && self.sinks.all.iter().any(|s| s.is_broken()))
+    }
+
+    fn obituary(&self, rank: usize, end: End) -> String {
+        let who = format!(
+            "rank {rank} of {} (pid {}, {})",
+            self.args.ranks,
+            self.ranks[rank].pid,
+            self.args.command[0].display()
+        );
+        match end {
+            End::Exited(code) => format!("{who} exited with code {code}"),
+            End::Signaled { signal, core } => {
+                let name = signal_name(signal);
+                let core = if core { ", core dumped" } else { "" };
+                let hint = match signal {
+                    libc::SIGSEGV => " (hint: an invalid address; a debugger shows where)",
+                    libc::SIGBUS => {
+                        " (hint: is shared memory full? see the memory limit of this machine \
+                         or container)"
+                    }
+                    libc::SIGKILL => {
+                        " (hint: out of memory? see the system log, and the memory limit of \
+                         this machine or container)"
+                    }
+                    libc::SIGILL => " (hint: built for another processor?)",
+                    libc::SIGXCPU => " (hint: the limit on processor time, ulimit -t)",
+                    libc::SIGXFSZ => " (hint: the limit on file sizes, ulimit -f)",
+                    _ => "",
+                };
+                format!("{who} died of signal {signal} ({name}{core}){hint}")
+            }
+        }
+    }
+
+    fn handle_time(&mut self) {
+        let now = Instant::now();
+        let killing = self.ending.as_ref().and_then(|ending| ending.kill_at);
+        if killing.is_some_and(|at| now >= at) {
+            self.kill();
+        }
+        if self.deadline.is_some_and(|at| now >= at) {
+            self.deadline = None;
+            if self.living > 0 && self.ending.is_none() {
+                let seconds = self.args.timeout.unwrap_or_default().as_secs_f64();
+                self.sinks.note(&format!(
+                    "the job has not ended in {seconds} s (--timeout): ending it"
+                ));
+                self.code = Some(TIMED_OUT);
+                self.end();
+            }
+        }
+    }
+
+    /// Asks the job to end, and kills what is left of it after [`GRACE`].
+    fn end(&mut self) {
+        self.ending = Some(Ending {
+            kill_at: Some(Instant::now() + GRACE),
+        });
+        self.send(libc::SIGTERM);
+        self.send(libc::SIGCONT);
+    }
+
+    fn kill(&mut self) {
+        self.ending = Some(Ending { kill_at: None });
+        self.send(libc::SIGKILL);
+    }
+
+    /// Sends a signal to the job's process group, and to ranks that have
+    /// left it.
+    fn send(&self, signal: c_int) {
+        // Invariant 3. Errors: a process that is gone needs no signal.
+        if self.keeper_lives || self.living > 0 {
+            let _ = sys::kill(-self.group, signal);
+        }
+        for rank in self.ranks.iter().filter(|rank| rank.lives) {
+            if sys::group_of(rank.pid).is_ok_and(|group| group != self.group) {
+                let _ = sys::kill(rank.pid, signal);
+            }
+        }
+    }
+
+    /// Kills what the ranks have left behind, and the keeper.
+    fn sweep(&mut self) {
+        if self.keeper_lives {
+            let _ = sys::kill(-self.group, libc::SIGKILL);
+        }
+        let until = Instant::now() + SWEEP;
+        loop {
+            match sys::reap() {
+                Ok(Reaped::Child(..)) => {}
+                Ok(Reaped::NoneYet) if Instant::now() < until => {
+                    // Descendants that have left the group are our children
+                    // once their parents are gone.
+                    for pid in children() {
+                        let _ = sys::kill(pid, libc::SIGKILL);
+                    }
+                    let mut fds = [self.signals.interest()];
+                    let _ = sys::poll(&mut fds, Some(Duration::from_millis(10)));
+                    while self.signals.next().is_some() {}
+                }
+                _ => break,
+            }
+        }
+        let mut buffer = vec![0; 64 * 1024];
+        self.read(&mut buffer, true);
+        for pipe in self.pipes.drain(..) {
+            self.sinks.all[pipe.sink].lines.finish(pipe.stream);
+        }
+    }
+
+    /// Writes what is left. After a failure a reader that stands still is
+    /// not waited for for long; a signal ends the wait always.
+    fn flush(&mut self) {
+        let start = Instant::now();
+        loop {
+            self.flush_some();
+            if self.sinks.is_empty() {
+                break;
+            }
+            let taken = self.sinks.all.iter().map(|s| s.progress()).max();
+            let idle = taken.map_or(start, |at| at.max(start)).elapsed();
+            if self.ending.is_some() && idle >= STALLED {
+                break;
+            }
+            self.wait(self.ending.as_ref().map(|_| STALLED));
+            if let Some(signal) = self.signals.next()
+                && matches!(
+                    signal,
+                    libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT
+                )
+            {
+                self.code.get_or_insert(code_of_signal(signal));
+                return;
+            }
+        }
+        let complaints: Vec<String> = self
+            .sinks
+            .all
+            .iter()
+            .filter_map(|s| s.complaint())
+            .collect();
+        for complaint in complaints {
+            self.code.get_or_insert(super::FAILED);
+            self.sinks.note(&complaint);
+        }
+        self.flush_some();
+    }
+}
+
+/// Reads a pipe once or, with `all`, until it is empty; true at its end.
+fn drain(
+    pipe: &mut Pipe,
+    lines: &mut super::lines::Lines,
+    buffer: &mut [u8],
+    now: Instant,
+    all: bool,
+) -> bool {
+    loop {
+        match pipe.reader.read(buffer) {
+            Ok(0) => {
+                lines.finish(pipe.stream);
+                return true;
+            }
+            Ok(n) => {
+                lines.feed(pipe.stream, &buffer[..n], now);
+                if !all {
+                    return false;
+                }
+            }
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return e.kind() != ErrorKind::WouldBlock,
+        }
+    }
+}
+
+/// The children of this process.
+fn children() -> Vec<pid_t> {
+    let own = std::process::id();
+    let list = fs::read_to_string(format!("/proc/self/task/{own}/children"));
+    list.map_or_else(
+        |_| Vec::new(),
+        |list| {
+            list.split_whitespace()
+                .filter_map(|pid| pid.parse().ok())
+                .collect()
+        },
+    )
+}
+
+fn code_of_signal(signal: c_int) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(u8::MAX)
+}
