@@ -1,2 +1,59 @@
-//! Developer commands.
-fn main() {}
+//! Developer commands: `cargo xtask check|test|demo|soak|compare`.
+//!
+//! Each command sets up what it needs, says what it installs and why, and
+//! returns the first failure as its exit code.
+
+mod compare;
+mod demo;
+mod setup;
+mod soak;
+mod steps;
+mod test;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Developer commands of Osier.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version)]
+#[command(after_help = "Examples:
+  cargo xtask check                 formatting, lints, documentation
+  cargo xtask test                  everything that CI runs
+  cargo xtask demo                  the main job and two tables
+  cargo xtask soak engine --seconds 600
+  cargo xtask compare --json compare.json --update-docs")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Formatting, clippy and rustdoc, warnings denied
+    Check,
+    /// Every test; exactly what CI runs
+    Test(test::Args),
+    /// The main job on four ranks, then latency and bandwidth beside the machine's floor
+    Demo(demo::Args),
+    /// The long random tests of one room
+    Soak(soak::Args),
+    /// Open MPI, MPICH and Intel MPI beside Osier in one run
+    Compare(compare::Args),
+}
+
+fn main() -> ExitCode {
+    let done = match Args::parse().command {
+        Command::Check => test::check(),
+        Command::Test(args) => test::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Soak(args) => soak::run(&args),
+        Command::Compare(args) => compare::run(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! How each column is installed, built and launched.
+
+use super::cases::Case;
+use super::sample::{Value, median, parse_array, parse_lines, run_limited};
+use crate::setup;
+use crate::steps::{Result, root, run, target_dir};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A column of the table.
+pub trait Contestant {
+    /// Runs one case once.
+    fn run(&self, case: &Case, quick: bool) -> Result<Vec<Value>>;
+}
+
+/// Osier itself, through `osier bench`.
+pub struct Osier {
+    program: PathBuf,
+    json: PathBuf,
+}
+
+impl Osier {
+    /// Builds it in release.
+    pub fn build() -> Result<Self> {
+        let program = crate::demo::build()?;
+        let folder = target_dir().join("xtask");
+        std::fs::create_dir_all(&folder)
+            .map_err(|e| format!("cannot make the folder {}: {e}", folder.display()))?;
+        Ok(Self {
+            program,
+            json: folder.join("bench.json"),
+        })
+    }
+}
+
+impl Contestant for Osier {
+    fn run(&self, case: &Case, _quick: bool) -> Result<Vec<Value>> {
+        // An old file must not pass for the answer of a run that wrote none.
+        let _ = std::fs::remove_file(&self.json);
+        let mut command = Command::new(&self.program);
+        command
+            .args(["bench", case.bench, "--json"])
+            .arg(&self.json)
+            .args(case.memory.options());
+        if !case.sizes.is_empty() {
+            command.args(["--sizes", &sizes(case)]);
+        }
+        if case.bench == "multi-pair" {
+            command.args(["--ranks", &case.ranks.to_string()]);
+        }
+        if case.layout != "contiguous" {
+            command.args(["--layout", case.layout]);
+        }
+        run_limited(&mut command)?;
+        let text = std::fs::read_to_string(&self.json)
+            .map_err(|e| format!("wrote no JSON to {}: {e}", self.json.display()))?;
+        parse_array(case.bench, &text)
+    }
+}
+
+/// A peer from Python packages, in an environment of its own: the packages
+/// overwrite each other's `mpiexec` and `libmpi.so` in a shared one.
+pub struct Peer {
+    name: &'static str,
+    home: PathBuf,
+}
+
+impl Peer {
+    /// Installs it unless it is there, and builds the programs against it.
+    pub fn install(name: &'static str) -> Result<Self> {
+        setup::linker()?;
+        setup::python()?;
+        let home = target_dir().join("peers").join(name);
+        let done = home.join("installed");
+        if !done.is_file() {
+            println!("installing {name} with pip into {}", home.display());
+            run(Command::new("python3")
+                .args(["-m", "venv", "--clear"])
+                .arg(&home))?;
+            run(Command::new(home.join("bin/pip"))
+                .args(["install", "--quiet", "--disable-pip-version-check"])
+                .args(packages(name)))?;
+            std::fs::write(&done, "").map_err(|e| format!("{}: {e}", done.display()))?;
+        }
+        build_programs(name, &home)?;
+        Ok(Self { name, home })
+    }
+
+    /// The launcher with its options. All peers leave binding of benchmark
+    /// programs to the programs themselves, which do it alike.
+    fn launcher(&self, ranks: u32) -> Command {
+        let mut command = Command::new(self.home.join("bin/mpiexec"));
+        command.args(["-n", &ranks.to_string()]);
+        match self.name {
+            "openmpi" => {
+                command
+                    .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+                    .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+                    .args(["--oversubscribe", "--bind-to", "none"]);
+            }
+            "intelmpi" => {
+                // shm: otherwise it looks for network cards first.
+                command
+                    .env("I_MPI_ROOT", &self.home)
+                    .env("I_MPI_FABRICS", "shm");
+            }
+            _ => {}
+        }
+        command
+    }
+}
+
+fn packages(name: &str) -> &'static [&'static str] {
+    match name {
+        "openmpi" => &["openmpi"],
+        "mpich" => &["mpich"],
+        _ => &["impi-rt", "impi-devel"],
+    }
+}
+
+impl Contestant for Peer {
+    fn run(&self, case: &Case, quick: bool) -> Result<Vec<Value>> {
+        let program = self.home.join("programs").join(case.program);
+        let launch = || {
+            let mut command = self.launcher(case.ranks);
+            command.arg(&program);
+            command
+        };
+        if case.bench == "launch" {
+            let mut millis = Vec::new();
+            for _ in 0..if quick { 1 } else { 5 } {
+                let (_, took) = run_limited(&mut launch())?;
+                millis.push(took.as_secs_f64() * 1e3);
+            }
+            millis.sort_by(f64::total_cmp);
+            return Ok(vec![Value::launch(median(&millis))]);
+        }
+        let mut command = launch();
+        command
+            .args(["--sizes", &sizes(case), "--layout", case.layout])
+            .args(case.memory.options());
+        if quick {
+            command.args(["--repetitions", "3"]);
+        }
+        let (text, _) = run_limited(&mut command)?;
+        parse_lines(case.bench, &text)
+    }
+}
+
+fn sizes(case: &Case) -> String {
+    let sizes: Vec<String> = case.sizes.iter().map(u64::to_string).collect();
+    sizes.join(",")
+}
+
+/// Builds every C file of `benches/peers` with the same compiler and flags,
+/// unless nothing there has changed since. The compiler wrappers of the
+/// packages are passed over: Intel's has no valid paths in it, and all of them
+/// only add these.
+fn build_programs(name: &str, home: &Path) -> Result {
+    let source = root().join("benches/peers");
+    let programs = home.join("programs");
+    std::fs::create_dir_all(&programs)
+        .map_err(|e| format!("cannot make the folder {}: {e}", programs.display()))?;
+    let entries = std::fs::read_dir(&source).map_err(|e| format!("{}: {e}", source.display()))?;
+    let files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    let changed = |path: &Path| path.metadata().and_then(|m| m.modified()).ok();
+    let newest = files.iter().filter_map(|path| changed(path)).max();
+    let lib = home.join("lib");
+    for path in &files {
+        let program = programs.join(path.file_stem().unwrap_or_default());
+        if path.extension().is_none_or(|e| e != "c") || changed(&program) > newest {
+            continue;
+        }
+        println!(
+            "building {} against {name}",
+            path.file_name().unwrap_or_default().display()
+        );
+        run_limited(
+            Command::new("cc")
+                .args(["-O3", "-std=gnu11", "-o"])
+                .arg(program)
+                .arg(path)
+                .arg(format!("-I{}", home.join("include").display()))
+                .arg(format!("-L{}", lib.display()))
+                .arg(format!("-Wl,-rpath,{}", lib.display()))
+                .arg("-lmpi"),
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! `check` and `test`: what CI runs, step by step.
+
+use crate::setup;
+use crate::steps::{Result, Steps, cargo, root, run as run_command, succeeds, target_dir};
+use clap::ValueEnum;
+use std::path::Path;
+use std::process::Command;
+
+/// Miri interprets, so a new slow test must not eat the CI's time unnoticed.
+const MIRI_SECONDS: &str = "240";
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Formatting, clippy, rustdoc
+    Check,
+    /// All tests of the workspace, documentation tests included
+    Unit,
+    /// The lock-free objects under loom's model checker
+    Loom,
+    /// Tests named miri_ under Miri
+    Miri,
+    /// A small run of the main job in release
+    Demo,
+}
+
+/// Options of `test`.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  cargo xtask test
+  cargo xtask test --only check,unit")]
+pub struct Args {
+    /// Run these parts only
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
+    only: Vec<Part>,
+}
+
+/// `cargo xtask check`.
+pub fn check() -> Result {
+    let mut steps = Steps::default();
+    check_steps(&mut steps);
+    steps.finish()
+}
+
+/// `cargo xtask test`.
+pub fn run(args: &Args) -> Result {
+    let wanted = |part| args.only.is_empty() || args.only.contains(&part);
+    let mut steps = Steps::default();
+    if wanted(Part::Check) {
+        check_steps(&mut steps);
+    }
+    if wanted(Part::Unit) {
+        steps.step("unit", || {
+            run_command(cargo().args(["test", "--workspace", "--no-fail-fast"]))
+        });
+    }
+    if wanted(Part::Loom) {
+        loom(&mut steps);
+    }
+    if wanted(Part::Miri) {
+        miri(&mut steps);
+    }
+    if wanted(Part::Demo) {
+        steps.step("demo", crate::demo::smoke);
+    }
+    steps.finish()
+}
+
+fn check_steps(steps: &mut Steps) {
+    steps.step("set-up", || {
+        setup::linker()?;
+        setup::lints()
+    });
+    steps.step("format", || {
+        run_command(cargo().args(["fmt", "--all", "--check"]))
+    });
+    steps.step("clippy", || {
+        run_command(cargo().args([
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ]))
+    });
+    steps.step("rustdoc", || {
+        run_command(cargo().env("RUSTDOCFLAGS", "-D warnings").args([
+            "doc",
+            "--workspace",
+            "--no-deps",
+        ]))
+    });
+}
+
+fn loom(steps: &mut Steps) {
+    if !mentions(&root().join("transports/src"), "loom::model") {
+        steps.skip("loom", "transports has no loom test");
+        return;
+    }
+    steps.step("loom", || {
+        run_command(
+            cargo()
+                .env("RUSTFLAGS", "--cfg loom")
+                .env("CARGO_TARGET_DIR", target_dir().join("loom"))
+                .args([
+                    "test",
+                    "--release",
+                    "-p",
+                    "osier-transports",
+                    "--lib",
+                    "loom",
+                ]),
+        )
+    });
+}
+
+fn miri(steps: &mut Steps) {
+    let toolchain = [None, Some("+nightly")]
+        .into_iter()
+        .find(|toolchain| succeeds(rustup_cargo(*toolchain).args(["miri", "--version"])));
+    let Some(toolchain) = toolchain else {
+        steps.skip("miri", "no installed toolchain has Miri");
+        return;
+    };
+    if !mentions(&root().join("datatype/src"), "fn miri_") {
+        steps.skip("miri", "datatype has no test named miri_");
+        return;
+    }
+    steps.step("miri", || {
+        let mut command = Command::new("timeout");
+        command
+            .current_dir(root())
+            .env("CARGO_TARGET_DIR", target_dir().join("miri"))
+            .args([MIRI_SECONDS, "cargo"])
+            .args(toolchain)
+            .args(["miri", "test", "-p", "osier-datatype", "--lib", "miri_"]);
+        run_command(&mut command)
+    });
+}
+
+/// The cargo of PATH: only rustup's understands `+toolchain`.
+fn rustup_cargo(toolchain: Option<&str>) -> Command {
+    let mut command = Command::new("cargo");
+    command.current_dir(root()).args(toolchain);
+    command
+}
+
+/// True when a Rust file below `folder` contains `text`.
+fn mentions(folder: &Path, text: &str) -> bool {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return false;
+    };
+    entries.flatten().any(|entry| {
+        let path = entry.path();
+        if path.is_dir() {
+            mentions(&path, text)
+        } else {
+            path.extension().is_some_and(|e| e == "rs")
+                && std::fs::read_to_string(&path).is_ok_and(|source| source.contains(text))
+        }
+    })
+}
