@@ -57,6 +57,12 @@ impl Sinks {
         self.all[self.stderr].lines.note(&format!("osier: {text}"));
     }
 
+    /// When a sink that has something to write last got rid of a part.
+    pub fn progress(&self) -> Option<Instant> {
+        let busy = self.all.iter().filter(|sink| !sink.lines.out().is_empty());
+        busy.map(|sink| sink.progress).max()
+    }
+
     /// Whether nothing is left to write.
     pub fn is_empty(&self) -> bool {
         self.all.iter().all(|sink| sink.lines.out().is_empty())
@@ -137,11 +143,6 @@ impl Sink {
     pub fn interest(&self) -> Option<libc::pollfd> {
         self.stalled
             .then(|| sys::interest(self.file.as_fd(), libc::POLLOUT))
-    }
-
-    /// When bytes were last taken, or there were none to take.
-    pub fn progress(&self) -> Instant {
-        self.progress
     }
 
     /// Whether nobody takes the bytes any more.

@@ -23,6 +23,7 @@ use libc::{c_int, pid_t};
 use osier_transports::shm::{Death, Job};
 
 use super::keeper::Keeper;
+use super::lines::Lines;
 use super::output::Sinks;
 use super::spawn::{self, Plan};
 use super::stdin::{self, Forward};
@@ -35,6 +36,8 @@ const GRACE: Duration = Duration::from_millis(300);
 const SWEEP: Duration = Duration::from_secs(1);
 /// How long a job that was ended waits for a reader that stands still.
 const STALLED: Duration = Duration::from_secs(1);
+/// Most bytes in a pipe (see /proc/sys/fs/pipe-max-size).
+const PIPE_MOST_BYTES: usize = 1 << 20;
 /// Exit code after the time limit.
 const TIMED_OUT: u8 = 124;
 
@@ -123,6 +126,8 @@ struct Pipe {
     rank: usize,
     sink: usize,
     stream: usize,
+    /// Whether poll has found it readable.
+    ready: bool,
 }
 
 impl Supervisor<'_> {
@@ -219,6 +224,7 @@ impl Supervisor<'_> {
             rank,
             sink,
             stream,
+            ready: false,
         });
         Ok(writer.into())
     }
@@ -229,7 +235,7 @@ impl Supervisor<'_> {
         while self.living > 0 {
             self.flush_some();
             self.wait(None);
-            self.read(&mut buffer, false);
+            self.read(&mut buffer);
             self.handle_signals(&mut buffer);
             self.handle_time();
         }
@@ -248,10 +254,13 @@ impl Supervisor<'_> {
         }
         let forwarded = fds.len();
         fds.extend(self.sinks.all.iter().filter_map(|sink| sink.interest()));
+        let first_pipe = fds.len();
         for pipe in &self.pipes {
-            if self.sinks.all[pipe.sink].lines.has_room(pipe.stream) {
-                fds.push(sys::interest(pipe.reader.as_fd(), libc::POLLIN));
+            let mut entry = sys::interest(pipe.reader.as_fd(), libc::POLLIN);
+            if !self.sinks.all[pipe.sink].lines.has_room(pipe.stream) {
+                entry.fd = -1; // not asked for
             }
+            fds.push(entry);
         }
         let now = Instant::now();
         let timeout = self
@@ -268,6 +277,9 @@ impl Supervisor<'_> {
             // Only a lack of kernel memory comes here: ask again, not at once.
             std::thread::sleep(Duration::from_millis(10));
         }
+        for (pipe, entry) in self.pipes.iter_mut().zip(&fds[first_pipe..]) {
+            pipe.ready = entry.revents != 0;
+        }
         if let Some(forward) = &mut self.forward
             && !forward.advance(&fds[1..forwarded])
         {
@@ -275,25 +287,27 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Reads each pipe once; with `all`, to its end or until it is empty.
-    fn read(&mut self, buffer: &mut [u8], all: bool) {
+    /// Reads the pipes that are ready once.
+    fn read(&mut self, buffer: &mut [u8]) {
         let now = Instant::now();
         let pipes = self.pipes.len();
         let mut ended = Vec::new();
-        // A full output stops the round; the next one starts where it stopped.
-        let first = self.next_read;
+        let mut passed_over = None;
         for i in 0..pipes {
-            let at = (first + i) % pipes;
-            let sink = &mut self.sinks.all[self.pipes[at].sink];
-            if !all && !sink.lines.has_room(self.pipes[at].stream) {
-                self.next_read = at;
+            let at = (self.next_read + i) % pipes;
+            let pipe = &mut self.pipes[at];
+            if !pipe.ready {
                 continue;
             }
-            if drain(&mut self.pipes[at], &mut sink.lines, buffer, now, all) {
-                ended.push(at);
-            } else if !all {
-                sink.flush(now);
+            let sink = &mut self.sinks.all[pipe.sink];
+            if !sink.lines.has_room(pipe.stream) {
+                passed_over.get_or_insert(at);
+                continue;
             }
+            if pipe.read(&mut sink.lines, buffer, now) == Some(0) {
+                ended.push(at);
+            }
+            sink.flush(now);
         }
         // A rank whose reader has gone learns it like any writer of a pipe.
         let sinks = &self.sinks.all;
@@ -302,7 +316,8 @@ impl Supervisor<'_> {
             at += 1;
             !ended.contains(&(at - 1)) && !sinks[pipe.sink].is_broken()
         });
-        self.next_read = self.next_read.checked_rem(self.pipes.len()).unwrap_or(0);
+        let next = passed_over.unwrap_or(0);
+        self.next_read = if next < self.pipes.len() { next } else { 0 };
     }
 
     fn flush_some(&mut self) {
@@ -370,8 +385,7 @@ impl Supervisor<'_> {
         let now = Instant::now();
         for pipe in self.pipes.iter_mut().filter(|pipe| pipe.rank == rank) {
             let lines = &mut self.sinks.all[pipe.sink].lines;
-            drain(pipe, lines, buffer, now, true);
-            lines.finish(pipe.stream);
+            pipe.drain(lines, buffer, now);
             lines.pump(now);
         }
         if code == 0 {
@@ -499,28 +513,33 @@ impl Supervisor<'_> {
                 _ => break,
             }
         }
+        let now = Instant::now();
         let mut buffer = vec![0; 64 * 1024];
-        self.read(&mut buffer, true);
-        for pipe in self.pipes.drain(..) {
-            self.sinks.all[pipe.sink].lines.finish(pipe.stream);
+        for mut pipe in self.pipes.drain(..) {
+            pipe.drain(&mut self.sinks.all[pipe.sink].lines, &mut buffer, now);
         }
     }
 
     /// Writes what is left. After a failure a reader that stands still is
     /// not waited for for long; a signal ends the wait always.
     fn flush(&mut self) {
+        let failed = self.ending.take().is_some();
+        self.deadline = None;
         let start = Instant::now();
         loop {
             self.flush_some();
             if self.sinks.is_empty() {
                 break;
             }
-            let taken = self.sinks.all.iter().map(|s| s.progress()).max();
-            let idle = taken.map_or(start, |at| at.max(start)).elapsed();
-            if self.ending.is_some() && idle >= STALLED {
+            let idle = self
+                .sinks
+                .progress()
+                .map_or(start, |at| at.max(start))
+                .elapsed();
+            if failed && idle >= STALLED {
                 break;
             }
-            self.wait(self.ending.as_ref().map(|_| STALLED));
+            self.wait(failed.then_some(STALLED - idle.min(STALLED)));
             if let Some(signal) = self.signals.next()
                 && matches!(
                     signal,
@@ -545,29 +564,36 @@ impl Supervisor<'_> {
     }
 }
 
-/// Reads a pipe once or, with `all`, until it is empty; true at its end.
-fn drain(
-    pipe: &mut Pipe,
-    lines: &mut super::lines::Lines,
-    buffer: &mut [u8],
-    now: Instant,
-    all: bool,
-) -> bool {
-    loop {
-        match pipe.reader.read(buffer) {
-            Ok(0) => {
-                lines.finish(pipe.stream);
-                return true;
-            }
-            Ok(n) => {
-                lines.feed(pipe.stream, &buffer[..n], now);
-                if !all {
-                    return false;
+impl Pipe {
+    /// Reads once: the number of bytes, 0 at the end, nothing if there is
+    /// nothing now.
+    fn read(&mut self, lines: &mut Lines, buffer: &mut [u8], now: Instant) -> Option<usize> {
+        loop {
+            match self.reader.read(buffer) {
+                Ok(n) => {
+                    lines.feed(self.stream, &buffer[..n], now);
+                    if n == 0 {
+                        lines.finish(self.stream);
+                    }
+                    return Some(n);
                 }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return None,
             }
-            Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            Err(e) => return e.kind() != ErrorKind::WouldBlock,
         }
+    }
+
+    /// Reads what its dead rank has left in it. Processes that it started
+    /// may go on writing, hence the limit, which is that of a pipe.
+    fn drain(&mut self, lines: &mut Lines, buffer: &mut [u8], now: Instant) {
+        let mut left = PIPE_MOST_BYTES;
+        while left > 0 {
+            match self.read(lines, buffer, now) {
+                Some(n @ 1..) => left = left.saturating_sub(n),
+                _ => break,
+            }
+        }
+        lines.finish(self.stream);
     }
 }
 
