@@ -3,87 +3,112 @@
 //! Offsets are sums that `bounds` has checked already; levels of a type without
 //! payload never get here, so arithmetic cannot leave the range.
 
-use crate::TypeError;
 use crate::compress::{Runs, repeat};
 use crate::constructors::fastest_first;
 use crate::form::{Body, FLATTEN, Form};
 use crate::tree::{Constructor, Type};
 
-/// The canonical form of a type.
-pub(crate) fn form(ty: &Type) -> Result<Form, TypeError> {
-    if ty.size() == 0 {
-        return Ok(Form::empty());
+/// The canonical form of a type. Only structs recurse.
+pub(crate) fn form(ty: &Type) -> Form {
+    let mut around = Vec::new();
+    let mut at = ty;
+    let mut form = loop {
+        if at.size() == 0 {
+            return Form::empty();
+        }
+        match at.constructor() {
+            Constructor::Basic(basic) => break Form::block(0, basic.size()),
+            Constructor::Structure { fields } => break structure(fields),
+            Constructor::Contiguous { old, .. }
+            | Constructor::Vector { old, .. }
+            | Constructor::Hvector { old, .. }
+            | Constructor::Indexed { old, .. }
+            | Constructor::Hindexed { old, .. }
+            | Constructor::IndexedBlock { old, .. }
+            | Constructor::HindexedBlock { old, .. }
+            | Constructor::Subarray { old, .. }
+            | Constructor::Resized { old, .. } => {
+                around.push((at.constructor(), old.extent()));
+                at = old;
+            }
+        }
+    };
+    while let Some((constructor, extent)) = around.pop() {
+        form = wrap(constructor, extent, form);
     }
-    Ok(match ty.constructor() {
-        Constructor::Basic(basic) => Form::block(0, basic.size()),
-        Constructor::Contiguous { count, old } => nest(form(old)?, *count, old.extent()),
+    form
+}
+
+/// The form of a constructor around the form of its old type.
+fn wrap(constructor: &Constructor, extent: isize, inner: Form) -> Form {
+    match constructor {
+        Constructor::Contiguous { count, .. } => nest(inner, *count, extent),
         Constructor::Vector {
             count,
             blocklength,
             stride,
-            old,
+            ..
         } => {
-            let block = nest(form(old)?, *blocklength, old.extent());
-            nest(block, *count, stride.wrapping_mul(old.extent()))
+            let block = nest(inner, *blocklength, extent);
+            nest(block, *count, stride.wrapping_mul(extent))
         }
         Constructor::Hvector {
             count,
             blocklength,
             stride_bytes,
-            old,
-        } => {
-            let block = nest(form(old)?, *blocklength, old.extent());
-            nest(block, *count, *stride_bytes)
+            ..
+        } => nest(nest(inner, *blocklength, extent), *count, *stride_bytes),
+        Constructor::Indexed { blocks, .. } => {
+            let blocks = blocks.iter().map(|&(n, d)| (n, d.wrapping_mul(extent)));
+            listed(blocks, inner, extent)
         }
-        Constructor::Indexed { blocks, old } => {
-            let unit = old.extent();
-            listed(blocks.iter().map(|&(n, d)| (n, d.wrapping_mul(unit))), old)?
-        }
-        Constructor::Hindexed { blocks, old } => listed(blocks.iter().copied(), old)?,
+        Constructor::Hindexed { blocks, .. } => listed(blocks.iter().copied(), inner, extent),
         Constructor::IndexedBlock {
             blocklength,
             displacements,
-            old,
+            ..
         } => {
-            let unit = old.extent();
-            let blocks = displacements
-                .iter()
-                .map(|&d| (*blocklength, d.wrapping_mul(unit)));
-            listed(blocks, old)?
+            let at = displacements.iter().map(|d| d.wrapping_mul(extent));
+            listed(at.map(|at| (*blocklength, at)), inner, extent)
         }
         Constructor::HindexedBlock {
             blocklength,
             displacements,
-            old,
-        } => listed(displacements.iter().map(|&d| (*blocklength, d)), old)?,
+            ..
+        } => {
+            let blocks = displacements.iter().map(|&at| (*blocklength, at));
+            listed(blocks, inner, extent)
+        }
         Constructor::Subarray {
             sizes,
             subsizes,
             starts,
             order,
-            old,
+            ..
         } => {
-            let mut stride = old.extent();
-            let mut all = form(old)?;
+            let mut stride = extent;
+            let mut all = inner;
             for (size, subsize, start) in fastest_first(sizes, subsizes, starts, *order) {
                 all = nest(all, subsize, stride).shifted(stride.wrapping_mul(start as isize));
                 stride = stride.wrapping_mul(size as isize);
             }
             all
         }
-        Constructor::Structure { fields } => {
-            let mut parts = Vec::with_capacity(fields.len());
-            for (blocklength, displacement, old) in fields {
-                if *blocklength == 0 || old.size() == 0 {
-                    continue;
-                }
-                let field = nest(form(old)?, *blocklength, old.extent());
-                splice(&mut parts, field.shifted(*displacement));
-            }
-            sequence(parts)
+        Constructor::Basic(_) | Constructor::Structure { .. } | Constructor::Resized { .. } => {
+            inner
         }
-        Constructor::Resized { old, .. } => form(old)?,
-    })
+    }
+}
+
+fn structure(fields: &[(usize, isize, Type)]) -> Form {
+    let mut parts = Vec::with_capacity(fields.len());
+    for (blocklength, displacement, old) in fields {
+        if *blocklength > 0 && old.size() > 0 {
+            let field = nest(form(old), *blocklength, old.extent());
+            splice(&mut parts, field.shifted(*displacement));
+        }
+    }
+    sequence(parts)
 }
 
 /// `count` forms at a stride; flattens where copies of a list touch (rule 7).
@@ -104,13 +129,12 @@ fn flatten(parts: &[Form]) -> Form {
     runs.into_form()
 }
 
-/// Blocks of (elements, displacement in bytes) of an old type with payload.
+/// Blocks of (elements, displacement in bytes) of a form with payload.
 fn listed(
     blocks: impl ExactSizeIterator<Item = (usize, isize)> + Clone,
-    old: &Type,
-) -> Result<Form, TypeError> {
-    let inner = form(old)?;
-    let extent = old.extent();
+    inner: Form,
+    extent: isize,
+) -> Form {
     if let Some((base, length)) = inner.as_block() {
         let dense = isize::try_from(length) == Ok(extent);
         if dense || blocks.clone().all(|(n, _)| n <= 1) {
@@ -120,12 +144,12 @@ fn listed(
                     runs.push(at.wrapping_add(base), n * length);
                 }
             }
-            return Ok(runs.into_form());
+            return runs.into_form();
         }
     }
     let mut kept = blocks.clone().filter(|&(n, _)| n > 0);
     let Some((first, _)) = kept.next() else {
-        return Ok(Form::empty());
+        return Form::empty();
     };
     if kept.all(|(n, _)| n == first) {
         let element = nest(inner, first, extent);
@@ -133,7 +157,7 @@ fn listed(
             .filter(|&(n, _)| n > 0)
             .map(|(_, at)| at as i64)
             .collect();
-        return Ok(flatten_small(repeat(&offsets, element)));
+        return flatten_small(repeat(&offsets, element));
     }
     let mut parts = Vec::with_capacity(blocks.len());
     for (n, at) in blocks {
@@ -141,7 +165,7 @@ fn listed(
             splice(&mut parts, nest(inner.clone(), n, extent).shifted(at));
         }
     }
-    Ok(sequence(parts))
+    sequence(parts)
 }
 
 /// Rule 7, unless the form is nested strides over one block already.

@@ -158,7 +158,7 @@ fn joined(mut steps: Vec<Steps>) -> Vec<Steps> {
 }
 
 /// Whether `start` plus some sum of steps lies strictly between `low` and `high`.
-fn reaches(steps: &mut Vec<Steps>, start: i128, low: i128, high: i128) -> bool {
+fn reaches(steps: &mut [Steps], start: i128, low: i128, high: i128) -> bool {
     for step in steps.iter_mut() {
         if step.stride < 0 {
             *step = Steps {

@@ -35,8 +35,8 @@ pub unsafe trait Datatype: Copy + Send + Sync + 'static {
 
 macro_rules! numbers {
     ($($(#[$meta:meta])* $rust:ty => $basic:expr;)*) => {$(
-        // SAFETY: a number without padding; every bit pattern is a value.
         $(#[$meta])*
+        // SAFETY: a number without padding; every bit pattern is a value.
         unsafe impl Datatype for $rust {
             const DENSE: bool = true;
 

@@ -158,7 +158,7 @@ impl Type {
 
     /// Brings the type into the one canonical form that pack and unpack use.
     pub fn commit(&self) -> Result<Layout, TypeError> {
-        Ok(Layout::new(&self.0.facts, lower::form(self)?))
+        Ok(Layout::new(&self.0.facts, lower::form(self)))
     }
 }
 

@@ -62,6 +62,7 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
         // SAFETY: the struct has a defined layout, every field is a datatype
         // (checked below), and offsets and size are the compiler's.
         #[automatically_derived]
+        #[allow(unsafe_code)]
         unsafe impl #room::Datatype for #name {
             const DENSE: bool = #room::derive_support::dense(
                 ::core::mem::size_of::<#name>(),

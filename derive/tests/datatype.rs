@@ -64,10 +64,7 @@ fn dense_structs_are_contiguous() {
 fn padding_is_left_out() {
     const { assert!(!Padded::DENSE) };
     let layout = Layout::of::<Padded>();
-    assert_eq!(
-        layout.blocks(1).collect::<Vec<_>>(),
-        [(0, 1), (8, 8), (16, 2)]
-    );
+    assert_eq!(layout.blocks(1).collect::<Vec<_>>(), [(0, 1), (8, 10)]);
     assert_eq!(layout.extent(), 24);
     assert_eq!(layout.contiguous_at(1), None);
 
@@ -89,7 +86,7 @@ fn structs_nest() {
     assert_eq!(layout.extent() as usize, size_of::<Outer>());
     assert_eq!(
         layout.blocks(1).collect::<Vec<_>>(),
-        [(0, 1), (8, 8), (16, 2), (24, 33)]
+        [(0, 1), (8, 10), (24, 33)]
     );
     assert_eq!(
         Type::of::<[Outer; 3]>().extent() as usize,
