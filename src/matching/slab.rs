@@ -45,6 +45,7 @@ impl<N: Fifo<0>> Slab<N> {
         &mut self.nodes
     }
 
+    #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         self.nodes.capacity()
     }

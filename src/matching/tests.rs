@@ -380,15 +380,15 @@ fn check_unexpected(steps: &[Step]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 8 } else { 512 }))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 8 } else { 200 }))]
 
     #[test]
-    fn posted_equals_its_twin(steps in proptest::collection::vec(step(), 1..400)) {
+    fn posted_equals_its_twin(steps in proptest::collection::vec(step(), 1..200)) {
         check_posted(&steps);
     }
 
     #[test]
-    fn unexpected_equals_its_twin(steps in proptest::collection::vec(step(), 1..400)) {
+    fn unexpected_equals_its_twin(steps in proptest::collection::vec(step(), 1..200)) {
         check_unexpected(&steps);
     }
 }

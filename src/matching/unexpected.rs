@@ -36,7 +36,7 @@ pub struct UnexpectedKey {
 struct Node<M> {
     key: u64,
     order: u64,
-    ends: Ends,
+    same_key: Ends,
     arrival: Ends,
     chain: u32,
     message: Option<M>,
@@ -52,11 +52,11 @@ impl<M> Node<M> {
 impl<M> Fifo<0> for Node<M> {
     #[inline]
     fn ends(&self) -> &Ends {
-        &self.ends
+        &self.same_key
     }
     #[inline]
     fn ends_mut(&mut self) -> &mut Ends {
-        &mut self.ends
+        &mut self.same_key
     }
 }
 
@@ -228,7 +228,7 @@ impl<M> UnexpectedQueue<M> {
         let at = self.slab.insert(Node {
             key: envelope.key(),
             order,
-            ends: Ends::NONE,
+            same_key: Ends::NONE,
             arrival: Ends::NONE,
             chain: NIL,
             message: Some(message),
