@@ -13,9 +13,9 @@
 //! 1. `next` of the tail is NIL; `prev` of the head is the tail; any other
 //!    `prev` is the node before.
 //! 2. `chain` means something in heads only; each key has one head.
-//! 3. At most one key per four buckets: at one per two, colliding keys made
-//!    1000 scattered receives cost 1.6 times as much (mispredicted walks).
-//!    Removing leaves no tombstone.
+//! 3. At most one key per four buckets: at one per two, a post and a take among
+//!    1000 scattered receives took 40 ns instead of 25 (same machine as the
+//!    table in `mod.rs`, busier). Removing leaves no tombstone.
 //! 4. Keys that differ in the low four bits only share a cache line of buckets
 //!    and never a bucket: a run of consecutive tags is walked in order, which
 //!    is what keeps 10^5 entries about as cheap as one.

@@ -20,6 +20,23 @@
 //! 4. Steady traffic allocates nothing. A burst's memory is given back once
 //!    the queue has run empty some more times without needing it.
 //!
+//! # Cost
+//! Nanoseconds for a post and a take together (in brackets: push and take),
+//! oldest first, by entries that wait meanwhile:
+//!
+//! ```text
+//!                          1          1000       100 000
+//! exact, tags in turn   12 (17)     12 (19)     19 (24)
+//! exact, scattered      12 (18)     19 (25)     68 (93)   cache and TLB misses
+//! any tag               20 (30)     20 (30)     23 (34)
+//! any source            22 (32)     23 (29)     29 (41)
+//! any source and tag    14 (19)     15 (21)     15 (25)
+//! ```
+//!
+//! Least of three medians by `tests/timing.rs`, release build, 2 virtual cores
+//! of an Intel Xeon with 2 MiB of L2 each, 2026-11-21, other work on the
+//! machine; the medians of one row differed by up to 2 x.
+//!
 //! # Sources
 //! - M. Flajslik, J. Dinan, K. Underwood, "Mitigating MPI Message Matching
 //!   Misery", ISC 2016: hash bins with posting order to arbitrate between

@@ -2,15 +2,16 @@
 //! `cargo test --release matching -- --ignored --nocapture`.
 //!
 //! `depth` entries wait all the time; the cost is that of one post and one take
-//! (or push and take), oldest first. Each figure is the median of 15 rounds.
+//! (or push and take), oldest first. Each figure is the median of many rounds.
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use super::{Envelope, Pattern, PostedQueue, TagPattern, UnexpectedQueue};
 
-const ROUNDS: usize = 15;
-const OPERATIONS: u32 = 1 << 18;
+/// Short rounds, so that on a shared machine most are not interrupted.
+const ROUNDS: usize = 1001;
+const OPERATIONS: u32 = 1 << 12;
 const DEPTHS: [u32; 4] = [1, 10, 1_000, 100_000];
 
 /// Median over the rounds of the time for one call of `each`.
@@ -60,8 +61,9 @@ fn unexpected<P: Fn(Envelope) -> Pattern>(depth: u32, layout: impl Layout, patte
 fn halves(depth: u32, layout: impl Layout) -> (f64, f64) {
     let mut queue = PostedQueue::new();
     let repeats = (OPERATIONS / depth).max(1);
+    let rounds = (ROUNDS as u32 * OPERATIONS / depth / repeats).clamp(15, ROUNDS as u32);
     let mut times = Vec::new();
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         let (mut post, mut take) = (0, 0);
         for _ in 0..repeats {
             let start = Instant::now();
@@ -82,7 +84,7 @@ fn halves(depth: u32, layout: impl Layout) -> (f64, f64) {
     let median = |half: fn(&(f64, f64)) -> f64| {
         let mut half: Vec<f64> = times.iter().map(half).collect();
         half.sort_by(f64::total_cmp);
-        half[ROUNDS / 2]
+        half[half.len() / 2]
     };
     (median(|both| both.0), median(|both| both.1))
 }
