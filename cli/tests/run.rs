@@ -596,7 +596,8 @@ fn control_c_ends_a_job_on_a_terminal() {
             .start();
         wait_for("ready", || pty.seen().matches("ready").count() == ranks);
         pty.write(b"\x03");
-        assert_eq!(job.wait().code(), Some(130));
+        let code = job.wait().code();
+        assert_eq!(code, Some(130), "{}", pty.seen());
     }
 }
 
@@ -609,4 +610,19 @@ fn a_single_rank_keeps_the_terminal() {
         .start();
     assert_eq!(job.wait().code(), Some(0));
     wait_for("its answer", || pty.seen().contains("a terminal"));
+}
+
+#[test]
+fn a_job_within_a_job_ends_with_it() {
+    let job = Launch::ranks(2)
+        .program(
+            "osier",
+            &["run", "-n", "2", "sh", "-c", "echo ready; exec sleep 1000"],
+        )
+        .start();
+    job.wait_stdout_lines(4);
+    job.signal(libc::SIGKILL);
+    wait_for("no process of the jobs", || {
+        support::processes(&job.mark).is_empty()
+    });
 }

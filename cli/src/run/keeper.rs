@@ -11,11 +11,15 @@
 //!    run any code.
 //! 2. Both ends of the pipe close on exec: no rank holds one.
 //! 3. It kills only after it leads a group of its own.
+//! 4. It is born with all signals blocked: those that are passed on to its
+//!    group never end it, however late it runs first.
 
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::AsRawFd;
 
 use libc::pid_t;
+
+use super::sys::SignalMask;
 
 /// The launcher's side of the keeper.
 #[derive(Debug)]
@@ -29,14 +33,17 @@ impl Keeper {
     /// Forks the keeper. Called before this process starts any thread.
     pub fn start() -> io::Result<Keeper> {
         let (reader, writer) = io::pipe()?;
+        let before = SignalMask::block_all()?;
         // SAFETY: invariant 1, upheld by the caller: `main` starts no thread.
         let pid = unsafe { libc::fork() };
-        if pid < 0 {
-            return Err(io::Error::last_os_error());
-        }
         if pid == 0 {
             drop(writer);
             keep(&reader);
+        }
+        let failure = io::Error::last_os_error();
+        before.apply()?;
+        if pid < 0 {
+            return Err(failure);
         }
         // Both sides do this, so that the group exists for both whoever runs
         // first. It fails only after the keeper has died; its end is noticed
@@ -61,7 +68,6 @@ fn keep(launcher: &PipeReader) -> ! {
     if unsafe { libc::setpgid(0, 0) } != 0 {
         exit();
     }
-    block_all_signals();
     // SAFETY: the name is a C string.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"osier-keeper".as_ptr()) };
     // The pipe becomes descriptor 0 and everything else is closed: standard
@@ -91,14 +97,6 @@ fn keep(launcher: &PipeReader) -> ! {
     // job's.
     unsafe { libc::kill(0, libc::SIGKILL) };
     exit();
-}
-
-fn block_all_signals() {
-    let mut set = std::mem::MaybeUninit::uninit();
-    // SAFETY: `set` is writable.
-    unsafe { libc::sigfillset(set.as_mut_ptr()) };
-    // SAFETY: `sigfillset` has initialized it; null asks for no old mask.
-    unsafe { libc::sigprocmask(libc::SIG_SETMASK, set.as_ptr(), std::ptr::null_mut()) };
 }
 
 fn exit() -> ! {

@@ -229,6 +229,17 @@ impl std::fmt::Debug for SignalMask {
 }
 
 impl SignalMask {
+    /// Blocks all signals and returns the mask before.
+    pub fn block_all() -> io::Result<SignalMask> {
+        let mut all = signal_set(&[])?;
+        // SAFETY: `all` is writable.
+        cvt(unsafe { libc::sigfillset(&raw mut all) })?;
+        let mut before = signal_set(&[])?;
+        // SAFETY: `all` is readable and `before` writable.
+        cvt(unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const all, &raw mut before) })?;
+        Ok(SignalMask(before))
+    }
+
     /// Gives the calling process this mask. Async-signal-safe.
     pub fn apply(&self) -> io::Result<()> {
         let set = &raw const self.0;

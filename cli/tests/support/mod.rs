@@ -187,6 +187,16 @@ impl Launch {
         if let Some(fifo) = &self.fifo {
             command.env("FIFO", &fifo.0);
         }
+        // A shell lets its background processes ignore these two.
+        let heed_signals = || {
+            for signal in [libc::SIGINT, libc::SIGQUIT] {
+                // SAFETY: `SIG_DFL` is a valid disposition.
+                unsafe { libc::signal(signal, libc::SIG_DFL) };
+            }
+            Ok(())
+        };
+        // SAFETY: two system calls, no allocation.
+        unsafe { command.pre_exec(heed_signals) };
         let mut stdout = None;
         let mut stderr = None;
         if let Some(slave) = &self.terminal {
