@@ -79,8 +79,8 @@ static void parse_sizes(struct options *o, const char *text)
 static void parse_options(struct options *o, int argc, char **argv, const char *default_sizes)
 {
     memset(o, 0, sizeof *o);
-    o->repetitions = 15;
-    o->rep_seconds = 0.02;
+    o->repetitions = 9;
+    o->rep_seconds = 0.01;
     o->window = 64;
     o->layout = "contiguous";
     parse_sizes(o, default_sizes);

@@ -46,9 +46,9 @@ pub struct Row {
 }
 
 impl Row {
-    /// True when no column has a number.
-    pub fn is_empty(&self) -> bool {
-        self.columns.cells.iter().all(Option::is_none)
+    /// True when only peers have a number.
+    pub fn lacks_osier(&self) -> bool {
+        self.columns.cells[0].is_none()
     }
 
     fn value(&self, column: usize) -> Option<f64> {
