@@ -1,1 +1,65 @@
-//! Osier.
+//! Osier: message passing for ranks whose data is rarely contiguous.
+//!
+//! A program joins its job, and its ranks exchange messages:
+//!
+//! ```
+//! let universe = osier::init()?;
+//! let world = universe.world();
+//! println!("rank {} of {}", world.rank(), world.size());
+//! # Ok::<(), osier::Error>(())
+//! ```
+//!
+//! Start it with `osier run -n 4 -- program`; without the launcher it is a job
+//! of one rank.
+//!
+//! | room | duty |
+//! |---|---|
+//! | [`comm`] | ranks, groups, communicators, topologies |
+//! | [`p2p`] | send, receive, probe; requests, statuses, views |
+//! | `matching` | posted and unexpected queues |
+//! | [`protocol`] | eager and rendezvous as pure decisions; costs and choice |
+//! | `progress` | the only loop that polls |
+//! | [`bootstrap`] | how a process becomes a rank |
+//! | [`model`] | what the machine costs, measured |
+//! | [`config`] | environment variables |
+//! | [`testing`] | ranks as threads of one process |
+//! | [`datatype`] | type trees, layouts, pack and unpack (a crate of its own) |
+//!
+//! `docs/architecture.md` tells how they fit together.
+
+#![deny(unsafe_code)]
+
+pub mod bootstrap;
+pub mod comm;
+pub mod config;
+mod error;
+mod matching;
+pub mod model;
+#[allow(unsafe_code, reason = "memory of transfers is named by address")]
+pub mod p2p;
+#[allow(
+    unsafe_code,
+    reason = "a lane copies between addresses and lives behind a lock"
+)]
+mod progress;
+pub mod protocol;
+pub mod testing;
+mod wire;
+
+pub use bootstrap::{Universe, init};
+pub use comm::{
+    CartTopology, Communicator, Group, GroupComparison, Op, RankRange, Reduction, dims_create,
+    function,
+};
+pub use error::{Error, ErrorKind, Result};
+pub use osier_datatype as datatype;
+pub use osier_datatype::{Datatype, Layout, Order, Type};
+pub use osier_derive::Datatype;
+/// What ranks talk over; for tools and tests.
+pub use osier_transports as transports;
+pub use p2p::{
+    ANY_SOURCE, ANY_TAG, Buffer, BufferMut, HeapBuffer, Message, OwnedBuffer, OwnedBufferMut,
+    PROC_NULL, Rank, Region, Regions, Request, Scope, ScopedRequest, Source, Status, Tag,
+    TagSelector, View, ViewMut, Waitable, test_all, test_any, test_some, wait_all, wait_any,
+    wait_some,
+};

@@ -1,0 +1,130 @@
+//! How a process becomes a rank.
+
+use crate::comm::Communicator;
+use crate::config;
+use crate::error::{Error, ErrorKind, Result};
+use crate::p2p::HeapBuffer;
+use crate::progress::core::{Core, Place};
+use crate::protocol::cost::LinkCosts;
+use crate::protocol::select::Selection;
+use osier_datatype::Datatype;
+use osier_transports::shm::{Job, ShmRank};
+use osier_transports::sim::SimNet;
+use std::fmt;
+use std::sync::Arc;
+
+/// Bytes that a message of shared memory carries in its own cache line.
+const INLINE_BYTES: usize = 48;
+
+/// A rank's membership in a job: a value, of which a process may hold several
+/// for ranks of their own (see [`crate::testing`]).
+///
+/// Dropping it first sees to it that everything sent is on its way.
+pub struct Universe {
+    core: Arc<Core>,
+    world: Communicator,
+    own: Communicator,
+}
+
+impl fmt::Debug for Universe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Universe {{ {:?} }}", self.world)
+    }
+}
+
+/// Joins the job that `osier run` started this process in, or a job of one
+/// rank if there is none.
+pub fn init() -> Result<Universe> {
+    match config::value("OSIER_JOB") {
+        Some(description) => {
+            let rank = config::value("OSIER_RANK").ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Config,
+                    "OSIER_JOB is set and OSIER_RANK is not (hint: start programs with osier run)",
+                )
+            })?;
+            let rank: usize = rank.parse().map_err(|_| {
+                Error::new(ErrorKind::Config, format!("OSIER_RANK={rank:?} is no rank"))
+            })?;
+            let job = Job::attach(&description).map_err(|e| Error::from(e).context("joining"))?;
+            Universe::join(&job, rank)
+        }
+        None => Universe::alone(),
+    }
+}
+
+impl Universe {
+    /// A job of this rank alone.
+    pub fn alone() -> Result<Universe> {
+        let selection = Selection::new(LinkCosts::default(), INLINE_BYTES);
+        Self::open(Core::new(Place::Alone, 0, 1, Arc::new(selection), false))
+    }
+
+    /// Joins a job on this machine as the given rank.
+    pub fn join(job: &Job, rank: usize) -> Result<Universe> {
+        let member = ShmRank::join(job, rank)
+            .map_err(|e| Error::from(e).context(format!("joining as rank {rank}")))?;
+        let costs = costs_of(job);
+        let shared_cores = job.ranks() > job.cores();
+        Self::open(Core::new(
+            Place::Shm(member),
+            rank as u32,
+            job.ranks() as u32,
+            Arc::new(Selection::new(costs, INLINE_BYTES)),
+            shared_cores,
+        ))
+    }
+
+    /// Joins a simulated job as the given rank.
+    pub fn simulated(net: &SimNet, rank: usize) -> Result<Universe> {
+        let ranks = net.options().ranks as usize;
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        Self::open(Core::new(
+            Place::Sim(net.clone(), rank as u32),
+            rank as u32,
+            ranks as u32,
+            Arc::new(Selection::new(LinkCosts::default(), INLINE_BYTES)),
+            ranks > cores,
+        ))
+    }
+
+    fn open(core: Arc<Core>) -> Result<Universe> {
+        let world = Communicator::world(&core)?;
+        let own = Communicator::alone(&core)?;
+        Ok(Universe { core, world, own })
+    }
+
+    /// The communicator of all ranks.
+    pub fn world(&self) -> &Communicator {
+        &self.world
+    }
+
+    /// The communicator of this rank alone (MPI's self).
+    pub fn own(&self) -> &Communicator {
+        &self.own
+    }
+
+    /// A buffer that peers on this machine read in place, zeroed.
+    pub fn alloc<T: Datatype>(&self, len: usize) -> Result<HeapBuffer<T>> {
+        self.world.alloc(len)
+    }
+
+    /// Which protocol carries which size.
+    pub fn selection(&self) -> &Selection {
+        &self.core.selection
+    }
+}
+
+impl Drop for Universe {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.core.flush();
+        }
+        self.core.close();
+    }
+}
+
+/// Costs that the launcher left for all ranks, so that all agree.
+fn costs_of(job: &Job) -> LinkCosts {
+    serde_json::from_slice(&job.note()).unwrap_or_default()
+}

@@ -1,0 +1,198 @@
+//! The collectives of the first version, on point-to-point: dissemination
+//! barrier, binomial broadcast, linear gather, allreduce by a binomial tree in
+//! rank order. Checked plans replace them.
+//!
+//! # Sources
+//! Dissemination: D. Hensgen, R. Finkel, U. Manber, "Two Algorithms for Barrier
+//! Synchronization", Int. J. Parallel Programming 17(1), 1988. Binomial trees:
+//! R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective
+//! Communication Operations in MPICH", IJHPCA 19(1), 2005.
+
+use super::{Communicator, Reduction};
+use crate::error::{Error, ErrorKind, Result};
+use crate::matching::{INTERNAL_TAG, Pattern};
+use crate::p2p::Rank;
+use crate::p2p::view::{Buffer, BufferMut};
+use crate::progress::lane::{Mode, Posted};
+use osier_datatype::Datatype;
+
+const BARRIER: u32 = INTERNAL_TAG;
+const BCAST: u32 = INTERNAL_TAG | 1;
+const GATHER: u32 = INTERNAL_TAG | 2;
+const REDUCE: u32 = INTERNAL_TAG | 3;
+
+impl Communicator {
+    fn put<T: Datatype>(&self, data: &[T], dest: usize, tag: u32) -> Result<()> {
+        self.send_raw(data.view().raw(), dest as u32, tag, Mode::Standard)
+    }
+
+    fn take<T: Datatype>(&self, data: &mut [T], source: usize, tag: u32) -> Result<()> {
+        let bytes = data.view().bytes();
+        let pattern = Pattern::exact(source as u32, tag);
+        let got = self.recv_raw(data.view_mut().raw(), pattern)?.bytes;
+        if got == bytes {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Argument,
+            format!(
+                "collective: rank {source} sent {got} bytes, rank {} expected {bytes} (hint: all ranks pass the same count)",
+                self.rank()
+            ),
+        ))
+    }
+
+    fn root(&self, root: impl Into<Rank>) -> Result<usize> {
+        let root = root.into().check(self.size())?;
+        root.map(|r| r as usize)
+            .ok_or_else(|| Error::new(ErrorKind::Rank, "a collective needs a root"))
+    }
+
+    /// Returns when all ranks have called it. Collective.
+    pub fn barrier(&self) -> Result<()> {
+        let (rank, size) = (self.rank(), self.size());
+        let mut distance = 1;
+        while distance < size {
+            let to = (rank + distance) % size;
+            let from = (rank + size - distance) % size;
+            let mut token = [0u8];
+            let posted =
+                self.irecv_raw(token.view_mut().raw(), Pattern::exact(from as u32, BARRIER))?;
+            if let Err(e) = self.put(&[1u8], to, BARRIER) {
+                if let Posted::Pending(handle) = posted {
+                    self.revoke_raw(handle);
+                }
+                return Err(e.context("barrier"));
+            }
+            self.wait_raw(posted).map_err(|e| e.context("barrier"))?;
+            distance *= 2;
+        }
+        Ok(())
+    }
+
+    /// Copies the root's elements to all ranks. Collective; all pass the same
+    /// count.
+    pub fn bcast<T: Datatype>(&self, data: &mut [T], root: impl Into<Rank>) -> Result<()> {
+        let root = self.root(root)?;
+        self.bcast_from(data, root).map_err(|e| e.context("bcast"))
+    }
+
+    fn bcast_from<T: Datatype>(&self, data: &mut [T], root: usize) -> Result<()> {
+        let size = self.size();
+        let relative = (self.rank() + size - root) % size;
+        let mut mask = 1;
+        while mask < size {
+            if relative & mask != 0 {
+                self.take(data, (relative - mask + root) % size, BCAST)?;
+                break;
+            }
+            mask *= 2;
+        }
+        mask /= 2;
+        while mask > 0 {
+            if relative + mask < size {
+                self.put(data, (relative + mask + root) % size, BCAST)?;
+            }
+            mask /= 2;
+        }
+        Ok(())
+    }
+
+    /// Collects equal numbers of elements from all ranks at the root, in rank
+    /// order. Other ranks' `recv` is not touched. Collective.
+    pub fn gather<T: Datatype>(
+        &self,
+        send: &[T],
+        recv: &mut [T],
+        root: impl Into<Rank>,
+    ) -> Result<()> {
+        let root = self.root(root)?;
+        let n = send.len();
+        if self.rank() != root {
+            return self
+                .put(send, root, GATHER)
+                .map_err(|e| e.context("gather"));
+        }
+        if recv.len() != n * self.size() {
+            return Err(Error::new(
+                ErrorKind::Argument,
+                format!(
+                    "gather: the root receives {n} elements from each of {} ranks into {} elements (hint: make it {})",
+                    self.size(),
+                    recv.len(),
+                    n * self.size()
+                ),
+            ));
+        }
+        for rank in 0..self.size() {
+            let part = &mut recv[rank * n..(rank + 1) * n];
+            if rank == root {
+                part.copy_from_slice(send);
+            } else {
+                self.take(part, rank, GATHER)
+                    .map_err(|e| e.context("gather"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Collects equal numbers of elements from all ranks at all ranks.
+    /// Collective.
+    pub fn allgather<T: Datatype>(&self, send: &[T], recv: &mut [T]) -> Result<()> {
+        if recv.len() != send.len() * self.size() {
+            return Err(Error::new(
+                ErrorKind::Argument,
+                format!(
+                    "allgather: {} elements from each of {} ranks into {} elements",
+                    send.len(),
+                    self.size(),
+                    recv.len()
+                ),
+            ));
+        }
+        self.gather(send, recv, 0)?;
+        self.bcast(recv, 0)
+    }
+
+    /// Combines the elements of all ranks, in rank order, and gives every rank
+    /// the result. The association depends on the number of ranks alone, so
+    /// equal inputs give equal bits. Collective.
+    pub fn allreduce<T: Datatype>(
+        &self,
+        send: &[T],
+        recv: &mut [T],
+        op: impl Reduction<T>,
+    ) -> Result<()> {
+        if send.len() != recv.len() {
+            return Err(Error::new(
+                ErrorKind::Argument,
+                format!("allreduce: {} elements into {}", send.len(), recv.len()),
+            ));
+        }
+        recv.copy_from_slice(send);
+        self.allreduce_in_place(recv, &op)
+            .map_err(|e| e.context("allreduce"))
+    }
+
+    fn allreduce_in_place<T: Datatype>(
+        &self,
+        data: &mut [T],
+        op: &impl Reduction<T>,
+    ) -> Result<()> {
+        let (rank, size) = (self.rank(), self.size());
+        let mut other = data.to_vec();
+        let mut mask = 1;
+        while mask < size {
+            if rank & mask != 0 {
+                self.put(data, rank - mask, REDUCE)?;
+                break;
+            }
+            if rank + mask < size {
+                self.take(&mut other, rank + mask, REDUCE)?;
+                op.combine(data, &other);
+            }
+            mask *= 2;
+        }
+        self.bcast_from(data, 0)
+    }
+}

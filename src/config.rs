@@ -1,0 +1,95 @@
+//! Every environment variable that Osier reads.
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// A variable, for `osier info`.
+#[derive(Clone, Copy, Debug)]
+pub struct Variable {
+    /// Its name.
+    pub name: &'static str,
+    /// What holds when it is not set.
+    pub default: &'static str,
+    /// What it means.
+    pub meaning: &'static str,
+}
+
+/// All variables.
+pub const VARIABLES: &[Variable] = &[
+    Variable {
+        name: "OSIER_RANK",
+        default: "0",
+        meaning: "this process's rank; set by osier run",
+    },
+    Variable {
+        name: "OSIER_RANKS",
+        default: "1",
+        meaning: "number of ranks; set by osier run, for scripts",
+    },
+    Variable {
+        name: "OSIER_JOB",
+        default: "a job of one rank",
+        meaning: "version and file descriptors of the job; set by osier run",
+    },
+    Variable {
+        name: "OSIER_SHM_LIMIT",
+        default: "no limit",
+        meaning: "most shared memory of a job, such as 512M or 2G; read by osier run",
+    },
+    Variable {
+        name: "OSIER_COSTS",
+        default: "measured once per machine, kept in the user's cache folder",
+        meaning: "file with the costs of links from which protocols are chosen",
+    },
+];
+
+/// Value of a variable, if it is set and not empty.
+pub fn value(name: &str) -> Option<String> {
+    debug_assert!(
+        VARIABLES.iter().any(|v| v.name == name),
+        "{name} is declared"
+    );
+    std::env::var(name).ok().filter(|v| !v.is_empty())
+}
+
+/// Parses a size such as `4096`, `64K`, `2M`, `1G`; binary units.
+pub fn parse_bytes(text: &str) -> Result<u64> {
+    let bad = || {
+        Error::new(
+            ErrorKind::Config,
+            format!("{text:?} is no size (hint: write bytes, or a number with K, M, G or T)"),
+        )
+    };
+    let trimmed = text.trim();
+    let (digits, shift) = match trimmed.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&trimmed[..at], 10),
+        Some((at, 'm' | 'M')) => (&trimmed[..at], 20),
+        Some((at, 'g' | 'G')) => (&trimmed[..at], 30),
+        Some((at, 't' | 'T')) => (&trimmed[..at], 40),
+        _ => (trimmed, 0),
+    };
+    let n: u64 = digits.parse().map_err(|_| bad())?;
+    n.checked_mul(1 << shift).ok_or_else(bad)
+}
+
+/// The limit on a job's shared memory.
+pub fn shm_limit() -> Result<Option<u64>> {
+    value("OSIER_SHM_LIMIT")
+        .map(|text| parse_bytes(&text).map_err(|e| e.context("OSIER_SHM_LIMIT")))
+        .transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_binary_units() {
+        assert_eq!(parse_bytes("17").expect("plain"), 17);
+        assert_eq!(parse_bytes(" 64k ").expect("K"), 65536);
+        assert_eq!(parse_bytes("3G").expect("G"), 3 << 30);
+        for bad in ["", "k", "1.5M", "-1", "99999999999T"] {
+            let e = parse_bytes(bad).expect_err(bad);
+            assert!(e.to_string().contains("hint"), "{e}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The one error of the library: kind, context, source.
+//!
+//! The first detector reports what failed and the cause as observed; callers
+//! add context in front. A guess stands under `hint:`.
+
+use std::fmt;
+
+/// Result of anything in this library that can fail.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What went wrong, coarsely.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A rank that does not exist.
+    Rank,
+    /// A tag outside 0 ..= 2^31 - 1.
+    Tag,
+    /// A count, size, dimension or other argument that makes no sense.
+    Argument,
+    /// A datatype that cannot be built, or memory too small for it.
+    Datatype,
+    /// The message is longer than the receive buffer.
+    Truncated,
+    /// A rank that the operation needs has died.
+    RankDead,
+    /// A rank that the operation needs has dropped the communicator.
+    Closed,
+    /// The operation was cancelled or its sender withdrew it.
+    Cancelled,
+    /// Memory, private or shared, is full.
+    OutOfMemory,
+    /// The system forbids it.
+    Permission,
+    /// This machine or build does not offer it.
+    Unavailable,
+    /// Bytes that no correct peer sends.
+    Malformed,
+    /// A configuration variable or job description that makes no sense.
+    Config,
+    /// Anything else that the system reports.
+    System,
+}
+
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// An error. Small, so that results stay cheap.
+pub struct Error(Box<Inner>);
+
+impl Error {
+    /// An error of the given kind.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Box::new(Inner {
+            kind,
+            message: message.into(),
+            source: None,
+        }))
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The same error with what was being done in front.
+    #[must_use]
+    pub fn context(mut self, what: impl fmt::Display) -> Self {
+        self.0.message = format!("{what}: {}", self.0.message);
+        self
+    }
+
+    fn with_source(
+        kind: ErrorKind,
+        source: impl std::error::Error + Send + Sync + 'static,
+    ) -> Self {
+        Self(Box::new(Inner {
+            kind,
+            message: source.to_string(),
+            source: Some(Box::new(source)),
+        }))
+    }
+}
+
+impl Clone for Error {
+    fn clone(&self) -> Self {
+        Self::new(self.0.kind, self.0.message.clone())
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({:?})", self.0.message, self.0.kind)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0
+            .source
+            .as_ref()
+            .map(|s| &**s as &(dyn std::error::Error + 'static))
+    }
+}
+
+impl From<osier_datatype::TypeError> for Error {
+    fn from(e: osier_datatype::TypeError) -> Self {
+        Self::with_source(ErrorKind::Datatype, e)
+    }
+}
+
+impl From<osier_transports::TransportError> for Error {
+    fn from(e: osier_transports::TransportError) -> Self {
+        use osier_transports::TransportErrorKind as T;
+        let kind = match e.kind() {
+            T::PeerDead => ErrorKind::RankDead,
+            T::PeerClosed => ErrorKind::Closed,
+            T::OutOfMemory => ErrorKind::OutOfMemory,
+            T::Permission => ErrorKind::Permission,
+            T::Unavailable => ErrorKind::Unavailable,
+            T::Malformed => ErrorKind::Malformed,
+            T::Invalid => ErrorKind::Argument,
+            _ => ErrorKind::System,
+        };
+        Self::with_source(kind, e)
+    }
+}

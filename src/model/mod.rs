@@ -1,0 +1,1 @@
+//! What the machine costs, measured.

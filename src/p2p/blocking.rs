@@ -1,0 +1,251 @@
+//! Calls that return when they are over.
+
+use super::message::Message;
+use super::names::{self, Rank, Source, Status, Tag, TagSelector};
+use super::view::{Buffer, BufferMut, RawView};
+use crate::comm::Communicator;
+use crate::error::{Error, ErrorKind, Result};
+use crate::matching::Pattern;
+use crate::progress::lane::{Mode, Outcome, Posted};
+use crate::progress::lane_receive::Direct;
+use osier_datatype::Datatype;
+
+/// Polls for a message that goes straight to its buffer, before the receive
+/// is posted like any other.
+const DIRECT_POLLS: u32 = 400;
+
+impl Communicator {
+    /// Sends, and returns when the buffer may be used again (standard mode).
+    pub fn send<B: Buffer + ?Sized>(
+        &self,
+        buffer: &B,
+        dest: impl Into<Rank>,
+        tag: impl Into<Tag>,
+    ) -> Result<()> {
+        let tag = tag.into().check()?;
+        match dest.into().check(self.size())? {
+            Some(dest) => self.send_raw(buffer.view().raw(), dest, tag, Mode::Standard),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends, and returns when the receiver has begun to receive
+    /// (synchronous mode).
+    pub fn ssend<B: Buffer + ?Sized>(
+        &self,
+        buffer: &B,
+        dest: impl Into<Rank>,
+        tag: impl Into<Tag>,
+    ) -> Result<()> {
+        let tag = tag.into().check()?;
+        match dest.into().check(self.size())? {
+            Some(dest) => self.send_raw(buffer.view().raw(), dest, tag, Mode::Synchronous),
+            None => Ok(()),
+        }
+    }
+
+    /// Receives into a buffer that may be larger than the message. A longer
+    /// message is an error that names both sizes; the buffer then holds its
+    /// beginning, and the rest is dropped.
+    pub fn recv<B: BufferMut + ?Sized>(
+        &self,
+        buffer: &mut B,
+        source: impl Into<Source>,
+        tag: impl Into<TagSelector>,
+    ) -> Result<Status> {
+        match names::pattern(source.into(), tag.into(), self.size())? {
+            Some(pattern) => Ok(self.recv_raw(buffer.view_mut().raw(), pattern)?.into()),
+            None => Ok(Status::EMPTY),
+        }
+    }
+
+    /// Receives a message of any length into a new vector.
+    pub fn recv_vec<T: Datatype>(
+        &self,
+        source: impl Into<Source>,
+        tag: impl Into<TagSelector>,
+    ) -> Result<(Vec<T>, Status)> {
+        self.mprobe(source, tag)?.recv_vec()
+    }
+
+    /// Sends one message and receives another at the same time.
+    pub fn sendrecv<S: Buffer + ?Sized, R: BufferMut + ?Sized>(
+        &self,
+        send: &S,
+        dest: impl Into<Rank>,
+        send_tag: impl Into<Tag>,
+        recv: &mut R,
+        source: impl Into<Source>,
+        recv_tag: impl Into<TagSelector>,
+    ) -> Result<Status> {
+        let send_tag = send_tag.into().check()?;
+        let dest = dest.into().check(self.size())?;
+        let pattern = names::pattern(source.into(), recv_tag.into(), self.size())?;
+        let received = match pattern {
+            Some(pattern) => Some(self.irecv_raw(recv.view_mut().raw(), pattern)?),
+            None => None,
+        };
+        if let Some(dest) = dest {
+            let sent = self.send_raw(send.view().raw(), dest, send_tag, Mode::Standard);
+            if let Err(e) = sent {
+                if let Some(Posted::Pending(handle)) = received {
+                    self.revoke_raw(handle);
+                }
+                return Err(e);
+            }
+        }
+        match received {
+            Some(posted) => Ok(self.wait_raw(posted)?.into()),
+            None => Ok(Status::EMPTY),
+        }
+    }
+
+    /// Waits for a message without receiving it.
+    pub fn probe(&self, source: impl Into<Source>, tag: impl Into<TagSelector>) -> Result<Status> {
+        let Some(pattern) = names::pattern(source.into(), tag.into(), self.size())? else {
+            return Ok(Status::EMPTY);
+        };
+        self.core()
+            .wait(self.lane(), |lane| match lane.probe(pattern) {
+                Some(outcome) => Some(Ok(outcome.into())),
+                None => lane.dead_source(pattern).map(Err),
+            })
+    }
+
+    /// Asks whether a message is there.
+    pub fn iprobe(
+        &self,
+        source: impl Into<Source>,
+        tag: impl Into<TagSelector>,
+    ) -> Result<Option<Status>> {
+        let Some(pattern) = names::pattern(source.into(), tag.into(), self.size())? else {
+            return Ok(Some(Status::EMPTY));
+        };
+        self.core().check_deaths();
+        self.core().with(self.lane(), |lane| {
+            lane.progress();
+            match lane.probe(pattern) {
+                Some(outcome) => Ok(Some(outcome.into())),
+                None => lane.dead_source(pattern).map_or(Ok(None), Err),
+            }
+        })
+    }
+
+    /// Waits for a message and takes it out of the queue: nobody else can
+    /// receive it.
+    pub fn mprobe(
+        &self,
+        source: impl Into<Source>,
+        tag: impl Into<TagSelector>,
+    ) -> Result<Message> {
+        let Some(pattern) = names::pattern(source.into(), tag.into(), self.size())? else {
+            return Ok(Message::from_nobody(self));
+        };
+        self.core()
+            .wait(self.lane(), |lane| match lane.matched_probe(pattern) {
+                Some(matched) => Some(Ok(Message::new(self, matched))),
+                None => lane.dead_source(pattern).map(Err),
+            })
+    }
+
+    /// Asks whether a message is there, and takes it out of the queue if so.
+    pub fn improbe(
+        &self,
+        source: impl Into<Source>,
+        tag: impl Into<TagSelector>,
+    ) -> Result<Option<Message>> {
+        let Some(pattern) = names::pattern(source.into(), tag.into(), self.size())? else {
+            return Ok(Some(Message::from_nobody(self)));
+        };
+        self.core().check_deaths();
+        self.core().with(self.lane(), |lane| {
+            lane.progress();
+            match lane.matched_probe(pattern) {
+                Some(matched) => Ok(Some(Message::new(self, matched))),
+                None => lane.dead_source(pattern).map_or(Ok(None), Err),
+            }
+        })
+    }
+
+    #[inline]
+    pub(crate) fn send_raw(&self, view: RawView, dest: u32, tag: u32, mode: Mode) -> Result<()> {
+        let posted = self.isend_raw(view, dest, tag, mode)?;
+        match posted {
+            Posted::Done(_) => Ok(()),
+            Posted::Pending(_) => self.wait_raw(posted).map(drop),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn isend_raw(
+        &self,
+        view: RawView,
+        dest: u32,
+        tag: u32,
+        mode: Mode,
+    ) -> Result<Posted> {
+        self.core()
+            .with(self.lane(), |lane| lane.isend(view, dest, tag, mode))
+    }
+
+    #[inline]
+    pub(crate) fn irecv_raw(&self, view: RawView, pattern: Pattern) -> Result<Posted> {
+        self.core()
+            .with(self.lane(), |lane| lane.irecv(view, pattern))
+    }
+
+    #[inline]
+    pub(crate) fn recv_raw(&self, view: RawView, pattern: Pattern) -> Result<Outcome> {
+        let mut lane = self.lane().lock();
+        if lane.idle() && !lane.has_unexpected(pattern) {
+            let mut polls = DIRECT_POLLS.min(self.core().spin_polls());
+            while polls > 0 && !self.lane().wanted() {
+                match lane.receive_direct(&view, pattern) {
+                    Direct::Nothing => polls -= 1,
+                    Direct::Received(outcome) => return Ok(outcome),
+                    Direct::Other => break,
+                }
+            }
+        }
+        let posted = lane.irecv(view, pattern);
+        self.core().after(&mut lane);
+        drop(lane);
+        self.wait_raw(posted?)
+    }
+
+    pub(crate) fn wait_raw(&self, posted: Posted) -> Result<Outcome> {
+        match posted {
+            Posted::Done(outcome) => Ok(outcome),
+            Posted::Pending(handle) => self.core().wait(self.lane(), |lane| lane.take(handle)),
+        }
+    }
+
+    /// Makes an operation stop using its memory, whatever becomes of its
+    /// message.
+    pub(crate) fn revoke_raw(&self, handle: u32) {
+        self.core()
+            .wait(self.lane(), |lane| lane.revoke(handle).then_some(()));
+    }
+}
+
+pub(crate) fn elements<T: Datatype>(bytes: usize) -> Result<usize> {
+    let status = Status::from(Outcome {
+        source: 0,
+        tag: 0,
+        bytes,
+    });
+    status.count::<T>().ok_or_else(|| {
+        Error::new(
+            ErrorKind::Datatype,
+            format!(
+                "a message of {bytes} bytes is no whole number of {} ({} bytes each)",
+                std::any::type_name::<T>(),
+                if T::DENSE {
+                    size_of::<T>()
+                } else {
+                    T::layout().size()
+                }
+            ),
+        )
+    })
+}

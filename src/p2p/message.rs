@@ -1,0 +1,90 @@
+//! A message that a matched probe took out of the queue.
+
+use super::blocking::elements;
+use super::names::Status;
+use super::view::{Buffer, BufferMut, RawView};
+use crate::comm::Communicator;
+use crate::error::Result;
+use crate::progress::lane::Matched;
+use osier_datatype::Datatype;
+
+/// A message that only its holder can receive. Dropping it drops the message.
+#[derive(Debug)]
+pub struct Message {
+    comm: Communicator,
+    matched: Option<Matched>,
+    status: Status,
+}
+
+impl Message {
+    pub(crate) fn new(comm: &Communicator, matched: Matched) -> Self {
+        Self {
+            comm: comm.clone(),
+            matched: Some(matched),
+            status: matched.outcome.into(),
+        }
+    }
+
+    pub(crate) fn from_nobody(comm: &Communicator) -> Self {
+        Self {
+            comm: comm.clone(),
+            matched: None,
+            status: Status::EMPTY,
+        }
+    }
+
+    /// Source, tag and size.
+    pub fn status(&self) -> Status {
+        self.status
+    }
+
+    /// Receives it.
+    pub fn recv<B: BufferMut + ?Sized>(mut self, buffer: &mut B) -> Result<Status> {
+        self.recv_raw(buffer.view_mut().raw())
+    }
+
+    /// Receives it into a new vector.
+    pub fn recv_vec<T: Datatype>(mut self) -> Result<(Vec<T>, Status)> {
+        let count = elements::<T>(self.status.bytes())?;
+        let mut v = zeroed_vec::<T>(count)?;
+        let status = self.recv_raw(v.view_mut().raw())?;
+        debug_assert_eq!(v.view().bytes(), status.bytes());
+        Ok((v, status))
+    }
+
+    fn recv_raw(&mut self, view: RawView) -> Result<Status> {
+        let Some(matched) = self.matched.take() else {
+            return Ok(self.status);
+        };
+        let comm = &self.comm;
+        let posted = comm
+            .core()
+            .with(comm.lane(), |lane| lane.receive_matched(view, matched))?;
+        Ok(comm.wait_raw(posted)?.into())
+    }
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        if let Some(matched) = self.matched.take() {
+            self.comm
+                .core()
+                .with(self.comm.lane(), |lane| lane.drop_matched(matched));
+        }
+    }
+}
+
+pub(crate) fn zeroed_vec<T: Datatype>(count: usize) -> Result<Vec<T>> {
+    let mut v: Vec<T> = Vec::new();
+    v.try_reserve_exact(count).map_err(|e| {
+        crate::Error::new(
+            crate::ErrorKind::OutOfMemory,
+            format!("a vector of {count} elements: {e}"),
+        )
+    })?;
+    // SAFETY: reserved above.
+    unsafe { std::ptr::write_bytes(v.as_mut_ptr(), 0, count) };
+    // SAFETY: any bit pattern is a value of a `Datatype`, zeroes too.
+    unsafe { v.set_len(count) };
+    Ok(v)
+}

@@ -1,0 +1,32 @@
+//! Point-to-point: send, receive, probe; requests and what they borrow.
+//!
+//! | you have | use | the memory |
+//! |---|---|---|
+//! | time to wait | [`Communicator::send`], [`Communicator::recv`] | is borrowed for the call |
+//! | several transfers at a time | [`Communicator::scope`] | is borrowed until the scope ends, which completes or revokes |
+//! | a future, or a transfer that outlives the function | [`Communicator::isend`], [`Communicator::irecv`] | belongs to the request |
+//!
+//! [`Communicator::send`]: crate::Communicator::send
+//! [`Communicator::recv`]: crate::Communicator::recv
+//! [`Communicator::scope`]: crate::Communicator::scope
+//! [`Communicator::isend`]: crate::Communicator::isend
+//! [`Communicator::irecv`]: crate::Communicator::irecv
+
+mod blocking;
+mod heap;
+mod message;
+mod names;
+mod regions;
+mod request;
+mod scope;
+pub(crate) mod view;
+mod waits;
+
+pub use heap::HeapBuffer;
+pub use message::Message;
+pub use names::{ANY_SOURCE, ANY_TAG, PROC_NULL, Rank, Source, Status, Tag, TagSelector};
+pub use regions::{Region, RegionSet, Regions};
+pub use request::Request;
+pub use scope::{Scope, ScopedRequest};
+pub use view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, View, ViewMut};
+pub use waits::{Waitable, test_all, test_any, test_some, wait_all, wait_any, wait_some};

@@ -1,0 +1,321 @@
+//! Transfers of borrowed memory that end with a scope.
+//!
+//! # Invariants
+//! 1. Memory lent to a scope stays borrowed until the scope's function has
+//!    returned or unwound and every transfer is complete or revoked: `'scope`
+//!    outlives the function, as in `std::thread::scope`.
+//! 2. `pending` holds the handle of each transfer that nobody has waited for.
+
+use super::names::{self, Rank, Source, Status, Tag, TagSelector};
+use super::view::{Buffer, BufferMut, RawView};
+use super::waits::Waitable;
+use crate::comm::Communicator;
+use crate::error::{Error, Result};
+use crate::matching::Pattern;
+use crate::progress::core::Core;
+use crate::progress::lane::{Mode, Posted};
+use std::cell::RefCell;
+use std::marker::PhantomData;
+
+/// Where transfers of borrowed memory are posted; see
+/// [`Communicator::scope`].
+#[derive(Debug)]
+pub struct Scope<'scope, 'env: 'scope> {
+    comm: &'env Communicator,
+    pending: RefCell<Pending>,
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    handles: Vec<Option<u32>>,
+    live: usize,
+}
+
+impl Pending {
+    fn add(&mut self, handle: u32) -> usize {
+        if self.live == 0 {
+            self.handles.clear();
+        }
+        self.handles.push(Some(handle));
+        self.live += 1;
+        self.handles.len() - 1
+    }
+
+    fn remove(&mut self, at: usize) {
+        if self.handles[at].take().is_some() {
+            self.live -= 1;
+        }
+    }
+}
+
+/// A transfer under way in a scope.
+#[derive(Debug)]
+pub struct ScopedRequest<'scope> {
+    comm: &'scope Communicator,
+    pending: &'scope RefCell<Pending>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Pending { handle: u32, at: usize },
+    Done(Result<Status>),
+}
+
+impl Communicator {
+    /// Runs `f`, which may post transfers of memory that it borrows. When `f`
+    /// has returned `Ok`, the scope waits for all of them; when it returned an
+    /// error or unwinds, it revokes those that are not complete.
+    ///
+    /// ```
+    /// # osier::testing::ranks(2, |comm| {
+    /// let mine = [comm.rank() as u64];
+    /// let mut other = [0u64];
+    /// let peer = 1 - comm.rank();
+    /// comm.scope(|s| {
+    ///     s.irecv(&mut other, peer, 0)?;
+    ///     s.isend(&mine, peer, 0)?;
+    ///     Ok(())
+    /// })
+    /// .unwrap();
+    /// assert_eq!(other, [peer as u64]);
+    /// # });
+    /// ```
+    ///
+    /// The memory stays borrowed until the scope has ended:
+    ///
+    /// ```compile_fail
+    /// # osier::testing::ranks(1, |comm| {
+    /// let mut data = [0u64];
+    /// comm.scope(|s| {
+    ///     s.irecv(&mut data, 0, 0)?;
+    ///     data[0] = 1; // still borrowed by the receive
+    ///     Ok(())
+    /// })
+    /// .unwrap();
+    /// # });
+    /// ```
+    ///
+    /// and what is lent must outlive the scope:
+    ///
+    /// ```compile_fail
+    /// # osier::testing::ranks(1, |comm| {
+    /// comm.scope(|s| {
+    ///     let mut data = [0u64];
+    ///     s.irecv(&mut data, 0, 0)?; // gone before the scope ends
+    ///     Ok(())
+    /// })
+    /// .unwrap();
+    /// # });
+    /// ```
+    ///
+    /// A request cannot leave its scope:
+    ///
+    /// ```compile_fail
+    /// # osier::testing::ranks(1, |comm| {
+    /// let data = [0u64];
+    /// let request = comm.scope(|s| s.isend(&data, 0, 0)).unwrap();
+    /// # });
+    /// ```
+    pub fn scope<'env, R>(
+        &'env self,
+        f: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<R>,
+    ) -> Result<R> {
+        let scope = Scope {
+            comm: self,
+            pending: RefCell::default(),
+            scope: PhantomData,
+            env: PhantomData,
+        };
+        let result = {
+            let revoker = Revoker(&scope.pending, self);
+            let result = f(&scope);
+            if result.is_ok() {
+                std::mem::forget(revoker);
+            }
+            result
+        };
+        let mut first = None;
+        for handle in scope.pending.take().handles.into_iter().flatten() {
+            if let Err(e) = self.wait_raw(Posted::Pending(handle)) {
+                first.get_or_insert(e);
+            }
+        }
+        match first {
+            Some(e) => Err(e),
+            None => result,
+        }
+    }
+}
+
+/// Revokes what is pending, unless it is forgotten.
+struct Revoker<'a>(&'a RefCell<Pending>, &'a Communicator);
+
+impl Drop for Revoker<'_> {
+    fn drop(&mut self) {
+        for handle in self.0.take().handles.into_iter().flatten() {
+            self.1.revoke_raw(handle);
+        }
+    }
+}
+
+impl<'scope, 'env> Scope<'scope, 'env> {
+    /// Begins to send (standard mode).
+    pub fn isend<B: Buffer + ?Sized>(
+        &'scope self,
+        buffer: &'scope B,
+        dest: impl Into<Rank>,
+        tag: impl Into<Tag>,
+    ) -> Result<ScopedRequest<'scope>> {
+        self.send_raw(buffer.view().raw(), dest.into(), tag.into(), Mode::Standard)
+    }
+
+    /// Begins to send; over when the receiver has begun to receive
+    /// (synchronous mode).
+    pub fn issend<B: Buffer + ?Sized>(
+        &'scope self,
+        buffer: &'scope B,
+        dest: impl Into<Rank>,
+        tag: impl Into<Tag>,
+    ) -> Result<ScopedRequest<'scope>> {
+        self.send_raw(
+            buffer.view().raw(),
+            dest.into(),
+            tag.into(),
+            Mode::Synchronous,
+        )
+    }
+
+    /// Begins to receive.
+    pub fn irecv<B: BufferMut + ?Sized>(
+        &'scope self,
+        buffer: &'scope mut B,
+        source: impl Into<Source>,
+        tag: impl Into<TagSelector>,
+    ) -> Result<ScopedRequest<'scope>> {
+        let pattern = names::pattern(source.into(), tag.into(), self.comm.size())?;
+        self.recv_raw(buffer.view_mut().raw(), pattern)
+    }
+
+    /// The communicator.
+    pub fn communicator(&self) -> &'env Communicator {
+        self.comm
+    }
+
+    #[inline]
+    pub(crate) fn send_raw(
+        &'scope self,
+        view: RawView,
+        dest: Rank,
+        tag: Tag,
+        mode: Mode,
+    ) -> Result<ScopedRequest<'scope>> {
+        let tag = tag.check()?;
+        match dest.check(self.comm.size())? {
+            Some(dest) => {
+                let posted = self.comm.isend_raw(view, dest, tag, mode)?;
+                Ok(self.request(Some(posted)))
+            }
+            None => Ok(self.request(None)),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn recv_raw(
+        &'scope self,
+        view: RawView,
+        pattern: Option<Pattern>,
+    ) -> Result<ScopedRequest<'scope>> {
+        match pattern {
+            Some(pattern) => {
+                let posted = self.comm.irecv_raw(view, pattern)?;
+                Ok(self.request(Some(posted)))
+            }
+            None => Ok(self.request(None)),
+        }
+    }
+
+    #[inline]
+    fn request(&'scope self, posted: Option<Posted>) -> ScopedRequest<'scope> {
+        let state = match posted {
+            None => State::Done(Ok(Status::EMPTY)),
+            Some(Posted::Done(outcome)) => State::Done(Ok(outcome.into())),
+            Some(Posted::Pending(handle)) => State::Pending {
+                handle,
+                at: self.pending.borrow_mut().add(handle),
+            },
+        };
+        ScopedRequest {
+            comm: self.comm,
+            pending: &self.pending,
+            state,
+        }
+    }
+}
+
+impl ScopedRequest<'_> {
+    /// Waits for the end.
+    pub fn wait(self) -> Result<Status> {
+        match self.state {
+            State::Done(result) => result,
+            State::Pending { handle, at } => {
+                let result = self.comm.wait_raw(Posted::Pending(handle));
+                self.pending.borrow_mut().remove(at);
+                result.map(Status::from)
+            }
+        }
+    }
+
+    /// Makes progress and asks whether the request is over;
+    /// [`ScopedRequest::wait`] will not block then.
+    pub fn test(&mut self) -> bool {
+        let State::Pending { handle, at } = self.state else {
+            return true;
+        };
+        let core = self.comm.core();
+        core.check_deaths();
+        let result = core.with(self.comm.lane(), |lane| {
+            if !lane.is_done(handle) {
+                lane.progress();
+            }
+            lane.take(handle)
+        });
+        match result {
+            Some(result) => {
+                self.pending.borrow_mut().remove(at);
+                self.state = State::Done(result.map(Status::from));
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Cancels a receive, or withdraws a send. A message that was under way
+    /// may be lost.
+    pub fn revoke(self) -> Result<()> {
+        if let State::Pending { handle, at } = self.state {
+            self.comm.revoke_raw(handle);
+            self.pending.borrow_mut().remove(at);
+        }
+        Ok::<(), Error>(())
+    }
+}
+
+impl Waitable for ScopedRequest<'_> {
+    type Output = Status;
+
+    fn test(&mut self) -> bool {
+        ScopedRequest::test(self)
+    }
+
+    fn wait(self) -> Result<Status> {
+        ScopedRequest::wait(self)
+    }
+
+    #[allow(private_interfaces)]
+    fn core(&self) -> &Core {
+        self.comm.core()
+    }
+}

@@ -1,0 +1,393 @@
+//! What a message is made of: memory and a layout.
+
+use crate::error::{Error, ErrorKind, Result};
+use osier_datatype::{Datatype, Layout};
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// Memory of a message as the engine sees it: no lifetime. Whoever makes one
+/// says until when it is valid.
+#[derive(Clone, Debug)]
+pub(crate) struct RawView {
+    /// Origin of the first instance; first byte if contiguous.
+    origin: *mut u8,
+    /// Packed bytes.
+    bytes: usize,
+    /// `None`: contiguous.
+    layout: Option<(Layout, usize)>,
+}
+
+// SAFETY: an address and a shared layout; the operation that holds the view
+// owns the right to the memory, on whatever thread progress runs.
+unsafe impl Send for RawView {}
+
+impl RawView {
+    /// No bytes at all.
+    pub fn empty() -> Self {
+        Self {
+            origin: std::ptr::null_mut(),
+            bytes: 0,
+            layout: None,
+        }
+    }
+
+    #[inline]
+    pub fn contiguous(origin: *mut u8, bytes: usize) -> Self {
+        Self {
+            origin,
+            bytes,
+            layout: None,
+        }
+    }
+
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Address, if all bytes lie there in order.
+    #[inline]
+    pub fn as_contiguous(&self) -> Option<*mut u8> {
+        self.layout.is_none().then_some(self.origin)
+    }
+
+    /// Packs part of the packed stream.
+    ///
+    /// # Safety
+    /// The memory is readable, `packed` lies within [`RawView::bytes`], and
+    /// `to` is writable for as many bytes.
+    #[inline]
+    pub unsafe fn pack(&self, packed: Range<usize>, to: *mut u8) {
+        match &self.layout {
+            None => {
+                let from = self.origin.wrapping_add(packed.start);
+                // SAFETY: the caller's contract.
+                unsafe { std::ptr::copy_nonoverlapping(from, to, packed.len()) }
+            }
+            Some((layout, count)) => {
+                // SAFETY: the caller's contract.
+                unsafe { layout.pack_raw(self.origin, *count, packed, to) }
+            }
+        }
+    }
+
+    /// Unpacks part of the packed stream.
+    ///
+    /// # Safety
+    /// The memory is writable, `packed` lies within [`RawView::bytes`], and
+    /// `from` is readable for as many bytes.
+    #[inline]
+    pub unsafe fn unpack(&self, packed: Range<usize>, from: *const u8) {
+        match &self.layout {
+            None => {
+                let to = self.origin.wrapping_add(packed.start);
+                // SAFETY: the caller's contract.
+                unsafe { std::ptr::copy_nonoverlapping(from, to, packed.len()) }
+            }
+            Some((layout, count)) => {
+                // SAFETY: the caller's contract.
+                unsafe { layout.unpack_raw(self.origin, *count, packed, from) }
+            }
+        }
+    }
+
+    fn of_slice<T: Datatype>(origin: *mut T, len: usize) -> Self {
+        if T::DENSE {
+            return Self::contiguous(origin.cast(), len * size_of::<T>());
+        }
+        let layout = T::layout();
+        Self {
+            origin: origin.cast(),
+            // A slice fits the address space, so its payload does.
+            bytes: layout.packed_bytes(len).unwrap_or(0),
+            layout: Some((layout, len)),
+        }
+    }
+
+    fn with_layout(
+        base: *mut u8,
+        buffer_bytes: usize,
+        origin: usize,
+        layout: &Layout,
+        count: usize,
+    ) -> Result<Self> {
+        layout.check_span(buffer_bytes, origin, count)?;
+        let bytes = layout.packed_bytes(count).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Datatype,
+                format!("{count} instances of {} bytes overflow", layout.size()),
+            )
+        })?;
+        let origin = base.wrapping_add(origin);
+        Ok(match layout.contiguous_at(count) {
+            Some(at) => Self::contiguous(origin.wrapping_offset(at), bytes),
+            None => Self {
+                origin,
+                bytes,
+                layout: Some((layout.clone(), count)),
+            },
+        })
+    }
+}
+
+/// Memory to send from: a borrowed buffer and a layout.
+#[derive(Clone, Debug)]
+pub struct View<'a> {
+    raw: RawView,
+    borrow: PhantomData<&'a [u8]>,
+}
+
+impl<'a> View<'a> {
+    /// `count` instances of `layout`, the first with its origin at element
+    /// `origin` of the buffer. An error if any byte lies outside of it.
+    pub fn new<T: Datatype>(
+        buffer: &'a [T],
+        origin: usize,
+        layout: &Layout,
+        count: usize,
+    ) -> Result<Self> {
+        require_dense::<T>()?;
+        let at = offset::<T>(origin)?;
+        let base = buffer.as_ptr().cast_mut().cast();
+        Ok(Self {
+            raw: RawView::with_layout(base, size_of_val(buffer), at, layout, count)?,
+            borrow: PhantomData,
+        })
+    }
+
+    /// Packed size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.raw.bytes
+    }
+
+    #[inline]
+    pub(crate) fn raw(self) -> RawView {
+        self.raw
+    }
+}
+
+/// Memory to receive into: a mutably borrowed buffer and a layout.
+#[derive(Debug)]
+pub struct ViewMut<'a> {
+    raw: RawView,
+    borrow: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> ViewMut<'a> {
+    /// `count` instances of `layout`, the first with its origin at element
+    /// `origin` of the buffer. An error if any byte lies outside of it, or if
+    /// the layout touches a byte twice.
+    pub fn new<T: Datatype>(
+        buffer: &'a mut [T],
+        origin: usize,
+        layout: &Layout,
+        count: usize,
+    ) -> Result<Self> {
+        require_dense::<T>()?;
+        refuse_overlap(layout, count)?;
+        let at = offset::<T>(origin)?;
+        let bytes = size_of_val(buffer);
+        Ok(Self {
+            raw: RawView::with_layout(buffer.as_mut_ptr().cast(), bytes, at, layout, count)?,
+            borrow: PhantomData,
+        })
+    }
+
+    /// Packed size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.raw.bytes
+    }
+
+    #[inline]
+    pub(crate) fn raw(self) -> RawView {
+        self.raw
+    }
+}
+
+pub(crate) fn refuse_overlap(layout: &Layout, count: usize) -> Result<()> {
+    if layout.self_overlaps(count) {
+        return Err(Error::new(
+            ErrorKind::Datatype,
+            "a layout that touches a byte twice cannot be received into (hint: it may be sent)",
+        ));
+    }
+    Ok(())
+}
+
+/// A layout over elements with padding could expose or leave bytes that no
+/// value defines; typed slices of such elements go through their own layout.
+fn require_dense<T: Datatype>() -> Result<()> {
+    if T::DENSE {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Datatype,
+        "a layout over elements with padding (hint: use a buffer of plain numbers, or send the slice itself)",
+    ))
+}
+
+fn offset<T>(origin: usize) -> Result<usize> {
+    origin.checked_mul(size_of::<T>()).ok_or_else(|| {
+        Error::new(
+            ErrorKind::Argument,
+            format!("element {origin} lies outside of any memory"),
+        )
+    })
+}
+
+/// Anything that can be sent: slices, arrays, vectors, numbers and views.
+pub trait Buffer {
+    /// The memory, borrowed.
+    fn view(&self) -> View<'_>;
+}
+
+/// Anything that can be received into.
+pub trait BufferMut {
+    /// The memory, mutably borrowed.
+    fn view_mut(&mut self) -> ViewMut<'_>;
+}
+
+impl<T: Datatype> Buffer for [T] {
+    #[inline]
+    fn view(&self) -> View<'_> {
+        View {
+            raw: RawView::of_slice(self.as_ptr().cast_mut(), self.len()),
+            borrow: PhantomData,
+        }
+    }
+}
+
+impl<T: Datatype> BufferMut for [T] {
+    #[inline]
+    fn view_mut(&mut self) -> ViewMut<'_> {
+        ViewMut {
+            raw: RawView::of_slice(self.as_mut_ptr(), self.len()),
+            borrow: PhantomData,
+        }
+    }
+}
+
+impl<T: Datatype, const N: usize> Buffer for [T; N] {
+    #[inline]
+    fn view(&self) -> View<'_> {
+        self.as_slice().view()
+    }
+}
+
+impl<T: Datatype, const N: usize> BufferMut for [T; N] {
+    #[inline]
+    fn view_mut(&mut self) -> ViewMut<'_> {
+        self.as_mut_slice().view_mut()
+    }
+}
+
+impl<T: Datatype> Buffer for Vec<T> {
+    #[inline]
+    fn view(&self) -> View<'_> {
+        self.as_slice().view()
+    }
+}
+
+impl<T: Datatype> BufferMut for Vec<T> {
+    #[inline]
+    fn view_mut(&mut self) -> ViewMut<'_> {
+        self.as_mut_slice().view_mut()
+    }
+}
+
+impl<T: Datatype> Buffer for Box<[T]> {
+    #[inline]
+    fn view(&self) -> View<'_> {
+        (**self).view()
+    }
+}
+
+impl<T: Datatype> BufferMut for Box<[T]> {
+    #[inline]
+    fn view_mut(&mut self) -> ViewMut<'_> {
+        (**self).view_mut()
+    }
+}
+
+impl Buffer for View<'_> {
+    #[inline]
+    fn view(&self) -> View<'_> {
+        self.clone()
+    }
+}
+
+impl BufferMut for ViewMut<'_> {
+    #[inline]
+    fn view_mut(&mut self) -> ViewMut<'_> {
+        ViewMut {
+            raw: self.raw.clone(),
+            borrow: PhantomData,
+        }
+    }
+}
+
+macro_rules! scalars {
+    ($($t:ty)*) => {$(
+        impl Buffer for $t {
+            #[inline]
+            fn view(&self) -> View<'_> {
+                std::slice::from_ref(self).view_static()
+            }
+        }
+
+        impl BufferMut for $t {
+            #[inline]
+            fn view_mut(&mut self) -> ViewMut<'_> {
+                std::slice::from_mut(self).view_static_mut()
+            }
+        }
+    )*};
+}
+
+trait Static {
+    fn view_static(&self) -> View<'_>;
+    fn view_static_mut(&mut self) -> ViewMut<'_>;
+}
+
+impl<T: Datatype> Static for [T] {
+    #[inline]
+    fn view_static(&self) -> View<'_> {
+        Buffer::view(self)
+    }
+
+    #[inline]
+    fn view_static_mut(&mut self) -> ViewMut<'_> {
+        BufferMut::view_mut(self)
+    }
+}
+
+scalars!(i8 i16 i32 i64 u8 u16 u32 u64 isize usize f32 f64);
+
+/// Buffers that a request may own: their memory does not move when the value
+/// does.
+///
+/// # Safety
+/// The bytes that the view names stay valid and in place while the value is
+/// moved, and nobody else changes (or, for [`OwnedBufferMut`], touches) them
+/// while the value is not used.
+pub unsafe trait OwnedBuffer: Buffer + Send + 'static {}
+
+/// Owned buffers that can be received into.
+///
+/// # Safety
+/// As [`OwnedBuffer`], with sole access.
+pub unsafe trait OwnedBufferMut: OwnedBuffer + BufferMut {}
+
+// SAFETY: a vector's elements stay where they are when it is moved.
+unsafe impl<T: Datatype> OwnedBuffer for Vec<T> {}
+// SAFETY: as above, owned by nobody else.
+unsafe impl<T: Datatype> OwnedBufferMut for Vec<T> {}
+impl<T: Datatype> Buffer for std::sync::Arc<[T]> {
+    #[inline]
+    fn view(&self) -> View<'_> {
+        (**self).view()
+    }
+}
+
+// SAFETY: shared elements do not move and cannot change while this clone lives.
+unsafe impl<T: Datatype> OwnedBuffer for std::sync::Arc<[T]> {}

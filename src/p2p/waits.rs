@@ -1,0 +1,82 @@
+//! Waiting for one, any, all or some of several requests.
+
+use crate::error::Result;
+use crate::progress::core::Core;
+
+/// A request that can be waited for together with others.
+pub trait Waitable: Sized {
+    /// What it gives when it is over.
+    type Output;
+
+    /// Makes progress and asks whether it is over.
+    fn test(&mut self) -> bool;
+
+    /// Waits for its end.
+    fn wait(self) -> Result<Self::Output>;
+
+    #[doc(hidden)]
+    #[allow(private_interfaces)]
+    fn core(&self) -> &Core;
+}
+
+/// Waits for all; the outputs are in the order of the requests. The first
+/// error is returned after all are over.
+pub fn wait_all<R: Waitable>(requests: impl IntoIterator<Item = R>) -> Result<Vec<R::Output>> {
+    let results: Vec<Result<R::Output>> = requests.into_iter().map(Waitable::wait).collect();
+    results.into_iter().collect()
+}
+
+/// Waits until one is over, takes it out (its place goes to the last), and
+/// returns where it was; `None` if there are none.
+pub fn wait_any<R: Waitable>(requests: &mut Vec<R>) -> Option<(usize, Result<R::Output>)> {
+    wait_one(requests)?;
+    test_any(requests)
+}
+
+/// Waits until at least one is over, and takes out all that are; with the
+/// places where they were. Empty only if there are none.
+pub fn wait_some<R: Waitable>(requests: &mut Vec<R>) -> Vec<(usize, Result<R::Output>)> {
+    if wait_one(requests).is_none() {
+        return Vec::new();
+    }
+    test_some(requests)
+}
+
+/// Whether all are over: their outputs if so, in order, and none are left.
+pub fn test_all<R: Waitable>(requests: &mut Vec<R>) -> Option<Result<Vec<R::Output>>> {
+    requests
+        .iter_mut()
+        .all(Waitable::test)
+        .then(|| wait_all(std::mem::take(requests)))
+}
+
+/// Takes out one that is over, if any is.
+pub fn test_any<R: Waitable>(requests: &mut Vec<R>) -> Option<(usize, Result<R::Output>)> {
+    let at = requests.iter_mut().position(Waitable::test)?;
+    Some((at, requests.swap_remove(at).wait()))
+}
+
+/// Takes out all that are over, with the places where they were.
+pub fn test_some<R: Waitable>(requests: &mut Vec<R>) -> Vec<(usize, Result<R::Output>)> {
+    let mut over = Vec::new();
+    let mut left = Vec::with_capacity(requests.len());
+    for (at, mut request) in std::mem::take(requests).into_iter().enumerate() {
+        if request.test() {
+            over.push((at, request.wait()));
+        } else {
+            left.push(request);
+        }
+    }
+    *requests = left;
+    over
+}
+
+fn wait_one<R: Waitable>(requests: &mut [R]) -> Option<()> {
+    let core: *const Core = requests.first()?.core();
+    // SAFETY: the first request keeps its core alive, and `requests` stays
+    // borrowed and unchanged in number until the wait is over; the pointer
+    // only ends the borrow of one element.
+    let core = unsafe { &*core };
+    core.wait_until(|| requests.iter_mut().any(Waitable::test).then_some(()));
+    Some(())
+}

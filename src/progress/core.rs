@@ -1,0 +1,476 @@
+//! What the lanes of a rank share: who is dead, where threads wait.
+//!
+//! A wait spins, then yields, then sleeps. One thread per rank sleeps on the
+//! rank's doorbell and file descriptors; others that wait sleep on a condition
+//! variable behind it and take its place in turn. Whoever finishes another
+//! thread's operation while somebody sleeps wakes the sleepers.
+//!
+//! # Invariants
+//! 1. `sleepers` is raised before a thread looks at its operation for the last
+//!    time under the lane's lock, and whoever finishes an operation looks at
+//!    `sleepers` afterwards under the same lock: one of the two sees the other.
+//! 2. Every lane with operations under way is polled by every thread that
+//!    waits, at the latest before it sleeps.
+
+use super::cell::LaneCell;
+use super::lane::Lane;
+use crate::protocol::select::Selection;
+use osier_transports::shm::{Death, Job, ShmRank};
+use osier_transports::sim::SimNet;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+/// How this rank reaches its job.
+pub(crate) enum Place {
+    /// A job of one rank.
+    Alone,
+    Shm(ShmRank),
+    Sim(SimNet, u32),
+}
+
+/// Polls in a row that find nothing before a thread looks at other lanes.
+const LOOK_AROUND: u32 = 256;
+/// Polls without result before a thread yields its core.
+const SPIN_POLLS: u32 = 20_000;
+/// The same where ranks share cores.
+const SPIN_POLLS_SHARED: u32 = 8;
+/// Yields without result before a thread sleeps.
+const YIELDS: u32 = 50;
+const YIELDS_SHARED: u32 = 2_000;
+/// Longest sleep: nothing depends on it, but a lost wake-up would end here.
+const SLEEP: Duration = Duration::from_millis(200);
+
+pub(crate) struct Core {
+    pub place: Place,
+    pub selection: Arc<Selection>,
+    /// This rank's number in the job, and the job's size.
+    pub rank: u32,
+    pub ranks: u32,
+    lanes: RwLock<Vec<(Weak<LaneCell>, Arc<[u32]>)>>,
+    /// Lanes of dropped communicators that still have something to send.
+    lingering: Mutex<Vec<Arc<LaneCell>>>,
+    /// Context ids that this rank has handed out.
+    contexts: AtomicU32,
+    sleepers: AtomicUsize,
+    bed: Mutex<Bed>,
+    changed: Condvar,
+    shared_cores: bool,
+    seen_deaths: AtomicU64,
+    /// Requests that foreign executors wait for.
+    futures: AtomicUsize,
+    thread: OnceLock<std::thread::Thread>,
+    closing: AtomicBool,
+}
+
+/// What sleepers agree on.
+#[derive(Default)]
+struct Bed {
+    /// A thread sleeps on the doorbell.
+    leader: bool,
+    /// Changes with whatever may concern a sleeper.
+    events: u64,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Core {
+    pub fn new(
+        place: Place,
+        rank: u32,
+        ranks: u32,
+        selection: Arc<Selection>,
+        shared_cores: bool,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            place,
+            selection,
+            rank,
+            ranks,
+            lanes: RwLock::default(),
+            lingering: Mutex::default(),
+            contexts: AtomicU32::new(1),
+            sleepers: AtomicUsize::new(0),
+            bed: Mutex::default(),
+            changed: Condvar::new(),
+            shared_cores,
+            seen_deaths: AtomicU64::new(0),
+            futures: AtomicUsize::new(0),
+            thread: OnceLock::new(),
+            closing: AtomicBool::new(false),
+        })
+    }
+
+    /// A context id that no other communicator of the job has or will have.
+    pub fn new_context(&self) -> u64 {
+        let n = self.contexts.fetch_add(1, Ordering::Relaxed);
+        u64::from(self.rank + 1) << 32 | u64::from(n)
+    }
+
+    pub fn add_lane(&self, lane: &Arc<LaneCell>, members: Arc<[u32]>) {
+        let mut lanes = self.lanes.write().unwrap_or_else(PoisonError::into_inner);
+        lanes.retain(|(l, _)| l.strong_count() > 0);
+        lanes.push((Arc::downgrade(lane), members));
+        drop(lanes);
+        // A rank that died before the lane existed is dead on it, too.
+        self.seen_deaths.store(0, Ordering::Relaxed);
+    }
+
+    /// Keeps a lane until its sends are over.
+    pub fn linger(&self, lane: Arc<LaneCell>) {
+        let mut lingering = lock(&self.lingering);
+        lingering.retain(|l| l.lock().unfinished_sends());
+        lingering.push(lane);
+    }
+
+    fn death_epoch(&self) -> u64 {
+        match &self.place {
+            Place::Alone => 0,
+            Place::Shm(r) => u64::from(r.job().death_epoch()),
+            Place::Sim(net, _) => net.death_epoch(),
+        }
+    }
+
+    fn death(&self, rank: u32) -> Option<Death> {
+        match &self.place {
+            Place::Alone => None,
+            Place::Shm(r) => r.job().death(rank as usize),
+            Place::Sim(net, _) => net.is_dead(rank).then_some(Death::Signaled(9)),
+        }
+    }
+
+    /// The job's shared memory, if it has any.
+    pub fn job(&self) -> Option<&Job> {
+        match &self.place {
+            Place::Shm(r) => Some(r.job()),
+            _ => None,
+        }
+    }
+
+    fn each_lane(&self, mut f: impl FnMut(&Arc<LaneCell>, &[u32])) {
+        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        for (lane, members) in lanes.iter() {
+            if let Some(lane) = lane.upgrade() {
+                f(&lane, members);
+            }
+        }
+    }
+
+    /// Tells the lanes of deaths that they have not heard of.
+    #[inline]
+    pub fn check_deaths(&self) {
+        let epoch = self.death_epoch();
+        if epoch != self.seen_deaths.load(Ordering::Relaxed) {
+            self.spread_deaths(epoch);
+        }
+    }
+
+    #[cold]
+    fn spread_deaths(&self, epoch: u64) {
+        // First, so that a lane added meanwhile is told by the next round.
+        self.seen_deaths.store(epoch, Ordering::Relaxed);
+        self.each_lane(|lane, members| {
+            let mut guard = lane.lock();
+            for (peer, rank) in members.iter().enumerate() {
+                if *rank == self.rank && !matches!(self.place, Place::Sim(..)) {
+                    continue;
+                }
+                if guard.death(peer as u32).is_none()
+                    && let Some(how) = self.death(*rank)
+                {
+                    guard.peer_died(peer as u32, how);
+                }
+            }
+            self.after(&mut guard);
+        });
+    }
+
+    /// To be called with a lane's lock after it made progress.
+    #[inline]
+    pub fn after(&self, lane: &mut Lane) {
+        if lane.finished {
+            lane.finished = false;
+            if self.sleepers.load(Ordering::Relaxed) != 0 {
+                self.wake_sleepers();
+            }
+        }
+    }
+
+    #[cold]
+    fn wake_sleepers(&self) {
+        match &self.place {
+            Place::Shm(r) => r.wake(),
+            Place::Sim(net, _) => net.notify(),
+            Place::Alone => {}
+        }
+        lock(&self.bed).events += 1;
+        self.changed.notify_all();
+    }
+
+    /// Polls every lane that nobody holds and that has anything under way.
+    /// True if any made progress.
+    pub fn progress_all(&self) -> bool {
+        self.check_deaths();
+        let mut any = false;
+        self.each_lane(|lane, _| {
+            if let Some(mut guard) = lane.try_lock()
+                && guard.outstanding() > 0
+            {
+                any |= guard.progress();
+                self.after(&mut guard);
+            }
+        });
+        any
+    }
+
+    /// Runs `f` under the lane's lock.
+    #[inline]
+    pub fn with<R>(&self, lane: &LaneCell, f: impl FnOnce(&mut Lane) -> R) -> R {
+        let mut guard = lane.lock();
+        let result = f(&mut guard);
+        self.after(&mut guard);
+        result
+    }
+
+    /// Progresses until `check` has a result. `check` runs under the lane's
+    /// lock.
+    #[inline]
+    pub fn wait<R>(&self, lane: &LaneCell, mut check: impl FnMut(&mut Lane) -> Option<R>) -> R {
+        let mut guard = lane.lock();
+        let spin = self.spin_polls();
+        let mut idle = 0u32;
+        loop {
+            if let Some(result) = check(&mut guard) {
+                self.after(&mut guard);
+                return result;
+            }
+            if guard.progress() {
+                idle = 0;
+                continue;
+            }
+            idle += 1;
+            if idle < spin && !idle.is_multiple_of(LOOK_AROUND) && !lane.wanted() {
+                continue;
+            }
+            self.after(&mut guard);
+            drop(guard);
+            if !self.progress_all()
+                && idle >= spin
+                && let Some(result) = self.idle(idle - spin, lane, &mut check)
+            {
+                return result;
+            }
+            guard = lane.lock();
+        }
+    }
+
+    /// As `wait`, for a check that takes locks itself.
+    pub fn wait_until<R>(&self, mut check: impl FnMut() -> Option<R>) -> R {
+        let mut idle = 0u32;
+        loop {
+            if let Some(result) = check() {
+                return result;
+            }
+            if self.progress_all() {
+                idle = 0;
+                continue;
+            }
+            idle += 1;
+            let (spin, yields) = (self.spin_polls() / 4, self.yields());
+            if idle < spin {
+                continue;
+            }
+            if idle < spin + yields {
+                std::thread::yield_now();
+                continue;
+            }
+            let mut result = None;
+            self.sleep(|| {
+                result = check();
+                result.is_none()
+            });
+            if let Some(result) = result {
+                return result;
+            }
+        }
+    }
+
+    fn yields(&self) -> u32 {
+        if self.shared_cores {
+            YIELDS_SHARED
+        } else {
+            YIELDS
+        }
+    }
+
+    /// Polls in a row that find nothing before a thread gives way.
+    #[inline]
+    pub fn spin_polls(&self) -> u32 {
+        if self.shared_cores {
+            SPIN_POLLS_SHARED
+        } else {
+            SPIN_POLLS
+        }
+    }
+
+    /// Yields or sleeps once; a result found on the way is returned.
+    #[cold]
+    fn idle<R>(
+        &self,
+        round: u32,
+        lane: &LaneCell,
+        check: &mut impl FnMut(&mut Lane) -> Option<R>,
+    ) -> Option<R> {
+        if round < self.yields() {
+            std::thread::yield_now();
+            return None;
+        }
+        let mut result = None;
+        self.sleep(|| {
+            self.with(lane, |lane| {
+                lane.check_closed();
+                lane.progress();
+                result = check(lane);
+            });
+            result.is_none()
+        });
+        result
+    }
+
+    /// Sleeps until something may have changed. `quiet` is asked once the
+    /// thread counts as a sleeper; false keeps it awake.
+    pub fn sleep(&self, quiet: impl FnOnce() -> bool) {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let seen = lock(&self.bed).events;
+        let generation = match &self.place {
+            Place::Sim(net, _) => net.generation(),
+            _ => 0,
+        };
+        if quiet() {
+            self.sleep_quiet(seen, generation);
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn sleep_quiet(&self, seen: u64, generation: u64) {
+        let mut bed = lock(&self.bed);
+        if bed.events != seen {
+            return;
+        }
+        if bed.leader || matches!(self.place, Place::Alone) {
+            // Somebody else listens, or there is nobody to listen to; whoever
+            // finishes an operation wakes us.
+            drop(self.changed.wait_timeout(bed, SLEEP));
+            return;
+        }
+        bed.leader = true;
+        drop(bed);
+        match &self.place {
+            Place::Shm(r) => r.sleep(&[], SLEEP, || !self.poll_all()),
+            Place::Sim(net, _) => {
+                if !self.poll_all() {
+                    net.wait_generation_change(generation, SLEEP);
+                }
+            }
+            Place::Alone => {}
+        }
+        let mut bed = lock(&self.bed);
+        bed.leader = false;
+        bed.events += 1;
+        drop(bed);
+        self.changed.notify_all();
+    }
+
+    /// Polls every lane, those without operations too: somebody may wait for
+    /// a message that it has not posted a receive for (a probe).
+    fn poll_all(&self) -> bool {
+        let mut any = self.death_epoch() != self.seen_deaths.load(Ordering::Relaxed);
+        self.each_lane(|lane, _| any |= self.with(lane, Lane::progress));
+        any
+    }
+
+    /// Whether any lane still has sends that peers need this rank for.
+    pub fn unfinished_sends(&self) -> bool {
+        let mut any = false;
+        self.each_lane(|lane, _| any |= lane.lock().unfinished_sends());
+        any
+    }
+
+    /// Progresses until no send is under way: what was sent and not waited
+    /// for still reaches its receiver.
+    pub fn flush(&self) {
+        let mut idle = 0u32;
+        while self.unfinished_sends() {
+            if self.progress_all() {
+                idle = 0;
+                continue;
+            }
+            idle += 1;
+            if idle > 1000 {
+                self.each_lane(|lane, _| lane.lock().check_closed());
+                self.sleep(|| !self.progress_all());
+            }
+        }
+    }
+
+    /// Counts a request that a foreign executor waits for, and has the
+    /// progress thread run while there is any.
+    pub fn future_waits(self: &Arc<Self>) {
+        self.futures.fetch_add(1, Ordering::AcqRel);
+        let thread = self.thread.get_or_init(|| {
+            let core = Arc::downgrade(self);
+            let spawned = std::thread::Builder::new()
+                .name("osier-progress".into())
+                .spawn(move || progress_thread(&core));
+            match spawned {
+                Ok(handle) => handle.thread().clone(),
+                // Without a thread the futures' own polls make progress.
+                Err(_) => std::thread::current(),
+            }
+        });
+        thread.unpark();
+    }
+
+    /// Takes back one `future_waits`.
+    pub fn future_done(&self) {
+        self.futures.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Ends the progress thread.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+}
+
+/// Runs while futures wait, is parked otherwise, and ends with the core.
+fn progress_thread(core: &Weak<Core>) {
+    let mut idle = 0u32;
+    loop {
+        let Some(core) = core.upgrade() else {
+            return;
+        };
+        if core.closing.load(Ordering::Acquire) {
+            return;
+        }
+        if core.futures.load(Ordering::Acquire) == 0 {
+            drop(core);
+            std::thread::park_timeout(Duration::from_secs(1));
+            continue;
+        }
+        if core.progress_all() {
+            idle = 0;
+            continue;
+        }
+        idle += 1;
+        if idle < 1000 {
+            std::thread::yield_now();
+        } else {
+            core.sleep(|| !core.progress_all());
+        }
+    }
+}

@@ -1,0 +1,645 @@
+//! The engine of one communicator on one rank.
+//!
+//! Single-threaded and never blocking: calls post operations, [`Lane::progress`]
+//! moves them, [`Lane::take`] collects what has finished. The same code runs on
+//! shared memory and on the simulated network.
+//!
+//! ```text
+//! send     Starting -> Streaming -> Done          eager
+//!                   -> AwaitAck  -> Done          eager, synchronous
+//!          Starting -> Announced -> Streaming -> Done      GO
+//!                                -> Done                   FINISH
+//! receive  Posted -> Streaming -> Done
+//!                 -> Pulling   -> Done
+//! ```
+//!
+//! # Invariants
+//! 1. Starts to one peer leave in the order in which they were posted;
+//!    control messages and fragments may pass them.
+//! 2. An operation finishes exactly once, and its memory is not touched
+//!    afterwards.
+//! 3. Every stream of a peer has exactly one target until its last byte.
+
+use super::links::Links;
+use super::slab::Slab;
+use crate::error::{Error, ErrorKind, Result};
+use crate::matching::{Envelope, Pattern, PostedKey, PostedQueue, UnexpectedKey, UnexpectedQueue};
+use crate::p2p::view::RawView;
+use crate::protocol::eager::{ReceiverCredit, SenderCredit};
+use crate::protocol::select::Selection;
+use crate::wire;
+use osier_transports::shm::Death;
+use osier_transports::{AmHead, Incoming, PostError, RegionKey};
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
+
+/// What a finished receive says about its message; bytes is the packed size
+/// of what was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub source: u32,
+    pub tag: u32,
+    pub bytes: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Starting,
+    Streaming,
+    Announced,
+    AwaitAck,
+    Posted,
+    Pulling,
+    Done,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Send,
+    Receive,
+}
+
+pub(super) struct Op {
+    pub state: State,
+    pub direction: Direction,
+    pub view: RawView,
+    /// Destination, or source once it is known.
+    pub peer: u32,
+    pub tag: u32,
+    /// Bytes sent or received so far.
+    pub moved: usize,
+    /// Bytes of the whole message.
+    pub total: usize,
+    pub synchronous: bool,
+    pub acked: bool,
+    /// Nobody waits: free it when it is done.
+    pub detached: bool,
+    pub posted: Option<PostedKey>,
+    pub pattern: Option<Pattern>,
+    pub key: Option<RegionKey>,
+    pub error: Option<Error>,
+    pub waker: Option<Waker>,
+    /// Memory that must live until the end.
+    pub owner: Option<Box<dyn Any + Send>>,
+}
+
+/// A message that no receive has asked for.
+pub(super) enum Arrival {
+    Whole {
+        data: Vec<u8>,
+        ack: Option<u32>,
+    },
+    Stream {
+        send: u32,
+        total: usize,
+        data: Vec<u8>,
+        ack: bool,
+    },
+    Announced {
+        send: u32,
+        total: usize,
+        key: Option<RegionKey>,
+    },
+}
+
+impl Arrival {
+    fn bytes(&self) -> usize {
+        match self {
+            Arrival::Whole { data, .. } => data.len(),
+            Arrival::Stream { total, .. } | Arrival::Announced { total, .. } => *total,
+        }
+    }
+}
+
+pub(super) struct Arrived {
+    pub what: Arrival,
+    /// Its place in the queue, unless a matched probe took it out.
+    pub queued: Option<UnexpectedKey>,
+    pub envelope: Envelope,
+}
+
+/// Where the fragments of a peer's send go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Target {
+    Op(u32),
+    Arrival(u32),
+    /// Bytes still to come that nobody wants.
+    Discard(usize),
+}
+
+#[derive(Default)]
+pub(super) struct PeerState {
+    pub sender: SenderCredit,
+    pub receiver: ReceiverCredit,
+    pub control: VecDeque<AmHead>,
+    pub starts: VecDeque<u32>,
+    pub streams: VecDeque<u32>,
+    pub incoming: Vec<(u32, Target)>,
+    pub dead: Option<Death>,
+    pub busy: bool,
+}
+
+/// A receive that reads the sender's memory.
+pub(super) struct Pull {
+    pub op: u32,
+    pub peer: u32,
+    pub send: u32,
+    pub key: RegionKey,
+    pub at: usize,
+    pub wanted: usize,
+    pub pending: Option<u64>,
+    pub bounce: Vec<u8>,
+    pub slice: usize,
+}
+
+/// Send mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Standard,
+    Synchronous,
+}
+
+/// An operation that was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Posted {
+    /// It is over already.
+    Done(Outcome),
+    /// Ask for it by this handle.
+    Pending(u32),
+}
+
+/// A message taken out of the queue by a matched probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Matched {
+    pub arrival: u32,
+    pub outcome: Outcome,
+}
+
+/// Counters that tests and `osier info` read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counters {
+    pub malformed: u64,
+    pub unexpected: u64,
+    pub announced: u64,
+    pub pulled: u64,
+}
+
+pub(crate) struct Lane {
+    pub(super) links: Links,
+    pub(super) own: u32,
+    pub(super) posted: PostedQueue,
+    pub(super) unexpected: UnexpectedQueue<u32>,
+    pub(super) arrivals: Slab<Arrived>,
+    pub(super) ops: Slab<Op>,
+    pub(super) peers: Vec<PeerState>,
+    pub(super) busy: Vec<u32>,
+    pub(super) pulls: VecDeque<Pull>,
+    pub(super) selection: Arc<Selection>,
+    pub(super) always_eager: usize,
+    pub(super) counters: Counters,
+    pub(super) dead_count: usize,
+    /// Wakers of finished operations, to be called without the lock.
+    pub(super) wakers: Vec<Waker>,
+    /// Something finished since the flag was last taken.
+    pub(super) finished: bool,
+    spare: Vec<Vec<u8>>,
+}
+
+/// Kept buffers of unexpected messages, and the largest of them.
+const SPARE_BUFFERS: usize = 64;
+const SPARE_BYTES: usize = 4096;
+
+impl Lane {
+    pub fn new(own: u32, size: usize, links: Links, selection: Arc<Selection>) -> Self {
+        Self {
+            links,
+            own,
+            posted: PostedQueue::new(),
+            unexpected: UnexpectedQueue::new(),
+            arrivals: Slab::new(),
+            ops: Slab::new(),
+            peers: (0..size).map(|_| PeerState::default()).collect(),
+            busy: Vec::new(),
+            pulls: VecDeque::new(),
+            always_eager: selection.always_eager(),
+            selection,
+            counters: Counters::default(),
+            dead_count: 0,
+            wakers: Vec::new(),
+            finished: false,
+            spare: Vec::new(),
+        }
+    }
+
+    /// Moves everything that can move now. True if anything did.
+    pub fn progress(&mut self) -> bool {
+        let mut any = false;
+        // Bounded, so that a flood does not keep the caller from its own end.
+        for _ in 0..64 {
+            let Some(message) = self.links.poll() else {
+                break;
+            };
+            self.handle(message);
+            any = true;
+        }
+        if !self.busy.is_empty() {
+            any |= self.push();
+        }
+        if !self.pulls.is_empty() {
+            any |= self.advance_pulls();
+        }
+        any
+    }
+
+    /// Operations and messages under way that need this rank's progress.
+    pub fn outstanding(&self) -> usize {
+        self.ops.len() + self.busy.len() + self.pulls.len()
+    }
+
+    /// Sends that the peers still need this rank for.
+    pub fn unfinished_sends(&self) -> bool {
+        !self.busy.is_empty()
+            || self.ops.handles().any(|h| {
+                self.ops
+                    .get(h)
+                    .is_some_and(|op| op.direction == Direction::Send && op.state != State::Done)
+            })
+    }
+
+    /// Name of the transport to a peer.
+    pub fn transport(&self, peer: u32) -> &'static str {
+        self.links.transport(peer)
+    }
+
+    /// Counters so far.
+    pub fn counters(&self) -> Counters {
+        let mut c = self.counters;
+        c.malformed += self.links.malformed();
+        c
+    }
+
+    /// Messages that nobody has asked for.
+    pub fn unexpected_len(&self) -> usize {
+        self.unexpected.len()
+    }
+
+    /// Handles one message and gives it back to its endpoint.
+    pub(super) fn handle(&mut self, message: Incoming) {
+        let (low, high) = wire::halves(message.head.arg);
+        let peer = message.peer;
+        let sound = match message.head.kind {
+            wire::EAGER => self.on_eager(&message, low, high),
+            wire::FRAGMENT => self.on_fragment(&message, low),
+            wire::FIRST => self.on_first(&message, low, high),
+            wire::ANNOUNCE => self.on_announce(&message, low, high),
+            wire::GO => self.on_go(peer, low),
+            wire::FINISH => self.on_finish(peer, low, message.head.aux),
+            wire::ACK => self.on_ack(peer, low),
+            wire::CREDIT => self.peers[peer as usize].sender.give(u64::from(low)),
+            wire::WITHDRAW => self.on_withdraw(peer, low),
+            _ => false,
+        };
+        if !sound {
+            self.counters.malformed += 1;
+        }
+        self.links.release(message);
+    }
+
+    /// Ends an operation.
+    pub(super) fn finish(&mut self, handle: u32, error: Option<Error>) {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return;
+        };
+        debug_assert_ne!(op.state, State::Done, "an operation finishes once");
+        op.state = State::Done;
+        op.error = error;
+        op.owner = op.owner.take().filter(|_| !op.detached);
+        if let Some(key) = op.key.take() {
+            self.links.unexport(&key);
+        }
+        self.finished = true;
+        self.wakers.extend(op.waker.take());
+        if op.detached {
+            self.ops.remove(handle);
+        }
+    }
+
+    /// Result of an operation, once it is over; frees the handle.
+    #[inline]
+    pub fn take(&mut self, handle: u32) -> Option<Result<Outcome>> {
+        if self.ops.get(handle)?.state != State::Done {
+            return None;
+        }
+        let op = self.ops.remove(handle)?;
+        Some(match op.error {
+            Some(e) => Err(e),
+            None => Ok(Outcome {
+                source: op.peer,
+                tag: op.tag,
+                bytes: op.total,
+            }),
+        })
+    }
+
+    /// Whether an operation is over; `take` will return its result.
+    #[inline]
+    pub fn is_done(&self, handle: u32) -> bool {
+        self.ops
+            .get(handle)
+            .is_none_or(|op| op.state == State::Done)
+    }
+
+    /// Has a waker called when the operation is over.
+    pub fn set_waker(&mut self, handle: u32, waker: &Waker) {
+        if let Some(op) = self.ops.get_mut(handle) {
+            op.waker = Some(waker.clone());
+        }
+    }
+
+    /// Gives the operation what it must keep alive.
+    pub fn set_owner(&mut self, handle: u32, owner: Box<dyn Any + Send>) {
+        if let Some(op) = self.ops.get_mut(handle) {
+            op.owner = Some(owner);
+        }
+    }
+
+    /// Takes back what the operation kept alive.
+    pub fn take_owner(&mut self, handle: u32) -> Option<Box<dyn Any + Send>> {
+        self.ops.get_mut(handle)?.owner.take()
+    }
+
+    /// Nobody waits any more: sends go on by themselves, receives that no
+    /// message has met are cancelled, others go on into memory that the
+    /// operation owns.
+    pub fn detach(&mut self, handle: u32) {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return;
+        };
+        op.waker = None;
+        match (op.direction, op.state) {
+            (_, State::Done) => {
+                self.ops.remove(handle);
+            }
+            (Direction::Receive, State::Posted) => {
+                if let Some(key) = op.posted.take() {
+                    self.posted.cancel(key);
+                }
+                self.ops.remove(handle);
+            }
+            _ => op.detached = true,
+        }
+    }
+
+    /// Makes an operation stop using its memory. True once it has; ask again
+    /// after progress otherwise.
+    pub fn revoke(&mut self, handle: u32) -> bool {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return true;
+        };
+        let (state, direction) = (op.state, op.direction);
+        match (direction, state) {
+            (_, State::Done) => {
+                self.ops.remove(handle);
+                true
+            }
+            (Direction::Receive, State::Posted) => {
+                self.detach(handle);
+                true
+            }
+            (Direction::Receive, State::Pulling) => {
+                let pending = self
+                    .pulls
+                    .iter()
+                    .any(|p| p.op == handle && p.pending.is_some());
+                if pending {
+                    return false; // the transport writes our memory right now
+                }
+                let at = self.pulls.iter().position(|p| p.op == handle);
+                if let Some(pull) = at.and_then(|i| self.pulls.remove(i)) {
+                    self.control(pull.peer, wire::head(wire::FINISH, 0, pull.send, 0));
+                }
+                self.ops.remove(handle);
+                true
+            }
+            (Direction::Receive, _) => {
+                let (left, peer) = (op.total - op.moved, op.peer as usize);
+                for (_, target) in &mut self.peers[peer].incoming {
+                    if *target == Target::Op(handle) {
+                        *target = Target::Discard(left);
+                    }
+                }
+                self.ops.remove(handle);
+                true
+            }
+            (Direction::Send, _) => self.revoke_send(handle, state),
+        }
+    }
+
+    /// Earliest unexpected message that matches.
+    pub fn probe(&mut self, pattern: Pattern) -> Option<Outcome> {
+        let (_, envelope, arrival) = self.unexpected.peek(pattern)?;
+        let bytes = self.arrivals.get(*arrival)?.what.bytes();
+        Some(Outcome {
+            source: envelope.source,
+            tag: envelope.tag,
+            bytes,
+        })
+    }
+
+    /// Takes the earliest unexpected message that matches out of the queue.
+    pub fn matched_probe(&mut self, pattern: Pattern) -> Option<Matched> {
+        let (envelope, arrival) = self.unexpected.take(pattern)?;
+        let arrived = self.arrivals.get_mut(arrival)?;
+        arrived.queued = None;
+        Some(Matched {
+            arrival,
+            outcome: Outcome {
+                source: envelope.source,
+                tag: envelope.tag,
+                bytes: arrived.what.bytes(),
+            },
+        })
+    }
+
+    /// Queues a message without payload.
+    pub(super) fn control(&mut self, peer: u32, head: AmHead) {
+        let state = &mut self.peers[peer as usize];
+        if state.dead.is_some() {
+            return;
+        }
+        if state.control.is_empty() {
+            match self.links.post_with(peer, head, 0, |_| {}) {
+                Ok(()) => return,
+                Err(PostError::Full) => {}
+                Err(PostError::Failed(_)) => return, // its death or close is noticed elsewhere
+            }
+        }
+        state.control.push_back(head);
+        self.mark_busy(peer);
+    }
+
+    pub(super) fn mark_busy(&mut self, peer: u32) {
+        let state = &mut self.peers[peer as usize];
+        if !state.busy {
+            state.busy = true;
+            self.busy.push(peer);
+        }
+    }
+
+    /// Buffer for an unexpected message.
+    pub(super) fn buffer(&mut self, bytes: usize) -> Vec<u8> {
+        if bytes <= SPARE_BYTES
+            && let Some(mut b) = self.spare.pop()
+        {
+            b.clear();
+            return b;
+        }
+        Vec::with_capacity(bytes.max(64))
+    }
+
+    pub(super) fn recycle(&mut self, buffer: Vec<u8>) {
+        if self.spare.len() < SPARE_BUFFERS && (1..=SPARE_BYTES).contains(&buffer.capacity()) {
+            self.spare.push(buffer);
+        }
+    }
+
+    /// How a peer ended, if it has.
+    pub fn death(&self, peer: u32) -> Option<Death> {
+        self.peers[peer as usize].dead
+    }
+
+    /// A peer has died: what it sent before is still received, what needs it
+    /// fails.
+    pub fn peer_died(&mut self, peer: u32, how: Death) {
+        if self.peers[peer as usize].dead.is_some() {
+            return;
+        }
+        while let Some(message) = self.links.poll() {
+            self.handle(message);
+        }
+        self.peers[peer as usize].dead = Some(how);
+        self.dead_count += 1;
+        let error = |lane: &Lane, handle: u32| Some(lane.death_error(handle, peer, how));
+        for handle in self.posted.take_all_from(peer) {
+            let e = error(self, handle);
+            self.finish(handle, e);
+        }
+        let state = &mut self.peers[peer as usize];
+        state.control.clear();
+        state.starts.clear();
+        state.streams.clear();
+        for (_, target) in std::mem::take(&mut state.incoming) {
+            match target {
+                Target::Op(handle) => {
+                    let e = error(self, handle);
+                    self.finish(handle, e);
+                }
+                Target::Arrival(arrival) => self.forget_arrival(arrival),
+                Target::Discard(_) => {}
+            }
+        }
+        let announced: Vec<u32> = self
+            .arrivals
+            .handles()
+            .filter(|a| {
+                self.arrivals.get(*a).is_some_and(|a| {
+                    a.envelope.source == peer && matches!(a.what, Arrival::Announced { .. })
+                })
+            })
+            .collect();
+        for arrival in announced {
+            self.forget_arrival(arrival);
+        }
+        let sends: Vec<u32> = self
+            .ops
+            .handles()
+            .filter(|h| {
+                self.ops.get(*h).is_some_and(|op| {
+                    op.direction == Direction::Send && op.peer == peer && op.state != State::Done
+                })
+            })
+            .collect();
+        for handle in sends {
+            let e = error(self, handle);
+            self.finish(handle, e);
+        }
+        if self.dead_count + 1 >= self.peers.len() {
+            // Nobody is left who could satisfy a receive from any source.
+            let orphans: Vec<u32> = self
+                .posted
+                .iter()
+                .filter(|h| {
+                    self.ops
+                        .get(*h)
+                        .and_then(|op| op.pattern)
+                        .is_some_and(|p| p.source.is_none())
+                })
+                .collect();
+            for handle in orphans {
+                if let Some(key) = self.ops.get_mut(handle).and_then(|op| op.posted.take()) {
+                    self.posted.cancel(key);
+                }
+                let e = error(self, handle);
+                self.finish(handle, e);
+            }
+        }
+    }
+
+    /// A message that can no longer come whole.
+    fn forget_arrival(&mut self, arrival: u32) {
+        if let Some(arrived) = self.arrivals.remove(arrival)
+            && let Some(key) = arrived.queued
+        {
+            self.unexpected.remove(key);
+        }
+    }
+
+    /// What an operation is, for messages: "send to rank 3, tag 7 (8 bytes, shm)".
+    pub fn describe(&self, handle: u32) -> String {
+        let Some(op) = self.ops.get(handle) else {
+            return "finished operation".into();
+        };
+        let bytes = op.view.bytes();
+        match op.direction {
+            Direction::Send => describe("send to", Some(op.peer), op.tag, bytes, &self.links),
+            Direction::Receive => {
+                let source = op.pattern.map_or(Some(op.peer), |p| p.source);
+                let tag = match op.pattern.map(|p| p.tag) {
+                    Some(crate::matching::TagPattern::Any) => None,
+                    _ => Some(op.tag),
+                };
+                match tag {
+                    Some(tag) => describe("receive from", source, tag, bytes, &self.links),
+                    None => {
+                        let who = source.map_or("any rank".into(), |s| format!("rank {s}"));
+                        format!("receive from {who}, any tag ({bytes} bytes)")
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn death_error(&self, handle: u32, peer: u32, how: Death) -> Error {
+        Error::new(
+            ErrorKind::RankDead,
+            format!("{}: rank {peer} {how}", self.describe(handle)),
+        )
+    }
+}
+
+pub(super) fn describe(
+    what: &str,
+    peer: Option<u32>,
+    tag: u32,
+    bytes: usize,
+    links: &Links,
+) -> String {
+    let who = peer.map_or("any rank".into(), |p| format!("rank {p}"));
+    let by = peer.map_or("any transport", |p| links.transport(p));
+    if tag & crate::matching::INTERNAL_TAG != 0 {
+        return format!("{what} {who} in a collective ({bytes} bytes, {by})");
+    }
+    format!("{what} {who}, tag {tag} ({bytes} bytes, {by})")
+}

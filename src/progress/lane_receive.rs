@@ -1,0 +1,713 @@
+//! The receiving half of a lane: matching, unpacking, pulling.
+
+use super::lane::{
+    Arrival, Arrived, Direction, Lane, Matched, Op, Outcome, Posted, Pull, State, Target, describe,
+};
+use super::lane_send::too_many;
+use crate::error::{Error, ErrorKind, Result};
+use crate::matching::{Envelope, Pattern, TagPattern};
+use crate::p2p::view::RawView;
+use crate::protocol::rendezvous::{self, Way};
+use crate::wire;
+use osier_transports::{Incoming, OneSided, RegionKey, TransportErrorKind};
+
+/// Bytes read from a peer's memory before the lane polls again.
+const PULL_SLICE_BYTES: usize = 4 << 20;
+/// Bytes read at a time into a buffer from which a layout is filled.
+const BOUNCE_BYTES: usize = 64 << 10;
+
+impl Lane {
+    /// Posts a receive. The memory belongs to the operation until it is over.
+    pub fn irecv(&mut self, view: RawView, pattern: Pattern) -> Result<Posted> {
+        let arrived = if self.unexpected.is_empty() {
+            None
+        } else {
+            self.unexpected.take(pattern)
+        };
+        if let Some((_, arrival)) = arrived {
+            return self.receive_arrival(view, arrival);
+        }
+        self.refuse_dead(&view, pattern)?;
+        let handle = self.receive_op(view, pattern)?;
+        let key = self.posted.post(pattern, handle);
+        if let Some(op) = self.ops.get_mut(handle) {
+            op.posted = Some(key);
+        }
+        Ok(Posted::Pending(handle))
+    }
+
+    /// Receives a message that a matched probe took.
+    pub fn receive_matched(&mut self, view: RawView, matched: Matched) -> Result<Posted> {
+        self.receive_arrival(view, matched.arrival)
+    }
+
+    /// Puts back what a matched probe took and nobody received: it is dropped
+    /// as if received, so that its sender goes on.
+    pub fn drop_matched(&mut self, matched: Matched) {
+        if let Ok(Posted::Pending(handle)) = self.receive_arrival(RawView::empty(), matched.arrival)
+        {
+            self.detach(handle);
+        }
+    }
+
+    /// Asks once for a message that goes straight to `view`, without posting
+    /// a receive. `Ok(None)`: none yet. Only while nothing else is posted and
+    /// nothing unexpected matches.
+    #[inline]
+    pub fn receive_direct(&mut self, view: &RawView, pattern: Pattern) -> Direct {
+        debug_assert!(self.posted.is_empty());
+        let Some(message) = self.links.poll() else {
+            return Direct::Nothing;
+        };
+        if message.head.kind == wire::EAGER && message.head.aux == 0 {
+            let (tag, _) = wire::halves(message.head.arg);
+            let envelope = Envelope {
+                source: message.peer,
+                tag,
+            };
+            let bytes = message.payload.len();
+            if pattern.accepts(envelope) && bytes <= view.bytes() {
+                // SAFETY: the view is writable for its bytes by the caller's
+                // contract, the payload readable until released.
+                unsafe { view.unpack(0..bytes, message.payload.as_ptr()) };
+                self.links.release(message);
+                self.credit(message.peer, bytes);
+                return Direct::Received(Outcome {
+                    source: message.peer,
+                    tag,
+                    bytes,
+                });
+            }
+        }
+        self.handle(message);
+        Direct::Other
+    }
+
+    /// Whether nothing is posted or under way, so that
+    /// [`Lane::receive_direct`] may be used.
+    #[inline]
+    pub fn idle(&self) -> bool {
+        self.posted.is_empty() && self.busy.is_empty() && self.pulls.is_empty()
+    }
+
+    /// Why a message that matches will never come, if so.
+    pub fn dead_source(&self, pattern: Pattern) -> Option<Error> {
+        self.refuse_dead(&RawView::empty(), pattern).err()
+    }
+
+    /// Whether an unexpected message matches.
+    #[inline]
+    pub fn has_unexpected(&mut self, pattern: Pattern) -> bool {
+        !self.unexpected.is_empty() && self.unexpected.peek(pattern).is_some()
+    }
+
+    fn refuse_dead(&self, view: &RawView, pattern: Pattern) -> Result<()> {
+        if self.dead_count == 0 {
+            return Ok(());
+        }
+        let how = match pattern.source {
+            Some(source) => self.peers[source as usize].dead.map(|how| (source, how)),
+            None if self.dead_count + 1 >= self.peers.len() => self
+                .peers
+                .iter()
+                .enumerate()
+                .find_map(|(p, s)| s.dead.map(|how| (p as u32, how))),
+            None => None,
+        };
+        let Some((peer, how)) = how else {
+            return Ok(());
+        };
+        let tag = match pattern.tag {
+            TagPattern::Exact(tag) => tag,
+            TagPattern::Any => 0,
+        };
+        let what = describe(
+            "receive from",
+            pattern.source,
+            tag,
+            view.bytes(),
+            &self.links,
+        );
+        Err(Error::new(
+            ErrorKind::RankDead,
+            format!("{what}: rank {peer} {how}"),
+        ))
+    }
+
+    fn receive_op(&mut self, view: RawView, pattern: Pattern) -> Result<u32> {
+        let tag = match pattern.tag {
+            TagPattern::Exact(tag) => tag,
+            TagPattern::Any => 0,
+        };
+        self.ops
+            .insert(Op {
+                state: State::Posted,
+                direction: Direction::Receive,
+                view,
+                peer: pattern.source.unwrap_or(self.own),
+                tag,
+                moved: 0,
+                total: 0,
+                synchronous: false,
+                acked: false,
+                detached: false,
+                posted: None,
+                pattern: Some(pattern),
+                key: None,
+                error: None,
+                waker: None,
+                owner: None,
+            })
+            .ok_or_else(too_many)
+    }
+
+    fn receive_arrival(&mut self, view: RawView, arrival: u32) -> Result<Posted> {
+        let Some(Arrived { what, envelope, .. }) = self.arrivals.remove(arrival) else {
+            return Err(Error::new(
+                ErrorKind::RankDead,
+                "receive of a matched message: its sender died before it was whole",
+            ));
+        };
+        let peer = envelope.source;
+        let outcome = |bytes| Outcome {
+            source: peer,
+            tag: envelope.tag,
+            bytes,
+        };
+        if let Arrival::Whole { data, ack } = &what {
+            let bytes = data.len();
+            let fits = bytes.min(view.bytes());
+            // SAFETY: the view is writable by the caller's contract.
+            unsafe { view.unpack(0..fits, data.as_ptr()) };
+            self.credit(peer, bytes);
+            if let Some(send) = *ack {
+                self.control(peer, wire::head(wire::ACK, 0, send, 0));
+            }
+            if let Arrival::Whole { data, .. } = what {
+                self.recycle(data);
+            }
+            if bytes > view.bytes() {
+                return Err(self.truncation(peer, envelope.tag, bytes, view.bytes()));
+            }
+            return Ok(Posted::Done(outcome(bytes)));
+        }
+        let pattern = Pattern::exact(peer, envelope.tag);
+        let handle = self.receive_op(view, pattern)?;
+        match what {
+            Arrival::Whole { .. } => {}
+            Arrival::Stream {
+                send,
+                total,
+                data,
+                ack,
+            } => {
+                self.begin_stream(handle, envelope, total);
+                if ack {
+                    self.control(peer, wire::head(wire::ACK, 0, send, 0));
+                }
+                self.credit(peer, total);
+                if data.len() < total {
+                    for (s, target) in &mut self.peers[peer as usize].incoming {
+                        if *s == send {
+                            *target = Target::Op(handle);
+                        }
+                    }
+                }
+                self.receive_bytes(handle, data.as_ptr(), data.len());
+            }
+            Arrival::Announced { send, total, key } => {
+                self.begin_rendezvous(handle, envelope, send, total, key);
+            }
+        }
+        match self.take(handle) {
+            Some(result) => result.map(Posted::Done),
+            None => Ok(Posted::Pending(handle)),
+        }
+    }
+
+    /// A receive has this message's bytes: its sender gets its credit back.
+    #[inline]
+    fn credit(&mut self, peer: u32, bytes: usize) {
+        if let Some(amount) = self.peers[peer as usize].receiver.received(bytes) {
+            self.control(peer, wire::head(wire::CREDIT, 0, amount, 0));
+        }
+    }
+
+    fn truncation(&self, peer: u32, tag: u32, sent: usize, room: usize) -> Error {
+        Error::new(
+            ErrorKind::Truncated,
+            format!(
+                "{}: the message has {sent} bytes, the receive buffer {room}",
+                describe("receive from", Some(peer), tag, room, &self.links)
+            ),
+        )
+    }
+
+    /// Ends a receive whose bytes have all come.
+    fn received(&mut self, handle: u32) {
+        let Some(op) = self.ops.get(handle) else {
+            return;
+        };
+        let room = op.view.bytes();
+        let error = (op.total > room).then(|| self.truncation(op.peer, op.tag, op.total, room));
+        self.finish(handle, error);
+    }
+
+    pub(super) fn on_eager(&mut self, message: &Incoming, tag: u32, send: u32) -> bool {
+        let peer = message.peer;
+        let bytes = message.payload.len();
+        let envelope = Envelope { source: peer, tag };
+        let wants_ack = message.head.aux & 1 != 0;
+        let Some(handle) = self.posted.take(envelope) else {
+            let mut data = self.buffer(bytes);
+            // SAFETY: not released yet; the buffer is ours.
+            unsafe { append(&mut data, message.payload.as_ptr(), bytes) };
+            let ack = wants_ack.then_some(send);
+            return self
+                .arrive(envelope, Arrival::Whole { data, ack })
+                .is_some();
+        };
+        let Some(op) = self.ops.get_mut(handle) else {
+            return false;
+        };
+        op.posted = None;
+        op.peer = peer;
+        op.tag = tag;
+        op.total = bytes;
+        let fits = bytes.min(op.view.bytes());
+        // SAFETY: the view is writable until the operation is over, the
+        // payload readable until released.
+        unsafe { op.view.unpack(0..fits, message.payload.as_ptr()) };
+        self.received(handle);
+        self.credit(peer, bytes);
+        if wants_ack {
+            self.control(peer, wire::head(wire::ACK, 0, send, 0));
+        }
+        true
+    }
+
+    fn arrive(&mut self, envelope: Envelope, what: Arrival) -> Option<u32> {
+        self.counters.unexpected += 1;
+        self.finished = true; // somebody may sleep in a probe
+        let arrival = self.arrivals.insert(Arrived {
+            what,
+            queued: None,
+            envelope,
+        })?;
+        let key = self.unexpected.push(envelope, arrival);
+        if let Some(a) = self.arrivals.get_mut(arrival) {
+            a.queued = Some(key);
+        }
+        Some(arrival)
+    }
+
+    pub(super) fn on_first(&mut self, message: &Incoming, tag: u32, send: u32) -> bool {
+        let peer = message.peer;
+        let Some(n) = message.payload.len().checked_sub(wire::TOTAL_BYTES) else {
+            return false;
+        };
+        let mut total = [0; wire::TOTAL_BYTES];
+        let from = message.payload.as_ptr();
+        // SAFETY: not released yet, long enough by the check above.
+        unsafe { std::ptr::copy_nonoverlapping(from, total.as_mut_ptr(), wire::TOTAL_BYTES) };
+        let total = u64::from_le_bytes(total);
+        // Eager bytes are bounded by credit, so a larger total is nonsense
+        // and must not make us reserve memory.
+        if total > crate::protocol::eager::LIMIT_BYTES || total <= n as u64 {
+            return false;
+        }
+        let total = total as usize;
+        let from = from.wrapping_add(wire::TOTAL_BYTES);
+        let envelope = Envelope { source: peer, tag };
+        let wants_ack = message.head.aux & 1 != 0;
+        match self.posted.take(envelope) {
+            Some(handle) => {
+                self.begin_stream(handle, envelope, total);
+                self.peers[peer as usize]
+                    .incoming
+                    .push((send, Target::Op(handle)));
+                self.receive_bytes(handle, from, n);
+                self.credit(peer, total);
+                if wants_ack {
+                    self.control(peer, wire::head(wire::ACK, 0, send, 0));
+                }
+                true
+            }
+            None => {
+                let mut data = self.buffer(total);
+                data.reserve(total);
+                // SAFETY: not released yet; the buffer is ours.
+                unsafe { append(&mut data, from, n) };
+                let arrival = Arrival::Stream {
+                    send,
+                    total,
+                    data,
+                    ack: wants_ack,
+                };
+                let Some(arrival) = self.arrive(envelope, arrival) else {
+                    return false;
+                };
+                self.peers[peer as usize]
+                    .incoming
+                    .push((send, Target::Arrival(arrival)));
+                true
+            }
+        }
+    }
+
+    fn begin_stream(&mut self, handle: u32, envelope: Envelope, total: usize) {
+        if let Some(op) = self.ops.get_mut(handle) {
+            op.posted = None;
+            op.state = State::Streaming;
+            op.peer = envelope.source;
+            op.tag = envelope.tag;
+            op.total = total;
+        }
+    }
+
+    /// Takes the next bytes of a stream into a receive.
+    fn receive_bytes(&mut self, handle: u32, from: *const u8, bytes: usize) {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return;
+        };
+        let at = op.moved.min(op.view.bytes());
+        let end = (op.moved + bytes).min(op.view.bytes());
+        // SAFETY: the view is writable until the operation is over; callers
+        // pass `bytes` readable bytes.
+        unsafe { op.view.unpack(at..end, from) };
+        op.moved += bytes;
+        if op.moved >= op.total {
+            self.received(handle);
+        }
+    }
+
+    pub(super) fn on_fragment(&mut self, message: &Incoming, send: u32) -> bool {
+        let incoming = &mut self.peers[message.peer as usize].incoming;
+        let Some(at) = incoming.iter().position(|(s, _)| *s == send) else {
+            return false;
+        };
+        let bytes = message.payload.len();
+        let from = message.payload.as_ptr();
+        let left = match &mut incoming[at].1 {
+            Target::Discard(left) => {
+                *left = left.saturating_sub(bytes);
+                *left
+            }
+            Target::Op(handle) => {
+                let handle = *handle;
+                let Some(left) = self.ops.get(handle).map(|op| op.total - op.moved) else {
+                    return false;
+                };
+                if bytes > left {
+                    return false;
+                }
+                self.receive_bytes(handle, from, bytes);
+                left - bytes
+            }
+            Target::Arrival(arrival) => {
+                match self.arrivals.get_mut(*arrival).map(|a| &mut a.what) {
+                    Some(Arrival::Stream { total, data, .. }) if data.len() + bytes <= *total => {
+                        // SAFETY: not released yet; the buffer is ours.
+                        unsafe { append(data, from, bytes) };
+                        *total - data.len()
+                    }
+                    _ => return false,
+                }
+            }
+        };
+        if left == 0 {
+            self.peers[message.peer as usize].incoming.remove(at);
+        }
+        true
+    }
+
+    pub(super) fn on_announce(&mut self, message: &Incoming, tag: u32, send: u32) -> bool {
+        if message.payload.len() > wire::Announcement::MAX_BYTES {
+            return false;
+        }
+        let mut body = [0; wire::Announcement::MAX_BYTES];
+        let n = message.payload.len();
+        let from = message.payload.as_ptr();
+        // SAFETY: not released yet, at most the array's length.
+        unsafe { std::ptr::copy_nonoverlapping(from, body.as_mut_ptr(), n) };
+        let has_key = message.head.aux & 1 != 0;
+        let Some(a) = wire::Announcement::from_wire(&body[..n], has_key) else {
+            return false;
+        };
+        let envelope = Envelope {
+            source: message.peer,
+            tag,
+        };
+        let total = a.total as usize;
+        match self.posted.take(envelope) {
+            Some(handle) => {
+                self.begin_rendezvous(handle, envelope, send, total, a.key);
+                true
+            }
+            None => self
+                .arrive(
+                    envelope,
+                    Arrival::Announced {
+                        send,
+                        total,
+                        key: a.key,
+                    },
+                )
+                .is_some(),
+        }
+    }
+
+    fn begin_rendezvous(
+        &mut self,
+        handle: u32,
+        envelope: Envelope,
+        send: u32,
+        total: usize,
+        key: Option<RegionKey>,
+    ) {
+        self.begin_stream(handle, envelope, total);
+        let peer = envelope.source;
+        if total == 0 {
+            self.control(peer, wire::head(wire::FINISH, 0, send, 0));
+            return self.received(handle);
+        }
+        match rendezvous::decide(&self.selection, total, key) {
+            Way::Fragments => self.ask_fragments(handle, peer, send),
+            Way::Pull(key) => {
+                let Some(op) = self.ops.get_mut(handle) else {
+                    return;
+                };
+                op.state = State::Pulling;
+                let wanted = total.min(op.view.bytes());
+                self.pulls.push_back(Pull {
+                    op: handle,
+                    peer,
+                    send,
+                    key,
+                    at: 0,
+                    wanted,
+                    pending: None,
+                    bounce: Vec::new(),
+                    slice: 0,
+                });
+                self.counters.pulled += 1;
+                self.advance_pulls();
+            }
+        }
+    }
+
+    fn ask_fragments(&mut self, handle: u32, peer: u32, send: u32) {
+        self.peers[peer as usize]
+            .incoming
+            .push((send, Target::Op(handle)));
+        self.control(peer, wire::head(wire::GO, 0, send, 0));
+    }
+
+    /// Reads on from peers' memory. True if anything moved.
+    pub(super) fn advance_pulls(&mut self) -> bool {
+        let mut any = false;
+        while let Some((number, result)) = self.links.poll_completion() {
+            any = true;
+            let Some(at) = self.pulls.iter().position(|p| p.pending == Some(number)) else {
+                self.counters.malformed += 1;
+                continue;
+            };
+            let pull = &mut self.pulls[at];
+            pull.pending = None;
+            match result {
+                Ok(_) => self.pulled_slice(at),
+                Err(e) => {
+                    let Some(pull) = self.pulls.remove(at) else {
+                        continue;
+                    };
+                    self.pull_failed(&pull, &e);
+                }
+            }
+        }
+        for _ in 0..self.pulls.len() {
+            let Some(pull) = self.pulls.front() else {
+                break;
+            };
+            if pull.pending.is_some() {
+                self.pulls.rotate_left(1);
+                continue;
+            }
+            any = true;
+            if pull.at >= pull.wanted {
+                self.end_pull();
+            } else {
+                self.pull_slice();
+            }
+        }
+        any
+    }
+
+    /// Reads the next slice of the first pull, which has none under way.
+    fn pull_slice(&mut self) {
+        let Some(mut pull) = self.pulls.pop_front() else {
+            return;
+        };
+        let Some(op) = self.ops.get(pull.op) else {
+            return;
+        };
+        let n = (pull.wanted - pull.at).min(PULL_SLICE_BYTES);
+        if let Some(from) = self.links.mapped(pull.peer, &pull.key) {
+            // SAFETY: `mapped` says that the whole region is readable; the
+            // view is writable until the operation is over.
+            unsafe {
+                op.view
+                    .unpack(pull.at..pull.at + n, from.wrapping_add(pull.at))
+            };
+            pull.at += n;
+            self.pulls.push_back(pull);
+            if self.pulls.back().is_some_and(|p| p.at >= p.wanted) {
+                self.pulls.rotate_right(1);
+                self.end_pull();
+            }
+            return;
+        }
+        let (to, n) = match op.view.as_contiguous() {
+            Some(to) => (to.wrapping_add(pull.at), n),
+            None => {
+                pull.bounce.resize(BOUNCE_BYTES.min(pull.wanted), 0);
+                (pull.bounce.as_mut_ptr(), n.min(pull.bounce.len()))
+            }
+        };
+        pull.slice = n;
+        // SAFETY: the view, or the bounce buffer that the pull owns, is
+        // writable until the pull ends.
+        let got = unsafe { self.links.get(pull.peer, &pull.key, pull.at as u64, to, n) };
+        match got {
+            Ok(OneSided::Done(_)) => {
+                self.pulls.push_front(pull);
+                self.pulled_slice(0);
+            }
+            Ok(OneSided::Pending(number)) => {
+                pull.pending = Some(number);
+                self.pulls.push_back(pull);
+            }
+            Err(e) => self.pull_failed(&pull, &e),
+        }
+    }
+
+    /// A slice has come: fill the layout, end the pull if it was the last.
+    fn pulled_slice(&mut self, at: usize) {
+        let pull = &mut self.pulls[at];
+        if !pull.bounce.is_empty()
+            && let Some(op) = self.ops.get(pull.op)
+        {
+            // SAFETY: the view is writable until the operation is over; the
+            // bounce buffer holds the slice.
+            unsafe {
+                op.view
+                    .unpack(pull.at..pull.at + pull.slice, pull.bounce.as_ptr())
+            };
+        }
+        pull.at += pull.slice;
+        if pull.at >= pull.wanted {
+            if at != 0 {
+                self.pulls.swap(0, at);
+            }
+            self.end_pull();
+        }
+    }
+
+    /// Ends the first pull.
+    fn end_pull(&mut self) {
+        let Some(pull) = self.pulls.pop_front() else {
+            return;
+        };
+        self.control(pull.peer, wire::head(wire::FINISH, 0, pull.send, 0));
+        self.received(pull.op);
+    }
+
+    fn pull_failed(&mut self, pull: &Pull, e: &osier_transports::TransportError) {
+        use TransportErrorKind as T;
+        if matches!(e.kind(), T::Permission | T::Unavailable)
+            && let Some(op) = self.ops.get_mut(pull.op)
+        {
+            // The memory cannot be read after all; fragments can.
+            op.state = State::Streaming;
+            op.moved = 0;
+            return self.ask_fragments(pull.op, pull.peer, pull.send);
+        }
+        self.control(
+            pull.peer,
+            wire::head(wire::FINISH, wire::OUTCOME_WITHDRAWN, pull.send, 0),
+        );
+        let kind = Error::from(e.clone()).kind();
+        let error = Error::new(kind, format!("{}: {e}", self.describe(pull.op)));
+        self.finish(pull.op, Some(error));
+    }
+
+    pub(super) fn on_withdraw(&mut self, peer: u32, send: u32) -> bool {
+        let answer = wire::head(wire::FINISH, wire::OUTCOME_WITHDRAWN, send, 0);
+        let incoming = &mut self.peers[peer as usize].incoming;
+        if let Some(at) = incoming.iter().position(|(s, _)| *s == send) {
+            let (_, target) = incoming.remove(at);
+            match target {
+                Target::Op(handle) => {
+                    let e = Error::new(
+                        ErrorKind::Cancelled,
+                        format!("{}: the sender withdrew it", self.describe(handle)),
+                    );
+                    self.finish(handle, Some(e));
+                }
+                Target::Arrival(arrival) => self.remove_arrival(arrival),
+                Target::Discard(_) => {}
+            }
+            self.control(peer, answer);
+            return true;
+        }
+        let found = self.arrivals.handles().find(|a| {
+            self.arrivals.get(*a).is_some_and(|a| {
+                a.envelope.source == peer
+                    && matches!(a.what, Arrival::Announced { send: s, .. } if s == send)
+            })
+        });
+        if let Some(arrival) = found {
+            self.remove_arrival(arrival);
+            self.control(peer, answer);
+        }
+        // Otherwise it is being pulled, or was; FINISH says so.
+        true
+    }
+
+    fn remove_arrival(&mut self, arrival: u32) {
+        if let Some(arrived) = self.arrivals.remove(arrival) {
+            if let Some(key) = arrived.queued {
+                self.unexpected.remove(key);
+            }
+            let bytes = match arrived.what {
+                Arrival::Announced { .. } => return,
+                Arrival::Whole { data, .. } => data.len(),
+                Arrival::Stream { total, .. } => total,
+            };
+            self.credit(arrived.envelope.source, bytes);
+        }
+    }
+}
+
+/// What [`Lane::receive_direct`] met.
+pub(crate) enum Direct {
+    /// Nothing has come.
+    Nothing,
+    /// The message, now in the view.
+    Received(Outcome),
+    /// Something else, which has been handled.
+    Other,
+}
+
+/// Appends foreign bytes to a buffer.
+///
+/// # Safety
+/// `bytes` bytes at `from` are readable.
+unsafe fn append(to: &mut Vec<u8>, from: *const u8, bytes: usize) {
+    to.reserve(bytes);
+    // SAFETY: inside the reserved capacity.
+    let end = unsafe { to.as_mut_ptr().add(to.len()) };
+    // SAFETY: reserved above, readable by the caller's contract.
+    unsafe { std::ptr::copy_nonoverlapping(from, end, bytes) };
+    // SAFETY: initialised by the copy.
+    unsafe { to.set_len(to.len() + bytes) };
+}

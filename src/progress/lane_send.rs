@@ -1,0 +1,456 @@
+//! The sending half of a lane: starts, streams, control messages.
+
+use super::lane::{Direction, Lane, Mode, Op, Outcome, Posted, State, describe};
+use crate::error::{Error, ErrorKind, Result};
+use crate::p2p::view::RawView;
+use crate::protocol::select::Memory;
+use crate::wire;
+use osier_transports::{PostError, RegionKind, TransportError};
+
+/// Fragments posted per peer before the lane polls again.
+const FRAGMENTS_PER_ROUND: usize = 8;
+
+enum Step {
+    Moved,
+    Full,
+    Failed(TransportError),
+}
+
+impl Lane {
+    /// Posts a send. The memory belongs to the operation until it is over.
+    #[inline]
+    pub fn isend(&mut self, view: RawView, dest: u32, tag: u32, mode: Mode) -> Result<Posted> {
+        let bytes = view.bytes();
+        let peer = &mut self.peers[dest as usize];
+        if bytes <= self.always_eager
+            && mode == Mode::Standard
+            && peer.starts.is_empty()
+            && peer.dead.is_none()
+            && peer.sender.take(bytes)
+        {
+            let head = wire::head(wire::EAGER, 0, tag, 0);
+            // SAFETY: the view is readable by the caller's contract, and the
+            // endpoint hands out room for all of its bytes.
+            let fill = |to: *mut u8| unsafe { view.pack(0..bytes, to) };
+            match self.links.post_with(dest, head, bytes, fill) {
+                Ok(()) => {
+                    return Ok(Posted::Done(Outcome {
+                        source: dest,
+                        tag,
+                        bytes,
+                    }));
+                }
+                Err(_) => {
+                    peer.sender.give(crate::protocol::eager::cost(bytes));
+                }
+            }
+        }
+        self.isend_slow(view, dest, tag, mode)
+    }
+
+    #[cold]
+    fn isend_slow(&mut self, view: RawView, dest: u32, tag: u32, mode: Mode) -> Result<Posted> {
+        let bytes = view.bytes();
+        if let Some(how) = self.peers[dest as usize].dead {
+            return Err(Error::new(
+                ErrorKind::RankDead,
+                format!(
+                    "{}: rank {dest} {how}",
+                    describe("send to", Some(dest), tag, bytes, &self.links)
+                ),
+            ));
+        }
+        let handle = self
+            .ops
+            .insert(Op {
+                state: State::Starting,
+                direction: Direction::Send,
+                view,
+                peer: dest,
+                tag,
+                moved: 0,
+                total: bytes,
+                synchronous: mode == Mode::Synchronous,
+                acked: false,
+                detached: false,
+                posted: None,
+                pattern: None,
+                key: None,
+                error: None,
+                waker: None,
+                owner: None,
+            })
+            .ok_or_else(too_many)?;
+        self.peers[dest as usize].starts.push_back(handle);
+        self.mark_busy(dest);
+        self.push();
+        match self.take(handle) {
+            Some(result) => result.map(Posted::Done),
+            None => Ok(Posted::Pending(handle)),
+        }
+    }
+
+    /// Posts what is queued, as far as there is credit. True if anything left.
+    pub(super) fn push(&mut self) -> bool {
+        let mut any = false;
+        let mut at = 0;
+        while at < self.busy.len() {
+            let peer = self.busy[at];
+            any |= self.push_peer(peer);
+            let state = &mut self.peers[peer as usize];
+            if state.control.is_empty() && state.starts.is_empty() && state.streams.is_empty() {
+                state.busy = false;
+                self.busy.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+        any
+    }
+
+    fn push_peer(&mut self, peer: u32) -> bool {
+        let mut any = false;
+        while let Some(&head) = self.peers[peer as usize].control.front() {
+            match self.links.post_with(peer, head, 0, |_| {}) {
+                Err(PostError::Full) => return any,
+                Ok(()) | Err(PostError::Failed(_)) => {
+                    self.peers[peer as usize].control.pop_front();
+                    any = true;
+                }
+            }
+        }
+        while let Some(&handle) = self.peers[peer as usize].starts.front() {
+            match self.start(handle) {
+                Step::Full => return any,
+                Step::Moved => {
+                    self.peers[peer as usize].starts.pop_front();
+                }
+                Step::Failed(e) => {
+                    self.peers[peer as usize].starts.pop_front();
+                    self.fail(handle, &e);
+                }
+            }
+            any = true;
+        }
+        for _ in 0..FRAGMENTS_PER_ROUND {
+            let Some(handle) = self.peers[peer as usize].streams.pop_front() else {
+                break;
+            };
+            match self.fragment(handle) {
+                Step::Full => {
+                    self.peers[peer as usize].streams.push_front(handle);
+                    return any;
+                }
+                Step::Moved => {
+                    let more = self
+                        .ops
+                        .get(handle)
+                        .is_some_and(|op| op.state == State::Streaming && op.moved < op.total);
+                    if more {
+                        self.peers[peer as usize].streams.push_back(handle);
+                    }
+                }
+                Step::Failed(e) => self.fail(handle, &e),
+            }
+            any = true;
+        }
+        any
+    }
+
+    fn fail(&mut self, handle: u32, e: &TransportError) {
+        let kind = Error::from(e.clone()).kind();
+        let error = Error::new(kind, format!("{}: {e}", self.describe(handle)));
+        self.finish(handle, Some(error));
+    }
+
+    /// Posts the first message of a send.
+    fn start(&mut self, handle: u32) -> Step {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return Step::Moved; // revoked meanwhile
+        };
+        let (peer, tag, bytes) = (op.peer, op.tag, op.total);
+        let mut memory = Memory::Private;
+        if bytes > self.always_eager
+            && let Some(ptr) = op.view.as_contiguous()
+        {
+            if op.key.is_none() {
+                // SAFETY: the operation keeps the memory until FINISH.
+                op.key = unsafe { self.links.export(peer, ptr, bytes) }.ok();
+            }
+            memory = match op.key.map(|k| k.kind) {
+                Some(RegionKind::Heap | RegionKind::Local) => Memory::Heap,
+                Some(_) => Memory::Plain,
+                None => Memory::Private,
+            };
+        }
+        let credit = bytes <= self.selection.eager_max(memory)
+            && self.peers[peer as usize].sender.take(bytes);
+        let step = if credit {
+            self.start_eager(handle)
+        } else {
+            self.announce(handle)
+        };
+        if credit && !matches!(step, Step::Moved) {
+            self.peers[peer as usize]
+                .sender
+                .give(crate::protocol::eager::cost(bytes));
+        }
+        if let Step::Moved = step
+            && let Some(op) = self.ops.get_mut(handle)
+            && op.state != State::Announced
+            && let Some(key) = op.key.take()
+        {
+            self.links.unexport(&key);
+        }
+        let _ = tag;
+        step
+    }
+
+    fn start_eager(&mut self, handle: u32) -> Step {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return Step::Moved;
+        };
+        let (peer, tag, bytes) = (op.peer, op.tag, op.total);
+        let fragment = self.fragment_bytes(peer, bytes);
+        let Some(op) = self.ops.get_mut(handle) else {
+            return Step::Moved;
+        };
+        let aux = u16::from(op.synchronous);
+        let whole = bytes <= fragment;
+        let (kind, moved, payload) = if whole {
+            (wire::EAGER, bytes, bytes)
+        } else {
+            let first = fragment - wire::TOTAL_BYTES;
+            (wire::FIRST, first, fragment)
+        };
+        let view = &op.view;
+        let fill = |to: *mut u8| {
+            let mut to = to;
+            if !whole {
+                let total = (bytes as u64).to_le_bytes();
+                // SAFETY: room for a fragment, which is larger than this.
+                unsafe { std::ptr::copy_nonoverlapping(total.as_ptr(), to, wire::TOTAL_BYTES) };
+                to = to.wrapping_add(wire::TOTAL_BYTES);
+            }
+            // SAFETY: the view is readable until the operation is over, and
+            // the room ends after these bytes.
+            unsafe { view.pack(0..moved, to) };
+        };
+        let head = wire::head(kind, aux, tag, handle);
+        match self.links.post_with(peer, head, payload, fill) {
+            Ok(()) => {}
+            Err(PostError::Full) => return Step::Full,
+            Err(PostError::Failed(e)) => return Step::Failed(e),
+        }
+        op.moved = moved;
+        if whole {
+            self.sent(handle);
+        } else {
+            op.state = State::Streaming;
+            self.peers[peer as usize].streams.push_back(handle);
+        }
+        Step::Moved
+    }
+
+    fn announce(&mut self, handle: u32) -> Step {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return Step::Moved;
+        };
+        let (peer, tag) = (op.peer, op.tag);
+        let (body, n) = wire::Announcement {
+            total: op.total as u64,
+            key: op.key,
+        }
+        .to_wire();
+        let head = wire::head(wire::ANNOUNCE, u16::from(op.key.is_some()), tag, handle);
+        let fill = |to: *mut u8| {
+            // SAFETY: room for `n` bytes.
+            unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, n) }
+        };
+        match self.links.post_with(peer, head, n, fill) {
+            Ok(()) => {}
+            Err(PostError::Full) => return Step::Full,
+            Err(PostError::Failed(e)) => return Step::Failed(e),
+        }
+        op.state = State::Announced;
+        self.counters.announced += 1;
+        Step::Moved
+    }
+
+    fn fragment_bytes(&self, peer: u32, bytes: usize) -> usize {
+        self.selection
+            .costs()
+            .fragment_bytes(bytes)
+            .min(self.links.max_payload(peer))
+    }
+
+    /// Posts the next fragment of a stream.
+    fn fragment(&mut self, handle: u32) -> Step {
+        let Some(op) = self.ops.get(handle) else {
+            return Step::Moved; // revoked meanwhile
+        };
+        if op.state != State::Streaming {
+            return Step::Moved;
+        }
+        let (peer, at) = (op.peer, op.moved);
+        let n = self.fragment_bytes(peer, op.total).min(op.total - at);
+        let head = wire::head(wire::FRAGMENT, 0, handle, 0);
+        let view = &op.view;
+        // SAFETY: the view is readable until the operation is over, and the
+        // endpoint hands out room for `n` bytes.
+        let fill = |to: *mut u8| unsafe { view.pack(at..at + n, to) };
+        match self.links.post_with(peer, head, n, fill) {
+            Ok(()) => {}
+            Err(PostError::Full) => return Step::Full,
+            Err(PostError::Failed(e)) => return Step::Failed(e),
+        }
+        if let Some(op) = self.ops.get_mut(handle) {
+            op.moved += n;
+            if op.moved == op.total {
+                self.sent(handle);
+            }
+        }
+        Step::Moved
+    }
+
+    /// All bytes of a send have left its memory.
+    fn sent(&mut self, handle: u32) {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return;
+        };
+        if op.synchronous && !op.acked {
+            op.state = State::AwaitAck;
+        } else {
+            self.finish(handle, None);
+        }
+    }
+
+    fn send_op(&mut self, peer: u32, handle: u32) -> Option<&mut Op> {
+        self.ops
+            .get_mut(handle)
+            .filter(|op| op.direction == Direction::Send && op.peer == peer)
+    }
+
+    pub(super) fn on_go(&mut self, peer: u32, handle: u32) -> bool {
+        let Some(op) = self.send_op(peer, handle) else {
+            return false;
+        };
+        if op.state != State::Announced {
+            return false;
+        }
+        op.acked = true;
+        op.state = State::Streaming;
+        if let Some(key) = op.key.take() {
+            self.links.unexport(&key);
+        }
+        self.peers[peer as usize].streams.push_back(handle);
+        self.mark_busy(peer);
+        true
+    }
+
+    pub(super) fn on_finish(&mut self, peer: u32, handle: u32, outcome: u16) -> bool {
+        let Some(op) = self.send_op(peer, handle) else {
+            return outcome == wire::OUTCOME_WITHDRAWN;
+        };
+        if op.state == State::Done {
+            return false;
+        }
+        if outcome == wire::OUTCOME_WITHDRAWN {
+            let e = Error::new(
+                ErrorKind::Cancelled,
+                format!("{}: withdrawn", self.describe(handle)),
+            );
+            self.finish(handle, Some(e));
+        } else {
+            self.finish(handle, None);
+        }
+        true
+    }
+
+    pub(super) fn on_ack(&mut self, peer: u32, handle: u32) -> bool {
+        let Some(op) = self.send_op(peer, handle) else {
+            return false;
+        };
+        op.acked = true;
+        if op.state == State::AwaitAck {
+            self.finish(handle, None);
+        }
+        true
+    }
+
+    /// Stops a send from reading its memory. True once it has.
+    pub(super) fn revoke_send(&mut self, handle: u32, state: State) -> bool {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return true;
+        };
+        let peer = op.peer;
+        match state {
+            State::Starting => {
+                self.peers[peer as usize].starts.retain(|h| *h != handle);
+                self.ops.remove(handle);
+                true
+            }
+            State::AwaitAck => {
+                op.detached = true;
+                true
+            }
+            State::Streaming => {
+                self.peers[peer as usize].streams.retain(|h| *h != handle);
+                self.ops.remove(handle);
+                self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));
+                true
+            }
+            // The peer may read our memory until it answers.
+            _ => {
+                if !op.acked {
+                    op.acked = true; // asked once
+                    self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));
+                }
+                false
+            }
+        }
+    }
+
+    /// Sends to a peer that has dropped the communicator can never end.
+    pub fn check_closed(&mut self) {
+        let closed: Vec<u32> = (0..self.peers.len() as u32)
+            .filter(|p| self.links.closed(*p))
+            .collect();
+        if closed.is_empty() {
+            return;
+        }
+        // What a peer posted before it closed may still end an operation.
+        while self.progress() {}
+        let waiting: Vec<(u32, u32)> = self
+            .ops
+            .handles()
+            .filter_map(|h| {
+                let op = self.ops.get(h)?;
+                let stuck = op.direction == Direction::Send
+                    && op.state != State::Done
+                    && closed.contains(&op.peer);
+                stuck.then_some((h, op.peer))
+            })
+            .collect();
+        for (handle, peer) in waiting {
+            let e = Error::new(
+                ErrorKind::Closed,
+                format!(
+                    "{}: rank {peer} has dropped the communicator",
+                    self.describe(handle)
+                ),
+            );
+            let state = &mut self.peers[peer as usize];
+            state.starts.retain(|h| *h != handle);
+            state.streams.retain(|h| *h != handle);
+            self.finish(handle, Some(e));
+        }
+    }
+}
+
+pub(super) fn too_many() -> Error {
+    Error::new(
+        ErrorKind::OutOfMemory,
+        "more than 16 million operations under way (hint: complete requests before posting more)",
+    )
+}

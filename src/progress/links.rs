@@ -1,0 +1,192 @@
+//! The endpoints of one lane: itself, and one transport for all others.
+
+use osier_transports::loopback::Loopback;
+use osier_transports::shm::ShmEndpoint;
+use osier_transports::sim::SimEndpoint;
+use osier_transports::{
+    AmHead, Capabilities, Endpoint, Incoming, OneSided, Peer, PostError, RegionKey, TransportError,
+    TransportErrorKind,
+};
+
+/// The transport that reaches the other members.
+pub(crate) enum Remote {
+    /// There are no others.
+    None,
+    Shm(ShmEndpoint),
+    Sim(SimEndpoint),
+}
+
+pub(crate) struct Links {
+    own: Peer,
+    loopback: Loopback,
+    /// Loopback messages posted and not yet polled.
+    looped: usize,
+    remote: Remote,
+}
+
+fn nobody() -> TransportError {
+    TransportError::new(TransportErrorKind::Invalid, "this job has one rank")
+}
+
+/// Calls the endpoint that reaches a peer.
+macro_rules! to_peer {
+    ($self:ident, $peer:expr, $e:ident => $call:expr, none: $none:expr) => {
+        if $peer == $self.own {
+            let $e = &mut $self.loopback;
+            $call
+        } else {
+            match &mut $self.remote {
+                Remote::Shm($e) => $call,
+                Remote::Sim($e) => $call,
+                Remote::None => $none,
+            }
+        }
+    };
+}
+
+impl Links {
+    pub fn new(own: Peer, remote: Remote) -> Self {
+        Self {
+            own,
+            loopback: Loopback::new(own),
+            looped: 0,
+            remote,
+        }
+    }
+
+    /// Name of the transport to a peer.
+    pub fn transport(&self, peer: Peer) -> &'static str {
+        if peer == self.own {
+            return "self";
+        }
+        self.capabilities().map_or("none", |c| c.transport)
+    }
+
+    /// What the transport to the others can do.
+    pub fn capabilities(&self) -> Option<Capabilities> {
+        match &self.remote {
+            Remote::None => None,
+            Remote::Shm(e) => Some(e.capabilities()),
+            Remote::Sim(e) => Some(e.capabilities()),
+        }
+    }
+
+    /// Largest payload of one message to a peer.
+    pub fn max_payload(&self, peer: Peer) -> usize {
+        if peer == self.own {
+            return self.loopback.capabilities().max_payload_bytes;
+        }
+        self.capabilities().map_or(0, |c| c.max_payload_bytes)
+    }
+
+    #[inline]
+    pub fn post_with(
+        &mut self,
+        peer: Peer,
+        head: AmHead,
+        bytes: usize,
+        fill: impl FnOnce(*mut u8),
+    ) -> Result<(), PostError> {
+        if peer == self.own {
+            self.loopback.post_with(peer, head, bytes, fill)?;
+            self.looped += 1;
+            return Ok(());
+        }
+        match &mut self.remote {
+            Remote::Shm(e) => e.post_with(peer, head, bytes, fill),
+            Remote::Sim(e) => e.post_with(peer, head, bytes, fill),
+            Remote::None => Err(PostError::Failed(nobody())),
+        }
+    }
+
+    #[inline]
+    pub fn poll(&mut self) -> Option<Incoming> {
+        if self.looped > 0
+            && let Some(m) = self.loopback.poll()
+        {
+            return Some(m);
+        }
+        match &mut self.remote {
+            Remote::Shm(e) => e.poll(),
+            Remote::Sim(e) => e.poll(),
+            Remote::None => None,
+        }
+    }
+
+    #[inline]
+    pub fn release(&mut self, message: Incoming) {
+        if message.peer == self.own {
+            self.looped -= 1;
+            return self.loopback.release(message);
+        }
+        match &mut self.remote {
+            Remote::Shm(e) => e.release(message),
+            Remote::Sim(e) => e.release(message),
+            Remote::None => {}
+        }
+    }
+
+    /// Exports memory to one peer.
+    ///
+    /// # Safety
+    /// As [`Endpoint::export`].
+    pub unsafe fn export(
+        &mut self,
+        peer: Peer,
+        ptr: *const u8,
+        bytes: usize,
+    ) -> Result<RegionKey, TransportError> {
+        // SAFETY: the caller's contract.
+        to_peer!(self, peer, e => unsafe { e.export(ptr, bytes) }, none: Err(nobody()))
+    }
+
+    /// Withdraws an export where the transport keeps account of them.
+    pub fn unexport(&mut self, key: &RegionKey) {
+        if let Remote::Sim(e) = &self.remote {
+            e.net().unexport(key);
+        }
+    }
+
+    /// # Safety
+    /// As [`Endpoint::get`].
+    pub unsafe fn get(
+        &mut self,
+        peer: Peer,
+        key: &RegionKey,
+        offset: u64,
+        to: *mut u8,
+        bytes: usize,
+    ) -> Result<OneSided, TransportError> {
+        // SAFETY: the caller's contract.
+        to_peer!(self, peer, e => unsafe { e.get(peer, key, offset, to, bytes) }, none: Err(nobody()))
+    }
+
+    pub fn mapped(&mut self, peer: Peer, key: &RegionKey) -> Option<*const u8> {
+        to_peer!(self, peer, e => e.mapped(peer, key), none: None)
+    }
+
+    pub fn poll_completion(&mut self) -> Option<(u64, Result<u64, TransportError>)> {
+        match &mut self.remote {
+            Remote::Sim(e) => e.poll_completion(),
+            Remote::Shm(e) => e.poll_completion(),
+            Remote::None => None,
+        }
+    }
+
+    /// Whether a peer has dropped the channel, as far as the transport knows.
+    pub fn closed(&self, peer: Peer) -> bool {
+        match &self.remote {
+            Remote::Shm(e) if peer != self.own => e.closed(peer),
+            _ => false,
+        }
+    }
+
+    /// Messages that the transport rejected.
+    pub fn malformed(&self) -> u64 {
+        match &self.remote {
+            Remote::Shm(e) => e.malformed(),
+            Remote::Sim(e) => e.malformed(),
+            Remote::None => 0,
+        }
+    }
+}

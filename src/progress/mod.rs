@@ -1,0 +1,14 @@
+//! The only loop that polls.
+//!
+//! A [`lane::Lane`] is the engine of one communicator on one rank: matching,
+//! protocols and links, single-threaded, behind one lock ([`cell::LaneCell`]).
+//! Communicators share no lane, so they share no lock. [`core::Core`] is what
+//! a rank's lanes have in common: where they sleep, who is dead.
+
+pub(crate) mod cell;
+pub(crate) mod core;
+pub(crate) mod lane;
+pub(crate) mod lane_receive;
+mod lane_send;
+pub(crate) mod links;
+mod slab;

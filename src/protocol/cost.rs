@@ -1,0 +1,98 @@
+//! What a link costs, and from it the time of each protocol.
+//!
+//! For a message of `n` bytes, `L` the one-way latency, `o` the overhead of
+//! one active message, `c` the time to copy a byte, `f` the fragment:
+//!
+//! | protocol | time |
+//! |---|---|
+//! | eager, one message | `L + 2 n c` |
+//! | eager, fragments | `L + n c + f c + (n / f) o` |
+//! | rendezvous, fragments | `3 L + n c + f c + (n / f) o` |
+//! | rendezvous, mapped heap | `2 L + n c` |
+//! | rendezvous, cross-memory attach | `2 L + call + n a` |
+//!
+//! The fragment that makes the pipeline cheapest is `sqrt(n o / c)`.
+//!
+//! # Sources
+//! W. Wu, "Programming Models' Support for Heterogeneous Architecture", PhD
+//! thesis, University of Tennessee, 2017, section 4.3.3: the pipelined
+//! transfer costs one fragment of each stage beyond the slowest stage.
+
+use serde::{Deserialize, Serialize};
+
+/// Costs of one link between two ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LinkCosts {
+    /// One-way latency of the smallest message, in ns.
+    pub latency_ns: f64,
+    /// Overhead of one more active message in a stream, in ns.
+    pub overhead_ns: f64,
+    /// Copying one byte into or out of shared memory, in ns.
+    pub copy_ns_per_byte: f64,
+    /// One copy by the kernel from another process: fixed part, in ns.
+    pub attach_call_ns: f64,
+    /// One copy by the kernel from another process: per byte, in ns.
+    pub attach_ns_per_byte: f64,
+}
+
+impl Default for LinkCosts {
+    /// Measured by `osier info --protocols --measure` on a two-core virtual
+    /// machine (Sapphire Rapids, 2026-11-21); used until the machine at hand
+    /// has been measured.
+    fn default() -> Self {
+        Self {
+            latency_ns: 80.0,
+            overhead_ns: 60.0,
+            copy_ns_per_byte: 0.035,
+            attach_call_ns: 2000.0,
+            attach_ns_per_byte: 0.08,
+        }
+    }
+}
+
+/// Most bytes of one fragment.
+pub const MAX_FRAGMENT_BYTES: usize = 32 << 10;
+/// Least bytes of one fragment: below, headers outweigh data.
+pub const MIN_FRAGMENT_BYTES: usize = 2 << 10;
+
+impl LinkCosts {
+    /// The cheapest fragment for a message: a power of two.
+    #[inline]
+    pub fn fragment_bytes(&self, bytes: usize) -> usize {
+        let best = (bytes as f64 * self.overhead_ns / self.copy_ns_per_byte).sqrt();
+        (best as usize)
+            .clamp(MIN_FRAGMENT_BYTES, MAX_FRAGMENT_BYTES)
+            .next_power_of_two()
+            .min(MAX_FRAGMENT_BYTES)
+    }
+
+    /// Pipelined copy through shared memory, without the handshake, in ns.
+    fn pipeline_ns(&self, bytes: usize) -> f64 {
+        let f = self.fragment_bytes(bytes).min(bytes.max(1));
+        let n = bytes as f64;
+        n * self.copy_ns_per_byte
+            + f as f64 * self.copy_ns_per_byte
+            + (n / f as f64).ceil() * self.overhead_ns
+    }
+
+    /// Data at once, in ns.
+    pub fn eager_ns(&self, bytes: usize) -> f64 {
+        let one = 2.0 * bytes as f64 * self.copy_ns_per_byte;
+        self.latency_ns + one.min(self.pipeline_ns(bytes))
+    }
+
+    /// Announce, then fragments, in ns.
+    pub fn fragments_ns(&self, bytes: usize) -> f64 {
+        3.0 * self.latency_ns + self.pipeline_ns(bytes)
+    }
+
+    /// Announce, then one copy from the sender's mapped memory, in ns.
+    pub fn mapped_ns(&self, bytes: usize) -> f64 {
+        2.0 * self.latency_ns + bytes as f64 * self.copy_ns_per_byte
+    }
+
+    /// Announce, then one copy by the kernel, in ns.
+    pub fn attach_ns(&self, bytes: usize) -> f64 {
+        2.0 * self.latency_ns + self.attach_call_ns + bytes as f64 * self.attach_ns_per_byte
+    }
+}

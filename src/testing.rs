@@ -1,0 +1,127 @@
+//! Ranks as threads of one process, for tests.
+//!
+//! ```
+//! osier::testing::ranks(4, |comm| {
+//!     let mut sum = [0];
+//!     comm.allreduce(&[comm.rank() as u64], &mut sum, osier::Op::Sum)
+//!         .unwrap();
+//!     assert_eq!(sum, [6]);
+//! });
+//! ```
+
+use crate::bootstrap::Universe;
+use crate::comm::Communicator;
+use osier_transports::shm::{Death, Job, JobOptions};
+use osier_transports::sim::{SimNet, SimOptions};
+
+/// What the ranks talk over.
+#[derive(Clone, Debug)]
+pub enum Network {
+    /// Shared memory, as between processes.
+    Shm,
+    /// A simulated network with seeded delays.
+    Sim(SimOptions),
+}
+
+impl Network {
+    /// Every transport, for tests that must pass on all of them. `self` takes
+    /// part in each: ranks send to themselves through it.
+    pub fn all() -> Vec<Network> {
+        vec![
+            Network::Shm,
+            Network::Sim(SimOptions {
+                auto_advance: true,
+                ..SimOptions::default()
+            }),
+        ]
+    }
+}
+
+/// Runs `f` on `n` ranks over shared memory; the results in rank order. A
+/// panic of a rank is passed on after all have ended; for the others the rank
+/// is dead.
+pub fn ranks<R: Send>(n: usize, f: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
+    ranks_on(&Network::Shm, n, f)
+}
+
+/// As [`ranks`], over a network of choice.
+pub fn ranks_on<R: Send>(
+    network: &Network,
+    n: usize,
+    f: impl Fn(Communicator) -> R + Sync,
+) -> Vec<R> {
+    universes_on(network, n, |u| f(u.world().clone()))
+}
+
+/// As [`ranks_on`], with the whole [`Universe`].
+pub fn universes_on<R: Send>(
+    network: &Network,
+    n: usize,
+    f: impl Fn(&Universe) -> R + Sync,
+) -> Vec<R> {
+    match network {
+        Network::Shm => {
+            let options = JobOptions {
+                ranks: n,
+                limit_bytes: None,
+            };
+            let job = Job::create(&options).expect("a job in shared memory");
+            run(
+                n,
+                |rank| Universe::join(&job, rank).expect("a place in the job"),
+                |rank, code| job.mark_dead(rank, Death::Exited(code)),
+                f,
+            )
+        }
+        Network::Sim(options) => {
+            let net = SimNet::new(SimOptions {
+                ranks: n as u32,
+                ..options.clone()
+            });
+            run(
+                n,
+                |rank| Universe::simulated(&net, rank).expect("a place in the job"),
+                |rank, _| net.kill(rank as u32),
+                f,
+            )
+        }
+    }
+}
+
+/// Tells the others of a rank's end, however it ends.
+struct Ends<'a>(usize, &'a (dyn Fn(usize, i32) + Sync));
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        let code = if std::thread::panicking() { 101 } else { 0 };
+        (self.1)(self.0, code);
+    }
+}
+
+fn run<R: Send>(
+    n: usize,
+    join: impl Fn(usize) -> Universe + Sync,
+    ended: impl Fn(usize, i32) + Sync,
+    f: impl Fn(&Universe) -> R + Sync,
+) -> Vec<R> {
+    std::thread::scope(|s| {
+        let threads: Vec<_> = (0..n)
+            .map(|rank| {
+                let (join, ended, f) = (&join, &ended, &f);
+                std::thread::Builder::new()
+                    .name(format!("rank {rank}"))
+                    .spawn_scoped(s, move || {
+                        let _ends = Ends(rank, ended);
+                        let universe = join(rank);
+                        f(&universe)
+                    })
+                    .expect("a thread")
+            })
+            .collect();
+        let results: Vec<_> = threads.into_iter().map(|t| t.join()).collect();
+        results
+            .into_iter()
+            .map(|r| r.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
