@@ -57,9 +57,7 @@ fn shapes() -> Vec<(&'static str, Layout, usize, Option<Hand>)> {
             let mut at = 0;
             for &(n, from) in &list {
                 let from = from as usize;
-                for i in 0..n {
-                    packed[at + i] = memory[from + i];
-                }
+                packed[at..at + n].copy_from_slice(&memory[from..from + n]);
                 at += n;
             }
         });

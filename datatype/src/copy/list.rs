@@ -1,8 +1,13 @@
 //! Kernels for listed blocks.
+//!
+//! Equal lengths: as for strides, with the offset loaded. Unequal ones up to a
+//! vector: one masked move each, without a branch on the length, where the
+//! machine has masks (`simd`). Otherwise a branch per block picks two moves of
+//! constant width that may overlap each other.
 
-use super::{Direction, copy, strided};
+use super::{Direction, copy, simd, strided};
 use crate::form::Level;
-use crate::list::List;
+use crate::list::{Lengths, List, Offsets};
 use std::ops::Range;
 
 /// Lists of at most so many blocks are copied block by block over many
@@ -11,6 +16,25 @@ const SHORT: usize = 16;
 /// Iterations that make this worth it.
 const LONG: usize = 8;
 const TILE_BYTES: usize = 8 << 10;
+
+/// Blocks of a list: offsets as they are stored.
+pub(super) trait Offset: Copy {
+    fn bytes(self) -> isize;
+}
+
+impl Offset for i32 {
+    #[inline(always)]
+    fn bytes(self) -> isize {
+        self as isize
+    }
+}
+
+impl Offset for i64 {
+    #[inline(always)]
+    fn bytes(self) -> isize {
+        self as isize
+    }
+}
 
 /// Copies a range of the packed bytes of a list.
 ///
@@ -22,6 +46,7 @@ pub(super) unsafe fn part<D: Direction>(
     range: Range<usize>,
     packed: *mut u8,
 ) {
+    let end = packed.wrapping_add(range.len());
     let mut packed = packed;
     let (mut first, skip) = list.seek(range.start);
     let (last, rest) = list.seek(range.end);
@@ -34,17 +59,208 @@ pub(super) unsafe fn part<D: Direction>(
         packed = packed.wrapping_add(end - skip);
         first += 1;
     }
-    for i in first..last {
-        let (offset, length) = list.block(i);
-        // SAFETY: block `i` lies in the range.
-        unsafe { copy::<D>(at.wrapping_offset(offset), packed, length) };
+    if first > last {
+        return;
+    }
+    // SAFETY: these blocks lie in the range, `end` is where it ends.
+    unsafe { blocks::<D>(list, first..last, at, packed, end) };
+    if rest > 0 {
+        let (offset, _) = list.block(last);
+        let memory = at.wrapping_offset(offset);
+        // SAFETY: the first bytes of block `last` end the range.
+        unsafe { copy::<D>(memory, end.wrapping_sub(rest), rest) };
+    }
+}
+
+/// Copies whole blocks; the packed side is valid up to `end`.
+///
+/// # Safety
+/// As `super::part`.
+unsafe fn blocks<D: Direction>(
+    list: &List,
+    range: Range<usize>,
+    at: *mut u8,
+    packed: *mut u8,
+    end: *mut u8,
+) {
+    match &list.offsets {
+        Offsets::Narrow(offsets) => {
+            let offsets = &offsets[range.clone()];
+            // SAFETY: forwarded to the caller.
+            unsafe { with_offsets::<D, i32>(list, offsets, range, at, packed, end) }
+        }
+        Offsets::Wide(offsets) => {
+            let offsets = &offsets[range.clone()];
+            // SAFETY: forwarded to the caller.
+            unsafe { with_offsets::<D, i64>(list, offsets, range, at, packed, end) }
+        }
+    }
+}
+
+unsafe fn with_offsets<D: Direction, O: Offset>(
+    list: &List,
+    offsets: &[O],
+    range: Range<usize>,
+    at: *mut u8,
+    packed: *mut u8,
+    end: *mut u8,
+) {
+    match &list.lengths {
+        Lengths::Equal(length) => {
+            // SAFETY: forwarded to the caller; the kernel is for this length.
+            unsafe { equal::<D, O>(*length)(offsets, at, packed, *length) }
+        }
+        Lengths::Narrow(lengths) => {
+            let lengths = &lengths[range];
+            // SAFETY: forwarded to the caller; no block is longer than `longest`.
+            let done =
+                unsafe { simd::masked::<D, O>(list.longest, offsets, lengths, at, packed, end) };
+            // SAFETY: forwarded to the caller, for the blocks left.
+            unsafe {
+                each::<D, O>(
+                    &offsets[done.blocks..],
+                    lengths[done.blocks..].iter().map(|&length| length as usize),
+                    at,
+                    packed.wrapping_add(done.bytes),
+                )
+            }
+        }
+        Lengths::Wide(lengths) => {
+            let lengths = lengths[range].iter().map(|&length| length as usize);
+            // SAFETY: forwarded to the caller.
+            unsafe { each::<D, O>(offsets, lengths, at, packed) }
+        }
+    }
+}
+
+/// How far a kernel came.
+#[derive(Default)]
+pub(super) struct Done {
+    pub blocks: usize,
+    pub bytes: usize,
+}
+
+type Equal<O> = unsafe fn(offsets: &[O], at: *mut u8, packed: *mut u8, length: usize);
+
+/// The kernel for blocks of one length.
+fn equal<D: Direction, O: Offset>(length: usize) -> Equal<O> {
+    match length {
+        1 => fixed::<D, O, 1>,
+        2 => fixed::<D, O, 2>,
+        4 => fixed::<D, O, 4>,
+        8 => fixed::<D, O, 8>,
+        12 => fixed::<D, O, 12>,
+        16 => fixed::<D, O, 16>,
+        24 => fixed::<D, O, 24>,
+        32 => fixed::<D, O, 32>,
+        48 => fixed::<D, O, 48>,
+        64 => fixed::<D, O, 64>,
+        128 => fixed::<D, O, 128>,
+        5..=7 => halves::<D, O, 4>,
+        9..=15 => halves::<D, O, 8>,
+        17..=31 => halves::<D, O, 16>,
+        33..=63 => halves::<D, O, 32>,
+        65..=127 => halves::<D, O, 64>,
+        129..=256 => halves::<D, O, 128>,
+        _ => any::<D, O>,
+    }
+}
+
+unsafe fn fixed<D: Direction, O: Offset, const W: usize>(
+    offsets: &[O],
+    at: *mut u8,
+    packed: *mut u8,
+    _length: usize,
+) {
+    let mut packed = packed;
+    let (fours, rest) = offsets.as_chunks::<4>();
+    for four in fours {
+        for offset in four {
+            // SAFETY: one of the caller's blocks.
+            unsafe { copy::<D>(at.wrapping_offset(offset.bytes()), packed, W) };
+            packed = packed.wrapping_add(W);
+        }
+    }
+    for offset in rest {
+        // SAFETY: one of the caller's blocks.
+        unsafe { copy::<D>(at.wrapping_offset(offset.bytes()), packed, W) };
+        packed = packed.wrapping_add(W);
+    }
+}
+
+unsafe fn halves<D: Direction, O: Offset, const P: usize>(
+    offsets: &[O],
+    at: *mut u8,
+    packed: *mut u8,
+    length: usize,
+) {
+    let mut packed = packed;
+    for offset in offsets {
+        let memory = at.wrapping_offset(offset.bytes());
+        // SAFETY: one of the caller's blocks, of `P..=2 * P` bytes.
+        unsafe { two::<D, P>(memory, packed, length) };
         packed = packed.wrapping_add(length);
     }
-    if rest > 0 && first <= last {
-        let (offset, _) = list.block(last);
-        // SAFETY: the first bytes of block `last`.
-        unsafe { copy::<D>(at.wrapping_offset(offset), packed, rest) };
+}
+
+unsafe fn any<D: Direction, O: Offset>(offsets: &[O], at: *mut u8, packed: *mut u8, length: usize) {
+    let mut packed = packed;
+    for offset in offsets {
+        // SAFETY: one of the caller's blocks.
+        unsafe { copy::<D>(at.wrapping_offset(offset.bytes()), packed, length) };
+        packed = packed.wrapping_add(length);
     }
+}
+
+/// Blocks of unequal length, with a branch on each.
+unsafe fn each<D: Direction, O: Offset>(
+    offsets: &[O],
+    lengths: impl Iterator<Item = usize>,
+    at: *mut u8,
+    packed: *mut u8,
+) {
+    let mut packed = packed;
+    for (offset, length) in offsets.iter().zip(lengths) {
+        // SAFETY: one of the caller's blocks.
+        unsafe { one::<D>(at.wrapping_offset(offset.bytes()), packed, length) };
+        packed = packed.wrapping_add(length);
+    }
+}
+
+/// One block of any length, without a call for the short ones.
+///
+/// # Safety
+/// As `super::copy`.
+#[inline(always)]
+unsafe fn one<D: Direction>(memory: *mut u8, packed: *mut u8, length: usize) {
+    match length {
+        // SAFETY: forwarded to the caller, the length fits the halves.
+        8..=16 => unsafe { two::<D, 8>(memory, packed, length) },
+        // SAFETY: as above.
+        17..=32 => unsafe { two::<D, 16>(memory, packed, length) },
+        // SAFETY: as above.
+        33..=64 => unsafe { two::<D, 32>(memory, packed, length) },
+        // SAFETY: as above.
+        65..=128 => unsafe { two::<D, 64>(memory, packed, length) },
+        // SAFETY: as above.
+        4..=7 => unsafe { two::<D, 4>(memory, packed, length) },
+        // SAFETY: forwarded to the caller.
+        _ => unsafe { copy::<D>(memory, packed, length) },
+    }
+}
+
+/// The first and the last `P` bytes of a block of `P..=2 * P` bytes.
+///
+/// # Safety
+/// As `super::copy`.
+#[inline(always)]
+unsafe fn two<D: Direction, const P: usize>(memory: *mut u8, packed: *mut u8, length: usize) {
+    let second = length - P;
+    // SAFETY: the first bytes of the block.
+    unsafe { copy::<D>(memory, packed, P) };
+    let (memory, packed) = (memory.wrapping_add(second), packed.wrapping_add(second));
+    // SAFETY: the last bytes of the block.
+    unsafe { copy::<D>(memory, packed, P) };
 }
 
 /// Whether a list under these levels goes block by block.

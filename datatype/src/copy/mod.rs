@@ -19,6 +19,9 @@
 //!    packed side they stay within the range.
 
 mod list;
+#[cfg_attr(target_arch = "x86_64", path = "x86.rs")]
+#[cfg_attr(not(target_arch = "x86_64"), path = "portable.rs")]
+mod simd;
 mod strided;
 
 use crate::form::{Body, Form, Level, reach};

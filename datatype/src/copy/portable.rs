@@ -1,0 +1,22 @@
+//! The twin of `x86` for other machines: no kernel, so callers take their own.
+
+use super::Direction;
+use super::list::{Done, Offset};
+use super::strided::Kernel;
+
+pub(super) fn dense<D: Direction>(_width: usize, _memory_stride: isize) -> Option<Kernel> {
+    None
+}
+
+/// # Safety
+/// None needed: nothing is copied.
+pub(super) unsafe fn masked<D: Direction, O: Offset>(
+    _longest: usize,
+    _offsets: &[O],
+    _lengths: &[u32],
+    _at: *mut u8,
+    _packed: *mut u8,
+    _end: *mut u8,
+) -> Done {
+    Done::default()
+}

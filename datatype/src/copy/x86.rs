@@ -1,0 +1,240 @@
+//! Kernels with x86-64 vector masks, picked when the machine has them.
+//!
+//! Masks keep accesses inside of payload: masked-off bytes are neither read nor
+//! written nor can they fault, so gaps may lie outside of the buffer or belong
+//! to another thread.
+
+use super::Direction;
+use super::list::{Done, Offset};
+use super::strided::{Kernel, fixed};
+use std::arch::x86_64::*;
+
+/// A kernel for blocks at twice their width from each other, packed densely.
+pub(super) fn dense<D: Direction>(width: usize, memory_stride: isize) -> Option<Kernel> {
+    if memory_stride != 2 * width as isize || !is_x86_feature_detected!("avx512bw") {
+        return None;
+    }
+    match width {
+        1 => Some(every_second_1::<D>),
+        2 => Some(every_second_2::<D>),
+        4 => Some(every_second_4::<D>),
+        8 => Some(every_second_8::<D>),
+        _ => None,
+    }
+}
+
+/// Every second element of 1, 2 or 4 bytes: a vector of memory is read under a
+/// mask and narrowed to half a vector, or widened and written under a mask.
+macro_rules! every_second {
+    ($name:ident, $width:literal, $mask:literal, $load:ident, $narrow:ident, $widen:ident, $store:ident) => {
+        /// # Safety
+        /// As [`Kernel`], with strides of one and two widths; AVX-512 F and BW.
+        #[target_feature(enable = "avx512f,avx512bw")]
+        unsafe fn $name<D: Direction>(
+            count: usize,
+            memory: *mut u8,
+            memory_stride: isize,
+            packed: *mut u8,
+            packed_stride: usize,
+            width: usize,
+        ) {
+            const STEP: usize = 32 / $width;
+            let (mut memory, mut packed) = (memory, packed);
+            for _ in 0..count / STEP {
+                if D::PACK {
+                    // SAFETY: the mask leaves the caller's blocks.
+                    let wide = unsafe { $load($mask, memory.cast()) };
+                    // SAFETY: as many blocks fill half a vector.
+                    unsafe { _mm256_storeu_si256(packed.cast(), $narrow(wide)) };
+                } else {
+                    // SAFETY: as many blocks fill half a vector.
+                    let narrow = unsafe { _mm256_loadu_si256(packed.cast()) };
+                    // SAFETY: the mask leaves the caller's blocks.
+                    unsafe { $store(memory.cast(), $mask, $widen(narrow)) };
+                }
+                memory = memory.wrapping_add(64);
+                packed = packed.wrapping_add(32);
+            }
+            let rest = count % STEP;
+            // SAFETY: the caller's last blocks.
+            unsafe { fixed::<D, $width>(rest, memory, memory_stride, packed, packed_stride, width) }
+        }
+    };
+}
+
+every_second!(
+    every_second_1,
+    1,
+    0x5555_5555_5555_5555,
+    _mm512_maskz_loadu_epi8,
+    _mm512_cvtepi16_epi8,
+    _mm512_cvtepu8_epi16,
+    _mm512_mask_storeu_epi8
+);
+every_second!(
+    every_second_2,
+    2,
+    0x5555_5555,
+    _mm512_maskz_loadu_epi16,
+    _mm512_cvtepi32_epi16,
+    _mm512_cvtepu16_epi32,
+    _mm512_mask_storeu_epi16
+);
+every_second!(
+    every_second_4,
+    4,
+    0x5555,
+    _mm512_maskz_loadu_epi32,
+    _mm512_cvtepi64_epi32,
+    _mm512_cvtepu32_epi64,
+    _mm512_mask_storeu_epi32
+);
+
+/// Every second element of 8 bytes: two vectors of memory to one packed.
+///
+/// # Safety
+/// As [`Kernel`], with strides of one and two widths; AVX-512 F.
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn every_second_8<D: Direction>(
+    count: usize,
+    memory: *mut u8,
+    memory_stride: isize,
+    packed: *mut u8,
+    packed_stride: usize,
+    width: usize,
+) {
+    const EVEN: __mmask8 = 0x55;
+    let evens = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
+    let lower = _mm512_setr_epi64(0, 0, 1, 0, 2, 0, 3, 0);
+    let upper = _mm512_setr_epi64(4, 0, 5, 0, 6, 0, 7, 0);
+    let (mut memory, mut packed) = (memory, packed);
+    for _ in 0..count / 8 {
+        let second = memory.wrapping_add(64);
+        if D::PACK {
+            // SAFETY: the mask leaves the caller's blocks.
+            let a = unsafe { _mm512_maskz_loadu_epi64(EVEN, memory.cast()) };
+            // SAFETY: as above.
+            let b = unsafe { _mm512_maskz_loadu_epi64(EVEN, second.cast()) };
+            let dense = _mm512_permutex2var_epi64(a, evens, b);
+            // SAFETY: eight blocks fill a vector.
+            unsafe { _mm512_storeu_si512(packed.cast(), dense) };
+        } else {
+            // SAFETY: eight blocks fill a vector.
+            let dense = unsafe { _mm512_loadu_si512(packed.cast()) };
+            let (a, b) = (
+                _mm512_permutexvar_epi64(lower, dense),
+                _mm512_permutexvar_epi64(upper, dense),
+            );
+            // SAFETY: the mask leaves the caller's blocks.
+            unsafe { _mm512_mask_storeu_epi64(memory.cast(), EVEN, a) };
+            // SAFETY: as above.
+            unsafe { _mm512_mask_storeu_epi64(second.cast(), EVEN, b) };
+        }
+        memory = memory.wrapping_add(128);
+        packed = packed.wrapping_add(64);
+    }
+    let rest = count % 8;
+    // SAFETY: the caller's last blocks.
+    unsafe { fixed::<D, 8>(rest, memory, memory_stride, packed, packed_stride, width) }
+}
+
+/// Copies blocks of unequal length, none longer than `longest`, until a whole
+/// vector no longer fits before `end`; the caller copies the rest.
+///
+/// On the packed side every block moves a whole vector: what it writes too much
+/// the next block overwrites.
+///
+/// # Safety
+/// As `super::part`; offsets and lengths are those of blocks in the range.
+pub(super) unsafe fn masked<D: Direction, O: Offset>(
+    longest: usize,
+    offsets: &[O],
+    lengths: &[u32],
+    at: *mut u8,
+    packed: *mut u8,
+    end: *mut u8,
+) -> Done {
+    let wide = is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("bmi2");
+    match longest {
+        // SAFETY: forwarded to the caller; the machine has the features.
+        1..=16 if wide => unsafe { masked_16::<D, O>(offsets, lengths, at, packed, end) },
+        // SAFETY: as above.
+        17..=32 if wide => unsafe { masked_32::<D, O>(offsets, lengths, at, packed, end) },
+        // SAFETY: as above.
+        33..=64 if wide => unsafe { masked_64::<D, O>(offsets, lengths, at, packed, end) },
+        _ => Done::default(),
+    }
+}
+
+macro_rules! masked {
+    ($name:ident, $vector:literal, $mask:ty, $load_masked:ident, $store_masked:ident, $load:ident, $store:ident) => {
+        /// # Safety
+        /// As [`masked`], with blocks of at most this many bytes.
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
+        unsafe fn $name<D: Direction, O: Offset>(
+            offsets: &[O],
+            lengths: &[u32],
+            at: *mut u8,
+            packed: *mut u8,
+            end: *mut u8,
+        ) -> Done {
+            let mut bytes = 0;
+            let Some(room) = (end as usize - packed as usize).checked_sub($vector) else {
+                return Done::default();
+            };
+            let mut blocks = 0;
+            for (offset, &length) in offsets.iter().zip(lengths) {
+                if bytes > room {
+                    break;
+                }
+                let mask = _bzhi_u64(u64::MAX, length) as $mask;
+                let memory = at.wrapping_offset(offset.bytes());
+                let packed = packed.wrapping_add(bytes);
+                if D::PACK {
+                    // SAFETY: the mask leaves the caller's block.
+                    let block = unsafe { $load_masked(mask, memory.cast()) };
+                    // SAFETY: a vector fits before the end.
+                    unsafe { $store(packed.cast(), block) };
+                } else {
+                    // SAFETY: a vector fits before the end.
+                    let block = unsafe { $load(packed.cast()) };
+                    // SAFETY: the mask leaves the caller's block.
+                    unsafe { $store_masked(memory.cast(), mask, block) };
+                }
+                bytes += length as usize;
+                blocks += 1;
+            }
+            Done { blocks, bytes }
+        }
+    };
+}
+
+masked!(
+    masked_16,
+    16,
+    __mmask16,
+    _mm_maskz_loadu_epi8,
+    _mm_mask_storeu_epi8,
+    _mm_loadu_si128,
+    _mm_storeu_si128
+);
+masked!(
+    masked_32,
+    32,
+    __mmask32,
+    _mm256_maskz_loadu_epi8,
+    _mm256_mask_storeu_epi8,
+    _mm256_loadu_si256,
+    _mm256_storeu_si256
+);
+masked!(
+    masked_64,
+    64,
+    __mmask64,
+    _mm512_maskz_loadu_epi8,
+    _mm512_mask_storeu_epi8,
+    _mm512_loadu_si512,
+    _mm512_storeu_si512
+);
