@@ -2,8 +2,10 @@
 //!
 //! | module | subcommand |
 //! |---|---|
+//! | [`bench`] | `osier bench`: times and rates beside the machine's floor |
 //! | [`run`] | `osier run`: starts the ranks of a job and stays with them to the end |
 
+mod bench;
 mod run;
 
 use std::process::ExitCode;
@@ -22,10 +24,12 @@ struct Cli {
 enum Command {
     /// Run a program as a job of N ranks on this machine
     Run(run::Args),
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(args) => run::main(&args),
+        Command::Bench(args) => bench::main(&args),
     }
 }

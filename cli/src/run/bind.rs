@@ -74,6 +74,16 @@ impl CpuSet {
     }
 }
 
+/// The processors that this process may use.
+pub fn allowed_cpus() -> io::Result<Vec<usize>> {
+    Ok(CpuSet::of_launcher()?.cpus())
+}
+
+/// Confines the calling thread to a processor.
+pub fn bind_to(cpu: usize) -> io::Result<()> {
+    CpuSet::of([cpu]).apply()
+}
+
 /// The processors of each rank; `None` leaves them alone. The text is a
 /// warning for the user.
 pub fn plan(policy: Option<Bind>, ranks: usize) -> (Vec<Option<CpuSet>>, Option<String>) {

@@ -38,7 +38,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use osier_transports::shm::{Job, JobOptions, MAX_RANKS};
 
-use bind::Bind;
+pub use bind::{Bind, allowed_cpus, bind_to};
 
 /// Exit code when the launcher itself fails.
 const FAILED: u8 = 1;
@@ -141,6 +141,32 @@ pub fn main(args: &Args) -> ExitCode {
         failure.code
     });
     ExitCode::from(code)
+}
+
+/// Runs this executable itself as a job, with these arguments.
+pub fn again(ranks: usize, bind: Option<Bind>, arguments: Vec<OsString>) -> ExitCode {
+    let program = match std::env::current_exe() {
+        Ok(program) => program.into_os_string(),
+        Err(e) => {
+            eprintln!("osier: cannot find the osier executable: {e}");
+            return ExitCode::from(FAILED);
+        }
+    };
+    main(&Args {
+        ranks,
+        bind,
+        timeout: None,
+        label: false,
+        on_death: OnDeath::Kill,
+        env: Vec::new(),
+        wdir: None,
+        command: std::iter::once(program).chain(arguments).collect(),
+    })
+}
+
+/// Whether a job can have so many ranks.
+pub fn check_ranks(ranks: usize) -> Result<(), String> {
+    parse_ranks(&ranks.to_string()).map(drop)
 }
 
 fn start(args: &Args) -> Result<u8, Failure> {

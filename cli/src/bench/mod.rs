@@ -1,0 +1,302 @@
+//! `osier bench`: times, rates, and the machine's floor beside them.
+//!
+//! ```text
+//! osier bench latency            (no job: start one of ourselves)
+//!   └─ run ── osier bench latency   rank 0: measures, prints, writes files
+//!          └─ osier bench latency   rank 1: measures
+//! ```
+//!
+//! | module | duty |
+//! |---|---|
+//! | [`options`] | sizes, curves, what fits which benchmark |
+//! | [`layout`] | datatypes by name |
+//! | [`buffers`] | memory, reused or rotated |
+//! | [`timing`] | repetitions and their medians |
+//! | [`messages`] | latency, bandwidth, rates: between ranks |
+//! | [`pack`], [`launch`] | without messages |
+//! | [`floor`] | what the machine could do |
+//! | [`report`], [`plot`], [`progress`] | table, JSON, picture, bar |
+
+mod buffers;
+mod floor;
+mod launch;
+mod layout;
+mod messages;
+mod options;
+mod pack;
+mod plot;
+mod progress;
+mod report;
+mod timing;
+
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+
+use crate::run;
+use layout::Pattern;
+use options::Plan;
+
+/// Exit code when a measurement fails.
+const FAILED: u8 = 1;
+/// Exit code for bad usage, as clap has it.
+const USAGE: u8 = 2;
+
+const EXPLANATION: &str = "\
+Examples:
+  osier bench latency
+      half a round trip between two ranks, 1 B to 4 MiB
+  osier bench latency --sizes 8,64K,1M --memory plain,heap --plot latency.svg
+      two curves: ordinary memory, and Osier's allocator (one copy less)
+  osier bench bandwidth --min 64K --max 16M --rotate
+      windows of 64 messages, buffers walked through 128 MiB a side
+  osier bench latency --layout contiguous,vector:8:16,indexed --sizes 1M
+      messages straight from strided memory
+  osier bench multi-pair -n 4 --json pairs.json
+      two pairs at a time, also with more ranks than cores
+  osier run -n 2 --bind none -- osier bench message-rate
+      in a job that somebody else has started
+
+Benchmarks (first and last message of a window are counted as in the OSU
+suite; MB/s are 10^6 bytes per second):
+  latency       half a round trip of one message, us
+  bandwidth     windows of messages one way, one short answer each, MB/s
+  bibandwidth   the same both ways at once, sum of both directions, MB/s
+  message-rate  windows of short messages one way, messages/s
+  multi-pair    pairs rank r, rank r + n/2 at the same time: mean latency of a
+                pair in us, and messages/s of all pairs
+  pack          one rank packs a layout into contiguous memory, MB/s; beside
+                it a loop written by hand for that layout
+  launch        start to end of an empty program under osier run, ms
+
+Layouts; sizes count payload and are rounded up to whole blocks:
+  contiguous        one block
+  vector:B:S        blocks of B bytes every S bytes
+  indexed[:SEED]    blocks of 1 to 4 doubles, holes of 1 to 4 doubles between
+  triangle:N        the lower triangle of an N x N matrix of doubles
+  face:N:AXIS       a face of an N^3 array of doubles across axis 0, 1 or 2
+(triangle and face have one size of their own, whatever --sizes says.)
+
+Each value is the median over the repetitions; a repetition takes about 10 ms
+unless --iterations says otherwise. Min (or Max, of rates) and P99 are taken
+over twelfths of repetitions: 99 of 100 were at least as good as P99.
+
+Floor: what the machine could do, measured in the same run, before and after
+each value, by the first rank alone.
+  flag      one cache line handed to and fro between threads on the ranks'
+            cores with plain loads and stores: one way
+  memcpy    a copy of the same size between buffers that are reused or
+            rotated like those of the run
+  ring      words through a ring of cache lines, one a line
+  latency floor = flag + memcpy; bandwidth floor = size / memcpy;
+  bibandwidth floor = twice that; message rate floor = ring;
+  pack floor = payload / memcpy of the payload;
+  launch floor = as many processes of the same program without a job.
+There is no floor between ranks that share a core.";
+
+/// Measure latency, bandwidth, message rate, packing and launch
+///
+/// Starts its own ranks, each on a core of its own while there are enough.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXPLANATION, after_help = "See --help for examples, layouts and the floor.")]
+pub struct Args {
+    /// What to measure
+    #[arg(value_enum)]
+    bench: Bench,
+
+    /// Number of ranks [default: 2, 4 for multi-pair, 1 for pack]
+    #[arg(short = 'n', long, value_name = "N")]
+    ranks: Option<usize>,
+
+    /// Message sizes, such as 8,64K,1M [default: powers of two]
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = options::parse_size,
+          conflicts_with_all = ["min", "max"])]
+    sizes: Vec<usize>,
+
+    /// Smallest size
+    #[arg(long, value_name = "SIZE", value_parser = options::parse_size)]
+    min: Option<usize>,
+
+    /// Largest size
+    #[arg(short = 'm', long, value_name = "SIZE", value_parser = options::parse_size)]
+    max: Option<usize>,
+
+    /// Iterations of one repetition [default: as many as take 10 ms]
+    #[arg(short = 'i', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    iterations: Option<u64>,
+
+    /// Iterations before the clock starts [default: found beside the number
+    /// of iterations]
+    #[arg(short = 'x', long, value_name = "N")]
+    warmup: Option<u64>,
+
+    /// Repetitions over which the median is taken [default: 9, 20 launches]
+    #[arg(short = 'r', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    repetitions: Option<u64>,
+
+    /// Messages of one window
+    #[arg(short = 'W', long, value_name = "N", default_value_t = 64,
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
+    window: usize,
+
+    /// Datatypes of the messages, a curve each; see --help
+    #[arg(
+        long,
+        value_name = "LAYOUTS",
+        value_delimiter = ',',
+        default_value = "contiguous"
+    )]
+    layout: Vec<Pattern>,
+
+    /// Where buffers lie, a curve each
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHERE",
+        value_delimiter = ',',
+        default_value = "plain"
+    )]
+    memory: Vec<Memory>,
+
+    /// Walk through more buffers than the caches hold
+    #[arg(long)]
+    rotate: bool,
+
+    /// Place ranks on cores [default: core, or none for more ranks than cores]
+    #[arg(long, value_enum, value_name = "HOW")]
+    bind: Option<run::Bind>,
+
+    /// Draw the curves
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+
+    /// Write an array of {bench, layout, memory, transport, threads, ranks,
+    /// bytes, unit, value, floor}
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Draw a progress bar: rank 0's standard error is a pipe to a terminal
+    #[arg(long, hide = true)]
+    progress: bool,
+
+    /// Be the program that `launch` starts
+    #[arg(long, hide = true)]
+    empty: bool,
+}
+
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Bench {
+    /// Half a round trip
+    Latency,
+    /// Windows of messages one way
+    Bandwidth,
+    /// Windows of messages both ways
+    Bibandwidth,
+    /// Short messages in windows
+    MessageRate,
+    /// Several pairs at the same time
+    MultiPair,
+    /// Packing of a layout, without messages
+    Pack,
+    /// Start to end of an empty program
+    Launch,
+}
+
+impl Bench {
+    fn name(self) -> &'static str {
+        match self {
+            Bench::Latency => "latency",
+            Bench::Bandwidth => "bandwidth",
+            Bench::Bibandwidth => "bibandwidth",
+            Bench::MessageRate => "message-rate",
+            Bench::MultiPair => "multi-pair",
+            Bench::Pack => "pack",
+            Bench::Launch => "launch",
+        }
+    }
+}
+
+/// Where buffers lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Memory {
+    /// The process's own memory
+    Plain,
+    /// Osier's allocator, whose memory peers read in place
+    Heap,
+}
+
+/// Why a benchmark gives up.
+#[derive(Debug)]
+struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    fn usage(message: impl Into<String>) -> Failure {
+        Failure {
+            code: USAGE,
+            message: message.into(),
+        }
+    }
+
+    fn failed(message: impl Into<String>) -> Failure {
+        Failure {
+            code: FAILED,
+            message: message.into(),
+        }
+    }
+}
+
+impl From<osier::Error> for Failure {
+    fn from(e: osier::Error) -> Failure {
+        Failure::failed(e.to_string())
+    }
+}
+
+type Result<T> = std::result::Result<T, Failure>;
+
+/// Measures and returns the exit code.
+pub fn main(args: &Args) -> ExitCode {
+    match start(args) {
+        Ok(code) => code,
+        Err(failure) => {
+            eprintln!("osier: bench: {}", failure.message);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn start(args: &Args) -> Result<ExitCode> {
+    if args.empty {
+        drop(osier::init()?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let in_job = osier::config::value("OSIER_JOB").is_some();
+    let plan = Plan::new(args)?;
+    match args.bench {
+        Bench::Launch if in_job => Err(Failure::usage(
+            "launch starts jobs itself (hint: without osier run)",
+        )),
+        Bench::Launch => launch::run(&plan),
+        Bench::Pack => pack::run(&plan),
+        _ if in_job => messages::run(&plan),
+        _ => {
+            run::check_ranks(plan.ranks).map_err(Failure::usage)?;
+            let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+            if std::io::stderr().is_terminal() {
+                arguments.push("--progress".into());
+            }
+            let bind = args.bind.or_else(|| {
+                let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+                (plan.ranks <= cores).then_some(run::Bind::Core)
+            });
+            return Ok(run::again(plan.ranks, bind, arguments));
+        }
+    }?;
+    Ok(ExitCode::SUCCESS)
+}

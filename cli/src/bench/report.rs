@@ -1,0 +1,269 @@
+//! The table on standard output, JSON, and what the plot is made of.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::options::{Curve, Plan};
+use super::plot;
+use super::progress::Bar;
+use super::{Bench, Failure, Memory, Result};
+
+/// One number with its company.
+pub struct Row {
+    pub bytes: usize,
+    pub unit: &'static str,
+    pub value: f64,
+    pub best: f64,
+    pub p99: f64,
+    pub floor: Option<f64>,
+    /// The loop written by hand, of pack.
+    pub by_hand: Option<f64>,
+}
+
+/// One row as in JSON.
+#[derive(Serialize)]
+struct Record {
+    bench: &'static str,
+    layout: String,
+    memory: String,
+    transport: String,
+    threads: u32,
+    ranks: usize,
+    bytes: usize,
+    unit: &'static str,
+    value: f64,
+    floor: Option<f64>,
+}
+
+/// Prints rows as they come and keeps them for the files.
+pub struct Report {
+    bench: Bench,
+    ranks: usize,
+    window: usize,
+    rotate: bool,
+    transport: String,
+    json: Option<PathBuf>,
+    plot: Option<PathBuf>,
+    bar: Bar,
+    records: Vec<Record>,
+    curves: Vec<plot::Curve>,
+    layout: String,
+    memory: String,
+    /// A row of the table that waits for its second number.
+    begun: Option<String>,
+}
+
+const WIDTH: usize = 14;
+
+impl Report {
+    pub fn new(plan: &Plan, ranks: usize, transport: &str) -> Report {
+        let all = plan.curves.iter().map(|c| c.shapes.len()).sum();
+        Report {
+            bench: plan.bench,
+            ranks,
+            window: plan.window,
+            rotate: plan.rotate,
+            transport: transport.into(),
+            json: plan.json.clone(),
+            plot: plan.plot.clone(),
+            bar: Bar::new(all, plan.progress),
+            records: Vec::new(),
+            curves: Vec::new(),
+            layout: String::new(),
+            memory: String::new(),
+            begun: None,
+        }
+    }
+
+    /// The heading of one curve.
+    pub fn begin(&mut self, curve: &Curve) {
+        self.bar.clear();
+        self.layout = curve.pattern.to_string();
+        self.memory = match curve.memory {
+            Memory::Plain => "plain",
+            Memory::Heap => "heap",
+        }
+        .into();
+        if self.rotate {
+            self.memory += "-rotated";
+        }
+        self.curves.push(plot::Curve {
+            label: format!("{}, {}", self.layout, self.memory),
+            points: Vec::new(),
+        });
+        let (layout, memory, ranks) = (&self.layout, &self.memory, self.ranks);
+        let name = self.bench.name();
+        let s = if ranks == 1 { "" } else { "s" };
+        let mut title = format!("# osier {name}: {ranks} rank{s}");
+        match self.bench {
+            Bench::Launch => {}
+            Bench::Pack => title += &format!(", {layout}, {memory} memory"),
+            _ => title += &format!(", {layout}, {memory} memory, {}", self.transport),
+        }
+        let windowed = matches!(
+            self.bench,
+            Bench::Bandwidth | Bench::Bibandwidth | Bench::MessageRate | Bench::MultiPair
+        );
+        if windowed {
+            title += &format!(", window {}", self.window);
+        }
+        if !self.records.is_empty() {
+            println!();
+        }
+        println!("{title}");
+        let heads: &[&str] = match self.bench {
+            Bench::Latency => &["Latency (us)", "Min", "P99", "Floor", "x Floor"],
+            Bench::Bandwidth | Bench::Bibandwidth => {
+                &["Bandwidth (MB/s)", "Max", "P99", "Floor", "x Floor"]
+            }
+            Bench::MessageRate => &["Messages/s", "Max", "P99", "Floor", "x Floor", "MB/s"],
+            Bench::MultiPair => &[
+                "Latency (us)",
+                "Min",
+                "P99",
+                "Floor",
+                "x Floor",
+                "Messages/s",
+            ],
+            Bench::Pack => &[
+                "Pack (GB/s)",
+                "Max",
+                "P99",
+                "memcpy",
+                "x memcpy",
+                "By hand",
+                "x by hand",
+            ],
+            Bench::Launch => &["Launch (ms)", "Min", "P99", "Floor", "x Floor"],
+        };
+        let first = if self.bench == Bench::Launch {
+            "# Ranks"
+        } else {
+            "# Size"
+        };
+        let mut line = format!("{first:<12}");
+        for (at, head) in heads.iter().enumerate() {
+            line += &cell(head, at);
+        }
+        println!("{line}");
+    }
+
+    /// Shows what is being measured.
+    pub fn announce(&mut self, bytes: usize) {
+        let done = self.curves.iter().map(|c| c.points.len()).sum();
+        let what = format!("{} {} {bytes} B", self.layout, self.memory);
+        self.bar.show(done, &what);
+    }
+
+    /// Takes a row.
+    pub fn row(&mut self, row: &Row) {
+        let floor = row.floor.filter(|f| f.is_finite());
+        self.records.push(Record {
+            bench: self.bench.name(),
+            layout: self.layout.clone(),
+            memory: self.memory.clone(),
+            transport: self.transport.clone(),
+            threads: 1,
+            ranks: self.ranks,
+            bytes: row.bytes,
+            unit: row.unit,
+            value: row.value,
+            floor,
+        });
+        if let Some(begun) = self.begun.take() {
+            println!("{begun}{}", cell(&number(row.value), 5));
+            return;
+        }
+        if let Some(curve) = self.curves.last_mut() {
+            curve.points.push(plot::Point {
+                bytes: row.bytes,
+                value: row.value,
+                floor,
+            });
+        }
+        let first = if self.bench == Bench::Launch {
+            self.ranks
+        } else {
+            row.bytes
+        };
+        let ratio = |other: Option<f64>| {
+            other.map_or_else(|| "-".into(), |other| format!("{:.2}", row.value / other))
+        };
+        let shown = |value: Option<f64>| value.map_or_else(|| "-".into(), number);
+        let mut cells = vec![
+            number(row.value),
+            number(row.best),
+            number(row.p99),
+            shown(floor),
+            ratio(floor),
+        ];
+        match self.bench {
+            Bench::Pack => cells.extend([shown(row.by_hand), ratio(row.by_hand)]),
+            Bench::MessageRate => cells.push(number(row.value * row.bytes as f64 * 1e-6)),
+            _ => {}
+        }
+        let mut line = format!("{first:<12}");
+        for (at, text) in cells.iter().enumerate() {
+            line += &cell(text, at);
+        }
+        self.bar.clear();
+        if self.bench == Bench::MultiPair {
+            self.begun = Some(line);
+        } else {
+            println!("{line}");
+        }
+    }
+
+    /// Writes the files.
+    pub fn finish(mut self) -> Result<()> {
+        self.bar.clear();
+        if let Some(file) = &self.json {
+            let mut text = serde_json::to_string_pretty(&self.records)
+                .map_err(|e| Failure::failed(format!("cannot write JSON: {e}")))?;
+            text.push('\n');
+            write(file, &text)?;
+        }
+        if let Some(file) = &self.plot {
+            let unit = self.records.first().map_or("", |r| r.unit);
+            let title = format!("osier bench {}, {} ranks", self.bench.name(), self.ranks);
+            write(file, &plot::svg(&title, unit, &self.curves))?;
+            println!("\n# plot: {}", file.display());
+        }
+        Ok(())
+    }
+}
+
+fn write(file: &std::path::Path, text: &str) -> Result<()> {
+    std::fs::write(file, text)
+        .map_err(|e| Failure::failed(format!("cannot write {}: {e}", file.display())))
+}
+
+/// The first column is wide, so that its heading fits.
+fn cell(text: &str, column: usize) -> String {
+    let width = if column == 0 { 18 } else { WIDTH };
+    format!("{text:>width$}")
+}
+
+/// Three decimals below 100, fewer above.
+fn number(value: f64) -> String {
+    match value {
+        v if !v.is_finite() => "-".into(),
+        v if v.abs() < 100.0 => format!("{v:.3}"),
+        v if v.abs() < 100_000.0 => format!("{v:.2}"),
+        v => format!("{v:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number;
+
+    #[test]
+    fn numbers_have_as_many_digits_as_they_deserve() {
+        assert_eq!(number(0.0534), "0.053");
+        assert_eq!(number(123.456), "123.46");
+        assert_eq!(number(12_345_678.9), "12345679");
+        assert_eq!(number(f64::NAN), "-");
+    }
+}
