@@ -171,7 +171,7 @@ pub(super) unsafe fn masked<D: Direction, O: Offset>(
 macro_rules! masked {
     ($name:ident, $vector:literal, $mask:ty, $load_masked:ident, $store_masked:ident, $load:ident, $store:ident) => {
         /// # Safety
-        /// As [`masked`], with blocks of at most this many bytes.
+        /// As [`masked()`], with blocks of at most this many bytes.
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
         unsafe fn $name<D: Direction, O: Offset>(
             offsets: &[O],
