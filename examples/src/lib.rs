@@ -1,1 +1,7 @@
-//! Numbered, runnable examples.
+//! Numbered, runnable examples; `README.md` lists them with their commands.
+//!
+//! The three small ones are single files in `src/bin`. The main one,
+//! `jacobi3d`, is a library as well, so that tests run it on ranks that are
+//! threads.
+
+pub mod jacobi;

@@ -1,0 +1,67 @@
+//! Example 4: 7-point Jacobi on a block-decomposed 3-D grid, checked against
+//! the exact field. The work is done in `osier_examples::jacobi`.
+//!
+//! Exit code: 0, 1 if the field is wrong or communication fails, 2 if what was
+//! asked for cannot be done.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use osier_examples::jacobi::{self, Failure, Options};
+
+fn main() -> ExitCode {
+    let universe = match osier::init() {
+        Ok(universe) => universe,
+        Err(e) => {
+            eprintln!("jacobi3d: {e}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let world = universe.world();
+    // What all ranks find out alike is said by rank 0, before the launcher
+    // sees any of them end.
+    let say = |what: &dyn Fn()| {
+        if world.rank() == 0 {
+            what();
+        }
+        world.barrier().ok();
+    };
+
+    let options = match Options::try_parse() {
+        Ok(options) => options,
+        Err(e) => {
+            say(&|| e.print().unwrap_or_default());
+            return ExitCode::from(e.exit_code() as u8);
+        }
+    };
+    let report = match jacobi::run(world, &options) {
+        Ok(report) => report,
+        Err(Failure::Options(e)) => {
+            say(&|| eprintln!("jacobi3d: {e}"));
+            return ExitCode::from(2);
+        }
+        Err(Failure::Run(e)) => {
+            eprintln!("jacobi3d: rank {}: {e}", world.rank());
+            return ExitCode::FAILURE;
+        }
+    };
+    say(&|| {
+        if !options.quiet {
+            print!("{report}");
+        }
+        if options.checksum {
+            println!("{:016x}", report.checksum);
+        }
+        if !report.passes() {
+            eprintln!(
+                "jacobi3d: the field is wrong: off by {:.3e}, at most {:.1e} is rounding",
+                report.max_error, report.error_limit
+            );
+        }
+    });
+    if report.passes() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}

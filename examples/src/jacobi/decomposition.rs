@@ -1,0 +1,204 @@
+//! Which rank owns which points.
+//!
+//! ```text
+//!           0 1 2 3 4 5 6 7 8 9       10 points along an axis over 3 ranks:
+//! ghost -> . [0 1 2] [3 4 5] [6 7 8 9] . <- boundary: always zero
+//! ```
+
+use osier::{Error, ErrorKind, Result, dims_create};
+
+use super::options::Triple;
+
+/// A grid of points over a grid of ranks. All triples are along z, y, x.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decomposition {
+    /// Interior points of the whole grid.
+    pub grid: [usize; 3],
+    /// Ranks along each dimension.
+    pub ranks: [usize; 3],
+}
+
+/// The points of one rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Global indices of the first point.
+    pub first: [usize; 3],
+    /// Points along z, y and x, without ghosts.
+    pub points: [usize; 3],
+}
+
+impl Decomposition {
+    /// A decomposition over `size` ranks: the wanted one, or one that fits.
+    ///
+    /// # Errors
+    /// If there is none in which each rank has a point.
+    pub fn new(size: usize, grid: Triple, ranks: Option<Triple>) -> Result<Self> {
+        let points = grid.zyx();
+        let argument = |text| Err(Error::new(ErrorKind::Argument, text));
+        // The array with its ghosts must have an address for each byte.
+        let bytes = points
+            .iter()
+            .map(|n| n.saturating_add(2))
+            .try_fold(size_of::<f64>(), usize::checked_mul);
+        if bytes.is_none_or(|b| b > isize::MAX as usize) {
+            return argument(format!(
+                "--grid {grid}: more points than memory has addresses"
+            ));
+        }
+        let ranks = match ranks {
+            Some(ranks) => {
+                let product = ranks.0.iter().try_fold(1, |a: usize, b| a.checked_mul(*b));
+                if product != Some(size) {
+                    return argument(format!(
+                        "--ranks {ranks}: the job has {size} rank{} (hint: the product must be that number; give no --ranks to have them chosen)",
+                        if size == 1 { "" } else { "s" }
+                    ));
+                }
+                if !fits(&points, &ranks.zyx()) {
+                    return argument(format!(
+                        "--ranks {ranks} over --grid {grid}: more ranks than points along a dimension (hint: each rank needs a point)"
+                    ));
+                }
+                ranks.zyx()
+            }
+            None => match choose(size, &points) {
+                Some(ranks) => ranks,
+                None => {
+                    return argument(format!(
+                        "{size} ranks do not fit --grid {grid} (hint: each rank needs a point; take a larger grid or fewer ranks)"
+                    ));
+                }
+            },
+        };
+        Ok(Self {
+            grid: points,
+            ranks,
+        })
+    }
+
+    /// The block at the given coordinates in the grid of ranks. Blocks differ
+    /// by at most one point along each dimension.
+    pub fn block(&self, coords: &[usize]) -> Block {
+        let first = |d: usize, at: usize| {
+            let wide = self.grid[d] as u128 * at as u128 / self.ranks[d] as u128;
+            wide as usize
+        };
+        let start = [0, 1, 2].map(|d| first(d, coords[d]));
+        let end = [0, 1, 2].map(|d| first(d, coords[d] + 1));
+        Block {
+            first: start,
+            points: [0, 1, 2].map(|d| end[d] - start[d]),
+        }
+    }
+
+    /// Points of the whole grid.
+    pub fn points(&self) -> usize {
+        self.grid.iter().product()
+    }
+}
+
+impl Block {
+    /// Sizes of the array: the points and a ghost on each side.
+    pub fn sizes(&self) -> [usize; 3] {
+        self.points.map(|n| n + 2)
+    }
+
+    /// Elements of the array.
+    pub fn elements(&self) -> usize {
+        self.sizes().iter().product()
+    }
+
+    /// Element of the array that holds a point; ghosts are at 0 and at
+    /// `points + 1`.
+    #[inline]
+    pub fn at(&self, z: usize, y: usize, x: usize) -> usize {
+        let [_, sy, sx] = self.sizes();
+        (z * sy + y) * sx + x
+    }
+}
+
+fn fits(grid: &[usize; 3], ranks: &[usize; 3]) -> bool {
+    grid.iter()
+        .zip(ranks)
+        .all(|(points, ranks)| ranks <= points)
+}
+
+fn choose(size: usize, grid: &[usize; 3]) -> Option<[usize; 3]> {
+    let mut dims = grid.map(|points| usize::from(points == 1));
+    if dims_create(size, &mut dims).is_ok() && fits(grid, &dims) {
+        return Some(dims);
+    }
+    // An uneven grid: of all that fit, the one with the smallest faces.
+    let mut best = None;
+    for z in (1..=size).filter(|z| size.is_multiple_of(*z)) {
+        for y in (1..=size / z).filter(|y| (size / z).is_multiple_of(*y)) {
+            let ranks = [z, y, size / z / y];
+            if fits(grid, &ranks) {
+                let face = |d: usize| {
+                    let area = grid[(d + 1) % 3] as u128 * grid[(d + 2) % 3] as u128;
+                    area * (ranks[d] as u128 - 1)
+                };
+                let cost = face(0) + face(1) + face(2);
+                if best.is_none_or(|(least, _)| cost < least) {
+                    best = Some((cost, ranks));
+                }
+            }
+        }
+    }
+    best.map(|(_, ranks)| ranks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_cover_the_grid_once() {
+        let parts =
+            Decomposition::new(12, Triple([7, 10, 5]), Some(Triple([2, 3, 2]))).expect("it fits");
+        let mut seen = vec![0; parts.points()];
+        for z in 0..2 {
+            for y in 0..3 {
+                for x in 0..2 {
+                    let block = parts.block(&[z, y, x]);
+                    for d in 0..3 {
+                        let least = parts.grid[d] / parts.ranks[d];
+                        assert!((least..=least + 1).contains(&block.points[d]));
+                    }
+                    for k in 0..block.points[0] {
+                        for j in 0..block.points[1] {
+                            for i in 0..block.points[2] {
+                                let [z, y, x] =
+                                    [block.first[0] + k, block.first[1] + j, block.first[2] + i];
+                                seen[(z * 10 + y) * 7 + x] += 1;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        assert!(seen.iter().all(|n| *n == 1));
+    }
+
+    #[test]
+    fn a_decomposition_fits_or_says_why() {
+        let ranks = |size, grid| Decomposition::new(size, Triple(grid), None).map(|d| d.ranks);
+        assert_eq!(ranks(4, [64, 64, 64]).expect("cube"), [2, 2, 1]);
+        assert_eq!(ranks(4, [64, 64, 1]).expect("plate"), [1, 2, 2]);
+        assert_eq!(ranks(4, [7, 1, 1]).expect("rod"), [1, 1, 4]);
+        assert_eq!(ranks(8, [2, 100, 3]).expect("uneven"), [1, 8, 1]);
+        for (size, grid, wanted) in [
+            (5, [4, 4, 4], None),
+            (28, [3, 3, 3], None),
+            (4, [8, 8, 8], Some([2, 2, 2])),
+            (4, [8, 8, 3], Some([1, 1, 4])),
+            (4, [8, 8, 8], Some([usize::MAX, 2, 2])),
+            (1, [usize::MAX, 1, 1], None),
+            (1, [1 << 30; 3], None),
+        ] {
+            let e = Decomposition::new(size, Triple(grid), wanted.map(Triple));
+            let e = e.expect_err("does not fit");
+            assert_eq!(e.kind(), ErrorKind::Argument);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The six-face halo exchange, straight from and into the array.
+//!
+//! ```text
+//!     ghost | first layer  ...  last layer | ghost        along each dimension
+//!     recv <-   send               send   -> recv
+//! ```
+//!
+//! Each face is a subarray type: nothing is packed by hand. That no ghost that
+//! is received into shares a point with anything sent is checked once, by
+//! [`Regions::new`]; a sweep then lends the whole array to a scope.
+
+use osier::{Communicator, Datatype, Order, Region, Regions, Result, Type};
+
+use super::decomposition::Block;
+
+/// Faces and neighbours of a block: for dimension `d`, entry `2 d` is the low
+/// side and `2 d + 1` the high side.
+#[derive(Debug)]
+pub struct Halo {
+    faces: Regions<f64>,
+    /// `None` at the boundary of the grid, as MPI's `PROC_NULL`.
+    neighbours: [Option<usize>; 6],
+}
+
+impl Halo {
+    /// The faces of a block in a communicator with a Cartesian topology.
+    pub fn new(comm: &Communicator, block: &Block) -> Result<Self> {
+        let mut neighbours = [None; 6];
+        if let Some(topology) = comm.topology() {
+            for d in 0..3 {
+                let (low, high) = topology.shift(comm.rank(), d, 1)?;
+                neighbours[2 * d] = low;
+                neighbours[2 * d + 1] = high;
+            }
+        }
+        let mut sends = Vec::new();
+        let mut receives = Vec::new();
+        for d in 0..3 {
+            let last = block.points[d];
+            for (layer, ghost) in [(1, 0), (last, last + 1)] {
+                sends.push(face(block, d, layer)?);
+                receives.push(face(block, d, ghost)?);
+            }
+        }
+        Ok(Self {
+            faces: Regions::new(sends, receives)?,
+            neighbours,
+        })
+    }
+
+    /// Fills the ghosts from the neighbours.
+    pub fn exchange(&self, comm: &Communicator, field: &mut [f64]) -> Result<()> {
+        comm.scope(|s| {
+            let faces = s.regions(field, &self.faces)?;
+            for (side, neighbour) in self.neighbours.into_iter().enumerate() {
+                // What goes to my low side arrives at the neighbour's high side.
+                let from_other_side = side ^ 1;
+                faces.irecv(side, neighbour, from_other_side)?;
+            }
+            for (side, neighbour) in self.neighbours.into_iter().enumerate() {
+                faces.isend(side, neighbour, side)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// One layer of the array across dimension `d`, without edges.
+fn face(block: &Block, d: usize, layer: usize) -> Result<Region> {
+    let mut subsizes = block.points;
+    subsizes[d] = 1;
+    let mut starts = [1; 3];
+    starts[d] = layer;
+    let layer = Type::subarray(
+        &block.sizes(),
+        &subsizes,
+        &starts,
+        Order::C,
+        &f64::datatype(),
+    )?;
+    Ok(Region::new(layer.commit()?))
+}

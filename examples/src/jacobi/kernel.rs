@@ -1,0 +1,254 @@
+//! The arithmetic: one sweep, the residual, the comparison and the checksum.
+//!
+//! A row along x is contiguous, and the neighbours of its points lie in five
+//! rows, so the inner loops run over slices of equal length: the compiler
+//! drops the bounds checks and vectorises.
+
+use super::decomposition::Block;
+use super::mode::Mode;
+
+const SIXTH: f64 = 1.0 / 6.0;
+
+/// The row of a point and the five that hold its neighbours, in step: element
+/// `i` of each belongs to point `i`.
+struct Rows<'a> {
+    here: &'a [f64],
+    west: &'a [f64],
+    east: &'a [f64],
+    south: &'a [f64],
+    north: &'a [f64],
+    down: &'a [f64],
+    up: &'a [f64],
+}
+
+impl<'a> Rows<'a> {
+    /// The rows about interior points `z`, `y`, counted from 1.
+    #[inline]
+    fn new(field: &'a [f64], block: &Block, z: usize, y: usize) -> Self {
+        let n = block.points[2];
+        let row = |z, y, x| {
+            let at = block.at(z, y, x);
+            &field[at..at + n]
+        };
+        Self {
+            here: row(z, y, 1),
+            west: row(z, y, 0),
+            east: row(z, y, 2),
+            south: row(z, y - 1, 1),
+            north: row(z, y + 1, 1),
+            down: row(z - 1, y, 1),
+            up: row(z + 1, y, 1),
+        }
+    }
+}
+
+/// One sweep: every point of `new` becomes the mean of its six neighbours in
+/// `old`. The order of the additions is part of the result.
+pub fn sweep(old: &[f64], new: &mut [f64], block: &Block) {
+    let [nz, ny, nx] = block.points;
+    let tile = tile_rows(block);
+    for y0 in (1..=ny).step_by(tile) {
+        for z in 1..=nz {
+            for y in y0..=ny.min(y0 + tile - 1) {
+                let at = block.at(z, y, 1);
+                update_row(&Rows::new(old, block, z, y), &mut new[at..at + nx]);
+            }
+        }
+    }
+}
+
+#[inline]
+fn update_row(rows: &Rows<'_>, out: &mut [f64]) {
+    let n = out.len();
+    let (west, east) = (&rows.west[..n], &rows.east[..n]);
+    let (south, north) = (&rows.south[..n], &rows.north[..n]);
+    let (down, up) = (&rows.down[..n], &rows.up[..n]);
+    for i in 0..n {
+        out[i] = (west[i] + east[i] + south[i] + north[i] + down[i] + up[i]) * SIXTH;
+    }
+}
+
+/// Rows along y of a tile: three planes of the old field and one of the new
+/// stay in a second-level cache while a tile is swept along z.
+fn tile_rows(block: &Block) -> usize {
+    const CACHE_BYTES: usize = 1 << 20;
+    let row_bytes = block.sizes()[2] * size_of::<f64>();
+    (CACHE_BYTES / (4 * row_bytes)).max(8)
+}
+
+/// Sum of the squares of (sum of neighbours - 6 u): the residual without its
+/// factor. Needs the ghosts. Summed by rows, then planes, so that the rounding
+/// of a sum over many points stays near that of a sum over few.
+pub fn residual_squares(field: &[f64], block: &Block) -> f64 {
+    let [nz, ny, _] = block.points;
+    let mut total = 0.0;
+    for z in 1..=nz {
+        let mut plane = 0.0;
+        for y in 1..=ny {
+            plane += residual_row(&Rows::new(field, block, z, y));
+        }
+        total += plane;
+    }
+    total
+}
+
+#[inline]
+fn residual_row(rows: &Rows<'_>) -> f64 {
+    const LANES: usize = 8;
+    let n = rows.here.len();
+    let (here, west, east) = (rows.here, &rows.west[..n], &rows.east[..n]);
+    let (south, north) = (&rows.south[..n], &rows.north[..n]);
+    let (down, up) = (&rows.down[..n], &rows.up[..n]);
+    let residual =
+        |i: usize| (west[i] + east[i] + south[i] + north[i] + down[i] + up[i]) - 6.0 * here[i];
+    let mut lanes = [0.0; LANES];
+    let whole = n - n % LANES;
+    for first in (0..whole).step_by(LANES) {
+        for (lane, sum) in lanes.iter_mut().enumerate() {
+            let r = residual(first + lane);
+            *sum += r * r;
+        }
+    }
+    let rest: f64 = (whole..n).map(|i| residual(i) * residual(i)).sum();
+    lanes.iter().sum::<f64>() + rest
+}
+
+/// Writes the mode into the interior.
+pub fn start(field: &mut [f64], block: &Block, mode: &Mode) {
+    mode.rows(block, |z, y, scale, sines| {
+        let at = block.at(z + 1, y + 1, 1);
+        for (point, sine) in field[at..at + sines.len()].iter_mut().zip(sines) {
+            *point = scale * sine;
+        }
+    });
+}
+
+/// Largest difference to the mode times `decay`; infinite if a point is NaN,
+/// since a NaN loses every comparison.
+pub fn max_error(field: &[f64], block: &Block, mode: &Mode, decay: f64) -> f64 {
+    let mut largest = 0.0;
+    mode.rows(block, |z, y, scale, sines| {
+        let at = block.at(z + 1, y + 1, 1);
+        for (point, sine) in field[at..at + sines.len()].iter().zip(sines) {
+            let error = (point - scale * sine * decay).abs();
+            if error.is_nan() {
+                largest = f64::INFINITY;
+            }
+            if error > largest {
+                largest = error;
+            }
+        }
+    });
+    largest
+}
+
+/// A sum of hashes of (global index, bits): the sum of the ranks' sums hashes
+/// the whole field, in whatever order and however it is cut.
+pub fn checksum(field: &[f64], block: &Block, grid: [usize; 3]) -> u64 {
+    let [nz, ny, nx] = block.points;
+    let mut sum = 0u64;
+    for z in 0..nz {
+        for y in 0..ny {
+            let row = (block.first[0] + z) * grid[1] + block.first[1] + y;
+            let first = (row * grid[2] + block.first[2]) as u64;
+            let at = block.at(z + 1, y + 1, 1);
+            for (point, index) in field[at..at + nx].iter().zip(first..) {
+                sum = sum.wrapping_add(mix(mix(index) ^ point.to_bits()));
+            }
+        }
+    }
+    sum
+}
+
+/// The finalizer of SplitMix64 (Steele, Lea, Flood, "Fast Splittable
+/// Pseudorandom Number Generators", OOPSLA 2014), one step ahead so that 0 is
+/// no fixed point.
+#[inline]
+fn mix(n: u64) -> u64 {
+    let n = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    n ^ (n >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block() -> Block {
+        Block {
+            first: [2, 3, 4],
+            points: [3, 40, 13],
+        }
+    }
+
+    fn noise(n: usize) -> Vec<f64> {
+        (0..n as u64)
+            .map(|i| mix(i) as f64 / u64::MAX as f64)
+            .collect()
+    }
+
+    #[test]
+    fn rows_equal_the_formula_at_each_point() {
+        let block = block();
+        let old = noise(block.elements());
+        let mut new = vec![-1.0; old.len()];
+        sweep(&old, &mut new, &block);
+        let u = |z, y, x| old[block.at(z, y, x)];
+        let mut squares = 0.0;
+        for z in 0..=block.points[0] + 1 {
+            for y in 0..=block.points[1] + 1 {
+                for x in 0..=block.points[2] + 1 {
+                    let interior = (1..=block.points[0]).contains(&z)
+                        && (1..=block.points[1]).contains(&y)
+                        && (1..=block.points[2]).contains(&x);
+                    if !interior {
+                        assert_eq!(new[block.at(z, y, x)], -1.0, "ghosts are not touched");
+                        continue;
+                    }
+                    let sum = u(z, y, x - 1)
+                        + u(z, y, x + 1)
+                        + u(z, y - 1, x)
+                        + u(z, y + 1, x)
+                        + u(z - 1, y, x)
+                        + u(z + 1, y, x);
+                    assert_eq!(new[block.at(z, y, x)], sum * SIXTH);
+                    squares += (sum - 6.0 * u(z, y, x)).powi(2);
+                }
+            }
+        }
+        let fast = residual_squares(&old, &block);
+        assert!((fast - squares).abs() <= 1e-13 * squares);
+    }
+
+    #[test]
+    fn the_checksum_sees_each_bit_and_place() {
+        let block = block();
+        let grid = [10, 50, 20];
+        let mut field = noise(block.elements());
+        let sum = checksum(&field, &block, grid);
+        let (a, b) = (block.at(1, 1, 1), block.at(3, 40, 13));
+        field.swap(a, b);
+        assert_ne!(checksum(&field, &block, grid), sum, "two points swapped");
+        field.swap(a, b);
+        assert_eq!(checksum(&field, &block, grid), sum);
+        field[a] = f64::from_bits(field[a].to_bits() ^ 1);
+        assert_ne!(checksum(&field, &block, grid), sum, "one bit");
+        field[a] = f64::from_bits(field[a].to_bits() ^ 1);
+        field[block.at(0, 0, 0)] = 5.0;
+        assert_eq!(checksum(&field, &block, grid), sum, "ghosts do not count");
+    }
+
+    #[test]
+    fn an_error_and_a_nan_are_seen() {
+        let block = block();
+        let mode = Mode::new([10, 50, 20], None).expect("it fits");
+        let mut field = vec![0.0; block.elements()];
+        start(&mut field, &block, &mode);
+        assert_eq!(max_error(&field, &block, &mode, 1.0), 0.0);
+        field[block.at(2, 2, 2)] += 1e-3;
+        assert!((max_error(&field, &block, &mode, 1.0) - 1e-3).abs() < 1e-15);
+        field[block.at(1, 1, 1)] = f64::NAN;
+        assert_eq!(max_error(&field, &block, &mode, 1.0), f64::INFINITY);
+    }
+}

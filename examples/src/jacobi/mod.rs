@@ -1,0 +1,35 @@
+//! 7-point Jacobi for Poisson's equation on a block-decomposed 3-D grid.
+//!
+//! ```text
+//! options -> decomposition -> field --+-> halo: six faces, straight from the array
+//!                                     +-> kernel: one sweep, or the residual
+//!            report <- checks <-------+-> picture of a slice
+//! ```
+//!
+//! The right-hand side is zero and the field starts as a discrete eigenmode, a
+//! product of three sines. A sweep then multiplies every point by the same
+//! `lambda`, so the field after any number of sweeps is known and compared at
+//! every point.
+//!
+//! # Invariants
+//! 1. A point's update adds the same numbers in the same order whatever the
+//!    decomposition, and starts from its global indices alone. The field is
+//!    therefore equal to that of one rank, bit for bit.
+//! 2. No rank ever holds more of the field than its own block, twice.
+
+mod decomposition;
+mod font;
+mod halo;
+mod kernel;
+mod mode;
+mod options;
+mod picture;
+mod progress;
+mod report;
+mod run;
+
+pub use decomposition::{Block, Decomposition};
+pub use mode::Mode;
+pub use options::{Options, Triple};
+pub use report::Report;
+pub use run::{Failure, run};

@@ -1,0 +1,125 @@
+//! What the user can choose.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// 7-point Jacobi for Poisson's equation on a block-decomposed 3-D grid
+#[derive(clap::Parser, Clone, Debug)]
+#[command(
+    name = "jacobi3d",
+    after_help = "Examples:
+  osier run -n 4 -- jacobi3d                               the default, with a picture
+  osier run -n 2 -- jacobi3d --grid 512 --sweeps 20        512^3 points
+  osier run -n 6 -- jacobi3d --grid 200x100x60 --ranks 3x2x1
+  osier run -n 8 -- jacobi3d --grid 64 --sweeps 100 --quiet --checksum
+  jacobi3d --grid 64                                       one rank, no launcher
+
+The field starts as a discrete eigenmode, so it is known after any number of
+sweeps; the program fails if a point is wrong."
+)]
+pub struct Options {
+    /// Interior points: N for a cube, or NXxNYxNZ
+    #[arg(long, value_name = "N|NXxNYxNZ", default_value = "256")]
+    pub grid: Triple,
+
+    /// Ranks along x, y and z; their product is the number of ranks [default: chosen to fit]
+    #[arg(long, value_name = "PXxPYxPZ")]
+    pub ranks: Option<Triple>,
+
+    /// Number of sweeps
+    #[arg(long, value_name = "K", default_value_t = 400)]
+    pub sweeps: usize,
+
+    /// Half waves of the eigenmode along x, y and z [default: 3x2x1, less on tiny grids]
+    #[arg(long, value_name = "KXxKYxKZ")]
+    pub mode: Option<Triple>,
+
+    /// Residual norm every M sweeps; 0: only at the end
+    #[arg(long, value_name = "M", default_value_t = 50)]
+    pub norm_every: usize,
+
+    /// Folder of the picture
+    #[arg(long, value_name = "DIR", default_value = "demo-output")]
+    pub output: PathBuf,
+
+    /// Draw no picture
+    #[arg(long)]
+    pub no_picture: bool,
+
+    /// Print the checksum of the field on a line of its own: equal for any
+    /// number of ranks
+    #[arg(long)]
+    pub checksum: bool,
+
+    /// No progress bar and no table
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// Three numbers above zero: along x, y and z.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Triple(pub [usize; 3]);
+
+impl Triple {
+    /// The numbers along z, y and x: in the order of the array's dimensions.
+    pub fn zyx(self) -> [usize; 3] {
+        let [x, y, z] = self.0;
+        [z, y, x]
+    }
+
+    /// From numbers along z, y and x.
+    pub fn from_zyx([z, y, x]: [usize; 3]) -> Self {
+        Self([x, y, z])
+    }
+}
+
+impl fmt::Display for Triple {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [x, y, z] = self.0;
+        write!(f, "{x}x{y}x{z}")
+    }
+}
+
+impl FromStr for Triple {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const HINT: &str = "(hint: one number above 0, or three as in 200x100x60)";
+        let numbers: Vec<usize> = text
+            .split(['x', 'X'])
+            .map(|n| n.trim().parse().map_err(|_| format!("{n:?} {HINT}")))
+            .collect::<Result<_, _>>()?;
+        let triple = match numbers[..] {
+            [n] => [n; 3],
+            [x, y, z] => [x, y, z],
+            _ => return Err(format!("{} numbers {HINT}", numbers.len())),
+        };
+        if triple.contains(&0) {
+            return Err(format!("0 is too few {HINT}"));
+        }
+        Ok(Self(triple))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn triples_have_one_number_or_three() {
+        assert_eq!("7".parse(), Ok(Triple([7, 7, 7])));
+        assert_eq!("1x2X3".parse(), Ok(Triple([1, 2, 3])));
+        assert_eq!(Triple([1, 2, 3]).to_string(), "1x2x3");
+        for bad in ["", "x", "1x2", "1x2x3x4", "0", "4x0x4", "-1", "1.5"] {
+            let error = bad.parse::<Triple>().expect_err(bad);
+            assert!(error.contains("hint"), "{error}");
+        }
+    }
+}

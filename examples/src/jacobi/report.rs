@@ -1,0 +1,100 @@
+//! What a run found out.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::decomposition::Decomposition;
+use super::options::Triple;
+
+/// Result of a run, the same at all ranks.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Grid and ranks.
+    pub decomposition: Decomposition,
+    /// Sweeps.
+    pub sweeps: usize,
+    /// Time of the sweeps, of the slowest rank.
+    pub seconds: f64,
+    /// Largest and mean share of the time in communication, waiting included.
+    pub communication: (f64, f64),
+    /// Residual norms: sweeps done, and the norm. The last is that of the end.
+    pub norms: Vec<(usize, f64)>,
+    /// Largest difference to the exact field.
+    pub max_error: f64,
+    /// Largest difference that is no mistake.
+    pub error_limit: f64,
+    /// Largest value of the exact field.
+    pub amplitude: f64,
+    /// Hash of the field, however it is decomposed.
+    pub checksum: u64,
+    /// The picture, if one was drawn.
+    pub picture: Option<PathBuf>,
+}
+
+impl Report {
+    /// Whether the field is the exact one.
+    pub fn passes(&self) -> bool {
+        self.max_error <= self.error_limit
+    }
+
+    /// Residual norm at the end.
+    pub fn residual(&self) -> f64 {
+        self.norms.last().map_or(f64::NAN, |(_, norm)| *norm)
+    }
+
+    /// Points updated per second by all ranks.
+    pub fn updates_per_second(&self) -> f64 {
+        if self.sweeps == 0 {
+            return 0.0;
+        }
+        self.decomposition.points() as f64 * self.sweeps as f64 / self.seconds
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut line = |name: &str, value: String| writeln!(f, "{name:<15}{value}");
+        let d = &self.decomposition;
+        let ranks: usize = d.ranks.iter().product();
+        line(
+            "grid",
+            format!(
+                "{} = {:.4} M points",
+                Triple::from_zyx(d.grid),
+                d.points() as f64 / 1e6
+            ),
+        )?;
+        line("ranks", format!("{ranks} = {}", Triple::from_zyx(d.ranks)))?;
+        line("sweeps", self.sweeps.to_string())?;
+        line("seconds", format!("{:.3}", self.seconds))?;
+        line(
+            "updates/s",
+            format!("{:.1} M", self.updates_per_second() / 1e6),
+        )?;
+        let (max, mean) = self.communication;
+        line(
+            "communication",
+            format!(
+                "{:.1} % of the time on average, {:.1} % at most (waiting included)",
+                mean * 100.0,
+                max * 100.0
+            ),
+        )?;
+        line("residual norm", format!("{:.12e}", self.residual()))?;
+        line(
+            "max error",
+            format!(
+                "{:.3e} of a field up to {:.3e}: {} (limit {:.1e})",
+                self.max_error,
+                self.amplitude,
+                if self.passes() { "exact" } else { "WRONG" },
+                self.error_limit
+            ),
+        )?;
+        line("checksum", format!("{:016x}", self.checksum))?;
+        if let Some(path) = &self.picture {
+            line("picture", path.display().to_string())?;
+        }
+        Ok(())
+    }
+}

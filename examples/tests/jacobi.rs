@@ -1,0 +1,145 @@
+//! The main example on ranks that are threads: the field is that of one rank,
+//! bit for bit, whatever the decomposition.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use osier::ErrorKind;
+use osier::testing::ranks;
+use osier_examples::jacobi::{self, Failure, Options, Report};
+
+fn options(line: &str) -> Options {
+    let words = ["jacobi3d", "--quiet", "--no-picture"]
+        .into_iter()
+        .chain(line.split_whitespace());
+    Options::try_parse_from(words).expect("valid options")
+}
+
+/// Runs on `n` ranks; all report the same.
+fn run(n: usize, options: &Options) -> Report {
+    let reports = ranks(n, |comm| jacobi::run(&comm, options).expect("it runs"));
+    for report in &reports {
+        assert_eq!(report.checksum, reports[0].checksum);
+        assert_eq!(report.norms, reports[0].norms);
+        assert!(report.passes(), "{report}");
+        assert!(report.max_error <= 1e-12 * report.amplitude, "{report}");
+    }
+    reports.into_iter().next().expect("a rank")
+}
+
+fn equals_one_rank(n: usize, line: &str) {
+    let alone = options(line.split("--ranks").next().unwrap_or(line));
+    let one = run(1, &alone);
+    let many = run(n, &options(line));
+    assert_eq!(
+        many.checksum, one.checksum,
+        "{n} ranks, {line}:\n{many}\n{one}"
+    );
+    assert_eq!(many.norms.len(), one.norms.len());
+    for ((sweep, norm), (_, expected)) in many.norms.iter().zip(&one.norms) {
+        assert!(
+            (norm - expected).abs() <= 1e-12 * expected,
+            "{n} ranks, {line}: sweep {sweep}: {norm:e} and {expected:e}"
+        );
+    }
+}
+
+#[test]
+fn any_number_of_ranks_gives_the_field_of_one() {
+    for n in [2, 3, 4, 6, 8] {
+        equals_one_rank(n, "--grid 20 --sweeps 30 --norm-every 7");
+        equals_one_rank(n, "--grid 17x13x11 --sweeps 23 --norm-every 5");
+    }
+}
+
+#[test]
+fn any_shape_of_ranks_gives_the_field_of_one() {
+    for (n, shape) in [
+        (2, "2x1x1"),
+        (3, "1x3x1"),
+        (4, "4x1x1"),
+        (4, "1x1x4"),
+        (6, "1x3x2"),
+        (6, "3x2x1"),
+        (8, "2x2x2"),
+        (8, "1x8x1"),
+    ] {
+        equals_one_rank(n, &format!("--grid 13x18x9 --sweeps 12 --ranks {shape}"));
+    }
+}
+
+#[test]
+fn faces_of_many_kilobytes_arrive() {
+    // 70 KiB and more per face, beyond what is sent eagerly.
+    equals_one_rank(2, "--grid 96x96x4 --sweeps 5");
+    equals_one_rank(2, "--grid 4x96x96 --sweeps 5 --ranks 2x1x1");
+    equals_one_rank(4, "--grid 180x20x100 --sweeps 5 --ranks 1x4x1");
+}
+
+#[test]
+fn single_points_and_other_modes_work() {
+    equals_one_rank(1, "--grid 1 --sweeps 3");
+    equals_one_rank(6, "--grid 3x2x1 --sweeps 4 --ranks 3x2x1");
+    equals_one_rank(8, "--grid 2 --sweeps 0");
+    equals_one_rank(4, "--grid 8 --sweeps 40 --mode 8x7x8 --norm-every 1");
+}
+
+#[test]
+fn the_picture_is_the_same_from_any_number_of_ranks() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let picture = |n: usize, grid: &str| {
+        let output = folder.join(format!("picture-{grid}-{n}"));
+        let options = Options {
+            no_picture: false,
+            output: output.clone(),
+            ..options(&format!("--grid {grid} --sweeps 3"))
+        };
+        let path = run(n, &options).picture.expect("a picture");
+        let bytes = std::fs::read(path).expect("it was written");
+        std::fs::remove_dir_all(output).expect("it can be removed");
+        bytes
+    };
+    // The second slice is thinned out.
+    for grid in ["24x30x7", "1500x1100x2"] {
+        let one = picture(1, grid);
+        assert_eq!(one[1..4], *b"PNG");
+        assert!(picture(4, grid) == one, "{grid}");
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_said_by_all_ranks() {
+    for (line, hint) in [
+        ("--grid 1", "larger grid"),
+        ("--grid 9 --ranks 2x2x2", "product"),
+        ("--grid 9x9x2 --ranks 1x1x3", "each rank needs a point"),
+        ("--grid 9 --mode 10", "half wave"),
+        ("--grid 4000000000", "addresses"),
+        ("--grid 100000", "smaller grid"),
+    ] {
+        let options = options(line);
+        for result in ranks(3, |comm| jacobi::run(&comm, &options)) {
+            match result {
+                Err(Failure::Options(e)) => assert!(e.to_string().contains(hint), "{e}"),
+                other => panic!("{line}: {other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_found_before_the_run() {
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("a-file");
+    std::fs::write(&file, b"").expect("a file");
+    let options = Options {
+        no_picture: false,
+        output: file.join("folder"),
+        ..options("--grid 9")
+    };
+    for result in ranks(3, |comm| jacobi::run(&comm, &options)) {
+        match result {
+            Err(Failure::Options(e)) => assert_eq!(e.kind(), ErrorKind::Argument),
+            other => panic!("{other:?}"),
+        }
+    }
+}
