@@ -5,7 +5,7 @@
 //! ghost -> . [0 1 2] [3 4 5] [6 7 8 9] . <- boundary: always zero
 //! ```
 
-use osier::{Error, ErrorKind, Result, dims_create};
+use osier::{Error, ErrorKind, Result};
 
 use super::options::Triple;
 
@@ -123,22 +123,21 @@ fn fits(grid: &[usize; 3], ranks: &[usize; 3]) -> bool {
         .all(|(points, ranks)| ranks <= points)
 }
 
+/// Of all that fit, the one with the smallest faces; among equals the one that
+/// cuts z, then y, most, since those faces have the longest rows. On a cube
+/// this is what [`osier::dims_create`] gives, which knows no grid.
 fn choose(size: usize, grid: &[usize; 3]) -> Option<[usize; 3]> {
-    let mut dims = grid.map(|points| usize::from(points == 1));
-    if dims_create(size, &mut dims).is_ok() && fits(grid, &dims) {
-        return Some(dims);
-    }
-    // An uneven grid: of all that fit, the one with the smallest faces.
     let mut best = None;
-    for z in (1..=size).filter(|z| size.is_multiple_of(*z)) {
-        for y in (1..=size / z).filter(|y| (size / z).is_multiple_of(*y)) {
-            let ranks = [z, y, size / z / y];
+    for z in (1..=size).rev().filter(|z| size.is_multiple_of(*z)) {
+        let left = size / z;
+        for y in (1..=left).rev().filter(|y| left.is_multiple_of(*y)) {
+            let ranks = [z, y, left / y];
             if fits(grid, &ranks) {
-                let face = |d: usize| {
-                    let area = grid[(d + 1) % 3] as u128 * grid[(d + 2) % 3] as u128;
-                    area * (ranks[d] as u128 - 1)
+                let cut = |d: usize| {
+                    let face = grid[(d + 1) % 3] as u128 * grid[(d + 2) % 3] as u128;
+                    face * (ranks[d] as u128 - 1)
                 };
-                let cost = face(0) + face(1) + face(2);
+                let cost = cut(0) + cut(1) + cut(2);
                 if best.is_none_or(|(least, _)| cost < least) {
                     best = Some((cost, ranks));
                 }
@@ -183,7 +182,11 @@ mod tests {
     #[test]
     fn a_decomposition_fits_or_says_why() {
         let ranks = |size, grid| Decomposition::new(size, Triple(grid), None).map(|d| d.ranks);
-        assert_eq!(ranks(4, [64, 64, 64]).expect("cube"), [2, 2, 1]);
+        for size in [1, 2, 3, 4, 6, 8, 12, 16, 30] {
+            let mut dims = [0; 3];
+            osier::dims_create(size, &mut dims).expect("dims");
+            assert_eq!(ranks(size, [64; 3]).expect("cube"), dims);
+        }
         assert_eq!(ranks(4, [64, 64, 1]).expect("plate"), [1, 2, 2]);
         assert_eq!(ranks(4, [7, 1, 1]).expect("rod"), [1, 1, 4]);
         assert_eq!(ranks(8, [2, 100, 3]).expect("uneven"), [1, 8, 1]);
