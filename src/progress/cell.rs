@@ -69,8 +69,9 @@ impl LaneCell {
     /// The lane, if nobody holds it.
     #[inline]
     pub fn try_lock(&self) -> Option<LaneGuard<'_>> {
+        // Not `then_some`: a guard that is made and dropped gives the lock back.
         (!self.held.load(Ordering::Relaxed) && !self.held.swap(true, Ordering::Acquire))
-            .then_some(LaneGuard { cell: self })
+            .then(|| LaneGuard { cell: self })
     }
 
     /// Whether another thread waits for the lane.
@@ -110,5 +111,26 @@ impl Drop for LaneGuard<'_> {
         for waker in wakers {
             waker.wake();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::links::{Links, Remote};
+    use crate::protocol::cost::LinkCosts;
+    use crate::protocol::select::Selection;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_try_in_vain_leaves_the_lock_alone() {
+        let selection = Arc::new(Selection::new(LinkCosts::default(), 48));
+        let links = Links::new(0, Remote::None);
+        let cell = LaneCell::new(Lane::new(0, 1, links, selection));
+        let guard = cell.lock();
+        assert!(cell.try_lock().is_none());
+        assert!(cell.try_lock().is_none(), "the first try gave it back");
+        drop(guard);
+        assert!(cell.try_lock().is_some());
     }
 }
