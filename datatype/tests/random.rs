@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use support::{agrees, tree};
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
     #[test]
     fn trees_agree_with_the_typemap(
