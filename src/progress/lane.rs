@@ -9,6 +9,7 @@
 //!                   -> AwaitAck  -> Done          eager, synchronous
 //!          Starting -> Announced -> Streaming -> Done      GO
 //!                                -> Done                   FINISH
+//!          Streaming -> Withdrawn -> gone                  revoked, FINISH
 //! receive  Posted -> Streaming -> Done
 //!                 -> Pulling   -> Done
 //! ```
@@ -50,6 +51,8 @@ pub(super) enum State {
     Streaming,
     Announced,
     AwaitAck,
+    /// Revoked in the middle of a stream; the receiver is to answer.
+    Withdrawn,
     Posted,
     Pulling,
     Done,

@@ -338,6 +338,13 @@ impl Lane {
         if op.state != State::Announced {
             return false;
         }
+        if op.acked {
+            // We have asked to withdraw it. The receiver has an answer to
+            // that under way unless it was pulling when it was asked and fell
+            // back to fragments; then it answers now, and once in any case.
+            self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));
+            return true;
+        }
         op.acked = true;
         op.state = State::Streaming;
         if let Some(key) = op.key.take() {
@@ -350,9 +357,9 @@ impl Lane {
 
     pub(super) fn on_finish(&mut self, peer: u32, handle: u32, outcome: u16) -> bool {
         let Some(op) = self.send_op(peer, handle) else {
-            return outcome == wire::OUTCOME_WITHDRAWN;
+            return false;
         };
-        if op.state == State::Done {
+        if !matches!(op.state, State::Announced | State::Withdrawn) {
             return false;
         }
         if outcome == wire::OUTCOME_WITHDRAWN {
@@ -371,9 +378,11 @@ impl Lane {
         let Some(op) = self.send_op(peer, handle) else {
             return false;
         };
-        op.acked = true;
-        if op.state == State::AwaitAck {
-            self.finish(handle, None);
+        match op.state {
+            State::AwaitAck => self.finish(handle, None),
+            State::Streaming if op.synchronous => op.acked = true,
+            State::Withdrawn => {}
+            _ => return false,
         }
         true
     }
@@ -386,8 +395,13 @@ impl Lane {
         let peer = op.peer;
         match state {
             State::Starting => {
+                // A start that found no room may have exported its memory.
+                let key = op.key.take();
                 self.peers[peer as usize].starts.retain(|h| *h != handle);
                 self.ops.remove(handle);
+                if let Some(key) = key {
+                    self.links.unexport(&key);
+                }
                 true
             }
             State::AwaitAck => {
@@ -395,8 +409,13 @@ impl Lane {
                 true
             }
             State::Streaming => {
+                // The handle stays until the receiver answers, so that what it
+                // says meanwhile meets no other operation.
+                op.state = State::Withdrawn;
+                op.view = RawView::empty();
+                op.owner = None;
+                op.detached = true;
                 self.peers[peer as usize].streams.retain(|h| *h != handle);
-                self.ops.remove(handle);
                 self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));
                 true
             }

@@ -4,8 +4,8 @@ use osier_transports::loopback::Loopback;
 use osier_transports::shm::ShmEndpoint;
 use osier_transports::sim::SimEndpoint;
 use osier_transports::{
-    AmHead, Capabilities, Endpoint, Incoming, OneSided, Peer, PostError, RegionKey, TransportError,
-    TransportErrorKind,
+    AmHead, Capabilities, Endpoint, Incoming, OneSided, Peer, PostError, RegionKey, RegionKind,
+    TransportError, TransportErrorKind,
 };
 
 /// The transport that reaches the other members.
@@ -142,7 +142,10 @@ impl Links {
 
     /// Withdraws an export where the transport keeps account of them.
     pub fn unexport(&mut self, key: &RegionKey) {
-        if let Remote::Sim(e) = &self.remote {
+        // A key of our own loopback may name the same memory.
+        if key.kind == RegionKind::Sim
+            && let Remote::Sim(e) = &self.remote
+        {
             e.net().unexport(key);
         }
     }
