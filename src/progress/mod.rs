@@ -7,6 +7,7 @@
 
 pub(crate) mod cell;
 pub(crate) mod core;
+pub(crate) mod inspect;
 pub(crate) mod lane;
 pub(crate) mod lane_receive;
 mod lane_send;

@@ -41,6 +41,11 @@ impl SenderCredit {
         true
     }
 
+    /// Credit that is taken.
+    pub fn out(&self) -> u64 {
+        self.out
+    }
+
     /// Takes back credit that the receiver reports; false if it was never
     /// given, which no correct peer does.
     #[inline]
@@ -62,6 +67,11 @@ pub struct ReceiverCredit {
 }
 
 impl ReceiverCredit {
+    /// Credit that was not reported yet.
+    pub fn owed(&self) -> u64 {
+        self.owed
+    }
+
     /// Counts a message that a receive has; returns what is to be reported
     /// now.
     #[inline]

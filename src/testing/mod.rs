@@ -1,4 +1,5 @@
-//! Ranks as threads of one process, for tests.
+//! Ranks as threads of one process, for tests; random traffic over the engine
+//! in [`traffic`].
 //!
 //! ```
 //! osier::testing::ranks(4, |comm| {
@@ -8,6 +9,8 @@
 //!     assert_eq!(sum, [6]);
 //! });
 //! ```
+
+pub mod traffic;
 
 use crate::bootstrap::Universe;
 use crate::comm::Communicator;

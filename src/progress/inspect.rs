@@ -1,0 +1,59 @@
+//! What the test bed asks a lane: nothing here changes it.
+
+use super::lane::{Direction, Lane, Outcome, State};
+
+/// What a lane still holds; all zero when everything is over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Leftovers {
+    pub operations: usize,
+    pub posted: usize,
+    pub unexpected: usize,
+    pub arrivals: usize,
+    pub pulls: usize,
+    pub busy: usize,
+    pub queued: usize,
+    pub incoming: usize,
+}
+
+impl Lane {
+    /// The message that a receive has met, once it has.
+    pub fn met(&self, handle: u32) -> Option<Outcome> {
+        let op = self.ops.get(handle)?;
+        (op.direction == Direction::Receive && op.posted.is_none()).then_some(Outcome {
+            source: op.peer,
+            tag: op.tag,
+            bytes: op.total,
+        })
+    }
+
+    /// Whether a send only waits to hear that it was matched.
+    pub fn awaits_ack(&self, handle: u32) -> bool {
+        self.ops
+            .get(handle)
+            .is_some_and(|op| op.state == State::AwaitAck)
+    }
+
+    /// Credit taken from a peer, and credit owed to it.
+    pub fn credits(&self, peer: u32) -> (u64, u64) {
+        let peer = &self.peers[peer as usize];
+        (peer.sender.out(), peer.receiver.owed())
+    }
+
+    /// What is still there.
+    pub fn leftovers(&self) -> Leftovers {
+        Leftovers {
+            operations: self.ops.len(),
+            posted: self.posted.len(),
+            unexpected: self.unexpected.len(),
+            arrivals: self.arrivals.len(),
+            pulls: self.pulls.len(),
+            busy: self.busy.len(),
+            queued: self
+                .peers
+                .iter()
+                .map(|p| p.control.len() + p.starts.len() + p.streams.len())
+                .sum(),
+            incoming: self.peers.iter().map(|p| p.incoming.len()).sum(),
+        }
+    }
+}
