@@ -292,6 +292,11 @@ impl Lane {
     pub(super) fn handle(&mut self, message: Incoming) {
         let (low, high) = wire::halves(message.head.arg);
         let peer = message.peer;
+        if self.dead_count != 0 && self.peers[peer as usize].dead.is_some() {
+            // It outlived its sender. What it belongs to has failed already,
+            // and what it begins might never end.
+            return self.links.release(message);
+        }
         let sound = match message.head.kind {
             wire::EAGER => self.on_eager(&message, low, high),
             wire::FRAGMENT => self.on_fragment(&message, low),

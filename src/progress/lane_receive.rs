@@ -38,7 +38,24 @@ impl Lane {
 
     /// Receives a message that a matched probe took.
     pub fn receive_matched(&mut self, view: RawView, matched: Matched) -> Result<Posted> {
+        if self.arrivals.get(matched.arrival).is_none() {
+            return Err(self.gone(&view, matched.outcome));
+        }
         self.receive_arrival(view, matched.arrival)
+    }
+
+    /// Why a message that a matched probe took is not there any more.
+    #[cold]
+    fn gone(&self, view: &RawView, was: Outcome) -> Error {
+        let (peer, room) = (was.source, view.bytes());
+        let what = describe("receive from", Some(peer), was.tag, room, &self.links);
+        match self.peers[peer as usize].dead {
+            Some(how) => Error::new(ErrorKind::RankDead, format!("{what}: rank {peer} {how}")),
+            None => Error::new(
+                ErrorKind::Cancelled,
+                format!("{what}: the sender withdrew it"),
+            ),
+        }
     }
 
     /// Puts back what a matched probe took and nobody received: it is dropped
@@ -163,10 +180,7 @@ impl Lane {
 
     fn receive_arrival(&mut self, view: RawView, arrival: u32) -> Result<Posted> {
         let Some(Arrived { what, envelope, .. }) = self.arrivals.remove(arrival) else {
-            return Err(Error::new(
-                ErrorKind::RankDead,
-                "receive of a matched message: its sender died before it was whole",
-            ));
+            return Err(Error::new(ErrorKind::Cancelled, "receive of no message"));
         };
         let peer = envelope.source;
         let outcome = |bytes| Outcome {
@@ -207,8 +221,8 @@ impl Lane {
                 }
                 self.credit(peer, total);
                 if data.len() < total {
-                    for (s, target) in &mut self.peers[peer as usize].incoming {
-                        if *s == send {
+                    for (_, target) in &mut self.peers[peer as usize].incoming {
+                        if *target == Target::Arrival(arrival) {
                             *target = Target::Op(handle);
                         }
                     }
@@ -497,6 +511,10 @@ impl Lane {
     }
 
     fn ask_fragments(&mut self, handle: u32, peer: u32, send: u32) {
+        if let Some(how) = self.peers[peer as usize].dead {
+            let e = self.death_error(handle, peer, how);
+            return self.finish(handle, Some(e));
+        }
         self.peers[peer as usize]
             .incoming
             .push((send, Target::Op(handle)));
