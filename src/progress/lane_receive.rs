@@ -654,7 +654,12 @@ impl Lane {
             wire::head(wire::FINISH, wire::OUTCOME_WITHDRAWN, pull.send, 0),
         );
         let kind = Error::from(e.clone()).kind();
-        let error = Error::new(kind, format!("{}: {e}", self.describe(pull.op)));
+        let what = self.describe(pull.op);
+        let error = match kind {
+            // The transport counts the ranks of the job, not ours.
+            ErrorKind::RankDead => Error::new(kind, format!("{what}: rank {} is dead", pull.peer)),
+            _ => Error::new(kind, format!("{what}: {e}")),
+        };
         self.finish(pull.op, Some(error));
     }
 

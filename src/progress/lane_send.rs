@@ -159,7 +159,14 @@ impl Lane {
 
     fn fail(&mut self, handle: u32, e: &TransportError) {
         let kind = Error::from(e.clone()).kind();
-        let error = Error::new(kind, format!("{}: {e}", self.describe(handle)));
+        let what = self.describe(handle);
+        let error = match self.ops.get(handle).map(|op| op.peer) {
+            // The transport counts the ranks of the job, not ours.
+            Some(peer) if kind == ErrorKind::RankDead => {
+                Error::new(kind, format!("{what}: rank {peer} is dead"))
+            }
+            _ => Error::new(kind, format!("{what}: {e}")),
+        };
         self.finish(handle, Some(error));
     }
 
