@@ -150,7 +150,11 @@ impl Lane {
                         self.peers[peer as usize].streams.push_back(handle);
                     }
                 }
-                Step::Failed(e) => self.fail(handle, &e),
+                Step::Failed(e) => {
+                    // The receiver waits for the rest.
+                    self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));
+                    self.fail(handle, &e);
+                }
             }
             any = true;
         }
