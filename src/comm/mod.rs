@@ -101,7 +101,7 @@ impl Communicator {
         };
         let links = Links::new(rank as u32, remote);
         let lane = Lane::new(rank as u32, members.len(), links, core.selection.clone());
-        let lane = Arc::new(LaneCell::new(lane));
+        let lane = Arc::new(LaneCell::new(lane, core.biased));
         core.add_lane(&lane, members.into());
         Ok(Self(Arc::new(Inner {
             core: core.clone(),

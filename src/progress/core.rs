@@ -57,6 +57,8 @@ pub(crate) struct Core {
     changed: Condvar,
     shared_cores: bool,
     seen_deaths: AtomicU64,
+    /// Whether lanes may be biased to a thread.
+    pub biased: bool,
     /// Requests that foreign executors wait for.
     futures: AtomicUsize,
     thread: OnceLock<std::thread::Thread>,
@@ -97,6 +99,7 @@ impl Core {
             changed: Condvar::new(),
             shared_cores,
             seen_deaths: AtomicU64::new(0),
+            biased: super::cell::bias_offered(),
             futures: AtomicUsize::new(0),
             thread: OnceLock::new(),
             closing: AtomicBool::new(false),
@@ -215,9 +218,7 @@ impl Core {
         self.check_deaths();
         let mut any = false;
         self.each_lane(|lane, _| {
-            if let Some(mut guard) = lane.try_lock()
-                && guard.outstanding() > 0
-            {
+            if let Some(mut guard) = lane.try_lock_to_help() {
                 any |= guard.progress();
                 self.after(&mut guard);
             }

@@ -13,8 +13,8 @@ use std::sync::Arc;
 /// Largest payload of a message, in bytes: fragments of this size keep both
 /// copies of a pipeline in the second-level cache.
 pub const MAX_PAYLOAD_BYTES: usize = 32 << 10;
-/// After so many messages a small ring grows.
-const SMALL_RING_MESSAGES: u64 = 8;
+/// After so many cells a small ring grows.
+const SMALL_RING_CELLS: u64 = 16;
 
 struct Tx {
     ring: Option<(Producer, u64, Level)>,
@@ -80,7 +80,7 @@ impl ShmEndpoint {
         let destination = self.members[peer as usize];
         let tx = &mut self.tx[peer as usize];
         if let Some((ring, _, _)) = &mut tx.ring
-            && !ring.has_slot()
+            && !ring.has_cells(1)
         {
             return Ok(false);
         }
@@ -92,7 +92,7 @@ impl ShmEndpoint {
         let ring = unsafe { Producer::new(block.memory) };
         if let Some((mut old, offset, old_level)) = tx.ring.replace((ring, block.offset, level)) {
             let switched = old.post_switch(block.offset);
-            debug_assert!(switched, "a slot was free");
+            debug_assert!(switched, "a cell was free");
             self.rank.retire_block(offset, old_level, destination);
         }
         Ok(true)
@@ -156,7 +156,7 @@ impl ShmEndpoint {
                         format!("rank {destination} of the job has dropped this channel"),
                     )));
                 }
-                let busy = *level == Level::Small && ring.posted() >= SMALL_RING_MESSAGES;
+                let busy = *level == Level::Small && ring.posted() >= SMALL_RING_CELLS;
                 let wanted = if busy {
                     needed.max(Level::Medium)
                 } else {
@@ -179,11 +179,7 @@ impl ShmEndpoint {
         if !ring.has_room(bytes) {
             return Err(PostError::Full);
         }
-        if bytes <= INLINE_BYTES {
-            ring.post_inline(head, bytes, fill);
-        } else {
-            ring.post_ring(head, bytes, fill);
-        }
+        ring.post(head, bytes, fill);
         self.ring_bell(peer);
         Ok(())
     }
@@ -236,6 +232,36 @@ impl ShmEndpoint {
         self.rank.count_malformed();
         rx.ring.release();
         true
+    }
+
+    /// Nothing has come in: one of the rings reports its credits.
+    #[inline]
+    fn rest(&mut self, at: usize) {
+        let n = self.rx.len();
+        self.rx[if at < n { at } else { 0 }].ring.rest();
+        self.cursor = at + 1;
+    }
+
+    /// Posts a message of at most eight bytes, `data` in memory order, and
+    /// nothing but an argument of 32 bits; false if that needs the long way.
+    #[inline]
+    pub fn post_short(
+        &mut self,
+        peer: Peer,
+        kind: u8,
+        argument: u32,
+        data: u64,
+        bytes: usize,
+    ) -> bool {
+        if let Some(tx) = self.tx.get_mut(peer as usize)
+            && let Some((ring, _, level)) = &mut tx.ring
+            && *level != Level::Small
+            && ring.post_short(kind, argument, data, bytes)
+        {
+            self.ring_bell(peer);
+            return true;
+        }
+        false
     }
 
     /// Whether a peer has dropped this channel.
@@ -306,11 +332,7 @@ impl Endpoint for ShmEndpoint {
             && ring.has_room(bytes)
         {
             let head = (head.kind, head.aux, head.arg);
-            if bytes <= INLINE_BYTES {
-                ring.post_inline(head, bytes, fill);
-            } else {
-                ring.post_ring(head, bytes, fill);
-            }
+            ring.post(head, bytes, fill);
             self.ring_bell(peer);
             return Ok(());
         }
@@ -358,6 +380,9 @@ impl Endpoint for ShmEndpoint {
             if let Some(found) = special {
                 self.special(at, found);
                 continue;
+            }
+            if n > 0 {
+                self.rest(at);
             }
             // SAFETY: an atomic in the arena, which `self.rank` keeps mapped.
             let opened = unsafe { &*self.inbox }.load(Ordering::Relaxed) != 0

@@ -12,7 +12,7 @@
 use super::endpoint::ShmEndpoint;
 use super::heap::{self, Heap};
 use super::job::Job;
-use super::ring::{Control, Line, RingMemory};
+use super::ring::{Cell, Control, RingMemory};
 use super::segment::{GRANULE, Mapping};
 use super::{cma, wait};
 use crate::contract::{TransportError, TransportErrorKind, WIRE_VERSION};
@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 const BLOCK_MAGIC: u64 = 0x4f53_4945_5252_0000;
-const LINES_AT: u64 = 256;
+const CELLS_AT: u64 = 256;
 
 /// Sizes of a ring: memory follows traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,17 +38,26 @@ pub(crate) enum Level {
 impl Level {
     pub(crate) const ALL: [Level; 3] = [Level::Small, Level::Medium, Level::Large];
 
-    pub(crate) fn lines(self) -> u64 {
-        [16, 128, 256][self as usize]
+    pub(crate) fn cells(self) -> u64 {
+        [64, 512, 1024][self as usize]
     }
 
     pub(crate) fn payload_bytes(self) -> u64 {
         [2 << 10, 64 << 10, 1 << 20][self as usize]
     }
 
+    /// Offset of the payload ring: on a page of its own, so that the
+    /// processor's prefetchers follow a payload from its first line.
+    fn payload_at(self) -> u64 {
+        let cells_end = CELLS_AT + self.cells() * size_of::<Cell>() as u64;
+        match self {
+            Level::Small => cells_end,
+            _ => cells_end.next_multiple_of(4096),
+        }
+    }
+
     fn block_bytes(self) -> u64 {
-        (LINES_AT + self.lines() * size_of::<Line>() as u64 + self.payload_bytes())
-            .next_multiple_of(4096)
+        (self.payload_at() + self.payload_bytes()).next_multiple_of(4096)
     }
 }
 
@@ -276,9 +285,9 @@ impl ShmRank {
         let at = |bytes: u64| base.wrapping_add(bytes as usize);
         Some(RingMemory {
             control: at(64).cast::<Control>(),
-            lines: at(LINES_AT).cast::<Line>(),
-            line_count: level.lines(),
-            payload: at(LINES_AT + level.lines() * size_of::<Line>() as u64),
+            cells: at(CELLS_AT).cast::<Cell>(),
+            cell_count: level.cells(),
+            payload: at(level.payload_at()),
             payload_bytes: level.payload_bytes(),
         })
     }
@@ -303,7 +312,7 @@ impl ShmRank {
             ));
         };
         segment.arena.populate(offset, level.block_bytes(), false)?;
-        let head_bytes = (LINES_AT + level.lines() * size_of::<Line>() as u64) as usize;
+        let head_bytes = (CELLS_AT + level.cells() * size_of::<Cell>() as u64) as usize;
         // SAFETY: our own block, which no consumer reads yet (invariant 2).
         unsafe { std::ptr::write_bytes(base, 0, head_bytes) };
         // SAFETY: inside the arena, aligned, atomics only.

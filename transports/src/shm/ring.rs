@@ -1,73 +1,81 @@
-//! A one-way ring of single-line slots with a byte ring for larger payloads.
+//! A one-way ring of 16-byte cells with a byte ring for larger payloads.
 //!
-//! One producer (a rank's lane) and one consumer (the same lane of a peer).
-//! The smallest messages take one cache line, which carries flag, header and
-//! payload together, so that one line crosses between the caches:
+//! One producer (a rank's lane) and one consumer (the same lane of a peer). A
+//! small message and its flag share a cache line, so one line crosses between
+//! the caches; up to four messages share it, so a stream of them costs a
+//! quarter of a line each. That matters because the next store waits in the
+//! store buffer until the line has come from the consumer.
 //!
 //! ```text
-//! byte 0        4      5     6      8        16                       64
-//!      sequence kind   len   aux    arg      payload (len <= 48)
-//!                      0xff                  position u64, bytes u32: payload ring
-//!                      0xfe                  offset of the next ring's block
+//! byte        0    2    3     4          8                   16
+//! short       lap  kind bytes argument   payload (<= 8 bytes)
+//! long        lap  kind 0x40  argument   upper half, aux, bytes
+//!             lap  payload (14 bytes)                            ... repeated
+//! ring        lap  kind 0x41  argument   upper half, aux, 0
+//!             lap  bytes u32             position u64
+//! switch      lap  0    0x42  0          offset of the next ring's block
 //! ```
 //!
 //! # Invariants
-//! 1. Slot `i` of lap `l` is free exactly if the consumer has reported at
-//!    least `i + (l - 1) * lines` consumed slots. The producer writes a slot
+//! 1. Cell `i` of lap `l` is free exactly if the consumer has reported at
+//!    least `i + (l - 1) * cells` consumed cells. The producer writes a cell
 //!    only when it is free.
-//! 2. The word that holds the sequence number is stored last, with release,
-//!    and loaded first, with acquire: whoever sees the number sees the slot
-//!    and its payload. Numbers repeat after 2^32 messages, laps long after
-//!    `lines` of them, so an old slot never looks new.
-//! 3. Payload positions grow for ever; position `p` lies at `p mod capacity`.
+//! 2. Every cell belongs to exactly one message per lap, and its first two
+//!    bytes are then that lap's number. A cell that is not yet written shows
+//!    the lap before, whatever payload it carried.
+//! 3. The first word of a message is stored last, with release, and loaded
+//!    first, with acquire: whoever sees its lap sees the whole message.
+//! 4. Payload positions grow for ever; position `p` lies at `p mod capacity`.
 //!    A payload never wraps: what is left at the end is skipped.
-//! 4. The consumer reports at the latest when an eighth of either ring is
-//!    unreported, and a payload is at most a quarter of its ring, so a
-//!    producer that waits is never forgotten.
-//! 5. Only the producer writes slots and payload; only the consumer writes
-//!    [`Control`]. A producer that dies leaves at most one unpublished slot
+//! 5. The consumer reports at the latest when half of either ring is
+//!    unreported, and when it rests; a payload is at most a quarter of its
+//!    ring, so a producer that waits is never forgotten.
+//! 6. Only the producer writes cells and payload; only the consumer writes
+//!    [`Control`]. A producer that dies leaves at most one unpublished message
 //!    in its own ring, which stalls nobody else.
 //!
 //! # Sources
-//! Single-line slots with an in-band flag: the fast boxes of D. Buntinas,
+//! Small slots with an in-band flag: the fast boxes of D. Buntinas,
 //! G. Mercier, W. Gropp, "Design and Evaluation of Nemesis, a Scalable,
 //! Low-Latency, Message-Passing Communication Subsystem", CCGrid 2006. Here
-//! the flag is a sequence number, so that the consumer never writes a slot,
-//! and credits return in batches on a line of their own.
+//! the flag is a lap number, so that the consumer never writes a cell, and
+//! credits return in batches on a line of their own.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use std::cell::UnsafeCell;
 
-/// Payload bytes of a slot.
-pub(crate) const INLINE_BYTES: usize = 48;
-const LEN_RING: u8 = 0xff;
-const LEN_SWITCH: u8 = 0xfe;
+/// Payload bytes that travel in cells.
+pub(crate) const INLINE_BYTES: usize = 96;
+/// Payload bytes of a message of one cell.
+const SHORT_BYTES: usize = 8;
+/// Payload bytes of a continuation cell.
+const PART_BYTES: usize = 14;
+const LONG: u8 = 0x40;
+const RING: u8 = 0x41;
+const SWITCH: u8 = 0x42;
 /// Payloads start on cache lines.
 const PAYLOAD_ALIGN: u64 = 64;
 
-/// One cache line of the ring.
-#[repr(C, align(64))]
-pub(crate) struct Line {
+/// A quarter of a cache line.
+#[repr(C, align(16))]
+pub(crate) struct Cell {
     word: AtomicU64,
-    arg: AtomicU64,
-    payload: UnsafeCell<[u8; INLINE_BYTES]>,
+    data: AtomicU64,
 }
 
 /// What the consumer tells the producer.
 #[repr(C, align(64))]
 pub(crate) struct Control {
-    lines: AtomicU64,
+    cells: AtomicU64,
     payload: AtomicU64,
     closed: AtomicU32,
 }
 
 #[cfg(test)]
-impl Line {
+impl Cell {
     fn new() -> Self {
         Self {
             word: AtomicU64::new(0),
-            arg: AtomicU64::new(0),
-            payload: UnsafeCell::new([0; INLINE_BYTES]),
+            data: AtomicU64::new(0),
         }
     }
 }
@@ -76,7 +84,7 @@ impl Line {
 impl Control {
     fn new() -> Self {
         Self {
-            lines: AtomicU64::new(0),
+            cells: AtomicU64::new(0),
             payload: AtomicU64::new(0),
             closed: AtomicU32::new(0),
         }
@@ -87,8 +95,8 @@ impl Control {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RingMemory {
     pub control: *const Control,
-    pub lines: *const Line,
-    pub line_count: u64,
+    pub cells: *const Cell,
+    pub cell_count: u64,
     pub payload: *mut u8,
     pub payload_bytes: u64,
 }
@@ -97,10 +105,29 @@ pub(crate) struct RingMemory {
 // the business of the two ends.
 unsafe impl Send for RingMemory {}
 
+impl RingMemory {
+    /// # Safety
+    /// The memory is valid for the life that the caller gives the reference.
+    #[inline]
+    unsafe fn cell<'a>(&self, at: u64) -> &'a Cell {
+        // SAFETY: masked, so inside the ring.
+        let cell = unsafe { self.cells.add((at & (self.cell_count - 1)) as usize) };
+        // SAFETY: the caller's contract; atomics only.
+        unsafe { &*cell }
+    }
+
+    /// First two bytes of a cell that is written at this position.
+    #[inline]
+    fn lap(&self, at: u64) -> u64 {
+        // Never that of zeroed memory in the first lap.
+        (at / self.cell_count + 1) & 0xffff
+    }
+}
+
 /// Kind, small argument and argument of a message.
 pub(crate) type Head = (u8, u16, u64);
 
-/// What the consumer found in a slot.
+/// What the consumer found in a cell.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Found {
     /// A message.
@@ -111,7 +138,7 @@ pub(crate) enum Found {
     },
     /// The producer goes on in the ring whose block lies there.
     Switch(u64),
-    /// A slot that no correct producer writes; skipped by `release`.
+    /// A cell that no correct producer writes; skipped by `release`.
     Malformed,
 }
 
@@ -119,7 +146,7 @@ pub(crate) enum Found {
 pub(crate) struct Producer {
     memory: RingMemory,
     next: u64,
-    /// Slots that are known to be free end here.
+    /// Cells that are known to be free end here.
     limit: u64,
     payload_next: u64,
     payload_seen: u64,
@@ -134,12 +161,12 @@ impl Producer {
     /// The memory stays valid as long as the producer, is zeroed, and there
     /// is one producer only.
     pub unsafe fn new(memory: RingMemory) -> Self {
-        debug_assert!(memory.line_count.is_power_of_two());
+        debug_assert!(memory.cell_count.is_power_of_two());
         debug_assert!(memory.payload_bytes.is_power_of_two());
         Self {
             memory,
             next: 0,
-            limit: memory.line_count,
+            limit: memory.cell_count,
             payload_next: 0,
             payload_seen: 0,
         }
@@ -151,7 +178,7 @@ impl Producer {
         ((self.memory.payload_bytes / 4) as usize).max(INLINE_BYTES)
     }
 
-    /// Messages posted so far.
+    /// Cells written so far.
     pub fn posted(&self) -> u64 {
         self.next
     }
@@ -163,15 +190,9 @@ impl Producer {
     }
 
     #[inline]
-    fn line(&self, at: u64) -> &Line {
-        // SAFETY: masked, so inside the ring.
-        let line = unsafe {
-            self.memory
-                .lines
-                .add((at & (self.memory.line_count - 1)) as usize)
-        };
-        // SAFETY: valid by the contract of `new`; atomics and a cell inside.
-        unsafe { &*line }
+    fn cell(&self, at: u64) -> &Cell {
+        // SAFETY: valid by the contract of `new`.
+        unsafe { self.memory.cell(at) }
     }
 
     /// Whether the consumer has gone.
@@ -182,45 +203,96 @@ impl Producer {
     /// Whether everything posted has been consumed, as far as reported.
     #[cfg(test)]
     fn drained(&self) -> bool {
-        self.control().lines.load(Ordering::Acquire) == self.next
+        self.control().cells.load(Ordering::Acquire) == self.next
     }
 
-    /// Whether a slot is free.
+    /// Whether so many cells are free.
     #[inline]
-    pub fn has_slot(&mut self) -> bool {
-        if self.next < self.limit {
-            return true;
-        }
-        self.refresh();
-        self.next < self.limit
+    pub fn has_cells(&mut self, cells: u64) -> bool {
+        self.next + cells <= self.limit || self.refresh(cells)
     }
 
     #[cold]
-    fn refresh(&mut self) {
-        // Acquire: the consumer's reads of a slot end before we write it.
-        let consumed = self.control().lines.load(Ordering::Acquire).min(self.next);
-        self.limit = self.limit.max(consumed + self.memory.line_count);
+    fn refresh(&mut self, cells: u64) -> bool {
+        // Acquire: the consumer's reads of a cell end before we write it.
+        let consumed = self.control().cells.load(Ordering::Acquire).min(self.next);
+        self.limit = self.limit.max(consumed + self.memory.cell_count);
+        self.next + cells <= self.limit
     }
 
+    /// First word of a message at the next cell.
     #[inline]
-    fn publish(&mut self, head: Head, len: u8) {
-        let line = self.line(self.next);
-        line.arg.store(head.2, Ordering::Relaxed);
-        let sequence = (self.next as u32).wrapping_add(1);
-        let word = u64::from(sequence)
-            | u64::from(head.0) << 32
-            | u64::from(len) << 40
-            | u64::from(head.1) << 48;
-        line.word.store(word, Ordering::Release);
-        self.next += 1;
+    fn word(&self, kind: u8, form: u8, argument: u32) -> u64 {
+        self.memory.lap(self.next)
+            | u64::from(kind) << 16
+            | u64::from(form) << 24
+            | u64::from(argument) << 32
     }
 
-    /// Posts a message of at most [`INLINE_BYTES`]; a slot must be free.
+    /// Publishes the message of `cells` cells at the next cell.
     #[inline]
-    pub fn post_inline(&mut self, head: Head, bytes: usize, fill: impl FnOnce(*mut u8)) {
-        debug_assert!(bytes <= INLINE_BYTES && self.next < self.limit);
-        fill(self.line(self.next).payload.get().cast());
-        self.publish(head, bytes as u8);
+    fn publish(&mut self, word: u64, data: u64, cells: u64) {
+        let cell = self.cell(self.next);
+        cell.data.store(data, Ordering::Relaxed);
+        cell.word.store(word, Ordering::Release);
+        self.next += cells;
+    }
+
+    /// Posts a message of one cell; false without a credit.
+    #[inline]
+    pub fn post_short(&mut self, kind: u8, argument: u32, data: u64, bytes: usize) -> bool {
+        debug_assert!(bytes <= SHORT_BYTES);
+        if !self.has_cells(1) {
+            return false;
+        }
+        let word = self.word(kind, bytes as u8, argument);
+        self.publish(word, data, 1);
+        true
+    }
+
+    /// Whether a message of `bytes` bytes has credit.
+    #[inline]
+    pub fn has_room(&mut self, bytes: usize) -> bool {
+        if bytes <= INLINE_BYTES {
+            self.has_cells(1 + bytes.div_ceil(PART_BYTES) as u64)
+        } else {
+            self.has_cells(2) && self.place(bytes).is_some()
+        }
+    }
+
+    /// Posts a message for which [`Producer::has_room`] has just said yes.
+    #[inline]
+    pub fn post(&mut self, head: Head, bytes: usize, fill: impl FnOnce(*mut u8)) {
+        if bytes <= SHORT_BYTES && head.1 == 0 && head.2 >> 32 == 0 {
+            let mut data = 0u64;
+            fill((&raw mut data).cast());
+            let word = self.word(head.0, bytes as u8, head.2 as u32);
+            self.publish(word, data, 1);
+        } else if bytes <= INLINE_BYTES {
+            self.post_long(head, bytes, fill);
+        } else {
+            self.post_ring(head, bytes, fill);
+        }
+    }
+
+    fn post_long(&mut self, head: Head, bytes: usize, fill: impl FnOnce(*mut u8)) {
+        const PARTS: usize = INLINE_BYTES.div_ceil(PART_BYTES);
+        let mut payload = [0u8; PARTS * PART_BYTES];
+        fill(payload.as_mut_ptr());
+        let parts = bytes.div_ceil(PART_BYTES);
+        for (i, part) in payload.chunks_exact(PART_BYTES).take(parts).enumerate() {
+            let at = self.next + 1 + i as u64;
+            let mut bytes = [0u8; 16];
+            bytes[2..].copy_from_slice(part);
+            let whole = u128::from_le_bytes(bytes);
+            let cell = self.cell(at);
+            cell.data.store((whole >> 64) as u64, Ordering::Relaxed);
+            let word = whole as u64 | self.memory.lap(at);
+            cell.word.store(word, Ordering::Relaxed);
+        }
+        let data = head.2 >> 32 | u64::from(head.1) << 32 | (bytes as u64) << 48;
+        let word = self.word(head.0, LONG, head.2 as u32);
+        self.publish(word, data, 1 + parts as u64);
     }
 
     /// Position of `bytes` bytes of payload, if there is credit for them.
@@ -242,48 +314,33 @@ impl Producer {
         Some(at)
     }
 
-    /// Whether a message of `bytes` bytes has credit.
-    pub fn has_room(&mut self, bytes: usize) -> bool {
-        self.has_slot() && (bytes <= INLINE_BYTES || self.place(bytes).is_some())
-    }
-
-    /// Posts a message of at most [`Producer::max_payload`] bytes; false
-    /// without a credit, and `fill` is not called then.
-    pub fn post_ring(&mut self, head: Head, bytes: usize, fill: impl FnOnce(*mut u8)) -> bool {
+    fn post_ring(&mut self, head: Head, bytes: usize, fill: impl FnOnce(*mut u8)) {
         debug_assert!(bytes <= self.max_payload());
-        if !self.has_slot() {
-            return false;
-        }
         let Some(at) = self.place(bytes) else {
-            return false;
+            debug_assert!(false, "has_room was asked");
+            return;
         };
         let capacity = self.memory.payload_bytes;
         let need = (bytes as u64).next_multiple_of(PAYLOAD_ALIGN);
-        // SAFETY: masked, and `need` bytes from there fit by the skip above.
+        // SAFETY: masked, and `need` bytes from there fit by `place`.
         fill(unsafe { self.memory.payload.add((at & (capacity - 1)) as usize) });
         self.payload_next = at + need;
-        let to: *mut u8 = self.line(self.next).payload.get().cast();
-        let position = at.to_le_bytes();
-        let size = (bytes as u32).to_le_bytes();
-        // SAFETY: the slot is free (invariant 1) and has 48 bytes.
-        unsafe { std::ptr::copy_nonoverlapping(position.as_ptr(), to, 8) };
-        // SAFETY: 8 is inside the slot's payload.
-        let to = unsafe { to.add(8) };
-        // SAFETY: as above.
-        unsafe { std::ptr::copy_nonoverlapping(size.as_ptr(), to, 4) };
-        self.publish(head, LEN_RING);
-        true
+        let second = self.cell(self.next + 1);
+        second.data.store(at, Ordering::Relaxed);
+        let word = self.memory.lap(self.next + 1) | (bytes as u64) << 32;
+        second.word.store(word, Ordering::Relaxed);
+        let data = head.2 >> 32 | u64::from(head.1) << 32;
+        let word = self.word(head.0, RING, head.2 as u32);
+        self.publish(word, data, 2);
     }
 
     /// Tells the consumer to go on in another ring; false without a credit.
     pub fn post_switch(&mut self, block: u64) -> bool {
-        if !self.has_slot() {
+        if !self.has_cells(1) {
             return false;
         }
-        let to: *mut u8 = self.line(self.next).payload.get().cast();
-        // SAFETY: the slot is free (invariant 1) and has 48 bytes.
-        unsafe { std::ptr::copy_nonoverlapping(block.to_le_bytes().as_ptr(), to, 8) };
-        self.publish((0, 0, 0), LEN_SWITCH);
+        let word = self.word(0, SWITCH, 0);
+        self.publish(word, block, 1);
         true
     }
 }
@@ -292,12 +349,18 @@ impl Producer {
 pub(crate) struct Consumer {
     memory: RingMemory,
     next: u64,
+    /// Where the message in hand ends.
+    end: u64,
     reported: u64,
     payload_done: u64,
     payload_reported: u64,
     /// Where the payload of the message in hand ends.
     payload_end: u64,
+    /// Payload of a long message, put together.
+    gathered: Box<[u8; GATHER]>,
 }
+
+const GATHER: usize = INLINE_BYTES.div_ceil(PART_BYTES) * PART_BYTES;
 
 // SAFETY: as for `Producer`.
 unsafe impl Send for Consumer {}
@@ -310,10 +373,12 @@ impl Consumer {
         Self {
             memory,
             next: 0,
+            end: 0,
             reported: 0,
             payload_done: 0,
             payload_reported: 0,
             payload_end: 0,
+            gathered: Box::new([0; GATHER]),
         }
     }
 
@@ -326,50 +391,72 @@ impl Consumer {
     /// Asks once. A message found must be released before the next call.
     #[inline]
     pub fn poll(&mut self) -> Option<Found> {
-        let at = (self.next & (self.memory.line_count - 1)) as usize;
-        // SAFETY: masked, so inside the ring.
-        let line = unsafe { self.memory.lines.add(at) };
-        // SAFETY: valid by the contract of `new`; atomics and a cell inside.
-        let line = unsafe { &*line };
-        let word = line.word.load(Ordering::Acquire);
-        if word as u32 != (self.next as u32).wrapping_add(1) {
+        // SAFETY: valid by the contract of `new`.
+        let cell = unsafe { self.memory.cell(self.next) };
+        let word = cell.word.load(Ordering::Acquire);
+        if word & 0xffff != self.memory.lap(self.next) {
             return None;
         }
-        let head = (
-            (word >> 32) as u8,
-            (word >> 48) as u16,
-            line.arg.load(Ordering::Relaxed),
-        );
-        let len = (word >> 40) as u8;
-        let payload: *const u8 = line.payload.get().cast();
-        if len as usize <= INLINE_BYTES {
+        let form = (word >> 24) as u8;
+        if form as usize <= SHORT_BYTES {
+            self.end = self.next + 1;
             return Some(Found::Message {
-                head,
-                payload,
-                bytes: len as usize,
+                head: ((word >> 16) as u8, 0, word >> 32),
+                payload: (&raw const cell.data).cast(),
+                bytes: form as usize,
             });
         }
-        Some(self.open_large(head, len, payload))
+        Some(self.open(word, cell.data.load(Ordering::Relaxed), form))
     }
 
-    fn open_large(&mut self, head: Head, len: u8, payload: *const u8) -> Found {
-        let mut bytes = [0; 12];
-        // SAFETY: the slot has 48 bytes of payload.
-        unsafe { std::ptr::copy_nonoverlapping(payload, bytes.as_mut_ptr(), 12) };
-        let position = u64::from_le_bytes([
-            bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7],
-        ]);
-        if len == LEN_SWITCH {
-            return Found::Switch(position);
+    fn open(&mut self, word: u64, data: u64, form: u8) -> Found {
+        let kind = (word >> 16) as u8;
+        let head = (kind, (data >> 32) as u16, word >> 32 | data << 32);
+        self.end = self.next + 1;
+        match form {
+            SWITCH => Found::Switch(data),
+            LONG => self.gather(head, (data >> 48) as usize),
+            RING => self.open_ring(head),
+            _ => Found::Malformed,
         }
-        let size = u64::from(u32::from_le_bytes([
-            bytes[8], bytes[9], bytes[10], bytes[11],
-        ]));
+    }
+
+    fn gather(&mut self, head: Head, bytes: usize) -> Found {
+        if bytes > INLINE_BYTES {
+            return Found::Malformed;
+        }
+        let parts = bytes.div_ceil(PART_BYTES);
+        self.end = self.next + 1 + parts as u64;
+        for (i, part) in self
+            .gathered
+            .chunks_exact_mut(PART_BYTES)
+            .take(parts)
+            .enumerate()
+        {
+            // SAFETY: valid by the contract of `new`.
+            let cell = unsafe { self.memory.cell(self.next + 1 + i as u64) };
+            let word = cell.word.load(Ordering::Relaxed);
+            let data = cell.data.load(Ordering::Relaxed);
+            let whole = u128::from(word) | u128::from(data) << 64;
+            part.copy_from_slice(&whole.to_le_bytes()[2..]);
+        }
+        Found::Message {
+            head,
+            payload: self.gathered.as_ptr(),
+            bytes,
+        }
+    }
+
+    fn open_ring(&mut self, head: Head) -> Found {
+        self.end = self.next + 2;
+        // SAFETY: valid by the contract of `new`.
+        let second = unsafe { self.memory.cell(self.next + 1) };
+        let position = second.data.load(Ordering::Relaxed);
+        let size = second.word.load(Ordering::Relaxed) >> 32;
         let capacity = self.memory.payload_bytes;
         let in_ring = position & (capacity - 1);
         let end = position.saturating_add(size.next_multiple_of(PAYLOAD_ALIGN));
-        let sound = len == LEN_RING
-            && position >= self.payload_done
+        let sound = position >= self.payload_done
             && end - self.payload_done.min(end) <= 2 * capacity
             && in_ring + size <= capacity;
         if !sound {
@@ -384,24 +471,40 @@ impl Consumer {
         }
     }
 
-    /// Gives back the slot found last.
+    /// Gives back the message found last.
     #[inline]
     pub fn release(&mut self) {
-        self.next += 1;
+        self.next = self.end;
         self.payload_done = self.payload_done.max(self.payload_end);
-        if self.next - self.reported >= self.memory.line_count / 8
-            || self.payload_done - self.payload_reported >= self.memory.payload_bytes / 8
-        {
+        // Reported at the latest here, and before that when nothing comes in:
+        // the store must fetch a line from the producer, and an answer would
+        // wait behind it in the store buffer.
+        if self.unreported(2) {
+            self.report();
+        }
+    }
+
+    /// Whether one part in so many of either ring is unreported.
+    #[inline]
+    fn unreported(&self, part: u64) -> bool {
+        self.next - self.reported >= self.memory.cell_count / part
+            || self.payload_done - self.payload_reported >= self.memory.payload_bytes / part
+    }
+
+    /// To be called when nothing has come in.
+    #[inline]
+    pub fn rest(&mut self) {
+        if self.unreported(8) {
             self.report();
         }
     }
 
     #[cold]
     fn report(&mut self) {
-        // Release: our reads of the slots end before the producer writes them.
+        // Release: our reads of the cells end before the producer writes them.
         let control = self.control();
         control.payload.store(self.payload_done, Ordering::Release);
-        control.lines.store(self.next, Ordering::Release);
+        control.cells.store(self.next, Ordering::Release);
         self.reported = self.next;
         self.payload_reported = self.payload_done;
     }
@@ -419,15 +522,15 @@ mod tests {
 
     struct Memory {
         control: Box<Control>,
-        lines: Box<[Line]>,
+        cells: Box<[Cell]>,
         payload: Box<[u8]>,
     }
 
     impl Memory {
-        fn new(lines: usize, payload: usize) -> Self {
+        fn new(cells: usize, payload: usize) -> Self {
             Self {
                 control: Box::new(Control::new()),
-                lines: (0..lines).map(|_| Line::new()).collect(),
+                cells: (0..cells).map(|_| Cell::new()).collect(),
                 payload: vec![0; payload].into_boxed_slice(),
             }
         }
@@ -435,8 +538,8 @@ mod tests {
         fn ring(&mut self) -> RingMemory {
             RingMemory {
                 control: &raw const *self.control,
-                lines: self.lines.as_ptr(),
-                line_count: self.lines.len() as u64,
+                cells: self.cells.as_ptr(),
+                cell_count: self.cells.len() as u64,
                 payload: self.payload.as_mut_ptr(),
                 payload_bytes: self.payload.len() as u64,
             }
@@ -444,19 +547,14 @@ mod tests {
     }
 
     fn put(p: &mut Producer, tag: u64, bytes: &[u8]) -> bool {
-        let fill = |to: *mut u8| {
+        if !p.has_room(bytes.len()) {
+            return false;
+        }
+        p.post((1, (tag % 3) as u16, tag), bytes.len(), |to| {
             // SAFETY: the ring hands out room for that many bytes.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
-        };
-        if bytes.len() <= INLINE_BYTES {
-            let free = p.has_slot();
-            if free {
-                p.post_inline((1, 2, tag), bytes.len(), fill);
-            }
-            free
-        } else {
-            p.post_ring((1, 2, tag), bytes.len(), fill)
-        }
+        });
+        true
     }
 
     fn take(c: &mut Consumer) -> Option<(u64, Vec<u8>)> {
@@ -479,7 +577,7 @@ mod tests {
     #[cfg(not(loom))]
     #[test]
     fn messages_of_all_sizes_arrive_in_order() {
-        let mut m = Memory::new(8, 1024);
+        let mut m = Memory::new(16, 1024);
         // SAFETY: `m` outlives both ends.
         let mut p = unsafe { Producer::new(m.ring()) };
         // SAFETY: as above.
@@ -493,6 +591,7 @@ mod tests {
             while sent < got + 1 + sent % 9 && put(&mut p, sent, &body(sent)) {
                 sent += 1;
             }
+            c.rest();
             let (tag, bytes) = take(&mut c).expect("a message was posted");
             assert_eq!(tag, got);
             assert_eq!(bytes, body(got));
@@ -508,16 +607,20 @@ mod tests {
         let mut p = unsafe { Producer::new(m.ring()) };
         // SAFETY: as above.
         let mut c = unsafe { Consumer::new(m.ring()) };
-        for i in 0..8 {
-            assert!(put(&mut p, i, b"x"));
+        for _ in 0..4 {
+            assert!(p.has_cells(2));
+            assert!(p.post_short(1, 0, 7, 8));
+            assert!(p.post_short(1, 0, 7, 8));
         }
-        assert!(!put(&mut p, 8, b"x"));
+        assert!(!p.post_short(1, 8, 7, 8));
         assert!(take(&mut c).is_some());
-        assert!(put(&mut p, 8, b"x"));
+        c.rest();
+        assert!(p.post_short(1, 8, 7, 8));
         for _ in 0..8 {
             assert!(take(&mut c).is_some());
         }
         assert!(take(&mut c).is_none());
+        c.rest();
         assert!(p.drained());
         let big = [5; 256];
         let mut posted = 0;
@@ -526,28 +629,58 @@ mod tests {
         }
         assert_eq!(posted, 4, "four payloads of a quarter fill the ring");
         assert!(take(&mut c).is_some());
+        c.rest();
         assert!(put(&mut p, 0, &big));
     }
 
     #[cfg(not(loom))]
     #[test]
-    fn malformed_slots_are_named() {
+    fn payload_that_looks_like_a_flag_is_no_message() {
+        let mut m = Memory::new(16, 1024);
+        // SAFETY: `m` outlives both ends.
+        let mut p = unsafe { Producer::new(m.ring()) };
+        // SAFETY: as above.
+        let mut c = unsafe { Consumer::new(m.ring()) };
+        // Every word of the payload is the flag of one of the next laps.
+        for lap in 0..200u64 {
+            let bytes: Vec<u8> = (0..40u64)
+                .flat_map(|i| (lap + i % 4).to_le_bytes())
+                .collect();
+            for n in [8, 96, 60, 14, 15, 28, 1, 0] {
+                assert!(put(&mut p, lap * 3, &bytes[..n]));
+                assert_eq!(take(&mut c), Some((lap * 3, bytes[..n].to_vec())));
+                assert!(take(&mut c).is_none());
+                c.rest();
+            }
+        }
+    }
+
+    #[cfg(not(loom))]
+    #[test]
+    fn malformed_cells_are_named() {
         let mut m = Memory::new(8, 1024);
         // SAFETY: `m` outlives both ends.
         let mut p = unsafe { Producer::new(m.ring()) };
         // SAFETY: as above.
         let mut c = unsafe { Consumer::new(m.ring()) };
-        assert!(p.has_slot());
-        p.publish((0, 0, 0), 60);
+        for form in [9, 0x3f, 0x43, 0xff] {
+            let word = p.word(1, form, 0);
+            p.publish(word, 0, 1);
+            assert!(matches!(c.poll(), Some(Found::Malformed)));
+            c.release();
+        }
+        let word = p.word(1, LONG, 0);
+        p.publish(word, 97 << 48, 1);
         assert!(matches!(c.poll(), Some(Found::Malformed)));
         c.release();
-        let wrong = u64::MAX.to_le_bytes();
-        let to: *mut u8 = p.line(p.next).payload.get().cast();
-        // SAFETY: a free slot.
-        unsafe { std::ptr::copy_nonoverlapping(wrong.as_ptr(), to, 8) };
-        p.publish((0, 0, 0), LEN_RING);
+        p.cell(p.next + 1)
+            .data
+            .store(u64::MAX - 100, Ordering::Relaxed);
+        let word = p.word(1, RING, 0);
+        p.publish(word, 0, 2);
         assert!(matches!(c.poll(), Some(Found::Malformed)));
         c.release();
+        c.rest();
         assert!(put(&mut p, 9, b"good"));
         assert_eq!(take(&mut c), Some((9, b"good".to_vec())));
     }
