@@ -51,6 +51,19 @@ impl RawView {
         self.layout.is_none().then_some(self.origin)
     }
 
+    /// The bytes, in memory order, of a contiguous view of at most eight; with
+    /// their number.
+    #[inline]
+    pub fn short(&self) -> Option<(u64, usize)> {
+        if self.bytes > 8 || self.layout.is_some() {
+            return None;
+        }
+        let mut data = [0u8; 8];
+        // SAFETY: whoever made the view lets its bytes be read.
+        unsafe { copy_contiguous(self.origin, data.as_mut_ptr(), self.bytes) };
+        Some((u64::from_ne_bytes(data), self.bytes))
+    }
+
     /// Packs part of the packed stream.
     ///
     /// # Safety
@@ -62,7 +75,7 @@ impl RawView {
             None => {
                 let from = self.origin.wrapping_add(packed.start);
                 // SAFETY: the caller's contract.
-                unsafe { std::ptr::copy_nonoverlapping(from, to, packed.len()) }
+                unsafe { copy_contiguous(from, to, packed.len()) }
             }
             Some((layout, count)) => {
                 // SAFETY: the caller's contract.
@@ -82,7 +95,7 @@ impl RawView {
             None => {
                 let to = self.origin.wrapping_add(packed.start);
                 // SAFETY: the caller's contract.
-                unsafe { std::ptr::copy_nonoverlapping(from, to, packed.len()) }
+                unsafe { copy_contiguous(from, to, packed.len()) }
             }
             Some((layout, count)) => {
                 // SAFETY: the caller's contract.
@@ -127,6 +140,29 @@ impl RawView {
                 layout: Some((layout.clone(), count)),
             },
         })
+    }
+}
+
+/// Copies, without a call for the smallest sizes.
+///
+/// # Safety
+/// As for `copy_nonoverlapping`.
+#[inline]
+unsafe fn copy_contiguous(from: *const u8, to: *mut u8, bytes: usize) {
+    macro_rules! whole {
+        ($t:ty) => {{
+            // SAFETY: the caller's contract.
+            let value = unsafe { from.cast::<$t>().read_unaligned() };
+            // SAFETY: the caller's contract.
+            unsafe { to.cast::<$t>().write_unaligned(value) }
+        }};
+    }
+    match bytes {
+        8 => whole!(u64),
+        4 => whole!(u32),
+        0 => {}
+        // SAFETY: the caller's contract.
+        _ => unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) },
     }
 }
 

@@ -190,7 +190,8 @@ impl LaneCell {
         self.wanted.fetch_add(1, Ordering::SeqCst);
         let taken = self.take_over(turn, false);
         self.wanted.fetch_sub(1, Ordering::SeqCst);
-        taken.then_some(LaneGuard { cell: self })
+        // Not `then_some`: a guard that is made and dropped gives the lock back.
+        taken.then(|| LaneGuard { cell: self })
     }
 
     /// Whether another thread waits for the lane.
@@ -261,6 +262,73 @@ impl Drop for LaneGuard<'_> {
         self.cell.busy.store(0, Ordering::Release);
         for waker in wakers {
             waker.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::links::{Links, Remote};
+    use crate::protocol::cost::LinkCosts;
+    use crate::protocol::select::Selection;
+    use std::sync::Arc;
+
+    fn cell(biased: bool) -> LaneCell {
+        let selection = Arc::new(Selection::new(LinkCosts::default(), 48));
+        let links = Links::new(0, Remote::None);
+        LaneCell::new(Lane::new(0, 1, links, selection), biased && bias_offered())
+    }
+
+    #[test]
+    fn a_try_in_vain_leaves_the_lock_alone() {
+        for biased in [true, false] {
+            let cell = cell(biased);
+            let guard = cell.lock();
+            std::thread::scope(|s| {
+                s.spawn(|| {
+                    assert!(cell.try_lock().is_none());
+                    assert!(cell.try_lock().is_none(), "the first try gave it back");
+                });
+            });
+            drop(guard);
+            std::thread::scope(|s| {
+                s.spawn(|| assert!(cell.try_lock().is_some()));
+            });
+            drop(cell.lock());
+        }
+    }
+
+    #[test]
+    fn threads_exclude_each_other() {
+        for biased in [true, false] {
+            let cell = cell(biased);
+            let rounds = if biased { 2_000 } else { 20_000 };
+            std::thread::scope(|s| {
+                for id in 0..4usize {
+                    let cell = &cell;
+                    s.spawn(move || {
+                        for round in 0..rounds {
+                            // The set of changes of a lane's own counter shows
+                            // whether two threads were ever inside.
+                            let mut guard = if (round + id) % 5 == 0 {
+                                match cell.try_lock() {
+                                    Some(guard) => guard,
+                                    None => continue,
+                                }
+                            } else {
+                                cell.lock()
+                            };
+                            let before = guard.dead_count;
+                            guard.dead_count = before + 1;
+                            std::hint::black_box(&guard.dead_count);
+                            assert_eq!(guard.dead_count, before + 1);
+                            guard.dead_count = before;
+                        }
+                    });
+                }
+            });
+            assert_eq!(cell.lock().dead_count, 0);
         }
     }
 }

@@ -81,11 +81,56 @@ pub(super) struct Op {
     pub detached: bool,
     pub posted: Option<PostedKey>,
     pub pattern: Option<Pattern>,
+    /// What few operations need.
+    rare: Option<Box<Rare>>,
+}
+
+#[derive(Default)]
+pub(super) struct Rare {
     pub key: Option<RegionKey>,
     pub error: Option<Error>,
     pub waker: Option<Waker>,
     /// Memory that must live until the end.
     pub owner: Option<Box<dyn Any + Send>>,
+}
+
+impl Op {
+    pub fn new(direction: Direction, state: State, view: RawView, peer: u32, tag: u32) -> Self {
+        Self {
+            state,
+            direction,
+            view,
+            peer,
+            tag,
+            moved: 0,
+            total: 0,
+            synchronous: false,
+            acked: false,
+            detached: false,
+            posted: None,
+            pattern: None,
+            rare: None,
+        }
+    }
+
+    pub fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    /// Key of the exported memory.
+    pub fn key(&self) -> Option<RegionKey> {
+        self.rare.as_ref()?.key
+    }
+
+    pub fn forget_owner(&mut self) {
+        if let Some(rare) = &mut self.rare {
+            rare.owner = None;
+        }
+    }
+
+    pub fn take_key(&mut self) -> Option<RegionKey> {
+        self.rare.as_mut()?.key.take()
+    }
 }
 
 /// A message that no receive has asked for.
@@ -142,6 +187,8 @@ pub(super) struct PeerState {
     pub incoming: Vec<(u32, Target)>,
     pub dead: Option<Death>,
     pub busy: bool,
+    /// Starts wait, or it is dead: nothing may be sent past them.
+    pub blocked: bool,
 }
 
 /// A receive that reads the sender's memory.
@@ -217,6 +264,7 @@ const SPARE_BYTES: usize = 4096;
 impl Lane {
     pub fn new(own: u32, size: usize, links: Links, selection: Arc<Selection>) -> Self {
         Self {
+            always_eager: whole_message(&selection, &links),
             links,
             own,
             posted: PostedQueue::new(),
@@ -226,7 +274,6 @@ impl Lane {
             peers: (0..size).map(|_| PeerState::default()).collect(),
             busy: Vec::new(),
             pulls: VecDeque::new(),
-            always_eager: selection.always_eager(),
             selection,
             counters: Counters::default(),
             dead_count: 0,
@@ -322,13 +369,16 @@ impl Lane {
         };
         debug_assert_ne!(op.state, State::Done, "an operation finishes once");
         op.state = State::Done;
-        op.error = error;
-        op.owner = op.owner.take().filter(|_| !op.detached);
-        if let Some(key) = op.key.take() {
-            self.links.unexport(&key);
-        }
         self.finished = true;
-        self.wakers.extend(op.waker.take());
+        if error.is_some() {
+            op.rare().error = error;
+        }
+        if let Some(rare) = &mut op.rare {
+            self.wakers.extend(rare.waker.take());
+            if let Some(key) = rare.key.take() {
+                self.links.unexport(&key);
+            }
+        }
         if op.detached {
             self.ops.remove(handle);
         }
@@ -341,7 +391,7 @@ impl Lane {
             return None;
         }
         let op = self.ops.remove(handle)?;
-        Some(match op.error {
+        Some(match op.rare.and_then(|rare| rare.error) {
             Some(e) => Err(e),
             None => Ok(Outcome {
                 source: op.peer,
@@ -362,20 +412,20 @@ impl Lane {
     /// Has a waker called when the operation is over.
     pub fn set_waker(&mut self, handle: u32, waker: &Waker) {
         if let Some(op) = self.ops.get_mut(handle) {
-            op.waker = Some(waker.clone());
+            op.rare().waker = Some(waker.clone());
         }
     }
 
     /// Gives the operation what it must keep alive.
     pub fn set_owner(&mut self, handle: u32, owner: Box<dyn Any + Send>) {
         if let Some(op) = self.ops.get_mut(handle) {
-            op.owner = Some(owner);
+            op.rare().owner = Some(owner);
         }
     }
 
     /// Takes back what the operation kept alive.
     pub fn take_owner(&mut self, handle: u32) -> Option<Box<dyn Any + Send>> {
-        self.ops.get_mut(handle)?.owner.take()
+        self.ops.get_mut(handle)?.rare.as_mut()?.owner.take()
     }
 
     /// Nobody waits any more: sends go on by themselves, receives that no
@@ -385,7 +435,9 @@ impl Lane {
         let Some(op) = self.ops.get_mut(handle) else {
             return;
         };
-        op.waker = None;
+        if let Some(rare) = &mut op.rare {
+            rare.waker = None;
+        }
         match (op.direction, op.state) {
             (_, State::Done) => {
                 self.ops.remove(handle);
@@ -528,6 +580,7 @@ impl Lane {
             self.handle(message);
         }
         self.peers[peer as usize].dead = Some(how);
+        self.peers[peer as usize].blocked = true;
         self.dead_count += 1;
         let error = |lane: &Lane, handle: u32| Some(lane.death_error(handle, peer, how));
         for handle in self.posted.take_all_from(peer) {
@@ -635,6 +688,23 @@ impl Lane {
             format!("{}: rank {peer} {how}", self.describe(handle)),
         )
     }
+}
+
+/// Largest message that always goes at once and in one piece.
+fn whole_message(selection: &Selection, links: &Links) -> usize {
+    let most = links
+        .capabilities()
+        .map_or(usize::MAX, |c| c.max_payload_bytes)
+        .min(selection.always_eager());
+    let whole = |n: usize| n <= selection.costs().fragment_bytes(n);
+    if whole(most) {
+        return most;
+    }
+    let mut n = crate::protocol::cost::MIN_FRAGMENT_BYTES.min(most);
+    while n * 2 <= most && whole(n * 2) {
+        n *= 2;
+    }
+    n
 }
 
 pub(super) fn describe(

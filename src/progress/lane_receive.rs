@@ -156,26 +156,10 @@ impl Lane {
             TagPattern::Exact(tag) => tag,
             TagPattern::Any => 0,
         };
-        self.ops
-            .insert(Op {
-                state: State::Posted,
-                direction: Direction::Receive,
-                view,
-                peer: pattern.source.unwrap_or(self.own),
-                tag,
-                moved: 0,
-                total: 0,
-                synchronous: false,
-                acked: false,
-                detached: false,
-                posted: None,
-                pattern: Some(pattern),
-                key: None,
-                error: None,
-                waker: None,
-                owner: None,
-            })
-            .ok_or_else(too_many)
+        let source = pattern.source.unwrap_or(self.own);
+        let mut op = Op::new(Direction::Receive, State::Posted, view, source, tag);
+        op.pattern = Some(pattern);
+        self.ops.insert(op).ok_or_else(too_many)
     }
 
     fn receive_arrival(&mut self, view: RawView, arrival: u32) -> Result<Posted> {

@@ -20,12 +20,41 @@ impl Lane {
     /// Posts a send. The memory belongs to the operation until it is over.
     #[inline]
     pub fn isend(&mut self, view: RawView, dest: u32, tag: u32, mode: Mode) -> Result<Posted> {
+        if mode == Mode::Standard && self.send_short(&view, dest, tag) {
+            return Ok(Posted::Done(Outcome {
+                source: dest,
+                tag,
+                bytes: view.bytes(),
+            }));
+        }
+        self.isend_long(view, dest, tag, mode)
+    }
+
+    /// Sends a message that fits one cell of a ring, if nothing stands in its
+    /// way. Few stores: each waits in the store buffer behind those of the
+    /// message before, whose line must first come from the peer.
+    #[inline]
+    fn send_short(&mut self, view: &RawView, dest: u32, tag: u32) -> bool {
+        let Some((data, bytes)) = view.short() else {
+            return false;
+        };
+        let peer = &mut self.peers[dest as usize];
+        if peer.blocked || !peer.sender.take(bytes) {
+            return false;
+        }
+        if self.links.post_short(dest, wire::EAGER, tag, data, bytes) {
+            return true;
+        }
+        peer.sender.give(crate::protocol::eager::cost(bytes));
+        false
+    }
+
+    fn isend_long(&mut self, view: RawView, dest: u32, tag: u32, mode: Mode) -> Result<Posted> {
         let bytes = view.bytes();
         let peer = &mut self.peers[dest as usize];
         if bytes <= self.always_eager
             && mode == Mode::Standard
-            && peer.starts.is_empty()
-            && peer.dead.is_none()
+            && !peer.blocked
             && peer.sender.take(bytes)
         {
             let head = wire::head(wire::EAGER, 0, tag, 0);
@@ -60,28 +89,12 @@ impl Lane {
                 ),
             ));
         }
-        let handle = self
-            .ops
-            .insert(Op {
-                state: State::Starting,
-                direction: Direction::Send,
-                view,
-                peer: dest,
-                tag,
-                moved: 0,
-                total: bytes,
-                synchronous: mode == Mode::Synchronous,
-                acked: false,
-                detached: false,
-                posted: None,
-                pattern: None,
-                key: None,
-                error: None,
-                waker: None,
-                owner: None,
-            })
-            .ok_or_else(too_many)?;
+        let mut op = Op::new(Direction::Send, State::Starting, view, dest, tag);
+        op.total = bytes;
+        op.synchronous = mode == Mode::Synchronous;
+        let handle = self.ops.insert(op).ok_or_else(too_many)?;
         self.peers[dest as usize].starts.push_back(handle);
+        self.peers[dest as usize].blocked = true;
         self.mark_busy(dest);
         self.push();
         match self.take(handle) {
@@ -132,6 +145,8 @@ impl Lane {
             }
             any = true;
         }
+        let state = &mut self.peers[peer as usize];
+        state.blocked = state.dead.is_some();
         for _ in 0..FRAGMENTS_PER_ROUND {
             let Some(handle) = self.peers[peer as usize].streams.pop_front() else {
                 break;
@@ -184,11 +199,14 @@ impl Lane {
         if bytes > self.always_eager
             && let Some(ptr) = op.view.as_contiguous()
         {
-            if op.key.is_none() {
+            if op.key().is_none() {
                 // SAFETY: the operation keeps the memory until FINISH.
-                op.key = unsafe { self.links.export(peer, ptr, bytes) }.ok();
+                let key = unsafe { self.links.export(peer, ptr, bytes) }.ok();
+                if key.is_some() {
+                    op.rare().key = key;
+                }
             }
-            memory = match op.key.map(|k| k.kind) {
+            memory = match op.key().map(|k| k.kind) {
                 Some(RegionKind::Heap | RegionKind::Local) => Memory::Heap,
                 Some(_) => Memory::Plain,
                 None => Memory::Private,
@@ -209,7 +227,7 @@ impl Lane {
         if let Step::Moved = step
             && let Some(op) = self.ops.get_mut(handle)
             && op.state != State::Announced
-            && let Some(key) = op.key.take()
+            && let Some(key) = op.take_key()
         {
             self.links.unexport(&key);
         }
@@ -270,10 +288,10 @@ impl Lane {
         let (peer, tag) = (op.peer, op.tag);
         let (body, n) = wire::Announcement {
             total: op.total as u64,
-            key: op.key,
+            key: op.key(),
         }
         .to_wire();
-        let head = wire::head(wire::ANNOUNCE, u16::from(op.key.is_some()), tag, handle);
+        let head = wire::head(wire::ANNOUNCE, u16::from(op.key().is_some()), tag, handle);
         let fill = |to: *mut u8| {
             // SAFETY: room for `n` bytes.
             unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, n) }
@@ -358,7 +376,7 @@ impl Lane {
         }
         op.acked = true;
         op.state = State::Streaming;
-        if let Some(key) = op.key.take() {
+        if let Some(key) = op.take_key() {
             self.links.unexport(&key);
         }
         self.peers[peer as usize].streams.push_back(handle);
@@ -407,7 +425,7 @@ impl Lane {
         match state {
             State::Starting => {
                 // A start that found no room may have exported its memory.
-                let key = op.key.take();
+                let key = op.take_key();
                 self.peers[peer as usize].starts.retain(|h| *h != handle);
                 self.ops.remove(handle);
                 if let Some(key) = key {
@@ -424,7 +442,7 @@ impl Lane {
                 // says meanwhile meets no other operation.
                 op.state = State::Withdrawn;
                 op.view = RawView::empty();
-                op.owner = None;
+                op.forget_owner();
                 op.detached = true;
                 self.peers[peer as usize].streams.retain(|h| *h != handle);
                 self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));

@@ -99,6 +99,16 @@ impl Links {
         }
     }
 
+    /// Posts a message of at most eight bytes without more than a 32-bit
+    /// argument; false if it needs [`Links::post_with`].
+    #[inline]
+    pub fn post_short(&mut self, peer: Peer, kind: u8, arg: u32, data: u64, bytes: usize) -> bool {
+        match &mut self.remote {
+            Remote::Shm(e) if peer != self.own => e.post_short(peer, kind, arg, data, bytes),
+            _ => false,
+        }
+    }
+
     #[inline]
     pub fn poll(&mut self) -> Option<Incoming> {
         if self.looped > 0
