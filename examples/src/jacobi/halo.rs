@@ -8,6 +8,9 @@
 //! Each face is a subarray type: nothing is packed by hand. That no ghost that
 //! is received into shares a point with anything sent is checked once, by
 //! [`Regions::new`]; a sweep then lends the whole array to a scope.
+//!
+//! Nothing is computed meanwhile: the array is lent as a whole, and where
+//! ranks share memory, and here also cores, it is their processors that copy.
 
 use osier::{Communicator, Datatype, Order, Region, Regions, Result, Type};
 

@@ -28,7 +28,7 @@ pub struct Options {
     pub ranks: Option<Triple>,
 
     /// Number of sweeps
-    #[arg(long, value_name = "K", default_value_t = 400)]
+    #[arg(long, value_name = "K", default_value_t = 500)]
     pub sweeps: usize,
 
     /// Half waves of the eigenmode along x, y and z [default: 3x2x1, less on tiny grids]
