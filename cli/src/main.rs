@@ -3,9 +3,11 @@
 //! | module | subcommand |
 //! |---|---|
 //! | [`bench`] | `osier bench`: times and rates beside the machine's floor |
+//! | [`info`] | `osier info`: what this machine offers; the table of protocols |
 //! | [`run`] | `osier run`: starts the ranks of a job and stays with them to the end |
 
 mod bench;
+mod info;
 mod run;
 
 use std::process::ExitCode;
@@ -25,11 +27,13 @@ enum Command {
     /// Run a program as a job of N ranks on this machine
     Run(run::Args),
     Bench(bench::Args),
+    Info(info::Args),
 }
 
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(args) => run::main(&args),
         Command::Bench(args) => bench::main(&args),
+        Command::Info(args) => info::main(&args),
     }
 }

@@ -1,1 +1,85 @@
 //! What the machine costs, measured.
+//!
+//! [`measure`] runs real transfers between two ranks (threads, in a job of
+//! shared memory of their own) and fits [`LinkCosts`], the five numbers that
+//! predict the time of every protocol ([`crate::protocol::cost`]):
+//!
+//! | number | from | by |
+//! |---|---|---|
+//! | latency `L` | ping-pong of 8 bytes | half the round trip |
+//! | copy `c`, overhead `o` | ping-pong of `n` bytes in fragments of `f` bytes, for several `n` and `f` | least squares of `T - 3 L = (n + f) c + (n / f) o`, residuals relative to `T` |
+//! | attach, call and per byte | copies of `n` bytes by the kernel from a child process | least squares of `T = call + n a`, residuals relative to `T` |
+//!
+//! Each `T` is the lower quartile of many batches: a disturbance only adds.
+//!
+//! [`cached`] gives what was measured before, without measuring: the library
+//! and its launcher never do so on their own.
+
+#[allow(
+    unsafe_code,
+    reason = "forks a child whose memory the kernel copies from"
+)]
+mod attach;
+mod fit;
+mod links;
+mod machine;
+mod store;
+
+pub use attach::{NOT_PERMITTED_NS, permitted as attach_permitted};
+pub use machine::Machine;
+pub use store::{Cached, Measured, Origin, cache_file, cached, load, store};
+
+use crate::error::Result;
+use crate::protocol::cost::LinkCosts;
+
+/// Measures the costs of links on this machine, in well under a second.
+/// Starts two threads and one child process, which end with it.
+pub fn measure() -> Result<LinkCosts> {
+    let latency_ns = links::latency_ns()?;
+    let (copy_ns_per_byte, overhead_ns) = fit::pipeline(latency_ns, &links::fragments()?);
+    let (attach_call_ns, attach_ns_per_byte) = match attach::times() {
+        Ok(times) => fit::line(&times),
+        Err(_) => (NOT_PERMITTED_NS, 1.0),
+    };
+    Ok(LinkCosts {
+        latency_ns,
+        overhead_ns,
+        copy_ns_per_byte,
+        attach_call_ns,
+        attach_ns_per_byte,
+    })
+}
+
+/// Lower quartile of some times.
+fn quartile(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 4).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_measured_is_usable() {
+        let costs = measure().expect("a measurement");
+        let all = [
+            costs.latency_ns,
+            costs.overhead_ns,
+            costs.copy_ns_per_byte,
+            costs.attach_call_ns,
+            costs.attach_ns_per_byte,
+        ];
+        assert!(all.iter().all(|v| v.is_finite() && *v > 0.0), "{costs:?}");
+        // It must survive the launcher's note to the ranks.
+        let note = serde_json::to_vec(&costs).expect("JSON");
+        let back: LinkCosts = serde_json::from_slice(&note).expect("JSON");
+        assert_eq!(back, costs);
+        crate::protocol::select::Selection::new(costs, 48);
+    }
+
+    #[test]
+    fn the_quartile_passes_disturbances_over() {
+        assert_eq!(quartile(vec![9.0, 1.0, 100.0, 2.0, 50.0]), 2.0);
+    }
+}

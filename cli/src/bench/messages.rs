@@ -137,14 +137,7 @@ fn one(
     Ok(match plan.bench {
         Bench::Latency => vec![time(ping_pong(plan, curve, shape, comm, pair)?)],
         Bench::Bandwidth => vec![rate(windows(false)?, "MB/s", bytes * 1e-6, in_window)],
-        Bench::Bibandwidth => {
-            let seconds = windows(true)?;
-            let mut value = rate(seconds, "MB/s", 2.0 * bytes * 1e-6, in_window);
-            if let Scale::Rate { messages, .. } = &mut value.scale {
-                *messages = in_window;
-            }
-            vec![value]
-        }
+        Bench::Bibandwidth => vec![rate(windows(true)?, "MB/s", 2e-6 * bytes, in_window)],
         Bench::MessageRate => vec![rate(windows(false)?, "msg/s", 1.0, in_window)],
         Bench::MultiPair => {
             let latency = over_pairs(ping_pong(plan, curve, shape, comm, pair)?, comm, pair)?;

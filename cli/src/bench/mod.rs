@@ -61,14 +61,14 @@ Examples:
       in a job that somebody else has started
 
 Benchmarks (first and last message of a window are counted as in the OSU
-suite; MB/s are 10^6 bytes per second):
+suite; MB/s and GB/s are 10^6 and 10^9 bytes per second):
   latency       half a round trip of one message, us
   bandwidth     windows of messages one way, one short answer each, MB/s
   bibandwidth   the same both ways at once, sum of both directions, MB/s
   message-rate  windows of short messages one way, messages/s
   multi-pair    pairs rank r, rank r + n/2 at the same time: mean latency of a
                 pair in us, and messages/s of all pairs
-  pack          one rank packs a layout into contiguous memory, MB/s; beside
+  pack          one rank packs a layout into contiguous memory, GB/s; beside
                 it a loop written by hand for that layout
   launch        start to end of an empty program under osier run, ms
 

@@ -189,14 +189,18 @@ fn start(args: &Args) -> Result<u8, Failure> {
     let _ = sys::raise_open_files_limit();
     check_open_files(args.ranks)?;
 
+    let usage = |e: osier::Error| Failure::new(USAGE, e.to_string());
     let options = JobOptions {
         ranks: args.ranks,
-        limit_bytes: None,
+        limit_bytes: osier::config::shm_limit().map_err(usage)?,
     };
+    let costs = osier::model::cached().map_err(usage)?.costs;
     let job = Job::create(&options).map_err(|e| {
         let ranks = args.ranks;
         Failure::new(FAILED, format!("cannot create a job of {ranks} ranks: {e}"))
     })?;
+    // All ranks choose protocols by the same numbers.
+    job.set_note(&serde_json::to_vec(&costs).unwrap_or_default());
     supervise::run(args, &program, &keeper, &job)
 }
 

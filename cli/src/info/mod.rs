@@ -1,0 +1,148 @@
+//! `osier info`: what this machine offers, what is absent and why.
+//!
+//! | module | duty |
+//! |---|---|
+//! | [`probe`] | asks the system |
+//! | [`protocols`] | the table "size range -> protocol" |
+//! | [`table`] | columns that line up |
+//!
+//! Nothing here is asked before this command is.
+
+mod probe;
+mod protocols;
+mod table;
+
+use std::process::ExitCode;
+
+use osier::config::{self, VARIABLES};
+use serde_json::{Value, json};
+
+use probe::Report;
+use table::Table;
+
+const FAILED: u8 = 1;
+
+const EXAMPLES: &str = "\
+Examples:
+  osier info
+      machine, transports and why one is absent, configuration
+  osier info --protocols
+      which protocol carries which message, and its predicted time
+  osier info --protocols --measure
+      measures the machine first, and keeps the result for osier run
+  osier info --protocols --json
+      the same for programs";
+
+/// Print what this machine offers, and which protocol carries which message
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Print the table \"size range -> protocol\" and the costs behind it
+    #[arg(long)]
+    protocols: bool,
+
+    /// Measure the costs and keep them in the cache folder; with --protocols
+    #[arg(long, requires = "protocols")]
+    measure: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints and returns the exit code.
+pub fn main(args: &Args) -> ExitCode {
+    let result = if args.protocols {
+        protocols::print(args.measure, args.json)
+    } else {
+        print(args.json);
+        Ok(())
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("osier: info: {e}");
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+fn print(as_json: bool) {
+    let report = Report::of_this_machine();
+    if as_json {
+        print_json(&json(&report));
+        return;
+    }
+    let wire = osier::transports::WIRE_VERSION;
+    let version = env!("CARGO_PKG_VERSION");
+    println!("osier {version}, wire version {wire}\n");
+    println!("Machine");
+    let mut machine = Table::new(2);
+    for (what, value) in &report.machine {
+        machine.row([(*what).to_owned(), value.clone()]);
+    }
+    machine.print();
+    println!("\nTransports");
+    let mut transports = Table::new(2);
+    for t in &report.transports {
+        let there = if t.available { "yes" } else { "no" };
+        transports.row([t.name.to_owned(), there.to_owned(), t.note.clone()]);
+    }
+    transports.print();
+    println!("\nSystem");
+    let mut system = Table::new(2);
+    for s in &report.system {
+        let there = if s.available { "yes" } else { "no" };
+        system.row([s.name.to_owned(), there.to_owned(), s.note.clone()]);
+    }
+    system.print();
+    println!("\nConfiguration");
+    let mut variables = Table::new(2);
+    variables.row(["variable", "value", "default", "meaning"].map(str::to_owned));
+    for v in VARIABLES {
+        variables.row([
+            v.name.to_owned(),
+            config::value(v.name).unwrap_or_else(|| "-".to_owned()),
+            v.default.to_owned(),
+            v.meaning.to_owned(),
+        ]);
+    }
+    variables.print();
+}
+
+fn json(report: &Report) -> Value {
+    let entries = |entries: &[probe::Entry]| -> Value {
+        entries
+            .iter()
+            .map(|e| json!({"name": e.name, "available": e.available, "note": e.note}))
+            .collect()
+    };
+    let variables: Value = VARIABLES
+        .iter()
+        .map(|v| {
+            json!({
+                "name": v.name,
+                "value": config::value(v.name),
+                "default": v.default,
+                "meaning": v.meaning,
+            })
+        })
+        .collect();
+    let machine: serde_json::Map<String, Value> = report
+        .machine
+        .iter()
+        .map(|(what, value)| ((*what).to_owned(), json!(value)))
+        .collect();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "wire_version": osier::transports::WIRE_VERSION,
+        "machine": machine,
+        "transports": entries(&report.transports),
+        "system": entries(&report.system),
+        "variables": variables,
+    })
+}
+
+fn print_json(value: &Value) {
+    println!("{value:#}");
+}

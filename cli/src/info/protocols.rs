@@ -1,0 +1,229 @@
+//! Which protocol carries which message, and what that is expected to take.
+
+use osier::model::{self, Cached, NOT_PERMITTED_NS, Origin};
+use osier::protocol::cost::LinkCosts;
+use osier::protocol::select::{Memory, Protocol, Selection};
+use osier::{Error, Result, Universe};
+use osier_transports::shm::{Job, JobOptions};
+use serde_json::{Value, json};
+
+use super::table::Table;
+
+const MEMORIES: [(Memory, &str, &str); 3] = [
+    (
+        Memory::Private,
+        "private",
+        "a layout with gaps, or memory that no peer can read",
+    ),
+    (Memory::Plain, "plain", "contiguous memory of the process"),
+    (
+        Memory::Heap,
+        "heap",
+        "contiguous memory of Osier's allocator",
+    ),
+];
+/// The last range has no end; its time is shown here instead.
+const LAST_BYTES: usize = 16 << 20;
+
+/// One row of a table.
+struct Range {
+    memory: &'static str,
+    first: usize,
+    last: Option<usize>,
+    protocol: Protocol,
+    first_ns: f64,
+    last_ns: f64,
+}
+
+/// Prints the tables, after a measurement if wanted.
+pub fn print(measure: bool, as_json: bool) -> Result<()> {
+    let (cached, kept) = if measure {
+        measured()?
+    } else {
+        (model::cached()?, None)
+    };
+    let selection = selection(cached.costs)?;
+    let ranges = ranges(&selection);
+    if as_json {
+        super::print_json(&to_json(&cached, &ranges));
+        return Ok(());
+    }
+    print_costs(&cached.costs);
+    println!("  {}", origin(&cached));
+    if let Some(note) = kept {
+        println!("  {note}");
+    }
+    for (_, name, meaning) in MEMORIES {
+        println!("\n{name}: {meaning}");
+        let mut table = Table::new(2).right(&[0, 1, 3, 4]);
+        table.row(["from", "to", "protocol", "predicted at from", "at to"].map(str::to_owned));
+        for r in ranges.iter().filter(|r| r.memory == name) {
+            let last = match r.last {
+                Some(last) => size(last),
+                None => "...".to_owned(),
+            };
+            let at_last = match r.last {
+                Some(_) => time(r.last_ns),
+                None => format!("{} at {}", time(r.last_ns), size(last_bytes(r.first))),
+            };
+            table.row([
+                size(r.first),
+                last,
+                r.protocol.to_string(),
+                time(r.first_ns),
+                at_last,
+            ]);
+        }
+        table.print();
+    }
+    Ok(())
+}
+
+/// Measures; keeps the result, or says why not.
+fn measured() -> Result<(Cached, Option<String>)> {
+    let costs = model::measure()?;
+    let (origin, note) = match model::cache_file() {
+        None => (
+            Origin::Default,
+            Some("not kept: neither XDG_CACHE_HOME nor HOME is set".to_owned()),
+        ),
+        Some(file) => match model::store(&file, costs) {
+            Ok(()) => (Origin::Cache(file), overruled()),
+            Err(e) => (Origin::Default, Some(format!("not kept: {e}"))),
+        },
+    };
+    let cached = Cached {
+        costs,
+        origin,
+        date: Some("now".to_owned()),
+    };
+    Ok((cached, note))
+}
+
+fn overruled() -> Option<String> {
+    let file = osier::config::value("OSIER_COSTS")?;
+    Some(format!(
+        "OSIER_COSTS={file} is set: osier run goes on using that file"
+    ))
+}
+
+/// As a rank of a job with these costs has it.
+fn selection(costs: LinkCosts) -> Result<Selection> {
+    let job = Job::create(&JobOptions {
+        ranks: 1,
+        limit_bytes: None,
+    })
+    .map_err(Error::from)?;
+    job.set_note(&serde_json::to_vec(&costs).unwrap_or_default());
+    let universe = Universe::join(&job, 0)?;
+    Ok(universe.selection().clone())
+}
+
+fn last_bytes(first: usize) -> usize {
+    LAST_BYTES.max(first.saturating_mul(2))
+}
+
+fn ranges(selection: &Selection) -> Vec<Range> {
+    let mut all = Vec::new();
+    for (memory, name, _) in MEMORIES {
+        for (first, last, protocol) in selection.table(memory) {
+            let end = last.unwrap_or_else(|| last_bytes(first));
+            all.push(Range {
+                memory: name,
+                first,
+                last,
+                protocol,
+                first_ns: selection.predicted_ns(first, protocol),
+                last_ns: selection.predicted_ns(end, protocol),
+            });
+        }
+    }
+    all
+}
+
+fn print_costs(costs: &LinkCosts) {
+    println!("Costs of a link");
+    let mut table = Table::new(2).right(&[1]);
+    let mut row = |what: &str, value: String, unit: &str| {
+        table.row([what.to_owned(), value, unit.to_owned()]);
+    };
+    row("latency", format!("{:.1}", costs.latency_ns), "ns one way");
+    row(
+        "overhead",
+        format!("{:.1}", costs.overhead_ns),
+        "ns a fragment",
+    );
+    let rate = |ns_per_byte: f64| format!("ns a byte ({:.1} GB/s)", 1.0 / ns_per_byte);
+    let copy = costs.copy_ns_per_byte;
+    row("copy", format!("{copy:.4}"), &rate(copy));
+    if costs.attach_call_ns >= NOT_PERMITTED_NS {
+        row("attach", "-".to_owned(), "not permitted (see osier info)");
+    } else {
+        let each = costs.attach_ns_per_byte;
+        row(
+            "attach",
+            format!("{:.0}", costs.attach_call_ns),
+            "ns a call",
+        );
+        row("", format!("{each:.4}"), &rate(each));
+    }
+    table.print();
+}
+
+fn origin(cached: &Cached) -> String {
+    let date = match &cached.date {
+        Some(date) if date == "now" => ", measured now".to_owned(),
+        Some(date) => format!(", measured {date}"),
+        None => String::new(),
+    };
+    match &cached.origin {
+        Origin::Variable(file) => format!("from OSIER_COSTS={}{date}", file.display()),
+        Origin::Cache(file) => format!("from {}{date}", file.display()),
+        Origin::Default if cached.date.is_some() => format!("from this run{date}"),
+        Origin::Default => {
+            "built in, not of this machine (hint: osier info --protocols --measure)".to_owned()
+        }
+    }
+}
+
+fn to_json(cached: &Cached, ranges: &[Range]) -> Value {
+    let (from, file) = match &cached.origin {
+        Origin::Variable(file) => ("OSIER_COSTS", Some(file)),
+        Origin::Cache(file) => ("cache", Some(file)),
+        Origin::Default if cached.date.is_some() => ("measured", None),
+        Origin::Default => ("default", None),
+    };
+    let ranges: Value = ranges
+        .iter()
+        .map(|r| {
+            json!({
+                "memory": r.memory,
+                "first_bytes": r.first,
+                "last_bytes": r.last,
+                "protocol": r.protocol.to_string(),
+                "predicted_first_ns": r.first_ns,
+                "predicted_last_ns": r.last.map(|_| r.last_ns),
+            })
+        })
+        .collect();
+    json!({
+        "costs": cached.costs,
+        "origin": {"from": from, "file": file, "date": cached.date},
+        "protocols": ranges,
+    })
+}
+
+fn size(bytes: usize) -> String {
+    match bytes {
+        n if n >= 1 << 20 && n.is_multiple_of(1 << 20) => format!("{}M", n >> 20),
+        n if n >= 1 << 10 && n.is_multiple_of(1 << 10) => format!("{}K", n >> 10),
+        n => n.to_string(),
+    }
+}
+
+fn time(ns: f64) -> String {
+    match ns {
+        ns if ns < 1e6 => format!("{:.2} us", ns / 1e3),
+        ns => format!("{:.2} ms", ns / 1e6),
+    }
+}

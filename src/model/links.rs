@@ -1,0 +1,168 @@
+//! Times of real transfers between two ranks of one process.
+
+use super::fit::Piped;
+use super::quartile;
+use crate::bootstrap::Universe;
+use crate::comm::Communicator;
+use crate::error::{Error, ErrorKind, Result};
+use crate::p2p::{View, ViewMut};
+use crate::protocol::cost::LinkCosts;
+use osier_datatype::{Layout, Type};
+use osier_transports::shm::{Death, Job, JobOptions};
+use std::time::{Duration, Instant};
+
+/// Most time for one kind of transfer, whatever else the machine does.
+const BUDGET: Duration = Duration::from_millis(60);
+const LEAST_BATCHES: usize = 4;
+const LATENCY_BATCHES: usize = 100;
+const LATENCY_TRIPS: usize = 40;
+/// Larger than any eager message.
+const SIZES: [usize; 2] = [384 << 10, 1 << 20];
+const FRAGMENTS: [usize; 3] = [4 << 10, 8 << 10, 32 << 10];
+const FRAGMENT_TRIPS: usize = 24;
+/// Gaps between such blocks keep the kernel and the heap out of it at hardly
+/// any cost of packing.
+const BLOCK_BYTES: usize = 64 << 10;
+const GAP_BYTES: usize = 64;
+
+/// One-way time of the smallest message.
+pub(super) fn latency_ns() -> Result<f64> {
+    let times = pair(LinkCosts::default(), |comm| {
+        let mut data = [0u64];
+        trips(comm, LATENCY_BATCHES, LATENCY_TRIPS, |first| {
+            if first {
+                comm.send(&data, 1, 0)?;
+                comm.recv(&mut data, 1, 0).map(drop)
+            } else {
+                comm.recv(&mut data, 0, 0)?;
+                comm.send(&data, 0, 0)
+            }
+        })
+    })?;
+    Ok(quartile(times))
+}
+
+/// One-way times of messages that travel in fragments.
+pub(super) fn fragments() -> Result<Vec<Piped>> {
+    let mut all = Vec::new();
+    for bytes in SIZES {
+        for fragment in FRAGMENTS {
+            let times = pair(forcing(bytes, fragment), |comm| piped(comm, bytes))?;
+            all.push(Piped {
+                bytes: bytes as f64,
+                fragment: fragment as f64,
+                ns: quartile(times),
+            });
+        }
+    }
+    Ok(all)
+}
+
+fn piped(comm: &Communicator, bytes: usize) -> Result<Vec<f64>> {
+    let blocks = bytes / BLOCK_BYTES;
+    let stride = BLOCK_BYTES + GAP_BYTES;
+    let tree = Type::hvector(blocks, BLOCK_BYTES, stride as isize, &Type::of::<u8>())?;
+    let layout: Layout = tree.commit()?;
+    let from = vec![1u8; blocks * stride];
+    let mut to = vec![0u8; blocks * stride];
+    let send = View::new(&from, 0, &layout, 1)?;
+    let mut recv = ViewMut::new(&mut to, 0, &layout, 1)?;
+    trips(comm, FRAGMENT_TRIPS, 1, |first| {
+        if first {
+            comm.send(&send, 1, 0)?;
+            comm.recv(&mut recv, 1, 0).map(drop)
+        } else {
+            comm.recv(&mut recv, 0, 0)?;
+            comm.send(&send, 0, 0)
+        }
+    })
+}
+
+/// Costs for which fragments of this size are the cheapest.
+fn forcing(bytes: usize, fragment: usize) -> LinkCosts {
+    let base = LinkCosts::default();
+    // A little less than the power of two, to which it is rounded up.
+    let wanted = 0.9 * fragment as f64;
+    LinkCosts {
+        overhead_ns: wanted * wanted * base.copy_ns_per_byte / bytes as f64,
+        ..base
+    }
+}
+
+/// Half round trips in ns, a batch each; of rank 0 only.
+fn trips(
+    comm: &Communicator,
+    batches: usize,
+    each: usize,
+    mut trip: impl FnMut(bool) -> Result<()>,
+) -> Result<Vec<f64>> {
+    let first = comm.rank() == 0;
+    comm.barrier()?;
+    let mut times = Vec::with_capacity(batches);
+    let begin = Instant::now();
+    loop {
+        // Both must agree on the end.
+        let in_time = times.len() < LEAST_BATCHES || begin.elapsed() < BUDGET;
+        let mut goes_on = [u8::from(times.len() < batches && in_time)];
+        comm.bcast(&mut goes_on, 0)?;
+        if goes_on[0] == 0 {
+            return Ok(times);
+        }
+        let start = Instant::now();
+        for _ in 0..each {
+            trip(first)?;
+        }
+        times.push(start.elapsed().as_nanos() as f64 / (2 * each) as f64);
+    }
+}
+
+/// Runs `f` on two ranks that choose protocols by these costs, and returns
+/// what rank 0 has to say.
+fn pair<R: Send>(costs: LinkCosts, f: impl Fn(&Communicator) -> Result<R> + Sync) -> Result<R> {
+    let job = Job::create(&JobOptions {
+        ranks: 2,
+        limit_bytes: None,
+    })?;
+    let note = serde_json::to_vec(&costs)
+        .map_err(|e| Error::new(ErrorKind::Config, format!("costs as a note: {e}")))?;
+    job.set_note(&note);
+    let (job, f) = (&job, &f);
+    let rank = |rank: usize| {
+        move || {
+            // The other must not wait for a rank that failed.
+            let _ends = Ends(job, rank);
+            f(Universe::join(job, rank)?.world())
+        }
+    };
+    std::thread::scope(|s| {
+        let second = s.spawn(rank(1));
+        let first = s.spawn(rank(0));
+        let first = first.join();
+        let second = second.join();
+        let panicked = || Error::new(ErrorKind::System, "a measuring thread panicked");
+        second.map_err(|_| panicked())??;
+        first.map_err(|_| panicked())?
+    })
+}
+
+struct Ends<'a>(&'a Job, usize);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.mark_dead(self.1, Death::Exited(0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forcing_gives_the_fragment() {
+        for bytes in SIZES {
+            for fragment in FRAGMENTS {
+                assert_eq!(forcing(bytes, fragment).fragment_bytes(bytes), fragment);
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Measured costs on disk.
+//!
+//! ```text
+//! { "format": 1,
+//!   "machine": { "cpu": ..., "processors": ..., "kernel": ..., "osier": ... },
+//!   "date": "2026-11-21",
+//!   "costs": { "latency_ns": ..., ... } }
+//! ```
+//!
+//! `machine` and `date` may be missing in a file written by hand.
+
+use super::machine::{Machine, today};
+use crate::config;
+use crate::error::{Error, ErrorKind, Result};
+use crate::protocol::cost::LinkCosts;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const FORMAT: u32 = 1;
+
+/// Costs, and where and when they were measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    format: u32,
+    /// Where.
+    #[serde(default)]
+    pub machine: Option<Machine>,
+    /// When: year-month-day, UTC.
+    #[serde(default)]
+    pub date: Option<String>,
+    /// The costs.
+    pub costs: LinkCosts,
+}
+
+/// Where costs come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The file that `OSIER_COSTS` names.
+    Variable(PathBuf),
+    /// The user's cache folder.
+    Cache(PathBuf),
+    /// Nothing was measured here: built in.
+    Default,
+}
+
+/// Costs to work with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cached {
+    /// The costs.
+    pub costs: LinkCosts,
+    /// Where they come from.
+    pub origin: Origin,
+    /// When they were measured, if known.
+    pub date: Option<String>,
+}
+
+/// The costs to work with: those of the file that `OSIER_COSTS` names, else
+/// those that were measured on this machine, else the default. Never
+/// measures. An error only for a file that the user has named.
+pub fn cached() -> Result<Cached> {
+    if let Some(file) = config::value("OSIER_COSTS") {
+        let file = PathBuf::from(file);
+        let measured = load(&file).map_err(|e| e.context("OSIER_COSTS"))?;
+        return Ok(Cached {
+            costs: measured.costs,
+            origin: Origin::Variable(file),
+            date: measured.date,
+        });
+    }
+    // What is in the cache and cannot be read is as good as not there: the
+    // next measurement replaces it.
+    Ok(cache_file()
+        .and_then(|file| from_cache(file, &Machine::here()))
+        .unwrap_or(Cached {
+            costs: LinkCosts::default(),
+            origin: Origin::Default,
+            date: None,
+        }))
+}
+
+fn from_cache(file: PathBuf, here: &Machine) -> Option<Cached> {
+    let measured = load(&file).ok()?;
+    (measured.machine.as_ref() == Some(here)).then_some(Cached {
+        costs: measured.costs,
+        origin: Origin::Cache(file),
+        date: measured.date,
+    })
+}
+
+/// The file of measured costs in the user's cache folder, if there is one.
+pub fn cache_file() -> Option<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
+    // The specification of base directories: a relative path counts for none.
+    let folder = set("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .filter(|p| p.is_absolute())
+        .or_else(|| set("HOME").map(|home| PathBuf::from(home).join(".cache")))?;
+    Some(folder.join("osier").join("costs.json"))
+}
+
+/// Reads costs from a file.
+pub fn load(file: &Path) -> Result<Measured> {
+    let bad = |what: String| {
+        Error::new(
+            ErrorKind::Config,
+            format!(
+                "costs in {}: {what} (hint: osier info --measure writes such a file)",
+                file.display()
+            ),
+        )
+    };
+    let text = fs::read_to_string(file).map_err(|e| bad(cause(&e)))?;
+    let measured: Measured = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
+    if measured.format != FORMAT {
+        let format = measured.format;
+        return Err(bad(format!("format {format}, expected {FORMAT}")));
+    }
+    let c = &measured.costs;
+    for (name, value) in [
+        ("latency_ns", c.latency_ns),
+        ("overhead_ns", c.overhead_ns),
+        ("copy_ns_per_byte", c.copy_ns_per_byte),
+        ("attach_call_ns", c.attach_call_ns),
+        ("attach_ns_per_byte", c.attach_ns_per_byte),
+    ] {
+        if !(value.is_finite() && value > 0.0) {
+            return Err(bad(format!("{name} is {value}, expected more than 0")));
+        }
+    }
+    Ok(measured)
+}
+
+/// Writes costs that were measured on this machine to a file, making its
+/// folder if there is none.
+pub fn store(file: &Path, costs: LinkCosts) -> Result<()> {
+    let measured = Measured {
+        format: FORMAT,
+        machine: Some(Machine::here()),
+        date: Some(today()),
+        costs,
+    };
+    let failed = |what: String| {
+        Error::new(
+            ErrorKind::System,
+            format!("writing costs to {}: {what}", file.display()),
+        )
+    };
+    let mut text = serde_json::to_string_pretty(&measured).map_err(|e| failed(e.to_string()))?;
+    text.push('\n');
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder).map_err(|e| failed(cause(&e)))?;
+    }
+    // A job that starts meanwhile reads the old file or the new one.
+    let mut fresh = file.as_os_str().to_owned();
+    fresh.push(format!(".{}", std::process::id()));
+    let fresh = PathBuf::from(fresh);
+    fs::write(&fresh, text)
+        .and_then(|()| fs::rename(&fresh, file))
+        .map_err(|e| {
+            let _ = fs::remove_file(&fresh);
+            failed(cause(&e))
+        })
+}
+
+/// The text of a system error in the style of the other messages.
+fn cause(e: &std::io::Error) -> String {
+    let mut text = e.to_string();
+    if let Some(at) = text.find(" (os error") {
+        text.truncate(at);
+    }
+    text.to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("osier-costs-{}-{name}", std::process::id()))
+    }
+
+    #[test]
+    fn what_is_stored_is_loaded() {
+        let folder = scratch("store");
+        let file = folder.join("deeper").join("costs.json");
+        let costs = LinkCosts {
+            latency_ns: 123.0,
+            ..LinkCosts::default()
+        };
+        store(&file, costs).expect("written");
+        let measured = load(&file).expect("read");
+        assert_eq!(measured.costs, costs);
+        let here = Machine::here();
+        let cached = from_cache(file.clone(), &here).expect("of this machine");
+        assert_eq!(cached.origin, Origin::Cache(file.clone()));
+        let other = Machine {
+            kernel: "other".into(),
+            ..here
+        };
+        assert_eq!(from_cache(file, &other), None);
+        fs::remove_dir_all(folder).expect("removed");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_the_file_and_a_hint() {
+        let file = scratch("bad.json");
+        let good = serde_json::json!({
+            "format": 1,
+            "costs": {
+                "latency_ns": 80.0, "overhead_ns": 60.0, "copy_ns_per_byte": 0.035,
+                "attach_call_ns": 2000.0, "attach_ns_per_byte": 0.08,
+            },
+        });
+        fs::write(&file, good.to_string()).expect("written");
+        assert_eq!(load(&file).expect("by hand").machine, None);
+        let mut bad = vec![String::new(), "{}".into(), "\u{7f}".into()];
+        for (at, value) in [
+            ("/costs/latency_ns", serde_json::json!(-1.0)),
+            ("/costs/copy_ns_per_byte", serde_json::json!(0.0)),
+            ("/costs/overhead_ns", serde_json::json!("fast")),
+            ("/costs/attach_call_ns", serde_json::Value::Null),
+            ("/format", serde_json::json!(2)),
+        ] {
+            let mut value_changed = good.clone();
+            *value_changed.pointer_mut(at).expect("a field") = value;
+            bad.push(value_changed.to_string());
+        }
+        for text in bad {
+            fs::write(&file, &text).expect("written");
+            let message = load(&file).expect_err(&text).to_string();
+            assert!(message.contains("hint"), "{message}");
+            assert!(message.contains("osier-costs"), "{message}");
+            assert_eq!(from_cache(file.clone(), &Machine::here()), None);
+        }
+        fs::remove_file(&file).expect("removed");
+        assert!(
+            load(&file)
+                .expect_err("gone")
+                .to_string()
+                .contains("no such file")
+        );
+    }
+}
