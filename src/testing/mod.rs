@@ -40,6 +40,9 @@ impl Network {
     }
 }
 
+/// Virtual time in which everything that a rank has sent arrives.
+const LAST_WORDS_NS: u64 = 1_000_000_000;
+
 /// Runs `f` on `n` ranks over shared memory; the results in rank order. A
 /// panic of a rank is passed on after all have ended; for the others the rank
 /// is dead.
@@ -84,7 +87,11 @@ pub fn universes_on<R: Send>(
             run(
                 n,
                 |rank| Universe::simulated(&net, rank).expect("a place in the job"),
-                |rank, _| net.kill(rank as u32),
+                |rank, _| {
+                    // What it has sent is there before the news of its end.
+                    net.advance(LAST_WORDS_NS);
+                    net.kill(rank as u32);
+                },
                 f,
             )
         }
