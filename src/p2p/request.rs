@@ -146,7 +146,7 @@ impl<B: OwnedBuffer> Request<B> {
         core.check_deaths();
         let result = core.with(self.comm.lane(), |lane| {
             if !lane.is_done(handle) {
-                lane.progress();
+                lane.progress_awake();
             }
             lane.take(handle)
         });

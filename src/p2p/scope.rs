@@ -278,7 +278,7 @@ impl ScopedRequest<'_> {
         core.check_deaths();
         let result = core.with(self.comm.lane(), |lane| {
             if !lane.is_done(handle) {
-                lane.progress();
+                lane.progress_awake();
             }
             lane.take(handle)
         });

@@ -289,6 +289,7 @@ impl Core {
             }
             let mut result = None;
             self.sleep(|| {
+                self.check_closed();
                 result = check();
                 result.is_none()
             });
@@ -410,10 +411,15 @@ impl Core {
             }
             idle += 1;
             if idle > 1000 {
-                self.each_lane(|lane, _| lane.lock().check_closed());
+                self.check_closed();
                 self.sleep(|| !self.progress_all());
             }
         }
+    }
+
+    /// Ends sends to ranks that have dropped their communicator.
+    fn check_closed(&self) {
+        self.each_lane(|lane, _| self.with(lane, Lane::check_closed));
     }
 
     /// Counts a request that a foreign executor waits for, and has the
@@ -471,6 +477,7 @@ fn progress_thread(core: &Weak<Core>) {
         if idle < 1000 {
             std::thread::yield_now();
         } else {
+            core.check_closed();
             core.sleep(|| !core.progress_all());
         }
     }

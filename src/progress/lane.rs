@@ -255,11 +255,16 @@ pub(crate) struct Lane {
     /// Something finished since the flag was last taken.
     pub(super) finished: bool,
     spare: Vec<Vec<u8>>,
+    idle_polls: u32,
 }
 
 /// Kept buffers of unexpected messages, and the largest of them.
 const SPARE_BUFFERS: usize = 64;
 const SPARE_BYTES: usize = 4096;
+
+/// Polls in vain after which a caller that never sleeps looks for peers that
+/// have dropped the communicator.
+const IDLE_POLLS: u32 = 1024;
 
 impl Lane {
     pub fn new(own: u32, size: usize, links: Links, selection: Arc<Selection>) -> Self {
@@ -280,6 +285,7 @@ impl Lane {
             wakers: Vec::new(),
             finished: false,
             spare: Vec::new(),
+            idle_polls: 0,
         }
     }
 
@@ -301,6 +307,18 @@ impl Lane {
             any |= self.advance_pulls();
         }
         any
+    }
+
+    /// As [`Lane::progress`], for callers that ask again and again and never
+    /// sleep: looks now and then for peers that have dropped the communicator.
+    pub fn progress_awake(&mut self) {
+        if self.progress() {
+            return;
+        }
+        self.idle_polls = self.idle_polls.wrapping_add(1);
+        if self.idle_polls.is_multiple_of(IDLE_POLLS) {
+            self.check_closed();
+        }
     }
 
     /// Operations and messages under way that need this rank's progress.
