@@ -1,7 +1,7 @@
 //! Times of real transfers between two ranks of one process.
 
 use super::fit::Piped;
-use super::quartile;
+use super::shortest;
 use crate::bootstrap::Universe;
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind, Result};
@@ -12,12 +12,12 @@ use osier_transports::shm::{Death, Job, JobOptions};
 use std::time::{Duration, Instant};
 
 /// Most time for one kind of transfer, whatever else the machine does.
-const BUDGET: Duration = Duration::from_millis(60);
+const BUDGET: Duration = Duration::from_millis(40);
 const LEAST_BATCHES: usize = 4;
-const LATENCY_BATCHES: usize = 100;
-const LATENCY_TRIPS: usize = 40;
+const LATENCY_BATCHES: usize = 400;
+const LATENCY_TRIPS: usize = 20;
 /// Larger than any eager message.
-const SIZES: [usize; 2] = [384 << 10, 1 << 20];
+const SIZES: [usize; 3] = [384 << 10, 1 << 20, 4 << 20];
 const FRAGMENTS: [usize; 3] = [4 << 10, 8 << 10, 32 << 10];
 const FRAGMENT_TRIPS: usize = 24;
 /// Gaps between such blocks keep the kernel and the heap out of it at hardly
@@ -39,7 +39,7 @@ pub(super) fn latency_ns() -> Result<f64> {
             }
         })
     })?;
-    Ok(quartile(times))
+    Ok(shortest(&times))
 }
 
 /// One-way times of messages that travel in fragments.
@@ -51,7 +51,7 @@ pub(super) fn fragments() -> Result<Vec<Piped>> {
             all.push(Piped {
                 bytes: bytes as f64,
                 fragment: fragment as f64,
-                ns: quartile(times),
+                ns: shortest(&times),
             });
         }
     }

@@ -43,7 +43,7 @@ fn one(plan: &Plan, shape: &Shape) -> Result<Row> {
     let library = walk(plan, &from, &mut to, |from, to| {
         shape
             .layout
-            .pack(from, 0, 1, 0..bytes, to)
+            .pack(from, 0, 1, 0..bytes, &mut to[..bytes])
             .map_err(|e| Failure::failed(e.to_string()))
     })?;
     let hand = walk(plan, &from, &mut by_hand, |from, to| {

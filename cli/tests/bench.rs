@@ -1,0 +1,308 @@
+//! `osier bench` from outside: tables, files, bad usage. Nothing here looks at
+//! how fast anything is.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const TINY: [&str; 6] = ["-i", "6", "-x", "1", "-r", "2"];
+const FIELDS: [&str; 10] = [
+    "bench",
+    "bytes",
+    "floor",
+    "layout",
+    "memory",
+    "ranks",
+    "threads",
+    "transport",
+    "unit",
+    "value",
+];
+
+/// A folder that goes when the test ends.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let folder =
+            std::env::temp_dir().join(format!("osier-bench-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Scratch(folder)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn osier(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_osier"))
+        .args(args)
+        .env_remove("OSIER_COSTS")
+        .env("XDG_CACHE_HOME", "/nonexistent")
+        .output()
+        .unwrap()
+}
+
+/// Runs `osier bench` with few iterations and returns its output.
+fn bench(args: &[&str]) -> String {
+    let args: Vec<&str> = ["bench"].iter().chain(args).chain(&TINY).copied().collect();
+    let output = osier(&args);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{args:?}: {errors}");
+    assert_eq!(errors, "", "{args:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn records(file: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(Path::new(file)).unwrap();
+    let records: Vec<Value> = serde_json::from_str(&text).unwrap();
+    for record in &records {
+        let mut fields: Vec<&str> = record.as_object().unwrap().keys().map(|k| &k[..]).collect();
+        fields.sort_unstable();
+        assert_eq!(fields, FIELDS);
+        assert!(record["value"].as_f64().unwrap() > 0.0, "{record}");
+    }
+    records
+}
+
+/// Lines of numbers, and how many columns each has.
+fn rows(table: &str) -> Vec<usize> {
+    let rows = table.lines().filter(|l| l.starts_with(char::is_numeric));
+    rows.map(|line| line.split_whitespace().count()).collect()
+}
+
+#[test]
+fn latency_has_a_curve_for_each_layout_and_memory() {
+    let scratch = Scratch::new("latency");
+    let (json, svg) = (scratch.file("a.json"), scratch.file("a.svg"));
+    let table = bench(&[
+        "latency",
+        "--sizes",
+        "8,4K",
+        "--layout",
+        "contiguous,vector:8:16",
+        "--memory",
+        "plain,heap",
+        "--json",
+        &json,
+        "--plot",
+        &svg,
+    ]);
+    assert!(table.contains("# Size            Latency (us)"), "{table}");
+    for column in ["Min", "P99", "Floor", "x Floor"] {
+        assert!(table.contains(column), "{table}");
+    }
+    assert_eq!(rows(&table), [6; 8], "{table}");
+    let records = records(&json);
+    let told: Vec<String> = records
+        .iter()
+        .map(|r| format!("{} {} {}", r["layout"], r["memory"], r["bytes"]).replace('"', ""))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "contiguous plain 8",
+            "contiguous plain 4096",
+            "contiguous heap 8",
+            "contiguous heap 4096",
+            "vector:8:16 plain 8",
+            "vector:8:16 plain 4096",
+            "vector:8:16 heap 8",
+            "vector:8:16 heap 4096",
+        ]
+    );
+    for record in &records {
+        assert_eq!(record["bench"], "latency");
+        assert_eq!(record["transport"], "shm");
+        assert_eq!(record["unit"], "us");
+        assert_eq!(record["ranks"], 2);
+        assert_eq!(record["threads"], 1);
+    }
+    let picture = std::fs::read_to_string(&svg).unwrap();
+    assert!(picture.starts_with("<svg") && picture.ends_with("</svg>\n"));
+    for label in ["vector:8:16, heap", "message size (bytes)", ">us<"] {
+        assert!(picture.contains(label), "{label}");
+    }
+}
+
+#[test]
+fn windows_count_bytes_or_messages() {
+    let scratch = Scratch::new("windows");
+    let json = scratch.file("a.json");
+    for (name, unit, columns) in [
+        ("bandwidth", "MB/s", 6),
+        ("bibandwidth", "MB/s", 6),
+        ("message-rate", "msg/s", 7),
+    ] {
+        let table = bench(&[name, "--sizes", "64,100K", "--window", "5", "--json", &json]);
+        assert_eq!(rows(&table), [columns; 2], "{table}");
+        let records = records(&json);
+        assert_eq!(records.len(), 2);
+        assert!(
+            records
+                .iter()
+                .all(|r| r["bench"] == name && r["unit"] == unit)
+        );
+    }
+}
+
+#[test]
+fn pairs_have_a_latency_and_a_rate() {
+    let scratch = Scratch::new("pairs");
+    let json = scratch.file("a.json");
+    let table = bench(&[
+        "multi-pair",
+        "-n",
+        "4",
+        "--sizes",
+        "8",
+        "-W",
+        "4",
+        "--json",
+        &json,
+    ]);
+    assert_eq!(rows(&table), [7], "{table}");
+    let records = records(&json);
+    let units: Vec<&Value> = records.iter().map(|r| &r["unit"]).collect();
+    assert_eq!(units, ["us", "msg/s"]);
+    assert!(records.iter().all(|r| r["ranks"] == 4));
+}
+
+#[test]
+fn pack_stands_beside_a_loop_and_memcpy() {
+    let scratch = Scratch::new("pack");
+    let json = scratch.file("a.json");
+    let table = bench(&[
+        "pack",
+        "--sizes",
+        "64K",
+        "--layout",
+        "contiguous,vector:8:16,indexed,triangle:40,face:16:2",
+        "--json",
+        &json,
+    ]);
+    assert!(
+        table.contains("memcpy") && table.contains("By hand"),
+        "{table}"
+    );
+    assert_eq!(rows(&table), [8; 5], "{table}");
+    let records = records(&json);
+    let sizes: Vec<u64> = records
+        .iter()
+        .map(|r| r["bytes"].as_u64().unwrap())
+        .collect();
+    assert_eq!(sizes, [65536, 65536, 65536, 40 * 41 / 2 * 8, 16 * 16 * 8]);
+    assert!(
+        records
+            .iter()
+            .all(|r| r["unit"] == "GB/s" && r["ranks"] == 1)
+    );
+    assert!(records.iter().all(|r| r["floor"].as_f64().unwrap() > 0.0));
+}
+
+#[test]
+fn rotated_memory_says_so() {
+    let scratch = Scratch::new("rotated");
+    let json = scratch.file("a.json");
+    bench(&["latency", "--sizes", "1M", "--rotate", "--json", &json]);
+    assert_eq!(records(&json)[0]["memory"], "plain-rotated");
+}
+
+#[test]
+fn an_empty_program_is_launched() {
+    let scratch = Scratch::new("launch");
+    let json = scratch.file("a.json");
+    let table = bench(&["launch", "-n", "3", "--json", &json]);
+    assert_eq!(rows(&table), [6], "{table}");
+    let records = records(&json);
+    assert_eq!(records[0]["unit"], "ms");
+    assert_eq!(records[0]["ranks"], 3);
+    assert_eq!(records[0]["bytes"], 0);
+}
+
+#[test]
+fn a_job_that_runs_already_is_used() {
+    let exe = env!("CARGO_BIN_EXE_osier");
+    let mut args = vec![
+        "run", "-n", "2", "--", exe, "bench", "latency", "--sizes", "8",
+    ];
+    args.extend(TINY);
+    let output = osier(&args);
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{table}");
+    assert_eq!(rows(&table), [6], "{table}");
+    // The number of ranks is the job's, and must fit.
+    let output = osier(&[
+        "run", "-n", "3", "--", exe, "bench", "latency", "--sizes", "8",
+    ]);
+    assert_eq!(output.status.code(), Some(2));
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.contains("two ranks, not 3"), "{errors}");
+}
+
+#[test]
+fn sizes_are_powers_of_two_between_bounds() {
+    let table = bench(&["latency", "--min", "6", "--max", "40"]);
+    let sizes: Vec<&str> = table
+        .lines()
+        .filter(|l| l.starts_with(char::is_numeric))
+        .filter_map(|l| l.split_whitespace().next())
+        .collect();
+    assert_eq!(sizes, ["6", "8", "16", "32"]);
+}
+
+#[test]
+fn help_tells_of_layouts_and_the_floor() {
+    let text = String::from_utf8(osier(&["bench", "--help"]).stdout).unwrap();
+    for word in ["Examples:", "vector:B:S", "Floor:", "memcpy", "multi-pair"] {
+        assert!(text.contains(word), "{word}");
+    }
+}
+
+#[test]
+fn bad_usage_is_refused_at_once() {
+    for (args, told) in [
+        (&["latency", "-n", "3"][..], "two ranks, not 3"),
+        (&["multi-pair", "-n", "3"], "even number"),
+        (&["multi-pair", "-n", "100000"], "ranks"),
+        (&["pack", "-n", "2"], "one rank, not 2"),
+        (&["pack", "--memory", "heap"], "no --memory"),
+        (&["launch", "--layout", "indexed"], "no messages"),
+        (&["latency", "--sizes", "8,x"], "no size"),
+        (
+            &["latency", "--sizes", "8", "--min", "4"],
+            "cannot be used with",
+        ),
+        (&["latency", "--min", "8", "--max", "4"], "exceeds"),
+        (&["latency", "--layout", "vector:16:8"], "stride"),
+        (&["latency", "--layout", "ring"], "expected contiguous"),
+        (&["latency", "--memory", "gpu"], "possible values"),
+        (&["latency", "--window", "0"], "0"),
+        (&["latency", "--iterations", "0"], "0"),
+        (
+            &["latency", "--json", "/no/such/folder/a.json"],
+            "no such folder",
+        ),
+        (
+            &["latency", "--plot", "/no/such/folder/a.svg"],
+            "no such folder",
+        ),
+        (&["throughput"], "possible values"),
+        (&[], "BENCH"),
+    ] {
+        let args: Vec<&str> = ["bench"].iter().chain(args).copied().collect();
+        let output = osier(&args);
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {errors}");
+        assert!(errors.contains(told), "{args:?}: {errors}");
+        assert!(output.stdout.is_empty());
+    }
+}

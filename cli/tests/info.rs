@@ -1,0 +1,202 @@
+//! `osier info` from outside, and the costs on their way to `osier run`.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let folder = std::env::temp_dir().join(format!("osier-info-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Scratch(folder)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Scratch {
+    /// `osier` with this folder as the user's cache.
+    fn osier(&self, args: &[&str], variables: &[(&str, &str)]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_osier"))
+            .args(args)
+            .env_remove("OSIER_COSTS")
+            .env_remove("OSIER_SHM_LIMIT")
+            .env("XDG_CACHE_HOME", &self.0)
+            .envs(variables.iter().copied())
+            .output()
+            .unwrap()
+    }
+
+    fn text(&self, args: &[&str]) -> String {
+        let output = self.osier(args, &[]);
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{args:?}: {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        serde_json::from_str(&self.text(args)).unwrap()
+    }
+}
+
+#[test]
+fn transports_are_listed_with_reasons() {
+    let scratch = Scratch::new("transports");
+    let text = scratch.text(&["info"]);
+    for word in [
+        "Machine",
+        "kernel",
+        "Transports",
+        "membarrier",
+        "OSIER_SHM_LIMIT",
+        "wire version",
+    ] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let json = scratch.json(&["info", "--json"]);
+    let names: Vec<&str> = json["transports"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| t["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        names,
+        ["self", "shm", "cma", "cuda_ipc", "tcp", "ofi", "verbs"]
+    );
+    for transport in json["transports"].as_array().unwrap() {
+        assert!(transport["available"].is_boolean());
+        assert!(
+            !transport["note"].as_str().unwrap().is_empty(),
+            "{transport}"
+        );
+    }
+    assert_eq!(json["transports"][1]["available"], true);
+    assert!(json["machine"]["cpu"].is_string());
+    assert!(json["wire_version"].is_number());
+    assert!(json["variables"].as_array().unwrap().len() >= 5);
+}
+
+#[test]
+fn columns_start_below_each_other() {
+    let text = Scratch::new("columns").text(&["info"]);
+    let table = text.split("Configuration\n").nth(1).unwrap();
+    let at = table.lines().next().unwrap().find("default").unwrap();
+    for line in table.lines() {
+        assert_ne!(line.as_bytes()[at], b' ', "{line}");
+        assert_eq!(&line[at - 2..at], "  ", "{line}");
+    }
+}
+
+#[test]
+fn protocols_cover_all_sizes() {
+    let scratch = Scratch::new("protocols");
+    let text = scratch.text(&["info", "--protocols"]);
+    for word in [
+        "private:",
+        "plain:",
+        "heap:",
+        "eager",
+        "one copy from the heap",
+        "built in",
+    ] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let json = scratch.json(&["info", "--protocols", "--json"]);
+    assert_eq!(json["origin"]["from"], "default");
+    for memory in ["private", "plain", "heap"] {
+        let mut next = 0;
+        let mut ranges = json["protocols"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|r| r["memory"] == memory)
+            .peekable();
+        while let Some(range) = ranges.next() {
+            assert_eq!(range["first_bytes"], next, "{memory}");
+            assert!(range["predicted_first_ns"].as_f64().unwrap() > 0.0);
+            match range["last_bytes"].as_u64() {
+                Some(last) => next = last + 1,
+                None => assert!(ranges.peek().is_none()),
+            }
+        }
+        assert!(next > 0, "{memory}");
+    }
+}
+
+#[test]
+fn what_is_measured_is_kept_and_used() {
+    let scratch = Scratch::new("measured");
+    let measured = scratch.json(&["info", "--protocols", "--measure", "--json"]);
+    assert_eq!(measured["origin"]["from"], "cache");
+    let again = scratch.json(&["info", "--protocols", "--json"]);
+    assert_eq!(again["costs"], measured["costs"]);
+    assert_eq!(again["origin"]["from"], "cache");
+    assert!(again["origin"]["date"].as_str().unwrap().starts_with("20"));
+    // The same file by name, wherever it comes from.
+    let file = scratch.0.join("osier").join("costs.json");
+    let named = scratch.osier(
+        &["info", "--protocols"],
+        &[
+            ("OSIER_COSTS", file.to_str().unwrap()),
+            ("XDG_CACHE_HOME", "/nonexistent"),
+        ],
+    );
+    let text = String::from_utf8(named.stdout).unwrap();
+    assert!(text.contains("from OSIER_COSTS="), "{text}");
+    // A cache that nobody can read is as good as none.
+    std::fs::write(&file, "{").unwrap();
+    let text = scratch.text(&["info", "--protocols"]);
+    assert!(text.contains("built in"), "{text}");
+    assert!(
+        scratch
+            .osier(&["run", "-n", "1", "true"], &[])
+            .status
+            .success()
+    );
+    let measured = scratch.json(&["info", "--protocols", "--measure", "--json"]);
+    assert_eq!(measured["origin"]["from"], "cache");
+}
+
+#[test]
+fn a_bad_file_of_costs_is_named() {
+    let scratch = Scratch::new("bad");
+    let file = scratch.0.join("costs.json");
+    std::fs::write(&file, "not JSON").unwrap();
+    let file = file.to_str().unwrap();
+    for costs in [file, "/no/such/file"] {
+        for (args, code) in [
+            (&["info", "--protocols"][..], 1),
+            (&["run", "-n", "2", "true"], 2),
+        ] {
+            let output = scratch.osier(args, &[("OSIER_COSTS", costs)]);
+            let errors = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(code), "{args:?}: {errors}");
+            for word in ["OSIER_COSTS", costs, "hint"] {
+                assert!(errors.contains(word), "{word}: {errors}");
+            }
+        }
+    }
+    let output = scratch.osier(&["info", "--measure"], &[]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn the_limit_on_shared_memory_is_heeded() {
+    let scratch = Scratch::new("limit");
+    let run = |limit| scratch.osier(&["run", "-n", "2", "true"], &[("OSIER_SHM_LIMIT", limit)]);
+    assert!(run("1G").status.success());
+    let output = run("plenty");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    for word in ["OSIER_SHM_LIMIT", "plenty", "hint"] {
+        assert!(errors.contains(word), "{word}: {errors}");
+    }
+}
