@@ -160,17 +160,18 @@ impl World<'_> {
                 received[m] = true;
             }
         }
-        let mut withdrawn = 0;
+        let withdrawn = self
+            .messages
+            .iter()
+            .filter(|m| m.state == Sending::Withdrawn)
+            .count();
         for (m, msg) in self.messages.iter().enumerate() {
             if unsure[m] || !self.alive[msg.from as usize] || !self.alive[msg.to as usize] {
                 continue;
             }
             let sent = match msg.state {
                 Sending::Sent | Sending::Detached => true,
-                Sending::Withdrawn => {
-                    withdrawn += 1;
-                    false
-                }
+                Sending::Withdrawn => false,
                 _ => {
                     let what = self.describe_message(m);
                     return Err(format!("{what} has no end"));

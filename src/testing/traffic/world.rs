@@ -16,6 +16,8 @@ pub(super) type Check<T = ()> = Result<T, String>;
 
 /// Rounds after which a network that is still busy is taken for a livelock.
 const ROUNDS: usize = 200_000;
+/// Largest message, but for one that corruption promises.
+const LARGEST: usize = 1 << 22;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sending {
@@ -993,7 +995,7 @@ impl<'t> World<'t> {
         };
         // Others may still take it unless it is received at once.
         let exact = Pattern::exact(seen.source, seen.tag);
-        let memory = Memory::new(None, seen.bytes);
+        let memory = Memory::new(None, seen.bytes.min(LARGEST));
         self.report.probed += 1;
         self.receive(rank, context, exact, memory, Some(seen))
     }
@@ -1001,7 +1003,7 @@ impl<'t> World<'t> {
     fn receive_matched(&mut self, at: usize) -> Check {
         let (r, matched) = self.matched.swap_remove(at);
         let (rank, context) = (self.receives[r].rank, self.receives[r].context);
-        let bytes = matched.outcome.bytes;
+        let bytes = matched.outcome.bytes.min(LARGEST);
         if self.rng.one_in(6) {
             self.trace_receive("drop matched", r);
             self.lane(rank, context).drop_matched(matched);
@@ -1091,8 +1093,7 @@ impl<'t> World<'t> {
                     {
                         any = true;
                         self.step += 1;
-                        // Corruption may promise any size.
-                        let memory = Memory::new(None, seen.bytes.min(1 << 22));
+                        let memory = Memory::new(None, seen.bytes.min(LARGEST));
                         self.receive(rank, context, everything, memory, Some(seen))?;
                     }
                 }
