@@ -1,0 +1,344 @@
+//! Ranks that end while others need them.
+
+use crate::support::{Watchdog, fails, on_all, pattern};
+use osier::testing::{Network, ranks_on};
+use osier::{ANY_SOURCE, ANY_TAG, Communicator, ErrorKind, Op, Type, View, wait_any};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+const DEAD: ErrorKind = ErrorKind::RankDead;
+
+/// Every operation that needs rank 1 of 3, which is gone or about to go.
+fn needs_rank_1(comm: &Communicator) {
+    let mut b = vec![0u8; 100];
+    let large = pattern(1_000_000, 0);
+    let who = ["rank 1"];
+    fails(comm.recv(&mut b, 1, 0), DEAD, &["rank 1", "tag 0"]);
+    fails(comm.recv(&mut b, 1, ANY_TAG), DEAD, &who);
+    fails(comm.recv_vec::<u8>(1, 0), DEAD, &who);
+    fails(comm.probe(1, 0), DEAD, &who);
+    fails(comm.mprobe(1, 0), DEAD, &who);
+    fails(comm.ssend(&large, 1, 0), DEAD, &["rank 1", "1000000"]);
+    fails(comm.ssend(&[1u8], 1, 0), DEAD, &who);
+    fails(comm.send(&large, 1, 0), DEAD, &who);
+    while comm.iprobe(1, 0).is_ok() {
+        std::thread::yield_now();
+    }
+    while comm.improbe(1, 0).is_ok() {
+        std::thread::yield_now();
+    }
+    let result = comm.irecv(vec![0u8; 8], 1, 0).and_then(|r| r.wait());
+    fails(result, DEAD, &who);
+    let result = comm
+        .irecv(vec![0u8; 8], 1, 0)
+        .and_then(|r| comm.block_on(r));
+    fails(result, DEAD, &who);
+    let result = comm.issend(large.clone(), 1, 0).and_then(|r| r.wait());
+    fails(result, DEAD, &who);
+    let result = comm.scope(|s| s.irecv(&mut b, 1, 0).map(drop));
+    fails(result, DEAD, &who);
+}
+
+/// The other one that lives.
+const PEER: [usize; 3] = [2, usize::MAX, 0];
+
+fn survivors_go_on(comm: &Communicator) {
+    let peer = PEER[comm.rank()];
+    for n in [8, 5_000, 300_000] {
+        let mut got = vec![0; n];
+        comm.sendrecv(&pattern(n, comm.rank()), peer, 7, &mut got, ANY_SOURCE, 7)
+            .expect("the living");
+        assert!(got == pattern(n, peer));
+    }
+}
+
+#[test]
+fn a_rank_that_returns_is_named() {
+    on_all(3, |comm| {
+        if comm.rank() != 1 {
+            needs_rank_1(&comm);
+            survivors_go_on(&comm);
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_panics_is_named() {
+    struct Thrown;
+    let _watchdog = Watchdog::start();
+    for network in Network::all() {
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            ranks_on(&network, 3, |comm| {
+                comm.barrier().expect("all are here");
+                if comm.rank() == 1 {
+                    resume_unwind(Box::new(Thrown));
+                }
+                needs_rank_1(&comm);
+                survivors_go_on(&comm);
+            })
+        }));
+        let panic = result.expect_err("the panic is passed on");
+        if !panic.is::<Thrown>() {
+            resume_unwind(panic);
+        }
+    }
+}
+
+#[test]
+fn whoever_waits_already_is_told() {
+    for way in 0..9 {
+        on_all(2, |comm| {
+            if comm.rank() == 1 {
+                comm.barrier().expect("almost waiting");
+                return;
+            }
+            let mut b = [0u64; 4];
+            let large = pattern(2_000_000, 0);
+            comm.barrier().expect("almost waiting");
+            let result = match way {
+                0 => comm.recv(&mut b, 1, 0).map(drop),
+                1 => comm.recv(&mut b, ANY_SOURCE, ANY_TAG).map(drop),
+                2 => comm.probe(1, ANY_TAG).map(drop),
+                3 => comm.mprobe(ANY_SOURCE, 0).map(drop),
+                4 => comm.ssend(&large, 1, 0),
+                5 => comm.barrier(),
+                6 => {
+                    let receive = comm.irecv(vec![0u8], 1, 0).expect("irecv");
+                    wait_any(&mut vec![receive]).expect("one").1.map(drop)
+                }
+                7 => {
+                    let mut receive = comm.irecv(vec![0u8], 1, 0).expect("irecv");
+                    while !receive.test() {
+                        std::thread::yield_now();
+                    }
+                    receive.wait().map(drop)
+                }
+                _ => comm.allreduce(&[1u8], &mut [0u8], Op::Sum),
+            };
+            fails(result, DEAD, &["rank 1"]);
+        });
+    }
+}
+
+#[test]
+fn futures_are_told() {
+    on_all(2, |comm| {
+        if comm.rank() == 1 {
+            comm.barrier().expect("almost waiting");
+            return;
+        }
+        let receive = comm.irecv(vec![0u8], 1, 0).expect("irecv");
+        let send = comm.issend(pattern(1_000_000, 0), 1, 0).expect("issend");
+        comm.barrier().expect("almost waiting");
+        fails(crate::futures::foreign_block_on(receive), DEAD, &["rank 1"]);
+        fails(crate::futures::foreign_block_on(send), DEAD, &["rank 1"]);
+    });
+}
+
+#[test]
+fn any_source_goes_on_while_anybody_lives() {
+    on_all(3, |comm| {
+        if comm.rank() == 1 {
+            return;
+        }
+        fails(comm.recv(&mut [0u8], 1, 9), DEAD, &["rank 1"]);
+        if comm.rank() == 2 {
+            for i in 0..20u64 {
+                comm.send(&i, 0, 0).expect("send");
+            }
+            return;
+        }
+        for i in 0..20u64 {
+            let mut got = u64::MAX;
+            if i % 2 == 0 {
+                let status = comm.probe(ANY_SOURCE, ANY_TAG).expect("probe");
+                assert_eq!(status.source(), Some(2));
+            }
+            comm.recv(&mut got, ANY_SOURCE, 0).expect("recv");
+            assert_eq!(got, i);
+        }
+        // Now nobody is left.
+        fails(comm.recv(&mut [0u8], ANY_SOURCE, 0), DEAD, &["rank"]);
+        fails(comm.probe(ANY_SOURCE, ANY_TAG), DEAD, &["rank"]);
+    });
+}
+
+#[test]
+fn what_was_sent_before_is_still_received() {
+    on_all(2, |comm| {
+        if comm.rank() == 1 {
+            for i in 0..100u64 {
+                comm.send(&i, 0, 0).expect("send");
+            }
+            comm.send(&pattern(30_000, 1), 0, 1)
+                .expect("eager, in fragments");
+            return;
+        }
+        fails(comm.recv(&mut [0u8], 1, 9), DEAD, &["rank 1"]);
+        for i in 0..100u64 {
+            let mut got = u64::MAX;
+            comm.recv(&mut got, 1, 0).expect("recv");
+            assert_eq!(got, i);
+        }
+        let (got, _) = comm.recv_vec::<u8>(1, 1).expect("recv");
+        assert!(got == pattern(30_000, 1));
+        fails(comm.recv(&mut [0u8], 1, 0), DEAD, &["rank 1"]);
+    });
+}
+
+/// Rank 1 ends without its transfers: by unwinding, which waits for nothing.
+fn dies_in_the_middle(
+    begin: impl Fn(&Communicator) + Sync,
+    survive: impl Fn(&Communicator) + Sync,
+) {
+    struct Thrown;
+    let _watchdog = Watchdog::start();
+    for network in Network::all() {
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            ranks_on(&network, 2, |comm| {
+                if comm.rank() == 1 {
+                    begin(&comm);
+                    resume_unwind(Box::new(Thrown));
+                }
+                survive(&comm);
+            })
+        }));
+        let panic = result.expect_err("the panic is passed on");
+        if !panic.is::<Thrown>() {
+            resume_unwind(panic);
+        }
+    }
+}
+
+#[test]
+fn a_sender_dies_in_mid_stream() {
+    const N: usize = 2 << 20;
+    let gaps = Type::vector(N, 1, 2, &Type::of::<u64>()).and_then(|t| t.commit());
+    let gaps = gaps.expect("a type");
+    for polls in [0, 1, 10, 50] {
+        dies_in_the_middle(
+            |comm| {
+                let memory = vec![5u64; 2 * N];
+                let view = View::new(&memory, 0, &gaps, 1).expect("view");
+                comm.barrier().expect("posted");
+                let request = comm.scope(|s| {
+                    let mut request = s.isend(&view, 0, 0)?;
+                    for _ in 0..polls {
+                        request.test();
+                        std::thread::yield_now();
+                    }
+                    Err::<(), _>(osier::Error::new(ErrorKind::Argument, "enough"))
+                });
+                drop(request);
+            },
+            |comm| {
+                let receive = comm.irecv(vec![0u64; N], 1, 0).expect("irecv");
+                comm.barrier().expect("posted");
+                match receive.wait() {
+                    Ok((got, _)) => assert!(got.iter().all(|x| *x == 5)),
+                    Err(e) => {
+                        let kinds = [DEAD, ErrorKind::Cancelled, ErrorKind::Closed];
+                        assert!(kinds.contains(&e.kind()), "{e:?}");
+                        assert!(e.to_string().contains("rank 1"), "{e}");
+                    }
+                }
+                fails(comm.barrier(), DEAD, &["rank 1"]);
+            },
+        );
+    }
+}
+
+#[test]
+fn an_announced_message_dies_with_its_sender() {
+    dies_in_the_middle(
+        |comm| {
+            std::mem::forget(comm.isend(pattern(1_000_000, 0), 0, 0));
+            comm.send(&[1u8], 0, 1).expect("send");
+            let mut token = [0u8];
+            comm.recv(&mut token, 0, 2).expect("it was seen");
+        },
+        |comm| {
+            let mut one = [0u8];
+            comm.recv(&mut one, 1, 1).expect("after the announcement");
+            assert_eq!(comm.probe(1, 0).expect("probe").bytes(), 1_000_000);
+            let message = comm.mprobe(1, 0).expect("mprobe");
+            comm.send(&[1u8], 1, 2).expect("go");
+            fails(comm.recv(&mut one, 1, 5), DEAD, &["rank 1"]);
+            fails(message.recv_vec::<u8>(), DEAD, &["rank 1", "1000000"]);
+            fails(comm.recv(&mut one, 1, 0), DEAD, &["rank 1"]);
+            assert!(comm.iprobe(1, ANY_TAG).is_err());
+        },
+    );
+}
+
+#[test]
+fn a_receiver_dies_in_mid_stream() {
+    const N: usize = 2 << 20;
+    let gaps = Type::vector(N, 1, 2, &Type::of::<u64>()).and_then(|t| t.commit());
+    let gaps = gaps.expect("a type");
+    for strided in [false, true] {
+        dies_in_the_middle(
+            |comm| {
+                let mut receive = comm.irecv(vec![0u64; N], 0, 0).expect("irecv");
+                comm.barrier().expect("posted");
+                for _ in 0..10 {
+                    receive.test();
+                }
+                std::mem::forget(receive);
+            },
+            |comm| {
+                comm.barrier().expect("posted");
+                let memory = vec![5u64; 2 * N];
+                let view = View::new(&memory, 0, &gaps, 1).expect("view");
+                let result = match strided {
+                    true => comm.send(&view, 1, 0),
+                    false => comm.send(&memory[..N], 1, 0),
+                };
+                if let Err(e) = result {
+                    assert!([DEAD, ErrorKind::Closed].contains(&e.kind()), "{e:?}");
+                    assert!(e.to_string().contains("rank 1"), "{e}");
+                }
+                fails(comm.barrier(), DEAD, &["rank 1"]);
+            },
+        );
+    }
+}
+
+#[test]
+fn communicators_of_the_living_go_on() {
+    on_all(4, |comm| {
+        // Ranks of the part are 0, 1, 2 for 3, 2, 0 of the world.
+        let part = comm.split((comm.rank() != 1).then_some(0), -(comm.rank() as i64));
+        let part = part.expect("split");
+        let reversed = comm.split(Some(0), -(comm.rank() as i64));
+        let reversed = reversed.expect("split").expect("a color");
+        let Some(part) = part else { return };
+        fails(comm.recv(&mut [0u8], 1, 0), DEAD, &["rank 1"]);
+        // The dead one is rank 2 there.
+        let e = fails(reversed.recv(&mut [0u8], 2, 0), DEAD, &["rank 2"]);
+        assert!(!e.to_string().contains("rank 1 "), "{e}");
+        for _ in 0..10 {
+            let mut sum = [0u64];
+            part.allreduce(&[comm.rank() as u64], &mut sum, Op::Sum)
+                .expect("allreduce");
+            assert_eq!(sum, [5]);
+        }
+        let new = part.dup().expect("dup");
+        new.barrier().expect("barrier");
+        fails(comm.barrier(), DEAD, &[]);
+    });
+}
+
+#[test]
+fn a_communicator_made_after_a_death_knows_it() {
+    on_all(3, |comm| {
+        // Rank 2 leaves while the two others make communicators with it in
+        // them: the duplicate needs the first rank's word only.
+        if comm.rank() == 2 {
+            return;
+        }
+        fails(comm.recv(&mut [0u8], 2, 0), DEAD, &["rank 2"]);
+        if let Ok(new) = comm.dup() {
+            fails(new.recv(&mut [0u8], 2, 0), DEAD, &["rank 2"]);
+        }
+    });
+}

@@ -1,0 +1,18 @@
+//! The library as its users see it, over every transport, ranks as threads.
+//!
+//! Nothing here measures time or sleeps to be in time; a watchdog ends a test
+//! that hangs (see [`support::on_all`]).
+
+mod bad_input;
+mod communicators;
+mod datatypes;
+mod deaths;
+mod futures;
+mod large;
+mod matching;
+mod probe;
+mod requests;
+mod scopes;
+mod sizes;
+mod support;
+mod threads;
