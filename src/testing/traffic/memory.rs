@@ -139,7 +139,8 @@ impl Memory {
 
     /// Whether nothing was written at all.
     pub fn is_untouched(&self) -> bool {
-        self.bytes.iter().all(|b| *b == CANARY)
+        let clean = [CANARY; 256];
+        self.bytes.chunks(256).all(|c| *c == clean[..c.len()])
     }
 
     /// Overwrites what was sent, so that a late read shows.
@@ -151,16 +152,16 @@ impl Memory {
 /// Contents of a message: its number, then words that depend on it. What is
 /// too short for a number depends on `envelope`.
 pub(super) fn contents(number: usize, envelope: u64, bytes: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(bytes + 8);
-    if bytes < NUMBER_BYTES {
-        out.extend_from_slice(&mix(envelope).to_le_bytes());
-    } else {
-        out.extend_from_slice(&(number as u64 ^ NUMBER_MARK).to_le_bytes());
-        let mut word = mix(number as u64);
-        while out.len() < bytes {
-            word = word.wrapping_mul(0xD129_42F3_2A9B_1D05).rotate_left(23) ^ 0x9E37;
-            out.extend_from_slice(&word.to_le_bytes());
-        }
+    let mut out = vec![0; bytes.next_multiple_of(8)];
+    let short = bytes < NUMBER_BYTES;
+    let mut word = mix(if short { envelope } else { number as u64 });
+    for to in out.chunks_exact_mut(8) {
+        to.copy_from_slice(&word.to_le_bytes());
+        word = word.wrapping_mul(0xD129_42F3_2A9B_1D05).rotate_left(23) ^ 0x9E37;
+    }
+    if !short {
+        let mark = (number as u64 ^ NUMBER_MARK).to_le_bytes();
+        out[..NUMBER_BYTES].copy_from_slice(&mark);
     }
     out.truncate(bytes);
     out

@@ -165,8 +165,9 @@ fn message(
     tags: usize,
 ) -> Planned {
     let ranks = sim.ranks as usize;
-    let layout = rng.one_in(3).then(|| rng.below(LAYOUTS));
-    let bytes = round(layout, size(rng, sim, selection));
+    let bytes = size(rng, sim, selection);
+    let layout = layout(rng, bytes);
+    let bytes = round(layout, bytes);
     Planned {
         context: rng.below(contexts),
         from: rng.below(ranks) as u32,
@@ -180,6 +181,12 @@ fn message(
             Mode::Standard
         },
     }
+}
+
+/// Gaps or none; seldom in large messages, where they cost much time.
+pub(super) fn layout(rng: &mut Rng, bytes: usize) -> Option<usize> {
+    rng.one_in(if bytes > 5000 { 30 } else { 3 })
+        .then(|| rng.below(LAYOUTS))
 }
 
 fn size(rng: &mut Rng, sim: &SimOptions, selection: &Selection) -> usize {

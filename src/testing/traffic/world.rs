@@ -1,7 +1,7 @@
 //! The ranks of a run, played by one thread.
 
 use super::memory::{Memory, Rng, contents, number, round};
-use super::plan::{Plan, shuffle};
+use super::plan::{Plan, layout, shuffle};
 use super::{Event, Report, Trace, Traffic};
 use crate::error::{Error, ErrorKind};
 use crate::matching::{Envelope, Pattern, TagPattern};
@@ -648,10 +648,7 @@ impl<'t> World<'t> {
             let m = &self.messages[m];
             (m.context, m.to, m.bytes)
         };
-        let layout = self
-            .rng
-            .one_in(3)
-            .then(|| self.rng.below(super::memory::LAYOUTS));
+        let layout = layout(&mut self.rng, bytes);
         let bytes = if self.rng.below(32) < self.plan.small {
             self.rng.below(bytes + 1)
         } else if self.rng.one_in(4) {
