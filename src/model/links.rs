@@ -1,5 +1,6 @@
 //! Times of real transfers between two ranks of one process.
 
+use super::cores;
 use super::fit::Piped;
 use super::shortest;
 use crate::bootstrap::Universe;
@@ -14,8 +15,8 @@ use std::time::{Duration, Instant};
 /// Most time for one kind of transfer, whatever else the machine does.
 const BUDGET: Duration = Duration::from_millis(40);
 const LEAST_BATCHES: usize = 4;
-const LATENCY_BATCHES: usize = 400;
-const LATENCY_TRIPS: usize = 20;
+const LATENCY_BATCHES: usize = 1000;
+const LATENCY_TRIPS: usize = 8;
 /// Larger than any eager message.
 const SIZES: [usize; 3] = [384 << 10, 1 << 20, 4 << 20];
 const FRAGMENTS: [usize; 3] = [4 << 10, 8 << 10, 32 << 10];
@@ -129,6 +130,7 @@ fn pair<R: Send>(costs: LinkCosts, f: impl Fn(&Communicator) -> Result<R> + Sync
     let (job, f) = (&job, &f);
     let rank = |rank: usize| {
         move || {
+            cores::bind(rank);
             // The other must not wait for a rank that failed.
             let _ends = Ends(job, rank);
             f(Universe::join(job, rank)?.world())

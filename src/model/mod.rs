@@ -22,6 +22,8 @@
     reason = "forks a child whose memory the kernel copies from"
 )]
 mod attach;
+#[allow(unsafe_code, reason = "binds threads to processors")]
+mod cores;
 mod fit;
 mod links;
 mod machine;
