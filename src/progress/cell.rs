@@ -8,24 +8,28 @@
 //! peer.
 //!
 //! ```text
-//! owner = a thread    that thread:  busy := 1; if wanted = 0, it is in
+//! hand = a thread's   that thread:  busy := 1; if wanted = 0 and the hand is
+//!                                   still this one, it is in
 //!                     any other:    wanted += 1; barrier in all threads;
-//!                                   wait for busy = 0; owner := itself
-//! owner = SHARED      exchange busy, as any spin lock
+//!                                   wait for busy = 0; begin the next hand
+//! hand = SHARED       exchange busy, as any spin lock
 //! ```
 //!
-//! A lane that changes hands often becomes shared for good.
+//! Each hand has a `busy` of its own, because an owner may be held up between
+//! its look at the hand and its store, and then store to a hand that is over.
+//! The last hand is shared for good.
 //!
 //! The lock is held while a thread spins for its own message. A thread that
 //! wants in announces itself; the holder sees that on its next turn and steps
 //! aside.
 //!
 //! # Invariants
-//! 1. `lane` is touched only by the thread that set `busy`.
-//! 2. While `owner` is a thread, only that thread sets `busy` from 0 to 1,
-//!    except under `turn`, after a barrier has shown that the owner is outside
-//!    and sees `wanted`.
-//! 3. Wakers are called after the lock is released.
+//! 1. `lane` is touched only by the thread that set the present hand's `busy`.
+//! 2. While a hand has an owner, only the owner writes its `busy`, but for the
+//!    thread that begins the hand, which is the owner.
+//! 3. A hand ends only under `turn`, after a barrier has shown that its owner
+//!    is outside; an owner that comes later sees `wanted`, or the next hand.
+//! 4. Wakers are called after the lock is released.
 //!
 //! # Sources
 //! Quickly reacquirable locks: D. Dice, M. Moir, W. Scherer, "Quickly
@@ -38,20 +42,27 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, compiler_fence};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Nobody is preferred.
-const SHARED: usize = 1;
-/// A lane that has changed hands so often becomes shared.
-const HANDS: u32 = 16;
+/// A lane that has changed hands so often becomes shared: nobody is preferred
+/// in this hand.
+const SHARED: usize = 16;
 
-pub(crate) struct LaneCell {
+/// A time in which one thread is preferred.
+#[derive(Default)]
+struct Hand {
     owner: AtomicUsize,
     busy: AtomicU32,
+}
+
+pub(crate) struct LaneCell {
+    /// The present one of `hands`.
+    hand: AtomicUsize,
+    hands: [Hand; SHARED + 1],
     wanted: AtomicU32,
     /// Operations under way when the lock was last released, for threads
     /// that only want to help.
     outstanding: AtomicUsize,
-    /// Changes of hands so far; held to change the owner.
-    turn: Mutex<u32>,
+    /// Held to change hands.
+    turn: Mutex<()>,
     lane: UnsafeCell<Lane>,
 }
 
@@ -72,22 +83,23 @@ fn this_thread() -> usize {
     thread_local! {
         static HERE: u8 = const { 0 };
     }
-    // Never 0 nor SHARED: an address of a live object in the address space.
-    HERE.with(|here| std::ptr::from_ref(here) as usize | 2)
+    HERE.with(|here| std::ptr::from_ref(here) as usize)
 }
 
 impl LaneCell {
     /// A lane; `biased` if barriers in all threads can be had.
     pub fn new(lane: Lane, biased: bool) -> Self {
-        let owner = if biased { this_thread() } else { SHARED };
-        Self {
-            owner: AtomicUsize::new(owner),
-            busy: AtomicU32::new(0),
+        let hands = std::array::from_fn(|_| Hand::default());
+        let cell = Self {
+            hand: AtomicUsize::new(if biased { 0 } else { SHARED }),
+            hands,
             wanted: AtomicU32::new(0),
             outstanding: AtomicUsize::new(0),
-            turn: Mutex::new(0),
+            turn: Mutex::new(()),
             lane: UnsafeCell::new(lane),
-        }
+        };
+        cell.hands[0].owner.store(this_thread(), Ordering::Relaxed);
+        cell
     }
 
     #[inline]
@@ -101,27 +113,30 @@ impl LaneCell {
     /// The two ways in that cost little.
     #[inline]
     fn enter(&self) -> bool {
-        let owner = self.owner.load(Ordering::Relaxed);
-        if owner == this_thread() {
-            self.busy.store(1, Ordering::Relaxed);
-            // The taker's barrier makes a fence of this.
-            compiler_fence(Ordering::SeqCst);
-            if self.wanted.load(Ordering::Relaxed) == 0
-                && self.owner.load(Ordering::Relaxed) == owner
-            {
-                return true;
-            }
-            self.busy.store(0, Ordering::Release);
+        let at = self.hand.load(Ordering::Acquire);
+        if at >= SHARED {
+            return self.enter_shared();
+        }
+        let hand = &self.hands[at];
+        if hand.owner.load(Ordering::Relaxed) != this_thread() {
             return false;
         }
-        owner == SHARED && self.enter_shared()
+        hand.busy.store(1, Ordering::Relaxed);
+        // The taker's barrier makes a fence of this.
+        compiler_fence(Ordering::SeqCst);
+        // Acquire: whoever sees that the taker is in sees its hand, too.
+        if self.wanted.load(Ordering::Acquire) == 0 && self.hand.load(Ordering::Relaxed) == at {
+            return true;
+        }
+        hand.busy.store(0, Ordering::Release);
+        false
     }
 
     #[inline]
     fn enter_shared(&self) -> bool {
-        self.busy.load(Ordering::Relaxed) == 0
-            && self
-                .busy
+        let busy = &self.hands[SHARED].busy;
+        busy.load(Ordering::Relaxed) == 0
+            && busy
                 .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
                 .is_ok()
     }
@@ -130,9 +145,10 @@ impl LaneCell {
     fn lock_slow(&self) {
         self.wanted.fetch_add(1, Ordering::SeqCst);
         let mut turns = 0u32;
-        if self.owner.load(Ordering::Acquire) != SHARED {
+        if self.hand.load(Ordering::Acquire) < SHARED {
             let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-            if self.take_over(turn, true) {
+            if self.take_over(&turn, true) {
+                drop(turn);
                 self.wanted.fetch_sub(1, Ordering::SeqCst);
                 return;
             }
@@ -143,24 +159,25 @@ impl LaneCell {
         self.wanted.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Becomes the owner, inside. False if the lane is shared by now, or if
+    /// Begins the next hand, inside. False if the lane is shared by now, or if
     /// somebody is inside and `patient` is not set.
-    fn take_over(&self, mut turn: MutexGuard<'_, u32>, patient: bool) -> bool {
-        if self.owner.load(Ordering::Acquire) == SHARED {
+    fn take_over(&self, _turn: &MutexGuard<'_, ()>, patient: bool) -> bool {
+        let at = self.hand.load(Ordering::Acquire);
+        if at >= SHARED {
             return false;
         }
         barrier_in_all_threads();
         let mut turns = 0u32;
-        while self.busy.load(Ordering::Acquire) != 0 {
+        while self.hands[at].busy.load(Ordering::Acquire) != 0 {
             if !patient {
                 return false;
             }
             wait_a_bit(&mut turns);
         }
-        *turn += 1;
-        self.busy.store(1, Ordering::Relaxed);
-        let owner = if *turn > HANDS { SHARED } else { this_thread() };
-        self.owner.store(owner, Ordering::Release);
+        let next = &self.hands[at + 1];
+        next.owner.store(this_thread(), Ordering::Relaxed);
+        next.busy.store(1, Ordering::Relaxed);
+        self.hand.store(at + 1, Ordering::Release);
         true
     }
 
@@ -177,8 +194,11 @@ impl LaneCell {
         if self.enter() {
             return Some(LaneGuard { cell: self });
         }
-        if matches!(self.owner.load(Ordering::Relaxed), o if o == SHARED || o == this_thread())
-            || self.busy.load(Ordering::Relaxed) != 0
+        let at = self.hand.load(Ordering::Acquire);
+        let hand = &self.hands[at];
+        if at >= SHARED
+            || hand.owner.load(Ordering::Relaxed) == this_thread()
+            || hand.busy.load(Ordering::Relaxed) != 0
         {
             return None;
         }
@@ -188,7 +208,8 @@ impl LaneCell {
             Err(TryLockError::WouldBlock) => return None,
         };
         self.wanted.fetch_add(1, Ordering::SeqCst);
-        let taken = self.take_over(turn, false);
+        let taken = self.take_over(&turn, false);
+        drop(turn);
         self.wanted.fetch_sub(1, Ordering::SeqCst);
         // Not `then_some`: a guard that is made and dropped gives the lock back.
         taken.then(|| LaneGuard { cell: self })
@@ -254,12 +275,14 @@ impl Drop for LaneGuard<'_> {
         if self.cell.outstanding.load(Ordering::Relaxed) != outstanding {
             self.cell.outstanding.store(outstanding, Ordering::Relaxed);
         }
+        // The hand does not change while this thread is inside.
+        let busy = &self.cell.hands[self.cell.hand.load(Ordering::Relaxed)].busy;
         if self.wakers.is_empty() {
-            self.cell.busy.store(0, Ordering::Release);
+            busy.store(0, Ordering::Release);
             return;
         }
         let wakers = std::mem::take(&mut self.wakers);
-        self.cell.busy.store(0, Ordering::Release);
+        busy.store(0, Ordering::Release);
         for waker in wakers {
             waker.wake();
         }
@@ -329,6 +352,30 @@ mod tests {
                 }
             });
             assert_eq!(cell.lock().dead_count, 0);
+        }
+    }
+
+    /// The bias changes hands only a few times per lane: many lanes.
+    #[test]
+    fn threads_exclude_each_other_while_the_bias_changes_hands() {
+        for _ in 0..500 {
+            let cell = cell(true);
+            let inside = AtomicUsize::new(0);
+            std::thread::scope(|s| {
+                for _ in 0..4 {
+                    s.spawn(|| {
+                        for round in 0..60 {
+                            let guard = cell.lock();
+                            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                            if round % 8 == 0 {
+                                std::thread::yield_now();
+                            }
+                            assert_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1);
+                            drop(guard);
+                        }
+                    });
+                }
+            });
         }
     }
 }
