@@ -106,14 +106,14 @@ fn sleepers_are_woken() {
                     let comm = if tag % 2 == 0 { comm } else { own };
                     let mut random = Random::new(tag as u64);
                     for i in 0..rounds {
-                        let n = SIZES[random.below(4)];
+                        let (n, naps) = (SIZES[random.below(4)], random.below(3));
                         if comm.rank() == 0 {
                             let mut got = vec![0; n];
                             comm.recv(&mut got, 1, tag).expect("recv");
                             assert!(got == pattern(n, i));
                             comm.send(&got, 1, tag).expect("answer");
                         } else {
-                            std::thread::sleep(NAP * random.below(3) as u32);
+                            std::thread::sleep(NAP * naps as u32);
                             comm.send(&pattern(n, i), 0, tag).expect("send");
                             let mut answer = vec![0; n];
                             comm.recv(&mut answer, 0, tag).expect("answer");
