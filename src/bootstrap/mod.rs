@@ -44,7 +44,10 @@ pub fn init() -> Result<Universe> {
                 )
             })?;
             let rank: usize = rank.parse().map_err(|_| {
-                Error::new(ErrorKind::Config, format!("OSIER_RANK={rank:?} is no rank"))
+                Error::new(
+                    ErrorKind::Config,
+                    format!("OSIER_RANK={rank:?} is no rank (hint: it is set by osier run)"),
+                )
             })?;
             let job = Job::attach(&description).map_err(|e| Error::from(e).context("joining"))?;
             Universe::join(&job, rank)
