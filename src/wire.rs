@@ -11,6 +11,8 @@
 //! ACK         0                   send         0             none: matched
 //! CREDIT      0                   bytes        0             none
 //! WITHDRAW    0                   send         0             none
+//! SHARE       0                   send         receive       region key, first byte u64
+//! PUSHED      1 = not pushed      receive      0             none
 //! ```
 //!
 //! `send` is the sender's handle of the operation: the receiver only repeats
@@ -27,6 +29,9 @@ pub(crate) const FINISH: u8 = 6;
 pub(crate) const ACK: u8 = 7;
 pub(crate) const CREDIT: u8 = 8;
 pub(crate) const WITHDRAW: u8 = 9;
+
+pub(crate) const SHARE: u8 = 10;
+pub(crate) const PUSHED: u8 = 11;
 
 /// The receiver has the data.
 pub(crate) const OUTCOME_DONE: u16 = 0;
@@ -98,6 +103,35 @@ impl Announcement {
     }
 }
 
+/// Body of a request to write the rear part of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ShareRequest {
+    /// Where the rear part goes; its size is the part's.
+    pub key: RegionKey,
+    /// First byte of the message that belongs to it.
+    pub from: u64,
+}
+
+impl ShareRequest {
+    pub const BYTES: usize = RegionKey::WIRE_BYTES + 8;
+
+    pub fn to_wire(self) -> [u8; Self::BYTES] {
+        let mut w = [0; Self::BYTES];
+        w[..RegionKey::WIRE_BYTES].copy_from_slice(&self.key.to_wire());
+        w[RegionKey::WIRE_BYTES..].copy_from_slice(&self.from.to_le_bytes());
+        w
+    }
+
+    pub fn from_wire(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
+        let (key, from) = bytes.split_at(RegionKey::WIRE_BYTES);
+        Some(Self {
+            key: RegionKey::from_wire(key)?,
+            from: u64::from_le_bytes(from.try_into().ok()?),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,6 +158,7 @@ mod tests {
         #[test]
         fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64), key in any::<bool>()) {
             let _ = Announcement::from_wire(&bytes, key);
+            let _ = ShareRequest::from_wire(&bytes);
         }
     }
 }

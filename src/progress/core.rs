@@ -242,9 +242,13 @@ impl Core {
         let mut guard = lane.lock();
         let spin = self.spin_polls();
         let mut idle = 0u32;
+        let mut attends = false;
         loop {
             if let Some(result) = check(&mut guard) {
                 self.after(&mut guard);
+                if attends {
+                    self.attend(false);
+                }
                 return result;
             }
             if guard.progress() {
@@ -252,6 +256,10 @@ impl Core {
                 continue;
             }
             idle += 1;
+            if idle == 1 && !attends {
+                attends = true;
+                self.attend(true);
+            }
             if idle < spin && !idle.is_multiple_of(LOOK_AROUND) && !lane.wanted() {
                 continue;
             }
@@ -261,9 +269,19 @@ impl Core {
                 && idle >= spin
                 && let Some(result) = self.idle(idle - spin, lane, &mut check)
             {
+                self.attend(false);
                 return result;
             }
             guard = lane.lock();
+        }
+    }
+
+    /// Tells peers whether a thread of this rank waits: it would answer them
+    /// at once. A hint; several threads may overwrite each other's.
+    #[inline]
+    fn attend(&self, waits: bool) {
+        if let Place::Shm(r) = &self.place {
+            r.attend(waits);
         }
     }
 

@@ -46,7 +46,7 @@ impl Lane {
             posted: self.posted.len(),
             unexpected: self.unexpected.len(),
             arrivals: self.arrivals.len(),
-            pulls: self.pulls.len(),
+            pulls: self.pulls.len() + self.pushes.len(),
             busy: self.busy.len(),
             queued: self
                 .peers

@@ -21,6 +21,7 @@
 //!    afterwards.
 //! 3. Every stream of a peer has exactly one target until its last byte.
 
+use super::lane_pull::{Pull, Push};
 use super::links::Links;
 use super::slab::Slab;
 use crate::error::{Error, ErrorKind, Result};
@@ -191,19 +192,6 @@ pub(super) struct PeerState {
     pub blocked: bool,
 }
 
-/// A receive that reads the sender's memory.
-pub(super) struct Pull {
-    pub op: u32,
-    pub peer: u32,
-    pub send: u32,
-    pub key: RegionKey,
-    pub at: usize,
-    pub wanted: usize,
-    pub pending: Option<u64>,
-    pub bounce: Vec<u8>,
-    pub slice: usize,
-}
-
 /// Send mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -246,6 +234,7 @@ pub(crate) struct Lane {
     pub(super) peers: Vec<PeerState>,
     pub(super) busy: Vec<u32>,
     pub(super) pulls: VecDeque<Pull>,
+    pub(super) pushes: VecDeque<Push>,
     pub(super) selection: Arc<Selection>,
     pub(super) always_eager: usize,
     pub(super) counters: Counters,
@@ -279,6 +268,7 @@ impl Lane {
             peers: (0..size).map(|_| PeerState::default()).collect(),
             busy: Vec::new(),
             pulls: VecDeque::new(),
+            pushes: VecDeque::new(),
             selection,
             counters: Counters::default(),
             dead_count: 0,
@@ -303,8 +293,8 @@ impl Lane {
         if !self.busy.is_empty() {
             any |= self.push();
         }
-        if !self.pulls.is_empty() {
-            any |= self.advance_pulls();
+        if !self.pulls.is_empty() || !self.pushes.is_empty() {
+            any |= self.advance_one_sided();
         }
         any
     }
@@ -323,7 +313,7 @@ impl Lane {
 
     /// Operations and messages under way that need this rank's progress.
     pub fn outstanding(&self) -> usize {
-        self.ops.len() + self.busy.len() + self.pulls.len()
+        self.ops.len() + self.busy.len() + self.pulls.len() + self.pushes.len()
     }
 
     /// Sends that the peers still need this rank for.
@@ -372,6 +362,8 @@ impl Lane {
             wire::ACK => self.on_ack(peer, low),
             wire::CREDIT => self.peers[peer as usize].sender.give(u64::from(low)),
             wire::WITHDRAW => self.on_withdraw(peer, low),
+            wire::SHARE => self.on_share(&message, low, high),
+            wire::PUSHED => self.on_pushed(peer, low, message.head.aux != 0),
             _ => false,
         };
         if !sound {
@@ -487,16 +479,8 @@ impl Lane {
                 true
             }
             (Direction::Receive, State::Pulling) => {
-                let pending = self
-                    .pulls
-                    .iter()
-                    .any(|p| p.op == handle && p.pending.is_some());
-                if pending {
-                    return false; // the transport writes our memory right now
-                }
-                let at = self.pulls.iter().position(|p| p.op == handle);
-                if let Some(pull) = at.and_then(|i| self.pulls.remove(i)) {
-                    self.control(pull.peer, wire::head(wire::FINISH, 0, pull.send, 0));
+                if !self.stop_pull(handle) {
+                    return false; // somebody writes our memory right now
                 }
                 self.ops.remove(handle);
                 true
@@ -609,6 +593,9 @@ impl Lane {
         state.control.clear();
         state.starts.clear();
         state.streams.clear();
+        self.forget_pushes(peer);
+        self.fail_shared_pulls(peer, how);
+        let state = &mut self.peers[peer as usize];
         for (_, target) in std::mem::take(&mut state.incoming) {
             match target {
                 Target::Op(handle) => {

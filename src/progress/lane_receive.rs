@@ -1,7 +1,7 @@
 //! The receiving half of a lane: matching, unpacking, pulling.
 
 use super::lane::{
-    Arrival, Arrived, Direction, Lane, Matched, Op, Outcome, Posted, Pull, State, Target, describe,
+    Arrival, Arrived, Direction, Lane, Matched, Op, Outcome, Posted, State, Target, describe,
 };
 use super::lane_send::too_many;
 use crate::error::{Error, ErrorKind, Result};
@@ -10,11 +10,6 @@ use crate::p2p::view::RawView;
 use crate::protocol::rendezvous::{self, Way};
 use crate::wire;
 use osier_transports::{Incoming, OneSided, RegionKey, TransportErrorKind};
-
-/// Bytes read from a peer's memory before the lane polls again.
-const PULL_SLICE_BYTES: usize = 4 << 20;
-/// Bytes read at a time into a buffer from which a layout is filled.
-const BOUNCE_BYTES: usize = 64 << 10;
 
 impl Lane {
     /// Posts a receive. The memory belongs to the operation until it is over.
@@ -104,7 +99,10 @@ impl Lane {
     /// [`Lane::receive_direct`] may be used.
     #[inline]
     pub fn idle(&self) -> bool {
-        self.posted.is_empty() && self.busy.is_empty() && self.pulls.is_empty()
+        self.posted.is_empty()
+            && self.busy.is_empty()
+            && self.pulls.is_empty()
+            && self.pushes.is_empty()
     }
 
     /// Why a message that matches will never come, if so.
@@ -242,7 +240,7 @@ impl Lane {
     }
 
     /// Ends a receive whose bytes have all come.
-    fn received(&mut self, handle: u32) {
+    pub(super) fn received(&mut self, handle: u32) {
         let Some(op) = self.ops.get(handle) else {
             return;
         };
@@ -471,30 +469,11 @@ impl Lane {
         }
         match rendezvous::decide(&self.selection, total, key) {
             Way::Fragments => self.ask_fragments(handle, peer, send),
-            Way::Pull(key) => {
-                let Some(op) = self.ops.get_mut(handle) else {
-                    return;
-                };
-                op.state = State::Pulling;
-                let wanted = total.min(op.view.bytes());
-                self.pulls.push_back(Pull {
-                    op: handle,
-                    peer,
-                    send,
-                    key,
-                    at: 0,
-                    wanted,
-                    pending: None,
-                    bounce: Vec::new(),
-                    slice: 0,
-                });
-                self.counters.pulled += 1;
-                self.advance_pulls();
-            }
+            Way::Pull(key) => self.begin_pull(handle, peer, send, key),
         }
     }
 
-    fn ask_fragments(&mut self, handle: u32, peer: u32, send: u32) {
+    pub(super) fn ask_fragments(&mut self, handle: u32, peer: u32, send: u32) {
         if let Some(how) = self.peers[peer as usize].dead {
             let e = self.death_error(handle, peer, how);
             return self.finish(handle, Some(e));
@@ -503,148 +482,6 @@ impl Lane {
             .incoming
             .push((send, Target::Op(handle)));
         self.control(peer, wire::head(wire::GO, 0, send, 0));
-    }
-
-    /// Reads on from peers' memory. True if anything moved.
-    pub(super) fn advance_pulls(&mut self) -> bool {
-        let mut any = false;
-        while let Some((number, result)) = self.links.poll_completion() {
-            any = true;
-            let Some(at) = self.pulls.iter().position(|p| p.pending == Some(number)) else {
-                self.counters.malformed += 1;
-                continue;
-            };
-            let pull = &mut self.pulls[at];
-            pull.pending = None;
-            match result {
-                Ok(_) => self.pulled_slice(at),
-                Err(e) => {
-                    let Some(pull) = self.pulls.remove(at) else {
-                        continue;
-                    };
-                    self.pull_failed(&pull, &e);
-                }
-            }
-        }
-        for _ in 0..self.pulls.len() {
-            let Some(pull) = self.pulls.front() else {
-                break;
-            };
-            if pull.pending.is_some() {
-                self.pulls.rotate_left(1);
-                continue;
-            }
-            any = true;
-            if pull.at >= pull.wanted {
-                self.end_pull();
-            } else {
-                self.pull_slice();
-            }
-        }
-        any
-    }
-
-    /// Reads the next slice of the first pull, which has none under way.
-    fn pull_slice(&mut self) {
-        let Some(mut pull) = self.pulls.pop_front() else {
-            return;
-        };
-        let Some(op) = self.ops.get(pull.op) else {
-            return;
-        };
-        let n = (pull.wanted - pull.at).min(PULL_SLICE_BYTES);
-        if let Some(from) = self.links.mapped(pull.peer, &pull.key) {
-            // SAFETY: `mapped` says that the whole region is readable; the
-            // view is writable until the operation is over.
-            unsafe {
-                op.view
-                    .unpack(pull.at..pull.at + n, from.wrapping_add(pull.at))
-            };
-            pull.at += n;
-            self.pulls.push_back(pull);
-            if self.pulls.back().is_some_and(|p| p.at >= p.wanted) {
-                self.pulls.rotate_right(1);
-                self.end_pull();
-            }
-            return;
-        }
-        let (to, n) = match op.view.as_contiguous() {
-            Some(to) => (to.wrapping_add(pull.at), n),
-            None => {
-                pull.bounce.resize(BOUNCE_BYTES.min(pull.wanted), 0);
-                (pull.bounce.as_mut_ptr(), n.min(pull.bounce.len()))
-            }
-        };
-        pull.slice = n;
-        // SAFETY: the view, or the bounce buffer that the pull owns, is
-        // writable until the pull ends.
-        let got = unsafe { self.links.get(pull.peer, &pull.key, pull.at as u64, to, n) };
-        match got {
-            Ok(OneSided::Done(_)) => {
-                self.pulls.push_front(pull);
-                self.pulled_slice(0);
-            }
-            Ok(OneSided::Pending(number)) => {
-                pull.pending = Some(number);
-                self.pulls.push_back(pull);
-            }
-            Err(e) => self.pull_failed(&pull, &e),
-        }
-    }
-
-    /// A slice has come: fill the layout, end the pull if it was the last.
-    fn pulled_slice(&mut self, at: usize) {
-        let pull = &mut self.pulls[at];
-        if !pull.bounce.is_empty()
-            && let Some(op) = self.ops.get(pull.op)
-        {
-            // SAFETY: the view is writable until the operation is over; the
-            // bounce buffer holds the slice.
-            unsafe {
-                op.view
-                    .unpack(pull.at..pull.at + pull.slice, pull.bounce.as_ptr())
-            };
-        }
-        pull.at += pull.slice;
-        if pull.at >= pull.wanted {
-            if at != 0 {
-                self.pulls.swap(0, at);
-            }
-            self.end_pull();
-        }
-    }
-
-    /// Ends the first pull.
-    fn end_pull(&mut self) {
-        let Some(pull) = self.pulls.pop_front() else {
-            return;
-        };
-        self.control(pull.peer, wire::head(wire::FINISH, 0, pull.send, 0));
-        self.received(pull.op);
-    }
-
-    fn pull_failed(&mut self, pull: &Pull, e: &osier_transports::TransportError) {
-        use TransportErrorKind as T;
-        if matches!(e.kind(), T::Permission | T::Unavailable)
-            && let Some(op) = self.ops.get_mut(pull.op)
-        {
-            // The memory cannot be read after all; fragments can.
-            op.state = State::Streaming;
-            op.moved = 0;
-            return self.ask_fragments(pull.op, pull.peer, pull.send);
-        }
-        self.control(
-            pull.peer,
-            wire::head(wire::FINISH, wire::OUTCOME_WITHDRAWN, pull.send, 0),
-        );
-        let kind = Error::from(e.clone()).kind();
-        let what = self.describe(pull.op);
-        let error = match kind {
-            // The transport counts the ranks of the job, not ours.
-            ErrorKind::RankDead => Error::new(kind, format!("{what}: rank {} is dead", pull.peer)),
-            _ => Error::new(kind, format!("{what}: {e}")),
-        };
-        self.finish(pull.op, Some(error));
     }
 
     pub(super) fn on_withdraw(&mut self, peer: u32, send: u32) -> bool {

@@ -150,6 +150,39 @@ impl Links {
         to_peer!(self, peer, e => unsafe { e.export(ptr, bytes) }, none: Err(nobody()))
     }
 
+    /// Exports memory that one peer will write.
+    ///
+    /// # Safety
+    /// As [`Endpoint::export_writable`].
+    pub unsafe fn export_writable(
+        &mut self,
+        peer: Peer,
+        ptr: *mut u8,
+        bytes: usize,
+    ) -> Result<RegionKey, TransportError> {
+        // SAFETY: the caller's contract.
+        to_peer!(self, peer, e => unsafe { e.export_writable(ptr, bytes) }, none: Err(nobody()))
+    }
+
+    /// Whether a peer would answer at once.
+    pub fn attending(&mut self, peer: Peer) -> bool {
+        to_peer!(self, peer, e => e.attending(peer), none: false)
+    }
+
+    /// # Safety
+    /// As [`Endpoint::put`].
+    pub unsafe fn put(
+        &mut self,
+        peer: Peer,
+        key: &RegionKey,
+        offset: u64,
+        from: *const u8,
+        bytes: usize,
+    ) -> Result<OneSided, TransportError> {
+        // SAFETY: the caller's contract.
+        to_peer!(self, peer, e => unsafe { e.put(peer, key, offset, from, bytes) }, none: Err(nobody()))
+    }
+
     /// Withdraws an export where the transport keeps account of them.
     pub fn unexport(&mut self, key: &RegionKey) {
         // A key of our own loopback may name the same memory.

@@ -8,10 +8,14 @@
 //! | eager, one message | `L + 2 n c` |
 //! | eager, fragments | `L + n c + f c + (n / f) o` |
 //! | rendezvous, fragments | `3 L + n c + f c + (n / f) o` |
-//! | rendezvous, mapped heap | `2 L + n c` |
-//! | rendezvous, cross-memory attach | `2 L + call + n a` |
+//! | rendezvous, mapped heap | `2 L + k m`, the sender writes the rest |
+//! | rendezvous, cross-memory attach | `2 L + call + k a`, the sender writes the rest |
 //!
-//! The fragment that makes the pipeline cheapest is `sqrt(n o / c)`.
+//! `m` and `a` are the times per byte of reading mapped memory and of a copy by
+//! the kernel. The fragment that makes the pipeline cheapest is `sqrt(n o / c)`.
+//! Where one side reads the other's memory, both can copy at the same time: the
+//! receiver reads the first `k` bytes while the sender writes the rest, which
+//! takes it `L + call + (n - k) a`; `k` is where both end together.
 //!
 //! # Sources
 //! W. Wu, "Programming Models' Support for Heterogeneous Architecture", PhD
@@ -29,6 +33,8 @@ pub struct LinkCosts {
     pub overhead_ns: f64,
     /// Copying one byte into or out of shared memory, in ns.
     pub copy_ns_per_byte: f64,
+    /// Reading one byte of a peer's mapped memory, in ns.
+    pub mapped_ns_per_byte: f64,
     /// One copy by the kernel from another process: fixed part, in ns.
     pub attach_call_ns: f64,
     /// One copy by the kernel from another process: per byte, in ns.
@@ -41,10 +47,11 @@ impl Default for LinkCosts {
     /// has been measured.
     fn default() -> Self {
         Self {
-            latency_ns: 80.0,
-            overhead_ns: 60.0,
-            copy_ns_per_byte: 0.035,
-            attach_call_ns: 2000.0,
+            latency_ns: 250.0,
+            overhead_ns: 150.0,
+            copy_ns_per_byte: 0.124,
+            mapped_ns_per_byte: 0.06,
+            attach_call_ns: 2500.0,
             attach_ns_per_byte: 0.08,
         }
     }
@@ -86,13 +93,34 @@ impl LinkCosts {
         3.0 * self.latency_ns + self.pipeline_ns(bytes)
     }
 
-    /// Announce, then one copy from the sender's mapped memory, in ns.
-    pub fn mapped_ns(&self, bytes: usize) -> f64 {
-        2.0 * self.latency_ns + bytes as f64 * self.copy_ns_per_byte
+    /// Bytes that the receiver reads while the sender writes the rest; all
+    /// of them if the sender would save nothing.
+    pub fn share(&self, bytes: usize, mapped: bool) -> usize {
+        let n = bytes as f64;
+        let (first, per_byte) = if mapped {
+            (0.0, self.mapped_ns_per_byte)
+        } else {
+            (self.attach_call_ns, self.attach_ns_per_byte)
+        };
+        let write = self.latency_ns + self.attach_call_ns;
+        // first + k per_byte = write + (n - k) attach
+        let k =
+            (write - first + n * self.attach_ns_per_byte) / (per_byte + self.attach_ns_per_byte);
+        // The sender must take off more than its answer costs.
+        if !k.is_finite() || (n - k) * per_byte < 2.0 * self.latency_ns {
+            return bytes;
+        }
+        (k as usize).next_multiple_of(4096).min(bytes)
     }
 
-    /// Announce, then one copy by the kernel, in ns.
+    /// Announce, then copies from and to the sender's mapped memory, in ns.
+    pub fn mapped_ns(&self, bytes: usize) -> f64 {
+        2.0 * self.latency_ns + self.share(bytes, true) as f64 * self.mapped_ns_per_byte
+    }
+
+    /// Announce, then copies by the kernel, in ns.
     pub fn attach_ns(&self, bytes: usize) -> f64 {
-        2.0 * self.latency_ns + self.attach_call_ns + bytes as f64 * self.attach_ns_per_byte
+        let k = self.share(bytes, false) as f64;
+        2.0 * self.latency_ns + self.attach_call_ns + k * self.attach_ns_per_byte
     }
 }

@@ -52,8 +52,10 @@ const EAGER_LIMIT_BYTES: usize = 256 << 10;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Selection {
     costs: LinkCosts,
-    /// Largest eager message of private or plain memory.
+    /// Largest eager message of private memory.
     eager_max: usize,
+    /// Largest eager message of plain memory.
+    eager_plain_max: usize,
     /// Largest eager message of heap memory.
     eager_heap_max: usize,
     /// Smallest message for which attach beats fragments.
@@ -71,6 +73,7 @@ impl Selection {
         })
         .max(inline_bytes);
         let eager_heap_max = last_size(eager_max, |n| costs.eager_ns(n) < costs.mapped_ns(n));
+        let eager_plain_max = last_size(eager_max, |n| costs.eager_ns(n) < costs.attach_ns(n));
         let attach_min = last_size(usize::MAX >> 1, |n| {
             costs.fragments_ns(n) <= costs.attach_ns(n)
         })
@@ -78,6 +81,7 @@ impl Selection {
         Self {
             costs,
             eager_max,
+            eager_plain_max: eager_plain_max.max(inline_bytes),
             eager_heap_max: eager_heap_max.max(inline_bytes),
             attach_min,
         }
@@ -93,7 +97,8 @@ impl Selection {
     pub fn eager_max(&self, memory: Memory) -> usize {
         match memory {
             Memory::Heap => self.eager_heap_max,
-            _ => self.eager_max,
+            Memory::Plain => self.eager_plain_max,
+            Memory::Private => self.eager_max,
         }
     }
 
@@ -101,7 +106,16 @@ impl Selection {
     /// memory: below, the sender need not ask where its bytes lie.
     #[inline]
     pub fn always_eager(&self) -> usize {
-        self.eager_heap_max.min(self.eager_max)
+        self.eager_heap_max
+            .min(self.eager_plain_max)
+            .min(self.eager_max)
+    }
+
+    /// Bytes of a message that the receiver reads while the sender, which
+    /// waits, writes the rest.
+    #[inline]
+    pub fn share(&self, bytes: usize, mapped: bool) -> usize {
+        self.costs.share(bytes, mapped)
     }
 
     /// Whether the receiver of an announcement reads through the kernel.
@@ -182,6 +196,7 @@ mod tests {
             latency_ns: 100.0,
             overhead_ns: 50.0,
             copy_ns_per_byte: 0.05,
+            mapped_ns_per_byte: 0.04,
             attach_call_ns: 2000.0,
             attach_ns_per_byte: 0.04,
         }

@@ -347,6 +347,26 @@ pub trait Endpoint {
     /// was given the key has said that it is done.
     unsafe fn export(&self, ptr: *const u8, bytes: usize) -> Result<RegionKey, TransportError>;
 
+    /// Exports memory of this process so that peers can write it.
+    ///
+    /// # Safety
+    /// As [`Endpoint::export`], and nobody else uses the memory meanwhile.
+    unsafe fn export_writable(
+        &self,
+        ptr: *mut u8,
+        bytes: usize,
+    ) -> Result<RegionKey, TransportError> {
+        // SAFETY: the caller's contract.
+        unsafe { self.export(ptr, bytes) }
+    }
+
+    /// Whether a thread of the peer waits in the library right now, so that it
+    /// would answer at once. A hint, and false where it is not known.
+    fn attending(&self, peer: Peer) -> bool {
+        let _ = peer;
+        false
+    }
+
     /// Reads `bytes` bytes at `offset` of a peer's region to `to`.
     ///
     /// # Safety

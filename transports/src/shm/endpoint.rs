@@ -269,6 +269,21 @@ impl ShmEndpoint {
         matches!(&self.tx[peer as usize].ring, Some((ring, _, _)) if ring.closed())
     }
 
+    fn process_key(&self, ptr: *const u8, bytes: usize) -> Result<RegionKey, TransportError> {
+        if self.rank.cma_refused() {
+            return Err(TransportError::new(
+                TransportErrorKind::Unavailable,
+                "the system refuses cross-memory attach between these processes",
+            ));
+        }
+        Ok(RegionKey {
+            kind: RegionKind::Process,
+            owner: std::process::id(),
+            base: ptr as u64,
+            bytes: bytes as u64,
+        })
+    }
+
     /// Memory of a region of the arena or of a heap, if it is mapped.
     fn address(&self, peer: Peer, key: &RegionKey, offset: u64, bytes: u64) -> Option<*mut u8> {
         let end = offset.checked_add(bytes)?;
@@ -413,18 +428,22 @@ impl Endpoint for ShmEndpoint {
                 bytes: bytes as u64,
             });
         }
-        if self.rank.cma_refused() {
-            return Err(TransportError::new(
-                TransportErrorKind::Unavailable,
-                "the system refuses cross-memory attach between these processes",
-            ));
-        }
-        Ok(RegionKey {
-            kind: RegionKind::Process,
-            owner: std::process::id(),
-            base: ptr as u64,
-            bytes: bytes as u64,
-        })
+        self.process_key(ptr, bytes)
+    }
+
+    unsafe fn export_writable(
+        &self,
+        ptr: *mut u8,
+        bytes: usize,
+    ) -> Result<RegionKey, TransportError> {
+        // Peers map the heap read-only, so the kernel must write it, too.
+        self.process_key(ptr, bytes)
+    }
+
+    fn attending(&self, peer: Peer) -> bool {
+        let rank = self.members[peer as usize] as usize;
+        let control = self.rank.job().control(rank);
+        control.attending.load(Ordering::Relaxed) != 0
     }
 
     unsafe fn get(

@@ -448,6 +448,16 @@ impl ShmRank {
         control.sleeping.store(0, Ordering::Relaxed);
     }
 
+    /// Says whether a thread of this rank waits in the library.
+    #[inline]
+    pub fn attend(&self, waits: bool) {
+        self.0
+            .job
+            .control(self.rank())
+            .attending
+            .store(u32::from(waits), Ordering::Relaxed);
+    }
+
     /// Wakes this rank's sleeping thread.
     pub fn wake(&self) {
         self.0.job.ring(self.rank());

@@ -157,6 +157,9 @@ pub(crate) struct RankControl {
     pad: [u64; 14],
     pub sleeping: AtomicU32,
     pad2: [u64; 15],
+    /// Whether a thread of the rank waits in the library.
+    pub attending: AtomicU32,
+    pad3: [u64; 15],
     /// Offset of the newest ring that a peer has opened to this rank; rings
     /// are linked through their headers.
     pub inbox: AtomicU64,

@@ -201,6 +201,10 @@ impl Operation {
 }
 
 impl Endpoint for SimEndpoint {
+    fn attending(&self, _peer: Peer) -> bool {
+        true // so that what depends on it is played
+    }
+
     fn capabilities(&self) -> Capabilities {
         let state = self.net.lock();
         let o = &state.options;

@@ -1,0 +1,416 @@
+//! Transfers in which one side reads or writes the other's memory.
+//!
+//! ```text
+//! receiver                              sender
+//! reads bytes 0 .. k    SHARE   ->      writes bytes k .. n
+//!                       <-      PUSHED
+//!                       FINISH  ->
+//! ```
+//!
+//! The receiver reads. While the sender waits anyway it writes the rear part,
+//! so that both processors copy; a sender that computes is left alone.
+//!
+//! # Invariants
+//! 1. A pull that has shared its memory ends only after PUSHED, or after the
+//!    sender's death: nobody writes memory that a receive has given back.
+//! 2. Each SHARE is answered by one PUSHED.
+//! 3. At most one slice of a pull or push is under way.
+
+use super::lane::{Direction, Lane, State};
+use crate::error::{Error, ErrorKind};
+use crate::wire;
+use osier_transports::shm::Death;
+use osier_transports::{Incoming, OneSided, RegionKey, TransportError, TransportErrorKind};
+
+/// Bytes moved before the lane polls again.
+const SLICE_BYTES: usize = 4 << 20;
+/// Bytes read at a time into a buffer from which a layout is filled.
+const BOUNCE_BYTES: usize = 64 << 10;
+
+/// What the sender does for a pull.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Share {
+    /// Nothing, or it is done.
+    No,
+    /// It writes our memory from the wanted bytes on.
+    Under(RegionKey),
+}
+
+/// A receive that reads the sender's memory.
+pub(super) struct Pull {
+    op: u32,
+    peer: u32,
+    send: u32,
+    key: RegionKey,
+    /// Bytes read so far, and to be read.
+    at: usize,
+    wanted: usize,
+    /// Bytes that the receive has room for.
+    room: usize,
+    pending: Option<u64>,
+    slice: usize,
+    bounce: Vec<u8>,
+    share: Share,
+    failed: Option<TransportError>,
+}
+
+/// A send that writes the rear part of its message.
+pub(super) struct Push {
+    op: u32,
+    peer: u32,
+    receive: u32,
+    key: RegionKey,
+    from: usize,
+    at: usize,
+    end: usize,
+    pending: Option<u64>,
+    slice: usize,
+}
+
+impl Lane {
+    pub(super) fn begin_pull(&mut self, handle: u32, peer: u32, send: u32, key: RegionKey) {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return;
+        };
+        op.state = State::Pulling;
+        let (total, room) = (op.total, op.view.bytes());
+        let mut pull = Pull {
+            op: handle,
+            peer,
+            send,
+            key,
+            at: 0,
+            wanted: total.min(room),
+            room: total.min(room),
+            pending: None,
+            slice: 0,
+            bounce: Vec::new(),
+            share: Share::No,
+            failed: None,
+        };
+        if total <= room
+            && let Some(to) = op.view.as_contiguous()
+            && self.links.attending(peer)
+        {
+            self.share(&mut pull, to, total);
+        }
+        self.counters.pulled += 1;
+        self.pulls.push_back(pull);
+        self.advance_one_sided();
+    }
+
+    /// Asks the sender to write the rear part of a message.
+    fn share(&mut self, pull: &mut Pull, to: *mut u8, total: usize) {
+        let mapped = self.links.mapped(pull.peer, &pull.key).is_some();
+        let from = self.selection.share(total, mapped);
+        if from >= total {
+            return;
+        }
+        let rear = to.wrapping_add(from);
+        // SAFETY: the receive keeps its memory until PUSHED (invariant 1), and
+        // the rear part is read by nobody else.
+        let exported = unsafe { self.links.export_writable(pull.peer, rear, total - from) };
+        let Ok(key) = exported else {
+            return;
+        };
+        let body = wire::ShareRequest {
+            key,
+            from: from as u64,
+        }
+        .to_wire();
+        let head = wire::head(wire::SHARE, 0, pull.send, pull.op);
+        let fill = |at: *mut u8| {
+            // SAFETY: room for the body.
+            unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), at, body.len()) }
+        };
+        let clear = self.peers[pull.peer as usize].control.is_empty();
+        if clear
+            && self
+                .links
+                .post_with(pull.peer, head, body.len(), fill)
+                .is_ok()
+        {
+            pull.wanted = from;
+            pull.share = Share::Under(key);
+        } else {
+            self.links.unexport(&key);
+        }
+    }
+
+    pub(super) fn on_share(&mut self, message: &Incoming, send: u32, receive: u32) -> bool {
+        let mut body = [0; wire::ShareRequest::BYTES];
+        if message.payload.len() != body.len() {
+            return false;
+        }
+        // SAFETY: not released yet, as long as the array.
+        unsafe {
+            std::ptr::copy_nonoverlapping(message.payload.as_ptr(), body.as_mut_ptr(), body.len());
+        }
+        let peer = message.peer;
+        let fits = wire::ShareRequest::from_wire(&body).and_then(|share| {
+            let op = self.ops.get(send)?;
+            let from = usize::try_from(share.from).ok()?;
+            let sound = op.direction == Direction::Send
+                && op.peer == peer
+                && op.state == State::Announced
+                && op.view.as_contiguous().is_some()
+                && from < op.total
+                && share.key.bytes == (op.total - from) as u64;
+            sound.then_some((share.key, from, op.total))
+        });
+        let Some((key, from, end)) = fits else {
+            // Withdrawn meanwhile, or nonsense: the receiver helps itself.
+            self.control(peer, wire::head(wire::PUSHED, 1, receive, 0));
+            return true;
+        };
+        self.pushes.push_back(Push {
+            op: send,
+            peer,
+            receive,
+            key,
+            from,
+            at: from,
+            end,
+            pending: None,
+            slice: 0,
+        });
+        true
+    }
+
+    pub(super) fn on_pushed(&mut self, peer: u32, receive: u32, refused: bool) -> bool {
+        let under = |p: &Pull| p.op == receive && p.peer == peer && p.share != Share::No;
+        let Some(pull) = self.pulls.iter_mut().find(|p| under(p)) else {
+            return false;
+        };
+        if let Share::Under(key) = std::mem::replace(&mut pull.share, Share::No) {
+            self.links.unexport(&key);
+        }
+        if refused && pull.failed.is_none() {
+            pull.wanted = pull.room;
+        }
+        true
+    }
+
+    /// Moves pulls and pushes on. True if anything moved.
+    pub(super) fn advance_one_sided(&mut self) -> bool {
+        let mut any = false;
+        while let Some((number, result)) = self.links.poll_completion() {
+            any = true;
+            self.completed(number, result.map(drop));
+        }
+        for _ in 0..self.pulls.len() {
+            let Some(mut pull) = self.pulls.pop_front() else {
+                break;
+            };
+            if pull.pending.is_none() && pull.at < pull.wanted && pull.failed.is_none() {
+                any = true;
+                self.read_slice(&mut pull);
+            }
+            let open = pull.pending.is_some()
+                || pull.share != Share::No
+                || (pull.at < pull.wanted && pull.failed.is_none());
+            if open {
+                self.pulls.push_back(pull);
+            } else {
+                any = true;
+                self.end_pull(pull);
+            }
+        }
+        for _ in 0..self.pushes.len() {
+            let Some(mut push) = self.pushes.pop_front() else {
+                break;
+            };
+            if push.pending.is_some() {
+                self.pushes.push_back(push);
+                continue;
+            }
+            any = true;
+            match self.write_slice(&mut push) {
+                Ok(false) => self.pushes.push_back(push),
+                Ok(true) => self.answer_push(&push, 0),
+                Err(_) => self.answer_push(&push, 1),
+            }
+        }
+        any
+    }
+
+    fn completed(&mut self, number: u64, result: Result<(), TransportError>) {
+        if let Some(pull) = self.pulls.iter_mut().find(|p| p.pending == Some(number)) {
+            pull.pending = None;
+            match result {
+                Ok(()) => {
+                    if !pull.bounce.is_empty()
+                        && let Some(op) = self.ops.get(pull.op)
+                    {
+                        let slice = pull.at..pull.at + pull.slice;
+                        // SAFETY: the view is writable until the operation is
+                        // over; the bounce buffer holds the slice.
+                        unsafe { op.view.unpack(slice, pull.bounce.as_ptr()) };
+                    }
+                    pull.at += pull.slice;
+                }
+                Err(e) => pull.failed = Some(e),
+            }
+            return;
+        }
+        let Some(at) = self.pushes.iter().position(|p| p.pending == Some(number)) else {
+            // Of a push whose peer has died.
+            return;
+        };
+        let push = &mut self.pushes[at];
+        push.pending = None;
+        match result {
+            Ok(()) => push.at += push.slice,
+            Err(_) => {
+                if let Some(push) = self.pushes.remove(at) {
+                    self.answer_push(&push, 1);
+                }
+            }
+        }
+    }
+
+    /// Reads the next slice of a pull.
+    fn read_slice(&mut self, pull: &mut Pull) {
+        let Some(op) = self.ops.get(pull.op) else {
+            pull.at = pull.wanted;
+            return;
+        };
+        let n = (pull.wanted - pull.at).min(SLICE_BYTES);
+        if let Some(from) = self.links.mapped(pull.peer, &pull.key) {
+            let from = from.wrapping_add(pull.at);
+            // SAFETY: `mapped` says that the whole region is readable; the
+            // view is writable until the operation is over.
+            unsafe { op.view.unpack(pull.at..pull.at + n, from) };
+            pull.at += n;
+            return;
+        }
+        let (to, n) = match op.view.as_contiguous() {
+            Some(to) => (to.wrapping_add(pull.at), n),
+            None => {
+                pull.bounce.resize(BOUNCE_BYTES.min(pull.wanted), 0);
+                (pull.bounce.as_mut_ptr(), n.min(pull.bounce.len()))
+            }
+        };
+        pull.slice = n;
+        // SAFETY: the view, or the bounce buffer that the pull owns, is
+        // writable until the pull ends.
+        let got = unsafe { self.links.get(pull.peer, &pull.key, pull.at as u64, to, n) };
+        match got {
+            Ok(OneSided::Pending(number)) => pull.pending = Some(number),
+            Ok(OneSided::Done(_)) => {
+                if !pull.bounce.is_empty() {
+                    // SAFETY: as in `completed`.
+                    unsafe { op.view.unpack(pull.at..pull.at + n, pull.bounce.as_ptr()) };
+                }
+                pull.at += n;
+            }
+            Err(e) => pull.failed = Some(e),
+        }
+    }
+
+    fn end_pull(&mut self, pull: Pull) {
+        let Some(e) = &pull.failed else {
+            self.control(pull.peer, wire::head(wire::FINISH, 0, pull.send, 0));
+            return self.received(pull.op);
+        };
+        use TransportErrorKind as T;
+        if matches!(e.kind(), T::Permission | T::Unavailable)
+            && let Some(op) = self.ops.get_mut(pull.op)
+        {
+            // The memory cannot be read after all; fragments can.
+            op.state = State::Streaming;
+            op.moved = 0;
+            return self.ask_fragments(pull.op, pull.peer, pull.send);
+        }
+        self.control(
+            pull.peer,
+            wire::head(wire::FINISH, wire::OUTCOME_WITHDRAWN, pull.send, 0),
+        );
+        let kind = Error::from(e.clone()).kind();
+        let what = self.describe(pull.op);
+        let error = match kind {
+            // The transport counts the ranks of the job, not ours.
+            ErrorKind::RankDead => Error::new(kind, format!("{what}: rank {} is dead", pull.peer)),
+            _ => Error::new(kind, format!("{what}: {e}")),
+        };
+        self.finish(pull.op, Some(error));
+    }
+
+    /// Writes the next slice of a push. True if it was the last.
+    fn write_slice(&mut self, push: &mut Push) -> Result<bool, TransportError> {
+        let Some(from) = self.ops.get(push.op).and_then(|op| op.view.as_contiguous()) else {
+            return Ok(true);
+        };
+        let n = (push.end - push.at).min(SLICE_BYTES);
+        if n == 0 {
+            return Ok(true);
+        }
+        push.slice = n;
+        let offset = (push.at - push.from) as u64;
+        let from = from.wrapping_add(push.at);
+        // SAFETY: the send keeps its memory until FINISH, which follows PUSHED.
+        match unsafe { self.links.put(push.peer, &push.key, offset, from, n) }? {
+            OneSided::Pending(number) => push.pending = Some(number),
+            OneSided::Done(_) => push.at += n,
+        }
+        Ok(push.pending.is_none() && push.at == push.end)
+    }
+
+    fn answer_push(&mut self, push: &Push, refused: u16) {
+        self.control(
+            push.peer,
+            wire::head(wire::PUSHED, refused, push.receive, 0),
+        );
+    }
+
+    /// Ends the pull of a receive that gives its memory back. False while
+    /// somebody may still write it.
+    pub(super) fn stop_pull(&mut self, handle: u32) -> bool {
+        let Some(at) = self.pulls.iter().position(|p| p.op == handle) else {
+            return true;
+        };
+        let pull = &mut self.pulls[at];
+        if pull.pending.is_some() || pull.share != Share::No {
+            return false;
+        }
+        if let Some(pull) = self.pulls.remove(at) {
+            self.control(pull.peer, wire::head(wire::FINISH, 0, pull.send, 0));
+        }
+        true
+    }
+
+    /// A peer has died: nobody waits for what was to be written there.
+    pub(super) fn forget_pushes(&mut self, peer: u32) {
+        self.pushes.retain(|p| p.peer != peer);
+    }
+
+    /// A peer has died: it will not write the rest of what it shared.
+    pub(super) fn fail_shared_pulls(&mut self, peer: u32, how: Death) {
+        while let Some(at) = self
+            .pulls
+            .iter()
+            .position(|p| p.peer == peer && p.share != Share::No && p.pending.is_none())
+        {
+            let Some(pull) = self.pulls.remove(at) else {
+                return;
+            };
+            if let Share::Under(key) = pull.share {
+                self.links.unexport(&key);
+            }
+            let e = self.death_error(pull.op, peer, how);
+            self.finish(pull.op, Some(e));
+        }
+        // A slice under way ends first; then the pull fails.
+        for pull in &mut self.pulls {
+            if pull.peer == peer
+                && let Share::Under(key) = std::mem::replace(&mut pull.share, Share::No)
+            {
+                self.links.unexport(&key);
+                pull.failed = Some(TransportError::new(
+                    TransportErrorKind::PeerDead,
+                    "its sender has died",
+                ));
+            }
+        }
+    }
+}
