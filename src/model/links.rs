@@ -79,6 +79,33 @@ fn piped(comm: &Communicator, bytes: usize) -> Result<Vec<f64>> {
     })
 }
 
+/// (bytes, ns) of messages that the receiver reads from the sender's heap.
+pub(super) fn mapped() -> Result<Vec<(f64, f64)>> {
+    // A call so dear that the sender never takes a part.
+    let costs = LinkCosts {
+        attach_call_ns: super::NOT_PERMITTED_NS,
+        ..LinkCosts::default()
+    };
+    let mut all = Vec::new();
+    for bytes in [64 << 10, 256 << 10, 1 << 20] {
+        let times = pair(costs, |comm| {
+            let from = comm.alloc::<u8>(bytes)?;
+            let mut to = comm.alloc::<u8>(bytes)?;
+            trips(comm, FRAGMENT_TRIPS, 1, |first| {
+                if first {
+                    comm.send(&from, 1, 0)?;
+                    comm.recv(&mut to, 1, 0).map(drop)
+                } else {
+                    comm.recv(&mut to, 0, 0)?;
+                    comm.send(&from, 0, 0)
+                }
+            })
+        })?;
+        all.push((bytes as f64, quartile(times)));
+    }
+    Ok(all)
+}
+
 /// Costs for which fragments of this size are the cheapest.
 fn forcing(bytes: usize, fragment: usize) -> LinkCosts {
     let base = LinkCosts::default();

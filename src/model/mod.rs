@@ -1,13 +1,14 @@
 //! What the machine costs, measured.
 //!
 //! [`measure`] runs real transfers between two ranks (threads, in a job of
-//! shared memory of their own) and fits [`LinkCosts`], the five numbers that
+//! shared memory of their own) and fits [`LinkCosts`], the six numbers that
 //! predict the time of every protocol ([`crate::protocol::cost`]):
 //!
 //! | number | from | by |
 //! |---|---|---|
 //! | latency `L` | ping-pong of 8 bytes | half the round trip |
 //! | copy `c`, overhead `o` | ping-pong of `n` bytes in fragments of `f` bytes, for several `n` and `f` | least squares of `T - 3 L = (n + f) c + (n / f) o`, residuals relative to `T` |
+//! | mapped `m` | ping-pong of `n` bytes of heap memory, for several `n` | least squares of `T = t + n m`, residuals relative to `T` |
 //! | attach, call and per byte | copies of `n` bytes by the kernel from a child process | least squares of `T = call + n a`, residuals relative to `T` |
 //!
 //! Each `T` is the shortest of many batches: a disturbance only adds, and on a
@@ -41,6 +42,7 @@ use crate::protocol::cost::LinkCosts;
 pub fn measure() -> Result<LinkCosts> {
     let latency_ns = links::latency_ns()?;
     let (copy_ns_per_byte, overhead_ns) = fit::pipeline(latency_ns, &links::fragments()?);
+    let (_, mapped_ns_per_byte) = fit::line(&links::mapped()?);
     let (attach_call_ns, attach_ns_per_byte) = match attach::times() {
         Ok(times) => fit::line(&times),
         Err(_) => (NOT_PERMITTED_NS, 1.0),
@@ -49,6 +51,7 @@ pub fn measure() -> Result<LinkCosts> {
         latency_ns,
         overhead_ns,
         copy_ns_per_byte,
+        mapped_ns_per_byte,
         attach_call_ns,
         attach_ns_per_byte,
     })
@@ -70,6 +73,7 @@ mod tests {
             costs.latency_ns,
             costs.overhead_ns,
             costs.copy_ns_per_byte,
+            costs.mapped_ns_per_byte,
             costs.attach_call_ns,
             costs.attach_ns_per_byte,
         ];

@@ -121,6 +121,7 @@ pub fn load(file: &Path) -> Result<Measured> {
         ("latency_ns", c.latency_ns),
         ("overhead_ns", c.overhead_ns),
         ("copy_ns_per_byte", c.copy_ns_per_byte),
+        ("mapped_ns_per_byte", c.mapped_ns_per_byte),
         ("attach_call_ns", c.attach_call_ns),
         ("attach_ns_per_byte", c.attach_ns_per_byte),
     ] {
@@ -208,7 +209,7 @@ mod tests {
         let good = serde_json::json!({
             "format": 1,
             "costs": {
-                "latency_ns": 80.0, "overhead_ns": 60.0, "copy_ns_per_byte": 0.035,
+                "latency_ns": 80.0, "overhead_ns": 60.0, "copy_ns_per_byte": 0.035, "mapped_ns_per_byte": 0.06,
                 "attach_call_ns": 2000.0, "attach_ns_per_byte": 0.08,
             },
         });

@@ -379,9 +379,11 @@ impl Lane {
         true
     }
 
-    /// A peer has died: nobody waits for what was to be written there.
+    /// A peer has died: nobody waits for what was to be written there. A slice
+    /// under way ends first.
     pub(super) fn forget_pushes(&mut self, peer: u32) {
-        self.pushes.retain(|p| p.peer != peer);
+        self.pushes
+            .retain(|p| p.peer != peer || p.pending.is_some());
     }
 
     /// A peer has died: it will not write the rest of what it shared.

@@ -208,16 +208,15 @@ mod tests {
         assert_eq!(
             s.table(Memory::Private),
             [
-                (0, Some(65536), Protocol::Eager),
-                (65537, None, Protocol::RendezvousFragments),
+                (0, Some(49152), Protocol::Eager),
+                (49153, None, Protocol::RendezvousFragments),
             ]
         );
         assert_eq!(
             s.table(Memory::Plain),
             [
-                (0, Some(65536), Protocol::Eager),
-                (65537, Some(98304), Protocol::RendezvousFragments),
-                (98305, None, Protocol::RendezvousAttach),
+                (0, Some(49152), Protocol::Eager),
+                (49153, None, Protocol::RendezvousAttach),
             ]
         );
         assert_eq!(
@@ -230,9 +229,25 @@ mod tests {
     }
 
     #[test]
+    fn both_sides_of_a_shared_transfer_end_together() {
+        let c = fixed();
+        for bytes in [256 << 10, 1 << 20, 64 << 20] {
+            let k = c.share(bytes, false) as f64;
+            let n = bytes as f64;
+            let read = c.attach_call_ns + k * c.attach_ns_per_byte;
+            let write = c.latency_ns + c.attach_call_ns + (n - k) * c.attach_ns_per_byte;
+            assert!(
+                (read - write).abs() < 0.05 * read,
+                "{bytes}: {read} {write}"
+            );
+        }
+        assert_eq!(c.share(4096, false), 4096, "too small to share");
+    }
+
+    #[test]
     fn attach_is_never_chosen_where_its_rate_is_lower() {
         let costs = LinkCosts {
-            attach_ns_per_byte: 0.08,
+            attach_ns_per_byte: 0.12,
             ..fixed()
         };
         let s = Selection::new(costs, 48);
