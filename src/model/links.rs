@@ -101,7 +101,7 @@ pub(super) fn mapped() -> Result<Vec<(f64, f64)>> {
                 }
             })
         })?;
-        all.push((bytes as f64, quartile(times)));
+        all.push((bytes as f64, shortest(&times)));
     }
     Ok(all)
 }
