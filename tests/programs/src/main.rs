@@ -1,0 +1,282 @@
+//! What ranks do in the tests of real processes: `exercise WHAT`.
+//!
+//! Checks panic; the tests see the exit code and the text.
+
+use osier::{ANY_SOURCE, ANY_TAG, Communicator, ErrorKind, Op, Type, Universe, View, ViewMut};
+
+const SIZES: [usize; 11] = [
+    0, 8, 49, 600, 2_049, 30_000, 65_537, 100_000, 200_000, 1_000_000, 3_000_003,
+];
+
+fn main() {
+    let what: Vec<String> = std::env::args().skip(1).collect();
+    let what: Vec<&str> = what.iter().map(String::as_str).collect();
+    let universe = match osier::init() {
+        Ok(universe) => universe,
+        Err(e) => {
+            eprintln!("exercise: {e} [{:?}]", e.kind());
+            std::process::exit(9);
+        }
+    };
+    let comm = universe.world();
+    match what[..] {
+        ["join"] => println!("rank {} of {}", comm.rank(), comm.size()),
+        ["sizes"] => sizes(comm),
+        ["crowd"] => crowd(comm),
+        ["die", how] => die(comm, how),
+        ["stream", how, way] => stream(comm, how, way),
+        ["wait"] => wait(comm),
+        ["early", code] => early(comm, code.parse().expect("a code")),
+        ["full"] => full(&universe),
+        ["twice"] => twice(comm),
+        _ => panic!("exercise {what:?}?"),
+    }
+}
+
+fn pattern(n: usize, seed: usize) -> Vec<u8> {
+    (0..n)
+        .map(|i| (i * 31 + seed * 7 + (i >> 8)) as u8)
+        .collect()
+}
+
+/// Says that this rank is through; printed once per rank.
+fn through(comm: &Communicator) {
+    println!("rank {} is through", comm.rank());
+}
+
+/// Every size on every way: plain memory, heap, with gaps.
+fn sizes(comm: &Communicator) {
+    let (me, n) = (comm.rank(), comm.size());
+    let (right, left) = ((me + 1) % n, (me + n - 1) % n);
+    for (i, &bytes) in SIZES.iter().enumerate() {
+        let (mine, theirs) = (pattern(bytes, me + i), pattern(bytes, left + i));
+        let mut got = vec![0; bytes];
+        comm.sendrecv(&mine, right, i, &mut got, left, i)
+            .expect("plain");
+        assert!(got == theirs, "plain, {bytes} bytes");
+
+        let mut heap = comm.alloc::<u8>(bytes).expect("heap");
+        assert!(heap.is_shared() || n == 1);
+        heap.copy_from_slice(&mine);
+        let mut into = comm.alloc::<u8>(bytes).expect("heap");
+        comm.sendrecv(&heap, right, i, &mut into, left, ANY_TAG)
+            .expect("heap");
+        assert!(*into == *theirs, "heap, {bytes} bytes");
+
+        if bytes == 0 {
+            continue;
+        }
+        let gaps = Type::vector(bytes, 1, 2, &Type::of::<u8>()).and_then(|t| t.commit());
+        let gaps = gaps.expect("a type");
+        let mut wide = vec![0u8; 2 * bytes];
+        wide.iter_mut()
+            .step_by(2)
+            .zip(&mine)
+            .for_each(|(w, m)| *w = *m);
+        let view = View::new(&wide, 0, &gaps, 1).expect("view");
+        let mut sparse = vec![255u8; 2 * bytes];
+        let mut sparse_view = ViewMut::new(&mut sparse, 0, &gaps, 1).expect("view");
+        comm.scope(|s| {
+            s.irecv(&mut sparse_view, ANY_SOURCE, i)?;
+            s.issend(&view, right, i)?;
+            Ok(())
+        })
+        .expect("gaps");
+        let (filled, left_alone): (Vec<u8>, Vec<u8>) =
+            sparse.chunks(2).map(|pair| (pair[0], pair[1])).unzip();
+        assert!(filled == theirs, "gaps, {bytes} bytes");
+        assert!(left_alone.iter().all(|b| *b == 255));
+    }
+    assert_eq!(comm.transport(right).expect("neighbour"), "shm");
+    through(comm);
+}
+
+/// Many ranks on few cores.
+fn crowd(comm: &Communicator) {
+    let (me, n) = (comm.rank(), comm.size());
+    let half = comm
+        .split(Some(me as u32 % 2), 0)
+        .expect("split")
+        .expect("a color");
+    for round in 0..30u64 {
+        let mut sum = [0u64];
+        comm.allreduce(&[me as u64 + round], &mut sum, Op::Sum)
+            .expect("allreduce");
+        assert_eq!(sum[0], (n * (n - 1) / 2) as u64 + n as u64 * round);
+        half.barrier().expect("barrier");
+        let mine = vec![me as u64; 1_000];
+        let mut all = vec![0u64; if me == 0 { 1_000 * n } else { 0 }];
+        comm.gather(&mine, &mut all, 0).expect("gather");
+        assert!(all.iter().enumerate().all(|(i, x)| *x == i as u64 / 1_000));
+    }
+    through(comm);
+}
+
+fn kill_me() -> ! {
+    let own = std::process::id().cast_signed();
+    // SAFETY: a system call without pointers.
+    unsafe { libc::kill(own, libc::SIGKILL) };
+    unreachable!("SIGKILL is not survived")
+}
+
+/// That an error is the death of rank 1. A send that notices it first may not
+/// know the cause yet.
+fn killed(e: &osier::Error) {
+    let text = e.to_string();
+    assert_eq!(e.kind(), ErrorKind::RankDead, "{text}");
+    let cause = ["rank 1 was killed by signal 9", "rank 1 is dead"];
+    assert!(cause.iter().any(|c| text.contains(c)), "{text}");
+}
+
+/// Rank 1 of 3 is killed while the others wait for it.
+fn die(comm: &Communicator, how: &str) {
+    let me = comm.rank();
+    let large = pattern(3_000_000, me);
+    comm.barrier().expect("all are here");
+    if me == 1 {
+        kill_me();
+    }
+    let mut b = [0u8; 8];
+    let result = match how {
+        "recv" => comm.recv(&mut b, 1, 0).map(drop),
+        "send" => comm.ssend(&large, 1, 0),
+        "probe" => comm.probe(1, ANY_TAG).map(drop),
+        "barrier" => comm.barrier(),
+        "future" => comm
+            .irecv(vec![0u8; 8], 1, 0)
+            .and_then(|r| comm.block_on(r))
+            .map(drop),
+        _ => panic!("{how}?"),
+    };
+    killed(&result.expect_err("rank 1 is dead"));
+    // The others go on, and so does everything that does not need the dead.
+    let peer = 2 - me;
+    let mut got = vec![0; large.len()];
+    comm.sendrecv(&large, peer, 5, &mut got, ANY_SOURCE, 5)
+        .expect("the living");
+    assert!(got == pattern(got.len(), peer));
+    killed(&comm.send(&large, 1, 0).expect_err("still dead"));
+    through(comm);
+}
+
+/// Rank 1 of 2 is killed in the middle of large transfers.
+fn stream(comm: &Communicator, how: &str, way: &str) {
+    const N: usize = 4 << 20;
+    let me = comm.rank();
+    let gaps = Type::vector(N, 1, 2, &Type::of::<u64>()).and_then(|t| t.commit());
+    let gaps = gaps.expect("a type");
+    let heap = comm.alloc::<u64>(N).expect("heap");
+    let plain = vec![1u64; 2 * N];
+    let mut buffer = vec![0u64; N];
+    comm.barrier().expect("all are here");
+    let view = View::new(&plain, 0, &gaps, 1).expect("view");
+    let result = comm.scope(|s| {
+        let mut request = match (me == 0) == (how == "receiver") {
+            true => match way {
+                "heap" => s.isend(&heap, 1 - me, 0)?,
+                "plain" => s.isend(&plain[..N], 1 - me, 0)?,
+                _ => s.isend(&view, 1 - me, 0)?,
+            },
+            false => s.irecv(&mut buffer, 1 - me, 0)?,
+        };
+        if me == 1 {
+            for _ in 0..3 {
+                request.test();
+            }
+            kill_me();
+        }
+        Ok(())
+    });
+    // It may have been over before the end came.
+    if let Err(e) = result {
+        killed(&e);
+    }
+    killed(&comm.barrier().expect_err("rank 1 is dead"));
+    through(comm);
+}
+
+/// Everybody waits for a message that never comes; rank 1 is killed.
+fn wait(comm: &Communicator) {
+    comm.barrier().expect("all are here");
+    if comm.rank() == 1 {
+        kill_me();
+    }
+    let mut b = [0u8];
+    let next = (comm.rank() + 1) % comm.size();
+    let e = comm.recv(&mut b, next, 0).expect_err("nobody sends");
+    // Whoever waits for rank 1 hears of it before the launcher's signal.
+    println!("{e}");
+    let e = comm.recv(&mut b, ANY_SOURCE, 0);
+    panic!("{e:?}");
+}
+
+/// Rank 1 leaves without a word.
+fn early(comm: &Communicator, code: i32) {
+    comm.barrier().expect("all are here");
+    if comm.rank() == 1 {
+        comm.send(&[1u8], 0, 0).expect("the last word");
+        std::process::exit(code);
+    }
+    let mut b = [0u8; 8];
+    let e = comm.recv(&mut b, 1, 9).expect_err("rank 1 has left");
+    let text = e.to_string();
+    assert_eq!(e.kind(), ErrorKind::RankDead, "{text}");
+    let cause = format!("rank 1 exited with code {code}");
+    assert!(text.contains(&cause), "{text}");
+    if comm.rank() == 0 {
+        comm.recv(&mut b, 1, 0).expect("what it sent before");
+    }
+    through(comm);
+}
+
+/// Shared memory is used up.
+fn full(universe: &Universe) {
+    let comm = universe.world();
+    comm.barrier().expect("all are here");
+    let mut blocks = Vec::new();
+    let e = loop {
+        match comm.alloc::<u8>(3 << 20) {
+            Ok(mut block) => {
+                block.fill(1);
+                blocks.push(block);
+            }
+            Err(e) => break e,
+        }
+        assert!(blocks.len() < 1_000, "there is no limit");
+    };
+    let text = e.to_string();
+    assert_eq!(e.kind(), ErrorKind::OutOfMemory, "{text}");
+    assert!(text.contains("hint: raise OSIER_SHM_LIMIT"), "{text}");
+    for round in 0..100u64 {
+        let mut sum = [0u64];
+        comm.allreduce(&[round], &mut sum, Op::Sum)
+            .expect("small messages");
+        assert_eq!(sum[0], round * comm.size() as u64);
+    }
+    comm.barrier().expect("barrier");
+    blocks.clear();
+    drop(comm.alloc::<u8>(1 << 20).expect("given back"));
+    comm.barrier().expect("barrier");
+    through(comm);
+}
+
+/// A second program claims this one's rank.
+fn twice(comm: &Communicator) {
+    comm.barrier().expect("all are here");
+    if comm.rank() == 1 {
+        let own = std::env::current_exe().expect("this program");
+        let second = std::process::Command::new(own)
+            .arg("join")
+            .output()
+            .expect("it starts");
+        let text = String::from_utf8_lossy(&second.stderr);
+        assert_eq!(second.status.code(), Some(9), "{text}");
+        assert!(
+            text.contains("rank 1") && text.contains("already taken"),
+            "{text}"
+        );
+        assert!(text.contains("hint"), "{text}");
+    }
+    comm.barrier().expect("it did no harm");
+    through(comm);
+}
