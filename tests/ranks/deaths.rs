@@ -169,7 +169,7 @@ fn what_was_sent_before_is_still_received() {
             for i in 0..100u64 {
                 comm.send(&i, 0, 0).expect("send");
             }
-            comm.send(&pattern(30_000, 1), 0, 1)
+            comm.send(&pattern(10_000, 1), 0, 1)
                 .expect("eager, in fragments");
             return;
         }
@@ -180,7 +180,7 @@ fn what_was_sent_before_is_still_received() {
             assert_eq!(got, i);
         }
         let (got, _) = comm.recv_vec::<u8>(1, 1).expect("recv");
-        assert!(got == pattern(30_000, 1));
+        assert!(got == pattern(10_000, 1));
         fails(comm.recv(&mut [0u8], 1, 0), DEAD, &["rank 1"]);
     });
 }
