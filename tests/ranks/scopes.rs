@@ -237,9 +237,12 @@ fn eager_sends_are_out_of_the_senders_hands() {
                 } else {
                     let mut next = [0u8];
                     comm.recv(&mut next, 0, 2).expect("the next message");
-                    let (got, _) = comm.recv_vec::<u8>(0, 0).expect("sent before the end");
-                    assert!(got == pattern(bytes, 2));
-                    if let Some(message) = comm.improbe(0, 1).expect("improbe") {
+                    if bytes < 1_000 {
+                        let (got, _) = comm.recv_vec::<u8>(0, 0).expect("it has left");
+                        assert!(got == pattern(bytes, 2));
+                    }
+                    // Whether the others have left, depends on the protocol.
+                    while let Some(message) = comm.improbe(0, ANY_TAG).expect("improbe") {
                         let (got, _) = message.recv_vec::<u8>().expect("whole");
                         assert!(got == pattern(bytes, 2));
                     }
