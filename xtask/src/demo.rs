@@ -61,7 +61,7 @@ fn jacobi(osier: &PathBuf, output: &PathBuf, args: &[String]) -> Result {
     run_command(
         Command::new(osier)
             .current_dir(output)
-            .args(["run", "-n", "4", "--", "jacobi3d"])
+            .args(["run", "-n", "4", "--", "jacobi3d", "--output", "."])
             .args(args),
     )
 }
