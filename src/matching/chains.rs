@@ -237,12 +237,6 @@ impl KeyIndex {
         }
     }
 
-    /// Forgets all nodes without a look at them.
-    pub(super) fn clear(&mut self) {
-        self.buckets.fill(NIL);
-        self.keys = 0;
-    }
-
     #[cfg(test)]
     pub(super) fn bucket_count(&self) -> usize {
         self.buckets.len()

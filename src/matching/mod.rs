@@ -15,8 +15,8 @@
 //!    receive the one that arrived first is taken, wildcards included.
 //! 2. A tag with [`INTERNAL_TAG`] set is seen only by patterns that name it.
 //! 3. Every operation takes expected constant time, whatever the number of
-//!    entries; listing and [`PostedQueue::take_all_from`] take time in the
-//!    number of entries.
+//!    entries; [`PostedQueue::iter`] and [`PostedQueue::take_all_from`] take
+//!    time in that number.
 //! 4. Steady traffic allocates nothing. A burst's memory is given back once
 //!    the queue has run empty some more times without needing it.
 //!

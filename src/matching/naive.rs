@@ -31,12 +31,6 @@ impl NaivePosted {
         self.entries.iter().map(|entry| entry.2).collect()
     }
 
-    pub(super) fn drain(&mut self) -> Vec<u32> {
-        let items = self.items();
-        self.entries.clear();
-        items
-    }
-
     pub(super) fn take_all_from(&mut self, source: u32) -> Vec<u32> {
         (self.entries)
             .extract_if(.., |entry| entry.1.source == Some(source))
@@ -79,19 +73,6 @@ impl NaiveUnexpected {
     pub(super) fn messages(&self) -> Vec<(Envelope, u32)> {
         self.entries
             .iter()
-            .map(|entry| (entry.1, entry.2))
-            .collect()
-    }
-
-    pub(super) fn drain(&mut self) -> Vec<(Envelope, u32)> {
-        let messages = self.messages();
-        self.entries.clear();
-        messages
-    }
-
-    pub(super) fn take_all_from(&mut self, source: u32) -> Vec<(Envelope, u32)> {
-        (self.entries)
-            .extract_if(.., |entry| entry.1.source == source)
             .map(|entry| (entry.1, entry.2))
             .collect()
     }

@@ -277,19 +277,6 @@ impl PostedQueue {
             .map(|at| nodes[at as usize].item)
     }
 
-    /// Removes all receives and returns their items, in posting order.
-    pub fn drain(&mut self) -> Vec<u32> {
-        let items = self.iter().collect();
-        self.exact.clear();
-        self.by_source.clear();
-        self.by_tag.clear();
-        self.any = NIL;
-        self.len = 0;
-        self.wild = 0;
-        self.reset();
-        items
-    }
-
     /// Removes the receives that only `source` can satisfy, for a peer that
     /// died, and returns their items in posting order. Receives from any source
     /// stay.

@@ -344,23 +344,6 @@ impl<M> UnexpectedQueue<M> {
             .is_some_and(|node| node.order == key.order && node.message.is_some())
     }
 
-    /// The message with this key, unless it is gone.
-    pub fn get(&self, key: UnexpectedKey) -> Option<(Envelope, &M)> {
-        if !self.holds(key) {
-            return None;
-        }
-        let (_, envelope, message) = self.view(key.at)?;
-        Some((envelope, message))
-    }
-
-    /// The message with this key, unless it is gone.
-    pub fn get_mut(&mut self, key: UnexpectedKey) -> Option<&mut M> {
-        if !self.holds(key) {
-            return None;
-        }
-        self.slab.nodes_mut()[key.at as usize].message.as_mut()
-    }
-
     /// Removes and returns the message with this key, unless it is gone.
     pub fn remove(&mut self, key: UnexpectedKey) -> Option<(Envelope, M)> {
         if !self.holds(key) {
@@ -410,45 +393,6 @@ impl<M> UnexpectedQueue<M> {
             self.by_source.reset(shrink_to);
             self.by_tag.reset(shrink_to);
         }
-    }
-
-    /// Nodes that satisfy `wanted`, in arrival order.
-    fn ordered(&self, wanted: impl Fn(&Node<M>) -> bool) -> Vec<u32> {
-        let nodes = self.slab.nodes();
-        let mut found: Vec<u32> = (0..nodes.len() as u32)
-            .filter(|&at| {
-                let node = &nodes[at as usize];
-                node.message.is_some() && wanted(node)
-            })
-            .collect();
-        found.sort_unstable_by_key(|&at| nodes[at as usize].order);
-        found
-    }
-
-    /// All messages, in arrival order. Allocates; meant for diagnostics.
-    pub fn iter(&self) -> impl Iterator<Item = (UnexpectedKey, Envelope, &M)> + '_ {
-        self.ordered(|_| true)
-            .into_iter()
-            .filter_map(|at| self.view(at))
-    }
-
-    /// Removes all messages and returns them, in arrival order.
-    pub fn drain(&mut self) -> Vec<(Envelope, M)> {
-        let found = self.ordered(|_| true);
-        found
-            .into_iter()
-            .filter_map(|at| self.remove_at(at))
-            .collect()
-    }
-
-    /// Removes all messages of `source`, internal ones included, for a peer
-    /// that died, and returns them in arrival order.
-    pub fn take_all_from(&mut self, source: u32) -> Vec<(Envelope, M)> {
-        let found = self.ordered(|node| node.envelope().source == source);
-        found
-            .into_iter()
-            .filter_map(|at| self.remove_at(at))
-            .collect()
     }
 
     #[cfg(test)]
