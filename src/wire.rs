@@ -37,8 +37,6 @@ pub(crate) const PUSHED: u8 = 11;
 pub(crate) const OUTCOME_DONE: u16 = 0;
 /// The receiver has forgotten the message, as the sender asked.
 pub(crate) const OUTCOME_WITHDRAWN: u16 = 1;
-/// The receiver could not read the sender's memory; fragments must do.
-pub(crate) const OUTCOME_REFUSED: u16 = 2;
 
 /// Bytes of the total in front of a FIRST message's data.
 pub(crate) const TOTAL_BYTES: usize = 8;

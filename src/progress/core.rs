@@ -15,7 +15,7 @@
 use super::cell::LaneCell;
 use super::lane::Lane;
 use crate::protocol::select::Selection;
-use osier_transports::shm::{Death, Job, ShmRank};
+use osier_transports::shm::{Death, ShmRank};
 use osier_transports::sim::SimNet;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
@@ -47,7 +47,7 @@ pub(crate) struct Core {
     /// This rank's number in the job, and the job's size.
     pub rank: u32,
     pub ranks: u32,
-    lanes: RwLock<Vec<(Weak<LaneCell>, Arc<[u32]>)>>,
+    lanes: RwLock<Vec<Listed>>,
     /// Lanes of dropped communicators that still have something to send.
     lingering: Mutex<Vec<Arc<LaneCell>>>,
     /// Context ids that this rank has handed out.
@@ -63,6 +63,13 @@ pub(crate) struct Core {
     futures: AtomicUsize,
     thread: OnceLock<std::thread::Thread>,
     closing: AtomicBool,
+}
+
+/// A communicator's lane, for as long as the communicator lives.
+struct Listed {
+    lane: Weak<LaneCell>,
+    /// The ranks of the job behind its peers.
+    members: Arc<[u32]>,
 }
 
 /// What sleepers agree on.
@@ -114,8 +121,11 @@ impl Core {
 
     pub fn add_lane(&self, lane: &Arc<LaneCell>, members: Arc<[u32]>) {
         let mut lanes = self.lanes.write().unwrap_or_else(PoisonError::into_inner);
-        lanes.retain(|(l, _)| l.strong_count() > 0);
-        lanes.push((Arc::downgrade(lane), members));
+        lanes.retain(|listed| listed.lane.strong_count() > 0);
+        lanes.push(Listed {
+            lane: Arc::downgrade(lane),
+            members,
+        });
         drop(lanes);
         // A rank that died before the lane existed is dead on it, too.
         self.seen_deaths.store(0, Ordering::Relaxed);
@@ -144,19 +154,11 @@ impl Core {
         }
     }
 
-    /// The job's shared memory, if it has any.
-    pub fn job(&self) -> Option<&Job> {
-        match &self.place {
-            Place::Shm(r) => Some(r.job()),
-            _ => None,
-        }
-    }
-
     fn each_lane(&self, mut f: impl FnMut(&Arc<LaneCell>, &[u32])) {
         let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
-        for (lane, members) in lanes.iter() {
-            if let Some(lane) = lane.upgrade() {
-                f(&lane, members);
+        for listed in lanes.iter() {
+            if let Some(lane) = listed.lane.upgrade() {
+                f(&lane, &listed.members);
             }
         }
     }

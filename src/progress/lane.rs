@@ -338,11 +338,6 @@ impl Lane {
         c
     }
 
-    /// Messages that nobody has asked for.
-    pub fn unexpected_len(&self) -> usize {
-        self.unexpected.len()
-    }
-
     /// Handles one message and gives it back to its endpoint.
     pub(super) fn handle(&mut self, message: Incoming) {
         let (low, high) = wire::halves(message.head.arg);
@@ -431,11 +426,6 @@ impl Lane {
         if let Some(op) = self.ops.get_mut(handle) {
             op.rare().owner = Some(owner);
         }
-    }
-
-    /// Takes back what the operation kept alive.
-    pub fn take_owner(&mut self, handle: u32) -> Option<Box<dyn Any + Send>> {
-        self.ops.get_mut(handle)?.rare.as_mut()?.owner.take()
     }
 
     /// Nobody waits any more: sends go on by themselves, receives that no

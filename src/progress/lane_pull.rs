@@ -310,7 +310,10 @@ impl Lane {
 
     fn end_pull(&mut self, pull: Pull) {
         let Some(e) = &pull.failed else {
-            self.control(pull.peer, wire::head(wire::FINISH, 0, pull.send, 0));
+            self.control(
+                pull.peer,
+                wire::head(wire::FINISH, wire::OUTCOME_DONE, pull.send, 0),
+            );
             return self.received(pull.op);
         };
         use TransportErrorKind as T;
@@ -374,7 +377,10 @@ impl Lane {
             return false;
         }
         if let Some(pull) = self.pulls.remove(at) {
-            self.control(pull.peer, wire::head(wire::FINISH, 0, pull.send, 0));
+            self.control(
+                pull.peer,
+                wire::head(wire::FINISH, wire::OUTCOME_DONE, pull.send, 0),
+            );
         }
         true
     }

@@ -9,7 +9,7 @@ use crate::matching::{Envelope, Pattern, TagPattern};
 use crate::p2p::view::RawView;
 use crate::protocol::rendezvous::{self, Way};
 use crate::wire;
-use osier_transports::{Incoming, OneSided, RegionKey, TransportErrorKind};
+use osier_transports::{Incoming, RegionKey};
 
 impl Lane {
     /// Posts a receive. The memory belongs to the operation until it is over.
@@ -464,7 +464,7 @@ impl Lane {
         self.begin_stream(handle, envelope, total);
         let peer = envelope.source;
         if total == 0 {
-            self.control(peer, wire::head(wire::FINISH, 0, send, 0));
+            self.control(peer, wire::head(wire::FINISH, wire::OUTCOME_DONE, send, 0));
             return self.received(handle);
         }
         match rendezvous::decide(&self.selection, total, key) {
