@@ -4,9 +4,9 @@
 use super::names::{self, Rank, Source, Status, Tag, TagSelector};
 use super::view::{OwnedBuffer, OwnedBufferMut};
 use super::waits::Waitable;
+use super::waits::sealed::OnCommunicator;
 use crate::comm::Communicator;
 use crate::error::Result;
-use crate::progress::core::Core;
 use crate::progress::lane::{Mode, Posted};
 use std::future::Future;
 use std::pin::Pin;
@@ -230,9 +230,11 @@ impl<B: OwnedBuffer> Waitable for Request<B> {
     fn wait(self) -> Result<(B, Status)> {
         Request::wait(self)
     }
+}
 
-    fn core(&self) -> &Core {
-        self.comm.core()
+impl<B: OwnedBuffer> OnCommunicator for Request<B> {
+    fn communicator(&self) -> &Communicator {
+        &self.comm
     }
 }
 

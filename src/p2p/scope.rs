@@ -9,10 +9,10 @@
 use super::names::{self, Rank, Source, Status, Tag, TagSelector};
 use super::view::{Buffer, BufferMut, RawView};
 use super::waits::Waitable;
+use super::waits::sealed::OnCommunicator;
 use crate::comm::Communicator;
 use crate::error::{Error, Result};
 use crate::matching::Pattern;
-use crate::progress::core::Core;
 use crate::progress::lane::{Mode, Posted};
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -313,9 +313,10 @@ impl Waitable for ScopedRequest<'_> {
     fn wait(self) -> Result<Status> {
         ScopedRequest::wait(self)
     }
+}
 
-    #[allow(private_interfaces)]
-    fn core(&self) -> &Core {
-        self.comm.core()
+impl OnCommunicator for ScopedRequest<'_> {
+    fn communicator(&self) -> &Communicator {
+        self.comm
     }
 }

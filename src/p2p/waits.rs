@@ -1,10 +1,11 @@
 //! Waiting for one, any, all or some of several requests.
 
 use crate::error::Result;
-use crate::progress::core::Core;
+use sealed::OnCommunicator;
+use std::sync::Arc;
 
 /// A request that can be waited for together with others.
-pub trait Waitable: Sized {
+pub trait Waitable: Sized + OnCommunicator {
     /// What it gives when it is over.
     type Output;
 
@@ -13,10 +14,16 @@ pub trait Waitable: Sized {
 
     /// Waits for its end.
     fn wait(self) -> Result<Self::Output>;
+}
 
-    #[doc(hidden)]
-    #[allow(private_interfaces)]
-    fn core(&self) -> &Core;
+pub(super) mod sealed {
+    use crate::comm::Communicator;
+
+    /// Keeps [`super::Waitable`] to the requests of this crate.
+    pub trait OnCommunicator {
+        /// Where the request was made.
+        fn communicator(&self) -> &Communicator;
+    }
 }
 
 /// Waits for all; the outputs are in the order of the requests. The first
@@ -72,11 +79,7 @@ pub fn test_some<R: Waitable>(requests: &mut Vec<R>) -> Vec<(usize, Result<R::Ou
 }
 
 fn wait_one<R: Waitable>(requests: &mut [R]) -> Option<()> {
-    let core: *const Core = requests.first()?.core();
-    // SAFETY: the first request keeps its core alive, and `requests` stays
-    // borrowed and unchanged in number until the wait is over; the pointer
-    // only ends the borrow of one element.
-    let core = unsafe { &*core };
+    let core = Arc::clone(requests.first()?.communicator().core());
     core.wait_until(|| requests.iter_mut().any(Waitable::test).then_some(()));
     Some(())
 }
