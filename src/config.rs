@@ -37,7 +37,7 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "OSIER_COSTS",
-        default: "measured once per machine, kept in the user's cache folder",
+        default: "what `osier info --protocols --measure` has kept for this machine, else built in",
         meaning: "file with the costs of links from which protocols are chosen",
     },
 ];
