@@ -518,13 +518,13 @@ mod tests {
                 got += &b.after(Duration::from_millis(random(40) as u64));
             }
             got += &b.after(HOLD * 2);
-            for r in 0..ranks {
+            for (r, text) in texts.iter().enumerate() {
                 let mark = format!("{r}:");
                 let mine: String = got
                     .split_inclusive('\n')
                     .filter(|l| l.starts_with(&mark))
                     .collect();
-                assert_eq!(mine, texts[r]);
+                assert_eq!(mine, *text);
             }
         }
     }
