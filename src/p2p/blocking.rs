@@ -16,6 +16,7 @@ const DIRECT_POLLS: u32 = 400;
 
 impl Communicator {
     /// Sends, and returns when the buffer may be used again (standard mode).
+    #[inline]
     pub fn send<B: Buffer + ?Sized>(
         &self,
         buffer: &B,
@@ -47,6 +48,7 @@ impl Communicator {
     /// Receives into a buffer that may be larger than the message. A longer
     /// message is an error that names both sizes; the buffer then holds its
     /// beginning, and the rest is dropped.
+    #[inline]
     pub fn recv<B: BufferMut + ?Sized>(
         &self,
         buffer: &mut B,
@@ -169,11 +171,17 @@ impl Communicator {
 
     #[inline]
     pub(crate) fn send_raw(&self, view: RawView, dest: u32, tag: u32, mode: Mode) -> Result<()> {
-        let posted = self.isend_raw(view, dest, tag, mode)?;
-        match posted {
-            Posted::Done(_) => Ok(()),
-            Posted::Pending(_) => self.wait_raw(posted).map(drop),
+        if mode == Mode::Standard && self.send_now(&view, dest, tag) {
+            return Ok(());
         }
+        let posted = self.isend_raw(view, dest, tag, mode)?;
+        self.wait_raw(posted).map(drop)
+    }
+
+    /// Sends a message whole, if nothing stands in its way.
+    #[inline]
+    pub(crate) fn send_now(&self, view: &RawView, dest: u32, tag: u32) -> bool {
+        self.lane().lock().send_now(view, dest, tag)
     }
 
     #[inline]
@@ -218,6 +226,25 @@ impl Communicator {
             Posted::Done(outcome) => Ok(outcome),
             Posted::Pending(handle) => self.core().wait(self.lane(), |lane| lane.take(handle)),
         }
+    }
+
+    /// Waits for all; returns the first error.
+    pub(crate) fn wait_many(&self, handles: Vec<Option<u32>>) -> Option<Error> {
+        let mut left = handles.into_iter().flatten();
+        let mut next = left.next();
+        let mut first = None;
+        if next.is_some() {
+            self.core().wait(self.lane(), |lane| {
+                while let Some(handle) = next {
+                    if let Err(e) = lane.take(handle)? {
+                        first.get_or_insert(e);
+                    }
+                    next = left.next();
+                }
+                Some(())
+            });
+        }
+        first
     }
 
     /// Makes an operation stop using its memory, whatever becomes of its

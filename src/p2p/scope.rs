@@ -13,7 +13,7 @@ use super::waits::sealed::OnCommunicator;
 use crate::comm::Communicator;
 use crate::error::{Error, Result};
 use crate::matching::Pattern;
-use crate::progress::lane::{Mode, Posted};
+use crate::progress::lane::{Mode, Outcome, Posted};
 use std::cell::RefCell;
 use std::marker::PhantomData;
 
@@ -137,12 +137,7 @@ impl Communicator {
             }
             result
         };
-        let mut first = None;
-        for handle in scope.pending.take().handles.into_iter().flatten() {
-            if let Err(e) = self.wait_raw(Posted::Pending(handle)) {
-                first.get_or_insert(e);
-            }
-        }
+        let first = self.wait_many(scope.pending.take().handles);
         match first {
             Some(e) => Err(e),
             None => result,
@@ -163,6 +158,7 @@ impl Drop for Revoker<'_> {
 
 impl<'scope, 'env> Scope<'scope, 'env> {
     /// Begins to send (standard mode).
+    #[inline]
     pub fn isend<B: Buffer + ?Sized>(
         &'scope self,
         buffer: &'scope B,
@@ -189,6 +185,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     }
 
     /// Begins to receive.
+    #[inline]
     pub fn irecv<B: BufferMut + ?Sized>(
         &'scope self,
         buffer: &'scope mut B,
@@ -214,6 +211,13 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ) -> Result<ScopedRequest<'scope>> {
         let tag = tag.check()?;
         match dest.check(self.comm.size())? {
+            Some(dest) if mode == Mode::Standard && self.comm.send_now(&view, dest, tag) => {
+                Ok(self.request(Some(Posted::Done(Outcome {
+                    source: dest,
+                    tag,
+                    bytes: view.bytes(),
+                }))))
+            }
             Some(dest) => {
                 let posted = self.comm.isend_raw(view, dest, tag, mode)?;
                 Ok(self.request(Some(posted)))

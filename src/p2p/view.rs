@@ -51,17 +51,28 @@ impl RawView {
         self.layout.is_none().then_some(self.origin)
     }
 
-    /// The bytes, in memory order, of a contiguous view of at most eight; with
-    /// their number.
+    /// The bytes, in memory order, of a contiguous view of at most eight.
     #[inline]
-    pub fn short(&self) -> Option<(u64, usize)> {
+    pub fn short(&self) -> Option<u64> {
         if self.bytes > 8 || self.layout.is_some() {
             return None;
         }
-        let mut data = [0u8; 8];
-        // SAFETY: whoever made the view lets its bytes be read.
-        unsafe { copy_contiguous(self.origin, data.as_mut_ptr(), self.bytes) };
-        Some((u64::from_ne_bytes(data), self.bytes))
+        let from = self.origin;
+        Some(match self.bytes {
+            // SAFETY: whoever made the view lets its bytes be read.
+            8 => unsafe { from.cast::<u64>().read_unaligned() },
+            // SAFETY: as above.
+            4 => u64::from(unsafe { from.cast::<u32>().read_unaligned() }).to_le(),
+            n => {
+                let mut data = 0u64;
+                for i in 0..n {
+                    // SAFETY: as above.
+                    let byte = unsafe { from.add(i).read() };
+                    data |= u64::from(byte) << (8 * i);
+                }
+                data.to_le()
+            }
+        })
     }
 
     /// Packs part of the packed stream.

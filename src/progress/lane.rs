@@ -96,6 +96,7 @@ pub(super) struct Rare {
 }
 
 impl Op {
+    #[inline(always)]
     pub fn new(direction: Direction, state: State, view: RawView, peer: u32, tag: u32) -> Self {
         Self {
             state,
@@ -392,17 +393,20 @@ impl Lane {
     /// Result of an operation, once it is over; frees the handle.
     #[inline]
     pub fn take(&mut self, handle: u32) -> Option<Result<Outcome>> {
-        if self.ops.get(handle)?.state != State::Done {
+        let op = self.ops.get_mut(handle)?;
+        if op.state != State::Done {
             return None;
         }
-        let op = self.ops.remove(handle)?;
-        Some(match op.rare.and_then(|rare| rare.error) {
+        let outcome = Outcome {
+            source: op.peer,
+            tag: op.tag,
+            bytes: op.total,
+        };
+        let error = op.rare.as_mut().and_then(|rare| rare.error.take());
+        self.ops.discard(handle);
+        Some(match error {
             Some(e) => Err(e),
-            None => Ok(Outcome {
-                source: op.peer,
-                tag: op.tag,
-                bytes: op.total,
-            }),
+            None => Ok(outcome),
         })
     }
 

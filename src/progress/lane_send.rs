@@ -20,61 +20,49 @@ impl Lane {
     /// Posts a send. The memory belongs to the operation until it is over.
     #[inline]
     pub fn isend(&mut self, view: RawView, dest: u32, tag: u32, mode: Mode) -> Result<Posted> {
-        if mode == Mode::Standard && self.send_short(&view, dest, tag) {
+        if mode == Mode::Standard && self.send_now(&view, dest, tag) {
             return Ok(Posted::Done(Outcome {
                 source: dest,
                 tag,
                 bytes: view.bytes(),
             }));
         }
-        self.isend_long(view, dest, tag, mode)
+        self.isend_slow(view, dest, tag, mode)
     }
 
-    /// Sends a message that fits one cell of a ring, if nothing stands in its
-    /// way. Few stores: each waits in the store buffer behind those of the
-    /// message before, whose line must first come from the peer.
+    /// Sends a message whole, if nothing stands in its way.
+    ///
+    /// The answer fits a register, and callers should keep to registers, too:
+    /// a load that straddles fresh stores waits until the store buffer is
+    /// empty, that is until the message's line has come from the peer.
     #[inline]
-    fn send_short(&mut self, view: &RawView, dest: u32, tag: u32) -> bool {
-        let Some((data, bytes)) = view.short() else {
-            return false;
-        };
+    pub fn send_now(&mut self, view: &RawView, dest: u32, tag: u32) -> bool {
+        let bytes = view.bytes();
         let peer = &mut self.peers[dest as usize];
-        if peer.blocked || !peer.sender.take(bytes) {
+        if bytes > self.always_eager || peer.blocked || !peer.sender.take(bytes) {
             return false;
         }
-        if self.links.post_short(dest, wire::EAGER, tag, data, bytes) {
+        if let Some(data) = view.short()
+            && self.links.post_short(dest, wire::EAGER, tag, data, bytes)
+        {
             return true;
         }
-        peer.sender.give(crate::protocol::eager::cost(bytes));
+        if self.send_whole(view, dest, tag) {
+            return true;
+        }
+        self.peers[dest as usize]
+            .sender
+            .give(crate::protocol::eager::cost(bytes));
         false
     }
 
-    fn isend_long(&mut self, view: RawView, dest: u32, tag: u32, mode: Mode) -> Result<Posted> {
+    fn send_whole(&mut self, view: &RawView, dest: u32, tag: u32) -> bool {
         let bytes = view.bytes();
-        let peer = &mut self.peers[dest as usize];
-        if bytes <= self.always_eager
-            && mode == Mode::Standard
-            && !peer.blocked
-            && peer.sender.take(bytes)
-        {
-            let head = wire::head(wire::EAGER, 0, tag, 0);
-            // SAFETY: the view is readable by the caller's contract, and the
-            // endpoint hands out room for all of its bytes.
-            let fill = |to: *mut u8| unsafe { view.pack(0..bytes, to) };
-            match self.links.post_with(dest, head, bytes, fill) {
-                Ok(()) => {
-                    return Ok(Posted::Done(Outcome {
-                        source: dest,
-                        tag,
-                        bytes,
-                    }));
-                }
-                Err(_) => {
-                    peer.sender.give(crate::protocol::eager::cost(bytes));
-                }
-            }
-        }
-        self.isend_slow(view, dest, tag, mode)
+        let head = wire::head(wire::EAGER, 0, tag, 0);
+        // SAFETY: the view is readable by the caller's contract, and the
+        // endpoint hands out room for all of its bytes.
+        let fill = |to: *mut u8| unsafe { view.pack(0..bytes, to) };
+        self.links.post_with(dest, head, bytes, fill).is_ok()
     }
 
     #[cold]

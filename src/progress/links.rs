@@ -116,7 +116,7 @@ impl Links {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn poll(&mut self) -> Option<Incoming> {
         if self.looped > 0
             && let Some(m) = self.loopback.poll()

@@ -37,27 +37,48 @@ impl<T> Slab<T> {
     pub const CAPACITY: usize = INDEX_MASK as usize;
 
     /// Stores a value; `None` if [`Slab::CAPACITY`] values live.
-    #[inline]
+    #[inline(always)]
     pub fn insert(&mut self, value: T) -> Option<u32> {
-        let index = if self.free == NONE {
-            if self.entries.len() >= Self::CAPACITY {
-                return None;
-            }
-            self.entries.push(Entry {
-                generation: 0,
-                next_free: NONE,
-                value: None,
-            });
-            (self.entries.len() - 1) as u32
-        } else {
-            self.free
-        };
+        if self.free == NONE && !self.grow() {
+            return None;
+        }
+        let index = self.free;
         let entry = &mut self.entries[index as usize];
         self.free = entry.next_free;
         entry.next_free = NONE;
         entry.value = Some(value);
         self.len += 1;
         Some(index | u32::from(entry.generation) << INDEX_BITS)
+    }
+
+    #[cold]
+    fn grow(&mut self) -> bool {
+        if self.entries.len() >= Self::CAPACITY {
+            return false;
+        }
+        self.entries.push(Entry {
+            generation: 0,
+            next_free: NONE,
+            value: None,
+        });
+        self.free = (self.entries.len() - 1) as u32;
+        true
+    }
+
+    /// Drops a value that lives.
+    #[inline]
+    pub fn discard(&mut self, handle: u32) {
+        let index = handle & INDEX_MASK;
+        if let Some(entry) = self.entries.get_mut(index as usize)
+            && u32::from(entry.generation) == handle >> INDEX_BITS
+            && entry.value.is_some()
+        {
+            entry.value = None;
+            entry.generation = entry.generation.wrapping_add(1);
+            entry.next_free = self.free;
+            self.free = index;
+            self.len -= 1;
+        }
     }
 
     #[inline]

@@ -214,9 +214,9 @@ impl ShmEndpoint {
         true
     }
 
-    /// Handles what is no message. True if the ring may hold more.
+    /// Handles what is no message.
     #[cold]
-    fn special(&mut self, at: usize, found: Found) -> bool {
+    fn special(&mut self, at: usize, found: Found) {
         let rx = &mut self.rx[at];
         if let Found::Switch(offset) = found
             && let Some((block, _)) = self.rank.open_block(offset)
@@ -227,11 +227,10 @@ impl ShmEndpoint {
             rx.ring.close();
             // SAFETY: checked, and named by the only producer of this ring.
             rx.ring = unsafe { Consumer::new(block.memory) };
-            return true;
+            return;
         }
         self.rank.count_malformed();
         rx.ring.release();
-        true
     }
 
     /// Nothing has come in: one of the rings reports its credits.
@@ -359,42 +358,35 @@ impl Endpoint for ShmEndpoint {
         loop {
             let n = self.rx.len();
             let mut at = self.cursor;
-            let mut special = None;
             for _ in 0..n {
                 if at >= n {
                     at = 0;
                 }
                 let rx = &mut self.rx[at];
+                let peer = rx.peer;
                 match rx.ring.poll() {
-                    None => {}
+                    None => at += 1,
                     Some(Found::Message {
                         head,
                         payload,
                         bytes,
                     }) => {
                         return Some(Incoming {
-                            peer: rx.peer,
+                            peer,
                             head: AmHead {
                                 kind: head.0,
                                 aux: head.1,
                                 arg: head.2,
                             },
-                            // SAFETY: the slot and its payload stay until
+                            // SAFETY: the cells and their payload stay until
                             // `release`, and the arena as long as `self.rank`.
                             payload: unsafe { ForeignBytes::new(payload, bytes) },
                             token: at as u32,
                         });
                     }
-                    Some(found) => {
-                        special = Some(found);
-                        break;
-                    }
+                    // Polled again: the ring goes on after it.
+                    Some(found) => self.special(at, found),
                 }
-                at += 1;
-            }
-            if let Some(found) = special {
-                self.special(at, found);
-                continue;
             }
             if n > 0 {
                 self.rest(at);

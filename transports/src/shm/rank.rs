@@ -286,7 +286,7 @@ impl ShmRank {
         Some(RingMemory {
             control: at(64).cast::<Control>(),
             cells: at(CELLS_AT).cast::<Cell>(),
-            cell_count: level.cells(),
+            cell_bits: level.cells().ilog2(),
             payload: at(level.payload_at()),
             payload_bytes: level.payload_bytes(),
         })

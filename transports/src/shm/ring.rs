@@ -96,7 +96,8 @@ impl Control {
 pub(crate) struct RingMemory {
     pub control: *const Control,
     pub cells: *const Cell,
-    pub cell_count: u64,
+    /// Binary logarithm of the number of cells.
+    pub cell_bits: u32,
     pub payload: *mut u8,
     pub payload_bytes: u64,
 }
@@ -106,12 +107,17 @@ pub(crate) struct RingMemory {
 unsafe impl Send for RingMemory {}
 
 impl RingMemory {
+    #[inline]
+    pub fn cell_count(&self) -> u64 {
+        1 << self.cell_bits
+    }
+
     /// # Safety
     /// The memory is valid for the life that the caller gives the reference.
     #[inline]
     unsafe fn cell<'a>(&self, at: u64) -> &'a Cell {
         // SAFETY: masked, so inside the ring.
-        let cell = unsafe { self.cells.add((at & (self.cell_count - 1)) as usize) };
+        let cell = unsafe { self.cells.add((at & (self.cell_count() - 1)) as usize) };
         // SAFETY: the caller's contract; atomics only.
         unsafe { &*cell }
     }
@@ -120,7 +126,7 @@ impl RingMemory {
     #[inline]
     fn lap(&self, at: u64) -> u64 {
         // Never that of zeroed memory in the first lap.
-        (at / self.cell_count + 1) & 0xffff
+        ((at >> self.cell_bits) + 1) & 0xffff
     }
 }
 
@@ -161,12 +167,12 @@ impl Producer {
     /// The memory stays valid as long as the producer, is zeroed, and there
     /// is one producer only.
     pub unsafe fn new(memory: RingMemory) -> Self {
-        debug_assert!(memory.cell_count.is_power_of_two());
+        debug_assert!(memory.cell_bits < 32);
         debug_assert!(memory.payload_bytes.is_power_of_two());
         Self {
             memory,
             next: 0,
-            limit: memory.cell_count,
+            limit: memory.cell_count(),
             payload_next: 0,
             payload_seen: 0,
         }
@@ -216,7 +222,7 @@ impl Producer {
     fn refresh(&mut self, cells: u64) -> bool {
         // Acquire: the consumer's reads of a cell end before we write it.
         let consumed = self.control().cells.load(Ordering::Acquire).min(self.next);
-        self.limit = self.limit.max(consumed + self.memory.cell_count);
+        self.limit = self.limit.max(consumed + self.memory.cell_count());
         self.next + cells <= self.limit
     }
 
@@ -487,7 +493,7 @@ impl Consumer {
     /// Whether one part in so many of either ring is unreported.
     #[inline]
     fn unreported(&self, part: u64) -> bool {
-        self.next - self.reported >= self.memory.cell_count / part
+        self.next - self.reported >= self.memory.cell_count() / part
             || self.payload_done - self.payload_reported >= self.memory.payload_bytes / part
     }
 
@@ -539,7 +545,7 @@ mod tests {
             RingMemory {
                 control: &raw const *self.control,
                 cells: self.cells.as_ptr(),
-                cell_count: self.cells.len() as u64,
+                cell_bits: self.cells.len().ilog2(),
                 payload: self.payload.as_mut_ptr(),
                 payload_bytes: self.payload.len() as u64,
             }
