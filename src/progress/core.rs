@@ -32,11 +32,11 @@ pub(crate) enum Place {
 /// Polls in a row that find nothing before a thread looks at other lanes.
 const LOOK_AROUND: u32 = 256;
 /// Polls without result before a thread yields its core.
-const SPIN_POLLS: u32 = 20_000;
+const SPIN_POLLS: u32 = 2_000;
 /// The same where ranks share cores.
 const SPIN_POLLS_SHARED: u32 = 8;
 /// Yields without result before a thread sleeps.
-const YIELDS: u32 = 50;
+const YIELDS: u32 = 1_000;
 const YIELDS_SHARED: u32 = 2_000;
 /// Longest sleep: nothing depends on it, but a lost wake-up would end here.
 const SLEEP: Duration = Duration::from_millis(200);
