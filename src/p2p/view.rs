@@ -66,8 +66,8 @@ impl RawView {
             n => {
                 let mut data = 0u64;
                 for i in 0..n {
-                    // SAFETY: as above.
-                    let byte = unsafe { from.add(i).read() };
+                    // SAFETY: as above, of `n` bytes.
+                    let byte = unsafe { from.wrapping_add(i).read() };
                     data |= u64::from(byte) << (8 * i);
                 }
                 data.to_le()

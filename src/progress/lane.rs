@@ -31,7 +31,7 @@ use crate::protocol::eager::{ReceiverCredit, SenderCredit};
 use crate::protocol::select::Selection;
 use crate::wire;
 use osier_transports::shm::Death;
-use osier_transports::{AmHead, Incoming, PostError, RegionKey};
+use osier_transports::{AmHead, Incoming, PostError, RegionKey, TransportErrorKind};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -529,6 +529,8 @@ impl Lane {
             match self.links.post_with(peer, head, 0, |_| {}) {
                 Ok(()) => return,
                 Err(PostError::Full) => {}
+                // Its peer waits for it, so it must go once there is memory.
+                Err(PostError::Failed(e)) if e.kind() == TransportErrorKind::OutOfMemory => {}
                 Err(PostError::Failed(_)) => return, // its death or close is noticed elsewhere
             }
         }

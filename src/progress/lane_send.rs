@@ -5,7 +5,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::view::RawView;
 use crate::protocol::select::Memory;
 use crate::wire;
-use osier_transports::{PostError, RegionKind, TransportError};
+use osier_transports::{PostError, RegionKind, TransportError, TransportErrorKind};
 
 /// Fragments posted per peer before the lane polls again.
 const FRAGMENTS_PER_ROUND: usize = 8;
@@ -114,6 +114,9 @@ impl Lane {
         while let Some(&head) = self.peers[peer as usize].control.front() {
             match self.links.post_with(peer, head, 0, |_| {}) {
                 Err(PostError::Full) => return any,
+                // Kept for later, but it does not hide from sends that memory
+                // is full.
+                Err(PostError::Failed(e)) if e.kind() == TransportErrorKind::OutOfMemory => break,
                 Ok(()) | Err(PostError::Failed(_)) => {
                     self.peers[peer as usize].control.pop_front();
                     any = true;
