@@ -406,9 +406,12 @@ impl Consumer {
         let form = (word >> 24) as u8;
         if form as usize <= SHORT_BYTES {
             self.end = self.next + 1;
+            // Out of the ring at once: the cell is an atomic of the producer's.
+            let data = cell.data.load(Ordering::Relaxed).to_ne_bytes();
+            self.gathered[..SHORT_BYTES].copy_from_slice(&data);
             return Some(Found::Message {
                 head: ((word >> 16) as u8, 0, word >> 32),
-                payload: (&raw const cell.data).cast(),
+                payload: self.gathered.as_ptr(),
                 bytes: form as usize,
             });
         }
