@@ -63,3 +63,8 @@ pub use p2p::{
     TagSelector, View, ViewMut, Waitable, test_all, test_any, test_some, wait_all, wait_any,
     wait_some,
 };
+
+/// The program of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

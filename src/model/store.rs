@@ -105,7 +105,7 @@ pub fn load(file: &Path) -> Result<Measured> {
         Error::new(
             ErrorKind::Config,
             format!(
-                "costs in {}: {what} (hint: osier info --measure writes such a file)",
+                "costs in {}: {what} (hint: osier info --protocols --measure writes such a file)",
                 file.display()
             ),
         )

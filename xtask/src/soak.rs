@@ -8,15 +8,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 enum Room {
     /// Matching, protocols and progress over the simulated transport
     Engine,
-    /// Random datatypes, fast pack against the naive one
-    Datatype,
 }
 
 /// Options of `soak`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   cargo xtask soak engine --seconds 600
-  cargo xtask soak datatype --seed 42")]
+  cargo xtask soak engine --seed 42")]
 pub struct Args {
     /// What to test
     #[arg(value_enum)]
@@ -39,7 +37,6 @@ pub fn run(args: &Args) -> Result {
     });
     let (package, test) = match args.room {
         Room::Engine => ("osier", "engine_sim"),
-        Room::Datatype => ("osier-datatype", "soak"),
     };
     println!("seed {seed}, {} s", args.seconds);
     let done = run_command(
