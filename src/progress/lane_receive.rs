@@ -11,9 +11,44 @@ use crate::protocol::rendezvous::{self, Way};
 use crate::wire;
 use osier_transports::{Incoming, RegionKey};
 
+/// Messages that a new receive looks at before it is posted.
+const EARLY_POLLS: usize = 4;
+
 impl Lane {
     /// Posts a receive. The memory belongs to the operation until it is over.
+    #[inline]
     pub fn irecv(&mut self, view: RawView, pattern: Pattern) -> Result<Posted> {
+        match self.receive_early(&view, pattern) {
+            Some(outcome) => Ok(Posted::Done(outcome)),
+            None => self.post(view, pattern),
+        }
+    }
+
+    /// Looks whether the message is there already, so that the receive need
+    /// not be posted: a stream of small messages is often ahead of the
+    /// receives. Receives posted before get theirs first.
+    #[inline]
+    fn receive_early(&mut self, view: &RawView, pattern: Pattern) -> Option<Outcome> {
+        for _ in 0..EARLY_POLLS {
+            // First, so that nothing happens between a probe and its receive.
+            if self.has_unexpected(pattern) {
+                return None;
+            }
+            if !self.posted.is_empty() {
+                let message = self.links.poll()?;
+                self.handle(message);
+                continue;
+            }
+            match self.receive_direct(view, pattern) {
+                Direct::Received(outcome) => return Some(outcome),
+                Direct::Nothing => return None,
+                Direct::Other => {}
+            }
+        }
+        None
+    }
+
+    fn post(&mut self, view: RawView, pattern: Pattern) -> Result<Posted> {
         let arrived = if self.unexpected.is_empty() {
             None
         } else {
