@@ -155,7 +155,7 @@ pub(super) enum Arrival {
 }
 
 impl Arrival {
-    fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         match self {
             Arrival::Whole { data, .. } => data.len(),
             Arrival::Stream { total, .. } | Arrival::Announced { total, .. } => *total,
@@ -408,6 +408,17 @@ impl Lane {
             Some(e) => Err(e),
             None => Ok(outcome),
         })
+    }
+
+    /// Frees an operation that is over without an error. False if it is not.
+    pub(super) fn succeeded(&mut self, handle: u32) -> bool {
+        let done = self.ops.get(handle).is_some_and(|op| {
+            op.state == State::Done && op.rare.as_ref().is_none_or(|rare| rare.error.is_none())
+        });
+        if done {
+            self.ops.discard(handle);
+        }
+        done
     }
 
     /// Whether an operation is over; `take` will return its result.

@@ -217,11 +217,18 @@ impl Lane {
             if let Arrival::Whole { data, .. } = what {
                 self.recycle(data);
             }
-            if bytes > view.bytes() {
-                return Err(self.truncation(peer, envelope.tag, bytes, view.bytes()));
+            if bytes <= view.bytes() {
+                return Ok(Posted::Done(outcome(bytes)));
             }
-            return Ok(Posted::Done(outcome(bytes)));
+            // The error is the receive's, not the call's that posted it.
+            let handle = self.receive_op(view, Pattern::exact(peer, envelope.tag))?;
+            if let Some(op) = self.ops.get_mut(handle) {
+                op.total = bytes;
+            }
+            self.received(handle);
+            return Ok(Posted::Pending(handle));
         }
+        let total = what.bytes();
         let pattern = Pattern::exact(peer, envelope.tag);
         let handle = self.receive_op(view, pattern)?;
         match what {
@@ -250,10 +257,10 @@ impl Lane {
                 self.begin_rendezvous(handle, envelope, send, total, key);
             }
         }
-        match self.take(handle) {
-            Some(result) => result.map(Posted::Done),
-            None => Ok(Posted::Pending(handle)),
+        if self.succeeded(handle) {
+            return Ok(Posted::Done(outcome(total)));
         }
+        Ok(Posted::Pending(handle))
     }
 
     /// A receive has this message's bytes: its sender gets its credit back.
