@@ -42,9 +42,9 @@ pub struct LinkCosts {
 }
 
 impl Default for LinkCosts {
-    /// Measured by `osier info --protocols --measure` on a two-core virtual
-    /// machine (Sapphire Rapids, 2026-11-21); used until the machine at hand
-    /// has been measured.
+    /// Rounded by hand from transfers on a loaded two-core virtual machine
+    /// (Sapphire Rapids, 2026-11-21); a rough start until
+    /// `osier info --protocols --measure` has measured the machine at hand.
     fn default() -> Self {
         Self {
             latency_ns: 250.0,
