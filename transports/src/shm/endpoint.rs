@@ -36,6 +36,8 @@ pub struct ShmEndpoint {
     inbox: *const AtomicU64,
     arrivals: Arc<Arrivals>,
     fence: bool,
+    /// This process: asking costs a system call.
+    pid: u32,
     rank: ShmRank,
     channel: u64,
     members: Vec<u32>,
@@ -67,6 +69,7 @@ impl ShmEndpoint {
             inbox: rank.inbox(),
             arrivals,
             fence: rank.fence(),
+            pid: std::process::id(),
             rank,
             channel,
             members,
@@ -277,7 +280,7 @@ impl ShmEndpoint {
         }
         Ok(RegionKey {
             kind: RegionKind::Process,
-            owner: std::process::id(),
+            owner: self.pid,
             base: ptr as u64,
             bytes: bytes as u64,
         })
@@ -295,7 +298,7 @@ impl ShmEndpoint {
             RegionKind::Heap if self.members.get(peer as usize) == Some(&key.owner) => {
                 self.rank.peer_heap(key.owner as usize)?.at(at, bytes)
             }
-            RegionKind::Process if key.owner == std::process::id() => Some(at as usize as *mut u8),
+            RegionKind::Process if key.owner == self.pid => Some(at as usize as *mut u8),
             _ => None,
         }
     }
@@ -509,7 +512,7 @@ impl Endpoint for ShmEndpoint {
         offset: u64,
         op: AtomicOp,
     ) -> Result<OneSided, TransportError> {
-        let local = key.kind == RegionKind::Process && key.owner == std::process::id();
+        let local = key.kind == RegionKind::Process && key.owner == self.pid;
         let at = match key.kind {
             RegionKind::Arena => self.address(peer, key, offset, 8),
             RegionKind::Process if local => self.address(peer, key, offset, 8),
