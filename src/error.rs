@@ -20,6 +20,8 @@ pub enum ErrorKind {
     Argument,
     /// A datatype that cannot be built, or memory too small for it.
     Datatype,
+    /// A copy or delete function of an attribute failed.
+    Attribute,
     /// The message is longer than the receive buffer.
     Truncated,
     /// A rank that the operation needs has died.
@@ -114,7 +116,16 @@ impl std::error::Error for Error {
 
 impl From<osier_datatype::TypeError> for Error {
     fn from(e: osier_datatype::TypeError) -> Self {
-        Self::with_source(ErrorKind::Datatype, e)
+        match e {
+            osier_datatype::TypeError::Attribute(e) => e.into(),
+            e => Self::with_source(ErrorKind::Datatype, e),
+        }
+    }
+}
+
+impl From<osier_datatype::AttributeError> for Error {
+    fn from(e: osier_datatype::AttributeError) -> Self {
+        Self::with_source(ErrorKind::Attribute, e)
     }
 }
 

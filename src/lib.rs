@@ -53,7 +53,9 @@ pub use comm::{
 };
 pub use error::{Error, ErrorKind, Result};
 pub use osier_datatype as datatype;
-pub use osier_datatype::{Datatype, Layout, Order, Type};
+pub use osier_datatype::{
+    AttributeError, AttributeFailure, Attributes, Datatype, Keyval, Layout, Order, Type,
+};
 pub use osier_derive::Datatype;
 /// What ranks talk over; for tools and tests.
 pub use osier_transports as transports;

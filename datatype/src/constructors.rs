@@ -8,7 +8,7 @@
 use crate::bounds::{Copies, Facts, narrow, overflow};
 use crate::tree::{MAX_DEPTH, Node};
 use crate::{Basic, Constructor, Order, Type, TypeError};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 impl Type {
     /// A predefined type.
@@ -17,7 +17,20 @@ impl Type {
             facts: Facts::basic(basic),
             constructor: Constructor::Basic(basic),
             depth: 0,
+            labels: OnceLock::new(),
         }))
+    }
+
+    /// A new type with the same typemap and bounds, without a name, and with
+    /// the attributes that their copy functions hand on.
+    ///
+    /// # Errors
+    /// A copy function failed, or the tree is too deep.
+    pub fn dup(&self) -> Result<Type, TypeError> {
+        let old = self.clone();
+        let twin = Type::derived("dup", self.0.facts.clone(), Constructor::Dup { old })?;
+        twin.inherit_attributes(self)?;
+        Ok(twin)
     }
 
     /// `count` elements, each an extent after the last.
@@ -212,7 +225,8 @@ impl Type {
     ) -> Result<Type, TypeError> {
         let depth = match &constructor {
             Constructor::Basic(_) => 0,
-            Constructor::Contiguous { old, .. }
+            Constructor::Dup { old }
+            | Constructor::Contiguous { old, .. }
             | Constructor::Vector { old, .. }
             | Constructor::Hvector { old, .. }
             | Constructor::Indexed { old, .. }
@@ -235,6 +249,7 @@ impl Type {
             constructor,
             facts,
             depth,
+            labels: OnceLock::new(),
         })))
     }
 }

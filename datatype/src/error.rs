@@ -1,5 +1,7 @@
 //! What can be wrong with a type, a count or a buffer.
 
+use crate::AttributeError;
+
 /// Why a type cannot be built, or a buffer not packed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -52,6 +54,9 @@ pub enum TypeError {
         /// Deepest nesting allowed.
         limit: u32,
     },
+    /// A copy or delete function of an attribute failed.
+    #[error(transparent)]
+    Attribute(#[from] AttributeError),
     /// The packed size of so many instances is no 64-bit number.
     #[error("{count} instances of {size} bytes exceed {} packed bytes", isize::MAX)]
     Count {

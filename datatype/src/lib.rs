@@ -19,6 +19,7 @@
 //! |---|---|
 //! | `basic`, `signature` | predefined types, signatures and their hash |
 //! | `tree`, `constructors`, `bounds` | the type tree and its size, bounds, alignment |
+//! | `attributes`, `labels` | values that users hang on objects; names of types |
 //! | `typemap` | the oracle, straight from the definition |
 //! | `form`, `lower`, `list`, `compress` | the canonical form and the rewrite rules |
 //! | `layout`, `blocks`, `overlap` | what users of a committed layout ask |
@@ -41,6 +42,7 @@
 //! # Ok::<(), osier_datatype::TypeError>(())
 //! ```
 
+mod attributes;
 mod basic;
 mod blocks;
 mod bounds;
@@ -49,6 +51,7 @@ mod constructors;
 mod copy;
 mod error;
 mod form;
+mod labels;
 mod layout;
 mod list;
 mod lower;
@@ -58,6 +61,7 @@ mod signature;
 mod tree;
 mod typemap;
 
+pub use attributes::{AttributeError, AttributeFailure, AttributeFunction, Attributes, Keyval};
 pub use basic::Basic;
 pub use blocks::Blocks;
 pub use error::TypeError;

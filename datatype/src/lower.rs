@@ -19,6 +19,7 @@ pub(crate) fn form(ty: &Type) -> Form {
         match at.constructor() {
             Constructor::Basic(basic) => break Form::block(0, basic.size()),
             Constructor::Structure { fields } => break structure(fields),
+            Constructor::Dup { old } => at = old,
             Constructor::Contiguous { old, .. }
             | Constructor::Vector { old, .. }
             | Constructor::Hvector { old, .. }
@@ -94,9 +95,10 @@ fn wrap(constructor: &Constructor, extent: isize, inner: Form) -> Form {
             }
             all
         }
-        Constructor::Basic(_) | Constructor::Structure { .. } | Constructor::Resized { .. } => {
-            inner
-        }
+        Constructor::Basic(_)
+        | Constructor::Dup { .. }
+        | Constructor::Structure { .. }
+        | Constructor::Resized { .. } => inner,
     }
 }
 

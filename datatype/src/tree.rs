@@ -1,16 +1,19 @@
 //! The type tree: an immutable value that remembers how it was constructed.
 
 use crate::bounds::Facts;
+use crate::labels::Labels;
 use crate::{Basic, Datatype, Layout, Signature, TypeError, Typemap, lower};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Deepest nesting of constructors.
 pub(crate) const MAX_DEPTH: u32 = 256;
 
 /// An MPI datatype: a tree of constructors over predefined types.
 ///
-/// Immutable and cheap to clone. [`Type::commit`] turns it into a [`Layout`].
+/// Cheap to clone; clones are the same type. What it describes never changes;
+/// only its name and attributes can be set. [`Type::commit`] turns it into a
+/// [`Layout`].
 #[derive(Clone)]
 pub struct Type(pub(crate) Arc<Node>);
 
@@ -18,6 +21,8 @@ pub(crate) struct Node {
     pub constructor: Constructor,
     pub facts: Facts,
     pub depth: u32,
+    /// Made when a name or an attribute is first set.
+    pub labels: OnceLock<Box<Labels>>,
 }
 
 /// Which index of a multi-dimensional array varies fastest.
@@ -39,6 +44,8 @@ pub enum Order {
 pub enum Constructor {
     /// [`Type::basic`]
     Basic(Basic),
+    /// [`Type::dup`]
+    Dup { old: Type },
     /// [`Type::contiguous`]
     Contiguous { count: usize, old: Type },
     /// [`Type::vector`]; the stride counts extents

@@ -35,6 +35,7 @@ impl Typemap {
                 kind: Kind::Data(*basic),
                 displacement: 0,
             }),
+            Constructor::Dup { old } => map = Typemap::of(old),
             Constructor::Contiguous { count, old } => {
                 let old = Typemap::of(old);
                 map.block(*count, 0, &old);
