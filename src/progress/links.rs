@@ -230,6 +230,7 @@ impl Links {
     pub fn closed(&self, peer: Peer) -> bool {
         match &self.remote {
             Remote::Shm(e) if peer != self.own => e.closed(peer),
+            Remote::Sim(e) if peer != self.own => e.closed(peer),
             _ => false,
         }
     }

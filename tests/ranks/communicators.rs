@@ -243,7 +243,7 @@ fn detached_sends_outlive_their_communicator() {
 
 #[test]
 fn sends_to_a_rank_that_has_dropped_the_communicator_end() {
-    on_shm(2, |comm| {
+    on_all(2, |comm| {
         for way in 0..10 {
             let other = comm.dup().expect("dup");
             let mut token = [0u8];

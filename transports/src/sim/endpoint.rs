@@ -105,6 +105,15 @@ impl SimEndpoint {
         &self.members
     }
 
+    /// Whether a peer has dropped its end of the channel, once everything that
+    /// it posted here before has been polled.
+    pub fn closed(&self, peer: Peer) -> bool {
+        let Some(rank) = self.members.get(peer as usize) else {
+            return false;
+        };
+        self.net.lock().closed(self.channel, *rank, self.mailbox)
+    }
+
     fn member(&self, peer: Peer) -> Result<u32, TransportError> {
         self.members.get(peer as usize).copied().ok_or_else(|| {
             TransportError::new(

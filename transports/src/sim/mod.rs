@@ -19,7 +19,8 @@
 //! 2. A pair of ranks has [`SimOptions::capacity_messages`] credits per
 //!    channel, taken by a post and returned by the release.
 //! 3. A message to an endpoint that does not exist yet waits for it; one to an
-//!    endpoint that was dropped vanishes.
+//!    endpoint that was dropped vanishes. [`SimEndpoint::closed`] tells of the
+//!    drop once everything that the peer had posted has been polled.
 //! 4. One-sided operations finish in any order. Bytes are read and written
 //!    when [`Endpoint::poll_completion`] reports the end and not before, so
 //!    that memory which is used too early or too long shows; a released

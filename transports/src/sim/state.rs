@@ -236,6 +236,19 @@ impl State {
         self.changed();
     }
 
+    /// Whether a rank has dropped its end of a channel, and nothing that it
+    /// posted to `mailbox` before is on its way.
+    pub(super) fn closed(&self, channel: u64, rank: u32, mailbox: u32) -> bool {
+        let Some(at) = self.mailbox_of.get(&(channel, rank)) else {
+            return false;
+        };
+        self.mailboxes[*at as usize].door == Door::Closed
+            && !self.mailboxes[mailbox as usize]
+                .waiting
+                .iter()
+                .any(|Reverse((_, _, m))| self.messages[*m as usize].from == rank)
+    }
+
     /// Drops all messages of a mailbox and returns how many there were.
     fn empty(&mut self, mailbox: u32) -> u64 {
         let waiting = std::mem::take(&mut self.mailboxes[mailbox as usize].waiting);

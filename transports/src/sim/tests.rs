@@ -194,6 +194,21 @@ fn messages_wait_for_an_endpoint_and_vanish_after_it() {
 }
 
 #[test]
+fn a_close_does_not_overtake_what_was_posted_before() {
+    let net = net(SimOptions::default());
+    let mut ends = everyone(&net, 1);
+    let mut b = ends.pop().unwrap();
+    let a = &mut ends[0];
+    assert!(!a.closed(1));
+    b.post(0, head(7), &[1]).unwrap();
+    drop(b);
+    assert!(!a.closed(1), "its last message is on its way");
+    net.advance(1_000_000);
+    assert_eq!(receive(a), Some((1, 7, vec![1])));
+    assert!(a.closed(1) && !a.closed(0) && !a.closed(9));
+}
+
+#[test]
 fn senders_that_are_no_members_are_counted() {
     let net = net(SimOptions::default());
     let mut a = net.endpoint(0, 1, &[0, 1]);
