@@ -1,0 +1,325 @@
+//! Types drawn from a seed, and smaller ones for a type that fails a test.
+//!
+//! A seed names one type for ever: tests print it, and the same number brings
+//! the type back. Trees have gaps, negative strides, zero counts and moved
+//! bounds, and some touch a byte twice.
+
+use osier_datatype::{Basic, Constructor, Order, Type, TypeError};
+
+/// splitmix64: one word of state, every seed as good as another.
+///
+/// Source: G. Steele, D. Lea, C. Flood, "Fast Splittable Pseudorandom Number
+/// Generators", OOPSLA 2014.
+#[derive(Debug, Clone)]
+pub struct Random(u64);
+
+impl Random {
+    /// The sequence of a seed.
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    /// The next 64 bits.
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "not an iterator: it never ends"
+    )]
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `n > 0`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    /// A number from `low` to `high`, both included.
+    pub fn between(&mut self, low: i64, high: i64) -> i64 {
+        low + self.below((high - low + 1).cast_unsigned()).cast_signed()
+    }
+
+    fn small(&mut self, n: u64) -> usize {
+        self.below(n) as usize
+    }
+
+    fn offset(&mut self, reach: i64) -> isize {
+        self.between(-reach, reach) as isize
+    }
+}
+
+/// Deepest nesting of constructors over a leaf.
+const DEPTH: u32 = 4;
+
+/// A type of at most `max_bytes` bytes of payload; any if its seed gives small
+/// ones only.
+pub fn tree(random: &mut Random, max_bytes: usize) -> Type {
+    loop {
+        // Small constructors cannot overflow; a draw that does is drawn again.
+        if let Ok(ty) = node(random, DEPTH)
+            && ty.size() <= max_bytes
+        {
+            return ty;
+        }
+    }
+}
+
+/// A type that no byte belongs to twice and that has payload, as receives and
+/// benchmarks want it.
+pub fn plain_tree(random: &mut Random, max_bytes: usize) -> Type {
+    loop {
+        let ty = tree(random, max_bytes);
+        if ty.size() > 0 && ty.commit().is_ok_and(|layout| !layout.self_overlaps(1)) {
+            return ty;
+        }
+    }
+}
+
+fn leaf(random: &mut Random) -> Type {
+    const LEAVES: [Basic; 6] = [
+        Basic::U8,
+        Basic::I16,
+        Basic::F32,
+        Basic::F64,
+        Basic::C32,
+        Basic::C64,
+    ];
+    Type::basic(LEAVES[random.small(LEAVES.len() as u64)])
+}
+
+fn node(random: &mut Random, depth: u32) -> Result<Type, TypeError> {
+    if depth == 0 || random.below(5) == 0 {
+        return Ok(leaf(random));
+    }
+    let kind = random.below(10);
+    if kind == 8 {
+        let fields: Vec<_> = (0..random.below(4))
+            .map(|_| {
+                let old = node(random, depth - 1)?;
+                Ok((random.small(3), random.offset(60), old))
+            })
+            .collect::<Result<_, TypeError>>()?;
+        return Type::structure(&fields);
+    }
+    let old = node(random, depth - 1)?;
+    let mut list = |reach: i64| -> Vec<(usize, isize)> {
+        (0..random.below(6))
+            .map(|_| (random.small(4), random.offset(reach)))
+            .collect()
+    };
+    match kind {
+        0 => Type::contiguous(random.small(5), &old),
+        1 => {
+            let (n, block, stride) = (random.small(5), random.small(4), random.offset(5));
+            Type::vector(n, block, stride, &old)
+        }
+        2 => {
+            let (n, block, stride) = (random.small(5), random.small(4), random.offset(70));
+            Type::hvector(n, block, stride, &old)
+        }
+        3 => Type::indexed(&list(9), &old),
+        4 => Type::hindexed(&list(90), &old),
+        5 | 6 => {
+            let reach = if kind == 5 { 9 } else { 90 };
+            let at: Vec<isize> = list(reach).into_iter().map(|(_, at)| at).collect();
+            let block = random.small(4);
+            match kind {
+                5 => Type::indexed_block(block, &at, &old),
+                _ => Type::hindexed_block(block, &at, &old),
+            }
+        }
+        7 => {
+            let (mut sizes, mut subsizes, mut starts) = (vec![], vec![], vec![]);
+            for _ in 0..1 + random.below(3) {
+                let (subsize, before) = (1 + random.small(3), random.small(3));
+                sizes.push(before + subsize + random.small(3));
+                subsizes.push(subsize);
+                starts.push(before);
+            }
+            let order = match random.below(2) {
+                0 => Order::C,
+                _ => Order::Fortran,
+            };
+            Type::subarray(&sizes, &subsizes, &starts, order, &old)
+        }
+        _ => Type::resized(random.offset(20), random.between(-40, 80) as isize, &old),
+    }
+}
+
+/// The smallest type found that still fails, by taking parts of it away.
+pub fn shrink(ty: &Type, fails: impl Fn(&Type) -> bool) -> Type {
+    let mut kept = ty.clone();
+    while let Some(next) = smaller(&kept).into_iter().find(|ty| fails(ty)) {
+        kept = next;
+    }
+    kept
+}
+
+/// Types with a part less than this one, the smallest first.
+fn smaller(ty: &Type) -> Vec<Type> {
+    let mut out = Vec::new();
+    let mut keep = |ty: Result<Type, TypeError>| out.extend(ty.ok());
+    match ty.constructor() {
+        Constructor::Contiguous { count, old } => {
+            keep(Ok(old.clone()));
+            for n in fewer(*count) {
+                keep(Type::contiguous(n, old));
+            }
+            for old in smaller(old) {
+                keep(Type::contiguous(*count, &old));
+            }
+        }
+        Constructor::Vector {
+            count,
+            blocklength,
+            stride,
+            old,
+        } => {
+            let (n, b, s) = (*count, *blocklength, *stride);
+            keep(Ok(old.clone()));
+            fewer(n).for_each(|n| keep(Type::vector(n, b, s, old)));
+            fewer(b).for_each(|b| keep(Type::vector(n, b, s, old)));
+            nearer(s).for_each(|s| keep(Type::vector(n, b, s, old)));
+            for old in smaller(old) {
+                keep(Type::vector(n, b, s, &old));
+            }
+        }
+        Constructor::Hvector {
+            count,
+            blocklength,
+            stride_bytes,
+            old,
+        } => {
+            let (n, b, s) = (*count, *blocklength, *stride_bytes);
+            keep(Ok(old.clone()));
+            fewer(n).for_each(|n| keep(Type::hvector(n, b, s, old)));
+            fewer(b).for_each(|b| keep(Type::hvector(n, b, s, old)));
+            nearer(s).for_each(|s| keep(Type::hvector(n, b, s, old)));
+            for old in smaller(old) {
+                keep(Type::hvector(n, b, s, &old));
+            }
+        }
+        Constructor::Indexed { blocks, old } => {
+            keep(Ok(old.clone()));
+            less(blocks).for_each(|blocks| keep(Type::indexed(&blocks, old)));
+            for old in smaller(old) {
+                keep(Type::indexed(blocks, &old));
+            }
+        }
+        Constructor::Hindexed { blocks, old } => {
+            keep(Ok(old.clone()));
+            less(blocks).for_each(|blocks| keep(Type::hindexed(&blocks, old)));
+            for old in smaller(old) {
+                keep(Type::hindexed(blocks, &old));
+            }
+        }
+        Constructor::IndexedBlock {
+            blocklength,
+            displacements: at,
+            old,
+        } => {
+            keep(Ok(old.clone()));
+            fewer(*blocklength).for_each(|b| keep(Type::indexed_block(b, at, old)));
+            less(at).for_each(|at| keep(Type::indexed_block(*blocklength, &at, old)));
+            for old in smaller(old) {
+                keep(Type::indexed_block(*blocklength, at, &old));
+            }
+        }
+        Constructor::HindexedBlock {
+            blocklength,
+            displacements: at,
+            old,
+        } => {
+            keep(Ok(old.clone()));
+            fewer(*blocklength).for_each(|b| keep(Type::hindexed_block(b, at, old)));
+            less(at).for_each(|at| keep(Type::hindexed_block(*blocklength, &at, old)));
+            for old in smaller(old) {
+                keep(Type::hindexed_block(*blocklength, at, &old));
+            }
+        }
+        Constructor::Subarray {
+            sizes,
+            subsizes,
+            starts,
+            order,
+            old,
+        } => {
+            keep(Ok(old.clone()));
+            for old in smaller(old) {
+                keep(Type::subarray(sizes, subsizes, starts, *order, &old));
+            }
+        }
+        Constructor::Structure { fields } => {
+            fields.iter().for_each(|field| keep(Ok(field.2.clone())));
+            less(fields).for_each(|fields| keep(Type::structure(&fields)));
+            for (i, (n, at, old)) in fields.iter().enumerate() {
+                let mut with = |n: usize, at: isize, old: Type| {
+                    let mut fields = fields.to_vec();
+                    fields[i] = (n, at, old);
+                    keep(Type::structure(&fields));
+                };
+                fewer(*n).for_each(|n| with(n, *at, old.clone()));
+                smaller(old).into_iter().for_each(|old| with(*n, *at, old));
+            }
+        }
+        Constructor::Resized { lb, extent, old } => {
+            keep(Ok(old.clone()));
+            for old in smaller(old) {
+                keep(Type::resized(*lb, *extent, &old));
+            }
+        }
+        _ => {}
+    }
+    out
+}
+
+fn fewer(n: usize) -> impl Iterator<Item = usize> {
+    [n / 2, n.saturating_sub(1)]
+        .into_iter()
+        .filter(move |&m| m < n)
+}
+
+fn nearer(s: isize) -> impl Iterator<Item = isize> {
+    let half = s / 2;
+    (half != s).then_some(half).into_iter()
+}
+
+/// The list without its first half, its second half, or one entry.
+fn less<T: Clone>(list: &[T]) -> impl Iterator<Item = Vec<T>> {
+    let n = list.len();
+    let halves = [n / 2..n, 0..n / 2]
+        .into_iter()
+        .filter(move |r| r.len() < n);
+    let ones = (0..n).map(|i| [&list[..i], &list[i + 1..]].concat());
+    halves.map(|range| list[range].to_vec()).chain(ones)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_names_a_type() {
+        let draw = |seed| format!("{:?}", tree(&mut Random::new(seed), 1000));
+        assert_eq!(draw(7), draw(7));
+        let different: std::collections::HashSet<String> = (0..100).map(draw).collect();
+        assert!(different.len() > 60);
+    }
+
+    #[test]
+    fn shrinking_keeps_the_failure() {
+        for seed in 0..200 {
+            let ty = tree(&mut Random::new(seed), 4000);
+            let negative = |ty: &Type| ty.true_lb() < 0;
+            if negative(&ty) {
+                let small = shrink(&ty, negative);
+                assert!(negative(&small));
+                assert!(small.size() <= ty.size());
+                assert!(smaller(&small).iter().all(|ty| !negative(ty)));
+            }
+        }
+    }
+}
