@@ -46,6 +46,8 @@ struct Inner {
     lane: Arc<LaneCell>,
     group: Group,
     rank: usize,
+    /// Number of ranks that messages can go to.
+    peers: usize,
     context: u64,
     topology: Option<CartTopology>,
 }
@@ -99,6 +101,7 @@ impl Communicator {
             Place::Shm(r) => Remote::Shm(r.endpoint(context, members.clone())),
             Place::Sim(net, own) => Remote::Sim(net.endpoint(*own, context, &members)),
         };
+        let peers = members.len();
         let links = Links::new(rank as u32, remote);
         let lane = Lane::new(rank as u32, members.len(), links, core.selection.clone());
         let lane = Arc::new(LaneCell::new(lane, core.biased));
@@ -108,6 +111,7 @@ impl Communicator {
             lane,
             group,
             rank,
+            peers,
             context,
             topology,
         })))
@@ -146,6 +150,12 @@ impl Communicator {
         self.0.group.size()
     }
 
+    /// Number of ranks that messages can go to and come from.
+    #[inline]
+    pub(crate) fn peer_count(&self) -> usize {
+        self.0.peers
+    }
+
     /// The members, by their ranks in the world.
     pub fn group(&self) -> &Group {
         &self.0.group
@@ -163,7 +173,7 @@ impl Communicator {
 
     /// Name of the transport to a rank, as in `osier info`.
     pub fn transport(&self, rank: usize) -> Result<&'static str> {
-        match crate::p2p::Rank::from(rank).check(self.size())? {
+        match crate::p2p::Rank::from(rank).check(self.peer_count())? {
             Some(peer) => Ok(self.core().with(self.lane(), |lane| lane.transport(peer))),
             None => Ok("none"),
         }

@@ -24,7 +24,7 @@ impl Communicator {
         tag: impl Into<Tag>,
     ) -> Result<()> {
         let tag = tag.into().check()?;
-        match dest.into().check(self.size())? {
+        match dest.into().check(self.peer_count())? {
             Some(dest) => self.send_raw(buffer.view().raw(), dest, tag, Mode::Standard),
             None => Ok(()),
         }
@@ -39,7 +39,7 @@ impl Communicator {
         tag: impl Into<Tag>,
     ) -> Result<()> {
         let tag = tag.into().check()?;
-        match dest.into().check(self.size())? {
+        match dest.into().check(self.peer_count())? {
             Some(dest) => self.send_raw(buffer.view().raw(), dest, tag, Mode::Synchronous),
             None => Ok(()),
         }
@@ -55,7 +55,7 @@ impl Communicator {
         source: impl Into<Source>,
         tag: impl Into<TagSelector>,
     ) -> Result<Status> {
-        match names::pattern(source.into(), tag.into(), self.size())? {
+        match names::pattern(source.into(), tag.into(), self.peer_count())? {
             Some(pattern) => Ok(self.recv_raw(buffer.view_mut().raw(), pattern)?.into()),
             None => Ok(Status::EMPTY),
         }
@@ -81,8 +81,8 @@ impl Communicator {
         recv_tag: impl Into<TagSelector>,
     ) -> Result<Status> {
         let send_tag = send_tag.into().check()?;
-        let dest = dest.into().check(self.size())?;
-        let pattern = names::pattern(source.into(), recv_tag.into(), self.size())?;
+        let dest = dest.into().check(self.peer_count())?;
+        let pattern = names::pattern(source.into(), recv_tag.into(), self.peer_count())?;
         let received = match pattern {
             Some(pattern) => Some(self.irecv_raw(recv.view_mut().raw(), pattern)?),
             None => None,
@@ -104,7 +104,7 @@ impl Communicator {
 
     /// Waits for a message without receiving it.
     pub fn probe(&self, source: impl Into<Source>, tag: impl Into<TagSelector>) -> Result<Status> {
-        let Some(pattern) = names::pattern(source.into(), tag.into(), self.size())? else {
+        let Some(pattern) = names::pattern(source.into(), tag.into(), self.peer_count())? else {
             return Ok(Status::EMPTY);
         };
         self.core()
@@ -120,7 +120,7 @@ impl Communicator {
         source: impl Into<Source>,
         tag: impl Into<TagSelector>,
     ) -> Result<Option<Status>> {
-        let Some(pattern) = names::pattern(source.into(), tag.into(), self.size())? else {
+        let Some(pattern) = names::pattern(source.into(), tag.into(), self.peer_count())? else {
             return Ok(Some(Status::EMPTY));
         };
         self.core().check_deaths();
@@ -140,7 +140,7 @@ impl Communicator {
         source: impl Into<Source>,
         tag: impl Into<TagSelector>,
     ) -> Result<Message> {
-        let Some(pattern) = names::pattern(source.into(), tag.into(), self.size())? else {
+        let Some(pattern) = names::pattern(source.into(), tag.into(), self.peer_count())? else {
             return Ok(Message::from_nobody(self));
         };
         self.core()
@@ -156,7 +156,7 @@ impl Communicator {
         source: impl Into<Source>,
         tag: impl Into<TagSelector>,
     ) -> Result<Option<Message>> {
-        let Some(pattern) = names::pattern(source.into(), tag.into(), self.size())? else {
+        let Some(pattern) = names::pattern(source.into(), tag.into(), self.peer_count())? else {
             return Ok(Some(Message::from_nobody(self)));
         };
         self.core().check_deaths();

@@ -123,7 +123,7 @@ impl<'scope, T: Datatype> RegionSet<'scope, '_, T> {
         source: impl Into<Source>,
         tag: impl Into<TagSelector>,
     ) -> Result<ScopedRequest<'scope>> {
-        let size = self.scope.communicator().size();
+        let size = self.scope.communicator().peer_count();
         let pattern = names::pattern(source.into(), tag.into(), size)?;
         let mut receives = self.receives.borrow_mut();
         let count = receives.len();

@@ -73,7 +73,7 @@ impl Communicator {
         mode: Mode,
     ) -> Result<Request<B>> {
         let tag = tag.check()?;
-        let state = match dest.check(self.size())? {
+        let state = match dest.check(self.peer_count())? {
             Some(dest) => self.isend_raw(buffer.view().raw(), dest, tag, mode)?.into(),
             None => State::Done(Ok(Status::EMPTY)),
         };
@@ -87,7 +87,7 @@ impl Communicator {
         source: impl Into<Source>,
         tag: impl Into<TagSelector>,
     ) -> Result<Request<B>> {
-        let state = match names::pattern(source.into(), tag.into(), self.size())? {
+        let state = match names::pattern(source.into(), tag.into(), self.peer_count())? {
             Some(pattern) => self.irecv_raw(buffer.view_mut().raw(), pattern)?.into(),
             None => State::Done(Ok(Status::EMPTY)),
         };

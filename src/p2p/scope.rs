@@ -192,7 +192,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         source: impl Into<Source>,
         tag: impl Into<TagSelector>,
     ) -> Result<ScopedRequest<'scope>> {
-        let pattern = names::pattern(source.into(), tag.into(), self.comm.size())?;
+        let pattern = names::pattern(source.into(), tag.into(), self.comm.peer_count())?;
         self.recv_raw(buffer.view_mut().raw(), pattern)
     }
 
@@ -210,7 +210,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         mode: Mode,
     ) -> Result<ScopedRequest<'scope>> {
         let tag = tag.check()?;
-        match dest.check(self.comm.size())? {
+        match dest.check(self.comm.peer_count())? {
             Some(dest) if mode == Mode::Standard && self.comm.send_now(&view, dest, tag) => {
                 Ok(self.request(Some(Posted::Done(Outcome {
                     source: dest,
