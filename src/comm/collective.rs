@@ -22,10 +22,12 @@ const GATHER: u32 = INTERNAL_TAG | 2;
 const REDUCE: u32 = INTERNAL_TAG | 3;
 
 impl Communicator {
+    #[track_caller]
     fn put<T: Datatype>(&self, data: &[T], dest: usize, tag: u32) -> Result<()> {
         self.send_raw(data.view().raw(), dest as u32, tag, Mode::Standard)
     }
 
+    #[track_caller]
     fn take<T: Datatype>(&self, data: &mut [T], source: usize, tag: u32) -> Result<()> {
         let bytes = data.view().bytes();
         let pattern = Pattern::exact(source as u32, tag);
@@ -49,6 +51,7 @@ impl Communicator {
     }
 
     /// Returns when all ranks have called it. Collective.
+    #[track_caller]
     pub fn barrier(&self) -> Result<()> {
         let (rank, size) = (self.rank(), self.size());
         let mut distance = 1;
@@ -72,11 +75,13 @@ impl Communicator {
 
     /// Copies the root's elements to all ranks. Collective; all pass the same
     /// count.
+    #[track_caller]
     pub fn bcast<T: Datatype>(&self, data: &mut [T], root: impl Into<Rank>) -> Result<()> {
         let root = self.root(root)?;
         self.bcast_from(data, root).map_err(|e| e.context("bcast"))
     }
 
+    #[track_caller]
     fn bcast_from<T: Datatype>(&self, data: &mut [T], root: usize) -> Result<()> {
         let size = self.size();
         let relative = (self.rank() + size - root) % size;
@@ -100,6 +105,7 @@ impl Communicator {
 
     /// Collects equal numbers of elements from all ranks at the root, in rank
     /// order. Other ranks' `recv` is not touched. Collective.
+    #[track_caller]
     pub fn gather<T: Datatype>(
         &self,
         send: &[T],
@@ -138,6 +144,7 @@ impl Communicator {
 
     /// Collects equal numbers of elements from all ranks at all ranks.
     /// Collective.
+    #[track_caller]
     pub fn allgather<T: Datatype>(&self, send: &[T], recv: &mut [T]) -> Result<()> {
         if recv.len() != send.len() * self.size() {
             return Err(Error::new(
@@ -157,6 +164,7 @@ impl Communicator {
     /// Combines the elements of all ranks, in rank order, and gives every rank
     /// the result. The association depends on the number of ranks alone, so
     /// equal inputs give equal bits. Collective.
+    #[track_caller]
     pub fn allreduce<T: Datatype>(
         &self,
         send: &[T],
@@ -174,6 +182,7 @@ impl Communicator {
             .map_err(|e| e.context("allreduce"))
     }
 
+    #[track_caller]
     fn allreduce_in_place<T: Datatype>(
         &self,
         data: &mut [T],

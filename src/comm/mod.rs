@@ -82,6 +82,7 @@ impl Drop for Inner {
 }
 
 impl Communicator {
+    #[track_caller]
     fn open(
         core: &Arc<Core>,
         group: Group,
@@ -185,6 +186,7 @@ impl Communicator {
     }
 
     /// The same group in a context of its own. Collective.
+    #[track_caller]
     pub fn dup(&self) -> Result<Self> {
         let mut context = [0u64];
         if self.rank() == 0 {
@@ -201,10 +203,12 @@ impl Communicator {
 
     /// One communicator per color, members ordered by key, then by rank.
     /// `None` for ranks that pass no color. Collective.
+    #[track_caller]
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
         self.split_with(color, key, None)
     }
 
+    #[track_caller]
     fn split_with(
         &self,
         color: Option<u32>,
@@ -235,6 +239,7 @@ impl Communicator {
     }
 
     /// One communicator per machine: the ranks that share memory. Collective.
+    #[track_caller]
     pub fn split_shared(&self, key: i64) -> Result<Self> {
         // All transports of this version join ranks of one machine.
         self.split(Some(0), key)?
@@ -243,6 +248,7 @@ impl Communicator {
 
     /// A communicator of some of the members; `None` for the others.
     /// Collective over all members, which pass the same group.
+    #[track_caller]
     pub fn create(&self, group: &Group) -> Result<Option<Self>> {
         for world in group.world_ranks() {
             if self.group().rank_of(world).is_none() {
@@ -260,6 +266,7 @@ impl Communicator {
 
     /// A Cartesian grid over the first ranks; `None` for ranks beyond it.
     /// Ranks keep their order (row-major). Collective.
+    #[track_caller]
     pub fn cart_create(&self, dims: &[usize], periods: &[bool]) -> Result<Option<Self>> {
         let topology = CartTopology::new(dims, periods)?;
         let need = topology.size();

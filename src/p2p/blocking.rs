@@ -17,6 +17,7 @@ const DIRECT_POLLS: u32 = 400;
 impl Communicator {
     /// Sends, and returns when the buffer may be used again (standard mode).
     #[inline]
+    #[track_caller]
     pub fn send<B: Buffer + ?Sized>(
         &self,
         buffer: &B,
@@ -32,6 +33,7 @@ impl Communicator {
 
     /// Sends, and returns when the receiver has begun to receive
     /// (synchronous mode).
+    #[track_caller]
     pub fn ssend<B: Buffer + ?Sized>(
         &self,
         buffer: &B,
@@ -49,6 +51,7 @@ impl Communicator {
     /// message is an error that names both sizes; the buffer then holds its
     /// beginning, and the rest is dropped.
     #[inline]
+    #[track_caller]
     pub fn recv<B: BufferMut + ?Sized>(
         &self,
         buffer: &mut B,
@@ -62,6 +65,7 @@ impl Communicator {
     }
 
     /// Receives a message of any length into a new vector.
+    #[track_caller]
     pub fn recv_vec<T: Datatype>(
         &self,
         source: impl Into<Source>,
@@ -71,6 +75,7 @@ impl Communicator {
     }
 
     /// Sends one message and receives another at the same time.
+    #[track_caller]
     pub fn sendrecv<S: Buffer + ?Sized, R: BufferMut + ?Sized>(
         &self,
         send: &S,
@@ -103,6 +108,7 @@ impl Communicator {
     }
 
     /// Waits for a message without receiving it.
+    #[track_caller]
     pub fn probe(&self, source: impl Into<Source>, tag: impl Into<TagSelector>) -> Result<Status> {
         let Some(pattern) = names::pattern(source.into(), tag.into(), self.peer_count())? else {
             return Ok(Status::EMPTY);
@@ -135,6 +141,7 @@ impl Communicator {
 
     /// Waits for a message and takes it out of the queue: nobody else can
     /// receive it.
+    #[track_caller]
     pub fn mprobe(
         &self,
         source: impl Into<Source>,
@@ -170,6 +177,7 @@ impl Communicator {
     }
 
     #[inline]
+    #[track_caller]
     pub(crate) fn send_raw(&self, view: RawView, dest: u32, tag: u32, mode: Mode) -> Result<()> {
         if mode == Mode::Standard && self.send_now(&view, dest, tag) {
             return Ok(());
@@ -185,6 +193,7 @@ impl Communicator {
     }
 
     #[inline]
+    #[track_caller]
     pub(crate) fn isend_raw(
         &self,
         view: RawView,
@@ -192,17 +201,24 @@ impl Communicator {
         tag: u32,
         mode: Mode,
     ) -> Result<Posted> {
-        self.core()
-            .with(self.lane(), |lane| lane.isend(view, dest, tag, mode))
+        // No closure: the caller's source line passes through.
+        let mut lane = self.lane().lock();
+        let posted = lane.isend(view, dest, tag, mode);
+        self.core().after(&mut lane);
+        posted
     }
 
     #[inline]
+    #[track_caller]
     pub(crate) fn irecv_raw(&self, view: RawView, pattern: Pattern) -> Result<Posted> {
-        self.core()
-            .with(self.lane(), |lane| lane.irecv(view, pattern))
+        let mut lane = self.lane().lock();
+        let posted = lane.irecv(view, pattern);
+        self.core().after(&mut lane);
+        posted
     }
 
     #[inline]
+    #[track_caller]
     pub(crate) fn recv_raw(&self, view: RawView, pattern: Pattern) -> Result<Outcome> {
         let mut lane = self.lane().lock();
         if lane.idle() && !lane.has_unexpected(pattern) {
@@ -221,6 +237,7 @@ impl Communicator {
         self.wait_raw(posted?)
     }
 
+    #[track_caller]
     pub(crate) fn wait_raw(&self, posted: Posted) -> Result<Outcome> {
         match posted {
             Posted::Done(outcome) => Ok(outcome),
@@ -229,6 +246,7 @@ impl Communicator {
     }
 
     /// Waits for all; returns the first error.
+    #[track_caller]
     pub(crate) fn wait_many(&self, handles: Vec<Option<u32>>) -> Option<Error> {
         let mut left = handles.into_iter().flatten();
         let mut next = left.next();
@@ -249,6 +267,7 @@ impl Communicator {
 
     /// Makes an operation stop using its memory, whatever becomes of its
     /// message.
+    #[track_caller]
     pub(crate) fn revoke_raw(&self, handle: u32) {
         self.core()
             .wait(self.lane(), |lane| lane.revoke(handle).then_some(()));

@@ -39,11 +39,13 @@ impl Message {
     }
 
     /// Receives it.
+    #[track_caller]
     pub fn recv<B: BufferMut + ?Sized>(mut self, buffer: &mut B) -> Result<Status> {
         self.recv_raw(buffer.view_mut().raw())
     }
 
     /// Receives it into a new vector.
+    #[track_caller]
     pub fn recv_vec<T: Datatype>(mut self) -> Result<(Vec<T>, Status)> {
         let count = elements::<T>(self.status.bytes())?;
         let mut v = zeroed_vec::<T>(count)?;
@@ -52,15 +54,17 @@ impl Message {
         Ok((v, status))
     }
 
+    #[track_caller]
     fn recv_raw(&mut self, view: RawView) -> Result<Status> {
         let Some(matched) = self.matched.take() else {
             return Ok(self.status);
         };
         let comm = &self.comm;
-        let posted = comm
-            .core()
-            .with(comm.lane(), |lane| lane.receive_matched(view, matched))?;
-        Ok(comm.wait_raw(posted)?.into())
+        let mut lane = comm.lane().lock();
+        let posted = lane.receive_matched(view, matched);
+        comm.core().after(&mut lane);
+        drop(lane);
+        Ok(comm.wait_raw(posted?)?.into())
     }
 }
 

@@ -104,6 +104,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
 
 impl<'scope, T: Datatype> RegionSet<'scope, '_, T> {
     /// Begins to send the part with the given index.
+    #[track_caller]
     pub fn isend(
         &self,
         index: usize,
@@ -117,6 +118,7 @@ impl<'scope, T: Datatype> RegionSet<'scope, '_, T> {
     }
 
     /// Begins to receive into the part with the given index, once.
+    #[track_caller]
     pub fn irecv(
         &self,
         index: usize,

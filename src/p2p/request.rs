@@ -45,6 +45,7 @@ pub struct Request<B: OwnedBuffer> {
 
 impl Communicator {
     /// Begins to send a buffer that the request owns (standard mode).
+    #[track_caller]
     pub fn isend<B: OwnedBuffer>(
         &self,
         buffer: B,
@@ -56,6 +57,7 @@ impl Communicator {
 
     /// Begins to send a buffer that the request owns; over when the receiver
     /// has begun to receive (synchronous mode).
+    #[track_caller]
     pub fn issend<B: OwnedBuffer>(
         &self,
         buffer: B,
@@ -65,6 +67,7 @@ impl Communicator {
         self.isend_mode(buffer, dest.into(), tag.into(), Mode::Synchronous)
     }
 
+    #[track_caller]
     fn isend_mode<B: OwnedBuffer>(
         &self,
         buffer: B,
@@ -81,6 +84,7 @@ impl Communicator {
     }
 
     /// Begins to receive into a buffer that the request owns.
+    #[track_caller]
     pub fn irecv<B: OwnedBufferMut>(
         &self,
         mut buffer: B,
@@ -96,6 +100,7 @@ impl Communicator {
 
     /// Runs a future to its end; this thread drives the communication that it
     /// waits for.
+    #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = std::pin::pin!(future);
         let waker = driven_waker();
@@ -128,6 +133,7 @@ impl<B: OwnedBuffer> Request<B> {
     }
 
     /// Waits for the end; gives back the buffer.
+    #[track_caller]
     pub fn wait(mut self) -> Result<(B, Status)> {
         if let State::Pending(handle) = self.state {
             let result = self.comm.wait_raw(Posted::Pending(handle));
@@ -161,6 +167,7 @@ impl<B: OwnedBuffer> Request<B> {
 
     /// Cancels a receive, or withdraws a send, and gives back the buffer. A
     /// message that was under way may be lost.
+    #[track_caller]
     pub fn revoke(mut self) -> Option<B> {
         if let State::Pending(handle) = self.state {
             self.comm.revoke_raw(handle);
@@ -227,6 +234,7 @@ impl<B: OwnedBuffer> Waitable for Request<B> {
         Request::test(self)
     }
 
+    #[track_caller]
     fn wait(self) -> Result<(B, Status)> {
         Request::wait(self)
     }

@@ -119,6 +119,7 @@ impl Communicator {
     /// let request = comm.scope(|s| s.isend(&data, 0, 0)).unwrap();
     /// # });
     /// ```
+    #[track_caller]
     pub fn scope<'env, R>(
         &'env self,
         f: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<R>,
@@ -159,6 +160,7 @@ impl Drop for Revoker<'_> {
 impl<'scope, 'env> Scope<'scope, 'env> {
     /// Begins to send (standard mode).
     #[inline]
+    #[track_caller]
     pub fn isend<B: Buffer + ?Sized>(
         &'scope self,
         buffer: &'scope B,
@@ -170,6 +172,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
 
     /// Begins to send; over when the receiver has begun to receive
     /// (synchronous mode).
+    #[track_caller]
     pub fn issend<B: Buffer + ?Sized>(
         &'scope self,
         buffer: &'scope B,
@@ -186,6 +189,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
 
     /// Begins to receive.
     #[inline]
+    #[track_caller]
     pub fn irecv<B: BufferMut + ?Sized>(
         &'scope self,
         buffer: &'scope mut B,
@@ -202,6 +206,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     }
 
     #[inline]
+    #[track_caller]
     pub(crate) fn send_raw(
         &'scope self,
         view: RawView,
@@ -227,6 +232,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     }
 
     #[inline]
+    #[track_caller]
     pub(crate) fn recv_raw(
         &'scope self,
         view: RawView,
@@ -261,6 +267,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
 
 impl ScopedRequest<'_> {
     /// Waits for the end.
+    #[track_caller]
     pub fn wait(self) -> Result<Status> {
         match self.state {
             State::Done(result) => result,
@@ -298,6 +305,7 @@ impl ScopedRequest<'_> {
 
     /// Cancels a receive, or withdraws a send. A message that was under way
     /// may be lost.
+    #[track_caller]
     pub fn revoke(self) -> Result<()> {
         if let State::Pending { handle, at } = self.state {
             self.comm.revoke_raw(handle);
@@ -314,6 +322,7 @@ impl Waitable for ScopedRequest<'_> {
         ScopedRequest::test(self)
     }
 
+    #[track_caller]
     fn wait(self) -> Result<Status> {
         ScopedRequest::wait(self)
     }

@@ -13,6 +13,7 @@ pub trait Waitable: Sized + OnCommunicator {
     fn test(&mut self) -> bool;
 
     /// Waits for its end.
+    #[track_caller]
     fn wait(self) -> Result<Self::Output>;
 }
 
@@ -28,13 +29,19 @@ pub(super) mod sealed {
 
 /// Waits for all; the outputs are in the order of the requests. The first
 /// error is returned after all are over.
+#[track_caller]
 pub fn wait_all<R: Waitable>(requests: impl IntoIterator<Item = R>) -> Result<Vec<R::Output>> {
-    let results: Vec<Result<R::Output>> = requests.into_iter().map(Waitable::wait).collect();
+    let requests = requests.into_iter();
+    let mut results: Vec<Result<R::Output>> = Vec::with_capacity(requests.size_hint().0);
+    for request in requests {
+        results.push(request.wait());
+    }
     results.into_iter().collect()
 }
 
 /// Waits until one is over, takes it out (its place goes to the last), and
 /// returns where it was; `None` if there are none.
+#[track_caller]
 pub fn wait_any<R: Waitable>(requests: &mut Vec<R>) -> Option<(usize, Result<R::Output>)> {
     wait_one(requests)?;
     test_any(requests)
@@ -42,6 +49,7 @@ pub fn wait_any<R: Waitable>(requests: &mut Vec<R>) -> Option<(usize, Result<R::
 
 /// Waits until at least one is over, and takes out all that are; with the
 /// places where they were. Empty only if there are none.
+#[track_caller]
 pub fn wait_some<R: Waitable>(requests: &mut Vec<R>) -> Vec<(usize, Result<R::Output>)> {
     if wait_one(requests).is_none() {
         return Vec::new();
@@ -50,20 +58,23 @@ pub fn wait_some<R: Waitable>(requests: &mut Vec<R>) -> Vec<(usize, Result<R::Ou
 }
 
 /// Whether all are over: their outputs if so, in order, and none are left.
+#[track_caller]
 pub fn test_all<R: Waitable>(requests: &mut Vec<R>) -> Option<Result<Vec<R::Output>>> {
-    requests
-        .iter_mut()
-        .all(Waitable::test)
-        .then(|| wait_all(std::mem::take(requests)))
+    if requests.iter_mut().all(Waitable::test) {
+        return Some(wait_all(std::mem::take(requests)));
+    }
+    None
 }
 
 /// Takes out one that is over, if any is.
+#[track_caller]
 pub fn test_any<R: Waitable>(requests: &mut Vec<R>) -> Option<(usize, Result<R::Output>)> {
     let at = requests.iter_mut().position(Waitable::test)?;
     Some((at, requests.swap_remove(at).wait()))
 }
 
 /// Takes out all that are over, with the places where they were.
+#[track_caller]
 pub fn test_some<R: Waitable>(requests: &mut Vec<R>) -> Vec<(usize, Result<R::Output>)> {
     let mut over = Vec::new();
     let mut left = Vec::with_capacity(requests.len());
@@ -78,6 +89,7 @@ pub fn test_some<R: Waitable>(requests: &mut Vec<R>) -> Vec<(usize, Result<R::Ou
     over
 }
 
+#[track_caller]
 fn wait_one<R: Waitable>(requests: &mut [R]) -> Option<()> {
     let core = Arc::clone(requests.first()?.communicator().core());
     core.wait_until(|| requests.iter_mut().any(Waitable::test).then_some(()));

@@ -240,6 +240,7 @@ impl Core {
     /// Progresses until `check` has a result. `check` runs under the lane's
     /// lock.
     #[inline]
+    #[track_caller]
     pub fn wait<R>(&self, lane: &LaneCell, mut check: impl FnMut(&mut Lane) -> Option<R>) -> R {
         let mut guard = lane.lock();
         let spin = self.spin_polls();
@@ -288,6 +289,7 @@ impl Core {
     }
 
     /// As `wait`, for a check that takes locks itself.
+    #[track_caller]
     pub fn wait_until<R>(&self, mut check: impl FnMut() -> Option<R>) -> R {
         let mut idle = 0u32;
         loop {

@@ -34,6 +34,7 @@ use osier_transports::shm::Death;
 use osier_transports::{AmHead, Incoming, PostError, RegionKey, TransportErrorKind};
 use std::any::Any;
 use std::collections::VecDeque;
+use std::panic::Location;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -82,6 +83,10 @@ pub(super) struct Op {
     pub detached: bool,
     pub posted: Option<PostedKey>,
     pub pattern: Option<Pattern>,
+    /// The user's line that posted it: every function on the way here from
+    /// the public one is `#[track_caller]`.
+    #[allow(dead_code, reason = "reports of hangs and the timeline read it")]
+    pub site: &'static Location<'static>,
     /// What few operations need.
     rare: Option<Box<Rare>>,
 }
@@ -97,8 +102,10 @@ pub(super) struct Rare {
 
 impl Op {
     #[inline(always)]
+    #[track_caller]
     pub fn new(direction: Direction, state: State, view: RawView, peer: u32, tag: u32) -> Self {
         Self {
+            site: Location::caller(),
             state,
             direction,
             view,

@@ -17,6 +17,7 @@ const EARLY_POLLS: usize = 4;
 impl Lane {
     /// Posts a receive. The memory belongs to the operation until it is over.
     #[inline]
+    #[track_caller]
     pub fn irecv(&mut self, view: RawView, pattern: Pattern) -> Result<Posted> {
         match self.receive_early(&view, pattern) {
             Some(outcome) => Ok(Posted::Done(outcome)),
@@ -48,6 +49,7 @@ impl Lane {
         None
     }
 
+    #[track_caller]
     fn post(&mut self, view: RawView, pattern: Pattern) -> Result<Posted> {
         let arrived = if self.unexpected.is_empty() {
             None
@@ -67,6 +69,7 @@ impl Lane {
     }
 
     /// Receives a message that a matched probe took.
+    #[track_caller]
     pub fn receive_matched(&mut self, view: RawView, matched: Matched) -> Result<Posted> {
         if self.arrivals.get(matched.arrival).is_none() {
             return Err(self.gone(&view, matched.outcome));
@@ -184,6 +187,7 @@ impl Lane {
         ))
     }
 
+    #[track_caller]
     fn receive_op(&mut self, view: RawView, pattern: Pattern) -> Result<u32> {
         let tag = match pattern.tag {
             TagPattern::Exact(tag) => tag,
@@ -195,6 +199,7 @@ impl Lane {
         self.ops.insert(op).ok_or_else(too_many)
     }
 
+    #[track_caller]
     fn receive_arrival(&mut self, view: RawView, arrival: u32) -> Result<Posted> {
         let Some(Arrived { what, envelope, .. }) = self.arrivals.remove(arrival) else {
             return Err(Error::new(ErrorKind::Cancelled, "receive of no message"));

@@ -19,6 +19,7 @@ enum Step {
 impl Lane {
     /// Posts a send. The memory belongs to the operation until it is over.
     #[inline]
+    #[track_caller]
     pub fn isend(&mut self, view: RawView, dest: u32, tag: u32, mode: Mode) -> Result<Posted> {
         if mode == Mode::Standard && self.send_now(&view, dest, tag) {
             return Ok(Posted::Done(Outcome {
@@ -66,6 +67,7 @@ impl Lane {
     }
 
     #[cold]
+    #[track_caller]
     fn isend_slow(&mut self, view: RawView, dest: u32, tag: u32, mode: Mode) -> Result<Posted> {
         let bytes = view.bytes();
         if let Some(how) = self.peers[dest as usize].dead {
