@@ -54,7 +54,8 @@ pub use comm::{
 pub use error::{Error, ErrorKind, Result};
 pub use osier_datatype as datatype;
 pub use osier_datatype::{
-    AttributeError, AttributeFailure, Attributes, Datatype, Keyval, Layout, Order, Type,
+    AttributeError, AttributeFailure, Attributes, Basic, Combiner, Constructor, DarrayDimension,
+    Datatype, Distribution, Keyval, Layout, Order, Pair, Type, TypeClass,
 };
 pub use osier_derive::Datatype;
 /// What ranks talk over; for tools and tests.

@@ -17,6 +17,7 @@ impl Type {
             facts: Facts::basic(basic),
             constructor: Constructor::Basic(basic),
             depth: 0,
+            meaning: None,
             labels: OnceLock::new(),
         }))
     }
@@ -28,7 +29,7 @@ impl Type {
     /// A copy function failed, or the tree is too deep.
     pub fn dup(&self) -> Result<Type, TypeError> {
         let old = self.clone();
-        let twin = Type::derived("dup", self.0.facts.clone(), Constructor::Dup { old })?;
+        let twin = Type::meaning("dup", self.clone(), Constructor::Dup { old })?;
         twin.inherit_attributes(self)?;
         Ok(twin)
     }
@@ -218,40 +219,48 @@ impl Type {
         Type::derived(NAME, facts, constructor)
     }
 
+    /// A type that stands for a simpler one.
+    pub(crate) fn meaning(
+        name: &'static str,
+        meaning: Type,
+        constructor: Constructor,
+    ) -> Result<Type, TypeError> {
+        let depth = deeper(name, meaning.0.depth)?;
+        Ok(Type(Arc::new(Node {
+            constructor,
+            facts: meaning.0.facts.clone(),
+            depth,
+            meaning: Some(meaning),
+            labels: OnceLock::new(),
+        })))
+    }
+
     fn derived(
         name: &'static str,
         facts: Facts,
         constructor: Constructor,
     ) -> Result<Type, TypeError> {
-        let depth = match &constructor {
-            Constructor::Basic(_) => 0,
-            Constructor::Dup { old }
-            | Constructor::Contiguous { old, .. }
-            | Constructor::Vector { old, .. }
-            | Constructor::Hvector { old, .. }
-            | Constructor::Indexed { old, .. }
-            | Constructor::Hindexed { old, .. }
-            | Constructor::IndexedBlock { old, .. }
-            | Constructor::HindexedBlock { old, .. }
-            | Constructor::Subarray { old, .. }
-            | Constructor::Resized { old, .. } => old.0.depth + 1,
-            Constructor::Structure { fields } => {
-                1 + fields.iter().map(|f| f.2.0.depth).max().unwrap_or(0)
-            }
-        };
-        if depth > MAX_DEPTH {
-            return Err(TypeError::Depth {
-                constructor: name,
-                limit: MAX_DEPTH,
-            });
-        }
+        let old = constructor.types();
+        let depth = deeper(name, old.map(|old| old.0.depth).max().unwrap_or(0))?;
         Ok(Type(Arc::new(Node {
             constructor,
             facts,
             depth,
+            meaning: None,
             labels: OnceLock::new(),
         })))
     }
+}
+
+/// Depth around an old type.
+fn deeper(constructor: &'static str, depth: u32) -> Result<u32, TypeError> {
+    if depth >= MAX_DEPTH {
+        return Err(TypeError::Depth {
+            constructor,
+            limit: MAX_DEPTH,
+        });
+    }
+    Ok(depth + 1)
 }
 
 /// (size, subsize, start) of each dimension, the fastest varying one first.

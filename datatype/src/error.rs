@@ -18,6 +18,18 @@ pub enum TypeError {
         /// What overflowed: size, extent, displacement.
         quantity: &'static str,
     },
+    /// An argument that makes no sense.
+    #[error("cannot {operation}: {argument} is {value} (hint: {hint})")]
+    Argument {
+        /// What was asked for.
+        operation: &'static str,
+        /// The argument's name.
+        argument: &'static str,
+        /// Its value.
+        value: String,
+        /// What would make sense.
+        hint: String,
+    },
     /// The lists that describe a subarray differ in length or are empty.
     #[error(
         "cannot build subarray type: {sizes} sizes, {subsizes} subsizes and {starts} starts \
@@ -93,6 +105,41 @@ pub enum TypeError {
         bytes: usize,
         /// Where in the buffer the origin lies.
         origin: usize,
+    },
+    /// Less room than the packed bytes take, or fewer bytes than they are.
+    #[error(
+        "cannot {operation} {count} instances: {needed} bytes from position {position} on, but \
+         the packed buffer holds {bytes} bytes"
+    )]
+    Room {
+        /// What was asked for.
+        operation: &'static str,
+        /// Instances.
+        count: usize,
+        /// Bytes that they take in the packed buffer.
+        needed: usize,
+        /// Where in the packed buffer they begin.
+        position: usize,
+        /// Bytes in the packed buffer.
+        bytes: usize,
+    },
+    /// Two bytes of the message would go to one place.
+    #[error(
+        "{count} instances touch a byte twice and cannot be received into \
+         (hint: such a layout may only be sent)"
+    )]
+    Overlap {
+        /// Instances.
+        count: usize,
+    },
+    /// A layout over elements with padding.
+    #[error(
+        "elements of `{element}` have padding, which a layout over them could expose \
+         (hint: use a buffer of plain numbers)"
+    )]
+    Padding {
+        /// The Rust type of the elements.
+        element: &'static str,
     },
     /// The packed buffer has another length than the fragment.
     #[error("packed buffer holds {bytes} bytes, but the fragment has {fragment}")]

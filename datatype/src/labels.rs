@@ -22,7 +22,8 @@ impl Type {
             name.clone()
         });
         set.unwrap_or_else(|| match self.constructor() {
-            Constructor::Basic(basic) => basic.name().into(),
+            Constructor::Basic(basic) => basic.mpi_name().unwrap_or(basic.name()).into(),
+            Constructor::Pair(pair) => pair.mpi_name().into(),
             _ => "".into(),
         })
     }
@@ -66,7 +67,7 @@ impl Type {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Basic, Keyval, Type};
+    use crate::{Basic, Keyval, Pair, Type};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -74,6 +75,8 @@ mod tests {
     fn names_belong_to_a_type() {
         let ty = Type::contiguous(3, &Type::basic(Basic::F64)).unwrap();
         assert_eq!(&*ty.name(), "");
+        assert_eq!(&*Type::basic(Basic::F64).name(), "MPI_DOUBLE");
+        assert_eq!(&*Type::pair(Pair::TwoInt).name(), "MPI_2INT");
         let clone = ty.clone();
         clone.set_name("triple");
         assert_eq!(&*ty.name(), "triple");

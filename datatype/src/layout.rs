@@ -329,6 +329,10 @@ impl Layout {
                 .0
                 .overlaps_itself
                 .get_or_init(|| overlap::with_itself(self, 1)),
+            // Instances that lie apart.
+            _ if self.extent().unsigned_abs() >= self.true_extent() as usize => {
+                self.self_overlaps(1)
+            }
             _ => overlap::with_itself(self, count),
         }
     }

@@ -18,12 +18,15 @@
 //! | module | duty |
 //! |---|---|
 //! | `basic`, `signature` | predefined types, signatures and their hash |
-//! | `tree`, `constructors`, `bounds` | the type tree and its size, bounds, alignment |
+//! | `tree`, `constructors`, `darray`, `pairs` | the type tree: every constructor of MPI |
+//! | `bounds`, `envelope` | size, bounds, alignment; how a type was built |
 //! | `attributes`, `labels` | values that users hang on objects; names of types |
 //! | `typemap` | the oracle, straight from the definition |
 //! | `form`, `lower`, `list`, `compress` | the canonical form and the rewrite rules |
 //! | `layout`, `blocks`, `overlap` | what users of a committed layout ask |
-//! | `copy` | pack and unpack |
+//! | `copy` | pack and unpack of any byte range |
+//! | `cursor` | pack and unpack one thing after the other |
+//! | `external32`, `x87` | the portable representation |
 //! | `rust` | the [`Datatype`] trait |
 //!
 //! # Example
@@ -49,26 +52,35 @@ mod bounds;
 mod compress;
 mod constructors;
 mod copy;
+mod cursor;
+mod darray;
+mod envelope;
 mod error;
+mod external32;
 mod form;
 mod labels;
 mod layout;
 mod list;
 mod lower;
 mod overlap;
+mod pairs;
 mod rust;
 mod signature;
 mod tree;
 mod typemap;
+mod x87;
 
 pub use attributes::{AttributeError, AttributeFailure, AttributeFunction, Attributes, Keyval};
-pub use basic::Basic;
+pub use basic::{Basic, BasicKind, TypeClass};
 pub use blocks::Blocks;
+pub use darray::{DarrayDimension, Distribution};
+pub use envelope::Combiner;
 pub use error::TypeError;
 pub use form::Level;
 pub use layout::{Class, Layout};
+pub use pairs::Pair;
 pub use rust::Datatype;
-pub use signature::{Signature, SignatureRuns};
+pub use signature::{Signature, SignatureDigest, SignatureRuns};
 pub use tree::{Constructor, Order, Type};
 pub use typemap::Typemap;
 

@@ -16,10 +16,13 @@ pub(crate) fn form(ty: &Type) -> Form {
         if at.size() == 0 {
             return Form::empty();
         }
+        if let Some(simpler) = &at.0.meaning {
+            at = simpler;
+            continue;
+        }
         match at.constructor() {
             Constructor::Basic(basic) => break Form::block(0, basic.size()),
             Constructor::Structure { fields } => break structure(fields),
-            Constructor::Dup { old } => at = old,
             Constructor::Contiguous { old, .. }
             | Constructor::Vector { old, .. }
             | Constructor::Hvector { old, .. }
@@ -32,6 +35,7 @@ pub(crate) fn form(ty: &Type) -> Form {
                 around.push((at.constructor(), old.extent()));
                 at = old;
             }
+            other => unreachable!("stands for a simpler type: {other:?}"),
         }
     };
     while let Some((constructor, extent)) = around.pop() {
@@ -95,10 +99,7 @@ fn wrap(constructor: &Constructor, extent: isize, inner: Form) -> Form {
             }
             all
         }
-        Constructor::Basic(_)
-        | Constructor::Dup { .. }
-        | Constructor::Structure { .. }
-        | Constructor::Resized { .. } => inner,
+        _ => inner,
     }
 }
 

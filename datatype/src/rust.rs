@@ -63,10 +63,12 @@ numbers! {
     i16 => Basic::I16;
     i32 => Basic::I32;
     i64 => Basic::I64;
+    i128 => Basic::I128;
     u8 => Basic::U8;
     u16 => Basic::U16;
     u32 => Basic::U32;
     u64 => Basic::U64;
+    u128 => Basic::U128;
     f32 => Basic::F32;
     f64 => Basic::F64;
     #[cfg(feature = "half")] half::f16 => Basic::F16;

@@ -5,6 +5,15 @@
 //! a monoid: the hash of a concatenation follows from the hashes and lengths of
 //! its parts, and equal sequences hash alike however they were composed.
 //!
+//! What is compared is the representation of a type ([`Basic::representation`]):
+//! C's `int`, Fortran's `INTEGER` and `i32` are one. The tree keeps the exact
+//! types, which external32 needs.
+//!
+//! # Matching
+//! A message may be received if its signature is a prefix of the receive's. A
+//! packed message matches any receive, and a packed receive any message (MPI
+//! 5.0, section 4.2); a byte matches bytes only (section 3.3.1).
+//!
 //! # Sources
 //! R. Karp, M. Rabin, "Efficient randomized pattern-matching algorithms", IBM
 //! J. Res. Dev. 31(2), 1987. J. Langou, G. Bosilca, G. Fagg, J. Dongarra, "Hash
@@ -23,7 +32,18 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Signature {
     digest: Digest,
+    /// Packed bytes in external32; saturating.
+    external_bytes: u64,
     tree: Tree,
+}
+
+/// What a sender tells of a signature, for the receiver to compare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SignatureDigest {
+    /// [`Signature::elements`] of the message.
+    pub elements: u64,
+    /// [`Signature::hash`] of the message.
+    pub hash: u64,
 }
 
 #[derive(Clone)]
@@ -37,6 +57,7 @@ enum Tree {
 impl Signature {
     pub(crate) const EMPTY: Signature = Signature {
         digest: Digest::EMPTY,
+        external_bytes: 0,
         tree: Tree::Empty,
     };
 
@@ -47,12 +68,14 @@ impl Signature {
         }
         Signature {
             digest: Digest::of(basic).repeat(count),
+            external_bytes: count.saturating_mul(basic.external32_size() as u64),
             tree: Tree::Run(basic, count),
         }
     }
 
     /// `count` times this signature, for `count` instances of a type.
     pub fn repeat(&self, count: u64) -> Signature {
+        let external_bytes = self.external_bytes.saturating_mul(count);
         match &self.tree {
             _ if count == 0 => Self::EMPTY,
             _ if count == 1 => self.clone(),
@@ -60,10 +83,12 @@ impl Signature {
             Tree::Run(basic, n) => Self::run(*basic, n.saturating_mul(count)),
             Tree::Repeat(n, inner) => Signature {
                 digest: self.digest.repeat(count),
+                external_bytes,
                 tree: Tree::Repeat(n.saturating_mul(count), inner.clone()),
             },
             Tree::Sequence(_) => Signature {
                 digest: self.digest.repeat(count),
+                external_bytes,
                 tree: Tree::Repeat(count, Arc::new(self.clone())),
             },
         }
@@ -89,6 +114,9 @@ impl Signature {
                 digest: merged
                     .iter()
                     .fold(Digest::EMPTY, |all, part| all.then(part.digest)),
+                external_bytes: merged.iter().fold(0, |bytes: u64, part| {
+                    bytes.saturating_add(part.external_bytes)
+                }),
                 tree: Tree::Sequence(merged.into()),
             },
         }
@@ -103,7 +131,7 @@ impl Signature {
     /// 64-bit hash, the same on every machine; empty signatures hash to 0.
     #[inline]
     pub fn hash(&self) -> u64 {
-        self.digest.hash ^ (self.digest.len << 61)
+        self.digest.hash()
     }
 
     /// Whether the signature has no element.
@@ -112,19 +140,35 @@ impl Signature {
         self.digest.len == 0
     }
 
-    /// Maximal runs of equal types, in order. Takes time per run.
-    pub fn runs(&self) -> SignatureRuns<'_> {
-        SignatureRuns {
-            stack: vec![(self, 1)],
-            held: None,
+    /// Packed bytes in external32, where long types may be shorter; saturating.
+    #[inline]
+    pub(crate) fn external32_bytes(&self) -> u64 {
+        self.external_bytes
+    }
+
+    /// What a sender tells a receiver.
+    pub fn digest(&self) -> SignatureDigest {
+        SignatureDigest {
+            elements: self.elements(),
+            hash: self.hash(),
         }
     }
 
-    /// The type of all elements, if there is only one.
+    /// Maximal runs of equal representations, in order. Takes time per run.
+    pub fn runs(&self) -> SignatureRuns<'_> {
+        SignatureRuns::new(self, Basic::representation)
+    }
+
+    /// Maximal runs of the types as they were given, in order.
+    pub fn exact_runs(&self) -> SignatureRuns<'_> {
+        SignatureRuns::new(self, |basic| basic)
+    }
+
+    /// The representation of all elements, if there is only one.
     pub fn uniform(&self) -> Option<Basic> {
         match &self.tree {
             Tree::Empty => None,
-            Tree::Run(basic, _) => Some(*basic),
+            Tree::Run(basic, _) => Some(basic.representation()),
             Tree::Repeat(_, inner) => inner.uniform(),
             Tree::Sequence(parts) => {
                 let first = parts.first()?.uniform()?;
@@ -136,8 +180,50 @@ impl Signature {
         }
     }
 
-    /// Whether a receive with signature `longer` may take a message with this
-    /// signature. Exact; constant time when both are equal or uniform.
+    /// Whether a message with this signature may be received as `receive`:
+    /// [`Signature::is_prefix_of`], or either is packed. Says nothing of sizes.
+    pub fn may_be_received_as(&self, receive: &Signature) -> bool {
+        let packed = |signature: &Signature| signature.uniform() == Some(Basic::Packed);
+        packed(self) || packed(receive) || self.is_prefix_of(receive)
+    }
+
+    /// [`Signature::may_be_received_as`] of a message of which only the digest
+    /// is known, with this as the receive's signature. A wrong `true` has the
+    /// probability of a collision.
+    pub fn admits(&self, sent: SignatureDigest) -> bool {
+        sent.elements == 0
+            || self.uniform() == Some(Basic::Packed)
+            || Signature::run(Basic::Packed, sent.elements).digest() == sent
+            || (sent.elements <= self.elements()
+                && self.prefix_digest(sent.elements).hash() == sent.hash)
+    }
+
+    /// Digest of the first `elements` elements, of which there are as many.
+    fn prefix_digest(&self, elements: u64) -> Digest {
+        match &self.tree {
+            _ if elements >= self.elements() => self.digest,
+            Tree::Empty => Digest::EMPTY,
+            Tree::Run(basic, _) => Digest::of(*basic).repeat(elements),
+            Tree::Repeat(_, inner) => {
+                let whole = inner.digest.repeat(elements / inner.elements());
+                whole.then(inner.prefix_digest(elements % inner.elements()))
+            }
+            Tree::Sequence(parts) => {
+                let mut all = Digest::EMPTY;
+                for part in parts.iter() {
+                    let rest = elements - all.len;
+                    if rest < part.elements() {
+                        return all.then(part.prefix_digest(rest));
+                    }
+                    all = all.then(part.digest);
+                }
+                all
+            }
+        }
+    }
+
+    /// Whether this is the beginning of `longer`. Exact; constant time when both
+    /// are equal or uniform.
     pub fn is_prefix_of(&self, longer: &Signature) -> bool {
         if self.elements() > longer.elements() {
             return false;
@@ -216,6 +302,18 @@ impl fmt::Debug for Signature {
 pub struct SignatureRuns<'a> {
     stack: Vec<(&'a Signature, u64)>,
     held: Option<(Basic, u64)>,
+    /// What tells types apart.
+    class: fn(Basic) -> Basic,
+}
+
+impl<'a> SignatureRuns<'a> {
+    fn new(signature: &'a Signature, class: fn(Basic) -> Basic) -> Self {
+        SignatureRuns {
+            stack: vec![(signature, 1)],
+            held: None,
+            class,
+        }
+    }
 }
 
 impl Iterator for SignatureRuns<'_> {
@@ -229,9 +327,11 @@ impl Iterator for SignatureRuns<'_> {
             match &signature.tree {
                 Tree::Empty => {}
                 Tree::Run(basic, n) => {
-                    let run = (*basic, n.saturating_mul(times));
+                    let run = ((self.class)(*basic), n.saturating_mul(times));
                     match self.held {
-                        Some((b, m)) if b == run.0 => self.held = Some((b, m + run.1)),
+                        Some((b, m)) if b == run.0 => {
+                            self.held = Some((b, m.saturating_add(run.1)))
+                        }
                         _ => {
                             if let Some(done) = self.held.replace(run) {
                                 return Some(done);
@@ -288,7 +388,7 @@ impl Digest {
 
     fn of(basic: Basic) -> Digest {
         // splitmix64 finaliser spreads the small codes.
-        let mut z = u64::from(basic.code()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut z = u64::from(basic.representation().code()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^= z >> 31;
@@ -297,6 +397,10 @@ impl Digest {
             hash: z % MODULUS,
             power: BASE,
         }
+    }
+
+    fn hash(self) -> u64 {
+        self.hash ^ (self.len << 61)
     }
 
     fn then(self, next: Digest) -> Digest {
@@ -374,9 +478,68 @@ mod tests {
         assert!(Signature::run(Basic::F64, 4).is_prefix_of(&pair.repeat(3)));
         assert!(pair.is_prefix_of(&pair.repeat(3)));
         assert!(Signature::EMPTY.is_prefix_of(&a));
+        assert!(Signature::run(Basic::DoublePrecision, 6).is_prefix_of(&a));
         assert_eq!(
             Signature::run(Basic::F64, 1_000_000).hash(),
             Signature::run(Basic::F64, 1).repeat(1_000_000).hash()
         );
+    }
+
+    #[test]
+    fn representations_are_equal_and_exact_types_are_kept() {
+        let a = Signature::concat([Signature::run(Basic::Int, 2), Signature::run(Basic::I32, 3)]);
+        let b = Signature::run(Basic::Integer, 5);
+        assert_eq!(a, b);
+        assert_eq!(a.uniform(), Some(Basic::I32));
+        assert!(a.runs().eq([(Basic::I32, 5)]));
+        assert!(a.exact_runs().eq([(Basic::Int, 2), (Basic::I32, 3)]));
+        assert_ne!(b, Signature::run(Basic::Logical, 5));
+        assert_ne!(Signature::run(Basic::Char, 5), Signature::run(Basic::I8, 5));
+        assert_eq!(Signature::run(Basic::Long, 3).external32_bytes(), 12);
+        assert_eq!(Signature::run(Basic::I64, 3).external32_bytes(), 24);
+    }
+
+    #[test]
+    fn packed_matches_anything_and_byte_only_bytes() {
+        let packed = Signature::run(Basic::Packed, 20);
+        let byte = Signature::run(Basic::Byte, 8);
+        let double = Signature::run(Basic::F64, 1);
+        let pair = Signature::concat([double.clone(), Signature::run(Basic::I32, 3)]);
+        for (sent, receive, may) in [
+            (&packed, &pair, true),
+            (&pair, &packed, true),
+            (&byte, &packed, true),
+            (&byte, &double, false),
+            (&double, &byte, false),
+            (&double, &pair, true),
+            (&pair, &double, false),
+        ] {
+            assert_eq!(sent.may_be_received_as(receive), may, "{sent} as {receive}");
+            assert_eq!(receive.admits(sent.digest()), may, "{sent} as {receive}");
+        }
+    }
+
+    #[test]
+    fn digests_of_every_prefix() {
+        let pair = Signature::concat([Signature::run(Basic::F64, 3), Signature::run(Basic::I8, 2)]);
+        let odd = Signature::concat([
+            pair.repeat(4),
+            Signature::run(Basic::C32, 1),
+            pair.repeat(2),
+        ]);
+        let all = odd.repeat(3);
+        let elements: Vec<Basic> = all
+            .runs()
+            .flat_map(|(basic, n)| std::iter::repeat_n(basic, n as usize))
+            .collect();
+        assert_eq!(elements.len() as u64, all.elements());
+        for n in 0..=elements.len() {
+            let parts = elements[..n].iter().map(|&basic| Signature::run(basic, 1));
+            let prefix = Signature::concat(parts);
+            assert!(prefix.is_prefix_of(&all));
+            assert!(all.admits(prefix.digest()), "{n} elements");
+            let wrong = Signature::concat([prefix, Signature::run(Basic::U16, 1)]);
+            assert!(!all.admits(wrong.digest()), "{n} elements and one");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::bounds::Facts;
 use crate::labels::Labels;
-use crate::{Basic, Datatype, Layout, Signature, TypeError, Typemap, lower};
+use crate::{Basic, DarrayDimension, Datatype, Layout, Pair, Signature, TypeError, Typemap, lower};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -21,6 +21,9 @@ pub(crate) struct Node {
     pub constructor: Constructor,
     pub facts: Facts,
     pub depth: u32,
+    /// The simpler type with the same typemap and bounds that this one stands
+    /// for: what is committed in its place.
+    pub meaning: Option<Type>,
     /// Made when a name or an attribute is first set.
     pub labels: OnceLock<Box<Labels>>,
 }
@@ -34,8 +37,11 @@ pub enum Order {
     Fortran,
 }
 
-/// How a type was built: MPI's envelope and contents.
-#[derive(Debug, Clone)]
+/// How a type was built: MPI's envelope and contents, with the exact arguments.
+///
+/// [`Constructor::build`] builds the type again, [`Type::combiner`] is the
+/// envelope's name for it, and [`Constructor::types`] lists the types inside.
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 #[allow(
     missing_docs,
@@ -44,6 +50,22 @@ pub enum Order {
 pub enum Constructor {
     /// [`Type::basic`]
     Basic(Basic),
+    /// [`Type::pair`]
+    Pair(Pair),
+    /// [`Type::value_index`], where no named pair fits
+    ValueIndex { value: Basic, index: Basic },
+    /// [`Type::f90_integer`]
+    F90Integer { range: u32 },
+    /// [`Type::f90_real`]
+    F90Real {
+        precision: Option<u32>,
+        range: Option<u32>,
+    },
+    /// [`Type::f90_complex`]
+    F90Complex {
+        precision: Option<u32>,
+        range: Option<u32>,
+    },
     /// [`Type::dup`]
     Dup { old: Type },
     /// [`Type::contiguous`]
@@ -89,6 +111,14 @@ pub enum Constructor {
         sizes: Box<[usize]>,
         subsizes: Box<[usize]>,
         starts: Box<[usize]>,
+        order: Order,
+        old: Type,
+    },
+    /// [`Type::darray`]
+    Darray {
+        ranks: usize,
+        rank: usize,
+        dimensions: Box<[DarrayDimension]>,
         order: Order,
         old: Type,
     },
@@ -166,6 +196,14 @@ impl Type {
     /// Brings the type into the one canonical form that pack and unpack use.
     pub fn commit(&self) -> Result<Layout, TypeError> {
         Ok(Layout::new(&self.0.facts, lower::form(self)))
+    }
+}
+
+/// Types are equal if they were built alike; [`Layout`]s are equal if they
+/// describe the same bytes. Names and attributes do not count.
+impl PartialEq for Type {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0.constructor == other.0.constructor
     }
 }
 

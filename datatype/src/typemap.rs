@@ -4,7 +4,7 @@
 //! markers included. It shares no code with the committed form, takes memory
 //! and time per element, and serves tests only.
 
-use crate::{Basic, Constructor, Order, Type};
+use crate::{Basic, Constructor, DarrayDimension, Distribution, Order, Type};
 
 /// A type as the sequence of (predefined type, displacement) that defines it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,10 +31,20 @@ impl Typemap {
             entries: Vec::new(),
         };
         match ty.constructor() {
-            Constructor::Basic(basic) => map.entries.push(Entry {
-                kind: Kind::Data(*basic),
-                displacement: 0,
-            }),
+            Constructor::Basic(basic) => map.element(*basic, 0),
+            Constructor::Pair(pair) => map.pair(pair.value(), pair.index()),
+            Constructor::ValueIndex { value, index } => map.pair(*value, *index),
+            // What type a precision means is no matter of displacements.
+            Constructor::F90Integer { .. }
+            | Constructor::F90Real { .. }
+            | Constructor::F90Complex { .. } => {
+                let (basic, _) = ty
+                    .signature()
+                    .exact_runs()
+                    .next()
+                    .unwrap_or((Basic::Byte, 0));
+                map.element(basic, 0);
+            }
             Constructor::Dup { old } => map = Typemap::of(old),
             Constructor::Contiguous { count, old } => {
                 let old = Typemap::of(old);
@@ -101,6 +111,13 @@ impl Typemap {
                 order,
                 old,
             } => map.subarray(sizes, subsizes, starts, *order, &Typemap::of(old)),
+            Constructor::Darray {
+                rank,
+                dimensions,
+                order,
+                old,
+                ..
+            } => map.darray(*rank, dimensions, *order, &Typemap::of(old)),
             Constructor::Structure { fields } => {
                 for (blocklength, displacement, old) in fields {
                     map.block(*blocklength, *displacement, &Typemap::of(old));
@@ -259,5 +276,63 @@ impl Typemap {
             .retain(|entry| matches!(entry.kind, Kind::Data(_)));
         let elements: usize = sizes.iter().product();
         self.mark(0, elements as isize * old.extent());
+    }
+
+    /// Element by element: those of the whole array that belong to the rank.
+    fn darray(&mut self, rank: usize, dims: &[DarrayDimension], order: Order, old: &Typemap) {
+        let mut place = vec![0; dims.len()];
+        let mut rest = rank;
+        for d in (0..dims.len()).rev() {
+            place[d] = rest % dims[d].processes;
+            rest /= dims[d].processes;
+        }
+        let owner = |d: usize, index: usize| {
+            let DarrayDimension {
+                size,
+                distribution,
+                argument,
+                processes,
+            } = dims[d];
+            match distribution {
+                Distribution::None => 0,
+                Distribution::Block => index / argument.unwrap_or(size.div_ceil(processes)),
+                Distribution::Cyclic => index / argument.unwrap_or(1) % processes,
+            }
+        };
+        let elements: usize = dims.iter().map(|dim| dim.size).product();
+        for element in 0..elements {
+            let mut rest = element;
+            let mut mine = true;
+            let mut peel = |d: usize| {
+                mine &= owner(d, rest % dims[d].size) == place[d];
+                rest /= dims[d].size;
+            };
+            match order {
+                Order::C => (0..dims.len()).rev().for_each(&mut peel),
+                Order::Fortran => (0..dims.len()).for_each(&mut peel),
+            }
+            if mine {
+                self.block(1, element as isize * old.extent(), old);
+            }
+        }
+        self.entries
+            .retain(|entry| matches!(entry.kind, Kind::Data(_)));
+        self.mark(0, elements as isize * old.extent());
+    }
+
+    fn pair(&mut self, value: Basic, index: Basic) {
+        self.element(value, 0);
+        let mut at = value.size();
+        while !at.is_multiple_of(index.alignment()) {
+            at += 1;
+        }
+        self.element(index, at as isize);
+    }
+
+    fn element(&mut self, basic: Basic, displacement: isize) {
+        self.entries.push(Entry {
+            kind: Kind::Data(basic),
+            displacement,
+        });
     }
 }
