@@ -30,6 +30,8 @@ pub enum ErrorKind {
     Closed,
     /// The operation was cancelled or its sender withdrew it.
     Cancelled,
+    /// No buffer is attached for buffered sends, or it is full.
+    Buffer,
     /// Memory, private or shared, is full.
     OutOfMemory,
     /// The system forbids it.

@@ -61,10 +61,11 @@ pub use osier_derive::Datatype;
 /// What ranks talk over; for tools and tests.
 pub use osier_transports as transports;
 pub use p2p::{
-    ANY_SOURCE, ANY_TAG, Buffer, BufferMut, HeapBuffer, Message, OwnedBuffer, OwnedBufferMut,
-    PROC_NULL, Rank, Region, Regions, Request, Scope, ScopedRequest, Source, Status, Tag,
-    TagSelector, View, ViewMut, Waitable, test_all, test_any, test_some, wait_all, wait_any,
-    wait_some,
+    ANY_SOURCE, ANY_TAG, AnyRequest, BSEND_OVERHEAD, Buffer, BufferMut, Callbacks, Completer,
+    FlushRequest, GeneralizedRequest, HeapBuffer, Member, Message, OwnedBuffer, OwnedBufferMut,
+    PROC_NULL, Rank, Region, Regions, Request, Scope, ScopedRequest, SendRecv, SendRecvReplace,
+    Source, Status, Tag, TagSelector, View, ViewMut, WaitSet, Waitable, status_all, status_any,
+    status_some, test_all, test_any, test_some, wait_all, wait_any, wait_some,
 };
 
 /// The program of the README is a test.

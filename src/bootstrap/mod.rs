@@ -4,6 +4,7 @@ use crate::comm::Communicator;
 use crate::config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::HeapBuffer;
+use crate::p2p::buffered::Attached;
 use crate::progress::core::{Core, Place};
 use crate::protocol::cost::LinkCosts;
 use crate::protocol::select::Selection;
@@ -110,6 +111,14 @@ impl Universe {
     /// A buffer that peers on this machine read in place, zeroed.
     pub fn alloc<T: Datatype>(&self, len: usize) -> Result<HeapBuffer<T>> {
         self.world.alloc(len)
+    }
+
+    pub(crate) fn attached(&self) -> &Attached {
+        &self.core.attached
+    }
+
+    pub(crate) fn buffers_core(&self) -> &Arc<Core> {
+        &self.core
     }
 
     /// Which protocol carries which size.

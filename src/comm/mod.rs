@@ -11,6 +11,7 @@ pub use reduction::{Number, Op, Reduction, function};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::HeapBuffer;
+use crate::p2p::buffered::Attached;
 use crate::progress::cell::LaneCell;
 use crate::progress::core::{Core, Place};
 use crate::progress::lane::Lane;
@@ -50,6 +51,7 @@ struct Inner {
     peers: usize,
     context: u64,
     topology: Option<CartTopology>,
+    attached: Attached,
 }
 
 /// A group of ranks with a context of its own: messages of one communicator
@@ -115,6 +117,7 @@ impl Communicator {
             peers,
             context,
             topology,
+            attached: Attached::default(),
         })))
     }
 
@@ -137,6 +140,11 @@ impl Communicator {
     #[inline]
     pub(crate) fn lane(&self) -> &LaneCell {
         &self.0.lane
+    }
+
+    /// The buffer for buffered sends.
+    pub(crate) fn attached(&self) -> &Attached {
+        &self.0.attached
     }
 
     /// This rank's number, 0 to `size() - 1`.

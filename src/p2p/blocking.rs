@@ -1,7 +1,8 @@
 //! Calls that return when they are over.
 
 use super::message::Message;
-use super::names::{self, Rank, Source, Status, Tag, TagSelector};
+use super::names::{self, Rank, Source, Tag, TagSelector};
+use super::status::Status;
 use super::view::{Buffer, BufferMut, RawView};
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind, Result};
@@ -45,6 +46,20 @@ impl Communicator {
             Some(dest) => self.send_raw(buffer.view().raw(), dest, tag, Mode::Synchronous),
             None => Ok(()),
         }
+    }
+
+    /// As [`Communicator::send`], where the caller knows that the receive is
+    /// posted (ready mode). Osier needs no such promise and does not check it:
+    /// the message is a standard one, also when the receive comes later.
+    #[inline]
+    #[track_caller]
+    pub fn rsend<B: Buffer + ?Sized>(
+        &self,
+        buffer: &B,
+        dest: impl Into<Rank>,
+        tag: impl Into<Tag>,
+    ) -> Result<()> {
+        self.send(buffer, dest, tag)
     }
 
     /// Receives into a buffer that may be larger than the message. A longer

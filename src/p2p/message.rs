@@ -1,11 +1,11 @@
 //! A message that a matched probe took out of the queue.
 
 use super::blocking::elements;
-use super::names::Status;
+use super::status::Status;
 use super::view::{Buffer, BufferMut, RawView};
 use crate::comm::Communicator;
 use crate::error::Result;
-use crate::progress::lane::Matched;
+use crate::progress::lane::{Matched, Posted};
 use osier_datatype::Datatype;
 
 /// A message that only its holder can receive. Dropping it drops the message.
@@ -56,15 +56,27 @@ impl Message {
 
     #[track_caller]
     fn recv_raw(&mut self, view: RawView) -> Result<Status> {
+        match self.post(view)? {
+            Some(posted) => Ok(self.comm.wait_raw(posted)?.into()),
+            None => Ok(self.status),
+        }
+    }
+
+    /// Begins to receive it; `None` if it came from nobody.
+    #[track_caller]
+    pub(super) fn post(&mut self, view: RawView) -> Result<Option<Posted>> {
         let Some(matched) = self.matched.take() else {
-            return Ok(self.status);
+            return Ok(None);
         };
         let comm = &self.comm;
         let mut lane = comm.lane().lock();
         let posted = lane.receive_matched(view, matched);
         comm.core().after(&mut lane);
-        drop(lane);
-        Ok(comm.wait_raw(posted?)?.into())
+        posted.map(Some)
+    }
+
+    pub(super) fn communicator(&self) -> &Communicator {
+        &self.comm
     }
 }
 

@@ -13,20 +13,34 @@
 //! [`Communicator::irecv`]: crate::Communicator::irecv
 
 mod blocking;
+pub(crate) mod buffered;
+mod exchange;
+mod generalized;
 mod heap;
 mod message;
 mod names;
 mod regions;
 mod request;
 mod scope;
+mod status;
+mod transfer;
 pub(crate) mod view;
 mod waits;
+mod waitset;
 
+pub use buffered::{BSEND_OVERHEAD, FlushRequest};
+pub use exchange::{SendRecv, SendRecvReplace};
+pub use generalized::{Callbacks, Completer, GeneralizedRequest};
 pub use heap::HeapBuffer;
 pub use message::Message;
-pub use names::{ANY_SOURCE, ANY_TAG, PROC_NULL, Rank, Source, Status, Tag, TagSelector};
+pub use names::{ANY_SOURCE, ANY_TAG, PROC_NULL, Rank, Source, Tag, TagSelector};
 pub use regions::{Region, RegionSet, Regions};
 pub use request::Request;
 pub use scope::{Scope, ScopedRequest};
+pub use status::Status;
 pub use view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, View, ViewMut};
-pub use waits::{Waitable, test_all, test_any, test_some, wait_all, wait_any, wait_some};
+pub use waits::{
+    Waitable, status_all, status_any, status_some, test_all, test_any, test_some, wait_all,
+    wait_any, wait_some,
+};
+pub use waitset::{AnyRequest, Member, WaitSet};

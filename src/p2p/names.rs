@@ -1,9 +1,7 @@
-//! Ranks, tags, wildcards and what a receive says about its message.
+//! Ranks, tags and wildcards.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::{Pattern, TagPattern};
-use crate::progress::lane::Outcome;
-use osier_datatype::Datatype;
 
 /// A rank in a communicator, as an argument: any integer, [`PROC_NULL`], or an
 /// `Option<usize>` whose `None` means [`PROC_NULL`].
@@ -139,63 +137,6 @@ pub(crate) fn pattern(source: Source, tag: TagSelector, size: usize) -> Result<O
         source: Some(source),
         tag,
     }))
-}
-
-/// What a receive says about its message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Status {
-    source: Option<usize>,
-    tag: Option<u32>,
-    bytes: usize,
-}
-
-impl Status {
-    /// Status of a receive from [`PROC_NULL`].
-    pub(crate) const EMPTY: Status = Status {
-        source: None,
-        tag: None,
-        bytes: 0,
-    };
-
-    /// Rank of the sender; `None` if it was [`PROC_NULL`].
-    pub fn source(&self) -> Option<usize> {
-        self.source
-    }
-
-    /// Tag of the message; `None` if it came from [`PROC_NULL`].
-    pub fn tag(&self) -> Option<u32> {
-        self.tag
-    }
-
-    /// Packed size of the message in bytes.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Number of elements of a type; `None` if the message is no whole number
-    /// of them.
-    pub fn count<T: Datatype>(&self) -> Option<usize> {
-        let size = if T::DENSE {
-            size_of::<T>()
-        } else {
-            T::layout().size()
-        };
-        match size {
-            0 => (self.bytes == 0).then_some(0),
-            n => self.bytes.is_multiple_of(n).then_some(self.bytes / n),
-        }
-    }
-}
-
-impl From<Outcome> for Status {
-    #[inline]
-    fn from(o: Outcome) -> Self {
-        Status {
-            source: Some(o.source as usize),
-            tag: Some(o.tag),
-            bytes: o.bytes,
-        }
-    }
 }
 
 #[cfg(test)]

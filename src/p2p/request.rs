@@ -1,22 +1,20 @@
 //! Requests that own their buffers: futures, and transfers that outlive the
 //! function that began them.
 
-use super::names::{self, Rank, Source, Status, Tag, TagSelector};
+use super::message::Message;
+use super::names::{self, Rank, Source, Tag, TagSelector};
+use super::status::Status;
+use super::transfer::{Transfer, driven_waker};
 use super::view::{OwnedBuffer, OwnedBufferMut};
-use super::waits::Waitable;
-use super::waits::sealed::OnCommunicator;
+use super::waits::{Waitable, sealed};
 use crate::comm::Communicator;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::progress::lane::{Mode, Posted};
+use crate::progress::ready::Ready;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
-
-enum State {
-    Pending(u32),
-    Done(Result<Status>),
-    Taken,
-}
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 /// A transfer under way that owns its buffer.
 ///
@@ -36,11 +34,8 @@ enum State {
 /// ```
 #[must_use = "a request that is dropped is detached"]
 pub struct Request<B: OwnedBuffer> {
-    comm: Communicator,
-    state: State,
+    transfer: Transfer,
     buffer: Option<B>,
-    /// Counted among those that a foreign executor waits for.
-    counted: bool,
 }
 
 impl Communicator {
@@ -67,6 +62,31 @@ impl Communicator {
         self.isend_mode(buffer, dest.into(), tag.into(), Mode::Synchronous)
     }
 
+    /// As [`Communicator::isend`], where the caller knows that the receive is
+    /// posted (ready mode); see [`Communicator::rsend`].
+    #[track_caller]
+    pub fn irsend<B: OwnedBuffer>(
+        &self,
+        buffer: B,
+        dest: impl Into<Rank>,
+        tag: impl Into<Tag>,
+    ) -> Result<Request<B>> {
+        self.isend_mode(buffer, dest.into(), tag.into(), Mode::Standard)
+    }
+
+    /// As [`Communicator::bsend`]; the request is over at once and gives the
+    /// buffer back.
+    #[track_caller]
+    pub fn ibsend<B: OwnedBuffer>(
+        &self,
+        buffer: B,
+        dest: impl Into<Rank>,
+        tag: impl Into<Tag>,
+    ) -> Result<Request<B>> {
+        self.bsend(&buffer, dest, tag)?;
+        Ok(Request::new(self, None, buffer))
+    }
+
     #[track_caller]
     fn isend_mode<B: OwnedBuffer>(
         &self,
@@ -76,11 +96,11 @@ impl Communicator {
         mode: Mode,
     ) -> Result<Request<B>> {
         let tag = tag.check()?;
-        let state = match dest.check(self.peer_count())? {
-            Some(dest) => self.isend_raw(buffer.view().raw(), dest, tag, mode)?.into(),
-            None => State::Done(Ok(Status::EMPTY)),
+        let posted = match dest.check(self.peer_count())? {
+            Some(dest) => Some(self.isend_raw(buffer.view().raw(), dest, tag, mode)?),
+            None => None,
         };
-        Ok(Request::new(self, state, buffer))
+        Ok(Request::new(self, posted, buffer))
     }
 
     /// Begins to receive into a buffer that the request owns.
@@ -91,11 +111,11 @@ impl Communicator {
         source: impl Into<Source>,
         tag: impl Into<TagSelector>,
     ) -> Result<Request<B>> {
-        let state = match names::pattern(source.into(), tag.into(), self.peer_count())? {
-            Some(pattern) => self.irecv_raw(buffer.view_mut().raw(), pattern)?.into(),
-            None => State::Done(Ok(Status::EMPTY)),
+        let posted = match names::pattern(source.into(), tag.into(), self.peer_count())? {
+            Some(pattern) => Some(self.irecv_raw(buffer.view_mut().raw(), pattern)?),
+            None => None,
         };
-        Ok(Request::new(self, state, buffer))
+        Ok(Request::new(self, posted, buffer))
     }
 
     /// Runs a future to its end; this thread drives the communication that it
@@ -113,85 +133,81 @@ impl Communicator {
     }
 }
 
-impl From<Posted> for State {
-    fn from(posted: Posted) -> Self {
-        match posted {
-            Posted::Done(outcome) => State::Done(Ok(outcome.into())),
-            Posted::Pending(handle) => State::Pending(handle),
-        }
+impl Message {
+    /// Begins to receive it into a buffer that the request owns.
+    #[track_caller]
+    pub fn irecv<B: OwnedBufferMut>(mut self, mut buffer: B) -> Result<Request<B>> {
+        let posted = self.post(buffer.view_mut().raw())?;
+        Ok(Request::new(self.communicator(), posted, buffer))
     }
 }
 
 impl<B: OwnedBuffer> Request<B> {
-    fn new(comm: &Communicator, state: State, buffer: B) -> Self {
+    pub(super) fn new(comm: &Communicator, posted: Option<Posted>, buffer: B) -> Self {
         Self {
-            comm: comm.clone(),
-            state,
+            transfer: Transfer::new(comm, posted),
             buffer: Some(buffer),
-            counted: false,
         }
     }
 
     /// Waits for the end; gives back the buffer.
     #[track_caller]
     pub fn wait(mut self) -> Result<(B, Status)> {
-        if let State::Pending(handle) = self.state {
-            let result = self.comm.wait_raw(Posted::Pending(handle));
-            self.state = State::Done(result.map(Status::from));
-        }
-        self.output()
+        let result = self.transfer.wait();
+        self.output(result)
     }
 
     /// Makes progress and asks whether the request is over; [`Request::wait`]
     /// will not block then.
     pub fn test(&mut self) -> bool {
-        let State::Pending(handle) = self.state else {
-            return true;
-        };
-        let core = self.comm.core();
-        core.check_deaths();
-        let result = core.with(self.comm.lane(), |lane| {
-            if !lane.is_done(handle) {
-                lane.progress_awake();
-            }
-            lane.take(handle)
-        });
-        match result {
-            Some(result) => {
-                self.state = State::Done(result.map(Status::from));
-                true
-            }
-            None => false,
-        }
+        self.transfer.test()
+    }
+
+    /// Makes progress; the status if the request is over, which leaves it as
+    /// it is ([`Request::wait`] gives the buffer).
+    pub fn status(&mut self) -> Option<Result<Status>> {
+        self.transfer.status()
+    }
+
+    /// Cancels a receive that no message has met: it is over, and
+    /// [`Status::cancelled`] says so. False if the request goes on as if
+    /// nothing had been asked: a receive that has met its message, or any
+    /// send (MPI deprecates cancelling sends; [`Request::revoke`] withdraws
+    /// one).
+    pub fn cancel(&mut self) -> bool {
+        self.transfer.cancel()
     }
 
     /// Cancels a receive, or withdraws a send, and gives back the buffer. A
     /// message that was under way may be lost.
     #[track_caller]
     pub fn revoke(mut self) -> Option<B> {
-        if let State::Pending(handle) = self.state {
-            self.comm.revoke_raw(handle);
-            self.state = State::Taken;
-        }
+        self.transfer.revoke();
         self.buffer.take()
     }
 
-    fn output(&mut self) -> Result<(B, Status)> {
-        match (
-            std::mem::replace(&mut self.state, State::Taken),
-            self.buffer.take(),
-        ) {
-            (State::Done(result), Some(buffer)) => result.map(|status| (buffer, status)),
-            _ => Err(crate::Error::new(
-                crate::ErrorKind::Argument,
-                "a request that was polled after its end",
-            )),
+    /// Lets the transfer go on to its own end, a receive too: it takes its
+    /// message when that comes. The buffer lives until then.
+    pub fn detach(mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.transfer.let_go(|| Box::new(buffer));
         }
     }
 
-    fn uncount(&mut self) {
-        if std::mem::take(&mut self.counted) {
-            self.comm.core().future_done();
+    /// Polls for the end, and leaves the result where it is.
+    pub(super) fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.transfer.poll(context)
+    }
+
+    #[track_caller]
+    fn output(&mut self, result: Result<Status>) -> Result<(B, Status)> {
+        let status = result?;
+        match self.buffer.take() {
+            Some(buffer) => Ok((buffer, status)),
+            None => Err(Error::new(
+                ErrorKind::Argument,
+                "a request that was polled after its end",
+            )),
         }
     }
 }
@@ -201,29 +217,13 @@ impl<B: OwnedBuffer + Unpin> Future for Request<B> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        if !this.test() {
-            let State::Pending(handle) = this.state else {
-                return Poll::Ready(this.output());
-            };
-            let waker = context.waker();
-            let driven = is_driven(waker);
-            let done = this.comm.core().with(this.comm.lane(), |lane| {
-                if !driven {
-                    lane.set_waker(handle, waker);
-                }
-                lane.is_done(handle)
-            });
-            if !done {
-                if !driven && !this.counted {
-                    this.counted = true;
-                    this.comm.core().future_waits();
-                }
-                return Poll::Pending;
+        match this.transfer.poll(context) {
+            Poll::Ready(()) => {
+                let result = this.transfer.take();
+                Poll::Ready(this.output(result))
             }
-            this.test();
+            Poll::Pending => Poll::Pending,
         }
-        this.uncount();
-        Poll::Ready(this.output())
     }
 }
 
@@ -238,41 +238,26 @@ impl<B: OwnedBuffer> Waitable for Request<B> {
     fn wait(self) -> Result<(B, Status)> {
         Request::wait(self)
     }
+
+    fn status(&mut self) -> Option<Result<Status>> {
+        Request::status(self)
+    }
 }
 
-impl<B: OwnedBuffer> OnCommunicator for Request<B> {
-    fn communicator(&self) -> &Communicator {
-        &self.comm
+impl<B: OwnedBuffer> sealed::Notifies for Request<B> {
+    fn home(&self) -> sealed::Home<'_> {
+        sealed::Home(self.transfer.core())
+    }
+
+    fn notify(&mut self, ready: &Arc<Ready>, token: u64) -> bool {
+        self.transfer.notify(ready, token)
     }
 }
 
 impl<B: OwnedBuffer> Drop for Request<B> {
     fn drop(&mut self) {
-        self.uncount();
-        if let State::Pending(handle) = self.state
-            && let Some(buffer) = self.buffer.take()
-        {
-            self.comm.core().with(self.comm.lane(), |lane| {
-                lane.set_owner(handle, Box::new(buffer));
-                lane.detach(handle);
-            });
+        if let Some(buffer) = self.buffer.take() {
+            self.transfer.detach(|| Box::new(buffer));
         }
     }
-}
-
-/// The waker of [`Communicator::block_on`]: that thread polls anyway.
-fn driven_waker() -> Waker {
-    // SAFETY: the functions of the table ignore the data pointer.
-    unsafe { Waker::from_raw(RawWaker::new(std::ptr::null(), &DRIVEN)) }
-}
-
-static DRIVEN: RawWakerVTable = RawWakerVTable::new(
-    |_| RawWaker::new(std::ptr::null(), &DRIVEN),
-    |_| {},
-    |_| {},
-    |_| {},
-);
-
-fn is_driven(waker: &Waker) -> bool {
-    std::ptr::eq(waker.vtable(), &DRIVEN)
 }

@@ -6,16 +6,19 @@
 //!    outlives the function, as in `std::thread::scope`.
 //! 2. `pending` holds the handle of each transfer that nobody has waited for.
 
-use super::names::{self, Rank, Source, Status, Tag, TagSelector};
+use super::message::Message;
+use super::names::{self, Rank, Source, Tag, TagSelector};
+use super::status::Status;
 use super::view::{Buffer, BufferMut, RawView};
-use super::waits::Waitable;
-use super::waits::sealed::OnCommunicator;
+use super::waits::{Waitable, sealed};
 use crate::comm::Communicator;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::matching::Pattern;
 use crate::progress::lane::{Mode, Outcome, Posted};
+use crate::progress::ready::Ready;
 use std::cell::RefCell;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 /// Where transfers of borrowed memory are posted; see
 /// [`Communicator::scope`].
@@ -27,25 +30,30 @@ pub struct Scope<'scope, 'env: 'scope> {
     env: PhantomData<&'env mut &'env ()>,
 }
 
+/// Grows with the transfers under way, not with those begun.
 #[derive(Debug, Default)]
-struct Pending {
+pub(super) struct Pending {
     handles: Vec<Option<u32>>,
-    live: usize,
+    free: Vec<usize>,
 }
 
 impl Pending {
-    fn add(&mut self, handle: u32) -> usize {
-        if self.live == 0 {
-            self.handles.clear();
+    pub(super) fn add(&mut self, handle: u32) -> usize {
+        match self.free.pop() {
+            Some(at) => {
+                self.handles[at] = Some(handle);
+                at
+            }
+            None => {
+                self.handles.push(Some(handle));
+                self.handles.len() - 1
+            }
         }
-        self.handles.push(Some(handle));
-        self.live += 1;
-        self.handles.len() - 1
     }
 
-    fn remove(&mut self, at: usize) {
+    pub(super) fn remove(&mut self, at: usize) {
         if self.handles[at].take().is_some() {
-            self.live -= 1;
+            self.free.push(at);
         }
     }
 }
@@ -200,6 +208,49 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         self.recv_raw(buffer.view_mut().raw(), pattern)
     }
 
+    /// As [`Scope::isend`], where the caller knows that the receive is posted
+    /// (ready mode); see [`Communicator::rsend`].
+    #[inline]
+    #[track_caller]
+    pub fn irsend<B: Buffer + ?Sized>(
+        &'scope self,
+        buffer: &'scope B,
+        dest: impl Into<Rank>,
+        tag: impl Into<Tag>,
+    ) -> Result<ScopedRequest<'scope>> {
+        self.isend(buffer, dest, tag)
+    }
+
+    /// As [`Communicator::bsend`]; the request is over at once, and the buffer
+    /// is borrowed for the call only.
+    #[track_caller]
+    pub fn ibsend<B: Buffer + ?Sized>(
+        &'scope self,
+        buffer: &B,
+        dest: impl Into<Rank>,
+        tag: impl Into<Tag>,
+    ) -> Result<ScopedRequest<'scope>> {
+        self.comm.bsend(buffer, dest, tag)?;
+        Ok(self.request(None))
+    }
+
+    /// Begins to receive a message that a matched probe has taken.
+    #[track_caller]
+    pub fn imrecv<B: BufferMut + ?Sized>(
+        &'scope self,
+        mut message: Message,
+        buffer: &'scope mut B,
+    ) -> Result<ScopedRequest<'scope>> {
+        if message.communicator().context() != self.comm.context() {
+            return Err(Error::new(
+                ErrorKind::Argument,
+                "a message of another communicator than the scope's",
+            ));
+        }
+        let posted = message.post(buffer.view_mut().raw())?;
+        Ok(self.request(posted))
+    }
+
     /// The communicator.
     pub fn communicator(&self) -> &'env Communicator {
         self.comm
@@ -303,6 +354,32 @@ impl ScopedRequest<'_> {
         }
     }
 
+    /// Makes progress; the status if the request is over, which leaves it as
+    /// it is.
+    pub fn status(&mut self) -> Option<Result<Status>> {
+        self.test();
+        match &self.state {
+            State::Done(result) => Some(result.clone()),
+            State::Pending { .. } => None,
+        }
+    }
+
+    /// Cancels a receive that no message has met: it is over, and
+    /// [`Status::cancelled`] says so. False if the request goes on as if
+    /// nothing had been asked, as any send does.
+    pub fn cancel(&mut self) -> bool {
+        let State::Pending { handle, at } = self.state else {
+            return false;
+        };
+        let core = self.comm.core();
+        let cancelled = core.with(self.comm.lane(), |lane| lane.cancel(handle));
+        if cancelled {
+            self.pending.borrow_mut().remove(at);
+            self.state = State::Done(Ok(Status::CANCELLED));
+        }
+        cancelled
+    }
+
     /// Cancels a receive, or withdraws a send. A message that was under way
     /// may be lost.
     #[track_caller]
@@ -326,10 +403,35 @@ impl Waitable for ScopedRequest<'_> {
     fn wait(self) -> Result<Status> {
         ScopedRequest::wait(self)
     }
+
+    fn status(&mut self) -> Option<Result<Status>> {
+        ScopedRequest::status(self)
+    }
 }
 
-impl OnCommunicator for ScopedRequest<'_> {
-    fn communicator(&self) -> &Communicator {
-        self.comm
+impl sealed::Notifies for ScopedRequest<'_> {
+    fn home(&self) -> sealed::Home<'_> {
+        sealed::Home(self.comm.core())
+    }
+
+    fn notify(&mut self, ready: &Arc<Ready>, token: u64) -> bool {
+        let State::Pending { handle, at } = self.state else {
+            return true;
+        };
+        let core = self.comm.core();
+        let result = core.with(self.comm.lane(), |lane| {
+            if lane.notify(handle, ready, token) {
+                return None;
+            }
+            lane.take(handle)
+        });
+        match result {
+            Some(result) => {
+                self.pending.borrow_mut().remove(at);
+                self.state = State::Done(result.map(Status::from));
+                true
+            }
+            None => false,
+        }
     }
 }

@@ -1,11 +1,16 @@
 //! Waiting for one, any, all or some of several requests.
+//!
+//! The functions look at all requests that they are given. For thousands of
+//! them take a [`WaitSet`](super::WaitSet), which looks only at those that are
+//! over.
 
+use super::status::Status;
 use crate::error::Result;
-use sealed::OnCommunicator;
+use crate::progress::ready::Ready;
 use std::sync::Arc;
 
 /// A request that can be waited for together with others.
-pub trait Waitable: Sized + OnCommunicator {
+pub trait Waitable: Sized + sealed::Notifies {
     /// What it gives when it is over.
     type Output;
 
@@ -15,15 +20,28 @@ pub trait Waitable: Sized + OnCommunicator {
     /// Waits for its end.
     #[track_caller]
     fn wait(self) -> Result<Self::Output>;
+
+    /// Makes progress; the status if it is over, which leaves it as it is.
+    fn status(&mut self) -> Option<Result<Status>>;
 }
 
 pub(super) mod sealed {
-    use crate::comm::Communicator;
+    use crate::progress::core::Core;
+    use crate::progress::ready::Ready;
+    use std::sync::Arc;
+
+    /// The rank that a request belongs to.
+    pub struct Home<'a>(pub(crate) &'a Arc<Core>);
 
     /// Keeps [`super::Waitable`] to the requests of this crate.
-    pub trait OnCommunicator {
-        /// Where the request was made.
-        fn communicator(&self) -> &Communicator;
+    pub trait Notifies {
+        /// The rank that it belongs to.
+        fn home(&self) -> Home<'_>;
+
+        /// Has `token` left in `ready` when something about it has changed,
+        /// most often its end. True if it is over already, and then nothing
+        /// is left. To be called again after each token.
+        fn notify(&mut self, ready: &Arc<Ready>, token: u64) -> bool;
     }
 }
 
@@ -43,8 +61,8 @@ pub fn wait_all<R: Waitable>(requests: impl IntoIterator<Item = R>) -> Result<Ve
 /// returns where it was; `None` if there are none.
 #[track_caller]
 pub fn wait_any<R: Waitable>(requests: &mut Vec<R>) -> Option<(usize, Result<R::Output>)> {
-    wait_one(requests)?;
-    test_any(requests)
+    let at = wait_one(requests)?;
+    Some((at, requests.swap_remove(at).wait()))
 }
 
 /// Waits until at least one is over, and takes out all that are; with the
@@ -89,9 +107,40 @@ pub fn test_some<R: Waitable>(requests: &mut Vec<R>) -> Vec<(usize, Result<R::Ou
     over
 }
 
+/// The statuses of all if all are over, in order; leaves the requests as they
+/// are.
+pub fn status_all<R: Waitable>(requests: &mut [R]) -> Option<Result<Vec<Status>>> {
+    requests.iter_mut().map(Waitable::status).collect()
+}
+
+/// Place and status of one that is over, if any is; leaves the requests as
+/// they are.
+pub fn status_any<R: Waitable>(requests: &mut [R]) -> Option<(usize, Result<Status>)> {
+    let mut all = requests.iter_mut().enumerate();
+    all.find_map(|(at, r)| r.status().map(|status| (at, status)))
+}
+
+/// Places and statuses of those that are over; leaves the requests as they
+/// are.
+pub fn status_some<R: Waitable>(requests: &mut [R]) -> Vec<(usize, Result<Status>)> {
+    let all = requests.iter_mut().enumerate();
+    all.filter_map(|(at, r)| r.status().map(|status| (at, status)))
+        .collect()
+}
+
+/// Waits until one is over: each is looked at once, and then only those that
+/// report.
 #[track_caller]
-fn wait_one<R: Waitable>(requests: &mut [R]) -> Option<()> {
-    let core = Arc::clone(requests.first()?.communicator().core());
-    core.wait_until(|| requests.iter_mut().any(Waitable::test).then_some(()));
-    Some(())
+fn wait_one<R: Waitable>(requests: &mut [R]) -> Option<usize> {
+    let core = Arc::clone(requests.first()?.home().0);
+    let ready = Arc::new(Ready::default());
+    for (at, request) in requests.iter_mut().enumerate() {
+        if request.notify(&ready, at as u64) {
+            return Some(at);
+        }
+    }
+    Some(core.wait_until(|| {
+        let at = ready.pop()? as usize;
+        requests[at].notify(&ready, at as u64).then_some(at)
+    }))
 }

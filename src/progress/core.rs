@@ -14,10 +14,11 @@
 
 use super::cell::LaneCell;
 use super::lane::Lane;
+use crate::p2p::buffered::Attached;
 use crate::protocol::select::Selection;
 use osier_transports::shm::{Death, ShmRank};
 use osier_transports::sim::SimNet;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -59,6 +60,8 @@ pub(crate) struct Core {
     seen_deaths: AtomicU64,
     /// Whether lanes may be biased to a thread.
     pub biased: bool,
+    /// The rank's buffer for buffered sends.
+    pub attached: Attached,
     /// Requests that foreign executors wait for.
     futures: AtomicUsize,
     thread: OnceLock<std::thread::Thread>,
@@ -107,6 +110,7 @@ impl Core {
             shared_cores,
             seen_deaths: AtomicU64::new(0),
             biased: super::cell::bias_offered(),
+            attached: Attached::default(),
             futures: AtomicUsize::new(0),
             thread: OnceLock::new(),
             closing: AtomicBool::new(false),
@@ -200,6 +204,16 @@ impl Core {
             if self.sleepers.load(Ordering::Relaxed) != 0 {
                 self.wake_sleepers();
             }
+        }
+    }
+
+    /// To be called after something has changed that a sleeper may wait for
+    /// and that no lane knows of.
+    pub fn wake_waiting(&self) {
+        // Either a sleeper's last look sees the change, or we see the sleeper.
+        fence(Ordering::SeqCst);
+        if self.sleepers.load(Ordering::Relaxed) != 0 {
+            self.wake_sleepers();
         }
     }
 

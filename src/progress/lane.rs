@@ -23,6 +23,7 @@
 
 use super::lane_pull::{Pull, Push};
 use super::links::Links;
+use super::ready::Ready;
 use super::slab::Slab;
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::{Envelope, Pattern, PostedKey, PostedQueue, UnexpectedKey, UnexpectedQueue};
@@ -96,6 +97,8 @@ pub(super) struct Rare {
     pub key: Option<RegionKey>,
     pub error: Option<Error>,
     pub waker: Option<Waker>,
+    /// Where to leave which number at the end.
+    pub notify: Option<(Arc<Ready>, u64)>,
     /// Memory that must live until the end.
     pub owner: Option<Box<dyn Any + Send>>,
 }
@@ -388,6 +391,9 @@ impl Lane {
         }
         if let Some(rare) = &mut op.rare {
             self.wakers.extend(rare.waker.take());
+            if let Some((ready, token)) = rare.notify.take() {
+                ready.push(token);
+            }
             if let Some(key) = rare.key.take() {
                 self.links.unexport(&key);
             }
@@ -443,6 +449,48 @@ impl Lane {
         }
     }
 
+    /// Has a number left in a list when the operation is over. False if it is
+    /// over already; nothing is left then.
+    pub fn notify(&mut self, handle: u32, ready: &Arc<Ready>, token: u64) -> bool {
+        match self.ops.get_mut(handle) {
+            Some(op) if op.state != State::Done => {
+                op.rare().notify = Some((ready.clone(), token));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes back a receive that no message has met. False if it goes on:
+    /// sends always do.
+    pub fn cancel(&mut self, handle: u32) -> bool {
+        let posted = self
+            .ops
+            .get(handle)
+            .is_some_and(|op| op.direction == Direction::Receive && op.state == State::Posted);
+        if posted {
+            self.detach(handle);
+        }
+        posted
+    }
+
+    /// Nobody waits any more, and the operation goes on to its own end.
+    pub fn let_go(&mut self, handle: u32) {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return;
+        };
+        if let Some(rare) = &mut op.rare {
+            rare.waker = None;
+            rare.notify = None;
+        }
+        match op.state {
+            State::Done => {
+                self.ops.remove(handle);
+            }
+            _ => op.detached = true,
+        }
+    }
+
     /// Gives the operation what it must keep alive.
     pub fn set_owner(&mut self, handle: u32, owner: Box<dyn Any + Send>) {
         if let Some(op) = self.ops.get_mut(handle) {
@@ -459,6 +507,7 @@ impl Lane {
         };
         if let Some(rare) = &mut op.rare {
             rare.waker = None;
+            rare.notify = None;
         }
         match (op.direction, op.state) {
             (_, State::Done) => {

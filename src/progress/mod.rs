@@ -13,4 +13,5 @@ mod lane_pull;
 pub(crate) mod lane_receive;
 mod lane_send;
 pub(crate) mod links;
+pub(crate) mod ready;
 mod slab;

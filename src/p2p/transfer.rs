@@ -1,0 +1,235 @@
+//! One transfer as its owner sees it: under way, over, or taken.
+//!
+//! What requests of all kinds are made of; the memory is theirs.
+
+use super::status::Status;
+use crate::comm::Communicator;
+use crate::error::{Error, ErrorKind, Result};
+use crate::progress::core::Core;
+use crate::progress::lane::Posted;
+use crate::progress::ready::Ready;
+use std::any::Any;
+use std::sync::Arc;
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
+
+enum State {
+    Pending(u32),
+    Done(Result<Status>),
+    Taken,
+}
+
+/// A transfer under way, without its memory.
+pub(super) struct Transfer {
+    comm: Communicator,
+    state: State,
+    /// Counted among those that a foreign executor waits for.
+    counted: bool,
+}
+
+impl Transfer {
+    /// What was posted; `None` if the peer is nobody.
+    pub fn new(comm: &Communicator, posted: Option<Posted>) -> Self {
+        let mut transfer = Self::taken(comm);
+        transfer.begin(posted);
+        transfer
+    }
+
+    /// None yet: see [`Transfer::begin`].
+    pub fn taken(comm: &Communicator) -> Self {
+        Self {
+            comm: comm.clone(),
+            state: State::Taken,
+            counted: false,
+        }
+    }
+
+    /// Begins, or begins again.
+    pub fn begin(&mut self, posted: Option<Posted>) {
+        self.state = match posted {
+            None => State::Done(Ok(Status::EMPTY)),
+            Some(Posted::Done(outcome)) => State::Done(Ok(outcome.into())),
+            Some(Posted::Pending(handle)) => State::Pending(handle),
+        };
+    }
+
+    pub fn core(&self) -> &Arc<Core> {
+        self.comm.core()
+    }
+
+    /// Makes progress and asks whether it is over.
+    pub fn test(&mut self) -> bool {
+        let State::Pending(handle) = self.state else {
+            return true;
+        };
+        let core = self.comm.core();
+        core.check_deaths();
+        let result = core.with(self.comm.lane(), |lane| {
+            if !lane.is_done(handle) {
+                lane.progress_awake();
+            }
+            lane.take(handle)
+        });
+        match result {
+            Some(result) => {
+                self.state = State::Done(result.map(Status::from));
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Waits for its end, and takes the result.
+    #[track_caller]
+    pub fn wait(&mut self) -> Result<Status> {
+        if let State::Pending(handle) = self.state {
+            let result = self.comm.wait_raw(Posted::Pending(handle));
+            self.state = State::Done(result.map(Status::from));
+        }
+        self.take()
+    }
+
+    /// Result of what is over.
+    pub fn take(&mut self) -> Result<Status> {
+        match std::mem::replace(&mut self.state, State::Taken) {
+            State::Done(result) => result,
+            _ => Err(Error::new(
+                ErrorKind::Argument,
+                "a request that was polled after its end",
+            )),
+        }
+    }
+
+    /// Makes progress; the result if it is over, which stays where it is.
+    pub fn status(&mut self) -> Option<Result<Status>> {
+        self.test();
+        match &self.state {
+            State::Done(result) => Some(result.clone()),
+            State::Taken => Some(Ok(Status::EMPTY)),
+            State::Pending(_) => None,
+        }
+    }
+
+    /// Takes back a receive that no message has met.
+    pub fn cancel(&mut self) -> bool {
+        let State::Pending(handle) = self.state else {
+            return false;
+        };
+        let core = self.comm.core();
+        let cancelled = core.with(self.comm.lane(), |lane| lane.cancel(handle));
+        if cancelled {
+            self.state = State::Done(Ok(Status::CANCELLED));
+        }
+        cancelled
+    }
+
+    /// Makes it stop using its memory, whatever becomes of its message.
+    #[track_caller]
+    pub fn revoke(&mut self) {
+        if let State::Pending(handle) = self.state {
+            self.comm.revoke_raw(handle);
+        }
+        self.state = State::Taken;
+    }
+
+    /// Polls it for a future's sake.
+    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if !self.test() {
+            let State::Pending(handle) = self.state else {
+                return Poll::Ready(());
+            };
+            let waker = context.waker();
+            let driven = is_driven(waker);
+            let done = self.comm.core().with(self.comm.lane(), |lane| {
+                if !driven {
+                    lane.set_waker(handle, waker);
+                }
+                lane.is_done(handle)
+            });
+            if !done {
+                if !driven && !self.counted {
+                    self.counted = true;
+                    self.comm.core().future_waits();
+                }
+                return Poll::Pending;
+            }
+            self.test();
+        }
+        self.uncount();
+        Poll::Ready(())
+    }
+
+    /// Has `token` left in `ready` at the end; true if it is over already.
+    pub fn notify(&mut self, ready: &Arc<Ready>, token: u64) -> bool {
+        let State::Pending(handle) = self.state else {
+            return true;
+        };
+        let core = self.comm.core();
+        let result = core.with(self.comm.lane(), |lane| {
+            if lane.notify(handle, ready, token) {
+                return None;
+            }
+            lane.take(handle)
+        });
+        match result {
+            Some(result) => {
+                self.state = State::Done(result.map(Status::from));
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Leaves it alone: a send goes on, a receive that no message has met is
+    /// cancelled. `owner` lives as long as its memory is used.
+    pub fn detach(&mut self, owner: impl FnOnce() -> Box<dyn Any + Send>) {
+        if let State::Pending(handle) = self.state {
+            let owner = owner();
+            self.comm.core().with(self.comm.lane(), |lane| {
+                lane.set_owner(handle, owner);
+                lane.detach(handle);
+            });
+        }
+        self.state = State::Taken;
+    }
+
+    /// Leaves it alone: it goes on to its own end, a receive too.
+    pub fn let_go(&mut self, owner: impl FnOnce() -> Box<dyn Any + Send>) {
+        if let State::Pending(handle) = self.state {
+            let owner = owner();
+            self.comm.core().with(self.comm.lane(), |lane| {
+                lane.set_owner(handle, owner);
+                lane.let_go(handle);
+            });
+        }
+        self.state = State::Taken;
+    }
+
+    fn uncount(&mut self) {
+        if std::mem::take(&mut self.counted) {
+            self.comm.core().future_done();
+        }
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        self.uncount();
+    }
+}
+
+/// The waker of [`Communicator::block_on`]: that thread polls anyway.
+pub(super) fn driven_waker() -> Waker {
+    // SAFETY: the functions of the table ignore the data pointer.
+    unsafe { Waker::from_raw(RawWaker::new(std::ptr::null(), &DRIVEN)) }
+}
+
+static DRIVEN: RawWakerVTable = RawWakerVTable::new(
+    |_| RawWaker::new(std::ptr::null(), &DRIVEN),
+    |_| {},
+    |_| {},
+    |_| {},
+);
+
+fn is_driven(waker: &Waker) -> bool {
+    std::ptr::eq(waker.vtable(), &DRIVEN)
+}
