@@ -95,7 +95,8 @@ impl DarrayDimension {
                 Share {
                     start: coordinate.saturating_mul(block).min(size),
                     blocks,
-                    block,
+                    // A block may be longer than any array if there is none.
+                    block: block.min(size),
                     step: block.saturating_mul(self.processes).min(size),
                     rest_start: whole * block,
                     rest: if has_rest { size % block } else { 0 },

@@ -4,8 +4,9 @@ mod support;
 
 use osier_datatype::Type;
 use proptest::prelude::*;
+use proptest::test_runner::{Config as ProptestConfig, TestRunner};
 use std::collections::HashSet;
-use support::{agrees, tree};
+use support::{agrees, constructors, tree};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
@@ -40,7 +41,7 @@ proptest! {
     fn equal_payload_travels_between_layouts(a in tree(), cut in any::<usize>()) {
         let flat: Vec<_> = {
             let mut at = 0;
-            a.signature().runs().map(|(basic, n)| {
+            a.signature().exact_runs().map(|(basic, n)| {
                 let field = (n as usize, at, Type::basic(basic));
                 at += (n as usize * basic.size()) as isize;
                 field
@@ -61,6 +62,24 @@ proptest! {
         dense.unpack(&mut array, 0, 1, 0..cut, &packed[..cut]).unwrap();
         dense.unpack(&mut array, 0, 1, cut..n, &packed[cut..]).unwrap();
         prop_assert_eq!(array, packed);
+    }
+}
+
+/// Every constructor on its own, around random types.
+#[test]
+fn every_constructor_agrees_with_the_typemap() {
+    for (name, types) in constructors(&tree().boxed()) {
+        let config = ProptestConfig {
+            cases: 200,
+            ..ProptestConfig::default()
+        };
+        let types = types.prop_filter("oracle too large", |ty| ty.size() < 40_000);
+        TestRunner::new(config)
+            .run(&(types, 0usize..3, any::<usize>()), |(ty, count, cut)| {
+                agrees(&ty, count, &[cut]);
+                Ok(())
+            })
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 }
 
