@@ -42,6 +42,7 @@ struct options {
     int overlap; /* all receives of a window share one buffer */
     int heap;    /* MPI_Alloc_mem instead of the C library's allocator */
     const char *layout;
+    const char *shapes; /* file, of datatype alone */
 };
 
 static int bench_rank, bench_ranks;
@@ -111,6 +112,8 @@ static void parse_options(struct options *o, int argc, char **argv, const char *
             o->heap = !strcmp(v, "heap");
         else if (!strcmp(a, "--layout"))
             o->layout = v;
+        else if (!strcmp(a, "--shapes"))
+            o->shapes = v;
         else
             die("unknown option", a);
     }

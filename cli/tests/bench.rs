@@ -306,3 +306,32 @@ fn bad_usage_is_refused_at_once() {
         assert!(output.stdout.is_empty());
     }
 }
+
+#[test]
+fn datatype_measures_shapes_by_name() {
+    let scratch = Scratch::new("datatype");
+    let json = scratch.file("a.json");
+    let shapes = "lulesh-edge,nas-lu-x";
+    let table = bench(&["datatype", "--shapes", shapes, "--json", &json]);
+    assert!(table.contains("lulesh-edge-s30"), "{table}");
+    assert!(table.contains("nas-lu-x-162"), "{table}");
+    let records = records(&json);
+    for name in ["commit", "pack", "unpack", "pingpong"] {
+        let name = format!("datatype-{name}");
+        let of_this = records.iter().filter(|r| r["bench"] == name.as_str());
+        assert_eq!(of_this.count(), 2, "{name}");
+    }
+    assert!(records.iter().all(|r| r["unit"] == "us" && r["ranks"] == 2));
+}
+
+#[test]
+fn datatype_writes_shapes_for_the_peers() {
+    let scratch = Scratch::new("shapes");
+    let file = scratch.file("shapes.txt");
+    bench(&["datatype", "--shapes", "nas-lu-x", "--export", &file]);
+    let text = std::fs::read_to_string(file).unwrap();
+    assert!(
+        text.starts_with("nas-lu-x-162 1 both 6480 0 6480 "),
+        "{text}"
+    );
+}

@@ -7,6 +7,7 @@
 
 mod cases;
 mod contestant;
+mod datatype;
 mod sample;
 mod table;
 
@@ -29,6 +30,7 @@ pub const NAMES: [&str; 4] = ["osier", "openmpi", "mpich", "intelmpi"];
   cargo xtask compare
   cargo xtask compare --only latency,pack --rounds 9
   cargo xtask compare --json compare.json --update-docs
+  cargo xtask compare --only datatype
 
 The peers are installed with pip below the target folder on first use, about
 450 MB. Keep the machine quiet meanwhile. Not part of CI.")]
@@ -37,7 +39,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// These benchmarks only [possible values: latency, bandwidth, bibandwidth, message-rate,
-    /// multi-pair, pack, launch]
+    /// multi-pair, pack, launch, datatype]
     #[arg(long, value_delimiter = ',', value_name = "BENCHES")]
     only: Vec<String>,
     /// Interleaved rounds over which the medians are taken
@@ -71,7 +73,8 @@ impl Troubles {
 
 /// `cargo xtask compare`.
 pub fn run(args: &Args) -> Result {
-    let benches: Vec<&str> = CASES.iter().map(|case| case.bench).collect();
+    let mut benches: Vec<&str> = CASES.iter().map(|case| case.bench).collect();
+    benches.push(datatype::NAME);
     refuse_unknown("--only", &args.only, &benches)?;
     refuse_unknown("--columns", &args.columns, &NAMES)?;
     let cases: Vec<&Case> = CASES
@@ -85,30 +88,42 @@ pub fn run(args: &Args) -> Result {
     if contestants.is_empty() {
         return Err("nothing to compare: no column could be prepared".into());
     }
-    let medians = measure(&contestants, &cases, rounds, args.quick, &mut troubles);
-    let rows = table::rows(&cases, &medians);
+    let command = command_line(args);
+    let note = table::provenance(&command, rounds);
+    let docs = root().join("docs/performance.md");
+    let mut json = Vec::new();
+    let mut lacks_osier = true;
 
-    let text = table::text(&rows);
-    println!("\n{text}");
+    if !cases.is_empty() {
+        let medians = measure(&contestants, &cases, rounds, args.quick, &mut troubles);
+        let rows = table::rows(&cases, &medians);
+        let text = table::text(&rows);
+        println!("\n{text}");
+        json.extend(rows.iter().map(Row::json));
+        lacks_osier &= rows.iter().all(Row::lacks_osier);
+        if args.update_docs {
+            table::update_docs(&docs, table::MARKERS, &text, &note, &troubles.0)?;
+        }
+    }
+    if args.only.is_empty() || args.only.iter().any(|only| only == datatype::NAME) {
+        let outcome = datatype::measure(&contestants, rounds, args.quick, &mut troubles)?;
+        let text = outcome.text();
+        println!("\n{text}");
+        json.extend(outcome.json());
+        lacks_osier &= outcome.lacks_osier();
+        if args.update_docs {
+            table::update_docs(&docs, datatype::MARKERS, &text, &note, &troubles.0)?;
+        }
+    }
     for trouble in &troubles.0 {
         println!("missing: {trouble}");
     }
-    let command = command_line(args);
-    println!("{}", table::provenance(&command, rounds));
+    println!("{note}");
     if let Some(file) = &args.json {
-        table::write_json(file, &rows)?;
-    }
-    if args.update_docs {
-        let note = table::provenance(&command, rounds);
-        table::update_docs(
-            &root().join("docs/performance.md"),
-            &text,
-            &note,
-            &troubles.0,
-        )?;
+        table::write_json(file, &json)?;
     }
     let osier_wanted = args.columns.is_empty() || args.columns.iter().any(|c| c == NAMES[0]);
-    if osier_wanted && rows.iter().all(Row::lacks_osier) {
+    if osier_wanted && lacks_osier {
         return Err("no benchmark gave a number for Osier".into());
     }
     Ok(())

@@ -150,7 +150,7 @@ fn one(
             }
             vec![time(latency), messages]
         }
-        Bench::Pack | Bench::Launch => Vec::new(),
+        Bench::Pack | Bench::Datatype | Bench::Launch => Vec::new(),
     })
 }
 

@@ -14,10 +14,12 @@
 //! | [`timing`] | repetitions and their medians |
 //! | [`messages`] | latency, bandwidth, rates: between ranks |
 //! | [`pack`], [`launch`] | without messages |
+//! | [`datatype`] | commit, pack, unpack, ping-pong of many shapes |
 //! | [`floor`] | what the machine could do |
 //! | [`report`], [`plot`], [`progress`] | table, JSON, picture, bar |
 
 mod buffers;
+mod datatype;
 mod floor;
 mod launch;
 mod layout;
@@ -70,6 +72,8 @@ suite; MB/s and GB/s are 10^6 and 10^9 bytes per second):
                 pair in us, and messages/s of all pairs
   pack          one rank packs a layout into contiguous memory, GB/s; beside
                 it a loop written by hand for that layout
+  datatype      shapes of datatypes, those of real programs among them: commit
+                (build and drop included), pack, unpack, ping-pong, us
   launch        start to end of an empty program under osier run, ms
 
 Layouts; sizes count payload and are rounded up to whole blocks:
@@ -93,7 +97,7 @@ each value, by the first rank alone.
   ring      words through a ring of cache lines, one a line
   latency floor = flag + memcpy; bandwidth floor = size / memcpy;
   bibandwidth floor = twice that; message rate floor = ring;
-  pack floor = payload / memcpy of the payload;
+  pack floor = payload / memcpy of the payload; of datatype the memcpy itself;
   launch floor = as many processes of the same program without a job.
 There is no floor between ranks that share a core.";
 
@@ -178,6 +182,18 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
+    /// Shapes of datatype: parts of names, or families [default: all]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    shapes: Vec<String>,
+
+    /// Leave out shapes that touch more memory [default: 64M]
+    #[arg(long, value_name = "SIZE", value_parser = options::parse_size)]
+    max_span: Option<usize>,
+
+    /// Write the shapes as text for the programs of the peers, measure nothing
+    #[arg(long, value_name = "FILE", hide = true)]
+    export: Option<PathBuf>,
+
     /// Draw a progress bar: rank 0's standard error is a pipe to a terminal
     #[arg(long, hide = true)]
     progress: bool,
@@ -202,6 +218,8 @@ enum Bench {
     MultiPair,
     /// Packing of a layout, without messages
     Pack,
+    /// Commit, pack, unpack and ping-pong of many shapes
+    Datatype,
     /// Start to end of an empty program
     Launch,
 }
@@ -215,6 +233,7 @@ impl Bench {
             Bench::MessageRate => "message-rate",
             Bench::MultiPair => "multi-pair",
             Bench::Pack => "pack",
+            Bench::Datatype => "datatype",
             Bench::Launch => "launch",
         }
     }
@@ -278,7 +297,12 @@ fn start(args: &Args) -> Result<ExitCode> {
     }
     let in_job = osier::config::value("OSIER_JOB").is_some();
     let plan = Plan::new(args)?;
+    if let (Bench::Datatype, Some(file)) = (args.bench, &args.export) {
+        datatype::export(&datatype::plan(args)?, file)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     match args.bench {
+        Bench::Datatype if in_job => datatype::run(&datatype::plan(args)?),
         Bench::Launch if in_job => Err(Failure::usage(
             "launch starts jobs itself (hint: without osier run)",
         )),

@@ -76,6 +76,24 @@ impl Plan {
                 ));
             }
         }
+        if bench != Bench::Datatype {
+            let foreign = [
+                (!args.shapes.is_empty(), "--shapes"),
+                (args.max_span.is_some(), "--max-span"),
+                (args.export.is_some(), "--export"),
+            ];
+            if let Some((_, option)) = foreign.iter().find(|(given, _)| *given) {
+                return Err(Failure::usage(format!("{option} is an option of datatype")));
+            }
+        } else if args.layout != [Pattern::Contiguous]
+            || args.memory != [Memory::Plain]
+            || args.rotate
+            || args.plot.is_some()
+        {
+            return Err(Failure::usage(
+                "datatype has shapes of its own: no --layout, --memory, --rotate or --plot",
+            ));
+        }
         if bench == Bench::Pack && args.memory != [Memory::Plain] {
             return Err(Failure::usage("pack has no --memory: no peer reads it"));
         }
@@ -104,7 +122,11 @@ impl Plan {
 pub fn check_ranks(bench: Bench, ranks: usize) -> Result<()> {
     let name = bench.name();
     match bench {
-        Bench::Latency | Bench::Bandwidth | Bench::Bibandwidth | Bench::MessageRate
+        Bench::Latency
+        | Bench::Bandwidth
+        | Bench::Bibandwidth
+        | Bench::MessageRate
+        | Bench::Datatype
             if ranks != 2 =>
         {
             Err(Failure::usage(format!(
@@ -129,7 +151,7 @@ fn sizes(args: &Args) -> Result<Vec<usize>> {
         Bench::Latency | Bench::Bandwidth | Bench::Bibandwidth => (1, 4 * M),
         Bench::MessageRate | Bench::MultiPair => (1, 4 * K),
         Bench::Pack => (8, 4 * M),
-        Bench::Launch => (1, 1),
+        Bench::Launch | Bench::Datatype => (1, 1),
     };
     // A bound of the user's beyond the default moves the other along.
     let (min, max) = match (args.min, args.max) {

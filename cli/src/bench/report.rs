@@ -23,17 +23,17 @@ pub struct Row {
 
 /// One row as in JSON.
 #[derive(Serialize)]
-struct Record {
-    bench: &'static str,
-    layout: String,
-    memory: String,
-    transport: String,
-    threads: u32,
-    ranks: usize,
-    bytes: usize,
-    unit: &'static str,
-    value: f64,
-    floor: Option<f64>,
+pub struct Record {
+    pub bench: String,
+    pub layout: String,
+    pub memory: String,
+    pub transport: String,
+    pub threads: u32,
+    pub ranks: usize,
+    pub bytes: usize,
+    pub unit: &'static str,
+    pub value: f64,
+    pub floor: Option<f64>,
 }
 
 /// Prints rows as they come and keeps them for the files.
@@ -135,6 +135,8 @@ impl Report {
                 "By hand",
                 "x by hand",
             ],
+            // Its table is its own.
+            Bench::Datatype => &[],
             Bench::Launch => &["Launch (ms)", "Min", "P99", "Floor", "x Floor"],
         };
         let first = if self.bench == Bench::Launch {
@@ -160,7 +162,7 @@ impl Report {
     pub fn row(&mut self, row: &Row) {
         let floor = row.floor.filter(|f| f.is_finite());
         self.records.push(Record {
-            bench: self.bench.name(),
+            bench: self.bench.name().into(),
             layout: self.layout.clone(),
             memory: self.memory.clone(),
             transport: self.transport.clone(),
@@ -219,10 +221,7 @@ impl Report {
     pub fn finish(mut self) -> Result<()> {
         self.bar.clear();
         if let Some(file) = &self.json {
-            let mut text = serde_json::to_string_pretty(&self.records)
-                .map_err(|e| Failure::failed(format!("cannot write JSON: {e}")))?;
-            text.push('\n');
-            write(file, &text)?;
+            write_records(file, &self.records)?;
         }
         if let Some(file) = &self.plot {
             let unit = self.records.first().map_or("", |r| r.unit);
@@ -232,6 +231,14 @@ impl Report {
         }
         Ok(())
     }
+}
+
+/// Writes the array of records.
+pub fn write_records(file: &std::path::Path, records: &[Record]) -> Result<()> {
+    let mut text = serde_json::to_string_pretty(records)
+        .map_err(|e| Failure::failed(format!("cannot write JSON: {e}")))?;
+    text.push('\n');
+    write(file, &text)
 }
 
 fn write(file: &std::path::Path, text: &str) -> Result<()> {
@@ -246,7 +253,7 @@ fn cell(text: &str, column: usize) -> String {
 }
 
 /// Three decimals below 100, fewer above.
-fn number(value: f64) -> String {
+pub fn number(value: f64) -> String {
     match value {
         v if !v.is_finite() => "-".into(),
         v if v.abs() < 100.0 => format!("{v:.3}"),

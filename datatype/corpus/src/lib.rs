@@ -6,6 +6,7 @@
 //! | `entry` | one layout: tree, count, facts to check against |
 //! | `generator` | rules for the long lists of the data |
 //! | `random` | types drawn from a seed, and smaller types like a given one |
+//! | `shapes` | what benchmarks measure: plain, random, the corpus |
 //! | `spelling` | a type as text that a C program reads |
 //!
 //! `data/corpus.json` holds the 90 entries; `data/README.md` says where they
@@ -14,6 +15,7 @@
 mod entry;
 mod generator;
 pub mod random;
+pub mod shapes;
 pub mod spelling;
 
 pub use entry::{Entry, Facts, entries};

@@ -1,6 +1,7 @@
 //! How each column is installed, built and launched.
 
 use super::cases::Case;
+use super::datatype;
 use super::sample::{Value, median, parse_array, parse_lines, run_limited};
 use crate::setup;
 use crate::steps::{Result, root, run, target_dir};
@@ -11,6 +12,9 @@ use std::process::Command;
 pub trait Contestant {
     /// Runs one case once.
     fn run(&self, case: &Case, quick: bool) -> Result<Vec<Value>>;
+
+    /// Runs the datatypes that a file describes once.
+    fn shapes(&self, file: &Path, quick: bool) -> Result<Vec<datatype::Line>>;
 }
 
 /// Osier itself, through `osier bench`.
@@ -55,6 +59,21 @@ impl Contestant for Osier {
         let text = std::fs::read_to_string(&self.json)
             .map_err(|e| format!("wrote no JSON to {}: {e}", self.json.display()))?;
         parse_array(case.bench, &text)
+    }
+
+    fn shapes(&self, _file: &Path, quick: bool) -> Result<Vec<datatype::Line>> {
+        let _ = std::fs::remove_file(&self.json);
+        let mut command = Command::new(&self.program);
+        command
+            .args(["bench", datatype::NAME, "--json"])
+            .arg(&self.json);
+        if quick {
+            command.args(["--repetitions", "1", "--iterations", "3"]);
+        }
+        run_limited(&mut command)?;
+        let text = std::fs::read_to_string(&self.json)
+            .map_err(|e| format!("wrote no JSON to {}: {e}", self.json.display()))?;
+        datatype::parse(&text)
     }
 }
 
@@ -144,6 +163,14 @@ impl Contestant for Peer {
         }
         let (text, _) = run_limited(&mut command)?;
         parse_lines(case.bench, &text)
+    }
+
+    fn shapes(&self, file: &Path, quick: bool) -> Result<Vec<datatype::Line>> {
+        let mut command = self.launcher(2);
+        command.arg(self.home.join("programs").join(datatype::NAME));
+        datatype::options(&mut command, file, quick);
+        let (text, _) = run_limited(&mut command)?;
+        datatype::parse(&text)
     }
 }
 

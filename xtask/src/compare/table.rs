@@ -9,8 +9,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-const BEGIN: &str = "<!-- compare:begin -->";
-const END: &str = "<!-- compare:end -->";
+/// Markers around the section of everything but datatypes.
+pub const MARKERS: [&str; 2] = ["<!-- compare:begin -->", "<!-- compare:end -->"];
 
 /// Median of one column, and (max - min) / median over the rounds.
 #[derive(Clone)]
@@ -108,7 +108,8 @@ impl Row {
         judged.collect::<Vec<_>>().join("; ")
     }
 
-    fn json(&self) -> Value {
+    /// As JSON.
+    pub fn json(&self) -> Value {
         let mut row = json!({
             "bench": self.bench,
             "layout": self.layout,
@@ -256,29 +257,35 @@ pub fn provenance(command: &str, rounds: u32) -> String {
 }
 
 /// Writes the array of rows.
-pub fn write_json(file: &Path, rows: &[Row]) -> Result {
-    let rows: Vec<Value> = rows.iter().map(Row::json).collect();
-    let text = serde_json::to_string_pretty(&rows).map_err(|e| e.to_string())?;
+pub fn write_json(file: &Path, rows: &[Value]) -> Result {
+    let text = serde_json::to_string_pretty(rows).map_err(|e| e.to_string())?;
     std::fs::write(file, text + "\n").map_err(|e| format!("cannot write {}: {e}", file.display()))
 }
 
 /// Replaces what stands between the markers.
-pub fn update_docs(file: &Path, table: &str, note: &str, missing: &[String]) -> Result {
+pub fn update_docs(
+    file: &Path,
+    markers: [&str; 2],
+    table: &str,
+    note: &str,
+    missing: &[String],
+) -> Result {
     let old = std::fs::read_to_string(file)
         .map_err(|e| format!("cannot read {}: {e}", file.display()))?;
     let mut between = format!("{table}\n{note}\n");
     for line in missing {
         let _ = writeln!(between, "\nMissing: {line}");
     }
-    let new = replace_between(&old, &between)
-        .ok_or_else(|| format!("{} lacks the lines {BEGIN} and {END}", file.display()))?;
+    let [begin, end] = markers;
+    let new = replace_between(&old, markers, &between)
+        .ok_or_else(|| format!("{} lacks the lines {begin} and {end}", file.display()))?;
     std::fs::write(file, new).map_err(|e| format!("cannot write {}: {e}", file.display()))
 }
 
-fn replace_between(text: &str, between: &str) -> Option<String> {
-    let (before, rest) = text.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}\n\n{between}\n{END}{after}"))
+fn replace_between(text: &str, [begin, end]: [&str; 2], between: &str) -> Option<String> {
+    let (before, rest) = text.split_once(begin)?;
+    let (_, after) = rest.split_once(end)?;
+    Some(format!("{before}{begin}\n\n{between}\n{end}{after}"))
 }
 
 #[cfg(test)]
@@ -349,9 +356,10 @@ mod tests {
 
     #[test]
     fn docs_keep_what_is_outside_the_markers() {
-        let old = format!("top\n{BEGIN}\nold\n{END}\nend\n");
-        let new = replace_between(&old, "new\n").unwrap();
-        assert_eq!(new, format!("top\n{BEGIN}\n\nnew\n\n{END}\nend\n"));
-        assert!(replace_between("no markers", "new").is_none());
+        let [begin, end] = MARKERS;
+        let old = format!("top\n{begin}\nold\n{end}\nend\n");
+        let new = replace_between(&old, MARKERS, "new\n").unwrap();
+        assert_eq!(new, format!("top\n{begin}\n\nnew\n\n{end}\nend\n"));
+        assert!(replace_between("no markers", MARKERS, "new").is_none());
     }
 }
