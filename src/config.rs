@@ -26,6 +26,16 @@ pub const VARIABLES: &[Variable] = &[
         meaning: "number of ranks; set by osier run, for scripts",
     },
     Variable {
+        name: "OSIER_RANKS_HERE",
+        default: "1",
+        meaning: "ranks that are threads of this process; set by osier run --ranks-per-process",
+    },
+    Variable {
+        name: "OSIER_CPUS",
+        default: "not bound",
+        meaning: "processors of each rank of this process, such as 0,4;1,5; set by osier run --ranks-per-process",
+    },
+    Variable {
         name: "OSIER_JOB",
         default: "a job of one rank",
         meaning: "version and file descriptors of the job; set by osier run",

@@ -46,7 +46,7 @@ pub mod protocol;
 pub mod testing;
 mod wire;
 
-pub use bootstrap::{Universe, init};
+pub use bootstrap::{Universe, init, run, run_code};
 pub use comm::{
     CartTopology, Communicator, Group, GroupComparison, Op, RankRange, Reduction, dims_create,
     function,

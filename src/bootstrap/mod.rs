@@ -1,4 +1,8 @@
-//! How a process becomes a rank.
+//! How a process becomes a rank, or several.
+
+mod run;
+
+pub use run::{Failure, run, run_code};
 
 use crate::comm::Communicator;
 use crate::config;
@@ -35,26 +39,35 @@ impl fmt::Debug for Universe {
 
 /// Joins the job that `osier run` started this process in, or a job of one
 /// rank if there is none.
+///
+/// A process that enters this way is one rank; see [`run`] for several.
 pub fn init() -> Result<Universe> {
-    match config::value("OSIER_JOB") {
-        Some(description) => {
-            let rank = config::value("OSIER_RANK").ok_or_else(|| {
-                Error::new(
-                    ErrorKind::Config,
-                    "OSIER_JOB is set and OSIER_RANK is not (hint: start programs with osier run)",
-                )
-            })?;
-            let rank: usize = rank.parse().map_err(|_| {
-                Error::new(
-                    ErrorKind::Config,
-                    format!("OSIER_RANK={rank:?} is no rank (hint: it is set by osier run)"),
-                )
-            })?;
-            let job = Job::attach(&description).map_err(|e| Error::from(e).context("joining"))?;
-            Universe::join(&job, rank)
-        }
+    run::refuse_many()?;
+    match joined_rank()? {
+        Some((job, rank)) => Universe::join(&job, rank),
         None => Universe::alone(),
     }
+}
+
+/// The job that `osier run` started this process in, and its first rank here.
+fn joined_rank() -> Result<Option<(Job, usize)>> {
+    let Some(description) = config::value("OSIER_JOB") else {
+        return Ok(None);
+    };
+    let rank = config::value("OSIER_RANK").ok_or_else(|| {
+        Error::new(
+            ErrorKind::Config,
+            "OSIER_JOB is set and OSIER_RANK is not (hint: start programs with osier run)",
+        )
+    })?;
+    let rank: usize = rank.parse().map_err(|_| {
+        Error::new(
+            ErrorKind::Config,
+            format!("OSIER_RANK={rank:?} is no rank (hint: it is set by osier run)"),
+        )
+    })?;
+    let job = Job::attach(&description).map_err(|e| Error::from(e).context("joining"))?;
+    Ok(Some((job, rank)))
 }
 
 impl Universe {

@@ -1,5 +1,6 @@
-//! Places the measuring threads on cores of their own: left to itself, a busy
-//! system keeps two threads that talk with each other on one.
+//! Places threads on cores: those that measure on cores of their own (left to
+//! itself, a busy system keeps two threads that talk with each other on one),
+//! and ranks that are threads where the launcher wants them.
 
 use std::mem::{MaybeUninit, size_of};
 
@@ -16,13 +17,20 @@ pub(super) fn bind(n: usize) {
     let allowed = (0..libc::CPU_SETSIZE as usize)
         // SAFETY: the number lies within the set.
         .filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) });
-    let Some(cpu) = allowed.clone().nth(n) else {
-        return;
-    };
+    if let Some(cpu) = allowed.clone().nth(n) {
+        confine(&[cpu]);
+    }
+}
+
+/// Confines the calling thread to these processors. Without permission it
+/// stays where it is.
+pub(crate) fn confine(cpus: &[usize]) {
     // SAFETY: all zeros is the empty set.
-    let mut one: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
-    // SAFETY: the number lies within the set.
-    unsafe { libc::CPU_SET(cpu, &mut one) };
+    let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
+    for cpu in cpus {
+        // SAFETY: `set` is a valid set; numbers beyond it are ignored.
+        unsafe { libc::CPU_SET(*cpu, &mut set) };
+    }
     // SAFETY: the set is readable for its size.
-    unsafe { libc::sched_setaffinity(0, bytes, &raw const one) };
+    unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
 }

@@ -30,6 +30,8 @@ mod links;
 mod machine;
 mod store;
 
+pub(crate) use cores::confine;
+
 pub use attach::{NOT_PERMITTED_NS, permitted as attach_permitted};
 pub use machine::Machine;
 pub use store::{Cached, Measured, Origin, cache_file, cached, load, store};

@@ -154,7 +154,7 @@ impl Links {
         bytes: usize,
     ) -> Result<RegionKey, TransportError> {
         // SAFETY: the caller's contract.
-        to_peer!(self, peer, e => unsafe { e.export(ptr, bytes) }, none: Err(nobody()))
+        to_peer!(self, peer, e => unsafe { e.export_to(peer, ptr.cast_mut(), bytes, false) }, none: Err(nobody()))
     }
 
     /// Exports memory that one peer will write.
@@ -168,7 +168,7 @@ impl Links {
         bytes: usize,
     ) -> Result<RegionKey, TransportError> {
         // SAFETY: the caller's contract.
-        to_peer!(self, peer, e => unsafe { e.export_writable(ptr, bytes) }, none: Err(nobody()))
+        to_peer!(self, peer, e => unsafe { e.export_to(peer, ptr, bytes, true) }, none: Err(nobody()))
     }
 
     /// Whether a peer would answer at once.

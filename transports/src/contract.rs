@@ -132,7 +132,8 @@ pub enum RegionKind {
     Heap = 2,
     /// Private memory of a process, reached through the kernel.
     Process = 3,
-    /// Memory of the same process, reached directly.
+    /// Memory of the same process, reached directly: of the rank itself, or
+    /// of one that is another thread. Refused from any other process.
     Local = 4,
     /// A simulated machine.
     Sim = 5,
@@ -149,7 +150,8 @@ pub enum RegionKind {
 pub struct RegionKey {
     /// Kind of memory.
     pub kind: RegionKind,
-    /// Owner's number in the job, or its process id for [`RegionKind::Process`].
+    /// Owner's number in the job, or its process id for [`RegionKind::Process`]
+    /// and, between ranks of one process, [`RegionKind::Local`].
     pub owner: u32,
     /// Offset in the segment, or address.
     pub base: u64,
@@ -358,6 +360,28 @@ pub trait Endpoint {
     ) -> Result<RegionKey, TransportError> {
         // SAFETY: the caller's contract.
         unsafe { self.export(ptr, bytes) }
+    }
+
+    /// Exports memory to one peer, which may write it if `write` says so: a
+    /// better key where that peer shares more with this process than others.
+    ///
+    /// # Safety
+    /// As [`Endpoint::export`], or [`Endpoint::export_writable`] if `write`.
+    unsafe fn export_to(
+        &self,
+        peer: Peer,
+        ptr: *mut u8,
+        bytes: usize,
+        write: bool,
+    ) -> Result<RegionKey, TransportError> {
+        let _ = peer;
+        if write {
+            // SAFETY: the caller's contract.
+            unsafe { self.export_writable(ptr, bytes) }
+        } else {
+            // SAFETY: the caller's contract.
+            unsafe { self.export(ptr, bytes) }
+        }
     }
 
     /// Whether a thread of the peer waits in the library right now, so that it

@@ -1,5 +1,7 @@
 //! Benchmarks between ranks: ping-pong and windows.
 
+use std::process::ExitCode;
+
 use osier::{Communicator, View, ViewMut};
 
 use super::buffers::Pool;
@@ -13,10 +15,13 @@ use super::{Bench, Failure, Result};
 const DATA: i32 = 1;
 const ANSWER: i32 = 2;
 
-/// Measures all curves as a rank of a job; rank 0 reports.
-pub fn run(plan: &Plan) -> Result<()> {
-    let universe = osier::init()?;
-    let comm = universe.world();
+/// Measures all curves as a rank of a job, or several as threads; rank 0
+/// reports.
+pub fn run(plan: &Plan) -> ExitCode {
+    osier::run_code(|comm| super::exit_code(measure(plan, &comm)))
+}
+
+fn measure(plan: &Plan, comm: &Communicator) -> Result<()> {
     options::check_ranks(plan.bench, comm.size())?;
     let pair = Pair::of(comm);
     let cores = Cores::of(comm)?;

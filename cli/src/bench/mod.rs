@@ -283,9 +283,17 @@ type Result<T> = std::result::Result<T, Failure>;
 pub fn main(args: &Args) -> ExitCode {
     match start(args) {
         Ok(code) => code,
+        Err(failure) => ExitCode::from(exit_code(Err(failure))),
+    }
+}
+
+/// Says what went wrong, if anything did.
+fn exit_code(result: Result<()>) -> u8 {
+    match result {
+        Ok(()) => 0,
         Err(failure) => {
             eprintln!("osier: bench: {}", failure.message);
-            ExitCode::from(failure.code)
+            failure.code
         }
     }
 }
@@ -308,7 +316,7 @@ fn start(args: &Args) -> Result<ExitCode> {
         )),
         Bench::Launch => launch::run(&plan),
         Bench::Pack => pack::run(&plan),
-        _ if in_job => messages::run(&plan),
+        _ if in_job => return Ok(messages::run(&plan)),
         _ => {
             run::check_ranks(plan.ranks).map_err(Failure::usage)?;
             let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();

@@ -55,7 +55,13 @@ impl CpuSet {
         Ok(set)
     }
 
-    fn cpus(&self) -> Vec<usize> {
+    /// All processors of several sets together.
+    pub fn union<'a>(sets: impl IntoIterator<Item = &'a CpuSet>) -> CpuSet {
+        CpuSet::of(sets.into_iter().flat_map(CpuSet::cpus))
+    }
+
+    /// The numbers of its processors.
+    pub fn cpus(&self) -> Vec<usize> {
         (0..libc::CPU_SETSIZE as usize)
             // SAFETY: the number lies within the set.
             .filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &self.0) })

@@ -28,6 +28,7 @@
 //! 2. A stream whose [`Lines::has_room`] is respected holds at most twice
 //!    [`LONG_BYTES`].
 
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 /// A line longer than this goes out in pieces.
@@ -52,7 +53,8 @@ enum Column {
 
 #[derive(Debug)]
 struct Stream {
-    rank: usize,
+    /// The rank, or the ranks of one process.
+    who: String,
     /// Bytes that are not in `out` yet.
     held: Vec<u8>,
     /// Length of the whole lines in `held`.
@@ -96,8 +98,8 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// An output without streams. `label_width` is the number of digits of
-    /// the largest rank if lines bear labels.
+    /// An output without streams. `label_width` is the length of the
+    /// longest label if lines bear labels.
     pub fn new(terminal: bool, label_width: Option<usize>) -> Lines {
         Lines {
             terminal,
@@ -108,10 +110,11 @@ impl Lines {
         }
     }
 
-    /// Adds a stream of a rank and returns its number.
-    pub fn add(&mut self, rank: usize) -> usize {
+    /// Adds a stream of a rank, or of the ranks of a process, and returns its
+    /// number.
+    pub fn add(&mut self, who: impl Display) -> usize {
         self.streams.push(Stream {
-            rank,
+            who: who.to_string(),
             held: Vec::new(),
             whole: 0,
             since: None,
@@ -260,7 +263,7 @@ impl Lines {
         match self.label_width {
             None => self.out.extend_from_slice(moved),
             Some(width) => {
-                let label = format!("[{:>width$}] ", stream.rank);
+                let label = format!("[{:>width$}] ", stream.who);
                 stream.column = emit_labelled(&mut self.out, &label, moved, stream.column);
             }
         }

@@ -11,7 +11,8 @@
 //! | [`program`] | finds the program |
 //! | [`keeper`] | leaves no process behind |
 //! | [`bind`] | places ranks on cores |
-//! | [`spawn`] | starts a rank |
+//! | [`ranks`] | which ranks a process holds |
+//! | [`spawn`] | starts a process |
 //! | [`supervise`] | the only loop: output, signals, deaths, time limit |
 //! | [`lines`], [`output`] | keep lines whole, write without waiting |
 //! | [`stdin`] | gives standard input to rank 0 |
@@ -24,6 +25,7 @@ mod keeper;
 mod lines;
 mod output;
 mod program;
+mod ranks;
 mod spawn;
 mod stdin;
 mod supervise;
@@ -55,6 +57,8 @@ Examples:
       output lines bear the rank; at most a minute
   osier run -n 4 --on-death report ./survivor
       the others go on when a rank dies
+  osier run -n 8 --ranks-per-process 4 -- jacobi3d
+      two processes, four ranks in each as its threads
 
 Exit code: 0 if every rank returned 0, else that of the first rank that
 failed (128 + S if signal S ended it); 124 after --timeout; 126 if the
@@ -75,6 +79,12 @@ pub struct Args {
     #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = parse_ranks)]
     ranks: usize,
 
+    /// Ranks of one process, as its threads: ranks 0 to K - 1 in the first,
+    /// and so on. For programs that enter through osier::run; others are
+    /// refused
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = parse_ranks)]
+    ranks_per_process: usize,
+
     /// Place ranks on cores [default: share, or none for more ranks than
     /// cores]
     #[arg(long, value_enum, value_name = "HOW")]
@@ -84,7 +94,8 @@ pub struct Args {
     #[arg(long, value_name = "S", value_parser = parse_timeout)]
     timeout: Option<Duration>,
 
-    /// Prefix each line of output with its rank
+    /// Prefix each line of output with its rank; with the ranks of its process
+    /// where there are several
     #[arg(long)]
     label: bool,
 
@@ -154,6 +165,7 @@ pub fn again(ranks: usize, bind: Option<Bind>, arguments: Vec<OsString>) -> Exit
     };
     main(&Args {
         ranks,
+        ranks_per_process: 1,
         bind,
         timeout: None,
         label: false,

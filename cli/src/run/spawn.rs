@@ -1,4 +1,4 @@
-//! Starts one rank.
+//! Starts one process: a rank, or several as its threads.
 
 use std::ffi::OsString;
 use std::io;
@@ -11,7 +11,7 @@ use libc::{c_int, pid_t};
 use super::bind::CpuSet;
 use super::sys::SignalMask;
 
-/// What a rank is made of.
+/// What a process is made of.
 pub struct Plan<'a> {
     /// The executable.
     pub program: &'a Path,
@@ -19,7 +19,7 @@ pub struct Plan<'a> {
     pub command: &'a [OsString],
     /// Variables that the user wants set.
     pub variables: &'a [(OsString, OsString)],
-    /// Variables by which the rank finds its job.
+    /// Variables by which it finds its job and its ranks.
     pub job: Vec<(String, String)>,
     /// Its folder.
     pub folder: Option<&'a Path>,
@@ -35,7 +35,7 @@ pub struct Plan<'a> {
     pub stdio: [Stdio; 3],
 }
 
-/// Starts the rank and returns its process.
+/// Starts the process and returns its number.
 pub fn spawn(plan: Plan<'_>) -> io::Result<pid_t> {
     let [stdin, stdout, stderr] = plan.stdio;
     let mut command = Command::new(plan.program);

@@ -1,12 +1,15 @@
 //! The life of a job, in one loop over pipes and signals.
 //!
+//! A process holds one rank, or a block of them as threads; it is what starts,
+//! writes and dies.
+//!
 //! ```text
-//! running --(a rank fails, time limit, second SIGINT)--> ending
-//! running, ending --(last rank reaped)--> sweep --> flush --> exit code
+//! running --(a process fails, time limit, second SIGINT)--> ending
+//! running, ending --(last process reaped)--> sweep --> flush --> exit code
 //! ```
 //!
 //! # Invariants
-//! 1. Every rank that was started is reaped before the loop ends.
+//! 1. Every process that was started is reaped before the loop ends.
 //! 2. Each death is written to the job before anything else follows from it,
 //!    so that a peer that waits for the rank gets an error.
 //! 3. A signal goes to the group only while a member of it is not reaped:
@@ -25,6 +28,7 @@ use osier_transports::shm::{Death, Job};
 use super::keeper::Keeper;
 use super::lines::Lines;
 use super::output::Sinks;
+use super::ranks::{self, Ranks};
 use super::spawn::{self, Plan};
 use super::stdin::{self, Forward};
 use super::sys::{self, End, Reaped, SignalFd, signal_name};
@@ -58,7 +62,8 @@ pub fn run(args: &Args, program: &Path, keeper: &Keeper, job: &Job) -> Result<u8
     let signals: Vec<c_int> = FORWARDED.into_iter().chain([libc::SIGCHLD]).collect();
     let signals =
         SignalFd::new(&signals).map_err(|e| Failure::os("cannot wait for signals", &e))?;
-    let label_width = args.label.then(|| (args.ranks - 1).to_string().len());
+    let blocks = ranks::blocks(args.ranks, args.ranks_per_process);
+    let label_width = args.label.then(|| ranks::label_width(&blocks));
     let mut supervisor = Supervisor {
         args,
         job,
@@ -66,7 +71,7 @@ pub fn run(args: &Args, program: &Path, keeper: &Keeper, job: &Job) -> Result<u8
         keeper_lives: true,
         signals,
         sinks: Sinks::new(label_width),
-        ranks: Vec::with_capacity(args.ranks),
+        processes: Vec::with_capacity(blocks.len()),
         living: 0,
         pipes: Vec::new(),
         next_read: 0,
@@ -76,7 +81,7 @@ pub fn run(args: &Args, program: &Path, keeper: &Keeper, job: &Job) -> Result<u8
         code: None,
         received: Vec::new(),
     };
-    let started = supervisor.start(program);
+    let started = supervisor.start(program, &blocks);
     if let Err(failure) = &started {
         supervisor.code = Some(failure.code);
         supervisor.sinks.note(&failure.message);
@@ -95,7 +100,7 @@ struct Supervisor<'a> {
     keeper_lives: bool,
     signals: SignalFd,
     sinks: Sinks,
-    ranks: Vec<Rank>,
+    processes: Vec<Process>,
     living: usize,
     pipes: Vec<Pipe>,
     /// The pipe that is read first in the next round.
@@ -109,8 +114,9 @@ struct Supervisor<'a> {
     received: Vec<c_int>,
 }
 
-struct Rank {
+struct Process {
     pid: pid_t,
+    ranks: Ranks,
     lives: bool,
 }
 
@@ -120,10 +126,11 @@ struct Ending {
     kill_at: Option<Instant>,
 }
 
-/// What a rank writes.
+/// What a process writes.
 struct Pipe {
     reader: PipeReader,
-    rank: usize,
+    /// Its place among the processes.
+    process: usize,
     sink: usize,
     stream: usize,
     /// Whether poll has found it readable.
@@ -131,7 +138,7 @@ struct Pipe {
 }
 
 impl Supervisor<'_> {
-    fn start(&mut self, program: &Path) -> Result<(), Failure> {
+    fn start(&mut self, program: &Path, blocks: &[Ranks]) -> Result<(), Failure> {
         for fd in self.job.inherited_fds() {
             // The launcher executes nothing but ranks.
             sys::set_inherited(fd).map_err(|e| Failure::os("cannot share the job's memory", &e))?;
@@ -140,44 +147,46 @@ impl Supervisor<'_> {
         if let Some(warning) = warning {
             self.sinks.note(&warning);
         }
-        for (rank, cpus) in places.into_iter().enumerate() {
-            self.start_rank(rank, program, cpus)?;
+        for ranks in blocks {
+            self.start_process(*ranks, program, &places[ranks.range()], blocks.len())?;
         }
         Ok(())
     }
 
-    fn start_rank(
+    fn start_process(
         &mut self,
-        rank: usize,
+        ranks: Ranks,
         program: &Path,
-        cpus: Option<bind::CpuSet>,
+        places: &[Option<bind::CpuSet>],
+        processes: usize,
     ) -> Result<(), Failure> {
-        let ranks = self.args.ranks;
-        let no_pipe =
-            |e: io::Error| Failure::os(&format!("cannot make a pipe for rank {rank}"), &e);
-        let stdin = if rank == 0 {
+        let all = self.args.ranks;
+        let no_pipe = |e: io::Error| Failure::os(&format!("cannot make a pipe for {ranks}"), &e);
+        let stdin = if ranks.first == 0 {
             let (stdin, forward) = stdin::for_rank_zero().map_err(no_pipe)?;
             self.forward = forward;
             stdin
         } else {
             Stdio::null()
         };
-        // A single rank mixes with nobody.
-        let direct = ranks == 1 && !self.args.label;
+        // A single process mixes with nobody.
+        let direct = processes == 1 && !self.args.label;
         let (stdout, stderr) = if direct {
             (Stdio::inherit(), Stdio::inherit())
         } else {
-            let stdout = self.pipe(rank, 0).map_err(no_pipe)?;
-            let stderr = self.pipe(rank, self.sinks.stderr).map_err(no_pipe)?;
+            let stdout = self.pipe(ranks, 0).map_err(no_pipe)?;
+            let stderr = self.pipe(ranks, self.sinks.stderr).map_err(no_pipe)?;
             (stdout, stderr)
         };
         let plan = Plan {
             program,
             command: &self.args.command,
             variables: &self.args.env,
-            job: self.job.env(rank),
+            job: ranks.env(self.job, places),
             folder: self.args.wdir.as_deref(),
-            cpus,
+            // Threads of a process go to their places themselves.
+            cpus: (places.iter().all(Option::is_some))
+                .then(|| bind::CpuSet::union(places.iter().flatten())),
             group: self.group,
             owns_terminal: direct,
             mask: self.signals.mask_before(),
@@ -185,7 +194,11 @@ impl Supervisor<'_> {
         };
         match spawn::spawn(plan) {
             Ok(pid) => {
-                self.ranks.push(Rank { pid, lives: true });
+                self.processes.push(Process {
+                    pid,
+                    ranks,
+                    lives: true,
+                });
                 self.living += 1;
                 Ok(())
             }
@@ -205,7 +218,7 @@ impl Supervisor<'_> {
                 Err(Failure::new(
                     code,
                     format!(
-                        "cannot start rank {rank} of {ranks} ({}): {}{hint}",
+                        "cannot start {ranks} of {all} ({}): {}{hint}",
                         program.display(),
                         super::cause(&e)
                     ),
@@ -214,14 +227,14 @@ impl Supervisor<'_> {
         }
     }
 
-    /// A pipe from a rank to a sink.
-    fn pipe(&mut self, rank: usize, sink: usize) -> io::Result<Stdio> {
+    /// A pipe from the next process to a sink.
+    fn pipe(&mut self, ranks: Ranks, sink: usize) -> io::Result<Stdio> {
         let (reader, writer) = io::pipe()?;
         sys::set_nonblocking(reader.as_fd())?;
-        let stream = self.sinks.all[sink].lines.add(rank);
+        let stream = self.sinks.all[sink].lines.add(ranks.label());
         self.pipes.push(Pipe {
             reader,
-            rank,
+            process: self.processes.len(),
             sink,
             stream,
             ready: false,
@@ -363,27 +376,30 @@ impl Supervisor<'_> {
                 continue;
             }
             // Others are orphans of ranks, of which nobody asks the end.
-            let of_pid = |rank: &Rank| rank.pid == pid && rank.lives;
-            if let Some(rank) = self.ranks.iter().position(of_pid) {
-                self.handle_end(rank, end, buffer);
+            let of_pid = |process: &Process| process.pid == pid && process.lives;
+            if let Some(process) = self.processes.iter().position(of_pid) {
+                self.handle_end(process, end, buffer);
             }
         }
     }
 
-    fn handle_end(&mut self, rank: usize, end: End, buffer: &mut [u8]) {
-        self.ranks[rank].lives = false;
+    fn handle_end(&mut self, process: usize, end: End, buffer: &mut [u8]) {
+        self.processes[process].lives = false;
+        let ranks = self.processes[process].ranks;
         self.living -= 1;
         let (death, code) = match end {
             End::Exited(code) => (Death::Exited(code), code as u8),
             End::Signaled { signal, .. } => (Death::Signaled(signal), code_of_signal(signal)),
         };
-        self.job.mark_dead(rank, death);
-        if rank == 0 {
+        for rank in ranks.range() {
+            self.job.mark_dead(rank, death);
+        }
+        if ranks.first == 0 {
             self.forward = None;
         }
         // What it wrote comes before what is said of it.
         let now = Instant::now();
-        for pipe in self.pipes.iter_mut().filter(|pipe| pipe.rank == rank) {
+        for pipe in self.pipes.iter_mut().filter(|pipe| pipe.process == process) {
             let lines = &mut self.sinks.all[pipe.sink].lines;
             pipe.drain(lines, buffer, now);
             lines.pump(now);
@@ -394,7 +410,7 @@ impl Supervisor<'_> {
         self.code.get_or_insert(code);
         let first = self.ending.is_none();
         if first && !self.is_expected(end) {
-            let message = self.obituary(rank, end);
+            let message = self.obituary(process, end);
             self.sinks.note(&message);
         }
         if first && self.args.on_death == OnDeath::Kill {
@@ -412,11 +428,12 @@ impl Supervisor<'_> {
             || (signal == libc::SIGPIPE && self.sinks.all.iter().any(|s| s.is_broken()))
     }
 
-    fn obituary(&self, rank: usize, end: End) -> String {
+    fn obituary(&self, process: usize, end: End) -> String {
+        let Process { pid, ranks, .. } = self.processes[process];
         let who = format!(
-            "rank {rank} of {} (pid {}, {})",
+            "{ranks} of {} ({}pid {pid}, {})",
             self.args.ranks,
-            self.ranks[rank].pid,
+            if ranks.count > 1 { "one process, " } else { "" },
             self.args.command[0].display()
         );
         match end {
@@ -484,9 +501,9 @@ impl Supervisor<'_> {
         if self.keeper_lives || self.living > 0 {
             let _ = sys::kill(-self.group, signal);
         }
-        for rank in self.ranks.iter().filter(|rank| rank.lives) {
-            if sys::group_of(rank.pid).is_ok_and(|group| group != self.group) {
-                let _ = sys::kill(rank.pid, signal);
+        for process in self.processes.iter().filter(|process| process.lives) {
+            if sys::group_of(process.pid).is_ok_and(|group| group != self.group) {
+                let _ = sys::kill(process.pid, signal);
             }
         }
     }

@@ -7,17 +7,15 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use osier::Communicator;
 use osier_examples::jacobi::{self, Failure, Options};
 
 fn main() -> ExitCode {
-    let universe = match osier::init() {
-        Ok(universe) => universe,
-        Err(e) => {
-            eprintln!("jacobi3d: {e}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let world = universe.world();
+    osier::run_code(|world| solve(&world))
+}
+
+/// What one rank does; its exit code.
+fn solve(world: &Communicator) -> u8 {
     // What all ranks find out alike is said by rank 0, before the launcher
     // sees any of them end.
     let say = |what: &dyn Fn()| {
@@ -31,18 +29,18 @@ fn main() -> ExitCode {
         Ok(options) => options,
         Err(e) => {
             say(&|| e.print().unwrap_or_default());
-            return ExitCode::from(e.exit_code() as u8);
+            return e.exit_code() as u8;
         }
     };
     let report = match jacobi::run(world, &options) {
         Ok(report) => report,
         Err(Failure::Options(e)) => {
             say(&|| eprintln!("jacobi3d: {e}"));
-            return ExitCode::from(2);
+            return 2;
         }
         Err(Failure::Run(e)) => {
             eprintln!("jacobi3d: rank {}: {e}", world.rank());
-            return ExitCode::FAILURE;
+            return 1;
         }
     };
     say(&|| {
@@ -59,9 +57,5 @@ fn main() -> ExitCode {
             );
         }
     });
-    if report.passes() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    u8::from(!report.passes())
 }

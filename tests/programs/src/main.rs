@@ -2,20 +2,25 @@
 //!
 //! Checks panic; the tests see the exit code and the text.
 
+use std::process::ExitCode;
+
 use osier::{ANY_SOURCE, ANY_TAG, Communicator, ErrorKind, Op, Type, Universe, View, ViewMut};
 
 const SIZES: [usize; 11] = [
     0, 8, 49, 600, 2_049, 30_000, 65_537, 100_000, 200_000, 1_000_000, 3_000_003,
 ];
 
-fn main() {
+fn main() -> ExitCode {
     let what: Vec<String> = std::env::args().skip(1).collect();
     let what: Vec<&str> = what.iter().map(String::as_str).collect();
+    if let ["run", what @ ..] = &what[..] {
+        return osier::run_code(|comm| threads(comm, what));
+    }
     let universe = match osier::init() {
         Ok(universe) => universe,
         Err(e) => {
             eprintln!("exercise: {e} [{:?}]", e.kind());
-            std::process::exit(9);
+            return ExitCode::from(9);
         }
     };
     let comm = universe.world();
@@ -31,6 +36,53 @@ fn main() {
         ["twice"] => twice(comm),
         _ => panic!("exercise {what:?}?"),
     }
+    ExitCode::SUCCESS
+}
+
+/// What ranks do that may be threads of one process: `exercise run WHAT`.
+fn threads(comm: Communicator, what: &[&str]) -> u8 {
+    match what {
+        ["sizes"] => sizes(&comm),
+        ["crowd"] => crowd(&comm),
+        ["half-dies"] => half_dies(&comm),
+        ["wait"] => wait(&comm),
+        ["early"] if comm.rank() == 1 => {
+            comm.barrier().expect("all are here");
+            comm.send(&[1u8], 0, 0).expect("the last word");
+        }
+        ["early"] => early(&comm, 0),
+        ["fails"] => {
+            comm.barrier().expect("all are here");
+            if comm.rank() == 1 {
+                return 7;
+            }
+            comm.recv(&mut [0u8], 1, 0).expect_err("nobody sends");
+            std::thread::sleep(std::time::Duration::from_secs(600));
+        }
+        ["panic"] => {
+            assert_ne!(comm.rank(), 1, "as asked");
+            comm.recv(&mut [0u8], 1, 0).expect_err("nobody sends");
+        }
+        ["where"] => {
+            let cpus = std::fs::read_to_string("/proc/thread-self/status").expect("its status");
+            let cpus = cpus
+                .lines()
+                .find_map(|l| l.strip_prefix("Cpus_allowed_list:"));
+            println!(
+                "rank {} pid {} cpus {}",
+                comm.rank(),
+                std::process::id(),
+                cpus.expect("a list").trim()
+            );
+        }
+        ["stdin"] => {
+            let mut line = String::new();
+            std::io::stdin().read_line(&mut line).expect("a line");
+            println!("rank {} read {line:?}", comm.rank());
+        }
+        _ => panic!("exercise run {what:?}?"),
+    }
+    0
 }
 
 fn pattern(n: usize, seed: usize) -> Vec<u8> {
@@ -157,6 +209,30 @@ fn die(comm: &Communicator, how: &str) {
     assert!(got == pattern(got.len(), peer));
     killed(&comm.send(&large, 1, 0).expect_err("still dead"));
     through(comm);
+}
+
+/// Of two processes with two ranks each, the first is killed.
+fn half_dies(comm: &Communicator) {
+    let me = comm.rank();
+    comm.barrier().expect("all are here");
+    match me {
+        0 => drop(comm.recv(&mut [0u8], 3, 0)),
+        1 => kill_me(),
+        _ => {
+            for dead in [0, 1] {
+                let e = comm.recv(&mut [0u8], dead, 1).expect_err("it is dead");
+                let text = e.to_string();
+                let cause = format!("rank {dead} was killed by signal 9");
+                assert!(text.contains(&cause), "{text}");
+            }
+            let peer = 5 - me;
+            let mut got = vec![0; 100_000];
+            comm.sendrecv(&pattern(100_000, me), peer, 5, &mut got, peer, 5)
+                .expect("the living");
+            assert!(got == pattern(100_000, peer));
+            through(comm);
+        }
+    }
 }
 
 /// Rank 1 of 2 is killed in the middle of large transfers.

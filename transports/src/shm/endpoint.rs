@@ -286,7 +286,15 @@ impl ShmEndpoint {
         })
     }
 
-    /// Memory of a region of the arena or of a heap, if it is mapped.
+    /// Whether a peer is a thread of this process. It says so itself when it
+    /// joins, so a key cannot make it look like one.
+    fn here(&self, peer: Peer) -> bool {
+        let rank = self.members[peer as usize] as usize;
+        self.rank.job().control(rank).pid.load(Ordering::Relaxed) == self.pid
+    }
+
+    /// Memory of a region of the arena, of a heap or of this process, if it
+    /// can be reached by address.
     fn address(&self, peer: Peer, key: &RegionKey, offset: u64, bytes: u64) -> Option<*mut u8> {
         let end = offset.checked_add(bytes)?;
         if end > key.bytes {
@@ -298,7 +306,9 @@ impl ShmEndpoint {
             RegionKind::Heap if self.members.get(peer as usize) == Some(&key.owner) => {
                 self.rank.peer_heap(key.owner as usize)?.at(at, bytes)
             }
-            RegionKind::Process if key.owner == self.pid => Some(at as usize as *mut u8),
+            RegionKind::Local if key.owner == self.pid && self.here(peer) => Some(
+                std::ptr::with_exposed_provenance_mut(usize::try_from(at).ok()?),
+            ),
             _ => None,
         }
     }
@@ -435,6 +445,30 @@ impl Endpoint for ShmEndpoint {
         self.process_key(ptr, bytes)
     }
 
+    unsafe fn export_to(
+        &self,
+        peer: Peer,
+        ptr: *mut u8,
+        bytes: usize,
+        write: bool,
+    ) -> Result<RegionKey, TransportError> {
+        if self.here(peer) {
+            return Ok(RegionKey {
+                kind: RegionKind::Local,
+                owner: self.pid,
+                base: ptr.expose_provenance() as u64,
+                bytes: bytes as u64,
+            });
+        }
+        if write {
+            // SAFETY: the caller's contract.
+            unsafe { self.export_writable(ptr, bytes) }
+        } else {
+            // SAFETY: the caller's contract.
+            unsafe { self.export(ptr, bytes) }
+        }
+    }
+
     fn attending(&self, peer: Peer) -> bool {
         let rank = self.members[peer as usize] as usize;
         let control = self.rank.job().control(rank);
@@ -512,10 +546,8 @@ impl Endpoint for ShmEndpoint {
         offset: u64,
         op: AtomicOp,
     ) -> Result<OneSided, TransportError> {
-        let local = key.kind == RegionKind::Process && key.owner == self.pid;
         let at = match key.kind {
-            RegionKind::Arena => self.address(peer, key, offset, 8),
-            RegionKind::Process if local => self.address(peer, key, offset, 8),
+            RegionKind::Arena | RegionKind::Local => self.address(peer, key, offset, 8),
             _ => {
                 return Err(TransportError::new(
                     TransportErrorKind::Unavailable,

@@ -166,10 +166,16 @@ impl Job {
         self.0.segment.note()
     }
 
-    /// Records that a rank has ended, and wakes all others.
+    /// Records that a rank has ended, and wakes all others. What was recorded
+    /// first holds: a rank may end before its process.
     pub fn mark_dead(&self, rank: usize, how: Death) {
-        let control = self.control(rank);
-        if control.death.swap(how.to_word(), Ordering::AcqRel) == 0 {
+        let first = self.control(rank).death.compare_exchange(
+            0,
+            how.to_word(),
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+        if first.is_ok() {
             self.0
                 .segment
                 .header()

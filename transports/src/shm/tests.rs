@@ -1,5 +1,6 @@
 use super::*;
 use crate::contract::{AmHead, AtomicOp, Endpoint, OneSided, PostError, RegionKey, RegionKind};
+use crate::sync::Ordering;
 
 fn pair() -> (ShmRank, ShmRank) {
     let job = Job::create(&JobOptions {
@@ -199,4 +200,57 @@ fn two_threads_stream_both_ways() {
     let tb = std::thread::spawn(run(b, 1));
     let (ea, eb) = (ta.join().expect("rank 0"), tb.join().expect("rank 1"));
     drop((ea, eb));
+}
+
+#[test]
+fn memory_of_the_same_process_is_reached_by_address() {
+    let (a, b) = pair();
+    let ea = a.endpoint(5, vec![0, 1]);
+    let mut eb = b.endpoint(5, vec![0, 1]);
+    let mut words = [7u64, 8, 9];
+    let at = words.as_mut_ptr();
+    // SAFETY: `words` outlives every use of the key.
+    let key = unsafe { ea.export_to(1, at.cast(), 24, true) }.expect("a key");
+    assert_eq!(key.kind, RegionKind::Local);
+    assert_eq!(RegionKey::from_wire(&key.to_wire()), Some(key));
+    assert_eq!(eb.mapped(0, &key), Some(at.cast_const().cast()));
+    let mut got = [0u64];
+    // SAFETY: eight bytes are writable.
+    let done = unsafe { eb.get(0, &key, 8, got.as_mut_ptr().cast(), 8) };
+    assert_eq!((done.expect("get"), got), (OneSided::Done(0), [8]));
+    // SAFETY: eight bytes are readable.
+    let done = unsafe { eb.put(0, &key, 16, got.as_ptr().cast(), 8) };
+    assert_eq!(done.expect("put"), OneSided::Done(0));
+    let before = eb.atomic(0, &key, 0, AtomicOp::Add(1)).expect("atomic");
+    assert_eq!(before, OneSided::Done(7));
+    assert_eq!(words, [8, 8, 8]);
+    // SAFETY: refused before anything is touched.
+    let beyond = unsafe { eb.get(0, &key, 20, got.as_mut_ptr().cast(), 8) };
+    assert!(beyond.is_err(), "beyond the region");
+}
+
+#[test]
+fn an_address_from_another_process_is_refused() {
+    let (a, b) = pair();
+    let ea = a.endpoint(5, vec![0, 1]);
+    let mut eb = b.endpoint(5, vec![0, 1]);
+    let mut words = [7u64];
+    // SAFETY: `words` outlives every use of the key.
+    let key = unsafe { ea.export_to(1, words.as_mut_ptr().cast(), 8, true) }.expect("a key");
+    // Rank 0 is another process from here on, and shows a key that says it
+    // is ours.
+    let other = 1;
+    a.job().control(0).pid.store(other, Ordering::Relaxed);
+    assert_eq!(eb.mapped(0, &key), None);
+    let mut got = [0u64];
+    // SAFETY: eight bytes are writable.
+    let done = unsafe { eb.get(0, &key, 0, got.as_mut_ptr().cast(), 8) };
+    assert!(done.is_err());
+    // SAFETY: eight bytes are readable.
+    let done = unsafe { eb.put(0, &key, 0, got.as_ptr().cast(), 8) };
+    assert!(done.is_err());
+    assert!(eb.atomic(0, &key, 0, AtomicOp::Load).is_err());
+    // SAFETY: as above.
+    let back = unsafe { eb.export_to(0, got.as_mut_ptr().cast(), 8, true) };
+    assert_ne!(back.expect("a key").kind, RegionKind::Local);
 }

@@ -1,0 +1,189 @@
+//! Ranks as threads of one process: the way in that `--ranks-per-process`
+//! needs.
+//!
+//! ```text
+//! process of ranks 4 to 7      main thread: starts the others, waits
+//!                              thread "rank 4": Universe, program
+//!                              thread "rank 5": ...
+//! ```
+//!
+//! # Invariants
+//! 1. Each rank has a [`Universe`] of its own; what ranks of one process share
+//!    is the address space and the attachment to the job.
+//! 2. A process fails as a whole, as it does when it is killed: a rank that
+//!    panics or ends with another code than 0 takes its process along.
+//! 3. A rank that ends well is recorded as ended while the others go on, so
+//!    that who still needs it gets an error rather than a hang.
+
+use super::{Universe, init, joined_rank};
+use crate::comm::Communicator;
+use crate::config;
+use crate::error::{Error, ErrorKind, Result};
+use osier_transports::shm::{Death, Job};
+use std::process::ExitCode;
+
+/// What a rank's thread has for its stack, in bytes: as much as a main thread
+/// has by default. Pages come with first use.
+const STACK_BYTES: usize = 8 << 20;
+
+/// Exit code of a process that panics, as Rust has it.
+const PANICKED: u8 = 101;
+
+/// What a program may fail with.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Runs a program as every rank that this process is to be, and returns the
+/// exit code for `main`.
+///
+/// Under `osier run --ranks-per-process K` that is K ranks, each a thread with
+/// a communicator of all ranks of its own; otherwise it is one rank on the
+/// calling thread, as with [`init`].
+///
+/// ```no_run
+/// fn main() -> std::process::ExitCode {
+///     osier::run(|comm| {
+///         println!("rank {} of {}", comm.rank(), comm.size());
+///         comm.barrier()?;
+///         Ok(())
+///     })
+/// }
+/// ```
+///
+/// A rank that returns an error says so on standard error, and its process
+/// ends with code 1: a process is what fails, with all of its ranks.
+pub fn run(program: impl Fn(Communicator) -> std::result::Result<(), Failure> + Sync) -> ExitCode {
+    run_code(|comm| {
+        let (rank, size) = (comm.rank(), comm.size());
+        match program(comm) {
+            Ok(()) => 0,
+            Err(e) => {
+                eprintln!("rank {rank} of {size}: {e}");
+                1
+            }
+        }
+    })
+}
+
+/// As [`run`], for programs that choose their exit codes and say themselves
+/// what went wrong.
+pub fn run_code(program: impl Fn(Communicator) -> u8 + Sync) -> ExitCode {
+    let code = match here() {
+        Ok(1) => init().map(|universe| program(universe.world().clone())),
+        Ok(ranks) => many(ranks, &program).map(|()| 0),
+        Err(e) => Err(e),
+    };
+    ExitCode::from(code.unwrap_or_else(|e| {
+        eprintln!("osier: {e}");
+        1
+    }))
+}
+
+/// Number of ranks that this process is to be.
+pub(super) fn here() -> Result<usize> {
+    let Some(text) = config::value("OSIER_RANKS_HERE") else {
+        return Ok(1);
+    };
+    let ranks = text.parse().ok().filter(|n| *n > 0);
+    ranks.ok_or_else(|| {
+        Error::new(
+            ErrorKind::Config,
+            format!(
+                "OSIER_RANKS_HERE={text:?} is no number of ranks (hint: it is set by osier run)"
+            ),
+        )
+    })
+}
+
+/// Refuses to be one rank where the launcher wants several.
+pub(super) fn refuse_many() -> Result<()> {
+    let ranks = here()?;
+    if ranks == 1 {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Config,
+        format!(
+            "the launcher wants {ranks} ranks in this process, and osier::init() makes one (hint: enter through osier::run(|comm| ...), or start without --ranks-per-process)"
+        ),
+    ))
+}
+
+/// Processors of each rank of this process, as the launcher has it; none
+/// where ranks are not bound.
+fn places(ranks: usize) -> Result<Vec<Vec<usize>>> {
+    let Some(text) = config::value("OSIER_CPUS") else {
+        return Ok(vec![Vec::new(); ranks]);
+    };
+    let parse = |list: &str| -> Option<Vec<usize>> {
+        let numbers = list.split(',').filter(|n| !n.is_empty());
+        numbers.map(|n| n.parse().ok()).collect()
+    };
+    let places: Option<Vec<Vec<usize>>> = text.split(';').map(parse).collect();
+    places.filter(|p| p.len() == ranks).ok_or_else(|| {
+        Error::new(
+            ErrorKind::Config,
+            format!(
+                "OSIER_CPUS={text:?} does not place {ranks} ranks (hint: it is set by osier run)"
+            ),
+        )
+    })
+}
+
+fn many(ranks: usize, program: &(impl Fn(Communicator) -> u8 + Sync)) -> Result<()> {
+    let Some((job, first)) = joined_rank()? else {
+        return Err(Error::new(
+            ErrorKind::Config,
+            "OSIER_RANKS_HERE is set and OSIER_JOB is not (hint: start programs with osier run)",
+        ));
+    };
+    let places = places(ranks)?;
+    std::thread::scope(|s| {
+        for (cpus, rank) in places.iter().zip(first..) {
+            let job = &job;
+            std::thread::Builder::new()
+                .name(format!("rank {rank}"))
+                .stack_size(STACK_BYTES)
+                .spawn_scoped(s, move || one(job, rank, cpus, program))
+                .map_err(|e| {
+                    Error::new(
+                        ErrorKind::OutOfMemory,
+                        format!("starting a thread for rank {rank}: {e}"),
+                    )
+                })
+                // Those that were started wait for the missing one.
+                .unwrap_or_else(|e| leave(&e));
+        }
+    });
+    Ok(())
+}
+
+/// The life of one rank's thread.
+fn one(job: &Job, rank: usize, cpus: &[usize], program: &(impl Fn(Communicator) -> u8 + Sync)) {
+    let _guard = FailsTogether;
+    if !cpus.is_empty() {
+        crate::model::confine(cpus);
+    }
+    let universe = Universe::join(job, rank).unwrap_or_else(|e| leave(&e));
+    let code = program(universe.world().clone());
+    drop(universe);
+    if code != 0 {
+        std::process::exit(i32::from(code));
+    }
+    job.mark_dead(rank, Death::Exited(0));
+}
+
+fn leave(e: &Error) -> ! {
+    eprintln!("osier: {e}");
+    std::process::exit(1)
+}
+
+/// Ends the process when a rank unwinds (invariant 2).
+struct FailsTogether;
+
+impl Drop for FailsTogether {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::exit(i32::from(PANICKED));
+        }
+    }
+}
