@@ -169,8 +169,17 @@ fn what_was_sent_before_is_still_received() {
             for i in 0..100u64 {
                 comm.send(&i, 0, 0).expect("send");
             }
-            comm.send(&pattern(10_000, 1), 0, 1)
-                .expect("eager, in fragments");
+            // Gaps, so that nobody can wait for our memory to be read.
+            let gaps = Type::vector(10_000, 1, 2, &Type::of::<u8>()).and_then(|t| t.commit());
+            let gaps = gaps.expect("a type");
+            let mut wide = vec![0u8; 20_000];
+            let payload = pattern(10_000, 1);
+            wide.iter_mut()
+                .step_by(2)
+                .zip(&payload)
+                .for_each(|(w, p)| *w = *p);
+            let view = View::new(&wide, 0, &gaps, 1).expect("view");
+            comm.send(&view, 0, 1).expect("eager, in fragments");
             return;
         }
         fails(comm.recv(&mut [0u8], 1, 9), DEAD, &["rank 1"]);

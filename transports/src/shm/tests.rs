@@ -119,7 +119,8 @@ fn heap_is_read_in_place_and_plain_memory_through_a_key() {
         crate::sync::AtomicU64::new(0),
     ];
     // SAFETY: alive until the end of the test.
-    let key = unsafe { eb.export(words.as_ptr().cast(), 16) }.expect("exportable");
+    let key = unsafe { eb.export_to(0, words.as_ptr().cast_mut().cast(), 16, true) };
+    let key = key.expect("exportable");
     let before = ea.atomic(1, &key, 0, AtomicOp::Add(2)).expect("atomic");
     assert_eq!(before, OneSided::Done(40));
     let before = ea
