@@ -70,7 +70,10 @@ pub enum TypeError {
     #[error(transparent)]
     Attribute(#[from] AttributeError),
     /// The packed size of so many instances is no 64-bit number.
-    #[error("{count} instances of {size} bytes exceed {} packed bytes", isize::MAX)]
+    #[error(
+        "{count} instances of {size} bytes exceed {} packed bytes (hint: check the count)",
+        isize::MAX
+    )]
     Count {
         /// Instances asked for.
         count: usize,
@@ -78,7 +81,10 @@ pub enum TypeError {
         size: usize,
     },
     /// The fragment lies beyond the packed bytes.
-    #[error("packed bytes {start}..{end} asked for, but {count} instances pack to {packed} bytes")]
+    #[error(
+        "packed bytes {start}..{end} asked for, but {count} instances pack to {packed} bytes \
+         (hint: a fragment ends within them)"
+    )]
     Fragment {
         /// First packed byte asked for.
         start: usize,
@@ -92,7 +98,7 @@ pub enum TypeError {
     /// The typed buffer does not hold all bytes that the layout touches.
     #[error(
         "{count} instances touch bytes {low}..{high} around their origin, but the buffer holds \
-         {bytes} bytes with the origin at {origin}"
+         {bytes} bytes with the origin at {origin} (hint: check count, origin and extent)"
     )]
     Memory {
         /// Instances.
@@ -109,7 +115,7 @@ pub enum TypeError {
     /// Less room than the packed bytes take, or fewer bytes than they are.
     #[error(
         "cannot {operation} {count} instances: {needed} bytes from position {position} on, but \
-         the packed buffer holds {bytes} bytes"
+         the packed buffer holds {bytes} bytes (hint: ask pack_size or external32_size)"
     )]
     Room {
         /// What was asked for.
@@ -142,7 +148,10 @@ pub enum TypeError {
         element: &'static str,
     },
     /// The packed buffer has another length than the fragment.
-    #[error("packed buffer holds {bytes} bytes, but the fragment has {fragment}")]
+    #[error(
+        "packed buffer holds {bytes} bytes, but the fragment has {fragment} \
+         (hint: both have to be equal)"
+    )]
     Packed {
         /// Bytes in the packed buffer.
         bytes: usize,

@@ -20,6 +20,7 @@
 //! | `basic`, `signature` | predefined types, signatures and their hash |
 //! | `tree`, `constructors`, `darray`, `pairs` | the type tree: every constructor of MPI |
 //! | `bounds`, `envelope` | size, bounds, alignment; how a type was built |
+//! | `address` | displacements that count from address zero |
 //! | `attributes`, `labels` | values that users hang on objects; names of types |
 //! | `typemap` | the oracle, straight from the definition |
 //! | `form`, `lower`, `list`, `compress` | the canonical form and the rewrite rules |
@@ -45,6 +46,7 @@
 //! # Ok::<(), osier_datatype::TypeError>(())
 //! ```
 
+mod address;
 mod attributes;
 mod basic;
 mod blocks;
@@ -70,6 +72,7 @@ mod tree;
 mod typemap;
 mod x87;
 
+pub use address::{address, bottom};
 pub use attributes::{AttributeError, AttributeFailure, AttributeFunction, Attributes, Keyval};
 pub use basic::{Basic, BasicKind, TypeClass};
 pub use blocks::Blocks;

@@ -232,7 +232,7 @@ fn short_buffers_name_both_sizes() {
     assert_eq!(
         error.to_string(),
         "cannot pack 2 instances: 16 bytes from position 8 on, but the packed buffer holds 20 \
-         bytes"
+         bytes (hint: ask pack_size or external32_size)"
     );
     assert_eq!(position, 8);
     let mut back = [0.0; 2];

@@ -204,7 +204,7 @@ fn buffers_are_checked() {
     assert_eq!(
         error.to_string(),
         "1 instances touch bytes 0..56 around their origin, but the buffer holds 55 bytes \
-         with the origin at 0"
+         with the origin at 0 (hint: check count, origin and extent)"
     );
     assert!(layout.pack(&memory, 1, 1, 0..32, &mut packed).is_err());
     assert!(

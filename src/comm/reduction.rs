@@ -22,6 +22,11 @@ pub enum Op {
 }
 
 /// Numbers that the predefined operators are defined for.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no predefined reduction",
+    label = "no number that `Op` combines",
+    note = "integers of up to 64 bits, `f32` and `f64` have them; for others use `osier::function`"
+)]
 pub trait Number: Datatype {
     #[doc(hidden)]
     fn apply(op: Op, left: Self, right: Self) -> Self;

@@ -136,13 +136,16 @@ impl RawView {
         count: usize,
     ) -> Result<Self> {
         layout.check_span(buffer_bytes, origin, count)?;
+        Self::at(base.wrapping_add(origin), layout, count)
+    }
+
+    fn at(origin: *mut u8, layout: &Layout, count: usize) -> Result<Self> {
         let bytes = layout.packed_bytes(count).ok_or_else(|| {
             Error::new(
                 ErrorKind::Datatype,
                 format!("{count} instances of {} bytes overflow", layout.size()),
             )
         })?;
-        let origin = base.wrapping_add(origin);
         Ok(match layout.contiguous_at(count) {
             Some(at) => Self::contiguous(origin.wrapping_offset(at), bytes),
             None => Self {
@@ -202,6 +205,24 @@ impl<'a> View<'a> {
         })
     }
 
+    /// `count` instances of `layout` around an address, for layers above that
+    /// have no slice.
+    ///
+    /// With [`bottom`](osier_datatype::bottom) as the origin the displacements
+    /// are absolute addresses, as with `MPI_BOTTOM`: one message may then take
+    /// its parts from anywhere. See [`address`](osier_datatype::address).
+    ///
+    /// # Safety
+    /// While the view or a transfer from it exists, all bytes that the
+    /// instances touch are valid for reads, from any thread, and nobody writes
+    /// them.
+    pub unsafe fn from_raw(origin: *const u8, layout: &Layout, count: usize) -> Result<Self> {
+        Ok(Self {
+            raw: RawView::at(origin.cast_mut(), layout, count)?,
+            borrow: PhantomData,
+        })
+    }
+
     /// Packed size in bytes.
     pub fn bytes(&self) -> usize {
         self.raw.bytes
@@ -236,6 +257,21 @@ impl<'a> ViewMut<'a> {
         let bytes = size_of_val(buffer);
         Ok(Self {
             raw: RawView::with_layout(buffer.as_mut_ptr().cast(), bytes, at, layout, count)?,
+            borrow: PhantomData,
+        })
+    }
+
+    /// `count` instances of `layout` around an address: [`View::from_raw`] for
+    /// receiving. An error if the layout touches a byte twice.
+    ///
+    /// # Safety
+    /// While the view or a transfer into it exists, all bytes that the
+    /// instances touch are valid for writes, from any thread, and nobody else
+    /// reads or writes them; any bytes are valid values there.
+    pub unsafe fn from_raw(origin: *mut u8, layout: &Layout, count: usize) -> Result<Self> {
+        refuse_overlap(layout, count)?;
+        Ok(Self {
+            raw: RawView::at(origin, layout, count)?,
             borrow: PhantomData,
         })
     }

@@ -412,3 +412,40 @@ fn owned_numbers_and_arrays_are_buffers() {
         assert_eq!(&*b, b"abc");
     });
 }
+
+/// Parts that lie anywhere travel as one message, from and to their addresses.
+#[test]
+fn absolute_addresses_gather_and_scatter() {
+    use osier::datatype::{address, bottom};
+    on_all(2, |comm| {
+        for n in [1, 40, 30_000] {
+            let parts = |numbers: *const f64, letters: *const u8| {
+                Type::structure(&[
+                    (n, address(numbers), f64::datatype()),
+                    (n + 3, address(letters), u8::datatype()),
+                ])
+                .and_then(|ty| ty.commit())
+                .expect("a type")
+            };
+            if comm.rank() == 0 {
+                let numbers: Vec<f64> = (0..n).map(|i| i as f64).collect();
+                let letters: Vec<u8> = (0..n + 3).map(|i| i as u8).collect();
+                let layout = parts(numbers.as_ptr(), letters.as_ptr());
+                // SAFETY: both vectors outlive the send, which only reads them.
+                let view = unsafe { View::from_raw(bottom(), &layout, 1) };
+                comm.send(&view.expect("a view"), 1, 5).expect("send");
+            } else {
+                let mut numbers = vec![0.0f64; n];
+                let mut letters = vec![0u8; n + 3];
+                let layout = parts(numbers.as_mut_ptr(), letters.as_mut_ptr());
+                // SAFETY: both vectors outlive the receive and are not used by
+                // anybody else meanwhile.
+                let view = unsafe { ViewMut::from_raw(bottom(), &layout, 1) };
+                let status = comm.recv(&mut view.expect("a view"), 0, 5).expect("recv");
+                assert_eq!(status.bytes(), 9 * n + 3);
+                assert!(numbers.iter().enumerate().all(|(i, &x)| x == i as f64));
+                assert!(letters.iter().enumerate().all(|(i, &x)| x == i as u8));
+            }
+        }
+    });
+}
