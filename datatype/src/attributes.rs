@@ -12,9 +12,11 @@
 //!    attribute keeps its key alive. Dropping the last [`Keyval`] frees the key
 //!    once no attribute has it, as MPI frees keyvals.
 //! 2. The delete function runs exactly once with success for every attribute
-//!    that is overwritten or deleted, or whose object goes away. While it
-//!    fails, the attribute stays (but for the last case, where nothing can).
-//! 3. No lock is held while a function of the user runs, so it may use the
+//!    that is overwritten or deleted, or whose object goes away, however many
+//!    threads try: who takes the attribute out runs it. If it fails, the
+//!    attribute is put back (but for the last case, where nothing can be).
+//! 3. A key has at most one attribute on an object.
+//! 4. No lock is held while a function of the user runs, so it may use the
 //!    attributes of the same object.
 //!
 //! # Sources
@@ -119,6 +121,22 @@ type Value = Arc<dyn Any + Send + Sync>;
 /// assert_eq!(*twin.attributes().get(&label).unwrap(), "pressure");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// A value of another type does not fit:
+///
+/// ```compile_fail
+/// # use osier_datatype::{Basic, Keyval, Type};
+/// let label = Keyval::<Type, String>::inherited();
+/// Type::basic(Basic::F64).attributes().set(&label, 7);
+/// ```
+///
+/// Nor does the key of another kind of object:
+///
+/// ```compile_fail
+/// # use osier_datatype::{Basic, Keyval, Type};
+/// let label = Keyval::<Basic, String>::inherited();
+/// Type::basic(Basic::F64).attributes().get(&label);
+/// ```
 pub struct Keyval<O, T>(Arc<Key<O, T>>);
 
 struct Key<O, T> {
@@ -142,7 +160,7 @@ impl<O: 'static, T: Send + Sync + 'static> Keyval<O, T> {
     /// A key with functions of its own. `copy` is called with the object that
     /// is being duplicated and the value there, and returns the duplicate's, if
     /// it gets one. `delete` is called once per attribute, before its value is
-    /// dropped.
+    /// dropped; the attribute is taken out while it runs.
     pub fn with(
         copy: impl Fn(&O, &Arc<T>) -> Result<Option<Arc<T>>, AttributeFailure> + Send + Sync + 'static,
         delete: impl Fn(&T) -> Result<(), AttributeFailure> + Send + Sync + 'static,
@@ -250,10 +268,12 @@ impl<O> Attributes<O> {
     /// are still set.
     pub fn clear(&self) -> Result<(), AttributeError> {
         loop {
-            let Some(last) = self.lock().last().cloned() else {
-                return Ok(());
-            };
-            self.remove(&last)?;
+            // The lock ends with the statement, before the function runs.
+            let last = self.lock().pop();
+            match last {
+                Some(entry) => self.finish(entry)?,
+                None => return Ok(()),
+            }
         }
     }
 
@@ -273,13 +293,20 @@ impl<O> Attributes<O> {
         Ok(copies)
     }
 
-    /// Runs the delete function, then takes the entry out.
-    fn remove(&self, entry: &Entry<O>) -> Result<(), AttributeError> {
-        let Entry { key, value } = entry;
-        key.delete(value).map_err(AttributeError::delete)?;
-        // The function may have set or deleted attributes of the same object.
-        self.lock().retain(|e| !Arc::ptr_eq(&e.value, value));
-        Ok(())
+    /// Runs the delete function of an entry that was taken out; puts it back if
+    /// that fails, unless another thread has set the key since.
+    fn finish(&self, entry: Entry<O>) -> Result<(), AttributeError> {
+        let failed = entry.key.delete(&entry.value).err();
+        failed.map_or(Ok(()), |failure| {
+            let mut entries = self.lock();
+            if !entries
+                .iter()
+                .any(|e| e.key.address() == entry.key.address())
+            {
+                entries.push(entry);
+            }
+            Err(AttributeError::delete(failure))
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Entry<O>>> {
@@ -298,18 +325,30 @@ impl<O: 'static> Attributes<O> {
         key: &Keyval<O, T>,
         value: T,
     ) -> Result<(), AttributeError> {
-        self.delete(key)?;
         let entry = Entry {
             key: Arc::new(key.clone()) as Arc<dyn AnyKey<O>>,
-            value: Arc::new(value),
+            value: Arc::new(value) as Value,
         };
-        self.lock().push(entry);
-        Ok(())
+        loop {
+            let old = {
+                let mut entries = self.lock();
+                let Some(old) = take(&mut entries, key) else {
+                    entries.push(entry);
+                    return Ok(());
+                };
+                old
+            };
+            self.finish(old)?;
+        }
     }
 
     /// The attribute under `key`, if it is set.
     pub fn get<T: Send + Sync + 'static>(&self, key: &Keyval<O, T>) -> Option<Arc<T>> {
-        Some(typed(&self.find(key)?.value))
+        let entries = self.lock();
+        let entry = entries
+            .iter()
+            .find(|entry| entry.key.address() == key.address());
+        entry.map(|entry| typed(&entry.value))
     }
 
     /// Deletes the attribute under `key`; says whether there was one.
@@ -320,19 +359,20 @@ impl<O: 'static> Attributes<O> {
         &self,
         key: &Keyval<O, T>,
     ) -> Result<bool, AttributeError> {
-        match self.find(key) {
-            Some(entry) => self.remove(&entry).map(|()| true),
+        let old = take(&mut self.lock(), key);
+        match old {
+            Some(entry) => self.finish(entry).map(|()| true),
             None => Ok(false),
         }
     }
+}
 
-    fn find<T: Send + Sync + 'static>(&self, key: &Keyval<O, T>) -> Option<Entry<O>> {
-        let entries = self.lock();
-        entries
-            .iter()
-            .find(|entry| entry.key.address() == key.address())
-            .cloned()
-    }
+fn take<O: 'static, T: Send + Sync + 'static>(
+    entries: &mut Vec<Entry<O>>,
+    key: &Keyval<O, T>,
+) -> Option<Entry<O>> {
+    let mine = |entry: &Entry<O>| entry.key.address() == key.address();
+    entries.iter().position(mine).map(|i| entries.remove(i))
 }
 
 impl<O> Default for Attributes<O> {
@@ -445,6 +485,40 @@ mod tests {
         assert!(attributes.clear().is_err());
         assert_eq!(attributes.get(&b).as_deref(), Some(&99));
         assert_eq!(attributes.len(), 2);
+    }
+
+    /// Threads that set and delete one key: every value is deleted once.
+    #[test]
+    fn threads_delete_every_value_once() {
+        let deleted = Arc::new(Mutex::new(Vec::new()));
+        let log = deleted.clone();
+        let key = Keyval::<(), usize>::with(
+            |_, _| Ok(None),
+            move |&value| {
+                log.lock().unwrap().push(value);
+                Ok(())
+            },
+        );
+        let attributes = Attributes::new();
+        std::thread::scope(|s| {
+            for thread in 0..4 {
+                let (attributes, key) = (&attributes, &key);
+                s.spawn(move || {
+                    for i in 0..200 {
+                        attributes.set(key, thread * 1000 + i).unwrap();
+                        assert!(attributes.len() <= 1);
+                        if i % 3 == 0 {
+                            attributes.delete(key).unwrap();
+                        }
+                    }
+                });
+            }
+        });
+        drop(attributes);
+        let mut deleted = std::mem::take(&mut *deleted.lock().unwrap());
+        deleted.sort_unstable();
+        let all = (0..4).flat_map(|thread| (0..200).map(move |i| thread * 1000 + i));
+        assert!(deleted.into_iter().eq(all));
     }
 
     #[test]

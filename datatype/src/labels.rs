@@ -40,6 +40,9 @@ impl Type {
     }
 
     /// The attributes of the type and all clones of it.
+    ///
+    /// The type of a Rust number (`f64::datatype()`) is one for all users in the
+    /// process: duplicate it to have one's own.
     pub fn attributes(&self) -> &Attributes<Type> {
         &self.labels().attributes
     }

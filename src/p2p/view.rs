@@ -444,7 +444,7 @@ impl<T: Datatype> Static for [T] {
     }
 }
 
-scalars!(i8 i16 i32 i64 u8 u16 u32 u64 isize usize f32 f64);
+scalars!(i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 isize usize f32 f64);
 
 /// Buffers that a request may own: their memory does not move when the value
 /// does.
