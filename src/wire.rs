@@ -33,6 +33,24 @@ pub(crate) const WITHDRAW: u8 = 9;
 pub(crate) const SHARE: u8 = 10;
 pub(crate) const PUSHED: u8 = 11;
 
+/// Name of a kind of message.
+pub(crate) fn name(kind: u8) -> &'static str {
+    match kind {
+        EAGER => "EAGER",
+        FIRST => "FIRST",
+        FRAGMENT => "FRAGMENT",
+        ANNOUNCE => "ANNOUNCE",
+        GO => "GO",
+        FINISH => "FINISH",
+        ACK => "ACK",
+        CREDIT => "CREDIT",
+        WITHDRAW => "WITHDRAW",
+        SHARE => "SHARE",
+        PUSHED => "PUSHED",
+        _ => "unknown",
+    }
+}
+
 /// The receiver has the data.
 pub(crate) const OUTCOME_DONE: u16 = 0;
 /// The receiver has forgotten the message, as the sender asked.

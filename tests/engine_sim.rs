@@ -1,8 +1,10 @@
-//! The real engine under random traffic on the simulated network. A failure
-//! prints its seed; `OSIER_SEED=... cargo test --test engine_sim one_seed`
-//! repeats it.
+//! The real engine under random traffic on the simulated network. A failure is
+//! cut down and printed as a timeline, with the command that repeats it;
+//! `OSIER_SEED=... cargo test --test engine_sim one_seed` plays a whole seed.
 
-use osier::testing::traffic::{Failure, Report, Traffic, run};
+use osier::testing::traffic::{
+    Bounds, Failure, Fault, Report, Traffic, Wrong, explore_all, replay, run,
+};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -123,6 +125,92 @@ fn a_seed_decides_everything() {
     }
 }
 
+/// Explores and prints what was explored; (schedules, deaths).
+fn explored(bounds: &Bounds) -> (usize, usize) {
+    let start = Instant::now();
+    match explore_all(bounds, &[]) {
+        Ok(all) => {
+            for one in &all {
+                println!("{one}");
+            }
+            let sends = |kind| all.iter().any(|e| e.kinds.contains(&kind));
+            for kind in [
+                "EAGER", "FIRST", "FRAGMENT", "ANNOUNCE", "GO", "FINISH", "ACK", "WITHDRAW",
+                "SHARE", "PUSHED",
+            ] {
+                assert!(sends(kind), "no job sends {kind}");
+            }
+            let schedules = all.iter().map(|e| e.schedules).sum();
+            let deaths = all.iter().map(|e| e.deaths).sum();
+            println!(
+                "{} jobs, {schedules} schedules, {deaths} deaths, {:.1} s",
+                all.len(),
+                start.elapsed().as_secs_f64()
+            );
+            (schedules, deaths)
+        }
+        Err(failure) => panic!("{failure}"),
+    }
+}
+
+#[test]
+fn small_jobs_under_all_schedules_and_deaths() {
+    let (schedules, deaths) = explored(&Bounds {
+        deviations: bound("OSIER_DEVIATIONS", 5),
+        schedules: bound("OSIER_SCHEDULES", 8_000),
+        deviations_with_death: 2,
+        schedules_with_death: bound("OSIER_DEADLY", 150),
+    });
+    assert!(schedules > 100_000, "only {schedules} schedules");
+    assert!(deaths > 100_000, "only {deaths} deaths");
+}
+
+/// A bound from the environment, or the one of the tests.
+fn bound(name: &str, default: usize) -> usize {
+    variable(name).map_or(default, |n| n as usize)
+}
+
+/// The exploration, too, finds what goes wrong on purpose.
+#[test]
+fn faults_on_purpose_are_found_by_exploring() {
+    use Wrong::{KeepCredit, Lose, Overtake, Repeat, ShortCopy};
+    let bounds = Bounds {
+        deviations: 3,
+        schedules: 500,
+        deviations_with_death: 0,
+        schedules_with_death: 0,
+    };
+    for (kind, what) in [
+        (Some(EAGER), Lose),
+        (Some(EAGER), Repeat),
+        (Some(EAGER), Overtake),
+        (Some(FRAGMENT), Overtake),
+        (Some(ANNOUNCE), Overtake),
+        (Some(FRAGMENT), Repeat),
+        (Some(WITHDRAW), Lose),
+        (None, KeepCredit),
+        (None, ShortCopy),
+    ] {
+        let faults = [(0, 1), (1, 0)].map(|(from, to)| Fault {
+            from,
+            to,
+            kind,
+            what,
+        });
+        let failure = match explore_all(&bounds, &faults) {
+            Ok(_) => panic!("{what:?} of kind {kind:?} is not found"),
+            Err(failure) => failure,
+        };
+        println!("{what:?} of kind {kind:?}:\n{failure}\n");
+        assert!(
+            failure.messages <= 3 && failure.ranks <= 3 && failure.acts <= 12,
+            "{what:?} of kind {kind:?} is not cut down:\n{failure}"
+        );
+        let again = replay(&failure.case).expect_err("it fails again");
+        assert_eq!(again.timeline, failure.timeline);
+    }
+}
+
 /// Seeds that once failed, or do without the fix that is named.
 #[test]
 fn regressions() {
@@ -157,6 +245,82 @@ fn one_seed() {
             Ok(report) => println!("{options:?}: {report:?}"),
             Err(failure) => panic!("{failure}"),
         }
+    }
+}
+
+/// Repeats what a failure has printed.
+#[test]
+fn one_case() {
+    let Ok(case) = std::env::var("OSIER_CASE") else {
+        return;
+    };
+    match replay(&case) {
+        Ok(report) => println!("no rule is broken: {report:?}"),
+        Err(failure) => panic!("{failure}"),
+    }
+}
+
+/// Kinds of messages on the wire (`src/wire.rs`).
+const EAGER: u8 = 1;
+const FRAGMENT: u8 = 3;
+const ANNOUNCE: u8 = 4;
+const GO: u8 = 5;
+const FINISH: u8 = 6;
+const ACK: u8 = 7;
+const CREDIT: u8 = 8;
+const WITHDRAW: u8 = 9;
+const PUSHED: u8 = 11;
+
+/// What goes wrong on purpose is found, cut down to a handful of acts, and
+/// breaks the same rule when its line is played again.
+#[test]
+fn faults_on_purpose_are_found_and_cut_down() {
+    use Wrong::{KeepCredit, Lose, Overtake, Repeat, ShortCopy};
+    let faults = [
+        (Some(EAGER), Lose),
+        (Some(EAGER), Repeat),
+        (Some(EAGER), Overtake),
+        (None, KeepCredit),
+        (Some(FRAGMENT), Lose),
+        (Some(FRAGMENT), Overtake),
+        (Some(ANNOUNCE), Lose),
+        (Some(ANNOUNCE), Repeat),
+        (Some(GO), Lose),
+        (Some(GO), Repeat),
+        (Some(FINISH), Lose),
+        (Some(FINISH), Repeat),
+        (Some(ACK), Lose),
+        (Some(ACK), Repeat),
+        (Some(CREDIT), Lose),
+        (Some(CREDIT), Repeat),
+        (Some(WITHDRAW), Lose),
+        (Some(PUSHED), Lose),
+        (None, ShortCopy),
+    ];
+    for (kind, what) in faults {
+        let (from, to) = (0, 1);
+        let options = Traffic {
+            every_step: true,
+            faults: vec![Fault {
+                from,
+                to,
+                kind,
+                what,
+            }],
+            ..Traffic::default()
+        };
+        let Some(failure) = (0..5_000).find_map(|seed| run(seed, &options).err()) else {
+            panic!("{what:?} of kind {kind:?} is not found");
+        };
+        println!("{what:?} of kind {kind:?}:\n{failure}\n");
+        // Credit returns once half a mebibyte was received.
+        let many = kind == Some(CREDIT);
+        assert!(
+            many || failure.messages <= 4 && failure.ranks <= 3 && failure.acts <= 12,
+            "{what:?} of kind {kind:?} is not cut down:\n{failure}"
+        );
+        let again = replay(&failure.case).expect_err("it fails again");
+        assert_eq!(again.timeline, failure.timeline);
     }
 }
 

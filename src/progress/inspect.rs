@@ -1,6 +1,8 @@
 //! What the test bed asks a lane: nothing here changes it.
 
-use super::lane::{Direction, Lane, Outcome, State};
+use super::lane::{Arrival, Direction, Lane, Outcome, State};
+use crate::protocol::eager;
+use crate::wire;
 
 /// What a lane still holds; all zero when everything is over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,5 +57,38 @@ impl Lane {
                 .sum(),
             incoming: self.peers.iter().map(|p| p.incoming.len()).sum(),
         }
+    }
+
+    /// Operations that are not detached.
+    pub fn attended(&self) -> usize {
+        let ops = self.ops.handles().filter_map(|h| self.ops.get(h));
+        ops.filter(|op| !op.detached).count()
+    }
+
+    /// Credit of a peer's eager messages that no receive has taken yet.
+    pub fn unreceived(&self, peer: u32) -> u64 {
+        let arrivals = self.arrivals.handles().filter_map(|a| self.arrivals.get(a));
+        arrivals
+            .filter(|a| a.envelope.source == peer)
+            .map(|a| match &a.what {
+                Arrival::Announced { .. } => 0,
+                other => eager::cost(other.bytes()),
+            })
+            .sum()
+    }
+
+    /// Credit that waits to be returned to a peer.
+    pub fn queued_credit(&self, peer: u32) -> u64 {
+        let control = &self.peers[peer as usize].control;
+        control
+            .iter()
+            .filter(|head| head.kind == wire::CREDIT)
+            .map(|head| u64::from(wire::halves(head.arg).0))
+            .sum()
+    }
+
+    /// Whether messages to itself are on their way.
+    pub fn talks_to_itself(&self) -> bool {
+        self.links.looped() > 0
     }
 }

@@ -54,6 +54,11 @@ impl Links {
         }
     }
 
+    /// Messages to this rank itself that are on their way.
+    pub fn looped(&self) -> usize {
+        self.looped
+    }
+
     /// Name of the transport to a peer.
     pub fn transport(&self, peer: Peer) -> &'static str {
         if peer == self.own {

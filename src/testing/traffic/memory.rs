@@ -1,5 +1,6 @@
 //! Memory of random messages: layouts with gaps, guard bytes, known contents.
 
+use super::dice::Rng;
 use crate::p2p::view::RawView;
 use crate::{BufferMut, Layout, Type, ViewMut};
 use std::sync::OnceLock;
@@ -29,7 +30,7 @@ const STRIPES: [(&[(usize, usize)], usize); 5] = [
 ];
 
 /// Number of layouts with gaps.
-pub(super) const LAYOUTS: usize = STRIPES.len();
+const LAYOUTS: usize = STRIPES.len();
 
 fn stripes(which: usize) -> &'static Stripes {
     static BUILT: OnceLock<Vec<Stripes>> = OnceLock::new();
@@ -51,6 +52,12 @@ fn layout(blocks: &[(usize, usize)], extent: usize) -> Result<Layout, crate::dat
     let blocks: Vec<_> = blocks.iter().map(|(at, n)| (*n, *at as isize)).collect();
     let blocks = Type::hindexed(&blocks, &Type::of::<u8>())?;
     Type::resized(0, extent as isize, &blocks)?.commit()
+}
+
+/// Gaps or none; seldom in large messages, where they cost much time.
+pub(super) fn draw_layout(rng: &mut Rng, bytes: usize) -> Option<usize> {
+    rng.one_in(if bytes > 5000 { 30 } else { 3 })
+        .then(|| rng.below(LAYOUTS))
 }
 
 /// The largest size up to `bytes` that a layout can have.
@@ -178,32 +185,4 @@ fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
-}
-
-/// Random numbers that depend on a seed only (SplitMix64).
-pub(super) struct Rng(u64);
-
-impl Rng {
-    pub fn new(seed: u64) -> Self {
-        Self(mix(seed))
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        mix(self.0)
-    }
-
-    /// A number below `end`, which is not 0.
-    pub fn below(&mut self, end: usize) -> usize {
-        ((u128::from(self.next()) * end as u128) >> 64) as usize
-    }
-
-    /// True once in `n` times.
-    pub fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-
-    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
-    }
 }

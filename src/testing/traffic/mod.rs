@@ -32,15 +32,30 @@
 //! assert!(report.received > 0);
 //! ```
 
+mod act;
+mod case;
+mod dice;
+mod draw;
+mod explore;
+mod invariants;
 mod memory;
 mod oracle;
 mod plan;
+mod play;
+mod receive;
+mod scenario;
+mod send;
+mod settle;
+mod shrink;
+mod timeline;
 mod world;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub use case::{Fault, Wrong};
+pub use explore::{Bounds, Explored, explore_all};
+pub use play::{replay, run};
 
 /// What kind of traffic.
 #[derive(Clone, Debug)]
@@ -53,6 +68,11 @@ pub struct Traffic {
     pub deaths: bool,
     /// Whether bytes are corrupted on their way.
     pub corruption: bool,
+    /// Whether the invariants are checked after every step of every run, and
+    /// not only of every sixteenth.
+    pub every_step: bool,
+    /// What goes wrong on purpose.
+    pub faults: Vec<Fault>,
 }
 
 impl Default for Traffic {
@@ -62,6 +82,8 @@ impl Default for Traffic {
             messages: 5..=40,
             deaths: false,
             corruption: false,
+            every_step: false,
+            faults: Vec::new(),
         }
     }
 }
@@ -131,25 +153,47 @@ report! {
     trace_hash
 }
 
-/// A run that broke a rule.
+/// A run that broke a rule, cut down.
+#[derive(Default)]
 pub struct Failure {
-    /// Repeats it.
-    pub seed: u64,
-    /// What kind of traffic it was.
-    pub options: Traffic,
     /// The rule that was broken.
     pub what: String,
-    /// What happened last.
-    pub trace: Vec<String>,
+    /// How it was found.
+    pub origin: String,
+    /// Messages in what is left of the run.
+    pub messages: usize,
+    /// Acts in what is left of the run.
+    pub acts: usize,
+    /// Ranks in what is left of the run.
+    pub ranks: u32,
+    /// What happens in it: one column per rank, one line per step.
+    pub timeline: Vec<String>,
+    /// It in one line, for [`replay`].
+    pub case: String,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for line in &self.trace {
+        for line in &self.timeline {
             writeln!(f, "{line}")?;
         }
-        writeln!(f, "seed {}: {}", self.seed, self.what)?;
-        write!(f, "with {:?}", self.options)
+        writeln!(f, "{}", self.what)?;
+        let Self {
+            origin,
+            messages,
+            acts,
+            ranks,
+            ..
+        } = self;
+        writeln!(
+            f,
+            "found by {origin}; cut down to {acts} acts, {messages} messages, {ranks} ranks"
+        )?;
+        write!(
+            f,
+            "repeat: OSIER_CASE='{}' cargo test --test engine_sim one_case -- --nocapture",
+            self.case
+        )
     }
 }
 
@@ -160,86 +204,3 @@ impl fmt::Debug for Failure {
 }
 
 impl std::error::Error for Failure {}
-
-/// Events kept for a failure.
-const TRACE: usize = 300;
-
-#[derive(Clone, Copy)]
-struct Event {
-    time_ns: u64,
-    rank: u32,
-    context: usize,
-    what: &'static str,
-    /// Number of the message or receive.
-    number: usize,
-    peer: Option<u32>,
-    tag: Option<u32>,
-    bytes: usize,
-}
-
-impl fmt::Display for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Event {
-            time_ns,
-            rank,
-            context,
-            what,
-            number,
-            bytes,
-            ..
-        } = self;
-        write!(
-            f,
-            "{time_ns:>9} ns  rank {rank} context {context}: {what} {number}"
-        )?;
-        match self.peer {
-            Some(peer) => write!(f, ", peer {peer}")?,
-            None => write!(f, ", any peer")?,
-        }
-        match self.tag {
-            Some(tag) => write!(f, ", tag {tag}")?,
-            None => write!(f, ", any tag")?,
-        }
-        write!(f, ", {bytes} bytes")
-    }
-}
-
-#[derive(Default)]
-struct Trace(VecDeque<Event>);
-
-impl Trace {
-    fn push(&mut self, event: Event) {
-        if self.0.len() == TRACE {
-            self.0.pop_front();
-        }
-        self.0.push_back(event);
-    }
-}
-
-/// Plays the traffic of one seed.
-///
-/// # Errors
-/// The first rule of the module's list that was broken.
-pub fn run(seed: u64, options: &Traffic) -> Result<Report, Failure> {
-    let mut trace = Trace::default();
-    let played = catch_unwind(AssertUnwindSafe(|| {
-        world::World::new(seed, options, &mut trace).play()
-    }));
-    let what = match played {
-        Ok(Ok(report)) => return Ok(report),
-        Ok(Err(what)) => what,
-        Err(panic) => match panic.downcast::<String>() {
-            Ok(text) => format!("panic: {text}"),
-            Err(other) => match other.downcast::<&str>() {
-                Ok(text) => format!("panic: {text}"),
-                Err(_) => "panic".into(),
-            },
-        },
-    };
-    Err(Failure {
-        seed,
-        options: options.clone(),
-        what,
-        trace: trace.0.iter().map(Event::to_string).collect(),
-    })
-}

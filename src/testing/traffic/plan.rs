@@ -1,25 +1,17 @@
 //! What a seed decides before the first step.
 
 use super::Traffic;
-use super::memory::{LAYOUTS, Rng, round};
-use crate::progress::lane::Mode;
+use super::act::Act;
+use super::case::{Case, Net, Planned};
+use super::dice::Rng;
+use super::memory::{draw_layout, round};
 use crate::protocol::cost::LinkCosts;
 use crate::protocol::eager::LIMIT_BYTES;
 use crate::protocol::select::{Memory, Selection};
 use osier_transports::sim::SimOptions;
 
-/// A message that will be sent.
-pub(super) struct Planned {
-    pub context: usize,
-    pub from: u32,
-    pub to: u32,
-    pub tag: u32,
-    pub bytes: usize,
-    pub layout: Option<usize>,
-    pub mode: Mode,
-}
-
 /// How often each kind of step is taken.
+#[derive(Clone)]
 pub(super) struct Weights {
     pub send: usize,
     pub receive: usize,
@@ -35,11 +27,8 @@ pub(super) struct Weights {
 }
 
 pub(super) struct Plan {
-    pub sim: SimOptions,
-    pub selection: Selection,
-    /// Ranks by peer, for each context.
-    pub members: Vec<Vec<u32>>,
-    pub messages: Vec<Planned>,
+    /// Without the acts, but for the deaths.
+    pub case: Case,
     pub weights: Weights,
     /// Receives with a wildcard, out of 8.
     pub wild: usize,
@@ -47,8 +36,6 @@ pub(super) struct Plan {
     pub small: usize,
     /// Receives are posted after the sends.
     pub late: bool,
-    /// (rank, step of its endpoints) at which it dies.
-    pub deaths: Vec<(u32, u64)>,
 }
 
 impl Plan {
@@ -87,7 +74,7 @@ impl Plan {
                 tag: rng.below(tags) as u32,
                 bytes: bytes - i % 8,
                 layout: None,
-                mode: Mode::Standard,
+                synchronous: false,
             }));
         }
         let revokes = rng.one_in(2);
@@ -104,7 +91,7 @@ impl Plan {
             notice: 2,
             corrupt: usize::from(options.corruption) * (1 + rng.below(2)),
         };
-        let mut deaths = Vec::new();
+        let mut acts = Vec::new();
         if options.deaths {
             let mut victims: Vec<u32> = (0..ranks).collect();
             shuffle(rng, &mut victims);
@@ -115,19 +102,25 @@ impl Plan {
             });
             for rank in victims {
                 let scale = 1 << (3 + rng.below(7));
-                deaths.push((rank, 1 + rng.below(scale) as u64));
+                let calls = 1 + rng.below(scale) as u64;
+                acts.push(Act::DieAt { rank, calls });
             }
         }
         Self {
-            sim,
-            selection,
-            members,
-            messages,
+            case: Case {
+                net: Net::from(&sim),
+                costs,
+                members,
+                messages,
+                faults: Vec::new(),
+                corruption: options.corruption,
+                harvests: false,
+                acts,
+            },
             weights,
             wild: rng.below(6),
             small: rng.below(3),
             late: flood || rng.one_in(12),
-            deaths,
         }
     }
 }
@@ -154,6 +147,7 @@ fn sim(rng: &mut Rng, seed: u64, ranks: u32) -> SimOptions {
         atomics: rng.one_in(2),
         mapped: rng.one_in(3),
         auto_advance: false,
+        held: false,
     }
 }
 
@@ -166,7 +160,7 @@ fn message(
 ) -> Planned {
     let ranks = sim.ranks as usize;
     let bytes = size(rng, sim, selection);
-    let layout = layout(rng, bytes);
+    let layout = draw_layout(rng, bytes);
     let bytes = round(layout, bytes);
     Planned {
         context: rng.below(contexts),
@@ -175,18 +169,8 @@ fn message(
         tag: rng.below(tags) as u32,
         bytes,
         layout,
-        mode: if rng.one_in(4) {
-            Mode::Synchronous
-        } else {
-            Mode::Standard
-        },
+        synchronous: rng.one_in(4),
     }
-}
-
-/// Gaps or none; seldom in large messages, where they cost much time.
-pub(super) fn layout(rng: &mut Rng, bytes: usize) -> Option<usize> {
-    rng.one_in(if bytes > 5000 { 30 } else { 3 })
-        .then(|| rng.below(LAYOUTS))
 }
 
 fn size(rng: &mut Rng, sim: &SimOptions, selection: &Selection) -> usize {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ptr;
 
 use super::SimNet;
+use super::fault::{Did, SimEvent};
 use super::rng::Rng;
 use super::state::{Message, State, dead};
 use crate::contract::{
@@ -155,8 +156,23 @@ impl SimEndpoint {
             What::Atomic(_) => (8, 8),
         };
         let request_ns = state.arrival_ns(&mut self.rng, there_bytes) - state.now_ns;
-        let due_ns = request_ns.saturating_add(state.arrival_ns(&mut self.rng, back_bytes));
-        state.schedule(due_ns);
+        let mut due_ns = request_ns.saturating_add(state.arrival_ns(&mut self.rng, back_bytes));
+        if state.options.held {
+            due_ns = u64::MAX;
+            state.hold_operation(self.rank, self.channel, self.last_operation + 1);
+        } else {
+            state.schedule(due_ns);
+        }
+        let event = SimEvent {
+            time_ns: state.now_ns,
+            what: Did::Start,
+            from: self.rank,
+            to: owner,
+            channel: self.channel,
+            kind: 0,
+            bytes: there_bytes.max(back_bytes),
+        };
+        state.note(event);
         state.stats.operations += 1;
         state.in_flight.operations += 1;
         state.changed();
@@ -178,6 +194,20 @@ fn unavailable() -> TransportError {
 }
 
 impl Operation {
+    fn bytes(&self) -> usize {
+        match self.what {
+            What::Get { bytes, .. } | What::Put { bytes, .. } => bytes,
+            What::Atomic(_) => size_of::<u64>(),
+        }
+    }
+
+    /// Forgets the last byte.
+    fn cut(&mut self) {
+        if let What::Get { bytes, .. } | What::Put { bytes, .. } = &mut self.what {
+            *bytes = bytes.saturating_sub(1);
+        }
+    }
+
     /// Does it.
     ///
     /// # Safety
@@ -279,7 +309,7 @@ impl Endpoint for SimEndpoint {
             let peer = self.peer_of[message.from as usize];
             if peer == NO_PEER {
                 self.malformed += 1;
-                state.give_back(message.link, message.bytes, message.payload);
+                state.give_back(message);
                 continue;
             }
             self.token = self.token.wrapping_add(1);
@@ -302,7 +332,7 @@ impl Endpoint for SimEndpoint {
             return;
         }
         if let Some(m) = self.current.take() {
-            self.net.lock().give_back(m.link, m.bytes, m.payload);
+            self.net.lock().give_back(m);
         }
     }
 
@@ -378,15 +408,32 @@ impl Endpoint for SimEndpoint {
     fn poll_completion(&mut self) -> Option<(u64, Result<u64, TransportError>)> {
         let mut state = self.net.lock();
         let alive = state.step(self.rank);
-        let first = self.operations.first_entry()?;
-        let (due_ns, number) = *first.key();
-        if alive && due_ns > state.now_ns && state.options.auto_advance {
-            state.advance_to_next_event();
+        let (mut due_ns, mut number) = *self.operations.first_key_value()?.0;
+        if alive && state.options.held {
+            number = state.take_ready(self.rank, self.channel)?;
+            due_ns = u64::MAX;
+        } else if alive {
+            if due_ns > state.now_ns && state.options.auto_advance {
+                state.advance_to_next_event();
+            }
+            if due_ns > state.now_ns {
+                return None;
+            }
         }
-        if alive && due_ns > state.now_ns {
-            return None;
+        let mut operation = self.operations.remove(&(due_ns, number))?;
+        if state.cuts_copy(self.rank, operation.key.owner) {
+            operation.cut();
         }
-        let operation = first.remove();
+        let event = SimEvent {
+            time_ns: state.now_ns,
+            what: Did::End,
+            from: self.rank,
+            to: operation.key.owner,
+            channel: self.channel,
+            kind: 0,
+            bytes: operation.bytes(),
+        };
+        state.note(event);
         let outcome = if alive {
             state.reachable(&operation.key)
         } else {
@@ -414,9 +461,10 @@ impl Drop for SimEndpoint {
     fn drop(&mut self) {
         let mut state = self.net.lock();
         if let Some(m) = self.current.take() {
-            state.give_back(m.link, m.bytes, m.payload);
+            state.give_back(m);
         }
         state.in_flight.operations -= self.operations.len();
+        state.forget_operations(self.rank, self.channel);
         state.close(self.mailbox);
     }
 }

@@ -2,7 +2,7 @@
 //! reordering between pairs, one-sided operations, death, corrupted bytes.
 //!
 //! A [`SimNet`] holds everything; a [`SimEndpoint`] is one rank's end of one
-//! channel. Two ways to drive it:
+//! channel. Three ways to drive it:
 //!
 //! - One thread plays all ranks. It polls whom it wants in the order it wants,
 //!   and moves the clock by [`SimNet::advance_to_next_event`] when nobody has
@@ -11,6 +11,10 @@
 //! - Each rank has a thread ([`SimOptions::auto_advance`]). A poll that finds
 //!   nothing due moves the clock itself, and an idle thread sleeps in
 //!   [`SimNet::wait_generation_change`].
+//!
+//! - Whoever explores schedules decides what arrives next
+//!   ([`SimOptions::held`], [`SimNet::held`], [`SimNet::let_through`]). Then
+//!   there is no time and no seed: the decisions are the run.
 //!
 //! # Rules
 //! 1. A message is due at the time of its post, plus a random latency, plus
@@ -35,6 +39,7 @@
 //! [`Endpoint::poll_completion`]: crate::contract::Endpoint::poll_completion
 
 mod endpoint;
+mod fault;
 mod rng;
 mod state;
 #[cfg(test)]
@@ -48,6 +53,7 @@ use self::state::State;
 use crate::contract::RegionKey;
 
 pub use self::endpoint::SimEndpoint;
+pub use self::fault::{Did, Fault, Held, SimEvent, Wrong};
 
 /// How a simulated network behaves.
 #[derive(Clone, Debug)]
@@ -80,6 +86,9 @@ pub struct SimOptions {
     /// Whether a poll that finds nothing due moves the clock to the next
     /// event.
     pub auto_advance: bool,
+    /// Whether messages and one-sided operations stay on their way until
+    /// [`SimNet::let_through`] says so, whatever the clock says.
+    pub held: bool,
 }
 
 impl Default for SimOptions {
@@ -97,6 +106,7 @@ impl Default for SimOptions {
             atomics: true,
             mapped: false,
             auto_advance: false,
+            held: false,
         }
     }
 }
@@ -192,7 +202,7 @@ impl SimNet {
 
     /// Moves the clock to the next time at which a message or an operation
     /// becomes due; false if there is none ahead (what is due already and was
-    /// not polled does not count).
+    /// not polled does not count). Of what is held, lets the first through.
     pub fn advance_to_next_event(&self) -> bool {
         self.lock().advance_to_next_event()
     }
@@ -240,6 +250,59 @@ impl SimNet {
     /// `from` posts to a living `to`; asked twice, of the next two.
     pub fn corrupt_next(&self, from: u32, to: u32) {
         self.lock().corrupt_next(from, to);
+    }
+
+    /// What is on its way and held: the first message of each link, in the
+    /// order in which the links were first used, then the operations.
+    pub fn held(&self) -> Vec<Held> {
+        self.lock().held()
+    }
+
+    /// Lets something that is held arrive; the next poll of its receiver finds
+    /// it behind what has arrived before. False if it is not there.
+    pub fn let_through(&self, held: Held) -> bool {
+        self.lock().let_through(held)
+    }
+
+    /// Number of messages and ended operations that polls of an endpoint
+    /// would find now.
+    pub fn due(&self, channel: u64, rank: u32) -> usize {
+        self.lock().due(channel, rank)
+    }
+
+    /// Calls `f` with sender, receiver, channel, head and payload of every
+    /// message that was posted and not yet polled. `f` must not call the
+    /// network.
+    pub fn each_message(&self, f: impl FnMut(u32, u32, u64, crate::AmHead, &[u8])) {
+        self.lock().each_message(f);
+    }
+
+    /// Checks that every credit that is taken belongs to a message; to be
+    /// called while no endpoint has a message in hand.
+    ///
+    /// # Errors
+    /// A sentence that names the link.
+    pub fn audit(&self) -> Result<(), String> {
+        self.lock().audit()
+    }
+
+    /// Lets something go wrong with the first message or operation that fits.
+    pub fn inject(&self, fault: Fault) {
+        self.lock().inject(fault);
+    }
+
+    /// Keeps a log from now on.
+    pub fn log(&self) {
+        self.lock().log.get_or_insert_default();
+    }
+
+    /// What was logged since the last call.
+    pub fn take_log(&self) -> Vec<SimEvent> {
+        self.lock()
+            .log
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default()
     }
 
     /// Takes back one export of a region; false if there is none.

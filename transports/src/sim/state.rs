@@ -12,13 +12,15 @@
 //!    it never exceeds the capacity.
 //! 3. Posted = delivered + dropped + waiting in mailboxes.
 //! 4. Mailboxes that are closed, or whose rank is dead, are empty.
+//!    So are the links to them of what they hold.
 //! 5. Each link and each endpoint draws delays from a random stream of its
 //!    own, whatever the others do.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::sync::{Arc, Condvar};
 
+use super::fault::{Did, Fault, Held, SimEvent, Wrong};
 use super::rng::Rng;
 use super::{InFlight, SimOptions, Stats};
 use crate::contract::{AmHead, PostError, RegionKey, TransportError, TransportErrorKind};
@@ -48,6 +50,16 @@ struct Link {
     in_flight: usize,
     last_due_ns: u64,
     rng: Rng,
+    /// Messages that wait to be let through, in order.
+    held: VecDeque<u32>,
+}
+
+/// A one-sided operation that waits to be let through.
+struct Waiting {
+    rank: u32,
+    channel: u64,
+    number: u64,
+    ready: bool,
 }
 
 /// A message on its way, or in a receiver's hand.
@@ -59,6 +71,8 @@ pub(super) struct Message {
     /// At least `bytes` long.
     pub(super) payload: Vec<u8>,
     pub(super) link: u32,
+    /// A fault: its credit does not return.
+    pub(super) keeps_credit: bool,
 }
 
 pub(super) struct State {
@@ -81,6 +95,9 @@ pub(super) struct State {
     kill_at: Vec<u64>,
     corrupt: Vec<(u32, u32)>,
     corrupt_rng: Rng,
+    faults: Vec<Fault>,
+    operations: Vec<Waiting>,
+    pub(super) log: Option<Vec<SimEvent>>,
     pub(super) stats: Stats,
     pub(super) in_flight: InFlight,
     pub(super) trace_hash: u64,
@@ -111,6 +128,9 @@ impl State {
             kill_at: vec![u64::MAX; ranks],
             corrupt: Vec::new(),
             corrupt_rng,
+            faults: Vec::new(),
+            operations: Vec::new(),
+            log: None,
             stats: Stats::default(),
             in_flight: InFlight::default(),
             trace_hash: 0,
@@ -136,6 +156,9 @@ impl State {
     }
 
     pub(super) fn advance_to_next_event(&mut self) -> bool {
+        if self.options.held {
+            return self.let_first_through();
+        }
         while let Some(Reverse(due_ns)) = self.events.pop() {
             if due_ns > self.now_ns {
                 self.now_ns = due_ns;
@@ -247,16 +270,27 @@ impl State {
                 .waiting
                 .iter()
                 .any(|Reverse((_, _, m))| self.messages[*m as usize].from == rank)
+            && !self
+                .links
+                .iter()
+                .any(|l| l.mailbox == mailbox && l.from == rank && !l.held.is_empty())
     }
 
     /// Drops all messages of a mailbox and returns how many there were.
     fn empty(&mut self, mailbox: u32) -> u64 {
         let waiting = std::mem::take(&mut self.mailboxes[mailbox as usize].waiting);
-        for Reverse((_, _, at)) in &waiting {
-            let message = self.take_message(*at);
-            self.give_back(message.link, message.bytes, message.payload);
+        let mut dropped: Vec<u32> = waiting.iter().map(|Reverse((_, _, at))| *at).collect();
+        for link in &mut self.links {
+            if link.mailbox == mailbox {
+                dropped.extend(std::mem::take(&mut link.held));
+            }
         }
-        waiting.len() as u64
+        for at in &dropped {
+            let message = self.take_message(*at);
+            self.note_message(Did::Drop, &message);
+            self.give_back(message);
+        }
+        dropped.len() as u64
     }
 
     pub(super) fn link(&mut self, from: u32, to: u32, channel: u64) -> u32 {
@@ -268,6 +302,7 @@ impl State {
             in_flight: 0,
             last_due_ns: 0,
             rng: Rng::of(&[self.options.seed, 2, from.into(), to.into(), channel]),
+            held: VecDeque::new(),
         });
         self.links.len() as u32 - 1
     }
@@ -296,37 +331,65 @@ impl State {
 
     pub(super) fn finish_post(&mut self, link: u32, head: AmHead, bytes: usize, payload: Vec<u8>) {
         let Link { from, mailbox, .. } = self.links[link as usize];
-        let Mailbox { rank, door, .. } = self.mailboxes[mailbox as usize];
+        let rank = self.mailboxes[mailbox as usize].rank;
         let mut message = Message {
             from,
             head,
             bytes,
             payload,
             link,
+            keeps_credit: false,
         };
+        self.note_message(Did::Post, &message);
+        let fault = self.fault(&message, rank);
+        match fault {
+            Some(Wrong::Lose) => {
+                self.count_post(link, bytes);
+                self.stats.dropped_dead += 1;
+                self.in_flight.messages -= 1;
+                self.note_message(Did::Drop, &message);
+                return self.give_back(message);
+            }
+            Some(Wrong::KeepCredit) => message.keeps_credit = true,
+            Some(Wrong::Repeat) => {
+                let again = Message {
+                    payload: message.payload.clone(),
+                    ..message
+                };
+                self.send(again, rank);
+            }
+            _ => {}
+        }
+        self.send(message, rank);
+        if fault == Some(Wrong::Overtake) {
+            self.overtake(link);
+        }
+    }
+
+    fn count_post(&mut self, link: u32, bytes: usize) {
         self.stats.posted += 1;
         self.stats.bytes += bytes as u64;
         self.links[link as usize].in_flight += 1;
         self.in_flight.messages += 1;
-        if self.is_dead(rank) || door == Door::Closed {
+    }
+
+    /// Puts a message on its way.
+    fn send(&mut self, mut message: Message, rank: u32) {
+        let (link, bytes) = (message.link, message.bytes);
+        self.count_post(link, bytes);
+        let mailbox = self.links[link as usize].mailbox;
+        let closed = self.mailboxes[mailbox as usize].door == Door::Closed;
+        if self.is_dead(rank) || closed {
             if self.is_dead(rank) {
                 self.stats.dropped_dead += 1;
             } else {
                 self.stats.dropped_closed += 1;
             }
             self.in_flight.messages -= 1;
-            self.give_back(link, bytes, message.payload);
-            return;
+            self.note_message(Did::Drop, &message);
+            return self.give_back(message);
         }
         self.damage(rank, &mut message);
-        let mut rng = self.links[link as usize].rng.clone();
-        let arrival_ns = self.arrival_ns(&mut rng, bytes);
-        let of = &mut self.links[link as usize];
-        of.rng = rng;
-        of.last_due_ns = of.last_due_ns.max(arrival_ns);
-        let due_ns = of.last_due_ns;
-        self.schedule(due_ns);
-        self.sequence += 1;
         let at = match self.free.pop() {
             Some(at) => {
                 self.messages[at as usize] = message;
@@ -337,9 +400,229 @@ impl State {
                 self.messages.len() as u32 - 1
             }
         };
+        if self.options.held {
+            self.links[link as usize].held.push_back(at);
+            return self.changed();
+        }
+        let mut rng = self.links[link as usize].rng.clone();
+        let arrival_ns = self.arrival_ns(&mut rng, bytes);
+        let of = &mut self.links[link as usize];
+        of.rng = rng;
+        of.last_due_ns = of.last_due_ns.max(arrival_ns);
+        let due_ns = of.last_due_ns;
+        self.schedule(due_ns);
+        self.enter(mailbox, due_ns, at);
+    }
+
+    fn enter(&mut self, mailbox: u32, due_ns: u64, at: u32) {
+        self.sequence += 1;
         let entry = Reverse((due_ns, self.sequence, at));
         self.mailboxes[mailbox as usize].waiting.push(entry);
         self.changed();
+    }
+
+    // Messages and operations that are let through one by one.
+
+    pub(super) fn held(&self) -> Vec<Held> {
+        let messages = self.links.iter().filter(|l| !l.held.is_empty());
+        let messages = messages.map(|l| Held::Message {
+            from: l.from,
+            to: self.mailboxes[l.mailbox as usize].rank,
+            channel: l.channel,
+        });
+        let operations = self.operations.iter().filter(|o| !o.ready);
+        let operations = operations.map(|o| Held::Operation {
+            rank: o.rank,
+            channel: o.channel,
+            number: o.number,
+        });
+        messages.chain(operations).collect()
+    }
+
+    pub(super) fn let_through(&mut self, held: Held) -> bool {
+        match held {
+            Held::Message { from, to, channel } => {
+                let Some(&mailbox) = self.mailbox_of.get(&(channel, to)) else {
+                    return false;
+                };
+                let of = |l: &&mut Link| l.from == from && l.mailbox == mailbox;
+                let Some(at) = self
+                    .links
+                    .iter_mut()
+                    .find(of)
+                    .and_then(|l| l.held.pop_front())
+                else {
+                    return false;
+                };
+                self.enter(mailbox, self.now_ns, at);
+            }
+            Held::Operation {
+                rank,
+                channel,
+                number,
+            } => {
+                let of =
+                    |o: &&mut Waiting| (o.rank, o.channel, o.number) == (rank, channel, number);
+                let Some(operation) = self.operations.iter_mut().find(of) else {
+                    return false;
+                };
+                if std::mem::replace(&mut operation.ready, true) {
+                    return false;
+                }
+                self.changed();
+            }
+        }
+        true
+    }
+
+    fn let_first_through(&mut self) -> bool {
+        match self.held().first() {
+            Some(held) => self.let_through(*held),
+            None => false,
+        }
+    }
+
+    pub(super) fn hold_operation(&mut self, rank: u32, channel: u64, number: u64) {
+        self.operations.push(Waiting {
+            rank,
+            channel,
+            number,
+            ready: false,
+        });
+    }
+
+    /// Number of an operation of this endpoint that was let through.
+    pub(super) fn take_ready(&mut self, rank: u32, channel: u64) -> Option<u64> {
+        let of = |o: &Waiting| o.ready && (o.rank, o.channel) == (rank, channel);
+        let at = self.operations.iter().position(of)?;
+        Some(self.operations.remove(at).number)
+    }
+
+    pub(super) fn forget_operations(&mut self, rank: u32, channel: u64) {
+        self.operations
+            .retain(|o| (o.rank, o.channel) != (rank, channel));
+    }
+
+    /// Messages that a poll of this endpoint would find now.
+    pub(super) fn due(&self, channel: u64, rank: u32) -> usize {
+        let Some(at) = self.mailbox_of.get(&(channel, rank)) else {
+            return 0;
+        };
+        let messages = self.mailboxes[*at as usize].waiting.iter();
+        let due = messages.filter(|Reverse((due_ns, ..))| *due_ns <= self.now_ns);
+        let ready = |o: &&Waiting| o.ready && (o.rank, o.channel) == (rank, channel);
+        due.count() + self.operations.iter().filter(ready).count()
+    }
+
+    /// Calls `f` with sender, receiver, channel, head and payload of every
+    /// message that was posted and not polled.
+    pub(super) fn each_message(&self, mut f: impl FnMut(u32, u32, u64, AmHead, &[u8])) {
+        let mut show = |at: u32| {
+            let m = &self.messages[at as usize];
+            let link = &self.links[m.link as usize];
+            let to = self.mailboxes[link.mailbox as usize].rank;
+            f(m.from, to, link.channel, m.head, &m.payload[..m.bytes]);
+        };
+        for mailbox in &self.mailboxes {
+            mailbox
+                .waiting
+                .iter()
+                .for_each(|Reverse((_, _, at))| show(*at));
+        }
+        for link in &self.links {
+            link.held.iter().for_each(|at| show(*at));
+        }
+    }
+
+    /// Checks invariant 2 where no message is in a receiver's hand.
+    pub(super) fn audit(&self) -> Result<(), String> {
+        let mut count = vec![0; self.links.len()];
+        for mailbox in &self.mailboxes {
+            for Reverse((_, _, at)) in &mailbox.waiting {
+                count[self.messages[*at as usize].link as usize] += 1;
+            }
+        }
+        for (link, count) in self.links.iter().zip(count) {
+            let waiting = count + link.held.len();
+            if waiting != link.in_flight {
+                return Err(format!(
+                    "from rank {} to rank {} on channel {}, {} credits are taken for {waiting} messages",
+                    link.from,
+                    self.mailboxes[link.mailbox as usize].rank,
+                    link.channel,
+                    link.in_flight
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    // Faults and the log.
+
+    pub(super) fn inject(&mut self, fault: Fault) {
+        self.faults.push(fault);
+    }
+
+    /// The fault that waits for this message.
+    fn fault(&mut self, message: &Message, to: u32) -> Option<Wrong> {
+        if self.faults.is_empty() {
+            return None;
+        }
+        let has_one_before = self.links[message.link as usize].in_flight > 0;
+        let at = self.faults.iter().position(|f| {
+            (f.from, f.to) == (message.from, to)
+                && f.kind.is_none_or(|k| k == message.head.kind)
+                && f.what != Wrong::ShortCopy
+                && (f.what != Wrong::Overtake || has_one_before)
+        })?;
+        Some(self.faults.remove(at).what)
+    }
+
+    /// Whether this operation is to miss a byte.
+    pub(super) fn cuts_copy(&mut self, rank: u32, owner: u32) -> bool {
+        let of = |f: &Fault| f.what == Wrong::ShortCopy && (f.from, f.to) == (rank, owner);
+        let at = self.faults.iter().position(of);
+        at.map(|at| self.faults.remove(at)).is_some()
+    }
+
+    /// Exchanges the last two messages of a link.
+    fn overtake(&mut self, link: u32) {
+        let held: Vec<u32> = self.links[link as usize].held.iter().copied().collect();
+        let mailbox = &self.mailboxes[self.links[link as usize].mailbox as usize];
+        let mut waiting: Vec<(u64, u32)> = mailbox
+            .waiting
+            .iter()
+            .filter(|Reverse((_, _, at))| self.messages[*at as usize].link == link)
+            .map(|Reverse((_, sequence, at))| (*sequence, *at))
+            .collect();
+        waiting.sort_unstable();
+        let order: Vec<u32> = waiting.into_iter().map(|(_, at)| at).chain(held).collect();
+        if let [.., a, b] = order[..] {
+            self.messages.swap(a as usize, b as usize);
+        }
+    }
+
+    fn note_message(&mut self, what: Did, message: &Message) {
+        if self.log.is_none() {
+            return;
+        }
+        let link = &self.links[message.link as usize];
+        let event = SimEvent {
+            time_ns: self.now_ns,
+            what,
+            from: message.from,
+            to: self.mailboxes[link.mailbox as usize].rank,
+            channel: link.channel,
+            kind: message.head.kind,
+            bytes: message.bytes,
+        };
+        self.note(event);
+    }
+
+    pub(super) fn note(&mut self, event: SimEvent) {
+        if let Some(log) = &mut self.log {
+            log.push(event);
+        }
     }
 
     pub(super) fn corrupt_next(&mut self, from: u32, to: u32) {
@@ -374,6 +657,7 @@ impl State {
         }
         waiting.pop();
         let message = self.take_message(at);
+        self.note_message(Did::Deliver, &message);
         self.stats.delivered += 1;
         let Link { from, channel, .. } = self.links[message.link as usize];
         let to = self.mailboxes[mailbox as usize].rank;
@@ -395,10 +679,12 @@ impl State {
     }
 
     /// Returns the credit and the buffer of a message.
-    pub(super) fn give_back(&mut self, link: u32, bytes: usize, mut payload: Vec<u8>) {
-        self.links[link as usize].in_flight -= 1;
-        payload[..bytes].fill(RELEASED);
-        self.spare.push(payload);
+    pub(super) fn give_back(&mut self, mut message: Message) {
+        if !message.keeps_credit {
+            self.links[message.link as usize].in_flight -= 1;
+        }
+        message.payload[..message.bytes].fill(RELEASED);
+        self.spare.push(message.payload);
         self.changed();
     }
 
