@@ -16,7 +16,8 @@
 
 use crate::basic::X87;
 use crate::cursor::{Cursor, typed};
-use crate::{Basic, BasicKind, Datatype, Layout, Signature, SignatureRuns, TypeError, x87};
+use crate::{Basic, BasicKind, Datatype, Layout, TypeError, x87};
+use std::ops::Range;
 
 impl Layout {
     /// Bytes of `count` instances in external32 (`MPI_Pack_external_size`).
@@ -83,22 +84,21 @@ impl Layout {
         let needed = self.external32_size(count)?;
         let cursor = Cursor::new("pack", count, needed, dst.len(), *position)?;
         let mut external = &mut dst[cursor.range()];
-        let signature = self.signature().repeat(count as u64);
-        let mut batches = Batches::new(&signature);
         let mut native = [0; BATCH];
-        while let Some(range) = batches.next() {
+        batches(self, count, |range, pieces| {
             let to = native.as_mut_ptr();
             // SAFETY: the caller's contract for the memory; the range is at most
             // as long as the buffer.
             unsafe { self.pack_raw(origin, count, range, to) };
             let mut from = &native[..];
-            for &(basic, elements) in &batches.pieces {
-                let (now, rest) = from.split_at(elements * basic.size());
-                let (to, behind) = external.split_at_mut(elements * basic.external32_size());
-                encode(basic, now, to);
+            for piece in pieces {
+                let (now, rest) = from.split_at(piece.native);
+                // A plain borrow would not outlive the call.
+                let (to, behind) = std::mem::take(&mut external).split_at_mut(piece.external);
+                piece.conversion.encode(now, to);
                 (from, external) = (rest, behind);
             }
-        }
+        });
         *position = cursor.end();
         Ok(())
     }
@@ -145,21 +145,19 @@ impl Layout {
         let needed = self.external32_size(count)?;
         let cursor = Cursor::new("unpack", count, needed, src.len(), *position)?;
         let mut external = &src[cursor.range()];
-        let signature = self.signature().repeat(count as u64);
-        let mut batches = Batches::new(&signature);
         let mut native = [0; BATCH];
-        while let Some(range) = batches.next() {
+        batches(self, count, |range, pieces| {
             let mut to = &mut native[..];
-            for &(basic, elements) in &batches.pieces {
-                let (now, rest) = to.split_at_mut(elements * basic.size());
-                let (from, behind) = external.split_at(elements * basic.external32_size());
-                decode(basic, from, now);
+            for piece in pieces {
+                let (now, rest) = to.split_at_mut(piece.native);
+                let (from, behind) = external.split_at(piece.external);
+                piece.conversion.decode(from, now);
                 (to, external) = (rest, behind);
             }
             // SAFETY: the caller's contract for the memory; the buffer holds as
             // many bytes as the range is long.
             unsafe { self.unpack_raw(origin, count, range, native.as_ptr()) };
-        }
+        });
         *position = cursor.end();
         Ok(())
     }
@@ -168,50 +166,72 @@ impl Layout {
 /// Packed bytes that are converted at a time.
 const BATCH: usize = 4096;
 
-/// Cuts the packed stream into ranges of whole elements.
-struct Batches<'a> {
-    runs: SignatureRuns<'a>,
-    /// What is left of the current run.
-    run: Option<(Basic, u64)>,
-    start: usize,
-    /// Runs of elements in the range that was returned last.
-    pieces: Vec<(Basic, usize)>,
+/// A run of equal elements within a batch.
+struct Piece {
+    conversion: Conversion,
+    /// Bytes here.
+    native: usize,
+    /// Bytes in external32.
+    external: usize,
 }
 
-impl<'a> Batches<'a> {
-    fn new(signature: &'a Signature) -> Self {
-        let mut runs = signature.exact_runs();
-        Batches {
-            run: runs.next(),
-            runs,
-            start: 0,
-            pieces: Vec::new(),
+impl Piece {
+    fn new(basic: Basic, elements: usize) -> Piece {
+        Piece {
+            conversion: Conversion::of(basic),
+            native: elements * basic.size(),
+            external: elements * basic.external32_size(),
         }
     }
+}
 
-    fn next(&mut self) -> Option<std::ops::Range<usize>> {
-        self.pieces.clear();
+/// Cuts the packed stream of `count` instances into ranges of whole elements,
+/// each of at most [`BATCH`] bytes. Small instances share their pieces, so that
+/// the signature is walked once.
+fn batches(layout: &Layout, count: usize, mut each: impl FnMut(Range<usize>, &[Piece])) {
+    let size = layout.size();
+    let mut pieces = Vec::new();
+    let (mut start, mut rest) = (0, count);
+    let together = BATCH.checked_div(size).unwrap_or(0).min(count);
+    if together > 1 {
+        let signature = layout.signature().repeat(together as u64);
+        let runs = signature.exact_runs();
+        pieces.extend(runs.map(|(basic, n)| Piece::new(basic, n as usize)));
+        while rest >= together {
+            each(start..start + together * size, &pieces);
+            start += together * size;
+            rest -= together;
+        }
+    }
+    let signature = layout.signature().repeat(rest as u64);
+    let mut runs = signature.exact_runs();
+    let mut run = runs.next();
+    loop {
+        pieces.clear();
         let mut bytes = 0;
-        while let Some((basic, left)) = &mut self.run {
+        while let Some((basic, left)) = &mut run {
             let fit = ((BATCH - bytes) / basic.size()) as u64;
             let now = fit.min(*left) as usize;
             if now == 0 {
                 break;
             }
-            self.pieces.push((*basic, now));
+            pieces.push(Piece::new(*basic, now));
             bytes += now * basic.size();
             *left -= now as u64;
             if *left == 0 {
-                self.run = self.runs.next();
+                run = runs.next();
             }
         }
-        let range = self.start..self.start + bytes;
-        self.start = range.end;
-        (!range.is_empty()).then_some(range)
+        if bytes == 0 {
+            return;
+        }
+        each(start..start + bytes, &pieces);
+        start += bytes;
     }
 }
 
 /// How one number of a predefined type is converted; a complex has two.
+#[derive(Clone, Copy)]
 enum Conversion {
     Bytes,
     Swap(usize),
@@ -243,54 +263,54 @@ impl Conversion {
             _ => Conversion::Swap(native / parts),
         }
     }
-}
 
-/// Elements of one type to external32.
-fn encode(basic: Basic, native: &[u8], external: &mut [u8]) {
-    match Conversion::of(basic) {
-        Conversion::Bytes => external.copy_from_slice(native),
-        Conversion::Swap(width) => swap(width, native, external),
-        Conversion::Resize {
-            native: n,
-            external: e,
-            ..
-        } => {
-            for (from, to) in native.chunks_exact(n).zip(external.chunks_exact_mut(e)) {
-                let value = widen(from, cfg!(target_endian = "big"), false);
-                to.copy_from_slice(&value.to_be_bytes()[16 - e..]);
+    /// Elements of one type to external32.
+    fn encode(self, native: &[u8], external: &mut [u8]) {
+        match self {
+            Conversion::Bytes => external.copy_from_slice(native),
+            Conversion::Swap(width) => swap(width, native, external),
+            Conversion::Resize {
+                native: n,
+                external: e,
+                ..
+            } => {
+                for (from, to) in native.chunks_exact(n).zip(external.chunks_exact_mut(e)) {
+                    let value = widen(from, cfg!(target_endian = "big"), false);
+                    to.copy_from_slice(&value.to_be_bytes()[16 - e..]);
+                }
             }
-        }
-        Conversion::LongDouble => {
-            for (from, to) in native.as_chunks().0.iter().zip(external.as_chunks_mut().0) {
-                // The upper six bytes are padding.
-                *to = x87::to_binary128(u128::from_le_bytes(*from)).to_be_bytes();
-            }
-        }
-    }
-}
-
-/// Elements of one type from external32.
-fn decode(basic: Basic, external: &[u8], native: &mut [u8]) {
-    match Conversion::of(basic) {
-        Conversion::Bytes => native.copy_from_slice(external),
-        Conversion::Swap(width) => swap(width, external, native),
-        Conversion::Resize {
-            native: n,
-            external: e,
-            signed,
-        } => {
-            for (from, to) in external.chunks_exact(e).zip(native.chunks_exact_mut(n)) {
-                let value = widen(from, true, signed);
-                if cfg!(target_endian = "big") {
-                    to.copy_from_slice(&value.to_be_bytes()[16 - n..]);
-                } else {
-                    to.copy_from_slice(&value.to_le_bytes()[..n]);
+            Conversion::LongDouble => {
+                for (from, to) in native.as_chunks().0.iter().zip(external.as_chunks_mut().0) {
+                    // The upper six bytes are padding.
+                    *to = x87::to_binary128(u128::from_le_bytes(*from)).to_be_bytes();
                 }
             }
         }
-        Conversion::LongDouble => {
-            for (from, to) in external.as_chunks().0.iter().zip(native.as_chunks_mut().0) {
-                *to = x87::from_binary128(u128::from_be_bytes(*from)).to_le_bytes();
+    }
+
+    /// Elements of one type from external32.
+    fn decode(self, external: &[u8], native: &mut [u8]) {
+        match self {
+            Conversion::Bytes => native.copy_from_slice(external),
+            Conversion::Swap(width) => swap(width, external, native),
+            Conversion::Resize {
+                native: n,
+                external: e,
+                signed,
+            } => {
+                for (from, to) in external.chunks_exact(e).zip(native.chunks_exact_mut(n)) {
+                    let value = widen(from, true, signed);
+                    if cfg!(target_endian = "big") {
+                        to.copy_from_slice(&value.to_be_bytes()[16 - n..]);
+                    } else {
+                        to.copy_from_slice(&value.to_le_bytes()[..n]);
+                    }
+                }
+            }
+            Conversion::LongDouble => {
+                for (from, to) in external.as_chunks().0.iter().zip(native.as_chunks_mut().0) {
+                    *to = x87::from_binary128(u128::from_be_bytes(*from)).to_le_bytes();
+                }
             }
         }
     }
@@ -353,9 +373,9 @@ mod tests {
                 _ => {}
             }
             let mut external = vec![0; 2 * basic.external32_size()];
-            encode(basic, &native, &mut external);
+            Conversion::of(basic).encode(&native, &mut external);
             let mut back = vec![0xee; native.len()];
-            decode(basic, &external, &mut back);
+            Conversion::of(basic).decode(&external, &mut back);
             assert_eq!(back, native, "{basic}");
         }
     }
