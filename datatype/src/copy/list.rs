@@ -12,10 +12,11 @@ use std::ops::Range;
 
 /// Lists of at most so many blocks are copied block by block over many
 /// iterations.
-const SHORT: usize = 16;
+const SHORT: usize = 64;
 /// Iterations that make this worth it.
 const LONG: usize = 8;
-const TILE_BYTES: usize = 8 << 10;
+/// Bytes of a tile on the side that spreads further.
+const TILE_BYTES: usize = 16 << 10;
 
 /// Blocks of a list: offsets as they are stored.
 pub(super) trait Offset: Copy {
@@ -140,33 +141,48 @@ pub(super) struct Done {
     pub bytes: usize,
 }
 
-type Equal<O> = unsafe fn(offsets: &[O], at: *mut u8, packed: *mut u8, length: usize);
+/// Copies listed blocks of one length.
+///
+/// Unsafe to call: the blocks must be valid on both sides, in the direction's
+/// sense, and the two sides must not overlap.
+pub(super) type Equal<O> = unsafe fn(offsets: &[O], at: *mut u8, packed: *mut u8, length: usize);
 
 /// The kernel for blocks of one length.
 fn equal<D: Direction, O: Offset>(length: usize) -> Equal<O> {
+    if let Some(kernel) = simd::wide_equal::<D, O>(length) {
+        return kernel;
+    }
     match length {
-        1 => fixed::<D, O, 1>,
-        2 => fixed::<D, O, 2>,
-        4 => fixed::<D, O, 4>,
-        8 => fixed::<D, O, 8>,
-        12 => fixed::<D, O, 12>,
-        16 => fixed::<D, O, 16>,
-        24 => fixed::<D, O, 24>,
-        32 => fixed::<D, O, 32>,
-        48 => fixed::<D, O, 48>,
-        64 => fixed::<D, O, 64>,
-        128 => fixed::<D, O, 128>,
-        5..=7 => halves::<D, O, 4>,
-        9..=15 => halves::<D, O, 8>,
-        17..=31 => halves::<D, O, 16>,
-        33..=63 => halves::<D, O, 32>,
-        65..=127 => halves::<D, O, 64>,
-        129..=256 => halves::<D, O, 128>,
+        1 => equal_fixed::<D, O, 1>,
+        2 => equal_fixed::<D, O, 2>,
+        3 => equal_fixed::<D, O, 3>,
+        4 => equal_fixed::<D, O, 4>,
+        6 => equal_fixed::<D, O, 6>,
+        8 => equal_fixed::<D, O, 8>,
+        12 => equal_fixed::<D, O, 12>,
+        20 => equal_fixed::<D, O, 20>,
+        16 => equal_fixed::<D, O, 16>,
+        24 => equal_fixed::<D, O, 24>,
+        32 => equal_fixed::<D, O, 32>,
+        48 => equal_fixed::<D, O, 48>,
+        64 => equal_fixed::<D, O, 64>,
+        128 => equal_fixed::<D, O, 128>,
+        5..=7 => equal_halves::<D, O, 4>,
+        9..=15 => equal_halves::<D, O, 8>,
+        17..=31 => equal_halves::<D, O, 16>,
+        33..=63 => equal_halves::<D, O, 32>,
+        65..=127 => equal_halves::<D, O, 64>,
+        129..=256 => equal_halves::<D, O, 128>,
         _ => any::<D, O>,
     }
 }
 
-unsafe fn fixed<D: Direction, O: Offset, const W: usize>(
+/// Blocks of a constant length, four at a time.
+///
+/// # Safety
+/// As [`Equal`].
+#[inline(always)]
+pub(super) unsafe fn equal_fixed<D: Direction, O: Offset, const W: usize>(
     offsets: &[O],
     at: *mut u8,
     packed: *mut u8,
@@ -188,7 +204,12 @@ unsafe fn fixed<D: Direction, O: Offset, const W: usize>(
     }
 }
 
-unsafe fn halves<D: Direction, O: Offset, const P: usize>(
+/// Blocks of `P..=2 * P` bytes.
+///
+/// # Safety
+/// As [`Equal`].
+#[inline(always)]
+pub(super) unsafe fn equal_halves<D: Direction, O: Offset, const P: usize>(
     offsets: &[O],
     at: *mut u8,
     packed: *mut u8,
@@ -281,7 +302,8 @@ pub(super) unsafe fn columns<D: Direction>(
     let row = list.bytes();
     let (mut at, mut packed) = (at, packed);
     if let [level] = levels {
-        let tile = (TILE_BYTES / row).max(LONG);
+        let spread = row.max(level.stride.unsigned_abs());
+        let tile = (TILE_BYTES / spread).max(LONG);
         let mut left = level.count;
         while left > 0 {
             let rows = left.min(tile);

@@ -25,6 +25,7 @@ mod simd;
 mod strided;
 
 use crate::form::{Body, Form, Level, reach};
+use crate::list::Offsets;
 use std::ops::Range;
 
 /// Which side is read and which is written.
@@ -195,6 +196,14 @@ unsafe fn body_part<D: Direction>(form: &Form, at: *mut u8, range: Range<usize>,
             let mut next = range.start;
             while next < range.end {
                 let (i, skip) = (next / inner.bytes, next % inner.bytes);
+                let whole = (range.end - next) / inner.bytes;
+                if skip == 0 && whole > 0 {
+                    // SAFETY: the forms at offsets `i..i + whole` are in the range.
+                    unsafe { each::<D>(offsets, inner, i..i + whole, at, packed) };
+                    packed = packed.wrapping_add(whole * inner.bytes);
+                    next += whole * inner.bytes;
+                    continue;
+                }
                 let end = inner.bytes.min(skip + range.end - next);
                 let place = at.wrapping_offset(offsets.at(i));
                 // SAFETY: the form at offset `i` holds these bytes.
@@ -221,6 +230,38 @@ unsafe fn body_part<D: Direction>(form: &Form, at: *mut u8, range: Range<usize>,
                 i += 1;
             }
         }
+    }
+}
+
+/// Copies whole forms at listed offsets.
+///
+/// # Safety
+/// As [`part`].
+unsafe fn each<D: Direction>(
+    offsets: &Offsets,
+    inner: &Form,
+    range: Range<usize>,
+    at: *mut u8,
+    packed: *mut u8,
+) {
+    let at = at.wrapping_offset(inner.base);
+    let mut packed = packed;
+    if let ([level], Body::Block) = (inner.levels.as_slice(), &inner.body) {
+        let width = inner.body_bytes;
+        let kernel = strided::kernel::<D>(width);
+        for i in range {
+            let place = at.wrapping_offset(offsets.at(i));
+            // SAFETY: the blocks of form `i`; the kernel is for this width.
+            unsafe { kernel(level.count, place, level.stride, packed, width, width) };
+            packed = packed.wrapping_add(inner.bytes);
+        }
+        return;
+    }
+    for i in range {
+        let place = at.wrapping_offset(offsets.at(i));
+        // SAFETY: form `i`.
+        unsafe { all::<D>(&inner.levels, inner, place, packed) };
+        packed = packed.wrapping_add(inner.bytes);
     }
 }
 

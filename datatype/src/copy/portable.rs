@@ -1,8 +1,16 @@
 //! The twin of `x86` for other machines: no kernel, so callers take their own.
 
 use super::Direction;
-use super::list::{Done, Offset};
+use super::list::{Done, Equal, Offset};
 use super::strided::Kernel;
+
+pub(super) fn wide<D: Direction>(_width: usize) -> Option<Kernel> {
+    None
+}
+
+pub(super) fn wide_equal<D: Direction, O: Offset>(_length: usize) -> Option<Equal<O>> {
+    None
+}
 
 pub(super) fn dense<D: Direction>(_width: usize, _memory_stride: isize) -> Option<Kernel> {
     None

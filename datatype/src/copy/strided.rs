@@ -1,8 +1,17 @@
 //! Kernels for blocks of one width at constant distances.
 //!
 //! The width is a constant inside of each kernel, so that a block is one or a
-//! few loads and stores. Widths without a kernel of their own are two pieces of
-//! constant width that may overlap each other.
+//! few loads and stores; where the machine has wider vectors the same body is
+//! compiled for them (`simd`). Widths without a kernel of their own are two
+//! pieces of constant width that may overlap each other.
+//!
+//! A nest is copied in the order that suits both sides, not always its own:
+//!
+//! | nest | order |
+//! |---|---|
+//! | one level, or a long innermost one | its own: a kernel per row |
+//! | a long level over a few short ones (`columns`) | tiles of rows, block by block: a kernel per block |
+//! | an outer level steps within a cache line, the innermost beyond (`transposed`) | tiles of both, so that each line is touched once |
 
 use super::{Direction, copy, simd};
 use crate::form::Level;
@@ -23,8 +32,27 @@ pub(super) type Kernel = unsafe fn(
 
 /// Blocks of a level worth a loop of its own.
 const SHORT: usize = 16;
-/// Packed bytes of a tile whose columns are copied one after the other.
-const TILE_BYTES: usize = 8 << 10;
+/// Blocks of short levels that are copied one kernel each.
+const FEW: usize = 64;
+/// Bytes of a tile whose columns are copied one after the other, on the side
+/// that spreads further.
+const TILE_BYTES: usize = 16 << 10;
+/// Strides within which neighbours share cache lines.
+const NEAR: usize = 64;
+/// Rows of a transposed tile: as many pages as the first-level TLB holds with
+/// ease.
+const TILE_ROWS: usize = 64;
+
+/// One loop: a level with its distance on the packed side.
+#[derive(Clone, Copy, Default)]
+struct Loop {
+    count: usize,
+    memory: isize,
+    packed: usize,
+}
+
+/// Nests that fit on the stack; deeper ones go level by level.
+const DEEPEST: usize = 8;
 
 /// Copies a nest of blocks of `width` bytes.
 ///
@@ -36,132 +64,253 @@ pub(super) unsafe fn nest<D: Direction>(
     at: *mut u8,
     packed: *mut u8,
 ) {
-    let kernel = kernel::<D>(width);
     match *levels {
         // SAFETY: one block.
         [] => unsafe { copy::<D>(at, packed, width) },
-        [.., outer, inner] if inner.count < SHORT && outer.count > inner.count => {
-            let rows = &levels[..levels.len() - 2];
-            let step = outer.count * inner.count * width;
-            for_each(rows, step, at, packed, &mut |at, packed| {
+        // SAFETY: forwarded to the caller.
+        [one] => unsafe { row::<D>(one.count, at, one.stride, packed, width) },
+        [outer, ref inner @ ..] if levels.len() > DEEPEST => {
+            let step = inner.iter().fold(width, |bytes, level| bytes * level.count);
+            let (mut at, mut packed) = (at, packed);
+            for _ in 0..outer.count {
+                // SAFETY: one iteration of the level.
+                unsafe { nest::<D>(inner, width, at, packed) };
+                at = at.wrapping_offset(outer.stride);
+                packed = packed.wrapping_add(step);
+            }
+        }
+        _ => {
+            let mut loops = [Loop::default(); DEEPEST];
+            let mut step = width;
+            for (level, slot) in levels.iter().zip(&mut loops[..levels.len()]).rev() {
+                *slot = Loop {
+                    count: level.count,
+                    memory: level.stride,
+                    packed: step,
+                };
+                step *= level.count;
+            }
+            // SAFETY: forwarded to the caller.
+            unsafe { ordered::<D>(&loops[..levels.len()], width, at, packed) }
+        }
+    }
+}
+
+/// A row of dense blocks on the packed side.
+///
+/// # Safety
+/// As [`Kernel`].
+unsafe fn row<D: Direction>(
+    count: usize,
+    at: *mut u8,
+    stride: isize,
+    packed: *mut u8,
+    width: usize,
+) {
+    let kernel = simd::dense::<D>(width, stride).unwrap_or_else(|| kernel::<D>(width));
+    // SAFETY: forwarded to the caller; both kernels are for this width.
+    unsafe { kernel(count, at, stride, packed, width, width) }
+}
+
+/// Picks the order of at least two loops.
+///
+/// # Safety
+/// As `super::part`.
+unsafe fn ordered<D: Direction>(loops: &[Loop], width: usize, at: *mut u8, packed: *mut u8) {
+    let innermost = loops.len() - 1;
+    let inner = loops[innermost];
+    if inner.count >= SHORT && inner.memory.unsigned_abs() > NEAR {
+        let near = |l: &Loop| l.count >= 4 && l.memory.unsigned_abs() <= NEAR / 2;
+        if let Some(across) = loops[..innermost].iter().rposition(near)
+            && let Some(kernel) = transposing::<D>(width)
+        {
+            let outer = loops[across];
+            let mut rest = [Loop::default(); DEEPEST];
+            rest[..across].copy_from_slice(&loops[..across]);
+            rest[across..innermost - 1].copy_from_slice(&loops[across + 1..innermost]);
+            for_each(&rest[..innermost - 1], at, packed, &mut |at, packed| {
                 // SAFETY: forwarded to the caller.
-                unsafe { tiles(kernel, outer, inner, width, at, packed) }
+                unsafe { transposed::<D>(kernel, outer, inner, width, at, packed) }
             });
-        }
-        [ref rows @ .., inner] => {
-            let kernel = simd::dense::<D>(width, inner.stride).unwrap_or(kernel);
-            let step = inner.count * width;
-            for_each(rows, step, at, packed, &mut |at, packed| {
-                // SAFETY: forwarded to the caller; both kernels are for this width.
-                unsafe { kernel(inner.count, at, inner.stride, packed, width, width) }
-            });
+            return;
         }
     }
+    let mut few = 1;
+    let mut along = innermost;
+    while along > 0 && loops[along].count < SHORT && few * loops[along].count <= FEW {
+        few *= loops[along].count;
+        along -= 1;
+    }
+    let (outer, long, short) = (&loops[..along], loops[along], &loops[along + 1..]);
+    if short.is_empty() || long.count <= loops[innermost].count {
+        let rows = &loops[..innermost];
+        let kernel = simd::dense::<D>(width, inner.memory).unwrap_or_else(|| kernel::<D>(width));
+        for_each(rows, at, packed, &mut |at, packed| {
+            // SAFETY: forwarded to the caller; both kernels are for this width.
+            unsafe { kernel(inner.count, at, inner.memory, packed, width, width) }
+        });
+        return;
+    }
+    let kernel = kernel::<D>(width);
+    let spread = long.memory.unsigned_abs().max(long.packed);
+    let tile = (TILE_BYTES / spread.max(1)).max(SHORT);
+    for_each(outer, at, packed, &mut |mut at, mut packed| {
+        let mut left = long.count;
+        while left > 0 {
+            let rows = left.min(tile);
+            for_each(short, at, packed, &mut |at, packed| {
+                // SAFETY: one block of `rows` iterations of the long level.
+                unsafe { kernel(rows, at, long.memory, packed, long.packed, width) }
+            });
+            at = at.wrapping_offset((rows as isize).wrapping_mul(long.memory));
+            packed = packed.wrapping_add(rows * long.packed);
+            left -= rows;
+        }
+    });
 }
 
-/// Runs `row` at all places of the levels; a row has `step` packed bytes.
+/// Runs `body` at all places of the loops.
 #[inline(always)]
-fn for_each(
-    levels: &[Level],
-    step: usize,
-    at: *mut u8,
-    packed: *mut u8,
-    row: &mut impl FnMut(*mut u8, *mut u8),
-) {
-    match *levels {
-        [] => row(at, packed),
-        [one] => rows(one, step, at, packed, row),
-        [outer, inner] => {
-            let plane = inner.count * step;
-            rows(outer, plane, at, packed, &mut |at, packed| {
-                rows(inner, step, at, packed, row);
-            });
-        }
-        [outer, ref inner @ ..] => {
-            let all = inner.iter().fold(step, |bytes, level| bytes * level.count);
-            rows(outer, all, at, packed, &mut |at, packed| {
-                deep(inner, step, at, packed, row);
-            });
-        }
+fn for_each(loops: &[Loop], at: *mut u8, packed: *mut u8, body: &mut impl FnMut(*mut u8, *mut u8)) {
+    match *loops {
+        [] => body(at, packed),
+        [one] => rows(one, at, packed, body),
+        [outer, inner] => rows(outer, at, packed, &mut |at, packed| {
+            rows(inner, at, packed, body);
+        }),
+        [outer, ref inner @ ..] => rows(outer, at, packed, &mut |at, packed| {
+            deep(inner, at, packed, body);
+        }),
     }
 }
 
-/// [`for_each`] out of line, for nests of four levels and more.
-fn deep(
-    levels: &[Level],
-    step: usize,
-    at: *mut u8,
-    packed: *mut u8,
-    row: &mut dyn FnMut(*mut u8, *mut u8),
-) {
-    let Some((outer, inner)) = levels.split_first() else {
-        return row(at, packed);
+/// [`for_each`] out of line, for three loops and more.
+fn deep(loops: &[Loop], at: *mut u8, packed: *mut u8, body: &mut dyn FnMut(*mut u8, *mut u8)) {
+    let Some((outer, inner)) = loops.split_first() else {
+        return body(at, packed);
     };
-    let all = inner.iter().fold(step, |bytes, level| bytes * level.count);
-    rows(*outer, all, at, packed, &mut |at, packed| {
-        deep(inner, step, at, packed, row);
+    rows(*outer, at, packed, &mut |at, packed| {
+        deep(inner, at, packed, body);
     });
 }
 
 #[inline(always)]
-fn rows(
-    level: Level,
-    step: usize,
-    at: *mut u8,
-    packed: *mut u8,
-    row: &mut impl FnMut(*mut u8, *mut u8),
-) {
+fn rows(l: Loop, at: *mut u8, packed: *mut u8, body: &mut impl FnMut(*mut u8, *mut u8)) {
     let (mut at, mut packed) = (at, packed);
-    for _ in 0..level.count {
-        row(at, packed);
-        at = at.wrapping_offset(level.stride);
-        packed = packed.wrapping_add(step);
+    for _ in 0..l.count {
+        body(at, packed);
+        at = at.wrapping_offset(l.memory);
+        packed = packed.wrapping_add(l.packed);
     }
 }
 
-/// A long level over a short one, with the loops exchanged inside of tiles that
-/// stay in the first-level cache.
+/// Columns that a [`Transposed`] kernel takes at a time.
+const ACROSS: usize = 8;
+
+/// Copies `rows` x [`ACROSS`] blocks: rows lie `row` bytes apart in memory and
+/// dense on the packed side, columns `column` apart in memory and
+/// `packed_column` on the packed side.
+///
+/// Unsafe to call: as [`Kernel`].
+type Transposed = unsafe fn(
+    rows: usize,
+    memory: *mut u8,
+    row: isize,
+    column: isize,
+    packed: *mut u8,
+    packed_column: usize,
+);
+
+fn transposing<D: Direction>(width: usize) -> Option<Transposed> {
+    Some(match width {
+        1 => across::<D, 1>,
+        2 => across::<D, 2>,
+        4 => across::<D, 4>,
+        8 => across::<D, 8>,
+        12 => across::<D, 12>,
+        16 => across::<D, 16>,
+        24 => across::<D, 24>,
+        32 => across::<D, 32>,
+        _ => return None,
+    })
+}
+
+unsafe fn across<D: Direction, const W: usize>(
+    rows: usize,
+    memory: *mut u8,
+    row: isize,
+    column: isize,
+    packed: *mut u8,
+    packed_column: usize,
+) {
+    let (mut memory, mut packed) = (memory, packed);
+    for _ in 0..rows {
+        for i in 0..ACROSS {
+            let memory = memory.wrapping_offset(column.wrapping_mul(i as isize));
+            let packed = packed.wrapping_add(packed_column.wrapping_mul(i));
+            // SAFETY: one of the caller's blocks.
+            unsafe { copy::<D>(memory, packed, W) };
+        }
+        memory = memory.wrapping_offset(row);
+        packed = packed.wrapping_add(W);
+    }
+}
+
+/// An outer loop within cache lines over an inner one beyond them, by tiles:
+/// lines and pages of the memory side are met once for many columns.
 ///
 /// # Safety
-/// As `super::part`; the kernel is for this width.
-unsafe fn tiles(
-    kernel: Kernel,
-    outer: Level,
-    inner: Level,
+/// As `super::part`.
+unsafe fn transposed<D: Direction>(
+    tile: Transposed,
+    outer: Loop,
+    inner: Loop,
     width: usize,
     at: *mut u8,
     packed: *mut u8,
 ) {
-    let row = inner.count * width;
-    let tile = (TILE_BYTES / row).max(1);
-    let (mut at, mut packed) = (at, packed);
-    let mut left = outer.count;
-    while left > 0 {
-        let rows = left.min(tile);
-        for column in 0..inner.count {
-            let memory = at.wrapping_offset((column as isize).wrapping_mul(inner.stride));
-            let packed = packed.wrapping_add(column * width);
-            // SAFETY: one column of `rows` iterations of the outer level.
-            unsafe { kernel(rows, memory, outer.stride, packed, row, width) };
+    let single = kernel::<D>(width);
+    let mut first = 0;
+    while first < inner.count {
+        let rows = (inner.count - first).min(TILE_ROWS);
+        let mut at = at.wrapping_offset((first as isize).wrapping_mul(inner.memory));
+        let mut packed = packed.wrapping_add(first * width);
+        let (groups, rest) = (outer.count / ACROSS, outer.count % ACROSS);
+        for _ in 0..groups {
+            // SAFETY: these rows of the next columns.
+            unsafe { tile(rows, at, inner.memory, outer.memory, packed, outer.packed) };
+            at = at.wrapping_offset(outer.memory.wrapping_mul(ACROSS as isize));
+            packed = packed.wrapping_add(outer.packed * ACROSS);
         }
-        at = at.wrapping_offset((rows as isize).wrapping_mul(outer.stride));
-        packed = packed.wrapping_add(rows * row);
-        left -= rows;
+        for _ in 0..rest {
+            // SAFETY: these rows of one more column.
+            unsafe { single(rows, at, inner.memory, packed, width, width) };
+            at = at.wrapping_offset(outer.memory);
+            packed = packed.wrapping_add(outer.packed);
+        }
+        first += rows;
     }
 }
 
 /// The kernel for a width, at any strides.
 pub(super) fn kernel<D: Direction>(width: usize) -> Kernel {
+    if let Some(kernel) = simd::wide::<D>(width) {
+        return kernel;
+    }
     match width {
         1 => fixed::<D, 1>,
         2 => fixed::<D, 2>,
         3 => fixed::<D, 3>,
         4 => fixed::<D, 4>,
+        6 => fixed::<D, 6>,
         8 => fixed::<D, 8>,
         12 => fixed::<D, 12>,
         16 => fixed::<D, 16>,
+        20 => fixed::<D, 20>,
         24 => fixed::<D, 24>,
+        28 => fixed::<D, 28>,
         32 => fixed::<D, 32>,
+        40 => fixed::<D, 40>,
         48 => fixed::<D, 48>,
         64 => fixed::<D, 64>,
         96 => fixed::<D, 96>,
@@ -180,6 +329,7 @@ pub(super) fn kernel<D: Direction>(width: usize) -> Kernel {
 ///
 /// # Safety
 /// As [`Kernel`].
+#[inline(always)]
 pub(super) unsafe fn fixed<D: Direction, const W: usize>(
     count: usize,
     memory: *mut u8,
@@ -213,7 +363,8 @@ pub(super) unsafe fn fixed<D: Direction, const W: usize>(
 ///
 /// # Safety
 /// As [`Kernel`].
-unsafe fn halves<D: Direction, const P: usize>(
+#[inline(always)]
+pub(super) unsafe fn halves<D: Direction, const P: usize>(
     count: usize,
     memory: *mut u8,
     memory_stride: isize,

@@ -1,4 +1,7 @@
-//! Kernels with x86-64 vector masks, picked when the machine has them.
+//! Kernels for x86-64 vectors beyond SSE2, picked when the machine has them.
+//!
+//! AVX2: the bodies of `strided` and `list` once more, for blocks of 32 bytes and
+//! longer, which then move by 32 bytes. AVX-512: masks and compaction.
 //!
 //! Masks keep accesses inside of payload: masked-off bytes are neither read nor
 //! written nor can they fault, so gaps may lie outside of the buffer or belong
@@ -6,8 +9,124 @@
 
 use super::Direction;
 use super::list::{Done, Offset};
-use super::strided::{Kernel, fixed};
+use super::list::{Equal, equal_fixed, equal_halves};
+use super::strided::{Kernel, fixed, halves};
 use std::arch::x86_64::*;
+
+/// # Safety
+/// As [`Kernel`]; AVX2.
+#[target_feature(enable = "avx2")]
+unsafe fn fixed_avx2<D: Direction, const W: usize>(
+    count: usize,
+    memory: *mut u8,
+    memory_stride: isize,
+    packed: *mut u8,
+    packed_stride: usize,
+    width: usize,
+) {
+    // SAFETY: forwarded to the caller.
+    unsafe { fixed::<D, W>(count, memory, memory_stride, packed, packed_stride, width) }
+}
+
+/// # Safety
+/// As [`Kernel`], for blocks of `P..=2 * P` bytes; AVX2.
+#[target_feature(enable = "avx2")]
+unsafe fn halves_avx2<D: Direction, const P: usize>(
+    count: usize,
+    memory: *mut u8,
+    memory_stride: isize,
+    packed: *mut u8,
+    packed_stride: usize,
+    width: usize,
+) {
+    // SAFETY: forwarded to the caller.
+    unsafe { halves::<D, P>(count, memory, memory_stride, packed, packed_stride, width) }
+}
+
+/// # Safety
+/// As [`Equal`]; AVX2.
+#[target_feature(enable = "avx2")]
+unsafe fn equal_fixed_avx2<D: Direction, O: Offset, const W: usize>(
+    offsets: &[O],
+    at: *mut u8,
+    packed: *mut u8,
+    length: usize,
+) {
+    // SAFETY: forwarded to the caller.
+    unsafe { equal_fixed::<D, O, W>(offsets, at, packed, length) }
+}
+
+/// # Safety
+/// As [`Equal`], for blocks of `P..=2 * P` bytes; AVX2.
+#[target_feature(enable = "avx2")]
+unsafe fn equal_halves_avx2<D: Direction, O: Offset, const P: usize>(
+    offsets: &[O],
+    at: *mut u8,
+    packed: *mut u8,
+    length: usize,
+) {
+    // SAFETY: forwarded to the caller.
+    unsafe { equal_halves::<D, O, P>(offsets, at, packed, length) }
+}
+
+/// Picks a kernel of constant width, or of two overlapping halves.
+macro_rules! by_width {
+    ($width:expr, $fixed:ident, $halves:ident, [$($w:literal)*]) => {
+        match $width {
+            $($w => Some($fixed!($w)),)*
+            33..=63 => Some($halves!(32)),
+            65..=127 => Some($halves!(64)),
+            129..=256 => Some($halves!(128)),
+            _ => None,
+        }
+    };
+}
+
+/// The kernel for blocks of 32 to 256 bytes at any strides.
+pub(super) fn wide<D: Direction>(width: usize) -> Option<Kernel> {
+    if width < 32 || !is_x86_feature_detected!("avx2") {
+        return None;
+    }
+    macro_rules! whole {
+        ($w:literal) => {
+            fixed_avx2::<D, $w> as Kernel
+        };
+    }
+    macro_rules! pieces {
+        ($p:literal) => {
+            halves_avx2::<D, $p> as Kernel
+        };
+    }
+    by_width!(
+        width,
+        whole,
+        pieces,
+        [32 36 40 44 48 52 56 64 72 80 88 92 96 104 112 120 128 160 192 256]
+    )
+}
+
+/// The kernel for listed blocks of one length of 32 to 256 bytes.
+pub(super) fn wide_equal<D: Direction, O: Offset>(length: usize) -> Option<Equal<O>> {
+    if length < 32 || !is_x86_feature_detected!("avx2") {
+        return None;
+    }
+    macro_rules! whole {
+        ($w:literal) => {
+            equal_fixed_avx2::<D, O, $w> as Equal<O>
+        };
+    }
+    macro_rules! pieces {
+        ($p:literal) => {
+            equal_halves_avx2::<D, O, $p> as Equal<O>
+        };
+    }
+    by_width!(
+        length,
+        whole,
+        pieces,
+        [32 40 48 56 64 80 92 96 112 128 160 192 256]
+    )
+}
 
 /// A kernel for blocks at twice their width from each other, packed densely.
 pub(super) fn dense<D: Direction>(width: usize, memory_stride: isize) -> Option<Kernel> {
