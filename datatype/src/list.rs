@@ -17,22 +17,55 @@ pub(crate) enum Offsets {
     Wide(Box<[i64]>),
 }
 
+/// An offset as it is stored.
+pub(crate) trait Offset: Copy {
+    fn wide(self) -> i64;
+}
+
+impl Offset for i32 {
+    #[inline(always)]
+    fn wide(self) -> i64 {
+        i64::from(self)
+    }
+}
+
+impl Offset for i64 {
+    #[inline(always)]
+    fn wide(self) -> i64 {
+        self
+    }
+}
+
+/// A length as it is stored.
+pub(crate) trait Length: Copy + PartialEq {
+    fn bytes(self) -> usize;
+}
+
+impl Length for u32 {
+    #[inline(always)]
+    fn bytes(self) -> usize {
+        self as usize
+    }
+}
+
+impl Length for u64 {
+    #[inline(always)]
+    fn bytes(self) -> usize {
+        self as usize
+    }
+}
+
 impl Offsets {
-    /// Offsets relative to the first.
-    pub fn new(offsets: &[i64]) -> Offsets {
-        let first = offsets.first().copied().unwrap_or(0);
-        let narrow = offsets
+    /// Offsets relative to one of them, in the narrower width if they fit.
+    pub fn new<O: Offset>(first: i64, offsets: &[O]) -> Offsets {
+        let relative = |offset: &O| offset.wide().wrapping_sub(first);
+        if offsets
             .iter()
-            .all(|&offset| i32::try_from(offset.wrapping_sub(first)).is_ok());
-        if narrow {
-            Offsets::Narrow(
-                offsets
-                    .iter()
-                    .map(|&o| o.wrapping_sub(first) as i32)
-                    .collect(),
-            )
+            .all(|offset| i32::try_from(relative(offset)).is_ok())
+        {
+            Offsets::Narrow(offsets.iter().map(|o| relative(o) as i32).collect())
         } else {
-            Offsets::Wide(offsets.iter().map(|&o| o.wrapping_sub(first)).collect())
+            Offsets::Wide(offsets.iter().map(relative).collect())
         }
     }
 
@@ -81,41 +114,39 @@ pub(crate) struct List {
 }
 
 impl List {
-    /// Blocks of equal length; offsets relative to the first.
-    pub fn equal(offsets: &[i64], length: usize) -> List {
-        List {
-            offsets: Offsets::new(offsets),
-            lengths: Lengths::Equal(length),
-            before: Box::default(),
-            bytes: offsets.len() * length,
-            longest: length,
-        }
+    /// Blocks of any length at offsets, of which `first` is the first.
+    pub fn new<O: Offset, L: Length>(first: i64, offsets: &[O], lengths: &[L]) -> List {
+        debug_assert_eq!(offsets.len(), lengths.len());
+        let offsets = Offsets::new(first, offsets);
+        let facts = Facts::of(lengths);
+        let lengths = match facts.equal {
+            true => Lengths::Equal(facts.longest),
+            false if u32::try_from(facts.longest).is_ok() => {
+                Lengths::Narrow(lengths.iter().map(|length| length.bytes() as u32).collect())
+            }
+            false => Lengths::Wide(lengths.iter().map(|length| length.bytes() as u64).collect()),
+        };
+        List::with(offsets, lengths, facts)
     }
 
-    /// Blocks of any length; offsets relative to the first.
-    pub fn new(offsets: &[i64], lengths: &[usize]) -> List {
+    /// Blocks in the narrow widths already, the first at 0.
+    pub fn narrow(offsets: Vec<i32>, lengths: Vec<u32>) -> List {
         debug_assert_eq!(offsets.len(), lengths.len());
-        let longest = lengths.iter().copied().max().unwrap_or(0);
-        if lengths.iter().all(|&length| length == longest) {
-            return List::equal(offsets, longest);
-        }
-        let mut before = Vec::with_capacity(lengths.len().div_ceil(SAMPLE));
-        let mut bytes = 0;
-        for group in lengths.chunks(SAMPLE) {
-            before.push(bytes);
-            bytes += group.iter().sum::<usize>();
-        }
-        let lengths = if u32::try_from(longest).is_ok() {
-            Lengths::Narrow(lengths.iter().map(|&length| length as u32).collect())
-        } else {
-            Lengths::Wide(lengths.iter().map(|&length| length as u64).collect())
+        let facts = Facts::of(&lengths);
+        let lengths = match facts.equal {
+            true => Lengths::Equal(facts.longest),
+            false => Lengths::Narrow(lengths.into()),
         };
+        List::with(Offsets::Narrow(offsets.into()), lengths, facts)
+    }
+
+    fn with(offsets: Offsets, lengths: Lengths, facts: Facts) -> List {
         List {
-            offsets: Offsets::new(offsets),
+            offsets,
             lengths,
-            before: before.into(),
-            bytes,
-            longest,
+            before: facts.before,
+            bytes: facts.bytes,
+            longest: facts.longest,
         }
     }
 
@@ -176,18 +207,55 @@ impl List {
     }
 }
 
+/// What one pass over the lengths tells.
+struct Facts {
+    equal: bool,
+    longest: usize,
+    bytes: usize,
+    before: Box<[usize]>,
+}
+
+impl Facts {
+    fn of<L: Length>(lengths: &[L]) -> Facts {
+        let first = lengths.first().map_or(0, |length| length.bytes());
+        if lengths.iter().all(|length| length.bytes() == first) {
+            return Facts {
+                equal: true,
+                longest: first,
+                bytes: first * lengths.len(),
+                before: Box::default(),
+            };
+        }
+        let mut before = Vec::with_capacity(lengths.len().div_ceil(SAMPLE));
+        let (mut bytes, mut longest) = (0, 0);
+        for group in lengths.chunks(SAMPLE) {
+            before.push(bytes);
+            for length in group {
+                bytes += length.bytes();
+                longest = longest.max(length.bytes());
+            }
+        }
+        Facts {
+            equal: false,
+            longest,
+            bytes,
+            before: before.into(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn seeks_every_byte() {
-        let lengths: Vec<usize> = (0..100).map(|i| 1 + i * 7 % 13).collect();
+        let lengths: Vec<u64> = (0..100).map(|i| 1 + i * 7 % 13).collect();
         let offsets: Vec<i64> = (0..100).map(|i| i * 20).collect();
-        let list = List::new(&offsets, &lengths);
+        let list = List::new(0, &offsets, &lengths);
         let mut packed = 0;
         for (i, &length) in lengths.iter().enumerate() {
-            for byte in 0..length {
+            for byte in 0..length as usize {
                 assert_eq!(list.seek(packed), (i, byte));
                 packed += 1;
             }
@@ -199,12 +267,15 @@ mod tests {
     #[test]
     fn widths() {
         assert!(matches!(
-            Offsets::new(&[1 << 40, (1 << 40) + 5]),
+            Offsets::new(1 << 40, &[1i64 << 40, (1 << 40) + 5]),
             Offsets::Narrow(_)
         ));
-        assert!(matches!(Offsets::new(&[0, 1 << 31]), Offsets::Wide(_)));
         assert!(matches!(
-            List::new(&[0, 9], &[4, 4]).lengths,
+            Offsets::new(0, &[0i64, 1 << 31]),
+            Offsets::Wide(_)
+        ));
+        assert!(matches!(
+            List::new(0, &[0i64, 9], &[4u32, 4]).lengths,
             Lengths::Equal(4)
         ));
     }

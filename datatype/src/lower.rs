@@ -3,7 +3,7 @@
 //! Offsets are sums that `bounds` has checked already; levels of a type without
 //! payload never get here, so arithmetic cannot leave the range.
 
-use crate::compress::{Runs, repeat};
+use crate::compress::{self, Runs, repeat};
 use crate::constructors::fastest_first;
 use crate::form::{Body, FLATTEN, Form};
 use crate::tree::{Constructor, Type};
@@ -141,13 +141,8 @@ fn listed(
     if let Some((base, length)) = inner.as_block() {
         let dense = isize::try_from(length) == Ok(extent);
         if dense || blocks.clone().all(|(n, _)| n <= 1) {
-            let mut runs = Runs::with_capacity(blocks.len());
-            for (n, at) in blocks {
-                if n > 0 {
-                    runs.push(at.wrapping_add(base), n * length);
-                }
-            }
-            return runs.into_form();
+            let in_bytes = blocks.map(|(n, at)| (n * length, at.wrapping_add(base)));
+            return compress::listed(in_bytes);
         }
     }
     let mut kept = blocks.clone().filter(|&(n, _)| n > 0);
@@ -197,22 +192,43 @@ fn splice(parts: &mut Vec<Form>, form: Form) {
 
 /// Forms one after the other, none of them empty: rules 7 and 8.
 fn sequence(mut parts: Vec<Form>) -> Form {
+    if parts.len() <= 1 {
+        return parts.pop().unwrap_or_else(Form::empty);
+    }
     let runs = parts
         .iter()
         .fold(0usize, |runs, part| runs.saturating_add(part.runs));
-    match parts.len() {
-        0 => return Form::empty(),
-        1 => return parts.remove(0),
-        // Long sequences of tiny parts are lists as well.
-        n if runs <= FLATTEN.max(n.saturating_mul(8)) => return flatten(&parts),
-        _ => {}
-    }
-    let like = |a: &Form, b: &Form| a.levels == b.levels && a.body == b.body && a.bytes == b.bytes;
-    if parts.windows(2).all(|pair| like(&pair[0], &pair[1])) {
+    // Long sequences of tiny parts are lists as well.
+    let small = runs <= FLATTEN.max(parts.len().saturating_mul(8));
+    // Like nests that do not touch may be a nest, which the list of their
+    // blocks would come back to.
+    if parts[0].runs > 1 && likes(&parts) && !(small && touching(&parts)) {
         let offsets: Vec<i64> = parts.iter().map(|part| part.base as i64).collect();
-        let inner = parts.remove(0);
+        let inner = parts.swap_remove(0);
         let base = inner.base;
-        return repeat(&offsets, inner.shifted(base.wrapping_neg()));
+        let form = repeat(&offsets, inner.shifted(base.wrapping_neg()));
+        return match form.body {
+            Body::Block => form,
+            _ if small => flatten(&[form]),
+            _ => form,
+        };
     }
-    Form::sequence(parts)
+    if small {
+        flatten(&parts)
+    } else {
+        Form::sequence(parts)
+    }
+}
+
+/// Whether forms differ in their place alone.
+fn likes(parts: &[Form]) -> bool {
+    let like = |a: &Form, b: &Form| a.levels == b.levels && a.body == b.body && a.bytes == b.bytes;
+    parts.windows(2).all(|pair| like(&pair[0], &pair[1]))
+}
+
+/// Whether one form ends where the next begins.
+fn touching(parts: &[Form]) -> bool {
+    parts
+        .windows(2)
+        .any(|pair| pair[0].last_end() == pair[1].first())
 }
