@@ -61,13 +61,15 @@ pub(crate) fn listed(blocks: impl ExactSizeIterator<Item = (usize, isize)> + Clo
     lengths[0] = run as u32;
     for (length, offset) in rest {
         let offset = (offset as i64).wrapping_sub(first as i64);
-        let joins = at.wrapping_add_unsigned(run) == offset || length == 0;
-        at = if joins { at } else { offset };
-        run = if joins { run } else { 0 } + length as u64;
+        let joins = (at.wrapping_add_unsigned(run) == offset) | (length == 0);
+        // Masks, because a condition comes back as a branch.
+        let keep = -i64::from(joins);
+        at = (at & keep) | (offset & !keep);
+        run = (run & keep as u64) + length as u64;
         last += usize::from(!joins);
         offsets[last] = at as i32;
         lengths[last] = run as u32;
-        fits &= at as i32 as i64 == at && run as u32 as u64 == run;
+        fits &= (at as i32 as i64 == at) & (run as u32 as u64 == run);
     }
     if !fits || run as u32 as u64 != run {
         let mut runs = Runs::with_capacity(blocks.len());

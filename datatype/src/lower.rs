@@ -64,7 +64,9 @@ fn wrap(constructor: &Constructor, extent: isize, inner: Form) -> Form {
             ..
         } => nest(nest(inner, *blocklength, extent), *count, *stride_bytes),
         Constructor::Indexed { blocks, .. } => {
-            let blocks = blocks.iter().map(|&(n, d)| (n, d.wrapping_mul(extent)));
+            let blocks = blocks
+                .iter()
+                .map(move |&(n, d)| (n, d.wrapping_mul(extent)));
             listed(blocks, inner, extent)
         }
         Constructor::Hindexed { blocks, .. } => listed(blocks.iter().copied(), inner, extent),
@@ -73,15 +75,19 @@ fn wrap(constructor: &Constructor, extent: isize, inner: Form) -> Form {
             displacements,
             ..
         } => {
-            let at = displacements.iter().map(|d| d.wrapping_mul(extent));
-            listed(at.map(|at| (*blocklength, at)), inner, extent)
+            let n = *blocklength;
+            let blocks = displacements
+                .iter()
+                .map(move |d| (n, d.wrapping_mul(extent)));
+            listed(blocks, inner, extent)
         }
         Constructor::HindexedBlock {
             blocklength,
             displacements,
             ..
         } => {
-            let blocks = displacements.iter().map(|&at| (*blocklength, at));
+            let n = *blocklength;
+            let blocks = displacements.iter().map(move |&at| (n, at));
             listed(blocks, inner, extent)
         }
         Constructor::Subarray {
@@ -141,7 +147,7 @@ fn listed(
     if let Some((base, length)) = inner.as_block() {
         let dense = isize::try_from(length) == Ok(extent);
         if dense || blocks.clone().all(|(n, _)| n <= 1) {
-            let in_bytes = blocks.map(|(n, at)| (n * length, at.wrapping_add(base)));
+            let in_bytes = blocks.map(move |(n, at)| (n * length, at.wrapping_add(base)));
             return compress::listed(in_bytes);
         }
     }

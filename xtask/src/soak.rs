@@ -8,13 +8,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 enum Room {
     /// Matching, protocols and progress over the simulated transport
     Engine,
+    /// Random types against the naive typemap
+    Datatype,
 }
 
 /// Options of `soak`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   cargo xtask soak engine --seconds 600
-  cargo xtask soak engine --seed 42")]
+  cargo xtask soak engine --seed 42
+  cargo xtask soak datatype --trees 10000000 --seconds 3600")]
 pub struct Args {
     /// What to test
     #[arg(value_enum)]
@@ -22,6 +25,9 @@ pub struct Args {
     /// How long
     #[arg(long, value_name = "S", default_value_t = 60)]
     seconds: u64,
+    /// Of datatype: as many types, unless the time is up before
+    #[arg(long, value_name = "N")]
+    trees: Option<u64>,
     /// Seed of a run to repeat [default: from the clock, printed]
     #[arg(long, value_name = "X")]
     seed: Option<u64>,
@@ -37,10 +43,15 @@ pub fn run(args: &Args) -> Result {
     });
     let (package, test) = match args.room {
         Room::Engine => ("osier", "engine_sim"),
+        Room::Datatype => ("osier-datatype", "trees"),
     };
     println!("seed {seed}, {} s", args.seconds);
+    let mut command = cargo();
+    if let Some(trees) = args.trees {
+        command.env("OSIER_SOAK_TREES", trees.to_string());
+    }
     let done = run_command(
-        cargo()
+        command
             .env("OSIER_SOAK_SECONDS", args.seconds.to_string())
             .env("OSIER_SOAK_SEED", seed.to_string())
             .args(["test", "--release", "-p", package, "--test", test])

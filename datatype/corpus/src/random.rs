@@ -78,6 +78,84 @@ pub fn plain_tree(random: &mut Random, max_bytes: usize) -> Type {
     }
 }
 
+/// Nested loops over blocks that no byte belongs to twice: an array of up to five
+/// dimensions whose elements are packed in any order, some backwards, with
+/// padding; at times at listed places or with fields of its own.
+pub fn grid(random: &mut Random, max_bytes: usize) -> Type {
+    const COUNTS: [usize; 9] = [2, 3, 4, 7, 8, 16, 17, 33, 70];
+    loop {
+        let widest = if random.below(4) == 0 { 300 } else { 33 };
+        let width = 1 + random.small(widest);
+        let dimensions = 1 + random.small(4);
+        let counts: Vec<usize> = (0..dimensions).map(|_| COUNTS[random.small(9)]).collect();
+        if counts.iter().product::<usize>() * width > max_bytes {
+            continue;
+        }
+        // In memory the dimensions are nested in an order of their own.
+        let mut order: Vec<usize> = (0..dimensions).collect();
+        for i in (1..dimensions).rev() {
+            order.swap(i, random.small(i as u64 + 1));
+        }
+        let mut strides = vec![0; dimensions];
+        let mut reach = width + random.small(3) * width;
+        for d in order {
+            strides[d] = reach as isize;
+            if random.below(6) == 0 {
+                strides[d] = -strides[d];
+            }
+            reach = reach * counts[d] + random.small(40);
+        }
+        let mut ty = Type::contiguous(width, &Type::basic(Basic::U8));
+        for d in (0..dimensions).rev() {
+            ty = ty.and_then(|ty| Type::hvector(counts[d], 1, strides[d], &ty));
+        }
+        if random.below(4) == 0 {
+            let step = 2 * reach as i64;
+            let at: Vec<isize> = (0..1 + random.below(5) as i64)
+                .map(|i| (i * step + random.between(0, reach as i64)) as isize)
+                .collect();
+            ty = ty.and_then(|ty| Type::hindexed_block(1, &at, &ty));
+        }
+        match ty {
+            Ok(ty) if ty.size() <= max_bytes => return ty,
+            _ => {}
+        }
+    }
+}
+
+/// Another layout with the signature of `ty`: its runs cut into pieces that lie
+/// in any order with gaps between. No byte belongs to two of them.
+pub fn same_signature(random: &mut Random, ty: &Type) -> Type {
+    let mut pieces = Vec::new();
+    for (basic, count) in ty.signature().runs() {
+        let mut left = count as usize;
+        while left > 0 {
+            let n = (1 + random.small(12)).min(left);
+            pieces.push((n, basic));
+            left -= n;
+        }
+    }
+    let mut order: Vec<usize> = (0..pieces.len()).collect();
+    if random.below(2) == 0 {
+        for i in (1..order.len()).rev() {
+            order.swap(i, random.small(i as u64 + 1));
+        }
+    }
+    let mut at = random.between(-100, 100) as isize;
+    let mut places = vec![0; pieces.len()];
+    for i in order {
+        at += random.small(9) as isize;
+        places[i] = at;
+        at += (pieces[i].0 * pieces[i].1.size()) as isize;
+    }
+    let fields: Vec<_> = pieces
+        .into_iter()
+        .zip(places)
+        .map(|((n, basic), at)| (n, at, Type::basic(basic)))
+        .collect();
+    Type::structure(&fields).unwrap_or_else(|_| ty.clone())
+}
+
 fn leaf(random: &mut Random) -> Type {
     const LEAVES: [Basic; 6] = [
         Basic::U8,
