@@ -41,6 +41,11 @@ pub const VARIABLES: &[Variable] = &[
         meaning: "version and file descriptors of the job; set by osier run",
     },
     Variable {
+        name: "OSIER_PSETS",
+        default: "none",
+        meaning: "process sets of the user, as NAME=0-3,7;NAME=...; set by osier run",
+    },
+    Variable {
         name: "OSIER_SHM_LIMIT",
         default: "no limit",
         meaning: "most shared memory of a job, such as 512M or 2G; read by osier run",

@@ -3,6 +3,7 @@
 //! The first detector reports what failed and the cause as observed; callers
 //! add context in front. A guess stands under `hint:`.
 
+use crate::comm::ErrorCode;
 use std::fmt;
 
 /// Result of anything in this library that can fail.
@@ -44,12 +45,18 @@ pub enum ErrorKind {
     Config,
     /// Anything else that the system reports.
     System,
+    /// An error of the user, with a code of the user.
+    User,
 }
 
 struct Inner {
     kind: ErrorKind,
     message: String,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    /// The user's code.
+    code: Option<ErrorCode>,
+    /// An error handler has seen it.
+    raised: bool,
 }
 
 /// An error. Small, so that results stay cheap.
@@ -62,6 +69,8 @@ impl Error {
             kind,
             message: message.into(),
             source: None,
+            code: None,
+            raised: false,
         }))
     }
 
@@ -77,7 +86,22 @@ impl Error {
         self
     }
 
-    fn with_source(
+    /// The user's error code, of errors of kind [`ErrorKind::User`].
+    pub fn code(&self) -> Option<ErrorCode> {
+        self.0.code
+    }
+
+    pub(crate) fn with_code(mut self, code: ErrorCode) -> Self {
+        self.0.code = Some(code);
+        self
+    }
+
+    /// Notes that an error handler sees it; false if one has already.
+    pub(crate) fn mark_raised(&mut self) -> bool {
+        !std::mem::replace(&mut self.0.raised, true)
+    }
+
+    pub(crate) fn from_source(
         kind: ErrorKind,
         source: impl std::error::Error + Send + Sync + 'static,
     ) -> Self {
@@ -85,13 +109,21 @@ impl Error {
             kind,
             message: source.to_string(),
             source: Some(Box::new(source)),
+            code: None,
+            raised: false,
         }))
     }
 }
 
 impl Clone for Error {
     fn clone(&self) -> Self {
-        Self::new(self.0.kind, self.0.message.clone())
+        Self(Box::new(Inner {
+            kind: self.0.kind,
+            message: self.0.message.clone(),
+            source: None,
+            code: self.0.code,
+            raised: self.0.raised,
+        }))
     }
 }
 
@@ -120,14 +152,14 @@ impl From<osier_datatype::TypeError> for Error {
     fn from(e: osier_datatype::TypeError) -> Self {
         match e {
             osier_datatype::TypeError::Attribute(e) => e.into(),
-            e => Self::with_source(ErrorKind::Datatype, e),
+            e => Self::from_source(ErrorKind::Datatype, e),
         }
     }
 }
 
 impl From<osier_datatype::AttributeError> for Error {
     fn from(e: osier_datatype::AttributeError) -> Self {
-        Self::with_source(ErrorKind::Attribute, e)
+        Self::from_source(ErrorKind::Attribute, e)
     }
 }
 
@@ -144,6 +176,6 @@ impl From<osier_transports::TransportError> for Error {
             T::Invalid => ErrorKind::Argument,
             _ => ErrorKind::System,
         };
-        Self::with_source(kind, e)
+        Self::from_source(kind, e)
     }
 }

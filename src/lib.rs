@@ -46,10 +46,12 @@ pub mod protocol;
 pub mod testing;
 mod wire;
 
-pub use bootstrap::{Universe, init, run, run_code};
+pub use bootstrap::{Session, Universe, init, run, run_code};
 pub use comm::{
-    CartTopology, Communicator, Group, GroupComparison, Op, RankRange, Reduction, dims_create,
-    function,
+    CartTopology, CommKeyval, Communicator, Comparison, DistGraphTopology, Edges, ErrorCode,
+    ErrorCodes, ErrorHandler, GraphTopology, Group, GroupComparison, Info, Neighbour, Op, Pending,
+    PredefinedAttributes, ProcessSets, Raised, RankRange, Reduction, Resource, SplitType, Topology,
+    dims_create, function,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use osier_datatype as datatype;
@@ -63,9 +65,10 @@ pub use osier_transports as transports;
 pub use p2p::{
     ANY_SOURCE, ANY_TAG, AnyRequest, BSEND_OVERHEAD, Buffer, BufferMut, Callbacks, Completer,
     FlushRequest, GeneralizedRequest, HeapBuffer, Member, Message, OwnedBuffer, OwnedBufferMut,
-    PROC_NULL, Rank, Region, Regions, Request, Scope, ScopedRequest, SendRecv, SendRecvReplace,
-    Source, Status, Tag, TagSelector, View, ViewMut, WaitSet, Waitable, status_all, status_any,
-    status_some, test_all, test_any, test_some, wait_all, wait_any, wait_some,
+    PROC_NULL, ROOT, Rank, Region, Regions, Request, Scope, ScopedRequest, SendRecv,
+    SendRecvReplace, Source, Status, Tag, TagSelector, View, ViewMut, WaitSet, Waitable,
+    status_all, status_any, status_some, test_all, test_any, test_some, wait_all, wait_any,
+    wait_some,
 };
 
 /// The program of the README is a test.

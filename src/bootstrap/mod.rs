@@ -1,10 +1,13 @@
-//! How a process becomes a rank, or several.
+//! How a process becomes a rank, or several: the world at once ([`init`],
+//! [`run`]), or sessions.
 
 mod run;
+mod session;
 
 pub use run::{Failure, run, run_code};
+pub use session::Session;
 
-use crate::comm::Communicator;
+use crate::comm::{Communicator, ErrorCodes, Joined, Member, ProcessSets};
 use crate::config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::HeapBuffer;
@@ -26,7 +29,7 @@ const INLINE_BYTES: usize = 48;
 ///
 /// Dropping it first sees to it that everything sent is on its way.
 pub struct Universe {
-    core: Arc<Core>,
+    joined: Joined,
     world: Communicator,
     own: Communicator,
 }
@@ -42,11 +45,46 @@ impl fmt::Debug for Universe {
 ///
 /// A process that enters this way is one rank; see [`run`] for several.
 pub fn init() -> Result<Universe> {
+    Universe::open(&join()?)
+}
+
+/// Joins the job that `osier run` started this process in, or a job of one
+/// rank.
+fn join() -> Result<Arc<Member>> {
     run::refuse_many()?;
     match joined_rank()? {
-        Some((job, rank)) => Universe::join(&job, rank),
-        None => Universe::alone(),
+        Some((job, rank)) => member(in_job(&job, rank)?, true),
+        None => member(alone(), false),
     }
+}
+
+/// A rank's membership, with the process sets that the launcher tells of.
+fn member(core: Arc<Core>, launched: bool) -> Result<Arc<Member>> {
+    let mut sets = ProcessSets::predefined(core.rank as usize, core.ranks)?;
+    if launched && let Some(text) = config::value("OSIER_PSETS") {
+        sets.add(&text, core.ranks as usize)
+            .map_err(|e| e.context("OSIER_PSETS"))?;
+    }
+    Ok(Member::new(core, sets))
+}
+
+fn alone() -> Arc<Core> {
+    let selection = Selection::new(LinkCosts::default(), INLINE_BYTES);
+    Core::new(Place::Alone, 0, 1, Arc::new(selection), false)
+}
+
+fn in_job(job: &Job, rank: usize) -> Result<Arc<Core>> {
+    let member = ShmRank::join(job, rank)
+        .map_err(|e| Error::from(e).context(format!("joining as rank {rank}")))?;
+    let costs = costs_of(job);
+    let shared_cores = job.ranks() > job.cores();
+    Ok(Core::new(
+        Place::Shm(member),
+        rank as u32,
+        job.ranks() as u32,
+        Arc::new(Selection::new(costs, INLINE_BYTES)),
+        shared_cores,
+    ))
 }
 
 /// The job that `osier run` started this process in, and its first rank here.
@@ -73,42 +111,54 @@ fn joined_rank() -> Result<Option<(Job, usize)>> {
 impl Universe {
     /// A job of this rank alone.
     pub fn alone() -> Result<Universe> {
-        let selection = Selection::new(LinkCosts::default(), INLINE_BYTES);
-        Self::open(Core::new(Place::Alone, 0, 1, Arc::new(selection), false))
+        Self::open(&member(alone(), false)?)
     }
 
     /// Joins a job on this machine as the given rank.
     pub fn join(job: &Job, rank: usize) -> Result<Universe> {
-        let member = ShmRank::join(job, rank)
-            .map_err(|e| Error::from(e).context(format!("joining as rank {rank}")))?;
-        let costs = costs_of(job);
-        let shared_cores = job.ranks() > job.cores();
-        Self::open(Core::new(
-            Place::Shm(member),
-            rank as u32,
-            job.ranks() as u32,
-            Arc::new(Selection::new(costs, INLINE_BYTES)),
-            shared_cores,
-        ))
+        Self::open(&member(in_job(job, rank)?, false)?)
+    }
+
+    /// Joins a job of the launcher as the given rank.
+    fn launched(job: &Job, rank: usize) -> Result<Universe> {
+        Self::open(&member(in_job(job, rank)?, true)?)
     }
 
     /// Joins a simulated job as the given rank.
     pub fn simulated(net: &SimNet, rank: usize) -> Result<Universe> {
         let ranks = net.options().ranks as usize;
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        Self::open(Core::new(
+        let core = Core::new(
             Place::Sim(net.clone(), rank as u32),
             rank as u32,
             ranks as u32,
             Arc::new(Selection::new(LinkCosts::default(), INLINE_BYTES)),
             ranks > cores,
-        ))
+        );
+        Self::open(&member(core, false)?)
     }
 
-    fn open(core: Arc<Core>) -> Result<Universe> {
-        let world = Communicator::world(&core)?;
-        let own = Communicator::alone(&core)?;
-        Ok(Universe { core, world, own })
+    fn open(member: &Arc<Member>) -> Result<Universe> {
+        let joined = Joined::new(member);
+        let world = Communicator::world(member)?;
+        let own = Communicator::alone(member)?;
+        Ok(Universe { joined, world, own })
+    }
+
+    /// A session in the same membership. There may be several, beside the
+    /// universe.
+    pub fn session(&self) -> Session {
+        Session::of(&self.joined.0)
+    }
+
+    /// Error codes that this program has added.
+    pub fn error_codes(&self) -> &ErrorCodes {
+        &self.joined.0.codes
+    }
+
+    /// Ends the job: all ranks, with this exit code (`MPI_Abort`).
+    pub fn abort(&self, code: i32) -> ! {
+        self.joined.0.core.abort(code)
     }
 
     /// The communicator of all ranks.
@@ -127,25 +177,16 @@ impl Universe {
     }
 
     pub(crate) fn attached(&self) -> &Attached {
-        &self.core.attached
+        &self.joined.0.core.attached
     }
 
     pub(crate) fn buffers_core(&self) -> &Arc<Core> {
-        &self.core
+        &self.joined.0.core
     }
 
     /// Which protocol carries which size.
     pub fn selection(&self) -> &Selection {
-        &self.core.selection
-    }
-}
-
-impl Drop for Universe {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            self.core.flush();
-        }
-        self.core.close();
+        &self.joined.0.core.selection
     }
 }
 

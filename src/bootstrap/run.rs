@@ -163,7 +163,7 @@ fn one(job: &Job, rank: usize, cpus: &[usize], program: &(impl Fn(Communicator) 
     if !cpus.is_empty() {
         crate::model::confine(cpus);
     }
-    let universe = Universe::join(job, rank).unwrap_or_else(|e| leave(&e));
+    let universe = Universe::launched(job, rank).unwrap_or_else(|e| leave(&e));
     let code = program(universe.world().clone());
     drop(universe);
     if code != 0 {

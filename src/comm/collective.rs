@@ -20,15 +20,21 @@ const BARRIER: u32 = INTERNAL_TAG;
 const BCAST: u32 = INTERNAL_TAG | 1;
 const GATHER: u32 = INTERNAL_TAG | 2;
 const REDUCE: u32 = INTERNAL_TAG | 3;
+/// Between the leaders of an intercommunicator.
+pub(super) const BETWEEN: u32 = INTERNAL_TAG | 4;
+pub(super) const SPLIT: u32 = INTERNAL_TAG | 5;
+pub(super) const TOPOLOGY: u32 = INTERNAL_TAG | 6;
+/// The lower 30 bits count.
+pub(super) const IDUP: u32 = INTERNAL_TAG | 0x4000_0000;
 
 impl Communicator {
     #[track_caller]
-    fn put<T: Datatype>(&self, data: &[T], dest: usize, tag: u32) -> Result<()> {
+    pub(super) fn put<T: Datatype>(&self, data: &[T], dest: usize, tag: u32) -> Result<()> {
         self.send_raw(data.view().raw(), dest as u32, tag, Mode::Standard)
     }
 
     #[track_caller]
-    fn take<T: Datatype>(&self, data: &mut [T], source: usize, tag: u32) -> Result<()> {
+    pub(super) fn take<T: Datatype>(&self, data: &mut [T], source: usize, tag: u32) -> Result<()> {
         let bytes = data.view().bytes();
         let pattern = Pattern::exact(source as u32, tag);
         let got = self.recv_raw(data.view_mut().raw(), pattern)?.bytes;
@@ -44,7 +50,7 @@ impl Communicator {
         ))
     }
 
-    fn root(&self, root: impl Into<Rank>) -> Result<usize> {
+    pub(super) fn root(&self, root: impl Into<Rank>) -> Result<usize> {
         let root = root.into().check(self.size())?;
         root.map(|r| r as usize)
             .ok_or_else(|| Error::new(ErrorKind::Rank, "a collective needs a root"))
@@ -53,6 +59,15 @@ impl Communicator {
     /// Returns when all ranks have called it. Collective.
     #[track_caller]
     pub fn barrier(&self) -> Result<()> {
+        let result = match &self.0.inter {
+            None => self.barrier_within(),
+            Some(inter) => self.barrier_between(inter),
+        };
+        self.reported(result.map_err(|e| e.context("barrier")))
+    }
+
+    #[track_caller]
+    pub(super) fn barrier_within(&self) -> Result<()> {
         let (rank, size) = (self.rank(), self.size());
         let mut distance = 1;
         while distance < size {
@@ -65,24 +80,36 @@ impl Communicator {
                 if let Posted::Pending(handle) = posted {
                     self.revoke_raw(handle);
                 }
-                return Err(e.context("barrier"));
+                return Err(e);
             }
-            self.wait_raw(posted).map_err(|e| e.context("barrier"))?;
+            self.wait_raw(posted)?;
             distance *= 2;
         }
         Ok(())
     }
 
     /// Copies the root's elements to all ranks. Collective; all pass the same
-    /// count.
+    /// count. On an intercommunicator the root's side passes
+    /// [`ROOT`](crate::ROOT) at the root and [`PROC_NULL`](crate::PROC_NULL)
+    /// elsewhere, the other side the root's rank, and only that side's
+    /// elements change. The same holds for [`Communicator::gather`], where the
+    /// other side's elements go to the root.
     #[track_caller]
     pub fn bcast<T: Datatype>(&self, data: &mut [T], root: impl Into<Rank>) -> Result<()> {
-        let root = self.root(root)?;
-        self.bcast_from(data, root).map_err(|e| e.context("bcast"))
+        let root = root.into();
+        let result = match &self.0.inter {
+            None => self
+                .root(root)
+                .and_then(|root| self.bcast_from(data, root).map_err(|e| e.context("bcast"))),
+            Some(inter) => self
+                .bcast_between(inter, data, root)
+                .map_err(|e| e.context("bcast")),
+        };
+        self.reported(result)
     }
 
     #[track_caller]
-    fn bcast_from<T: Datatype>(&self, data: &mut [T], root: usize) -> Result<()> {
+    pub(super) fn bcast_from<T: Datatype>(&self, data: &mut [T], root: usize) -> Result<()> {
         let size = self.size();
         let relative = (self.rank() + size - root) % size;
         let mut mask = 1;
@@ -112,12 +139,29 @@ impl Communicator {
         recv: &mut [T],
         root: impl Into<Rank>,
     ) -> Result<()> {
-        let root = self.root(root)?;
+        let root = root.into();
+        let result = match &self.0.inter {
+            None => self
+                .root(root)
+                .and_then(|root| self.gather_raw(send, recv, root, GATHER)),
+            Some(inter) => self
+                .gather_between(inter, send, recv, root)
+                .map_err(|e| e.context("gather")),
+        };
+        self.reported(result)
+    }
+
+    #[track_caller]
+    pub(super) fn gather_raw<T: Datatype>(
+        &self,
+        send: &[T],
+        recv: &mut [T],
+        root: usize,
+        tag: u32,
+    ) -> Result<()> {
         let n = send.len();
         if self.rank() != root {
-            return self
-                .put(send, root, GATHER)
-                .map_err(|e| e.context("gather"));
+            return self.put(send, root, tag).map_err(|e| e.context("gather"));
         }
         if recv.len() != n * self.size() {
             return Err(Error::new(
@@ -135,7 +179,7 @@ impl Communicator {
             if rank == root {
                 part.copy_from_slice(send);
             } else {
-                self.take(part, rank, GATHER)
+                self.take(part, rank, tag)
                     .map_err(|e| e.context("gather"))?;
             }
         }
@@ -143,9 +187,20 @@ impl Communicator {
     }
 
     /// Collects equal numbers of elements from all ranks at all ranks.
-    /// Collective.
+    /// Collective. On an intercommunicator each side gets the other's.
     #[track_caller]
     pub fn allgather<T: Datatype>(&self, send: &[T], recv: &mut [T]) -> Result<()> {
+        let result = match &self.0.inter {
+            None => self.allgather_within(send, recv),
+            Some(inter) => self
+                .allgather_between(inter, send, recv)
+                .map_err(|e| e.context("allgather")),
+        };
+        self.reported(result)
+    }
+
+    #[track_caller]
+    fn allgather_within<T: Datatype>(&self, send: &[T], recv: &mut [T]) -> Result<()> {
         if recv.len() != send.len() * self.size() {
             return Err(Error::new(
                 ErrorKind::Argument,
@@ -157,13 +212,14 @@ impl Communicator {
                 ),
             ));
         }
-        self.gather(send, recv, 0)?;
-        self.bcast(recv, 0)
+        self.gather_raw(send, recv, 0, GATHER)?;
+        self.bcast_from(recv, 0)
     }
 
     /// Combines the elements of all ranks, in rank order, and gives every rank
     /// the result. The association depends on the number of ranks alone, so
-    /// equal inputs give equal bits. Collective.
+    /// equal inputs give equal bits. Collective. On an intercommunicator each
+    /// side gets the combination of the other's.
     #[track_caller]
     pub fn allreduce<T: Datatype>(
         &self,
@@ -172,18 +228,21 @@ impl Communicator {
         op: impl Reduction<T>,
     ) -> Result<()> {
         if send.len() != recv.len() {
-            return Err(Error::new(
+            return self.reported(Err(Error::new(
                 ErrorKind::Argument,
                 format!("allreduce: {} elements into {}", send.len(), recv.len()),
-            ));
+            )));
         }
         recv.copy_from_slice(send);
-        self.allreduce_in_place(recv, &op)
-            .map_err(|e| e.context("allreduce"))
+        let result = match &self.0.inter {
+            None => self.allreduce_in_place(recv, &op),
+            Some(inter) => self.allreduce_between(inter, recv, &op),
+        };
+        self.reported(result.map_err(|e| e.context("allreduce")))
     }
 
     #[track_caller]
-    fn allreduce_in_place<T: Datatype>(
+    pub(super) fn allreduce_in_place<T: Datatype>(
         &self,
         data: &mut [T],
         op: &impl Reduction<T>,

@@ -1,27 +1,60 @@
 //! Communicators: who talks with whom, in a context of their own.
+//!
+//! | module | duty |
+//! |---|---|
+//! | `group`, `info`, `psets`, `cart`, `graph` | values; nothing there communicates |
+//! | `member` | what the communicators and sessions of a rank share |
+//! | `context` | numbers of communicators, and who hands them out |
+//! | `meeting` | ranks that share no communicator find each other |
+//! | `create`, `split_type`, `topology`, `inter` | new communicators |
+//! | `attributes`, `handler`, `codes` | what users hang on communicators |
+//! | `collective`, `reduction` | the first collectives |
 
+mod attributes;
 mod cart;
+mod codes;
 mod collective;
+mod context;
+mod create;
+mod graph;
 mod group;
+mod handler;
+mod info;
+mod inter;
+mod meeting;
+mod member;
+mod psets;
 mod reduction;
+mod sends;
+mod split_type;
+mod topology;
 
+pub use attributes::{Attributes, CommKeyval, PredefinedAttributes};
 pub use cart::{CartError, CartTopology, dims_create};
+pub use codes::{ErrorCode, ErrorCodes};
+pub use create::Pending;
+pub use graph::{DistGraphTopology, Edges, GraphTopology, Neighbour};
 pub use group::{Group, GroupComparison, GroupError, RankRange};
+pub(crate) use handler::HandlerCell;
+pub use handler::{ErrorHandler, Raised};
+pub use info::Info;
+pub(crate) use member::{Joined, Member};
+pub use psets::ProcessSets;
 pub use reduction::{Number, Op, Reduction, function};
+pub use split_type::{Resource, SplitType};
+pub use topology::Topology;
 
+use crate::bootstrap::Session;
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::HeapBuffer;
 use crate::p2p::buffered::Attached;
 use crate::progress::cell::LaneCell;
-use crate::progress::core::{Core, Place};
-use crate::progress::lane::Lane;
-use crate::progress::links::{Links, Remote};
+use crate::progress::core::Core;
+use inter::Inter;
 use osier_datatype::Datatype;
 use std::fmt;
-use std::sync::Arc;
-
-/// Context of the communicator of all ranks.
-const WORLD: u64 = 1;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, PoisonError};
 
 impl From<GroupError> for Error {
     fn from(e: GroupError) -> Self {
@@ -50,8 +83,55 @@ struct Inner {
     /// Number of ranks that messages can go to.
     peers: usize,
     context: u64,
-    topology: Option<CartTopology>,
     attached: Attached,
+    /// For an intercommunicator: the other side.
+    inter: Option<Inter>,
+    topology: Option<Topology>,
+    member: Arc<Member>,
+    attributes: Attributes,
+    handler: HandlerCell,
+    info: Mutex<Info>,
+    name: Mutex<String>,
+    /// Duplications begun: each has a tag of its own.
+    idups: AtomicU32,
+}
+
+/// What a communicator begins with.
+struct Design {
+    group: Group,
+    context: u64,
+    inter: Option<Inter>,
+    topology: Option<Topology>,
+    attributes: Attributes,
+    handler: ErrorHandler,
+    info: Info,
+}
+
+impl Design {
+    fn new(group: Group, context: u64) -> Self {
+        Self {
+            group,
+            context,
+            inter: None,
+            topology: None,
+            attributes: Attributes::new(),
+            handler: ErrorHandler::default(),
+            info: Info::new(),
+        }
+    }
+}
+
+/// How two communicators relate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Comparison {
+    /// The same communicator.
+    Ident,
+    /// Same members in the same order, other contexts.
+    Congruent,
+    /// Same members in another order.
+    Similar,
+    /// Different members.
+    Unequal,
 }
 
 /// A group of ranks with a context of its own: messages of one communicator
@@ -85,51 +165,63 @@ impl Drop for Inner {
 
 impl Communicator {
     #[track_caller]
-    fn open(
-        core: &Arc<Core>,
-        group: Group,
-        context: u64,
-        topology: Option<CartTopology>,
-    ) -> Result<Self> {
-        let rank = group.rank_of(core.rank as usize).ok_or_else(|| {
+    fn open(member: &Arc<Member>, design: Design) -> Result<Self> {
+        let core = &member.core;
+        let rank = design.group.rank_of(member.rank()).ok_or_else(|| {
             Error::new(
                 ErrorKind::Rank,
                 "this rank is no member of the communicator",
             )
         })?;
-        let members: Vec<u32> = group.world_ranks().map(|r| r as u32).collect();
-        let remote = match &core.place {
-            _ if members.len() == 1 => Remote::None,
-            Place::Alone => Remote::None,
-            Place::Shm(r) => Remote::Shm(r.endpoint(context, members.clone())),
-            Place::Sim(net, own) => Remote::Sim(net.endpoint(*own, context, &members)),
+        let worlds =
+            |group: &Group| -> Vec<u32> { group.world_ranks().map(|r| r as u32).collect() };
+        // The peers of a lane are those that messages go to; of an
+        // intercommunicator the other side, and this rank at the end.
+        let (members, own, peers) = match &design.inter {
+            None => {
+                let members = worlds(&design.group);
+                let peers = members.len();
+                (members, rank, peers)
+            }
+            Some(inter) => {
+                let mut members = worlds(&inter.remote);
+                let peers = members.len();
+                members.push(core.rank);
+                (members, peers, peers)
+            }
         };
-        let peers = members.len();
-        let links = Links::new(rank as u32, remote);
-        let lane = Lane::new(rank as u32, members.len(), links, core.selection.clone());
-        let lane = Arc::new(LaneCell::new(lane, core.biased));
-        core.add_lane(&lane, members.into());
         Ok(Self(Arc::new(Inner {
+            lane: member::open_lane(core, members, own as u32, design.context),
             core: core.clone(),
-            lane,
-            group,
+            group: design.group,
             rank,
             peers,
-            context,
-            topology,
             attached: Attached::default(),
+            context: design.context,
+            inter: design.inter,
+            topology: design.topology,
+            member: member.clone(),
+            attributes: design.attributes,
+            handler: HandlerCell::new(design.handler),
+            info: Mutex::new(design.info),
+            name: Mutex::default(),
+            idups: AtomicU32::new(0),
         })))
     }
 
     /// The communicator of all ranks of a job.
-    pub(crate) fn world(core: &Arc<Core>) -> Result<Self> {
-        Self::open(core, Group::identity(core.ranks), WORLD, None)
+    pub(crate) fn world(member: &Arc<Member>) -> Result<Self> {
+        let world = Self::open(member, Design::new(member.world_group(), context::WORLD))?;
+        world.set_name("MPI_COMM_WORLD")?;
+        Ok(world)
     }
 
     /// A communicator of this rank alone.
-    pub(crate) fn alone(core: &Arc<Core>) -> Result<Self> {
-        let group = Group::single(core.rank as usize)?;
-        Self::open(core, group, core.new_context(), None)
+    pub(crate) fn alone(member: &Arc<Member>) -> Result<Self> {
+        let group = Group::single(member.rank())?;
+        let own = Self::open(member, Design::new(group, member.contexts.take(1)?))?;
+        own.set_name("MPI_COMM_SELF")?;
+        Ok(own)
     }
 
     #[inline]
@@ -147,13 +239,17 @@ impl Communicator {
         &self.0.attached
     }
 
+    pub(crate) fn member(&self) -> &Arc<Member> {
+        &self.0.member
+    }
+
     /// This rank's number, 0 to `size() - 1`.
     #[inline]
     pub fn rank(&self) -> usize {
         self.0.rank
     }
 
-    /// Number of ranks.
+    /// Number of ranks; of an intercommunicator, of this side.
     #[inline]
     pub fn size(&self) -> usize {
         self.0.group.size()
@@ -165,7 +261,8 @@ impl Communicator {
         self.0.peers
     }
 
-    /// The members, by their ranks in the world.
+    /// The members, by their ranks in the world; of an intercommunicator, this
+    /// side's.
     pub fn group(&self) -> &Group {
         &self.0.group
     }
@@ -175,9 +272,78 @@ impl Communicator {
         self.0.context
     }
 
-    /// The Cartesian topology, if the communicator has one.
-    pub fn topology(&self) -> Option<&CartTopology> {
-        self.0.topology.as_ref()
+    /// How this communicator and another relate. Of intercommunicators both
+    /// sides count; one is never like a communicator of one group.
+    pub fn compare(&self, other: &Self) -> Comparison {
+        if Arc::ptr_eq(&self.0, &other.0) {
+            return Comparison::Ident;
+        }
+        let groups = self.group().compare(other.group());
+        let remotes = match (&self.0.inter, &other.0.inter) {
+            (None, None) => GroupComparison::Ident,
+            (Some(a), Some(b)) => a.remote.compare(&b.remote),
+            _ => GroupComparison::Unequal,
+        };
+        use GroupComparison::{Ident, Unequal};
+        match (groups, remotes) {
+            (Ident, Ident) => Comparison::Congruent,
+            (Unequal, _) | (_, Unequal) => Comparison::Unequal,
+            _ => Comparison::Similar,
+        }
+    }
+
+    /// Longest name in bytes.
+    pub const MAX_NAME: usize = 127;
+
+    /// Names the communicator on this rank.
+    ///
+    /// # Errors
+    /// If the name is longer than [`Communicator::MAX_NAME`].
+    pub fn set_name(&self, name: &str) -> Result<()> {
+        if name.len() > Self::MAX_NAME {
+            return self.reported(Err(Error::new(
+                ErrorKind::Argument,
+                format!(
+                    "a name of {} bytes (hint: at most {})",
+                    name.len(),
+                    Self::MAX_NAME
+                ),
+            )));
+        }
+        *self.0.name.lock().unwrap_or_else(PoisonError::into_inner) = name.into();
+        Ok(())
+    }
+
+    /// The name; empty if none was set. The world is `MPI_COMM_WORLD`, a
+    /// rank's own communicator `MPI_COMM_SELF`.
+    pub fn name(&self) -> String {
+        let name = self.0.name.lock();
+        name.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What messages call it.
+    pub(crate) fn title(&self) -> String {
+        match self.name() {
+            name if name.is_empty() => format!("communicator {:#x}", self.0.context),
+            name => name,
+        }
+    }
+
+    /// Replaces the hints by those of `info` that are understood. All ranks
+    /// should pass the same.
+    pub fn set_info(&self, info: &Info) {
+        *self.0.info.lock().unwrap_or_else(PoisonError::into_inner) = info.understood();
+    }
+
+    /// The hints in use.
+    pub fn info(&self) -> Info {
+        let info = self.0.info.lock();
+        info.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A session in the same membership of the job.
+    pub fn session(&self) -> Session {
+        Session::of(self.member())
     }
 
     /// Name of the transport to a rank, as in `osier info`.
@@ -191,103 +357,5 @@ impl Communicator {
     /// A buffer that peers on this machine read in place, zeroed.
     pub fn alloc<T: Datatype>(&self, len: usize) -> Result<HeapBuffer<T>> {
         HeapBuffer::new(self.core(), len)
-    }
-
-    /// The same group in a context of its own. Collective.
-    #[track_caller]
-    pub fn dup(&self) -> Result<Self> {
-        let mut context = [0u64];
-        if self.rank() == 0 {
-            context[0] = self.core().new_context();
-        }
-        self.bcast(&mut context, 0)?;
-        Self::open(
-            self.core(),
-            self.group().clone(),
-            context[0],
-            self.0.topology.clone(),
-        )
-    }
-
-    /// One communicator per color, members ordered by key, then by rank.
-    /// `None` for ranks that pass no color. Collective.
-    #[track_caller]
-    pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
-        self.split_with(color, key, None)
-    }
-
-    #[track_caller]
-    fn split_with(
-        &self,
-        color: Option<u32>,
-        key: i64,
-        topology: Option<CartTopology>,
-    ) -> Result<Option<Self>> {
-        // 0 means no color, so colors are shifted by one.
-        let mine = [color.map_or(0, |c| i64::from(c) + 1), key];
-        let mut all = vec![[0i64; 2]; self.size()];
-        self.allgather(&[mine], &mut all)?;
-        // The lowest rank of each color hands out the context.
-        let first = all.iter().position(|e| e[0] == mine[0]);
-        let mut contexts = vec![0u64; self.size()];
-        let proposal = if first == Some(self.rank()) && mine[0] != 0 {
-            self.core().new_context()
-        } else {
-            0
-        };
-        self.allgather(&[proposal], &mut contexts)?;
-        if mine[0] == 0 {
-            return Ok(None);
-        }
-        let mut members: Vec<usize> = (0..self.size()).filter(|r| all[*r][0] == mine[0]).collect();
-        members.sort_by_key(|r| (all[*r][1], *r));
-        let context = contexts[first.unwrap_or(0)];
-        let group = self.group().incl(&members)?;
-        Self::open(self.core(), group, context, topology).map(Some)
-    }
-
-    /// One communicator per machine: the ranks that share memory. Collective.
-    #[track_caller]
-    pub fn split_shared(&self, key: i64) -> Result<Self> {
-        // All transports of this version join ranks of one machine.
-        self.split(Some(0), key)?
-            .ok_or_else(|| Error::new(ErrorKind::Argument, "a split with a color has a result"))
-    }
-
-    /// A communicator of some of the members; `None` for the others.
-    /// Collective over all members, which pass the same group.
-    #[track_caller]
-    pub fn create(&self, group: &Group) -> Result<Option<Self>> {
-        for world in group.world_ranks() {
-            if self.group().rank_of(world).is_none() {
-                return Err(Error::new(
-                    ErrorKind::Rank,
-                    format!("rank {world} of the world is no member of this communicator"),
-                ));
-            }
-        }
-        let place = group.rank_of(self.core().rank as usize);
-        let color = place.map(|_| 0);
-        let key = place.map_or(0, |p| p as i64);
-        self.split(color, key)
-    }
-
-    /// A Cartesian grid over the first ranks; `None` for ranks beyond it.
-    /// Ranks keep their order (row-major). Collective.
-    #[track_caller]
-    pub fn cart_create(&self, dims: &[usize], periods: &[bool]) -> Result<Option<Self>> {
-        let topology = CartTopology::new(dims, periods)?;
-        let need = topology.size();
-        if need > self.size() {
-            return Err(Error::new(
-                ErrorKind::Argument,
-                format!(
-                    "a grid of {need} ranks over a communicator of {} (hint: dims_create finds one that fits)",
-                    self.size()
-                ),
-            ));
-        }
-        let inside = self.rank() < need;
-        self.split_with(inside.then_some(0), self.rank() as i64, Some(topology))
     }
 }

@@ -26,6 +26,7 @@ mod attach;
 #[allow(unsafe_code, reason = "binds threads to processors")]
 mod cores;
 mod fit;
+pub(crate) mod hardware;
 mod links;
 mod machine;
 mod store;

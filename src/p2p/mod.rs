@@ -33,7 +33,7 @@ pub use exchange::{SendRecv, SendRecvReplace};
 pub use generalized::{Callbacks, Completer, GeneralizedRequest};
 pub use heap::HeapBuffer;
 pub use message::Message;
-pub use names::{ANY_SOURCE, ANY_TAG, PROC_NULL, Rank, Source, Tag, TagSelector};
+pub use names::{ANY_SOURCE, ANY_TAG, PROC_NULL, ROOT, Rank, Source, Tag, TagSelector};
 pub use regions::{Region, RegionSet, Regions};
 pub use request::Request;
 pub use scope::{Scope, ScopedRequest};

@@ -22,11 +22,14 @@ pub struct TagSelector(i64);
 
 const NULL: i64 = i64::MIN;
 const ANY: i64 = i64::MIN + 1;
+const AT_ROOT: i64 = i64::MIN + 2;
 /// Largest tag.
 const MAX_TAG: i64 = i32::MAX as i64;
 
 /// Nobody: sends to it do nothing, receives from it give an empty message.
 pub const PROC_NULL: Rank = Rank(NULL);
+/// In a collective call on an intercommunicator: this rank is the root.
+pub const ROOT: Rank = Rank(AT_ROOT);
 /// Receives from any rank.
 pub const ANY_SOURCE: Source = Source(ANY);
 /// Receives any tag.
@@ -47,8 +50,8 @@ macro_rules! from_integers {
         impl From<$t> for $name {
             #[inline]
             fn from(n: $t) -> Self {
-                // The two smallest numbers have a meaning of their own.
-                Self(i64::from(n).max(ANY + 1))
+                // The smallest numbers have a meaning of their own.
+                Self(i64::from(n).max(AT_ROOT + 1))
             }
         }
     )*};

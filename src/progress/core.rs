@@ -18,7 +18,7 @@ use crate::p2p::buffered::Attached;
 use crate::protocol::select::Selection;
 use osier_transports::shm::{Death, ShmRank};
 use osier_transports::sim::SimNet;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -51,8 +51,6 @@ pub(crate) struct Core {
     lanes: RwLock<Vec<Listed>>,
     /// Lanes of dropped communicators that still have something to send.
     lingering: Mutex<Vec<Arc<LaneCell>>>,
-    /// Context ids that this rank has handed out.
-    contexts: AtomicU32,
     sleepers: AtomicUsize,
     bed: Mutex<Bed>,
     changed: Condvar,
@@ -103,7 +101,6 @@ impl Core {
             ranks,
             lanes: RwLock::default(),
             lingering: Mutex::default(),
-            contexts: AtomicU32::new(1),
             sleepers: AtomicUsize::new(0),
             bed: Mutex::default(),
             changed: Condvar::new(),
@@ -117,10 +114,12 @@ impl Core {
         })
     }
 
-    /// A context id that no other communicator of the job has or will have.
-    pub fn new_context(&self) -> u64 {
-        let n = self.contexts.fetch_add(1, Ordering::Relaxed);
-        u64::from(self.rank + 1) << 32 | u64::from(n)
+    /// Ends the job: this process, and by the launcher's hand the others.
+    pub fn abort(&self, code: i32) -> ! {
+        if let Place::Shm(r) = &self.place {
+            r.job().abort();
+        }
+        std::process::exit(code)
     }
 
     pub fn add_lane(&self, lane: &Arc<LaneCell>, members: Arc<[u32]>) {

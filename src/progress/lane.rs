@@ -253,7 +253,7 @@ pub(crate) struct Lane {
     /// Wakers of finished operations, to be called without the lock.
     pub(super) wakers: Vec<Waker>,
     /// Something finished since the flag was last taken.
-    pub(super) finished: bool,
+    pub(crate) finished: bool,
     spare: Vec<Vec<u8>>,
     idle_polls: u32,
 }

@@ -159,9 +159,9 @@ fn grids_have_neighbours() {
         let cart = comm.cart_create(&dims, &[true, false]).expect("grid");
         assert_eq!(cart.is_none(), comm.rank() == 6);
         let Some(cart) = cart else { return };
-        let topology = cart.topology().expect("a topology").clone();
+        let topology = cart.cart().expect("a topology").clone();
         let duplicate = cart.dup().expect("dup");
-        assert_eq!(duplicate.topology().expect("kept").dims(), &dims[..]);
+        assert_eq!(duplicate.cart().expect("kept").dims(), &dims[..]);
         for axis in 0..2 {
             let (source, dest) = topology.shift(cart.rank(), axis, 1).expect("shift");
             assert_eq!(source.is_none(), axis == 1 && cart.rank().is_multiple_of(2));

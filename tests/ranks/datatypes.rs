@@ -243,7 +243,7 @@ fn halos_are_exchanged_in_one_array() {
                     array[i * n + j] = value(cart.rank(), i, j);
                 }
             }
-            let topology = cart.topology().expect("a topology").clone();
+            let topology = cart.cart().expect("a topology").clone();
             let mut neighbours = Vec::new();
             for axis in [1, 0] {
                 let (source, dest) = topology.shift(cart.rank(), axis, 1).expect("shift");

@@ -404,16 +404,17 @@ impl Supervisor<'_> {
             pipe.drain(lines, buffer, now);
             lines.pump(now);
         }
-        if code == 0 {
+        let aborted = self.job.aborted();
+        if code == 0 && !aborted {
             return;
         }
         self.code.get_or_insert(code);
         let first = self.ending.is_none();
-        if first && !self.is_expected(end) {
+        if first && code != 0 && !self.is_expected(end) {
             let message = self.obituary(process, end);
             self.sinks.note(&message);
         }
-        if first && self.args.on_death == OnDeath::Kill {
+        if first && (aborted || self.args.on_death == OnDeath::Kill) {
             self.end();
         }
     }

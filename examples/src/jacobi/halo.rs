@@ -29,7 +29,7 @@ impl Halo {
     /// The faces of a block in a communicator with a Cartesian topology.
     pub fn new(comm: &Communicator, block: &Block) -> Result<Self> {
         let mut neighbours = [None; 6];
-        if let Some(topology) = comm.topology() {
+        if let Some(topology) = comm.cart() {
             for d in 0..3 {
                 let (low, high) = topology.shift(comm.rank(), d, 1)?;
                 neighbours[2 * d] = low;

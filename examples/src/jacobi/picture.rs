@@ -81,7 +81,7 @@ pub fn collect(
     // What rank 0 receives, and from whom.
     let mut sources = Vec::new();
     let mut places = Vec::new();
-    if let (true, Some(topology)) = (root, comm.topology()) {
+    if let (true, Some(topology)) = (root, comm.cart()) {
         for rank in 0..comm.size() {
             let theirs = parts.block(&topology.coords_of(rank)?);
             if let Some(part) = cut.part(&theirs) {

@@ -132,7 +132,7 @@ impl Rank {
         let cart = comm.cart_create(&parts.ranks, &[false; 3])?;
         let off_grid = || Error::new(ErrorKind::Rank, "a rank that is not on the grid of ranks");
         let cart = cart.ok_or_else(off_grid)?;
-        let topology = cart.topology().ok_or_else(off_grid)?;
+        let topology = cart.cart().ok_or_else(off_grid)?;
         let coords = topology.coords_of(cart.rank()).map_err(Error::from)?;
         let block = parts.block(&coords);
         let halo = Halo::new(&cart, &block)?;

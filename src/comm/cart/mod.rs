@@ -138,6 +138,34 @@ impl CartTopology {
         Ok((neighbour(-by), neighbour(by)))
     }
 
+    /// The part of the grid in which a rank's coordinates of the dropped
+    /// dimensions are fixed: its number among all such parts, the rank's place
+    /// there, and its shape. `remain` says which dimensions stay.
+    ///
+    /// # Errors
+    /// If there is no such rank, or `remain` has the wrong length.
+    pub fn sub(&self, rank: usize, remain: &[bool]) -> Result<(usize, usize, Self), CartError> {
+        check_length("flags", remain.len(), self.dims.len())?;
+        let coords = self.coords_of(rank)?;
+        let (mut slice, mut place) = (0, 0);
+        let mut sub = Self {
+            dims: Vec::new(),
+            periods: Vec::new(),
+            size: 1,
+        };
+        for (dim, (&extent, &stays)) in self.dims.iter().zip(remain).enumerate() {
+            if stays {
+                place = place * extent + coords[dim];
+                sub.dims.push(extent);
+                sub.periods.push(self.periods[dim]);
+                sub.size *= extent;
+            } else {
+                slice = slice * extent + coords[dim];
+            }
+        }
+        Ok((slice, place, sub))
+    }
+
     fn check_rank(&self, rank: usize) -> Result<(), CartError> {
         if rank < self.size {
             return Ok(());

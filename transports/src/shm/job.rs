@@ -187,6 +187,18 @@ impl Job {
         }
     }
 
+    /// Asks the launcher to end the job as soon as a rank ends.
+    pub fn abort(&self) {
+        let aborted = &self.0.segment.header().aborted;
+        aborted.store(1, Ordering::Release);
+    }
+
+    /// Whether a rank has asked for the job's end.
+    pub fn aborted(&self) -> bool {
+        let aborted = &self.0.segment.header().aborted;
+        aborted.load(Ordering::Acquire) != 0
+    }
+
     /// How a rank ended, if it has.
     pub fn death(&self, rank: usize) -> Option<Death> {
         Death::from_word(self.control(rank).death.load(Ordering::Acquire))

@@ -141,7 +141,9 @@ pub(crate) struct JobHeader {
     pub fence_required: AtomicU32,
     pub cores: AtomicU32,
     pub note_bytes: AtomicU32,
-    pad: [u64; 8],
+    /// A rank wants the job to end.
+    pub aborted: AtomicU32,
+    pad: [u64; 7],
     pub death_epoch: AtomicU32,
     pad2: [u64; 15],
     pub next_granule: AtomicU64,

@@ -1,0 +1,408 @@
+//! New communicators from old ones.
+//!
+//! All of them are a split: every rank says which color it wants and where it
+//! wants to stand, rank 0 collects that, takes as many contexts as there are
+//! colors, and tells everybody. A rank whose arguments make no sense says so in
+//! place of a color, so that all ranks get an error and none waits for ever.
+
+use super::collective::{IDUP, SPLIT};
+use super::info::Info;
+use super::meeting::Key;
+use super::sends::Sends;
+use super::{Communicator, Design, Group, Topology};
+use crate::error::{Error, ErrorKind, Result};
+use crate::matching::Pattern;
+use crate::p2p::Tag;
+use crate::p2p::view::BufferMut;
+use crate::progress::lane::Posted;
+use std::sync::atomic::Ordering;
+
+/// Each duplication has a tag of its own, so one that is given up leaves the
+/// others' messages alone.
+const IDUP_NUMBERS: u32 = 0x3fff_ffff;
+
+/// What a rank wants of a split.
+pub(super) struct Wish {
+    pub color: Option<u32>,
+    pub key: i64,
+    pub topology: Option<Topology>,
+}
+
+/// In place of a color: this rank's arguments make no sense.
+pub(super) const BAD: i64 = -1;
+
+pub(super) fn others_arguments() -> Error {
+    Error::new(
+        ErrorKind::Argument,
+        "another rank's arguments make no sense, and the call is collective (hint: its own error says why)",
+    )
+}
+
+/// Colors in use, in ascending order. 0 means none.
+pub(super) fn colors(table: &[[i64; 2]]) -> Vec<i64> {
+    let mut colors: Vec<i64> = table.iter().map(|e| e[0]).filter(|c| *c > 0).collect();
+    colors.sort_unstable();
+    colors.dedup();
+    colors
+}
+
+/// The ranks of a color, ordered by key, then by rank.
+pub(super) fn members_of(table: &[[i64; 2]], color: i64) -> Vec<usize> {
+    let mut members: Vec<usize> = (0..table.len()).filter(|r| table[*r][0] == color).collect();
+    members.sort_by_key(|r| (table[*r][1], *r));
+    members
+}
+
+impl Wish {
+    /// Color, shifted by one, and key.
+    pub fn row(wish: &Result<Self>) -> [i64; 2] {
+        match wish {
+            Ok(wish) => [wish.color.map_or(0, |c| i64::from(c) + 1), wish.key],
+            Err(_) => [BAD, 0],
+        }
+    }
+}
+
+impl Communicator {
+    /// The same group in a context of its own. Attributes are copied as their
+    /// keys say; topology and error handler are kept; info is not. Collective.
+    ///
+    /// # Errors
+    /// If a copy function of an attribute fails here; then the others get a
+    /// communicator, on which this rank takes no part.
+    #[track_caller]
+    pub fn dup(&self) -> Result<Self> {
+        self.dup_with_info(&Info::new())
+    }
+
+    /// As [`Communicator::dup`], with info of its own. Collective.
+    #[track_caller]
+    pub fn dup_with_info(&self, info: &Info) -> Result<Self> {
+        let made = self.idup_unreported(info).and_then(Pending::wait);
+        self.reported(made)
+    }
+
+    /// Begins a [`Communicator::dup`]: does not wait for other ranks.
+    /// Attributes are copied now. Collective, in the order of other collective
+    /// calls.
+    #[track_caller]
+    pub fn idup(&self) -> Result<Pending> {
+        self.idup_with_info(&Info::new())
+    }
+
+    /// As [`Communicator::idup`], with info of its own.
+    #[track_caller]
+    pub fn idup_with_info(&self, info: &Info) -> Result<Pending> {
+        self.reported(self.idup_unreported(info))
+    }
+
+    #[track_caller]
+    fn idup_unreported(&self, info: &Info) -> Result<Pending> {
+        let attributes = self.0.attributes.duplicate(self);
+        // Even if that has failed: nobody shall wait for this rank in vain.
+        let tag = IDUP | self.0.idups.fetch_add(1, Ordering::Relaxed) & IDUP_NUMBERS;
+        let context = match &self.0.inter {
+            None if self.rank() == 0 => {
+                let context = self.member().contexts.take(1)?;
+                self.tell_all(context, tag);
+                Context::Known(context)
+            }
+            None => Self::context_from(self, tag)?,
+            Some(inter) if inter.first && self.rank() == 0 => {
+                let context = self.member().contexts.take(3)?;
+                inter.local.tell_all(context, tag);
+                self.tell_all(context, tag);
+                Context::Known(context)
+            }
+            Some(inter) if inter.first => Self::context_from(&inter.local, tag)?,
+            Some(_) => Self::context_from(self, tag)?,
+        };
+        let mut pending = Pending {
+            parent: self.clone(),
+            context,
+            info: info.understood(),
+            attributes: None,
+        };
+        pending.attributes = Some(attributes?);
+        Ok(pending)
+    }
+
+    /// Sends a context to all peers, without waiting for them.
+    #[track_caller]
+    fn tell_all(&self, context: u64, tag: u32) {
+        let mut sends = Sends::new(self.core(), self.lane());
+        let me = self.0.inter.is_none().then_some(self.rank());
+        for peer in (0..self.peer_count()).filter(|peer| Some(*peer) != me) {
+            // The others should hear of it even if one has died.
+            let _ = sends.post(vec![context], peer as u32, tag);
+        }
+    }
+
+    /// Begins to receive a context from peer 0.
+    #[track_caller]
+    fn context_from(on: &Communicator, tag: u32) -> Result<Context> {
+        let mut buffer = vec![0u64];
+        let view = buffer[..].view_mut().raw();
+        let posted = on.irecv_raw(view, Pattern::exact(0, tag))?;
+        Ok(match posted {
+            Posted::Done(_) => Context::Known(buffer[0]),
+            Posted::Pending(handle) => Context::Coming {
+                on: on.clone(),
+                handle,
+                buffer,
+            },
+        })
+    }
+
+    /// One communicator per color, members ordered by key, then by rank.
+    /// `None` for ranks that pass no color. On an intercommunicator, one
+    /// intercommunicator per color that both sides have; `None` for the
+    /// others. Collective.
+    #[track_caller]
+    pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
+        let made = self.make(Ok(Wish {
+            color,
+            key,
+            topology: None,
+        }));
+        self.reported(made)
+    }
+
+    #[track_caller]
+    pub(super) fn make(&self, wish: Result<Wish>) -> Result<Option<Self>> {
+        if self.is_inter() {
+            return self.make_inter(wish);
+        }
+        let size = self.size();
+        let mut table = vec![[0i64; 2]; size + 1];
+        self.gather_raw(&[Wish::row(&wish)], &mut table[..size], 0, SPLIT)?;
+        if self.rank() == 0 {
+            let count = colors(&table[..size]).len() as u64;
+            let base = self.member().contexts.take(count).unwrap_or(0);
+            table[size] = [base as i64, 0];
+        }
+        self.bcast_from(&mut table, 0)?;
+        let wish = wish?;
+        let base = table[size][0] as u64;
+        table.truncate(size);
+        if table.iter().any(|row| row[0] == BAD) {
+            return Err(others_arguments());
+        }
+        if base == 0 && table.iter().any(|row| row[0] != 0) {
+            return Err(exhausted());
+        }
+        let Some(color) = wish.color.map(|c| i64::from(c) + 1) else {
+            return Ok(None);
+        };
+        let which = colors(&table).partition_point(|c| *c < color) as u64;
+        let group = self.group().incl(&members_of(&table, color))?;
+        let mut design = self.heir(group, base + which);
+        design.topology = wish.topology;
+        Self::open(self.member(), design).map(Some)
+    }
+
+    /// One communicator per machine: the ranks that share memory. Collective.
+    #[track_caller]
+    pub fn split_shared(&self, key: i64) -> Result<Self> {
+        // All transports of this version join ranks of one machine.
+        self.split(Some(0), key)?
+            .ok_or_else(|| Error::new(ErrorKind::Argument, "a split with a color has a result"))
+    }
+
+    /// A communicator of some of the members; `None` for the others.
+    /// Collective over all members. Members of a group pass the same group;
+    /// others may pass another group, or an empty one. On an intercommunicator
+    /// the group is a part of the local side, and the result is `None`
+    /// everywhere if one side's is empty.
+    #[track_caller]
+    pub fn create(&self, group: &Group) -> Result<Option<Self>> {
+        let wish = self.create_wish(group);
+        let made = self.make(wish).and_then(|made| match made {
+            Some(comm) if comm.group() != group => Err(Error::new(
+                ErrorKind::Argument,
+                format!(
+                    "the members of the group were given different groups: here {:?}, all together {:?}",
+                    group,
+                    comm.group()
+                ),
+            )),
+            made => Ok(made),
+        });
+        self.reported(made)
+    }
+
+    fn create_wish(&self, group: &Group) -> Result<Wish> {
+        self.contains_all(group)?;
+        let place = group.rank_of(self.member().rank());
+        // Groups that are made at once have no member in common, so their
+        // first members tell them apart. The sides of an intercommunicator
+        // have one group each.
+        let first = group.world_rank(0).filter(|_| !self.is_inter());
+        let first = first.and_then(|world| self.group().rank_of(world));
+        Ok(Wish {
+            color: place.map(|_| first.unwrap_or(0) as u32),
+            key: place.map_or(0, |p| p as i64),
+            topology: None,
+        })
+    }
+
+    fn contains_all(&self, group: &Group) -> Result<()> {
+        let strange = group
+            .world_ranks()
+            .find(|world| self.group().rank_of(*world).is_none());
+        match strange {
+            None => Ok(()),
+            Some(world) => Err(Error::new(
+                ErrorKind::Rank,
+                format!(
+                    "rank {world} of the world is no member of this communicator (hint: take the group from the communicator's own)"
+                ),
+            )),
+        }
+    }
+
+    /// A communicator of some of the members. Collective over the group only:
+    /// others do not call. Several threads may create at once if their tags
+    /// differ.
+    ///
+    /// # Errors
+    /// If this rank is no member of the group, or the group no part of the
+    /// communicator.
+    #[track_caller]
+    pub fn create_group(&self, group: &Group, tag: impl Into<Tag>) -> Result<Self> {
+        let made = self.create_group_unreported(group, tag.into());
+        self.reported(made.map_err(|e| e.context("create_group")))
+    }
+
+    #[track_caller]
+    fn create_group_unreported(&self, group: &Group, tag: Tag) -> Result<Self> {
+        let tag = tag.check()?;
+        if self.is_inter() {
+            return Err(Error::new(
+                ErrorKind::Argument,
+                "an intercommunicator (hint: create works on it, create_group on communicators of one group)",
+            ));
+        }
+        self.contains_all(group)?;
+        let member = self.member();
+        let key = Key::within(self.context(), tag);
+        let context = member
+            .meeting()
+            .agree(&member.contexts, group, &key, &listed(group), 1)?;
+        Self::open(member, self.heir(group.clone(), context))
+    }
+
+    /// What a communicator takes over from its parent.
+    pub(super) fn heir(&self, group: Group, context: u64) -> Design {
+        let mut design = Design::new(group, context);
+        design.handler = self.error_handler();
+        design
+    }
+}
+
+pub(super) fn exhausted() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "rank 0 has handed out all of its context ids",
+    )
+}
+
+/// A group's world ranks as bytes.
+pub(super) fn listed(group: &Group) -> Vec<u8> {
+    group
+        .world_ranks()
+        .flat_map(|rank| (rank as u32).to_le_bytes())
+        .collect()
+}
+
+enum Context {
+    Known(u64),
+    Coming {
+        on: Communicator,
+        handle: u32,
+        buffer: Vec<u64>,
+    },
+}
+
+/// A communicator under way, from [`Communicator::idup`]. Dropping it gives the
+/// communicator up on this rank.
+#[must_use = "the communicator is given up"]
+pub struct Pending {
+    parent: Communicator,
+    context: Context,
+    info: Info,
+    attributes: Option<super::Attributes>,
+}
+
+impl Pending {
+    /// Waits for the communicator.
+    #[track_caller]
+    pub fn wait(mut self) -> Result<Communicator> {
+        if let Context::Coming { on, handle, .. } = &self.context {
+            let (on, handle) = (on.clone(), *handle);
+            let received = on.wait_raw(Posted::Pending(handle));
+            self.arrived();
+            let parent = self.parent.clone();
+            parent.reported(received)?;
+        }
+        let parent = self.parent.clone();
+        parent.reported(self.open())
+    }
+
+    /// Makes progress and asks whether [`Pending::wait`] will not block.
+    pub fn test(&mut self) -> bool {
+        let Context::Coming { on, handle, .. } = &self.context else {
+            return true;
+        };
+        let handle = *handle;
+        on.core().check_deaths();
+        on.core().with(on.lane(), |lane| {
+            if !lane.is_done(handle) {
+                lane.progress_awake();
+            }
+            lane.is_done(handle)
+        })
+    }
+
+    fn arrived(&mut self) {
+        if let Context::Coming { buffer, .. } = &self.context {
+            self.context = Context::Known(buffer[0]);
+        }
+    }
+
+    fn open(&mut self) -> Result<Communicator> {
+        let parent = &self.parent;
+        let Context::Known(context) = self.context else {
+            return Err(Error::new(ErrorKind::Argument, "its context has not come"));
+        };
+        let mut design = parent.heir(parent.group().clone(), context);
+        design.topology = parent.0.topology.clone();
+        design.info = std::mem::take(&mut self.info);
+        design.attributes = self.attributes.take().unwrap_or_default();
+        match &parent.0.inter {
+            None => Communicator::open(parent.member(), design),
+            Some(inter) => {
+                let remote = inter.remote.clone();
+                Communicator::open_inter(parent.member(), design, remote, inter.first)
+            }
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Context::Coming { on, handle, buffer } = &mut self.context {
+            let buffer = std::mem::take(buffer);
+            on.core().with(on.lane(), |lane| {
+                lane.set_owner(*handle, Box::new(buffer));
+                lane.detach(*handle);
+            });
+        }
+    }
+}
+
+impl std::fmt::Debug for Pending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pending(duplicate of {:?})", self.parent)
+    }
+}

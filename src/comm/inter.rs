@@ -1,0 +1,538 @@
+//! Intercommunicators: two groups that talk across.
+//!
+//! An intercommunicator's lane has as its peers the remote group, in its
+//! order, and this rank itself last. So point-to-point addresses the remote
+//! group without knowing of it. Within a side, ranks talk on a hidden
+//! communicator of the local group.
+//!
+//! # Invariants
+//! 1. The groups are disjoint and neither is empty.
+//! 2. Exactly one side is the first, and all ranks know which: the one whose
+//!    leader had the lower world rank when it was made. It hands out contexts,
+//!    and comes first where a merge leaves the order open.
+//! 3. What the library itself sends across goes from or to a rank 0, in the
+//!    order of the collective calls; what a side does within itself stays on
+//!    its hidden communicator.
+//!
+//! # Sources
+//! MPI 5.0, sections 7.6 (intercommunicators) and 6.2 (their collectives).
+
+use super::collective::BETWEEN;
+use super::create::{BAD, Wish, colors, exhausted, listed, members_of, others_arguments};
+use super::meeting::Key;
+use super::member::Member;
+use super::sends::Sends;
+use super::{Communicator, Design, Group, Reduction};
+use crate::bootstrap::Session;
+use crate::error::{Error, ErrorKind, Result};
+use crate::p2p::{PROC_NULL, ROOT, Rank, Tag};
+use osier_datatype::Datatype;
+use std::sync::Arc;
+
+/// What an intercommunicator has besides a communicator.
+pub(super) struct Inter {
+    pub remote: Group,
+    /// This side among itself.
+    pub local: Communicator,
+    /// This side is the first.
+    pub first: bool,
+}
+
+fn argument(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Argument, message)
+}
+
+/// That two groups may be the sides of an intercommunicator.
+fn check_sides(local: &Group, remote: &Group) -> Result<()> {
+    if local.is_empty() || remote.is_empty() {
+        return Err(argument("a side of an intercommunicator is empty"));
+    }
+    match local.intersection(remote).world_rank(0) {
+        None => Ok(()),
+        Some(both) => Err(argument(format!(
+            "rank {both} of the job is on both sides of an intercommunicator (hint: the groups must be disjoint)"
+        ))),
+    }
+}
+
+fn group_of(bytes: &[u8]) -> Result<Group> {
+    let ranks: Vec<usize> = bytes
+        .chunks_exact(4)
+        .map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]) as usize)
+        .collect();
+    Ok(Group::from_world_ranks(&ranks)?)
+}
+
+impl Communicator {
+    /// Whether it joins two groups (`MPI_Comm_test_inter`).
+    pub fn is_inter(&self) -> bool {
+        self.0.inter.is_some()
+    }
+
+    /// Number of ranks of the remote group.
+    ///
+    /// # Errors
+    /// If it is no intercommunicator.
+    pub fn remote_size(&self) -> Result<usize> {
+        self.remote_group().map(Group::size)
+    }
+
+    /// The remote group, to whose ranks messages go.
+    ///
+    /// # Errors
+    /// If it is no intercommunicator.
+    pub fn remote_group(&self) -> Result<&Group> {
+        self.inter().map(|inter| &inter.remote)
+    }
+
+    fn inter(&self) -> Result<&Inter> {
+        self.0.inter.as_ref().ok_or_else(|| {
+            argument("a communicator of one group has no remote group (hint: is_inter tells)")
+        })
+    }
+
+    /// An intercommunicator. `context` is the first of three: its own, that of
+    /// the first side, that of the second.
+    pub(super) fn open_inter(
+        member: &Arc<Member>,
+        mut design: Design,
+        remote: Group,
+        first: bool,
+    ) -> Result<Self> {
+        let side = design.context + if first { 1 } else { 2 };
+        let local = Self::open(member, Design::new(design.group.clone(), side))?;
+        design.inter = Some(Inter {
+            remote,
+            local,
+            first,
+        });
+        Self::open(member, design)
+    }
+
+    /// Joins this communicator's group with another's. `local_leader` speaks
+    /// for this group; it alone passes `bridge`, a communicator that both
+    /// leaders are in, and the other leader's rank there (on an
+    /// intercommunicator, its remote rank). Leaders that join several pairs of
+    /// groups at once tell them apart by `tag`. Collective over both groups.
+    ///
+    /// # Errors
+    /// If the groups have a rank in common, or a leader makes no sense.
+    #[track_caller]
+    pub fn intercomm_create(
+        &self,
+        local_leader: usize,
+        bridge: Option<(&Communicator, usize)>,
+        tag: impl Into<Tag>,
+    ) -> Result<Self> {
+        let made = self.join_with(local_leader, bridge, tag.into());
+        self.reported(made.map_err(|e| e.context("intercomm_create")))
+    }
+
+    #[track_caller]
+    fn join_with(
+        &self,
+        local_leader: usize,
+        bridge: Option<(&Communicator, usize)>,
+        tag: Tag,
+    ) -> Result<Self> {
+        // What all ranks of the side see alike.
+        if self.is_inter() {
+            return Err(argument(
+                "the local communicator has two groups already (hint: merge it first)",
+            ));
+        }
+        let tag = tag.check()?;
+        let size = self.size();
+        if local_leader >= size {
+            return Err(Error::new(
+                ErrorKind::Rank,
+                format!(
+                    "leader {local_leader} of {size} ranks (hint: ranks are 0 to {})",
+                    size - 1
+                ),
+            ));
+        }
+        // What the leader alone sees: the others hear whether it went well.
+        let mut head = [0u64; 3];
+        let mut met = None;
+        if self.rank() == local_leader {
+            let result = self.meet(bridge, tag);
+            if let Ok((context, first, remote)) = &result {
+                head = [*context, u64::from(*first), remote.size() as u64];
+            }
+            met = Some(result);
+        }
+        self.bcast_from(&mut head, local_leader)?;
+        let met = met.transpose()?;
+        let [context, first, count] = head;
+        if context == 0 {
+            return Err(argument(format!(
+                "leader {local_leader} could not reach the other group (hint: its own error says why)"
+            )));
+        }
+        let mut ranks = match met {
+            Some((_, _, remote)) => remote.world_ranks().map(|r| r as u32).collect(),
+            None => vec![0u32; count as usize],
+        };
+        self.bcast_from(&mut ranks, local_leader)?;
+        let ranks: Vec<usize> = ranks.into_iter().map(|r| r as usize).collect();
+        let remote = Group::from_world_ranks(&ranks)?;
+        let design = self.heir(self.group().clone(), context);
+        Self::open_inter(self.member(), design, remote, first != 0)
+    }
+
+    /// The leaders swap groups; the lower of them hands out the contexts.
+    #[track_caller]
+    fn meet(&self, bridge: Option<(&Communicator, usize)>, tag: u32) -> Result<(u64, bool, Group)> {
+        let Some((bridge, remote_leader)) = bridge else {
+            return Err(argument(
+                "the leader passes no bridge (hint: a communicator with both leaders, and the other leader's rank there)",
+            ));
+        };
+        let member = self.member();
+        if !Arc::ptr_eq(member, bridge.member()) {
+            return Err(argument("the bridge belongs to another universe"));
+        }
+        let across = match &bridge.0.inter {
+            Some(inter) => &inter.remote,
+            None => bridge.group(),
+        };
+        let peer = Rank::from(remote_leader).check(across.size())?;
+        let world = peer.and_then(|peer| across.world_rank(peer as usize));
+        let world = world.unwrap_or_default();
+        if self.group().rank_of(world).is_some() {
+            return Err(argument(format!(
+                "the other leader, rank {world} of the job, is in this group (hint: the groups must be disjoint)"
+            )));
+        }
+        let first = member.rank() < world;
+        let context = if first {
+            member.contexts.take(3).unwrap_or(0)
+        } else {
+            0
+        };
+        let mut mine = context.to_le_bytes().to_vec();
+        mine.extend(listed(self.group()));
+        let key = Key::leaders(bridge.context(), tag);
+        let theirs = member.meeting().swap(world as u32, &key, &mine)?;
+        let Some((offered, ranks)) = theirs.split_first_chunk::<8>() else {
+            return Err(Error::new(ErrorKind::Malformed, "the other leader's group"));
+        };
+        let remote = group_of(ranks)?;
+        check_sides(self.group(), &remote)?;
+        let context = context.max(u64::from_le_bytes(*offered));
+        if context == 0 {
+            return Err(exhausted());
+        }
+        Ok((context, first, remote))
+    }
+
+    /// One communicator of both groups. The side that passes `high` comes
+    /// second; if both or neither do, the side whose leader had the lower
+    /// world rank comes first. Collective; all ranks of a side pass the same.
+    #[track_caller]
+    pub fn merge(&self, high: bool) -> Result<Self> {
+        let made = self.merge_sides(high);
+        self.reported(made.map_err(|e| e.context("merge")))
+    }
+
+    #[track_caller]
+    fn merge_sides(&self, high: bool) -> Result<Self> {
+        let inter = self.inter()?;
+        let mut counts = [u64::from(high)];
+        inter
+            .local
+            .allreduce_in_place(&mut counts, &super::Op::Sum)?;
+        let same = counts[0] == 0 || counts[0] == self.size() as u64;
+        // high, context, whether the side agrees
+        let mut context = 0;
+        if inter.first && self.rank() == 0 {
+            context = self.member().contexts.take(1).unwrap_or(0);
+        }
+        let mine = [u64::from(high), context, u64::from(same)];
+        let mut theirs = [0u64; 3];
+        self.swap_across(inter, &mine, &mut theirs)?;
+        // The second side has the context from the first, the first from its
+        // own rank 0.
+        let mut shared = [mine[1].max(theirs[1])];
+        inter.local.bcast_from(&mut shared, 0)?;
+        if !same || theirs[2] == 0 {
+            return Err(argument(format!(
+                "the ranks of {} side do not agree on high (hint: all ranks of a side pass the same)",
+                if same { "the other" } else { "this" }
+            )));
+        }
+        if shared[0] == 0 {
+            return Err(exhausted());
+        }
+        let before = match (high, theirs[0] != 0) {
+            (false, true) => true,
+            (true, false) => false,
+            _ => inter.first,
+        };
+        let group = if before {
+            self.group().union(&inter.remote)
+        } else {
+            inter.remote.union(self.group())
+        };
+        Self::open(self.member(), self.heir(group, shared[0]))
+    }
+
+    /// Ranks 0 swap equally many elements; then all of each side have them.
+    #[track_caller]
+    fn swap_across<T: Datatype>(&self, inter: &Inter, mine: &[T], theirs: &mut [T]) -> Result<()> {
+        if self.rank() == 0 {
+            let mut sends = Sends::new(self.core(), self.lane());
+            sends.post(mine.to_vec(), 0, BETWEEN)?;
+            self.take(theirs, 0, BETWEEN)?;
+            sends.finish()?;
+        }
+        inter.local.bcast_from(theirs, 0)
+    }
+
+    /// A split of both sides.
+    #[track_caller]
+    pub(super) fn make_inter(&self, wish: Result<Wish>) -> Result<Option<Self>> {
+        let inter = self.inter()?;
+        let (own, other) = (self.size(), inter.remote.size());
+        let mut mine = vec![[0i64; 2]; own];
+        let row = [Wish::row(&wish)];
+        inter
+            .local
+            .gather_raw(&row, &mut mine, 0, super::collective::SPLIT)?;
+        inter.local.bcast_from(&mut mine, 0)?;
+        let mut theirs = vec![[0i64; 2]; other];
+        self.swap_across(inter, &mine, &mut theirs)?;
+        let there = colors(&theirs);
+        let mut both = colors(&mine);
+        both.retain(|color| there.contains(color));
+        let mut base = [0u64];
+        if inter.first && self.rank() == 0 {
+            base[0] = self
+                .member()
+                .contexts
+                .take(3 * both.len() as u64)
+                .unwrap_or(0);
+        }
+        let mut given = [0u64];
+        self.swap_across(inter, &base, &mut given)?;
+        if inter.first {
+            inter.local.bcast_from(&mut base, 0)?;
+        } else {
+            base = given;
+        }
+        let wish = wish?;
+        if mine.iter().chain(&theirs).any(|row| row[0] == BAD) {
+            return Err(others_arguments());
+        }
+        if base[0] == 0 && !both.is_empty() {
+            return Err(exhausted());
+        }
+        let Some(color) = wish.color.map(|c| i64::from(c) + 1) else {
+            return Ok(None);
+        };
+        let Some(which) = both.iter().position(|c| *c == color) else {
+            return Ok(None);
+        };
+        let group = self.group().incl(&members_of(&mine, color))?;
+        let remote = inter.remote.incl(&members_of(&theirs, color))?;
+        let design = self.heir(group, base[0] + 3 * which as u64);
+        Self::open_inter(self.member(), design, remote, inter.first).map(Some)
+    }
+
+    #[track_caller]
+    pub(super) fn barrier_between(&self, inter: &Inter) -> Result<()> {
+        inter.local.barrier_within()?;
+        self.swap_across(inter, &[1u8], &mut [0u8])
+    }
+
+    #[track_caller]
+    pub(super) fn bcast_between<T: Datatype>(
+        &self,
+        inter: &Inter,
+        data: &mut [T],
+        root: Rank,
+    ) -> Result<()> {
+        if root == PROC_NULL {
+            return Ok(());
+        }
+        if root == ROOT {
+            return self.put(data, 0, BETWEEN);
+        }
+        let root = self.root(root)?;
+        if self.rank() == 0 {
+            self.take(data, root, BETWEEN)?;
+        }
+        inter.local.bcast_from(data, 0)
+    }
+
+    #[track_caller]
+    pub(super) fn gather_between<T: Datatype>(
+        &self,
+        inter: &Inter,
+        send: &[T],
+        recv: &mut [T],
+        root: Rank,
+    ) -> Result<()> {
+        if root == PROC_NULL {
+            return Ok(());
+        }
+        if root == ROOT {
+            if !recv.len().is_multiple_of(inter.remote.size()) {
+                return Err(argument(format!(
+                    "{} ranks send into {} elements (hint: equally many from each)",
+                    inter.remote.size(),
+                    recv.len()
+                )));
+            }
+            return self.take(recv, 0, BETWEEN);
+        }
+        let root = self.root(root)?;
+        let all = self.gather_side(inter, send)?;
+        if self.rank() == 0 {
+            self.put(&all, root, BETWEEN)?;
+        }
+        Ok(())
+    }
+
+    /// All elements of this side, at its rank 0; nothing elsewhere.
+    #[track_caller]
+    fn gather_side<T: Datatype>(&self, inter: &Inter, send: &[T]) -> Result<Vec<T>> {
+        let mut all = Vec::new();
+        if self.rank() == 0 {
+            all.reserve_exact(send.len() * self.size());
+            for _ in 0..self.size() {
+                all.extend_from_slice(send);
+            }
+        }
+        inter.local.gather_raw(send, &mut all, 0, BETWEEN)?;
+        Ok(all)
+    }
+
+    #[track_caller]
+    pub(super) fn allgather_between<T: Datatype>(
+        &self,
+        inter: &Inter,
+        send: &[T],
+        recv: &mut [T],
+    ) -> Result<()> {
+        let all = self.gather_side(inter, send)?;
+        self.swap_across(inter, &all, recv)
+    }
+
+    #[track_caller]
+    pub(super) fn allreduce_between<T: Datatype>(
+        &self,
+        inter: &Inter,
+        data: &mut [T],
+        op: &impl Reduction<T>,
+    ) -> Result<()> {
+        let mut mine = data.to_vec();
+        inter.local.allreduce_in_place(&mut mine, op)?;
+        self.swap_across(inter, &mine, data)
+    }
+}
+
+impl Session {
+    /// A communicator of a group that has no parent. Collective over the group
+    /// only. Calls at the same time, from several threads, are told apart by
+    /// their tags.
+    ///
+    /// # Errors
+    /// If this rank is no member, the members pass different groups, the tag
+    /// has more than 255 bytes, or a member has died.
+    #[track_caller]
+    pub fn create_from_group(&self, group: &Group, tag: &str) -> Result<Communicator> {
+        let member = self.member();
+        let made = check_string_tag(tag).and_then(|()| {
+            let key = Key::from_group(tag);
+            let context =
+                member
+                    .meeting()
+                    .agree(&member.contexts, group, &key, &listed(group), 1)?;
+            let mut design = Design::new(group.clone(), context);
+            design.handler = self.error_handler();
+            Communicator::open(member, design)
+        });
+        self.reported(made.map_err(|e| e.context("create_from_group")))
+    }
+
+    /// An intercommunicator of two groups that have no parent. Collective over
+    /// both. Each side passes its own group first; the leaders are ranks in
+    /// their groups.
+    ///
+    /// # Errors
+    /// As [`Session::create_from_group`]; if the groups have a rank in common.
+    #[track_caller]
+    pub fn intercomm_create_from_groups(
+        &self,
+        local: &Group,
+        local_leader: usize,
+        remote: &Group,
+        remote_leader: usize,
+        tag: &str,
+    ) -> Result<Communicator> {
+        let made = self.join_groups((local, local_leader), (remote, remote_leader), tag);
+        self.reported(made.map_err(|e| e.context("intercomm_create_from_groups")))
+    }
+
+    #[track_caller]
+    fn join_groups(
+        &self,
+        (local, local_leader): (&Group, usize),
+        (remote, remote_leader): (&Group, usize),
+        tag: &str,
+    ) -> Result<Communicator> {
+        check_string_tag(tag)?;
+        check_sides(local, remote)?;
+        let member = self.member();
+        if local.rank_of(member.rank()).is_none() {
+            return Err(argument(
+                "this rank is not in the local group (hint: each side passes its own group first)",
+            ));
+        }
+        let leader = |group: &Group, rank: usize| {
+            group.world_rank(rank).ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Rank,
+                    format!("leader {rank} of a group of {}", group.size()),
+                )
+            })
+        };
+        let first = leader(local, local_leader)? < leader(remote, remote_leader)?;
+        let (one, two) = if first {
+            (local, remote)
+        } else {
+            (remote, local)
+        };
+        let mut given = listed(one);
+        given.extend(u32::MAX.to_le_bytes());
+        given.extend(listed(two));
+        let context = member.meeting().agree(
+            &member.contexts,
+            &one.union(two),
+            &Key::from_groups(tag),
+            &given,
+            3,
+        )?;
+        let mut design = Design::new(local.clone(), context);
+        design.handler = self.error_handler();
+        Communicator::open_inter(member, design, remote.clone(), first)
+    }
+}
+
+/// Longest string tag in bytes.
+const STRING_TAG_BYTES: usize = 255;
+
+fn check_string_tag(tag: &str) -> Result<()> {
+    if tag.len() <= STRING_TAG_BYTES {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Tag,
+        format!(
+            "a string tag of {} bytes (hint: at most {STRING_TAG_BYTES})",
+            tag.len()
+        ),
+    ))
+}

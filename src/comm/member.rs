@@ -1,0 +1,94 @@
+//! A rank's membership in its job: what its communicators and sessions share.
+
+use super::codes::ErrorCodes;
+use super::context::Contexts;
+use super::group::Group;
+use super::meeting::Meeting;
+use super::psets::ProcessSets;
+use crate::progress::cell::LaneCell;
+use crate::progress::core::{Core, Place};
+use crate::progress::lane::Lane;
+use crate::progress::links::{Links, Remote};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+pub(crate) struct Member {
+    pub core: Arc<Core>,
+    pub(super) contexts: Contexts,
+    meeting: OnceLock<Meeting>,
+    pub codes: ErrorCodes,
+    pub psets: ProcessSets,
+    /// Universes and sessions.
+    handles: AtomicUsize,
+}
+
+impl Member {
+    pub fn new(core: Arc<Core>, psets: ProcessSets) -> Arc<Self> {
+        Arc::new(Self {
+            contexts: Contexts::new(core.rank),
+            core,
+            meeting: OnceLock::new(),
+            codes: ErrorCodes::default(),
+            psets,
+            handles: AtomicUsize::new(0),
+        })
+    }
+
+    /// This rank's world rank.
+    pub fn rank(&self) -> usize {
+        self.core.rank as usize
+    }
+
+    pub(super) fn meeting(&self) -> &Meeting {
+        self.meeting.get_or_init(|| Meeting::open(&self.core))
+    }
+
+    /// The ranks of the job.
+    pub fn world_group(&self) -> Group {
+        Group::identity(self.core.ranks)
+    }
+}
+
+/// A universe's or session's part in the membership. The last one that is
+/// dropped leaves the job.
+pub(crate) struct Joined(pub Arc<Member>);
+
+impl Joined {
+    pub fn new(member: &Arc<Member>) -> Self {
+        member.handles.fetch_add(1, Ordering::Relaxed);
+        Self(member.clone())
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        let Self(member) = self;
+        if !std::thread::panicking() {
+            member.core.flush();
+        }
+        if member.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            member.core.close();
+        }
+    }
+}
+
+/// A lane on the job's transport. `own` is this rank's place in `members`,
+/// which are world ranks.
+pub(super) fn open_lane(
+    core: &Arc<Core>,
+    members: Vec<u32>,
+    own: u32,
+    context: u64,
+) -> Arc<LaneCell> {
+    let remote = match &core.place {
+        _ if members.len() == 1 => Remote::None,
+        Place::Alone => Remote::None,
+        Place::Shm(r) => Remote::Shm(r.endpoint(context, members.clone())),
+        Place::Sim(net, rank) => Remote::Sim(net.endpoint(*rank, context, &members)),
+    };
+    let links = Links::new(own, remote);
+    let lane = Lane::new(own, members.len(), links, core.selection.clone());
+    let lane = Arc::new(LaneCell::new(lane, core.biased));
+    core.add_lane(&lane, members.into());
+    lane
+}

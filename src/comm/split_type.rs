@@ -1,0 +1,122 @@
+//! Splits by what ranks share: memory, a piece of the machine, a process set.
+//!
+//! # Sources
+//! MPI 5.0, section 7.4.2 (`MPI_COMM_SPLIT_TYPE`).
+
+use super::create::Wish;
+use super::{Communicator, Info};
+use crate::error::{Error, ErrorKind, Result};
+use crate::model::hardware::{Hardware, LEVELS, Level};
+use std::sync::PoisonError;
+
+/// What the ranks of a part have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SplitType<'a> {
+    /// They share memory.
+    Shared,
+    /// Each is bound to the same instance of a kind of hardware: `machine`,
+    /// `package`, `numanode`, `l3cache`, `l2cache`, `l1cache`, `core` or `pu`
+    /// (`hwloc://` may stand in front), or `mpi_shared_memory`.
+    HwGuided(&'a str),
+    /// As above, for the outermost kind that the ranks do not share already.
+    /// The result's info names it under `mpi_hw_resource_type`.
+    HwUnguided,
+    /// What the resource says.
+    ResourceGuided(Resource<'a>),
+}
+
+/// What to split by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource<'a> {
+    /// A kind of hardware, as for [`SplitType::HwGuided`].
+    Hardware(&'a str),
+    /// The members of a process set.
+    ProcessSet(&'a str),
+}
+
+const SHARED_MEMORY: &str = "mpi_shared_memory";
+
+/// Colors of process sets begin here; those of hardware are level and
+/// instance.
+const SETS: u32 = 1 << 31;
+const INSTANCE_BITS: u32 = 24;
+
+fn color(level: Level, instance: u32) -> u32 {
+    (level as u32 + 1) << INSTANCE_BITS | instance
+}
+
+impl Communicator {
+    /// One communicator per set of ranks that share what `kind` says, ordered
+    /// by key. `None` for ranks that pass no kind, or a kind that is unknown
+    /// here, or that are not bound to one instance of it. Collective.
+    #[track_caller]
+    pub fn split_type(&self, kind: Option<SplitType<'_>>, key: i64) -> Result<Option<Self>> {
+        let made = self.split_type_unreported(kind, key);
+        self.reported(made.map_err(|e| e.context("split_type")))
+    }
+
+    #[track_caller]
+    fn split_type_unreported(&self, kind: Option<SplitType<'_>>, key: i64) -> Result<Option<Self>> {
+        if self.is_inter() {
+            return Err(Error::new(
+                ErrorKind::Argument,
+                "an intercommunicator (hint: split it by colors, or merge it first)",
+            ));
+        }
+        let bound = Hardware::bound_to();
+        let hardware = Hardware::of(&bound);
+        let place = |level| hardware.place(level, &bound);
+        // One step tells whether anybody is unguided, and where all are.
+        let mut mine = [i64::from(kind == Some(SplitType::HwUnguided)); LEVELS.len() + 1];
+        for (slot, level) in mine[1..].iter_mut().zip(LEVELS) {
+            *slot = place(level).map_or(-1, i64::from);
+        }
+        let mut all = vec![mine; self.size()];
+        self.gather_raw(&[mine], &mut all, 0, super::collective::SPLIT)?;
+        self.bcast_from(&mut all, 0)?;
+        let chosen = LEVELS.into_iter().find(|level| {
+            let at = *level as usize + 1;
+            all.iter().any(|row| row[at] != all[0][at])
+        });
+        let hardware_color = |kind: &str| match Level::named(kind) {
+            Some(level) => place(level).map(|instance| color(level, instance)),
+            None if kind == SHARED_MEMORY => Some(0),
+            None => None,
+        };
+        let color = match kind {
+            None => Ok(None),
+            Some(SplitType::Shared) => Ok(Some(0)),
+            Some(
+                SplitType::HwGuided(kind) | SplitType::ResourceGuided(Resource::Hardware(kind)),
+            ) => Ok(hardware_color(kind)),
+            Some(SplitType::HwUnguided) => {
+                Ok(chosen.and_then(|level| Some(color(level, place(level)?))))
+            }
+            Some(SplitType::ResourceGuided(Resource::ProcessSet(name))) => self.set_color(name),
+        };
+        let wish = color.map(|color| Wish {
+            color,
+            key,
+            topology: None,
+        });
+        let made = self.make(wish)?;
+        if let (Some(made), Some(SplitType::HwUnguided), Some(level)) = (&made, kind, chosen) {
+            let mut info = Info::new();
+            info.set("mpi_hw_resource_type", level.name())?;
+            *made.0.info.lock().unwrap_or_else(PoisonError::into_inner) = info;
+        }
+        Ok(made)
+    }
+
+    fn set_color(&self, name: &str) -> Result<Option<u32>> {
+        let psets = &self.member().psets;
+        let inside = psets.group(name)?.rank_of(self.member().rank()).is_some();
+        let number = psets.names().position(|other| other == name);
+        // The set of the rank alone is another one on each rank.
+        let number = match name {
+            super::psets::SELF => Some(psets.names().len() + self.member().rank()),
+            _ => number,
+        };
+        Ok(number.filter(|_| inside).map(|n| SETS | n as u32))
+    }
+}
