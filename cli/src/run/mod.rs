@@ -57,6 +57,8 @@ Examples:
       output lines bear the rank; at most a minute
   osier run -n 4 --on-death report ./survivor
       the others go on when a rank dies
+  osier run -n 8 --pset ocean=0-3 --pset ice=4-7 ./climate
+      sessions of the program find two named sets of ranks
   osier run -n 8 --ranks-per-process 4 -- jacobi3d
       two processes, four ranks in each as its threads
 
@@ -106,6 +108,11 @@ pub struct Args {
     /// Set an environment variable of all ranks; may be repeated
     #[arg(long, value_name = "K=V", value_parser = parse_variable)]
     env: Vec<(OsString, OsString)>,
+
+    /// Name a set of ranks, such as ocean=0-3,7, which sessions find; may be
+    /// repeated
+    #[arg(long = "pset", value_name = "NAME=RANKS", value_parser = parse_set)]
+    psets: Vec<String>,
 
     /// Run the ranks in this folder
     #[arg(long, value_name = "DIR")]
@@ -171,6 +178,7 @@ pub fn again(ranks: usize, bind: Option<Bind>, arguments: Vec<OsString>) -> Exit
         label: false,
         on_death: OnDeath::Kill,
         env: Vec::new(),
+        psets: Vec::new(),
         wdir: None,
         command: std::iter::once(program).chain(arguments).collect(),
     })
@@ -192,6 +200,12 @@ fn start(args: &Args) -> Result<u8, Failure> {
         ));
     }
 
+    let usage = |e: osier::Error| Failure::new(USAGE, e.to_string());
+    let psets = args.psets.join(";");
+    osier::ProcessSets::predefined(0, args.ranks as u32)
+        .and_then(|mut sets| sets.add(&psets, args.ranks))
+        .map_err(|e| usage(e.context("--pset")))?;
+
     sys::default_sigchld();
     let keeper =
         keeper::Keeper::start().map_err(|e| Failure::os("cannot start the job's keeper", &e))?;
@@ -201,7 +215,6 @@ fn start(args: &Args) -> Result<u8, Failure> {
     let _ = sys::raise_open_files_limit();
     check_open_files(args.ranks)?;
 
-    let usage = |e: osier::Error| Failure::new(USAGE, e.to_string());
     let options = JobOptions {
         ranks: args.ranks,
         limit_bytes: osier::config::shm_limit().map_err(usage)?,
@@ -259,6 +272,14 @@ fn parse_timeout(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "expected a positive number of seconds".into())
 }
 
+/// The sets are checked together; between them stands a semicolon.
+fn parse_set(text: &str) -> Result<String, String> {
+    match text.contains('=') && !text.contains(';') {
+        true => Ok(text.into()),
+        false => Err("expected NAME=RANKS such as ocean=0-3,7, without ';'".into()),
+    }
+}
+
 fn parse_variable(text: &str) -> Result<(OsString, OsString), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.into(), value.into())),
@@ -282,6 +303,8 @@ mod tests {
             assert!(parse_timeout(bad).is_err(), "{bad}");
         }
         assert_eq!(parse_variable("A=b=c"), Ok(("A".into(), "b=c".into())));
+        assert!(parse_set("ocean=0-3,7").is_ok());
+        assert!(parse_set("ocean").is_err() && parse_set("a=1;b=2").is_err());
         assert!(parse_variable("=b").is_err());
         assert!(parse_variable("A").is_err());
     }

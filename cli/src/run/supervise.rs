@@ -178,11 +178,13 @@ impl Supervisor<'_> {
             let stderr = self.pipe(ranks, self.sinks.stderr).map_err(no_pipe)?;
             (stdout, stderr)
         };
+        let mut job = ranks.env(self.job, places);
+        job.push(("OSIER_PSETS".into(), self.args.psets.join(";")));
         let plan = Plan {
             program,
             command: &self.args.command,
             variables: &self.args.env,
-            job: ranks.env(self.job, places),
+            job,
             folder: self.args.wdir.as_deref(),
             // Threads of a process go to their places themselves.
             cpus: (places.iter().all(Option::is_some))

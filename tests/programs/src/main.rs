@@ -16,6 +16,10 @@ fn main() -> ExitCode {
     if let ["run", what @ ..] = &what[..] {
         return osier::run_code(|comm| threads(comm, what));
     }
+    if let ["sets"] = what[..] {
+        sets();
+        return ExitCode::SUCCESS;
+    }
     let universe = match osier::init() {
         Ok(universe) => universe,
         Err(e) => {
@@ -34,6 +38,8 @@ fn main() -> ExitCode {
         ["early", code] => early(comm, code.parse().expect("a code")),
         ["full"] => full(&universe),
         ["twice"] => twice(comm),
+        ["abort", code] => abort(&universe, code.parse().expect("a code")),
+        ["fatal"] => fatal(comm),
         _ => panic!("exercise {what:?}?"),
     }
     ExitCode::SUCCESS
@@ -89,6 +95,61 @@ fn pattern(n: usize, seed: usize) -> Vec<u8> {
     (0..n)
         .map(|i| (i * 31 + seed * 7 + (i >> 8)) as u8)
         .collect()
+}
+
+/// A session without a world, and the launcher's process sets.
+fn sets() {
+    let session = osier::Session::init().expect("a session");
+    let names: Vec<&str> = session.process_sets().names().collect();
+    assert_eq!(names, ["mpi://WORLD", "mpi://SELF", "ocean", "ice"]);
+    let e = osier::Session::init().expect_err("the place is taken");
+    assert!(e.to_string().contains("already taken"), "{e}");
+    let [ocean, ice] = ["ocean", "ice"].map(|name| session.group(name).expect("a set"));
+    let (name, mine, other) = match ocean.rank_of(session.rank()) {
+        Some(_) => ("ocean", &ocean, &ice),
+        None => ("ice", &ice, &ocean),
+    };
+    let info = session.process_sets().info(name).expect("a set");
+    assert_eq!(info.get("mpi_size"), Some(mine.size().to_string().as_str()));
+    // Two parts of the program, each with a session of its own.
+    let part = session.another();
+    let comm = part.create_from_group(mine, name).expect("a model");
+    let mut sum = [0u64];
+    comm.allreduce(&[session.rank() as u64], &mut sum, Op::Sum)
+        .expect("allreduce");
+    assert_eq!(sum[0] as usize, mine.world_ranks().sum::<usize>());
+    let coupler = part
+        .intercomm_create_from_groups(mine, 0, other, 0, "coupler")
+        .expect("a coupler");
+    coupler
+        .allreduce(&[session.rank() as u64], &mut sum, Op::Sum)
+        .expect("across");
+    assert_eq!(sum[0] as usize, other.world_ranks().sum::<usize>());
+    let all = coupler.merge(name == "ice").expect("all");
+    through(&all);
+}
+
+/// Rank 1 ends the job; the others wait for ever.
+fn abort(universe: &Universe, code: i32) {
+    universe.world().barrier().expect("all are here");
+    if universe.world().rank() == 1 {
+        universe.abort(code);
+    }
+    let _ = universe.world().recv(&mut [0u8], ANY_SOURCE, 0);
+    std::thread::sleep(std::time::Duration::from_secs(600));
+}
+
+/// An error on a communicator whose errors are fatal ends the job.
+fn fatal(comm: &Communicator) {
+    let strict = comm.dup().expect("dup");
+    strict.set_name("strict").expect("short");
+    strict.set_error_handler(osier::ErrorHandler::Fatal);
+    comm.barrier().expect("all are here");
+    if comm.rank() == 1 {
+        let _ = strict.cart_create(&[99], &[true]);
+    }
+    let _ = comm.recv(&mut [0u8], ANY_SOURCE, 0);
+    std::thread::sleep(std::time::Duration::from_secs(600));
 }
 
 /// Says that this rank is through; printed once per rank.

@@ -127,3 +127,42 @@ fn a_job_that_makes_no_sense_is_refused() {
             .code(9);
     }
 }
+
+#[test]
+fn process_sets_come_from_the_launcher() {
+    let sets = ["--pset", "ocean=0-1,4", "--pset", "ice=3,2"];
+    // ocean comes before ice in the merged communicator.
+    finish(&mut job(5, &sets, &["sets"]))
+        .quiet()
+        .through(&[0, 1, 2, 3, 4])
+        .code(0);
+    for (set, text) in [
+        ("sea=0-9", "rank 9 in a job of 5"),
+        ("mpi://x=0", "reserved"),
+        ("ocean=1", "taken"),
+    ] {
+        finish(&mut job(
+            5,
+            &["--pset", "ocean=0", "--pset", set],
+            &["sets"],
+        ))
+        .says(text)
+        .code(2);
+    }
+}
+
+#[test]
+fn abort_ends_the_job_with_its_code() {
+    finish(&mut job(3, &[], &["abort", "7"])).code(7);
+    // Even if the ranks would go on after a death, and with code 0.
+    finish(&mut job(3, REPORT, &["abort", "7"])).code(7);
+    finish(&mut job(3, REPORT, &["abort", "0"])).code(0);
+}
+
+#[test]
+fn a_fatal_error_ends_the_job() {
+    finish(&mut job(3, REPORT, &["fatal"]))
+        .says("rank 1: fatal error on strict: a grid")
+        .says("99 ranks over a communicator of 3")
+        .code(1);
+}
