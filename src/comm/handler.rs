@@ -133,6 +133,7 @@ impl Communicator {
 
     /// Runs the handler, and gives the error back
     /// (`MPI_Comm_call_errhandler`). An error passes a handler once.
+    #[cold]
     pub fn raise(&self, e: Error) -> Error {
         self.0.handler.raise(Raised::Communicator(self), e)
     }

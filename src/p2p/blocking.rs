@@ -25,9 +25,11 @@ impl Communicator {
         dest: impl Into<Rank>,
         tag: impl Into<Tag>,
     ) -> Result<()> {
-        let tag = tag.into().check()?;
-        match dest.into().check(self.peer_count())? {
-            Some(dest) => self.send_raw(buffer.view().raw(), dest, tag, Mode::Standard),
+        let tag = self.reported(tag.into().check())?;
+        match self.reported(dest.into().check(self.peer_count()))? {
+            Some(dest) => {
+                self.reported(self.send_raw(buffer.view().raw(), dest, tag, Mode::Standard))
+            }
             None => Ok(()),
         }
     }
@@ -41,9 +43,11 @@ impl Communicator {
         dest: impl Into<Rank>,
         tag: impl Into<Tag>,
     ) -> Result<()> {
-        let tag = tag.into().check()?;
-        match dest.into().check(self.peer_count())? {
-            Some(dest) => self.send_raw(buffer.view().raw(), dest, tag, Mode::Synchronous),
+        let tag = self.reported(tag.into().check())?;
+        match self.reported(dest.into().check(self.peer_count()))? {
+            Some(dest) => {
+                self.reported(self.send_raw(buffer.view().raw(), dest, tag, Mode::Synchronous))
+            }
             None => Ok(()),
         }
     }
@@ -73,8 +77,10 @@ impl Communicator {
         source: impl Into<Source>,
         tag: impl Into<TagSelector>,
     ) -> Result<Status> {
-        match names::pattern(source.into(), tag.into(), self.peer_count())? {
-            Some(pattern) => Ok(self.recv_raw(buffer.view_mut().raw(), pattern)?.into()),
+        match self.reported(names::pattern(source.into(), tag.into(), self.peer_count()))? {
+            Some(pattern) => Ok(self
+                .reported(self.recv_raw(buffer.view_mut().raw(), pattern))?
+                .into()),
             None => Ok(Status::EMPTY),
         }
     }
@@ -100,11 +106,15 @@ impl Communicator {
         source: impl Into<Source>,
         recv_tag: impl Into<TagSelector>,
     ) -> Result<Status> {
-        let send_tag = send_tag.into().check()?;
-        let dest = dest.into().check(self.peer_count())?;
-        let pattern = names::pattern(source.into(), recv_tag.into(), self.peer_count())?;
+        let send_tag = self.reported(send_tag.into().check())?;
+        let dest = self.reported(dest.into().check(self.peer_count()))?;
+        let pattern = self.reported(names::pattern(
+            source.into(),
+            recv_tag.into(),
+            self.peer_count(),
+        ))?;
         let received = match pattern {
-            Some(pattern) => Some(self.irecv_raw(recv.view_mut().raw(), pattern)?),
+            Some(pattern) => Some(self.reported(self.irecv_raw(recv.view_mut().raw(), pattern))?),
             None => None,
         };
         if let Some(dest) = dest {
@@ -113,11 +123,11 @@ impl Communicator {
                 if let Some(Posted::Pending(handle)) = received {
                     self.revoke_raw(handle);
                 }
-                return Err(e);
+                return Err(self.raise(e));
             }
         }
         match received {
-            Some(posted) => Ok(self.wait_raw(posted)?.into()),
+            Some(posted) => Ok(self.reported(self.wait_raw(posted))?.into()),
             None => Ok(Status::EMPTY),
         }
     }
@@ -125,14 +135,18 @@ impl Communicator {
     /// Waits for a message without receiving it.
     #[track_caller]
     pub fn probe(&self, source: impl Into<Source>, tag: impl Into<TagSelector>) -> Result<Status> {
-        let Some(pattern) = names::pattern(source.into(), tag.into(), self.peer_count())? else {
+        let Some(pattern) =
+            self.reported(names::pattern(source.into(), tag.into(), self.peer_count()))?
+        else {
             return Ok(Status::EMPTY);
         };
-        self.core()
+        let found = self
+            .core()
             .wait(self.lane(), |lane| match lane.probe(pattern) {
                 Some(outcome) => Some(Ok(outcome.into())),
                 None => lane.dead_source(pattern).map(Err),
-            })
+            });
+        self.reported(found)
     }
 
     /// Asks whether a message is there.
@@ -141,17 +155,20 @@ impl Communicator {
         source: impl Into<Source>,
         tag: impl Into<TagSelector>,
     ) -> Result<Option<Status>> {
-        let Some(pattern) = names::pattern(source.into(), tag.into(), self.peer_count())? else {
+        let Some(pattern) =
+            self.reported(names::pattern(source.into(), tag.into(), self.peer_count()))?
+        else {
             return Ok(Some(Status::EMPTY));
         };
         self.core().check_deaths();
-        self.core().with(self.lane(), |lane| {
+        let found = self.core().with(self.lane(), |lane| {
             lane.progress();
             match lane.probe(pattern) {
                 Some(outcome) => Ok(Some(outcome.into())),
                 None => lane.dead_source(pattern).map_or(Ok(None), Err),
             }
-        })
+        });
+        self.reported(found)
     }
 
     /// Waits for a message and takes it out of the queue: nobody else can
@@ -162,14 +179,18 @@ impl Communicator {
         source: impl Into<Source>,
         tag: impl Into<TagSelector>,
     ) -> Result<Message> {
-        let Some(pattern) = names::pattern(source.into(), tag.into(), self.peer_count())? else {
+        let Some(pattern) =
+            self.reported(names::pattern(source.into(), tag.into(), self.peer_count()))?
+        else {
             return Ok(Message::from_nobody(self));
         };
-        self.core()
+        let found = self
+            .core()
             .wait(self.lane(), |lane| match lane.matched_probe(pattern) {
                 Some(matched) => Some(Ok(Message::new(self, matched))),
                 None => lane.dead_source(pattern).map(Err),
-            })
+            });
+        self.reported(found)
     }
 
     /// Asks whether a message is there, and takes it out of the queue if so.
@@ -178,17 +199,20 @@ impl Communicator {
         source: impl Into<Source>,
         tag: impl Into<TagSelector>,
     ) -> Result<Option<Message>> {
-        let Some(pattern) = names::pattern(source.into(), tag.into(), self.peer_count())? else {
+        let Some(pattern) =
+            self.reported(names::pattern(source.into(), tag.into(), self.peer_count()))?
+        else {
             return Ok(Some(Message::from_nobody(self)));
         };
         self.core().check_deaths();
-        self.core().with(self.lane(), |lane| {
+        let found = self.core().with(self.lane(), |lane| {
             lane.progress();
             match lane.matched_probe(pattern) {
                 Some(matched) => Ok(Some(Message::new(self, matched))),
                 None => lane.dead_source(pattern).map_or(Ok(None), Err),
             }
-        })
+        });
+        self.reported(found)
     }
 
     #[inline]

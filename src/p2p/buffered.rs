@@ -298,8 +298,8 @@ impl Communicator {
         dest: impl Into<Rank>,
         tag: impl Into<Tag>,
     ) -> Result<()> {
-        let tag = tag.into().check()?;
-        let dest = dest.into().check(self.peer_count())?;
+        let tag = self.reported(tag.into().check())?;
+        let dest = self.reported(dest.into().check(self.peer_count()))?;
         let own = self.attached().pool();
         let pool = own.or_else(|| self.core().attached.pool()).ok_or_else(|| {
             Error::new(

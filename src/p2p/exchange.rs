@@ -36,9 +36,13 @@ impl Communicator {
         source: impl Into<Source>,
         recv_tag: impl Into<TagSelector>,
     ) -> Result<Status> {
-        let send_tag = send_tag.into().check()?;
-        let dest = dest.into().check(self.peer_count())?;
-        let pattern = names::pattern(source.into(), recv_tag.into(), self.peer_count())?;
+        let send_tag = self.reported(send_tag.into().check())?;
+        let dest = self.reported(dest.into().check(self.peer_count()))?;
+        let pattern = self.reported(names::pattern(
+            source.into(),
+            recv_tag.into(),
+            self.peer_count(),
+        ))?;
         let view = buffer.view_mut().raw();
         let sent = match dest {
             Some(dest) if !self.send_now(&view, dest, send_tag) => {
@@ -91,9 +95,13 @@ impl Communicator {
         source: impl Into<Source>,
         recv_tag: impl Into<TagSelector>,
     ) -> Result<SendRecvReplace<B>> {
-        let send_tag = send_tag.into().check()?;
-        let dest = dest.into().check(self.peer_count())?;
-        let pattern = names::pattern(source.into(), recv_tag.into(), self.peer_count())?;
+        let send_tag = self.reported(send_tag.into().check())?;
+        let dest = self.reported(dest.into().check(self.peer_count()))?;
+        let pattern = self.reported(names::pattern(
+            source.into(),
+            recv_tag.into(),
+            self.peer_count(),
+        ))?;
         let view = buffer.view_mut().raw();
         let copy = match dest {
             Some(_) => copy_of(&view)?,

@@ -95,9 +95,12 @@ impl Communicator {
         tag: Tag,
         mode: Mode,
     ) -> Result<Request<B>> {
-        let tag = tag.check()?;
-        let posted = match dest.check(self.peer_count())? {
-            Some(dest) => Some(self.isend_raw(buffer.view().raw(), dest, tag, mode)?),
+        let tag = self.reported(tag.check())?;
+        let posted = match self.reported(dest.check(self.peer_count()))? {
+            Some(dest) => {
+                let posted = self.isend_raw(buffer.view().raw(), dest, tag, mode);
+                Some(self.reported(posted)?)
+            }
             None => None,
         };
         Ok(Request::new(self, posted, buffer))
@@ -111,10 +114,14 @@ impl Communicator {
         source: impl Into<Source>,
         tag: impl Into<TagSelector>,
     ) -> Result<Request<B>> {
-        let posted = match names::pattern(source.into(), tag.into(), self.peer_count())? {
-            Some(pattern) => Some(self.irecv_raw(buffer.view_mut().raw(), pattern)?),
-            None => None,
-        };
+        let posted =
+            match self.reported(names::pattern(source.into(), tag.into(), self.peer_count()))? {
+                Some(pattern) => {
+                    let posted = self.irecv_raw(buffer.view_mut().raw(), pattern);
+                    Some(self.reported(posted)?)
+                }
+                None => None,
+            };
         Ok(Request::new(self, posted, buffer))
     }
 

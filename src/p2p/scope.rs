@@ -148,7 +148,7 @@ impl Communicator {
         };
         let first = self.wait_many(scope.pending.take().handles);
         match first {
-            Some(e) => Err(e),
+            Some(e) => Err(self.raise(e)),
             None => result,
         }
     }
@@ -204,7 +204,11 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         source: impl Into<Source>,
         tag: impl Into<TagSelector>,
     ) -> Result<ScopedRequest<'scope>> {
-        let pattern = names::pattern(source.into(), tag.into(), self.comm.peer_count())?;
+        let pattern = self.comm.reported(names::pattern(
+            source.into(),
+            tag.into(),
+            self.comm.peer_count(),
+        ))?;
         self.recv_raw(buffer.view_mut().raw(), pattern)
     }
 
@@ -265,8 +269,8 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         tag: Tag,
         mode: Mode,
     ) -> Result<ScopedRequest<'scope>> {
-        let tag = tag.check()?;
-        match dest.check(self.comm.peer_count())? {
+        let tag = self.comm.reported(tag.check())?;
+        match self.comm.reported(dest.check(self.comm.peer_count()))? {
             Some(dest) if mode == Mode::Standard && self.comm.send_now(&view, dest, tag) => {
                 Ok(self.request(Some(Posted::Done(Outcome {
                     source: dest,
@@ -275,7 +279,8 @@ impl<'scope, 'env> Scope<'scope, 'env> {
                 }))))
             }
             Some(dest) => {
-                let posted = self.comm.isend_raw(view, dest, tag, mode)?;
+                let posted = self.comm.isend_raw(view, dest, tag, mode);
+                let posted = self.comm.reported(posted)?;
                 Ok(self.request(Some(posted)))
             }
             None => Ok(self.request(None)),
@@ -291,7 +296,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ) -> Result<ScopedRequest<'scope>> {
         match pattern {
             Some(pattern) => {
-                let posted = self.comm.irecv_raw(view, pattern)?;
+                let posted = self.comm.reported(self.comm.irecv_raw(view, pattern))?;
                 Ok(self.request(Some(posted)))
             }
             None => Ok(self.request(None)),
@@ -320,14 +325,15 @@ impl ScopedRequest<'_> {
     /// Waits for the end.
     #[track_caller]
     pub fn wait(self) -> Result<Status> {
-        match self.state {
+        let result = match self.state {
             State::Done(result) => result,
             State::Pending { handle, at } => {
                 let result = self.comm.wait_raw(Posted::Pending(handle));
                 self.pending.borrow_mut().remove(at);
                 result.map(Status::from)
             }
-        }
+        };
+        self.comm.reported(result)
     }
 
     /// Makes progress and asks whether the request is over;

@@ -91,7 +91,7 @@ impl Transfer {
     /// Result of what is over.
     pub fn take(&mut self) -> Result<Status> {
         match std::mem::replace(&mut self.state, State::Taken) {
-            State::Done(result) => result,
+            State::Done(result) => self.comm.reported(result),
             _ => Err(Error::new(
                 ErrorKind::Argument,
                 "a request that was polled after its end",

@@ -164,6 +164,24 @@ fn handlers_run_beside_results() {
             &[],
         );
         assert_eq!(take(), ["half 1 Argument"]);
+        // Point-to-point, with its arguments and at its end.
+        let me = comm.rank();
+        fails(half.send(&[0u8], 1, 0), ErrorKind::Rank, &[]);
+        fails(half.recv(&mut [0u8], 0, -1), ErrorKind::Tag, &[]);
+        fails(half.isend(vec![0u8], 1, 0).map(drop), ErrorKind::Rank, &[]);
+        let mut room = [0u8];
+        fails(
+            half.scope(|s| s.irecv(&mut room, 1, 0).map(drop)),
+            ErrorKind::Rank,
+            &[],
+        );
+        assert_eq!(take().len(), 4);
+        comm.send(&[1u8, 2], me, 0).expect("send");
+        fails(comm.recv(&mut [0u8], me, 0), ErrorKind::Truncated, &[]);
+        comm.send(&[1u8, 2], me, 0).expect("send");
+        let request = comm.irecv(vec![0u8], me, 0).expect("irecv");
+        fails(request.wait().map(drop), ErrorKind::Truncated, &[]);
+        assert_eq!(take(), ["world 2 Truncated", "world 2 Truncated"]);
         // By hand; an error passes a handler once.
         let e = half.raise(Error::new(ErrorKind::System, "flux"));
         assert_eq!((e.to_string().as_str(), take().len()), ("flux", 1));

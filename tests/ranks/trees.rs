@@ -320,6 +320,7 @@ fn forest(
     steps: usize,
 ) {
     for seed in seeds {
+        let _watchdog = Watchdog::start();
         let contexts = Contexts::default();
         universes_on(network, ranks, |universe| {
             let world = universe.world();
@@ -359,18 +360,16 @@ fn forest(
 
 #[test]
 fn trees_are_as_the_model_has_them() {
-    let _watchdog = Watchdog::start();
     for network in Network::all() {
         for ranks in [1, 2, 3, 5] {
-            forest(&network, ranks, 1, 0..12, 24);
+            forest(&network, ranks, 1, 0..8, 20);
         }
     }
 }
 
 #[test]
 fn threads_grow_trees_at_once() {
-    let _watchdog = Watchdog::start();
     for network in Network::all() {
-        forest(&network, 3, 3, 100..104, 16);
+        forest(&network, 3, 3, 100..103, 12);
     }
 }
