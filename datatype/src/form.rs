@@ -9,18 +9,23 @@
 //! ```
 //!
 //! # Rewrite rules
-//! 1. No payload, or a level of count 0: the empty form.
-//! 2. A level of count 1 disappears.
-//! 3. A block under a level whose stride is its length becomes a longer block.
-//! 4. A level over a level whose stride is the reach of the inner one (count x
-//!    stride) joins it: loops collapse.
-//! 5. Neighbouring blocks of a list that touch in pack order join.
-//! 6. A list that repeats itself at a constant distance becomes a level over
-//!    the shortest part that repeats, and so on inside: lists that are strides
-//!    in disguise come back as strides (`compress`).
-//! 7. Bodies other than a block flatten to a list of blocks while that has at
-//!    most [`FLATTEN`] entries, then 5 and 6 apply.
-//! 8. A sequence of like forms becomes `Each`; nested sequences are spliced.
+//!
+//! | | from | to | done by |
+//! |---|---|---|---|
+//! | 1 | no payload; a level of count 0 | the empty form | `nest`, `lower` |
+//! | 2 | a level of count 1 | its body | `nest` |
+//! | 3 | a block under a level whose stride is its length | a longer block | `nest` |
+//! | 4 | a level over a level whose stride is the reach of the inner one (count x stride) | one level: loops collapse | `nest` |
+//! | 5 | neighbours of a list that touch in pack order | one block | `compress` |
+//! | 6 | a list that repeats itself at a constant distance | a level over the shortest part that repeats, and so on inside | `compress` |
+//! | 7 | a body other than a block of at most [`FLATTEN`] blocks; a sequence of up to 8 blocks a part | the list of its blocks, then 5 and 6 | `lower` |
+//! | 8 | a sequence inside of a sequence | its parts | `lower` |
+//! | 9 | a sequence, or a list, of forms that differ in place alone | a level over one of them if the places are equidistant, as by 6; else `Each`, then 7 | `lower`, `compress` |
+//!
+//! Rules 6 and 9 find strides in disguise: an index list that was written out
+//! from nested loops comes back as these loops, however many blocks it has. A
+//! sequence of like nests is tried by 9 before it is flattened by 7, which gives
+//! the same form and costs the parts instead of their blocks.
 //!
 //! Pack order is kept by every rule; nothing is ever sorted.
 //!

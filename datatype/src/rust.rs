@@ -27,9 +27,9 @@ pub unsafe trait Datatype: Copy + Send + Sync + 'static {
     /// The type tree.
     fn datatype() -> Type;
 
-    /// The committed layout; cached for numbers and derived structs.
+    /// The committed layout, made once per thread at most.
     fn layout() -> Layout {
-        derive_support::commit(&Self::datatype())
+        cached::layout::<Self>()
     }
 }
 
@@ -92,6 +92,53 @@ unsafe impl<T: Datatype, const N: usize> Datatype for [T; N] {
 
     fn datatype() -> Type {
         derive_support::array(N, &T::datatype())
+    }
+}
+
+/// Layouts by type: a generic function has no static of its own per type.
+mod cached {
+    use super::{Datatype, Layout, derive_support};
+    use std::any::TypeId;
+    use std::cell::RefCell;
+    use std::collections::HashMap;
+    use std::hash::{BuildHasherDefault, Hasher};
+
+    thread_local! {
+        static LAYOUTS: RefCell<HashMap<TypeId, Layout, BuildHasherDefault<Mixed>>> =
+            RefCell::default();
+    }
+
+    /// Type ids are hashes already.
+    #[derive(Default)]
+    struct Mixed(u64);
+
+    impl Hasher for Mixed {
+        fn finish(&self) -> u64 {
+            self.0
+        }
+
+        fn write(&mut self, bytes: &[u8]) {
+            for &byte in bytes {
+                self.0 = self.0.rotate_left(8) ^ u64::from(byte);
+            }
+        }
+
+        fn write_u64(&mut self, word: u64) {
+            self.0 ^= word;
+        }
+    }
+
+    /// The layout of a type, from this thread's table.
+    pub fn layout<T: Datatype>() -> Layout {
+        let id = TypeId::of::<T>();
+        // While a thread ends its table may be gone.
+        let known = LAYOUTS.try_with(|layouts| layouts.borrow().get(&id).cloned());
+        if let Ok(Some(layout)) = known {
+            return layout;
+        }
+        let layout = derive_support::commit(&T::datatype());
+        let _ = LAYOUTS.try_with(|layouts| layouts.borrow_mut().insert(id, layout.clone()));
+        layout
     }
 }
 

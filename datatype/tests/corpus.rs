@@ -129,6 +129,36 @@ fn large_layouts_agree_with_their_blocks() {
     }
 }
 
+/// Long blocks that go past the caches: rows, a list, one run, at odd places.
+#[test]
+fn very_large_layouts() {
+    use osier_datatype::Basic;
+    let byte = Type::basic(Basic::Byte);
+    let n = 5_700_001;
+    for ty in [
+        Type::hvector(3, n, n as isize + 77, &byte),
+        Type::hindexed_block(n, &[12_000_003, 0, 5_900_000], &byte),
+        Type::contiguous(3 * n, &byte),
+    ] {
+        let layout = ty.unwrap().commit().unwrap();
+        let (memory, origin) = pattern(&layout, 1);
+        let bytes = packed(&layout, 1, &memory, origin);
+        let mut at = 0;
+        for (offset, length) in layout.blocks(1) {
+            assert!(bytes[at..][..length] == memory[offset as usize..][..length]);
+            at += length;
+        }
+        let mut back = vec![0xA5; memory.len()];
+        layout.unpack(&mut back, origin, 1, 0..at, &bytes).unwrap();
+        let mut wanted = vec![0xA5; memory.len()];
+        for (offset, length) in layout.blocks(1) {
+            let place = offset as usize..offset as usize + length;
+            wanted[place.clone()].copy_from_slice(&memory[place]);
+        }
+        assert!(back == wanted);
+    }
+}
+
 /// Within a pair, and with the dense type of the signature: pack with one,
 /// unpack with another, pack again.
 #[test]

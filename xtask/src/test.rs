@@ -9,6 +9,9 @@ use std::process::Command;
 /// Miri interprets, so a new slow test must not eat the CI's time unnoticed.
 const MIRI_SECONDS: &str = "240";
 
+/// A tenth of the quick tests' trees: the sanitizer takes a few times as long.
+const SANITIZED_TREES: &str = "10000";
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// Formatting, clippy, rustdoc
@@ -19,6 +22,8 @@ enum Part {
     Loom,
     /// Tests named miri_ under Miri
     Miri,
+    /// Pack and unpack under the address sanitizer
+    Sanitizer,
     /// A small run of the main job in release
     Demo,
 }
@@ -58,6 +63,9 @@ pub fn run(args: &Args) -> Result {
     }
     if wanted(Part::Miri) {
         miri(&mut steps);
+    }
+    if wanted(Part::Sanitizer) {
+        sanitizer(&mut steps);
     }
     if wanted(Part::Demo) {
         if root().join("examples/src/bin").is_dir() {
@@ -138,6 +146,30 @@ fn miri(steps: &mut Steps) {
             .args([MIRI_SECONDS, "cargo"])
             .args(toolchain)
             .args(["miri", "test", "-p", "osier-datatype", "--lib", "miri_"]);
+        run_command(&mut command)
+    });
+}
+
+/// Random types under the address sanitizer, which nightly compilers have.
+fn sanitizer(steps: &mut Steps) {
+    if !cfg!(all(target_arch = "x86_64", target_os = "linux")) {
+        steps.skip("sanitizer", "set up for x86-64 Linux only");
+        return;
+    }
+    if !succeeds(rustup_cargo(Some("+nightly")).arg("--version")) {
+        steps.skip("sanitizer", "no nightly toolchain is installed");
+        return;
+    }
+    steps.step("sanitizer", || {
+        let mut command = Command::new("cargo");
+        command
+            .current_dir(root())
+            .env("RUSTFLAGS", "-Zsanitizer=address")
+            .env("CARGO_TARGET_DIR", target_dir().join("sanitizer"))
+            .env("OSIER_TREES", SANITIZED_TREES)
+            .args(["+nightly", "test", "-p", "osier-datatype"])
+            .args(["--target", "x86_64-unknown-linux-gnu"])
+            .args(["--lib", "--test", "trees", "--test", "respellings"]);
         run_command(&mut command)
     });
 }

@@ -5,7 +5,7 @@
 //! machine has masks (`simd`). Otherwise a branch per block picks two moves of
 //! constant width that may overlap each other.
 
-use super::{Direction, copy, simd, strided};
+use super::{Direction, copy, long, simd, strided};
 use crate::form::Level;
 use crate::list::{Lengths, List, Offsets};
 use std::ops::Range;
@@ -225,12 +225,14 @@ pub(super) unsafe fn equal_halves<D: Direction, O: Offset, const P: usize>(
 }
 
 unsafe fn any<D: Direction, O: Offset>(offsets: &[O], at: *mut u8, packed: *mut u8, length: usize) {
-    let mut packed = packed;
-    for offset in offsets {
-        // SAFETY: one of the caller's blocks.
-        unsafe { copy::<D>(at.wrapping_offset(offset.bytes()), packed, length) };
-        packed = packed.wrapping_add(length);
-    }
+    let places = offsets.iter().enumerate().map(|(i, offset)| {
+        (
+            at.wrapping_offset(offset.bytes()),
+            packed.wrapping_add(i * length),
+        )
+    });
+    // SAFETY: the caller's blocks.
+    unsafe { long::<D>(places, length) }
 }
 
 /// Blocks of unequal length, with a branch on each.

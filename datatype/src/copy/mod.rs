@@ -65,6 +65,33 @@ pub(crate) unsafe fn copy<D: Direction>(memory: *mut u8, packed: *mut u8, length
     }
 }
 
+/// Bytes of long blocks from which a call copies past the caches. Below, what was
+/// written is in a cache for whoever reads it next, which is worth more than the
+/// lines that are not read first (docs/decisions/0013).
+const STREAM_BYTES: usize = 16 << 20;
+
+/// Long blocks, one after the other, by the way that suits their sum.
+///
+/// # Safety
+/// Each place (memory, packed) is as for [`copy`], with `length` bytes.
+unsafe fn long<D: Direction>(
+    places: impl ExactSizeIterator<Item = (*mut u8, *mut u8)>,
+    length: usize,
+) {
+    if places.len().saturating_mul(length) < STREAM_BYTES {
+        for (memory, packed) in places {
+            // SAFETY: forwarded to the caller.
+            unsafe { copy::<D>(memory, packed, length) };
+        }
+        return;
+    }
+    for (memory, packed) in places {
+        // SAFETY: forwarded to the caller.
+        unsafe { simd::stream::<D>(memory, packed, length) };
+    }
+    simd::fence();
+}
+
 /// Levels that fit on the stack; deeper nests go through the heap.
 const STACK_LEVELS: usize = 8;
 
@@ -90,7 +117,7 @@ pub(crate) unsafe fn instances<D: Direction>(
     {
         let at = at.wrapping_add(range.start);
         // SAFETY: all instances are one run, so these bytes are payload.
-        return unsafe { copy::<D>(at, packed, range.len()) };
+        return unsafe { long::<D>([(at, packed)].into_iter(), range.len()) };
     }
     if count == 1 {
         // SAFETY: forwarded to the caller.

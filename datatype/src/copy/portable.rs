@@ -1,8 +1,17 @@
 //! The twin of `x86` for other machines: no kernel, so callers take their own.
 
-use super::Direction;
 use super::list::{Done, Equal, Offset};
 use super::strided::Kernel;
+use super::{Direction, copy};
+
+/// # Safety
+/// As `super::copy`.
+pub(super) unsafe fn stream<D: Direction>(memory: *mut u8, packed: *mut u8, length: usize) {
+    // SAFETY: forwarded to the caller.
+    unsafe { copy::<D>(memory, packed, length) }
+}
+
+pub(super) fn fence() {}
 
 pub(super) fn wide<D: Direction>(_width: usize) -> Option<Kernel> {
     None

@@ -13,7 +13,7 @@
 //! | a long level over a few short ones (`columns`) | tiles of rows, block by block: a kernel per block |
 //! | an outer level steps within a cache line, the innermost beyond (`transposed`) | tiles of both, so that each line is touched once |
 
-use super::{Direction, copy, simd};
+use super::{Direction, copy, long, simd};
 use crate::form::Level;
 
 /// Copies `count` blocks of `width` bytes, `memory_stride` apart on the memory
@@ -397,11 +397,12 @@ unsafe fn any<D: Direction>(
     packed_stride: usize,
     width: usize,
 ) {
-    let (mut memory, mut packed) = (memory, packed);
-    for _ in 0..count {
-        // SAFETY: one of the caller's blocks.
-        unsafe { copy::<D>(memory, packed, width) };
-        memory = memory.wrapping_offset(memory_stride);
-        packed = packed.wrapping_add(packed_stride);
-    }
+    let places = (0..count).map(|i| {
+        (
+            memory.wrapping_offset(memory_stride.wrapping_mul(i as isize)),
+            packed.wrapping_add(packed_stride.wrapping_mul(i)),
+        )
+    });
+    // SAFETY: the caller's blocks.
+    unsafe { long::<D>(places, width) }
 }

@@ -7,11 +7,48 @@
 //! written nor can they fault, so gaps may lie outside of the buffer or belong
 //! to another thread.
 
-use super::Direction;
 use super::list::{Done, Offset};
 use super::list::{Equal, equal_fixed, equal_halves};
 use super::strided::{Kernel, fixed, halves};
+use super::{Direction, copy};
 use std::arch::x86_64::*;
+
+/// Copies a long block past the caches: whole lines go to memory without being
+/// read first. [`fence`] must follow before anybody else may look.
+///
+/// # Safety
+/// As `super::copy`.
+pub(super) unsafe fn stream<D: Direction>(memory: *mut u8, packed: *mut u8, length: usize) {
+    const LINE: usize = 64;
+    let to = if D::PACK { packed } else { memory };
+    let head = to.align_offset(LINE).min(length);
+    // SAFETY: the bytes before the first whole line.
+    unsafe { copy::<D>(memory, packed, head) };
+    let lines = (length - head) / LINE;
+    let (mut memory, mut packed) = (memory.wrapping_add(head), packed.wrapping_add(head));
+    for _ in 0..lines {
+        let (from, to) = match D::PACK {
+            true => (memory, packed),
+            false => (packed, memory),
+        };
+        for at in (0..LINE).step_by(16) {
+            // SAFETY: 16 bytes of the line that is read.
+            let vector = unsafe { _mm_loadu_si128(from.wrapping_add(at).cast()) };
+            // SAFETY: 16 bytes of the line that is written, aligned to it.
+            unsafe { _mm_stream_si128(to.wrapping_add(at).cast(), vector) };
+        }
+        memory = memory.wrapping_add(LINE);
+        packed = packed.wrapping_add(LINE);
+    }
+    // SAFETY: the bytes after the last whole line.
+    unsafe { copy::<D>(memory, packed, length - head - lines * LINE) }
+}
+
+/// Orders what [`stream`] wrote before all later stores.
+pub(super) fn fence() {
+    // SAFETY: every x86-64 machine has SSE.
+    unsafe { _mm_sfence() }
+}
 
 /// # Safety
 /// As [`Kernel`]; AVX2.
