@@ -49,9 +49,9 @@ mod wire;
 pub use bootstrap::{Session, Universe, init, run, run_code};
 pub use comm::{
     CartTopology, CommKeyval, Communicator, Comparison, DistGraphTopology, Edges, ErrorCode,
-    ErrorCodes, ErrorHandler, GraphTopology, Group, GroupComparison, Info, Neighbour, Op, Pending,
-    PredefinedAttributes, ProcessSets, Raised, RankRange, Reduction, Resource, SplitType, Topology,
-    dims_create, function,
+    ErrorCodes, ErrorHandler, GraphTopology, Group, GroupComparison, Info, Neighbour, Op,
+    PendingCommunicator, PredefinedAttributes, ProcessSets, Raised, RankRange, Reduction, Resource,
+    SplitType, Topology, dims_create, function,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use osier_datatype as datatype;

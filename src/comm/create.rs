@@ -78,7 +78,9 @@ impl Communicator {
     /// As [`Communicator::dup`], with info of its own. Collective.
     #[track_caller]
     pub fn dup_with_info(&self, info: &Info) -> Result<Self> {
-        let made = self.idup_unreported(info).and_then(Pending::wait);
+        let made = self
+            .idup_unreported(info)
+            .and_then(PendingCommunicator::wait);
         self.reported(made)
     }
 
@@ -86,18 +88,18 @@ impl Communicator {
     /// Attributes are copied now. Collective, in the order of other collective
     /// calls.
     #[track_caller]
-    pub fn idup(&self) -> Result<Pending> {
+    pub fn idup(&self) -> Result<PendingCommunicator> {
         self.idup_with_info(&Info::new())
     }
 
     /// As [`Communicator::idup`], with info of its own.
     #[track_caller]
-    pub fn idup_with_info(&self, info: &Info) -> Result<Pending> {
+    pub fn idup_with_info(&self, info: &Info) -> Result<PendingCommunicator> {
         self.reported(self.idup_unreported(info))
     }
 
     #[track_caller]
-    fn idup_unreported(&self, info: &Info) -> Result<Pending> {
+    fn idup_unreported(&self, info: &Info) -> Result<PendingCommunicator> {
         let attributes = self.0.attributes.duplicate(self);
         // Even if that has failed: nobody shall wait for this rank in vain.
         let tag = IDUP | self.0.idups.fetch_add(1, Ordering::Relaxed) & IDUP_NUMBERS;
@@ -117,7 +119,7 @@ impl Communicator {
             Some(inter) if inter.first => Self::context_from(&inter.local, tag)?,
             Some(_) => Self::context_from(self, tag)?,
         };
-        let mut pending = Pending {
+        let mut pending = PendingCommunicator {
             parent: self.clone(),
             context,
             info: info.understood(),
@@ -327,14 +329,14 @@ enum Context {
 /// A communicator under way, from [`Communicator::idup`]. Dropping it gives the
 /// communicator up on this rank.
 #[must_use = "the communicator is given up"]
-pub struct Pending {
+pub struct PendingCommunicator {
     parent: Communicator,
     context: Context,
     info: Info,
     attributes: Option<super::Attributes>,
 }
 
-impl Pending {
+impl PendingCommunicator {
     /// Waits for the communicator.
     #[track_caller]
     pub fn wait(mut self) -> Result<Communicator> {
@@ -349,7 +351,7 @@ impl Pending {
         parent.reported(self.open())
     }
 
-    /// Makes progress and asks whether [`Pending::wait`] will not block.
+    /// Makes progress and asks whether [`PendingCommunicator::wait`] will not block.
     pub fn test(&mut self) -> bool {
         let Context::Coming { on, handle, .. } = &self.context else {
             return true;
@@ -389,7 +391,7 @@ impl Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingCommunicator {
     fn drop(&mut self) {
         if let Context::Coming { on, handle, buffer } = &mut self.context {
             let buffer = std::mem::take(buffer);
@@ -401,8 +403,8 @@ impl Drop for Pending {
     }
 }
 
-impl std::fmt::Debug for Pending {
+impl std::fmt::Debug for PendingCommunicator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Pending(duplicate of {:?})", self.parent)
+        write!(f, "PendingCommunicator(duplicate of {:?})", self.parent)
     }
 }

@@ -23,7 +23,6 @@ use super::meeting::Key;
 use super::member::Member;
 use super::sends::Sends;
 use super::{Communicator, Design, Group, Reduction};
-use crate::bootstrap::Session;
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::{PROC_NULL, ROOT, Rank, Tag};
 use osier_datatype::Datatype;
@@ -38,12 +37,12 @@ pub(super) struct Inter {
     pub first: bool,
 }
 
-fn argument(message: impl Into<String>) -> Error {
+pub(super) fn argument(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Argument, message)
 }
 
 /// That two groups may be the sides of an intercommunicator.
-fn check_sides(local: &Group, remote: &Group) -> Result<()> {
+pub(super) fn check_sides(local: &Group, remote: &Group) -> Result<()> {
     if local.is_empty() || remote.is_empty() {
         return Err(argument("a side of an intercommunicator is empty"));
     }
@@ -278,16 +277,32 @@ impl Communicator {
         Self::open(self.member(), self.heir(group, shared[0]))
     }
 
-    /// Ranks 0 swap equally many elements; then all of each side have them.
+    /// Ranks 0 swap equally many elements; then all of each side have them, or
+    /// know that it failed.
     #[track_caller]
     fn swap_across<T: Datatype>(&self, inter: &Inter, mine: &[T], theirs: &mut [T]) -> Result<()> {
-        if self.rank() == 0 {
-            let mut sends = Sends::new(self.core(), self.lane());
-            sends.post(mine.to_vec(), 0, BETWEEN)?;
-            self.take(theirs, 0, BETWEEN)?;
-            sends.finish()?;
+        let swapped = match self.rank() {
+            0 => self.swap_leaders(mine, theirs),
+            _ => Ok(()),
+        };
+        let mut sound = [u8::from(swapped.is_ok())];
+        inter.local.bcast_from(&mut sound, 0)?;
+        swapped?;
+        if sound != [1] {
+            return Err(Error::new(
+                ErrorKind::RankDead,
+                "rank 0 of this side could not reach the other side (hint: its own error says why)",
+            ));
         }
         inter.local.bcast_from(theirs, 0)
+    }
+
+    #[track_caller]
+    fn swap_leaders<T: Datatype>(&self, mine: &[T], theirs: &mut [T]) -> Result<()> {
+        let mut sends = Sends::new(self.core(), self.lane());
+        sends.post(mine.to_vec(), 0, BETWEEN)?;
+        self.take(theirs, 0, BETWEEN)?;
+        sends.finish()
     }
 
     /// A split of both sides.
@@ -431,108 +446,4 @@ impl Communicator {
         inter.local.allreduce_in_place(&mut mine, op)?;
         self.swap_across(inter, &mine, data)
     }
-}
-
-impl Session {
-    /// A communicator of a group that has no parent. Collective over the group
-    /// only. Calls at the same time, from several threads, are told apart by
-    /// their tags.
-    ///
-    /// # Errors
-    /// If this rank is no member, the members pass different groups, the tag
-    /// has more than 255 bytes, or a member has died.
-    #[track_caller]
-    pub fn create_from_group(&self, group: &Group, tag: &str) -> Result<Communicator> {
-        let member = self.member();
-        let made = check_string_tag(tag).and_then(|()| {
-            let key = Key::from_group(tag);
-            let context =
-                member
-                    .meeting()
-                    .agree(&member.contexts, group, &key, &listed(group), 1)?;
-            let mut design = Design::new(group.clone(), context);
-            design.handler = self.error_handler();
-            Communicator::open(member, design)
-        });
-        self.reported(made.map_err(|e| e.context("create_from_group")))
-    }
-
-    /// An intercommunicator of two groups that have no parent. Collective over
-    /// both. Each side passes its own group first; the leaders are ranks in
-    /// their groups.
-    ///
-    /// # Errors
-    /// As [`Session::create_from_group`]; if the groups have a rank in common.
-    #[track_caller]
-    pub fn intercomm_create_from_groups(
-        &self,
-        local: &Group,
-        local_leader: usize,
-        remote: &Group,
-        remote_leader: usize,
-        tag: &str,
-    ) -> Result<Communicator> {
-        let made = self.join_groups((local, local_leader), (remote, remote_leader), tag);
-        self.reported(made.map_err(|e| e.context("intercomm_create_from_groups")))
-    }
-
-    #[track_caller]
-    fn join_groups(
-        &self,
-        (local, local_leader): (&Group, usize),
-        (remote, remote_leader): (&Group, usize),
-        tag: &str,
-    ) -> Result<Communicator> {
-        check_string_tag(tag)?;
-        check_sides(local, remote)?;
-        let member = self.member();
-        if local.rank_of(member.rank()).is_none() {
-            return Err(argument(
-                "this rank is not in the local group (hint: each side passes its own group first)",
-            ));
-        }
-        let leader = |group: &Group, rank: usize| {
-            group.world_rank(rank).ok_or_else(|| {
-                Error::new(
-                    ErrorKind::Rank,
-                    format!("leader {rank} of a group of {}", group.size()),
-                )
-            })
-        };
-        let first = leader(local, local_leader)? < leader(remote, remote_leader)?;
-        let (one, two) = if first {
-            (local, remote)
-        } else {
-            (remote, local)
-        };
-        let mut given = listed(one);
-        given.extend(u32::MAX.to_le_bytes());
-        given.extend(listed(two));
-        let context = member.meeting().agree(
-            &member.contexts,
-            &one.union(two),
-            &Key::from_groups(tag),
-            &given,
-            3,
-        )?;
-        let mut design = Design::new(local.clone(), context);
-        design.handler = self.error_handler();
-        Communicator::open_inter(member, design, remote.clone(), first)
-    }
-}
-
-/// Longest string tag in bytes.
-const STRING_TAG_BYTES: usize = 255;
-
-fn check_string_tag(tag: &str) -> Result<()> {
-    if tag.len() <= STRING_TAG_BYTES {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::Tag,
-        format!(
-            "a string tag of {} bytes (hint: at most {STRING_TAG_BYTES})",
-            tag.len()
-        ),
-    ))
 }

@@ -6,7 +6,7 @@
 //! | `member` | what the communicators and sessions of a rank share |
 //! | `context` | numbers of communicators, and who hands them out |
 //! | `meeting` | ranks that share no communicator find each other |
-//! | `create`, `split_type`, `topology`, `inter` | new communicators |
+//! | `create`, `split_type`, `topology`, `inter`, `from_groups` | new communicators |
 //! | `attributes`, `handler`, `codes` | what users hang on communicators |
 //! | `collective`, `reduction` | the first collectives |
 
@@ -16,6 +16,7 @@ mod codes;
 mod collective;
 mod context;
 mod create;
+mod from_groups;
 mod graph;
 mod group;
 mod handler;
@@ -32,7 +33,7 @@ mod topology;
 pub use attributes::{Attributes, CommKeyval, PredefinedAttributes};
 pub use cart::{CartError, CartTopology, dims_create};
 pub use codes::{ErrorCode, ErrorCodes};
-pub use create::Pending;
+pub use create::PendingCommunicator;
 pub use graph::{DistGraphTopology, Edges, GraphTopology, Neighbour};
 pub use group::{Group, GroupComparison, GroupError, RankRange};
 pub(crate) use handler::HandlerCell;

@@ -1,6 +1,7 @@
 //! Two groups that talk across.
 
-use crate::support::{fails, on_all, pattern};
+use crate::support::{Watchdog, fails, on_all, pattern};
+use osier::testing::{Network, ranks_on};
 use osier::{ANY_SOURCE, Communicator, Comparison, ErrorKind, Op, PROC_NULL, ROOT, dims_create};
 
 /// The low and the high ranks of a communicator, joined; `low` is the number
@@ -286,4 +287,26 @@ fn what_makes_no_sense_between_groups() {
         fails(inter.split_type(None, 0), kind, &["split_type"]);
         check_across(&inter, 3);
     });
+}
+
+#[test]
+fn the_other_side_dies() {
+    let _watchdog = Watchdog::start();
+    for network in Network::all() {
+        ranks_on(&network, 4, |comm| {
+            let inter = halves(&comm, 3, 0);
+            if comm.rank() == 3 {
+                // It dies with the communicator, without dropping it before.
+                std::mem::forget(inter);
+                return;
+            }
+            let kind = ErrorKind::RankDead;
+            fails(inter.barrier(), kind, &["barrier"]);
+            fails(inter.merge(false), kind, &["merge"]);
+            fails(inter.split(Some(0), 0), kind, &[]);
+            // Nobody is left who could send.
+            fails(inter.recv(&mut [0u8], ANY_SOURCE, 0), kind, &["rank 0"]);
+            fails(inter.ssend(&[0u8], 0, 0), kind, &["rank 0"]);
+        });
+    }
 }
