@@ -146,7 +146,7 @@ fn fatal(comm: &Communicator) {
     strict.set_error_handler(osier::ErrorHandler::Fatal);
     comm.barrier().expect("all are here");
     if comm.rank() == 1 {
-        let _ = strict.cart_create(&[99], &[true]);
+        let _ = strict.send(&[0u8], 99, 0);
     }
     let _ = comm.recv(&mut [0u8], ANY_SOURCE, 0);
     std::thread::sleep(std::time::Duration::from_secs(600));

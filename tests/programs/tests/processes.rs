@@ -162,7 +162,6 @@ fn abort_ends_the_job_with_its_code() {
 #[test]
 fn a_fatal_error_ends_the_job() {
     finish(&mut job(3, REPORT, &["fatal"]))
-        .says("rank 1: fatal error on strict: a grid")
-        .says("99 ranks over a communicator of 3")
+        .says("rank 1: fatal error on strict: rank 99 in a communicator of 3")
         .code(1);
 }
