@@ -1,6 +1,7 @@
 //! Every environment variable that Osier reads.
 
 use crate::error::{Error, ErrorKind, Result};
+use std::time::Duration;
 
 /// A variable, for `osier info`.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +52,11 @@ pub const VARIABLES: &[Variable] = &[
         meaning: "most shared memory of a job, such as 512M or 2G; read by osier run",
     },
     Variable {
+        name: "OSIER_STALL",
+        default: "60s",
+        meaning: "a rank that waits longer says so once, such as 500ms, 60s or 5m; off: never",
+    },
+    Variable {
         name: "OSIER_COSTS",
         default: "what `osier info --protocols --measure` has kept for this machine, else built in",
         meaning: "file with the costs of links from which protocols are chosen",
@@ -86,6 +92,40 @@ pub fn parse_bytes(text: &str) -> Result<u64> {
     n.checked_mul(1 << shift).ok_or_else(bad)
 }
 
+/// Parses a time such as `500ms`, `60s`, `5m`, `1h`; `None` for `off`.
+pub fn parse_duration(text: &str) -> Result<Option<Duration>> {
+    let bad = || {
+        Error::new(
+            ErrorKind::Config,
+            format!("{text:?} is no time (hint: write a number with ms, s, m or h; or off)"),
+        )
+    };
+    let trimmed = text.trim();
+    if trimmed == "off" {
+        return Ok(None);
+    }
+    let at = trimmed.find(|c: char| !c.is_ascii_digit());
+    let (digits, unit) = trimmed.split_at(at.unwrap_or(trimmed.len()));
+    let n: u64 = digits.parse().map_err(|_| bad())?;
+    let ms: u64 = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(bad()),
+    };
+    let ms = n.checked_mul(ms).filter(|ms| *ms > 0).ok_or_else(bad)?;
+    Ok(Some(Duration::from_millis(ms)))
+}
+
+/// How long a rank waits before it says so.
+pub fn stall() -> Result<Option<Duration>> {
+    match value("OSIER_STALL") {
+        Some(text) => parse_duration(&text).map_err(|e| e.context("OSIER_STALL")),
+        None => Ok(Some(Duration::from_secs(60))),
+    }
+}
+
 /// The limit on a job's shared memory.
 pub fn shm_limit() -> Result<Option<u64>> {
     value("OSIER_SHM_LIMIT")
@@ -96,6 +136,28 @@ pub fn shm_limit() -> Result<Option<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_have_units() {
+        let ms = |text| parse_duration(text).expect(text).map(|d| d.as_millis());
+        assert_eq!(ms("60s"), Some(60_000));
+        assert_eq!(ms(" 500ms "), Some(500));
+        assert_eq!(ms("2m"), Some(120_000));
+        assert_eq!(ms("off"), None);
+        for bad in [
+            "",
+            "60",
+            "0s",
+            "s",
+            "-1s",
+            "1.5s",
+            "1 s",
+            "99999999999999999999h",
+        ] {
+            let e = parse_duration(bad).expect_err(bad);
+            assert!(e.to_string().contains("hint"), "{e}");
+        }
+    }
 
     #[test]
     fn sizes_have_binary_units() {

@@ -21,6 +21,7 @@
 //! | `progress` | the only loop that polls |
 //! | [`bootstrap`] | how a process becomes a rank |
 //! | [`model`] | what the machine costs, measured |
+//! | [`diagnose`] | what ranks wait for; hangs |
 //! | [`config`] | environment variables |
 //! | [`testing`] | ranks as threads of one process |
 //! | [`datatype`] | type trees, layouts, pack and unpack (a crate of its own) |
@@ -32,6 +33,7 @@
 pub mod bootstrap;
 pub mod comm;
 pub mod config;
+pub mod diagnose;
 mod error;
 mod matching;
 pub mod model;

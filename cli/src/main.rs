@@ -4,10 +4,12 @@
 //! |---|---|
 //! | [`bench`] | `osier bench`: times and rates beside the machine's floor |
 //! | [`info`] | `osier info`: what this machine offers; the table of protocols |
+//! | [`ps`] | `osier ps`: running jobs, and what their ranks wait for |
 //! | [`run`] | `osier run`: starts the ranks of a job and stays with them to the end |
 
 mod bench;
 mod info;
+mod ps;
 mod run;
 
 use std::process::ExitCode;
@@ -28,6 +30,7 @@ enum Command {
     Run(run::Args),
     Bench(bench::Args),
     Info(info::Args),
+    Ps(ps::Args),
 }
 
 fn main() -> ExitCode {
@@ -35,5 +38,6 @@ fn main() -> ExitCode {
         Command::Run(args) => run::main(&args),
         Command::Bench(args) => bench::main(&args),
         Command::Info(args) => info::main(&args),
+        Command::Ps(args) => ps::main(&args),
     }
 }

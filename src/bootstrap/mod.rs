@@ -60,6 +60,9 @@ fn join() -> Result<Arc<Member>> {
 
 /// A rank's membership, with the process sets that the launcher tells of.
 fn member(core: Arc<Core>, launched: bool) -> Result<Arc<Member>> {
+    if let Some(limit) = config::stall()? {
+        let _ = core.waits.stall.set(limit);
+    }
     let mut sets = ProcessSets::predefined(core.rank as usize, core.ranks)?;
     if launched && let Some(text) = config::value("OSIER_PSETS") {
         sets.add(&text, core.ranks as usize)

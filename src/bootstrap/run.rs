@@ -18,6 +18,7 @@
 use super::{Universe, init, joined_rank};
 use crate::comm::Communicator;
 use crate::config;
+use crate::diagnose::threads::Inside;
 use crate::error::{Error, ErrorKind, Result};
 use osier_transports::shm::{Death, Job};
 use std::process::ExitCode;
@@ -137,6 +138,8 @@ fn many(ranks: usize, program: &(impl Fn(Communicator) -> u8 + Sync)) -> Result<
         ));
     };
     let places = places(ranks)?;
+    // This thread does nothing by itself from here on.
+    let _inside = Inside::enter(job.id());
     std::thread::scope(|s| {
         for (cpus, rank) in places.iter().zip(first..) {
             let job = &job;

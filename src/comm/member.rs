@@ -87,8 +87,10 @@ pub(super) fn open_lane(
         Place::Sim(net, rank) => Remote::Sim(net.endpoint(*rank, context, &members)),
     };
     let links = Links::new(own, remote);
-    let lane = Lane::new(own, members.len(), links, core.selection.clone());
+    let mut lane = Lane::new(own, members.len(), links, core.selection.clone());
+    let members: Arc<[u32]> = members.into();
+    lane.name(context, members.clone());
     let lane = Arc::new(LaneCell::new(lane, core.biased));
-    core.add_lane(&lane, members.into());
+    core.add_lane(&lane, members);
     lane
 }

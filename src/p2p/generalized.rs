@@ -14,6 +14,7 @@
 use super::status::Status;
 use super::waits::{Waitable, sealed};
 use crate::comm::Communicator;
+use crate::diagnose::waits::{Asked, hear, listens};
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::core::Core;
 use crate::progress::ready::Ready;
@@ -211,7 +212,12 @@ impl GeneralizedRequest {
     fn result(&mut self) -> Option<Result<Status>> {
         if self.result.is_none() {
             let abandoned = match self.shared.inner().state {
-                State::Pending => return None,
+                State::Pending => {
+                    if listens() {
+                        hear(Asked::OTHER);
+                    }
+                    return None;
+                }
                 State::Complete => false,
                 State::Abandoned => true,
             };
@@ -272,6 +278,9 @@ impl sealed::Notifies for GeneralizedRequest {
         let mut inner = self.shared.inner();
         if let State::Pending = inner.state {
             inner.notify = Some((ready.clone(), token));
+            if listens() {
+                hear(Asked::OTHER);
+            }
             return false;
         }
         true

@@ -133,7 +133,7 @@ impl Communicator {
         let waker = driven_waker();
         let mut context = Context::from_waker(&waker);
         self.core()
-            .wait_until(|| match future.as_mut().poll(&mut context) {
+            .drive(|| match future.as_mut().poll(&mut context) {
                 Poll::Ready(output) => Some(output),
                 Poll::Pending => None,
             })

@@ -5,6 +5,7 @@
 //! over.
 
 use super::status::Status;
+use crate::diagnose::waits::listens;
 use crate::error::Result;
 use crate::progress::ready::Ready;
 use std::sync::Arc;
@@ -140,6 +141,14 @@ fn wait_one<R: Waitable>(requests: &mut [R]) -> Option<usize> {
         }
     }
     Some(core.wait_until(|| {
+        if listens() {
+            // Each says what it is.
+            for (at, request) in requests.iter_mut().enumerate() {
+                if request.notify(&ready, at as u64) {
+                    return Some(at);
+                }
+            }
+        }
         let at = ready.pop()? as usize;
         requests[at].notify(&ready, at as u64).then_some(at)
     }))

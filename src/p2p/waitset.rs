@@ -15,6 +15,7 @@
 
 use super::status::Status;
 use super::waits::{Waitable, sealed};
+use crate::diagnose::waits::listens;
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::core::Core;
 use crate::progress::ready::Ready;
@@ -168,6 +169,19 @@ impl<K, R: Waitable> WaitSet<K, R> {
         None
     }
 
+    /// Asks each request, so that it says what it is.
+    #[cold]
+    fn ask_all(&mut self) {
+        for (at, slot) in self.slots.iter_mut().enumerate() {
+            let token = u64::from(slot.generation) << 32 | at as u64;
+            if let Some((_, request)) = &mut slot.member
+                && request.notify(&self.ready, token)
+            {
+                self.ready.push(token);
+            }
+        }
+    }
+
     /// Waits until one is over and takes it out; `None` if the set is empty.
     #[track_caller]
     pub fn wait(&mut self) -> Option<(K, Result<R::Output>)> {
@@ -175,7 +189,12 @@ impl<K, R: Waitable> WaitSet<K, R> {
             return None;
         }
         let core = Arc::clone(self.core.as_ref()?);
-        Some(core.wait_until(|| self.next()))
+        Some(core.wait_until(|| {
+            if listens() {
+                self.ask_all();
+            }
+            self.next()
+        }))
     }
 
     /// Makes progress, and takes out one that is over, if any is.

@@ -14,10 +14,16 @@
 
 use super::cell::LaneCell;
 use super::lane::Lane;
+use crate::diagnose::threads::{self, Inside};
+use crate::diagnose::verdict::hangs;
+use crate::diagnose::waits::{Asked, Waits, Watch, listen};
+use crate::diagnose::watch::Watcher;
+use crate::diagnose::{LONG, report};
 use crate::p2p::buffered::Attached;
 use crate::protocol::select::Selection;
-use osier_transports::shm::{Death, ShmRank};
+use osier_transports::shm::{Death, JobStatus, ShmRank, monotonic_ns};
 use osier_transports::sim::SimNet;
+use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
@@ -39,8 +45,9 @@ const SPIN_POLLS_SHARED: u32 = 8;
 /// Yields without result before a thread sleeps.
 const YIELDS: u32 = 1_000;
 const YIELDS_SHARED: u32 = 2_000;
-/// Longest sleep: nothing depends on it, but a lost wake-up would end here.
-const SLEEP: Duration = Duration::from_millis(200);
+/// Longest sleep. After it a rank looks whether its waits have become long;
+/// and a lost wake-up would end here.
+const SLEEP: Duration = LONG;
 
 pub(crate) struct Core {
     pub place: Place,
@@ -64,6 +71,10 @@ pub(crate) struct Core {
     futures: AtomicUsize,
     thread: OnceLock<std::thread::Thread>,
     closing: AtomicBool,
+    /// What this rank's threads wait for.
+    pub waits: Waits,
+    /// Looks out for hangs where no launcher does.
+    watcher: Mutex<Watcher>,
 }
 
 /// A communicator's lane, for as long as the communicator lives.
@@ -94,8 +105,18 @@ impl Core {
         selection: Arc<Selection>,
         shared_cores: bool,
     ) -> Arc<Self> {
+        let waits = match &place {
+            Place::Shm(r) => {
+                let own = r.clone();
+                Waits::new(r.job().id(), Box::new(move |words| own.publish(words)))
+            }
+            // Nobody else could read it.
+            Place::Alone | Place::Sim(..) => Waits::new(monotonic_ns(), Box::new(|_| {})),
+        };
         Arc::new(Self {
             place,
+            waits,
+            watcher: Mutex::default(),
             selection,
             rank,
             ranks,
@@ -255,6 +276,7 @@ impl Core {
     #[inline]
     #[track_caller]
     pub fn wait<R>(&self, lane: &LaneCell, mut check: impl FnMut(&mut Lane) -> Option<R>) -> R {
+        let mut watch = Watch::new(&self.waits, Location::caller(), true);
         let mut guard = lane.lock();
         let spin = self.spin_polls();
         let mut idle = 0u32;
@@ -283,7 +305,7 @@ impl Core {
             drop(guard);
             if !self.progress_all()
                 && idle >= spin
-                && let Some(result) = self.idle(idle - spin, lane, &mut check)
+                && let Some(result) = self.idle(idle - spin, lane, &mut check, &mut watch)
             {
                 self.attend(false);
                 return result;
@@ -303,7 +325,18 @@ impl Core {
 
     /// As `wait`, for a check that takes locks itself.
     #[track_caller]
-    pub fn wait_until<R>(&self, mut check: impl FnMut() -> Option<R>) -> R {
+    pub fn wait_until<R>(&self, check: impl FnMut() -> Option<R>) -> R {
+        self.wait_watched(check, Watch::new(&self.waits, Location::caller(), true))
+    }
+
+    /// As `wait_until`, for a check that runs code of the user's: other things
+    /// than messages may end the wait.
+    #[track_caller]
+    pub fn drive<R>(&self, check: impl FnMut() -> Option<R>) -> R {
+        self.wait_watched(check, Watch::new(&self.waits, Location::caller(), false))
+    }
+
+    fn wait_watched<R>(&self, mut check: impl FnMut() -> Option<R>, mut watch: Watch<'_>) -> R {
         let mut idle = 0u32;
         loop {
             if let Some(result) = check() {
@@ -325,7 +358,13 @@ impl Core {
             let mut result = None;
             self.sleep(|| {
                 self.check_closed();
-                result = check();
+                if watch.is_long() {
+                    let (found, heard) = listen(&mut check);
+                    result = found;
+                    watch.tell(heard);
+                } else {
+                    result = check();
+                }
                 result.is_none()
             });
             if let Some(result) = result {
@@ -359,6 +398,7 @@ impl Core {
         round: u32,
         lane: &LaneCell,
         check: &mut impl FnMut(&mut Lane) -> Option<R>,
+        watch: &mut Watch<'_>,
     ) -> Option<R> {
         if round < self.yields() {
             std::thread::yield_now();
@@ -366,11 +406,21 @@ impl Core {
         }
         let mut result = None;
         self.sleep(|| {
-            self.with(lane, |lane| {
+            let long = watch.is_long();
+            let heard = self.with(lane, |lane| {
                 lane.check_closed();
                 lane.progress();
-                result = check(lane);
+                if !long {
+                    result = check(lane);
+                    return None;
+                }
+                let (found, heard) = listen(|| check(lane));
+                result = found;
+                Some(heard)
             });
+            if let Some(heard) = heard {
+                watch.tell(heard);
+            }
             result.is_none()
         });
         result
@@ -400,6 +450,9 @@ impl Core {
             // Somebody else listens, or there is nobody to listen to; whoever
             // finishes an operation wakes us.
             drop(self.changed.wait_timeout(bed, SLEEP));
+            if matches!(self.place, Place::Alone) {
+                self.tick();
+            }
             return;
         }
         bed.leader = true;
@@ -418,6 +471,73 @@ impl Core {
         bed.events += 1;
         drop(bed);
         self.changed.notify_all();
+        self.tick();
+    }
+
+    /// Looks around, about every [`LONG`] while somebody sleeps: says what this
+    /// rank waits for, complains of what takes too long, and finds out whether
+    /// the job hangs if nobody else does.
+    fn tick(&self) {
+        if !self.waits.is_due() {
+            return;
+        }
+        let Some((changes, certain)) = self.waits.before_look() else {
+            return;
+        };
+        // In the simulated network a look moves the clock.
+        let sure = certain
+            && !matches!(self.place, Place::Sim(..))
+            && self.futures.load(Ordering::Acquire) == 0
+            && threads::all_inside(self.waits.job);
+        let began = monotonic_ns();
+        let look = if sure { self.look() } else { Look::default() };
+        let calm = sure && !look.found;
+        self.waits.after_look(changes, calm, look.moved, began);
+        let stalled = self.waits.stalled();
+        if !stalled.is_empty() {
+            eprint!("{}", report::stall(self.rank, &stalled, monotonic_ns()));
+        }
+        if calm {
+            self.look_out();
+        }
+    }
+
+    /// Polls all lanes.
+    fn look(&self) -> Look {
+        let mut look = Look {
+            found: self.death_epoch() != self.seen_deaths.load(Ordering::Relaxed),
+            moved: 0,
+        };
+        self.each_lane(|lane, _| {
+            self.with(lane, |lane| {
+                look.found |= lane.progress() || lane.unsettled();
+                look.moved = look.moved.wrapping_add(lane.moved());
+            });
+        });
+        look
+    }
+
+    /// Reports a hang of a job that has no launcher to do so: its lowest
+    /// living rank does.
+    fn look_out(&self) {
+        let mut watcher = lock(&self.watcher);
+        let report = match &self.place {
+            Place::Alone if hangs([self.waits.standing()]) => {
+                watcher.tell(&[(0, self.waits.page())], 1)
+            }
+            Place::Shm(r) => {
+                let job = r.job();
+                let lowest = (0..job.ranks()).find(|r| job.death(*r).is_none());
+                if job.watched() || lowest != Some(r.rank()) {
+                    return;
+                }
+                JobStatus::of(job).ok().and_then(|s| watcher.look(&s))
+            }
+            _ => None,
+        };
+        if let Some(report) = report {
+            eprintln!("osier: {report}");
+        }
     }
 
     /// Polls every lane, those without operations too: somebody may wait for
@@ -437,7 +557,9 @@ impl Core {
 
     /// Progresses until no send is under way: what was sent and not waited
     /// for still reaches its receiver.
+    #[track_caller]
     pub fn flush(&self) {
+        let mut watch = Watch::new(&self.waits, Location::caller(), true);
         let mut idle = 0u32;
         while self.unfinished_sends() {
             if self.progress_all() {
@@ -447,9 +569,22 @@ impl Core {
             idle += 1;
             if idle > 1000 {
                 self.check_closed();
-                self.sleep(|| !self.progress_all());
+                self.sleep(|| {
+                    let quiet = !self.progress_all();
+                    if quiet && watch.is_long() {
+                        watch.tell(self.asked_sends());
+                    }
+                    quiet
+                });
             }
         }
+    }
+
+    /// The sends that the peers still need this rank for.
+    fn asked_sends(&self) -> Vec<Asked> {
+        let mut asked = Vec::new();
+        self.each_lane(|lane, _| asked.extend(lane.lock().asked_sends()));
+        asked
     }
 
     /// Ends sends to ranks that have dropped their communicator.
@@ -489,6 +624,21 @@ impl Core {
     }
 }
 
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.waits.left();
+    }
+}
+
+/// What a look at all lanes has shown.
+#[derive(Default)]
+struct Look {
+    /// Something came, or something is under way.
+    found: bool,
+    /// Counts whatever the lanes have received or posted so far.
+    moved: u64,
+}
+
 /// Runs while futures wait, is parked otherwise, and ends with the core.
 fn progress_thread(core: &Weak<Core>) {
     let mut idle = 0u32;
@@ -500,6 +650,7 @@ fn progress_thread(core: &Weak<Core>) {
             return;
         }
         if core.futures.load(Ordering::Acquire) == 0 {
+            let _inside = Inside::enter(core.waits.job);
             drop(core);
             std::thread::park_timeout(Duration::from_secs(1));
             continue;

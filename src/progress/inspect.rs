@@ -1,6 +1,9 @@
-//! What the test bed asks a lane: nothing here changes it.
+//! What reports and the test bed ask a lane: nothing here changes it.
 
 use super::lane::{Arrival, Direction, Lane, Outcome, State};
+use crate::diagnose::page::{Operation, WaitTag};
+use crate::diagnose::waits::{Asked, hear, listens};
+use crate::matching::{INTERNAL_TAG, Pattern, TagPattern};
 use crate::protocol::eager;
 use crate::wire;
 
@@ -18,6 +21,74 @@ pub(crate) struct Leftovers {
 }
 
 impl Lane {
+    /// Whether one-sided transfers or posts are under way, which may go on
+    /// without a message.
+    pub fn unsettled(&self) -> bool {
+        !(self.busy.is_empty() && self.pulls.is_empty() && self.pushes.is_empty())
+    }
+
+    /// Grows whenever anything moves in [`Lane::progress`].
+    pub fn moved(&self) -> u64 {
+        self.moved
+    }
+
+    /// What an operation that is not over is, for reports.
+    #[cold]
+    pub(super) fn asked(&self, handle: u32) -> Asked {
+        let Some(op) = self.ops.get(handle) else {
+            return Asked::OTHER;
+        };
+        let (operation, peer, tag) = match (op.direction, op.pattern) {
+            (Direction::Send, _) if op.synchronous => {
+                (Operation::SynchronousSend, Some(op.peer), exact(op.tag))
+            }
+            (Direction::Send, _) => (Operation::Send, Some(op.peer), exact(op.tag)),
+            (Direction::Receive, Some(p)) if op.posted.is_some() => {
+                (Operation::Receive, p.source, tag_of(p))
+            }
+            (Direction::Receive, _) => (Operation::Receive, Some(op.peer), exact(op.tag)),
+        };
+        Asked {
+            operation,
+            peer: peer.map(|p| self.in_world(p)),
+            tag,
+            context: self.context,
+            bytes: op.view.bytes() as u64,
+            posted: Some(op.site),
+        }
+    }
+
+    /// Tells a thread that listens of a probe in vain.
+    pub(super) fn probed_in_vain(&self, pattern: Pattern) {
+        if listens() {
+            hear(Asked {
+                operation: Operation::Probe,
+                peer: pattern.source.map(|p| self.in_world(p)),
+                tag: tag_of(pattern),
+                context: self.context,
+                bytes: 0,
+                posted: None,
+            });
+        }
+    }
+
+    /// Sends that the peers still need this rank for.
+    pub fn asked_sends(&self) -> Vec<Asked> {
+        self.ops
+            .handles()
+            .filter(|h| {
+                self.ops
+                    .get(*h)
+                    .is_some_and(|op| op.direction == Direction::Send && op.state != State::Done)
+            })
+            .map(|h| self.asked(h))
+            .collect()
+    }
+
+    fn in_world(&self, peer: u32) -> u32 {
+        self.members.get(peer as usize).copied().unwrap_or(peer)
+    }
+
     /// The message that a receive has met, once it has.
     pub fn met(&self, handle: u32) -> Option<Outcome> {
         let op = self.ops.get(handle)?;
@@ -90,5 +161,19 @@ impl Lane {
     /// Whether messages to itself are on their way.
     pub fn talks_to_itself(&self) -> bool {
         self.links.looped() > 0
+    }
+}
+
+fn exact(tag: u32) -> WaitTag {
+    if tag & INTERNAL_TAG != 0 {
+        return WaitTag::Collective;
+    }
+    WaitTag::Exact(tag)
+}
+
+fn tag_of(pattern: Pattern) -> WaitTag {
+    match pattern.tag {
+        TagPattern::Exact(tag) => exact(tag),
+        TagPattern::Any => WaitTag::Any,
     }
 }

@@ -25,6 +25,8 @@ use super::lane_pull::{Pull, Push};
 use super::links::Links;
 use super::ready::Ready;
 use super::slab::Slab;
+use crate::diagnose::page::Operation;
+use crate::diagnose::waits::{Asked, hear, listens};
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::{Envelope, Pattern, PostedKey, PostedQueue, UnexpectedKey, UnexpectedQueue};
 use crate::p2p::view::RawView;
@@ -86,7 +88,6 @@ pub(super) struct Op {
     pub pattern: Option<Pattern>,
     /// The user's line that posted it: every function on the way here from
     /// the public one is `#[track_caller]`.
-    #[allow(dead_code, reason = "reports of hangs and the timeline read it")]
     pub site: &'static Location<'static>,
     /// What few operations need.
     rare: Option<Box<Rare>>,
@@ -254,6 +255,12 @@ pub(crate) struct Lane {
     pub(super) wakers: Vec<Waker>,
     /// Something finished since the flag was last taken.
     pub(crate) finished: bool,
+    /// Counts times at which anything moved.
+    pub(super) moved: u64,
+    /// Context of the communicator, and its members' ranks in the world, for
+    /// reports.
+    pub(super) context: u64,
+    pub(super) members: Arc<[u32]>,
     spare: Vec<Vec<u8>>,
     idle_polls: u32,
 }
@@ -285,9 +292,18 @@ impl Lane {
             dead_count: 0,
             wakers: Vec::new(),
             finished: false,
+            moved: 0,
+            context: 0,
+            members: Arc::default(),
             spare: Vec::new(),
             idle_polls: 0,
         }
+    }
+
+    /// Says whose lane it is, for reports.
+    pub fn name(&mut self, context: u64, members: Arc<[u32]>) {
+        self.context = context;
+        self.members = members;
     }
 
     /// Moves everything that can move now. True if anything did.
@@ -307,6 +323,7 @@ impl Lane {
         if !self.pulls.is_empty() || !self.pushes.is_empty() {
             any |= self.advance_one_sided();
         }
+        self.moved += u64::from(any);
         any
     }
 
@@ -408,6 +425,9 @@ impl Lane {
     pub fn take(&mut self, handle: u32) -> Option<Result<Outcome>> {
         let op = self.ops.get_mut(handle)?;
         if op.state != State::Done {
+            if listens() {
+                hear(self.asked(handle));
+            }
             return None;
         }
         let outcome = Outcome {
@@ -455,6 +475,9 @@ impl Lane {
         match self.ops.get_mut(handle) {
             Some(op) if op.state != State::Done => {
                 op.rare().notify = Some((ready.clone(), token));
+                if listens() {
+                    hear(self.asked(handle));
+                }
                 true
             }
             _ => false,
@@ -526,6 +549,18 @@ impl Lane {
     /// Makes an operation stop using its memory. True once it has; ask again
     /// after progress otherwise.
     pub fn revoke(&mut self, handle: u32) -> bool {
+        let over = self.try_revoke(handle);
+        if !over && listens() {
+            let asked = self.asked(handle);
+            hear(Asked {
+                operation: Operation::Revoke,
+                ..asked
+            });
+        }
+        over
+    }
+
+    fn try_revoke(&mut self, handle: u32) -> bool {
         let Some(op) = self.ops.get_mut(handle) else {
             return true;
         };
@@ -562,7 +597,10 @@ impl Lane {
 
     /// Earliest unexpected message that matches.
     pub fn probe(&mut self, pattern: Pattern) -> Option<Outcome> {
-        let (_, envelope, arrival) = self.unexpected.peek(pattern)?;
+        let Some((_, envelope, arrival)) = self.unexpected.peek(pattern) else {
+            self.probed_in_vain(pattern);
+            return None;
+        };
         let bytes = self.arrivals.get(*arrival)?.what.bytes();
         Some(Outcome {
             source: envelope.source,
@@ -573,7 +611,10 @@ impl Lane {
 
     /// Takes the earliest unexpected message that matches out of the queue.
     pub fn matched_probe(&mut self, pattern: Pattern) -> Option<Matched> {
-        let (envelope, arrival) = self.unexpected.take(pattern)?;
+        let Some((envelope, arrival)) = self.unexpected.take(pattern) else {
+            self.probed_in_vain(pattern);
+            return None;
+        };
         let arrived = self.arrivals.get_mut(arrival)?;
         arrived.queued = None;
         Some(Matched {

@@ -14,6 +14,7 @@ pub mod traffic;
 
 use crate::bootstrap::Universe;
 use crate::comm::Communicator;
+use crate::diagnose::threads::Inside;
 use osier_transports::shm::{Death, Job, JobOptions};
 use osier_transports::sim::{SimNet, SimOptions};
 
@@ -73,6 +74,7 @@ pub fn universes_on<R: Send>(
             };
             let job = Job::create(&options).expect("a job in shared memory");
             run(
+                job.id(),
                 n,
                 |rank| Universe::join(&job, rank).expect("a place in the job"),
                 |rank, code| job.mark_dead(rank, Death::Exited(code)),
@@ -85,6 +87,7 @@ pub fn universes_on<R: Send>(
                 ..options.clone()
             });
             run(
+                0,
                 n,
                 |rank| Universe::simulated(&net, rank).expect("a place in the job"),
                 |rank, _| {
@@ -109,6 +112,7 @@ impl Drop for Ends<'_> {
 }
 
 fn run<R: Send>(
+    job: u64,
     n: usize,
     join: impl Fn(usize) -> Universe + Sync,
     ended: impl Fn(usize, i32) + Sync,
@@ -128,7 +132,10 @@ fn run<R: Send>(
                     .expect("a thread")
             })
             .collect();
+        // This thread does nothing by itself: hangs of its ranks are certain.
+        let inside = Inside::enter(job);
         let results: Vec<_> = threads.into_iter().map(|t| t.join()).collect();
+        drop(inside);
         results
             .into_iter()
             .map(|r| r.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))

@@ -61,10 +61,13 @@ Examples:
       sessions of the program find two named sets of ranks
   osier run -n 8 --ranks-per-process 4 -- jacobi3d
       two processes, four ranks in each as its threads
+  osier run -n 64 --on-hang kill ./solver
+      ends as soon as no rank can go on, instead of waiting for nothing
 
 Exit code: 0 if every rank returned 0, else that of the first rank that
-failed (128 + S if signal S ended it); 124 after --timeout; 126 if the
-program cannot be executed, 127 if it was not found; 2 for bad usage.
+failed (128 + S if signal S ended it); 124 after --timeout; 125 after a hang
+with --on-hang kill; 126 if the program cannot be executed, 127 if it was not
+found; 2 for bad usage.
 
 Signals INT, TERM, HUP, QUIT, USR1, USR2, TSTP and CONT are passed on to all
 ranks; a second INT or TERM kills the job.";
@@ -105,6 +108,10 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = OnDeath::Kill)]
     on_death: OnDeath,
 
+    /// What to do when all ranks wait and no message is under way
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t = OnHang::Report)]
+    on_hang: OnHang,
+
     /// Set an environment variable of all ranks; may be repeated
     #[arg(long, value_name = "K=V", value_parser = parse_variable)]
     env: Vec<(OsString, OsString)>,
@@ -129,6 +136,15 @@ enum OnDeath {
     /// End the job within a second
     Kill,
     /// Tell the other ranks, which go on
+    Report,
+}
+
+/// What to do when the job hangs for certain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum OnHang {
+    /// Print what every rank waits for, then end the job
+    Kill,
+    /// Print what every rank waits for, once
     Report,
 }
 
@@ -177,6 +193,7 @@ pub fn again(ranks: usize, bind: Option<Bind>, arguments: Vec<OsString>) -> Exit
         timeout: None,
         label: false,
         on_death: OnDeath::Kill,
+        on_hang: OnHang::Report,
         env: Vec::new(),
         psets: Vec::new(),
         wdir: None,
@@ -224,6 +241,7 @@ fn start(args: &Args) -> Result<u8, Failure> {
         let ranks = args.ranks;
         Failure::new(FAILED, format!("cannot create a job of {ranks} ranks: {e}"))
     })?;
+    job.set_watched();
     // All ranks choose protocols by the same numbers.
     job.set_note(&serde_json::to_vec(&costs).unwrap_or_default());
     supervise::run(args, &program, &keeper, &job)

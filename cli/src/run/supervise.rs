@@ -23,7 +23,8 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use libc::{c_int, pid_t};
-use osier_transports::shm::{Death, Job};
+use osier::diagnose::{LONG, watch::Watcher};
+use osier_transports::shm::{Death, Job, JobStatus};
 
 use super::keeper::Keeper;
 use super::lines::Lines;
@@ -32,7 +33,7 @@ use super::ranks::{self, Ranks};
 use super::spawn::{self, Plan};
 use super::stdin::{self, Forward};
 use super::sys::{self, End, Reaped, SignalFd, signal_name};
-use super::{Args, Failure, OnDeath, bind, program};
+use super::{Args, Failure, OnDeath, OnHang, bind, program};
 
 /// From SIGTERM to SIGKILL when a job is ended.
 const GRACE: Duration = Duration::from_millis(300);
@@ -42,6 +43,8 @@ const SWEEP: Duration = Duration::from_secs(1);
 const STALLED: Duration = Duration::from_secs(1);
 /// Most bytes in a pipe (see /proc/sys/fs/pipe-max-size).
 const PIPE_MOST_BYTES: usize = 1 << 20;
+/// Exit code after a hang that ended the job.
+const HUNG: u8 = 125;
 /// Exit code after the time limit.
 const TIMED_OUT: u8 = 124;
 
@@ -77,6 +80,11 @@ pub fn run(args: &Args, program: &Path, keeper: &Keeper, job: &Job) -> Result<u8
         next_read: 0,
         forward: None,
         deadline: args.timeout.map(|t| Instant::now() + t),
+        hangs: JobStatus::of(job).ok().map(|status| Hangs {
+            status,
+            watcher: Watcher::default(),
+            look_at: Instant::now() + LONG,
+        }),
         ending: None,
         code: None,
         received: Vec::new(),
@@ -107,6 +115,8 @@ struct Supervisor<'a> {
     next_read: usize,
     forward: Option<Forward>,
     deadline: Option<Instant>,
+    /// Looks out for hangs.
+    hangs: Option<Hangs>,
     ending: Option<Ending>,
     /// The exit code, once a failure has set it.
     code: Option<u8>,
@@ -118,6 +128,13 @@ struct Process {
     pid: pid_t,
     ranks: Ranks,
     lives: bool,
+}
+
+/// What looks out for hangs, and when it does next.
+struct Hangs {
+    status: JobStatus,
+    watcher: Watcher,
+    look_at: Instant,
 }
 
 /// The job is being ended.
@@ -253,8 +270,10 @@ impl Supervisor<'_> {
             self.read(&mut buffer);
             self.handle_signals(&mut buffer);
             self.handle_time();
+            self.look_out();
         }
         self.forward = None;
+        self.hangs = None;
     }
 
     /// Waits until there is something to do, and forwards standard input.
@@ -284,6 +303,7 @@ impl Supervisor<'_> {
             .iter()
             .filter_map(|sink| sink.lines.deadline())
             .chain(self.deadline)
+            .chain(self.hangs.as_ref().map(|hangs| hangs.look_at))
             .chain(self.ending.as_ref().and_then(|ending| ending.kill_at))
             .map(|at| at.saturating_duration_since(now))
             .chain(again)
@@ -480,6 +500,27 @@ impl Supervisor<'_> {
                 self.code = Some(TIMED_OUT);
                 self.end();
             }
+        }
+    }
+
+    /// Reports a hang of the job.
+    fn look_out(&mut self) {
+        let now = Instant::now();
+        let Some(hangs) = self.hangs.as_mut().filter(|h| now >= h.look_at) else {
+            return;
+        };
+        hangs.look_at = now + LONG;
+        if self.ending.is_some() {
+            return;
+        }
+        let Some(report) = hangs.watcher.look(&hangs.status) else {
+            return;
+        };
+        self.sinks.note(&report);
+        if self.args.on_hang == OnHang::Kill {
+            self.sinks.note("ending the job (--on-hang kill)");
+            self.code.get_or_insert(HUNG);
+            self.end();
         }
     }
 

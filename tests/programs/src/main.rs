@@ -5,6 +5,7 @@
 use std::process::ExitCode;
 
 use osier::{ANY_SOURCE, ANY_TAG, Communicator, ErrorKind, Op, Type, Universe, View, ViewMut};
+use std::time::{Duration, Instant};
 
 const SIZES: [usize; 11] = [
     0, 8, 49, 600, 2_049, 30_000, 65_537, 100_000, 200_000, 1_000_000, 3_000_003,
@@ -40,6 +41,12 @@ fn main() -> ExitCode {
         ["twice"] => twice(comm),
         ["abort", code] => abort(&universe, code.parse().expect("a code")),
         ["fatal"] => fatal(comm),
+        ["hang", how] => hang(comm, how),
+        ["slow", how] => slow(comm, how),
+        ["threads", how] => {
+            // Ranks of a job of their own, without a launcher.
+            osier::testing::ranks(2, |comm| hang(&comm, how));
+        }
         _ => panic!("exercise {what:?}?"),
     }
     ExitCode::SUCCESS
@@ -50,6 +57,7 @@ fn threads(comm: Communicator, what: &[&str]) -> u8 {
     match what {
         ["sizes"] => sizes(&comm),
         ["crowd"] => crowd(&comm),
+        ["hang", how] => hang(&comm, how),
         ["half-dies"] => half_dies(&comm),
         ["wait"] => wait(&comm),
         ["early"] if comm.rank() == 1 => {
@@ -221,6 +229,104 @@ fn crowd(comm: &Communicator) {
         let mut all = vec![0u64; if me == 0 { 1_000 * n } else { 0 }];
         comm.gather(&mine, &mut all, 0).expect("gather");
         assert!(all.iter().enumerate().all(|(i, x)| *x == i as u64 / 1_000));
+    }
+    through(comm);
+}
+
+/// Ranks that wait for each other for ever.
+fn hang(comm: &Communicator, how: &str) {
+    let (me, n) = (comm.rank(), comm.size());
+    let (right, left) = ((me + 1) % n, (me + n - 1) % n);
+    let mut word = [0u64];
+    // Something comes and goes first.
+    comm.sendrecv(&[1u64], right, 0, &mut word, left, 0)
+        .expect("a neighbour");
+    match how {
+        "recv" => drop(comm.recv(&mut word, left, 7)),
+        "ssend" => drop(comm.ssend(&word, right, 8)),
+        // Larger than what goes without asking.
+        "large" => drop(comm.send(&vec![0u8; 8 << 20], right, 8)),
+        "any" => drop(comm.recv(&mut word, ANY_SOURCE, ANY_TAG)),
+        "probe" => drop(comm.probe(left, 9)),
+        "barrier" if me != 0 => drop(comm.barrier()),
+        "barrier" => drop(comm.recv(&mut word, 1, 5)),
+        "scope" => drop(comm.scope(|s| {
+            s.isend(&[5u64], right, 3)?;
+            s.irecv(&mut word, left, 4)?;
+            Ok(())
+        })),
+        "request" => {
+            let request = comm.irecv(vec![0u64; 3], left, 4).expect("posted");
+            drop(osier::wait_any(&mut vec![request]));
+        }
+        "set" => {
+            let mut set = osier::WaitSet::new();
+            let request = comm.irecv(vec![0u64; 3], left, 4).expect("posted");
+            set.add((), request).expect("one of ours");
+            drop(set.wait());
+        }
+        "future" => {
+            let request = comm.irecv(vec![0u64; 3], left, 4).expect("posted");
+            drop(comm.block_on(request));
+        }
+        "two-threads" => {
+            let other = comm.dup().expect("dup");
+            std::thread::scope(|s| {
+                s.spawn(|| drop(other.recv(&mut [0u64], left, 1)));
+                drop(comm.recv(&mut [0u64], right, 2));
+            });
+        }
+        // One rank is through, and nobody else can be.
+        "one-left" if me == 0 => std::thread::sleep(Duration::from_secs(600)),
+        "one-left" => drop(comm.recv(&mut word, 0, 7)),
+        _ => panic!("hang {how}?"),
+    }
+    through(comm);
+}
+
+/// Ranks that wait for long, but not for ever.
+fn slow(comm: &Communicator, how: &str) {
+    let (me, n) = (comm.rank(), comm.size());
+    let long = Duration::from_millis(1_500);
+    let mut word = [0u64];
+    match how {
+        "compute" if me == 0 => {
+            let start = Instant::now();
+            while start.elapsed() < long {
+                std::hint::spin_loop();
+            }
+        }
+        "sleep" if me == 0 => std::thread::sleep(long),
+        // All ranks wait inside, but a thread of one of them does not.
+        "thread" if me == 0 => std::thread::scope(|s| {
+            s.spawn(|| {
+                std::thread::sleep(long);
+                comm.send(&[3u64], 1, 4).expect("alive");
+            });
+            comm.recv(&mut word, 1, 5).expect("alive");
+        }),
+        "thread" if me == 1 => {
+            comm.recv(&mut word, 0, 4).expect("alive");
+            comm.send(&[3u64], 0, 5).expect("alive");
+        }
+        // A process that is stopped by a signal, and goes on.
+        "stop" if me == 0 => {
+            let own = std::process::id();
+            let wake = format!("sleep 1.5; kill -CONT {own}");
+            let mut shell = std::process::Command::new("sh")
+                .args(["-c", &wake])
+                .spawn()
+                .expect("a shell");
+            // SAFETY: a system call without pointers.
+            unsafe { libc::kill(own.cast_signed(), libc::SIGSTOP) };
+            shell.wait().expect("its end");
+        }
+        _ => {}
+    }
+    for round in 0..3u64 {
+        let mut sum = [0u64];
+        comm.allreduce(&[round], &mut sum, Op::Sum).expect("alive");
+        assert_eq!(sum[0], round * n as u64);
     }
     through(comm);
 }

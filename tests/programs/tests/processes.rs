@@ -2,8 +2,7 @@
 
 mod support;
 
-use std::process::Command;
-use support::{Done, EXERCISE, finish, job};
+use support::{alone, finish, job};
 
 const REPORT: &[&str] = &["--on-death", "report"];
 
@@ -81,14 +80,6 @@ fn two_programs_cannot_be_one_rank() {
     finish(&mut job(2, &[], &["twice"]))
         .through(&[0, 1])
         .code(0);
-}
-
-fn alone(variables: &[(&str, &str)]) -> Done {
-    let mut command = Command::new(EXERCISE);
-    for name in ["OSIER_JOB", "OSIER_RANK", "OSIER_RANKS"] {
-        command.env_remove(name);
-    }
-    finish(command.arg("join").envs(variables.iter().copied()))
 }
 
 #[test]

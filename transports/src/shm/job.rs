@@ -44,7 +44,7 @@ impl Death {
         }
     }
 
-    fn from_word(word: u32) -> Option<Self> {
+    pub(crate) fn from_word(word: u32) -> Option<Self> {
         let value = i32::from((word & 0xffff) as u16);
         match word >> 16 {
             1 => Some(Death::Exited(value)),
@@ -164,6 +164,30 @@ impl Job {
     /// What was left.
     pub fn note(&self) -> Vec<u8> {
         self.0.segment.note()
+    }
+
+    /// Says that this process looks out for hangs and reports them.
+    pub fn set_watched(&self) {
+        self.0.segment.header().watched.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether somebody else than the ranks looks out for hangs.
+    pub fn watched(&self) -> bool {
+        self.0.segment.header().watched.load(Ordering::Relaxed) != 0
+    }
+
+    /// Leaves bits that tell all ranks what to check; before the first joins.
+    pub fn set_checks(&self, bits: u32) {
+        self.0
+            .segment
+            .header()
+            .checks
+            .store(bits, Ordering::Relaxed);
+    }
+
+    /// The bits that were left.
+    pub fn checks(&self) -> u32 {
+        self.0.segment.header().checks.load(Ordering::Relaxed)
     }
 
     /// Records that a rank has ended, and wakes all others. What was recorded

@@ -11,11 +11,13 @@ mod job;
 mod rank;
 mod ring;
 mod segment;
+mod status;
 mod wait;
 
 pub use endpoint::{MAX_PAYLOAD_BYTES, ShmEndpoint};
 pub use job::{Death, Job, JobOptions, MAX_RANKS};
 pub use rank::ShmRank;
+pub use status::{JobStatus, STATUS_WORDS, monotonic_ns};
 
 #[cfg(all(test, not(loom)))]
 mod tests;

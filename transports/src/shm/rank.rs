@@ -458,6 +458,11 @@ impl ShmRank {
             .store(u32::from(waits), Ordering::Relaxed);
     }
 
+    /// Writes the first words of this rank's page. Not by two threads at once.
+    pub fn publish(&self, words: &[u64]) {
+        self.0.job.segment().status(self.rank()).write(words);
+    }
+
     /// Wakes this rank's sleeping thread.
     pub fn wake(&self) {
         self.0.job.ring(self.rank());

@@ -2,8 +2,8 @@
 //! write, and a heap with one window per rank.
 //!
 //! ```text
-//! arena   0        4 KiB                        granules of 64 KiB ...
-//!         header   one control block per rank   rings
+//! arena   0        4 KiB                                     granules of 64 KiB ...
+//!         header   a control block, a status page per rank   rings
 //! heap    window of rank 0 | window of rank 1 | ...      (sparse)
 //! ```
 //!
@@ -15,11 +15,13 @@
 //! 3. Another process may change any byte at any time: the arena is reached
 //!    through atomics and raw pointers only.
 
+use super::status::StatusPage;
 use crate::contract::{TransportError, TransportErrorKind};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-pub(crate) const MAGIC: u64 = 0x4f53_4945_5230_0001;
+/// Changes with the layout of the arena's head.
+pub(crate) const MAGIC: u64 = 0x4f53_4945_5230_0002;
 pub(crate) const GRANULE: u64 = 64 << 10;
 const HEADER_BYTES: u64 = 4096;
 /// Bytes that the launcher may leave in the header for all ranks.
@@ -143,7 +145,13 @@ pub(crate) struct JobHeader {
     pub note_bytes: AtomicU32,
     /// A rank wants the job to end.
     pub aborted: AtomicU32,
-    pad: [u64; 7],
+    /// Process that made the job.
+    pub creator: AtomicU32,
+    /// Whether its maker looks out for hangs.
+    pub watched: AtomicU32,
+    /// What all ranks check, as bits that they understand.
+    pub checks: AtomicU32,
+    pad: [u64; 6],
     pub death_epoch: AtomicU32,
     pad2: [u64; 15],
     pub next_granule: AtomicU64,
@@ -220,6 +228,7 @@ impl Segment {
         h.heap_window.store(window, Ordering::Relaxed);
         h.job_id.store(job_id, Ordering::Relaxed);
         h.next_granule.store(first, Ordering::Relaxed);
+        h.creator.store(std::process::id(), Ordering::Relaxed);
         h.magic.store(MAGIC, Ordering::Release);
         Ok(segment)
     }
@@ -260,11 +269,15 @@ impl Segment {
     #[inline]
     pub fn control(&self, rank: usize) -> &RankControl {
         assert!(rank < self.ranks, "rank {rank} of {}", self.ranks);
-        let at = HEADER_BYTES as usize + rank * size_of::<RankControl>();
         // SAFETY: inside the reserved head of the arena by the assertion.
-        let at = unsafe { self.arena.base().add(at) };
-        // SAFETY: aligned to 128, atomics only, lives as long as `self`.
-        unsafe { &*at.cast::<RankControl>() }
+        unsafe { control_at(self.arena.base(), rank) }
+    }
+
+    /// The page on which a rank says how it is.
+    pub fn status(&self, rank: usize) -> &StatusPage {
+        assert!(rank < self.ranks, "rank {rank} of {}", self.ranks);
+        // SAFETY: inside the reserved head of the arena by the assertion.
+        unsafe { status_at(self.arena.base(), self.ranks, rank) }
     }
 
     /// Counts bytes against the job's limit.
@@ -332,7 +345,31 @@ impl Segment {
 }
 
 fn first_granule(ranks: usize) -> u64 {
-    (HEADER_BYTES + (ranks * size_of::<RankControl>()) as u64).div_ceil(GRANULE)
+    head_bytes(ranks).div_ceil(GRANULE)
+}
+
+/// Bytes in front of the granules.
+pub(crate) fn head_bytes(ranks: usize) -> u64 {
+    HEADER_BYTES + (ranks * (size_of::<RankControl>() + size_of::<StatusPage>())) as u64
+}
+
+/// # Safety
+/// `base` is the start of a mapping of at least the job's head, which outlives
+/// the reference; `rank` is one of its ranks.
+#[inline]
+pub(crate) unsafe fn control_at<'a>(base: *mut u8, rank: usize) -> &'a RankControl {
+    let at = HEADER_BYTES as usize + rank * size_of::<RankControl>();
+    // SAFETY: aligned to 128, atomics only, inside by the contract.
+    unsafe { &*base.wrapping_add(at).cast::<RankControl>() }
+}
+
+/// # Safety
+/// As [`control_at`], of a job of `ranks` ranks.
+pub(crate) unsafe fn status_at<'a>(base: *mut u8, ranks: usize, rank: usize) -> &'a StatusPage {
+    let controls = ranks * size_of::<RankControl>();
+    let at = HEADER_BYTES as usize + controls + rank * size_of::<StatusPage>();
+    // SAFETY: aligned to 128, atomics only, inside by the contract.
+    unsafe { &*base.wrapping_add(at).cast::<StatusPage>() }
 }
 
 fn reserve(fd: &OwnedFd, offset: u64, bytes: u64) -> Result<(), TransportError> {

@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// Ends a test that hangs: ten times what the longest may take.
-const GUARD: Duration = Duration::from_secs(120);
+pub const GUARD: Duration = Duration::from_secs(120);
 
 pub const EXERCISE: &str = env!("CARGO_BIN_EXE_exercise");
 
@@ -122,4 +122,13 @@ pub fn job(ranks: usize, options: &[&str], what: &[&str]) -> Command {
         .args(what)
         .env_remove("OSIER_SHM_LIMIT");
     command
+}
+
+/// `exercise join` without a launcher.
+pub fn alone(variables: &[(&str, &str)]) -> Done {
+    let mut command = Command::new(EXERCISE);
+    for name in ["OSIER_JOB", "OSIER_RANK", "OSIER_RANKS"] {
+        command.env_remove(name);
+    }
+    finish(command.arg("join").envs(variables.iter().copied()))
 }

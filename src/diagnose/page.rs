@@ -1,0 +1,314 @@
+//! What a rank says of itself, as words of its status page.
+//!
+//! ```text
+//! word  0      1      2       3               4               5 ...
+//!       state  since  polled  number of waits waits that fit  24 words each
+//!
+//! wait  0          1     2    3        4      5      6          7..15   15     16..24
+//!       operation  peer  tag  context  bytes  since  posted at  file    waits  file
+//! ```
+//!
+//! Times are nanoseconds of the machine's monotonic clock. A place is line |
+//! length of the file's name << 32; of longer names the end is kept.
+//!
+//! # Invariants
+//! 1. Any words decode without a panic: another process writes them.
+
+use super::verdict::Standing;
+use osier_transports::shm::STATUS_WORDS;
+use std::fmt;
+
+const HEAD_WORDS: usize = 5;
+const WAIT_WORDS: usize = 24;
+const FILE_WORDS: usize = 8;
+const MOST_WAITS: usize = (STATUS_WORDS - HEAD_WORDS) / WAIT_WORDS;
+const NONE: u64 = u64::MAX;
+
+/// What a thread waits in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// A receive that no message has met, or whose bytes have not all come.
+    Receive,
+    /// A send whose receiver has not taken it.
+    Send,
+    /// A send that ends when a receive meets it.
+    SynchronousSend,
+    /// A probe.
+    Probe,
+    /// The end of an operation that was cancelled or withdrawn.
+    Revoke,
+    /// Something that this version does not know, or that is not Osier's: a
+    /// future that waits for something else.
+    Other,
+}
+
+impl Operation {
+    const ALL: [Operation; 6] = [
+        Operation::Receive,
+        Operation::Send,
+        Operation::SynchronousSend,
+        Operation::Probe,
+        Operation::Revoke,
+        Operation::Other,
+    ];
+
+    /// As in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::Receive => "receive",
+            Operation::Send => "send",
+            Operation::SynchronousSend => "synchronous send",
+            Operation::Probe => "probe",
+            Operation::Revoke => "revoke",
+            Operation::Other => "other",
+        }
+    }
+}
+
+/// A source line.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// File as the compiler names it; only its end if the name is long.
+    pub file: String,
+    /// Line, from 1.
+    pub line: u32,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
+}
+
+impl From<&std::panic::Location<'_>> for Place {
+    fn from(at: &std::panic::Location<'_>) -> Self {
+        let name = at.file();
+        let mut from = name.len().saturating_sub(FILE_WORDS * 8);
+        while !name.is_char_boundary(from) {
+            from += 1;
+        }
+        Place {
+            file: name[from..].into(),
+            line: at.line(),
+        }
+    }
+}
+
+/// The tag of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitTag {
+    /// This one.
+    Exact(u32),
+    /// Any.
+    Any,
+    /// Traffic of a collective.
+    Collective,
+}
+
+/// A wait of one thread for one operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// What for.
+    pub operation: Operation,
+    /// Rank in the world; `None`: any.
+    pub peer: Option<u32>,
+    /// Its tag.
+    pub tag: WaitTag,
+    /// Context of the communicator.
+    pub context: u64,
+    /// Bytes of the message or of the room for it.
+    pub bytes: u64,
+    /// When the thread began to wait.
+    pub since_ns: u64,
+    /// The line that posted the operation.
+    pub posted: Place,
+    /// The line that waits.
+    pub waits: Place,
+}
+
+/// Whether a rank takes part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    /// It has not joined yet.
+    #[default]
+    Absent,
+    /// It may communicate.
+    Joined,
+    /// It has dropped its universe and all communicators.
+    Left,
+}
+
+/// A rank's page.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// Whether it takes part.
+    pub state: State,
+    /// Since when all of its threads wait and nothing has come; 0: they do not.
+    /// If it has left, since when.
+    pub quiet_ns: u64,
+    /// When it began to look at all its queues for the last time and found
+    /// nothing, after `quiet_ns`; 0: not yet.
+    pub polled_ns: u64,
+    /// Long waits; there may be more than are listed.
+    pub total: usize,
+    /// Those that fit, oldest first.
+    pub waits: Vec<Wait>,
+}
+
+impl Page {
+    /// The words to publish.
+    pub fn encode(&self) -> Vec<u64> {
+        let n = self.waits.len().min(MOST_WAITS);
+        let state = match self.state {
+            State::Absent => 0,
+            State::Joined => 1,
+            State::Left => 2,
+        };
+        let mut words = vec![
+            state,
+            self.quiet_ns,
+            self.polled_ns,
+            self.total as u64,
+            n as u64,
+        ];
+        for wait in &self.waits[..n] {
+            let operation = Operation::ALL.iter().position(|o| *o == wait.operation);
+            let tag = match wait.tag {
+                WaitTag::Exact(tag) => u64::from(tag),
+                WaitTag::Any => NONE,
+                WaitTag::Collective => NONE - 1,
+            };
+            words.extend([
+                operation.unwrap_or(Operation::ALL.len()) as u64,
+                wait.peer.map_or(NONE, u64::from),
+                tag,
+                wait.context,
+                wait.bytes,
+                wait.since_ns,
+            ]);
+            place_to_words(&wait.posted, &mut words);
+            place_to_words(&wait.waits, &mut words);
+        }
+        words
+    }
+
+    /// Reads a page.
+    pub fn decode(words: &[u64]) -> Page {
+        let word = |at: usize| words.get(at).copied().unwrap_or(0);
+        let n = (word(4) as usize).min(MOST_WAITS);
+        let waits = (0..n)
+            .filter_map(|i| words.get(HEAD_WORDS + i * WAIT_WORDS..)?.get(..WAIT_WORDS))
+            .map(|w| Wait {
+                operation: *Operation::ALL
+                    .get(w[0] as usize)
+                    .unwrap_or(&Operation::Other),
+                peer: u32::try_from(w[1]).ok(),
+                tag: match w[2] {
+                    NONE => WaitTag::Any,
+                    tag => u32::try_from(tag).map_or(WaitTag::Collective, WaitTag::Exact),
+                },
+                context: w[3],
+                bytes: w[4],
+                since_ns: w[5],
+                posted: place_from_words(&w[6..15]),
+                waits: place_from_words(&w[15..24]),
+            })
+            .collect();
+        Page {
+            state: match word(0) {
+                0 => State::Absent,
+                1 => State::Joined,
+                _ => State::Left,
+            },
+            quiet_ns: word(1),
+            polled_ns: word(2),
+            total: word(3) as usize,
+            waits,
+        }
+    }
+
+    /// Words that tell [`Page::standing`].
+    pub const STANDING_WORDS: usize = 3;
+
+    /// How the rank stands, for the verdict.
+    pub fn standing(&self) -> Standing {
+        match self.state {
+            State::Left => Standing::Gone {
+                since: self.quiet_ns,
+            },
+            State::Joined if self.quiet_ns != 0 && self.polled_ns != 0 => Standing::Quiet {
+                since: self.quiet_ns,
+                polled: self.polled_ns,
+            },
+            _ => Standing::Busy,
+        }
+    }
+}
+
+fn place_to_words(place: &Place, words: &mut Vec<u64>) {
+    let name = place.file.as_bytes();
+    let name = &name[name.len().saturating_sub(FILE_WORDS * 8)..];
+    words.push(u64::from(place.line) | (name.len() as u64) << 32);
+    let mut bytes = [0; FILE_WORDS * 8];
+    bytes[..name.len()].copy_from_slice(name);
+    let (chunks, _) = bytes.as_chunks::<8>();
+    words.extend(chunks.iter().map(|c| u64::from_le_bytes(*c)));
+}
+
+fn place_from_words(words: &[u64]) -> Place {
+    let bytes: Vec<u8> = words[1..].iter().flat_map(|w| w.to_le_bytes()).collect();
+    let n = ((words[0] >> 32) as usize).min(bytes.len());
+    Place {
+        file: String::from_utf8_lossy(&bytes[..n])
+            .chars()
+            .map(|c| if c.is_control() { '?' } else { c })
+            .collect(),
+        line: words[0] as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn wait(i: u32) -> Wait {
+        Wait {
+            operation: Operation::ALL[i as usize % 6],
+            peer: (!i.is_multiple_of(3)).then_some(i),
+            tag: [WaitTag::Any, WaitTag::Exact(i), WaitTag::Collective][i as usize % 3],
+            context: u64::from(i) << 33,
+            bytes: 1 << i,
+            since_ns: 7,
+            posted: Place {
+                file: "src/main.rs".into(),
+                line: i,
+            },
+            waits: std::panic::Location::caller().into(),
+        }
+    }
+
+    #[test]
+    fn pages_survive_their_words() {
+        for n in [0, 1, MOST_WAITS, MOST_WAITS + 5] {
+            let mut page = Page {
+                state: State::Joined,
+                quiet_ns: 5,
+                polled_ns: 6,
+                total: n,
+                waits: (0..n as u32).map(wait).collect(),
+            };
+            let words = page.encode();
+            assert!(words.len() <= STATUS_WORDS);
+            page.waits.truncate(MOST_WAITS);
+            assert_eq!(Page::decode(&words), page);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_words_never_panic(words in proptest::collection::vec(any::<u64>(), 0..STATUS_WORDS)) {
+            let _ = Page::decode(&words).standing();
+        }
+    }
+}

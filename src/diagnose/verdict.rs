@@ -1,0 +1,173 @@
+//! When a job hangs for certain.
+//!
+//! Each rank tells two times of one clock: since when all of its threads wait
+//! and nothing has come (`since`), and when it last began to look at all its
+//! queues and still found nothing (`polled`). The job hangs for certain if
+//!
+//! ```text
+//! greatest since  <  least polled
+//! ```
+//!
+//! for between these two times every rank was quiet at once, so nobody
+//! sent anything; and every rank has looked at its queues after the time at
+//! which the last one became quiet, so nothing sent before was still under way.
+//! Only a message could end a wait: none exists, and nobody is left to send
+//! one. This stays so; it does not matter how old the two times are when
+//! they are read.
+//!
+//! A look covers all that is under way to a rank. In shared memory that is so
+//! because a message lies in a queue of its receiver as soon as it is posted;
+//! a transport that holds messages back must say when it does, and a look that
+//! is told so has found something.
+//!
+//! No message is counted for this. A rank that computes, that was stopped, or
+//! that has not woken yet since the last message has no `polled` after the
+//! others' `since`, so nothing is said as long as anything is unknown.
+//!
+//! # Sources
+//! The condition is that of E. W. Dijkstra, W. Feijen, A. van Gasteren,
+//! "Derivation of a Termination Detection Algorithm for Distributed
+//! Computations", IPL 16, 1983, and of F. Mattern, "Algorithms for Distributed
+//! Termination Detection", Distributed Computing 2, 1987. There, two waves or
+//! four counters show that nothing is under way; here, a second look at queues
+//! that all lie in memory, ordered by a common clock (section 5, "the time
+//! algorithm", has a logical one).
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// How a rank stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It will never send again.
+    Gone {
+        /// Since when, or since when that is known: what it sent before may
+        /// be under way.
+        since: u64,
+    },
+    /// It may send, or nothing is known of it.
+    Busy,
+    /// All of its threads wait.
+    Quiet {
+        /// Since when.
+        since: u64,
+        /// When it began to look at its queues, after `since`, in vain.
+        polled: u64,
+    },
+}
+
+/// Whether the job hangs for certain: see the module's head. A job of which
+/// nobody is left does not hang.
+pub fn hangs(ranks: impl IntoIterator<Item = Standing>) -> bool {
+    let (mut since, mut polled, mut any) = (0, u64::MAX, false);
+    for rank in ranks {
+        match rank {
+            Standing::Gone { since: s } => since = since.max(s),
+            Standing::Busy => return false,
+            Standing::Quiet {
+                since: s,
+                polled: p,
+            } => {
+                any = true;
+                since = since.max(s);
+                polled = polled.min(p);
+            }
+        }
+    }
+    any && since < polled
+}
+
+/// A rank's quiet time: what it tells of itself, from looks at its queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quiet {
+    since: u64,
+    polled: u64,
+    moved: u64,
+}
+
+impl Quiet {
+    /// Takes in a look at all queues that began and ended at these times.
+    /// `calm`: all threads wait, only messages can end their waits, and the
+    /// look found nothing. `moved`: counts whatever this rank has received or
+    /// posted so far. `checked`: when the thread that has not for longest last
+    /// asked whether its wait is over, in vain; a thread whose wait was ended
+    /// by another may not have noticed yet.
+    pub fn look(&mut self, calm: bool, moved: u64, checked: u64, (began, ended): (u64, u64)) {
+        if !calm || moved != self.moved || self.since == 0 {
+            *self = Quiet {
+                since: if calm { ended.max(1) } else { 0 },
+                polled: 0,
+                moved,
+            };
+        } else if checked >= self.since {
+            self.polled = began;
+        }
+    }
+
+    /// A thread has left its wait.
+    pub fn stir(&mut self) {
+        self.since = 0;
+        self.polled = 0;
+    }
+
+    /// (since, polled), 0 where there is none.
+    pub fn times(&self) -> (u64, u64) {
+        (self.since, self.polled)
+    }
+
+    /// As others see it.
+    pub fn standing(&self) -> Standing {
+        match self.times() {
+            (0, _) | (_, 0) => Standing::Busy,
+            (since, polled) => Standing::Quiet { since, polled },
+        }
+    }
+}
+
+/// Cycles of "waits for", each once, from its lowest rank; a shortest one
+/// through every rank that lies on any, as far as it is not on one already.
+pub fn cycles(edges: impl IntoIterator<Item = (u32, u32)>) -> Vec<Vec<u32>> {
+    let mut next: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+    for (from, to) in edges {
+        next.entry(from).or_default().insert(to);
+    }
+    let mut found: Vec<Vec<u32>> = Vec::new();
+    let mut covered = BTreeSet::new();
+    for &start in next.keys() {
+        if covered.contains(&start) {
+            continue;
+        }
+        if let Some(mut cycle) = shortest_cycle(&next, start) {
+            covered.extend(cycle.iter().copied());
+            let lowest = (0..cycle.len()).min_by_key(|i| cycle[*i]).unwrap_or(0);
+            cycle.rotate_left(lowest);
+            found.push(cycle);
+        }
+    }
+    found
+}
+
+/// Breadth first from `start` back to it.
+fn shortest_cycle(next: &BTreeMap<u32, BTreeSet<u32>>, start: u32) -> Option<Vec<u32>> {
+    let mut before: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut queue = VecDeque::from([start]);
+    while let Some(at) = queue.pop_front() {
+        for &to in next.get(&at).into_iter().flatten() {
+            if to == start {
+                let mut cycle = vec![at];
+                while let Some(&b) = before.get(cycle.last()?) {
+                    cycle.push(b);
+                }
+                cycle.reverse();
+                return Some(cycle);
+            }
+            if to != start && !before.contains_key(&to) {
+                before.insert(to, at);
+                queue.push_back(to);
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests;

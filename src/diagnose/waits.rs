@@ -1,0 +1,337 @@
+//! A rank's long waits.
+//!
+//! A wait has a [`Watch`]. Once it has slept for [`LONG`] it registers, with
+//! what it waits for: its check is run once more while the thread listens, and
+//! whatever the check asks a lane for in vain tells what it is
+//! ([`hear`]). So every wait describes itself, whoever wrote it.
+//!
+//! The thread that sleeps at the doorbell looks around now and then
+//! ([`crate::progress::core::Core::tick`]) and publishes the rank's page.
+//!
+//! # Invariants
+//! 1. A registered thread runs nothing but its wait until it has been taken
+//!    off the list, which ends the rank's quiet time.
+//! 2. The list's lock is never taken while a lane is held.
+
+use super::LONG;
+use super::page::{Operation, Page, State, Wait, WaitTag};
+use super::threads::Inside;
+use super::verdict::{Quiet, Standing};
+use osier_transports::shm::monotonic_ns;
+use std::cell::{Cell, RefCell};
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// What a check asked for in vain.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub operation: Operation,
+    pub peer: Option<u32>,
+    pub tag: WaitTag,
+    pub context: u64,
+    pub bytes: u64,
+    /// The line that posted it, if it was posted before the wait.
+    pub posted: Option<&'static Location<'static>>,
+}
+
+impl Asked {
+    /// Something that not a message ends, but anyone may.
+    pub const OTHER: Asked = Asked {
+        operation: Operation::Other,
+        peer: None,
+        tag: WaitTag::Any,
+        context: 0,
+        bytes: 0,
+        posted: None,
+    };
+}
+
+/// Most operations that one thread is said to wait for.
+const MOST_ASKED: usize = 16;
+
+thread_local! {
+    static LISTENS: Cell<bool> = const { Cell::new(false) };
+    static HEARD: RefCell<Vec<Asked>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Whether this thread wants to know what is asked for in vain.
+#[inline]
+pub(crate) fn listens() -> bool {
+    LISTENS.get()
+}
+
+/// Tells a thread that listens what was asked for in vain.
+#[cold]
+pub(crate) fn hear(asked: Asked) {
+    HEARD.with_borrow_mut(|heard| {
+        if heard.len() < MOST_ASKED || asked.operation == Operation::Other {
+            heard.truncate(MOST_ASKED - 1);
+            heard.push(asked);
+        }
+    });
+}
+
+/// Runs a check, listening.
+pub(crate) fn listen<R>(check: impl FnOnce() -> R) -> (R, Vec<Asked>) {
+    LISTENS.set(true);
+    let result = check();
+    LISTENS.set(false);
+    (result, HEARD.take())
+}
+
+/// A wait of this thread. Costs nothing until it sleeps.
+pub(crate) struct Watch<'a> {
+    waits: &'a Waits,
+    site: &'static Location<'static>,
+    /// Whether a message is all that can end it.
+    certain: bool,
+    /// When it first slept.
+    since_ns: u64,
+    /// When it was last about to ask whether it is over.
+    asks_ns: u64,
+    registered: Option<(u64, Inside)>,
+}
+
+impl<'a> Watch<'a> {
+    #[inline]
+    pub fn new(waits: &'a Waits, site: &'static Location<'static>, certain: bool) -> Self {
+        Self {
+            waits,
+            site,
+            certain,
+            since_ns: 0,
+            asks_ns: 0,
+            registered: None,
+        }
+    }
+
+    /// To be asked before the check that precedes a sleep: whether it has been so long that the
+    /// wait should say what it is about, by [`Watch::tell`].
+    pub fn is_long(&mut self) -> bool {
+        let now = monotonic_ns();
+        if self.since_ns == 0 {
+            self.since_ns = now;
+        }
+        self.asks_ns = now;
+        now - self.since_ns >= LONG.as_nanos() as u64
+    }
+
+    /// Registers the wait, or what it is about now: a check after
+    /// [`Watch::is_long`] asked for these in vain.
+    pub fn tell(&mut self, asked: Vec<Asked>) {
+        let mut state = self.waits.lock();
+        if let Some((id, _)) = &self.registered {
+            if let Some(entry) = state.list.iter_mut().find(|e| e.id == *id) {
+                entry.asked = asked;
+                entry.checked_ns = self.asks_ns;
+            }
+            return;
+        }
+        state.next += 1;
+        let id = state.next;
+        state.changes += 1;
+        state.quiet.stir();
+        state.list.push(Entry {
+            id,
+            since_ns: self.since_ns,
+            checked_ns: self.asks_ns,
+            site: self.site,
+            certain: self.certain,
+            asked,
+            told: false,
+        });
+        self.registered = Some((id, Inside::enter(self.waits.job)));
+    }
+}
+
+impl Drop for Watch<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.registered.is_some() {
+            self.waits.leave(self.registered.take());
+        }
+    }
+}
+
+struct Entry {
+    id: u64,
+    since_ns: u64,
+    /// When the last check in vain began.
+    checked_ns: u64,
+    site: &'static Location<'static>,
+    certain: bool,
+    asked: Vec<Asked>,
+    /// Its rank has complained of it.
+    told: bool,
+}
+
+#[derive(Default)]
+struct Listed {
+    list: Vec<Entry>,
+    quiet: Quiet,
+    next: u64,
+    /// Counts threads that came and went.
+    changes: u64,
+}
+
+/// What a rank publishes, and to whom.
+pub(crate) type Publish = Box<dyn Fn(&[u64]) + Send + Sync>;
+
+pub(crate) struct Waits {
+    state: Mutex<Listed>,
+    publish: Publish,
+    /// Number of the job, for [`super::threads`].
+    pub job: u64,
+    /// After which a rank complains of a wait of its own; set once, at init.
+    pub stall: OnceLock<Duration>,
+    last_tick_ns: AtomicU64,
+}
+
+impl Waits {
+    pub fn new(job: u64, publish: Publish) -> Self {
+        let waits = Self {
+            state: Mutex::default(),
+            publish,
+            job,
+            stall: OnceLock::new(),
+            last_tick_ns: AtomicU64::new(0),
+        };
+        waits.publish(&waits.lock());
+        waits
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Listed> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cold]
+    fn leave(&self, registered: Option<(u64, Inside)>) {
+        let Some((id, inside)) = registered else {
+            return;
+        };
+        let mut state = self.lock();
+        state.list.retain(|e| e.id != id);
+        state.changes += 1;
+        state.quiet.stir();
+        self.publish(&state);
+        drop(state);
+        // After that: a thread that is still counted is on no list, so its
+        // rank is not quiet.
+        drop(inside);
+    }
+
+    /// Whether it is time to look around: about every [`LONG`].
+    pub fn is_due(&self) -> bool {
+        let now = monotonic_ns();
+        let last = self.last_tick_ns.load(Ordering::Relaxed);
+        now - last.min(now) >= LONG.as_nanos() as u64 * 9 / 10
+            && self
+                .last_tick_ns
+                .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// Number of changes of the list, if anyone waits for long, and whether
+    /// messages are all that these waits hang on.
+    pub fn before_look(&self) -> Option<(u64, bool)> {
+        let state = self.lock();
+        let known = |e: &Entry| e.asked.iter().all(|a| a.operation != Operation::Other);
+        let certain = |e: &Entry| e.certain && !e.asked.is_empty() && known(e);
+        let certain = state.list.iter().all(certain);
+        (!state.list.is_empty()).then_some((state.changes, certain))
+    }
+
+    /// Takes in a look at all lanes that began at `began`; see
+    /// [`Quiet::look`].
+    pub fn after_look(&self, changes: u64, calm: bool, moved: u64, began: u64) {
+        let mut state = self.lock();
+        if state.changes == changes {
+            let checked = state.list.iter().map(|e| e.checked_ns).min();
+            let times = (began, monotonic_ns());
+            let checked = checked.unwrap_or(0);
+            state.quiet.look(calm, moved, checked, times);
+        }
+        self.publish(&state);
+    }
+
+    /// How the rank stands.
+    pub fn standing(&self) -> Standing {
+        self.lock().quiet.standing()
+    }
+
+    /// Waits that have lasted longer than the limit and were not told yet.
+    pub fn stalled(&self) -> Vec<Wait> {
+        let Some(limit) = self.stall.get() else {
+            return Vec::new();
+        };
+        let now = monotonic_ns();
+        let mut state = self.lock();
+        let late = |e: &&mut Entry| {
+            !e.told && u128::from(now.saturating_sub(e.since_ns)) >= limit.as_nanos()
+        };
+        let mut stalled = Vec::new();
+        for entry in state.list.iter_mut().filter(late) {
+            entry.told = true;
+            entry.describe(&mut stalled);
+        }
+        stalled
+    }
+
+    /// The rank's page.
+    pub fn page(&self) -> Page {
+        self.lock().page()
+    }
+
+    fn publish(&self, state: &Listed) {
+        (self.publish)(&state.page().encode());
+    }
+
+    /// The rank is over.
+    pub fn left(&self) {
+        let page = Page {
+            state: State::Left,
+            quiet_ns: monotonic_ns(),
+            ..Page::default()
+        };
+        (self.publish)(&page.encode());
+    }
+}
+
+impl Listed {
+    fn page(&self) -> Page {
+        let mut waits = Vec::new();
+        for entry in &self.list {
+            entry.describe(&mut waits);
+        }
+        waits.sort_by_key(|w| w.since_ns);
+        let (quiet_ns, polled_ns) = self.quiet.times();
+        Page {
+            state: State::Joined,
+            quiet_ns,
+            polled_ns,
+            total: waits.len(),
+            waits,
+        }
+    }
+}
+
+impl Entry {
+    fn describe(&self, to: &mut Vec<Wait>) {
+        let asked: &[Asked] = match &self.asked[..] {
+            [] => &[Asked::OTHER],
+            some => some,
+        };
+        to.extend(asked.iter().map(|asked| Wait {
+            operation: asked.operation,
+            peer: asked.peer,
+            tag: asked.tag,
+            context: asked.context,
+            bytes: asked.bytes,
+            since_ns: self.since_ns,
+            posted: asked.posted.unwrap_or(self.site).into(),
+            waits: self.site.into(),
+        }));
+    }
+}

@@ -1,0 +1,171 @@
+//! Hangs of real jobs explain themselves; what only takes long is none.
+
+mod support;
+
+use std::process::{Command, Stdio};
+use support::{Done, EXERCISE, GUARD, alone, finish, job, launcher};
+
+/// A process that does not outlive its test.
+struct Kept(std::process::Child);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Ranks of a job that hangs, reported once and ended.
+fn hang(ranks: usize, how: &str) -> Done {
+    let done = finish(&mut job(ranks, &["--on-hang", "kill"], &["hang", how]));
+    done.code(125).through(&[]);
+    let reports = done.stderr.matches("the job hangs").count();
+    assert_eq!(reports, 1, "{}", done.stderr);
+    done
+}
+
+/// The line of the report that begins so, columns apart by one space.
+fn line_of(done: &Done, start: &str) -> String {
+    let squeeze = |l: &str| l.split_whitespace().collect::<Vec<_>>().join(" ");
+    let lines: Vec<String> = done.stderr.lines().map(squeeze).collect();
+    let found = lines.iter().find(|l| l.starts_with(start));
+    found
+        .unwrap_or_else(|| panic!("{start:?} is missing: {lines:#?}"))
+        .clone()
+}
+
+const AT: &str = "tests/programs/src/main.rs:";
+
+#[test]
+fn a_hang_names_every_wait_and_the_cycle() {
+    let done = hang(2, "recv");
+    done.says("cycle: 0 -> 1 -> 0");
+    assert!(line_of(&done, "0 receive 1 7 world 8").contains(AT));
+    assert!(line_of(&done, "1 receive 0 7 world 8").contains(AT));
+    let done = hang(3, "recv");
+    done.says("cycle: 0 -> 2 -> 1 -> 0");
+    let done = hang(2, "ssend");
+    done.says("cycle: 0 -> 1 -> 0");
+    line_of(&done, "1 synchronous send 0 8 world 8");
+    line_of(&hang(3, "large"), "2 send 0 8 world 8388608");
+    let done = hang(2, "any");
+    line_of(&done, "0 receive any any world 8");
+    assert!(!done.stderr.contains("cycle"), "{}", done.stderr);
+    line_of(&hang(2, "probe"), "0 probe 1 9 world");
+    line_of(&hang(3, "barrier"), "2 receive 0 collective world");
+}
+
+#[test]
+fn a_hang_names_what_scopes_and_requests_wait_for() {
+    for how in ["scope", "request", "set"] {
+        let line = line_of(&hang(2, how), "0 receive 1 4 world");
+        assert_eq!(line.matches(AT).count(), 2, "posted and waits: {line}");
+    }
+}
+
+#[test]
+fn a_hang_of_several_threads_is_one() {
+    let done = hang(3, "two-threads");
+    let waits = done.stderr.lines().filter(|l| l.contains(AT)).count();
+    assert_eq!(waits, 6, "{}", done.stderr);
+    line_of(&done, "2 receive 0 2 world 8");
+}
+
+#[test]
+fn a_hang_without_a_launcher_is_reported_too() {
+    for how in ["recv", "two-threads"] {
+        let mut child = Kept(
+            Command::new(EXERCISE)
+                .args(["threads", how])
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("it starts"),
+        );
+        let stderr = child.0.stderr.take().expect("piped");
+        let mut lines = std::io::BufRead::lines(std::io::BufReader::new(stderr));
+        let cycle = lines.find(|l| l.as_ref().is_ok_and(|l| l.contains("cycle: 0 -> 1 -> 0")));
+        drop(child);
+        assert!(cycle.is_some());
+    }
+}
+
+#[test]
+fn what_takes_long_is_no_hang() {
+    for how in ["compute", "sleep", "thread", "stop"] {
+        finish(&mut job(3, &["--on-hang", "kill"], &["slow", how]))
+            .quiet()
+            .through(&[0, 1, 2])
+            .code(0);
+    }
+}
+
+/// A future may wait for anything, and a rank that sleeps may wake up.
+#[test]
+fn an_uncertain_hang_is_a_stall() {
+    for (how, waits) in [("future", 2), ("one-left", 1)] {
+        let mut command = job(2, &["--timeout", "5"], &["hang", how]);
+        let done = finish(command.env("OSIER_STALL", "300ms"));
+        done.code(124);
+        let stalls = done.stderr.matches("has waited for").count();
+        assert_eq!(stalls, waits, "each once: {}", done.stderr);
+        assert!(!done.stderr.contains("hangs"), "{}", done.stderr);
+        assert!(done.stderr.contains(AT), "{}", done.stderr);
+    }
+    alone(&[("OSIER_STALL", "60")])
+        .says("OSIER_STALL")
+        .says("hint")
+        .code(9);
+}
+
+#[test]
+fn ps_shows_what_ranks_wait_for() {
+    let ps = |args: &[&str]| finish(Command::new(launcher()).arg("ps").args(args));
+    let mut child = Kept(
+        job(3, &[], &["hang", "one-left"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts"),
+    );
+    let pid = child.0.id().to_string();
+    let start = std::time::Instant::now();
+    let text = loop {
+        let done = ps(&[&pid]);
+        if done.stdout.matches("receive").count() == 2 {
+            break done.stdout;
+        }
+        assert!(start.elapsed() < GUARD, "{}{}", done.stdout, done.stderr);
+    };
+    assert!(text.starts_with(&format!("job {pid}, 3 ranks: ")), "{text}");
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .map(|l| l.split_whitespace().collect())
+        .collect();
+    let row = rows.iter().find(|r| r.first() == Some(&"1"));
+    let row = row.unwrap_or_else(|| panic!("no rank 1: {text}"));
+    let expected = ["waits", "receive", "0", "7", "world", "8"];
+    assert_eq!(row[2..8], expected, "{text}");
+    assert!(row.last().is_some_and(|at| at.starts_with(AT)), "{text}");
+    assert!(text.lines().any(|l| l.ends_with("runs")), "rank 0: {text}");
+    let json = ps(&[&pid, "--json"]).stdout;
+    for part in [
+        "\"operation\": \"receive\"",
+        "\"peer\": 0",
+        "\"posted\": \"tests/",
+    ] {
+        assert!(json.contains(part), "{part} is missing: {json}");
+    }
+    child.0.kill().expect("ours");
+    child.0.wait().expect("its end");
+    while ps(&[&pid]).code != Some(1) {
+        assert!(start.elapsed() < GUARD, "something stays behind");
+    }
+    ps(&[&pid]).says("no job").says("hint").code(1);
+}
+
+#[test]
+fn a_hang_of_ranks_that_share_processes_is_certain_too() {
+    let options = ["--on-hang", "kill", "--ranks-per-process", "2"];
+    let done = finish(&mut job(3, &options, &["run", "hang", "recv"]));
+    done.code(125).through(&[]).says("cycle: 0 -> 2 -> 1 -> 0");
+}
