@@ -131,8 +131,8 @@ pub enum TypeError {
     },
     /// Two bytes of the message would go to one place.
     #[error(
-        "{count} instances touch a byte twice and cannot be received into \
-         (hint: such a layout may only be sent)"
+        "a layout of which {count} instances touch a byte twice cannot be received into \
+         (hint: it may be sent)"
     )]
     Overlap {
         /// Instances.

@@ -54,7 +54,9 @@ macro_rules! numbers {
         }
 
         $(#[$meta])*
-        const _: () = assert!(size_of::<$rust>() == $basic.size());
+        const _: () = assert!(
+            size_of::<$rust>() == $basic.size() && align_of::<$rust>() == $basic.alignment()
+        );
     )*};
 }
 

@@ -62,7 +62,11 @@ fn for_each(ty: &Type, count: usize, origin: usize, mut each: impl FnMut(Basic, 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 1000,
+        max_global_rejects: 1 << 20,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn trees_travel_by_external32(ty in tree(), count in 0usize..4, position in 0usize..9) {

@@ -43,7 +43,7 @@ impl<T: Datatype> Regions<T> {
     /// that is received into and one that is sent. The cost is paid here, once.
     pub fn new(sends: Vec<Region>, receives: Vec<Region>) -> Result<Self> {
         for (i, r) in receives.iter().enumerate() {
-            super::view::refuse_overlap(&r.layout, 1)?;
+            r.layout.check_receive(1)?;
             let others = receives[i + 1..].iter().map(|o| (o, "receive"));
             for (o, what) in others.chain(sends.iter().map(|s| (s, "send"))) {
                 let apart = (o.origin as i128 - r.origin as i128) * size_of::<T>() as i128;

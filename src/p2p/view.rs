@@ -252,7 +252,7 @@ impl<'a> ViewMut<'a> {
         count: usize,
     ) -> Result<Self> {
         require_dense::<T>()?;
-        refuse_overlap(layout, count)?;
+        layout.check_receive(count)?;
         let at = offset::<T>(origin)?;
         let bytes = size_of_val(buffer);
         Ok(Self {
@@ -269,7 +269,7 @@ impl<'a> ViewMut<'a> {
     /// instances touch are valid for writes, from any thread, and nobody else
     /// reads or writes them; any bytes are valid values there.
     pub unsafe fn from_raw(origin: *mut u8, layout: &Layout, count: usize) -> Result<Self> {
-        refuse_overlap(layout, count)?;
+        layout.check_receive(count)?;
         Ok(Self {
             raw: RawView::at(origin, layout, count)?,
             borrow: PhantomData,
@@ -285,16 +285,6 @@ impl<'a> ViewMut<'a> {
     pub(crate) fn raw(self) -> RawView {
         self.raw
     }
-}
-
-pub(crate) fn refuse_overlap(layout: &Layout, count: usize) -> Result<()> {
-    if layout.self_overlaps(count) {
-        return Err(Error::new(
-            ErrorKind::Datatype,
-            "a layout that touches a byte twice cannot be received into (hint: it may be sent)",
-        ));
-    }
-    Ok(())
 }
 
 /// A layout over elements with padding could expose or leave bytes that no

@@ -195,7 +195,7 @@ fn a_byte_may_be_sent_many_times_but_received_into_once() {
                 fails(
                     ViewMut::new(&mut [0u32], 0, &same, 1),
                     ErrorKind::Datatype,
-                    &["touches a byte twice", "hint"],
+                    &["touch a byte twice", "hint"],
                 );
             }
         }
@@ -304,7 +304,7 @@ fn regions_that_share_bytes_are_refused() {
     let twice = Type::hvector(2, 1, 1, &Type::of::<u16>()).and_then(|t| t.commit());
     let twice = Region::new(twice.expect("a type"));
     let e = Regions::<u16>::new(vec![], vec![twice.clone()]);
-    fails(e, ErrorKind::Datatype, &["touches a byte twice"]);
+    fails(e, ErrorKind::Datatype, &["touch a byte twice"]);
     let both = Regions::<u16>::new(vec![twice, part(9, 0)], vec![part(4, 9)]);
     both.expect("what is sent may overlap");
 }
