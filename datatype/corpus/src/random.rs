@@ -4,7 +4,9 @@
 //! the type back. Trees have gaps, negative strides, zero counts and moved
 //! bounds, and some touch a byte twice.
 
-use osier_datatype::{Basic, Constructor, Order, Type, TypeError};
+use osier_datatype::{
+    Basic, Constructor, DarrayDimension, Distribution, Order, Pair, Type, TypeError,
+};
 
 /// splitmix64: one word of state, every seed as good as another.
 ///
@@ -165,14 +167,41 @@ fn leaf(random: &mut Random) -> Type {
         Basic::C32,
         Basic::C64,
     ];
-    Type::basic(LEAVES[random.small(LEAVES.len() as u64)])
+    match random.below(10) {
+        0 => Type::pair(Pair::ALL[random.small(Pair::ALL.len() as u64)]),
+        1 | 2 => Type::basic(Basic::ALL[random.small(Basic::ALL.len() as u64)]),
+        _ => Type::basic(LEAVES[random.small(LEAVES.len() as u64)]),
+    }
+}
+
+/// One dimension of a darray, dealt out in any way.
+fn dimension(random: &mut Random) -> DarrayDimension {
+    let (size, processes) = (1 + random.small(7), 1 + random.small(3));
+    match random.below(4) {
+        0 => DarrayDimension::whole(size),
+        1 => DarrayDimension::block(size, processes),
+        2 => DarrayDimension::cyclic(size, 1 + random.small(3), processes),
+        _ => DarrayDimension {
+            size,
+            distribution: Distribution::Block,
+            argument: Some(size.div_ceil(processes) + random.small(2)),
+            processes,
+        },
+    }
+}
+
+fn order(random: &mut Random) -> Order {
+    match random.below(2) {
+        0 => Order::C,
+        _ => Order::Fortran,
+    }
 }
 
 fn node(random: &mut Random, depth: u32) -> Result<Type, TypeError> {
     if depth == 0 || random.below(5) == 0 {
         return Ok(leaf(random));
     }
-    let kind = random.below(10);
+    let kind = random.below(12);
     if kind == 8 {
         let fields: Vec<_> = (0..random.below(4))
             .map(|_| {
@@ -217,12 +246,17 @@ fn node(random: &mut Random, depth: u32) -> Result<Type, TypeError> {
                 subsizes.push(subsize);
                 starts.push(before);
             }
-            let order = match random.below(2) {
-                0 => Order::C,
-                _ => Order::Fortran,
-            };
-            Type::subarray(&sizes, &subsizes, &starts, order, &old)
+            Type::subarray(&sizes, &subsizes, &starts, order(random), &old)
         }
+        9 => {
+            let dimensions: Vec<_> = (0..1 + random.below(3))
+                .map(|_| dimension(random))
+                .collect();
+            let ranks = dimensions.iter().map(|d| d.processes).product();
+            let rank = random.small(ranks as u64);
+            Type::darray(ranks, rank, &dimensions, order(random), &old)
+        }
+        10 => old.dup(),
         _ => Type::resized(random.offset(20), random.between(-40, 80) as isize, &old),
     }
 }
@@ -349,7 +383,8 @@ fn smaller(ty: &Type) -> Vec<Type> {
                 keep(Type::resized(*lb, *extent, &old));
             }
         }
-        _ => {}
+        // What the others are made of is smaller.
+        other => out.extend(other.types().cloned()),
     }
     out
 }
