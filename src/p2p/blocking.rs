@@ -9,11 +9,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::matching::Pattern;
 use crate::progress::lane::{Mode, Outcome, Posted};
 use crate::progress::lane_receive::Direct;
+use crate::progress::pace;
 use osier_datatype::Datatype;
 
 /// Polls for a message that goes straight to its buffer, before the receive
 /// is posted like any other.
-const DIRECT_POLLS: u32 = 400;
+const DIRECT_POLLS: u32 = 150;
 
 impl Communicator {
     /// Sends, and returns when the buffer may be used again (standard mode).
@@ -261,11 +262,18 @@ impl Communicator {
     pub(crate) fn recv_raw(&self, view: RawView, pattern: Pattern) -> Result<Outcome> {
         let mut lane = self.lane().lock();
         if lane.idle() && !lane.has_unexpected(pattern) {
-            let mut polls = DIRECT_POLLS.min(self.core().spin_polls());
-            while polls > 0 && !self.lane().wanted() {
+            let most = DIRECT_POLLS.min(self.core().spin_polls());
+            let mut misses = 0;
+            while misses < most && !self.lane().wanted() {
                 match lane.receive_direct(&view, pattern) {
-                    Direct::Nothing => polls -= 1,
-                    Direct::Received(outcome) => return Ok(outcome),
+                    Direct::Nothing => {
+                        misses += 1;
+                        pace::pause(lane.pace.missed(misses));
+                    }
+                    Direct::Received(outcome) => {
+                        lane.pace.found(misses);
+                        return Ok(outcome);
+                    }
                     Direct::Other => break,
                 }
             }

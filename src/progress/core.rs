@@ -14,6 +14,7 @@
 
 use super::cell::LaneCell;
 use super::lane::Lane;
+use super::pace;
 use crate::diagnose::threads::{self, Inside};
 use crate::diagnose::verdict::hangs;
 use crate::diagnose::waits::{Asked, Waits, Watch, listen};
@@ -37,9 +38,9 @@ pub(crate) enum Place {
 }
 
 /// Polls in a row that find nothing before a thread looks at other lanes.
-const LOOK_AROUND: u32 = 256;
+const LOOK_AROUND: u32 = 128;
 /// Polls without result before a thread yields its core.
-const SPIN_POLLS: u32 = 2_000;
+const SPIN_POLLS: u32 = 800;
 /// The same where ranks share cores.
 const SPIN_POLLS_SHARED: u32 = 8;
 /// Yields without result before a thread sleeps.
@@ -290,10 +291,12 @@ impl Core {
                 return result;
             }
             if guard.progress() {
+                guard.pace.found(idle);
                 idle = 0;
                 continue;
             }
             idle += 1;
+            pace::pause(guard.pace.missed(idle));
             if idle == 1 && !attends {
                 attends = true;
                 self.attend(true);

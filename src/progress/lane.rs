@@ -23,6 +23,7 @@
 
 use super::lane_pull::{Pull, Push};
 use super::links::Links;
+use super::pace::Pace;
 use super::ready::Ready;
 use super::slab::Slab;
 use crate::diagnose::page::Operation;
@@ -261,6 +262,8 @@ pub(crate) struct Lane {
     /// reports.
     pub(super) context: u64,
     pub(super) members: Arc<[u32]>,
+    /// How long a thread that waits here leaves the peer alone.
+    pub pace: Pace,
     spare: Vec<Vec<u8>>,
     idle_polls: u32,
 }
@@ -295,6 +298,7 @@ impl Lane {
             moved: 0,
             context: 0,
             members: Arc::default(),
+            pace: Pace::default(),
             spare: Vec::new(),
             idle_polls: 0,
         }

@@ -13,5 +13,6 @@ mod lane_pull;
 pub(crate) mod lane_receive;
 mod lane_send;
 pub(crate) mod links;
+pub(crate) mod pace;
 pub(crate) mod ready;
 mod slab;

@@ -45,6 +45,10 @@ impl fmt::Display for Protocol {
 /// from there on a message is announced, and costs the receiver no memory
 /// when nobody waits for it yet.
 const HANDSHAKE_SHARE: f64 = 0.05;
+/// Messages up to this size are eager whatever the costs say: then the sender
+/// need not ask where its bytes lie, and keeps no operation for them. A copy of
+/// this size costs about as much as the handshake that would save it.
+const ALWAYS_EAGER_BYTES: usize = 2 << 10;
 /// Eager messages are at most this large whatever a handshake costs.
 const EAGER_LIMIT_BYTES: usize = 256 << 10;
 
@@ -71,7 +75,8 @@ impl Selection {
             let handshake = costs.fragments_ns(n) - eager;
             handshake > HANDSHAKE_SHARE * eager
         })
-        .max(inline_bytes);
+        .max(inline_bytes)
+        .max(ALWAYS_EAGER_BYTES);
         let eager_heap_max = last_size(eager_max, |n| costs.eager_ns(n) < costs.mapped_ns(n));
         let eager_plain_max = last_size(eager_max, |n| costs.eager_ns(n) < costs.attach_ns(n));
         let attach_min = last_size(usize::MAX >> 1, |n| {
@@ -81,8 +86,8 @@ impl Selection {
         Self {
             costs,
             eager_max,
-            eager_plain_max: eager_plain_max.max(inline_bytes),
-            eager_heap_max: eager_heap_max.max(inline_bytes),
+            eager_plain_max: eager_plain_max.max(inline_bytes).max(ALWAYS_EAGER_BYTES),
+            eager_heap_max: eager_heap_max.max(inline_bytes).max(ALWAYS_EAGER_BYTES),
             attach_min,
         }
     }
@@ -222,10 +227,23 @@ mod tests {
         assert_eq!(
             s.table(Memory::Heap),
             [
-                (0, Some(1536), Protocol::Eager),
-                (1537, None, Protocol::RendezvousMapped),
+                (0, Some(2048), Protocol::Eager),
+                (2049, None, Protocol::RendezvousMapped),
             ]
         );
+    }
+
+    /// What needs no operation, no allocation and no system call.
+    #[test]
+    fn two_kibibytes_are_eager_whatever_the_costs() {
+        let instant = LinkCosts {
+            latency_ns: 0.0,
+            attach_call_ns: 0.0,
+            ..fixed()
+        };
+        for costs in [fixed(), LinkCosts::default(), instant] {
+            assert!(Selection::new(costs, 96).always_eager() >= 2048);
+        }
     }
 
     #[test]

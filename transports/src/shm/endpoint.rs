@@ -1,5 +1,6 @@
 //! A channel over shared memory.
 
+use super::mailbox::{MAIL_BYTES, Mail, Mailbox};
 use super::rank::{Arrivals, Level, ShmRank};
 use super::ring::{Consumer, Found, INLINE_BYTES, Producer};
 use super::{cma, job::Death};
@@ -15,14 +16,27 @@ use std::sync::Arc;
 pub const MAX_PAYLOAD_BYTES: usize = 32 << 10;
 /// After so many cells a small ring grows.
 const SMALL_RING_CELLS: u64 = 16;
+/// In the token of a message: it lies in the mailbox,
+const MAIL: u32 = 1 << 31;
+/// and its payload in the byte ring.
+const MAIL_PAYLOAD: u32 = 1 << 30;
 
 struct Tx {
     ring: Option<(Producer, u64, Level)>,
+    /// The mailbox that this rank and the peer share, for both directions. It
+    /// lies in the first block of the rank with the lower number.
+    mail: Option<Mailbox>,
+    /// Our first block, if it holds the mailbox and the ring has moved on: the
+    /// peer writes it until it closes the channel.
+    first: Option<(u64, Level)>,
     sleeping: *const AtomicU32,
 }
 
 struct Rx {
     ring: Consumer,
+    /// The first ring, if its block holds the mailbox and the producer has
+    /// moved on: closed with the channel.
+    first: Option<Consumer>,
     peer: Peer,
     source: u32,
 }
@@ -58,6 +72,8 @@ impl ShmEndpoint {
             .iter()
             .map(|m| Tx {
                 ring: None,
+                mail: None,
+                first: None,
                 sleeping: &raw const rank.job().control(*m as usize).sleeping,
             })
             .collect();
@@ -91,12 +107,27 @@ impl ShmEndpoint {
         let block = self
             .rank
             .new_block(self.channel, destination, level, announce)?;
+        // It continues behind the cell that tells the consumer of it.
+        let base = tx.ring.as_ref().map_or(0, |(old, ..)| old.position() + 1);
         // SAFETY: a fresh block of ours; the only producer.
-        let ring = unsafe { Producer::new(block.memory) };
-        if let Some((mut old, offset, old_level)) = tx.ring.replace((ring, block.offset, level)) {
-            let switched = old.post_switch(block.offset);
-            debug_assert!(switched, "a cell was free");
-            self.rank.retire_block(offset, old_level, destination);
+        let ring = unsafe { Producer::new(block.memory, base) };
+        let holds_mail = (self.rank.rank() as u32) < destination;
+        match tx.ring.replace((ring, block.offset, level)) {
+            Some((mut old, offset, old_level)) => {
+                let switched = old.post_switch(block.offset);
+                debug_assert!(switched, "a cell was free");
+                if holds_mail && tx.first.is_none() {
+                    tx.first = Some((offset, old_level));
+                } else {
+                    self.rank.retire_block(offset, old_level, destination);
+                }
+            }
+            None if holds_mail => {
+                // SAFETY: zeroed with the block, which is not re-used before
+                // the peer has closed it; this is its one end of side 0.
+                tx.mail = Some(unsafe { Mailbox::new(block.mail, 0) });
+            }
+            None => {}
         }
         Ok(true)
     }
@@ -201,13 +232,22 @@ impl ShmEndpoint {
             let peer = self.members.iter().position(|m| *m == block.source);
             let known = self.rx.iter().any(|rx| rx.source == block.source);
             // SAFETY: the block was checked, and each is handed out once.
-            let mut ring = unsafe { Consumer::new(block.memory) };
+            let mut ring = unsafe { Consumer::new(block.memory, 0) };
             match peer {
-                Some(peer) if !known => self.rx.push(Rx {
-                    ring,
-                    peer: peer as Peer,
-                    source: block.source,
-                }),
+                Some(peer) if !known => {
+                    if block.source < self.rank.rank() as u32 {
+                        // SAFETY: zeroed before the block was linked, and not
+                        // re-used before we close it; the one end of side 1.
+                        let mail = unsafe { Mailbox::new(block.mail, 1) };
+                        self.tx[peer].mail = Some(mail);
+                    }
+                    self.rx.push(Rx {
+                        ring,
+                        first: None,
+                        peer: peer as Peer,
+                        source: block.source,
+                    });
+                }
                 _ => {
                     self.rank.count_malformed();
                     ring.close();
@@ -215,6 +255,45 @@ impl ShmEndpoint {
             }
         }
         true
+    }
+
+    /// The message in a mailbox, or `None` for what is none.
+    #[inline]
+    fn open_mail(&mut self, at: usize, peer: Peer, mail: Mail) -> Option<Incoming> {
+        let (head, payload, bytes, token) = match mail {
+            Mail::Here {
+                head,
+                payload,
+                bytes,
+            } => (head, payload, bytes, MAIL),
+            Mail::InRing {
+                head,
+                position,
+                bytes,
+            } => match self.rx[at].ring.payload(position, bytes) {
+                Some(payload) => (head, payload, bytes as usize, MAIL | MAIL_PAYLOAD),
+                None => return self.bad_mail(peer),
+            },
+            Mail::Malformed => return self.bad_mail(peer),
+        };
+        let (kind, aux, arg) = head;
+        Some(Incoming {
+            peer,
+            head: AmHead { kind, aux, arg },
+            // SAFETY: the line and the byte ring stay until `release`, and the
+            // arena as long as `self.rank`.
+            payload: unsafe { ForeignBytes::new(payload, bytes) },
+            token: at as u32 | token,
+        })
+    }
+
+    #[cold]
+    fn bad_mail(&mut self, peer: Peer) -> Option<Incoming> {
+        self.rank.count_malformed();
+        if let Some(mail) = &mut self.tx[peer as usize].mail {
+            mail.release();
+        }
+        None
     }
 
     /// Handles what is no message.
@@ -227,9 +306,16 @@ impl ShmEndpoint {
             && block.channel == self.channel
         {
             rx.ring.release();
-            rx.ring.close();
+            let base = rx.ring.position();
             // SAFETY: checked, and named by the only producer of this ring.
-            rx.ring = unsafe { Consumer::new(block.memory) };
+            let next = unsafe { Consumer::new(block.memory, base) };
+            let mut old = std::mem::replace(&mut rx.ring, next);
+            if rx.source < self.rank.rank() as u32 && rx.first.is_none() {
+                old.finish();
+                rx.first = Some(old);
+            } else {
+                old.close();
+            }
             return;
         }
         self.rank.count_malformed();
@@ -255,15 +341,59 @@ impl ShmEndpoint {
         data: u64,
         bytes: usize,
     ) -> bool {
-        if let Some(tx) = self.tx.get_mut(peer as usize)
-            && let Some((ring, _, level)) = &mut tx.ring
-            && *level != Level::Small
-            && ring.post_short(kind, argument, data, bytes)
-        {
-            self.ring_bell(peer);
-            return true;
+        let Some(tx) = self.tx.get_mut(peer as usize) else {
+            return false;
+        };
+        let Some((ring, _, level)) = &mut tx.ring else {
+            return false;
+        };
+        if *level == Level::Small {
+            return false;
         }
-        false
+        if let Some(mail) = &mut tx.mail {
+            if mail.free() {
+                mail.post_short(ring.position(), (kind, 0, argument), data, bytes);
+                self.ring_bell(peer);
+                return true;
+            }
+            mail.acknowledge();
+        }
+        if !ring.post_short(kind, argument, data, bytes) {
+            return false;
+        }
+        self.ring_bell(peer);
+        true
+    }
+
+    /// Posts by the mailbox, if it is free and takes the message.
+    #[inline]
+    fn post_mail<F: FnOnce(*mut u8)>(
+        tx: &mut Tx,
+        head: AmHead,
+        bytes: usize,
+        fill: F,
+    ) -> Result<(), F> {
+        let Some((ring, _, level)) = &mut tx.ring else {
+            return Err(fill);
+        };
+        let Some(mail) = &mut tx.mail else {
+            return Err(fill);
+        };
+        if *level == Level::Small || head.arg >> 32 != 0 || !mail.free() {
+            mail.acknowledge();
+            return Err(fill);
+        }
+        let short = (head.kind, head.aux, head.arg as u32);
+        if bytes <= MAIL_BYTES {
+            mail.post(ring.position(), short, bytes, fill);
+        } else if bytes > INLINE_BYTES && ring.has_payload_room(bytes) {
+            let at = ring.write_payload(bytes, fill);
+            mail.post_ring(ring.position(), short, bytes, at);
+        } else {
+            mail.acknowledge();
+            return Err(fill);
+        }
+        Ok(())
     }
 
     /// Whether a peer has dropped this channel.
@@ -352,8 +482,17 @@ impl Endpoint for ShmEndpoint {
         bytes: usize,
         fill: impl FnOnce(*mut u8),
     ) -> Result<(), PostError> {
-        if let Some(tx) = self.tx.get_mut(peer as usize)
-            && let Some((ring, _, level)) = &mut tx.ring
+        let Some(tx) = self.tx.get_mut(peer as usize) else {
+            return self.post_slow(peer, head, bytes, fill);
+        };
+        let fill = match Self::post_mail(tx, head, bytes, fill) {
+            Ok(()) => {
+                self.ring_bell(peer);
+                return Ok(());
+            }
+            Err(fill) => fill,
+        };
+        if let Some((ring, _, level)) = &mut tx.ring
             && *level != Level::Small
             && bytes <= ring.max_payload()
             && ring.has_room(bytes)
@@ -377,7 +516,18 @@ impl Endpoint for ShmEndpoint {
                 }
                 let rx = &mut self.rx[at];
                 let peer = rx.peer;
-                match rx.ring.poll() {
+                let found = rx.ring.poll();
+                // After the ring: a message in it is younger than one that
+                // names this position.
+                if let Some(mail) = &self.tx[peer as usize].mail
+                    && let Some(mail) = mail.poll(rx.ring.position())
+                {
+                    match self.open_mail(at, peer, mail) {
+                        Some(message) => return Some(message),
+                        None => continue,
+                    }
+                }
+                match found {
                     None => at += 1,
                     Some(Found::Message {
                         head,
@@ -415,8 +565,18 @@ impl Endpoint for ShmEndpoint {
 
     #[inline]
     fn release(&mut self, message: Incoming) {
-        let at = message.token as usize;
-        self.rx[at].ring.release();
+        let at = (message.token & !(MAIL | MAIL_PAYLOAD)) as usize;
+        let rx = &mut self.rx[at];
+        if message.token & MAIL == 0 {
+            rx.ring.release();
+        } else {
+            if message.token & MAIL_PAYLOAD != 0 {
+                rx.ring.release_payload();
+            }
+            if let Some(mail) = &mut self.tx[rx.peer as usize].mail {
+                mail.release();
+            }
+        }
         self.cursor = at + 1;
         self.busy = self.busy.wrapping_add(1);
         if self.busy.is_multiple_of(64) {
@@ -596,9 +756,15 @@ impl Drop for ShmEndpoint {
             if let Some((_, offset, level)) = tx.ring.take() {
                 self.rank.retire_block(offset, level, self.members[peer]);
             }
+            if let Some((offset, level)) = tx.first.take() {
+                self.rank.retire_block(offset, level, self.members[peer]);
+            }
         }
         for rx in &mut self.rx {
             rx.ring.close();
+            if let Some(first) = &mut rx.first {
+                first.close();
+            }
         }
         self.rank.close_channel(self.channel);
     }

@@ -8,6 +8,7 @@ mod cma;
 mod endpoint;
 mod heap;
 mod job;
+mod mailbox;
 mod rank;
 mod ring;
 mod segment;

@@ -12,6 +12,7 @@
 use super::endpoint::ShmEndpoint;
 use super::heap::{self, Heap};
 use super::job::Job;
+use super::mailbox;
 use super::ring::{Cell, Control, RingMemory};
 use super::segment::{GRANULE, Mapping};
 use super::{cma, wait};
@@ -22,6 +23,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 const BLOCK_MAGIC: u64 = 0x4f53_4945_5252_0000;
+/// In the first block of a pair: the mailbox of the pair.
+const MAIL_AT: u64 = 192;
 const CELLS_AT: u64 = 256;
 
 /// Sizes of a ring: memory follows traffic.
@@ -80,7 +83,12 @@ pub(crate) struct Block {
     pub channel: u64,
     pub source: u32,
     pub memory: RingMemory,
+    /// The mailbox, if this is the first block between two ranks.
+    pub mail: *const mailbox::Line,
 }
+
+// SAFETY: addresses in shared memory, tied to no thread.
+unsafe impl Send for Block {}
 
 #[derive(Default)]
 struct Arena {
@@ -276,8 +284,14 @@ impl ShmRank {
             channel: header.channel.load(Ordering::Relaxed),
             source,
             memory: self.memory(offset, level)?,
+            mail: self.mail(offset)?,
         };
         Some((block, header.next.load(Ordering::Relaxed)))
+    }
+
+    fn mail(&self, offset: u64) -> Option<*const mailbox::Line> {
+        let base = self.0.job.segment().arena.at(offset, CELLS_AT)?;
+        Some(base.wrapping_add(MAIL_AT as usize).cast())
     }
 
     fn memory(&self, offset: u64, level: Level) -> Option<RingMemory> {
@@ -302,9 +316,10 @@ impl ShmRank {
     ) -> Result<Block, TransportError> {
         let offset = self.allocate(level)?;
         let segment = self.0.job.segment();
-        let (Some(base), Some(memory)) = (
+        let (Some(base), Some(memory), Some(mail)) = (
             segment.arena.at(offset, level.block_bytes()),
             self.memory(offset, level),
+            self.mail(offset),
         ) else {
             return Err(TransportError::new(
                 TransportErrorKind::OutOfMemory,
@@ -345,6 +360,7 @@ impl ShmRank {
             channel,
             source: self.0.rank,
             memory,
+            mail,
         })
     }
 
@@ -382,7 +398,7 @@ impl ShmRank {
         self.memory(offset, level).is_some_and(|m| {
             // SAFETY: the ring's memory is valid as long as the job, and this
             // producer only reads the consumer's flag.
-            unsafe { super::ring::Producer::new(m) }.closed()
+            unsafe { super::ring::Producer::new(m, 0) }.closed()
         })
     }
 
@@ -471,5 +487,5 @@ impl ShmRank {
 
 fn close_block(block: &Block) {
     // SAFETY: the block was checked, and nobody else consumes it.
-    unsafe { super::ring::Consumer::new(block.memory) }.close();
+    unsafe { super::ring::Consumer::new(block.memory, 0) }.close();
 }

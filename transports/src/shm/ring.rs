@@ -151,6 +151,8 @@ pub(crate) enum Found {
 /// The producer's end.
 pub(crate) struct Producer {
     memory: RingMemory,
+    /// Cells of the rings that this one continues.
+    base: u64,
     next: u64,
     /// Cells that are known to be free end here.
     limit: u64,
@@ -166,11 +168,12 @@ impl Producer {
     /// # Safety
     /// The memory stays valid as long as the producer, is zeroed, and there
     /// is one producer only.
-    pub unsafe fn new(memory: RingMemory) -> Self {
+    pub unsafe fn new(memory: RingMemory, base: u64) -> Self {
         debug_assert!(memory.cell_bits < 32);
         debug_assert!(memory.payload_bytes.is_power_of_two());
         Self {
             memory,
+            base,
             next: 0,
             limit: memory.cell_count(),
             payload_next: 0,
@@ -187,6 +190,13 @@ impl Producer {
     /// Cells written so far.
     pub fn posted(&self) -> u64 {
         self.next
+    }
+
+    /// Cells written so far, those of earlier rings of the same stream too:
+    /// where a message that travels beside the ring stands in its order.
+    #[inline]
+    pub fn position(&self) -> u64 {
+        self.base + self.next
     }
 
     #[inline]
@@ -320,17 +330,31 @@ impl Producer {
         Some(at)
     }
 
-    fn post_ring(&mut self, head: Head, bytes: usize, fill: impl FnOnce(*mut u8)) {
+    /// Whether the byte ring has credit for a payload.
+    #[inline]
+    pub fn has_payload_room(&mut self, bytes: usize) -> bool {
+        bytes <= self.max_payload() && self.place(bytes).is_some()
+    }
+
+    /// Writes a payload, for which there is room, to the byte ring; returns
+    /// its position.
+    #[inline]
+    pub fn write_payload(&mut self, bytes: usize, fill: impl FnOnce(*mut u8)) -> u64 {
         debug_assert!(bytes <= self.max_payload());
         let Some(at) = self.place(bytes) else {
-            debug_assert!(false, "has_room was asked");
-            return;
+            debug_assert!(false, "room was asked for");
+            return self.payload_next;
         };
         let capacity = self.memory.payload_bytes;
         let need = (bytes as u64).next_multiple_of(PAYLOAD_ALIGN);
         // SAFETY: masked, and `need` bytes from there fit by `place`.
         fill(unsafe { self.memory.payload.add((at & (capacity - 1)) as usize) });
         self.payload_next = at + need;
+        at
+    }
+
+    fn post_ring(&mut self, head: Head, bytes: usize, fill: impl FnOnce(*mut u8)) {
+        let at = self.write_payload(bytes, fill);
         let second = self.cell(self.next + 1);
         second.data.store(at, Ordering::Relaxed);
         let word = self.memory.lap(self.next + 1) | (bytes as u64) << 32;
@@ -354,6 +378,8 @@ impl Producer {
 /// The consumer's end.
 pub(crate) struct Consumer {
     memory: RingMemory,
+    /// Cells of the rings that this one continues.
+    base: u64,
     next: u64,
     /// Where the message in hand ends.
     end: u64,
@@ -375,9 +401,10 @@ impl Consumer {
     /// # Safety
     /// The memory stays mapped as long as the consumer, and there is one
     /// consumer only. Its content is not trusted.
-    pub unsafe fn new(memory: RingMemory) -> Self {
+    pub unsafe fn new(memory: RingMemory, base: u64) -> Self {
         Self {
             memory,
+            base,
             next: 0,
             end: 0,
             reported: 0,
@@ -394,7 +421,14 @@ impl Consumer {
         unsafe { &*self.memory.control }
     }
 
-    /// Asks once. A message found must be released before the next call.
+    /// Cells given back so far, those of earlier rings of the stream too.
+    #[inline]
+    pub fn position(&self) -> u64 {
+        self.base + self.next
+    }
+
+    /// Asks once. A message found must be released before the next call that
+    /// finds another; until then the answer is the same.
     #[inline]
     pub fn poll(&mut self) -> Option<Found> {
         // SAFETY: valid by the contract of `new`.
@@ -462,28 +496,44 @@ impl Consumer {
         let second = unsafe { self.memory.cell(self.next + 1) };
         let position = second.data.load(Ordering::Relaxed);
         let size = second.word.load(Ordering::Relaxed) >> 32;
+        match self.payload(position, size) {
+            Some(payload) => Found::Message {
+                head,
+                payload,
+                bytes: size as usize,
+            },
+            None => Found::Malformed,
+        }
+    }
+
+    /// Payload at a position of the byte ring, until the next release;
+    /// `None` for one that no correct producer names.
+    #[inline]
+    pub fn payload(&mut self, position: u64, bytes: u64) -> Option<*const u8> {
         let capacity = self.memory.payload_bytes;
         let in_ring = position & (capacity - 1);
-        let end = position.saturating_add(size.next_multiple_of(PAYLOAD_ALIGN));
+        let end = position.saturating_add(bytes.next_multiple_of(PAYLOAD_ALIGN));
         let sound = position >= self.payload_done
             && end - self.payload_done.min(end) <= 2 * capacity
-            && in_ring + size <= capacity;
+            && in_ring + bytes <= capacity;
         if !sound {
-            return Found::Malformed;
+            return None;
         }
         self.payload_end = end;
-        Found::Message {
-            head,
-            // SAFETY: checked to lie inside the payload ring.
-            payload: unsafe { self.memory.payload.add(in_ring as usize) },
-            bytes: size as usize,
-        }
+        // SAFETY: checked to lie inside the payload ring.
+        Some(unsafe { self.memory.payload.add(in_ring as usize) })
     }
 
     /// Gives back the message found last.
     #[inline]
     pub fn release(&mut self) {
         self.next = self.end;
+        self.release_payload();
+    }
+
+    /// Gives back the payload asked for last.
+    #[inline]
+    pub fn release_payload(&mut self) {
         self.payload_done = self.payload_done.max(self.payload_end);
         // Reported at the latest here, and before that when nothing comes in:
         // the store must fetch a line from the producer, and an answer would
@@ -516,6 +566,11 @@ impl Consumer {
         control.cells.store(self.next, Ordering::Release);
         self.reported = self.next;
         self.payload_reported = self.payload_done;
+    }
+
+    /// The last report, before another ring continues this one.
+    pub fn finish(&mut self) {
+        self.report();
     }
 
     /// Tells the producer that nobody will read any more.
@@ -588,9 +643,9 @@ mod tests {
     fn messages_of_all_sizes_arrive_in_order() {
         let mut m = Memory::new(16, 1024);
         // SAFETY: `m` outlives both ends.
-        let mut p = unsafe { Producer::new(m.ring()) };
+        let mut p = unsafe { Producer::new(m.ring(), 0) };
         // SAFETY: as above.
-        let mut c = unsafe { Consumer::new(m.ring()) };
+        let mut c = unsafe { Consumer::new(m.ring(), 0) };
         let body = |n: u64| -> Vec<u8> {
             let bytes = (n * 37 % 257) as usize;
             (0..bytes).map(|i| (i as u64 * 7 + n) as u8).collect()
@@ -613,9 +668,9 @@ mod tests {
     fn a_full_ring_refuses_and_recovers() {
         let mut m = Memory::new(8, 1024);
         // SAFETY: `m` outlives both ends.
-        let mut p = unsafe { Producer::new(m.ring()) };
+        let mut p = unsafe { Producer::new(m.ring(), 0) };
         // SAFETY: as above.
-        let mut c = unsafe { Consumer::new(m.ring()) };
+        let mut c = unsafe { Consumer::new(m.ring(), 0) };
         for _ in 0..4 {
             assert!(p.has_cells(2));
             assert!(p.post_short(1, 0, 7, 8));
@@ -647,9 +702,9 @@ mod tests {
     fn payload_that_looks_like_a_flag_is_no_message() {
         let mut m = Memory::new(16, 1024);
         // SAFETY: `m` outlives both ends.
-        let mut p = unsafe { Producer::new(m.ring()) };
+        let mut p = unsafe { Producer::new(m.ring(), 0) };
         // SAFETY: as above.
-        let mut c = unsafe { Consumer::new(m.ring()) };
+        let mut c = unsafe { Consumer::new(m.ring(), 0) };
         // Every word of the payload is the flag of one of the next laps.
         for lap in 0..200u64 {
             let bytes: Vec<u8> = (0..40u64)
@@ -669,9 +724,9 @@ mod tests {
     fn malformed_cells_are_named() {
         let mut m = Memory::new(8, 1024);
         // SAFETY: `m` outlives both ends.
-        let mut p = unsafe { Producer::new(m.ring()) };
+        let mut p = unsafe { Producer::new(m.ring(), 0) };
         // SAFETY: as above.
-        let mut c = unsafe { Consumer::new(m.ring()) };
+        let mut c = unsafe { Consumer::new(m.ring(), 0) };
         for form in [9, 0x3f, 0x43, 0xff] {
             let word = p.word(1, form, 0);
             p.publish(word, 0, 1);
@@ -702,9 +757,9 @@ mod tests {
             let ring = m.ring();
             struct Give(Producer);
             // SAFETY: the model joins the thread before the memory goes.
-            let mut give = Give(unsafe { Producer::new(ring) });
+            let mut give = Give(unsafe { Producer::new(ring, 0) });
             // SAFETY: as above.
-            let mut c = unsafe { Consumer::new(ring) };
+            let mut c = unsafe { Consumer::new(ring, 0) };
             let t = loom::thread::spawn(move || {
                 for i in 0..4u64 {
                     while !put(&mut give.0, i, &i.to_le_bytes()) {

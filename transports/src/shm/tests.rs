@@ -255,3 +255,79 @@ fn an_address_from_another_process_is_refused() {
     let back = unsafe { eb.export_to(0, got.as_mut_ptr().cast(), 8, true) };
     assert_ne!(back.expect("a key").kind, RegionKind::Local);
 }
+
+/// Mailbox, cells and byte ring in any mixture and any state of credit, rings
+/// growing on the way: each side receives what the other posted, in order.
+#[test]
+fn the_mailbox_and_the_rings_are_one_stream() {
+    for seed in 0..20u64 {
+        let (a, b) = pair();
+        // The lower number at either index.
+        let members = if seed % 2 == 0 {
+            vec![0, 1]
+        } else {
+            vec![1, 0]
+        };
+        let mut ends = [a.endpoint(3, members.clone()), b.endpoint(3, members)];
+        let peer = if seed % 2 == 0 { [1, 0] } else { [0, 1] };
+        let mut state = seed * 2 + 1;
+        let mut random = |n: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(99);
+            (state >> 33) % n
+        };
+        let body =
+            |n: u64, bytes: u64| -> Vec<u8> { (0..bytes).map(|k| (k * 3 + n) as u8).collect() };
+        let (mut posted, mut taken) = ([0u64; 2], [0u64; 2]);
+        let mut sizes: [std::collections::VecDeque<u64>; 2] = Default::default();
+        for _ in 0..3000 {
+            let side = random(2) as usize;
+            for _ in 0..random(6) {
+                let bytes = match random(8) {
+                    0..4 => random(17),
+                    4..6 => random(120),
+                    6 => random(3000),
+                    _ => random(32_769),
+                };
+                let n = posted[side];
+                // Both forms of the fixed part.
+                let arg = if random(3) == 0 { n << 32 | n } else { n };
+                let head = AmHead {
+                    kind: 1,
+                    aux: n as u16,
+                    arg,
+                };
+                match ends[side].post(peer[side], head, &body(n, bytes)) {
+                    Ok(()) => {
+                        posted[side] += 1;
+                        sizes[side].push_back(bytes);
+                    }
+                    Err(PostError::Full) => break,
+                    Err(e) => panic!("seed {seed}: {e:?}"),
+                }
+            }
+            let side = random(2) as usize;
+            for _ in 0..random(6) {
+                let Some(m) = ends[side].poll() else { break };
+                let n = taken[1 - side];
+                taken[1 - side] += 1;
+                // SAFETY: not released yet.
+                let got = unsafe { m.payload.to_vec() };
+                assert_eq!(m.head.aux, n as u16, "seed {seed}");
+                assert_eq!(m.head.arg & 0xffff_ffff, n, "seed {seed}");
+                let bytes = sizes[1 - side].pop_front().expect("posted");
+                assert_eq!(got, body(n, bytes), "seed {seed}");
+                ends[side].release(m);
+            }
+        }
+        for side in [0, 1] {
+            while let Some(m) = ends[side].poll() {
+                taken[1 - side] += 1;
+                ends[side].release(m);
+            }
+        }
+        assert_eq!(posted, taken, "seed {seed}");
+        assert_eq!(a.malformed() + b.malformed(), 0);
+    }
+}
