@@ -42,14 +42,21 @@ pub(crate) fn barrier_all() {
 /// Sleeps until the bell rings, one of `others` is readable, or time is up;
 /// resets the bell.
 pub(crate) fn sleep(bell: &OwnedFd, others: &[i32], timeout: Duration) {
-    let mut fds: Vec<libc::pollfd> = std::iter::once(bell.as_raw_fd())
-        .chain(others.iter().copied())
-        .map(|fd| libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        })
-        .collect();
+    let entry = |fd| libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // Without an allocation where the bell is alone.
+    let mut alone = [entry(bell.as_raw_fd())];
+    let mut several = Vec::new();
+    let fds: &mut [libc::pollfd] = if others.is_empty() {
+        &mut alone
+    } else {
+        several.push(alone[0]);
+        several.extend(others.iter().copied().map(entry));
+        &mut several
+    };
     let ms = timeout.as_millis().clamp(1, 60_000) as libc::c_int;
     // SAFETY: the array is ours and holds as many entries as said.
     let n = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, ms) };
