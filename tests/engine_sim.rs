@@ -334,11 +334,20 @@ fn soak() {
     let end = Duration::from_secs(seconds);
     let mut total = Report::default();
     let mut round = 0;
+    let mut schedules = 500;
     while start.elapsed() < end {
-        // A second of each kind in turn.
+        // Small jobs, farther each time.
+        explored(&Bounds {
+            deviations: 12,
+            schedules,
+            deviations_with_death: 4,
+            schedules_with_death: schedules / 20,
+        });
+        schedules *= 2;
+        // Then seconds of each kind of traffic in turn.
         for options in [plain(), deadly(), corrupt()] {
             let from = first + (round << 32);
-            let until = (start.elapsed() + Duration::from_secs(1)).min(end);
+            let until = (start.elapsed() + Duration::from_secs(1 << round.min(6))).min(end);
             match play(&options, from, |_| start.elapsed() >= until) {
                 Ok(report) => total += report,
                 Err(failure) => panic!("{failure}"),

@@ -5,6 +5,7 @@
 //! Communicators share no lane, so they share no lock. [`core::Core`] is what
 //! a rank's lanes have in common: where they sleep, who is dead.
 
+mod biased;
 pub(crate) mod cell;
 pub(crate) mod core;
 pub(crate) mod inspect;
@@ -16,3 +17,4 @@ pub(crate) mod links;
 pub(crate) mod pace;
 pub(crate) mod ready;
 mod slab;
+mod sync;

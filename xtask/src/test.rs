@@ -105,25 +105,29 @@ fn check_steps(steps: &mut Steps) {
 }
 
 fn loom(steps: &mut Steps) {
-    if !mentions(&root().join("transports/src"), "loom::model") {
-        steps.skip("loom", "transports has no loom test");
-        return;
+    for (step, package, folder) in [
+        ("loom transports", "osier-transports", "transports/src"),
+        ("loom engine", "osier", "src"),
+    ] {
+        if !mentions(&root().join(folder), "loom::model") {
+            steps.skip(step, &format!("{folder} has no loom test"));
+            continue;
+        }
+        steps.step(step, || {
+            run_command(
+                cargo()
+                    .env("RUSTFLAGS", "--cfg loom")
+                    .env("CARGO_TARGET_DIR", target_dir().join("loom"))
+                    // Models that say nothing of their own.
+                    .env("LOOM_MAX_PREEMPTIONS", "3")
+                    // The models are quick, building them should be, too.
+                    .env("CARGO_PROFILE_RELEASE_LTO", "false")
+                    .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
+                    .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+                    .args(["test", "--release", "-p", package, "--lib", "loom"]),
+            )
+        });
     }
-    steps.step("loom", || {
-        run_command(
-            cargo()
-                .env("RUSTFLAGS", "--cfg loom")
-                .env("CARGO_TARGET_DIR", target_dir().join("loom"))
-                .args([
-                    "test",
-                    "--release",
-                    "-p",
-                    "osier-transports",
-                    "--lib",
-                    "loom",
-                ]),
-        )
-    });
 }
 
 fn miri(steps: &mut Steps) {

@@ -3,7 +3,7 @@
 use super::mailbox::{MAIL_BYTES, Mail, Mailbox};
 use super::rank::{Arrivals, Level, ShmRank};
 use super::ring::{Consumer, Found, INLINE_BYTES, Producer};
-use super::{cma, job::Death};
+use super::{cma, job::Death, words};
 use crate::contract::{
     AmHead, AtomicOp, Capabilities, Endpoint, ForeignBytes, Incoming, OneSided, Peer, PostError,
     RegionKey, RegionKind, TransportError, TransportErrorKind,
@@ -141,14 +141,14 @@ impl ShmEndpoint {
         }
         // SAFETY: an atomic in the arena, which `self.rank` keeps mapped.
         let sleeping = unsafe { &*self.tx[peer as usize].sleeping };
-        if sleeping.load(Ordering::Relaxed) != 0 {
+        if words::may_sleep(sleeping) {
             self.wake(peer, sleeping);
         }
     }
 
     #[cold]
     fn wake(&self, peer: Peer, sleeping: &AtomicU32) {
-        if sleeping.swap(0, Ordering::AcqRel) != 0 {
+        if words::rouse(sleeping) {
             self.rank.job().ring(self.members[peer as usize] as usize);
         }
     }

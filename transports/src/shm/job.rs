@@ -193,19 +193,8 @@ impl Job {
     /// Records that a rank has ended, and wakes all others. What was recorded
     /// first holds: a rank may end before its process.
     pub fn mark_dead(&self, rank: usize, how: Death) {
-        let first = self.control(rank).death.compare_exchange(
-            0,
-            how.to_word(),
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
-        if first.is_ok() {
-            self.0
-                .segment
-                .header()
-                .death_epoch
-                .fetch_add(1, Ordering::AcqRel);
-        }
+        let epoch = &self.0.segment.header().death_epoch;
+        super::words::record_death(&self.control(rank).death, epoch, how.to_word());
         for r in 0..self.ranks() {
             self.ring(r);
         }

@@ -14,6 +14,7 @@ mod ring;
 mod segment;
 mod status;
 mod wait;
+mod words;
 
 pub use endpoint::{MAX_PAYLOAD_BYTES, ShmEndpoint};
 pub use job::{Death, Job, JobOptions, MAX_RANKS};

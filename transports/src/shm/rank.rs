@@ -15,7 +15,7 @@ use super::job::Job;
 use super::mailbox;
 use super::ring::{Cell, Control, RingMemory};
 use super::segment::{GRANULE, Mapping};
-use super::{cma, wait};
+use super::{cma, wait, words};
 use crate::contract::{TransportError, TransportErrorKind, WIRE_VERSION};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::collections::{HashMap, HashSet};
@@ -108,24 +108,7 @@ struct Channels {
 }
 
 /// Rings that peers have opened and the endpoint has not adopted yet.
-#[derive(Default)]
-pub(crate) struct Arrivals {
-    pub(crate) waiting: AtomicU32,
-    blocks: Mutex<Vec<Block>>,
-}
-
-impl Arrivals {
-    fn add(&self, block: Block) {
-        lock(&self.blocks).push(block);
-        self.waiting.store(1, Ordering::Release);
-    }
-
-    pub(crate) fn take(&self) -> Vec<Block> {
-        let mut blocks = lock(&self.blocks);
-        self.waiting.store(0, Ordering::Relaxed);
-        std::mem::take(&mut *blocks)
-    }
-}
+pub(crate) type Arrivals = words::Arrivals<Block>;
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
@@ -233,7 +216,7 @@ impl ShmRank {
     /// Hands newly opened rings to their channels.
     #[cold]
     pub(crate) fn drain_inbox(&self) {
-        let mut offset = self.inbox().swap(0, Ordering::AcqRel);
+        let mut offset = words::take_list(self.inbox());
         let mut blocks = Vec::new();
         while offset != 0 {
             let Some((block, next)) = self.open_block(offset) else {
@@ -341,19 +324,7 @@ impl ShmRank {
             .store(BLOCK_MAGIC | u64::from(WIRE_VERSION), Ordering::Release);
         if announce {
             let inbox = &self.0.job.control(destination as usize).inbox;
-            let mut newest = inbox.load(Ordering::Relaxed);
-            loop {
-                header.next.store(newest, Ordering::Relaxed);
-                match inbox.compare_exchange_weak(
-                    newest,
-                    offset,
-                    Ordering::AcqRel,
-                    Ordering::Relaxed,
-                ) {
-                    Ok(_) => break,
-                    Err(now) => newest = now,
-                }
-            }
+            words::link(inbox, &header.next, offset);
         }
         Ok(Block {
             offset,
@@ -452,16 +423,14 @@ impl ShmRank {
     /// nothing sleeps if it says false.
     pub fn sleep(&self, others: &[i32], timeout: Duration, idle: impl FnOnce() -> bool) {
         let control = self.0.job.control(self.rank());
-        control.sleeping.store(1, Ordering::SeqCst);
-        if self.0.fence {
-            crate::sync::fence(Ordering::SeqCst);
-        } else {
-            wait::barrier_all();
-        }
-        if idle() {
-            wait::sleep(self.0.job.bell(self.rank()), others, timeout);
-        }
-        control.sleeping.store(0, Ordering::Relaxed);
+        let barrier = || match self.0.fence {
+            true => crate::sync::fence(Ordering::SeqCst),
+            false => wait::barrier_all(),
+        };
+        let bell = self.0.job.bell(self.rank());
+        words::rest(&control.sleeping, barrier, idle, || {
+            wait::sleep(bell, others, timeout);
+        });
     }
 
     /// Says whether a thread of this rank waits in the library.

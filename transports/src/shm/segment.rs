@@ -284,10 +284,8 @@ impl Segment {
     pub fn charge(&self, bytes: u64) -> Result<(), TransportError> {
         let h = self.header();
         let limit = h.limit_bytes.load(Ordering::Relaxed);
-        let before = h.used_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if limit != 0 && before.saturating_add(bytes) > limit {
-            h.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            return Err(TransportError::new(
+        super::words::charge(&h.used_bytes, limit, bytes).map_err(|before| {
+            TransportError::new(
                 TransportErrorKind::OutOfMemory,
                 format!(
                     "shared memory is full: {} KiB more wanted, {} of {} KiB used (hint: raise OSIER_SHM_LIMIT)",
@@ -295,9 +293,8 @@ impl Segment {
                     before >> 10,
                     limit >> 10
                 ),
-            ));
-        }
-        Ok(())
+            )
+        })
     }
 
     /// Gives back what `charge` counted.

@@ -1,0 +1,54 @@
+//! One name for the standard library's tools and loom's.
+
+#[cfg(loom)]
+pub(super) use loom::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicU32, AtomicUsize, Ordering},
+};
+#[cfg(not(loom))]
+pub(super) use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicU32, AtomicUsize, Ordering},
+};
+
+/// The cheap side of a barrier that another thread makes all threads pass:
+/// here it only binds the compiler. loom knows no barrier in other threads, so
+/// there both sides are fences; see `biased.rs` for why that is enough.
+#[inline(always)]
+pub(super) fn fence_by_others() {
+    #[cfg(not(loom))]
+    std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    #[cfg(loom)]
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// A number that no other living thread has.
+#[cfg(not(loom))]
+#[inline]
+pub(super) fn this_thread() -> usize {
+    thread_local! {
+        static HERE: u8 = const { 0 };
+    }
+    HERE.with(|here| std::ptr::from_ref(here) as usize)
+}
+
+/// loom's threads share one thread of the system.
+#[cfg(loom)]
+pub(super) fn this_thread() -> usize {
+    loom::thread_local! {
+        static HERE: Box<u8> = Box::new(0);
+    }
+    HERE.with(|here| std::ptr::from_ref(&**here) as usize)
+}
+
+pub(super) fn wait_a_bit(turns: &mut u32) {
+    *turns += 1;
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(not(loom))]
+    if *turns < 100 {
+        std::hint::spin_loop();
+    } else {
+        std::thread::yield_now();
+    }
+}

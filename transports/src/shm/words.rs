@@ -1,0 +1,314 @@
+//! What ranks tell each other by single words of shared memory, outside of the
+//! rings.
+//!
+//! | word | said by | heard by |
+//! |---|---|---|
+//! | `inbox` | whoever opens a ring to a rank | that rank, which takes the list |
+//! | `sleeping` | a rank before it sleeps | whoever has posted to it |
+//! | `death`, `death_epoch` | the launcher | all |
+//! | `used_bytes` | whoever reserves memory | all |
+//! | `waiting` (of [`Arrivals`]) | a thread that drains the inbox | the thread with the endpoint |
+//!
+//! # Invariants
+//! 1. A block is linked into an inbox once and found once; who finds it sees
+//!    all that was written to it before.
+//! 2. Of a rank that goes to sleep and another that posts to it, one sees the
+//!    other: the post is found by the last look, or the bell rings.
+//! 3. Who sees the epoch of a death sees the death.
+//! 4. What was granted of a limit never exceeds it, and what was refused is
+//!    given back. A request beside one that is refused may be refused, too.
+//!
+//! # Models
+//! Each is checked under loom below (`cargo xtask test --only loom`). By hand:
+//! each test fails when the ordering that its comment names is relaxed.
+//! Words that need no model, because a single relaxed word says it all:
+//! `attending`, `fence_required`, `cores`, the counters of malformed messages.
+//! `pid` is one compare-and-swap. The note and the header are written before
+//! any rank exists.
+
+use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
+use std::sync::PoisonError;
+
+/// Links a block into a rank's inbox. `next` is the block's own link.
+pub(super) fn link(inbox: &AtomicU64, next: &AtomicU64, offset: u64) {
+    let mut newest = inbox.load(Ordering::Relaxed);
+    loop {
+        next.store(newest, Ordering::Relaxed);
+        // Release: the block is written before it is found.
+        match inbox.compare_exchange_weak(newest, offset, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(now) => newest = now,
+        }
+    }
+}
+
+/// Takes the whole list of an inbox; its newest block, or 0.
+pub(super) fn take_list(inbox: &AtomicU64) -> u64 {
+    inbox.swap(0, Ordering::AcqRel)
+}
+
+/// Goes to sleep: says so, passes a barrier that all senders pass as well,
+/// looks once more, and only then sleeps.
+pub(super) fn rest(
+    sleeping: &AtomicU32,
+    barrier: impl FnOnce(),
+    idle: impl FnOnce() -> bool,
+    sleep: impl FnOnce(),
+) {
+    sleeping.store(1, Ordering::SeqCst);
+    barrier();
+    if idle() {
+        sleep();
+    }
+    sleeping.store(0, Ordering::Relaxed);
+}
+
+/// Whether a rank may sleep. To be asked after a post.
+#[inline]
+pub(super) fn may_sleep(sleeping: &AtomicU32) -> bool {
+    sleeping.load(Ordering::Relaxed) != 0
+}
+
+/// Whether it is for us to ring its bell: one of several senders does.
+pub(super) fn rouse(sleeping: &AtomicU32) -> bool {
+    sleeping.swap(0, Ordering::AcqRel) != 0
+}
+
+/// Records a death; the first one counts.
+pub(super) fn record_death(death: &AtomicU32, epoch: &AtomicU32, how: u32) {
+    let first = death.compare_exchange(0, how, Ordering::AcqRel, Ordering::Acquire);
+    if first.is_ok() {
+        // Release: the death is written before its epoch.
+        epoch.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// Counts bytes against a limit (0: none); what was used before if they do not
+/// fit.
+pub(super) fn charge(used: &AtomicU64, limit: u64, bytes: u64) -> Result<(), u64> {
+    let before = used.fetch_add(bytes, Ordering::Relaxed);
+    if limit != 0 && before.saturating_add(bytes) > limit {
+        used.fetch_sub(bytes, Ordering::Relaxed);
+        return Err(before);
+    }
+    Ok(())
+}
+
+/// What a thread of the rank has found for an endpoint, which another thread
+/// may be polling.
+pub(crate) struct Arrivals<T> {
+    /// Looked at by every poll.
+    pub(crate) waiting: AtomicU32,
+    items: Mutex<Vec<T>>,
+}
+
+impl<T> Default for Arrivals<T> {
+    fn default() -> Self {
+        Self {
+            waiting: AtomicU32::new(0),
+            items: Mutex::new(Vec::new()),
+        }
+    }
+}
+
+impl<T> Arrivals<T> {
+    fn items(&self) -> MutexGuard<'_, Vec<T>> {
+        self.items.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn add(&self, item: T) {
+        self.items().push(item);
+        self.waiting.store(1, Ordering::Release);
+    }
+
+    pub(crate) fn take(&self) -> Vec<T> {
+        let mut items = self.items();
+        // Under the lock: what is added later sets it again.
+        self.waiting.store(0, Ordering::Relaxed);
+        std::mem::take(&mut *items)
+    }
+}
+
+#[cfg(all(test, loom))]
+mod tests {
+    use super::*;
+    use crate::sync::fence;
+    use loom::sync::{Arc, Condvar};
+    use loom::thread;
+
+    fn check(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(preemptions);
+        builder.check(f);
+    }
+
+    #[derive(Default)]
+    struct Block {
+        next: AtomicU64,
+        content: AtomicU64,
+    }
+
+    /// Fails with a relaxed compare-and-swap in `link`, or a relaxed swap in
+    /// `take_list`.
+    #[test]
+    fn loom_every_block_is_found_once_and_whole() {
+        check(4, || {
+            let inbox = Arc::new(AtomicU64::new(0));
+            let blocks: Arc<[Block; 2]> = Arc::default();
+            let open = |at: usize| {
+                let (inbox, blocks) = (inbox.clone(), blocks.clone());
+                thread::spawn(move || {
+                    blocks[at].content.store(at as u64 + 7, Ordering::Relaxed);
+                    link(&inbox, &blocks[at].next, at as u64 + 1);
+                })
+            };
+            let openers = [open(0), open(1)];
+            let mut found = [0; 2];
+            let mut drain = || {
+                let mut at = take_list(&inbox);
+                while at != 0 {
+                    let block = &blocks[at as usize - 1];
+                    found[at as usize - 1] += 1;
+                    assert_eq!(block.content.load(Ordering::Relaxed), at + 6);
+                    at = block.next.load(Ordering::Relaxed);
+                }
+            };
+            drain();
+            for opener in openers {
+                opener.join().expect("it ends");
+            }
+            drain();
+            assert_eq!(found, [1, 1]);
+        });
+    }
+
+    /// An eventfd: counts rings, and sleeps while there are none.
+    #[derive(Default)]
+    struct Bell(Mutex<u32>, Condvar);
+
+    impl Bell {
+        fn ring(&self) {
+            *self.0.lock().expect("sound") += 1;
+            self.1.notify_one();
+        }
+
+        fn wait(&self) {
+            let mut rings = self.0.lock().expect("sound");
+            while *rings == 0 {
+                rings = self.1.wait(rings).expect("sound");
+            }
+            *rings = 0;
+        }
+    }
+
+    /// The barrier of the sleeper makes all senders pass a fence, at a place
+    /// of their own. loom knows no such barrier, so the sender has a fence
+    /// where it is weakest: between the post and the look. (Before the post,
+    /// the look comes after the barrier and sees the flag; after the look, the
+    /// post comes before the barrier and is seen.)
+    ///
+    /// Fails, by a sleep that nobody ends, without either of the two fences.
+    fn sleeper_and_senders(senders: u64, preemptions: usize) {
+        check(preemptions, move || {
+            let sleeping = Arc::new(AtomicU32::new(0));
+            let posts = Arc::new(AtomicU64::new(0));
+            let bell = Arc::new(Bell::default());
+            let threads: Vec<_> = (0..senders)
+                .map(|_| {
+                    let (sleeping, posts, bell) = (sleeping.clone(), posts.clone(), bell.clone());
+                    thread::spawn(move || {
+                        posts.fetch_add(1, Ordering::Release);
+                        fence(Ordering::SeqCst);
+                        if may_sleep(&sleeping) && rouse(&sleeping) {
+                            bell.ring();
+                        }
+                    })
+                })
+                .collect();
+            let mut seen = 0;
+            while seen < senders {
+                rest(
+                    &sleeping,
+                    || fence(Ordering::SeqCst),
+                    || posts.load(Ordering::Acquire) == seen,
+                    || bell.wait(),
+                );
+                seen = posts.load(Ordering::Acquire);
+            }
+            for thread in threads {
+                thread.join().expect("it ends");
+            }
+        });
+    }
+
+    #[test]
+    fn loom_no_sleeper_is_forgotten_by_one_sender() {
+        sleeper_and_senders(1, 5);
+    }
+
+    #[test]
+    fn loom_no_sleeper_is_forgotten_by_two_senders() {
+        sleeper_and_senders(2, 2);
+    }
+
+    /// Fails if the epoch is added relaxed.
+    #[test]
+    fn loom_whoever_sees_the_epoch_sees_the_death() {
+        check(5, || {
+            let words = Arc::new((AtomicU32::new(0), AtomicU32::new(0)));
+            let launcher = {
+                let words = words.clone();
+                thread::spawn(move || {
+                    record_death(&words.0, &words.1, 9);
+                    record_death(&words.0, &words.1, 9);
+                })
+            };
+            if words.1.load(Ordering::Acquire) != 0 {
+                assert_eq!(words.0.load(Ordering::Relaxed), 9);
+            }
+            launcher.join().expect("it ends");
+            assert_eq!(words.1.load(Ordering::Relaxed), 1);
+        });
+    }
+
+    /// Fails if `charge` loads and stores instead of adding.
+    #[test]
+    fn loom_a_limit_holds() {
+        check(5, || {
+            let used = Arc::new(AtomicU64::new(0));
+            let take = |bytes: u64| {
+                let used = used.clone();
+                move || charge(&used, 10, bytes).map_or(0, |()| bytes)
+            };
+            let other = thread::spawn(take(6));
+            let granted = take(4)() + take(3)() + other.join().expect("it ends");
+            assert!(granted <= 10);
+            assert_eq!(used.load(Ordering::Relaxed), granted);
+        });
+    }
+
+    /// Fails if `waiting` is cleared outside of the lock.
+    #[test]
+    fn loom_no_arrival_stays_behind() {
+        check(5, || {
+            let arrivals = Arc::new(Arrivals::default());
+            let finder = {
+                let arrivals = arrivals.clone();
+                thread::spawn(move || {
+                    arrivals.add(1);
+                    arrivals.add(2);
+                })
+            };
+            let mut got = Vec::new();
+            let mut poll = || {
+                if arrivals.waiting.load(Ordering::Acquire) != 0 {
+                    got.extend(arrivals.take());
+                }
+            };
+            poll();
+            finder.join().expect("it ends");
+            poll();
+            assert_eq!(got, [1, 2]);
+        });
+    }
+}
