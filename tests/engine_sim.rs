@@ -335,15 +335,20 @@ fn soak() {
     let mut total = Report::default();
     let mut round = 0;
     let mut schedules = 500;
+    let mut exploring = Duration::ZERO;
     while start.elapsed() < end {
-        // Small jobs, farther each time.
-        explored(&Bounds {
-            deviations: 12,
-            schedules,
-            deviations_with_death: 4,
-            schedules_with_death: schedules / 20,
-        });
-        schedules *= 2;
+        // Small jobs, farther each time, as long as there is time for it.
+        if exploring * 3 < end.saturating_sub(start.elapsed()) {
+            let before = start.elapsed();
+            explored(&Bounds {
+                deviations: 12,
+                schedules,
+                deviations_with_death: 4,
+                schedules_with_death: schedules / 20,
+            });
+            exploring = start.elapsed() - before;
+            schedules *= 2;
+        }
         // Then seconds of each kind of traffic in turn.
         for options in [plain(), deadly(), corrupt()] {
             let from = first + (round << 32);

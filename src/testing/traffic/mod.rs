@@ -1,10 +1,19 @@
-//! Random traffic through the real engine on a simulated network: the test bed
-//! of matching, protocols and progress.
+//! The real engine on a simulated network: the test bed of matching, protocols
+//! and progress.
 //!
-//! One thread plays all ranks. It posts sends and receives of every kind, lets
-//! ranks make progress in random turns, moves the virtual clock, revokes,
-//! detaches and probes; ranks may die and messages may be corrupted. The seed
-//! decides everything, so a failure is repeated by its seed.
+//! One thread plays all ranks. A run is a list of acts: sends and receives of
+//! every kind, turns of a rank's progress, moves of the virtual clock or single
+//! arrivals, revokes, detaches, probes, deaths, corruption. [`run`] draws the
+//! list from a seed; [`explore_all`] plays all lists of small jobs within a
+//! bound. A list that breaks a rule is cut down, told as a timeline, and
+//! repeated by one line ([`replay`]).
+//!
+//! ```text
+//! plan, draw        a seed -> acts          explore, scenario   a job -> all its acts
+//! act               one act on the world    world, send, receive, settle
+//! invariants        after a step            oracle              at the end
+//! shrink, timeline  a failure for people    case                a run as a value
+//! ```
 //!
 //! # What is checked
 //! 1. Each message that was not withdrawn is received exactly once, into the
