@@ -10,8 +10,7 @@ use crate::form::Level;
 use crate::list::{Lengths, List, Offsets};
 use std::ops::Range;
 
-/// Lists of at most so many blocks are copied block by block over many
-/// iterations.
+/// So many blocks at most are copied one by one over many iterations.
 const SHORT: usize = 64;
 /// Iterations that make this worth it.
 const LONG: usize = 8;
@@ -286,49 +285,102 @@ unsafe fn two<D: Direction, const P: usize>(memory: *mut u8, packed: *mut u8, le
     unsafe { copy::<D>(memory, packed, P) };
 }
 
-/// Whether a list under these levels goes block by block.
-pub(super) fn in_columns(levels: &[Level], list: &List) -> bool {
-    list.len() <= SHORT && levels.last().is_some_and(|level| level.count >= LONG)
+/// The level along which a list under these levels goes block by block: the
+/// first from inside that is long, if few blocks lie below it.
+pub(super) fn along(levels: &[Level], list: &List) -> Option<usize> {
+    let mut few = list.len();
+    for (i, level) in levels.iter().enumerate().rev() {
+        if few > SHORT {
+            return None;
+        }
+        if level.count >= LONG {
+            return Some(i);
+        }
+        few *= level.count;
+    }
+    None
 }
 
-/// Copies a short list under at least one level.
+/// Copies a list under levels block by block: tiles of the level [`along`], in
+/// each a kernel for every block below it.
 ///
 /// # Safety
-/// As `super::part`.
+/// As `super::part`, with `along` as the index of a level.
 pub(super) unsafe fn columns<D: Direction>(
     levels: &[Level],
+    along: usize,
     list: &List,
     at: *mut u8,
     packed: *mut u8,
 ) {
-    let row = list.bytes();
+    let Some((level, inner)) = levels.split_first() else {
+        return;
+    };
+    let row = inner
+        .iter()
+        .fold(list.bytes(), |bytes, level| bytes * level.count);
     let (mut at, mut packed) = (at, packed);
-    if let [level] = levels {
-        let spread = row.max(level.stride.unsigned_abs());
-        let tile = (TILE_BYTES / spread).max(LONG);
-        let mut left = level.count;
-        while left > 0 {
-            let rows = left.min(tile);
-            let mut column = packed;
-            for i in 0..list.len() {
-                let (offset, length) = list.block(i);
-                let memory = at.wrapping_offset(offset);
-                let kernel = strided::kernel::<D>(length);
-                // SAFETY: block `i` of `rows` iterations.
-                unsafe { kernel(rows, memory, level.stride, column, row, length) };
-                column = column.wrapping_add(length);
-            }
-            at = at.wrapping_offset((rows as isize).wrapping_mul(level.stride));
-            packed = packed.wrapping_add(rows * row);
-            left -= rows;
-        }
-    } else if let Some((level, inner)) = levels.split_first() {
-        let step = inner.iter().fold(row, |bytes, level| bytes * level.count);
+    if along > 0 {
         for _ in 0..level.count {
             // SAFETY: one iteration of the level.
-            unsafe { columns::<D>(inner, list, at, packed) };
+            unsafe { columns::<D>(inner, along - 1, list, at, packed) };
             at = at.wrapping_offset(level.stride);
-            packed = packed.wrapping_add(step);
+            packed = packed.wrapping_add(row);
+        }
+        return;
+    }
+    let spread = row.max(level.stride.unsigned_abs());
+    let tile = (TILE_BYTES / spread).max(LONG);
+    let mut left = level.count;
+    while left > 0 {
+        let rows = left.min(tile);
+        let below = Below {
+            rows,
+            stride: level.stride,
+            row,
+            list,
+        };
+        // SAFETY: `rows` iterations of all that lies below the level.
+        unsafe { below.all::<D>(inner, at, packed) };
+        at = at.wrapping_offset((rows as isize).wrapping_mul(level.stride));
+        packed = packed.wrapping_add(rows * row);
+        left -= rows;
+    }
+}
+
+/// What is copied for each block below a level.
+struct Below<'a> {
+    rows: usize,
+    stride: isize,
+    /// Packed bytes of one row.
+    row: usize,
+    list: &'a List,
+}
+
+impl Below<'_> {
+    /// # Safety
+    /// As [`columns`].
+    unsafe fn all<D: Direction>(&self, levels: &[Level], at: *mut u8, packed: *mut u8) {
+        let (mut at, mut packed) = (at, packed);
+        if let Some((level, inner)) = levels.split_first() {
+            let step = inner
+                .iter()
+                .fold(self.list.bytes(), |bytes, level| bytes * level.count);
+            for _ in 0..level.count {
+                // SAFETY: one iteration of the level.
+                unsafe { self.all::<D>(inner, at, packed) };
+                at = at.wrapping_offset(level.stride);
+                packed = packed.wrapping_add(step);
+            }
+            return;
+        }
+        for i in 0..self.list.len() {
+            let (offset, length) = self.list.block(i);
+            let memory = at.wrapping_offset(offset);
+            let kernel = strided::kernel::<D>(length);
+            // SAFETY: block `i` of all rows.
+            unsafe { kernel(self.rows, memory, self.stride, packed, self.row, length) };
+            packed = packed.wrapping_add(length);
         }
     }
 }

@@ -300,9 +300,9 @@ unsafe fn all<D: Direction>(levels: &[Level], form: &Form, at: *mut u8, packed: 
     match &form.body {
         // SAFETY: forwarded to the caller.
         Body::Block => unsafe { strided::nest::<D>(levels, form.body_bytes, at, packed) },
-        Body::List(blocks) if list::in_columns(levels, blocks) => {
+        Body::List(blocks) if let Some(along) = list::along(levels, blocks) => {
             // SAFETY: forwarded to the caller.
-            unsafe { list::columns::<D>(levels, blocks, at, packed) }
+            unsafe { list::columns::<D>(levels, along, blocks, at, packed) }
         }
         _ => {
             let Some((level, inner)) = levels.split_first() else {

@@ -307,7 +307,7 @@ pub(super) fn kernel<D: Direction>(width: usize) -> Kernel {
         12 => fixed::<D, 12>,
         16 => fixed::<D, 16>,
         20 => fixed::<D, 20>,
-        24 => fixed::<D, 24>,
+        24 => words::<D, 3>,
         28 => fixed::<D, 28>,
         32 => fixed::<D, 32>,
         40 => fixed::<D, 40>,
@@ -322,6 +322,31 @@ pub(super) fn kernel<D: Direction>(width: usize) -> Kernel {
         65..=127 => halves::<D, 64>,
         129..=256 => halves::<D, 128>,
         _ => any::<D>,
+    }
+}
+
+/// Blocks of three words: word by word, since wider accesses would straddle cache
+/// lines every other block.
+///
+/// # Safety
+/// As [`Kernel`].
+unsafe fn words<D: Direction, const N: usize>(
+    count: usize,
+    memory: *mut u8,
+    memory_stride: isize,
+    packed: *mut u8,
+    packed_stride: usize,
+    _width: usize,
+) {
+    let (mut memory, mut packed) = (memory, packed);
+    for _ in 0..count {
+        for word in 0..N {
+            let (memory, packed) = (memory.wrapping_add(8 * word), packed.wrapping_add(8 * word));
+            // SAFETY: a word of one of the caller's blocks.
+            unsafe { copy::<D>(memory, packed, 8) };
+        }
+        memory = memory.wrapping_offset(memory_stride);
+        packed = packed.wrapping_add(packed_stride);
     }
 }
 
