@@ -57,6 +57,16 @@ pub const VARIABLES: &[Variable] = &[
         meaning: "a rank that waits longer says so once, such as 500ms, 60s or 5m; off: never",
     },
     Variable {
+        name: "OSIER_TRACE",
+        default: "no trace",
+        meaning: "folder for a timeline of what all ranks do; also osier run --trace",
+    },
+    Variable {
+        name: "OSIER_TRACE_EVENTS",
+        default: "64K",
+        meaning: "events of the timeline that each thread keeps, the newest; 64 bytes each",
+    },
+    Variable {
         name: "OSIER_COSTS",
         default: "what `osier info --protocols --measure` has kept for this machine, else built in",
         meaning: "file with the costs of links from which protocols are chosen",

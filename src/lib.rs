@@ -23,6 +23,7 @@
 //! | [`model`] | what the machine costs, measured |
 //! | [`diagnose`] | what ranks wait for; hangs |
 //! | [`config`] | environment variables |
+//! | [`trace`] | a timeline of what ranks do |
 //! | [`testing`] | ranks as threads of one process |
 //! | [`datatype`] | type trees, layouts, pack and unpack (a crate of its own) |
 //!
@@ -46,6 +47,7 @@ pub mod p2p;
 mod progress;
 pub mod protocol;
 pub mod testing;
+pub mod trace;
 mod wire;
 
 pub use bootstrap::{Session, Universe, init, run, run_code};

@@ -41,11 +41,12 @@ struct options {
     int rotate;
     int overlap; /* all receives of a window share one buffer */
     int heap;    /* MPI_Alloc_mem instead of the C library's allocator */
+    int threads; /* most threads of a rank, of threads alone */
     const char *layout;
     const char *shapes; /* file, of datatype alone */
 };
 
-static int bench_rank, bench_ranks;
+static int bench_rank, bench_ranks, bench_threads = 1;
 
 static void die(const char *what, const char *arg)
 {
@@ -110,6 +111,8 @@ static void parse_options(struct options *o, int argc, char **argv, const char *
             o->window = atoi(v);
         else if (!strcmp(a, "--memory"))
             o->heap = !strcmp(v, "heap");
+        else if (!strcmp(a, "--threads"))
+            o->threads = atoi(v);
         else if (!strcmp(a, "--layout"))
             o->layout = v;
         else if (!strcmp(a, "--shapes"))
@@ -256,9 +259,9 @@ static void print_value(const struct options *o, const char *bench, size_t bytes
     if (bench_rank)
         return;
     printf("{\"bench\":\"%s\",\"layout\":\"%s\",\"memory\":\"%s%s\",\"ranks\":%d,"
-           "\"bytes\":%zu,\"unit\":\"%s\",\"value\":%.9g}\n",
+           "\"threads\":%d,\"bytes\":%zu,\"unit\":\"%s\",\"value\":%.9g}\n",
            bench, o->layout, o->heap ? "heap" : "plain", o->rotate ? "-rotated" : "", bench_ranks,
-           bytes, unit, value);
+           bench_threads, bytes, unit, value);
     fflush(stdout);
 }
 

@@ -6,11 +6,13 @@
 //! | [`info`] | `osier info`: what this machine offers; the table of protocols |
 //! | [`ps`] | `osier ps`: running jobs, and what their ranks wait for |
 //! | [`run`] | `osier run`: starts the ranks of a job and stays with them to the end |
+//! | [`trace`] | `osier trace`: timelines that a launcher has not put together |
 
 mod bench;
 mod info;
 mod ps;
 mod run;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -31,6 +33,9 @@ enum Command {
     Bench(bench::Args),
     Info(info::Args),
     Ps(ps::Args),
+    /// Timelines of what ranks did
+    #[command(subcommand)]
+    Trace(trace::Command),
 }
 
 fn main() -> ExitCode {
@@ -39,5 +44,6 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::main(&args),
         Command::Info(args) => info::main(&args),
         Command::Ps(args) => ps::main(&args),
+        Command::Trace(command) => trace::main(&command),
     }
 }

@@ -15,6 +15,7 @@ use crate::p2p::buffered::Attached;
 use crate::progress::core::{Core, Place};
 use crate::protocol::cost::LinkCosts;
 use crate::protocol::select::Selection;
+use crate::trace::{self, Tracer};
 use osier_datatype::Datatype;
 use osier_transports::shm::{Job, ShmRank};
 use osier_transports::sim::SimNet;
@@ -54,7 +55,7 @@ fn join() -> Result<Arc<Member>> {
     run::refuse_many()?;
     match joined_rank()? {
         Some((job, rank)) => member(in_job(&job, rank)?, true),
-        None => member(alone(), false),
+        None => member(alone()?, false),
     }
 }
 
@@ -71,12 +72,19 @@ fn member(core: Arc<Core>, launched: bool) -> Result<Arc<Member>> {
     Ok(Member::new(core, sets))
 }
 
-fn alone() -> Arc<Core> {
-    let selection = Selection::new(LinkCosts::default(), INLINE_BYTES);
-    Core::new(Place::Alone, 0, 1, Arc::new(selection), false)
+fn alone() -> Result<Arc<Core>> {
+    let selection = Arc::new(Selection::new(LinkCosts::default(), INLINE_BYTES));
+    let job = u64::from(std::process::id()) << 32 | trace::now_ns() & 0xffff_ffff;
+    let trace = tracer(trace::Options::from_env()?, job, 0, 1)?;
+    Ok(Core::new(Place::Alone, 0, 1, selection, false, trace))
 }
 
 fn in_job(job: &Job, rank: usize) -> Result<Arc<Core>> {
+    in_job_traced(job, rank, trace::Options::from_env()?)
+}
+
+fn in_job_traced(job: &Job, rank: usize, options: Option<trace::Options>) -> Result<Arc<Core>> {
+    let trace = tracer(options, job.id(), rank, job.ranks())?;
     let member = ShmRank::join(job, rank)
         .map_err(|e| Error::from(e).context(format!("joining as rank {rank}")))?;
     let costs = costs_of(job);
@@ -87,7 +95,19 @@ fn in_job(job: &Job, rank: usize) -> Result<Arc<Core>> {
         job.ranks() as u32,
         Arc::new(Selection::new(costs, INLINE_BYTES)),
         shared_cores,
+        trace,
     ))
+}
+
+fn tracer(
+    options: Option<trace::Options>,
+    job: u64,
+    rank: usize,
+    ranks: usize,
+) -> Result<Option<Arc<Tracer>>> {
+    options
+        .map(|options| Tracer::new(options, job, rank as u32, ranks as u32))
+        .transpose()
 }
 
 /// The job that `osier run` started this process in, and its first rank here.
@@ -114,12 +134,18 @@ fn joined_rank() -> Result<Option<(Job, usize)>> {
 impl Universe {
     /// A job of this rank alone.
     pub fn alone() -> Result<Universe> {
-        Self::open(&member(alone(), false)?)
+        Self::open(&member(alone()?, false)?)
     }
 
     /// Joins a job on this machine as the given rank.
     pub fn join(job: &Job, rank: usize) -> Result<Universe> {
         Self::open(&member(in_job(job, rank)?, false)?)
+    }
+
+    /// As [`Universe::join`], recording what the rank does.
+    pub fn join_traced(job: &Job, rank: usize, options: &trace::Options) -> Result<Universe> {
+        let core = in_job_traced(job, rank, Some(options.clone()))?;
+        Self::open(&member(core, false)?)
     }
 
     /// Joins a job of the launcher as the given rank.
@@ -137,6 +163,7 @@ impl Universe {
             ranks as u32,
             Arc::new(Selection::new(LinkCosts::default(), INLINE_BYTES)),
             ranks > cores,
+            None,
         );
         Self::open(&member(core, false)?)
     }

@@ -14,6 +14,7 @@ use crate::matching::{INTERNAL_TAG, Pattern};
 use crate::p2p::Rank;
 use crate::p2p::view::{Buffer, BufferMut};
 use crate::progress::lane::{Mode, Posted};
+use crate::trace::event::{ANY, Kind};
 use osier_datatype::Datatype;
 
 const BARRIER: u32 = INTERNAL_TAG;
@@ -59,6 +60,7 @@ impl Communicator {
     /// Returns when all ranks have called it. Collective.
     #[track_caller]
     pub fn barrier(&self) -> Result<()> {
+        let _span = self.span(Kind::Barrier, ANY, ANY, 0);
         let result = match &self.0.inter {
             None => self.barrier_within(),
             Some(inter) => self.barrier_between(inter),
@@ -96,6 +98,7 @@ impl Communicator {
     /// other side's elements go to the root.
     #[track_caller]
     pub fn bcast<T: Datatype>(&self, data: &mut [T], root: impl Into<Rank>) -> Result<()> {
+        let _span = self.span(Kind::Bcast, ANY, ANY, std::mem::size_of_val(data));
         let root = root.into();
         let result = match &self.0.inter {
             None => self
@@ -139,6 +142,7 @@ impl Communicator {
         recv: &mut [T],
         root: impl Into<Rank>,
     ) -> Result<()> {
+        let _span = self.span(Kind::Gather, ANY, ANY, std::mem::size_of_val(send));
         let root = root.into();
         let result = match &self.0.inter {
             None => self
@@ -190,6 +194,7 @@ impl Communicator {
     /// Collective. On an intercommunicator each side gets the other's.
     #[track_caller]
     pub fn allgather<T: Datatype>(&self, send: &[T], recv: &mut [T]) -> Result<()> {
+        let _span = self.span(Kind::Allgather, ANY, ANY, std::mem::size_of_val(send));
         let result = match &self.0.inter {
             None => self.allgather_within(send, recv),
             Some(inter) => self
@@ -227,6 +232,7 @@ impl Communicator {
         recv: &mut [T],
         op: impl Reduction<T>,
     ) -> Result<()> {
+        let _span = self.span(Kind::Allreduce, ANY, ANY, std::mem::size_of_val(send));
         if send.len() != recv.len() {
             return self.reported(Err(Error::new(
                 ErrorKind::Argument,

@@ -15,6 +15,7 @@ use crate::matching::Pattern;
 use crate::p2p::Tag;
 use crate::p2p::view::BufferMut;
 use crate::progress::lane::Posted;
+use crate::trace::event::{ANY, Kind};
 use std::sync::atomic::Ordering;
 
 /// Each duplication has a tag of its own, so one that is given up leaves the
@@ -78,6 +79,7 @@ impl Communicator {
     /// As [`Communicator::dup`], with info of its own. Collective.
     #[track_caller]
     pub fn dup_with_info(&self, info: &Info) -> Result<Self> {
+        let _span = self.span(Kind::Split, ANY, ANY, 0);
         let made = self
             .idup_unreported(info)
             .and_then(PendingCommunicator::wait);
@@ -162,6 +164,7 @@ impl Communicator {
     /// others. Collective.
     #[track_caller]
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
+        let _span = self.span(Kind::Split, ANY, ANY, 0);
         let made = self.make(Ok(Wish {
             color,
             key,

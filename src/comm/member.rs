@@ -9,6 +9,7 @@ use crate::progress::cell::LaneCell;
 use crate::progress::core::{Core, Place};
 use crate::progress::lane::Lane;
 use crate::progress::links::{Links, Remote};
+use crate::progress::traced::LaneTrace;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -90,6 +91,9 @@ pub(super) fn open_lane(
     let mut lane = Lane::new(own, members.len(), links, core.selection.clone());
     let members: Arc<[u32]> = members.into();
     lane.name(context, members.clone());
+    if let Some(tracer) = &core.trace {
+        lane.record_to(LaneTrace::new(tracer.clone(), context, members.clone()));
+    }
     let lane = Arc::new(LaneCell::new(lane, core.biased));
     core.add_lane(&lane, members);
     lane

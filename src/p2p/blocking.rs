@@ -6,11 +6,14 @@ use super::status::Status;
 use super::view::{Buffer, BufferMut, RawView};
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind, Result};
-use crate::matching::Pattern;
+use crate::matching::{Pattern, TagPattern};
 use crate::progress::lane::{Mode, Outcome, Posted};
 use crate::progress::lane_receive::Direct;
 use crate::progress::pace;
+use crate::trace::Span;
+use crate::trace::event::{ANY, Event, Kind};
 use osier_datatype::Datatype;
+use std::panic::Location;
 
 /// Polls for a message that goes straight to its buffer, before the receive
 /// is posted like any other.
@@ -114,6 +117,7 @@ impl Communicator {
             recv_tag.into(),
             self.peer_count(),
         ))?;
+        let _span = self.span(Kind::SendRecv, dest.unwrap_or(ANY), send_tag, 0);
         let received = match pattern {
             Some(pattern) => Some(self.reported(self.irecv_raw(recv.view_mut().raw(), pattern))?),
             None => None,
@@ -219,6 +223,7 @@ impl Communicator {
     #[inline]
     #[track_caller]
     pub(crate) fn send_raw(&self, view: RawView, dest: u32, tag: u32, mode: Mode) -> Result<()> {
+        let _span = self.span(Kind::Send, dest, tag, view.bytes());
         if mode == Mode::Standard && self.send_now(&view, dest, tag) {
             return Ok(());
         }
@@ -241,6 +246,7 @@ impl Communicator {
         tag: u32,
         mode: Mode,
     ) -> Result<Posted> {
+        let _span = self.span(Kind::Isend, dest, tag, view.bytes());
         // No closure: the caller's source line passes through.
         let mut lane = self.lane().lock();
         let posted = lane.isend(view, dest, tag, mode);
@@ -251,6 +257,7 @@ impl Communicator {
     #[inline]
     #[track_caller]
     pub(crate) fn irecv_raw(&self, view: RawView, pattern: Pattern) -> Result<Posted> {
+        let _span = self.span_receive(Kind::Irecv, pattern, view.bytes());
         let mut lane = self.lane().lock();
         let posted = lane.irecv(view, pattern);
         self.core().after(&mut lane);
@@ -260,6 +267,7 @@ impl Communicator {
     #[inline]
     #[track_caller]
     pub(crate) fn recv_raw(&self, view: RawView, pattern: Pattern) -> Result<Outcome> {
+        let _span = self.span_receive(Kind::Recv, pattern, view.bytes());
         let mut lane = self.lane().lock();
         if lane.idle() && !lane.has_unexpected(pattern) {
             let most = DIRECT_POLLS.min(self.core().spin_polls());
@@ -288,17 +296,25 @@ impl Communicator {
     pub(crate) fn wait_raw(&self, posted: Posted) -> Result<Outcome> {
         match posted {
             Posted::Done(outcome) => Ok(outcome),
-            Posted::Pending(handle) => self.core().wait(self.lane(), |lane| lane.take(handle)),
+            Posted::Pending(handle) => {
+                let _span = self.span(Kind::Wait, ANY, ANY, 0);
+                self.core().wait(self.lane(), |lane| lane.take(handle))
+            }
         }
     }
 
     /// Waits for all; returns the first error.
     #[track_caller]
     pub(crate) fn wait_many(&self, handles: Vec<Option<u32>>) -> Option<Error> {
+        let count = match self.core().trace {
+            None => 0,
+            Some(_) => handles.iter().flatten().count(),
+        };
         let mut left = handles.into_iter().flatten();
         let mut next = left.next();
         let mut first = None;
         if next.is_some() {
+            let _span = self.span(Kind::WaitAll, ANY, ANY, count);
             self.core().wait(self.lane(), |lane| {
                 while let Some(handle) = next {
                     if let Err(e) = lane.take(handle)? {
@@ -310,6 +326,35 @@ impl Communicator {
             });
         }
         first
+    }
+
+    /// Begins to record a call, if anybody records.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn span(&self, kind: Kind, peer: u32, tag: u32, bytes: usize) -> Span {
+        match &self.core().trace {
+            None => Span::OFF,
+            Some(tracer) => tracer.call(
+                Event {
+                    context: self.context(),
+                    bytes: bytes as u64,
+                    peer,
+                    tag,
+                    ..Event::of(kind)
+                },
+                Location::caller(),
+            ),
+        }
+    }
+
+    #[inline]
+    #[track_caller]
+    fn span_receive(&self, kind: Kind, pattern: Pattern, bytes: usize) -> Span {
+        let tag = match pattern.tag {
+            TagPattern::Exact(tag) => tag,
+            TagPattern::Any => ANY,
+        };
+        self.span(kind, pattern.source.unwrap_or(ANY), tag, bytes)
     }
 
     /// Makes an operation stop using its memory, whatever becomes of its

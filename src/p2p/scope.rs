@@ -16,6 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::matching::Pattern;
 use crate::progress::lane::{Mode, Outcome, Posted};
 use crate::progress::ready::Ready;
+use crate::trace::event::{ANY, Kind};
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -270,7 +271,11 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         mode: Mode,
     ) -> Result<ScopedRequest<'scope>> {
         let tag = self.comm.reported(tag.check())?;
-        match self.comm.reported(dest.check(self.comm.peer_count()))? {
+        let dest = self.comm.reported(dest.check(self.comm.peer_count()))?;
+        let _span = self
+            .comm
+            .span(Kind::Isend, dest.unwrap_or(ANY), tag, view.bytes());
+        match dest {
             Some(dest) if mode == Mode::Standard && self.comm.send_now(&view, dest, tag) => {
                 Ok(self.request(Some(Posted::Done(Outcome {
                     source: dest,

@@ -22,6 +22,8 @@ use crate::diagnose::watch::Watcher;
 use crate::diagnose::{LONG, report};
 use crate::p2p::buffered::Attached;
 use crate::protocol::select::Selection;
+use crate::trace::Tracer;
+use crate::trace::event::{Event, Kind};
 use osier_transports::shm::{Death, JobStatus, ShmRank, monotonic_ns};
 use osier_transports::sim::SimNet;
 use std::panic::Location;
@@ -76,6 +78,8 @@ pub(crate) struct Core {
     pub waits: Waits,
     /// Looks out for hangs where no launcher does.
     watcher: Mutex<Watcher>,
+    /// Records what this rank does.
+    pub trace: Option<Arc<Tracer>>,
 }
 
 /// A communicator's lane, for as long as the communicator lives.
@@ -105,6 +109,7 @@ impl Core {
         ranks: u32,
         selection: Arc<Selection>,
         shared_cores: bool,
+        trace: Option<Arc<Tracer>>,
     ) -> Arc<Self> {
         let waits = match &place {
             Place::Shm(r) => {
@@ -133,6 +138,7 @@ impl Core {
             futures: AtomicUsize::new(0),
             thread: OnceLock::new(),
             closing: AtomicBool::new(false),
+            trace,
         })
     }
 
@@ -339,7 +345,12 @@ impl Core {
         self.wait_watched(check, Watch::new(&self.waits, Location::caller(), false))
     }
 
+    #[track_caller]
     fn wait_watched<R>(&self, mut check: impl FnMut() -> Option<R>, mut watch: Watch<'_>) -> R {
+        let _span = self
+            .trace
+            .as_ref()
+            .map(|t| t.call(Event::of(Kind::Wait), Location::caller()));
         let mut idle = 0u32;
         loop {
             if let Some(result) = check() {
@@ -623,6 +634,12 @@ impl Core {
         self.closing.store(true, Ordering::Release);
         if let Some(thread) = self.thread.get() {
             thread.unpark();
+        }
+        // Nobody else would put the recordings of a job of one rank together.
+        if let (Place::Alone, Some(tracer)) = (&self.place, &self.trace)
+            && let Err(e) = crate::trace::merge(tracer.folder(), Some(tracer.job()))
+        {
+            eprintln!("osier: {e}");
         }
     }
 }

@@ -26,6 +26,7 @@ use super::links::Links;
 use super::pace::Pace;
 use super::ready::Ready;
 use super::slab::Slab;
+use super::traced::LaneTrace;
 use crate::diagnose::page::Operation;
 use crate::diagnose::waits::{Asked, hear, listens};
 use crate::error::{Error, ErrorKind, Result};
@@ -90,6 +91,8 @@ pub(super) struct Op {
     /// The user's line that posted it: every function on the way here from
     /// the public one is `#[track_caller]`.
     pub site: &'static Location<'static>,
+    /// The message's number in a timeline, or 0.
+    pub number: u32,
     /// What few operations need.
     rare: Option<Box<Rare>>,
 }
@@ -123,6 +126,7 @@ impl Op {
             detached: false,
             posted: None,
             pattern: None,
+            number: 0,
             rare: None,
         }
     }
@@ -180,6 +184,8 @@ pub(super) struct Arrived {
     /// Its place in the queue, unless a matched probe took it out.
     pub queued: Option<UnexpectedKey>,
     pub envelope: Envelope,
+    /// Its number in a timeline, or 0.
+    pub number: u32,
 }
 
 /// Where the fragments of a peer's send go.
@@ -266,6 +272,9 @@ pub(crate) struct Lane {
     pub pace: Pace,
     spare: Vec<Vec<u8>>,
     idle_polls: u32,
+    pub(super) trace: Option<Box<LaneTrace>>,
+    /// Number of the message that is being handled, if somebody records.
+    pub(super) handling: u32,
 }
 
 /// Kept buffers of unexpected messages, and the largest of them.
@@ -301,6 +310,8 @@ impl Lane {
             pace: Pace::default(),
             spare: Vec::new(),
             idle_polls: 0,
+            trace: None,
+            handling: 0,
         }
     }
 
@@ -308,6 +319,11 @@ impl Lane {
     pub fn name(&mut self, context: u64, members: Arc<[u32]>) {
         self.context = context;
         self.members = members;
+    }
+
+    /// Tells a timeline of everything from here on; before the first message.
+    pub fn record_to(&mut self, trace: Box<LaneTrace>) {
+        self.trace = Some(trace);
     }
 
     /// Moves everything that can move now. True if anything did.
@@ -379,6 +395,7 @@ impl Lane {
             // and what it begins might never end.
             return self.links.release(message);
         }
+        self.handling = self.trace_handled(peer, message.head.kind);
         let sound = match message.head.kind {
             wire::EAGER => self.on_eager(&message, low, high),
             wire::FRAGMENT => self.on_fragment(&message, low),

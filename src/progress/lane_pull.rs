@@ -18,6 +18,7 @@
 
 use super::lane::{Direction, Lane, State};
 use crate::error::{Error, ErrorKind};
+use crate::trace::event::Kind;
 use crate::wire;
 use osier_transports::shm::Death;
 use osier_transports::{Incoming, OneSided, RegionKey, TransportError, TransportErrorKind};
@@ -204,7 +205,9 @@ impl Lane {
             };
             if pull.pending.is_none() && pull.at < pull.wanted && pull.failed.is_none() {
                 any = true;
+                let (since, before) = (self.trace_stamp(), pull.at);
                 self.read_slice(&mut pull);
+                self.trace_piece(Kind::Pull, pull.peer, pull.at - before, since);
             }
             let open = pull.pending.is_some()
                 || pull.share != Share::No
@@ -225,7 +228,10 @@ impl Lane {
                 continue;
             }
             any = true;
-            match self.write_slice(&mut push) {
+            let (since, before) = (self.trace_stamp(), push.at);
+            let written = self.write_slice(&mut push);
+            self.trace_piece(Kind::Push, push.peer, push.at - before, since);
+            match written {
                 Ok(false) => self.pushes.push_back(push),
                 Ok(true) => self.answer_push(&push, 0),
                 Err(_) => self.answer_push(&push, 1),

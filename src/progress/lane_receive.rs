@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::matching::{Envelope, Pattern, TagPattern};
 use crate::p2p::view::RawView;
 use crate::protocol::rendezvous::{self, Way};
+use crate::trace::event::Kind;
 use crate::wire;
 use osier_transports::{Incoming, RegionKey};
 
@@ -117,11 +118,14 @@ impl Lane {
             };
             let bytes = message.payload.len();
             if pattern.accepts(envelope) && bytes <= view.bytes() {
+                let since = self.trace_stamp();
                 // SAFETY: the view is writable for its bytes by the caller's
                 // contract, the payload readable until released.
                 unsafe { view.unpack(0..bytes, message.payload.as_ptr()) };
                 self.links.release(message);
                 self.credit(message.peer, bytes);
+                let number = self.trace_handled(message.peer, wire::EAGER);
+                self.trace_received(message.peer, tag, bytes, number, since);
                 return Direct::Received(Outcome {
                     source: message.peer,
                     tag,
@@ -201,7 +205,13 @@ impl Lane {
 
     #[track_caller]
     fn receive_arrival(&mut self, view: RawView, arrival: u32) -> Result<Posted> {
-        let Some(Arrived { what, envelope, .. }) = self.arrivals.remove(arrival) else {
+        let Some(Arrived {
+            what,
+            envelope,
+            number,
+            ..
+        }) = self.arrivals.remove(arrival)
+        else {
             return Err(Error::new(ErrorKind::Cancelled, "receive of no message"));
         };
         let peer = envelope.source;
@@ -213,8 +223,10 @@ impl Lane {
         if let Arrival::Whole { data, ack } = &what {
             let bytes = data.len();
             let fits = bytes.min(view.bytes());
+            let since = self.trace_stamp();
             // SAFETY: the view is writable by the caller's contract.
             unsafe { view.unpack(0..fits, data.as_ptr()) };
+            self.trace_received(peer, envelope.tag, bytes, number, since);
             self.credit(peer, bytes);
             if let Some(send) = *ack {
                 self.control(peer, wire::head(wire::ACK, 0, send, 0));
@@ -236,6 +248,9 @@ impl Lane {
         let total = what.bytes();
         let pattern = Pattern::exact(peer, envelope.tag);
         let handle = self.receive_op(view, pattern)?;
+        if let Some(op) = self.ops.get_mut(handle) {
+            op.number = number;
+        }
         match what {
             Arrival::Whole { .. } => {}
             Arrival::Stream {
@@ -292,6 +307,7 @@ impl Lane {
             return;
         };
         let room = op.view.bytes();
+        self.trace_received(op.peer, op.tag, op.total, op.number, 0);
         let error = (op.total > room).then(|| self.truncation(op.peer, op.tag, op.total, room));
         self.finish(handle, error);
     }
@@ -317,6 +333,7 @@ impl Lane {
         op.peer = peer;
         op.tag = tag;
         op.total = bytes;
+        op.number = self.handling;
         let fits = bytes.min(op.view.bytes());
         // SAFETY: the view is writable until the operation is over, the
         // payload readable until released.
@@ -332,11 +349,14 @@ impl Lane {
     fn arrive(&mut self, envelope: Envelope, what: Arrival) -> Option<u32> {
         self.counters.unexpected += 1;
         self.finished = true; // somebody may sleep in a probe
+        let bytes = what.bytes();
         let arrival = self.arrivals.insert(Arrived {
             what,
             queued: None,
             envelope,
+            number: self.handling,
         })?;
+        self.trace_piece(Kind::Unexpected, envelope.source, bytes, self.trace_stamp());
         let key = self.unexpected.push(envelope, arrival);
         if let Some(a) = self.arrivals.get_mut(arrival) {
             a.queued = Some(key);
@@ -365,6 +385,7 @@ impl Lane {
         let wants_ack = message.head.aux & 1 != 0;
         match self.posted.take(envelope) {
             Some(handle) => {
+                self.number(handle);
                 self.begin_stream(handle, envelope, total);
                 self.peers[peer as usize]
                     .incoming
@@ -395,6 +416,16 @@ impl Lane {
                     .push((send, Target::Arrival(arrival)));
                 true
             }
+        }
+    }
+
+    /// The receive is met by the message that is being handled.
+    #[inline]
+    fn number(&mut self, handle: u32) {
+        if self.handling != 0
+            && let Some(op) = self.ops.get_mut(handle)
+        {
+            op.number = self.handling;
         }
     }
 
@@ -431,6 +462,8 @@ impl Lane {
         };
         let bytes = message.payload.len();
         let from = message.payload.as_ptr();
+        let since = self.trace_stamp();
+        let incoming = &mut self.peers[message.peer as usize].incoming;
         let left = match &mut incoming[at].1 {
             Target::Discard(left) => {
                 *left = left.saturating_sub(bytes);
@@ -458,6 +491,7 @@ impl Lane {
                 }
             }
         };
+        self.trace_piece(Kind::FragmentIn, message.peer, bytes, since);
         if left == 0 {
             self.peers[message.peer as usize].incoming.remove(at);
         }
@@ -484,6 +518,7 @@ impl Lane {
         let total = a.total as usize;
         match self.posted.take(envelope) {
             Some(handle) => {
+                self.number(handle);
                 self.begin_rendezvous(handle, envelope, send, total, a.key);
                 true
             }
@@ -510,6 +545,7 @@ impl Lane {
     ) {
         self.begin_stream(handle, envelope, total);
         let peer = envelope.source;
+        self.trace_piece(Kind::Matched, peer, total, self.trace_stamp());
         if total == 0 {
             self.control(peer, wire::head(wire::FINISH, wire::OUTCOME_DONE, send, 0));
             return self.received(handle);

@@ -4,6 +4,7 @@ use super::lane::{Direction, Lane, Mode, Op, Outcome, Posted, State, describe};
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::view::RawView;
 use crate::protocol::select::Memory;
+use crate::trace::event::Kind;
 use crate::wire;
 use osier_transports::{PostError, RegionKind, TransportError, TransportErrorKind};
 
@@ -43,12 +44,12 @@ impl Lane {
         if bytes > self.always_eager || peer.blocked || !peer.sender.take(bytes) {
             return false;
         }
-        if let Some(data) = view.short()
-            && self.links.post_short(dest, wire::EAGER, tag, data, bytes)
-        {
-            return true;
-        }
-        if self.send_whole(view, dest, tag) {
+        let since = self.trace_stamp();
+        let posted = view
+            .short()
+            .is_some_and(|data| self.links.post_short(dest, wire::EAGER, tag, data, bytes));
+        if posted || self.send_whole(view, dest, tag) {
+            self.trace_start(Kind::Eager, dest, tag, bytes, since);
             return true;
         }
         self.peers[dest as usize]
@@ -234,6 +235,7 @@ impl Lane {
         };
         let (peer, tag, bytes) = (op.peer, op.tag, op.total);
         let fragment = self.fragment_bytes(peer, bytes);
+        let since = self.trace_stamp();
         let Some(op) = self.ops.get_mut(handle) else {
             return Step::Moved;
         };
@@ -266,10 +268,12 @@ impl Lane {
         }
         op.moved = moved;
         if whole {
+            self.trace_start(Kind::Eager, peer, tag, bytes, since);
             self.sent(handle);
         } else {
             op.state = State::Streaming;
             self.peers[peer as usize].streams.push_back(handle);
+            self.trace_start(Kind::First, peer, tag, bytes, since);
         }
         Step::Moved
     }
@@ -279,6 +283,10 @@ impl Lane {
             return Step::Moved;
         };
         let (peer, tag) = (op.peer, op.tag);
+        let since = match &self.trace {
+            None => 0,
+            Some(_) => crate::trace::now_ns(),
+        };
         let (body, n) = wire::Announcement {
             total: op.total as u64,
             key: op.key(),
@@ -295,7 +303,9 @@ impl Lane {
             Err(PostError::Failed(e)) => return Step::Failed(e),
         }
         op.state = State::Announced;
+        let bytes = op.total;
         self.counters.announced += 1;
+        self.trace_start(Kind::Announce, peer, tag, bytes, since);
         Step::Moved
     }
 
@@ -316,6 +326,7 @@ impl Lane {
         }
         let (peer, at) = (op.peer, op.moved);
         let n = self.fragment_bytes(peer, op.total).min(op.total - at);
+        let since = self.trace_stamp();
         let head = wire::head(wire::FRAGMENT, 0, handle, 0);
         let view = &op.view;
         // SAFETY: the view is readable until the operation is over, and the
@@ -326,6 +337,7 @@ impl Lane {
             Err(PostError::Full) => return Step::Full,
             Err(PostError::Failed(e)) => return Step::Failed(e),
         }
+        self.trace_piece(Kind::Fragment, peer, n, since);
         if let Some(op) = self.ops.get_mut(handle) {
             op.moved += n;
             if op.moved == op.total {
@@ -374,6 +386,7 @@ impl Lane {
         }
         self.peers[peer as usize].streams.push_back(handle);
         self.mark_busy(peer);
+        self.trace_piece(Kind::Go, peer, 0, self.trace_stamp());
         true
     }
 
@@ -384,6 +397,7 @@ impl Lane {
         if !matches!(op.state, State::Announced | State::Withdrawn) {
             return false;
         }
+        self.trace_piece(Kind::Finish, peer, 0, self.trace_stamp());
         if outcome == wire::OUTCOME_WITHDRAWN {
             let e = Error::new(
                 ErrorKind::Cancelled,
@@ -397,6 +411,7 @@ impl Lane {
     }
 
     pub(super) fn on_ack(&mut self, peer: u32, handle: u32) -> bool {
+        self.trace_piece(Kind::Ack, peer, 0, self.trace_stamp());
         let Some(op) = self.send_op(peer, handle) else {
             return false;
         };

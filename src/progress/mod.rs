@@ -18,3 +18,4 @@ pub(crate) mod pace;
 pub(crate) mod ready;
 mod slab;
 mod sync;
+pub(crate) mod traced;

@@ -60,6 +60,16 @@ pub fn ranks_on<R: Send>(
     universes_on(network, n, |u| f(u.world().clone()))
 }
 
+/// As [`ranks`], with what they do recorded; merge it with
+/// [`crate::trace::merge`].
+pub fn ranks_traced<R: Send>(
+    options: &crate::trace::Options,
+    n: usize,
+    f: impl Fn(Communicator) -> R + Sync,
+) -> Vec<R> {
+    on_shm(n, Some(options), |u| f(u.world().clone()))
+}
+
 /// As [`ranks_on`], with the whole [`Universe`].
 pub fn universes_on<R: Send>(
     network: &Network,
@@ -67,20 +77,7 @@ pub fn universes_on<R: Send>(
     f: impl Fn(&Universe) -> R + Sync,
 ) -> Vec<R> {
     match network {
-        Network::Shm => {
-            let options = JobOptions {
-                ranks: n,
-                limit_bytes: None,
-            };
-            let job = Job::create(&options).expect("a job in shared memory");
-            run(
-                job.id(),
-                n,
-                |rank| Universe::join(&job, rank).expect("a place in the job"),
-                |rank, code| job.mark_dead(rank, Death::Exited(code)),
-                f,
-            )
-        }
+        Network::Shm => on_shm(n, None, f),
         Network::Sim(options) => {
             let net = SimNet::new(SimOptions {
                 ranks: n as u32,
@@ -99,6 +96,29 @@ pub fn universes_on<R: Send>(
             )
         }
     }
+}
+
+fn on_shm<R: Send>(
+    n: usize,
+    trace: Option<&crate::trace::Options>,
+    f: impl Fn(&Universe) -> R + Sync,
+) -> Vec<R> {
+    let options = JobOptions {
+        ranks: n,
+        limit_bytes: None,
+    };
+    let job = Job::create(&options).expect("a job in shared memory");
+    let join = |rank| match trace {
+        None => Universe::join(&job, rank),
+        Some(options) => Universe::join_traced(&job, rank, options),
+    };
+    run(
+        job.id(),
+        n,
+        |rank| join(rank).expect("a place in the job"),
+        |rank, code| job.mark_dead(rank, Death::Exited(code)),
+        f,
+    )
 }
 
 /// Tells the others of a rank's end, however it ends.

@@ -21,5 +21,6 @@ mod sizes;
 mod support;
 mod threads;
 mod topologies;
+mod trace;
 mod trees;
 mod waitsets;

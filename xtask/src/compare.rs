@@ -39,7 +39,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// These benchmarks only [possible values: latency, bandwidth, bibandwidth, message-rate,
-    /// multi-pair, pack, launch, datatype]
+    /// multi-pair, threads, pack, launch, datatype]
     #[arg(long, value_delimiter = ',', value_name = "BENCHES")]
     only: Vec<String>,
     /// Interleaved rounds over which the medians are taken

@@ -79,7 +79,7 @@ impl Gauge {
                 slots = plan.window;
             }
             Bench::MessageRate => gauge.ring = Some(*cores),
-            Bench::Pack | Bench::Datatype | Bench::Launch => {}
+            Bench::Pack | Bench::Datatype | Bench::Threads | Bench::Launch => {}
         }
         if copy {
             let pool =

@@ -38,6 +38,7 @@ pub fn run(plan: &Plan) -> Result<()> {
     }
     let middle = median(&mut jobs);
     report.row(&Row {
+        threads: 1,
         bytes: 0,
         unit: "ms",
         value: 1e3 * middle,

@@ -105,6 +105,7 @@ impl Value {
             Scale::Rate { amount, messages } => amount / (floor * messages),
         });
         Row {
+            threads: 1,
             bytes,
             unit: self.unit,
             value: convert(self.seconds.median),
@@ -155,7 +156,7 @@ fn one(
             }
             vec![time(latency), messages]
         }
-        Bench::Pack | Bench::Datatype | Bench::Launch => Vec::new(),
+        Bench::Pack | Bench::Datatype | Bench::Threads | Bench::Launch => Vec::new(),
     })
 }
 

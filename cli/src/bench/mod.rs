@@ -13,6 +13,7 @@
 //! | [`buffers`] | memory, reused or rotated |
 //! | [`timing`] | repetitions and their medians |
 //! | [`messages`] | latency, bandwidth, rates: between ranks |
+//! | [`threads`] | threads of a rank |
 //! | [`pack`], [`launch`] | without messages |
 //! | [`datatype`] | commit, pack, unpack, ping-pong of many shapes |
 //! | [`floor`] | what the machine could do |
@@ -29,6 +30,7 @@ mod pack;
 mod plot;
 mod progress;
 mod report;
+mod threads;
 mod timing;
 
 use std::ffi::OsString;
@@ -74,6 +76,10 @@ suite; MB/s and GB/s are 10^6 and 10^9 bytes per second):
                 it a loop written by hand for that layout
   datatype      shapes of datatypes, those of real programs among them: commit
                 (build and drop included), pack, unpack, ping-pong, us
+  threads       1 to T threads of a rank at the same time, each with its own
+                communicator: with itself (one rank), or thread i with thread
+                i of the other rank (two); messages/s received by all threads
+                of a rank, and beside it the rate of one thread
   launch        start to end of an empty program under osier run, ms
 
 Layouts; sizes count payload and are rounded up to whole blocks:
@@ -169,6 +175,11 @@ pub struct Args {
     #[arg(long)]
     rotate: bool,
 
+    /// Most threads of a rank, for `threads` [default: number of cores]
+    #[arg(short = 't', long, value_name = "T",
+          value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=256))]
+    threads: Option<usize>,
+
     /// Place ranks on cores [default: core, or none for more ranks than cores]
     #[arg(long, value_enum, value_name = "HOW")]
     bind: Option<run::Bind>,
@@ -220,6 +231,8 @@ enum Bench {
     Pack,
     /// Commit, pack, unpack and ping-pong of many shapes
     Datatype,
+    /// Threads with a communicator each
+    Threads,
     /// Start to end of an empty program
     Launch,
 }
@@ -234,6 +247,7 @@ impl Bench {
             Bench::MultiPair => "multi-pair",
             Bench::Pack => "pack",
             Bench::Datatype => "datatype",
+            Bench::Threads => "threads",
             Bench::Launch => "launch",
         }
     }
@@ -316,6 +330,7 @@ fn start(args: &Args) -> Result<ExitCode> {
         )),
         Bench::Launch => launch::run(&plan),
         Bench::Pack => pack::run(&plan),
+        Bench::Threads if in_job => return Ok(threads::run(&plan)),
         _ if in_job => return Ok(messages::run(&plan)),
         _ => {
             run::check_ranks(plan.ranks).map_err(Failure::usage)?;
@@ -325,7 +340,11 @@ fn start(args: &Args) -> Result<ExitCode> {
             }
             let bind = args.bind.or_else(|| {
                 let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-                (plan.ranks <= cores).then_some(run::Bind::Core)
+                match args.bench {
+                    // Its threads go to their places themselves.
+                    Bench::Threads => Some(run::Bind::None),
+                    _ => (plan.ranks <= cores).then_some(run::Bind::Core),
+                }
             });
             return Ok(run::again(plan.ranks, bind, arguments));
         }

@@ -13,6 +13,8 @@ pub struct Plan {
     pub bench: Bench,
     pub ranks: usize,
     pub window: usize,
+    /// Most threads of a rank.
+    pub threads: usize,
     pub rotate: bool,
     pub effort: Effort,
     pub curves: Vec<Curve>,
@@ -44,7 +46,7 @@ impl Plan {
         let bench = args.bench;
         let ranks = args.ranks.unwrap_or(match bench {
             Bench::MultiPair => 4,
-            Bench::Pack => 1,
+            Bench::Pack | Bench::Threads => 1,
             _ => 2,
         });
         check_ranks(bench, ranks)?;
@@ -94,6 +96,18 @@ impl Plan {
                 "datatype has shapes of its own: no --layout, --memory, --rotate or --plot",
             ));
         }
+        if bench == Bench::Threads {
+            let plain = args.layout == [Pattern::Contiguous] && args.memory == [Memory::Plain];
+            if !plain || args.rotate || args.iterations.is_some() || args.warmup.is_some() {
+                return Err(Failure::usage(
+                    "threads has no --layout, --memory, --rotate, --iterations or --warmup",
+                ));
+            }
+        } else if args.threads.is_some() {
+            return Err(Failure::usage(
+                "--threads is for the benchmark threads (hint: osier bench threads -t 2)",
+            ));
+        }
         if bench == Bench::Pack && args.memory != [Memory::Plain] {
             return Err(Failure::usage("pack has no --memory: no peer reads it"));
         }
@@ -104,6 +118,9 @@ impl Plan {
             bench,
             ranks,
             window: args.window,
+            threads: args
+                .threads
+                .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get())),
             rotate: args.rotate,
             effort: Effort {
                 iterations: args.iterations,
@@ -136,6 +153,9 @@ pub fn check_ranks(bench: Bench, ranks: usize) -> Result<()> {
         Bench::MultiPair if ranks < 2 || ranks % 2 == 1 => Err(Failure::usage(format!(
             "{name} takes an even number of ranks, not {ranks}"
         ))),
+        Bench::Threads if ranks > 2 => Err(Failure::usage(format!(
+            "{name} takes one rank or two, not {ranks}"
+        ))),
         Bench::Pack if ranks != 1 => Err(Failure::usage(format!(
             "{name} takes one rank, not {ranks}"
         ))),
@@ -150,6 +170,7 @@ fn sizes(args: &Args) -> Result<Vec<usize>> {
     let (min, max) = match args.bench {
         Bench::Latency | Bench::Bandwidth | Bench::Bibandwidth => (1, 4 * M),
         Bench::MessageRate | Bench::MultiPair => (1, 4 * K),
+        Bench::Threads => (8, 8),
         Bench::Pack => (8, 4 * M),
         Bench::Launch | Bench::Datatype => (1, 1),
     };

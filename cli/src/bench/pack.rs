@@ -60,6 +60,7 @@ fn one(plan: &Plan, shape: &Shape) -> Result<Row> {
     let memcpy = floor::copy(&payload, &mut to, bytes)?;
     let rate = |seconds: f64| 1e-9 * bytes as f64 / seconds;
     Ok(Row {
+        threads: 1,
         bytes,
         unit: "GB/s",
         value: rate(library.median),

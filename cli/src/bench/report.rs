@@ -11,13 +11,15 @@ use super::{Bench, Failure, Memory, Result};
 
 /// One number with its company.
 pub struct Row {
+    /// Threads of each rank.
+    pub threads: usize,
     pub bytes: usize,
     pub unit: &'static str,
     pub value: f64,
     pub best: f64,
     pub p99: f64,
     pub floor: Option<f64>,
-    /// The loop written by hand, of pack.
+    /// The loop written by hand, of pack; one thread's rate, of threads.
     pub by_hand: Option<f64>,
 }
 
@@ -137,12 +139,13 @@ impl Report {
             ],
             // Its table is its own.
             Bench::Datatype => &[],
+            Bench::Threads => &["Messages/s", "Max", "Worst", "1 thread", "x 1 thread"],
             Bench::Launch => &["Launch (ms)", "Min", "P99", "Floor", "x Floor"],
         };
-        let first = if self.bench == Bench::Launch {
-            "# Ranks"
-        } else {
-            "# Size"
+        let first = match self.bench {
+            Bench::Launch => "# Ranks",
+            Bench::Threads => "# Threads",
+            _ => "# Size",
         };
         let mut line = format!("{first:<12}");
         for (at, head) in heads.iter().enumerate() {
@@ -166,7 +169,7 @@ impl Report {
             layout: self.layout.clone(),
             memory: self.memory.clone(),
             transport: self.transport.clone(),
-            threads: 1,
+            threads: row.threads as u32,
             ranks: self.ranks,
             bytes: row.bytes,
             unit: row.unit,
@@ -184,10 +187,10 @@ impl Report {
                 floor,
             });
         }
-        let first = if self.bench == Bench::Launch {
-            self.ranks
-        } else {
-            row.bytes
+        let first = match self.bench {
+            Bench::Launch => self.ranks,
+            Bench::Threads => row.threads,
+            _ => row.bytes,
         };
         let ratio = |other: Option<f64>| {
             other.map_or_else(|| "-".into(), |other| format!("{:.2}", row.value / other))
@@ -200,6 +203,10 @@ impl Report {
             shown(floor),
             ratio(floor),
         ];
+        if self.bench == Bench::Threads {
+            cells.truncate(3);
+            cells.extend([shown(row.by_hand), ratio(row.by_hand)]);
+        }
         match self.bench {
             Bench::Pack => cells.extend([shown(row.by_hand), ratio(row.by_hand)]),
             Bench::MessageRate => cells.push(number(row.value * row.bytes as f64 * 1e-6)),

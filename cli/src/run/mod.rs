@@ -59,6 +59,8 @@ Examples:
       the others go on when a rank dies
   osier run -n 8 --pset ocean=0-3 --pset ice=4-7 ./climate
       sessions of the program find two named sets of ranks
+  osier run -n 4 --trace out -- jacobi3d
+      a timeline of all ranks, out/trace.json, for ui.perfetto.dev
   osier run -n 8 --ranks-per-process 4 -- jacobi3d
       two processes, four ranks in each as its threads
   osier run -n 64 --on-hang kill ./solver
@@ -124,6 +126,11 @@ pub struct Args {
     /// Run the ranks in this folder
     #[arg(long, value_name = "DIR")]
     wdir: Option<PathBuf>,
+
+    /// Record what all ranks do, and write the timeline DIR/trace.json for
+    /// ui.perfetto.dev; as OSIER_TRACE=DIR
+    #[arg(long, value_name = "DIR")]
+    trace: Option<PathBuf>,
 
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_names = ["PROG", "ARGS"])]
@@ -197,6 +204,7 @@ pub fn again(ranks: usize, bind: Option<Bind>, arguments: Vec<OsString>) -> Exit
         env: Vec::new(),
         psets: Vec::new(),
         wdir: None,
+        trace: None,
         command: std::iter::once(program).chain(arguments).collect(),
     })
 }
@@ -244,7 +252,33 @@ fn start(args: &Args) -> Result<u8, Failure> {
     job.set_watched();
     // All ranks choose protocols by the same numbers.
     job.set_note(&serde_json::to_vec(&costs).unwrap_or_default());
-    supervise::run(args, &program, &keeper, &job)
+    let trace = trace_folder(args)?;
+    let code = supervise::run(args, &program, &keeper, &job, trace.as_deref())?;
+    if let Some(folder) = trace {
+        crate::trace::merge_job(&folder, &job);
+    }
+    Ok(code)
+}
+
+/// Where the timeline goes, whoever asks for it: absolute, so that `--wdir`
+/// does not change its meaning.
+fn trace_folder(args: &Args) -> Result<Option<PathBuf>, Failure> {
+    let of_ranks = args.env.iter().rfind(|(key, _)| key == "OSIER_TRACE");
+    let folder = args
+        .trace
+        .clone()
+        .or_else(|| of_ranks.map(|(_, value)| value.into()))
+        .or_else(|| osier::config::value("OSIER_TRACE").map(PathBuf::from))
+        .filter(|folder| !folder.as_os_str().is_empty());
+    let Some(folder) = folder else {
+        return Ok(None);
+    };
+    let refused = |e: io::Error| {
+        let folder = folder.display();
+        Failure::new(USAGE, format!("--trace {folder}: {}", cause(&e)))
+    };
+    std::fs::create_dir_all(&folder).map_err(refused)?;
+    std::path::absolute(&folder).map(Some).map_err(refused)
 }
 
 /// A doorbell and two pipes per rank, and some for everything else.

@@ -1,5 +1,6 @@
 //! Which ranks a process holds: blocks of consecutive numbers.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::ops::Range;
 
@@ -46,16 +47,17 @@ impl Ranks {
     }
 
     /// Variables by which the process finds its job and its ranks.
-    pub fn env(&self, job: &Job, places: &[Option<CpuSet>]) -> Vec<(String, String)> {
-        let mut env = job.env(self.first);
-        env.push(("OSIER_RANKS_HERE".into(), self.count.to_string()));
+    pub fn env(&self, job: &Job, places: &[Option<CpuSet>]) -> Vec<(String, OsString)> {
+        let env = job.env(self.first).into_iter();
+        let mut env: Vec<(String, OsString)> = env.map(|(k, v)| (k, v.into())).collect();
+        env.push(("OSIER_RANKS_HERE".into(), self.count.to_string().into()));
         let bound: Option<Vec<String>> = places
             .iter()
             .map(|set| Some(list(&set.as_ref()?.cpus())))
             .collect();
         // Set to nothing is not set; but one that we inherited must not hold.
         let bound = bound.filter(|_| self.count > 1).unwrap_or_default();
-        env.push(("OSIER_CPUS".into(), bound.join(";")));
+        env.push(("OSIER_CPUS".into(), bound.join(";").into()));
         env
     }
 }

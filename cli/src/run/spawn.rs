@@ -20,7 +20,7 @@ pub struct Plan<'a> {
     /// Variables that the user wants set.
     pub variables: &'a [(OsString, OsString)],
     /// Variables by which it finds its job and its ranks.
-    pub job: Vec<(String, String)>,
+    pub job: Vec<(String, OsString)>,
     /// Its folder.
     pub folder: Option<&'a Path>,
     /// Its processors.

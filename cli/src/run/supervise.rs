@@ -60,7 +60,13 @@ const FORWARDED: [c_int; 8] = [
 ];
 
 /// Runs the job and returns its exit code.
-pub fn run(args: &Args, program: &Path, keeper: &Keeper, job: &Job) -> Result<u8, Failure> {
+pub fn run(
+    args: &Args,
+    program: &Path,
+    keeper: &Keeper,
+    job: &Job,
+    trace: Option<&Path>,
+) -> Result<u8, Failure> {
     // Before the first rank, so that none of its signals is lost.
     let signals: Vec<c_int> = FORWARDED.into_iter().chain([libc::SIGCHLD]).collect();
     let signals =
@@ -69,6 +75,7 @@ pub fn run(args: &Args, program: &Path, keeper: &Keeper, job: &Job) -> Result<u8
     let label_width = args.label.then(|| ranks::label_width(&blocks));
     let mut supervisor = Supervisor {
         args,
+        trace,
         job,
         group: keeper.group(),
         keeper_lives: true,
@@ -103,6 +110,8 @@ pub fn run(args: &Args, program: &Path, keeper: &Keeper, job: &Job) -> Result<u8
 
 struct Supervisor<'a> {
     args: &'a Args,
+    /// Where ranks record what they do.
+    trace: Option<&'a Path>,
     job: &'a Job,
     group: pid_t,
     keeper_lives: bool,
@@ -196,7 +205,10 @@ impl Supervisor<'_> {
             (stdout, stderr)
         };
         let mut job = ranks.env(self.job, places);
-        job.push(("OSIER_PSETS".into(), self.args.psets.join(";")));
+        job.push(("OSIER_PSETS".into(), self.args.psets.join(";").into()));
+        if let Some(folder) = self.trace {
+            job.push(("OSIER_TRACE".into(), folder.into()));
+        }
         let plan = Plan {
             program,
             command: &self.args.command,

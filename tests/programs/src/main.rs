@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         ["die", how] => die(comm, how),
         ["stream", how, way] => stream(comm, how, way),
         ["wait"] => wait(comm),
+        ["die-inside"] => die_inside(comm),
         ["early", code] => early(comm, code.parse().expect("a code")),
         ["full"] => full(&universe),
         ["twice"] => twice(comm),
@@ -375,6 +376,16 @@ fn die(comm: &Communicator, how: &str) {
         .expect("the living");
     assert!(got == pattern(got.len(), peer));
     killed(&comm.send(&large, 1, 0).expect_err("still dead"));
+    through(comm);
+}
+
+/// Rank 0 of 2 is killed within a call of the library.
+fn die_inside(comm: &Communicator) {
+    let deadly = osier::function(|_: u64, _: u64| -> u64 { kill_me() });
+    let mut sum = [0u64];
+    let result = comm.allreduce(&[1], &mut sum, deadly);
+    let e = result.expect_err("rank 0 is dead");
+    assert_eq!(e.kind(), ErrorKind::RankDead, "{e}");
     through(comm);
 }
 

@@ -109,6 +109,8 @@ pub const CASES: &[Case] = &[
     case("bibandwidth", "bibandwidth", Memory::Plain, 2, &[M, 4 * M]),
     case("message-rate", "message_rate", Memory::Plain, 2, &[8]),
     case("multi-pair", "multi_pair", Memory::Plain, 4, &[8]),
+    case("threads", "threads", Memory::Plain, 1, &[8]),
+    case("threads", "threads", Memory::Plain, 2, &[8]),
     pack("contiguous"),
     pack("vector:8:16"),
     pack("indexed"),

@@ -49,7 +49,7 @@ impl Contestant for Osier {
         if !case.sizes.is_empty() {
             command.args(["--sizes", &sizes(case)]);
         }
-        if case.bench == "multi-pair" {
+        if matches!(case.bench, "multi-pair" | "threads") {
             command.args(["--ranks", &case.ranks.to_string()]);
         }
         if case.layout != "contiguous" {
@@ -158,6 +158,9 @@ impl Contestant for Peer {
         command
             .args(["--sizes", &sizes(case), "--layout", case.layout])
             .args(case.memory.options());
+        if case.bench == "threads" {
+            command.args(["--threads", &cores().to_string()]);
+        }
         if quick {
             command.args(["--repetitions", "3"]);
         }
@@ -172,6 +175,11 @@ impl Contestant for Peer {
         let (text, _) = run_limited(&mut command)?;
         datatype::parse(&text)
     }
+}
+
+/// As many threads as `osier bench threads` takes by itself.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
 fn sizes(case: &Case) -> String {
@@ -210,7 +218,7 @@ fn build_programs(name: &str, home: &Path) -> Result {
                 .arg(format!("-I{}", home.join("include").display()))
                 .arg(format!("-L{}", lib.display()))
                 .arg(format!("-Wl,-rpath,{}", lib.display()))
-                .arg("-lmpi"),
+                .args(["-lmpi", "-pthread"]),
         )?;
     }
     Ok(())

@@ -31,6 +31,8 @@ struct Line {
 pub struct Key {
     /// Size of one message.
     pub bytes: u64,
+    /// Threads of each rank.
+    pub threads: u64,
     /// The unit that the table uses.
     pub unit: Unit,
 }
@@ -72,7 +74,6 @@ pub struct Value {
     value: f64,
     floor: Option<f64>,
     transport: Option<String>,
-    threads: Option<u64>,
 }
 
 impl Value {
@@ -81,12 +82,12 @@ impl Value {
         Self {
             key: Key {
                 bytes: 0,
+                threads: 1,
                 unit: Unit::Millis,
             },
             value: millis,
             floor: None,
             transport: None,
-            threads: None,
         }
     }
 
@@ -112,12 +113,12 @@ impl Value {
         let mut value = Self {
             key: Key {
                 bytes: line.bytes,
+                threads: line.threads.unwrap_or(1),
                 unit,
             },
             value: line.value * scale,
             floor: line.floor.map(|floor| floor * scale),
             transport: line.transport,
-            threads: line.threads,
         };
         // A pack may be told as a time; the table has its rate.
         if bench == "pack" && unit == Unit::Micros {
@@ -202,7 +203,6 @@ pub struct Samples {
     values: [Vec<f64>; NAMES.len()],
     floors: Vec<f64>,
     transport: Option<String>,
-    threads: Option<u64>,
 }
 
 impl Samples {
@@ -211,7 +211,6 @@ impl Samples {
         self.values[column].push(value.value);
         self.floors.extend(value.floor);
         self.transport = value.transport.or(self.transport.take());
-        self.threads = value.threads.or(self.threads);
     }
 
     /// Medians and spreads per column.
@@ -220,7 +219,6 @@ impl Samples {
             cells: self.values.map(cell),
             floor: cell(self.floors).map(|cell| cell.median),
             transport: self.transport,
-            threads: self.threads,
         }
     }
 }

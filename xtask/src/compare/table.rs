@@ -29,8 +29,6 @@ pub struct Columns {
     pub floor: Option<f64>,
     /// As Osier says.
     pub transport: Option<String>,
-    /// As Osier says.
-    pub threads: Option<u64>,
 }
 
 /// One row.
@@ -40,6 +38,8 @@ pub struct Row {
     memory: Memory,
     ranks: u32,
     bytes: u64,
+    /// Threads of each rank.
+    threads: u64,
     unit: Unit,
     columns: Columns,
     bars: &'static [Bar],
@@ -115,7 +115,7 @@ impl Row {
             "layout": self.layout,
             "memory": self.memory.name(),
             "transport": self.columns.transport,
-            "threads": self.columns.threads,
+            "threads": self.threads,
             "ranks": self.ranks,
             "bytes": self.bytes,
             "unit": self.unit.name(),
@@ -141,12 +141,12 @@ pub fn rows(cases: &[&Case], medians: &Medians) -> Vec<Row> {
                 memory: case.memory,
                 ranks: case.ranks,
                 bytes: key.bytes,
+                threads: key.threads,
                 unit: key.unit,
                 columns: Columns {
                     cells: columns.cells.clone(),
                     floor: columns.floor,
                     transport: columns.transport.clone(),
-                    threads: columns.threads,
                 },
                 bars: bars(case, key.bytes),
             }
@@ -170,7 +170,10 @@ pub fn text(rows: &[Row]) -> String {
             row.bench.into(),
             row.layout.into(),
             row.memory.name().into(),
-            row.ranks.to_string(),
+            match row.bench {
+                "threads" => format!("{} x {}", row.ranks, row.threads),
+                _ => row.ranks.to_string(),
+            },
             row.bytes.to_string(),
             row.unit.name().into(),
         ];
@@ -298,6 +301,7 @@ mod tests {
             layout: "contiguous",
             memory: Memory::Plain,
             ranks: 2,
+            threads: 1,
             bytes: 8,
             unit,
             columns: Columns {
@@ -309,7 +313,6 @@ mod tests {
                 }),
                 floor: Some(0.1),
                 transport: None,
-                threads: None,
             },
             bars,
         }

@@ -1,0 +1,270 @@
+//! Where a thread records: a file that it has mapped.
+//!
+//! An event is written, then counted. The file is the memory, so a process
+//! that is killed loses at most the event that it was writing.
+//!
+//! # Invariants
+//! 1. A ring is reached only through `RINGS` and `CURRENT` of the thread that
+//!    made it.
+//! 2. `CURRENT` points to a ring that `RINGS` owns, or to none.
+
+use super::event::{EVENT_BYTES, Event};
+use super::file::{EVENTS_AT, HEADER_BYTES, MAGIC, NAME_BYTES, SITES_BYTES, VERSION};
+use super::{SUFFIX, Tracer, cannot};
+use crate::error::Result;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// Lines that are found without a search.
+const NEAR_SITES: usize = 64;
+
+/// A thread's ring.
+struct Ring {
+    tracer: Weak<Tracer>,
+    base: *mut u8,
+    bytes: usize,
+    mask: u64,
+    written: u64,
+    sites: HashMap<usize, u32>,
+    near: [(usize, u32); NEAR_SITES],
+    sites_bytes: usize,
+}
+
+thread_local! {
+    static CURRENT: Cell<(u64, *mut Ring)> = const { Cell::new((0, std::ptr::null_mut())) };
+    static RINGS: RefCell<Vec<(u64, Box<Ring>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The clock of all recordings of a machine, in ns.
+#[inline]
+pub(super) fn now_ns() -> u64 {
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes to our own value; this clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// Records an event of this thread.
+#[inline]
+pub(super) fn record(
+    tracer: &Arc<Tracer>,
+    event: &Event,
+    site: Option<&'static Location<'static>>,
+) {
+    // A thread that is ending has no rings any more.
+    let Ok((id, ring)) = CURRENT.try_with(Cell::get) else {
+        return;
+    };
+    let ring = if id == tracer.id {
+        ring
+    } else {
+        match find(tracer) {
+            Some(ring) => ring,
+            None => return,
+        }
+    };
+    // SAFETY: owned by this thread's `RINGS` (invariants 1 and 2), and nothing
+    // below comes back here.
+    let ring = unsafe { &mut *ring };
+    ring.push(event, site);
+}
+
+/// This thread's ring for a rank, made now if need be.
+#[cold]
+fn find(tracer: &Arc<Tracer>) -> Option<*mut Ring> {
+    if tracer.broken.load(Ordering::Relaxed) != 0 {
+        return None;
+    }
+    RINGS
+        .try_with(|rings| {
+            let mut rings = rings.borrow_mut();
+            let at = rings.iter().position(|(id, _)| *id == tracer.id);
+            let at = match at {
+                Some(at) => at,
+                None => {
+                    CURRENT.set((0, std::ptr::null_mut()));
+                    rings.retain(|(_, ring)| ring.tracer.strong_count() > 0);
+                    match Ring::new(tracer) {
+                        Ok(ring) => rings.push((tracer.id, Box::new(ring))),
+                        Err(e) => {
+                            // Once per rank; the program goes on.
+                            if tracer.broken.swap(1, Ordering::Relaxed) == 0 {
+                                eprintln!("osier: {e}; rank {} is not traced", tracer.rank);
+                            }
+                            return None;
+                        }
+                    }
+                    rings.len() - 1
+                }
+            };
+            let ring: *mut Ring = &raw mut *rings[at].1;
+            CURRENT.set((tracer.id, ring));
+            Some(ring)
+        })
+        .ok()
+        .flatten()
+}
+
+impl Ring {
+    fn new(tracer: &Arc<Tracer>) -> Result<Ring> {
+        let thread = tracer.threads.fetch_add(1, Ordering::Relaxed);
+        let name = format!(
+            "{:016x}-r{}-t{thread}-p{}.{SUFFIX}",
+            tracer.job,
+            tracer.rank,
+            std::process::id()
+        );
+        let path = tracer.folder().join(name);
+        let capacity = tracer.options.events.next_power_of_two();
+        let bytes = EVENTS_AT + capacity * EVENT_BYTES;
+        let failed = |e: std::io::Error| cannot("record to", &path, &e);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&path)
+            .map_err(failed)?;
+        let base = map(&file, bytes).map_err(failed)?;
+        let mut ring = Ring {
+            tracer: Arc::downgrade(tracer),
+            base,
+            bytes,
+            mask: capacity as u64 - 1,
+            written: 0,
+            sites: HashMap::new(),
+            near: [(0, 0); NEAR_SITES],
+            sites_bytes: 0,
+        };
+        let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        ring.put(8, &two(VERSION, tracer.rank).to_le_bytes());
+        ring.put(16, &two(tracer.ranks, thread).to_le_bytes());
+        ring.put(24, &two(std::process::id(), 0).to_le_bytes());
+        ring.put(32, &tracer.job.to_le_bytes());
+        ring.put(40, &(capacity as u64).to_le_bytes());
+        let current = std::thread::current();
+        let mut name = current.name().unwrap_or_default();
+        while name.len() > NAME_BYTES {
+            name = &name[..name.floor_char_boundary(name.len() - 1)];
+        }
+        ring.put(72, &(name.len() as u64).to_le_bytes());
+        ring.put(80, name.as_bytes());
+        ring.word(0).store(MAGIC, Ordering::Release);
+        Ok(ring)
+    }
+
+    /// Writes bytes to the head of the file.
+    fn put(&mut self, at: usize, with: &[u8]) {
+        assert!(at + with.len() <= EVENTS_AT);
+        // SAFETY: inside the mapping by the assertion.
+        let to = unsafe { self.base.add(at) };
+        // SAFETY: as above; only this thread writes the file.
+        unsafe { std::ptr::copy_nonoverlapping(with.as_ptr(), to, with.len()) };
+    }
+
+    /// An aligned word of the file.
+    #[inline]
+    fn word(&self, at: usize) -> &AtomicU64 {
+        debug_assert!(at + 8 <= self.bytes && at.is_multiple_of(8));
+        // SAFETY: callers pass offsets inside the file.
+        let at = unsafe { self.base.add(at) };
+        // SAFETY: aligned, mapped as long as `self`, reached by atomics.
+        unsafe { AtomicU64::from_ptr(at.cast()) }
+    }
+
+    #[inline]
+    fn push(&mut self, event: &Event, site: Option<&'static Location<'static>>) {
+        let mut words = event.to_words();
+        if let Some(site) = site {
+            words[5] |= u64::from(self.site(site)) << 32;
+        }
+        let at = EVENTS_AT + (self.written & self.mask) as usize * EVENT_BYTES;
+        for (i, word) in words.into_iter().enumerate() {
+            self.word(at + 8 * i).store(word, Ordering::Relaxed);
+        }
+        self.written += 1;
+        self.word(56).store(self.written, Ordering::Release);
+    }
+
+    #[inline]
+    fn site(&mut self, site: &'static Location<'static>) -> u32 {
+        let key = std::ptr::from_ref(site) as usize;
+        let (near, number) = self.near[key / 8 % NEAR_SITES];
+        if near == key {
+            return number;
+        }
+        self.new_site(key, site)
+    }
+
+    #[cold]
+    fn new_site(&mut self, key: usize, site: &'static Location<'static>) -> u32 {
+        let number = match self.sites.get(&key) {
+            Some(number) => *number,
+            None => {
+                let number = self.write_site(site);
+                self.sites.insert(key, number);
+                number
+            }
+        };
+        self.near[key / 8 % NEAR_SITES] = (key, number);
+        number
+    }
+
+    /// Appends to the table of lines; 0 when it is full.
+    fn write_site(&mut self, site: &Location<'_>) -> u32 {
+        let path = site.file().as_bytes();
+        let at = HEADER_BYTES + self.sites_bytes;
+        if self.sites_bytes + 12 + path.len() > SITES_BYTES {
+            return 0;
+        }
+        self.put(at, &site.line().to_le_bytes());
+        self.put(at + 4, &site.column().to_le_bytes());
+        self.put(at + 8, &(path.len() as u32).to_le_bytes());
+        self.put(at + 12, path);
+        self.sites_bytes += 12 + path.len();
+        self.word(64)
+            .store(self.sites_bytes as u64, Ordering::Release);
+        1 + self.sites.values().filter(|n| **n > 0).count() as u32
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, and nobody else has the address.
+        unsafe { libc::munmap(self.base.cast(), self.bytes) };
+    }
+}
+
+/// Reserves and maps the file, so that a full disk is an error here and no
+/// signal later.
+fn map(file: &File, bytes: usize) -> std::io::Result<*mut u8> {
+    let length = libc::off_t::try_from(bytes).map_err(std::io::Error::other)?;
+    // SAFETY: a system call on our own file.
+    let rc = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) };
+    if rc != 0 {
+        return Err(std::io::Error::from_raw_os_error(rc));
+    }
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let base = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    if base == libc::MAP_FAILED {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(base.cast())
+}
