@@ -213,3 +213,79 @@ fn large_regular_types_stay_small() {
     assert!(layout.overlaps(1, &layout, 1, (1 << 40) + 16));
     assert!(!layout.overlaps(1, &layout, 1, (1 << 40) + 8));
 }
+
+/// A million blocks written out as a list, as an array's planes in a struct, and
+/// as a list of lists come back as the loops they are.
+#[test]
+fn a_million_listed_blocks_become_loops() {
+    let (planes, rows, columns) = (50isize, 100isize, 200isize);
+    let place = |k: isize, j: isize, i: isize| k * 100_000 + j * 700 + i * 3;
+    let mut at = Vec::new();
+    for k in 0..planes {
+        for j in 0..rows {
+            at.extend((0..columns).map(|i| place(k, j, i)));
+        }
+    }
+    let listed = Type::indexed_block(1, &at, &f64()).unwrap();
+    let line = Type::vector(columns as usize, 1, 3, &f64()).unwrap();
+    let plane = Type::hvector(rows as usize, 1, 5600, &line).unwrap();
+    let nested = Type::hvector(planes as usize, 1, 800_000, &plane).unwrap();
+    let fields: Vec<_> = (0..planes)
+        .map(|k| (1, k * 800_000, plane.clone()))
+        .collect();
+    let fields = Type::structure(&fields).unwrap();
+    let starts: Vec<isize> = (0..planes).map(|k| k * 800_000).collect();
+    let list = Type::hindexed_block(1, &starts, &plane).unwrap();
+    let layout = meet(&[listed, nested, fields, list]);
+    assert!(matches!(
+        layout.class(),
+        Class::Strided {
+            levels: [_, _, _],
+            block_bytes: 8
+        }
+    ));
+    assert_eq!(layout.block_count(), 1_000_000);
+}
+
+/// Like nests at irregular places: by a list, by fields, block by block.
+#[test]
+fn nests_at_irregular_places() {
+    let nest = Type::vector(4, 1, 2, &f64()).unwrap();
+    let starts: Vec<isize> = (0..60isize).map(|i| i * 100 + i * i).collect();
+    let list = Type::hindexed_block(1, &starts, &nest).unwrap();
+    let fields: Vec<_> = starts.iter().map(|&at| (1, at, nest.clone())).collect();
+    let fields = Type::structure(&fields).unwrap();
+    let blocks: Vec<isize> = starts
+        .iter()
+        .flat_map(|&at| (0..4).map(move |i| at + 16 * i))
+        .collect();
+    let blocks = Type::hindexed_block(8, &blocks, &Type::basic(Basic::Byte)).unwrap();
+    let layout = meet(&[list, fields, blocks]);
+    assert!(matches!(layout.class(), Class::Indexed { blocks: 240, .. }));
+}
+
+/// Empty blocks and lengths beyond 32 bits change nothing about the rules.
+#[test]
+fn empty_and_huge_blocks() {
+    let byte = Type::basic(Basic::Byte);
+    let holes = Type::hindexed(
+        &[(0, -7), (3, 10), (0, 99), (4, 13), (0, 0), (2, 40)],
+        &byte,
+    );
+    let plain = Type::hindexed(&[(7, 10), (2, 40)], &byte);
+    meet(&[holes.unwrap(), plain.unwrap()]);
+    let far = 5usize << 32;
+    let wide = Type::hindexed(&[(far, 0), (1, far as isize), (8, 7 << 40)], &byte).unwrap();
+    let same = Type::hindexed(&[(far + 1, 0), (8, 7 << 40)], &byte).unwrap();
+    let layout = meet(&[wide, same]);
+    assert_eq!(
+        layout.blocks(1).collect::<Vec<_>>(),
+        [(0, far + 1), (7 << 40, 8)]
+    );
+    let early = Type::hindexed(&[(1, 1 << 40), (1, 0), (2, 5)], &byte).unwrap();
+    let early = early.commit().unwrap();
+    assert_eq!(
+        early.blocks(1).collect::<Vec<_>>(),
+        [(1 << 40, 1), (0, 1), (5, 2)]
+    );
+}
