@@ -46,6 +46,7 @@ mod case;
 mod dice;
 mod draw;
 mod explore;
+mod hangs;
 mod invariants;
 mod memory;
 mod oracle;

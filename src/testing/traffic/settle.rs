@@ -2,6 +2,7 @@
 //! received, what can never end is given up.
 
 use super::act::{Act, Want};
+use super::hangs::Hangs;
 use super::memory::Memory;
 use super::receive::ToReceive;
 use super::world::{Check, LARGEST, Receive, Receiving, World};
@@ -46,18 +47,33 @@ impl World {
 
     /// Lets everything go on until nothing moves.
     pub fn settle(&mut self) -> Check {
+        let mut hung = Hangs::default();
         for _ in 0..ROUNDS {
             let start = self.rng.below(self.lanes.len());
             if self.perform(Act::Round(start))? {
+                hung.moved()?;
                 continue;
             }
+            // One rank after the other, as they wake up.
+            let rank = start / self.members.len();
+            if self.alive[rank] && !self.lenient {
+                self.look(rank, &mut hung)?;
+                self.hangs(&mut hung);
+            }
             if !self.matched.is_empty() {
+                hung.stir();
                 let act = self.draw_matched(0);
                 self.perform(act)?;
             } else if let Some(&(to, dead)) = self.notices.first() {
+                hung.stir();
                 self.perform(Act::Notice { to, dead })?;
             } else if !self.perform(Act::NextEvent)? && !self.revoking() {
-                return Ok(());
+                if !self.lenient {
+                    self.must_hang(&mut hung)?;
+                }
+                if self.notices.is_empty() {
+                    return Ok(());
+                }
             }
         }
         if self.lenient {
