@@ -56,6 +56,9 @@ pub(crate) const OUTCOME_DONE: u16 = 0;
 /// The receiver has forgotten the message, as the sender asked.
 pub(crate) const OUTCOME_WITHDRAWN: u16 = 1;
 
+/// The receiver has dropped the communicator, and nobody will receive it.
+pub(crate) const OUTCOME_CLOSED: u16 = 2;
+
 /// Bytes of the total in front of a FIRST message's data.
 pub(crate) const TOTAL_BYTES: usize = 8;
 

@@ -13,6 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::HeapBuffer;
 use crate::p2p::buffered::Attached;
 use crate::progress::core::{Core, Place};
+use crate::progress::lane::Lane;
 use crate::protocol::cost::LinkCosts;
 use crate::protocol::select::Selection;
 use crate::trace::{self, Tracer};
@@ -28,7 +29,11 @@ const INLINE_BYTES: usize = 48;
 /// A rank's membership in a job: a value, of which a process may hold several
 /// for ranks of their own (see [`crate::testing`]).
 ///
-/// Dropping it first sees to it that everything sent is on its way.
+/// Dropping it waits, as `MPI_Finalize` does, until everything sent has left
+/// this rank. A message that its receiver leaves the job without having received
+/// is lost, and standard error names it; so two ranks that leave with a message
+/// for each other do not wait for ever. A receiver that keeps a communicator and
+/// never receives is waited for, which is reported like any long wait.
 pub struct Universe {
     joined: Joined,
     world: Communicator,
@@ -217,6 +222,17 @@ impl Universe {
     /// Which protocol carries which size.
     pub fn selection(&self) -> &Selection {
         &self.joined.0.core.selection
+    }
+}
+
+impl Drop for Universe {
+    fn drop(&mut self) {
+        // What nobody here can receive any more; then the rest is waited for.
+        for comm in [&self.world, &self.own] {
+            if comm.is_last() {
+                comm.core().with(comm.lane(), Lane::refuse);
+            }
+        }
     }
 }
 

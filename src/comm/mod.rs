@@ -49,6 +49,7 @@ use crate::bootstrap::Session;
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::HeapBuffer;
 use crate::p2p::buffered::Attached;
+use crate::p2p::partitioned::Registry;
 use crate::progress::cell::LaneCell;
 use crate::progress::core::Core;
 use inter::Inter;
@@ -85,6 +86,7 @@ struct Inner {
     peers: usize,
     context: u64,
     attached: Attached,
+    partitioned: Registry,
     /// For an intercommunicator: the other side.
     inter: Option<Inter>,
     topology: Option<Topology>,
@@ -158,7 +160,14 @@ impl fmt::Debug for Communicator {
 impl Drop for Inner {
     fn drop(&mut self) {
         // Sends that nobody waits for go on without the communicator.
-        if self.core.with(&self.lane, |lane| lane.unfinished_sends()) {
+        let unfinished = self.core.with(&self.lane, |lane| {
+            let unfinished = lane.unfinished_sends();
+            if unfinished {
+                lane.refuse();
+            }
+            unfinished
+        });
+        if unfinished {
             self.core.linger(self.lane.clone());
         }
     }
@@ -207,6 +216,7 @@ impl Communicator {
             info: Mutex::new(design.info),
             name: Mutex::default(),
             idups: AtomicU32::new(0),
+            partitioned: Registry::default(),
         })))
     }
 
@@ -225,6 +235,12 @@ impl Communicator {
         Ok(own)
     }
 
+    /// Whether nobody else holds the communicator: no operation of it can be
+    /// posted any more without this handle.
+    pub(crate) fn is_last(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
     #[inline]
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.0.core
@@ -233,6 +249,11 @@ impl Communicator {
     #[inline]
     pub(crate) fn lane(&self) -> &LaneCell {
         &self.0.lane
+    }
+
+    /// What is known of partitioned transfers.
+    pub(crate) fn partitioned(&self) -> &Registry {
+        &self.0.partitioned
     }
 
     /// The buffer for buffered sends.

@@ -149,7 +149,10 @@ impl Communicator {
             .core()
             .wait(self.lane(), |lane| match lane.probe(pattern) {
                 Some(outcome) => Some(Ok(outcome.into())),
-                None => lane.dead_source(pattern).map(Err),
+                None => {
+                    lane.probed = pattern.source;
+                    lane.dead_source(pattern).map(Err)
+                }
             });
         self.reported(found)
     }
@@ -193,7 +196,10 @@ impl Communicator {
             .core()
             .wait(self.lane(), |lane| match lane.matched_probe(pattern) {
                 Some(matched) => Some(Ok(Message::new(self, matched))),
-                None => lane.dead_source(pattern).map(Err),
+                None => {
+                    lane.probed = pattern.source;
+                    lane.dead_source(pattern).map(Err)
+                }
             });
         self.reported(found)
     }

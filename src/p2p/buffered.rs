@@ -300,6 +300,12 @@ impl Communicator {
     ) -> Result<()> {
         let tag = self.reported(tag.into().check())?;
         let dest = self.reported(dest.into().check(self.peer_count()))?;
+        self.bsend_raw(buffer.view().raw(), dest, tag)
+    }
+
+    /// The view is readable for the call.
+    #[track_caller]
+    pub(super) fn bsend_raw(&self, view: RawView, dest: Option<u32>, tag: u32) -> Result<()> {
         let own = self.attached().pool();
         let pool = own.or_else(|| self.core().attached.pool()).ok_or_else(|| {
             Error::new(
@@ -310,7 +316,6 @@ impl Communicator {
         let Some(dest) = dest else {
             return Ok(());
         };
-        let view = buffer.view().raw();
         let bytes = view.bytes();
         pool.check(bytes)?;
         if self.send_now(&view, dest, tag) {
@@ -393,7 +398,7 @@ impl Waitable for FlushRequest {
     }
 
     #[track_caller]
-    fn wait(self) -> Result<Status> {
+    fn finish(self) -> Result<Status> {
         FlushRequest::wait(self)
     }
 

@@ -203,7 +203,7 @@ impl<S: OwnedBuffer, R: OwnedBuffer> Waitable for SendRecv<S, R> {
     }
 
     #[track_caller]
-    fn wait(self) -> Result<Self::Output> {
+    fn finish(self) -> Result<Self::Output> {
         SendRecv::wait(self)
     }
 
@@ -282,7 +282,7 @@ impl<B: OwnedBuffer> Waitable for SendRecvReplace<B> {
     }
 
     #[track_caller]
-    fn wait(self) -> Result<Self::Output> {
+    fn finish(self) -> Result<Self::Output> {
         SendRecvReplace::wait(self)
     }
 

@@ -260,7 +260,7 @@ impl Waitable for GeneralizedRequest {
     }
 
     #[track_caller]
-    fn wait(self) -> Result<Status> {
+    fn finish(self) -> Result<Status> {
         GeneralizedRequest::wait(self)
     }
 

@@ -12,6 +12,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::progress::lane::Mode;
 use osier_datatype::{Datatype, Layout};
 use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::OnceLock;
 
 /// Part of a buffer: a layout with its origin at an element.
 #[derive(Clone, Debug)]
@@ -35,6 +37,8 @@ impl Region {
 pub struct Regions<T: Datatype> {
     sends: Vec<Region>,
     receives: Vec<Region>,
+    /// Found when [`RegionSet::read`] first asks.
+    written: Vec<OnceLock<Written>>,
     element: std::marker::PhantomData<T>,
 }
 
@@ -58,10 +62,15 @@ impl<T: Datatype> Regions<T> {
             }
         }
         Ok(Self {
+            written: receives.iter().map(|_| OnceLock::new()).collect(),
             sends,
             receives,
             element: std::marker::PhantomData,
         })
+    }
+
+    fn written(&self, index: usize) -> &Written {
+        self.written[index].get_or_init(|| Written::new(&self.receives[index], size_of::<T>()))
     }
 }
 
@@ -72,7 +81,18 @@ pub struct RegionSet<'scope, 'env, T: Datatype> {
     regions: &'scope Regions<T>,
     sends: Vec<RawView>,
     /// A part is received into once.
-    receives: RefCell<Vec<Option<RawView>>>,
+    receives: RefCell<Vec<Receive>>,
+    base: *const T,
+    len: usize,
+}
+
+/// How the receive into a part stands.
+#[derive(Debug)]
+enum Receive {
+    /// It may be posted yet.
+    Ahead(RawView),
+    Posted(u32),
+    Over,
 }
 
 impl<'scope, 'env> Scope<'scope, 'env> {
@@ -86,7 +106,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         let receives = regions
             .receives
             .iter()
-            .map(|r| ViewMut::new(buffer, r.origin, &r.layout, 1).map(|v| Some(v.raw())))
+            .map(|r| ViewMut::new(buffer, r.origin, &r.layout, 1).map(|v| Receive::Ahead(v.raw())))
             .collect::<Result<_>>()?;
         let sends = regions
             .sends
@@ -98,6 +118,8 @@ impl<'scope, 'env> Scope<'scope, 'env> {
             regions,
             sends,
             receives: RefCell::new(receives),
+            base: buffer.as_ptr(),
+            len: buffer.len(),
         })
     }
 }
@@ -129,17 +151,110 @@ impl<'scope, T: Datatype> RegionSet<'scope, '_, T> {
         let pattern = names::pattern(source.into(), tag.into(), size)?;
         let mut receives = self.receives.borrow_mut();
         let count = receives.len();
-        let view = receives
+        let receive = receives
             .get_mut(index)
-            .ok_or_else(|| missing("receive", index, count))?
-            .take();
-        let view = view.ok_or_else(|| {
-            Error::new(
+            .ok_or_else(|| missing("receive", index, count))?;
+        let Receive::Ahead(view) = receive else {
+            return Err(Error::new(
                 ErrorKind::Argument,
                 format!("receive region {index} is in use already"),
-            )
-        })?;
-        self.scope.recv_raw(view, pattern)
+            ));
+        };
+        let view = view.clone();
+        let request = self.scope.recv_raw(view, pattern)?;
+        *receive = match request.handle() {
+            Some(handle) => Receive::Posted(handle),
+            None => Receive::Over,
+        };
+        Ok(request)
+    }
+
+    /// Elements of the buffer, to compute with while transfers are under way.
+    /// An error if a receive that is under way, or that may still be posted,
+    /// writes any of them. A part whose receive is over can be read, too.
+    ///
+    /// ```
+    /// # use osier::{Datatype, Region, Regions, Type};
+    /// # osier::testing::ranks(2, |comm| {
+    /// let peer = 1 - comm.rank();
+    /// // Ghost, six of our own, ghost.
+    /// let mut row = vec![comm.rank() as f64; 8];
+    /// let one = f64::datatype().commit()?;
+    /// let at = |origin| Region { layout: one.clone(), origin };
+    /// let regions: Regions<f64> = Regions::new(vec![at(1), at(6)], vec![at(0), at(7)])?;
+    /// comm.scope(|s| {
+    ///     let set = s.regions(&mut row, &regions)?;
+    ///     assert!(set.read(0..7).is_err()); // a ghost is still to come
+    ///     let left = set.irecv(0, peer, 0)?;
+    ///     let right = set.irecv(1, peer, 1)?;
+    ///     set.isend(0, peer, 1)?;
+    ///     set.isend(1, peer, 0)?;
+    ///     let inner: f64 = set.read(1..7)?.iter().sum(); // meanwhile
+    ///     left.wait()?;
+    ///     right.wait()?;
+    ///     assert_eq!(set.read(0..8)?.iter().sum::<f64>(), inner + 2.0 * peer as f64);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    pub fn read(&self, elements: Range<usize>) -> Result<&'scope [T]> {
+        if elements.start > elements.end || elements.end > self.len {
+            return Err(Error::new(
+                ErrorKind::Argument,
+                format!("elements {elements:?} of {}", self.len),
+            ));
+        }
+        let bytes = elements.start * size_of::<T>()..elements.end * size_of::<T>();
+        let comm = self.scope.communicator();
+        let mut receives = self.receives.borrow_mut();
+        for (index, receive) in receives.iter_mut().enumerate() {
+            if let Receive::Posted(handle) = *receive
+                && comm.core().with(comm.lane(), |lane| lane.is_done(handle))
+            {
+                *receive = Receive::Over;
+            }
+            if !matches!(receive, Receive::Over) && self.regions.written(index).meets(&bytes) {
+                return Err(Error::new(
+                    ErrorKind::Argument,
+                    format!(
+                        "elements {elements:?} share bytes with receive region {index}, which is not over (hint: wait for it first)"
+                    ),
+                ));
+            }
+        }
+        let from = self.base.wrapping_add(elements.start);
+        // SAFETY: inside the buffer, which the scope borrows mutably; sends
+        // only read it, and no receive that is under way or to come writes
+        // these bytes, as was just checked: a part is received into once.
+        Ok(unsafe { std::slice::from_raw_parts(from, elements.len()) })
+    }
+}
+
+/// The bytes of a buffer that a receive writes, as sorted runs.
+#[derive(Clone, Debug)]
+struct Written(Vec<Range<usize>>);
+
+impl Written {
+    fn new(region: &Region, element_bytes: usize) -> Self {
+        let origin = (region.origin * element_bytes) as isize;
+        let mut runs: Vec<Range<usize>> = region
+            .layout
+            .blocks(1)
+            .map(|(at, bytes)| {
+                let start = (origin + at) as usize;
+                start..start + bytes
+            })
+            .collect();
+        runs.sort_unstable_by_key(|run| run.start);
+        Self(runs)
+    }
+
+    /// Whether any byte lies in the range. Takes time in the logarithm of the
+    /// number of runs, which do not overlap.
+    fn meets(&self, bytes: &Range<usize>) -> bool {
+        let at = self.0.partition_point(|run| run.end <= bytes.start);
+        !bytes.is_empty() && self.0.get(at).is_some_and(|run| run.start < bytes.end)
     }
 }
 

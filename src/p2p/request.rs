@@ -242,7 +242,7 @@ impl<B: OwnedBuffer> Waitable for Request<B> {
     }
 
     #[track_caller]
-    fn wait(self) -> Result<(B, Status)> {
+    fn finish(self) -> Result<(B, Status)> {
         Request::wait(self)
     }
 

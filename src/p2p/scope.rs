@@ -309,7 +309,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     }
 
     #[inline]
-    fn request(&'scope self, posted: Option<Posted>) -> ScopedRequest<'scope> {
+    pub(super) fn request(&'scope self, posted: Option<Posted>) -> ScopedRequest<'scope> {
         let state = match posted {
             None => State::Done(Ok(Status::EMPTY)),
             Some(Posted::Done(outcome)) => State::Done(Ok(outcome.into())),
@@ -327,6 +327,19 @@ impl<'scope, 'env> Scope<'scope, 'env> {
 }
 
 impl ScopedRequest<'_> {
+    /// The operation, if its memory may be in use.
+    pub(super) fn handle(&self) -> Option<u32> {
+        match self.state {
+            State::Pending { handle, .. } => Some(handle),
+            State::Done(_) => None,
+        }
+    }
+
+    /// Whether its memory may be in use.
+    pub(super) fn is_pending(&self) -> bool {
+        matches!(self.state, State::Pending { .. })
+    }
+
     /// Waits for the end.
     #[track_caller]
     pub fn wait(self) -> Result<Status> {
@@ -411,7 +424,7 @@ impl Waitable for ScopedRequest<'_> {
     }
 
     #[track_caller]
-    fn wait(self) -> Result<Status> {
+    fn finish(self) -> Result<Status> {
         ScopedRequest::wait(self)
     }
 

@@ -52,6 +52,20 @@ impl Transfer {
         };
     }
 
+    pub fn communicator(&self) -> &Communicator {
+        &self.comm
+    }
+
+    /// Whether it has begun and its result was not taken.
+    pub fn is_active(&self) -> bool {
+        !matches!(self.state, State::Taken)
+    }
+
+    /// Whether its memory may be in use.
+    pub fn is_pending(&self) -> bool {
+        matches!(self.state, State::Pending(_))
+    }
+
     pub fn core(&self) -> &Arc<Core> {
         self.comm.core()
     }

@@ -115,7 +115,7 @@ impl RawView {
         }
     }
 
-    fn of_slice<T: Datatype>(origin: *mut T, len: usize) -> Self {
+    pub fn of_slice<T: Datatype>(origin: *mut T, len: usize) -> Self {
         if T::DENSE {
             return Self::contiguous(origin.cast(), len * size_of::<T>());
         }

@@ -18,9 +18,9 @@ pub trait Waitable: Sized + sealed::Notifies {
     /// Makes progress and asks whether it is over.
     fn test(&mut self) -> bool;
 
-    /// Waits for its end.
+    /// Waits for its end, and gives its output.
     #[track_caller]
-    fn wait(self) -> Result<Self::Output>;
+    fn finish(self) -> Result<Self::Output>;
 
     /// Makes progress; the status if it is over, which leaves it as it is.
     fn status(&mut self) -> Option<Result<Status>>;
@@ -53,7 +53,7 @@ pub fn wait_all<R: Waitable>(requests: impl IntoIterator<Item = R>) -> Result<Ve
     let requests = requests.into_iter();
     let mut results: Vec<Result<R::Output>> = Vec::with_capacity(requests.size_hint().0);
     for request in requests {
-        results.push(request.wait());
+        results.push(request.finish());
     }
     results.into_iter().collect()
 }
@@ -63,7 +63,7 @@ pub fn wait_all<R: Waitable>(requests: impl IntoIterator<Item = R>) -> Result<Ve
 #[track_caller]
 pub fn wait_any<R: Waitable>(requests: &mut Vec<R>) -> Option<(usize, Result<R::Output>)> {
     let at = wait_one(requests)?;
-    Some((at, requests.swap_remove(at).wait()))
+    Some((at, requests.swap_remove(at).finish()))
 }
 
 /// Waits until at least one is over, and takes out all that are; with the
@@ -89,7 +89,7 @@ pub fn test_all<R: Waitable>(requests: &mut Vec<R>) -> Option<Result<Vec<R::Outp
 #[track_caller]
 pub fn test_any<R: Waitable>(requests: &mut Vec<R>) -> Option<(usize, Result<R::Output>)> {
     let at = requests.iter_mut().position(Waitable::test)?;
-    Some((at, requests.swap_remove(at).wait()))
+    Some((at, requests.swap_remove(at).finish()))
 }
 
 /// Takes out all that are over, with the places where they were.
@@ -99,7 +99,7 @@ pub fn test_some<R: Waitable>(requests: &mut Vec<R>) -> Vec<(usize, Result<R::Ou
     let mut left = Vec::with_capacity(requests.len());
     for (at, mut request) in std::mem::take(requests).into_iter().enumerate() {
         if request.test() {
-            over.push((at, request.wait()));
+            over.push((at, request.finish()));
         } else {
             left.push(request);
         }

@@ -163,7 +163,7 @@ impl<K, R: Waitable> WaitSet<K, R> {
             self.examined += 1;
             if over {
                 let (key, request) = self.leave(member)?;
-                return Some((key, request.wait()));
+                return Some((key, request.finish()));
             }
         }
         None
@@ -253,7 +253,7 @@ where
 
     #[track_caller]
     fn wait(self: Box<Self>) -> Result<T> {
-        Waitable::wait(*self).map(Into::into)
+        Waitable::finish(*self).map(Into::into)
     }
 }
 
@@ -275,7 +275,7 @@ impl<T> Waitable for AnyRequest<'_, T> {
     }
 
     #[track_caller]
-    fn wait(self) -> Result<T> {
+    fn finish(self) -> Result<T> {
         self.0.wait()
     }
 

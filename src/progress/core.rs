@@ -26,6 +26,7 @@ use crate::trace::Tracer;
 use crate::trace::event::{Event, Kind};
 use osier_transports::shm::{Death, JobStatus, ShmRank, monotonic_ns};
 use osier_transports::sim::SimNet;
+use std::io::Write;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
@@ -51,6 +52,8 @@ const YIELDS_SHARED: u32 = 2_000;
 /// Longest sleep. After it a rank looks whether its waits have become long;
 /// and a lost wake-up would end here.
 const SLEEP: Duration = LONG;
+/// Most lost messages named in a report of a lane.
+const SHOWN: usize = 8;
 
 pub(crate) struct Core {
     pub place: Place,
@@ -440,9 +443,34 @@ impl Core {
         result
     }
 
+    /// Forgets the lanes of dropped communicators whose sends are over, so
+    /// that their peers learn of the end.
+    fn forget_lingering(&self) {
+        let mut over = Vec::new();
+        lock(&self.lingering).retain(|lane| {
+            let unfinished = lane.try_lock().is_none_or(|l| l.unfinished_sends());
+            if !unfinished {
+                over.push(lane.clone());
+            }
+            unfinished
+        });
+        for lane in over {
+            self.report_lost(&lane);
+        }
+    }
+
+    /// Names the messages of a closed lane that nobody received.
+    fn report_lost(&self, lane: &LaneCell) {
+        let lost = std::mem::take(&mut lane.lock().lost);
+        for e in lost.iter().take(SHOWN) {
+            self.say(&format!("drops a communicator, and a message is lost: {e}"));
+        }
+    }
+
     /// Sleeps until something may have changed. `quiet` is asked once the
     /// thread counts as a sleeper; false keeps it awake.
     pub fn sleep(&self, quiet: impl FnOnce() -> bool) {
+        self.forget_lingering();
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let seen = lock(&self.bed).events;
         let generation = match &self.place {
@@ -570,7 +598,7 @@ impl Core {
     }
 
     /// Progresses until no send is under way: what was sent and not waited
-    /// for still reaches its receiver.
+    /// for still reaches its receiver. Says on standard error what does not.
     #[track_caller]
     pub fn flush(&self) {
         let mut watch = Watch::new(&self.waits, Location::caller(), true);
@@ -592,6 +620,13 @@ impl Core {
                 });
             }
         }
+        self.each_lane(|lane, _| self.report_lost(lane));
+    }
+
+    fn say(&self, what: &str) {
+        let mut err = std::io::stderr().lock();
+        // Nobody is there to be told that it cannot be written.
+        let _ = writeln!(err, "osier: rank {} {what}", self.rank);
     }
 
     /// The sends that the peers still need this rank for.

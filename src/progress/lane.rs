@@ -94,7 +94,7 @@ pub(super) struct Op {
     /// The message's number in a timeline, or 0.
     pub number: u32,
     /// What few operations need.
-    rare: Option<Box<Rare>>,
+    pub rare: Option<Box<Rare>>,
 }
 
 #[derive(Default)]
@@ -206,6 +206,10 @@ pub(super) struct PeerState {
     pub streams: VecDeque<u32>,
     pub incoming: Vec<(u32, Target)>,
     pub dead: Option<Death>,
+    /// It has dropped the communicator, and all that it sent was handled.
+    pub closed: bool,
+    /// It was sent something, so that the transport learns when it closes.
+    pub asked: bool,
     pub busy: bool,
     /// Starts wait, or it is dead: nothing may be sent past them.
     pub blocked: bool,
@@ -270,12 +274,23 @@ pub(crate) struct Lane {
     pub(super) members: Arc<[u32]>,
     /// How long a thread that waits here leaves the peer alone.
     pub pace: Pace,
+    /// Nobody will receive here any more.
+    pub(super) refusing: bool,
+    /// The source that a thread probes for.
+    pub probed: Option<u32>,
+    /// How sends ended that nobody waited for, since the lane refuses.
+    pub lost: Vec<Error>,
     spare: Vec<Vec<u8>>,
+    #[expect(clippy::vec_box, reason = "boxes to be used again")]
+    spare_rare: Vec<Box<Rare>>,
     idle_polls: u32,
     pub(super) trace: Option<Box<LaneTrace>>,
     /// Number of the message that is being handled, if somebody records.
     pub(super) handling: u32,
 }
+
+/// Set in the internal tags of partitioned transfers.
+pub(crate) const PARTITIONED_TAG: u32 = 0x4000_0000;
 
 /// Kept buffers of unexpected messages, and the largest of them.
 const SPARE_BUFFERS: usize = 64;
@@ -308,7 +323,11 @@ impl Lane {
             context: 0,
             members: Arc::default(),
             pace: Pace::default(),
+            refusing: false,
+            probed: None,
+            lost: Vec::new(),
             spare: Vec::new(),
+            spare_rare: Vec::new(),
             idle_polls: 0,
             trace: None,
             handling: 0,
@@ -437,7 +456,11 @@ impl Lane {
             }
         }
         if op.detached {
-            self.ops.remove(handle);
+            let op = self.ops.remove(handle);
+            if self.refusing {
+                let error = op.and_then(|op| op.rare).and_then(|mut r| r.error.take());
+                self.lost.extend(error);
+            }
         }
     }
 
@@ -456,12 +479,32 @@ impl Lane {
             tag: op.tag,
             bytes: op.total,
         };
-        let error = op.rare.as_mut().and_then(|rare| rare.error.take());
+        let rare = op.rare.take();
         self.ops.discard(handle);
+        let error = rare.and_then(|rare| self.recycle_rare(rare));
         Some(match error {
             Some(e) => Err(e),
             None => Ok(outcome),
         })
+    }
+
+    /// What few operations need, of one that lives.
+    pub(super) fn rare(&mut self, handle: u32) -> Option<&mut Rare> {
+        let op = self.ops.get_mut(handle)?;
+        if op.rare.is_none() {
+            op.rare = Some(self.spare_rare.pop().unwrap_or_default());
+        }
+        op.rare.as_deref_mut()
+    }
+
+    /// Keeps an ended operation's box for another; the error that was in it.
+    fn recycle_rare(&mut self, mut rare: Box<Rare>) -> Option<Error> {
+        let error = rare.error.take();
+        if self.spare_rare.len() < SPARE_BUFFERS {
+            *rare = Rare::default();
+            self.spare_rare.push(rare);
+        }
+        error
     }
 
     /// Frees an operation that is over without an error. False if it is not.
@@ -494,15 +537,16 @@ impl Lane {
     /// over already; nothing is left then.
     pub fn notify(&mut self, handle: u32, ready: &Arc<Ready>, token: u64) -> bool {
         match self.ops.get_mut(handle) {
-            Some(op) if op.state != State::Done => {
-                op.rare().notify = Some((ready.clone(), token));
-                if listens() {
-                    hear(self.asked(handle));
-                }
-                true
-            }
-            _ => false,
+            Some(op) if op.state != State::Done => {}
+            _ => return false,
         }
+        if let Some(rare) = self.rare(handle) {
+            rare.notify = Some((ready.clone(), token));
+        }
+        if listens() {
+            hear(self.asked(handle));
+        }
+        true
     }
 
     /// Takes back a receive that no message has met. False if it goes on:
@@ -847,7 +891,12 @@ pub(super) fn describe(
     let who = peer.map_or("any rank".into(), |p| format!("rank {p}"));
     let by = peer.map_or("any transport", |p| links.transport(p));
     if tag & crate::matching::INTERNAL_TAG != 0 {
-        return format!("{what} {who} in a collective ({bytes} bytes, {by})");
+        let how = if tag & PARTITIONED_TAG != 0 {
+            "of a partitioned transfer"
+        } else {
+            "in a collective"
+        };
+        return format!("{what} {who} {how} ({bytes} bytes, {by})");
     }
     format!("{what} {who}, tag {tag} ({bytes} bytes, {by})")
 }

@@ -149,7 +149,8 @@ impl Lane {
 
     /// Why a message that matches will never come, if so.
     pub fn dead_source(&self, pattern: Pattern) -> Option<Error> {
-        self.refuse_dead(&RawView::empty(), pattern).err()
+        let e = self.refuse_dead(&RawView::empty(), pattern).err();
+        e.or_else(|| self.closed_source(pattern, "probe"))
     }
 
     /// Whether an unexpected message matches.
@@ -350,6 +351,15 @@ impl Lane {
         self.counters.unexpected += 1;
         self.finished = true; // somebody may sleep in a probe
         let bytes = what.bytes();
+        if self.refusing
+            && let Some(send) = match &what {
+                Arrival::Whole { ack, .. } => *ack,
+                Arrival::Stream { send, ack, .. } => ack.then_some(*send),
+                Arrival::Announced { send, .. } => Some(*send),
+            }
+        {
+            self.refuse_send(envelope.source, send);
+        }
         let arrival = self.arrivals.insert(Arrived {
             what,
             queued: None,

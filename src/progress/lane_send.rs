@@ -196,11 +196,13 @@ impl Lane {
             if op.key().is_none() {
                 // SAFETY: the operation keeps the memory until FINISH.
                 let key = unsafe { self.links.export(peer, ptr, bytes) }.ok();
-                if key.is_some() {
-                    op.rare().key = key;
+                if key.is_some()
+                    && let Some(rare) = self.rare(handle)
+                {
+                    rare.key = key;
                 }
             }
-            memory = match op.key().map(|k| k.kind) {
+            memory = match self.ops.get(handle).and_then(Op::key).map(|k| k.kind) {
                 Some(RegionKind::Heap | RegionKind::Local) => Memory::Heap,
                 Some(_) => Memory::Plain,
                 None => Memory::Private,
@@ -394,6 +396,9 @@ impl Lane {
         let Some(op) = self.send_op(peer, handle) else {
             return false;
         };
+        if outcome == wire::OUTCOME_CLOSED {
+            return self.refused(handle);
+        }
         if !matches!(op.state, State::Announced | State::Withdrawn) {
             return false;
         }
@@ -464,42 +469,6 @@ impl Lane {
                 }
                 false
             }
-        }
-    }
-
-    /// Sends to a peer that has dropped the communicator can never end.
-    pub fn check_closed(&mut self) {
-        let closed: Vec<u32> = (0..self.peers.len() as u32)
-            .filter(|p| self.links.closed(*p))
-            .collect();
-        if closed.is_empty() {
-            return;
-        }
-        // What a peer posted before it closed may still end an operation.
-        while self.progress() {}
-        let waiting: Vec<(u32, u32)> = self
-            .ops
-            .handles()
-            .filter_map(|h| {
-                let op = self.ops.get(h)?;
-                let stuck = op.direction == Direction::Send
-                    && op.state != State::Done
-                    && closed.contains(&op.peer);
-                stuck.then_some((h, op.peer))
-            })
-            .collect();
-        for (handle, peer) in waiting {
-            let e = Error::new(
-                ErrorKind::Closed,
-                format!(
-                    "{}: rank {peer} has dropped the communicator",
-                    self.describe(handle)
-                ),
-            );
-            let state = &mut self.peers[peer as usize];
-            state.starts.retain(|h| *h != handle);
-            state.streams.retain(|h| *h != handle);
-            self.finish(handle, Some(e));
         }
     }
 }

@@ -10,6 +10,7 @@ pub(crate) mod cell;
 pub(crate) mod core;
 pub(crate) mod inspect;
 pub(crate) mod lane;
+mod lane_close;
 mod lane_pull;
 pub(crate) mod lane_receive;
 mod lane_send;

@@ -1,11 +1,22 @@
 //! Ranks that end while others need them.
 
-use crate::support::{Watchdog, fails, on_all, pattern};
+use crate::support::{Watchdog, fails as fails_with, on_all, pattern};
 use osier::testing::{Network, ranks_on};
-use osier::{ANY_SOURCE, ANY_TAG, Communicator, ErrorKind, Op, Type, View, wait_any};
+use osier::{ANY_SOURCE, ANY_TAG, Communicator, Error, ErrorKind, Op, Type, View, wait_any};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 const DEAD: ErrorKind = ErrorKind::RankDead;
+
+/// As `support::fails`. A rank that ends drops its communicators first, so one
+/// may be told of either.
+#[track_caller]
+fn fails<T>(result: Result<T, Error>, kind: ErrorKind, parts: &[&str]) -> Error {
+    let kind = match &result {
+        Err(e) if kind == DEAD && e.kind() == ErrorKind::Closed => ErrorKind::Closed,
+        _ => kind,
+    };
+    fails_with(result, kind, parts)
+}
 
 /// Every operation that needs rank 1 of 3, which is gone or about to go.
 fn needs_rank_1(comm: &Communicator) {

@@ -4,6 +4,7 @@
 //! that hangs (see [`support::on_all`]).
 
 mod bad_input;
+mod closing;
 mod communicators;
 mod datatypes;
 mod deaths;
@@ -13,6 +14,8 @@ mod large;
 mod matching;
 mod modes;
 mod objects;
+mod partitioned;
+mod persistent;
 mod probe;
 mod requests;
 mod scopes;

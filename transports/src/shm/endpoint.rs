@@ -507,7 +507,7 @@ impl Endpoint for ShmEndpoint {
 
     #[inline]
     fn poll(&mut self) -> Option<Incoming> {
-        loop {
+        'again: loop {
             let n = self.rx.len();
             let mut at = self.cursor;
             for _ in 0..n {
@@ -547,8 +547,13 @@ impl Endpoint for ShmEndpoint {
                             token: at as u32,
                         });
                     }
-                    // Polled again: the ring goes on after it.
-                    Some(found) => self.special(at, found),
+                    // Polled again: the ring goes on after it, and `None`
+                    // says that nothing is there in any ring.
+                    Some(found) => {
+                        self.special(at, found);
+                        self.cursor = at;
+                        continue 'again;
+                    }
                 }
             }
             if n > 0 {

@@ -1,0 +1,153 @@
+//! Persistent requests.
+
+use crate::support::{fails, on_all, pattern};
+use osier::{ANY_SOURCE, ErrorKind, PROC_NULL, Startable, WaitSet, start_all};
+
+#[test]
+fn requests_are_started_again_and_again() {
+    on_all(2, |comm| {
+        let peer = 1 - comm.rank();
+        comm.attach_automatic().expect("attach");
+        for n in [0, 8, 2000, 300_000] {
+            let data = || vec![0u8; n];
+            let mut sends = [
+                comm.send_init(data(), peer, 0).expect("send_init"),
+                comm.ssend_init(data(), peer, 1).expect("ssend_init"),
+                comm.bsend_init(data(), peer, 2).expect("bsend_init"),
+                comm.rsend_init(data(), peer, 3).expect("rsend_init"),
+            ];
+            let mut receives = [0, 1, 2, 3].map(|tag| {
+                let source = if tag == 1 { ANY_SOURCE } else { peer.into() };
+                comm.recv_init(data(), source, tag).expect("recv_init")
+            });
+            for round in 0..5 {
+                for (i, send) in sends.iter_mut().enumerate() {
+                    let bytes = pattern(n, round * 10 + i + comm.rank());
+                    send.buffer_mut().expect("inactive").copy_from_slice(&bytes);
+                }
+                start_all(&mut receives).expect("start");
+                start_all(&mut sends).expect("start");
+                for (i, receive) in receives.iter_mut().enumerate() {
+                    let status = receive.wait().expect("wait");
+                    assert_eq!((status.tag(), status.bytes()), (Some(i as u32), n));
+                    let bytes = pattern(n, round * 10 + i + peer);
+                    assert!(receive.buffer().expect("inactive") == &bytes);
+                }
+                for send in &mut sends {
+                    send.wait().expect("wait");
+                    assert!(!send.is_active());
+                }
+            }
+            comm.barrier().expect("barrier");
+        }
+    });
+}
+
+#[test]
+fn what_is_active_is_out_of_reach() {
+    on_all(2, |comm| {
+        let peer = 1 - comm.rank();
+        let mut recv = comm.recv_init(vec![0u8; 8], peer, 0).expect("recv_init");
+        assert!(recv.wait().expect("inactive").source().is_none());
+        assert!(recv.test());
+        recv.start().expect("start");
+        assert!(recv.is_active());
+        fails(recv.start(), ErrorKind::Argument, &["active"]);
+        fails(recv.buffer().map(drop), ErrorKind::Argument, &["under way"]);
+        fails(
+            recv.buffer_mut().map(drop),
+            ErrorKind::Argument,
+            &["under way"],
+        );
+        assert!(recv.cancel());
+        assert!(recv.wait().expect("cancelled").cancelled());
+        // The buffer may be exchanged, and is larger now.
+        *recv.buffer_mut().expect("inactive") = vec![0u8; 100_000];
+        recv.start().expect("start");
+        comm.barrier().expect("posted");
+        comm.send(&pattern(100_000, 1), peer, 0).expect("send");
+        assert_eq!(comm.block_on(&mut recv).expect("over").bytes(), 100_000);
+        assert!(recv.into_buffer().expect("inactive") == pattern(100_000, 1));
+
+        let mut nobody = comm.send_init(vec![1u8], PROC_NULL, 0).expect("init");
+        nobody.start().expect("start");
+        nobody.wait().expect("nobody");
+    });
+}
+
+#[test]
+fn borrowed_memory_ends_with_the_scope() {
+    on_all(2, |comm| {
+        let peer = 1 - comm.rank();
+        let mut mine = vec![0u8; 50_000];
+        let mut theirs = vec![0u8; 50_000];
+        comm.scope(|s| {
+            let mut send = s.send_init(&mut mine, peer, 0)?;
+            let mut recv = s.recv_init(&mut theirs, peer, 0)?;
+            for round in 0..5 {
+                send.buffer_mut()?
+                    .copy_from_slice(&pattern(50_000, round + comm.rank()));
+                start_all([&mut recv as &mut dyn Startable, &mut send])?;
+                fails(recv.start(), ErrorKind::Argument, &["active"]);
+                send.wait()?;
+                recv.wait()?;
+                assert!(recv.buffer()? == &pattern(50_000, round + peer));
+            }
+            // Left to the scope: started and leaked.
+            recv.start()?;
+            send.start()?;
+            std::mem::forget(recv);
+            drop(send);
+            Ok(())
+        })
+        .expect("scope");
+        assert!(theirs == pattern(50_000, 4 + peer));
+    });
+}
+
+#[test]
+fn dropped_while_active() {
+    on_all(2, |comm| {
+        let peer = 1 - comm.rank();
+        let mut send = comm
+            .send_init(pattern(500_000, 7), peer, 0)
+            .expect("send_init");
+        let mut never = comm.recv_init(vec![0u8; 8], peer, 1).expect("recv_init");
+        start_all([&mut send, &mut never]).expect("start");
+        drop((send, never));
+        assert!(comm.recv_vec::<u8>(peer, 0).expect("recv").0 == pattern(500_000, 7));
+        comm.barrier().expect("dropped");
+        comm.send(&[1u8; 8], peer, 1).expect("send");
+        assert_eq!(comm.recv_vec::<u8>(peer, 1).expect("recv").0, [1; 8]);
+    });
+}
+
+#[test]
+fn a_wait_set_gives_them_back_to_be_started() {
+    on_all(2, |comm| {
+        let peer = 1 - comm.rank();
+        let mut set = WaitSet::new();
+        for tag in 0..20u32 {
+            let mut recv = comm.recv_init(vec![0u32; 1], peer, tag).expect("recv_init");
+            recv.start().expect("start");
+            set.add(tag, recv).expect("add");
+        }
+        for round in 0..10 {
+            for tag in 0..20u32 {
+                comm.send(&[tag + round], peer, tag).expect("send");
+            }
+        }
+        let mut rounds = [0; 20];
+        while let Some((tag, result)) = set.wait() {
+            let (mut recv, _) = result.expect("received");
+            let round = &mut rounds[tag as usize];
+            assert_eq!(recv.buffer().expect("inactive")[..], [tag + *round]);
+            *round += 1;
+            if *round < 10 {
+                recv.start().expect("start");
+                set.add(tag, recv).expect("add");
+            }
+        }
+        assert_eq!(rounds, [10; 20]);
+    });
+}
