@@ -67,6 +67,11 @@ pub const VARIABLES: &[Variable] = &[
         meaning: "events of the timeline that each thread keeps, the newest; 64 bytes each",
     },
     Variable {
+        name: "OSIER_CUDA_LIBRARY",
+        default: "libcuda.so.1",
+        meaning: "the CUDA driver's library; loaded when a device is first asked for",
+    },
+    Variable {
         name: "OSIER_COSTS",
         default: "what `osier info --protocols --measure` has kept for this machine, else built in",
         meaning: "file with the costs of links from which protocols are chosen",

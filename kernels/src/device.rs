@@ -1,0 +1,295 @@
+//! Devices and their primary contexts.
+//!
+//! # Invariants
+//! 1. A context is the device's primary one, retained once per process and
+//!    shared with all other users of the device in it (the runtime API, other
+//!    libraries); it is never reset.
+//! 2. Whatever context the thread had before a call is current after it.
+
+use crate::driver::{Driver, abi};
+use crate::error::{DeviceError, Result};
+use std::ffi::{c_char, c_uint};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+/// What a device is, without a context on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Its number.
+    pub ordinal: i32,
+    /// Its name.
+    pub name: String,
+    /// Its place on the PCI bus, if it has one.
+    pub pci: Option<String>,
+    /// Its memory, in bytes.
+    pub memory_bytes: usize,
+    /// Compute capability: major, minor.
+    pub capability: (i32, i32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: i32,
+    /// Kinds of memory: stream-ordered pools.
+    pub pools: bool,
+    /// Memory by mapping.
+    pub mapping: bool,
+    /// Mapped memory goes to other processes as a file descriptor.
+    pub descriptors: bool,
+    /// Managed memory.
+    pub managed: bool,
+    /// Devices whose memory this one reaches.
+    pub peers: Vec<i32>,
+}
+
+/// All devices, as they are.
+///
+/// # Errors
+/// No driver, or it refuses.
+pub fn devices() -> Result<Vec<DeviceInfo>> {
+    let driver = Driver::get()?;
+    let count = driver.device_count()? as i32;
+    if count == 0 {
+        return Err(DeviceError::Unavailable(
+            "the driver shows no device".into(),
+        ));
+    }
+    (0..count)
+        .map(|ordinal| info(driver, ordinal, count))
+        .collect()
+}
+
+fn info(driver: &Driver, ordinal: i32, count: i32) -> Result<DeviceInfo> {
+    let device = device(driver, ordinal)?;
+    let flag = |which| attribute(driver, device, which).is_ok_and(|value| value != 0);
+    let mut memory_bytes = 0;
+    // SAFETY: a place for one number.
+    unsafe { driver.cuDeviceTotalMem_v2(&mut memory_bytes, device) }?;
+    let mut peers = Vec::new();
+    for peer in (0..count).filter(|&peer| peer != ordinal) {
+        let mut can = 0;
+        let other = self::device(driver, peer)?;
+        // SAFETY: a place for one number.
+        unsafe { driver.cuDeviceCanAccessPeer(&mut can, device, other) }?;
+        if can != 0 {
+            peers.push(peer);
+        }
+    }
+    let name = text(|at, length| {
+        // SAFETY: room for `length` characters.
+        unsafe { driver.cuDeviceGetName(at, length, device) }
+    })?;
+    let pci = text(|at, length| {
+        // SAFETY: room for `length` characters.
+        unsafe { driver.cuDeviceGetPCIBusId(at, length, device) }
+    });
+    Ok(DeviceInfo {
+        ordinal,
+        name,
+        pci: pci.ok(),
+        memory_bytes,
+        capability: (
+            attribute(driver, device, abi::DEVICE_CAPABILITY_MAJOR)?,
+            attribute(driver, device, abi::DEVICE_CAPABILITY_MINOR)?,
+        ),
+        multiprocessors: attribute(driver, device, abi::DEVICE_MULTIPROCESSORS)?,
+        pools: flag(abi::DEVICE_MEMORY_POOLS),
+        mapping: flag(abi::DEVICE_VIRTUAL_MEMORY),
+        descriptors: flag(abi::DEVICE_POSIX_HANDLES),
+        managed: flag(abi::DEVICE_MANAGED_MEMORY),
+        peers,
+    })
+}
+
+fn device(driver: &Driver, ordinal: i32) -> Result<abi::Device> {
+    let mut device = 0;
+    // SAFETY: a place for one number.
+    unsafe { driver.cuDeviceGet(&mut device, ordinal) }?;
+    Ok(device)
+}
+
+fn attribute(driver: &Driver, device: abi::Device, which: c_uint) -> Result<i32> {
+    let mut value = 0;
+    // SAFETY: a place for one number.
+    unsafe { driver.cuDeviceGetAttribute(&mut value, which, device) }?;
+    Ok(value)
+}
+
+fn text(fill: impl FnOnce(*mut c_char, i32) -> Result<()>) -> Result<String> {
+    let mut bytes = [0u8; 256];
+    fill(bytes.as_mut_ptr().cast(), 255)?;
+    let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+    Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
+}
+
+/// The primary context of a device; cheap to clone.
+#[derive(Clone)]
+pub struct Context(Arc<Inner>);
+
+struct Inner {
+    driver: &'static Driver,
+    ordinal: i32,
+    device: abi::Device,
+    context: abi::Context,
+    multiprocessors: i32,
+    pools: bool,
+    events: Mutex<Vec<abi::Event>>,
+    pub(crate) kernels: OnceLock<Result<crate::launch::Kernels>>,
+}
+
+impl Context {
+    /// The context of device `ordinal`.
+    ///
+    /// # Errors
+    /// No driver, no such device, or the driver refuses.
+    pub fn new(ordinal: i32) -> Result<Context> {
+        static CONTEXTS: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
+        let driver = Driver::get()?;
+        let mut contexts = CONTEXTS.lock().unwrap_or_else(|e| e.into_inner());
+        contexts.retain(|context| context.strong_count() > 0);
+        let known = contexts.iter().filter_map(Weak::upgrade);
+        if let Some(inner) = known.into_iter().find(|inner| inner.ordinal == ordinal) {
+            return Ok(Context(inner));
+        }
+        let device = device(driver, ordinal)?;
+        let multiprocessors = attribute(driver, device, abi::DEVICE_MULTIPROCESSORS)?;
+        let pools = attribute(driver, device, abi::DEVICE_MEMORY_POOLS).is_ok_and(|v| v != 0);
+        let mut context = abi::Context::NULL;
+        // SAFETY: a place for one context; released when the last clone goes.
+        unsafe { driver.cuDevicePrimaryCtxRetain(&mut context, device) }?;
+        let inner = Arc::new(Inner {
+            driver,
+            ordinal,
+            device,
+            context,
+            multiprocessors,
+            pools,
+            events: Mutex::new(Vec::new()),
+            kernels: OnceLock::new(),
+        });
+        contexts.push(Arc::downgrade(&inner));
+        Ok(Context(inner))
+    }
+
+    /// The device's number.
+    pub fn ordinal(&self) -> i32 {
+        self.0.ordinal
+    }
+
+    /// Streaming multiprocessors of the device.
+    pub fn multiprocessors(&self) -> u32 {
+        self.0.multiprocessors.max(1) as u32
+    }
+
+    /// Whether the device has stream-ordered pools.
+    pub fn has_pools(&self) -> bool {
+        self.0.pools
+    }
+
+    /// Lets kernels and copies of this device reach the memory of another.
+    ///
+    /// # Errors
+    /// They are not linked, or the driver refuses.
+    pub fn enable_peer(&self, peer: &Context) -> Result<()> {
+        let driver = self.enter()?;
+        // SAFETY: both contexts are retained.
+        match unsafe { driver.cuCtxEnablePeerAccess(peer.0.context, 0) } {
+            Err(error) if error.code() == Some(abi::PEER_ACCESS_ALREADY_ENABLED) => Ok(()),
+            done => done,
+        }
+    }
+
+    pub(crate) fn device(&self) -> abi::Device {
+        self.0.device
+    }
+
+    /// The kernels of this device, loaded by the first call.
+    pub(crate) fn kernels(&self) -> Result<&crate::launch::Kernels> {
+        let kernels = &self.0.kernels;
+        let loaded = kernels.get_or_init(|| crate::launch::Kernels::load(self));
+        loaded.as_ref().map_err(Clone::clone)
+    }
+
+    /// Makes this context current until the guard goes: invariant 2.
+    pub(crate) fn enter(&self) -> Result<Entered> {
+        let driver = self.0.driver;
+        let mut current = abi::Context::NULL;
+        // SAFETY: a place for one context.
+        unsafe { driver.cuCtxGetCurrent(&mut current) }?;
+        let pushed = current != self.0.context;
+        if pushed {
+            // SAFETY: the context is retained while `self` lives.
+            unsafe { driver.cuCtxPushCurrent_v2(self.0.context) }?;
+        }
+        Ok(Entered { driver, pushed })
+    }
+
+    /// An event of the pool, or a new one, without timing.
+    pub(crate) fn take_event(&self) -> Result<abi::Event> {
+        let mut pool = self.0.events.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(event) = pool.pop() {
+            return Ok(event);
+        }
+        drop(pool);
+        let driver = self.enter()?;
+        let mut event = abi::Event::NULL;
+        // SAFETY: a place for one event.
+        unsafe { driver.cuEventCreate(&mut event, abi::EVENT_DISABLE_TIMING) }?;
+        Ok(event)
+    }
+
+    /// Gives an event back to the pool.
+    pub(crate) fn give_event(&self, event: abi::Event) {
+        let mut pool = self.0.events.lock().unwrap_or_else(|e| e.into_inner());
+        pool.push(event);
+    }
+}
+
+impl PartialEq for Context {
+    fn eq(&self, other: &Context) -> bool {
+        self.ordinal() == other.ordinal()
+    }
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Context({})", self.ordinal())
+    }
+}
+
+impl Drop for Inner {
+    /// What fails here fails because the driver is going down with the process.
+    fn drop(&mut self) {
+        let driver = self.driver;
+        let events = std::mem::take(&mut *self.events.lock().unwrap_or_else(|e| e.into_inner()));
+        for event in events {
+            // SAFETY: pooled events belong to nobody else.
+            let _ = unsafe { driver.cuEventDestroy_v2(event) };
+        }
+        if let Some(Ok(kernels)) = self.kernels.take() {
+            kernels.unload(driver, self.context);
+        }
+        // SAFETY: balances the retain in `new`.
+        let _ = unsafe { driver.cuDevicePrimaryCtxRelease_v2(self.device) };
+    }
+}
+
+/// A context that is current on this thread.
+pub(crate) struct Entered {
+    driver: &'static Driver,
+    pushed: bool,
+}
+
+impl std::ops::Deref for Entered {
+    type Target = Driver;
+
+    fn deref(&self) -> &Driver {
+        self.driver
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if self.pushed {
+            let mut popped = abi::Context::NULL;
+            // SAFETY: `enter` pushed.
+            let _ = unsafe { self.driver.cuCtxPopCurrent_v2(&mut popped) };
+        }
+    }
+}

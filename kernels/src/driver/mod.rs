@@ -1,0 +1,304 @@
+//! The CUDA driver: loaded at first use, called through one table.
+//!
+//! `OSIER_CUDA_LIBRARY` names the library, else the loader seeks
+//! `libcuda.so.1`. Nothing is opened before the first call, and a process
+//! without devices never opens anything.
+//!
+//! # Invariants
+//! 1. A library, a device or a function that is missing is
+//!    [`DeviceError::Unavailable`]; nothing panics.
+//! 2. Results are integers; a number of a newer driver is an error with its
+//!    number.
+//! 3. The library stays open for as long as the process lives.
+//!
+//! # Sources
+//! CUDA Driver API reference 12.0. Why not cudarc's loader: decision 0030.
+
+pub(crate) mod abi;
+
+use crate::error::{DeviceError, Result};
+use abi::*;
+use std::ffi::{CStr, OsString, c_char, c_int, c_uint, c_void};
+use std::sync::OnceLock;
+
+/// Memory is used up.
+pub(crate) const OUT_OF_MEMORY: u32 = 2;
+
+/// The variable that names the driver's library.
+pub const LIBRARY_VARIABLE: &str = "OSIER_CUDA_LIBRARY";
+
+const LIBRARY: &str = "libcuda.so.1";
+
+macro_rules! entry_points {
+    ($($name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {
+        /// One field per function; `None` where the driver lacks it.
+        #[allow(non_snake_case)]
+        struct Table {
+            $($name: Option<unsafe extern "C" fn($($ty),*) -> u32>,)*
+        }
+
+        impl Table {
+            fn of(library: &libloading::Library) -> Table {
+                Table {
+                    // SAFETY: the signatures are those of the driver's header.
+                    $($name: unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }
+                        .ok()
+                        .map(|symbol| *symbol),)*
+                }
+            }
+        }
+
+        /// All functions that this crate calls; the emulated driver has these.
+        pub const ENTRY_POINTS: &[&str] = &[$(stringify!($name)),*];
+
+        // Two functions are called through the table alone.
+        #[allow(non_snake_case, dead_code, clippy::too_many_arguments)]
+        impl Driver {
+            $(
+                /// As in the driver's reference.
+                ///
+                /// # Safety
+                /// The contract of the driver's function.
+                #[inline]
+                pub(crate) unsafe fn $name(&self, $($arg: $ty),*) -> Result<()> {
+                    let Some(function) = self.table.$name else {
+                        return Err(missing(stringify!($name)));
+                    };
+                    // SAFETY: the caller's contract.
+                    let code = unsafe { function($($arg),*) };
+                    match code {
+                        0 => Ok(()),
+                        code => Err(self.refused(stringify!($name), code)),
+                    }
+                }
+            )*
+
+            /// Whether the driver has a function.
+            pub(crate) fn has(&self, name: &str) -> bool {
+                match name {
+                    $(stringify!($name) => self.table.$name.is_some(),)*
+                    _ => false,
+                }
+            }
+        }
+    };
+}
+
+entry_points! {
+    cuInit(flags: c_uint);
+    cuDriverGetVersion(version: *mut c_int);
+    cuGetErrorName(code: u32, name: *mut Name);
+    cuGetErrorString(code: u32, text: *mut Name);
+    cuDeviceGetCount(count: *mut c_int);
+    cuDeviceGet(device: *mut Device, ordinal: c_int);
+    cuDeviceGetName(name: *mut c_char, length: c_int, device: Device);
+    cuDeviceTotalMem_v2(bytes: *mut usize, device: Device);
+    cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, device: Device);
+    cuDeviceGetPCIBusId(id: *mut c_char, length: c_int, device: Device);
+    cuDeviceCanAccessPeer(can: *mut c_int, device: Device, peer: Device);
+    cuDevicePrimaryCtxRetain(context: *mut Context, device: Device);
+    cuDevicePrimaryCtxRelease_v2(device: Device);
+    cuCtxGetCurrent(context: *mut Context);
+    cuCtxPushCurrent_v2(context: Context);
+    cuCtxPopCurrent_v2(context: *mut Context);
+    cuCtxEnablePeerAccess(context: Context, flags: c_uint);
+    cuStreamCreateWithPriority(stream: *mut Stream, flags: c_uint, priority: c_int);
+    cuStreamDestroy_v2(stream: Stream);
+    cuStreamQuery(stream: Stream);
+    cuStreamSynchronize(stream: Stream);
+    cuStreamWaitEvent(stream: Stream, event: Event, flags: c_uint);
+    cuEventCreate(event: *mut Event, flags: c_uint);
+    cuEventRecord(event: Event, stream: Stream);
+    cuEventQuery(event: Event);
+    cuEventSynchronize(event: Event);
+    cuEventDestroy_v2(event: Event);
+    cuMemAlloc_v2(memory: *mut DevicePointer, bytes: usize);
+    cuMemFree_v2(memory: DevicePointer);
+    cuMemAllocAsync(memory: *mut DevicePointer, bytes: usize, stream: Stream);
+    cuMemFreeAsync(memory: DevicePointer, stream: Stream);
+    cuMemAllocManaged(memory: *mut DevicePointer, bytes: usize, flags: c_uint);
+    cuMemHostAlloc(memory: *mut *mut c_void, bytes: usize, flags: c_uint);
+    cuMemFreeHost(memory: *mut c_void);
+    cuMemHostGetDevicePointer_v2(device: *mut DevicePointer, host: *mut c_void, flags: c_uint);
+    cuMemGetAllocationGranularity(bytes: *mut usize, prop: *const AllocationProp, option: c_uint);
+    cuMemCreate(handle: *mut AllocationHandle, bytes: usize, prop: *const AllocationProp, flags: u64);
+    cuMemRelease(handle: AllocationHandle);
+    cuMemAddressReserve(at: *mut DevicePointer, bytes: usize, alignment: usize, hint: DevicePointer, flags: u64);
+    cuMemAddressFree(at: DevicePointer, bytes: usize);
+    cuMemMap(at: DevicePointer, bytes: usize, offset: usize, handle: AllocationHandle, flags: u64);
+    cuMemUnmap(at: DevicePointer, bytes: usize);
+    cuMemSetAccess(at: DevicePointer, bytes: usize, access: *const AccessDesc, count: usize);
+    cuMemExportToShareableHandle(shared: *mut c_void, handle: AllocationHandle, kind: c_uint, flags: u64);
+    cuMemImportFromShareableHandle(handle: *mut AllocationHandle, shared: *mut c_void, kind: c_uint);
+    cuMemcpyAsync(dst: DevicePointer, src: DevicePointer, bytes: usize, stream: Stream);
+    cuMemcpy2DAsync_v2(copy: *const Copy2d, stream: Stream);
+    cuMemcpy3DAsync_v2(copy: *const Copy3d, stream: Stream);
+    cuMemcpyBatchAsync(
+        dst: *mut DevicePointer,
+        src: *mut DevicePointer,
+        bytes: *mut usize,
+        count: usize,
+        attributes: *mut BatchAttributes,
+        first: *mut usize,
+        attribute_count: usize,
+        failed: *mut usize,
+        stream: Stream,
+    );
+    cuMemsetD8Async(at: DevicePointer, value: u8, bytes: usize, stream: Stream);
+    cuPointerGetAttributes(count: c_uint, which: *mut c_uint, values: *mut *mut c_void, at: DevicePointer);
+    cuIpcGetMemHandle(handle: *mut IpcHandle, at: DevicePointer);
+    cuIpcOpenMemHandle_v2(at: *mut DevicePointer, handle: IpcHandle, flags: c_uint);
+    cuIpcCloseMemHandle(at: DevicePointer);
+    cuIpcGetEventHandle(handle: *mut IpcHandle, event: Event);
+    cuIpcOpenEventHandle(event: *mut Event, handle: IpcHandle);
+    cuModuleLoadDataEx(
+        module: *mut Module,
+        image: *const c_void,
+        count: c_uint,
+        options: *mut c_uint,
+        values: *mut *mut c_void,
+    );
+    cuModuleUnload(module: Module);
+    cuModuleGetFunction(function: *mut Function, module: Module, name: Name);
+    cuLaunchKernel(
+        function: Function,
+        grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
+        block_x: c_uint, block_y: c_uint, block_z: c_uint,
+        shared_bytes: c_uint,
+        stream: Stream,
+        arguments: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    );
+}
+
+/// The loaded driver.
+pub struct Driver {
+    table: Table,
+    library: String,
+    /// Invariant 3.
+    _library: libloading::Library,
+}
+
+fn missing(name: &str) -> DeviceError {
+    DeviceError::Unavailable(format!(
+        "the driver has no {name} (hint: it may be too old)"
+    ))
+}
+
+impl Driver {
+    /// The process's driver, loaded and initialised by the first call.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unavailable`] with the reason, the same at every call.
+    pub fn get() -> Result<&'static Driver> {
+        static DRIVER: OnceLock<Result<Driver>> = OnceLock::new();
+        DRIVER
+            .get_or_init(|| {
+                let name = std::env::var_os(LIBRARY_VARIABLE).unwrap_or_else(|| LIBRARY.into());
+                Driver::load(&name)
+            })
+            .as_ref()
+            .map_err(Clone::clone)
+    }
+
+    /// Loads and initialises a library.
+    pub(crate) fn load(name: &OsString) -> Result<Driver> {
+        let shown = name.to_string_lossy().into_owned();
+        // SAFETY: the library's initialisers run; it is the system's driver, or
+        // one that the user names.
+        let library = unsafe { libloading::Library::new(name) }.map_err(|error| {
+            DeviceError::Unavailable(format!("cannot load the CUDA driver {shown}: {error}"))
+        })?;
+        let driver = Driver {
+            table: Table::of(&library),
+            library: shown,
+            _library: library,
+        };
+        // SAFETY: any thread may initialise, any number of times.
+        unsafe { driver.cuInit(0) }
+            .map_err(|error| DeviceError::Unavailable(format!("no device: {error}")))?;
+        Ok(driver)
+    }
+
+    /// The library's name, as it was asked for.
+    pub fn library(&self) -> &str {
+        &self.library
+    }
+
+    /// The version of CUDA that the driver supports: major, minor.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn version(&self) -> Result<(i32, i32)> {
+        let mut version = 0;
+        // SAFETY: a place for one number.
+        unsafe { self.cuDriverGetVersion(&mut version) }?;
+        Ok((version / 1000, version % 1000 / 10))
+    }
+
+    /// Number of devices.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn device_count(&self) -> Result<usize> {
+        let mut count = 0;
+        // SAFETY: a place for one number.
+        unsafe { self.cuDeviceGetCount(&mut count) }?;
+        Ok(usize::try_from(count).unwrap_or(0))
+    }
+
+    /// Functions of [`ENTRY_POINTS`] that this driver lacks.
+    pub fn lacks(&self) -> Vec<&'static str> {
+        let lacks = ENTRY_POINTS.iter().filter(|name| !self.has(name));
+        lacks.copied().collect()
+    }
+
+    #[cold]
+    fn refused(&self, call: &'static str, code: u32) -> DeviceError {
+        let name = self.told(self.table.cuGetErrorName, code);
+        let text = self.told(self.table.cuGetErrorString, code);
+        DeviceError::Driver {
+            call,
+            code,
+            name: name.unwrap_or_else(|| "unknown error".into()),
+            text: text.unwrap_or_else(|| "the driver does not say more".into()),
+        }
+    }
+
+    fn told(
+        &self,
+        function: Option<unsafe extern "C" fn(u32, *mut Name) -> u32>,
+        code: u32,
+    ) -> Option<String> {
+        let mut text = std::ptr::null();
+        // SAFETY: a place for one pointer.
+        let answer = unsafe { function?(code, &mut text) };
+        if answer != 0 || text.is_null() {
+            return None;
+        }
+        // SAFETY: the driver's strings are constants that end with zero.
+        let text = unsafe { CStr::from_ptr(text) };
+        Some(text.to_string_lossy().into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_library_is_an_answer() {
+        let error = Driver::load(&"/nowhere/libcuda.so.1".into()).err().unwrap();
+        let DeviceError::Unavailable(reason) = &error else {
+            panic!("{error}");
+        };
+        assert!(reason.contains("/nowhere/libcuda.so.1"), "{reason}");
+    }
+
+    /// A library without the driver's functions: the first one is missed.
+    #[test]
+    fn no_function_is_an_answer() {
+        let error = Driver::load(&"libm.so.6".into()).err().unwrap();
+        assert!(error.to_string().contains("cuInit"), "{error}");
+    }
+}

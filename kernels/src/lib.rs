@@ -1,0 +1,47 @@
+//! Devices: memory, streams, events, copies and kernels. The only room that
+//! knows CUDA.
+//!
+//! One binary runs with and without a GPU: the driver is loaded at first use,
+//! and what is missing is an error with its reason.
+//!
+//! ```
+//! match osier_kernels::devices() {
+//!     Ok(devices) => devices.iter().for_each(|device| println!("{}", device.name)),
+//!     Err(why) => println!("no GPU: {why}"),
+//! }
+//! ```
+//!
+//! # Map
+//!
+//! | module | duty |
+//! |---|---|
+//! | `driver` | the table of driver functions; loads the library |
+//! | `device` | what devices there are; primary contexts |
+//! | `stream` | streams, pooled events |
+//! | `memory` | allocations: plain, pool, mapped, pinned, managed |
+//! | [`handle`] | memory and events for other processes, as data |
+//! | [`classify`] | where a pointer points |
+//! | `slice` | [`DeviceSlice`], [`Pinned`], and handing over in order |
+//! | [`copy`] | runs, boxes, batches |
+//! | [`launch`] | modules, kernels |
+//!
+//! This room knows no rank.
+
+pub mod classify;
+pub mod copy;
+mod device;
+mod driver;
+mod error;
+pub mod handle;
+pub mod launch;
+mod memory;
+mod ptx;
+mod slice;
+mod stream;
+
+pub use device::{Context, DeviceInfo, devices};
+pub use driver::{Driver, ENTRY_POINTS, LIBRARY_VARIABLE};
+pub use error::{DeviceError, Result};
+pub use memory::{Kind, Memory, Space, reap};
+pub use slice::{After, DeviceSlice, Ordered, Pinned};
+pub use stream::{Event, Stream};

@@ -1,0 +1,408 @@
+//! Allocations: device memory (plain, from a stream-ordered pool, mapped),
+//! pinned host memory, managed memory.
+//!
+//! # Invariants
+//! 1. An allocation outlives all work that was queued on it through this crate:
+//!    each use leaves an event, and the last owner hands the memory back behind
+//!    these events. Who passes raw addresses on answers for that alone.
+//! 2. Giving back never waits on the host for memory of a pool. Other kinds are
+//!    put aside while work is under way, and freed by the next allocation, or
+//!    the next call of [`reap`], that finds it done. (`cuMemFree` itself may
+//!    wait for other work on the device; take pools where that matters.)
+//!
+//! # Sources
+//! CUDA Driver API reference 12.0: stream ordered allocator, virtual memory
+//! management.
+
+use crate::device::Context;
+use crate::driver::abi;
+use crate::error::{DeviceError, Result};
+use crate::stream::{Event, Stream};
+use std::sync::{Arc, Mutex};
+
+/// Where memory lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Space {
+    /// Pageable host memory.
+    Host,
+    /// Host memory that devices reach.
+    Pinned,
+    /// Memory of one device.
+    Device(i32),
+    /// Memory that moves between host and devices by itself.
+    Managed,
+}
+
+/// How device memory is allocated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Kind {
+    /// By itself; other processes may open it by a handle.
+    Plain,
+    /// From the device's pool, in the order of a stream.
+    #[default]
+    Pool,
+    /// Physical memory, mapped; other processes may open it by a descriptor.
+    Mapped,
+    /// Managed memory.
+    Managed,
+}
+
+#[derive(Debug)]
+pub(crate) enum Region {
+    Plain,
+    Pool {
+        home: Stream,
+    },
+    Mapped {
+        handle: abi::AllocationHandle,
+        mapped_bytes: usize,
+    },
+    Pinned {
+        host: *mut u8,
+    },
+    Opened,
+    /// Memory of others; not given back.
+    Foreign,
+}
+
+// SAFETY: the host pointer is the allocation's own; who may touch the bytes is
+// decided by the types above this one.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+/// One allocation.
+#[derive(Debug)]
+pub struct Memory {
+    context: Context,
+    at: abi::DevicePointer,
+    bytes: usize,
+    space: Space,
+    region: Region,
+    /// The last use on each stream.
+    uses: Mutex<Vec<(Stream, Event)>>,
+}
+
+impl Memory {
+    /// Allocates device memory; `stream` orders an allocation of a pool, whose
+    /// bytes may be used on it at once and elsewhere behind an event.
+    ///
+    /// A device without pools answers [`Kind::Pool`] with plain memory.
+    ///
+    /// # Errors
+    /// Out of memory ([`DeviceError::is_out_of_memory`]), or the driver refuses.
+    pub fn allocate(stream: &Stream, kind: Kind, bytes: usize) -> Result<Arc<Memory>> {
+        reap();
+        let context = stream.context();
+        let driver = context.enter()?;
+        // An empty allocation is an error for the driver.
+        let size = bytes.max(1);
+        let ordinal = context.ordinal();
+        let mut at = 0;
+        let (space, region) = match kind {
+            Kind::Pool if context.has_pools() => {
+                // SAFETY: a place for one address; the stream lives.
+                unsafe { driver.cuMemAllocAsync(&mut at, size, stream.raw()) }?;
+                let home = stream.clone();
+                (Space::Device(ordinal), Region::Pool { home })
+            }
+            Kind::Plain | Kind::Pool => {
+                // SAFETY: a place for one address.
+                unsafe { driver.cuMemAlloc_v2(&mut at, size) }?;
+                (Space::Device(ordinal), Region::Plain)
+            }
+            Kind::Managed => {
+                // SAFETY: a place for one address.
+                unsafe { driver.cuMemAllocManaged(&mut at, size, abi::MEM_ATTACH_GLOBAL) }?;
+                (Space::Managed, Region::Plain)
+            }
+            Kind::Mapped => {
+                let prop = property(context);
+                let mapped = size.next_multiple_of(granularity(context, &prop)?);
+                let mut handle = 0;
+                // SAFETY: a place for one handle; the property is complete.
+                unsafe { driver.cuMemCreate(&mut handle, mapped, &prop, 0) }?;
+                return Memory::map(context, handle, bytes);
+            }
+        };
+        Ok(Memory::with(context, at, bytes, space, region))
+    }
+
+    /// Allocates pinned host memory that all devices reach.
+    ///
+    /// # Errors
+    /// Out of memory, or the driver refuses.
+    pub fn pinned(context: &Context, bytes: usize) -> Result<Arc<Memory>> {
+        reap();
+        let driver = context.enter()?;
+        let flags = abi::HOST_ALLOC_PORTABLE | abi::HOST_ALLOC_DEVICEMAP;
+        let mut host = std::ptr::null_mut();
+        // SAFETY: a place for one pointer.
+        unsafe { driver.cuMemHostAlloc(&mut host, bytes.max(1), flags) }?;
+        let mut at = 0;
+        // SAFETY: a place for one address; the memory was allocated mapped.
+        unsafe { driver.cuMemHostGetDevicePointer_v2(&mut at, host, 0) }?;
+        let region = Region::Pinned { host: host.cast() };
+        Ok(Memory::with(context, at, bytes, Space::Pinned, region))
+    }
+
+    /// Memory of another library on this device.
+    ///
+    /// # Safety
+    /// `bytes` at `at` are valid until the last clone is dropped and the work
+    /// queued on them is done.
+    pub unsafe fn foreign(context: &Context, at: u64, bytes: usize) -> Arc<Memory> {
+        let space = Space::Device(context.ordinal());
+        Memory::with(context, at, bytes, space, Region::Foreign)
+    }
+
+    pub(crate) fn opened(context: &Context, at: u64, bytes: usize) -> Arc<Memory> {
+        let space = Space::Device(context.ordinal());
+        Memory::with(context, at, bytes, space, Region::Opened)
+    }
+
+    /// Maps an allocation, which is then ours, readable and writable.
+    pub(crate) fn map(
+        context: &Context,
+        handle: abi::AllocationHandle,
+        bytes: usize,
+    ) -> Result<Arc<Memory>> {
+        let driver = context.enter()?;
+        let prop = property(context);
+        let mapped_bytes = bytes.max(1).next_multiple_of(granularity(context, &prop)?);
+        let mut at = 0;
+        let undo = |error, at, mapped| {
+            if mapped {
+                // SAFETY: mapped below.
+                let _ = unsafe { driver.cuMemUnmap(at, mapped_bytes) };
+            }
+            if at != 0 {
+                // SAFETY: reserved below.
+                let _ = unsafe { driver.cuMemAddressFree(at, mapped_bytes) };
+            }
+            // SAFETY: the handle is ours.
+            let _ = unsafe { driver.cuMemRelease(handle) };
+            error
+        };
+        // SAFETY: a place for one address.
+        unsafe { driver.cuMemAddressReserve(&mut at, mapped_bytes, 0, 0, 0) }
+            .map_err(|error| undo(error, 0, false))?;
+        // SAFETY: a fresh reservation of this size.
+        unsafe { driver.cuMemMap(at, mapped_bytes, 0, handle, 0) }
+            .map_err(|error| undo(error, at, false))?;
+        let access = abi::AccessDesc {
+            location: prop.location,
+            flags: abi::ACCESS_READ_WRITE,
+        };
+        // SAFETY: the range was just mapped.
+        unsafe { driver.cuMemSetAccess(at, mapped_bytes, &access, 1) }
+            .map_err(|error| undo(error, at, true))?;
+        let region = Region::Mapped {
+            handle,
+            mapped_bytes,
+        };
+        let space = Space::Device(context.ordinal());
+        Ok(Memory::with(context, at, bytes, space, region))
+    }
+
+    fn with(
+        context: &Context,
+        at: abi::DevicePointer,
+        bytes: usize,
+        space: Space,
+        region: Region,
+    ) -> Arc<Memory> {
+        Arc::new(Memory {
+            context: context.clone(),
+            at,
+            bytes,
+            space,
+            region,
+            uses: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// The address on the device.
+    pub fn address(&self) -> u64 {
+        self.at
+    }
+
+    /// Size in bytes, as asked for.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Where it lives.
+    pub fn space(&self) -> Space {
+        self.space
+    }
+
+    /// The context it was made in.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// The address on the host, of pinned memory.
+    pub(crate) fn host(&self) -> Option<*mut u8> {
+        match self.region {
+            Region::Pinned { host } => Some(host),
+            _ => None,
+        }
+    }
+
+    /// Whether a stream may touch it without a peer link.
+    pub(crate) fn check_stream(&self, what: &'static str, stream: &Stream) -> Result<()> {
+        match self.space {
+            Space::Device(memory) if memory != stream.context().ordinal() => {
+                Err(DeviceError::WrongDevice {
+                    what,
+                    memory,
+                    stream: stream.context().ordinal(),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits on the host for all uses noted so far.
+    pub(crate) fn wait_for_uses(&self) -> Result<()> {
+        let uses = self.uses.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        uses.iter().try_for_each(|(_, event)| event.synchronize())
+    }
+
+    /// Notes that work was queued on a stream: invariant 1.
+    pub(crate) fn used_on(&self, stream: &Stream, event: &Event) {
+        let mut uses = self.uses.lock().unwrap_or_else(|e| e.into_inner());
+        match uses.iter_mut().find(|(known, _)| known == stream) {
+            Some((_, last)) => *last = event.clone(),
+            None => uses.push((stream.clone(), event.clone())),
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let uses = std::mem::take(&mut *self.uses.lock().unwrap_or_else(|e| e.into_inner()));
+        let region = std::mem::replace(&mut self.region, Region::Foreign);
+        if let Region::Pool { home } = &region {
+            let waited = uses
+                .iter()
+                .all(|(stream, event)| stream == home || home.wait(event).is_ok());
+            if waited && let Ok(driver) = self.context.enter() {
+                // SAFETY: the last owner goes, and the stream waits for all uses.
+                let _ = unsafe { driver.cuMemFreeAsync(self.at, home.raw()) };
+            }
+            // Else the device has failed: its memory goes with the context.
+            return;
+        }
+        if matches!(region, Region::Foreign) {
+            return;
+        }
+        let events = uses.into_iter().map(|(_, event)| event).collect();
+        let retired = Retired {
+            context: self.context.clone(),
+            at: self.at,
+            region,
+            events,
+        };
+        if !retired.is_idle() {
+            let mut waiting = RETIRED.lock().unwrap_or_else(|e| e.into_inner());
+            waiting.push(retired);
+        } else {
+            retired.free();
+        }
+    }
+}
+
+/// Memory without an owner, on which work is still under way: invariant 2.
+struct Retired {
+    context: Context,
+    at: abi::DevicePointer,
+    region: Region,
+    events: Vec<Event>,
+}
+
+static RETIRED: Mutex<Vec<Retired>> = Mutex::new(Vec::new());
+
+/// Frees what was dropped while work on it was under way and is idle now.
+pub fn reap() {
+    let idle: Vec<Retired> = {
+        let mut waiting = RETIRED.lock().unwrap_or_else(|e| e.into_inner());
+        waiting
+            .extract_if(.., |retired| retired.is_idle())
+            .collect()
+    };
+    for retired in idle {
+        retired.free();
+    }
+}
+
+impl Retired {
+    /// Failed work touches memory no more.
+    fn is_idle(&self) -> bool {
+        self.events
+            .iter()
+            .all(|event| event.is_passed().unwrap_or(true))
+    }
+
+    /// What fails here is reported by the next use of the device.
+    fn free(self) {
+        let Ok(driver) = self.context.enter() else {
+            return;
+        };
+        match self.region {
+            Region::Plain => {
+                // SAFETY: nobody owns it and nothing runs on it.
+                let _ = unsafe { driver.cuMemFree_v2(self.at) };
+            }
+            Region::Pinned { host } => {
+                // SAFETY: as above.
+                let _ = unsafe { driver.cuMemFreeHost(host.cast()) };
+            }
+            Region::Opened => {
+                // SAFETY: as above.
+                let _ = unsafe { driver.cuIpcCloseMemHandle(self.at) };
+            }
+            Region::Mapped {
+                handle,
+                mapped_bytes,
+            } => {
+                // SAFETY: as above.
+                let _ = unsafe { driver.cuMemUnmap(self.at, mapped_bytes) };
+                // SAFETY: nothing is mapped there any more.
+                let _ = unsafe { driver.cuMemAddressFree(self.at, mapped_bytes) };
+                // SAFETY: the handle is ours.
+                let _ = unsafe { driver.cuMemRelease(handle) };
+            }
+            Region::Pool { .. } | Region::Foreign => {}
+        }
+    }
+}
+
+fn property(context: &Context) -> abi::AllocationProp {
+    abi::AllocationProp {
+        kind: abi::ALLOCATION_PINNED,
+        handle_kinds: abi::HANDLE_POSIX_FD,
+        location: abi::Location {
+            kind: abi::LOCATION_DEVICE,
+            id: context.device(),
+        },
+        win32: std::ptr::null_mut(),
+        compression: 0,
+        rdma: 0,
+        usage: 0,
+        reserved: [0; 4],
+    }
+}
+
+fn granularity(context: &Context, prop: &abi::AllocationProp) -> Result<usize> {
+    let driver = context.enter()?;
+    let mut bytes = 0;
+    // SAFETY: a place for one number; the property is complete.
+    unsafe { driver.cuMemGetAllocationGranularity(&mut bytes, prop, abi::GRANULARITY_MINIMUM) }?;
+    Ok(bytes.max(1))
+}

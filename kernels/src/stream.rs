@@ -1,0 +1,293 @@
+//! Streams and events.
+//!
+//! # Invariants
+//! 1. A stream never waits for, or holds up, the default stream.
+//! 2. Events are pooled per context and have no timing. A pooled event goes back
+//!    only when its last clone goes; a wait that was queued before keeps the
+//!    record it saw, as the driver promises.
+//! 3. A query has three answers: passed, not yet, or an error. An error is never
+//!    read as "not yet".
+
+use crate::device::Context;
+use crate::driver::abi;
+use crate::error::{DeviceError, Result};
+use crate::handle::EventHandle;
+use std::sync::Arc;
+
+/// A queue of work on one device; cheap to clone.
+#[derive(Clone)]
+pub struct Stream(Arc<StreamInner>);
+
+struct StreamInner {
+    context: Context,
+    stream: abi::Stream,
+    owned: bool,
+}
+
+impl Stream {
+    /// A new stream of a device.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn new(context: &Context) -> Result<Stream> {
+        Stream::with_priority(context, 0)
+    }
+
+    /// A new stream; a lower number goes first.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn with_priority(context: &Context, priority: i32) -> Result<Stream> {
+        let driver = context.enter()?;
+        let mut stream = abi::Stream::NULL;
+        // SAFETY: a place for one stream.
+        unsafe {
+            driver.cuStreamCreateWithPriority(&mut stream, abi::STREAM_NON_BLOCKING, priority)
+        }?;
+        Ok(Stream(Arc::new(StreamInner {
+            context: context.clone(),
+            stream,
+            owned: true,
+        })))
+    }
+
+    /// A stream of another library, such as torch's. It is not destroyed here.
+    ///
+    /// # Safety
+    /// `raw` is a stream (`CUstream`) of the device's primary context and lives
+    /// longer than all clones.
+    pub unsafe fn from_raw(context: &Context, raw: *mut std::ffi::c_void) -> Stream {
+        Stream(Arc::new(StreamInner {
+            context: context.clone(),
+            stream: abi::Stream(raw),
+            owned: false,
+        }))
+    }
+
+    /// The driver's stream.
+    pub fn as_raw(&self) -> *mut std::ffi::c_void {
+        self.0.stream.0
+    }
+
+    pub(crate) fn raw(&self) -> abi::Stream {
+        self.0.stream
+    }
+
+    /// Where the stream is.
+    pub fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    /// Whether all work queued so far is done.
+    ///
+    /// # Errors
+    /// Work failed; not that it is under way.
+    pub fn is_done(&self) -> Result<bool> {
+        let driver = self.context().enter()?;
+        // SAFETY: the stream lives.
+        answer(unsafe { driver.cuStreamQuery(self.raw()) })
+    }
+
+    /// Waits on the host until all work queued so far is done.
+    ///
+    /// # Errors
+    /// Work failed.
+    pub fn synchronize(&self) -> Result<()> {
+        let driver = self.context().enter()?;
+        // SAFETY: the stream lives.
+        unsafe { driver.cuStreamSynchronize(self.raw()) }
+    }
+
+    /// An event that passes when the work queued so far is done.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn record(&self) -> Result<Event> {
+        let event = Event::pooled(self.context())?;
+        let driver = self.context().enter()?;
+        // SAFETY: event and stream live, in one context.
+        unsafe { driver.cuEventRecord(event.raw(), self.raw()) }?;
+        Ok(event)
+    }
+
+    /// Holds the work queued from now on until an event passes; the host does
+    /// not wait.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn wait(&self, event: &Event) -> Result<()> {
+        let driver = self.context().enter()?;
+        // SAFETY: event and stream live.
+        unsafe { driver.cuStreamWaitEvent(self.raw(), event.raw(), 0) }
+    }
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Stream({:p} of device {})",
+            self.as_raw(),
+            self.context().ordinal()
+        )
+    }
+}
+
+impl PartialEq for Stream {
+    fn eq(&self, other: &Stream) -> bool {
+        self.raw() == other.raw() && self.context() == other.context()
+    }
+}
+
+impl Drop for StreamInner {
+    /// The driver destroys a stream after its work; nothing waits here.
+    fn drop(&mut self) {
+        if self.owned
+            && let Ok(driver) = self.context.enter()
+        {
+            // SAFETY: the last clone goes.
+            let _ = unsafe { driver.cuStreamDestroy_v2(self.stream) };
+        }
+    }
+}
+
+/// A point in a stream; cheap to clone.
+#[derive(Clone)]
+pub struct Event(Arc<EventInner>);
+
+struct EventInner {
+    context: Context,
+    event: abi::Event,
+    pooled: bool,
+}
+
+impl Event {
+    fn pooled(context: &Context) -> Result<Event> {
+        Ok(Event::with(context, context.take_event()?, true))
+    }
+
+    fn with(context: &Context, event: abi::Event, pooled: bool) -> Event {
+        Event(Arc::new(EventInner {
+            context: context.clone(),
+            event,
+            pooled,
+        }))
+    }
+
+    /// An event that other processes can open, recorded on a stream.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn shared(stream: &Stream) -> Result<Event> {
+        let driver = stream.context().enter()?;
+        let flags = abi::EVENT_DISABLE_TIMING | abi::EVENT_INTERPROCESS;
+        let mut event = abi::Event::NULL;
+        // SAFETY: a place for one event.
+        unsafe { driver.cuEventCreate(&mut event, flags) }?;
+        let event = Event::with(stream.context(), event, false);
+        // SAFETY: event and stream live, in one context.
+        unsafe { driver.cuEventRecord(event.raw(), stream.raw()) }?;
+        Ok(event)
+    }
+
+    /// What another process opens a [`Event::shared`] event with.
+    ///
+    /// # Errors
+    /// The event is not shared, or the driver refuses.
+    pub fn export(&self) -> Result<EventHandle> {
+        let driver = self.0.context.enter()?;
+        let mut handle = abi::IpcHandle([0; 64]);
+        // SAFETY: a place for one handle; the event lives.
+        unsafe { driver.cuIpcGetEventHandle(&mut handle, self.raw()) }?;
+        Ok(EventHandle(handle.0))
+    }
+
+    /// Opens an event of another process.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn import(context: &Context, handle: &EventHandle) -> Result<Event> {
+        let driver = context.enter()?;
+        let mut event = abi::Event::NULL;
+        // SAFETY: a place for one event; a wrong handle is refused.
+        unsafe { driver.cuIpcOpenEventHandle(&mut event, abi::IpcHandle(handle.0)) }?;
+        Ok(Event::with(context, event, false))
+    }
+
+    pub(crate) fn raw(&self) -> abi::Event {
+        self.0.event
+    }
+
+    /// Whether the event has passed.
+    ///
+    /// # Errors
+    /// The work before it failed; not that it is under way.
+    pub fn is_passed(&self) -> Result<bool> {
+        let driver = self.0.context.enter()?;
+        // SAFETY: the event lives.
+        answer(unsafe { driver.cuEventQuery(self.raw()) })
+    }
+
+    /// Waits on the host until the event has passed.
+    ///
+    /// # Errors
+    /// The work before it failed.
+    pub fn synchronize(&self) -> Result<()> {
+        let driver = self.0.context.enter()?;
+        // SAFETY: the event lives.
+        unsafe { driver.cuEventSynchronize(self.raw()) }
+    }
+}
+
+impl std::fmt::Debug for Event {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Event({:p} of device {})",
+            self.raw().0,
+            self.0.context.ordinal()
+        )
+    }
+}
+
+impl Drop for EventInner {
+    fn drop(&mut self) {
+        if self.pooled {
+            return self.context.give_event(self.event);
+        }
+        if let Ok(driver) = self.context.enter() {
+            // SAFETY: the last clone goes.
+            let _ = unsafe { driver.cuEventDestroy_v2(self.event) };
+        }
+    }
+}
+
+/// Invariant 3.
+fn answer(queried: Result<()>) -> Result<bool> {
+    match queried {
+        Ok(()) => Ok(true),
+        Err(DeviceError::Driver {
+            code: abi::NOT_READY,
+            ..
+        }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_not_not_yet() {
+        let refused = |code| DeviceError::Driver {
+            call: "cuEventQuery",
+            code,
+            name: String::new(),
+            text: String::new(),
+        };
+        assert_eq!(answer(Ok(())), Ok(true));
+        assert_eq!(answer(Err(refused(600))), Ok(false));
+        assert_eq!(answer(Err(refused(700))), Err(refused(700)));
+    }
+}
