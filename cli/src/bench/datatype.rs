@@ -31,18 +31,26 @@ pub struct Plan {
     progress: bool,
 }
 
-/// Shapes by (parts of) name or family, within a limit of memory.
+/// Shapes by name, by family or, where nothing is named so, by parts of names;
+/// within a limit of memory.
 pub fn plan(args: &super::Args) -> Result<Plan> {
     let limit = args.max_span.unwrap_or(MAX_SPAN);
+    let all = shapes::all().map_err(Failure::failed)?;
+    let exact = |shape: &Shape, word: &str| shape.family == word || shape.name == word;
+    let words: Vec<(&str, bool)> = args
+        .shapes
+        .iter()
+        .map(|word| (word.as_str(), all.iter().any(|shape| exact(shape, word))))
+        .collect();
     let wanted = |shape: &Shape| {
-        args.shapes.is_empty()
-            || args
-                .shapes
-                .iter()
-                .any(|part| shape.family == *part || shape.name.contains(part.as_str()))
+        words.is_empty()
+            || words.iter().any(|&(word, named)| match named {
+                true => exact(shape, word),
+                false => shape.name.contains(word),
+            })
     };
     let mut kept = Vec::new();
-    for shape in shapes::all().map_err(Failure::failed)? {
+    for shape in all {
         if wanted(&shape) && span(&commit(&shape)?, shape.count) <= limit {
             kept.push(shape);
         }

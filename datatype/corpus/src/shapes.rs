@@ -146,7 +146,9 @@ fn random(seed: u64) -> Shape {
     let mut draws = Random::new(seed);
     let datatype = loop {
         let ty = plain_tree(&mut draws, 4096);
-        if ty.commit().is_ok_and(|layout| layout.block_count() >= 4) {
+        let blocks = ty.commit().map_or(0, |layout| layout.block_count());
+        // The programs of the peers have to build it too.
+        if blocks >= 4 && spell(&ty).is_ok() {
             break ty;
         }
     };
@@ -278,6 +280,7 @@ mod tests {
                 "{}",
                 shape.name
             );
+            assert!(spell(&shape.datatype).is_ok(), "{}", shape.name);
             let (low, high) = a.span(shape.count);
             if high - low < MIB as isize {
                 let line = shape.line(&a).unwrap();

@@ -14,10 +14,17 @@
 //!       | r LB EXTENT type                          resized
 //! ```
 //!
-//! Words are separated by one blank.
+//! Words are separated by one blank. Predefined types are those in [`LEAVES`]:
+//! sizes are what matters, and every peer has these.
 
 use osier_datatype::{Constructor, Order, Type};
 use std::fmt::Write as _;
+
+/// Predefined types that the programs know.
+const LEAVES: [&str; 15] = [
+    "byte", "u8", "i8", "u16", "i16", "f16", "bf16", "u32", "i32", "f32", "u64", "i64", "f64",
+    "c32", "c64",
+];
 
 /// The text of a type.
 ///
@@ -35,7 +42,9 @@ fn write(ty: &Type, out: &mut String) -> Result<(), String> {
     }
     // Writing to a string cannot fail.
     let _ = match ty.constructor() {
-        Constructor::Basic(basic) => write!(out, "b {}", basic.name()),
+        Constructor::Basic(basic) if LEAVES.contains(&basic.name()) => {
+            write!(out, "b {}", basic.name())
+        }
         Constructor::Contiguous { count, .. } => write!(out, "c {count}"),
         Constructor::Vector {
             count,
@@ -139,5 +148,7 @@ mod tests {
         assert_eq!(spell(&face).unwrap(), "a F 2 4 6 4 1 0 5 b f64");
         let listed = Type::hindexed(&[(1, 8), (2, 99)], &f64).unwrap();
         assert_eq!(spell(&listed).unwrap(), "hi 2 1 8 2 99 b f64");
+        let unknown = spell(&Type::basic(Basic::Packed)).unwrap_err();
+        assert!(unknown.contains("no spelling for Basic"), "{unknown}");
     }
 }

@@ -13,8 +13,8 @@ pub trait Contestant {
     /// Runs one case once.
     fn run(&self, case: &Case, quick: bool) -> Result<Vec<Value>>;
 
-    /// Runs the datatypes that a file describes once.
-    fn shapes(&self, file: &Path, quick: bool) -> Result<Vec<datatype::Line>>;
+    /// Runs the datatypes that a file describes once; these are their names.
+    fn shapes(&self, file: &Path, names: &[&str], quick: bool) -> Result<Vec<datatype::Line>>;
 }
 
 /// Osier itself, through `osier bench`.
@@ -61,11 +61,12 @@ impl Contestant for Osier {
         parse_array(case.bench, &text)
     }
 
-    fn shapes(&self, _file: &Path, quick: bool) -> Result<Vec<datatype::Line>> {
+    fn shapes(&self, _: &Path, names: &[&str], quick: bool) -> Result<Vec<datatype::Line>> {
         let _ = std::fs::remove_file(&self.json);
         let mut command = Command::new(&self.program);
         command
-            .args(["bench", datatype::NAME, "--json"])
+            .args(["bench", datatype::NAME, "--shapes", &names.join(",")])
+            .arg("--json")
             .arg(&self.json);
         if quick {
             command.args(["--repetitions", "1", "--iterations", "3"]);
@@ -168,7 +169,7 @@ impl Contestant for Peer {
         parse_lines(case.bench, &text)
     }
 
-    fn shapes(&self, file: &Path, quick: bool) -> Result<Vec<datatype::Line>> {
+    fn shapes(&self, file: &Path, _: &[&str], quick: bool) -> Result<Vec<datatype::Line>> {
         let mut command = self.launcher(2);
         command.arg(self.home.join("programs").join(datatype::NAME));
         datatype::options(&mut command, file, quick);
