@@ -215,6 +215,11 @@ impl Form {
         self.level_runs(&self.levels, origin.wrapping_add(self.base), each);
     }
 
+    /// [`Form::for_each_run`] of one body.
+    pub fn for_each_body_run(&self, each: &mut impl FnMut(isize, usize)) {
+        self.level_runs(&[], self.base, each);
+    }
+
     fn level_runs(&self, levels: &[Level], at: isize, each: &mut impl FnMut(isize, usize)) {
         if let Some((level, inner)) = levels.split_first() {
             let mut at = at;

@@ -101,6 +101,11 @@ impl Layout {
         &self.0.form
     }
 
+    /// A number that no other live layout has; clones share it.
+    pub fn id(&self) -> usize {
+        Arc::as_ptr(&self.0) as usize
+    }
+
     /// Packed bytes of one instance.
     #[inline]
     pub fn size(&self) -> usize {

@@ -24,7 +24,7 @@
 //! | `attributes`, `labels` | values that users hang on objects; names of types |
 //! | `typemap` | the oracle, straight from the definition |
 //! | `form`, `lower`, `list`, `compress` | the canonical form and the rewrite rules |
-//! | `layout`, `blocks`, `overlap` | what users of a committed layout ask |
+//! | `layout`, `nest`, `blocks`, `overlap` | what users of a committed layout ask |
 //! | `copy` | pack and unpack of any byte range |
 //! | `cursor` | pack and unpack one thing after the other |
 //! | `external32`, `x87` | the portable representation |
@@ -64,6 +64,7 @@ mod labels;
 mod layout;
 mod list;
 mod lower;
+mod nest;
 mod overlap;
 mod pairs;
 mod rust;
@@ -81,6 +82,7 @@ pub use envelope::Combiner;
 pub use error::TypeError;
 pub use form::Level;
 pub use layout::{Class, Layout};
+pub use nest::{Core, Nest, Places, Runs};
 pub use pairs::Pair;
 pub use rust::Datatype;
 pub use signature::{Signature, SignatureDigest, SignatureRuns};

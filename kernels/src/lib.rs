@@ -24,6 +24,7 @@
 //! | `slice` | [`DeviceSlice`], [`Pinned`], and handing over in order |
 //! | [`copy`] | runs, boxes, batches |
 //! | [`launch`] | modules, kernels |
+//! | [`plan`] | pack plans from committed layouts: pure |
 //!
 //! This room knows no rank.
 
@@ -35,6 +36,7 @@ mod error;
 pub mod handle;
 pub mod launch;
 mod memory;
+pub mod plan;
 mod ptx;
 mod slice;
 mod stream;

@@ -1,10 +1,11 @@
-//! Developer commands: `cargo xtask check|test|demo|soak|compare`.
+//! Developer commands: `cargo xtask check|test|demo|soak|kernels|compare`.
 //!
 //! Each command sets up what it needs, says what it installs and why, and
 //! returns the first failure as its exit code.
 
 mod compare;
 mod demo;
+mod kernels;
 mod setup;
 mod soak;
 mod steps;
@@ -37,6 +38,8 @@ enum Command {
     Demo(demo::Args),
     /// The long random tests of one room
     Soak(soak::Args),
+    /// CUDA kernels to PTX, or the check that they match
+    Kernels(kernels::Args),
     /// Open MPI, MPICH and Intel MPI beside Osier in one run
     Compare(compare::Args),
 }
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Soak(args) => soak::run(&args),
+        Command::Kernels(args) => kernels::run(&args),
         Command::Compare(args) => compare::run(&args),
     };
     match done {

@@ -14,7 +14,7 @@ const SANITIZED_TREES: &str = "10000";
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// Formatting, clippy, rustdoc
+    /// Formatting, clippy, rustdoc; PTX against the source of the kernels
     Check,
     /// All tests of the workspace, documentation tests included
     Unit,
@@ -52,6 +52,9 @@ pub fn run(args: &Args) -> Result {
     let mut steps = Steps::default();
     if wanted(Part::Check) {
         check_steps(&mut steps);
+    }
+    if wanted(Part::Check) {
+        crate::kernels::check_steps(&mut steps);
     }
     if wanted(Part::Unit) {
         steps.step("unit", || {

@@ -1,0 +1,202 @@
+//! The kernels in Rust, slow and plain: what they do with their arguments, word
+//! by word, on memory of the host. An oracle of plans and arguments, without a
+//! driver; the kernels themselves are tested apart.
+
+use super::Plan;
+use super::arguments::{Argument, General, Launch, Span, Strided, Tables, Transpose};
+
+/// Reads a number of `N` bytes.
+///
+/// # Safety
+/// `at + index * N` is valid for reads of `N` bytes.
+unsafe fn read<const N: usize>(at: u64, index: u64) -> [u8; N] {
+    let from = (at as usize + index as usize * N) as *const [u8; N];
+    // SAFETY: the caller's contract; arrays of bytes have no alignment.
+    unsafe { from.read() }
+}
+
+/// # Safety
+/// The argument's tables are at their addresses.
+unsafe fn signed(at: u64, wide: u32, index: u64) -> i64 {
+    match wide {
+        // SAFETY: the caller's contract.
+        0 => i32::from_ne_bytes(unsafe { read(at, index) }).into(),
+        // SAFETY: the caller's contract.
+        _ => i64::from_ne_bytes(unsafe { read(at, index) }),
+    }
+}
+
+impl Strided {
+    fn at(&self, levels: usize, width: usize, word: u64) -> i64 {
+        let wide = self.range.wide != 0;
+        let mut rest = self.block.quotient(word, wide);
+        let mut offset = ((word - rest * self.block.value) * width as u64) as i64;
+        for (k, level) in self.level[..levels].iter().enumerate() {
+            let next = match k + 1 == levels {
+                true => 0,
+                false => level.count.quotient(rest, wide),
+            };
+            let index = rest
+                - next
+                    * if k + 1 == levels {
+                        0
+                    } else {
+                        level.count.value
+                    };
+            offset = offset.wrapping_add((index as i64).wrapping_mul(level.stride));
+            rest = next;
+        }
+        offset
+    }
+}
+
+impl General {
+    /// # Safety
+    /// The tables are at their addresses.
+    unsafe fn inside(&self, byte: u64) -> i64 {
+        let list = &self.list;
+        if list.offsets == 0 {
+            return byte as i64;
+        }
+        let before = |run: u32| match list.wide_before {
+            // SAFETY: the caller's contract.
+            0 => u64::from(u32::from_ne_bytes(unsafe { read(list.before, run.into()) })),
+            // SAFETY: the caller's contract.
+            _ => u64::from_ne_bytes(unsafe { read(list.before, run.into()) }),
+        };
+        let hint = byte >> list.shift;
+        // SAFETY: the caller's contract.
+        let mut low = u32::from_ne_bytes(unsafe { read(list.hints, hint) });
+        // SAFETY: the caller's contract.
+        let mut high = u32::from_ne_bytes(unsafe { read(list.hints, hint + 1) });
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            match before(middle) <= byte {
+                true => low = middle,
+                false => high = middle - 1,
+            }
+        }
+        // SAFETY: the caller's contract.
+        let offset = unsafe { signed(list.offsets, list.wide_offsets, low.into()) };
+        offset + (byte - before(low)) as i64
+    }
+
+    /// # Safety
+    /// The tables are at their addresses.
+    unsafe fn at(&self, width: usize, word: u64) -> i64 {
+        let wide = self.range.wide != 0;
+        let mut rest = self.core.quotient(word, wide);
+        let byte = (word - rest * self.core.value) * width as u64;
+        // SAFETY: the caller's contract.
+        let mut offset = unsafe { self.inside(byte) };
+        let used = &self.dimension[..self.dimensions as usize];
+        for (k, dimension) in used.iter().enumerate() {
+            let mut index = rest;
+            if k + 1 < used.len() {
+                rest = dimension.count.quotient(index, wide);
+                index -= rest * dimension.count.value;
+            }
+            offset = offset.wrapping_add(match dimension.table {
+                0 => (index as i64).wrapping_mul(dimension.stride),
+                // SAFETY: the caller's contract.
+                table => unsafe { signed(table, dimension.wide, index) },
+            });
+        }
+        offset
+    }
+}
+
+impl Transpose {
+    fn at(&self, width: usize, word: u64) -> i64 {
+        let (column, row) = (word / self.rows, word % self.rows);
+        let (plane, column) = (column / self.columns, column % self.columns);
+        plane as i64 * self.plane_stride
+            + row as i64 * self.row_stride
+            + (column * width as u64) as i64
+    }
+}
+
+impl Launch {
+    /// Does what the kernel does.
+    ///
+    /// # Safety
+    /// All addresses of the argument are of this process and valid as the kernel
+    /// needs them; words are aligned.
+    pub unsafe fn interpret(&self, pack: bool, origin_and_base: u64, packed: u64) {
+        match &self.argument {
+            Argument::Contiguous { offset, bytes } => {
+                for byte in 0..*bytes {
+                    // SAFETY: the caller's contract.
+                    unsafe { move_bytes(pack, origin_and_base + offset + byte, packed + byte, 1) };
+                }
+            }
+            Argument::Strided(levels, plan) => {
+                let at = |word| plan.at(*levels, self.width, word);
+                // SAFETY: the caller's contract.
+                unsafe { move_words(pack, &plan.range, self.width as u64, at) }
+            }
+            Argument::Transposed(plan) => {
+                let at = |word| plan.at(self.width, word);
+                // SAFETY: the caller's contract.
+                unsafe { move_words(pack, &plan.range, self.width as u64, at) }
+            }
+            Argument::General(plan) => {
+                // SAFETY: the caller's contract.
+                let at = |word| unsafe { plan.at(self.width, word) };
+                // SAFETY: the caller's contract.
+                unsafe { move_words(pack, &plan.range, self.width as u64, at) }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`Launch::interpret`].
+unsafe fn move_words(pack: bool, range: &Span, width: u64, at: impl Fn(u64) -> i64) {
+    let mut byte = range.start;
+    while byte < range.end {
+        let whole = byte.is_multiple_of(width) && byte + width <= range.end;
+        let inside = range.layout.wrapping_add_signed(at(byte / width)) + byte % width;
+        let outside = range.packed + (byte - range.start);
+        let bytes = if whole { width } else { 1 };
+        assert!(
+            !whole || (inside | outside).is_multiple_of(width),
+            "words are aligned"
+        );
+        // SAFETY: the caller's contract.
+        unsafe { move_bytes(pack, inside, outside, bytes) };
+        byte += bytes;
+    }
+}
+
+/// # Safety
+/// Both addresses are valid.
+unsafe fn move_bytes(pack: bool, inside: u64, outside: u64, bytes: u64) {
+    let (from, to) = if pack {
+        (inside, outside)
+    } else {
+        (outside, inside)
+    };
+    // SAFETY: the caller's contract.
+    unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes as usize) };
+}
+
+impl Plan {
+    /// Where a packed byte is, relative to the origin: as a kernel with words of
+    /// one byte finds it.
+    pub fn offset(&self, tables: &Tables, byte: u64) -> i64 {
+        let at = tables.bytes.as_ptr() as u64;
+        // An odd distance between packed address and number: words of one byte.
+        let Some(launch) = self.launch((tables, at), 0, byte + 1, byte..byte + 1) else {
+            return 0;
+        };
+        let inside = match &launch.argument {
+            Argument::Contiguous { offset, .. } => *offset as i64,
+            Argument::Strided(levels, plan) => plan.at(*levels, launch.width, byte),
+            Argument::Transposed(plan) => plan.at(launch.width, byte),
+            // SAFETY: the tables are where their bytes are.
+            Argument::General(plan) => unsafe { plan.at(launch.width, byte) },
+        };
+        self.base + inside
+    }
+}

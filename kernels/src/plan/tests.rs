@@ -1,0 +1,248 @@
+//! Plans against the host pack and the typemap, by interpretation.
+
+use super::arguments::{Argument, Divisor, General, Strided, Tables, Transpose};
+use super::{Plan, Shape};
+use osier_datatype::{Basic, Layout, Type};
+use osier_datatype_corpus::random::{self, Random};
+
+/// Sizes of the C structures, which the compiler of the kernels confirms.
+#[test]
+fn arguments_are_those_of_the_kernels() {
+    assert_eq!(size_of::<Divisor>(), 16);
+    assert_eq!(size_of::<Strided>(), 40 + 16 + 4 * 24);
+    assert_eq!(size_of::<General>(), 40 + 16 + 40 + 8 + 8 * 40);
+    assert_eq!(size_of::<Transpose>(), 40 + 40);
+}
+
+#[test]
+fn divides_as_the_processor_does() {
+    let mut random = Random::new(5);
+    let edges = [
+        1,
+        2,
+        3,
+        5,
+        7,
+        10,
+        641,
+        65535,
+        65536,
+        65537,
+        (1 << 31) - 1,
+        1 << 31,
+    ];
+    for round in 0..200_000 {
+        let by = match round < 2000 {
+            true => edges[round % edges.len()],
+            false => 1 + (random.next() >> 33 >> random.below(31)),
+        };
+        let n = [
+            random.next() >> 33,
+            (1 << 31) - 1,
+            by.min((1 << 31) - 1),
+            by - 1,
+        ];
+        let divisor = Divisor::new(by);
+        for n in n.map(|n| n & 0x7fff_ffff) {
+            assert_eq!(divisor.quotient(n, false), n / by, "{n} / {by}");
+            assert_eq!(divisor.quotient(n, true), n / by, "{n} / {by}");
+        }
+    }
+}
+
+/// Packs and unpacks a range by interpretation, at some alignment, and compares
+/// with the host.
+fn agrees(layout: &Layout, count: usize, random: &mut Random) -> Shape {
+    let plan = Plan::new(layout, count).unwrap();
+    let tables = Tables::new(&plan);
+    let aligned: Vec<u64> = tables
+        .bytes
+        .chunks(8)
+        .map(|part| {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            u64::from_ne_bytes(word)
+        })
+        .collect();
+    let (low, high) = layout.span(count);
+    let total = layout.pack_size(count).unwrap();
+    let cut = [
+        random.below(total as u64 + 1) as usize,
+        random.below(total as u64 + 1) as usize,
+    ];
+    let whole = random.below(2) == 0;
+    let range = if whole {
+        0..total
+    } else {
+        cut[0].min(cut[1])..cut[0].max(cut[1])
+    };
+    // Misaligned half of the time.
+    let shift = |random: &mut Random| match random.below(2) {
+        0 => 0,
+        _ => random.below(16) as usize,
+    };
+    let (a, b) = (shift(random), shift(random));
+    let room = (high - low) as usize;
+    let before = low.rem_euclid(16) as usize;
+    let mut memory = vec![0u128; (room + before + a) / 16 + 2];
+    let memory_bytes = memory.len() * 16;
+    let start = memory.as_mut_ptr().cast::<u8>();
+    for i in 0..memory_bytes {
+        // SAFETY: inside of the vector.
+        unsafe { start.wrapping_add(i).write(random.next() as u8) };
+    }
+    // The origin keeps the address of the lowest byte, modulo 16, honest.
+    let origin = start.wrapping_add(before + a).wrapping_offset(-low);
+    let mut expected = vec![0u8; range.len()];
+    // SAFETY: the span lies in the memory.
+    unsafe { layout.pack_raw(origin, count, range.clone(), expected.as_mut_ptr()) };
+    let mut packed = vec![0xA5A5_A5A5u128; (range.len() + b) / 16 + 2];
+    let to = packed.as_mut_ptr().cast::<u8>().wrapping_add(b);
+    let at = aligned.as_ptr() as u64;
+    let fragment = range.start as u64..range.end as u64;
+    let launch = plan.launch((&tables, at), origin as u64, to as u64, fragment);
+    let Some(launch) = launch else {
+        assert!(range.is_empty());
+        return plan.shape();
+    };
+    let layout_at = (origin as u64).wrapping_add_signed(plan.base);
+    // SAFETY: span and range lie in the vectors.
+    unsafe { launch.interpret(true, layout_at, to as u64) };
+    // SAFETY: inside of the vector.
+    let found = unsafe { std::slice::from_raw_parts(to, range.len()) };
+    assert!(found == expected, "pack of {plan:?}, {range:?}, {launch:?}");
+    if layout.self_overlaps(count) {
+        return plan.shape();
+    }
+    // Unpack other bytes: the host's result is the expected one, gaps included.
+    let other: Vec<u8> = (0..range.len()).map(|_| random.next() as u8).collect();
+    let mut twin = memory.clone();
+    let distance = (origin as usize).wrapping_sub(start as usize);
+    let twin_origin = twin.as_mut_ptr().cast::<u8>().wrapping_add(distance);
+    // SAFETY: as above.
+    unsafe { layout.unpack_raw(twin_origin, count, range.clone(), other.as_ptr()) };
+    // SAFETY: inside of the vector.
+    unsafe { std::ptr::copy_nonoverlapping(other.as_ptr(), to, other.len()) };
+    // SAFETY: as above.
+    unsafe { launch.interpret(false, layout_at, to as u64) };
+    assert!(memory == twin, "unpack of {plan:?}, {range:?}");
+    plan.shape()
+}
+
+/// 10^4 random trees; `OSIER_TREES` says how many.
+#[test]
+fn random_trees() {
+    let trees = std::env::var("OSIER_TREES")
+        .ok()
+        .and_then(|n| n.parse().ok());
+    for seed in 0..trees.unwrap_or(10_000) {
+        let mut random = Random::new(seed);
+        let ty = random::tree(&mut random, 4096);
+        let Ok(layout) = ty.commit() else { continue };
+        let count = random.below(4) as usize;
+        let told = std::panic::catch_unwind(move || agrees(&layout, count, &mut random));
+        assert!(told.is_ok(), "seed {seed}, count {count}: {ty:?}");
+    }
+}
+
+/// The typemap itself, on small trees: no code of the host pack is involved.
+#[test]
+fn typemaps() {
+    for seed in 0..2000 {
+        let mut random = Random::new(seed);
+        let ty = random::tree(&mut random, 512);
+        let Ok(layout) = ty.commit() else { continue };
+        let plan = Plan::new(&layout, 2).unwrap();
+        let tables = Tables::new(&plan);
+        let bytes = ty.typemap().bytes(2);
+        assert_eq!(bytes.len() as u64, plan.bytes, "seed {seed}");
+        for (packed, &offset) in bytes.iter().enumerate() {
+            assert_eq!(
+                plan.offset(&tables, packed as u64),
+                offset as i64,
+                "seed {seed}"
+            );
+        }
+    }
+}
+
+fn shape(ty: &Type, count: usize) -> Shape {
+    let layout = ty.commit().unwrap();
+    let mut random = Random::new(1);
+    for _ in 0..20 {
+        agrees(&layout, count, &mut random);
+    }
+    agrees(&layout, count, &mut random)
+}
+
+#[test]
+fn shapes() {
+    let double = Type::basic(Basic::F64);
+    let contiguous = Type::contiguous(100, &double).unwrap();
+    assert_eq!(shape(&contiguous, 3), Shape::Contiguous);
+    let column = Type::vector(64, 1, 100, &double).unwrap();
+    assert_eq!(shape(&column, 1), Shape::Strided(1));
+    // Columns one after the other: a transpose.
+    let resized = Type::resized(0, 8, &column).unwrap();
+    assert_eq!(shape(&resized, 50), Shape::Transposed { word: 8 });
+    let triangle: Vec<_> = (0..70).map(|i| (70 - i, 71 * i as isize)).collect();
+    let triangle = Type::indexed(&triangle, &double).unwrap();
+    assert_eq!(shape(&triangle, 2), Shape::General);
+    let mut nested = Type::vector(3, 1, 2, &double).unwrap();
+    for level in 0..4 {
+        nested = Type::hvector(3, 1, 101 << (3 * level), &nested).unwrap();
+    }
+    assert_eq!(shape(&nested, 2), Shape::General);
+    assert_eq!(
+        shape(&Type::contiguous(0, &double).unwrap(), 2),
+        Shape::Contiguous
+    );
+}
+
+/// A regular tree has no list, however many blocks it has.
+#[test]
+fn regular_trees_have_no_list() {
+    let slice = Type::contiguous(64, &Type::basic(Basic::U16)).unwrap();
+    let layers = Type::hvector(1000, 1, 1 << 20, &slice).unwrap();
+    let all = Type::hvector(8000, 1, 256, &layers)
+        .unwrap()
+        .commit()
+        .unwrap();
+    let plan = Plan::new(&all, 1).unwrap();
+    assert_eq!(Tables::new(&plan).bytes.len(), 0);
+    assert_eq!(plan.shape(), Shape::Strided(2));
+}
+
+/// Pages of a regular inner type: the list holds the pages alone.
+#[test]
+fn pages_are_listed_once() {
+    let slice = Type::contiguous(64, &Type::basic(Basic::U16)).unwrap();
+    let page = Type::hvector(800, 1, 256, &slice).unwrap();
+    let places: Vec<isize> = (0..10_000).map(|i| (i * 7919 % 10_007) * 300_000).collect();
+    let pages = Type::hindexed_block(1, &places, &page)
+        .unwrap()
+        .commit()
+        .unwrap();
+    let plan = Plan::new(&pages, 1).unwrap();
+    assert!(Tables::new(&plan).bytes.len() <= 80_000 + 8);
+    assert_eq!(plan.bytes, 10_000 * 800 * 128);
+}
+
+/// Word numbers of 64 bits, without the memory for them.
+#[test]
+fn large_counts_need_wide_numbers() {
+    let byte = Type::basic(Basic::Byte);
+    let column = Type::hvector(1 << 20, 3, 5, &byte)
+        .unwrap()
+        .commit()
+        .unwrap();
+    let plan = Plan::new(&column, 2000).unwrap();
+    let end = plan.bytes;
+    let launch = plan
+        .launch((&Tables::new(&plan), 0), 0, 0, end - 10..end)
+        .unwrap();
+    let Argument::Strided(_, strided) = launch.argument else {
+        panic!("{launch:?}");
+    };
+    assert_eq!(strided.range.wide, 1);
+}

@@ -1,0 +1,265 @@
+//! `kernels`: CUDA C++ to PTX, with a compiler from packages, and checks that
+//! what is committed matches.
+//!
+//! NVRTC 12.0 is chosen on purpose: its PTX (ISA 8.0, compute_70) is taken by
+//! every driver since CUDA 12.0 and by the assemblers for sm_70 to sm_121.
+
+use crate::setup;
+use crate::steps::{Result, Steps, root, run as run_command, target_dir};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const NVRTC: &str = "nvidia-cuda-nvrtc-cu12==12.0.140";
+const PTXAS: &str = "nvidia-cuda-nvcc-cu12==12.9.86";
+const OPTIONS: [&str; 3] = [
+    "--gpu-architecture=compute_70",
+    "--std=c++17",
+    "-default-device",
+];
+const ARCHITECTURES: [&str; 4] = ["sm_70", "sm_80", "sm_90", "sm_100"];
+
+/// Options of `kernels`.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  cargo xtask kernels             compile kernels/cuda to kernels/ptx
+  cargo xtask kernels --check     compare and assemble; change nothing")]
+pub struct Args {
+    /// Compare with what is committed instead of writing it
+    #[arg(long)]
+    check: bool,
+}
+
+/// Compiles, or checks; installs the compiler below the target folder.
+pub fn run(args: &Args) -> Result {
+    install()?;
+    if !args.check {
+        for module in modules()? {
+            let path = ptx_path(&module);
+            std::fs::write(&path, compile(&module)?)
+                .map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+            println!("wrote {}", path.display());
+        }
+    }
+    let mut steps = Steps::default();
+    check_steps(&mut steps);
+    steps.finish()
+}
+
+/// The steps of CI: digests always, the compilers where they are installed.
+pub fn check_steps(steps: &mut Steps) {
+    steps.step("kernels: digests", || {
+        for module in modules()? {
+            let wanted = format!("// source: {}", digest(&module)?);
+            if !read(&ptx_path(&module))?.lines().any(|line| line == wanted) {
+                return Err(format!(
+                    "{module}.ptx is not of this source (hint: cargo xtask kernels)"
+                ));
+            }
+        }
+        Ok(())
+    });
+    if nvrtc().is_none() || ptxas().is_none() {
+        let why = "the compiler is not installed (cargo xtask kernels --check installs it)";
+        return steps.skip("kernels: compile and assemble", why);
+    }
+    steps.step("kernels: compile", || {
+        for module in modules()? {
+            if compile(&module)? != read(&ptx_path(&module))? {
+                return Err(format!("{module}.ptx differs (hint: cargo xtask kernels)"));
+            }
+        }
+        Ok(())
+    });
+    steps.step("kernels: assemble", || {
+        let Some(ptxas) = ptxas() else {
+            return Err("ptxas has gone".into());
+        };
+        let cubin = target_dir().join("kernels.cubin");
+        for module in modules()? {
+            for architecture in ARCHITECTURES {
+                let arch = format!("-arch={architecture}");
+                run_command(
+                    Command::new(&ptxas)
+                        .args(["-O1", &arch])
+                        .arg(ptx_path(&module))
+                        .arg("-o")
+                        .arg(&cubin),
+                )?;
+            }
+        }
+        Ok(())
+    });
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
+}
+
+fn ptx_path(module: &str) -> PathBuf {
+    root()
+        .join("kernels/ptx")
+        .join(module)
+        .with_extension("ptx")
+}
+
+/// Files of `kernels/cuda` with an ending, by name.
+fn sources(ending: &str) -> Result<Vec<PathBuf>> {
+    let folder = root().join("kernels/cuda");
+    let entries =
+        std::fs::read_dir(&folder).map_err(|e| format!("cannot read {}: {e}", folder.display()))?;
+    let mut files: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|e| e == ending))
+        .collect();
+    files.sort();
+    Ok(files)
+}
+
+fn modules() -> Result<Vec<String>> {
+    let stems = sources("cu")?
+        .into_iter()
+        .filter_map(|path| path.file_stem().map(|s| s.display().to_string()));
+    Ok(stems.collect())
+}
+
+/// FNV-1a of a module, all headers and the options.
+fn digest(module: &str) -> Result<String> {
+    let mut files = vec![
+        root()
+            .join("kernels/cuda")
+            .join(module)
+            .with_extension("cu"),
+    ];
+    files.extend(sources("cuh")?);
+    let mut text = OPTIONS.join(" ");
+    for file in files {
+        text += &read(&file)?;
+    }
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    Ok(format!("{hash:016x}"))
+}
+
+fn venv() -> PathBuf {
+    target_dir().join("kernels-venv")
+}
+
+/// A file of the installed packages.
+fn installed(file: &str) -> Option<PathBuf> {
+    let lib = std::fs::read_dir(venv().join("lib")).ok()?;
+    lib.flatten()
+        .map(|python| python.path().join("site-packages/nvidia").join(file))
+        .find(|path| path.is_file())
+}
+
+fn nvrtc() -> Option<PathBuf> {
+    installed("cuda_nvrtc/lib/libnvrtc.so.12")
+}
+
+fn ptxas() -> Option<PathBuf> {
+    installed("cuda_nvcc/bin/ptxas")
+}
+
+fn install() -> Result {
+    if nvrtc().is_some() && ptxas().is_some() {
+        return Ok(());
+    }
+    setup::python()?;
+    println!("installing {NVRTC} and {PTXAS} below the target folder: the compiler of the kernels");
+    run_command(
+        Command::new("python3")
+            .args(["-m", "venv", "--clear"])
+            .arg(venv()),
+    )?;
+    run_command(Command::new(venv().join("bin/pip")).args(["install", "--quiet", NVRTC, PTXAS]))
+}
+
+type Program = *mut c_void;
+
+/// Compiles one module with NVRTC.
+fn compile(module: &str) -> Result<String> {
+    let Some(path) = nvrtc() else {
+        return Err("NVRTC is not installed".into());
+    };
+    // NVRTC opens its builtins by name, so they must be there before.
+    let builtins = path.with_file_name("libnvrtc-builtins.so.12.0");
+    // SAFETY: NVIDIA's libraries, whose initialisers do nothing to us.
+    let _builtins = unsafe { libloading::Library::new(&builtins) }.map_err(|e| e.to_string())?;
+    // SAFETY: as above.
+    let library = unsafe { libloading::Library::new(&path) }.map_err(|e| e.to_string())?;
+    let library = Nvrtc { library };
+    let source_path = root()
+        .join("kernels/cuda")
+        .join(module)
+        .with_extension("cu");
+    let source = CString::new(read(&source_path)?).map_err(|e| e.to_string())?;
+    let name = CString::new(format!("{module}.cu")).map_err(|e| e.to_string())?;
+    let include = format!("--include-path={}", root().join("kernels/cuda").display());
+    let options: std::result::Result<Vec<CString>, _> = OPTIONS
+        .into_iter()
+        .chain([include.as_str()])
+        .map(CString::new)
+        .collect();
+    let options = options.map_err(|e| e.to_string())?;
+    let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
+    type Create = unsafe extern "C" fn(
+        *mut Program,
+        *const c_char,
+        *const c_char,
+        c_int,
+        *const *const c_char,
+        *const *const c_char,
+    ) -> c_int;
+    type Compile = unsafe extern "C" fn(Program, c_int, *const *const c_char) -> c_int;
+    let create = library.function::<Create>("nvrtcCreateProgram")?;
+    let compile = library.function::<Compile>("nvrtcCompileProgram")?;
+    let mut program: Program = std::ptr::null_mut();
+    let none = std::ptr::null();
+    // SAFETY: a place for a program; strings that end with zero; no headers.
+    if unsafe { create(&mut program, source.as_ptr(), name.as_ptr(), 0, none, none) } != 0 {
+        return Err("NVRTC makes no program".into());
+    }
+    // SAFETY: as many options as told.
+    let result = unsafe { compile(program, pointers.len() as c_int, pointers.as_ptr()) };
+    if result != 0 {
+        return Err(library.text(program, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog")?);
+    }
+    let ptx = library.text(program, "nvrtcGetPTXSize", "nvrtcGetPTX")?;
+    let options = OPTIONS.join(" ");
+    Ok(format!(
+        "// Made by cargo xtask kernels from kernels/cuda/{module}.cu with {NVRTC} {options}\n// source: {}\n{ptx}",
+        digest(module)?
+    ))
+}
+
+struct Nvrtc {
+    library: libloading::Library,
+}
+
+impl Nvrtc {
+    fn function<F: Copy>(&self, name: &str) -> Result<F> {
+        // SAFETY: callers name the types of NVRTC's header.
+        let symbol = unsafe { self.library.get::<F>(name.as_bytes()) };
+        symbol.map(|symbol| *symbol).map_err(|e| e.to_string())
+    }
+
+    /// A text of a program, by the functions for its size and for itself.
+    fn text(&self, program: Program, size: &str, get: &str) -> Result<String> {
+        let size = self.function::<unsafe extern "C" fn(Program, *mut usize) -> c_int>(size)?;
+        let get = self.function::<unsafe extern "C" fn(Program, *mut c_char) -> c_int>(get)?;
+        let mut bytes = 0;
+        // SAFETY: a place for one number.
+        let sized = unsafe { size(program, &mut bytes) };
+        let mut text = vec![0u8; bytes + 1];
+        // SAFETY: as much room as told.
+        let got = unsafe { get(program, text.as_mut_ptr().cast()) };
+        if sized != 0 || got != 0 {
+            return Err("NVRTC gives no text".into());
+        }
+        let text = CStr::from_bytes_until_nul(&text).map_err(|e| e.to_string())?;
+        Ok(text.to_string_lossy().into_owned())
+    }
+}
