@@ -22,6 +22,18 @@ pub fn linker() -> Result {
     )
 }
 
+/// The C++ compiler that makes host code of the CUDA kernels, for the emulated
+/// driver.
+pub fn cplusplus() -> Result {
+    if std::env::var_os("CXX").is_some() || on_path("g++") {
+        return Ok(());
+    }
+    apt(
+        &["g++"],
+        "the emulated CUDA driver runs the kernels compiled for the host",
+    )
+}
+
 /// rustfmt and clippy for `check`.
 pub fn lints() -> Result {
     let mut components = Vec::new();

@@ -58,6 +58,7 @@ pub fn run(args: &Args) -> Result {
     }
     if wanted(Part::Unit) {
         steps.step("unit", || {
+            setup::cplusplus()?;
             run_command(cargo().args(["test", "--workspace", "--no-fail-fast"]))
         });
     }
@@ -83,6 +84,7 @@ pub fn run(args: &Args) -> Result {
 fn check_steps(steps: &mut Steps) {
     steps.step("set-up", || {
         setup::linker()?;
+        setup::cplusplus()?;
         setup::lints()
     });
     steps.step("format", || {

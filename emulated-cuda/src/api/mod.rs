@@ -1,0 +1,14 @@
+//! The entry points, by what they are about.
+
+pub mod context;
+pub mod copy;
+pub mod device;
+pub mod event;
+pub mod graph;
+pub mod memory;
+pub mod module;
+pub mod pointer;
+pub mod pool;
+pub mod share;
+pub mod stream;
+pub mod virtual_memory;

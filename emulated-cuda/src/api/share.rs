@@ -1,0 +1,131 @@
+//! Handles of memory and events for other processes.
+
+use std::ffi::c_uint;
+
+use crate::abi::{self, Handle, Opaque64};
+use crate::driver::{Event, Object, lock};
+use crate::fault::{Fault, Out, Result, entries, invalid};
+use crate::ipc::{SharedEvent, Ticket};
+use crate::memory::{Allocation, File, Kind};
+use crate::ranges::{PAGE, pages};
+use std::sync::Arc;
+
+fn same_process(ticket: &Ticket) -> Result {
+    match ticket.process == std::process::id() {
+        false => Ok(()),
+        true => Err(Fault::named(
+            abi::ERROR_INVALID_CONTEXT,
+            "a handle is opened in the process that exported it",
+        )),
+    }
+}
+
+entries! {
+    fn cuIpcGetMemHandle(out: Out<Opaque64>, address: u64) {
+        let state = lock()?;
+        state.current()?;
+        let found = state.memory.find(address).ok_or_else(|| state.memory.unknown(address))?;
+        let (Kind::Device, Some((file, offset))) = (found.kind, &found.file) else {
+            return Err(invalid(format!(
+                "{} has no handle (hint: only memory of cuMemAlloc has)",
+                found.describe()
+            )));
+        };
+        out.set(Ticket {
+            kind: 1,
+            process: std::process::id(),
+            fd: file.fd() as u32,
+            device: found.device as u32,
+            offset: *offset,
+            bytes: found.bytes,
+            address: found.start,
+        }.seal())
+    }
+
+    fn cuIpcOpenMemHandle_v2(out: Out<u64>, handle: Opaque64, flags: c_uint) {
+        let ticket = Ticket::open(&handle, 1)?;
+        let mut state = lock()?;
+        let context = state.current()?;
+        if flags & !1 != 0 {
+            return Err(invalid(format!("no flags {flags}")));
+        }
+        same_process(&ticket)?;
+        let device = state.context(context)?.device;
+        let owner = ticket.device as usize;
+        if owner >= state.devices.len() {
+            return Err(Fault::named(
+                abi::ERROR_INVALID_DEVICE,
+                format!("the memory lies on device {owner}, which this process does not see"),
+            ));
+        }
+        let shift = ticket.offset % PAGE;
+        let length = pages(shift + ticket.bytes);
+        let page = ticket.offset - shift;
+        let file = File::map(ticket.descriptor()?, page, length)?;
+        let region = state.memory.take_addresses(length + PAGE, PAGE)?;
+        let start = state.memory.insert(Allocation {
+            start: region + shift,
+            bytes: ticket.bytes,
+            kind: Kind::Imported,
+            device: owner,
+            context,
+            id: 0,
+            view: file.view + shift,
+            region: (region, length),
+            file: Some((file, ticket.offset)),
+            access: 1 << owner | 1 << device,
+            ready: false,
+            freeing: false,
+        });
+        state.memory.make_ready(start)?;
+        out.set(start)
+    }
+
+    fn cuIpcCloseMemHandle(address: u64) {
+        let mut state = lock()?;
+        state.current()?;
+        let found = state.memory.exact(address)?.clone();
+        if found.kind != Kind::Imported {
+            return Err(invalid(format!("{} was not opened by a handle", found.describe())));
+        }
+        state.check_unused(found.start, found.end(), &found.describe())?;
+        state.memory.remove(address, None);
+        Ok(())
+    }
+
+    fn cuIpcGetEventHandle(out: Out<Opaque64>, event: Handle) {
+        let mut state = lock()?;
+        let shared = state.event(event)?.shared.clone().ok_or_else(|| {
+            Fault::named(abi::ERROR_INVALID_HANDLE, "the event was not created for other processes")
+        })?;
+        out.set(Ticket {
+            kind: 2,
+            process: std::process::id(),
+            fd: shared.file.fd() as u32,
+            device: 0,
+            offset: 0,
+            bytes: PAGE,
+            address: event,
+        }.seal())
+    }
+
+    fn cuIpcOpenEventHandle(out: Out<Handle>, handle: Opaque64) {
+        let ticket = Ticket::open(&handle, 2)?;
+        let mut state = lock()?;
+        let context = state.current()?;
+        same_process(&ticket)?;
+        let file = File::map(ticket.descriptor()?, 0, PAGE)?;
+        let event = state.handle(Object::Event);
+        state.events.insert(event, Event {
+            context,
+            flags: abi::EVENT_INTERPROCESS | abi::EVENT_DISABLE_TIMING,
+            recorded: 0,
+            happened: 0,
+            at: None,
+            captured: None,
+            shared: Some(Arc::new(SharedEvent { file })),
+            destroyed: false,
+        });
+        out.set(event)
+    }
+}

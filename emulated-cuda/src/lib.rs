@@ -1,0 +1,48 @@
+//! A CUDA driver for machines without a GPU.
+//!
+//! Built as a library that is loaded in place of `libcuda.so.1`, so that the code
+//! which drives a GPU runs unchanged, and is checked more strictly than a real
+//! driver checks it.
+//!
+//! | module | duty |
+//! |---|---|
+//! | [`abi`] | types and numbers of the C interface |
+//! | [`fault`] | named errors, injected failures, pointers of the caller |
+//! | [`settings`] | environment variables |
+//! | [`driver`] | all objects, behind one lock |
+//! | [`memory`], [`ranges`] | addresses, files, what was freed |
+//! | [`isolation`] | keeps the host away from device memory |
+//! | [`work`], [`worker`] | operations of streams, and the thread that runs them out of step |
+//! | [`graph`] | captures and graphs |
+//! | [`kernels`], [`fiber`] | kernels by name; blocks, threads, barriers |
+//! | [`ipc`] | what other processes open |
+//! | [`api`] | the entry points |
+//!
+//! # Invariants
+//! 1. Queued work runs on the worker thread only; entry points copy nothing
+//!    themselves, but for snapshots of pageable memory.
+//! 2. A named error is printed with the entry point or stream that it belongs to.
+//!
+//! # What it does not show
+//! Speed; data races and memory order between threads of a kernel (they run one
+//! after the other); two kernels of a process at once; how a real driver orders
+//! what its documentation leaves open.
+//!
+//! # Sources
+//! NVIDIA, CUDA Driver API reference, version 12.2.
+
+pub mod abi;
+pub mod api;
+pub mod driver;
+pub mod fault;
+pub mod fiber;
+pub mod graph;
+pub mod ipc;
+pub mod isolation;
+pub mod kernels;
+pub mod memory;
+pub mod random;
+pub mod ranges;
+pub mod settings;
+pub mod work;
+pub mod worker;

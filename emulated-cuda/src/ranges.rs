@@ -1,0 +1,81 @@
+//! Numbers handed out in ranges, next-fit, so that a freed range stays unused
+//! for as long as possible and its use is noticed.
+
+use std::collections::BTreeMap;
+
+/// Page size of the host.
+pub const PAGE: u64 = 4096;
+
+/// Rounds up to whole pages.
+pub fn pages(bytes: u64) -> u64 {
+    bytes.next_multiple_of(PAGE)
+}
+
+/// Ranges of `start..start + length` that are taken.
+#[derive(Debug)]
+pub struct Ranges {
+    start: u64,
+    end: u64,
+    cursor: u64,
+    taken: BTreeMap<u64, u64>,
+}
+
+impl Ranges {
+    /// All of `start..end` is free.
+    pub fn new(start: u64, end: u64) -> Ranges {
+        Ranges {
+            start,
+            end,
+            cursor: start,
+            taken: BTreeMap::new(),
+        }
+    }
+
+    /// Takes `bytes` at a multiple of `alignment`.
+    pub fn take(&mut self, bytes: u64, alignment: u64) -> Option<u64> {
+        for from in [self.cursor, self.start] {
+            let mut at = from.next_multiple_of(alignment);
+            if let Some((_, &end)) = self.taken.range(..=at).next_back() {
+                at = at.max(end).next_multiple_of(alignment);
+            }
+            for (&start, &end) in self.taken.range(at..) {
+                if at + bytes <= start {
+                    break;
+                }
+                at = end.next_multiple_of(alignment);
+            }
+            if at + bytes <= self.end {
+                self.taken.insert(at, at + bytes);
+                self.cursor = at + bytes;
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    /// Start and end of all.
+    pub fn bounds(&self) -> (u64, u64) {
+        (self.start, self.end)
+    }
+
+    /// Gives back a range by its start.
+    pub fn give(&mut self, start: u64) {
+        self.taken.remove(&start);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn freed_ranges_are_used_last() {
+        let mut r = Ranges::new(0, 100);
+        assert_eq!(r.take(40, 1), Some(0));
+        r.give(0);
+        assert_eq!(r.take(40, 1), Some(40));
+        assert_eq!(r.take(40, 1), Some(0));
+        assert_eq!(r.take(30, 1), None);
+        assert_eq!(r.take(16, 16), Some(80));
+    }
+}

@@ -1,0 +1,110 @@
+//! What is set from outside, by environment variables, read once.
+
+use std::sync::OnceLock;
+
+use crate::abi::{self, Code};
+
+/// One failure to inject.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Entry point, with or without `_v2`.
+    pub name: String,
+    /// The call that fails, from 1.
+    pub call: u64,
+    /// What it returns.
+    pub code: Code,
+}
+
+/// All settings.
+#[derive(Debug)]
+pub struct Settings {
+    /// `OSIER_EMULATED_GPUS`: number of devices, default 1.
+    pub devices: usize,
+    /// `OSIER_EMULATED_MEMORY`: bytes of each device, such as `64M`; default 1G.
+    pub memory_bytes: usize,
+    /// `OSIER_EMULATED_SEED`: seeds the order in which work runs.
+    pub seed: u64,
+    /// `OSIER_EMULATED_FAIL`: `cuMemAlloc:3,cuLaunchKernel:1:719`.
+    pub failures: Vec<Failure>,
+    /// `OSIER_EMULATED_KERNELS`: libraries with kernels of the user, separated by `:`.
+    pub kernels: Vec<String>,
+    /// `OSIER_EMULATED_ISOLATION=windows`: do not use protection keys.
+    pub keys: bool,
+    /// `OSIER_EMULATED_QUIET=1`: named errors are not printed.
+    pub print: bool,
+}
+
+/// The settings of this process.
+pub fn settings() -> &'static Settings {
+    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+    SETTINGS.get_or_init(|| {
+        let text = |name: &str| std::env::var(name).unwrap_or_default();
+        let number = |name: &str, default: u64| match text(name) {
+            t if t.is_empty() => default,
+            t => t.parse().unwrap_or_else(|_| {
+                eprintln!("emulated cuda: {name}={t} is no number; taking {default}");
+                default
+            }),
+        };
+        Settings {
+            devices: number("OSIER_EMULATED_GPUS", 1).min(8) as usize,
+            memory_bytes: bytes(&text("OSIER_EMULATED_MEMORY")).unwrap_or(1 << 30),
+            seed: number("OSIER_EMULATED_SEED", 1),
+            failures: failures(&text("OSIER_EMULATED_FAIL")),
+            kernels: text("OSIER_EMULATED_KERNELS")
+                .split(':')
+                .filter(|p| !p.is_empty())
+                .map(String::from)
+                .collect(),
+            keys: text("OSIER_EMULATED_ISOLATION") != "windows",
+            print: text("OSIER_EMULATED_QUIET") != "1",
+        }
+    })
+}
+
+fn bytes(text: &str) -> Option<usize> {
+    let (digits, shift) = match text.chars().last()? {
+        'K' => (&text[..text.len() - 1], 10),
+        'M' => (&text[..text.len() - 1], 20),
+        'G' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    digits.parse::<usize>().ok()?.checked_shl(shift)
+}
+
+fn failures(text: &str) -> Vec<Failure> {
+    let mut found = Vec::new();
+    for item in text.split(',').filter(|i| !i.is_empty()) {
+        let mut parts = item.split(':');
+        let name = parts.next().unwrap_or_default().to_owned();
+        let call = parts.next().and_then(|n| n.parse().ok());
+        let default = match name.contains("Alloc") || name.starts_with("cuMemCreate") {
+            true => abi::ERROR_OUT_OF_MEMORY,
+            false => abi::ERROR_UNKNOWN,
+        };
+        let code = parts.next().map_or(Some(default), |c| c.parse().ok());
+        match (call, code) {
+            (Some(call), Some(code)) => found.push(Failure { name, call, code }),
+            _ => eprintln!(
+                "emulated cuda: OSIER_EMULATED_FAIL: '{item}' is not NAME:CALL or NAME:CALL:CODE"
+            ),
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_failures_are_parsed() {
+        assert_eq!(bytes("64M"), Some(64 << 20));
+        assert_eq!(bytes("100"), Some(100));
+        assert_eq!(bytes(""), None);
+        let all = failures("cuMemAlloc:3,cuLaunchKernel:1:719,bad");
+        assert_eq!(all.len(), 2);
+        assert_eq!((all[0].call, all[0].code), (3, abi::ERROR_OUT_OF_MEMORY));
+        assert_eq!((all[1].call, all[1].code), (1, 719));
+    }
+}

@@ -1,0 +1,491 @@
+//! What a stream does: operations, what they use, and how one moves on.
+//!
+//! An operation moves in steps, so that others run between its parts: a copy in
+//! random pieces, a batch and a graph in any order that its rules allow.
+//!
+//! # Invariants
+//! 1. [`Op::step`] touches memory only by addresses that it has just found valid,
+//!    and while it holds the lock or its item is in a queue: what a queued item
+//!    uses cannot be freed (`State::check_unused`).
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::abi::{self, Handle};
+use crate::driver::State;
+use crate::fault::{Fault, Result};
+use crate::graph::{Graph, GraphRun};
+use crate::ipc::SharedEvent;
+use crate::isolation;
+use crate::kernels::{self, Launch};
+
+/// Work in a queue.
+#[derive(Debug)]
+pub struct Item {
+    /// Its place in the order of all submissions.
+    pub ticket: u64,
+    /// The work.
+    pub op: Op,
+    /// Address ranges that it uses, as far as they are known.
+    pub uses: Vec<(u64, u64)>,
+}
+
+/// Rows of bytes to be copied.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Bytes of a row.
+    pub width: u64,
+    /// Rows of a slice.
+    pub height: u64,
+    /// Slices.
+    pub depth: u64,
+    /// Distance of rows: target, source.
+    pub pitch: (u64, u64),
+    /// Distance of slices: target, source.
+    pub slice: (u64, u64),
+}
+
+impl Shape {
+    /// One row.
+    pub fn line(bytes: u64) -> Shape {
+        Shape {
+            width: bytes,
+            height: 1,
+            depth: 1,
+            pitch: (bytes, bytes),
+            slice: (bytes, bytes),
+        }
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> u64 {
+        match self.width {
+            0 => 0,
+            _ => self.height * self.depth,
+        }
+    }
+
+    /// Where a row begins: target, source.
+    pub fn row(&self, index: u64) -> (u64, u64) {
+        let (slice, row) = (index / self.height, index % self.height);
+        (
+            slice * self.slice.0 + row * self.pitch.0,
+            slice * self.slice.1 + row * self.pitch.1,
+        )
+    }
+
+    /// From the first byte to behind the last: target, source.
+    pub fn span(&self) -> (u64, u64) {
+        match self.rows() {
+            0 => (0, 0),
+            rows => {
+                let (target, source) = self.row(rows - 1);
+                (target + self.width, source + self.width)
+            }
+        }
+    }
+}
+
+/// A copy, and how far it has come.
+#[derive(Clone, Debug)]
+pub struct Copy {
+    /// First target address.
+    pub target: u64,
+    /// First source address.
+    pub source: u64,
+    /// What is copied.
+    pub shape: Shape,
+    /// Rows done, and bytes of the next row.
+    pub done: (u64, u64),
+    /// The source as it was when a copy of pageable memory was asked for.
+    pub staged: Option<Arc<Vec<u8>>>,
+}
+
+/// A fill with a pattern.
+#[derive(Clone, Debug)]
+pub struct Fill {
+    /// First address.
+    pub target: u64,
+    /// The pattern, and its bytes: 1, 2 or 4.
+    pub value: (u32, u64),
+    /// Distance of rows.
+    pub pitch: u64,
+    /// Bytes of a row.
+    pub width: u64,
+    /// Rows.
+    pub height: u64,
+}
+
+/// A function of the host.
+pub type HostFunction = unsafe extern "C" fn(*mut c_void);
+
+/// One operation.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// A kernel.
+    Kernel(Box<Launch>),
+    /// A copy.
+    Copy(Box<Copy>),
+    /// Copies without an order among them.
+    Batch(Vec<Copy>),
+    /// A fill.
+    Fill(Fill),
+    /// A host function and its argument.
+    Host(HostFunction, usize),
+    /// An event happens: which record of it.
+    Record(Handle, u64),
+    /// Wait for a record of an event.
+    Wait(Handle, u64),
+    /// Wait for a record of another process's event.
+    WaitShared(Arc<SharedEvent>, u64),
+    /// Write a value of 4 or 8 bytes.
+    Write(u64, u64, u64),
+    /// Wait for a value of 4 or 8 bytes: address, value, bytes, condition.
+    Await(u64, u64, u64, u32),
+    /// Memory of a stream-ordered allocation is there from now on.
+    Allocate(u64),
+    /// Memory of a stream-ordered allocation is gone from now on.
+    Free(u64),
+    /// A graph.
+    Graph(Box<GraphRun>),
+    /// Nothing: an empty node.
+    Nothing,
+}
+
+/// How an operation has moved.
+pub enum Moved {
+    /// It is over.
+    Done,
+    /// It goes on later.
+    More,
+    /// It waits for something that polling finds.
+    Blocked,
+    /// It runs without the lock, and is over then.
+    Unlocked(Box<dyn FnOnce() -> Result + Send>),
+}
+
+impl Op {
+    /// For messages.
+    pub fn name(&self) -> String {
+        match self {
+            Op::Kernel(launch) => format!("kernel {}", launch.name),
+            Op::Copy(_) => "a copy".into(),
+            Op::Batch(_) => "a batch of copies".into(),
+            Op::Fill(_) => "a fill".into(),
+            Op::Host(..) => "a host function".into(),
+            Op::Record(..) | Op::Wait(..) | Op::WaitShared(..) => "an event".into(),
+            Op::Write(..) | Op::Await(..) => "a memory operation".into(),
+            Op::Allocate(_) | Op::Free(_) => "a stream-ordered allocation".into(),
+            Op::Graph(_) => "a graph".into(),
+            Op::Nothing => "an empty node".into(),
+        }
+    }
+
+    /// Ranges in use: exact for copies; for kernels the allocations that words
+    /// of their arguments point into.
+    pub fn uses(&self, state: &State) -> Vec<(u64, u64)> {
+        let copy = |c: &Copy| {
+            let (target, source) = c.shape.span();
+            [
+                (c.target, c.target + target),
+                (
+                    c.source,
+                    c.source + if c.staged.is_some() { 0 } else { source },
+                ),
+            ]
+        };
+        match self {
+            Op::Copy(c) => copy(c).to_vec(),
+            Op::Batch(all) => all.iter().flat_map(copy).collect(),
+            Op::Fill(f) if f.height > 0 => {
+                vec![(f.target, f.target + f.pitch * (f.height - 1) + f.width)]
+            }
+            Op::Write(at, _, bytes) | Op::Await(at, _, bytes, _) => vec![(*at, at + bytes)],
+            Op::Kernel(launch) => {
+                let mut found = Vec::new();
+                for words in &launch.arguments {
+                    for word in [*words as u64, (words >> 64) as u64] {
+                        if let Some(a) = state.memory.find(word)
+                            && word != 0
+                        {
+                            found.push((a.start, a.end()));
+                        }
+                    }
+                }
+                found
+            }
+            Op::Graph(run) => run.uses(state),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Moves on a little. `context` is that of the stream.
+    pub fn step(&mut self, state: &mut State, context: Handle) -> Result<Moved> {
+        match self {
+            Op::Kernel(launch) => {
+                let launch = launch.clone();
+                kernel(*launch, state, context)
+            }
+            Op::Copy(copy) => {
+                copy.step(state)?;
+                Ok(match copy.is_over() {
+                    true => Moved::Done,
+                    false => Moved::More,
+                })
+            }
+            Op::Batch(copies) => {
+                if copies.is_empty() {
+                    return Ok(Moved::Done);
+                }
+                let index = state.random.below(copies.len() as u64) as usize;
+                copies[index].step(state)?;
+                if copies[index].is_over() {
+                    copies.swap_remove(index);
+                }
+                Ok(match copies.is_empty() {
+                    true => Moved::Done,
+                    false => Moved::More,
+                })
+            }
+            Op::Fill(fill) => {
+                fill.run(state)?;
+                Ok(Moved::Done)
+            }
+            Op::Host(function, argument) => {
+                let (function, argument) = (*function, *argument);
+                Ok(Moved::Unlocked(Box::new(move || {
+                    // SAFETY: the caller of cuLaunchHostFunc vouches for it.
+                    unsafe { function(argument as *mut c_void) };
+                    Ok(())
+                })))
+            }
+            Op::Record(event, generation) => {
+                state.happen(*event, *generation);
+                Ok(Moved::Done)
+            }
+            Op::Wait(event, generation) => {
+                let happened = state
+                    .events
+                    .get(event)
+                    .is_none_or(|e| e.happened >= *generation);
+                Ok(if happened {
+                    Moved::Done
+                } else {
+                    Moved::Blocked
+                })
+            }
+            Op::WaitShared(event, generation) => Ok(match event.happened() >= *generation {
+                true => Moved::Done,
+                false => Moved::Blocked,
+            }),
+            Op::Write(at, value, bytes) => {
+                let at = word(state, *at, *bytes)?;
+                match bytes {
+                    4 => {
+                        // SAFETY: a valid aligned word (`word`), which the host
+                        // or a kernel may use at the same time.
+                        unsafe { AtomicU32::from_ptr(at as *mut u32) }
+                            .store(*value as u32, Ordering::Release);
+                    }
+                    _ => {
+                        // SAFETY: as above.
+                        unsafe { AtomicU64::from_ptr(at as *mut u64) }
+                            .store(*value, Ordering::Release);
+                    }
+                }
+                Ok(Moved::Done)
+            }
+            Op::Await(at, value, bytes, condition) => {
+                let address = word(state, *at, *bytes)?;
+                let (seen, value, sign) = match bytes {
+                    4 => {
+                        // SAFETY: a valid aligned word (`word`).
+                        let seen = unsafe { AtomicU32::from_ptr(address as *mut u32) };
+                        let seen = u64::from(seen.load(Ordering::Acquire));
+                        (seen, *value & 0xffff_ffff, 1u64 << 31)
+                    }
+                    _ => {
+                        // SAFETY: as above.
+                        let seen = unsafe { AtomicU64::from_ptr(address as *mut u64) };
+                        (seen.load(Ordering::Acquire), *value, 1u64 << 63)
+                    }
+                };
+                let holds = match *condition & 3 {
+                    0 => seen.wrapping_sub(value) & sign == 0,
+                    1 => seen == value,
+                    2 => seen & value != 0,
+                    _ => !(seen | value) & (sign | (sign - 1)) != 0,
+                };
+                Ok(if holds { Moved::Done } else { Moved::Blocked })
+            }
+            Op::Allocate(start) => {
+                state.memory.make_ready(*start)?;
+                Ok(Moved::Done)
+            }
+            Op::Free(start) => {
+                crate::api::pool::free_now(state, *start);
+                Ok(Moved::Done)
+            }
+            Op::Graph(run) => run.step(state, context),
+            Op::Nothing => Ok(Moved::Done),
+        }
+    }
+}
+
+impl Copy {
+    /// A copy that has not begun.
+    pub fn new(target: u64, source: u64, shape: Shape) -> Copy {
+        Copy {
+            target,
+            source,
+            shape,
+            done: (0, 0),
+            staged: None,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.done.0 >= self.shape.rows()
+    }
+
+    /// Copies some bytes or rows.
+    fn step(&mut self, state: &mut State) -> Result {
+        let total = self.shape.rows() * self.shape.width;
+        // Small ones in one go or two, large ones in up to eight.
+        let parts = if total < 64 << 10 { 2 } else { 8 };
+        let mut left = (total / (1 + state.random.below(parts))).max(1);
+        while left > 0 && !self.is_over() {
+            let (target, source) = self.shape.row(self.done.0);
+            let bytes = (self.shape.width - self.done.1).min(left);
+            let (target, source) = (target + self.done.1, source + self.done.1);
+            self.part(state, target, source, bytes)?;
+            left -= bytes;
+            self.done.1 += bytes;
+            if self.done.1 == self.shape.width {
+                self.done = (self.done.0 + 1, 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies bytes at two offsets.
+    fn part(&self, state: &State, target: u64, source: u64, bytes: u64) -> Result {
+        let targets = state.memory.pieces(self.target + target, bytes, true)?;
+        let sources = match &self.staged {
+            Some(staged) => vec![(staged.as_ptr() as u64 + source, bytes)],
+            None => state.memory.pieces(self.source + source, bytes, true)?,
+        };
+        let mut sources = sources.into_iter();
+        let mut from = sources.next().unwrap_or_default();
+        for (mut to, mut length) in targets {
+            while length > 0 {
+                let n = from.1.min(length);
+                // SAFETY: both ranges are memory of the driver or of the caller,
+                // checked by `pieces`, and cannot be freed now (invariant 1).
+                unsafe { std::ptr::copy(from.0 as *const u8, to as *mut u8, n as usize) };
+                (to, length) = (to + n, length - n);
+                from = (from.0 + n, from.1 - n);
+                if from.1 == 0 {
+                    match sources.next() {
+                        Some(next) => from = next,
+                        None => break,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Fill {
+    fn run(&self, state: &State) -> Result {
+        let bytes = self.value.0.to_le_bytes();
+        let width = self.value.1 as usize;
+        for row in 0..self.height {
+            let at = self.target + row * self.pitch;
+            let mut phase = 0;
+            for (view, length) in state.memory.pieces(at, self.width, false)? {
+                if width == 1 {
+                    // SAFETY: memory of the driver, checked by `pieces`, which
+                    // cannot be freed now (invariant 1).
+                    unsafe { std::ptr::write_bytes(view as *mut u8, bytes[0], length as usize) };
+                    continue;
+                }
+                for i in 0..length {
+                    // SAFETY: as above.
+                    unsafe { ((view + i) as *mut u8).write(bytes[phase % width]) };
+                    phase += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The driver's address of an aligned word.
+fn word(state: &State, at: u64, bytes: u64) -> Result<u64> {
+    if !at.is_multiple_of(bytes) {
+        return Err(crate::fault::invalid(format!(
+            "0x{at:x} is not a multiple of {bytes}"
+        )));
+    }
+    let pieces = state.memory.pieces(at, bytes, false)?;
+    match pieces[..] {
+        [(view, _)] => Ok(view),
+        _ => Err(crate::fault::invalid("a word across two mappings")),
+    }
+}
+
+/// Prepares a kernel: what it may reach, then the run without the lock.
+fn kernel(mut launch: Launch, state: &mut State, context: Handle) -> Result<Moved> {
+    let device = state.context(context)?.device;
+    let mut devices = vec![device];
+    for peer in &state.context(context)?.peers {
+        if let Some(peer) = state.contexts.get(peer) {
+            devices.push(peer.device);
+        }
+    }
+    for a in state.memory.all() {
+        let named = launch.arguments.iter().any(|words| {
+            [*words as u64, (words >> 64) as u64]
+                .iter()
+                .any(|w| *w >= a.start && *w < a.end())
+        });
+        if named && !a.ready {
+            return Err(Fault::named(
+                abi::ERROR_ILLEGAL_STATE,
+                format!(
+                    "use before allocation: kernel {} uses {} (hint: wait for an event of its stream)",
+                    launch.name,
+                    a.describe()
+                ),
+            ));
+        }
+    }
+    let ranges: Vec<(u64, u64)> = match *state.memory.isolation {
+        isolation::Isolation::Keys(_) => Vec::new(),
+        isolation::Isolation::Windows => state
+            .memory
+            .all()
+            .filter(|a| a.kind.is_device() && a.ready)
+            .filter(|a| devices.iter().any(|d| a.access & (1 << d) != 0))
+            .map(|a| a.region)
+            .collect(),
+    };
+    let isolation = state.memory.isolation.clone();
+    let seed = state.random.next();
+    Ok(Moved::Unlocked(Box::new(move || {
+        isolation.open(&devices, &ranges);
+        isolation::kernel_runs(true);
+        let done = kernels::run(&mut launch, seed);
+        isolation::kernel_runs(false);
+        isolation.shut(&ranges);
+        done
+    })))
+}
+
+/// A graph as an operation.
+pub fn graph(graph: Arc<Graph>) -> Op {
+    Op::Graph(Box::new(GraphRun::new(graph)))
+}

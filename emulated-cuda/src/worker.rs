@@ -1,0 +1,145 @@
+//! The thread that executes queued work, out of step.
+//!
+//! It takes a step of a stream drawn by seed among those that can go on, and now
+//! and then does nothing for a while. So work of two streams interleaves in any
+//! way that events and the legacy default stream allow.
+
+use std::time::Duration;
+
+use crate::abi::Handle;
+use crate::driver::{State, driver};
+use crate::fault::{become_worker, say};
+use crate::work::{Moved, Op};
+use crate::{fiber, isolation};
+
+/// One pause in so many steps.
+const PAUSES: u64 = 16;
+/// Longest pause, in microseconds.
+const PAUSE_US: u64 = 100;
+/// How often work that only polling moves is looked at.
+const POLL: Duration = Duration::from_micros(50);
+
+/// The thread's main function.
+pub fn run() {
+    become_worker();
+    fiber::become_kernel_thread();
+    isolation::handler_stack();
+    let Ok(driver) = driver() else { return };
+    let mut state = driver.lock();
+    // Streams that were found blocked since something last moved.
+    let mut blocked: Vec<Handle> = Vec::new();
+    loop {
+        let ready: Vec<Handle> = state
+            .streams
+            .keys()
+            .copied()
+            .filter(|s| !blocked.contains(s) && may_start(&state, *s))
+            .collect();
+        if ready.is_empty() {
+            state = match blocked.is_empty() {
+                true => driver.work.wait(state).unwrap_or_else(|e| e.into_inner()),
+                false => {
+                    let woken = driver.work.wait_timeout(state, POLL);
+                    woken.unwrap_or_else(|e| e.into_inner()).0
+                }
+            };
+            blocked.clear();
+            continue;
+        }
+        if state.random.below(PAUSES) == 0 {
+            let pause = Duration::from_micros(state.random.below(PAUSE_US));
+            drop(state);
+            std::thread::sleep(pause);
+            state = driver.lock();
+            continue;
+        }
+        let stream = ready[state.random.below(ready.len() as u64) as usize];
+        let Some((mut op, context)) = take(&mut state, stream) else {
+            continue;
+        };
+        let name = op.name();
+        let moved = match op.step(&mut state, context) {
+            Ok(Moved::Unlocked(job)) => {
+                // Its item stays at the head of the queue, so what it uses is known.
+                drop(state);
+                let done = job();
+                state = driver.lock();
+                done.map(|()| match &op {
+                    Op::Graph(run) if !run.is_over() => Moved::More,
+                    _ => Moved::Done,
+                })
+            }
+            other => other,
+        };
+        match moved {
+            Ok(Moved::Blocked) => {
+                put_back(&mut state, stream, op);
+                blocked.push(stream);
+                continue;
+            }
+            Ok(Moved::More | Moved::Unlocked(_)) => put_back(&mut state, stream, op),
+            Ok(Moved::Done) => finish(&mut state, stream),
+            Err(fault) => {
+                let what = fault.message.unwrap_or_default();
+                say(&format!("{name}, stream 0x{stream:x}: {what}"));
+                state.poison(context, fault.code);
+            }
+        }
+        blocked.clear();
+        driver.done.notify_all();
+    }
+}
+
+/// The operation at the head of a queue; its item stays, as a placeholder.
+fn take(state: &mut State, stream: Handle) -> Option<(Op, Handle)> {
+    let stream = state.streams.get_mut(&stream)?;
+    let item = stream.queue.front_mut()?;
+    Some((std::mem::replace(&mut item.op, Op::Nothing), stream.context))
+}
+
+fn put_back(state: &mut State, stream: Handle, op: Op) {
+    if let Some(item) = state
+        .streams
+        .get_mut(&stream)
+        .and_then(|s| s.queue.front_mut())
+    {
+        item.op = op;
+    }
+}
+
+fn finish(state: &mut State, handle: Handle) {
+    if let Some(stream) = state.streams.get_mut(&handle) {
+        stream.queue.pop_front();
+        if stream.destroyed && stream.queue.is_empty() {
+            state.streams.remove(&handle);
+        }
+    }
+}
+
+/// The rules of the legacy default stream: it waits for all earlier work of the
+/// context's blocking streams, and they wait for its.
+fn may_start(state: &State, handle: Handle) -> bool {
+    let Some(stream) = state.streams.get(&handle) else {
+        return false;
+    };
+    let Some(item) = stream.queue.front() else {
+        return false;
+    };
+    if stream.flags & crate::abi::STREAM_NON_BLOCKING != 0 {
+        return true;
+    }
+    let Some(context) = state.contexts.get(&stream.context) else {
+        return false;
+    };
+    let earlier =
+        |other: &crate::driver::Stream| other.queue.front().is_some_and(|i| i.ticket < item.ticket);
+    if context.legacy == handle {
+        !state.streams.values().any(|s| {
+            s.context == stream.context
+                && s.flags & crate::abi::STREAM_NON_BLOCKING == 0
+                && earlier(s)
+        })
+    } else {
+        !state.streams.get(&context.legacy).is_some_and(earlier)
+    }
+}

@@ -1,0 +1,43 @@
+// Kernels for the tests of the emulated driver itself.
+#include "fixture.cuh"
+
+extern "C" __global__ void add_one(unsigned *data, unsigned count) {
+    unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) data[i] = plus_one(data[i]);
+}
+
+// The sum of each block, by a tree in static shared memory.
+extern "C" __global__ void __launch_bounds__(256) block_sum(const unsigned *__restrict__ data, unsigned *sums) {
+    __shared__ unsigned part[256];
+    unsigned t = threadIdx.x;
+    part[t] = data[blockIdx.x * blockDim.x + t];
+    __syncthreads();
+    for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
+        if (t < half) part[t] += part[t + half];
+        __syncthreads();
+    }
+    if (t == 0) sums[blockIdx.x] = part[0];
+}
+
+// Reverses each block, through dynamic shared memory.
+extern "C" __global__ void reverse(unsigned *data) {
+    extern __shared__ unsigned tile[];
+    unsigned *mine = data + blockIdx.x * blockDim.x;
+    tile[threadIdx.x] = mine[threadIdx.x];
+    __syncthreads();
+    mine[threadIdx.x] = tile[blockDim.x - 1 - threadIdx.x];
+}
+
+#define COUNT(NAME, OPERATION, VALUE) \
+    extern "C" __global__ void NAME(unsigned *cell) { OPERATION(cell, VALUE); }
+COUNT(count_add, atomicAdd, 1u)
+COUNT(count_or, atomicOr, 1u << (threadIdx.x & 31))
+
+// Half of the block never comes to the barrier.
+extern "C" __global__ void lost(unsigned *data) {
+    if (threadIdx.x & 1) return;
+    __syncthreads();
+    data[threadIdx.x] = 1;
+}
+
+extern "C" __global__ void trap(unsigned *data) { assert(data[0] == 7); }
