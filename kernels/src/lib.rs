@@ -24,6 +24,7 @@
 //! | `slice` | [`DeviceSlice`], [`Pinned`], and handing over in order |
 //! | [`copy`] | runs, boxes, batches |
 //! | [`launch`] | modules, kernels |
+//! | `pack` | [`Packer`]: pack and unpack of [`DeviceView`]s |
 //! | [`plan`] | pack plans from committed layouts: pure |
 //!
 //! This room knows no rank.
@@ -36,6 +37,7 @@ mod error;
 pub mod handle;
 pub mod launch;
 mod memory;
+mod pack;
 pub mod plan;
 mod ptx;
 mod slice;
@@ -45,5 +47,6 @@ pub use device::{Context, DeviceInfo, devices};
 pub use driver::{Driver, ENTRY_POINTS, LIBRARY_VARIABLE};
 pub use error::{DeviceError, Result};
 pub use memory::{Kind, Memory, Space, reap};
+pub use pack::{DeviceView, Packer};
 pub use slice::{After, DeviceSlice, Ordered, Pinned};
 pub use stream::{Event, Stream};

@@ -15,6 +15,7 @@ mod table;
 use std::process::ExitCode;
 
 use osier::config::{self, VARIABLES};
+use osier_kernels::DeviceInfo;
 use serde_json::{Value, json};
 
 use probe::Report;
@@ -89,6 +90,18 @@ fn print(as_json: bool) {
         transports.row([t.name.to_owned(), there.to_owned(), t.note.clone()]);
     }
     transports.print();
+    println!("\nDevices");
+    let mut devices = Table::new(2);
+    match &report.devices {
+        Ok(found) => {
+            for device in found {
+                let name = format!("gpu {}", device.ordinal);
+                devices.row([name, "yes".to_owned(), probe::describe(device)]);
+            }
+        }
+        Err(why) => devices.row(["gpu".to_owned(), "no".to_owned(), why.clone()]),
+    }
+    devices.print();
     println!("\nSystem");
     let mut system = Table::new(2);
     for s in &report.system {
@@ -138,9 +151,34 @@ fn json(report: &Report) -> Value {
         "wire_version": osier::transports::WIRE_VERSION,
         "machine": machine,
         "transports": entries(&report.transports),
+        "devices": devices(&report.devices),
         "system": entries(&report.system),
         "variables": variables,
     })
+}
+
+/// A list of devices, or an object with the reason.
+fn devices(devices: &Result<Vec<DeviceInfo>, String>) -> Value {
+    let found = match devices {
+        Ok(found) => found,
+        Err(why) => return json!({"unavailable": why}),
+    };
+    let device = |d: &DeviceInfo| {
+        json!({
+            "ordinal": d.ordinal,
+            "name": d.name,
+            "pci": d.pci,
+            "memory_bytes": d.memory_bytes,
+            "capability": [d.capability.0, d.capability.1],
+            "multiprocessors": d.multiprocessors,
+            "pools": d.pools,
+            "mapping": d.mapping,
+            "descriptors": d.descriptors,
+            "managed": d.managed,
+            "peers": d.peers,
+        })
+    };
+    found.iter().map(device).collect()
 }
 
 fn print_json(value: &Value) {

@@ -4,6 +4,7 @@
 use std::fs;
 
 use osier::model;
+use osier_kernels::DeviceInfo;
 use osier_transports::shm::{Job, JobOptions, MAX_PAYLOAD_BYTES, MAX_RANKS};
 
 /// All answers.
@@ -11,6 +12,8 @@ pub struct Report {
     pub machine: Vec<(&'static str, String)>,
     pub transports: Vec<Entry>,
     pub system: Vec<Entry>,
+    /// GPUs, or why there is none.
+    pub devices: Result<Vec<DeviceInfo>, String>,
 }
 
 /// Something that is there or not.
@@ -47,6 +50,7 @@ impl Report {
                 Entry::new("verbs", false, LATER),
             ],
             system: vec![membarrier(), huge_pages()],
+            devices: osier_kernels::devices().map_err(|e| e.to_string()),
         }
     }
 }
@@ -156,4 +160,37 @@ fn huge_pages() -> Entry {
         .map_or("unknown", |(chosen, _)| chosen);
     let there = matches!(chosen, "always" | "within_size" | "advise" | "force");
     Entry::new(NAME, there, format!("for shared memory: {chosen} ({file})"))
+}
+
+/// What a device is, in one line.
+pub fn describe(device: &DeviceInfo) -> String {
+    let (major, minor) = device.capability;
+    let mut kinds = vec!["plain"];
+    let offers = [
+        (device.pools, "pool"),
+        (device.mapping, "mapped"),
+        (device.descriptors, "mapped by descriptor"),
+        (device.managed, "managed"),
+    ];
+    kinds.extend(
+        offers
+            .iter()
+            .filter(|(there, _)| *there)
+            .map(|(_, kind)| *kind),
+    );
+    let peers: Vec<String> = device.peers.iter().map(i32::to_string).collect();
+    let peers = match peers.is_empty() {
+        true => "no peers".to_owned(),
+        false => format!("peers {}", peers.join(", ")),
+    };
+    let gib = device.memory_bytes as f64 / f64::from(1 << 30);
+    let (name, pci) = (
+        &device.name,
+        device.pci.as_deref().unwrap_or("no PCI address"),
+    );
+    format!(
+        "{name} at {pci}, {gib:.1} GiB, sm_{major}{minor}, {} multiprocessors; memory: {}; {peers}",
+        device.multiprocessors,
+        kinds.join(", "),
+    )
 }

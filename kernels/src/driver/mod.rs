@@ -29,6 +29,9 @@ pub const LIBRARY_VARIABLE: &str = "OSIER_CUDA_LIBRARY";
 
 const LIBRARY: &str = "libcuda.so.1";
 
+/// [`Driver::prefer`].
+static PREFERRED: OnceLock<OsString> = OnceLock::new();
+
 macro_rules! entry_points {
     ($($name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {
         /// One field per function; `None` where the driver lacks it.
@@ -194,11 +197,18 @@ impl Driver {
         static DRIVER: OnceLock<Result<Driver>> = OnceLock::new();
         DRIVER
             .get_or_init(|| {
-                let name = std::env::var_os(LIBRARY_VARIABLE).unwrap_or_else(|| LIBRARY.into());
-                Driver::load(&name)
+                let named = std::env::var_os(LIBRARY_VARIABLE).filter(|name| !name.is_empty());
+                let name = named.or_else(|| PREFERRED.get().cloned());
+                Driver::load(&name.unwrap_or_else(|| LIBRARY.into()))
             })
             .as_ref()
             .map_err(Clone::clone)
+    }
+
+    /// Names the library to load where the variable names none; says whether it
+    /// came before any other name. Has no effect behind the first [`Driver::get`].
+    pub fn prefer(library: impl Into<OsString>) -> bool {
+        PREFERRED.set(library.into()).is_ok()
     }
 
     /// Loads and initialises a library.

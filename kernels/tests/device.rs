@@ -1,0 +1,306 @@
+//! On whatever driver there is: a real one, or the emulated one where it was
+//! built beside this test. Skipped out loud without.
+
+use osier_datatype::{Basic, Layout, Type};
+use osier_datatype_corpus::random::{self, Random};
+use osier_kernels::{
+    Context, DeviceError, DeviceSlice, DeviceView, Driver, Kind, LIBRARY_VARIABLE, Packer, Pinned,
+    Space, Stream, classify, copy, devices,
+};
+use std::path::PathBuf;
+
+/// The emulated driver's library, beside the test or one folder up.
+fn emulated() -> Option<PathBuf> {
+    let exe = std::env::current_exe().ok()?;
+    let folders = exe.ancestors().skip(1).take(2);
+    let mut libraries = folders.map(|folder| folder.join("libosier_emulated_cuda.so"));
+    libraries.find(|library| library.is_file())
+}
+
+fn context() -> Option<Context> {
+    if let Some(library) = emulated() {
+        Driver::prefer(library);
+    }
+    match Driver::get().and_then(|_| Context::new(0)) {
+        Ok(context) => Some(context),
+        Err(why) => {
+            // A driver that was asked for must work.
+            assert!(std::env::var_os(LIBRARY_VARIABLE).is_none(), "{why}");
+            eprintln!("SKIPPED: {why}");
+            None
+        }
+    }
+}
+
+fn upload(stream: &Stream, bytes: &[u8]) -> DeviceSlice<u8> {
+    let staged = Pinned::from_slice(stream.context(), bytes).unwrap();
+    let place = DeviceSlice::<u8>::new(stream, bytes.len()).unwrap();
+    copy::copy(stream, &staged.on_device(stream), &place).unwrap();
+    place.into_inner()
+}
+
+fn download(stream: &Stream, from: &DeviceSlice<u8>) -> Vec<u8> {
+    let mut staged = Pinned::from_slice(stream.context(), &vec![0u8; from.len()]).unwrap();
+    copy::copy(
+        stream,
+        &from.after_stream(stream),
+        &staged.on_device(stream),
+    )
+    .unwrap();
+    staged.host().unwrap().to_vec()
+}
+
+#[test]
+fn devices_are_told() {
+    if context().is_none() {
+        return;
+    }
+    for device in devices().unwrap() {
+        assert!(
+            !device.name.is_empty() && device.memory_bytes > 0,
+            "{device:?}"
+        );
+        assert!(!device.peers.contains(&device.ordinal));
+    }
+}
+
+#[test]
+fn all_kinds_of_memory_hold_bytes() {
+    let Some(context) = context() else { return };
+    let stream = Stream::new(&context).unwrap();
+    for kind in [Kind::Plain, Kind::Pool, Kind::Mapped, Kind::Managed] {
+        let bytes: Vec<u8> = (0..100_000).map(|i| (i * 7) as u8).collect();
+        let source = upload(&stream, &bytes);
+        let place = match DeviceSlice::<u8>::with_kind(&stream, kind, bytes.len()) {
+            Ok(place) => place,
+            Err(why @ DeviceError::Unavailable(_)) => {
+                eprintln!("SKIPPED {kind:?}: {why}");
+                continue;
+            }
+            Err(why) => panic!("{kind:?}: {why}"),
+        };
+        copy::copy(&stream, &source.after_stream(&stream), &place).unwrap();
+        assert!(download(&stream, &place.into_inner()) == bytes, "{kind:?}");
+    }
+    assert!(stream.is_done().unwrap());
+}
+
+#[test]
+fn boxes_are_copied() {
+    let Some(context) = context() else { return };
+    let stream = Stream::new(&context).unwrap();
+    let bytes: Vec<u8> = (0..4096).map(|i| (i * 13 + i / 256) as u8).collect();
+    let source = upload(&stream, &bytes);
+    for depth in [1, 3] {
+        let extent = copy::Extent {
+            width: 10,
+            height: 5,
+            depth,
+        };
+        let from = copy::Pitch {
+            row_bytes: 32,
+            rows: 8,
+        };
+        let to = copy::Pitch {
+            row_bytes: 10,
+            rows: 5,
+        };
+        let place = DeviceSlice::<u8>::new(&stream, 50 * depth).unwrap();
+        copy::copy_box(
+            &stream,
+            extent,
+            (&source.after_stream(&stream), from),
+            (&place, to),
+        )
+        .unwrap();
+        let expected: Vec<u8> = (0..50 * depth)
+            .map(|i| bytes[i / 50 * 256 + i % 50 / 10 * 32 + i % 10])
+            .collect();
+        assert!(download(&stream, &place.into_inner()) == expected);
+    }
+}
+
+#[test]
+fn pointers_have_places() {
+    let Some(context) = context() else { return };
+    let stream = Stream::new(&context).unwrap();
+    let place = DeviceSlice::<u8>::with_kind(&stream, Kind::Plain, 1000)
+        .unwrap()
+        .into_inner();
+    let found = classify::classify(&context, place.address() + 999).unwrap();
+    assert_eq!(found.space, Space::Device(0));
+    assert_eq!(found.start, place.address());
+    let on_host = 0u64;
+    let found = classify::classify(&context, &raw const on_host as u64).unwrap();
+    assert_eq!(found.space, Space::Host);
+}
+
+#[test]
+fn mistakes_are_errors_and_the_context_stays() {
+    let Some(context) = context() else { return };
+    let stream = Stream::new(&context).unwrap();
+    let place = DeviceSlice::<f64>::new(&stream, 10).unwrap().into_inner();
+    assert!(matches!(
+        place.slice(5..11),
+        Err(DeviceError::Bounds { .. })
+    ));
+    let column = Type::vector(3, 1, 5, &Type::basic(Basic::F64))
+        .unwrap()
+        .commit()
+        .unwrap();
+    let outside = DeviceView::new(&place, 0, &column, 1);
+    assert!(matches!(outside, Err(DeviceError::Type(_))));
+    let twice = Type::hvector(3, 1, 0, &Type::basic(Basic::F64))
+        .unwrap()
+        .commit()
+        .unwrap();
+    let view = DeviceView::new(&place, 0, &twice, 1)
+        .unwrap()
+        .after_stream(&stream);
+    let packed = DeviceSlice::<u8>::new(&stream, 24).unwrap();
+    let packer = Packer::new(&context);
+    let overlap = packer.unpack(&stream, &packed, 0..24, &view, None);
+    assert!(matches!(overlap, Err(DeviceError::Overlap { count: 1 })));
+    let beyond = packer.pack(&stream, &view, 0..25, &packed, None);
+    assert!(matches!(beyond, Err(DeviceError::Bounds { .. })));
+    let error = DeviceSlice::<u8>::new(&stream, 1 << 50).unwrap_err();
+    assert!(error.is_out_of_memory(), "{error}");
+    copy::fill(&stream, &place.after_stream(&stream), 1).unwrap();
+    stream.synchronize().unwrap();
+}
+
+/// Device pack and unpack against the host's, bit for bit, gaps included.
+fn agrees(packer: &Packer, stream: &Stream, layout: &Layout, count: usize, random: &mut Random) {
+    let (low, high) = layout.span(count);
+    let total = layout.pack_size(count).unwrap();
+    let (a, b) = (
+        random.below(total as u64 + 1) as usize,
+        random.below(total as u64 + 1) as usize,
+    );
+    let range = if random.below(2) == 0 {
+        0..total
+    } else {
+        a.min(b)..a.max(b)
+    };
+    let shift = |random: &mut Random| random.below(2) as usize * random.below(16) as usize;
+    let (before, after) = (shift(random), shift(random));
+    let room = before + (high - low) as usize + after;
+    let memory: Vec<u8> = (0..room.max(1)).map(|_| random.next() as u8).collect();
+    let origin = before as isize - low;
+    // Origins outside of the memory are for raw pointers.
+    let Ok(origin) = usize::try_from(origin) else {
+        return;
+    };
+    if layout.check_span(memory.len(), origin, count).is_err() {
+        return;
+    }
+    let mut expected = vec![0u8; range.len()];
+    layout
+        .pack(&memory, origin, count, range.clone(), &mut expected)
+        .unwrap();
+    let device = upload(stream, &memory);
+    let view = DeviceView::new(&device, origin, layout, count).unwrap();
+    let misaligned = shift(random);
+    let poison = vec![0xA5; misaligned + range.len() + 9];
+    let packed = upload(stream, &poison);
+    let place = packed.slice(misaligned..).unwrap();
+    let blocks = [None, Some(1), Some(3)][random.below(3) as usize];
+    packer
+        .pack(
+            stream,
+            &view.after_stream(stream),
+            range.clone(),
+            &place.after_stream(stream),
+            blocks,
+        )
+        .unwrap();
+    let found = download(stream, &packed);
+    assert!(
+        found[misaligned..][..range.len()] == expected,
+        "pack {range:?}"
+    );
+    assert!(
+        found[..misaligned].iter().all(|&byte| byte == 0xA5),
+        "bytes before"
+    );
+    assert!(
+        found[misaligned + range.len()..]
+            .iter()
+            .all(|&byte| byte == 0xA5),
+        "bytes behind"
+    );
+    if layout.self_overlaps(count) {
+        return;
+    }
+    let other: Vec<u8> = (0..range.len()).map(|_| random.next() as u8).collect();
+    let mut twin = memory.clone();
+    layout
+        .unpack(&mut twin, origin, count, range.clone(), &other)
+        .unwrap();
+    let source = upload(stream, &other);
+    packer
+        .unpack(
+            stream,
+            &source.after_stream(stream),
+            range.clone(),
+            &view.after_stream(stream),
+            blocks,
+        )
+        .unwrap();
+    assert!(download(stream, &device) == twin, "unpack {range:?}");
+}
+
+/// 200 random trees; `OSIER_TREES` says how many.
+#[test]
+fn random_trees() {
+    let Some(context) = context() else { return };
+    let stream = Stream::new(&context).unwrap();
+    let packer = Packer::with_limit(&context, 1 << 20);
+    let trees = std::env::var("OSIER_TREES")
+        .ok()
+        .and_then(|n| n.parse().ok());
+    for seed in 0..trees.unwrap_or(200) {
+        let mut random = Random::new(seed);
+        let ty = random::tree(&mut random, 4096);
+        let Ok(layout) = ty.commit() else { continue };
+        let count = random.below(4) as usize;
+        let run =
+            std::panic::AssertUnwindSafe(|| agrees(&packer, &stream, &layout, count, &mut random));
+        assert!(
+            std::panic::catch_unwind(run).is_ok(),
+            "seed {seed}, count {count}: {ty:?}"
+        );
+    }
+}
+
+/// Each shape of plan, at several sizes.
+#[test]
+fn shapes() {
+    let Some(context) = context() else { return };
+    let stream = Stream::new(&context).unwrap();
+    let packer = Packer::new(&context);
+    let mut random = Random::new(7);
+    let mut run = |ty: &Type, count| {
+        let layout = ty.commit().unwrap();
+        for _ in 0..4 {
+            agrees(&packer, &stream, &layout, count, &mut random);
+        }
+    };
+    for bytes in [1, 2, 3, 4, 8, 12, 16, 40] {
+        let element = Type::contiguous(bytes, &Type::basic(Basic::Byte)).unwrap();
+        run(&element, 100);
+        let column = Type::vector(40, 1, 50, &element).unwrap();
+        run(&column, 1);
+        // A transpose, where the element is a word.
+        run(&Type::resized(0, bytes as isize, &column).unwrap(), 37);
+        let mut nested = Type::vector(3, 1, 2, &element).unwrap();
+        for level in 0..4 {
+            nested = Type::hvector(3, 1, (7 * bytes as isize) << (2 * level), &nested).unwrap();
+            run(&nested, 2);
+        }
+        let triangle: Vec<_> = (0..30).map(|i| (30 - i, 31 * i as isize)).collect();
+        run(&Type::indexed(&triangle, &element).unwrap(), 2);
+        let places: Vec<isize> = (0..50).map(|i| i * 37 % 53 * 41).collect();
+        run(&Type::hindexed_block(1, &places, &element).unwrap(), 2);
+    }
+}
