@@ -8,8 +8,9 @@
 
 use crate::driver::{Driver, abi};
 use crate::error::{DeviceError, Result};
+use crate::launch::Kernels;
 use std::ffi::{c_char, c_uint};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 /// What a device is, without a context on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,7 +131,7 @@ struct Inner {
     multiprocessors: i32,
     pools: bool,
     events: Mutex<Vec<abi::Event>>,
-    pub(crate) kernels: OnceLock<Result<crate::launch::Kernels>>,
+    kernels: Kernels,
 }
 
 impl Context {
@@ -161,7 +162,7 @@ impl Context {
             multiprocessors,
             pools,
             events: Mutex::new(Vec::new()),
-            kernels: OnceLock::new(),
+            kernels: Kernels::default(),
         });
         contexts.push(Arc::downgrade(&inner));
         Ok(Context(inner))
@@ -199,11 +200,9 @@ impl Context {
         self.0.device
     }
 
-    /// The kernels of this device, loaded by the first call.
-    pub(crate) fn kernels(&self) -> Result<&crate::launch::Kernels> {
-        let kernels = &self.0.kernels;
-        let loaded = kernels.get_or_init(|| crate::launch::Kernels::load(self));
-        loaded.as_ref().map_err(Clone::clone)
+    /// The kernels of this device.
+    pub(crate) fn kernels(&self) -> &Kernels {
+        &self.0.kernels
     }
 
     /// Makes this context current until the guard goes: invariant 2.
@@ -262,9 +261,7 @@ impl Drop for Inner {
             // SAFETY: pooled events belong to nobody else.
             let _ = unsafe { driver.cuEventDestroy_v2(event) };
         }
-        if let Some(Ok(kernels)) = self.kernels.take() {
-            kernels.unload(driver, self.context);
-        }
+        std::mem::take(&mut self.kernels).unload(driver, self.context);
         // SAFETY: balances the retain in `new`.
         let _ = unsafe { driver.cuDevicePrimaryCtxRelease_v2(self.device) };
     }

@@ -1,6 +1,8 @@
 //! The kernels of one device: modules loaded at first use, functions by name.
+//!
+//! # Invariants
+//! 1. A module is loaded once per context, and unloaded with it.
 
-use crate::device::Context;
 use crate::driver::{Driver, abi};
 use crate::error::{DeviceError, Result};
 use crate::ptx;
@@ -12,67 +14,45 @@ use std::sync::Mutex;
 /// The driver cannot compile PTX of this version.
 const UNSUPPORTED_PTX_VERSION: u32 = 222;
 
-/// Loaded modules.
+/// Modules, each loaded when a kernel of it is first asked for.
+#[derive(Default)]
 pub(crate) struct Kernels {
-    modules: Vec<abi::Module>,
-    functions: Mutex<HashMap<&'static str, abi::Function>>,
+    loaded: Mutex<Loaded>,
+}
+
+#[derive(Default)]
+struct Loaded {
+    modules: HashMap<&'static str, abi::Module>,
+    functions: HashMap<&'static str, abi::Function>,
 }
 
 impl Kernels {
-    /// Loads all embedded PTX.
-    pub fn load(context: &Context) -> Result<Kernels> {
-        let driver = context.enter()?;
-        let mut modules = Vec::new();
-        for (name, text) in ptx::MODULES {
-            let image = CString::new(*text).map_err(|_| {
-                DeviceError::Unavailable(format!("the kernels of {name} hold a zero byte"))
-            })?;
-            let mut module = abi::Module::NULL;
-            let (options, values) = (std::ptr::null_mut(), std::ptr::null_mut());
-            // SAFETY: a place for one module; the image ends with zero.
-            unsafe {
-                driver.cuModuleLoadDataEx(
-                    &mut module,
-                    image.as_ptr().cast::<c_void>(),
-                    0,
-                    options,
-                    values,
-                )
-            }
-            .map_err(|error| match error.code() {
-                Some(UNSUPPORTED_PTX_VERSION) => DeviceError::Unavailable(format!(
-                    "the driver is too old for the kernels of {name}, which need CUDA 12.0: {error}"
-                )),
-                _ => error,
-            })?;
-            modules.push(module);
-        }
-        Ok(Kernels {
-            modules,
-            functions: Mutex::new(HashMap::new()),
-        })
-    }
-
+    /// A kernel by name; the name of its module is part of it.
     fn function(&self, driver: &Driver, name: &'static str) -> Result<abi::Function> {
-        let mut functions = self.functions.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some(&function) = functions.get(name) {
+        let mut loaded = self.loaded.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(&function) = loaded.functions.get(name) {
             return Ok(function);
         }
-        let symbol = CString::new(name)
-            .map_err(|_| DeviceError::Unavailable(format!("{name} is no name of a kernel")))?;
-        let mut last = DeviceError::Unavailable(format!("there is no kernel {name}"));
-        for &module in &self.modules {
-            let mut function = abi::Function::NULL;
-            // SAFETY: a place for one function; the name ends with zero.
-            match unsafe { driver.cuModuleGetFunction(&mut function, module, symbol.as_ptr()) } {
-                Ok(()) => {
-                    functions.insert(name, function);
-                    return Ok(function);
-                }
-                Err(error) => last = error,
+        let absent = || DeviceError::Unavailable(format!("there is no kernel {name}"));
+        let modules = ptx::MODULES.iter();
+        let (stem, text) = modules
+            .copied()
+            .find(|(stem, _)| name.contains(stem))
+            .ok_or_else(absent)?;
+        let module = match loaded.modules.get(stem) {
+            Some(&module) => module,
+            None => {
+                let module = load(driver, stem, text)?;
+                loaded.modules.insert(stem, module);
+                module
             }
-        }
-        Err(last)
+        };
+        let symbol = CString::new(name).map_err(|_| absent())?;
+        let mut function = abi::Function::NULL;
+        // SAFETY: a place for one function; the name ends with zero.
+        unsafe { driver.cuModuleGetFunction(&mut function, module, symbol.as_ptr()) }?;
+        loaded.functions.insert(name, function);
+        Ok(function)
     }
 
     pub fn unload(self, driver: &Driver, context: abi::Context) {
@@ -80,13 +60,33 @@ impl Kernels {
         if unsafe { driver.cuCtxPushCurrent_v2(context) }.is_err() {
             return;
         }
-        for module in self.modules {
+        let loaded = self.loaded.into_inner().unwrap_or_else(|e| e.into_inner());
+        for module in loaded.modules.into_values() {
             // SAFETY: nobody launches any more.
             let _ = unsafe { driver.cuModuleUnload(module) };
         }
         let mut popped = abi::Context::NULL;
         // SAFETY: pushed above.
         let _ = unsafe { driver.cuCtxPopCurrent_v2(&mut popped) };
+    }
+}
+
+/// Compiles a module for the current device.
+fn load(driver: &Driver, name: &str, text: &str) -> Result<abi::Module> {
+    let image = CString::new(text)
+        .map_err(|_| DeviceError::Unavailable(format!("the kernels of {name} hold a zero byte")))?;
+    let mut module = abi::Module::NULL;
+    let (options, values) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let at = image.as_ptr().cast::<c_void>();
+    // SAFETY: a place for one module; the image ends with zero.
+    match unsafe { driver.cuModuleLoadDataEx(&mut module, at, 0, options, values) } {
+        Ok(()) => Ok(module),
+        Err(error) if error.code() == Some(UNSUPPORTED_PTX_VERSION) => {
+            Err(DeviceError::Unavailable(format!(
+                "the driver is too old for the kernels of {name}, which need CUDA 12.0: {error}"
+            )))
+        }
+        Err(error) => Err(error),
     }
 }
 
@@ -107,9 +107,8 @@ pub unsafe fn launch<A: Copy>(
     argument: &A,
 ) -> Result<()> {
     let context = stream.context();
-    let kernels = context.kernels()?;
     let driver = context.enter()?;
-    let function = kernels.function(&driver, name)?;
+    let function = context.kernels().function(&driver, name)?;
     let mut arguments = [std::ptr::from_ref(argument).cast_mut().cast::<c_void>()];
     // SAFETY: the caller's contract; the driver copies the argument here.
     unsafe {

@@ -1,11 +1,13 @@
-//! On whatever driver there is: a real one, or the emulated one where it was
-//! built beside this test. Skipped out loud without.
+//! On the driver that `OSIER_CUDA_LIBRARY` names; else on the emulated one where
+//! it was built beside this test (as by `cargo test --workspace`); else on the
+//! system's. Skipped out loud without. `OSIER_CUDA_LIBRARY=libcuda.so.1` chooses a
+//! real GPU.
 
 use osier_datatype::{Basic, Layout, Type};
 use osier_datatype_corpus::random::{self, Random};
 use osier_kernels::{
     Context, DeviceError, DeviceSlice, DeviceView, Driver, Kind, LIBRARY_VARIABLE, Packer, Pinned,
-    Space, Stream, classify, copy, devices,
+    Space, Stream, classify, copy, devices, handle,
 };
 use std::path::PathBuf;
 
@@ -82,6 +84,8 @@ fn all_kinds_of_memory_hold_bytes() {
         copy::copy(&stream, &source.after_stream(&stream), &place).unwrap();
         assert!(download(&stream, &place.into_inner()) == bytes, "{kind:?}");
     }
+    // Memory of the pool is given back on the stream, behind what was waited for.
+    stream.synchronize().unwrap();
     assert!(stream.is_done().unwrap());
 }
 
@@ -303,4 +307,94 @@ fn shapes() {
         let places: Vec<isize> = (0..50).map(|i| i * 37 % 53 * 41).collect();
         run(&Type::hindexed_block(1, &places, &element).unwrap(), 2);
     }
+}
+
+#[test]
+fn mapped_memory_goes_by_descriptor() {
+    let Some(context) = context() else { return };
+    let stream = Stream::new(&context).unwrap();
+    let bytes: Vec<u8> = (0..5000).map(|i| (i * 11) as u8).collect();
+    let source = upload(&stream, &bytes);
+    let place = DeviceSlice::<u8>::with_kind(&stream, Kind::Mapped, bytes.len()).unwrap();
+    copy::copy(&stream, &source.after_stream(&stream), &place).unwrap();
+    let place = place.into_inner();
+    let fd = handle::export_fd(place.memory()).unwrap();
+    let again = handle::import_fd(&context, &fd, bytes.len()).unwrap();
+    let again = DeviceSlice::<u8>::of(again).unwrap();
+    assert_ne!(again.address(), place.address());
+    assert!(download(&stream, &again) == bytes);
+    assert!(handle::export_fd(source.memory()).is_err());
+}
+
+#[test]
+fn batches_are_copied() {
+    let Some(context) = context() else { return };
+    let (stream, other) = (
+        Stream::new(&context).unwrap(),
+        Stream::new(&context).unwrap(),
+    );
+    let bytes: Vec<u8> = (0..=255).collect();
+    let source = upload(&other, &bytes);
+    let place = DeviceSlice::<u8>::new(&stream, 256).unwrap().into_inner();
+    let part = |slice: &DeviceSlice<u8>, i: usize| slice.slice(i * 32..i * 32 + 32).unwrap();
+    let pairs: Vec<copy::Pair<u8>> = (0..8)
+        .map(|i| {
+            let (from, to) = (part(&source, i), part(&place, 7 - i));
+            (from.after_stream(&other), to.after_stream(&stream))
+        })
+        .collect();
+    copy::copy_batch(&stream, &pairs).unwrap();
+    let expected: Vec<u8> = (0..256)
+        .map(|i| bytes[(7 - i / 32) * 32 + i % 32])
+        .collect();
+    assert!(download(&stream, &place) == expected);
+}
+
+/// Where there are two devices: each on its own, copies across, and the refusal
+/// of a stream of one for memory of the other.
+#[test]
+fn several_devices() {
+    let Some(first) = context() else { return };
+    if devices().unwrap().len() < 2 {
+        eprintln!("SKIPPED: one device only");
+        return;
+    }
+    let second = Context::new(1).unwrap();
+    let (here, there) = (Stream::new(&first).unwrap(), Stream::new(&second).unwrap());
+    let bytes: Vec<u8> = (0..1000).map(|i| (i * 3) as u8).collect();
+    let source = upload(&here, &bytes);
+    let place = DeviceSlice::<u8>::new(&there, bytes.len())
+        .unwrap()
+        .into_inner();
+    let packer = Packer::new(&second);
+    let layout = Type::vector(10, 1, 7, &Type::basic(Basic::Byte))
+        .unwrap()
+        .commit()
+        .unwrap();
+    let view = DeviceView::new(&source, 0, &layout, 1).unwrap();
+    let refused = packer.pack(
+        &there,
+        &view.after_stream(&here),
+        0..10,
+        &place.after_stream(&there),
+        None,
+    );
+    assert!(matches!(
+        refused,
+        Err(DeviceError::WrongDevice {
+            memory: 0,
+            stream: 1,
+            ..
+        })
+    ));
+    if first.enable_peer(&second).is_err() || second.enable_peer(&first).is_err() {
+        eprintln!("SKIPPED: the devices are not linked");
+        return;
+    }
+    let plain = DeviceSlice::<u8>::with_kind(&there, Kind::Plain, bytes.len()).unwrap();
+    let source_plain = DeviceSlice::<u8>::with_kind(&here, Kind::Plain, bytes.len()).unwrap();
+    let done = copy::copy(&here, &source.after_stream(&here), &source_plain).unwrap();
+    let source_plain = source_plain.into_inner();
+    copy::copy(&there, &source_plain.after(&done), &plain).unwrap();
+    assert!(download(&there, &plain.into_inner()) == bytes);
 }

@@ -217,7 +217,10 @@ impl Driver {
         // SAFETY: the library's initialisers run; it is the system's driver, or
         // one that the user names.
         let library = unsafe { libloading::Library::new(name) }.map_err(|error| {
-            DeviceError::Unavailable(format!("cannot load the CUDA driver {shown}: {error}"))
+            // The loader's own words are the cause behind the error.
+            let cause = std::error::Error::source(&error)
+                .map_or_else(|| error.to_string(), |e| e.to_string());
+            DeviceError::Unavailable(format!("cannot load the CUDA driver {shown}: {cause}"))
         })?;
         let driver = Driver {
             table: Table::of(&library),
