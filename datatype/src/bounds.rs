@@ -154,7 +154,8 @@ impl Facts {
             (None, Some(data)) => {
                 let extent = data.high as i128 - data.low as i128;
                 let alignment = self.alignment as i128;
-                let rounded = (extent + alignment - 1) / alignment * alignment;
+                // Alignments are powers of two.
+                let rounded = (extent + alignment - 1) & -alignment;
                 self.lb = data.low;
                 self.extent = narrow(name, rounded)?;
                 narrow(name, data.low as i128 + rounded)?;

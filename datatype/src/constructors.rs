@@ -7,7 +7,7 @@
 
 use crate::bounds::{Copies, Facts, narrow, overflow};
 use crate::tree::{MAX_DEPTH, Node};
-use crate::{Basic, Constructor, Order, Type, TypeError};
+use crate::{Basic, Constructor, Order, Type, TypeError, wide};
 use std::sync::{Arc, OnceLock};
 
 impl Type {
@@ -305,10 +305,22 @@ fn grid(name: &'static str, levels: &[(usize, isize)]) -> Result<Copies, TypeErr
 /// Facts of listed blocks with displacements counted in `unit` bytes.
 fn list(
     name: &'static str,
-    blocks: impl Iterator<Item = (usize, isize)>,
+    blocks: impl ExactSizeIterator<Item = (usize, isize)> + Clone,
     unit: isize,
     old: &Type,
 ) -> Result<Facts, TypeError> {
+    if unit == old.extent()
+        && let Some((count, first, last)) = elements(blocks.clone())
+    {
+        // Both ends stay ends, or change places.
+        let (a, b) = (first as i128 * unit as i128, last as i128 * unit as i128);
+        let copies = Copies {
+            count: count as u128,
+            low: narrow(name, a.min(b))? as i128,
+            high: narrow(name, a.max(b))? as i128,
+        };
+        return old.0.facts.copies(name, &copies);
+    }
     let extent = old.extent();
     let mut copies = Copies {
         count: 0,
@@ -343,6 +355,30 @@ fn list(
         };
     }
     old.0.facts.copies(name, &copies)
+}
+
+/// Number, first and last of listed elements; none if there is no element, or a
+/// number so large that sums may overflow.
+fn elements(
+    blocks: impl ExactSizeIterator<Item = (usize, isize)>,
+) -> Option<(usize, isize, isize)> {
+    const LARGE: u32 = 31;
+    if blocks.len() >> LARGE != 0 {
+        return None;
+    }
+    let (count, bits, first, last) = wide::run(|| {
+        let (mut count, mut bits) = (0usize, 0usize);
+        let (mut first, mut last) = (isize::MAX, isize::MIN);
+        for (length, at) in blocks {
+            bits |= length | (at ^ (at >> (isize::BITS - 1))).cast_unsigned();
+            count = count.wrapping_add(length);
+            let end = at.wrapping_add_unsigned(length).wrapping_sub(1);
+            first = first.min(if length == 0 { isize::MAX } else { at });
+            last = last.max(if length == 0 { isize::MIN } else { end });
+        }
+        (count, bits, first, last)
+    });
+    (bits >> LARGE == 0 && count > 0).then_some((count, first, last))
 }
 
 fn scale(name: &'static str, stride: isize, extent: isize) -> Result<isize, TypeError> {

@@ -38,7 +38,7 @@
 use crate::list::{List, Offsets};
 
 /// Forms with up to so many blocks flatten to one list.
-pub(crate) const FLATTEN: usize = 4096;
+pub(crate) const FLATTEN: usize = 256;
 
 /// One loop of a strided layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -209,43 +209,56 @@ impl Form {
         self
     }
 
-    /// Calls `each` with offset and length of all blocks, in pack order;
+    /// Calls `each` with offset, length, distance and number of rows of blocks, in
+    /// pack order; touching ones may come apart.
+    pub fn for_each_row(&self, origin: isize, each: &mut impl FnMut(isize, usize, isize, usize)) {
+        self.level_rows(&self.levels, origin.wrapping_add(self.base), each);
+    }
+
+    /// Calls `each` with offset and length of all blocks of one body, in pack order;
     /// touching ones may come apart.
-    pub fn for_each_run(&self, origin: isize, each: &mut impl FnMut(isize, usize)) {
-        self.level_runs(&self.levels, origin.wrapping_add(self.base), each);
-    }
-
-    /// [`Form::for_each_run`] of one body.
     pub fn for_each_body_run(&self, each: &mut impl FnMut(isize, usize)) {
-        self.level_runs(&[], self.base, each);
+        self.level_rows(&[], self.base, &mut |offset, length, stride, count| {
+            for i in 0..count as isize {
+                each(offset.wrapping_add(stride.wrapping_mul(i)), length);
+            }
+        });
     }
 
-    fn level_runs(&self, levels: &[Level], at: isize, each: &mut impl FnMut(isize, usize)) {
+    fn level_rows(
+        &self,
+        levels: &[Level],
+        at: isize,
+        each: &mut impl FnMut(isize, usize, isize, usize),
+    ) {
+        if let (&[level], Body::Block) = (levels, &self.body) {
+            return each(at, self.body_bytes, level.stride, level.count);
+        }
         if let Some((level, inner)) = levels.split_first() {
             let mut at = at;
             for _ in 0..level.count {
-                self.level_runs(inner, at, each);
+                self.level_rows(inner, at, each);
                 at = at.wrapping_add(level.stride);
             }
             return;
         }
         match &self.body {
             Body::Block if self.body_bytes == 0 => {}
-            Body::Block => each(at, self.body_bytes),
+            Body::Block => each(at, self.body_bytes, 0, 1),
             Body::List(list) => {
                 for i in 0..list.len() {
                     let (offset, length) = list.block(i);
-                    each(at.wrapping_add(offset), length);
+                    each(at.wrapping_add(offset), length, 0, 1);
                 }
             }
             Body::Each(offsets, inner) => {
                 for i in 0..offsets.len() {
-                    inner.for_each_run(at.wrapping_add(offsets.at(i)), each);
+                    inner.for_each_row(at.wrapping_add(offsets.at(i)), each);
                 }
             }
             Body::Sequence(sequence) => {
                 for part in &sequence.parts {
-                    part.for_each_run(at, each);
+                    part.for_each_row(at, each);
                 }
             }
         }

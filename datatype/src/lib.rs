@@ -71,6 +71,7 @@ mod rust;
 mod signature;
 mod tree;
 mod typemap;
+mod wide;
 mod x87;
 
 pub use address::{address, bottom};

@@ -8,40 +8,25 @@ use crate::constructors::fastest_first;
 use crate::form::{Body, FLATTEN, Form};
 use crate::tree::{Constructor, Type};
 
-/// The canonical form of a type. Only structs recurse.
+/// The canonical form of a type. Recursion is as deep as the tree, whose depth is
+/// limited.
 pub(crate) fn form(ty: &Type) -> Form {
-    let mut around = Vec::new();
-    let mut at = ty;
-    let mut form = loop {
-        if at.size() == 0 {
-            return Form::empty();
-        }
-        if let Some(simpler) = &at.0.meaning {
-            at = simpler;
-            continue;
-        }
-        match at.constructor() {
-            Constructor::Basic(basic) => break Form::block(0, basic.size()),
-            Constructor::Structure { fields } => break structure(fields),
-            Constructor::Contiguous { old, .. }
-            | Constructor::Vector { old, .. }
-            | Constructor::Hvector { old, .. }
-            | Constructor::Indexed { old, .. }
-            | Constructor::Hindexed { old, .. }
-            | Constructor::IndexedBlock { old, .. }
-            | Constructor::HindexedBlock { old, .. }
-            | Constructor::Subarray { old, .. }
-            | Constructor::Resized { old, .. } => {
-                around.push((at.constructor(), old.extent()));
-                at = old;
-            }
-            other => unreachable!("stands for a simpler type: {other:?}"),
-        }
-    };
-    while let Some((constructor, extent)) = around.pop() {
-        form = wrap(constructor, extent, form);
+    if ty.size() == 0 {
+        return Form::empty();
     }
-    form
+    if let Some(simpler) = &ty.0.meaning {
+        return form(simpler);
+    }
+    match ty.constructor() {
+        Constructor::Basic(basic) => Form::block(0, basic.size()),
+        Constructor::Structure { fields } => structure(fields),
+        constructor => {
+            let Some(old) = constructor.types().next() else {
+                unreachable!("stands for a simpler type: {constructor:?}")
+            };
+            wrap(constructor, old.extent(), form(old))
+        }
+    }
 }
 
 /// The form of a constructor around the form of its old type.

@@ -67,7 +67,7 @@ impl Signature {
             return Self::EMPTY;
         }
         Signature {
-            digest: Digest::of(basic).repeat(count),
+            digest: Digest::run(basic, count),
             external_bytes: count.saturating_mul(basic.external32_size() as u64),
             tree: Tree::Run(basic, count),
         }
@@ -203,7 +203,7 @@ impl Signature {
         match &self.tree {
             _ if elements >= self.elements() => self.digest,
             Tree::Empty => Digest::EMPTY,
-            Tree::Run(basic, _) => Digest::of(*basic).repeat(elements),
+            Tree::Run(basic, _) => Digest::run(*basic, elements),
             Tree::Repeat(_, inner) => {
                 let whole = inner.digest.repeat(elements / inner.elements());
                 whole.then(inner.prefix_digest(elements % inner.elements()))
@@ -356,16 +356,13 @@ const MODULUS: u64 = (1 << 61) - 1;
 /// An arbitrary element of large order.
 const BASE: u64 = 0x1d3f_84a5_9c1b_e6d7;
 
-fn mul(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
+const fn mul(a: u64, b: u64) -> u64 {
+    let product = a as u128 * b as u128;
     // 2^61 = 1 modulo the modulus: fold the high part onto the low one.
-    add(
-        (product & u128::from(MODULUS)) as u64,
-        (product >> 61) as u64,
-    )
+    add((product & MODULUS as u128) as u64, (product >> 61) as u64)
 }
 
-fn add(a: u64, b: u64) -> u64 {
+const fn add(a: u64, b: u64) -> u64 {
     let sum = a + b;
     if sum >= MODULUS { sum - MODULUS } else { sum }
 }
@@ -378,6 +375,23 @@ struct Digest {
     /// `BASE^len`.
     power: u64,
 }
+
+/// Digests of 1, 2, 4 ... elements whose hash is 1.
+const ONES: [Digest; 64] = {
+    let mut unit = Digest {
+        len: 1,
+        hash: 1,
+        power: BASE,
+    };
+    let mut ones = [unit; 64];
+    let mut k = 1;
+    while k < 64 {
+        unit = unit.then(unit);
+        ones[k] = unit;
+        k += 1;
+    }
+    ones
+};
 
 impl Digest {
     const EMPTY: Digest = Digest {
@@ -399,11 +413,26 @@ impl Digest {
         }
     }
 
+    /// `count` elements of one type: the hash of an element times that of as many
+    /// ones, which is put together from the powers of two in `count`.
+    fn run(basic: Basic, count: u64) -> Digest {
+        let mut ones = Digest::EMPTY;
+        let mut left = count;
+        while left > 0 {
+            ones = ones.then(ONES[left.trailing_zeros() as usize]);
+            left &= left - 1;
+        }
+        Digest {
+            hash: mul(ones.hash, Digest::of(basic).hash),
+            ..ones
+        }
+    }
+
     fn hash(self) -> u64 {
         self.hash ^ (self.len << 61)
     }
 
-    fn then(self, next: Digest) -> Digest {
+    const fn then(self, next: Digest) -> Digest {
         Digest {
             len: self.len.saturating_add(next.len),
             hash: add(mul(self.hash, next.power), next.hash),

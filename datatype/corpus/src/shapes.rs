@@ -255,7 +255,7 @@ pub fn rebuild(ty: &Type) -> Result<Type, TypeError> {
             Type::structure(&fields)
         }
         Constructor::Resized { lb, extent, old } => Type::resized(*lb, *extent, &rebuild(old)?),
-        Constructor::Basic(basic) => Ok(Type::basic(*basic)),
+        // Predefined types are there already, as in MPI.
         _ => Ok(ty.clone()),
     }
 }
