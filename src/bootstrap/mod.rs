@@ -15,16 +15,13 @@ use crate::p2p::buffered::Attached;
 use crate::progress::core::{Core, Place};
 use crate::progress::lane::Lane;
 use crate::protocol::cost::LinkCosts;
-use crate::protocol::select::Selection;
+use crate::protocol::select::{AT_ONCE_BYTES, Selection};
 use crate::trace::{self, Tracer};
 use osier_datatype::Datatype;
 use osier_transports::shm::{Job, ShmRank};
 use osier_transports::sim::SimNet;
 use std::fmt;
 use std::sync::Arc;
-
-/// Bytes that a message of shared memory carries in its own cache line.
-const INLINE_BYTES: usize = 48;
 
 /// A rank's membership in a job: a value, of which a process may hold several
 /// for ranks of their own (see [`crate::testing`]).
@@ -78,7 +75,7 @@ fn member(core: Arc<Core>, launched: bool) -> Result<Arc<Member>> {
 }
 
 fn alone() -> Result<Arc<Core>> {
-    let selection = Arc::new(Selection::new(LinkCosts::default(), INLINE_BYTES));
+    let selection = Arc::new(Selection::new(LinkCosts::default(), AT_ONCE_BYTES));
     let job = u64::from(std::process::id()) << 32 | trace::now_ns() & 0xffff_ffff;
     let trace = tracer(trace::Options::from_env()?, job, 0, 1)?;
     Ok(Core::new(Place::Alone, 0, 1, selection, false, trace))
@@ -98,7 +95,7 @@ fn in_job_traced(job: &Job, rank: usize, options: Option<trace::Options>) -> Res
         Place::Shm(member),
         rank as u32,
         job.ranks() as u32,
-        Arc::new(Selection::new(costs, INLINE_BYTES)),
+        Arc::new(Selection::new(costs, AT_ONCE_BYTES)),
         shared_cores,
         trace,
     ))
@@ -166,7 +163,7 @@ impl Universe {
             Place::Sim(net.clone(), rank as u32),
             rank as u32,
             ranks as u32,
-            Arc::new(Selection::new(LinkCosts::default(), INLINE_BYTES)),
+            Arc::new(Selection::new(LinkCosts::default(), AT_ONCE_BYTES)),
             ranks > cores,
             None,
         );

@@ -85,6 +85,6 @@ mod tests {
         let note = serde_json::to_vec(&costs).expect("JSON");
         let back: LinkCosts = serde_json::from_slice(&note).expect("JSON");
         assert_eq!(back, costs);
-        crate::protocol::select::Selection::new(costs, 48);
+        crate::protocol::select::Selection::new(costs, crate::protocol::select::AT_ONCE_BYTES);
     }
 }

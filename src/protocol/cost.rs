@@ -61,14 +61,24 @@ impl Default for LinkCosts {
 pub const MAX_FRAGMENT_BYTES: usize = 32 << 10;
 /// Least bytes of one fragment: below, headers outweigh data.
 pub const MIN_FRAGMENT_BYTES: usize = 2 << 10;
+/// Small messages travel whole up to here, and up to four times this size in
+/// fragments no smaller: the memory that question and answer use in turn takes
+/// them at less than half the cost per byte of a ring (see the mailbox of the
+/// shared memory transport), which the pipeline's formula does not know.
+pub const WHOLE_BYTES: usize = 16 << 10;
 
 impl LinkCosts {
     /// The cheapest fragment for a message: a power of two.
     #[inline]
     pub fn fragment_bytes(&self, bytes: usize) -> usize {
         let best = (bytes as f64 * self.overhead_ns / self.copy_ns_per_byte).sqrt();
+        let least = if bytes <= 4 * WHOLE_BYTES {
+            WHOLE_BYTES
+        } else {
+            MIN_FRAGMENT_BYTES
+        };
         (best as usize)
-            .clamp(MIN_FRAGMENT_BYTES, MAX_FRAGMENT_BYTES)
+            .clamp(least, MAX_FRAGMENT_BYTES)
             .next_power_of_two()
             .min(MAX_FRAGMENT_BYTES)
     }

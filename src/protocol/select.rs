@@ -45,10 +45,11 @@ impl fmt::Display for Protocol {
 /// from there on a message is announced, and costs the receiver no memory
 /// when nobody waits for it yet.
 const HANDSHAKE_SHARE: f64 = 0.05;
-/// Messages up to this size are eager whatever the costs say: then the sender
-/// need not ask where its bytes lie, and keeps no operation for them. A copy of
-/// this size costs about as much as the handshake that would save it.
-const ALWAYS_EAGER_BYTES: usize = 2 << 10;
+/// Between processes of one machine, messages up to this size go at once
+/// whatever the costs say: then the sender need not ask where its bytes lie, and
+/// keeps no operation for them. A copy of this size costs about as much as the
+/// handshake that would save it.
+pub const AT_ONCE_BYTES: usize = 4 << 10;
 /// Eager messages are at most this large whatever a handshake costs.
 const EAGER_LIMIT_BYTES: usize = 256 << 10;
 
@@ -67,16 +68,14 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Cuts the cost curves. `inline_bytes`: what a message carries without a
-    /// second memory access, which is never worth a handshake.
-    pub fn new(costs: LinkCosts, inline_bytes: usize) -> Self {
+    /// Cuts the cost curves. `at_once_bytes`: what is never worth a handshake.
+    pub fn new(costs: LinkCosts, at_once_bytes: usize) -> Self {
         let eager_max = last_size(EAGER_LIMIT_BYTES, |n| {
             let eager = costs.eager_ns(n);
             let handshake = costs.fragments_ns(n) - eager;
             handshake > HANDSHAKE_SHARE * eager
         })
-        .max(inline_bytes)
-        .max(ALWAYS_EAGER_BYTES);
+        .max(at_once_bytes);
         let eager_heap_max = last_size(eager_max, |n| costs.eager_ns(n) < costs.mapped_ns(n));
         let eager_plain_max = last_size(eager_max, |n| costs.eager_ns(n) < costs.attach_ns(n));
         let attach_min = last_size(usize::MAX >> 1, |n| {
@@ -86,8 +85,8 @@ impl Selection {
         Self {
             costs,
             eager_max,
-            eager_plain_max: eager_plain_max.max(inline_bytes).max(ALWAYS_EAGER_BYTES),
-            eager_heap_max: eager_heap_max.max(inline_bytes).max(ALWAYS_EAGER_BYTES),
+            eager_plain_max: eager_plain_max.max(at_once_bytes),
+            eager_heap_max: eager_heap_max.max(at_once_bytes),
             attach_min,
         }
     }
@@ -209,7 +208,7 @@ mod tests {
 
     #[test]
     fn the_table_for_fixed_costs() {
-        let s = Selection::new(fixed(), 48);
+        let s = Selection::new(fixed(), AT_ONCE_BYTES);
         assert_eq!(
             s.table(Memory::Private),
             [
@@ -220,29 +219,30 @@ mod tests {
         assert_eq!(
             s.table(Memory::Plain),
             [
-                (0, Some(49152), Protocol::Eager),
-                (49153, None, Protocol::RendezvousAttach),
+                (0, Some(32768), Protocol::Eager),
+                (32769, None, Protocol::RendezvousAttach),
             ]
         );
         assert_eq!(
             s.table(Memory::Heap),
             [
-                (0, Some(2048), Protocol::Eager),
-                (2049, None, Protocol::RendezvousMapped),
+                (0, Some(4096), Protocol::Eager),
+                (4097, None, Protocol::RendezvousMapped),
             ]
         );
     }
 
     /// What needs no operation, no allocation and no system call.
     #[test]
-    fn two_kibibytes_are_eager_whatever_the_costs() {
+    fn four_kibibytes_are_eager_whatever_the_costs() {
         let instant = LinkCosts {
             latency_ns: 0.0,
             attach_call_ns: 0.0,
             ..fixed()
         };
         for costs in [fixed(), LinkCosts::default(), instant] {
-            assert!(Selection::new(costs, 96).always_eager() >= 2048);
+            let s = Selection::new(costs, AT_ONCE_BYTES);
+            assert!(s.always_eager() >= 4096);
         }
     }
 
@@ -268,7 +268,7 @@ mod tests {
             attach_ns_per_byte: 0.12,
             ..fixed()
         };
-        let s = Selection::new(costs, 48);
+        let s = Selection::new(costs, AT_ONCE_BYTES);
         assert_eq!(
             s.choose(1 << 35, Memory::Plain),
             Protocol::RendezvousFragments
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn the_choice_is_the_cheapest_among_the_announced() {
-        let s = Selection::new(fixed(), 48);
+        let s = Selection::new(fixed(), AT_ONCE_BYTES);
         let c = fixed();
         for shift in 17..36 {
             let n = 1usize << shift;

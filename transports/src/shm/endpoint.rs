@@ -23,20 +23,19 @@ const MAIL_PAYLOAD: u32 = 1 << 30;
 
 struct Tx {
     ring: Option<(Producer, u64, Level)>,
-    /// The mailbox that this rank and the peer share, for both directions. It
-    /// lies in the first block of the rank with the lower number.
+    /// The mailbox that this rank and the peer share, for both directions.
     mail: Option<Mailbox>,
-    /// Our first block, if it holds the mailbox and the ring has moved on: the
-    /// peer writes it until it closes the channel.
-    first: Option<(u64, Level)>,
+    /// Its block, if it is ours: that of the rank with the lower number, which
+    /// makes it when its ring outgrows the first page.
+    exchange: Option<u64>,
     sleeping: *const AtomicU32,
 }
 
 struct Rx {
     ring: Consumer,
-    /// The first ring, if its block holds the mailbox and the producer has
-    /// moved on: closed with the channel.
-    first: Option<Consumer>,
+    /// The peer's exchange block, to be closed with the channel: until then we
+    /// write it.
+    exchange: Option<Consumer>,
     peer: Peer,
     source: u32,
 }
@@ -73,7 +72,7 @@ impl ShmEndpoint {
             .map(|m| Tx {
                 ring: None,
                 mail: None,
-                first: None,
+                exchange: None,
                 sleeping: &raw const rank.job().control(*m as usize).sleeping,
             })
             .collect();
@@ -111,25 +110,36 @@ impl ShmEndpoint {
         let base = tx.ring.as_ref().map_or(0, |(old, ..)| old.position() + 1);
         // SAFETY: a fresh block of ours; the only producer.
         let ring = unsafe { Producer::new(block.memory, base) };
-        let holds_mail = (self.rank.rank() as u32) < destination;
-        match tx.ring.replace((ring, block.offset, level)) {
-            Some((mut old, offset, old_level)) => {
-                let switched = old.post_switch(block.offset);
-                debug_assert!(switched, "a cell was free");
-                if holds_mail && tx.first.is_none() {
-                    tx.first = Some((offset, old_level));
-                } else {
-                    self.rank.retire_block(offset, old_level, destination);
-                }
-            }
-            None if holds_mail => {
-                // SAFETY: zeroed with the block, which is not re-used before
-                // the peer has closed it; this is its one end of side 0.
-                tx.mail = Some(unsafe { Mailbox::new(block.mail, 0) });
-            }
-            None => {}
+        if let Some((mut old, offset, old_level)) = tx.ring.replace((ring, block.offset, level)) {
+            let switched = old.post_switch(block.offset);
+            debug_assert!(switched, "a cell was free");
+            self.rank.retire_block(offset, old_level, destination);
+        }
+        let ours = (self.rank.rank() as u32) < destination;
+        if ours && level != Level::Small && tx.mail.is_none() {
+            self.open_exchange(peer);
         }
         Ok(true)
+    }
+
+    /// Makes the mailbox of a pair. Without memory for it there is none.
+    fn open_exchange(&mut self, peer: Peer) {
+        let destination = self.members[peer as usize];
+        let made = self
+            .rank
+            .new_block(self.channel, destination, Level::Exchange, false);
+        let tx = &mut self.tx[peer as usize];
+        if let Ok(block) = made
+            && let Some((ring, ..)) = &mut tx.ring
+        {
+            let posted = ring.post_exchange(block.offset);
+            debug_assert!(posted, "the ring is fresh");
+            let area = (block.memory.payload, block.memory.payload_bytes as usize);
+            // SAFETY: zeroed with the block, which is not re-used before the
+            // peer has closed it; this is its one end of side 0.
+            tx.mail = Some(unsafe { Mailbox::new(block.mail, area, 0) });
+            tx.exchange = Some(block.offset);
+        }
     }
 
     #[inline]
@@ -234,20 +244,12 @@ impl ShmEndpoint {
             // SAFETY: the block was checked, and each is handed out once.
             let mut ring = unsafe { Consumer::new(block.memory, 0) };
             match peer {
-                Some(peer) if !known => {
-                    if block.source < self.rank.rank() as u32 {
-                        // SAFETY: zeroed before the block was linked, and not
-                        // re-used before we close it; the one end of side 1.
-                        let mail = unsafe { Mailbox::new(block.mail, 1) };
-                        self.tx[peer].mail = Some(mail);
-                    }
-                    self.rx.push(Rx {
-                        ring,
-                        first: None,
-                        peer: peer as Peer,
-                        source: block.source,
-                    });
-                }
+                Some(peer) if !known && !block.exchange => self.rx.push(Rx {
+                    ring,
+                    exchange: None,
+                    peer: peer as Peer,
+                    source: block.source,
+                }),
                 _ => {
                     self.rank.count_malformed();
                     ring.close();
@@ -300,23 +302,37 @@ impl ShmEndpoint {
     #[cold]
     fn special(&mut self, at: usize, found: Found) {
         let rx = &mut self.rx[at];
-        if let Found::Switch(offset) = found
-            && let Some((block, _)) = self.rank.open_block(offset)
+        let block = match found {
+            Found::Switch(offset) | Found::Exchange(offset) => self.rank.open_block(offset),
+            _ => None,
+        };
+        if let Some((block, _)) = block
             && block.source == rx.source
             && block.channel == self.channel
         {
-            rx.ring.release();
-            let base = rx.ring.position();
-            // SAFETY: checked, and named by the only producer of this ring.
-            let next = unsafe { Consumer::new(block.memory, base) };
-            let mut old = std::mem::replace(&mut rx.ring, next);
-            if rx.source < self.rank.rank() as u32 && rx.first.is_none() {
-                old.finish();
-                rx.first = Some(old);
-            } else {
-                old.close();
+            match found {
+                Found::Switch(_) if !block.exchange => {
+                    rx.ring.release();
+                    let base = rx.ring.position();
+                    rx.ring.close();
+                    // SAFETY: checked, and named by the only producer of this
+                    // ring.
+                    rx.ring = unsafe { Consumer::new(block.memory, base) };
+                    return;
+                }
+                Found::Exchange(_) if block.exchange && rx.exchange.is_none() => {
+                    rx.ring.release();
+                    let area = (block.memory.payload, block.memory.payload_bytes as usize);
+                    // SAFETY: checked; zeroed before it was named, and not
+                    // re-used before we close it; the one end of side 1.
+                    let mail = unsafe { Mailbox::new(block.mail, area, 1) };
+                    self.tx[rx.peer as usize].mail = Some(mail);
+                    // SAFETY: only to close it.
+                    rx.exchange = Some(unsafe { Consumer::new(block.memory, 0) });
+                    return;
+                }
+                _ => {}
             }
-            return;
         }
         self.rank.count_malformed();
         rx.ring.release();
@@ -379,16 +395,19 @@ impl ShmEndpoint {
         let Some(mail) = &mut tx.mail else {
             return Err(fill);
         };
-        if *level == Level::Small || head.arg >> 32 != 0 || !mail.free() {
+        if *level == Level::Small || !mail.free() {
             mail.acknowledge();
             return Err(fill);
         }
         let short = (head.kind, head.aux, head.arg as u32);
-        if bytes <= MAIL_BYTES {
+        let head = (head.kind, head.aux, head.arg);
+        if bytes <= MAIL_BYTES && head.2 >> 32 == 0 {
             mail.post(ring.position(), short, bytes, fill);
+        } else if mail.has_area(bytes) {
+            mail.post_area(ring.position(), head, bytes, fill);
         } else if bytes > INLINE_BYTES && ring.has_payload_room(bytes) {
             let at = ring.write_payload(bytes, fill);
-            mail.post_ring(ring.position(), short, bytes, at);
+            mail.post_ring(ring.position(), head, bytes, at);
         } else {
             mail.acknowledge();
             return Err(fill);
@@ -761,14 +780,15 @@ impl Drop for ShmEndpoint {
             if let Some((_, offset, level)) = tx.ring.take() {
                 self.rank.retire_block(offset, level, self.members[peer]);
             }
-            if let Some((offset, level)) = tx.first.take() {
-                self.rank.retire_block(offset, level, self.members[peer]);
+            if let Some(offset) = tx.exchange.take() {
+                self.rank
+                    .retire_block(offset, Level::Exchange, self.members[peer]);
             }
         }
         for rx in &mut self.rx {
             rx.ring.close();
-            if let Some(first) = &mut rx.first {
-                first.close();
+            if let Some(exchange) = &mut rx.exchange {
+                exchange.close();
             }
         }
         self.rank.close_channel(self.channel);

@@ -11,8 +11,15 @@
 //! byte        0         2     3     4          8         12    14   16     32
 //!             sequence  kind  form  argument   position  ack   aux  payload
 //! form        bytes of the payload (<= 16)
-//!             0x41: payload is bytes u64, position u64 in the byte ring
+//!             0x41: payload is bytes u32, upper half of the argument,
+//!                   position u64 in the byte ring
+//!             0x42: payload is bytes u32, upper half of the argument; the
+//!                   bytes lie in the area
 //! ```
+//!
+//! The same holds for larger payloads: beside the line lies an area that both
+//! directions use in turn. Whoever has read a question from it owns its lines
+//! when it writes the answer there.
 //!
 //! # Invariants
 //! 1. A rank writes only its own half, and a new message only when the other
@@ -28,7 +35,10 @@
 //!    cells before, and it looks here before it takes the cell at that
 //!    position: the order of posting is kept. A message is in the half before
 //!    a later one is in the ring, so whoever sees the later one sees it.
-//! 4. The content is not trusted: a form that no correct peer writes is
+//! 4. The area belongs to the side that has the turn: at first side 0, then
+//!    whoever has given back the last message in it. Only that side writes it,
+//!    and gives the turn away with the message.
+//! 5. The content is not trusted: a form that no correct peer writes is
 //!    malformed.
 //!
 //! # Sources
@@ -41,6 +51,7 @@ use crate::sync::{AtomicU64, Ordering};
 /// Payload bytes that travel in the line.
 pub(crate) const MAIL_BYTES: usize = 16;
 const RING: u8 = 0x41;
+const AREA: u8 = 0x42;
 
 /// What one rank writes.
 #[repr(C, align(32))]
@@ -89,9 +100,15 @@ pub(crate) enum Mail {
     Malformed,
 }
 
+/// Address and bytes of the memory that both directions use in turn.
+pub(crate) type Area = (*mut u8, usize);
+
 /// One rank's end of a mailbox.
 pub(crate) struct Mailbox {
     line: *const Line,
+    area: Area,
+    /// Whether the area is ours to write.
+    turn: bool,
     /// Which half is ours.
     side: usize,
     /// Sequence number of the last message sent.
@@ -110,13 +127,15 @@ unsafe impl Send for Mailbox {}
 
 impl Mailbox {
     /// # Safety
-    /// The line stays mapped as long as the mailbox, was zeroed before either
-    /// end was made, and there is one end per side. Its content is not
-    /// trusted.
-    pub unsafe fn new(line: *const Line, side: usize) -> Self {
+    /// The line and the area stay mapped as long as the mailbox, the line was
+    /// zeroed before either end was made, and there is one end per side. Their
+    /// content is not trusted.
+    pub unsafe fn new(line: *const Line, area: Area, side: usize) -> Self {
         debug_assert!(side < 2);
         Self {
             line,
+            area,
+            turn: side == 0,
             side,
             sent: 0,
             taken: 0,
@@ -166,14 +185,40 @@ impl Mailbox {
         self.publish(position, head, bytes as u8);
     }
 
+    /// Whether the area is ours and takes so many bytes.
+    #[inline]
+    pub fn has_area(&self, bytes: usize) -> bool {
+        self.turn && bytes <= self.area.1
+    }
+
+    /// Posts a message whose payload `fill` writes to the area, which
+    /// [`Mailbox::has_area`] has offered, to a free mailbox.
+    #[inline]
+    pub fn post_area(
+        &mut self,
+        position: u64,
+        head: Head,
+        bytes: usize,
+        fill: impl FnOnce(*mut u8),
+    ) {
+        debug_assert!(self.has_area(bytes));
+        fill(self.area.0);
+        self.turn = false;
+        let half = self.half(self.side);
+        let first = bytes as u64 | head.2 >> 32 << 32;
+        half.payload[0].store(first, Ordering::Relaxed);
+        self.publish(position, (head.0, head.1, head.2 as u32), AREA);
+    }
+
     /// Posts a message whose payload lies at `at` of the byte ring to a free
     /// mailbox.
     #[inline]
-    pub fn post_ring(&mut self, position: u64, head: (u8, u16, u32), bytes: usize, at: u64) {
+    pub fn post_ring(&mut self, position: u64, head: Head, bytes: usize, at: u64) {
         let half = self.half(self.side);
-        half.payload[0].store(bytes as u64, Ordering::Relaxed);
+        let first = bytes as u64 | head.2 >> 32 << 32;
+        half.payload[0].store(first, Ordering::Relaxed);
         half.payload[1].store(at, Ordering::Relaxed);
-        self.publish(position, head, RING);
+        self.publish(position, (head.0, head.1, head.2 as u32), RING);
     }
 
     #[inline]
@@ -220,17 +265,31 @@ impl Mailbox {
             return None;
         }
         let form = (word >> 24) as u8;
-        let head = ((word >> 16) as u8, (order >> 48) as u16, word >> 32);
+        let mut head = ((word >> 16) as u8, (order >> 48) as u16, word >> 32);
+        let first = half.payload[0].load(Ordering::Relaxed);
+        let bytes = first & 0xffff_ffff;
+        if form > MAIL_BYTES as u8 {
+            head.2 |= first >> 32 << 32;
+        }
         Some(if form as usize <= MAIL_BYTES {
             Mail::Here {
                 head,
                 payload: (&raw const half.payload).cast(),
                 bytes: form as usize,
             }
+        } else if form == AREA {
+            if self.turn || bytes > self.area.1 as u64 {
+                return Some(Mail::Malformed);
+            }
+            Mail::Here {
+                head,
+                payload: self.area.0,
+                bytes: bytes as usize,
+            }
         } else if form == RING {
             Mail::InRing {
                 head,
-                bytes: half.payload[0].load(Ordering::Relaxed) & 0xffff_ffff,
+                bytes,
                 position: half.payload[1].load(Ordering::Relaxed),
             }
         } else {
@@ -242,6 +301,9 @@ impl Mailbox {
     #[inline]
     pub fn release(&mut self) {
         self.taken = self.taken.wrapping_add(1);
+        // Of the peer, or of nobody if it was malformed.
+        let form = self.half(self.side ^ 1).word.load(Ordering::Relaxed) >> 24;
+        self.turn |= form as u8 == AREA;
     }
 }
 
@@ -250,10 +312,11 @@ mod tests {
     use super::*;
 
     fn ends(line: &Line) -> (Mailbox, Mailbox) {
+        let area = (std::ptr::null_mut(), 0);
         // SAFETY: the callers keep the line while they use the ends.
-        let a = unsafe { Mailbox::new(line, 0) };
+        let a = unsafe { Mailbox::new(line, area, 0) };
         // SAFETY: as above.
-        let b = unsafe { Mailbox::new(line, 1) };
+        let b = unsafe { Mailbox::new(line, area, 1) };
         (a, b)
     }
 
@@ -338,7 +401,9 @@ mod tests {
     fn a_form_that_nobody_writes_is_malformed() {
         let line = Line::new();
         let (mut a, mut b) = ends(&line);
-        for form in [17, 0x3f, 0x40, 0x42, 0xff] {
+        // The area has no bytes here.
+        a.half(0).payload[0].store(1, Ordering::Relaxed);
+        for form in [17, 0x3f, 0x40, 0x42, 0x43, 0xff] {
             a.publish(0, (1, 0, 0), form);
             assert!(matches!(b.poll(0), Some(Mail::Malformed)));
             b.release();
@@ -357,7 +422,7 @@ mod tests {
             let theirs = shared.clone();
             let producer = loom::thread::spawn(move || {
                 // SAFETY: the model joins the thread before the line goes.
-                let mut a = unsafe { Mailbox::new(&theirs.0, 0) };
+                let mut a = unsafe { Mailbox::new(&theirs.0, (std::ptr::null_mut(), 0), 0) };
                 assert!(a.free());
                 a.post_ring(0, (1, 0, 10), 5, 50);
                 theirs.1.store(1, Ordering::Release); // the ring's cell 0
@@ -367,7 +432,7 @@ mod tests {
                 a.post_ring(1, (1, 0, 11), 6, 60);
             });
             // SAFETY: as above.
-            let mut b = unsafe { Mailbox::new(&shared.0, 1) };
+            let mut b = unsafe { Mailbox::new(&shared.0, (std::ptr::null_mut(), 0), 1) };
             let mut position = 0;
             let mut order = Vec::new();
             while order.len() < 3 {

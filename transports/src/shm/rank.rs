@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 const BLOCK_MAGIC: u64 = 0x4f53_4945_5252_0000;
-/// In the first block of a pair: the mailbox of the pair.
+/// In an exchange block.
 const MAIL_AT: u64 = 192;
 const CELLS_AT: u64 = 256;
 
@@ -36,17 +36,19 @@ pub(crate) enum Level {
     Medium = 1,
     /// Fragments of large ones.
     Large = 2,
+    /// No ring: a mailbox with the memory for its payloads.
+    Exchange = 3,
 }
 
 impl Level {
-    pub(crate) const ALL: [Level; 3] = [Level::Small, Level::Medium, Level::Large];
+    pub(crate) const ALL: [Level; 4] = [Level::Small, Level::Medium, Level::Large, Level::Exchange];
 
     pub(crate) fn cells(self) -> u64 {
-        [64, 512, 1024][self as usize]
+        [64, 512, 1024, 1][self as usize]
     }
 
     pub(crate) fn payload_bytes(self) -> u64 {
-        [2 << 10, 64 << 10, 1 << 20][self as usize]
+        [2 << 10, 64 << 10, 1 << 20, 32 << 10][self as usize]
     }
 
     /// Offset of the payload ring: on a page of its own, so that the
@@ -83,7 +85,8 @@ pub(crate) struct Block {
     pub channel: u64,
     pub source: u32,
     pub memory: RingMemory,
-    /// The mailbox, if this is the first block between two ranks.
+    /// Whether it is an exchange block, and the line of its mailbox.
+    pub exchange: bool,
     pub mail: *const mailbox::Line,
 }
 
@@ -92,7 +95,7 @@ unsafe impl Send for Block {}
 
 #[derive(Default)]
 struct Arena {
-    free: [Vec<u64>; 3],
+    free: [Vec<u64>; 4],
     /// Blocks that their consumers may still read.
     retired: Vec<(u64, Level, u32)>,
     page: u64,
@@ -267,6 +270,7 @@ impl ShmRank {
             channel: header.channel.load(Ordering::Relaxed),
             source,
             memory: self.memory(offset, level)?,
+            exchange: level == Level::Exchange,
             mail: self.mail(offset)?,
         };
         Some((block, header.next.load(Ordering::Relaxed)))
@@ -331,6 +335,7 @@ impl ShmRank {
             channel,
             source: self.0.rank,
             memory,
+            exchange: level == Level::Exchange,
             mail,
         })
     }

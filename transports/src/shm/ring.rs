@@ -14,6 +14,7 @@
 //! ring        lap  kind 0x41  argument   upper half, aux, 0
 //!             lap  bytes u32             position u64
 //! switch      lap  0    0x42  0          offset of the next ring's block
+//! exchange    lap  0    0x43  0          offset of the pair's exchange block
 //! ```
 //!
 //! # Invariants
@@ -52,6 +53,7 @@ const PART_BYTES: usize = 14;
 const LONG: u8 = 0x40;
 const RING: u8 = 0x41;
 const SWITCH: u8 = 0x42;
+const EXCHANGE: u8 = 0x43;
 /// Payloads start on cache lines.
 const PAYLOAD_ALIGN: u64 = 64;
 
@@ -144,6 +146,8 @@ pub(crate) enum Found {
     },
     /// The producer goes on in the ring whose block lies there.
     Switch(u64),
+    /// There lies the block of the pair's mailbox.
+    Exchange(u64),
     /// A cell that no correct producer writes; skipped by `release`.
     Malformed,
 }
@@ -366,10 +370,19 @@ impl Producer {
 
     /// Tells the consumer to go on in another ring; false without a credit.
     pub fn post_switch(&mut self, block: u64) -> bool {
+        self.post_block(SWITCH, block)
+    }
+
+    /// Tells the consumer where the mailbox lies; false without a credit.
+    pub fn post_exchange(&mut self, block: u64) -> bool {
+        self.post_block(EXCHANGE, block)
+    }
+
+    fn post_block(&mut self, form: u8, block: u64) -> bool {
         if !self.has_cells(1) {
             return false;
         }
-        let word = self.word(0, SWITCH, 0);
+        let word = self.word(0, form, 0);
         self.publish(word, block, 1);
         true
     }
@@ -458,6 +471,7 @@ impl Consumer {
         self.end = self.next + 1;
         match form {
             SWITCH => Found::Switch(data),
+            EXCHANGE => Found::Exchange(data),
             LONG => self.gather(head, (data >> 48) as usize),
             RING => self.open_ring(head),
             _ => Found::Malformed,
@@ -566,11 +580,6 @@ impl Consumer {
         control.cells.store(self.next, Ordering::Release);
         self.reported = self.next;
         self.payload_reported = self.payload_done;
-    }
-
-    /// The last report, before another ring continues this one.
-    pub fn finish(&mut self) {
-        self.report();
     }
 
     /// Tells the producer that nobody will read any more.
@@ -727,7 +736,7 @@ mod tests {
         let mut p = unsafe { Producer::new(m.ring(), 0) };
         // SAFETY: as above.
         let mut c = unsafe { Consumer::new(m.ring(), 0) };
-        for form in [9, 0x3f, 0x43, 0xff] {
+        for form in [9, 0x3f, 0x44, 0xff] {
             let word = p.word(1, form, 0);
             p.publish(word, 0, 1);
             assert!(matches!(c.poll(), Some(Found::Malformed)));
