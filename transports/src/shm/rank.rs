@@ -48,7 +48,7 @@ impl Level {
     }
 
     pub(crate) fn payload_bytes(self) -> u64 {
-        [2 << 10, 64 << 10, 1 << 20, 32 << 10][self as usize]
+        [2 << 10, 64 << 10, 1 << 20, 16 << 10][self as usize]
     }
 
     /// Offset of the payload ring: on a page of its own, so that the
@@ -361,7 +361,8 @@ impl ShmRank {
         if bytes >= GRANULE {
             return self.0.job.segment().reserve_granules(bytes);
         }
-        if arena.page == arena.page_end {
+        // What is left of a granule is given up: blocks of two sizes share it.
+        if arena.page + bytes > arena.page_end {
             arena.page = self.0.job.segment().reserve_granules(GRANULE)?;
             arena.page_end = arena.page + GRANULE;
         }
