@@ -3,14 +3,15 @@
 //! # Invariants
 //! 1. A context is the device's primary one, retained once per process and
 //!    shared with all other users of the device in it (the runtime API, other
-//!    libraries); it is never reset.
+//!    libraries). It is kept until the process ends and never reset: making one
+//!    anew takes long, and handles of the old one would be void.
 //! 2. Whatever context the thread had before a call is current after it.
 
 use crate::driver::{Driver, abi};
 use crate::error::{DeviceError, Result};
 use crate::launch::Kernels;
 use std::ffi::{c_char, c_uint};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 
 /// What a device is, without a context on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,21 +141,19 @@ impl Context {
     /// # Errors
     /// No driver, no such device, or the driver refuses.
     pub fn new(ordinal: i32) -> Result<Context> {
-        static CONTEXTS: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
+        static CONTEXTS: Mutex<Vec<Context>> = Mutex::new(Vec::new());
         let driver = Driver::get()?;
         let mut contexts = CONTEXTS.lock().unwrap_or_else(|e| e.into_inner());
-        contexts.retain(|context| context.strong_count() > 0);
-        let known = contexts.iter().filter_map(Weak::upgrade);
-        if let Some(inner) = known.into_iter().find(|inner| inner.ordinal == ordinal) {
-            return Ok(Context(inner));
+        if let Some(known) = contexts.iter().find(|known| known.ordinal() == ordinal) {
+            return Ok(known.clone());
         }
         let device = device(driver, ordinal)?;
         let multiprocessors = attribute(driver, device, abi::DEVICE_MULTIPROCESSORS)?;
         let pools = attribute(driver, device, abi::DEVICE_MEMORY_POOLS).is_ok_and(|v| v != 0);
         let mut context = abi::Context::NULL;
-        // SAFETY: a place for one context; released when the last clone goes.
+        // SAFETY: a place for one context; kept until the process ends.
         unsafe { driver.cuDevicePrimaryCtxRetain(&mut context, device) }?;
-        let inner = Arc::new(Inner {
+        let context = Context(Arc::new(Inner {
             driver,
             ordinal,
             device,
@@ -163,9 +162,9 @@ impl Context {
             pools,
             events: Mutex::new(Vec::new()),
             kernels: Kernels::default(),
-        });
-        contexts.push(Arc::downgrade(&inner));
-        Ok(Context(inner))
+        }));
+        contexts.push(context.clone());
+        Ok(context)
     }
 
     /// The device's number.
@@ -249,21 +248,6 @@ impl PartialEq for Context {
 impl std::fmt::Debug for Context {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Context({})", self.ordinal())
-    }
-}
-
-impl Drop for Inner {
-    /// What fails here fails because the driver is going down with the process.
-    fn drop(&mut self) {
-        let driver = self.driver;
-        let events = std::mem::take(&mut *self.events.lock().unwrap_or_else(|e| e.into_inner()));
-        for event in events {
-            // SAFETY: pooled events belong to nobody else.
-            let _ = unsafe { driver.cuEventDestroy_v2(event) };
-        }
-        std::mem::take(&mut self.kernels).unload(driver, self.context);
-        // SAFETY: balances the retain in `new`.
-        let _ = unsafe { driver.cuDevicePrimaryCtxRelease_v2(self.device) };
     }
 }
 

@@ -1,7 +1,7 @@
 //! The kernels of one device: modules loaded at first use, functions by name.
 //!
 //! # Invariants
-//! 1. A module is loaded once per context, and unloaded with it.
+//! 1. A module is loaded once per context, and lives as long: until the process ends.
 
 use crate::driver::{Driver, abi};
 use crate::error::{DeviceError, Result};
@@ -53,21 +53,6 @@ impl Kernels {
         unsafe { driver.cuModuleGetFunction(&mut function, module, symbol.as_ptr()) }?;
         loaded.functions.insert(name, function);
         Ok(function)
-    }
-
-    pub fn unload(self, driver: &Driver, context: abi::Context) {
-        // SAFETY: the context is retained by the caller.
-        if unsafe { driver.cuCtxPushCurrent_v2(context) }.is_err() {
-            return;
-        }
-        let loaded = self.loaded.into_inner().unwrap_or_else(|e| e.into_inner());
-        for module in loaded.modules.into_values() {
-            // SAFETY: nobody launches any more.
-            let _ = unsafe { driver.cuModuleUnload(module) };
-        }
-        let mut popped = abi::Context::NULL;
-        // SAFETY: pushed above.
-        let _ = unsafe { driver.cuCtxPopCurrent_v2(&mut popped) };
     }
 }
 

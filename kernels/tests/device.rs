@@ -6,8 +6,8 @@
 use osier_datatype::{Basic, Layout, Type};
 use osier_datatype_corpus::random::{self, Random};
 use osier_kernels::{
-    Context, DeviceError, DeviceSlice, DeviceView, Driver, Kind, LIBRARY_VARIABLE, Packer, Pinned,
-    Space, Stream, classify, copy, devices, handle,
+    Context, DeviceError, DeviceSlice, DeviceView, Driver, Event, Kind, LIBRARY_VARIABLE, Packer,
+    Pinned, Space, Stream, classify, copy, devices, handle,
 };
 use std::path::PathBuf;
 
@@ -397,4 +397,80 @@ fn several_devices() {
     let source_plain = source_plain.into_inner();
     copy::copy(&there, &source_plain.after(&done), &plain).unwrap();
     assert!(download(&there, &plain.into_inner()) == bytes);
+}
+
+/// Tells the child what to open; without it the child's test does nothing.
+const HANDLES: &str = "OSIER_TEST_HANDLES";
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> [u8; 64] {
+    let byte = |i: usize| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap();
+    std::array::from_fn(byte)
+}
+
+/// The other process: opens memory behind an event, and packs from it.
+#[test]
+fn child_of_another_process_opens_memory() {
+    let Ok(handles) = std::env::var(HANDLES) else {
+        return;
+    };
+    let context = context().unwrap();
+    let parts: Vec<&str> = handles.split(',').collect();
+    let memory = handle::MemoryHandle {
+        bytes: unhex(parts[0]),
+        allocation_bytes: parts[2].parse().unwrap(),
+    };
+    let event = Event::import(&context, &handle::EventHandle(unhex(parts[1]))).unwrap();
+    // SAFETY: the parent waits for this process and then frees the memory.
+    let opened = unsafe { memory.open(&context) }.unwrap();
+    let opened = DeviceSlice::<u8>::of(opened).unwrap();
+    let stream = Stream::new(&context).unwrap();
+    let layout = every_third().commit().unwrap();
+    let view = DeviceView::new(&opened, 0, &layout, 1).unwrap();
+    let packed = DeviceSlice::<u8>::new(&stream, 100).unwrap();
+    Packer::new(&context)
+        .pack(&stream, &view.after(&event), 0..100, &packed, None)
+        .unwrap();
+    let expected: Vec<u8> = (0..100).map(|i| pattern(3 * i)).collect();
+    assert!(download(&stream, &packed.into_inner()) == expected);
+}
+
+fn every_third() -> Type {
+    Type::vector(100, 1, 3, &Type::basic(Basic::Byte)).unwrap()
+}
+
+fn pattern(i: usize) -> u8 {
+    (i * 29 + 5) as u8
+}
+
+#[test]
+fn another_process_opens_memory() {
+    let Some(context) = context() else { return };
+    let stream = Stream::new(&context).unwrap();
+    let bytes: Vec<u8> = (0..300).map(pattern).collect();
+    let source = upload(&stream, &bytes);
+    let place = DeviceSlice::<u8>::with_kind(&stream, Kind::Plain, bytes.len()).unwrap();
+    copy::copy(&stream, &source.after_stream(&stream), &place).unwrap();
+    let event = Event::shared(&stream).unwrap();
+    let place = place.into_inner();
+    let memory = handle::MemoryHandle::of(place.memory()).unwrap();
+    let handles = format!(
+        "{},{},{}",
+        hex(&memory.bytes),
+        hex(&event.export().unwrap().0),
+        memory.allocation_bytes
+    );
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_of_another_process_opens_memory"])
+        .env(HANDLES, handles)
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success(), "{told}");
+    assert!(told.contains("1 passed"), "{told}");
+    // Memory of a pool has no handle of this kind.
+    assert!(handle::MemoryHandle::of(source.memory()).is_err());
 }

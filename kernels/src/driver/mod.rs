@@ -100,7 +100,6 @@ entry_points! {
     cuDeviceGetPCIBusId(id: *mut c_char, length: c_int, device: Device);
     cuDeviceCanAccessPeer(can: *mut c_int, device: Device, peer: Device);
     cuDevicePrimaryCtxRetain(context: *mut Context, device: Device);
-    cuDevicePrimaryCtxRelease_v2(device: Device);
     cuCtxGetCurrent(context: *mut Context);
     cuCtxPushCurrent_v2(context: Context);
     cuCtxPopCurrent_v2(context: *mut Context);
@@ -161,7 +160,6 @@ entry_points! {
         options: *mut c_uint,
         values: *mut *mut c_void,
     );
-    cuModuleUnload(module: Module);
     cuModuleGetFunction(function: *mut Function, module: Module, name: Name);
     cuLaunchKernel(
         function: Function,
