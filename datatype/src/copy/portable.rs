@@ -27,6 +27,18 @@ pub(super) fn dense<D: Direction>(_width: usize, _memory_stride: isize) -> Optio
 
 /// # Safety
 /// None needed: nothing is copied.
+pub(super) unsafe fn comb<D: Direction>(
+    _count: usize,
+    _memory: *mut u8,
+    _memory_stride: isize,
+    _packed: *mut u8,
+    _width: usize,
+) -> usize {
+    0
+}
+
+/// # Safety
+/// None needed: nothing is copied.
 pub(super) unsafe fn masked<D: Direction, O: Offset>(
     _longest: usize,
     _offsets: &[O],

@@ -107,9 +107,16 @@ unsafe fn row<D: Direction>(
     packed: *mut u8,
     width: usize,
 ) {
-    let kernel = simd::dense::<D>(width, stride).unwrap_or_else(|| kernel::<D>(width));
-    // SAFETY: forwarded to the caller; both kernels are for this width.
-    unsafe { kernel(count, at, stride, packed, width, width) }
+    if let Some(kernel) = simd::dense::<D>(width, stride) {
+        // SAFETY: forwarded to the caller; the kernel is for this width and stride.
+        return unsafe { kernel(count, at, stride, packed, width, width) };
+    }
+    // SAFETY: forwarded to the caller.
+    let done = unsafe { simd::comb::<D>(count, at, stride, packed, width) };
+    let at = at.wrapping_offset(stride.wrapping_mul(done as isize));
+    let packed = packed.wrapping_add(width * done);
+    // SAFETY: the blocks left; the kernel is for this width.
+    unsafe { kernel::<D>(width)(count - done, at, stride, packed, width, width) }
 }
 
 /// Picks the order of at least two loops.

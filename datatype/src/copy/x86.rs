@@ -294,6 +294,87 @@ unsafe fn every_second_8<D: Direction>(
     unsafe { fixed::<D, 8>(rest, memory, memory_stride, packed, packed_stride, width) }
 }
 
+/// Lines of a [`comb`] at most before its pattern repeats.
+const COMB_LINES: usize = 16;
+/// Blocks that are worth preparing a comb.
+const COMB_BLOCKS: usize = 64;
+/// Bytes over which a comb goes: beyond, the caches decide and plain loops do as well.
+const COMB_BYTES: usize = 512 << 10;
+
+/// Copies blocks of whole 4-byte words at a short distance, line by line, as far as
+/// whole patterns and whole vectors go: a line of memory is read under a mask and
+/// its blocks pushed together, or vectors are pulled apart and written under it.
+///
+/// The caller copies the blocks left.
+///
+/// # Safety
+/// As [`Kernel`], with the packed blocks dense.
+pub(super) unsafe fn comb<D: Direction>(
+    count: usize,
+    memory: *mut u8,
+    memory_stride: isize,
+    packed: *mut u8,
+    width: usize,
+) -> usize {
+    let Ok(stride) = usize::try_from(memory_stride) else {
+        return 0;
+    };
+    let fits = (8..=24).contains(&width) && stride <= 48 && (width | stride).is_multiple_of(4);
+    let near = stride > width && count.saturating_mul(stride) <= COMB_BYTES;
+    if !fits || !near || count < COMB_BLOCKS || !is_x86_feature_detected!("avx512f") {
+        return 0;
+    }
+    // SAFETY: forwarded to the caller; the machine has the feature.
+    unsafe { comb_lines::<D>(count, memory, stride, packed, width) }
+}
+
+/// # Safety
+/// As [`comb`]; AVX-512 F.
+#[target_feature(enable = "avx512f,popcnt")]
+unsafe fn comb_lines<D: Direction>(
+    count: usize,
+    memory: *mut u8,
+    stride: usize,
+    packed: *mut u8,
+    width: usize,
+) -> usize {
+    const LINE: usize = 64;
+    // The pattern of `stride` bytes meets the lines again after so many.
+    let lines = stride >> stride.trailing_zeros().min(6);
+    let blocks = lines * LINE / stride;
+    let mut masks = [0 as __mmask16; COMB_LINES];
+    for (line, mask) in masks[..lines].iter_mut().enumerate() {
+        for word in 0..LINE / 4 {
+            let inside = (line * LINE + 4 * word) % stride < width;
+            *mask |= __mmask16::from(inside) << word;
+        }
+    }
+    // The last blocks are left over: a whole vector must fit behind every line.
+    let spare = LINE.div_ceil(width);
+    let patterns = count.saturating_sub(spare) / blocks;
+    let (mut memory, mut packed) = (memory, packed);
+    for _ in 0..patterns {
+        for &mask in &masks[..lines] {
+            if D::PACK {
+                // SAFETY: the mask leaves the caller's blocks.
+                let line = unsafe { _mm512_maskz_loadu_epi32(mask, memory.cast()) };
+                let dense = _mm512_maskz_compress_epi32(mask, line);
+                // SAFETY: a vector fits before the end of the blocks left over.
+                unsafe { _mm512_storeu_si512(packed.cast(), dense) };
+            } else {
+                // SAFETY: a vector fits before the end of the blocks left over.
+                let dense = unsafe { _mm512_loadu_si512(packed.cast()) };
+                let line = _mm512_maskz_expand_epi32(mask, dense);
+                // SAFETY: the mask leaves the caller's blocks.
+                unsafe { _mm512_mask_storeu_epi32(memory.cast(), mask, line) };
+            }
+            memory = memory.wrapping_add(LINE);
+            packed = packed.wrapping_add(4 * mask.count_ones() as usize);
+        }
+    }
+    patterns * blocks
+}
+
 /// Copies blocks of unequal length, none longer than `longest`, until a whole
 /// vector no longer fits before `end`; the caller copies the rest.
 ///
