@@ -77,6 +77,8 @@ fn with_hint(e: &dyn fmt::Display, hint: Option<&str>) -> String {
     }
 }
 
+/// Read by every call, so nothing that is written lies on its lines.
+#[repr(align(128))]
 struct Inner {
     core: Arc<Core>,
     lane: Arc<LaneCell>,

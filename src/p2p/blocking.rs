@@ -10,8 +10,8 @@ use crate::matching::{Pattern, TagPattern};
 use crate::progress::lane::{Mode, Outcome, Posted};
 use crate::progress::lane_receive::Direct;
 use crate::progress::pace;
-use crate::trace::Span;
 use crate::trace::event::{ANY, Event, Kind};
+use crate::trace::{Span, now_ns};
 use osier_datatype::Datatype;
 use std::panic::Location;
 
@@ -145,6 +145,7 @@ impl Communicator {
         else {
             return Ok(Status::EMPTY);
         };
+        let _span = self.span_receive(Kind::Probe, pattern, 0);
         let found = self
             .core()
             .wait(self.lane(), |lane| match lane.probe(pattern) {
@@ -158,6 +159,7 @@ impl Communicator {
     }
 
     /// Asks whether a message is there.
+    #[track_caller]
     pub fn iprobe(
         &self,
         source: impl Into<Source>,
@@ -169,13 +171,17 @@ impl Communicator {
             return Ok(Some(Status::EMPTY));
         };
         self.core().check_deaths();
+        let asked = self.trace_ask();
         let found = self.core().with(self.lane(), |lane| {
             lane.progress();
             match lane.probe(pattern) {
-                Some(outcome) => Ok(Some(outcome.into())),
+                Some(outcome) => Ok(Some(Status::from(outcome))),
                 None => lane.dead_source(pattern).map_or(Ok(None), Err),
             }
         });
+        if !matches!(found, Ok(None)) {
+            self.trace_found(Kind::Iprobe, asked, Some(Location::caller()));
+        }
         self.reported(found)
     }
 
@@ -192,6 +198,7 @@ impl Communicator {
         else {
             return Ok(Message::from_nobody(self));
         };
+        let _span = self.span_receive(Kind::Probe, pattern, 0);
         let found = self
             .core()
             .wait(self.lane(), |lane| match lane.matched_probe(pattern) {
@@ -205,6 +212,7 @@ impl Communicator {
     }
 
     /// Asks whether a message is there, and takes it out of the queue if so.
+    #[track_caller]
     pub fn improbe(
         &self,
         source: impl Into<Source>,
@@ -216,6 +224,7 @@ impl Communicator {
             return Ok(Some(Message::from_nobody(self)));
         };
         self.core().check_deaths();
+        let asked = self.trace_ask();
         let found = self.core().with(self.lane(), |lane| {
             lane.progress();
             match lane.matched_probe(pattern) {
@@ -223,6 +232,9 @@ impl Communicator {
                 None => lane.dead_source(pattern).map_or(Ok(None), Err),
             }
         });
+        if !matches!(found, Ok(None)) {
+            self.trace_found(Kind::Iprobe, asked, Some(Location::caller()));
+        }
         self.reported(found)
     }
 
@@ -233,7 +245,7 @@ impl Communicator {
         if mode == Mode::Standard && self.send_now(&view, dest, tag) {
             return Ok(());
         }
-        let posted = self.isend_raw(view, dest, tag, mode)?;
+        let posted = self.isend_unseen(view, dest, tag, mode)?;
         self.wait_raw(posted).map(drop)
     }
 
@@ -253,6 +265,19 @@ impl Communicator {
         mode: Mode,
     ) -> Result<Posted> {
         let _span = self.span(Kind::Isend, dest, tag, view.bytes());
+        self.isend_unseen(view, dest, tag, mode)
+    }
+
+    /// As [`Communicator::isend_raw`], within a call that is recorded already.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn isend_unseen(
+        &self,
+        view: RawView,
+        dest: u32,
+        tag: u32,
+        mode: Mode,
+    ) -> Result<Posted> {
         // No closure: the caller's source line passes through.
         let mut lane = self.lane().lock();
         let posted = lane.isend(view, dest, tag, mode);
@@ -350,6 +375,40 @@ impl Communicator {
                 },
                 Location::caller(),
             ),
+        }
+    }
+
+    /// When a call that does not wait was begun; 0 unless somebody records.
+    #[inline]
+    pub(crate) fn trace_ask(&self) -> u64 {
+        match &self.core().trace {
+            None => 0,
+            Some(_) => now_ns(),
+        }
+    }
+
+    /// Records a call that has found what it asked for. Those in vain are not
+    /// recorded: a loop of them would push everything else out of the ring.
+    #[inline]
+    pub(crate) fn trace_found(
+        &self,
+        kind: Kind,
+        since_ns: u64,
+        site: Option<&'static Location<'static>>,
+    ) {
+        if since_ns != 0
+            && let Some(tracer) = &self.core().trace
+        {
+            let event = Event {
+                time_ns: since_ns,
+                duration_ns: now_ns().saturating_sub(since_ns),
+                context: self.context(),
+                ..Event::of(kind)
+            };
+            match site {
+                Some(site) => tracer.record_at(event, site),
+                None => tracer.record(event),
+            }
         }
     }
 

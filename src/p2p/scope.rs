@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::matching::Pattern;
 use crate::progress::lane::{Mode, Outcome, Posted};
 use crate::progress::ready::Ready;
-use crate::trace::event::{ANY, Kind};
+use crate::trace::event::Kind;
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -272,24 +272,20 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ) -> Result<ScopedRequest<'scope>> {
         let tag = self.comm.reported(tag.check())?;
         let dest = self.comm.reported(dest.check(self.comm.peer_count()))?;
-        let _span = self
-            .comm
-            .span(Kind::Isend, dest.unwrap_or(ANY), tag, view.bytes());
-        match dest {
-            Some(dest) if mode == Mode::Standard && self.comm.send_now(&view, dest, tag) => {
-                Ok(self.request(Some(Posted::Done(Outcome {
-                    source: dest,
-                    tag,
-                    bytes: view.bytes(),
-                }))))
-            }
-            Some(dest) => {
-                let posted = self.comm.isend_raw(view, dest, tag, mode);
-                let posted = self.comm.reported(posted)?;
-                Ok(self.request(Some(posted)))
-            }
-            None => Ok(self.request(None)),
+        let Some(dest) = dest else {
+            return Ok(self.request(None));
+        };
+        let _span = self.comm.span(Kind::Isend, dest, tag, view.bytes());
+        if mode == Mode::Standard && self.comm.send_now(&view, dest, tag) {
+            return Ok(self.request(Some(Posted::Done(Outcome {
+                source: dest,
+                tag,
+                bytes: view.bytes(),
+            }))));
         }
+        let posted = self.comm.isend_unseen(view, dest, tag, mode);
+        let posted = self.comm.reported(posted)?;
+        Ok(self.request(Some(posted)))
     }
 
     #[inline]

@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::progress::core::Core;
 use crate::progress::lane::Posted;
 use crate::progress::ready::Ready;
+use crate::trace::event::Kind;
 use std::any::Any;
 use std::sync::Arc;
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
@@ -77,12 +78,16 @@ impl Transfer {
         };
         let core = self.comm.core();
         core.check_deaths();
+        let asked = self.comm.trace_ask();
         let result = core.with(self.comm.lane(), |lane| {
             if !lane.is_done(handle) {
                 lane.progress_awake();
             }
             lane.take(handle)
         });
+        if result.is_some() {
+            self.comm.trace_found(Kind::Test, asked, None);
+        }
         match result {
             Some(result) => {
                 self.state = State::Done(result.map(Status::from));

@@ -4,6 +4,9 @@
 //! 1. `lane` is touched only by the thread that is inside [`BiasedLock`], which
 //!    a [`LaneGuard`] stands for.
 //! 2. Wakers are called after the lock is released.
+//! 3. A lane shares no cache line with anything else, nor do its peers and
+//!    operations: what another thread writes beside it would cost each message
+//!    the line. Two lines each, because the processor fetches lines in pairs.
 
 use super::biased::BiasedLock;
 use super::lane::Lane;
@@ -13,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) use super::biased::bias_offered;
 
+#[repr(align(128))]
 pub(crate) struct LaneCell {
     lock: BiasedLock,
     /// Operations under way when the lock was last released, for threads
@@ -109,6 +113,9 @@ impl Drop for LaneGuard<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::matching::Pattern;
+    use crate::p2p::view::RawView;
+    use crate::progress::lane::Posted;
     use crate::progress::links::{Links, Remote};
     use crate::protocol::cost::LinkCosts;
     use crate::protocol::select::Selection;
@@ -193,6 +200,49 @@ mod tests {
                     });
                 }
             });
+        }
+    }
+
+    /// Prints, never fails: `cargo test --release -p osier --lib cost_of_the_lock
+    /// -- --ignored --nocapture`. A thread's messages to itself and the lock
+    /// alone, each with and without the lock; least of many batches.
+    #[test]
+    #[ignore = "a measurement"]
+    fn cost_of_the_lock() {
+        const ROUNDS: u32 = 20_000;
+        fn least(mut round: impl FnMut()) -> f64 {
+            let batch = |_| {
+                let start = std::time::Instant::now();
+                (0..ROUNDS).for_each(|_| round());
+                start.elapsed().as_secs_f64() * 1e9 / f64::from(ROUNDS)
+            };
+            (0..200).map(batch).fold(f64::INFINITY, f64::min)
+        }
+        fn to_self(lane: &mut Lane, out: &mut u64, into: &mut u64) {
+            let view = |at: &mut u64| RawView::contiguous(std::ptr::from_mut(at).cast(), 8);
+            assert!(lane.send_now(&view(out), 0, 1));
+            let received = lane.irecv(view(into), Pattern::exact(0, 1));
+            assert!(matches!(received, Ok(Posted::Done(_))));
+        }
+        for biased in [true, false] {
+            let mut cell = cell(biased);
+            let (mut out, mut into) = (7, 0);
+            let touch = |lane: &mut Lane| {
+                std::hint::black_box(&mut lane.moved);
+            };
+            let with = least(|| touch(&mut std::hint::black_box(&cell).lock()));
+            let without = least(|| touch(std::hint::black_box(&mut cell).lane.get_mut()));
+            println!("biased {biased}: lock and unlock {with:.2} ns, without {without:.2} ns");
+            let with =
+                least(|| to_self(&mut std::hint::black_box(&cell).lock(), &mut out, &mut into));
+            let without = least(|| {
+                to_self(
+                    std::hint::black_box(&mut cell).lane.get_mut(),
+                    &mut out,
+                    &mut into,
+                );
+            });
+            println!("biased {biased}: 8 bytes to self {with:.2} ns, without {without:.2} ns");
         }
     }
 }

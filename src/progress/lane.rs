@@ -197,7 +197,9 @@ pub(super) enum Target {
     Discard(usize),
 }
 
+/// On lines of its own, as invariant 3 of the lane's cell asks.
 #[derive(Default)]
+#[repr(align(64))]
 pub(super) struct PeerState {
     pub sender: SenderCredit,
     pub receiver: ReceiverCredit,

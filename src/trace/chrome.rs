@@ -5,8 +5,11 @@
 //! nanoseconds survive.
 
 use super::event::{ANY, Kind};
+use super::file::Site;
 use super::timeline::{Span, Timeline};
 use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+use std::fmt;
 use std::io::{Result, Write};
 
 /// Tags above it are the library's own: a message of a collective.
@@ -59,46 +62,46 @@ pub fn write(timeline: &Timeline<'_>, out: &mut impl Write) -> Result<()> {
             meta("thread_name", rank, thread.thread, json!({"name": name})),
         )?;
     }
+    let mut lines = HashMap::new();
     for span in &timeline.spans {
         let thread = &timeline.threads[span.thread];
-        put(
+        // Hundreds of thousands of them: written straight, not by way of a tree.
+        write!(
             out,
-            json!({
-                "ph": "X",
-                "name": span.event.kind.name(),
-                "cat": span.event.kind.category(),
-                "pid": thread.rank,
-                "tid": thread.thread,
-                "ts": micros(span.start_ns - zero),
-                "dur": micros(span.end_ns - span.start_ns),
-                "args": args(span),
-            }),
+            ",\n{{\"ph\":\"X\",\"name\":\"{}\",\"cat\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{},\"dur\":{},\"args\":{{",
+            span.event.kind.name(),
+            span.event.kind.category(),
+            thread.rank,
+            thread.thread,
+            Micros(span.start_ns - zero),
+            Micros(span.end_ns - span.start_ns),
         )?;
+        args(span, &mut lines, out)?;
+        out.write_all(b"}}")?;
     }
     for (id, arrow) in timeline.arrows.iter().enumerate() {
         let ends = [
-            ("s", arrow.from, timeline.spans[arrow.from].start_ns),
-            ("f", arrow.to, timeline.spans[arrow.to].end_ns),
+            // Bound to the span that holds it, not to the next.
+            ("\"s\"", arrow.from, timeline.spans[arrow.from].start_ns),
+            (
+                "\"f\",\"bp\":\"e\"",
+                arrow.to,
+                timeline.spans[arrow.to].end_ns,
+            ),
         ];
         for (phase, span, at_ns) in ends {
             let span = &timeline.spans[span];
             let thread = &timeline.threads[span.thread];
             // The end of a span does not belong to it any more.
             let inside = at_ns.min(span.end_ns - 1).max(span.start_ns);
-            let mut event = json!({
-                "ph": phase,
-                "name": "message",
-                "cat": "message",
-                "id": id + 1,
-                "pid": thread.rank,
-                "tid": thread.thread,
-                "ts": micros(inside - zero),
-            });
-            if phase == "f" {
-                // Bound to the span that holds it, not to the next.
-                event["bp"] = "e".into();
-            }
-            put(out, event)?;
+            write!(
+                out,
+                ",\n{{\"ph\":{phase},\"name\":\"message\",\"cat\":\"message\",\"id\":{},\"pid\":{},\"tid\":{},\"ts\":{}}}",
+                id + 1,
+                thread.rank,
+                thread.thread,
+                Micros(inside - zero),
+            )?;
         }
     }
     writeln!(out, "\n]}}")
@@ -108,44 +111,69 @@ fn meta(name: &str, rank: u32, thread: u32, args: Value) -> Value {
     json!({"ph": "M", "name": name, "pid": rank, "tid": thread, "args": args})
 }
 
-/// Exact to the nanosecond for traces of up to a hundred days.
-fn micros(ns: i128) -> Value {
-    json!(ns as f64 / 1000.0)
+/// Nanoseconds, written as microseconds, exactly.
+struct Micros(i128);
+
+impl fmt::Display for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Traces are shorter than 292 years; spans do not begin before the first.
+        let ns = u64::try_from(self.0).unwrap_or(0);
+        write!(f, "{}.{:03}", ns / 1000, ns % 1000)
+    }
 }
 
-fn args(span: &Span<'_>) -> Value {
+/// Writes what is known of a span, as the fields of an object. `lines` keeps
+/// the spelled lines of the user.
+fn args(
+    span: &Span<'_>,
+    lines: &mut HashMap<*const Site, String>,
+    out: &mut impl Write,
+) -> Result<()> {
     let event = &span.event;
-    let mut args = Map::new();
-    let mut put = |key: &str, value: Value| drop(args.insert(key.into(), value));
+    let mut comma = "";
+    let mut put = |out: &mut dyn Write, key: &str, value: fmt::Arguments<'_>| {
+        write!(
+            out,
+            "{}\"{key}\":{value}",
+            std::mem::replace(&mut comma, ",")
+        )
+    };
     if event.kind == Kind::WaitAll {
-        put("requests", event.bytes.into());
+        put(out, "requests", format_args!("{}", event.bytes))?;
     } else if event.world != ANY || event.bytes != 0 {
-        put("bytes", event.bytes.into());
+        put(out, "bytes", format_args!("{}", event.bytes))?;
     }
     if event.peer != ANY {
-        put("peer", event.peer.into());
+        put(out, "peer", format_args!("{}", event.peer))?;
     }
     if event.world != ANY && event.world != event.peer {
-        put("rank of the job", event.world.into());
+        put(out, "rank of the job", format_args!("{}", event.world))?;
     }
     if event.tag != ANY {
         match event.tag & INTERNAL {
-            0 => put("tag", event.tag.into()),
-            _ => put("tag", "of a collective".into()),
+            0 => put(out, "tag", format_args!("{}", event.tag))?,
+            _ => put(out, "tag", format_args!("\"of a collective\""))?,
         }
     }
     if event.context != 0 {
-        put("communicator", format!("{:#x}", event.context).into());
+        put(
+            out,
+            "communicator",
+            format_args!("\"{:#x}\"", event.context),
+        )?;
     }
     if event.number != 0 {
-        put("message", event.number.into());
+        put(out, "message", format_args!("{}", event.number))?;
     }
     if let Some(site) = span.site {
-        let line = format!("{}:{}:{}", site.path, site.line, site.column);
-        put("line", line.into());
+        let line = lines.entry(std::ptr::from_ref(site)).or_insert_with(|| {
+            let line = format!("{}:{}:{}", site.path, site.line, site.column);
+            Value::from(line).to_string()
+        });
+        put(out, "line", format_args!("{line}"))?;
     }
     if span.unfinished {
-        put("unfinished", true.into());
+        put(out, "unfinished", format_args!("true"))?;
     }
-    Value::Object(args)
+    Ok(())
 }

@@ -63,6 +63,10 @@ kinds! {
     WaitAll = 7, "wait all", "call";
     /// Waits for a message without receiving it.
     Probe = 8, "probe", "call";
+    /// A message was there when asked for; what was asked in vain is not recorded.
+    Iprobe = 9, "iprobe", "call";
+    /// A request was over when asked; what was asked in vain is not recorded.
+    Test = 10, "test", "call";
     /// A collective.
     Barrier = 16, "barrier", "call";
     /// A collective.

@@ -121,6 +121,28 @@ fn rates(
     Ok(rates)
 }
 
+/// A buffer that shares no pair of cache lines with another thread's: threads
+/// that end leave their part of the heap to others, and a small vector may come
+/// to lie beside one of another thread.
+struct OwnLines {
+    memory: Vec<u8>,
+    bytes: usize,
+}
+
+impl OwnLines {
+    const PAIR: usize = 128;
+
+    fn new(bytes: usize) -> Self {
+        let memory = vec![0; bytes.next_multiple_of(Self::PAIR) + Self::PAIR];
+        Self { memory, bytes }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        let at = self.memory.as_ptr().align_offset(Self::PAIR);
+        &mut self.memory[at..at + self.bytes]
+    }
+}
+
 /// Exchanges until the time of a repetition is over. Both ends agree on the
 /// end: the lower rank says with each message whether it is the last.
 fn exchange(
@@ -130,8 +152,8 @@ fn exchange(
     over: &AtomicBool,
 ) -> Result<(u64, Duration)> {
     let me = comm.rank();
-    let mut out = vec![0u8; bytes.max(1)];
-    let mut into = vec![0u8; bytes.max(1)];
+    let (mut out, mut into) = (OwnLines::new(bytes.max(1)), OwnLines::new(bytes.max(1)));
+    let (out, into) = (out.bytes(), into.bytes());
     let begin = Instant::now();
     let mut messages = 0;
     loop {
@@ -145,7 +167,7 @@ fn exchange(
                 over.load(Ordering::Relaxed)
             };
             out[0] = u8::from(last);
-            comm.sendrecv(&out, peer, TAG, &mut into, peer, TAG)?;
+            comm.sendrecv(out, peer, TAG, into, peer, TAG)?;
             messages += 1;
             if last || (me > peer && into[0] != 0) {
                 return Ok((messages, begin.elapsed()));
