@@ -72,6 +72,11 @@ pub const VARIABLES: &[Variable] = &[
         meaning: "the CUDA driver's library; loaded when a device is first asked for",
     },
     Variable {
+        name: "OSIER_CHECK",
+        default: "off",
+        meaning: "what is checked: signature, buffers, leaks, or all; fatal ends the job at the first finding; also osier run --check",
+    },
+    Variable {
         name: "OSIER_COSTS",
         default: "what `osier info --protocols --measure` has kept for this machine, else built in",
         meaning: "file with the costs of links from which protocols are chosen",

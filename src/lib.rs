@@ -21,6 +21,7 @@
 //! | `progress` | the only loop that polls |
 //! | [`bootstrap`] | how a process becomes a rank |
 //! | [`model`] | what the machine costs, measured |
+//! | [`check`] | types, buffers and leaks, where asked for |
 //! | [`diagnose`] | what ranks wait for; hangs |
 //! | [`config`] | environment variables |
 //! | [`trace`] | a timeline of what ranks do |
@@ -32,6 +33,7 @@
 #![deny(unsafe_code)]
 
 pub mod bootstrap;
+pub mod check;
 pub mod comm;
 pub mod config;
 pub mod diagnose;

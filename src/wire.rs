@@ -13,11 +13,16 @@
 //! WITHDRAW    0                   send         0             none
 //! SHARE       0                   send         receive       region key, first byte u64
 //! PUSHED      1 = not pushed      receive      0             none
+//! CHECK       0                   send         0             types and source line of the next start
 //! ```
 //!
 //! `send` is the sender's handle of the operation: the receiver only repeats
 //! it. Fragments of one send arrive in order, so they carry no offset.
+//!
+//! Where something is checked (`crate::check`), 2 is added to the aux of EAGER,
+//! FIRST and ANNOUNCE, and a CHECK stands in front.
 
+use osier_datatype::SignatureDigest;
 use osier_transports::{AmHead, RegionKey};
 
 pub(crate) const EAGER: u8 = 1;
@@ -32,6 +37,10 @@ pub(crate) const WITHDRAW: u8 = 9;
 
 pub(crate) const SHARE: u8 = 10;
 pub(crate) const PUSHED: u8 = 11;
+pub(crate) const CHECK: u8 = 12;
+
+/// In the aux of a start: a CHECK came before.
+pub(crate) const CHECKED: u16 = 2;
 
 /// Name of a kind of message.
 pub(crate) fn name(kind: u8) -> &'static str {
@@ -47,6 +56,7 @@ pub(crate) fn name(kind: u8) -> &'static str {
         WITHDRAW => "WITHDRAW",
         SHARE => "SHARE",
         PUSHED => "PUSHED",
+        CHECK => "CHECK",
         _ => "unknown",
     }
 }
@@ -151,6 +161,72 @@ impl ShareRequest {
     }
 }
 
+/// Body of a CHECK: what a sender tells of its next message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// `None` if the sender does not know the types.
+    pub digest: Option<SignatureDigest>,
+    /// The types as text.
+    pub types: String,
+    /// The user's line that sent it.
+    pub file: String,
+    pub line: u32,
+}
+
+impl Told {
+    /// Longest text.
+    const TEXT_BYTES: usize = 160;
+    const FIXED_BYTES: usize = 8 + 8 + 4 + 2;
+    pub const MAX_BYTES: usize = Self::FIXED_BYTES + 2 * Self::TEXT_BYTES;
+
+    /// Writes the wire form; longer texts are cut, a path at its front.
+    pub fn to_wire(&self) -> Vec<u8> {
+        let mut file = self.file.as_str();
+        while file.len() > Self::TEXT_BYTES {
+            file = &file[file.chars().next().map_or(1, char::len_utf8)..];
+        }
+        let mut types = self.types.as_str();
+        while types.len() > Self::TEXT_BYTES {
+            types = &types[..types.char_indices().last().map_or(0, |(at, _)| at)];
+        }
+        // No message has so many elements.
+        let digest = self.digest.unwrap_or(SignatureDigest {
+            elements: u64::MAX,
+            hash: 0,
+        });
+        let mut w = Vec::with_capacity(Self::MAX_BYTES);
+        w.extend(digest.elements.to_le_bytes());
+        w.extend(digest.hash.to_le_bytes());
+        w.extend(self.line.to_le_bytes());
+        w.extend((file.len() as u16).to_le_bytes());
+        w.extend(file.as_bytes());
+        w.extend(types.as_bytes());
+        w
+    }
+
+    /// Parses the wire form; `None` for what this version never writes.
+    pub fn from_wire(bytes: &[u8]) -> Option<Self> {
+        let (elements, rest) = bytes.split_first_chunk::<8>()?;
+        let (hash, rest) = rest.split_first_chunk::<8>()?;
+        let (line, rest) = rest.split_first_chunk::<4>()?;
+        let (length, rest) = rest.split_first_chunk::<2>()?;
+        let (file, types) = rest.split_at_checked(u16::from_le_bytes(*length).into())?;
+        if file.len() > Self::TEXT_BYTES || types.len() > Self::TEXT_BYTES {
+            return None;
+        }
+        let elements = u64::from_le_bytes(*elements);
+        Some(Self {
+            digest: (elements != u64::MAX).then(|| SignatureDigest {
+                elements,
+                hash: u64::from_le_bytes(*hash),
+            }),
+            types: String::from_utf8(types.to_vec()).ok()?,
+            file: String::from_utf8(file.to_vec()).ok()?,
+            line: u32::from_le_bytes(*line),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,9 +251,21 @@ mod tests {
         }
 
         #[test]
+        fn checks_survive_the_wire(elements in any::<u64>(), hash in any::<u64>(), file in "[a-zé/]{0,100}", types in ".{0,400}", line in any::<u32>()) {
+            let digest = (elements != u64::MAX).then_some(SignatureDigest { elements, hash });
+            let told = Told { digest, types, file, line };
+            let w = told.to_wire();
+            prop_assert!(w.len() <= Told::MAX_BYTES);
+            let back = Told::from_wire(&w).expect("what was written");
+            prop_assert_eq!((back.digest, back.line), (told.digest, told.line));
+            prop_assert!(told.file.ends_with(&back.file) && told.types.starts_with(&back.types));
+        }
+
+        #[test]
         fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64), key in any::<bool>()) {
             let _ = Announcement::from_wire(&bytes, key);
             let _ = ShareRequest::from_wire(&bytes);
+            let _ = Told::from_wire(&bytes);
         }
     }
 }

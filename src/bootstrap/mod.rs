@@ -7,6 +7,7 @@ mod session;
 pub use run::{Failure, run, run_code};
 pub use session::Session;
 
+use crate::check::{Checks, Setting};
 use crate::comm::{Communicator, ErrorCodes, Joined, Member, ProcessSets};
 use crate::config;
 use crate::error::{Error, ErrorKind, Result};
@@ -78,7 +79,9 @@ fn alone() -> Result<Arc<Core>> {
     let selection = Arc::new(Selection::new(LinkCosts::default(), AT_ONCE_BYTES));
     let job = u64::from(std::process::id()) << 32 | trace::now_ns() & 0xffff_ffff;
     let trace = tracer(trace::Options::from_env()?, job, 0, 1)?;
-    Ok(Core::new(Place::Alone, 0, 1, selection, false, trace))
+    let checks = Setting::from_env()?;
+    let place = Place::Alone;
+    Ok(Core::new(place, 0, 1, selection, false, trace, checks))
 }
 
 fn in_job(job: &Job, rank: usize) -> Result<Arc<Core>> {
@@ -98,6 +101,7 @@ fn in_job_traced(job: &Job, rank: usize, options: Option<trace::Options>) -> Res
         Arc::new(Selection::new(costs, AT_ONCE_BYTES)),
         shared_cores,
         trace,
+        Setting::from_bits(job.checks()),
     ))
 }
 
@@ -130,6 +134,15 @@ fn joined_rank() -> Result<Option<(Job, usize)>> {
         )
     })?;
     let job = Job::attach(&description).map_err(|e| Error::from(e).context("joining"))?;
+    let (own, all) = (Setting::from_env()?, Setting::from_bits(job.checks()));
+    if config::value("OSIER_CHECK").is_some() && own != all {
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!(
+                "OSIER_CHECK={own} in rank {rank}, and {all} in the job (hint: all ranks check the same; use osier run --check)"
+            ),
+        ));
+    }
     Ok(Some((job, rank)))
 }
 
@@ -157,6 +170,12 @@ impl Universe {
 
     /// Joins a simulated job as the given rank.
     pub fn simulated(net: &SimNet, rank: usize) -> Result<Universe> {
+        Self::simulated_checked(net, rank, Setting::from_env()?)
+    }
+
+    /// As [`Universe::simulated`], with checks of choice; all ranks should
+    /// choose the same.
+    pub fn simulated_checked(net: &SimNet, rank: usize, checks: Setting) -> Result<Universe> {
         let ranks = net.options().ranks as usize;
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let core = Core::new(
@@ -166,6 +185,7 @@ impl Universe {
             Arc::new(Selection::new(LinkCosts::default(), AT_ONCE_BYTES)),
             ranks > cores,
             None,
+            checks,
         );
         Self::open(&member(core, false)?)
     }
@@ -181,6 +201,12 @@ impl Universe {
     /// universe.
     pub fn session(&self) -> Session {
         Session::of(&self.joined.0)
+    }
+
+    /// What is checked, and what was found so far. Leaks are found when the
+    /// universe is dropped; what this returns outlives it.
+    pub fn checks(&self) -> Checks {
+        self.joined.0.core.checks.clone()
     }
 
     /// Error codes that this program has added.

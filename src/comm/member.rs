@@ -64,10 +64,14 @@ impl Joined {
 impl Drop for Joined {
     fn drop(&mut self) {
         let Self(member) = self;
-        if !std::thread::panicking() {
+        let orderly = !std::thread::panicking();
+        if orderly {
             member.core.flush();
         }
         if member.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            if orderly {
+                member.core.report_leaks();
+            }
             member.core.close();
         }
     }
@@ -93,6 +97,9 @@ pub(super) fn open_lane(
     lane.name(context, members.clone());
     if let Some(tracer) = &core.trace {
         lane.record_to(LaneTrace::new(tracer.clone(), context, members.clone()));
+    }
+    if core.checks.follows_messages() {
+        lane.check_with(core.checks.clone());
     }
     let lane = Arc::new(LaneCell::new(lane, core.biased));
     core.add_lane(&lane, members);

@@ -46,6 +46,7 @@ pub use split_type::{Resource, SplitType};
 pub use topology::Topology;
 
 use crate::bootstrap::Session;
+use crate::check::{Check, Tracked};
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::HeapBuffer;
 use crate::p2p::buffered::Attached;
@@ -99,6 +100,8 @@ struct Inner {
     name: Mutex<String>,
     /// Duplications begun: each has a tag of its own.
     idups: AtomicU32,
+    /// Reported as a leak if it is left at the end.
+    _tracked: Option<Tracked>,
 }
 
 /// What a communicator begins with.
@@ -110,6 +113,8 @@ struct Design {
     attributes: Attributes,
     handler: ErrorHandler,
     info: Info,
+    /// The universe's own: never left behind.
+    predefined: bool,
 }
 
 impl Design {
@@ -122,6 +127,14 @@ impl Design {
             attributes: Attributes::new(),
             handler: ErrorHandler::default(),
             info: Info::new(),
+            predefined: false,
+        }
+    }
+
+    fn predefined(group: Group, context: u64) -> Self {
+        Self {
+            predefined: true,
+            ..Self::new(group, context)
         }
     }
 }
@@ -202,6 +215,13 @@ impl Communicator {
                 (members, peers, peers)
             }
         };
+        // No closure: the caller's source line passes through.
+        let tracked = if design.predefined || !core.checks.has(Check::Leaks) {
+            None
+        } else {
+            let name = format!("{:#x}, of {} ranks", design.context, design.group.size());
+            Some(core.checks.track("communicator", name))
+        };
         Ok(Self(Arc::new(Inner {
             lane: member::open_lane(core, members, own as u32, design.context),
             core: core.clone(),
@@ -219,12 +239,16 @@ impl Communicator {
             name: Mutex::default(),
             idups: AtomicU32::new(0),
             partitioned: Registry::default(),
+            _tracked: tracked,
         })))
     }
 
     /// The communicator of all ranks of a job.
     pub(crate) fn world(member: &Arc<Member>) -> Result<Self> {
-        let world = Self::open(member, Design::new(member.world_group(), context::WORLD))?;
+        let world = Self::open(
+            member,
+            Design::predefined(member.world_group(), context::WORLD),
+        )?;
         world.set_name("MPI_COMM_WORLD")?;
         Ok(world)
     }
@@ -232,7 +256,7 @@ impl Communicator {
     /// A communicator of this rank alone.
     pub(crate) fn alone(member: &Arc<Member>) -> Result<Self> {
         let group = Group::single(member.rank())?;
-        let own = Self::open(member, Design::new(group, member.contexts.take(1)?))?;
+        let own = Self::open(member, Design::predefined(group, member.contexts.take(1)?))?;
         own.set_name("MPI_COMM_SELF")?;
         Ok(own)
     }

@@ -333,7 +333,7 @@ impl Communicator {
         // SAFETY: the buffer is borrowed, and the piece has as many bytes,
         // which nobody else uses (invariant 1).
         unsafe { view.pack(0..bytes, origin) };
-        let copy = RawView::contiguous(origin, bytes);
+        let copy = view.packed_at(origin);
         let posted = self.isend_raw(copy, dest, tag, Mode::Standard)?;
         if let Posted::Pending(handle) = posted {
             self.core().with(self.lane(), |lane| {

@@ -47,7 +47,7 @@ impl Communicator {
         let sent = match dest {
             Some(dest) if !self.send_now(&view, dest, send_tag) => {
                 let copy = copy_of(&view)?;
-                let raw = RawView::contiguous(copy.as_ptr().cast_mut(), copy.len());
+                let raw = view.packed_at(copy.as_ptr().cast_mut());
                 let posted = self.isend_raw(raw, dest, send_tag, Mode::Standard)?;
                 Some(Request::new(self, Some(posted), copy))
             }
@@ -107,16 +107,14 @@ impl Communicator {
             Some(_) => copy_of(&view)?,
             None => Vec::new(),
         };
+        let raw = view.packed_at(copy.as_ptr().cast_mut());
         let received = match pattern {
             Some(pattern) => Some(self.irecv_raw(view, pattern)?),
             None => None,
         };
         let recv = Request::new(self, received, buffer);
         let posted: Option<Posted> = match dest {
-            Some(dest) => {
-                let raw = RawView::contiguous(copy.as_ptr().cast_mut(), copy.len());
-                Some(self.isend_raw(raw, dest, send_tag, Mode::Standard)?)
-            }
+            Some(dest) => Some(self.isend_raw(raw, dest, send_tag, Mode::Standard)?),
             None => None,
         };
         Ok(SendRecvReplace(SendRecv {

@@ -284,7 +284,7 @@ impl Communicator {
             let bytes = each * element_bytes::<T>();
             let setup = [tag.into(), first.into(), partitions as u64, bytes as u64];
             let setup: Box<[u64; 4]> = Box::new(setup);
-            let raw = RawView::contiguous((&raw const *setup).cast_mut().cast(), 32);
+            let raw = RawView::untyped((&raw const *setup).cast_mut().cast(), 32);
             if let Posted::Pending(handle) = self.isend_raw(raw, dest, SETUP, Mode::Standard)? {
                 self.core().with(self.lane(), |lane| {
                     lane.set_owner(handle, setup);
@@ -742,7 +742,7 @@ where
         for at in 0..setup.partitions {
             let view = if T::DENSE {
                 let from = self.base.cast::<u8>().wrapping_add(at * setup.bytes);
-                RawView::contiguous(from, setup.bytes)
+                RawView::dense::<T>(from, setup.bytes)
             } else {
                 let each = setup.bytes.checked_div(element_bytes::<T>()).unwrap_or(0);
                 slice_view(self.base, at * each..(at + 1) * each)

@@ -1,7 +1,7 @@
 //! What a message is made of: memory and a layout.
 
 use crate::error::{Error, ErrorKind, Result};
-use osier_datatype::{Datatype, Layout};
+use osier_datatype::{Basic, Datatype, Layout, Signature, Type};
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -13,8 +13,23 @@ pub(crate) struct RawView {
     origin: *mut u8,
     /// Packed bytes.
     bytes: usize,
-    /// `None`: contiguous.
-    layout: Option<(Layout, usize)>,
+    shape: Shape,
+}
+
+/// How the bytes lie, and of what types they are. All but `Loose` are
+/// contiguous; their types are only asked for where somebody checks.
+#[derive(Clone, Debug)]
+enum Shape {
+    /// Of nobody knows what.
+    Untyped,
+    /// Elements of a Rust type.
+    Slice(fn() -> Layout),
+    /// Elements of one predefined type.
+    Uniform(Basic),
+    /// Instances of a layout without gaps.
+    Dense(Layout),
+    /// Instances of a layout with gaps.
+    Loose(Layout, usize),
 }
 
 // SAFETY: an address and a shared layout; the operation that holds the view
@@ -27,16 +42,99 @@ impl RawView {
         Self {
             origin: std::ptr::null_mut(),
             bytes: 0,
-            layout: None,
+            shape: Shape::Untyped,
+        }
+    }
+
+    /// Bytes of unknown types, which nobody checks.
+    #[inline]
+    pub fn untyped(origin: *mut u8, bytes: usize) -> Self {
+        Self {
+            origin,
+            bytes,
+            shape: Shape::Untyped,
+        }
+    }
+
+    /// Bytes of elements without padding.
+    #[inline]
+    pub fn dense<T: Datatype>(origin: *mut u8, bytes: usize) -> Self {
+        Self {
+            origin,
+            bytes,
+            shape: Shape::Slice(T::layout),
+        }
+    }
+
+    /// The message of this view where it was packed to.
+    pub fn packed_at(&self, origin: *mut u8) -> Self {
+        let shape = match &self.shape {
+            Shape::Loose(layout, _) => Shape::Dense(layout.clone()),
+            other => other.clone(),
+        };
+        Self {
+            origin,
+            bytes: self.bytes,
+            shape,
+        }
+    }
+
+    /// The sequence of predefined types; `None` if nobody knows.
+    pub fn signature(&self) -> Option<Signature> {
+        let of_bytes = |layout: &Layout| {
+            let whole = self.bytes.checked_div(layout.size()).unwrap_or(0);
+            (whole * layout.size() == self.bytes).then(|| layout.signature().repeat(whole as u64))
+        };
+        match &self.shape {
+            Shape::Untyped => None,
+            Shape::Slice(layout) => of_bytes(&layout()),
+            Shape::Uniform(basic) => {
+                Some(Signature::run(*basic, (self.bytes / basic.size()) as u64))
+            }
+            Shape::Dense(layout) => of_bytes(layout),
+            Shape::Loose(layout, count) => Some(layout.signature().repeat(*count as u64)),
         }
     }
 
     #[inline]
-    pub fn contiguous(origin: *mut u8, bytes: usize) -> Self {
-        Self {
-            origin,
-            bytes,
-            layout: None,
+    fn is_loose(&self) -> bool {
+        matches!(self.shape, Shape::Loose(..))
+    }
+
+    /// Whether the two touch a byte in common. Exact, blocks and all.
+    pub fn overlaps(&self, other: &RawView) -> bool {
+        let ((start, end), (other_start, other_end)) = (self.span(), other.span());
+        if self.bytes == 0 || other.bytes == 0 || start >= other_end || other_start >= end {
+            return false;
+        }
+        if !self.is_loose() && !other.is_loose() {
+            return true;
+        }
+        let (Some((a, count)), Some((b, other_count))) = (self.instances(), other.instances())
+        else {
+            return false;
+        };
+        let offset = other.origin.addr().wrapping_sub(self.origin.addr());
+        a.overlaps(count, &b, other_count, offset as isize)
+    }
+
+    /// Addresses between which all bytes lie.
+    fn span(&self) -> (usize, usize) {
+        let at = self.origin.addr();
+        match &self.shape {
+            Shape::Loose(layout, count) => {
+                let (start, end) = layout.span(*count);
+                (at.wrapping_add_signed(start), at.wrapping_add_signed(end))
+            }
+            _ => (at, at.wrapping_add(self.bytes)),
+        }
+    }
+
+    /// Layout and count around the origin.
+    fn instances(&self) -> Option<(Layout, usize)> {
+        match &self.shape {
+            Shape::Loose(layout, count) => Some((layout.clone(), *count)),
+            _ => Some((Type::of::<u8>().commit().ok()?, self.bytes)),
         }
     }
 
@@ -48,13 +146,13 @@ impl RawView {
     /// Address, if all bytes lie there in order.
     #[inline]
     pub fn as_contiguous(&self) -> Option<*mut u8> {
-        self.layout.is_none().then_some(self.origin)
+        (!self.is_loose()).then_some(self.origin)
     }
 
     /// The bytes, in memory order, of a contiguous view of at most eight.
     #[inline]
     pub fn short(&self) -> Option<u64> {
-        if self.bytes > 8 || self.layout.is_some() {
+        if self.bytes > 8 || self.is_loose() {
             return None;
         }
         let from = self.origin;
@@ -82,15 +180,15 @@ impl RawView {
     /// `to` is writable for as many bytes.
     #[inline]
     pub unsafe fn pack(&self, packed: Range<usize>, to: *mut u8) {
-        match &self.layout {
-            None => {
+        match &self.shape {
+            Shape::Loose(layout, count) => {
+                // SAFETY: the caller's contract.
+                unsafe { layout.pack_raw(self.origin, *count, packed, to) }
+            }
+            _ => {
                 let from = self.origin.wrapping_add(packed.start);
                 // SAFETY: the caller's contract.
                 unsafe { copy_contiguous(from, to, packed.len()) }
-            }
-            Some((layout, count)) => {
-                // SAFETY: the caller's contract.
-                unsafe { layout.pack_raw(self.origin, *count, packed, to) }
             }
         }
     }
@@ -102,29 +200,29 @@ impl RawView {
     /// `from` is readable for as many bytes.
     #[inline]
     pub unsafe fn unpack(&self, packed: Range<usize>, from: *const u8) {
-        match &self.layout {
-            None => {
+        match &self.shape {
+            Shape::Loose(layout, count) => {
+                // SAFETY: the caller's contract.
+                unsafe { layout.unpack_raw(self.origin, *count, packed, from) }
+            }
+            _ => {
                 let to = self.origin.wrapping_add(packed.start);
                 // SAFETY: the caller's contract.
                 unsafe { copy_contiguous(from, to, packed.len()) }
-            }
-            Some((layout, count)) => {
-                // SAFETY: the caller's contract.
-                unsafe { layout.unpack_raw(self.origin, *count, packed, from) }
             }
         }
     }
 
     pub fn of_slice<T: Datatype>(origin: *mut T, len: usize) -> Self {
         if T::DENSE {
-            return Self::contiguous(origin.cast(), len * size_of::<T>());
+            return Self::dense::<T>(origin.cast(), len * size_of::<T>());
         }
         let layout = T::layout();
         Self {
             origin: origin.cast(),
             // A slice fits the address space, so its payload does.
             bytes: layout.packed_bytes(len).unwrap_or(0),
-            layout: Some((layout, len)),
+            shape: Shape::Loose(layout, len),
         }
     }
 
@@ -147,11 +245,18 @@ impl RawView {
             )
         })?;
         Ok(match layout.contiguous_at(count) {
-            Some(at) => Self::contiguous(origin.wrapping_offset(at), bytes),
+            Some(at) => Self {
+                origin: origin.wrapping_offset(at),
+                bytes,
+                shape: match layout.signature().uniform() {
+                    Some(basic) => Shape::Uniform(basic),
+                    None => Shape::Dense(layout.clone()),
+                },
+            },
             None => Self {
                 origin,
                 bytes,
-                layout: Some((layout.clone(), count)),
+                shape: Shape::Loose(layout.clone(), count),
             },
         })
     }

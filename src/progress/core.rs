@@ -15,6 +15,7 @@
 use super::cell::LaneCell;
 use super::lane::Lane;
 use super::pace;
+use crate::check::{Check, Checks, Setting};
 use crate::diagnose::threads::{self, Inside};
 use crate::diagnose::verdict::hangs;
 use crate::diagnose::waits::{Asked, Waits, Watch, listen};
@@ -86,6 +87,8 @@ pub(crate) struct Core {
     watcher: Mutex<Watcher>,
     /// Records what this rank does.
     pub trace: Option<Arc<Tracer>>,
+    /// What is checked, and what was found.
+    pub checks: Checks,
 }
 
 /// A communicator's lane, for as long as the communicator lives.
@@ -116,7 +119,15 @@ impl Core {
         selection: Arc<Selection>,
         shared_cores: bool,
         trace: Option<Arc<Tracer>>,
+        checks: Setting,
     ) -> Arc<Self> {
+        let abort: Box<dyn Fn() + Send + Sync> = match &place {
+            Place::Shm(r) => {
+                let own = r.clone();
+                Box::new(move || own.job().abort())
+            }
+            Place::Alone | Place::Sim(..) => Box::new(|| {}),
+        };
         let waits = match &place {
             Place::Shm(r) => {
                 let own = r.clone();
@@ -145,6 +156,7 @@ impl Core {
             thread: OnceLock::new(),
             closing: AtomicBool::new(false),
             trace,
+            checks: Checks::new(checks, rank, abort),
         })
     }
 
@@ -665,6 +677,15 @@ impl Core {
     /// Takes back one `future_waits`.
     pub fn future_done(&self) {
         self.futures.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Reports what the program has left: to be called last.
+    pub fn report_leaks(&self) {
+        if !self.checks.has(Check::Leaks) {
+            return;
+        }
+        self.each_lane(|lane, _| lane.lock().report_leaks(&self.checks));
+        self.checks.report_handles();
     }
 
     /// Ends the progress thread.

@@ -21,6 +21,7 @@
 //!    afterwards.
 //! 3. Every stream of a peer has exactly one target until its last byte.
 
+use super::checked::{LaneCheck, OpCheck};
 use super::lane_pull::{Pull, Push};
 use super::links::Links;
 use super::pace::Pace;
@@ -106,6 +107,8 @@ pub(super) struct Rare {
     pub notify: Option<(Arc<Ready>, u64)>,
     /// Memory that must live until the end.
     pub owner: Option<Box<dyn Any + Send>>,
+    /// What is checked of it, until it gives its memory back.
+    pub check: Option<Box<OpCheck>>,
 }
 
 impl Op {
@@ -140,9 +143,12 @@ impl Op {
         self.rare.as_ref()?.key
     }
 
-    pub fn forget_owner(&mut self) {
+    /// It uses its memory no longer.
+    pub fn forget_memory(&mut self) {
+        self.view = RawView::empty();
         if let Some(rare) = &mut self.rare {
             rare.owner = None;
+            rare.check = None;
         }
     }
 
@@ -186,6 +192,8 @@ pub(super) struct Arrived {
     pub envelope: Envelope,
     /// Its number in a timeline, or 0.
     pub number: u32,
+    /// What its sender told of it, if it is checked.
+    pub told: Option<Box<wire::Told>>,
 }
 
 /// Where the fragments of a peer's send go.
@@ -213,7 +221,8 @@ pub(super) struct PeerState {
     /// It was sent something, so that the transport learns when it closes.
     pub asked: bool,
     pub busy: bool,
-    /// Starts wait, or it is dead: nothing may be sent past them.
+    /// Starts wait, or are checked, or it is dead: nothing may be sent past
+    /// them.
     pub blocked: bool,
 }
 
@@ -287,6 +296,7 @@ pub(crate) struct Lane {
     spare_rare: Vec<Box<Rare>>,
     idle_polls: u32,
     pub(super) trace: Option<Box<LaneTrace>>,
+    pub(super) check: Option<Box<LaneCheck>>,
     /// Number of the message that is being handled, if somebody records.
     pub(super) handling: u32,
 }
@@ -332,6 +342,7 @@ impl Lane {
             spare_rare: Vec::new(),
             idle_polls: 0,
             trace: None,
+            check: None,
             handling: 0,
         }
     }
@@ -429,6 +440,7 @@ impl Lane {
             wire::WITHDRAW => self.on_withdraw(peer, low),
             wire::SHARE => self.on_share(&message, low, high),
             wire::PUSHED => self.on_pushed(peer, low, message.head.aux != 0),
+            wire::CHECK => self.on_check(&message),
             _ => false,
         };
         if !sound {
@@ -439,6 +451,9 @@ impl Lane {
 
     /// Ends an operation.
     pub(super) fn finish(&mut self, handle: u32, error: Option<Error>) {
+        if self.check.is_some() {
+            self.followed(handle);
+        }
         let Some(op) = self.ops.get_mut(handle) else {
             return;
         };

@@ -11,6 +11,7 @@ use crate::protocol::rendezvous::{self, Way};
 use crate::trace::event::Kind;
 use crate::wire;
 use osier_transports::{Incoming, RegionKey};
+use std::panic::Location;
 
 /// Messages that a new receive looks at before it is posted.
 const EARLY_POLLS: usize = 4;
@@ -201,7 +202,9 @@ impl Lane {
         let source = pattern.source.unwrap_or(self.own);
         let mut op = Op::new(Direction::Receive, State::Posted, view, source, tag);
         op.pattern = Some(pattern);
-        self.ops.insert(op).ok_or_else(too_many)
+        let handle = self.ops.insert(op).ok_or_else(too_many)?;
+        self.follow(handle);
+        Ok(handle)
     }
 
     #[track_caller]
@@ -210,6 +213,7 @@ impl Lane {
             what,
             envelope,
             number,
+            told,
             ..
         }) = self.arrivals.remove(arrival)
         else {
@@ -221,7 +225,12 @@ impl Lane {
             tag: envelope.tag,
             bytes,
         };
+        if let Some(told) = &told {
+            let bytes = what.bytes();
+            self.compare(&view, told, peer, envelope.tag, bytes, Location::caller());
+        }
         if let Arrival::Whole { data, ack } = &what {
+            self.follow_shortly(&view, peer, envelope.tag, Location::caller());
             let bytes = data.len();
             let fits = bytes.min(view.bytes());
             let since = self.trace_stamp();
@@ -318,15 +327,19 @@ impl Lane {
         let bytes = message.payload.len();
         let envelope = Envelope { source: peer, tag };
         let wants_ack = message.head.aux & 1 != 0;
+        let told = self.told(peer, message.head.aux);
         let Some(handle) = self.posted.take(envelope) else {
             let mut data = self.buffer(bytes);
             // SAFETY: not released yet; the buffer is ours.
             unsafe { append(&mut data, message.payload.as_ptr(), bytes) };
             let ack = wants_ack.then_some(send);
             return self
-                .arrive(envelope, Arrival::Whole { data, ack })
+                .arrive(envelope, Arrival::Whole { data, ack }, told)
                 .is_some();
         };
+        if let Some(told) = told {
+            self.compare_op(handle, &told, peer, tag, bytes);
+        }
         let Some(op) = self.ops.get_mut(handle) else {
             return false;
         };
@@ -347,7 +360,12 @@ impl Lane {
         true
     }
 
-    fn arrive(&mut self, envelope: Envelope, what: Arrival) -> Option<u32> {
+    fn arrive(
+        &mut self,
+        envelope: Envelope,
+        what: Arrival,
+        told: Option<Box<wire::Told>>,
+    ) -> Option<u32> {
         self.counters.unexpected += 1;
         self.finished = true; // somebody may sleep in a probe
         let bytes = what.bytes();
@@ -365,6 +383,7 @@ impl Lane {
             queued: None,
             envelope,
             number: self.handling,
+            told,
         })?;
         self.trace_piece(Kind::Unexpected, envelope.source, bytes, self.trace_stamp());
         let key = self.unexpected.push(envelope, arrival);
@@ -393,8 +412,12 @@ impl Lane {
         let from = from.wrapping_add(wire::TOTAL_BYTES);
         let envelope = Envelope { source: peer, tag };
         let wants_ack = message.head.aux & 1 != 0;
+        let told = self.told(peer, message.head.aux);
         match self.posted.take(envelope) {
             Some(handle) => {
+                if let Some(told) = told {
+                    self.compare_op(handle, &told, peer, tag, total);
+                }
                 self.number(handle);
                 self.begin_stream(handle, envelope, total);
                 self.peers[peer as usize]
@@ -418,7 +441,7 @@ impl Lane {
                     data,
                     ack: wants_ack,
                 };
-                let Some(arrival) = self.arrive(envelope, arrival) else {
+                let Some(arrival) = self.arrive(envelope, arrival, told) else {
                     return false;
                 };
                 self.peers[peer as usize]
@@ -526,8 +549,12 @@ impl Lane {
             tag,
         };
         let total = a.total as usize;
+        let told = self.told(message.peer, message.head.aux);
         match self.posted.take(envelope) {
             Some(handle) => {
+                if let Some(told) = told {
+                    self.compare_op(handle, &told, message.peer, tag, total);
+                }
                 self.number(handle);
                 self.begin_rendezvous(handle, envelope, send, total, a.key);
                 true
@@ -540,6 +567,7 @@ impl Lane {
                         total,
                         key: a.key,
                     },
+                    told,
                 )
                 .is_some(),
         }

@@ -84,6 +84,7 @@ impl Lane {
         op.total = bytes;
         op.synchronous = mode == Mode::Synchronous;
         let handle = self.ops.insert(op).ok_or_else(too_many)?;
+        self.follow(handle);
         self.peers[dest as usize].starts.push_back(handle);
         self.peers[dest as usize].blocked = true;
         self.mark_busy(dest);
@@ -140,7 +141,7 @@ impl Lane {
             any = true;
         }
         let state = &mut self.peers[peer as usize];
-        state.blocked = state.dead.is_some();
+        state.blocked = state.dead.is_some() || self.check.is_some();
         for _ in 0..FRAGMENTS_PER_ROUND {
             let Some(handle) = self.peers[peer as usize].streams.pop_front() else {
                 break;
@@ -189,6 +190,16 @@ impl Lane {
             return Step::Moved; // revoked meanwhile
         };
         let (peer, tag, bytes) = (op.peer, op.tag, op.total);
+        if self.check.is_some() {
+            match self.tell(handle) {
+                Ok(()) => {}
+                Err(PostError::Full) => return Step::Full,
+                Err(PostError::Failed(e)) => return Step::Failed(e),
+            }
+        }
+        let Some(op) = self.ops.get_mut(handle) else {
+            return Step::Moved;
+        };
         let mut memory = Memory::Private;
         if bytes > self.always_eager
             && let Some(ptr) = op.view.as_contiguous()
@@ -238,10 +249,11 @@ impl Lane {
         let (peer, tag, bytes) = (op.peer, op.tag, op.total);
         let fragment = self.fragment_bytes(peer, bytes);
         let since = self.trace_stamp();
+        let checked = self.check.as_ref().map_or(0, |_| wire::CHECKED);
         let Some(op) = self.ops.get_mut(handle) else {
             return Step::Moved;
         };
-        let aux = u16::from(op.synchronous);
+        let aux = u16::from(op.synchronous) | checked;
         let whole = bytes <= fragment;
         let (kind, moved, payload) = if whole {
             (wire::EAGER, bytes, bytes)
@@ -281,6 +293,7 @@ impl Lane {
     }
 
     fn announce(&mut self, handle: u32) -> Step {
+        let checked = self.check.as_ref().map_or(0, |_| wire::CHECKED);
         let Some(op) = self.ops.get_mut(handle) else {
             return Step::Moved;
         };
@@ -294,7 +307,8 @@ impl Lane {
             key: op.key(),
         }
         .to_wire();
-        let head = wire::head(wire::ANNOUNCE, u16::from(op.key().is_some()), tag, handle);
+        let aux = u16::from(op.key().is_some()) | checked;
+        let head = wire::head(wire::ANNOUNCE, aux, tag, handle);
         let fill = |to: *mut u8| {
             // SAFETY: room for `n` bytes.
             unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, n) }
@@ -447,6 +461,7 @@ impl Lane {
                 true
             }
             State::AwaitAck => {
+                op.forget_memory();
                 op.detached = true;
                 true
             }
@@ -454,8 +469,7 @@ impl Lane {
                 // The handle stays until the receiver answers, so that what it
                 // says meanwhile meets no other operation.
                 op.state = State::Withdrawn;
-                op.view = RawView::empty();
-                op.forget_owner();
+                op.forget_memory();
                 op.detached = true;
                 self.peers[peer as usize].streams.retain(|h| *h != handle);
                 self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));

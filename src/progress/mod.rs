@@ -7,6 +7,7 @@
 
 mod biased;
 pub(crate) mod cell;
+mod checked;
 pub(crate) mod core;
 pub(crate) mod inspect;
 pub(crate) mod lane;

@@ -13,6 +13,7 @@
 pub mod traffic;
 
 use crate::bootstrap::Universe;
+use crate::check::Setting;
 use crate::comm::Communicator;
 use crate::diagnose::threads::Inside;
 use osier_transports::shm::{Death, Job, JobOptions};
@@ -67,7 +68,24 @@ pub fn ranks_traced<R: Send>(
     n: usize,
     f: impl Fn(Communicator) -> R + Sync,
 ) -> Vec<R> {
-    on_shm(n, Some(options), |u| f(u.world().clone()))
+    on_shm(n, Some(options), from_env(), |u| f(u.world().clone()))
+}
+
+/// As [`universes_on`], with checks of choice instead of `OSIER_CHECK`'s.
+pub fn universes_checked<R: Send>(
+    network: &Network,
+    checks: Setting,
+    n: usize,
+    f: impl Fn(&Universe) -> R + Sync,
+) -> Vec<R> {
+    match network {
+        Network::Shm => on_shm(n, None, checks, f),
+        Network::Sim(options) => on_sim(options, checks, n, f),
+    }
+}
+
+fn from_env() -> Setting {
+    Setting::from_env().expect("OSIER_CHECK makes sense")
 }
 
 /// As [`ranks_on`], with the whole [`Universe`].
@@ -76,31 +94,37 @@ pub fn universes_on<R: Send>(
     n: usize,
     f: impl Fn(&Universe) -> R + Sync,
 ) -> Vec<R> {
-    match network {
-        Network::Shm => on_shm(n, None, f),
-        Network::Sim(options) => {
-            let net = SimNet::new(SimOptions {
-                ranks: n as u32,
-                ..options.clone()
-            });
-            run(
-                0,
-                n,
-                |rank| Universe::simulated(&net, rank).expect("a place in the job"),
-                |rank, _| {
-                    // What it has sent is there before the news of its end.
-                    net.advance(LAST_WORDS_NS);
-                    net.kill(rank as u32);
-                },
-                f,
-            )
-        }
-    }
+    universes_checked(network, from_env(), n, f)
+}
+
+fn on_sim<R: Send>(
+    options: &SimOptions,
+    checks: Setting,
+    n: usize,
+    f: impl Fn(&Universe) -> R + Sync,
+) -> Vec<R> {
+    let net = SimNet::new(SimOptions {
+        ranks: n as u32,
+        ..options.clone()
+    });
+    let join = |rank| Universe::simulated_checked(&net, rank, checks);
+    run(
+        0,
+        n,
+        |rank| join(rank).expect("a place in the job"),
+        |rank, _| {
+            // What it has sent is there before the news of its end.
+            net.advance(LAST_WORDS_NS);
+            net.kill(rank as u32);
+        },
+        f,
+    )
 }
 
 fn on_shm<R: Send>(
     n: usize,
     trace: Option<&crate::trace::Options>,
+    checks: Setting,
     f: impl Fn(&Universe) -> R + Sync,
 ) -> Vec<R> {
     let options = JobOptions {
@@ -108,6 +132,7 @@ fn on_shm<R: Send>(
         limit_bytes: None,
     };
     let job = Job::create(&options).expect("a job in shared memory");
+    job.set_checks(checks.bits());
     let join = |rank| match trace {
         None => Universe::join(&job, rank),
         Some(options) => Universe::join_traced(&job, rank, options),

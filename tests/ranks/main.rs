@@ -4,6 +4,7 @@
 //! that hangs (see [`support::on_all`]).
 
 mod bad_input;
+mod checks;
 mod closing;
 mod communicators;
 mod datatypes;

@@ -38,6 +38,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use osier::check::Setting;
 use osier_transports::shm::{Job, JobOptions, MAX_RANKS};
 
 pub use bind::{Bind, allowed_cpus, bind_to};
@@ -61,6 +62,8 @@ Examples:
       sessions of the program find two named sets of ranks
   osier run -n 4 --trace out -- jacobi3d
       a timeline of all ranks, out/trace.json, for ui.perfetto.dev
+  osier run -n 4 --check all -- ./solver
+      types of messages, buffers in use, and leaks are checked
   osier run -n 8 --ranks-per-process 4 -- jacobi3d
       two processes, four ranks in each as its threads
   osier run -n 64 --on-hang kill ./solver
@@ -131,6 +134,12 @@ pub struct Args {
     /// ui.perfetto.dev; as OSIER_TRACE=DIR
     #[arg(long, value_name = "DIR")]
     trace: Option<PathBuf>,
+
+    /// Check what the program does with messages: signature, buffers, leaks,
+    /// or all, separated by commas; fatal ends the job at the first finding;
+    /// as OSIER_CHECK=LIST
+    #[arg(long, value_name = "LIST", value_parser = parse_checks)]
+    check: Option<Setting>,
 
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_names = ["PROG", "ARGS"])]
@@ -205,6 +214,7 @@ pub fn again(ranks: usize, bind: Option<Bind>, arguments: Vec<OsString>) -> Exit
         psets: Vec::new(),
         wdir: None,
         trace: None,
+        check: None,
         command: std::iter::once(program).chain(arguments).collect(),
     })
 }
@@ -240,6 +250,7 @@ fn start(args: &Args) -> Result<u8, Failure> {
     let _ = sys::raise_open_files_limit();
     check_open_files(args.ranks)?;
 
+    let checks = checks(args).map_err(usage)?;
     let options = JobOptions {
         ranks: args.ranks,
         limit_bytes: osier::config::shm_limit().map_err(usage)?,
@@ -250,6 +261,7 @@ fn start(args: &Args) -> Result<u8, Failure> {
         Failure::new(FAILED, format!("cannot create a job of {ranks} ranks: {e}"))
     })?;
     job.set_watched();
+    job.set_checks(checks.bits());
     // All ranks choose protocols by the same numbers.
     job.set_note(&serde_json::to_vec(&costs).unwrap_or_default());
     let trace = trace_folder(args)?;
@@ -258,6 +270,19 @@ fn start(args: &Args) -> Result<u8, Failure> {
         crate::trace::merge_job(&folder, &job);
     }
     Ok(code)
+}
+
+/// What is checked, whoever asks for it.
+fn checks(args: &Args) -> osier::Result<Setting> {
+    let of_ranks = args.env.iter().rfind(|(key, _)| key == "OSIER_CHECK");
+    match (args.check, of_ranks) {
+        (Some(checks), _) => Ok(checks),
+        (None, Some((_, value))) => value
+            .to_string_lossy()
+            .parse()
+            .map_err(|e: osier::Error| e.context("OSIER_CHECK")),
+        (None, None) => Setting::from_env(),
+    }
 }
 
 /// Where the timeline goes, whoever asks for it: absolute, so that `--wdir`
@@ -314,6 +339,10 @@ fn parse_ranks(text: &str) -> Result<usize, String> {
         Ok(ranks @ 1..=MAX_RANKS) => Ok(ranks),
         _ => Err(format!("a job has 1 to {MAX_RANKS} ranks")),
     }
+}
+
+fn parse_checks(text: &str) -> Result<Setting, String> {
+    text.parse().map_err(|e: osier::Error| e.to_string())
 }
 
 fn parse_timeout(text: &str) -> Result<Duration, String> {

@@ -23,6 +23,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use libc::{c_int, pid_t};
+use osier::check::Setting;
 use osier::diagnose::{LONG, watch::Watcher};
 use osier_transports::shm::{Death, Job, JobStatus};
 
@@ -206,6 +207,8 @@ impl Supervisor<'_> {
         };
         let mut job = ranks.env(self.job, places);
         job.push(("OSIER_PSETS".into(), self.args.psets.join(";").into()));
+        let checks = Setting::from_bits(self.job.checks());
+        job.push(("OSIER_CHECK".into(), checks.to_string().into()));
         if let Some(folder) = self.trace {
             job.push(("OSIER_TRACE".into(), folder.into()));
         }

@@ -6,6 +6,7 @@ use super::case::Case;
 use super::dice::Rng;
 use super::memory::{Memory, contents};
 use super::timeline::Timeline;
+use crate::check::{Checks, Setting};
 use crate::matching::{Envelope, Pattern, TagPattern};
 use crate::progress::lane::{Lane, Matched, Mode, Outcome};
 use crate::progress::links::{Links, Remote};
@@ -130,6 +131,8 @@ pub(super) struct World {
     pub harvests: bool,
     corruption: bool,
     deaths: u64,
+    /// As `OSIER_CHECK` asks.
+    checks: Checks,
 }
 
 impl World {
@@ -138,13 +141,20 @@ impl World {
         let ranks = case.net.ranks;
         let selection = Arc::new(case.selection());
         let mut lanes = Vec::new();
+        // One for all ranks: their memory is apart.
+        let setting = Setting::from_env().expect("OSIER_CHECK makes sense");
+        let checks = Checks::new(setting, 0, || {});
         for rank in 0..ranks {
             for (context, members) in case.members.iter().enumerate() {
                 let end = net.endpoint(rank, context as u64 + 1, members);
                 let own = peer_of(members, rank);
                 let links = Links::new(own, Remote::Sim(end));
                 let size = ranks as usize;
-                lanes.push(Some(Lane::new(own, size, links, selection.clone())));
+                let mut lane = Lane::new(own, size, links, selection.clone());
+                if checks.follows_messages() {
+                    lane.check_with(checks.clone());
+                }
+                lanes.push(Some(lane));
             }
         }
         for fault in &case.faults {
@@ -188,6 +198,7 @@ impl World {
             harvests: case.harvests,
             corruption: case.corruption,
             deaths: 0,
+            checks,
             net,
         }
     }
@@ -198,6 +209,11 @@ impl World {
         self.drain()?;
         self.leave()?;
         self.check()?;
+        if let Some(finding) = self.checks.findings().first()
+            && !self.lenient
+        {
+            return Err(format!("a false finding: {finding}"));
+        }
         let stats = self.net.stats();
         self.report.runs = 1;
         self.report.refused = stats.refused;

@@ -1,0 +1,338 @@
+//! Checks of what a program does with messages: `OSIER_CHECK`.
+//!
+//! | check | finds |
+//! |---|---|
+//! | `signature` | a message whose types are not those of its receive |
+//! | `buffers` | memory that a transfer owns and another transfer writes, or that changes while it is sent |
+//! | `leaks` | requests, communicators and handles that are left when the rank leaves its job |
+//!
+//! What is found is printed once, with the source lines of both sides, and
+//! counted. With `fatal` the job ends. All ranks of a job check the same: a
+//! launcher leaves the setting in the job.
+//!
+//! Off, nothing of this runs: a lane that checks keeps its peers `blocked`, a
+//! state that every send asks for anyway, and marks its messages by a bit
+//! that every receive asks for anyway.
+//!
+//! # Invariants
+//! 1. No lock of a lane is taken while the findings or claims are locked.
+//! 2. A claim lives exactly as long as the operation may use its memory.
+
+mod claims;
+mod finding;
+
+pub(crate) use claims::{Claim, Claims};
+pub use finding::Finding;
+pub(crate) use finding::{Side, mismatch};
+
+use crate::error::{Error, ErrorKind, Result};
+use std::fmt;
+use std::io::Write;
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A kind of check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// Types of sender and receiver.
+    Signature,
+    /// Memory that transfers own.
+    Buffers,
+    /// What is left at the end.
+    Leaks,
+}
+
+impl Check {
+    /// All, in the order of their bits.
+    pub const ALL: [Check; 3] = [Check::Signature, Check::Buffers, Check::Leaks];
+
+    /// Its name in `OSIER_CHECK`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Check::Signature => "signature",
+            Check::Buffers => "buffers",
+            Check::Leaks => "leaks",
+        }
+    }
+}
+
+/// What is checked, as `OSIER_CHECK` says.
+///
+/// ```
+/// use osier::check::{Check, Setting};
+///
+/// let setting: Setting = "signature,fatal".parse()?;
+/// assert!(setting.has(Check::Signature) && !setting.has(Check::Leaks));
+/// assert_eq!(setting.to_string(), "signature,fatal");
+/// assert!("signatures".parse::<Setting>().is_err());
+/// # Ok::<(), osier::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Setting(u32);
+
+const FATAL: u32 = 1 << 16;
+
+impl Setting {
+    /// Nothing is checked.
+    pub const OFF: Setting = Setting(0);
+
+    /// Whether this is checked.
+    pub fn has(self, check: Check) -> bool {
+        self.0 & 1 << check as u32 != 0
+    }
+
+    /// Whether anything is checked.
+    pub fn is_on(self) -> bool {
+        Check::ALL.iter().any(|check| self.has(*check))
+    }
+
+    /// Whether the first finding ends the job.
+    pub fn is_fatal(self) -> bool {
+        self.0 & FATAL != 0
+    }
+
+    /// As bits, for the job.
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// What [`Setting::bits`] has told.
+    pub fn from_bits(bits: u32) -> Setting {
+        Setting(bits)
+    }
+
+    /// What the environment asks for.
+    pub fn from_env() -> Result<Setting> {
+        match crate::config::value("OSIER_CHECK") {
+            Some(text) => text.parse::<Self>().map_err(|e| e.context("OSIER_CHECK")),
+            None => Ok(Setting::OFF),
+        }
+    }
+}
+
+impl std::str::FromStr for Setting {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Setting> {
+        let mut bits = 0;
+        for word in text.split(',').map(str::trim) {
+            bits |= match word {
+                "off" => 0,
+                "all" => (1 << Check::ALL.len()) - 1,
+                "fatal" => FATAL,
+                _ => match Check::ALL.iter().find(|check| check.name() == word) {
+                    Some(check) => 1 << *check as u32,
+                    None => {
+                        return Err(Error::new(
+                            ErrorKind::Config,
+                            format!(
+                                "{word:?} is no check (hint: signature, buffers, leaks, all or off, and fatal, separated by commas)"
+                            ),
+                        ));
+                    }
+                },
+            };
+        }
+        if bits == FATAL {
+            return Err(Error::new(
+                ErrorKind::Config,
+                "fatal says what a finding does, and nothing is checked (hint: all,fatal)",
+            ));
+        }
+        Ok(Setting(bits))
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let on = Check::ALL.iter().filter(|check| self.has(**check));
+        let mut words: Vec<_> = on.map(|check| check.name()).collect();
+        if self.is_fatal() {
+            words.push("fatal");
+        }
+        match words.is_empty() {
+            true => f.write_str("off"),
+            false => f.write_str(&words.join(",")),
+        }
+    }
+}
+
+/// Exit code of a job that a finding ends.
+pub const EXIT_CODE: i32 = 123;
+
+/// Most findings that are kept, and printed, of each kind.
+const KEPT: usize = 64;
+
+/// What a rank checks, and what it has found so far. Clones are the same; they
+/// outlive the [`Universe`](crate::Universe), which finds leaks as it ends.
+#[derive(Clone)]
+pub struct Checks(Arc<Inner>);
+
+struct Inner {
+    setting: Setting,
+    rank: u32,
+    counts: [AtomicU64; 3],
+    found: Mutex<Vec<Finding>>,
+    claims: Mutex<Claims>,
+    handles: Mutex<Handles>,
+    /// Ends the other ranks.
+    abort: Box<dyn Fn() + Send + Sync>,
+}
+
+#[derive(Default)]
+struct Handles {
+    next: u64,
+    alive: Vec<(u64, &'static str, String, &'static Location<'static>)>,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for Checks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Checks {{ {} }}", self.0.setting)
+    }
+}
+
+impl Checks {
+    pub(crate) fn new(
+        setting: Setting,
+        rank: u32,
+        abort: impl Fn() + Send + Sync + 'static,
+    ) -> Checks {
+        Checks(Arc::new(Inner {
+            setting,
+            rank,
+            counts: Default::default(),
+            found: Mutex::default(),
+            claims: Mutex::default(),
+            handles: Mutex::default(),
+            abort: Box::new(abort),
+        }))
+    }
+
+    /// What is checked.
+    pub fn setting(&self) -> Setting {
+        self.0.setting
+    }
+
+    /// Whether this is checked.
+    pub fn has(&self, check: Check) -> bool {
+        self.0.setting.has(check)
+    }
+
+    /// Whether anything is checked that concerns each message.
+    pub(crate) fn follows_messages(&self) -> bool {
+        self.has(Check::Signature) || self.has(Check::Buffers)
+    }
+
+    /// Number of findings of a kind.
+    pub fn count(&self, check: Check) -> u64 {
+        self.0.counts[check as usize].load(Ordering::Relaxed)
+    }
+
+    /// The first findings, at most 64 of each kind.
+    pub fn findings(&self) -> Vec<Finding> {
+        lock(&self.0.found).clone()
+    }
+
+    /// Prints and counts a finding.
+    #[cold]
+    pub(crate) fn report(&self, check: Check, text: String) {
+        let before = self.0.counts[check as usize].fetch_add(1, Ordering::Relaxed);
+        if before < KEPT as u64 {
+            let mut err = std::io::stderr().lock();
+            // Nobody is there to be told that it cannot be written.
+            let _ = write!(err, "osier: rank {}: {text}", self.0.rank);
+            if before + 1 == KEPT as u64 {
+                let name = check.name();
+                let _ = writeln!(err, "  (further findings of {name} are only counted)");
+            }
+            drop(err);
+            lock(&self.0.found).push(Finding { check, text });
+        }
+        if self.0.setting.is_fatal() {
+            (self.0.abort)();
+            std::process::exit(EXIT_CODE);
+        }
+    }
+
+    pub(crate) fn claims(&self) -> MutexGuard<'_, Claims> {
+        lock(&self.0.claims)
+    }
+
+    /// Counts a handle that the program is to free before it leaves the job:
+    /// for layers that hand out raw handles, such as a C interface's types.
+    /// What is not dropped by then is a leak, reported with the caller's line.
+    #[track_caller]
+    pub fn track(&self, kind: &'static str, name: impl Into<String>) -> Tracked {
+        if !self.has(Check::Leaks) {
+            return Tracked(None);
+        }
+        let mut handles = lock(&self.0.handles);
+        handles.next += 1;
+        let number = handles.next;
+        handles
+            .alive
+            .push((number, kind, name.into(), Location::caller()));
+        Tracked(Some((self.clone(), number)))
+    }
+
+    /// Reports the handles that are left.
+    pub(crate) fn report_handles(&self) {
+        let left = std::mem::take(&mut lock(&self.0.handles).alive);
+        for (_, kind, name, site) in left {
+            let text = format!("leak: a {kind} is left at the end: {name}\n  created at {site}\n");
+            self.report(Check::Leaks, text);
+        }
+    }
+}
+
+/// Keeps a handle from being reported once it is dropped.
+#[must_use = "dropping it says that the handle was freed"]
+pub struct Tracked(Option<(Checks, u64)>);
+
+impl Drop for Tracked {
+    fn drop(&mut self) {
+        if let Some((checks, number)) = &self.0 {
+            lock(&checks.0.handles).alive.retain(|(n, ..)| n != number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_words() {
+        let parse = |text: &str| text.parse::<Setting>();
+        assert_eq!(
+            parse("all").expect("all").to_string(),
+            "signature,buffers,leaks"
+        );
+        assert_eq!(parse("off").expect("off"), Setting::OFF);
+        let some = parse(" leaks , fatal ").expect("some");
+        assert!(some.is_fatal() && some.has(Check::Leaks) && !some.has(Check::Buffers));
+        assert_eq!(Setting::from_bits(some.bits()), some);
+        for bad in ["", "types", "fatal", "signature;leaks", "off,fatal"] {
+            let e = parse(bad).expect_err(bad);
+            assert!(e.to_string().contains("hint"), "{e}");
+        }
+    }
+
+    #[test]
+    fn handles_that_are_freed_are_no_leak() {
+        let checks = Checks::new("leaks".parse().expect("a setting"), 0, || {});
+        let freed = checks.track("datatype", "f64 x 3");
+        let kept = checks.track("datatype", "i32 x 2");
+        drop(freed);
+        checks.report_handles();
+        assert_eq!(checks.count(Check::Leaks), 1);
+        let text = checks.findings()[0].to_string();
+        assert!(text.contains("i32 x 2") && text.contains(file!()), "{text}");
+        drop(kept);
+    }
+}

@@ -1,0 +1,273 @@
+//! What a lane checks, if anybody asks it to.
+//!
+//! ```text
+//! sender     CHECK (types, source line), start with CHECKED
+//! receiver   keeps CHECK until the start comes, compares when they meet
+//! ```
+//!
+//! # Invariants
+//! 1. A lane that checks sends every start by the slow path, right behind its
+//!    CHECK; its peers stay `blocked`, so that no start goes another way.
+//! 2. A start that is marked CHECKED is no start that a receive takes directly.
+//! 3. What an operation has claimed is given back when its memory is.
+
+use super::lane::{Direction, Lane, Rare, describe};
+use crate::check::{Check, Checks, Claim, Side, mismatch};
+use crate::diagnose::report::communicator;
+use crate::p2p::view::RawView;
+use crate::wire::{self, Told};
+use osier_transports::{Incoming, PostError};
+use std::collections::HashMap;
+use std::panic::Location;
+
+/// A lane's part in checking.
+pub(crate) struct LaneCheck {
+    checks: Checks,
+    /// Of each peer, what was told of its next start.
+    told: HashMap<u32, Box<Told>>,
+}
+
+/// What is checked of one operation.
+pub(super) struct OpCheck {
+    /// Its CHECK was posted.
+    told: bool,
+    /// What its memory held when it was posted.
+    sum: Option<u64>,
+    _claim: Option<Claim>,
+}
+
+impl Lane {
+    /// Has everything checked from here on; before the first message.
+    pub fn check_with(&mut self, checks: Checks) {
+        for peer in &mut self.peers {
+            peer.blocked = true;
+        }
+        self.check = Some(Box::new(LaneCheck {
+            checks,
+            told: HashMap::new(),
+        }));
+    }
+
+    /// Begins to follow an operation.
+    #[inline]
+    pub(super) fn follow(&mut self, handle: u32) {
+        if self.check.is_some() {
+            self.follow_on(handle);
+        }
+    }
+
+    #[cold]
+    fn follow_on(&mut self, handle: u32) {
+        let Some(check) = &self.check else {
+            return;
+        };
+        let Some(op) = self.ops.get(handle) else {
+            return;
+        };
+        let mut follow = OpCheck {
+            told: false,
+            sum: None,
+            _claim: None,
+        };
+        if check.checks.has(Check::Buffers) {
+            let what = self.in_communicator(self.describe(handle));
+            let writes = op.direction == Direction::Receive;
+            follow._claim = Some(check.checks.claim(&op.view, writes, what, op.site));
+            follow.sum = (!writes).then(|| sum(&op.view));
+        }
+        if let Some(rare) = self.rare(handle) {
+            rare.check = Some(Box::new(follow));
+        }
+    }
+
+    /// Looks for others that use a view, for a receive that is over at once.
+    pub(super) fn follow_shortly(
+        &self,
+        view: &RawView,
+        peer: u32,
+        tag: u32,
+        site: &'static Location<'static>,
+    ) {
+        if let Some(check) = &self.check
+            && check.checks.has(Check::Buffers)
+        {
+            let what = describe("receive from", Some(peer), tag, view.bytes(), &self.links);
+            let what = self.in_communicator(what);
+            drop(check.checks.claim(view, true, what, site));
+        }
+    }
+
+    /// An operation gives its memory back.
+    #[cold]
+    pub(super) fn followed(&mut self, handle: u32) {
+        let rare = self.ops.get_mut(handle).and_then(|op| op.rare.as_mut());
+        let Some(follow) = rare.and_then(|rare| rare.check.take()) else {
+            return;
+        };
+        let (Some(check), Some(op)) = (&self.check, self.ops.get(handle)) else {
+            return;
+        };
+        if let Some(before) = follow.sum
+            && sum(&op.view) != before
+        {
+            let what = self.in_communicator(self.describe(handle));
+            let text = format!(
+                "a buffer has changed while it was sent: {what}\n  sent at {}\n  (hint: leave the buffer alone until the request is over)\n",
+                op.site
+            );
+            check.checks.report(Check::Buffers, text);
+        }
+    }
+
+    /// Posts the CHECK of a start, unless that has been done.
+    pub(super) fn tell(&mut self, handle: u32) -> Result<(), PostError> {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return Ok(());
+        };
+        let told = |rare: &Rare| rare.check.as_ref().is_some_and(|check| check.told);
+        if op.rare.as_deref().is_none_or(told) {
+            return Ok(());
+        }
+        let signature = op.view.signature();
+        let body = Told {
+            digest: signature.as_ref().map(|s| s.digest()),
+            types: signature.map_or_else(String::new, |s| s.to_string()),
+            file: op.site.file().into(),
+            line: op.site.line(),
+        }
+        .to_wire();
+        let head = wire::head(wire::CHECK, 0, handle, 0);
+        let fill = |to: *mut u8| {
+            // SAFETY: room for the body.
+            unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) }
+        };
+        self.links.post_with(op.peer, head, body.len(), fill)?;
+        if let Some(check) = op.rare.as_mut().and_then(|rare| rare.check.as_mut()) {
+            check.told = true;
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_check(&mut self, message: &Incoming) -> bool {
+        let Some(check) = &mut self.check else {
+            return false;
+        };
+        let mut body = vec![0; message.payload.len()];
+        if body.len() > Told::MAX_BYTES {
+            return false;
+        }
+        // SAFETY: not released yet, as long as the vector.
+        unsafe {
+            std::ptr::copy_nonoverlapping(message.payload.as_ptr(), body.as_mut_ptr(), body.len());
+        }
+        match Told::from_wire(&body) {
+            Some(told) => {
+                check.told.insert(message.peer, Box::new(told));
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// What was told of the start that is being handled.
+    #[inline]
+    pub(super) fn told(&mut self, peer: u32, aux: u16) -> Option<Box<Told>> {
+        if aux & wire::CHECKED == 0 {
+            return None;
+        }
+        self.check.as_mut()?.told.remove(&peer)
+    }
+
+    /// Compares a message of `bytes` bytes with the receive that it has met.
+    #[cold]
+    pub(super) fn compare_op(&self, handle: u32, told: &Told, peer: u32, tag: u32, bytes: usize) {
+        if let Some(op) = self.ops.get(handle) {
+            self.compare(&op.view, told, peer, tag, bytes, op.site);
+        }
+    }
+
+    /// As [`Lane::compare_op`], for a receive that needs no operation.
+    #[cold]
+    pub(super) fn compare(
+        &self,
+        view: &RawView,
+        told: &Told,
+        peer: u32,
+        tag: u32,
+        bytes: usize,
+        site: &'static Location<'static>,
+    ) {
+        let Some(check) = self.check.as_ref().map(|check| &check.checks) else {
+            return;
+        };
+        // A message that is too long is an error of its own.
+        if !check.has(Check::Signature) || bytes > view.bytes() {
+            return;
+        }
+        let (Some(sent), Some(expected)) = (told.digest, view.signature()) else {
+            return;
+        };
+        if expected.admits(sent) {
+            return;
+        }
+        let what = describe("receive from", Some(peer), tag, bytes, &self.links);
+        let sent_at = format!("{}:{}", told.file, told.line);
+        let sent = Side {
+            types: &told.types,
+            bytes,
+            site: &sent_at,
+        };
+        let expected = Side {
+            types: &expected.to_string(),
+            bytes: view.bytes(),
+            site: &format!("{}:{}", site.file(), site.line()),
+        };
+        let text = mismatch(&self.in_communicator(what), &sent, &expected);
+        check.report(Check::Signature, text);
+    }
+
+    fn in_communicator(&self, what: String) -> String {
+        format!("{what}, communicator {}", communicator(self.context))
+    }
+
+    /// Reports the operations that are left when the rank leaves.
+    pub fn report_leaks(&self, checks: &Checks) {
+        for handle in self.ops.handles() {
+            let Some(op) = self.ops.get(handle) else {
+                continue;
+            };
+            let what = match (op.state, op.detached) {
+                (super::lane::State::Done, _) => "is over, and nobody has taken its result",
+                (_, true) => "was let go, and never ends",
+                _ => "was never completed",
+            };
+            let text = format!(
+                "leak: a request {what}: {}\n  posted at {}\n",
+                self.in_communicator(self.describe(handle)),
+                op.site
+            );
+            checks.report(Check::Leaks, text);
+        }
+    }
+}
+
+/// A sum of what a view holds (FNV-1a over words).
+fn sum(view: &RawView) -> u64 {
+    const PIECE: usize = 64 << 10;
+    let mut piece = vec![0u8; PIECE.min(view.bytes())];
+    let mut sum = 0xcbf2_9ce4_8422_2325u64;
+    let mut at = 0;
+    while at < view.bytes() {
+        let n = piece.len().min(view.bytes() - at);
+        // SAFETY: the operation may read its memory; the piece has room.
+        unsafe { view.pack(at..at + n, piece.as_mut_ptr()) };
+        for word in piece[..n].chunks(8) {
+            let mut bytes = [0; 8];
+            bytes[..word.len()].copy_from_slice(word);
+            sum = (sum ^ u64::from_le_bytes(bytes)).wrapping_mul(0x0000_0100_0000_01b3);
+            sum ^= sum >> 29;
+        }
+        at += n;
+    }
+    sum
+}
