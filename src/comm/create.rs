@@ -80,9 +80,11 @@ impl Communicator {
     #[track_caller]
     pub fn dup_with_info(&self, info: &Info) -> Result<Self> {
         let _span = self.span(Kind::Split, ANY, ANY, 0);
-        let made = self
-            .idup_unreported(info)
-            .and_then(PendingCommunicator::wait);
+        // No closure: the caller's source line passes through.
+        let made = match self.idup_unreported(info) {
+            Ok(pending) => pending.wait(),
+            Err(e) => Err(e),
+        };
         self.reported(made)
     }
 
@@ -375,6 +377,7 @@ impl PendingCommunicator {
         }
     }
 
+    #[track_caller]
     fn open(&mut self) -> Result<Communicator> {
         let parent = &self.parent;
         let Context::Known(context) = self.context else {
