@@ -219,7 +219,7 @@ mod tests {
             (0..200).map(batch).fold(f64::INFINITY, f64::min)
         }
         fn to_self(lane: &mut Lane, out: &mut u64, into: &mut u64) {
-            let view = |at: &mut u64| RawView::contiguous(std::ptr::from_mut(at).cast(), 8);
+            let view = |at: &mut u64| RawView::untyped(std::ptr::from_mut(at).cast(), 8);
             assert!(lane.send_now(&view(out), 0, 1));
             let received = lane.irecv(view(into), Pattern::exact(0, 1));
             assert!(matches!(received, Ok(Posted::Done(_))));
