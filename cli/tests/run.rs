@@ -27,6 +27,39 @@ fn ranks_know_who_they_are() {
     assert_eq!(done.sorted_lines(), ["0 of 3", "1 of 3", "2 of 3"]);
 }
 
+/// The library may be absent here; what is asked for is told or refused.
+#[test]
+fn emulated_gpus_are_told_to_the_ranks_or_refused() {
+    let done = Launch::ranks(2)
+        .option("--emulate-gpus=2")
+        .shell("echo $OSIER_EMULATED_GPUS $OSIER_CUDA_LIBRARY")
+        .finish();
+    if done.code == Some(0) {
+        for line in done.sorted_lines() {
+            assert!(line.starts_with("2 /"), "{line}");
+            assert!(line.ends_with("/libosier_emulated_cuda.so"), "{line}");
+        }
+    } else {
+        assert_eq!(done.code, Some(2), "{}", done.stderr);
+        assert!(
+            done.stderr.contains("cargo build -p osier-emulated-cuda"),
+            "{}",
+            done.stderr
+        );
+    }
+    let done = Launch::ranks(1)
+        .option("--emulate-gpus=1")
+        .option("--env=OSIER_CUDA_LIBRARY=/nowhere/libcuda.so.1")
+        .shell("true")
+        .finish();
+    assert_eq!(done.code, Some(2));
+    assert!(
+        done.stderr.contains("/nowhere/libcuda.so.1"),
+        "{}",
+        done.stderr
+    );
+}
+
 #[test]
 fn a_failing_rank_is_named_and_its_code_returned() {
     let done = Launch::ranks(8)

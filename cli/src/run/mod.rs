@@ -11,6 +11,7 @@
 //! | [`program`] | finds the program |
 //! | [`keeper`] | leaves no process behind |
 //! | [`bind`] | places ranks on cores |
+//! | [`gpus`] | finds the emulated CUDA driver |
 //! | [`ranks`] | which ranks a process holds |
 //! | [`spawn`] | starts a process |
 //! | [`supervise`] | the only loop: output, signals, deaths, time limit |
@@ -21,6 +22,7 @@
 //! The launcher has one thread.
 
 mod bind;
+mod gpus;
 mod keeper;
 mod lines;
 mod output;
@@ -66,6 +68,8 @@ Examples:
       types of messages, buffers in use, and leaks are checked
   osier run -n 8 --ranks-per-process 4 -- jacobi3d
       two processes, four ranks in each as its threads
+  osier run -n 2 --emulate-gpus 2 ./solver
+      two emulated GPUs, on a machine that may have none
   osier run -n 64 --on-hang kill ./solver
       ends as soon as no rank can go on, instead of waiting for nothing
 
@@ -125,6 +129,11 @@ pub struct Args {
     /// repeated
     #[arg(long = "pset", value_name = "NAME=RANKS", value_parser = parse_set)]
     psets: Vec<String>,
+
+    /// Let the ranks see N emulated GPUs: the emulated CUDA driver takes the
+    /// place of the real one
+    #[arg(long, value_name = "N", value_parser = gpus::parse)]
+    emulate_gpus: Option<usize>,
 
     /// Run the ranks in this folder
     #[arg(long, value_name = "DIR")]
@@ -212,6 +221,7 @@ pub fn again(ranks: usize, bind: Option<Bind>, arguments: Vec<OsString>) -> Exit
         on_hang: OnHang::Report,
         env: Vec::new(),
         psets: Vec::new(),
+        emulate_gpus: None,
         wdir: None,
         trace: None,
         check: None,
@@ -241,6 +251,11 @@ fn start(args: &Args) -> Result<u8, Failure> {
         .and_then(|mut sets| sets.add(&psets, args.ranks))
         .map_err(|e| usage(e.context("--pset")))?;
 
+    let devices = match args.emulate_gpus {
+        Some(gpus) => gpus::variables(gpus, &args.env)?,
+        None => Vec::new(),
+    };
+
     sys::default_sigchld();
     let keeper =
         keeper::Keeper::start().map_err(|e| Failure::os("cannot start the job's keeper", &e))?;
@@ -265,7 +280,7 @@ fn start(args: &Args) -> Result<u8, Failure> {
     // All ranks choose protocols by the same numbers.
     job.set_note(&serde_json::to_vec(&costs).unwrap_or_default());
     let trace = trace_folder(args)?;
-    let code = supervise::run(args, &program, &keeper, &job, trace.as_deref())?;
+    let code = supervise::run(args, &program, &keeper, &job, trace.as_deref(), &devices)?;
     if let Some(folder) = trace {
         crate::trace::merge_job(&folder, &job);
     }

@@ -15,6 +15,7 @@
 //! 3. A signal goes to the group only while a member of it is not reaped:
 //!    after that its number may be another's.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, ErrorKind, PipeReader, Read};
 use std::os::fd::AsFd;
@@ -67,6 +68,7 @@ pub fn run(
     keeper: &Keeper,
     job: &Job,
     trace: Option<&Path>,
+    devices: &[(String, OsString)],
 ) -> Result<u8, Failure> {
     // Before the first rank, so that none of its signals is lost.
     let signals: Vec<c_int> = FORWARDED.into_iter().chain([libc::SIGCHLD]).collect();
@@ -77,6 +79,7 @@ pub fn run(
     let mut supervisor = Supervisor {
         args,
         trace,
+        devices,
         job,
         group: keeper.group(),
         keeper_lives: true,
@@ -111,6 +114,8 @@ pub fn run(
 
 struct Supervisor<'a> {
     args: &'a Args,
+    /// Variables of the emulated GPUs.
+    devices: &'a [(String, OsString)],
     /// Where ranks record what they do.
     trace: Option<&'a Path>,
     job: &'a Job,
@@ -212,6 +217,7 @@ impl Supervisor<'_> {
         if let Some(folder) = self.trace {
             job.push(("OSIER_TRACE".into(), folder.into()));
         }
+        job.extend(self.devices.iter().cloned());
         let plan = Plan {
             program,
             command: &self.args.command,

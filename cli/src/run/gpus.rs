@@ -1,0 +1,126 @@
+//! `--emulate-gpus`: where the emulated CUDA driver is, and what tells the ranks.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use super::{Failure, USAGE};
+
+/// Variable that names the driver's library.
+const LIBRARY: &str = "OSIER_CUDA_LIBRARY";
+/// What cargo calls the library.
+const FILE: &str = "libosier_emulated_cuda.so";
+/// A symbol that no real driver has.
+const MARK: &[u8] = b"osier_emulated_last_fault";
+
+/// Most devices of an emulated machine.
+const MAX_GPUS: usize = 8;
+
+/// Parses the number of devices.
+pub fn parse(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(n @ 1..=MAX_GPUS) => Ok(n),
+        _ => Err(format!("a machine has 1 to {MAX_GPUS} emulated GPUs")),
+    }
+}
+
+/// Variables of the ranks. `given` are those of `--env`.
+pub fn variables(
+    gpus: usize,
+    given: &[(OsString, OsString)],
+) -> Result<Vec<(String, OsString)>, Failure> {
+    let of_ranks = given.iter().rfind(|(key, _)| key == LIBRARY);
+    let named = of_ranks
+        .map(|(_, value)| value.clone())
+        .or_else(|| std::env::var_os(LIBRARY));
+    let library = match named {
+        Some(path) => named_library(&path)?,
+        None => {
+            let exe = std::env::current_exe().ok();
+            library_beside(exe.as_deref().and_then(Path::parent))?
+        }
+    };
+    Ok(vec![
+        (LIBRARY.into(), library.into()),
+        ("OSIER_EMULATED_GPUS".into(), gpus.to_string().into()),
+    ])
+}
+
+fn named_library(path: &OsStr) -> Result<PathBuf, Failure> {
+    let shown = Path::new(path).display();
+    let bytes = std::fs::read(path).map_err(|e| {
+        Failure::new(
+            USAGE,
+            format!("--emulate-gpus: {LIBRARY} is {shown}: {}", super::cause(&e)),
+        )
+    })?;
+    if !bytes.windows(MARK.len()).any(|part| part == MARK) {
+        return Err(Failure::new(
+            USAGE,
+            format!(
+                "--emulate-gpus: {LIBRARY} is {shown}, which is not the emulated driver \
+                 (hint: unset it)"
+            ),
+        ));
+    }
+    // Ranks may run in another folder.
+    Ok(std::fs::canonicalize(path).unwrap_or_else(|_| path.into()))
+}
+
+fn library_beside(folder: Option<&Path>) -> Result<PathBuf, Failure> {
+    let folder = folder.unwrap_or(Path::new("."));
+    // `cargo build` puts it beside us, a build for tests into deps.
+    [folder.join(FILE), folder.join("deps").join(FILE)]
+        .into_iter()
+        .find(|path| path.is_file())
+        .ok_or_else(|| {
+            let release = if cfg!(debug_assertions) { "" } else { "--release " };
+            Failure::new(
+                USAGE,
+                format!(
+                    "--emulate-gpus: no emulated CUDA driver beside osier: {} is not there \
+                     (hint: cargo build {release}-p osier-emulated-cuda, which needs g++; or set {LIBRARY})",
+                    folder.join(FILE).display()
+                ),
+            )
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_checked() {
+        assert_eq!(parse("2"), Ok(2));
+        assert!(parse("0").is_err() && parse("9").is_err() && parse("x").is_err());
+    }
+
+    #[test]
+    fn an_absent_library_says_how_to_build_it() {
+        let failure = library_beside(Some(Path::new("/nowhere"))).unwrap_err();
+        assert_eq!(failure.code, USAGE);
+        let message = failure.message;
+        assert!(
+            message.contains("/nowhere/libosier_emulated_cuda.so"),
+            "{message}"
+        );
+        assert!(message.contains("-p osier-emulated-cuda"), "{message}");
+    }
+
+    #[test]
+    fn a_named_library_must_be_the_emulated_driver() {
+        let real = std::env::current_dir().unwrap().join("Cargo.toml");
+        let failure = named_library(real.as_os_str()).unwrap_err();
+        assert!(
+            failure.message.contains("not the emulated driver"),
+            "{}",
+            failure.message
+        );
+        let failure = named_library(OsStr::new("/nowhere/x.so")).unwrap_err();
+        assert!(
+            failure.message.contains("no such file"),
+            "{}",
+            failure.message
+        );
+    }
+}
