@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`event`] | what is recorded, in 64 bytes |
 //! | `ring` | where a thread records: no lock, no system call |
-//! | [`file`] | the file, read back strictly |
+//! | [`mod@file`] | the file, read back strictly |
 //! | [`timeline`] | spans and arrows from the recordings of all threads; pure |
 //! | [`chrome`] | writes a timeline for Perfetto |
 //!

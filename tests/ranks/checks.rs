@@ -105,7 +105,7 @@ fn equal_signatures_in_other_layouts_are_left_in_peace() {
                 Ok(())
             })
             .expect("an exchange");
-        let mut both = vec![(0i32, 0.5f32); 3]
+        let mut both = [(0i32, 0.5f32); 3]
             .iter()
             .map(|p| p.0)
             .collect::<Vec<_>>();

@@ -14,7 +14,7 @@
 //!       | r LB EXTENT type                          resized
 //! ```
 //!
-//! Words are separated by one blank. Predefined types are those in [`LEAVES`]:
+//! Words are separated by one blank. Predefined types are those in `LEAVES`:
 //! sizes are what matters, and every peer has these.
 
 use osier_datatype::{Constructor, Order, Type};
