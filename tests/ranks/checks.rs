@@ -105,10 +105,7 @@ fn equal_signatures_in_other_layouts_are_left_in_peace() {
                 Ok(())
             })
             .expect("an exchange");
-        let mut both = [(0i32, 0.5f32); 3]
-            .iter()
-            .map(|p| p.0)
-            .collect::<Vec<_>>();
+        let mut both = [(0i32, 0.5f32); 3].iter().map(|p| p.0).collect::<Vec<_>>();
         world
             .sendrecv_replace(&mut both, other, 3, other, 3)
             .expect("an exchange");
