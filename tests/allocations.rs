@@ -1,7 +1,7 @@
 //! What must not allocate, counted by an allocator that counts per thread.
 
 use osier::testing::{Network, ranks_on};
-use osier::{Startable, start_all};
+use osier::start_all;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -79,27 +79,29 @@ fn starting_a_persistent_request_allocates_nothing() {
     });
 }
 
+/// Of every size that goes at once, and on every path that such sizes take.
 #[test]
-fn short_messages_allocate_nothing() {
+fn an_expected_message_allocates_nothing() {
     ranks_on(&Network::Shm, 2, |comm| {
         let peer = 1 - comm.rank();
-        let mut got = [0u64];
-        let mut exchange = || {
-            for i in 0..100u64 {
-                if comm.rank() == 0 {
-                    comm.send(&i, peer, 0).expect("send");
-                    comm.recv(&mut got, peer, 0).expect("recv");
-                } else {
-                    comm.recv(&mut got, peer, 0).expect("recv");
-                    comm.send(&i, peer, 0).expect("send");
+        for n in [0usize, 1, 8, 16, 17, 96, 97, 1000, 2048, 4096] {
+            let out = vec![7u8; n];
+            let mut back = vec![0u8; n];
+            let mut exchange = || {
+                for _ in 0..500 {
+                    if comm.rank() == 0 {
+                        comm.send(&out, peer, 3).expect("send");
+                        comm.recv(&mut back, peer, 3).expect("recv");
+                    } else {
+                        comm.recv(&mut back, peer, 3).expect("recv");
+                        comm.send(&out, peer, 3).expect("send");
+                    }
                 }
-                assert_eq!(got, [i]);
-            }
-        };
-        for _ in 0..10 {
+            };
+            // Rings grow, and queues get their size.
             exchange();
+            assert_eq!(allocations(exchange), 0, "{n} bytes");
+            assert_eq!(back, out);
         }
-        assert_eq!(allocations(exchange), 0);
-        let _: &dyn Startable = &comm.send_init(vec![0u8], peer, 9).expect("send_init");
     });
 }

@@ -59,6 +59,11 @@ pub enum DeviceError {
         /// Instances.
         count: usize,
     },
+    /// Pinned memory that the host asks for while a device slice of it lives.
+    #[error(
+        "the host cannot borrow pinned memory while a device slice of it lives (hint: drop what on_device returned, and its clones, first)"
+    )]
+    Shared,
     /// The layout's own complaint.
     #[error(transparent)]
     Type(#[from] TypeError),

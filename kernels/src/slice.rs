@@ -24,7 +24,8 @@
 //! # Invariants
 //! 1. A slice lies inside of its allocation, and is aligned for its type.
 //! 2. Host code sees pinned memory only where no work of the device is under
-//!    way: [`Pinned::host`] waits for the uses it knows of.
+//!    way: [`Pinned::host`] waits for the uses, and refuses while another slice
+//!    lives by which new work could begin.
 
 use crate::device::Context;
 use crate::error::{DeviceError, Result};
@@ -234,18 +235,23 @@ impl<T: Datatype> Pinned<T> {
     /// The elements on the host, after waiting for the device's uses.
     ///
     /// # Errors
-    /// Work on the memory failed.
+    /// Another slice of the memory still lives, so that work on it could begin
+    /// meanwhile; or work on the memory failed.
     pub fn host(&mut self) -> Result<&mut [T]> {
-        self.slice.memory.wait_for_uses()?;
-        let Some(host) = self.slice.memory.host() else {
+        let len = self.slice.len;
+        let Some(memory) = Arc::get_mut(&mut self.slice.memory) else {
+            return Err(DeviceError::Shared);
+        };
+        memory.wait_for_uses()?;
+        let Some(host) = memory.host() else {
             return Err(DeviceError::Unavailable(
                 "pinned memory has no host address".into(),
             ));
         };
-        // SAFETY: the allocation holds `len` elements, whose type allows any
-        // bytes (they were written by `from_slice`); work through this crate is
-        // over, and `&mut self` lets no new one begin... through this object.
-        Ok(unsafe { std::slice::from_raw_parts_mut(host.cast(), self.slice.len) })
+        // SAFETY: the allocation holds `len` elements, which `from_slice` wrote;
+        // work on it is over, and no other slice of it exists by which new work
+        // could begin while the borrow lives.
+        Ok(unsafe { std::slice::from_raw_parts_mut(host.cast(), len) })
     }
 }
 

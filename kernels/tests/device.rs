@@ -52,6 +52,18 @@ fn download(stream: &Stream, from: &DeviceSlice<u8>) -> Vec<u8> {
     staged.host().unwrap().to_vec()
 }
 
+/// The host never holds pinned memory on which new work could begin.
+#[test]
+fn pinned_memory_is_borrowed_by_the_host_alone() {
+    let Some(context) = context() else { return };
+    let stream = Stream::new(&context).unwrap();
+    let mut staged = Pinned::from_slice(&context, &[1u8, 2, 3]).unwrap();
+    let shared = staged.on_device(&stream).into_inner();
+    assert_eq!(staged.host().unwrap_err(), DeviceError::Shared);
+    drop(shared);
+    assert_eq!(staged.host().unwrap(), [1, 2, 3]);
+}
+
 #[test]
 fn devices_are_told() {
     if context().is_none() {
