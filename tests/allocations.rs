@@ -1,7 +1,7 @@
 //! What must not allocate, counted by an allocator that counts per thread.
 
-use osier::testing::{Network, ranks_on};
 use osier::start_all;
+use osier::testing::{Network, ranks_on};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 

@@ -659,3 +659,35 @@ fn a_job_within_a_job_ends_with_it() {
         support::processes(&job.mark).is_empty()
     });
 }
+
+#[test]
+fn shared_memory_that_the_system_refuses_is_an_error() {
+    let done = Launch::ranks(2)
+        .refuse(&[libc::SYS_memfd_create])
+        .shell("echo never")
+        .finish();
+    assert_eq!(done.stdout, "");
+    assert_ne!(done.code, Some(0));
+    for word in ["shared memory", "not permitted", "hint", "memfd_create"] {
+        assert!(done.stderr.contains(word), "{word}: {}", done.stderr);
+    }
+}
+
+/// Containers often refuse to let a process read another's memory, and old
+/// kernels know no `membarrier`: there are other ways.
+#[test]
+fn messages_pass_where_the_system_refuses_its_help() {
+    let refused = [
+        libc::SYS_process_vm_readv,
+        libc::SYS_process_vm_writev,
+        libc::SYS_membarrier,
+    ];
+    for memory in ["plain", "heap"] {
+        let args = [
+            "bench", "latency", "--sizes", "8,4K,1M", "--memory", memory, "-i", "6", "-x", "1",
+        ];
+        let done = Launch::raw(&args).refuse(&refused).finish();
+        assert_eq!(done.code, Some(0), "{}", done.stderr);
+        assert_eq!(done.stderr, "");
+    }
+}

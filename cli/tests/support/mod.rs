@@ -101,6 +101,23 @@ pub fn cores(cpus: &[usize]) -> usize {
     cores.len()
 }
 
+/// A filter that answers these system calls with "not permitted".
+fn filter(refused: &[libc::c_long]) -> Vec<libc::sock_filter> {
+    let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    let equal = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    let answer = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, k, jt| libc::sock_filter { code, jt, jf: 0, k };
+    let mut program = vec![step(load, 0, 0)]; // the number of the call
+    for (i, call) in refused.iter().enumerate() {
+        let to_refusal = (refused.len() - i) as u8;
+        program.push(step(equal, *call as u32, to_refusal));
+    }
+    program.push(step(answer, libc::SECCOMP_RET_ALLOW, 0));
+    let refusal = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    program.push(step(answer, refusal, 0));
+    program
+}
+
 /// A job to be started.
 pub struct Launch {
     args: Vec<OsString>,
@@ -109,6 +126,7 @@ pub struct Launch {
     unread: bool,
     terminal: Option<OwnedFd>,
     fifo: Option<Fifo>,
+    refused: Vec<libc::c_long>,
 }
 
 struct Fifo(std::path::PathBuf);
@@ -131,6 +149,7 @@ impl Launch {
             unread: false,
             terminal: None,
             fifo: None,
+            refused: Vec::new(),
         }
     }
 
@@ -181,6 +200,13 @@ impl Launch {
         self
     }
 
+    /// Has the system refuse these calls to the job, as the filters of
+    /// containers do.
+    pub fn refuse(mut self, calls: &[libc::c_long]) -> Launch {
+        self.refused = calls.to_vec();
+        self
+    }
+
     pub fn start(self) -> Running {
         let mut command = Command::new(env!("CARGO_BIN_EXE_osier"));
         command.args(&self.args).env(MARK, &self.mark);
@@ -197,6 +223,27 @@ impl Launch {
         };
         // SAFETY: two system calls, no allocation.
         unsafe { command.pre_exec(heed_signals) };
+        if !self.refused.is_empty() {
+            let filter = filter(&self.refused);
+            let obey = move || {
+                // SAFETY: takes numbers.
+                if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+                let program = libc::sock_fprog {
+                    len: filter.len() as u16,
+                    filter: filter.as_ptr().cast_mut(),
+                };
+                let mode = libc::SECCOMP_MODE_FILTER;
+                // SAFETY: the program lives until the call returns.
+                if unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &program) } != 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+                Ok(())
+            };
+            // SAFETY: two system calls, no allocation.
+            unsafe { command.pre_exec(obey) };
+        }
         let mut stdout = None;
         let mut stderr = None;
         if let Some(slave) = &self.terminal {
