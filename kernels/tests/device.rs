@@ -1,38 +1,15 @@
-//! On the driver that `OSIER_CUDA_LIBRARY` names; else on the emulated one where
-//! it was built beside this test (as by `cargo test --workspace`); else on the
-//! system's. Skipped out loud without. `OSIER_CUDA_LIBRARY=libcuda.so.1` chooses a
-//! real GPU.
+//! Memory, streams, copies, handles, pack and unpack of chosen shapes, on the
+//! driver that `support` finds.
+
+mod support;
 
 use osier_datatype::{Basic, Layout, Type};
 use osier_datatype_corpus::random::{self, Random};
 use osier_kernels::{
-    Context, DeviceError, DeviceSlice, DeviceView, Driver, Event, Kind, LIBRARY_VARIABLE, Packer,
-    Pinned, Space, Stream, classify, copy, devices, handle,
+    Context, DeviceError, DeviceSlice, DeviceView, Event, Kind, Packer, Pinned, Space, Stream,
+    classify, copy, devices, handle,
 };
-use std::path::PathBuf;
-
-/// The emulated driver's library, beside the test or one folder up.
-fn emulated() -> Option<PathBuf> {
-    let exe = std::env::current_exe().ok()?;
-    let folders = exe.ancestors().skip(1).take(2);
-    let mut libraries = folders.map(|folder| folder.join("libosier_emulated_cuda.so"));
-    libraries.find(|library| library.is_file())
-}
-
-fn context() -> Option<Context> {
-    if let Some(library) = emulated() {
-        Driver::prefer(library);
-    }
-    match Driver::get().and_then(|_| Context::new(0)) {
-        Ok(context) => Some(context),
-        Err(why) => {
-            // A driver that was asked for must work.
-            assert!(std::env::var_os(LIBRARY_VARIABLE).is_none(), "{why}");
-            eprintln!("SKIPPED: {why}");
-            None
-        }
-    }
-}
+use support::context;
 
 fn upload(stream: &Stream, bytes: &[u8]) -> DeviceSlice<u8> {
     let staged = Pinned::from_slice(stream.context(), bytes).unwrap();
@@ -266,16 +243,14 @@ fn agrees(packer: &Packer, stream: &Stream, layout: &Layout, count: usize, rando
     assert!(download(stream, &device) == twin, "unpack {range:?}");
 }
 
-/// 200 random trees; `OSIER_TREES` says how many.
+/// Random trees in allocations of their own, so that an access beyond is a fault on
+/// the emulated driver; many more in `trees.rs`.
 #[test]
-fn random_trees() {
+fn trees_in_tight_allocations() {
     let Some(context) = context() else { return };
     let stream = Stream::new(&context).unwrap();
     let packer = Packer::with_limit(&context, 1 << 20);
-    let trees = std::env::var("OSIER_TREES")
-        .ok()
-        .and_then(|n| n.parse().ok());
-    for seed in 0..trees.unwrap_or(200) {
+    for seed in 0..200 {
         let mut random = Random::new(seed);
         let ty = random::tree(&mut random, 4096);
         let Ok(layout) = ty.commit() else { continue };

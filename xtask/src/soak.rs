@@ -10,6 +10,9 @@ enum Room {
     Engine,
     /// Random types against the naive typemap
     Datatype,
+    /// Random types on a device against typemap and host: the emulated driver, or
+    /// the one that OSIER_CUDA_LIBRARY names
+    GpuDatatype,
 }
 
 /// Options of `soak`.
@@ -17,7 +20,8 @@ enum Room {
 #[command(after_help = "Examples:
   cargo xtask soak engine --seconds 600
   cargo xtask soak engine --seed 42
-  cargo xtask soak datatype --trees 10000000 --seconds 3600")]
+  cargo xtask soak datatype --trees 10000000 --seconds 3600
+  cargo xtask soak gpu-datatype --trees 10000000 --seconds 7200")]
 pub struct Args {
     /// What to test
     #[arg(value_enum)]
@@ -25,7 +29,7 @@ pub struct Args {
     /// How long
     #[arg(long, value_name = "S", default_value_t = 60)]
     seconds: u64,
-    /// Of datatype: as many types, unless the time is up before
+    /// Of datatype and gpu-datatype: as many types, unless the time is up before
     #[arg(long, value_name = "N")]
     trees: Option<u64>,
     /// Seed of a run to repeat [default: from the clock, printed]
@@ -44,8 +48,14 @@ pub fn run(args: &Args) -> Result {
     let (package, test) = match args.room {
         Room::Engine => ("osier", "engine_sim"),
         Room::Datatype => ("osier-datatype", "trees"),
+        Room::GpuDatatype => ("osier-kernels", "trees"),
     };
     println!("seed {seed}, {} s", args.seconds);
+    let named = std::env::var_os("OSIER_CUDA_LIBRARY").is_some_and(|name| !name.is_empty());
+    if matches!(args.room, Room::GpuDatatype) && !named {
+        crate::setup::cplusplus()?;
+        run_command(cargo().args(["build", "--release", "-p", "osier-emulated-cuda"]))?;
+    }
     let mut command = cargo();
     if let Some(trees) = args.trees {
         command.env("OSIER_SOAK_TREES", trees.to_string());
