@@ -118,6 +118,12 @@ impl Pattern {
         }
     }
 
+    /// Whether it names a source and a tag.
+    #[inline]
+    pub fn is_exact(self) -> bool {
+        self.source.is_some() && matches!(self.tag, TagPattern::Exact(_))
+    }
+
     /// Whether a message with this envelope satisfies the pattern.
     #[inline]
     pub fn accepts(self, envelope: Envelope) -> bool {

@@ -7,7 +7,7 @@ use super::view::{Buffer, BufferMut, RawView};
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::{Pattern, TagPattern};
-use crate::progress::lane::{Mode, Outcome, Posted};
+use crate::progress::lane::{Lane, Mode, Outcome, Posted};
 use crate::progress::lane_receive::Direct;
 use crate::progress::pace;
 use crate::trace::event::{ANY, Event, Kind};
@@ -29,8 +29,15 @@ impl Communicator {
         dest: impl Into<Rank>,
         tag: impl Into<Tag>,
     ) -> Result<()> {
-        let tag = self.reported(tag.into().check())?;
-        match self.reported(dest.into().check(self.peer_count()))? {
+        let (dest, tag) = (dest.into(), tag.into());
+        if let Some((dest, tag)) = names::exact(dest.into(), tag.into(), self.peer_count())
+            && self.core().trace.is_none()
+            && buffer.lend(|view| self.send_now(view.as_raw(), dest, tag))
+        {
+            return Ok(());
+        }
+        let tag = self.reported(tag.check())?;
+        match self.reported(dest.check(self.peer_count()))? {
             Some(dest) => {
                 self.reported(self.send_raw(buffer.view().raw(), dest, tag, Mode::Standard))
             }
@@ -81,9 +88,16 @@ impl Communicator {
         source: impl Into<Source>,
         tag: impl Into<TagSelector>,
     ) -> Result<Status> {
-        match self.reported(names::pattern(source.into(), tag.into(), self.peer_count()))? {
+        let (source, tag) = (source.into(), tag.into());
+        if let Some((source, tag)) = names::exact(source, tag, self.peer_count())
+            && let Some(bytes) =
+                buffer.lend_mut(|view| self.receive_mail(view.as_raw(), source, tag))
+        {
+            return Ok(Status::new(source as usize, tag, bytes));
+        }
+        match self.reported(names::pattern(source, tag, self.peer_count()))? {
             Some(pattern) => Ok(self
-                .reported(self.recv_raw(buffer.view_mut().raw(), pattern))?
+                .reported(self.recv_posted(buffer.view_mut().raw(), pattern))?
                 .into()),
             None => Ok(Status::EMPTY),
         }
@@ -295,12 +309,73 @@ impl Communicator {
         posted
     }
 
+    /// Waits a while for a message that comes by the mailbox, and receives it;
+    /// `None`: receive it in another way.
+    #[inline]
+    fn receive_mail(&self, view: &RawView, source: u32, tag: u32) -> Option<usize> {
+        if self.core().trace.is_some() {
+            return None;
+        }
+        let mut lane = self.lane().lock();
+        if !lane.may_receive_directly(Pattern::exact(source, tag)) {
+            return None;
+        }
+        match lane.receive_mail(view, source, tag) {
+            Some(bytes) => Some(bytes),
+            None => self.await_mail(&mut lane, view, source, tag),
+        }
+    }
+
+    #[inline(never)]
+    fn await_mail(
+        &self,
+        lane: &mut Lane,
+        view: &RawView,
+        source: u32,
+        tag: u32,
+    ) -> Option<usize> {
+        let pattern = Pattern::exact(source, tag);
+        let most = DIRECT_POLLS.min(self.core().spin_polls());
+        let mut misses = 0;
+        while misses < most && !self.lane().wanted() {
+            match lane.receive_direct(view, pattern) {
+                Direct::Nothing => {
+                    misses += 1;
+                    pace::pause(lane.pace.missed(misses));
+                }
+                Direct::Received(outcome) => {
+                    lane.pace.found(misses);
+                    return Some(outcome.bytes);
+                }
+                Direct::Other => break,
+            }
+            if let Some(bytes) = lane.receive_mail(view, source, tag) {
+                lane.pace.found(misses);
+                return Some(bytes);
+            }
+        }
+        None
+    }
+
     #[inline]
     #[track_caller]
     pub(crate) fn recv_raw(&self, view: RawView, pattern: Pattern) -> Result<Outcome> {
+        if let (Some(source), TagPattern::Exact(tag)) = (pattern.source, pattern.tag)
+            && let Some(bytes) = self.receive_mail(&view, source, tag)
+        {
+            return Ok(Outcome { source, tag, bytes });
+        }
+        self.recv_posted(view, pattern)
+    }
+
+    /// Receives what [`Communicator::receive_mail`] has not: by a post, in the
+    /// end.
+    #[track_caller]
+    fn recv_posted(&self, view: RawView, pattern: Pattern) -> Result<Outcome> {
         let _span = self.span_receive(Kind::Recv, pattern, view.bytes());
         let mut lane = self.lane().lock();
-        if lane.idle() && !lane.has_unexpected(pattern) {
+        let waited = pattern.is_exact() && self.core().trace.is_none();
+        if !waited && lane.may_receive_directly(pattern) {
             let most = DIRECT_POLLS.min(self.core().spin_polls());
             let mut misses = 0;
             while misses < most && !self.lane().wanted() {

@@ -126,6 +126,14 @@ impl Tag {
     }
 }
 
+/// Source and tag, if they are neither wildcards nor wrong.
+#[inline]
+pub(crate) fn exact(source: Source, tag: TagSelector, size: usize) -> Option<(u32, u32)> {
+    // One comparison each: what is negative is large.
+    let known = (source.0 as u64) < size as u64 && tag.0 as u64 <= MAX_TAG as u64;
+    known.then_some((source.0 as u32, tag.0 as u32))
+}
+
 /// What to receive; `None`: from nobody.
 #[inline]
 pub(crate) fn pattern(source: Source, tag: TagSelector, size: usize) -> Result<Option<Pattern>> {

@@ -337,6 +337,11 @@ impl<'a> View<'a> {
     pub(crate) fn raw(self) -> RawView {
         self.raw
     }
+
+    #[inline]
+    pub(crate) fn as_raw(&self) -> &RawView {
+        &self.raw
+    }
 }
 
 /// Memory to receive into: a mutably borrowed buffer and a layout.
@@ -390,6 +395,11 @@ impl<'a> ViewMut<'a> {
     pub(crate) fn raw(self) -> RawView {
         self.raw
     }
+
+    #[inline]
+    pub(crate) fn as_raw(&self) -> &RawView {
+        &self.raw
+    }
 }
 
 /// A layout over elements with padding could expose or leave bytes that no
@@ -417,12 +427,27 @@ fn offset<T>(origin: usize) -> Result<usize> {
 pub trait Buffer {
     /// The memory, borrowed.
     fn view(&self) -> View<'_>;
+
+    /// Shows the memory to somebody who only looks at its description: a view
+    /// need not be cloned.
+    #[doc(hidden)]
+    #[inline]
+    fn lend<R>(&self, look: impl FnOnce(&View<'_>) -> R) -> R {
+        look(&self.view())
+    }
 }
 
 /// Anything that can be received into.
 pub trait BufferMut {
     /// The memory, mutably borrowed.
     fn view_mut(&mut self) -> ViewMut<'_>;
+
+    /// As [`Buffer::lend`].
+    #[doc(hidden)]
+    #[inline]
+    fn lend_mut<R>(&mut self, look: impl FnOnce(&ViewMut<'_>) -> R) -> R {
+        look(&self.view_mut())
+    }
 }
 
 impl<T: Datatype> Buffer for [T] {
@@ -492,6 +517,11 @@ impl Buffer for View<'_> {
     fn view(&self) -> View<'_> {
         self.clone()
     }
+
+    #[inline]
+    fn lend<R>(&self, look: impl FnOnce(&View<'_>) -> R) -> R {
+        look(self)
+    }
 }
 
 impl BufferMut for ViewMut<'_> {
@@ -501,6 +531,11 @@ impl BufferMut for ViewMut<'_> {
             raw: self.raw.clone(),
             borrow: PhantomData,
         }
+    }
+
+    #[inline]
+    fn lend_mut<R>(&mut self, look: impl FnOnce(&ViewMut<'_>) -> R) -> R {
+        look(self)
     }
 }
 

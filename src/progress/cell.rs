@@ -100,8 +100,15 @@ impl Drop for LaneGuard<'_> {
         }
         if self.wakers.is_empty() {
             self.cell.lock.unlock();
-            return;
+        } else {
+            self.unlock_and_wake();
         }
+    }
+}
+
+impl LaneGuard<'_> {
+    #[cold]
+    fn unlock_and_wake(&mut self) {
         let wakers = std::mem::take(&mut self.wakers);
         self.cell.lock.unlock();
         for waker in wakers {

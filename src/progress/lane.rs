@@ -363,7 +363,7 @@ impl Lane {
         let mut any = false;
         // Bounded, so that a flood does not keep the caller from its own end.
         for _ in 0..64 {
-            let Some(message) = self.links.poll() else {
+            let Some(message) = &self.links.poll() else {
                 break;
             };
             self.handle(message);
@@ -419,7 +419,7 @@ impl Lane {
     }
 
     /// Handles one message and gives it back to its endpoint.
-    pub(super) fn handle(&mut self, message: Incoming) {
+    pub(super) fn handle(&mut self, message: &Incoming) {
         let (low, high) = wire::halves(message.head.arg);
         let peer = message.peer;
         if self.dead_count != 0 && self.peers[peer as usize].dead.is_some() {
@@ -429,18 +429,18 @@ impl Lane {
         }
         self.handling = self.trace_handled(peer, message.head.kind);
         let sound = match message.head.kind {
-            wire::EAGER => self.on_eager(&message, low, high),
-            wire::FRAGMENT => self.on_fragment(&message, low),
-            wire::FIRST => self.on_first(&message, low, high),
-            wire::ANNOUNCE => self.on_announce(&message, low, high),
+            wire::EAGER => self.on_eager(message, low, high),
+            wire::FRAGMENT => self.on_fragment(message, low),
+            wire::FIRST => self.on_first(message, low, high),
+            wire::ANNOUNCE => self.on_announce(message, low, high),
             wire::GO => self.on_go(peer, low),
             wire::FINISH => self.on_finish(peer, low, message.head.aux),
             wire::ACK => self.on_ack(peer, low),
             wire::CREDIT => self.peers[peer as usize].sender.give(u64::from(low)),
             wire::WITHDRAW => self.on_withdraw(peer, low),
-            wire::SHARE => self.on_share(&message, low, high),
+            wire::SHARE => self.on_share(message, low, high),
             wire::PUSHED => self.on_pushed(peer, low, message.head.aux != 0),
-            wire::CHECK => self.on_check(&message),
+            wire::CHECK => self.on_check(message),
             _ => false,
         };
         if !sound {
@@ -765,7 +765,7 @@ impl Lane {
             return;
         }
         while let Some(message) = self.links.poll() {
-            self.handle(message);
+            self.handle(&message);
         }
         self.peers[peer as usize].dead = Some(how);
         self.peers[peer as usize].blocked = true;

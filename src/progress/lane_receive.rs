@@ -38,7 +38,7 @@ impl Lane {
                 return None;
             }
             if !self.posted.is_empty() {
-                let message = self.links.poll()?;
+                let message = &self.links.poll()?;
                 self.handle(message);
                 continue;
             }
@@ -108,7 +108,9 @@ impl Lane {
     #[inline]
     pub fn receive_direct(&mut self, view: &RawView, pattern: Pattern) -> Direct {
         debug_assert!(self.posted.is_empty());
-        let Some(message) = self.links.poll() else {
+        // By reference: what is copied straight after it was written waits for
+        // the stores before it.
+        let Some(message) = &self.links.poll() else {
             return Direct::Nothing;
         };
         if message.head.kind == wire::EAGER && message.head.aux == 0 {
@@ -136,6 +138,27 @@ impl Lane {
         }
         self.handle(message);
         Direct::Other
+    }
+
+    /// Asks once for a message of `source` that lies in the mailbox, the way
+    /// of messages behind which nothing waits; returns its bytes. Under the
+    /// conditions of [`Lane::receive_direct`], and while nobody records.
+    #[inline]
+    pub fn receive_mail(&mut self, view: &RawView, source: u32, tag: u32) -> Option<usize> {
+        // SAFETY: the view is writable for its bytes by the caller's contract,
+        // the payload readable while it is taken.
+        let copy = |from, bytes| unsafe { view.unpack(0..bytes, from) };
+        let room = view.bytes();
+        let bytes = self.links.take_mail(source, wire::EAGER, tag, room, copy)?;
+        self.credit(source, bytes);
+        Some(bytes)
+    }
+
+    /// Whether a receive of `pattern` may look for its message before it is
+    /// posted.
+    #[inline]
+    pub fn may_receive_directly(&mut self, pattern: Pattern) -> bool {
+        self.idle() && !self.has_unexpected(pattern)
     }
 
     /// Whether nothing is posted or under way, so that

@@ -44,18 +44,35 @@ impl Lane {
         if bytes > self.always_eager || peer.blocked || !peer.sender.take(bytes) {
             return false;
         }
-        let since = self.trace_stamp();
+        if self.trace.is_some() {
+            return self.post_recorded(view, dest, tag);
+        }
+        self.post_at_once(view, dest, tag)
+    }
+
+    #[inline]
+    fn post_at_once(&mut self, view: &RawView, dest: u32, tag: u32) -> bool {
+        let bytes = view.bytes();
         let posted = view
             .short()
             .is_some_and(|data| self.links.post_short(dest, wire::EAGER, tag, data, bytes));
         if posted || self.send_whole(view, dest, tag) {
-            self.trace_start(Kind::Eager, dest, tag, bytes, since);
             return true;
         }
         self.peers[dest as usize]
             .sender
             .give(crate::protocol::eager::cost(bytes));
         false
+    }
+
+    #[cold]
+    fn post_recorded(&mut self, view: &RawView, dest: u32, tag: u32) -> bool {
+        let since = self.trace_stamp();
+        let posted = self.post_at_once(view, dest, tag);
+        if posted {
+            self.trace_start(Kind::Eager, dest, tag, view.bytes(), since);
+        }
+        posted
     }
 
     fn send_whole(&mut self, view: &RawView, dest: u32, tag: u32) -> bool {

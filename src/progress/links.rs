@@ -135,8 +135,28 @@ impl Links {
         }
     }
 
+    /// Takes the message that lies in the mailbox of a peer, if it is the next
+    /// of that peer, of this kind and argument, and has at most `room` bytes,
+    /// which `copy` reads. `None` says nothing: what is there may need
+    /// [`Links::poll`].
+    #[inline(always)]
+    pub fn take_mail(
+        &mut self,
+        peer: Peer,
+        kind: u8,
+        arg: u32,
+        room: usize,
+        copy: impl FnOnce(*const u8, usize),
+    ) -> Option<usize> {
+        match &mut self.remote {
+            Remote::Shm(e) if peer != self.own => e.take_mail(peer, kind, arg, room, copy),
+            _ => None,
+        }
+    }
+
+    /// Gives a message back to its endpoint.
     #[inline]
-    pub fn release(&mut self, message: Incoming) {
+    pub fn release(&mut self, message: &Incoming) {
         if message.peer == self.own {
             self.looped -= 1;
             return self.loopback.release(message);

@@ -339,7 +339,7 @@ pub trait Endpoint {
     fn poll(&mut self) -> Option<Incoming>;
 
     /// Gives back a message.
-    fn release(&mut self, message: Incoming);
+    fn release(&mut self, message: &Incoming);
 
     /// Exports memory of this process so that peers can reach it, or says
     /// why not.

@@ -336,7 +336,7 @@ impl Endpoint for Loopback {
     }
 
     #[inline]
-    fn release(&mut self, message: Incoming) {
+    fn release(&mut self, message: &Incoming) {
         debug_assert!(self.out && message.token == self.first, "not polled here");
         if !self.out || message.token != self.first {
             return;
@@ -438,7 +438,7 @@ mod tests {
         assert_eq!(m.head, head(n));
         // SAFETY: not yet released.
         assert_eq!(unsafe { m.payload.to_vec() }, pattern(n, bytes));
-        end.release(m);
+        end.release(&m);
     }
 
     #[test]
@@ -506,7 +506,7 @@ mod tests {
             }
             // SAFETY: not yet released.
             assert_eq!(unsafe { m.payload.to_vec() }, pattern(0, bytes));
-            end.release(m);
+            end.release(&m);
             assert!(end.retired.is_empty());
             for n in 1..MAX_MESSAGES as u64 {
                 receive(&mut end, n, bytes);
@@ -522,7 +522,7 @@ mod tests {
             end.post(0, head(n), &pattern(n, 1000)).unwrap();
             let m = end.poll().unwrap();
             places.insert(m.payload.as_ptr());
-            end.release(m);
+            end.release(&m);
         }
         assert_eq!(places.len(), 1);
         assert_eq!(end.slots.len(), FIRST_SLOTS);
@@ -601,7 +601,7 @@ mod tests {
                 end.post(0, head(n.into()), std::hint::black_box(&payload))
                     .unwrap();
                 let m = std::hint::black_box(end.poll().unwrap());
-                end.release(m);
+                end.release(&m);
             }
             let ns = start.elapsed().as_secs_f64() * 1e9 / f64::from(rounds);
             println!("self, {bytes} bytes: {ns:.1} ns per post, poll and release");

@@ -14,6 +14,10 @@ use std::sync::Arc;
 /// Largest payload of a message, in bytes: fragments of this size keep both
 /// copies of a pipeline in the second-level cache.
 pub const MAX_PAYLOAD_BYTES: usize = 32 << 10;
+/// No ring from a peer yet.
+const NO_RING: u32 = u32::MAX;
+/// After so many messages taken, rings that peers have opened are adopted.
+const ADOPT_EVERY: u32 = 64;
 /// After so many cells a small ring grows.
 const SMALL_RING_CELLS: u64 = 16;
 /// In the token of a message: it lies in the mailbox,
@@ -28,6 +32,8 @@ struct Tx {
     /// Its block, if it is ours: that of the rank with the lower number, which
     /// makes it when its ring outgrows the first page.
     exchange: Option<u64>,
+    /// Index of the ring from the peer, once there is one.
+    from: u32,
     sleeping: *const AtomicU32,
 }
 
@@ -73,6 +79,7 @@ impl ShmEndpoint {
                 ring: None,
                 mail: None,
                 exchange: None,
+                from: NO_RING,
                 sleeping: &raw const rank.job().control(*m as usize).sleeping,
             })
             .collect();
@@ -244,12 +251,15 @@ impl ShmEndpoint {
             // SAFETY: the block was checked, and each is handed out once.
             let mut ring = unsafe { Consumer::new(block.memory, 0) };
             match peer {
-                Some(peer) if !known && !block.exchange => self.rx.push(Rx {
-                    ring,
-                    exchange: None,
-                    peer: peer as Peer,
-                    source: block.source,
-                }),
+                Some(peer) if !known && !block.exchange => {
+                    self.tx[peer].from = self.rx.len() as u32;
+                    self.rx.push(Rx {
+                        ring,
+                        exchange: None,
+                        peer: peer as Peer,
+                        source: block.source,
+                    });
+                }
                 _ => {
                     self.rank.count_malformed();
                     ring.close();
@@ -413,6 +423,32 @@ impl ShmEndpoint {
             return Err(fill);
         }
         Ok(())
+    }
+
+    /// Takes the message that lies in the mailbox of a peer, if it is the next
+    /// of that peer, of this kind and argument, without aux, and of at most
+    /// `room` bytes, which `copy` reads; returns its bytes. `None` says nothing:
+    /// what is there may need [`Endpoint::poll`].
+    #[inline(always)]
+    pub fn take_mail(
+        &mut self,
+        peer: Peer,
+        kind: u8,
+        argument: u32,
+        room: usize,
+        copy: impl FnOnce(*const u8, usize),
+    ) -> Option<usize> {
+        let tx = self.tx.get_mut(peer as usize)?;
+        let mail = tx.mail.as_mut()?;
+        let rx = self.rx.get(tx.from as usize)?;
+        let busy = self.busy.wrapping_add(1);
+        if busy.is_multiple_of(ADOPT_EVERY) {
+            return None; // for the long way, which adopts
+        }
+        let bytes = mail.take(rx.ring.position(), kind, argument, room, copy)?;
+        self.busy = busy;
+        self.cursor = tx.from as usize + 1;
+        Some(bytes)
     }
 
     /// Whether a peer has dropped this channel.
@@ -588,7 +624,7 @@ impl Endpoint for ShmEndpoint {
     }
 
     #[inline]
-    fn release(&mut self, message: Incoming) {
+    fn release(&mut self, message: &Incoming) {
         let at = (message.token & !(MAIL | MAIL_PAYLOAD)) as usize;
         let rx = &mut self.rx[at];
         if message.token & MAIL == 0 {
@@ -603,7 +639,7 @@ impl Endpoint for ShmEndpoint {
         }
         self.cursor = at + 1;
         self.busy = self.busy.wrapping_add(1);
-        if self.busy.is_multiple_of(64) {
+        if self.busy.is_multiple_of(ADOPT_EVERY) {
             self.adopt();
         }
     }

@@ -297,6 +297,51 @@ impl Mailbox {
         })
     }
 
+    /// Takes the message there if it is of this kind and argument, without aux,
+    /// with at most `room` bytes and none of them in the byte ring; `copy`
+    /// reads them. What else is there, [`Mailbox::poll`] tells.
+    #[inline(always)]
+    pub fn take(
+        &mut self,
+        position: u64,
+        kind: u8,
+        argument: u32,
+        room: usize,
+        copy: impl FnOnce(*const u8, usize),
+    ) -> Option<usize> {
+        let half = self.half(self.side ^ 1);
+        let word = half.word.load(Ordering::Acquire);
+        let next = self.taken.wrapping_add(1);
+        let wanted = u64::from(next) | u64::from(kind) << 16 | u64::from(argument) << 32;
+        if word & !0xff00_0000 != wanted {
+            return None;
+        }
+        let order = half.order.load(Ordering::Relaxed);
+        if order & 0xffff_0000_ffff_ffff != position & 0xffff_ffff {
+            return None;
+        }
+        let form = (word >> 24) as u8;
+        let bytes = if form as usize <= MAIL_BYTES {
+            let bytes = form as usize;
+            if bytes > room {
+                return None;
+            }
+            copy((&raw const half.payload).cast(), bytes);
+            bytes
+        } else {
+            let bytes = half.payload[0].load(Ordering::Relaxed) & 0xffff_ffff;
+            let most = room.min(self.area.1) as u64;
+            if form != AREA || self.turn || bytes > most {
+                return None;
+            }
+            copy(self.area.0, bytes as usize);
+            self.turn = true;
+            bytes as usize
+        };
+        self.taken = next;
+        Some(bytes)
+    }
+
     /// Gives back the message found. The peer hears of it with our next one.
     #[inline]
     pub fn release(&mut self) {

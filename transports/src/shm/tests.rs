@@ -22,7 +22,7 @@ fn next(e: &mut ShmEndpoint) -> (u32, AmHead, Vec<u8>) {
         if let Some(m) = e.poll() {
             // SAFETY: not released yet.
             let bytes = unsafe { m.payload.to_vec() };
-            e.release(m);
+            e.release(&m);
             return (m.peer, m.head, bytes);
         }
     }
@@ -152,7 +152,7 @@ fn sleep_ends_with_a_message() {
     });
     let got = loop {
         if let Some(m) = eb.poll() {
-            eb.release(m);
+            eb.release(&m);
             break m.head.arg;
         }
         let mut seen = None;
@@ -161,7 +161,7 @@ fn sleep_ends_with_a_message() {
             seen.is_none()
         });
         if let Some(m) = seen {
-            eb.release(m);
+            eb.release(&m);
             break m.head.arg;
         }
     };
@@ -190,7 +190,7 @@ fn two_threads_stream_both_ways() {
                     // SAFETY: not released yet.
                     let bytes = unsafe { m.payload.to_vec() };
                     assert_eq!(bytes, vec![got as u8; (got * 97 % 3000) as usize]);
-                    e.release(m);
+                    e.release(&m);
                     got += 1;
                 }
             }
@@ -318,13 +318,13 @@ fn the_mailbox_and_the_rings_are_one_stream() {
                 assert_eq!(m.head.arg & 0xffff_ffff, n, "seed {seed}");
                 let bytes = sizes[1 - side].pop_front().expect("posted");
                 assert_eq!(got, body(n, bytes), "seed {seed}");
-                ends[side].release(m);
+                ends[side].release(&m);
             }
         }
         for side in [0, 1] {
             while let Some(m) = ends[side].poll() {
                 taken[1 - side] += 1;
-                ends[side].release(m);
+                ends[side].release(&m);
             }
         }
         assert_eq!(posted, taken, "seed {seed}");

@@ -326,7 +326,7 @@ impl Endpoint for SimEndpoint {
         }
     }
 
-    fn release(&mut self, message: Incoming) {
+    fn release(&mut self, message: &Incoming) {
         debug_assert_eq!(message.token, self.token, "not polled here");
         if message.token != self.token {
             return;

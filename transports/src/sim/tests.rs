@@ -28,7 +28,7 @@ fn receive(end: &mut SimEndpoint) -> Option<(u32, u64, Vec<u8>)> {
     let m = end.poll()?;
     // SAFETY: not yet released.
     let payload = unsafe { m.payload.to_vec() };
-    end.release(m);
+    end.release(&m);
     Some((m.peer, m.head.arg, payload))
 }
 
@@ -163,7 +163,7 @@ fn capacity_is_per_pair_and_comes_back_with_the_release() {
     net.advance(1_000_000);
     let m = ends[1].poll().unwrap();
     assert_eq!(ends[0].post(1, head(2), &[]).map_err(kind), Err(None));
-    ends[1].release(m);
+    ends[1].release(&m);
     ends[0].post(1, head(2), &[]).unwrap();
     assert_eq!(net.stats().refused, 2);
 }
@@ -230,7 +230,7 @@ fn released_payloads_are_overwritten() {
     ends[0].post(1, head(0), &[1, 2, 3]).unwrap();
     net.advance(1_000_000);
     let m = ends[1].poll().unwrap();
-    ends[1].release(m);
+    ends[1].release(&m);
     // SAFETY: the simulation keeps the buffer for the next message.
     assert_eq!(unsafe { m.payload.to_vec() }, [0xDD; 3]);
 }
@@ -499,7 +499,7 @@ fn corruption_changes_one_byte_of_one_message() {
             let m = ends[r].poll().unwrap();
             // SAFETY: not yet released.
             let payload = unsafe { m.payload.to_vec() };
-            ends[r].release(m);
+            ends[r].release(&m);
             let AmHead { kind, aux, arg } = m.head;
             let pairs = [kind.into(), aux.into(), arg].into_iter().zip([1u64, 2, 0]);
             pairs.filter(|(is, was)| is != was).count()
