@@ -27,8 +27,8 @@ struct osier_list {
     osier_u32 unused;
 };
 
-struct osier_general {
-    osier_range range;
+// Where packed words are, for any layout.
+struct osier_nest {
     osier_divisor core;  // words of a core
     osier_list list;
     osier_u32 dimensions;
@@ -36,8 +36,13 @@ struct osier_general {
     osier_dimension dimension[OSIER_DIMENSIONS]; // innermost first
 };
 
+struct osier_general {
+    osier_range range;
+    osier_nest nest;
+};
+
 template <int W, class I> struct osier_general_nest {
-    const osier_general& plan;
+    const osier_nest& plan;
 
     __device__ __forceinline__ osier_u64 before(osier_u32 run) const {
         const osier_list& list = plan.list;
@@ -82,10 +87,10 @@ template <int W, class I> struct osier_general_nest {
 template <int W, bool PACK>
 static __device__ __forceinline__ void osier_move_general(const osier_general& plan) {
     if (plan.range.wide) {
-        osier_general_nest<W, osier_u64> nest = {plan};
+        osier_general_nest<W, osier_u64> nest = {plan.nest};
         osier_move<W, PACK, osier_u64>(plan.range, nest);
     } else {
-        osier_general_nest<W, osier_u32> nest = {plan};
+        osier_general_nest<W, osier_u32> nest = {plan.nest};
         osier_move<W, PACK, osier_u32>(plan.range, nest);
     }
 }

@@ -59,6 +59,9 @@ pub enum DeviceError {
         /// Instances.
         count: usize,
     },
+    /// A copy whose source and destination share a byte.
+    #[error("cannot copy: source and destination share a byte (hint: pack to other memory first)")]
+    Aliased,
     /// Pinned memory that the host asks for while a device slice of it lives.
     #[error(
         "the host cannot borrow pinned memory while a device slice of it lives (hint: drop what on_device returned, and its clones, first)"

@@ -24,11 +24,13 @@
 //! | `slice` | [`DeviceSlice`], [`Pinned`], and handing over in order |
 //! | [`copy`] | runs, boxes, batches |
 //! | [`launch`] | modules, kernels |
-//! | `pack` | [`Packer`]: pack and unpack of [`DeviceView`]s |
+//! | `pack` | [`Packer`]: pack, unpack and copies of [`DeviceView`]s |
+//! | `cache` | plans and their lists on a device, kept |
 //! | [`plan`] | pack plans from committed layouts: pure |
 //!
 //! This room knows no rank.
 
+mod cache;
 pub mod classify;
 pub mod copy;
 mod device;

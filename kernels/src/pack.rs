@@ -1,27 +1,27 @@
-//! Pack and unpack on a stream: one launch for any layout and any range of
-//! packed bytes, queued; the host waits for nothing.
+//! Pack, unpack, and copies from layout to layout on a stream: one launch for any
+//! layouts and any range of packed bytes, queued; the host waits for nothing.
 //!
 //! # Invariants
 //! 1. Each byte that a launch touches lies in the two allocations it was given:
 //!    a view is checked when it is made, a range when it is used.
-//! 2. A layout that touches a byte twice is packed, never unpacked.
-//! 3. Lists are uploaded once per layout, count and packer, in the order of the
-//!    stream that needs them first; other streams wait for that, not the host.
+//! 2. A layout that touches a byte twice is read, never written.
 //!
 //! # Sources
 //! As in [`plan`](crate::plan).
 
+use crate::cache::Cache;
 use crate::copy::note;
 use crate::device::Context;
 use crate::error::{DeviceError, Result};
 use crate::launch::launch;
-use crate::plan::Plan;
-use crate::plan::arguments::{Argument, THREADS, Tables};
-use crate::slice::{After, DeviceSlice, Ordered, Pinned};
+use crate::memory::Memory;
+use crate::plan::Shape;
+use crate::plan::arguments::{Argument, THREADS};
+use crate::plan::transfer::{Place, Transfer};
+use crate::slice::{After, DeviceSlice, Ordered};
 use crate::stream::{Event, Stream};
 use osier_datatype::{Datatype, Layout};
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
 
 /// Thread blocks per multiprocessor that keep it full: 2048 threads.
 const BLOCKS_PER_MULTIPROCESSOR: u64 = 8;
@@ -66,6 +66,43 @@ impl<T: Datatype> DeviceView<T> {
         self.layout.size() * self.count
     }
 
+    /// Whether instances may be written: none touches a byte twice.
+    fn check_written(&self) -> Result<()> {
+        match self.layout.self_overlaps(self.count) {
+            false => Ok(()),
+            true => Err(DeviceError::Overlap { count: self.count }),
+        }
+    }
+
+    /// Whether packed bytes exist.
+    fn check_range(&self, range: &Range<usize>) -> Result<()> {
+        let bytes = self.packed_bytes();
+        if range.start <= range.end && range.end <= bytes {
+            return Ok(());
+        }
+        Err(DeviceError::Bounds {
+            range: range.start as i128..range.end as i128,
+            bytes,
+        })
+    }
+
+    /// Whether two views share no byte. Exact, and at once where they lie apart.
+    fn check_apart<U: Datatype>(&self, other: &DeviceView<U>) -> Result<()> {
+        let (low, high) = self.layout.span(self.count);
+        let (other_low, other_high) = other.layout.span(other.count);
+        let distance = other.origin.wrapping_sub(self.origin).cast_signed();
+        let (from, to) = (low as i128..high as i128, distance as i128);
+        let meet = from.start < to + other_high as i128 && to + (other_low as i128) < from.end;
+        let aliased = || {
+            let distance = distance as isize;
+            (self.layout).overlaps(self.count, &other.layout, other.count, distance)
+        };
+        if meet && aliased() {
+            return Err(DeviceError::Aliased);
+        }
+        Ok(())
+    }
+
     /// The view, valid behind the work that a stream has now.
     pub fn after_stream(&self, stream: &Stream) -> Ordered<DeviceView<T>> {
         Ordered {
@@ -83,52 +120,11 @@ impl<T: Datatype> DeviceView<T> {
     }
 }
 
-/// A plan, and its lists on the device.
-struct Prepared {
-    /// Keeps the layout's number its own.
-    _layout: Layout,
-    plan: Plan,
-    tables: Tables,
-    on_device: Option<(DeviceSlice<u8>, Event)>,
-}
-
-impl Prepared {
-    fn new(stream: &Stream, layout: &Layout, count: usize) -> Result<Prepared> {
-        let plan = Plan::new(layout, count)?;
-        let mut tables = Tables::new(&plan);
-        let mut on_device = None;
-        if !tables.bytes.is_empty() {
-            let bytes = std::mem::take(&mut tables.bytes);
-            let staged = Pinned::from_slice(stream.context(), &bytes)?;
-            let place = DeviceSlice::<u8>::new(stream, bytes.len())?;
-            let event = crate::copy::copy(stream, &staged.on_device(stream), &place)?;
-            on_device = Some((place.into_inner(), event));
-        }
-        Ok(Prepared {
-            _layout: layout.clone(),
-            plan,
-            tables,
-            on_device,
-        })
-    }
-
-    fn bytes(&self) -> usize {
-        self.on_device
-            .as_ref()
-            .map_or(0, |(place, _)| place.bytes())
-    }
-}
-
-/// Packs and unpacks on one device; keeps plans and lists for the next time.
+/// Packs, unpacks and copies on one device; keeps plans and lists for the next
+/// time.
 pub struct Packer {
     context: Context,
-    kept: Mutex<Kept<(usize, usize), Arc<Prepared>>>,
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Direction {
-    Pack,
-    Unpack,
+    cache: Cache,
 }
 
 impl Packer {
@@ -141,7 +137,7 @@ impl Packer {
     pub fn with_limit(context: &Context, bytes: usize) -> Packer {
         Packer {
             context: context.clone(),
-            kept: Mutex::new(Kept::new(bytes)),
+            cache: Cache::new(bytes),
         }
     }
 
@@ -160,7 +156,7 @@ impl Packer {
         to: &Ordered<DeviceSlice<u8>>,
         blocks: Option<u32>,
     ) -> Result<Event> {
-        self.queue(stream, Direction::Pack, from, range, to, blocks)
+        self.move_packed(stream, ("pack", true), from, range, to, blocks)
     }
 
     /// Unpacks the front of `from` as the packed bytes `range` of a view; gaps
@@ -176,43 +172,74 @@ impl Packer {
         to: &Ordered<DeviceView<T>>,
         blocks: Option<u32>,
     ) -> Result<Event> {
-        let view = &to.buffer;
-        if view.layout.self_overlaps(view.count) {
-            return Err(DeviceError::Overlap { count: view.count });
-        }
-        self.queue(stream, Direction::Unpack, to, range, from, blocks)
+        to.buffer.check_written()?;
+        self.move_packed(stream, ("unpack", false), to, range, from, blocks)
     }
 
-    fn queue<T: Datatype>(
+    /// Copies the packed bytes `range` of one view to where another has them,
+    /// with no packed bytes between; gaps stay untouched. Both views may hold
+    /// more than the range. Else as [`Packer::pack`].
+    ///
+    /// # Errors
+    /// As [`Packer::pack`], [`DeviceError::Overlap`], and
+    /// [`DeviceError::Aliased`].
+    pub fn copy<T: Datatype, U: Datatype>(
         &self,
         stream: &Stream,
-        direction: Direction,
+        from: &Ordered<DeviceView<T>>,
+        to: &Ordered<DeviceView<U>>,
+        range: Range<usize>,
+        blocks: Option<u32>,
+    ) -> Result<Event> {
+        let what = "copy";
+        let (source, target) = (&from.buffer, &to.buffer);
+        target.check_written()?;
+        source.check_apart(target)?;
+        self.check(what, stream, source.slice.memory())?;
+        self.check(what, stream, target.slice.memory())?;
+        source.check_range(&range)?;
+        target.check_range(&range)?;
+        let read = self.cache.prepared(stream, &source.layout, source.count)?;
+        let written = self.cache.prepared(stream, &target.layout, target.count)?;
+        from.order(stream)?;
+        to.order(stream)?;
+        read.order(stream)?;
+        written.order(stream)?;
+        let (reads, writes) = (read.at(source.origin), written.at(target.origin));
+        let bytes = range.start as u64..range.end as u64;
+        // A side of one run is a packed buffer.
+        if writes.plan.shape() == Shape::Contiguous {
+            let flat = writes.layout().wrapping_add(bytes.start);
+            self.queue_packed(stream, true, reads, flat, bytes, blocks)?;
+        } else if reads.plan.shape() == Shape::Contiguous {
+            let flat = reads.layout().wrapping_add(bytes.start);
+            self.queue_packed(stream, false, writes, flat, bytes, blocks)?;
+        } else if let Some(planned) = Transfer::new(reads, writes, bytes) {
+            let name = COPY[usize::from(planned.regular)][index(planned.width)];
+            let grid = self.grid(planned.blocks, blocks);
+            // SAFETY: the kernel of this argument, which points into memory that
+            // lives until the event noted below has passed: invariant 1.
+            unsafe { launch(stream, name, grid, THREADS, &planned.argument) }?;
+        }
+        let event = note(stream, [source.slice.memory(), target.slice.memory()])?;
+        read.used_on(stream, &event);
+        written.used_on(stream, &event);
+        Ok(event)
+    }
+
+    fn move_packed<T: Datatype>(
+        &self,
+        stream: &Stream,
+        (what, pack): (&'static str, bool),
         view: &Ordered<DeviceView<T>>,
         range: Range<usize>,
         packed: &Ordered<DeviceSlice<u8>>,
         blocks: Option<u32>,
     ) -> Result<Event> {
-        let what = match direction {
-            Direction::Pack => "pack",
-            Direction::Unpack => "unpack",
-        };
         let (memory, flat) = (view.buffer.slice.memory(), packed.buffer.memory());
-        memory.check_stream(what, stream)?;
-        flat.check_stream(what, stream)?;
-        if stream.context() != &self.context {
-            return Err(DeviceError::WrongDevice {
-                what,
-                memory: self.context.ordinal(),
-                stream: stream.context().ordinal(),
-            });
-        }
-        let total = view.buffer.packed_bytes();
-        if range.start > range.end || range.end > total {
-            return Err(DeviceError::Bounds {
-                range: range.start as i128..range.end as i128,
-                bytes: total,
-            });
-        }
+        self.check(what, stream, memory)?;
+        self.check(what, stream, flat)?;
+        view.buffer.check_range(&range)?;
         if range.len() > packed.buffer.bytes() {
             return Err(DeviceError::Size {
                 what,
@@ -220,76 +247,84 @@ impl Packer {
                 to: packed.buffer.bytes(),
             });
         }
-        let prepared = self.prepared(stream, &view.buffer)?;
+        let DeviceView { layout, count, .. } = &view.buffer;
+        let prepared = self.cache.prepared(stream, layout, *count)?;
         view.order(stream)?;
         packed.order(stream)?;
-        let tables = match &prepared.on_device {
-            Some((place, ready)) => {
-                stream.wait(ready)?;
-                place.address()
-            }
-            None => 0,
-        };
-        let (origin, flat_at) = (view.buffer.origin, packed.buffer.address());
+        prepared.order(stream)?;
+        let place = prepared.at(view.buffer.origin);
         let bytes = range.start as u64..range.end as u64;
-        let planned = prepared
-            .plan
-            .launch((&prepared.tables, tables), origin, flat_at, bytes);
-        if let Some(planned) = planned {
-            let full = u64::from(self.context.multiprocessors()) * BLOCKS_PER_MULTIPROCESSOR;
-            let limit = blocks.map_or(full, |blocks| u64::from(blocks.max(1)));
-            let grid = planned.blocks.min(limit).clamp(1, 1 << 20) as u32;
-            let pack = direction == Direction::Pack;
-            let name = kernel(pack, &planned.argument, planned.width);
-            // Arguments point into memory that lives until the event noted below
-            // has passed; view and range were checked (invariant 1).
-            match &planned.argument {
-                Argument::Contiguous { offset, bytes } => {
-                    let inside = origin.wrapping_add_signed(prepared.plan.base) + offset;
-                    let (from, to) = if pack {
-                        (inside, flat_at)
-                    } else {
-                        (flat_at, inside)
-                    };
-                    let driver = self.context.enter()?;
-                    // SAFETY: as said above.
-                    unsafe { driver.cuMemcpyAsync(to, from, *bytes as usize, stream.raw()) }?;
-                }
-                Argument::Strided(_, argument) => {
-                    // SAFETY: as said above; the kernel of this argument.
-                    unsafe { launch(stream, name, grid, THREADS, argument) }?;
-                }
-                Argument::Transposed(argument) => {
-                    // SAFETY: as said above; the kernel of this argument.
-                    unsafe { launch(stream, name, grid, THREADS, argument) }?;
-                }
-                Argument::General(argument) => {
-                    // SAFETY: as said above; the kernel of this argument.
-                    unsafe { launch(stream, name, grid, THREADS, argument) }?;
-                }
-            }
-        }
+        self.queue_packed(stream, pack, place, packed.buffer.address(), bytes, blocks)?;
         let event = note(stream, [memory, flat])?;
-        if let Some((place, _)) = &prepared.on_device {
-            place.memory().used_on(stream, &event);
-        }
+        prepared.used_on(stream, &event);
         Ok(event)
     }
 
-    fn prepared<T>(&self, stream: &Stream, view: &DeviceView<T>) -> Result<Arc<Prepared>> {
-        let key = (view.layout.id(), view.count);
-        let mut kept = self.kept.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some(prepared) = kept.find(&key) {
-            return Ok(prepared.clone());
+    /// Queues one kernel, or copy, between a layout and packed bytes at `flat`;
+    /// the caller has checked both and notes the event behind it.
+    fn queue_packed(
+        &self,
+        stream: &Stream,
+        pack: bool,
+        place: Place<'_>,
+        flat: u64,
+        range: Range<u64>,
+        blocks: Option<u32>,
+    ) -> Result<()> {
+        let tables = (place.tables, place.tables_at);
+        let Some(planned) = place.plan.launch(tables, place.origin, flat, range) else {
+            return Ok(());
+        };
+        let grid = self.grid(planned.blocks, blocks);
+        let name = kernel(pack, &planned.argument, planned.width);
+        match &planned.argument {
+            Argument::Contiguous { offset, bytes } => {
+                let inside = place.layout() + offset;
+                let (from, to) = if pack { (inside, flat) } else { (flat, inside) };
+                let driver = self.context.enter()?;
+                // SAFETY: view and range were checked; the memory lives until
+                // the event that the caller notes has passed.
+                unsafe { driver.cuMemcpyAsync(to, from, *bytes as usize, stream.raw()) }
+            }
+            Argument::Strided(_, argument) => {
+                // SAFETY: as said above; the kernel of this argument.
+                unsafe { launch(stream, name, grid, THREADS, argument) }
+            }
+            Argument::Transposed(argument) => {
+                // SAFETY: as said above; the kernel of this argument.
+                unsafe { launch(stream, name, grid, THREADS, argument) }
+            }
+            Argument::General(argument) => {
+                // SAFETY: as said above; the kernel of this argument.
+                unsafe { launch(stream, name, grid, THREADS, argument) }
+            }
         }
-        let prepared = Arc::new(Prepared::new(stream, &view.layout, view.count)?);
-        kept.insert(key, prepared.clone(), prepared.bytes());
-        Ok(prepared)
+    }
+
+    /// Whether memory and stream are of this device.
+    fn check(&self, what: &'static str, stream: &Stream, memory: &Memory) -> Result<()> {
+        memory.check_stream(what, stream)?;
+        if stream.context() == &self.context {
+            return Ok(());
+        }
+        Err(DeviceError::WrongDevice {
+            what,
+            memory: self.context.ordinal(),
+            stream: stream.context().ordinal(),
+        })
+    }
+
+    /// Thread blocks of a launch: as many as have work, or fill the device, or
+    /// were asked for.
+    fn grid(&self, useful: u64, asked: Option<u32>) -> u32 {
+        let full = u64::from(self.context.multiprocessors()) * BLOCKS_PER_MULTIPROCESSOR;
+        let limit = asked.map_or(full, |blocks| u64::from(blocks.max(1)));
+        useful.min(limit).clamp(1, 1 << 20) as u32
     }
 
     /// Bytes of lists that are kept on the device.
     pub fn kept_bytes(&self) -> usize {
-        self.kept.lock().unwrap_or_else(|e| e.into_inner()).bytes
+        self.cache.bytes()
     }
 }
 
@@ -303,6 +338,14 @@ macro_rules! widths {
             concat!($stem, "_w16"),
         ]
     };
+}
+
+/// By whether there are strides alone, and width.
+const COPY: [[&str; 5]; 2] = [widths!("osier_copy_general"), widths!("osier_copy_regular")];
+
+/// Place of a width in the tables of names.
+fn index(width: usize) -> usize {
+    width.trailing_zeros() as usize
 }
 
 /// The kernel of an argument; a copy has none.
@@ -329,7 +372,7 @@ fn kernel(pack: bool, argument: &Argument, width: usize) -> &'static str {
         widths!("osier_unpack_general"),
         widths!("osier_pack_general"),
     ];
-    let (way, width) = (usize::from(pack), width.trailing_zeros() as usize);
+    let (way, width) = (usize::from(pack), index(width));
     match argument {
         Argument::Contiguous { .. } => "",
         Argument::Strided(levels, _) => STRIDED[way][levels - 1][width],
@@ -338,71 +381,9 @@ fn kernel(pack: bool, argument: &Argument, width: usize) -> &'static str {
     }
 }
 
-/// Values that were used last, up to a number of bytes; at least the newest.
-struct Kept<K, V> {
-    limit: usize,
-    bytes: usize,
-    clock: u64,
-    entries: std::collections::HashMap<K, (V, usize, u64)>,
-}
-
-/// Plans without lists cost a little, too.
-const ENTRY_BYTES: usize = 1024;
-
-impl<K: std::hash::Hash + Eq + Clone, V> Kept<K, V> {
-    fn new(limit: usize) -> Kept<K, V> {
-        Kept {
-            limit,
-            bytes: 0,
-            clock: 0,
-            entries: std::collections::HashMap::new(),
-        }
-    }
-
-    fn find(&mut self, key: &K) -> Option<&V> {
-        self.clock += 1;
-        let (value, _, used) = self.entries.get_mut(key)?;
-        *used = self.clock;
-        Some(value)
-    }
-
-    fn insert(&mut self, key: K, value: V, bytes: usize) {
-        self.clock += 1;
-        self.bytes += bytes + ENTRY_BYTES;
-        self.entries
-            .insert(key, (value, bytes + ENTRY_BYTES, self.clock));
-        while self.bytes > self.limit && self.entries.len() > 1 {
-            let oldest = self.entries.iter().min_by_key(|(_, (_, _, used))| *used);
-            let Some(key) = oldest.map(|(key, _)| key.clone()) else {
-                return;
-            };
-            if let Some((_, bytes, _)) = self.entries.remove(&key) {
-                self.bytes -= bytes;
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn keeps_what_was_used_last() {
-        let mut kept = Kept::new(3 * (ENTRY_BYTES + 100));
-        for key in 0..3 {
-            kept.insert(key, key, 100);
-        }
-        assert!(kept.find(&0).is_some());
-        kept.insert(3, 3, 100);
-        assert!(kept.find(&1).is_none());
-        assert!(kept.find(&0).is_some());
-        kept.insert(4, 4, 1 << 30);
-        assert_eq!(kept.entries.len(), 1);
-        assert!(kept.find(&4).is_some());
-        kept.insert(5, 5, 0);
-        assert_eq!(kept.bytes, ENTRY_BYTES);
-    }
 
     /// Every name that may be asked for is written in a source.
     #[test]
@@ -414,11 +395,15 @@ mod tests {
             Argument::General(General::default()),
         ];
         arguments.extend((1..=4).map(|levels| Argument::Strided(levels, Strided::default())));
+        let exists = |name: &str| ptx.contains(&format!(".visible .entry {name}("));
+        for name in COPY.as_flattened() {
+            assert!(exists(name), "{name}");
+        }
         for argument in &arguments {
             for width in [1, 2, 4, 8, 16] {
                 for pack in [false, true] {
                     let name = kernel(pack, argument, width);
-                    assert!(ptx.contains(&format!(".visible .entry {name}(")), "{name}");
+                    assert!(exists(name), "{name}");
                 }
             }
         }

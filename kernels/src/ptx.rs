@@ -1,7 +1,8 @@
 //! The kernels, compiled ahead to PTX: `cargo xtask kernels` makes the files.
 
-/// Name and PTX of each module.
+/// Name and PTX of each module. A kernel is in the first whose name is in its.
 pub(crate) const MODULES: &[(&str, &str)] = &[
+    ("copy", include_str!("../ptx/copy.ptx")),
     ("strided", include_str!("../ptx/strided.ptx")),
     ("general", include_str!("../ptx/general.ptx")),
     ("transpose", include_str!("../ptx/transpose.ptx")),

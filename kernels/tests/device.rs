@@ -156,6 +156,14 @@ fn mistakes_are_errors_and_the_context_stays() {
     assert!(matches!(overlap, Err(DeviceError::Overlap { count: 1 })));
     let beyond = packer.pack(&stream, &view, 0..25, &packed, None);
     assert!(matches!(beyond, Err(DeviceError::Bounds { .. })));
+    let view = |origin, count| {
+        let view = DeviceView::new(&place, origin, &Layout::of::<f64>(), count);
+        view.unwrap().after_stream(&stream)
+    };
+    let aliased = packer.copy(&stream, &view(0, 6), &view(5, 5), 0..40, None);
+    assert_eq!(aliased.unwrap_err(), DeviceError::Aliased);
+    let beyond = packer.copy(&stream, &view(0, 6), &view(6, 4), 0..40, None);
+    assert!(matches!(beyond, Err(DeviceError::Bounds { .. })));
     let error = DeviceSlice::<u8>::new(&stream, 1 << 50).unwrap_err();
     assert!(error.is_out_of_memory(), "{error}");
     copy::fill(&stream, &place.after_stream(&stream), 1).unwrap();
@@ -261,6 +269,139 @@ fn trees_in_tight_allocations() {
             std::panic::catch_unwind(run).is_ok(),
             "seed {seed}, count {count}: {ty:?}"
         );
+    }
+}
+
+/// A view of filled device memory over a layout, somewhere in it, and its bytes;
+/// none if the origin lies outside.
+fn filled(
+    stream: &Stream,
+    layout: &Layout,
+    count: usize,
+    random: &mut Random,
+) -> Option<(DeviceSlice<u8>, Vec<u8>, usize)> {
+    let (low, high) = layout.span(count);
+    let shift = |random: &mut Random| random.below(2) as usize * random.below(16) as usize;
+    let (before, after) = (shift(random), shift(random));
+    let room = before + (high - low) as usize + after;
+    let bytes: Vec<u8> = (0..room.max(1)).map(|_| random.next() as u8).collect();
+    let origin = usize::try_from(before as isize - low).ok()?;
+    layout.check_span(bytes.len(), origin, count).ok()?;
+    Some((upload(stream, &bytes), bytes, origin))
+}
+
+/// A range of packed bytes: all of them half of the time.
+fn fragment(total: usize, random: &mut Random) -> std::ops::Range<usize> {
+    let (a, b) = (
+        random.below(total as u64 + 1),
+        random.below(total as u64 + 1),
+    );
+    match random.below(2) {
+        0 => 0..total,
+        _ => a.min(b) as usize..a.max(b) as usize,
+    }
+}
+
+/// From layout to layout on the device, against the host's pack and unpack.
+fn copy_agrees(
+    packer: &Packer,
+    stream: &Stream,
+    (from, to): (&Layout, &Layout),
+    count: usize,
+    random: &mut Random,
+) {
+    let Some((source, source_bytes, source_at)) = filled(stream, from, count, random) else {
+        return;
+    };
+    let Some((target, mut expected, target_at)) = filled(stream, to, count, random) else {
+        return;
+    };
+    let range = fragment(from.pack_size(count).unwrap(), random);
+    let mut packed = vec![0u8; range.len()];
+    from.pack(&source_bytes, source_at, count, range.clone(), &mut packed)
+        .unwrap();
+    to.unpack(&mut expected, target_at, count, range.clone(), &packed)
+        .unwrap();
+    let blocks = [None, Some(1), Some(3)][random.below(3) as usize];
+    let source_view = DeviceView::new(&source, source_at, from, count).unwrap();
+    let target_view = DeviceView::new(&target, target_at, to, count).unwrap();
+    packer
+        .copy(
+            stream,
+            &source_view.after_stream(stream),
+            &target_view.after_stream(stream),
+            range.clone(),
+            blocks,
+        )
+        .unwrap();
+    assert!(download(stream, &target) == expected, "copy {range:?}");
+    assert!(
+        download(stream, &source) == source_bytes,
+        "the source stays"
+    );
+}
+
+/// 200 random trees, each to another layout of its signature; `OSIER_TREES` says
+/// how many.
+#[test]
+fn random_copies() {
+    let Some(context) = context() else { return };
+    let stream = Stream::new(&context).unwrap();
+    let packer = Packer::with_limit(&context, 1 << 20);
+    let trees = std::env::var("OSIER_TREES")
+        .ok()
+        .and_then(|n| n.parse().ok());
+    for seed in 0..trees.unwrap_or(200) {
+        let mut random = Random::new(seed);
+        let ty = random::tree(&mut random, 4096);
+        let other = random::same_signature(&mut random, &ty);
+        let (Ok(from), Ok(to)) = (ty.commit(), other.commit()) else {
+            continue;
+        };
+        let count = random.below(4) as usize;
+        if to.self_overlaps(count) {
+            continue;
+        }
+        let layouts = (&from, &to);
+        let run = std::panic::AssertUnwindSafe(|| {
+            copy_agrees(&packer, &stream, layouts, count, &mut random);
+        });
+        assert!(
+            std::panic::catch_unwind(run).is_ok(),
+            "seed {seed}, count {count}: {ty:?} to {other:?}"
+        );
+    }
+}
+
+/// Each pair of shapes of plans, at several sizes of a word.
+#[test]
+fn shapes_are_copied_to_each_other() {
+    let Some(context) = context() else { return };
+    let stream = Stream::new(&context).unwrap();
+    let packer = Packer::new(&context);
+    let mut random = Random::new(11);
+    for bytes in [1, 2, 4, 6, 8, 16, 48] {
+        let element = Type::contiguous(bytes, &Type::basic(Basic::Byte)).unwrap();
+        let size = bytes as isize;
+        let nested = Type::hvector(8, 1, 40 * size, &Type::vector(6, 1, 2, &element).unwrap());
+        let places: Vec<isize> = (0..48).map(|i| i * 37 % 53 * 4 * size).collect();
+        let lengths: Vec<(usize, isize)> = (0..9).map(|i| (i, i as isize * 11)).collect();
+        let triangle = Type::indexed(&lengths, &element).unwrap();
+        let twelve = Type::contiguous(12, &element).unwrap();
+        let types = [
+            Type::contiguous(48, &element).unwrap(),
+            nested.unwrap(),
+            Type::vector(48, 1, 3, &element).unwrap(),
+            Type::hindexed_block(1, &places, &element).unwrap(),
+            Type::structure(&[(1, 0, triangle), (1, 200 * size, twelve)]).unwrap(),
+        ];
+        let layouts: Vec<Layout> = types.iter().map(|ty| ty.commit().unwrap()).collect();
+        for from in &layouts {
+            for to in &layouts {
+                assert_eq!(from.size(), to.size());
+                copy_agrees(&packer, &stream, (from, to), 2, &mut random);
+            }
+        }
     }
 }
 

@@ -12,10 +12,13 @@ use std::process::Command;
 
 const NVRTC: &str = "nvidia-cuda-nvrtc-cu12==12.0.140";
 const PTXAS: &str = "nvidia-cuda-nvcc-cu12==12.9.86";
-const OPTIONS: [&str; 3] = [
+const OPTIONS: [&str; 5] = [
     "--gpu-architecture=compute_70",
     "--std=c++17",
     "-default-device",
+    // A product and a sum are rounded apart, as on the host.
+    "--fmad=false",
+    "--device-int128",
 ];
 const ARCHITECTURES: [&str; 4] = ["sm_70", "sm_80", "sm_90", "sm_100"];
 

@@ -6,7 +6,8 @@
 //!    distance between packed addresses and packed numbers.
 //! 2. Quotients by multiplication are used for word numbers below 2^31 only.
 
-use super::{DIMENSIONS, Dimension, Plan, Shape, WIDEST};
+use super::transfer::widest;
+use super::{DIMENSIONS, Dimension, Plan, Shape};
 use std::ops::Range;
 
 /// Threads of a thread block.
@@ -128,12 +129,10 @@ pub struct GeneralList {
     pub unused: u32,
 }
 
-/// `osier_general`.
+/// `osier_nest`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
-pub struct General {
-    /// What to move.
-    pub range: Span,
+pub struct Nest {
     /// Words of a core.
     pub core: Divisor,
     /// The core's runs.
@@ -144,6 +143,16 @@ pub struct General {
     pub unused: u32,
     /// Innermost first.
     pub dimension: [GeneralDimension; DIMENSIONS],
+}
+
+/// `osier_general`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct General {
+    /// What to move.
+    pub range: Span,
+    /// Where it is.
+    pub nest: Nest,
 }
 
 /// `osier_transpose`.
@@ -291,8 +300,7 @@ impl Plan {
             return None;
         }
         let layout = origin.wrapping_add_signed(self.base);
-        let bits = layout | packed.wrapping_sub(range.start) | self.granularity as u64;
-        let width = 1usize << bits.trailing_zeros().min(WIDEST.trailing_zeros());
+        let width = widest(layout | packed.wrapping_sub(range.start) | self.granularity as u64);
         let words = |bytes: u64| bytes / width as u64;
         let span = Span {
             layout,
@@ -326,7 +334,10 @@ impl Plan {
             Shape::Strided(_) | Shape::Transposed { .. } => {
                 Argument::Strided(self.dimensions.len(), self.strided(span, width))
             }
-            Shape::General => Argument::General(self.general(span, width, tables)),
+            Shape::General => Argument::General(General {
+                range: span,
+                nest: self.nest(width, tables),
+            }),
         };
         Some(Launch {
             argument,
@@ -375,12 +386,12 @@ impl Plan {
         }
     }
 
-    fn general(&self, range: Span, width: usize, (tables, at): (&Tables, u64)) -> General {
-        let mut argument = General {
-            range,
+    /// Where words of `width` bytes are; the plan's tables lie at an address.
+    pub fn nest(&self, width: usize, (tables, at): (&Tables, u64)) -> Nest {
+        let mut argument = Nest {
             core: Divisor::new(self.core_bytes / width as u64),
             dimensions: self.dimensions.len() as u32,
-            ..General::default()
+            ..Nest::default()
         };
         if let Some(list) = tables.list {
             argument.list = GeneralList {

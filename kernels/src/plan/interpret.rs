@@ -3,7 +3,8 @@
 //! driver; the kernels themselves are tested apart.
 
 use super::Plan;
-use super::arguments::{Argument, General, Launch, Span, Strided, Tables, Transpose};
+use super::arguments::{Argument, Launch, Nest, Span, Strided, Tables, Transpose};
+use super::transfer::Transfer;
 
 /// Reads a number of `N` bytes.
 ///
@@ -50,7 +51,7 @@ impl Strided {
     }
 }
 
-impl General {
+impl Nest {
     /// # Safety
     /// The tables are at their addresses.
     unsafe fn inside(&self, byte: u64) -> i64 {
@@ -83,8 +84,7 @@ impl General {
 
     /// # Safety
     /// The tables are at their addresses.
-    unsafe fn at(&self, width: usize, word: u64) -> i64 {
-        let wide = self.range.wide != 0;
+    unsafe fn at(&self, wide: bool, width: usize, word: u64) -> i64 {
         let mut rest = self.core.quotient(word, wide);
         let byte = (word - rest * self.core.value) * width as u64;
         // SAFETY: the caller's contract.
@@ -141,11 +141,42 @@ impl Launch {
                 unsafe { move_words(pack, &plan.range, self.width as u64, at) }
             }
             Argument::General(plan) => {
+                let wide = plan.range.wide != 0;
                 // SAFETY: the caller's contract.
-                let at = |word| unsafe { plan.at(self.width, word) };
+                let at = |word| unsafe { plan.nest.at(wide, self.width, word) };
                 // SAFETY: the caller's contract.
                 unsafe { move_words(pack, &plan.range, self.width as u64, at) }
             }
+        }
+    }
+}
+
+impl Transfer {
+    /// Does what the kernel does.
+    ///
+    /// # Safety
+    /// As [`Launch::interpret`], for both layouts.
+    pub unsafe fn interpret(&self) {
+        let plan = &self.argument;
+        let (width, wide) = (self.width as u64, plan.wide != 0);
+        let mut byte = plan.start;
+        while byte < plan.end {
+            let whole = byte.is_multiple_of(width) && byte + width <= plan.end;
+            let bytes = if whole { width } else { 1 };
+            let (word, rest) = (byte / width, byte % width);
+            // SAFETY: the caller's contract.
+            let from = unsafe { plan.from.nest.at(wide, self.width, word) };
+            // SAFETY: the caller's contract.
+            let to = unsafe { plan.to.nest.at(wide, self.width, word) };
+            let from = plan.from.layout.wrapping_add_signed(from) + rest;
+            let to = plan.to.layout.wrapping_add_signed(to) + rest;
+            assert!(
+                !whole || (from | to).is_multiple_of(width),
+                "words are aligned"
+            );
+            // SAFETY: the caller's contract.
+            unsafe { move_bytes(true, from, to, bytes) };
+            byte += bytes;
         }
     }
 }
@@ -195,7 +226,9 @@ impl Plan {
             Argument::Strided(levels, plan) => plan.at(*levels, launch.width, byte),
             Argument::Transposed(plan) => plan.at(launch.width, byte),
             // SAFETY: the tables are where their bytes are.
-            Argument::General(plan) => unsafe { plan.at(launch.width, byte) },
+            Argument::General(plan) => unsafe {
+                plan.nest.at(plan.range.wide != 0, launch.width, byte)
+            },
         };
         self.base + inside
     }

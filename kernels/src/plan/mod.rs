@@ -3,7 +3,8 @@
 //! ```text
 //! Layout x count --Plan--> dimensions over a core     (this file)
 //!                            |-- tables: one block of bytes for the device
-//!                            `-- arguments of one kernel, for one range  (arguments.rs)
+//!                            |-- arguments of one kernel, for one range  (arguments.rs)
+//!                            `-- two plans: from layout to layout        (transfer.rs)
 //! ```
 //!
 //! A packed byte's place is found by division: its number in units of the core
@@ -37,6 +38,7 @@ pub mod arguments;
 pub mod interpret;
 #[cfg(test)]
 mod tests;
+pub mod transfer;
 
 use osier_datatype::{Core, Layout, Nest, TypeError};
 

@@ -1,6 +1,7 @@
 //! Plans against the host pack and the typemap, by interpretation.
 
 use super::arguments::{Argument, Divisor, General, Strided, Tables, Transpose};
+use super::transfer::{CopyArgument, Place, Transfer};
 use super::{Plan, Shape};
 use osier_datatype::{Basic, Layout, Type};
 use osier_datatype_corpus::random::{self, Random};
@@ -12,6 +13,7 @@ fn arguments_are_those_of_the_kernels() {
     assert_eq!(size_of::<Strided>(), 40 + 16 + 4 * 24);
     assert_eq!(size_of::<General>(), 40 + 16 + 40 + 8 + 8 * 40);
     assert_eq!(size_of::<Transpose>(), 40 + 40);
+    assert_eq!(size_of::<CopyArgument>(), 2 * (8 + 384) + 24);
 }
 
 #[test]
@@ -142,6 +144,92 @@ fn random_trees() {
         let count = random.below(4) as usize;
         let told = std::panic::catch_unwind(move || agrees(&layout, count, &mut random));
         assert!(told.is_ok(), "seed {seed}, count {count}: {ty:?}");
+    }
+}
+
+/// Bytes of a plan's tables, where words of 8 bytes may lie.
+fn aligned(tables: &Tables) -> Vec<u64> {
+    let word = |part: &[u8]| {
+        let mut word = [0; 8];
+        word[..part.len()].copy_from_slice(part);
+        u64::from_ne_bytes(word)
+    };
+    tables.bytes.chunks(8).map(word).collect()
+}
+
+/// Memory for instances, filled, and the place of their origin in it.
+fn memory(layout: &Layout, count: usize, random: &mut Random) -> (Vec<u128>, isize) {
+    let (low, high) = layout.span(count);
+    let shift = random.below(2) as isize * random.below(16) as isize;
+    let before = low.rem_euclid(16) + shift;
+    let room = (high - low + before) as usize / 16 + 2;
+    let word = |random: &mut Random| u128::from(random.next()) << 64 | u128::from(random.next());
+    let memory = (0..room).map(|_| word(random)).collect();
+    (memory, before - low)
+}
+
+/// From layout to layout, against the host's pack and unpack.
+fn copy_agrees(from: &Layout, to: &Layout, count: usize, random: &mut Random) {
+    let plans = [
+        Plan::new(from, count).unwrap(),
+        Plan::new(to, count).unwrap(),
+    ];
+    let tables = [Tables::new(&plans[0]), Tables::new(&plans[1])];
+    let lists = [aligned(&tables[0]), aligned(&tables[1])];
+    let (source, from_at) = memory(from, count, random);
+    let (mut target, to_at) = memory(to, count, random);
+    let total = from.pack_size(count).unwrap() as u64;
+    let cut = [random.below(total + 1), random.below(total + 1)];
+    let range = match random.below(2) {
+        0 => 0..total,
+        _ => cut[0].min(cut[1])..cut[0].max(cut[1]),
+    };
+    let bytes = range.start as usize..range.end as usize;
+    let mut expected = target.clone();
+    let mut packed = vec![0u8; bytes.len()];
+    let origin = source.as_ptr().cast::<u8>().wrapping_offset(from_at);
+    // SAFETY: the span lies in the memory.
+    unsafe { from.pack_raw(origin, count, bytes.clone(), packed.as_mut_ptr()) };
+    let twin = expected.as_mut_ptr().cast::<u8>().wrapping_offset(to_at);
+    // SAFETY: as above.
+    unsafe { to.unpack_raw(twin, count, bytes, packed.as_ptr()) };
+    let place = |side: usize, origin: u64| Place {
+        plan: &plans[side],
+        tables: &tables[side],
+        tables_at: lists[side].as_ptr() as u64,
+        origin,
+    };
+    let to_origin = target.as_mut_ptr().cast::<u8>().wrapping_offset(to_at);
+    let places = (place(0, origin as u64), place(1, to_origin as u64));
+    if let Some(transfer) = Transfer::new(places.0, places.1, range.clone()) {
+        // SAFETY: both spans lie in their vectors.
+        unsafe { transfer.interpret() };
+    }
+    assert!(target == expected, "{range:?} of {plans:?}");
+}
+
+/// Trees of one signature in two layouts.
+#[test]
+fn random_copies() {
+    let trees = std::env::var("OSIER_TREES")
+        .ok()
+        .and_then(|n| n.parse().ok());
+    for seed in 0..trees.unwrap_or(5000) {
+        let mut random = Random::new(seed);
+        let ty = random::tree(&mut random, 2048);
+        let other = random::same_signature(&mut random, &ty);
+        let (Ok(from), Ok(to)) = (ty.commit(), other.commit()) else {
+            continue;
+        };
+        let count = random.below(4) as usize;
+        if to.self_overlaps(count) {
+            continue;
+        }
+        let run = std::panic::catch_unwind(move || copy_agrees(&from, &to, count, &mut random));
+        assert!(
+            run.is_ok(),
+            "seed {seed}, count {count}: {ty:?} to {other:?}"
+        );
     }
 }
 

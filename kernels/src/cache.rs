@@ -1,0 +1,182 @@
+//! Plans and their lists on one device, kept for the next time.
+//!
+//! # Invariants
+//! 1. Lists are uploaded once per layout, count and cache, in the order of the
+//!    stream that needs them first; other streams wait for that, not the host.
+//! 2. What is kept stays below the limit, but for the newest entry.
+
+use crate::error::Result;
+use crate::plan::Plan;
+use crate::plan::arguments::Tables;
+use crate::plan::transfer::Place;
+use crate::slice::{DeviceSlice, Pinned};
+use crate::stream::{Event, Stream};
+use osier_datatype::Layout;
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex};
+
+/// A plan, and its lists on the device.
+pub(crate) struct Prepared {
+    /// Keeps the layout's number its own.
+    _layout: Layout,
+    pub plan: Plan,
+    pub tables: Tables,
+    on_device: Option<(DeviceSlice<u8>, Event)>,
+}
+
+impl Prepared {
+    fn new(stream: &Stream, layout: &Layout, count: usize) -> Result<Prepared> {
+        let plan = Plan::new(layout, count)?;
+        let mut tables = Tables::new(&plan);
+        let mut on_device = None;
+        if !tables.bytes.is_empty() {
+            let bytes = std::mem::take(&mut tables.bytes);
+            let staged = Pinned::from_slice(stream.context(), &bytes)?;
+            let place = DeviceSlice::<u8>::new(stream, bytes.len())?;
+            let event = crate::copy::copy(stream, &staged.on_device(stream), &place)?;
+            on_device = Some((place.into_inner(), event));
+        }
+        Ok(Prepared {
+            _layout: layout.clone(),
+            plan,
+            tables,
+            on_device,
+        })
+    }
+
+    fn bytes(&self) -> usize {
+        self.on_device
+            .as_ref()
+            .map_or(0, |(place, _)| place.bytes())
+    }
+
+    /// Makes a stream wait for the lists.
+    pub fn order(&self, stream: &Stream) -> Result<()> {
+        match &self.on_device {
+            Some((_, ready)) => stream.wait(ready),
+            None => Ok(()),
+        }
+    }
+
+    /// The plan for a layout's origin at an address.
+    pub fn at(&self, origin: u64) -> Place<'_> {
+        let lists = self.on_device.as_ref();
+        Place {
+            plan: &self.plan,
+            tables: &self.tables,
+            tables_at: lists.map_or(0, |(place, _)| place.address()),
+            origin,
+        }
+    }
+
+    /// Notes that work which reads the lists was queued.
+    pub fn used_on(&self, stream: &Stream, event: &Event) {
+        if let Some((place, _)) = &self.on_device {
+            place.memory().used_on(stream, event);
+        }
+    }
+}
+
+/// Plans of one device.
+pub(crate) struct Cache {
+    kept: Mutex<Kept<(usize, usize), Arc<Prepared>>>,
+}
+
+impl Cache {
+    /// One that keeps at most so many bytes of lists.
+    pub fn new(limit_bytes: usize) -> Cache {
+        Cache {
+            kept: Mutex::new(Kept::new(limit_bytes)),
+        }
+    }
+
+    /// The plan of `count` instances of a layout.
+    pub fn prepared(
+        &self,
+        stream: &Stream,
+        layout: &Layout,
+        count: usize,
+    ) -> Result<Arc<Prepared>> {
+        let key = (layout.id(), count);
+        let mut kept = self.kept.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(prepared) = kept.find(&key) {
+            return Ok(prepared.clone());
+        }
+        let prepared = Arc::new(Prepared::new(stream, layout, count)?);
+        kept.insert(key, prepared.clone(), prepared.bytes());
+        Ok(prepared)
+    }
+
+    /// Bytes kept.
+    pub fn bytes(&self) -> usize {
+        self.kept.lock().unwrap_or_else(|e| e.into_inner()).bytes
+    }
+}
+
+/// Values that were used last, up to a number of bytes; at least the newest.
+struct Kept<K, V> {
+    limit: usize,
+    bytes: usize,
+    clock: u64,
+    entries: HashMap<K, (V, usize, u64)>,
+}
+
+/// Plans without lists cost a little, too.
+const ENTRY_BYTES: usize = 1024;
+
+impl<K: Hash + Eq + Clone, V> Kept<K, V> {
+    fn new(limit: usize) -> Kept<K, V> {
+        Kept {
+            limit,
+            bytes: 0,
+            clock: 0,
+            entries: HashMap::new(),
+        }
+    }
+
+    fn find(&mut self, key: &K) -> Option<&V> {
+        self.clock += 1;
+        let (value, _, used) = self.entries.get_mut(key)?;
+        *used = self.clock;
+        Some(value)
+    }
+
+    fn insert(&mut self, key: K, value: V, bytes: usize) {
+        self.clock += 1;
+        self.bytes += bytes + ENTRY_BYTES;
+        self.entries
+            .insert(key, (value, bytes + ENTRY_BYTES, self.clock));
+        while self.bytes > self.limit && self.entries.len() > 1 {
+            let oldest = self.entries.iter().min_by_key(|(_, (_, _, used))| *used);
+            let Some(key) = oldest.map(|(key, _)| key.clone()) else {
+                return;
+            };
+            if let Some((_, bytes, _)) = self.entries.remove(&key) {
+                self.bytes -= bytes;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_what_was_used_last() {
+        let mut kept = Kept::new(3 * (ENTRY_BYTES + 100));
+        for key in 0..3 {
+            kept.insert(key, key, 100);
+        }
+        assert!(kept.find(&0).is_some());
+        kept.insert(3, 3, 100);
+        assert!(kept.find(&1).is_none());
+        assert!(kept.find(&0).is_some());
+        kept.insert(4, 4, 1 << 30);
+        assert_eq!(kept.entries.len(), 1);
+        assert!(kept.find(&4).is_some());
+        kept.insert(5, 5, 0);
+        assert_eq!(kept.bytes, ENTRY_BYTES);
+    }
+}

@@ -1,0 +1,122 @@
+//! From one layout to another in one launch, without packed bytes between.
+//!
+//! Both plans number the same packed stream; a thread takes a word of it and
+//! finds its place on both sides. A side of one run is better served by the
+//! kernels that pack and unpack.
+//!
+//! # Invariants
+//! 1. A word's width divides both granularities and both addresses, so that it is
+//!    whole on both sides.
+
+use super::arguments::{Nest, THREADS, Tables};
+use super::{Dimension, Plan, WIDEST};
+use std::ops::Range;
+
+/// Words that a thread has under way, where a side has lists.
+const WORDS_PER_THREAD: u64 = 2;
+
+/// `osier_side`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Side {
+    /// Address of the layout's origin, base included.
+    pub layout: u64,
+    /// Where packed words are.
+    pub nest: Nest,
+}
+
+/// `osier_copy`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CopyArgument {
+    /// Where words are read.
+    pub from: Side,
+    /// Where they are written.
+    pub to: Side,
+    /// First packed byte.
+    pub start: u64,
+    /// Behind the last packed byte.
+    pub end: u64,
+    /// Whether word numbers need 64 bits.
+    pub wide: u32,
+    /// Nothing.
+    pub unused: u32,
+}
+
+/// A plan, its tables at an address, and its origin at another.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// Its tables.
+    pub tables: &'a Tables,
+    /// Where these are.
+    pub tables_at: u64,
+    /// The layout's origin.
+    pub origin: u64,
+}
+
+impl Place<'_> {
+    /// The origin, base included.
+    pub fn layout(&self) -> u64 {
+        self.origin.wrapping_add_signed(self.plan.base)
+    }
+
+    /// The side of a launch with words of `width` bytes.
+    pub fn side(&self, width: usize) -> Side {
+        Side {
+            layout: self.layout(),
+            nest: self.plan.nest(width, (self.tables, self.tables_at)),
+        }
+    }
+
+    /// Whether there are strides alone.
+    fn is_regular(&self) -> bool {
+        let stride = |dimension: &Dimension| matches!(dimension, Dimension::Stride { .. });
+        self.plan.list.is_none() && self.plan.dimensions.iter().all(stride)
+    }
+}
+
+/// The widest word that suits all of these numbers.
+pub(crate) fn widest(bits: u64) -> usize {
+    1 << bits.trailing_zeros().min(WIDEST.trailing_zeros())
+}
+
+/// One launch from layout to layout.
+#[derive(Debug, Clone, Copy)]
+pub struct Transfer {
+    /// The kernel's argument.
+    pub argument: CopyArgument,
+    /// Strides alone on both sides.
+    pub regular: bool,
+    /// Bytes of a word.
+    pub width: usize,
+    /// Thread blocks with work to do; any smaller grid does it, too.
+    pub blocks: u64,
+}
+
+impl Transfer {
+    /// The launch that copies the packed bytes `range`; none if that is nothing.
+    pub fn new(from: Place<'_>, to: Place<'_>, range: Range<u64>) -> Option<Transfer> {
+        if range.is_empty() {
+            return None;
+        }
+        let addresses = from.layout() | to.layout();
+        let width = widest(addresses | (from.plan.granularity | to.plan.granularity) as u64);
+        let words = |bytes: u64| bytes / width as u64;
+        let count = words(range.end).saturating_sub(words(range.start)).max(1);
+        Some(Transfer {
+            argument: CopyArgument {
+                from: from.side(width),
+                to: to.side(width),
+                start: range.start,
+                end: range.end,
+                wide: u32::from(words(range.end) >= 1 << 31),
+                unused: 0,
+            },
+            regular: from.is_regular() && to.is_regular(),
+            width,
+            blocks: count.div_ceil(u64::from(THREADS) * WORDS_PER_THREAD),
+        })
+    }
+}
