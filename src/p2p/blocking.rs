@@ -91,7 +91,7 @@ impl Communicator {
         let (source, tag) = (source.into(), tag.into());
         if let Some((source, tag)) = names::exact(source, tag, self.peer_count())
             && let Some(bytes) =
-                buffer.lend_mut(|view| self.receive_mail(view.as_raw(), source, tag))
+                buffer.lend_mut(|view| self.receive_short(view.as_raw(), source, tag))
         {
             return Ok(Status::new(source as usize, tag, bytes));
         }
@@ -309,10 +309,10 @@ impl Communicator {
         posted
     }
 
-    /// Waits a while for a message that comes by the mailbox, and receives it;
-    /// `None`: receive it in another way.
+    /// Waits a while for a short message, and receives it; `None`: receive it
+    /// in another way.
     #[inline]
-    fn receive_mail(&self, view: &RawView, source: u32, tag: u32) -> Option<usize> {
+    fn receive_short(&self, view: &RawView, source: u32, tag: u32) -> Option<usize> {
         if self.core().trace.is_some() {
             return None;
         }
@@ -320,20 +320,27 @@ impl Communicator {
         if !lane.may_receive_directly(Pattern::exact(source, tag)) {
             return None;
         }
-        match lane.receive_mail(view, source, tag) {
+        match lane.receive_next(view, source, tag) {
             Some(bytes) => Some(bytes),
-            None => self.await_mail(&mut lane, view, source, tag),
+            None => self.await_short(&mut lane, view, source, tag),
         }
     }
 
+    /// Receives a short message that is there already.
+    #[inline]
+    pub(crate) fn receive_early(&self, view: &RawView, source: u32, tag: u32) -> Option<usize> {
+        if self.core().trace.is_some() {
+            return None;
+        }
+        let mut lane = self.lane().lock();
+        if !lane.may_receive_directly(Pattern::exact(source, tag)) {
+            return None;
+        }
+        lane.receive_next(view, source, tag)
+    }
+
     #[inline(never)]
-    fn await_mail(
-        &self,
-        lane: &mut Lane,
-        view: &RawView,
-        source: u32,
-        tag: u32,
-    ) -> Option<usize> {
+    fn await_short(&self, lane: &mut Lane, view: &RawView, source: u32, tag: u32) -> Option<usize> {
         let pattern = Pattern::exact(source, tag);
         let most = DIRECT_POLLS.min(self.core().spin_polls());
         let mut misses = 0;
@@ -349,7 +356,7 @@ impl Communicator {
                 }
                 Direct::Other => break,
             }
-            if let Some(bytes) = lane.receive_mail(view, source, tag) {
+            if let Some(bytes) = lane.receive_next(view, source, tag) {
                 lane.pace.found(misses);
                 return Some(bytes);
             }
@@ -361,14 +368,14 @@ impl Communicator {
     #[track_caller]
     pub(crate) fn recv_raw(&self, view: RawView, pattern: Pattern) -> Result<Outcome> {
         if let (Some(source), TagPattern::Exact(tag)) = (pattern.source, pattern.tag)
-            && let Some(bytes) = self.receive_mail(&view, source, tag)
+            && let Some(bytes) = self.receive_short(&view, source, tag)
         {
             return Ok(Outcome { source, tag, bytes });
         }
         self.recv_posted(view, pattern)
     }
 
-    /// Receives what [`Communicator::receive_mail`] has not: by a post, in the
+    /// Receives what [`Communicator::receive_short`] has not: by a post, in the
     /// end.
     #[track_caller]
     fn recv_posted(&self, view: RawView, pattern: Pattern) -> Result<Outcome> {

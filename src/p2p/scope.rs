@@ -176,7 +176,17 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         dest: impl Into<Rank>,
         tag: impl Into<Tag>,
     ) -> Result<ScopedRequest<'scope>> {
-        self.send_raw(buffer.view().raw(), dest.into(), tag.into(), Mode::Standard)
+        let (dest, tag) = (dest.into(), tag.into());
+        if let Some((dest, tag)) = names::exact(dest.into(), tag.into(), self.comm.peer_count())
+            && self.comm.core().trace.is_none()
+            && let Some(bytes) = buffer.lend(|view| {
+                let now = self.comm.send_now(view.as_raw(), dest, tag);
+                now.then_some(view.bytes())
+            })
+        {
+            return Ok(self.done(Status::new(dest as usize, tag, bytes)));
+        }
+        self.send_raw(buffer.view().raw(), dest, tag, Mode::Standard)
     }
 
     /// Begins to send; over when the receiver has begun to receive
@@ -205,11 +215,14 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         source: impl Into<Source>,
         tag: impl Into<TagSelector>,
     ) -> Result<ScopedRequest<'scope>> {
-        let pattern = self.comm.reported(names::pattern(
-            source.into(),
-            tag.into(),
-            self.comm.peer_count(),
-        ))?;
+        let (source, tag, peers) = (source.into(), tag.into(), self.comm.peer_count());
+        if let Some((source, tag)) = names::exact(source, tag, peers)
+            && let Some(bytes) =
+                buffer.lend_mut(|view| self.comm.receive_early(view.as_raw(), source, tag))
+        {
+            return Ok(self.done(Status::new(source as usize, tag, bytes)));
+        }
+        let pattern = self.comm.reported(names::pattern(source, tag, peers))?;
         self.recv_raw(buffer.view_mut().raw(), pattern)
     }
 
@@ -301,6 +314,16 @@ impl<'scope, 'env> Scope<'scope, 'env> {
                 Ok(self.request(Some(posted)))
             }
             None => Ok(self.request(None)),
+        }
+    }
+
+    /// A request that is over.
+    #[inline]
+    fn done(&'scope self, status: Status) -> ScopedRequest<'scope> {
+        ScopedRequest {
+            comm: self.comm,
+            pending: &self.pending,
+            state: State::Done(Ok(status)),
         }
     }
 

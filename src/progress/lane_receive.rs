@@ -140,16 +140,16 @@ impl Lane {
         Direct::Other
     }
 
-    /// Asks once for a message of `source` that lies in the mailbox, the way
-    /// of messages behind which nothing waits; returns its bytes. Under the
-    /// conditions of [`Lane::receive_direct`], and while nobody records.
+    /// Asks once for the next message of `source`, if it is short and has this
+    /// tag; returns its bytes. `None` says nothing. Under the conditions of
+    /// [`Lane::receive_direct`], and while nobody records.
     #[inline]
-    pub fn receive_mail(&mut self, view: &RawView, source: u32, tag: u32) -> Option<usize> {
+    pub fn receive_next(&mut self, view: &RawView, source: u32, tag: u32) -> Option<usize> {
         // SAFETY: the view is writable for its bytes by the caller's contract,
         // the payload readable while it is taken.
         let copy = |from, bytes| unsafe { view.unpack(0..bytes, from) };
         let room = view.bytes();
-        let bytes = self.links.take_mail(source, wire::EAGER, tag, room, copy)?;
+        let bytes = self.links.take_next(source, wire::EAGER, tag, room, copy)?;
         self.credit(source, bytes);
         Some(bytes)
     }

@@ -135,21 +135,20 @@ impl Links {
         }
     }
 
-    /// Takes the message that lies in the mailbox of a peer, if it is the next
-    /// of that peer, of this kind and argument, and has at most `room` bytes,
-    /// which `copy` reads. `None` says nothing: what is there may need
-    /// [`Links::poll`].
+    /// Takes the next message of a peer, if it is short, of this kind and
+    /// argument, and has at most `room` bytes, which `copy` reads. `None` says
+    /// nothing: what is there may need [`Links::poll`].
     #[inline(always)]
-    pub fn take_mail(
+    pub fn take_next(
         &mut self,
         peer: Peer,
         kind: u8,
         arg: u32,
         room: usize,
-        copy: impl FnOnce(*const u8, usize),
+        copy: impl FnMut(*const u8, usize),
     ) -> Option<usize> {
         match &mut self.remote {
-            Remote::Shm(e) if peer != self.own => e.take_mail(peer, kind, arg, room, copy),
+            Remote::Shm(e) if peer != self.own => e.take_next(peer, kind, arg, room, copy),
             _ => None,
         }
     }

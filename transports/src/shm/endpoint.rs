@@ -425,27 +425,42 @@ impl ShmEndpoint {
         Ok(())
     }
 
-    /// Takes the message that lies in the mailbox of a peer, if it is the next
-    /// of that peer, of this kind and argument, without aux, and of at most
-    /// `room` bytes, which `copy` reads; returns its bytes. `None` says nothing:
-    /// what is there may need [`Endpoint::poll`].
+    /// Takes the next message of a peer, if it is of this kind and argument,
+    /// without aux, of at most `room` bytes, which `copy` reads, and lies in the
+    /// mailbox or in one cell; returns its bytes. `None` says nothing: what is
+    /// there may need [`Endpoint::poll`].
     #[inline(always)]
-    pub fn take_mail(
+    pub fn take_next(
         &mut self,
         peer: Peer,
         kind: u8,
         argument: u32,
         room: usize,
-        copy: impl FnOnce(*const u8, usize),
+        mut copy: impl FnMut(*const u8, usize),
     ) -> Option<usize> {
         let tx = self.tx.get_mut(peer as usize)?;
-        let mail = tx.mail.as_mut()?;
-        let rx = self.rx.get(tx.from as usize)?;
+        let rx = self.rx.get_mut(tx.from as usize)?;
         let busy = self.busy.wrapping_add(1);
         if busy.is_multiple_of(ADOPT_EVERY) {
             return None; // for the long way, which adopts
         }
-        let bytes = mail.take(rx.ring.position(), kind, argument, room, copy)?;
+        let position = rx.ring.position();
+        let mail = tx.mail.as_mut();
+        let mailed = mail.and_then(|m| m.take(position, kind, argument, room, &mut copy));
+        let bytes = match mailed {
+            Some(bytes) => bytes,
+            None => {
+                let (data, bytes) = rx.ring.peek_short(kind, argument)?;
+                // After the ring: a message in it is younger than one that
+                // names this position.
+                if bytes > room || tx.mail.as_ref().is_some_and(|m| m.waits(position)) {
+                    return None;
+                }
+                copy((&raw const data).cast(), bytes);
+                rx.ring.pass();
+                bytes
+            }
+        };
         self.busy = busy;
         self.cursor = tx.from as usize + 1;
         Some(bytes)

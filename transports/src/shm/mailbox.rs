@@ -342,6 +342,14 @@ impl Mailbox {
         Some(bytes)
     }
 
+    /// Whether any message is there that comes before the ring's next.
+    #[inline]
+    pub fn waits(&self, position: u64) -> bool {
+        let half = self.half(self.side ^ 1);
+        half.word.load(Ordering::Acquire) as u16 == self.taken.wrapping_add(1)
+            && half.order.load(Ordering::Relaxed) as u32 == position as u32
+    }
+
     /// Gives back the message found. The peer hears of it with our next one.
     #[inline]
     pub fn release(&mut self) {

@@ -465,6 +465,32 @@ impl Consumer {
         Some(self.open(word, cell.data.load(Ordering::Relaxed), form))
     }
 
+    /// The message in the next cell if it is short and of this kind and
+    /// argument: its bytes, and how many they are. [`Consumer::pass`] takes it.
+    /// What else is there, [`Consumer::poll`] tells.
+    #[inline(always)]
+    pub fn peek_short(&self, kind: u8, argument: u32) -> Option<(u64, usize)> {
+        // SAFETY: valid by the contract of `new`.
+        let cell = unsafe { self.memory.cell(self.next) };
+        let word = cell.word.load(Ordering::Acquire);
+        let lap = self.memory.lap(self.next);
+        let wanted = lap | u64::from(kind) << 16 | u64::from(argument) << 32;
+        let bytes = (word >> 24) as u8 as usize;
+        if word & !0xff00_0000 != wanted || bytes > SHORT_BYTES {
+            return None;
+        }
+        Some((cell.data.load(Ordering::Relaxed), bytes))
+    }
+
+    /// Takes the message that [`Consumer::peek_short`] has found.
+    #[inline]
+    pub fn pass(&mut self) {
+        self.next += 1;
+        if self.unreported(2) {
+            self.report();
+        }
+    }
+
     fn open(&mut self, word: u64, data: u64, form: u8) -> Found {
         let kind = (word >> 16) as u8;
         let head = (kind, (data >> 32) as u16, word >> 32 | data << 32);
