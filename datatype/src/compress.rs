@@ -67,88 +67,141 @@ impl Runs {
     }
 }
 
-/// The canonical form of blocks (length, offset), which may touch or be empty.
+/// The canonical form of blocks, of which `block` tells length and offset and which may
+/// touch or be empty.
 ///
-/// Most lists have neither and are narrow: they are copied into narrow arrays, which
-/// are then looked through.
-pub(crate) fn listed(blocks: impl ExactSizeIterator<Item = (usize, isize)> + Clone) -> Form {
-    let mut blocks = blocks;
-    let first = loop {
-        match blocks.clone().next() {
-            None => return Form::empty(),
-            Some((0, _)) => _ = blocks.next(),
-            Some((_, first)) => break first,
-        }
+/// Most lists are narrow: [`joined`] brings them into narrow arrays, joined already.
+/// `block` should own what it captures: what it reads by reference might be written by
+/// the loop, as far as the compiler knows, and then nothing is vectorised.
+pub(crate) fn listed<T>(blocks: &[T], block: impl Fn(&T) -> (usize, isize) + Copy) -> Form {
+    let Some(at) = blocks.iter().position(|entry| block(entry).0 > 0) else {
+        return Form::empty();
     };
-    let n = blocks.len();
-    let mut offsets = vec![0i32; n];
-    let mut lengths = vec![0u32; n];
-    let wide = wide::run(|| {
-        let mut wide = 0;
-        let places = offsets.iter_mut().zip(lengths.iter_mut());
-        for ((at, run), (length, offset)) in places.zip(blocks.clone()) {
-            let offset = (offset as i64).wrapping_sub(first as i64);
-            (*at, *run) = (offset as i32, length as u32);
-            wide |= (*at as i64 ^ offset) | (length >> 32) as i64;
-        }
-        wide
-    });
-    if wide != 0 || !(apart(&offsets, &lengths) || join(&mut offsets, &mut lengths)) {
-        return far(blocks);
-    }
+    let blocks = &blocks[at..];
+    let (_, first) = block(&blocks[0]);
+    let Some((offsets, lengths)) = joined(blocks, block) else {
+        return far(blocks, block);
+    };
     compress(first as i64, &offsets, &lengths)
         .unwrap_or_else(|| Form::list(first, List::narrow(offsets, lengths)))
 }
 
-/// Whether no block is empty or touches the next; in groups, to stop early.
-fn apart(offsets: &[i32], lengths: &[u32]) -> bool {
-    const GROUP: usize = 1024;
-    let groups = offsets.chunks(GROUP).zip(lengths.chunks(GROUP));
-    let mut next = offsets.chunks(GROUP).skip(1).map(|group| group[0]);
-    for (offsets, lengths) in groups {
-        let met = wide::run(|| {
-            let mut met = 0;
-            for &length in lengths {
-                met |= u32::from(length == 0);
-            }
-            for ((&a, &b), &length) in offsets.iter().zip(&offsets[1..]).zip(lengths) {
-                met |= u32::from(a.wrapping_add_unsigned(length) == b);
-            }
-            met
+/// Offsets from the first block, and lengths, of the maximal runs of blocks; none if
+/// they take wide numbers. The first block is not empty.
+///
+/// Each block is looked at once: a group is narrowed into starts and ends, behind the
+/// run that the group before left open, and leaves as it is where nothing touches. What
+/// touches is pushed together without a branch on whether it does.
+fn joined<T>(
+    blocks: &[T],
+    block: impl Fn(&T) -> (usize, isize) + Copy,
+) -> Option<(Vec<i32>, Vec<u32>)> {
+    let (length, first) = block(&blocks[0]);
+    let mut group = Group::new(i32::try_from(length).ok()?);
+    let mut offsets = Vec::with_capacity(blocks.len());
+    let mut lengths = Vec::with_capacity(blocks.len());
+    for blocks in blocks[1..].chunks(GROUP) {
+        let blocks = blocks.iter().map(move |entry| {
+            let (length, offset) = block(entry);
+            (length as i64, (offset as i64).wrapping_sub(first as i64))
         });
-        let end = |at: &i32| at.wrapping_add_unsigned(lengths[lengths.len() - 1]);
-        if met != 0 || (next.next()).is_some_and(|b| offsets.last().map(end) == Some(b)) {
-            return false;
-        }
+        let runs = wide::run(|| group.take(blocks))?;
+        let (starts, ends) = (&group.starts[..runs], &group.ends[..runs]);
+        offsets.extend_from_slice(starts);
+        let length = |(start, end): (&i32, &i32)| end.wrapping_sub(*start) as u32;
+        lengths.extend(starts.iter().zip(ends).map(length));
+        group.leave_open(runs);
     }
-    true
+    let (start, end) = group.open();
+    offsets.push(start);
+    lengths.push(end.wrapping_sub(start) as u32);
+    Some((offsets, lengths))
 }
 
-/// Joins blocks that touch and drops empty ones, in place; false if a length no longer
-/// fits. Without a branch on whether blocks touch. The first block is not empty.
-fn join(offsets: &mut Vec<i32>, lengths: &mut Vec<u32>) -> bool {
-    let (mut at, mut run, mut last, mut fits) = (0i64, 0u64, 0, true);
-    for i in 0..offsets.len() {
-        let (offset, length) = (i64::from(offsets[i]), u64::from(lengths[i]));
-        let joins = (at.wrapping_add_unsigned(run) == offset) | (length == 0);
-        // Masks, because a condition comes back as a branch.
-        let keep = -i64::from(joins);
-        at = (at & keep) | (offset & !keep);
-        run = (run & keep as u64) + length;
-        last += usize::from(!joins);
-        offsets[last] = at as i32;
-        lengths[last] = run as u32;
-        fits &= run as u32 as u64 == run;
+/// Blocks looked at together.
+const GROUP: usize = 256;
+
+/// Where blocks start and end; the first is the run that is still open.
+struct Group {
+    starts: [i32; GROUP + 1],
+    ends: [i32; GROUP + 1],
+}
+
+impl Group {
+    fn new(end: i32) -> Group {
+        let mut ends = [0; GROUP + 1];
+        ends[0] = end;
+        Group {
+            starts: [0; GROUP + 1],
+            ends,
+        }
     }
-    offsets.truncate(last + 1);
-    lengths.truncate(last + 1);
-    fits
+
+    /// The run that is still open.
+    fn open(&self) -> (i32, i32) {
+        (self.starts[0], self.ends[0])
+    }
+
+    /// The last run stays open for what comes.
+    fn leave_open(&mut self, last: usize) {
+        (self.starts[0], self.ends[0]) = (self.starts[last], self.ends[last]);
+    }
+
+    /// Joins blocks (length, offset) to the open run and to each other; the number of
+    /// runs that are over, behind which the open one lies. None if they are wide.
+    #[inline(always)]
+    fn take(&mut self, blocks: impl ExactSizeIterator<Item = (i64, i64)>) -> Option<usize> {
+        let n = blocks.len();
+        let (mut wide, mut empty) = (0, 0);
+        let places = self.starts[1..=n].iter_mut().zip(&mut self.ends[1..=n]);
+        for ((start, end), (length, offset)) in places.zip(blocks) {
+            let last = offset.wrapping_add(length);
+            (*start, *end) = (offset as i32, last as i32);
+            wide |= (i64::from(*start) ^ offset) | (i64::from(*end) ^ last) | (length >> 31);
+            empty |= i32::from(length == 0);
+        }
+        if wide != 0 {
+            return None;
+        }
+        let n = if empty == 0 { n } else { self.drop_empty(n) };
+        let touch = |met: i32, (start, end): (&i32, &i32)| met | i32::from(start == end);
+        let met = self.starts[1..=n].iter().zip(&self.ends[..n]);
+        if met.fold(0, touch) == 0 {
+            return Some(n);
+        }
+        Some(self.join(n))
+    }
+
+    /// Of the blocks behind the open run, only those with bytes stay.
+    fn drop_empty(&mut self, n: usize) -> usize {
+        let mut kept = 0;
+        for i in 1..=n {
+            let (start, end) = (self.starts[i], self.ends[i]);
+            (self.starts[kept + 1], self.ends[kept + 1]) = (start, end);
+            kept += usize::from(start != end);
+        }
+        kept
+    }
+
+    #[inline(always)]
+    fn join(&mut self, n: usize) -> usize {
+        let (mut runs, mut before) = (0, self.ends[0]);
+        for i in 1..=n {
+            let (start, end) = (self.starts[i], self.ends[i]);
+            // At most `i`, and what is written too early is written again.
+            (self.starts[runs + 1], self.ends[runs]) = (start, before);
+            runs += usize::from(start != before);
+            before = end;
+        }
+        self.ends[runs] = before;
+        runs
+    }
 }
 
 /// [`listed`] for blocks that take wide numbers.
-fn far(blocks: impl ExactSizeIterator<Item = (usize, isize)>) -> Form {
+fn far<T>(blocks: &[T], block: impl Fn(&T) -> (usize, isize)) -> Form {
     let mut runs = Runs::with_capacity(blocks.len());
-    for (length, offset) in blocks {
+    for (length, offset) in blocks.iter().map(block) {
         if length > 0 {
             runs.push(offset, length);
         }
@@ -252,4 +305,77 @@ fn same_distance<O: Offset>(a: &[O], b: &[O], distance: i64) -> bool {
         }
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::form::Body;
+
+    /// Blocks of a form, those of lists.
+    fn runs(form: &Form) -> Vec<(isize, usize)> {
+        let mut runs = Vec::new();
+        form.for_each_row(0, &mut |offset, length, stride, count| {
+            let at = |i: isize| (offset + stride * i, length);
+            runs.extend((0..count as isize).map(at));
+        });
+        runs
+    }
+
+    /// Joins one block after the other.
+    fn naive(blocks: &[(usize, isize)]) -> Vec<(isize, usize)> {
+        let mut runs: Vec<(isize, usize)> = Vec::new();
+        for &(length, offset) in blocks.iter().filter(|block| block.0 > 0) {
+            match runs.last_mut() {
+                Some((start, run)) if *start + *run as isize == offset => *run += length,
+                _ => runs.push((offset, length)),
+            }
+        }
+        runs
+    }
+
+    /// Lists around the size of a group, with blocks that touch and empty ones, in all
+    /// shares.
+    #[test]
+    fn joins_as_one_after_the_other_would() {
+        let mut state = 7u64;
+        let mut next = move |n: u64| {
+            state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+            (state >> 33) % n
+        };
+        for round in 0..2000 {
+            let n = [1, 2, 255, 256, 257, 258, 511, 513, 700][round % 9];
+            let (touching, empty) = (next(101), [0, 0, 10, 60, 100][next(5) as usize]);
+            let mut at = next(1000) as isize - 500;
+            let blocks: Vec<(usize, isize)> = (0..n)
+                .map(|_| {
+                    if next(100) >= touching {
+                        at += next(40) as isize - 13;
+                    }
+                    let length = match next(100) < empty {
+                        true => 0,
+                        false => 1 + next(9) as usize,
+                    };
+                    let block = (length, at);
+                    at += length as isize;
+                    block
+                })
+                .collect();
+            let expected = naive(&blocks);
+            assert_eq!(runs(&listed(&blocks, |&block| block)), expected, "{round}");
+            // The way of wide lists gives the same form.
+            let narrow = listed(&blocks, |&block| block);
+            if !expected.is_empty() {
+                assert_eq!(narrow, far(&blocks, |&block| block), "{round}");
+            }
+        }
+    }
+
+    #[test]
+    fn wide_lists_are_listed_too() {
+        let far_apart = [(4, 0), (4, 4), (8, 1 << 40), (1 << 33, 1 << 41)];
+        let form = listed(&far_apart, |&block| block);
+        assert!(matches!(form.body, Body::List(_)));
+        assert_eq!(runs(&form), [(0, 8), (1 << 40, 8), (1 << 41, 1 << 33)]);
+    }
 }

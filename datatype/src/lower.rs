@@ -49,22 +49,18 @@ fn wrap(constructor: &Constructor, extent: isize, inner: Form) -> Form {
             ..
         } => nest(nest(inner, *blocklength, extent), *count, *stride_bytes),
         Constructor::Indexed { blocks, .. } => {
-            let blocks = blocks
-                .iter()
-                .map(move |&(n, d)| (n, d.wrapping_mul(extent)));
-            listed(blocks, inner, extent)
+            let block = move |&(n, d): &(usize, isize)| (n, d.wrapping_mul(extent));
+            listed(blocks, block, inner, extent)
         }
-        Constructor::Hindexed { blocks, .. } => listed(blocks.iter().copied(), inner, extent),
+        Constructor::Hindexed { blocks, .. } => listed(blocks, |&block| block, inner, extent),
         Constructor::IndexedBlock {
             blocklength,
             displacements,
             ..
         } => {
             let n = *blocklength;
-            let blocks = displacements
-                .iter()
-                .map(move |d| (n, d.wrapping_mul(extent)));
-            listed(blocks, inner, extent)
+            let block = move |d: &isize| (n, d.wrapping_mul(extent));
+            listed(displacements, block, inner, extent)
         }
         Constructor::HindexedBlock {
             blocklength,
@@ -72,8 +68,8 @@ fn wrap(constructor: &Constructor, extent: isize, inner: Form) -> Form {
             ..
         } => {
             let n = *blocklength;
-            let blocks = displacements.iter().map(move |&at| (n, at));
-            listed(blocks, inner, extent)
+            let block = move |&at: &isize| (n, at);
+            listed(displacements, block, inner, extent)
         }
         Constructor::Subarray {
             sizes,
@@ -123,36 +119,35 @@ fn flatten(parts: &[Form]) -> Form {
     runs.into_form()
 }
 
-/// Blocks of (elements, displacement in bytes) of a form with payload.
-fn listed(
-    blocks: impl ExactSizeIterator<Item = (usize, isize)> + Clone,
+/// Blocks of a form with payload, of which `block` tells elements and displacement in
+/// bytes.
+fn listed<T>(
+    blocks: &[T],
+    block: impl Fn(&T) -> (usize, isize) + Copy,
     inner: Form,
     extent: isize,
 ) -> Form {
     if let Some((base, length)) = inner.as_block() {
         let dense = isize::try_from(length) == Ok(extent);
-        if dense || blocks.clone().all(|(n, _)| n <= 1) {
-            let in_bytes = blocks.map(move |(n, at)| (n * length, at.wrapping_add(base)));
-            return compress::listed(in_bytes);
+        if dense || blocks.iter().all(|entry| block(entry).0 <= 1) {
+            return compress::listed(blocks, move |entry| {
+                let (n, at) = block(entry);
+                (n * length, at.wrapping_add(base))
+            });
         }
     }
-    let mut kept = blocks.clone().filter(|&(n, _)| n > 0);
-    let Some((first, _)) = kept.next() else {
+    let kept = || blocks.iter().map(block).filter(|&(n, _)| n > 0);
+    let Some((first, _)) = kept().next() else {
         return Form::empty();
     };
-    if kept.all(|(n, _)| n == first) {
+    if kept().all(|(n, _)| n == first) {
         let element = nest(inner, first, extent);
-        let offsets: Vec<i64> = blocks
-            .filter(|&(n, _)| n > 0)
-            .map(|(_, at)| at as i64)
-            .collect();
+        let offsets: Vec<i64> = kept().map(|(_, at)| at as i64).collect();
         return flatten_small(repeat(&offsets, element));
     }
     let mut parts = Vec::with_capacity(blocks.len());
-    for (n, at) in blocks {
-        if n > 0 {
-            splice(&mut parts, nest(inner.clone(), n, extent).shifted(at));
-        }
+    for (n, at) in kept() {
+        splice(&mut parts, nest(inner.clone(), n, extent).shifted(at));
     }
     sequence(parts)
 }

@@ -117,7 +117,7 @@ unsafe fn with_offsets<D: Direction, O: Offset>(
                 unsafe { simd::masked::<D, O>(list.longest, offsets, lengths, at, packed, end) };
             // SAFETY: forwarded to the caller, for the blocks left.
             unsafe {
-                each::<D, O>(
+                simd::uneven::<D, O>(
                     &offsets[done.blocks..],
                     lengths[done.blocks..].iter().map(|&length| length as usize),
                     at,
@@ -128,7 +128,7 @@ unsafe fn with_offsets<D: Direction, O: Offset>(
         Lengths::Wide(lengths) => {
             let lengths = lengths[range].iter().map(|&length| length as usize);
             // SAFETY: forwarded to the caller.
-            unsafe { each::<D, O>(offsets, lengths, at, packed) }
+            unsafe { simd::uneven::<D, O>(offsets, lengths, at, packed) }
         }
     }
 }
@@ -235,7 +235,11 @@ unsafe fn any<D: Direction, O: Offset>(offsets: &[O], at: *mut u8, packed: *mut 
 }
 
 /// Blocks of unequal length, with a branch on each.
-unsafe fn each<D: Direction, O: Offset>(
+///
+/// # Safety
+/// The blocks are valid on both sides, as for `super::copy`, and dense on the packed one.
+#[inline(always)]
+pub(super) unsafe fn each<D: Direction, O: Offset>(
     offsets: &[O],
     lengths: impl Iterator<Item = usize>,
     at: *mut u8,

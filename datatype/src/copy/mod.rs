@@ -69,6 +69,10 @@ pub(crate) unsafe fn copy<D: Direction>(memory: *mut u8, packed: *mut u8, length
 /// written is in a cache for whoever reads it next, which is worth more than the
 /// lines that are not read first (docs/decisions/0013).
 const STREAM_BYTES: usize = 16 << 20;
+/// Blocks up to here are copied by vectors where they stand: a call of `memcpy` for
+/// each costs a tenth to a quarter of their time (docs/performance.md). Longer ones are
+/// worth what it knows about the machine.
+const CALL_BYTES: usize = 3 << 10;
 
 /// Long blocks, one after the other, by the way that suits their sum.
 ///
@@ -79,6 +83,10 @@ unsafe fn long<D: Direction>(
     length: usize,
 ) {
     if places.len().saturating_mul(length) < STREAM_BYTES {
+        if places.len() > 1 && (PIECE..=CALL_BYTES).contains(&length) {
+            // SAFETY: forwarded to the caller; no block is shorter than a piece.
+            return unsafe { simd::pieces::<D>(places, length) };
+        }
         for (memory, packed) in places {
             // SAFETY: forwarded to the caller.
             unsafe { copy::<D>(memory, packed, length) };
@@ -90,6 +98,41 @@ unsafe fn long<D: Direction>(
         unsafe { simd::stream::<D>(memory, packed, length) };
     }
     simd::fence();
+}
+
+/// Bytes that [`in_pieces`] moves at a time.
+const PIECE: usize = 128;
+
+/// A block of at least [`PIECE`] bytes: vectors that are aligned where they are written
+/// (others straddle lines, which costs a store twice), between a first and a last one
+/// that may overlap them.
+///
+/// # Safety
+/// As [`copy`].
+#[inline(always)]
+unsafe fn in_pieces<D: Direction>(memory: *mut u8, packed: *mut u8, length: usize) {
+    const VECTOR: usize = 32;
+    let to = if D::PACK { packed } else { memory };
+    let mut at = to.addr().wrapping_neg() % VECTOR;
+    if at > 0 {
+        // SAFETY: the first bytes of the block.
+        unsafe { copy::<D>(memory, packed, VECTOR) };
+    }
+    while at + PIECE <= length {
+        // SAFETY: a piece of the block.
+        unsafe { copy::<D>(memory.wrapping_add(at), packed.wrapping_add(at), PIECE) };
+        at += PIECE;
+    }
+    while at + VECTOR <= length {
+        // SAFETY: a vector of the block.
+        unsafe { copy::<D>(memory.wrapping_add(at), packed.wrapping_add(at), VECTOR) };
+        at += VECTOR;
+    }
+    if at < length {
+        let last = length - VECTOR;
+        // SAFETY: the last bytes of the block.
+        unsafe { copy::<D>(memory.wrapping_add(last), packed.wrapping_add(last), VECTOR) };
+    }
 }
 
 /// Levels that fit on the stack; deeper nests go through the heap.

@@ -1,14 +1,38 @@
 //! The twin of `x86` for other machines: no kernel, so callers take their own.
 
-use super::list::{Done, Equal, Offset};
+use super::list::{Done, Equal, Offset, each};
 use super::strided::Kernel;
-use super::{Direction, copy};
+use super::{Direction, in_pieces};
 
 /// # Safety
 /// As `super::copy`.
 pub(super) unsafe fn stream<D: Direction>(memory: *mut u8, packed: *mut u8, length: usize) {
     // SAFETY: forwarded to the caller.
-    unsafe { copy::<D>(memory, packed, length) }
+    unsafe { super::copy::<D>(memory, packed, length) }
+}
+
+/// # Safety
+/// Each place is as for `super::copy`.
+pub(super) unsafe fn pieces<D: Direction>(
+    places: impl Iterator<Item = (*mut u8, *mut u8)>,
+    length: usize,
+) {
+    for (memory, packed) in places {
+        // SAFETY: forwarded to the caller.
+        unsafe { in_pieces::<D>(memory, packed, length) };
+    }
+}
+
+/// # Safety
+/// As `super::list::each`.
+pub(super) unsafe fn uneven<D: Direction, O: Offset>(
+    offsets: &[O],
+    lengths: impl Iterator<Item = usize>,
+    at: *mut u8,
+    packed: *mut u8,
+) {
+    // SAFETY: forwarded to the caller.
+    unsafe { each::<D, O>(offsets, lengths, at, packed) }
 }
 
 pub(super) fn fence() {}

@@ -1,16 +1,16 @@
 //! Kernels for x86-64 vectors beyond SSE2, picked when the machine has them.
 //!
 //! AVX2: the bodies of `strided` and `list` once more, for blocks of 32 bytes and
-//! longer, which then move by 32 bytes. AVX-512: masks and compaction.
+//! longer, which then move by 32 bytes; longer ones of up to `super::CALL_BYTES` piece
+//! by piece. AVX-512: masks and compaction.
 //!
 //! Masks keep accesses inside of payload: masked-off bytes are neither read nor
 //! written nor can they fault, so gaps may lie outside of the buffer or belong
 //! to another thread.
 
-use super::list::{Done, Offset};
-use super::list::{Equal, equal_fixed, equal_halves};
+use super::list::{Done, Equal, Offset, each, equal_fixed, equal_halves};
 use super::strided::{Kernel, fixed, halves};
-use super::{Direction, copy};
+use super::{Direction, copy, in_pieces};
 use std::arch::x86_64::*;
 
 /// Copies a long block past the caches: whole lines go to memory without being
@@ -48,6 +48,59 @@ pub(super) unsafe fn stream<D: Direction>(memory: *mut u8, packed: *mut u8, leng
 pub(super) fn fence() {
     // SAFETY: every x86-64 machine has SSE.
     unsafe { _mm_sfence() }
+}
+
+/// Copies blocks of one length of at least `super::PIECE` bytes.
+///
+/// # Safety
+/// Each place (memory, packed) is as for `super::copy`, with `length` bytes.
+pub(super) unsafe fn pieces<D: Direction>(
+    places: impl Iterator<Item = (*mut u8, *mut u8)>,
+    length: usize,
+) {
+    #[target_feature(enable = "avx2")]
+    unsafe fn wide<D: Direction>(places: impl Iterator<Item = (*mut u8, *mut u8)>, length: usize) {
+        for (memory, packed) in places {
+            // SAFETY: forwarded to the caller.
+            unsafe { in_pieces::<D>(memory, packed, length) };
+        }
+    }
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: forwarded to the caller; the machine has the feature.
+        return unsafe { wide::<D>(places, length) };
+    }
+    for (memory, packed) in places {
+        // SAFETY: forwarded to the caller.
+        unsafe { copy::<D>(memory, packed, length) };
+    }
+}
+
+/// Copies blocks of unequal length.
+///
+/// # Safety
+/// As `super::list::each`.
+pub(super) unsafe fn uneven<D: Direction, O: Offset>(
+    offsets: &[O],
+    lengths: impl Iterator<Item = usize>,
+    at: *mut u8,
+    packed: *mut u8,
+) {
+    #[target_feature(enable = "avx2")]
+    unsafe fn wide<D: Direction, O: Offset>(
+        offsets: &[O],
+        lengths: impl Iterator<Item = usize>,
+        at: *mut u8,
+        packed: *mut u8,
+    ) {
+        // SAFETY: forwarded to the caller.
+        unsafe { each::<D, O>(offsets, lengths, at, packed) }
+    }
+    if is_x86_feature_detected!("avx2") {
+        // SAFETY: forwarded to the caller; the machine has the feature.
+        return unsafe { wide::<D, O>(offsets, lengths, at, packed) };
+    }
+    // SAFETY: forwarded to the caller.
+    unsafe { each::<D, O>(offsets, lengths, at, packed) }
 }
 
 /// # Safety
