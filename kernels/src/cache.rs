@@ -6,6 +6,8 @@
 //! 2. What is kept stays below the limit, but for the newest entry.
 
 use crate::error::Result;
+use crate::graph::Relaxed;
+use crate::memory::Memory;
 use crate::plan::Plan;
 use crate::plan::arguments::Tables;
 use crate::plan::transfer::Place;
@@ -14,6 +16,7 @@ use crate::stream::{Event, Stream};
 use osier_datatype::Layout;
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// A plan, and its lists on the device.
@@ -23,10 +26,21 @@ pub(crate) struct Prepared {
     pub plan: Plan,
     pub tables: Tables,
     on_device: Option<(DeviceSlice<u8>, Event)>,
+    /// The host has seen the lists arrive, so that nobody waits for them.
+    arrived: AtomicBool,
 }
 
 impl Prepared {
+    /// Uploads lists on a stream; beside a capture on one of their own.
     fn new(stream: &Stream, layout: &Layout, count: usize) -> Result<Prepared> {
+        if stream.capture()?.is_some() {
+            let driver = stream.context().enter()?;
+            let _relaxed = Relaxed::new(&driver);
+            let beside = Stream::new(stream.context())?;
+            let prepared = Prepared::new(&beside, layout, count)?;
+            prepared.arrive()?;
+            return Ok(prepared);
+        }
         let plan = Plan::new(layout, count)?;
         let mut tables = Tables::new(&plan);
         let mut on_device = None;
@@ -42,7 +56,19 @@ impl Prepared {
             plan,
             tables,
             on_device,
+            arrived: AtomicBool::new(false),
         })
+    }
+
+    /// Waits on the host for the lists.
+    fn arrive(&self) -> Result<()> {
+        if let Some((_, ready)) = &self.on_device
+            && !self.arrived.load(Ordering::Acquire)
+        {
+            ready.synchronize()?;
+            self.arrived.store(true, Ordering::Release);
+        }
+        Ok(())
     }
 
     fn bytes(&self) -> usize {
@@ -53,10 +79,23 @@ impl Prepared {
 
     /// Makes a stream wait for the lists.
     pub fn order(&self, stream: &Stream) -> Result<()> {
-        match &self.on_device {
-            Some((_, ready)) => stream.wait(ready),
-            None => Ok(()),
+        let Some((_, ready)) = &self.on_device else {
+            return Ok(());
+        };
+        if self.arrived.load(Ordering::Acquire) {
+            return Ok(());
         }
+        if stream.capture()?.is_some() {
+            // An event from outside is nothing that a capture may wait for.
+            let driver = stream.context().enter()?;
+            let _relaxed = Relaxed::new(&driver);
+            return self.arrive();
+        }
+        match ready.is_passed()? {
+            true => self.arrived.store(true, Ordering::Release),
+            false => stream.wait(ready)?,
+        }
+        Ok(())
     }
 
     /// The plan for a layout's origin at an address.
@@ -70,11 +109,9 @@ impl Prepared {
         }
     }
 
-    /// Notes that work which reads the lists was queued.
-    pub fn used_on(&self, stream: &Stream, event: &Event) {
-        if let Some((place, _)) = &self.on_device {
-            place.memory().used_on(stream, event);
-        }
+    /// The lists' memory, for whoever queues work that reads them.
+    pub fn memory(&self) -> Option<&Arc<Memory>> {
+        self.on_device.as_ref().map(|(place, _)| place.memory())
     }
 }
 

@@ -9,6 +9,7 @@ use crate::memory::Memory;
 use crate::slice::{DeviceSlice, Ordered};
 use crate::stream::{Event, Stream};
 use osier_datatype::Datatype;
+use std::sync::Arc;
 
 /// Copies all elements of `from` to `to`.
 ///
@@ -216,12 +217,9 @@ pub fn copy_batch<T: Datatype>(stream: &Stream, pairs: &[Pair<T>]) -> Result<Eve
             )
         }?;
     }
-    let event = stream.record()?;
-    for (from, to) in pairs {
-        from.buffer.memory().used_on(stream, &event);
-        to.buffer.memory().used_on(stream, &event);
-    }
-    Ok(event)
+    let both = |(from, to): &'_ Pair<T>| [from.buffer.memory().clone(), to.buffer.memory().clone()];
+    let touched: Vec<Arc<Memory>> = pairs.iter().flat_map(both).collect();
+    note(stream, &touched)
 }
 
 /// Sets all bytes.
@@ -251,17 +249,21 @@ fn queued<T: Datatype>(
     from.order(stream)?;
     to.order(stream)?;
     work()?;
-    note(
-        stream,
-        [from.buffer.memory().as_ref(), to.buffer.memory().as_ref()],
-    )
+    note(stream, [from.buffer.memory(), to.buffer.memory()])
 }
 
-/// An event behind all work of a stream, noted with the memory it touches.
-pub(crate) fn note<const N: usize>(stream: &Stream, touched: [&Memory; N]) -> Result<Event> {
+/// An event behind all work of a stream, noted with the memory it touches; a
+/// capture keeps the memory instead.
+pub(crate) fn note<'a>(
+    stream: &Stream,
+    touched: impl IntoIterator<Item = &'a Arc<Memory>>,
+) -> Result<Event> {
     let event = stream.record()?;
-    for memory in touched {
-        memory.used_on(stream, &event);
+    match stream.capture()? {
+        Some(id) => stream.context().captures().touch(id, touched),
+        None => touched
+            .into_iter()
+            .for_each(|memory| memory.used_on(stream, &event)),
     }
     Ok(event)
 }

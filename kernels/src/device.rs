@@ -9,6 +9,7 @@
 
 use crate::driver::{Driver, abi};
 use crate::error::{DeviceError, Result};
+use crate::graph::Captures;
 use crate::launch::Kernels;
 use std::ffi::{c_char, c_uint};
 use std::sync::{Arc, Mutex};
@@ -133,6 +134,7 @@ struct Inner {
     pools: bool,
     events: Mutex<Vec<abi::Event>>,
     kernels: Kernels,
+    captures: Captures,
 }
 
 impl Context {
@@ -162,6 +164,7 @@ impl Context {
             pools,
             events: Mutex::new(Vec::new()),
             kernels: Kernels::default(),
+            captures: Captures::default(),
         }));
         contexts.push(context.clone());
         Ok(context)
@@ -202,6 +205,11 @@ impl Context {
     /// The kernels of this device.
     pub(crate) fn kernels(&self) -> &Kernels {
         &self.0.kernels
+    }
+
+    /// Captures of streams of this device.
+    pub(crate) fn captures(&self) -> &Captures {
+        &self.0.captures
     }
 
     /// Makes this context current until the guard goes: invariant 2.

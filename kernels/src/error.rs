@@ -62,6 +62,9 @@ pub enum DeviceError {
     /// A copy whose source and destination share a byte.
     #[error("cannot copy: source and destination share a byte (hint: pack to other memory first)")]
     Aliased,
+    /// Something that a capture cannot hold.
+    #[error("cannot be captured: {0}")]
+    Capture(&'static str),
     /// Pinned memory that the host asks for while a device slice of it lives.
     #[error(
         "the host cannot borrow pinned memory while a device slice of it lives (hint: drop what on_device returned, and its clones, first)"

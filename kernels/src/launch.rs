@@ -3,8 +3,10 @@
 //! # Invariants
 //! 1. A module is loaded once per context, and lives as long: until the process ends.
 
+use crate::device::Context;
 use crate::driver::{Driver, abi};
 use crate::error::{DeviceError, Result};
+use crate::graph::Relaxed;
 use crate::ptx;
 use crate::stream::Stream;
 use std::collections::HashMap;
@@ -42,6 +44,8 @@ impl Kernels {
         let module = match loaded.modules.get(stem) {
             Some(&module) => module,
             None => {
+                // A capture must not hinder the first use.
+                let _relaxed = Relaxed::new(driver);
                 let module = load(driver, stem, text)?;
                 loaded.modules.insert(stem, module);
                 module
@@ -75,6 +79,26 @@ fn load(driver: &Driver, name: &str, text: &str) -> Result<abi::Module> {
     }
 }
 
+/// A kernel of an image of the user; its module stays.
+pub(crate) fn load_user(context: &Context, image: &[u8], entry: &str) -> Result<abi::Function> {
+    let driver = context.enter()?;
+    let _relaxed = Relaxed::new(&driver);
+    // Text must end with zero, and a binary is none the worse for it.
+    let mut bytes = image.to_vec();
+    bytes.push(0);
+    let mut module = abi::Module::NULL;
+    let (options, values) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let at = bytes.as_ptr().cast::<c_void>();
+    // SAFETY: a place for one module; the image ends with zero.
+    unsafe { driver.cuModuleLoadDataEx(&mut module, at, 0, options, values) }?;
+    let symbol = CString::new(entry)
+        .map_err(|_| DeviceError::Unavailable(format!("there is no kernel {entry:?}")))?;
+    let mut function = abi::Function::NULL;
+    // SAFETY: a place for one function; the name ends with zero.
+    unsafe { driver.cuModuleGetFunction(&mut function, module, symbol.as_ptr()) }?;
+    Ok(function)
+}
+
 /// Queues one kernel with one argument: `grid` thread blocks of `threads`
 /// threads.
 ///
@@ -95,7 +119,24 @@ pub unsafe fn launch<A: Copy>(
     let driver = context.enter()?;
     let function = context.kernels().function(&driver, name)?;
     let mut arguments = [std::ptr::from_ref(argument).cast_mut().cast::<c_void>()];
-    // SAFETY: the caller's contract; the driver copies the argument here.
+    // SAFETY: the caller's contract.
+    unsafe { launch_function(stream, function, grid, threads, &mut arguments) }
+}
+
+/// Queues a kernel with the addresses of its arguments.
+///
+/// # Safety
+/// The arguments are the kernel's, and what they point at stays valid until the
+/// kernel is over.
+pub(crate) unsafe fn launch_function(
+    stream: &Stream,
+    function: abi::Function,
+    grid: u32,
+    threads: u32,
+    arguments: &mut [*mut c_void],
+) -> Result<()> {
+    let driver = stream.context().enter()?;
+    // SAFETY: the caller's contract; the driver copies the arguments here.
     unsafe {
         driver.cuLaunchKernel(
             function,

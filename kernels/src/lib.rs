@@ -25,6 +25,8 @@
 //! | [`copy`] | runs, boxes, batches |
 //! | [`launch`] | modules, kernels |
 //! | `pack` | [`Packer`]: pack, unpack and copies of [`DeviceView`]s |
+//! | `reduce` | reductions of views by predefined operators and kernels of the user |
+//! | `graph` | [`Graph`]: captured work |
 //! | `cache` | plans and their lists on a device, kept |
 //! | [`plan`] | pack plans from committed layouts: pure |
 //!
@@ -36,19 +38,23 @@ pub mod copy;
 mod device;
 mod driver;
 mod error;
+mod graph;
 pub mod handle;
 pub mod launch;
 mod memory;
 mod pack;
 pub mod plan;
 mod ptx;
+mod reduce;
 mod slice;
 mod stream;
 
 pub use device::{Context, DeviceInfo, devices};
 pub use driver::{Driver, ENTRY_POINTS, LIBRARY_VARIABLE};
 pub use error::{DeviceError, Result};
+pub use graph::Graph;
 pub use memory::{Kind, Memory, Space, reap};
 pub use pack::{DeviceView, Packer};
+pub use reduce::UserKernel;
 pub use slice::{After, DeviceSlice, Ordered, Pinned};
 pub use stream::{Event, Stream};

@@ -14,6 +14,7 @@
 //! CUDA Driver API reference 12.0: stream ordered allocator, virtual memory
 //! management.
 
+use crate::classify::classify;
 use crate::device::Context;
 use crate::driver::abi;
 use crate::error::{DeviceError, Result};
@@ -94,6 +95,11 @@ impl Memory {
     pub fn allocate(stream: &Stream, kind: Kind, bytes: usize) -> Result<Arc<Memory>> {
         reap();
         let context = stream.context();
+        if stream.capture()?.is_some() {
+            return Err(DeviceError::Capture(
+                "an allocation (hint: allocate before the capture begins)",
+            ));
+        }
         let driver = context.enter()?;
         // An empty allocation is an error for the driver.
         let size = bytes.max(1);
@@ -154,6 +160,48 @@ impl Memory {
     pub unsafe fn foreign(context: &Context, at: u64, bytes: usize) -> Arc<Memory> {
         let space = Space::Device(context.ordinal());
         Memory::with(context, at, bytes, space, Region::Foreign)
+    }
+
+    /// Memory of another library, found by the driver: as [`Memory::foreign`], but
+    /// checked.
+    ///
+    /// # Safety
+    /// As [`Memory::foreign`].
+    ///
+    /// # Errors
+    /// The driver knows no device memory there, perhaps because it was freed; the
+    /// bytes reach out of its allocation; or it is of another device.
+    pub unsafe fn found(context: &Context, at: u64, bytes: usize) -> Result<Arc<Memory>> {
+        let place = classify(context, at)?;
+        if place.space == Space::Host {
+            return Err(DeviceError::Unavailable(format!(
+                "the driver knows no memory at {at:#x} (hint: was it freed, or is it host memory?)"
+            )));
+        }
+        if let Space::Device(memory) = place.space
+            && memory != context.ordinal()
+        {
+            return Err(DeviceError::WrongDevice {
+                what: "view",
+                memory,
+                stream: context.ordinal(),
+            });
+        }
+        let start = i128::from(at) - i128::from(place.start);
+        let end = start + bytes as i128;
+        if end > place.bytes as i128 {
+            return Err(DeviceError::Bounds {
+                range: start..end,
+                bytes: place.bytes,
+            });
+        }
+        Ok(Memory::with(
+            context,
+            at,
+            bytes,
+            place.space,
+            Region::Foreign,
+        ))
     }
 
     pub(crate) fn opened(context: &Context, at: u64, bytes: usize) -> Arc<Memory> {
@@ -288,7 +336,9 @@ impl Drop for Memory {
     fn drop(&mut self) {
         let uses = std::mem::take(&mut *self.uses.lock().unwrap_or_else(|e| e.into_inner()));
         let region = std::mem::replace(&mut self.region, Region::Foreign);
-        if let Region::Pool { home } = &region {
+        if let Region::Pool { home } = &region
+            && home.capture().is_ok_and(|capture| capture.is_none())
+        {
             let waited = uses
                 .iter()
                 .all(|(stream, event)| stream == home || home.wait(event).is_ok());
@@ -344,6 +394,12 @@ pub fn reap() {
 impl Retired {
     /// Failed work touches memory no more.
     fn is_idle(&self) -> bool {
+        // Giving back to a pool is work on its stream, not for a capture.
+        if let Region::Pool { home } = &self.region
+            && !home.capture().is_ok_and(|capture| capture.is_none())
+        {
+            return false;
+        }
         self.events
             .iter()
             .all(|event| event.is_passed().unwrap_or(true))
@@ -378,7 +434,11 @@ impl Retired {
                 // SAFETY: the handle is ours.
                 let _ = unsafe { driver.cuMemRelease(handle) };
             }
-            Region::Pool { .. } | Region::Foreign => {}
+            Region::Pool { home } => {
+                // SAFETY: as above.
+                let _ = unsafe { driver.cuMemFreeAsync(self.at, home.raw()) };
+            }
+            Region::Foreign => {}
         }
     }
 }

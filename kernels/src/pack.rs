@@ -9,7 +9,7 @@
 //! # Sources
 //! As in [`plan`](crate::plan).
 
-use crate::cache::Cache;
+use crate::cache::{Cache, Prepared};
 use crate::copy::note;
 use crate::device::Context;
 use crate::error::{DeviceError, Result};
@@ -22,6 +22,7 @@ use crate::slice::{After, DeviceSlice, Ordered};
 use crate::stream::{Event, Stream};
 use osier_datatype::{Datatype, Layout};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Thread blocks per multiprocessor that keep it full: 2048 threads.
 const BLOCKS_PER_MULTIPROCESSOR: u64 = 8;
@@ -61,13 +62,33 @@ impl<T: Datatype> DeviceView<T> {
         })
     }
 
+    /// Instances.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The layout of each.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The allocation behind it.
+    pub fn memory(&self) -> &Arc<Memory> {
+        self.slice.memory()
+    }
+
+    /// Address of the first instance's origin.
+    pub(crate) fn origin(&self) -> u64 {
+        self.origin
+    }
+
     /// Packed bytes.
     pub fn packed_bytes(&self) -> usize {
         self.layout.size() * self.count
     }
 
     /// Whether instances may be written: none touches a byte twice.
-    fn check_written(&self) -> Result<()> {
+    pub(crate) fn check_written(&self) -> Result<()> {
         match self.layout.self_overlaps(self.count) {
             false => Ok(()),
             true => Err(DeviceError::Overlap { count: self.count }),
@@ -75,7 +96,7 @@ impl<T: Datatype> DeviceView<T> {
     }
 
     /// Whether packed bytes exist.
-    fn check_range(&self, range: &Range<usize>) -> Result<()> {
+    pub(crate) fn check_range(&self, range: &Range<usize>) -> Result<()> {
         let bytes = self.packed_bytes();
         if range.start <= range.end && range.end <= bytes {
             return Ok(());
@@ -87,7 +108,7 @@ impl<T: Datatype> DeviceView<T> {
     }
 
     /// Whether two views share no byte. Exact, and at once where they lie apart.
-    fn check_apart<U: Datatype>(&self, other: &DeviceView<U>) -> Result<()> {
+    pub(crate) fn check_apart<U: Datatype>(&self, other: &DeviceView<U>) -> Result<()> {
         let (low, high) = self.layout.span(self.count);
         let (other_low, other_high) = other.layout.span(other.count);
         let distance = other.origin.wrapping_sub(self.origin).cast_signed();
@@ -199,8 +220,8 @@ impl Packer {
         self.check(what, stream, target.slice.memory())?;
         source.check_range(&range)?;
         target.check_range(&range)?;
-        let read = self.cache.prepared(stream, &source.layout, source.count)?;
-        let written = self.cache.prepared(stream, &target.layout, target.count)?;
+        let read = self.prepared(stream, source)?;
+        let written = self.prepared(stream, target)?;
         from.order(stream)?;
         to.order(stream)?;
         read.order(stream)?;
@@ -221,10 +242,8 @@ impl Packer {
             // lives until the event noted below has passed: invariant 1.
             unsafe { launch(stream, name, grid, THREADS, &planned.argument) }?;
         }
-        let event = note(stream, [source.slice.memory(), target.slice.memory()])?;
-        read.used_on(stream, &event);
-        written.used_on(stream, &event);
-        Ok(event)
+        let touched = [source.slice.memory(), target.slice.memory()].into_iter();
+        note(stream, touched.chain(read.memory()).chain(written.memory()))
     }
 
     fn move_packed<T: Datatype>(
@@ -247,17 +266,14 @@ impl Packer {
                 to: packed.buffer.bytes(),
             });
         }
-        let DeviceView { layout, count, .. } = &view.buffer;
-        let prepared = self.cache.prepared(stream, layout, *count)?;
+        let prepared = self.prepared(stream, &view.buffer)?;
         view.order(stream)?;
         packed.order(stream)?;
         prepared.order(stream)?;
         let place = prepared.at(view.buffer.origin);
         let bytes = range.start as u64..range.end as u64;
         self.queue_packed(stream, pack, place, packed.buffer.address(), bytes, blocks)?;
-        let event = note(stream, [memory, flat])?;
-        prepared.used_on(stream, &event);
-        Ok(event)
+        note(stream, [memory, flat].into_iter().chain(prepared.memory()))
     }
 
     /// Queues one kernel, or copy, between a layout and packed bytes at `flat`;
@@ -301,8 +317,17 @@ impl Packer {
         }
     }
 
+    /// The plan of a view, its lists on the way.
+    pub(crate) fn prepared<T>(
+        &self,
+        stream: &Stream,
+        view: &DeviceView<T>,
+    ) -> Result<Arc<Prepared>> {
+        self.cache.prepared(stream, &view.layout, view.count)
+    }
+
     /// Whether memory and stream are of this device.
-    fn check(&self, what: &'static str, stream: &Stream, memory: &Memory) -> Result<()> {
+    pub(crate) fn check(&self, what: &'static str, stream: &Stream, memory: &Memory) -> Result<()> {
         memory.check_stream(what, stream)?;
         if stream.context() == &self.context {
             return Ok(());
@@ -316,7 +341,7 @@ impl Packer {
 
     /// Thread blocks of a launch: as many as have work, or fill the device, or
     /// were asked for.
-    fn grid(&self, useful: u64, asked: Option<u32>) -> u32 {
+    pub(crate) fn grid(&self, useful: u64, asked: Option<u32>) -> u32 {
         let full = u64::from(self.context.multiprocessors()) * BLOCKS_PER_MULTIPROCESSOR;
         let limit = asked.map_or(full, |blocks| u64::from(blocks.max(1)));
         useful.min(limit).clamp(1, 1 << 20) as u32

@@ -2,6 +2,9 @@
 
 /// Name and PTX of each module. A kernel is in the first whose name is in its.
 pub(crate) const MODULES: &[(&str, &str)] = &[
+    ("reduce_int", include_str!("../ptx/reduce_int.ptx")),
+    ("reduce_float", include_str!("../ptx/reduce_float.ptx")),
+    ("reduce_pair", include_str!("../ptx/reduce_pair.ptx")),
     ("copy", include_str!("../ptx/copy.ptx")),
     ("strided", include_str!("../ptx/strided.ptx")),
     ("general", include_str!("../ptx/general.ptx")),

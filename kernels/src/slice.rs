@@ -60,11 +60,25 @@ impl<B> Ordered<B> {
 
     /// Makes a stream wait for the buffer; the host does not.
     pub(crate) fn order(&self, stream: &Stream) -> Result<()> {
-        match &self.after {
-            After::Stream(other) if other == stream => Ok(()),
-            After::Stream(other) => stream.wait(&other.record()?),
-            After::Event(event) => stream.wait(event),
+        order(&self.after, stream)
+    }
+}
+
+/// Makes a stream wait for a moment; the host does not.
+pub(crate) fn order(after: &After, stream: &Stream) -> Result<()> {
+    match after {
+        After::Stream(other) if other == stream => Ok(()),
+        After::Stream(other) => {
+            let captured = stream.capture()?;
+            if captured.is_some() && other.capture()? != captured {
+                return Err(DeviceError::Capture(
+                    "a buffer is ordered by a stream outside of the capture (hint: order it \
+                     by the captured stream, and the launch behind the other one)",
+                ));
+            }
+            stream.wait(&other.record()?)
         }
+        After::Event(event) => stream.wait(event),
     }
 }
 

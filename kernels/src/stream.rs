@@ -55,7 +55,8 @@ impl Stream {
     ///
     /// # Safety
     /// `raw` is a stream (`CUstream`) of the device's primary context and lives
-    /// longer than all clones.
+    /// longer than all clones. If it is captured by others, the buffers handed over
+    /// meanwhile live as long as their graph.
     pub unsafe fn from_raw(context: &Context, raw: *mut std::ffi::c_void) -> Stream {
         Stream(Arc::new(StreamInner {
             context: context.clone(),
@@ -108,6 +109,18 @@ impl Stream {
         // SAFETY: event and stream live, in one context.
         unsafe { driver.cuEventRecord(event.raw(), self.raw()) }?;
         Ok(event)
+    }
+
+    /// The driver's number of the capture that the stream takes part in.
+    pub(crate) fn capture(&self) -> Result<Option<u64>> {
+        let driver = self.context().enter()?;
+        if !driver.has("cuStreamGetCaptureInfo") {
+            return Ok(None);
+        }
+        let (mut status, mut id) = (0, 0);
+        // SAFETY: places for two numbers; the stream lives.
+        unsafe { driver.cuStreamGetCaptureInfo(self.raw(), &mut status, &mut id) }?;
+        Ok((status != 0).then_some(id))
     }
 
     /// Holds the work queued from now on until an event passes; the host does

@@ -38,7 +38,7 @@ pub fn run(args: &Args) -> Result {
     install()?;
     if !args.check {
         for module in modules()? {
-            let path = ptx_path(&module);
+            let path = module.ptx();
             std::fs::write(&path, compile(&module)?)
                 .map_err(|e| format!("cannot write {}: {e}", path.display()))?;
             println!("wrote {}", path.display());
@@ -54,9 +54,10 @@ pub fn check_steps(steps: &mut Steps) {
     steps.step("kernels: digests", || {
         for module in modules()? {
             let wanted = format!("// source: {}", digest(&module)?);
-            if !read(&ptx_path(&module))?.lines().any(|line| line == wanted) {
+            if !read(&module.ptx())?.lines().any(|line| line == wanted) {
                 return Err(format!(
-                    "{module}.ptx is not of this source (hint: cargo xtask kernels)"
+                    "{}.ptx is not of this source (hint: cargo xtask kernels)",
+                    module.name
                 ));
             }
         }
@@ -68,8 +69,9 @@ pub fn check_steps(steps: &mut Steps) {
     }
     steps.step("kernels: compile", || {
         for module in modules()? {
-            if compile(&module)? != read(&ptx_path(&module))? {
-                return Err(format!("{module}.ptx differs (hint: cargo xtask kernels)"));
+            if compile(&module)? != read(&module.ptx())? {
+                let name = module.name;
+                return Err(format!("{name}.ptx differs (hint: cargo xtask kernels)"));
             }
         }
         Ok(())
@@ -85,7 +87,7 @@ pub fn check_steps(steps: &mut Steps) {
                 run_command(
                     Command::new(&ptxas)
                         .args(["-O1", &arch])
-                        .arg(ptx_path(&module))
+                        .arg(module.ptx())
                         .arg("-o")
                         .arg(&cubin),
                 )?;
@@ -99,18 +101,35 @@ fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
 }
 
-fn ptx_path(module: &str) -> PathBuf {
-    root()
-        .join("kernels/ptx")
-        .join(module)
-        .with_extension("ptx")
+/// Folders with kernels: those of the library, and those that tests load as a user
+/// would. Below each, `cuda` has the sources and `ptx` what is made of them.
+const FOLDERS: [&str; 2] = ["kernels", "kernels/tests"];
+
+/// One source, which becomes one PTX file.
+struct Module {
+    folder: &'static str,
+    name: String,
 }
 
-/// Files of `kernels/cuda` with an ending, by name.
-fn sources(ending: &str) -> Result<Vec<PathBuf>> {
-    let folder = root().join("kernels/cuda");
+impl Module {
+    fn sources(&self) -> PathBuf {
+        root().join(self.folder).join("cuda")
+    }
+
+    fn source(&self) -> PathBuf {
+        self.sources().join(&self.name).with_extension("cu")
+    }
+
+    fn ptx(&self) -> PathBuf {
+        let folder = root().join(self.folder).join("ptx");
+        folder.join(&self.name).with_extension("ptx")
+    }
+}
+
+/// Files of a folder with an ending, by name.
+fn files(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
     let entries =
-        std::fs::read_dir(&folder).map_err(|e| format!("cannot read {}: {e}", folder.display()))?;
+        std::fs::read_dir(folder).map_err(|e| format!("cannot read {}: {e}", folder.display()))?;
     let mut files: Vec<PathBuf> = entries
         .flatten()
         .map(|entry| entry.path())
@@ -120,24 +139,23 @@ fn sources(ending: &str) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn modules() -> Result<Vec<String>> {
-    let stems = sources("cu")?
-        .into_iter()
-        .filter_map(|path| path.file_stem().map(|s| s.display().to_string()));
-    Ok(stems.collect())
+fn modules() -> Result<Vec<Module>> {
+    let mut modules = Vec::new();
+    for folder in FOLDERS {
+        for path in files(&root().join(folder).join("cuda"), "cu")? {
+            let name = path.file_stem().map(|stem| stem.display().to_string());
+            modules.extend(name.map(|name| Module { folder, name }));
+        }
+    }
+    Ok(modules)
 }
 
-/// FNV-1a of a module, all headers and the options.
-fn digest(module: &str) -> Result<String> {
-    let mut files = vec![
-        root()
-            .join("kernels/cuda")
-            .join(module)
-            .with_extension("cu"),
-    ];
-    files.extend(sources("cuh")?);
+/// FNV-1a of a module, all headers beside it and the options.
+fn digest(module: &Module) -> Result<String> {
+    let mut sources = vec![module.source()];
+    sources.extend(files(&module.sources(), "cuh")?);
     let mut text = OPTIONS.join(" ");
-    for file in files {
+    for file in sources {
         text += &read(&file)?;
     }
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -183,7 +201,7 @@ fn install() -> Result {
 type Program = *mut c_void;
 
 /// Compiles one module with NVRTC.
-fn compile(module: &str) -> Result<String> {
+fn compile(module: &Module) -> Result<String> {
     let Some(path) = nvrtc() else {
         return Err("NVRTC is not installed".into());
     };
@@ -194,13 +212,9 @@ fn compile(module: &str) -> Result<String> {
     // SAFETY: as above.
     let library = unsafe { libloading::Library::new(&path) }.map_err(|e| e.to_string())?;
     let library = Nvrtc { library };
-    let source_path = root()
-        .join("kernels/cuda")
-        .join(module)
-        .with_extension("cu");
-    let source = CString::new(read(&source_path)?).map_err(|e| e.to_string())?;
-    let name = CString::new(format!("{module}.cu")).map_err(|e| e.to_string())?;
-    let include = format!("--include-path={}", root().join("kernels/cuda").display());
+    let source = CString::new(read(&module.source())?).map_err(|e| e.to_string())?;
+    let name = CString::new(format!("{}.cu", module.name)).map_err(|e| e.to_string())?;
+    let include = format!("--include-path={}", module.sources().display());
     let options: std::result::Result<Vec<CString>, _> = OPTIONS
         .into_iter()
         .chain([include.as_str()])
@@ -233,7 +247,9 @@ fn compile(module: &str) -> Result<String> {
     let ptx = library.text(program, "nvrtcGetPTXSize", "nvrtcGetPTX")?;
     let options = OPTIONS.join(" ");
     Ok(format!(
-        "// Made by cargo xtask kernels from kernels/cuda/{module}.cu with {NVRTC} {options}\n// source: {}\n{ptx}",
+        "// Made by cargo xtask kernels from {}/cuda/{}.cu with {NVRTC} {options}\n// source: {}\n{ptx}",
+        module.folder,
+        module.name,
         digest(module)?
     ))
 }

@@ -32,7 +32,7 @@ macro_rules! opaque {
     )*};
 }
 
-opaque!(Context, Stream, Event, Module, Function);
+opaque!(Context, Stream, Event, Module, Function, Graph, GraphExec);
 
 pub type AllocationHandle = u64;
 
@@ -40,6 +40,7 @@ pub const NOT_READY: u32 = 600;
 pub const PEER_ACCESS_ALREADY_ENABLED: u32 = 704;
 
 pub const STREAM_NON_BLOCKING: c_uint = 1;
+pub const CAPTURE_RELAXED: c_uint = 2;
 pub const EVENT_DISABLE_TIMING: c_uint = 2;
 pub const EVENT_INTERPROCESS: c_uint = 4;
 pub const HOST_ALLOC_PORTABLE: c_uint = 1;

@@ -109,6 +109,14 @@ entry_points! {
     cuStreamQuery(stream: Stream);
     cuStreamSynchronize(stream: Stream);
     cuStreamWaitEvent(stream: Stream, event: Event, flags: c_uint);
+    cuStreamBeginCapture_v2(stream: Stream, mode: c_uint);
+    cuStreamEndCapture(stream: Stream, graph: *mut Graph);
+    cuStreamGetCaptureInfo(stream: Stream, status: *mut c_uint, id: *mut u64);
+    cuThreadExchangeStreamCaptureMode(mode: *mut c_uint);
+    cuGraphInstantiateWithFlags(executable: *mut GraphExec, graph: Graph, flags: u64);
+    cuGraphLaunch(executable: GraphExec, stream: Stream);
+    cuGraphDestroy(graph: Graph);
+    cuGraphExecDestroy(executable: GraphExec);
     cuEventCreate(event: *mut Event, flags: c_uint);
     cuEventRecord(event: Event, stream: Stream);
     cuEventQuery(event: Event);

@@ -5,6 +5,7 @@
 //!                            |-- tables: one block of bytes for the device
 //!                            |-- arguments of one kernel, for one range  (arguments.rs)
 //!                            `-- two plans: from layout to layout        (transfer.rs)
+//!                                           left = left op right         (reduction.rs)
 //! ```
 //!
 //! A packed byte's place is found by division: its number in units of the core
@@ -36,6 +37,7 @@
 
 pub mod arguments;
 pub mod interpret;
+pub mod reduction;
 #[cfg(test)]
 mod tests;
 pub mod transfer;

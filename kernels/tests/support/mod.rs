@@ -5,9 +5,15 @@
 
 use osier_kernels::{Context, Driver, LIBRARY_VARIABLE};
 use std::path::PathBuf;
+use std::process::Command;
+
+#[path = "../../../emulated-cuda/scan.rs"]
+#[allow(dead_code, clippy::duplicate_mod)]
+mod scan;
 
 /// The emulated driver's library, beside the test or one folder up.
-fn emulated() -> Option<PathBuf> {
+#[allow(dead_code)]
+pub fn emulated() -> Option<PathBuf> {
     let exe = std::env::current_exe().ok()?;
     let folders = exe.ancestors().skip(1).take(2);
     let mut libraries = folders.map(|folder| folder.join("libosier_emulated_cuda.so"));
@@ -28,4 +34,31 @@ pub fn context() -> Option<Context> {
             None
         }
     }
+}
+
+/// Compiles a folder of kernels of this crate for the emulated driver; `None`,
+/// said aloud, without a compiler or without the emulated driver.
+#[allow(dead_code)]
+pub fn library_of_kernels(folder: &str) -> Option<PathBuf> {
+    if emulated().is_none() {
+        eprintln!("SKIPPED: the emulated driver was not built beside this test");
+        return None;
+    }
+    let program = scan::program();
+    if Command::new(&program).arg("--version").output().is_err() {
+        eprintln!("SKIPPED: no C++ compiler for the kernels of the test");
+        return None;
+    }
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let shim = here.join("../emulated-cuda/shim");
+    let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(std::process::id().to_string());
+    let compiled = scan::compile(&here.join(folder), &shim, &out).unwrap();
+    let library = out.join("libuser.so");
+    let linked = Command::new(program)
+        .args(["-shared", "-o"])
+        .arg(&library)
+        .args(&compiled.objects)
+        .status();
+    assert!(linked.unwrap().success());
+    Some(library)
 }

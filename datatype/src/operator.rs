@@ -1,0 +1,486 @@
+//! The predefined operators of reductions, element by element on packed bytes:
+//! what they are defined for, and what they give. Plain; the oracle of faster ones.
+//!
+//! # Invariants
+//! 1. `left = left op right`; no operator looks at anything but its two elements.
+//! 2. Integers wrap. A NaN loses against a number in minimum and maximum; of equal
+//!    elements, both zeros among them, the left one stays, bit for bit.
+//! 3. Halves are computed in `f32` and rounded once more, which gives what one
+//!    rounding would (24 bits are at least twice their 11 or 8, plus two).
+//!    Products of complex numbers are rounded after each product and sum.
+//! 4. The bits of a NaN that arithmetic makes are open, as in IEEE 754.
+//!
+//! # Sources
+//! MPI 5.0, sections 6.9.2 (operators and their types) and 6.9.4 (minloc and
+//! maxloc). S. Figueroa, When is double rounding innocuous?, SIGNUM Newsletter
+//! 30(3), 1995.
+
+use crate::{Basic, BasicKind, Pair, Signature, TypeError};
+use std::fmt;
+
+/// A predefined operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Operator {
+    /// `MPI_SUM`
+    Sum,
+    /// `MPI_PROD`
+    Product,
+    /// `MPI_MIN`
+    Min,
+    /// `MPI_MAX`
+    Max,
+    /// `MPI_LAND`
+    LogicalAnd,
+    /// `MPI_LOR`
+    LogicalOr,
+    /// `MPI_LXOR`
+    LogicalXor,
+    /// `MPI_BAND`
+    BitAnd,
+    /// `MPI_BOR`
+    BitOr,
+    /// `MPI_BXOR`
+    BitXor,
+    /// `MPI_MINLOC`
+    MinLoc,
+    /// `MPI_MAXLOC`
+    MaxLoc,
+}
+
+/// What an operator combines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Element {
+    /// One predefined type.
+    Basic(Basic),
+    /// A value and an index, packed: no padding between.
+    Pair {
+        /// Type of the value.
+        value: Basic,
+        /// Type of the index.
+        index: Basic,
+    },
+}
+
+impl Element {
+    /// Packed bytes.
+    pub const fn size(self) -> usize {
+        match self {
+            Element::Basic(basic) => basic.size(),
+            Element::Pair { value, index } => value.size() + index.size(),
+        }
+    }
+
+    /// Whether a signature is a sequence of this element.
+    pub fn makes(self, signature: &Signature) -> bool {
+        match self {
+            Element::Basic(basic) => *signature == Signature::run(basic, signature.elements()),
+            Element::Pair { value, index } => {
+                let one = Signature::concat([Signature::run(value, 1), Signature::run(index, 1)]);
+                signature.elements().is_multiple_of(2)
+                    && *signature == one.repeat(signature.elements() / 2)
+            }
+        }
+    }
+}
+
+impl From<Basic> for Element {
+    fn from(basic: Basic) -> Element {
+        Element::Basic(basic)
+    }
+}
+
+impl From<Pair> for Element {
+    fn from(pair: Pair) -> Element {
+        Element::Pair {
+            value: pair.value(),
+            index: pair.index(),
+        }
+    }
+}
+
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Element::Basic(basic) => basic.fmt(f),
+            Element::Pair { value, index } => write!(f, "pair of {value} and {index}"),
+        }
+    }
+}
+
+impl fmt::Display for Operator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.mpi_name())
+    }
+}
+
+impl Operator {
+    /// Every predefined operator.
+    pub const ALL: [Operator; 12] = [
+        Operator::Sum,
+        Operator::Product,
+        Operator::Min,
+        Operator::Max,
+        Operator::LogicalAnd,
+        Operator::LogicalOr,
+        Operator::LogicalXor,
+        Operator::BitAnd,
+        Operator::BitOr,
+        Operator::BitXor,
+        Operator::MinLoc,
+        Operator::MaxLoc,
+    ];
+
+    /// Name of the constant in MPI.
+    pub const fn mpi_name(self) -> &'static str {
+        match self {
+            Operator::Sum => "MPI_SUM",
+            Operator::Product => "MPI_PROD",
+            Operator::Min => "MPI_MIN",
+            Operator::Max => "MPI_MAX",
+            Operator::LogicalAnd => "MPI_LAND",
+            Operator::LogicalOr => "MPI_LOR",
+            Operator::LogicalXor => "MPI_LXOR",
+            Operator::BitAnd => "MPI_BAND",
+            Operator::BitOr => "MPI_BOR",
+            Operator::BitXor => "MPI_BXOR",
+            Operator::MinLoc => "MPI_MINLOC",
+            Operator::MaxLoc => "MPI_MAXLOC",
+        }
+    }
+
+    /// Whether MPI defines the operator for an element (section 6.9.2), with
+    /// Osier's own types (`bf16`, `i128`, `u128`) as floating-point numbers and
+    /// integers.
+    pub fn is_defined_for(self, element: Element) -> bool {
+        use BasicKind::{Boolean, Complex, Float, Logical, Opaque, Signed, Unsigned};
+        let ordered = |basic: Basic| matches!(basic.kind(), Signed | Unsigned | Float);
+        match (self, element) {
+            (Operator::MinLoc | Operator::MaxLoc, Element::Pair { value, index }) => {
+                ordered(value) && ordered(index)
+            }
+            (Operator::MinLoc | Operator::MaxLoc, _) | (_, Element::Pair { .. }) => false,
+            (Operator::Min | Operator::Max, Element::Basic(basic)) => ordered(basic),
+            (Operator::Sum | Operator::Product, Element::Basic(basic)) => {
+                ordered(basic) || basic.kind() == Complex
+            }
+            (
+                Operator::LogicalAnd | Operator::LogicalOr | Operator::LogicalXor,
+                Element::Basic(basic),
+            ) => matches!(basic.kind(), Signed | Unsigned | Boolean | Logical),
+            (Operator::BitAnd | Operator::BitOr | Operator::BitXor, Element::Basic(basic)) => {
+                matches!(basic.kind(), Signed | Unsigned)
+                    || basic.kind() == Opaque && basic == Basic::Byte
+            }
+        }
+    }
+
+    /// What the operator would combine in data of a signature, if that is a
+    /// sequence of it.
+    pub fn element_of(self, signature: &Signature) -> Option<Element> {
+        let pairs = matches!(self, Operator::MinLoc | Operator::MaxLoc);
+        let mut runs = signature.exact_runs().map(|(basic, _)| basic);
+        let value = runs.next()?;
+        let index = match pairs {
+            true if signature.uniform().is_some() => Some(value),
+            true => Some(runs.next()?),
+            false => None,
+        };
+        let element = match index {
+            Some(index) => Element::Pair { value, index },
+            None => Element::Basic(value),
+        };
+        element.makes(signature).then_some(element)
+    }
+
+    /// Combines packed elements: `left[i] = left[i] op right[i]`.
+    ///
+    /// # Errors
+    /// The operator is not defined for the element, the element is wider than
+    /// this processor's arithmetic (`long double`, `REAL*16` and their complex
+    /// numbers), or the bytes are no two equal numbers of elements.
+    ///
+    /// ```
+    /// use osier_datatype::{Basic, Element, Operator};
+    ///
+    /// let (mut left, right) = ([1u8, 200, 3], [1u8, 100, 5]);
+    /// Operator::Sum.combine(Element::Basic(Basic::U8), &mut left, &right)?;
+    /// assert_eq!(left, [2, 44, 8]);
+    /// # Ok::<(), osier_datatype::TypeError>(())
+    /// ```
+    pub fn combine(self, element: Element, left: &mut [u8], right: &[u8]) -> Result<(), TypeError> {
+        let refuse = |argument, value: String, hint: &str| TypeError::Argument {
+            operation: "combine elements",
+            argument,
+            value,
+            hint: hint.to_owned(),
+        };
+        if !self.is_defined_for(element) {
+            let hint = format!("{self} is not defined for it (MPI 5.0, section 6.9.2)");
+            return Err(refuse("element", element.to_string(), &hint));
+        }
+        if left.len() != right.len() || !left.len().is_multiple_of(element.size()) {
+            let lengths = format!("{} and {} bytes", left.len(), right.len());
+            let hint = format!("equal multiples of {}", element.size());
+            return Err(refuse("operands", lengths, &hint));
+        }
+        let combined = match element {
+            Element::Pair { value, index } => {
+                pairs(self == Operator::MaxLoc, (value, index), left, right)
+            }
+            Element::Basic(basic) => basics(self, basic.representation(), left, right),
+        };
+        combined.ok_or_else(|| {
+            let hint = "no arithmetic of this width here: convert to f64 first";
+            refuse("element", element.to_string(), hint)
+        })
+    }
+}
+
+/// Calls `f` with each pair of elements of `N` bytes.
+fn each<const N: usize>(
+    left: &mut [u8],
+    right: &[u8],
+    f: impl Fn([u8; N], [u8; N]) -> [u8; N],
+) -> Option<()> {
+    let (left, _) = left.as_chunks_mut::<N>();
+    let (right, _) = right.as_chunks::<N>();
+    for (left, right) in left.iter_mut().zip(right) {
+        *left = f(*left, *right);
+    }
+    Some(())
+}
+
+macro_rules! integers {
+    ($t:ty, $operator:expr, $left:expr, $right:expr) => {{
+        let combine: fn($t, $t) -> $t = match $operator {
+            Operator::Sum => <$t>::wrapping_add,
+            Operator::Product => <$t>::wrapping_mul,
+            Operator::Min => |a, b| a.min(b),
+            Operator::Max => |a, b| a.max(b),
+            Operator::LogicalAnd => |a, b| (a != 0 && b != 0).into(),
+            Operator::LogicalOr => |a, b| (a != 0 || b != 0).into(),
+            Operator::LogicalXor => |a, b| ((a != 0) != (b != 0)).into(),
+            Operator::BitAnd => |a, b| a & b,
+            Operator::BitOr => |a, b| a | b,
+            Operator::BitXor => |a, b| a ^ b,
+            Operator::MinLoc | Operator::MaxLoc => return None,
+        };
+        each($left, $right, |a, b| {
+            combine(<$t>::from_ne_bytes(a), <$t>::from_ne_bytes(b)).to_ne_bytes()
+        })
+    }};
+}
+
+/// Floats of `N` bytes, computed as `W`.
+macro_rules! floats {
+    ($operator:expr, $left:expr, $right:expr, $widen:expr, $narrow:expr) => {{
+        let (widen, narrow) = ($widen, $narrow);
+        match $operator {
+            Operator::Sum => each($left, $right, |a, b| narrow(widen(a) + widen(b))),
+            Operator::Product => each($left, $right, |a, b| narrow(widen(a) * widen(b))),
+            Operator::Min => each($left, $right, |a, b| {
+                if widen(b) < widen(a) || widen(a).is_nan() {
+                    b
+                } else {
+                    a
+                }
+            }),
+            Operator::Max => each($left, $right, |a, b| {
+                if widen(b) > widen(a) || widen(a).is_nan() {
+                    b
+                } else {
+                    a
+                }
+            }),
+            _ => None,
+        }
+    }};
+}
+
+/// Products of complex numbers, whose parts have half of `N` bytes.
+macro_rules! products {
+    ($left:expr, $right:expr, $half:literal, $widen:expr, $narrow:expr) => {{
+        let (widen, narrow) = ($widen, $narrow);
+        each(
+            $left,
+            $right,
+            |left: [u8; 2 * $half], right: [u8; 2 * $half]| {
+                let part = |of: &[u8; 2 * $half], at: usize| {
+                    let mut bytes = [0; $half];
+                    bytes.copy_from_slice(&of[at * $half..][..$half]);
+                    widen(bytes)
+                };
+                let (a, b) = (part(&left, 0), part(&left, 1));
+                let (c, d) = (part(&right, 0), part(&right, 1));
+                let mut made = [0; 2 * $half];
+                made[..$half].copy_from_slice(&narrow(a * c - b * d));
+                made[$half..].copy_from_slice(&narrow(a * d + b * c));
+                made
+            },
+        )
+    }};
+}
+
+fn basics(operator: Operator, basic: Basic, left: &mut [u8], right: &[u8]) -> Option<()> {
+    let single = (f32::from_ne_bytes, f32::to_ne_bytes);
+    let double = (f64::from_ne_bytes, f64::to_ne_bytes);
+    match basic {
+        Basic::I8 => integers!(i8, operator, left, right),
+        Basic::I16 => integers!(i16, operator, left, right),
+        Basic::I32 => integers!(i32, operator, left, right),
+        Basic::I64 => integers!(i64, operator, left, right),
+        Basic::I128 => integers!(i128, operator, left, right),
+        Basic::U8 | Basic::Byte | Basic::Bool | Basic::Logical1 => {
+            integers!(u8, operator, left, right)
+        }
+        Basic::U16 | Basic::Logical2 => integers!(u16, operator, left, right),
+        Basic::U32 | Basic::Logical4 => integers!(u32, operator, left, right),
+        Basic::U64 | Basic::Logical8 => integers!(u64, operator, left, right),
+        Basic::U128 | Basic::Logical16 => integers!(u128, operator, left, right),
+        Basic::F16 => floats!(operator, left, right, half_wide, half_narrow),
+        Basic::BF16 => floats!(operator, left, right, brain_wide, brain_narrow),
+        Basic::F32 => floats!(operator, left, right, single.0, single.1),
+        Basic::F64 => floats!(operator, left, right, double.0, double.1),
+        Basic::Complex4 | Basic::C32 | Basic::C64 if operator == Operator::Sum => {
+            let part = match basic {
+                Basic::Complex4 => Basic::F16,
+                Basic::C32 => Basic::F32,
+                _ => Basic::F64,
+            };
+            basics(operator, part, left, right)
+        }
+        Basic::Complex4 => products!(left, right, 2, half_wide, half_narrow),
+        Basic::C32 => products!(left, right, 4, single.0, single.1),
+        Basic::C64 => products!(left, right, 8, double.0, double.1),
+        _ => None,
+    }
+}
+
+fn half_wide(bytes: [u8; 2]) -> f32 {
+    let bits = u16::from_ne_bytes(bytes);
+    let (exponent, fraction) = (i32::from(bits >> 10 & 31), f32::from(bits & 1023));
+    let magnitude = match exponent {
+        0 => fraction * 2f32.powi(-24),
+        31 if fraction == 0.0 => f32::INFINITY,
+        31 => f32::NAN,
+        _ => (1024.0 + fraction) * 2f32.powi(exponent - 25),
+    };
+    if bits >> 15 == 1 {
+        -magnitude
+    } else {
+        magnitude
+    }
+}
+
+fn half_narrow(value: f32) -> [u8; 2] {
+    let magnitude = value.abs();
+    let bits = if value.is_nan() {
+        0x7e00
+    } else if magnitude >= 65520.0 {
+        0x7c00
+    } else {
+        // In units of the last place, rounded to even; a carry moves on to the
+        // next exponent by itself. Powers of two make the quotient exact.
+        let exponent = (magnitude.to_bits() >> 23) as i32 - 127;
+        let exponent = exponent.max(-14);
+        let places = (magnitude * 2f32.powi(10 - exponent)).round_ties_even() as u16;
+        (((exponent + 14) as u16) << 10) + places
+    };
+    (bits | ((value.to_bits() >> 16) as u16 & 0x8000)).to_ne_bytes()
+}
+
+fn brain_wide(bytes: [u8; 2]) -> f32 {
+    f32::from_bits(u32::from(u16::from_ne_bytes(bytes)) << 16)
+}
+
+fn brain_narrow(value: f32) -> [u8; 2] {
+    let bits = value.to_bits();
+    let (high, rest) = ((bits >> 16) as u16, bits & 0xffff);
+    let rounded = match rest {
+        _ if value.is_nan() => high | 0x40,
+        0x8000 => high + (high & 1),
+        _ => high + u16::from(rest > 0x8000),
+    };
+    rounded.to_ne_bytes()
+}
+
+/// A number in an order of its own type; none is worse than all others.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+enum Number {
+    Integer(i128),
+    Float(f64),
+}
+
+fn number(basic: Basic, bytes: &[u8]) -> Option<Option<Number>> {
+    macro_rules! read {
+        ($t:ty) => {
+            Number::Integer(<$t>::from_ne_bytes(bytes.try_into().ok()?).into())
+        };
+    }
+    let two = || bytes.try_into().ok();
+    let found = match basic {
+        Basic::I8 => read!(i8),
+        Basic::I16 => read!(i16),
+        Basic::I32 => read!(i32),
+        Basic::I64 => read!(i64),
+        Basic::U8 => read!(u8),
+        Basic::U16 => read!(u16),
+        Basic::U32 => read!(u32),
+        Basic::U64 => read!(u64),
+        Basic::F16 => Number::Float(half_wide(two()?).into()),
+        Basic::BF16 => Number::Float(brain_wide(two()?).into()),
+        Basic::F32 => Number::Float(f32::from_ne_bytes(bytes.try_into().ok()?).into()),
+        Basic::F64 => Number::Float(f64::from_ne_bytes(bytes.try_into().ok()?)),
+        _ => return None,
+    };
+    let is_nan = matches!(found, Number::Float(value) if value.is_nan());
+    Some((!is_nan).then_some(found))
+}
+
+fn pairs(
+    largest: bool,
+    (value, index): (Basic, Basic),
+    left: &mut [u8],
+    right: &[u8],
+) -> Option<()> {
+    let (value, index) = (value.representation(), index.representation());
+    let (split, size) = (value.size(), value.size() + index.size());
+    // Types that have no order here are refused, whatever the bytes are.
+    number(value, &[0; 16][..value.size()])?;
+    number(index, &[0; 16][..index.size()])?;
+    for (left, right) in left.chunks_exact_mut(size).zip(right.chunks_exact(size)) {
+        let (a, b) = (
+            number(value, &left[..split])?,
+            number(value, &right[..split])?,
+        );
+        let (i, j) = (
+            number(index, &left[split..])?,
+            number(index, &right[split..])?,
+        );
+        let better = match (a, b) {
+            (_, None) => false,
+            (None, Some(_)) => true,
+            (Some(a), Some(b)) => {
+                if largest {
+                    b > a
+                } else {
+                    b < a
+                }
+            }
+        };
+        let sooner = match (i, j) {
+            (_, None) => false,
+            (None, Some(_)) => true,
+            (Some(i), Some(j)) => j < i,
+        };
+        if better {
+            left.copy_from_slice(right);
+        } else if a == b && sooner {
+            left[split..].copy_from_slice(&right[split..]);
+        }
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests;

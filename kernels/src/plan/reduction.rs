@@ -1,0 +1,264 @@
+//! Reductions of two layouts in one launch: `left = left op right`.
+//!
+//! Elements are numbered along the packed stream, as words are in copies. Where
+//! both sides suit words of 16 bytes, as many elements as fit go at once.
+//!
+//! # Invariants
+//! 1. What [`Operator::combine`] takes, a kernel does, bit for bit but for the
+//!    bits of a NaN that arithmetic makes; what it refuses is refused here.
+//! 2. A range holds whole elements.
+
+use super::Plan;
+use super::arguments::THREADS;
+use super::transfer::{CopyArgument, Place, widest};
+use osier_datatype::{Basic, BasicKind, Element, Operator, TypeError};
+use std::ops::Range;
+
+/// `osier_reduction`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ReductionArgument {
+    /// From the right operand to the left one, which gets the result.
+    pub sides: CopyArgument,
+    /// Number of the operation, as the kernel counts.
+    pub operation: u32,
+    /// Bytes of the widest aligned access inside of an element.
+    pub access: u32,
+    /// Bytes of a pair's value.
+    pub value_bytes: u32,
+    /// Its kind of number.
+    pub value_kind: u32,
+    /// Bytes of a pair's index.
+    pub index_bytes: u32,
+    /// Its kind of number.
+    pub index_kind: u32,
+}
+
+/// One launch.
+#[derive(Debug, Clone, Copy)]
+pub struct Reduction {
+    /// The kernel's argument.
+    pub argument: ReductionArgument,
+    /// The kernel's name.
+    pub kernel: &'static str,
+    /// Thread blocks with work to do; any smaller grid does it, too.
+    pub blocks: u64,
+}
+
+/// The kernels of one type: element by element, and by words of 16 bytes.
+#[derive(Clone, Copy)]
+struct Pick {
+    bytes: usize,
+    operation: u32,
+    any: &'static str,
+    words: Option<&'static str>,
+}
+
+macro_rules! pick {
+    ($bytes:literal, $operation:expr, $stem:literal) => {
+        Pick {
+            bytes: $bytes,
+            operation: $operation,
+            any: concat!("osier_reduce_", $stem, "_any"),
+            words: Some(concat!("osier_reduce_", $stem, "_w16")),
+        }
+    };
+    ($bytes:literal, $operation:expr, $stem:literal, alone) => {
+        Pick {
+            bytes: $bytes,
+            operation: $operation,
+            any: concat!("osier_reduce_", $stem, "_any"),
+            words: None,
+        }
+    };
+}
+
+/// By log2 of the width.
+const BITS: [&str; 5] = [
+    "osier_reduce_int_bits_w1",
+    "osier_reduce_int_bits_w2",
+    "osier_reduce_int_bits_w4",
+    "osier_reduce_int_bits_w8",
+    "osier_reduce_int_bits_w16",
+];
+
+const PAIR: &str = "osier_reduce_pair";
+
+/// The kernel of a number, but for operations on bits.
+fn pick(operator: Operator, basic: Basic) -> Option<Pick> {
+    let unsigned = basic.kind() == BasicKind::Unsigned;
+    let operation = match operator {
+        Operator::Sum => 0,
+        Operator::Product => 1,
+        Operator::Min if unsigned => 4,
+        Operator::Max if unsigned => 5,
+        Operator::Min => 2,
+        Operator::Max => 3,
+        Operator::LogicalAnd => 6,
+        Operator::LogicalOr => 7,
+        Operator::LogicalXor => 8,
+        _ => return None,
+    };
+    Some(match (basic, operator) {
+        (Basic::F16, _) | (Basic::Complex4, Operator::Sum) => pick!(2, operation, "float_f16"),
+        (Basic::BF16, _) => pick!(2, operation, "float_bf16"),
+        (Basic::F32, _) | (Basic::C32, Operator::Sum) => pick!(4, operation, "float_f32"),
+        (Basic::F64, _) | (Basic::C64, Operator::Sum) => pick!(8, operation, "float_f64"),
+        (Basic::Complex4, _) => pick!(4, operation, "float_c16"),
+        (Basic::C32, _) => pick!(8, operation, "float_c32"),
+        (Basic::C64, _) => pick!(16, operation, "float_c64", alone),
+        _ => match (basic.kind(), basic.size()) {
+            (BasicKind::Float | BasicKind::Complex, _) => return None,
+            (_, 1) => pick!(1, operation, "int1"),
+            (_, 2) => pick!(2, operation, "int2"),
+            (_, 4) => pick!(4, operation, "int4"),
+            (_, 8) => pick!(8, operation, "int8"),
+            (_, 16) => pick!(16, operation, "int16", alone),
+            _ => return None,
+        },
+    })
+}
+
+/// How pair kernels compare a number.
+fn kind(basic: Basic) -> u32 {
+    match (basic, basic.kind()) {
+        (Basic::BF16, _) => 3,
+        (_, BasicKind::Float) => 2,
+        (_, BasicKind::Unsigned) => 1,
+        _ => 0,
+    }
+}
+
+impl Plan {
+    /// The plan of packed bytes themselves.
+    pub fn flat(bytes: u64) -> Plan {
+        Plan {
+            base: 0,
+            dimensions: Vec::new(),
+            list: None,
+            // Whole words, so that a ragged end is inside.
+            core_bytes: bytes.next_multiple_of(super::WIDEST as u64),
+            bytes,
+            granularity: super::WIDEST,
+        }
+    }
+}
+
+impl Reduction {
+    /// The launch that combines the elements in the packed bytes `range`; none if
+    /// these are none.
+    ///
+    /// # Errors
+    /// As [`Operator::combine`], and a range that cuts an element.
+    pub fn new(
+        operator: Operator,
+        element: Element,
+        right: Place<'_>,
+        left: Place<'_>,
+        range: Range<u64>,
+    ) -> Result<Option<Reduction>, TypeError> {
+        operator.combine(element, &mut [], &[])?;
+        let whole = |at: u64| at.is_multiple_of(element.size() as u64);
+        if !whole(range.start) || !whole(range.end) {
+            return Err(TypeError::Argument {
+                operation: "combine elements",
+                argument: "range of packed bytes",
+                value: format!("{} to {}", range.start, range.end),
+                hint: format!("multiples of {}, the size of {element}", element.size()),
+            });
+        }
+        if range.is_empty() {
+            return Ok(None);
+        }
+        let granularity = (right.plan.granularity | left.plan.granularity) as u64;
+        let bits = right.layout() | left.layout() | granularity;
+        let mut argument = ReductionArgument::default();
+        // Bytes of a group of elements, and of what places are counted in.
+        let (kernel, group, unit) = match element {
+            Element::Pair { value, index } => {
+                let (value, index) = (value.representation(), index.representation());
+                argument.operation = (operator == Operator::MaxLoc).into();
+                (argument.value_bytes, argument.value_kind) = (value.size() as u32, kind(value));
+                (argument.index_bytes, argument.index_kind) = (index.size() as u32, kind(index));
+                let parts = (value.size() | index.size()) as u64;
+                argument.access = widest(bits | parts) as u32;
+                (PAIR, element.size(), 1)
+            }
+            Element::Basic(basic) => match operator {
+                Operator::BitAnd | Operator::BitOr | Operator::BitXor => {
+                    let width = widest(bits | range.start | range.end);
+                    argument.operation = match operator {
+                        Operator::BitAnd => 0,
+                        Operator::BitOr => 1,
+                        _ => 2,
+                    };
+                    argument.access = width as u32;
+                    (BITS[width.trailing_zeros() as usize], width, width)
+                }
+                _ => {
+                    let Some(pick) = pick(operator, basic.representation()) else {
+                        return Err(TypeError::Argument {
+                            operation: "combine elements",
+                            argument: "element",
+                            value: element.to_string(),
+                            hint: "no kernel has it".to_owned(),
+                        });
+                    };
+                    argument.operation = pick.operation;
+                    argument.access = widest(bits | pick.bytes as u64) as u32;
+                    match pick.words {
+                        Some(words) if widest(bits) == 16 => (words, 16, 16),
+                        _ => (pick.any, pick.bytes, pick.bytes),
+                    }
+                }
+            },
+        };
+        argument.sides = CopyArgument {
+            from: right.side(unit),
+            to: left.side(unit),
+            start: range.start,
+            end: range.end,
+            wide: u32::from(range.end / unit as u64 >= 1 << 31),
+            unused: 0,
+        };
+        let groups = (range.end - range.start).div_ceil(group as u64);
+        Ok(Some(Reduction {
+            argument,
+            kernel,
+            blocks: groups.div_ceil(u64::from(THREADS)),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every kernel that may be asked for is written in a source, and every
+    /// operator has one for whatever the host computes.
+    #[test]
+    fn kernels_exist() {
+        let ptx: String = crate::ptx::MODULES.iter().map(|(_, text)| *text).collect();
+        let exists = |name: &str| ptx.contains(&format!(".visible .entry {name}("));
+        assert!(exists(PAIR));
+        for name in BITS {
+            assert!(exists(name), "{name}");
+        }
+        assert_eq!(size_of::<ReductionArgument>(), 808 + 24);
+        for operator in Operator::ALL {
+            for basic in Basic::ALL.iter().copied() {
+                let element = Element::Basic(basic);
+                if operator.combine(element, &mut [], &[]).is_err() {
+                    continue;
+                }
+                if let Operator::BitAnd | Operator::BitOr | Operator::BitXor = operator {
+                    continue;
+                }
+                let pick = pick(operator, basic.representation()).unwrap();
+                assert!(basic.size().is_multiple_of(pick.bytes));
+                assert!(exists(pick.any), "{}", pick.any);
+                assert!(pick.words.is_none_or(exists), "{:?}", pick.words);
+            }
+        }
+    }
+}
