@@ -320,10 +320,14 @@ impl Communicator {
         if !lane.may_receive_directly(Pattern::exact(source, tag)) {
             return None;
         }
-        match lane.receive_next(view, source, tag) {
-            Some(bytes) => Some(bytes),
-            None => self.await_short(&mut lane, view, source, tag),
+        // An answer takes a while: a look now would only take the line away
+        // from the peer that is about to write it.
+        if !lane.take_just_sent()
+            && let Some(bytes) = lane.receive_next(view, source, tag)
+        {
+            return Some(bytes);
         }
+        self.await_short(&mut lane, view, source, tag)
     }
 
     /// Receives a short message that is there already.
@@ -343,25 +347,25 @@ impl Communicator {
     fn await_short(&self, lane: &mut Lane, view: &RawView, source: u32, tag: u32) -> Option<usize> {
         let pattern = Pattern::exact(source, tag);
         let most = DIRECT_POLLS.min(self.core().spin_polls());
-        let mut misses = 0;
-        while misses < most && !self.lane().wanted() {
-            match lane.receive_direct(view, pattern) {
-                Direct::Nothing => {
-                    misses += 1;
-                    pace::pause(lane.pace.missed(misses));
-                }
-                Direct::Received(outcome) => {
-                    lane.pace.found(misses);
-                    return Some(outcome.bytes);
-                }
-                Direct::Other => break,
-            }
+        let mut misses = 1; // of the caller
+        loop {
+            pace::pause(lane.pace.missed(misses));
             if let Some(bytes) = lane.receive_next(view, source, tag) {
                 lane.pace.found(misses);
                 return Some(bytes);
             }
+            if misses >= most || self.lane().wanted() {
+                return None;
+            }
+            match lane.receive_direct(view, pattern) {
+                Direct::Nothing => misses += 1,
+                Direct::Received(outcome) => {
+                    lane.pace.found(misses);
+                    return Some(outcome.bytes);
+                }
+                Direct::Other => return None,
+            }
         }
-        None
     }
 
     #[inline]

@@ -299,6 +299,8 @@ pub(crate) struct Lane {
     pub(super) check: Option<Box<LaneCheck>>,
     /// Number of the message that is being handled, if somebody records.
     pub(super) handling: u32,
+    /// The last thing done here was a send that left at once.
+    just_sent: bool,
 }
 
 /// Set in the internal tags of partitioned transfers.
@@ -344,7 +346,20 @@ impl Lane {
             trace: None,
             check: None,
             handling: 0,
+            just_sent: false,
         }
+    }
+
+    /// Says that a message has left at once.
+    #[inline]
+    pub(super) fn has_just_sent(&mut self) {
+        self.just_sent = true;
+    }
+
+    /// Whether a message has left at once since this was last asked.
+    #[inline]
+    pub fn take_just_sent(&mut self) -> bool {
+        std::mem::take(&mut self.just_sent)
     }
 
     /// Says whose lane it is, for reports.

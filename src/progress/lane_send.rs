@@ -47,6 +47,7 @@ impl Lane {
         if self.trace.is_some() {
             return self.post_recorded(view, dest, tag);
         }
+        self.has_just_sent();
         self.post_at_once(view, dest, tag)
     }
 
