@@ -178,7 +178,8 @@ fn sanitizer(steps: &mut Steps) {
             .env("OSIER_TREES", SANITIZED_TREES)
             .args(["+nightly", "test", "-p", "osier-datatype"])
             .args(["--target", "x86_64-unknown-linux-gnu"])
-            .args(["--lib", "--test", "trees", "--test", "respellings"]);
+            .args(["--lib", "--test", "trees", "--test", "respellings"])
+            .args(["--test", "random"]);
         run_command(&mut command)
     });
 }

@@ -363,3 +363,6 @@ unsafe fn all<D: Direction>(levels: &[Level], form: &Form, at: *mut u8, packed: 
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
