@@ -171,12 +171,14 @@ pub(crate) struct Told {
     /// The user's line that sent it.
     pub file: String,
     pub line: u32,
+    /// It was sent in ready mode.
+    pub ready: bool,
 }
 
 impl Told {
     /// Longest text.
     const TEXT_BYTES: usize = 160;
-    const FIXED_BYTES: usize = 8 + 8 + 4 + 2;
+    const FIXED_BYTES: usize = 8 + 8 + 4 + 1 + 2;
     pub const MAX_BYTES: usize = Self::FIXED_BYTES + 2 * Self::TEXT_BYTES;
 
     /// Writes the wire form; longer texts are cut, a path at its front.
@@ -198,6 +200,7 @@ impl Told {
         w.extend(digest.elements.to_le_bytes());
         w.extend(digest.hash.to_le_bytes());
         w.extend(self.line.to_le_bytes());
+        w.push(u8::from(self.ready));
         w.extend((file.len() as u16).to_le_bytes());
         w.extend(file.as_bytes());
         w.extend(types.as_bytes());
@@ -209,9 +212,10 @@ impl Told {
         let (elements, rest) = bytes.split_first_chunk::<8>()?;
         let (hash, rest) = rest.split_first_chunk::<8>()?;
         let (line, rest) = rest.split_first_chunk::<4>()?;
+        let (ready, rest) = rest.split_first()?;
         let (length, rest) = rest.split_first_chunk::<2>()?;
         let (file, types) = rest.split_at_checked(u16::from_le_bytes(*length).into())?;
-        if file.len() > Self::TEXT_BYTES || types.len() > Self::TEXT_BYTES {
+        if file.len() > Self::TEXT_BYTES || types.len() > Self::TEXT_BYTES || *ready > 1 {
             return None;
         }
         let elements = u64::from_le_bytes(*elements);
@@ -223,6 +227,7 @@ impl Told {
             types: String::from_utf8(types.to_vec()).ok()?,
             file: String::from_utf8(file.to_vec()).ok()?,
             line: u32::from_le_bytes(*line),
+            ready: *ready == 1,
         })
     }
 }
@@ -251,13 +256,14 @@ mod tests {
         }
 
         #[test]
-        fn checks_survive_the_wire(elements in any::<u64>(), hash in any::<u64>(), file in "[a-zé/]{0,100}", types in ".{0,400}", line in any::<u32>()) {
+        fn checks_survive_the_wire(elements in any::<u64>(), hash in any::<u64>(), file in "[a-zé/]{0,100}", types in ".{0,400}", line in any::<u32>(), ready in any::<bool>()) {
             let digest = (elements != u64::MAX).then_some(SignatureDigest { elements, hash });
-            let told = Told { digest, types, file, line };
+            let told = Told { digest, types, file, line, ready };
             let w = told.to_wire();
             prop_assert!(w.len() <= Told::MAX_BYTES);
             let back = Told::from_wire(&w).expect("what was written");
             prop_assert_eq!((back.digest, back.line), (told.digest, told.line));
+            prop_assert_eq!(back.ready, told.ready);
             prop_assert!(told.file.ends_with(&back.file) && told.types.starts_with(&back.types));
         }
 

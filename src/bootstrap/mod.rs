@@ -238,10 +238,6 @@ impl Universe {
         &self.joined.0.core.attached
     }
 
-    pub(crate) fn buffers_core(&self) -> &Arc<Core> {
-        &self.joined.0.core
-    }
-
     /// Which protocol carries which size.
     pub fn selection(&self) -> &Selection {
         &self.joined.0.core.selection

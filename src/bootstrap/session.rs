@@ -7,6 +7,7 @@ use crate::comm::{
     ErrorCodes, ErrorHandler, Group, HandlerCell, Info, Joined, Member, ProcessSets, Raised,
 };
 use crate::error::{Error, Result};
+use crate::p2p::buffered::Attached;
 use crate::progress::core::Core;
 use std::fmt;
 use std::sync::Arc;
@@ -30,6 +31,8 @@ use std::sync::Arc;
 pub struct Session {
     joined: Joined,
     handler: HandlerCell,
+    /// The buffer for buffered sends of its communicators.
+    attached: Arc<Attached>,
 }
 
 impl Session {
@@ -46,6 +49,7 @@ impl Session {
         Session {
             joined: Joined::new(member),
             handler: HandlerCell::default(),
+            attached: Arc::default(),
         }
     }
 
@@ -56,6 +60,10 @@ impl Session {
 
     pub(crate) fn member(&self) -> &Arc<Member> {
         &self.joined.0
+    }
+
+    pub(crate) fn attached(&self) -> &Arc<Attached> {
+        &self.attached
     }
 
     pub(crate) fn core(&self) -> &Core {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `signature` | a message whose types are not those of its receive |
 //! | `buffers` | memory that a transfer owns and another transfer writes, or that changes while it is sent |
+//! | `ready` | a ready-mode send that comes before its receive is posted |
 //! | `leaks` | requests, communicators and handles that are left when the rank leaves its job |
 //!
 //! What is found is printed once, with the source lines of both sides, and
@@ -41,11 +42,13 @@ pub enum Check {
     Buffers,
     /// What is left at the end.
     Leaks,
+    /// Receives of ready-mode sends.
+    Ready,
 }
 
 impl Check {
     /// All, in the order of their bits.
-    pub const ALL: [Check; 3] = [Check::Signature, Check::Buffers, Check::Leaks];
+    pub const ALL: [Check; 4] = [Check::Signature, Check::Buffers, Check::Leaks, Check::Ready];
 
     /// Its name in `OSIER_CHECK`.
     pub fn name(self) -> &'static str {
@@ -53,6 +56,7 @@ impl Check {
             Check::Signature => "signature",
             Check::Buffers => "buffers",
             Check::Leaks => "leaks",
+            Check::Ready => "ready",
         }
     }
 }
@@ -127,7 +131,7 @@ impl std::str::FromStr for Setting {
                         return Err(Error::new(
                             ErrorKind::Config,
                             format!(
-                                "{word:?} is no check (hint: signature, buffers, leaks, all or off, and fatal, separated by commas)"
+                                "{word:?} is no check (hint: signature, buffers, leaks, ready, all or off, and fatal, separated by commas)"
                             ),
                         ));
                     }
@@ -172,7 +176,7 @@ pub struct Checks(Arc<Inner>);
 struct Inner {
     setting: Setting,
     rank: u32,
-    counts: [AtomicU64; 3],
+    counts: [AtomicU64; Check::ALL.len()],
     found: Mutex<Vec<Finding>>,
     claims: Mutex<Claims>,
     handles: Mutex<Handles>,
@@ -225,7 +229,9 @@ impl Checks {
 
     /// Whether anything is checked that concerns each message.
     pub(crate) fn follows_messages(&self) -> bool {
-        self.has(Check::Signature) || self.has(Check::Buffers)
+        [Check::Signature, Check::Buffers, Check::Ready]
+            .into_iter()
+            .any(|check| self.has(check))
     }
 
     /// Number of findings of a kind.
@@ -311,7 +317,7 @@ mod tests {
         let parse = |text: &str| text.parse::<Setting>();
         assert_eq!(
             parse("all").expect("all").to_string(),
-            "signature,buffers,leaks"
+            "signature,buffers,leaks,ready"
         );
         assert_eq!(parse("off").expect("off"), Setting::OFF);
         let some = parse(" leaks , fatal ").expect("some");

@@ -12,11 +12,17 @@ use super::sends::Sends;
 use super::{Communicator, Design, Group, Topology};
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::Pattern;
-use crate::p2p::Tag;
+use crate::p2p::sealed::{Home, Notifies};
 use crate::p2p::view::BufferMut;
+use crate::p2p::{Request, Status, Tag, Waitable};
 use crate::progress::lane::Posted;
+use crate::progress::ready::Ready;
 use crate::trace::event::{ANY, Kind};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{self, Poll};
 
 /// Each duplication has a tag of its own, so one that is given up leaves the
 /// others' messages alone.
@@ -152,11 +158,7 @@ impl Communicator {
         let posted = on.irecv_raw(view, Pattern::exact(0, tag))?;
         Ok(match posted {
             Posted::Done(_) => Context::Known(buffer[0]),
-            Posted::Pending(handle) => Context::Coming {
-                on: on.clone(),
-                handle,
-                buffer,
-            },
+            pending => Context::Coming(Request::new(on, Some(pending), buffer)),
         })
     }
 
@@ -303,6 +305,7 @@ impl Communicator {
     pub(super) fn heir(&self, group: Group, context: u64) -> Design {
         let mut design = Design::new(group, context);
         design.handler = self.error_handler();
+        design.session_attached = self.0.session_attached.clone();
         design
     }
 }
@@ -324,15 +327,25 @@ pub(super) fn listed(group: &Group) -> Vec<u8> {
 
 enum Context {
     Known(u64),
-    Coming {
-        on: Communicator,
-        handle: u32,
-        buffer: Vec<u64>,
-    },
+    Coming(Request<Vec<u64>>),
+    /// The communicator was made, or could not be.
+    Taken,
 }
 
-/// A communicator under way, from [`Communicator::idup`]. Dropping it gives the
+/// A communicator under way, from [`Communicator::idup`]: a future, and a
+/// request among others in a [`WaitSet`](crate::WaitSet). Dropping it gives the
 /// communicator up on this rank.
+///
+/// ```
+/// # osier::testing::ranks(2, |comm| {
+/// let pressure = comm.idup()?;
+/// let velocity = comm.idup()?;
+/// let both = comm.block_on(async { Ok::<_, osier::Error>((pressure.await?, velocity.await?)) });
+/// let (pressure, velocity) = both?;
+/// assert_ne!(pressure.context(), velocity.context());
+/// # Ok::<(), osier::Error>(())
+/// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+/// ```
 #[must_use = "the communicator is given up"]
 pub struct PendingCommunicator {
     parent: Communicator,
@@ -345,44 +358,39 @@ impl PendingCommunicator {
     /// Waits for the communicator.
     #[track_caller]
     pub fn wait(mut self) -> Result<Communicator> {
-        if let Context::Coming { on, handle, .. } = &self.context {
-            let (on, handle) = (on.clone(), *handle);
-            let received = on.wait_raw(Posted::Pending(handle));
-            self.arrived();
-            let parent = self.parent.clone();
-            parent.reported(received)?;
-        }
-        let parent = self.parent.clone();
-        parent.reported(self.open())
+        self.take()
     }
 
     /// Makes progress and asks whether [`PendingCommunicator::wait`] will not block.
     pub fn test(&mut self) -> bool {
-        let Context::Coming { on, handle, .. } = &self.context else {
-            return true;
-        };
-        let handle = *handle;
-        on.core().check_deaths();
-        on.core().with(on.lane(), |lane| {
-            if !lane.is_done(handle) {
-                lane.progress_awake();
-            }
-            lane.is_done(handle)
-        })
-    }
-
-    fn arrived(&mut self) {
-        if let Context::Coming { buffer, .. } = &self.context {
-            self.context = Context::Known(buffer[0]);
+        match &mut self.context {
+            Context::Coming(request) => request.test(),
+            _ => true,
         }
     }
 
+    /// The communicator, once; waits for its context.
     #[track_caller]
-    fn open(&mut self) -> Result<Communicator> {
-        let parent = &self.parent;
-        let Context::Known(context) = self.context else {
-            return Err(Error::new(ErrorKind::Argument, "its context has not come"));
+    fn take(&mut self) -> Result<Communicator> {
+        let context = match std::mem::replace(&mut self.context, Context::Taken) {
+            Context::Known(context) => Ok(context),
+            Context::Coming(request) => request.wait().map(|(buffer, _)| buffer[0]),
+            Context::Taken => Err(Error::new(
+                ErrorKind::Argument,
+                "a duplicate that was polled after its end",
+            )),
         };
+        // No closure: the caller's source line passes through.
+        let made = match context {
+            Ok(context) => self.open(context),
+            Err(e) => Err(e),
+        };
+        self.parent.reported(made)
+    }
+
+    #[track_caller]
+    fn open(&mut self, context: u64) -> Result<Communicator> {
+        let parent = &self.parent;
         let mut design = parent.heir(parent.group().clone(), context);
         design.topology = parent.0.topology.clone();
         design.info = std::mem::take(&mut self.info);
@@ -397,14 +405,53 @@ impl PendingCommunicator {
     }
 }
 
-impl Drop for PendingCommunicator {
-    fn drop(&mut self) {
-        if let Context::Coming { on, handle, buffer } = &mut self.context {
-            let buffer = std::mem::take(buffer);
-            on.core().with(on.lane(), |lane| {
-                lane.set_owner(*handle, Box::new(buffer));
-                lane.detach(*handle);
-            });
+impl Future for PendingCommunicator {
+    type Output = Result<Communicator>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut task::Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if let Context::Coming(request) = &mut this.context
+            && request.poll_end(context).is_pending()
+        {
+            return Poll::Pending;
+        }
+        Poll::Ready(this.take())
+    }
+}
+
+impl Waitable for PendingCommunicator {
+    type Output = Communicator;
+
+    fn test(&mut self) -> bool {
+        PendingCommunicator::test(self)
+    }
+
+    #[track_caller]
+    fn finish(self) -> Result<Communicator> {
+        PendingCommunicator::wait(self)
+    }
+
+    fn status(&mut self) -> Option<Result<Status>> {
+        match &mut self.context {
+            Context::Coming(request) => request.status(),
+            _ => Some(Ok(Status::empty())),
+        }
+    }
+}
+
+impl Notifies for PendingCommunicator {
+    fn home(&self) -> Home<'_> {
+        Home(self.parent.core())
+    }
+
+    fn raise(&self, e: Error) -> Error {
+        self.parent.raise(e)
+    }
+
+    fn notify(&mut self, ready: &Arc<Ready>, token: u64) -> bool {
+        match &mut self.context {
+            Context::Coming(request) => request.notify(ready, token),
+            _ => true,
         }
     }
 }

@@ -31,6 +31,7 @@ impl Session {
                     .agree(&member.contexts, group, &key, &listed(group), 1)?;
             let mut design = Design::new(group.clone(), context);
             design.handler = self.error_handler();
+            design.session_attached = Some(self.attached().clone());
             Communicator::open(member, design)
         });
         self.reported(made.map_err(|e| e.context("create_from_group")))
@@ -96,6 +97,7 @@ impl Session {
         )?;
         let mut design = Design::new(local.clone(), context);
         design.handler = self.error_handler();
+        design.session_attached = Some(self.attached().clone());
         Communicator::open_inter(member, design, remote.clone(), first)
     }
 }

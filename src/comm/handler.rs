@@ -135,7 +135,18 @@ impl Communicator {
     /// (`MPI_Comm_call_errhandler`). An error passes a handler once.
     #[cold]
     pub fn raise(&self, e: Error) -> Error {
+        if self.0.hidden {
+            return e; // the communicator that uses it has a handler
+        }
         self.0.handler.raise(Raised::Communicator(self), e)
+    }
+
+    /// Runs the handler for an error that stays where it is; a copy of it.
+    #[cold]
+    pub(crate) fn raise_in_place(&self, e: &mut Error) -> Error {
+        let raised = self.raise(e.clone());
+        *e = raised.clone();
+        raised
     }
 
     /// Runs the handler if it is an error.

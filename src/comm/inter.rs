@@ -81,7 +81,7 @@ impl Communicator {
     /// # Errors
     /// If it is no intercommunicator.
     pub fn remote_group(&self) -> Result<&Group> {
-        self.inter().map(|inter| &inter.remote)
+        self.reported(self.inter().map(|inter| &inter.remote))
     }
 
     fn inter(&self) -> Result<&Inter> {
@@ -99,7 +99,11 @@ impl Communicator {
         first: bool,
     ) -> Result<Self> {
         let side = design.context + if first { 1 } else { 2 };
-        let local = Self::open(member, Design::new(design.group.clone(), side))?;
+        let local = Design {
+            hidden: true,
+            ..Design::new(design.group.clone(), side)
+        };
+        let local = Self::open(member, local)?;
         design.inter = Some(Inter {
             remote,
             local,

@@ -89,6 +89,8 @@ struct Inner {
     peers: usize,
     context: u64,
     attached: Attached,
+    /// The buffer of the session that it stems from.
+    session_attached: Option<Arc<Attached>>,
     partitioned: Registry,
     /// For an intercommunicator: the other side.
     inter: Option<Inter>,
@@ -96,6 +98,8 @@ struct Inner {
     member: Arc<Member>,
     attributes: Attributes,
     handler: HandlerCell,
+    /// Errors here are those of another communicator.
+    hidden: bool,
     info: Mutex<Info>,
     name: Mutex<String>,
     /// Duplications begun: each has a tag of its own.
@@ -113,8 +117,11 @@ struct Design {
     attributes: Attributes,
     handler: ErrorHandler,
     info: Info,
+    session_attached: Option<Arc<Attached>>,
     /// The universe's own: never left behind.
     predefined: bool,
+    /// One side of an intercommunicator, which the program does not know of.
+    hidden: bool,
 }
 
 impl Design {
@@ -127,7 +134,9 @@ impl Design {
             attributes: Attributes::new(),
             handler: ErrorHandler::default(),
             info: Info::new(),
+            session_attached: None,
             predefined: false,
+            hidden: false,
         }
     }
 
@@ -229,12 +238,14 @@ impl Communicator {
             rank,
             peers,
             attached: Attached::default(),
+            session_attached: design.session_attached,
             context: design.context,
             inter: design.inter,
             topology: design.topology,
             member: member.clone(),
             attributes: design.attributes,
             handler: HandlerCell::new(design.handler),
+            hidden: design.hidden,
             info: Mutex::new(design.info),
             name: Mutex::default(),
             idups: AtomicU32::new(0),
@@ -285,6 +296,11 @@ impl Communicator {
     /// The buffer for buffered sends.
     pub(crate) fn attached(&self) -> &Attached {
         &self.0.attached
+    }
+
+    /// The buffer of its session.
+    pub(crate) fn session_attached(&self) -> Option<&Attached> {
+        self.0.session_attached.as_deref()
     }
 
     pub(crate) fn member(&self) -> &Arc<Member> {
@@ -396,7 +412,7 @@ impl Communicator {
 
     /// Name of the transport to a rank, as in `osier info`.
     pub fn transport(&self, rank: usize) -> Result<&'static str> {
-        match crate::p2p::Rank::from(rank).check(self.peer_count())? {
+        match self.reported(crate::p2p::Rank::from(rank).check(self.peer_count()))? {
             Some(peer) => Ok(self.core().with(self.lane(), |lane| lane.transport(peer))),
             None => Ok("none"),
         }
@@ -404,6 +420,6 @@ impl Communicator {
 
     /// A buffer that peers on this machine read in place, zeroed.
     pub fn alloc<T: Datatype>(&self, len: usize) -> Result<HeapBuffer<T>> {
-        HeapBuffer::new(self.core(), len)
+        self.reported(HeapBuffer::new(self.core(), len))
     }
 }

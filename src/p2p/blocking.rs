@@ -64,8 +64,10 @@ impl Communicator {
     }
 
     /// As [`Communicator::send`], where the caller knows that the receive is
-    /// posted (ready mode). Osier needs no such promise and does not check it:
-    /// the message is a standard one, also when the receive comes later.
+    /// posted (ready mode). Osier needs no such promise: the message is a
+    /// standard one, also when the receive comes later. With
+    /// `OSIER_CHECK=ready` a receive that is not posted is found, and named
+    /// with the line of the send.
     #[inline]
     #[track_caller]
     pub fn rsend<B: Buffer + ?Sized>(
@@ -74,7 +76,11 @@ impl Communicator {
         dest: impl Into<Rank>,
         tag: impl Into<Tag>,
     ) -> Result<()> {
-        self.send(buffer, dest, tag)
+        let tag = self.reported(tag.into().check())?;
+        match self.reported(dest.into().check(self.peer_count()))? {
+            Some(dest) => self.reported(self.send_raw(buffer.view().raw(), dest, tag, Mode::Ready)),
+            None => Ok(()),
+        }
     }
 
     /// Receives into a buffer that may be larger than the message. A longer
@@ -256,7 +262,7 @@ impl Communicator {
     #[track_caller]
     pub(crate) fn send_raw(&self, view: RawView, dest: u32, tag: u32, mode: Mode) -> Result<()> {
         let _span = self.span(Kind::Send, dest, tag, view.bytes());
-        if mode == Mode::Standard && self.send_now(&view, dest, tag) {
+        if mode != Mode::Synchronous && self.send_now(&view, dest, tag) {
             return Ok(());
         }
         let posted = self.isend_unseen(view, dest, tag, mode)?;

@@ -1,8 +1,8 @@
 //! Buffered sends: a copy into a buffer that the program has attached, and
 //! from there like any send.
 //!
-//! A communicator's own buffer comes first, then the one of the rank's
-//! universe. Memory is owned: attaching gives a vector, detaching waits until
+//! A communicator's own buffer comes first, then that of the session that it
+//! stems from, then the one of the rank's universe. Memory is owned: attaching gives a vector, detaching waits until
 //! nothing in it is needed and gives it back.
 //!
 //! # Invariants
@@ -22,7 +22,7 @@ use super::names::{Rank, Tag};
 use super::status::Status;
 use super::view::{Buffer, RawView};
 use super::waits::{Waitable, sealed};
-use crate::bootstrap::Universe;
+use crate::bootstrap::{Session, Universe};
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::core::Core;
@@ -237,12 +237,12 @@ macro_rules! buffer_calls {
     ($whose:literal) => {
         #[doc = concat!("Gives ", $whose, " a buffer for [`Communicator::bsend`]. An error if one is attached.")]
         pub fn attach_buffer(&self, memory: Vec<u8>) -> Result<()> {
-            self.attached().attach(Pool::new(Some(memory)))
+            self.buffers_reported(self.attached().attach(Pool::new(Some(memory))))
         }
 
         #[doc = concat!("Has memory for each buffered send of ", $whose, " allocated as it comes, without a limit (MPI's `MPI_BUFFER_AUTOMATIC`).")]
         pub fn attach_automatic(&self) -> Result<()> {
-            self.attached().attach(Pool::new(None))
+            self.buffers_reported(self.attached().attach(Pool::new(None)))
         }
 
         /// Waits until every message in the attached buffer has left it, and
@@ -262,6 +262,7 @@ macro_rules! buffer_calls {
         pub fn iflush_buffer(&self) -> FlushRequest {
             FlushRequest {
                 core: self.buffers_core().clone(),
+                comm: self.buffers_comm().cloned(),
                 pool: self.attached().pool(),
             }
         }
@@ -275,9 +276,17 @@ impl Communicator {
         self.core()
     }
 
+    fn buffers_comm(&self) -> Option<&Communicator> {
+        Some(self)
+    }
+
+    fn buffers_reported<T>(&self, result: Result<T>) -> Result<T> {
+        self.reported(result)
+    }
+
     /// Copies the message to the attached buffer and returns (buffered mode).
-    /// It is the communicator's buffer, or else the one of the
-    /// [`Universe`]. A message that can leave at once is not copied. An error
+    /// It is the communicator's buffer, or else that of the [`Session`] that it
+    /// stems from, or else the one of the [`Universe`]. A message that can leave at once is not copied. An error
     /// that names the sizes if the buffer is full, and if there is none.
     ///
     /// ```
@@ -300,17 +309,19 @@ impl Communicator {
     ) -> Result<()> {
         let tag = self.reported(tag.into().check())?;
         let dest = self.reported(dest.into().check(self.peer_count()))?;
-        self.bsend_raw(buffer.view().raw(), dest, tag)
+        self.reported(self.bsend_raw(buffer.view().raw(), dest, tag))
     }
 
     /// The view is readable for the call.
     #[track_caller]
     pub(super) fn bsend_raw(&self, view: RawView, dest: Option<u32>, tag: u32) -> Result<()> {
         let own = self.attached().pool();
-        let pool = own.or_else(|| self.core().attached.pool()).ok_or_else(|| {
+        let session = || self.session_attached()?.pool();
+        let pool = own.or_else(session);
+        let pool = pool.or_else(|| self.core().attached.pool()).ok_or_else(|| {
             Error::new(
                 ErrorKind::Buffer,
-                "buffered send: no buffer is attached (hint: attach_buffer, on the communicator or the universe)",
+                "buffered send: no buffer is attached (hint: attach_buffer, on the communicator, its session or the universe)",
             )
         })?;
         let Some(dest) = dest else {
@@ -347,12 +358,45 @@ impl Communicator {
 
 impl Universe {
     buffer_calls!("this rank");
+
+    fn buffers_core(&self) -> &Arc<Core> {
+        self.own().core()
+    }
+
+    /// Errors that belong to no communicator are its own's, as in MPI.
+    fn buffers_comm(&self) -> Option<&Communicator> {
+        Some(self.own())
+    }
+
+    fn buffers_reported<T>(&self, result: Result<T>) -> Result<T> {
+        self.own().reported(result)
+    }
+}
+
+/// For communicators that were made of the session, and their duplicates and
+/// parts, unless they have a buffer of their own.
+impl Session {
+    buffer_calls!("this session");
+
+    fn buffers_core(&self) -> &Arc<Core> {
+        &self.member().core
+    }
+
+    fn buffers_comm(&self) -> Option<&Communicator> {
+        None
+    }
+
+    fn buffers_reported<T>(&self, result: Result<T>) -> Result<T> {
+        self.reported(result)
+    }
 }
 
 /// Over when the attached buffer is empty.
 #[must_use = "nobody waits for a request that is dropped"]
 pub struct FlushRequest {
     core: Arc<Core>,
+    /// Of a session's buffer there is none.
+    comm: Option<Communicator>,
     pool: Option<Arc<Pool>>,
 }
 
@@ -360,7 +404,7 @@ impl FlushRequest {
     /// Makes progress and asks whether the buffer is empty.
     pub fn test(&mut self) -> bool {
         if !self.is_over() {
-            self.core.progress_all();
+            self.core.progress_awake();
         }
         self.is_over()
     }
@@ -410,6 +454,13 @@ impl Waitable for FlushRequest {
 impl sealed::Notifies for FlushRequest {
     fn home(&self) -> sealed::Home<'_> {
         sealed::Home(&self.core)
+    }
+
+    fn raise(&self, e: Error) -> Error {
+        match &self.comm {
+            Some(comm) => comm.raise(e),
+            None => e,
+        }
     }
 
     fn notify(&mut self, ready: &Arc<Ready>, token: u64) -> bool {

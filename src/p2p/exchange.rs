@@ -46,16 +46,16 @@ impl Communicator {
         let view = buffer.view_mut().raw();
         let sent = match dest {
             Some(dest) if !self.send_now(&view, dest, send_tag) => {
-                let copy = copy_of(&view)?;
+                let copy = self.reported(copy_of(&view))?;
                 let raw = view.packed_at(copy.as_ptr().cast_mut());
-                let posted = self.isend_raw(raw, dest, send_tag, Mode::Standard)?;
-                Some(Request::new(self, Some(posted), copy))
+                let posted = self.isend_raw(raw, dest, send_tag, Mode::Standard);
+                Some(Request::new(self, Some(self.reported(posted)?), copy))
             }
             _ => None,
         };
         // On an error the send goes on by itself: it owns its copy.
         let status = match pattern {
-            Some(pattern) => self.recv_raw(view, pattern)?.into(),
+            Some(pattern) => self.reported(self.recv_raw(view, pattern))?.into(),
             None => Status::EMPTY,
         };
         if let Some(sent) = sent {
@@ -104,17 +104,20 @@ impl Communicator {
         ))?;
         let view = buffer.view_mut().raw();
         let copy = match dest {
-            Some(_) => copy_of(&view)?,
+            Some(_) => self.reported(copy_of(&view))?,
             None => Vec::new(),
         };
         let raw = view.packed_at(copy.as_ptr().cast_mut());
         let received = match pattern {
-            Some(pattern) => Some(self.irecv_raw(view, pattern)?),
+            Some(pattern) => Some(self.reported(self.irecv_raw(view, pattern))?),
             None => None,
         };
         let recv = Request::new(self, received, buffer);
         let posted: Option<Posted> = match dest {
-            Some(dest) => Some(self.isend_raw(raw, dest, send_tag, Mode::Standard)?),
+            Some(dest) => {
+                let posted = self.isend_raw(raw, dest, send_tag, Mode::Standard);
+                Some(self.reported(posted)?)
+            }
             None => None,
         };
         Ok(SendRecvReplace(SendRecv {
@@ -221,6 +224,14 @@ impl<S: OwnedBuffer, R: OwnedBuffer> sealed::Notifies for SendRecv<S, R> {
         }
     }
 
+    fn raise(&self, e: Error) -> Error {
+        match (&self.send, &self.recv) {
+            (Some(send), _) => send.raise(e),
+            (_, Some(recv)) => recv.raise(e),
+            (None, None) => e,
+        }
+    }
+
     fn notify(&mut self, ready: &Arc<Ready>, token: u64) -> bool {
         // One after the other: the second is asked when the first has ended.
         let mut parts = self.send.as_mut().is_none_or(|r| r.notify(ready, token));
@@ -292,6 +303,10 @@ impl<B: OwnedBuffer> Waitable for SendRecvReplace<B> {
 impl<B: OwnedBuffer> sealed::Notifies for SendRecvReplace<B> {
     fn home(&self) -> sealed::Home<'_> {
         self.0.home()
+    }
+
+    fn raise(&self, e: Error) -> Error {
+        self.0.raise(e)
     }
 
     fn notify(&mut self, ready: &Arc<Ready>, token: u64) -> bool {

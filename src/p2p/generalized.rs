@@ -130,6 +130,8 @@ impl Drop for Shared {
 /// ```
 #[must_use = "nobody waits for a request that is dropped"]
 pub struct GeneralizedRequest {
+    /// Whose handler sees its error.
+    comm: Communicator,
     shared: Arc<Shared>,
     query: Option<Query>,
     cancel: Option<Cancel>,
@@ -171,6 +173,7 @@ impl Communicator {
             free: Mutex::new(callbacks.free),
         });
         let request = GeneralizedRequest {
+            comm: self.clone(),
             shared: shared.clone(),
             query: callbacks.query,
             cancel: callbacks.cancel,
@@ -221,14 +224,15 @@ impl GeneralizedRequest {
                 State::Complete => false,
                 State::Abandoned => true,
             };
-            self.result = Some(match self.query.take() {
+            let result = match self.query.take() {
                 _ if abandoned => Err(Error::new(
                     ErrorKind::Cancelled,
                     "generalised request: its completer was dropped (hint: call complete)",
                 )),
                 Some(query) => query(),
                 None => Ok(Status::EMPTY),
-            });
+            };
+            self.result = Some(self.comm.reported(result));
         }
         self.result.clone()
     }
@@ -272,6 +276,10 @@ impl Waitable for GeneralizedRequest {
 impl sealed::Notifies for GeneralizedRequest {
     fn home(&self) -> sealed::Home<'_> {
         sealed::Home(&self.shared.core)
+    }
+
+    fn raise(&self, e: Error) -> Error {
+        self.comm.raise(e)
     }
 
     fn notify(&mut self, ready: &Arc<Ready>, token: u64) -> bool {

@@ -41,21 +41,23 @@ impl Message {
     /// Receives it.
     #[track_caller]
     pub fn recv<B: BufferMut + ?Sized>(mut self, buffer: &mut B) -> Result<Status> {
-        self.recv_raw(buffer.view_mut().raw())
+        let received = self.recv_raw(buffer.view_mut().raw());
+        self.comm.reported(received)
     }
 
     /// Receives it into a new vector.
     #[track_caller]
     pub fn recv_vec<T: Datatype>(mut self) -> Result<(Vec<T>, Status)> {
-        let count = elements::<T>(self.status.bytes())?;
-        let mut v = zeroed_vec::<T>(count)?;
-        let status = self.recv_raw(v.view_mut().raw())?;
+        let room = elements::<T>(self.status.bytes()).and_then(zeroed_vec::<T>);
+        let mut v = self.comm.reported(room)?;
+        let received = self.recv_raw(v.view_mut().raw());
+        let status = self.comm.reported(received)?;
         debug_assert_eq!(v.view().bytes(), status.bytes());
         Ok((v, status))
     }
 
     #[track_caller]
-    fn recv_raw(&mut self, view: RawView) -> Result<Status> {
+    pub(super) fn recv_raw(&mut self, view: RawView) -> Result<Status> {
         match self.post(view)? {
             Some(posted) => Ok(self.comm.wait_raw(posted)?.into()),
             None => Ok(self.status),

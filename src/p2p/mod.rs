@@ -36,13 +36,14 @@ pub use generalized::{Callbacks, Completer, GeneralizedRequest};
 pub use heap::HeapBuffer;
 pub use message::Message;
 pub use names::{ANY_SOURCE, ANY_TAG, PROC_NULL, ROOT, Rank, Source, Tag, TagSelector};
-pub use partitioned::{PartitionedRecv, PartitionedSend};
+pub use partitioned::{Partitioned, PartitionedRecv, PartitionedSend, Partitions, ScopedSlice};
 pub use persistent::{Persistent, ScopedPersistent, Startable, start_all};
 pub use regions::{Region, RegionSet, Regions};
 pub use request::Request;
 pub use scope::{Scope, ScopedRequest};
 pub use status::Status;
 pub use view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, View, ViewMut};
+pub(crate) use waits::sealed;
 pub use waits::{
     Waitable, status_all, status_any, status_some, test_all, test_any, test_some, wait_all,
     wait_any, wait_some,

@@ -135,7 +135,7 @@ macro_rules! inits {
             dest: impl Into<Rank>,
             tag: impl Into<Tag>,
         ) -> Result<Persistent<B>> {
-            let plan = Plan::send(self, dest.into(), tag.into(), $how)?;
+            let plan = self.reported(Plan::send(self, dest.into(), tag.into(), $how))?;
             Ok(Persistent::new(self, plan, buffer, |b| b.view().raw()))
         }
     };
@@ -151,9 +151,9 @@ impl Communicator {
         ssend_init, How::Mode(Mode::Synchronous)
     }
     inits! {
-        /// As [`Communicator::send_init`], in ready mode, which is as standard
-        /// mode; see [`Communicator::rsend`].
-        rsend_init, How::Mode(Mode::Standard)
+        /// As [`Communicator::send_init`], in ready mode; see
+        /// [`Communicator::rsend`].
+        rsend_init, How::Mode(Mode::Ready)
     }
     inits! {
         /// As [`Communicator::send_init`], in buffered mode; see
@@ -168,7 +168,7 @@ impl Communicator {
         source: impl Into<Source>,
         tag: impl Into<TagSelector>,
     ) -> Result<Persistent<B>> {
-        let plan = Plan::receive(self, source.into(), tag.into())?;
+        let plan = self.reported(Plan::receive(self, source.into(), tag.into()))?;
         Ok(Persistent::new(self, plan, buffer, |b| b.view_mut().raw()))
     }
 }
@@ -222,6 +222,13 @@ impl<B: OwnedBuffer> Persistent<B> {
     /// Begins the transfer. An error if it is active.
     #[track_caller]
     pub fn start(&mut self) -> Result<()> {
+        // No closure: the caller's source line passes through.
+        let started = self.start_unreported();
+        self.transfer.communicator().reported(started)
+    }
+
+    #[track_caller]
+    fn start_unreported(&mut self) -> Result<()> {
         if self.transfer.is_active() {
             return Err(started_twice());
         }
@@ -267,7 +274,7 @@ impl<B: OwnedBuffer> Persistent<B> {
     pub fn buffer(&self) -> Result<&B> {
         match &self.buffer {
             Some(buffer) if !self.transfer.is_pending() => Ok(buffer),
-            _ => Err(buffer_in_use()),
+            _ => Err(self.transfer.communicator().raise(buffer_in_use())),
         }
     }
 
@@ -276,7 +283,7 @@ impl<B: OwnedBuffer> Persistent<B> {
     pub fn buffer_mut(&mut self) -> Result<&mut B> {
         match &mut self.buffer {
             Some(buffer) if !self.transfer.is_pending() => Ok(buffer),
-            _ => Err(buffer_in_use()),
+            _ => Err(self.transfer.communicator().raise(buffer_in_use())),
         }
     }
 
@@ -284,7 +291,8 @@ impl<B: OwnedBuffer> Persistent<B> {
     #[track_caller]
     pub fn into_buffer(mut self) -> Result<B> {
         self.wait()?;
-        self.buffer.take().ok_or_else(buffer_in_use)
+        let buffer = self.buffer.take().ok_or_else(buffer_in_use);
+        self.transfer.communicator().reported(buffer)
     }
 }
 
@@ -331,6 +339,10 @@ impl<B: OwnedBuffer> sealed::Notifies for Persistent<B> {
         sealed::Home(self.transfer.core())
     }
 
+    fn raise(&self, e: Error) -> Error {
+        self.transfer.communicator().raise(e)
+    }
+
     fn notify(&mut self, ready: &Arc<Ready>, token: u64) -> bool {
         self.transfer.notify(ready, token)
     }
@@ -353,7 +365,8 @@ macro_rules! scoped_inits {
             dest: impl Into<Rank>,
             tag: impl Into<Tag>,
         ) -> Result<ScopedPersistent<'scope, 'env, B>> {
-            let plan = Plan::send(self.communicator(), dest.into(), tag.into(), $how)?;
+            let comm = self.communicator();
+            let plan = comm.reported(Plan::send(comm, dest.into(), tag.into(), $how))?;
             Ok(ScopedPersistent {
                 scope: self,
                 plan,
@@ -375,8 +388,9 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         ssend_init, How::Mode(Mode::Synchronous)
     }
     scoped_inits! {
-        /// As [`Scope::send_init`], in ready mode, which is as standard mode.
-        rsend_init, How::Mode(Mode::Standard)
+        /// As [`Scope::send_init`], in ready mode; see
+        /// [`Communicator::rsend`].
+        rsend_init, How::Mode(Mode::Ready)
     }
     scoped_inits! {
         /// As [`Scope::send_init`], in buffered mode; see
@@ -391,7 +405,8 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         source: impl Into<Source>,
         tag: impl Into<TagSelector>,
     ) -> Result<ScopedPersistent<'scope, 'env, B>> {
-        let plan = Plan::receive(self.communicator(), source.into(), tag.into())?;
+        let comm = self.communicator();
+        let plan = comm.reported(Plan::receive(comm, source.into(), tag.into()))?;
         Ok(ScopedPersistent {
             scope: self,
             plan,
@@ -451,12 +466,13 @@ impl<B: ?Sized> ScopedPersistent<'_, '_, B> {
     /// Begins the transfer. An error if it is active.
     #[track_caller]
     pub fn start(&mut self) -> Result<()> {
+        let comm = self.scope.communicator();
         if self.request.is_some() {
-            return Err(started_twice());
+            return Err(comm.raise(started_twice()));
         }
         let view = (self.view)(self.buffer);
-        let posted = self.plan.post(self.scope.communicator(), view)?;
-        self.request = Some(self.scope.request(posted));
+        let posted = self.plan.post(comm, view);
+        self.request = Some(self.scope.request(comm.reported(posted)?));
         Ok(())
     }
 
@@ -495,7 +511,9 @@ impl<B: ?Sized> ScopedPersistent<'_, '_, B> {
     /// The memory. An error while the transfer is under way.
     pub fn buffer(&self) -> Result<&B> {
         match &self.request {
-            Some(request) if request.is_pending() => Err(buffer_in_use()),
+            Some(request) if request.is_pending() => {
+                Err(self.scope.communicator().raise(buffer_in_use()))
+            }
             _ => Ok(self.buffer),
         }
     }
@@ -503,7 +521,9 @@ impl<B: ?Sized> ScopedPersistent<'_, '_, B> {
     /// The memory, to fill it. An error while the transfer is under way.
     pub fn buffer_mut(&mut self) -> Result<&mut B> {
         match &self.request {
-            Some(request) if request.is_pending() => Err(buffer_in_use()),
+            Some(request) if request.is_pending() => {
+                Err(self.scope.communicator().raise(buffer_in_use()))
+            }
             _ => Ok(self.buffer),
         }
     }
@@ -538,6 +558,10 @@ impl<B: ?Sized> Waitable for ScopedPersistent<'_, '_, B> {
 impl<B: ?Sized> sealed::Notifies for ScopedPersistent<'_, '_, B> {
     fn home(&self) -> sealed::Home<'_> {
         sealed::Home(self.scope.communicator().core())
+    }
+
+    fn raise(&self, e: Error) -> Error {
+        self.scope.communicator().raise(e)
     }
 
     fn notify(&mut self, ready: &Arc<Ready>, token: u64) -> bool {

@@ -103,20 +103,22 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         buffer: &'scope mut [T],
         regions: &'scope Regions<T>,
     ) -> Result<RegionSet<'scope, 'env, T>> {
+        let comm = self.communicator();
         let receives = regions
             .receives
             .iter()
             .map(|r| ViewMut::new(buffer, r.origin, &r.layout, 1).map(|v| Receive::Ahead(v.raw())))
-            .collect::<Result<_>>()?;
+            .collect::<Result<_>>();
+        let receives = comm.reported(receives)?;
         let sends = regions
             .sends
             .iter()
             .map(|r| View::new(buffer, r.origin, &r.layout, 1).map(View::raw))
-            .collect::<Result<_>>()?;
+            .collect::<Result<_>>();
         Ok(RegionSet {
             scope: self,
             regions,
-            sends,
+            sends: comm.reported(sends)?,
             receives: RefCell::new(receives),
             base: buffer.as_ptr(),
             len: buffer.len(),
@@ -134,7 +136,8 @@ impl<'scope, T: Datatype> RegionSet<'scope, '_, T> {
         tag: impl Into<Tag>,
     ) -> Result<ScopedRequest<'scope>> {
         let view = self.sends.get(index).cloned();
-        let view = view.ok_or_else(|| missing("send", index, self.regions.sends.len()))?;
+        let view = view.ok_or_else(|| missing("send", index, self.regions.sends.len()));
+        let view = self.scope.communicator().reported(view)?;
         self.scope
             .send_raw(view, dest.into(), tag.into(), Mode::Standard)
     }
@@ -147,18 +150,20 @@ impl<'scope, T: Datatype> RegionSet<'scope, '_, T> {
         source: impl Into<Source>,
         tag: impl Into<TagSelector>,
     ) -> Result<ScopedRequest<'scope>> {
-        let size = self.scope.communicator().peer_count();
-        let pattern = names::pattern(source.into(), tag.into(), size)?;
+        let comm = self.scope.communicator();
+        let pattern = names::pattern(source.into(), tag.into(), comm.peer_count());
+        let pattern = comm.reported(pattern)?;
         let mut receives = self.receives.borrow_mut();
         let count = receives.len();
         let receive = receives
             .get_mut(index)
-            .ok_or_else(|| missing("receive", index, count))?;
+            .ok_or_else(|| missing("receive", index, count));
+        let receive = comm.reported(receive)?;
         let Receive::Ahead(view) = receive else {
-            return Err(Error::new(
+            return Err(comm.raise(Error::new(
                 ErrorKind::Argument,
                 format!("receive region {index} is in use already"),
-            ));
+            )));
         };
         let view = view.clone();
         let request = self.scope.recv_raw(view, pattern)?;
@@ -199,6 +204,11 @@ impl<'scope, T: Datatype> RegionSet<'scope, '_, T> {
     /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
     /// ```
     pub fn read(&self, elements: Range<usize>) -> Result<&'scope [T]> {
+        let slice = self.read_unreported(elements);
+        self.scope.communicator().reported(slice)
+    }
+
+    fn read_unreported(&self, elements: Range<usize>) -> Result<&'scope [T]> {
         if elements.start > elements.end || elements.end > self.len {
             return Err(Error::new(
                 ErrorKind::Argument,

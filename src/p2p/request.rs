@@ -71,7 +71,7 @@ impl Communicator {
         dest: impl Into<Rank>,
         tag: impl Into<Tag>,
     ) -> Result<Request<B>> {
-        self.isend_mode(buffer, dest.into(), tag.into(), Mode::Standard)
+        self.isend_mode(buffer, dest.into(), tag.into(), Mode::Ready)
     }
 
     /// As [`Communicator::bsend`]; the request is over at once and gives the
@@ -144,13 +144,14 @@ impl Message {
     /// Begins to receive it into a buffer that the request owns.
     #[track_caller]
     pub fn irecv<B: OwnedBufferMut>(mut self, mut buffer: B) -> Result<Request<B>> {
-        let posted = self.post(buffer.view_mut().raw())?;
+        let posted = self.post(buffer.view_mut().raw());
+        let posted = self.communicator().reported(posted)?;
         Ok(Request::new(self.communicator(), posted, buffer))
     }
 }
 
 impl<B: OwnedBuffer> Request<B> {
-    pub(super) fn new(comm: &Communicator, posted: Option<Posted>, buffer: B) -> Self {
+    pub(crate) fn new(comm: &Communicator, posted: Option<Posted>, buffer: B) -> Self {
         Self {
             transfer: Transfer::new(comm, posted),
             buffer: Some(buffer),
@@ -202,7 +203,7 @@ impl<B: OwnedBuffer> Request<B> {
     }
 
     /// Polls for the end, and leaves the result where it is.
-    pub(super) fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.transfer.poll(context)
     }
 
@@ -254,6 +255,10 @@ impl<B: OwnedBuffer> Waitable for Request<B> {
 impl<B: OwnedBuffer> sealed::Notifies for Request<B> {
     fn home(&self) -> sealed::Home<'_> {
         sealed::Home(self.transfer.core())
+    }
+
+    fn raise(&self, e: Error) -> Error {
+        self.transfer.communicator().raise(e)
     }
 
     fn notify(&mut self, ready: &Arc<Ready>, token: u64) -> bool {

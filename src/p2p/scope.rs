@@ -8,6 +8,7 @@
 
 use super::message::Message;
 use super::names::{self, Rank, Source, Tag, TagSelector};
+use super::partitioned::{self, Side};
 use super::status::Status;
 use super::view::{Buffer, BufferMut, RawView};
 use super::waits::{Waitable, sealed};
@@ -32,10 +33,19 @@ pub struct Scope<'scope, 'env: 'scope> {
 }
 
 /// Grows with the transfers under way, not with those begun.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Pending {
+    /// Partitioned requests that were set up.
+    hosted: Vec<Arc<dyn Side>>,
     handles: Vec<Option<u32>>,
     free: Vec<usize>,
+}
+
+impl std::fmt::Debug for Pending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (handles, hosted) = (&self.handles, self.hosted.len());
+        write!(f, "Pending {{ {handles:?}, {hosted} partitioned }}")
+    }
 }
 
 impl Pending {
@@ -147,7 +157,15 @@ impl Communicator {
             }
             result
         };
-        let first = self.wait_many(scope.pending.take().handles);
+        let pending = scope.pending.take();
+        let mut first = self.wait_many(pending.handles);
+        if result.is_ok() {
+            for side in pending.hosted {
+                if let Err(e) = partitioned::complete(&*side) {
+                    first.get_or_insert(e);
+                }
+            }
+        }
         match first {
             Some(e) => Err(self.raise(e)),
             None => result,
@@ -160,8 +178,12 @@ struct Revoker<'a>(&'a RefCell<Pending>, &'a Communicator);
 
 impl Drop for Revoker<'_> {
     fn drop(&mut self) {
-        for handle in self.0.take().handles.into_iter().flatten() {
+        let pending = self.0.take();
+        for handle in pending.handles.into_iter().flatten() {
             self.1.revoke_raw(handle);
+        }
+        for side in pending.hosted {
+            partitioned::revoke(&*side);
         }
     }
 }
@@ -236,7 +258,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         dest: impl Into<Rank>,
         tag: impl Into<Tag>,
     ) -> Result<ScopedRequest<'scope>> {
-        self.isend(buffer, dest, tag)
+        self.send_raw(buffer.view().raw(), dest.into(), tag.into(), Mode::Ready)
     }
 
     /// As [`Communicator::bsend`]; the request is over at once, and the buffer
@@ -260,13 +282,18 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         buffer: &'scope mut B,
     ) -> Result<ScopedRequest<'scope>> {
         if message.communicator().context() != self.comm.context() {
-            return Err(Error::new(
+            return Err(self.comm.raise(Error::new(
                 ErrorKind::Argument,
                 "a message of another communicator than the scope's",
-            ));
+            )));
         }
-        let posted = message.post(buffer.view_mut().raw())?;
-        Ok(self.request(posted))
+        let posted = message.post(buffer.view_mut().raw());
+        Ok(self.request(self.comm.reported(posted)?))
+    }
+
+    /// Has the scope see to the end of a partitioned request.
+    pub(super) fn host(&self, side: Arc<dyn Side>) {
+        self.pending.borrow_mut().hosted.push(side);
     }
 
     /// The communicator.
@@ -289,7 +316,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
             return Ok(self.request(None));
         };
         let _span = self.comm.span(Kind::Isend, dest, tag, view.bytes());
-        if mode == Mode::Standard && self.comm.send_now(&view, dest, tag) {
+        if mode != Mode::Synchronous && self.comm.send_now(&view, dest, tag) {
             return Ok(self.request(Some(Posted::Done(Outcome {
                 source: dest,
                 tag,
@@ -401,7 +428,8 @@ impl ScopedRequest<'_> {
     /// it is.
     pub fn status(&mut self) -> Option<Result<Status>> {
         self.test();
-        match &self.state {
+        match &mut self.state {
+            State::Done(Err(e)) => Some(Err(self.comm.raise_in_place(e))),
             State::Done(result) => Some(result.clone()),
             State::Pending { .. } => None,
         }
@@ -455,6 +483,10 @@ impl Waitable for ScopedRequest<'_> {
 impl sealed::Notifies for ScopedRequest<'_> {
     fn home(&self) -> sealed::Home<'_> {
         sealed::Home(self.comm.core())
+    }
+
+    fn raise(&self, e: Error) -> Error {
+        self.comm.raise(e)
     }
 
     fn notify(&mut self, ready: &Arc<Ready>, token: u64) -> bool {

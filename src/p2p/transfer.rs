@@ -111,17 +111,18 @@ impl Transfer {
     pub fn take(&mut self) -> Result<Status> {
         match std::mem::replace(&mut self.state, State::Taken) {
             State::Done(result) => self.comm.reported(result),
-            _ => Err(Error::new(
+            _ => Err(self.comm.raise(Error::new(
                 ErrorKind::Argument,
                 "a request that was polled after its end",
-            )),
+            ))),
         }
     }
 
     /// Makes progress; the result if it is over, which stays where it is.
     pub fn status(&mut self) -> Option<Result<Status>> {
         self.test();
-        match &self.state {
+        match &mut self.state {
+            State::Done(Err(e)) => Some(Err(self.comm.raise_in_place(e))),
             State::Done(result) => Some(result.clone()),
             State::Taken => Some(Ok(Status::EMPTY)),
             State::Pending(_) => None,

@@ -237,7 +237,8 @@ impl RawView {
         Self::at(base.wrapping_add(origin), layout, count)
     }
 
-    fn at(origin: *mut u8, layout: &Layout, count: usize) -> Result<Self> {
+    /// Instances around an address.
+    pub fn at(origin: *mut u8, layout: &Layout, count: usize) -> Result<Self> {
         let bytes = layout.packed_bytes(count).ok_or_else(|| {
             Error::new(
                 ErrorKind::Datatype,
@@ -404,7 +405,7 @@ impl<'a> ViewMut<'a> {
 
 /// A layout over elements with padding could expose or leave bytes that no
 /// value defines; typed slices of such elements go through their own layout.
-fn require_dense<T: Datatype>() -> Result<()> {
+pub(super) fn require_dense<T: Datatype>() -> Result<()> {
     if T::DENSE {
         return Ok(());
     }

@@ -26,7 +26,8 @@ pub trait Waitable: Sized + sealed::Notifies {
     fn status(&mut self) -> Option<Result<Status>>;
 }
 
-pub(super) mod sealed {
+pub(crate) mod sealed {
+    use crate::error::Error;
     use crate::progress::core::Core;
     use crate::progress::ready::Ready;
     use std::sync::Arc;
@@ -38,6 +39,9 @@ pub(super) mod sealed {
     pub trait Notifies {
         /// The rank that it belongs to.
         fn home(&self) -> Home<'_>;
+
+        /// Runs the handler of the communicator that it belongs to.
+        fn raise(&self, e: Error) -> Error;
 
         /// Has `token` left in `ready` when something about it has changed,
         /// most often its end. True if it is over already, and then nothing

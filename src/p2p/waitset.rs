@@ -99,14 +99,15 @@ impl<K, R: Waitable> WaitSet<K, R> {
     pub fn add(&mut self, key: K, mut request: R) -> Result<Member> {
         let core = self.core.get_or_insert_with(|| request.home().0.clone());
         if !Arc::ptr_eq(core, request.home().0) {
-            return Err(Error::new(
+            let e = Error::new(
                 ErrorKind::Argument,
                 format!(
                     "a request of rank {} in a wait set of rank {} (hint: one set per rank)",
                     request.home().0.rank,
                     core.rank
                 ),
-            ));
+            );
+            return Err(request.raise(e));
         }
         let at = match self.free.pop() {
             Some(at) => at,
@@ -202,7 +203,7 @@ impl<K, R: Waitable> WaitSet<K, R> {
         if let Some(over) = self.next() {
             return Some(over);
         }
-        self.core.as_ref()?.progress_all();
+        self.core.as_ref()?.progress_awake();
         self.next()
     }
 
@@ -287,6 +288,10 @@ impl<T> Waitable for AnyRequest<'_, T> {
 impl<T> sealed::Notifies for AnyRequest<'_, T> {
     fn home(&self) -> sealed::Home<'_> {
         self.0.home()
+    }
+
+    fn raise(&self, e: Error) -> Error {
+        self.0.raise(e)
     }
 
     fn notify(&mut self, ready: &Arc<Ready>, token: u64) -> bool {

@@ -14,6 +14,7 @@
 use super::lane::{Direction, Lane, Rare, describe};
 use crate::check::{Check, Checks, Claim, Side, mismatch};
 use crate::diagnose::report::communicator;
+use crate::matching::Envelope;
 use crate::p2p::view::RawView;
 use crate::wire::{self, Told};
 use osier_transports::{Incoming, PostError};
@@ -134,6 +135,7 @@ impl Lane {
             types: signature.map_or_else(String::new, |s| s.to_string()),
             file: op.site.file().into(),
             line: op.site.line(),
+            ready: op.ready,
         }
         .to_wire();
         let head = wire::head(wire::CHECK, 0, handle, 0);
@@ -224,6 +226,26 @@ impl Lane {
         };
         let text = mismatch(&self.in_communicator(what), &sent, &expected);
         check.report(Check::Signature, text);
+    }
+
+    /// A message in ready mode has met no receive.
+    #[cold]
+    pub(super) fn not_posted(&self, told: &Told, envelope: Envelope, bytes: usize) {
+        let Some(check) = self.check.as_ref().map(|check| &check.checks) else {
+            return;
+        };
+        if !check.has(Check::Ready) || self.refusing {
+            return;
+        }
+        let Envelope { source, tag } = envelope;
+        let what = describe("receive from", Some(source), tag, bytes, &self.links);
+        let text = format!(
+            "a ready-mode send came before its receive was posted: {}\n  sent at {}:{}\n  (hint: post the receive before the sender calls rsend, or call send)\n",
+            self.in_communicator(what),
+            told.file,
+            told.line
+        );
+        check.report(Check::Ready, text);
     }
 
     fn in_communicator(&self, what: String) -> String {

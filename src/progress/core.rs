@@ -13,7 +13,7 @@
 //!    waits, at the latest before it sleeps.
 
 use super::cell::LaneCell;
-use super::lane::Lane;
+use super::lane::{IDLE_POLLS, Lane};
 use super::pace;
 use crate::check::{Check, Checks, Setting};
 use crate::diagnose::threads::{self, Inside};
@@ -29,7 +29,7 @@ use osier_transports::shm::{Death, JobStatus, ShmRank, monotonic_ns};
 use osier_transports::sim::SimNet;
 use std::io::Write;
 use std::panic::Location;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -79,6 +79,8 @@ pub(crate) struct Core {
     pub attached: Attached,
     /// Requests that foreign executors wait for.
     futures: AtomicUsize,
+    /// Polls in vain of callers that never sleep.
+    idle_polls: AtomicU32,
     thread: OnceLock<std::thread::Thread>,
     closing: AtomicBool,
     /// What this rank's threads wait for.
@@ -153,6 +155,7 @@ impl Core {
             biased: super::cell::bias_offered(),
             attached: Attached::default(),
             futures: AtomicUsize::new(0),
+            idle_polls: AtomicU32::new(1),
             thread: OnceLock::new(),
             closing: AtomicBool::new(false),
             trace,
@@ -285,6 +288,16 @@ impl Core {
             }
         });
         any
+    }
+
+    /// As `progress_all`, for callers that ask again and again and never sleep:
+    /// looks now and then for peers that have dropped a communicator.
+    pub fn progress_awake(&self) -> bool {
+        if self.progress_all() {
+            return true;
+        }
+        let idle = self.idle_polls.fetch_add(1, Ordering::Relaxed);
+        idle.is_multiple_of(IDLE_POLLS) && self.check_closed()
     }
 
     /// Runs `f` under the lane's lock.
@@ -515,7 +528,7 @@ impl Core {
         bed.leader = true;
         drop(bed);
         match &self.place {
-            Place::Shm(r) => r.sleep(&[], SLEEP, || !self.poll_all()),
+            Place::Shm(r) => r.sleep(&[], SLEEP, || !self.poll_all() && !self.check_closed()),
             Place::Sim(net, _) => {
                 if !self.poll_all() {
                     net.wait_generation_change(generation, SLEEP);
@@ -651,9 +664,12 @@ impl Core {
         asked
     }
 
-    /// Ends sends to ranks that have dropped their communicator.
-    fn check_closed(&self) {
-        self.each_lane(|lane, _| self.with(lane, Lane::check_closed));
+    /// Ends what waits for ranks that have dropped their communicator. True if
+    /// anything was learnt.
+    fn check_closed(&self) -> bool {
+        let mut any = false;
+        self.each_lane(|lane, _| any |= self.with(lane, Lane::check_closed));
+        any
     }
 
     /// Counts a request that a foreign executor waits for, and has the

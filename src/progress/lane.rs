@@ -84,6 +84,8 @@ pub(super) struct Op {
     /// Bytes of the whole message.
     pub total: usize,
     pub synchronous: bool,
+    /// Its receive is said to be posted.
+    pub ready: bool,
     pub acked: bool,
     /// Nobody waits: free it when it is done.
     pub detached: bool,
@@ -125,6 +127,7 @@ impl Op {
             moved: 0,
             total: 0,
             synchronous: false,
+            ready: false,
             acked: false,
             detached: false,
             posted: None,
@@ -231,6 +234,8 @@ pub(super) struct PeerState {
 pub(crate) enum Mode {
     Standard,
     Synchronous,
+    /// As `Standard`; where somebody checks, the receive must be posted.
+    Ready,
 }
 
 /// An operation that was posted.
@@ -312,7 +317,7 @@ const SPARE_BYTES: usize = 4096;
 
 /// Polls in vain after which a caller that never sleeps looks for peers that
 /// have dropped the communicator.
-const IDLE_POLLS: u32 = 1024;
+pub(super) const IDLE_POLLS: u32 = 1024;
 
 impl Lane {
     pub fn new(own: u32, size: usize, links: Links, selection: Arc<Selection>) -> Self {

@@ -21,8 +21,9 @@ use crate::matching::Pattern;
 use crate::wire;
 
 impl Lane {
-    /// Ends what waits for peers that have dropped the communicator.
-    pub fn check_closed(&mut self) {
+    /// Ends what waits for peers that have dropped the communicator. True if
+    /// anything was learnt.
+    pub fn check_closed(&mut self) -> bool {
         if self.peers.len() > 1 {
             self.ask_awaited();
         }
@@ -30,15 +31,17 @@ impl Lane {
             .filter(|p| self.links.closed(*p))
             .collect();
         if closed.is_empty() {
-            return;
+            return false;
         }
+        let mut learnt = false;
         // What a peer posted before it closed may still end an operation.
         while self.progress() {}
         for &peer in &closed {
-            self.peers[peer as usize].closed = true;
+            learnt |= !std::mem::replace(&mut self.peers[peer as usize].closed, true);
             for handle in self.posted.take_all_from(peer) {
                 let e = self.closed_error(handle, peer);
                 self.finish(handle, Some(e));
+                learnt = true;
             }
         }
         let waiting: Vec<(u32, u32)> = self
@@ -58,7 +61,9 @@ impl Lane {
             state.starts.retain(|h| *h != handle);
             state.streams.retain(|h| *h != handle);
             self.finish(handle, Some(e));
+            learnt = true;
         }
+        learnt
     }
 
     fn closed_error(&self, handle: u32, peer: u32) -> Error {

@@ -162,10 +162,12 @@ impl Lane {
     }
 
     /// Whether nothing is posted or under way, so that
-    /// [`Lane::receive_direct`] may be used.
+    /// [`Lane::receive_direct`] may be used. A lane that checks posts all
+    /// receives, so that it is known which were.
     #[inline]
     pub fn idle(&self) -> bool {
-        self.posted.is_empty()
+        self.check.is_none()
+            && self.posted.is_empty()
             && self.busy.is_empty()
             && self.pulls.is_empty()
             && self.pushes.is_empty()
@@ -389,6 +391,11 @@ impl Lane {
         what: Arrival,
         told: Option<Box<wire::Told>>,
     ) -> Option<u32> {
+        if let Some(told) = &told
+            && told.ready
+        {
+            self.not_posted(told, envelope, what.bytes());
+        }
         self.counters.unexpected += 1;
         self.finished = true; // somebody may sleep in a probe
         let bytes = what.bytes();

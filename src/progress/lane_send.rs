@@ -22,7 +22,7 @@ impl Lane {
     #[inline]
     #[track_caller]
     pub fn isend(&mut self, view: RawView, dest: u32, tag: u32, mode: Mode) -> Result<Posted> {
-        if mode == Mode::Standard && self.send_now(&view, dest, tag) {
+        if mode != Mode::Synchronous && self.send_now(&view, dest, tag) {
             return Ok(Posted::Done(Outcome {
                 source: dest,
                 tag,
@@ -101,6 +101,7 @@ impl Lane {
         let mut op = Op::new(Direction::Send, State::Starting, view, dest, tag);
         op.total = bytes;
         op.synchronous = mode == Mode::Synchronous;
+        op.ready = mode == Mode::Ready;
         let handle = self.ops.insert(op).ok_or_else(too_many)?;
         self.follow(handle);
         self.peers[dest as usize].starts.push_back(handle);
@@ -232,7 +233,9 @@ impl Lane {
                 }
             }
             memory = match self.ops.get(handle).and_then(Op::key).map(|k| k.kind) {
-                Some(RegionKind::Heap | RegionKind::Local) => Memory::Heap,
+                Some(RegionKind::Heap) => Memory::Heap,
+                // Within a process too (`Local`), so that a send waits for
+                // its receive from the same size on wherever ranks live.
                 Some(_) => Memory::Plain,
                 None => Memory::Private,
             };

@@ -255,3 +255,41 @@ fn what_is_left_at_the_end_is_named() {
         );
     }
 }
+
+#[test]
+fn a_ready_send_without_its_receive_is_named() {
+    for n in SIZES {
+        let runs = found("ready", |u| {
+            let world = u.world();
+            let peer = 1 - world.rank();
+            let (mut first, mut second) = (vec![0f64; n], vec![0f64; n]);
+            // Posted before.
+            let request = world.irecv(vec![0f64; n], peer, 1).expect("irecv");
+            world.barrier().expect("posted");
+            world.rsend(&vec![1.5f64; n], peer, 1).expect("rsend");
+            request.wait().expect("received");
+            world
+                .sendrecv(&[0u8], peer, 9, &mut [0u8], peer, 9)
+                .expect("in step");
+            // Too early: it is here before anybody asks for it.
+            if world.rank() == 0 {
+                let sent = world.irsend(vec![2.5f64; n], 1, 2).expect("irsend");
+                world.send(&[0u8], 1, 3).expect("send");
+                sent.wait().expect("sent");
+                // An ordinary send may be early.
+                world.send(&second, 1, 4).expect("send");
+            } else {
+                world.recv(&mut [0u8], 0, 3).expect("it is here");
+                world.recv(&mut first, 0, 2).expect("received");
+                assert!(first.iter().all(|x| *x == 2.5));
+                world.probe(0, 4).expect("probe");
+                world.recv(&mut second, 0, 4).expect("received");
+            }
+        });
+        for text in expect(&runs, Check::Ready, [0, 1]) {
+            for part in ["ready-mode", "rank 0, tag 2", "checks.rs:", "hint"] {
+                assert!(text.contains(part), "{part} is missing in: {text}");
+            }
+        }
+    }
+}

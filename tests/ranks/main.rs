@@ -10,6 +10,7 @@ mod communicators;
 mod datatypes;
 mod deaths;
 mod futures;
+mod handlers;
 mod intercommunicators;
 mod large;
 mod matching;

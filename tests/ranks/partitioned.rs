@@ -1,7 +1,10 @@
 //! Partitioned transfers.
 
 use crate::support::{Random, fails, on_all};
-use osier::{Datatype, ErrorKind, PROC_NULL, Startable, start_all};
+use osier::{
+    AnyRequest, Communicator, Datatype, ErrorKind, Layout, Order, PROC_NULL, Partitions, Result,
+    Startable, Status, Type, WaitSet, start_all, wait_any,
+};
 
 #[test]
 fn threads_say_what_is_ready_and_ends_differ() {
@@ -255,5 +258,289 @@ fn the_end_of_the_sender_is_told() {
             assert!(kinds.contains(&e.kind()), "{e:?}");
             assert!(e.to_string().contains("rank 1"), "{e}");
         }
+    });
+}
+
+/// Columns of an `n` x `n` matrix of `f64`, each an instance.
+fn column(n: usize) -> Layout {
+    let column = Type::vector(n, 1, n as isize, &f64::datatype()).expect("vector");
+    let column = Type::resized(0, 8, &column).expect("resized");
+    column.commit().expect("commit")
+}
+
+/// What each end cuts its 12 x 12 matrix into. The message is the matrix,
+/// column by column or row by row.
+fn cuts() -> Vec<(&'static str, Partitions, bool)> {
+    let n = 12;
+    let column = column(n);
+    let row = Type::contiguous(n, &f64::datatype()).expect("row");
+    let row = row.commit().expect("commit");
+    let upper = Type::subarray(&[n, n], &[n, n], &[0, 0], Order::Fortran, &f64::datatype());
+    let all = upper.expect("subarray").commit().expect("commit");
+    vec![
+        ("columns", Partitions::of(12, &column, 1), true),
+        ("columns by three", Partitions::of(4, &column, 3), true),
+        ("all columns", Partitions::of(1, &column, 12), true),
+        ("rows", Partitions::of(12, &row, 1), false),
+        ("rows by six", Partitions::of(2, &row, 6), false),
+        ("the matrix", Partitions::of(1, &all, 1), false),
+        ("runs", Partitions::equal(8), false),
+        ("short runs", Partitions::equal(48), false),
+    ]
+}
+
+/// The element that comes as number `i` in a message.
+fn place(i: usize, by_columns: bool) -> usize {
+    match by_columns {
+        true => (i % 12) * 12 + i / 12,
+        false => i,
+    }
+}
+
+#[test]
+fn any_layout_meets_any_other() {
+    on_all(2, |comm| {
+        let cuts = cuts();
+        for (from, sent, sent_columns) in &cuts {
+            for (to, received, received_columns) in &cuts {
+                let what = format!("{from} -> {to}");
+                if comm.rank() == 0 {
+                    let mut send = comm
+                        .psend_init(vec![0.0f64; 144], sent.clone(), 1, 7)
+                        .expect("init");
+                    let each = 144 / send.partitions();
+                    for round in 0..2 {
+                        send.start().expect("start");
+                        for at in (0..send.partitions()).rev() {
+                            let values: Vec<f64> = (at * each..(at + 1) * each)
+                                .map(|i| (i + 1000 * round) as f64)
+                                .collect();
+                            send.write_from(at, &values).expect("write");
+                            send.pready(at).expect("ready");
+                        }
+                        send.wait().expect("sent");
+                        let buffer = send.buffer().expect("inactive");
+                        let right =
+                            |i| buffer[place(i, *sent_columns)] == (i + 1000 * round) as f64;
+                        assert!((0..144).all(right), "{what}");
+                    }
+                } else {
+                    let mut recv = comm
+                        .precv_init(vec![0.0f64; 144], received.clone(), 0, 7)
+                        .expect("init");
+                    let each = 144 / recv.partitions();
+                    for round in 0..2 {
+                        recv.start().expect("start");
+                        for at in 0..recv.partitions() {
+                            while !recv.parrived(at).expect("parrived") {}
+                            let mut values = vec![0.0; each];
+                            recv.read_into(at, &mut values).expect("arrived");
+                            let right =
+                                |(i, x): (usize, &f64)| *x == (at * each + i + 1000 * round) as f64;
+                            assert!(values.iter().enumerate().all(right), "{what}, {at}");
+                        }
+                        let status = recv.wait().expect("received");
+                        assert_eq!((status.source(), status.tag()), (Some(0), Some(7)));
+                        assert_eq!(status.count::<f64>(), Some(144));
+                        let buffer = recv.buffer().expect("inactive");
+                        let right =
+                            |i| buffer[place(i, *received_columns)] == (i + 1000 * round) as f64;
+                        assert!((0..144).all(right), "{what}");
+                        let mut last = vec![0.0; each];
+                        recv.read_into(recv.partitions() - 1, &mut last)
+                            .expect("inactive");
+                        assert_eq!(last[each - 1], (143 + 1000 * round) as f64);
+                    }
+                }
+            }
+        }
+        comm.barrier().expect("barrier");
+    });
+}
+
+#[test]
+fn layouts_that_do_not_fit_are_errors() {
+    on_all(2, |comm| {
+        let column = column(4);
+        let init = |buffer: Vec<f64>, cut| comm.psend_init(buffer, cut, 0, 0).map(drop);
+        fails(
+            init(vec![0.0; 15], Partitions::of(4, &column, 1)),
+            ErrorKind::Datatype,
+            &[],
+        );
+        fails(
+            init(vec![0.0; 16], Partitions::of(0, &column, 1)),
+            ErrorKind::Argument,
+            &["0 partitions"],
+        );
+        fails(
+            init(vec![0.0; 16], Partitions::of(4, &column, 1).at(1)),
+            ErrorKind::Datatype,
+            &[],
+        );
+        let gaps = vec![Gap { a: 0, b: 0 }; 16];
+        fails(
+            comm.psend_init(gaps, Partitions::of(1, &column, 1), 0, 0)
+                .map(drop),
+            ErrorKind::Datatype,
+            &["padding"],
+        );
+        // One value for all may be sent, but neither written nor received.
+        let same = Type::resized(0, 0, &f64::datatype()).expect("resized");
+        let same = Partitions::of(3, &same.commit().expect("commit"), 1);
+        fails(
+            comm.precv_init(vec![0.0f64; 1], same.clone(), 0, 0)
+                .map(drop),
+            ErrorKind::Datatype,
+            &[],
+        );
+        let me = comm.rank();
+        let mut send = comm.psend_init(vec![2.5f64; 1], same, me, 0).expect("init");
+        let mut recv = comm.precv_init(vec![0.0f64; 3], 3, me, 0).expect("init");
+        start_all([&mut send as &mut dyn Startable, &mut recv]).expect("start");
+        fails(send.write_from(0, &[1.0]), ErrorKind::Argument, &["share"]);
+        send.pready_range(0..=2).expect("ready");
+        recv.wait().expect("received");
+        send.wait().expect("sent");
+        assert_eq!(recv.buffer().expect("inactive")[..], [2.5; 3]);
+    });
+}
+
+#[test]
+fn a_scope_lends_memory() {
+    on_all(2, |comm| {
+        let peer = 1 - comm.rank();
+        let mut mine = vec![0u64; 600];
+        let mut theirs = vec![0u64; 600];
+        for round in 0..3u64 {
+            let ended = comm.scope(|s| {
+                let mut send = s.psend_init(&mut mine, 6, peer, 3)?;
+                let mut recv = s.precv_init(&mut theirs, 4, peer, 3)?;
+                recv.start()?;
+                send.start()?;
+                std::thread::scope(|threads| {
+                    for thread in 0..2 {
+                        let send = &send;
+                        threads.spawn(move || {
+                            for at in (0..6).filter(|at| at % 2 == thread) {
+                                send.write(at, |part| part.fill(at as u64 + round))
+                                    .expect("write");
+                                send.pready(at).expect("ready");
+                            }
+                        });
+                    }
+                });
+                if round == 1 {
+                    // The scope waits for what is leaked, or dropped.
+                    std::mem::forget(send);
+                    drop(recv);
+                    return Ok(());
+                }
+                recv.wait()?;
+                assert_eq!(recv.buffer()?[599], 5 + round);
+                if round == 2 {
+                    recv.start()?; // the second time never ends, and is revoked
+                    return Err(osier::Error::new(ErrorKind::System, "enough"));
+                }
+                send.wait().map(drop)
+            });
+            match ended {
+                Ok(()) => assert_ne!(round, 2),
+                Err(e) => assert_eq!((round, e.to_string().as_str()), (2, "enough")),
+            }
+            assert!(
+                theirs
+                    .iter()
+                    .enumerate()
+                    .all(|(i, x)| *x == (i / 100) as u64 + round)
+            );
+        }
+        comm.barrier().expect("barrier");
+        // What was never marked ready is an error; nobody waits for it.
+        let left = comm.scope(|s| {
+            let mut send = s.psend_init(&mut mine, 6, peer, 4)?;
+            send.start()?;
+            send.pready(1)
+        });
+        fails(left, ErrorKind::Argument, &["5 of 6"]);
+        comm.barrier().expect("barrier");
+    });
+}
+
+/// Sends of both tags, and some ordinary messages, in an order of its own.
+fn sender(comm: &Communicator) -> Result<()> {
+    let mut one = comm.psend_init(vec![1u32; 40], 4, 0, 1)?;
+    let mut two = comm.psend_init(vec![2u32; 40], 5, 0, 2)?;
+    for _ in 0..3 {
+        two.start()?;
+        two.pready_range(0..=3)?;
+        comm.send(&[9u8], 0, 9)?;
+        one.start()?;
+        one.pready_list(&[3, 1, 0, 2])?;
+        comm.recv(&mut [0u8], 0, 9)?; // one has come
+        two.pready(4)?;
+        let mut set = WaitSet::new();
+        set.add(1, one)?;
+        set.add(2, two)?;
+        let mut back: Vec<_> = set
+            .wait_all()
+            .into_iter()
+            .map(|(k, r)| (k, r.expect("sent").0))
+            .collect();
+        back.sort_by_key(|(k, _)| *k);
+        two = back.pop().expect("two").1;
+        one = back.pop().expect("one").1;
+    }
+    Ok(())
+}
+
+#[test]
+fn wait_sets_have_partitioned_requests() {
+    on_all(2, |comm| {
+        if comm.rank() == 1 {
+            return sender(&comm).expect("sender");
+        }
+        // Set up in another order than the sender, and before it: a barrier
+        // would let it go first.
+        let mut one = Some(comm.precv_init(vec![0u32; 40], 2, 1, 1).expect("init"));
+        let mut two = Some(comm.precv_init(vec![0u32; 40], 8, 1, 2).expect("init"));
+        for _ in 0..3 {
+            let (mut a, mut b) = (one.take().expect("one"), two.take().expect("two"));
+            a.start().expect("start");
+            b.start().expect("start");
+            let mut set = WaitSet::new();
+            set.add(2, b).expect("add");
+            set.add(1, a).expect("add");
+            let (key, result) = set.wait().expect("two are in it");
+            assert_eq!(key, 1, "the other is not ready");
+            let (a, status) = result.expect("received");
+            assert_eq!(status.count::<u32>(), Some(40));
+            assert_eq!(a.buffer().expect("inactive")[..], [1; 40]);
+            assert!(set.test().is_none());
+            comm.send(&[0u8], 1, 9).expect("send");
+            let (b, _) = set.wait().expect("one").1.expect("received");
+            assert_eq!(b.buffer().expect("inactive")[..], [2; 40]);
+            comm.recv(&mut [0u8], 1, 9).expect("recv");
+            (one, two) = (Some(a), Some(b));
+        }
+    });
+}
+
+#[test]
+fn among_requests_of_other_kinds() {
+    on_all(2, |comm| {
+        let peer = 1 - comm.rank();
+        let mut recv = comm.precv_init(vec![0u8; 6], 3, peer, 0).expect("init");
+        recv.start().expect("start");
+        let never = comm.irecv(vec![0u8], peer, 77).expect("irecv");
+        let mut all: Vec<AnyRequest<'_, Status>> =
+            vec![AnyRequest::new(never), AnyRequest::new(recv)];
+        let mut send = comm.psend_init(vec![4u8; 6], 2, peer, 0).expect("init");
+        send.start().expect("start");
+        send.pready_range(0..=1).expect("ready");
+        let (at, status) = wait_any(&mut all).expect("two");
+        assert_eq!((at, status.expect("received").bytes()), (1, 6));
+        send.wait().expect("sent");
+        comm.barrier().expect("barrier");
     });
 }

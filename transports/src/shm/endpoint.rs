@@ -841,6 +841,7 @@ impl Drop for ShmEndpoint {
             if let Some(exchange) = &mut rx.exchange {
                 exchange.close();
             }
+            self.rank.tell_closed(rx.source);
         }
         self.rank.close_channel(self.channel);
     }

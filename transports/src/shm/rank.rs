@@ -206,7 +206,7 @@ impl ShmRank {
         channels.closed.insert(channel);
         if let Some(arrivals) = channels.open.remove(&channel) {
             for block in arrivals.take() {
-                close_block(&block);
+                self.close_block(&block);
             }
         }
     }
@@ -214,6 +214,24 @@ impl ShmRank {
     /// The word that peers change when they open a ring to this rank.
     pub(crate) fn inbox(&self) -> &AtomicU64 {
         &self.0.job.control(self.rank()).inbox
+    }
+
+    /// Closes a ring that nobody will read.
+    fn close_block(&self, block: &Block) {
+        // SAFETY: the block was checked, and nobody else consumes it.
+        unsafe { super::ring::Consumer::new(block.memory, 0) }.close();
+        self.tell_closed(block.source);
+    }
+
+    /// Wakes a rank whose ring was closed: it may wait for what will not come.
+    pub(crate) fn tell_closed(&self, source: u32) {
+        // Either its last look before it sleeps sees the close, or we see its
+        // flag.
+        crate::sync::fence(Ordering::SeqCst);
+        let sleeping = &self.0.job.control(source as usize).sleeping;
+        if words::may_sleep(sleeping) && words::rouse(sleeping) {
+            self.0.job.ring(source as usize);
+        }
     }
 
     /// Hands newly opened rings to their channels.
@@ -236,7 +254,7 @@ impl ShmRank {
         let mut channels = lock(&self.0.channels);
         for block in blocks.into_iter().rev() {
             if channels.closed.contains(&block.channel) {
-                close_block(&block);
+                self.close_block(&block);
             } else if let Some(arrivals) = channels.open.get(&block.channel) {
                 arrivals.add(block);
             } else {
@@ -458,9 +476,4 @@ impl ShmRank {
     pub fn wake(&self) {
         self.0.job.ring(self.rank());
     }
-}
-
-fn close_block(block: &Block) {
-    // SAFETY: the block was checked, and nobody else consumes it.
-    unsafe { super::ring::Consumer::new(block.memory, 0) }.close();
 }

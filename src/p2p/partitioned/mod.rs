@@ -1,0 +1,589 @@
+//! Partitioned transfers: one message whose parts become ready, and arrive, one
+//! by one; any thread may say so of any part.
+//!
+//! ```text
+//! psend_init   SETUP tag, first internal tag, partitions, bytes  -> precv_init
+//! pready(i)    partition i, under an internal tag of its own     -> its place
+//! ```
+//!
+//! The sender reserves one internal tag per partition and tells the receiver,
+//! once. From then on each partition is a message that goes straight to its
+//! place; the receiver need not have the same number of partitions, nor the
+//! same layout.
+//!
+//! | module | duty |
+//! |---|---|
+//! | `shape` | how a buffer is cut |
+//! | `parts` | the messages of a transfer |
+//! | `registry` | how receives find their senders |
+//! | `send`, `recv` | what each side does |
+//!
+//! # Invariants
+//! 1. A partition of an active send is written only in state WRITING, which one
+//!    thread has, and read by a transfer only after POSTING. It does not go
+//!    back before the next start, which takes `&mut`.
+//! 2. A partition of an active receive is read only if every message that
+//!    overlaps it has arrived. No message comes there before the next start.
+//! 3. Dropped while active, an owned buffer lives until no transfer uses it; a
+//!    borrowed one belongs to a scope, which completes or revokes the transfer.
+//!
+//! # Sources
+//! MPI 5.0, chapter 4. There a program writes to a buffer that the library
+//! reads; here `write` hands out one partition at a time.
+
+mod parts;
+mod recv;
+mod registry;
+mod send;
+mod shape;
+
+pub use recv::Receiving;
+pub(crate) use registry::Registry;
+pub use send::Sending;
+pub use shape::Partitions;
+
+use super::names::{Rank, Tag};
+use super::persistent::Startable;
+use super::scope::Scope;
+use super::status::Status;
+use super::view::OwnedBufferMut;
+use super::waits::{Waitable, sealed};
+use crate::comm::Communicator;
+use crate::error::{Error, ErrorKind, Result};
+use crate::matching::INTERNAL_TAG;
+use crate::progress::lane::PARTITIONED_TAG;
+use crate::progress::ready::Ready;
+use osier_datatype::Datatype;
+use parts::Parts;
+use shape::Shape;
+use std::any::Any;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Internal tags of partitioned transfers; the first is for setups.
+const SETUP: u32 = INTERNAL_TAG | PARTITIONED_TAG;
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One side of a transfer, as requests and scopes know it. Its memory is
+/// named by address, and valid while it is active.
+pub trait Side: Send + Sync + 'static {
+    /// The communicator.
+    fn comm(&self) -> &Communicator;
+    /// Whether it was started and not waited for since.
+    fn active(&self) -> &AtomicBool;
+    /// How its buffer is cut.
+    fn shape(&self) -> &Shape;
+    /// Begins a transfer of the buffer at `base`.
+    #[track_caller]
+    fn begin(&self, base: *mut u8) -> Result<()>;
+    /// Whether nothing uses the buffer any more.
+    #[track_caller]
+    fn is_over(&self) -> Result<bool>;
+    /// The messages, if it is known which there are.
+    fn parts(&self) -> Option<&Parts>;
+    /// What is told of a transfer that is over without an error.
+    fn outcome(&self) -> Status;
+    /// Has a number left in `ready` when more is known. True if it is over.
+    fn notify(&self, ready: &Arc<Ready>, token: u64) -> bool;
+    /// Waits as long as anything is sure to end, for a scope that ends.
+    #[track_caller]
+    fn complete(&self) -> Result<()>;
+}
+
+/// Stops the transfer of memory that a scope borrows, if it is under way.
+#[track_caller]
+pub(super) fn revoke(side: &dyn Side) {
+    if side.active().swap(false, Ordering::AcqRel)
+        && let Some(parts) = side.parts()
+    {
+        parts.revoke();
+    }
+}
+
+/// Completes it.
+#[track_caller]
+pub(super) fn complete(side: &dyn Side) -> Result<()> {
+    if !side.active().load(Ordering::Acquire) {
+        return Ok(());
+    }
+    let result = side.complete();
+    side.active().store(false, Ordering::Release);
+    result
+}
+
+fn no_partition(at: usize, partitions: usize) -> Error {
+    Error::new(
+        ErrorKind::Argument,
+        format!("partition {at} of {partitions}"),
+    )
+}
+
+fn not_started() -> Error {
+    Error::new(
+        ErrorKind::Argument,
+        "a partitioned request that is not active (hint: start it first)",
+    )
+}
+
+fn is_started() -> Error {
+    Error::new(
+        ErrorKind::Argument,
+        "a partitioned request that is active (hint: wait for it first)",
+    )
+}
+
+/// A partitioned request: a transfer that is set up once and started again and
+/// again, whose partitions become ready or arrive one by one.
+///
+/// [`PartitionedSend`] and [`PartitionedRecv`] are its two kinds. Threads share
+/// it by reference. A request that owns its buffer lets go on what is under way
+/// when it is dropped; one whose memory a [`Scope`] borrows belongs to the
+/// scope.
+///
+/// Memory that is borrowed cannot be handed over without a scope, nor the
+/// buffer be held across a start:
+///
+/// ```compile_fail
+/// # fn f(comm: &osier::Communicator) -> osier::Result<()> {
+/// let mut data = [0u64; 4];
+/// let send = comm.psend_init(&mut data[..], 2, 1, 0)?; // could be leaked
+/// # Ok(())
+/// # }
+/// ```
+///
+/// ```compile_fail
+/// # fn f(comm: &osier::Communicator) -> osier::Result<()> {
+/// let mut send = comm.psend_init(vec![0u64; 4], 2, 1, 0)?;
+/// let buffer = send.buffer_mut()?;
+/// send.start()?;
+/// buffer[0] = 1; // only `write` may, partition by partition
+/// # Ok(())
+/// # }
+/// ```
+///
+/// ```compile_fail
+/// # fn f(comm: &osier::Communicator) -> osier::Result<()> {
+/// let mut send = comm.psend_init(vec![0u64; 4], 2, 1, 0)?;
+/// send.start()?;
+/// let mut kept: Option<&mut [u64]> = None;
+/// send.write(0, |part| kept = Some(part))?; // it may be ready soon
+/// # Ok(())
+/// # }
+/// ```
+pub struct Partitioned<S: Side, T: Datatype, B: DerefMut<Target = [T]> = Vec<T>> {
+    side: Arc<S>,
+    buffer: Option<B>,
+    /// Makes an owner of the buffer, unless a scope has lent it.
+    keep: Option<fn(B) -> Arc<dyn Any + Send + Sync>>,
+}
+
+/// A partitioned send; see [`Communicator::psend_init`].
+pub type PartitionedSend<T, B = Vec<T>> = Partitioned<Sending, T, B>;
+
+/// A partitioned receive; see [`Communicator::precv_init`].
+pub type PartitionedRecv<T, B = Vec<T>> = Partitioned<Receiving, T, B>;
+
+/// Memory that a scope has lent to a partitioned request.
+pub struct ScopedSlice<'scope, T> {
+    at: *mut T,
+    len: usize,
+    lent: PhantomData<&'scope mut [T]>,
+}
+
+impl<'scope, T> ScopedSlice<'scope, T> {
+    fn new(memory: &'scope mut [T]) -> Self {
+        Self {
+            at: memory.as_mut_ptr(),
+            len: memory.len(),
+            lent: PhantomData,
+        }
+    }
+}
+
+// SAFETY: stands for a `&mut [T]`.
+unsafe impl<T: Send> Send for ScopedSlice<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for ScopedSlice<'_, T> {}
+
+impl<T> Deref for ScopedSlice<'_, T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: a borrowed slice; requests hand this out while inactive.
+        unsafe { std::slice::from_raw_parts(self.at, self.len) }
+    }
+}
+
+impl<T> DerefMut for ScopedSlice<'_, T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, borrowed mutably and by nobody else.
+        unsafe { std::slice::from_raw_parts_mut(self.at, self.len) }
+    }
+}
+
+fn owner<B: Send + Sync + 'static>(buffer: B) -> Arc<dyn Any + Send + Sync> {
+    Arc::new(buffer)
+}
+
+impl Communicator {
+    /// Sets up a send in partitions of a buffer that the request owns. It meets
+    /// the `precv_init` of the receiver in the order of the calls with this
+    /// tag, and no other receive.
+    ///
+    /// ```
+    /// # osier::testing::ranks(2, |comm| {
+    /// if comm.rank() == 0 {
+    ///     let mut send = comm.psend_init(vec![0u64; 1200], 4, 1, 0)?;
+    ///     send.start()?;
+    ///     std::thread::scope(|s| {
+    ///         for at in 0..4 {
+    ///             let send = &send;
+    ///             s.spawn(move || {
+    ///                 send.write(at, |part| part.fill(at as u64)).unwrap();
+    ///                 send.pready(at).unwrap();
+    ///             });
+    ///         }
+    ///     });
+    ///     send.wait()?;
+    /// } else {
+    ///     let mut recv = comm.precv_init(vec![0u64; 1200], 6, 0, 0)?;
+    ///     recv.start()?;
+    ///     while !recv.parrived(0)? {}
+    ///     assert_eq!(recv.read(0)?, [0; 200]);
+    ///     recv.wait()?;
+    ///     assert_eq!(recv.buffer()?[1199], 3);
+    /// }
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// If the partitions do not fit the buffer, or rank or tag make no sense.
+    #[track_caller]
+    pub fn psend_init<T: Datatype, B>(
+        &self,
+        buffer: B,
+        partitions: impl Into<Partitions>,
+        dest: impl Into<Rank>,
+        tag: impl Into<Tag>,
+    ) -> Result<PartitionedSend<T, B>>
+    where
+        B: OwnedBufferMut + DerefMut<Target = [T]> + Sync,
+    {
+        let shape = Shape::new::<T>(partitions.into(), buffer.len());
+        let side = Sending::new(self, self.reported(shape)?, dest.into(), tag.into());
+        Ok(Partitioned {
+            side: Arc::new(self.reported(side)?),
+            buffer: Some(buffer),
+            keep: Some(owner),
+        })
+    }
+
+    /// Sets up a receive in partitions, not necessarily as many as the
+    /// sender's, into a buffer that the request owns. Both ends have the same
+    /// number of bytes.
+    ///
+    /// # Errors
+    /// As for [`Communicator::psend_init`]; if a byte belongs to two places of
+    /// the message.
+    pub fn precv_init<T: Datatype, B>(
+        &self,
+        buffer: B,
+        partitions: impl Into<Partitions>,
+        source: impl Into<Rank>,
+        tag: impl Into<Tag>,
+    ) -> Result<PartitionedRecv<T, B>>
+    where
+        B: OwnedBufferMut + DerefMut<Target = [T]> + Sync,
+    {
+        let shape = Shape::receive::<T>(partitions.into(), buffer.len());
+        let side = Receiving::new(self, self.reported(shape)?, source.into(), tag.into());
+        Ok(Partitioned {
+            side: Arc::new(self.reported(side)?),
+            buffer: Some(buffer),
+            keep: Some(owner),
+        })
+    }
+}
+
+impl<'scope> Scope<'scope, '_> {
+    /// As [`Communicator::psend_init`], of memory that the scope borrows. When
+    /// the scope ends, partitions that are ready are waited for; it is an error
+    /// if an active send has others.
+    ///
+    /// ```
+    /// # osier::testing::ranks(2, |comm| {
+    /// let peer = 1 - comm.rank();
+    /// let (mine, mut theirs) = (&mut [7u64; 8], [0u64; 8]);
+    /// comm.scope(|s| {
+    ///     let mut send = s.psend_init(mine, 2, peer, 0)?;
+    ///     let mut recv = s.precv_init(&mut theirs, 4, peer, 0)?;
+    ///     recv.start()?;
+    ///     send.start()?;
+    ///     send.pready_range(0..=1)
+    /// })?;
+    /// assert_eq!(theirs, [7; 8]);
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// The memory stays lent until the scope ends:
+    ///
+    /// ```compile_fail
+    /// # fn f(comm: &osier::Communicator) -> osier::Result<()> {
+    /// let mut data = [0u64; 4];
+    /// comm.scope(|s| {
+    ///     let mut send = s.psend_init(&mut data, 2, 1, 0)?;
+    ///     send.start()?;
+    ///     data[0] = 1;
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn psend_init<T: Datatype>(
+        &'scope self,
+        memory: &'scope mut [T],
+        partitions: impl Into<Partitions>,
+        dest: impl Into<Rank>,
+        tag: impl Into<Tag>,
+    ) -> Result<PartitionedSend<T, ScopedSlice<'scope, T>>> {
+        let comm = self.communicator();
+        let shape = Shape::new::<T>(partitions.into(), memory.len());
+        let side = Sending::new(comm, comm.reported(shape)?, dest.into(), tag.into());
+        Ok(self.lend(Arc::new(comm.reported(side)?), memory))
+    }
+
+    /// As [`Communicator::precv_init`], into memory that the scope borrows. The
+    /// scope waits for all of an active one.
+    pub fn precv_init<T: Datatype>(
+        &'scope self,
+        memory: &'scope mut [T],
+        partitions: impl Into<Partitions>,
+        source: impl Into<Rank>,
+        tag: impl Into<Tag>,
+    ) -> Result<PartitionedRecv<T, ScopedSlice<'scope, T>>> {
+        let comm = self.communicator();
+        let shape = Shape::receive::<T>(partitions.into(), memory.len());
+        let side = Receiving::new(comm, comm.reported(shape)?, source.into(), tag.into());
+        Ok(self.lend(Arc::new(comm.reported(side)?), memory))
+    }
+
+    fn lend<S: Side, T: Datatype>(
+        &'scope self,
+        side: Arc<S>,
+        memory: &'scope mut [T],
+    ) -> Partitioned<S, T, ScopedSlice<'scope, T>> {
+        self.host(side.clone());
+        Partitioned {
+            side,
+            buffer: Some(ScopedSlice::new(memory)),
+            keep: None,
+        }
+    }
+}
+
+impl<S: Side, T: Datatype, B: DerefMut<Target = [T]>> Partitioned<S, T, B> {
+    fn comm(&self) -> &Communicator {
+        self.side.comm()
+    }
+
+    /// Number of partitions at this end.
+    pub fn partitions(&self) -> usize {
+        self.side.shape().number
+    }
+
+    /// Whether it was started and not waited for since.
+    pub fn is_active(&self) -> bool {
+        self.side.active().load(Ordering::Acquire)
+    }
+
+    /// Begins a transfer; no partition is ready yet.
+    ///
+    /// # Errors
+    /// If it is active, or its buffer has another length than when it was set
+    /// up. The request is inactive then.
+    #[track_caller]
+    pub fn start(&mut self) -> Result<()> {
+        // No closure: the caller's source line passes through.
+        let started = self.start_unreported();
+        self.comm().reported(started)
+    }
+
+    #[track_caller]
+    fn start_unreported(&mut self) -> Result<()> {
+        let needed = self.side.shape().len;
+        if self.is_active() {
+            return Err(is_started());
+        }
+        let buffer = self.buffer.as_mut().ok_or_else(is_started)?;
+        if buffer.len() != needed {
+            return Err(Error::new(
+                ErrorKind::Argument,
+                format!(
+                    "the buffer has {} elements now, and was set up with {needed}",
+                    buffer.len()
+                ),
+            ));
+        }
+        let base = buffer.as_mut_ptr().cast();
+        self.side.active().store(true, Ordering::Release);
+        let begun = self.side.begin(base);
+        if begun.is_err() {
+            self.side.active().store(false, Ordering::Release);
+        }
+        begun
+    }
+
+    #[track_caller]
+    fn over(&self) -> Option<Result<()>> {
+        match self.side.is_over() {
+            Ok(false) => None,
+            over => Some(over.map(drop)),
+        }
+    }
+
+    /// Makes progress and asks whether all partitions have left the buffer, or
+    /// have come. An inactive request is over, and one that has failed.
+    pub fn test(&self) -> bool {
+        if !self.is_active() || self.over().is_some() {
+            return true;
+        }
+        self.comm().core().progress_awake();
+        self.over().is_some()
+    }
+
+    /// Waits until all partitions were ready and have left the buffer, or have
+    /// come; the request is inactive then. Others may say meanwhile what is
+    /// ready.
+    #[track_caller]
+    pub fn wait(&self) -> Result<Status> {
+        if !self.is_active() {
+            return Ok(Status::EMPTY);
+        }
+        let over = self.comm().core().wait_until(|| self.over());
+        self.side.active().store(false, Ordering::Release);
+        let result = match (over, self.side.parts()) {
+            (Ok(()), Some(parts)) => parts.result(),
+            (over, _) => over,
+        };
+        let status = self.side.outcome();
+        self.comm().reported(result.map(|()| status))
+    }
+
+    /// The status if the transfer is over, which leaves the request as it is.
+    pub fn status(&self) -> Option<Result<Status>> {
+        if !self.is_active() {
+            return Some(Ok(Status::EMPTY));
+        }
+        if !self.test() {
+            return None;
+        }
+        let result = match (self.over()?, self.side.parts()) {
+            (Ok(()), Some(parts)) => parts.peek(),
+            (over, _) => over,
+        };
+        Some(self.comm().reported(result.map(|()| self.side.outcome())))
+    }
+
+    /// The buffer. An error while the request is active.
+    pub fn buffer(&self) -> Result<&B> {
+        match &self.buffer {
+            Some(buffer) if !self.is_active() => Ok(buffer),
+            _ => Err(self.comm().raise(is_started())),
+        }
+    }
+
+    /// The buffer, to fill it. An error while the request is active.
+    pub fn buffer_mut(&mut self) -> Result<&mut B> {
+        match &mut self.buffer {
+            Some(buffer) if !self.side.active().load(Ordering::Acquire) => Ok(buffer),
+            _ => Err(self.side.comm().raise(is_started())),
+        }
+    }
+
+    /// Waits, and gives back the buffer.
+    #[track_caller]
+    pub fn into_buffer(mut self) -> Result<B> {
+        self.wait()?;
+        let buffer = self.buffer.take().ok_or_else(is_started);
+        self.comm().reported(buffer)
+    }
+
+    /// Elements of the buffer while it is active: from `first` on, `len`.
+    fn elements(&self, base: *mut u8, first: usize) -> *mut T {
+        base.cast::<T>().wrapping_add(first)
+    }
+
+    /// That a slice is as long as a partition.
+    fn check_len(&self, len: usize) -> Result<()> {
+        let bytes = self.side.shape().bytes();
+        let own = match T::DENSE {
+            true => size_of::<T>(),
+            false => T::layout().size(),
+        };
+        if len.checked_mul(own) == Some(bytes) {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Argument,
+            format!("{len} elements of {own} bytes for a partition of {bytes} bytes"),
+        ))
+    }
+}
+
+impl<S: Side, T: Datatype, B: DerefMut<Target = [T]>> Startable for Partitioned<S, T, B> {
+    #[track_caller]
+    fn start(&mut self) -> Result<()> {
+        Partitioned::start(self)
+    }
+}
+
+/// Gives the request back, inactive, to be started again.
+impl<S: Side, T: Datatype, B: DerefMut<Target = [T]>> Waitable for Partitioned<S, T, B> {
+    type Output = (Self, Status);
+
+    fn test(&mut self) -> bool {
+        Partitioned::test(self)
+    }
+
+    #[track_caller]
+    fn finish(self) -> Result<(Self, Status)> {
+        let status = Partitioned::wait(&self)?;
+        Ok((self, status))
+    }
+
+    fn status(&mut self) -> Option<Result<Status>> {
+        Partitioned::status(self)
+    }
+}
+
+impl<S: Side, T: Datatype, B: DerefMut<Target = [T]>> sealed::Notifies for Partitioned<S, T, B> {
+    fn home(&self) -> sealed::Home<'_> {
+        sealed::Home(self.comm().core())
+    }
+
+    fn raise(&self, e: Error) -> Error {
+        self.comm().raise(e)
+    }
+
+    fn notify(&mut self, ready: &Arc<Ready>, token: u64) -> bool {
+        !self.is_active() || self.side.notify(ready, token)
+    }
+}
+
+impl<S: Side, T: Datatype, B: DerefMut<Target = [T]>> Drop for Partitioned<S, T, B> {
+    fn drop(&mut self) {
+        if self.is_active()
+            && let (Some(keep), Some(buffer)) = (self.keep, self.buffer.take())
+            && let Some(parts) = self.side.parts()
+        {
+            parts.detach(&keep(buffer));
+        }
+    }
+}

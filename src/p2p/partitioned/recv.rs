@@ -1,0 +1,326 @@
+//! The receiving side of a partitioned transfer.
+
+use super::parts::Parts;
+use super::registry::{Place, Setup};
+use super::shape::{Pieces, Shape};
+use super::{PartitionedRecv, Side, lock, no_partition};
+use crate::comm::Communicator;
+use crate::error::{Error, ErrorKind, Result};
+use crate::matching::Pattern;
+use crate::p2p::names::{Rank, Tag};
+use crate::p2p::status::Status;
+use crate::progress::lane::Outcome;
+use crate::progress::ready::Ready;
+use osier_datatype::Datatype;
+use std::ops::DerefMut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// The receiving side; see [`PartitionedRecv`].
+pub struct Receiving {
+    comm: Communicator,
+    shape: Shape,
+    /// `None`: nobody.
+    place: Option<Place>,
+    /// Held to meet the sender, and to post.
+    meeting: Mutex<()>,
+    /// The sender's partitions, once known.
+    met: OnceLock<Result<Met>>,
+    /// The receives of this start are posted.
+    posted: AtomicBool,
+    active: AtomicBool,
+    /// The buffer while it is active.
+    base: AtomicPtr<u8>,
+}
+
+/// What is known of the sender.
+struct Met {
+    setup: Setup,
+    pieces: Pieces,
+    parts: Parts,
+}
+
+impl Receiving {
+    pub(super) fn new(comm: &Communicator, shape: Shape, source: Rank, tag: Tag) -> Result<Self> {
+        let tag = tag.check()?;
+        let source = source.check(comm.peer_count())?;
+        Ok(Self {
+            place: source.map(|source| comm.partitioned().expect(comm, source, tag)),
+            comm: comm.clone(),
+            shape,
+            meeting: Mutex::new(()),
+            met: OnceLock::new(),
+            posted: AtomicBool::new(false),
+            active: AtomicBool::new(false),
+            base: AtomicPtr::default(),
+        })
+    }
+
+    /// Meets the sender if it has set up, and posts the receives.
+    #[track_caller]
+    fn advance(&self) -> Result<Option<&Met>> {
+        if let Some(place) = self.place
+            && !self.posted.load(Ordering::Acquire)
+        {
+            if let Some(found) = self.look(place) {
+                // The handler runs without a lock.
+                let met = found.and_then(|setup| self.meet(setup, place));
+                let _ = self.met.set(self.comm.reported(met));
+            }
+            let _meeting = lock(&self.meeting);
+            if let Some(Ok(met)) = self.met.get()
+                && !self.posted.load(Ordering::Relaxed)
+            {
+                self.post(met, place);
+                self.posted.store(true, Ordering::Release);
+            }
+        }
+        match self.met.get() {
+            Some(Ok(met)) => Ok(Some(met)),
+            Some(Err(e)) => Err(e.clone()),
+            None => Ok(None),
+        }
+    }
+
+    /// The sender's setup, or why it will not come; given out once.
+    #[track_caller]
+    fn look(&self, place: Place) -> Option<Result<Setup>> {
+        let _meeting = lock(&self.meeting);
+        if self.met.get().is_some() {
+            return None;
+        }
+        match self.comm.partitioned().find(&self.comm, place) {
+            Ok(setup) => setup.map(Ok),
+            Err(e) => {
+                self.comm.partitioned().give_up(&self.comm, place);
+                Some(Err(e))
+            }
+        }
+    }
+
+    fn meet(&self, setup: Setup, place: Place) -> Result<Met> {
+        let here = self.shape.number * self.shape.bytes();
+        if setup.partitions.checked_mul(setup.bytes) != Some(here) {
+            return Err(Error::new(
+                ErrorKind::Argument,
+                format!(
+                    "partitioned receive, tag {}: the sender has {} partitions of {} bytes, the receiver {} of {}",
+                    place.tag,
+                    setup.partitions,
+                    setup.bytes,
+                    self.shape.number,
+                    self.shape.bytes()
+                ),
+            ));
+        }
+        Ok(Met {
+            pieces: self.shape.pieces(setup.partitions, setup.bytes)?,
+            parts: Parts::new(&self.comm, setup.partitions),
+            setup,
+        })
+    }
+
+    #[track_caller]
+    fn post(&self, met: &Met, place: Place) {
+        let base = self.base.load(Ordering::Relaxed);
+        for at in 0..met.setup.partitions {
+            let pattern = Pattern::exact(place.source, met.setup.first + at as u32);
+            // No closure: the caller's source line passes through.
+            let posted = match self.shape.piece(&met.pieces, base, at) {
+                Ok(view) => self.comm.irecv_raw(view, pattern),
+                Err(e) => Err(e),
+            };
+            // The error is the transfer's.
+            let _ = met.parts.posted(at, posted);
+        }
+    }
+
+    #[track_caller]
+    fn parrived(&self, at: usize) -> Result<bool> {
+        if at >= self.shape.number {
+            return Err(no_partition(at, self.shape.number));
+        }
+        if !self.active.load(Ordering::Acquire) || self.has_arrived(at)? {
+            return Ok(true);
+        }
+        self.comm.core().progress_awake();
+        self.has_arrived(at)
+    }
+
+    #[track_caller]
+    fn has_arrived(&self, at: usize) -> Result<bool> {
+        if self.place.is_none() {
+            return Ok(true);
+        }
+        let Some(met) = self.advance()? else {
+            return Ok(false);
+        };
+        let (here, there) = (self.shape.bytes(), met.setup.bytes);
+        if here == 0 {
+            return Ok(true);
+        }
+        let mut overlapping = at * here / there..((at + 1) * here).div_ceil(there);
+        Ok(overlapping.all(|i| met.parts.settle(i)))
+    }
+}
+
+impl Side for Receiving {
+    fn comm(&self) -> &Communicator {
+        &self.comm
+    }
+
+    fn active(&self) -> &AtomicBool {
+        &self.active
+    }
+
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    #[track_caller]
+    fn begin(&self, base: *mut u8) -> Result<()> {
+        self.base.store(base, Ordering::Relaxed);
+        self.posted.store(false, Ordering::Relaxed);
+        if let Some(Ok(met)) = self.met.get() {
+            met.parts.reset();
+        }
+        self.advance().map(drop)
+    }
+
+    #[track_caller]
+    fn is_over(&self) -> Result<bool> {
+        Ok(self.place.is_none() || self.advance()?.is_some_and(|met| met.parts.all_settled()))
+    }
+
+    fn parts(&self) -> Option<&Parts> {
+        Some(&self.met.get()?.as_ref().ok()?.parts)
+    }
+
+    fn outcome(&self) -> Status {
+        match self.place {
+            None => Status::EMPTY,
+            Some(place) => Status::from(Outcome {
+                source: place.source,
+                tag: place.tag,
+                bytes: self.shape.number * self.shape.bytes(),
+            }),
+        }
+    }
+
+    fn notify(&self, ready: &Arc<Ready>, token: u64) -> bool {
+        let Some(place) = self.place else {
+            return true;
+        };
+        // First, so that nothing comes between the look and the wait.
+        if self.met.get().is_none() {
+            self.comm.partitioned().notify(place.source, ready, token);
+        }
+        match self.advance() {
+            Ok(Some(met)) => met.parts.notify(ready, token),
+            Ok(None) => false,
+            Err(_) => true,
+        }
+    }
+
+    #[track_caller]
+    fn complete(&self) -> Result<()> {
+        self.comm.core().wait_until(|| match self.is_over() {
+            Ok(false) => None,
+            over => Some(over.map(drop)),
+        })?;
+        self.parts().map_or(Ok(()), Parts::result)
+    }
+}
+
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        if let (Some(place), None) = (self.place, self.met.get()) {
+            self.comm.partitioned().give_up(&self.comm, place);
+        }
+    }
+}
+
+impl<T: Datatype, B: DerefMut<Target = [T]>> PartitionedRecv<T, B> {
+    /// Whether the elements of a partition at this end have come. Makes
+    /// progress. True if the request is inactive.
+    pub fn parrived(&self, at: usize) -> Result<bool> {
+        self.comm().reported(self.side.parrived(at))
+    }
+
+    /// The elements of a partition that has arrived, also while others are
+    /// under way.
+    ///
+    /// # Errors
+    /// If it has not arrived, or is no run of whole elements
+    /// ([`Partitioned::read_into`] reads those).
+    ///
+    /// [`Partitioned::read_into`]: super::Partitioned::read_into
+    pub fn read(&self, at: usize) -> Result<&[T]> {
+        self.comm().reported(self.read_unreported(at))
+    }
+
+    fn read_unreported(&self, at: usize) -> Result<&[T]> {
+        let base = self.arrived(at)?;
+        let run = self.side.shape.elements(at).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Argument,
+                format!("partition {at} is no run of whole elements (hint: read_into)"),
+            )
+        })?;
+        let from = self.elements(base, run.start);
+        // SAFETY: inside the buffer, and nothing is written there before the
+        // next start, which needs `&mut` (invariant 2).
+        Ok(unsafe { std::slice::from_raw_parts(from, run.len()) })
+    }
+
+    /// Copies a partition that has arrived: its elements, in the order of the
+    /// layout.
+    ///
+    /// # Errors
+    /// If it has not arrived, or the length is another.
+    pub fn read_into(&self, at: usize, values: &mut [T]) -> Result<()> {
+        let read = self.read_into_unreported(at, values);
+        self.comm().reported(read)
+    }
+
+    fn read_into_unreported(&self, at: usize, values: &mut [T]) -> Result<()> {
+        self.check_len(values.len())?;
+        if self
+            .side
+            .shape
+            .elements(at.min(self.side.shape.number - 1))
+            .is_some()
+        {
+            values.copy_from_slice(self.read_unreported(at)?);
+            return Ok(());
+        }
+        let view = self.side.shape.view(self.arrived(at)?, at)?;
+        // SAFETY: inside the buffer, which nothing writes there (invariant 2);
+        // as long as `values`, whose elements have no padding.
+        unsafe { view.pack(0..view.bytes(), values.as_mut_ptr().cast()) };
+        Ok(())
+    }
+
+    /// Where the buffer lies, if a partition has arrived.
+    fn arrived(&self, at: usize) -> Result<*mut u8> {
+        if !self.side.parrived(at)? {
+            return Err(Error::new(
+                ErrorKind::Argument,
+                format!("partition {at} has not arrived (hint: parrived says when)"),
+            ));
+        }
+        if self.is_active() {
+            return Ok(self.side.base.load(Ordering::Relaxed));
+        }
+        // The buffer may have been moved or exchanged since.
+        match &self.buffer {
+            Some(buffer) if buffer.len() == self.side.shape.len => {
+                Ok(buffer.as_ptr().cast_mut().cast())
+            }
+            _ => Err(Error::new(
+                ErrorKind::Argument,
+                "the buffer has another length than it was set up with",
+            )),
+        }
+    }
+}

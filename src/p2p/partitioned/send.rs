@@ -1,0 +1,266 @@
+//! The sending side of a partitioned transfer.
+
+use super::parts::{IDLE, POSTING, Parts, WRITING};
+use super::registry::Setup;
+use super::shape::Shape;
+use super::{PartitionedSend, SETUP, Side, no_partition, not_started};
+use crate::comm::Communicator;
+use crate::error::{Error, ErrorKind, Result};
+use crate::p2p::names::{Rank, Tag};
+use crate::p2p::status::Status;
+use crate::p2p::view::RawView;
+use crate::progress::lane::{Mode, Outcome, Posted};
+use crate::progress::ready::Ready;
+use osier_datatype::Datatype;
+use std::ops::{DerefMut, RangeInclusive};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+/// The sending side; see [`PartitionedSend`].
+pub struct Sending {
+    comm: Communicator,
+    shape: Shape,
+    parts: Parts,
+    active: AtomicBool,
+    /// The buffer while it is active.
+    base: AtomicPtr<u8>,
+    /// `None`: nobody.
+    dest: Option<u32>,
+    /// Internal tag of the first partition.
+    first: u32,
+}
+
+impl Sending {
+    #[track_caller]
+    pub(super) fn new(comm: &Communicator, shape: Shape, dest: Rank, tag: Tag) -> Result<Self> {
+        let tag = tag.check()?;
+        let dest = dest.check(comm.peer_count())?;
+        let mut first = SETUP;
+        if let Some(dest) = dest {
+            first = comm.partitioned().reserve(shape.number)?;
+            let setup = Setup {
+                first,
+                partitions: shape.number,
+                bytes: shape.bytes(),
+            };
+            let words = Box::new(setup.words(tag));
+            let raw = RawView::untyped((&raw const *words).cast_mut().cast(), 32);
+            if let Posted::Pending(handle) = comm.isend_raw(raw, dest, SETUP, Mode::Standard)? {
+                comm.core().with(comm.lane(), |lane| {
+                    lane.set_owner(handle, words);
+                    lane.detach(handle);
+                });
+            }
+        }
+        Ok(Self {
+            parts: Parts::new(comm, shape.number),
+            comm: comm.clone(),
+            shape,
+            active: AtomicBool::new(false),
+            base: AtomicPtr::default(),
+            dest,
+            first,
+        })
+    }
+
+    fn claim(&self, at: usize, to: u64) -> Result<&AtomicU64> {
+        if !self.active.load(Ordering::Acquire) {
+            return Err(not_started());
+        }
+        let state = self.parts.state(at);
+        let state = state.ok_or_else(|| no_partition(at, self.shape.number))?;
+        match state.compare_exchange(IDLE, to, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => Ok(state),
+            Err(now) => Err(Error::new(
+                ErrorKind::Argument,
+                match now {
+                    WRITING => format!("partition {at} is being written"),
+                    _ => format!("partition {at} is marked ready already"),
+                },
+            )),
+        }
+    }
+
+    /// A partition for this thread alone, to be written (invariant 1 of the
+    /// module above).
+    fn claim_to_write(&self, at: usize) -> Result<Written<'_>> {
+        if !self.shape.disjoint {
+            return Err(Error::new(
+                ErrorKind::Argument,
+                "partitions that share bytes cannot be written one by one (hint: fill the buffer before the start)",
+            ));
+        }
+        self.claim(at, WRITING).map(Written)
+    }
+
+    #[track_caller]
+    fn pready(&self, at: usize) -> Result<()> {
+        self.claim(at, POSTING)?;
+        let posted = match (self.dest, self.view(at)) {
+            (Some(dest), Ok(part)) => {
+                let tag = self.first + at as u32;
+                self.comm.isend_raw(part, dest, tag, Mode::Standard)
+            }
+            (Some(_), Err(e)) => Err(e),
+            (None, _) => Ok(Posted::Done(Outcome {
+                source: 0,
+                tag: 0,
+                bytes: 0,
+            })),
+        };
+        let result = self.parts.posted(at, self.comm.reported(posted));
+        // Somebody may sleep in `wait`.
+        self.comm.core().wake_waiting();
+        result
+    }
+
+    fn view(&self, at: usize) -> Result<RawView> {
+        self.shape.view(self.base.load(Ordering::Relaxed), at)
+    }
+}
+
+impl Side for Sending {
+    fn comm(&self) -> &Communicator {
+        &self.comm
+    }
+
+    fn active(&self) -> &AtomicBool {
+        &self.active
+    }
+
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    fn begin(&self, base: *mut u8) -> Result<()> {
+        self.base.store(base, Ordering::Relaxed);
+        self.parts.reset();
+        Ok(())
+    }
+
+    fn is_over(&self) -> Result<bool> {
+        Ok(self.parts.all_settled())
+    }
+
+    fn parts(&self) -> Option<&Parts> {
+        Some(&self.parts)
+    }
+
+    fn outcome(&self) -> Status {
+        Status::EMPTY
+    }
+
+    fn notify(&self, ready: &Arc<Ready>, token: u64) -> bool {
+        self.parts.notify(ready, token)
+    }
+
+    #[track_caller]
+    fn complete(&self) -> Result<()> {
+        let core = self.comm.core();
+        core.wait_until(|| self.parts.posted_settled().then_some(()));
+        self.parts.result()?;
+        match self.parts.idle() {
+            0 => Ok(()),
+            idle => Err(Error::new(
+                ErrorKind::Argument,
+                format!(
+                    "a scope ends, and {idle} of {} partitions of an active send were never marked ready (hint: its receiver waits for them)",
+                    self.shape.number
+                ),
+            )),
+        }
+    }
+}
+
+/// Ends the state of a partition that is written, also on unwind.
+struct Written<'a>(&'a AtomicU64);
+
+impl Drop for Written<'_> {
+    fn drop(&mut self) {
+        self.0.store(IDLE, Ordering::Release);
+    }
+}
+
+impl<T: Datatype, B: DerefMut<Target = [T]>> PartitionedSend<T, B> {
+    /// Runs `f` on the elements of a partition of an active send that is not
+    /// ready yet.
+    ///
+    /// # Errors
+    /// If another thread is at it, or the partition is no run of whole elements
+    /// ([`Partitioned::write_from`] writes those).
+    ///
+    /// [`Partitioned::write_from`]: super::Partitioned::write_from
+    pub fn write<R>(&self, at: usize, f: impl FnOnce(&mut [T]) -> R) -> Result<R> {
+        let part = self.comm().reported(self.writable(at))?;
+        let (_written, from, len) = part;
+        // SAFETY: inside the buffer, and this thread's alone (invariant 1).
+        let part = unsafe { std::slice::from_raw_parts_mut(from, len) };
+        Ok(f(part))
+    }
+
+    fn writable(&self, at: usize) -> Result<(Written<'_>, *mut T, usize)> {
+        let side = &self.side;
+        let written = side.claim_to_write(at)?;
+        let run = side.shape.elements(at).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Argument,
+                format!("partition {at} is no run of whole elements (hint: write_from)"),
+            )
+        })?;
+        let base = side.base.load(Ordering::Relaxed);
+        Ok((written, self.elements(base, run.start), run.len()))
+    }
+
+    /// Writes a partition of an active send that is not ready yet: its
+    /// elements, in the order of the layout.
+    ///
+    /// # Errors
+    /// If another thread is at it, or the length is another.
+    pub fn write_from(&self, at: usize, values: &[T]) -> Result<()> {
+        let written = self.write_from_unreported(at, values);
+        self.comm().reported(written)
+    }
+
+    fn write_from_unreported(&self, at: usize, values: &[T]) -> Result<()> {
+        self.check_len(values.len())?;
+        let _written = self.side.claim_to_write(at)?;
+        let view = self.side.view(at)?;
+        if let Some(run) = self.side.shape.elements(at) {
+            let base = self.side.base.load(Ordering::Relaxed);
+            let to = self.elements(base, run.start);
+            // SAFETY: inside the buffer, as long as `values`, and this
+            // thread's alone (invariant 1).
+            unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), to, run.len()) };
+            return Ok(());
+        }
+        // SAFETY: as above; elements under a layout have no padding, and are
+        // as many bytes as the partition.
+        unsafe { view.unpack(0..view.bytes(), values.as_ptr().cast()) };
+        Ok(())
+    }
+
+    /// Says that a partition may be sent. Any thread may.
+    #[track_caller]
+    pub fn pready(&self, at: usize) -> Result<()> {
+        let ready = self.side.pready(at);
+        self.comm().reported(ready)
+    }
+
+    /// As [`PartitionedSend::pready`] for each partition of a range.
+    #[track_caller]
+    pub fn pready_range(&self, range: RangeInclusive<usize>) -> Result<()> {
+        for at in range {
+            self.pready(at)?;
+        }
+        Ok(())
+    }
+
+    /// As [`PartitionedSend::pready`] for each partition of a list.
+    #[track_caller]
+    pub fn pready_list(&self, list: &[usize]) -> Result<()> {
+        for at in list {
+            self.pready(*at)?;
+        }
+        Ok(())
+    }
+}
