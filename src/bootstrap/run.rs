@@ -104,7 +104,7 @@ pub(super) fn refuse_many() -> Result<()> {
     Err(Error::new(
         ErrorKind::Config,
         format!(
-            "the launcher wants {ranks} ranks in this process, and osier::init() makes one (hint: enter through osier::run(|comm| ...), or start without --ranks-per-process)"
+            "the launcher wants {ranks} ranks in this process, and osier::init() and Session::init() make one (hint: enter through osier::run(|comm| ...), or start without --ranks-per-process)"
         ),
     ))
 }

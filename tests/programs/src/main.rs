@@ -17,6 +17,18 @@ fn main() -> ExitCode {
     if let ["run", what @ ..] = &what[..] {
         return osier::run_code(|comm| threads(comm, what));
     }
+    if let ["session"] = what[..] {
+        return match osier::Session::init() {
+            Ok(session) => {
+                println!("rank {}", session.rank());
+                ExitCode::SUCCESS
+            }
+            Err(e) => {
+                eprintln!("exercise: {e} [{:?}]", e.kind());
+                ExitCode::from(9)
+            }
+        };
+    }
     if let ["sets"] = what[..] {
         sets();
         return ExitCode::SUCCESS;

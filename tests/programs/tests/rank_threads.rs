@@ -108,10 +108,14 @@ fn a_rank_that_fails_takes_its_process_along() {
 #[test]
 fn a_program_that_makes_one_rank_is_refused_with_a_hint() {
     let each = ["--ranks-per-process", "2"];
-    finish(&mut job(4, &each, &["join"]))
-        .says("osier::run(|comm| ...)")
-        .says("--ranks-per-process")
-        .code(9);
+    for way_in in ["join", "session"] {
+        finish(&mut job(4, &each, &[way_in]))
+            .says("osier::run(|comm| ...)")
+            .says("--ranks-per-process")
+            .says("[Config]")
+            .code(9);
+        finish(&mut job(2, &[], &[way_in])).quiet().code(0);
+    }
 }
 
 #[test]
