@@ -13,7 +13,8 @@
 //!
 //! Off, nothing of this runs: a lane that checks keeps its peers `blocked`, a
 //! state that every send asks for anyway, and marks its messages by a bit
-//! that every receive asks for anyway.
+//! that every receive asks for anyway. One question is new: a lane that checks
+//! posts every receive, and so asks whether it does.
 //!
 //! # Invariants
 //! 1. No lock of a lane is taken while the findings or claims are locked.
