@@ -28,6 +28,7 @@ pub use finding::Finding;
 pub(crate) use finding::{Side, mismatch};
 
 use crate::error::{Error, ErrorKind, Result};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Write;
 use std::panic::Location;
@@ -181,14 +182,15 @@ struct Inner {
     found: Mutex<Vec<Finding>>,
     claims: Mutex<Claims>,
     handles: Mutex<Handles>,
-    /// Ends the other ranks.
-    abort: Box<dyn Fn() + Send + Sync>,
+    /// Has the other ranks end, and the job with this exit code.
+    abort: Box<dyn Fn(i32) + Send + Sync>,
 }
 
 #[derive(Default)]
 struct Handles {
     next: u64,
-    alive: Vec<(u64, &'static str, String, &'static Location<'static>)>,
+    /// In the order in which they were made.
+    alive: BTreeMap<u64, (&'static str, String, &'static Location<'static>)>,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -205,7 +207,7 @@ impl Checks {
     pub(crate) fn new(
         setting: Setting,
         rank: u32,
-        abort: impl Fn() + Send + Sync + 'static,
+        abort: impl Fn(i32) + Send + Sync + 'static,
     ) -> Checks {
         Checks(Arc::new(Inner {
             setting,
@@ -261,7 +263,7 @@ impl Checks {
             lock(&self.0.found).push(Finding { check, text });
         }
         if self.0.setting.is_fatal() {
-            (self.0.abort)();
+            (self.0.abort)(EXIT_CODE);
             std::process::exit(EXIT_CODE);
         }
     }
@@ -281,16 +283,15 @@ impl Checks {
         let mut handles = lock(&self.0.handles);
         handles.next += 1;
         let number = handles.next;
-        handles
-            .alive
-            .push((number, kind, name.into(), Location::caller()));
+        let handle = (kind, name.into(), Location::caller());
+        handles.alive.insert(number, handle);
         Tracked(Some((self.clone(), number)))
     }
 
     /// Reports the handles that are left.
     pub(crate) fn report_handles(&self) {
         let left = std::mem::take(&mut lock(&self.0.handles).alive);
-        for (_, kind, name, site) in left {
+        for (kind, name, site) in left.into_values() {
             let text = format!("leak: a {kind} is left at the end: {name}\n  created at {site}\n");
             self.report(Check::Leaks, text);
         }
@@ -304,7 +305,7 @@ pub struct Tracked(Option<(Checks, u64)>);
 impl Drop for Tracked {
     fn drop(&mut self) {
         if let Some((checks, number)) = &self.0 {
-            lock(&checks.0.handles).alive.retain(|(n, ..)| n != number);
+            lock(&checks.0.handles).alive.remove(number);
         }
     }
 }
@@ -332,7 +333,7 @@ mod tests {
 
     #[test]
     fn handles_that_are_freed_are_no_leak() {
-        let checks = Checks::new("leaks".parse().expect("a setting"), 0, || {});
+        let checks = Checks::new("leaks".parse().expect("a setting"), 0, |_| {});
         let freed = checks.track("datatype", "f64 x 3");
         let kept = checks.track("datatype", "i32 x 2");
         drop(freed);

@@ -92,6 +92,7 @@ impl Communicator {
 
     /// An intercommunicator. `context` is the first of three: its own, that of
     /// the first side, that of the second.
+    #[track_caller]
     pub(super) fn open_inter(
         member: &Arc<Member>,
         mut design: Design,

@@ -225,7 +225,8 @@ impl Communicator {
             }
         };
         // No closure: the caller's source line passes through.
-        let tracked = if design.predefined || !core.checks.has(Check::Leaks) {
+        let untracked = design.predefined || design.hidden;
+        let tracked = if untracked || !core.checks.has(Check::Leaks) {
             None
         } else {
             let name = format!("{:#x}, of {} ranks", design.context, design.group.size());

@@ -119,7 +119,7 @@ impl RawView {
     }
 
     /// Addresses between which all bytes lie.
-    fn span(&self) -> (usize, usize) {
+    pub fn span(&self) -> (usize, usize) {
         let at = self.origin.addr();
         match &self.shape {
             Shape::Loose(layout, count) => {

@@ -90,7 +90,7 @@ impl<K, R: Waitable> WaitSet<K, R> {
     }
 
     /// How often the set has looked at a request since it was made: once when
-    /// it is added, and once or twice at its end.
+    /// it is added, once after each `get_mut`, and once or twice at its end.
     pub fn examined(&self) -> u64 {
         self.examined
     }
@@ -131,6 +131,13 @@ impl<K, R: Waitable> WaitSet<K, R> {
 
     /// The request, to cancel it for example.
     pub fn get_mut(&mut self, member: Member) -> Option<&mut R> {
+        self.member(member)?;
+        // It may be over by what is done to it, which nobody else reports.
+        self.ready.push(member.0);
+        self.member(member)
+    }
+
+    fn member(&mut self, member: Member) -> Option<&mut R> {
         let slot = self.slots.get_mut(member.slot())?;
         (slot.generation == member.generation())
             .then_some(slot.member.as_mut())
@@ -140,7 +147,7 @@ impl<K, R: Waitable> WaitSet<K, R> {
 
     /// Takes a request out before its end.
     pub fn remove(&mut self, member: Member) -> Option<(K, R)> {
-        self.get_mut(member)?;
+        self.member(member)?;
         self.leave(member)
     }
 
@@ -157,7 +164,7 @@ impl<K, R: Waitable> WaitSet<K, R> {
         while let Some(token) = self.ready.pop() {
             let member = Member(token);
             let ready = Arc::clone(&self.ready);
-            let Some(request) = self.get_mut(member) else {
+            let Some(request) = self.member(member) else {
                 continue; // it has left the set
             };
             let over = request.notify(&ready, token);

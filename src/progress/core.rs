@@ -123,12 +123,12 @@ impl Core {
         trace: Option<Arc<Tracer>>,
         checks: Setting,
     ) -> Arc<Self> {
-        let abort: Box<dyn Fn() + Send + Sync> = match &place {
+        let abort: Box<dyn Fn(i32) + Send + Sync> = match &place {
             Place::Shm(r) => {
                 let own = r.clone();
-                Box::new(move || own.job().abort())
+                Box::new(move |code| own.job().abort(code))
             }
-            Place::Alone | Place::Sim(..) => Box::new(|| {}),
+            Place::Alone | Place::Sim(..) => Box::new(|_| {}),
         };
         let waits = match &place {
             Place::Shm(r) => {
@@ -166,7 +166,7 @@ impl Core {
     /// Ends the job: this process, and by the launcher's hand the others.
     pub fn abort(&self, code: i32) -> ! {
         if let Place::Shm(r) = &self.place {
-            r.job().abort();
+            r.job().abort(code);
         }
         std::process::exit(code)
     }

@@ -175,6 +175,25 @@ fn members_can_be_cancelled_and_taken_out() {
     });
 }
 
+/// One that is cancelled is over, and the set gives it back.
+#[test]
+fn members_that_are_cancelled_come_back() {
+    on_all(2, |comm| {
+        let peer = 1 - comm.rank();
+        let mut set = WaitSet::new();
+        for tag in 0..3u32 {
+            let request = comm.irecv(vec![0u8; 8], peer, tag).expect("irecv");
+            let member = set.add(tag, request).expect("add");
+            assert!(set.get_mut(member).expect("in the set").cancel());
+        }
+        for tag in 0..3 {
+            let (key, result) = set.wait().expect("one");
+            assert!(key == tag && result.expect("over").1.cancelled());
+        }
+        assert!(set.is_empty());
+    });
+}
+
 #[test]
 fn statuses_are_read_without_freeing() {
     on_all(2, |comm| {

@@ -447,11 +447,13 @@ impl Supervisor<'_> {
             pipe.drain(lines, buffer, now);
             lines.pump(now);
         }
-        let aborted = self.job.aborted();
+        // Who ends first may not be who has asked for the end.
+        let asked = self.job.aborted();
+        let aborted = asked.is_some();
         if code == 0 && !aborted {
             return;
         }
-        self.code.get_or_insert(code);
+        self.code.get_or_insert(asked.unwrap_or(code));
         let first = self.ending.is_none();
         if first && code != 0 && !self.is_expected(end) {
             let message = self.obituary(process, end);

@@ -143,7 +143,7 @@ impl World {
         let mut lanes = Vec::new();
         // One for all ranks: their memory is apart.
         let setting = Setting::from_env().expect("OSIER_CHECK makes sense");
-        let checks = Checks::new(setting, 0, || {});
+        let checks = Checks::new(setting, 0, |_| {});
         for rank in 0..ranks {
             for (context, members) in case.members.iter().enumerate() {
                 let end = net.endpoint(rank, context as u64 + 1, members);

@@ -2,6 +2,8 @@
 //!
 //! Checks panic; the tests see the exit code and the text.
 
+mod checks;
+
 use std::process::ExitCode;
 
 use osier::{ANY_SOURCE, ANY_TAG, Communicator, ErrorKind, Op, Type, Universe, View, ViewMut};
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         ["fatal"] => fatal(comm),
         ["hang", how] => hang(comm, how),
         ["slow", how] => slow(comm, how),
+        ["check", what] => checks::check(comm, what),
         ["threads", how] => {
             // Ranks of a job of their own, without a launcher.
             osier::testing::ranks(2, |comm| hang(&comm, how));

@@ -63,6 +63,9 @@ struct Inner {
 #[derive(Clone)]
 pub struct Job(Arc<Inner>);
 
+/// Marks the word of an exit code: a rank has asked for the job's end.
+const ABORTED: u32 = 1 << 31;
+
 impl Job {
     /// Makes a job: two memfds and an eventfd per rank, all closed on exec.
     pub fn create(options: &JobOptions) -> Result<Job, TransportError> {
@@ -200,16 +203,19 @@ impl Job {
         }
     }
 
-    /// Asks the launcher to end the job as soon as a rank ends.
-    pub fn abort(&self) {
+    /// Asks the launcher to end the job with this exit code as soon as a rank
+    /// ends, whichever that is. The first who asks is heard.
+    pub fn abort(&self, code: i32) {
         let aborted = &self.0.segment.header().aborted;
-        aborted.store(1, Ordering::Release);
+        let word = ABORTED | u32::from(code as u8);
+        // Somebody else was first.
+        let _ = aborted.compare_exchange(0, word, Ordering::Release, Ordering::Relaxed);
     }
 
-    /// Whether a rank has asked for the job's end.
-    pub fn aborted(&self) -> bool {
-        let aborted = &self.0.segment.header().aborted;
-        aborted.load(Ordering::Acquire) != 0
+    /// The exit code with which a rank has asked for the job's end.
+    pub fn aborted(&self) -> Option<u8> {
+        let word = self.0.segment.header().aborted.load(Ordering::Acquire);
+        (word & ABORTED != 0).then_some(word as u8)
     }
 
     /// How a rank ended, if it has.
