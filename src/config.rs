@@ -67,6 +67,11 @@ pub const VARIABLES: &[Variable] = &[
         meaning: "events of the timeline that each thread keeps, the newest; 64 bytes each",
     },
     Variable {
+        name: "OSIER_CUBINS",
+        default: "cubins beside the executable",
+        meaning: "folder with binaries of the kernels; without, the driver compiles at first use",
+    },
+    Variable {
         name: "OSIER_CUDA_LIBRARY",
         default: "libcuda.so.1",
         meaning: "the CUDA driver's library; loaded when a device is first asked for",

@@ -69,6 +69,11 @@ impl<'a> Nest<'a> {
         self.0.body_bytes
     }
 
+    /// Runs of the core, touching ones apart; saturating.
+    pub fn core_runs(&self) -> usize {
+        self.0.body_runs()
+    }
+
     /// What the loops repeat.
     pub fn core(&self) -> Core<'a> {
         match &self.0.body {

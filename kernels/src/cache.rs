@@ -2,14 +2,16 @@
 //!
 //! # Invariants
 //! 1. Lists are uploaded once per layout, count and cache, in the order of the
-//!    stream that needs them first; other streams wait for that, not the host.
+//!    stream that needs them first; other streams wait for that, not the host. The
+//!    host waits only where a long list runs ahead of its upload by several parts.
 //! 2. What is kept stays below the limit, but for the newest entry.
 
-use crate::error::Result;
+use crate::error::{DeviceError, Result};
 use crate::graph::Relaxed;
 use crate::memory::Memory;
 use crate::plan::Plan;
 use crate::plan::arguments::Tables;
+use crate::plan::parts::{PART, Sink, feed};
 use crate::plan::transfer::Place;
 use crate::slice::{DeviceSlice, Pinned};
 use crate::stream::{Event, Stream};
@@ -31,26 +33,28 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Uploads lists on a stream; beside a capture on one of their own.
-    fn new(stream: &Stream, layout: &Layout, count: usize) -> Result<Prepared> {
+    /// Uploads lists on a stream; beside a capture on one of their own. What is
+    /// ready of a long list is told meanwhile, but for a capture.
+    fn new(
+        stream: &Stream,
+        layout: &Layout,
+        count: usize,
+        ready: &mut Ready<'_>,
+    ) -> Result<Prepared> {
         if stream.capture()?.is_some() {
             let driver = stream.context().enter()?;
             let _relaxed = Relaxed::new(&driver);
             let beside = Stream::new(stream.context())?;
-            let prepared = Prepared::new(&beside, layout, count)?;
+            let prepared = Prepared::new(&beside, layout, count, &mut |_, _| Ok(()))?;
             prepared.arrive()?;
             return Ok(prepared);
         }
-        let plan = Plan::new(layout, count)?;
-        let mut tables = Tables::new(&plan);
-        let mut on_device = None;
-        if !tables.bytes.is_empty() {
-            let bytes = std::mem::take(&mut tables.bytes);
-            let staged = Pinned::from_slice(stream.context(), &bytes)?;
-            let place = DeviceSlice::<u8>::new(stream, bytes.len())?;
-            let event = crate::copy::copy(stream, &staged.on_device(stream), &place)?;
-            on_device = Some((place.into_inner(), event));
-        }
+        let mut upload = Upload::new(stream, ready);
+        let (plan, tables) = feed(layout, count, PART, &mut upload)?;
+        let on_device = match (upload.place, upload.event) {
+            (Some(place), Some(event)) => Some((place, event)),
+            _ => None,
+        };
         Ok(Prepared {
             _layout: layout.clone(),
             plan,
@@ -115,6 +119,95 @@ impl Prepared {
     }
 }
 
+/// Told of what is ready: a plan in the making, and packed bytes.
+pub(crate) type Ready<'a> = dyn FnMut(Place<'_>, u64) -> Result<()> + 'a;
+
+/// Pinned buffers through which lists go, in turn, and bytes of each at most.
+const STAGES: usize = 4;
+const STAGE_BYTES: usize = 256 << 10;
+
+/// Lists on the way to the device.
+struct Upload<'a, 'b> {
+    stream: &'a Stream,
+    /// Where copies are queued: beside the kernels, if there are many.
+    copies: Stream,
+    ready: &'a mut Ready<'b>,
+    place: Option<DeviceSlice<u8>>,
+    stages: Vec<Pinned<u8>>,
+    turn: usize,
+    event: Option<Event>,
+}
+
+impl<'a, 'b> Upload<'a, 'b> {
+    fn new(stream: &'a Stream, ready: &'a mut Ready<'b>) -> Upload<'a, 'b> {
+        Upload {
+            stream,
+            copies: stream.clone(),
+            ready,
+            place: None,
+            stages: Vec::new(),
+            turn: 0,
+            event: None,
+        }
+    }
+}
+
+impl Sink for Upload<'_, '_> {
+    type Error = DeviceError;
+
+    fn begin(&mut self, bytes: usize) -> Result<()> {
+        let place = DeviceSlice::<u8>::new(self.stream, bytes)?;
+        let stages = bytes.div_ceil(STAGE_BYTES).min(STAGES);
+        if stages > 1 {
+            self.copies = Stream::new(self.stream.context())?;
+            place.order(&self.copies)?;
+        }
+        self.place = Some(place.into_inner());
+        let stage = vec![0; bytes.min(STAGE_BYTES)];
+        for _ in 0..stages {
+            let stage = Pinned::from_slice(self.stream.context(), &stage)?;
+            self.stages.push(stage);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        let Some(place) = &self.place else {
+            return Ok(());
+        };
+        let mut at = at as usize;
+        for piece in bytes.chunks(STAGE_BYTES) {
+            let stages = self.stages.len();
+            let stage = &mut self.stages[self.turn];
+            self.turn = (self.turn + 1) % stages;
+            // Waits for the copy that used it before.
+            stage.host()?[..piece.len()].copy_from_slice(piece);
+            let from = stage.on_device(&self.copies).into_inner();
+            let from = from.slice(..piece.len())?.after_stream(&self.copies);
+            let to = place.slice(at..at + piece.len())?;
+            let event = crate::copy::copy(&self.copies, &from, &to.after_stream(&self.copies))?;
+            self.event = Some(event);
+            at += piece.len();
+        }
+        Ok(())
+    }
+
+    fn ready(&mut self, plan: &Plan, tables: &Tables, bytes: u64) -> Result<()> {
+        if let Some(event) = &self.event
+            && self.copies != *self.stream
+        {
+            self.stream.wait(event)?;
+        }
+        let place = Place {
+            plan,
+            tables,
+            tables_at: self.place.as_ref().map_or(0, DeviceSlice::address),
+            origin: 0,
+        };
+        (self.ready)(place, bytes)
+    }
+}
+
 /// Plans of one device.
 pub(crate) struct Cache {
     kept: Mutex<Kept<(usize, usize), Arc<Prepared>>>,
@@ -129,18 +222,23 @@ impl Cache {
     }
 
     /// The plan of `count` instances of a layout.
+    ///
+    /// Where it has to be made, `ready` is told of the packed bytes before which
+    /// all have their places, as soon as that is so; the plan is for an origin at
+    /// 0. It may queue work for them on the stream.
     pub fn prepared(
         &self,
         stream: &Stream,
         layout: &Layout,
         count: usize,
+        ready: &mut Ready<'_>,
     ) -> Result<Arc<Prepared>> {
         let key = (layout.id(), count);
         let mut kept = self.kept.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(prepared) = kept.find(&key) {
             return Ok(prepared.clone());
         }
-        let prepared = Arc::new(Prepared::new(stream, layout, count)?);
+        let prepared = Arc::new(Prepared::new(stream, layout, count, ready)?);
         kept.insert(key, prepared.clone(), prepared.bytes());
         Ok(prepared)
     }

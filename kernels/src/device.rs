@@ -131,6 +131,7 @@ struct Inner {
     device: abi::Device,
     context: abi::Context,
     multiprocessors: i32,
+    capability: (i32, i32),
     pools: bool,
     events: Mutex<Vec<abi::Event>>,
     kernels: Kernels,
@@ -151,6 +152,10 @@ impl Context {
         }
         let device = device(driver, ordinal)?;
         let multiprocessors = attribute(driver, device, abi::DEVICE_MULTIPROCESSORS)?;
+        let capability = (
+            attribute(driver, device, abi::DEVICE_CAPABILITY_MAJOR)?,
+            attribute(driver, device, abi::DEVICE_CAPABILITY_MINOR)?,
+        );
         let pools = attribute(driver, device, abi::DEVICE_MEMORY_POOLS).is_ok_and(|v| v != 0);
         let mut context = abi::Context::NULL;
         // SAFETY: a place for one context; kept until the process ends.
@@ -161,6 +166,7 @@ impl Context {
             device,
             context,
             multiprocessors,
+            capability,
             pools,
             events: Mutex::new(Vec::new()),
             kernels: Kernels::default(),
@@ -178,6 +184,11 @@ impl Context {
     /// Streaming multiprocessors of the device.
     pub fn multiprocessors(&self) -> u32 {
         self.0.multiprocessors.max(1) as u32
+    }
+
+    /// Compute capability: major, minor.
+    pub fn capability(&self) -> (i32, i32) {
+        self.0.capability
     }
 
     /// Whether the device has stream-ordered pools.

@@ -1,7 +1,14 @@
 //! The kernels of one device: modules loaded at first use, functions by name.
 //!
+//! Binaries for the device's architecture (cubins) are taken where they lie, so that
+//! nothing is compiled at first use: in the folder that `OSIER_CUBINS` names, else in
+//! `cubins` beside the executable. `cargo xtask kernels --cubins` makes them. Else the
+//! driver compiles the embedded PTX, and keeps what it made.
+//!
 //! # Invariants
 //! 1. A module is loaded once per context, and lives as long: until the process ends.
+//! 2. A binary is of the same source as the PTX: the source's digest is in its name.
+//!    One that the driver refuses is passed over.
 
 use crate::device::Context;
 use crate::driver::{Driver, abi};
@@ -11,6 +18,7 @@ use crate::ptx;
 use crate::stream::Stream;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
+use std::path::PathBuf;
 use std::sync::Mutex;
 
 /// The driver cannot compile PTX of this version.
@@ -22,32 +30,48 @@ pub(crate) struct Kernels {
     loaded: Mutex<Loaded>,
 }
 
+/// What a module was loaded from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Image {
+    /// The embedded PTX, compiled by the driver.
+    Ptx,
+    /// A binary.
+    Cubin(PathBuf),
+}
+
+/// The variable that names a folder of binaries.
+pub const CUBINS_VARIABLE: &str = "OSIER_CUBINS";
+
 #[derive(Default)]
 struct Loaded {
-    modules: HashMap<&'static str, abi::Module>,
+    modules: HashMap<&'static str, (abi::Module, Image)>,
     functions: HashMap<&'static str, abi::Function>,
 }
 
 impl Kernels {
     /// A kernel by name; the name of its module is part of it.
-    fn function(&self, driver: &Driver, name: &'static str) -> Result<abi::Function> {
+    fn function(&self, context: &Context, name: &'static str) -> Result<abi::Function> {
         let mut loaded = self.loaded.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(&function) = loaded.functions.get(name) {
             return Ok(function);
         }
         let absent = || DeviceError::Unavailable(format!("there is no kernel {name}"));
+        let driver = context.enter()?;
         let modules = ptx::MODULES.iter();
         let (stem, text) = modules
             .copied()
             .find(|(stem, _)| name.contains(stem))
             .ok_or_else(absent)?;
         let module = match loaded.modules.get(stem) {
-            Some(&module) => module,
+            Some(&(module, _)) => module,
             None => {
                 // A capture must not hinder the first use.
-                let _relaxed = Relaxed::new(driver);
-                let module = load(driver, stem, text)?;
-                loaded.modules.insert(stem, module);
+                let _relaxed = Relaxed::new(&driver);
+                let (module, image) = match cubin(&driver, context.capability(), stem, text) {
+                    Some((module, path)) => (module, Image::Cubin(path)),
+                    None => (load(&driver, stem, text)?, Image::Ptx),
+                };
+                loaded.modules.insert(stem, (module, image));
                 module
             }
         };
@@ -58,6 +82,51 @@ impl Kernels {
         loaded.functions.insert(name, function);
         Ok(function)
     }
+}
+
+/// The modules that a device has loaded, and from what.
+pub fn images(context: &Context) -> Vec<(&'static str, Image)> {
+    let loaded = context.kernels().loaded.lock();
+    let loaded = loaded.unwrap_or_else(|e| e.into_inner());
+    let modules = loaded.modules.iter();
+    let mut images: Vec<_> = modules
+        .map(|(stem, (_, image))| (*stem, image.clone()))
+        .collect();
+    images.sort_by_key(|(stem, _)| *stem);
+    images
+}
+
+/// The file of a module's binary: for all devices of one major version, and of the
+/// source that the PTX is of.
+fn cubin_name(stem: &str, text: &str, (major, _): (i32, i32)) -> Option<String> {
+    let digest = text
+        .lines()
+        .find_map(|line| line.strip_prefix("// source: "))?;
+    Some(format!("{stem}-{digest}.sm_{major}0.cubin"))
+}
+
+/// A module from a binary, where there is one that the driver takes.
+fn cubin(
+    driver: &Driver,
+    capability: (i32, i32),
+    stem: &str,
+    text: &str,
+) -> Option<(abi::Module, PathBuf)> {
+    let name = cubin_name(stem, text, capability)?;
+    let named = std::env::var_os(CUBINS_VARIABLE).filter(|folder| !folder.is_empty());
+    let folder = match named {
+        Some(folder) => PathBuf::from(folder),
+        None => std::env::current_exe().ok()?.parent()?.join("cubins"),
+    };
+    let path = folder.join(name);
+    let image = std::fs::read(&path).ok()?;
+    let mut module = abi::Module::NULL;
+    let (options, values) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let at = image.as_ptr().cast::<c_void>();
+    // SAFETY: a place for one module; the file is a binary that xtask made, or one
+    // that the user put there under its name.
+    unsafe { driver.cuModuleLoadDataEx(&mut module, at, 0, options, values) }.ok()?;
+    Some((module, path))
 }
 
 /// Compiles a module for the current device.
@@ -116,8 +185,7 @@ pub unsafe fn launch<A: Copy>(
     argument: &A,
 ) -> Result<()> {
     let context = stream.context();
-    let driver = context.enter()?;
-    let function = context.kernels().function(&driver, name)?;
+    let function = context.kernels().function(context, name)?;
     let mut arguments = [std::ptr::from_ref(argument).cast_mut().cast::<c_void>()];
     // SAFETY: the caller's contract.
     unsafe { launch_function(stream, function, grid, threads, &mut arguments) }

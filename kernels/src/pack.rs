@@ -1,5 +1,7 @@
 //! Pack, unpack, and copies from layout to layout on a stream: one launch for any
-//! layouts and any range of packed bytes, queued; the host waits for nothing.
+//! layouts and any range of packed bytes, queued; the host waits for nothing. The
+//! first use of a long list takes several: each packs or unpacks what has its
+//! places, while the host makes the next part of the list.
 //!
 //! # Invariants
 //! 1. Each byte that a launch touches lies in the two allocations it was given:
@@ -168,7 +170,8 @@ impl Packer {
     ///
     /// # Errors
     /// A range outside of the packed bytes or of `to`, memory of another device,
-    /// or the driver refuses; nothing was queued then.
+    /// or the driver refuses; nothing was queued then, but for parts of a long
+    /// list's first use.
     pub fn pack<T: Datatype>(
         &self,
         stream: &Stream,
@@ -266,13 +269,31 @@ impl Packer {
                 to: packed.buffer.bytes(),
             });
         }
-        let prepared = self.prepared(stream, &view.buffer)?;
         view.order(stream)?;
         packed.order(stream)?;
+        let (origin, flat_at) = (view.buffer.origin, packed.buffer.address());
+        let (start, end) = (range.start as u64, range.end as u64);
+        let mut done = start;
+        let mut queue = |place: Place<'_>, until: u64| {
+            // Whole words, but at the end.
+            let until = if until < end { until & !15 } else { end };
+            let fragment = done..until.max(done);
+            let flat = flat_at + (done - start);
+            done = fragment.end;
+            self.queue_packed(
+                stream,
+                pack,
+                Place { origin, ..place },
+                flat,
+                fragment,
+                blocks,
+            )
+        };
+        // While a long list is made, the kernel works on what is ready.
+        let DeviceView { layout, count, .. } = &view.buffer;
+        let prepared = (self.cache).prepared(stream, layout, *count, &mut queue)?;
         prepared.order(stream)?;
-        let place = prepared.at(view.buffer.origin);
-        let bytes = range.start as u64..range.end as u64;
-        self.queue_packed(stream, pack, place, packed.buffer.address(), bytes, blocks)?;
+        queue(prepared.at(origin), end)?;
         note(stream, [memory, flat].into_iter().chain(prepared.memory()))
     }
 
@@ -323,7 +344,8 @@ impl Packer {
         stream: &Stream,
         view: &DeviceView<T>,
     ) -> Result<Arc<Prepared>> {
-        self.cache.prepared(stream, &view.layout, view.count)
+        self.cache
+            .prepared(stream, &view.layout, view.count, &mut |_, _| Ok(()))
     }
 
     /// Whether memory and stream are of this device.

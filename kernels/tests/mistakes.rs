@@ -6,8 +6,9 @@ mod support;
 use osier_datatype::{Basic, Type};
 use osier_kernels::{
     Context, DeviceError, DeviceSlice, DeviceView, Kind, LIBRARY_VARIABLE, Memory, Packer, Pinned,
-    Stream, copy,
+    Stream, copy, launch,
 };
+use std::path::PathBuf;
 use support::context;
 
 /// Packs a little, against what must come out.
@@ -179,4 +180,52 @@ fn a_full_device_is_told() {
         "child_with_little_memory",
         &[("OSIER_EMULATED_MEMORY", "4M")],
     );
+}
+
+#[test]
+#[ignore = "run by binaries_are_taken_where_they_lie"]
+fn child_with_binaries() {
+    let context = Context::new(0).unwrap();
+    works(&context);
+    for (module, image) in launch::images(&context) {
+        // Only the kernels of strides have a binary there; and one that no driver
+        // takes is passed over.
+        let found = matches!(image, launch::Image::Cubin(_));
+        assert_eq!(found, module == "strided", "{module}");
+    }
+    let stream = Stream::new(&context).unwrap();
+    let list = Type::indexed(&[(1, 0), (2, 3)], &Type::basic(Basic::Byte)).unwrap();
+    let place = DeviceSlice::<u8>::new(&stream, 64).unwrap().into_inner();
+    let view = DeviceView::new(&place, 0, &list.commit().unwrap(), 5).unwrap();
+    let packed = DeviceSlice::<u8>::new(&stream, 64).unwrap();
+    let packer = Packer::new(&context);
+    packer
+        .pack(&stream, &view.after_stream(&stream), 0..15, &packed, None)
+        .unwrap();
+    let images = launch::images(&context);
+    assert!(
+        images.contains(&("general", launch::Image::Ptx)),
+        "{images:?}"
+    );
+    stream.synchronize().unwrap();
+}
+
+/// The emulated driver takes anything that begins as a binary does.
+#[test]
+fn binaries_are_taken_where_they_lie() {
+    let Some(context) = context() else { return };
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cubins");
+    std::fs::create_dir_all(&folder).unwrap();
+    for (stem, image) in [("strided", "\x7fELF\0"), ("general", "no binary\0")] {
+        let ptx = std::fs::read_to_string(format!("ptx/{stem}.ptx")).unwrap();
+        let digest = ptx
+            .lines()
+            .find_map(|line| line.strip_prefix("// source: "))
+            .unwrap();
+        let (major, _) = context.capability();
+        let name = format!("{stem}-{digest}.sm_{major}0.cubin");
+        std::fs::write(folder.join(name), image).unwrap();
+    }
+    let folder = folder.display().to_string();
+    child("child_with_binaries", &[(launch::CUBINS_VARIABLE, &folder)]);
 }

@@ -26,8 +26,14 @@ const ARCHITECTURES: [&str; 4] = ["sm_70", "sm_80", "sm_90", "sm_100"];
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   cargo xtask kernels             compile kernels/cuda to kernels/ptx
-  cargo xtask kernels --check     compare and assemble; change nothing")]
+  cargo xtask kernels --check     compare and assemble; change nothing
+  cargo xtask kernels --cubins target/release/cubins
+                                  binaries beside the executables of a release")]
 pub struct Args {
+    /// Assemble binaries for sm_80, sm_90 and sm_100 into this folder, where
+    /// executables beside it find them
+    #[arg(long, value_name = "FOLDER", conflicts_with = "check")]
+    cubins: Option<PathBuf>,
     /// Compare with what is committed instead of writing it
     #[arg(long)]
     check: bool,
@@ -35,7 +41,14 @@ pub struct Args {
 
 /// Compiles, or checks; installs the compiler below the target folder.
 pub fn run(args: &Args) -> Result {
-    install()?;
+    if let Some(folder) = &args.cubins {
+        return cubins(folder);
+    }
+    match install() {
+        // Digests are compared without a compiler, and the rest is skipped aloud.
+        Err(why) if args.check => println!("no compiler: {why}"),
+        done => done?,
+    }
     if !args.check {
         for module in modules()? {
             let path = module.ptx();
@@ -47,6 +60,46 @@ pub fn run(args: &Args) -> Result {
     let mut steps = Steps::default();
     check_steps(&mut steps);
     steps.finish()
+}
+
+/// Architectures that have binaries: one per major version, which later minor ones
+/// take. Others compile the PTX at first use.
+const CUBINS: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
+
+/// Assembles the library's kernels into a folder. A file's name tells module, digest
+/// of the source and architecture; older ones of other sources go.
+pub fn cubins(folder: &Path) -> Result {
+    install()?;
+    let Some(ptxas) = ptxas() else {
+        return Err("ptxas is not installed".into());
+    };
+    let told = |e: std::io::Error| format!("cannot write to {}: {e}", folder.display());
+    std::fs::create_dir_all(folder).map_err(told)?;
+    for old in files(folder, "cubin")? {
+        std::fs::remove_file(old).map_err(told)?;
+    }
+    let mut bytes = 0;
+    for module in modules()?
+        .iter()
+        .filter(|module| module.folder == FOLDERS[0])
+    {
+        for architecture in CUBINS {
+            let name = format!("{}-{}.{architecture}.cubin", module.name, digest(module)?);
+            let path = folder.join(name);
+            let arch = format!("-arch={architecture}");
+            let source = module.ptx();
+            run_command(
+                Command::new(&ptxas)
+                    .args(["-O3", &arch])
+                    .arg(source)
+                    .arg("-o")
+                    .arg(&path),
+            )?;
+            bytes += std::fs::metadata(&path).map_or(0, |file| file.len());
+        }
+    }
+    println!("{} KiB of binaries in {}", bytes >> 10, folder.display());
+    Ok(())
 }
 
 /// The steps of CI: digests always, the compilers where they are installed.

@@ -212,7 +212,7 @@ pub struct Tables {
     /// Per dimension, outermost first: where, and whether 64 bits.
     places: Vec<Option<(u64, bool)>>,
     /// Relative addresses.
-    list: Option<GeneralList>,
+    pub(crate) list: Option<GeneralList>,
 }
 
 impl Tables {
@@ -222,7 +222,7 @@ impl Tables {
         for dimension in &plan.dimensions {
             let place = match dimension {
                 Dimension::Stride { .. } => None,
-                Dimension::Table(places) => Some(tables.push_signed(places)),
+                Dimension::Table { places, .. } => Some(tables.push_signed(places)),
             };
             tables.places.push(place);
         }
@@ -236,12 +236,8 @@ impl Tables {
                     false => tables.bytes.extend((bytes as u32).to_ne_bytes()),
                 }
             }
-            // About 4 runs between hints, so that hints are a small part of the
-            // list; a core of few bytes has at least two hints.
             let runs = list.offsets.len() as u64;
-            let shift = (plan.core_bytes * 4 / runs)
-                .next_power_of_two()
-                .trailing_zeros();
+            let shift = Tables::shift(plan.core_bytes, runs);
             let hints = tables.start();
             let last = plan.core_bytes.div_ceil(1 << shift);
             let mut run = 0;
@@ -262,6 +258,17 @@ impl Tables {
             });
         }
         tables
+    }
+
+    /// log2 of the packed bytes between hints: about 4 runs, so that hints are a
+    /// small part of the list; a core of few bytes has at least two hints.
+    pub(crate) fn shift(core_bytes: u64, runs: u64) -> u32 {
+        (core_bytes * 4 / runs).next_power_of_two().trailing_zeros()
+    }
+
+    /// Says where the table of a dimension is, and whether its entries have 64 bits.
+    pub(crate) fn set_place(&mut self, dimension: usize, at: u64, wide: bool) {
+        self.places[dimension] = Some((at, wide));
     }
 
     /// Where the next table begins.
@@ -352,7 +359,7 @@ impl Plan {
             .rev()
             .map(|dimension| match dimension {
                 Dimension::Stride { count, stride } => (*count, *stride),
-                Dimension::Table(places) => (places.len() as u64, 0),
+                Dimension::Table { count, .. } => (*count, 0),
             })
     }
 

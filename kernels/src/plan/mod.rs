@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! Layout x count --Plan--> dimensions over a core     (this file)
-//!                            |-- tables: one block of bytes for the device
+//!                            |-- tables: one block of bytes for the device, made
+//!                            |   in parts where lists are long           (parts.rs)
 //!                            |-- arguments of one kernel, for one range  (arguments.rs)
 //!                            `-- two plans: from layout to layout        (transfer.rs)
 //!                                           left = left op right         (reduction.rs)
@@ -37,12 +38,13 @@
 
 pub mod arguments;
 pub mod interpret;
+pub mod parts;
 pub mod reduction;
 #[cfg(test)]
 mod tests;
 pub mod transfer;
 
-use osier_datatype::{Core, Layout, Nest, TypeError};
+use osier_datatype::{Core, Layout, Level, Nest, Places, Runs, TypeError};
 
 /// Loops around a core that a kernel takes.
 pub const DIMENSIONS: usize = 8;
@@ -61,7 +63,12 @@ pub enum Dimension {
         stride: i64,
     },
     /// Iterations at listed places in bytes.
-    Table(Vec<i64>),
+    Table {
+        /// Iterations.
+        count: u64,
+        /// The places; none if tables were made of them already.
+        places: Vec<i64>,
+    },
 }
 
 impl Dimension {
@@ -69,7 +76,7 @@ impl Dimension {
     pub fn count(&self) -> u64 {
         match self {
             Dimension::Stride { count, .. } => *count,
-            Dimension::Table(places) => places.len() as u64,
+            Dimension::Table { count, .. } => *count,
         }
     }
 }
@@ -117,14 +124,192 @@ pub struct Plan {
     pub granularity: usize,
 }
 
+/// What a long list is made of.
+pub(crate) enum Source<'a> {
+    /// A dimension's places.
+    Entries(Entries<'a>),
+    /// A core's runs.
+    Walk(Walk<'a>),
+}
+
+/// Places, by number.
+#[derive(Clone, Copy)]
+pub(crate) enum Entries<'a> {
+    Places(Places<'a>),
+    /// Of equal length.
+    Runs(Runs<'a>),
+}
+
+impl Entries<'_> {
+    pub fn len(&self) -> usize {
+        match self {
+            Entries::Places(places) => places.len(),
+            Entries::Runs(runs) => runs.len(),
+        }
+    }
+
+    pub fn at(&self, index: usize) -> i64 {
+        match self {
+            Entries::Places(places) => places.at(index) as i64,
+            Entries::Runs(runs) => runs.at(index).0 as i64,
+        }
+    }
+}
+
+/// Runs of a core, or of a nest with its levels, one after the other.
+#[derive(Clone, Copy)]
+pub(crate) struct Walk<'a> {
+    nest: Nest<'a>,
+    /// The nest's levels belong to it.
+    levels: &'a [Level],
+}
+
+impl Walk<'_> {
+    fn instances(&self) -> usize {
+        self.levels.iter().map(|level| level.count).product()
+    }
+
+    /// Number of runs, touching ones apart.
+    pub fn runs(&self) -> usize {
+        self.nest.core_runs().saturating_mul(self.instances())
+    }
+
+    /// Where the first run is.
+    pub fn base(&self) -> i64 {
+        self.nest.base() as i64
+    }
+
+    /// Calls `each` with offset and length of all runs.
+    pub fn each(&self, each: &mut dyn FnMut(isize, usize)) {
+        for number in 0..self.instances() {
+            let (mut rest, mut at) = (number, 0isize);
+            for level in self.levels.iter().rev() {
+                at = at.wrapping_add(((rest % level.count) as isize).wrapping_mul(level.stride));
+                rest /= level.count;
+            }
+            self.nest
+                .for_each_core_run(|offset, length| each(at.wrapping_add(offset), length));
+        }
+    }
+}
+
+/// A plan without its lists, and what these are made of.
+pub(crate) struct Outline<'a> {
+    plan: Plan,
+    tables: Vec<(usize, Entries<'a>)>,
+    list: Option<Walk<'a>>,
+}
+
+impl<'a> Outline<'a> {
+    /// Takes over one nest, and those inside of it.
+    fn descend(&mut self, nest: Nest<'a>) {
+        let core = nest.core();
+        let places = match core {
+            Core::List(runs) => usize::from(runs.equal_length().is_some()),
+            Core::Each(_, inner) => 1 + inner.levels().len(),
+            _ => 0,
+        };
+        let plan = &mut self.plan;
+        // What does not fit is written out; instances and this nest's levels must.
+        if plan.dimensions.len() + nest.levels().len() + places > DIMENSIONS {
+            return self.walk(nest, nest.levels());
+        }
+        for level in nest.levels() {
+            plan.push_stride(level.count as u64, level.stride as i64);
+        }
+        match core {
+            Core::Block => {
+                plan.base += nest.base() as i64;
+                plan.core_bytes = nest.core_bytes() as u64;
+            }
+            Core::List(runs) if runs.equal_length().is_some() => {
+                plan.base += nest.base() as i64;
+                plan.core_bytes = runs.at(0).1 as u64;
+                self.table(Entries::Runs(runs));
+            }
+            Core::Each(places, inner) => {
+                plan.base += nest.base() as i64;
+                self.table(Entries::Places(places));
+                self.descend(inner);
+            }
+            _ => self.walk(nest, &[]),
+        }
+    }
+
+    fn table(&mut self, entries: Entries<'a>) {
+        self.tables.push((self.plan.dimensions.len(), entries));
+        self.plan.dimensions.push(Dimension::Table {
+            count: entries.len() as u64,
+            places: Vec::new(),
+        });
+    }
+
+    fn walk(&mut self, nest: Nest<'a>, levels: &'a [Level]) {
+        let walk = Walk { nest, levels };
+        self.plan.core_bytes = (nest.core_bytes() * walk.instances()) as u64;
+        self.list = Some(walk);
+    }
+
+    /// The dimension with the longest list, none for the core; and its entries.
+    pub fn longest(&self) -> (Option<usize>, usize) {
+        let runs = self.list.map_or(0, |walk| walk.runs());
+        let tables = self.tables.iter();
+        let tables = tables.map(|(at, places)| (Some(*at), places.len()));
+        let most = |a: (_, usize), b: (_, usize)| if a.1 >= b.1 { a } else { b };
+        tables.fold((None, runs), most)
+    }
+
+    /// The plan with all of its lists.
+    pub fn complete(mut self) -> Plan {
+        for (at, entries) in std::mem::take(&mut self.tables) {
+            self.plan.fill(at, entries);
+        }
+        if let Some(walk) = self.list {
+            self.plan.write_out(|each| walk.each(each));
+        }
+        self.plan.merge();
+        self.plan.granularity = self.plan.granularity();
+        self.plan
+    }
+
+    /// The plan with all of its lists but one, of a dimension or of the core.
+    pub fn but(mut self, which: Option<usize>) -> (Plan, Source<'a>) {
+        let mut source = None;
+        for (at, entries) in std::mem::take(&mut self.tables) {
+            match Some(at) == which {
+                true => source = Some(Source::Entries(entries)),
+                false => self.plan.fill(at, entries),
+            }
+        }
+        if let Some(walk) = self.list {
+            match which {
+                None => source = Some(Source::Walk(walk)),
+                Some(_) => self.plan.write_out(|each| walk.each(each)),
+            }
+        }
+        let Some(source) = source else {
+            unreachable!("the longest list is one of them");
+        };
+        if which.is_some() {
+            self.plan.merge();
+        }
+        (self.plan, source)
+    }
+}
+
 impl Plan {
     /// Plans `count` instances.
     ///
     /// # Errors
     /// More than `isize::MAX` bytes.
     pub fn new(layout: &Layout, count: usize) -> Result<Plan, TypeError> {
+        Ok(Plan::outline(layout, count)?.complete())
+    }
+
+    /// Plans `count` instances, without making lists.
+    pub(crate) fn outline(layout: &Layout, count: usize) -> Result<Outline<'_>, TypeError> {
         let bytes = layout.pack_size(count)? as u64;
-        let mut plan = Plan {
+        let plan = Plan {
             base: 0,
             dimensions: Vec::new(),
             list: None,
@@ -132,71 +317,38 @@ impl Plan {
             bytes,
             granularity: WIDEST,
         };
-        if bytes == 0 {
-            return Ok(plan);
-        }
-        if count > 1 {
-            plan.push_stride(count as u64, layout.extent() as i64);
-        }
-        plan.descend(layout.nest());
-        plan.merge();
-        plan.granularity = plan.granularity();
-        Ok(plan)
-    }
-
-    /// Takes over one nest, and those inside of it.
-    fn descend(&mut self, nest: Nest<'_>) {
-        let core = nest.core();
-        let places = match core {
-            Core::List(runs) => usize::from(runs.equal_length().is_some()),
-            Core::Each(_, inner) => 1 + inner.levels().len(),
-            _ => 0,
+        let mut outline = Outline {
+            tables: Vec::new(),
+            list: None,
+            plan,
         };
-        // What does not fit is written out; instances and this nest's levels must.
-        if self.dimensions.len() + nest.levels().len() + places > DIMENSIONS {
-            return self.flatten(nest);
+        if bytes > 0 {
+            if count > 1 {
+                (outline.plan).push_stride(count as u64, layout.extent() as i64);
+            }
+            outline.descend(layout.nest());
         }
-        for level in nest.levels() {
-            self.push_stride(level.count as u64, level.stride as i64);
-        }
-        match core {
-            Core::Block => {
-                self.base += nest.base() as i64;
-                self.core_bytes = nest.core_bytes() as u64;
-            }
-            Core::List(runs) if runs.equal_length().is_some() => {
-                self.base += nest.base() as i64;
-                let places = (0..runs.len()).map(|i| runs.at(i).0 as i64).collect();
-                self.dimensions.push(Dimension::Table(places));
-                self.core_bytes = runs.at(0).1 as u64;
-            }
-            Core::Each(places, inner) => {
-                self.base += nest.base() as i64;
-                let places = (0..places.len()).map(|i| places.at(i) as i64).collect();
-                self.dimensions.push(Dimension::Table(places));
-                self.descend(inner);
-            }
-            _ => self.write_out(|each| nest.for_each_core_run(each)),
+        Ok(outline)
+    }
+
+    /// Writes the places of a dimension.
+    fn fill(&mut self, at: usize, entries: Entries<'_>) {
+        if let Dimension::Table { places, .. } = &mut self.dimensions[at] {
+            places.extend((0..entries.len()).map(|i| entries.at(i)));
         }
     }
 
-    /// Writes a nest out, levels and all.
-    fn flatten(&mut self, nest: Nest<'_>) {
-        let levels = nest.levels();
-        self.write_out(|each| {
-            let total: usize = levels.iter().map(|level| level.count).product();
-            for number in 0..total {
-                let (mut rest, mut at) = (number, 0isize);
-                for level in levels.iter().rev() {
-                    at =
-                        at.wrapping_add(((rest % level.count) as isize).wrapping_mul(level.stride));
-                    rest /= level.count;
-                }
-                nest.for_each_core_run(|offset, length| each(at.wrapping_add(offset), length));
+    /// Forgets the entries of lists, which are on the device now.
+    pub(crate) fn shed(&mut self) {
+        for dimension in &mut self.dimensions {
+            if let Dimension::Table { places, .. } = dimension {
+                *places = Vec::new();
             }
-        });
+        }
+        if let Some(list) = &mut self.list {
+            *list = List::default();
+        }
     }
-
     /// Makes the core a list of the runs that `walk` tells; touching ones join.
     fn write_out(&mut self, walk: impl FnOnce(&mut dyn FnMut(isize, usize))) {
         let mut list = List::default();
@@ -247,7 +399,9 @@ impl Plan {
         for dimension in &self.dimensions {
             bits |= match dimension {
                 Dimension::Stride { stride, .. } => *stride as u64,
-                Dimension::Table(places) => places.iter().fold(0, |bits, &at| bits | at as u64),
+                Dimension::Table { places, .. } => {
+                    places.iter().fold(0, |bits, &at| bits | at as u64)
+                }
             };
         }
         if let Some(list) = &self.list {
@@ -266,7 +420,7 @@ impl Plan {
         for dimension in &self.dimensions {
             match dimension {
                 Dimension::Stride { count, stride } => strides.push((*count, *stride)),
-                Dimension::Table(_) => return Shape::General,
+                Dimension::Table { .. } => return Shape::General,
             }
         }
         let word = self.core_bytes;

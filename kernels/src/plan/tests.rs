@@ -1,9 +1,10 @@
 //! Plans against the host pack and the typemap, by interpretation.
 
 use super::arguments::{Argument, Divisor, General, Strided, Tables, Transpose};
+use super::parts::{Sink, feed};
 use super::transfer::{CopyArgument, Place, Transfer};
 use super::{Plan, Shape};
-use osier_datatype::{Basic, Layout, Type};
+use osier_datatype::{Basic, Layout, Type, TypeError};
 use osier_datatype_corpus::random::{self, Random};
 
 /// Sizes of the C structures, which the compiler of the kernels confirms.
@@ -230,6 +231,121 @@ fn random_copies() {
             run.is_ok(),
             "seed {seed}, count {count}: {ty:?} to {other:?}"
         );
+    }
+}
+
+/// Packs what is ready as soon as it is, from tables that hold noise elsewhere.
+struct Eager {
+    tables: Vec<u64>,
+    origin: u64,
+    packed: Vec<u8>,
+    done: u64,
+    launches: usize,
+}
+
+impl Sink for Eager {
+    type Error = TypeError;
+
+    fn begin(&mut self, bytes: usize) -> Result<(), TypeError> {
+        assert!(self.tables.is_empty(), "told once");
+        self.tables = vec![0xEEEE_EEEE_EEEE_EEEE; bytes.div_ceil(8)];
+        Ok(())
+    }
+
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), TypeError> {
+        assert!(at as usize + bytes.len() <= self.tables.len() * 8);
+        let to = self.tables.as_mut_ptr().cast::<u8>();
+        // SAFETY: inside of the tables, as asserted.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.add(at as usize), bytes.len()) };
+        Ok(())
+    }
+
+    fn ready(&mut self, plan: &Plan, tables: &Tables, bytes: u64) -> Result<(), TypeError> {
+        assert!(bytes >= self.done && bytes <= plan.bytes);
+        let tables = (tables, self.tables.as_ptr() as u64);
+        let to = self.packed.as_mut_ptr() as u64 + self.done;
+        let range = self.done..bytes;
+        if let Some(launch) = plan.launch(tables, self.origin, to, range) {
+            let layout = self.origin.wrapping_add_signed(plan.base);
+            // SAFETY: the span and the packed bytes lie in their vectors.
+            unsafe { launch.interpret(true, layout, to) };
+            self.launches += 1;
+        }
+        self.done = bytes;
+        Ok(())
+    }
+}
+
+/// Packs in parts of so many entries, against the host.
+fn parts_agree(layout: &Layout, count: usize, part: usize, random: &mut Random) -> usize {
+    let (memory, at) = memory(layout, count, random);
+    let total = layout.pack_size(count).unwrap();
+    let mut expected = vec![0u8; total];
+    let origin = memory.as_ptr().cast::<u8>().wrapping_offset(at);
+    // SAFETY: the span lies in the memory.
+    unsafe { layout.pack_raw(origin, count, 0..total, expected.as_mut_ptr()) };
+    let mut eager = Eager {
+        tables: Vec::new(),
+        origin: origin as u64,
+        packed: vec![0xA5; total],
+        done: 0,
+        launches: 0,
+    };
+    let (plan, _) = feed(layout, count, part, &mut eager).unwrap();
+    assert_eq!((plan.bytes, eager.done), (total as u64, total as u64));
+    assert!(eager.packed == expected, "parts of {part}: {plan:?}");
+    eager.launches
+}
+
+/// Lists made part by part, each used as soon as it is there.
+#[test]
+fn lists_in_parts() {
+    let trees = std::env::var("OSIER_TREES")
+        .ok()
+        .and_then(|n| n.parse().ok());
+    let mut several = 0;
+    for seed in 0..trees.unwrap_or(5000) {
+        let mut random = Random::new(seed);
+        let ty = random::tree(&mut random, 2048);
+        let ty = match random.below(2) {
+            0 => random::same_signature(&mut random, &ty),
+            _ => ty,
+        };
+        let Ok(layout) = ty.commit() else { continue };
+        let count = random.below(4) as usize;
+        let part = 1 + random.below(12) as usize;
+        let run = std::panic::catch_unwind(move || parts_agree(&layout, count, part, &mut random));
+        assert!(
+            run.is_ok(),
+            "seed {seed}, count {count}, part {part}: {ty:?}"
+        );
+        several += usize::from(run.unwrap_or(0) > 2);
+    }
+    assert!(several > 500, "{several} lists had several parts");
+}
+
+/// Long lists of each kind: places, equal runs, unequal runs, and one around
+/// another.
+#[test]
+fn long_lists_in_parts() {
+    let mut random = Random::new(3);
+    let byte = Type::basic(Basic::Byte);
+    let places: Vec<isize> = (0..20_000).map(|i| i * 7919 % 20_011 * 16).collect();
+    let blocks: Vec<(usize, isize)> = (0..20_000).map(|i| (i % 7 + 1, i as isize * 9)).collect();
+    let list = Type::indexed(&blocks, &byte).unwrap();
+    let few: Vec<isize> = (0..30).map(|i| i * i * 200_000).collect();
+    for ty in [
+        Type::hindexed_block(3, &places, &byte).unwrap(),
+        Type::hindexed_block(1, &places, &Type::vector(3, 1, 2, &byte).unwrap()).unwrap(),
+        Type::hindexed_block(1, &few, &list).unwrap(),
+        Type::hvector(3, 1, 200_000, &list).unwrap(),
+        list,
+    ] {
+        let layout = ty.commit().unwrap();
+        for part in [100, 4096, 1 << 20] {
+            let launches = parts_agree(&layout, 2, part, &mut random);
+            assert_eq!(launches > 2, part < 20_000, "{part}: {launches}");
+        }
     }
 }
 

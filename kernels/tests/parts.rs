@@ -1,0 +1,146 @@
+//! Long lists on the device: their first use in parts, and what a first use costs
+//! the host.
+
+mod support;
+
+use osier_datatype::{Basic, Layout, Type};
+use osier_datatype_corpus::random::Random;
+use osier_kernels::{DeviceSlice, DeviceView, Packer, Pinned, Stream, copy};
+use std::time::Instant;
+use support::context;
+
+fn upload(stream: &Stream, bytes: &[u8]) -> DeviceSlice<u8> {
+    let staged = Pinned::from_slice(stream.context(), bytes).unwrap();
+    let place = DeviceSlice::<u8>::new(stream, bytes.len()).unwrap();
+    copy::copy(stream, &staged.on_device(stream), &place).unwrap();
+    place.into_inner()
+}
+
+fn download(stream: &Stream, from: &DeviceSlice<u8>) -> Vec<u8> {
+    let mut staged = Pinned::from_slice(stream.context(), &vec![0u8; from.len()]).unwrap();
+    copy::copy(
+        stream,
+        &from.after_stream(stream),
+        &staged.on_device(stream),
+    )
+    .unwrap();
+    staged.host().unwrap().to_vec()
+}
+
+/// First and second use of a layout by a packer, pack and unpack, any range.
+fn agrees(stream: &Stream, layout: &Layout, random: &mut Random) {
+    let packer = Packer::new(stream.context());
+    let (_, high) = layout.span(1);
+    let bytes: Vec<u8> = (0..high).map(|_| random.next() as u8).collect();
+    let device = upload(stream, &bytes);
+    let view = DeviceView::new(&device, 0, layout, 1).unwrap();
+    let total = layout.size();
+    for round in 0..3 {
+        let cut = |random: &mut Random| random.below(total as u64 + 1) as usize;
+        let (a, b) = (cut(random), cut(random));
+        let range = match round {
+            1 => 0..total,
+            _ => a.min(b)..a.max(b),
+        };
+        let mut expected = vec![0; range.len()];
+        layout
+            .pack(&bytes, 0, 1, range.clone(), &mut expected)
+            .unwrap();
+        let packed = upload(stream, &vec![0xa5; range.len() + 3]);
+        let place = packed.slice(1..).unwrap().after_stream(stream);
+        // Another packer now and then, so that unpack meets a first use too.
+        let fresh = Packer::new(stream.context());
+        let packer = if round == 2 { &fresh } else { &packer };
+        packer
+            .pack(
+                stream,
+                &view.after_stream(stream),
+                range.clone(),
+                &place,
+                None,
+            )
+            .unwrap();
+        let found = download(stream, &packed);
+        assert!(found[1..range.len() + 1] == expected, "pack {range:?}");
+        assert!(found[0] == 0xa5 && found[range.len() + 1..] == [0xa5; 2]);
+        let mut twin = bytes.clone();
+        let other: Vec<u8> = (0..range.len()).map(|_| random.next() as u8).collect();
+        layout
+            .unpack(&mut twin, 0, 1, range.clone(), &other)
+            .unwrap();
+        let target = upload(stream, &bytes);
+        let target_view = DeviceView::new(&target, 0, layout, 1).unwrap();
+        let from = upload(stream, &other).after_stream(stream);
+        let fresh = Packer::new(stream.context());
+        let packer = if round == 0 { &fresh } else { packer };
+        packer
+            .unpack(
+                stream,
+                &from,
+                range.clone(),
+                &target_view.after_stream(stream),
+                None,
+            )
+            .unwrap();
+        assert!(download(stream, &target) == twin, "unpack {range:?}");
+    }
+}
+
+#[test]
+fn long_lists_are_used_in_parts() {
+    let Some(context) = context() else { return };
+    let stream = Stream::new(&context).unwrap();
+    let mut random = Random::new(5);
+    let pair = Type::basic(Basic::I16);
+    let places: Vec<isize> = (0..80_000).map(|i| i * 7919 % 80_021 * 4).collect();
+    let blocks: Vec<(usize, isize)> = (0..70_000).map(|i| (i % 3 + 1, i as isize * 5)).collect();
+    for ty in [
+        Type::hindexed_block(1, &places, &pair).unwrap(),
+        Type::indexed(&blocks, &pair).unwrap(),
+    ] {
+        agrees(&stream, &ty.commit().unwrap(), &mut random);
+    }
+}
+
+/// Prints what a commit and a first pack of 8 million cache slices cost the host:
+/// everything but what the driver does, whose calls are counted with their own
+/// time on the emulated one. `cargo test --release ... -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints a table of host times"]
+fn host_time_of_cache_slices() {
+    let Some(context) = context() else { return };
+    let stream = Stream::new(&context).unwrap();
+    let slice = Type::contiguous(2, &Type::basic(Basic::Byte)).unwrap();
+    let device = DeviceSlice::<u8>::new(&stream, 64 << 20)
+        .unwrap()
+        .into_inner();
+    let packed = DeviceSlice::<u8>::new(&stream, 16).unwrap();
+    let places: Vec<isize> = (0..10_000).map(|i| i * 7919 % 10_007 * 6400).collect();
+    // Kernels are loaded before: that is once per process.
+    for round in 0..6 {
+        let paged = round % 2 == 1;
+        let begin = Instant::now();
+        let page = Type::hvector(800, 1, 8, &slice).unwrap();
+        let ty = match paged {
+            true => Type::hindexed_block(1, &places, &page).unwrap(),
+            false => Type::hvector(10_000, 1, 6403, &page).unwrap(),
+        };
+        let layout = ty.commit().unwrap();
+        let committed = begin.elapsed();
+        let view = DeviceView::new(&device, 0, &layout, 1).unwrap();
+        let packer = Packer::new(&context);
+        // The kernel of so few bytes is over at once; the plan is that of all.
+        packer
+            .pack(&stream, &view.after_stream(&stream), 0..16, &packed, None)
+            .unwrap();
+        let all = begin.elapsed();
+        stream.synchronize().unwrap();
+        let what = if paged {
+            "10^4 pages of 800"
+        } else {
+            "nested strides"
+        };
+        println!("8 million slices as {what}: commit {committed:?}, with first pack {all:?}");
+        assert_eq!(layout.size(), 16_000_000);
+    }
+}
