@@ -255,8 +255,9 @@ impl Sink for Eager {
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), TypeError> {
         assert!(at as usize + bytes.len() <= self.tables.len() * 8);
         let to = self.tables.as_mut_ptr().cast::<u8>();
+        let to = to.wrapping_add(at as usize);
         // SAFETY: inside of the tables, as asserted.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.add(at as usize), bytes.len()) };
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         Ok(())
     }
 
@@ -321,7 +322,7 @@ fn lists_in_parts() {
         );
         several += usize::from(run.unwrap_or(0) > 2);
     }
-    assert!(several > 500, "{several} lists had several parts");
+    assert!(several > 100, "{several} lists had several parts");
 }
 
 /// Long lists of each kind: places, equal runs, unequal runs, and one around
@@ -333,7 +334,7 @@ fn long_lists_in_parts() {
     let places: Vec<isize> = (0..20_000).map(|i| i * 7919 % 20_011 * 16).collect();
     let blocks: Vec<(usize, isize)> = (0..20_000).map(|i| (i % 7 + 1, i as isize * 9)).collect();
     let list = Type::indexed(&blocks, &byte).unwrap();
-    let few: Vec<isize> = (0..30).map(|i| i * i * 200_000).collect();
+    let few: Vec<isize> = (0..6).map(|i| i * i * 200_000).collect();
     for ty in [
         Type::hindexed_block(3, &places, &byte).unwrap(),
         Type::hindexed_block(1, &places, &Type::vector(3, 1, 2, &byte).unwrap()).unwrap(),
