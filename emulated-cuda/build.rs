@@ -2,6 +2,7 @@
 //!
 //! Without kernels nothing is compiled and no C++ compiler is needed.
 
+#[allow(dead_code)]
 #[path = "scan.rs"]
 mod scan;
 
@@ -25,7 +26,7 @@ fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
     // Its thread runs until the process ends, so it is never unloaded.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
-    match scan::compile(&kernels, &here.join("shim"), &out) {
+    match scan::compile(&kernels, &here.join("shim"), &out, &[]) {
         Ok(compiled) if compiled.objects.is_empty() => {}
         Ok(compiled) => {
             println!("cargo::rustc-cfg=has_kernels");

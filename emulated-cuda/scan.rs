@@ -21,12 +21,16 @@ pub struct Compiled {
     pub names: Vec<String>,
 }
 
-/// Compiles all kernels below `source` into `out`. Their table is the symbol
-/// `osier_kernels`.
+/// Has kernels check their accesses and their arithmetic. Whoever loads them must have
+/// loaded the compiler's libasan before.
+pub const SANITIZERS: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+
+/// Compiles all kernels below `source` into `out`, with some flags more. Their table is
+/// the symbol `osier_kernels`.
 ///
 /// # Errors
 /// A text for the user: no compiler, or what it said.
-pub fn compile(source: &Path, shim: &Path, out: &Path) -> Result<Compiled, String> {
+pub fn compile(source: &Path, shim: &Path, out: &Path, flags: &[&str]) -> Result<Compiled, String> {
     let copies = out.join("kernels");
     let _ = std::fs::remove_dir_all(&copies);
     std::fs::create_dir_all(&copies).map_err(|e| format!("{}: {e}", copies.display()))?;
@@ -81,6 +85,7 @@ pub fn compile(source: &Path, shim: &Path, out: &Path) -> Result<Compiled, Strin
         let object = unit.with_extension("o");
         let done = compiler(&include, &copies)
             .args(["-c", "-O2", "-g1", "-fPIC", "-x", "c++"])
+            .args(flags)
             .arg(&unit_with_table)
             .arg("-o")
             .arg(&object)
@@ -120,6 +125,25 @@ pub fn compile(source: &Path, shim: &Path, out: &Path) -> Result<Compiled, Strin
     }
     compiled.objects.push(object);
     Ok(compiled)
+}
+
+/// Links what was compiled to a library for `OSIER_EMULATED_KERNELS`.
+///
+/// # Errors
+/// A text for the user: no compiler, or what it said.
+pub fn link(compiled: &Compiled, flags: &[&str], library: &Path) -> Result<(), String> {
+    let done = Command::new(program())
+        .arg("-shared")
+        .args(flags)
+        .arg("-o")
+        .arg(library)
+        .args(&compiled.objects)
+        .output()
+        .map_err(no_compiler)?;
+    match done.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&done.stderr).into_owned()),
+    }
 }
 
 /// All `.cu` and `.cuh` below a folder, sorted; none if there is no folder.

@@ -12,6 +12,7 @@
 //! | [`driver`] | all objects, behind one lock |
 //! | [`memory`], [`ranges`] | addresses, files, what was freed |
 //! | [`isolation`] | keeps the host away from device memory |
+//! | [`sanitizer`] | tells an address sanitizer where allocations end |
 //! | [`work`], [`worker`] | operations of streams, and the thread that runs them out of step |
 //! | [`graph`] | captures and graphs |
 //! | [`kernels`], [`fiber`] | kernels by name; blocks, threads, barriers |
@@ -43,6 +44,7 @@ pub mod kernels;
 pub mod memory;
 pub mod random;
 pub mod ranges;
+pub mod sanitizer;
 pub mod settings;
 pub mod work;
 pub mod worker;

@@ -20,6 +20,7 @@ use crate::abi;
 use crate::fault::{Fault, Result, invalid};
 use crate::isolation::{self, Isolation};
 use crate::ranges::{PAGE, Ranges, pages};
+use crate::sanitizer;
 
 /// Begin of the names of files.
 const NAME: &str = "osier-emulated-gpu-";
@@ -376,6 +377,8 @@ impl Memory {
         }
         let owner = Some(allocation.device).filter(|d| allocation.access & !(1 << d) == 0);
         self.isolation.close(region, length, owner);
+        let used = allocation.start..allocation.end();
+        sanitizer::reveal(region..region + length, used);
         Ok(())
     }
 

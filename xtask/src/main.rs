@@ -6,6 +6,9 @@
 mod compare;
 mod demo;
 mod kernels;
+#[allow(dead_code)]
+#[path = "../../emulated-cuda/scan.rs"]
+mod scan;
 mod setup;
 mod soak;
 mod steps;

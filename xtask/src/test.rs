@@ -1,5 +1,6 @@
 //! `check` and `test`: what CI runs, step by step.
 
+use crate::scan;
 use crate::setup;
 use crate::steps::{Result, Steps, cargo, root, run as run_command, succeeds, target_dir};
 use clap::ValueEnum;
@@ -22,7 +23,8 @@ enum Part {
     Loom,
     /// Tests named miri_ under Miri
     Miri,
-    /// Pack and unpack under the address sanitizer
+    /// Pack and unpack under the address sanitizer; the device's kernels, compiled
+    /// for the host, under the sanitizers of addresses and undefined behaviour
     Sanitizer,
     /// A small run of the main job in release
     Demo,
@@ -70,6 +72,7 @@ pub fn run(args: &Args) -> Result {
     }
     if wanted(Part::Sanitizer) {
         sanitizer(&mut steps);
+        kernel_sanitizer(&mut steps);
     }
     if wanted(Part::Demo) {
         if root().join("examples/src/bin").is_dir() {
@@ -182,6 +185,60 @@ fn sanitizer(steps: &mut Steps) {
             .args(["--test", "random"]);
         run_command(&mut command)
     });
+}
+
+/// The device's tests on the emulated driver, with kernels that check every access, to
+/// the byte, and their arithmetic.
+fn kernel_sanitizer(steps: &mut Steps) {
+    const STEP: &str = "sanitizer kernels";
+    if !cfg!(all(target_arch = "x86_64", target_os = "linux")) {
+        return steps.skip(STEP, "set up for x86-64 Linux only");
+    }
+    let Some(libasan) = compilers_library("libasan.so") else {
+        return steps.skip(STEP, "the C++ compiler has no libasan");
+    };
+    steps.step(STEP, || {
+        setup::cplusplus()?;
+        let folder = target_dir().join("kernel-sanitizer");
+        let kernels = folder.join("libkernels.so");
+        let compiled = scan::compile(
+            &root().join("kernels/cuda"),
+            &root().join("emulated-cuda/shim"),
+            &folder,
+            scan::SANITIZERS,
+        )?;
+        scan::link(&compiled, scan::SANITIZERS, &kernels)?;
+        println!("{} kernels with sanitizers", compiled.names.len());
+        run_command(cargo().args(["build", "-p", "osier-emulated-cuda"]))?;
+        // The sanitizer's library comes first, in the tests' processes alone.
+        let runner = format!("env LD_PRELOAD={}", libasan.display());
+        run_command(
+            cargo()
+                .env("OSIER_EMULATED_KERNELS", kernels)
+                .env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER", runner)
+                // Signals are the driver's, and what a process keeps is no leak.
+                .env(
+                    "ASAN_OPTIONS",
+                    "detect_leaks=0:handle_segv=0:handle_sigbus=0:use_sigaltstack=0",
+                )
+                .env("UBSAN_OPTIONS", "print_stacktrace=1")
+                .env("OSIER_TREES", SANITIZED_TREES)
+                .args(["test", "-p", "osier-kernels"])
+                .args(["--test", "device", "--test", "trees"]),
+        )
+    });
+}
+
+/// A library that the C++ compiler brings along.
+fn compilers_library(name: &str) -> Option<std::path::PathBuf> {
+    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "g++".into());
+    let answer = Command::new(compiler)
+        .arg(format!("-print-file-name={name}"))
+        .output()
+        .ok()?;
+    let path = std::path::PathBuf::from(String::from_utf8_lossy(&answer.stdout).trim());
+    // The bare name comes back where there is none.
+    path.is_absolute().then_some(path)
 }
 
 /// The cargo of PATH: only rustup's understands `+toolchain`.

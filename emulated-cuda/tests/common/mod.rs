@@ -132,31 +132,28 @@ pub fn get<T: Copy + Default>(at: u64, count: usize) -> Vec<T> {
 /// Compiles the fixture once per process; `None`, said aloud, without a compiler.
 pub fn fixture() -> Option<PathBuf> {
     static PATH: OnceLock<Option<PathBuf>> = OnceLock::new();
-    PATH.get_or_init(|| {
-        if Command::new(scan::program())
-            .arg("--version")
-            .output()
-            .is_err()
-        {
-            eprintln!("skipped: no C++ compiler for the kernels of the tests");
-            return None;
-        }
-        let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-        let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(std::process::id().to_string());
-        let compiled =
-            scan::compile(&here.join("tests/kernels"), &here.join("shim"), &out).unwrap();
-        let library = out.join("libfixture.so");
-        let done = Command::new(scan::program())
-            .arg("-shared")
-            .arg("-o")
-            .arg(&library)
-            .args(&compiled.objects)
-            .status()
-            .unwrap();
-        assert!(done.success());
-        Some(library)
-    })
-    .clone()
+    PATH.get_or_init(|| compiled("fixture", &[])).clone()
+}
+
+/// The kernels of the tests as a library, compiled with some flags more.
+pub fn compiled(name: &str, flags: &[&str]) -> Option<PathBuf> {
+    if Command::new(scan::program())
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        eprintln!("skipped: no C++ compiler for the kernels of the tests");
+        return None;
+    }
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+        .join(std::process::id().to_string())
+        .join(name);
+    let (sources, shim) = (here.join("tests/kernels"), here.join("shim"));
+    let compiled = scan::compile(&sources, &shim, &out, flags).unwrap();
+    let library = out.join("libfixture.so");
+    scan::link(&compiled, flags, &library).unwrap();
+    Some(library)
 }
 
 /// Runs one ignored test of this file again, in a process of its own with these
@@ -200,6 +197,8 @@ pub fn kernel(name: &str) -> u64 {
         "count_or",
         "lost",
         "trap",
+        "beyond",
+        "askew",
         "absent",
     ];
     let text: String = names

@@ -41,3 +41,7 @@ extern "C" __global__ void lost(unsigned *data) {
 }
 
 extern "C" __global__ void trap(unsigned *data) { assert(data[0] == 7); }
+
+extern "C" __global__ void beyond(unsigned char *at, unsigned long long n) { at[n] = 1; }
+
+extern "C" __global__ void askew(const int *from, int *to) { *to = *from; }

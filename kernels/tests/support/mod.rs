@@ -52,7 +52,7 @@ pub fn library_of_kernels(folder: &str) -> Option<PathBuf> {
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let shim = here.join("../emulated-cuda/shim");
     let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(std::process::id().to_string());
-    let compiled = scan::compile(&here.join(folder), &shim, &out).unwrap();
+    let compiled = scan::compile(&here.join(folder), &shim, &out, &[]).unwrap();
     let library = out.join("libuser.so");
     let linked = Command::new(program)
         .args(["-shared", "-o"])
