@@ -295,6 +295,15 @@ fn bad_usage_is_refused_at_once() {
             &["latency", "--plot", "/no/such/folder/a.svg"],
             "no such folder",
         ),
+        (
+            &["latency", "--device"],
+            "--device is for the benchmark pack",
+        ),
+        (
+            &["pack", "--device", "--rotate"],
+            "pack --device has shapes of its own",
+        ),
+        (&["pack", "--trees", "3"], "--device"),
         (&["throughput"], "possible values"),
         (&[], "BENCH"),
     ] {
@@ -334,4 +343,66 @@ fn datatype_writes_shapes_for_the_peers() {
         text.starts_with("nas-lu-x-162 1 both 6480 0 6480 "),
         "{text}"
     );
+}
+
+/// The emulated driver, where it was built beside these tests.
+fn emulated_driver() -> Option<PathBuf> {
+    let exe = std::env::current_exe().ok()?;
+    let folders = exe.ancestors().skip(1).take(2);
+    let mut found = folders.map(|folder| folder.join("libosier_emulated_cuda.so"));
+    found.find(|library| library.is_file())
+}
+
+#[test]
+fn packing_on_a_device_is_measured_or_refused() {
+    let scratch = Scratch::new("device");
+    let (json, svg) = (scratch.file("a.json"), scratch.file("a.svg"));
+    let run = |library: &Path| {
+        Command::new(env!("CARGO_BIN_EXE_osier"))
+            .args(["bench", "pack", "--device", "--sizes", "8K,16K"])
+            .args(["--trees", "2", "--json", &json, "--plot", &svg])
+            .args(["--shapes", "matrix,block-4-8,aos,kv,random"])
+            .args(["-i", "1", "-x", "0", "-r", "2"])
+            .env("OSIER_CUDA_LIBRARY", library)
+            .output()
+            .unwrap()
+    };
+    let absent = run(Path::new("/nowhere/libcuda.so.1"));
+    let told = String::from_utf8(absent.stderr).unwrap();
+    assert_eq!(absent.status.code(), Some(1), "{told}");
+    assert!(told.contains("/nowhere/libcuda.so.1"), "{told}");
+    let Some(library) = emulated_driver() else {
+        eprintln!("SKIPPED: no emulated driver beside the tests");
+        return;
+    };
+    let done = run(&library);
+    let told = String::from_utf8(done.stderr).unwrap();
+    assert!(done.status.success(), "{told}");
+    let table = String::from_utf8(done.stdout).unwrap();
+    assert!(
+        table.contains("emulated: no figure here is one of a GPU"),
+        "{table}"
+    );
+    let rows: Vec<&str> = table
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .collect();
+    let wide = rows[0].chars().count();
+    assert!(
+        rows.iter()
+            .all(|row| row.is_empty() || row.chars().count() == wide),
+        "{table}"
+    );
+    let records = records(&json);
+    for measure in ["pack", "unpack", "copy", "gather", "memcpy2d", "copy-each"] {
+        let name = format!("pack-device-{measure}");
+        let of_this = |r: &&Value| r["bench"] == name.as_str() && r["layout"] == "V";
+        assert_eq!(records.iter().filter(of_this).count(), 2, "{name}");
+    }
+    assert!(
+        records
+            .iter()
+            .any(|r| r["bench"] == "pack-device-linear-scan")
+    );
+    assert!(std::fs::read_to_string(&svg).unwrap().contains("transpose"));
 }

@@ -27,11 +27,13 @@
 //! | `pack` | [`Packer`]: pack, unpack and copies of [`DeviceView`]s |
 //! | `reduce` | reductions of views by predefined operators and kernels of the user |
 //! | `graph` | [`Graph`]: captured work |
+//! | [`baseline`] | what pack is measured against |
 //! | `cache` | plans and their lists on a device, kept |
 //! | [`plan`] | pack plans from committed layouts: pure |
 //!
 //! This room knows no rank.
 
+pub mod baseline;
 mod cache;
 pub mod classify;
 pub mod copy;

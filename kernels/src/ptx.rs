@@ -5,6 +5,7 @@ pub(crate) const MODULES: &[(&str, &str)] = &[
     ("reduce_int", include_str!("../ptx/reduce_int.ptx")),
     ("reduce_float", include_str!("../ptx/reduce_float.ptx")),
     ("reduce_pair", include_str!("../ptx/reduce_pair.ptx")),
+    ("baseline", include_str!("../ptx/baseline.ptx")),
     ("copy", include_str!("../ptx/copy.ptx")),
     ("strided", include_str!("../ptx/strided.ptx")),
     ("general", include_str!("../ptx/general.ptx")),

@@ -15,12 +15,14 @@
 //! | [`messages`] | latency, bandwidth, rates: between ranks |
 //! | [`threads`] | threads of a rank |
 //! | [`pack`], [`launch`] | without messages |
+//! | [`device`] | packing in device memory |
 //! | [`datatype`] | commit, pack, unpack, ping-pong of many shapes |
 //! | [`floor`] | what the machine could do |
 //! | [`report`], [`plot`], [`progress`] | table, JSON, picture, bar |
 
 mod buffers;
 mod datatype;
+mod device;
 mod floor;
 mod launch;
 mod layout;
@@ -63,6 +65,8 @@ Examples:
       two pairs at a time, also with more ranks than cores
   osier run -n 2 --bind none -- osier bench message-rate
       in a job that somebody else has started
+  osier bench pack --device --shapes V,T,stair,block-8 --json gpu.json
+      packing in device memory; OSIER_CUDA_LIBRARY may name the emulated driver
 
 Benchmarks (first and last message of a window are counted as in the OSU
 suite; MB/s and GB/s are 10^6 and 10^9 bytes per second):
@@ -74,6 +78,11 @@ suite; MB/s and GB/s are 10^6 and 10^9 bytes per second):
                 pair in us, and messages/s of all pairs
   pack          one rank packs a layout into contiguous memory, GB/s; beside
                 it a loop written by hand for that layout
+  pack --device a GPU packs and unpacks shapes of datatypes in its memory, GB/s of
+                payload; beside it a copy of as many bytes, what the copy's rate
+                allows for the sectors of 32 bytes that a shape touches, a kernel
+                that gathers them, a 2-D copy, one copy per block, and a linear
+                scan through all blocks (ours, as engines without an index do)
   datatype      shapes of datatypes, those of real programs among them: commit
                 (build and drop included), pack, unpack, ping-pong, us
   threads       1 to T threads of a rank at the same time, each with its own
@@ -193,11 +202,20 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
-    /// Shapes of datatype: parts of names, or families [default: all]
+    /// Pack in the memory of the first GPU, for `pack`
+    #[arg(long)]
+    device: bool,
+
+    /// Random types of pack --device: seeds 0 to N-1 [default: 32, emulated 8]
+    #[arg(long, value_name = "N", requires = "device")]
+    trees: Option<u64>,
+
+    /// Shapes of datatype and of pack --device: names, parts of names, or families
+    /// [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     shapes: Vec<String>,
 
-    /// Leave out shapes that touch more memory [default: 64M]
+    /// Leave out shapes that touch more memory [default: 64M, half of a GPU's, emulated 16M]
     #[arg(long, value_name = "SIZE", value_parser = options::parse_size)]
     max_span: Option<usize>,
 
@@ -329,6 +347,7 @@ fn start(args: &Args) -> Result<ExitCode> {
             "launch starts jobs itself (hint: without osier run)",
         )),
         Bench::Launch => launch::run(&plan),
+        Bench::Pack if args.device => device::run(args),
         Bench::Pack => pack::run(&plan),
         Bench::Threads if in_job => return Ok(threads::run(&plan)),
         _ if in_job => return Ok(messages::run(&plan)),

@@ -78,10 +78,24 @@ impl Plan {
                 ));
             }
         }
+        if args.device && bench != Bench::Pack {
+            return Err(Failure::usage(
+                "--device is for the benchmark pack (hint: osier bench pack --device)",
+            ));
+        }
+        if args.device
+            && (args.layout != [Pattern::Contiguous]
+                || args.memory != [Memory::Plain]
+                || args.rotate)
+        {
+            return Err(Failure::usage(
+                "pack --device has shapes of its own: no --layout, --memory or --rotate",
+            ));
+        }
         if bench != Bench::Datatype {
             let foreign = [
-                (!args.shapes.is_empty(), "--shapes"),
-                (args.max_span.is_some(), "--max-span"),
+                (!args.shapes.is_empty() && !args.device, "--shapes"),
+                (args.max_span.is_some() && !args.device, "--max-span"),
                 (args.export.is_some(), "--export"),
             ];
             if let Some((_, option)) = foreign.iter().find(|(given, _)| *given) {
@@ -194,6 +208,14 @@ fn sizes(args: &Args) -> Result<Vec<usize>> {
         }
     }
     Ok(sizes)
+}
+
+/// The sizes that were asked for, else these.
+pub fn sizes_or(args: &Args, default: &[usize]) -> Result<Vec<usize>> {
+    match args.sizes.is_empty() && args.min.is_none() && args.max.is_none() {
+        true => Ok(default.to_vec()),
+        false => sizes(args),
+    }
 }
 
 /// A size on the command line.

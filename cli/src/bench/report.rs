@@ -248,7 +248,8 @@ pub fn write_records(file: &std::path::Path, records: &[Record]) -> Result<()> {
     write(file, &text)
 }
 
-fn write(file: &std::path::Path, text: &str) -> Result<()> {
+/// Writes a file.
+pub fn write(file: &std::path::Path, text: &str) -> Result<()> {
     std::fs::write(file, text)
         .map_err(|e| Failure::failed(format!("cannot write {}: {e}", file.display())))
 }

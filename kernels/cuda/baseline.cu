@@ -1,0 +1,73 @@
+// What pack kernels are measured against; no message uses these.
+#include "osier.cuh"
+
+// A linear scan: the thread of each word goes through the runs from the first one on
+// until it meets its own, as engines do that keep blocks without an index.
+struct osier_scan {
+    osier_u8* layout;           // origin of the layout
+    osier_u8* packed;
+    const osier_i64* offsets;   // of each run
+    const osier_u64* lengths;   // bytes of each run
+    osier_u64 runs;
+    osier_u64 words;
+    osier_u64 sample;           // one group of 32 words out of so many
+};
+
+template <int W>
+static __device__ __forceinline__ void osier_scan_runs(const osier_scan& plan) {
+    typedef typename osier_word<W>::type word;
+    const osier_u64 step = (osier_u64)gridDim.x * blockDim.x;
+    for (osier_u64 i = (osier_u64)blockIdx.x * blockDim.x + threadIdx.x;; i += step) {
+        const osier_u64 number = i / 32 * 32 * plan.sample + i % 32;
+        if (i / 32 * 32 * plan.sample >= plan.words) return;
+        if (number >= plan.words) continue;
+        osier_u64 rest = number * W, run = 0;
+#pragma unroll 1
+        while (rest >= plan.lengths[run]) rest -= plan.lengths[run++];
+        *(word*)(plan.packed + number * W) = *(const word*)(plan.layout + plan.offsets[run] + rest);
+    }
+}
+
+extern "C" __global__ void osier_baseline_scan_w1(osier_scan plan) { osier_scan_runs<1>(plan); }
+extern "C" __global__ void osier_baseline_scan_w2(osier_scan plan) { osier_scan_runs<2>(plan); }
+extern "C" __global__ void osier_baseline_scan_w4(osier_scan plan) { osier_scan_runs<4>(plan); }
+extern "C" __global__ void osier_baseline_scan_w8(osier_scan plan) { osier_scan_runs<8>(plan); }
+extern "C" __global__ void osier_baseline_scan_w16(osier_scan plan) { osier_scan_runs<16>(plan); }
+
+// Reads sectors of 32 bytes, each once, in halves of 16 bytes, and writes as many
+// bytes as a pack of them would.
+struct osier_gather {
+    const osier_u8* memory;     // where sector 0 begins
+    osier_pair* packed;
+    const osier_u32* sectors;
+    osier_u64 count;
+    osier_u64 share;            // halves written out of each 1024 that are read
+};
+
+extern "C" __global__ void osier_baseline_gather(osier_gather plan) {
+    const osier_u32 ITEMS = 4;
+    const osier_u64 halves = 2 * plan.count;
+    const osier_u64 groups = (halves + 256 * ITEMS - 1) / (256 * ITEMS);
+    for (osier_u64 group = blockIdx.x; group < groups; group += gridDim.x) {
+        osier_pair found[ITEMS];
+#pragma unroll
+        for (osier_u32 k = 0; k < ITEMS; k++) {
+            const osier_u64 half = (group * ITEMS + k) * 256 + threadIdx.x;
+            found[k].low = found[k].high = 0;
+            if (half < halves) {
+                const osier_u8* const sector = plan.memory + (osier_u64)plan.sectors[half / 2] * 32;
+                found[k] = ((const osier_pair*)sector)[half % 2];
+            }
+        }
+#pragma unroll
+        for (osier_u32 k = 0; k < ITEMS; k++) {
+            const osier_u32 place = k * 256 + threadIdx.x;
+            // The second condition keeps reads alive whose bytes go nowhere.
+            if (place < plan.share || (found[k].low ^ found[k].high) == 0x5ee7a11c0ffee123ull) {
+                plan.packed[group * plan.share + (place < plan.share ? place : 0)] = found[k];
+            }
+        }
+    }
+}
+
+extern "C" __global__ void osier_baseline_empty(osier_u64 nothing) { (void)nothing; }
