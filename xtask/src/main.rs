@@ -1,8 +1,9 @@
-//! Developer commands: `cargo xtask check|test|demo|soak|kernels|compare`.
+//! Developer commands: `cargo xtask check|test|demo|soak|kernels|gpu-bundle|compare`.
 //!
 //! Each command sets up what it needs, says what it installs and why, and
 //! returns the first failure as its exit code.
 
+mod bundle;
 mod compare;
 mod demo;
 mod kernels;
@@ -43,6 +44,8 @@ enum Command {
     Soak(soak::Args),
     /// CUDA kernels to PTX, or the check that they match
     Kernels(kernels::Args),
+    /// Tests and benchmarks of the device as a folder for a machine with a GPU
+    GpuBundle(bundle::Args),
     /// Open MPI, MPICH and Intel MPI beside Osier in one run
     Compare(compare::Args),
 }
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Kernels(args) => kernels::run(&args),
+        Command::GpuBundle(args) => bundle::run(&args),
         Command::Compare(args) => compare::run(&args),
     };
     match done {
