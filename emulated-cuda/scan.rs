@@ -25,8 +25,13 @@ pub struct Compiled {
 /// loaded the compiler's libasan before.
 pub const SANITIZERS: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
-/// Compiles all kernels below `source` into `out`, with some flags more. Their table is
-/// the symbol `osier_kernels`.
+/// Has kernels report each access: the calls that a thread sanitizer would answer are
+/// answered by `shim/osier_accesses.h`.
+const REPORTS: &[&str] = &["-fsanitize=thread", "-Wno-tsan"];
+
+/// Compiles all kernels below `source` into `out`, so that they report their accesses
+/// or, if there are flags, with these instead. Their table is the symbol
+/// `osier_kernels`.
 ///
 /// # Errors
 /// A text for the user: no compiler, or what it said.
@@ -85,7 +90,7 @@ pub fn compile(source: &Path, shim: &Path, out: &Path, flags: &[&str]) -> Result
         let object = unit.with_extension("o");
         let done = compiler(&include, &copies)
             .args(["-c", "-O2", "-g1", "-fPIC", "-x", "c++"])
-            .args(flags)
+            .args(if flags.is_empty() { REPORTS } else { flags })
             .arg(&unit_with_table)
             .arg("-o")
             .arg(&object)
@@ -99,7 +104,7 @@ pub fn compile(source: &Path, shim: &Path, out: &Path, flags: &[&str]) -> Result
             tables,
             "extern \"C\" __attribute__((visibility(\"hidden\"))) const osier_kernel osier_kernels_{index}[];\n\
              static const osier_kernel_library library_{index} = \
-             {{1, &osier_state, osier_kernels_{index}, {count}, {next}}};"
+             {{2, &osier_state, osier_kernels_{index}, {count}, {next}}};"
         );
         next = format!("&library_{index}");
         compiled.objects.push(object);
@@ -108,10 +113,11 @@ pub fn compile(source: &Path, shim: &Path, out: &Path, flags: &[&str]) -> Result
     let head = format!(
         "extern \"C\" {{\nosier_launch_state osier_state;\n\
          extern __attribute__((visibility(\"default\"))) const osier_kernel_library osier_kernels;\n\
-         const osier_kernel_library osier_kernels = {{1, &osier_state, nullptr, 0, {next}}};\n}}\n"
+         const osier_kernel_library osier_kernels = {{2, &osier_state, nullptr, 0, {next}}};\n}}\n"
     );
     let table = copies.join("osier_table.cpp");
-    std::fs::write(&table, format!("{tables}\n{head}")).map_err(|e| e.to_string())?;
+    let text = format!("#include \"osier_accesses.h\"\n{tables}\n{head}");
+    std::fs::write(&table, text).map_err(|e| e.to_string())?;
     let object = copies.join("osier_table.o");
     let done = compiler(&include, &copies)
         .args(["-c", "-O2", "-fPIC", "-x", "c++"])
@@ -181,7 +187,9 @@ fn compiler(include: &Path, copies: &Path) -> Command {
         .arg("-include")
         .arg(include)
         .arg("-I")
-        .arg(copies);
+        .arg(copies)
+        .arg("-I")
+        .arg(include.parent().unwrap_or(copies));
     command
 }
 

@@ -44,6 +44,8 @@ struct osier_launch_state {
     void *shared;
     void (*barrier)(void);
     void (*trap)(const char *what);
+    // Told of each access, if there is one: address, bytes, 1 for a write.
+    void (*access)(const void *address, size_t bytes, int write);
 };
 struct osier_kernel {
     const char *name;

@@ -15,6 +15,7 @@ use crate::fault::{Fault, Result, invalid};
 use crate::graph::{Capture, Graph};
 use crate::ipc::SharedEvent;
 use crate::memory::{Arena, File, Memory};
+use crate::order::{self, Order};
 use crate::random::Random;
 use crate::settings::settings;
 use crate::work::{Item, Op};
@@ -175,8 +176,8 @@ pub struct Physical {
     pub exportable: bool,
     /// Counted against the device, as it was made here.
     pub counted: bool,
-    /// The handle was released.
-    pub released: bool,
+    /// How often the handle is held: once since it was made, and once per retain.
+    pub handles: u32,
 }
 
 /// Everything.
@@ -206,6 +207,8 @@ pub struct State {
     pub executables: HashMap<Handle, Arc<Graph>>,
     /// Captures under way, by the graph that they build.
     pub captures: HashMap<Handle, Capture>,
+    /// Who knows what of whom.
+    pub order: Order,
     /// Draws the order of work.
     pub random: Random,
     /// Whose default streams: thread and context.
@@ -303,6 +306,7 @@ impl State {
             graphs: HashMap::new(),
             executables: HashMap::new(),
             captures: HashMap::new(),
+            order: Order::default(),
             random: Random::new(settings().seed),
             thread_streams: HashMap::new(),
             next_handle: 1,
@@ -515,6 +519,11 @@ impl State {
     /// Queues work, or makes it a node of the graph that the stream captures.
     pub fn submit(&mut self, stream: Handle, op: Op) -> Result<u64> {
         let uses = op.uses(self);
+        let accesses = match settings().order {
+            true => op.accesses(self),
+            false => order::Accesses::default(),
+        };
+        let host = self.order.host();
         let ticket = self.ticket();
         let target = self.stream_mut(stream)?;
         if let Some((graph, after)) = &mut target.capture {
@@ -525,7 +534,14 @@ impl State {
             }
             return Ok(0);
         }
-        target.queue.push_back(Item { ticket, op, uses });
+        target.queue.push_back(Item {
+            ticket,
+            op,
+            uses,
+            accesses,
+            told: order::Accesses::default(),
+            host,
+        });
         if let Ok(driver) = driver() {
             driver.work.notify_all();
         }
@@ -655,7 +671,9 @@ pub fn wait_for(guard: MutexGuard<'_, State>, stream: Handle, ticket: u64) -> Re
             .get(&stream)
             .is_none_or(|s| s.queue.front().is_none_or(|item| item.ticket > ticket))
     });
-    driver.lock().context(context)?;
+    let mut state = driver.lock();
+    state.context(context)?;
+    state.order.host_waited(stream);
     Ok(())
 }
 

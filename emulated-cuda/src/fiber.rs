@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes of a fiber's stack, and of the closed page below it.
-const STACK: usize = 128 * 1024;
+pub const STACK: usize = 128 * 1024;
 const GUARD: usize = 4096;
 
 thread_local! {

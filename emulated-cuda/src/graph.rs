@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::abi::Handle;
 use crate::driver::State;
 use crate::fault::Result;
+use crate::order::Accesses;
 use crate::work::{Moved, Op};
 
 /// An operation and what it comes after.
@@ -90,6 +91,15 @@ impl GraphRun {
     pub fn uses(&self, state: &State) -> Vec<(u64, u64)> {
         let nodes = self.graph.nodes.iter();
         nodes.flat_map(|node| node.op.uses(state)).collect()
+    }
+
+    /// What its nodes touch, kernels apart.
+    pub fn accesses(&self, state: &State) -> Accesses {
+        let mut all = Accesses::default();
+        for node in &self.graph.nodes {
+            all.extend(node.op.accesses(state));
+        }
+        all
     }
 
     /// Moves one of the nodes on whose predecessors are over.

@@ -111,6 +111,13 @@ impl Isolation {
     }
 }
 
+/// Whether an address is one of device memory.
+pub fn is_device(address: u64) -> bool {
+    let start = DEVICE_START.load(Ordering::Relaxed) as u64;
+    let end = DEVICE_END.load(Ordering::Relaxed) as u64;
+    (start..end).contains(&address)
+}
+
 fn protect(start: u64, bytes: u64, rights: c_int) {
     // SAFETY: the range is a mapping of ours, without references into it.
     unsafe { libc::mprotect(start as *mut c_void, bytes as usize, rights) };

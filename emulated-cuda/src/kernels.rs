@@ -11,7 +11,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
 use crate::abi;
@@ -19,6 +19,7 @@ use crate::fault::{Fault, Result, say};
 use crate::fiber::{self, Fiber};
 use crate::isolation;
 use crate::random::Random;
+use crate::record;
 use crate::settings::settings;
 
 /// `osier_launch_state` of the shim.
@@ -31,6 +32,7 @@ struct LaunchState {
     shared: *mut c_void,
     barrier: extern "C" fn(),
     trap: extern "C" fn(*const c_char),
+    access: Option<extern "C" fn(*const c_void, usize, c_int)>,
 }
 
 #[repr(C)]
@@ -105,7 +107,7 @@ fn add(found: &mut HashMap<String, Kernel>, mut library: *const Library) {
     while !library.is_null() {
         // SAFETY: a library's table as the shim lays it out (invariant 2).
         let this = unsafe { &*library };
-        if this.version != 1 {
+        if this.version != 2 {
             say("a library of kernels was built for another version of the emulated driver");
             return;
         }
@@ -272,6 +274,7 @@ pub fn run(launch: &mut Launch, seed: u64) -> Result {
                 shared: shared.as_mut_ptr().cast(),
                 barrier,
                 trap,
+                access: settings().order.then_some(record::note),
             }
         };
         run.next.set(0);

@@ -14,6 +14,7 @@
 //! | [`isolation`] | keeps the host away from device memory |
 //! | [`sanitizer`] | tells an address sanitizer where allocations end |
 //! | [`work`], [`worker`] | operations of streams, and the thread that runs them out of step |
+//! | [`order`], [`record`] | accesses that nothing orders; what kernels touch |
 //! | [`graph`] | captures and graphs |
 //! | [`kernels`], [`fiber`] | kernels by name; blocks, threads, barriers |
 //! | [`ipc`] | what other processes open |
@@ -42,8 +43,10 @@ pub mod ipc;
 pub mod isolation;
 pub mod kernels;
 pub mod memory;
+pub mod order;
 pub mod random;
 pub mod ranges;
+pub mod record;
 pub mod sanitizer;
 pub mod settings;
 pub mod work;

@@ -30,6 +30,8 @@ pub struct Settings {
     pub kernels: Vec<String>,
     /// `OSIER_EMULATED_ISOLATION=windows`: do not use protection keys.
     pub keys: bool,
+    /// `OSIER_EMULATED_ORDER=unchecked`: do not look for accesses that nothing orders.
+    pub order: bool,
     /// `OSIER_EMULATED_QUIET=1`: named errors are not printed.
     pub print: bool,
 }
@@ -57,6 +59,7 @@ pub fn settings() -> &'static Settings {
                 .map(String::from)
                 .collect(),
             keys: text("OSIER_EMULATED_ISOLATION") != "windows",
+            order: text("OSIER_EMULATED_ORDER") != "unchecked",
             print: text("OSIER_EMULATED_QUIET") != "1",
         }
     })

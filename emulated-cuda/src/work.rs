@@ -19,6 +19,7 @@ use crate::graph::{Graph, GraphRun};
 use crate::ipc::SharedEvent;
 use crate::isolation;
 use crate::kernels::{self, Launch};
+use crate::order::{Accesses, Clock};
 
 /// Work in a queue.
 #[derive(Debug)]
@@ -29,6 +30,12 @@ pub struct Item {
     pub op: Op,
     /// Address ranges that it uses, as far as they are known.
     pub uses: Vec<(u64, u64)>,
+    /// What it touches, kernels apart.
+    pub accesses: Accesses,
+    /// What its kernels have told; some of it is no memory of the driver.
+    pub told: Accesses,
+    /// What the host knew when it queued it.
+    pub host: Arc<Clock>,
 }
 
 /// Rows of bytes to be copied.
@@ -220,6 +227,37 @@ impl Op {
         }
     }
 
+    /// What it is going to touch; kernels tell afterwards.
+    pub fn accesses(&self, state: &State) -> Accesses {
+        match self {
+            Op::Copy(copy) => copy.accesses(),
+            Op::Batch(copies) => {
+                let mut all = Accesses::default();
+                copies.iter().for_each(|copy| all.extend(copy.accesses()));
+                all
+            }
+            Op::Fill(fill) => Accesses {
+                writes: (0..fill.height)
+                    .map(|row| fill.target + row * fill.pitch)
+                    .map(|at| (at, at + fill.width))
+                    .collect(),
+                ..Accesses::default()
+            },
+            // Before and behind it nobody may use what is allocated.
+            Op::Allocate(start) | Op::Free(start) => Accesses {
+                writes: state
+                    .memory
+                    .find(*start)
+                    .map(|a| (a.start, a.end()))
+                    .into_iter()
+                    .collect(),
+                ..Accesses::default()
+            },
+            Op::Graph(run) => run.accesses(state),
+            _ => Accesses::default(),
+        }
+    }
+
     /// Moves on a little. `context` is that of the stream.
     pub fn step(&mut self, state: &mut State, context: Handle) -> Result<Moved> {
         match self {
@@ -347,6 +385,23 @@ impl Copy {
 
     fn is_over(&self) -> bool {
         self.done.0 >= self.shape.rows()
+    }
+
+    fn accesses(&self) -> Accesses {
+        let rows = || (0..self.shape.rows()).map(|row| self.shape.row(row));
+        let width = self.shape.width;
+        let mut all = Accesses {
+            writes: rows()
+                .map(|(to, _)| self.target + to)
+                .map(|at| (at, at + width))
+                .collect(),
+            ..Accesses::default()
+        };
+        if self.staged.is_none() {
+            let reads = rows().map(|(_, from)| self.source + from);
+            all.reads = reads.map(|at| (at, at + width)).collect();
+        }
+        all
     }
 
     /// Copies some bytes or rows.

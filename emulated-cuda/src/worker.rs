@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use crate::abi::Handle;
 use crate::driver::{State, driver};
-use crate::fault::{become_worker, say};
+use crate::fault::{Fault, Result, become_worker, say};
 use crate::work::{Moved, Op};
-use crate::{fiber, isolation};
+use crate::{fiber, isolation, order, record};
 
 /// One pause in so many steps.
 const PAUSES: u64 = 16;
@@ -64,6 +64,7 @@ pub fn run() {
                 drop(state);
                 let done = job();
                 state = driver.lock();
+                told(&mut state, stream);
                 done.map(|()| match &op {
                     Op::Graph(run) if !run.is_over() => Moved::More,
                     _ => Moved::Done,
@@ -78,12 +79,12 @@ pub fn run() {
                 continue;
             }
             Ok(Moved::More | Moved::Unlocked(_)) => put_back(&mut state, stream, op),
-            Ok(Moved::Done) => finish(&mut state, stream),
-            Err(fault) => {
-                let what = fault.message.unwrap_or_default();
-                say(&format!("{name}, stream 0x{stream:x}: {what}"));
-                state.poison(context, fault.code);
+            Ok(Moved::Done) => {
+                if let Err(fault) = finish(&mut state, stream, &op) {
+                    failed(&mut state, &name, stream, context, fault);
+                }
             }
+            Err(fault) => failed(&mut state, &name, stream, context, fault),
         }
         blocked.clear();
         driver.done.notify_all();
@@ -107,13 +108,34 @@ fn put_back(state: &mut State, stream: Handle, op: Op) {
     }
 }
 
-fn finish(state: &mut State, handle: Handle) {
-    if let Some(stream) = state.streams.get_mut(&handle) {
-        stream.queue.pop_front();
-        if stream.destroyed && stream.queue.is_empty() {
-            state.streams.remove(&handle);
-        }
+/// Keeps what a kernel has told of its accesses with its item.
+fn told(state: &mut State, stream: Handle) {
+    let accesses = record::take();
+    let head = state.streams.get_mut(&stream);
+    if let Some(item) = head.and_then(|s| s.queue.front_mut()) {
+        item.told.extend(accesses);
     }
+}
+
+/// Takes a work that is over from its queue; an error if nothing orders it with another.
+fn finish(state: &mut State, handle: Handle, op: &Op) -> Result {
+    let head = state.streams.get_mut(&handle);
+    let Some(item) = head.and_then(|s| s.queue.pop_front()) else {
+        return Ok(());
+    };
+    let checked = order::finished(state, handle, op, item);
+    let over = |s: &crate::driver::Stream| s.destroyed && s.queue.is_empty();
+    if state.streams.get(&handle).is_some_and(over) {
+        state.streams.remove(&handle);
+        state.order.forget(handle);
+    }
+    checked
+}
+
+fn failed(state: &mut State, name: &str, stream: Handle, context: Handle, fault: Fault) {
+    let what = fault.message.unwrap_or_default();
+    say(&format!("{name}, stream 0x{stream:x}: {what}"));
+    state.poison(context, fault.code);
 }
 
 /// The rules of the legacy default stream: it waits for all earlier work of the

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint};
 
 use crate::abi::{self, Handle};
-use crate::driver::{Object, driver, index, lock, stale, with_current};
+use crate::driver::{Object, State, driver, index, lock, stale, with_current};
 use crate::fault::{Fault, Out, Result, entries, invalid};
 
 /// Waits for all work of a context.
@@ -13,17 +13,27 @@ pub fn synchronize(context: Handle) -> Result {
     state.context(context)?;
     let ticket = state.ticket();
     driver.wait_until(state, |s| s.drained(context, ticket));
-    driver.lock().context(context)?;
+    let mut state = driver.lock();
+    state.context(context)?;
+    state.order.host_waited_for_all();
     Ok(())
 }
 
 fn destroy(context: Handle) -> Result {
+    drain(context)?;
+    tear_down(&mut *lock()?, context);
+    Ok(())
+}
+
+/// Waits for what is left; a context with an error can be destroyed.
+fn drain(context: Handle) -> Result {
     synchronize(context).or_else(|fault| match fault.message {
-        // A context with an error can be destroyed.
         None => Ok(()),
         Some(_) => Err(fault),
-    })?;
-    let mut state = lock()?;
+    })
+}
+
+fn tear_down(state: &mut State, context: Handle) {
     let left: Vec<u64> = state
         .memory
         .all()
@@ -31,7 +41,7 @@ fn destroy(context: Handle) -> Result {
         .map(|a| a.start)
         .collect();
     for start in left {
-        super::memory::release(&mut state, start);
+        super::memory::release(state, start);
     }
     if let Some(context) = state.contexts.get_mut(&context) {
         context.alive = false;
@@ -45,12 +55,11 @@ fn destroy(context: Handle) -> Result {
     state.thread_streams.retain(|k, _| k.1 != context);
     state.events.retain(|_, e| e.context != context);
     state.modules.retain(|_, m| m.0 != context);
-    Ok(())
 }
 
-fn release_primary(device: c_int) -> Result {
+fn release_primary(number: c_int) -> Result {
     let mut state = lock()?;
-    let device = state.device(device)?;
+    let device = state.device(number)?;
     if device.retained == 0 {
         return Err(Fault::named(
             abi::ERROR_INVALID_CONTEXT,
@@ -60,7 +69,16 @@ fn release_primary(device: c_int) -> Result {
     device.retained -= 1;
     let (last, primary) = (device.retained == 0, device.primary);
     drop(state);
-    if last { destroy(primary) } else { Ok(()) }
+    if !last {
+        return Ok(());
+    }
+    drain(primary)?;
+    let mut state = lock()?;
+    // Another thread may have retained it while this one waited.
+    if state.device(number)?.retained == 0 {
+        tear_down(&mut state, primary);
+    }
+    Ok(())
 }
 
 entries! {

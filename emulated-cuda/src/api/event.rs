@@ -54,6 +54,12 @@ fn check(state: &mut State, event: Handle) -> Result {
     state.context(context).map(drop)
 }
 
+/// The host knows that the event has happened.
+fn seen(state: &mut State, event: Handle) {
+    let shared = state.events.get(&event).is_some_and(|e| e.shared.is_some());
+    state.order.host_saw(event, shared);
+}
+
 fn elapsed(ms: Out<f32>, start: Handle, end: Handle) -> Result {
     let mut state = lock()?;
     for event in [start, end] {
@@ -115,6 +121,7 @@ entries! {
             return Ok(());
         }
         state.events.remove(&event);
+        state.order.forget(event);
         Ok(())
     }
 
@@ -134,7 +141,10 @@ entries! {
         let mut state = lock()?;
         check(&mut state, event)?;
         match happened(state.event(event)?) {
-            true => Ok(()),
+            true => {
+                seen(&mut state, event);
+                Ok(())
+            }
             false => Err(Fault::plain(abi::ERROR_NOT_READY)),
         }
     }
@@ -150,10 +160,14 @@ entries! {
             while shared.happened() < wanted {
                 std::thread::sleep(std::time::Duration::from_micros(20));
             }
-            return check(&mut driver.lock(), event);
+            state = driver.lock();
+            seen(&mut state, event);
+            return check(&mut state, event);
         }
         driver.wait_until(state, |s| s.events.get(&event).is_none_or(happened));
-        check(&mut driver.lock(), event)
+        state = driver.lock();
+        seen(&mut state, event);
+        check(&mut state, event)
     }
 
     fn cuEventElapsedTime(ms: Out<f32>, start: Handle, end: Handle) { elapsed(ms, start, end) }

@@ -78,6 +78,7 @@ entries! {
         let stream = state.stream_mut(handle)?;
         if stream.queue.is_empty() {
             state.streams.remove(&handle);
+            state.order.forget(handle);
         } else {
             stream.destroyed = true;
         }
@@ -114,7 +115,10 @@ entries! {
         let stream = state.stream_of(stream)?;
         state.refuse_capture(stream, "cuStreamQuery")?;
         match state.stream_mut(stream)?.queue.is_empty() {
-            true => Ok(()),
+            true => {
+                state.order.host_waited(stream);
+                Ok(())
+            }
             false => Err(Fault::plain(abi::ERROR_NOT_READY)),
         }
     }

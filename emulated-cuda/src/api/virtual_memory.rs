@@ -62,7 +62,7 @@ entries! {
             holders: 1,
             exportable: prop.handle_types & abi::HANDLE_POSIX_FD != 0,
             counted: true,
-            released: false,
+            handles: 1,
         });
         out.set(handle)
     }
@@ -70,10 +70,10 @@ entries! {
     fn cuMemRelease(handle: Handle) {
         let mut state = lock()?;
         let physical = state.physical(handle)?;
-        if physical.released {
+        if physical.handles == 0 {
             return Err(stale(Object::Physical, handle));
         }
-        physical.released = true;
+        physical.handles -= 1;
         state.release_physical(handle);
         Ok(())
     }
@@ -85,10 +85,8 @@ entries! {
             return Err(invalid(format!("{} has no allocation handle", found.describe())));
         };
         let physical = state.physical(handle)?;
-        if physical.released {
-            physical.released = false;
-            physical.holders += 1;
-        }
+        physical.handles += 1;
+        physical.holders += 1;
         out.set(handle)
     }
 
@@ -140,7 +138,7 @@ entries! {
         }
         let offset = offset as u64;
         let physical = state.physical(handle)?;
-        if physical.released || offset + bytes > physical.file.bytes || !offset.is_multiple_of(GRANULARITY) {
+        if physical.handles == 0 || offset + bytes > physical.file.bytes || !offset.is_multiple_of(GRANULARITY) {
             return Err(invalid("the physical memory was released or is too small"));
         }
         physical.holders += 1;
@@ -210,7 +208,7 @@ entries! {
     fn cuMemExportToShareableHandle(out: Out<c_int>, handle: Handle, kind: c_uint, _flags: u64) {
         let mut state = lock()?;
         let physical = state.physical(handle)?;
-        if kind != abi::HANDLE_POSIX_FD || !physical.exportable || physical.released {
+        if kind != abi::HANDLE_POSIX_FD || !physical.exportable || physical.handles == 0 {
             return Err(invalid("the memory was not created to be exported as a descriptor"));
         }
         out.set(physical.file.duplicate()?.into_raw_fd())
@@ -236,7 +234,7 @@ entries! {
             holders: 1,
             exportable: true,
             counted: false,
-            released: false,
+            handles: 1,
         });
         out.set(handle)
     }

@@ -1,0 +1,68 @@
+// What a compiler calls before each access when it is told to look for data races:
+// here the driver is told of it. Included once per library, in its table.
+//
+// Atomic accesses are what threads agree by; they are carried out and not told.
+#pragma once
+
+extern "C" {
+#define OSIER_HIDDEN __attribute__((visibility("hidden")))
+static inline void osier_told(const void *at, size_t bytes, int write) {
+    // Indices of thread and block are read all the time, and are nobody's memory.
+    if ((size_t)((const char *)at - (const char *)&osier_state) < sizeof osier_state) return;
+    if (osier_state.access) osier_state.access(at, bytes, write);
+}
+#define OSIER_ACCESS(NAME, BYTES)                                                     \
+    OSIER_HIDDEN void __tsan_read##NAME(void *at) { osier_told(at, BYTES, 0); }       \
+    OSIER_HIDDEN void __tsan_write##NAME(void *at) { osier_told(at, BYTES, 1); }      \
+    OSIER_HIDDEN void __tsan_unaligned_read##NAME(void *at) { osier_told(at, BYTES, 0); } \
+    OSIER_HIDDEN void __tsan_unaligned_write##NAME(void *at) { osier_told(at, BYTES, 1); } \
+    OSIER_HIDDEN void __tsan_volatile_read##NAME(void *at) { osier_told(at, BYTES, 0); } \
+    OSIER_HIDDEN void __tsan_volatile_write##NAME(void *at) { osier_told(at, BYTES, 1); }
+OSIER_ACCESS(1, 1)
+OSIER_ACCESS(2, 2)
+OSIER_ACCESS(4, 4)
+OSIER_ACCESS(8, 8)
+OSIER_ACCESS(16, 16)
+OSIER_HIDDEN void __tsan_read_range(void *at, size_t bytes) { osier_told(at, bytes, 0); }
+OSIER_HIDDEN void __tsan_write_range(void *at, size_t bytes) { osier_told(at, bytes, 1); }
+OSIER_HIDDEN void __tsan_init(void) {}
+OSIER_HIDDEN void __tsan_func_entry(void *) {}
+OSIER_HIDDEN void __tsan_func_exit(void) {}
+OSIER_HIDDEN void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+OSIER_HIDDEN void __tsan_atomic_signal_fence(int) { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
+
+#define OSIER_FETCH(BITS, TYPE, NAME)                                                 \
+    OSIER_HIDDEN TYPE __tsan_atomic##BITS##_##NAME(volatile TYPE *at, TYPE v, int) {  \
+        return __atomic_##NAME(at, v, __ATOMIC_SEQ_CST);                              \
+    }
+#define OSIER_SWAP(BITS, TYPE, NAME, WEAK)                                            \
+    OSIER_HIDDEN int __tsan_atomic##BITS##_##NAME(volatile TYPE *at, TYPE *expected, TYPE v, int, int) { \
+        return __atomic_compare_exchange_n(at, expected, v, WEAK, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+    }
+#define OSIER_ATOMICS(BITS, TYPE)                                                     \
+    OSIER_HIDDEN TYPE __tsan_atomic##BITS##_load(const volatile TYPE *at, int) {      \
+        return __atomic_load_n(at, __ATOMIC_SEQ_CST);                                 \
+    }                                                                                 \
+    OSIER_HIDDEN void __tsan_atomic##BITS##_store(volatile TYPE *at, TYPE v, int) {   \
+        __atomic_store_n(at, v, __ATOMIC_SEQ_CST);                                    \
+    }                                                                                 \
+    OSIER_HIDDEN TYPE __tsan_atomic##BITS##_exchange(volatile TYPE *at, TYPE v, int) { \
+        return __atomic_exchange_n(at, v, __ATOMIC_SEQ_CST);                          \
+    }                                                                                 \
+    OSIER_FETCH(BITS, TYPE, fetch_add)                                                \
+    OSIER_FETCH(BITS, TYPE, fetch_sub)                                                \
+    OSIER_FETCH(BITS, TYPE, fetch_and)                                                \
+    OSIER_FETCH(BITS, TYPE, fetch_or)                                                 \
+    OSIER_FETCH(BITS, TYPE, fetch_xor)                                                \
+    OSIER_FETCH(BITS, TYPE, fetch_nand)                                               \
+    OSIER_SWAP(BITS, TYPE, compare_exchange_strong, false)                            \
+    OSIER_SWAP(BITS, TYPE, compare_exchange_weak, true)                               \
+    OSIER_HIDDEN TYPE __tsan_atomic##BITS##_compare_exchange_val(volatile TYPE *at, TYPE expected, TYPE v, int, int) { \
+        __atomic_compare_exchange_n(at, &expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+        return expected;                                                              \
+    }
+OSIER_ATOMICS(8, unsigned char)
+OSIER_ATOMICS(16, unsigned short)
+OSIER_ATOMICS(32, unsigned)
+OSIER_ATOMICS(64, unsigned long)
+}

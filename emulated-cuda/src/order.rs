@@ -1,0 +1,395 @@
+//! Whether accesses of different streams are ordered, by happens-before: two works
+//! that touch a byte, one of them writing, and that nothing orders, are an error even
+//! where the schedule was kind.
+//!
+//! Each stream has a clock: of each stream, the last work that is known to be over.
+//! Work takes what its stream knows, and what the host knew when it was queued; an
+//! event carries a clock from stream to stream, and a wait on the host carries one to
+//! the host. What work touches is known exactly: of copies by their shape, of kernels
+//! because they are compiled to report each access (`shim/osier_cuda_host.h`).
+//!
+//! # Invariants
+//! 1. Order that cannot be seen here is taken for granted, so a report is never
+//!    wrong: threads of the host share one clock; they may have seen whatever was
+//!    written to memory that they can read, and what a host function or another
+//!    process could have told them.
+//! 2. Clocks change when work is over, under the driver's lock.
+//!
+//! # What is not seen
+//! The host's own accesses; works of other processes; nodes of one graph among
+//! themselves; two addresses of the same physical memory.
+//!
+//! # Sources
+//! L. Lamport, "Time, Clocks, and the Ordering of Events in a Distributed System",
+//! CACM 1978; F. Mattern, "Virtual Time and Global States of Distributed Systems", 1989.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::abi::{self, Handle};
+use crate::driver::State;
+use crate::fault::{Fault, Result};
+use crate::settings::settings;
+use crate::work::{Item, Op};
+
+/// Works that are remembered.
+const REMEMBERED: usize = 4096;
+/// Works from which on those are forgotten that the host has waited for.
+const CROWDED: usize = 128;
+/// Records of an event whose clocks are kept.
+const RECORDS: usize = 16;
+
+/// Of each stream, the ticket up to which its work is known to be over.
+#[derive(Clone, Debug, Default)]
+pub struct Clock(BTreeMap<Handle, u64>);
+
+impl Clock {
+    fn knows(&self, stream: Handle, ticket: u64) -> bool {
+        self.0.get(&stream).is_some_and(|&last| last >= ticket)
+    }
+
+    fn pass(&mut self, stream: Handle, ticket: u64) {
+        let last = self.0.entry(stream).or_default();
+        *last = ticket.max(*last);
+    }
+
+    fn join(&mut self, other: &Clock) {
+        for (&stream, &ticket) in &other.0 {
+            self.pass(stream, ticket);
+        }
+    }
+}
+
+/// Ranges of addresses, apart and rising.
+pub type Ranges = Vec<(u64, u64)>;
+
+/// What a work touches.
+#[derive(Clone, Debug, Default)]
+pub struct Accesses {
+    /// Ranges read.
+    pub reads: Ranges,
+    /// Ranges written.
+    pub writes: Ranges,
+}
+
+impl Accesses {
+    /// Adds those of another.
+    pub fn extend(&mut self, other: Accesses) {
+        self.reads.extend(other.reads);
+        self.writes.extend(other.writes);
+    }
+
+    fn tidy(&mut self) {
+        merge(&mut self.reads);
+        merge(&mut self.writes);
+    }
+
+    fn hull(&self) -> (u64, u64) {
+        let ends = |ranges: &Ranges| Some((ranges.first()?.0, ranges.last()?.1));
+        match (ends(&self.reads), ends(&self.writes)) {
+            (Some(a), Some(b)) => (a.0.min(b.0), a.1.max(b.1)),
+            (a, b) => a.or(b).unwrap_or((0, 0)),
+        }
+    }
+}
+
+/// Sorts ranges and joins those that meet.
+pub fn merge(ranges: &mut Ranges) {
+    ranges.retain(|range| range.0 < range.1);
+    ranges.sort_unstable();
+    let mut kept: usize = 0;
+    for at in 0..ranges.len() {
+        let range = ranges[at];
+        if kept > 0 && ranges[kept - 1].1 >= range.0 {
+            ranges[kept - 1].1 = ranges[kept - 1].1.max(range.1);
+        } else {
+            ranges[kept] = range;
+            kept += 1;
+        }
+    }
+    ranges.truncate(kept);
+}
+
+/// The first byte that both have.
+fn common(a: &Ranges, b: &Ranges) -> Option<u64> {
+    let (mut i, mut j) = (0, 0);
+    while let (Some(x), Some(y)) = (a.get(i), b.get(j)) {
+        let start = x.0.max(y.0);
+        if start < x.1.min(y.1) {
+            return Some(start);
+        }
+        match x.1 < y.1 {
+            true => i += 1,
+            false => j += 1,
+        }
+    }
+    None
+}
+
+/// A work that is over.
+#[derive(Debug)]
+struct Past {
+    stream: Handle,
+    ticket: u64,
+    name: String,
+    accesses: Accesses,
+    hull: (u64, u64),
+}
+
+/// The clocks, and what was touched.
+#[derive(Debug, Default)]
+pub struct Order {
+    host: Arc<Clock>,
+    streams: HashMap<Handle, Clock>,
+    events: HashMap<Handle, VecDeque<(u64, Clock)>>,
+    /// Of all works that are over.
+    all: Clock,
+    past: VecDeque<Past>,
+}
+
+impl Order {
+    /// What the host knows, for work that it queues now.
+    pub fn host(&self) -> Arc<Clock> {
+        self.host.clone()
+    }
+
+    fn host_learns(&mut self, clock: &Clock) {
+        if clock.0.iter().any(|(&s, &t)| !self.host.knows(s, t)) {
+            Arc::make_mut(&mut self.host).join(clock);
+        }
+    }
+
+    /// The host has waited for a stream.
+    pub fn host_waited(&mut self, stream: Handle) {
+        if let Some(clock) = self.streams.get(&stream).cloned() {
+            self.host_learns(&clock);
+        }
+    }
+
+    /// The host has waited for all streams.
+    pub fn host_waited_for_all(&mut self) {
+        let all = self.all.clone();
+        self.host_learns(&all);
+    }
+
+    /// The host has seen that an event's last record has happened; another process's
+    /// event may carry anything.
+    pub fn host_saw(&mut self, event: Handle, shared: bool) {
+        let last = self.events.get(&event).and_then(|records| records.back());
+        let clock = match last {
+            Some((_, clock)) if !shared => clock.clone(),
+            _ if shared => self.all.clone(),
+            _ => return,
+        };
+        self.host_learns(&clock);
+    }
+
+    /// A stream, or an event, is gone.
+    pub fn forget(&mut self, handle: Handle) {
+        self.streams.remove(&handle);
+        self.events.remove(&handle);
+    }
+
+    fn event(&self, event: Handle, record: u64) -> Clock {
+        let Some(records) = self.events.get(&event) else {
+            return self.all.clone();
+        };
+        let found = records.iter().find(|(number, _)| *number >= record);
+        found.map_or_else(|| self.all.clone(), |(_, clock)| clock.clone())
+    }
+}
+
+/// Takes note of a work that is over; an error if it and an earlier one touch the same
+/// byte, and nothing orders them.
+pub fn finished(state: &mut State, stream: Handle, op: &Op, item: Item) -> Result {
+    if !settings().order {
+        return Ok(());
+    }
+    let ticket = item.ticket;
+    let mut clock = state.order.streams.remove(&stream).unwrap_or_default();
+    clock.join(&item.host);
+    for other in neighbours(state, stream) {
+        if let Some(other) = state.order.streams.get(&other) {
+            clock.join(other);
+        }
+    }
+    match op {
+        Op::Wait(event, record) => clock.join(&state.order.event(*event, *record)),
+        // What others have done in between is not known.
+        Op::WaitShared(..) | Op::Await(..) => clock.join(&state.order.all),
+        _ => {}
+    }
+    let before = clock.clone();
+    clock.pass(stream, ticket);
+    let mut accesses = item.accesses;
+    accesses.extend(clipped(state, item.told));
+    accesses.tidy();
+    let mut host_may_know = matches!(op, Op::Host(..) | Op::Write(..));
+    if let Op::Record(event, record) = op {
+        let records = state.order.events.entry(*event).or_default();
+        records.push_back((*record, clock.clone()));
+        if records.len() > RECORDS {
+            records.pop_front();
+        }
+        let shared = state.events.get(event).is_some_and(|e| e.shared.is_some());
+        host_may_know |= shared;
+    }
+    let readable = |start: u64| match state.memory.find(start) {
+        Some(found) => !found.kind.is_device(),
+        None => state.memory.is_pageable(start),
+    };
+    host_may_know |= accesses.writes.iter().any(|&(start, _)| readable(start));
+    if host_may_know {
+        state.order.host_learns(&clock);
+    }
+    state.order.all.pass(stream, ticket);
+    state.order.streams.insert(stream, clock);
+    compare(state, &op.name(), stream, ticket, &before, accesses)
+}
+
+/// Streams that a stream's work comes behind by the rules of the legacy default stream.
+fn neighbours(state: &State, handle: Handle) -> Vec<Handle> {
+    let Some(stream) = state.streams.get(&handle) else {
+        return Vec::new();
+    };
+    let Some(context) = state.contexts.get(&stream.context) else {
+        return Vec::new();
+    };
+    if stream.flags & abi::STREAM_NON_BLOCKING != 0 {
+        return Vec::new();
+    }
+    if context.legacy != handle {
+        return vec![context.legacy];
+    }
+    let blocking = |s: &crate::driver::Stream| {
+        s.context == stream.context && s.flags & abi::STREAM_NON_BLOCKING == 0
+    };
+    let all = state.streams.iter().filter(|(_, s)| blocking(s));
+    all.map(|(&other, _)| other).collect()
+}
+
+/// What of a kernel's accesses lies in memory that the driver knows; the rest is its
+/// stack and its shared memory.
+fn clipped(state: &State, mut told: Accesses) -> Accesses {
+    told.tidy();
+    let clip = |ranges: &Ranges| {
+        let mut kept = Vec::with_capacity(ranges.len());
+        for &(start, end) in ranges {
+            let mut at = start;
+            while at < end {
+                let Some(found) = state.memory.find(at) else {
+                    break;
+                };
+                let stop = found.end().min(end);
+                kept.push((at, stop));
+                at = stop;
+            }
+        }
+        kept
+    };
+    Accesses {
+        reads: clip(&told.reads),
+        writes: clip(&told.writes),
+    }
+}
+
+fn compare(
+    state: &mut State,
+    name: &str,
+    stream: Handle,
+    ticket: u64,
+    before: &Clock,
+    accesses: Accesses,
+) -> Result {
+    let hull = accesses.hull();
+    if hull.0 == hull.1 {
+        return Ok(());
+    }
+    let order = &mut state.order;
+    let mut found = None;
+    for past in order.past.iter().rev() {
+        let apart = past.hull.1 <= hull.0 || hull.1 <= past.hull.0;
+        if apart || before.knows(past.stream, past.ticket) {
+            continue;
+        }
+        let pairs = [
+            (
+                &accesses.writes,
+                "writes",
+                &past.accesses.writes,
+                "has written",
+            ),
+            (&accesses.writes, "writes", &past.accesses.reads, "has read"),
+            (
+                &accesses.reads,
+                "reads",
+                &past.accesses.writes,
+                "has written",
+            ),
+        ];
+        for (mine, verb, other, had) in pairs {
+            if let Some(at) = common(mine, other) {
+                found = Some((at, verb, had, past.name.clone(), past.stream));
+                break;
+            }
+        }
+        if found.is_some() {
+            break;
+        }
+    }
+    if order.past.len() >= CROWDED {
+        let host = order.host.clone();
+        order
+            .past
+            .retain(|past| !host.knows(past.stream, past.ticket));
+    }
+    if order.past.len() >= REMEMBERED {
+        order.past.pop_front();
+    }
+    order.past.push_back(Past {
+        stream,
+        ticket,
+        name: name.to_owned(),
+        accesses,
+        hull,
+    });
+    let Some((at, verb, had, other, elsewhere)) = found else {
+        return Ok(());
+    };
+    let place = match state.memory.find(at) {
+        Some(a) => format!("byte {} of {}", at - a.start, a.describe()),
+        None => format!("0x{at:x}"),
+    };
+    Err(Fault::named(
+        abi::ERROR_ILLEGAL_STATE,
+        format!(
+            "unordered access: it {verb} {place}, which {other} of stream 0x{elsewhere:x} {had}, and \
+             nothing orders the two (hint: let the stream wait for an event of the other)"
+        ),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_merged_and_compared() {
+        let mut ranges = vec![(8, 12), (0, 4), (4, 6), (9, 10), (20, 20)];
+        merge(&mut ranges);
+        assert_eq!(ranges, [(0, 6), (8, 12)]);
+        assert_eq!(common(&ranges, &vec![(6, 8), (11, 30)]), Some(11));
+        assert_eq!(common(&ranges, &vec![(6, 8), (12, 30)]), None);
+        assert_eq!(common(&vec![], &ranges), None);
+    }
+
+    #[test]
+    fn clocks_know_what_they_have_joined() {
+        let (mut a, mut b) = (Clock::default(), Clock::default());
+        a.pass(1, 5);
+        b.pass(2, 7);
+        assert!(!b.knows(1, 5));
+        b.join(&a);
+        assert!(b.knows(1, 5) && b.knows(2, 6) && !b.knows(1, 6));
+    }
+}

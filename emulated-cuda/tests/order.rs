@@ -1,0 +1,201 @@
+//! Accesses that nothing orders are an error, whatever the schedule was; those that
+//! something orders are none.
+
+// The arguments of a call stand within the macro that makes it.
+#![allow(clippy::macro_metavars_in_unsafe)]
+
+#[macro_use]
+mod common;
+
+use common::*;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const ILLEGAL_STATE: u32 = 401;
+
+fn fill(at: u64, bytes: usize, s: u64) {
+    assert_eq!(
+        cu!(cuMemsetD8Async(at => u64, 7 => u8, bytes => usize, s => u64)),
+        0
+    );
+}
+
+fn copy(to: u64, from: u64, bytes: usize, s: u64) {
+    assert_eq!(
+        cu!(cuMemcpyAsync(to => u64, from => u64, bytes => usize, s => u64)),
+        0
+    );
+}
+
+fn record(s: u64) -> u64 {
+    let e = event(2);
+    assert_eq!(cu!(cuEventRecord(e => u64, s => u64)), 0);
+    e
+}
+
+fn wait(s: u64, e: u64) {
+    assert_eq!(cu!(cuStreamWaitEvent(s => u64, e => u64, 0 => u32)), 0);
+}
+
+/// Runs a case of `child_is_reported`, whose works nothing orders, with several seeds.
+fn reported(case: &str, told: &str) {
+    for seed in ["1", "2", "3", "4"] {
+        let variables = [("TEST_CASE", case), ("OSIER_EMULATED_SEED", seed)];
+        passes("child_is_reported", &variables);
+        let out = again("child_is_reported", &variables);
+        let text = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(
+            text.contains("unordered access") && text.contains(told),
+            "{case}, seed {seed}: {text}"
+        );
+    }
+    let variables = [("TEST_CASE", case), ("OSIER_EMULATED_ORDER", "unchecked")];
+    let out = again("child_is_reported", &variables);
+    assert!(
+        !out.status.success(),
+        "{case}: nothing is reported unchecked"
+    );
+}
+
+#[test]
+fn what_nothing_orders_is_reported() {
+    reported("write and read", "a copy");
+    reported("long ago", "a fill");
+    reported("an event before", "a fill");
+    reported("freed", "a stream-ordered allocation");
+    if fixture().is_some() {
+        reported("kernels", "kernel add_one");
+        reported("graph", "a graph");
+    }
+}
+
+#[test]
+#[ignore = "a child of what_nothing_orders_is_reported"]
+fn child_is_reported() {
+    start();
+    let (s, t) = (stream(), stream());
+    let (a, b) = (alloc(4096), alloc(4096));
+    match std::env::var("TEST_CASE").unwrap().as_str() {
+        "write and read" => {
+            fill(a, 4096, s);
+            copy(b, a + 4000, 10, t);
+        }
+        // It is over, but the program does not know.
+        "long ago" => {
+            fill(a, 4096, s);
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            fill(a + 4095, 1, t);
+        }
+        "an event before" => {
+            fill(b, 4096, s);
+            let e = record(s);
+            fill(a, 4096, s);
+            wait(t, e);
+            copy(b, a, 1, t);
+        }
+        "freed" => {
+            let mut at = 0u64;
+            assert_eq!(
+                cu!(cuMemAllocAsync(&mut at => *mut u64, 64 => usize, s => u64)),
+                0
+            );
+            wait(t, record(s));
+            fill(at, 64, t);
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            assert_eq!(cu!(cuMemFreeAsync(at => u64, s => u64)), 0);
+        }
+        "kernels" => {
+            let (f, n, from) = (kernel("add_one"), 100u32, a + 4 * 99);
+            assert_eq!(launch(f, 1, 128, 0, s, &[address(&a), address(&n)]), 0);
+            assert_eq!(launch(f, 1, 128, 0, t, &[address(&from), address(&n)]), 0);
+        }
+        "graph" => {
+            let (f, n) = (kernel("add_one"), 100u32);
+            assert_eq!(cu!(cuStreamBeginCapture_v2(s => u64, 2 => u32)), 0);
+            assert_eq!(launch(f, 1, 128, 0, s, &[address(&a), address(&n)]), 0);
+            let (mut graph, mut run) = (0u64, 0u64);
+            assert_eq!(cu!(cuStreamEndCapture(s => u64, &mut graph => *mut u64)), 0);
+            assert_eq!(
+                cu!(cuGraphInstantiateWithFlags(&mut run => *mut u64, graph => u64, 0 => u64)),
+                0
+            );
+            assert_eq!(cu!(cuGraphLaunch(run => u64, s => u64)), 0);
+            copy(b, a + 396, 4, t);
+        }
+        other => panic!("no case {other}"),
+    }
+    assert_eq!(synchronize(), ILLEGAL_STATE);
+}
+
+#[test]
+fn what_something_orders_is_not_reported() {
+    for seed in ["1", "2", "3", "4"] {
+        passes("child_is_in_order", &[("OSIER_EMULATED_SEED", seed)]);
+    }
+}
+
+#[test]
+#[ignore = "a child of what_something_orders_is_not_reported"]
+fn child_is_in_order() {
+    start();
+    let (s, t, u) = (stream(), stream(), stream());
+    let (a, b) = (alloc(4096), alloc(4096));
+    // Other bytes.
+    fill(a, 100, s);
+    fill(a + 100, 100, t);
+    copy(b, a, 100, s);
+    copy(b + 100, a + 100, 100, t);
+    // Both read.
+    copy(b + 200, a, 50, s);
+    assert_eq!(synchronize(), 0);
+    copy(b + 300, a, 50, t);
+    copy(b + 400, a, 50, u);
+    assert_eq!(synchronize(), 0);
+    // By events, over a third stream.
+    fill(a, 4096, s);
+    wait(t, record(s));
+    wait(u, record(t));
+    copy(b, a, 4096, u);
+    // By the host: waiting for a stream, for an event, and asking until it says yes.
+    assert_eq!(cu!(cuStreamSynchronize(u => u64)), 0);
+    fill(a, 4096, s);
+    assert_eq!(cu!(cuEventSynchronize(record(s) => u64)), 0);
+    fill(a, 4096, t);
+    let e = record(t);
+    while cu!(cuEventQuery(e => u64)) == 600 {
+        std::thread::yield_now();
+    }
+    fill(a, 4096, u);
+    while cu!(cuStreamQuery(u => u64)) == 600 {
+        std::thread::yield_now();
+    }
+    // By a flag that the host reads.
+    let flag = pinned(8);
+    fill(a, 4096, s);
+    assert_eq!(
+        cu!(cuStreamWriteValue32_v2(s => u64, flag => u64, 5 => u32, 0 => u32)),
+        0
+    );
+    // SAFETY: an aligned word of pinned memory.
+    let seen = unsafe { AtomicU32::from_ptr(flag as *mut u32) };
+    while seen.load(Ordering::Acquire) != 5 {
+        std::thread::yield_now();
+    }
+    fill(a, 4096, t);
+    // By the legacy default stream.
+    let mut blocking = 0u64;
+    assert_eq!(cu!(cuStreamCreate(&mut blocking => *mut u64, 0 => u32)), 0);
+    assert_eq!(cu!(cuStreamSynchronize(t => u64)), 0);
+    fill(b, 4096, blocking);
+    fill(b, 4096, 0);
+    fill(b, 4096, blocking);
+    // A synchronous copy.
+    put(a, &[1u32; 1024]);
+    fill(a, 4096, s);
+    if fixture().is_some() {
+        let (f, n, half) = (kernel("add_one"), 500u32, a + 2048);
+        wait(t, record(s));
+        assert_eq!(launch(f, 4, 128, 0, s, &[address(&a), address(&n)]), 0);
+        assert_eq!(launch(f, 4, 128, 0, t, &[address(&half), address(&n)]), 0);
+    }
+    assert_eq!(synchronize(), 0, "{}", fault());
+}
