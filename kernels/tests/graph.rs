@@ -82,6 +82,8 @@ fn captured_work_runs_at_each_launch() {
     drop((packed, second));
     drop(packer);
     let other = Stream::new(&context).unwrap();
+    // Its copies come after the allocation of what they write.
+    other.wait(&stream.record().unwrap()).unwrap();
     for round in 0..3u8 {
         let bytes: Vec<u8> = (0..512)
             .map(|i| (i as u8).wrapping_mul(7 + round))
