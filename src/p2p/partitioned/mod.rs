@@ -327,6 +327,7 @@ impl<'scope> Scope<'scope, '_> {
     ///     send.start()?;
     ///     send.pready_range(0..=1)
     /// })?;
+    /// comm.barrier()?; // nobody leaves the job before the other has it all
     /// assert_eq!(theirs, [7; 8]);
     /// # Ok::<(), osier::Error>(())
     /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
