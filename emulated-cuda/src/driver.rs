@@ -132,8 +132,8 @@ pub struct Event {
     pub flags: u32,
     /// How often it was recorded.
     pub recorded: u64,
-    /// The record that has happened last.
-    pub happened: u64,
+    /// Records that have not happened yet: those of several streams happen in any order.
+    pub pending: BTreeSet<u64>,
     /// When.
     pub at: Option<Instant>,
     /// If it was recorded in a capturing stream: the capture and the nodes.
@@ -616,7 +616,7 @@ impl State {
     /// A record of an event has happened.
     pub fn happen(&mut self, event: Handle, generation: u64) {
         if let Some(event) = self.events.get_mut(&event) {
-            event.happened = event.happened.max(generation);
+            event.pending.remove(&generation);
             event.at = Some(Instant::now());
             if let Some(shared) = &event.shared {
                 shared.happen(generation);

@@ -174,12 +174,11 @@ impl Order {
 
     /// The host has seen that an event's last record has happened; another process's
     /// event may carry anything.
-    pub fn host_saw(&mut self, event: Handle, shared: bool) {
-        let last = self.events.get(&event).and_then(|records| records.back());
-        let clock = match last {
-            Some((_, clock)) if !shared => clock.clone(),
-            _ if shared => self.all.clone(),
-            _ => return,
+    pub fn host_saw(&mut self, event: Handle, last: u64, shared: bool) {
+        let clock = match shared {
+            true => self.all.clone(),
+            false if last == 0 => return,
+            false => self.event(event, last),
         };
         self.host_learns(&clock);
     }
@@ -194,7 +193,8 @@ impl Order {
         let Some(records) = self.events.get(&event) else {
             return self.all.clone();
         };
-        let found = records.iter().find(|(number, _)| *number >= record);
+        // Records of several streams are over in any order.
+        let found = records.iter().find(|(number, _)| *number == record);
         found.map_or_else(|| self.all.clone(), |(_, clock)| clock.clone())
     }
 }

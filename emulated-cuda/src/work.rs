@@ -306,7 +306,7 @@ impl Op {
                 let happened = state
                     .events
                     .get(event)
-                    .is_none_or(|e| e.happened >= *generation);
+                    .is_none_or(|e| !e.pending.contains(generation));
                 Ok(if happened {
                     Moved::Done
                 } else {

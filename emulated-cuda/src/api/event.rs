@@ -1,5 +1,6 @@
 //! Events.
 
+use std::collections::BTreeSet;
 use std::ffi::c_uint;
 
 use crate::abi::{self, Handle};
@@ -29,16 +30,16 @@ pub fn record(state: &mut State, event: Handle, stream: Handle) -> Result {
         None => e.recorded + 1,
     };
     let generation = e.recorded;
-    state
-        .submit(stream, Op::Record(event, generation))
-        .map(drop)
+    state.submit(stream, Op::Record(event, generation))?;
+    state.event(event)?.pending.insert(generation);
+    Ok(())
 }
 
-/// True when all records have happened.
+/// True when the last record has happened.
 fn happened(event: &Event) -> bool {
     match &event.shared {
         Some(shared) => shared.happened() >= shared.recorded(),
-        None => event.happened >= event.recorded,
+        None => !event.pending.contains(&event.recorded),
     }
 }
 
@@ -56,8 +57,10 @@ fn check(state: &mut State, event: Handle) -> Result {
 
 /// The host knows that the event has happened.
 fn seen(state: &mut State, event: Handle) {
-    let shared = state.events.get(&event).is_some_and(|e| e.shared.is_some());
-    state.order.host_saw(event, shared);
+    if let Some(e) = state.events.get(&event) {
+        let (last, shared) = (e.recorded, e.shared.is_some());
+        state.order.host_saw(event, last, shared);
+    }
 }
 
 fn elapsed(ms: Out<f32>, start: Handle, end: Handle) -> Result {
@@ -100,7 +103,7 @@ entries! {
             context,
             flags,
             recorded: 0,
-            happened: 0,
+            pending: BTreeSet::new(),
             at: None,
             captured: None,
             shared,

@@ -1,5 +1,6 @@
 //! Handles of memory and events for other processes.
 
+use std::collections::BTreeSet;
 use std::ffi::c_uint;
 
 use crate::abi::{self, Handle, Opaque64};
@@ -120,7 +121,7 @@ entries! {
             context,
             flags: abi::EVENT_INTERPROCESS | abi::EVENT_DISABLE_TIMING,
             recorded: 0,
-            happened: 0,
+            pending: BTreeSet::new(),
             at: None,
             captured: None,
             shared: Some(Arc::new(SharedEvent { file })),
