@@ -373,7 +373,11 @@ impl Memory {
             )
         };
         if mapped == libc::MAP_FAILED {
-            return Err(os("cannot map device memory"));
+            let live = self.live.len();
+            return Err(os(&format!(
+                "cannot map device memory beside {live} live allocations (hint: each takes two of \
+                 the mappings that vm.max_map_count allows a process)"
+            )));
         }
         let owner = Some(allocation.device).filter(|d| allocation.access & !(1 << d) == 0);
         self.isolation.close(region, length, owner);

@@ -501,13 +501,9 @@ fn kernel(mut launch: Launch, state: &mut State, context: Handle) -> Result<Move
             devices.push(peer.device);
         }
     }
-    for a in state.memory.all() {
-        let named = launch.arguments.iter().any(|words| {
-            [*words as u64, (words >> 64) as u64]
-                .iter()
-                .any(|w| *w >= a.start && *w < a.end())
-        });
-        if named && !a.ready {
+    let words = (launch.arguments.iter()).flat_map(|words| [*words as u64, (words >> 64) as u64]);
+    for a in words.filter_map(|word| state.memory.find(word)) {
+        if !a.ready {
             return Err(Fault::named(
                 abi::ERROR_ILLEGAL_STATE,
                 format!(

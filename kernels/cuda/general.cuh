@@ -24,7 +24,7 @@ struct osier_list {
     osier_u32 wide_offsets;
     osier_u32 wide_before;
     osier_u32 shift;
-    osier_u32 unused;
+    osier_u32 runs;
 };
 
 // Where packed words are, for any layout.
@@ -50,19 +50,28 @@ template <int W, class I> struct osier_general_nest {
                                 : (osier_u64)((const osier_u32*)list.before)[run];
     }
 
-    __device__ __forceinline__ osier_i64 inside(osier_u64 byte) const {
+    __device__ __forceinline__ osier_i64 offset(osier_u32 run) const {
         const osier_list& list = plan.list;
-        if (!list.offsets) return (osier_i64)byte;
-        const osier_u64 hint = byte >> list.shift;
-        osier_u32 low = list.hints[hint], high = list.hints[hint + 1];
+        return list.wide_offsets ? ((const osier_i64*)list.offsets)[run]
+                                 : (osier_i64)((const osier_i32*)list.offsets)[run];
+    }
+
+    // The run of a packed byte of the core.
+    __device__ __forceinline__ osier_u32 run(osier_u64 byte) const {
+        const osier_u64 hint = byte >> plan.list.shift;
+        osier_u32 low = plan.list.hints[hint], high = plan.list.hints[hint + 1];
 #pragma unroll 1
         while (low < high) {
             const osier_u32 middle = low + (high - low + 1) / 2;
             if (before(middle) <= byte) low = middle; else high = middle - 1;
         }
-        const osier_i64 offset = list.wide_offsets ? ((const osier_i64*)list.offsets)[low]
-                                                   : (osier_i64)((const osier_i32*)list.offsets)[low];
-        return offset + (osier_i64)(byte - before(low));
+        return low;
+    }
+
+    __device__ __forceinline__ osier_i64 inside(osier_u64 byte) const {
+        if (!plan.list.offsets) return (osier_i64)byte;
+        const osier_u32 found = run(byte);
+        return offset(found) + (osier_i64)(byte - before(found));
     }
 
     __device__ __forceinline__ osier_i64 at(I word) const {

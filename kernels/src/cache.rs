@@ -4,7 +4,8 @@
 //! 1. Lists are uploaded once per layout, count and cache, in the order of the
 //!    stream that needs them first; other streams wait for that, not the host. The
 //!    host waits only where a long list runs ahead of its upload by several parts.
-//! 2. What is kept stays below the limit, but for the newest entry.
+//! 2. What is kept stays below the limit in bytes and [`ENTRIES`], but for the newest
+//!    entry.
 
 use crate::error::{DeviceError, Result};
 use crate::graph::Relaxed;
@@ -260,6 +261,10 @@ struct Kept<K, V> {
 /// Plans without lists cost a little, too.
 const ENTRY_BYTES: usize = 1024;
 
+/// Most entries: each list is an allocation, and looking for the oldest takes longer the
+/// more there are.
+const ENTRIES: usize = 4096;
+
 impl<K: Hash + Eq + Clone, V> Kept<K, V> {
     fn new(limit: usize) -> Kept<K, V> {
         Kept {
@@ -282,7 +287,7 @@ impl<K: Hash + Eq + Clone, V> Kept<K, V> {
         self.bytes += bytes + ENTRY_BYTES;
         self.entries
             .insert(key, (value, bytes + ENTRY_BYTES, self.clock));
-        while self.bytes > self.limit && self.entries.len() > 1 {
+        while (self.bytes > self.limit && self.entries.len() > 1) || self.entries.len() > ENTRIES {
             let oldest = self.entries.iter().min_by_key(|(_, (_, _, used))| *used);
             let Some(key) = oldest.map(|(key, _)| key.clone()) else {
                 return;
@@ -313,5 +318,16 @@ mod tests {
         assert!(kept.find(&4).is_some());
         kept.insert(5, 5, 0);
         assert_eq!(kept.bytes, ENTRY_BYTES);
+    }
+
+    #[test]
+    fn keeps_so_many_entries() {
+        let mut kept = Kept::new(usize::MAX);
+        for key in 0..ENTRIES + 3 {
+            kept.insert(key, key, 0);
+        }
+        assert_eq!(kept.entries.len(), ENTRIES);
+        assert!(kept.find(&2).is_none());
+        assert!(kept.find(&3).is_some());
     }
 }

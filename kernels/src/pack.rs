@@ -331,7 +331,7 @@ impl Packer {
                 // SAFETY: as said above; the kernel of this argument.
                 unsafe { launch(stream, name, grid, THREADS, argument) }
             }
-            Argument::General(argument) => {
+            Argument::General(argument) | Argument::Funnel(_, argument) => {
                 // SAFETY: as said above; the kernel of this argument.
                 unsafe { launch(stream, name, grid, THREADS, argument) }
             }
@@ -419,12 +419,17 @@ fn kernel(pack: bool, argument: &Argument, width: usize) -> &'static str {
         widths!("osier_unpack_general"),
         widths!("osier_pack_general"),
     ];
+    const FUNNEL: [[&str; 2]; 2] = [
+        ["osier_unpack_funnel_lists", "osier_unpack_funnel_strides"],
+        ["osier_pack_funnel_lists", "osier_pack_funnel_strides"],
+    ];
     let (way, width) = (usize::from(pack), index(width));
     match argument {
         Argument::Contiguous { .. } => "",
         Argument::Strided(levels, _) => STRIDED[way][levels - 1][width],
         Argument::Transposed(_) => TRANSPOSE[way][width],
         Argument::General(_) => GENERAL[way][width],
+        Argument::Funnel(regular, _) => FUNNEL[way][usize::from(*regular)],
     }
 }
 
@@ -440,6 +445,8 @@ mod tests {
         let mut arguments = vec![
             Argument::Transposed(Transpose::default()),
             Argument::General(General::default()),
+            Argument::Funnel(false, General::default()),
+            Argument::Funnel(true, General::default()),
         ];
         arguments.extend((1..=4).map(|levels| Argument::Strided(levels, Strided::default())));
         let exists = |name: &str| ptx.contains(&format!(".visible .entry {name}("));

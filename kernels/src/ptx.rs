@@ -9,5 +9,6 @@ pub(crate) const MODULES: &[(&str, &str)] = &[
     ("copy", include_str!("../ptx/copy.ptx")),
     ("strided", include_str!("../ptx/strided.ptx")),
     ("general", include_str!("../ptx/general.ptx")),
+    ("funnel", include_str!("../ptx/funnel.ptx")),
     ("transpose", include_str!("../ptx/transpose.ptx")),
 ];

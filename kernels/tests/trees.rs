@@ -409,12 +409,15 @@ fn one_seed() {
     assert!(Lane::new(&context).holds(seed));
 }
 
-/// Two blocks of each length, from each alignment to each alignment.
+/// Two blocks of each length up to a few words, of lengths around the widths of words and
+/// vectors, and of some more: from each alignment to each alignment.
 #[test]
 fn every_alignment() {
     let Some(context) = context() else { return };
     let mut lane = Lane::new(&context);
-    for length in 0..=300usize {
+    let around = [128, 192, 256, 300usize];
+    let lengths = (0..=72).chain(around.into_iter().flat_map(|n| n - 1..=n + 1));
+    for length in lengths {
         // One stride suits all words, one suits bytes alone.
         let stride = length.next_multiple_of(16) as isize + if length % 2 == 0 { 16 } else { 1 };
         let block = Type::contiguous(length, &Type::basic(Basic::Byte)).unwrap();

@@ -4,6 +4,7 @@
 //! # Invariants
 //! 1. A word's width divides the plan's granularity, both addresses, and the
 //!    distance between packed addresses and packed numbers.
+//!    Kernels that shift words need none of this.
 //! 2. Quotients by multiplication are used for word numbers below 2^31 only.
 
 use super::transfer::widest;
@@ -15,6 +16,12 @@ pub const THREADS: u32 = 256;
 
 /// Words that a thread has under way.
 pub const WORDS_PER_THREAD: u64 = 4;
+
+/// Bytes of a word that is shifted.
+pub const FUNNEL: usize = 8;
+
+/// Such words that a thread has under way.
+const UNITS_PER_THREAD: u64 = 2;
 
 /// `osier_divisor`.
 #[repr(C)]
@@ -125,8 +132,8 @@ pub struct GeneralList {
     pub wide_before: u32,
     /// log2 of the packed bytes between hints.
     pub shift: u32,
-    /// Nothing.
-    pub unused: u32,
+    /// Entries.
+    pub runs: u32,
 }
 
 /// `osier_nest`.
@@ -191,6 +198,8 @@ pub enum Argument {
     Transposed(Transpose),
     /// For the general kernel.
     General(General),
+    /// For the kernels that shift; with strides alone, or lists.
+    Funnel(bool, General),
 }
 
 /// One launch.
@@ -254,7 +263,7 @@ impl Tables {
                 wide_offsets: wide_offsets.into(),
                 wide_before: wide_before.into(),
                 shift,
-                unused: 0,
+                runs: runs as u32,
             });
         }
         tables
@@ -309,7 +318,7 @@ impl Plan {
         let layout = origin.wrapping_add_signed(self.base);
         let width = widest(layout | packed.wrapping_sub(range.start) | self.granularity as u64);
         let words = |bytes: u64| bytes / width as u64;
-        let span = Span {
+        let mut span = Span {
             layout,
             packed,
             start: range.start,
@@ -317,6 +326,21 @@ impl Plan {
             wide: u32::from(words(range.end) >= 1 << 31),
             unused: 0,
         };
+        if let Some(regular) = self.funnel(width, tables.0, range.end - range.start) {
+            span.wide = u32::from(range.end >= 1 << 31);
+            let units = (range.end - range.start).div_ceil(FUNNEL as u64);
+            return Some(Launch {
+                argument: Argument::Funnel(
+                    regular,
+                    General {
+                        range: span,
+                        nest: self.nest(1, tables),
+                    },
+                ),
+                width: FUNNEL,
+                blocks: units.div_ceil(u64::from(THREADS) * UNITS_PER_THREAD),
+            });
+        }
         let count = words(range.end).saturating_sub(words(range.start)).max(1);
         let blocks = count.div_ceil(u64::from(THREADS) * WORDS_PER_THREAD);
         let argument = match self.shape() {
@@ -351,6 +375,23 @@ impl Plan {
             width,
             blocks,
         })
+    }
+
+    /// Whether words of `width` bytes are so narrow, and runs so long, that shifting
+    /// wider ones pays, and if so, whether there are strides alone.
+    fn funnel(&self, width: usize, tables: &Tables, bytes: u64) -> Option<bool> {
+        let shape = self.shape();
+        if shape == Shape::Contiguous || bytes < 2 * FUNNEL as u64 {
+            return None;
+        }
+        // Between hints there are four runs of average length, or up to eight.
+        let run = (tables.list).map_or(self.core_bytes, |list| (1 << list.shift) / 4);
+        let least = match width {
+            1 => FUNNEL as u64,
+            2 => 4 * FUNNEL as u64,
+            _ => return None,
+        };
+        (run >= least).then_some(shape != Shape::General || self.is_regular())
     }
 
     fn strides(&self) -> impl Iterator<Item = (u64, i64)> {

@@ -147,6 +147,13 @@ impl Launch {
                 // SAFETY: the caller's contract.
                 unsafe { move_words(pack, &plan.range, self.width as u64, at) }
             }
+            Argument::Funnel(_, plan) => {
+                let wide = plan.range.wide != 0;
+                // SAFETY: the caller's contract.
+                let at = |byte| unsafe { plan.nest.at(wide, 1, byte) };
+                // SAFETY: the caller's contract.
+                unsafe { move_words(pack, &plan.range, 1, at) }
+            }
         }
     }
 }
@@ -229,6 +236,8 @@ impl Plan {
             Argument::General(plan) => unsafe {
                 plan.nest.at(plan.range.wide != 0, launch.width, byte)
             },
+            // SAFETY: as above.
+            Argument::Funnel(_, plan) => unsafe { plan.nest.at(plan.range.wide != 0, 1, byte) },
         };
         self.base + inside
     }

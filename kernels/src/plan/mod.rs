@@ -411,6 +411,12 @@ impl Plan {
         1 << bits.trailing_zeros().min(WIDEST.trailing_zeros())
     }
 
+    /// Whether there are strides alone, no list.
+    pub(crate) fn is_regular(&self) -> bool {
+        let stride = |dimension: &Dimension| matches!(dimension, Dimension::Stride { .. });
+        self.list.is_none() && self.dimensions.iter().all(stride)
+    }
+
     /// Which kernel does it.
     pub fn shape(&self) -> Shape {
         if self.list.is_some() {

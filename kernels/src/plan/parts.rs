@@ -211,7 +211,7 @@ fn list<S: Sink>(
         wide_offsets: (!narrow).into(),
         wide_before: wide_before.into(),
         shift,
-        unused: 0,
+        runs: 0,
     };
     sink.begin((hints + 4 * (last + 1)) as usize)?;
     if !short.is_empty() {
@@ -317,6 +317,9 @@ impl<S: Sink> Writer<'_, S> {
             self.sink.write(place.hints + 4 * from, &self.bytes)?;
         }
         self.written = runs;
+        if let Some(list) = &mut self.tables.list {
+            list.runs = runs as u32;
+        }
         self.offsets.clear();
         self.before.clear();
         let ready = (self.hints.saturating_sub(1) << place.shift).min(self.packed);

@@ -404,6 +404,37 @@ fn shapes() {
     );
 }
 
+/// Words are shifted where none of two bytes suits both sides, and runs are long.
+#[test]
+fn odd_distances_take_the_funnel() {
+    let taken = |ty: &Type, origin: u64, packed: u64| {
+        let layout = ty.commit().unwrap();
+        let plan = Plan::new(&layout, 1).unwrap();
+        let tables = Tables::new(&plan);
+        let launch = plan.launch((&tables, 4096), origin, packed, 0..plan.bytes);
+        match launch.unwrap().argument {
+            Argument::Funnel(regular, _) => Some(regular),
+            _ => None,
+        }
+    };
+    let byte = Type::basic(Basic::Byte);
+    let rows = |length: usize, apart: isize| Type::hvector(100, length, apart, &byte).unwrap();
+    assert_eq!(taken(&rows(4096, 4099), 0, 0), Some(true));
+    assert_eq!(taken(&rows(4096, 4104), 0, 0), None);
+    assert_eq!(taken(&rows(4096, 4104), 0, 3), Some(true));
+    assert_eq!(taken(&rows(4096, 4104), 12, 4), None);
+    assert_eq!(taken(&rows(4096, 4104), 6, 0), Some(true));
+    assert_eq!(taken(&rows(16, 24), 6, 0), None);
+    assert_eq!(taken(&rows(4, 7), 0, 0), None);
+    let lists = |apart: isize| {
+        let runs: Vec<_> = (0..50).map(|i| (100 + i as usize, i * apart)).collect();
+        Type::hindexed(&runs, &byte).unwrap()
+    };
+    assert_eq!(taken(&lists(201), 0, 0), Some(false));
+    let whole = Type::contiguous(100, &byte).unwrap();
+    assert_eq!(taken(&whole, 0, 1), None);
+}
+
 /// A regular tree has no list, however many blocks it has.
 #[test]
 fn regular_trees_have_no_list() {

@@ -9,7 +9,7 @@
 //!    whole on both sides.
 
 use super::arguments::{Nest, THREADS, Tables};
-use super::{Dimension, Plan, WIDEST};
+use super::{Plan, WIDEST};
 use std::ops::Range;
 
 /// Words that a thread has under way, where a side has lists.
@@ -69,12 +69,6 @@ impl Place<'_> {
             nest: self.plan.nest(width, (self.tables, self.tables_at)),
         }
     }
-
-    /// Whether there are strides alone.
-    fn is_regular(&self) -> bool {
-        let stride = |dimension: &Dimension| matches!(dimension, Dimension::Stride { .. });
-        self.plan.list.is_none() && self.plan.dimensions.iter().all(stride)
-    }
 }
 
 /// The widest word that suits all of these numbers.
@@ -114,7 +108,7 @@ impl Transfer {
                 wide: u32::from(words(range.end) >= 1 << 31),
                 unused: 0,
             },
-            regular: from.is_regular() && to.is_regular(),
+            regular: from.plan.is_regular() && to.plan.is_regular(),
             width,
             blocks: count.div_ceil(u64::from(THREADS) * WORDS_PER_THREAD),
         })
