@@ -1,0 +1,152 @@
+//! Levels: any tree per level, glued at the leaders into one tree.
+//!
+//! ```text
+//! level 1    0           4           8           12      nodes
+//! level 0    0 1 2 3     4 5 6 7     8 9 10 11   12 ...  ranks of a node
+//! ```
+//!
+//! A leader is a member of the next level. No level waits for another's message to
+//! be whole: a segment that has come goes to all children at every level, outer
+//! levels first, because they are further.
+//!
+//! # Invariants
+//! 1. The root leads all its groups; else the lowest rank does.
+//! 2. Every rank is in a group of level 0; a leader of a group of level l, and nobody
+//!    else, is in one of level l + 1. The last level has one group.
+//!
+//! # Sources
+//! W. Wu, "Programming Models' Support for Heterogeneous Architecture", PhD thesis,
+//! University of Tennessee, 2017, chapter 5.
+
+use super::recursive_doubling;
+use super::tree::{self, Family, Tree};
+use crate::builder::Builder;
+use crate::call::Operation;
+use crate::group::Group;
+use crate::plan::Buffer;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Groups of ranks by level, each with a leader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hierarchy {
+    /// By level, innermost first: the shape of each group's tree.
+    pub trees: Vec<Tree>,
+    /// By level: groups, the leader first.
+    groups: Vec<Vec<Arc<[u32]>>>,
+    /// By level and rank: its group, if it is in one.
+    memberships: Vec<BTreeMap<u32, u32>>,
+}
+
+impl Hierarchy {
+    /// From each rank's place: its path from the outermost part of the machine
+    /// inward (node, package, core complex...). Ranks whose paths are equal form a
+    /// group of level 0; leaders whose paths agree but for their last entry one of
+    /// level 1; and so on. Levels at which every group has one member are left out.
+    /// `trees` gives the shape by level before that, innermost first; the last one
+    /// holds for all further levels.
+    pub fn new(places: &[Vec<u32>], root: u32, trees: &[Tree]) -> Self {
+        let depth = places.first().map_or(0, Vec::len);
+        let mut hierarchy = Self {
+            trees: Vec::new(),
+            groups: Vec::new(),
+            memberships: Vec::new(),
+        };
+        let mut members: Vec<u32> = (0..places.len() as u32).collect();
+        for level in 0..=depth {
+            let mut groups: BTreeMap<&[u32], Vec<u32>> = BTreeMap::new();
+            for rank in members {
+                let prefix = &places[rank as usize][..depth - level];
+                groups.entry(prefix).or_default().push(rank);
+            }
+            for group in groups.values_mut() {
+                if let Some(at) = group.iter().position(|r| *r == root) {
+                    group[..=at].rotate_right(1);
+                }
+            }
+            members = groups.values().map(|g| g[0]).collect();
+            if groups.values().all(|g| g.len() == 1) && level < depth {
+                continue;
+            }
+            members.sort_unstable();
+            let mut membership = BTreeMap::new();
+            let groups: Vec<Arc<[u32]>> = groups.into_values().map(Arc::from).collect();
+            for (number, group) in groups.iter().enumerate() {
+                membership.extend(group.iter().map(|rank| (*rank, number as u32)));
+            }
+            let shape = trees.get(level).or(trees.last()).copied();
+            hierarchy.trees.push(shape.unwrap_or(Tree::Binomial));
+            hierarchy.groups.push(groups);
+            hierarchy.memberships.push(membership);
+        }
+        hierarchy
+    }
+
+    /// Number of levels.
+    pub fn levels(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// The members of a rank's group at a level, the leader first.
+    pub fn group(&self, level: usize, rank: u32) -> Option<&Arc<[u32]>> {
+        let number = self.memberships[level].get(&rank)?;
+        Some(&self.groups[level][*number as usize])
+    }
+
+    /// The leader of all.
+    pub fn root(&self) -> u32 {
+        self.groups.last().map_or(0, |top| top[0][0])
+    }
+
+    /// A rank's parent and children in the glued tree of the lowest `levels` levels.
+    pub fn family(&self, rank: u32, levels: usize) -> Family {
+        let mut family = Family::default();
+        for level in (0..levels).rev() {
+            let Some(members) = self.group(level, rank) else {
+                continue;
+            };
+            let own = self.trees[level].of(&Group::List(members.clone()), 0, rank);
+            family.parent = family.parent.or(own.parent);
+            family.children.extend(own.children);
+        }
+        family
+    }
+}
+
+/// The plan of the call's operation over the levels.
+pub(super) fn build(b: &mut Builder, levels: &Hierarchy) {
+    let rank = b.rank;
+    let all = levels.levels();
+    match b.call.operation {
+        Operation::Bcast => {
+            let data = b.vector(Buffer::Recv);
+            tree::bcast(b, &levels.family(rank, all), data);
+        }
+        Operation::Reduce => {
+            let input = b.input();
+            let place = (rank == b.call.root).then(|| b.vector(Buffer::Recv));
+            let sum = tree::reduce(b, &levels.family(rank, all), input, place);
+            if let Some(place) = place {
+                b.copy(sum, place);
+            }
+        }
+        Operation::Barrier => tree::barrier(b, &levels.family(rank, all)),
+        Operation::Allreduce => {
+            // Up to the outermost level, across it, and down.
+            let family = levels.family(rank, all - 1);
+            let (input, result) = (b.input(), b.vector(Buffer::Recv));
+            let sum = tree::reduce(b, &family, input, Some(result));
+            let top = match levels.group(all - 1, rank) {
+                Some(members) => {
+                    let mut members = members.to_vec();
+                    members.sort_unstable();
+                    Group::List(members.into())
+                }
+                None => Group::List(Arc::from([])),
+            };
+            recursive_doubling::allreduce(b, &top, sum, result);
+            tree::bcast(b, &family, result);
+        }
+        other => unreachable!("{} has no plan by levels", other.name()),
+    }
+}

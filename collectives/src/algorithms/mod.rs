@@ -1,0 +1,423 @@
+//! Algorithms by their textbook names, what each is for, and plans made of them.
+//!
+//! An algorithm is a function that writes one rank's steps with a
+//! [`Builder`](crate::Builder). What it says it is for, the checker has tried.
+
+mod between;
+mod binomial;
+mod bruck;
+mod chain;
+mod dissemination;
+mod hierarchical;
+mod k_ary;
+mod linear;
+mod pairwise;
+mod rabenseifner;
+mod recursive_doubling;
+mod recursive_halving;
+mod ring;
+mod scatter_allgather;
+mod split_binary;
+mod spread;
+mod tree;
+
+pub use hierarchical::Hierarchy;
+pub use tree::{Family, Tree};
+
+use crate::builder::Builder;
+use crate::call::{Association, Call, Operation};
+use crate::group::Group;
+use crate::plan::{Buffer, Part, Region};
+use spread::Exchange;
+use std::fmt;
+use std::sync::Arc;
+
+/// An algorithm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    /// The root, or every pair, directly.
+    Linear,
+    /// One after the other.
+    Chain,
+    /// A tree of k children each.
+    KAry(u32),
+    /// A binomial tree.
+    Binomial,
+    /// Halves of the message down halves of a binary tree.
+    SplitBinary,
+    /// Rounds of doubling distance, one way.
+    Dissemination,
+    /// Rounds of doubling distance, both ways.
+    RecursiveDoubling,
+    /// Rounds of halving distance and data.
+    RecursiveHalving,
+    /// Neighbours in a ring.
+    Ring,
+    /// Rounds of doubling distance with rotations.
+    Bruck,
+    /// Halving, then doubling.
+    Rabenseifner,
+    /// One partner at a time.
+    Pairwise,
+    /// All partners at once.
+    Spread,
+    /// A scatter, then a ring.
+    ScatterAllgather,
+    /// Trees within the sides of an intercommunicator, leaders across.
+    Between,
+    /// Trees per level of the machine.
+    Hierarchical(Arc<Hierarchy>),
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Linear => f.write_str("linear"),
+            Self::Chain => f.write_str("chain"),
+            Self::KAry(2) => f.write_str("binary tree"),
+            Self::KAry(k) => write!(f, "{k}-ary tree"),
+            Self::Binomial => f.write_str("binomial tree"),
+            Self::SplitBinary => f.write_str("split binary tree"),
+            Self::Dissemination => f.write_str("dissemination"),
+            Self::RecursiveDoubling => f.write_str("recursive doubling"),
+            Self::RecursiveHalving => f.write_str("recursive halving"),
+            Self::Ring => f.write_str("ring"),
+            Self::Bruck => f.write_str("Bruck"),
+            Self::Rabenseifner => f.write_str("Rabenseifner"),
+            Self::Pairwise => f.write_str("pairwise exchange"),
+            Self::Spread => f.write_str("spread"),
+            Self::ScatterAllgather => f.write_str("scatter and allgather"),
+            Self::Between => f.write_str("between groups"),
+            Self::Hierarchical(levels) => {
+                f.write_str("levels of")?;
+                for (at, tree) in levels.trees.iter().enumerate() {
+                    write!(f, "{} {tree:?}", if at == 0 { "" } else { "," })?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Why a plan cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsuitable(pub String);
+
+impl fmt::Display for Unsuitable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unsuitable {}
+
+impl Algorithm {
+    /// All flat algorithms.
+    pub const FLAT: [Self; 15] = [
+        Self::Linear,
+        Self::Chain,
+        Self::KAry(2),
+        Self::KAry(4),
+        Self::Binomial,
+        Self::SplitBinary,
+        Self::Dissemination,
+        Self::RecursiveDoubling,
+        Self::RecursiveHalving,
+        Self::Ring,
+        Self::Bruck,
+        Self::Rabenseifner,
+        Self::Pairwise,
+        Self::Spread,
+        Self::ScatterAllgather,
+    ];
+
+    /// The association that it keeps for this call; none if it is not for it. For
+    /// operations that combine nothing, the strictest.
+    pub fn keeps(&self, call: &Call) -> Option<Association> {
+        use Association::{Any, Balanced, Ordered};
+        use Operation as O;
+        let operation = call.operation;
+        let between = matches!(self, Self::Between);
+        if between != call.first_side.is_some() {
+            return None;
+        }
+        let by = |allowed: &[(O, Association)]| {
+            let found = allowed.iter().find(|(o, _)| *o == operation);
+            found.map(|(_, keeps)| *keeps)
+        };
+        let exact = |operations: &[O]| operations.contains(&operation).then_some(Balanced);
+        match self {
+            Self::Linear => exact(&[
+                O::Barrier,
+                O::Bcast,
+                O::Gather,
+                O::Scatter,
+                O::Reduce,
+                O::NeighborAllgather,
+                O::NeighborAlltoall,
+            ]),
+            // A reduction to rank 0 and an allreduce run from the last rank to the
+            // first; to another root the chain is rotated.
+            Self::Chain => by(&[
+                (O::Bcast, Balanced),
+                (O::Reduce, if call.root == 0 { Ordered } else { Any }),
+                (O::Allreduce, Ordered),
+                (O::Scan, Ordered),
+                (O::Exscan, Ordered),
+            ]),
+            Self::KAry(_) => by(&[
+                (O::Barrier, Balanced),
+                (O::Bcast, Balanced),
+                (O::Reduce, Any),
+                (O::Allreduce, Any),
+            ]),
+            Self::Binomial if call.varying => None,
+            Self::Binomial => exact(&[
+                O::Barrier,
+                O::Bcast,
+                O::Gather,
+                O::Scatter,
+                O::Reduce,
+                O::Allreduce,
+            ]),
+            Self::SplitBinary => exact(&[O::Bcast]),
+            Self::Dissemination => exact(&[O::Barrier]),
+            Self::RecursiveDoubling => {
+                if operation == O::Allgather && !call.size.is_power_of_two() {
+                    return None;
+                }
+                exact(&[O::Barrier, O::Allreduce, O::Allgather, O::Scan, O::Exscan])
+            }
+            Self::RecursiveHalving => by(&[(O::ReduceScatter, Any)]),
+            Self::Ring => by(&[
+                (O::Allgather, Balanced),
+                (O::ReduceScatter, Any),
+                (O::Allreduce, Any),
+            ]),
+            Self::Bruck if call.varying && operation == O::Alltoall => None,
+            Self::Bruck => exact(&[O::Allgather, O::Alltoall]),
+            Self::Rabenseifner => exact(&[O::Reduce, O::Allreduce]),
+            Self::Pairwise => exact(&[O::Alltoall, O::ReduceScatter]),
+            Self::Spread => exact(&[O::Allgather, O::Alltoall, O::ReduceScatter]),
+            Self::ScatterAllgather => exact(&[O::Bcast]),
+            Self::Between if call.varying && operation == O::Allgather => None,
+            Self::Between => exact(&[
+                O::Barrier,
+                O::Bcast,
+                O::Gather,
+                O::Scatter,
+                O::Allgather,
+                O::Alltoall,
+                O::Reduce,
+                O::Allreduce,
+            ]),
+            Self::Hierarchical(levels) => {
+                if operation.rooted() && levels.root() != call.root {
+                    return None;
+                }
+                by(&[
+                    (O::Barrier, Balanced),
+                    (O::Bcast, Balanced),
+                    (O::Reduce, Any),
+                    (O::Allreduce, Any),
+                ])
+            }
+        }
+    }
+
+    /// Pieces into which it cuts a vector.
+    fn cut(&self, call: &Call) -> u32 {
+        match self {
+            Self::SplitBinary => 2,
+            Self::ScatterAllgather => call.size,
+            Self::Ring if call.operation == Operation::Allreduce => call.size,
+            Self::Rabenseifner => rabenseifner::cut(call.size),
+            _ => 1,
+        }
+    }
+
+    fn build(&self, b: &mut Builder) {
+        use Operation as O;
+        let call = b.call;
+        let (rank, root) = (b.rank, call.root);
+        let all = Group::all(call.size);
+        let family = |tree: Tree, root| tree.of(&all, root, rank);
+        let result = b.vector(Buffer::Recv);
+        match (self, call.operation) {
+            (Self::Between, _) => between::build(b),
+            (Self::Hierarchical(levels), _) => hierarchical::build(b, levels),
+            (Self::Linear, O::Gather) => linear::gather(b, &all),
+            (Self::Linear, O::Scatter) => linear::scatter(b, &all),
+            (Self::Linear, O::Reduce) => linear::reduce(b, &all),
+            (Self::Linear, O::NeighborAllgather | O::NeighborAlltoall) => linear::neighbors(b),
+            (Self::Chain, O::Scan | O::Exscan) => chain::scan(b),
+            (Self::Binomial, O::Gather) => {
+                binomial::gather(b, &all, root, call.own(rank), Buffer::Recv);
+            }
+            (Self::Binomial, O::Scatter) => binomial::scatter(b, &all, root),
+            (Self::Binomial, O::Reduce) => {
+                let place = (rank == root).then_some(result);
+                let sum = binomial::reduce(b, &all, root, b.input(), place);
+                if rank == root {
+                    b.copy(sum, result);
+                }
+            }
+            (Self::Binomial, O::Allreduce) => {
+                let sum = binomial::reduce(b, &all, 0, b.input(), Some(result));
+                if rank == 0 {
+                    b.copy(sum, result);
+                }
+                tree::bcast(b, &family(Tree::Binomial, 0), result);
+            }
+            (Self::SplitBinary, _) => split_binary::bcast(b, &all, root),
+            (Self::ScatterAllgather, _) => scatter_allgather::bcast(b, &all, root),
+            (Self::Dissemination, _) => dissemination::barrier(b, &all),
+            (Self::RecursiveDoubling, O::Barrier) => recursive_doubling::barrier(b, &all),
+            (Self::RecursiveDoubling, O::Allreduce) => {
+                recursive_doubling::allreduce(b, &all, b.input(), result);
+            }
+            (Self::RecursiveDoubling, O::Allgather) => {
+                recursive_doubling::allgather(b, &all, call.own(rank));
+            }
+            (Self::RecursiveDoubling, _) => recursive_doubling::scan(b),
+            (Self::RecursiveHalving, _) => recursive_halving::reduce_scatter(b),
+            (Self::Ring, O::Allgather) => ring::allgather(b, &all, call.own(rank)),
+            (Self::Ring, O::ReduceScatter) => {
+                let input = Region::run(Buffer::Send, 0, call.size);
+                let sums = b.scratch(call.size);
+                let own = ring::reduce_scatter(b, input, sums);
+                b.copy(own, Region::piece(Buffer::Recv, 0));
+            }
+            (Self::Ring, _) => {
+                let own = ring::reduce_scatter(b, b.input(), Buffer::Recv);
+                ring::allgather(b, &all, own);
+            }
+            (Self::Bruck, O::Allgather) => bruck::allgather(b, &all, call.own(rank)),
+            (Self::Bruck, _) => bruck::alltoall(b),
+            (Self::Rabenseifner, O::Reduce) => rabenseifner::reduce(b, Some(root)),
+            (Self::Rabenseifner, _) => rabenseifner::reduce(b, None),
+            (Self::Pairwise, O::Alltoall) => pairwise::exchange(b, Exchange::Alltoall),
+            (Self::Pairwise, _) => pairwise::exchange(b, Exchange::ReduceScatter),
+            (Self::Spread, O::Allgather) => spread::allgather(b, &all, call.own(rank)),
+            (Self::Spread, O::Alltoall) => spread::exchange(b, Exchange::Alltoall),
+            (Self::Spread, _) => spread::exchange(b, Exchange::ReduceScatter),
+            (tree, operation) => {
+                let tree = match tree {
+                    Self::Chain => Tree::Chain,
+                    Self::KAry(k) => Tree::KAry(*k),
+                    Self::Binomial => Tree::Binomial,
+                    _ => Tree::Linear,
+                };
+                over_tree(b, operation, &family(tree, root), &family(tree, 0));
+            }
+        }
+    }
+}
+
+fn over_tree(b: &mut Builder, operation: Operation, rooted: &Family, from_zero: &Family) {
+    let result = b.vector(Buffer::Recv);
+    match operation {
+        Operation::Barrier => tree::barrier(b, from_zero),
+        Operation::Bcast => tree::bcast(b, rooted, result),
+        Operation::Reduce => {
+            let at_root = b.rank == b.call.root;
+            let sum = tree::reduce(b, rooted, b.input(), at_root.then_some(result));
+            if at_root {
+                b.copy(sum, result);
+            }
+        }
+        Operation::Allreduce => {
+            let sum = tree::reduce(b, from_zero, b.input(), Some(result));
+            if b.rank == 0 {
+                b.copy(sum, result);
+            }
+            tree::bcast(b, from_zero, result);
+        }
+        other => unreachable!("{} over a tree", other.name()),
+    }
+}
+
+/// Segments for which intermediate results have room, if there are more.
+pub const SLOTS: u32 = 4;
+
+/// A plan: who does what, made rank by rank.
+///
+/// ```
+/// use osier_collectives::{Algorithm, Call, Operation, Plan, Step, check};
+///
+/// let call = Call::new(Operation::Bcast, 6).root(2);
+/// let plan = Plan::new(call, Algorithm::Binomial, 1)?;
+/// assert!(check(&plan).is_ok());
+/// let part = plan.part(2); // the root sends to three ranks, the furthest first
+/// assert!(matches!(part.steps()[0], Step::Send { to: 0, .. }));
+/// # Ok::<(), osier_collectives::Unsuitable>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Plan {
+    call: Call,
+    algorithm: Algorithm,
+    association: Association,
+    segments: u32,
+}
+
+impl Plan {
+    /// For a call, with this algorithm, in so many segments.
+    ///
+    /// # Errors
+    /// If the algorithm is not for such calls, or does not keep the association
+    /// that the call requires.
+    pub fn new(call: Call, algorithm: Algorithm, segments: u32) -> Result<Self, Unsuitable> {
+        let name = call.operation.name();
+        let Some(association) = algorithm.keeps(&call) else {
+            return Err(Unsuitable(format!(
+                "{algorithm} is no algorithm for this {name}"
+            )));
+        };
+        if call.operation.reduces() && association < call.required {
+            return Err(Unsuitable(format!(
+                "{name} by {algorithm} keeps association {association:?}, not {:?}",
+                call.required
+            )));
+        }
+        if call.operation.of_neighbors() && call.neighbors.is_none() {
+            return Err(Unsuitable(format!("{name} without a neighbourhood")));
+        }
+        // A result that shares memory with the input comes when all is read; a
+        // barrier has nothing to cut.
+        let whole = call.shares_memory() || call.operation == Operation::Barrier;
+        Ok(Self {
+            segments: if whole { 1 } else { segments.max(1) },
+            call,
+            algorithm,
+            association,
+        })
+    }
+
+    /// What is asked.
+    pub fn call(&self) -> &Call {
+        &self.call
+    }
+
+    /// By which algorithm.
+    pub fn algorithm(&self) -> &Algorithm {
+        &self.algorithm
+    }
+
+    /// The association that it keeps.
+    pub fn association(&self) -> Association {
+        self.association
+    }
+
+    /// Segments per piece.
+    pub fn segments(&self) -> u32 {
+        self.segments
+    }
+
+    /// One rank's steps: time and memory by their number.
+    pub fn part(&self, rank: u32) -> Part {
+        let cut = self.algorithm.cut(&self.call);
+        let mut b = Builder::new(&self.call, rank, cut, self.segments, SLOTS);
+        self.algorithm.build(&mut b);
+        b.finish()
+    }
+}

@@ -1,0 +1,305 @@
+//! Writes a rank's part as a sequential program; the dependencies follow from what
+//! the steps read and write.
+//!
+//! An algorithm says what happens, in an order that would be right on one thread.
+//! Two steps stay ordered only if they touch a piece that one of them writes, so
+//! phases of different algorithms put behind each other overlap as far as their data
+//! allows. Flags carry no data; they are ordered as if all of a rank's flags lay in
+//! one cell that waits write and raises read: a raise follows every wait before it.
+//!
+//! # Invariants
+//! 1. A step depends on the last writer of what it reads; on the last writer, or the
+//!    readers since, of what it writes. Nothing else but what [`Builder::after`] adds.
+//! 2. Scratch with slots: the first step that writes a piece waits for the last ones
+//!    that used it `slots` segments before.
+//! 3. Tags of different phases differ, if all ranks begin the same phases.
+
+use crate::call::Call;
+use crate::plan::{Buffer, Dep, Lengths, Part, Region, Scratch, Step};
+
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy)]
+struct Track {
+    writer: u32,
+    /// Head of a list in `readers`.
+    readers: u32,
+    first: u32,
+}
+
+const UNTOUCHED: Track = Track {
+    writer: NONE,
+    readers: NONE,
+    first: NONE,
+};
+
+/// Collects the steps of one rank.
+pub struct Builder<'a> {
+    /// What is asked.
+    pub call: &'a Call,
+    /// Whose part it is.
+    pub rank: u32,
+    slots: u32,
+    part: Part,
+    phase: u32,
+    tracks: [Vec<Track>; 2],
+    scratch: Vec<Vec<Track>>,
+    token: Track,
+    /// (step, next)
+    readers: Vec<(u32, u32)>,
+    /// Dependencies of the step that is being written.
+    pending: Vec<u32>,
+}
+
+/// Rounds of one phase are below this.
+const ROUNDS: u32 = 1 << 20;
+
+impl<'a> Builder<'a> {
+    /// For `rank`, with vectors cut into `cut` pieces and pieces into `segments`;
+    /// intermediate results get room for `slots` segments at a time (0: for all).
+    pub fn new(call: &'a Call, rank: u32, cut: u32, segments: u32, slots: u32) -> Self {
+        let tracks = [Buffer::Send, Buffer::Recv]
+            .map(|buffer| vec![UNTOUCHED; call.pieces(rank, buffer, cut) as usize]);
+        Self {
+            call,
+            rank,
+            slots: if slots >= segments { 0 } else { slots },
+            part: Part {
+                rank,
+                cut,
+                segments,
+                ..Part::default()
+            },
+            phase: 0,
+            tracks,
+            scratch: Vec::new(),
+            token: UNTOUCHED,
+            readers: Vec::new(),
+            pending: Vec::new(),
+        }
+    }
+
+    /// Pieces into which vectors are cut.
+    pub fn cut(&self) -> u32 {
+        self.part.cut
+    }
+
+    /// Begins a phase. Every rank calls it, whether it takes part or not.
+    pub fn phase(&mut self) {
+        self.phase += 1;
+    }
+
+    /// A tag for a round of this phase.
+    pub fn tag(&self, round: u32) -> u32 {
+        debug_assert!(round < ROUNDS);
+        self.phase * ROUNDS + round
+    }
+
+    /// Room for `pieces` pieces.
+    pub fn scratch(&mut self, pieces: u32) -> Buffer {
+        self.scratch_like(pieces, Lengths::Rotated(0))
+    }
+
+    /// Room for `pieces` pieces of other lengths than the call's in order.
+    pub fn scratch_like(&mut self, pieces: u32, lengths: Lengths) -> Buffer {
+        let number = self.scratch.len() as u16;
+        self.part.scratch.push(Scratch {
+            pieces,
+            lengths,
+            slots: self.slots,
+        });
+        self.scratch.push(vec![UNTOUCHED; pieces as usize]);
+        Buffer::Scratch(number)
+    }
+
+    /// The whole vector in a buffer.
+    pub fn vector(&self, buffer: Buffer) -> Region {
+        Region::run(buffer, 0, self.part.cut)
+    }
+
+    /// The whole input vector.
+    pub fn input(&self) -> Region {
+        self.vector(self.call.input(self.rank))
+    }
+
+    /// Adds a dependency to the next step.
+    pub fn after(&mut self, step: u32) {
+        self.pending.push(step);
+    }
+
+    /// Number of steps so far: the id of the next.
+    pub fn next(&self) -> u32 {
+        self.part.steps.len() as u32
+    }
+
+    /// Sends.
+    pub fn send(&mut self, to: u32, tag: u32, data: Region) -> u32 {
+        self.read(data);
+        self.push(Step::Send { to, tag, data })
+    }
+
+    /// Receives.
+    pub fn recv(&mut self, from: u32, tag: u32, data: Region) -> u32 {
+        self.write(data);
+        self.push(Step::Recv { from, tag, data })
+    }
+
+    /// Copies, if the places differ.
+    pub fn copy(&mut self, from: Region, to: Region) {
+        if from != to && from.count > 0 {
+            self.read(from);
+            self.write(to);
+            self.push(Step::Copy { from, to });
+        }
+    }
+
+    /// `into = left op right`.
+    pub fn combine(&mut self, left: Region, right: Region, into: Region) -> u32 {
+        for operand in [left, right] {
+            if operand != into {
+                self.read(operand);
+            }
+        }
+        self.write(into);
+        self.push(Step::Combine { left, right, into })
+    }
+
+    /// Lets a rank go on.
+    pub fn raise(&mut self, to: u32, tag: u32) -> u32 {
+        let step = self.next();
+        reads(&mut self.token, &mut self.readers, &mut self.pending, step);
+        self.push(Step::Raise { to, tag })
+    }
+
+    /// Waits for a flag.
+    pub fn wait(&mut self, from: u32, tag: u32) -> u32 {
+        let step = self.next();
+        writes(&mut self.token, &self.readers, &mut self.pending, step);
+        self.push(Step::Await { from, tag })
+    }
+
+    /// Copies from a peer's memory, after the flags before.
+    pub fn read_peer(&mut self, from: u32, data: Region, into: Region) -> u32 {
+        let step = self.next();
+        reads(&mut self.token, &mut self.readers, &mut self.pending, step);
+        self.write(into);
+        self.push(Step::Read { from, data, into })
+    }
+
+    fn track(&mut self, buffer: Buffer) -> &mut Vec<Track> {
+        match buffer {
+            Buffer::Send => &mut self.tracks[0],
+            Buffer::Recv => &mut self.tracks[1],
+            Buffer::Scratch(k) => &mut self.scratch[k as usize],
+        }
+    }
+
+    fn read(&mut self, region: Region) {
+        let step = self.next();
+        let mut tracks = std::mem::take(self.track(region.buffer));
+        for piece in region.indices(tracks.len() as u32) {
+            let track = &mut tracks[piece as usize];
+            reads(track, &mut self.readers, &mut self.pending, step);
+        }
+        *self.track(region.buffer) = tracks;
+        if region.buffer == Buffer::Send && self.call.shares_memory() {
+            // Whatever lies there will be written over at the end.
+            let track = &mut self.tracks[1][0];
+            reads(track, &mut self.readers, &mut self.pending, step);
+        }
+    }
+
+    fn write(&mut self, region: Region) {
+        let step = self.next();
+        let mut tracks = std::mem::take(self.track(region.buffer));
+        for piece in region.indices(tracks.len() as u32) {
+            let track = &mut tracks[piece as usize];
+            writes(track, &self.readers, &mut self.pending, step);
+        }
+        *self.track(region.buffer) = tracks;
+    }
+
+    fn push(&mut self, step: Step) -> u32 {
+        let id = self.next();
+        let pending = &mut self.pending;
+        if pending.len() > 1 {
+            pending.sort_unstable();
+            pending.dedup();
+        }
+        let deps = pending.drain(..).filter(|d| *d != id);
+        self.part.deps.extend(deps.map(|step| Dep { step, lag: 0 }));
+        self.part.steps.push(step);
+        self.part.ends.push(self.part.deps.len() as u32);
+        id
+    }
+
+    /// The part.
+    pub fn finish(self) -> Part {
+        let mut part = self.part;
+        if self.slots == 0 || self.scratch.is_empty() {
+            return part;
+        }
+        let mut late: Vec<(u32, Dep)> = Vec::new();
+        for track in self.scratch.iter().flatten().filter(|t| t.first != NONE) {
+            let mut add = |step| {
+                let lag = self.slots;
+                late.push((track.first, Dep { step, lag }));
+            };
+            if track.readers == NONE {
+                add(track.writer);
+            }
+            let mut at = track.readers;
+            while at != NONE {
+                let (step, next) = self.readers[at as usize];
+                add(step);
+                at = next;
+            }
+        }
+        late.sort_unstable();
+        late.dedup();
+        let mut deps = Vec::with_capacity(part.deps.len() + late.len());
+        let mut ends = Vec::with_capacity(part.ends.len());
+        let mut late = late.into_iter().peekable();
+        for step in 0..part.steps.len() as u32 {
+            deps.extend_from_slice(part.after(step));
+            while let Some((_, dep)) = late.next_if(|l| l.0 == step) {
+                deps.push(dep);
+            }
+            ends.push(deps.len() as u32);
+        }
+        part.deps = deps;
+        part.ends = ends;
+        part
+    }
+}
+
+fn reads(track: &mut Track, readers: &mut Vec<(u32, u32)>, pending: &mut Vec<u32>, step: u32) {
+    if track.writer != NONE && pending.last() != Some(&track.writer) {
+        pending.push(track.writer);
+    }
+    if track.readers == NONE || readers[track.readers as usize].0 != step {
+        readers.push((step, track.readers));
+        track.readers = readers.len() as u32 - 1;
+    }
+}
+
+fn writes(track: &mut Track, readers: &[(u32, u32)], pending: &mut Vec<u32>, step: u32) {
+    if track.readers == NONE {
+        if track.writer != NONE && pending.last() != Some(&track.writer) {
+            pending.push(track.writer);
+        }
+    } else {
+        // Those who read it have waited for who wrote it.
+        let mut at = track.readers;
+        while at != NONE {
+            let (reader, next) = readers[at as usize];
+            pending.push(reader);
+            at = next;
+        }
+    }
+    if track.first == NONE {
+        track.first = step;
+    }
+    track.writer = step;
+    track.readers = NONE;
+}

@@ -1,0 +1,37 @@
+//! Collectives as plans: pure planning, checking and prediction.
+//!
+//! ```text
+//! Call x Algorithm -> Plan -> Part of each rank -> (an executor, elsewhere)
+//!                      |----> check: is it right?
+//!                      '----> cost: how long will it take?
+//! ```
+//!
+//! | file | what |
+//! |---|---|
+//! | `call.rs` | what is asked, and what its result is |
+//! | `plan.rs` | steps, dependencies, buffers |
+//! | `builder.rs` | dependencies from what steps read and write |
+//! | `group.rs`, `balanced.rs` | ranks in an order; the association of sums |
+//! | `algorithms/` | one file each, under textbook names |
+//! | `check/` | symbolic execution |
+//!
+//! # Invariants
+//! Nothing here knows a transport, a clock, a thread or memory. The same arguments
+//! give the same plan on every rank.
+
+#![forbid(unsafe_code)]
+
+mod algorithms;
+pub mod balanced;
+mod builder;
+mod call;
+mod check;
+mod group;
+mod plan;
+
+pub use algorithms::{Algorithm, Family, Hierarchy, Plan, SLOTS, Tree, Unsuitable};
+pub use builder::Builder;
+pub use call::{Association, Call, Expected, Neighbors, Operation};
+pub use check::{Fault, Report, check, check_parts};
+pub use group::Group;
+pub use plan::{Buffer, Dep, Lengths, Part, Region, Scratch, Step};

@@ -1,0 +1,264 @@
+//! A plan: for every rank, steps over pieces of named buffers.
+//!
+//! ```text
+//! plan = call x algorithm x segments          (all ranks agree)
+//! part = steps of one rank, made on demand    (nobody holds another rank's)
+//! step instance = (step, segment)             (what runs)
+//! ```
+//!
+//! A step stands for one instance per segment: instance s works on the s-th part of
+//! every piece it names. Within a segment steps wait for each other as the part
+//! says; a dependency with a lag reaches back that many segments, where room for a
+//! few segments is used in turn. So segments overtake nothing and wait for nothing
+//! but their data: a plan of several levels flows through all of them at once, and
+//! its description is no longer for a longer message.
+//!
+//! # Invariants
+//! 1. A step waits only for earlier steps of its segment, or for segments before.
+//! 2. A message is told apart from all others of the plan by (from, to, tag,
+//!    segment). No order between messages is needed.
+//! 3. Two accesses of a rank to a piece, one of which writes, are ordered by
+//!    dependencies. Reads of a peer's buffers are ordered by flags.
+//! 4. Both ends of a message name equally many pieces of the same lengths.
+
+/// Named memory of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Buffer {
+    /// The user's, read only.
+    Send,
+    /// The user's; the buffer of a broadcast, too.
+    Recv,
+    /// The plan's own, by number.
+    Scratch(u16),
+}
+
+/// Pieces of a buffer: index i is piece `first + (i / run) * stride + i % run`,
+/// modulo the buffer's pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Region {
+    /// Where.
+    pub buffer: Buffer,
+    /// Its first piece.
+    pub first: u32,
+    /// Pieces.
+    pub count: u32,
+    /// Pieces next to each other.
+    pub run: u32,
+    /// From the start of one run to the next.
+    pub stride: u32,
+}
+
+impl Region {
+    /// One piece.
+    pub const fn piece(buffer: Buffer, index: u32) -> Self {
+        Self::run(buffer, index, 1)
+    }
+
+    /// `count` pieces from `first` on, around the end if need be.
+    pub const fn run(buffer: Buffer, first: u32, count: u32) -> Self {
+        Self {
+            buffer,
+            first,
+            count,
+            run: if count == 0 { 1 } else { count },
+            stride: 0,
+        }
+    }
+
+    /// `count` pieces in runs.
+    pub const fn runs(buffer: Buffer, first: u32, count: u32, run: u32, stride: u32) -> Self {
+        Self {
+            buffer,
+            first,
+            count,
+            run,
+            stride,
+        }
+    }
+
+    /// The pieces, in a buffer of `pieces`.
+    #[inline]
+    pub fn indices(self, pieces: u32) -> impl Iterator<Item = u32> {
+        let pieces = u64::from(pieces.max(1));
+        (0..self.count).map(move |i| {
+            let jump = u64::from(i / self.run) * u64::from(self.stride);
+            let at = u64::from(self.first) + jump + u64::from(i % self.run);
+            (if at < pieces { at } else { at % pieces }) as u32
+        })
+    }
+}
+
+/// What a rank does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Sends pieces.
+    Send {
+        /// Whom to.
+        to: u32,
+        /// Tells messages to one rank apart.
+        tag: u32,
+        /// What.
+        data: Region,
+    },
+    /// Receives pieces.
+    Recv {
+        /// Whom from.
+        from: u32,
+        /// The sender's.
+        tag: u32,
+        /// Where to.
+        data: Region,
+    },
+    /// Copies pieces within the rank.
+    Copy {
+        /// Source.
+        from: Region,
+        /// Destination.
+        to: Region,
+    },
+    /// `into = left op right`, piece by piece; `into` may be one of them.
+    Combine {
+        /// First operand.
+        left: Region,
+        /// Second operand.
+        right: Region,
+        /// The result.
+        into: Region,
+    },
+    /// Tells a rank that it may go on.
+    Raise {
+        /// Whom.
+        to: u32,
+        /// Tells messages and flags to one rank apart.
+        tag: u32,
+    },
+    /// Waits for a flag.
+    Await {
+        /// Whose.
+        from: u32,
+        /// The raiser's.
+        tag: u32,
+    },
+    /// Copies pieces from a peer's buffer.
+    Read {
+        /// Whose.
+        from: u32,
+        /// What, in the peer's buffers.
+        data: Region,
+        /// Where to.
+        into: Region,
+    },
+}
+
+/// What a step waits for: `step` in its own segment, or `lag` segments before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Dep {
+    /// The step.
+    pub step: u32,
+    /// Segments back. An instance in one of the first `lag` segments does not wait.
+    pub lag: u32,
+}
+
+/// The lengths of scratch pieces, in terms of the call's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lengths {
+    /// Piece p is as long as piece `(p + rotated) mod pieces` of the call.
+    Rotated(u32),
+    /// All are as long as this one.
+    All(u32),
+}
+
+/// A scratch buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scratch {
+    /// Pieces.
+    pub pieces: u32,
+    /// How long they are, where contributions differ.
+    pub lengths: Lengths,
+    /// Segments for which there is room; 0: for all. Segment s lies where
+    /// segment s + slots will.
+    pub slots: u32,
+}
+
+/// One rank's part of a plan.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Part {
+    /// The rank.
+    pub rank: u32,
+    /// Pieces into which a vector is cut; the same on all ranks.
+    pub cut: u32,
+    /// Segments; the same on all ranks.
+    pub segments: u32,
+    /// Own buffers.
+    pub scratch: Vec<Scratch>,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) deps: Vec<Dep>,
+    /// Where the dependencies of each step end in `deps`.
+    pub(crate) ends: Vec<u32>,
+}
+
+impl Part {
+    /// All steps, in an order in which one could run them.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// What a step waits for.
+    #[inline]
+    pub fn after(&self, step: u32) -> &[Dep] {
+        let step = step as usize;
+        let start = if step == 0 { 0 } else { self.ends[step - 1] };
+        &self.deps[start as usize..self.ends[step] as usize]
+    }
+
+    /// The same part without a step: what a test breaks plans with.
+    pub fn without_step(&self, gone: u32) -> Self {
+        let mut part = Self {
+            steps: Vec::new(),
+            deps: Vec::new(),
+            ends: Vec::new(),
+            scratch: self.scratch.clone(),
+            ..*self
+        };
+        // What waited for the step waits for what the step waited for.
+        let renumber = |d: Dep| Dep {
+            step: d.step - u32::from(d.step > gone),
+            ..d
+        };
+        for (at, step) in self.steps.iter().enumerate() {
+            if at as u32 == gone {
+                continue;
+            }
+            part.steps.push(*step);
+            for dep in self.after(at as u32) {
+                if dep.step != gone {
+                    part.deps.push(renumber(*dep));
+                    continue;
+                }
+                part.deps.extend(self.after(gone).iter().map(|d| {
+                    renumber(Dep {
+                        lag: d.lag + dep.lag,
+                        ..*d
+                    })
+                }));
+            }
+            part.ends.push(part.deps.len() as u32);
+        }
+        // A step may have waited for the deleted one in an earlier segment, which
+        // waited for the step itself.
+        part
+    }
+
+    /// The same part with a step that waits for nothing.
+    pub fn without_dependencies(&self, of: u32) -> Self {
+        let mut part = self.clone();
+        part.deps.clear();
+        for step in 0..self.steps.len() as u32 {
+            if step != of {
+                part.deps.extend_from_slice(self.after(step));
+            }
+            part.ends[step as usize] = part.deps.len() as u32;
+        }
+        part
+    }
+}
