@@ -27,6 +27,22 @@ fn corrupt() -> Traffic {
     }
 }
 
+/// Operations of lanes only, as the seeds of `regressions` mean them.
+fn of_lanes(options: Traffic) -> Traffic {
+    Traffic {
+        requests: false,
+        ..options
+    }
+}
+
+fn checked(options: Traffic) -> Traffic {
+    Traffic {
+        // Ready sends are drawn whether their receives are posted or not.
+        checks: "signature,buffers,leaks".parse().expect("a setting"),
+        ..options
+    }
+}
+
 /// Plays seeds from `first` on, on all cores, until `enough` says so.
 fn play(
     options: &Traffic,
@@ -96,6 +112,17 @@ fn random_traffic_under_many_seeds() {
         ("withdrawn", r.withdrawn),
         ("revoked", r.revoked),
         ("detached", r.detached),
+        ("cancelled", r.cancelled),
+        ("ready", r.ready),
+        ("buffered", r.buffered),
+        ("without room", r.full),
+        ("flushed", r.flushed),
+        ("persistent", r.persistent),
+        ("exchanged", r.exchanged),
+        ("partitions", r.partitions),
+        ("generalised", r.general),
+        ("waited for", r.waited),
+        ("across", r.across),
     ] {
         assert!(count > 1000, "only {count} messages {what}");
     }
@@ -109,6 +136,15 @@ fn survivors_go_on_without_the_dead() {
     assert!(r.lost > 5_000, "only {} operations met a death", r.lost);
 }
 
+/// Checks find nothing in traffic that is right, deaths or not.
+#[test]
+fn checked_traffic_has_no_findings() {
+    let r = seeds(&checked(plain()), 8_000);
+    assert!(r.persistent > 1000 && r.partitions > 1000, "{r:?}");
+    let r = seeds(&checked(deadly()), 4_000);
+    assert!(r.lost > 1000, "{r:?}");
+}
+
 #[test]
 fn corrupted_bytes_do_no_harm() {
     let r = seeds(&corrupt(), 20_000);
@@ -118,7 +154,7 @@ fn corrupted_bytes_do_no_harm() {
 
 #[test]
 fn a_seed_decides_everything() {
-    for options in [plain(), deadly(), corrupt()] {
+    for options in [plain(), deadly(), corrupt(), checked(plain())] {
         for seed in 0..200 {
             assert_eq!(run(seed, &options).unwrap(), run(seed, &options).unwrap());
         }
@@ -228,7 +264,7 @@ fn regressions() {
         (22, corrupt()),
     ];
     for (seed, options) in seeds {
-        if let Err(failure) = run(seed, &options) {
+        if let Err(failure) = run(seed, &of_lanes(options)) {
             panic!("{failure}");
         }
     }
@@ -240,7 +276,7 @@ fn one_seed() {
     let Some(seed) = variable("OSIER_SEED") else {
         return;
     };
-    for options in [plain(), deadly(), corrupt()] {
+    for options in [checked(plain()), plain(), deadly(), corrupt()] {
         match run(seed, &options) {
             Ok(report) => println!("{options:?}: {report:?}"),
             Err(failure) => panic!("{failure}"),

@@ -273,6 +273,25 @@ impl Communicator {
         Ok(own)
     }
 
+    /// A communicator whose members have agreed on it beforehand, as in the
+    /// test bed.
+    pub(crate) fn agreed(member: &Arc<Member>, ranks: &[usize], context: u64) -> Result<Self> {
+        let group = Group::from_world_ranks(ranks)?;
+        Self::open(member, Design::predefined(group, context))
+    }
+
+    /// As [`Communicator::agreed`], of two groups. Takes three contexts.
+    pub(crate) fn agreed_inter(
+        member: &Arc<Member>,
+        [local, remote]: [&[usize]; 2],
+        context: u64,
+        first: bool,
+    ) -> Result<Self> {
+        let design = Design::predefined(Group::from_world_ranks(local)?, context);
+        let remote = Group::from_world_ranks(remote)?;
+        Self::open_inter(member, design, remote, first)
+    }
+
     /// Whether nobody else holds the communicator: no operation of it can be
     /// posted any more without this handle.
     pub(crate) fn is_last(&self) -> bool {

@@ -218,6 +218,11 @@ impl Attached {
         lock(&self.0).clone()
     }
 
+    /// Messages in it; `None` if none is attached.
+    pub(crate) fn live(&self) -> Option<usize> {
+        self.pool().map(|pool| lock(&pool.space).live)
+    }
+
     fn detach(&self, core: &Core) -> Option<Vec<u8>> {
         let pool = lock(&self.0).take()?;
         core.wait_until(|| pool.is_empty().then_some(()));

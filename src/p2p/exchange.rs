@@ -262,6 +262,12 @@ impl<B: OwnedBuffer> SendRecvReplace<B> {
         Ok((buffer, status))
     }
 
+    /// Operations of its own: of the send and of the receive.
+    pub(crate) fn handles(&self) -> [Option<u32>; 2] {
+        let send = self.0.send.as_ref().and_then(Request::handle);
+        [send, self.0.recv.as_ref().and_then(Request::handle)]
+    }
+
     /// Makes progress and asks whether both are over.
     pub fn test(&mut self) -> bool {
         self.0.test()

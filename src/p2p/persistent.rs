@@ -244,6 +244,11 @@ impl<B: OwnedBuffer> Persistent<B> {
         self.transfer.is_active()
     }
 
+    /// Of its operation, while that is not known to be over.
+    pub(crate) fn handle(&self) -> Option<u32> {
+        self.transfer.handle()
+    }
+
     /// Waits for the end; the request is inactive then.
     #[track_caller]
     pub fn wait(&mut self) -> Result<Status> {

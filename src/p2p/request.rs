@@ -202,6 +202,11 @@ impl<B: OwnedBuffer> Request<B> {
         }
     }
 
+    /// Of its operation, while that is not known to be over.
+    pub(crate) fn handle(&self) -> Option<u32> {
+        self.transfer.handle()
+    }
+
     /// Polls for the end, and leaves the result where it is.
     pub(crate) fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.transfer.poll(context)

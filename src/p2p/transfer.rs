@@ -67,6 +67,14 @@ impl Transfer {
         matches!(self.state, State::Pending(_))
     }
 
+    /// Of the operation whose result was not taken.
+    pub fn handle(&self) -> Option<u32> {
+        match self.state {
+            State::Pending(handle) => Some(handle),
+            _ => None,
+        }
+    }
+
     pub fn core(&self) -> &Arc<Core> {
         self.comm.core()
     }

@@ -137,7 +137,8 @@ impl<K, R: Waitable> WaitSet<K, R> {
         self.member(member)
     }
 
-    fn member(&mut self, member: Member) -> Option<&mut R> {
+    /// As [`WaitSet::get_mut`], for those who leave it as it is.
+    pub(crate) fn member(&mut self, member: Member) -> Option<&mut R> {
         let slot = self.slots.get_mut(member.slot())?;
         (slot.generation == member.generation())
             .then_some(slot.member.as_mut())
@@ -159,8 +160,8 @@ impl<K, R: Waitable> WaitSet<K, R> {
         Some(left)
     }
 
-    /// One that is over, of those that have reported.
-    fn next(&mut self) -> Option<(K, Result<R::Output>)> {
+    /// One that is over, of those that have reported; makes no progress.
+    pub(crate) fn next(&mut self) -> Option<(K, Result<R::Output>)> {
         while let Some(token) = self.ready.pop() {
             let member = Member(token);
             let ready = Arc::clone(&self.ready);

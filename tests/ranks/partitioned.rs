@@ -247,6 +247,55 @@ fn dropped_while_active() {
     });
 }
 
+/// The sender has sent all and gone, or has dropped the communicator, before the
+/// receiver asks; or goes while it waits.
+#[test]
+fn what_was_sent_before_the_sender_went_is_received() {
+    for (leaves, early) in [(true, true), (true, false), (false, true), (false, false)] {
+        on_all(2, |world| {
+            let comm = world.dup().expect("dup");
+            if comm.rank() == 1 {
+                let mut sends: Vec<_> = (0..3u64)
+                    .map(|n| {
+                        let send = comm.psend_init(vec![n + 1; 24], 4, 0, 0);
+                        send.expect("init")
+                    })
+                    .collect();
+                // The last one was set up, and never starts.
+                for send in &mut sends[..2] {
+                    send.start().expect("start");
+                    send.pready_range(0..=3).expect("ready");
+                    send.wait().expect("sent");
+                }
+            } else {
+                let gone = |e: ErrorKind| match leaves {
+                    // It drops its communicators, and is known to be dead later.
+                    true => matches!(e, ErrorKind::RankDead | ErrorKind::Closed),
+                    false => e == ErrorKind::Closed,
+                };
+                if early {
+                    let e = comm.recv(&mut [0u8], 1, 9).expect_err("gone");
+                    assert!(gone(e.kind()), "{e:?}");
+                }
+                let mut recvs: Vec<_> = (0..4)
+                    .map(|_| comm.precv_init(vec![0u64; 24], 3, 1, 0).expect("init"))
+                    .collect();
+                for (n, recv) in recvs.iter_mut().enumerate().rev() {
+                    let ended = recv.start().and_then(|()| recv.wait().map(drop));
+                    match ended {
+                        Ok(()) => assert_eq!(recv.buffer().expect("idle"), &[n as u64 + 1; 24]),
+                        Err(e) => assert!(n >= 2 && gone(e.kind()), "{n}: {e:?}"),
+                    }
+                }
+            }
+            drop(comm);
+            if !leaves {
+                world.barrier().expect("all live");
+            }
+        });
+    }
+}
+
 #[test]
 fn the_end_of_the_sender_is_told() {
     on_all(2, |comm| {

@@ -63,7 +63,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Internal tags of partitioned transfers; the first is for setups.
-const SETUP: u32 = INTERNAL_TAG | PARTITIONED_TAG;
+pub(crate) const SETUP: u32 = INTERNAL_TAG | PARTITIONED_TAG;
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
@@ -327,7 +327,6 @@ impl<'scope> Scope<'scope, '_> {
     ///     send.start()?;
     ///     send.pready_range(0..=1)
     /// })?;
-    /// comm.barrier()?; // nobody leaves the job before the other has it all
     /// assert_eq!(theirs, [7; 8]);
     /// # Ok::<(), osier::Error>(())
     /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
@@ -439,6 +438,16 @@ impl<S: Side, T: Datatype, B: DerefMut<Target = [T]>> Partitioned<S, T, B> {
             self.side.active().store(false, Ordering::Release);
         }
         begun
+    }
+
+    /// Whether it is active and over; makes no progress.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.is_active() && self.side.is_over().unwrap_or(true)
+    }
+
+    /// Operations of the lane that are its own.
+    pub(crate) fn under_way(&self) -> usize {
+        self.side.parts().map_or(0, Parts::under_way)
     }
 
     #[track_caller]

@@ -108,6 +108,12 @@ impl Parts {
         }
     }
 
+    /// Transfers whose results were not taken.
+    pub(super) fn under_way(&self) -> usize {
+        let pending = |state: &&AtomicU64| state.load(Ordering::Relaxed) & PENDING != 0;
+        self.states.iter().filter(pending).count()
+    }
+
     /// The first part that is not over.
     fn first_open(&self) -> Option<usize> {
         let mut at = self.cursor.load(Ordering::Relaxed);

@@ -100,6 +100,15 @@ impl Receiving {
 
     fn meet(&self, setup: Setup, place: Place) -> Result<Met> {
         let here = self.shape.number * self.shape.bytes();
+        if !setup.has_tags() {
+            return Err(Error::new(
+                ErrorKind::Malformed,
+                format!(
+                    "partitioned receive, tag {}: a setup with tags that no sender has",
+                    place.tag
+                ),
+            ));
+        }
         if setup.partitions.checked_mul(setup.bytes) != Some(here) {
             return Err(Error::new(
                 ErrorKind::Argument,

@@ -38,6 +38,15 @@ pub(super) struct Setup {
 }
 
 impl Setup {
+    /// Whether its partitions have tags that a sender could have reserved.
+    pub fn has_tags(&self) -> bool {
+        let before = self.first.checked_sub(SETUP + 1);
+        let end = before.and_then(|before| (before as usize).checked_add(self.partitions));
+        end.is_some_and(|end| end <= TAGS as usize)
+    }
+}
+
+impl Setup {
     /// As it is sent, with the user's tag.
     pub fn words(self, tag: u32) -> [u64; 4] {
         let (partitions, bytes) = (self.partitions as u64, self.bytes as u64);
@@ -103,6 +112,16 @@ impl Wake for Bell {
 }
 
 impl Registry {
+    /// Receives for setups that are posted.
+    pub(crate) fn awaited(&self) -> usize {
+        let setups = lock(&self.setups);
+        setups
+            .sources
+            .values()
+            .filter(|a| a.posted.is_some())
+            .count()
+    }
+
     /// Internal tags for the partitions of a transfer.
     pub(super) fn reserve(&self, partitions: usize) -> Result<u32> {
         let wanted = u32::try_from(partitions).unwrap_or(u32::MAX);
@@ -146,9 +165,7 @@ impl Registry {
     #[track_caller]
     pub(super) fn find(&self, comm: &Communicator, place: Place) -> Result<Option<Setup>> {
         let mut setups = lock(&self.setups);
-        if !setups.arrived.contains_key(&place) {
-            setups.look(comm, place.source)?;
-        }
+        setups.look(comm, place)?;
         let found = setups.arrived.remove(&place);
         if found.is_some() {
             setups.met(comm, place.source);
@@ -171,10 +188,13 @@ impl Registry {
 }
 
 impl Setups {
-    /// Takes what has come from a source, and waits for more.
+    /// Takes what has come from a source until a place has its setup, and
+    /// waits for more. Not beyond: the next one may never come, and is
+    /// nothing to a transfer that has its own; others hear the bell and look.
     #[track_caller]
-    fn look(&mut self, comm: &Communicator, source: u32) -> Result<()> {
-        loop {
+    fn look(&mut self, comm: &Communicator, place: Place) -> Result<()> {
+        let source = place.source;
+        while !self.arrived.contains_key(&place) {
             let Some(awaited) = self.sources.get_mut(&source) else {
                 return Ok(());
             };
@@ -211,6 +231,7 @@ impl Setups {
                 Some(Err(e)) => return Err(e),
             }
         }
+        Ok(())
     }
 
     fn arrive(&mut self, source: u32, words: &Words) {

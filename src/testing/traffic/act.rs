@@ -8,6 +8,7 @@
 
 use super::memory::{Memory, round};
 use super::receive::ToReceive;
+use super::seat::channel;
 use super::world::{Check, LARGEST, Sending, World};
 use crate::matching::{Pattern, TagPattern};
 use osier_transports::sim::Held;
@@ -35,6 +36,18 @@ impl Want {
     }
 }
 
+/// How a receive is posted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum By {
+    /// As an operation of the lane, which the bed knows by its handle.
+    #[default]
+    Lane,
+    /// By a request, which the rank's wait set holds.
+    Request,
+    /// By a start of its persistent request of this number.
+    Persistent(usize),
+}
+
 /// One step of a run. Messages are named by their number, receives by an
 /// arbitrary one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +62,8 @@ pub(super) enum Act {
         room: usize,
         /// Take a message that is there without posting, if that can be.
         direct: bool,
+        #[serde(default)]
+        by: By,
     },
     Progress {
         rank: u32,
@@ -101,19 +116,63 @@ pub(super) enum Act {
         context: usize,
         number: u64,
     },
+    /// Sends a message, and receives another into its memory.
+    Exchange {
+        m: usize,
+        id: usize,
+        want: Want,
+    },
+    /// Cancels a receive.
+    Cancel(usize),
+    /// Gives a communicator a buffer; `None`: without a limit.
+    Attach {
+        rank: u32,
+        context: usize,
+        bytes: Option<usize>,
+    },
+    /// Waits in the set until the buffer is empty.
+    Flush {
+        id: usize,
+        rank: u32,
+        context: usize,
+    },
+    /// A generalised request begins, and ends.
+    Begin {
+        id: usize,
+        rank: u32,
+    },
+    Finish {
+        id: usize,
+        drops: bool,
+    },
+    /// The ends of a partitioned transfer start.
+    PartSend(usize),
+    PartReceive(usize),
+    PartReady {
+        q: usize,
+        at: usize,
+    },
+    /// Asks for a partition at the receiver.
+    PartLook {
+        q: usize,
+        at: usize,
+    },
 }
 
 impl Act {
     /// The rank that acts, or to which something happens.
     pub fn rank(self, messages: &[super::case::Planned]) -> Option<u32> {
         match self {
-            Act::Send(m) | Act::RevokeSend(m) | Act::DetachSend(m) => {
+            Act::Send(m) | Act::RevokeSend(m) | Act::DetachSend(m) | Act::Exchange { m, .. } => {
                 messages.get(m).map(|m| m.from)
             }
             Act::Receive { rank, .. }
             | Act::Progress { rank, .. }
             | Act::Probe { rank, .. }
             | Act::DieAt { rank, .. }
+            | Act::Attach { rank, .. }
+            | Act::Flush { rank, .. }
+            | Act::Begin { rank, .. }
             | Act::Complete { rank, .. } => Some(rank),
             Act::Notice { to, .. } | Act::Arrive { to, .. } => Some(to),
             _ => None,
@@ -173,6 +232,7 @@ impl World {
                 layout,
                 room,
                 direct,
+                by,
             } => {
                 if !self.lives(rank) {
                     return Ok(false);
@@ -187,7 +247,12 @@ impl World {
                 if direct && self.receive_direct(&to)? {
                     return Ok(true);
                 }
-                self.receive(&to, Memory::new(layout, round(layout, room)), None)?;
+                let memory = Memory::new(layout, round(layout, room));
+                match by {
+                    By::Lane => self.receive(&to, memory, None)?,
+                    By::Request => self.receive_by_request(&to, memory)?,
+                    By::Persistent(group) => self.start_receive(&to, memory, group)?,
+                }
             }
             Act::Progress { rank, context } => {
                 return Ok(self.lives(rank) && self.lane(rank, context).progress());
@@ -235,10 +300,10 @@ impl World {
                 self.net.kill_at_step(rank, step);
             }
             Act::Round(start) => {
-                return Ok(self.round(start % self.lanes.len()) || self.harvest()? > 0);
+                return Ok(self.round(start % self.lanes()) || self.harvest()? > 0);
             }
             Act::Arrive { from, to, context } => {
-                let channel = context as u64 + 1;
+                let channel = channel(context);
                 let held = Held::Message { from, to, channel };
                 return Ok(self.net.let_through(held));
             }
@@ -247,13 +312,44 @@ impl World {
                 context,
                 number,
             } => {
-                let channel = context as u64 + 1;
+                let channel = channel(context);
                 return Ok(self.net.let_through(Held::Operation {
                     rank,
                     channel,
                     number,
                 }));
             }
+            Act::Exchange { m, id, want } => {
+                let planned = |m: &super::world::Message| m.state == Sending::Planned;
+                if self.messages.get(m).is_some_and(planned) && self.lives(self.messages[m].from) {
+                    self.exchange(m, id, want.pattern())?;
+                }
+            }
+            Act::Cancel(id) => self.cancel(id)?,
+            Act::Attach {
+                rank,
+                context,
+                bytes,
+            } => {
+                if self.lives(rank) {
+                    self.attach(rank, context, bytes)?;
+                }
+            }
+            Act::Flush { id, rank, context } => {
+                if self.lives(rank) {
+                    self.flush(id, rank, context)?;
+                }
+            }
+            Act::Begin { id, rank } => {
+                if self.lives(rank) {
+                    self.begin_general(id, rank)?;
+                }
+            }
+            Act::Finish { id, drops } => self.finish_general(id, drops),
+            Act::PartSend(q) => self.part_send(q)?,
+            Act::PartReceive(q) => self.part_receive(q)?,
+            Act::PartReady { q, at } => self.part_ready(q, at)?,
+            Act::PartLook { q, at } => self.part_look(q, at)?,
         }
         Ok(true)
     }

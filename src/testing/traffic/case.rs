@@ -1,11 +1,31 @@
 //! A run as a value: what is sent over which network, and the acts in order.
 
 use super::act::Act;
+use super::partition::Parted;
 use crate::progress::lane::Mode;
 use crate::protocol::cost::LinkCosts;
 use crate::protocol::select::Selection;
 use osier_transports::sim::{self, SimOptions};
 use serde::{Deserialize, Serialize};
+
+/// How a message is sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum How {
+    /// By an operation of the lane, which the bed knows by its handle.
+    #[default]
+    Lane,
+    /// By a request, which the rank's wait set holds.
+    Request,
+    /// The same in ready mode.
+    Ready,
+    /// In buffered mode.
+    Buffered,
+    /// By a start of the persistent request of this number. All its messages
+    /// are as the first of them in the list.
+    Persistent(usize),
+    /// With a receive into the same memory.
+    Exchange,
+}
 
 /// A message that will be sent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -20,6 +40,8 @@ pub(super) struct Planned {
     pub layout: Option<usize>,
     #[serde(default)]
     pub synchronous: bool,
+    #[serde(default)]
+    pub how: How,
 }
 
 impl Planned {
@@ -141,6 +163,15 @@ pub(super) struct Case {
     pub costs: LinkCosts,
     /// Ranks by peer, for each context.
     pub members: Vec<Vec<u32>>,
+    /// Of intercommunicators, how many of the members are on the first side; 0:
+    /// all are in one group.
+    #[serde(default)]
+    pub first_sides: Vec<usize>,
+    #[serde(default)]
+    pub parted: Vec<Parted>,
+    /// As `OSIER_CHECK`, in bits.
+    #[serde(default)]
+    pub checks: u32,
     pub messages: Vec<Planned>,
     #[serde(default)]
     pub faults: Vec<Fault>,
@@ -156,6 +187,26 @@ pub(super) struct Case {
 impl Case {
     pub fn selection(&self) -> Selection {
         Selection::new(self.costs, self.net.inline)
+    }
+
+    /// The sides of a context's ranks; the second is empty unless it is an
+    /// intercommunicator.
+    pub fn sides(&self, context: usize) -> (&[u32], &[u32]) {
+        let members = &self.members[context];
+        match self.first_sides.get(context) {
+            Some(&first) if first > 0 => members.split_at(first.min(members.len())),
+            _ => (members, &[]),
+        }
+    }
+
+    /// The ranks behind a rank's peers in a context.
+    pub fn peers(&self, context: usize, rank: u32) -> Vec<u32> {
+        let (first, second) = self.sides(context);
+        if second.is_empty() {
+            return first.to_vec();
+        }
+        let other = if first.contains(&rank) { second } else { first };
+        other.iter().copied().chain([rank]).collect()
     }
 
     /// One line, to be played again.

@@ -1,6 +1,7 @@
 //! Random traffic: which act comes next.
 
-use super::act::{Act, Want};
+use super::act::{Act, By, Want};
+use super::case::How;
 use super::memory::draw_layout;
 use super::plan::{Plan, Weights, shuffle};
 use super::world::{Receiving, Sending, World};
@@ -8,6 +9,10 @@ use crate::matching::Envelope;
 
 /// Acts after everything was posted.
 const EXTRA: usize = 20;
+/// Generalised requests under way.
+const GENERAL: usize = 4;
+/// Starts of each end of a partitioned transfer.
+const STARTS: usize = 3;
 
 /// Draws the acts of one seed from the dice of its world.
 pub(super) struct Draw {
@@ -21,6 +26,7 @@ pub(super) struct Draw {
     wanted: Vec<usize>,
     extra: usize,
     deaths: usize,
+    requests: bool,
 }
 
 impl Draw {
@@ -43,6 +49,7 @@ impl Draw {
             wanted,
             extra: EXTRA,
             deaths: 0,
+            requests: plan.weights.extra > 0,
         }
     }
 
@@ -104,6 +111,7 @@ impl Draw {
             },
             w.corrupt,
             usize::from(!world.matched.is_empty()) * 3,
+            w.extra,
         ];
         let mut at = world.rng.below(weights.iter().sum());
         let mut kind = 0;
@@ -136,6 +144,7 @@ impl Draw {
                 let (from, to) = (somewhere(world).0, somewhere(world).0);
                 Act::Corrupt { from, to }
             }),
+            12 => another(world),
             _ => {
                 let at = world.rng.below(world.matched.len());
                 Some(world.draw_matched(at))
@@ -146,9 +155,33 @@ impl Draw {
     fn send(&mut self, world: &mut World) -> Option<Act> {
         let ranks = self.unsent.len();
         let start = world.rng.below(ranks);
-        (0..ranks)
-            .find_map(|at| self.unsent[(start + at) % ranks].pop())
-            .map(Act::Send)
+        // A persistent send that is active waits for its end.
+        let can = |unsent: &[usize]| unsent.last().is_some_and(|m| world.can_send(*m));
+        let mut order = (0..ranks).map(|at| (start + at) % ranks);
+        let Some(rank) = order.find(|at| can(&self.unsent[*at])) else {
+            // Nobody may ever receive what they wait for: some stay unsent.
+            if world.rng.one_in(20) {
+                for unsent in &mut self.unsent {
+                    unsent.pop();
+                }
+            }
+            return None;
+        };
+        let m = self.unsent[rank].pop()?;
+        if world.messages[m].how != How::Exchange {
+            return Some(Act::Send(m));
+        }
+        // Into its memory goes a message that its rank waits for.
+        let (context, rank) = (world.messages[m].context, world.messages[m].from);
+        let ours =
+            |w: &usize| (world.messages[*w].context, world.messages[*w].to) == (context, rank);
+        let Some(at) = self.wanted.iter().position(ours) else {
+            return Some(Act::Send(m));
+        };
+        let wanted = self.wanted.swap_remove(at);
+        let want = self.want(world, wanted);
+        let id = world.receives.len();
+        Some(Act::Exchange { m, id, want })
     }
 
     /// What accepts a message, more or less exactly.
@@ -185,6 +218,12 @@ impl Draw {
         } else {
             bytes + 16 * usize::from(layout.is_some())
         };
+        let direct = world.rng.one_in(8);
+        let by = match (self.requests, world.messages[m].how) {
+            (true, How::Persistent(group)) if world.rng.one_in(2) => By::Persistent(group),
+            (true, _) if world.rng.one_in(3) => By::Request,
+            _ => By::Lane,
+        };
         Some(Act::Receive {
             id: world.receives.len(),
             rank,
@@ -192,7 +231,8 @@ impl Draw {
             want,
             layout,
             room,
-            direct: world.rng.one_in(8),
+            direct: direct && by == By::Lane,
+            by,
         })
     }
 
@@ -213,9 +253,66 @@ impl Draw {
     }
 }
 
+/// What only requests can do.
+fn another(world: &mut World) -> Option<Act> {
+    match world.rng.below(if world.parted.is_empty() { 4 } else { 9 }) {
+        0 => cancel(world),
+        1 => {
+            let (rank, context) = somewhere(world);
+            let id = world.step as usize;
+            let there = world.buffers.contains_key(&(rank, context));
+            there.then_some(Act::Flush { id, rank, context })
+        }
+        2 => {
+            let (id, rank) = (world.step as usize, somewhere(world).0);
+            let open = world.generals.values().filter(|g| g.is_open()).count();
+            (open < GENERAL).then_some(Act::Begin { id, rank })
+        }
+        3 => {
+            let open = world.generals.iter().filter(|(_, g)| g.is_open());
+            let id = *open.map(|(id, _)| id).next()?;
+            let drops = world.rng.one_in(3);
+            Some(Act::Finish { id, drops })
+        }
+        kind => {
+            let q = world.rng.below(world.parted.len());
+            let (sends, receives) = (world.parted[q].sends, world.parted[q].receives);
+            match kind {
+                4 => (world.part_starts(q).0 < STARTS).then_some(Act::PartSend(q)),
+                5 => (world.part_starts(q).1 < STARTS).then_some(Act::PartReceive(q)),
+                6 | 7 => {
+                    let at = world.rng.below(sends);
+                    Some(Act::PartReady { q, at })
+                }
+                _ => {
+                    let at = world.rng.below(receives);
+                    Some(Act::PartLook { q, at })
+                }
+            }
+        }
+    }
+}
+
+fn cancel(world: &mut World) -> Option<Act> {
+    let pending = |r: &&super::world::Receive| r.state == Receiving::Pending;
+    let ids: Vec<usize> = world
+        .receives
+        .iter()
+        .filter(pending)
+        .map(|r| r.id)
+        .collect();
+    if ids.is_empty() {
+        return None;
+    }
+    Some(Act::Cancel(world.rng.pick(&ids)))
+}
+
 fn somewhere(world: &mut World) -> (u32, usize) {
     let rank = world.rng.below(world.ranks as usize) as u32;
-    (rank, world.rng.below(world.members.len()))
+    (rank, {
+        let contexts = world.contexts();
+        world.rng.below(contexts)
+    })
 }
 
 fn revoke_receive(world: &mut World) -> Option<Act> {

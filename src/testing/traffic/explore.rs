@@ -23,6 +23,7 @@ use super::act::Act;
 use super::dice::Rng;
 use super::play::{failure, guarded, quietly};
 use super::scenario::{Scenario, When, all};
+use super::seat::{channel, context_of};
 use super::world::{Check, Receiving, Sending, Watch, World};
 use super::{Failure, Fault, Report};
 use crate::wire;
@@ -131,8 +132,8 @@ impl Run<'_> {
                     scripted: true,
                 });
             }
-            for context in 0..world.members.len() {
-                let lane = rank as usize * world.members.len() + context;
+            for context in 0..world.contexts() {
+                let lane = rank as usize * world.contexts() + context;
                 if has_work(world, rank, context, self.idle[lane]) {
                     push(moves, rank, Act::Progress { rank, context });
                 }
@@ -145,7 +146,7 @@ impl Run<'_> {
                         Act::Arrive {
                             from,
                             to,
-                            context: channel as usize - 1,
+                            context: context_of(channel),
                         },
                     ),
                     Held::Operation {
@@ -157,7 +158,7 @@ impl Run<'_> {
                         rank,
                         Act::Complete {
                             rank,
-                            context: channel as usize - 1,
+                            context: context_of(channel),
                             number,
                         },
                     ),
@@ -199,11 +200,11 @@ impl Run<'_> {
                 self.next[rank as usize] += 1;
             }
             if let Act::Progress { rank, context } = act {
-                let lane = rank as usize * world.members.len() + context;
+                let lane = rank as usize * world.contexts() + context;
                 self.idle[lane] = if moved { 0 } else { world.net.generation() };
             } else {
-                let lane = rank as usize * world.members.len();
-                self.idle[lane..lane + world.members.len()].fill(0);
+                let lane = rank as usize * world.contexts();
+                self.idle[lane..lane + world.contexts()].fill(0);
             }
             self.turn = rank;
         }
@@ -222,7 +223,7 @@ fn push(moves: &mut Vec<Move>, rank: u32, act: Act) {
 /// Whether a lane's progress can do anything; it found nothing when the
 /// network was at `idle`.
 fn has_work(world: &mut World, rank: u32, context: usize, idle: u64) -> bool {
-    if world.net.due(context as u64 + 1, rank) > 0 {
+    if world.net.due(channel(context), rank) > 0 {
         return true;
     }
     let generation = world.net.generation();
@@ -251,9 +252,10 @@ fn holds(world: &mut World, rank: u32, when: When) -> bool {
             })
         }
         When::Sees(context, want) => {
-            let lane = world.lane(rank, context);
+            let mut lane = world.lane(rank, context);
             lane.probe(want.pattern()).is_some() || lane.dead_source(want.pattern()).is_some()
         }
+        When::Idle(q) => world.part_is_idle(q, rank),
     }
 }
 
@@ -273,7 +275,7 @@ fn play(
     if result.is_err() {
         // Half done after a panic: not to be dropped in the open.
         let _ = guarded(&mut world, |world| {
-            world.lanes.clear();
+            world.seats.clear();
             Ok(())
         });
     }
@@ -290,7 +292,7 @@ fn drive<'a>(
         scenario,
         next: vec![0; scenario.programs.len()],
         turn: 0,
-        idle: vec![0; world.lanes.len()],
+        idle: vec![0; world.lanes()],
         widths: Vec::new(),
     };
     let result = guarded(world, |world| run.play(world, schedule, death));
@@ -314,7 +316,7 @@ fn broken(
     let mut case = scenario.case.clone();
     case.acts = world.acts.take().unwrap_or_default();
     let _ = guarded(&mut world, |world| {
-        world.lanes.clear();
+        world.seats.clear();
         Ok(())
     });
     let deviations: Vec<String> = schedule.iter().map(|(at, c)| format!("{at}:{c}")).collect();

@@ -37,26 +37,31 @@ impl Hangs {
 }
 
 impl World {
-    /// One rank looks at its queues.
-    pub fn look(&mut self, rank: usize, state: &mut Hangs) -> Check {
-        let contexts = self.members.len();
+    /// One rank looks at its queues; whether anything moved.
+    pub fn look(&mut self, rank: usize, state: &mut Hangs) -> Check<bool> {
+        let contexts = self.contexts();
         state.quiet.resize(self.ranks as usize, Quiet::default());
         state.now += 1;
         let began = state.now;
         let mut found = self.net.in_flight().operations > 0;
         self.net
             .each_message(|_, to, _, _, _| found |= to as usize == rank);
-        let mut moved = 0u64;
-        for lane in self.lanes[rank * contexts..][..contexts].iter_mut() {
-            let Some(lane) = lane else { continue };
-            found |= lane.progress() || lane.unsettled();
+        let (mut moved, mut moves) = (0u64, false);
+        for context in 0..contexts {
+            let mut lane = self.lane(rank as u32, context);
+            moves |= lane.progress();
+            found |= lane.unsettled();
             moved += lane.moved();
         }
+        found |= moves;
         state.now += 1;
         // Its results are taken after every round: its check was in vain.
         state.quiet[rank].look(!found, moved, u64::MAX, (began, state.now));
         self.note_deaths();
-        if found { state.moved() } else { Ok(()) }
+        if found {
+            state.moved()?;
+        }
+        Ok(moves)
     }
 
     /// Whether the job is said to hang.
@@ -81,20 +86,22 @@ impl World {
     }
 
     /// Everything has come to an end: that must be said of it, unless
-    /// something waits for memory and may go on.
-    pub fn must_hang(&mut self, state: &mut Hangs) -> Check {
+    /// something waits for memory and may go on. True if a look finds that it
+    /// has not, because what a rank did after the last round is under way.
+    pub fn must_hang(&mut self, state: &mut Hangs) -> Check<bool> {
         self.hangs(state);
         for _ in 0..2 {
             for rank in 0..self.ranks as usize {
-                if self.alive[rank] {
-                    self.look(rank, state)?;
+                if self.alive[rank] && self.look(rank, state)? {
+                    return Ok(true);
                 }
             }
         }
-        let unsettled = self.lanes.iter().flatten().any(|lane| lane.unsettled());
+        let mut comms = self.seats.iter().flatten().flat_map(|seat| &seat.comms);
+        let unsettled = comms.any(|c| c.lane().lock().unsettled());
         let nobody = !self.alive.contains(&true);
         if self.hangs(state) || unsettled || nobody || !self.notices.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         Err("a hang was missed: nothing moves, and nobody says so".into())
     }

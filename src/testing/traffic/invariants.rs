@@ -5,11 +5,14 @@
 //!    received, or is owed, and nothing else.
 //! 3. Every operation of a lane is one that somebody waits for, or detached:
 //!    none is lost, and none ends twice.
+//!    Nor are more messages in an attached buffer than were sent from it.
 //! 4. Memory of operations that are over stays as it is.
 //! 5. Messages have not overtaken each other so far.
 //! 6. No message is malformed.
 
-use super::world::{Check, Receiving, World};
+use super::case::How;
+use super::seat::channel;
+use super::world::{Check, Receiving, Sending, World};
 use crate::protocol::eager;
 use crate::wire;
 use std::collections::HashMap;
@@ -23,16 +26,20 @@ impl World {
         self.net.audit()?;
         self.credit_adds_up()?;
         self.operations_are_ours()?;
+        self.buffers_add_up()?;
         self.no_late_write()?;
         self.in_order()?;
         self.nothing_malformed()
     }
 
     fn nothing_malformed(&self) -> Check {
-        for (at, lane) in self.lanes.iter().enumerate() {
-            let (rank, context) = (at / self.members.len(), at % self.members.len());
-            let malformed = lane.as_ref().map_or(0, |l| l.counters().malformed);
-            if malformed > 0 && !self.net.is_dead(rank as u32) {
+        for at in 0..self.lanes() {
+            let (rank, context) = (at / self.contexts(), at % self.contexts());
+            let malformed = match self.net.is_dead(rank as u32) {
+                true => 0,
+                false => self.lane(rank as u32, context).counters().malformed,
+            };
+            if malformed > 0 {
                 return Err(format!(
                     "rank {rank}, context {context} met {malformed} malformed messages"
                 ));
@@ -58,32 +65,40 @@ impl World {
                 _ => {}
             }
         });
-        let contexts = self.members.len();
-        for (context, members) in self.members.iter().enumerate() {
-            let channel = context as u64 + 1;
-            for (a, &from) in members.iter().enumerate() {
-                for (b, &to) in members.iter().enumerate() {
+        for context in 0..self.contexts() {
+            let channel = channel(context);
+            for from in 0..self.ranks {
+                for to in 0..self.ranks {
                     if self.net.is_dead(from) || self.net.is_dead(to) {
                         continue;
                     }
-                    let lane = |rank: u32| self.lanes[rank as usize * contexts + context].as_ref();
-                    let (Some(sender), Some(receiver)) = (lane(from), lane(to)) else {
+                    let names = (
+                        self.peer_if(context, from, to),
+                        self.peer_if(context, to, from),
+                    );
+                    let (Some(b), Some(a)) = names else {
                         continue;
                     };
+                    let sender = self.lane(from, context);
                     if from == to && sender.talks_to_itself() {
                         continue; // its messages to itself cannot be seen
                     }
-                    let (out, _) = sender.credits(b as u32);
-                    let (_, owed) = receiver.credits(a as u32);
-                    let kept = receiver.unreceived(a as u32) + receiver.queued_credit(a as u32);
-                    let (there, _) = flying
+                    let (out, _) = sender.credits(b);
+                    drop(sender);
+                    let receiver = self.lane(to, context);
+                    let (_, owed) = receiver.credits(a);
+                    let (kept, queued) = (receiver.unreceived(a), receiver.queued_credit(a));
+                    let there = flying
                         .get(&(from, to, channel))
                         .copied()
-                        .unwrap_or_default();
-                    let (_, back) = flying
+                        .unwrap_or_default()
+                        .0;
+                    let back = flying
                         .get(&(to, from, channel))
                         .copied()
-                        .unwrap_or_default();
+                        .unwrap_or_default()
+                        .1;
+                    let back = back + queued;
                     if out != owed + kept + there + back {
                         return Err(format!(
                             "credit is lost: rank {from} has taken {out} with rank {to} in context {context}, of which {there} are on their way, {kept} wait, {owed} are owed and {back} return"
@@ -95,9 +110,9 @@ impl World {
         Ok(())
     }
 
-    fn operations_are_ours(&self) -> Check {
-        let contexts = self.members.len();
-        let mut ours = vec![0; self.lanes.len()];
+    fn operations_are_ours(&mut self) -> Check {
+        let contexts = self.contexts();
+        let mut ours = vec![0; self.lanes()];
         for m in &self.sends {
             let m = &self.messages[*m];
             ours[m.from as usize * contexts + m.context] += 1;
@@ -106,16 +121,38 @@ impl World {
             let r = &self.receives[*r];
             ours[r.rank as usize * contexts + r.context] += 1;
         }
-        for (at, lane) in self.lanes.iter().enumerate() {
-            let (rank, context) = (at / contexts, at % contexts);
-            let Some(lane) = lane else { continue };
-            if self.net.is_dead(rank as u32) {
+        for (at, ours) in ours.into_iter().enumerate() {
+            let (rank, context) = ((at / contexts) as u32, at % contexts);
+            if self.net.is_dead(rank) {
                 continue;
             }
-            let (has, wanted) = (lane.attended(), ours[at]);
+            let has = self.lane(rank, context).attended();
+            let wanted = ours + self.seat_mut(rank).operations(context);
             if has != wanted {
                 return Err(format!(
                     "rank {rank}, context {context} has {has} operations that somebody waits for, not {wanted}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is in a buffer was sent from it, and no receive has taken it yet.
+    fn buffers_add_up(&self) -> Check {
+        for &(rank, context) in self.buffers.keys() {
+            if self.net.is_dead(rank) {
+                continue;
+            }
+            let live = self.seat(rank).comms[context].attached().live();
+            let detached = self.messages.iter().filter(|m| {
+                (m.from, m.context) == (rank, context)
+                    && m.how == How::Buffered
+                    && m.state == Sending::Detached
+            });
+            let most = detached.count();
+            if live.is_none_or(|live| live > most) {
+                return Err(format!(
+                    "rank {rank} has {live:?} messages in a buffer, and has sent {most} by it"
                 ));
             }
         }

@@ -2,7 +2,7 @@
 
 use super::dice::Rng;
 use crate::p2p::view::RawView;
-use crate::{BufferMut, Layout, Type, ViewMut};
+use crate::{Buffer, BufferMut, Layout, OwnedBuffer, OwnedBufferMut, Type, View, ViewMut};
 use std::sync::OnceLock;
 
 /// Bytes before and after each buffer that nobody may write.
@@ -84,18 +84,13 @@ impl Memory {
         }
     }
 
-    pub fn view(&mut self) -> RawView {
-        let end = self.bytes.len() - GUARD;
-        let inner = &mut self.bytes[GUARD..end];
-        match self.layout {
-            None => inner.view_mut().raw(),
-            Some(l) => {
-                let l = stripes(l);
-                ViewMut::new(inner, 0, &l.layout, self.room / l.size)
-                    .expect("the span was computed for it")
-                    .raw()
-            }
-        }
+    /// Another one like it.
+    pub fn fresh(&self) -> Self {
+        Self::new(self.layout, self.room)
+    }
+
+    pub fn raw(&mut self) -> RawView {
+        self.view_mut().raw()
     }
 
     /// Calls `f` with every run of memory and of packed bytes in the first
@@ -144,6 +139,21 @@ impl Memory {
         self.is_untouched()
     }
 
+    /// Whether what is behind the first `packed` bytes is still that of a
+    /// message; it is wiped.
+    pub fn rest_is(&mut self, packed: usize, message: &[u8]) -> bool {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        let mut same = true;
+        self.runs(message.len(), |at, from, n| {
+            let skip = packed.saturating_sub(from).min(n);
+            let (at, from, n) = (at + skip, from + skip, n - skip);
+            same &= bytes[at..at + n] == message[from..from + n];
+            bytes[at..at + n].fill(CANARY);
+        });
+        self.bytes = bytes;
+        same
+    }
+
     /// Whether nothing was written at all.
     pub fn is_untouched(&self) -> bool {
         let clean = [CANARY; 256];
@@ -155,6 +165,39 @@ impl Memory {
         self.bytes.fill(CANARY);
     }
 }
+
+impl Buffer for Memory {
+    fn view(&self) -> View<'_> {
+        let inner = &self.bytes[GUARD..self.bytes.len() - GUARD];
+        match self.layout.map(stripes) {
+            None => inner.view(),
+            Some(l) => View::new(inner, 0, &l.layout, self.room / l.size)
+                .expect("the span was computed for it"),
+        }
+    }
+}
+
+impl BufferMut for Memory {
+    fn view_mut(&mut self) -> ViewMut<'_> {
+        let end = self.bytes.len() - GUARD;
+        let inner = &mut self.bytes[GUARD..end];
+        match self.layout.map(stripes) {
+            None => inner.view_mut(),
+            Some(l) => ViewMut::new(inner, 0, &l.layout, self.room / l.size)
+                .expect("the span was computed for it"),
+        }
+    }
+}
+
+#[expect(
+    unsafe_code,
+    reason = "the bytes are a vector's, as of other owned buffers"
+)]
+// SAFETY: a vector's elements stay where they are when it is moved.
+unsafe impl OwnedBuffer for Memory {}
+#[expect(unsafe_code, reason = "as above")]
+// SAFETY: as above, owned by nobody else.
+unsafe impl OwnedBufferMut for Memory {}
 
 /// Contents of a message: its number, then words that depend on it. What is
 /// too short for a number depends on `envelope`.

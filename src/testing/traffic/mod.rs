@@ -9,8 +9,9 @@
 //! repeated by one line ([`replay`]).
 //!
 //! ```text
-//! plan, draw        a seed -> acts          explore, scenario   a job -> all its acts
+//! plan, draw        a seed -> acts          explore, scenario, jobs   a job -> all its acts
 //! act               one act on the world    world, send, receive, settle
+//! seat              what a rank holds       request, partition
 //! invariants        after a step            oracle              at the end
 //! shrink, timeline  a failure for people    case                a run as a value
 //! ```
@@ -30,7 +31,12 @@
 //!    what a sender has taken of its credit is what the receiver owes.
 //! 6. With deaths: operations end with data or an error that names the dead
 //!    rank, and 1 to 5 hold among the others.
-//! 7. With corrupted bytes: no panic, no hang of the engine itself, and no byte
+//! 7. Requests of all kinds keep 1 to 6, and what is their own: a persistent one
+//!    starts only when it is inactive; a buffered send gives its memory back at
+//!    once, and its buffer is empty in the end; a partition that is said to have
+//!    come holds its bytes; what is cancelled has met no message; a wait set
+//!    gives back each request once; a generalised request asks and frees once.
+//! 8. With corrupted bytes: no panic, no hang of the engine itself, and no byte
 //!    outside of a posted buffer is written. Wrong data and operations that
 //!    never end are then allowed.
 //!
@@ -48,18 +54,23 @@ mod draw;
 mod explore;
 mod hangs;
 mod invariants;
+mod jobs;
 mod memory;
 mod oracle;
+mod partition;
 mod plan;
 mod play;
 mod receive;
+mod request;
 mod scenario;
+mod seat;
 mod send;
 mod settle;
 mod shrink;
 mod timeline;
 mod world;
 
+use crate::check::Setting;
 use std::fmt;
 use std::ops::RangeInclusive;
 
@@ -78,6 +89,12 @@ pub struct Traffic {
     pub deaths: bool,
     /// Whether bytes are corrupted on their way.
     pub corruption: bool,
+    /// Whether programs also have requests of all kinds, wait sets, attached
+    /// buffers, partitioned transfers and intercommunicators, and not only the
+    /// operations of a lane.
+    pub requests: bool,
+    /// What is checked besides, as `OSIER_CHECK` says.
+    pub checks: Setting,
     /// Whether the invariants are checked after every step of every run, and
     /// not only of every sixteenth.
     pub every_step: bool,
@@ -92,6 +109,8 @@ impl Default for Traffic {
             messages: 5..=40,
             deaths: false,
             corruption: false,
+            requests: true,
+            checks: Setting::OFF,
             every_step: false,
             faults: Vec::new(),
         }
@@ -145,6 +164,28 @@ report! {
     revoked
     /// Operations detached.
     detached
+    /// Receives cancelled before a message came.
+    cancelled
+    /// Sends in ready mode.
+    ready
+    /// Sends in buffered mode.
+    buffered
+    /// Sends in buffered mode for which there was no room.
+    full
+    /// Waits for an empty buffer.
+    flushed
+    /// Starts of persistent requests.
+    persistent
+    /// Messages sent from memory into which another was received.
+    exchanged
+    /// Partitions sent.
+    partitions
+    /// Generalised requests.
+    general
+    /// Requests that a wait set gave back.
+    waited
+    /// Messages over intercommunicators.
+    across
     /// Ranks that died.
     deaths
     /// Operations that ended with the number of a dead rank.

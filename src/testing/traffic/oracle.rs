@@ -9,19 +9,21 @@ impl World {
     pub(super) fn check(&mut self) -> Check {
         self.count();
         // The ends of dead ranks go first, so that nothing of theirs counts.
-        let contexts = self.members.len();
-        for (at, lane) in self.lanes.iter_mut().enumerate() {
-            if !self.alive[at / contexts] {
-                *lane = None;
+        for (seat, alive) in self.seats.iter_mut().zip(&self.alive) {
+            if !alive {
+                *seat = None;
             }
         }
         if self.lenient {
-            self.lanes.clear();
+            self.seats.clear();
             return self.nothing_late();
         }
         self.nothing_left()?;
         self.credit_is_conserved()?;
-        self.lanes.clear();
+        for seat in self.seats.iter().flatten() {
+            seat.core.report_leaks();
+        }
+        self.seats.clear();
         self.nothing_late()?;
         let unsure = self.identify()?;
         self.exactly_once(&unsure)?;
@@ -30,20 +32,25 @@ impl World {
     }
 
     fn count(&mut self) {
-        for lane in self.lanes.iter().flatten() {
-            let c = lane.counters();
-            self.report.unexpected += c.unexpected;
-            self.report.announced += c.announced;
-            self.report.pulled += c.pulled;
-            self.report.malformed += c.malformed;
+        for seat in self.seats.iter().flatten() {
+            for comm in &seat.comms {
+                let c = comm.lane().lock().counters();
+                self.report.unexpected += c.unexpected;
+                self.report.announced += c.announced;
+                self.report.pulled += c.pulled;
+                self.report.malformed += c.malformed;
+            }
         }
     }
 
     fn nothing_left(&mut self) -> Check {
-        let contexts = self.members.len();
-        for (at, lane) in self.lanes.iter().enumerate() {
+        let contexts = self.contexts();
+        for at in 0..self.lanes() {
             let (rank, context) = (at / contexts, at % contexts);
-            let Some(lane) = lane else { continue };
+            if self.seats[rank].is_none() {
+                continue;
+            }
+            let lane = self.lane(rank as u32, context);
             let left = lane.leftovers();
             if left != Leftovers::default() {
                 return Err(format!("rank {rank}, context {context} keeps {left:?}"));
@@ -67,15 +74,15 @@ impl World {
     }
 
     fn credit_is_conserved(&mut self) -> Check {
-        for context in 0..self.members.len() {
+        for context in 0..self.contexts() {
             for a in (0..self.ranks).filter(|r| self.alive[*r as usize]) {
                 for b in (0..self.ranks).filter(|r| self.alive[*r as usize]) {
-                    let at = |rank: u32| rank as usize * self.members.len() + context;
-                    let (Some(from), Some(to)) = (&self.lanes[at(a)], &self.lanes[at(b)]) else {
+                    let names = (self.peer_if(context, a, b), self.peer_if(context, b, a));
+                    let (Some(there), Some(back)) = names else {
                         continue;
                     };
-                    let (out, _) = from.credits(self.peer(context, b));
-                    let (_, owed) = to.credits(self.peer(context, a));
+                    let (out, _) = self.lane(a, context).credits(there);
+                    let (_, owed) = self.lane(b, context).credits(back);
                     if out != owed {
                         return Err(format!(
                             "rank {a} has taken {out} of its credit with rank {b} in context {context}, which owes {owed}"
@@ -106,7 +113,7 @@ impl World {
     fn could_be(&self, r: &Receive, got: Outcome, m: &Message) -> bool {
         m.context == r.context
             && m.to == r.rank
-            && m.from == self.members[r.context][got.source as usize]
+            && m.from == self.peers(r.context, r.rank)[got.source as usize]
             && (m.tag, m.bytes) == (got.tag, got.bytes)
             && m.state != Sending::Planned
     }
@@ -126,6 +133,15 @@ impl World {
                 return Err(format!("{what} was received twice"));
             }
         }
+        for (r, receive) in self.receives.iter().enumerate() {
+            if receive.state == Receiving::Unknown {
+                // It may have taken any of these.
+                for (m, msg) in self.messages.iter().enumerate() {
+                    unsure[m] |= (msg.context, msg.to) == (receive.context, receive.rank)
+                        && self.accepts(r, m);
+                }
+            }
+        }
         for r in 0..self.receives.len() {
             let receive = &self.receives[r];
             let Some(got) = receive.got else { continue };
@@ -136,8 +152,9 @@ impl World {
                 .filter(|m| !taken[*m] && self.could_be(receive, got, &self.messages[*m]))
                 .collect();
             let doubtful = alike.iter().any(|m| {
-                let m = &self.messages[*m];
-                m.state == Sending::Withdrawn || !self.alive[m.from as usize]
+                let state = self.messages[*m].state;
+                let dead = !self.alive[self.messages[*m].from as usize];
+                unsure[*m] || state == Sending::Withdrawn || dead
             });
             if doubtful {
                 alike.iter().for_each(|m| unsure[*m] = true);
@@ -195,6 +212,7 @@ impl World {
         Ok(())
     }
 
+    /// Whether a receive takes messages like this one, of its own context.
     fn accepts(&self, r: usize, m: usize) -> bool {
         let Envelope { source, tag } = self.envelope(m);
         self.receives[r].pattern.accepts(Envelope { source, tag })
@@ -202,9 +220,9 @@ impl World {
 
     pub(super) fn in_order(&self) -> Check {
         // Receives of a lane, in posting order.
-        let mut lanes = vec![Vec::new(); self.lanes_len()];
+        let mut lanes = vec![Vec::new(); self.lanes()];
         for (r, receive) in self.receives.iter().enumerate() {
-            lanes[receive.rank as usize * self.members.len() + receive.context].push(r);
+            lanes[receive.rank as usize * self.contexts() + receive.context].push(r);
         }
         for lane in lanes {
             for (at, &s) in lane.iter().enumerate() {
@@ -217,10 +235,6 @@ impl World {
             }
         }
         Ok(())
-    }
-
-    fn lanes_len(&self) -> usize {
-        self.ranks as usize * self.members.len()
     }
 
     /// Receive `r` was posted before `s`, which got `m`.

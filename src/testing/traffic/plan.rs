@@ -2,12 +2,14 @@
 
 use super::Traffic;
 use super::act::Act;
-use super::case::{Case, Net, Planned};
+use super::case::{Case, How, Net, Planned};
 use super::dice::Rng;
 use super::memory::{draw_layout, round};
+use super::partition::Parted;
 use crate::protocol::cost::LinkCosts;
 use crate::protocol::eager::LIMIT_BYTES;
 use crate::protocol::select::{Memory, Selection};
+use crate::wire::Told;
 use osier_transports::sim::SimOptions;
 
 /// How often each kind of step is taken.
@@ -24,6 +26,8 @@ pub(super) struct Weights {
     pub detach: usize,
     pub notice: usize,
     pub corrupt: usize,
+    /// What only requests can do.
+    pub extra: usize,
 }
 
 pub(super) struct Plan {
@@ -42,7 +46,11 @@ impl Plan {
     pub fn new(rng: &mut Rng, seed: u64, options: &Traffic) -> Self {
         let (least, most) = (*options.ranks.start(), *options.ranks.end());
         let ranks = least + rng.below((most - least + 1) as usize) as u32;
-        let sim = sim(rng, seed, ranks);
+        let mut sim = sim(rng, seed, ranks);
+        if options.checks.is_on() {
+            // What is told of a message travels in one.
+            sim.max_payload_bytes = sim.max_payload_bytes.max(Told::MAX_BYTES);
+        }
         let latency = rng.pick(&[80.0, 0.5, 1.0, 2.0, 8.0, 8.0]);
         let costs = LinkCosts {
             latency_ns: latency,
@@ -75,6 +83,7 @@ impl Plan {
                 bytes: bytes - i % 8,
                 layout: None,
                 synchronous: false,
+                how: How::Lane,
             }));
         }
         let revokes = rng.one_in(2);
@@ -90,6 +99,7 @@ impl Plan {
             detach: usize::from(rng.one_in(3)),
             notice: 2,
             corrupt: usize::from(options.corruption) * (1 + rng.below(2)),
+            extra: usize::from(options.requests) * 4,
         };
         let mut acts = Vec::new();
         if options.deaths {
@@ -106,8 +116,22 @@ impl Plan {
                 acts.push(Act::DieAt { rank, calls });
             }
         }
+        let mut more = More {
+            rng: Rng::new(seed ^ 0xB5AD_4ECE_DA1C_E2A9),
+            ranks,
+            first_sides: Vec::new(),
+            parted: Vec::new(),
+            acts: Vec::new(),
+        };
+        if options.requests {
+            more.plan(&mut members, &mut messages);
+        }
+        acts.extend(more.acts);
         Self {
             case: Case {
+                first_sides: more.first_sides,
+                parted: more.parted,
+                checks: options.checks.bits(),
                 net: Net::from(&sim),
                 costs,
                 members,
@@ -170,6 +194,115 @@ fn message(
         bytes,
         layout,
         synchronous: rng.one_in(4),
+        how: How::Lane,
+    }
+}
+
+/// What a plan has beyond operations of lanes. Drawn from dice of its own, so
+/// that the rest of a seed is the same without it.
+struct More {
+    rng: Rng,
+    ranks: u32,
+    first_sides: Vec<usize>,
+    parted: Vec<Parted>,
+    acts: Vec<Act>,
+}
+
+impl More {
+    fn plan(&mut self, members: &mut Vec<Vec<u32>>, messages: &mut Vec<Planned>) {
+        if self.ranks > 1 && self.rng.one_in(3) {
+            self.intercommunicator(members, messages);
+        }
+        for message in messages.iter_mut() {
+            if self.rng.one_in(2) {
+                let all = [
+                    How::Request,
+                    How::Request,
+                    How::Ready,
+                    How::Buffered,
+                    How::Exchange,
+                ];
+                message.how = self.rng.pick(&all);
+            }
+        }
+        for group in 0..self.rng.below(3) {
+            let at = self.rng.below(messages.len());
+            messages[at].how = How::Persistent(group);
+            for _ in 0..1 + self.rng.below(3) {
+                messages.push(messages[at].clone());
+            }
+        }
+        let contexts = members.len();
+        if messages.iter().any(|m| m.how == How::Buffered) {
+            for rank in 0..self.ranks {
+                let context = self.rng.below(contexts);
+                let bytes = [
+                    None,
+                    Some(0),
+                    Some(40),
+                    Some(400),
+                    Some(5000),
+                    Some(1 << 20),
+                ];
+                let bytes = self.rng.pick(&bytes);
+                self.acts.push(Act::Attach {
+                    rank,
+                    context,
+                    bytes,
+                });
+            }
+        }
+        if self.rng.one_in(3) {
+            for _ in 0..1 + self.rng.below(3) {
+                let parted = self.parted(members);
+                self.parted.push(parted);
+            }
+        }
+    }
+
+    /// Two sides, and some of the messages go from one to the other.
+    fn intercommunicator(&mut self, members: &mut Vec<Vec<u32>>, messages: &mut [Planned]) {
+        let mut all: Vec<u32> = (0..self.ranks).collect();
+        shuffle(&mut self.rng, &mut all);
+        self.first_sides = vec![0; members.len()];
+        self.first_sides.push(1 + self.rng.below(all.len() - 1));
+        members.push(all);
+        let context = members.len() - 1;
+        for message in messages {
+            if self.rng.one_in(3) {
+                (message.from, message.to) = self.across(members, context);
+                message.context = context;
+            }
+        }
+    }
+
+    /// Two ranks that can send to each other.
+    fn across(&mut self, members: &[Vec<u32>], context: usize) -> (u32, u32) {
+        let members = &members[context];
+        let first = self.first_sides.get(context).copied().unwrap_or(0);
+        let at = self.rng.below(members.len());
+        let other = match first {
+            0 => self.rng.below(members.len()),
+            first if at < first => first + self.rng.below(members.len() - first),
+            first => self.rng.below(first),
+        };
+        (members[at], members[other])
+    }
+
+    fn parted(&mut self, members: &[Vec<u32>]) -> Parted {
+        let context = self.rng.below(members.len());
+        let (from, to) = self.across(members, context);
+        let tag = self.rng.below(3);
+        let counts = [1, 2, 3, 4, 6, 12];
+        Parted {
+            context,
+            from,
+            to,
+            tag: tag as u32,
+            bytes: [24, 960, 24_000][tag],
+            sends: self.rng.pick(&counts),
+            receives: self.rng.pick(&counts),
+        }
     }
 }
 

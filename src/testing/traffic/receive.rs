@@ -16,13 +16,16 @@ pub(super) struct ToReceive {
 }
 
 impl World {
-    fn new_receive(
+    pub fn new_receive(
         &mut self,
         to: &ToReceive,
         memory: Option<Memory>,
+        room: usize,
         promised: Option<Outcome>,
     ) -> usize {
         self.receives.push(Receive {
+            room,
+            group: None,
             id: to.id,
             context: to.context,
             rank: to.rank,
@@ -47,8 +50,9 @@ impl World {
         mut memory: Memory,
         promised: Option<Outcome>,
     ) -> Check {
-        let view = memory.view();
-        let r = self.new_receive(to, Some(memory), promised);
+        let view = memory.raw();
+        let room = memory.room;
+        let r = self.new_receive(to, Some(memory), room, promised);
         self.trace_receive("receive", r);
         let posted = self.lane(to.rank, to.context).irecv(view, to.pattern);
         self.posted(r, posted)
@@ -74,18 +78,21 @@ impl World {
 
     /// Takes a message without posting a receive, as a blocking receive does.
     pub fn receive_direct(&mut self, to: &ToReceive) -> Check<bool> {
-        let lane = self.lane(to.rank, to.context);
-        if !lane.idle() || lane.has_unexpected(to.pattern) {
+        let mut lane = self.lane(to.rank, to.context);
+        let posts = !lane.idle() || lane.has_unexpected(to.pattern);
+        drop(lane);
+        if posts {
             return Ok(false);
         }
         let mut memory = Memory::new(None, 4096);
-        let view = memory.view();
+        let view = memory.raw();
         let direct = self
             .lane(to.rank, to.context)
             .receive_direct(&view, to.pattern);
         self.note_deaths();
         if let Direct::Received(outcome) = direct {
-            let r = self.new_receive(to, Some(memory), None);
+            let room = memory.room;
+            let r = self.new_receive(to, Some(memory), room, None);
             self.trace_receive("direct receive", r);
             self.report.direct += 1;
             return self.received(r, Ok(outcome), None).map(|()| true);
@@ -93,14 +100,14 @@ impl World {
         Ok(false)
     }
 
-    fn received(
+    pub fn received(
         &mut self,
         r: usize,
         result: Result<Outcome, Error>,
         met: Option<Outcome>,
     ) -> Check {
         self.receives[r].matched = self.step;
-        let room = self.receives[r].memory.as_ref().map_or(0, |m| m.room);
+        let room = self.receives[r].room;
         let (state, what) = match &result {
             Ok(_) => (Receiving::Received, "received"),
             Err(e) => match e.kind() {
@@ -130,7 +137,7 @@ impl World {
                     return Ok(());
                 }
                 self.report.lost += 1;
-                self.names_dead(r, e)
+                self.names_dead(r, e, false)
             }
             _ => Ok(()),
         }
@@ -160,14 +167,15 @@ impl World {
         Ok(())
     }
 
-    /// Checks that an error names a dead rank on which the receive depends.
-    fn names_dead(&self, r: usize, e: &Error) -> Check {
+    /// Checks that an error names a dead rank on which the receive depends, or
+    /// `any` of the dead.
+    pub fn names_dead(&self, r: usize, e: &Error, any: bool) -> Check {
         let receive = &self.receives[r];
-        let members = &self.members[receive.context];
+        let peers = self.peers(receive.context, receive.rank);
         let text = e.to_string();
-        let named = (0..self.ranks).any(|peer| {
-            !self.alive[members[peer as usize] as usize]
-                && receive.pattern.source.is_none_or(|s| s == peer)
+        let named = peers.iter().enumerate().any(|(peer, rank)| {
+            !self.alive[*rank as usize]
+                && (any || receive.pattern.source.is_none_or(|s| s as usize == peer))
                 && text.contains(&format!("rank {peer} "))
         });
         if e.kind() == ErrorKind::RankDead && named {
@@ -190,12 +198,13 @@ impl World {
     /// Checks what a receive got.
     fn verify(&mut self, r: usize) -> Check {
         let receive = &self.receives[r];
-        let (Some(got), Some(memory)) = (receive.got, &receive.memory) else {
+        let Some(got) = receive.got else {
             return Err("a receive without an outcome".into());
         };
-        let room = memory.room;
+        let room = receive.room;
         let n = got.bytes.min(room);
-        let bytes = memory.packed(n);
+        // A request keeps its memory when it gives an error.
+        let bytes = receive.memory.as_ref().map(|m| m.packed(n));
         let whole = receive.state == Receiving::Received;
         let envelope = Envelope {
             source: got.source,
@@ -205,12 +214,14 @@ impl World {
         let fits = !whole || got.bytes <= room;
         let wrong = if !fits {
             Some("is larger than its buffer")
-        } else if !receive.pattern.accepts(envelope) || got.source >= self.ranks {
+        } else if !receive.pattern.accepts(envelope)
+            || got.source as usize >= self.peers(receive.context, receive.rank).len()
+        {
             Some("is none that it accepts")
         } else if !kept {
             Some("is not what the probe saw")
         } else {
-            self.wrong_bytes(r, got, &bytes)
+            bytes.and_then(|bytes| self.wrong_bytes(r, got, &bytes))
         };
         self.report.bytes += n as u64;
         self.report.received += u64::from(whole);
@@ -232,7 +243,7 @@ impl World {
     /// Compares the bytes of a receive with those of the message.
     fn wrong_bytes(&mut self, r: usize, got: Outcome, bytes: &[u8]) -> Option<&'static str> {
         let (context, to) = (self.receives[r].context, self.receives[r].rank);
-        let from = self.members[context][got.source as usize];
+        let from = self.peers(context, to)[got.source as usize];
         if got.bytes < NUMBER_BYTES {
             let key = short_key(context, from, to, got.tag, got.bytes);
             let want = contents(0, key, got.bytes);
@@ -259,7 +270,7 @@ impl World {
     }
 
     /// The place of the receive with that id, among those under way.
-    fn under_way(&self, id: usize) -> Option<usize> {
+    pub fn under_way(&self, id: usize) -> Option<usize> {
         let receives = &self.receives;
         self.receiving.iter().position(|r| receives[*r].id == id)
     }
@@ -288,23 +299,25 @@ impl World {
             return;
         }
         let (rank, context, handle) = (receive.rank, receive.context, receive.handle);
-        if self.lane(rank, context).is_done(handle) {
+        let over = self.lane(rank, context).is_done(handle);
+        if over {
             return;
         }
         self.receiving.swap_remove(at);
         self.trace_receive("detach receive", r);
         let memory = self.receives[r].memory.take();
         let step = self.step;
-        let lane = self.lane(rank, context);
+        let mut lane = self.lane(rank, context);
         let met = lane.met(handle);
         lane.set_owner(handle, Box::new(memory.map(|m| m.bytes)));
         lane.detach(handle);
+        drop(lane);
         self.given_up(r, met, step);
         self.report.detached += 1;
     }
 
     /// A receive whose end nobody will hear of.
-    fn given_up(&mut self, r: usize, met: Option<Outcome>, step: u64) {
+    pub fn given_up(&mut self, r: usize, met: Option<Outcome>, step: u64) {
         let receive = &mut self.receives[r];
         receive.got = met;
         receive.matched = step;
@@ -324,21 +337,24 @@ impl World {
             ..
         } = self.receives[r];
         let step = self.step;
-        let lane = self.lane(rank, context);
+        let mut lane = self.lane(rank, context);
         let met = lane.met(handle);
-        if let Some(result) = lane.take(handle) {
+        let result = lane.take(handle);
+        drop(lane);
+        if let Some(result) = result {
             return self.received(r, result, met).map(|()| true);
         }
         if !revoke && state != Receiving::Revoking {
             return Ok(false);
         }
-        if !lane.revoke(handle) {
+        let revoked = self.lane(rank, context).revoke(handle);
+        if !revoked {
             self.receives[r].state = Receiving::Revoking;
             return Ok(false);
         }
         self.given_up(r, met, step);
         self.report.revoked += 1;
-        let room = self.receives[r].memory.as_ref().map_or(0, |m| m.room);
+        let room = self.receives[r].room;
         self.untouched_outside(r, room)?;
         Ok(true)
     }
@@ -348,10 +364,11 @@ impl World {
     pub fn probe(&mut self, to: &ToReceive, takes: bool) -> Check {
         let (rank, context) = (to.rank, to.context);
         if takes {
-            let Some(matched) = self.lane(rank, context).matched_probe(to.pattern) else {
+            let matched = self.lane(rank, context).matched_probe(to.pattern);
+            let Some(matched) = matched else {
                 return Ok(());
             };
-            let r = self.new_receive(to, None, Some(matched.outcome));
+            let r = self.new_receive(to, None, 0, Some(matched.outcome));
             let step = self.step;
             let receive = &mut self.receives[r];
             receive.state = Receiving::Matched;
@@ -362,7 +379,8 @@ impl World {
             self.matched.push((r, matched));
             return Ok(());
         }
-        let Some(seen) = self.lane(rank, context).probe(to.pattern) else {
+        let seen = self.lane(rank, context).probe(to.pattern);
+        let Some(seen) = seen else {
             return Ok(());
         };
         // Others may still take it unless it is received at once.
@@ -389,7 +407,8 @@ impl World {
             return Ok(());
         };
         let mut memory = Memory::new(None, room);
-        let view = memory.view();
+        let view = memory.raw();
+        self.receives[r].room = memory.room;
         self.receives[r].memory = Some(memory);
         self.receives[r].got = None;
         self.trace_receive("receive matched", r);

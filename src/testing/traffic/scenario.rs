@@ -1,8 +1,8 @@
 //! Small jobs whose schedules are explored: each protocol, each way to wait,
 //! each way to give up.
 
-use super::act::{Act, Want};
-use super::case::{Case, Net, Planned};
+use super::act::{Act, By, Want};
+use super::case::{Case, How, Net, Planned};
 use crate::protocol::cost::LinkCosts;
 use osier_transports::sim::SimOptions;
 
@@ -16,6 +16,8 @@ pub(super) enum When {
     Received(usize),
     /// A message that matches waits to be received.
     Sees(usize, Want),
+    /// This rank's end of the partitioned transfer is inactive.
+    Idle(usize),
 }
 
 /// Ranks with a program each.
@@ -25,19 +27,19 @@ pub(super) struct Scenario {
     pub case: Case,
     /// By rank.
     pub programs: Vec<Vec<(When, Act)>>,
-    ids: usize,
+    pub ids: usize,
 }
 
-const TAG: u32 = 5;
+pub(super) const TAG: u32 = 5;
 
-fn from(source: u32) -> Want {
+pub(super) fn from(source: u32) -> Want {
     Want {
         source: Some(source),
         tag: Some(TAG),
     }
 }
 
-fn any() -> Want {
+pub(super) fn any() -> Want {
     Want {
         source: None,
         tag: Some(TAG),
@@ -73,6 +75,9 @@ impl Scenario {
                 costs,
                 members: vec![(0..ranks).collect()],
                 messages: Vec::new(),
+                first_sides: Vec::new(),
+                parted: Vec::new(),
+                checks: 0,
                 faults: Vec::new(),
                 corruption: false,
                 harvests: true,
@@ -84,19 +89,19 @@ impl Scenario {
     }
 
     /// Everything is eager, in one message or in fragments.
-    fn eager(mut self) -> Self {
+    pub fn eager(mut self) -> Self {
         self.case.net.inline = 4096;
         self
     }
 
     /// So many messages under way per link.
-    fn capacity(mut self, messages: usize) -> Self {
+    pub fn capacity(mut self, messages: usize) -> Self {
         self.case.net.capacity = messages;
         self
     }
 
     /// Announced messages are not read.
-    fn without_get(mut self) -> Self {
+    pub fn without_get(mut self) -> Self {
         self.case.net.get = false;
         self.case.net.put = false;
         self.case.net.atomics = false;
@@ -109,11 +114,18 @@ impl Scenario {
         self
     }
 
-    fn todo(&mut self, rank: u32, when: When, act: Act) {
+    pub fn todo(&mut self, rank: u32, when: When, act: Act) {
         self.programs[rank as usize].push((when, act));
     }
 
-    fn message(&mut self, from: u32, to: u32, tag: u32, bytes: usize, synchronous: bool) -> usize {
+    pub fn message(
+        &mut self,
+        from: u32,
+        to: u32,
+        tag: u32,
+        bytes: usize,
+        synchronous: bool,
+    ) -> usize {
         self.case.messages.push(Planned {
             context: 0,
             from,
@@ -122,21 +134,22 @@ impl Scenario {
             bytes,
             layout: None,
             synchronous,
+            how: How::Lane,
         });
         let m = self.case.messages.len() - 1;
         self.todo(from, When::Always, Act::Send(m));
         m
     }
 
-    fn send(&mut self, from: u32, to: u32, bytes: usize) -> usize {
+    pub fn send(&mut self, from: u32, to: u32, bytes: usize) -> usize {
         self.message(from, to, TAG, bytes, false)
     }
 
-    fn ssend(&mut self, from: u32, to: u32, bytes: usize) -> usize {
+    pub fn ssend(&mut self, from: u32, to: u32, bytes: usize) -> usize {
         self.message(from, to, TAG, bytes, true)
     }
 
-    fn receive(&mut self, rank: u32, want: Want, room: usize) -> usize {
+    pub fn receive(&mut self, rank: u32, want: Want, room: usize) -> usize {
         self.receive_as(rank, want, room, None)
     }
 
@@ -151,20 +164,21 @@ impl Scenario {
             layout,
             room,
             direct: false,
+            by: By::Lane,
         };
         self.todo(rank, When::Always, act);
         id
     }
 
-    fn sent(&mut self, rank: u32, m: usize) {
+    pub fn sent(&mut self, rank: u32, m: usize) {
         self.todo(rank, When::Sent(m), Act::Harvest);
     }
 
-    fn received(&mut self, rank: u32, id: usize) {
+    pub fn received(&mut self, rank: u32, id: usize) {
         self.todo(rank, When::Received(id), Act::Harvest);
     }
 
-    fn probe(&mut self, rank: u32, want: Want, takes: bool) -> usize {
+    pub fn probe(&mut self, rank: u32, want: Want, takes: bool) -> usize {
         let id = self.ids;
         self.ids += 1;
         let act = Act::Probe {
@@ -182,25 +196,26 @@ impl Scenario {
         self.act(rank, Act::ReceiveMatched { id, room });
     }
 
-    fn act(&mut self, rank: u32, act: Act) {
+    pub fn act(&mut self, rank: u32, act: Act) {
         self.todo(rank, When::Always, act);
     }
 }
 
 /// Sizes that take a protocol each where nothing is all eager.
-const SHORT: usize = 8;
-const LONG: usize = 150;
+pub(super) const SHORT: usize = 8;
+pub(super) const LONG: usize = 150;
+
+/// Changes the network of a job.
+pub(super) type Shape = fn(Scenario) -> Scenario;
 
 /// The jobs.
 pub(super) fn all() -> Vec<Scenario> {
     let mut all = Vec::new();
-    let mut add =
-        |name, ranks, shape: fn(Scenario) -> Scenario, program: &dyn Fn(&mut Scenario)| {
-            let mut s = shape(Scenario::new(name, ranks));
-            program(&mut s);
-            all.push(s);
-        };
-    type Shape = fn(Scenario) -> Scenario;
+    let mut add = |name, ranks, shape: Shape, program: &dyn Fn(&mut Scenario)| {
+        let mut s = shape(Scenario::new(name, ranks));
+        program(&mut s);
+        all.push(s);
+    };
     let plain: Shape = |s| s;
 
     // One message after another, to receives in order.
@@ -476,5 +491,6 @@ pub(super) fn all() -> Vec<Scenario> {
     };
     add("self, eager", 2, plain, &alone(SHORT));
     add("self, announced", 2, plain, &alone(LONG));
+    super::jobs::requests(&mut add);
     all
 }

@@ -1,7 +1,7 @@
 //! The end of a run: everything goes on until nothing moves, what is left is
 //! received, what can never end is given up.
 
-use super::act::{Act, Want};
+use super::act::{Act, By, Want};
 use super::hangs::Hangs;
 use super::memory::Memory;
 use super::receive::ToReceive;
@@ -26,36 +26,66 @@ impl World {
                 ended += 1;
             }
         }
+        for rank in 0..self.ranks {
+            if self.alive[rank as usize] {
+                ended += self.harvest_set(rank)?;
+            }
+            if self.alive[rank as usize] {
+                // A receiver that meets its sender may have asked for more.
+                let before = self.net.generation();
+                ended += self.harvest_parts(rank)?;
+                ended += usize::from(self.net.generation() != before);
+            }
+        }
         Ok(ended)
     }
 
     /// Every lane makes progress once, from the given one on.
     pub fn round(&mut self, start: usize) -> bool {
-        let contexts = self.members.len();
+        let contexts = self.contexts();
         let mut any = false;
-        for at in 0..self.lanes.len() {
-            let at = (start + at) % self.lanes.len();
-            if self.alive[at / contexts]
-                && let Some(lane) = &mut self.lanes[at]
-            {
-                any |= lane.progress();
+        for at in 0..self.lanes() {
+            let at = (start + at) % self.lanes();
+            let (rank, context) = (at / contexts, at % contexts);
+            if self.alive[rank] && self.seats[rank].is_some() {
+                any |= self.lane(rank as u32, context).progress();
                 self.note_deaths();
             }
         }
         any
     }
 
+    /// Ends what the program itself has to end, until nothing is left to do.
+    pub fn wind_up(&mut self) -> Check {
+        loop {
+            self.settle()?;
+            let open = self.generals.iter().filter(|(_, g)| g.is_open());
+            let open: Vec<(usize, u32)> = open.map(|(id, g)| (*id, g.rank)).collect();
+            let mut any = false;
+            for (id, rank) in open {
+                any |= self.alive[rank as usize];
+                self.perform(Act::Finish { id, drops: false })?;
+            }
+            if !self.lenient {
+                any |= self.balance_parts()?;
+            }
+            if !any {
+                return Ok(());
+            }
+        }
+    }
+
     /// Lets everything go on until nothing moves.
     pub fn settle(&mut self) -> Check {
         let mut hung = Hangs::default();
         for _ in 0..ROUNDS {
-            let start = self.rng.below(self.lanes.len());
+            let start = self.rng.below(self.lanes());
             if self.perform(Act::Round(start))? {
                 hung.moved()?;
                 continue;
             }
             // One rank after the other, as they wake up.
-            let rank = start / self.members.len();
+            let rank = start / self.contexts();
             if self.alive[rank] && !self.lenient {
                 self.look(rank, &mut hung)?;
                 self.hangs(&mut hung);
@@ -68,8 +98,8 @@ impl World {
                 hung.stir();
                 self.perform(Act::Notice { to, dead })?;
             } else if !self.perform(Act::NextEvent)? && !self.revoking() {
-                if !self.lenient {
-                    self.must_hang(&mut hung)?;
+                if !self.lenient && self.must_hang(&mut hung)? {
+                    continue;
                 }
                 if self.notices.is_empty() {
                     return Ok(());
@@ -84,13 +114,14 @@ impl World {
 
     /// Whether the lanes were asked again and may have more to do.
     fn revoking(&self) -> bool {
-        let contexts = self.members.len();
-        self.lanes.iter().enumerate().any(|(at, lane)| {
-            self.alive[at / contexts]
-                && lane
-                    .as_ref()
-                    .is_some_and(|l| l.leftovers().queued > 0 && !self.lenient)
-        }) && self.net.in_flight().messages > 0
+        let contexts = self.contexts();
+        let queued = (0..self.lanes()).any(|at| {
+            let rank = at / contexts;
+            self.alive[rank]
+                && self.lane(rank as u32, at % contexts).leftovers().queued > 0
+                && !self.lenient
+        });
+        queued && self.net.in_flight().messages > 0
     }
 
     /// Receives what nobody has asked for.
@@ -101,11 +132,13 @@ impl World {
                 .filter(|r| self.alive[*r as usize])
                 .collect::<Vec<_>>()
             {
-                for context in 0..self.members.len() {
+                for context in 0..self.contexts() {
                     let want = Want::ANY;
-                    while self.alive[rank as usize]
-                        && let Some(seen) = self.lane(rank, context).probe(want.pattern())
-                    {
+                    while self.alive[rank as usize] {
+                        let seen = self.lane(rank, context).probe(want.pattern());
+                        let Some(seen) = seen else {
+                            break;
+                        };
                         any = true;
                         let room = seen.bytes.min(LARGEST);
                         let to = ToReceive {
@@ -122,13 +155,15 @@ impl World {
                             layout: None,
                             room,
                             direct: false,
+                            by: By::Lane,
                         });
                         self.receive(&to, Memory::new(None, room), Some(seen))?;
                         self.end()?;
                     }
                 }
             }
-            self.settle()?;
+            self.drain_parts();
+            self.wind_up()?;
             if !any {
                 return Ok(());
             }
@@ -139,9 +174,11 @@ impl World {
     pub fn leave(&mut self) -> Check {
         self.step += 1;
         if self.lenient {
-            self.report.stuck = (self.sends.len() + self.receiving.len()) as u64;
+            let held = self.seats.iter().flatten().map(|seat| seat.listed.len());
+            let operations = self.sends.len() + self.receiving.len();
+            self.report.stuck = (operations + held.sum::<usize>()) as u64;
             for r in 0..self.receives.len() {
-                let room = self.receives[r].memory.as_ref().map_or(0, |m| m.room);
+                let room = self.receives[r].room;
                 self.untouched_outside(r, room)?;
             }
             return Ok(());
@@ -151,36 +188,78 @@ impl World {
             return Err(format!("deadlock: {what} never ends"));
         }
         for r in std::mem::take(&mut self.receiving) {
+            self.must_be_left(r, Some(self.receives[r].handle))?;
             let Receive {
                 rank,
                 context,
                 handle,
-                pattern,
                 ..
             } = self.receives[r];
-            let lane = self.lane(rank, context);
-            if let Some(met) = lane.met(handle) {
-                let what = self.describe_receive(r);
-                return Err(format!("deadlock: {what} has met {met:?} and never ends"));
-            }
-            let over = lane.revoke(handle);
-            let members = &self.members[context];
-            let hopeless = match pattern.source {
-                Some(source) => !self.alive[members[source as usize] as usize],
-                None => {
-                    let alive = self.alive.iter().filter(|a| **a).count();
-                    alive == 1 && self.ranks > 1
-                }
-            };
-            self.receives[r].state = Receiving::Left;
-            let what = self.describe_receive(r);
-            if hopeless {
-                return Err(format!("{what} waits for a dead rank"));
-            }
+            let over = self.lane(rank, context).revoke(handle);
             if !over {
+                let what = self.describe_receive(r);
                 return Err(format!("{what} cannot be revoked though nothing came"));
             }
-            self.untouched_outside(r, 0)?;
+        }
+        for rank in 0..self.ranks {
+            if self.alive[rank as usize] {
+                self.leave_set(rank)?;
+                self.leave_parts(rank)?;
+            }
+        }
+        self.give_buffers_back()
+    }
+
+    /// A receive that does not end: nothing has come for it, and its sender, or
+    /// one that it may have, lives.
+    pub fn must_be_left(&mut self, r: usize, handle: Option<u32>) -> Check {
+        let Receive {
+            rank,
+            context,
+            pattern,
+            ..
+        } = self.receives[r];
+        let met = handle.map(|handle| self.lane(rank, context).met(handle));
+        let what = self.describe_receive(r);
+        match met {
+            Some(None) => {}
+            Some(Some(met)) => {
+                return Err(format!("deadlock: {what} has met {met:?} and never ends"));
+            }
+            None => return Err(format!("deadlock: {what} is over, and its request is not")),
+        }
+        let peers = self.peers(context, rank);
+        let lives = |peer: &u32| *peer != rank && self.alive[*peer as usize];
+        let hopeless = match pattern.source {
+            Some(source) => !self.alive[peers[source as usize] as usize],
+            None => !peers.iter().any(lives) && self.ranks > 1,
+        };
+        self.receives[r].state = Receiving::Left;
+        if hopeless {
+            return Err(format!("{what} waits for a dead rank"));
+        }
+        self.untouched_outside(r, 0)
+    }
+
+    /// All is delivered: buffers are empty, and come back as they were given.
+    fn give_buffers_back(&mut self) -> Check {
+        for (&(rank, context), &bytes) in &self.buffers {
+            if !self.alive[rank as usize] {
+                continue;
+            }
+            let comm = &self.seat(rank).comms[context];
+            let live = comm.attached().live();
+            if live != Some(0) {
+                return Err(format!(
+                    "{live:?} messages are left in a buffer of rank {rank}"
+                ));
+            }
+            let back = comm.detach_buffer().map(|b| b.len());
+            if back != bytes {
+                return Err(format!(
+                    "a buffer of {bytes:?} bytes comes back as {back:?}"
+                ));
+            }
         }
         Ok(())
     }

@@ -6,8 +6,8 @@
 //! Input", IEEE TSE 28(2), 2002: the minimising delta debugging of the list of
 //! acts. Cutting is sound because any part of a list of acts is a run.
 
-use super::act::Act;
-use super::case::Case;
+use super::act::{Act, By};
+use super::case::{Case, How};
 use super::play::play_case;
 use super::world::Watch;
 
@@ -66,7 +66,7 @@ pub(super) fn shrink(case: Case, what: String, each_step: bool) -> (Case, String
         s.fewer_contexts();
         s.fewer_ranks();
         s.fewer_switches();
-        if s.size() >= before || s.effort >= EFFORT {
+        if s.size() >= before || s.is_tired() {
             return (s.case, s.what);
         }
     }
@@ -88,9 +88,14 @@ impl Shrink {
         )
     }
 
+    /// Whether enough was spent.
+    fn is_tired(&self) -> bool {
+        self.effort >= EFFORT
+    }
+
     /// Keeps a run if it breaks the same rule.
     fn accept(&mut self, case: Case) -> bool {
-        if self.effort >= EFFORT {
+        if self.is_tired() {
             return false;
         }
         let bytes: usize = case.messages.iter().map(|m| m.bytes).sum();
@@ -113,7 +118,7 @@ impl Shrink {
         let mut part = self.case.acts.len().div_ceil(2).max(1);
         loop {
             let mut at = 0;
-            while at < self.case.acts.len() {
+            while at < self.case.acts.len() && !self.is_tired() {
                 let mut case = self.case.clone();
                 let end = (at + part).min(case.acts.len());
                 case.acts.drain(at..end);
@@ -121,7 +126,7 @@ impl Shrink {
                     at += part;
                 }
             }
-            if part == 1 {
+            if part == 1 || self.is_tired() {
                 return;
             }
             part = part.div_ceil(2);
@@ -131,14 +136,20 @@ impl Shrink {
     /// Leaves out the messages that no act names.
     fn fewer_messages(&mut self) {
         let mut case = self.case.clone();
-        let sent = |m: usize| case.acts.contains(&Act::Send(m));
+        let sent = |m: usize| {
+            let names = |a: &Act| match *a {
+                Act::Send(n) | Act::Exchange { m: n, .. } => n == m,
+                _ => false,
+            };
+            case.acts.iter().any(names)
+        };
         let kept: Vec<usize> = (0..case.messages.len()).filter(|m| sent(*m)).collect();
         if kept.len() == case.messages.len() {
             return;
         }
         case.messages = kept.iter().map(|m| case.messages[*m].clone()).collect();
         case.acts.retain_mut(|act| match act {
-            Act::Send(m) | Act::RevokeSend(m) | Act::DetachSend(m) => {
+            Act::Send(m) | Act::RevokeSend(m) | Act::DetachSend(m) | Act::Exchange { m, .. } => {
                 match kept.iter().position(|k| k == m) {
                     Some(at) => {
                         *m = at;
@@ -154,6 +165,9 @@ impl Shrink {
 
     /// Smaller and plainer messages and receives, a plainer network.
     fn simpler(&mut self) {
+        if self.is_tired() {
+            return;
+        }
         for m in 0..self.case.messages.len() {
             let bytes = self.case.messages[m].bytes;
             for smaller in [
@@ -189,18 +203,28 @@ impl Shrink {
             let mut case = self.case.clone();
             case.messages[m].synchronous = false;
             self.accept_if(self.case.messages[m].synchronous, case);
+            let mut case = self.case.clone();
+            case.messages[m].how = How::Lane;
+            self.accept_if(self.case.messages[m].how != How::Lane, case);
         }
         for at in 0..self.case.acts.len() {
             let mut case = self.case.clone();
-            let Act::Receive { layout, direct, .. } = &mut case.acts[at] else {
+            let Act::Receive {
+                layout, direct, by, ..
+            } = &mut case.acts[at]
+            else {
                 continue;
             };
-            if layout.is_some() || *direct {
+            if layout.is_some() || *direct || *by != By::Lane {
                 *layout = None;
                 *direct = false;
+                *by = By::Lane;
                 self.accept(case);
             }
         }
+        let mut case = self.case.clone();
+        case.parted.clear();
+        self.accept_if(!self.case.parted.is_empty(), case);
         let mut case = self.case.clone();
         case.net.least_ns = 0;
         case.net.most_ns = 0;
@@ -216,11 +240,16 @@ impl Shrink {
 
     fn fewer_contexts(&mut self) {
         let plain: Vec<u32> = (0..self.case.net.ranks).collect();
-        if self.case.members.len() == 1 && self.case.members[0] == plain {
+        let sides = self.case.first_sides.iter().any(|first| *first > 0);
+        if self.case.members.len() == 1 && self.case.members[0] == plain && !sides {
             return;
         }
         let mut case = self.case.clone();
         case.members = vec![plain];
+        case.first_sides.clear();
+        for parted in &mut case.parted {
+            parted.context = 0;
+        }
         for message in &mut case.messages {
             message.context = 0;
         }
@@ -230,6 +259,8 @@ impl Shrink {
                 | Act::Progress { context, .. }
                 | Act::Probe { context, .. }
                 | Act::Arrive { context, .. }
+                | Act::Attach { context, .. }
+                | Act::Flush { context, .. }
                 | Act::Complete { context, .. } => *context = 0,
                 _ => {}
             }
@@ -239,12 +270,14 @@ impl Shrink {
 
     fn fewer_ranks(&mut self) {
         let plain: Vec<u32> = (0..self.case.net.ranks).collect();
-        if self.case.members.iter().any(|m| *m != plain) {
+        let sides = self.case.first_sides.iter().any(|first| *first > 0);
+        if self.case.members.iter().any(|m| *m != plain) || sides {
             return;
         }
         for gone in (0..self.case.net.ranks).rev() {
             let case = &self.case;
             let idle = case.messages.iter().all(|m| m.from != gone && m.to != gone)
+                && case.parted.iter().all(|p| p.from != gone && p.to != gone)
                 && case.acts.iter().all(|a| match *a {
                     Act::Notice { to, dead } => to != gone && dead != gone,
                     Act::Arrive { from, to, .. } | Act::Corrupt { from, to } => {
@@ -253,6 +286,7 @@ impl Shrink {
                     Act::Receive { rank, want, .. } | Act::Probe { rank, want, .. } => {
                         rank != gone && want.source != Some(gone)
                     }
+                    Act::Exchange { want, .. } => want.source != Some(gone),
                     a => a.rank(&case.messages) != Some(gone),
                 });
             if idle && case.net.ranks > 1 {
@@ -272,6 +306,9 @@ impl Shrink {
     /// Moves acts next to others of their rank.
     fn fewer_switches(&mut self) {
         for at in 1..self.case.acts.len() {
+            if self.is_tired() {
+                return;
+            }
             let rank = self.case.acts[at].rank(&self.case.messages);
             let before = (0..at)
                 .rev()
@@ -303,6 +340,10 @@ fn without(case: &Case, gone: u32) -> Case {
         down(&mut message.from);
         down(&mut message.to);
     }
+    for parted in &mut case.parted {
+        down(&mut parted.from);
+        down(&mut parted.to);
+    }
     case.faults.retain(|f| f.from != gone && f.to != gone);
     for fault in &mut case.faults {
         down(&mut fault.from);
@@ -314,8 +355,16 @@ fn without(case: &Case, gone: u32) -> Case {
                 down(rank);
                 want.source.as_mut().map(down);
             }
-            Act::Progress { rank, .. } | Act::DieAt { rank, .. } | Act::Complete { rank, .. } => {
+            Act::Progress { rank, .. }
+            | Act::DieAt { rank, .. }
+            | Act::Attach { rank, .. }
+            | Act::Flush { rank, .. }
+            | Act::Begin { rank, .. }
+            | Act::Complete { rank, .. } => {
                 down(rank);
+            }
+            Act::Exchange { want, .. } => {
+                want.source.as_mut().map(down);
             }
             Act::Notice { to, dead } => {
                 down(to);

@@ -2,16 +2,20 @@
 
 use super::Report;
 use super::act::Act;
-use super::case::Case;
+use super::case::{Case, How, Planned};
 use super::dice::Rng;
 use super::memory::{Memory, contents};
+use super::partition::{PairKey, Parted};
+use super::request::General;
+use super::seat::Seat;
 use super::timeline::Timeline;
 use crate::check::{Checks, Setting};
 use crate::matching::{Envelope, Pattern, TagPattern};
-use crate::progress::lane::{Lane, Matched, Mode, Outcome};
-use crate::progress::links::{Links, Remote};
+use crate::progress::cell::LaneGuard;
+use crate::progress::lane::{Matched, Mode, Outcome};
 use osier_transports::shm::Death;
 use osier_transports::sim::SimNet;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 pub(super) type Check<T = ()> = Result<T, String>;
@@ -35,6 +39,7 @@ pub(super) enum Sending {
 }
 
 pub(super) struct Message {
+    pub how: How,
     pub context: usize,
     pub from: u32,
     pub to: u32,
@@ -66,6 +71,9 @@ pub(super) enum Receiving {
     Lost,
     /// Nothing was left that it accepts.
     Left,
+    /// It may have met a message, and was lost in an exchange with the error
+    /// of the other half.
+    Unknown,
 }
 
 pub(super) struct Receive {
@@ -75,6 +83,10 @@ pub(super) struct Receive {
     pub rank: u32,
     pub pattern: Pattern,
     pub memory: Option<Memory>,
+    /// Packed bytes that its memory holds.
+    pub room: usize,
+    /// Number of the persistent request that it is a start of.
+    pub group: Option<usize>,
     pub handle: u32,
     pub state: Receiving,
     /// What a probe has promised.
@@ -104,9 +116,17 @@ pub(super) struct Watch {
 pub(super) struct World {
     pub net: SimNet,
     pub ranks: u32,
-    pub members: Vec<Vec<u32>>,
-    /// By rank, then by context.
-    pub lanes: Vec<Option<Lane>>,
+    /// Ranks by peer; by rank, then by context.
+    peers: Vec<Vec<u32>>,
+    inter: Vec<bool>,
+    /// By rank; the dead have none at the end.
+    pub seats: Vec<Option<Seat>>,
+    pub parted: Vec<Parted>,
+    /// Senders and receivers of partitioned transfers, as they were set up.
+    pub pairs: BTreeMap<PairKey, (Vec<usize>, Vec<usize>)>,
+    pub generals: BTreeMap<usize, General>,
+    /// Attached buffers by rank and context; `None`: without a limit.
+    pub buffers: BTreeMap<(u32, usize), Option<usize>>,
     pub messages: Vec<Message>,
     pub receives: Vec<Receive>,
     pub alive: Vec<bool>,
@@ -131,8 +151,6 @@ pub(super) struct World {
     pub harvests: bool,
     corruption: bool,
     deaths: u64,
-    /// As `OSIER_CHECK` asks.
-    checks: Checks,
 }
 
 impl World {
@@ -140,30 +158,31 @@ impl World {
         let net = SimNet::new((&case.net).into());
         let ranks = case.net.ranks;
         let selection = Arc::new(case.selection());
-        let mut lanes = Vec::new();
-        // One for all ranks: their memory is apart.
-        let setting = Setting::from_env().expect("OSIER_CHECK makes sense");
-        let checks = Checks::new(setting, 0, |_| {});
-        for rank in 0..ranks {
-            for (context, members) in case.members.iter().enumerate() {
-                let end = net.endpoint(rank, context as u64 + 1, members);
-                let own = peer_of(members, rank);
-                let links = Links::new(own, Remote::Sim(end));
-                let size = ranks as usize;
-                let mut lane = Lane::new(own, size, links, selection.clone());
-                if checks.follows_messages() {
-                    lane.check_with(checks.clone());
-                }
-                lanes.push(Some(lane));
-            }
-        }
+        let of_env = Setting::from_env().expect("OSIER_CHECK makes sense");
+        let checks = Setting::from_bits(case.checks | of_env.bits());
+        let seat = |rank| Some(Seat::new(case, &net, rank, &selection, checks));
+        let seats = (0..ranks).map(seat).collect();
+        let contexts = case.members.len();
+        let peers = (0..ranks).flat_map(|r| (0..contexts).map(move |c| (c, r)));
         for fault in &case.faults {
             net.inject(fault.into());
         }
         if watch.timeline {
             net.log();
         }
-        let messages = case.messages.iter().map(|planned| Message {
+        // All messages of a persistent request are as its first.
+        let mut first: HashMap<usize, usize> = HashMap::new();
+        let as_first = case
+            .messages
+            .iter()
+            .enumerate()
+            .map(|(m, planned)| match planned.how {
+                How::Persistent(group) => &case.messages[*first.entry(group).or_insert(m)],
+                _ => planned,
+            });
+        let messages: Vec<&Planned> = as_first.collect();
+        let messages = messages.into_iter().map(|planned| Message {
+            how: planned.how,
             context: planned.context,
             from: planned.from,
             to: planned.to,
@@ -179,8 +198,13 @@ impl World {
         });
         Self {
             ranks,
-            members: case.members.clone(),
-            lanes,
+            peers: peers.map(|(c, r)| case.peers(c, r)).collect(),
+            inter: (0..contexts).map(|c| !case.sides(c).1.is_empty()).collect(),
+            seats,
+            parted: case.parted.clone(),
+            pairs: BTreeMap::new(),
+            generals: BTreeMap::new(),
+            buffers: BTreeMap::new(),
             messages: messages.collect(),
             receives: Vec::new(),
             alive: vec![true; ranks as usize],
@@ -198,21 +222,28 @@ impl World {
             harvests: case.harvests,
             corruption: case.corruption,
             deaths: 0,
-            checks,
             net,
         }
     }
 
     /// Lets all that is under way come to its end, and checks the rules.
     pub fn conclude(&mut self) -> Check<Report> {
-        self.settle()?;
+        self.wind_up()?;
         self.drain()?;
         self.leave()?;
+        let checks: Vec<Checks> = self
+            .seats
+            .iter()
+            .flatten()
+            .map(|s| s.core.checks.clone())
+            .collect();
         self.check()?;
-        if let Some(finding) = self.checks.findings().first()
-            && !self.lenient
-        {
-            return Err(format!("a false finding: {finding}"));
+        for checks in checks {
+            if let Some(finding) = checks.findings().first()
+                && !self.lenient
+            {
+                return Err(format!("a false finding: {finding}"));
+            }
         }
         let stats = self.net.stats();
         self.report.runs = 1;
@@ -224,20 +255,57 @@ impl World {
         Ok(self.report)
     }
 
-    pub fn lane(&mut self, rank: u32, context: usize) -> &mut Lane {
-        let at = rank as usize * self.members.len() + context;
-        self.lanes[at].as_mut().expect("lanes stay until the end")
+    /// Number of contexts.
+    pub fn contexts(&self) -> usize {
+        self.inter.len()
     }
 
-    pub fn peer(&self, context: usize, rank: u32) -> u32 {
-        peer_of(&self.members[context], rank)
+    /// Number of lanes.
+    pub fn lanes(&self) -> usize {
+        self.peers.len()
+    }
+
+    pub fn is_inter(&self, context: usize) -> bool {
+        self.inter[context]
+    }
+
+    /// What a living rank holds.
+    pub fn seat(&self, rank: u32) -> &Seat {
+        let seat = self.seats[rank as usize].as_ref();
+        seat.expect("seats stay until the end")
+    }
+
+    pub fn seat_mut(&mut self, rank: u32) -> &mut Seat {
+        let seat = self.seats[rank as usize].as_mut();
+        seat.expect("seats stay until the end")
+    }
+
+    pub fn lane(&self, rank: u32, context: usize) -> LaneGuard<'_> {
+        self.seat(rank).lane(context)
+    }
+
+    /// The ranks behind a rank's peers.
+    pub fn peers(&self, context: usize, rank: u32) -> &[u32] {
+        &self.peers[rank as usize * self.contexts() + context]
+    }
+
+    /// What a rank calls another, if it can send to it.
+    pub fn peer_if(&self, context: usize, at: u32, of: u32) -> Option<u32> {
+        let peers = self.peers(context, at);
+        peers.iter().position(|p| *p == of).map(|p| p as u32)
+    }
+
+    /// What a rank calls another.
+    pub fn peer(&self, context: usize, at: u32, of: u32) -> u32 {
+        let peer = self.peer_if(context, at, of);
+        peer.expect("messages go to peers")
     }
 
     /// Source and tag as the receiver sees them.
     pub fn envelope(&self, m: usize) -> Envelope {
         let m = &self.messages[m];
         Envelope {
-            source: self.peer(m.context, m.from),
+            source: self.peer(m.context, m.to, m.from),
             tag: m.tag,
         }
     }
@@ -305,12 +373,13 @@ impl World {
 
     /// Tells the timeline of a receive.
     pub fn trace_receive(&mut self, what: &str, r: usize) {
-        let Some(timeline) = &mut self.timeline else {
+        if self.timeline.is_none() {
             return;
-        };
+        }
         let receive = &self.receives[r];
         let from = receive.got.map(|g| g.source).or(receive.pattern.source);
-        let from = from.map(|peer| self.members[receive.context][peer as usize]);
+        let peers = self.peers(receive.context, receive.rank);
+        let from = from.map(|peer| peers[peer as usize]);
         let from = from.map_or("any".into(), |f| f.to_string());
         let tag = receive
             .got
@@ -320,14 +389,20 @@ impl World {
                 TagPattern::Any => None,
             })
             .map_or("any tag".into(), |t| format!("tag {t}"));
-        let room = receive.memory.as_ref().map_or(0, |m| m.room);
-        let bytes = receive.got.map_or(room, |g| g.bytes);
+        let bytes = receive.got.map_or(receive.room, |g| g.bytes);
         let text = format!(
             "{what} r{} (from {from}, {tag}, {bytes} B{})",
             receive.id,
             of(receive.context)
         );
-        timeline.tell(receive.rank, text);
+        self.tell(receive.rank, text);
+    }
+
+    /// Tells the timeline of what a rank does.
+    pub fn tell(&mut self, rank: u32, text: String) {
+        if let Some(timeline) = &mut self.timeline {
+            timeline.tell(rank, text);
+        }
     }
 
     pub fn note_deaths(&mut self) {
@@ -365,9 +440,11 @@ impl World {
         if let Some(timeline) = &mut self.timeline {
             timeline.tell(to, format!("hears that {dead} is dead"));
         }
-        for context in 0..self.members.len() {
-            let peer = self.peer(context, dead);
-            self.lane(to, context).peer_died(peer, Death::Signaled(9));
+        for context in 0..self.contexts() {
+            if let Some(peer) = self.peer_if(context, to, dead) {
+                let how = Death::Signaled(9);
+                self.lane(to, context).peer_died(peer, how);
+            }
         }
         self.note_deaths();
     }
@@ -379,11 +456,6 @@ fn of(context: usize) -> String {
         0 => String::new(),
         context => format!(", context {context}"),
     }
-}
-
-pub(super) fn peer_of(members: &[u32], rank: u32) -> u32 {
-    let at = members.iter().position(|m| *m == rank);
-    at.expect("every rank is a member") as u32
 }
 
 /// What decides the bytes of a message that is too short for a number.

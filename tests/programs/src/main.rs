@@ -52,6 +52,7 @@ fn main() -> ExitCode {
         ["wait"] => wait(comm),
         ["die-inside"] => die_inside(comm),
         ["early", code] => early(comm, code.parse().expect("a code")),
+        ["parted"] => parted(comm),
         ["full"] => full(&universe),
         ["twice"] => twice(comm),
         ["abort", code] => abort(&universe, code.parse().expect("a code")),
@@ -502,6 +503,24 @@ fn early(comm: &Communicator, code: i32) {
     if comm.rank() == 0 {
         comm.recv(&mut b, 1, 0).expect("what it sent before");
     }
+    through(comm);
+}
+
+/// Rank 1 sends all of a partitioned transfer and leaves its job properly; rank
+/// 0 only asks for it once the other is known to have gone.
+fn parted(comm: &Communicator) {
+    if comm.rank() == 1 {
+        let mut send = comm.psend_init(vec![7u64; 48], 4, 0, 0).expect("init");
+        send.start().expect("start");
+        send.pready_range(0..=3).expect("ready");
+        drop(send.wait().expect("sent"));
+        return;
+    }
+    comm.recv(&mut [0u8], 1, 9).expect_err("rank 1 has left");
+    let mut recv = comm.precv_init(vec![0u64; 48], 6, 1, 0).expect("init");
+    recv.start().expect("start");
+    drop(recv.wait().expect("what it sent before"));
+    assert_eq!(recv.buffer().expect("idle"), &[7; 48]);
     through(comm);
 }
 

@@ -68,6 +68,11 @@ fn a_rank_that_leaves_early_is_missed() {
 }
 
 #[test]
+fn what_a_rank_sent_before_it_left_is_received() {
+    finish(&mut job(2, &[], &["parted"])).through(&[0]).code(0);
+}
+
+#[test]
 fn full_memory_is_an_error_that_one_survives() {
     finish(job(2, &[], &["full"]).env("OSIER_SHM_LIMIT", "20M"))
         .quiet()
