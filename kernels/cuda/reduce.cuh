@@ -67,6 +67,39 @@ template <class G> static __device__ __forceinline__ void osier_write_any(const 
     else osier_write<1>(group, at);
 }
 
+// Groups of W bytes where both sides are one run: no place to find.
+template <class O, int W>
+static __device__ __forceinline__ void osier_reduce_runs(const osier_reduction& plan, osier_u64 first, osier_u64 last) {
+    typedef typename O::element T;
+    const int ITEMS = 2, N = W / (int)sizeof(T);
+    osier_u8* const to = plan.sides.to.layout;
+    const osier_u8* const from = plan.sides.from.layout;
+    const osier_u64 apart = blockDim.x, step = (osier_u64)gridDim.x * apart * ITEMS;
+    for (osier_u64 at = first + (osier_u64)blockIdx.x * apart * ITEMS + threadIdx.x; at < last; at += step) {
+        osier_group<T, N> left[ITEMS], right[ITEMS];
+#pragma unroll
+        for (int k = 0; k < ITEMS; k++) {
+            const osier_u64 number = at + k * apart;
+            if (number < last) {
+                osier_read<W>(right[k], from + number * W);
+                osier_read<W>(left[k], to + number * W);
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < ITEMS; k++) {
+            const osier_u64 number = at + k * apart;
+            if (number < last) {
+                O::template apply<N>(plan.operation, left[k].lane, right[k].lane);
+                osier_write<W>(left[k], to + number * W);
+            }
+        }
+    }
+}
+
+static __device__ __forceinline__ bool osier_is_run(const osier_nest& nest) {
+    return !nest.dimensions && !nest.list.offsets;
+}
+
 // Groups of W bytes; `O::apply<N>(operation, left, right)` combines N elements.
 template <class O, int W> static __device__ __forceinline__ void osier_reduce(const osier_reduction& plan) {
     typedef typename O::element T;
@@ -76,7 +109,9 @@ template <class O, int W> static __device__ __forceinline__ void osier_reduce(co
     const osier_u64 first = (sides.start + (W - 1)) / W;
     const osier_u64 last = sides.end / W;
     const osier_u64 step = (osier_u64)gridDim.x * blockDim.x;
-    for (osier_u64 at = first + (osier_u64)blockIdx.x * blockDim.x + threadIdx.x; at < last; at += step) {
+    const bool runs = W == 16 && (N > 1 || plan.access >= W) && osier_is_run(sides.to.nest) && osier_is_run(sides.from.nest);
+    if (runs) osier_reduce_runs<O, W>(plan, first, last);
+    for (osier_u64 at = first + (osier_u64)blockIdx.x * blockDim.x + threadIdx.x; !runs && at < last; at += step) {
         osier_u8* const to = sides.to.layout + osier_place<W>(sides.to.nest, wide, at);
         const osier_u8* const from = sides.from.layout + osier_place<W>(sides.from.nest, wide, at);
         osier_group<T, N> left, right;

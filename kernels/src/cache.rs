@@ -7,6 +7,7 @@
 //! 2. What is kept stays below the limit in bytes and [`ENTRIES`], but for the newest
 //!    entry.
 
+use crate::copy::note;
 use crate::error::{DeviceError, Result};
 use crate::graph::Relaxed;
 use crate::memory::Memory;
@@ -51,7 +52,11 @@ impl Prepared {
             return Ok(prepared);
         }
         let mut upload = Upload::new(stream, ready);
-        let (plan, tables) = feed(layout, count, PART, &mut upload)?;
+        let fed = feed(layout, count, PART, &mut upload);
+        let (plan, tables) = fed.inspect_err(|_| {
+            // What is ready may be in use already.
+            let _ = note(stream, upload.place.as_ref().map(|place| place.memory()));
+        })?;
         let on_device = match (upload.place, upload.event) {
             (Some(place), Some(event)) => Some((place, event)),
             _ => None,
@@ -220,6 +225,12 @@ impl Cache {
         Cache {
             kept: Mutex::new(Kept::new(limit_bytes)),
         }
+    }
+
+    /// The plan of `count` instances of a layout, if it is kept.
+    pub fn known(&self, layout: &Layout, count: usize) -> Option<Arc<Prepared>> {
+        let mut kept = self.kept.lock().unwrap_or_else(|e| e.into_inner());
+        kept.find(&(layout.id(), count)).cloned()
     }
 
     /// The plan of `count` instances of a layout.

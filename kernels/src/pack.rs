@@ -17,9 +17,9 @@ use crate::device::Context;
 use crate::error::{DeviceError, Result};
 use crate::launch::launch;
 use crate::memory::Memory;
-use crate::plan::Shape;
 use crate::plan::arguments::{Argument, THREADS};
 use crate::plan::transfer::{Place, Transfer};
+use crate::plan::{Plan, Shape, WIDEST};
 use crate::slice::{After, DeviceSlice, Ordered};
 use crate::stream::{Event, Stream};
 use osier_datatype::{Datatype, Layout};
@@ -143,6 +143,43 @@ impl<T: Datatype> DeviceView<T> {
     }
 }
 
+/// Keeps memory until what was queued on it before a failure is over.
+pub(crate) fn noted(stream: &Stream, touched: [&Arc<Memory>; 2]) {
+    // The failure before is the one to be told.
+    let _ = note(stream, touched);
+}
+
+/// Packed bytes, piece by piece.
+pub(crate) struct Pieces {
+    done: u64,
+    end: u64,
+    /// Of what a piece holds whole ones, but for the last.
+    unit: u64,
+}
+
+impl Pieces {
+    /// Pieces of a range that hold whole words of any width, and whole elements of so
+    /// many bytes.
+    pub fn new(range: &Range<usize>, element_bytes: usize) -> Pieces {
+        Pieces {
+            done: range.start as u64,
+            end: range.end as u64,
+            unit: (WIDEST * element_bytes) as u64,
+        }
+    }
+
+    /// The next piece, where packed bytes before this one can be had; none if it is empty.
+    fn next(&mut self, until: u64) -> Option<Range<u64>> {
+        let until = match until < self.end {
+            true => until - until % self.unit,
+            false => self.end,
+        };
+        let piece = self.done..until.max(self.done);
+        self.done = piece.end;
+        (!piece.is_empty()).then_some(piece)
+    }
+}
+
 /// Packs, unpacks and copies on one device; keeps plans and lists for the next
 /// time.
 pub struct Packer {
@@ -223,30 +260,102 @@ impl Packer {
         self.check(what, stream, target.slice.memory())?;
         source.check_range(&range)?;
         target.check_range(&range)?;
-        let read = self.prepared(stream, source)?;
-        let written = self.prepared(stream, target)?;
         from.order(stream)?;
         to.order(stream)?;
-        read.order(stream)?;
-        written.order(stream)?;
-        let (reads, writes) = (read.at(source.origin), written.at(target.origin));
-        let bytes = range.start as u64..range.end as u64;
-        // A side of one run is a packed buffer.
-        if writes.plan.shape() == Shape::Contiguous {
-            let flat = writes.layout().wrapping_add(bytes.start);
-            self.queue_packed(stream, true, reads, flat, bytes, blocks)?;
-        } else if reads.plan.shape() == Shape::Contiguous {
-            let flat = reads.layout().wrapping_add(bytes.start);
-            self.queue_packed(stream, false, writes, flat, bytes, blocks)?;
-        } else if let Some(planned) = Transfer::new(reads, writes, bytes) {
+        let mut queue = |reads: Place<'_>, writes: Place<'_>, bytes: Range<u64>| {
+            // A side of one run is a packed buffer.
+            if writes.plan.shape() == Shape::Contiguous {
+                let flat = writes.layout().wrapping_add(bytes.start);
+                return self.queue_packed(stream, true, reads, flat, bytes, blocks);
+            }
+            if reads.plan.shape() == Shape::Contiguous {
+                let flat = reads.layout().wrapping_add(bytes.start);
+                return self.queue_packed(stream, false, writes, flat, bytes, blocks);
+            }
+            let Some(planned) = Transfer::new(reads, writes, bytes) else {
+                return Ok(());
+            };
             let name = COPY[usize::from(planned.regular)][index(planned.width)];
             let grid = self.grid(planned.blocks, blocks);
             // SAFETY: the kernel of this argument, which points into memory that
             // lives until the event noted below has passed: invariant 1.
-            unsafe { launch(stream, name, grid, THREADS, &planned.argument) }?;
-        }
-        let touched = [source.slice.memory(), target.slice.memory()].into_iter();
+            unsafe { launch(stream, name, grid, THREADS, &planned.argument) }
+        };
+        let pieces = Pieces::new(&range, 1);
+        let touched = [source.slice.memory(), target.slice.memory()];
+        let both = self.prepared_both(stream, source, target, pieces, &mut queue);
+        let (read, written) = both.inspect_err(|_| noted(stream, touched))?;
+        let touched = touched.into_iter();
         note(stream, touched.chain(read.memory()).chain(written.memory()))
+    }
+
+    /// The plans of two views of which all packed bytes of a range are queued. While the
+    /// longer list is made for the first time, what both sides have places for is queued.
+    pub(crate) fn prepared_both<T, U>(
+        &self,
+        stream: &Stream,
+        from: &DeviceView<T>,
+        to: &DeviceView<U>,
+        mut pieces: Pieces,
+        queue: &mut dyn FnMut(Place<'_>, Place<'_>, Range<u64>) -> Result<()>,
+    ) -> Result<(Arc<Prepared>, Arc<Prepared>)> {
+        let kept = |layout, count| self.cache.known(layout, count);
+        let (read, written) = match (kept(&from.layout, from.count), kept(&to.layout, to.count)) {
+            (Some(read), Some(written)) => (read, written),
+            _ => {
+                let entries = Plan::entries;
+                if entries(&from.layout, from.count)? > entries(&to.layout, to.count)? {
+                    let written = self.prepared(stream, to)?;
+                    written.order(stream)?;
+                    let writes = written.at(to.origin);
+                    let mut ready = |place: Place<'_>, until: u64| match pieces.next(until) {
+                        Some(bytes) => queue(place.moved_to(from.origin), writes, bytes),
+                        None => Ok(()),
+                    };
+                    let cache = &self.cache;
+                    let read = cache.prepared(stream, &from.layout, from.count, &mut ready)?;
+                    (read, written)
+                } else {
+                    let read = self.prepared(stream, from)?;
+                    read.order(stream)?;
+                    let reads = read.at(from.origin);
+                    let mut ready = |place: Place<'_>, until: u64| match pieces.next(until) {
+                        Some(bytes) => queue(reads, place.moved_to(to.origin), bytes),
+                        None => Ok(()),
+                    };
+                    let cache = &self.cache;
+                    let written = cache.prepared(stream, &to.layout, to.count, &mut ready)?;
+                    (read, written)
+                }
+            }
+        };
+        read.order(stream)?;
+        written.order(stream)?;
+        if let Some(bytes) = pieces.next(u64::MAX) {
+            queue(read.at(from.origin), written.at(to.origin), bytes)?;
+        }
+        Ok((read, written))
+    }
+
+    /// The plan of a view of which all packed bytes of a range are queued, while a long
+    /// list is made for the first time as far as it is ready.
+    pub(crate) fn prepared_in_parts<T>(
+        &self,
+        stream: &Stream,
+        view: &DeviceView<T>,
+        mut pieces: Pieces,
+        queue: &mut dyn FnMut(Place<'_>, Range<u64>) -> Result<()>,
+    ) -> Result<Arc<Prepared>> {
+        let mut ready = |place: Place<'_>, until: u64| match pieces.next(until) {
+            Some(bytes) => queue(place.moved_to(view.origin), bytes),
+            None => Ok(()),
+        };
+        let prepared = (self.cache).prepared(stream, &view.layout, view.count, &mut ready)?;
+        prepared.order(stream)?;
+        if let Some(bytes) = pieces.next(u64::MAX) {
+            queue(prepared.at(view.origin), bytes)?;
+        }
+        Ok(prepared)
     }
 
     fn move_packed<T: Datatype>(
@@ -271,29 +380,15 @@ impl Packer {
         }
         view.order(stream)?;
         packed.order(stream)?;
-        let (origin, flat_at) = (view.buffer.origin, packed.buffer.address());
-        let (start, end) = (range.start as u64, range.end as u64);
-        let mut done = start;
-        let mut queue = |place: Place<'_>, until: u64| {
-            // Whole words, but at the end.
-            let until = if until < end { until & !15 } else { end };
-            let fragment = done..until.max(done);
-            let flat = flat_at + (done - start);
-            done = fragment.end;
-            self.queue_packed(
-                stream,
-                pack,
-                Place { origin, ..place },
-                flat,
-                fragment,
-                blocks,
-            )
+        let flat_at = packed.buffer.address();
+        let start = range.start as u64;
+        let mut queue = |place: Place<'_>, bytes: Range<u64>| {
+            let flat = flat_at + (bytes.start - start);
+            self.queue_packed(stream, pack, place, flat, bytes, blocks)
         };
-        // While a long list is made, the kernel works on what is ready.
-        let DeviceView { layout, count, .. } = &view.buffer;
-        let prepared = (self.cache).prepared(stream, layout, *count, &mut queue)?;
-        prepared.order(stream)?;
-        queue(prepared.at(origin), end)?;
+        let pieces = Pieces::new(&range, 1);
+        let prepared = self.prepared_in_parts(stream, &view.buffer, pieces, &mut queue);
+        let prepared = prepared.inspect_err(|_| noted(stream, [memory, flat]))?;
         note(stream, [memory, flat].into_iter().chain(prepared.memory()))
     }
 

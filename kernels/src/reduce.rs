@@ -11,7 +11,7 @@ use crate::driver::abi;
 use crate::error::{DeviceError, Result};
 use crate::launch::{self, launch, launch_function};
 use crate::memory::Memory;
-use crate::pack::{DeviceView, Packer};
+use crate::pack::{DeviceView, Packer, Pieces, noted};
 use crate::plan::arguments::{THREADS, Tables};
 use crate::plan::reduction::Reduction;
 use crate::plan::transfer::Place;
@@ -86,15 +86,17 @@ impl Packer {
         let element = element(operator, target)?;
         check_element(operator, element, target)?;
         check_element(operator, element, source)?;
-        let read = self.prepared(stream, source)?;
-        let written = self.prepared(stream, target)?;
         right.order(stream)?;
         left.order(stream)?;
-        read.order(stream)?;
-        written.order(stream)?;
-        let (reads, writes) = (read.at(source.origin()), written.at(target.origin()));
-        self.queue_reduction(stream, (operator, element), reads, writes, range, blocks)?;
-        let touched = [source.memory(), target.memory()].into_iter();
+        let what = (operator, element);
+        let mut queue = |reads: Place<'_>, writes: Place<'_>, bytes: Range<u64>| {
+            self.queue_reduction(stream, what, reads, writes, bytes, blocks)
+        };
+        let pieces = Pieces::new(&range, element.size());
+        let touched = [source.memory(), target.memory()];
+        let both = self.prepared_both(stream, source, target, pieces, &mut queue);
+        let (read, written) = both.inspect_err(|_| noted(stream, touched))?;
+        let touched = touched.into_iter();
         note(stream, touched.chain(read.memory()).chain(written.memory()))
     }
 
@@ -130,10 +132,8 @@ impl Packer {
         }
         let element = element(operator, target)?;
         check_element(operator, element, target)?;
-        let written = self.prepared(stream, target)?;
         right.order(stream)?;
         left.order(stream)?;
-        written.order(stream)?;
         let (plan, tables) = (Plan::flat(range.end as u64), Tables::default());
         let reads = Place {
             plan: &plan,
@@ -141,9 +141,15 @@ impl Packer {
             tables_at: 0,
             origin: source.address().wrapping_sub(range.start as u64),
         };
-        let writes = written.at(target.origin());
-        self.queue_reduction(stream, (operator, element), reads, writes, range, blocks)?;
-        let touched = [source.memory(), target.memory()].into_iter();
+        let what = (operator, element);
+        let mut queue = |writes: Place<'_>, bytes: Range<u64>| {
+            self.queue_reduction(stream, what, reads, writes, bytes, blocks)
+        };
+        let pieces = Pieces::new(&range, element.size());
+        let touched = [source.memory(), target.memory()];
+        let written = self.prepared_in_parts(stream, target, pieces, &mut queue);
+        let written = written.inspect_err(|_| noted(stream, touched))?;
+        let touched = touched.into_iter();
         note(stream, touched.chain(written.memory()))
     }
 
@@ -285,10 +291,9 @@ impl Packer {
         (operator, element): (Operator, Element),
         right: Place<'_>,
         left: Place<'_>,
-        range: Range<usize>,
+        bytes: Range<u64>,
         blocks: Option<u32>,
     ) -> Result<()> {
-        let bytes = range.start as u64..range.end as u64;
         let Some(planned) = Reduction::new(operator, element, right, left, bytes)? else {
             return Ok(());
         };

@@ -3,7 +3,7 @@
 
 mod support;
 
-use osier_datatype::{Basic, Layout, Type};
+use osier_datatype::{Basic, Element, Layout, Operator, Type};
 use osier_datatype_corpus::random::Random;
 use osier_kernels::{DeviceSlice, DeviceView, Packer, Pinned, Stream, copy};
 use std::time::Instant;
@@ -94,11 +94,63 @@ fn long_lists_are_used_in_parts() {
     let pair = Type::basic(Basic::I16);
     let places: Vec<isize> = (0..80_000).map(|i| i * 7919 % 80_021 * 4).collect();
     let blocks: Vec<(usize, isize)> = (0..70_000).map(|i| (i % 3 + 1, i as isize * 5)).collect();
-    for ty in [
+    let layouts = [
         Type::hindexed_block(1, &places, &pair).unwrap(),
         Type::indexed(&blocks, &pair).unwrap(),
-    ] {
-        agrees(&stream, &ty.commit().unwrap(), &mut random);
+    ];
+    let layouts = layouts.map(|ty| ty.commit().unwrap());
+    for layout in &layouts {
+        agrees(&stream, layout, &mut random);
+    }
+    // One list, or the other, is made last.
+    let [places, blocks] = &layouts;
+    copies_agree(&stream, (places, blocks), 0..160_000, &mut random);
+    copies_agree(&stream, (blocks, places), 2_222..150_002, &mut random);
+}
+
+/// Copies, and sums of what both sides have, at the first use of both layouts.
+fn copies_agree(
+    stream: &Stream,
+    (from, to): (&Layout, &Layout),
+    range: std::ops::Range<usize>,
+    random: &mut Random,
+) {
+    let mut memory = |layout: &Layout| -> Vec<u8> {
+        let (_, high) = layout.span(1);
+        (0..high).map(|_| random.next() as u8).collect()
+    };
+    let (source, target) = (memory(from), memory(to));
+    let mut moved = vec![0; range.len()];
+    from.pack(&source, 0, 1, range.clone(), &mut moved).unwrap();
+    let mut copied = target.clone();
+    to.unpack(&mut copied, 0, 1, range.clone(), &moved).unwrap();
+    let mut sums = vec![0; range.len()];
+    to.pack(&target, 0, 1, range.clone(), &mut sums).unwrap();
+    let number = Element::from(Basic::I16);
+    Operator::Sum.combine(number, &mut sums, &moved).unwrap();
+    let mut summed = target.clone();
+    to.unpack(&mut summed, 0, 1, range.clone(), &sums).unwrap();
+
+    let view = |bytes: &[u8], layout: &Layout| {
+        let device = upload(stream, bytes);
+        let view = DeviceView::new(&device, 0, layout, 1).unwrap();
+        (view.after_stream(stream), device)
+    };
+    let (reads, _kept) = view(&source, from);
+    let packed = upload(stream, &moved).after_stream(stream);
+    // First uses all: a packer that knows nothing each time.
+    for what in 0..3 {
+        let packer = Packer::new(stream.context());
+        let (writes, device) = view(&target, to);
+        let range = range.clone();
+        match what {
+            0 => packer.copy(stream, &reads, &writes, range, None),
+            1 => packer.combine(stream, Operator::Sum, &reads, &writes, range, None),
+            _ => packer.combine_packed(stream, Operator::Sum, &packed, range, &writes, None),
+        }
+        .unwrap();
+        let expected = if what == 0 { &copied } else { &summed };
+        assert!(download(stream, &device) == *expected, "way {what}");
     }
 }
 

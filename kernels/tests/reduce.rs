@@ -286,6 +286,7 @@ fn pairs() {
     run(rounds(12), named.chain(unnamed));
 }
 
+/// Runs of any length, from any element on: words where both sides suit them.
 #[test]
 fn slices() {
     let Some(context) = context() else { return };
@@ -295,17 +296,44 @@ fn slices() {
         let staged = Pinned::from_slice(&context, values).unwrap();
         let place = DeviceSlice::<f32>::new(&stream, values.len()).unwrap();
         copy::copy(&stream, &staged.on_device(&stream), &place).unwrap();
-        place
+        place.into_inner()
     };
-    let values: Vec<f32> = (0..1001).map(|i| i as f32 * 0.3).collect();
-    let (right, left) = (up(&values), up(&values));
-    packer
-        .combine_slices(&stream, Operator::Product, &right, &left)
-        .unwrap();
+    let values: Vec<f32> = (0..3001).map(|i| i as f32 * 0.3).collect();
     let mut staged = Pinned::from_slice(&context, &values).unwrap();
-    copy::copy(&stream, &left, &staged.on_device(&stream)).unwrap();
-    let expected: Vec<f32> = values.iter().map(|v| v * v).collect();
-    assert_eq!(staged.host().unwrap(), expected);
+    for (right, left, length) in [
+        (0, 0, 3001),
+        (0, 0, 3000),
+        (1, 5, 2995),
+        (3, 3, 7),
+        (2, 1, 1500),
+        (3, 7, 1),
+        (2, 2, 2),
+    ] {
+        let (from, to) = (up(&values), up(&values));
+        let part = |of: &DeviceSlice<f32>, at| {
+            let part = of.slice(at..at + length).unwrap();
+            part.after_stream(&stream)
+        };
+        packer
+            .combine_slices(
+                &stream,
+                Operator::Product,
+                &part(&from, right),
+                &part(&to, left),
+            )
+            .unwrap();
+        let whole = staged.on_device(&stream);
+        copy::copy(&stream, &to.after_stream(&stream), &whole).unwrap();
+        drop(whole);
+        let mut expected = values.clone();
+        for i in 0..length {
+            expected[left + i] *= values[right + i];
+        }
+        assert!(
+            staged.host().unwrap() == expected,
+            "{right}, {left}, {length}"
+        );
+    }
 }
 
 #[test]

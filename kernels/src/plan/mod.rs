@@ -306,6 +306,14 @@ impl Plan {
         Ok(Plan::outline(layout, count)?.complete())
     }
 
+    /// Entries of the longest list of `count` instances.
+    ///
+    /// # Errors
+    /// As [`Plan::new`].
+    pub fn entries(layout: &Layout, count: usize) -> Result<usize, TypeError> {
+        Ok(Plan::outline(layout, count)?.longest().1)
+    }
+
     /// Plans `count` instances, without making lists.
     pub(crate) fn outline(layout: &Layout, count: usize) -> Result<Outline<'_>, TypeError> {
         let bytes = layout.pack_size(count)? as u64;

@@ -8,9 +8,9 @@
 //!    bits of a NaN that arithmetic makes; what it refuses is refused here.
 //! 2. A range holds whole elements.
 
-use super::Plan;
 use super::arguments::THREADS;
 use super::transfer::{CopyArgument, Place, widest};
+use super::{Plan, Shape, WIDEST};
 use osier_datatype::{Basic, BasicKind, Element, Operator, TypeError};
 use std::ops::Range;
 
@@ -169,6 +169,27 @@ impl Reduction {
         }
         if range.is_empty() {
             return Ok(None);
+        }
+        // A run is packed bytes, whatever its length: words need not fill it.
+        let flat = Plan::flat(range.end + WIDEST as u64);
+        let run = |side: Place<'_>| side.plan.shape() == Shape::Contiguous;
+        let flattened = |side| match run(side) {
+            true => Place {
+                origin: side.layout(),
+                plan: &flat,
+                ..side
+            },
+            false => side,
+        };
+        let runs = run(right) && run(left);
+        let (mut right, mut left, mut range) = (flattened(right), flattened(left), range);
+        // Words may begin at an aligned address inside of two runs.
+        let odd = left.origin % WIDEST as u64;
+        if runs && right.origin % WIDEST as u64 == odd && odd.is_multiple_of(element.size() as u64)
+        {
+            right.origin -= odd;
+            left.origin -= odd;
+            range = range.start + odd..range.end + odd;
         }
         let granularity = (right.plan.granularity | left.plan.granularity) as u64;
         let bits = right.layout() | left.layout() | granularity;

@@ -56,7 +56,12 @@ pub struct Place<'a> {
     pub origin: u64,
 }
 
-impl Place<'_> {
+impl<'a> Place<'a> {
+    /// The same for an origin elsewhere.
+    pub fn moved_to(self, origin: u64) -> Place<'a> {
+        Place { origin, ..self }
+    }
+
     /// The origin, base included.
     pub fn layout(&self) -> u64 {
         self.origin.wrapping_add_signed(self.plan.base)
