@@ -149,6 +149,9 @@ pub(crate) fn noted(stream: &Stream, touched: [&Arc<Memory>; 2]) {
     let _ = note(stream, touched);
 }
 
+/// Queues packed bytes that have their places on both sides.
+type Both<'a> = dyn FnMut(Place<'_>, Place<'_>, Range<u64>) -> Result<()> + 'a;
+
 /// Packed bytes, piece by piece.
 pub(crate) struct Pieces {
     done: u64,
@@ -297,7 +300,7 @@ impl Packer {
         from: &DeviceView<T>,
         to: &DeviceView<U>,
         mut pieces: Pieces,
-        queue: &mut dyn FnMut(Place<'_>, Place<'_>, Range<u64>) -> Result<()>,
+        queue: &mut Both<'_>,
     ) -> Result<(Arc<Prepared>, Arc<Prepared>)> {
         let kept = |layout, count| self.cache.known(layout, count);
         let (read, written) = match (kept(&from.layout, from.count), kept(&to.layout, to.count)) {
