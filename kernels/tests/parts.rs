@@ -5,7 +5,7 @@ mod support;
 
 use osier_datatype::{Basic, Element, Layout, Operator, Type};
 use osier_datatype_corpus::random::Random;
-use osier_kernels::{DeviceSlice, DeviceView, Packer, Pinned, Stream, copy};
+use osier_kernels::{DeviceSlice, DeviceView, Packer, Pinned, Stream, baseline, copy};
 use std::time::Instant;
 use support::context;
 
@@ -195,4 +195,54 @@ fn host_time_of_cache_slices() {
         println!("8 million slices as {what}: commit {committed:?}, with first pack {all:?}");
         assert_eq!(layout.size(), 16_000_000);
     }
+}
+
+/// Prints what a pack that is in the cache costs the host until it is queued, beside the
+/// launch of an empty kernel, whose share is the driver's.
+#[test]
+#[ignore = "prints a table of host times"]
+fn host_time_of_a_cached_pack() {
+    let Some(context) = context() else { return };
+    let stream = Stream::new(&context).unwrap();
+    let device = DeviceSlice::<u8>::new(&stream, 1 << 20)
+        .unwrap()
+        .into_inner();
+    let packed = DeviceSlice::<u8>::new(&stream, 64).unwrap();
+    let byte = Type::basic(Basic::Byte);
+    let runs: Vec<_> = (0..8).map(|i| (i % 3 + 1, i as isize * 5)).collect();
+    let strided = Type::vector(8, 4, 16, &byte).unwrap().commit().unwrap();
+    let listed = Type::hindexed(&runs, &byte).unwrap().commit().unwrap();
+    let packer = Packer::new(&context);
+    let view = |layout: &Layout| DeviceView::new(&device, 0, layout, 1).unwrap();
+    let [strides, lists] = [&strided, &listed].map(|layout| view(layout).after_stream(&stream));
+    // Shortest and median of batches: who queues is not to wait for what runs.
+    let time = |what: &str, queue: &dyn Fn()| {
+        let mut times: Vec<f64> = (0..300)
+            .map(|_| {
+                stream.synchronize().unwrap();
+                let begin = Instant::now();
+                (0..8).for_each(|_| queue());
+                begin.elapsed().as_secs_f64() / 8.0
+            })
+            .collect();
+        times.sort_by(f64::total_cmp);
+        let ns = |at: usize| times[at] * 1e9;
+        println!(
+            "{what}: {:.0} ns at least, {:.0} at the median",
+            ns(0),
+            ns(150)
+        );
+    };
+    time("an empty launch", &|| baseline::empty(&stream).unwrap());
+    for (what, layout, view) in [("strides", &strided, &strides), ("a list", &listed, &lists)] {
+        let bytes = layout.size();
+        let pack = || {
+            packer
+                .pack(&stream, view, 0..bytes, &packed, None)
+                .map(drop)
+                .unwrap()
+        };
+        time(&format!("a cached pack of {bytes} bytes, {what}"), &pack);
+    }
+    time("an event", &|| drop(stream.record().unwrap()));
 }

@@ -7,6 +7,7 @@
 //!   commit, needs  what was built; the C library that it asks for
 //!   bin/osier      the benchmark
 //!   bin/test-*     the tests of osier-kernels
+//!   bin/cubins/    binaries of the kernels, if their compiler could be had
 //! ```
 //!
 //! # Invariants
@@ -59,6 +60,9 @@ pub fn run(args: &Args) -> Result {
     place(&target_dir().join("release/osier"), &bin.join("osier"))?;
     for (name, test) in tests()? {
         place(&test, &bin.join(format!("test-{name}")))?;
+    }
+    if let Err(why) = crate::kernels::cubins(&bin.join("cubins")) {
+        println!("no binaries of the kernels, so their first use compiles: {why}");
     }
     let run = out.join("run");
     write(&run, RUN)?;

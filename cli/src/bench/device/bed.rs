@@ -10,6 +10,7 @@ use osier::datatype::Class;
 use osier_datatype_corpus::random::Random;
 use osier_datatype_corpus::shapes::{Shape, rebuild};
 use osier_kernels::baseline::{self, Runs, SECTOR_BYTES, Sectors};
+use osier_kernels::launch::{self, Image};
 use osier_kernels::plan::Plan;
 use osier_kernels::plan::arguments::Tables;
 use osier_kernels::{
@@ -124,6 +125,27 @@ impl Bed {
     /// Seconds of an empty kernel's launch.
     pub fn empty_launch(&self) -> Result<f64> {
         self.time(|| baseline::empty(&self.stream))
+    }
+
+    /// Which kernels came from binaries, and which the driver has compiled.
+    pub fn images(&self) -> String {
+        let images = launch::images(self.stream.context());
+        let names = |binary| {
+            let of = images
+                .iter()
+                .filter(|(_, image)| matches!(image, Image::Cubin(_)) == binary);
+            let names: Vec<&str> = of.map(|(name, _)| *name).collect();
+            if names.is_empty() {
+                "none".into()
+            } else {
+                names.join(", ")
+            }
+        };
+        format!(
+            "from binaries {}; compiled by the driver {}",
+            names(true),
+            names(false)
+        )
     }
 
     fn allocate(&self, bytes: usize) -> Result<DeviceSlice<u8>> {

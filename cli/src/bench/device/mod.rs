@@ -79,6 +79,7 @@ pub fn run(args: &Args) -> Result<()> {
         println!("{}", line(&case.shape, &row));
         report.row(&case.shape, &row);
     }
+    println!("# kernels: {}", bed.images());
     report.finish(args)
 }
 
@@ -132,8 +133,8 @@ fn cases(args: &Args, bed: &Bed) -> Result<Vec<Case>> {
     }
     if left_out > 0 {
         eprintln!(
-            "osier: bench: {left_out} shapes take more than {limit} bytes of the device and are left \
-             out (hint: --max-span, --sizes)"
+            "osier: bench: left out, as they take more than {limit} bytes of the device: {left_out} \
+             shapes (hint: --max-span, --sizes)"
         );
     }
     if kept.is_empty() {
