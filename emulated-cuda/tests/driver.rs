@@ -481,6 +481,32 @@ fn misuse_has_a_name() {
 }
 
 /// Each of these runs as a process of its own.
+/// Freed addresses stay closed and known, but as one mapping with their neighbours: a
+/// process has only so many.
+#[test]
+fn freed_memory_takes_no_mappings() {
+    start();
+    const ALLOCATIONS: usize = 2000;
+    let mappings = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().count()
+    };
+    let before = mappings();
+    let places: Vec<u64> = (0..ALLOCATIONS).map(|_| alloc(5000)).collect();
+    assert!(mappings() >= before + ALLOCATIONS);
+    // In another order than they were made.
+    for i in 0..ALLOCATIONS {
+        let at = places[i * 7 % ALLOCATIONS];
+        assert_eq!(cu!(cuMemFree_v2(at => u64)), 0);
+    }
+    // Other tests of this process have some, too.
+    assert!(mappings() < before + ALLOCATIONS / 4);
+    for at in [places[0], places[ALLOCATIONS - 1] + 4999] {
+        assert_eq!(cu!(cuMemFree_v2(at => u64)), 1);
+        assert!(fault().contains("use after free"), "{}", fault());
+    }
+}
+
 #[test]
 fn with_settings() {
     for isolation in ["keys", "windows"] {

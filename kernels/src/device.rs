@@ -12,6 +12,7 @@ use crate::error::{DeviceError, Result};
 use crate::graph::Captures;
 use crate::launch::Kernels;
 use std::ffi::{c_char, c_uint};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// What a device is, without a context on it.
@@ -136,6 +137,8 @@ struct Inner {
     events: Mutex<Vec<abi::Event>>,
     kernels: Kernels,
     captures: Captures,
+    /// Devices whose plain memory this one reaches, as bits.
+    linked: AtomicU64,
 }
 
 impl Context {
@@ -171,6 +174,7 @@ impl Context {
             events: Mutex::new(Vec::new()),
             kernels: Kernels::default(),
             captures: Captures::default(),
+            linked: AtomicU64::new(0),
         }));
         contexts.push(context.clone());
         Ok(context)
@@ -196,7 +200,8 @@ impl Context {
         self.0.pools
     }
 
-    /// Lets kernels and copies of this device reach the memory of another.
+    /// Lets kernels and copies of this device reach the memory of another: plain
+    /// memory, as [`Kind::Plain`](crate::Kind::Plain) is; a pool has rights of its own.
     ///
     /// # Errors
     /// They are not linked, or the driver refuses.
@@ -204,9 +209,18 @@ impl Context {
         let driver = self.enter()?;
         // SAFETY: both contexts are retained.
         match unsafe { driver.cuCtxEnablePeerAccess(peer.0.context, 0) } {
-            Err(error) if error.code() == Some(abi::PEER_ACCESS_ALREADY_ENABLED) => Ok(()),
-            done => done,
+            Err(error) if error.code() == Some(abi::PEER_ACCESS_ALREADY_ENABLED) => {}
+            done => done?,
         }
+        let bit = 1u64.checked_shl(peer.ordinal() as u32).unwrap_or(0);
+        self.0.linked.fetch_or(bit, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether [`Context::enable_peer`] was called for a device.
+    pub(crate) fn reaches(&self, ordinal: i32) -> bool {
+        let bit = 1u64.checked_shl(ordinal as u32).unwrap_or(0);
+        self.0.linked.load(Ordering::Relaxed) & bit != 0
     }
 
     pub(crate) fn device(&self) -> abi::Device {

@@ -302,10 +302,18 @@ impl Memory {
         }
     }
 
-    /// Whether a stream may touch it without a peer link.
+    /// Whether work of a stream may touch it: it is of the stream's device, or plain
+    /// memory of one that is linked.
     pub(crate) fn check_stream(&self, what: &'static str, stream: &Stream) -> Result<()> {
+        let here = stream.context();
+        let plain = matches!(
+            self.region,
+            Region::Plain | Region::Opened | Region::Foreign
+        );
         match self.space {
-            Space::Device(memory) if memory != stream.context().ordinal() => {
+            Space::Device(memory)
+                if memory != here.ordinal() && !(plain && here.reaches(memory)) =>
+            {
                 Err(DeviceError::WrongDevice {
                     what,
                     memory,

@@ -483,9 +483,22 @@ fn batches_are_copied() {
 #[test]
 fn several_devices() {
     let Some(first) = context() else { return };
-    if devices().unwrap().len() < 2 {
-        eprintln!("SKIPPED: one device only");
-        return;
+    let found = devices().unwrap();
+    if found.len() < 2 {
+        const GPUS: &str = "OSIER_EMULATED_GPUS";
+        if !found[0].name.starts_with("Osier emulated") || std::env::var_os(GPUS).is_some() {
+            return eprintln!("SKIPPED: one device only");
+        }
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "several_devices"])
+            .env(GPUS, "2")
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&child.stdout);
+        return assert!(
+            child.status.success() && told.contains("1 passed"),
+            "{told}"
+        );
     }
     let second = Context::new(1).unwrap();
     let (here, there) = (Stream::new(&first).unwrap(), Stream::new(&second).unwrap());
@@ -524,7 +537,100 @@ fn several_devices() {
     let done = copy::copy(&here, &source.after_stream(&here), &source_plain).unwrap();
     let source_plain = source_plain.into_inner();
     copy::copy(&there, &source_plain.after(&done), &plain).unwrap();
-    assert!(download(&there, &plain.into_inner()) == bytes);
+    let plain = plain.into_inner();
+    assert!(download(&there, &plain) == bytes);
+
+    // Into the other device's memory, and out of it.
+    let packer = Packer::new(&first);
+    let view = DeviceView::new(&source, 0, &layout, 1).unwrap();
+    let part = |slice: &DeviceSlice<u8>| slice.slice(100..110).unwrap();
+    let done = packer
+        .pack(
+            &here,
+            &view.after_stream(&here),
+            0..10,
+            &part(&plain).after_stream(&there),
+            None,
+        )
+        .unwrap();
+    there.wait(&done).unwrap();
+    let mut expected = bytes.clone();
+    layout
+        .pack(&bytes, 0, 1, 0..10, &mut expected[100..110])
+        .unwrap();
+    assert!(download(&there, &plain) == expected);
+    let opposite = DeviceView::new(&plain, 200, &layout, 1).unwrap();
+    let done = packer
+        .unpack(
+            &here,
+            &part(&source_plain).after_stream(&here),
+            0..10,
+            &opposite.after_stream(&there),
+            None,
+        )
+        .unwrap();
+    there.wait(&done).unwrap();
+    layout
+        .unpack(&mut expected, 200, 1, 0..10, &bytes[100..110])
+        .unwrap();
+    assert!(download(&there, &plain) == expected);
+    // A pool's memory has rights of its own.
+    let refused = packer.pack(
+        &here,
+        &view.after_stream(&here),
+        0..10,
+        &place.after_stream(&there),
+        None,
+    );
+    assert!(matches!(
+        refused,
+        Err(DeviceError::WrongDevice {
+            memory: 1,
+            stream: 0,
+            ..
+        })
+    ));
+}
+
+/// Zero copy: kernels write to pinned memory of the host, and read from it.
+#[test]
+fn pinned_memory_is_packed_to_and_from() {
+    let Some(context) = context() else { return };
+    let stream = Stream::new(&context).unwrap();
+    let bytes: Vec<u8> = (0..4000).map(pattern).collect();
+    let source = upload(&stream, &bytes);
+    let blocks: Vec<_> = (0..60).map(|i| (i % 7 + 1, 61 * i as isize)).collect();
+    let layout = Type::hindexed(&blocks, &Type::basic(Basic::Byte)).unwrap();
+    let layout = layout.commit().unwrap();
+    let view = DeviceView::new(&source, 3, &layout, 1).unwrap();
+    let packer = Packer::new(&context);
+    let mut staged = Pinned::from_slice(&context, &vec![0u8; layout.size()]).unwrap();
+    let all = 0..layout.size();
+    let to = staged.on_device(&stream);
+    packer
+        .pack(&stream, &view.after_stream(&stream), all.clone(), &to, None)
+        .unwrap();
+    drop(to);
+    let mut expected = vec![0; layout.size()];
+    layout
+        .pack(&bytes, 3, 1, all.clone(), &mut expected)
+        .unwrap();
+    assert!(staged.host().unwrap() == expected);
+    staged.host().unwrap().reverse();
+    let from = staged.on_device(&stream);
+    packer
+        .unpack(
+            &stream,
+            &from,
+            all.clone(),
+            &view.after_stream(&stream),
+            None,
+        )
+        .unwrap();
+    expected.reverse();
+    let mut twin = bytes.clone();
+    layout.unpack(&mut twin, 3, 1, all, &expected).unwrap();
+    assert!(download(&stream, &source) == twin);
 }
 
 /// Tells the child what to open; without it the child's test does nothing.
@@ -539,7 +645,7 @@ fn unhex(text: &str) -> [u8; 64] {
     std::array::from_fn(byte)
 }
 
-/// The other process: opens memory behind an event, and packs from it.
+/// The other process: opens memory behind an event, packs from it and into it.
 #[test]
 fn child_of_another_process_opens_memory() {
     let Ok(handles) = std::env::var(HANDLES) else {
@@ -564,6 +670,12 @@ fn child_of_another_process_opens_memory() {
         .unwrap();
     let expected: Vec<u8> = (0..100).map(|i| pattern(3 * i)).collect();
     assert!(download(&stream, &packed.into_inner()) == expected);
+    // Straight into the other process's memory.
+    let end = opened.slice(300..).unwrap().after(&event);
+    Packer::new(&context)
+        .pack(&stream, &view.after(&event), 0..100, &end, None)
+        .unwrap();
+    stream.synchronize().unwrap();
 }
 
 fn every_third() -> Type {
@@ -578,7 +690,7 @@ fn pattern(i: usize) -> u8 {
 fn another_process_opens_memory() {
     let Some(context) = context() else { return };
     let stream = Stream::new(&context).unwrap();
-    let bytes: Vec<u8> = (0..300).map(pattern).collect();
+    let bytes: Vec<u8> = (0..400).map(pattern).collect();
     let source = upload(&stream, &bytes);
     let place = DeviceSlice::<u8>::with_kind(&stream, Kind::Plain, bytes.len()).unwrap();
     copy::copy(&stream, &source.after_stream(&stream), &place).unwrap();
@@ -599,6 +711,9 @@ fn another_process_opens_memory() {
     let told = String::from_utf8_lossy(&child.stdout);
     assert!(child.status.success(), "{told}");
     assert!(told.contains("1 passed"), "{told}");
+    let found = download(&stream, &place);
+    let packed: Vec<u8> = (0..100).map(|i| pattern(3 * i)).collect();
+    assert!(found[..300] == bytes[..300] && found[300..] == packed);
     // Memory of a pool has no handle of this kind.
     assert!(handle::MemoryHandle::of(source.memory()).is_err());
 }
