@@ -12,8 +12,46 @@ pub enum Group {
         /// Ranks.
         size: u32,
     },
-    /// As listed; no rank twice.
+    /// As listed; no rank twice. For few.
     List(Arc<[u32]>),
+    /// All ranks in another order.
+    Permuted(Arc<Permutation>),
+}
+
+/// All ranks in an order, and the place of each in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Permutation {
+    order: Vec<u32>,
+    index: Vec<u32>,
+}
+
+impl Permutation {
+    /// From ranks in order.
+    ///
+    /// # Panics
+    /// If a rank is missing or listed twice.
+    pub fn of(order: Vec<u32>) -> Self {
+        let mut index = vec![u32::MAX; order.len()];
+        for (at, rank) in order.iter().enumerate() {
+            let place = index.get_mut(*rank as usize).expect("ranks 0 to P - 1");
+            assert_eq!(*place, u32::MAX, "rank {rank} twice");
+            *place = at as u32;
+        }
+        Self { order, index }
+    }
+
+    /// The parts of a machine one after the other, those with `root` first at every
+    /// level: a chain in this order leaves each part once.
+    pub fn by_place(places: &[Vec<u32>], root: u32) -> Self {
+        let home = &places[root as usize];
+        let mut order: Vec<u32> = (0..places.len() as u32).collect();
+        order.sort_by_key(|rank| {
+            let place = &places[*rank as usize];
+            let common = place.iter().zip(home).take_while(|(a, b)| a == b).count();
+            (place.len() - common, place, *rank != root, *rank)
+        });
+        Self::of(order)
+    }
 }
 
 impl Group {
@@ -27,6 +65,7 @@ impl Group {
         match self {
             Self::Range { size, .. } => *size,
             Self::List(list) => list.len() as u32,
+            Self::Permuted(all) => all.order.len() as u32,
         }
     }
 
@@ -36,6 +75,7 @@ impl Group {
         match self {
             Self::Range { first, .. } => first + index,
             Self::List(list) => list[index as usize],
+            Self::Permuted(all) => all.order[index as usize],
         }
     }
 
@@ -45,6 +85,7 @@ impl Group {
         match self {
             Self::Range { first, size } => rank.checked_sub(*first).filter(|i| i < size),
             Self::List(list) => list.iter().position(|r| *r == rank).map(|i| i as u32),
+            Self::Permuted(all) => all.index.get(rank as usize).copied(),
         }
     }
 }

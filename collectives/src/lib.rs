@@ -14,6 +14,8 @@
 //! | `group.rs`, `balanced.rs` | ranks in an order; the association of sums |
 //! | `algorithms/` | one file each, under textbook names |
 //! | `check/` | symbolic execution |
+//! | `cost/` | plans played in virtual time; closed formulas |
+//! | `choose.rs` | the lower envelope of costs |
 //!
 //! # Invariants
 //! Nothing here knows a transport, a clock, a thread or memory. The same arguments
@@ -26,6 +28,8 @@ pub mod balanced;
 mod builder;
 mod call;
 mod check;
+mod choose;
+mod cost;
 mod group;
 mod plan;
 
@@ -33,5 +37,9 @@ pub use algorithms::{Algorithm, Family, Hierarchy, Plan, SLOTS, Tree, Unsuitable
 pub use builder::Builder;
 pub use call::{Association, Call, Expected, Neighbors, Operation};
 pub use check::{Fault, Report, check, check_parts};
-pub use group::Group;
+pub use choose::{Candidate, Choice, Envelope, Range, candidates, choose};
+pub use cost::{
+    Link, Machine, Model, Sizes, Time, simulate, simulate_parts, split_binary_ns, tree_ns,
+};
+pub use group::{Group, Permutation};
 pub use plan::{Buffer, Dep, Lengths, Part, Region, Scratch, Step};

@@ -88,11 +88,14 @@ proptest! {
         for operation in Operation::ALL {
             let root = if operation.rooted() { root } else { 0 };
             let call = Call::new(operation, size).root(root).requires(Association::Any);
-            let algorithm = levels(root);
-            if algorithm.keeps(&call).is_some() {
-                let plan = Plan::new(call, algorithm, segments).expect("suitable");
-                if let Err(fault) = check(&plan) {
-                    prop_assert!(false, "{operation:?}: {fault}");
+            let order = Arc::new(Permutation::by_place(&places, root));
+            let flat = Algorithm::FLAT.map(|f| Algorithm::Permuted(order.clone(), Box::new(f)));
+            for algorithm in flat.into_iter().chain([levels(root)]) {
+                if algorithm.keeps(&call).is_some() {
+                    let plan = Plan::new(call.clone(), algorithm.clone(), segments);
+                    if let Err(fault) = check(&plan.expect("suitable")) {
+                        prop_assert!(false, "{operation:?} by {algorithm}: {fault}");
+                    }
                 }
             }
         }

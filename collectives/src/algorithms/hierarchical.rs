@@ -93,6 +93,12 @@ impl Hierarchy {
         Some(&self.groups[level][*number as usize])
     }
 
+    /// Members of the largest group of a level.
+    pub fn widest(&self, level: usize) -> u32 {
+        let sizes = self.groups[level].iter().map(|g| g.len());
+        sizes.max().unwrap_or(0) as u32
+    }
+
     /// The leader of all.
     pub fn root(&self) -> u32 {
         self.groups.last().map_or(0, |top| top[0][0])

@@ -26,7 +26,7 @@ pub use tree::{Family, Tree};
 
 use crate::builder::Builder;
 use crate::call::{Association, Call, Operation};
-use crate::group::Group;
+use crate::group::{Group, Permutation};
 use crate::plan::{Buffer, Part, Region};
 use spread::Exchange;
 use std::fmt;
@@ -67,6 +67,8 @@ pub enum Algorithm {
     Between,
     /// Trees per level of the machine.
     Hierarchical(Arc<Hierarchy>),
+    /// A flat algorithm over the ranks in another order, such as that of the machine.
+    Permuted(Arc<Permutation>, Box<Self>),
 }
 
 impl fmt::Display for Algorithm {
@@ -88,6 +90,7 @@ impl fmt::Display for Algorithm {
             Self::Spread => f.write_str("spread"),
             Self::ScatterAllgather => f.write_str("scatter and allgather"),
             Self::Between => f.write_str("between groups"),
+            Self::Permuted(_, flat) => write!(f, "{flat} in the machine's order"),
             Self::Hierarchical(levels) => {
                 f.write_str("levels of")?;
                 for (at, tree) in levels.trees.iter().enumerate() {
@@ -211,6 +214,19 @@ impl Algorithm {
                 O::Reduce,
                 O::Allreduce,
             ]),
+            // Operands come in another order, whatever the algorithm does with it.
+            Self::Permuted(_, flat) => {
+                let gathers = matches!(**flat, Self::Ring) && operation == O::Allgather;
+                let suits = matches!(
+                    operation,
+                    O::Barrier | O::Bcast | O::Reduce | O::Allreduce | O::ReduceScatter
+                ) && !matches!(
+                    **flat,
+                    Self::RecursiveHalving | Self::Pairwise | Self::Spread
+                );
+                let kept = (suits || gathers).then(|| flat.keeps(call)).flatten()?;
+                Some(if operation.reduces() { Any } else { kept })
+            }
             Self::Hierarchical(levels) => {
                 if operation.rooted() && levels.root() != call.root {
                     return None;
@@ -228,6 +244,7 @@ impl Algorithm {
     /// Pieces into which it cuts a vector.
     fn cut(&self, call: &Call) -> u32 {
         match self {
+            Self::Permuted(_, flat) => flat.cut(call),
             Self::SplitBinary => 2,
             Self::ScatterAllgather => call.size,
             Self::Ring if call.operation == Operation::Allreduce => call.size,
@@ -236,14 +253,16 @@ impl Algorithm {
         }
     }
 
-    fn build(&self, b: &mut Builder) {
+    fn build(&self, b: &mut Builder, all: Group) {
         use Operation as O;
         let call = b.call;
-        let (rank, root) = (b.rank, call.root);
-        let all = Group::all(call.size);
+        let rank = b.rank;
+        // Both as indices of the group.
+        let (root, zero) = (all.index(call.root).unwrap_or(0), 0);
         let family = |tree: Tree, root| tree.of(&all, root, rank);
         let result = b.vector(Buffer::Recv);
         match (self, call.operation) {
+            (Self::Permuted(order, flat), _) => flat.build(b, Group::Permuted(order.clone())),
             (Self::Between, _) => between::build(b),
             (Self::Hierarchical(levels), _) => hierarchical::build(b, levels),
             (Self::Linear, O::Gather) => linear::gather(b, &all),
@@ -256,18 +275,18 @@ impl Algorithm {
             }
             (Self::Binomial, O::Scatter) => binomial::scatter(b, &all, root),
             (Self::Binomial, O::Reduce) => {
-                let place = (rank == root).then_some(result);
+                let place = (rank == call.root).then_some(result);
                 let sum = binomial::reduce(b, &all, root, b.input(), place);
-                if rank == root {
+                if rank == call.root {
                     b.copy(sum, result);
                 }
             }
             (Self::Binomial, O::Allreduce) => {
-                let sum = binomial::reduce(b, &all, 0, b.input(), Some(result));
-                if rank == 0 {
+                let sum = binomial::reduce(b, &all, zero, b.input(), Some(result));
+                if rank == all.rank(zero) {
                     b.copy(sum, result);
                 }
-                tree::bcast(b, &family(Tree::Binomial, 0), result);
+                tree::bcast(b, &family(Tree::Binomial, zero), result);
             }
             (Self::SplitBinary, _) => split_binary::bcast(b, &all, root),
             (Self::ScatterAllgather, _) => scatter_allgather::bcast(b, &all, root),
@@ -285,17 +304,17 @@ impl Algorithm {
             (Self::Ring, O::ReduceScatter) => {
                 let input = Region::run(Buffer::Send, 0, call.size);
                 let sums = b.scratch(call.size);
-                let own = ring::reduce_scatter(b, input, sums);
+                let own = ring::reduce_scatter(b, &all, input, sums);
                 b.copy(own, Region::piece(Buffer::Recv, 0));
             }
             (Self::Ring, _) => {
-                let own = ring::reduce_scatter(b, b.input(), Buffer::Recv);
+                let own = ring::reduce_scatter(b, &all, b.input(), Buffer::Recv);
                 ring::allgather(b, &all, own);
             }
             (Self::Bruck, O::Allgather) => bruck::allgather(b, &all, call.own(rank)),
             (Self::Bruck, _) => bruck::alltoall(b),
-            (Self::Rabenseifner, O::Reduce) => rabenseifner::reduce(b, Some(root)),
-            (Self::Rabenseifner, _) => rabenseifner::reduce(b, None),
+            (Self::Rabenseifner, O::Reduce) => rabenseifner::reduce(b, &all, Some(root)),
+            (Self::Rabenseifner, _) => rabenseifner::reduce(b, &all, None),
             (Self::Pairwise, O::Alltoall) => pairwise::exchange(b, Exchange::Alltoall),
             (Self::Pairwise, _) => pairwise::exchange(b, Exchange::ReduceScatter),
             (Self::Spread, O::Allgather) => spread::allgather(b, &all, call.own(rank)),
@@ -308,7 +327,7 @@ impl Algorithm {
                     Self::Binomial => Tree::Binomial,
                     _ => Tree::Linear,
                 };
-                over_tree(b, operation, &family(tree, root), &family(tree, 0));
+                over_tree(b, operation, &family(tree, root), &family(tree, zero));
             }
         }
     }
@@ -328,7 +347,7 @@ fn over_tree(b: &mut Builder, operation: Operation, rooted: &Family, from_zero: 
         }
         Operation::Allreduce => {
             let sum = tree::reduce(b, from_zero, b.input(), Some(result));
-            if b.rank == 0 {
+            if from_zero.parent.is_none() {
                 b.copy(sum, result);
             }
             tree::bcast(b, from_zero, result);
@@ -417,7 +436,7 @@ impl Plan {
     pub fn part(&self, rank: u32) -> Part {
         let cut = self.algorithm.cut(&self.call);
         let mut b = Builder::new(&self.call, rank, cut, self.segments, SLOTS);
-        self.algorithm.build(&mut b);
+        self.algorithm.build(&mut b, Group::all(self.call.size));
         b.finish()
     }
 }

@@ -11,6 +11,7 @@
 
 use crate::balanced::Fold;
 use crate::builder::Builder;
+use crate::group::Group;
 use crate::plan::{Buffer, Region};
 use std::ops::Range;
 
@@ -23,18 +24,18 @@ fn at(buffer: Buffer, pieces: &Range<u32>) -> Region {
     Region::run(buffer, pieces.start, pieces.end - pieces.start)
 }
 
-/// Over all ranks; to the root only, if there is one.
-pub(super) fn reduce(b: &mut Builder, root: Option<u32>) {
+/// Over all members; to the root's index only, if there is one.
+pub(super) fn reduce(b: &mut Builder, group: &Group, root: Option<u32>) {
     b.phase();
-    let (rank, size) = (b.rank, b.call.size);
-    let fold = Fold::of(size);
+    let rank = group.index(b.rank).expect("all ranks take part");
+    let fold = Fold::of(group.size());
     let rounds = fold.leaves.ilog2();
     let root_leaf = fold.leaf(root.unwrap_or(0));
     let holder = |leaf: u32| match root {
         Some(root) if leaf == root_leaf => root,
         _ => fold.first(leaf),
     };
-    let mut buffer = b.call.input(rank);
+    let mut buffer = b.call.input(b.rank);
     let has_result = root.is_none_or(|root| root == rank);
     let sums = if has_result {
         Buffer::Recv
@@ -46,14 +47,14 @@ pub(super) fn reduce(b: &mut Builder, root: Option<u32>) {
     let leaf = fold.leaf(rank);
     if let Some(partner) = fold.partner(rank) {
         if rank != holder(leaf) {
-            b.send(partner, first_tag, at(buffer, &all));
+            b.send(group.rank(partner), first_tag, at(buffer, &all));
             if root.is_none() {
-                b.recv(partner, last_tag, at(sums, &all));
+                b.recv(group.rank(partner), last_tag, at(sums, &all));
             }
             return;
         }
         let theirs = at(b.scratch(fold.leaves), &all);
-        b.recv(partner, first_tag, theirs);
+        b.recv(group.rank(partner), first_tag, theirs);
         let (mine, into) = (at(buffer, &all), at(sums, &all));
         if rank < partner {
             b.combine(mine, theirs, into);
@@ -74,8 +75,8 @@ pub(super) fn reduce(b: &mut Builder, root: Option<u32>) {
             (middle..range.end, range.start..middle)
         };
         let theirs = at(b.scratch(fold.leaves), &keep);
-        b.recv(other, tag, theirs);
-        b.send(other, tag, at(buffer, &give));
+        b.recv(group.rank(other), tag, theirs);
+        b.send(group.rank(other), tag, at(buffer, &give));
         let (mine, into) = (at(buffer, &keep), at(sums, &keep));
         if low {
             b.combine(mine, theirs, into);
@@ -95,13 +96,13 @@ pub(super) fn reduce(b: &mut Builder, root: Option<u32>) {
         };
         if root.is_some() {
             if (leaf ^ root_leaf) & mask != 0 {
-                b.send(other, tag, at(sums, &range));
+                b.send(group.rank(other), tag, at(sums, &range));
                 return;
             }
-            b.recv(other, tag, at(sums, &sibling));
+            b.recv(group.rank(other), tag, at(sums, &sibling));
         } else {
-            b.recv(other, tag, at(sums, &sibling));
-            b.send(other, tag, at(sums, &range));
+            b.recv(group.rank(other), tag, at(sums, &sibling));
+            b.send(group.rank(other), tag, at(sums, &range));
         }
         range = range.start.min(sibling.start)..range.end.max(sibling.end);
     }
@@ -109,6 +110,6 @@ pub(super) fn reduce(b: &mut Builder, root: Option<u32>) {
         b.copy(at(buffer, &all), at(sums, &all));
     }
     if let (Some(partner), None) = (fold.partner(rank), root) {
-        b.send(partner, last_tag, at(sums, &all));
+        b.send(group.rank(partner), last_tag, at(sums, &all));
     }
 }

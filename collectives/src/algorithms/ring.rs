@@ -11,9 +11,16 @@ use crate::builder::Builder;
 use crate::group::Group;
 use crate::plan::{Buffer, Region};
 
-/// Spreads the pieces of `Recv`, of which the member at index i has piece
-/// `i + shift`, and the `has(i)` that follow it.
-pub(super) fn spread(b: &mut Builder, group: &Group, root: u32, has: impl Fn(u32) -> u32) {
+/// Spreads the pieces of `Recv`. Counted from the root, the member at index i has
+/// piece i, and of those that follow it as many that they are `has(i)`. Where piece i
+/// lies, `at` says.
+pub(super) fn spread(
+    b: &mut Builder,
+    group: &Group,
+    root: u32,
+    has: impl Fn(u32) -> u32,
+    at: impl Fn(u32) -> u32,
+) {
     b.phase();
     let size = group.size();
     let Some(index) = group.index(b.rank) else {
@@ -28,38 +35,48 @@ pub(super) fn spread(b: &mut Builder, group: &Group, root: u32, has: impl Fn(u32
         let taken = (previous + size - round) % size;
         let given = (index + size - round) % size;
         if !known(index, taken) {
-            b.recv(real(previous), tag, Region::piece(Buffer::Recv, taken));
+            b.recv(real(previous), tag, Region::piece(Buffer::Recv, at(taken)));
         }
         if !known(next, given) {
-            b.send(real(next), tag, Region::piece(Buffer::Recv, given));
+            b.send(real(next), tag, Region::piece(Buffer::Recv, at(given)));
         }
     }
 }
 
-/// Every member's piece to all.
+/// Every member's piece to all, at the number of its rank.
 pub(super) fn allgather(b: &mut Builder, group: &Group, own: Region) {
-    if let Some(index) = group.index(b.rank) {
-        b.copy(own, Region::piece(Buffer::Recv, index));
+    if group.index(b.rank).is_some() {
+        b.copy(own, Region::piece(Buffer::Recv, b.rank));
     }
-    spread(b, group, 0, |_| 1);
+    spread(b, group, 0, |_| 1, |i| group.rank(i));
 }
 
-/// Combines piece `i` of all at index i. Partial sums lie in `sums`, at their
-/// number; returns where the own piece lies.
-pub(super) fn reduce_scatter(b: &mut Builder, input: Region, sums: Buffer) -> Region {
+/// Combines piece r of all at rank r. Partial sums lie in `sums`, at their number;
+/// returns where the own piece lies.
+pub(super) fn reduce_scatter(
+    b: &mut Builder,
+    group: &Group,
+    input: Region,
+    sums: Buffer,
+) -> Region {
     b.phase();
-    let (rank, size) = (b.rank, b.call.size);
-    let at = |buffer, piece| Region::piece(buffer, piece);
-    let theirs = b.scratch(size);
-    let mut mine = at(input.buffer, (rank + size - 1) % size);
+    let size = group.size();
+    let index = group.index(b.rank).expect("all ranks take part");
+    let at = |buffer, piece| Region::piece(buffer, group.rank(piece % size));
     if size == 1 {
         return at(input.buffer, 0);
     }
+    let theirs = b.scratch(size);
+    let (next, previous) = (
+        group.rank((index + 1) % size),
+        group.rank((index + size - 1) % size),
+    );
+    let mut mine = at(input.buffer, index + size - 1);
     for round in 0..size - 1 {
         let tag = b.tag(round);
-        let piece = (rank + 2 * size - 2 - round) % size;
-        b.recv((rank + size - 1) % size, tag, at(theirs, piece));
-        b.send((rank + 1) % size, tag, mine);
+        let piece = index + 2 * size - 2 - round;
+        b.recv(previous, tag, at(theirs, piece));
+        b.send(next, tag, mine);
         mine = at(sums, piece);
         b.combine(at(theirs, piece), at(input.buffer, piece), mine);
     }

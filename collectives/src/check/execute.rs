@@ -3,13 +3,12 @@
 //! A send ends when its receive has been posted, as a rendezvous does, so a plan that
 //! passes needs no buffers of the transport. Flags do not wait.
 
-use super::values::{Expr, Map, UNDEFINED, Values};
+use super::graph::{Graph, NONE};
+use super::values::{Expr, UNDEFINED, Values};
 use super::{Fault, Memory, Report};
 use crate::balanced;
 use crate::call::{Association, Call, Expected, Operation};
 use crate::plan::{Buffer, Lengths, Part, Region, Step};
-
-const NONE: u32 = u32::MAX;
 
 /// What a cell holds: an expression of a piece, in a segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,10 +27,7 @@ const NOTHING: Value = Value {
 /// What the execution found, for further checks.
 pub(super) struct Execution {
     pub(super) report: Report,
-    /// First step of each rank among all steps.
-    pub(super) first: Vec<u32>,
-    /// By step: the step at the other end of its message or flag.
-    pub(super) other_end: Vec<u32>,
+    pub(super) graph: Graph,
 }
 
 struct Run<'a> {
@@ -51,52 +47,14 @@ pub(super) fn run(
     parts: &[Part],
     memories: &[Memory],
 ) -> Result<Execution, Fault> {
-    let segments = parts[0].segments;
-    let mut first = Vec::with_capacity(parts.len() + 1);
-    let mut total = 0u32;
-    for part in parts {
-        first.push(total);
-        total += part.steps.len() as u32;
-    }
-    first.push(total);
-    let other_end = join(parts, &first)?;
-
-    // By rank and step: who waits for it, as (step, lag).
-    let mut ends = vec![0u32; total as usize + 1];
-    for (rank, part) in parts.iter().enumerate() {
-        for dep in &part.deps {
-            ends[(first[rank] + dep.step) as usize + 1] += 1;
-        }
-    }
-    for at in 1..ends.len() {
-        ends[at] += ends[at - 1];
-    }
-    let mut fill = ends.clone();
-    let mut waiting = vec![(0u32, 0u32); ends[total as usize] as usize];
-    let instances = total as usize * segments as usize;
-    let mut open = vec![0u32; instances];
+    let graph = Graph::of(parts)?;
+    let (total, segments) = (graph.total, graph.segments);
+    let instances = graph.instances();
+    let mut open = graph.open(parts);
     // Instance: segment * total + step among all.
-    let mut ready: Vec<u32> = Vec::new();
-    for (rank, part) in parts.iter().enumerate() {
-        for (at, step) in part.steps.iter().enumerate() {
-            let global = first[rank] + at as u32;
-            let receives = u32::from(matches!(step, Step::Await { .. }));
-            for dep in part.after(at as u32) {
-                let slot = &mut fill[(first[rank] + dep.step) as usize];
-                waiting[*slot as usize] = (global, dep.lag);
-                *slot += 1;
-            }
-            for segment in 0..segments {
-                let waits = part.after(at as u32).iter();
-                let waits = waits.filter(|d| d.lag <= segment).count() as u32 + receives;
-                let instance = segment * total + global;
-                open[instance as usize] = waits;
-                if waits == 0 {
-                    ready.push(instance);
-                }
-            }
-        }
-    }
+    let mut ready: Vec<u32> = (0..instances as u32)
+        .filter(|i| open[*i as usize] == 0)
+        .collect();
 
     let mut run = Run {
         call,
@@ -109,21 +67,16 @@ pub(super) fn run(
     };
     run.begin(segments);
     let mut knows = Knowledge::of(call, instances);
-    let mut rank_of = vec![0u32; total as usize];
-    for rank in 0..parts.len() {
-        rank_of[first[rank] as usize..first[rank + 1] as usize].fill(rank as u32);
-    }
     let mut report = Report::default();
     // Messages whose other end has been posted.
     let mut posted = vec![false; instances];
     while let Some(next) = ready.pop() {
         let (segment, global) = (next / total, next % total);
-        let other = match other_end[global as usize] {
+        let other = match graph.other_end[global as usize] {
             NONE => next,
             end => segment * total + end,
         };
-        let kind = parts[rank_of[global as usize] as usize].steps
-            [(global - first[rank_of[global as usize] as usize]) as usize];
+        let kind = graph.step(parts, global);
         let both = match kind {
             Step::Send { .. } => [Some(next), Some(other)],
             Step::Recv { .. } => [Some(other), Some(next)],
@@ -135,17 +88,15 @@ pub(super) fn run(
         }
         for instance in both.into_iter().flatten() {
             let global = instance % total;
-            let rank = rank_of[global as usize];
-            let step = global - first[rank as usize];
+            let (rank, step) = graph.place(global);
             let sender = both[0].unwrap_or(instance);
             run.step(rank, step, segment, instance, sender)?;
             report.instances += 1;
             knows.enter(instance, rank);
-            let mine = ends[global as usize] as usize..ends[global as usize + 1] as usize;
             let flag =
-                matches!(kind, Step::Raise { .. }).then_some((other_end[global as usize], 0));
+                matches!(kind, Step::Raise { .. }).then_some((graph.other_end[global as usize], 0));
             report.messages += u64::from(flag.is_some() || both[1] == Some(instance));
-            for (step, lag) in waiting[mine].iter().copied().chain(flag) {
+            for (step, lag) in graph.later(global).iter().copied().chain(flag) {
                 if segment + lag < segments {
                     let later = (segment + lag) * total + step;
                     knows.pass(instance, later);
@@ -160,9 +111,8 @@ pub(super) fn run(
     if report.instances < instances as u64 {
         let stuck = (0..instances).find(|i| open[*i] > 0).unwrap_or(0) as u32;
         let (segment, global) = (stuck / total, stuck % total);
-        let rank = rank_of[global as usize];
-        let step = global - first[rank as usize];
-        let doing = run.parts[rank as usize].steps[step as usize];
+        let (rank, step) = graph.place(global);
+        let doing = graph.step(parts, global);
         return Err(Fault {
             rank,
             step: Some(step),
@@ -172,66 +122,9 @@ pub(super) fn run(
     }
     run.end(association, segments)?;
     if call.operation == Operation::Barrier {
-        knows.all_know(parts, &first, total)?;
+        knows.all_know(parts, &graph.first, total)?;
     }
-    Ok(Execution {
-        report,
-        first,
-        other_end,
-    })
-}
-
-/// Finds for every message and flag its other end.
-fn join(parts: &[Part], first: &[u32]) -> Result<Vec<u32>, Fault> {
-    let total = first[parts.len()] as usize;
-    let mut other_end = vec![NONE; total];
-    let mut sent: Map<(u64, u32), u32> = Map::default();
-    let pair = |from: u32, to: u32| (u64::from(from) << 32) | u64::from(to);
-    let fault = |rank: usize, at: usize, what: &str| Fault {
-        rank: rank as u32,
-        step: Some(at as u32),
-        segment: 0,
-        what: format!("{:?} {what}", parts[rank].steps[at]),
-    };
-    for (rank, part) in parts.iter().enumerate() {
-        for (at, step) in part.steps.iter().enumerate() {
-            if let Step::Send { to, tag, .. } | Step::Raise { to, tag } = *step {
-                let key = (pair(rank as u32, to), tag);
-                if sent.insert(key, first[rank] + at as u32).is_some() {
-                    return Err(fault(rank, at, "has the tag of another message"));
-                }
-            }
-        }
-    }
-    for (rank, part) in parts.iter().enumerate() {
-        for (at, step) in part.steps.iter().enumerate() {
-            let (Step::Recv { from, tag, .. } | Step::Await { from, tag }) = *step else {
-                continue;
-            };
-            let Some(sender) = sent.remove(&(pair(from, rank as u32), tag)) else {
-                return Err(fault(rank, at, "has no sender"));
-            };
-            let sender_at = sender - first[from as usize];
-            let pieces = match (parts[from as usize].steps[sender_at as usize], *step) {
-                (Step::Send { data, .. }, Step::Recv { data: mine, .. }) => {
-                    data.count == mine.count
-                }
-                (Step::Raise { .. }, Step::Await { .. }) => true,
-                _ => false,
-            };
-            if !pieces {
-                return Err(fault(rank, at, "does not fit what is sent"));
-            }
-            other_end[sender as usize] = first[rank] + at as u32;
-            other_end[first[rank] as usize + at] = sender;
-        }
-    }
-    if let Some(sender) = sent.values().min() {
-        let rank = first.partition_point(|f| f <= sender) - 1;
-        let at = (sender - first[rank]) as usize;
-        return Err(fault(rank, at, "has no receiver"));
-    }
-    Ok(other_end)
+    Ok(Execution { report, graph })
 }
 
 impl Run<'_> {

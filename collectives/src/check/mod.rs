@@ -16,6 +16,7 @@
 //! It shares no code with the builder, so it finds the builder's mistakes.
 
 mod execute;
+pub(crate) mod graph;
 mod order;
 mod peers;
 mod values;

@@ -24,7 +24,7 @@ pub(super) fn check(
     if !parts.iter().any(|p| p.steps.iter().any(reads)) {
         return Ok(());
     }
-    let first = &execution.first;
+    let first = &execution.graph.first;
     let mut later: Vec<Vec<u32>> = vec![Vec::new(); first[parts.len()] as usize];
     for (rank, part) in parts.iter().enumerate() {
         for (at, step) in part.steps.iter().enumerate() {
@@ -33,7 +33,7 @@ pub(super) fn check(
                 later[(first[rank] + dep.step) as usize].push(global);
             }
             if let Step::Send { .. } | Step::Raise { .. } = step {
-                later[global as usize].push(execution.other_end[global as usize]);
+                later[global as usize].push(execution.graph.other_end[global as usize]);
             }
         }
     }

@@ -1,0 +1,375 @@
+//! Which plan: the cheapest by prediction, among those that keep what is required.
+//!
+//! Nothing here has a threshold. Candidates are all algorithms that are for the call,
+//! in one segment and in several; each is played on the machine, and the lower
+//! envelope of the predicted times is the choice. All ranks that have the same
+//! machine make the same choice.
+//!
+//! What would take too long to play is bounded from below; if that is longer than the
+//! best, the candidate is out, else it is left out by name.
+
+use crate::algorithms::{Algorithm, Hierarchy, Plan, Tree};
+use crate::call::{Call, Operation};
+use crate::cost::{Machine, Model, Sizes, simulate_parts, tree_ns};
+use crate::group::{Group, Permutation};
+use crate::plan::{Part, Step};
+use std::fmt;
+use std::sync::Arc;
+
+/// A plan and its predicted time.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// The plan.
+    pub plan: Plan,
+    /// Predicted, in ns.
+    pub ns: f64,
+}
+
+/// What was chosen, and why.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// Bytes of a contribution, or of the vector.
+    pub bytes: u64,
+    /// By time, the chosen one first; one per algorithm, with its best number of
+    /// segments.
+    pub ranking: Vec<Candidate>,
+    /// What was not considered, and the reason.
+    pub left_out: Vec<(String, String)>,
+}
+
+impl Choice {
+    /// The chosen plan.
+    pub fn plan(&self) -> &Plan {
+        &self.ranking[0].plan
+    }
+
+    /// Its predicted time, in ns.
+    pub fn ns(&self) -> f64 {
+        self.ranking[0].ns
+    }
+
+    /// The next best.
+    pub fn runner_up(&self) -> Option<&Candidate> {
+        self.ranking.get(1)
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plan = self.plan();
+        let call = plan.call();
+        writeln!(
+            f,
+            "{} of {} bytes on {} ranks: {}",
+            call.operation.name(),
+            self.bytes,
+            call.size,
+            plan.algorithm()
+        )?;
+        for (at, candidate) in self.ranking.iter().enumerate() {
+            let word = match at {
+                0 => "chosen",
+                1 => "runner-up",
+                _ => "",
+            };
+            let segments = match candidate.plan.segments() {
+                1 => "1 segment".into(),
+                n => format!("{n} segments"),
+            };
+            writeln!(
+                f,
+                "  {word:<10} {:>12.3} us  {}, {segments}",
+                candidate.ns / 1000.0,
+                candidate.plan.algorithm()
+            )?;
+        }
+        for (name, reason) in &self.left_out {
+            writeln!(f, "  {:<10} {:>12}     {name}: {reason}", "left out", "")?;
+        }
+        Ok(())
+    }
+}
+
+/// For one choice, at most so many step instances are played: some seconds.
+const MOST_INSTANCES: u64 = 16_000_000;
+/// Segments are tried in powers of two up to this.
+const MOST_SEGMENTS: u32 = 1024;
+
+/// All algorithms that are for a call on a machine, and why others are not.
+pub fn candidates(
+    call: &Call,
+    machine: &Machine,
+    bytes: u64,
+) -> (Vec<Algorithm>, Vec<(String, String)>) {
+    let mut all = Algorithm::FLAT.to_vec();
+    all.push(Algorithm::Between);
+    let depth = machine.places[0].len();
+    if depth > 0 && call.first_side.is_none() {
+        let root = if call.operation.rooted() {
+            call.root
+        } else {
+            0
+        };
+        let mut shapes: Vec<Vec<Tree>> = [Tree::Binomial, Tree::Chain, Tree::Linear]
+            .map(|tree| vec![tree])
+            .to_vec();
+        for segments in [1, 16] {
+            shapes.push(by_formula(machine, call.size, bytes, segments));
+        }
+        shapes.dedup();
+        let places = &machine.places[..call.size as usize];
+        let order = Arc::new(Permutation::by_place(places, root));
+        let flat = Algorithm::FLAT.map(|f| Algorithm::Permuted(order.clone(), Box::new(f)));
+        all.extend(flat.into_iter().filter(|a| a.keeps(call).is_some()));
+        for trees in shapes {
+            let levels = Hierarchy::new(places, root, &trees);
+            let algorithm = Algorithm::Hierarchical(Arc::new(levels));
+            if !all.contains(&algorithm) {
+                all.push(algorithm);
+            }
+        }
+    }
+    let mut left_out = Vec::new();
+    all.retain(|algorithm| match algorithm.keeps(call) {
+        None => false,
+        Some(kept) if call.operation.reduces() && kept < call.required => {
+            let reason = format!("keeps association {kept:?}, not {:?}", call.required);
+            left_out.push((algorithm.to_string(), reason));
+            false
+        }
+        Some(_) => true,
+    });
+    (all, left_out)
+}
+
+/// Per level the shape that is cheapest by the closed formulas.
+fn by_formula(machine: &Machine, size: u32, bytes: u64, segments: u32) -> Vec<Tree> {
+    let depth = machine.places[0].len();
+    let levels = Hierarchy::new(&machine.places[..size as usize], 0, &[Tree::Linear]);
+    let shapes = [Tree::Linear, Tree::Chain, Tree::KAry(2), Tree::Binomial];
+    (0..=depth)
+        .map(|level| {
+            let widest = levels.widest(level.min(levels.levels() - 1));
+            let time = |tree: &Tree| {
+                let segment = bytes as f64 / f64::from(segments);
+                tree_ns(*tree, widest, segments, segment, &machine.links[level])
+            };
+            let by_time = |a: &&Tree, b: &&Tree| time(a).total_cmp(&time(b));
+            *shapes.iter().min_by(by_time).expect("there are shapes")
+        })
+        .collect()
+}
+
+/// Chooses a plan.
+///
+/// # Errors
+/// If no algorithm is for the call; the message says which were left out.
+pub fn choose(
+    call: &Call,
+    sizes: &Sizes,
+    machine: &Machine,
+    model: Model,
+) -> Result<Choice, crate::Unsuitable> {
+    let bytes = match sizes {
+        Sizes::Equal(bytes) => *bytes,
+        Sizes::Each(each) => each.iter().sum::<u64>() / each.len().max(1) as u64,
+    };
+    let (algorithms, mut left_out) = candidates(call, machine, bytes);
+    let mut left = MOST_INSTANCES;
+    let mut ranking: Vec<Candidate> = Vec::new();
+    let mut unplayed = Vec::new();
+    // Whole messages first, short plans before long ones.
+    let mut plans = Vec::new();
+    for algorithm in algorithms {
+        let plan = Plan::new(call.clone(), algorithm, 1)?;
+        plans.push((instances(&plan), plan));
+    }
+    plans.sort_by_key(|(instances, _)| *instances);
+    for (instances, plan) in plans {
+        let best = ranking.iter().map(|c| c.ns).fold(f64::INFINITY, f64::min);
+        if instances > left || at_least(&plan, sizes, machine) > best {
+            unplayed.push(plan);
+            continue;
+        }
+        left -= instances;
+        let ns = play(&plan, sizes, machine, model)?;
+        ranking.push(Candidate { plan, ns });
+    }
+    // Then in segments, the best first, until two steps in a row gain nothing.
+    ranking.sort_by(|a, b| a.ns.total_cmp(&b.ns));
+    for candidate in &mut ranking {
+        let (mut segments, mut worse) = (2, 0);
+        while segments <= MOST_SEGMENTS && worse < 2 {
+            let algorithm = candidate.plan.algorithm().clone();
+            let plan = Plan::new(call.clone(), algorithm, segments)?;
+            let needed = instances(&plan);
+            if plan.segments() < segments || needed > left {
+                break;
+            }
+            left -= needed;
+            let ns = play(&plan, sizes, machine, model)?;
+            if ns < candidate.ns {
+                *candidate = Candidate { plan, ns };
+                worse = 0;
+            } else {
+                worse += 1;
+            }
+            segments *= 2;
+        }
+    }
+    ranking.sort_by(|a, b| a.ns.total_cmp(&b.ns));
+    for plan in unplayed {
+        let bound = at_least(&plan, sizes, machine);
+        let reason = match ranking.first() {
+            Some(best) if bound > best.ns => {
+                format!("takes at least {:.1} us", bound / 1000.0)
+            }
+            _ => "too many steps to play".into(),
+        };
+        left_out.push((plan.algorithm().to_string(), reason));
+    }
+    if ranking.is_empty() {
+        let name = call.operation.name();
+        return Err(crate::Unsuitable(format!(
+            "no algorithm for this {name} (left out: {left_out:?})"
+        )));
+    }
+    Ok(Choice {
+        bytes,
+        ranking,
+        left_out,
+    })
+}
+
+/// Step instances of a plan, about: ranks differ, the root is among the busiest.
+fn instances(plan: &Plan) -> u64 {
+    let call = plan.call();
+    let steps = |rank| plan.part(rank).steps().len();
+    let most = steps(call.root).min(2 * steps(call.size / 2) + 8);
+    most as u64 * u64::from(call.size) * u64::from(plan.segments())
+}
+
+fn play(
+    plan: &Plan,
+    sizes: &Sizes,
+    machine: &Machine,
+    model: Model,
+) -> Result<f64, crate::Unsuitable> {
+    let parts: Vec<Part> = (0..plan.call().size).map(|r| plan.part(r)).collect();
+    simulate_parts(plan, &parts, sizes, machine, model)
+        .map(|time| time.last_ns)
+        .map_err(|fault| crate::Unsuitable(format!("{}: {fault}", plan.algorithm())))
+}
+
+/// What no plan of this kind can fall below: one rank's messages at its own end;
+/// around a ring, the way of a piece through all ranks.
+fn at_least(plan: &Plan, sizes: &Sizes, machine: &Machine) -> f64 {
+    let call = plan.call();
+    let part = plan.part(call.root);
+    let mut own = 0.0f64;
+    for step in part.steps() {
+        if let Step::Send { to, data, .. } = *step {
+            let link = machine.links[machine.distance(part.rank, to)];
+            let wire = link.per_byte_ns * sizes.bytes(call, &part, data);
+            own += wire.max(link.gap_ns).max(link.overhead_ns);
+        }
+    }
+    let order = match plan.algorithm() {
+        Algorithm::Ring => Group::all(call.size),
+        Algorithm::Permuted(order, flat) if **flat == Algorithm::Ring => {
+            Group::Permuted(order.clone())
+        }
+        _ => return own * f64::from(part.segments),
+    };
+    let hops = (1..call.size).map(|i| {
+        let link = machine.links[machine.distance(order.rank(i - 1), order.rank(i))];
+        link.alpha_ns()
+    });
+    let around = hops.sum::<f64>();
+    own.max(match call.operation {
+        Operation::Allreduce => 2.0 * around,
+        _ => around,
+    })
+}
+
+/// A range of sizes with one plan.
+#[derive(Clone, Debug)]
+pub struct Range {
+    /// From this many bytes on.
+    pub from_bytes: u64,
+    /// By which algorithm, in how many segments.
+    pub plan: Plan,
+}
+
+/// The lower envelope over sizes: who is cheapest from where on.
+#[derive(Clone, Debug)]
+pub struct Envelope {
+    /// In order of size; the first is from 0 on.
+    pub ranges: Vec<Range>,
+}
+
+impl Envelope {
+    /// Chooses at the given sizes, and between two that choose differently finds by
+    /// bisection where one overtakes the other.
+    ///
+    /// # Errors
+    /// As [`choose`].
+    pub fn of(
+        call: &Call,
+        sizes: &[u64],
+        machine: &Machine,
+        model: Model,
+    ) -> Result<Self, crate::Unsuitable> {
+        let mut ranges: Vec<Range> = Vec::new();
+        let mut below = 0;
+        for &bytes in sizes {
+            let choice = choose(call, &Sizes::Equal(bytes), machine, model)?;
+            let plan = choice.plan().clone();
+            let known = ranges.last().map(|range| range.plan.clone());
+            match known {
+                Some(known) if same(&known, &plan) => {}
+                None => ranges.push(Range {
+                    from_bytes: 0,
+                    plan,
+                }),
+                Some(known) => {
+                    let from_bytes = overtakes(&known, &plan, below, bytes, machine, model);
+                    ranges.push(Range { from_bytes, plan });
+                }
+            }
+            below = bytes;
+        }
+        Ok(Self { ranges })
+    }
+
+    /// The plan for a size.
+    pub fn plan(&self, bytes: u64) -> &Plan {
+        let at = self.ranges.partition_point(|r| r.from_bytes <= bytes);
+        &self.ranges[at.max(1) - 1].plan
+    }
+}
+
+fn same(a: &Plan, b: &Plan) -> bool {
+    (a.algorithm(), a.segments()) == (b.algorithm(), b.segments())
+}
+
+fn overtakes(a: &Plan, b: &Plan, low: u64, high: u64, machine: &Machine, model: Model) -> u64 {
+    let parts =
+        |plan: &Plan| -> Vec<Part> { (0..plan.call().size).map(|rank| plan.part(rank)).collect() };
+    let (of_a, of_b) = (parts(a), parts(b));
+    let time = |plan: &Plan, parts: &[Part], bytes| {
+        let played = simulate_parts(plan, parts, &Sizes::Equal(bytes), machine, model);
+        played.map_or(f64::INFINITY, |t| t.last_ns)
+    };
+    let (mut low, mut high) = (low, high);
+    // To within 2 %: sizes that close cost the same.
+    while high - low > 1 + low / 64 {
+        let middle = low + (high - low) / 2;
+        if time(b, &of_b, middle) < time(a, &of_a, middle) {
+            high = middle;
+        } else {
+            low = middle;
+        }
+    }
+    high
+}

@@ -1,0 +1,140 @@
+//! A machine, as far as costs depend on it: where ranks are, and what links cost.
+//!
+//! A rank's place is its path from the outermost part of the machine inward. Two
+//! ranks are as far apart as the outermost part in which their paths differ. All
+//! links of one distance cost the same.
+
+use crate::call::{Call, Operation};
+use crate::plan::{Part, Region};
+use std::sync::Arc;
+
+/// What a message over one class of links costs, after LogGP. Times in ns.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Link {
+    /// L: from one end to the other.
+    pub latency_ns: f64,
+    /// o: of a processor, at either end.
+    pub overhead_ns: f64,
+    /// g: between the starts of two messages at one end.
+    pub gap_ns: f64,
+    /// G: per byte, at each rank's own end.
+    pub per_byte_ns: f64,
+    /// Per byte, where all ranks below one end share the way out; 0 if they do not.
+    pub shared_per_byte_ns: f64,
+}
+
+impl Link {
+    /// Hockney's start-up time: a message of no bytes.
+    pub fn alpha_ns(&self) -> f64 {
+        self.latency_ns + 2.0 * self.overhead_ns
+    }
+
+    /// A link after Hockney: `alpha + beta * bytes`, all of it latency.
+    pub const fn hockney(alpha_ns: f64, per_byte_ns: f64) -> Self {
+        Self {
+            latency_ns: alpha_ns,
+            overhead_ns: 0.0,
+            gap_ns: 0.0,
+            per_byte_ns,
+            shared_per_byte_ns: 0.0,
+        }
+    }
+}
+
+/// Ranks and links.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    /// By rank: its path, outermost first. All are equally long.
+    pub places: Arc<[Vec<u32>]>,
+    /// By distance: equal paths, last entry differs, and so on outward: one more than
+    /// a path has entries.
+    pub links: Vec<Link>,
+    /// Combining, per byte of result.
+    pub combine_ns: f64,
+    /// Copying within a rank, per byte.
+    pub copy_ns: f64,
+    /// Messages above this many bytes begin when both ends have posted them.
+    pub eager_bytes: f64,
+}
+
+impl Machine {
+    /// All ranks equally far from each other.
+    pub fn flat(size: u32, link: Link) -> Self {
+        Self {
+            places: vec![Vec::new(); size as usize].into(),
+            links: vec![link],
+            combine_ns: 0.0,
+            copy_ns: 0.0,
+            eager_bytes: 0.0,
+        }
+    }
+
+    /// Ranks on a regular machine: `shape` as in 4 x 2 x 4, outermost first, the last
+    /// being the ranks of the innermost part. `links` by distance, innermost first.
+    /// Rank r sits at place `order(r)` of the machine, filled from its first part.
+    pub fn regular(shape: &[u32], links: Vec<Link>, order: impl Fn(u32) -> u32) -> Self {
+        assert_eq!(links.len(), shape.len(), "a link for each level");
+        let size: u32 = shape.iter().product();
+        let place = |rank: u32| {
+            let mut rest = order(rank) % size;
+            let mut path = Vec::new();
+            for width in shape.iter().rev() {
+                path.push(rest % width);
+                rest /= width;
+            }
+            path.reverse();
+            path.pop();
+            path
+        };
+        Self {
+            places: (0..size).map(place).collect(),
+            links,
+            combine_ns: 0.0,
+            copy_ns: 0.0,
+            eager_bytes: 0.0,
+        }
+    }
+
+    /// How far apart two ranks are: an index of `links`.
+    #[inline]
+    pub fn distance(&self, a: u32, b: u32) -> usize {
+        let (a, b) = (&self.places[a as usize], &self.places[b as usize]);
+        let common = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+        a.len() - common
+    }
+}
+
+/// How long pieces are.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Sizes {
+    /// Every contribution, or every vector, has so many bytes.
+    Equal(u64),
+    /// Contribution r has so many.
+    Each(Arc<[u64]>),
+}
+
+impl Sizes {
+    /// Bytes of a region in one of its segments, on average over the segments.
+    pub(crate) fn bytes(&self, call: &Call, part: &Part, region: Region) -> f64 {
+        let pieces = match self {
+            Self::Equal(bytes) if call.operation.cuts_freely() => {
+                *bytes as f64 / f64::from(part.cut) * f64::from(region.count)
+            }
+            Self::Equal(bytes) => *bytes as f64 * f64::from(region.count),
+            Self::Each(bytes) => {
+                let known = matches!(
+                    call.operation,
+                    Operation::Allgather | Operation::ReduceScatter
+                );
+                if known && bytes.len() == call.size as usize {
+                    let pieces = region.indices(call.size);
+                    pieces.map(|p| bytes[p as usize] as f64).sum()
+                } else {
+                    let mean = bytes.iter().sum::<u64>() as f64 / bytes.len().max(1) as f64;
+                    mean * f64::from(region.count)
+                }
+            }
+        };
+        pieces / f64::from(part.segments)
+    }
+}

@@ -1,0 +1,329 @@
+//! How long a plan takes: its steps, played on a machine in virtual time.
+//!
+//! A message begins when it is posted (above `eager_bytes`: at both ends) and what it
+//! needs is free. Two models say what that is:
+//!
+//! ```text
+//!            sender                   between              receiver
+//! Hockney    port: alpha + beta m                          port: the same time
+//! LogGP      processor: o             L + G m              processor: o
+//!            port: max(g, G m)        shared ways: G' m    port: max(g, G m)
+//! ```
+//!
+//! Whoever asks first is served first. Copies and combinations occupy the processor.
+//! Shared ways are those out of and into the parts of the machine in which both ends
+//! are not: all ranks of a node share its way out.
+//!
+//! # Sources
+//! R. Hockney, "The communication challenge for MPP", Parallel Computing 20(3), 1994;
+//! A. Alexandrov et al., "LogGP", SPAA 1995.
+
+use super::machine::{Link, Machine, Sizes};
+use crate::algorithms::Plan;
+use crate::check::Fault;
+use crate::check::graph::{Graph, NONE};
+use crate::plan::{Part, Step};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+/// What a message costs whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Model {
+    /// `alpha + beta m` per message; one message out and one in at a time.
+    Hockney,
+    /// Latency, overhead, gap, gap per byte; shared ways.
+    LogGp,
+}
+
+/// What a plan was found to take.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Time {
+    /// When the last rank is done.
+    pub last_ns: f64,
+    /// When each rank is done.
+    pub ranks_ns: Vec<f64>,
+    /// Messages and flags.
+    pub messages: u64,
+    /// Bytes in messages, by distance.
+    pub bytes: Vec<f64>,
+}
+
+/// Plays a plan of which all ranks begin at 0.
+///
+/// # Errors
+/// If the plan is broken: a message without another end, or a deadlock.
+pub fn simulate(
+    plan: &Plan,
+    sizes: &Sizes,
+    machine: &Machine,
+    model: Model,
+) -> Result<Time, Fault> {
+    let parts: Vec<Part> = (0..plan.call().size).map(|r| plan.part(r)).collect();
+    simulate_parts(plan, &parts, sizes, machine, model)
+}
+
+/// A time as its bits, which order as the number does: none is negative.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct At(u64);
+
+impl At {
+    fn ns(ns: f64) -> Self {
+        debug_assert!(ns >= 0.0);
+        Self(ns.to_bits())
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    /// All that a receive waits for is over. First of what happens at a time, so that
+    /// messages leave in the order of their senders.
+    Posted,
+    /// A message or flag has come.
+    Arrival,
+    /// All that another instance waits for is over.
+    Turn,
+}
+
+impl What {
+    fn begins(step: &Step) -> Self {
+        match step {
+            Step::Recv { .. } => Self::Posted,
+            _ => Self::Turn,
+        }
+    }
+}
+
+/// Plays parts that were made before; for several sizes of one plan.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn simulate_parts(
+    plan: &Plan,
+    parts: &[Part],
+    sizes: &Sizes,
+    machine: &Machine,
+    model: Model,
+) -> Result<Time, Fault> {
+    let call = plan.call();
+    let graph = Graph::of(parts)?;
+    let instances = graph.instances();
+    let mut open = graph.open(parts);
+    let mut ways = Ways::new(machine, model, call.size);
+    let mut ranks_ns = vec![0.0f64; call.size as usize];
+    // When what an instance waits for is over; when it was posted, and had arrived.
+    let mut ready_at = vec![0.0f64; instances];
+    let mut posted = vec![false; instances];
+    let mut arrived = vec![false; instances];
+    let mut queue: BinaryHeap<Reverse<(At, What, u32)>> = (0..instances as u32)
+        .filter(|i| open[*i as usize] == 0)
+        .map(|i| {
+            let step = graph.step(parts, i % graph.total);
+            Reverse((At::ns(0.0), What::begins(&step), i))
+        })
+        .collect();
+    let mut done = 0;
+    while let Some(Reverse((At(now), what, instance))) = queue.pop() {
+        let now = f64::from_bits(now);
+        let (segment, global) = (instance / graph.total, instance % graph.total);
+        let (rank, at) = graph.place(global);
+        let part = &parts[rank as usize];
+        let other = match graph.other_end[global as usize] {
+            NONE => instance,
+            end => segment * graph.total + end,
+        };
+        let bytes = |region| sizes.bytes(call, part, region);
+        // What is over, and when.
+        let over = match (part.steps()[at as usize], what) {
+            (Step::Await { .. }, What::Arrival) => {
+                open[instance as usize] -= 1;
+                let ready = &mut ready_at[instance as usize];
+                *ready = ready.max(now);
+                if open[instance as usize] == 0 {
+                    queue.push(Reverse((At::ns(*ready), What::Turn, instance)));
+                }
+                None
+            }
+            (Step::Recv { from, .. }, What::Arrival) => {
+                arrived[instance as usize] = true;
+                let here = posted[instance as usize];
+                here.then(|| (instance, ways.receive(now, from, rank)))
+            }
+            (Step::Recv { from, data, .. }, _) => {
+                posted[instance as usize] = true;
+                let m = bytes(data);
+                if arrived[instance as usize] {
+                    Some((instance, ways.receive(now, from, rank)))
+                } else if m > machine.eager_bytes && posted[other as usize] {
+                    let (sent, arrival) = ways.message(now, from, rank, m);
+                    queue.push(Reverse((At::ns(arrival), What::Arrival, instance)));
+                    Some((other, sent))
+                } else {
+                    None
+                }
+            }
+            (Step::Send { to, data, .. }, _) => {
+                posted[instance as usize] = true;
+                let m = bytes(data);
+                (m <= machine.eager_bytes || posted[other as usize]).then(|| {
+                    let (sent, arrival) = ways.message(now, rank, to, m);
+                    queue.push(Reverse((At::ns(arrival), What::Arrival, other)));
+                    (instance, sent)
+                })
+            }
+            (Step::Raise { to, .. }, _) => {
+                let (sent, arrival) = ways.message(now, rank, to, 0.0);
+                queue.push(Reverse((At::ns(arrival), What::Arrival, other)));
+                Some((instance, sent))
+            }
+            (Step::Await { from, .. }, _) => Some((instance, ways.receive(now, from, rank))),
+            (Step::Copy { from, .. }, _) => {
+                let work = bytes(from) * machine.copy_ns;
+                Some((instance, ways.work(now, rank, work)))
+            }
+            (Step::Combine { left, .. }, _) => {
+                let work = bytes(left) * machine.combine_ns;
+                Some((instance, ways.work(now, rank, work)))
+            }
+            (Step::Read { from, data, .. }, _) => {
+                let (_, arrival) = ways.message(now, from, rank, bytes(data));
+                Some((instance, arrival))
+            }
+        };
+        let Some((finished, end)) = over else {
+            continue;
+        };
+        done += 1;
+        let (segment, global) = (finished / graph.total, finished % graph.total);
+        let (rank, _) = graph.place(global);
+        ranks_ns[rank as usize] = ranks_ns[rank as usize].max(end);
+        for (step, lag) in graph.later(global) {
+            if segment + lag < graph.segments {
+                let later = ((segment + lag) * graph.total + step) as usize;
+                ready_at[later] = ready_at[later].max(end);
+                open[later] -= 1;
+                if open[later] == 0 {
+                    let what = What::begins(&graph.step(parts, *step));
+                    queue.push(Reverse((At::ns(ready_at[later]), what, later as u32)));
+                }
+            }
+        }
+    }
+    if done < instances {
+        return Err(Fault {
+            rank: 0,
+            step: None,
+            segment: 0,
+            what: format!(
+                "{} of {instances} steps never come to run",
+                instances - done
+            ),
+        });
+    }
+    Ok(Time {
+        last_ns: ranks_ns.iter().copied().fold(0.0, f64::max),
+        ranks_ns,
+        messages: ways.messages,
+        bytes: ways.bytes,
+    })
+}
+
+/// When what messages need is free.
+struct Ways<'a> {
+    machine: &'a Machine,
+    model: Model,
+    processor: Vec<f64>,
+    out: Vec<f64>,
+    into: Vec<f64>,
+    /// By rank: the numbers of the parts of the machine that it is in, inside out.
+    parts: Vec<Vec<u32>>,
+    /// Ways out of and into each part.
+    shared: Vec<[f64; 2]>,
+    messages: u64,
+    bytes: Vec<f64>,
+}
+
+impl<'a> Ways<'a> {
+    fn new(machine: &'a Machine, model: Model, size: u32) -> Self {
+        let ranks = size as usize;
+        let mut numbers: HashMap<&[u32], u32> = HashMap::new();
+        let parts = machine.places[..ranks]
+            .iter()
+            .map(|path| {
+                let insideout = (1..=path.len()).rev();
+                insideout
+                    .map(|length| {
+                        let next = numbers.len() as u32;
+                        *numbers.entry(&path[..length]).or_insert(next)
+                    })
+                    .collect()
+            })
+            .collect();
+        Self {
+            machine,
+            model,
+            processor: vec![0.0; ranks],
+            out: vec![0.0; ranks],
+            into: vec![0.0; ranks],
+            parts,
+            shared: vec![[0.0; 2]; numbers.len()],
+            messages: 0,
+            bytes: vec![0.0; machine.links.len()],
+        }
+    }
+
+    /// Occupies a rank's processor; when it is over.
+    fn work(&mut self, now: f64, rank: u32, ns: f64) -> f64 {
+        let free = &mut self.processor[rank as usize];
+        *free = free.max(now) + ns;
+        *free
+    }
+
+    fn receive(&mut self, now: f64, from: u32, rank: u32) -> f64 {
+        match self.model {
+            Model::Hockney => now,
+            Model::LogGp => {
+                let link = self.machine.links[self.machine.distance(from, rank)];
+                self.work(now, rank, link.overhead_ns)
+            }
+        }
+    }
+
+    /// When the sender has its memory back, and when all is there.
+    fn message(&mut self, now: f64, from: u32, to: u32, bytes: f64) -> (f64, f64) {
+        let distance = self.machine.distance(from, to);
+        let link: Link = self.machine.links[distance];
+        let (a, b) = (from as usize, to as usize);
+        self.messages += 1;
+        self.bytes[distance] += bytes;
+        let wire = link.per_byte_ns * bytes;
+        if self.model == Model::Hockney {
+            let start = now.max(self.out[a]).max(self.into[b]);
+            let end = start + link.alpha_ns() + wire;
+            (self.out[a], self.into[b]) = (end, end);
+            return (end, end);
+        }
+        let mut start = self.work(now, from, link.overhead_ns).max(self.out[a]);
+        let mut slowest = wire;
+        for level in 1..=distance {
+            let busy = self.machine.links[level].shared_per_byte_ns * bytes;
+            if busy > 0.0 {
+                let out = self.parts[a][level - 1] as usize;
+                let into = self.parts[b][level - 1] as usize;
+                start = start.max(self.shared[out][0]).max(self.shared[into][1]);
+                slowest = slowest.max(busy);
+            }
+        }
+        for level in 1..=distance {
+            let busy = self.machine.links[level].shared_per_byte_ns * bytes;
+            if busy > 0.0 {
+                self.shared[self.parts[a][level - 1] as usize][0] = start + busy;
+                self.shared[self.parts[b][level - 1] as usize][1] = start + busy;
+            }
+        }
+        let port = link.gap_ns.max(wire);
+        self.out[a] = start + port;
+        let arrival = (start + link.latency_ns + slowest).max(self.into[b] + port);
+        self.into[b] = arrival;
+        (start + slowest, arrival)
+    }
+}
