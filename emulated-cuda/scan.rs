@@ -12,6 +12,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A compiled folder.
 pub struct Compiled {
@@ -23,7 +24,12 @@ pub struct Compiled {
 
 /// Has kernels check their accesses and their arithmetic. Whoever loads them must have
 /// loaded the compiler's libasan before.
-pub const SANITIZERS: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+pub const SANITIZERS: &[&str] = &[
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+    // Half the time of compiling; the kernels of tests are short.
+    "-O1",
+];
 
 /// Has kernels report each access: the calls that a thread sanitizer would answer are
 /// answered by `shim/osier_accesses.h`.
@@ -64,41 +70,11 @@ pub fn compile(source: &Path, shim: &Path, out: &Path, flags: &[&str]) -> Result
     let include = shim.join("osier_cuda_host.h");
     let mut tables = String::new();
     let mut next = "nullptr".to_owned();
-    for (index, unit) in units.iter().enumerate() {
-        let scanned = compiler(&include, &copies)
-            .args(["-E", "-P", "-DOSIER_SCAN", "-x", "c++"])
-            .arg(unit)
-            .output()
-            .map_err(no_compiler)?;
-        if !scanned.status.success() {
-            return Err(String::from_utf8_lossy(&scanned.stderr).into_owned());
-        }
-        let names = kernels(&String::from_utf8_lossy(&scanned.stdout));
-        let unit_with_table = unit.with_extension("cpp");
-        let mut text = format!("#include \"{}\"\n", unit.display());
-        let _ = writeln!(text, "extern \"C\" {{");
-        let _ = writeln!(
-            text,
-            "extern __attribute__((visibility(\"hidden\"))) const osier_kernel osier_kernels_{index}[];"
-        );
-        let _ = writeln!(text, "const osier_kernel osier_kernels_{index}[] = {{");
-        for name in &names {
-            let _ = writeln!(text, "    OSIER_KERNEL({name}),");
-        }
-        let _ = writeln!(text, "    {{nullptr, nullptr, nullptr, 0}}}};\n}}");
-        std::fs::write(&unit_with_table, text).map_err(|e| e.to_string())?;
-        let object = unit.with_extension("o");
-        let done = compiler(&include, &copies)
-            .args(["-c", "-O2", "-g1", "-fPIC", "-x", "c++"])
-            .args(if flags.is_empty() { REPORTS } else { flags })
-            .arg(&unit_with_table)
-            .arg("-o")
-            .arg(&object)
-            .output()
-            .map_err(no_compiler)?;
-        if !done.status.success() {
-            return Err(String::from_utf8_lossy(&done.stderr).into_owned());
-        }
+    let compiled_units = in_parallel(&units, |index, unit| {
+        compile_unit(index, unit, &include, &copies, flags)
+    });
+    for (index, unit) in compiled_units.into_iter().enumerate() {
+        let (names, object) = unit?;
         let count = names.len();
         let _ = writeln!(
             tables,
@@ -131,6 +107,79 @@ pub fn compile(source: &Path, shim: &Path, out: &Path, flags: &[&str]) -> Result
     }
     compiled.objects.push(object);
     Ok(compiled)
+}
+
+/// Calls a function for each path, on as many threads as there are processors; results
+/// in the order of the paths.
+fn in_parallel<T: Send>(paths: &[PathBuf], each: impl Fn(usize, &Path) -> T + Sync) -> Vec<T> {
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let next = AtomicUsize::new(0);
+    let mut done: Vec<(usize, T)> = std::thread::scope(|scope| {
+        let work = || {
+            let mut done = Vec::new();
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(path) = paths.get(index) else { break };
+                done.push((index, each(index, path)));
+            }
+            done
+        };
+        let workers: Vec<_> = (0..threads.min(paths.len()))
+            .map(|_| scope.spawn(work))
+            .collect();
+        let results = workers.into_iter().map(|worker| match worker.join() {
+            Ok(done) => done,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        results.flatten().collect()
+    });
+    done.sort_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Compiles one source with the table of its kernels: their names, and the object.
+fn compile_unit(
+    index: usize,
+    unit: &Path,
+    include: &Path,
+    copies: &Path,
+    flags: &[&str],
+) -> Result<(Vec<String>, PathBuf), String> {
+    let scanned = compiler(include, copies)
+        .args(["-E", "-P", "-DOSIER_SCAN", "-x", "c++"])
+        .arg(unit)
+        .output()
+        .map_err(no_compiler)?;
+    if !scanned.status.success() {
+        return Err(String::from_utf8_lossy(&scanned.stderr).into_owned());
+    }
+    let names = kernels(&String::from_utf8_lossy(&scanned.stdout));
+    let unit_with_table = unit.with_extension("cpp");
+    let mut text = format!("#include \"{}\"\n", unit.display());
+    let _ = writeln!(text, "extern \"C\" {{");
+    let _ = writeln!(
+        text,
+        "extern __attribute__((visibility(\"hidden\"))) const osier_kernel osier_kernels_{index}[];"
+    );
+    let _ = writeln!(text, "const osier_kernel osier_kernels_{index}[] = {{");
+    for name in &names {
+        let _ = writeln!(text, "    OSIER_KERNEL({name}),");
+    }
+    let _ = writeln!(text, "    {{nullptr, nullptr, nullptr, 0}}}};\n}}");
+    std::fs::write(&unit_with_table, text).map_err(|e| e.to_string())?;
+    let object = unit.with_extension("o");
+    let done = compiler(include, copies)
+        .args(["-c", "-O2", "-g1", "-fPIC", "-x", "c++"])
+        .args(if flags.is_empty() { REPORTS } else { flags })
+        .arg(&unit_with_table)
+        .arg("-o")
+        .arg(&object)
+        .output()
+        .map_err(no_compiler)?;
+    match done.status.success() {
+        true => Ok((names, object)),
+        false => Err(String::from_utf8_lossy(&done.stderr).into_owned()),
+    }
 }
 
 /// Links what was compiled to a library for `OSIER_EMULATED_KERNELS`.

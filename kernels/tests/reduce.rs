@@ -259,11 +259,11 @@ fn run(rounds: usize, elements: impl Iterator<Item = Element>) {
 }
 
 fn rounds(usual: usize) -> usize {
-    let asked = std::env::var("OSIER_TREES").ok();
+    let asked = std::env::var("OSIER_ROUNDS").ok();
     asked.and_then(|n| n.parse().ok()).unwrap_or(usual)
 }
 
-/// Every operator on every representation that has it; `OSIER_TREES` rounds each.
+/// Every operator on every representation that has it; `OSIER_ROUNDS` rounds each.
 #[test]
 fn numbers() {
     let basics = Basic::ALL.iter().copied();

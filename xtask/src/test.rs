@@ -224,7 +224,8 @@ fn kernel_sanitizer(steps: &mut Steps) {
                 .env("UBSAN_OPTIONS", "print_stacktrace=1")
                 .env("OSIER_TREES", SANITIZED_TREES)
                 .args(["test", "-p", "osier-kernels"])
-                .args(["--test", "device", "--test", "trees"]),
+                .args(["--test", "device", "--test", "parts"])
+                .args(["--test", "reduce", "--test", "trees"]),
         )
     });
 }

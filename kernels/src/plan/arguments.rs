@@ -380,17 +380,16 @@ impl Plan {
     /// Whether words of `width` bytes are so narrow, and runs so long, that shifting
     /// wider ones pays, and if so, whether there are strides alone.
     fn funnel(&self, width: usize, tables: &Tables, bytes: u64) -> Option<bool> {
+        if width > 2 || bytes < 2 * FUNNEL as u64 {
+            return None;
+        }
         let shape = self.shape();
-        if shape == Shape::Contiguous || bytes < 2 * FUNNEL as u64 {
+        if shape == Shape::Contiguous {
             return None;
         }
         // Between hints there are four runs of average length, or up to eight.
         let run = (tables.list).map_or(self.core_bytes, |list| (1 << list.shift) / 4);
-        let least = match width {
-            1 => FUNNEL as u64,
-            2 => 4 * FUNNEL as u64,
-            _ => return None,
-        };
+        let least = if width == 1 { FUNNEL } else { 4 * FUNNEL } as u64;
         (run >= least).then_some(shape != Shape::General || self.is_regular())
     }
 

@@ -430,15 +430,17 @@ impl Plan {
         if self.list.is_some() {
             return Shape::General;
         }
-        let mut strides = Vec::with_capacity(self.dimensions.len());
-        for dimension in &self.dimensions {
+        // Asked at each launch, so nothing is allocated here.
+        let mut strides = [(0, 0); DIMENSIONS];
+        for (place, dimension) in strides.iter_mut().zip(&self.dimensions) {
             match dimension {
-                Dimension::Stride { count, stride } => strides.push((*count, *stride)),
+                Dimension::Stride { count, stride } => *place = (*count, *stride),
                 Dimension::Table { .. } => return Shape::General,
             }
         }
         let word = self.core_bytes;
-        match strides[..] {
+        let strides = &strides[..self.dimensions.len().min(DIMENSIONS)];
+        match *strides {
             [] => Shape::Contiguous,
             // Rows that are as short as a few words are no tiles.
             [.., (columns, adjacent), (rows, _)]
