@@ -39,6 +39,8 @@ pub enum ErrorKind {
     Permission,
     /// This machine or build does not offer it.
     Unavailable,
+    /// A device has failed, or cannot do what it is asked.
+    Device,
     /// Bytes that no correct peer sends.
     Malformed,
     /// A configuration variable or job description that makes no sense.
@@ -160,6 +162,19 @@ impl From<osier_datatype::TypeError> for Error {
 impl From<osier_datatype::AttributeError> for Error {
     fn from(e: osier_datatype::AttributeError) -> Self {
         Self::from_source(ErrorKind::Attribute, e)
+    }
+}
+
+impl From<osier_kernels::DeviceError> for Error {
+    fn from(e: osier_kernels::DeviceError) -> Self {
+        use osier_kernels::DeviceError as D;
+        let kind = match &e {
+            e if e.is_out_of_memory() => ErrorKind::OutOfMemory,
+            D::Unavailable(_) => ErrorKind::Unavailable,
+            D::Overlap { .. } => ErrorKind::Datatype,
+            _ => ErrorKind::Device,
+        };
+        Self::from_source(kind, e)
     }
 }
 

@@ -36,6 +36,7 @@ pub mod bootstrap;
 pub mod check;
 pub mod comm;
 pub mod config;
+mod device;
 pub mod diagnose;
 mod error;
 mod matching;
@@ -66,16 +67,18 @@ pub use osier_datatype::{
     Datatype, Distribution, Keyval, Layout, Order, Pair, Type, TypeClass,
 };
 pub use osier_derive::Datatype;
+/// Devices: memory, streams, events, copies, kernels.
+pub use osier_kernels as devices;
 /// What ranks talk over; for tools and tests.
 pub use osier_transports as transports;
 pub use p2p::{
     ANY_SOURCE, ANY_TAG, AnyRequest, BSEND_OVERHEAD, Buffer, BufferMut, Callbacks, Completer,
-    FlushRequest, GeneralizedRequest, HeapBuffer, Member, Message, OwnedBuffer, OwnedBufferMut,
-    PROC_NULL, Partitioned, PartitionedRecv, PartitionedSend, Partitions, Persistent, ROOT, Rank,
-    Region, Regions, Request, Scope, ScopedPersistent, ScopedRequest, ScopedSlice, SendRecv,
-    SendRecvReplace, Source, Startable, Status, Tag, TagSelector, View, ViewMut, WaitSet, Waitable,
-    start_all, status_all, status_any, status_some, test_all, test_any, test_some, wait_all,
-    wait_any, wait_some,
+    DeviceBuffer, FlushRequest, GeneralizedRequest, HeapBuffer, Member, Message, OwnedBuffer,
+    OwnedBufferMut, PROC_NULL, Partitioned, PartitionedRecv, PartitionedSend, Partitions,
+    Persistent, ROOT, Rank, Region, Regions, Request, Scope, ScopedPersistent, ScopedRequest,
+    ScopedSlice, SendRecv, SendRecvReplace, Source, Startable, Status, Tag, TagSelector, View,
+    ViewMut, WaitSet, Waitable, start_all, status_all, status_any, status_some, test_all, test_any,
+    test_some, wait_all, wait_any, wait_some,
 };
 
 #[doc = include_str!("../docs/mpi-chapters.md")]

@@ -6,7 +6,7 @@
 //! FIRST       1 = wants ACK       tag          send          total u64, data
 //! FRAGMENT    0                   send         0             data
 //! ANNOUNCE    1 = key follows     tag          send          total u64 [, region key]
-//! GO          0                   send         0             none: send fragments
+//! GO          units, 0: all       send         0             none: send fragments
 //! FINISH      outcome             send         0             none
 //! ACK         0                   send         0             none: matched
 //! CREDIT      0                   bytes        0             none
@@ -30,6 +30,8 @@ pub(crate) const FIRST: u8 = 2;
 pub(crate) const FRAGMENT: u8 = 3;
 pub(crate) const ANNOUNCE: u8 = 4;
 pub(crate) const GO: u8 = 5;
+/// Unit in which GO says how many bytes more may come.
+pub(crate) const WINDOW_BYTES: usize = 64 << 10;
 pub(crate) const FINISH: u8 = 6;
 pub(crate) const ACK: u8 = 7;
 pub(crate) const CREDIT: u8 = 8;

@@ -295,7 +295,7 @@ impl Memory {
     }
 
     /// The address on the host, of pinned memory.
-    pub(crate) fn host(&self) -> Option<*mut u8> {
+    pub fn host(&self) -> Option<*mut u8> {
         match self.region {
             Region::Pinned { host } => Some(host),
             _ => None,

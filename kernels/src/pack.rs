@@ -64,6 +64,24 @@ impl<T: Datatype> DeviceView<T> {
         })
     }
 
+    /// All elements of a slice, each a value of its type.
+    ///
+    /// # Errors
+    /// More bytes than there can be.
+    pub fn of(slice: &DeviceSlice<T>) -> Result<DeviceView<T>> {
+        DeviceView::new(slice, 0, &T::layout(), slice.len())
+    }
+
+    /// The same bytes, whatever type the slice is of.
+    pub fn erased(self) -> DeviceView<u8> {
+        DeviceView {
+            slice: self.slice.erased(),
+            origin: self.origin,
+            layout: self.layout,
+            count: self.count,
+        }
+    }
+
     /// Instances.
     pub fn count(&self) -> usize {
         self.count
@@ -80,7 +98,7 @@ impl<T: Datatype> DeviceView<T> {
     }
 
     /// Address of the first instance's origin.
-    pub(crate) fn origin(&self) -> u64 {
+    pub fn origin(&self) -> u64 {
         self.origin
     }
 

@@ -58,6 +58,43 @@ impl<B> Ordered<B> {
         self.buffer
     }
 
+    /// The buffer, valid when an event has passed: for a stream, one that is recorded
+    /// there now, so that work which comes later is not waited for.
+    ///
+    /// # Errors
+    /// The stream is being captured, or the driver refuses.
+    pub fn settled(self) -> Result<Ordered<B>> {
+        let after = match self.after {
+            After::Stream(stream) => {
+                if stream.capture()?.is_some() {
+                    return Err(DeviceError::Capture(
+                        "a buffer that is handed over outside of the captured work (hint: end \
+                         the capture first)",
+                    ));
+                }
+                After::Event(stream.record()?)
+            }
+            event => event,
+        };
+        Ok(Ordered {
+            buffer: self.buffer,
+            after,
+        })
+    }
+
+    /// The same moment for another buffer.
+    pub fn map<C>(self, other: impl FnOnce(B) -> C) -> Ordered<C> {
+        Ordered {
+            buffer: other(self.buffer),
+            after: self.after,
+        }
+    }
+
+    /// What is handed over.
+    pub fn buffer(&self) -> &B {
+        &self.buffer
+    }
+
     /// Makes a stream wait for the buffer; the host does not.
     pub(crate) fn order(&self, stream: &Stream) -> Result<()> {
         order(&self.after, stream)
@@ -164,6 +201,16 @@ impl<T: Datatype> DeviceSlice<T> {
     /// The allocation behind it.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.memory
+    }
+
+    /// The same bytes.
+    pub fn erased(&self) -> DeviceSlice<u8> {
+        DeviceSlice {
+            len: self.bytes(),
+            memory: self.memory.clone(),
+            at: self.at,
+            element: PhantomData,
+        }
     }
 
     /// A part of it.

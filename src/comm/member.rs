@@ -95,6 +95,7 @@ pub(super) fn open_lane(
     let mut lane = Lane::new(own, members.len(), links, core.selection.clone());
     let members: Arc<[u32]> = members.into();
     lane.name(context, members.clone());
+    lane.use_devices(core.devices.clone());
     if let Some(tracer) = &core.trace {
         lane.record_to(LaneTrace::new(tracer.clone(), context, members.clone()));
     }

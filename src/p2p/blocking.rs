@@ -319,7 +319,7 @@ impl Communicator {
     /// in another way.
     #[inline]
     fn receive_short(&self, view: &RawView, source: u32, tag: u32) -> Option<usize> {
-        if self.core().trace.is_some() {
+        if self.core().trace.is_some() || view.as_device().is_some() {
             return None;
         }
         let mut lane = self.lane().lock();
@@ -339,7 +339,7 @@ impl Communicator {
     /// Receives a short message that is there already.
     #[inline]
     pub(crate) fn receive_early(&self, view: &RawView, source: u32, tag: u32) -> Option<usize> {
-        if self.core().trace.is_some() {
+        if self.core().trace.is_some() || view.as_device().is_some() {
             return None;
         }
         let mut lane = self.lane().lock();
@@ -392,7 +392,7 @@ impl Communicator {
         let _span = self.span_receive(Kind::Recv, pattern, view.bytes());
         let mut lane = self.lane().lock();
         let waited = pattern.is_exact() && self.core().trace.is_none();
-        if !waited && lane.may_receive_directly(pattern) {
+        if !waited && view.as_device().is_none() && lane.may_receive_directly(pattern) {
             let most = DIRECT_POLLS.min(self.core().spin_polls());
             let mut misses = 0;
             while misses < most && !self.lane().wanted() {

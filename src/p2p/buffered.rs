@@ -348,7 +348,7 @@ impl Communicator {
         let origin = piece.origin();
         // SAFETY: the buffer is borrowed, and the piece has as many bytes,
         // which nobody else uses (invariant 1).
-        unsafe { view.pack(0..bytes, origin) };
+        unsafe { view.pack_all(&self.core().devices, origin) }?;
         let copy = view.packed_at(origin);
         let posted = self.isend_raw(copy, dest, tag, Mode::Standard)?;
         if let Posted::Pending(handle) = posted {

@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// The packed bytes of a view, copied.
-fn copy_of(view: &RawView) -> Result<Vec<u8>> {
+fn copy_of(comm: &Communicator, view: &RawView) -> Result<Vec<u8>> {
     let bytes = view.bytes();
     let mut copy = super::message::zeroed_vec::<u8>(bytes)?;
     // SAFETY: callers pass a view of memory that they hold a borrow of; the
     // copy has as many bytes.
-    unsafe { view.pack(0..bytes, copy.as_mut_ptr()) };
+    unsafe { view.pack_all(&comm.core().devices, copy.as_mut_ptr()) }?;
     Ok(copy)
 }
 
@@ -46,7 +46,7 @@ impl Communicator {
         let view = buffer.view_mut().raw();
         let sent = match dest {
             Some(dest) if !self.send_now(&view, dest, send_tag) => {
-                let copy = self.reported(copy_of(&view))?;
+                let copy = self.reported(copy_of(self, &view))?;
                 let raw = view.packed_at(copy.as_ptr().cast_mut());
                 let posted = self.isend_raw(raw, dest, send_tag, Mode::Standard);
                 Some(Request::new(self, Some(self.reported(posted)?), copy))
@@ -104,7 +104,7 @@ impl Communicator {
         ))?;
         let view = buffer.view_mut().raw();
         let copy = match dest {
-            Some(_) => self.reported(copy_of(&view))?,
+            Some(_) => self.reported(copy_of(self, &view))?,
             None => Vec::new(),
         };
         let raw = view.packed_at(copy.as_ptr().cast_mut());

@@ -14,6 +14,7 @@
 
 mod blocking;
 pub(crate) mod buffered;
+mod device;
 mod exchange;
 mod generalized;
 mod heap;
@@ -31,6 +32,7 @@ mod waits;
 mod waitset;
 
 pub use buffered::{BSEND_OVERHEAD, FlushRequest};
+pub use device::DeviceBuffer;
 pub use exchange::{SendRecv, SendRecvReplace};
 pub use generalized::{Callbacks, Completer, GeneralizedRequest};
 pub use heap::HeapBuffer;

@@ -1,9 +1,12 @@
 //! What a message is made of: memory and a layout.
 
+use crate::device::stage::Outbound;
+use crate::device::{DeviceMemory, Devices};
 use crate::error::{Error, ErrorKind, Result};
 use osier_datatype::{Basic, Datatype, Layout, Signature, Type};
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Memory of a message as the engine sees it: no lifetime. Whoever makes one
 /// says until when it is valid.
@@ -16,8 +19,8 @@ pub(crate) struct RawView {
     shape: Shape,
 }
 
-/// How the bytes lie, and of what types they are. All but `Loose` are
-/// contiguous; their types are only asked for where somebody checks.
+/// How the bytes lie, and of what types they are. All but `Loose` and `Device` are
+/// contiguous memory of the host; their types are only asked for where somebody checks.
 #[derive(Clone, Debug)]
 enum Shape {
     /// Of nobody knows what.
@@ -30,6 +33,8 @@ enum Shape {
     Dense(Layout),
     /// Instances of a layout with gaps.
     Loose(Layout, usize),
+    /// Instances in a device's memory; the origin is an address there.
+    Device(Arc<DeviceMemory>),
 }
 
 // SAFETY: an address and a shared layout; the operation that holds the view
@@ -66,10 +71,52 @@ impl RawView {
         }
     }
 
+    /// Memory of a device.
+    pub fn device(origin: u64, bytes: usize, memory: DeviceMemory) -> Self {
+        Self {
+            origin: std::ptr::without_provenance_mut(origin as usize),
+            bytes,
+            shape: Shape::Device(Arc::new(memory)),
+        }
+    }
+
+    /// The device's memory, if it is there.
+    #[inline]
+    pub fn as_device(&self) -> Option<&Arc<DeviceMemory>> {
+        match &self.shape {
+            Shape::Device(memory) => Some(memory),
+            _ => None,
+        }
+    }
+
+    /// Copies all packed bytes to the host; waits for a device.
+    ///
+    /// # Safety
+    /// As [`RawView::pack`].
+    pub unsafe fn pack_all(&self, devices: &Arc<Devices>, to: *mut u8) -> Result<()> {
+        let Shape::Device(memory) = &self.shape else {
+            // SAFETY: the caller's contract.
+            unsafe { self.pack(0..self.bytes, to) };
+            return Ok(());
+        };
+        let mut stage = Outbound::new(devices, memory)?;
+        let mut at = 0;
+        while at < self.bytes {
+            stage.wait()?;
+            let (from, bytes) = stage.ready()?;
+            // SAFETY: packed there; the caller's room is as long as the message.
+            unsafe { std::ptr::copy_nonoverlapping(from, to.wrapping_add(at), bytes) };
+            stage.took(bytes);
+            at += bytes;
+        }
+        Ok(())
+    }
+
     /// The message of this view where it was packed to.
     pub fn packed_at(&self, origin: *mut u8) -> Self {
         let shape = match &self.shape {
             Shape::Loose(layout, _) => Shape::Dense(layout.clone()),
+            Shape::Device(memory) => Shape::Dense(memory.instances().0.clone()),
             other => other.clone(),
         };
         Self {
@@ -93,12 +140,16 @@ impl RawView {
             }
             Shape::Dense(layout) => of_bytes(layout),
             Shape::Loose(layout, count) => Some(layout.signature().repeat(*count as u64)),
+            Shape::Device(memory) => {
+                let (layout, count) = memory.instances();
+                Some(layout.signature().repeat(count as u64))
+            }
         }
     }
 
     #[inline]
     fn is_loose(&self) -> bool {
-        matches!(self.shape, Shape::Loose(..))
+        matches!(self.shape, Shape::Loose(..) | Shape::Device(..))
     }
 
     /// Whether the two touch a byte in common. Exact, blocks and all.
@@ -126,6 +177,11 @@ impl RawView {
                 let (start, end) = layout.span(*count);
                 (at.wrapping_add_signed(start), at.wrapping_add_signed(end))
             }
+            Shape::Device(memory) => {
+                let (layout, count) = memory.instances();
+                let (start, end) = layout.span(count);
+                (at.wrapping_add_signed(start), at.wrapping_add_signed(end))
+            }
             _ => (at, at.wrapping_add(self.bytes)),
         }
     }
@@ -134,6 +190,10 @@ impl RawView {
     fn instances(&self) -> Option<(Layout, usize)> {
         match &self.shape {
             Shape::Loose(layout, count) => Some((layout.clone(), *count)),
+            Shape::Device(memory) => {
+                let (layout, count) = memory.instances();
+                Some((layout.clone(), count))
+            }
             _ => Some((Type::of::<u8>().commit().ok()?, self.bytes)),
         }
     }
@@ -185,6 +245,8 @@ impl RawView {
                 // SAFETY: the caller's contract.
                 unsafe { layout.pack_raw(self.origin, *count, packed, to) }
             }
+            Shape::Device(_) if packed.is_empty() => {}
+            Shape::Device(_) => not_of_the_host(),
             _ => {
                 let from = self.origin.wrapping_add(packed.start);
                 // SAFETY: the caller's contract.
@@ -205,6 +267,8 @@ impl RawView {
                 // SAFETY: the caller's contract.
                 unsafe { layout.unpack_raw(self.origin, *count, packed, from) }
             }
+            Shape::Device(_) if packed.is_empty() => {}
+            Shape::Device(_) => not_of_the_host(),
             _ => {
                 let to = self.origin.wrapping_add(packed.start);
                 // SAFETY: the caller's contract.
@@ -261,6 +325,13 @@ impl RawView {
             },
         })
     }
+}
+
+/// Memory of a device goes through a stage; whoever reads its address here would
+/// read anything.
+#[cold]
+fn not_of_the_host() -> ! {
+    panic!("memory of a device is not the host's to read")
 }
 
 /// Copies, without a call for the smallest sizes.
@@ -334,6 +405,14 @@ impl<'a> View<'a> {
         self.raw.bytes
     }
 
+    /// Memory of a device, which its holder counts.
+    pub(super) fn of_raw(raw: RawView) -> View<'a> {
+        View {
+            raw,
+            borrow: PhantomData,
+        }
+    }
+
     #[inline]
     pub(crate) fn raw(self) -> RawView {
         self.raw
@@ -390,6 +469,14 @@ impl<'a> ViewMut<'a> {
     /// Packed size in bytes.
     pub fn bytes(&self) -> usize {
         self.raw.bytes
+    }
+
+    /// As [`View::of_raw`].
+    pub(super) fn of_raw(raw: RawView) -> ViewMut<'a> {
+        ViewMut {
+            raw,
+            borrow: PhantomData,
+        }
     }
 
     #[inline]

@@ -16,6 +16,7 @@ use super::cell::LaneCell;
 use super::lane::{IDLE_POLLS, Lane};
 use super::pace;
 use crate::check::{Check, Checks, Setting};
+use crate::device::Devices;
 use crate::diagnose::threads::{self, Inside};
 use crate::diagnose::verdict::hangs;
 use crate::diagnose::waits::{Asked, Waits, Watch, listen};
@@ -91,6 +92,8 @@ pub(crate) struct Core {
     pub trace: Option<Arc<Tracer>>,
     /// What is checked, and what was found.
     pub checks: Checks,
+    /// What messages of devices need.
+    pub devices: Arc<Devices>,
 }
 
 /// A communicator's lane, for as long as the communicator lives.
@@ -160,6 +163,7 @@ impl Core {
             closing: AtomicBool::new(false),
             trace,
             checks: Checks::new(checks, rank, abort),
+            devices: Arc::default(),
         })
     }
 
@@ -499,6 +503,14 @@ impl Core {
     /// thread counts as a sleeper; false keeps it awake.
     pub fn sleep(&self, quiet: impl FnOnce() -> bool) {
         self.forget_lingering();
+        if self.devices.is_busy() {
+            // Nobody rings when a device is done.
+            if quiet() && !self.poll_all() {
+                std::thread::yield_now();
+                self.tick();
+            }
+            return;
+        }
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let seen = lock(&self.bed).events;
         let generation = match &self.place {

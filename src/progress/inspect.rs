@@ -25,6 +25,7 @@ impl Lane {
     /// without a message.
     pub fn unsettled(&self) -> bool {
         !(self.busy.is_empty() && self.pulls.is_empty() && self.pushes.is_empty())
+            || self.devices_work()
     }
 
     /// Grows whenever anything moves in [`Lane::progress`].

@@ -27,7 +27,9 @@ use super::links::Links;
 use super::pace::Pace;
 use super::ready::Ready;
 use super::slab::Slab;
+use super::staged::Stage;
 use super::traced::LaneTrace;
+use crate::device::Devices;
 use crate::diagnose::page::Operation;
 use crate::diagnose::waits::{Asked, hear, listens};
 use crate::error::{Error, ErrorKind, Result};
@@ -63,6 +65,8 @@ pub(super) enum State {
     Withdrawn,
     Posted,
     Pulling,
+    /// All bytes have come, and a device unpacks them.
+    Draining,
     Done,
 }
 
@@ -111,6 +115,10 @@ pub(super) struct Rare {
     pub owner: Option<Box<dyn Any + Send>>,
     /// What is checked of it, until it gives its memory back.
     pub check: Option<Box<OpCheck>>,
+    /// Its bytes between the host and a device.
+    pub stage: Option<Stage>,
+    /// Bytes up to which the receiver lets a send go; `None`: all.
+    pub window: Option<usize>,
 }
 
 impl Op {
@@ -150,6 +158,7 @@ impl Op {
     pub fn forget_memory(&mut self) {
         self.view = RawView::empty();
         if let Some(rare) = &mut self.rare {
+            rare.stage = None;
             rare.owner = None;
             rare.check = None;
         }
@@ -274,6 +283,9 @@ pub(crate) struct Lane {
     pub(super) busy: Vec<u32>,
     pub(super) pulls: VecDeque<Pull>,
     pub(super) pushes: VecDeque<Push>,
+    /// Receives whose bytes go to a device.
+    pub(super) staged: Vec<u32>,
+    pub(super) devices: Arc<Devices>,
     pub(super) selection: Arc<Selection>,
     pub(super) always_eager: usize,
     pub(super) counters: Counters,
@@ -333,6 +345,8 @@ impl Lane {
             busy: Vec::new(),
             pulls: VecDeque::new(),
             pushes: VecDeque::new(),
+            staged: Vec::new(),
+            devices: Arc::default(),
             selection,
             counters: Counters::default(),
             dead_count: 0,
@@ -373,6 +387,11 @@ impl Lane {
         self.members = members;
     }
 
+    /// Says what the rank keeps of its devices.
+    pub fn use_devices(&mut self, devices: Arc<Devices>) {
+        self.devices = devices;
+    }
+
     /// Tells a timeline of everything from here on; before the first message.
     pub fn record_to(&mut self, trace: Box<LaneTrace>) {
         self.trace = Some(trace);
@@ -394,6 +413,9 @@ impl Lane {
         }
         if !self.pulls.is_empty() || !self.pushes.is_empty() {
             any |= self.advance_one_sided();
+        }
+        if !self.staged.is_empty() {
+            any |= self.advance_staged();
         }
         self.moved += u64::from(any);
         any
@@ -453,7 +475,7 @@ impl Lane {
             wire::FRAGMENT => self.on_fragment(message, low),
             wire::FIRST => self.on_first(message, low, high),
             wire::ANNOUNCE => self.on_announce(message, low, high),
-            wire::GO => self.on_go(peer, low),
+            wire::GO => self.on_go(peer, low, message.head.aux),
             wire::FINISH => self.on_finish(peer, low, message.head.aux),
             wire::ACK => self.on_ack(peer, low),
             wire::CREDIT => self.peers[peer as usize].sender.give(u64::from(low)),
@@ -484,6 +506,7 @@ impl Lane {
             op.rare().error = error;
         }
         if let Some(rare) = &mut op.rare {
+            rare.stage = None;
             self.wakers.extend(rare.waker.take());
             if let Some((ready, token)) = rare.notify.take() {
                 ready.push(token);
@@ -684,16 +707,29 @@ impl Lane {
                 true
             }
             (Direction::Receive, _) => {
-                let (left, peer) = (op.total - op.moved, op.peer as usize);
-                for (_, target) in &mut self.peers[peer].incoming {
-                    if *target == Target::Op(handle) {
-                        *target = Target::Discard(left);
-                    }
-                }
+                self.open_window(handle);
+                self.discard_rest(handle);
                 self.ops.remove(handle);
                 true
             }
             (Direction::Send, _) => self.revoke_send(handle, state),
+        }
+    }
+
+    /// Nobody wants what is still to come of a message.
+    pub(super) fn discard_rest(&mut self, handle: u32) {
+        let Some(op) = self.ops.get(handle) else {
+            return;
+        };
+        let left = op.total.saturating_sub(op.moved);
+        if left == 0 {
+            return; // whoever brings the last bytes forgets it
+        }
+        let incoming = &mut self.peers[op.peer as usize].incoming;
+        for (_, target) in incoming {
+            if *target == Target::Op(handle) {
+                *target = Target::Discard(left);
+            }
         }
     }
 

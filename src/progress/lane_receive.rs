@@ -21,10 +21,12 @@ impl Lane {
     #[inline]
     #[track_caller]
     pub fn irecv(&mut self, view: RawView, pattern: Pattern) -> Result<Posted> {
-        match self.receive_early(&view, pattern) {
-            Some(outcome) => Ok(Posted::Done(outcome)),
-            None => self.post(view, pattern),
+        if view.as_device().is_none()
+            && let Some(outcome) = self.receive_early(&view, pattern)
+        {
+            return Ok(Posted::Done(outcome));
         }
+        self.post(view, pattern)
     }
 
     /// Looks whether the message is there already, so that the receive need
@@ -254,7 +256,7 @@ impl Lane {
             let bytes = what.bytes();
             self.compare(&view, told, peer, envelope.tag, bytes, Location::caller());
         }
-        if let Arrival::Whole { data, ack } = &what {
+        if let (Arrival::Whole { data, ack }, None) = (&what, view.as_device()) {
             self.follow_shortly(&view, peer, envelope.tag, Location::caller());
             let bytes = data.len();
             let fits = bytes.min(view.bytes());
@@ -287,7 +289,16 @@ impl Lane {
             op.number = number;
         }
         match what {
-            Arrival::Whole { .. } => {}
+            // To a device.
+            Arrival::Whole { data, ack } => {
+                self.begin_stream(handle, envelope, data.len());
+                if let Some(send) = ack {
+                    self.control(peer, wire::head(wire::ACK, 0, send, 0));
+                }
+                self.credit(peer, data.len());
+                self.receive_bytes(handle, data.as_ptr(), data.len());
+                self.recycle(data);
+            }
             Arrival::Stream {
                 send,
                 total,
@@ -373,11 +384,16 @@ impl Lane {
         op.tag = tag;
         op.total = bytes;
         op.number = self.handling;
-        let fits = bytes.min(op.view.bytes());
-        // SAFETY: the view is writable until the operation is over, the
-        // payload readable until released.
-        unsafe { op.view.unpack(0..fits, message.payload.as_ptr()) };
-        self.received(handle);
+        if op.view.as_device().is_some() {
+            op.state = State::Streaming;
+            self.receive_bytes(handle, message.payload.as_ptr(), bytes);
+        } else {
+            let fits = bytes.min(op.view.bytes());
+            // SAFETY: the view is writable until the operation is over, the
+            // payload readable until released.
+            unsafe { op.view.unpack(0..fits, message.payload.as_ptr()) };
+            self.received(handle);
+        }
         self.credit(peer, bytes);
         if wants_ack {
             self.control(peer, wire::head(wire::ACK, 0, send, 0));
@@ -507,6 +523,9 @@ impl Lane {
         let Some(op) = self.ops.get_mut(handle) else {
             return;
         };
+        if op.view.as_device().is_some() && op.total > 0 {
+            return self.stage_bytes(handle, from, bytes);
+        }
         let at = op.moved.min(op.view.bytes());
         let end = (op.moved + bytes).min(op.view.bytes());
         // SAFETY: the view is writable until the operation is over; callers
@@ -618,7 +637,12 @@ impl Lane {
             self.control(peer, wire::head(wire::FINISH, wire::OUTCOME_DONE, send, 0));
             return self.received(handle);
         }
+        let elsewhere = self
+            .ops
+            .get(handle)
+            .is_some_and(|op| op.view.as_device().is_some());
         match rendezvous::decide(&self.selection, total, key) {
+            _ if elsewhere => self.ask_fragments(handle, peer, send),
             Way::Fragments => self.ask_fragments(handle, peer, send),
             Way::Pull(key) => self.begin_pull(handle, peer, send, key),
         }
@@ -632,7 +656,16 @@ impl Lane {
         self.peers[peer as usize]
             .incoming
             .push((send, Target::Op(handle)));
-        self.control(peer, wire::head(wire::GO, 0, send, 0));
+        let mut window = 0;
+        if self
+            .ops
+            .get(handle)
+            .is_some_and(|op| op.view.as_device().is_some())
+        {
+            // A receive that fails drops what comes.
+            window = self.window(handle, send).unwrap_or(0);
+        }
+        self.control(peer, wire::head(wire::GO, window, send, 0));
     }
 
     pub(super) fn on_withdraw(&mut self, peer: u32, send: u32) -> bool {

@@ -1,6 +1,7 @@
 //! The sending half of a lane: starts, streams, control messages.
 
 use super::lane::{Direction, Lane, Mode, Op, Outcome, Posted, State, describe};
+use super::staged::Source;
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::view::RawView;
 use crate::protocol::select::Memory;
@@ -14,7 +15,11 @@ const FRAGMENTS_PER_ROUND: usize = 8;
 enum Step {
     Moved,
     Full,
+    /// A device has not packed it yet.
+    NotReady,
     Failed(TransportError),
+    /// A device has failed.
+    Broken(Error),
 }
 
 impl Lane {
@@ -41,7 +46,8 @@ impl Lane {
     pub fn send_now(&mut self, view: &RawView, dest: u32, tag: u32) -> bool {
         let bytes = view.bytes();
         let peer = &mut self.peers[dest as usize];
-        if bytes > self.always_eager || peer.blocked || !peer.sender.take(bytes) {
+        let elsewhere = view.as_device().is_some();
+        if bytes > self.always_eager || elsewhere || peer.blocked || !peer.sender.take(bytes) {
             return false;
         }
         if self.trace.is_some() {
@@ -148,13 +154,17 @@ impl Lane {
         }
         while let Some(&handle) = self.peers[peer as usize].starts.front() {
             match self.start(handle) {
-                Step::Full => return any,
+                Step::Full | Step::NotReady => return any,
                 Step::Moved => {
                     self.peers[peer as usize].starts.pop_front();
                 }
                 Step::Failed(e) => {
                     self.peers[peer as usize].starts.pop_front();
                     self.fail(handle, &e);
+                }
+                Step::Broken(e) => {
+                    self.peers[peer as usize].starts.pop_front();
+                    self.finish(handle, Some(e));
                 }
             }
             any = true;
@@ -170,14 +180,21 @@ impl Lane {
                     self.peers[peer as usize].streams.push_front(handle);
                     return any;
                 }
+                Step::NotReady => {
+                    self.peers[peer as usize].streams.push_back(handle);
+                    continue;
+                }
                 Step::Moved => {
-                    let more = self
-                        .ops
-                        .get(handle)
-                        .is_some_and(|op| op.state == State::Streaming && op.moved < op.total);
+                    let more = self.ops.get(handle).is_some_and(|op| {
+                        op.state == State::Streaming && op.moved < op.total.min(op.window())
+                    });
                     if more {
                         self.peers[peer as usize].streams.push_back(handle);
                     }
+                }
+                Step::Broken(e) => {
+                    self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));
+                    self.finish(handle, Some(e));
                 }
                 Step::Failed(e) => {
                     // The receiver waits for the rest.
@@ -209,6 +226,15 @@ impl Lane {
             return Step::Moved; // revoked meanwhile
         };
         let (peer, tag, bytes) = (op.peer, op.tag, op.total);
+        if op.view.as_device().is_some() {
+            // A long message is announced at once, and packed meanwhile.
+            let short = bytes <= self.selection.eager_max(Memory::Private);
+            match self.source(handle) {
+                Ok(Source::NotReady) if short => return Step::NotReady,
+                Ok(_) => {}
+                Err(e) => return Step::Broken(e),
+            }
+        }
         if self.check.is_some() {
             match self.tell(handle) {
                 Ok(()) => {}
@@ -271,6 +297,11 @@ impl Lane {
         let fragment = self.fragment_bytes(peer, bytes);
         let since = self.trace_stamp();
         let checked = self.check.as_ref().map_or(0, |_| wire::CHECKED);
+        let source = match self.source(handle) {
+            Ok(Source::NotReady) => return Step::NotReady,
+            Ok(source) => source,
+            Err(e) => return Step::Broken(e),
+        };
         let Some(op) = self.ops.get_mut(handle) else {
             return Step::Moved;
         };
@@ -293,7 +324,7 @@ impl Lane {
             }
             // SAFETY: the view is readable until the operation is over, and
             // the room ends after these bytes.
-            unsafe { view.pack(0..moved, to) };
+            unsafe { source.put(view, 0..moved, to) };
         };
         let head = wire::head(kind, aux, tag, handle);
         match self.links.post_with(peer, head, payload, fill) {
@@ -302,6 +333,10 @@ impl Lane {
             Err(PostError::Failed(e)) => return Step::Failed(e),
         }
         op.moved = moved;
+        self.took(handle, moved);
+        let Some(op) = self.ops.get_mut(handle) else {
+            return Step::Moved;
+        };
         if whole {
             self.trace_start(Kind::Eager, peer, tag, bytes, since);
             self.sent(handle);
@@ -362,18 +397,34 @@ impl Lane {
             return Step::Moved;
         }
         let (peer, at) = (op.peer, op.moved);
-        let n = self.fragment_bytes(peer, op.total).min(op.total - at);
+        let open = op.total.min(op.window());
+        if at >= open {
+            return Step::Moved; // until the receiver asks for more
+        }
+        let mut n = self.fragment_bytes(peer, op.total).min(open - at);
+        let source = match self.source(handle) {
+            Ok(Source::NotReady) => return Step::NotReady,
+            Ok(source) => source,
+            Err(e) => return Step::Broken(e),
+        };
+        if let Source::Packed(_, ready) = source {
+            n = n.min(ready);
+        }
+        let Some(op) = self.ops.get(handle) else {
+            return Step::Moved;
+        };
         let since = self.trace_stamp();
         let head = wire::head(wire::FRAGMENT, 0, handle, 0);
         let view = &op.view;
         // SAFETY: the view is readable until the operation is over, and the
         // endpoint hands out room for `n` bytes.
-        let fill = |to: *mut u8| unsafe { view.pack(at..at + n, to) };
+        let fill = |to: *mut u8| unsafe { source.put(view, at..at + n, to) };
         match self.links.post_with(peer, head, n, fill) {
             Ok(()) => {}
             Err(PostError::Full) => return Step::Full,
             Err(PostError::Failed(e)) => return Step::Failed(e),
         }
+        self.took(handle, n);
         self.trace_piece(Kind::Fragment, peer, n, since);
         if let Some(op) = self.ops.get_mut(handle) {
             op.moved += n;
@@ -402,12 +453,29 @@ impl Lane {
             .filter(|op| op.direction == Direction::Send && op.peer == peer)
     }
 
-    pub(super) fn on_go(&mut self, peer: u32, handle: u32) -> bool {
+    pub(super) fn on_go(&mut self, peer: u32, handle: u32, units: u16) -> bool {
         let Some(op) = self.send_op(peer, handle) else {
             return false;
         };
-        if op.state != State::Announced {
-            return false;
+        let more = usize::from(units) * wire::WINDOW_BYTES;
+        match (op.state, op.rare.as_ref().and_then(|rare| rare.window)) {
+            (State::Announced, _) => {
+                if units != 0 {
+                    op.rare().window = Some(more);
+                }
+            }
+            (State::Streaming, Some(window)) => {
+                let stopped = op.moved >= window;
+                op.rare().window = (units != 0).then(|| window.saturating_add(more));
+                if stopped {
+                    self.peers[peer as usize].streams.push_back(handle);
+                    self.mark_busy(peer);
+                }
+                return true;
+            }
+            // It was revoked; the receiver has not heard of it yet.
+            (State::Withdrawn, _) => return true,
+            _ => return false,
         }
         if op.acked {
             // We have asked to withdraw it. The receiver has an answer to

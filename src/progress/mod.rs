@@ -19,5 +19,6 @@ pub(crate) mod links;
 pub(crate) mod pace;
 pub(crate) mod ready;
 mod slab;
+mod staged;
 mod sync;
 pub(crate) mod traced;

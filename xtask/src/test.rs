@@ -129,7 +129,7 @@ fn loom(steps: &mut Steps) {
                     // Models that say nothing of their own.
                     .env("LOOM_MAX_PREEMPTIONS", "3")
                     // The models are quick, building them should be, too.
-                    .env("CARGO_PROFILE_RELEASE_LTO", "false")
+                    .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
                     .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
                     .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
                     .args(["test", "--release", "-p", package, "--lib", "loom"]),
@@ -209,7 +209,9 @@ fn kernel_sanitizer(steps: &mut Steps) {
         )?;
         scan::link(&compiled, scan::SANITIZERS, &kernels)?;
         println!("{} kernels with sanitizers", compiled.names.len());
-        run_command(cargo().args(["build", "-p", "osier-emulated-cuda"]))?;
+        // The whole workspace, as in the step "unit": with features of its own, one
+        // package would be compiled again.
+        run_command(cargo().args(["build", "--workspace", "--lib"]))?;
         // The sanitizer's library comes first, in the tests' processes alone.
         let runner = format!("env LD_PRELOAD={}", libasan.display());
         run_command(
@@ -223,8 +225,7 @@ fn kernel_sanitizer(steps: &mut Steps) {
                 )
                 .env("UBSAN_OPTIONS", "print_stacktrace=1")
                 .env("OSIER_TREES", SANITIZED_TREES)
-                .args(["test", "-p", "osier-kernels"])
-                .args(["--test", "device", "--test", "parts"])
+                .args(["test", "--workspace", "--test", "device", "--test", "parts"])
                 .args(["--test", "reduce", "--test", "trees"]),
         )
     });

@@ -1,0 +1,77 @@
+//! Buffers in the memory of devices.
+//!
+//! A device buffer is handed over together with the moment from which its bytes are
+//! valid ([`Ordered`]): an event, or a stream's work so far. A send packs it behind
+//! that moment; a receive unpacks into it behind that moment, and is over when the
+//! bytes lie there, so that work that is queued afterwards, on any stream, sees them.
+
+use super::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
+use crate::device::{DeviceMemory, Use};
+use osier_datatype::Datatype;
+use osier_kernels::{DeviceError, DeviceSlice, DeviceView, Ordered};
+
+/// What can be handed over with a moment.
+pub trait DeviceBuffer: Clone {
+    /// Its elements.
+    type Element: Datatype;
+
+    /// The elements and their layout.
+    ///
+    /// # Errors
+    /// There is no such view.
+    fn device_view(&self) -> Result<DeviceView<Self::Element>, DeviceError>;
+}
+
+impl<T: Datatype> DeviceBuffer for DeviceSlice<T> {
+    type Element = T;
+
+    fn device_view(&self) -> Result<DeviceView<T>, DeviceError> {
+        DeviceView::of(self)
+    }
+}
+
+impl<T: Datatype> DeviceBuffer for DeviceView<T> {
+    type Element = T;
+
+    fn device_view(&self) -> Result<DeviceView<T>, DeviceError> {
+        Ok(self.clone())
+    }
+}
+
+/// The memory; the moment is fixed where it is used.
+fn raw<B: DeviceBuffer>(buffer: &Ordered<B>, use_: Use) -> RawView {
+    match buffer.buffer().device_view() {
+        Ok(view) => {
+            let (origin, bytes) = (view.origin(), view.packed_bytes());
+            let ordered = buffer.clone().map(|_| view);
+            RawView::device(origin, bytes, DeviceMemory::new(ordered, use_))
+        }
+        Err(e) => RawView::device(0, 0, DeviceMemory::failed(e, B::Element::layout())),
+    }
+}
+
+impl<B: DeviceBuffer> Buffer for Ordered<B> {
+    fn view(&self) -> View<'_> {
+        View::of_raw(raw(self, Use::Read))
+    }
+
+    fn lend<R>(&self, look: impl FnOnce(&View<'_>) -> R) -> R {
+        look(&View::of_raw(raw(self, Use::Look)))
+    }
+}
+
+impl<B: DeviceBuffer> BufferMut for Ordered<B> {
+    fn view_mut(&mut self) -> ViewMut<'_> {
+        ViewMut::of_raw(raw(self, Use::Write))
+    }
+
+    fn lend_mut<R>(&mut self, look: impl FnOnce(&ViewMut<'_>) -> R) -> R {
+        look(&ViewMut::of_raw(raw(self, Use::Look)))
+    }
+}
+
+// SAFETY: the transfer counts the allocation, which does not move, and devices do not
+// keep Rust's rules of aliasing: who writes meanwhile gets other bytes.
+unsafe impl<B: DeviceBuffer + Send + 'static> OwnedBuffer for Ordered<B> {}
+// SAFETY: as above.
+unsafe impl<B: DeviceBuffer + Send + 'static> OwnedBufferMut for Ordered<B> {}

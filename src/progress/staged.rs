@@ -1,0 +1,326 @@
+//! Messages from and to the memory of devices.
+//!
+//! The engine's protocols stay as they are: a send takes its packed bytes from a stage
+//! as they become ready, a receive puts them into one ([`crate::device::stage`]).
+//!
+//! ```text
+//! send     Starting   waits for its first chunk, if the message is short
+//!          Streaming  fragments as far as chunks are packed
+//! receive  Streaming  bytes into pinned memory
+//!          Draining   the device unpacks the rest -> Done
+//! ```
+//!
+//! A long message is sent as far as its receiver has buffers: GO says how many units of
+//! [`wire::WINDOW_BYTES`] may come, and further ones follow as chunks are unpacked. So
+//! what waits on the host is bounded by the stage, whatever the message's size.
+//!
+//! # Invariants
+//! 1. A send that waits for its device holds up later starts to its peer, which must
+//!    not overtake it, and nothing else.
+//! 2. An operation with a stage is in `staged`: it is looked after as long as a device
+//!    may work for it.
+//! 3. Whoever ends a windowed receive early lets its sender go on: the rest is dropped
+//!    as it comes.
+
+use super::lane::{Lane, Op, State};
+use crate::device::stage::{Inbound, Outbound};
+use crate::error::{Error, ErrorKind};
+use crate::p2p::view::RawView;
+use crate::wire;
+use osier_kernels::DeviceError;
+use std::ops::Range;
+
+/// A message between the host and a device.
+#[derive(Debug)]
+pub(super) enum Stage {
+    Out(Outbound),
+    In(Inbound),
+}
+
+/// Packed bytes that a send posts next.
+pub(super) enum Source {
+    /// The view's own memory.
+    View,
+    /// They lie here, so many.
+    Packed(*const u8, usize),
+    /// Not yet.
+    NotReady,
+}
+
+impl Source {
+    /// Copies packed bytes of a view, the first of which is next.
+    ///
+    /// # Safety
+    /// As [`RawView::pack`]; of packed bytes there are as many.
+    #[inline]
+    pub(super) unsafe fn put(&self, view: &RawView, packed: Range<usize>, to: *mut u8) {
+        match self {
+            // SAFETY: the caller's contract.
+            Source::Packed(from, _) => unsafe {
+                std::ptr::copy_nonoverlapping(*from, to, packed.len());
+            },
+            // SAFETY: the caller's contract.
+            _ => unsafe { view.pack(packed, to) },
+        }
+    }
+}
+
+impl Op {
+    pub(super) fn stage(&mut self) -> Option<&mut Stage> {
+        self.rare.as_mut()?.stage.as_mut()
+    }
+
+    /// Bytes up to which the receiver lets a send go.
+    pub(super) fn window(&self) -> usize {
+        let window = self.rare.as_ref().and_then(|rare| rare.window);
+        window.unwrap_or(self.total)
+    }
+}
+
+impl Lane {
+    /// Where the next bytes of a send are; begins to pack at the first call.
+    pub(super) fn source(&mut self, handle: u32) -> Result<Source, Error> {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return Ok(Source::View);
+        };
+        let Some(memory) = op.view.as_device() else {
+            return Ok(Source::View);
+        };
+        let memory = memory.clone();
+        if op.total == 0 {
+            let nothing = Source::Packed(std::ptr::dangling(), 0);
+            let usable = memory.check().map(|()| nothing);
+            return usable.map_err(|e| self.device_error(handle, e));
+        }
+        let ready = match op.stage() {
+            Some(Stage::Out(stage)) => stage.ready(),
+            _ => Outbound::new(&self.devices, &memory).and_then(|mut stage| {
+                let ready = stage.ready();
+                if let Some(rare) = self.rare(handle) {
+                    rare.stage = Some(Stage::Out(stage));
+                }
+                self.staged.push(handle);
+                ready
+            }),
+        };
+        match ready {
+            Ok((_, 0)) => Ok(Source::NotReady),
+            Ok((from, bytes)) => Ok(Source::Packed(from, bytes)),
+            Err(e) => Err(self.device_error(handle, e)),
+        }
+    }
+
+    /// So many bytes of a send were posted.
+    pub(super) fn took(&mut self, handle: u32, bytes: usize) {
+        if let Some(Stage::Out(stage)) = self.ops.get_mut(handle).and_then(Op::stage) {
+            stage.took(bytes);
+        }
+    }
+
+    fn device_error(&self, handle: u32, e: DeviceError) -> Error {
+        Error::from(e).context(self.describe(handle))
+    }
+
+    /// Makes room for a message to a device. False: the receive has failed.
+    fn begin_inbound(&mut self, handle: u32) -> bool {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return false;
+        };
+        let total = op.total;
+        let Some(memory) = op.view.as_device().cloned() else {
+            return false;
+        };
+        match Inbound::new(&self.devices, &memory, total) {
+            Ok(stage) => {
+                if let Some(rare) = self.rare(handle) {
+                    rare.stage = Some(Stage::In(stage));
+                }
+                self.staged.push(handle);
+                true
+            }
+            Err(e) => {
+                let e = self.device_error(handle, e);
+                self.fail_inbound(handle, e);
+                false
+            }
+        }
+    }
+
+    fn inbound(&mut self, handle: u32) -> Option<&mut Inbound> {
+        match self.ops.get_mut(handle)?.stage()? {
+            Stage::In(stage) => Some(stage),
+            Stage::Out(_) => None,
+        }
+    }
+
+    /// Takes the next bytes of a message to a device.
+    pub(super) fn stage_bytes(&mut self, handle: u32, from: *const u8, bytes: usize) {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return;
+        };
+        let room = op.view.bytes().min(op.total);
+        let wanted = bytes.min(room - op.moved.min(room));
+        op.moved += bytes;
+        let whole = op.moved >= op.total;
+        if self.inbound(handle).is_none() && !self.begin_inbound(handle) {
+            return;
+        }
+        let mut done = 0;
+        while done < wanted {
+            let Some(stage) = self.inbound(handle) else {
+                return;
+            };
+            let put = stage.room().and_then(|(to, room)| {
+                let n = room.min(wanted - done);
+                if n > 0 {
+                    let from = from.wrapping_add(done);
+                    // SAFETY: the stage's room; callers pass `bytes` readable bytes.
+                    unsafe { std::ptr::copy_nonoverlapping(from, to, n) };
+                    stage.wrote(n)?;
+                }
+                Ok(n)
+            });
+            match put {
+                // It has not been asked for these.
+                Ok(0) => {
+                    self.counters.malformed += 1;
+                    let what = self.describe(handle);
+                    let e = Error::new(
+                        ErrorKind::Malformed,
+                        format!("{what}: more bytes came than the receiver has asked for"),
+                    );
+                    return self.fail_inbound(handle, e);
+                }
+                Ok(n) => done += n,
+                Err(e) => {
+                    let e = self.device_error(handle, e);
+                    return self.fail_inbound(handle, e);
+                }
+            }
+        }
+        if whole {
+            self.drain(handle);
+        }
+    }
+
+    /// All bytes of a message to a device have come.
+    fn drain(&mut self, handle: u32) {
+        match self.inbound(handle).map(Inbound::is_over) {
+            Some(Ok(false)) => {
+                if let Some(op) = self.ops.get_mut(handle) {
+                    op.state = State::Draining;
+                }
+            }
+            Some(Err(e)) => {
+                let e = self.device_error(handle, e);
+                self.fail_inbound(handle, e);
+            }
+            Some(Ok(true)) | None => self.received(handle),
+        }
+    }
+
+    /// Ends a receive in the middle; what still comes is dropped.
+    fn fail_inbound(&mut self, handle: u32, e: Error) {
+        self.open_window(handle);
+        self.discard_rest(handle);
+        self.finish(handle, Some(e));
+    }
+
+    /// Lets the sender of a receive that ends early go on: invariant 3.
+    pub(super) fn open_window(&mut self, handle: u32) {
+        let Some(stage) = self.inbound(handle) else {
+            return;
+        };
+        if let (true, Some(send)) = (stage.asks(), stage.send)
+            && let Some(peer) = self.ops.get(handle).map(|op| op.peer)
+        {
+            self.control(peer, wire::head(wire::GO, 0, send, 0));
+        }
+    }
+
+    /// Asks for the fragments of an announced message to a device. False: it has
+    /// failed.
+    pub(super) fn window(&mut self, handle: u32, send: u32) -> Option<u16> {
+        if !self.begin_inbound(handle) {
+            return None;
+        }
+        let stage = self.inbound(handle)?;
+        stage.ask_stepwise(send);
+        match stage.ask(wire::WINDOW_BYTES) {
+            Ok(more) => Some(units(more)),
+            Err(e) => {
+                let e = self.device_error(handle, e);
+                self.fail_inbound(handle, e);
+                None
+            }
+        }
+    }
+
+    /// Looks after the messages of devices. True if anything moved.
+    pub(super) fn advance_staged(&mut self) -> bool {
+        let mut any = false;
+        let mut at = 0;
+        while let Some(&handle) = self.staged.get(at) {
+            match self.ops.get_mut(handle).and_then(Op::stage) {
+                None => {
+                    self.staged.swap_remove(at);
+                    continue;
+                }
+                // What fails is told to whoever takes the next bytes.
+                Some(Stage::Out(stage)) => stage.look(),
+                Some(Stage::In(_)) => any |= self.advance_inbound(handle),
+            }
+            at += 1;
+        }
+        any
+    }
+
+    fn advance_inbound(&mut self, handle: u32) -> bool {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return false;
+        };
+        let (peer, state) = (op.peer, op.state);
+        if state == State::Draining {
+            self.drain(handle);
+            return self.is_done(handle);
+        }
+        let Some(stage) = self.inbound(handle) else {
+            return false;
+        };
+        let send = stage.send;
+        match stage.ask(wire::WINDOW_BYTES) {
+            Ok(None) => false,
+            Ok(more) => {
+                if let Some(send) = send {
+                    self.control(peer, wire::head(wire::GO, units(more), send, 0));
+                }
+                true
+            }
+            Err(e) => {
+                let e = self.device_error(handle, e);
+                self.fail_inbound(handle, e);
+                true
+            }
+        }
+    }
+
+    /// Whether devices work on messages of this lane.
+    pub(super) fn devices_work(&self) -> bool {
+        let works = |op: &Op| match op.rare.as_ref().and_then(|rare| rare.stage.as_ref()) {
+            Some(Stage::In(stage)) => stage.is_under_way(),
+            Some(Stage::Out(stage)) => stage.is_under_way(),
+            None => false,
+        };
+        let mut staged = self
+            .staged
+            .iter()
+            .filter_map(|handle| self.ops.get(*handle));
+        staged.any(works)
+    }
+}
+
+/// The units that GO carries; 0 says all.
+fn units(more: Option<Option<usize>>) -> u16 {
+    more.flatten()
+        .map_or(0, |units| u16::try_from(units).unwrap_or(u16::MAX))
+}

@@ -1,0 +1,350 @@
+//! Messages from and to the memory of devices, ranks as threads, on the driver that the
+//! tests of `kernels/` choose: the emulated one where it was built beside this test.
+
+#[path = "../kernels/tests/support/mod.rs"]
+mod driver;
+#[path = "ranks/support.rs"]
+#[allow(dead_code)]
+mod support;
+
+use osier::devices::{Context, DeviceSlice, DeviceView, Pinned, Stream, copy};
+use osier::testing::{Network, ranks_on};
+use osier::{ANY_SOURCE, ANY_TAG, Basic, Communicator, ErrorKind, Layout, Type, View, ViewMut};
+use support::{Watchdog, fails, pattern};
+
+/// What a rank needs to use its device.
+struct Device {
+    context: Context,
+    stream: Stream,
+}
+
+impl Device {
+    fn new(context: &Context) -> Device {
+        Device {
+            context: context.clone(),
+            stream: Stream::new(context).unwrap(),
+        }
+    }
+
+    /// Device memory with these bytes, behind the stream's work.
+    fn with(&self, bytes: &[u8]) -> DeviceSlice<u8> {
+        let slice = DeviceSlice::new(&self.stream, bytes.len()).unwrap();
+        let slice = slice.into_inner();
+        let staged = Pinned::from_slice(&self.context, bytes).unwrap();
+        let from = staged.on_device(&self.stream);
+        copy::copy(&self.stream, &from, &slice.after_stream(&self.stream)).unwrap();
+        slice
+    }
+
+    fn bytes(&self, slice: &DeviceSlice<u8>) -> Vec<u8> {
+        let mut staged = Pinned::from_slice(&self.context, &vec![0u8; slice.len()]).unwrap();
+        copy::copy(
+            &self.stream,
+            &slice.after_stream(&self.stream),
+            &staged.on_device(&self.stream),
+        )
+        .unwrap();
+        staged.host().unwrap().to_vec()
+    }
+}
+
+/// Runs ranks with a device each; none, said aloud, where there is no driver.
+fn on_devices(networks: &[Network], n: usize, f: impl Fn(Communicator, Device) + Sync) {
+    let Some(context) = driver::context() else {
+        return;
+    };
+    let _watchdog = Watchdog::start();
+    for network in networks {
+        ranks_on(network, n, |comm| f(comm, Device::new(&context)));
+    }
+}
+
+/// A layout of so many bytes in one instance, and how many bytes around it.
+fn layouts(bytes: usize) -> Vec<(&'static str, Layout, usize)> {
+    let byte = Type::basic(Basic::U8);
+    let commit = |ty: Type| ty.commit().unwrap();
+    let run = commit(Type::contiguous(bytes, &byte).unwrap());
+    let mut all = vec![("run", run, bytes)];
+    if bytes > 0 {
+        // Long messages in longer blocks: the emulated device moves them quicker.
+        let block = if bytes < 60_000 { 1 } else { 1024 };
+        if bytes.is_multiple_of(block) {
+            let strided = Type::vector(bytes / block, block, 3 * block as isize, &byte).unwrap();
+            all.push(("equal blocks", commit(strided), 3 * bytes));
+        }
+        // Blocks of other lengths, one to three apart, the rest in the last.
+        let (mut blocks, mut left, mut at) = (Vec::new(), bytes, 2);
+        for i in 0.. {
+            let len = match i {
+                5000.. => left,
+                _ => left.min(1 + i * 37 % (7 * block)),
+            };
+            if len == 0 {
+                break;
+            }
+            blocks.push((len, at as isize));
+            (left, at) = (left - len, at + len + 1 + i % 3);
+        }
+        let list = Type::indexed(&blocks, &byte).unwrap();
+        all.push(("list", commit(list), at + 3));
+    }
+    all
+}
+
+/// One side of a message.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Side {
+    Host,
+    Device,
+}
+
+const SIDES: [Side; 2] = [Side::Host, Side::Device];
+
+fn send(
+    comm: &Communicator,
+    device: &Device,
+    side: Side,
+    what: &(&str, Layout, usize),
+    seed: usize,
+) {
+    let (_, layout, room) = what;
+    let bytes = pattern(*room, seed);
+    match side {
+        Side::Host => {
+            let view = View::new(&bytes, 0, layout, 1).unwrap();
+            comm.send(&view, 1, seed as u32).unwrap();
+        }
+        Side::Device => {
+            let slice = device.with(&bytes);
+            let view = DeviceView::new(&slice, 0, layout, 1).unwrap();
+            comm.send(&view.after_stream(&device.stream), 1, seed as u32)
+                .unwrap();
+        }
+    }
+}
+
+/// Receives into other bytes than were sent; all of them, gaps as they were.
+fn receive(
+    comm: &Communicator,
+    device: &Device,
+    side: Side,
+    what: &(&str, Layout, usize),
+    seed: usize,
+) -> Vec<u8> {
+    let (_, layout, room) = what;
+    let mut bytes = vec![0xa5; *room];
+    let tag = seed as u32;
+    let status = match side {
+        Side::Host => {
+            let mut view = ViewMut::new(&mut bytes, 0, layout, 1).unwrap();
+            comm.recv(&mut view, 0, tag).unwrap()
+        }
+        Side::Device => {
+            let slice = device.with(&bytes);
+            let view = DeviceView::new(&slice, 0, layout, 1).unwrap();
+            let status = comm
+                .recv(&mut view.after_stream(&device.stream), 0, tag)
+                .unwrap();
+            bytes = device.bytes(&slice);
+            status
+        }
+    };
+    assert_eq!(status.bytes(), layout.size());
+    bytes
+}
+
+/// What must lie there.
+fn expected(
+    sent: &(&str, Layout, usize),
+    received: &(&str, Layout, usize),
+    seed: usize,
+) -> Vec<u8> {
+    let bytes = sent.1.size();
+    let mut packed = vec![0; bytes];
+    sent.1
+        .pack(&pattern(sent.2, seed), 0, 1, 0..bytes, &mut packed)
+        .unwrap();
+    let mut all = vec![0xa5; received.2];
+    received
+        .1
+        .unpack(&mut all, 0, 1, 0..bytes, &packed)
+        .unwrap();
+    all
+}
+
+fn every_pairing(networks: &[Network], sizes: &[usize]) {
+    on_devices(networks, 2, |comm, device| {
+        let mut seed = 0;
+        for &bytes in sizes {
+            let layouts = layouts(bytes);
+            for from in SIDES {
+                for to in SIDES {
+                    for sent in &layouts {
+                        for received in &layouts {
+                            seed += 1;
+                            if comm.rank() == 0 {
+                                send(&comm, &device, from, sent, seed);
+                                continue;
+                            }
+                            let got = receive(&comm, &device, to, received, seed);
+                            assert!(
+                                got == expected(sent, received, seed),
+                                "{bytes} bytes, {} on the {from:?} to {} on the {to:?}",
+                                sent.0,
+                                received.0,
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn every_pairing_of_short_messages() {
+    let sizes = [0, 1, 8, 9, 500, 2048, 4097, 8192, 16_384, 20_000];
+    every_pairing(&Network::all(), &sizes);
+}
+
+/// Chunks end at 64 KiB or 1 MiB.
+#[test]
+fn every_pairing_of_long_messages() {
+    let sizes = [65_535, 65_536, 65_537, (1 << 20) + 1, (3 << 20) + 17];
+    every_pairing(&[Network::Shm], &sizes);
+    every_pairing(&Network::all(), &[70_000]);
+}
+
+#[test]
+fn messages_that_nobody_expects_wait() {
+    on_devices(&Network::all(), 2, |comm, device| {
+        let sizes = [3usize, 4000, 100_000];
+        if comm.rank() == 0 {
+            let begun: Vec<_> = sizes
+                .iter()
+                .map(|&n| {
+                    let slice = device.with(&pattern(n, n));
+                    comm.isend(slice.after_stream(&device.stream), 1, n as u32)
+                        .unwrap()
+                })
+                .collect();
+            for request in begun {
+                request.wait().unwrap();
+            }
+        } else {
+            for n in sizes.into_iter().rev() {
+                let probed = comm.probe(ANY_SOURCE, n as u32).unwrap();
+                assert_eq!(probed.bytes(), n);
+                let slice = device.with(&vec![0; n]);
+                let mut to = slice.after_stream(&device.stream);
+                comm.recv(&mut to, ANY_SOURCE, n as u32).unwrap();
+                assert!(device.bytes(&slice) == pattern(n, n), "{n} bytes");
+            }
+        }
+    });
+}
+
+/// What lies on the device may be written again after a send, and read after a receive.
+#[test]
+fn every_call_takes_devices() {
+    on_devices(&Network::all(), 2, |comm, device| {
+        let (own, other) = (comm.rank(), 1 - comm.rank());
+        let after = |slice: &DeviceSlice<u8>| slice.after_stream(&device.stream);
+        for n in [5usize, 9000, 80_000] {
+            let (from, to) = (device.with(&pattern(n, own)), device.with(&vec![0; n]));
+            let expect = |what: &str| {
+                assert!(device.bytes(&to) == pattern(n, other), "{what}, {n} bytes");
+                copy::fill(&device.stream, &after(&to), 0).unwrap();
+            };
+            let mut receive = after(&to);
+            comm.sendrecv(&after(&from), other, 1, &mut receive, other, 1)
+                .unwrap();
+            expect("sendrecv");
+            let got = comm.irecv(after(&to), ANY_SOURCE, ANY_TAG).unwrap();
+            comm.ssend(&after(&from), other, 2).unwrap();
+            got.wait().unwrap();
+            expect("irecv and ssend");
+            let got = comm.irecv(after(&to), other, 3).unwrap();
+            comm.attach_buffer(vec![0; n + 4096]).unwrap();
+            comm.bsend(&after(&from), other, 3).unwrap();
+            got.wait().unwrap();
+            comm.detach_buffer().unwrap();
+            expect("bsend");
+            let (lent, mut room) = (after(&from), after(&to));
+            comm.scope(|s| {
+                let got = s.irecv(&mut room, other, 4)?;
+                let sent = s.isend(&lent, other, 4)?;
+                got.wait()?;
+                sent.wait()
+            })
+            .unwrap();
+            expect("a scope");
+            let mut both = after(&from);
+            comm.sendrecv_replace(&mut both, other, 5, other, 5)
+                .unwrap();
+            assert!(
+                device.bytes(&from) == pattern(n, other),
+                "replace, {n} bytes"
+            );
+            let mut send = comm.send_init(after(&from), other, 6).unwrap();
+            let mut get = comm.recv_init(after(&to), other, 6).unwrap();
+            for round in 0..3u8 {
+                copy::fill(&device.stream, &after(&from), round + 1).unwrap();
+                get.start().unwrap();
+                send.start().unwrap();
+                send.wait().unwrap();
+                get.wait().unwrap();
+                assert!(
+                    device.bytes(&to) == vec![round + 1; n],
+                    "persistent, {n} bytes"
+                );
+            }
+            let got = comm.irecv(after(&to), own, 7).unwrap();
+            copy::fill(&device.stream, &after(&from), 77).unwrap();
+            comm.send(&after(&from), own, 7).unwrap();
+            got.wait().unwrap();
+            assert!(device.bytes(&to) == vec![77; n], "to itself, {n} bytes");
+        }
+    });
+}
+
+#[test]
+fn what_makes_no_sense_is_told() {
+    on_devices(&Network::all(), 2, |comm, device| {
+        let slice = device.with(&pattern(200_000, 1));
+        let part = |n: usize| slice.slice(..n).unwrap().after_stream(&device.stream);
+        for n in [100usize, 200_000] {
+            if comm.rank() == 0 {
+                comm.send(&part(n), 1, 1).unwrap();
+                comm.send(&part(n), 1, 2).unwrap();
+                comm.send(&[1u8], 1, 3).unwrap();
+                continue;
+            }
+            let short = device.with(&vec![0; n / 2 + 1]);
+            let mut to = short.after_stream(&device.stream);
+            let told = comm.recv(&mut to, 0, 1);
+            fails(
+                told,
+                ErrorKind::Truncated,
+                &[&n.to_string(), &(n / 2 + 1).to_string()],
+            );
+            assert!(device.bytes(&short) == pattern(200_000, 1)[..n / 2 + 1]);
+            // A layout that touches a byte twice is sent, not received.
+            let twice = Type::vector(2, 2, 1, &Type::basic(Basic::U8)).unwrap();
+            let twice = twice.commit().unwrap();
+            let view = DeviceView::new(&slice, 0, &twice, n / 4).unwrap();
+            let told = comm.recv(&mut view.after_stream(&device.stream), 0, 2);
+            fails(told, ErrorKind::Datatype, &["twice"]);
+            // What follows is whole.
+            let mut last = [0u8];
+            comm.recv(&mut last, 0, 3).unwrap();
+            assert_eq!(last, [1]);
+        }
+        // A receive that is given up: nothing is written afterwards.
+        comm.barrier().unwrap();
+        let target = device.with(&[5; 1000]);
+        drop(comm.irecv(target.after_stream(&device.stream), 1 - comm.rank(), 9));
+        comm.barrier().unwrap();
+        assert!(device.bytes(&target) == [5; 1000]);
+    });
+}
