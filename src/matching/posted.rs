@@ -277,23 +277,15 @@ impl PostedQueue {
             .map(|at| nodes[at as usize].item)
     }
 
-    /// The sources that exact receives and receives of any tag name, each
-    /// once, in no order. Takes time in their number.
-    pub fn sources(&self) -> Vec<u32> {
-        let mut sources: Vec<u32> = self
-            .slab
-            .nodes()
-            .iter()
-            .filter(|node| node.order != FREE)
-            .filter_map(|node| match node.class() {
-                EXACT => Some((node.key >> 32) as u32),
-                BY_SOURCE => Some(node.key as u32),
-                _ => None,
-            })
-            .collect();
-        sources.sort_unstable();
-        sources.dedup();
-        sources
+    /// The sources that exact receives and receives of any tag name, in no order,
+    /// as often as they are named.
+    pub fn sources(&self) -> impl Iterator<Item = u32> {
+        let posted = self.slab.nodes().iter().filter(|node| node.order != FREE);
+        posted.filter_map(|node| match node.class() {
+            EXACT => Some((node.key >> 32) as u32),
+            BY_SOURCE => Some(node.key as u32),
+            _ => None,
+        })
     }
 
     /// Removes the receives that only `source` can satisfy, for a peer that

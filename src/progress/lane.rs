@@ -232,6 +232,8 @@ pub(super) struct PeerState {
     pub closed: bool,
     /// It was sent something, so that the transport learns when it closes.
     pub asked: bool,
+    /// It is about to be.
+    pub to_ask: bool,
     pub busy: bool,
     /// Starts wait, or are checked, or it is dead: nothing may be sent past
     /// them.

@@ -94,15 +94,20 @@ impl Lane {
     /// Sends something to each peer that is waited for, so that the transport
     /// learns of its end.
     fn ask_awaited(&mut self) {
-        let mut awaited = self.posted.sources();
-        awaited.extend(self.probed);
-        for peer in awaited {
+        let mut any = false;
+        for peer in self.posted.sources().chain(self.probed) {
             let state = &mut self.peers[peer as usize];
-            if state.asked || peer == self.own {
-                continue;
+            if !state.asked && peer != self.own {
+                (state.asked, state.to_ask, any) = (true, true, true);
             }
-            state.asked = true;
-            self.control(peer, wire::head(wire::CREDIT, 0, 0, 0));
+        }
+        if !any {
+            return;
+        }
+        for peer in 0..self.peers.len() {
+            if std::mem::take(&mut self.peers[peer].to_ask) {
+                self.control(peer as u32, wire::head(wire::CREDIT, 0, 0, 0));
+            }
         }
     }
 
