@@ -348,3 +348,92 @@ fn what_makes_no_sense_is_told() {
         assert!(device.bytes(&target) == [5; 1000]);
     });
 }
+
+/// A device that fails in the middle ends the two transfers that it concerns, with an
+/// error that says what failed, and nothing else.
+#[test]
+fn a_device_that_fails_ends_its_transfer() {
+    let Some(library) = driver::emulated() else {
+        return eprintln!("SKIPPED: the emulated driver was not built beside this test");
+    };
+    let calls = [
+        "cuMemHostAlloc",
+        "cuStreamCreate",
+        "cuLaunchKernel",
+        "cuEventRecord",
+    ];
+    let points = calls
+        .iter()
+        .flat_map(|call| (1..=8).map(move |n| format!("{call}:{n}:2")));
+    let mut failed = 0;
+    for fail in points {
+        let run = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "child_whose_device_fails",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env(osier::devices::LIBRARY_VARIABLE, &library)
+            .env("OSIER_EMULATED_QUIET", "1")
+            .env("OSIER_EMULATED_FAIL", &fail)
+            .output()
+            .unwrap();
+        let told = [run.stdout, run.stderr].concat();
+        let told = String::from_utf8_lossy(&told);
+        assert!(
+            run.status.success() && told.contains("1 passed"),
+            "{fail}: {told}"
+        );
+        failed += usize::from(told.contains("has failed"));
+    }
+    assert!(failed >= 8, "only {failed} points were in a transfer");
+}
+
+#[test]
+#[ignore = "run by a_device_that_fails_ends_its_transfer"]
+fn child_whose_device_fails() {
+    let context = driver::context().unwrap();
+    let _watchdog = Watchdog::start();
+    ranks_on(&Network::Shm, 2, |comm| {
+        // Setting up may fail, too; that is not a transfer's affair.
+        let set_up = || -> Result<_, osier::devices::DeviceError> {
+            let stream = Stream::new(&context)?;
+            let n = (2 << 20) + 3072;
+            let layout = Type::vector(n / 1024, 1024, 2048, &Type::basic(Basic::U8));
+            let layout = layout.unwrap().commit().unwrap();
+            let slice = DeviceSlice::<u8>::new(&stream, 2 * n)?.into_inner();
+            let view = DeviceView::new(&slice, 0, &layout, 1)?;
+            stream.synchronize()?;
+            Ok((stream, view))
+        };
+        let ready = set_up();
+        let mut both = [0u8];
+        let own = u8::from(ready.is_ok());
+        comm.allreduce(&[own], &mut both, osier::Op::Min).unwrap();
+        let (Ok((stream, view)), [1]) = (ready, both) else {
+            return;
+        };
+        let result = match comm.rank() {
+            0 => comm.send(&view.after_stream(&stream), 1, 1),
+            _ => comm.recv(&mut view.after_stream(&stream), 0, 1).map(drop),
+        };
+        if let Err(e) = result {
+            let kinds = [
+                ErrorKind::Device,
+                ErrorKind::OutOfMemory,
+                ErrorKind::Cancelled,
+            ];
+            assert!(kinds.contains(&e.kind()), "{e:?}");
+            println!("rank {} has failed: {e}", comm.rank());
+        }
+        let mut last = [comm.rank() as u8 + 7];
+        match comm.rank() {
+            0 => comm.send(&last, 1, 2).unwrap(),
+            _ => {
+                comm.recv(&mut last, 0, 2).unwrap();
+                assert_eq!(last, [7]);
+            }
+        }
+    });
+}

@@ -163,8 +163,8 @@ impl Lane {
                     self.fail(handle, &e);
                 }
                 Step::Broken(e) => {
-                    self.peers[peer as usize].starts.pop_front();
-                    self.finish(handle, Some(e));
+                    // Its turn comes again, to tell the receiver.
+                    self.breaks(handle, e);
                 }
             }
             any = true;
@@ -226,6 +226,9 @@ impl Lane {
             return Step::Moved; // revoked meanwhile
         };
         let (peer, tag, bytes) = (op.peer, op.tag, op.total);
+        if op.has_failed() {
+            return self.announce(handle);
+        }
         if op.view.as_device().is_some() {
             // A long message is announced at once, and packed meanwhile.
             let short = bytes <= self.selection.eager_max(Memory::Private);
@@ -460,6 +463,9 @@ impl Lane {
         let more = usize::from(units) * wire::WINDOW_BYTES;
         match (op.state, op.rare.as_ref().and_then(|rare| rare.window)) {
             (State::Announced, _) => {
+                if op.has_failed() {
+                    return self.tell_failure(peer, handle);
+                }
                 if units != 0 {
                     op.rare().window = Some(more);
                 }

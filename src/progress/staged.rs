@@ -70,6 +70,11 @@ impl Op {
         self.rare.as_mut()?.stage.as_mut()
     }
 
+    /// Whether its device has failed before it began, which its receiver is to learn.
+    pub(super) fn has_failed(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.error.is_some())
+    }
+
     /// Bytes up to which the receiver lets a send go.
     pub(super) fn window(&self) -> usize {
         let window = self.rare.as_ref().and_then(|rare| rare.window);
@@ -108,6 +113,30 @@ impl Lane {
             Ok((from, bytes)) => Ok(Source::Packed(from, bytes)),
             Err(e) => Err(self.device_error(handle, e)),
         }
+    }
+
+    /// The device of a send has failed before anything was posted. The message is
+    /// announced all the same, so that its receiver is told instead of waiting.
+    pub(super) fn breaks(&mut self, handle: u32, e: Error) {
+        let Some((peer, total)) = self.ops.get(handle).map(|op| (op.peer, op.total)) else {
+            return;
+        };
+        if total == 0 {
+            self.peers[peer as usize].starts.pop_front();
+            return self.finish(handle, Some(e));
+        }
+        if let Some(rare) = self.rare(handle) {
+            rare.stage = None;
+            rare.error = Some(e);
+        }
+    }
+
+    /// Tells the receiver of an announced message that it will not come.
+    pub(super) fn tell_failure(&mut self, peer: u32, handle: u32) -> bool {
+        self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));
+        let e = self.rare(handle).and_then(|rare| rare.error.take());
+        self.finish(handle, e);
+        true
     }
 
     /// So many bytes of a send were posted.
