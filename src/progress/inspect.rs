@@ -28,6 +28,11 @@ impl Lane {
             || self.devices_work()
     }
 
+    /// Whether a peer is known to be dead.
+    pub fn knows_dead(&self, peer: u32) -> bool {
+        self.peers[peer as usize].dead.is_some()
+    }
+
     /// Grows whenever anything moves in [`Lane::progress`].
     pub fn moved(&self) -> u64 {
         self.moved

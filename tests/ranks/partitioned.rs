@@ -296,6 +296,31 @@ fn what_was_sent_before_the_sender_went_is_received() {
     }
 }
 
+/// One partition was sent before the sender went; the others never come.
+#[test]
+fn a_partition_that_never_comes_does_not_arrive() {
+    on_all(2, |comm| {
+        if comm.rank() == 1 {
+            let mut send = comm.psend_init(vec![7u64; 24], 4, 0, 0).expect("init");
+            send.start().expect("start");
+            send.pready(1).expect("ready");
+        } else {
+            comm.recv(&mut [0u8], 1, 9).expect_err("gone");
+            let mut recv = comm.precv_init(vec![0u64; 24], 4, 1, 0).expect("init");
+            recv.start().expect("start");
+            assert!(recv.parrived(1).expect("it was sent"));
+            assert_eq!(recv.read(1).expect("arrived"), [7; 6]);
+            for at in [0, 2, 3] {
+                let e = recv.parrived(at).expect_err("it was not sent");
+                assert!(e.to_string().contains("rank 1"), "{e}");
+                recv.read(at).expect_err("nothing to read");
+            }
+            assert!(recv.parrived(1).expect("it is still there"));
+            recv.wait().expect_err("not all was sent");
+        }
+    });
+}
+
 #[test]
 fn the_end_of_the_sender_is_told() {
     on_all(2, |comm| {

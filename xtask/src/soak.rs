@@ -20,6 +20,7 @@ enum Room {
 #[command(after_help = "Examples:
   cargo xtask soak engine --seconds 600
   cargo xtask soak engine --seed 42
+  cargo xtask soak engine --runs 1000000 --seed 0
   cargo xtask soak datatype --trees 10000000 --seconds 3600
   cargo xtask soak gpu-datatype --trees 10000000 --seconds 7200")]
 pub struct Args {
@@ -32,6 +33,9 @@ pub struct Args {
     /// Of datatype and gpu-datatype: as many types, unless the time is up before
     #[arg(long, value_name = "N")]
     trees: Option<u64>,
+    /// Of engine: as many random programs, however long it takes, with seeds in a row
+    #[arg(long, value_name = "N")]
+    runs: Option<u64>,
     /// Seed of a run to repeat [default: from the clock, printed]
     #[arg(long, value_name = "X")]
     seed: Option<u64>,
@@ -50,7 +54,10 @@ pub fn run(args: &Args) -> Result {
         Room::Datatype => ("osier-datatype", "trees"),
         Room::GpuDatatype => ("osier-kernels", "trees"),
     };
-    println!("seed {seed}, {} s", args.seconds);
+    match args.runs {
+        Some(runs) => println!("seed {seed}, {runs} runs"),
+        None => println!("seed {seed}, {} s", args.seconds),
+    }
     let named = std::env::var_os("OSIER_CUDA_LIBRARY").is_some_and(|name| !name.is_empty());
     if matches!(args.room, Room::GpuDatatype) && !named {
         crate::setup::cplusplus()?;
@@ -59,6 +66,9 @@ pub fn run(args: &Args) -> Result {
     let mut command = cargo();
     if let Some(trees) = args.trees {
         command.env("OSIER_SOAK_TREES", trees.to_string());
+    }
+    if let Some(runs) = args.runs {
+        command.env("OSIER_SOAK_RUNS", runs.to_string());
     }
     let done = run_command(
         command

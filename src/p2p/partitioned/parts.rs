@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! send      IDLE <-> WRITING
-//!           IDLE -> POSTING -> PENDING -> DONE
-//! receive   IDLE -> PENDING -> DONE
+//!           IDLE -> POSTING -> PENDING -> DONE or FAILED
+//! receive   IDLE -> PENDING -> DONE or FAILED
 //! ```
 //!
 //! # Invariants
@@ -26,6 +26,8 @@ pub(super) const IDLE: u64 = 0;
 pub(super) const WRITING: u64 = 1;
 pub(super) const POSTING: u64 = 2;
 const DONE: u64 = 3;
+/// Over, with an error that is the transfer's.
+const FAILED: u64 = 4;
 /// With the handle in the low half.
 const PENDING: u64 = 1 << 32;
 
@@ -70,7 +72,7 @@ impl Parts {
             Ok(Posted::Pending(handle)) => (PENDING | u64::from(handle), Ok(())),
             Err(e) => {
                 self.fail(e.clone());
-                (DONE, Err(e))
+                (FAILED, Err(e))
             }
         };
         self.states[at].store(state, Ordering::Release);
@@ -88,24 +90,33 @@ impl Parts {
     pub(super) fn settle(&self, at: usize) -> bool {
         let state = self.states[at].load(Ordering::Acquire);
         if state & PENDING == 0 {
-            if state != DONE && listens() {
+            if state < DONE && listens() {
                 hear(Asked::OTHER);
             }
-            return state == DONE;
+            return state >= DONE;
         }
         let core = self.comm.core();
         // Only one of several threads gets the result; the others ask again.
         let result = core.with(self.comm.lane(), |lane| lane.take(state as u32));
         match result {
             Some(result) => {
-                if let Err(e) = result {
-                    self.fail(e);
-                }
-                self.states[at].store(DONE, Ordering::Release);
+                let over = match result {
+                    Ok(_) => DONE,
+                    Err(e) => {
+                        self.fail(e);
+                        FAILED
+                    }
+                };
+                self.states[at].store(over, Ordering::Release);
                 true
             }
             None => false,
         }
+    }
+
+    /// Whether a part is over with an error.
+    pub(super) fn has_failed(&self, at: usize) -> bool {
+        self.states[at].load(Ordering::Acquire) == FAILED
     }
 
     /// Transfers whose results were not taken.

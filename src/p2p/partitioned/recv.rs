@@ -168,8 +168,15 @@ impl Receiving {
         if here == 0 {
             return Ok(true);
         }
-        let mut overlapping = at * here / there..((at + 1) * here).div_ceil(there);
-        Ok(overlapping.all(|i| met.parts.settle(i)))
+        let overlapping = at * here / there..((at + 1) * here).div_ceil(there);
+        if !overlapping.clone().all(|i| met.parts.settle(i)) {
+            return Ok(false);
+        }
+        // What ended with an error has not come.
+        if overlapping.clone().any(|i| met.parts.has_failed(i)) {
+            met.parts.peek()?;
+        }
+        Ok(true)
     }
 }
 
@@ -252,6 +259,10 @@ impl Drop for Receiving {
 impl<T: Datatype, B: DerefMut<Target = [T]>> PartitionedRecv<T, B> {
     /// Whether the elements of a partition at this end have come. Makes
     /// progress. True if the request is inactive.
+    ///
+    /// # Errors
+    /// If they never will, because their sender has gone for example; other
+    /// partitions may have come.
     pub fn parrived(&self, at: usize) -> Result<bool> {
         self.comm().reported(self.side.parrived(at))
     }

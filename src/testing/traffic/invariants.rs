@@ -11,15 +11,15 @@
 //! 6. No message is malformed.
 
 use super::case::How;
-use super::seat::channel;
+use super::seat::context_of;
 use super::world::{Check, Receiving, Sending, World};
 use crate::protocol::eager;
 use crate::wire;
-use std::collections::HashMap;
 
 impl World {
     /// Checks the list above.
     pub fn invariants(&mut self) -> Check {
+        self.note_deaths();
         if self.lenient {
             return Ok(());
         }
@@ -35,9 +35,9 @@ impl World {
     fn nothing_malformed(&self) -> Check {
         for at in 0..self.lanes() {
             let (rank, context) = (at / self.contexts(), at % self.contexts());
-            let malformed = match self.net.is_dead(rank as u32) {
-                true => 0,
-                false => self.lane(rank as u32, context).counters().malformed,
+            let malformed = match self.alive[rank] {
+                true => self.lane(rank as u32, context).counters().malformed,
+                false => 0,
             };
             if malformed > 0 {
                 return Err(format!(
@@ -49,10 +49,16 @@ impl World {
     }
 
     fn credit_adds_up(&self) -> Check {
-        // Eager bytes and returned credit on their way, by (from, to, channel).
-        let mut flying: HashMap<(u32, u32, u64), (u64, u64)> = HashMap::new();
+        // Eager bytes and returned credit on their way, by context, from, to.
+        let ranks = self.ranks as usize;
+        let mut flying = vec![(0u64, 0u64); self.contexts() * ranks * ranks];
+        let link = |context: usize, from: u32, to: u32| {
+            (context * ranks + from as usize) * ranks + to as usize
+        };
         self.net.each_message(|from, to, channel, head, payload| {
-            let sum = flying.entry((from, to, channel)).or_default();
+            let Some(sum) = flying.get_mut(link(context_of(channel), from, to)) else {
+                return;
+            };
             match head.kind {
                 wire::EAGER => sum.0 += eager::cost(payload.len()),
                 wire::FIRST => {
@@ -66,10 +72,9 @@ impl World {
             }
         });
         for context in 0..self.contexts() {
-            let channel = channel(context);
             for from in 0..self.ranks {
                 for to in 0..self.ranks {
-                    if self.net.is_dead(from) || self.net.is_dead(to) {
+                    if !self.alive[from as usize] || !self.alive[to as usize] {
                         continue;
                     }
                     let names = (
@@ -88,17 +93,8 @@ impl World {
                     let receiver = self.lane(to, context);
                     let (_, owed) = receiver.credits(a);
                     let (kept, queued) = (receiver.unreceived(a), receiver.queued_credit(a));
-                    let there = flying
-                        .get(&(from, to, channel))
-                        .copied()
-                        .unwrap_or_default()
-                        .0;
-                    let back = flying
-                        .get(&(to, from, channel))
-                        .copied()
-                        .unwrap_or_default()
-                        .1;
-                    let back = back + queued;
+                    let there = flying[link(context, from, to)].0;
+                    let back = flying[link(context, to, from)].1 + queued;
                     if out != owed + kept + there + back {
                         return Err(format!(
                             "credit is lost: rank {from} has taken {out} with rank {to} in context {context}, of which {there} are on their way, {kept} wait, {owed} are owed and {back} return"
@@ -123,7 +119,7 @@ impl World {
         }
         for (at, ours) in ours.into_iter().enumerate() {
             let (rank, context) = ((at / contexts) as u32, at % contexts);
-            if self.net.is_dead(rank) {
+            if !self.alive[rank as usize] {
                 continue;
             }
             let has = self.lane(rank, context).attended();
@@ -140,7 +136,7 @@ impl World {
     /// What is in a buffer was sent from it, and no receive has taken it yet.
     fn buffers_add_up(&self) -> Check {
         for &(rank, context) in self.buffers.keys() {
-            if self.net.is_dead(rank) {
+            if !self.alive[rank as usize] {
                 continue;
             }
             let live = self.seat(rank).comms[context].attached().live();
@@ -165,7 +161,7 @@ impl World {
                 receive.state,
                 Receiving::Pending | Receiving::Revoking | Receiving::Matched
             );
-            if under_way || self.net.is_dead(receive.rank) {
+            if under_way || !self.alive[receive.rank as usize] {
                 continue;
             }
             if receive.memory.as_ref().is_some_and(|m| !m.is_untouched()) {

@@ -30,7 +30,8 @@
 //! 5. At the end nothing is left: no operation, message, export or queue entry;
 //!    what a sender has taken of its credit is what the receiver owes.
 //! 6. With deaths: operations end with data or an error that names the dead
-//!    rank, and 1 to 5 hold among the others.
+//!    rank, and 1 to 5 hold among the others. What a rank had sent whole, and
+//!    was there before its death was known, is received.
 //! 7. Requests of all kinds keep 1 to 6, and what is their own: a persistent one
 //!    starts only when it is inactive; a buffered send gives its memory back at
 //!    once, and its buffer is empty in the end; a partition that is said to have

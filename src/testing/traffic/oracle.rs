@@ -183,7 +183,15 @@ impl World {
             .filter(|m| m.state == Sending::Withdrawn)
             .count();
         for (m, msg) in self.messages.iter().enumerate() {
-            if unsure[m] || !self.alive[msg.from as usize] || !self.alive[msg.to as usize] {
+            if unsure[m] || !self.alive[msg.to as usize] {
+                continue;
+            }
+            if !self.alive[msg.from as usize] {
+                let there = self.complete.contains(&(msg.context, msg.to, msg.from));
+                if there && msg.state == Sending::Sent && !received[m] {
+                    let what = self.describe_message(m);
+                    return Err(format!("{what} was lost, though sent before a death"));
+                }
                 continue;
             }
             let sent = match msg.state {

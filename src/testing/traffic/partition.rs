@@ -33,6 +33,11 @@ pub(super) struct Sender {
     pub context: usize,
     pub request: PartitionedSend<u8>,
     pub starts: usize,
+    /// Starts that are over without an error.
+    done: usize,
+    /// Its setup was on its way at once. If not, it may die with it: nobody
+    /// waits for a setup.
+    set_up: bool,
     /// Partitions of this start that are ready.
     ready: Vec<bool>,
 }
@@ -68,6 +73,7 @@ impl World {
         let seat = self.seat_mut(p.from);
         if !seat.senders.contains_key(&q) {
             let buffer = vec![0u8; p.bytes];
+            let before = seat.lane(p.context).leftovers().operations;
             let request = seat.comms[p.context].psend_init(buffer, p.sends, peer, p.tag);
             self.note_deaths();
             if !self.alive[p.from as usize] {
@@ -81,6 +87,8 @@ impl World {
                 context: p.context,
                 request,
                 starts: 0,
+                done: 0,
+                set_up: self.lane(p.from, p.context).leftovers().operations == before,
                 ready: vec![false; p.sends],
             };
             self.seat_mut(p.from).senders.insert(q, sender);
@@ -180,7 +188,7 @@ impl World {
         self.tell(p.to, format!("start p{q} (from {})", p.from));
         self.note_deaths();
         match started {
-            Err(e) if self.alive[p.to as usize] => self.part_lost(p.to, p.from, &e),
+            Err(e) if self.alive[p.to as usize] => self.part_missed(q, &e),
             _ => Ok(()),
         }
     }
@@ -217,20 +225,23 @@ impl World {
             }
             (Ok(true), None) if !self.lenient => Err(format!("p{q}[{at}] came, cannot be read")),
             (Ok(true), None) => Ok(()),
-            (Err(e), _) => self.part_lost(p.to, p.from, &e),
+            (Err(e), _) => self.part_missed(q, &e),
         }
     }
 
     /// Compares bytes of a receiver with those that its sender wrote.
     fn part_is(&mut self, q: usize, start: usize, at: usize, part: &[u8]) -> Check {
-        if self.lenient || !self.alive[self.parted[q].from as usize] {
-            // Of the dead nobody knows what they wrote last.
+        if self.lenient {
             return Ok(());
         }
         let (sends, receives) = &self.pairs[&key_of(&self.parted[q])];
         let number = receives.iter().position(|r| *r == q).unwrap_or(usize::MAX);
         let Some(&sender) = sends.get(number) else {
-            return Err(format!("p{q} gets what nobody has set up"));
+            // One that died while it was set up is not among them.
+            return match self.alive[self.parted[q].from as usize] {
+                true => Err(format!("p{q} gets what nobody has set up")),
+                false => Ok(()),
+            };
         };
         if self.part_contents(sender, start)[at..at + part.len()] != *part {
             return Err(format!(
@@ -255,9 +266,6 @@ impl World {
     pub fn harvest_parts(&mut self, rank: u32) -> Check<usize> {
         let mut ended = 0;
         let seat = self.seat(rank);
-        if seat.senders.is_empty() && seat.receivers.is_empty() {
-            return Ok(0);
-        }
         let sends: Vec<usize> = seat.senders.keys().copied().collect();
         let receives: Vec<usize> = seat.receivers.keys().copied().collect();
         for q in sends {
@@ -268,9 +276,12 @@ impl World {
                 continue;
             }
             ended += 1;
-            if let Err(e) = sender.request.wait() {
-                let to = self.parted[q].to;
-                self.part_lost(rank, to, &e)?;
+            match sender.request.wait() {
+                Ok(_) => self.part_sent(rank, q),
+                Err(e) => {
+                    let to = self.parted[q].to;
+                    self.part_lost(rank, to, &e)?;
+                }
             }
         }
         for q in receives {
@@ -292,6 +303,33 @@ impl World {
         Ok(ended)
     }
 
+    fn part_sent(&mut self, rank: u32, q: usize) {
+        if let Some(sender) = self.seat_mut(rank).senders.get_mut(&q) {
+            sender.done = sender.starts;
+        }
+    }
+
+    /// A receiver hears of an error: nothing that its sender had sent whole may
+    /// be lost with it.
+    fn part_missed(&mut self, q: usize, e: &Error) -> Check {
+        let p = self.parted[q].clone();
+        self.part_lost(p.to, p.from, e)?;
+        if self.lenient || !self.complete.contains(&(p.context, p.to, p.from)) {
+            return Ok(());
+        }
+        let start = self.seat(p.to).receivers.get(&q).map_or(0, |r| r.starts);
+        let (sends, receives) = &self.pairs[&key_of(&p)];
+        let number = receives.iter().position(|r| *r == q);
+        let sender = number.and_then(|n| sends.get(n));
+        let sender = sender.and_then(|s| self.seat(p.from).senders.get(s));
+        match sender {
+            Some(sender) if sender.set_up && start <= sender.done => Err(format!(
+                "start {start} of p{q} was lost, though sent before a death: {e:?}"
+            )),
+            _ => Ok(()),
+        }
+    }
+
     fn part_received(&mut self, q: usize, start: usize) -> Check {
         let p = self.parted[q].clone();
         let Some(receiver) = self.seat_mut(p.to).receivers.get_mut(&q) else {
@@ -306,7 +344,7 @@ impl World {
                 let bytes = bytes.map_err(|e| format!("an inactive receive: {e:?}"))?;
                 self.part_is(q, start, 0, &bytes)
             }
-            Err(e) => self.part_lost(p.to, p.from, &e),
+            Err(e) => self.part_missed(q, &e),
         }
     }
 

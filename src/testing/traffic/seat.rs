@@ -116,6 +116,11 @@ impl Seat {
         self.set.remove(listed.entry).map(|(_, held)| held)
     }
 
+    /// Whether it has ends of partitioned transfers.
+    pub fn has_parts(&self) -> bool {
+        !(self.senders.is_empty() && self.receivers.is_empty())
+    }
+
     /// One request that is over.
     pub fn next(&mut self) -> Option<(Key, super::request::Back)> {
         let (key, back) = self.set.next()?;

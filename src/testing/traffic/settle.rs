@@ -30,7 +30,7 @@ impl World {
             if self.alive[rank as usize] {
                 ended += self.harvest_set(rank)?;
             }
-            if self.alive[rank as usize] {
+            if self.alive[rank as usize] && self.seat(rank).has_parts() {
                 // A receiver that meets its sender may have asked for more.
                 let before = self.net.generation();
                 ended += self.harvest_parts(rank)?;

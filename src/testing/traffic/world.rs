@@ -7,7 +7,7 @@ use super::dice::Rng;
 use super::memory::{Memory, contents};
 use super::partition::{PairKey, Parted};
 use super::request::General;
-use super::seat::Seat;
+use super::seat::{Seat, context_of};
 use super::timeline::Timeline;
 use crate::check::{Checks, Setting};
 use crate::matching::{Envelope, Pattern, TagPattern};
@@ -15,7 +15,7 @@ use crate::progress::cell::LaneGuard;
 use crate::progress::lane::{Matched, Mode, Outcome};
 use osier_transports::shm::Death;
 use osier_transports::sim::SimNet;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 pub(super) type Check<T = ()> = Result<T, String>;
@@ -143,6 +143,9 @@ pub(super) struct World {
     pub matched: Vec<(usize, Matched)>,
     /// (who is to hear, who is dead)
     pub notices: Vec<(u32, u32)>,
+    /// (context, who lives, who is dead) where all that the dead had posted was
+    /// there before its death was known.
+    pub complete: BTreeSet<(usize, u32, u32)>,
     /// What was done, if somebody wants to know.
     pub acts: Option<Vec<Act>>,
     pub timeline: Option<Timeline>,
@@ -216,6 +219,7 @@ impl World {
             receiving: Vec::new(),
             matched: Vec::new(),
             notices: Vec::new(),
+            complete: BTreeSet::new(),
             acts: watch.record.then(Vec::new),
             timeline: watch.timeline.then(|| Timeline::new(ranks)),
             each_step: watch.each_step,
@@ -423,6 +427,11 @@ impl World {
             }
             let survivors = (0..self.ranks).filter(|r| *r != dead);
             self.notices.extend(survivors.map(|r| (r, dead)));
+            for to in 0..self.ranks {
+                if self.alive[to as usize] {
+                    self.note_complete(to, dead);
+                }
+            }
         }
         let alive = &self.alive;
         self.notices.retain(|(to, _)| alive[*to as usize]);
@@ -434,9 +443,30 @@ impl World {
             .retain(|(r, _)| alive[receives[*r].rank as usize]);
     }
 
+    /// Notes where nothing of the dead's is on its way to a rank that does not
+    /// know of the death yet.
+    fn note_complete(&mut self, to: u32, dead: u32) {
+        let mut contexts = vec![true; self.contexts()];
+        self.net.each_message(|from, at, channel, _, _| {
+            if (from, at) == (dead, to) {
+                contexts[context_of(channel)] = false;
+            }
+        });
+        for (context, all) in contexts.into_iter().enumerate() {
+            let Some(peer) = self.peer_if(context, to, dead) else {
+                continue;
+            };
+            let unknown = !self.lane(to, context).knows_dead(peer);
+            if all && unknown {
+                self.complete.insert((context, to, dead));
+            }
+        }
+    }
+
     /// Tells a rank of a death.
     pub fn notice(&mut self, at: usize) {
         let (to, dead) = self.notices.swap_remove(at);
+        self.note_complete(to, dead);
         if let Some(timeline) = &mut self.timeline {
             timeline.tell(to, format!("hears that {dead} is dead"));
         }

@@ -17,7 +17,7 @@
 //!    own, whatever the others do.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::{Arc, Condvar};
 
 use super::fault::{Did, Fault, Held, SimEvent, Wrong};
@@ -80,7 +80,7 @@ pub(super) struct State {
     pub(super) now_ns: u64,
     sequence: u64,
     mailboxes: Vec<Mailbox>,
-    mailbox_of: HashMap<(u64, u32), u32>,
+    mailbox_of: BTreeMap<(u64, u32), u32>,
     links: Vec<Link>,
     messages: Vec<Message>,
     free: Vec<u32>,
@@ -115,7 +115,7 @@ impl State {
             now_ns: 0,
             sequence: 0,
             mailboxes: Vec::new(),
-            mailbox_of: HashMap::new(),
+            mailbox_of: BTreeMap::new(),
             links: Vec::new(),
             messages: Vec::new(),
             free: Vec::new(),
