@@ -3,6 +3,7 @@
 //! Checks panic; the tests see the exit code and the text.
 
 mod checks;
+mod devices;
 
 use std::process::ExitCode;
 
@@ -59,6 +60,8 @@ fn main() -> ExitCode {
         ["fatal"] => fatal(comm),
         ["hang", how] => hang(comm, how),
         ["slow", how] => slow(comm, how),
+        ["devices"] => devices::exchange(comm),
+        ["device-stream", how] => devices::stream(comm, how),
         ["check", what] => checks::check(comm, what),
         ["threads", how] => {
             // Ranks of a job of their own, without a launcher.
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
 fn threads(comm: Communicator, what: &[&str]) -> u8 {
     match what {
         ["sizes"] => sizes(&comm),
+        ["devices"] => devices::exchange(&comm),
         ["crowd"] => crowd(&comm),
         ["hang", how] => hang(&comm, how),
         ["half-dies"] => half_dies(&comm),

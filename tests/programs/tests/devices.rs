@@ -1,0 +1,48 @@
+//! Ranks as real processes, with emulated devices.
+
+mod support;
+
+use support::{EXERCISE, finish, job};
+
+/// Whether the emulated driver was built beside the launcher; it needs a C++ compiler.
+fn emulated() -> bool {
+    let beside = std::path::Path::new(EXERCISE).with_file_name("libosier_emulated_cuda.so");
+    let there = beside.is_file();
+    if !there {
+        eprintln!("SKIPPED: {} was not built", beside.display());
+    }
+    there
+}
+
+#[test]
+fn ranks_exchange_what_lies_on_devices() {
+    if !emulated() {
+        return;
+    }
+    for (ranks, gpus, each) in [(2, "1", "1"), (3, "2", "1"), (4, "2", "2")] {
+        let all: Vec<usize> = (0..ranks).collect();
+        let options = ["--emulate-gpus", gpus, "--ranks-per-process", each];
+        let what = if each == "1" {
+            &["devices"][..]
+        } else {
+            &["run", "devices"]
+        };
+        finish(&mut job(ranks, &options, what))
+            .through(&all)
+            .code(0);
+    }
+}
+
+#[test]
+fn a_rank_is_killed_while_its_device_works() {
+    if !emulated() {
+        return;
+    }
+    for how in ["sender", "receiver"] {
+        let options = ["--on-death", "report", "--emulate-gpus", "1"];
+        finish(&mut job(2, &options, &["device-stream", how]))
+            .says("rank 1 of 2")
+            .through(&[0])
+            .code(137);
+    }
+}
