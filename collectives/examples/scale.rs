@@ -39,7 +39,7 @@ fn main() {
         (Operation::Allreduce, 8),
         (Operation::Allreduce, 1 << 20),
     ] {
-        let mut size = 32;
+        let mut size = 16;
         while size <= largest {
             let call = Call::new(operation, size).requires(Association::Any);
             let sizes = Sizes::Equal(bytes);

@@ -13,6 +13,7 @@ use crate::call::{Call, Operation};
 use crate::cost::{Machine, Model, Sizes, simulate_parts, tree_ns};
 use crate::group::{Group, Permutation};
 use crate::plan::{Part, Step};
+use crate::synthesis::{Matrix, adapted_barrier, earliest_completion};
 use std::fmt;
 use std::sync::Arc;
 
@@ -92,6 +93,11 @@ impl fmt::Display for Choice {
 
 /// For one choice, at most so many step instances are played: some seconds.
 const MOST_INSTANCES: u64 = 16_000_000;
+/// Trees are made from costs of pairs for up to so many ranks.
+const MOST_DENSE: u32 = 512;
+/// Clusters are apart by more than this share of the diameter; 0.35 to 0.4 is what the
+/// literature recommends.
+const SPARSENESS: f64 = 0.35;
 /// Segments are tried in powers of two up to this.
 const MOST_SEGMENTS: u32 = 1024;
 
@@ -121,6 +127,14 @@ pub fn candidates(
         let order = Arc::new(Permutation::by_place(places, root));
         let flat = Algorithm::FLAT.map(|f| Algorithm::Permuted(order.clone(), Box::new(f)));
         all.extend(flat.into_iter().filter(|a| a.keeps(call).is_some()));
+        if call.size <= MOST_DENSE {
+            let matrix = Matrix::of_machine(machine, call.size);
+            let mut adapted = vec![earliest_completion(&matrix, root, bytes)];
+            if call.operation == Operation::Barrier {
+                adapted.push(adapted_barrier(&matrix, SPARSENESS));
+            }
+            all.extend(adapted.into_iter().map(|a| Algorithm::Adapted(Arc::new(a))));
+        }
         for trees in shapes {
             let levels = Hierarchy::new(places, root, &trees);
             let algorithm = Algorithm::Hierarchical(Arc::new(levels));
@@ -195,26 +209,33 @@ pub fn choose(
         let ns = play(&plan, sizes, machine, model)?;
         ranking.push(Candidate { plan, ns });
     }
-    // Then in segments, the best first, until two steps in a row gain nothing.
+    // Then in segments, the best first: four times as many while that gains, then
+    // twice and half as many as the best.
     ranking.sort_by(|a, b| a.ns.total_cmp(&b.ns));
     for candidate in &mut ranking {
-        let (mut segments, mut worse) = (2, 0);
-        while segments <= MOST_SEGMENTS && worse < 2 {
-            let algorithm = candidate.plan.algorithm().clone();
-            let plan = Plan::new(call.clone(), algorithm, segments)?;
+        let algorithm = candidate.plan.algorithm().clone();
+        let mut better = |segments: u32, best: &mut Candidate| {
+            let plan = Plan::new(call.clone(), algorithm.clone(), segments)?;
             let needed = instances(&plan);
-            if plan.segments() < segments || needed > left {
-                break;
+            if plan.segments() != segments || needed > left {
+                return Ok(false);
             }
             left -= needed;
             let ns = play(&plan, sizes, machine, model)?;
-            if ns < candidate.ns {
-                *candidate = Candidate { plan, ns };
-                worse = 0;
-            } else {
-                worse += 1;
+            let gains = ns < best.ns;
+            if gains {
+                *best = Candidate { plan, ns };
             }
-            segments *= 2;
+            Ok(gains)
+        };
+        let mut segments = 4;
+        while segments <= MOST_SEGMENTS && better(segments, candidate)? {
+            segments *= 4;
+        }
+        let found = candidate.plan.segments();
+        better(2 * found, candidate)?;
+        if found > 1 {
+            better(found / 2, candidate)?;
         }
     }
     ranking.sort_by(|a, b| a.ns.total_cmp(&b.ns));

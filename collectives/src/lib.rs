@@ -16,6 +16,8 @@
 //! | `check/` | symbolic execution |
 //! | `cost/` | plans played in virtual time; closed formulas |
 //! | `choose.rs` | the lower envelope of costs |
+//! | `topology.rs` | where ranks are; pictures as text |
+//! | `synthesis/` | plans from measured costs between pairs |
 //!
 //! # Invariants
 //! Nothing here knows a transport, a clock, a thread or memory. The same arguments
@@ -32,6 +34,8 @@ mod choose;
 mod cost;
 mod group;
 mod plan;
+mod synthesis;
+mod topology;
 
 pub use algorithms::{Algorithm, Family, Hierarchy, Plan, SLOTS, Tree, Unsuitable};
 pub use builder::Builder;
@@ -43,3 +47,7 @@ pub use cost::{
 };
 pub use group::{Group, Permutation};
 pub use plan::{Buffer, Dep, Lengths, Part, Region, Scratch, Step};
+pub use synthesis::{
+    Adapted, Cluster, Matrix, Stages, adapted_barrier, cluster, clusters, earliest_completion,
+};
+pub use topology::{Topology, draw_tree};

@@ -77,6 +77,11 @@ proptest! {
         }
     }
 
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn any_levels(
         (places, root) in (1u32..60).prop_flat_map(|size| (places(size), 0..size)),

@@ -63,9 +63,21 @@ pub struct Hardware {
 impl Hardware {
     /// What `/sys` tells of these processors of this machine.
     pub fn of(cpus: &[usize]) -> Self {
+        Self::told(cpus, &|path| fs::read_to_string(path).ok())
+    }
+
+    /// What files tell, as `/sys` has them: `read` gives a file's text, if there is one.
+    pub fn told(cpus: &[usize], read: &dyn Fn(&str) -> Option<String>) -> Self {
         let mut hardware = Self::default();
+        let nodes = nodes(read);
         for &cpu in cpus {
-            hardware.add(cpu, |level| instance_of(cpu, level));
+            hardware.add(cpu, |level| match level {
+                Level::NumaNode => nodes
+                    .iter()
+                    .find(|(_, cpus)| cpus.contains(&cpu))
+                    .map(|(node, _)| *node),
+                other => instance_of(cpu, other, read),
+            });
         }
         hardware
     }
@@ -102,33 +114,45 @@ impl Hardware {
 }
 
 /// The number of an instance is its lowest processor, or its node.
-fn instance_of(cpu: usize, level: Level) -> Option<u32> {
+fn instance_of(cpu: usize, level: Level, read: &dyn Fn(&str) -> Option<String>) -> Option<u32> {
     let folder = format!("/sys/devices/system/cpu/cpu{cpu}");
     let lowest = |file: &str| {
-        let list = fs::read_to_string(format!("{folder}/{file}")).ok()?;
+        let list = read(&format!("{folder}/{file}"))?;
         parse_list(&list)?.first().map(|cpu| *cpu as u32)
     };
     let cache = |number: &str| {
         (0..8).find_map(|index| {
-            let read =
-                |what| fs::read_to_string(format!("{folder}/cache/index{index}/{what}")).ok();
-            let fits = read("level")?.trim() == number && read("type")?.trim() != "Instruction";
+            let of_cache = |what| read(&format!("{folder}/cache/index{index}/{what}"));
+            let fits =
+                of_cache("level")?.trim() == number && of_cache("type")?.trim() != "Instruction";
             fits.then(|| lowest(&format!("cache/index{index}/shared_cpu_list")))?
         })
     };
     match level {
         Level::Machine => Some(0),
         Level::Package => lowest("topology/package_cpus_list"),
-        Level::NumaNode => fs::read_dir(&folder).ok()?.flatten().find_map(|entry| {
-            let name = entry.file_name();
-            name.to_str()?.strip_prefix("node")?.parse().ok()
-        }),
+        Level::NumaNode => None,
         Level::L3Cache => cache("3"),
         Level::L2Cache => cache("2"),
         Level::L1Cache => cache("1"),
         Level::Core => lowest("topology/core_cpus_list"),
         Level::Pu => Some(cpu as u32),
     }
+}
+
+/// Memory nodes and their processors.
+fn nodes(read: &dyn Fn(&str) -> Option<String>) -> Vec<(u32, Vec<usize>)> {
+    let folder = "/sys/devices/system/node";
+    let online = read(&format!("{folder}/online")).and_then(|list| parse_list(&list));
+    let cpus = |node: usize| {
+        let list = read(&format!("{folder}/node{node}/cpulist"))?;
+        Some((node as u32, parse_list(&list)?))
+    };
+    online
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(cpus)
+        .collect()
 }
 
 /// Parses a list of the kernel, such as `0-3,8`.
@@ -164,6 +188,51 @@ mod tests {
         assert_eq!(hardware.place(Level::L3Cache, &[0]), None);
         assert_eq!(hardware.place(Level::Pu, &[9]), None);
         assert_eq!(hardware.place(Level::Machine, &[]), None);
+    }
+
+    /// Two packages of two caches of two cores; the second package is a node without
+    /// a cache that is told of.
+    #[test]
+    fn files_of_a_machine_that_is_not_this_one() {
+        let read = |path: &str| -> Option<String> {
+            if let Some(node) = path.strip_prefix("/sys/devices/system/node/") {
+                let text = match node {
+                    "online" => "0-1",
+                    "node0/cpulist" => "0-3",
+                    "node1/cpulist" => "4-7",
+                    _ => return None,
+                };
+                return Some(format!("{text}\n"));
+            }
+            let rest = path.strip_prefix("/sys/devices/system/cpu/cpu")?;
+            let (cpu, file) = rest.split_once('/')?;
+            let cpu: usize = cpu.parse().ok()?;
+            let block = |width: usize| {
+                let first = cpu / width * width;
+                format!("{first}-{}\n", first + width - 1)
+            };
+            match file {
+                "topology/package_cpus_list" => Some(block(4)),
+                "topology/core_cpus_list" => Some(format!("{cpu}\n")),
+                "cache/index0/level" => Some("1\n".into()),
+                "cache/index0/type" => Some("Instruction\n".into()),
+                "cache/index3/level" if cpu < 4 => Some("3\n".into()),
+                "cache/index3/type" => Some("Unified\n".into()),
+                "cache/index3/shared_cpu_list" => Some(block(2)),
+                _ => None,
+            }
+        };
+        let cpus: Vec<usize> = (0..8).collect();
+        let hardware = Hardware::told(&cpus, &read);
+        let of = |level, cpu| hardware.place(level, &[cpu]);
+        assert_eq!(of(Level::Package, 6), Some(4));
+        assert_eq!(of(Level::NumaNode, 6), Some(1));
+        assert_eq!(of(Level::NumaNode, 3), Some(0));
+        assert_eq!(of(Level::L3Cache, 3), Some(2));
+        assert_eq!(of(Level::L3Cache, 6), None);
+        assert_eq!(of(Level::L1Cache, 0), None);
+        assert_eq!(of(Level::Core, 5), Some(5));
+        assert_eq!(hardware.place(Level::L3Cache, &[1, 2]), None);
     }
 
     #[test]

@@ -18,8 +18,8 @@
 //! W. Wu, "Programming Models' Support for Heterogeneous Architecture", PhD thesis,
 //! University of Tennessee, 2017, chapter 5.
 
-use super::recursive_doubling;
 use super::tree::{self, Family, Tree};
+use super::{dissemination, recursive_doubling};
 use crate::builder::Builder;
 use crate::call::Operation;
 use crate::group::Group;
@@ -123,36 +123,40 @@ impl Hierarchy {
 pub(super) fn build(b: &mut Builder, levels: &Hierarchy) {
     let rank = b.rank;
     let all = levels.levels();
+    if b.call.operation != Operation::Allreduce {
+        let top = Group::List([levels.root()].into());
+        return over_forest(b, &levels.family(rank, all), &top);
+    }
+    // Up to the outermost level, across it, and down.
+    let members = levels.group(all - 1, rank);
+    let mut members = members.map(|m| m.to_vec()).unwrap_or_default();
+    members.sort_unstable();
+    over_forest(
+        b,
+        &levels.family(rank, all - 1),
+        &Group::List(members.into()),
+    );
+}
+
+/// Up a forest, across its roots, and down. Rooted operations have one root. Who is
+/// no root may pass an empty `top`.
+pub(super) fn over_forest(b: &mut Builder, family: &Family, top: &Group) {
+    let result = b.vector(Buffer::Recv);
     match b.call.operation {
-        Operation::Bcast => {
-            let data = b.vector(Buffer::Recv);
-            tree::bcast(b, &levels.family(rank, all), data);
-        }
+        Operation::Bcast => tree::bcast(b, family, result),
         Operation::Reduce => {
-            let input = b.input();
-            let place = (rank == b.call.root).then(|| b.vector(Buffer::Recv));
-            let sum = tree::reduce(b, &levels.family(rank, all), input, place);
-            if let Some(place) = place {
-                b.copy(sum, place);
+            let at_root = b.rank == b.call.root;
+            let sum = tree::reduce(b, family, b.input(), at_root.then_some(result));
+            if at_root {
+                b.copy(sum, result);
             }
         }
-        Operation::Barrier => tree::barrier(b, &levels.family(rank, all)),
+        Operation::Barrier => tree::barrier(b, family, |b| dissemination::barrier(b, top)),
         Operation::Allreduce => {
-            // Up to the outermost level, across it, and down.
-            let family = levels.family(rank, all - 1);
-            let (input, result) = (b.input(), b.vector(Buffer::Recv));
-            let sum = tree::reduce(b, &family, input, Some(result));
-            let top = match levels.group(all - 1, rank) {
-                Some(members) => {
-                    let mut members = members.to_vec();
-                    members.sort_unstable();
-                    Group::List(members.into())
-                }
-                None => Group::List(Arc::from([])),
-            };
-            recursive_doubling::allreduce(b, &top, sum, result);
-            tree::bcast(b, &family, result);
+            let sum = tree::reduce(b, family, b.input(), Some(result));
+            recursive_doubling::allreduce(b, top, sum, result);
+            tree::bcast(b, family, result);
         }
-        other => unreachable!("{} has no plan by levels", other.name()),
+        other => unreachable!("{} has no plan over a forest", other.name()),
     }
 }

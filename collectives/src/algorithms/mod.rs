@@ -28,6 +28,7 @@ use crate::builder::Builder;
 use crate::call::{Association, Call, Operation};
 use crate::group::{Group, Permutation};
 use crate::plan::{Buffer, Part, Region};
+use crate::synthesis::Adapted;
 use spread::Exchange;
 use std::fmt;
 use std::sync::Arc;
@@ -67,6 +68,8 @@ pub enum Algorithm {
     Between,
     /// Trees per level of the machine.
     Hierarchical(Arc<Hierarchy>),
+    /// Trees made from measured costs.
+    Adapted(Arc<Adapted>),
     /// A flat algorithm over the ranks in another order, such as that of the machine.
     Permuted(Arc<Permutation>, Box<Self>),
 }
@@ -91,6 +94,7 @@ impl fmt::Display for Algorithm {
             Self::ScatterAllgather => f.write_str("scatter and allgather"),
             Self::Between => f.write_str("between groups"),
             Self::Permuted(_, flat) => write!(f, "{flat} in the machine's order"),
+            Self::Adapted(adapted) => f.write_str(&adapted.name),
             Self::Hierarchical(levels) => {
                 f.write_str("levels of")?;
                 for (at, tree) in levels.trees.iter().enumerate() {
@@ -214,6 +218,17 @@ impl Algorithm {
                 O::Reduce,
                 O::Allreduce,
             ]),
+            Self::Adapted(adapted) => {
+                let fits = adapted.families.len() == call.size as usize
+                    && (!operation.rooted() || *adapted.top == [call.root]);
+                let kept = by(&[
+                    (O::Barrier, Balanced),
+                    (O::Bcast, Balanced),
+                    (O::Reduce, Any),
+                    (O::Allreduce, Any),
+                ]);
+                kept.filter(|_| fits)
+            }
             // Operands come in another order, whatever the algorithm does with it.
             Self::Permuted(_, flat) => {
                 let gathers = matches!(**flat, Self::Ring) && operation == O::Allgather;
@@ -264,6 +279,10 @@ impl Algorithm {
         match (self, call.operation) {
             (Self::Permuted(order, flat), _) => flat.build(b, Group::Permuted(order.clone())),
             (Self::Between, _) => between::build(b),
+            (Self::Adapted(adapted), _) => {
+                let family = &adapted.families[rank as usize];
+                hierarchical::over_forest(b, family, &Group::List(adapted.top.clone()));
+            }
             (Self::Hierarchical(levels), _) => hierarchical::build(b, levels),
             (Self::Linear, O::Gather) => linear::gather(b, &all),
             (Self::Linear, O::Scatter) => linear::scatter(b, &all),
@@ -336,7 +355,7 @@ impl Algorithm {
 fn over_tree(b: &mut Builder, operation: Operation, rooted: &Family, from_zero: &Family) {
     let result = b.vector(Buffer::Recv);
     match operation {
-        Operation::Barrier => tree::barrier(b, from_zero),
+        Operation::Barrier => tree::barrier(b, from_zero, |_| ()),
         Operation::Bcast => tree::bcast(b, rooted, result),
         Operation::Reduce => {
             let at_root = b.rank == b.call.root;

@@ -94,8 +94,8 @@ pub(super) fn reduce(
     sum
 }
 
-/// Flags up the tree and down again.
-pub(super) fn barrier(b: &mut Builder, family: &Family) {
+/// Flags up the tree and down again; between, what the roots do among themselves.
+pub(super) fn barrier(b: &mut Builder, family: &Family, across: impl FnOnce(&mut Builder)) {
     b.phase();
     let (up, down) = (b.tag(0), b.tag(1));
     for child in family.children.iter().rev() {
@@ -103,6 +103,9 @@ pub(super) fn barrier(b: &mut Builder, family: &Family) {
     }
     if let Some(parent) = family.parent {
         b.raise(parent, up);
+    }
+    across(b);
+    if let Some(parent) = family.parent {
         b.wait(parent, down);
     }
     for child in &family.children {

@@ -4,7 +4,7 @@
 //! passes needs no buffers of the transport. Flags do not wait.
 
 use super::graph::{Graph, NONE};
-use super::values::{Expr, UNDEFINED, Values};
+use super::values::{Expr, Map, UNDEFINED, Values};
 use super::{Fault, Memory, Report};
 use crate::balanced;
 use crate::call::{Association, Call, Expected, Operation};
@@ -39,6 +39,8 @@ struct Run<'a> {
     /// Payload of messages under way, and where each begins.
     wire: Vec<Value>,
     sent_at: Vec<u32>,
+    /// The balanced expressions over runs of ranks: first, count.
+    trees: Map<(u32, u32), Expr>,
 }
 
 pub(super) fn run(
@@ -64,6 +66,7 @@ pub(super) fn run(
         cells: memories.iter().map(|m| vec![NOTHING; m.cells()]).collect(),
         wire: Vec::new(),
         sent_at: vec![0; instances],
+        trees: Map::default(),
     };
     run.begin(segments);
     let mut knows = Knowledge::of(call, instances);
@@ -373,6 +376,9 @@ impl Run<'_> {
                     return Err("is not combined in rank order".into());
                 }
                 if association == Association::Balanced {
+                    if self.trees.get(&(first, count)) == Some(&value.expr) {
+                        return Ok(());
+                    }
                     let values = &mut self.values;
                     let own = |i| Values::own(first + i);
                     let combine = |a, b| values.combine(a, b).expect("each rank once");
@@ -382,6 +388,7 @@ impl Run<'_> {
                         }
                         _ => balanced::reduce(count, own, combine),
                     };
+                    self.trees.insert((first, count), tree);
                     if tree != value.expr {
                         return Err("is combined with other brackets".into());
                     }

@@ -1,0 +1,92 @@
+//! What a message between two ranks costs, pair by pair.
+
+use crate::cost::Machine;
+
+/// P x P costs in ns, row = sender. The diagonal of `overhead` is what a stage costs
+/// who does nothing in it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Matrix {
+    size: u32,
+    overhead: Vec<f64>,
+    latency: Vec<f64>,
+    per_byte: Vec<f64>,
+}
+
+impl Matrix {
+    /// From functions of (from, to): overhead, latency and time per byte.
+    pub fn of(size: u32, cost: impl Fn(u32, u32) -> (f64, f64, f64)) -> Self {
+        let pairs = (0..size).flat_map(|i| (0..size).map(move |j| (i, j)));
+        let mut matrix = Self {
+            size,
+            overhead: Vec::new(),
+            latency: Vec::new(),
+            per_byte: Vec::new(),
+        };
+        for (i, j) in pairs {
+            let (overhead, latency, per_byte) = cost(i, j);
+            matrix.overhead.push(overhead);
+            matrix.latency.push(latency);
+            matrix.per_byte.push(per_byte);
+        }
+        matrix
+    }
+
+    /// Of a described machine. Dense: for hundreds of ranks.
+    pub fn of_machine(machine: &Machine, size: u32) -> Self {
+        Self::of(size, |i, j| {
+            let link = machine.links[machine.distance(i, j)];
+            let apart = f64::from(i != j);
+            (
+                link.overhead_ns,
+                apart * link.latency_ns,
+                apart * link.per_byte_ns,
+            )
+        })
+    }
+
+    /// Ranks.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    fn at(&self, i: u32, j: u32) -> usize {
+        i as usize * self.size as usize + j as usize
+    }
+
+    /// Start-up overhead.
+    pub fn overhead_ns(&self, i: u32, j: u32) -> f64 {
+        self.overhead[self.at(i, j)]
+    }
+
+    /// Latency of an empty message.
+    pub fn latency_ns(&self, i: u32, j: u32) -> f64 {
+        self.latency[self.at(i, j)]
+    }
+
+    /// Per byte.
+    pub fn per_byte_ns(&self, i: u32, j: u32) -> f64 {
+        self.per_byte[self.at(i, j)]
+    }
+
+    /// The longer way of the two, as a distance; 0 to oneself.
+    pub fn distance_ns(&self, i: u32, j: u32) -> f64 {
+        if i == j {
+            return 0.0;
+        }
+        let way = |i, j| self.overhead_ns(i, j) + self.latency_ns(i, j);
+        way(i, j).max(way(j, i))
+    }
+
+    /// Pairs whose two ways differ by more than `share` of the longer one: there the
+    /// distance is none.
+    pub fn asymmetric(&self, share: f64) -> Vec<(u32, u32)> {
+        let way = |i, j| self.overhead_ns(i, j) + self.latency_ns(i, j);
+        let pairs = (0..self.size).flat_map(|i| (i + 1..self.size).map(move |j| (i, j)));
+        pairs
+            .filter(|(i, j)| {
+                let (there, back) = (way(*i, *j), way(*j, *i));
+                (there - back).abs() > share * there.max(back)
+            })
+            .collect()
+    }
+}

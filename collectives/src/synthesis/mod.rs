@@ -1,0 +1,14 @@
+//! Plans made from measured costs between pairs of ranks: clusters, adapted
+//! barriers, trees of earliest completion.
+
+mod adapted;
+mod clusters;
+mod greedy;
+mod matrix;
+mod stages;
+
+pub use adapted::{Adapted, adapted_barrier};
+pub use clusters::{Cluster, cluster, clusters};
+pub use greedy::earliest_completion;
+pub use matrix::Matrix;
+pub use stages::Stages;
