@@ -244,6 +244,19 @@ pub(super) fn requests(add: &mut Add<'_>) {
             s.part_start(b);
         },
     );
+    // Its sender may be dead by then, and has sent all.
+    add("partitioned, asked for late", 2, |s| s.eager(), &|s| {
+        let q = s.parted(0, 1, 24, 2, 3);
+        s.act(0, Act::PartSend(q));
+        s.act(0, Act::PartReady { q, at: 0 });
+        s.act(0, Act::PartReady { q, at: 1 });
+        s.send(0, 1, SHORT);
+        let go = s.receive(1, from(0), SHORT);
+        s.received(1, go);
+        s.act(1, Act::PartReceive(q));
+        s.send(1, 0, SHORT);
+        s.receive(0, from(1), SHORT);
+    });
     add("partitioned, to itself", 1, plain, &|s| {
         let q = s.parted(0, 0, 24, 2, 2);
         s.part_start(q);
