@@ -27,6 +27,9 @@ const TREES: u64 = 100_000;
 const BATCH: usize = 32;
 const ARENA_BYTES: usize = 128 << 10;
 
+/// Memory of one case at most.
+const SPAN_BYTES: usize = 16 << 20;
+
 /// Bytes beside each region that must stay as they are.
 const MARGIN: usize = 16;
 
@@ -61,7 +64,16 @@ fn draw(seed: u64) -> (Type, usize) {
         1..=40 if random.below(3) == 0 => random.below(120),
         _ => random.below(4),
     };
-    (ty, count as usize)
+    // One of some millions of trees reaches over gigabytes, which a device need not have.
+    let layout = ty.commit().unwrap();
+    let fits = |count: usize| {
+        let (low, high) = layout.span(count);
+        high.abs_diff(low) <= SPAN_BYTES
+    };
+    let count = [count as usize, 1, 0]
+        .into_iter()
+        .find(|&count| fits(count));
+    (ty, count.unwrap_or(0))
 }
 
 impl Case {
