@@ -10,7 +10,8 @@ use crate::device::{DeviceMemory, Use};
 use osier_datatype::Datatype;
 use osier_kernels::{DeviceError, DeviceSlice, DeviceView, Ordered};
 
-/// What can be handed over with a moment.
+/// Memory of a device that can be sent and received when it is handed over with a moment
+/// ([`Ordered`]), as by [`DeviceSlice::after_stream`].
 pub trait DeviceBuffer: Clone {
     /// Its elements.
     type Element: Datatype;
