@@ -349,6 +349,47 @@ fn what_makes_no_sense_is_told() {
     });
 }
 
+/// A scope that ends early takes back what it lent: the sender goes on, and the memory
+/// is the user's again.
+#[test]
+fn receives_that_are_given_up_let_their_senders_go() {
+    on_devices(&[Network::Shm], 2, |comm, device| {
+        let n = (4 << 20) + 5;
+        for from in SIDES {
+            for looks in [0, 1, 3, 30] {
+                if comm.rank() == 0 {
+                    let bytes = pattern(n, looks);
+                    match from {
+                        Side::Host => comm.send(&bytes, 1, 1).unwrap(),
+                        Side::Device => {
+                            let slice = device.with(&bytes);
+                            comm.send(&slice.after_stream(&device.stream), 1, 1)
+                                .unwrap();
+                        }
+                    }
+                    comm.barrier().unwrap();
+                    continue;
+                }
+                let target = device.with(&vec![3; n]);
+                comm.probe(0, 1).unwrap();
+                let mut lent = target.after_stream(&device.stream);
+                let early = comm.scope(|s| {
+                    let mut request = s.irecv(&mut lent, 0, 1)?;
+                    for _ in 0..looks {
+                        request.test();
+                    }
+                    Err::<(), _>(osier::Error::new(ErrorKind::Argument, "no more"))
+                });
+                fails(early, ErrorKind::Argument, &["no more"]);
+                copy::fill(&device.stream, &target.after_stream(&device.stream), 8).unwrap();
+                assert!(device.bytes(&target) == vec![8; n], "{from:?}, {looks}");
+                comm.barrier().unwrap();
+                assert!(device.bytes(&target) == vec![8; n], "{from:?}, {looks}");
+            }
+        }
+    });
+}
+
 /// A device that fails in the middle ends the two transfers that it concerns, with an
 /// error that says what failed, and nothing else.
 #[test]
@@ -364,9 +405,11 @@ fn a_device_that_fails_ends_its_transfer() {
     ];
     let points = calls
         .iter()
-        .flat_map(|call| (1..=8).map(move |n| format!("{call}:{n}:2")));
+        .flat_map(|call| (1..=5).map(move |n| format!("{call}:{n}:2")));
+    let ways = ["both", "from", "to"];
+    let points = points.flat_map(|fail| ways.map(|way| (fail.clone(), way)));
     let mut failed = 0;
-    for fail in points {
+    for (fail, way) in points {
         let run = std::process::Command::new(std::env::current_exe().unwrap())
             .args([
                 "--exact",
@@ -377,13 +420,14 @@ fn a_device_that_fails_ends_its_transfer() {
             .env(osier::devices::LIBRARY_VARIABLE, &library)
             .env("OSIER_EMULATED_QUIET", "1")
             .env("OSIER_EMULATED_FAIL", &fail)
+            .env("OSIER_TEST_WAY", way)
             .output()
             .unwrap();
         let told = [run.stdout, run.stderr].concat();
         let told = String::from_utf8_lossy(&told);
         assert!(
             run.status.success() && told.contains("1 passed"),
-            "{fail}: {told}"
+            "{fail} {way}: {told}"
         );
         failed += usize::from(told.contains("has failed"));
     }
@@ -394,6 +438,7 @@ fn a_device_that_fails_ends_its_transfer() {
 #[ignore = "run by a_device_that_fails_ends_its_transfer"]
 fn child_whose_device_fails() {
     let context = driver::context().unwrap();
+    let way = std::env::var("OSIER_TEST_WAY").unwrap();
     let _watchdog = Watchdog::start();
     ranks_on(&Network::Shm, 2, |comm| {
         // Setting up may fail, too; that is not a transfer's affair.
@@ -414,8 +459,11 @@ fn child_whose_device_fails() {
         let (Ok((stream, view)), [1]) = (ready, both) else {
             return;
         };
-        let result = match comm.rank() {
-            0 => comm.send(&view.after_stream(&stream), 1, 1),
+        let mut host = vec![0u8; view.packed_bytes()];
+        let result = match (comm.rank(), &*way) {
+            (0, "to") => comm.send(&host, 1, 1),
+            (0, _) => comm.send(&view.after_stream(&stream), 1, 1),
+            (_, "from") => comm.recv(&mut host, 0, 1).map(drop),
             _ => comm.recv(&mut view.after_stream(&stream), 0, 1).map(drop),
         };
         if let Err(e) = result {

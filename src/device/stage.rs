@@ -344,3 +344,56 @@ impl Inbound {
         self.lent.under_way.is_some()
     }
 }
+
+/// A message from one place of a device to another, without the host.
+#[derive(Debug)]
+pub(crate) struct Direct {
+    lent: Lent,
+    event: Option<Event>,
+}
+
+impl Direct {
+    /// Begins to copy the first bytes of one view to another's. None where no kernel
+    /// reaches both.
+    pub fn new(
+        devices: &Arc<Devices>,
+        from: &DeviceMemory,
+        to: &DeviceMemory,
+        bytes: usize,
+    ) -> Option<Direct> {
+        let (from, to) = (from.view().ok()?, to.view().ok()?);
+        if from.buffer().memory().context() != to.buffer().memory().context() {
+            return None;
+        }
+        let mut lent = Lent::new(devices, to, 0).ok()?;
+        let stream = lent.stream().ok()?.clone();
+        let event = (lent.device.packer)
+            .copy(&stream, from, to, 0..bytes, None)
+            .ok()?;
+        lent.under_way = Some(UnderWay::new(devices));
+        Some(Direct {
+            lent,
+            event: Some(event),
+        })
+    }
+
+    /// Whether all bytes lie there.
+    pub fn is_over(&mut self) -> Result<bool, DeviceError> {
+        let over = passed(&mut self.event)?;
+        if over {
+            self.lent.under_way = None;
+        }
+        Ok(over)
+    }
+}
+
+impl Drop for Direct {
+    /// As [`Lent`]'s.
+    fn drop(&mut self) {
+        if let Some(event) = self.event.take()
+            && event.synchronize().is_err()
+        {
+            self.lent.stream = None; // not to be used again
+        }
+    }
+}

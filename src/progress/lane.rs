@@ -710,6 +710,7 @@ impl Lane {
             }
             (Direction::Receive, _) => {
                 self.open_window(handle);
+                self.end_direct(handle);
                 self.discard_rest(handle);
                 self.ops.remove(handle);
                 true

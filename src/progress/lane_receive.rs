@@ -10,7 +10,7 @@ use crate::p2p::view::RawView;
 use crate::protocol::rendezvous::{self, Way};
 use crate::trace::event::Kind;
 use crate::wire;
-use osier_transports::{Incoming, RegionKey};
+use osier_transports::{Incoming, RegionKey, RegionKind};
 use std::panic::Location;
 
 /// Messages that a new receive looks at before it is posted.
@@ -641,8 +641,14 @@ impl Lane {
             .ops
             .get(handle)
             .is_some_and(|op| op.view.as_device().is_some());
+        let described = key.filter(|key| key.kind == RegionKind::Described);
+        if let Some(key) = described
+            && self.begin_direct(handle, peer, send, key)
+        {
+            return;
+        }
         match rendezvous::decide(&self.selection, total, key) {
-            _ if elsewhere => self.ask_fragments(handle, peer, send),
+            _ if elsewhere || described.is_some() => self.ask_fragments(handle, peer, send),
             Way::Fragments => self.ask_fragments(handle, peer, send),
             Way::Pull(key) => self.begin_pull(handle, peer, send, key),
         }

@@ -232,10 +232,12 @@ impl Lane {
         if op.view.as_device().is_some() {
             // A long message is announced at once, and packed meanwhile.
             let short = bytes <= self.selection.eager_max(Memory::Private);
-            match self.source(handle) {
-                Ok(Source::NotReady) if short => return Step::NotReady,
-                Ok(_) => {}
-                Err(e) => return Step::Broken(e),
+            if short || self.device_key(handle).is_none() {
+                match self.source(handle) {
+                    Ok(Source::NotReady) if short => return Step::NotReady,
+                    Ok(_) => {}
+                    Err(e) => return Step::Broken(e),
+                }
             }
         }
         if self.check.is_some() {
@@ -353,20 +355,22 @@ impl Lane {
 
     fn announce(&mut self, handle: u32) -> Step {
         let checked = self.check.as_ref().map_or(0, |_| wire::CHECKED);
+        let described = self.device_key(handle);
         let Some(op) = self.ops.get_mut(handle) else {
             return Step::Moved;
         };
         let (peer, tag) = (op.peer, op.tag);
+        let key = op.key().or(described);
         let since = match &self.trace {
             None => 0,
             Some(_) => crate::trace::now_ns(),
         };
         let (body, n) = wire::Announcement {
             total: op.total as u64,
-            key: op.key(),
+            key,
         }
         .to_wire();
-        let aux = u16::from(op.key().is_some()) | checked;
+        let aux = u16::from(key.is_some()) | checked;
         let head = wire::head(wire::ANNOUNCE, aux, tag, handle);
         let fill = |to: *mut u8| {
             // SAFETY: room for `n` bytes.

@@ -214,7 +214,17 @@ impl Links {
         to_peer!(self, peer, e => unsafe { e.put(peer, key, offset, from, bytes) }, none: Err(nobody()))
     }
 
+    /// Whether a peer is a thread of this process.
+    pub fn shares_process(&self, peer: Peer) -> bool {
+        match &self.remote {
+            _ if peer == self.own => true,
+            Remote::Shm(e) => e.here(peer),
+            Remote::Sim(_) | Remote::None => false,
+        }
+    }
+
     /// Withdraws an export where the transport keeps account of them.
+
     pub fn unexport(&mut self, key: &RegionKey) {
         // A key of our own loopback may name the same memory.
         if key.kind == RegionKind::Sim

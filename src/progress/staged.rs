@@ -23,18 +23,23 @@
 //!    as it comes.
 
 use super::lane::{Lane, Op, State};
-use crate::device::stage::{Inbound, Outbound};
+use crate::device::DeviceMemory;
+use crate::device::stage::{Direct, Inbound, Outbound};
 use crate::error::{Error, ErrorKind};
 use crate::p2p::view::RawView;
 use crate::wire;
 use osier_kernels::DeviceError;
+use osier_transports::{RegionKey, RegionKind};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// A message between the host and a device.
 #[derive(Debug)]
 pub(super) enum Stage {
     Out(Outbound),
     In(Inbound),
+    /// The receiver's device copies; the send waits for FINISH.
+    Direct(Direct, u32),
 }
 
 /// Packed bytes that a send posts next.
@@ -178,7 +183,7 @@ impl Lane {
     fn inbound(&mut self, handle: u32) -> Option<&mut Inbound> {
         match self.ops.get_mut(handle)?.stage()? {
             Stage::In(stage) => Some(stage),
-            Stage::Out(_) => None,
+            _ => None,
         }
     }
 
@@ -255,6 +260,84 @@ impl Lane {
         self.finish(handle, Some(e));
     }
 
+    /// What a send says of its memory to a receiver of the same process.
+    pub(super) fn device_key(&mut self, handle: u32) -> Option<RegionKey> {
+        let op = self.ops.get(handle)?;
+        let memory = op.view.as_device()?;
+        memory.check().ok()?;
+        let (peer, total, at) = (op.peer, op.total, Arc::as_ptr(memory));
+        if op.has_failed() || !self.links.shares_process(peer) {
+            return None;
+        }
+        // SAFETY: the operation keeps its view until FINISH; what lies there is not read
+        // through the key but by `begin_direct`.
+        let key = unsafe { self.links.export(peer, at.cast(), total) }.ok()?;
+        (key.kind == RegionKind::Local).then_some(RegionKey {
+            kind: RegionKind::Described,
+            ..key
+        })
+    }
+
+    /// Copies a message of the same process from device to device, if a kernel reaches
+    /// both. False: nothing was begun.
+    pub(super) fn begin_direct(
+        &mut self,
+        handle: u32,
+        peer: u32,
+        send: u32,
+        key: RegionKey,
+    ) -> bool {
+        let Some(op) = self.ops.get(handle) else {
+            return false;
+        };
+        let (total, room) = (op.total, op.view.bytes());
+        let Some(to) = op.view.as_device().cloned() else {
+            return false;
+        };
+        let local = RegionKey {
+            kind: RegionKind::Local,
+            ..key
+        };
+        if total > room || !self.links.shares_process(peer) {
+            return false;
+        }
+        let Some(at) = self.links.mapped(peer, &local) else {
+            return false;
+        };
+        // SAFETY: a rank of our process says that its send's view lies there, and keeps
+        // it until FINISH, which follows.
+        let from = unsafe { &*at.cast::<DeviceMemory>() };
+        let Some(stage) = Direct::new(&self.devices, from, &to, total) else {
+            return false;
+        };
+        if let Some(rare) = self.rare(handle) {
+            rare.stage = Some(Stage::Direct(stage, send));
+        }
+        if let Some(op) = self.ops.get_mut(handle) {
+            op.state = State::Draining;
+            op.moved = total;
+        }
+        self.counters.pulled += 1;
+        self.staged.push(handle);
+        true
+    }
+
+    /// Ends a copy from device to device, after waiting for it if it is under way, and
+    /// tells the sender.
+    pub(super) fn end_direct(&mut self, handle: u32) {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return;
+        };
+        let peer = op.peer;
+        if let Some(rare) = &mut op.rare
+            && let Some(Stage::Direct(..)) = rare.stage
+            && let Some(Stage::Direct(stage, send)) = rare.stage.take()
+        {
+            drop(stage);
+            self.control(peer, wire::head(wire::FINISH, wire::OUTCOME_DONE, send, 0));
+        }
+    }
+
     /// Lets the sender of a receive that ends early go on: invariant 3.
     pub(super) fn open_window(&mut self, handle: u32) {
         let Some(stage) = self.inbound(handle) else {
@@ -298,6 +381,20 @@ impl Lane {
                 // What fails is told to whoever takes the next bytes.
                 Some(Stage::Out(stage)) => stage.look(),
                 Some(Stage::In(_)) => any |= self.advance_inbound(handle),
+                Some(Stage::Direct(stage, _)) => match stage.is_over() {
+                    Ok(false) => {}
+                    over => {
+                        self.end_direct(handle);
+                        match over {
+                            Ok(_) => self.received(handle),
+                            Err(e) => {
+                                let e = self.device_error(handle, e);
+                                self.finish(handle, Some(e));
+                            }
+                        }
+                        any = true;
+                    }
+                },
             }
             at += 1;
         }
@@ -338,6 +435,7 @@ impl Lane {
         let works = |op: &Op| match op.rare.as_ref().and_then(|rare| rare.stage.as_ref()) {
             Some(Stage::In(stage)) => stage.is_under_way(),
             Some(Stage::Out(stage)) => stage.is_under_way(),
+            Some(Stage::Direct(..)) => true,
             None => false,
         };
         let mut staged = self

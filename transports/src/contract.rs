@@ -137,6 +137,9 @@ pub enum RegionKind {
     Local = 4,
     /// A simulated machine.
     Sim = 5,
+    /// Something of the same process that the layer above understands; no transport
+    /// reaches it.
+    Described = 6,
 }
 
 /// Right to reach a region of a peer: what [`Endpoint::export`] returns and
@@ -185,6 +188,7 @@ impl RegionKey {
             3 => RegionKind::Process,
             4 => RegionKind::Local,
             5 => RegionKind::Sim,
+            6 => RegionKind::Described,
             _ => return None,
         };
         let (base, bytes) = (word(8), word(16));

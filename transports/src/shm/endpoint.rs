@@ -488,7 +488,7 @@ impl ShmEndpoint {
 
     /// Whether a peer is a thread of this process. It says so itself when it
     /// joins, so a key cannot make it look like one.
-    fn here(&self, peer: Peer) -> bool {
+    pub fn here(&self, peer: Peer) -> bool {
         let rank = self.members[peer as usize] as usize;
         self.rank.job().control(rank).pid.load(Ordering::Relaxed) == self.pid
     }
