@@ -224,7 +224,6 @@ impl Links {
     }
 
     /// Withdraws an export where the transport keeps account of them.
-
     pub fn unexport(&mut self, key: &RegionKey) {
         // A key of our own loopback may name the same memory.
         if key.kind == RegionKind::Sim
