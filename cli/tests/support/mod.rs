@@ -213,15 +213,15 @@ impl Launch {
         if let Some(fifo) = &self.fifo {
             command.env("FIFO", &fifo.0);
         }
-        // A shell lets its background processes ignore these two.
+        // A shell lets its background processes ignore the first two, `nohup` the third.
         let heed_signals = || {
-            for signal in [libc::SIGINT, libc::SIGQUIT] {
+            for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
                 // SAFETY: `SIG_DFL` is a valid disposition.
                 unsafe { libc::signal(signal, libc::SIG_DFL) };
             }
             Ok(())
         };
-        // SAFETY: two system calls, no allocation.
+        // SAFETY: system calls alone, no allocation.
         unsafe { command.pre_exec(heed_signals) };
         if !self.refused.is_empty() {
             let filter = filter(&self.refused);
