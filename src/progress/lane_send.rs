@@ -152,9 +152,15 @@ impl Lane {
                 }
             }
         }
+        let mut waits = false;
         while let Some(&handle) = self.peers[peer as usize].starts.front() {
             match self.start(handle) {
-                Step::Full | Step::NotReady => return any,
+                Step::Full => return any,
+                // Fragments of other messages go on: its producer may need them.
+                Step::NotReady => {
+                    waits = true;
+                    break;
+                }
                 Step::Moved => {
                     self.peers[peer as usize].starts.pop_front();
                 }
@@ -170,7 +176,7 @@ impl Lane {
             any = true;
         }
         let state = &mut self.peers[peer as usize];
-        state.blocked = state.dead.is_some() || self.check.is_some();
+        state.blocked = waits || state.dead.is_some() || self.check.is_some();
         for _ in 0..FRAGMENTS_PER_ROUND {
             let Some(handle) = self.peers[peer as usize].streams.pop_front() else {
                 break;

@@ -26,7 +26,7 @@ enum Part {
     /// Pack and unpack under the address sanitizer; the device's kernels, compiled
     /// for the host, under the sanitizers of addresses and undefined behaviour
     Sanitizer,
-    /// A small run of the main job in release
+    /// A small run of the main job
     Demo,
 }
 
