@@ -139,17 +139,16 @@ fn whoever_waits_already_is_told() {
                 3 => comm.mprobe(ANY_SOURCE, 0).map(drop),
                 4 => comm.ssend(&large, 1, 0),
                 5 => comm.barrier(),
-                6 => {
-                    let receive = comm.irecv(vec![0u8], 1, 0).expect("irecv");
-                    wait_any(&mut vec![receive]).expect("one").1.map(drop)
-                }
-                7 => {
-                    let mut receive = comm.irecv(vec![0u8], 1, 0).expect("irecv");
+                // Who hears of it before is told at the call.
+                6 => comm
+                    .irecv(vec![0u8], 1, 0)
+                    .and_then(|receive| wait_any(&mut vec![receive]).expect("one").1.map(drop)),
+                7 => comm.irecv(vec![0u8], 1, 0).and_then(|mut receive| {
                     while !receive.test() {
                         std::thread::yield_now();
                     }
                     receive.wait().map(drop)
-                }
+                }),
                 _ => comm.allreduce(&[1u8], &mut [0u8], Op::Sum),
             };
             fails(result, DEAD, &["rank 1"]);
