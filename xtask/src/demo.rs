@@ -38,7 +38,7 @@ pub fn run(args: &Args) -> Result {
 /// A small run of the main job, with the programs that the tests have built: a release
 /// would take longer than all of it.
 pub fn smoke() -> Result {
-    run_command(cargo().args(["build", "--workspace", "--bins"]))?;
+    run_command(cargo().args(["test", "--workspace", "--no-run"]))?;
     let osier = target_dir().join("debug/osier");
     let small = ["--grid", "32", "--sweeps", "20"].map(String::from);
     jacobi(&osier, &target_dir().join("xtask/demo-smoke"), &small)
