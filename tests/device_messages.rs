@@ -7,44 +7,30 @@ mod driver;
 #[allow(dead_code)]
 mod support;
 
-use osier::devices::{Context, DeviceSlice, DeviceView, Pinned, Stream, copy};
+use osier::devices::{Context, DeviceSlice, DeviceView, Stream, copy};
 use osier::testing::{Network, ranks_on};
 use osier::{ANY_SOURCE, ANY_TAG, Basic, Communicator, ErrorKind, Layout, Type, View, ViewMut};
 use support::{Watchdog, fails, pattern};
 
 /// What a rank needs to use its device.
 struct Device {
-    context: Context,
     stream: Stream,
 }
 
 impl Device {
     fn new(context: &Context) -> Device {
         Device {
-            context: context.clone(),
             stream: Stream::new(context).unwrap(),
         }
     }
 
     /// Device memory with these bytes, behind the stream's work.
     fn with(&self, bytes: &[u8]) -> DeviceSlice<u8> {
-        let slice = DeviceSlice::new(&self.stream, bytes.len()).unwrap();
-        let slice = slice.into_inner();
-        let staged = Pinned::from_slice(&self.context, bytes).unwrap();
-        let from = staged.on_device(&self.stream);
-        copy::copy(&self.stream, &from, &slice.after_stream(&self.stream)).unwrap();
-        slice
+        driver::upload(&self.stream, bytes)
     }
 
     fn bytes(&self, slice: &DeviceSlice<u8>) -> Vec<u8> {
-        let mut staged = Pinned::from_slice(&self.context, &vec![0u8; slice.len()]).unwrap();
-        copy::copy(
-            &self.stream,
-            &slice.after_stream(&self.stream),
-            &staged.on_device(&self.stream),
-        )
-        .unwrap();
-        staged.host().unwrap().to_vec()
+        driver::download(&self.stream, slice)
     }
 }
 

@@ -74,7 +74,7 @@ fn flat_algorithms_for_every_number_of_ranks() {
 }
 
 #[test]
-#[ignore = "takes a minute"]
+#[ignore = "takes a minute: cargo test -p osier-collectives --test sweep -- --ignored"]
 fn every_number_of_ranks_for_all() {
     flat(|size, dense| dense && size > DENSE && !sampled(size));
 }

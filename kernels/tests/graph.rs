@@ -6,22 +6,11 @@ use osier_datatype::{Basic, Layout, Operator, Type};
 use osier_kernels::{
     After, Context, DeviceError, DeviceSlice, DeviceView, Graph, Kind, Packer, Pinned, Stream, copy,
 };
-use support::context;
+use support::{context, download};
 
 fn upload(stream: &Stream, bytes: &[u8], to: &DeviceSlice<u8>) {
     let staged = Pinned::from_slice(stream.context(), bytes).unwrap();
     copy::copy(stream, &staged.on_device(stream), &to.after_stream(stream)).unwrap();
-}
-
-fn download(stream: &Stream, from: &DeviceSlice<u8>) -> Vec<u8> {
-    let mut staged = Pinned::from_slice(stream.context(), &vec![0u8; from.len()]).unwrap();
-    copy::copy(
-        stream,
-        &from.after_stream(stream),
-        &staged.on_device(stream),
-    )
-    .unwrap();
-    staged.host().unwrap().to_vec()
 }
 
 fn memory(stream: &Stream, bytes: usize) -> DeviceSlice<u8> {

@@ -5,27 +5,9 @@ mod support;
 
 use osier_datatype::{Basic, Element, Layout, Operator, Type};
 use osier_datatype_corpus::random::Random;
-use osier_kernels::{DeviceSlice, DeviceView, Packer, Pinned, Stream, baseline, copy};
+use osier_kernels::{DeviceSlice, DeviceView, Packer, Stream, baseline};
 use std::time::Instant;
-use support::context;
-
-fn upload(stream: &Stream, bytes: &[u8]) -> DeviceSlice<u8> {
-    let staged = Pinned::from_slice(stream.context(), bytes).unwrap();
-    let place = DeviceSlice::<u8>::new(stream, bytes.len()).unwrap();
-    copy::copy(stream, &staged.on_device(stream), &place).unwrap();
-    place.into_inner()
-}
-
-fn download(stream: &Stream, from: &DeviceSlice<u8>) -> Vec<u8> {
-    let mut staged = Pinned::from_slice(stream.context(), &vec![0u8; from.len()]).unwrap();
-    copy::copy(
-        stream,
-        &from.after_stream(stream),
-        &staged.on_device(stream),
-    )
-    .unwrap();
-    staged.host().unwrap().to_vec()
-}
+use support::{context, download, upload};
 
 /// First and second use of a layout by a packer, pack and unpack, any range.
 fn agrees(stream: &Stream, layout: &Layout, random: &mut Random) {

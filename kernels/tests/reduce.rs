@@ -8,25 +8,7 @@ use osier_kernels::{
     Context, DeviceError, DeviceSlice, DeviceView, Ordered, Packer, Pinned, Stream, UserKernel,
     copy,
 };
-use support::context;
-
-fn upload(stream: &Stream, bytes: &[u8]) -> DeviceSlice<u8> {
-    let staged = Pinned::from_slice(stream.context(), bytes).unwrap();
-    let place = DeviceSlice::<u8>::new(stream, bytes.len()).unwrap();
-    copy::copy(stream, &staged.on_device(stream), &place).unwrap();
-    place.into_inner()
-}
-
-fn download(stream: &Stream, from: &DeviceSlice<u8>) -> Vec<u8> {
-    let mut staged = Pinned::from_slice(stream.context(), &vec![0u8; from.len()]).unwrap();
-    copy::copy(
-        stream,
-        &from.after_stream(stream),
-        &staged.on_device(stream),
-    )
-    .unwrap();
-    staged.host().unwrap().to_vec()
-}
+use support::{context, download, upload};
 
 fn basic_of(element: Element) -> Basic {
     match element {

@@ -45,6 +45,12 @@ pub(crate) struct DeviceMemory {
     count: usize,
 }
 
+/// Views of it move between threads, and another rank of the process reads it.
+const _: fn() = || {
+    fn shared<T: Send + Sync>() {}
+    shared::<DeviceMemory>();
+};
+
 impl DeviceMemory {
     /// A view, valid from a moment on that is fixed now, or that is left open because
     /// nothing will be moved.

@@ -13,6 +13,9 @@
 //! 2. Buffers and the stream are given back when no work is under way on them.
 
 use super::{Device, DeviceMemory, Devices, UnderWay, passed};
+use crate::protocol::cost::MAX_FRAGMENT_BYTES;
+use crate::protocol::eager;
+use crate::wire;
 use osier_kernels::{DeviceError, DeviceSlice, DeviceView, Event, Ordered, Stream};
 use std::sync::Arc;
 
@@ -21,6 +24,12 @@ const CHUNK_BYTES: usize = 1 << 20;
 const SHORT_CHUNK_BYTES: usize = 64 << 10;
 /// Buffers of a transfer.
 const BUFFERS: usize = 2;
+
+// A fragment is sent from one chunk, and an eager message needs no window.
+const _: () = assert!(MAX_FRAGMENT_BYTES <= SHORT_CHUNK_BYTES);
+const _: () = assert!(eager::LIMIT_BYTES <= (BUFFERS * CHUNK_BYTES) as u64);
+const _: () = assert!(SHORT_CHUNK_BYTES.is_multiple_of(wire::WINDOW_BYTES));
+const _: () = assert!(CHUNK_BYTES.is_multiple_of(wire::WINDOW_BYTES));
 
 /// What both directions have: a device's stream and buffers, lent.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 //! `cargo test --workspace`); else the system's. Without one they are skipped, out
 //! loud. `OSIER_CUDA_LIBRARY=libcuda.so.1` chooses a real GPU.
 
-use osier_kernels::{Context, Driver, LIBRARY_VARIABLE};
+use osier_kernels::{Context, DeviceSlice, Driver, LIBRARY_VARIABLE, Pinned, Stream, copy};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -34,6 +34,28 @@ pub fn context() -> Option<Context> {
             None
         }
     }
+}
+
+/// Device memory with these bytes, behind the stream's work.
+#[allow(dead_code)]
+pub fn upload(stream: &Stream, bytes: &[u8]) -> DeviceSlice<u8> {
+    let staged = Pinned::from_slice(stream.context(), bytes).unwrap();
+    let place = DeviceSlice::<u8>::new(stream, bytes.len()).unwrap();
+    copy::copy(stream, &staged.on_device(stream), &place).unwrap();
+    place.into_inner()
+}
+
+/// What lies there behind the stream's work.
+#[allow(dead_code)]
+pub fn download(stream: &Stream, from: &DeviceSlice<u8>) -> Vec<u8> {
+    let mut staged = Pinned::from_slice(stream.context(), &vec![0u8; from.len()]).unwrap();
+    copy::copy(
+        stream,
+        &from.after_stream(stream),
+        &staged.on_device(stream),
+    )
+    .unwrap();
+    staged.host().unwrap().to_vec()
 }
 
 /// Compiles a folder of kernels of this crate for the emulated driver; `None`,
