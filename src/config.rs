@@ -82,6 +82,11 @@ pub const VARIABLES: &[Variable] = &[
         meaning: "what is checked: signature, buffers, leaks, ready, or all; fatal ends the job at the first finding; also osier run --check",
     },
     Variable {
+        name: "OSIER_PINNED_LIMIT",
+        default: "64M",
+        meaning: "most host memory that a rank pins for messages of devices, at least 64K; less of it makes shorter pipelines",
+    },
+    Variable {
         name: "OSIER_COSTS",
         default: "what `osier info --protocols --measure` has kept for this machine, else built in",
         meaning: "file with the costs of links from which protocols are chosen",
@@ -156,6 +161,31 @@ pub fn shm_limit() -> Result<Option<u64>> {
     value("OSIER_SHM_LIMIT")
         .map(|text| parse_bytes(&text).map_err(|e| e.context("OSIER_SHM_LIMIT")))
         .transpose()
+}
+
+/// Host memory that a rank pins for messages of devices, unless told otherwise.
+pub const PINNED_LIMIT_BYTES: usize = 64 << 20;
+
+/// The limit on the host memory that a rank pins for messages of devices, in bytes.
+pub fn pinned_limit() -> Result<usize> {
+    let Some(text) = value("OSIER_PINNED_LIMIT") else {
+        return Ok(PINNED_LIMIT_BYTES);
+    };
+    let least = crate::device::pool::LEAST_LIMIT_BYTES;
+    let too_small = || {
+        Error::new(
+            ErrorKind::Config,
+            format!(
+                "{text:?} is too small (hint: it is at least {} KiB)",
+                least >> 10
+            ),
+        )
+    };
+    let limit = parse_bytes(&text).and_then(|bytes| {
+        let fits = usize::try_from(bytes).ok().filter(|bytes| *bytes >= least);
+        fits.ok_or_else(too_small)
+    });
+    limit.map_err(|e| e.context("OSIER_PINNED_LIMIT"))
 }
 
 #[cfg(test)]

@@ -36,6 +36,10 @@ pub mod bootstrap;
 pub mod check;
 pub mod comm;
 pub mod config;
+#[allow(
+    unsafe_code,
+    reason = "copies to memory that kernels reach, which the driver registers"
+)]
 mod device;
 pub mod diagnose;
 mod error;

@@ -5,7 +5,8 @@
 //! EAGER       1 = wants ACK       tag          send          data
 //! FIRST       1 = wants ACK       tag          send          total u64, data
 //! FRAGMENT    0                   send         0             data
-//! ANNOUNCE    1 = key follows     tag          send          total u64 [, region key]
+//! ANNOUNCE    1 = key follows,    tag          send          total u64 [, region key]
+//!             4 = on a device
 //! GO          units, 0: all       send         0             none: send fragments
 //! FINISH      outcome             send         0             none
 //! ACK         0                   send         0             none: matched
@@ -14,6 +15,9 @@
 //! SHARE       0                   send         receive       region key, first byte u64
 //! PUSHED      1 = not pushed      receive      0             none
 //! CHECK       0                   send         0             types and source line of the next start
+//! STAGE       0                   send         0             none: hand chunks over
+//! CHUNK       1 = there are none  send         0             where in shared memory the next bytes lie
+//! TAKEN       how many            send         0             none: chunks are the sender's again
 //! ```
 //!
 //! `send` is the sender's handle of the operation: the receiver only repeats
@@ -40,9 +44,16 @@ pub(crate) const WITHDRAW: u8 = 9;
 pub(crate) const SHARE: u8 = 10;
 pub(crate) const PUSHED: u8 = 11;
 pub(crate) const CHECK: u8 = 12;
+pub(crate) const STAGE: u8 = 13;
+pub(crate) const CHUNK: u8 = 14;
+pub(crate) const TAKEN: u8 = 15;
 
 /// In the aux of a start: a CHECK came before.
 pub(crate) const CHECKED: u16 = 2;
+/// In the aux of ANNOUNCE: the bytes lie in a device's memory.
+pub(crate) const ON_DEVICE: u16 = 4;
+/// In the aux of CHUNK: the sender has no memory to hand over.
+pub(crate) const NO_CHUNKS: u16 = 1;
 
 /// Name of a kind of message.
 pub(crate) fn name(kind: u8) -> &'static str {
@@ -59,6 +70,9 @@ pub(crate) fn name(kind: u8) -> &'static str {
         SHARE => "SHARE",
         PUSHED => "PUSHED",
         CHECK => "CHECK",
+        STAGE => "STAGE",
+        CHUNK => "CHUNK",
+        TAKEN => "TAKEN",
         _ => "unknown",
     }
 }

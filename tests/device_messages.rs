@@ -385,6 +385,7 @@ fn a_device_that_fails_ends_its_transfer() {
     };
     let calls = [
         "cuMemHostAlloc",
+        "cuMemHostRegister_v2",
         "cuStreamCreate",
         "cuLaunchKernel",
         "cuEventRecord",

@@ -1,5 +1,5 @@
 //! Allocations: device memory (plain, from a stream-ordered pool, mapped),
-//! pinned host memory, managed memory.
+//! pinned host memory, managed memory; host memory of others, registered.
 //!
 //! # Invariants
 //! 1. An allocation outlives all work that was queued on it through this crate:
@@ -19,7 +19,8 @@ use crate::device::Context;
 use crate::driver::abi;
 use crate::error::{DeviceError, Result};
 use crate::stream::{Event, Stream};
-use std::sync::{Arc, Mutex};
+use std::any::Any;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Where memory lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -60,6 +61,11 @@ pub(crate) enum Region {
     },
     Pinned {
         host: *mut u8,
+    },
+    /// Memory of the host that its owner keeps, and the driver has pinned.
+    Registered {
+        host: *mut u8,
+        _owner: Arc<dyn Any + Send + Sync>,
     },
     Opened,
     /// Memory of others; not given back.
@@ -150,6 +156,48 @@ impl Memory {
         unsafe { driver.cuMemHostGetDevicePointer_v2(&mut at, host, 0) }?;
         let region = Region::Pinned { host: host.cast() };
         Ok(Memory::with(context, at, bytes, Space::Pinned, region))
+    }
+
+    /// Memory of the host that the driver pins, so that all devices reach it; `owner`
+    /// keeps it mapped. Pages are pinned whole. Memory that is registered already is
+    /// the same again, whoever asks: the driver knows an address once in a process.
+    ///
+    /// Registering, and giving back, may wait for work on the device.
+    ///
+    /// # Safety
+    /// `bytes` at `host` are mapped, readable and writable, while `owner` lives.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub unsafe fn registered(
+        context: &Context,
+        host: *mut u8,
+        bytes: usize,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Arc<Memory>> {
+        static KNOWN: Mutex<Vec<Weak<Memory>>> = Mutex::new(Vec::new());
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|memory| memory.strong_count() > 0);
+        let same = |memory: &Arc<Memory>| memory.host() == Some(host) && memory.bytes == bytes;
+        if let Some(memory) = known.iter().filter_map(Weak::upgrade).find(same) {
+            return Ok(memory);
+        }
+        reap();
+        let driver = context.enter()?;
+        let flags = abi::HOST_REGISTER_PORTABLE | abi::HOST_REGISTER_DEVICEMAP;
+        // SAFETY: the caller's contract.
+        unsafe { driver.cuMemHostRegister_v2(host.cast(), bytes, flags) }?;
+        let region = Region::Registered {
+            host,
+            _owner: owner,
+        };
+        let mut at = 0;
+        // SAFETY: a place for one address; the memory was just registered, mapped.
+        let found = unsafe { driver.cuMemHostGetDevicePointer_v2(&mut at, host.cast(), 0) };
+        let memory = Memory::with(context, at, bytes, Space::Pinned, region);
+        found?;
+        known.push(Arc::downgrade(&memory));
+        Ok(memory)
     }
 
     /// Memory of another library on this device.
@@ -294,10 +342,10 @@ impl Memory {
         &self.region
     }
 
-    /// The address on the host, of pinned memory.
+    /// The address on the host, of pinned or registered memory.
     pub fn host(&self) -> Option<*mut u8> {
         match self.region {
-            Region::Pinned { host } => Some(host),
+            Region::Pinned { host } | Region::Registered { host, .. } => Some(host),
             _ => None,
         }
     }
@@ -426,6 +474,10 @@ impl Retired {
             Region::Pinned { host } => {
                 // SAFETY: as above.
                 let _ = unsafe { driver.cuMemFreeHost(host.cast()) };
+            }
+            Region::Registered { host, .. } => {
+                // SAFETY: as above; its owner goes afterwards.
+                let _ = unsafe { driver.cuMemHostUnregister(host.cast()) };
             }
             Region::Opened => {
                 // SAFETY: as above.

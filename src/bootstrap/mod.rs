@@ -67,6 +67,7 @@ fn member(core: Arc<Core>, launched: bool) -> Result<Arc<Member>> {
     if let Some(limit) = config::stall()? {
         let _ = core.waits.stall.set(limit);
     }
+    config::pinned_limit()?;
     let mut sets = ProcessSets::predefined(core.rank as usize, core.ranks)?;
     if launched && let Some(text) = config::value("OSIER_PSETS") {
         sets.add(&text, core.ranks as usize)

@@ -1,9 +1,10 @@
 //! Memory of devices in messages: what a transfer holds of it, and what a rank keeps
 //! to move it.
 //!
-//! The engine moves bytes of the host. So a message in device memory goes through
-//! pinned buffers: kernels pack into them and unpack from them, piece by piece, while
-//! other pieces are on their way ([`stage`]).
+//! The engine moves bytes of the host. So a message in device memory goes through host
+//! memory that kernels reach ([`pool`]): they pack into it and unpack from it, piece by
+//! piece, while other pieces are on their way ([`stage`]). Between processes that share
+//! memory a piece is packed by the one and unpacked by the other where it lies.
 //!
 //! # Invariants
 //! 1. Nothing here waits on the host, but for what is named "blocking" and for
@@ -16,12 +17,14 @@
 //! The copy-in/out protocol of W. Wu, G. Bosilca, R. vandeVaart, S. Jeaugey,
 //! J. Dongarra, "GPU-Aware Non-contiguous Data Movement In Open MPI", HPDC 2016.
 
+pub(crate) mod pool;
 pub(crate) mod stage;
 
+use crate::config;
 use osier_datatype::{Datatype, Layout};
-use osier_kernels::{
-    Context, DeviceError, DeviceSlice, DeviceView, Event, Memory, Ordered, Packer, Stream,
-};
+use osier_kernels::{Context, DeviceError, DeviceView, Event, Ordered, Packer, Stream};
+use osier_transports::shm::ShmRank;
+use pool::Pool;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -96,11 +99,28 @@ impl DeviceMemory {
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
     known: Mutex<Vec<Arc<Device>>>,
+    /// Host memory that kernels reach.
+    pool: Arc<Pool>,
     /// Transfers with work on a device of which nobody knows yet that it is over.
     under_way: AtomicUsize,
 }
 
 impl Devices {
+    /// Of a rank whose peers share memory with it, or not. A limit that makes no sense
+    /// is told where a rank joins its job.
+    pub fn new(rank: Option<ShmRank>) -> Devices {
+        let limit = config::pinned_limit().unwrap_or(config::PINNED_LIMIT_BYTES);
+        Devices {
+            pool: Arc::new(Pool::new(rank, limit)),
+            ..Devices::default()
+        }
+    }
+
+    /// Host memory that kernels reach.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
     /// Whether a device works on a message: nobody rings when it is done.
     pub fn is_busy(&self) -> bool {
         self.under_way.load(Ordering::Relaxed) != 0
@@ -115,19 +135,17 @@ impl Devices {
             context: context.clone(),
             packer: Packer::new(context),
             streams: Mutex::default(),
-            buffers: Mutex::default(),
         });
         known.push(device.clone());
         device
     }
 }
 
-/// One device: its packer; streams and pinned buffers that no transfer uses now.
+/// One device: its packer; streams that no transfer uses now.
 struct Device {
     context: Context,
     packer: Packer,
     streams: Mutex<Vec<Stream>>,
-    buffers: Mutex<Vec<DeviceSlice<u8>>>,
 }
 
 impl std::fmt::Debug for Device {
@@ -142,15 +160,6 @@ impl Device {
     fn stream(&self) -> Result<Stream, DeviceError> {
         let kept = lock(&self.streams).pop();
         kept.map_or_else(|| Stream::new(&self.context), Ok)
-    }
-
-    fn buffer(&self, bytes: usize) -> Result<DeviceSlice<u8>, DeviceError> {
-        let mut kept = lock(&self.buffers);
-        if let Some(at) = kept.iter().position(|b| b.bytes() == bytes) {
-            return Ok(kept.swap_remove(at));
-        }
-        drop(kept);
-        DeviceSlice::of(Memory::pinned(&self.context, bytes)?)
     }
 }
 

@@ -1,80 +1,44 @@
-//! A message on its way between a device and the host's pinned memory.
+//! A message on its way between a device and the host's memory.
 //!
-//! The packed message is cut into chunks; chunk `i` goes through buffer `i mod` 2, so
-//! that a kernel works on one while the engine sends or receives the other.
+//! The packed message is cut into pieces, each in a chunk of the pool, several at a
+//! time, so that kernels work on some while others travel.
 //!
 //! ```text
-//! Outbound   kernel packs chunk 1 | engine sends chunk 0
-//! Inbound    engine receives chunk 1 | kernel unpacks chunk 0
+//! Outbound   kernel packs piece 1 | engine sends piece 0, or hands its chunk over
+//! Inbound    engine receives piece 1, or is handed it | kernel unpacks piece 0
 //! ```
 //!
+//! Between ranks that share memory the sender hands its chunks over: the receiver's
+//! kernel reads what the sender's has written, and no byte is copied by the host.
+//!
 //! # Invariants
-//! 1. The engine reads and writes a buffer only while no kernel uses it.
-//! 2. Buffers and the stream are given back when no work is under way on them.
+//! 1. The host reads and writes a chunk only while no kernel uses it, and the sender
+//!    none that it has handed over.
+//! 2. Chunks and the stream are given back when no work is under way on them.
 
+use super::pool::{Chunk, Claim, Handed, Kind, Place};
 use super::{Device, DeviceMemory, Devices, UnderWay, passed};
-use crate::protocol::cost::MAX_FRAGMENT_BYTES;
-use crate::protocol::eager;
+use crate::protocol::device::{self, Pipeline};
 use crate::wire;
-use osier_kernels::{DeviceError, DeviceSlice, DeviceView, Event, Ordered, Stream};
+use osier_kernels::{DeviceError, DeviceView, Event, Ordered, Stream};
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of a chunk, and of those of short messages.
-const CHUNK_BYTES: usize = 1 << 20;
-const SHORT_CHUNK_BYTES: usize = 64 << 10;
-/// Buffers of a transfer.
-const BUFFERS: usize = 2;
-
-// A fragment is sent from one chunk, and an eager message needs no window.
-const _: () = assert!(MAX_FRAGMENT_BYTES <= SHORT_CHUNK_BYTES);
-const _: () = assert!(eager::LIMIT_BYTES <= (BUFFERS * CHUNK_BYTES) as u64);
-const _: () = assert!(SHORT_CHUNK_BYTES.is_multiple_of(wire::WINDOW_BYTES));
-const _: () = assert!(CHUNK_BYTES.is_multiple_of(wire::WINDOW_BYTES));
-
-/// What both directions have: a device's stream and buffers, lent.
+/// A device's stream, lent to a transfer.
 #[derive(Debug)]
 struct Lent {
-    devices: Arc<Devices>,
     device: Arc<Device>,
     stream: Option<Stream>,
-    slots: Vec<Slot>,
-    chunk: usize,
-    under_way: Option<UnderWay>,
-}
-
-#[derive(Debug)]
-struct Slot {
-    buffer: DeviceSlice<u8>,
-    event: Option<Event>,
 }
 
 impl Lent {
-    fn new(
-        devices: &Arc<Devices>,
-        view: &Ordered<DeviceView<u8>>,
-        bytes: usize,
-    ) -> Result<Lent, DeviceError> {
+    fn new(devices: &Devices, view: &Ordered<DeviceView<u8>>) -> Result<Lent, DeviceError> {
         let device = devices.of(view.buffer().memory().context());
-        let chunk = match bytes <= SHORT_CHUNK_BYTES {
-            true => SHORT_CHUNK_BYTES,
-            false => CHUNK_BYTES,
-        };
-        let mut lent = Lent {
-            devices: devices.clone(),
+        Ok(Lent {
             stream: Some(device.stream()?),
             device,
-            slots: Vec::new(),
-            chunk,
-            under_way: None,
-        };
-        for _ in 0..bytes.div_ceil(chunk).min(BUFFERS) {
-            let buffer = lent.device.buffer(chunk)?;
-            lent.slots.push(Slot {
-                buffer,
-                event: None,
-            });
-        }
-        Ok(lent)
+        })
     }
 
     fn stream(&self) -> Result<&Stream, DeviceError> {
@@ -82,176 +46,411 @@ impl Lent {
         self.stream.as_ref().ok_or_else(gone)
     }
 
-    fn slot(&mut self, at: usize) -> &mut Slot {
-        let slots = self.slots.len();
-        &mut self.slots[at / self.chunk % slots]
-    }
-
-    /// Looks which kernels are done.
-    fn poll(&mut self) -> Result<bool, DeviceError> {
-        let mut done = true;
-        for slot in &mut self.slots {
-            done &= passed(&mut slot.event)?;
-        }
-        self.look();
-        Ok(done)
-    }
-
-    /// Notes that no kernel is under way, if so.
-    fn look(&mut self) {
-        if self.slots.iter().all(|slot| slot.event.is_none()) {
-            self.under_way = None;
-        }
-    }
-
-    fn note(&mut self, at: usize, event: Event) {
-        self.slot(at).event = Some(event);
-        if self.under_way.is_none() {
-            self.under_way = Some(UnderWay::new(&self.devices));
-        }
-    }
-
-    /// Whether no kernel uses the buffer of a chunk any more.
-    fn is_free(&mut self, at: usize) -> Result<bool, DeviceError> {
-        let free = passed(&mut self.slot(at).event)?;
-        self.look();
-        Ok(free)
-    }
-
-    /// Where on the host the chunk's byte lies, and bytes until the chunk's end.
-    fn host(&mut self, at: usize) -> Result<(*mut u8, usize), DeviceError> {
-        let offset = at % self.chunk;
-        let rest = self.chunk - offset;
-        let host = self.slot(at).buffer.memory().host();
-        let lost = || DeviceError::Unavailable("pinned memory has no host address".into());
-        Ok((host.ok_or_else(lost)?.wrapping_add(offset), rest))
+    /// Something on the stream has failed: it is not used again.
+    fn spoil(&mut self) {
+        self.stream = None;
     }
 }
 
 impl Drop for Lent {
-    /// Waits for kernels of a transfer that ends early: the user may use the memory
-    /// at once.
     fn drop(&mut self) {
-        let mut idle = true;
-        for slot in std::mem::take(&mut self.slots) {
-            let done = slot.event.is_none_or(|event| event.synchronize().is_ok());
-            idle &= done;
-            if done {
-                super::lock(&self.device.buffers).push(slot.buffer);
-            }
-        }
-        if let (true, Some(stream)) = (idle, self.stream.take()) {
+        if let Some(stream) = self.stream.take() {
             super::lock(&self.device.streams).push(stream);
         }
     }
 }
 
-/// Packs a message of a device ahead of the engine.
+/// A part of a message that a send has put into a chunk.
+#[derive(Debug)]
+struct Piece {
+    chunk: Chunk,
+    bytes: usize,
+    /// Passes when it is packed.
+    event: Option<Event>,
+}
+
+/// Packs a message ahead of the engine: by kernels, or by whoever sends, on the host.
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    lent: Lent,
-    view: Ordered<DeviceView<u8>>,
+    devices: Arc<Devices>,
+    from: Option<(Lent, Ordered<DeviceView<u8>>)>,
+    plan: Pipeline,
+    claim: Claim,
     bytes: usize,
-    /// Bytes that kernels have been queued for.
+    /// Bytes that have a piece.
     queued: usize,
-    /// Bytes that the engine has taken.
+    /// What is packed, or being packed, and not over.
+    pieces: VecDeque<Piece>,
+    idle: Vec<Chunk>,
+    /// Bytes of the first piece that the engine has taken.
     taken: usize,
+    /// Pieces are handed over, so many of them by now.
+    handed: Option<usize>,
+    under_way: Option<UnderWay>,
 }
 
 impl Outbound {
     /// Begins to pack.
-    pub fn new(devices: &Arc<Devices>, memory: &DeviceMemory) -> Result<Outbound, DeviceError> {
+    pub fn new(
+        devices: &Arc<Devices>,
+        memory: &DeviceMemory,
+        claim: Claim,
+    ) -> Result<Outbound, DeviceError> {
         let view = memory.view()?.clone();
         let bytes = view.buffer().packed_bytes();
-        let mut outbound = Outbound {
-            lent: Lent::new(devices, &view, bytes)?,
-            view,
-            bytes,
-            queued: 0,
-            taken: 0,
-        };
+        let lent = Lent::new(devices, &view)?;
+        let mut outbound = Outbound::of(devices, bytes, claim, Some((lent, view)));
         outbound.advance()?;
         Ok(outbound)
     }
 
+    /// Of bytes on the host, for chunks that are handed over.
+    pub fn of_host(devices: &Arc<Devices>, bytes: usize) -> Outbound {
+        Outbound::of(devices, bytes, Claim::Met, None)
+    }
+
+    fn of(
+        devices: &Arc<Devices>,
+        bytes: usize,
+        claim: Claim,
+        from: Option<(Lent, Ordered<DeviceView<u8>>)>,
+    ) -> Outbound {
+        Outbound {
+            devices: devices.clone(),
+            from,
+            plan: device::pipeline(bytes),
+            claim,
+            bytes,
+            queued: 0,
+            pieces: VecDeque::new(),
+            idle: Vec::new(),
+            taken: 0,
+            handed: None,
+            under_way: None,
+        }
+    }
+
+    /// A chunk for the next piece; none now.
+    fn chunk(&mut self) -> Result<Option<Chunk>, DeviceError> {
+        if let Some(chunk) = self.idle.pop() {
+            return Ok(Some(chunk));
+        }
+        let kind = match self.handed {
+            Some(_) => Kind::Shared,
+            None => Kind::Any,
+        };
+        let context = self.from.as_ref().map(|(lent, _)| &lent.device.context);
+        let want = self.plan.fragment.min(self.bytes - self.queued);
+        let least = device::LEAST_FRAGMENT_BYTES;
+        let chunk = self
+            .devices
+            .pool()
+            .take(context, (want, least), self.claim, kind)?;
+        if chunk.is_none() && self.wants_memory() {
+            self.note(); // nobody rings when memory is there
+        }
+        Ok(chunk)
+    }
+
+    /// Whether it waits for memory that others have.
+    fn wants_memory(&self) -> bool {
+        self.claim != Claim::Announced && self.pieces.is_empty() && self.queued < self.bytes
+    }
+
+    fn wants_chunk(&self) -> bool {
+        self.queued < self.bytes && self.pieces.len() < self.plan.depth
+    }
+
     fn advance(&mut self) -> Result<(), DeviceError> {
-        let chunk = self.lent.chunk;
-        while self.queued < self.bytes && self.queued < (self.taken / chunk + BUFFERS) * chunk {
-            let (start, end) = (self.queued, self.bytes.min(self.queued + chunk));
-            let stream = self.lent.stream()?.clone();
-            let room = self.lent.slot(start).buffer.slice(0..end - start)?;
-            let event = self.lent.device.packer.pack(
-                &stream,
-                &self.view,
-                start..end,
-                &room.after_stream(&stream),
-                None,
-            )?;
-            self.lent.note(start, event);
-            self.queued = end;
+        while self.from.is_some() && self.wants_chunk() {
+            let Some(chunk) = self.chunk()? else {
+                return Ok(());
+            };
+            let start = self.queued;
+            let bytes = chunk.bytes().min(self.bytes - start);
+            let event = self.pack(start..start + bytes, &chunk)?;
+            self.pieces.push_back(Piece {
+                chunk,
+                bytes,
+                event: Some(event),
+            });
+            self.queued += bytes;
+            self.note();
         }
         Ok(())
+    }
+
+    fn pack(&self, range: Range<usize>, to: &Chunk) -> Result<Event, DeviceError> {
+        let Some((lent, view)) = &self.from else {
+            return Err(DeviceError::Unavailable("a message of the host".into()));
+        };
+        let stream = lent.stream()?;
+        let room = to.on_device(&lent.device.context, range.len())?;
+        let room = room.after_stream(stream);
+        lent.device.packer.pack(stream, view, range, &room, None)
+    }
+
+    /// Puts the next piece of a host's message into a chunk. False: there is no room.
+    pub fn fill(&mut self, pack: impl FnOnce(Range<usize>, *mut u8)) -> Result<bool, DeviceError> {
+        if self.from.is_some() || !self.wants_chunk() {
+            return Ok(false);
+        }
+        let Some(chunk) = self.chunk()? else {
+            return Ok(false);
+        };
+        let bytes = chunk.bytes().min(self.bytes - self.queued);
+        pack(self.queued..self.queued + bytes, chunk.host());
+        self.pieces.push_back(Piece {
+            chunk,
+            bytes,
+            event: None,
+        });
+        self.queued += bytes;
+        self.under_way = None;
+        Ok(true)
+    }
+
+    fn note(&mut self) {
+        if self.under_way.is_none() {
+            self.under_way = Some(UnderWay::new(&self.devices));
+        }
+    }
+
+    /// Notes that no kernel is under way, and none waits for memory, if so.
+    pub fn look(&mut self) {
+        let mut works = self.wants_memory();
+        for piece in &mut self.pieces {
+            // What fails is told to the next that asks.
+            works |= matches!(passed(&mut piece.event), Ok(false));
+        }
+        if !works {
+            self.under_way = None;
+        }
     }
 
     /// The packed bytes from where the engine is that lie in one piece: none if they
     /// are not packed yet.
     pub fn ready(&mut self) -> Result<(*const u8, usize), DeviceError> {
         self.advance()?;
-        let at = self.taken;
-        if at >= self.queued || !self.lent.is_free(at)? {
+        let Some(piece) = self.pieces.front_mut() else {
+            return Ok((std::ptr::null(), 0));
+        };
+        if !passed(&mut piece.event)? {
             return Ok((std::ptr::null(), 0));
         }
-        let (host, rest) = self.lent.host(at)?;
-        Ok((host, rest.min(self.bytes - at)))
+        let host = piece.chunk.host().wrapping_add(self.taken);
+        Ok((host, piece.bytes - self.taken))
     }
 
     /// The engine has taken so many bytes more.
     pub fn took(&mut self, bytes: usize) {
         self.taken += bytes;
+        if self.pieces.front().is_some_and(|p| p.bytes <= self.taken) {
+            self.taken = 0;
+            self.forget();
+        }
     }
 
-    /// Looks which kernels are done.
-    pub fn look(&mut self) {
-        if self.lent.poll().is_err() {
-            self.lent.under_way = None; // told by the next that asks
+    /// The first piece is over.
+    fn forget(&mut self) {
+        if let Some(piece) = self.pieces.pop_front()
+            && self.queued < self.bytes
+        {
+            self.idle.push(piece.chunk);
+        }
+    }
+
+    /// Its receive is there.
+    pub fn meet(&mut self) {
+        self.claim = Claim::Met;
+        let chunks = self.pieces.iter_mut().map(|piece| &mut piece.chunk);
+        chunks.chain(&mut self.idle).for_each(Chunk::meet);
+    }
+
+    /// From now on pieces are handed over. False where there is no memory for that.
+    pub fn hand_over(&mut self) -> bool {
+        let shared = |piece: &Piece| piece.chunk.place(piece.bytes).is_some();
+        if !self.pieces.iter().all(shared) {
+            return false;
+        }
+        self.meet();
+        self.handed = Some(0);
+        if !self.pieces.is_empty() {
+            return true;
+        }
+        match self.chunk() {
+            Ok(chunk) => {
+                self.idle.extend(chunk);
+                true
+            }
+            Err(_) => {
+                self.handed = None;
+                false
+            }
+        }
+    }
+
+    /// Whether pieces are handed over.
+    pub fn hands_over(&self) -> bool {
+        self.handed.is_some()
+    }
+
+    /// The next piece to be handed over, once it is packed, and its bytes.
+    pub fn next_handed(&mut self) -> Result<Option<(Place, usize)>, DeviceError> {
+        self.advance()?;
+        let next = self.handed.and_then(|at| self.pieces.get_mut(at));
+        let Some(piece) = next else {
+            return Ok(None);
+        };
+        if !passed(&mut piece.event)? {
+            return Ok(None);
+        }
+        Ok(piece.chunk.place(piece.bytes).map(|p| (p, piece.bytes)))
+    }
+
+    /// It was.
+    pub fn handed(&mut self) {
+        self.handed = self.handed.map(|handed| handed + 1);
+    }
+
+    /// The receiver has taken so many pieces. False: it had not got them.
+    pub fn returned(&mut self, pieces: usize) -> bool {
+        match self.handed {
+            Some(handed) if pieces <= handed => self.handed = Some(handed - pieces),
+            _ => return false,
+        }
+        (0..pieces).for_each(|_| self.forget());
+        true
+    }
+
+    /// Whether nothing can be handed over before the receiver has taken something.
+    pub fn waits_for_receiver(&self) -> bool {
+        self.handed == Some(self.pieces.len()) && !self.wants_chunk()
+    }
+
+    /// Whether the receiver has pieces.
+    pub fn lends(&self) -> bool {
+        self.handed.is_some_and(|handed| handed > 0)
+    }
+
+    /// Reads the user's memory no longer. What was handed over stays until the receiver
+    /// answers.
+    pub fn stop(&mut self) {
+        self.wait_for_kernels();
+        self.pieces.truncate(self.handed.unwrap_or(0));
+        self.from = None;
+        self.queued = self.bytes;
+        self.idle.clear();
+        self.under_way = None;
+    }
+
+    fn wait_for_kernels(&mut self) {
+        let mut failed = false;
+        for piece in &mut self.pieces {
+            let event = piece.event.take();
+            failed |= event.is_some_and(|event| event.synchronize().is_err());
+        }
+        if let (true, Some((lent, _))) = (failed, &mut self.from) {
+            lent.spoil();
         }
     }
 
     /// Whether kernels are under way.
     pub fn is_under_way(&self) -> bool {
-        self.lent.under_way.is_some()
+        self.under_way.is_some()
     }
 
     /// Waits on the host until bytes are ready (blocking).
     pub fn wait(&mut self) -> Result<(), DeviceError> {
         self.advance()?;
-        let at = self.taken;
-        if let Some(event) = &self.lent.slot(at).event {
-            event.synchronize()?;
+        match self.pieces.front() {
+            Some(piece) => piece.event.as_ref().map_or(Ok(()), Event::synchronize),
+            None => Err(DeviceError::Unavailable(format!(
+                "{} bytes of pinned memory are in use (hint: raise OSIER_PINNED_LIMIT)",
+                self.devices.pool().limit()
+            ))),
         }
-        Ok(())
     }
 }
 
-/// Unpacks a message to a device behind the engine.
+impl Drop for Outbound {
+    /// Waits for kernels of a transfer that ends early: the user may use the memory
+    /// at once.
+    fn drop(&mut self) {
+        self.wait_for_kernels();
+    }
+}
+
+/// Bytes that wait for memory from which a kernel unpacks.
+enum Waiting {
+    Bytes(Vec<u8>),
+    /// A peer's chunk that our device does not reach.
+    Handed(Handed),
+}
+
+impl Waiting {
+    fn bytes(&self) -> (*const u8, usize) {
+        match self {
+            Waiting::Bytes(bytes) => (bytes.as_ptr(), bytes.len()),
+            Waiting::Handed(handed) => (handed.host(), handed.bytes()),
+        }
+    }
+}
+
+/// What a kernel unpacks from.
 #[derive(Debug)]
+enum Source {
+    Own(Chunk),
+    /// A peer's chunk, which it is told of.
+    Handed,
+}
+
+/// Unpacks a message to a device behind the engine.
 pub(crate) struct Inbound {
+    devices: Arc<Devices>,
     lent: Lent,
     view: Ordered<DeviceView<u8>>,
+    plan: Pipeline,
     /// Bytes that will be unpacked.
     bytes: usize,
-    /// Bytes that the engine has written.
+    /// Bytes that lie in chunks, or are unpacked.
     written: usize,
     /// Bytes that kernels have been queued for.
     queued: usize,
+    /// Chunks for the next bytes; the first has some already.
+    room: VecDeque<Chunk>,
+    /// Kernels that may be under way, in order.
+    kernels: VecDeque<(Option<Event>, Source)>,
+    idle: Vec<Chunk>,
+    /// What came before there was room, and how much of its first part is done.
+    waiting: VecDeque<Waiting>,
+    waited: usize,
     /// Bytes up to which the sender was asked to send; `None`: all.
     asked: Option<usize>,
     /// The send that is asked.
     pub send: Option<u32>,
+    /// The send that hands pieces over.
+    pub from: Option<u32>,
+    /// Pieces that were handed over, and of these those that are done and not told.
+    handed: usize,
+    done: usize,
+    under_way: Option<UnderWay>,
+    /// Bytes that the host has copied.
+    pub copied: u64,
+}
+
+impl std::fmt::Debug for Inbound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inbound")
+            .field("bytes", &self.bytes)
+            .field("written", &self.written)
+            .field("queued", &self.queued)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Inbound {
-    /// Room for a message of so many bytes, of which those that do not fit the view are
+    /// Of a message of so many bytes, of which those that do not fit the view are
     /// never written.
     pub fn new(
         devices: &Arc<Devices>,
@@ -261,80 +460,247 @@ impl Inbound {
         let view = memory.view()?.clone();
         let bytes = view.buffer().packed_bytes().min(message);
         Ok(Inbound {
-            lent: Lent::new(devices, &view, bytes)?,
+            devices: devices.clone(),
+            lent: Lent::new(devices, &view)?,
             view,
+            plan: device::pipeline(bytes),
             bytes,
             written: 0,
             queued: 0,
+            room: VecDeque::new(),
+            kernels: VecDeque::new(),
+            idle: Vec::new(),
+            waiting: VecDeque::new(),
+            waited: 0,
             asked: None,
             send: None,
+            from: None,
+            handed: 0,
+            done: 0,
+            under_way: None,
+            copied: 0,
         })
     }
 
-    /// Where the next bytes go, and how many lie there in one piece: none while the
-    /// buffer is unpacked, or when there are enough.
-    pub fn room(&mut self) -> Result<(*mut u8, usize), DeviceError> {
-        let at = self.written;
-        if at >= self.bytes || !self.lent.is_free(at)? {
-            return Ok((std::ptr::null_mut(), 0));
+    fn note(&mut self) {
+        if self.under_way.is_none() {
+            self.under_way = Some(UnderWay::new(&self.devices));
         }
-        let (host, rest) = self.lent.host(at)?;
-        Ok((host, rest.min(self.bytes - at)))
     }
 
-    /// The engine has written so many bytes there.
-    pub fn wrote(&mut self, bytes: usize) -> Result<(), DeviceError> {
-        self.written += bytes;
-        if !self.written.is_multiple_of(self.lent.chunk) && self.written < self.bytes {
-            return Ok(());
+    /// A chunk for bytes to come; none now.
+    fn chunk(&mut self, bytes: usize) -> Result<Option<Chunk>, DeviceError> {
+        if let Some(chunk) = self.idle.pop() {
+            return Ok(Some(chunk));
         }
-        let (start, end) = (self.queued, self.written);
-        let stream = self.lent.stream()?.clone();
-        let packed = self.lent.slot(start).buffer.slice(0..end - start)?;
-        let event = self.lent.device.packer.unpack(
-            &stream,
-            &packed.after_stream(&stream),
-            start..end,
-            &self.view,
-            None,
-        )?;
-        self.lent.note(start, event);
-        self.queued = end;
+        let own = |(_, source): &&(Option<Event>, Source)| matches!(source, Source::Own(_));
+        let held = self.room.len() + self.kernels.iter().filter(own).count();
+        if held >= self.plan.depth {
+            return Ok(None);
+        }
+        let context = &self.lent.device.context;
+        let size = (bytes, device::LEAST_FRAGMENT_BYTES);
+        self.devices
+            .pool()
+            .take(Some(context), size, Claim::Met, Kind::Any)
+    }
+
+    /// Copies bytes to chunks as far as there are some, and unpacks those that are full.
+    fn put(&mut self, from: *const u8, bytes: usize) -> Result<usize, DeviceError> {
+        let mut done = 0;
+        while done < bytes {
+            // A sender that is asked for its bytes has room for those.
+            if self.room.is_empty() && self.send.is_none() {
+                let rest = self.bytes - self.written;
+                match self.chunk(self.plan.fragment.min(rest))? {
+                    Some(chunk) => self.room.push_back(chunk),
+                    None => break,
+                }
+            }
+            let Some(chunk) = self.room.front() else {
+                break;
+            };
+            let filled = self.written - self.queued;
+            let n = (chunk.bytes() - filled).min(bytes - done);
+            let to = chunk.host().wrapping_add(filled);
+            // SAFETY: a chunk of ours that no kernel uses, with room for `n` bytes; the
+            // caller has `bytes` readable ones.
+            unsafe { std::ptr::copy_nonoverlapping(from.wrapping_add(done), to, n) };
+            done += n;
+            self.copied += n as u64;
+            self.written += n;
+            if filled + n == chunk.bytes() || self.written == self.bytes {
+                self.unpack_room()?;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Unpacks the first chunk of the room.
+    fn unpack_room(&mut self) -> Result<(), DeviceError> {
+        let Some(chunk) = self.room.pop_front() else {
+            return Ok(());
+        };
+        let range = self.queued..self.written;
+        let packed = chunk.on_device(&self.lent.device.context, range.len())?;
+        let event = self.unpack(&packed, range)?;
+        self.kernels.push_back((Some(event), Source::Own(chunk)));
         Ok(())
+    }
+
+    fn unpack(
+        &mut self,
+        packed: &osier_kernels::DeviceSlice<u8>,
+        range: Range<usize>,
+    ) -> Result<Event, DeviceError> {
+        let stream = self.lent.stream()?.clone();
+        let packed = packed.after_stream(&stream);
+        let (packer, end) = (&self.lent.device.packer, range.end);
+        let event = packer.unpack(&stream, &packed, range, &self.view, None)?;
+        self.queued = end;
+        self.note();
+        Ok(event)
+    }
+
+    /// Takes the next bytes, of which there are no more than fit the view. False: there
+    /// are more than were asked for.
+    ///
+    /// # Safety
+    /// `bytes` bytes at `from` are readable.
+    pub unsafe fn take(&mut self, from: *const u8, bytes: usize) -> Result<bool, DeviceError> {
+        self.advance()?;
+        let mut done = 0;
+        if self.waiting.is_empty() {
+            done = self.put(from, bytes)?;
+        }
+        if done == bytes {
+            return Ok(true);
+        }
+        if self.send.is_some() {
+            return Ok(false);
+        }
+        let mut rest = vec![0; bytes - done];
+        // SAFETY: the caller's contract; the vector has as many bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from.wrapping_add(done), rest.as_mut_ptr(), rest.len());
+        }
+        self.copied += rest.len() as u64;
+        self.waiting.push_back(Waiting::Bytes(rest));
+        self.note();
+        Ok(true)
+    }
+
+    /// Takes a peer's chunk, of which `bytes` bytes fit the view.
+    pub fn take_handed(&mut self, handed: Handed, bytes: usize) -> Result<(), DeviceError> {
+        self.handed += 1;
+        if bytes == 0 {
+            self.kernels.push_back((None, Source::Handed));
+            return self.advance();
+        }
+        let context = &self.lent.device.context;
+        let reached = handed.on_device(context, bytes).ok();
+        match reached.filter(|_| self.waiting.is_empty()) {
+            Some(packed) => {
+                let range = self.queued..self.queued + bytes;
+                let event = self.unpack(&packed, range)?;
+                self.written += bytes;
+                self.kernels.push_back((Some(event), Source::Handed));
+                Ok(())
+            }
+            None => {
+                self.waiting.push_back(Waiting::Handed(handed));
+                self.note();
+                self.advance()
+            }
+        }
+    }
+
+    /// Looks which kernels are done, and goes on with what waits.
+    fn advance(&mut self) -> Result<(), DeviceError> {
+        while let Some((event, _)) = self.kernels.front_mut() {
+            if !passed(event)? {
+                break;
+            }
+            match self.kernels.pop_front() {
+                Some((_, Source::Own(chunk))) if self.written < self.bytes => self.idle.push(chunk),
+                Some((_, Source::Handed)) => self.done += 1,
+                _ => {}
+            }
+        }
+        while let Some(first) = self.waiting.front() {
+            let (from, bytes) = first.bytes();
+            let bytes = bytes.min(self.bytes - self.written + self.waited);
+            let from = from.wrapping_add(self.waited);
+            self.waited += self.put(from, bytes - self.waited)?;
+            if self.waited < bytes {
+                break;
+            }
+            self.waited = 0;
+            if let Some(Waiting::Handed(_)) = self.waiting.pop_front() {
+                // Copied: the peer may have it again, in its turn.
+                self.kernels.push_back((None, Source::Handed));
+            }
+        }
+        if self.kernels.is_empty() && self.waiting.is_empty() && !self.wants_memory() {
+            self.under_way = None;
+        }
+        Ok(())
+    }
+
+    /// Whether the sender waits for memory that others have.
+    fn wants_memory(&self) -> bool {
+        self.asked == Some(self.queued) && self.room.is_empty() && self.queued < self.bytes
     }
 
     /// Whether all bytes lie in the device's memory.
     pub fn is_over(&mut self) -> Result<bool, DeviceError> {
-        Ok(self.lent.poll()? && self.written >= self.bytes)
+        self.advance()?;
+        let idle = self.kernels.is_empty() && self.waiting.is_empty();
+        Ok(idle && self.written >= self.bytes)
+    }
+
+    /// Pieces of the peer that are done and were not told of yet.
+    pub fn done(&mut self) -> Result<usize, DeviceError> {
+        self.advance()?;
+        self.handed -= self.done;
+        Ok(std::mem::take(&mut self.done))
+    }
+
+    /// Gives up: waits for kernels, and says how many pieces of the peer were not told
+    /// of yet.
+    pub fn give_up(&mut self) -> usize {
+        self.wait_for_kernels();
+        self.done = 0;
+        std::mem::take(&mut self.handed)
     }
 
     /// How many bytes more the sender may send, if any: `Some(None)` says all.
-    pub fn ask(&mut self, unit: usize) -> Result<Option<Option<usize>>, DeviceError> {
-        let chunk = self.lent.chunk;
+    pub fn ask(&mut self) -> Result<Option<Option<usize>>, DeviceError> {
+        self.advance()?;
         let Some(asked) = self.asked else {
             return Ok(None);
         };
-        // The chunk behind those that were asked for needs the buffer of the one that
-        // is two before it.
         let mut may = asked;
         while may < self.bytes {
-            let before = may.checked_sub(BUFFERS * chunk);
-            if before.is_some_and(|before| before + chunk > self.queued)
-                || !self.lent.is_free(may)?
-            {
+            // Whole units, as GO counts them.
+            let Some(chunk) = self.chunk(self.plan.fragment)? else {
                 break;
-            }
-            may += chunk;
+            };
+            may += chunk.bytes();
+            self.room.push_back(chunk);
         }
         if may >= self.bytes {
             self.asked = None;
             return Ok(Some(None));
         }
         if may == asked {
+            if self.wants_memory() {
+                self.note();
+            }
             return Ok(None);
         }
         self.asked = Some(may);
-        Ok(Some(Some((may - asked) / unit)))
+        Ok(Some(Some((may - asked) / wire::WINDOW_BYTES)))
     }
 
     /// From now on the sender sends as much as it is asked for.
@@ -350,7 +716,25 @@ impl Inbound {
 
     /// Whether kernels are under way.
     pub fn is_under_way(&self) -> bool {
-        self.lent.under_way.is_some()
+        self.under_way.is_some()
+    }
+
+    fn wait_for_kernels(&mut self) {
+        let mut failed = false;
+        for (event, _) in &mut self.kernels {
+            let event = event.take();
+            failed |= event.is_some_and(|event| event.synchronize().is_err());
+        }
+        if failed {
+            self.lent.spoil();
+        }
+    }
+}
+
+impl Drop for Inbound {
+    /// As [`Outbound`]'s.
+    fn drop(&mut self) {
+        self.wait_for_kernels();
     }
 }
 
@@ -359,6 +743,7 @@ impl Inbound {
 pub(crate) struct Direct {
     lent: Lent,
     event: Option<Event>,
+    under_way: Option<UnderWay>,
 }
 
 impl Direct {
@@ -374,15 +759,15 @@ impl Direct {
         if from.buffer().memory().context() != to.buffer().memory().context() {
             return None;
         }
-        let mut lent = Lent::new(devices, to, 0).ok()?;
+        let lent = Lent::new(devices, to).ok()?;
         let stream = lent.stream().ok()?.clone();
         let event = (lent.device.packer)
             .copy(&stream, from, to, 0..bytes, None)
             .ok()?;
-        lent.under_way = Some(UnderWay::new(devices));
         Some(Direct {
             lent,
             event: Some(event),
+            under_way: Some(UnderWay::new(devices)),
         })
     }
 
@@ -390,19 +775,19 @@ impl Direct {
     pub fn is_over(&mut self) -> Result<bool, DeviceError> {
         let over = passed(&mut self.event)?;
         if over {
-            self.lent.under_way = None;
+            self.under_way = None;
         }
         Ok(over)
     }
 }
 
 impl Drop for Direct {
-    /// As [`Lent`]'s.
+    /// As [`Outbound`]'s.
     fn drop(&mut self) {
         if let Some(event) = self.event.take()
             && event.synchronize().is_err()
         {
-            self.lent.stream = None; // not to be used again
+            self.lent.spoil();
         }
     }
 }

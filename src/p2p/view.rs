@@ -1,5 +1,6 @@
 //! What a message is made of: memory and a layout.
 
+use crate::device::pool::Claim;
 use crate::device::stage::Outbound;
 use crate::device::{DeviceMemory, Devices};
 use crate::error::{Error, ErrorKind, Result};
@@ -99,7 +100,7 @@ impl RawView {
             unsafe { self.pack(0..self.bytes, to) };
             return Ok(());
         };
-        let mut stage = Outbound::new(devices, memory)?;
+        let mut stage = Outbound::new(devices, memory, Claim::Met)?;
         let mut at = 0;
         while at < self.bytes {
             stage.wait()?;

@@ -141,6 +141,10 @@ impl Core {
             // Nobody else could read it.
             Place::Alone | Place::Sim(..) => Waits::new(monotonic_ns(), Box::new(|_| {})),
         };
+        let devices = Devices::new(match &place {
+            Place::Shm(r) => Some(r.clone()),
+            Place::Alone | Place::Sim(..) => None,
+        });
         Arc::new(Self {
             place,
             waits,
@@ -163,7 +167,7 @@ impl Core {
             closing: AtomicBool::new(false),
             trace,
             checks: Checks::new(checks, rank, abort),
-            devices: Arc::default(),
+            devices: Arc::new(devices),
         })
     }
 

@@ -158,7 +158,10 @@ impl Op {
     pub fn forget_memory(&mut self) {
         self.view = RawView::empty();
         if let Some(rare) = &mut self.rare {
-            rare.stage = None;
+            match &mut rare.stage {
+                Some(Stage::Out(stage)) if stage.lends() => stage.stop(),
+                stage => *stage = None,
+            }
             rare.owner = None;
             rare.check = None;
         }
@@ -184,8 +187,15 @@ pub(super) enum Arrival {
     Announced {
         send: u32,
         total: usize,
-        key: Option<RegionKey>,
+        offer: Offer,
     },
+}
+
+/// What a sender says of the memory that it announces.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offer {
+    pub key: Option<RegionKey>,
+    pub on_device: bool,
 }
 
 impl Arrival {
@@ -272,6 +282,10 @@ pub(crate) struct Counters {
     pub unexpected: u64,
     pub announced: u64,
     pub pulled: u64,
+    /// Bytes of messages from or to devices that the host has copied, each time.
+    pub copied: u64,
+    /// Chunks that were handed over.
+    pub handed: u64,
 }
 
 pub(crate) struct Lane {
@@ -485,6 +499,9 @@ impl Lane {
             wire::SHARE => self.on_share(message, low, high),
             wire::PUSHED => self.on_pushed(peer, low, message.head.aux != 0),
             wire::CHECK => self.on_check(message),
+            wire::STAGE => self.on_stage(peer, low),
+            wire::CHUNK => self.on_chunk(message, low),
+            wire::TAKEN => self.on_taken(peer, low, message.head.aux),
             _ => false,
         };
         if !sound {

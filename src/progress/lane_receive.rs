@@ -1,7 +1,7 @@
 //! The receiving half of a lane: matching, unpacking, pulling.
 
 use super::lane::{
-    Arrival, Arrived, Direction, Lane, Matched, Op, Outcome, Posted, State, Target, describe,
+    Arrival, Arrived, Direction, Lane, Matched, Offer, Op, Outcome, Posted, State, Target, describe,
 };
 use super::lane_send::too_many;
 use crate::error::{Error, ErrorKind, Result};
@@ -10,7 +10,7 @@ use crate::p2p::view::RawView;
 use crate::protocol::rendezvous::{self, Way};
 use crate::trace::event::Kind;
 use crate::wire;
-use osier_transports::{Incoming, RegionKey, RegionKind};
+use osier_transports::{Incoming, RegionKind};
 use std::panic::Location;
 
 /// Messages that a new receive looks at before it is posted.
@@ -319,8 +319,8 @@ impl Lane {
                 }
                 self.receive_bytes(handle, data.as_ptr(), data.len());
             }
-            Arrival::Announced { send, total, key } => {
-                self.begin_rendezvous(handle, envelope, send, total, key);
+            Arrival::Announced { send, total, offer } => {
+                self.begin_rendezvous(handle, envelope, send, total, offer);
             }
         }
         if self.succeeded(handle) {
@@ -598,6 +598,10 @@ impl Lane {
             tag,
         };
         let total = a.total as usize;
+        let offer = Offer {
+            key: a.key,
+            on_device: message.head.aux & wire::ON_DEVICE != 0,
+        };
         let told = self.told(message.peer, message.head.aux);
         match self.posted.take(envelope) {
             Some(handle) => {
@@ -605,19 +609,11 @@ impl Lane {
                     self.compare_op(handle, &told, message.peer, tag, total);
                 }
                 self.number(handle);
-                self.begin_rendezvous(handle, envelope, send, total, a.key);
+                self.begin_rendezvous(handle, envelope, send, total, offer);
                 true
             }
             None => self
-                .arrive(
-                    envelope,
-                    Arrival::Announced {
-                        send,
-                        total,
-                        key: a.key,
-                    },
-                    told,
-                )
+                .arrive(envelope, Arrival::Announced { send, total, offer }, told)
                 .is_some(),
         }
     }
@@ -628,7 +624,7 @@ impl Lane {
         envelope: Envelope,
         send: u32,
         total: usize,
-        key: Option<RegionKey>,
+        offer: Offer,
     ) {
         self.begin_stream(handle, envelope, total);
         let peer = envelope.source;
@@ -641,14 +637,17 @@ impl Lane {
             .ops
             .get(handle)
             .is_some_and(|op| op.view.as_device().is_some());
-        let described = key.filter(|key| key.kind == RegionKind::Described);
+        let described = offer.key.filter(|key| key.kind == RegionKind::Described);
         if let Some(key) = described
             && self.begin_direct(handle, peer, send, key)
         {
             return;
         }
-        match rendezvous::decide(&self.selection, total, key) {
-            _ if elsewhere || described.is_some() => self.ask_fragments(handle, peer, send),
+        if (elsewhere || offer.on_device) && self.links.shares_memory(peer) {
+            return self.ask_chunks(handle, peer, send);
+        }
+        match rendezvous::decide(&self.selection, total, offer.key) {
+            _ if elsewhere || offer.on_device => self.ask_fragments(handle, peer, send),
             Way::Fragments => self.ask_fragments(handle, peer, send),
             Way::Pull(key) => self.begin_pull(handle, peer, send, key),
         }
@@ -662,16 +661,14 @@ impl Lane {
         self.peers[peer as usize]
             .incoming
             .push((send, Target::Op(handle)));
-        let mut window = 0;
         if self
             .ops
             .get(handle)
             .is_some_and(|op| op.view.as_device().is_some())
         {
-            // A receive that fails drops what comes.
-            window = self.window(handle, send).unwrap_or(0);
+            return self.open_stepwise(handle, send);
         }
-        self.control(peer, wire::head(wire::GO, window, send, 0));
+        self.control(peer, wire::head(wire::GO, 0, send, 0));
     }
 
     pub(super) fn on_withdraw(&mut self, peer: u32, send: u32) -> bool {

@@ -1,7 +1,7 @@
 //! The sending half of a lane: starts, streams, control messages.
 
 use super::lane::{Direction, Lane, Mode, Op, Outcome, Posted, State, describe};
-use super::staged::Source;
+use super::staged::{Source, Stage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::view::RawView;
 use crate::protocol::select::Memory;
@@ -12,7 +12,7 @@ use osier_transports::{PostError, RegionKind, TransportError, TransportErrorKind
 /// Fragments posted per peer before the lane polls again.
 const FRAGMENTS_PER_ROUND: usize = 8;
 
-enum Step {
+pub(super) enum Step {
     Moved,
     Full,
     /// A device has not packed it yet.
@@ -191,17 +191,14 @@ impl Lane {
                     continue;
                 }
                 Step::Moved => {
-                    let more = self.ops.get(handle).is_some_and(|op| {
+                    let more = self.ops.get_mut(handle).is_some_and(|op| {
                         op.state == State::Streaming && op.moved < op.total.min(op.window())
                     });
-                    if more {
+                    if more && !self.waits_for_receiver(handle) {
                         self.peers[peer as usize].streams.push_back(handle);
                     }
                 }
-                Step::Broken(e) => {
-                    self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));
-                    self.finish(handle, Some(e));
-                }
+                Step::Broken(e) => self.break_off(peer, handle, e),
                 Step::Failed(e) => {
                     // The receiver waits for the rest.
                     self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));
@@ -376,7 +373,10 @@ impl Lane {
             key,
         }
         .to_wire();
-        let aux = u16::from(key.is_some()) | checked;
+        let mut aux = u16::from(key.is_some()) | checked;
+        if op.view.as_device().is_some() {
+            aux |= wire::ON_DEVICE;
+        }
         let head = wire::head(wire::ANNOUNCE, aux, tag, handle);
         let fill = |to: *mut u8| {
             // SAFETY: room for `n` bytes.
@@ -410,6 +410,12 @@ impl Lane {
             return Step::Moved;
         }
         let (peer, at) = (op.peer, op.moved);
+        if self.hands_over(handle) {
+            return self.hand(handle);
+        }
+        let Some(op) = self.ops.get(handle) else {
+            return Step::Moved;
+        };
         let open = op.total.min(op.window());
         if at >= open {
             return Step::Moved; // until the receiver asks for more
@@ -449,7 +455,7 @@ impl Lane {
     }
 
     /// All bytes of a send have left its memory.
-    fn sent(&mut self, handle: u32) {
+    pub(super) fn sent(&mut self, handle: u32) {
         let Some(op) = self.ops.get_mut(handle) else {
             return;
         };
@@ -460,7 +466,7 @@ impl Lane {
         }
     }
 
-    fn send_op(&mut self, peer: u32, handle: u32) -> Option<&mut Op> {
+    pub(super) fn send_op(&mut self, peer: u32, handle: u32) -> Option<&mut Op> {
         self.ops
             .get_mut(handle)
             .filter(|op| op.direction == Direction::Send && op.peer == peer)
@@ -500,15 +506,26 @@ impl Lane {
             self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));
             return true;
         }
+        self.stream(peer, handle);
+        true
+    }
+
+    /// The receiver wants the bytes of an announced message.
+    pub(super) fn stream(&mut self, peer: u32, handle: u32) {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return;
+        };
         op.acked = true;
         op.state = State::Streaming;
+        if let Some(Stage::Out(stage)) = op.stage() {
+            stage.meet();
+        }
         if let Some(key) = op.take_key() {
             self.links.unexport(&key);
         }
         self.peers[peer as usize].streams.push_back(handle);
         self.mark_busy(peer);
         self.trace_piece(Kind::Go, peer, 0, self.trace_stamp());
-        true
     }
 
     pub(super) fn on_finish(&mut self, peer: u32, handle: u32, outcome: u16) -> bool {
@@ -522,7 +539,11 @@ impl Lane {
             return false;
         }
         self.trace_piece(Kind::Finish, peer, 0, self.trace_stamp());
-        if outcome == wire::OUTCOME_WITHDRAWN {
+        let rare = self.ops.get_mut(handle).and_then(|op| op.rare.as_mut());
+        let broken = rare.and_then(|rare| rare.error.take());
+        if broken.is_some() {
+            self.finish(handle, broken);
+        } else if outcome == wire::OUTCOME_WITHDRAWN {
             let e = Error::new(
                 ErrorKind::Cancelled,
                 format!("{}: withdrawn", self.describe(handle)),
@@ -566,6 +587,12 @@ impl Lane {
                 true
             }
             State::AwaitAck => {
+                op.forget_memory();
+                op.detached = true;
+                true
+            }
+            // The receiver has all of it, and gives the chunks back.
+            State::Streaming if op.moved == op.total => {
                 op.forget_memory();
                 op.detached = true;
                 true

@@ -223,6 +223,11 @@ impl Links {
         }
     }
 
+    /// Whether a peer reads and writes memory of ours in place.
+    pub fn shares_memory(&self, peer: Peer) -> bool {
+        peer != self.own && matches!(self.remote, Remote::Shm(_))
+    }
+
     /// Withdraws an export where the transport keeps account of them.
     pub fn unexport(&mut self, key: &RegionKey) {
         // A key of our own loopback may name the same memory.

@@ -8,6 +8,7 @@
 mod biased;
 pub(crate) mod cell;
 mod checked;
+mod chunks;
 pub(crate) mod core;
 pub(crate) mod inspect;
 pub(crate) mod lane;

@@ -10,7 +10,8 @@
 //!          Draining   the device unpacks the rest -> Done
 //! ```
 //!
-//! A long message is sent as far as its receiver has buffers: GO says how many units of
+//! Ranks that share memory hand chunks over ([`super::chunks`]). Between others a long
+//! message is sent as far as its receiver has chunks: GO says how many units of
 //! [`wire::WINDOW_BYTES`] may come, and further ones follow as chunks are unpacked. So
 //! what waits on the host is bounded by the stage, whatever the message's size.
 //!
@@ -24,9 +25,11 @@
 
 use super::lane::{Lane, Op, State};
 use crate::device::DeviceMemory;
+use crate::device::pool::Claim;
 use crate::device::stage::{Direct, Inbound, Outbound};
 use crate::error::{Error, ErrorKind};
 use crate::p2p::view::RawView;
+use crate::protocol::select::Memory;
 use crate::wire;
 use osier_kernels::DeviceError;
 use osier_transports::{RegionKey, RegionKind};
@@ -102,9 +105,16 @@ impl Lane {
             let usable = memory.check().map(|()| nothing);
             return usable.map_err(|e| self.device_error(handle, e));
         }
+        let claim = match op.state {
+            State::Starting if op.total <= self.selection.eager_max(Memory::Private) => {
+                Claim::Short
+            }
+            State::Starting => Claim::Announced,
+            _ => Claim::Met,
+        };
         let ready = match op.stage() {
             Some(Stage::Out(stage)) => stage.ready(),
-            _ => Outbound::new(&self.devices, &memory).and_then(|mut stage| {
+            _ => Outbound::new(&self.devices, &memory, claim).and_then(|mut stage| {
                 let ready = stage.ready();
                 if let Some(rare) = self.rare(handle) {
                     rare.stage = Some(Stage::Out(stage));
@@ -148,15 +158,16 @@ impl Lane {
     pub(super) fn took(&mut self, handle: u32, bytes: usize) {
         if let Some(Stage::Out(stage)) = self.ops.get_mut(handle).and_then(Op::stage) {
             stage.took(bytes);
+            self.counters.copied += bytes as u64;
         }
     }
 
-    fn device_error(&self, handle: u32, e: DeviceError) -> Error {
+    pub(super) fn device_error(&self, handle: u32, e: DeviceError) -> Error {
         Error::from(e).context(self.describe(handle))
     }
 
     /// Makes room for a message to a device. False: the receive has failed.
-    fn begin_inbound(&mut self, handle: u32) -> bool {
+    pub(super) fn begin_inbound(&mut self, handle: u32) -> bool {
         let Some(op) = self.ops.get_mut(handle) else {
             return false;
         };
@@ -180,7 +191,7 @@ impl Lane {
         }
     }
 
-    fn inbound(&mut self, handle: u32) -> Option<&mut Inbound> {
+    pub(super) fn inbound(&mut self, handle: u32) -> Option<&mut Inbound> {
         match self.ops.get_mut(handle)?.stage()? {
             Stage::In(stage) => Some(stage),
             _ => None,
@@ -199,37 +210,25 @@ impl Lane {
         if self.inbound(handle).is_none() && !self.begin_inbound(handle) {
             return;
         }
-        let mut done = 0;
-        while done < wanted {
-            let Some(stage) = self.inbound(handle) else {
-                return;
-            };
-            let put = stage.room().and_then(|(to, room)| {
-                let n = room.min(wanted - done);
-                if n > 0 {
-                    let from = from.wrapping_add(done);
-                    // SAFETY: the stage's room; callers pass `bytes` readable bytes.
-                    unsafe { std::ptr::copy_nonoverlapping(from, to, n) };
-                    stage.wrote(n)?;
-                }
-                Ok(n)
-            });
-            match put {
-                // It has not been asked for these.
-                Ok(0) => {
-                    self.counters.malformed += 1;
-                    let what = self.describe(handle);
-                    let e = Error::new(
-                        ErrorKind::Malformed,
-                        format!("{what}: more bytes came than the receiver has asked for"),
-                    );
-                    return self.fail_inbound(handle, e);
-                }
-                Ok(n) => done += n,
-                Err(e) => {
-                    let e = self.device_error(handle, e);
-                    return self.fail_inbound(handle, e);
-                }
+        let Some(stage) = self.inbound(handle) else {
+            return;
+        };
+        // SAFETY: callers pass `bytes` readable bytes.
+        match unsafe { stage.take(from, wanted) } {
+            Ok(true) => {}
+            // It has not been asked for these.
+            Ok(false) => {
+                self.counters.malformed += 1;
+                let what = self.describe(handle);
+                let e = Error::new(
+                    ErrorKind::Malformed,
+                    format!("{what}: more bytes came than the receiver has asked for"),
+                );
+                return self.fail_inbound(handle, e);
+            }
+            Err(e) => {
+                let e = self.device_error(handle, e);
+                return self.fail_inbound(handle, e);
             }
         }
         if whole {
@@ -238,8 +237,10 @@ impl Lane {
     }
 
     /// All bytes of a message to a device have come.
-    fn drain(&mut self, handle: u32) {
-        match self.inbound(handle).map(Inbound::is_over) {
+    pub(super) fn drain(&mut self, handle: u32) {
+        let over = self.inbound(handle).map(Inbound::is_over);
+        self.tell_taken(handle);
+        match over {
             Some(Ok(false)) => {
                 if let Some(op) = self.ops.get_mut(handle) {
                     op.state = State::Draining;
@@ -249,12 +250,17 @@ impl Lane {
                 let e = self.device_error(handle, e);
                 self.fail_inbound(handle, e);
             }
-            Some(Ok(true)) | None => self.received(handle),
+            Some(Ok(true)) | None => {
+                if let Some(stage) = self.inbound(handle) {
+                    self.counters.copied += std::mem::take(&mut stage.copied);
+                }
+                self.received(handle);
+            }
         }
     }
 
     /// Ends a receive in the middle; what still comes is dropped.
-    fn fail_inbound(&mut self, handle: u32, e: Error) {
+    pub(super) fn fail_inbound(&mut self, handle: u32, e: Error) {
         self.open_window(handle);
         self.discard_rest(handle);
         self.finish(handle, Some(e));
@@ -340,6 +346,7 @@ impl Lane {
 
     /// Lets the sender of a receive that ends early go on: invariant 3.
     pub(super) fn open_window(&mut self, handle: u32) {
+        self.give_chunks_back(handle);
         let Some(stage) = self.inbound(handle) else {
             return;
         };
@@ -350,22 +357,20 @@ impl Lane {
         }
     }
 
-    /// Asks for the fragments of an announced message to a device. False: it has
-    /// failed.
-    pub(super) fn window(&mut self, handle: u32, send: u32) -> Option<u16> {
-        if !self.begin_inbound(handle) {
-            return None;
+    /// Asks for the fragments of an announced message to a device, as far as there is
+    /// memory for them.
+    pub(super) fn open_stepwise(&mut self, handle: u32, send: u32) {
+        if self.inbound(handle).is_none() && !self.begin_inbound(handle) {
+            // It has failed: what comes is dropped.
+            let Some(peer) = self.ops.get(handle).map(|op| op.peer) else {
+                return;
+            };
+            return self.control(peer, wire::head(wire::GO, 0, send, 0));
         }
-        let stage = self.inbound(handle)?;
-        stage.ask_stepwise(send);
-        match stage.ask(wire::WINDOW_BYTES) {
-            Ok(more) => Some(units(more)),
-            Err(e) => {
-                let e = self.device_error(handle, e);
-                self.fail_inbound(handle, e);
-                None
-            }
+        if let Some(stage) = self.inbound(handle) {
+            stage.ask_stepwise(send);
         }
+        self.advance_inbound(handle);
     }
 
     /// Looks after the messages of devices. True if anything moved.
@@ -410,12 +415,13 @@ impl Lane {
             self.drain(handle);
             return self.is_done(handle);
         }
+        let told = self.tell_taken(handle);
         let Some(stage) = self.inbound(handle) else {
-            return false;
+            return told;
         };
         let send = stage.send;
-        match stage.ask(wire::WINDOW_BYTES) {
-            Ok(None) => false,
+        match stage.ask() {
+            Ok(None) => told,
             Ok(more) => {
                 if let Some(send) = send {
                     self.control(peer, wire::head(wire::GO, units(more), send, 0));

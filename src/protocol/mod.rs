@@ -10,6 +10,7 @@
 //! out as values, and `progress` carries them out.
 
 pub mod cost;
+pub mod device;
 pub mod eager;
 pub mod rendezvous;
 pub mod select;

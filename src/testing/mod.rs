@@ -61,6 +61,25 @@ pub fn ranks_on<R: Send>(
     universes_on(network, n, |u| f(u.world().clone()))
 }
 
+/// How messages between the host and devices, and between devices, went on a
+/// communicator of this rank so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceTraffic {
+    /// Bytes that this rank's processor has copied for them, each time.
+    pub copied: u64,
+    /// Chunks of shared memory that this rank has handed over.
+    pub handed: u64,
+}
+
+/// How messages of devices went.
+pub fn device_traffic(comm: &Communicator) -> DeviceTraffic {
+    let counters = comm.lane().lock().counters();
+    DeviceTraffic {
+        copied: counters.copied,
+        handed: counters.handed,
+    }
+}
+
 /// As [`ranks`], with what they do recorded; merge it with
 /// [`crate::trace::merge`].
 pub fn ranks_traced<R: Send>(

@@ -45,6 +45,8 @@ pub const EVENT_DISABLE_TIMING: c_uint = 2;
 pub const EVENT_INTERPROCESS: c_uint = 4;
 pub const HOST_ALLOC_PORTABLE: c_uint = 1;
 pub const HOST_ALLOC_DEVICEMAP: c_uint = 2;
+pub const HOST_REGISTER_PORTABLE: c_uint = 1;
+pub const HOST_REGISTER_DEVICEMAP: c_uint = 2;
 pub const MEM_ATTACH_GLOBAL: c_uint = 1;
 pub const IPC_LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
 

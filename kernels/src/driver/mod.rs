@@ -129,6 +129,8 @@ entry_points! {
     cuMemAllocManaged(memory: *mut DevicePointer, bytes: usize, flags: c_uint);
     cuMemHostAlloc(memory: *mut *mut c_void, bytes: usize, flags: c_uint);
     cuMemFreeHost(memory: *mut c_void);
+    cuMemHostRegister_v2(memory: *mut c_void, bytes: usize, flags: c_uint);
+    cuMemHostUnregister(memory: *mut c_void);
     cuMemHostGetDevicePointer_v2(device: *mut DevicePointer, host: *mut c_void, flags: c_uint);
     cuMemGetAllocationGranularity(bytes: *mut usize, prop: *const AllocationProp, option: c_uint);
     cuMemCreate(handle: *mut AllocationHandle, bytes: usize, prop: *const AllocationProp, flags: u64);

@@ -61,6 +61,8 @@ fn main() -> ExitCode {
         ["hang", how] => hang(comm, how),
         ["slow", how] => slow(comm, how),
         ["devices"] => devices::exchange(comm),
+        ["device-sizes", how] => devices::sizes(comm, how),
+        ["device-many"] => devices::many(comm),
         ["device-stream", how] => devices::stream(comm, how),
         ["check", what] => checks::check(comm, what),
         ["threads", how] => {

@@ -46,3 +46,44 @@ fn a_rank_is_killed_while_its_device_works() {
             .code(137);
     }
 }
+
+#[test]
+fn chunks_are_handed_over_where_memory_is_shared() {
+    if !emulated() {
+        return;
+    }
+    for gpus in ["1", "2"] {
+        finish(&mut job(
+            2,
+            &["--emulate-gpus", gpus],
+            &["device-sizes", "shared"],
+        ))
+        .through(&[0, 1])
+        .code(0);
+    }
+}
+
+/// Less memory makes shorter pipelines; without registered memory the host copies.
+#[test]
+fn messages_of_devices_pass_through_little_memory() {
+    if !emulated() {
+        return;
+    }
+    let rare = [
+        ("OSIER_PINNED_LIMIT", "64K"),
+        ("OSIER_PINNED_LIMIT", "200K"),
+        ("OSIER_SHM_LIMIT", "3M"),
+        (
+            "OSIER_EMULATED_FAIL",
+            "cuMemHostRegister:1,cuMemHostRegister:2",
+        ),
+        ("OSIER_EMULATED_FAIL", "cuMemHostRegister:2"),
+    ];
+    for (name, value) in rare {
+        for what in [&["device-sizes", "copied"][..], &["device-many"]] {
+            finish(job(2, &["--emulate-gpus", "1"], what).env(name, value))
+                .through(&[0, 1])
+                .code(0);
+        }
+    }
+}

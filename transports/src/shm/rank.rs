@@ -14,7 +14,7 @@ use super::heap::{self, Heap};
 use super::job::Job;
 use super::mailbox;
 use super::ring::{Cell, Control, RingMemory};
-use super::segment::{GRANULE, Mapping};
+use super::segment::{self, GRANULE, Mapping};
 use super::{cma, wait, words};
 use crate::contract::{TransportError, TransportErrorKind, WIRE_VERSION};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -417,6 +417,33 @@ impl ShmRank {
     /// back once, and no transfer uses it.
     pub unsafe fn heap_free(&self, ptr: *mut u8, bytes: usize) {
         self.0.heap.free(ptr, bytes);
+    }
+
+    /// Reserves fresh zeroed memory of the arena, which all ranks read and write: its
+    /// offset, by which peers find it, and its address. It stays until the job ends.
+    ///
+    /// # Errors
+    /// The job's memory is full ([`TransportErrorKind::OutOfMemory`]).
+    pub fn reserve_shared(&self, bytes: u64) -> Result<(u64, *mut u8), TransportError> {
+        let segment = self.0.job.segment();
+        let offset = segment.reserve_granules(bytes)?;
+        segment.arena.populate(offset, bytes, true)?;
+        let at = segment.arena.at(offset, bytes).ok_or_else(|| {
+            TransportError::new(
+                TransportErrorKind::OutOfMemory,
+                "the job's arena is used up",
+            )
+        })?;
+        Ok((offset, at))
+    }
+
+    /// Address of memory that a peer has reserved; none for what nobody reserved.
+    pub fn shared(&self, offset: u64, bytes: u64) -> Option<*mut u8> {
+        let segment = self.0.job.segment();
+        let reserved = offset.is_multiple_of(GRANULE)
+            && offset >= segment::head_bytes(self.0.job.ranks())
+            && offset.checked_add(bytes)? <= segment.reserved_bytes();
+        reserved.then(|| segment.arena.at(offset, bytes))?
     }
 
     /// Offset of heap memory in this rank's window.

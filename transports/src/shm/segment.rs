@@ -319,6 +319,12 @@ impl Segment {
         Ok(offset)
     }
 
+    /// End of what was reserved of the arena so far.
+    pub fn reserved_bytes(&self) -> u64 {
+        let granules = self.header().next_granule.load(Ordering::Relaxed);
+        granules.saturating_mul(GRANULE).min(self.arena.bytes())
+    }
+
     /// Bytes that the launcher left for the ranks.
     pub fn note(&self) -> Vec<u8> {
         let n = (self.header().note_bytes.load(Ordering::Acquire) as usize).min(NOTE_BYTES);

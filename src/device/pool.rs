@@ -1,0 +1,459 @@
+//! Host memory that kernels pack to and unpack from: chunks of slabs that a rank keeps.
+//!
+//! ```text
+//! slab     4 MiB of the job's shared memory, registered with the driver by whoever has
+//!          a device: once by its owner, once by each peer that a chunk was handed to
+//! chunk    part of a slab that one transfer has
+//! ```
+//!
+//! Where there is no shared memory, or no more of it, slabs are pinned memory of the
+//! process, whose chunks are handed to nobody.
+//!
+//! # Invariants
+//! 1. Slabs are no more than the limit; they stay until the rank goes, so that nothing
+//!    is registered or pinned per message.
+//! 2. A chunk is one transfer's until it is dropped, and whoever drops it knows that no
+//!    kernel uses it.
+//! 3. What waits for others to happen may hold a part of the memory only ([`Claim`]), so
+//!    that a message whose two ends have met always finds some.
+
+use super::lock;
+use osier_kernels::{Context, DeviceError, DeviceSlice, Memory};
+use osier_transports::shm::ShmRank;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// Least memory of a chunk; others are multiples.
+const UNIT_BYTES: usize = 4 << 10;
+/// Memory that is reserved, and registered, at a time, where the limit allows it.
+const SLAB_BYTES: usize = 4 << 20;
+/// Least limit: a chunk of a long message.
+pub(crate) const LEAST_LIMIT_BYTES: usize = 64 << 10;
+
+/// What a transfer that asks for memory waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// Its receive, which may never come: a quarter of the memory.
+    Announced,
+    /// Its own device, before it is sent at all: half of it.
+    Short,
+    /// Nothing but devices: both ends have met.
+    Met,
+}
+
+/// Which memory will do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Memory that can be handed to a peer.
+    Shared,
+    /// That, or pinned memory of the process where there is none.
+    Any,
+}
+
+/// A rank's chunks.
+#[derive(Default)]
+pub(crate) struct Pool {
+    rank: Option<ShmRank>,
+    limit: usize,
+    state: Mutex<State>,
+    /// Slabs of peers.
+    peers: Mutex<Vec<Arc<Slab>>>,
+}
+
+#[derive(Default)]
+struct State {
+    slabs: Vec<Arc<Slab>>,
+    total: usize,
+    /// Bytes of chunks of each claim.
+    used: [usize; 3],
+    /// Why there is no shared memory.
+    refused: Option<DeviceError>,
+}
+
+/// A run of host memory of which transfers take chunks.
+struct Slab {
+    host: *mut u8,
+    bytes: usize,
+    /// Its place in the job's shared memory.
+    shared: Option<(ShmRank, u64)>,
+    memory: OnceLock<Result<Arc<Memory>, DeviceError>>,
+    /// Units that are taken.
+    taken: Mutex<Vec<bool>>,
+}
+
+// SAFETY: the address of memory that lives as long as the slab and is tied to no thread.
+unsafe impl Send for Slab {}
+// SAFETY: as above; who may touch which bytes is invariant 2.
+unsafe impl Sync for Slab {}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = lock(&self.state);
+        f.debug_struct("Pool")
+            .field("limit", &self.limit)
+            .field("total", &state.total)
+            .field("used", &state.used)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    /// A pool of at most so many bytes, of the job's shared memory where there is one.
+    pub fn new(rank: Option<ShmRank>, limit: usize) -> Pool {
+        Pool {
+            rank,
+            limit: limit.max(LEAST_LIMIT_BYTES) / UNIT_BYTES * UNIT_BYTES,
+            state: Mutex::default(),
+            peers: Mutex::default(),
+        }
+    }
+
+    /// A chunk of `bytes` bytes, or of fewer, but at least `least`. None: others have
+    /// what there is.
+    ///
+    /// # Errors
+    /// There is none, and nobody will give any back.
+    pub fn take(
+        self: &Arc<Self>,
+        context: Option<&Context>,
+        (bytes, least): (usize, usize),
+        claim: Claim,
+        kind: Kind,
+    ) -> Result<Option<Chunk>, DeviceError> {
+        let mut state = lock(&self.state);
+        let round = |bytes: usize| bytes.max(1).next_multiple_of(UNIT_BYTES);
+        let (mut want, least) = (round(bytes), round(least.min(bytes)));
+        loop {
+            match self.take_exactly(&mut state, context, want, claim, kind)? {
+                Some(chunk) => return Ok(Some(chunk)),
+                None if want <= least => return Ok(None),
+                None => want = round(want / 2).max(least),
+            }
+        }
+    }
+
+    fn take_exactly(
+        self: &Arc<Self>,
+        state: &mut State,
+        context: Option<&Context>,
+        bytes: usize,
+        claim: Claim,
+        kind: Kind,
+    ) -> Result<Option<Chunk>, DeviceError> {
+        let used = state.used[claim as usize];
+        let most = match claim {
+            Claim::Announced => self.limit / 4,
+            Claim::Short if used == 0 => self.limit,
+            Claim::Short => self.limit / 2,
+            Claim::Met => self.limit,
+        };
+        if used + bytes > most {
+            return Ok(None);
+        }
+        let found = |slab: &Arc<Slab>| {
+            let reached = context.is_none_or(|context| slab.memory(context).is_ok());
+            let fits = reached && (slab.shared.is_some() || kind == Kind::Any);
+            let start = fits.then(|| slab.take(bytes)).flatten()?;
+            Some((slab.clone(), start))
+        };
+        let fresh = |state: &mut State| -> Result<Option<(Arc<Slab>, usize)>, DeviceError> {
+            let Some(slab) = self.grow(state, context, bytes, kind)? else {
+                return Ok(None);
+            };
+            Ok(slab.take(bytes).map(|start| (slab, start)))
+        };
+        let taken = match state.slabs.iter().find_map(found) {
+            Some(taken) => Some(taken),
+            None => fresh(state)?,
+        };
+        let Some((slab, start)) = taken else {
+            return Ok(None);
+        };
+        state.used[claim as usize] += bytes;
+        Ok(Some(Chunk {
+            pool: self.clone(),
+            slab,
+            start,
+            bytes,
+            claim,
+        }))
+    }
+
+    /// Another slab, if the limit allows one for so many bytes.
+    fn grow(
+        &self,
+        state: &mut State,
+        context: Option<&Context>,
+        bytes: usize,
+        kind: Kind,
+    ) -> Result<Option<Arc<Slab>>, DeviceError> {
+        let left = self.limit - state.total;
+        if bytes > left {
+            return Ok(None);
+        }
+        // All of it that a slab has room for, in whole granules where it can be.
+        let size = SLAB_BYTES.min(left).max(bytes);
+        let mut slab = None;
+        if let (Some(rank), None) = (&self.rank, &state.refused) {
+            match Slab::shared(rank, size, context) {
+                Ok(fresh) => slab = Some(fresh),
+                Err(why) => state.refused = Some(why),
+            }
+        }
+        if slab.is_none() && kind == Kind::Any {
+            let Some(context) = context else {
+                return Ok(None);
+            };
+            slab = Some(Slab::pinned(context, size)?);
+        }
+        let Some(slab) = slab else {
+            let shared = |slab: &Arc<Slab>| slab.shared.is_some();
+            if state.slabs.iter().any(shared) {
+                return Ok(None); // they come back
+            }
+            let why = state.refused.clone();
+            return Err(why.unwrap_or_else(|| {
+                DeviceError::Unavailable("there is no memory that ranks share".into())
+            }));
+        };
+        let slab = Arc::new(slab);
+        state.total += size;
+        state.slabs.push(slab.clone());
+        Ok(Some(slab))
+    }
+
+    /// Most bytes that it will ever hold.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+}
+
+impl Slab {
+    fn new(host: *mut u8, bytes: usize, shared: Option<(ShmRank, u64)>) -> Slab {
+        Slab {
+            host,
+            bytes,
+            shared,
+            memory: OnceLock::new(),
+            taken: Mutex::new(vec![false; bytes / UNIT_BYTES]),
+        }
+    }
+
+    /// Fresh shared memory, registered where a device is to use it.
+    fn shared(
+        rank: &ShmRank,
+        bytes: usize,
+        context: Option<&Context>,
+    ) -> Result<Slab, DeviceError> {
+        let full = |e: osier_transports::TransportError| DeviceError::Unavailable(e.to_string());
+        let (at, host) = rank.reserve_shared(bytes as u64).map_err(full)?;
+        let slab = Slab::new(host, bytes, Some((rank.clone(), at)));
+        if let Some(context) = context {
+            slab.memory(context)?;
+        }
+        Ok(slab)
+    }
+
+    fn pinned(context: &Context, bytes: usize) -> Result<Slab, DeviceError> {
+        let memory = Memory::pinned(context, bytes)?;
+        let lost = || DeviceError::Unavailable("pinned memory has no host address".into());
+        let slab = Slab::new(memory.host().ok_or_else(lost)?, bytes, None);
+        let _ = slab.memory.set(Ok(memory));
+        Ok(slab)
+    }
+
+    /// A slab of a peer.
+    fn of_peer(rank: &ShmRank, at: u64, bytes: usize) -> Option<Slab> {
+        let host = rank.shared(at, bytes as u64)?;
+        Some(Slab::new(host, bytes, Some((rank.clone(), at))))
+    }
+
+    /// As a device sees it; registered by the first that asks.
+    fn memory(&self, context: &Context) -> Result<Arc<Memory>, DeviceError> {
+        let register = || {
+            let Some((rank, _)) = &self.shared else {
+                return Err(DeviceError::Unavailable("a slab without memory".into()));
+            };
+            let owner = Arc::new(rank.job().clone());
+            // SAFETY: reserved memory of the arena, which the job keeps mapped.
+            unsafe { Memory::registered(context, self.host, self.bytes, owner) }
+        };
+        self.memory.get_or_init(register).clone()
+    }
+
+    /// First byte of free units, which are taken now.
+    fn take(&self, bytes: usize) -> Option<usize> {
+        let (mut taken, units) = (lock(&self.taken), bytes.div_ceil(UNIT_BYTES));
+        let mut run = 0;
+        let end = taken.iter().position(|&taken| {
+            run = if taken { 0 } else { run + 1 };
+            run == units
+        })?;
+        let start = end + 1 - units;
+        taken[start..=end].fill(true);
+        Some(start * UNIT_BYTES)
+    }
+
+    fn give(&self, start: usize, bytes: usize) {
+        let first = start / UNIT_BYTES;
+        lock(&self.taken)[first..first + bytes.div_ceil(UNIT_BYTES)].fill(false);
+    }
+}
+
+/// Host memory of one transfer, given back when it is dropped.
+pub(crate) struct Chunk {
+    pool: Arc<Pool>,
+    slab: Arc<Slab>,
+    start: usize,
+    bytes: usize,
+    claim: Claim,
+}
+
+impl std::fmt::Debug for Chunk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Chunk({} bytes)", self.bytes)
+    }
+}
+
+impl Chunk {
+    /// Bytes of it.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Its address on the host.
+    pub fn host(&self) -> *mut u8 {
+        self.slab.host.wrapping_add(self.start)
+    }
+
+    /// Its first bytes as a device sees them.
+    pub fn on_device(
+        &self,
+        context: &Context,
+        bytes: usize,
+    ) -> Result<DeviceSlice<u8>, DeviceError> {
+        let all = DeviceSlice::of(self.slab.memory(context)?)?;
+        all.slice(self.start..self.start + bytes)
+    }
+
+    /// How a peer finds its first bytes.
+    pub fn place(&self, bytes: usize) -> Option<Place> {
+        let (_, slab) = self.slab.shared.as_ref()?;
+        Some(Place {
+            slab: *slab,
+            slab_bytes: self.slab.bytes as u64,
+            start: self.start as u64,
+            bytes: bytes as u64,
+        })
+    }
+
+    /// Both ends of its message have met.
+    pub fn meet(&mut self) {
+        let mut state = lock(&self.pool.state);
+        state.used[self.claim as usize] -= self.bytes;
+        state.used[Claim::Met as usize] += self.bytes;
+        self.claim = Claim::Met;
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        self.slab.give(self.start, self.bytes);
+        lock(&self.pool.state).used[self.claim as usize] -= self.bytes;
+    }
+}
+
+/// Where a chunk lies in the job's shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub slab: u64,
+    pub slab_bytes: u64,
+    pub start: u64,
+    pub bytes: u64,
+}
+
+impl Place {
+    pub const WIRE_BYTES: usize = 32;
+
+    /// Writes the wire form.
+    pub fn to_wire(self) -> [u8; Self::WIRE_BYTES] {
+        let mut w = [0; Self::WIRE_BYTES];
+        let words = [self.slab, self.slab_bytes, self.start, self.bytes];
+        for (at, word) in words.into_iter().enumerate() {
+            w[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        w
+    }
+
+    /// Parses the wire form; `None` for what is no part of a slab.
+    pub fn from_wire(bytes: &[u8; Self::WIRE_BYTES]) -> Option<Place> {
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or([0; 8]));
+        let place = Place {
+            slab: word(0),
+            slab_bytes: word(8),
+            start: word(16),
+            bytes: word(24),
+        };
+        let inside = place.start.checked_add(place.bytes)? <= place.slab_bytes;
+        (inside && place.slab_bytes <= isize::MAX as u64).then_some(place)
+    }
+}
+
+impl Pool {
+    /// What a peer has handed over; none if nobody reserved it.
+    pub fn handed(&self, place: Place) -> Option<Handed> {
+        let slab = self.peer_slab(&place)?;
+        Some(Handed {
+            slab,
+            start: usize::try_from(place.start).ok()?,
+            bytes: usize::try_from(place.bytes).ok()?,
+        })
+    }
+
+    /// A peer's slab, registered once.
+    fn peer_slab(&self, place: &Place) -> Option<Arc<Slab>> {
+        let mut known = lock(&self.peers);
+        let same = |slab: &&Arc<Slab>| {
+            slab.bytes as u64 == place.slab_bytes
+                && slab
+                    .shared
+                    .as_ref()
+                    .is_some_and(|(_, at)| *at == place.slab)
+        };
+        if let Some(slab) = known.iter().find(same) {
+            return Some(slab.clone());
+        }
+        let bytes = usize::try_from(place.slab_bytes).ok()?;
+        let slab = Arc::new(Slab::of_peer(self.rank.as_ref()?, place.slab, bytes)?);
+        known.push(slab.clone());
+        Some(slab)
+    }
+}
+
+/// A peer's chunk, which is ours until we say that we have taken it.
+pub(crate) struct Handed {
+    slab: Arc<Slab>,
+    start: usize,
+    bytes: usize,
+}
+
+impl Handed {
+    /// Its bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Its address on the host.
+    pub fn host(&self) -> *const u8 {
+        self.slab.host.wrapping_add(self.start)
+    }
+
+    /// Its first bytes as a device sees them.
+    pub fn on_device(
+        &self,
+        context: &Context,
+        bytes: usize,
+    ) -> Result<DeviceSlice<u8>, DeviceError> {
+        let all = DeviceSlice::of(self.slab.memory(context)?)?;
+        all.slice(self.start..self.start + bytes)
+    }
+}

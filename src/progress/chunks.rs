@@ -1,0 +1,353 @@
+//! Messages from or to devices between ranks that share memory: chunks are handed over.
+//!
+//! ```text
+//! sender                              receiver
+//! ANNOUNCE total, on a device   ->    (match)
+//!                               <-    STAGE         hand chunks over
+//! CHUNK place ...               ->                  its kernel, or the host, unpacks there
+//!                               <-    TAKEN n       in order; the chunks are packed anew
+//! ```
+//!
+//! The chunks are the sender's, whichever end is a device: a kernel of its has packed
+//! them, or the host has; a kernel of the receiver's unpacks them, or the host does. So
+//! between two devices the host copies nothing, and between a device and a host once.
+//!
+//! # Invariants
+//! 1. A chunk is the receiver's from CHUNK to TAKEN, or to the FINISH that answers a
+//!    withdrawal; the sender keeps it meanwhile, whatever becomes of the send.
+//! 2. A send is over when all of its chunks were taken.
+//! 3. Each STAGE is answered by chunks, by one CHUNK that says there are none (then the
+//!    receiver asks for fragments), or by WITHDRAW.
+
+use super::lane::{Lane, Op, State, Target};
+use super::lane_send::Step;
+use super::staged::Stage;
+use crate::device::pool::{Claim, Place};
+use crate::device::stage::Outbound;
+use crate::error::Error;
+use crate::trace::event::Kind;
+use crate::wire;
+use osier_transports::{Incoming, PostError};
+
+impl Lane {
+    /// Asks the sender of an announced message to hand chunks over.
+    pub(super) fn ask_chunks(&mut self, handle: u32, peer: u32, send: u32) {
+        if let Some(how) = self.peers[peer as usize].dead {
+            let e = self.death_error(handle, peer, how);
+            return self.finish(handle, Some(e));
+        }
+        self.peers[peer as usize]
+            .incoming
+            .push((send, Target::Op(handle)));
+        let to_device = |op: &Op| op.view.as_device().is_some();
+        if self.ops.get(handle).is_some_and(to_device) {
+            // A receive that fails drops what comes.
+            self.begin_inbound(handle);
+        }
+        self.control(peer, wire::head(wire::STAGE, 0, send, 0));
+    }
+
+    /// The receiver wants chunks.
+    pub(super) fn on_stage(&mut self, peer: u32, handle: u32) -> bool {
+        let Some(op) = self.send_op(peer, handle) else {
+            return false;
+        };
+        match op.state {
+            State::Announced => {}
+            // It was revoked; the receiver has not heard of it yet.
+            State::Withdrawn => return true,
+            _ => return false,
+        }
+        if op.has_failed() {
+            return self.tell_failure(peer, handle);
+        }
+        if op.acked {
+            return true; // it learns that we withdraw
+        }
+        match self.begin_handing(handle) {
+            Ok(true) => self.stream(peer, handle),
+            Ok(false) => {
+                let none = wire::head(wire::CHUNK, wire::NO_CHUNKS, handle, 0);
+                self.control(peer, none);
+            }
+            Err(e) => {
+                if let Some(rare) = self.rare(handle) {
+                    rare.error = Some(e);
+                }
+                return self.tell_failure(peer, handle);
+            }
+        }
+        true
+    }
+
+    /// Makes a send hand chunks over. False where it has no memory for that.
+    fn begin_handing(&mut self, handle: u32) -> Result<bool, Error> {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return Ok(false);
+        };
+        if let Some(Stage::Out(stage)) = op.stage() {
+            return Ok(stage.hand_over());
+        }
+        let made = match op.view.as_device().cloned() {
+            Some(memory) => Outbound::new(&self.devices, &memory, Claim::Met),
+            None => Ok(Outbound::of_host(&self.devices, op.total)),
+        };
+        let mut stage = made.map_err(|e| self.device_error(handle, e))?;
+        let shared = stage.hand_over();
+        let keep = shared
+            || self
+                .ops
+                .get(handle)
+                .is_some_and(|op| op.view.as_device().is_some());
+        if let (true, Some(rare)) = (keep, self.rare(handle)) {
+            rare.stage = Some(Stage::Out(stage));
+            self.staged.push(handle);
+        }
+        Ok(shared)
+    }
+
+    /// Whether a send hands chunks over.
+    pub(super) fn hands_over(&mut self, handle: u32) -> bool {
+        match self.ops.get_mut(handle).and_then(Op::stage) {
+            Some(Stage::Out(stage)) => stage.hands_over(),
+            _ => false,
+        }
+    }
+
+    /// Whether a send goes on when its receiver has taken something.
+    pub(super) fn waits_for_receiver(&mut self, handle: u32) -> bool {
+        match self.ops.get_mut(handle).and_then(Op::stage) {
+            Some(Stage::Out(stage)) => stage.waits_for_receiver(),
+            _ => false,
+        }
+    }
+
+    /// Hands the next chunk over.
+    pub(super) fn hand(&mut self, handle: u32) -> Step {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return Step::Moved;
+        };
+        let (peer, before) = (op.peer, op.moved);
+        if before == op.total {
+            return Step::Moved;
+        }
+        let Some(rare) = &mut op.rare else {
+            return Step::Moved;
+        };
+        let Some(Stage::Out(stage)) = &mut rare.stage else {
+            return Step::Moved;
+        };
+        let view = &op.view;
+        let mut filled = 0;
+        let next = stage
+            .fill(|range, to| {
+                filled = range.len();
+                // SAFETY: the view is readable until the operation is over, the chunk as
+                // long as the range.
+                unsafe { view.pack(range, to) };
+            })
+            .and_then(|_| stage.next_handed());
+        self.counters.copied += filled as u64;
+        let (place, bytes) = match next {
+            Ok(Some(next)) => next,
+            Ok(None) if stage.waits_for_receiver() => return Step::Moved,
+            Ok(None) => return Step::NotReady,
+            Err(e) => return Step::Broken(self.device_error(handle, e)),
+        };
+        let since = self.trace_stamp();
+        let body = place.to_wire();
+        let fill = |to: *mut u8| {
+            // SAFETY: room for the body.
+            unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) }
+        };
+        let head = wire::head(wire::CHUNK, 0, handle, 0);
+        match self.links.post_with(peer, head, body.len(), fill) {
+            Ok(()) => {}
+            Err(PostError::Full) => return Step::Full,
+            Err(PostError::Failed(e)) => return Step::Failed(e),
+        }
+        self.trace_piece(Kind::Fragment, peer, bytes, since);
+        self.counters.handed += 1;
+        if let Some(op) = self.ops.get_mut(handle) {
+            op.moved += bytes;
+            if let Some(Stage::Out(stage)) = op.stage() {
+                stage.handed();
+            }
+        }
+        Step::Moved
+    }
+
+    /// The receiver has taken chunks.
+    pub(super) fn on_taken(&mut self, peer: u32, handle: u32, pieces: u16) -> bool {
+        let Some(op) = self.send_op(peer, handle) else {
+            return false;
+        };
+        if !matches!(op.state, State::Streaming | State::Withdrawn) {
+            return false;
+        }
+        let Some(Stage::Out(stage)) = op.stage() else {
+            return false;
+        };
+        let waited = stage.waits_for_receiver();
+        if !stage.returned(usize::from(pieces)) {
+            return false;
+        }
+        let lends = stage.lends();
+        if op.moved == op.total && !lends {
+            self.sent(handle);
+        } else if waited && op.state == State::Streaming && op.moved < op.total {
+            self.peers[peer as usize].streams.push_back(handle);
+            self.mark_busy(peer);
+        }
+        true
+    }
+
+    /// The next bytes of a message lie in a chunk of its sender.
+    pub(super) fn on_chunk(&mut self, message: &Incoming, send: u32) -> bool {
+        let peer = message.peer;
+        let incoming = &mut self.peers[peer as usize].incoming;
+        let Some(at) = incoming.iter().position(|(s, _)| *s == send) else {
+            return false;
+        };
+        let target = incoming[at].1;
+        if message.head.aux & wire::NO_CHUNKS != 0 {
+            incoming.remove(at);
+            match target {
+                Target::Op(handle) => self.ask_fragments(handle, peer, send),
+                Target::Discard(_) => {
+                    self.peers[peer as usize].incoming.push((send, target));
+                    self.control(peer, wire::head(wire::GO, 0, send, 0));
+                }
+                Target::Arrival(_) => return false,
+            }
+            return true;
+        }
+        let mut body = [0; Place::WIRE_BYTES];
+        if message.payload.len() != body.len() {
+            return false;
+        }
+        // SAFETY: not released yet, as long as the array.
+        unsafe {
+            std::ptr::copy_nonoverlapping(message.payload.as_ptr(), body.as_mut_ptr(), body.len());
+        }
+        let Some(place) = Place::from_wire(&body) else {
+            return false;
+        };
+        let Some(chunk) = self.devices.pool().handed(place) else {
+            return false;
+        };
+        let bytes = chunk.bytes();
+        let since = self.trace_stamp();
+        let left = match target {
+            Target::Discard(left) => {
+                let left = left.saturating_sub(bytes);
+                self.peers[peer as usize].incoming[at].1 = Target::Discard(left);
+                self.control(peer, wire::head(wire::TAKEN, 1, send, 0));
+                left
+            }
+            Target::Op(handle) => {
+                let Some(op) = self.ops.get_mut(handle) else {
+                    return false;
+                };
+                let left = op.total - op.moved;
+                if bytes > left || bytes == 0 {
+                    return false;
+                }
+                let room = op.view.bytes().min(op.total);
+                let start = op.moved.min(room);
+                let end = (op.moved + bytes).min(room);
+                op.moved += bytes;
+                if op.view.as_device().is_none() {
+                    // SAFETY: the view is writable until the operation is over; the chunk
+                    // is ours until TAKEN.
+                    unsafe { op.view.unpack(start..end, chunk.host()) };
+                    self.counters.copied += (end - start) as u64;
+                    self.control(peer, wire::head(wire::TAKEN, 1, send, 0));
+                    if left == bytes {
+                        self.received(handle);
+                    }
+                } else {
+                    let Some(stage) = self.inbound(handle) else {
+                        return false;
+                    };
+                    stage.from = Some(send);
+                    if let Err(e) = stage.take_handed(chunk, end - start) {
+                        let e = self.device_error(handle, e);
+                        self.fail_inbound(handle, e);
+                    } else if left == bytes {
+                        self.drain(handle);
+                    }
+                }
+                left - bytes
+            }
+            Target::Arrival(_) => return false,
+        };
+        self.trace_piece(Kind::FragmentIn, peer, bytes, since);
+        let incoming = &mut self.peers[peer as usize].incoming;
+        if left == 0
+            && let Some(at) = incoming.iter().position(|(s, _)| *s == send)
+        {
+            incoming.remove(at);
+        }
+        true
+    }
+
+    /// Tells the sender which of its chunks our device has read. True if it was told
+    /// anything.
+    pub(super) fn tell_taken(&mut self, handle: u32) -> bool {
+        let Some(stage) = self.inbound(handle) else {
+            return false;
+        };
+        let Some(send) = stage.from else {
+            return false;
+        };
+        // What fails is told to the next that asks.
+        let done = stage.done().unwrap_or(0);
+        self.say_taken(handle, send, done)
+    }
+
+    /// Gives back what the sender of a receive that ends early has handed over, after
+    /// waiting for our device.
+    pub(super) fn give_chunks_back(&mut self, handle: u32) {
+        let Some(stage) = self.inbound(handle) else {
+            return;
+        };
+        if let Some(send) = stage.from {
+            let lent = stage.give_up();
+            self.say_taken(handle, send, lent);
+        }
+    }
+
+    fn say_taken(&mut self, handle: u32, send: u32, chunks: usize) -> bool {
+        let Some(peer) = self.ops.get(handle).map(|op| op.peer) else {
+            return false;
+        };
+        let mut left = chunks;
+        while left > 0 {
+            let n = u16::try_from(left).unwrap_or(u16::MAX);
+            self.control(peer, wire::head(wire::TAKEN, n, send, 0));
+            left -= usize::from(n);
+        }
+        chunks > 0
+    }
+
+    /// Ends a send whose device has failed in the middle.
+    pub(super) fn break_off(&mut self, peer: u32, handle: u32, e: Error) {
+        self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));
+        let lends = match self.ops.get_mut(handle).and_then(Op::stage) {
+            Some(Stage::Out(stage)) if stage.lends() => {
+                stage.stop();
+                true
+            }
+            _ => false,
+        };
+        if !lends {
+            return self.finish(handle, Some(e));
+        }
+        // Until the receiver answers: invariant 1.
+        if let Some(op) = self.ops.get_mut(handle) {
+            op.state = State::Withdrawn;
+            op.rare().error = Some(e);
+        }
+    }
+}
