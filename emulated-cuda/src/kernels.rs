@@ -10,9 +10,12 @@
 //! 2. A library's table lives as long as the process.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::sync::OnceLock;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::FromRawFd;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::abi;
 use crate::fault::{Fault, Result, say};
@@ -73,8 +76,56 @@ unsafe impl Sync for Kernel {}
 
 /// Finds a kernel by its name.
 pub fn find(name: &str) -> Option<Kernel> {
-    static TABLE: OnceLock<HashMap<String, Kernel>> = OnceLock::new();
-    TABLE.get_or_init(table).get(name).copied()
+    known().kernels.get(name).copied()
+}
+
+/// What the process has.
+#[derive(Default)]
+struct Known {
+    kernels: HashMap<String, Kernel>,
+    /// Images that were loaded: their bytes, and their kernels.
+    images: Vec<(Vec<u8>, BTreeSet<String>)>,
+}
+
+fn known() -> MutexGuard<'static, Known> {
+    static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
+    let known = KNOWN.get_or_init(|| {
+        Mutex::new(Known {
+            kernels: table(),
+            images: Vec::new(),
+        })
+    });
+    known.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Kernels of an image: a library for the host, as bytes. The same bytes are loaded
+/// once.
+///
+/// # Errors
+/// The loader takes no such library, or it has no table of kernels.
+pub fn load(image: &[u8]) -> Result<BTreeSet<String>> {
+    let mut known = known();
+    if let Some((_, names)) = known.images.iter().find(|(bytes, _)| bytes == image) {
+        return Ok(names.clone());
+    }
+    let refused = |what: &str| Fault::named(abi::ERROR_INVALID_IMAGE, what);
+    // SAFETY: a C string.
+    let fd = unsafe { libc::memfd_create(c"osier-kernels".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(refused("no memory for a library of kernels"));
+    }
+    // SAFETY: a descriptor of our own.
+    let mut file = unsafe { File::from_raw_fd(fd) };
+    let path = CString::new(format!("/proc/self/fd/{fd}")).unwrap_or_default();
+    if file.write_all(image).is_err() {
+        return Err(refused("a library of kernels cannot be written to memory"));
+    }
+    let mut added = HashMap::new();
+    open(&mut added, &path).map_err(|why| refused(&format!("an image for the host {why}")))?;
+    let names: BTreeSet<String> = added.keys().cloned().collect();
+    known.kernels.extend(added);
+    known.images.push((image.to_vec(), names.clone()));
+    Ok(names)
 }
 
 fn table() -> HashMap<String, Kernel> {
@@ -85,22 +136,28 @@ fn table() -> HashMap<String, Kernel> {
         let Ok(c_path) = CString::new(path.as_str()) else {
             continue;
         };
-        // SAFETY: a C string; loading runs only what the linker has put there,
-        // for the shim has no constructors.
-        let library = unsafe { libc::dlopen(c_path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        if library.is_null() {
-            say(&format!("OSIER_EMULATED_KERNELS: cannot load {path}"));
-            continue;
+        if let Err(why) = open(&mut found, &c_path) {
+            say(&format!("OSIER_EMULATED_KERNELS: {path} {why}"));
         }
-        // SAFETY: an open library and a C string.
-        let symbol = unsafe { libc::dlsym(library, c"osier_kernels".as_ptr()) };
-        if symbol.is_null() {
-            say(&format!("OSIER_EMULATED_KERNELS: {path} has no kernels"));
-            continue;
-        }
-        add(&mut found, symbol.cast());
     }
     found
+}
+
+/// Loads a library and adds its kernels; else says why not.
+fn open(found: &mut HashMap<String, Kernel>, path: &CStr) -> std::result::Result<(), &'static str> {
+    // SAFETY: a C string; loading runs only what the linker has put there, for the
+    // shim has no constructors.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if library.is_null() {
+        return Err("cannot be loaded");
+    }
+    // SAFETY: an open library and a C string.
+    let symbol = unsafe { libc::dlsym(library, c"osier_kernels".as_ptr()) };
+    if symbol.is_null() {
+        return Err("has no kernels");
+    }
+    add(found, symbol.cast());
+    Ok(())
 }
 
 fn add(found: &mut HashMap<String, Kernel>, mut library: *const Library) {

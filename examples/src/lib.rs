@@ -4,4 +4,5 @@
 //! `jacobi3d`, is a library as well, so that tests run it on ranks that are
 //! threads.
 
+pub mod gpu;
 pub mod jacobi;

@@ -69,6 +69,35 @@ fn any_shape_of_ranks_gives_the_field_of_one() {
     }
 }
 
+/// Without the emulated driver beside the test, or its compiler, there is no device.
+#[test]
+fn a_field_on_devices_is_that_of_the_host() {
+    for (n, line) in [
+        (1, "--grid 9x7x5 --sweeps 6"),
+        (2, "--grid 14x12x10 --sweeps 7 --norm-every 3"),
+        (4, "--grid 40x24x33 --sweeps 5"),
+        (3, "--grid 11 --sweeps 4 --ranks 3x1x1"),
+    ] {
+        let host = run(n, &options(line));
+        let device = options(&format!("--device {line}"));
+        let reports = ranks(n, |comm| jacobi::run(&comm, &device));
+        for report in reports {
+            let report = match report {
+                Ok(report) => report,
+                Err(Failure::Options(e)) if e.kind() == ErrorKind::Device => {
+                    eprintln!("SKIPPED: {e}");
+                    return;
+                }
+                Err(e) => panic!("{e}"),
+            };
+            assert_ne!(report.place, host.place);
+            assert!(report.passes(), "{report}");
+            assert_eq!(report.checksum, host.checksum, "{line}:\n{report}\n{host}");
+            assert_eq!(report.norms, host.norms, "{line}");
+        }
+    }
+}
+
 #[test]
 fn faces_of_many_kilobytes_arrive() {
     // 70 KiB and more per face, beyond what is sent eagerly.

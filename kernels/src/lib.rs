@@ -26,6 +26,7 @@
 //! | [`launch`] | modules, kernels |
 //! | `pack` | [`Packer`]: pack, unpack and copies of [`DeviceView`]s |
 //! | `reduce` | reductions of views by predefined operators and kernels of the user |
+//! | `user` | [`Kernel`]: kernels of the user |
 //! | `graph` | [`Graph`]: captured work |
 //! | [`baseline`] | what pack is measured against |
 //! | `cache` | plans and their lists on a device, kept |
@@ -50,6 +51,7 @@ mod ptx;
 mod reduce;
 mod slice;
 mod stream;
+mod user;
 
 pub use device::{Context, DeviceInfo, devices};
 pub use driver::{Driver, ENTRY_POINTS, LIBRARY_VARIABLE};
@@ -60,3 +62,4 @@ pub use pack::{DeviceView, Packer};
 pub use reduce::UserKernel;
 pub use slice::{After, DeviceSlice, Ordered, Pinned};
 pub use stream::{Event, Stream};
+pub use user::Kernel;

@@ -164,9 +164,9 @@ fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
 }
 
-/// Folders with kernels: those of the library, and those that tests load as a user
+/// Folders with kernels: those of the library, and those that tests and examples load as a user
 /// would. Below each, `cuda` has the sources and `ptx` what is made of them.
-const FOLDERS: [&str; 2] = ["kernels", "kernels/tests"];
+const FOLDERS: [&str; 3] = ["kernels", "kernels/tests", "examples"];
 
 /// One source, which becomes one PTX file.
 struct Module {

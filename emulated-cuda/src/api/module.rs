@@ -10,11 +10,35 @@ use crate::fault::{Fault, In, Out, Result, entries, invalid};
 use crate::kernels::{self, Launch};
 use crate::work::Op;
 
-/// Names of the kernels of PTX text; none for a binary, whose names are not read.
+/// What `e_machine` of a binary for this host says.
+const HOST: u16 = if cfg!(target_arch = "aarch64") {
+    183
+} else {
+    62
+};
+
+/// Bytes of an ELF file of 64 bits whose section headers end it, as linkers write it.
+fn elf_bytes(image: In<c_char>) -> Result<usize> {
+    let word = |at: usize| image.at(at).map(|byte| byte as u8);
+    let number = |at: usize, bytes: usize| {
+        (0..bytes).try_fold(0usize, |n, i| Ok(n | usize::from(word(at + i)?) << (8 * i)))
+    };
+    Ok(number(40, 8)? + number(58, 2)? * number(60, 2)?)
+}
+
+/// Names of the kernels of PTX text, or of a library for this host; none for another
+/// binary, whose names are not read.
 fn read_image(image: In<c_char>) -> Result<Option<BTreeSet<String>>> {
     let text = image.text()?;
     if text.starts_with("\x7fELF") {
-        return Ok(None);
+        let machine = [image.at(18)? as u8, image.at(19)? as u8];
+        if u16::from_le_bytes(machine) != HOST {
+            return Ok(None);
+        }
+        let bytes = elf_bytes(image)?;
+        // SAFETY: not null; the file's own header says how long the image is.
+        let bytes = unsafe { std::slice::from_raw_parts(image.address().cast::<u8>(), bytes) };
+        return kernels::load(bytes).map(Some);
     }
     let line = text
         .lines()

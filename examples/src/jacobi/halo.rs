@@ -12,22 +12,18 @@
 //! Nothing is computed meanwhile: the array is lent as a whole, and where
 //! ranks share memory, and here also cores, it is their processors that copy.
 
-use osier::{Communicator, Datatype, Order, Region, Regions, Result, Type};
+use osier::{Communicator, Datatype, Layout, Order, Region, Regions, Result, Type};
 
 use super::decomposition::Block;
 
-/// Faces and neighbours of a block: for dimension `d`, entry `2 d` is the low
-/// side and `2 d + 1` the high side.
-#[derive(Debug)]
-pub struct Halo {
-    faces: Regions<f64>,
-    /// `None` at the boundary of the grid, as MPI's `PROC_NULL`.
-    neighbours: [Option<usize>; 6],
-}
+/// Neighbours of a block: for dimension `d`, entry `2 d` is the low side and `2 d + 1`
+/// the high side; `None` at the boundary of the grid, as MPI's `PROC_NULL`.
+#[derive(Clone, Copy, Debug)]
+pub struct Neighbours(pub [Option<usize>; 6]);
 
-impl Halo {
-    /// The faces of a block in a communicator with a Cartesian topology.
-    pub fn new(comm: &Communicator, block: &Block) -> Result<Self> {
+impl Neighbours {
+    /// Those in a communicator with a Cartesian topology.
+    pub fn new(comm: &Communicator) -> Result<Self> {
         let mut neighbours = [None; 6];
         if let Some(topology) = comm.cart() {
             for d in 0..3 {
@@ -36,6 +32,22 @@ impl Halo {
                 neighbours[2 * d + 1] = high;
             }
         }
+        Ok(Self(neighbours))
+    }
+}
+
+/// Faces of a block by side, in the order of [`Neighbours`]: layouts over the array.
+#[derive(Debug)]
+pub struct Faces {
+    /// The layers next to the ghosts.
+    pub sends: Vec<Layout>,
+    /// The ghosts.
+    pub receives: Vec<Layout>,
+}
+
+impl Faces {
+    /// The faces of a block.
+    pub fn new(block: &Block) -> Result<Self> {
         let mut sends = Vec::new();
         let mut receives = Vec::new();
         for d in 0..3 {
@@ -45,9 +57,25 @@ impl Halo {
                 receives.push(face(block, d, ghost)?);
             }
         }
+        Ok(Self { sends, receives })
+    }
+}
+
+/// The exchange on the host.
+#[derive(Debug)]
+pub struct Halo {
+    faces: Regions<f64>,
+    neighbours: Neighbours,
+}
+
+impl Halo {
+    /// The exchange of a block in a communicator with a Cartesian topology.
+    pub fn new(comm: &Communicator, block: &Block) -> Result<Self> {
+        let faces = Faces::new(block)?;
+        let regions = |layouts: Vec<Layout>| layouts.into_iter().map(Region::new).collect();
         Ok(Self {
-            faces: Regions::new(sends, receives)?,
-            neighbours,
+            faces: Regions::new(regions(faces.sends), regions(faces.receives))?,
+            neighbours: Neighbours::new(comm)?,
         })
     }
 
@@ -55,12 +83,12 @@ impl Halo {
     pub fn exchange(&self, comm: &Communicator, field: &mut [f64]) -> Result<()> {
         comm.scope(|s| {
             let faces = s.regions(field, &self.faces)?;
-            for (side, neighbour) in self.neighbours.into_iter().enumerate() {
+            for (side, neighbour) in self.neighbours.0.into_iter().enumerate() {
                 // What goes to my low side arrives at the neighbour's high side.
                 let from_other_side = side ^ 1;
                 faces.irecv(side, neighbour, from_other_side)?;
             }
-            for (side, neighbour) in self.neighbours.into_iter().enumerate() {
+            for (side, neighbour) in self.neighbours.0.into_iter().enumerate() {
                 faces.isend(side, neighbour, side)?;
             }
             Ok(())
@@ -69,7 +97,7 @@ impl Halo {
 }
 
 /// One layer of the array across dimension `d`, without edges.
-fn face(block: &Block, d: usize, layer: usize) -> Result<Region> {
+fn face(block: &Block, d: usize, layer: usize) -> Result<Layout> {
     let mut subsizes = block.points;
     subsizes[d] = 1;
     let mut starts = [1; 3];
@@ -81,5 +109,5 @@ fn face(block: &Block, d: usize, layer: usize) -> Result<Region> {
         Order::C,
         &f64::datatype(),
     )?;
-    Ok(Region::new(layer.commit()?))
+    Ok(layer.commit()?)
 }

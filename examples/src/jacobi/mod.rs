@@ -1,7 +1,8 @@
 //! 7-point Jacobi for Poisson's equation on a block-decomposed 3-D grid.
 //!
 //! ```text
-//! options -> decomposition -> field --+-> halo: six faces, straight from the array
+//! options -> decomposition -> field --+-> halo: six faces, straight from the array,
+//!                     (host, device)  |         of the host or of a device
 //!                                     +-> kernel: one sweep, or the residual
 //!            report <- checks <-------+-> picture of a slice
 //! ```
@@ -18,6 +19,7 @@
 //! 2. No rank ever holds more of the field than its own block, twice.
 
 mod decomposition;
+mod field;
 mod font;
 mod halo;
 mod kernel;

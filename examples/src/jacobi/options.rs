@@ -13,6 +13,7 @@ use std::str::FromStr;
   osier run -n 2 -- jacobi3d --grid 512 --sweeps 20        512^3 points
   osier run -n 6 -- jacobi3d --grid 200x100x60 --ranks 3x2x1
   osier run -n 8 -- jacobi3d --grid 64 --sweeps 100 --quiet --checksum
+  osier run -n 2 -- jacobi3d --device --grid 512 --sweeps 200      on GPUs
   jacobi3d --grid 64                                       one rank, no launcher
 
 The field starts as a discrete eigenmode, so it is known after any number of
@@ -26,6 +27,11 @@ pub struct Options {
     /// Ranks along x, y and z; their product is the number of ranks [default: chosen to fit]
     #[arg(long, value_name = "PXxPYxPZ")]
     pub ranks: Option<Triple>,
+
+    /// Keep the field in the memory of a GPU, and exchange faces from there; without a
+    /// GPU on an emulated one, which is slow
+    #[arg(long)]
+    pub device: bool,
 
     /// Number of sweeps
     #[arg(long, value_name = "K", default_value_t = 500)]

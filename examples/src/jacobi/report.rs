@@ -25,6 +25,8 @@ pub struct Report {
     pub error_limit: f64,
     /// Largest value of the exact field.
     pub amplitude: f64,
+    /// Where the field was: the host, or a device's name.
+    pub place: String,
     /// Hash of the field, however it is decomposed.
     pub checksum: u64,
     /// The picture, if one was drawn.
@@ -65,6 +67,7 @@ impl fmt::Display for Report {
             ),
         )?;
         line("ranks", format!("{ranks} = {}", Triple::from_zyx(d.ranks)))?;
+        line("field on", self.place.clone())?;
         line("sweeps", self.sweeps.to_string())?;
         line("seconds", format!("{:.3}", self.seconds))?;
         line(

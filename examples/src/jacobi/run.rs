@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use osier::{Communicator, Error, ErrorKind, Op, Result};
 
 use super::decomposition::{Block, Decomposition};
-use super::halo::Halo;
+use super::field::Field;
 use super::kernel;
 use super::mode::Mode;
 use super::options::{Options, Triple};
 use super::picture;
 use super::progress::Progress;
 use super::report::Report;
+use crate::gpu::Gpu;
 
 /// Why a run came to nothing.
 #[derive(Debug)]
@@ -45,10 +46,7 @@ struct Rank {
     /// With the topology of the grid of ranks.
     comm: Communicator,
     block: Block,
-    halo: Halo,
-    /// The field, and where the next one is made.
-    old: Vec<f64>,
-    new: Vec<f64>,
+    field: Field,
     /// Time in communication.
     talking: Duration,
 }
@@ -61,8 +59,10 @@ pub fn run(comm: &Communicator, options: &Options) -> std::result::Result<Report
     let mode = Mode::new(parts.grid, options.mode).map_err(Failure::Options)?;
     let picture = picture_path(comm, options)?;
 
-    let mut rank = Rank::new(comm, &parts)?;
-    kernel::start(&mut rank.old, &rank.block, &mode);
+    let mut rank = Rank::new(comm, &parts, options.device)?;
+    let block = rank.block;
+    rank.field
+        .start(|values| kernel::start(values, &block, &mode))?;
 
     let mut norms = Vec::new();
     let visible = comm.rank() == 0 && !options.quiet;
@@ -77,9 +77,10 @@ pub fn run(comm: &Communicator, options: &Options) -> std::result::Result<Report
             norms.push((done, norm));
             progress.norm(norm);
         }
-        rank.sweep();
+        rank.field.sweep()?;
         progress.swept(done + 1);
     }
+    rank.field.finish()?;
     let elapsed = begin.elapsed().as_secs_f64();
     let talking = rank.talking.as_secs_f64();
     progress.finish();
@@ -88,7 +89,7 @@ pub fn run(comm: &Communicator, options: &Options) -> std::result::Result<Report
     rank.exchange()?;
     norms.push((options.sweeps, rank.residual(&parts)?));
     let decay = mode.decay(options.sweeps);
-    let error = kernel::max_error(&rank.old, &rank.block, &mode, decay);
+    let error = kernel::max_error(rank.field.values()?, &block, &mode, decay);
     let share = if elapsed > 0.0 {
         talking / elapsed
     } else {
@@ -99,12 +100,12 @@ pub fn run(comm: &Communicator, options: &Options) -> std::result::Result<Report
     let [seconds, max_share, max_error] = largest;
     let mut sum = [0.0];
     comm.allreduce(&[share], &mut sum, Op::Sum)?;
-    let hash = kernel::checksum(&rank.old, &rank.block, parts.grid);
+    let hash = kernel::checksum(rank.field.values()?, &block, parts.grid);
     let mut checksum = [0];
     comm.allreduce(&[hash], &mut checksum, Op::Sum)?;
 
     if let Some(path) = &picture {
-        let slice = picture::collect(&rank.comm, &parts, &rank.block, &rank.old)?;
+        let slice = picture::collect(&rank.comm, &parts, &block, rank.field.values()?)?;
         if let Some(slice) = slice {
             let title = format!(
                 "jacobi3d: grid {}, middle z slice after {} sweeps",
@@ -123,25 +124,36 @@ pub fn run(comm: &Communicator, options: &Options) -> std::result::Result<Report
         error_limit: mode.error_limit(options.sweeps),
         amplitude: mode.amplitude(options.sweeps),
         checksum: checksum[0],
+        place: rank.field.place(),
         picture,
     })
 }
 
 impl Rank {
-    fn new(comm: &Communicator, parts: &Decomposition) -> std::result::Result<Self, Failure> {
+    fn new(
+        comm: &Communicator,
+        parts: &Decomposition,
+        device: bool,
+    ) -> std::result::Result<Self, Failure> {
         let cart = comm.cart_create(&parts.ranks, &[false; 3])?;
         let off_grid = || Error::new(ErrorKind::Rank, "a rank that is not on the grid of ranks");
         let cart = cart.ok_or_else(off_grid)?;
         let topology = cart.cart().ok_or_else(off_grid)?;
         let coords = topology.coords_of(cart.rank()).map_err(Error::from)?;
         let block = parts.block(&coords);
-        let halo = Halo::new(&cart, &block)?;
 
         // All ranks must agree to go on, or some would wait for the others.
-        let fields = allocate(block.elements()).zip(allocate(block.elements()));
+        let field = match device {
+            false => Field::on_host(&cart, &block)?,
+            true => match Gpu::of(&cart) {
+                Ok(gpu) => Field::on_device(&cart, &block, gpu)?,
+                // The same at all ranks of a machine.
+                Err(e) => return Err(Failure::Options(Error::from(e).context("--device"))),
+            },
+        };
         let mut failed = [0];
-        cart.allreduce(&[u32::from(fields.is_none())], &mut failed, Op::Sum)?;
-        let Some((old, new)) = fields.filter(|_| failed[0] == 0) else {
+        cart.allreduce(&[u32::from(field.is_none())], &mut failed, Op::Sum)?;
+        let Some(field) = field.filter(|_| failed[0] == 0) else {
             let grid = Triple::from_zyx(parts.grid);
             return Err(Failure::Options(Error::new(
                 ErrorKind::OutOfMemory,
@@ -156,29 +168,22 @@ impl Rank {
         Ok(Self {
             comm: cart,
             block,
-            halo,
-            old,
-            new,
+            field,
             talking: Duration::ZERO,
         })
     }
 
     fn exchange(&mut self) -> Result<()> {
         let begin = Instant::now();
-        self.halo.exchange(&self.comm, &mut self.old)?;
+        self.field.exchange(&self.comm)?;
         self.talking += begin.elapsed();
         Ok(())
-    }
-
-    fn sweep(&mut self) {
-        kernel::sweep(&self.old, &mut self.new, &self.block);
-        std::mem::swap(&mut self.old, &mut self.new);
     }
 
     /// Norm of the residual over all ranks, as the integral over a domain
     /// whose longest edge is 1. The ghosts must be filled.
     fn residual(&mut self, parts: &Decomposition) -> Result<f64> {
-        let squares = kernel::residual_squares(&self.old, &self.block);
+        let squares = kernel::residual_squares(self.field.values()?, &self.block);
         let mut sum = [0.0];
         let begin = Instant::now();
         self.comm.allreduce(&[squares], &mut sum, Op::Sum)?;
@@ -188,14 +193,6 @@ impl Rank {
         // r = (sum of neighbours - 6 u) / h^2, and h^3 is the volume of a point.
         Ok((sum[0] * spacing.powi(3)).sqrt() / spacing.powi(2))
     }
-}
-
-/// Zeros, or nothing if memory is full.
-fn allocate(elements: usize) -> Option<Vec<f64>> {
-    let mut field = Vec::new();
-    field.try_reserve_exact(elements).ok()?;
-    field.resize(elements, 0.0);
-    Some(field)
 }
 
 /// Path of the picture, if there is to be one. Rank 0 tries the folder now: a
