@@ -1,0 +1,75 @@
+//! The programs as a user runs them: as jobs, on the host and on devices.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A program beside this test's; none where it was not built.
+fn beside(name: &str) -> Option<PathBuf> {
+    let program = Path::new(env!("CARGO_BIN_EXE_ring")).with_file_name(name);
+    program.is_file().then_some(program)
+}
+
+fn run(line: &str) -> Option<Output> {
+    let Some(launcher) = beside("osier") else {
+        eprintln!("SKIPPED: osier was not built (hint: cargo test --workspace)");
+        return None;
+    };
+    Some(
+        Command::new(launcher)
+            .args(line.split_whitespace())
+            .output()
+            .expect("osier starts"),
+    )
+}
+
+fn verifies(line: &str) {
+    let Some(out) = run(line) else { return };
+    let (told, complaint) = (
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr),
+    );
+    assert!(
+        out.status.success() && told.contains("every element"),
+        "{line}:\n{told}{complaint}"
+    );
+    assert_eq!(
+        told.contains("emulated GPU"),
+        line.contains("--device"),
+        "{told}"
+    );
+}
+
+#[test]
+fn buffers_of_the_host() {
+    verifies("run -n 3 --bind none -- transpose --block 20 --repeat 2");
+    verifies("run -n 2 --bind none -- triangle -N 33 --repeat 2");
+    verifies("run -n 3 --bind none -- kv_cache --layers 2 --tokens 50 --pages 9");
+}
+
+#[test]
+fn buffers_of_devices() {
+    if beside("libosier_emulated_cuda.so").is_none() {
+        return eprintln!("SKIPPED: the emulated driver was not built beside the programs");
+    }
+    verifies("run -n 2 --emulate-gpus 1 --bind none -- transpose --device --block 40 --repeat 2");
+    verifies("run -n 2 --emulate-gpus 2 --bind none -- triangle --device -N 90 --repeat 2");
+    verifies(
+        "run -n 2 --emulate-gpus 1 --bind none -- kv_cache --device --layers 2 --tokens 64 \
+         --head-size 16 --repeat 2",
+    );
+    // Ranks that are threads copy straight from array to array.
+    verifies(
+        "run -n 2 --ranks-per-process 2 --emulate-gpus 1 --bind none -- kv_cache --device \
+         --layers 3 --tokens 64 --head-size 16 --repeat 2",
+    );
+}
+
+#[test]
+fn what_does_not_fit_is_said_once() {
+    let Some(out) = run("run -n 2 --bind none -- kv_cache --tokens 1000 --pages 3") else {
+        return;
+    };
+    let told = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{told}");
+    assert_eq!(told.matches("63 pages").count(), 1, "{told}");
+}
