@@ -16,7 +16,7 @@ use crate::gpu::Gpu;
 #[derive(Debug)]
 pub enum Field {
     /// In the process's memory.
-    Host(HostField),
+    Host(Box<HostField>),
     /// In the memory of a device.
     Device(Box<DeviceField>),
 }
@@ -69,12 +69,12 @@ impl Field {
         let halo = Halo::new(comm, block)?;
         let (old, new) = (zeros(block.elements()), zeros(block.elements()));
         Ok(old.zip(new).map(|(old, new)| {
-            Field::Host(HostField {
+            Field::Host(Box::new(HostField {
                 block: *block,
                 halo,
                 old,
                 new,
-            })
+            }))
         }))
     }
 
