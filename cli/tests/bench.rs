@@ -406,3 +406,84 @@ fn packing_on_a_device_is_measured_or_refused() {
     );
     assert!(std::fs::read_to_string(&svg).unwrap().contains("transpose"));
 }
+
+#[test]
+fn messages_of_devices_are_measured_or_refused() {
+    let Some(library) = emulated_driver() else {
+        eprintln!("SKIPPED: no emulated driver beside the tests");
+        return;
+    };
+    let scratch = Scratch::new("device-messages");
+    let json = scratch.file("m.json");
+    let run = |line: &str| {
+        Command::new(env!("CARGO_BIN_EXE_osier"))
+            .args(["bench", "--bind", "none", "-i", "2", "-x", "1", "-r", "2"])
+            .args(line.split_whitespace())
+            .env("OSIER_CUDA_LIBRARY", &library)
+            .output()
+            .unwrap()
+    };
+    let told = |line: &str| {
+        let out = run(line);
+        let complaint = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.success(), "{line}: {complaint}");
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let table = told(&format!(
+        "latency --memory device,pinned,plain --layout contiguous,matrix --sizes 8,20K --json {json}"
+    ));
+    assert!(table.contains("no figure here is one of a GPU"), "{table}");
+    let found = records(&json);
+    assert_eq!(found.len(), 12, "{table}");
+    assert!(found.iter().all(|r| r["floor"].is_number()), "{table}");
+    for line in [
+        "latency --from device --to host --layout triangle --to-layout contiguous --sizes 9K",
+        "latency --from host --to device --layout transpose:9 --to-layout matrix:9",
+        "bandwidth --from pinned --to device --layout vector:8:16 --sizes 1K -W 3 --rotate",
+        "bibandwidth --memory device --layout triangle:20 --busy 50 -W 2",
+    ] {
+        let table = told(line);
+        assert!(table.contains("device"), "{line}: {table}");
+    }
+    for (line, hint) in [
+        (
+            "latency --to-layout matrix --sizes 100",
+            "contiguous has any",
+        ),
+        ("latency --busy 20", "--memory device"),
+        ("message-rate --memory device", "latency, bandwidth"),
+        ("latency --memory device --from host", "cannot be used with"),
+    ] {
+        let out = run(line);
+        let complaint = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{line}: {complaint}");
+        assert!(complaint.contains(hint), "{line}: {complaint}");
+    }
+}
+
+#[test]
+fn packing_is_measured_by_thread_blocks() {
+    let Some(library) = emulated_driver() else {
+        eprintln!("SKIPPED: no emulated driver beside the tests");
+        return;
+    };
+    let out = Command::new(env!("CARGO_BIN_EXE_osier"))
+        .args([
+            "bench", "pack", "--device", "--shapes", "V,T", "--sizes", "16K",
+        ])
+        .args(["--blocks", "1,4,16", "-i", "1", "-x", "0", "-r", "2"])
+        .env("OSIER_CUDA_LIBRARY", &library)
+        .output()
+        .unwrap();
+    let table = String::from_utf8(out.stdout).unwrap();
+    assert!(out.status.success(), "{table}");
+    let rows: Vec<&str> = table
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .collect();
+    // Name, bytes, a rate for each number and for a full device.
+    assert!(rows.len() >= 2, "{table}");
+    for row in rows {
+        assert_eq!(row.split_whitespace().count(), 6, "{table}");
+    }
+}

@@ -71,3 +71,17 @@ extern "C" __global__ void osier_baseline_gather(osier_gather plan) {
 }
 
 extern "C" __global__ void osier_baseline_empty(osier_u64 nothing) { (void)nothing; }
+
+// Keeps processors busy without touching memory: `rounds` dependent steps a thread.
+struct osier_busy {
+    osier_u32* sink;            // never written, but the compiler cannot know
+    osier_u32 seed;
+    osier_u32 rounds;
+};
+
+extern "C" __global__ void osier_baseline_busy(osier_busy plan) {
+    osier_u32 state = plan.seed + threadIdx.x;
+#pragma unroll 1
+    for (osier_u32 round = 0; round < plan.rounds; round++) state = state * 1664525u + 1013904223u;
+    if (plan.sink != 0 && state == plan.seed) *plan.sink = state;
+}

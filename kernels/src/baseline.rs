@@ -31,6 +31,35 @@ pub fn empty(stream: &Stream) -> Result<()> {
     unsafe { launch(stream, "osier_baseline_empty", 1, 32, &0u64) }
 }
 
+/// Threads of a block that keeps processors busy: two fill a multiprocessor.
+const BUSY_THREADS: u32 = 1024;
+
+/// Queues a kernel that takes a share of the device's threads, and of its memory
+/// nothing, for `rounds` dependent steps of about four cycles.
+///
+/// # Errors
+/// The driver refuses.
+pub fn busy(stream: &Stream, share: f64, rounds: u32) -> Result<Event> {
+    let blocks = 2.0 * f64::from(stream.context().multiprocessors()) * share;
+    let argument = Busy {
+        sink: 0,
+        seed: 1,
+        rounds,
+    };
+    let grid = (blocks.round() as u32).max(1);
+    // SAFETY: the argument of this kernel, which touches no memory.
+    unsafe { launch(stream, "osier_baseline_busy", grid, BUSY_THREADS, &argument) }?;
+    stream.record()
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Busy {
+    sink: u64,
+    seed: u32,
+    rounds: u32,
+}
+
 /// Runs of bytes in packed order, on the host and on a device.
 pub struct Runs {
     list: Vec<(i64, u64)>,

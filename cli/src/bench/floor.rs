@@ -9,7 +9,8 @@ use std::time::Instant;
 use osier::Communicator;
 
 use super::buffers::Pool;
-use super::options::{Effort, Plan};
+use super::gpu::Gpu;
+use super::options::{Curve, Effort, Plan};
 use super::timing::{self, median};
 use super::{Bench, Failure, Memory, Result};
 use crate::run;
@@ -58,6 +59,8 @@ pub struct Gauge {
     flag: Option<[usize; 2]>,
     ring: Option<[usize; 2]>,
     copy: Option<(Pool, Pool, usize)>,
+    /// A copy between memories of devices.
+    device: Option<(Gpu, Memory, Memory, usize)>,
     samples: Vec<f64>,
 }
 
@@ -89,9 +92,18 @@ impl Gauge {
         Ok(gauge)
     }
 
+    /// The floor of messages of devices.
+    pub fn of_devices(gpu: &Gpu, curve: &Curve, bytes: usize) -> Gauge {
+        Gauge {
+            device: Some((gpu.clone(), curve.from, curve.to, bytes)),
+            ..Gauge::none()
+        }
+    }
+
     /// No floor.
     pub fn none() -> Gauge {
         Gauge {
+            device: None,
             flag: None,
             ring: None,
             copy: None,
@@ -103,6 +115,10 @@ impl Gauge {
     pub fn sample(&mut self) -> Result<()> {
         if let Some(cores) = self.ring {
             self.samples.push(ring(cores)?);
+            return Ok(());
+        }
+        if let Some((gpu, from, to, bytes)) = &self.device {
+            self.samples.push(gpu.copy_seconds(*from, *to, *bytes)?);
             return Ok(());
         }
         if self.flag.is_none() && self.copy.is_none() {

@@ -10,10 +10,27 @@ use osier::{Layout, Order, Type};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
     Contiguous,
-    Vector { block: usize, stride: usize },
-    Indexed { seed: u32 },
-    Triangle { n: usize },
-    Face { n: usize, axis: usize },
+    Vector {
+        block: usize,
+        stride: usize,
+    },
+    Indexed {
+        seed: u32,
+    },
+    /// Without a number: as large as the payload asks.
+    Triangle {
+        n: Option<usize>,
+    },
+    Matrix {
+        n: Option<usize>,
+    },
+    Transpose {
+        n: Option<usize>,
+    },
+    Face {
+        n: usize,
+        axis: usize,
+    },
 }
 
 /// A layout of one size.
@@ -68,16 +85,26 @@ impl FromStr for Pattern {
             ("indexed", &[seed]) => Ok(Pattern::Indexed {
                 seed: u32::try_from(seed).map_err(|_| "a seed has 32 bits")?,
             }),
-            ("triangle", &[n]) if (1..=1 << 15).contains(&n) => Ok(Pattern::Triangle { n }),
+            ("triangle", n) if square(n, 15) => Ok(Pattern::Triangle {
+                n: n.first().copied(),
+            }),
+            ("matrix", n) if square(n, 15) => Ok(Pattern::Matrix {
+                n: n.first().copied(),
+            }),
+            ("transpose", n) if square(n, 13) => Ok(Pattern::Transpose {
+                n: n.first().copied(),
+            }),
             ("face", &[n, axis]) if (1..=1 << 11).contains(&n) && axis < 3 => {
                 Ok(Pattern::Face { n, axis })
             }
-            ("triangle" | "face", _) => Err("write triangle:N (N up to 32K) or face:N:AXIS \
-                 (N up to 2K, axis 0, 1 or 2)"
-                .into()),
+            ("triangle" | "matrix" | "transpose" | "face", _) => Err(
+                "write triangle[:N] or matrix[:N] (N up to 32K), transpose[:N] (up to 8K) \
+                 or face:N:AXIS (N up to 2K, axis 0, 1 or 2)"
+                    .into(),
+            ),
             _ => Err(
-                "expected contiguous, vector:BLOCK:STRIDE, indexed[:SEED], triangle:N or \
-                 face:N:AXIS"
+                "expected contiguous, vector:BLOCK:STRIDE, indexed[:SEED], triangle[:N], \
+                 matrix[:N], transpose[:N] or face:N:AXIS"
                     .into(),
             ),
         }
@@ -91,7 +118,12 @@ impl fmt::Display for Pattern {
             Pattern::Vector { block, stride } => write!(f, "vector:{block}:{stride}"),
             Pattern::Indexed { seed: 1 } => f.write_str("indexed"),
             Pattern::Indexed { seed } => write!(f, "indexed:{seed}"),
-            Pattern::Triangle { n } => write!(f, "triangle:{n}"),
+            Pattern::Triangle { n: Some(n) } => write!(f, "triangle:{n}"),
+            Pattern::Triangle { n: None } => f.write_str("triangle"),
+            Pattern::Matrix { n: Some(n) } => write!(f, "matrix:{n}"),
+            Pattern::Matrix { n: None } => f.write_str("matrix"),
+            Pattern::Transpose { n: Some(n) } => write!(f, "transpose:{n}"),
+            Pattern::Transpose { n: None } => f.write_str("transpose"),
             Pattern::Face { n, axis } => write!(f, "face:{n}:{axis}"),
         }
     }
@@ -130,10 +162,31 @@ impl Pattern {
                 (Type::indexed(&list, &double)?, in_bytes(&list))
             }
             Pattern::Triangle { n } => {
+                let doubles = bytes.div_ceil(8).max(1);
+                let n = n.unwrap_or_else(|| least(|n| n * (n + 1) / 2 >= doubles));
                 let list: Vec<_> = (0..n)
                     .map(|row| (row + 1, (row * n).cast_signed()))
                     .collect();
                 (Type::indexed(&list, &double)?, in_bytes(&list))
+            }
+            Pattern::Matrix { n } => {
+                let doubles = bytes.div_ceil(8).max(1);
+                let n = n.unwrap_or_else(|| least(|n| n * n >= doubles));
+                let tree = Type::vector(n, n, 2 * n.cast_signed(), &double)?;
+                let blocks = Blocks::Strided {
+                    count: n,
+                    block: 8 * n,
+                    stride: 16 * n,
+                };
+                (tree, blocks)
+            }
+            Pattern::Transpose { n } => {
+                let doubles = bytes.div_ceil(8).max(1);
+                let n = n.unwrap_or_else(|| least(|n| n * n >= doubles));
+                let row = Type::vector(n, 1, n.cast_signed(), &double)?;
+                let tree = Type::contiguous(n, &Type::resized(0, 8, &row)?)?;
+                let list = (0..n * n).map(|i| (8 * (i % n * n + i / n), 8)).collect();
+                (tree, Blocks::List(list))
             }
             Pattern::Face { n, axis } => {
                 let mut face = [n; 3];
@@ -152,6 +205,33 @@ impl Pattern {
             blocks,
         })
     }
+}
+
+/// No number, or one from 1 to 2^`bits`.
+fn square(numbers: &[usize], bits: u32) -> bool {
+    match numbers {
+        [] => true,
+        [n] => (1..=1 << bits).contains(n),
+        _ => false,
+    }
+}
+
+/// The least number above 0 that is enough.
+fn least(enough: impl Fn(usize) -> bool) -> usize {
+    let mut above = 1;
+    while !enough(above) {
+        above *= 2;
+    }
+    // Enough at `above`, and not at `below`.
+    let mut below = above / 2;
+    while above - below > 1 {
+        let middle = below + (above - below) / 2;
+        match enough(middle) {
+            true => above = middle,
+            false => below = middle,
+        }
+    }
+    above
 }
 
 /// Blocks of 1 to 4 doubles with holes of 1 to 4 doubles, drawn from the
@@ -228,6 +308,10 @@ mod tests {
             "indexed",
             "indexed:7",
             "triangle:100",
+            "triangle",
+            "matrix:3",
+            "matrix",
+            "transpose",
             "face:64:2",
         ] {
             assert_eq!(name.parse::<Pattern>().unwrap().to_string(), name);
@@ -255,6 +339,21 @@ mod tests {
     }
 
     #[test]
+    fn squares_hold_what_is_asked_and_no_row_more() {
+        for bytes in [1, 8, 9, 1000, 8192, 1 << 20] {
+            for (name, of) in [
+                ("matrix", (|n| n * n) as fn(usize) -> usize),
+                ("transpose", |n| n * n),
+                ("triangle", |n| n * (n + 1) / 2),
+            ] {
+                let shape = name.parse::<Pattern>().unwrap().shape(bytes).unwrap();
+                let n = (1..).find(|n| 8 * of(*n) >= bytes).unwrap();
+                assert_eq!(shape.bytes(), 8 * of(n), "{name} {bytes}");
+            }
+        }
+    }
+
+    #[test]
     fn loops_by_hand_agree_with_the_library() {
         for name in [
             "contiguous",
@@ -263,6 +362,10 @@ mod tests {
             "vector:24:40",
             "indexed",
             "triangle:9",
+            "triangle",
+            "matrix",
+            "matrix:5",
+            "transpose:6",
             "face:7:0",
             "face:7:1",
             "face:7:2",

@@ -11,6 +11,7 @@
 //! | [`options`] | sizes, curves, what fits which benchmark |
 //! | [`layout`] | datatypes by name |
 //! | [`buffers`] | memory, reused or rotated |
+//! | [`gpu`] | memory of devices and pinned memory, their floor, and other work there |
 //! | [`timing`] | repetitions and their medians |
 //! | [`messages`] | latency, bandwidth, rates: between ranks |
 //! | [`threads`] | threads of a rank |
@@ -24,6 +25,7 @@ mod buffers;
 mod datatype;
 mod device;
 mod floor;
+mod gpu;
 mod launch;
 mod layout;
 mod messages;
@@ -61,12 +63,21 @@ Examples:
       windows of 64 messages, buffers walked through 128 MiB a side
   osier bench latency --layout contiguous,vector:8:16,indexed --sizes 1M
       messages straight from strided memory
+  osier bench latency --memory device --layout contiguous,matrix,triangle --min 64K
+      messages from and to a GPU's memory; with --emulate-gpus in front of
+      osier run, or OSIER_CUDA_LIBRARY, on an emulated one
+  osier bench latency --from device --to device --layout matrix --to-layout contiguous
+      a matrix out of a larger one into contiguous memory
+  osier bench bandwidth --memory device --layout matrix --busy 50
+      while half of the GPU's threads are taken by another kernel
   osier bench multi-pair -n 4 --json pairs.json
       two pairs at a time, also with more ranks than cores
   osier run -n 2 --bind none -- osier bench message-rate
       in a job that somebody else has started
   osier bench pack --device --shapes V,T,stair,block-8 --json gpu.json
       packing in device memory; OSIER_CUDA_LIBRARY may name the emulated driver
+  osier bench pack --device --shapes V,T --sizes 8M --blocks 1,2,4,8,16,32,132
+      how many thread blocks a pack needs
 
 Benchmarks (first and last message of a window are counted as in the OSU
 suite; MB/s and GB/s are 10^6 and 10^9 bytes per second):
@@ -95,9 +106,11 @@ Layouts; sizes count payload and are rounded up to whole blocks:
   contiguous        one block
   vector:B:S        blocks of B bytes every S bytes
   indexed[:SEED]    blocks of 1 to 4 doubles, holes of 1 to 4 doubles between
-  triangle:N        the lower triangle of an N x N matrix of doubles
+  triangle[:N]      the lower triangle of an N x N matrix of doubles
+  matrix[:N]        N x N doubles out of a matrix of twice as many rows, by columns
+  transpose[:N]     an N x N matrix of doubles, row after row out of columns
   face:N:AXIS       a face of an N^3 array of doubles across axis 0, 1 or 2
-(triangle and face have one size of their own, whatever --sizes says.)
+(With N, and face, there is one size, whatever --sizes says.)
 
 Each value is the median over the repetitions; a repetition takes about 10 ms
 unless --iterations says otherwise. Min (or Max, of rates) and P99 are taken
@@ -114,6 +127,8 @@ each value, by the first rank alone.
   bibandwidth floor = twice that; message rate floor = ring;
   pack floor = payload / memcpy of the payload; of datatype the memcpy itself;
   launch floor = as many processes of the same program without a job.
+Between a device's memories: the driver's own asynchronous copy of as many
+contiguous bytes between such buffers, launch included, without a message.
 There is no floor between ranks that share a core.";
 
 /// Measure latency, bandwidth, message rate, packing and launch
@@ -180,6 +195,22 @@ pub struct Args {
     )]
     memory: Vec<Memory>,
 
+    /// Where the sender's buffers lie, if not where the receiver's do
+    #[arg(long, value_enum, value_name = "WHERE", conflicts_with = "memory")]
+    from: Option<Memory>,
+
+    /// Where the receiver's buffers lie
+    #[arg(long, value_enum, value_name = "WHERE", conflicts_with = "memory")]
+    to: Option<Memory>,
+
+    /// Datatype at the receiver, of the same payload [default: the sender's]
+    #[arg(long, value_name = "LAYOUT")]
+    to_layout: Option<Pattern>,
+
+    /// Keep so many percent of a GPU's threads busy meanwhile with a kernel of rank 0
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
+    busy: Option<u8>,
+
     /// Walk through more buffers than the caches hold
     #[arg(long)]
     rotate: bool,
@@ -205,6 +236,11 @@ pub struct Args {
     /// Pack in the memory of the first GPU, for `pack`
     #[arg(long)]
     device: bool,
+
+    /// Thread blocks of pack --device: a table of rates by number of blocks
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', requires = "device",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    blocks: Vec<u32>,
 
     /// Random types of pack --device: seeds 0 to N-1 [default: 32, emulated 8]
     #[arg(long, value_name = "N", requires = "device")]
@@ -275,9 +311,30 @@ impl Bench {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Memory {
     /// The process's own memory
+    #[value(alias = "host")]
     Plain,
     /// Osier's allocator, whose memory peers read in place
     Heap,
+    /// Host memory that a GPU reaches
+    Pinned,
+    /// A GPU's memory; ranks go round the GPUs
+    Device,
+}
+
+impl Memory {
+    fn name(self) -> &'static str {
+        match self {
+            Memory::Plain => "plain",
+            Memory::Heap => "heap",
+            Memory::Pinned => "pinned",
+            Memory::Device => "device",
+        }
+    }
+
+    /// Whether a message from or to it is one of a device.
+    fn is_of_a_device(self) -> bool {
+        matches!(self, Memory::Pinned | Memory::Device)
+    }
 }
 
 /// Why a benchmark gives up.

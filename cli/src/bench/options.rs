@@ -16,6 +16,8 @@ pub struct Plan {
     /// Most threads of a rank.
     pub threads: usize,
     pub rotate: bool,
+    /// Share of a GPU's threads that other work takes.
+    pub busy: Option<f64>,
     pub effort: Effort,
     pub curves: Vec<Curve>,
     pub plot: Option<PathBuf>,
@@ -35,9 +37,38 @@ pub struct Effort {
 #[derive(Clone)]
 pub struct Curve {
     pub pattern: Pattern,
-    pub memory: Memory,
+    /// The receiver's, where it is another.
+    pub to_pattern: Option<Pattern>,
+    /// Where the sender's and the receiver's buffers lie.
+    pub from: Memory,
+    pub to: Memory,
     /// One per size.
     pub shapes: Vec<Shape>,
+    /// The receiver's, of as many bytes.
+    pub receives: Vec<Shape>,
+}
+
+impl Curve {
+    /// Its layouts, as a heading has them.
+    pub fn layout(&self) -> String {
+        match &self.to_pattern {
+            Some(to) => format!("{} to {to}", self.pattern),
+            None => self.pattern.to_string(),
+        }
+    }
+
+    /// Its memories, as a heading has them.
+    pub fn memory(&self) -> String {
+        match self.from == self.to {
+            true => self.from.name().into(),
+            false => format!("{} to {}", self.from.name(), self.to.name()),
+        }
+    }
+
+    /// Whether messages are those of devices.
+    pub fn is_of_devices(&self) -> bool {
+        self.from.is_of_a_device() || self.to.is_of_a_device()
+    }
 }
 
 impl Plan {
@@ -62,14 +93,25 @@ impl Plan {
                     shapes.push(shape);
                 }
             }
-            for memory in &args.memory {
+            let receives = match &args.to_layout {
+                Some(to) => shapes
+                    .iter()
+                    .map(|s| counterpart(s, to))
+                    .collect::<Result<_>>()?,
+                None => shapes.clone(),
+            };
+            for (from, to) in memories(args) {
                 curves.push(Curve {
                     pattern: pattern.clone(),
-                    memory: *memory,
+                    to_pattern: args.to_layout.clone(),
+                    from,
+                    to,
                     shapes: shapes.clone(),
+                    receives: receives.clone(),
                 });
             }
         }
+        check_devices(args, &curves)?;
         if bench == Bench::Launch {
             let alone = args.layout == [Pattern::Contiguous] && args.memory == [Memory::Plain];
             if !alone || args.rotate {
@@ -136,6 +178,7 @@ impl Plan {
                 .threads
                 .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get())),
             rotate: args.rotate,
+            busy: args.busy.map(|percent| f64::from(percent) / 100.0),
             effort: Effort {
                 iterations: args.iterations,
                 warmup: args.warmup,
@@ -147,6 +190,55 @@ impl Plan {
             progress: args.progress,
         })
     }
+}
+
+/// The receiver's shape, which has as many bytes as the sender's.
+fn counterpart(shape: &Shape, to: &Pattern) -> Result<Shape> {
+    let told = |e: String| Failure::usage(format!("--to-layout {to}: {e}"));
+    let found = to.shape(shape.bytes()).map_err(|e| told(e.to_string()))?;
+    match found.bytes() == shape.bytes() {
+        true => Ok(found),
+        false => Err(told(format!(
+            "the sender's payload is {} bytes, and this one has {} (hint: contiguous has any)",
+            shape.bytes(),
+            found.bytes()
+        ))),
+    }
+}
+
+/// Memory of sender and receiver of each curve.
+fn memories(args: &Args) -> Vec<(Memory, Memory)> {
+    if args.from.is_some() || args.to.is_some() {
+        let or_plain = |memory: Option<Memory>| memory.unwrap_or(Memory::Plain);
+        return vec![(or_plain(args.from), or_plain(args.to))];
+    }
+    args.memory
+        .iter()
+        .map(|memory| (*memory, *memory))
+        .collect()
+}
+
+/// Whether the benchmark sends from devices, if any was asked for.
+fn check_devices(args: &Args, curves: &[Curve]) -> Result<()> {
+    let of_devices = curves.iter().any(Curve::is_of_devices);
+    let between = matches!(
+        args.bench,
+        Bench::Latency | Bench::Bandwidth | Bench::Bibandwidth
+    );
+    let ends = args.from.is_some() || args.to.is_some() || args.to_layout.is_some();
+    if (of_devices || ends || args.busy.is_some()) && !between {
+        return Err(Failure::usage(format!(
+            "{} has no --from, --to, --to-layout or --busy, nor memory of devices (hint: \
+             latency, bandwidth and bibandwidth have)",
+            args.bench.name()
+        )));
+    }
+    if args.busy.is_some() && !of_devices {
+        return Err(Failure::usage(
+            "--busy keeps a GPU busy, and no buffer lies there (hint: --memory device)",
+        ));
+    }
+    Ok(())
 }
 
 /// Whether a benchmark can do with so many ranks.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::options::{Curve, Plan};
 use super::plot;
 use super::progress::Bar;
-use super::{Bench, Failure, Memory, Result};
+use super::{Bench, Failure, Result};
 
 /// One number with its company.
 pub struct Row {
@@ -44,6 +44,7 @@ pub struct Report {
     ranks: usize,
     window: usize,
     rotate: bool,
+    busy: Option<f64>,
     transport: String,
     json: Option<PathBuf>,
     plot: Option<PathBuf>,
@@ -66,6 +67,7 @@ impl Report {
             ranks,
             window: plan.window,
             rotate: plan.rotate,
+            busy: plan.busy,
             transport: transport.into(),
             json: plan.json.clone(),
             plot: plan.plot.clone(),
@@ -81,14 +83,13 @@ impl Report {
     /// The heading of one curve.
     pub fn begin(&mut self, curve: &Curve) {
         self.bar.clear();
-        self.layout = curve.pattern.to_string();
-        self.memory = match curve.memory {
-            Memory::Plain => "plain",
-            Memory::Heap => "heap",
-        }
-        .into();
+        self.layout = curve.layout();
+        self.memory = curve.memory();
         if self.rotate {
             self.memory += "-rotated";
+        }
+        if let Some(share) = self.busy {
+            self.memory += &format!(", {:.0} % busy", 100.0 * share);
         }
         self.curves.push(plot::Curve {
             label: format!("{}, {}", self.layout, self.memory),

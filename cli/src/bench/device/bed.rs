@@ -309,6 +309,34 @@ impl Bed {
         })
     }
 
+    /// Packed bytes, and seconds of packing them with so many thread blocks each; the
+    /// first time is checked.
+    pub fn grids(
+        &self,
+        shape: &Shape,
+        layout: &Layout,
+        blocks: &[Option<u32>],
+    ) -> Result<(usize, Vec<f64>)> {
+        let bytes = layout.packed_bytes(shape.count).unwrap_or(0);
+        let (origin, room) = places(shape, layout);
+        let stream = &self.stream;
+        let memory = self.filled(room)?;
+        let target = self.allocate(bytes)?;
+        let to = target.after_stream(stream);
+        let packer = Packer::new(stream.context());
+        let view = DeviceView::new(&memory, origin, layout, shape.count).map_err(failed)?;
+        let view = view.after_stream(stream);
+        let mut seconds = Vec::new();
+        for blocks in blocks {
+            copy::fill(stream, &to, 0).map_err(failed)?;
+            let mut pack = || packer.pack(stream, &view, 0..bytes, &to, *blocks).map(drop);
+            pack().map_err(failed)?;
+            self.check(layout, shape, origin, &target)?;
+            seconds.push(self.time(pack)?);
+        }
+        Ok((bytes, seconds))
+    }
+
     fn memcpy_2d(
         &self,
         layout: &Layout,

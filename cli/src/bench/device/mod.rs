@@ -60,6 +60,9 @@ pub fn run(args: &Args) -> Result<()> {
         "# GB/s are payload; a launch of an empty kernel takes {} us; x: times as fast as; ~: by a sample",
         number(empty * 1e6)
     );
+    if !args.blocks.is_empty() {
+        return grids(args, &bed, &cases);
+    }
     println!("{}", heading());
     let mut report = Report {
         bar: Bar::new(
@@ -81,6 +84,93 @@ pub fn run(args: &Args) -> Result<()> {
     }
     println!("# kernels: {}", bed.images());
     report.finish(args)
+}
+
+/// `--blocks`: packing by number of thread blocks. A pack in a message needs no more of
+/// them than make it as quick as the link.
+fn grids(args: &Args, bed: &Bed, cases: &[Case]) -> Result<()> {
+    let device = bed.info.name.clone();
+    let mut line = format!("{:<30}{:>11}", "# GB/s by thread blocks", "Bytes");
+    for blocks in &args.blocks {
+        line += &format!("{blocks:>9}");
+    }
+    println!("{line}{:>9}", "full");
+    let mut records = Vec::new();
+    let mut curves = Vec::new();
+    let mut bar = Bar::new(
+        cases.len(),
+        args.progress || std::io::stderr().is_terminal(),
+    );
+    for (done, Case { shape, layout }) in cases.iter().enumerate() {
+        bar.show(done, &shape.name);
+        let wanted = args.blocks.iter().map(|blocks| Some(*blocks));
+        let wanted: Vec<_> = wanted.chain([None]).collect();
+        let (bytes, seconds) = bed.grids(shape, layout, &wanted)?;
+        bar.clear();
+        let mut line = format!("{:<30} {bytes:>10}", shape.name);
+        let mut points = Vec::new();
+        for (blocks, seconds) in wanted.iter().zip(seconds) {
+            let value = rate(bytes, seconds);
+            line += &format!(" {:>8}", number(value));
+            let measure = match blocks {
+                Some(blocks) => format!("pack-device-{blocks}-blocks"),
+                None => "pack-device-full".into(),
+            };
+            records.push(record(
+                &device,
+                measure,
+                &shape.name,
+                bytes,
+                "GB/s",
+                value,
+                None,
+            ));
+            if let Some(blocks) = blocks {
+                points.push(plot::Point {
+                    bytes: *blocks as usize,
+                    value,
+                    floor: None,
+                });
+            }
+        }
+        println!("{line}");
+        curves.push(plot::Curve {
+            label: format!("{}, {bytes} B", shape.name),
+            points,
+        });
+    }
+    if let Some(file) = &args.json {
+        write_records(file, &records)?;
+    }
+    if let Some(file) = &args.plot {
+        let title = format!("pack by thread blocks, {device}");
+        write(file, &plot::svg(&title, "GB/s", &curves))?;
+        println!("\n# plot: {}", file.display());
+    }
+    Ok(())
+}
+
+fn record(
+    device: &str,
+    bench: String,
+    layout: &str,
+    bytes: usize,
+    unit: &'static str,
+    value: f64,
+    floor: Option<f64>,
+) -> Record {
+    Record {
+        bench,
+        layout: layout.into(),
+        memory: "device".into(),
+        transport: device.into(),
+        threads: 1,
+        ranks: 1,
+        bytes,
+        unit,
+        value,
+        floor,
+    }
 }
 
 /// What is measured: all sizes of what has none of its own, then the others.
@@ -224,18 +314,9 @@ impl Report {
         value: f64,
         floor: Option<f64>,
     ) {
-        self.records.push(Record {
-            bench: format!("pack-device-{measure}"),
-            layout: layout.into(),
-            memory: "device".into(),
-            transport: self.device.clone(),
-            threads: 1,
-            ranks: 1,
-            bytes,
-            unit,
-            value,
-            floor,
-        });
+        let bench = format!("pack-device-{measure}");
+        let record = record(&self.device, bench, layout, bytes, unit, value, floor);
+        self.records.push(record);
     }
 
     fn row(&mut self, shape: &Shape, row: &Row) {
