@@ -5,8 +5,9 @@
 //! gpu-bundle/
 //!   run            sh: runs all, writes report.txt and report.json
 //!   commit, needs  what was built; the C library that it asks for
-//!   bin/osier      the benchmark
-//!   bin/test-*     the tests of osier-kernels
+//!   bin/osier      the launcher and the benchmarks
+//!   bin/test-*     the tests of osier-kernels, and of messages of devices
+//!   bin/jacobi3d … the examples that keep their data on a device
 //!   bin/cubins/    binaries of the kernels, if their compiler could be had
 //! ```
 //!
@@ -21,6 +22,8 @@ use std::process::{Command, Stdio};
 
 /// Largest bundle.
 const LIMIT_BYTES: u64 = 60 << 20;
+/// Examples with data on devices.
+const EXAMPLES: [&str; 4] = ["jacobi3d", "transpose", "triangle", "kv_cache"];
 const RUN: &str = include_str!("bundle/run");
 /// What `run` ends with where there is nothing to measure on.
 const NOT_MEASURED: i32 = 77;
@@ -56,8 +59,18 @@ pub fn run(args: &Args) -> Result {
     let bin = out.join("bin");
     std::fs::create_dir_all(&bin).map_err(|e| format!("cannot make {}: {e}", bin.display()))?;
     write(&out.join("commit"), &format!("{}\n", commit()))?;
-    run_command(cargo().args(["build", "--release", "-p", "osier-cli"]))?;
-    place(&target_dir().join("release/osier"), &bin.join("osier"))?;
+    run_command(cargo().args([
+        "build",
+        "--release",
+        "-p",
+        "osier-cli",
+        "-p",
+        "osier-examples",
+    ]))?;
+    for program in ["osier"].iter().chain(&EXAMPLES) {
+        let built = target_dir().join("release").join(program);
+        place(&built, &bin.join(program))?;
+    }
     for (name, test) in tests()? {
         place(&test, &bin.join(format!("test-{name}")))?;
     }
@@ -99,17 +112,20 @@ fn commit() -> String {
     }
 }
 
-/// Name and program of each test of the device's room.
+/// Name and program of each test of the device's room, and of messages of devices.
 fn tests() -> Result<Vec<(String, PathBuf)>> {
+    let mut found = built(&["-p", "osier-kernels", "--lib", "--tests"])?;
+    found.extend(built(&["-p", "osier", "--test", "device_messages"])?);
+    Ok(found)
+}
+
+/// Builds tests; their names and programs.
+fn built(which: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     let mut command = cargo();
     command
-        .args(["test", "--release", "--no-run", "-p", "osier-kernels"])
-        .args([
-            "--lib",
-            "--tests",
-            "--message-format",
-            "json-render-diagnostics",
-        ]);
+        .args(["test", "--release", "--no-run"])
+        .args(which)
+        .args(["--message-format", "json-render-diagnostics"]);
     println!("$ {}", line(&command));
     let out = command
         .stdin(Stdio::null())
@@ -226,6 +242,9 @@ fn check(bundle: &Path) -> Result {
             .env("OSIER_CUDA_LIBRARY", library)
             .env("OSIER_TREES", "2000")
             .env("OSIER_BENCH", "--shapes matrix,cache,indexed,random -r 2")
+            .env("OSIER_BENCH_BLOCKS", "--sizes 64K -r 2")
+            .env("OSIER_BENCH_MESSAGES", "--sizes 8,64K -i 2 -x 1 -r 2")
+            .env("OSIER_EXAMPLES", "small")
             .arg(&folder)
             .stdin(Stdio::null());
         println!("$ {}", line(&command));
@@ -240,9 +259,13 @@ fn check(bundle: &Path) -> Result {
         let report: serde_json::Value =
             serde_json::from_str(&text).map_err(|e| format!("report.json: {e}"))?;
         let told = report["measured"].as_str().unwrap_or_default();
-        let rows = report["pack"].as_array().map_or(0, Vec::len);
-        if !told.starts_with(measured) || (rows > 0) != (code == 0) {
-            return Err(format!("the report says {told:?} with {rows} records"));
+        for part in ["pack", "messages"] {
+            let rows = report[part].as_array().map_or(0, Vec::len);
+            if !told.starts_with(measured) || (rows > 0) != (code == 0) {
+                return Err(format!(
+                    "the report says {told:?} with {rows} records of {part}"
+                ));
+            }
         }
     }
     println!("the bundle runs on the emulated driver, and says so where there is no driver");

@@ -329,7 +329,7 @@ impl Bed {
         let mut seconds = Vec::new();
         for blocks in blocks {
             copy::fill(stream, &to, 0).map_err(failed)?;
-            let mut pack = || packer.pack(stream, &view, 0..bytes, &to, *blocks).map(drop);
+            let pack = || packer.pack(stream, &view, 0..bytes, &to, *blocks).map(drop);
             pack().map_err(failed)?;
             self.check(layout, shape, origin, &target)?;
             seconds.push(self.time(pack)?);
