@@ -6,12 +6,15 @@
 //! | [`info`] | `osier info`: what this machine offers; the table of protocols |
 //! | [`ps`] | `osier ps`: running jobs, and what their ranks wait for |
 //! | [`run`] | `osier run`: starts the ranks of a job and stays with them to the end |
+//! | [`topo`] | `osier topo`: the machine, ranks on it, and what collectives send between them |
 //! | [`trace`] | `osier trace`: timelines that a launcher has not put together |
 
 mod bench;
+mod collective;
 mod info;
 mod ps;
 mod run;
+mod topo;
 mod trace;
 
 use std::process::ExitCode;
@@ -33,6 +36,7 @@ enum Command {
     Bench(bench::Args),
     Info(info::Args),
     Ps(ps::Args),
+    Topo(topo::Args),
     /// Timelines of what ranks did
     #[command(subcommand)]
     Trace(trace::Command),
@@ -44,6 +48,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::main(&args),
         Command::Info(args) => info::main(&args),
         Command::Ps(args) => ps::main(&args),
+        Command::Topo(args) => topo::main(&args),
         Command::Trace(command) => trace::main(&command),
     }
 }

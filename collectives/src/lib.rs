@@ -16,7 +16,7 @@
 //! | `check/` | symbolic execution |
 //! | `cost/` | plans played in virtual time; closed formulas |
 //! | `choose.rs` | the lower envelope of costs |
-//! | `topology.rs` | where ranks are; pictures as text |
+//! | `topology.rs`, `picture.rs` | where ranks are; pictures as text and SVG |
 //! | `synthesis/` | plans from measured costs between pairs |
 //!
 //! # Invariants
@@ -33,6 +33,7 @@ mod check;
 mod choose;
 mod cost;
 mod group;
+mod picture;
 mod plan;
 mod synthesis;
 mod topology;
@@ -46,6 +47,7 @@ pub use cost::{
     Link, Machine, Model, Sizes, Time, simulate, simulate_parts, split_binary_ns, tree_ns,
 };
 pub use group::{Group, Permutation};
+pub use picture::{MOST_RANKS, messages, svg};
 pub use plan::{Buffer, Dep, Lengths, Part, Region, Scratch, Step};
 pub use synthesis::{
     Adapted, Cluster, Matrix, Stages, adapted_barrier, cluster, clusters, earliest_completion,

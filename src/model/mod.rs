@@ -29,12 +29,14 @@ mod fit;
 pub(crate) mod hardware;
 mod links;
 mod machine;
+mod map;
 mod store;
 
 pub(crate) use cores::confine;
 
 pub use attach::{NOT_PERMITTED_NS, permitted as attach_permitted};
 pub use machine::Machine;
+pub use map::{Gpu, Part};
 pub use store::{Cached, Measured, Origin, cache_file, cached, load, store};
 
 use crate::error::Result;

@@ -125,6 +125,13 @@ pub fn plan(policy: Option<Bind>, ranks: usize) -> (Vec<Option<CpuSet>>, Option<
     }
 }
 
+/// The processors of each rank by number, as [`plan`] has them.
+pub fn placement(policy: Option<Bind>, ranks: usize) -> (Vec<Option<Vec<usize>>>, Option<String>) {
+    let (sets, warning) = plan(policy, ranks);
+    let sets = sets.into_iter().map(|set| set.map(|set| set.cpus()));
+    (sets.collect(), warning)
+}
+
 /// Groups processors into cores: in order of their first hardware thread,
 /// each with those of its threads that are in `cpus`.
 fn cores(cpus: &[usize], siblings: impl Fn(usize) -> Vec<usize>) -> Vec<Vec<usize>> {

@@ -43,7 +43,7 @@ use clap::ValueEnum;
 use osier::check::Setting;
 use osier_transports::shm::{Job, JobOptions, MAX_RANKS};
 
-pub use bind::{Bind, allowed_cpus, bind_to};
+pub use bind::{Bind, allowed_cpus, bind_to, placement};
 
 /// Exit code when the launcher itself fails.
 const FAILED: u8 = 1;

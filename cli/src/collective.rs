@@ -1,0 +1,188 @@
+//! Collectives on the command line: operations and algorithms by name, machines as
+//! shapes with costs per level.
+
+use std::str::FromStr;
+
+use osier_collectives::{
+    Algorithm, Association, Call, Choice, Hierarchy, Link, Machine, Model, Operation, Sizes,
+    Topology, Tree, choose,
+};
+
+/// What a described machine's links cost, innermost first: within a package, across
+/// packages, across nodes; nothing of it was measured here.
+const DESCRIBED: [LinkSpec; 3] = [
+    LinkSpec {
+        latency_ns: 160.0,
+        per_byte_ns: 0.08,
+    },
+    LinkSpec {
+        latency_ns: 280.0,
+        per_byte_ns: 0.1,
+    },
+    LinkSpec {
+        latency_ns: 1900.0,
+        per_byte_ns: 0.08,
+    },
+];
+
+/// A link as the user writes it: `280:0.1`, ns and ns per byte.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LinkSpec {
+    latency_ns: f64,
+    per_byte_ns: f64,
+}
+
+impl FromStr for LinkSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<LinkSpec, String> {
+        let number = |text: &str| {
+            let number: Option<f64> = text.trim().parse().ok();
+            number.filter(|n| n.is_finite() && *n >= 0.0)
+        };
+        text.split_once(':')
+            .and_then(|(latency, per_byte)| {
+                Some(LinkSpec {
+                    latency_ns: number(latency)?,
+                    per_byte_ns: number(per_byte)?,
+                })
+            })
+            .ok_or_else(|| {
+                "write LATENCY:PER_BYTE in ns, as in 280:0.1; innermost link first".into()
+            })
+    }
+}
+
+/// An operation by name: `bcast`, `reduce-scatter`, `neighbor-alltoall`.
+pub fn operation(name: &str) -> Result<Operation, String> {
+    let wanted = plain(name);
+    let mut all = Operation::ALL.into_iter();
+    all.find(|operation| plain(operation.name()) == wanted)
+        .ok_or_else(|| {
+            let names: Vec<&str> = Operation::ALL.iter().map(|o| o.name()).collect();
+            format!("no collective of this name (hint: {})", names.join(", "))
+        })
+}
+
+/// Lower case, without what separates words.
+fn plain(name: &str) -> String {
+    name.to_ascii_lowercase()
+        .replace([' ', '-', '_'], "")
+        .replace("neighbour", "neighbor")
+}
+
+/// An algorithm by its textbook name, `levels` for trees per level.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Wanted {
+    /// A flat one.
+    Flat(Algorithm),
+    /// Binomial trees per level of the machine.
+    Levels,
+}
+
+impl FromStr for Wanted {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Wanted, String> {
+        let wanted = plain(name).replace("tree", "");
+        if wanted == "levels" {
+            return Ok(Wanted::Levels);
+        }
+        let found = Algorithm::FLAT
+            .into_iter()
+            .find(|algorithm| plain(&algorithm.to_string()).replace("tree", "") == wanted);
+        found.map(Wanted::Flat).ok_or_else(|| {
+            let names: Vec<String> = Algorithm::FLAT.iter().map(ToString::to_string).collect();
+            format!(
+                "no algorithm of this name (hint: {}, levels)",
+                names.join(", ")
+            )
+        })
+    }
+}
+
+impl Wanted {
+    /// The algorithm on a machine.
+    pub fn on(&self, topology: &Topology, root: u32) -> Algorithm {
+        match self {
+            Wanted::Flat(flat) => flat.clone(),
+            Wanted::Levels => {
+                let trees = [Tree::Binomial];
+                let levels = Hierarchy::new(topology.places(), root, &trees);
+                Algorithm::Hierarchical(levels.into())
+            }
+        }
+    }
+}
+
+/// A machine with these places, and costs by distance: the ones given, innermost first,
+/// the last for all that is farther; else described ones.
+pub fn machine(topology: &Topology, links: &[LinkSpec]) -> Machine {
+    let given = if links.is_empty() { &DESCRIBED } else { links };
+    let distances = topology.levels().len() + 1;
+    let link = |distance: usize| {
+        let spec = given[distance.min(given.len() - 1)];
+        Link {
+            latency_ns: spec.latency_ns / 2.0,
+            overhead_ns: spec.latency_ns / 4.0,
+            gap_ns: spec.latency_ns / 4.0,
+            per_byte_ns: spec.per_byte_ns,
+            shared_per_byte_ns: 0.0,
+        }
+    };
+    Machine {
+        places: topology.places().to_vec().into(),
+        links: (0..distances).map(link).collect(),
+        combine_ns: 0.1,
+        copy_ns: 0.05,
+        eager_bytes: 8192.0,
+    }
+}
+
+/// What would be done for a call on a machine.
+pub fn chosen(
+    (operation, root): (Operation, u32),
+    bytes: u64,
+    topology: &Topology,
+    links: &[LinkSpec],
+) -> Result<Choice, String> {
+    let mut call = Call::new(operation, topology.size()).requires(Association::Balanced);
+    if operation.rooted() {
+        call = call.root(root);
+    }
+    let machine = machine(topology, links);
+    choose(&call, &Sizes::Equal(bytes), &machine, Model::LogGp).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_however_they_are_written() {
+        for operation_ in Operation::ALL {
+            assert_eq!(operation(operation_.name()), Ok(operation_));
+        }
+        assert_eq!(operation("reduce-scatter"), Ok(Operation::ReduceScatter));
+        assert_eq!(
+            operation("neighbour_alltoall"),
+            Ok(Operation::NeighborAlltoall)
+        );
+        assert!(operation("sum").unwrap_err().contains("allreduce"));
+        for flat in Algorithm::FLAT {
+            assert_eq!(flat.to_string().parse(), Ok(Wanted::Flat(flat)));
+        }
+        assert_eq!("Binomial".parse(), Ok(Wanted::Flat(Algorithm::Binomial)));
+        assert_eq!("levels".parse(), Ok(Wanted::Levels));
+        assert!("quick".parse::<Wanted>().unwrap_err().contains("ring"));
+        assert!("12:".parse::<LinkSpec>().is_err() && "-1:2".parse::<LinkSpec>().is_err());
+    }
+
+    #[test]
+    fn a_choice_on_a_described_machine() {
+        let machine = Topology::regular("2x2x4").unwrap();
+        let found = chosen((Operation::Bcast, 3), 1 << 20, &machine, &[]).unwrap();
+        assert_eq!(found.plan().call().root, 3);
+        assert!(found.runner_up().is_some() && found.ns() > 0.0);
+    }
+}

@@ -1,0 +1,227 @@
+//! The machine as a tree of its parts, with the GPUs beside the memory that is near to
+//! them: what `osier topo` draws.
+//!
+//! # Sources
+//! The folders `devices/system` and `bus/pci` of Linux' `/sys`.
+
+use super::hardware::{Hardware, LEVELS, Level};
+use osier_kernels::DeviceInfo;
+use std::path::Path;
+
+/// Levels that are drawn, outermost first.
+const DRAWN: [Level; 5] = [
+    Level::Package,
+    Level::NumaNode,
+    Level::L3Cache,
+    Level::Core,
+    Level::Pu,
+];
+
+/// A part of the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// Its kind, in hwloc's words and lower case.
+    pub level: &'static str,
+    /// Its number: of its first processor, or of its memory node.
+    pub number: u32,
+    /// Processors in it.
+    pub processors: Vec<usize>,
+    /// Parts in it.
+    pub parts: Vec<Part>,
+    /// GPUs beside it.
+    pub gpus: Vec<Gpu>,
+}
+
+/// A GPU and how it is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpu {
+    /// Its number, as the driver has it.
+    pub ordinal: i32,
+    /// Its name.
+    pub name: String,
+    /// Its address on the PCI bus.
+    pub pci: Option<String>,
+    /// Addresses of the bridges and switches in front of it, from the root inward.
+    pub bridges: Vec<String>,
+    /// The memory node that is near to it.
+    pub node: Option<u32>,
+    /// GPUs whose memory it reaches without the host.
+    pub peers: Vec<i32>,
+}
+
+impl Part {
+    /// This machine: the processors that this thread may run on, and the GPUs that the
+    /// driver shows, if there is one.
+    pub fn machine() -> Part {
+        let cpus = Hardware::bound_to();
+        let gpus = osier_kernels::devices().unwrap_or_default();
+        let gpus = gpus.iter().map(|info| Gpu::of(info, Path::new("/sys")));
+        Part::of(&Hardware::of(&cpus), &cpus, gpus.collect())
+    }
+
+    /// A machine of these processors and GPUs.
+    pub(crate) fn of(hardware: &Hardware, cpus: &[usize], gpus: Vec<Gpu>) -> Part {
+        let mut machine = Part {
+            level: LEVELS[0].name(),
+            processors: cpus.to_vec(),
+            parts: nested(hardware, cpus, &DRAWN),
+            ..Part::default()
+        };
+        for gpu in gpus {
+            let place = match gpu.node {
+                Some(node) => machine.find_mut(Level::NumaNode.name(), node),
+                None => None,
+            };
+            match place {
+                Some(part) => part.gpus.push(gpu),
+                None => machine.gpus.push(gpu),
+            }
+        }
+        machine
+    }
+
+    fn find_mut(&mut self, level: &str, number: u32) -> Option<&mut Part> {
+        if self.level == level && self.number == number {
+            return Some(self);
+        }
+        let mut parts = self.parts.iter_mut();
+        parts.find_map(|part| part.find_mut(level, number))
+    }
+}
+
+/// Parts by the first of these levels that is told of, with the parts inside.
+fn nested(hardware: &Hardware, cpus: &[usize], levels: &[Level]) -> Vec<Part> {
+    let Some((level, inner)) = levels.split_first() else {
+        return Vec::new();
+    };
+    let mut parts: Vec<Part> = Vec::new();
+    for &cpu in cpus {
+        let Some(number) = hardware.place(*level, &[cpu]) else {
+            // Not told: what is inside hangs one level higher.
+            return nested(hardware, cpus, inner);
+        };
+        let known = parts.iter_mut().find(|part| part.number == number);
+        match known {
+            Some(part) => part.processors.push(cpu),
+            None => parts.push(Part {
+                level: level.name(),
+                number,
+                processors: vec![cpu],
+                ..Part::default()
+            }),
+        }
+    }
+    for part in &mut parts {
+        part.parts = nested(hardware, &part.processors, inner);
+    }
+    parts
+}
+
+impl Gpu {
+    /// What the driver says of a device, and `/sys` of its place on the bus.
+    fn of(info: &DeviceInfo, sys: &Path) -> Gpu {
+        let pci = info.pci.as_ref().map(|pci| pci.to_ascii_lowercase());
+        let folder = pci
+            .as_ref()
+            .map(|pci| sys.join("bus/pci/devices").join(pci));
+        let node = folder
+            .as_ref()
+            .and_then(|folder| std::fs::read_to_string(folder.join("numa_node")).ok())
+            // -1: the firmware does not say.
+            .and_then(|text| text.trim().parse().ok());
+        let path = folder.and_then(|folder| std::fs::canonicalize(folder).ok());
+        Gpu {
+            ordinal: info.ordinal,
+            name: info.name.clone(),
+            bridges: path.map(|path| bridges(&path)).unwrap_or_default(),
+            pci,
+            node,
+            peers: info.peers.clone(),
+        }
+    }
+}
+
+/// The addresses in a device's path before its own: `pci0000:3a/0000:3a:00.0/...`.
+fn bridges(path: &Path) -> Vec<String> {
+    let is_address = |name: &&str| name.matches(':').count() == 2 && name.contains('.');
+    let names = path.iter().filter_map(|name| name.to_str());
+    let mut all: Vec<String> = names.filter(is_address).map(str::to_owned).collect();
+    all.pop();
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(path: &str) -> Option<String> {
+        // Two packages of two cores of one thread; a cache per package is told of.
+        if let Some(node) = path.strip_prefix("/sys/devices/system/node/") {
+            let text = match node {
+                "online" => "0-1",
+                "node0/cpulist" => "0-1",
+                "node1/cpulist" => "2-3",
+                _ => return None,
+            };
+            return Some(text.into());
+        }
+        let rest = path.strip_prefix("/sys/devices/system/cpu/cpu")?;
+        let (cpu, file) = rest.split_once('/')?;
+        let cpu: usize = cpu.parse().ok()?;
+        match file {
+            "topology/package_cpus_list" => Some(format!("{}-{}", cpu / 2 * 2, cpu / 2 * 2 + 1)),
+            "topology/core_cpus_list" => Some(cpu.to_string()),
+            _ => None,
+        }
+    }
+
+    fn gpu(ordinal: i32, node: Option<u32>) -> Gpu {
+        Gpu {
+            ordinal,
+            name: "some".into(),
+            pci: None,
+            bridges: Vec::new(),
+            node,
+            peers: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn parts_nest_and_gpus_lie_beside_their_memory() {
+        let cpus = [0, 1, 2, 3];
+        let hardware = Hardware::told(&cpus, &read);
+        let gpus = vec![gpu(0, Some(1)), gpu(1, None), gpu(2, Some(9))];
+        let machine = Part::of(&hardware, &cpus, gpus);
+        assert_eq!(machine.parts.len(), 2);
+        let package = &machine.parts[1];
+        assert_eq!((package.level, package.number), ("package", 2));
+        let node = &package.parts[0];
+        assert_eq!((node.level, node.number), ("numanode", 1));
+        assert_eq!(node.gpus, [gpu(0, Some(1))]);
+        // No third-level cache is told of.
+        assert_eq!(node.parts[1].level, "core");
+        assert_eq!(node.parts[1].processors, [3]);
+        // What nobody places is the machine's.
+        assert_eq!(machine.gpus, [gpu(1, None), gpu(2, Some(9))]);
+    }
+
+    #[test]
+    fn bridges_of_a_path() {
+        let path = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/0000:3c:00.0";
+        assert_eq!(bridges(Path::new(path)), ["0000:3a:00.0", "0000:3b:00.0"]);
+        assert!(bridges(Path::new("/sys/devices/pci0000:00/0000:00:04.0")).is_empty());
+    }
+
+    #[test]
+    fn this_machine_is_a_tree_of_its_processors() {
+        let machine = Part::machine();
+        assert_eq!(machine.processors, Hardware::bound_to());
+        fn leaves(part: &Part) -> usize {
+            match part.parts.is_empty() {
+                true => part.processors.len(),
+                false => part.parts.iter().map(leaves).sum(),
+            }
+        }
+        assert_eq!(leaves(&machine), machine.processors.len());
+    }
+}
