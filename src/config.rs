@@ -77,6 +77,16 @@ pub const VARIABLES: &[Variable] = &[
         meaning: "the CUDA driver's library; loaded when a device is first asked for",
     },
     Variable {
+        name: "OSIER_DEVICE_MAPPINGS",
+        default: "256",
+        meaning: "most allocations of other processes' devices that a rank keeps open; 0: none, messages go through the host",
+    },
+    Variable {
+        name: "OSIER_DEVICE_MAPPED",
+        default: "1T",
+        meaning: "most bytes of these, such as 8G",
+    },
+    Variable {
         name: "OSIER_CHECK",
         default: "off",
         meaning: "what is checked: signature, buffers, leaks, ready, or all; fatal ends the job at the first finding; also osier run --check",

@@ -5,8 +5,9 @@
 //! EAGER       1 = wants ACK       tag          send          data
 //! FIRST       1 = wants ACK       tag          send          total u64, data
 //! FRAGMENT    0                   send         0             data
-//! ANNOUNCE    1 = key follows,    tag          send          total u64 [, region key]
-//!             4 = on a device
+//! ANNOUNCE    1 = key follows,    tag          send          total u64 [, region key or offer]
+//!             4 = on a device,
+//!             8 = offer follows
 //! GO          units, 0: all       send         0             none: send fragments
 //! FINISH      outcome             send         0             none
 //! ACK         0                   send         0             none: matched
@@ -18,6 +19,7 @@
 //! STAGE       0                   send         0             none: hand chunks over
 //! CHUNK       1 = there are none  send         0             where in shared memory the next bytes lie
 //! TAKEN       how many            send         0             none: chunks are the sender's again
+//! LAYOUT      0                   slot         0             a layout, kept for later offers
 //! ```
 //!
 //! `send` is the sender's handle of the operation: the receiver only repeats
@@ -26,6 +28,9 @@
 //! Where something is checked (`crate::check`), 2 is added to the aux of EAGER,
 //! FIRST and ANNOUNCE, and a CHECK stands in front.
 
+pub(crate) mod offer;
+
+use offer::Offer;
 use osier_datatype::SignatureDigest;
 use osier_transports::{AmHead, RegionKey};
 
@@ -47,11 +52,16 @@ pub(crate) const CHECK: u8 = 12;
 pub(crate) const STAGE: u8 = 13;
 pub(crate) const CHUNK: u8 = 14;
 pub(crate) const TAKEN: u8 = 15;
+pub(crate) const LAYOUT: u8 = 16;
 
+/// In the aux of an announcement: a region key follows.
+pub(crate) const KEYED: u16 = 1;
 /// In the aux of a start: a CHECK came before.
 pub(crate) const CHECKED: u16 = 2;
 /// In the aux of ANNOUNCE: the bytes lie in a device's memory.
 pub(crate) const ON_DEVICE: u16 = 4;
+/// In the aux of ANNOUNCE: an offer of that memory follows.
+pub(crate) const OFFERED: u16 = 8;
 /// In the aux of CHUNK: the sender has no memory to hand over.
 pub(crate) const NO_CHUNKS: u16 = 1;
 
@@ -73,6 +83,7 @@ pub(crate) fn name(kind: u8) -> &'static str {
         STAGE => "STAGE",
         CHUNK => "CHUNK",
         TAKEN => "TAKEN",
+        LAYOUT => "LAYOUT",
         _ => "unknown",
     }
 }
@@ -104,47 +115,57 @@ pub(crate) fn halves(arg: u64) -> (u32, u32) {
     (arg as u32, (arg >> 32) as u32)
 }
 
+/// What an announcement says of the memory behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    Nothing,
+    /// Memory that a transport reads.
+    Key(RegionKey),
+    /// Memory of a device in another process.
+    Offer(Box<Offer>),
+}
+
 /// Body of an announcement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Announcement {
     pub total: u64,
-    pub key: Option<RegionKey>,
+    pub reach: Reach,
 }
 
 impl Announcement {
-    pub const MAX_BYTES: usize = TOTAL_BYTES + RegionKey::WIRE_BYTES;
+    pub const MAX_BYTES: usize = TOTAL_BYTES + Offer::BYTES;
 
-    /// Writes the wire form; returns it with its length.
-    pub fn to_wire(self) -> ([u8; Self::MAX_BYTES], usize) {
+    /// Writes the wire form; returns it with its length, and the aux that names it.
+    pub fn to_wire(&self) -> ([u8; Self::MAX_BYTES], usize, u16) {
         let mut w = [0; Self::MAX_BYTES];
         w[..TOTAL_BYTES].copy_from_slice(&self.total.to_le_bytes());
-        match self.key {
-            Some(key) => {
-                w[TOTAL_BYTES..].copy_from_slice(&key.to_wire());
-                (w, Self::MAX_BYTES)
+        let (bytes, aux) = match &self.reach {
+            Reach::Nothing => (0, 0),
+            Reach::Key(key) => {
+                w[TOTAL_BYTES..TOTAL_BYTES + RegionKey::WIRE_BYTES].copy_from_slice(&key.to_wire());
+                (RegionKey::WIRE_BYTES, KEYED)
             }
-            None => (w, TOTAL_BYTES),
-        }
+            Reach::Offer(offer) => {
+                w[TOTAL_BYTES..].copy_from_slice(&offer.to_wire());
+                (Offer::BYTES, OFFERED)
+            }
+        };
+        (w, TOTAL_BYTES + bytes, aux)
     }
 
     /// Parses the wire form; `None` for what this version never writes.
-    pub fn from_wire(bytes: &[u8], has_key: bool) -> Option<Self> {
-        let want = if has_key {
-            Self::MAX_BYTES
-        } else {
-            TOTAL_BYTES
+    pub fn from_wire(bytes: &[u8], aux: u16) -> Option<Self> {
+        let (total, rest) = bytes.split_first_chunk::<TOTAL_BYTES>()?;
+        let total = u64::from_le_bytes(*total);
+        let reach = match aux & (KEYED | OFFERED) {
+            0 if rest.is_empty() => Reach::Nothing,
+            KEYED if rest.len() == RegionKey::WIRE_BYTES => {
+                Reach::Key(RegionKey::from_wire(rest).filter(|k| k.bytes == total)?)
+            }
+            OFFERED => Reach::Offer(Box::new(Offer::from_wire(rest)?)),
+            _ => return None,
         };
-        if bytes.len() != want {
-            return None;
-        }
-        let (total, rest) = bytes.split_at(TOTAL_BYTES);
-        let total = u64::from_le_bytes(total.try_into().ok()?);
-        let key = if has_key {
-            Some(RegionKey::from_wire(rest).filter(|k| k.bytes == total)?)
-        } else {
-            None
-        };
-        (total <= isize::MAX as u64).then_some(Self { total, key })
+        (total <= isize::MAX as u64).then_some(Self { total, reach })
     }
 }
 
@@ -257,18 +278,18 @@ mod tests {
     proptest! {
         #[test]
         fn announcements_survive_the_wire(total in 0..=isize::MAX as u64, base in any::<u32>(), key in any::<bool>()) {
-            let a = Announcement {
-                total,
-                key: key.then_some(RegionKey {
-                    kind: RegionKind::Process,
-                    owner: 9,
-                    base: u64::from(base),
-                    bytes: total,
-                }),
+            let region = RegionKey {
+                kind: RegionKind::Process,
+                owner: 9,
+                base: u64::from(base),
+                bytes: total,
             };
-            let (w, n) = a.to_wire();
-            prop_assert_eq!(Announcement::from_wire(&w[..n], key), Some(a));
-            prop_assert_eq!(Announcement::from_wire(&w[..n], !key), None);
+            let reach = if key { Reach::Key(region) } else { Reach::Nothing };
+            let a = Announcement { total, reach };
+            let (w, n, aux) = a.to_wire();
+            prop_assert_eq!(Announcement::from_wire(&w[..n], aux), Some(a));
+            prop_assert_eq!(Announcement::from_wire(&w[..n], KEYED - aux), None);
+            prop_assert_eq!(Announcement::from_wire(&w[..n], OFFERED), None);
         }
 
         #[test]
@@ -284,8 +305,8 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64), key in any::<bool>()) {
-            let _ = Announcement::from_wire(&bytes, key);
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), aux in 0..16u16) {
+            let _ = Announcement::from_wire(&bytes, aux);
             let _ = ShareRequest::from_wire(&bytes);
             let _ = Told::from_wire(&bytes);
         }

@@ -28,6 +28,7 @@
 //! | `copy` | pack and unpack of any byte range |
 //! | `cursor` | pack and unpack one thing after the other |
 //! | `external32`, `x87` | the portable representation |
+//! | `wire` | a layout as bytes, for another process |
 //! | `rust` | the [`Datatype`] trait |
 //!
 //! # Example
@@ -73,6 +74,7 @@ mod signature;
 mod tree;
 mod typemap;
 mod wide;
+mod wire;
 mod x87;
 
 pub use address::{address, bottom};

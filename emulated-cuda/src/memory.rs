@@ -21,6 +21,7 @@ use crate::fault::{Fault, Result, invalid};
 use crate::isolation::{self, Isolation};
 use crate::ranges::{PAGE, Ranges, pages};
 use crate::sanitizer;
+use crate::settings::settings;
 
 /// Begin of the names of files.
 const NAME: &str = "osier-emulated-gpu-";
@@ -286,7 +287,7 @@ impl Memory {
         isolation::watch(start, end);
         Ok(Memory {
             isolation: Arc::new(Isolation::new(devices, keys)),
-            addresses: Ranges::new(start, end),
+            addresses: Ranges::new(start, end).reusing(settings().reuse),
             live: BTreeMap::new(),
             freed: BTreeMap::new(),
             reserved: BTreeMap::new(),

@@ -17,6 +17,8 @@ pub struct Ranges {
     start: u64,
     end: u64,
     cursor: u64,
+    /// Take the first range that fits, so that freed ones are used again at once.
+    reuse: bool,
     taken: BTreeMap<u64, u64>,
 }
 
@@ -27,8 +29,14 @@ impl Ranges {
             start,
             end,
             cursor: start,
+            reuse: false,
             taken: BTreeMap::new(),
         }
+    }
+
+    /// The same, but freed ranges are used again at once.
+    pub fn reusing(self, reuse: bool) -> Ranges {
+        Ranges { reuse, ..self }
     }
 
     /// Takes `bytes` at a multiple of `alignment`.
@@ -46,7 +54,9 @@ impl Ranges {
             }
             if at + bytes <= self.end {
                 self.taken.insert(at, at + bytes);
-                self.cursor = at + bytes;
+                if !self.reuse {
+                    self.cursor = at + bytes;
+                }
                 return Some(at);
             }
         }
@@ -77,5 +87,9 @@ mod tests {
         assert_eq!(r.take(40, 1), Some(0));
         assert_eq!(r.take(30, 1), None);
         assert_eq!(r.take(16, 16), Some(80));
+        let mut r = Ranges::new(0, 100).reusing(true);
+        assert_eq!((r.take(40, 1), r.take(40, 1)), (Some(0), Some(40)));
+        r.give(0);
+        assert_eq!(r.take(30, 1), Some(0));
     }
 }

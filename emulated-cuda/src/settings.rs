@@ -32,6 +32,11 @@ pub struct Settings {
     pub keys: bool,
     /// `OSIER_EMULATED_ORDER=unchecked`: do not look for accesses that nothing orders.
     pub order: bool,
+    /// `OSIER_EMULATED_ADDRESSES=reused`: freed addresses are given out again at once, as
+    /// a real driver does; what lies behind them is other memory.
+    pub reuse: bool,
+    /// `OSIER_EMULATED_LINKS=none`: no device reaches another's memory.
+    pub links: bool,
     /// `OSIER_EMULATED_QUIET=1`: named errors are not printed.
     pub print: bool,
 }
@@ -60,6 +65,8 @@ pub fn settings() -> &'static Settings {
                 .collect(),
             keys: text("OSIER_EMULATED_ISOLATION") != "windows",
             order: text("OSIER_EMULATED_ORDER") != "unchecked",
+            reuse: text("OSIER_EMULATED_ADDRESSES") == "reused",
+            links: text("OSIER_EMULATED_LINKS") != "none",
             print: text("OSIER_EMULATED_QUIET") != "1",
         }
     })

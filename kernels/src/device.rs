@@ -122,6 +122,19 @@ fn text(fill: impl FnOnce(*mut c_char, i32) -> Result<()>) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
 }
 
+/// A device's place, cut to its length.
+fn bus_id(driver: &Driver, device: abi::Device) -> Result<BusId> {
+    let name = text(|at, length| {
+        // SAFETY: room for `length` characters.
+        unsafe { driver.cuDeviceGetPCIBusId(at, length, device) }
+    })?;
+    let mut bus_id = BusId::default();
+    for (to, from) in bus_id.iter_mut().zip(name.bytes()) {
+        *to = from;
+    }
+    Ok(bus_id)
+}
+
 /// The primary context of a device; cheap to clone.
 #[derive(Clone)]
 pub struct Context(Arc<Inner>);
@@ -139,6 +152,23 @@ struct Inner {
     captures: Captures,
     /// Devices whose plain memory this one reaches, as bits.
     linked: AtomicU64,
+    bus_id: BusId,
+    /// What is known of other devices.
+    links: Mutex<Vec<(BusId, Link)>>,
+}
+
+/// Names a device in all processes of the machine: its place on the PCI bus, as text.
+pub type BusId = [u8; 16];
+
+/// How a device reaches another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    /// It is the same.
+    Same,
+    /// Its kernels can be given the other's memory.
+    Linked,
+    /// They cannot, or this process does not see the other.
+    Apart,
 }
 
 impl Context {
@@ -175,6 +205,8 @@ impl Context {
             kernels: Kernels::default(),
             captures: Captures::default(),
             linked: AtomicU64::new(0),
+            bus_id: bus_id(driver, device)?,
+            links: Mutex::default(),
         }));
         contexts.push(context.clone());
         Ok(context)
@@ -215,6 +247,42 @@ impl Context {
         let bit = 1u64.checked_shl(peer.ordinal() as u32).unwrap_or(0);
         self.0.linked.fetch_or(bit, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// The device's name in all processes.
+    pub fn bus_id(&self) -> BusId {
+        self.0.bus_id
+    }
+
+    /// How this device reaches another; asked of the driver once.
+    pub fn link(&self, other: &BusId) -> Link {
+        if *other == self.0.bus_id {
+            return Link::Same;
+        }
+        let mut links = self.0.links.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some((_, link)) = links.iter().find(|(known, _)| known == other) {
+            return *link;
+        }
+        let link = match self.reaches_bus_id(other) {
+            Ok(true) => Link::Linked,
+            _ => Link::Apart,
+        };
+        links.push((*other, link));
+        link
+    }
+
+    fn reaches_bus_id(&self, other: &BusId) -> Result<bool> {
+        let driver = self.0.driver;
+        for ordinal in 0..driver.device_count()? as i32 {
+            let device = device(driver, ordinal)?;
+            if bus_id(driver, device)? == *other {
+                let mut can = 0;
+                // SAFETY: a place for one number.
+                unsafe { driver.cuDeviceCanAccessPeer(&mut can, self.0.device, device) }?;
+                return Ok(can != 0);
+            }
+        }
+        Ok(false)
     }
 
     /// Whether [`Context::enable_peer`] was called for a device.

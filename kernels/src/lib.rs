@@ -53,7 +53,7 @@ mod slice;
 mod stream;
 mod user;
 
-pub use device::{Context, DeviceInfo, devices};
+pub use device::{BusId, Context, DeviceInfo, Link, devices};
 pub use driver::{Driver, ENTRY_POINTS, LIBRARY_VARIABLE};
 pub use error::{DeviceError, Result};
 pub use graph::Graph;

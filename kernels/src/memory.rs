@@ -16,7 +16,7 @@
 
 use crate::classify::classify;
 use crate::device::Context;
-use crate::driver::abi;
+use crate::driver::{Driver, abi};
 use crate::error::{DeviceError, Result};
 use crate::stream::{Event, Stream};
 use std::any::Any;
@@ -56,7 +56,8 @@ pub(crate) enum Region {
         home: Stream,
     },
     Mapped {
-        handle: abi::AllocationHandle,
+        /// In the order of their addresses, with their bytes.
+        pieces: Vec<(abi::AllocationHandle, usize)>,
         mapped_bytes: usize,
     },
     Pinned {
@@ -134,7 +135,7 @@ impl Memory {
                 let mut handle = 0;
                 // SAFETY: a place for one handle; the property is complete.
                 unsafe { driver.cuMemCreate(&mut handle, mapped, &prop, 0) }?;
-                return Memory::map(context, handle, bytes);
+                return Memory::map(context, vec![(handle, mapped)], bytes);
             }
         };
         Ok(Memory::with(context, at, bytes, space, region))
@@ -257,44 +258,71 @@ impl Memory {
         Memory::with(context, at, bytes, space, Region::Opened)
     }
 
-    /// Maps an allocation, which is then ours, readable and writable.
+    /// Allocates mapped memory of several pieces in a row, as memory that grows has.
+    ///
+    /// # Errors
+    /// As [`Memory::allocate`].
+    pub fn in_pieces(context: &Context, pieces: &[usize]) -> Result<Arc<Memory>> {
+        reap();
+        let driver = context.enter()?;
+        let prop = property(context);
+        let granule = granularity(context, &prop)?;
+        let mut made = Vec::new();
+        for bytes in pieces {
+            let bytes = (*bytes).max(1).next_multiple_of(granule);
+            let mut handle = 0;
+            // SAFETY: a place for one handle; the property is complete.
+            if let Err(error) = unsafe { driver.cuMemCreate(&mut handle, bytes, &prop, 0) } {
+                release(&driver, &made);
+                return Err(error);
+            }
+            made.push((handle, bytes));
+        }
+        let bytes = made.iter().map(|(_, bytes)| bytes).sum();
+        Memory::map(context, made, bytes)
+    }
+
+    /// Maps pieces in a row, which are then ours, readable and writable.
     pub(crate) fn map(
         context: &Context,
-        handle: abi::AllocationHandle,
+        pieces: Vec<(abi::AllocationHandle, usize)>,
         bytes: usize,
     ) -> Result<Arc<Memory>> {
         let driver = context.enter()?;
         let prop = property(context);
-        let mapped_bytes = bytes.max(1).next_multiple_of(granularity(context, &prop)?);
+        let mapped_bytes = pieces.iter().map(|(_, bytes)| bytes).sum();
         let mut at = 0;
         let undo = |error, at, mapped| {
-            if mapped {
+            if mapped > 0 {
                 // SAFETY: mapped below.
-                let _ = unsafe { driver.cuMemUnmap(at, mapped_bytes) };
+                let _ = unsafe { driver.cuMemUnmap(at, mapped) };
             }
             if at != 0 {
                 // SAFETY: reserved below.
                 let _ = unsafe { driver.cuMemAddressFree(at, mapped_bytes) };
             }
-            // SAFETY: the handle is ours.
-            let _ = unsafe { driver.cuMemRelease(handle) };
+            release(&driver, &pieces);
             error
         };
         // SAFETY: a place for one address.
         unsafe { driver.cuMemAddressReserve(&mut at, mapped_bytes, 0, 0, 0) }
-            .map_err(|error| undo(error, 0, false))?;
-        // SAFETY: a fresh reservation of this size.
-        unsafe { driver.cuMemMap(at, mapped_bytes, 0, handle, 0) }
-            .map_err(|error| undo(error, at, false))?;
+            .map_err(|error| undo(error, 0, 0))?;
+        let mut done = 0;
+        for (handle, piece) in &pieces {
+            // SAFETY: inside a fresh reservation, behind the pieces before.
+            unsafe { driver.cuMemMap(at + done as u64, *piece, 0, *handle, 0) }
+                .map_err(|error| undo(error, at, done))?;
+            done += piece;
+        }
         let access = abi::AccessDesc {
             location: prop.location,
             flags: abi::ACCESS_READ_WRITE,
         };
         // SAFETY: the range was just mapped.
         unsafe { driver.cuMemSetAccess(at, mapped_bytes, &access, 1) }
-            .map_err(|error| undo(error, at, true))?;
+            .map_err(|error| undo(error, at, mapped_bytes))?;
         let region = Region::Mapped {
-            handle,
+            pieces,
             mapped_bytes,
         };
         let space = Space::Device(context.ordinal());
@@ -336,10 +364,6 @@ impl Memory {
     /// The context it was made in.
     pub fn context(&self) -> &Context {
         &self.context
-    }
-
-    pub(crate) fn region(&self) -> &Region {
-        &self.region
     }
 
     /// The address on the host, of pinned or registered memory.
@@ -484,15 +508,14 @@ impl Retired {
                 let _ = unsafe { driver.cuIpcCloseMemHandle(self.at) };
             }
             Region::Mapped {
-                handle,
+                pieces,
                 mapped_bytes,
             } => {
                 // SAFETY: as above.
                 let _ = unsafe { driver.cuMemUnmap(self.at, mapped_bytes) };
                 // SAFETY: nothing is mapped there any more.
                 let _ = unsafe { driver.cuMemAddressFree(self.at, mapped_bytes) };
-                // SAFETY: the handle is ours.
-                let _ = unsafe { driver.cuMemRelease(handle) };
+                release(&driver, &pieces);
             }
             Region::Pool { home } => {
                 // SAFETY: as above.
@@ -500,6 +523,14 @@ impl Retired {
             }
             Region::Foreign => {}
         }
+    }
+}
+
+/// Gives handles of ours back.
+fn release(driver: &Driver, pieces: &[(abi::AllocationHandle, usize)]) {
+    for (handle, _) in pieces {
+        // SAFETY: the handle is ours.
+        let _ = unsafe { driver.cuMemRelease(*handle) };
     }
 }
 

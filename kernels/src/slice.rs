@@ -95,6 +95,11 @@ impl<B> Ordered<B> {
         &self.buffer
     }
 
+    /// When it is valid.
+    pub fn moment(&self) -> &After {
+        &self.after
+    }
+
     /// Makes a stream wait for the buffer; the host does not.
     pub(crate) fn order(&self, stream: &Stream) -> Result<()> {
         order(&self.after, stream)

@@ -203,6 +203,16 @@ impl Event {
         Ok(event)
     }
 
+    /// Records it once more: whoever asks from now on asks for this record.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn record_again(&self, stream: &Stream) -> Result<()> {
+        let driver = self.0.context.enter()?;
+        // SAFETY: event and stream live.
+        unsafe { driver.cuEventRecord(self.raw(), stream.raw()) }
+    }
+
     /// What another process opens a [`Event::shared`] event with.
     ///
     /// # Errors

@@ -6,8 +6,8 @@ mod support;
 use osier_datatype::{Basic, Layout, Type};
 use osier_datatype_corpus::random::{self, Random};
 use osier_kernels::{
-    Context, DeviceError, DeviceSlice, DeviceView, Event, Kind, Packer, Pinned, Space, Stream,
-    classify, copy, devices, handle,
+    Context, DeviceError, DeviceSlice, DeviceView, Event, Kind, Memory, Packer, Pinned, Space,
+    Stream, classify, copy, devices, handle,
 };
 use support::{context, download, upload};
 
@@ -428,12 +428,43 @@ fn mapped_memory_goes_by_descriptor() {
     let place = DeviceSlice::<u8>::with_kind(&stream, Kind::Mapped, bytes.len()).unwrap();
     copy::copy(&stream, &source.after_stream(&stream), &place).unwrap();
     let place = place.into_inner();
-    let fd = handle::export_fd(place.memory()).unwrap();
-    let again = handle::import_fd(&context, &fd, bytes.len()).unwrap();
-    let again = DeviceSlice::<u8>::of(again).unwrap();
+    let pieces = handle::export_pieces(&context, place.address()..place.address() + 1).unwrap();
+    let again = handle::import_pieces(&context, &pieces).unwrap();
+    let again = DeviceSlice::<u8>::of(again)
+        .unwrap()
+        .slice(..bytes.len())
+        .unwrap();
     assert_ne!(again.address(), place.address());
     assert!(download(&stream, &again) == bytes);
-    assert!(handle::export_fd(source.memory()).is_err());
+    let plain = source.address()..source.address() + 1;
+    assert!(handle::export_pieces(&context, plain).is_err());
+    // Of several pieces, those that are asked for.
+    let row = Memory::in_pieces(&context, &[1, 1, 1]).unwrap();
+    let piece = row.bytes() as u64 / 3;
+    let row = DeviceSlice::<u8>::of(row).unwrap();
+    copy::fill(&stream, &row.after_stream(&stream), 7).unwrap();
+    stream.synchronize().unwrap();
+    let start = row.address();
+    for (range, pieces) in [
+        (0..1, 1),
+        (0..piece + 1, 2),
+        (piece..2 * piece, 1),
+        (0..3 * piece, 3),
+    ] {
+        let range = start + range.start..start + range.end;
+        let given = handle::export_pieces(&context, range.clone()).unwrap();
+        assert_eq!(given.len(), pieces);
+        let key = handle::Key::of(row.memory(), range).unwrap();
+        assert_eq!(
+            (key.bytes, key.made),
+            (pieces as u64 * piece, handle::Made::Mapped)
+        );
+        let again = key.open(&context, &given).unwrap();
+        let again = DeviceSlice::<u8>::of(again).unwrap();
+        assert!(download(&stream, &again) == vec![7; pieces * piece as usize]);
+        assert!(key.open(&context, &given[1..]).is_err());
+    }
+    assert!(handle::export_pieces(&context, start..start + 3 * piece + 1).is_err());
 }
 
 #[test]

@@ -10,6 +10,7 @@ pub use session::Session;
 use crate::check::{Checks, Setting};
 use crate::comm::{Communicator, ErrorCodes, Joined, Member, ProcessSets};
 use crate::config;
+use crate::device::imports::Limits;
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::HeapBuffer;
 use crate::p2p::buffered::Attached;
@@ -68,6 +69,7 @@ fn member(core: Arc<Core>, launched: bool) -> Result<Arc<Member>> {
         let _ = core.waits.stall.set(limit);
     }
     config::pinned_limit()?;
+    core.devices.configure(core.rank, Limits::from_env()?);
     let mut sets = ProcessSets::predefined(core.rank as usize, core.ranks)?;
     if launched && let Some(text) = config::value("OSIER_PSETS") {
         sets.add(&text, core.ranks as usize)

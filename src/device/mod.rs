@@ -4,7 +4,9 @@
 //! The engine moves bytes of the host. So a message in device memory goes through host
 //! memory that kernels reach ([`pool`]): they pack into it and unpack from it, piece by
 //! piece, while other pieces are on their way ([`stage`]). Between processes that share
-//! memory a piece is packed by the one and unpacked by the other where it lies.
+//! memory a piece is packed by the one and unpacked by the other where it lies. Where a
+//! kernel reaches both ends it copies from layout to layout ([`direct`]); memory of other
+//! processes is opened for that ([`export`], [`imports`]).
 //!
 //! # Invariants
 //! 1. Nothing here waits on the host, but for what is named "blocking" and for
@@ -17,16 +19,22 @@
 //! The copy-in/out protocol of W. Wu, G. Bosilca, R. vandeVaart, S. Jeaugey,
 //! J. Dongarra, "GPU-Aware Non-contiguous Data Movement In Open MPI", HPDC 2016.
 
+pub(crate) mod direct;
+pub(crate) mod export;
+pub(crate) mod imports;
 pub(crate) mod pool;
 pub(crate) mod stage;
 
 use crate::config;
+use crate::protocol::reach::Placement;
+use imports::{Imports, Limits};
 use osier_datatype::{Datatype, Layout};
-use osier_kernels::{Context, DeviceError, DeviceView, Event, Ordered, Packer, Stream};
+use osier_kernels::handle::{EventHandle, Key, Made};
+use osier_kernels::{Context, DeviceError, DeviceView, Event, Memory, Ordered, Packer, Stream};
 use osier_transports::shm::ShmRank;
 use pool::Pool;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What a view of a device's memory is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +98,7 @@ impl DeviceMemory {
         self.view().map(drop)
     }
 
-    fn view(&self) -> Result<&Ordered<DeviceView<u8>>, DeviceError> {
+    pub(crate) fn view(&self) -> Result<&Ordered<DeviceView<u8>>, DeviceError> {
         self.view.as_ref().map_err(Clone::clone)
     }
 }
@@ -103,6 +111,11 @@ pub(crate) struct Devices {
     pool: Arc<Pool>,
     /// Transfers with work on a device of which nobody knows yet that it is over.
     under_way: AtomicUsize,
+    /// What was opened of other processes.
+    imports: Mutex<Imports>,
+    /// Who says what is said.
+    rank: OnceLock<u32>,
+    said: Mutex<Vec<(Made, Placement)>>,
 }
 
 impl Devices {
@@ -121,6 +134,68 @@ impl Devices {
         &self.pool
     }
 
+    /// What a rank keeps, as the environment has it.
+    pub fn configure(&self, rank: u32, limits: Limits) {
+        let _ = self.rank.set(rank);
+        lock(&self.imports).limit(limits);
+    }
+
+    /// Memory of another process; `None` if there is no room for it now.
+    pub fn open(
+        &self,
+        owner: (u32, i32),
+        context: &Context,
+        key: &Key,
+    ) -> Result<Option<Arc<Memory>>, DeviceError> {
+        lock(&self.imports).get(owner, key, || key.open(context, &[]))
+    }
+
+    /// An event of another process.
+    pub fn opened_event(
+        &self,
+        owner: (u32, i32),
+        context: &Context,
+        handle: &EventHandle,
+    ) -> Result<Event, DeviceError> {
+        lock(&self.imports).event(owner, context, handle)
+    }
+
+    /// Allocations of other processes that are open.
+    pub fn mappings(&self) -> usize {
+        lock(&self.imports).len()
+    }
+
+    /// A rank is gone: its memory and events are not used any more.
+    pub fn forget(&self, rank: u32) {
+        lock(&self.imports).forget(rank);
+        self.sweep();
+    }
+
+    /// Closes what was let go, if no transfer is under way.
+    pub fn sweep(&self) {
+        if !self.is_busy() {
+            let closed = lock(&self.imports).sweep();
+            drop(closed);
+        }
+    }
+
+    /// Says once why messages of a kind of memory go through the host, and what that
+    /// costs.
+    pub fn say_once(&self, made: Made, placement: Placement, why: &str) {
+        let mut said = lock(&self.said);
+        if said.contains(&(made, placement)) {
+            return;
+        }
+        said.push((made, placement));
+        let rank = self.rank.get().copied().unwrap_or(0);
+        eprintln!(
+            "osier: rank {rank}: messages from {} memory of another process ({}) go through \
+             pinned memory of the host, two copies over the bus instead of one kernel: {why}",
+            made.name(),
+            placement.name(),
+        );
+    }
+
     /// Whether a device works on a message: nobody rings when it is done.
     pub fn is_busy(&self) -> bool {
         self.under_way.load(Ordering::Relaxed) != 0
@@ -135,6 +210,7 @@ impl Devices {
             context: context.clone(),
             packer: Packer::new(context),
             streams: Mutex::default(),
+            told: Mutex::default(),
         });
         known.push(device.clone());
         device
@@ -146,6 +222,8 @@ struct Device {
     context: Context,
     packer: Packer,
     streams: Mutex<Vec<Stream>>,
+    /// Events that other processes can open and no transfer uses now.
+    told: Mutex<Vec<(Event, EventHandle)>>,
 }
 
 impl std::fmt::Debug for Device {
@@ -165,10 +243,10 @@ impl Device {
 
 /// Counts a transfer that has work on a device.
 #[derive(Debug)]
-struct UnderWay(Arc<Devices>);
+pub(crate) struct UnderWay(Arc<Devices>);
 
 impl UnderWay {
-    fn new(devices: &Arc<Devices>) -> UnderWay {
+    pub(crate) fn new(devices: &Arc<Devices>) -> UnderWay {
         devices.under_way.fetch_add(1, Ordering::Relaxed);
         UnderWay(devices.clone())
     }

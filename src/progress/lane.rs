@@ -24,6 +24,7 @@
 use super::checked::{LaneCheck, OpCheck};
 use super::lane_pull::{Pull, Push};
 use super::links::Links;
+use super::mapped::{Layouts, Made, Remote};
 use super::pace::Pace;
 use super::ready::Ready;
 use super::slab::Slab;
@@ -119,6 +120,8 @@ pub(super) struct Rare {
     pub stage: Option<Stage>,
     /// Bytes up to which the receiver lets a send go; `None`: all.
     pub window: Option<usize>,
+    /// What the receiver is told of a device's memory.
+    pub offer: Option<Made>,
 }
 
 impl Op {
@@ -162,6 +165,7 @@ impl Op {
                 Some(Stage::Out(stage)) if stage.lends() => stage.stop(),
                 stage => *stage = None,
             }
+            rare.offer = None;
             rare.owner = None;
             rare.check = None;
         }
@@ -192,10 +196,12 @@ pub(super) enum Arrival {
 }
 
 /// What a sender says of the memory that it announces.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Offer {
     pub key: Option<RegionKey>,
     pub on_device: bool,
+    /// Device memory that may be opened here.
+    pub memory: Option<Box<Remote>>,
 }
 
 impl Arrival {
@@ -237,6 +243,8 @@ pub(super) struct PeerState {
     pub starts: VecDeque<u32>,
     pub streams: VecDeque<u32>,
     pub incoming: Vec<(u32, Target)>,
+    /// Layouts of devices' memory that were told.
+    pub layouts: Option<Box<Layouts>>,
     pub dead: Option<Death>,
     /// It has dropped the communicator, and all that it sent was handled.
     pub closed: bool,
@@ -286,6 +294,9 @@ pub(crate) struct Counters {
     pub copied: u64,
     /// Chunks that were handed over.
     pub handed: u64,
+    /// Kernels that copied from a peer's device memory, or to it, and their bytes.
+    pub kernels: u64,
+    pub kernel_bytes: u64,
 }
 
 pub(crate) struct Lane {
@@ -502,6 +513,7 @@ impl Lane {
             wire::STAGE => self.on_stage(peer, low),
             wire::CHUNK => self.on_chunk(message, low),
             wire::TAKEN => self.on_taken(peer, low, message.head.aux),
+            wire::LAYOUT => self.on_layout(message, low),
             _ => false,
         };
         if !sound {
@@ -526,6 +538,7 @@ impl Lane {
         }
         if let Some(rare) = &mut op.rare {
             rare.stage = None;
+            rare.offer = None;
             self.wakers.extend(rare.waker.take());
             if let Some((ready, token)) = rare.notify.take() {
                 ready.push(token);
@@ -857,6 +870,7 @@ impl Lane {
         state.streams.clear();
         self.forget_pushes(peer);
         self.fail_shared_pulls(peer, how);
+        self.fail_mapped(peer, how);
         let state = &mut self.peers[peer as usize];
         for (_, target) in std::mem::take(&mut state.incoming) {
             match target {

@@ -320,7 +320,7 @@ impl Lane {
                 self.receive_bytes(handle, data.as_ptr(), data.len());
             }
             Arrival::Announced { send, total, offer } => {
-                self.begin_rendezvous(handle, envelope, send, total, offer);
+                self.begin_rendezvous(handle, envelope, send, total, &offer);
             }
         }
         if self.succeeded(handle) {
@@ -589,9 +589,16 @@ impl Lane {
         let from = message.payload.as_ptr();
         // SAFETY: not released yet, at most the array's length.
         unsafe { std::ptr::copy_nonoverlapping(from, body.as_mut_ptr(), n) };
-        let has_key = message.head.aux & 1 != 0;
-        let Some(a) = wire::Announcement::from_wire(&body[..n], has_key) else {
+        let Some(a) = wire::Announcement::from_wire(&body[..n], message.head.aux) else {
             return false;
+        };
+        let (key, memory) = match a.reach {
+            wire::Reach::Nothing => (None, None),
+            wire::Reach::Key(key) => (Some(key), None),
+            wire::Reach::Offer(offer) => match self.remote(message.peer, offer) {
+                Some(memory) => (None, Some(memory)),
+                None => return false,
+            },
         };
         let envelope = Envelope {
             source: message.peer,
@@ -599,8 +606,9 @@ impl Lane {
         };
         let total = a.total as usize;
         let offer = Offer {
-            key: a.key,
+            key,
             on_device: message.head.aux & wire::ON_DEVICE != 0,
+            memory,
         };
         let told = self.told(message.peer, message.head.aux);
         match self.posted.take(envelope) {
@@ -609,7 +617,7 @@ impl Lane {
                     self.compare_op(handle, &told, message.peer, tag, total);
                 }
                 self.number(handle);
-                self.begin_rendezvous(handle, envelope, send, total, offer);
+                self.begin_rendezvous(handle, envelope, send, total, &offer);
                 true
             }
             None => self
@@ -624,7 +632,7 @@ impl Lane {
         envelope: Envelope,
         send: u32,
         total: usize,
-        offer: Offer,
+        offer: &Offer,
     ) {
         self.begin_stream(handle, envelope, total);
         let peer = envelope.source;
@@ -637,6 +645,11 @@ impl Lane {
             .ops
             .get(handle)
             .is_some_and(|op| op.view.as_device().is_some());
+        if let Some(remote) = &offer.memory
+            && self.begin_mapped(handle, peer, send, remote)
+        {
+            return;
+        }
         let described = offer.key.filter(|key| key.kind == RegionKind::Described);
         if let Some(key) = described
             && self.begin_direct(handle, peer, send, key)

@@ -1,6 +1,7 @@
 //! The sending half of a lane: starts, streams, control messages.
 
 use super::lane::{Direction, Lane, Mode, Op, Outcome, Posted, State, describe};
+use super::mapped::Offering;
 use super::staged::{Source, Stage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::view::RawView;
@@ -235,7 +236,19 @@ impl Lane {
         if op.view.as_device().is_some() {
             // A long message is announced at once, and packed meanwhile.
             let short = bytes <= self.selection.eager_max(Memory::Private);
-            if short || self.device_key(handle).is_none() {
+            let offered = match short {
+                true => Offering::None,
+                false => self.offer(handle),
+            };
+            match offered {
+                Offering::Made | Offering::None => {}
+                Offering::NotReady => return Step::NotReady,
+                Offering::Full => return Step::Full,
+                Offering::Failed(e) => return Step::Failed(e),
+                Offering::Broken(e) => return Step::Broken(e),
+            }
+            let made = matches!(offered, Offering::Made);
+            if short || (!made && self.device_key(handle).is_none()) {
                 match self.source(handle) {
                     Ok(Source::NotReady) if short => return Step::NotReady,
                     Ok(_) => {}
@@ -359,21 +372,26 @@ impl Lane {
     fn announce(&mut self, handle: u32) -> Step {
         let checked = self.check.as_ref().map_or(0, |_| wire::CHECKED);
         let described = self.device_key(handle);
+        let offered = self.offered(handle);
         let Some(op) = self.ops.get_mut(handle) else {
             return Step::Moved;
         };
         let (peer, tag) = (op.peer, op.tag);
-        let key = op.key().or(described);
+        let reach = match (op.key().or(described), offered) {
+            (Some(key), _) => wire::Reach::Key(key),
+            (None, Some(offer)) => wire::Reach::Offer(offer),
+            (None, None) => wire::Reach::Nothing,
+        };
         let since = match &self.trace {
             None => 0,
             Some(_) => crate::trace::now_ns(),
         };
-        let (body, n) = wire::Announcement {
+        let announcement = wire::Announcement {
             total: op.total as u64,
-            key,
-        }
-        .to_wire();
-        let mut aux = u16::from(key.is_some()) | checked;
+            reach,
+        };
+        let (body, n, mut aux) = announcement.to_wire();
+        aux |= checked;
         if op.view.as_device().is_some() {
             aux |= wire::ON_DEVICE;
         }
@@ -517,6 +535,9 @@ impl Lane {
         };
         op.acked = true;
         op.state = State::Streaming;
+        if let Some(rare) = &mut op.rare {
+            rare.offer = None;
+        }
         if let Some(Stage::Out(stage)) = op.stage() {
             stage.meet();
         }

@@ -17,6 +17,7 @@ mod lane_pull;
 pub(crate) mod lane_receive;
 mod lane_send;
 pub(crate) mod links;
+mod mapped;
 pub(crate) mod pace;
 pub(crate) mod ready;
 mod slab;

@@ -24,9 +24,11 @@
 //!    as it comes.
 
 use super::lane::{Lane, Op, State};
-use crate::device::DeviceMemory;
+use super::mapped::Mapped;
+use crate::device::direct::Direct;
 use crate::device::pool::Claim;
-use crate::device::stage::{Direct, Inbound, Outbound};
+use crate::device::stage::{Inbound, Outbound};
+use crate::device::{DeviceMemory, UnderWay};
 use crate::error::{Error, ErrorKind};
 use crate::p2p::view::RawView;
 use crate::protocol::select::Memory;
@@ -43,6 +45,12 @@ pub(super) enum Stage {
     In(Inbound),
     /// The receiver's device copies; the send waits for FINISH.
     Direct(Direct, u32),
+    /// Our device reads memory of another process.
+    Mapped(Box<Mapped>),
+    /// A send that is announced when its memory's moment has passed.
+    Later {
+        _waits: UnderWay,
+    },
 }
 
 /// Packed bytes that a send posts next.
@@ -313,7 +321,15 @@ impl Lane {
         // SAFETY: a rank of our process says that its send's view lies there, and keeps
         // it until FINISH, which follows.
         let from = unsafe { &*at.cast::<DeviceMemory>() };
-        let Some(stage) = Direct::new(&self.devices, from, &to, total) else {
+        let (Ok(from), Ok(to)) = (from.view(), to.view()) else {
+            return false;
+        };
+        let context = to.buffer().memory().context();
+        if from.buffer().memory().context() != context {
+            return false;
+        }
+        let begun = Direct::new(&self.devices, context, |_| from.clone(), to, total);
+        let Ok(stage) = begun else {
             return false;
         };
         if let Some(rare) = self.rare(handle) {
@@ -323,7 +339,7 @@ impl Lane {
             op.state = State::Draining;
             op.moved = total;
         }
-        self.counters.pulled += 1;
+        self.note_kernel(total);
         self.staged.push(handle);
         true
     }
@@ -335,13 +351,16 @@ impl Lane {
             return;
         };
         let peer = op.peer;
-        if let Some(rare) = &mut op.rare
-            && let Some(Stage::Direct(..)) = rare.stage
-            && let Some(Stage::Direct(stage, send)) = rare.stage.take()
-        {
-            drop(stage);
-            self.control(peer, wire::head(wire::FINISH, wire::OUTCOME_DONE, send, 0));
-        }
+        let Some(rare) = &mut op.rare else {
+            return;
+        };
+        let send = match &rare.stage {
+            Some(Stage::Direct(_, send)) => *send,
+            Some(Stage::Mapped(mapped)) => mapped.send(),
+            _ => return,
+        };
+        rare.stage = None;
+        self.control(peer, wire::head(wire::FINISH, wire::OUTCOME_DONE, send, 0));
     }
 
     /// Lets the sender of a receive that ends early go on: invariant 3.
@@ -386,6 +405,8 @@ impl Lane {
                 // What fails is told to whoever takes the next bytes.
                 Some(Stage::Out(stage)) => stage.look(),
                 Some(Stage::In(_)) => any |= self.advance_inbound(handle),
+                Some(Stage::Mapped(_)) => any |= self.advance_mapped(handle),
+                Some(Stage::Later { .. }) => {}
                 Some(Stage::Direct(stage, _)) => match stage.is_over() {
                     Ok(false) => {}
                     over => {
@@ -441,7 +462,7 @@ impl Lane {
         let works = |op: &Op| match op.rare.as_ref().and_then(|rare| rare.stage.as_ref()) {
             Some(Stage::In(stage)) => stage.is_under_way(),
             Some(Stage::Out(stage)) => stage.is_under_way(),
-            Some(Stage::Direct(..)) => true,
+            Some(Stage::Direct(..) | Stage::Mapped(_) | Stage::Later { .. }) => true,
             None => false,
         };
         let mut staged = self

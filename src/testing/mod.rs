@@ -69,6 +69,12 @@ pub struct DeviceTraffic {
     pub copied: u64,
     /// Chunks of shared memory that this rank has handed over.
     pub handed: u64,
+    /// Kernels of this rank that copied between its device memory and a peer's.
+    pub kernels: u64,
+    /// What they copied.
+    pub kernel_bytes: u64,
+    /// Allocations of other processes that this rank has open now.
+    pub mappings: usize,
 }
 
 /// How messages of devices went.
@@ -77,6 +83,9 @@ pub fn device_traffic(comm: &Communicator) -> DeviceTraffic {
     DeviceTraffic {
         copied: counters.copied,
         handed: counters.handed,
+        kernels: counters.kernels,
+        kernel_bytes: counters.kernel_bytes,
+        mappings: comm.core().devices.mappings(),
     }
 }
 

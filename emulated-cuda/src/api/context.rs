@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_uint};
 use crate::abi::{self, Handle};
 use crate::driver::{Object, State, driver, index, lock, stale, with_current};
 use crate::fault::{Fault, Out, Result, entries, invalid};
+use crate::settings::settings;
 
 /// Waits for all work of a context.
 pub fn synchronize(context: Handle) -> Result {
@@ -235,6 +236,9 @@ entries! {
         let (here, there) = (state.context(current)?.device, state.context(peer)?.device);
         if flags != 0 {
             return Err(invalid("flags are not 0"));
+        }
+        if !settings().links {
+            return Err(Fault::named(abi::ERROR_PEER_ACCESS_UNSUPPORTED, "the devices are not linked"));
         }
         if here == there {
             return Err(Fault::named(abi::ERROR_PEER_ACCESS_UNSUPPORTED, "both contexts are of one device"));

@@ -224,14 +224,14 @@ entries! {
         let mut state = lock()?;
         state.device(device)?;
         state.device(peer)?;
-        can.set(c_int::from(device != peer))
+        can.set(c_int::from(device != peer && settings().links))
     }
 
     fn cuDeviceGetP2PAttribute(value: Out<c_int>, number: c_uint, device: c_int, peer: c_int) {
         let mut state = lock()?;
         state.device(device)?;
         state.device(peer)?;
-        value.set(c_int::from(matches!(number, 2 | 3) && device != peer))
+        value.set(c_int::from(matches!(number, 2 | 3) && device != peer && settings().links))
     }
 }
 

@@ -9,6 +9,7 @@ use crate::fault::{Fault, Out, Result, entries, invalid};
 use crate::ipc::{SharedEvent, Ticket};
 use crate::memory::{Allocation, File, Kind};
 use crate::ranges::{PAGE, pages};
+use crate::settings::settings;
 use std::sync::Arc;
 
 fn same_process(ticket: &Ticket) -> Result {
@@ -57,6 +58,12 @@ entries! {
             return Err(Fault::named(
                 abi::ERROR_INVALID_DEVICE,
                 format!("the memory lies on device {owner}, which this process does not see"),
+            ));
+        }
+        if owner != device && !settings().links {
+            return Err(Fault::named(
+                abi::ERROR_PEER_ACCESS_UNSUPPORTED,
+                format!("device {device} does not reach the memory of device {owner}"),
             ));
         }
         let shift = ticket.offset % PAGE;

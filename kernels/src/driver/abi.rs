@@ -58,8 +58,11 @@ pub const POINTER_MEMORY_TYPE: c_uint = 2;
 pub const POINTER_BUFFER_ID: c_uint = 7;
 pub const POINTER_IS_MANAGED: c_uint = 8;
 pub const POINTER_DEVICE_ORDINAL: c_uint = 9;
+pub const POINTER_IS_LEGACY_IPC_CAPABLE: c_uint = 10;
 pub const POINTER_RANGE_START: c_uint = 11;
 pub const POINTER_RANGE_SIZE: c_uint = 12;
+pub const POINTER_ALLOWED_HANDLE_TYPES: c_uint = 14;
+pub const POINTER_MEMPOOL_HANDLE: c_uint = 17;
 
 pub const DEVICE_MULTIPROCESSORS: c_uint = 16;
 pub const DEVICE_CAPABILITY_MAJOR: c_uint = 75;

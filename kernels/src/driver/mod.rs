@@ -135,6 +135,7 @@ entry_points! {
     cuMemGetAllocationGranularity(bytes: *mut usize, prop: *const AllocationProp, option: c_uint);
     cuMemCreate(handle: *mut AllocationHandle, bytes: usize, prop: *const AllocationProp, flags: u64);
     cuMemRelease(handle: AllocationHandle);
+    cuMemRetainAllocationHandle(handle: *mut AllocationHandle, at: DevicePointer);
     cuMemAddressReserve(at: *mut DevicePointer, bytes: usize, alignment: usize, hint: DevicePointer, flags: u64);
     cuMemAddressFree(at: DevicePointer, bytes: usize);
     cuMemMap(at: DevicePointer, bytes: usize, offset: usize, handle: AllocationHandle, flags: u64);

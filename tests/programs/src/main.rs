@@ -4,6 +4,7 @@
 
 mod checks;
 mod devices;
+mod mapped;
 
 use std::process::ExitCode;
 
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         ["device-sizes", how] => devices::sizes(comm, how),
         ["device-many"] => devices::many(comm),
         ["device-stream", how] => devices::stream(comm, how),
+        ["mapped", ref what @ ..] => mapped::run(comm, what),
         ["check", what] => checks::check(comm, what),
         ["threads", how] => {
             // Ranks of a job of their own, without a launcher.
@@ -79,6 +81,7 @@ fn threads(comm: Communicator, what: &[&str]) -> u8 {
     match what {
         ["sizes"] => sizes(&comm),
         ["devices"] => devices::exchange(&comm),
+        ["mapped", what @ ..] => mapped::run(&comm, what),
         ["crowd"] => crowd(&comm),
         ["hang", how] => hang(&comm, how),
         ["half-dies"] => half_dies(&comm),

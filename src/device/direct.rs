@@ -1,0 +1,65 @@
+//! A message from device memory to device memory in one kernel, without the host.
+
+use super::{Device, Devices, UnderWay, passed};
+use osier_kernels::{Context, DeviceError, DeviceView, Event, Ordered, Stream};
+use std::sync::Arc;
+
+/// A copy from layout to layout that is under way.
+#[derive(Debug)]
+pub(crate) struct Direct {
+    device: Arc<Device>,
+    /// None: not to be used again.
+    stream: Option<Stream>,
+    event: Option<Event>,
+    under_way: Option<UnderWay>,
+}
+
+impl Direct {
+    /// Begins to copy the first bytes of one view to another's, by a kernel of a device;
+    /// `from` gets its stream.
+    ///
+    /// # Errors
+    /// The kernel does not reach both, they share a byte, or the driver refuses; nothing
+    /// is under way then.
+    pub fn new(
+        devices: &Arc<Devices>,
+        context: &Context,
+        from: impl FnOnce(&Stream) -> Ordered<DeviceView<u8>>,
+        to: &Ordered<DeviceView<u8>>,
+        bytes: usize,
+    ) -> Result<Direct, DeviceError> {
+        let device = devices.of(context);
+        let stream = device.stream()?;
+        let event = (device.packer).copy(&stream, &from(&stream), to, 0..bytes, None)?;
+        Ok(Direct {
+            device,
+            stream: Some(stream),
+            event: Some(event),
+            under_way: Some(UnderWay::new(devices)),
+        })
+    }
+
+    /// Whether all bytes lie there.
+    pub fn is_over(&mut self) -> Result<bool, DeviceError> {
+        let over = passed(&mut self.event)?;
+        if over {
+            self.under_way = None;
+        }
+        Ok(over)
+    }
+}
+
+impl Drop for Direct {
+    /// Waits for the kernel of a transfer that ends early: the user may use the memory
+    /// at once.
+    fn drop(&mut self) {
+        if let Some(event) = self.event.take()
+            && event.synchronize().is_err()
+        {
+            self.stream = None;
+        }
+        if let Some(stream) = self.stream.take() {
+            super::lock(&self.device.streams).push(stream);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What a rank tells other processes of its memory: a key, and a moment.
+//!
+//! # Invariants
+//! 1. An event that was told belongs to one transfer until the other side has answered:
+//!    nobody records it anew before.
+//! 2. Nothing here waits on the host.
+
+use super::{Device, DeviceMemory, Devices, lock};
+use osier_kernels::handle::{EventHandle, Key};
+use osier_kernels::{After, DeviceError, Event, Stream};
+use std::sync::Arc;
+
+/// From when another process may use memory.
+#[derive(Debug)]
+pub(crate) enum Moment {
+    /// At once.
+    Passed,
+    /// When this event has passed.
+    Event(Told),
+    /// When the memory's own event has passed, which cannot be told.
+    Later,
+}
+
+/// An event that another process was told of; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Told {
+    device: Arc<Device>,
+    event: Event,
+    pub handle: EventHandle,
+    /// The stream that waits for the moment.
+    stream: Stream,
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        // A stream that still waits for a producer would hold up its next user.
+        if self.event.is_passed() == Ok(true) {
+            lock(&self.device.streams).push(self.stream.clone());
+        }
+        lock(&self.device.told).push((self.event.clone(), self.handle));
+    }
+}
+
+impl DeviceMemory {
+    /// The key of its allocation, and where in it the first instance has its origin.
+    ///
+    /// # Errors
+    /// It cannot be handed over, or the driver knows no such memory.
+    pub fn key(&self) -> Result<(Key, u64), DeviceError> {
+        let view = self.view()?.buffer();
+        let (low, high) = view.layout().span(view.count());
+        let place = |offset: isize| view.origin().wrapping_add_signed(offset as i64);
+        // The origin, too, so that it lies behind what is opened.
+        let key = Key::of(view.memory(), place(low.min(0))..place(high))?;
+        Ok((key, view.origin().wrapping_sub(key.start)))
+    }
+
+    /// From when another process may use it.
+    ///
+    /// # Errors
+    /// What is awaited has failed.
+    pub fn moment(&self, devices: &Arc<Devices>) -> Result<Moment, DeviceError> {
+        let view = self.view()?;
+        let After::Event(event) = view.moment() else {
+            return Ok(Moment::Later); // not settled: nobody sends it
+        };
+        if event.is_passed()? {
+            return Ok(Moment::Passed);
+        }
+        let device = devices.of(view.buffer().memory().context());
+        Ok(tell(&device, event).map_or(Moment::Later, Moment::Event))
+    }
+}
+
+/// An event of other processes that passes with one of ours.
+fn tell(device: &Arc<Device>, event: &Event) -> Result<Told, DeviceError> {
+    let stream = device.stream()?;
+    stream.wait(event)?;
+    let kept = lock(&device.told).pop();
+    let (event, handle) = match kept {
+        Some((event, handle)) => {
+            event.record_again(&stream)?;
+            (event, handle)
+        }
+        None => {
+            let event = Event::shared(&stream)?;
+            let handle = event.export()?;
+            (event, handle)
+        }
+    };
+    Ok(Told {
+        device: device.clone(),
+        event,
+        handle,
+        stream,
+    })
+}

@@ -1,0 +1,469 @@
+//! Messages between devices' memory of two processes, by opened memory.
+//!
+//! ```text
+//! sender                          receiver
+//! [LAYOUT slot]             ->    keeps it
+//! ANNOUNCE total, offer     ->    (match) opens the memory, or finds it open
+//!                                 when the moment has passed: one kernel, from layout
+//!                                 to layout
+//!                           <-    FINISH
+//! ```
+//!
+//! What cannot go this way is asked for by GO, as any message.
+//!
+//! # Invariants
+//! 1. No work of ours waits on a device for an event of another process: it is asked
+//!    about on the host, and what is behind it is queued when it has passed. A process
+//!    that dies passes no more events, and nothing of ours is stuck behind them.
+//! 2. A layout is told before the first offer that names it, on the same channel, and
+//!    a slot that is told anew has no offers on their way: the receiver takes the layout
+//!    when the offer comes.
+//! 3. Opened memory is closed when no transfer of this rank is under way on a device.
+
+use super::lane::{Lane, Op, State};
+use super::staged::Stage;
+use crate::device::direct::Direct;
+use crate::device::export::{Moment, Told as ToldEvent};
+use crate::device::{DeviceMemory, Devices, UnderWay};
+use crate::error::Error;
+use crate::protocol::reach::{Placement, Reach, Sides, Strategy, strategy, supported};
+use crate::wire;
+use crate::wire::offer::{LAYOUT_BYTES, LAYOUTS, Offer, Told};
+use osier_datatype::{Datatype, Layout};
+use osier_kernels::{DeviceError, DeviceSlice, DeviceView, Event, Stream};
+use osier_transports::shm::Death;
+use osier_transports::{Incoming, PostError, TransportError};
+use std::sync::Arc;
+
+/// Layouts between two ranks, per direction.
+#[derive(Default)]
+pub(super) struct Layouts {
+    /// Told to the peer: by slot, with the time of their last use.
+    told: Vec<(Layout, u64)>,
+    clock: u64,
+    /// Told by the peer.
+    heard: Vec<Option<Layout>>,
+}
+
+/// An offer that is made, and the event it names.
+pub(super) struct Made {
+    offer: Box<Offer>,
+    /// Ours until the receiver has answered.
+    _event: Option<ToldEvent>,
+}
+
+/// What a send can say of its memory.
+pub(super) enum Offering {
+    /// That is not asked for, or cannot be said.
+    None,
+    /// All, in `rare.offer`.
+    Made,
+    /// Not before the moment has passed.
+    NotReady,
+    Full,
+    Failed(TransportError),
+    Broken(Error),
+}
+
+/// Device memory of another process.
+#[derive(Debug)]
+pub(super) struct Remote {
+    offer: Box<Offer>,
+    /// Of each instance; `None`: not told.
+    layout: Option<Layout>,
+}
+
+impl Remote {
+    fn view(&self, slice: &DeviceSlice<u8>) -> Result<DeviceView<u8>, DeviceError> {
+        let size = |n: u64| {
+            usize::try_from(n).map_err(|_| DeviceError::Unavailable("too large an offer".into()))
+        };
+        let told = || DeviceError::Unavailable("its layout was not told".into());
+        let layout = self.layout.as_ref().ok_or_else(told)?;
+        DeviceView::new(
+            slice,
+            size(self.offer.origin)?,
+            layout,
+            size(self.offer.count)?,
+        )
+    }
+}
+
+/// A message that our device reads from another process's memory.
+#[derive(Debug)]
+pub(super) struct Mapped {
+    send: u32,
+    from: DeviceView<u8>,
+    to: Arc<DeviceMemory>,
+    bytes: usize,
+    /// What is awaited first.
+    event: Option<Event>,
+    copy: Option<Direct>,
+    /// Its sender has died meanwhile.
+    dead: Option<Death>,
+    _under_way: UnderWay,
+}
+
+enum Step {
+    Waits,
+    Over,
+    /// No kernel reaches both: nothing was done.
+    Refused,
+    Failed(DeviceError),
+}
+
+impl Mapped {
+    /// The send that waits for FINISH.
+    pub fn send(&self) -> u32 {
+        self.send
+    }
+
+    fn advance(&mut self, devices: &Arc<Devices>) -> Step {
+        if let Some(event) = &self.event {
+            match event.is_passed() {
+                Ok(true) => {}
+                Ok(false) => return Step::Waits,
+                Err(_) => return Step::Refused,
+            }
+        }
+        let copy = match &mut self.copy {
+            Some(copy) => copy,
+            None => {
+                let begun = self.to.view().and_then(|to| {
+                    let context = to.buffer().memory().context();
+                    let from = |stream: &Stream| match &self.event {
+                        // Passed, so that nothing waits for it.
+                        Some(event) => self.from.after(event),
+                        None => self.from.after_stream(stream),
+                    };
+                    Direct::new(devices, context, from, to, self.bytes)
+                });
+                match begun {
+                    Ok(copy) => self.copy.insert(copy),
+                    Err(_) => return Step::Refused,
+                }
+            }
+        };
+        match copy.is_over() {
+            Ok(true) => Step::Over,
+            Ok(false) => Step::Waits,
+            Err(e) => Step::Failed(e),
+        }
+    }
+}
+
+impl Lane {
+    /// Says where the memory of a device send lies, if its peer may open it.
+    pub(super) fn offer(&mut self, handle: u32) -> Offering {
+        let Some(op) = self.ops.get(handle) else {
+            return Offering::None;
+        };
+        if op.rare.as_ref().is_some_and(|rare| rare.offer.is_some()) {
+            return Offering::Made;
+        }
+        let Some(memory) = op.view.as_device().cloned() else {
+            return Offering::None;
+        };
+        let (peer, total) = (op.peer, op.total);
+        if op.has_failed() || !self.opens_devices(peer) || total == 0 {
+            return Offering::None;
+        }
+        let Ok((key, origin)) = memory.key() else {
+            return Offering::None;
+        };
+        let event = match memory.moment(&self.devices) {
+            Ok(Moment::Passed) => None,
+            Ok(Moment::Event(told)) => Some(told),
+            Ok(Moment::Later) => {
+                let waits = UnderWay::new(&self.devices);
+                if let Some(rare) = self.rare(handle) {
+                    rare.stage = Some(Stage::Later { _waits: waits });
+                }
+                return Offering::NotReady;
+            }
+            Err(e) => return Offering::Broken(self.device_error(handle, e)),
+        };
+        let (layout, count) = memory.instances();
+        let (layout, origin, count) = match layout.contiguous_at(count) {
+            Some(base) => (Told::Run, origin.wrapping_add_signed(base as i64), total),
+            None => match self.tell_layout(peer, layout) {
+                Ok(told) => (told, origin, count),
+                Err(PostError::Full) => return Offering::Full,
+                Err(PostError::Failed(e)) => return Offering::Failed(e),
+            },
+        };
+        let made = Made {
+            offer: Box::new(Offer {
+                key,
+                origin,
+                count: count as u64,
+                layout,
+                event: event.as_ref().map(|told| told.handle),
+            }),
+            _event: event,
+        };
+        if let Some(rare) = self.rare(handle) {
+            rare.stage = None;
+            rare.offer = Some(made);
+        }
+        Offering::Made
+    }
+
+    /// Whether a peer is another process that may open our devices' memory.
+    fn opens_devices(&self, peer: u32) -> bool {
+        self.links.transport(peer) == "shm" && !self.links.shares_process(peer)
+    }
+
+    /// What an announcement says of the memory.
+    pub(super) fn offered(&self, handle: u32) -> Option<Box<Offer>> {
+        let rare = self.ops.get(handle)?.rare.as_ref()?;
+        rare.offer.as_ref().map(|made| made.offer.clone())
+    }
+
+    /// Tells a peer a layout, unless it knows it.
+    fn tell_layout(&mut self, peer: u32, layout: &Layout) -> Result<Told, PostError> {
+        let known = self.peers[peer as usize].layouts.get_or_insert_default();
+        known.clock += 1;
+        let clock = known.clock;
+        if let Some(at) = known
+            .told
+            .iter()
+            .position(|(told, _)| told.id() == layout.id())
+        {
+            known.told[at].1 = clock;
+            return Ok(Told::Slot(at as u16));
+        }
+        let limit = LAYOUT_BYTES.min(self.links.max_payload(peer));
+        let Some(wire) = layout.to_wire(limit) else {
+            return Ok(Told::Not);
+        };
+        let slot = match known.told.len() {
+            n if n < LAYOUTS => n,
+            _ => {
+                let oldest = known.told.iter().enumerate().min_by_key(|(_, told)| told.1);
+                oldest.map_or(0, |(at, _)| at)
+            }
+        };
+        let fill = |at: *mut u8| {
+            // SAFETY: room for all of the wire form.
+            unsafe { std::ptr::copy_nonoverlapping(wire.as_ptr(), at, wire.len()) }
+        };
+        let head = wire::head(wire::LAYOUT, 0, slot as u32, 0);
+        self.links.post_with(peer, head, wire.len(), fill)?;
+        let told = &mut self.peers[peer as usize]
+            .layouts
+            .get_or_insert_default()
+            .told;
+        match told.get_mut(slot) {
+            Some(old) => *old = (layout.clone(), clock),
+            None => told.push((layout.clone(), clock)),
+        }
+        Ok(Told::Slot(slot as u16))
+    }
+
+    pub(super) fn on_layout(&mut self, message: &Incoming, slot: u32) -> bool {
+        let bytes = message.payload.len();
+        if bytes > LAYOUT_BYTES || slot as usize >= LAYOUTS {
+            return false;
+        }
+        let mut wire = vec![0; bytes];
+        // SAFETY: not released yet, as long as the vector.
+        unsafe {
+            std::ptr::copy_nonoverlapping(message.payload.as_ptr(), wire.as_mut_ptr(), bytes);
+        }
+        let layout = Layout::from_wire(&wire);
+        let sound = layout.is_some();
+        let heard = &mut self.peers[message.peer as usize]
+            .layouts
+            .get_or_insert_default()
+            .heard;
+        if heard.len() <= slot as usize {
+            heard.resize(slot as usize + 1, None);
+        }
+        heard[slot as usize] = layout;
+        sound
+    }
+
+    /// The memory that an announcement offers, with the layout as it is now: invariant 2.
+    /// `None`: it names a layout that was never told.
+    pub(super) fn remote(&mut self, peer: u32, offer: Box<Offer>) -> Option<Box<Remote>> {
+        let layout = match offer.layout {
+            Told::Run => Some(u8::layout()),
+            Told::Not => None,
+            Told::Slot(slot) => {
+                let heard = &self.peers[peer as usize].layouts.as_ref()?.heard;
+                Some(heard.get(usize::from(slot))?.clone()?)
+            }
+        };
+        Some(Box::new(Remote { offer, layout }))
+    }
+
+    /// Begins to read a message from its sender's memory, if it can be opened here.
+    /// False: nothing was begun.
+    pub(super) fn begin_mapped(
+        &mut self,
+        handle: u32,
+        peer: u32,
+        send: u32,
+        remote: &Remote,
+    ) -> bool {
+        let Some(op) = self.ops.get(handle) else {
+            return false;
+        };
+        let (total, room) = (op.total, op.view.bytes());
+        let Some(to) = op.view.as_device().cloned() else {
+            return false;
+        };
+        let Ok(view) = to.view() else {
+            return false; // told by the stage
+        };
+        let context = view.buffer().memory().context().clone();
+        let key = &remote.offer.key;
+        let placement = Placement::between(context.link(&key.device));
+        let sides = Sides {
+            placement,
+            from: key.made,
+            told: remote.layout.is_some(),
+            fits: total <= room,
+        };
+        if let Reach::No(why) = supported(key.made, placement) {
+            self.devices.say_once(key.made, placement, why);
+        }
+        if strategy(&sides) == Strategy::Host {
+            return false;
+        }
+        let owner = (self.members[peer as usize], context.ordinal());
+        let opened = self.devices.open(owner, &context, key);
+        let opened = opened.and_then(|memory| match memory {
+            None => Ok(None),
+            Some(memory) => {
+                let from = remote.view(&DeviceSlice::of(memory)?)?;
+                let event = match &remote.offer.event {
+                    Some(event) => Some(self.devices.opened_event(owner, &context, event)?),
+                    None => None,
+                };
+                Ok(Some((from, event)))
+            }
+        });
+        let (from, event) = match opened {
+            Ok(Some(opened)) => opened,
+            Ok(None) => return false, // no room for another mapping
+            Err(e) => {
+                self.devices.say_once(key.made, placement, &e.to_string());
+                return false;
+            }
+        };
+        if from.packed_bytes() != total {
+            self.counters.malformed += 1;
+            return false;
+        }
+        let mapped = Mapped {
+            send,
+            from,
+            to,
+            bytes: total,
+            event,
+            copy: None,
+            dead: None,
+            _under_way: UnderWay::new(&self.devices),
+        };
+        if let Some(rare) = self.rare(handle) {
+            rare.stage = Some(Stage::Mapped(Box::new(mapped)));
+        }
+        if let Some(op) = self.ops.get_mut(handle) {
+            op.state = State::Draining;
+            op.moved = total;
+        }
+        self.staged.push(handle);
+        self.advance_mapped(handle);
+        true
+    }
+
+    /// A kernel copies so many bytes of a message from device to device.
+    pub(super) fn note_kernel(&mut self, bytes: usize) {
+        self.counters.pulled += 1;
+        self.counters.kernels += 1;
+        self.counters.kernel_bytes += bytes as u64;
+    }
+
+    fn mapped(&mut self, handle: u32) -> Option<&mut Mapped> {
+        match self.ops.get_mut(handle).and_then(Op::stage)? {
+            Stage::Mapped(mapped) => Some(mapped),
+            _ => None,
+        }
+    }
+
+    /// Looks after a message that is read from opened memory. True if it moved.
+    pub(super) fn advance_mapped(&mut self, handle: u32) -> bool {
+        let devices = self.devices.clone();
+        let Some(mapped) = self.mapped(handle) else {
+            return false;
+        };
+        let (send, dead, before) = (mapped.send, mapped.dead, mapped.copy.is_some());
+        let mapped_bytes = mapped.bytes;
+        let step = mapped.advance(&devices);
+        let begun = !before && mapped.copy.is_some();
+        let Some(peer) = self.ops.get(handle).map(|op| op.peer) else {
+            return false;
+        };
+        if begun {
+            self.note_kernel(mapped_bytes);
+        }
+        match (step, dead) {
+            (Step::Waits, _) => return begun,
+            // Nobody can say that the memory was whole until the end.
+            (_, Some(how)) => {
+                self.end_direct(handle);
+                let e = self.death_error(handle, peer, how);
+                self.finish(handle, Some(e));
+            }
+            (Step::Over, None) => {
+                self.end_direct(handle);
+                self.received(handle);
+            }
+            (Step::Refused, None) => {
+                if let Some(rare) = self.rare(handle) {
+                    rare.stage = None;
+                }
+                if let Some(op) = self.ops.get_mut(handle) {
+                    op.state = State::Streaming;
+                    op.moved = 0;
+                }
+                match self.links.shares_memory(peer) {
+                    true => self.ask_chunks(handle, peer, send),
+                    false => self.ask_fragments(handle, peer, send),
+                }
+            }
+            (Step::Failed(e), None) => {
+                self.end_direct(handle);
+                let e = self.device_error(handle, e);
+                self.finish(handle, Some(e));
+            }
+        }
+        self.devices.sweep();
+        true
+    }
+
+    /// A peer has died: what was read from its memory cannot be relied on.
+    pub(super) fn fail_mapped(&mut self, peer: u32, how: Death) {
+        for at in (0..self.staged.len()).rev() {
+            let handle = self.staged[at];
+            if self.ops.get(handle).is_none_or(|op| op.peer != peer) {
+                continue;
+            }
+            let Some(mapped) = self.mapped(handle) else {
+                continue;
+            };
+            // A kernel that runs is waited for by whoever looks after it.
+            mapped.dead = Some(how);
+            if mapped.copy.is_none() {
+                self.end_direct(handle);
+                let e = self.death_error(handle, peer, how);
+                self.finish(handle, Some(e));
+            }
+        }
+        if let Some(&rank) = self.members.get(peer as usize) {
+            self.devices.forget(rank);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! What one rank tells another process of device memory, so that it can be reached there.
+//!
+//! ```text
+//! offer   key 105, origin u64, count u64, slot u16, moment u8, event 64
+//! slot    where the receiver of a LAYOUT keeps it; 0xffff: one run of bytes at the
+//!         origin; 0xfffe: the layout was not told
+//! moment  0 passed, 1 when the event has passed
+//! ```
+//!
+//! # Invariants
+//! 1. A parsed offer is data: places, spans and sizes are checked where the memory is
+//!    opened.
+
+use osier_kernels::handle::{EventHandle, Key};
+
+/// Layouts that one rank keeps of another.
+pub(crate) const LAYOUTS: usize = 64;
+/// Longest LAYOUT message.
+pub(crate) const LAYOUT_BYTES: usize = 16 << 10;
+
+/// The layout of an offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// One run of bytes.
+    Run,
+    /// The layout last told for this slot.
+    Slot(u16),
+    /// Too long to tell.
+    Not,
+}
+
+/// Memory of a device and what lies there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Offer {
+    pub key: Key,
+    /// Bytes from the allocation's first to the origin of the first instance.
+    pub origin: u64,
+    /// Instances of the layout; bytes of a run.
+    pub count: u64,
+    pub layout: Told,
+    /// After which the memory may be used; `None`: at once.
+    pub event: Option<EventHandle>,
+}
+
+impl Offer {
+    pub const BYTES: usize = Key::WIRE_BYTES + 8 + 8 + 2 + 1 + 64;
+
+    pub fn to_wire(&self) -> [u8; Self::BYTES] {
+        const AT: usize = Key::WIRE_BYTES;
+        let mut w = [0; Self::BYTES];
+        w[..AT].copy_from_slice(&self.key.to_wire());
+        w[AT..AT + 8].copy_from_slice(&self.origin.to_le_bytes());
+        w[AT + 8..AT + 16].copy_from_slice(&self.count.to_le_bytes());
+        let slot = match self.layout {
+            Told::Run => u16::MAX,
+            Told::Not => u16::MAX - 1,
+            Told::Slot(slot) => slot,
+        };
+        w[AT + 16..AT + 18].copy_from_slice(&slot.to_le_bytes());
+        if let Some(event) = &self.event {
+            w[AT + 18] = 1;
+            w[AT + 19..].copy_from_slice(&event.0);
+        }
+        w
+    }
+
+    /// `None` for what this version never writes.
+    pub fn from_wire(w: &[u8]) -> Option<Offer> {
+        let w: &[u8; Self::BYTES] = w.try_into().ok()?;
+        let (key, rest) = w.split_at(Key::WIRE_BYTES);
+        let (origin, rest) = rest.split_first_chunk::<8>()?;
+        let (count, rest) = rest.split_first_chunk::<8>()?;
+        let (slot, rest) = rest.split_first_chunk::<2>()?;
+        let (moment, event) = rest.split_first()?;
+        let layout = match u16::from_le_bytes(*slot) {
+            u16::MAX => Told::Run,
+            slot if slot == u16::MAX - 1 => Told::Not,
+            slot if usize::from(slot) < LAYOUTS => Told::Slot(slot),
+            _ => return None,
+        };
+        let event: [u8; 64] = event.try_into().ok()?;
+        let event = match moment {
+            0 if event == [0; 64] => None,
+            1 => Some(EventHandle(event)),
+            _ => return None,
+        };
+        Some(Offer {
+            key: Key::from_wire(key)?,
+            origin: u64::from_le_bytes(*origin),
+            count: u64::from_le_bytes(*count),
+            layout,
+            event,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use osier_kernels::handle::Made;
+    use proptest::prelude::*;
+
+    fn offer() -> impl Strategy<Value = Offer> {
+        let key = (
+            0..Made::ALL.len(),
+            any::<[u8; 16]>(),
+            any::<u64>(),
+            any::<[u32; 2]>(),
+            any::<u8>(),
+        );
+        let layout = prop_oneof![
+            Just(Told::Run),
+            Just(Told::Not),
+            (0..LAYOUTS as u16).prop_map(Told::Slot)
+        ];
+        (key, any::<[u64; 2]>(), layout, any::<Option<u8>>()).prop_map(
+            |((made, device, identity, [start, bytes], handle), [origin, count], layout, event)| {
+                Offer {
+                    key: Key {
+                        made: Made::ALL[made],
+                        device,
+                        identity,
+                        start: start.into(),
+                        bytes: bytes.into(),
+                        handle: [handle; 64],
+                    },
+                    origin,
+                    count,
+                    layout,
+                    event: event.map(|byte| EventHandle([byte; 64])),
+                }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn offers_survive_the_wire(offer in offer()) {
+            prop_assert_eq!(Offer::from_wire(&offer.to_wire()), Some(offer));
+        }
+
+        /// Whatever is changed on the way is another offer or none.
+        #[test]
+        fn damaged_offers_are_data(offer in offer(), at in 0..Offer::BYTES, byte in any::<u8>(), cut in 0..Offer::BYTES) {
+            let mut w = offer.to_wire();
+            w[at] = byte;
+            if let Some(other) = Offer::from_wire(&w) {
+                prop_assert_eq!(Offer::from_wire(&other.to_wire()), Some(other));
+            }
+            prop_assert_eq!(Offer::from_wire(&w[..cut]), None);
+        }
+    }
+}

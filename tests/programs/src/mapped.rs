@@ -1,0 +1,375 @@
+//! What two processes with devices do with each other's memory: `exercise mapped WHAT`.
+
+use osier::devices::{Context, DeviceSlice, DeviceView, Kind, Pinned, Stream, copy, devices};
+use osier::testing::{DeviceTraffic, device_traffic};
+use osier::{Basic, Communicator, ErrorKind, Layout, Type};
+
+/// A rank's device, by turns.
+pub struct Device {
+    context: Context,
+    stream: Stream,
+}
+
+impl Device {
+    fn of(comm: &Communicator) -> Device {
+        let number = devices().expect("devices").len();
+        let ordinal = i32::try_from(comm.rank() % number).expect("few devices");
+        let context = Context::new(ordinal).expect("a context");
+        let stream = Stream::new(&context).expect("a stream");
+        Device { context, stream }
+    }
+
+    fn with(&self, kind: Kind, bytes: &[u8]) -> DeviceSlice<u8> {
+        let slice = DeviceSlice::<u8>::with_kind(&self.stream, kind, bytes.len());
+        let slice = slice.expect("memory").into_inner();
+        let staged = Pinned::from_slice(&self.context, bytes).expect("pinned");
+        copy::copy(
+            &self.stream,
+            &staged.on_device(&self.stream),
+            &slice.after_stream(&self.stream),
+        )
+        .expect("a copy");
+        slice
+    }
+
+    fn bytes(&self, slice: &DeviceSlice<u8>) -> Vec<u8> {
+        let mut back = Pinned::from_slice(&self.context, &vec![0u8; slice.len()]).expect("pinned");
+        copy::copy(
+            &self.stream,
+            &slice.after_stream(&self.stream),
+            &back.on_device(&self.stream),
+        )
+        .expect("a copy");
+        back.host().expect("nobody else").to_vec()
+    }
+}
+
+fn kind(name: &str) -> Kind {
+    match name {
+        "plain" => Kind::Plain,
+        "pool" => Kind::Pool,
+        "mapped" => Kind::Mapped,
+        "managed" => Kind::Managed,
+        _ => panic!("{name}?"),
+    }
+}
+
+fn pattern(n: usize, seed: usize) -> Vec<u8> {
+    (0..n)
+        .map(|i| (i * 31 + seed * 7 + (i >> 8) * 3) as u8)
+        .collect()
+}
+
+/// Layouts of so many bytes, and the bytes around them.
+fn layouts(bytes: usize) -> Vec<(&'static str, Layout, usize)> {
+    let byte = Type::basic(Basic::U8);
+    let commit = |ty: Type| ty.commit().expect("a layout");
+    let run = commit(Type::contiguous(bytes, &byte).expect("a type"));
+    let block = 1024;
+    let rows = Type::vector(bytes / block, block, 2 * block as isize, &byte).expect("a type");
+    let (mut blocks, mut left, mut at) = (Vec::new(), bytes, 2);
+    for i in 0.. {
+        let length = if i == 500 {
+            left
+        } else {
+            left.min(1 + i * 37 % 5000)
+        };
+        if length == 0 {
+            break;
+        }
+        blocks.push((length, at as isize));
+        (left, at) = (left - length, at + length + 1 + i % 3);
+    }
+    let list = Type::indexed(&blocks, &byte).expect("a type");
+    vec![
+        ("run", run, bytes),
+        ("rows", commit(rows), 2 * bytes),
+        ("list", commit(list), at + 1),
+    ]
+}
+
+/// What lies there after a message from one layout to another.
+fn expected(sent: (&Layout, &[u8]), received: (&Layout, usize)) -> Vec<u8> {
+    let bytes = sent.0.size();
+    let mut packed = vec![0; bytes];
+    sent.0
+        .pack(sent.1, 0, 1, 0..bytes, &mut packed)
+        .expect("pack");
+    let mut all = vec![0xa5; received.1];
+    received
+        .0
+        .unpack(&mut all, 0, 1, 0..bytes, &packed)
+        .expect("unpack");
+    all
+}
+
+fn less(now: DeviceTraffic, before: DeviceTraffic) -> DeviceTraffic {
+    DeviceTraffic {
+        copied: now.copied - before.copied,
+        handed: now.handed - before.handed,
+        kernels: now.kernels - before.kernels,
+        kernel_bytes: now.kernel_bytes - before.kernel_bytes,
+        mappings: now.mappings,
+    }
+}
+
+pub fn run(comm: &Communicator, what: &[&str]) {
+    match what {
+        ["matrix", from, to, way] => matrix(comm, kind(from), kind(to), way),
+        ["again"] => again(comm),
+        ["limit", most] => limit(comm, most.parse().expect("a number")),
+        ["both"] => both(comm),
+        ["late"] => late(comm),
+        ["dies", when] => return dies(comm, when),
+        _ => panic!("exercise mapped {what:?}?"),
+    }
+    super::through(comm);
+}
+
+/// All layouts to all layouts, both ways; `way` says how they must have gone.
+fn matrix(comm: &Communicator, from: Kind, to: Kind, way: &str) {
+    let device = Device::of(comm);
+    let me = comm.rank();
+    let mut seed = 0;
+    for bytes in [64 << 10, (1 << 20) + 1024] {
+        for sent in &layouts(bytes) {
+            for received in &layouts(bytes) {
+                for sender in 0..2 {
+                    seed += 1;
+                    let before = device_traffic(comm);
+                    if me == sender {
+                        let slice = device.with(from, &pattern(sent.2, seed));
+                        // Anywhere in an allocation.
+                        let view = DeviceView::new(&slice, 0, &sent.1, 1).expect("inside");
+                        comm.send(&view.after_stream(&device.stream), 1 - me, seed)
+                            .expect("a send");
+                        let did = less(device_traffic(comm), before);
+                        assert_eq!(did.copied, 0, "{} to {}", sent.0, received.0);
+                        let handed = did.handed > 0;
+                        assert_eq!(handed, way == "host", "{} to {}", sent.0, received.0);
+                        continue;
+                    }
+                    let slice = device.with(to, &vec![0xa5; received.2]);
+                    let view = DeviceView::new(&slice, 0, &received.1, 1).expect("inside");
+                    comm.recv(&mut view.after_stream(&device.stream), 1 - me, seed)
+                        .expect("a receive");
+                    let all = pattern(sent.2, seed);
+                    let right = expected((&sent.1, &all), (&received.1, received.2));
+                    assert!(
+                        device.bytes(&slice) == right,
+                        "{bytes} bytes, {} to {}",
+                        sent.0,
+                        received.0
+                    );
+                    let did = less(device_traffic(comm), before);
+                    let kernels = match way {
+                        "kernel" => 1,
+                        "host" => 0,
+                        _ => panic!("{way}?"),
+                    };
+                    assert_eq!(
+                        (did.copied, did.kernels),
+                        (0, kernels),
+                        "{bytes} bytes, {} to {}",
+                        sent.0,
+                        received.0
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Memory that is freed and allocated anew at the same address is other memory.
+fn again(comm: &Communicator) {
+    let device = Device::of(comm);
+    let bytes = 300_000;
+    let mut places = Vec::new();
+    for round in 0..20 {
+        if comm.rank() == 0 {
+            let slice = device.with(Kind::Plain, &pattern(bytes, round));
+            places.push(slice.address());
+            comm.send(&slice.after_stream(&device.stream), 1, round)
+                .expect("a send");
+            continue;
+        }
+        let slice = device.with(Kind::Plain, &vec![0; bytes]);
+        let before = device_traffic(comm).kernels;
+        comm.recv(&mut slice.after_stream(&device.stream), 0, round)
+            .expect("a receive");
+        assert!(
+            device.bytes(&slice) == pattern(bytes, round),
+            "round {round}"
+        );
+        let now = device_traffic(comm);
+        assert_eq!(now.kernels, before + 1);
+        assert!(now.mappings <= 2, "{now:?}");
+    }
+    let all = places.len();
+    places.sort_unstable();
+    places.dedup();
+    assert!(
+        comm.rank() == 1 || places.len() < all,
+        "no address was used twice"
+    );
+}
+
+/// More allocations than may be open.
+fn limit(comm: &Communicator, most: usize) {
+    let device = Device::of(comm);
+    let bytes = 100_000;
+    let all: Vec<_> = (0..5)
+        .map(|i| device.with(Kind::Plain, &pattern(bytes, i)))
+        .collect();
+    for round in 0..40 {
+        // Each twice, so that what had to make room is there the second time.
+        let at = round / 2 % all.len();
+        if comm.rank() == 0 {
+            comm.send(&all[at].after_stream(&device.stream), 1, round)
+                .expect("a send");
+            continue;
+        }
+        let slice = device.with(Kind::Plain, &vec![0; bytes]);
+        comm.recv(&mut slice.after_stream(&device.stream), 0, round)
+            .expect("a receive");
+        assert!(device.bytes(&slice) == pattern(bytes, at), "round {round}");
+        assert!(device_traffic(comm).mappings <= most);
+    }
+    let did = device_traffic(comm);
+    if comm.rank() == 1 {
+        assert_eq!(did.kernels > 0, most > 0, "{did:?}");
+        assert!(did.kernels < 40, "{did:?}");
+    }
+}
+
+/// Both export and import at once, many messages under way.
+fn both(comm: &Communicator) {
+    let device = Device::of(comm);
+    let (me, other) = (comm.rank(), 1 - comm.rank());
+    for round in 0..8 {
+        let sizes = [70_000usize, 200_000, 1 << 20, 9, 500_000];
+        let mut gets = Vec::new();
+        let mut sends = Vec::new();
+        for (tag, &n) in sizes.iter().enumerate() {
+            let to = device.with(Kind::Plain, &vec![0; n]);
+            gets.push((
+                comm.irecv(to.after_stream(&device.stream), other, tag)
+                    .expect("begun"),
+                to,
+            ));
+        }
+        for (tag, &n) in sizes.iter().enumerate().rev() {
+            let from = device.with(Kind::Plain, &pattern(n, tag + 10 * me + round));
+            sends.push(
+                comm.isend(from.after_stream(&device.stream), other, tag)
+                    .expect("begun"),
+            );
+        }
+        for (tag, (get, to)) in gets.into_iter().enumerate() {
+            get.wait().expect("received");
+            let right = pattern(sizes[tag], tag + 10 * other + round);
+            assert!(device.bytes(&to) == right, "round {round}, tag {tag}");
+        }
+        for send in sends {
+            send.wait().expect("sent");
+        }
+    }
+}
+
+/// The producer is late: what it writes is what arrives, and a message behind it on
+/// another stream does not wait for it.
+fn late(comm: &Communicator) {
+    let device = Device::of(comm);
+    let bytes = 1 << 20;
+    for round in 0..10u8 {
+        let slice = device.with(Kind::Plain, &vec![0; bytes]);
+        if comm.rank() == 0 {
+            for i in 0..30 {
+                copy::fill(&device.stream, &slice.after_stream(&device.stream), i).expect("a fill");
+            }
+            let own = slice.after_stream(&device.stream);
+            copy::fill(&device.stream, &own, round + 100).expect("a fill");
+            let request = comm.isend(own, 1, 1).expect("begun");
+            comm.send(&[round], 1, 2).expect("a send");
+            request.wait().expect("sent");
+        } else {
+            let mut own = slice.after_stream(&device.stream);
+            let mut word = [0];
+            let request = comm.irecv(own.clone(), 0, 1).expect("begun");
+            comm.recv(&mut word, 0, 2).expect("a receive");
+            assert_eq!(word, [round]);
+            request.wait().expect("received");
+            assert!(device.bytes(&slice) == vec![round + 100; bytes]);
+            let _ = &mut own;
+        }
+    }
+}
+
+/// Rank 1 is killed at some step; rank 0 is told, and nothing is left.
+fn dies(comm: &Communicator, when: &str) {
+    let device = Device::of(comm);
+    let bytes = 4 << 20;
+    let slice = device.with(Kind::Plain, &pattern(bytes, 5));
+    // One message goes through, so that all is set up.
+    match comm.rank() {
+        1 => comm
+            .send(&slice.after_stream(&device.stream), 0, 0)
+            .expect("a send"),
+        _ => {
+            let mut own = slice.after_stream(&device.stream);
+            comm.recv(&mut own, 1, 0).expect("a receive");
+        }
+    }
+    if comm.rank() == 1 {
+        let view = slice.after_stream(&device.stream);
+        let _request = match when {
+            // Its moment never comes.
+            "late" => {
+                for i in 0..200 {
+                    copy::fill(&device.stream, &view, i).expect("a fill");
+                }
+                comm.isend(view, 0, 1).expect("begun")
+            }
+            "announced" => comm.isend(view, 0, 1).expect("begun"),
+            "receiving" => comm.irecv(view, 0, 1).expect("begun"),
+            _ => panic!("{when}?"),
+        };
+        // The other side is somewhere in the middle.
+        if when != "late" {
+            comm.recv(&mut [0u8], 0, 2).expect("a word");
+        }
+        super::kill_me();
+    }
+    let own = slice.after_stream(&device.stream);
+    let result = if when == "receiving" {
+        let request = comm.isend(own, 1, 1).expect("begun");
+        let _ = comm.send(&[1u8], 1, 2);
+        request.wait().map(drop)
+    } else {
+        let mut request = comm.irecv(own, 1, 1).expect("begun");
+        for _ in 0..3 {
+            request.test();
+        }
+        if when != "late" {
+            let _ = comm.send(&[1u8], 1, 2);
+        }
+        request.wait().map(drop)
+    };
+    // It may have been whole before the end.
+    if let Err(e) = result {
+        assert_eq!(e.kind(), ErrorKind::RankDead, "{e}");
+        assert!(e.to_string().contains("rank 1"), "{e}");
+    } else {
+        assert_ne!(when, "late");
+    }
+    comm.recv(&mut [0u8], 1, 3).expect_err("nobody sends");
+    assert_eq!(
+        device_traffic(comm).mappings,
+        0,
+        "mappings of the dead are closed"
+    );
+    // The device is sound.
+    let again = device.with(Kind::Plain, &pattern(1000, 1));
+    assert!(device.bytes(&again) == pattern(1000, 1));
+    super::through(comm);
+}
