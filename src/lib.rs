@@ -43,6 +43,8 @@ pub mod config;
 mod device;
 pub mod diagnose;
 mod error;
+#[allow(unsafe_code, reason = "steps copy and combine between addresses")]
+mod exec;
 mod matching;
 pub mod model;
 #[allow(unsafe_code, reason = "memory of transfers is named by address")]
@@ -59,13 +61,17 @@ mod wire;
 
 pub use bootstrap::{Session, Universe, init, run, run_code};
 pub use comm::{
-    CartTopology, CommKeyval, Communicator, Comparison, DistGraphTopology, Edges, ErrorCode,
-    ErrorCodes, ErrorHandler, GraphTopology, Group, GroupComparison, Info, Neighbour, Op,
-    PendingCommunicator, PredefinedAttributes, ProcessSets, Raised, RankRange, Reduction, Resource,
-    SplitType, Topology, dims_create, function,
+    CartTopology, CommKeyval, Communicator, Comparison, Contribution, DistGraphTopology, Edges,
+    ErrorCode, ErrorCodes, ErrorHandler, GraphTopology, Group, GroupComparison, IN_PLACE, InPlace,
+    Info, Neighbour, PendingCommunicator, PredefinedAttributes, ProcessSets, Raised, RankRange,
+    Resource, SplitType, Topology, dims_create,
 };
 pub use error::{Error, ErrorKind, Result};
+pub use exec::operator::{Function, Reduction, function};
+/// Plans of collectives, and predictions of their time.
+pub use osier_collectives as plans;
 pub use osier_datatype as datatype;
+pub use osier_datatype::Operator as Op;
 pub use osier_datatype::{
     AttributeError, AttributeFailure, Attributes, Basic, Combiner, Constructor, DarrayDimension,
     Datatype, Distribution, Keyval, Layout, Order, Pair, Type, TypeClass,

@@ -20,10 +20,12 @@
 //! CHUNK       1 = there are none  send         0             where in shared memory the next bytes lie
 //! TAKEN       how many            send         0             none: chunks are the sender's again
 //! LAYOUT      0                   slot         0             a layout, kept for later offers
+//! POISON      0                   tag          rank          none: in place of a message
 //! ```
 //!
 //! `send` is the sender's handle of the operation: the receiver only repeats
-//! it. Fragments of one send arrive in order, so they carry no offset.
+//! it. Fragments of one send arrive in order, so they carry no offset. POISON says that
+//! a message of a collective will not come, and for whose death, by rank in the world.
 //!
 //! Where something is checked (`crate::check`), 2 is added to the aux of EAGER,
 //! FIRST and ANNOUNCE, and a CHECK stands in front.
@@ -53,6 +55,7 @@ pub(crate) const STAGE: u8 = 13;
 pub(crate) const CHUNK: u8 = 14;
 pub(crate) const TAKEN: u8 = 15;
 pub(crate) const LAYOUT: u8 = 16;
+pub(crate) const POISON: u8 = 17;
 
 /// In the aux of an announcement: a region key follows.
 pub(crate) const KEYED: u16 = 1;
@@ -84,6 +87,7 @@ pub(crate) fn name(kind: u8) -> &'static str {
         CHUNK => "CHUNK",
         TAKEN => "TAKEN",
         LAYOUT => "LAYOUT",
+        POISON => "POISON",
         _ => "unknown",
     }
 }

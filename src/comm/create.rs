@@ -5,7 +5,7 @@
 //! colors, and tells everybody. A rank whose arguments make no sense says so in
 //! place of a color, so that all ranks get an error and none waits for ever.
 
-use super::collective::{IDUP, SPLIT};
+use super::collective::IDUP;
 use super::info::Info;
 use super::meeting::Key;
 use super::sends::Sends;
@@ -184,7 +184,7 @@ impl Communicator {
         }
         let size = self.size();
         let mut table = vec![[0i64; 2]; size + 1];
-        self.gather_raw(&[Wish::row(&wish)], &mut table[..size], 0, SPLIT)?;
+        self.gather_raw(&[Wish::row(&wish)], &mut table[..size], 0)?;
         if self.rank() == 0 {
             let count = colors(&table[..size]).len() as u64;
             let base = self.member().contexts.take(count).unwrap_or(0);

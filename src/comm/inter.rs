@@ -21,10 +21,11 @@ use super::collective::BETWEEN;
 use super::create::{BAD, Wish, colors, exhausted, listed, members_of, others_arguments};
 use super::meeting::Key;
 use super::member::Member;
-use super::sends::Sends;
-use super::{Communicator, Design, Group, Reduction};
+use super::{Communicator, Design, Group};
 use crate::error::{Error, ErrorKind, Result};
-use crate::p2p::{PROC_NULL, ROOT, Rank, Tag};
+use crate::p2p::view::{Buffer, BufferMut, RawView};
+use crate::p2p::{Rank, Tag};
+use crate::progress::lane::{Mode, Posted};
 use osier_datatype::Datatype;
 use std::sync::Arc;
 
@@ -246,7 +247,7 @@ impl Communicator {
         let mut counts = [u64::from(high)];
         inter
             .local
-            .allreduce_in_place(&mut counts, &super::Op::Sum)?;
+            .allreduce_in_place(&mut counts, &osier_datatype::Operator::Sum)?;
         let same = counts[0] == 0 || counts[0] == self.size() as u64;
         // high, context, whether the side agrees
         let mut context = 0;
@@ -285,11 +286,26 @@ impl Communicator {
     /// Ranks 0 swap equally many elements; then all of each side have them, or
     /// know that it failed.
     #[track_caller]
-    fn swap_across<T: Datatype>(&self, inter: &Inter, mine: &[T], theirs: &mut [T]) -> Result<()> {
+    pub(super) fn swap_across<T: Datatype>(
+        &self,
+        inter: &Inter,
+        mine: &[T],
+        theirs: &mut [T],
+    ) -> Result<()> {
         let swapped = match self.rank() {
-            0 => self.swap_leaders(mine, theirs),
+            0 => {
+                let (mine, theirs) = (mine.view().raw(), theirs.view_mut().raw());
+                self.swap_leader_views(mine, theirs)
+            }
             _ => Ok(()),
         };
+        self.all_swapped(inter, swapped)?;
+        inter.local.bcast_from(theirs, 0)
+    }
+
+    /// Tells all of this side whether its rank 0 has swapped.
+    #[track_caller]
+    pub(super) fn all_swapped(&self, inter: &Inter, swapped: Result<()>) -> Result<()> {
         let mut sound = [u8::from(swapped.is_ok())];
         inter.local.bcast_from(&mut sound, 0)?;
         swapped?;
@@ -299,15 +315,19 @@ impl Communicator {
                 "rank 0 of this side could not reach the other side (hint: its own error says why)",
             ));
         }
-        inter.local.bcast_from(theirs, 0)
+        Ok(())
     }
 
     #[track_caller]
-    fn swap_leaders<T: Datatype>(&self, mine: &[T], theirs: &mut [T]) -> Result<()> {
-        let mut sends = Sends::new(self.core(), self.lane());
-        sends.post(mine.to_vec(), 0, BETWEEN)?;
-        self.take(theirs, 0, BETWEEN)?;
-        sends.finish()
+    pub(super) fn swap_leader_views(&self, mine: RawView, theirs: RawView) -> Result<()> {
+        let sent = self.isend_unseen(mine, 0, BETWEEN, Mode::Standard)?;
+        let taken = self.take_view(theirs, 0, BETWEEN);
+        if let (Err(_), Posted::Pending(handle)) = (&taken, sent) {
+            self.revoke_raw(handle);
+        } else {
+            self.wait_raw(sent)?;
+        }
+        taken
     }
 
     /// A split of both sides.
@@ -317,9 +337,7 @@ impl Communicator {
         let (own, other) = (self.size(), inter.remote.size());
         let mut mine = vec![[0i64; 2]; own];
         let row = [Wish::row(&wish)];
-        inter
-            .local
-            .gather_raw(&row, &mut mine, 0, super::collective::SPLIT)?;
+        inter.local.gather_raw(&row, &mut mine, 0)?;
         inter.local.bcast_from(&mut mine, 0)?;
         let mut theirs = vec![[0i64; 2]; other];
         self.swap_across(inter, &mine, &mut theirs)?;
@@ -358,97 +376,5 @@ impl Communicator {
         let remote = inter.remote.incl(&members_of(&theirs, color))?;
         let design = self.heir(group, base[0] + 3 * which as u64);
         Self::open_inter(self.member(), design, remote, inter.first).map(Some)
-    }
-
-    #[track_caller]
-    pub(super) fn barrier_between(&self, inter: &Inter) -> Result<()> {
-        inter.local.barrier_within()?;
-        self.swap_across(inter, &[1u8], &mut [0u8])
-    }
-
-    #[track_caller]
-    pub(super) fn bcast_between<T: Datatype>(
-        &self,
-        inter: &Inter,
-        data: &mut [T],
-        root: Rank,
-    ) -> Result<()> {
-        if root == PROC_NULL {
-            return Ok(());
-        }
-        if root == ROOT {
-            return self.put(data, 0, BETWEEN);
-        }
-        let root = self.root(root)?;
-        if self.rank() == 0 {
-            self.take(data, root, BETWEEN)?;
-        }
-        inter.local.bcast_from(data, 0)
-    }
-
-    #[track_caller]
-    pub(super) fn gather_between<T: Datatype>(
-        &self,
-        inter: &Inter,
-        send: &[T],
-        recv: &mut [T],
-        root: Rank,
-    ) -> Result<()> {
-        if root == PROC_NULL {
-            return Ok(());
-        }
-        if root == ROOT {
-            if !recv.len().is_multiple_of(inter.remote.size()) {
-                return Err(argument(format!(
-                    "{} ranks send into {} elements (hint: equally many from each)",
-                    inter.remote.size(),
-                    recv.len()
-                )));
-            }
-            return self.take(recv, 0, BETWEEN);
-        }
-        let root = self.root(root)?;
-        let all = self.gather_side(inter, send)?;
-        if self.rank() == 0 {
-            self.put(&all, root, BETWEEN)?;
-        }
-        Ok(())
-    }
-
-    /// All elements of this side, at its rank 0; nothing elsewhere.
-    #[track_caller]
-    fn gather_side<T: Datatype>(&self, inter: &Inter, send: &[T]) -> Result<Vec<T>> {
-        let mut all = Vec::new();
-        if self.rank() == 0 {
-            all.reserve_exact(send.len() * self.size());
-            for _ in 0..self.size() {
-                all.extend_from_slice(send);
-            }
-        }
-        inter.local.gather_raw(send, &mut all, 0, BETWEEN)?;
-        Ok(all)
-    }
-
-    #[track_caller]
-    pub(super) fn allgather_between<T: Datatype>(
-        &self,
-        inter: &Inter,
-        send: &[T],
-        recv: &mut [T],
-    ) -> Result<()> {
-        let all = self.gather_side(inter, send)?;
-        self.swap_across(inter, &all, recv)
-    }
-
-    #[track_caller]
-    pub(super) fn allreduce_between<T: Datatype>(
-        &self,
-        inter: &Inter,
-        data: &mut [T],
-        op: &impl Reduction<T>,
-    ) -> Result<()> {
-        let mut mine = data.to_vec();
-        inter.local.allreduce_in_place(&mut mine, op)?;
-        self.swap_across(inter, &mine, data)
     }
 }

@@ -1,6 +1,7 @@
 //! A rank's membership in its job: what its communicators and sessions share.
 
 use super::codes::ErrorCodes;
+use super::collective::Choices;
 use super::context::Contexts;
 use super::group::Group;
 use super::meeting::Meeting;
@@ -17,6 +18,7 @@ pub(crate) struct Member {
     pub core: Arc<Core>,
     pub(super) contexts: Contexts,
     meeting: OnceLock<Meeting>,
+    pub(super) choices: Choices,
     pub codes: ErrorCodes,
     pub psets: ProcessSets,
     /// Universes and sessions.
@@ -29,6 +31,7 @@ impl Member {
             contexts: Contexts::new(core.rank),
             core,
             meeting: OnceLock::new(),
+            choices: Choices::default(),
             codes: ErrorCodes::default(),
             psets,
             handles: AtomicUsize::new(0),

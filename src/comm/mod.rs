@@ -8,7 +8,7 @@
 //! | `meeting` | ranks that share no communicator find each other |
 //! | `create`, `split_type`, `topology`, `inter`, `from_groups` | new communicators |
 //! | `attributes`, `handler`, `codes` | what users hang on communicators |
-//! | `collective`, `reduction` | the first collectives |
+//! | `collective` | collective calls |
 
 mod attributes;
 mod cart;
@@ -25,7 +25,6 @@ mod inter;
 mod meeting;
 mod member;
 mod psets;
-mod reduction;
 mod sends;
 mod split_type;
 mod topology;
@@ -33,6 +32,7 @@ mod topology;
 pub use attributes::{Attributes, CommKeyval, PredefinedAttributes};
 pub use cart::{CartError, CartTopology, dims_create};
 pub use codes::{ErrorCode, ErrorCodes};
+pub use collective::{Contribution, IN_PLACE, InPlace};
 pub use create::PendingCommunicator;
 pub use graph::{DistGraphTopology, Edges, GraphTopology, Neighbour};
 pub use group::{Group, GroupComparison, GroupError, RankRange};
@@ -41,7 +41,6 @@ pub use handler::{ErrorHandler, Raised};
 pub use info::Info;
 pub(crate) use member::{Joined, Member};
 pub use psets::ProcessSets;
-pub use reduction::{Number, Op, Reduction, function};
 pub use split_type::{Resource, SplitType};
 pub use topology::Topology;
 
@@ -102,6 +101,8 @@ struct Inner {
     hidden: bool,
     info: Mutex<Info>,
     name: Mutex<String>,
+    /// The algorithm that calls are to use, and its segments.
+    forced: Mutex<Option<(osier_collectives::Algorithm, u32)>>,
     /// Duplications begun: each has a tag of its own.
     idups: AtomicU32,
     /// Reported as a leak if it is left at the end.
@@ -186,7 +187,7 @@ impl Drop for Inner {
         // Sends that nobody waits for go on without the communicator.
         let unfinished = self.core.with(&self.lane, |lane| {
             let unfinished = lane.unfinished_sends();
-            if unfinished {
+            if unfinished && !lane.has_runs() {
                 lane.refuse();
             }
             unfinished
@@ -249,6 +250,7 @@ impl Communicator {
             hidden: design.hidden,
             info: Mutex::new(design.info),
             name: Mutex::default(),
+            forced: Mutex::default(),
             idups: AtomicU32::new(0),
             partitioned: Registry::default(),
             _tracked: tracked,

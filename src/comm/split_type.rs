@@ -72,7 +72,7 @@ impl Communicator {
             *slot = place(level).map_or(-1, i64::from);
         }
         let mut all = vec![mine; self.size()];
-        self.gather_raw(&[mine], &mut all, 0, super::collective::SPLIT)?;
+        self.gather_raw(&[mine], &mut all, 0)?;
         self.bcast_from(&mut all, 0)?;
         let chosen = LEVELS.into_iter().find(|level| {
             let at = *level as usize + 1;

@@ -233,7 +233,7 @@ impl Communicator {
         let some = list.as_ref().is_ok_and(|list| !list.is_empty());
         let weighted = some && edges.weights.is_some();
         counts.extend([list.is_err(), some, weighted].map(u64::from));
-        self.allreduce_in_place(&mut counts, &super::Op::Sum)?;
+        self.allreduce_in_place(&mut counts, &osier_datatype::Operator::Sum)?;
         list?;
         let [bad, some, weighted] = [counts[size], counts[size + 1], counts[size + 2]];
         if bad != 0 {

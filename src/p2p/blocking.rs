@@ -349,6 +349,24 @@ impl Communicator {
         lane.receive_next(view, source, tag)
     }
 
+    /// Waits a while for a short message, with the lane in hand. Under the conditions
+    /// of [`Lane::receive_direct`].
+    #[inline]
+    pub(crate) fn receive_here(
+        &self,
+        lane: &mut Lane,
+        view: &RawView,
+        source: u32,
+        tag: u32,
+    ) -> Option<usize> {
+        if !lane.take_just_sent()
+            && let Some(bytes) = lane.receive_next(view, source, tag)
+        {
+            return Some(bytes);
+        }
+        self.await_short(lane, view, source, tag)
+    }
+
     #[inline(never)]
     fn await_short(&self, lane: &mut Lane, view: &RawView, source: u32, tag: u32) -> Option<usize> {
         let pattern = Pattern::exact(source, tag);

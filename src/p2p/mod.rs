@@ -53,6 +53,7 @@ mod persistent;
 mod regions;
 mod request;
 mod scope;
+mod sections;
 mod status;
 mod transfer;
 pub(crate) mod view;

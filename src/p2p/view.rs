@@ -14,16 +14,17 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub(crate) struct RawView {
     /// Origin of the first instance; first byte if contiguous.
-    origin: *mut u8,
+    pub(super) origin: *mut u8,
     /// Packed bytes.
-    bytes: usize,
-    shape: Shape,
+    pub(super) bytes: usize,
+    pub(super) shape: Shape,
 }
 
-/// How the bytes lie, and of what types they are. All but `Loose` and `Device` are
-/// contiguous memory of the host; their types are only asked for where somebody checks.
+/// How the bytes lie, and of what types they are. All but `Loose`, `Device`, `Section`
+/// and `Parts` are contiguous memory of the host; their types are only asked for where
+/// somebody checks.
 #[derive(Clone, Debug)]
-enum Shape {
+pub(super) enum Shape {
     /// Of nobody knows what.
     Untyped,
     /// Elements of a Rust type.
@@ -36,6 +37,16 @@ enum Shape {
     Loose(Layout, usize),
     /// Instances in a device's memory; the origin is an address there.
     Device(Arc<DeviceMemory>),
+    /// Instances of a layout with gaps, without their first packed bytes.
+    Section(Layout, usize, usize),
+    /// One after the other, on the host.
+    Parts(Arc<[RawView]>),
+}
+
+impl Default for RawView {
+    fn default() -> Self {
+        Self::empty()
+    }
 }
 
 // SAFETY: an address and a shared layout; the operation that holds the view
@@ -118,6 +129,7 @@ impl RawView {
         let shape = match &self.shape {
             Shape::Loose(layout, _) => Shape::Dense(layout.clone()),
             Shape::Device(memory) => Shape::Dense(memory.instances().0.clone()),
+            Shape::Section(..) | Shape::Parts(_) => Shape::Untyped,
             other => other.clone(),
         };
         Self {
@@ -134,7 +146,7 @@ impl RawView {
             (whole * layout.size() == self.bytes).then(|| layout.signature().repeat(whole as u64))
         };
         match &self.shape {
-            Shape::Untyped => None,
+            Shape::Untyped | Shape::Section(..) | Shape::Parts(_) => None,
             Shape::Slice(layout) => of_bytes(&layout()),
             Shape::Uniform(basic) => {
                 Some(Signature::run(*basic, (self.bytes / basic.size()) as u64))
@@ -150,7 +162,10 @@ impl RawView {
 
     #[inline]
     fn is_loose(&self) -> bool {
-        matches!(self.shape, Shape::Loose(..) | Shape::Device(..))
+        matches!(
+            self.shape,
+            Shape::Loose(..) | Shape::Device(..) | Shape::Section(..) | Shape::Parts(_)
+        )
     }
 
     /// Whether the two touch a byte in common. Exact, blocks and all.
@@ -174,7 +189,7 @@ impl RawView {
     pub fn span(&self) -> (usize, usize) {
         let at = self.origin.addr();
         match &self.shape {
-            Shape::Loose(layout, count) => {
+            Shape::Loose(layout, count) | Shape::Section(layout, count, _) => {
                 let (start, end) = layout.span(*count);
                 (at.wrapping_add_signed(start), at.wrapping_add_signed(end))
             }
@@ -195,6 +210,8 @@ impl RawView {
                 let (layout, count) = memory.instances();
                 Some((layout.clone(), count))
             }
+            // Nobody asks which of its bytes they are.
+            Shape::Section(..) | Shape::Parts(_) => None,
             _ => Some((Type::of::<u8>().commit().ok()?, self.bytes)),
         }
     }
@@ -248,6 +265,15 @@ impl RawView {
             }
             Shape::Device(_) if packed.is_empty() => {}
             Shape::Device(_) => not_of_the_host(),
+            Shape::Section(layout, count, skip) => {
+                let packed = packed.start + skip..packed.end + skip;
+                // SAFETY: the caller's contract.
+                unsafe { layout.pack_raw(self.origin, *count, packed, to) }
+            }
+            Shape::Parts(parts) => {
+                // SAFETY: the caller's contract.
+                unsafe { super::sections::pack(parts, packed, to) }
+            }
             _ => {
                 let from = self.origin.wrapping_add(packed.start);
                 // SAFETY: the caller's contract.
@@ -270,6 +296,15 @@ impl RawView {
             }
             Shape::Device(_) if packed.is_empty() => {}
             Shape::Device(_) => not_of_the_host(),
+            Shape::Section(layout, count, skip) => {
+                let packed = packed.start + skip..packed.end + skip;
+                // SAFETY: the caller's contract.
+                unsafe { layout.unpack_raw(self.origin, *count, packed, from) }
+            }
+            Shape::Parts(parts) => {
+                // SAFETY: the caller's contract.
+                unsafe { super::sections::unpack(parts, packed, from) }
+            }
             _ => {
                 let to = self.origin.wrapping_add(packed.start);
                 // SAFETY: the caller's contract.

@@ -148,7 +148,7 @@ impl Lane {
         arrivals
             .filter(|a| a.envelope.source == peer)
             .map(|a| match &a.what {
-                Arrival::Announced { .. } => 0,
+                Arrival::Announced { .. } | Arrival::Poison { .. } => 0,
                 other => eager::cost(other.bytes()),
             })
             .sum()

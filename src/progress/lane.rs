@@ -23,6 +23,7 @@
 
 use super::checked::{LaneCheck, OpCheck};
 use super::lane_pull::{Pull, Push};
+use super::lane_runs::{NO_RUN, Runs};
 use super::links::Links;
 use super::mapped::{Layouts, Made, Remote};
 use super::pace::Pace;
@@ -96,6 +97,9 @@ pub(super) struct Op {
     pub detached: bool,
     pub posted: Option<PostedKey>,
     pub pattern: Option<Pattern>,
+    /// The run that it is a step of, and which; see `lane_runs`.
+    pub run: u32,
+    pub instance: u32,
     /// The user's line that posted it: every function on the way here from
     /// the public one is `#[track_caller]`.
     pub site: &'static Location<'static>,
@@ -143,6 +147,8 @@ impl Op {
             detached: false,
             posted: None,
             pattern: None,
+            run: NO_RUN,
+            instance: 0,
             number: 0,
             rare: None,
         }
@@ -193,6 +199,10 @@ pub(super) enum Arrival {
         total: usize,
         offer: Offer,
     },
+    /// In place of a message: its run has failed.
+    Poison {
+        culprit: u32,
+    },
 }
 
 /// What a sender says of the memory that it announces.
@@ -209,6 +219,7 @@ impl Arrival {
         match self {
             Arrival::Whole { data, .. } => data.len(),
             Arrival::Stream { total, .. } | Arrival::Announced { total, .. } => *total,
+            Arrival::Poison { .. } => 0,
         }
     }
 }
@@ -312,6 +323,7 @@ pub(crate) struct Lane {
     pub(super) pushes: VecDeque<Push>,
     /// Receives whose bytes go to a device.
     pub(super) staged: Vec<u32>,
+    pub(super) runs: Runs,
     pub(super) devices: Arc<Devices>,
     pub(super) selection: Arc<Selection>,
     pub(super) always_eager: usize,
@@ -373,6 +385,7 @@ impl Lane {
             pulls: VecDeque::new(),
             pushes: VecDeque::new(),
             staged: Vec::new(),
+            runs: Runs::default(),
             devices: Arc::default(),
             selection,
             counters: Counters::default(),
@@ -444,6 +457,9 @@ impl Lane {
         if !self.staged.is_empty() {
             any |= self.advance_staged();
         }
+        if self.runs.have_events() {
+            any |= self.advance_runs();
+        }
         self.moved += u64::from(any);
         any
     }
@@ -462,17 +478,23 @@ impl Lane {
 
     /// Operations and messages under way that need this rank's progress.
     pub fn outstanding(&self) -> usize {
-        self.ops.len() + self.busy.len() + self.pulls.len() + self.pushes.len()
+        self.ops.len() + self.busy.len() + self.pulls.len() + self.pushes.len() + self.runs.len()
     }
 
     /// Sends that the peers still need this rank for.
     pub fn unfinished_sends(&self) -> bool {
         !self.busy.is_empty()
+            || self.runs.unfinished()
             || self.ops.handles().any(|h| {
                 self.ops
                     .get(h)
                     .is_some_and(|op| op.direction == Direction::Send && op.state != State::Done)
             })
+    }
+
+    /// Whether runs are not over.
+    pub fn has_runs(&self) -> bool {
+        self.runs.unfinished()
     }
 
     /// Name of the transport to a peer.
@@ -514,6 +536,7 @@ impl Lane {
             wire::CHUNK => self.on_chunk(message, low),
             wire::TAKEN => self.on_taken(peer, low, message.head.aux),
             wire::LAYOUT => self.on_layout(message, low),
+            wire::POISON => self.on_poison(peer, low, high),
             _ => false,
         };
         if !sound {
@@ -546,6 +569,10 @@ impl Lane {
             if let Some(key) = rare.key.take() {
                 self.links.unexport(&key);
             }
+        }
+        if op.run != NO_RUN {
+            let (run, instance) = (op.run, op.instance);
+            return self.run_event(run, instance, handle);
         }
         if op.detached {
             let op = self.ops.remove(handle);

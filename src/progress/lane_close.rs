@@ -125,6 +125,7 @@ impl Lane {
                 Arrival::Whole { ack, .. } => ack,
                 Arrival::Stream { send, ack, .. } => ack.then_some(send),
                 Arrival::Announced { send, .. } => Some(send),
+                Arrival::Poison { .. } => None,
             };
             if let Some(send) = send {
                 self.refuse_send(peer, send);

@@ -252,6 +252,9 @@ impl Lane {
             tag: envelope.tag,
             bytes,
         };
+        if let Arrival::Poison { culprit } = what {
+            return Err(self.meets_poison(peer, culprit));
+        }
         if let Some(told) = &told {
             let bytes = what.bytes();
             self.compare(&view, told, peer, envelope.tag, bytes, Location::caller());
@@ -322,6 +325,7 @@ impl Lane {
             Arrival::Announced { send, total, offer } => {
                 self.begin_rendezvous(handle, envelope, send, total, &offer);
             }
+            Arrival::Poison { .. } => {}
         }
         if self.succeeded(handle) {
             return Ok(Posted::Done(outcome(total)));
@@ -401,7 +405,7 @@ impl Lane {
         true
     }
 
-    fn arrive(
+    pub(super) fn arrive(
         &mut self,
         envelope: Envelope,
         what: Arrival,
@@ -420,6 +424,7 @@ impl Lane {
                 Arrival::Whole { ack, .. } => *ack,
                 Arrival::Stream { send, ack, .. } => ack.then_some(*send),
                 Arrival::Announced { send, .. } => Some(*send),
+                Arrival::Poison { .. } => None,
             }
         {
             self.refuse_send(envelope.source, send);
@@ -723,7 +728,7 @@ impl Lane {
                 self.unexpected.remove(key);
             }
             let bytes = match arrived.what {
-                Arrival::Announced { .. } => return,
+                Arrival::Announced { .. } | Arrival::Poison { .. } => return,
                 Arrival::Whole { data, .. } => data.len(),
                 Arrival::Stream { total, .. } => total,
             };

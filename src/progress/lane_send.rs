@@ -9,6 +9,7 @@ use crate::protocol::select::Memory;
 use crate::trace::event::Kind;
 use crate::wire;
 use osier_transports::{PostError, RegionKind, TransportError, TransportErrorKind};
+use std::panic::Location;
 
 /// Fragments posted per peer before the lane polls again.
 const FRAGMENTS_PER_ROUND: usize = 8;
@@ -35,7 +36,7 @@ impl Lane {
                 bytes: view.bytes(),
             }));
         }
-        self.isend_slow(view, dest, tag, mode)
+        self.isend_from(view, dest, tag, mode, Location::caller())
     }
 
     /// Sends a message whole, if nothing stands in its way.
@@ -92,9 +93,16 @@ impl Lane {
         self.links.post_with(dest, head, bytes, fill).is_ok()
     }
 
+    /// Posts a send that could not leave at once, of this line of the user's.
     #[cold]
-    #[track_caller]
-    fn isend_slow(&mut self, view: RawView, dest: u32, tag: u32, mode: Mode) -> Result<Posted> {
+    pub(super) fn isend_from(
+        &mut self,
+        view: RawView,
+        dest: u32,
+        tag: u32,
+        mode: Mode,
+        site: &'static Location<'static>,
+    ) -> Result<Posted> {
         let bytes = view.bytes();
         if let Some(how) = self.peers[dest as usize].dead {
             return Err(Error::new(
@@ -106,6 +114,7 @@ impl Lane {
             ));
         }
         let mut op = Op::new(Direction::Send, State::Starting, view, dest, tag);
+        op.site = site;
         op.total = bytes;
         op.synchronous = mode == Mode::Synchronous;
         op.ready = mode == Mode::Ready;

@@ -15,6 +15,7 @@ pub(crate) mod lane;
 mod lane_close;
 mod lane_pull;
 pub(crate) mod lane_receive;
+pub(crate) mod lane_runs;
 mod lane_send;
 pub(crate) mod links;
 mod mapped;

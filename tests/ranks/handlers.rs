@@ -418,6 +418,10 @@ fn making(comm: &Communicator, b: &Bench) {
     b.check("Communicator::allgather", || {
         comm.allgather(&[0u8], &mut [0u8; 9])
     });
+    let neighbors = osier::plans::Operation::NeighborAlltoall;
+    b.check("Communicator::explain", || {
+        comm.explain(neighbors, 8).map(drop)
+    });
     b.check("Communicator::allreduce", || {
         comm.allreduce(&[0u8], &mut [0u8; 9], function(|a: u8, _| a))
     });

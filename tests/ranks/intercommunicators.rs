@@ -132,7 +132,7 @@ fn sides_merge_split_and_shrink() {
             assert_eq!(worlds(&merged), order);
             assert!(!merged.is_inter());
             let mut sum = [0u64];
-            merged.allreduce(&[1], &mut sum, Op::Sum).expect("sum");
+            merged.allreduce(&[1u64], &mut sum, Op::Sum).expect("sum");
             assert_eq!(sum, [6]);
         }
         // Ranks of a side that do not agree: an error for all.

@@ -6,6 +6,7 @@
 mod bad_input;
 mod checks;
 mod closing;
+mod collectives;
 mod communicators;
 mod datatypes;
 mod deaths;

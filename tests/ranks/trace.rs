@@ -204,7 +204,8 @@ fn collectives_and_communicators_are_spans() {
         let half = comm.split(Some(0), -(comm.rank() as i64)).expect("split");
         let half = half.expect("a color");
         let mut sum = [0u64];
-        half.allreduce(&[1], &mut sum, Op::Sum).expect("allreduce");
+        half.allreduce(&[1u64], &mut sum, Op::Sum)
+            .expect("allreduce");
         let dest = (half.rank() + 1) % 3;
         half.sendrecv(&[1u8], dest, 0, &mut [0u8], ANY_SOURCE, 0)
             .expect("sendrecv");

@@ -408,7 +408,7 @@ fn die(comm: &Communicator, how: &str) {
 fn die_inside(comm: &Communicator) {
     let deadly = osier::function(|_: u64, _: u64| -> u64 { kill_me() });
     let mut sum = [0u64];
-    let result = comm.allreduce(&[1], &mut sum, deadly);
+    let result = comm.allreduce(&[1u64], &mut sum, deadly);
     let e = result.expect_err("rank 0 is dead");
     assert_eq!(e.kind(), ErrorKind::RankDead, "{e}");
     through(comm);

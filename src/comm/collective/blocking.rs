@@ -1,0 +1,175 @@
+//! Collective calls that return when this rank's part is over.
+
+use super::ask::{Ask, Contribution, host};
+use crate::comm::Communicator;
+use crate::error::Result;
+use crate::exec::operator::Reduction;
+use crate::exec::run::Combiner;
+use crate::p2p::Rank;
+use crate::p2p::view::{Buffer, BufferMut, RawView};
+use crate::trace::event::{ANY, Kind};
+use osier_collectives::{Call, Operation};
+use osier_datatype::Datatype;
+
+impl Communicator {
+    /// Returns when all ranks have called it. Collective.
+    #[track_caller]
+    pub fn barrier(&self) -> Result<()> {
+        let _span = self.span(Kind::Barrier, ANY, ANY, 0);
+        let result = match &self.0.inter {
+            None => self.barrier_within(),
+            Some(inter) => self.barrier_between(inter),
+        };
+        self.reported(result.map_err(|e| e.context("barrier")))
+    }
+
+    #[track_caller]
+    pub(in crate::comm) fn barrier_within(&self) -> Result<()> {
+        self.call(Ask::barrier(self.size()))
+    }
+
+    /// Copies the root's data to all ranks. Collective; all pass equally many elements
+    /// of the same types, in whatever layout. On an intercommunicator the root's side
+    /// passes [`ROOT`](crate::ROOT) at the root and [`PROC_NULL`](crate::PROC_NULL)
+    /// elsewhere, the other side the root's rank, and only that side's data changes.
+    /// The same holds for [`Communicator::gather`], where the other side's elements go
+    /// to the root.
+    #[track_caller]
+    pub fn bcast<B: BufferMut + ?Sized>(&self, data: &mut B, root: impl Into<Rank>) -> Result<()> {
+        let view = data.view_mut().raw();
+        let _span = self.span(Kind::Bcast, ANY, ANY, view.bytes());
+        let root = root.into();
+        let result = host(view).and_then(|view| match &self.0.inter {
+            None => self.root(root).and_then(|root| self.bcast_view(view, root)),
+            Some(inter) => self.bcast_between(inter, view, root),
+        });
+        self.reported(result.map_err(|e| e.context("bcast")))
+    }
+
+    #[track_caller]
+    pub(in crate::comm) fn bcast_view(&self, view: RawView, root: usize) -> Result<()> {
+        self.call(Ask::bcast(self.size(), root, view))
+    }
+
+    #[track_caller]
+    pub(in crate::comm) fn bcast_from<T: Datatype>(
+        &self,
+        data: &mut [T],
+        root: usize,
+    ) -> Result<()> {
+        self.bcast_view(data.view_mut().raw(), root)
+    }
+
+    /// Collects equal contributions from all ranks at the root, in rank order. Other
+    /// ranks' `recv` is not touched. The root may pass [`IN_PLACE`](crate::IN_PLACE):
+    /// then its contribution lies in its place of `recv`. Collective.
+    #[track_caller]
+    pub fn gather<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
+        &self,
+        send: &S,
+        recv: &mut R,
+        root: impl Into<Rank>,
+    ) -> Result<()> {
+        let send = send.contribution().map(|view| view.raw());
+        let recv = recv.view_mut().raw();
+        let bytes = send.as_ref().map_or(0, RawView::bytes);
+        let _span = self.span(Kind::Gather, ANY, ANY, bytes);
+        let root = root.into();
+        let result = both_hosts(send, recv).and_then(|(send, recv)| match &self.0.inter {
+            None => self
+                .root(root)
+                .and_then(|root| self.gather_views(send, recv, root)),
+            Some(inter) => self.gather_between(inter, send, recv, root),
+        });
+        self.reported(result.map_err(|e| e.context("gather")))
+    }
+
+    #[track_caller]
+    pub(in crate::comm) fn gather_views(
+        &self,
+        send: Option<RawView>,
+        recv: RawView,
+        root: usize,
+    ) -> Result<()> {
+        let (size, rank) = (self.size(), self.rank());
+        self.call(Ask::gather(size, rank, Some(root), send, recv))
+    }
+
+    #[track_caller]
+    pub(in crate::comm) fn gather_raw<T: Datatype>(
+        &self,
+        send: &[T],
+        recv: &mut [T],
+        root: usize,
+    ) -> Result<()> {
+        self.gather_views(Some(send.view().raw()), recv.view_mut().raw(), root)
+    }
+
+    /// Collects equal contributions from all ranks at all ranks. Collective; with
+    /// [`IN_PLACE`](crate::IN_PLACE) a rank's contribution lies in its place of `recv`.
+    /// On an intercommunicator each side gets the other's.
+    #[track_caller]
+    pub fn allgather<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
+        &self,
+        send: &S,
+        recv: &mut R,
+    ) -> Result<()> {
+        let send = send.contribution().map(|view| view.raw());
+        let recv = recv.view_mut().raw();
+        let bytes = send.as_ref().map_or(0, RawView::bytes);
+        let _span = self.span(Kind::Allgather, ANY, ANY, bytes);
+        let result = both_hosts(send, recv).and_then(|(send, recv)| match &self.0.inter {
+            None => self.call(Ask::gather(self.size(), self.rank(), None, send, recv)),
+            Some(inter) => self.allgather_between(inter, send, recv),
+        });
+        self.reported(result.map_err(|e| e.context("allgather")))
+    }
+
+    /// Combines the elements of all ranks, in rank order, and gives every rank the
+    /// result. The association depends on the number of ranks alone where results
+    /// round, so equal inputs give equal bits. Collective; with
+    /// [`IN_PLACE`](crate::IN_PLACE) on all ranks the input lies in `recv`. On an
+    /// intercommunicator each side gets the combination of the other's.
+    #[track_caller]
+    pub fn allreduce<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
+        &self,
+        send: &S,
+        recv: &mut R,
+        op: impl Reduction,
+    ) -> Result<()> {
+        let send = send.contribution().map(|view| view.raw());
+        let recv = recv.view_mut().raw();
+        let _span = self.span(Kind::Allreduce, ANY, ANY, recv.bytes());
+        let result = both_hosts(send, recv).and_then(|(send, recv)| match &self.0.inter {
+            None => self.allreduce_views(send, recv, &op),
+            Some(inter) => self.allreduce_between(inter, send, recv, &op),
+        });
+        self.reported(result.map_err(|e| e.context("allreduce")))
+    }
+
+    #[track_caller]
+    pub(in crate::comm) fn allreduce_views(
+        &self,
+        send: Option<RawView>,
+        recv: RawView,
+        op: &dyn Reduction,
+    ) -> Result<()> {
+        let call = Call::new(Operation::Allreduce, self.size() as u32);
+        // The call below waits for the run's end, so the operator outlives it.
+        let combiner = Combiner::lent(op);
+        self.call(Ask::reduce(call, self.rank(), send, Some(recv), combiner))
+    }
+
+    #[track_caller]
+    pub(in crate::comm) fn allreduce_in_place<T: Datatype>(
+        &self,
+        data: &mut [T],
+        op: &dyn Reduction,
+    ) -> Result<()> {
+        self.allreduce_views(None, data.view_mut().raw(), op)
+    }
+}
+
+fn both_hosts(send: Option<RawView>, recv: RawView) -> Result<(Option<RawView>, RawView)> {
+    Ok((send.map(host).transpose()?, host(recv)?))
+}

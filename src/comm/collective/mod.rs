@@ -1,0 +1,217 @@
+//! Collective calls: what they ask for, which plan answers, and how it is run.
+//!
+//! ```text
+//! call (buffers, root, operator) -> Ask -> program, kept by the lane -> run
+//!                                    '-> choice, plan: once per size
+//! ```
+//!
+//! A call takes the next number of its communicator, whether it succeeds or not, and
+//! its messages carry it; so several may be under way, and the order of the calls says
+//! which belong together (MPI 5.0, section 6.1 and 6.12). A call whose arguments make
+//! no sense takes part as one that has failed: the others are told.
+//!
+//! | module | duty |
+//! |---|---|
+//! | `choice` | the cheapest plan, by costs that all ranks share |
+//! | `ask` | from buffers to pieces |
+//! | `blocking` | the calls that wait |
+//! | `across` | calls on intercommunicators, made of calls within each side |
+
+mod across;
+mod ask;
+mod blocking;
+mod choice;
+
+pub use ask::{Contribution, IN_PLACE, InPlace};
+pub(super) use choice::Choices;
+
+use super::Communicator;
+use crate::error::{Error, ErrorKind, Result};
+use crate::exec::lower::lower;
+use crate::exec::memory::Buffers;
+use crate::exec::program::Program;
+use crate::matching::{INTERNAL_TAG, Pattern};
+use crate::p2p::Rank;
+use crate::p2p::view::{Buffer, RawView};
+use crate::progress::lane::Mode;
+use crate::progress::lane_runs::End;
+use ask::Ask;
+use osier_collectives::{Algorithm, Plan};
+use osier_datatype::Datatype;
+use std::panic::{Location, resume_unwind};
+use std::sync::Arc;
+
+/// Between the leaders of an intercommunicator.
+pub(super) const BETWEEN: u32 = INTERNAL_TAG | 4;
+pub(super) const TOPOLOGY: u32 = INTERNAL_TAG | 6;
+/// The lower 30 bits count.
+pub(super) const IDUP: u32 = INTERNAL_TAG | 0x4000_0000;
+
+impl Communicator {
+    #[track_caller]
+    pub(super) fn put<T: Datatype>(&self, data: &[T], dest: usize, tag: u32) -> Result<()> {
+        self.send_raw(data.view().raw(), dest as u32, tag, Mode::Standard)
+    }
+
+    #[track_caller]
+    pub(super) fn take_view(&self, view: RawView, source: usize, tag: u32) -> Result<()> {
+        let bytes = view.bytes();
+        let pattern = Pattern::exact(source as u32, tag);
+        let got = self.recv_raw(view, pattern)?.bytes;
+        if got == bytes {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Argument,
+            format!(
+                "collective: rank {source} sent {got} bytes, rank {} expected {bytes} (hint: all ranks pass the same count)",
+                self.rank()
+            ),
+        ))
+    }
+
+    pub(super) fn root(&self, root: impl Into<Rank>) -> Result<usize> {
+        let root = root.into().check(self.size())?;
+        root.map(|r| r as usize)
+            .ok_or_else(|| Error::new(ErrorKind::Rank, "a collective needs a root"))
+    }
+
+    /// Has all calls of this communicator use one algorithm, where it is for them: for
+    /// tests and measurements. Collective.
+    #[doc(hidden)]
+    pub fn use_algorithm(&self, algorithm: Option<(Algorithm, u32)>) {
+        self.core()
+            .with(self.lane(), crate::progress::lane::Lane::forget_programs);
+        let mut forced = self.0.forced.lock().unwrap_or_else(|e| e.into_inner());
+        *forced = algorithm;
+    }
+
+    /// The program of a call, made where it is called for the first time.
+    #[cold]
+    fn make_program(&self, ask: &Ask) -> Result<Arc<Program>> {
+        let unsuitable =
+            |e: osier_collectives::Unsuitable| Error::new(ErrorKind::Unavailable, e.to_string());
+        let forced = self
+            .0
+            .forced
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .clone();
+        let forced = forced.filter(|(algorithm, _)| {
+            let kept = algorithm.keeps(&ask.call);
+            kept.is_some_and(|kept| !ask.call.operation.reduces() || kept >= ask.call.required)
+        });
+        let (algorithm, segments) = match forced {
+            Some(forced) => forced,
+            None => self
+                .member()
+                .choices
+                .of(self.core(), &ask.call, ask.class)?,
+        };
+        let plan = Plan::new(ask.call.clone(), algorithm, segments).map_err(unsuitable)?;
+        Ok(Arc::new(lower(&plan.part(self.rank() as u32))?))
+    }
+
+    /// Begins a call. Its memory belongs to the run until that is over.
+    #[track_caller]
+    pub(super) fn begin(&self, mut ask: Ask) -> Result<u32> {
+        let site = Location::caller();
+        let mut lane = self.lane().lock();
+        let tags = lane.next_tags();
+        let program = match lane.program(ask.key) {
+            Some(program) => program,
+            None => {
+                drop(lane);
+                let made = self.make_program(&ask);
+                lane = self.lane().lock();
+                let made = match (made, ask.error.take()) {
+                    (Ok(made), error) => {
+                        ask.error = error;
+                        made
+                    }
+                    (Err(_), Some(error)) | (Err(error), None) => return Err(error),
+                };
+                lane.keep_program(ask.key, made.clone());
+                made
+            }
+        };
+        let mut run = lane.spare_run();
+        if ask.error.is_some() {
+            ask.buffers = Buffers::default();
+        }
+        run.memory.begin(&program, ask.buffers);
+        run.program = program;
+        run.combiner = ask.combiner;
+        run.shadow = ask.shadow;
+        run.kept = ask.kept;
+        run.tags = tags;
+        run.site = Some(site);
+        run.defers = true;
+        let begun = lane.begin_run(run, ask.error);
+        self.core().after(&mut lane);
+        begun
+    }
+
+    /// Waits for the end of a call.
+    #[track_caller]
+    pub(super) fn finish(&self, id: u32) -> Result<()> {
+        let guard = GivesUp { comm: self, id };
+        let end = self.await_run(id);
+        std::mem::forget(guard);
+        if let Some(panic) = end.panic {
+            resume_unwind(panic);
+        }
+        end.result
+    }
+
+    #[track_caller]
+    fn await_run(&self, id: u32) -> End {
+        let mut lane = self.lane().lock();
+        let direct = self.core().trace.is_none();
+        loop {
+            if let Some(end) = lane.run_is_over(id).then(|| lane.take_run(id)).flatten() {
+                self.core().after(&mut lane);
+                return end;
+            }
+            let Some((view, source, tag)) = lane.sole_receive(id) else {
+                break;
+            };
+            let room = view.bytes();
+            if !direct
+                || !lane.may_receive_directly(Pattern::exact(source, tag))
+                || lane.knows_dead(source)
+            {
+                break;
+            }
+            match self.receive_here(&mut lane, &view, source, tag) {
+                Some(bytes) => lane.received_directly(id, source, bytes, room),
+                None => break,
+            }
+        }
+        lane.stop_deferring(id);
+        self.core().after(&mut lane);
+        drop(lane);
+        self.core().wait(self.lane(), |lane| lane.take_run(id))
+    }
+
+    /// Runs a call to its end.
+    #[track_caller]
+    pub(super) fn call(&self, ask: Ask) -> Result<()> {
+        let id = self.begin(ask)?;
+        self.finish(id)
+    }
+}
+
+/// Ends a run whose caller unwinds: its buffers are about to go.
+struct GivesUp<'a> {
+    comm: &'a Communicator,
+    id: u32,
+}
+
+impl Drop for GivesUp<'_> {
+    fn drop(&mut self) {
+        let (core, lane) = (self.comm.core(), self.comm.lane());
+        core.with(lane, |lane| lane.give_up_run(self.id));
+        drop(core.wait(lane, |lane| lane.take_run(self.id)));
+    }
+}

@@ -1,0 +1,105 @@
+//! Programs from plans of collectives.
+//!
+//! A plan tells messages apart by (from, to, tag, segment). A message has 20 bits for
+//! that: which phase, which round, which segment, each modulo what fits. Messages of
+//! one pair that would look alike are put behind each other, at both ends in the order
+//! of the steps; then they match in that order, because messages do not overtake.
+
+use super::graph::{Edge, Graph};
+use super::program::{Action, Program, SEGMENT_TAGS};
+use crate::error::{Error, ErrorKind, Result};
+use osier_collectives::{Buffer, Part, Region, Step};
+use std::collections::HashMap;
+
+/// Rounds of a phase in a plan's tags.
+const ROUNDS: u32 = 1 << 20;
+const PHASE_TAGS: u32 = 7;
+const ROUND_TAGS: u32 = 4096;
+
+fn tag(of_plan: u32) -> u32 {
+    let (phase, round) = (of_plan / ROUNDS, of_plan % ROUNDS);
+    // 0 is left for messages that belong to no program.
+    let phase = phase.wrapping_sub(1) % PHASE_TAGS + 1;
+    (phase * ROUND_TAGS + round % ROUND_TAGS) * SEGMENT_TAGS
+}
+
+/// Makes a program of one rank's part.
+///
+/// # Errors
+/// If the part reads the memory of other ranks.
+pub(crate) fn lower(part: &Part) -> Result<Program> {
+    let nothing = Region::run(Buffer::Recv, 0, 0);
+    let actions: Vec<Action> = part
+        .steps()
+        .iter()
+        .map(|step| {
+            Ok(match *step {
+                Step::Send { to, tag: t, data } => Action::Send {
+                    to,
+                    tag: tag(t),
+                    data,
+                },
+                Step::Recv { from, tag: t, data } => Action::Receive {
+                    from,
+                    tag: tag(t),
+                    data,
+                },
+                Step::Raise { to, tag: t } => Action::Send {
+                    to,
+                    tag: tag(t),
+                    data: nothing,
+                },
+                Step::Await { from, tag: t } => Action::Receive {
+                    from,
+                    tag: tag(t),
+                    data: nothing,
+                },
+                Step::Copy { from, to } => Action::Copy { from, to },
+                Step::Combine { left, right, into } => Action::Combine { left, right, into },
+                Step::Read { .. } => {
+                    return Err(Error::new(
+                        ErrorKind::Unavailable,
+                        "a plan that reads the memory of other ranks",
+                    ));
+                }
+            })
+        })
+        .collect::<Result<_>>()?;
+    let mut last: HashMap<(bool, u32, u32), u32> = HashMap::new();
+    let before: Vec<Vec<Edge>> = actions
+        .iter()
+        .enumerate()
+        .map(|(step, action)| {
+            let step = step as u32;
+            let mut list: Vec<Edge> = part
+                .after(step)
+                .iter()
+                .map(|dep| Edge {
+                    step: dep.step,
+                    lag: dep.lag,
+                })
+                .collect();
+            let alike = match *action {
+                Action::Send { to, tag, .. } => last.insert((true, to, tag), step),
+                Action::Receive { from, tag, .. } => last.insert((false, from, tag), step),
+                _ => None,
+            };
+            if let Some(alike) = alike {
+                let edge = Edge {
+                    step: alike,
+                    lag: 0,
+                };
+                if !list.contains(&edge) {
+                    list.push(edge);
+                }
+            }
+            list
+        })
+        .collect();
+    Ok(Program {
+        graph: Graph::new(part.segments, before.into_iter()),
+        actions,
+        scratch: part.scratch.clone(),
+        cut: part.cut.max(1),
+    })
+}

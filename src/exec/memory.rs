@@ -1,0 +1,307 @@
+//! Where the pieces of a run's buffers lie.
+//!
+//! A piece is a range of a buffer's packed bytes; what layout these have in memory is
+//! the view's affair. A segment of a piece is a share of it, at whole elements.
+//!
+//! # Invariants
+//! 1. Lengths of pieces and segments follow from what all ranks agree on: the bytes of
+//!    the call, and its element.
+//! 2. Scratch is packed and starts at multiples of 64 bytes. It is not moved while the
+//!    run lives.
+
+use super::program::Program;
+use crate::p2p::view::RawView;
+use osier_collectives::{Buffer, Lengths, Region};
+use std::ops::Range;
+
+/// How a buffer of the program's user is cut into pieces.
+#[derive(Debug, Default)]
+pub(crate) enum Pieces {
+    /// There is no such buffer.
+    #[default]
+    None,
+    /// Into pieces of so many bytes.
+    Equal(RawView, usize),
+    /// Into as many pieces as the algorithm wants, of about equal size.
+    Cut(RawView),
+    /// Each lies somewhere of its own.
+    #[expect(dead_code, reason = "calls whose counts differ come next")]
+    Listed(Vec<RawView>),
+}
+
+/// How long pieces are, for those that lie in scratch.
+#[derive(Debug, Default)]
+pub(crate) enum Sizes {
+    #[default]
+    Empty,
+    /// All so many bytes.
+    Equal(usize),
+    /// A vector of so many bytes, cut.
+    Cut(usize),
+    /// Each its own.
+    #[expect(dead_code, reason = "calls whose counts differ come next")]
+    Each(Vec<usize>),
+}
+
+/// What a run works on.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    pub send: Pieces,
+    pub recv: Pieces,
+    pub sizes: Sizes,
+    /// Bytes of an element, which is never cut; 1 if nothing is combined.
+    pub unit: usize,
+}
+
+#[repr(align(64))]
+#[derive(Clone, Copy, Debug)]
+struct Line(#[expect(dead_code, reason = "room")] [u8; 64]);
+
+/// One scratch buffer.
+#[derive(Debug, Default)]
+struct Room {
+    /// Of the first piece, in the block.
+    offset: usize,
+    /// Where its pieces' starts stand in `starts`.
+    starts: usize,
+    slots: u32,
+    /// Bytes of a slot.
+    slot: usize,
+}
+
+/// The memory of one run.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    buffers: Buffers,
+    rooms: Vec<Room>,
+    starts: Vec<usize>,
+    block: Vec<Line>,
+    /// The block's bytes.
+    base: RawView,
+    cut: u32,
+    segments: u32,
+}
+
+/// Bounds of share `at` of `of` shares of so many bytes, in whole units.
+fn share(bytes: usize, unit: usize, at: u32, of: u32) -> usize {
+    if of == 1 {
+        return if at == 0 { 0 } else { bytes };
+    }
+    if at >= of {
+        return bytes;
+    }
+    let bound = |n: usize| (n as u128 * u128::from(at) / u128::from(of)) as usize;
+    if unit > 1 {
+        bound(bytes / unit) * unit
+    } else if bytes >= 64 * of as usize {
+        bound(bytes) & !63
+    } else {
+        bound(bytes)
+    }
+}
+
+impl Memory {
+    /// Begins, or begins again with other buffers.
+    pub fn begin(&mut self, program: &Program, buffers: Buffers) {
+        self.buffers = buffers;
+        self.cut = program.cut;
+        self.segments = program.graph.segments();
+        self.rooms.clear();
+        self.starts.clear();
+        let mut end = 0usize;
+        for scratch in &program.scratch {
+            let first = self.starts.len();
+            let mut at = 0;
+            let mut longest = 0;
+            for piece in 0..scratch.pieces {
+                let like = match scratch.lengths {
+                    Lengths::Rotated(by) => piece + by,
+                    Lengths::All(like) => like,
+                };
+                let bytes = self.size_like(like);
+                self.starts.push(at);
+                longest = longest.max(bytes);
+                at += bytes;
+            }
+            self.starts.push(at);
+            let slot = if scratch.slots == 0 {
+                0
+            } else {
+                self.longest_share(longest)
+            };
+            self.rooms.push(Room {
+                offset: end,
+                starts: first,
+                slots: scratch.slots,
+                slot,
+            });
+            let bytes = match scratch.slots {
+                0 => at,
+                slots => slot * slots as usize * scratch.pieces as usize,
+            };
+            end = (end + bytes).next_multiple_of(64);
+        }
+        if self.block.len() * 64 < end {
+            self.block.clear();
+            self.block.resize(end.div_ceil(64), Line([0; 64]));
+        }
+        self.base = RawView::untyped(self.block.as_mut_ptr().cast(), self.block.len() * 64);
+    }
+
+    /// Forgets the buffers.
+    pub fn end(&mut self) {
+        self.buffers = Buffers::default();
+        if self.block.len() > KEPT_LINES {
+            self.block = Vec::new();
+        }
+    }
+
+    fn longest_share(&self, bytes: usize) -> usize {
+        let shares = self.segments.max(1) as usize;
+        let unit = self.buffers.unit.max(1);
+        // A share is at most one unit, or 64 bytes, longer than the mean.
+        (bytes.div_ceil(shares) + unit.max(64))
+            .next_multiple_of(64)
+            .min(bytes.next_multiple_of(64))
+    }
+
+    /// Bytes of a scratch piece that is like piece `like` of the call.
+    fn size_like(&self, like: u32) -> usize {
+        match &self.buffers.sizes {
+            Sizes::Empty => 0,
+            Sizes::Equal(bytes) => *bytes,
+            Sizes::Cut(bytes) => {
+                let range = self.cut_range(*bytes, like % self.cut);
+                range.len()
+            }
+            Sizes::Each(each) if each.is_empty() => 0,
+            Sizes::Each(each) => each[like as usize % each.len()],
+        }
+    }
+
+    fn cut_range(&self, bytes: usize, piece: u32) -> Range<usize> {
+        let unit = self.buffers.unit;
+        share(bytes, unit, piece, self.cut)..share(bytes, unit, piece + 1, self.cut)
+    }
+
+    /// The share of a piece's bytes that a segment is.
+    fn segment(&self, bytes: usize, segment: u32) -> Range<usize> {
+        let unit = self.buffers.unit;
+        share(bytes, unit, segment, self.segments)..share(bytes, unit, segment + 1, self.segments)
+    }
+
+    /// Pieces of a buffer.
+    fn pieces(&self, buffer: Buffer) -> u32 {
+        let pieces = match buffer {
+            Buffer::Send => &self.buffers.send,
+            Buffer::Recv => &self.buffers.recv,
+            Buffer::Scratch(k) => {
+                let room = &self.rooms[k as usize];
+                let next = self.rooms.get(k as usize + 1);
+                let end = next.map_or(self.starts.len(), |next| next.starts);
+                return (end - room.starts - 1) as u32;
+            }
+        };
+        match pieces {
+            Pieces::None => 0,
+            Pieces::Equal(view, each) => view.bytes().checked_div(*each).unwrap_or(1).max(1) as u32,
+            Pieces::Cut(_) => self.cut,
+            Pieces::Listed(views) => views.len() as u32,
+        }
+    }
+
+    /// One segment of one piece.
+    fn piece(&self, buffer: Buffer, piece: u32, segment: u32) -> RawView {
+        let pieces = match buffer {
+            Buffer::Send => &self.buffers.send,
+            Buffer::Recv => &self.buffers.recv,
+            Buffer::Scratch(k) => return self.scratch(k, piece, segment),
+        };
+        match pieces {
+            Pieces::None => RawView::empty(),
+            Pieces::Equal(view, each) => {
+                let range = self.segment(*each, segment);
+                let start = piece as usize * each;
+                view.section(start + range.start..start + range.end)
+            }
+            Pieces::Cut(view) => {
+                let whole = self.cut_range(view.bytes(), piece);
+                let range = self.segment(whole.len(), segment);
+                view.section(whole.start + range.start..whole.start + range.end)
+            }
+            Pieces::Listed(views) => {
+                let view = &views[piece as usize];
+                view.section(self.segment(view.bytes(), segment))
+            }
+        }
+    }
+
+    fn scratch(&self, k: u16, piece: u32, segment: u32) -> RawView {
+        let room = &self.rooms[k as usize];
+        let at = room.starts + piece as usize;
+        let (start, end) = (self.starts[at], self.starts[at + 1]);
+        let range = self.segment(end - start, segment);
+        let within = match room.slots {
+            0 => start + range.start,
+            slots => ((piece * slots + segment % slots) as usize) * room.slot,
+        };
+        let start = room.offset + within;
+        self.base.section(start..start + range.len())
+    }
+
+    /// What a region is in one segment.
+    #[inline]
+    pub fn view(&self, region: Region, segment: u32) -> RawView {
+        if region.count == 0 {
+            return RawView::empty();
+        }
+        if region.count == 1 {
+            let pieces = self.pieces(region.buffer);
+            let piece = if region.first < pieces {
+                region.first
+            } else {
+                region.first % pieces
+            };
+            return self.piece(region.buffer, piece, segment);
+        }
+        let pieces = region.indices(self.pieces(region.buffer));
+        RawView::joined(&mut pieces.map(|p| self.piece(region.buffer, p, segment)))
+    }
+
+    /// The pieces of a region in one segment, one by one.
+    pub fn views(&self, region: Region, segment: u32) -> impl Iterator<Item = RawView> + '_ {
+        let pieces = region.indices(self.pieces(region.buffer));
+        pieces.map(move |p| self.piece(region.buffer, p, segment))
+    }
+}
+
+/// Scratch that is kept for the next run: 1 MiB.
+const KEPT_LINES: usize = 1 << 14;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_whole_units_without_gaps() {
+        for (bytes, unit) in [
+            (0, 1),
+            (7, 1),
+            (100_000, 1),
+            (96, 8),
+            (24, 8),
+            (17 * 12, 12),
+        ] {
+            for of in [1, 2, 3, 7, 64] {
+                let mut end = 0;
+                for at in 0..of {
+                    let (from, to) = (share(bytes, unit, at, of), share(bytes, unit, at + 1, of));
+                    assert_eq!(from, end);
+                    assert!(to >= from && to <= bytes && from.is_multiple_of(unit));
+                    end = to;
+                }
+                assert_eq!(end, bytes);
+            }
+        }
+    }
+}

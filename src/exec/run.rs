@@ -1,0 +1,311 @@
+//! One run of a program: how far it has come, and what it works on.
+
+use super::graph::Schedule;
+use super::memory::Memory;
+use super::operator::{Fit, Reduction};
+use super::program::{Action, Program, SEGMENT_TAGS};
+use crate::error::{Error, ErrorKind, Result};
+use crate::p2p::view::RawView;
+use crate::progress::ready::Ready;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::sync::Arc;
+use std::task::Waker;
+
+/// The operator of a run.
+pub(crate) enum Combiner {
+    /// Of a call that waits for the end.
+    Lent(*const dyn Reduction),
+    #[expect(dead_code, reason = "non-blocking calls come next")]
+    Owned(Arc<dyn Reduction>),
+}
+
+// SAFETY: operators are shared between threads; a lent one outlives the run, for the
+// call that lent it waits for the run's end.
+unsafe impl Send for Combiner {}
+
+impl Combiner {
+    /// An operator that the caller keeps until the run is over.
+    pub fn lent(operator: &dyn Reduction) -> Combiner {
+        // SAFETY: only the lifetime changes; the caller's duty.
+        let operator: *const (dyn Reduction + 'static) =
+            unsafe { std::mem::transmute(std::ptr::from_ref(operator)) };
+        Combiner::Lent(operator)
+    }
+
+    pub fn get(&self) -> &dyn Reduction {
+        match self {
+            // SAFETY: kept by whoever lent it.
+            Combiner::Lent(operator) => unsafe { &**operator },
+            Combiner::Owned(operator) => &**operator,
+        }
+    }
+}
+
+/// Packed bytes that a run works on in place of memory with gaps.
+pub(crate) struct Shadow {
+    pub packed: RawView,
+    /// Where the result belongs.
+    pub into: RawView,
+}
+
+/// How a run stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Steps begin.
+    Running,
+    /// A step has failed: peers were told, and memory is given back.
+    Failing,
+    #[default]
+    Over,
+}
+
+/// One run.
+#[derive(Default)]
+pub(crate) struct Run {
+    pub program: Arc<Program>,
+    pub schedule: Schedule,
+    pub memory: Memory,
+    pub combiner: Option<(Combiner, Fit)>,
+    /// Upper part of its messages' tags.
+    pub tags: u32,
+    pub site: Option<&'static Location<'static>>,
+    pub phase: Phase,
+    /// Operations under way.
+    pub in_flight: u32,
+    /// Receives that are not posted yet.
+    pub deferred: Vec<u32>,
+    /// Whether receives are.
+    pub defers: bool,
+    pub error: Option<Error>,
+    /// The rank of the job that it fails for; `None` if nobody knows.
+    culprit: Option<u32>,
+    /// Its number in the lane.
+    pub id: u32,
+    /// A panic of the program's operator.
+    pub panic: Option<Box<dyn Any + Send>>,
+    pub shadow: Option<Shadow>,
+    /// Copies of what had gaps.
+    pub kept: Vec<Vec<u8>>,
+    /// Memory that must live until the end.
+    #[allow(dead_code, reason = "it is only kept")]
+    pub owner: Option<Box<dyn Any + Send>>,
+    pub waker: Option<Waker>,
+    pub notify: Option<(Arc<Ready>, u64)>,
+    /// Nobody waits: it ends by itself.
+    pub detached: bool,
+}
+
+/// Bytes of an operand that are copied at a time where the result takes the place of
+/// the right one.
+const BLOCK_BYTES: usize = 2048;
+
+impl Run {
+    /// Forgets everything but room.
+    pub fn clear(&mut self) {
+        self.memory.end();
+        let old = std::mem::take(self);
+        *self = Run {
+            schedule: old.schedule,
+            memory: old.memory,
+            deferred: {
+                let mut deferred = old.deferred;
+                deferred.clear();
+                deferred
+            },
+            ..Run::default()
+        };
+    }
+
+    /// Whom to blame, as it travels.
+    pub fn culprit(&self) -> u32 {
+        self.culprit.unwrap_or(u32::MAX)
+    }
+
+    pub fn set_culprit(&mut self, culprit: u32) {
+        self.culprit = (culprit != u32::MAX).then_some(culprit);
+    }
+
+    /// The user's line that began it.
+    pub fn site(&self) -> &'static Location<'static> {
+        self.site.unwrap_or(Location::caller())
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
+    /// Step and segment of an instance.
+    #[inline]
+    pub fn place(&self, instance: u32) -> (Action, u32) {
+        let steps = self.program.graph.steps();
+        if self.program.graph.segments() == 1 {
+            return (self.program.actions[instance as usize], 0);
+        }
+        (
+            self.program.actions[(instance % steps) as usize],
+            instance / steps,
+        )
+    }
+
+    /// Tag of a message in one segment.
+    #[inline]
+    pub fn tag(&self, tag: u32, segment: u32) -> u32 {
+        self.tags | tag | (segment % SEGMENT_TAGS)
+    }
+
+    /// An instance is over.
+    #[inline]
+    pub fn complete(&mut self, instance: u32) {
+        self.schedule.complete(&self.program.graph, instance);
+    }
+
+    /// Copies or combines.
+    pub fn compute(&mut self, action: Action, segment: u32) -> Result<()> {
+        match action {
+            Action::Copy { from, to } => {
+                let from = self.memory.view(from, segment);
+                let to = self.memory.view(to, segment);
+                copy(&from, &to)
+            }
+            Action::Combine { left, right, into } => {
+                let Some((combiner, fit)) = &self.combiner else {
+                    return Err(Error::new(
+                        ErrorKind::Argument,
+                        "a reduction without operator",
+                    ));
+                };
+                let (operator, memory) = (combiner.get(), &self.memory);
+                let operands = memory
+                    .views(left, segment)
+                    .zip(memory.views(right, segment))
+                    .zip(memory.views(into, segment));
+                let work = || {
+                    for ((left, right), into) in operands {
+                        combine(operator, fit, &left, &right, &into)?;
+                    }
+                    Ok(())
+                };
+                match catch_unwind(AssertUnwindSafe(work)) {
+                    Ok(result) => result,
+                    Err(panic) => {
+                        self.panic = Some(panic);
+                        Err(Error::new(ErrorKind::User, "the operator panicked"))
+                    }
+                }
+            }
+            Action::Send { .. } | Action::Receive { .. } => Ok(()),
+        }
+    }
+
+    /// Puts the result where it belongs.
+    pub fn deliver(&mut self) -> Result<()> {
+        match self.shadow.take() {
+            Some(shadow) => copy(&shadow.packed, &shadow.into),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Copies a message of the host.
+pub(crate) fn copy(from: &RawView, to: &RawView) -> Result<()> {
+    let bytes = from.bytes();
+    if bytes != to.bytes() {
+        return Err(Error::new(
+            ErrorKind::Argument,
+            format!(
+                "{bytes} bytes into {} (hint: all ranks pass the same count)",
+                to.bytes()
+            ),
+        ));
+    }
+    match (from.as_contiguous(), to.as_contiguous()) {
+        (Some(from), Some(to)) => {
+            // SAFETY: both valid for the run; they may overlap.
+            unsafe { std::ptr::copy(from, to, bytes) };
+        }
+        (_, Some(to)) => {
+            // SAFETY: as above; memory with gaps overlaps no other.
+            unsafe { from.pack(0..bytes, to) };
+        }
+        (Some(from), _) => {
+            // SAFETY: as above.
+            unsafe { to.unpack(0..bytes, from) };
+        }
+        (None, None) => {
+            let mut block = vec![0u8; bytes.min(64 << 10)];
+            let mut at = 0;
+            while at < bytes {
+                let end = bytes.min(at + block.len());
+                // SAFETY: as above; the block has room.
+                unsafe { from.pack(at..end, block.as_mut_ptr()) };
+                // SAFETY: as above.
+                unsafe { to.unpack(at..end, block.as_ptr()) };
+                at = end;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[repr(align(64))]
+struct Block<const N: usize>([u8; N]);
+
+/// `into = left op right`, of contiguous memory of the host.
+fn combine(
+    operator: &dyn Reduction,
+    fit: &Fit,
+    left: &RawView,
+    right: &RawView,
+    into: &RawView,
+) -> Result<()> {
+    let bytes = into.bytes();
+    let places = (
+        left.as_contiguous(),
+        right.as_contiguous(),
+        into.as_contiguous(),
+    );
+    let (Some(left), Some(right), Some(to)) = places else {
+        return Err(Error::new(ErrorKind::Argument, "operands with gaps"));
+    };
+    if bytes == 0 {
+        return Ok(());
+    }
+    if to != right {
+        if to != left {
+            // SAFETY: as many bytes in each; pieces are the same or disjoint.
+            unsafe { std::ptr::copy_nonoverlapping(left, to, bytes) };
+        }
+        // SAFETY: the run's own piece, which no step uses meanwhile.
+        let to = unsafe { std::slice::from_raw_parts_mut(to, bytes) };
+        // SAFETY: as above; another piece.
+        let right = unsafe { std::slice::from_raw_parts(right, bytes) };
+        return operator.combine(fit, to, right);
+    }
+    let mut small = Block([0; 64]);
+    let mut middle;
+    let mut large;
+    let block: &mut [u8] = if bytes <= 64 {
+        &mut small.0
+    } else if fit.unit <= BLOCK_BYTES {
+        middle = Block([0; BLOCK_BYTES]);
+        &mut middle.0
+    } else {
+        large = vec![0u8; fit.unit];
+        &mut large
+    };
+    let step = block.len() / fit.unit * fit.unit;
+    let mut at = 0;
+    while at < bytes {
+        let n = step.min(bytes - at);
+        let sum = &mut block[..n];
+        // SAFETY: within the left piece; the block is elsewhere.
+        unsafe { std::ptr::copy_nonoverlapping(left.wrapping_add(at), sum.as_mut_ptr(), n) };
+        // SAFETY: within the right piece, which no step uses meanwhile.
+        let to = unsafe { std::slice::from_raw_parts_mut(to.wrapping_add(at), n) };
+        operator.combine(fit, sum, to)?;
+        to.copy_from_slice(sum);
+        at += n;
+    }
+    Ok(())
+}
