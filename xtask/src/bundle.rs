@@ -5,9 +5,9 @@
 //! gpu-bundle/
 //!   run            sh: runs all, writes report.txt and report.json
 //!   commit, needs  what was built; the C library that it asks for
-//!   bin/osier      the launcher and the benchmarks
-//!   bin/test-*     the tests of osier-kernels, and of messages of devices
-//!   bin/jacobi3d … the examples that keep their data on a device
+//!   bin/osier.gz   the launcher and the benchmarks
+//!   bin/test-*.gz  the tests of osier-kernels, and of messages of devices
+//!   bin/jacobi3d.gz and others: the examples that keep their data on a device
 //!   bin/cubins/    binaries of the kernels, if their compiler could be had
 //! ```
 //!
@@ -81,6 +81,12 @@ pub fn run(args: &Args) -> Result {
     write(&run, RUN)?;
     executable(&run)?;
     let needs = format!("glibc {}", newest_glibc(&bin)?);
+    // Each program holds the kernels' text, which packs well.
+    for program in files(&bin)? {
+        if program.extension().is_none() {
+            run_command(Command::new("gzip").args(["-9", "-n"]).arg(program))?;
+        }
+    }
     write(&out.join("needs"), &format!("{needs}\n"))?;
     let bytes = size(&out)?;
     println!(
