@@ -133,6 +133,12 @@ impl GraphRun {
         }
     }
 
+    /// Whether a node tells the host something, or waits for it.
+    pub fn meets_host(&self) -> bool {
+        let meets = |node: &Node| matches!(node.op, Op::Host(..) | Op::Write(..) | Op::Await(..));
+        self.graph.nodes.iter().any(meets)
+    }
+
     /// True when the last node is over.
     pub fn is_over(&self) -> bool {
         self.done.iter().all(|&d| d)

@@ -13,7 +13,7 @@
 //! | [`memory`], [`ranges`] | addresses, files, what was freed |
 //! | [`isolation`] | keeps the host away from device memory |
 //! | [`sanitizer`] | tells an address sanitizer where allocations end |
-//! | [`work`], [`worker`] | operations of streams, and the thread that runs them out of step |
+//! | [`work`], [`worker`] | operations of streams, the thread that runs them out of step, and the one that calls functions of the host |
 //! | [`order`], [`record`] | accesses that nothing orders; what kernels touch |
 //! | [`graph`] | captures and graphs |
 //! | [`kernels`], [`fiber`] | kernels by name; blocks, threads, barriers |

@@ -215,8 +215,9 @@ pub fn finished(state: &mut State, stream: Handle, op: &Op, item: Item) -> Resul
     }
     match op {
         Op::Wait(event, record) => clock.join(&state.order.event(*event, *record)),
-        // What others have done in between is not known.
-        Op::WaitShared(..) | Op::Await(..) => clock.join(&state.order.all),
+        // What others have done in between, and a host function has waited for, is not known.
+        Op::WaitShared(..) | Op::Await(..) | Op::Calling(_) => clock.join(&state.order.all),
+        Op::Graph(run) if run.meets_host() => clock.join(&state.order.all),
         _ => {}
     }
     let before = clock.clone();
@@ -224,7 +225,7 @@ pub fn finished(state: &mut State, stream: Handle, op: &Op, item: Item) -> Resul
     let mut accesses = item.accesses;
     accesses.extend(clipped(state, item.told));
     accesses.tidy();
-    let mut host_may_know = matches!(op, Op::Host(..) | Op::Write(..));
+    let mut host_may_know = matches!(op, Op::Host(..) | Op::Calling(_) | Op::Write(..));
     if let Op::Record(event, record) = op {
         let records = state.order.events.entry(*event).or_default();
         records.push_back((*record, clock.clone()));

@@ -10,7 +10,7 @@
 
 use std::ffi::c_void;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::abi::{self, Handle};
 use crate::driver::State;
@@ -140,6 +140,8 @@ pub enum Op {
     Fill(Fill),
     /// A host function and its argument.
     Host(HostFunction, usize),
+    /// A host function that was begun: whether it has returned.
+    Calling(Arc<AtomicBool>),
     /// An event happens: which record of it.
     Record(Handle, u64),
     /// Wait for a record of an event.
@@ -180,7 +182,7 @@ impl Op {
             Op::Copy(_) => "a copy".into(),
             Op::Batch(_) => "a batch of copies".into(),
             Op::Fill(_) => "a fill".into(),
-            Op::Host(..) => "a host function".into(),
+            Op::Host(..) | Op::Calling(_) => "a host function".into(),
             Op::Record(..) | Op::Wait(..) | Op::WaitShared(..) => "an event".into(),
             Op::Write(..) | Op::Await(..) => "a memory operation".into(),
             Op::Allocate(_) | Op::Free(_) => "a stream-ordered allocation".into(),
@@ -291,13 +293,13 @@ impl Op {
                 Ok(Moved::Done)
             }
             Op::Host(function, argument) => {
-                let (function, argument) = (*function, *argument);
-                Ok(Moved::Unlocked(Box::new(move || {
-                    // SAFETY: the caller of cuLaunchHostFunc vouches for it.
-                    unsafe { function(argument as *mut c_void) };
-                    Ok(())
-                })))
+                *self = Op::Calling(crate::worker::call(*function, *argument));
+                Ok(Moved::Blocked)
             }
+            Op::Calling(over) => Ok(match over.load(Ordering::Acquire) {
+                true => Moved::Done,
+                false => Moved::Blocked,
+            }),
             Op::Record(event, generation) => {
                 state.happen(*event, *generation);
                 Ok(Moved::Done)

@@ -4,12 +4,16 @@
 //! and then does nothing for a while. So work of two streams interleaves in any
 //! way that events and the legacy default stream allow.
 
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use crate::abi::Handle;
 use crate::driver::{State, driver};
 use crate::fault::{Fault, Result, become_worker, say};
-use crate::work::{Moved, Op};
+use crate::work::{HostFunction, Moved, Op};
 use crate::{fiber, isolation, order, record};
 
 /// One pause in so many steps.
@@ -58,6 +62,10 @@ pub fn run() {
             continue;
         };
         let name = op.name();
+        // What a host function is about to tell.
+        if matches!(&op, Op::Host(..)) || matches!(&op, Op::Graph(run) if run.meets_host()) {
+            state.order.host_waited(stream);
+        }
         let moved = match op.step(&mut state, context) {
             Ok(Moved::Unlocked(job)) => {
                 // Its item stays at the head of the queue, so what it uses is known.
@@ -89,6 +97,39 @@ pub fn run() {
         blocked.clear();
         driver.done.notify_all();
     }
+}
+
+/// A function of the host and its argument, and whom to tell that it has returned.
+type Call = (HostFunction, usize, Arc<AtomicBool>);
+
+/// Has the driver's second thread call a function of the host: one after the other, while
+/// other work goes on.
+pub fn call(function: HostFunction, argument: usize) -> Arc<AtomicBool> {
+    static CALLS: OnceLock<Mutex<Sender<Call>>> = OnceLock::new();
+    let calls = CALLS.get_or_init(|| {
+        let (sender, calls) = channel::<Call>();
+        let thread = std::thread::Builder::new().name("emulated-calls".into());
+        let spawned = thread.spawn(move || {
+            become_worker();
+            for (function, argument, over) in calls {
+                // SAFETY: the caller of cuLaunchHostFunc vouches for it.
+                unsafe { function(argument as *mut c_void) };
+                over.store(true, Ordering::Release);
+                if let Ok(driver) = driver() {
+                    driver.work.notify_all();
+                }
+            }
+        });
+        if let Err(e) = spawned {
+            say(&format!("no thread for host functions: {e}"));
+        }
+        Mutex::new(sender)
+    });
+    let over = Arc::new(AtomicBool::new(false));
+    let calls = calls.lock().unwrap_or_else(|e| e.into_inner());
+    // Without a thread the stream stays where it is.
+    let _ = calls.send((function, argument, over.clone()));
+    over
 }
 
 /// The operation at the head of a queue; its item stays, as a placeholder.

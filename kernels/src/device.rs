@@ -9,6 +9,7 @@
 
 use crate::driver::{Driver, abi};
 use crate::error::{DeviceError, Result};
+use crate::gate::Gates;
 use crate::graph::Captures;
 use crate::launch::Kernels;
 use std::ffi::{c_char, c_uint};
@@ -150,6 +151,7 @@ struct Inner {
     events: Mutex<Vec<abi::Event>>,
     kernels: Kernels,
     captures: Captures,
+    gates: Gates,
     /// Devices whose plain memory this one reaches, as bits.
     linked: AtomicU64,
     bus_id: BusId,
@@ -204,6 +206,7 @@ impl Context {
             events: Mutex::new(Vec::new()),
             kernels: Kernels::default(),
             captures: Captures::default(),
+            gates: Gates::default(),
             linked: AtomicU64::new(0),
             bus_id: bus_id(driver, device)?,
             links: Mutex::default(),
@@ -298,6 +301,11 @@ impl Context {
     /// The kernels of this device.
     pub(crate) fn kernels(&self) -> &Kernels {
         &self.0.kernels
+    }
+
+    /// Words of gates that nobody uses.
+    pub(crate) fn gates(&self) -> &Gates {
+        &self.0.gates
     }
 
     /// Captures of streams of this device.

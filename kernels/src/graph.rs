@@ -7,7 +7,7 @@
 //! # Invariants
 //! 1. A graph owns the memory that its nodes touch: an operation that this crate
 //!    queues on a captured stream leaves a clone with the capture, instead of an
-//!    event with the memory.
+//!    event with the memory. Functions of the host are kept until the last launch is over.
 //! 2. A capture that fails is ended all the same, so that the stream is usable.
 //!
 //! # Sources
@@ -19,17 +19,25 @@ use crate::error::Result;
 use crate::memory::Memory;
 use crate::slice::{After, order};
 use crate::stream::{Event, Stream};
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// Memory that captures under way have touched, by the driver's number of each.
+/// What captures under way have touched, by the driver's number of each.
 #[derive(Default)]
-pub(crate) struct Captures(Mutex<HashMap<u64, Vec<Arc<Memory>>>>);
+pub(crate) struct Captures(Mutex<HashMap<u64, Kept>>);
+
+/// What a graph needs.
+#[derive(Default)]
+struct Kept {
+    memory: Vec<Arc<Memory>>,
+    owners: Vec<Arc<dyn Any + Send + Sync>>,
+}
 
 impl Captures {
     fn begin(&self, id: u64) {
         let mut captures = self.0.lock().unwrap_or_else(|e| e.into_inner());
-        captures.insert(id, Vec::new());
+        captures.insert(id, Kept::default());
     }
 
     /// Adds memory; captures that others began keep nothing here.
@@ -37,14 +45,21 @@ impl Captures {
         let mut captures = self.0.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(kept) = captures.get_mut(&id) {
             for memory in memory {
-                if !kept.iter().any(|known| Arc::ptr_eq(known, memory)) {
-                    kept.push(memory.clone());
+                if !kept.memory.iter().any(|known| Arc::ptr_eq(known, memory)) {
+                    kept.memory.push(memory.clone());
                 }
             }
         }
     }
 
-    fn end(&self, id: u64) -> Vec<Arc<Memory>> {
+    /// Adds anything else; false for captures that others began.
+    pub fn keep(&self, id: u64, owner: Arc<dyn Any + Send + Sync>) -> bool {
+        let mut captures = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let kept = captures.get_mut(&id);
+        kept.map(|kept| kept.owners.push(owner)).is_some()
+    }
+
+    fn end(&self, id: u64) -> Kept {
         let mut captures = self.0.lock().unwrap_or_else(|e| e.into_inner());
         captures.remove(&id).unwrap_or_default()
     }
@@ -83,7 +98,23 @@ pub struct Graph {
     context: Context,
     executable: abi::GraphExec,
     /// Invariant 1.
-    memory: Vec<Arc<Memory>>,
+    kept: Kept,
+    /// Behind the last launch.
+    last: Mutex<Option<Event>>,
+}
+
+/// What graphs needed that were dropped while a launch was under way.
+static RETIRED: Mutex<Vec<(Event, Kept)>> = Mutex::new(Vec::new());
+
+/// Drops what launches needed that are over.
+pub(crate) fn reap() {
+    let over: Vec<(Event, Kept)> = {
+        let mut retired = RETIRED.lock().unwrap_or_else(|e| e.into_inner());
+        // Failed work calls nothing any more.
+        let over = |(event, _): &mut (Event, Kept)| event.is_passed().unwrap_or(true);
+        retired.extract_if(.., over).collect()
+    };
+    drop(over);
 }
 
 impl Graph {
@@ -110,9 +141,9 @@ impl Graph {
         let mut graph = abi::Graph::NULL;
         // SAFETY: a place for one graph; the capture began above.
         let ended = unsafe { driver.cuStreamEndCapture(stream.raw(), &mut graph) };
-        let memory = match id {
+        let kept = match id {
             Ok(Some(id)) => context.captures().end(id),
-            _ => Vec::new(),
+            _ => Kept::default(),
         };
         let mut executable = abi::GraphExec::NULL;
         let instantiated = done.and(ended).and_then(|()| {
@@ -127,7 +158,8 @@ impl Graph {
         Ok(Graph {
             context: context.clone(),
             executable,
-            memory,
+            kept,
+            last: Mutex::default(),
         })
     }
 
@@ -141,12 +173,22 @@ impl Graph {
         let driver = self.context.enter()?;
         // SAFETY: the graph lives; the driver keeps it until the launch is over.
         unsafe { driver.cuGraphLaunch(self.executable, stream.raw()) }?;
-        crate::copy::note(stream, &self.memory)
+        let event = crate::copy::note(stream, &self.kept.memory)?;
+        *self.last.lock().unwrap_or_else(|e| e.into_inner()) = Some(event.clone());
+        Ok(event)
     }
 }
 
 impl Drop for Graph {
     fn drop(&mut self) {
+        let last = self.last.get_mut().unwrap_or_else(|e| e.into_inner());
+        if !self.kept.owners.is_empty()
+            && let Some(last) = last.take()
+        {
+            let mut retired = RETIRED.lock().unwrap_or_else(|e| e.into_inner());
+            retired.push((last, std::mem::take(&mut self.kept)));
+        }
+        reap();
         if let Ok(driver) = self.context.enter() {
             // SAFETY: ours; a launch under way is finished first by the driver.
             let _ = unsafe { driver.cuGraphExecDestroy(self.executable) };

@@ -28,6 +28,7 @@
 //! | `reduce` | reductions of views by predefined operators and kernels of the user |
 //! | `user` | [`Kernel`]: kernels of the user |
 //! | `graph` | [`Graph`]: captured work |
+//! | `callback`, `gate` | [`Callback`], [`Gate`], [`Valve`]: streams tell the host, and wait for it |
 //! | [`baseline`] | what pack is measured against |
 //! | `cache` | plans and their lists on a device, kept |
 //! | [`plan`] | pack plans from committed layouts: pure |
@@ -36,11 +37,13 @@
 
 pub mod baseline;
 mod cache;
+mod callback;
 pub mod classify;
 pub mod copy;
 mod device;
 mod driver;
 mod error;
+mod gate;
 mod graph;
 pub mod handle;
 pub mod launch;
@@ -53,9 +56,11 @@ mod slice;
 mod stream;
 mod user;
 
+pub use callback::Callback;
 pub use device::{BusId, Context, DeviceInfo, Link, devices};
 pub use driver::{Driver, ENTRY_POINTS, LIBRARY_VARIABLE};
 pub use error::{DeviceError, Result};
+pub use gate::{Gate, Valve};
 pub use graph::Graph;
 pub use memory::{Kind, Memory, Space, reap};
 pub use pack::{DeviceView, Packer};

@@ -460,6 +460,7 @@ static RETIRED: Mutex<Vec<Retired>> = Mutex::new(Vec::new());
 
 /// Frees what was dropped while work on it was under way and is idle now.
 pub fn reap() {
+    crate::graph::reap();
     let idle: Vec<Retired> = {
         let mut waiting = RETIRED.lock().unwrap_or_else(|e| e.into_inner());
         waiting

@@ -111,6 +111,14 @@ impl Stream {
         Ok(event)
     }
 
+    /// Whether what is queued is captured, and runs later.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn is_captured(&self) -> Result<bool> {
+        Ok(self.capture()?.is_some())
+    }
+
     /// The driver's number of the capture that the stream takes part in.
     pub(crate) fn capture(&self) -> Result<Option<u64>> {
         let driver = self.context().enter()?;

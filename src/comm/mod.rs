@@ -49,6 +49,7 @@ use crate::check::{Check, Tracked};
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::HeapBuffer;
 use crate::p2p::buffered::Attached;
+use crate::p2p::enqueue::OnStreams;
 use crate::p2p::partitioned::Registry;
 use crate::progress::cell::LaneCell;
 use crate::progress::core::Core;
@@ -91,6 +92,7 @@ struct Inner {
     /// The buffer of the session that it stems from.
     session_attached: Option<Arc<Attached>>,
     partitioned: Registry,
+    on_streams: OnStreams,
     /// For an intercommunicator: the other side.
     inter: Option<Inter>,
     topology: Option<Topology>,
@@ -253,6 +255,7 @@ impl Communicator {
             forced: Mutex::default(),
             idups: AtomicU32::new(0),
             partitioned: Registry::default(),
+            on_streams: OnStreams::default(),
             _tracked: tracked,
         })))
     }
@@ -313,6 +316,11 @@ impl Communicator {
     /// What is known of partitioned transfers.
     pub(crate) fn partitioned(&self) -> &Registry {
         &self.0.partitioned
+    }
+
+    /// Operations on streams.
+    pub(crate) fn on_streams(&self) -> &OnStreams {
+        &self.0.on_streams
     }
 
     /// The buffer for buffered sends.

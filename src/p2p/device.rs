@@ -39,14 +39,15 @@ impl<T: Datatype> DeviceBuffer for DeviceView<T> {
     }
 }
 
-/// The memory; the moment is fixed where it is used.
+/// The memory of a view; the moment is fixed now, if it is used.
+pub(super) fn handed_over<T: Datatype>(view: Ordered<DeviceView<T>>, use_: Use) -> RawView {
+    let (origin, bytes) = (view.buffer().origin(), view.buffer().packed_bytes());
+    RawView::device(origin, bytes, DeviceMemory::new(view, use_))
+}
+
 fn raw<B: DeviceBuffer>(buffer: &Ordered<B>, use_: Use) -> RawView {
     match buffer.buffer().device_view() {
-        Ok(view) => {
-            let (origin, bytes) = (view.origin(), view.packed_bytes());
-            let ordered = buffer.clone().map(|_| view);
-            RawView::device(origin, bytes, DeviceMemory::new(ordered, use_))
-        }
+        Ok(view) => handed_over(buffer.clone().map(|_| view), use_),
         Err(e) => RawView::device(0, 0, DeviceMemory::failed(e, B::Element::layout())),
     }
 }

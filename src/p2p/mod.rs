@@ -5,6 +5,7 @@
 //! | time to wait | [`Communicator::send`], [`Communicator::recv`] | is borrowed for the call |
 //! | several transfers at a time | [`Communicator::scope`] | is borrowed until the scope ends, which completes or revokes |
 //! | a future, or a transfer that outlives the function | [`Communicator::isend`], [`Communicator::irecv`] | belongs to the request |
+//! | a stream of a device that is to wait instead of you | [`Communicator::on_stream`] | is a device's, and counted |
 //!
 //! Memory of a device is sent and received like a slice, with any layout. It is handed
 //! over together with the moment from which its bytes are valid: a send packs it behind
@@ -39,10 +40,12 @@
 //! [`Communicator::scope`]: crate::Communicator::scope
 //! [`Communicator::isend`]: crate::Communicator::isend
 //! [`Communicator::irecv`]: crate::Communicator::irecv
+//! [`Communicator::on_stream`]: crate::Communicator::on_stream
 
 mod blocking;
 pub(crate) mod buffered;
 mod device;
+pub(crate) mod enqueue;
 mod exchange;
 mod generalized;
 mod heap;
@@ -62,6 +65,7 @@ mod waitset;
 
 pub use buffered::{BSEND_OVERHEAD, FlushRequest};
 pub use device::DeviceBuffer;
+pub use enqueue::{Enqueued, OnStream};
 pub use exchange::{SendRecv, SendRecvReplace};
 pub use generalized::{Callbacks, Completer, GeneralizedRequest};
 pub use heap::HeapBuffer;

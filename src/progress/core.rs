@@ -13,6 +13,7 @@
 //!    waits, at the latest before it sleeps.
 
 use super::cell::LaneCell;
+use super::enqueued::Rung;
 use super::lane::{IDLE_POLLS, Lane};
 use super::pace;
 use crate::check::{Check, Checks, Setting};
@@ -54,6 +55,8 @@ const YIELDS_SHARED: u32 = 2_000;
 /// Longest sleep. After it a rank looks whether its waits have become long;
 /// and a lost wake-up would end here.
 const SLEEP: Duration = LONG;
+/// Of the thread that makes progress for futures and streams.
+const PROGRESS_THREAD: &str = "osier-progress";
 /// Most lost messages named in a report of a lane.
 const SHOWN: usize = 8;
 
@@ -78,8 +81,10 @@ pub(crate) struct Core {
     pub biased: bool,
     /// The rank's buffer for buffered sends.
     pub attached: Attached,
-    /// Requests that foreign executors wait for.
-    futures: AtomicUsize,
+    /// Requests that foreign executors wait for, and streams that wait.
+    pub(super) futures: AtomicUsize,
+    /// What graphs have begun.
+    pub(super) rung: Rung,
     /// Polls in vain of callers that never sleep.
     idle_polls: AtomicU32,
     thread: OnceLock<std::thread::Thread>,
@@ -162,6 +167,7 @@ impl Core {
             biased: super::cell::bias_offered(),
             attached: Attached::default(),
             futures: AtomicUsize::new(0),
+            rung: Rung::default(),
             idle_polls: AtomicU32::new(1),
             thread: OnceLock::new(),
             closing: AtomicBool::new(false),
@@ -214,7 +220,7 @@ impl Core {
         }
     }
 
-    fn each_lane(&self, mut f: impl FnMut(&Arc<LaneCell>, &[u32])) {
+    pub(super) fn each_lane(&self, mut f: impl FnMut(&Arc<LaneCell>, &[u32])) {
         let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
         for listed in lanes.iter() {
             if let Some(lane) = listed.lane.upgrade() {
@@ -521,7 +527,8 @@ impl Core {
             Place::Sim(net, _) => net.generation(),
             _ => 0,
         };
-        if quiet() {
+        // A device may have begun after the first look.
+        if quiet() && !self.devices.is_busy() {
             self.sleep_quiet(seen, generation);
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
@@ -667,7 +674,7 @@ impl Core {
         self.each_lane(|lane, _| self.report_lost(lane));
     }
 
-    fn say(&self, what: &str) {
+    pub(super) fn say(&self, what: &str) {
         let mut err = std::io::stderr().lock();
         // Nobody is there to be told that it cannot be written.
         let _ = writeln!(err, "osier: rank {} {what}", self.rank);
@@ -688,22 +695,45 @@ impl Core {
         any
     }
 
-    /// Counts a request that a foreign executor waits for, and has the
+    /// Counts a request that a foreign executor waits for, or a stream, and has the
     /// progress thread run while there is any.
     pub fn future_waits(self: &Arc<Self>) {
         self.futures.fetch_add(1, Ordering::AcqRel);
-        let thread = self.thread.get_or_init(|| {
+        self.progress_thread().unpark();
+        // It may sleep already, and not know of a device that has begun to work.
+        self.wake_waiting();
+    }
+
+    fn progress_thread(self: &Arc<Self>) -> &std::thread::Thread {
+        self.thread.get_or_init(|| {
             let core = Arc::downgrade(self);
             let spawned = std::thread::Builder::new()
-                .name("osier-progress".into())
+                .name(PROGRESS_THREAD.into())
                 .spawn(move || progress_thread(&core));
             match spawned {
                 Ok(handle) => handle.thread().clone(),
                 // Without a thread the futures' own polls make progress.
                 Err(_) => std::thread::current(),
             }
+        })
+    }
+
+    /// Whether there is a progress thread; starts it.
+    pub(super) fn has_progress_thread(self: &Arc<Self>) -> bool {
+        self.progress_thread().name() == Some(PROGRESS_THREAD)
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    /// What streams wait for, lane by lane.
+    pub(super) fn each_held(&self, mut f: impl FnMut(Vec<Asked>)) {
+        self.each_lane(|lane, _| {
+            if let Some(guard) = lane.try_lock_to_help() {
+                f(guard.asked_held());
+            }
         });
-        thread.unpark();
     }
 
     /// Takes back one `future_waits`.
@@ -723,6 +753,7 @@ impl Core {
     /// Ends the progress thread.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
+        self.release_held();
         if let Some(thread) = self.thread.get() {
             thread.unpark();
         }
@@ -750,14 +781,13 @@ struct Look {
     moved: u64,
 }
 
-/// Runs while futures wait, is parked otherwise, and ends with the core.
+/// Runs while futures or streams wait, is parked otherwise, and ends with the core.
 fn progress_thread(core: &Weak<Core>) {
-    let mut idle = 0u32;
     loop {
         let Some(core) = core.upgrade() else {
             return;
         };
-        if core.closing.load(Ordering::Acquire) {
+        if core.is_closing() {
             return;
         }
         if core.futures.load(Ordering::Acquire) == 0 {
@@ -766,16 +796,32 @@ fn progress_thread(core: &Weak<Core>) {
             std::thread::park_timeout(Duration::from_secs(1));
             continue;
         }
-        if core.progress_all() {
+        drive(&core);
+    }
+}
+
+/// Makes progress as long as futures or streams wait.
+fn drive(core: &Core) {
+    let mut idle = 0u32;
+    // The driver's threads and others wait for streams, so their waits are ours to tell.
+    let mut watch = None;
+    while core.futures.load(Ordering::Acquire) != 0 && !core.is_closing() {
+        if core.begin_rung() | core.progress_all() {
             idle = 0;
             continue;
         }
         idle += 1;
         if idle < 1000 {
             std::thread::yield_now();
-        } else {
-            core.check_closed();
-            core.sleep(|| !core.progress_all());
+            continue;
         }
+        core.check_closed();
+        core.sleep(|| {
+            if core.begin_rung() | core.progress_all() {
+                return false;
+            }
+            core.watch_held(&mut watch);
+            true
+        });
     }
 }

@@ -22,6 +22,7 @@
 //! 3. Every stream of a peer has exactly one target until its last byte.
 
 use super::checked::{LaneCheck, OpCheck};
+use super::enqueued::Hold;
 use super::lane_pull::{Pull, Push};
 use super::lane_runs::{NO_RUN, Runs};
 use super::links::Links;
@@ -126,6 +127,8 @@ pub(super) struct Rare {
     pub window: Option<usize>,
     /// What the receiver is told of a device's memory.
     pub offer: Option<Made>,
+    /// Streams that wait for its end.
+    pub holds: Vec<Hold>,
 }
 
 impl Op {
@@ -174,6 +177,7 @@ impl Op {
             rare.offer = None;
             rare.owner = None;
             rare.check = None;
+            rare.holds.clear();
         }
     }
 
@@ -562,6 +566,7 @@ impl Lane {
         if let Some(rare) = &mut op.rare {
             rare.stage = None;
             rare.offer = None;
+            rare.holds.clear();
             self.wakers.extend(rare.waker.take());
             if let Some((ready, token)) = rare.notify.take() {
                 ready.push(token);

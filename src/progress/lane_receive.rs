@@ -4,6 +4,7 @@ use super::lane::{
     Arrival, Arrived, Direction, Lane, Matched, Offer, Op, Outcome, Posted, State, Target, describe,
 };
 use super::lane_send::too_many;
+use super::staged::check_moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::{Envelope, Pattern, TagPattern};
 use crate::p2p::view::RawView;
@@ -55,6 +56,7 @@ impl Lane {
 
     #[track_caller]
     fn post(&mut self, view: RawView, pattern: Pattern) -> Result<Posted> {
+        check_moment(&view)?;
         let arrived = if self.unexpected.is_empty() {
             None
         } else {

@@ -2,7 +2,7 @@
 
 use super::lane::{Direction, Lane, Mode, Op, Outcome, Posted, State, describe};
 use super::mapped::Offering;
-use super::staged::{Source, Stage};
+use super::staged::{Source, Stage, check_moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::view::RawView;
 use crate::protocol::select::Memory;
@@ -104,6 +104,7 @@ impl Lane {
         site: &'static Location<'static>,
     ) -> Result<Posted> {
         let bytes = view.bytes();
+        check_moment(&view)?;
         if let Some(how) = self.peers[dest as usize].dead {
             return Err(Error::new(
                 ErrorKind::RankDead,

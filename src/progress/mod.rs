@@ -10,6 +10,7 @@ pub(crate) mod cell;
 mod checked;
 mod chunks;
 pub(crate) mod core;
+pub(crate) mod enqueued;
 pub(crate) mod inspect;
 pub(crate) mod lane;
 mod lane_close;

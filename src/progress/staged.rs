@@ -81,6 +81,15 @@ impl Source {
     }
 }
 
+/// Refuses memory with a moment in the work of a graph, which nobody outside can wait for.
+#[inline]
+pub(super) fn check_moment(view: &RawView) -> Result<(), Error> {
+    match view.as_device().map(|memory| memory.check()) {
+        Some(Err(e @ DeviceError::Capture(_))) => Err(e.into()),
+        _ => Ok(()),
+    }
+}
+
 impl Op {
     pub(super) fn stage(&mut self) -> Option<&mut Stage> {
         self.rare.as_mut()?.stage.as_mut()

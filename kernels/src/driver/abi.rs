@@ -36,6 +36,9 @@ opaque!(Context, Stream, Event, Module, Function, Graph, GraphExec);
 
 pub type AllocationHandle = u64;
 
+/// `CUhostFn`.
+pub type HostFunction = Option<unsafe extern "C" fn(*mut c_void)>;
+
 pub const NOT_READY: u32 = 600;
 pub const PEER_ACCESS_ALREADY_ENABLED: u32 = 704;
 

@@ -109,6 +109,8 @@ entry_points! {
     cuStreamQuery(stream: Stream);
     cuStreamSynchronize(stream: Stream);
     cuStreamWaitEvent(stream: Stream, event: Event, flags: c_uint);
+    cuStreamWaitValue32_v2(stream: Stream, at: DevicePointer, value: u32, flags: c_uint);
+    cuLaunchHostFunc(stream: Stream, function: HostFunction, data: *mut c_void);
     cuStreamBeginCapture_v2(stream: Stream, mode: c_uint);
     cuStreamEndCapture(stream: Stream, graph: *mut Graph);
     cuStreamGetCaptureInfo(stream: Stream, status: *mut c_uint, id: *mut u64);

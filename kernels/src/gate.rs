@@ -1,0 +1,223 @@
+//! Gates: the host holds a stream, and lets it go on.
+//!
+//! An event cannot hold a stream for what has not been queued yet, such as the arrival of
+//! a message. A gate can: it is a word in pinned memory. The stream waits until the word
+//! has a value, which the host stores.
+//!
+//! ```text
+//! Gate    shut --open--> open          a number that only grows: the word is used again
+//! Valve   shut <-> open                as often as a graph is launched
+//! ```
+//!
+//! # Invariants
+//! 1. A word of a [`Gate`] never gets less, so whoever waits for its last user passes.
+//! 2. A gate that is dropped is open: no stream waits for what nobody will do.
+//! 3. The words' memory lives as long as the process: a stream may look at a word long
+//!    after its gate was opened.
+//!
+//! # What to know
+//! The driver does not see this order. Streams that share a queue of the device's hardware
+//! hold each other up; and calls that wait for the whole device wait for the host, too.
+//!
+//! # Sources
+//! CUDA Driver API reference 12.0: stream memory operations.
+
+use crate::device::Context;
+use crate::error::{DeviceError, Result};
+use crate::memory::Memory;
+use crate::stream::Stream;
+use std::ffi::c_uint;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Words of a page; each has a line of the cache, as the device reads it again and again.
+const WORDS: usize = 64;
+const WORD_BYTES: usize = 64;
+
+/// Wait until the word, as a signed number, is not less.
+const WAIT_GREATER: c_uint = 0;
+const WAIT_EQUAL: c_uint = 1;
+/// The driver offers it, the device does not.
+const NOT_SUPPORTED: u32 = 801;
+
+/// The words of one device that nobody uses: those of gates, and those of valves, which
+/// go up and down.
+#[derive(Debug, Default)]
+pub(crate) struct Gates {
+    free: [Mutex<Vec<Free>>; 2],
+}
+
+type Free = (Arc<Page>, usize);
+
+const GATES: usize = 0;
+const VALVES: usize = 1;
+
+#[derive(Debug)]
+struct Page {
+    memory: Arc<Memory>,
+    host: Words,
+}
+
+/// Words in pinned memory.
+#[derive(Debug)]
+struct Words(*mut u8);
+
+// SAFETY: the words are atomics, in memory that the page owns.
+unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One word, until it is given back.
+#[derive(Debug)]
+struct Place {
+    context: Context,
+    page: Arc<Page>,
+    at: usize,
+    list: usize,
+}
+
+impl Place {
+    fn new(context: &Context, list: usize) -> Result<Place> {
+        let mut free = lock(&context.gates().free[list]);
+        if free.is_empty() {
+            let memory = Memory::pinned(context, WORDS * WORD_BYTES)?;
+            let lost = || DeviceError::Unavailable("pinned memory has no host address".into());
+            let host = memory.host().ok_or_else(lost)?;
+            // SAFETY: fresh memory of this size.
+            unsafe { std::ptr::write_bytes(host, 0, WORDS * WORD_BYTES) };
+            let page = Arc::new(Page {
+                memory,
+                host: Words(host),
+            });
+            free.extend((0..WORDS).map(|at| (page.clone(), at)));
+        }
+        let missing = || DeviceError::Unavailable("no gate is left".into());
+        let (page, at) = free.pop().ok_or_else(missing)?;
+        Ok(Place {
+            context: context.clone(),
+            page,
+            at,
+            list,
+        })
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        let at = self.page.host.0.wrapping_add(self.at * WORD_BYTES);
+        // SAFETY: inside the page, aligned; devices read and never write it.
+        unsafe { AtomicU32::from_ptr(at.cast()) }
+    }
+
+    fn set(&self, value: u32) {
+        self.word().store(value, Ordering::Release);
+    }
+
+    /// Makes a stream wait for the word.
+    fn hold(&self, stream: &Stream, value: u32, how: c_uint) -> Result<()> {
+        if stream.context() != &self.context {
+            return Err(DeviceError::WrongDevice {
+                what: "wait for",
+                memory: self.context.ordinal(),
+                stream: stream.context().ordinal(),
+            });
+        }
+        let driver = stream.context().enter()?;
+        let at = self.page.memory.address() + (self.at * WORD_BYTES) as u64;
+        // SAFETY: a word in pinned memory that lives as long as the process.
+        let queued = unsafe { driver.cuStreamWaitValue32_v2(stream.raw(), at, value, how) };
+        queued.map_err(|error| match error.code() {
+            Some(NOT_SUPPORTED) => DeviceError::Unavailable(
+                "streams of this device cannot wait for words in memory (hint: wait on the \
+                 host instead)"
+                    .into(),
+            ),
+            _ => error,
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        lock(&self.context.gates().free[self.list]).push((self.page.clone(), self.at));
+    }
+}
+
+/// Holds streams until it is opened, once.
+#[derive(Debug)]
+pub struct Gate {
+    place: Place,
+    turn: u32,
+}
+
+impl Gate {
+    /// A gate for streams of a device, shut.
+    ///
+    /// # Errors
+    /// Out of pinned memory.
+    pub fn new(context: &Context) -> Result<Gate> {
+        let place = Place::new(context, GATES)?;
+        let turn = place.word().load(Ordering::Relaxed).wrapping_add(1);
+        Ok(Gate { place, turn })
+    }
+
+    /// Holds the work that is queued on a stream from now on until the gate is open; the
+    /// host does not wait.
+    ///
+    /// # Errors
+    /// A stream of another device, or the driver refuses.
+    pub fn hold(&self, stream: &Stream) -> Result<()> {
+        self.place.hold(stream, self.turn, WAIT_GREATER)
+    }
+
+    /// Opens it.
+    pub fn open(self) {}
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.place.set(self.turn);
+    }
+}
+
+const SHUT: u32 = 0;
+const OPEN: u32 = 1;
+
+/// Holds the streams of a graph, as often as it is shut.
+#[derive(Debug)]
+pub struct Valve {
+    place: Place,
+}
+
+impl Valve {
+    /// A valve for streams of a device, open.
+    ///
+    /// # Errors
+    /// Out of pinned memory.
+    pub fn new(context: &Context) -> Result<Valve> {
+        let place = Place::new(context, VALVES)?;
+        place.set(OPEN);
+        Ok(Valve { place })
+    }
+
+    /// As [`Gate::hold`], for streams that are captured: at each launch.
+    ///
+    /// # Errors
+    /// As [`Gate::hold`].
+    pub fn hold(&self, stream: &Stream) -> Result<()> {
+        self.place.hold(stream, OPEN, WAIT_EQUAL)
+    }
+
+    /// Opens or shuts it; may be called by a [`Callback`](crate::Callback).
+    pub fn set(&self, open: bool) {
+        self.place.set(if open { OPEN } else { SHUT });
+    }
+}
+
+impl Drop for Valve {
+    fn drop(&mut self) {
+        self.set(true);
+    }
+}

@@ -1,0 +1,610 @@
+//! Operations enqueued on a stream of a device.
+//!
+//! [`Communicator::on_stream`] says on which; the call returns at once.
+//!
+//! ```text
+//! stream   kernel | send | kernel | recv | kernel
+//!                   ^      ^        ^      ^
+//!                   |      |        |      the message lies in the buffer
+//!                   |      |        the buffer may be written
+//!                   |      the buffer may be used again
+//!                   the buffer's bytes are valid
+//! ```
+//!
+//! No thread of the host waits: an event says when the stream has come to the operation,
+//! and a gate holds the stream until that is over. The rank's progress thread makes
+//! progress as long as a stream waits.
+//!
+//! An operation takes its place among the rank's messages when it is enqueued; one that
+//! is captured in a graph, whenever a launch comes to it ([`captured`]).
+//!
+//! # Invariants
+//! 1. A stream goes on when its operation is over, in whatever way.
+//! 2. An error is told once: by the handle, or by the next call on the stream.
+//!
+//! # Sources
+//! H. Zhou et al., "MPIX Stream: An Explicit Solution to Hybrid MPI+X Programming",
+//! EuroMPI 2022: operations that are enqueued on a communicator's stream. NCCL's calls
+//! take the stream as an argument; here [`OnStream`] is both.
+
+mod captured;
+
+use super::device::{DeviceBuffer, handed_over};
+use super::names::{self, Rank, Source, Tag, TagSelector};
+use super::status::Status;
+use super::view::RawView;
+use crate::comm::Communicator;
+use crate::device::Use;
+use crate::diagnose::waits::{Asked, hear, listens};
+use crate::error::{Error, ErrorKind, Result};
+use crate::matching::Pattern;
+use crate::progress::enqueued::Hold;
+use crate::progress::lane::{Mode, Posted};
+use captured::Captured;
+use osier_kernels::{DeviceError, Event, Gate, Stream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A communicator and the stream on which its operations are enqueued; see
+/// [`Communicator::on_stream`].
+#[derive(Clone, Copy, Debug)]
+pub struct OnStream<'a> {
+    comm: &'a Communicator,
+    stream: &'a Stream,
+}
+
+/// An operation that was enqueued. It goes on if this is dropped; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Enqueued {
+    comm: Communicator,
+    what: What,
+}
+
+#[derive(Clone)]
+enum What {
+    Once(Arc<Once>),
+    Captured(Arc<Captured>),
+}
+
+impl std::fmt::Debug for What {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            What::Once(_) => "an operation",
+            What::Captured(_) => "a captured operation",
+        })
+    }
+}
+
+/// An operation, and what became of it.
+pub(super) struct Once {
+    state: Mutex<State>,
+    /// The stream on which it was enqueued, by address.
+    stream: usize,
+}
+
+enum State {
+    Pending(u32),
+    Over { result: Result<Status>, told: bool },
+}
+
+/// What a communicator keeps of its operations on streams: those under way, and failed
+/// ones that nobody was told of.
+#[derive(Default)]
+pub(crate) struct OnStreams(Mutex<Vec<Arc<Once>>>);
+
+/// What is enqueued.
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    Send { dest: u32, tag: u32, mode: Mode },
+    Receive(Pattern),
+}
+
+impl Kind {
+    fn usage(self) -> Use {
+        match self {
+            Kind::Send { .. } => Use::Read,
+            Kind::Receive(_) => Use::Write,
+        }
+    }
+
+    #[track_caller]
+    fn post(self, comm: &Communicator, view: RawView) -> Result<Posted> {
+        if let Some(memory) = view.as_device() {
+            memory.check()?;
+        }
+        match self {
+            Kind::Send { dest, tag, mode } => comm.isend_raw(view, dest, tag, mode),
+            Kind::Receive(pattern) => comm.irecv_raw(view, pattern),
+        }
+    }
+}
+
+impl Communicator {
+    /// This communicator on a stream: its operations are enqueued there, as kernels are,
+    /// and the calls return at once.
+    ///
+    /// A send begins when the stream's work so far is done, and a receive writes its
+    /// buffer then; what is queued on the stream afterwards comes behind the operation's
+    /// end. Memory is of the stream's device, or pinned. In a [`Graph::capture`] the
+    /// operation is done at each launch.
+    ///
+    /// ```no_run
+    /// use osier::devices::{Context, DeviceSlice, Stream, copy};
+    ///
+    /// # fn main() -> osier::Result<()> {
+    /// let universe = osier::init()?;
+    /// let comm = universe.world();
+    /// let stream = Stream::new(&Context::new(0)?)?;
+    /// let halo = DeviceSlice::<f64>::new(&stream, 1 << 20)?.into_inner();
+    /// if comm.rank() == 0 {
+    ///     copy::fill(&stream, &halo.after_stream(&stream), 0)?; // any kernel
+    ///     comm.on_stream(&stream).send(&halo, 1, 0)?;
+    ///     copy::fill(&stream, &halo.after_stream(&stream), 1)?; // behind the send
+    /// } else {
+    ///     comm.on_stream(&stream).recv(&halo, 0, 0)?;
+    ///     // Kernels that are queued here find the message.
+    /// }
+    /// comm.on_stream(&stream).synchronize()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// An operation that fails lets the stream go on, with what the buffer held. Its
+    /// error is told by [`Enqueued::status`], else by the next call for the same stream,
+    /// which then does nothing else.
+    ///
+    /// [`Graph::capture`]: crate::devices::Graph::capture
+    pub fn on_stream<'a>(&'a self, stream: &'a Stream) -> OnStream<'a> {
+        OnStream { comm: self, stream }
+    }
+}
+
+impl OnStream<'_> {
+    /// Enqueues a send (standard mode): the stream goes on when the buffer may be used
+    /// again.
+    ///
+    /// # Errors
+    /// Of the call: rank, tag or buffer make no sense, the destination is dead, the
+    /// driver refuses, or an operation on this stream has failed that nobody was told of.
+    #[track_caller]
+    pub fn send<B: DeviceBuffer>(
+        &self,
+        buffer: &B,
+        dest: impl Into<Rank>,
+        tag: impl Into<Tag>,
+    ) -> Result<Enqueued> {
+        let begun = self.isend(buffer, dest, tag)?;
+        self.held(begun)
+    }
+
+    /// Enqueues a send (synchronous mode): the stream goes on when the receiver has begun
+    /// to receive. Errors as [`OnStream::send`].
+    #[track_caller]
+    pub fn ssend<B: DeviceBuffer>(
+        &self,
+        buffer: &B,
+        dest: impl Into<Rank>,
+        tag: impl Into<Tag>,
+    ) -> Result<Enqueued> {
+        let begun = self.issend(buffer, dest, tag)?;
+        self.held(begun)
+    }
+
+    /// As [`OnStream::send`], where the caller knows that the receive is posted (ready
+    /// mode).
+    #[track_caller]
+    pub fn rsend<B: DeviceBuffer>(
+        &self,
+        buffer: &B,
+        dest: impl Into<Rank>,
+        tag: impl Into<Tag>,
+    ) -> Result<Enqueued> {
+        let begun = self.begin_send(buffer, dest.into(), tag.into(), Mode::Ready)?;
+        self.held(begun)
+    }
+
+    /// Enqueues a receive: the stream goes on when the message lies in the buffer.
+    ///
+    /// # Errors
+    /// As [`OnStream::send`].
+    #[track_caller]
+    pub fn recv<B: DeviceBuffer>(
+        &self,
+        buffer: &B,
+        source: impl Into<Source>,
+        tag: impl Into<TagSelector>,
+    ) -> Result<Enqueued> {
+        let begun = self.irecv(buffer, source, tag)?;
+        self.held(begun)
+    }
+
+    /// Enqueues a send and a receive at the same time; what is returned is the receive.
+    ///
+    /// # Errors
+    /// As [`OnStream::send`].
+    #[track_caller]
+    pub fn sendrecv<S: DeviceBuffer, R: DeviceBuffer>(
+        &self,
+        send: &S,
+        dest: impl Into<Rank>,
+        send_tag: impl Into<Tag>,
+        recv: &R,
+        source: impl Into<Source>,
+        recv_tag: impl Into<TagSelector>,
+    ) -> Result<Enqueued> {
+        let received = self.irecv(recv, source, recv_tag)?;
+        match self.isend(send, dest, send_tag) {
+            Ok(sent) => {
+                self.held(sent)?;
+                self.held(received)
+            }
+            Err(e) => {
+                received.revoke();
+                Err(e)
+            }
+        }
+    }
+
+    /// Has the stream wait for what has begun, which is taken back if it cannot.
+    #[track_caller]
+    fn held(&self, begun: Enqueued) -> Result<Enqueued> {
+        match self.wait(&begun) {
+            Ok(()) => Ok(begun),
+            Err(e) => {
+                begun.revoke();
+                Err(e)
+            }
+        }
+    }
+
+    /// Enqueues the begin of a send: the stream goes on at once, and may wait later
+    /// ([`OnStream::wait`]). The buffer is not to be written before.
+    ///
+    /// # Errors
+    /// As [`OnStream::send`].
+    #[track_caller]
+    pub fn isend<B: DeviceBuffer>(
+        &self,
+        buffer: &B,
+        dest: impl Into<Rank>,
+        tag: impl Into<Tag>,
+    ) -> Result<Enqueued> {
+        self.begin_send(buffer, dest.into(), tag.into(), Mode::Standard)
+    }
+
+    /// As [`OnStream::isend`], in synchronous mode.
+    #[track_caller]
+    pub fn issend<B: DeviceBuffer>(
+        &self,
+        buffer: &B,
+        dest: impl Into<Rank>,
+        tag: impl Into<Tag>,
+    ) -> Result<Enqueued> {
+        self.begin_send(buffer, dest.into(), tag.into(), Mode::Synchronous)
+    }
+
+    /// Enqueues the begin of a receive: the stream goes on at once, and may wait later
+    /// ([`OnStream::wait`]). The buffer is not to be used before.
+    ///
+    /// # Errors
+    /// As [`OnStream::send`].
+    #[track_caller]
+    pub fn irecv<B: DeviceBuffer>(
+        &self,
+        buffer: &B,
+        source: impl Into<Source>,
+        tag: impl Into<TagSelector>,
+    ) -> Result<Enqueued> {
+        let pattern = names::pattern(source.into(), tag.into(), self.comm.peer_count());
+        match self.comm.reported(pattern)? {
+            Some(pattern) => self.begin(buffer, Kind::Receive(pattern)),
+            None => self.nobody(),
+        }
+    }
+
+    #[track_caller]
+    fn begin_send<B: DeviceBuffer>(
+        &self,
+        buffer: &B,
+        dest: Rank,
+        tag: Tag,
+        mode: Mode,
+    ) -> Result<Enqueued> {
+        let tag = self.comm.reported(tag.check())?;
+        match self.comm.reported(dest.check(self.comm.peer_count()))? {
+            Some(dest) => self.begin(buffer, Kind::Send { dest, tag, mode }),
+            None => self.nobody(),
+        }
+    }
+
+    #[track_caller]
+    fn nobody(&self) -> Result<Enqueued> {
+        self.comm.reported(self.earlier())?;
+        Ok(self.enqueued(State::Over {
+            result: Ok(Status::EMPTY),
+            told: true,
+        }))
+    }
+
+    #[track_caller]
+    fn begin<B: DeviceBuffer>(&self, buffer: &B, kind: Kind) -> Result<Enqueued> {
+        let begun = self.begin_unreported(buffer, kind);
+        self.comm.reported(begun)
+    }
+
+    #[track_caller]
+    fn begin_unreported<B: DeviceBuffer>(&self, buffer: &B, kind: Kind) -> Result<Enqueued> {
+        self.earlier()?;
+        self.comm.core().need_progress_thread()?;
+        let view = buffer.device_view()?;
+        if self.stream.is_captured()? {
+            let captured = Captured::new(self.comm, self.stream, view.erased(), kind)?;
+            return Ok(Enqueued {
+                comm: self.comm.clone(),
+                what: What::Captured(captured),
+            });
+        }
+        let raw = handed_over(view.after_stream(self.stream), kind.usage());
+        Ok(self.enqueued(match kind.post(self.comm, raw)? {
+            Posted::Pending(handle) => State::Pending(handle),
+            Posted::Done(outcome) => State::Over {
+                result: Ok(outcome.into()),
+                told: true,
+            },
+        }))
+    }
+
+    fn enqueued(&self, state: State) -> Enqueued {
+        let once = self.comm.on_streams().add(address(self.stream), state);
+        Enqueued {
+            comm: self.comm.clone(),
+            what: What::Once(once),
+        }
+    }
+
+    /// The error of an operation on this stream that nobody was told of.
+    fn earlier(&self) -> Result<()> {
+        let (comm, stream) = (self.comm, address(self.stream));
+        match comm.on_streams().first_error(comm, stream) {
+            Some(e) => Err(e.context("an operation enqueued earlier")),
+            None => Ok(()),
+        }
+    }
+
+    /// Has the stream wait until an operation is over that was enqueued on this stream or
+    /// another.
+    ///
+    /// # Errors
+    /// A stream of another device than the operation's; one that is captured, for an
+    /// operation that is not, or the reverse; or the driver refuses.
+    #[track_caller]
+    pub fn wait(&self, enqueued: &Enqueued) -> Result<()> {
+        let waits = self.wait_unreported(enqueued);
+        self.comm.reported(waits)
+    }
+
+    fn wait_unreported(&self, enqueued: &Enqueued) -> Result<()> {
+        let captured = self.stream.is_captured()?;
+        match &enqueued.what {
+            What::Captured(operation) => operation.hold(self.stream),
+            What::Once(_) if captured => Err(DeviceError::Capture(
+                "a wait for an operation that was enqueued outside of the capture (hint: \
+                 enqueue it inside, or wait before the capture)",
+            )
+            .into()),
+            What::Once(once) => {
+                let State::Pending(handle) = *lock(&once.state) else {
+                    return Ok(());
+                };
+                let gate = Gate::new(self.stream.context())?;
+                gate.hold(self.stream)?;
+                let comm = &enqueued.comm;
+                let hold = Hold::new(comm.core(), gate);
+                // Nobody takes the result meanwhile: a handle could be another's then.
+                let state = lock(&once.state);
+                if let State::Pending(_) = *state {
+                    comm.core()
+                        .with(comm.lane(), |lane| lane.hold(handle, hold));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Has the stream wait for all of several operations.
+    ///
+    /// # Errors
+    /// As [`OnStream::wait`].
+    #[track_caller]
+    pub fn wait_all<'e>(&self, all: impl IntoIterator<Item = &'e Enqueued>) -> Result<()> {
+        for enqueued in all {
+            self.wait(enqueued)?;
+        }
+        Ok(())
+    }
+
+    /// Cannot be enqueued: whether to receive, and how much, is decided by the host.
+    ///
+    /// # Errors
+    /// Always; says what to do instead.
+    pub fn probe(&self, _source: impl Into<Source>, _tag: impl Into<TagSelector>) -> Result<()> {
+        let e = Error::new(
+            ErrorKind::Unavailable,
+            "a probe enqueued on a stream: its answer is for the host (hint: \
+             Communicator::probe, or a receive that is long enough and Enqueued::status)",
+        );
+        Err(self.comm.raise(e))
+    }
+
+    /// Waits on the host until all work of the stream is done, operations of this
+    /// communicator among it. Who waits here is seen by the diagnosis of hangs, who waits
+    /// in the driver is not.
+    ///
+    /// # Errors
+    /// The first of an operation that nobody was told of; or the stream's work failed.
+    #[track_caller]
+    pub fn synchronize(&self) -> Result<()> {
+        let (comm, stream) = (self.comm, address(self.stream));
+        comm.core()
+            .wait_until(|| (!comm.on_streams().is_pending(comm, stream)).then_some(()));
+        let done = self.stream.synchronize().map_err(Error::from);
+        self.comm.reported(self.earlier().and(done))
+    }
+}
+
+fn address(stream: &Stream) -> usize {
+    stream.as_raw() as usize
+}
+
+impl Enqueued {
+    /// Whether it is over; of a captured one, whether no launch of it is under way.
+    /// Makes progress.
+    pub fn is_over(&self) -> bool {
+        self.comm.core().progress_awake();
+        match &self.what {
+            What::Once(once) => once.poll(&self.comm),
+            What::Captured(captured) => captured.is_idle(),
+        }
+    }
+
+    /// The status if it is over, else none; of a captured one, that of the last launch.
+    /// Makes progress.
+    pub fn status(&self) -> Option<Result<Status>> {
+        if !self.is_over() {
+            return None;
+        }
+        let result = match &self.what {
+            What::Once(once) => once.result(),
+            What::Captured(captured) => captured.result(),
+        };
+        result.map(|result| self.comm.reported(result))
+    }
+
+    /// Waits on the host until it is over.
+    ///
+    /// # Errors
+    /// The operation has failed.
+    #[track_caller]
+    pub fn wait(&self) -> Result<Status> {
+        let core = self.comm.core();
+        let result = core.wait_until(|| match &self.what {
+            What::Once(once) => once.poll(&self.comm).then(|| once.result()),
+            What::Captured(captured) => {
+                let idle = captured.is_idle();
+                if !idle && listens() {
+                    hear(Asked::OTHER);
+                }
+                idle.then(|| captured.result())
+            }
+        });
+        self.comm.reported(result.unwrap_or(Ok(Status::EMPTY)))
+    }
+
+    /// Takes it back on the host: streams that wait for it go on.
+    #[track_caller]
+    fn revoke(&self) {
+        if let What::Once(once) = &self.what {
+            let mut state = lock(&once.state);
+            if let State::Pending(handle) = *state {
+                *state = State::Over {
+                    result: Ok(Status::CANCELLED),
+                    told: true,
+                };
+                drop(state);
+                self.comm.revoke_raw(handle);
+            }
+        }
+    }
+}
+
+impl Once {
+    fn new(stream: usize, state: State) -> Arc<Once> {
+        Arc::new(Once {
+            state: Mutex::new(state),
+            stream,
+        })
+    }
+
+    /// Whether it is over; takes the result from the lane.
+    fn poll(&self, comm: &Communicator) -> bool {
+        let mut state = lock(&self.state);
+        let State::Pending(handle) = *state else {
+            return true;
+        };
+        let taken = comm.core().with(comm.lane(), |lane| lane.take(handle));
+        match taken {
+            Some(result) => {
+                *state = State::Over {
+                    result: result.map(Status::from),
+                    told: false,
+                };
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The result, which is told.
+    fn result(&self) -> Option<Result<Status>> {
+        match &mut *lock(&self.state) {
+            State::Pending(_) => None,
+            State::Over { result, told } => {
+                *told = true;
+                Some(result.clone())
+            }
+        }
+    }
+
+    /// An error that nobody was told of; it is now.
+    fn untold(&self) -> Option<Error> {
+        match &mut *lock(&self.state) {
+            State::Over {
+                result: Err(e),
+                told,
+            } => (!std::mem::replace(told, true)).then(|| e.clone()),
+            _ => None,
+        }
+    }
+
+    /// Whether nobody has to hear of it any more.
+    fn is_settled(&self) -> bool {
+        match &*lock(&self.state) {
+            State::Pending(_) => false,
+            State::Over { result, told } => *told || result.is_ok(),
+        }
+    }
+}
+
+impl OnStreams {
+    fn add(&self, stream: usize, state: State) -> Arc<Once> {
+        let once = Once::new(stream, state);
+        lock(&self.0).push(once.clone());
+        once
+    }
+
+    /// The operations of a stream; forgets what is settled.
+    fn of(&self, comm: &Communicator, stream: usize) -> Vec<Arc<Once>> {
+        let mut all = lock(&self.0);
+        all.retain(|once| !once.poll(comm) || !once.is_settled());
+        let of_stream = all.iter().filter(|once| once.stream == stream);
+        of_stream.cloned().collect()
+    }
+
+    fn first_error(&self, comm: &Communicator, stream: usize) -> Option<Error> {
+        let all = self.of(comm, stream);
+        all.iter().find_map(|once| once.untold())
+    }
+
+    fn is_pending(&self, comm: &Communicator, stream: usize) -> bool {
+        let all = self.of(comm, stream);
+        all.iter().any(|once| !once.poll(comm))
+    }
+}
+
+/// A moment that has passed, for what the host has waited for.
+fn passed(idle: &Stream) -> Result<Event> {
+    Ok(idle.record()?)
+}

@@ -1,0 +1,229 @@
+//! Operations that streams of devices wait for.
+//!
+//! A stream that waits for an operation is held by a gate, which lies with the operation
+//! and is opened when that ends, in whatever way: by a message, an error, a revoke, or
+//! because lane or rank go away. The host's threads do other things meanwhile, or wait in
+//! the driver. So the rank's progress thread runs as long as any stream waits.
+//!
+//! # Invariants
+//! 1. A [`Hold`] counts as something that the progress thread runs for; dropping it lets
+//!    the stream go on and ends that.
+//! 2. Dropping one takes no lane's lock: it is done under one.
+
+use super::core::Core;
+use super::lane::{Lane, State};
+use crate::diagnose::waits::{Asked, Watch};
+use crate::error::{Error, ErrorKind, Result};
+use osier_kernels::{Gate, Valve};
+use std::collections::VecDeque;
+use std::panic::Location;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What a graph's launch begins.
+pub(crate) trait Launched: Send + Sync {
+    /// Posts it.
+    fn begin(&self);
+    /// What holds the graph meanwhile.
+    fn latch(&self) -> &Arc<Latch>;
+}
+
+/// Holds a graph while operations that it has begun are under way.
+pub(crate) struct Latch {
+    pub valve: Valve,
+    under_way: Mutex<usize>,
+}
+
+impl Latch {
+    pub fn new(valve: Valve) -> Arc<Latch> {
+        Arc::new(Latch {
+            valve,
+            under_way: Mutex::new(0),
+        })
+    }
+
+    /// A launch has begun an operation; no driver call.
+    pub fn shut(&self) {
+        self.count(1);
+    }
+
+    /// One is over.
+    pub fn ended(&self) {
+        self.count(-1);
+    }
+
+    fn count(&self, more: isize) {
+        let under_way = self.under_way.lock();
+        let mut under_way = under_way.unwrap_or_else(PoisonError::into_inner);
+        *under_way = under_way.saturating_add_signed(more);
+        self.valve.set(*under_way == 0);
+    }
+
+    /// Whether none is.
+    pub fn is_idle(&self) -> bool {
+        *self
+            .under_way
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            == 0
+    }
+}
+
+/// Launches that have reached an operation, oldest first.
+#[derive(Default)]
+pub(crate) struct Rung(Mutex<VecDeque<Arc<dyn Launched>>>);
+
+impl Rung {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<dyn Launched>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A stream that waits.
+pub(crate) struct Hold {
+    core: Arc<Core>,
+    /// Opens as it is dropped.
+    _gate: Option<Gate>,
+    latch: Option<Arc<Latch>>,
+}
+
+impl Hold {
+    /// By a gate.
+    pub fn new(core: &Arc<Core>, gate: Gate) -> Hold {
+        core.future_waits();
+        Hold {
+            core: core.clone(),
+            _gate: Some(gate),
+            latch: None,
+        }
+    }
+
+    /// A launched graph.
+    pub fn launched(core: &Arc<Core>, latch: &Arc<Latch>) -> Hold {
+        core.future_waits();
+        Hold {
+            core: core.clone(),
+            _gate: None,
+            latch: Some(latch.clone()),
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if let Some(latch) = &self.latch {
+            latch.ended();
+        }
+        self.core.future_done();
+    }
+}
+
+impl Core {
+    /// Has the progress thread begin what a graph's launch has reached; no driver call, so
+    /// that the driver's threads may do it. False: the rank has left.
+    pub fn ring(self: &Arc<Self>, launched: Arc<dyn Launched>) -> bool {
+        let mut rung = self.rung.lock();
+        if self.is_closing() {
+            return false;
+        }
+        rung.push_back(launched);
+        drop(rung);
+        self.future_waits();
+        true
+    }
+
+    /// Begins what launches have reached. True if anything was.
+    pub(super) fn begin_rung(&self) -> bool {
+        let mut any = false;
+        loop {
+            let next = self.rung.lock().pop_front();
+            let Some(launched) = next else {
+                return any;
+            };
+            launched.begin();
+            self.future_done();
+            any = true;
+        }
+    }
+
+    /// That somebody makes progress for streams.
+    pub fn need_progress_thread(self: &Arc<Self>) -> Result<()> {
+        match self.has_progress_thread() {
+            true => Ok(()),
+            false => Err(Error::new(
+                ErrorKind::System,
+                "no thread could be started that makes progress while streams wait (hint: is \
+                 the number of processes limited?)",
+            )),
+        }
+    }
+
+    /// Registers what streams wait for, once that is long.
+    pub(super) fn watch_held<'a>(&'a self, watch: &mut Option<Watch<'a>>) {
+        let mut asked: Vec<Asked> = Vec::new();
+        self.each_held(|all| asked.extend(all));
+        let Some(first) = asked.first() else {
+            *watch = None;
+            return;
+        };
+        let site = first.posted.unwrap_or(Location::caller());
+        let watch = watch.get_or_insert_with(|| Watch::new(&self.waits, site, false));
+        if watch.is_long() {
+            watch.tell(asked);
+        }
+    }
+
+    /// Lets all streams go on: the rank leaves its job.
+    pub(super) fn release_held(&self) {
+        for launched in self.rung.lock().drain(..) {
+            launched.latch().ended();
+            self.futures.fetch_sub(1, Ordering::AcqRel);
+        }
+        let mut left = Vec::new();
+        self.each_lane(|lane, _| left.extend(lane.lock().release_held()));
+        for what in left {
+            self.say(&format!(
+                "leaves its job while a stream waits, which goes on: {what}"
+            ));
+        }
+    }
+}
+
+impl Lane {
+    /// Lets a stream wait for an operation; one that is over lets it go on at once.
+    pub fn hold(&mut self, handle: u32, hold: Hold) {
+        if !self.is_done(handle)
+            && let Some(rare) = self.rare(handle)
+        {
+            rare.holds.push(hold);
+        }
+    }
+
+    /// What streams wait for.
+    pub(super) fn asked_held(&self) -> Vec<Asked> {
+        let held = self.held();
+        held.into_iter().map(|handle| self.asked(handle)).collect()
+    }
+
+    fn held(&self) -> Vec<u32> {
+        let held = |h: &u32| {
+            let op = self.ops.get(*h);
+            op.is_some_and(|op| {
+                let rare = op.rare.as_ref();
+                op.state != State::Done && rare.is_some_and(|rare| !rare.holds.is_empty())
+            })
+        };
+        self.ops.handles().filter(held).collect()
+    }
+
+    fn release_held(&mut self) -> Vec<String> {
+        let held = self.held();
+        let told = held.iter().map(|handle| self.describe(*handle)).collect();
+        for handle in held {
+            if let Some(rare) = self.rare(handle) {
+                rare.holds.clear();
+            }
+        }
+        told
+    }
+}

@@ -1,0 +1,432 @@
+//! Operations that are enqueued on streams: the host waits for none of them, ranks as
+//! threads, on the driver that the tests of `kernels/` choose.
+
+#[path = "../kernels/tests/support/mod.rs"]
+mod driver;
+#[path = "ranks/support.rs"]
+#[allow(dead_code)]
+mod support;
+
+use osier::devices::{Callback, DeviceSlice, DeviceView, Graph, Stream, copy};
+use osier::testing::{Network, ranks_on};
+use osier::{ANY_SOURCE, ANY_TAG, Communicator, ErrorHandler, ErrorKind, PROC_NULL, Type};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use support::{Watchdog, fails, pattern};
+
+/// Runs two ranks with a stream each; none, said aloud, where there is no driver.
+fn on_streams(networks: &[Network], f: impl Fn(&Communicator, &Stream) + Sync) {
+    let Some(context) = driver::context() else {
+        return;
+    };
+    let _watchdog = Watchdog::start();
+    for network in networks {
+        ranks_on(network, 2, |comm| f(&comm, &Stream::new(&context).unwrap()));
+    }
+}
+
+fn upload(stream: &Stream, bytes: &[u8], to: &DeviceSlice<u8>) {
+    let from = driver::upload(stream, bytes);
+    copy::copy(stream, &from.after_stream(stream), &to.after_stream(stream)).unwrap();
+}
+
+fn memory(stream: &Stream, bytes: usize) -> DeviceSlice<u8> {
+    DeviceSlice::new(stream, bytes).unwrap().into_inner()
+}
+
+/// A stream that does nothing until it is told to.
+#[derive(Clone, Default)]
+struct Late(Arc<(Mutex<bool>, Condvar)>);
+
+impl Late {
+    fn hold(&self, stream: &Stream) {
+        let gate = self.0.clone();
+        let wait = move || {
+            let mut open = gate.0.lock().unwrap();
+            while !*open {
+                open = gate.1.wait(open).unwrap();
+            }
+        };
+        stream.call(&Callback::new(wait)).unwrap();
+    }
+
+    fn go(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+}
+
+/// Sizes of each protocol: one chunk, several.
+const SIZES: [usize; 5] = [0, 5, 9000, 80_000, (2 << 20) + 77];
+
+/// The buffer is written right behind the send, and read right behind the receive; the
+/// host waits only at the end, in the driver.
+#[test]
+fn work_behind_an_operation_waits_for_it() {
+    on_streams(&Network::all(), |comm, stream| {
+        let (own, other) = (comm.rank(), 1 - comm.rank());
+        let on = comm.on_stream(stream);
+        for (tag, n) in SIZES.into_iter().enumerate() {
+            if comm.transport(other).unwrap() == "sim" && n > 100_000 {
+                continue;
+            }
+            let (from, to) = (memory(stream, n), memory(stream, n));
+            let copied = memory(stream, n);
+            for round in 0..4usize {
+                let seed = n + 10 * round;
+                upload(stream, &pattern(n, seed + own), &from);
+                copy::fill(stream, &to.after_stream(stream), 9).unwrap();
+                match (round, own) {
+                    (0, _) => {
+                        on.sendrecv(&from, other, tag, &to, other, tag).unwrap();
+                    }
+                    (1, _) => {
+                        let received = on.irecv(&to, other, tag).unwrap();
+                        let sent = on.isend(&from, other, tag).unwrap();
+                        on.wait_all([&received, &sent]).unwrap();
+                    }
+                    (2, 0) | (3, 1) => {
+                        on.ssend(&from, other, tag).unwrap();
+                        on.recv(&to, ANY_SOURCE, ANY_TAG).unwrap();
+                    }
+                    _ => {
+                        let received = on.recv(&to, other, tag).unwrap();
+                        on.rsend(&from, other, tag).unwrap();
+                        assert_eq!(received.wait().unwrap().bytes(), n);
+                    }
+                }
+                copy::copy(
+                    stream,
+                    &to.after_stream(stream),
+                    &copied.after_stream(stream),
+                )
+                .unwrap();
+                copy::fill(stream, &from.after_stream(stream), 7).unwrap();
+                copy::fill(stream, &to.after_stream(stream), 8).unwrap();
+                // No call of Osier until the stream is done.
+                stream.synchronize().unwrap();
+                assert!(
+                    driver::download(stream, &copied) == pattern(n, seed + other),
+                    "{n} bytes, round {round}"
+                );
+            }
+            on.synchronize().unwrap();
+        }
+    });
+}
+
+/// A host that asks a stream that waits gets its thread back at once, and other streams
+/// go on.
+#[test]
+fn the_host_and_other_streams_go_on() {
+    on_streams(&Network::all(), |comm, stream| {
+        let n = 70_000;
+        let late = Late::default();
+        let slice = memory(stream, n);
+        let on = comm.on_stream(stream);
+        if comm.rank() == 0 {
+            late.hold(stream);
+            upload(stream, &pattern(n, 1), &slice);
+            let sent = on.send(&slice, 1, 1).unwrap();
+            assert!(!sent.is_over() && !stream.is_done().unwrap());
+            // A message of another communicator, from the host.
+            let beside = comm.dup().unwrap();
+            beside.send(&[1u8, 2], 1, 2).unwrap();
+            assert!(sent.status().is_none());
+            late.go();
+            sent.wait().unwrap();
+        } else {
+            let received = on.recv(&slice, 0, 1).unwrap();
+            let beside = comm.dup().unwrap();
+            let mut two = [0u8; 2];
+            beside.recv(&mut two, 0, 2).unwrap();
+            assert!(two == [1, 2]);
+            stream.synchronize().unwrap();
+            assert_eq!(received.status().unwrap().unwrap().bytes(), n);
+            assert!(driver::download(stream, &slice) == pattern(n, 1));
+        }
+    });
+}
+
+/// One stream waits for what was enqueued on another.
+#[test]
+fn any_stream_may_wait() {
+    on_streams(&[Network::Shm], |comm, stream| {
+        let other = Stream::new(stream.context()).unwrap();
+        let n = 30_000;
+        let slice = memory(stream, n);
+        let ready = stream.record().unwrap();
+        other.wait(&ready).unwrap();
+        if comm.rank() == 0 {
+            upload(stream, &pattern(n, 4), &slice);
+            comm.on_stream(stream).send(&slice, 1, 0).unwrap();
+        } else {
+            let received = comm.on_stream(stream).irecv(&slice, 0, 0).unwrap();
+            comm.on_stream(&other).wait(&received).unwrap();
+            assert!(driver::download(&other, &slice) == pattern(n, 4));
+            // Over already: nothing to wait for.
+            comm.on_stream(stream).wait(&received).unwrap();
+            received.wait().unwrap();
+        }
+        stream.synchronize().unwrap();
+    });
+}
+
+#[test]
+fn errors_are_told_once_and_streams_go_on() {
+    on_streams(&[Network::Shm], |comm, stream| {
+        let on = comm.on_stream(stream);
+        let slice = memory(stream, 1000);
+        let half = slice.slice(..500).unwrap();
+        copy::fill(stream, &slice.after_stream(stream), 1).unwrap();
+        on.send(&slice, PROC_NULL, 0).unwrap();
+        fails(on.send(&slice, 7, 0), ErrorKind::Rank, &["rank 7"]);
+        fails(on.probe(0, 0), ErrorKind::Unavailable, &["probe", "hint"]);
+        if comm.rank() == 0 {
+            for _ in 0..2 {
+                on.send(&slice, 1, 3).unwrap();
+            }
+            on.synchronize().unwrap();
+            comm.barrier().unwrap();
+        } else {
+            // By the handle.
+            let told = on.recv(&half, 0, 3).unwrap();
+            stream.synchronize().unwrap();
+            fails(told.wait(), ErrorKind::Truncated, &["1000", "500"]);
+            on.send(&slice, PROC_NULL, 0).unwrap();
+            // By the next call.
+            drop(on.recv(&half, 0, 3).unwrap());
+            stream.synchronize().unwrap();
+            let told = on.send(&slice, PROC_NULL, 0);
+            fails(told, ErrorKind::Truncated, &["earlier", "1000", "500"]);
+            on.send(&slice, PROC_NULL, 0).unwrap();
+            on.synchronize().unwrap();
+            comm.barrier().unwrap();
+        }
+    });
+}
+
+/// The other rank ends, or drops its communicator: no stream stays blocked.
+#[test]
+fn a_dead_peer_releases_streams() {
+    for drops in [false, true] {
+        let died = AtomicBool::new(false);
+        on_streams(&Network::all(), |comm, stream| {
+            let sub = comm.dup().unwrap();
+            if comm.rank() == 1 {
+                comm.barrier().unwrap();
+                if !drops {
+                    died.store(true, Ordering::Release);
+                }
+                return; // both communicators go; the rank, too
+            }
+            let (slice, big) = (memory(stream, 100), memory(stream, 3 << 20));
+            copy::fill(stream, &big.after_stream(stream), 1).unwrap();
+            let second = Stream::new(stream.context()).unwrap();
+            let received = sub.on_stream(stream).recv(&slice, 1, 0).unwrap();
+            second.wait(&stream.record().unwrap()).unwrap_or(());
+            let sent = sub.on_stream(&second).issend(&slice, 1, 0).unwrap();
+            comm.barrier().unwrap();
+            stream.synchronize().unwrap();
+            let kinds = [ErrorKind::RankDead, ErrorKind::Closed];
+            for over in [received, sent] {
+                let e = over.wait().unwrap_err();
+                assert!(kinds.contains(&e.kind()), "{e}");
+                assert!(e.to_string().contains("rank 1"), "{e}");
+            }
+        });
+    }
+}
+
+/// Communicator and rank go away while a stream waits.
+#[test]
+fn leaving_releases_streams() {
+    let Some(context) = driver::context() else {
+        return;
+    };
+    let _watchdog = Watchdog::start();
+    let stream = Stream::new(&context).unwrap();
+    let slice = memory(&stream, 100);
+    ranks_on(&Network::Shm, 2, |comm| {
+        if comm.rank() == 0 {
+            let never = comm.on_stream(&stream).recv(&slice, 1, 0).unwrap();
+            assert!(!never.is_over());
+        }
+        comm.barrier().unwrap();
+    });
+    stream.synchronize().unwrap();
+}
+
+#[test]
+fn graphs_send_and_receive_at_each_launch() {
+    on_streams(&Network::all(), |comm, stream| {
+        let (own, other) = (comm.rank(), 1 - comm.rank());
+        for n in [7usize, 5000, 90_000] {
+            let (from, to) = (memory(stream, n), memory(stream, n));
+            let sum = memory(stream, n);
+            for slice in [&from, &to, &sum] {
+                copy::fill(stream, &slice.after_stream(stream), 0).unwrap();
+            }
+            let every = Type::vector(n.div_ceil(2), 1, 2, &Type::of::<u8>()).unwrap();
+            let every = every.commit().unwrap();
+            let part = |slice| DeviceView::new(slice, 0, &every, 1).unwrap();
+            let mut handles = Vec::new();
+            let graph = Graph::capture(stream, |stream| {
+                let on = comm.on_stream(stream);
+                let got = on.irecv(&part(&to), other, 1).unwrap();
+                let sent = on.isend(&part(&from), other, 1).unwrap();
+                on.wait_all([&sent, &got]).unwrap();
+                copy::copy(stream, &to.after_stream(stream), &sum.after_stream(stream))?;
+                copy::fill(stream, &from.after_stream(stream), 0)?;
+                on.sendrecv(&sum, other, 2, &to, other, 2).unwrap();
+                handles.push(got);
+                Ok(())
+            })
+            .unwrap();
+            let tick = |bytes: &[u8]| -> Vec<u8> {
+                let keep = |(i, b): (usize, &u8)| if i % 2 == 0 { *b } else { 0 };
+                bytes.iter().enumerate().map(keep).collect()
+            };
+            for round in 0..5usize {
+                upload(stream, &pattern(n, round + own), &from);
+                graph.launch(stream, &[]).unwrap();
+                if round % 2 == 0 {
+                    stream.synchronize().unwrap();
+                    assert_eq!(handles[0].wait().unwrap().bytes(), n.div_ceil(2));
+                }
+                let mut expected = tick(&pattern(n, round + other));
+                let mine = tick(&pattern(n, round + own));
+                assert!(driver::download(stream, &from) == vec![0; n]);
+                let got = driver::download(stream, &sum);
+                for (i, byte) in expected.iter_mut().enumerate() {
+                    if i % 2 == 1 && round > 0 {
+                        // What the second exchange of the round before has left.
+                        *byte = got[i];
+                    }
+                }
+                assert!(got == expected, "{n} bytes, round {round}");
+                let back = driver::download(stream, &to);
+                let even = |v: &[u8]| v.iter().step_by(2).copied().collect::<Vec<_>>();
+                assert!(even(&back) == even(&mine), "{n} bytes, round {round}");
+            }
+            comm.on_stream(stream).synchronize().unwrap();
+        }
+    });
+}
+
+#[test]
+fn what_cannot_be_captured_is_named() {
+    on_streams(&[Network::Shm], |comm, stream| {
+        let (slice, into) = (memory(stream, 100), memory(stream, 100));
+        copy::fill(stream, &slice.after_stream(stream), 3).unwrap();
+        let on = comm.on_stream(stream);
+        let before = on.irecv(&into, 1 - comm.rank(), 5).unwrap();
+        let mut captured = None;
+        let graph = Graph::capture(stream, |stream| {
+            let on = comm.on_stream(stream);
+            let told = on.wait(&before);
+            fails(told, ErrorKind::Device, &["captured", "outside"]);
+            // A call of the host has no moment in the capture.
+            let told = comm.send(&slice.after_stream(stream), 0, 6);
+            fails(told, ErrorKind::Device, &["captured"]);
+            captured = Some(on.isend(&slice, PROC_NULL, 0).unwrap());
+            Ok(())
+        });
+        drop(graph.unwrap());
+        assert!(captured.unwrap().is_over());
+        on.send(&slice, 1 - comm.rank(), 5).unwrap();
+        on.wait(&before).unwrap();
+        on.synchronize().unwrap();
+    });
+}
+
+/// Every call that fails runs the handler of its communicator, once.
+#[test]
+fn errors_pass_the_handler() {
+    on_streams(&[Network::Shm], |comm, stream| {
+        let comm = comm.dup().unwrap();
+        let runs = Arc::new(AtomicUsize::new(0));
+        let counter = runs.clone();
+        comm.set_error_handler(ErrorHandler::custom(move |_, _| {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }));
+        let slice = memory(stream, 10);
+        let (on, bad) = (comm.on_stream(stream), comm.size());
+        let check = |name: &str, failed: osier::Result<()>| {
+            assert!(failed.is_err(), "{name}");
+            assert_eq!(runs.swap(0, Ordering::Relaxed), 1, "{name}");
+        };
+        check("send", on.send(&slice, bad, 0).map(drop));
+        check("ssend", on.ssend(&slice, bad, 0).map(drop));
+        check("rsend", on.rsend(&slice, bad, 0).map(drop));
+        check("isend", on.isend(&slice, 0, -1).map(drop));
+        check("issend", on.issend(&slice, bad, 0).map(drop));
+        check("recv", on.recv(&slice, bad, 0).map(drop));
+        check("irecv", on.irecv(&slice, bad, 0).map(drop));
+        let both = on.sendrecv(&slice, bad, 0, &slice, 0, 0);
+        check("sendrecv", both.map(drop));
+        check("probe", on.probe(0, 0));
+        // A message that is longer than its receive.
+        let own = comm.rank();
+        let short = slice.slice(..3).unwrap();
+        let long = || {
+            let received = on.irecv(&short, own, 1).unwrap();
+            on.send(&slice, own, 1).unwrap();
+            received
+        };
+        check("Enqueued::wait", long().wait().map(drop));
+        let told = long();
+        stream.synchronize().unwrap();
+        while !told.is_over() {}
+        check("Enqueued::status", told.status().unwrap().map(drop));
+        drop(long());
+        check("synchronize", on.synchronize());
+        let beside = Graph::capture(stream, |stream| {
+            let on = comm.on_stream(stream);
+            check("wait", on.wait(&told));
+            check("wait_all", on.wait_all([&told]));
+            Ok(())
+        });
+        drop(beside.unwrap());
+        on.synchronize().unwrap();
+    });
+}
+
+/// Where streams cannot wait for words in memory, the call says so, and takes back what
+/// it has begun.
+#[test]
+fn streams_that_wait_for_no_words() {
+    let Some(library) = driver::emulated() else {
+        return eprintln!("SKIPPED: the emulated driver was not built beside this test");
+    };
+    let run = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_without_words", "--ignored", "--nocapture"])
+        .env(osier::devices::LIBRARY_VARIABLE, &library)
+        .env("OSIER_EMULATED_FAIL", "cuStreamWaitValue32:1:801")
+        .output()
+        .unwrap();
+    let told = [run.stdout, run.stderr].concat();
+    let told = String::from_utf8_lossy(&told);
+    assert!(run.status.success() && told.contains("1 passed"), "{told}");
+}
+
+#[test]
+#[ignore = "run by streams_that_wait_for_no_words"]
+fn child_without_words() {
+    let context = driver::context().unwrap();
+    let _watchdog = Watchdog::start();
+    ranks_on(&Network::Shm, 1, |comm| {
+        let stream = Stream::new(&context).unwrap();
+        let on = comm.on_stream(&stream);
+        let (one, two) = (memory(&stream, 10), memory(&stream, 10));
+        copy::fill(&stream, &one.after_stream(&stream), 1).unwrap();
+        copy::fill(&stream, &two.after_stream(&stream), 2).unwrap();
+        let told = on.recv(&one, 0, 0);
+        fails(told, ErrorKind::Unavailable, &["wait for words", "hint"]);
+        // Nothing receives there.
+        comm.send(&two.after_stream(&stream), 0, 0).unwrap();
+        assert!(driver::download(&stream, &one) == [1; 10]);
+        on.recv(&one, 0, 0).unwrap();
+        assert!(driver::download(&stream, &one) == [2; 10]);
+    });
+}
