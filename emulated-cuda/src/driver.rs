@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 
 use crate::abi::{self, Code, Handle};
-use crate::fault::{Fault, Result, invalid};
+use crate::fault::{Fault, Result, invalid, legacy};
 use crate::graph::{Capture, Graph};
 use crate::ipc::SharedEvent;
 use crate::memory::{Arena, File, Memory};
@@ -448,7 +448,10 @@ impl State {
     pub fn stream_of(&mut self, handle: Handle) -> Result<Handle> {
         let current = self.current()?;
         match handle {
-            0 | abi::STREAM_LEGACY => Ok(self.context(current)?.legacy),
+            0 | abi::STREAM_LEGACY => {
+                legacy();
+                Ok(self.context(current)?.legacy)
+            }
             abi::STREAM_PER_THREAD => {
                 let key = (std::thread::current().id(), current);
                 if let Some(&stream) = self.thread_streams.get(&key) {

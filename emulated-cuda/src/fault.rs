@@ -10,6 +10,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{CString, c_char};
+use std::fs::File;
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
@@ -74,6 +76,7 @@ pub fn enter(name: &'static str, body: impl FnOnce() -> Result) -> Code {
                 "a host function of a stream calls the driver",
             ));
         }
+        note(name);
         injected(name)?;
         body()
     }));
@@ -90,6 +93,42 @@ pub fn enter(name: &'static str, body: impl FnOnce() -> Result) -> Code {
             abi::ERROR_UNKNOWN
         }
     }
+}
+
+/// Where the calls of this process are written, and how many there were.
+struct Trace {
+    file: Option<File>,
+    calls: u64,
+}
+
+/// Writes a call down; the process may end here, as if it were killed.
+fn note(name: &'static str) {
+    static TRACE: Mutex<Option<Trace>> = Mutex::new(None);
+    let settings = settings();
+    if settings.trace.is_none() && settings.dies.is_none() {
+        return;
+    }
+    let mut trace = TRACE.lock().unwrap_or_else(|e| e.into_inner());
+    let trace = trace.get_or_insert_with(|| {
+        let prefix = settings.trace.as_ref();
+        let path = prefix.map(|prefix| format!("{prefix}.{}", std::process::id()));
+        let file = path.and_then(|path| File::create(path).ok());
+        Trace { file, calls: 0 }
+    });
+    trace.calls += 1;
+    if let Some(file) = &mut trace.file {
+        // A file that cannot be written is noticed by who reads it.
+        let _ = file.write_all(format!("{name}\n").as_bytes());
+    }
+    if settings.dies == Some(trace.calls) {
+        // SAFETY: a signal to this process.
+        unsafe { libc::raise(libc::SIGKILL) };
+    }
+}
+
+/// Notes that the call being made uses the legacy default stream.
+pub fn legacy() {
+    note("legacy default stream");
 }
 
 /// Prints a line and keeps it for `osier_emulated_last_fault`.

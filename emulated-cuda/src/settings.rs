@@ -37,6 +37,10 @@ pub struct Settings {
     pub reuse: bool,
     /// `OSIER_EMULATED_LINKS=none`: no device reaches another's memory.
     pub links: bool,
+    /// `OSIER_EMULATED_TRACE=PREFIX`: each process writes its calls to `PREFIX.PID`.
+    pub trace: Option<String>,
+    /// `OSIER_EMULATED_DIE=N` or `N@RANK`: the process ends at its call of this number.
+    pub dies: Option<u64>,
     /// `OSIER_EMULATED_QUIET=1`: named errors are not printed.
     pub print: bool,
 }
@@ -67,6 +71,8 @@ pub fn settings() -> &'static Settings {
             order: text("OSIER_EMULATED_ORDER") != "unchecked",
             reuse: text("OSIER_EMULATED_ADDRESSES") == "reused",
             links: text("OSIER_EMULATED_LINKS") != "none",
+            trace: Some(text("OSIER_EMULATED_TRACE")).filter(|t| !t.is_empty()),
+            dies: dies(&text("OSIER_EMULATED_DIE"), &text("OSIER_RANK")),
             print: text("OSIER_EMULATED_QUIET") != "1",
         }
     })
@@ -80,6 +86,11 @@ fn bytes(text: &str) -> Option<usize> {
         _ => (text, 0),
     };
     digits.parse::<usize>().ok()?.checked_shl(shift)
+}
+
+fn dies(text: &str, rank: &str) -> Option<u64> {
+    let (call, who) = text.split_once('@').unwrap_or((text, rank));
+    call.parse().ok().filter(|_| who == rank)
 }
 
 fn failures(text: &str) -> Vec<Failure> {
@@ -116,5 +127,10 @@ mod tests {
         assert_eq!(all.len(), 2);
         assert_eq!((all[0].call, all[0].code), (3, abi::ERROR_OUT_OF_MEMORY));
         assert_eq!((all[1].call, all[1].code), (1, 719));
+        assert_eq!(dies("7", "0"), Some(7));
+        assert_eq!(
+            (dies("7@1", "1"), dies("7@1", "0"), dies("", "")),
+            (Some(7), None, None)
+        );
     }
 }

@@ -1,0 +1,375 @@
+//! Which calls of the driver messages make, once everything was set up: none that may
+//! wait for the whole device, or make it wait. On the emulated driver, which writes its
+//! calls down.
+
+#[path = "../kernels/tests/support/mod.rs"]
+mod driver;
+#[path = "ranks/support.rs"]
+#[allow(dead_code)]
+mod support;
+
+use osier::devices::{DeviceSlice, DeviceView, Gate, Graph, LIBRARY_VARIABLE, Pinned, Stream};
+use osier::testing::{Network, ranks_on};
+use osier::{Communicator, Layout, Type, View, ViewMut};
+use std::sync::Mutex;
+use support::{Watchdog, pattern};
+
+/// Calls that wait for a device or its streams, or may make it wait; and those that make
+/// or give up what lives longer than a message.
+const FORBIDDEN: &[&str] = &[
+    "cuCtxSynchronize",
+    "cuStreamSynchronize",
+    "cuStreamCreate",
+    "cuStreamDestroy",
+    "cuMemAlloc",
+    "cuMemFree",
+    "cuMemHostAlloc",
+    "cuMemHostRegister",
+    "cuMemHostUnregister",
+    "cuMemCreate",
+    "cuMemRelease",
+    "cuMemMap",
+    "cuMemUnmap",
+    "cuMemAddress",
+    "cuMemSetAccess",
+    "cuMemPool",
+    "cuMemExport",
+    "cuMemImport",
+    "cuIpc",
+    "cuModule",
+    "cuGraphInstantiate",
+    "cuGraphExecDestroy",
+    "legacy default stream",
+];
+
+/// Waits for one event. They are made by calls that have to end with the host's copy in
+/// hand, and by transfers that are given up.
+const WAITS: &str = "cuEventSynchronize";
+const MAY_WAIT: &[&str] = &["buffered", "replaced", "given up"];
+
+fn is_forbidden(call: &str) -> bool {
+    // Driver calls end in a version, and families share their beginning.
+    FORBIDDEN.iter().any(|name| call.starts_with(name))
+}
+
+#[test]
+fn messages_make_no_call_that_waits_for_the_device() {
+    let Some(library) = driver::emulated() else {
+        return eprintln!("SKIPPED: the emulated driver was not built beside this test");
+    };
+    let prefix = std::env::temp_dir().join(format!("osier-calls-{}", std::process::id()));
+    let run = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "child_that_is_traced",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env(LIBRARY_VARIABLE, &library)
+        .env("OSIER_EMULATED_TRACE", &prefix)
+        .output()
+        .unwrap();
+    let told = [run.stdout, run.stderr].concat();
+    let told = String::from_utf8_lossy(&told);
+    assert!(run.status.success() && told.contains("1 passed"), "{told}");
+    assert!(told.contains("calls in the second pass"), "{told}");
+}
+
+/// What one rank sends and receives with.
+struct Rank<'a> {
+    comm: &'a Communicator,
+    stream: &'a Stream,
+    /// By place (host, pinned, device): from, to.
+    host: [Mutex<Vec<u8>>; 2],
+    pinned: [DeviceSlice<u8>; 2],
+    device: [DeviceSlice<u8>; 2],
+}
+
+const ROOM: usize = 4 << 20;
+const SIZES: [usize; 4] = [100, 9000, 90_000, 1_100_000];
+
+/// Three layouts of so many bytes.
+fn layouts(bytes: usize) -> Vec<Layout> {
+    let byte = Type::basic(osier::Basic::U8);
+    let block = bytes.div_ceil(90).max(1);
+    let (blocks, rest) = (bytes / block, bytes % block);
+    let places = |step: usize| -> Vec<(usize, isize)> {
+        let all = (0..blocks).map(|i| (block, (i * (block + step + 2) + i % 3) as isize));
+        let last = (rest, (blocks * (block + step + 3)) as isize);
+        all.chain((rest > 0).then_some(last)).collect()
+    };
+    let run = Type::contiguous(bytes, &byte).unwrap();
+    let list = Type::indexed(&places(1), &byte).unwrap();
+    // Long messages in longer blocks: the emulated device moves them quicker.
+    let step = if bytes.is_multiple_of(1000) { 1000 } else { 1 };
+    let strided = Type::vector(bytes / step, step, 2 * step as isize, &byte).unwrap();
+    [run, list, strided]
+        .iter()
+        .map(|ty| ty.commit().unwrap())
+        .collect()
+}
+
+impl Rank<'_> {
+    fn send(&self, place: usize, layout: &Layout, tag: usize) {
+        let comm = self.comm;
+        if place == 0 {
+            let bytes = self.host[0].lock().unwrap();
+            return comm
+                .send(&View::new(&bytes, 0, layout, 1).unwrap(), 1, tag)
+                .unwrap();
+        }
+        let view = self.view(place, 0, layout);
+        comm.send(&view.after_stream(self.stream), 1, tag).unwrap();
+    }
+
+    fn receive(&self, place: usize, layout: &Layout, tag: usize) {
+        let comm = self.comm;
+        if place == 0 {
+            let mut bytes = self.host[1].lock().unwrap();
+            let mut view = ViewMut::new(&mut bytes, 0, layout, 1).unwrap();
+            comm.recv(&mut view, 0, tag).unwrap();
+            return;
+        }
+        let view = self.view(place, 1, layout);
+        comm.recv(&mut view.after_stream(self.stream), 0, tag)
+            .unwrap();
+    }
+
+    fn view(&self, place: usize, way: usize, layout: &Layout) -> DeviceView<u8> {
+        let slices = if place == 1 {
+            &self.pinned
+        } else {
+            &self.device
+        };
+        DeviceView::new(&slices[way], 0, layout, 1).unwrap()
+    }
+}
+
+/// Runs each part between barriers, and notes how far the calls had come.
+struct Sections<'a> {
+    comm: &'a Communicator,
+    trace: &'a str,
+    begun: Vec<(String, u64)>,
+}
+
+impl Sections<'_> {
+    fn run(&mut self, name: &str, part: impl FnOnce()) {
+        self.comm.barrier().unwrap();
+        let calls = std::fs::metadata(self.trace).map_or(0, |file| file.len());
+        self.begun.push((name.into(), calls));
+        self.comm.barrier().unwrap();
+        part();
+    }
+}
+
+#[test]
+#[ignore = "run by messages_make_no_call_that_waits_for_the_device"]
+fn child_that_is_traced() {
+    let context = driver::context().unwrap();
+    let prefix = std::env::var("OSIER_EMULATED_TRACE").unwrap();
+    let trace = format!("{prefix}.{}", std::process::id());
+    let _watchdog = Watchdog::start();
+    ranks_on(&Network::Shm, 2, |comm| {
+        let stream = Stream::new(&context).unwrap();
+        let zeros = vec![0u8; ROOM];
+        let pinned = [0, 1].map(|_| Pinned::from_slice(&context, &zeros).unwrap());
+        let slice = |pinned: &Pinned<u8>| pinned.on_device(&stream).into_inner();
+        let device = [0, 1].map(|_| driver::upload(&stream, &pattern(ROOM, comm.rank())));
+        let rank = Rank {
+            comm: &comm,
+            stream: &stream,
+            host: [Mutex::new(zeros.clone()), Mutex::new(zeros)],
+            pinned: [slice(&pinned[0]), slice(&pinned[1])],
+            device,
+        };
+        stream.synchronize().unwrap();
+        let kinds: Vec<_> = SIZES.map(layouts).into_iter().collect();
+        let mut lasting = Lasting::new(&rank, &kinds[1]);
+        let mut sections = Sections {
+            comm: &comm,
+            trace: &trace,
+            begun: Vec::new(),
+        };
+        for pass in 0..2 {
+            if pass == 1 {
+                sections.begun.clear();
+            }
+            play(&rank, &kinds, &mut lasting, &mut sections);
+        }
+        sections.run("the end", || {});
+        if comm.rank() == 0 {
+            judge(&sections);
+        }
+        comm.barrier().unwrap();
+    });
+    let _ = std::fs::remove_file(trace);
+}
+
+/// What is set up once.
+struct Lasting {
+    graph: Graph,
+    send: osier::Persistent<osier::devices::Ordered<DeviceView<u8>>>,
+    receive: osier::Persistent<osier::devices::Ordered<DeviceView<u8>>>,
+}
+
+impl Lasting {
+    fn new(rank: &Rank<'_>, layouts: &[Layout]) -> Lasting {
+        let (comm, other) = (rank.comm, 1 - rank.comm.rank());
+        let ordered = |way, at: usize| rank.view(2, way, &layouts[at]).after_stream(rank.stream);
+        Lasting {
+            graph: Graph::capture(rank.stream, |stream| {
+                let on = comm.on_stream(stream);
+                let (from, to) = (rank.view(2, 0, &layouts[1]), rank.view(2, 1, &layouts[2]));
+                on.sendrecv(&from, other, 70, &to, other, 70).unwrap();
+                Ok(())
+            })
+            .unwrap(),
+            send: comm.send_init(ordered(0, 1), other, 71).unwrap(),
+            receive: comm.recv_init(ordered(1, 2), other, 71).unwrap(),
+        }
+    }
+}
+
+fn play(
+    rank: &Rank<'_>,
+    kinds: &[Vec<Layout>],
+    lasting: &mut Lasting,
+    sections: &mut Sections<'_>,
+) {
+    let (comm, stream) = (rank.comm, rank.stream);
+    let (own, other) = (comm.rank(), 1 - comm.rank());
+    let on = comm.on_stream(stream);
+    for (size, layouts) in SIZES.iter().zip(kinds) {
+        for from in 0..3 {
+            for to in 0..3 {
+                sections.run(&format!("{size} bytes from {from} to {to}"), || {
+                    for (tag, (a, b)) in [(0, 1), (1, 2), (2, 0)].into_iter().enumerate() {
+                        match own {
+                            0 => rank.send(from, &layouts[a], tag),
+                            _ => rank.receive(to, &layouts[b], tag),
+                        }
+                    }
+                });
+            }
+        }
+        let from = rank.view(2, 0, &layouts[1]);
+        let to = rank.view(2, 1, &layouts[2]);
+        let (from, to) = (from.after_stream(stream), to.after_stream(stream));
+        sections.run("both ways", || {
+            let mut to = to.clone();
+            comm.sendrecv(&from, other, 1, &mut to, other, 1).unwrap();
+            let got = comm.irecv(to.clone(), other, 2).unwrap();
+            comm.ssend(&from, other, 2).unwrap();
+            got.wait().unwrap();
+            comm.scope(|s| {
+                let got = s.irecv(&mut to, other, 3)?;
+                s.isend(&from, other, 3)?.wait()?;
+                got.wait()
+            })
+            .unwrap();
+            let sent = comm.isend(from.clone(), other, 4).unwrap();
+            comm.mprobe(other, 4).unwrap().recv(&mut to).unwrap();
+            sent.wait().unwrap();
+        });
+        sections.run("on streams", || {
+            let (from, to) = (from.buffer(), to.buffer());
+            on.sendrecv(from, other, 5, to, other, 5).unwrap();
+            // The next two are not to be on their way beside these: two more streams.
+            comm.barrier().unwrap();
+            let last = stream.record().unwrap();
+            while !last.is_passed().unwrap() {
+                std::thread::yield_now();
+            }
+            let got = on.irecv(to, other, 6).unwrap();
+            let sent = on.issend(from, other, 6).unwrap();
+            on.wait_all([&got, &sent]).unwrap();
+            got.wait().unwrap();
+            sent.wait().unwrap();
+        });
+        sections.run("replaced", || {
+            let mut both = from.clone();
+            comm.sendrecv_replace(&mut both, other, 7, other, 7)
+                .unwrap();
+        });
+        sections.run("buffered", || {
+            comm.attach_buffer(vec![0; size + 4096]).unwrap();
+            let got = comm.irecv(to.clone(), other, 8).unwrap();
+            comm.bsend(&from, other, 8).unwrap();
+            got.wait().unwrap();
+            comm.detach_buffer().unwrap();
+        });
+        sections.run("given up", || {
+            drop(comm.irecv(to.clone(), other, 99).unwrap());
+            let never = comm.irecv(to.clone(), other, 98).unwrap();
+            never.revoke().unwrap();
+        });
+    }
+    sections.run("persistent", || {
+        for _ in 0..3 {
+            lasting.receive.start().unwrap();
+            lasting.send.start().unwrap();
+            lasting.send.wait().unwrap();
+            lasting.receive.wait().unwrap();
+        }
+    });
+    sections.run("graph", || {
+        for _ in 0..3 {
+            let event = lasting.graph.launch(stream, &[]).unwrap();
+            while !event.is_passed().unwrap() {
+                std::thread::yield_now();
+            }
+        }
+    });
+    // As many as there can be: senders wait for their producer, receivers for theirs.
+    sections.run("many at once", || {
+        let gate = Gate::new(stream.context()).unwrap();
+        gate.hold(stream).unwrap();
+        let list = |way| rank.view(2, way, &kinds[0][0]).after_stream(stream);
+        let beside = |i: usize| rank.device[1].slice(i * 100..(i + 1) * 100).unwrap();
+        let all: Vec<_> = (0..4)
+            .map(|i| match own {
+                0 => comm.isend(list(0), 1, i + 20).unwrap(),
+                _ => {
+                    let to = beside(i).after_stream(stream);
+                    let view = to.clone().map(|to| DeviceView::of(&to).unwrap());
+                    comm.irecv(view, 0, i + 20).unwrap()
+                }
+            })
+            .collect();
+        // The receivers' bytes have all come when the senders' are away.
+        if own == 1 {
+            comm.recv(&mut [0u8], 0, 30).unwrap();
+        }
+        gate.open();
+        for request in all {
+            request.wait().unwrap();
+        }
+        if own == 0 {
+            comm.send(&[1u8], 1, 30).unwrap();
+        }
+    });
+}
+
+fn judge(sections: &Sections<'_>) {
+    let calls = std::fs::read_to_string(sections.trace).unwrap();
+    let mut found = Vec::new();
+    let mut number = 0;
+    for pair in sections.begun.windows(2) {
+        let [(name, from), (_, to)] = pair else {
+            continue;
+        };
+        for call in calls[*from as usize..*to as usize].lines() {
+            number += 1;
+            let waits = call == WAITS && !MAY_WAIT.contains(&name.as_str());
+            if is_forbidden(call) || waits {
+                found.push(format!("{name}: {call}"));
+            }
+        }
+    }
+    println!("{number} calls in the second pass");
+    assert!(
+        number > 1000,
+        "only {number} calls: is anything written down?"
+    );
+    assert!(found.is_empty(), "{found:#?}");
+}
