@@ -487,3 +487,52 @@ fn packing_is_measured_by_thread_blocks() {
         assert_eq!(row.split_whitespace().count(), 6, "{table}");
     }
 }
+
+#[test]
+fn collectives_stand_beside_their_predictions() {
+    let scratch = Scratch::new("collectives");
+    let json = scratch.file("c.json");
+    let run = |line: &str| {
+        let out = Command::new(env!("CARGO_BIN_EXE_osier"))
+            .args(["bench", "--bind", "none", "-i", "3", "-x", "1", "-r", "2"])
+            .args(line.split_whitespace())
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&out.stderr).into_owned();
+        (
+            out.status.code(),
+            String::from_utf8(out.stdout).unwrap(),
+            told,
+        )
+    };
+    for name in ["barrier", "bcast", "gather", "allgather", "allreduce"] {
+        let (code, table, told) = run(&format!("{name} -n 3 --sizes 8,3000 --json {json}"));
+        assert_eq!(code, Some(0), "{name}: {told}");
+        let sizes = if name == "barrier" { 1 } else { 2 };
+        let found = records(&json);
+        assert_eq!(found.len(), 2 * sizes, "{table}");
+        assert!(found.iter().all(|r| r["value"].as_f64().unwrap() > 0.0));
+        let rows = table
+            .lines()
+            .filter(|line| !line.starts_with('#') && !line.is_empty());
+        assert_eq!(rows.count(), sizes, "{table}");
+    }
+    let (code, table, told) = run("allreduce -n 2 --each --sizes 64K");
+    assert_eq!(code, Some(0), "{told}");
+    assert!(
+        table.contains("recursive doubling") && table.contains("regret"),
+        "{table}"
+    );
+    let (code, table, told) = run("bcast -n 4 --algorithm chain --sizes 100K");
+    assert_eq!(code, Some(0), "{told}");
+    assert!(table.contains("chain"), "{table}");
+    for (line, hint) in [
+        ("bcast --algorithm ring", "--each"),
+        ("latency --each", "no collective"),
+        ("allreduce --memory heap", "no --layout"),
+    ] {
+        let (code, _, told) = run(line);
+        assert_eq!(code, Some(2), "{line}: {told}");
+        assert!(told.contains(hint), "{line}: {told}");
+    }
+}

@@ -57,6 +57,8 @@ fn current() -> usize {
 /// Samples of one floor.
 pub struct Gauge {
     flag: Option<[usize; 2]>,
+    /// So many one behind the other.
+    flags: u32,
     ring: Option<[usize; 2]>,
     copy: Option<(Pool, Pool, usize)>,
     /// A copy between memories of devices.
@@ -82,7 +84,8 @@ impl Gauge {
                 slots = plan.window;
             }
             Bench::MessageRate => gauge.ring = Some(*cores),
-            Bench::Pack | Bench::Datatype | Bench::Threads | Bench::Launch => {}
+            // These have none, or one of their own.
+            _ => {}
         }
         if copy {
             let pool =
@@ -100,11 +103,27 @@ impl Gauge {
         }
     }
 
+    /// The floor of a collective: a flag per doubling of those who know, and a copy of
+    /// what somebody must take in.
+    pub fn of_collective(cores: Option<&Cores>, ranks: usize, bytes: usize) -> Result<Gauge> {
+        let mut gauge = Gauge::none();
+        if let Some(Cores(cores)) = cores {
+            gauge.flag = Some(*cores);
+            gauge.flags = ranks.next_power_of_two().ilog2();
+            if bytes > IN_LINE_BYTES {
+                let pool = |fill| Pool::new(None, Memory::Plain, bytes, false, 1, fill);
+                gauge.copy = Some((pool(1)?, pool(0)?, bytes));
+            }
+        }
+        Ok(gauge)
+    }
+
     /// No floor.
     pub fn none() -> Gauge {
         Gauge {
             device: None,
             flag: None,
+            flags: 1,
             ring: None,
             copy: None,
             samples: Vec::new(),
@@ -126,7 +145,7 @@ impl Gauge {
         }
         let mut seconds = 0.0;
         if let Some(cores) = self.flag {
-            seconds += flag(cores)?;
+            seconds += f64::from(self.flags) * flag(cores)?;
         }
         if let Some((from, to, bytes)) = &mut self.copy {
             seconds += copy(from, to, *bytes)?;

@@ -14,6 +14,7 @@
 //! | [`gpu`] | memory of devices and pinned memory, their floor, and other work there |
 //! | [`timing`] | repetitions and their medians |
 //! | [`messages`] | latency, bandwidth, rates: between ranks |
+//! | [`collectives`] | calls of all ranks |
 //! | [`threads`] | threads of a rank |
 //! | [`pack`], [`launch`] | without messages |
 //! | [`device`] | packing in device memory |
@@ -22,6 +23,7 @@
 //! | [`report`], [`plot`], [`progress`] | table, JSON, picture, bar |
 
 mod buffers;
+mod collectives;
 mod datatype;
 mod device;
 mod floor;
@@ -72,6 +74,8 @@ Examples:
       while half of the GPU's threads are taken by another kernel
   osier bench multi-pair -n 4 --json pairs.json
       two pairs at a time, also with more ranks than cores
+  osier bench allreduce -n 2 --each --sizes 8,1K,64K,1M
+      all algorithms beside what the model says of them
   osier run -n 2 --bind none -- osier bench message-rate
       in a job that somebody else has started
   osier bench pack --device --shapes V,T,stair,block-8 --json gpu.json
@@ -101,6 +105,11 @@ suite; MB/s and GB/s are 10^6 and 10^9 bytes per second):
                 i of the other rank (two); messages/s received by all threads
                 of a rank, and beside it the rate of one thread
   launch        start to end of an empty program under osier run, ms
+  barrier, bcast, gather, allgather, allreduce
+                calls of all ranks one behind the other, us: mean, least and most of
+                the ranks' medians, the model's prediction, the plan; --each measures
+                every plan that is for the call and says by how much the chosen one
+                is behind the best
 
 Layouts; sizes count payload and are rounded up to whole blocks:
   contiguous        one block
@@ -126,7 +135,9 @@ each value, by the first rank alone.
   latency floor = flag + memcpy; bandwidth floor = size / memcpy;
   bibandwidth floor = twice that; message rate floor = ring;
   pack floor = payload / memcpy of the payload; of datatype the memcpy itself;
-  launch floor = as many processes of the same program without a job.
+  launch floor = as many processes of the same program without a job;
+  floor of a collective = log2 of the ranks flags, rounded up, + a memcpy of what
+  some rank must take in.
 Between a device's memories: the driver's own asynchronous copy of as many
 contiguous bytes between such buffers, launch included, without a message.
 There is no floor between ranks that share a core.";
@@ -206,6 +217,14 @@ pub struct Args {
     /// Datatype at the receiver, of the same payload [default: the sender's]
     #[arg(long, value_name = "LAYOUT")]
     to_layout: Option<Pattern>,
+
+    /// Measure every plan of a collective, not the chosen one alone
+    #[arg(long)]
+    each: bool,
+
+    /// Measure a collective by this algorithm
+    #[arg(long, value_name = "NAME", conflicts_with = "each")]
+    algorithm: Option<crate::collective::Wanted>,
 
     /// Keep so many percent of a GPU's threads busy meanwhile with a kernel of rank 0
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
@@ -289,6 +308,16 @@ enum Bench {
     Threads,
     /// Start to end of an empty program
     Launch,
+    /// A call that ends when all ranks have made it
+    Barrier,
+    /// A vector of rank 0 to all
+    Bcast,
+    /// A contribution of each rank to rank 0
+    Gather,
+    /// A contribution of each rank to all
+    Allgather,
+    /// The sum of doubles of all ranks at all
+    Allreduce,
 }
 
 impl Bench {
@@ -303,6 +332,11 @@ impl Bench {
             Bench::Datatype => "datatype",
             Bench::Threads => "threads",
             Bench::Launch => "launch",
+            Bench::Barrier => "barrier",
+            Bench::Bcast => "bcast",
+            Bench::Gather => "gather",
+            Bench::Allgather => "allgather",
+            Bench::Allreduce => "allreduce",
         }
     }
 }
@@ -407,6 +441,7 @@ fn start(args: &Args) -> Result<ExitCode> {
         Bench::Pack if args.device => device::run(args),
         Bench::Pack => pack::run(&plan),
         Bench::Threads if in_job => return Ok(threads::run(&plan)),
+        _ if in_job && plan.bench.operation().is_some() => return Ok(collectives::run(&plan)),
         _ if in_job => return Ok(messages::run(&plan)),
         _ => {
             run::check_ranks(plan.ranks).map_err(Failure::usage)?;

@@ -2,8 +2,11 @@
 
 use std::path::PathBuf;
 
+use osier::plans::Algorithm;
+
 use super::layout::{Pattern, Shape};
 use super::{Args, Bench, Failure, Memory, Result};
+use crate::collective::Wanted;
 
 const K: usize = 1 << 10;
 const M: usize = 1 << 20;
@@ -16,6 +19,9 @@ pub struct Plan {
     /// Most threads of a rank.
     pub threads: usize,
     pub rotate: bool,
+    /// All plans of a collective, or one.
+    pub each: bool,
+    pub algorithm: Option<Algorithm>,
     /// Share of a GPU's threads that other work takes.
     pub busy: Option<f64>,
     pub effort: Effort,
@@ -112,6 +118,7 @@ impl Plan {
             }
         }
         check_devices(args, &curves)?;
+        let algorithm = algorithm(args)?;
         if bench == Bench::Launch {
             let alone = args.layout == [Pattern::Contiguous] && args.memory == [Memory::Plain];
             if !alone || args.rotate {
@@ -178,6 +185,8 @@ impl Plan {
                 .threads
                 .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get())),
             rotate: args.rotate,
+            each: args.each,
+            algorithm,
             busy: args.busy.map(|percent| f64::from(percent) / 100.0),
             effort: Effort {
                 iterations: args.iterations,
@@ -216,6 +225,30 @@ fn memories(args: &Args) -> Vec<(Memory, Memory)> {
         .iter()
         .map(|memory| (*memory, *memory))
         .collect()
+}
+
+/// The algorithm that was asked for, if the benchmark has any.
+fn algorithm(args: &Args) -> Result<Option<Algorithm>> {
+    let is_collective = args.bench.operation().is_some();
+    if (args.each || args.algorithm.is_some()) && !is_collective {
+        return Err(Failure::usage(format!(
+            "{} has no --each or --algorithm: it is no collective",
+            args.bench.name()
+        )));
+    }
+    let plain = args.layout == [Pattern::Contiguous] && args.memory == [Memory::Plain];
+    if is_collective && (!plain || args.rotate) {
+        return Err(Failure::usage(
+            "collectives have no --layout, --memory or --rotate here yet",
+        ));
+    }
+    match &args.algorithm {
+        None => Ok(None),
+        Some(Wanted::Flat(flat)) => Ok(Some(flat.clone())),
+        Some(Wanted::Levels) => Err(Failure::usage(
+            "--algorithm levels: ranks of one machine are measured on one level",
+        )),
+    }
 }
 
 /// Whether the benchmark sends from devices, if any was asked for.
@@ -278,7 +311,9 @@ fn sizes(args: &Args) -> Result<Vec<usize>> {
         Bench::MessageRate | Bench::MultiPair => (1, 4 * K),
         Bench::Threads => (8, 8),
         Bench::Pack => (8, 4 * M),
-        Bench::Launch | Bench::Datatype => (1, 1),
+        Bench::Launch | Bench::Datatype | Bench::Barrier => (1, 1),
+        Bench::Bcast | Bench::Gather | Bench::Allgather => (1, M),
+        Bench::Allreduce => (8, M),
     };
     // A bound of the user's beyond the default moves the other along.
     let (min, max) = match (args.min, args.max) {

@@ -138,10 +138,10 @@ impl Report {
                 "By hand",
                 "x by hand",
             ],
-            // Its table is its own.
-            Bench::Datatype => &[],
             Bench::Threads => &["Messages/s", "Max", "Worst", "1 thread", "x 1 thread"],
             Bench::Launch => &["Launch (ms)", "Min", "P99", "Floor", "x Floor"],
+            // Their tables are their own.
+            _ => &[],
         };
         let first = match self.bench {
             Bench::Launch => "# Ranks",
