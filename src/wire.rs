@@ -21,6 +21,8 @@
 //! TAKEN       how many            send         0             none: chunks are the sender's again
 //! LAYOUT      0                   slot         0             a layout, kept for later offers
 //! POISON      0                   tag          rank          none: in place of a message
+//! WANT        0                   send         receive       number u64, socket: descriptors of the memory
+//! WITHOUT     0                   receive      0             none: there are no descriptors
 //! ```
 //!
 //! `send` is the sender's handle of the operation: the receiver only repeats
@@ -56,6 +58,8 @@ pub(crate) const CHUNK: u8 = 14;
 pub(crate) const TAKEN: u8 = 15;
 pub(crate) const LAYOUT: u8 = 16;
 pub(crate) const POISON: u8 = 17;
+pub(crate) const WANT: u8 = 18;
+pub(crate) const WITHOUT: u8 = 19;
 
 /// In the aux of an announcement: a region key follows.
 pub(crate) const KEYED: u16 = 1;
@@ -88,6 +92,8 @@ pub(crate) fn name(kind: u8) -> &'static str {
         TAKEN => "TAKEN",
         LAYOUT => "LAYOUT",
         POISON => "POISON",
+        WANT => "WANT",
+        WITHOUT => "WITHOUT",
         _ => "unknown",
     }
 }

@@ -200,3 +200,28 @@ fn the_limit_on_shared_memory_is_heeded() {
         assert!(errors.contains(word), "{word}: {errors}");
     }
 }
+
+/// The table of device memory: each kind in each placement.
+#[test]
+fn device_memory_is_told_by_kind_and_placement() {
+    let scratch = Scratch::new("reach");
+    let text = scratch.text(&["info"]);
+    let row = |name: &str| {
+        let line = text
+            .lines()
+            .find(|line| line.trim_start().starts_with(name));
+        line.unwrap_or_else(|| panic!("{name} is missing: {text}"))
+            .to_owned()
+    };
+    assert_eq!(row("plain").matches("by handle").count(), 2, "{text}");
+    assert!(row("managed").contains("moves"), "{text}");
+    assert_eq!(
+        row("mapped ").matches("by descriptors").count(),
+        2,
+        "{text}"
+    );
+    let json: Value = serde_json::from_str(&scratch.text(&["info", "--json"])).unwrap();
+    let plain = &json["device_memory"]["plain"];
+    assert_eq!(plain["same device"]["available"], true);
+    assert_eq!(plain["device not linked"]["available"], false);
+}

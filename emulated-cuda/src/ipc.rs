@@ -75,6 +75,14 @@ pub struct Ticket {
     pub bytes: u64,
     /// Exporter's address.
     pub address: u64,
+    /// Process namespace of the exporter.
+    pub namespace: u64,
+}
+
+/// The process namespace of this process; handles are of no use in another.
+pub fn namespace() -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |data| data.ino())
 }
 
 impl Ticket {
@@ -87,6 +95,7 @@ impl Ticket {
             self.offset,
             self.bytes,
             self.address,
+            self.namespace,
         ];
         let mut bytes = [0; 64];
         for (slot, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -110,6 +119,7 @@ impl Ticket {
             offset: word(3),
             bytes: word(4),
             address: word(5),
+            namespace: word(6),
         };
         if word(0) != MAGIC || found.kind != kind {
             return Err(invalid("the bytes are no handle of this kind"));
@@ -119,6 +129,11 @@ impl Ticket {
 
     /// The exporter's descriptor, for us.
     pub fn descriptor(&self) -> Result<OwnedFd> {
+        if self.namespace != namespace() {
+            return Err(invalid(
+                "the handle comes from another process namespace (hint: pass a descriptor)",
+            ));
+        }
         let path = format!("/proc/{}/fd/{}", self.process, self.fd);
         std::fs::File::options()
             .read(true)

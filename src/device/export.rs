@@ -6,8 +6,9 @@
 //! 2. Nothing here waits on the host.
 
 use super::{Device, DeviceMemory, Devices, lock};
-use osier_kernels::handle::{EventHandle, Key};
-use osier_kernels::{After, DeviceError, Event, Stream};
+use osier_kernels::handle::{EventHandle, Key, Piece, export_pieces};
+use osier_kernels::{After, DeviceError, DeviceView, Event, Stream};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// From when another process may use memory.
@@ -48,24 +49,41 @@ impl DeviceMemory {
     /// It cannot be handed over, or the driver knows no such memory.
     pub fn key(&self) -> Result<(Key, u64), DeviceError> {
         let view = self.view()?.buffer();
-        let (low, high) = view.layout().span(view.count());
-        let place = |offset: isize| view.origin().wrapping_add_signed(offset as i64);
-        // The origin, too, so that it lies behind what is opened.
-        let key = Key::of(view.memory(), place(low.min(0))..place(high))?;
+        let key = Key::of(view.memory(), self.range(view))?;
         Ok((key, view.origin().wrapping_sub(key.start)))
     }
 
-    /// From when another process may use it.
+    /// Descriptors of the memory that its key names.
+    ///
+    /// # Errors
+    /// It is no mapped memory, or the driver refuses.
+    pub fn pieces(&self) -> Result<Vec<Piece>, DeviceError> {
+        let view = self.view()?.buffer();
+        export_pieces(view.memory().context(), self.range(view))
+    }
+
+    /// The addresses that a view touches; its origin, too, so that it lies behind what is
+    /// opened.
+    fn range(&self, view: &DeviceView<u8>) -> Range<u64> {
+        let (low, high) = view.layout().span(view.count());
+        let place = |offset: isize| view.origin().wrapping_add_signed(offset as i64);
+        place(low.min(0))..place(high)
+    }
+
+    /// From when another process may use it; `tells`: an event can be told to it.
     ///
     /// # Errors
     /// What is awaited has failed.
-    pub fn moment(&self, devices: &Arc<Devices>) -> Result<Moment, DeviceError> {
+    pub fn moment(&self, devices: &Arc<Devices>, tells: bool) -> Result<Moment, DeviceError> {
         let view = self.view()?;
         let After::Event(event) = view.moment() else {
             return Ok(Moment::Later); // not settled: nobody sends it
         };
         if event.is_passed()? {
             return Ok(Moment::Passed);
+        }
+        if !tells {
+            return Ok(Moment::Later);
         }
         let device = devices.of(view.buffer().memory().context());
         Ok(tell(&device, event).map_or(Moment::Later, Moment::Event))

@@ -12,7 +12,7 @@
 
 use crate::config;
 use crate::error::Result;
-use osier_kernels::handle::{EventHandle, Key};
+use osier_kernels::handle::{EventHandle, Key, Made};
 use osier_kernels::{Context, DeviceError, Event, Memory};
 use std::sync::Arc;
 
@@ -52,6 +52,17 @@ impl Limits {
         }
         Ok(limits)
     }
+}
+
+/// What is to be done to use memory of another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// It is open.
+    Open,
+    /// It can be opened.
+    Free,
+    /// There is no room now.
+    None,
 }
 
 #[derive(Debug)]
@@ -108,6 +119,18 @@ impl<M> Imports<M> {
         self.gone.push((old.key.bytes, old.memory));
     }
 
+    /// Whether the memory of a key is open, or can be opened. Makes room for a later use
+    /// where it cannot.
+    pub fn room(&mut self, owner: (u32, i32), key: &Key) -> Room {
+        if self.open.iter().any(|m| m.owner == owner && m.key == *key) {
+            return Room::Open;
+        }
+        match self.make_room(owner, key) {
+            true => Room::Free,
+            false => Room::None,
+        }
+    }
+
     /// The memory of a key: found, or opened now. `Ok(None)`: there is no room for it
     /// yet; room is made for a later use.
     pub fn get(
@@ -122,6 +145,21 @@ impl<M> Imports<M> {
             found.used = self.clock;
             return Ok(Some(found.memory.clone()));
         }
+        if !self.make_room(owner, key) {
+            return Ok(None);
+        }
+        let memory = open()?;
+        self.open.push(Mapping {
+            owner,
+            key: *key,
+            memory: memory.clone(),
+            used: self.clock,
+        });
+        Ok(Some(memory))
+    }
+
+    /// Whether there is room for one more.
+    fn make_room(&mut self, owner: (u32, i32), key: &Key) -> bool {
         // What lay there before is gone, and the driver may refuse to map it twice.
         let range = key.start..key.start.saturating_add(key.bytes);
         let stale = |m: &Mapping<M>| {
@@ -131,22 +169,18 @@ impl<M> Imports<M> {
                 && range.start < m.key.start + m.key.bytes
                 && m.key != *key
         };
-        while let Some(at) = self.open.iter().position(stale) {
-            self.let_go(at);
+        // Of mapped memory the parts that messages touch are keys that overlap.
+        if key.made != Made::Mapped {
+            while let Some(at) = self.open.iter().position(stale) {
+                self.let_go(at);
+            }
         }
         if key.bytes > self.limits.bytes || self.limits.mappings == 0 {
-            return Ok(None);
+            return false;
         }
         let (mut mappings, mut bytes) = (self.len(), self.bytes());
         if mappings < self.limits.mappings && bytes + key.bytes <= self.limits.bytes {
-            let memory = open()?;
-            self.open.push(Mapping {
-                owner,
-                key: *key,
-                memory: memory.clone(),
-                used: self.clock,
-            });
-            return Ok(Some(memory));
+            return true;
         }
         // Closing now would wait for the device: let the oldest go, of those that no
         // transfer uses.
@@ -162,7 +196,7 @@ impl<M> Imports<M> {
             bytes -= self.open[at].key.bytes;
             self.let_go(at);
         }
-        Ok(None)
+        false
     }
 
     /// Lets all mappings of a rank go.
@@ -207,7 +241,6 @@ impl<M> Imports<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use osier_kernels::handle::Made;
     use proptest::prelude::*;
 
     fn key(identity: u64, start: u64, bytes: u64) -> Key {

@@ -19,6 +19,7 @@
 //! The copy-in/out protocol of W. Wu, G. Bosilca, R. vandeVaart, S. Jeaugey,
 //! J. Dongarra, "GPU-Aware Non-contiguous Data Movement In Open MPI", HPDC 2016.
 
+pub(crate) mod descriptors;
 pub(crate) mod direct;
 pub(crate) mod export;
 pub(crate) mod imports;
@@ -27,9 +28,10 @@ pub(crate) mod stage;
 
 use crate::config;
 use crate::protocol::reach::Placement;
-use imports::{Imports, Limits};
+use descriptors::Descriptors;
+use imports::{Imports, Limits, Room};
 use osier_datatype::{Datatype, Layout};
-use osier_kernels::handle::{EventHandle, Key, Made};
+use osier_kernels::handle::{EventHandle, Key, Made, Piece};
 use osier_kernels::{Context, DeviceError, DeviceView, Event, Memory, Ordered, Packer, Stream};
 use osier_transports::shm::ShmRank;
 use pool::Pool;
@@ -113,6 +115,8 @@ pub(crate) struct Devices {
     under_way: AtomicUsize,
     /// What was opened of other processes.
     imports: Mutex<Imports>,
+    /// What was asked for of them.
+    pub descriptors: Descriptors,
     /// Who says what is said.
     rank: OnceLock<u32>,
     said: Mutex<Vec<(Made, Placement)>>,
@@ -146,8 +150,14 @@ impl Devices {
         owner: (u32, i32),
         context: &Context,
         key: &Key,
+        given: &[Piece],
     ) -> Result<Option<Arc<Memory>>, DeviceError> {
-        lock(&self.imports).get(owner, key, || key.open(context, &[]))
+        lock(&self.imports).get(owner, key, || key.open(context, given))
+    }
+
+    /// Whether memory of another process is open, or there is room to open it.
+    pub fn has_room(&self, owner: (u32, i32), key: &Key) -> Room {
+        lock(&self.imports).room(owner, key)
     }
 
     /// An event of another process.

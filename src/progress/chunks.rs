@@ -62,7 +62,9 @@ impl Lane {
             return self.tell_failure(peer, handle);
         }
         if op.acked {
-            return true; // it learns that we withdraw
+            // It has not heard of it if it was about to open our memory.
+            self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));
+            return true;
         }
         match self.begin_handing(handle) {
             Ok(true) => self.stream(peer, handle),

@@ -541,6 +541,8 @@ impl Lane {
             wire::TAKEN => self.on_taken(peer, low, message.head.aux),
             wire::LAYOUT => self.on_layout(message, low),
             wire::POISON => self.on_poison(peer, low, high),
+            wire::WANT => self.on_want(message, low, high),
+            wire::WITHOUT => self.on_without(peer, low),
             _ => false,
         };
         if !sound {

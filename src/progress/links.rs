@@ -228,6 +228,14 @@ impl Links {
         peer != self.own && matches!(self.remote, Remote::Shm(_))
     }
 
+    /// Whether a peer's process has the number here that it has for itself.
+    pub fn counts_alike(&self, peer: Peer) -> bool {
+        match &self.remote {
+            Remote::Shm(e) if peer != self.own => e.counts_alike(peer),
+            _ => true,
+        }
+    }
+
     /// Withdraws an export where the transport keeps account of them.
     pub fn unexport(&mut self, key: &RegionKey) {
         // A key of our own loopback may name the same memory.

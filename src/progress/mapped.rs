@@ -9,6 +9,13 @@
 //!                           <-    FINISH
 //! ```
 //!
+//! Memory that goes by descriptors is asked for once, before it is opened:
+//!
+//! ```text
+//!                           <-    WANT number, socket
+//! descriptors, by a socket  ->
+//! ```
+//!
 //! What cannot go this way is asked for by GO, as any message.
 //!
 //! # Invariants
@@ -20,19 +27,21 @@
 //!    when the offer comes.
 //! 3. Opened memory is closed when no transfer of this rank is under way on a device.
 
-use super::lane::{Lane, Op, State};
+use super::lane::{Direction, Lane, Op, State};
 use super::staged::Stage;
 use crate::device::direct::Direct;
 use crate::device::export::{Moment, Told as ToldEvent};
+use crate::device::imports::Room;
 use crate::device::{DeviceMemory, Devices, UnderWay};
 use crate::error::Error;
 use crate::protocol::reach::{Placement, Reach, Sides, Strategy, strategy, supported};
 use crate::wire;
-use crate::wire::offer::{LAYOUT_BYTES, LAYOUTS, Offer, Told};
+use crate::wire::offer::{LAYOUT_BYTES, LAYOUTS, Offer, Told, Want};
 use osier_datatype::{Datatype, Layout};
+use osier_kernels::handle::Piece;
 use osier_kernels::{DeviceError, DeviceSlice, DeviceView, Event, Stream};
 use osier_transports::shm::Death;
-use osier_transports::{Incoming, PostError, TransportError};
+use osier_transports::{Incoming, PostError, TransportError, cuda_ipc};
 use std::sync::Arc;
 
 /// Layouts between two ranks, per direction.
@@ -66,7 +75,7 @@ pub(super) enum Offering {
 }
 
 /// Device memory of another process.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Remote {
     offer: Box<Offer>,
     /// Of each instance; `None`: not told.
@@ -93,15 +102,28 @@ impl Remote {
 #[derive(Debug)]
 pub(super) struct Mapped {
     send: u32,
-    from: DeviceView<u8>,
+    remote: Remote,
+    /// The memory, once it is open.
+    from: Option<DeviceView<u8>>,
     to: Arc<DeviceMemory>,
     bytes: usize,
     /// What is awaited first.
     event: Option<Event>,
     copy: Option<Direct>,
+    /// What its sender is asked for, and whether it was.
+    want: Option<(Want, bool)>,
     /// Its sender has died meanwhile.
     dead: Option<Death>,
     _under_way: UnderWay,
+    devices: Arc<Devices>,
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        if let Some((want, _)) = self.want {
+            self.devices.descriptors.forget(want.number);
+        }
+    }
 }
 
 enum Step {
@@ -118,7 +140,7 @@ impl Mapped {
         self.send
     }
 
-    fn advance(&mut self, devices: &Arc<Devices>) -> Step {
+    fn advance(&mut self) -> Step {
         if let Some(event) = &self.event {
             match event.is_passed() {
                 Ok(true) => {}
@@ -126,17 +148,18 @@ impl Mapped {
                 Err(_) => return Step::Refused,
             }
         }
-        let copy = match &mut self.copy {
-            Some(copy) => copy,
-            None => {
+        let copy = match (&mut self.copy, &self.from) {
+            (Some(copy), _) => copy,
+            (None, None) => return Step::Waits,
+            (None, Some(memory)) => {
                 let begun = self.to.view().and_then(|to| {
                     let context = to.buffer().memory().context();
                     let from = |stream: &Stream| match &self.event {
                         // Passed, so that nothing waits for it.
-                        Some(event) => self.from.after(event),
-                        None => self.from.after_stream(stream),
+                        Some(event) => memory.after(event),
+                        None => memory.after_stream(stream),
                     };
-                    Direct::new(devices, context, from, to, self.bytes)
+                    Direct::new(&self.devices, context, from, to, self.bytes)
                 });
                 match begun {
                     Ok(copy) => self.copy.insert(copy),
@@ -171,7 +194,9 @@ impl Lane {
         let Ok((key, origin)) = memory.key() else {
             return Offering::None;
         };
-        let event = match memory.moment(&self.devices) {
+        // Handles of events name processes by their numbers.
+        let tells = self.links.counts_alike(peer);
+        let event = match memory.moment(&self.devices, tells) {
             Ok(Moment::Passed) => None,
             Ok(Moment::Event(told)) => Some(told),
             Ok(Moment::Later) => {
@@ -333,40 +358,34 @@ impl Lane {
             return false;
         }
         let owner = (self.members[peer as usize], context.ordinal());
-        let opened = self.devices.open(owner, &context, key);
-        let opened = opened.and_then(|memory| match memory {
-            None => Ok(None),
-            Some(memory) => {
-                let from = remote.view(&DeviceSlice::of(memory)?)?;
-                let event = match &remote.offer.event {
-                    Some(event) => Some(self.devices.opened_event(owner, &context, event)?),
-                    None => None,
-                };
-                Ok(Some((from, event)))
-            }
-        });
-        let (from, event) = match opened {
-            Ok(Some(opened)) => opened,
-            Ok(None) => return false, // no room for another mapping
-            Err(e) => {
-                self.devices.say_once(key.made, placement, &e.to_string());
-                return false;
-            }
+        let room = self.devices.has_room(owner, key);
+        let want = match (room, supported(key.made, placement)) {
+            (Room::None, _) => return false,
+            (Room::Free, Reach::Descriptors) => match self.devices.descriptors.ask() {
+                Ok((number, socket)) => Some((Want { number, socket }, false)),
+                Err(e) => {
+                    self.devices.say_once(key.made, placement, &e.to_string());
+                    return false;
+                }
+            },
+            _ => None,
         };
-        if from.packed_bytes() != total {
-            self.counters.malformed += 1;
-            return false;
-        }
-        let mapped = Mapped {
+        let mut mapped = Mapped {
             send,
-            from,
+            remote: remote.clone(),
+            from: None,
             to,
             bytes: total,
-            event,
+            event: None,
             copy: None,
+            want,
             dead: None,
             _under_way: UnderWay::new(&self.devices),
+            devices: self.devices.clone(),
         };
+        if want.is_none() && !self.open_memory(&mut mapped, peer, &[]) {
+            return false;
+        }
         if let Some(rare) = self.rare(handle) {
             rare.stage = Some(Stage::Mapped(Box::new(mapped)));
         }
@@ -376,6 +395,160 @@ impl Lane {
         }
         self.staged.push(handle);
         self.advance_mapped(handle);
+        true
+    }
+
+    /// Opens what a message is read from. False: it cannot be, or it is not what was
+    /// announced.
+    fn open_memory(&mut self, mapped: &mut Mapped, peer: u32, given: &[Piece]) -> bool {
+        let Ok(to) = mapped.to.view() else {
+            return false;
+        };
+        let context = to.buffer().memory().context().clone();
+        let offer = &mapped.remote.offer;
+        let owner = (self.members[peer as usize], context.ordinal());
+        let opened = self.devices.open(owner, &context, &offer.key, given);
+        let opened = opened.and_then(|memory| match memory {
+            None => Ok(None),
+            Some(memory) => {
+                let from = mapped.remote.view(&DeviceSlice::of(memory)?)?;
+                let event = match &offer.event {
+                    Some(event) => Some(self.devices.opened_event(owner, &context, event)?),
+                    None => None,
+                };
+                Ok(Some((from, event)))
+            }
+        });
+        match opened {
+            Ok(Some((from, event))) => {
+                if from.packed_bytes() != mapped.bytes {
+                    self.counters.malformed += 1;
+                    return false;
+                }
+                mapped.from = Some(from);
+                mapped.event = event;
+                true
+            }
+            Ok(None) => false, // no room for another mapping
+            Err(e) => {
+                let placement = Placement::between(context.link(&offer.key.device));
+                self.devices
+                    .say_once(offer.key.made, placement, &e.to_string());
+                false
+            }
+        }
+    }
+
+    /// Asks for descriptors, and opens the memory when they have come. True if anything
+    /// moved.
+    fn fetch(&mut self, handle: u32) -> bool {
+        let Some(peer) = self.ops.get(handle).map(|op| op.peer) else {
+            return false;
+        };
+        let Some(mapped) = self.mapped(handle) else {
+            return false;
+        };
+        let send = mapped.send;
+        let Some((want, asked)) = mapped.want else {
+            return false;
+        };
+        if !asked {
+            let body = want.to_wire();
+            let fill = |to: *mut u8| {
+                // SAFETY: room for the body.
+                unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) }
+            };
+            let head = wire::head(wire::WANT, 0, send, handle);
+            let posted = self.links.post_with(peer, head, body.len(), fill).is_ok();
+            if let Some(mapped) = self.mapped(handle) {
+                mapped.want = Some((want, posted));
+            }
+            return posted;
+        }
+        let Some(pieces) = self.devices.descriptors.take(want.number) else {
+            return false;
+        };
+        let Some(rare) = self.rare(handle) else {
+            return false;
+        };
+        let Some(Stage::Mapped(mut mapped)) = rare.stage.take() else {
+            return false;
+        };
+        mapped.want = None;
+        let open = self.open_memory(&mut mapped, peer, &pieces);
+        if let Some(rare) = self.rare(handle) {
+            rare.stage = Some(Stage::Mapped(mapped));
+        }
+        if !open {
+            self.go_without(handle, peer, send);
+        }
+        true
+    }
+
+    /// Asks for the bytes of a message whose memory cannot be read.
+    fn go_without(&mut self, handle: u32, peer: u32, send: u32) {
+        if let Some(rare) = self.rare(handle) {
+            rare.stage = None;
+        }
+        if let Some(op) = self.ops.get_mut(handle) {
+            op.state = State::Streaming;
+            op.moved = 0;
+        }
+        match self.links.shares_memory(peer) {
+            true => self.ask_chunks(handle, peer, send),
+            false => self.ask_fragments(handle, peer, send),
+        }
+    }
+
+    /// The receiver of an announced message wants descriptors of its memory.
+    pub(super) fn on_want(&mut self, message: &Incoming, send: u32, receive: u32) -> bool {
+        let mut body = [0; Want::BYTES];
+        if message.payload.len() != body.len() {
+            return false;
+        }
+        // SAFETY: not released yet, as long as the array.
+        unsafe {
+            std::ptr::copy_nonoverlapping(message.payload.as_ptr(), body.as_mut_ptr(), body.len());
+        }
+        let peer = message.peer;
+        let Some(want) = Want::from_wire(&body) else {
+            return false;
+        };
+        let offered = self.ops.get(send).is_some_and(|op| {
+            op.direction == Direction::Send && op.peer == peer && op.state == State::Announced
+        });
+        let memory = match offered && self.offered(send).is_some() {
+            true => self
+                .ops
+                .get(send)
+                .and_then(|op| op.view.as_device().cloned()),
+            false => None,
+        };
+        let sent = memory.is_some_and(|memory| {
+            let pieces = memory.pieces();
+            pieces.is_ok_and(|pieces| cuda_ipc::send(&want.socket, want.number, &pieces).is_ok())
+        });
+        if !sent {
+            self.control(peer, wire::head(wire::WITHOUT, 0, receive, 0));
+        }
+        true
+    }
+
+    /// There are no descriptors of a message's memory.
+    pub(super) fn on_without(&mut self, peer: u32, handle: u32) -> bool {
+        if self.ops.get(handle).is_none_or(|op| op.peer != peer) {
+            return false;
+        }
+        let Some(mapped) = self.mapped(handle) else {
+            return false;
+        };
+        let (send, made) = (mapped.send, mapped.remote.offer.key.made);
+        if mapped.want.is_none() {
+            return false;
+        }
+        let why = "its descriptors could not be sent";
+        self.devices.say_once(made, Placement::Device, why);
+        self.go_without(handle, peer, send);
         true
     }
 
@@ -395,13 +568,13 @@ impl Lane {
 
     /// Looks after a message that is read from opened memory. True if it moved.
     pub(super) fn advance_mapped(&mut self, handle: u32) -> bool {
-        let devices = self.devices.clone();
+        let fetched = self.fetch(handle);
         let Some(mapped) = self.mapped(handle) else {
-            return false;
+            return fetched;
         };
         let (send, dead, before) = (mapped.send, mapped.dead, mapped.copy.is_some());
         let mapped_bytes = mapped.bytes;
-        let step = mapped.advance(&devices);
+        let step = mapped.advance();
         let begun = !before && mapped.copy.is_some();
         let Some(peer) = self.ops.get(handle).map(|op| op.peer) else {
             return false;
@@ -410,7 +583,7 @@ impl Lane {
             self.note_kernel(mapped_bytes);
         }
         match (step, dead) {
-            (Step::Waits, _) => return begun,
+            (Step::Waits, _) => return begun || fetched,
             // Nobody can say that the memory was whole until the end.
             (_, Some(how)) => {
                 self.end_direct(handle);
@@ -421,19 +594,7 @@ impl Lane {
                 self.end_direct(handle);
                 self.received(handle);
             }
-            (Step::Refused, None) => {
-                if let Some(rare) = self.rare(handle) {
-                    rare.stage = None;
-                }
-                if let Some(op) = self.ops.get_mut(handle) {
-                    op.state = State::Streaming;
-                    op.moved = 0;
-                }
-                match self.links.shares_memory(peer) {
-                    true => self.ask_chunks(handle, peer, send),
-                    false => self.ask_fragments(handle, peer, send),
-                }
-            }
+            (Step::Refused, None) => self.go_without(handle, peer, send),
             (Step::Failed(e), None) => {
                 self.end_direct(handle);
                 let e = self.device_error(handle, e);

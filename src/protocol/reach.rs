@@ -66,10 +66,23 @@ impl Placement {
 pub enum Reach {
     /// By its own address.
     Address,
-    /// Opened by a handle.
+    /// Opened by a handle that travels with the message.
     Handle,
+    /// Opened by descriptors, which are asked for once.
+    Descriptors,
     /// Not at all, and why.
     No(&'static str),
+}
+
+impl std::fmt::Display for Reach {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Reach::Address => "by address",
+            Reach::Handle => "by handle",
+            Reach::Descriptors => "by descriptors",
+            Reach::No(why) => why,
+        })
+    }
 }
 
 impl Reach {
@@ -89,7 +102,8 @@ pub fn supported(made: Made, placement: Placement) -> Reach {
         (_, Made::PrivateMapped) => Reach::No("it was not made to be exported"),
         (Placement::Apart, _) => Reach::No("the devices are not linked"),
         (_, Made::Plain) => Reach::Handle,
-        (_, Made::SharedPool | Made::Mapped) => Reach::No("descriptors are not passed yet"),
+        (_, Made::Mapped) => Reach::Descriptors,
+        (_, Made::SharedPool) => Reach::No("memory of exportable pools is not opened yet"),
     }
 }
 
@@ -167,7 +181,7 @@ mod tests {
             [yes, yes, yes, no], // plain
             [yes, no, no, no],   // pool
             [yes, no, no, no],   // exportable pool
-            [yes, no, no, no],   // mapped
+            [yes, yes, yes, no], // mapped
             [yes, no, no, no],   // mapped, not exportable
             [yes, no, no, no],   // managed
             [yes, no, no, no],   // pinned host

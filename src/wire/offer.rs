@@ -12,6 +12,7 @@
 //!    opened.
 
 use osier_kernels::handle::{EventHandle, Key};
+use osier_transports::cuda_ipc::Name;
 
 /// Layouts that one rank keeps of another.
 pub(crate) const LAYOUTS: usize = 64;
@@ -94,6 +95,32 @@ impl Offer {
     }
 }
 
+/// Body of a WANT: descriptors are sent to a socket, under a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Want {
+    pub number: u64,
+    pub socket: Name,
+}
+
+impl Want {
+    pub const BYTES: usize = 8 + size_of::<Name>();
+
+    pub fn to_wire(self) -> [u8; Self::BYTES] {
+        let mut w = [0; Self::BYTES];
+        w[..8].copy_from_slice(&self.number.to_le_bytes());
+        w[8..].copy_from_slice(&self.socket);
+        w
+    }
+
+    pub fn from_wire(w: &[u8; Self::BYTES]) -> Option<Want> {
+        let (number, socket) = w.split_first_chunk::<8>()?;
+        Some(Want {
+            number: u64::from_le_bytes(*number),
+            socket: socket.try_into().ok()?,
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,6 +161,12 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn wishes_survive_the_wire(number in any::<u64>(), socket in any::<[u8; 16]>()) {
+            let want = Want { number, socket };
+            prop_assert_eq!(Want::from_wire(&want.to_wire()), Some(want));
+        }
+
         #[test]
         fn offers_survive_the_wire(offer in offer()) {
             prop_assert_eq!(Offer::from_wire(&offer.to_wire()), Some(offer));

@@ -15,7 +15,9 @@ mod table;
 use std::process::ExitCode;
 
 use osier::config::{self, VARIABLES};
+use osier::protocol::reach::{Placement, Reach, supported};
 use osier_kernels::DeviceInfo;
+use osier_kernels::handle::Made;
 use serde_json::{Value, json};
 
 use probe::Report;
@@ -102,6 +104,29 @@ fn print(as_json: bool) {
         Err(why) => devices.row(["gpu".to_owned(), "no".to_owned(), why.clone()]),
     }
     devices.print();
+    println!("\nDevice memory of another rank");
+    let mut reach = Table::new(2);
+    let name = |placement: &Placement| placement.name().to_owned();
+    reach.row(
+        ["memory".to_owned()]
+            .into_iter()
+            .chain(Placement::ALL.iter().map(name)),
+    );
+    for made in Made::ALL {
+        let cell = |placement: &Placement| match supported(made, *placement) {
+            Reach::No(_) => "no".to_owned(),
+            reach => reach.to_string(),
+        };
+        let cells = Placement::ALL.iter().map(cell);
+        // What has no reason of its own is not linked.
+        let why = match supported(made, Placement::Device) {
+            Reach::No(why) => why.to_owned(),
+            _ => String::new(),
+        };
+        let name = made.name().to_owned();
+        reach.row([name].into_iter().chain(cells).chain([why]));
+    }
+    reach.print();
     println!("\nSystem");
     let mut system = Table::new(2);
     for s in &report.system {
@@ -152,9 +177,27 @@ fn json(report: &Report) -> Value {
         "machine": machine,
         "transports": entries(&report.transports),
         "devices": devices(&report.devices),
+        "device_memory": reach(),
         "system": entries(&report.system),
         "variables": variables,
     })
+}
+
+/// How memory of each kind is reached in each placement, or why not.
+fn reach() -> Value {
+    let cells = |made: Made| -> serde_json::Map<String, Value> {
+        let cell = |placement: Placement| {
+            let reach = supported(made, placement);
+            let there = reach.is_there();
+            (
+                placement.name().to_owned(),
+                json!({"available": there, "note": reach.to_string()}),
+            )
+        };
+        Placement::ALL.into_iter().map(cell).collect()
+    };
+    let rows = Made::ALL.map(|made| (made.name().to_owned(), json!(cells(made))));
+    rows.into_iter().collect::<serde_json::Map<_, _>>().into()
 }
 
 /// A list of devices, or an object with the reason.

@@ -6,7 +6,7 @@ use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use crate::abi::{self, Handle, Opaque64, PoolProps};
 use crate::driver::{Object, Pool, State, index, lock};
 use crate::fault::{Fault, In, Out, Result, entries, invalid};
-use crate::ipc::Ticket;
+use crate::ipc::{Ticket, namespace};
 use crate::memory::{Allocation, FILE_SPAN, File, Kind};
 use crate::ranges::{PAGE, pages};
 use crate::work::Op;
@@ -238,6 +238,7 @@ entries! {
             offset: *offset,
             bytes: found.bytes,
             address,
+            namespace: namespace(),
         }.seal())
     }
 

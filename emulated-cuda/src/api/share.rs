@@ -6,14 +6,14 @@ use std::ffi::c_uint;
 use crate::abi::{self, Handle, Opaque64};
 use crate::driver::{Event, Object, lock};
 use crate::fault::{Fault, Out, Result, entries, invalid};
-use crate::ipc::{SharedEvent, Ticket};
+use crate::ipc::{SharedEvent, Ticket, namespace};
 use crate::memory::{Allocation, File, Kind};
 use crate::ranges::{PAGE, pages};
 use crate::settings::settings;
 use std::sync::Arc;
 
 fn same_process(ticket: &Ticket) -> Result {
-    match ticket.process == std::process::id() {
+    match ticket.process == std::process::id() && ticket.namespace == namespace() {
         false => Ok(()),
         true => Err(Fault::named(
             abi::ERROR_INVALID_CONTEXT,
@@ -41,6 +41,7 @@ entries! {
             offset: *offset,
             bytes: found.bytes,
             address: found.start,
+            namespace: namespace(),
         }.seal())
     }
 
@@ -114,6 +115,7 @@ entries! {
             offset: 0,
             bytes: PAGE,
             address: event,
+            namespace: namespace(),
         }.seal())
     }
 

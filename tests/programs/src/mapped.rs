@@ -1,6 +1,8 @@
 //! What two processes with devices do with each other's memory: `exercise mapped WHAT`.
 
-use osier::devices::{Context, DeviceSlice, DeviceView, Kind, Pinned, Stream, copy, devices};
+use osier::devices::{
+    Context, DeviceSlice, DeviceView, Kind, Memory, Pinned, Stream, copy, devices,
+};
 use osier::testing::{DeviceTraffic, device_traffic};
 use osier::{Basic, Communicator, ErrorKind, Layout, Type};
 
@@ -117,6 +119,7 @@ pub fn run(comm: &Communicator, what: &[&str]) {
     match what {
         ["matrix", from, to, way] => matrix(comm, kind(from), kind(to), way),
         ["again"] => again(comm),
+        ["pieces"] => pieces(comm),
         ["limit", most] => limit(comm, most.parse().expect("a number")),
         ["both"] => both(comm),
         ["late"] => late(comm),
@@ -212,6 +215,30 @@ fn again(comm: &Communicator) {
         comm.rank() == 1 || places.len() < all,
         "no address was used twice"
     );
+}
+
+/// Memory of several pieces, of which messages touch some.
+fn pieces(comm: &Communicator) {
+    let device = Device::of(comm);
+    let memory = Memory::in_pieces(&device.context, &[1, 3 << 20, 1]).expect("memory");
+    let whole = DeviceSlice::<u8>::of(memory).expect("bytes");
+    let n = whole.len();
+    let own = whole.after_stream(&device.stream);
+    copy::fill(&device.stream, &own, 7 + comm.rank() as u8).expect("a fill");
+    let piece = 2 << 20;
+    let parts = [0..100_000, piece - 50_000..piece + 50_000, piece..n, 0..n];
+    for (tag, part) in parts.into_iter().enumerate() {
+        let slice = whole.slice(part).expect("inside");
+        if comm.rank() == 0 {
+            comm.send(&slice.after_stream(&device.stream), 1, tag)
+                .expect("a send");
+            continue;
+        }
+        comm.recv(&mut slice.after_stream(&device.stream), 0, tag)
+            .expect("a receive");
+        assert!(device.bytes(&slice) == vec![7; slice.len()], "part {tag}");
+        assert_eq!(device_traffic(comm).kernels, tag as u64 + 1);
+    }
 }
 
 /// More allocations than may be open.

@@ -33,6 +33,26 @@ fn plain_memory_is_copied_by_one_kernel() {
     }
 }
 
+/// Descriptors go by a socket, one for each piece.
+#[test]
+fn mapped_memory_is_copied_by_one_kernel() {
+    if emulated() {
+        for gpus in ["1", "2"] {
+            mapped(gpus, &[], &["matrix", "mapped", "pool", "kernel"]).quiet();
+        }
+        mapped("1", &[], &["pieces"]).quiet();
+        // What cannot be exported goes another way.
+        let fails: Vec<String> = (1..40)
+            .map(|n| format!("cuMemExportToShareableHandle:{n}"))
+            .collect();
+        let fails = [
+            ("OSIER_EMULATED_FAIL", &*fails.join(",")),
+            ("OSIER_EMULATED_QUIET", "1"),
+        ];
+        mapped("1", &fails, &["matrix", "mapped", "plain", "host"]).says("descriptors");
+    }
+}
+
 /// Named once, with the cost.
 #[test]
 fn memory_that_cannot_be_opened_goes_through_the_host() {
@@ -43,6 +63,30 @@ fn memory_that_cannot_be_opened_goes_through_the_host() {
         let none = [("OSIER_DEVICE_MAPPINGS", "0")];
         mapped("1", &none, &["matrix", "plain", "plain", "host"]);
     }
+}
+
+/// Two ranks with one process number, each in a namespace of its own.
+#[test]
+fn descriptors_cross_namespaces_of_processes() {
+    let allowed = std::process::Command::new("unshare")
+        .args(["-Urpf", "true"])
+        .status();
+    if !emulated() || !allowed.is_ok_and(|status| status.success()) {
+        return eprintln!("SKIPPED: no namespaces of processes");
+    }
+    let run = |from: &str, way: &str| {
+        let mut command = std::process::Command::new(support::launcher());
+        command
+            .args(["run", "-n", "2", "--emulate-gpus", "1", "--"])
+            .args(["unshare", "-Urpf", "--kill-child", EXERCISE])
+            .args(["mapped", "matrix", from, "pool", way])
+            .env_remove("OSIER_SHM_LIMIT");
+        let done = finish(&mut command);
+        done.through(&[0, 1]).code(0);
+        done
+    };
+    run("mapped", "kernel").quiet();
+    run("plain", "host").says("namespace");
 }
 
 #[test]

@@ -57,6 +57,7 @@ pub struct ShmEndpoint {
     fence: bool,
     /// This process: asking costs a system call.
     pid: u32,
+    namespace: u32,
     rank: ShmRank,
     channel: u64,
     members: Vec<u32>,
@@ -92,6 +93,7 @@ impl ShmEndpoint {
             arrivals,
             fence: rank.fence(),
             pid: std::process::id(),
+            namespace: super::job::namespace(),
             rank,
             channel,
             members,
@@ -490,7 +492,15 @@ impl ShmEndpoint {
     /// joins, so a key cannot make it look like one.
     pub fn here(&self, peer: Peer) -> bool {
         let rank = self.members[peer as usize] as usize;
-        self.rank.job().control(rank).pid.load(Ordering::Relaxed) == self.pid
+        let same = self.rank.job().control(rank).pid.load(Ordering::Relaxed) == self.pid;
+        same && self.counts_alike(peer)
+    }
+
+    /// Whether a peer's process has the number here that it has for itself.
+    pub fn counts_alike(&self, peer: Peer) -> bool {
+        let rank = self.members[peer as usize] as usize;
+        let control = self.rank.job().control(rank);
+        control.namespace.load(Ordering::Acquire) == self.namespace
     }
 
     /// Memory of a region of the arena, of a heap or of this process, if it
@@ -518,6 +528,13 @@ fn dead(rank: u32, how: Death) -> TransportError {
     TransportError::new(
         TransportErrorKind::PeerDead,
         format!("rank {rank} of the job {how}"),
+    )
+}
+
+fn elsewhere() -> TransportError {
+    TransportError::new(
+        TransportErrorKind::Unavailable,
+        "the peer lives in another process namespace",
     )
 }
 
@@ -695,12 +712,18 @@ impl Endpoint for ShmEndpoint {
                 bytes: bytes as u64,
             });
         }
-        if write {
+        let exported = if write {
             // SAFETY: the caller's contract.
             unsafe { self.export_writable(ptr, bytes) }
         } else {
             // SAFETY: the caller's contract.
             unsafe { self.export(ptr, bytes) }
+        };
+        match exported {
+            Ok(key) if key.kind == RegionKind::Process && !self.counts_alike(peer) => {
+                Err(elsewhere())
+            }
+            exported => exported,
         }
     }
 
@@ -731,6 +754,9 @@ impl Endpoint for ShmEndpoint {
                 .is_none_or(|e| e > key.bytes)
         {
             return Err(outside(key, offset, bytes as u64));
+        }
+        if !self.counts_alike(peer) {
+            return Err(elsewhere());
         }
         // SAFETY: the caller's contract for `to`.
         unsafe { cma::read(key.owner, key.base + offset, to, bytes) }.inspect_err(|e| {
@@ -768,6 +794,9 @@ impl Endpoint for ShmEndpoint {
                 .is_none_or(|e| e > key.bytes)
         {
             return Err(outside(key, offset, bytes as u64));
+        }
+        if !self.counts_alike(peer) {
+            return Err(elsewhere());
         }
         // SAFETY: the caller's contract for `from`.
         unsafe { cma::write(key.owner, key.base + offset, from, bytes) }?;

@@ -243,7 +243,11 @@ impl Job {
             .pid
             .compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire)
         {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                let space = &self.control(rank).namespace;
+                space.store(namespace(), Ordering::Release);
+                Ok(())
+            }
             Err(other) => Err(TransportError::new(
                 TransportErrorKind::Invalid,
                 format!(
@@ -273,6 +277,13 @@ impl Job {
     pub(crate) fn bell(&self, rank: usize) -> &OwnedFd {
         &self.0.bells[rank]
     }
+}
+
+/// The process namespace of this process, so that processes of two namespaces do not take
+/// each other's numbers for their own; 0 where the system does not say.
+pub(crate) fn namespace() -> u32 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |data| data.ino() as u32)
 }
 
 fn new_bell() -> Result<OwnedFd, TransportError> {

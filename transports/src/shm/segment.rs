@@ -164,6 +164,8 @@ pub(crate) struct RankControl {
     pub pid: AtomicU32,
     pub state: AtomicU32,
     pub death: AtomicU32,
+    /// The process namespace in which `pid` counts: its inode.
+    pub namespace: AtomicU32,
     pad: [u64; 14],
     pub sleeping: AtomicU32,
     pad2: [u64; 15],

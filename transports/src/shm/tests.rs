@@ -256,6 +256,32 @@ fn an_address_from_another_process_is_refused() {
     assert_ne!(back.expect("a key").kind, RegionKind::Local);
 }
 
+/// Two processes may have one number, each in a namespace of its own.
+#[test]
+fn a_number_of_another_namespace_is_another_process() {
+    let (a, b) = pair();
+    let ea = a.endpoint(5, vec![0, 1]);
+    let mut eb = b.endpoint(5, vec![0, 1]);
+    assert!(ea.here(1) && eb.here(0));
+    let mut words = [7u64];
+    // SAFETY: `words` outlives every use of the key.
+    let key = unsafe { ea.export(words.as_mut_ptr().cast(), 8) }.expect("a key");
+    assert_eq!(key.kind, RegionKind::Process);
+    let space = &a.job().control(0).namespace;
+    space.store(!space.load(Ordering::Relaxed), Ordering::Relaxed);
+    assert!(!eb.here(0));
+    // SAFETY: eight bytes are writable.
+    let done = unsafe { eb.get(0, &key, 0, words.as_mut_ptr().cast(), 8) };
+    let e = done.expect_err("another process may have this number");
+    assert_eq!(e.kind(), crate::TransportErrorKind::Unavailable);
+    // SAFETY: eight bytes are readable.
+    let done = unsafe { eb.put(0, &key, 0, words.as_ptr().cast(), 8) };
+    assert!(done.is_err());
+    // SAFETY: nobody uses the key.
+    let back = unsafe { eb.export_to(0, words.as_mut_ptr().cast(), 8, false) };
+    assert!(back.is_err());
+}
+
 /// Mailbox, cells and byte ring in any mixture and any state of credit, rings
 /// growing on the way: each side receives what the other posted, in order.
 #[test]
