@@ -97,6 +97,11 @@ pub const VARIABLES: &[Variable] = &[
         meaning: "most host memory that a rank pins for messages of devices, at least 64K; less of it makes shorter pipelines",
     },
     Variable {
+        name: "OSIER_PACK_MULTIPROCESSORS",
+        default: "as many as packing needs to keep up",
+        meaning: "most multiprocessors of a GPU that kernels of messages take, such as 8 or 25%",
+    },
+    Variable {
         name: "OSIER_COSTS",
         default: "what `osier info --protocols --measure` has kept for this machine, else built in",
         meaning: "file with the costs of links from which protocols are chosen",
@@ -173,6 +178,51 @@ pub fn shm_limit() -> Result<Option<u64>> {
         .transpose()
 }
 
+/// A part of a device's multiprocessors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// So many.
+    Count(u32),
+    /// So many of a hundred.
+    Percent(u32),
+}
+
+impl Share {
+    /// Of so many, at least one.
+    pub fn of(self, multiprocessors: u32) -> u32 {
+        match self {
+            Share::Count(count) => count.min(multiprocessors),
+            Share::Percent(percent) => multiprocessors * percent / 100,
+        }
+        .max(1)
+    }
+
+    fn parse(text: &str) -> Result<Share> {
+        let trimmed = text.trim();
+        let number = |digits: &str, most: u32| {
+            let number: Option<u32> = digits.parse().ok();
+            number.filter(|n| (1..=most).contains(n))
+        };
+        let share = match trimmed.strip_suffix('%') {
+            Some(digits) => number(digits, 100).map(Share::Percent),
+            None => number(trimmed, 1 << 16).map(Share::Count),
+        };
+        share.ok_or_else(|| {
+            Error::new(
+                ErrorKind::Config,
+                format!("{text:?} is no share (hint: write a number such as 8, or 25%)"),
+            )
+        })
+    }
+}
+
+/// Most multiprocessors of a device that kernels of messages take.
+pub fn pack_multiprocessors() -> Result<Option<Share>> {
+    value("OSIER_PACK_MULTIPROCESSORS")
+        .map(|text| Share::parse(&text).map_err(|e| e.context("OSIER_PACK_MULTIPROCESSORS")))
+        .transpose()
+}
+
 /// Host memory that a rank pins for messages of devices, unless told otherwise.
 pub const PINNED_LIMIT_BYTES: usize = 64 << 20;
 
@@ -220,6 +270,18 @@ mod tests {
             "99999999999999999999h",
         ] {
             let e = parse_duration(bad).expect_err(bad);
+            assert!(e.to_string().contains("hint"), "{e}");
+        }
+    }
+
+    #[test]
+    fn shares_are_numbers_or_percent() {
+        assert_eq!(Share::parse(" 8 ").expect("a number"), Share::Count(8));
+        let quarter = Share::parse("25%").expect("percent");
+        assert_eq!((quarter.of(132), quarter.of(2)), (33, 1));
+        assert_eq!(Share::Count(500).of(132), 132);
+        for bad in ["", "0", "0%", "101%", "-1", "a", "1.5"] {
+            let e = Share::parse(bad).expect_err(bad);
             assert!(e.to_string().contains("hint"), "{e}");
         }
     }

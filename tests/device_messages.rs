@@ -376,6 +376,32 @@ fn receives_that_are_given_up_let_their_senders_go() {
     });
 }
 
+/// What is measured is usable, even where it says nothing of a real device.
+#[test]
+fn a_device_can_be_measured() {
+    let Some(context) = driver::context() else {
+        return;
+    };
+    let part = match driver::emulated() {
+        Some(_) => 64,
+        None => 1,
+    };
+    let costs = osier::model::measure_device_with(&context, part).unwrap();
+    let mut all = vec![costs.launch_ns, costs.copy_ns, costs.block_ns_per_byte];
+    all.extend(costs.pack_ns_per_byte);
+    all.extend([costs.to_host_ns_per_byte, costs.to_device_ns_per_byte]);
+    assert!(all.iter().all(|v| v.is_finite() && *v > 0.0), "{costs:?}");
+    let link = osier::protocol::cost::LinkCosts {
+        device: Some(costs),
+        ..Default::default()
+    };
+    let note = serde_json::to_vec(&link).unwrap();
+    assert_eq!(
+        serde_json::from_slice::<osier::protocol::cost::LinkCosts>(&note).unwrap(),
+        link
+    );
+}
+
 /// A device that fails in the middle ends the two transfers that it concerns, with an
 /// error that says what failed, and nothing else.
 #[test]

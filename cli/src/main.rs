@@ -3,6 +3,7 @@
 //! | module | subcommand |
 //! |---|---|
 //! | [`bench`] | `osier bench`: times and rates beside the machine's floor |
+//! | [`explain`] | `osier explain`: why a message goes the way it goes |
 //! | [`info`] | `osier info`: what this machine offers; the table of protocols |
 //! | [`ps`] | `osier ps`: running jobs, and what their ranks wait for |
 //! | [`run`] | `osier run`: starts the ranks of a job and stays with them to the end |
@@ -11,6 +12,7 @@
 
 mod bench;
 mod collective;
+mod explain;
 mod info;
 mod ps;
 mod run;
@@ -34,6 +36,9 @@ enum Command {
     /// Run a program as a job of N ranks on this machine
     Run(run::Args),
     Bench(bench::Args),
+    /// Say how a message would travel, and why
+    #[command(subcommand)]
+    Explain(explain::Command),
     Info(info::Args),
     Ps(ps::Args),
     Topo(topo::Args),
@@ -46,6 +51,7 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Run(args) => run::main(&args),
         Command::Bench(args) => bench::main(&args),
+        Command::Explain(command) => explain::main(&command),
         Command::Info(args) => info::main(&args),
         Command::Ps(args) => ps::main(&args),
         Command::Topo(args) => topo::main(&args),

@@ -41,6 +41,8 @@ pub struct Settings {
     pub trace: Option<String>,
     /// `OSIER_EMULATED_DIE=N` or `N@RANK`: the process ends at its call of this number.
     pub dies: Option<u64>,
+    /// `OSIER_EMULATED_MOST_BLOCKS`: a launch of more thread blocks is an error.
+    pub most_blocks: u64,
     /// `OSIER_EMULATED_QUIET=1`: named errors are not printed.
     pub print: bool,
 }
@@ -74,6 +76,7 @@ pub fn settings() -> &'static Settings {
             trace: Some(text("OSIER_EMULATED_TRACE")).filter(|t| !t.is_empty()),
             dies: dies(&text("OSIER_EMULATED_DIE"), &text("OSIER_RANK")),
             print: text("OSIER_EMULATED_QUIET") != "1",
+            most_blocks: number("OSIER_EMULATED_MOST_BLOCKS", u64::MAX),
         }
     })
 }

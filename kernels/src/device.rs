@@ -12,9 +12,14 @@ use crate::error::{DeviceError, Result};
 use crate::gate::Gates;
 use crate::graph::Captures;
 use crate::launch::Kernels;
+use std::cell::Cell;
 use std::ffi::{c_char, c_uint};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+
+/// Thread blocks per multiprocessor that keep it full: 2048 threads.
+const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 
 /// What a device is, without a context on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,6 +159,8 @@ struct Inner {
     gates: Gates,
     /// Devices whose plain memory this one reaches, as bits.
     linked: AtomicU64,
+    /// Multiprocessors for packing; 0: all.
+    packing: AtomicU32,
     bus_id: BusId,
     /// What is known of other devices.
     links: Mutex<Vec<(BusId, Link)>>,
@@ -210,6 +217,7 @@ impl Context {
             linked: AtomicU64::new(0),
             bus_id: bus_id(driver, device)?,
             links: Mutex::default(),
+            packing: AtomicU32::new(0),
         }));
         contexts.push(context.clone());
         Ok(context)
@@ -223,6 +231,28 @@ impl Context {
     /// Streaming multiprocessors of the device.
     pub fn multiprocessors(&self) -> u32 {
         self.0.multiprocessors.max(1) as u32
+    }
+
+    /// Leaves packing, and what else a [`Packer`](crate::Packer) does, at most so many
+    /// multiprocessors from now on, so that kernels of the program keep the others. No
+    /// launch has more thread blocks than that, whoever asks for more: the device may
+    /// place each on a multiprocessor of its own. `None`: all.
+    pub fn limit_packing(&self, multiprocessors: Option<u32>) {
+        let limit = multiprocessors.map_or(0, |limit| limit.max(1));
+        self.0.packing.store(limit, Ordering::Relaxed);
+    }
+
+    /// What [`Context::limit_packing`] was told.
+    pub fn packing_limit(&self) -> Option<u32> {
+        let limit = self.0.packing.load(Ordering::Relaxed);
+        (limit != 0).then_some(limit)
+    }
+
+    /// Most thread blocks of a launch: one for each multiprocessor under a limit, else
+    /// as many as fill the device.
+    pub fn packing_blocks(&self) -> u32 {
+        let full = self.multiprocessors() * BLOCKS_PER_MULTIPROCESSOR;
+        self.packing_limit().unwrap_or(full)
     }
 
     /// Compute capability: major, minor.
@@ -313,9 +343,31 @@ impl Context {
         &self.0.captures
     }
 
+    /// Makes this context current until the guard goes: many calls in between ask the
+    /// driver once, not each. Nothing else may change the thread's context meanwhile.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn hold(&self) -> Result<Held> {
+        let entered = self.enter()?;
+        let before = HELD.replace(Some(self.ordinal()));
+        Ok(Held {
+            before,
+            _entered: entered,
+            _thread: PhantomData,
+        })
+    }
+
     /// Makes this context current until the guard goes: invariant 2.
     pub(crate) fn enter(&self) -> Result<Entered> {
         let driver = self.0.driver;
+        if HELD.get() == Some(self.ordinal()) {
+            return Ok(Entered {
+                driver,
+                pushed: false,
+                held: None,
+            });
+        }
         let mut current = abi::Context::NULL;
         // SAFETY: a place for one context.
         unsafe { driver.cuCtxGetCurrent(&mut current) }?;
@@ -324,7 +376,13 @@ impl Context {
             // SAFETY: the context is retained while `self` lives.
             unsafe { driver.cuCtxPushCurrent_v2(self.0.context) }?;
         }
-        Ok(Entered { driver, pushed })
+        // What is held below is not current meanwhile.
+        let held = if pushed { HELD.take() } else { None };
+        Ok(Entered {
+            driver,
+            pushed,
+            held,
+        })
     }
 
     /// An event of the pool, or a new one, without timing.
@@ -360,10 +418,37 @@ impl std::fmt::Debug for Context {
     }
 }
 
+thread_local! {
+    /// The device whose context this thread holds.
+    static HELD: Cell<Option<i32>> = const { Cell::new(None) };
+}
+
+/// A context that stays current on this thread.
+#[must_use = "the context is current while it lives"]
+pub struct Held {
+    before: Option<i32>,
+    _entered: Entered,
+    _thread: PhantomData<*const ()>,
+}
+
+impl std::fmt::Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Held")
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.set(self.before);
+    }
+}
+
 /// A context that is current on this thread.
 pub(crate) struct Entered {
     driver: &'static Driver,
     pushed: bool,
+    /// Of the context below, if this one was pushed over it.
+    held: Option<i32>,
 }
 
 impl std::ops::Deref for Entered {
@@ -377,6 +462,9 @@ impl std::ops::Deref for Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         if self.pushed {
+            if self.held.is_some() {
+                HELD.set(self.held);
+            }
             let mut popped = abi::Context::NULL;
             // SAFETY: `enter` pushed.
             let _ = unsafe { self.driver.cuCtxPopCurrent_v2(&mut popped) };

@@ -57,7 +57,7 @@ mod stream;
 mod user;
 
 pub use callback::Callback;
-pub use device::{BusId, Context, DeviceInfo, Link, devices};
+pub use device::{BusId, Context, DeviceInfo, Held, Link, devices};
 pub use driver::{Driver, ENTRY_POINTS, LIBRARY_VARIABLE};
 pub use error::{DeviceError, Result};
 pub use gate::{Gate, Valve};

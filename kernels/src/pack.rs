@@ -26,9 +26,6 @@ use osier_datatype::{Datatype, Layout};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Thread blocks per multiprocessor that keep it full: 2048 threads.
-const BLOCKS_PER_MULTIPROCESSOR: u64 = 8;
-
 /// Lists on the device that a packer keeps, unless told otherwise.
 const KEPT_BYTES: usize = 64 << 20;
 
@@ -478,11 +475,15 @@ impl Packer {
     }
 
     /// Thread blocks of a launch: as many as have work, or fill the device, or
-    /// were asked for.
+    /// were asked for; no more than the device has for packing.
     pub(crate) fn grid(&self, useful: u64, asked: Option<u32>) -> u32 {
-        let full = u64::from(self.context.multiprocessors()) * BLOCKS_PER_MULTIPROCESSOR;
-        let limit = asked.map_or(full, |blocks| u64::from(blocks.max(1)));
-        useful.min(limit).clamp(1, 1 << 20) as u32
+        let most = self.context.packing_blocks();
+        let limit = match (asked, self.context.packing_limit()) {
+            (Some(blocks), Some(limit)) => blocks.clamp(1, limit),
+            (Some(blocks), None) => blocks.max(1),
+            (None, _) => most,
+        };
+        useful.min(u64::from(limit)).clamp(1, 1 << 20) as u32
     }
 
     /// Bytes of lists that are kept on the device.

@@ -22,6 +22,8 @@ struct StreamInner {
     context: Context,
     stream: abi::Stream,
     owned: bool,
+    /// Nobody captures it.
+    private: bool,
 }
 
 impl Stream {
@@ -38,6 +40,19 @@ impl Stream {
     /// # Errors
     /// The driver refuses.
     pub fn with_priority(context: &Context, priority: i32) -> Result<Stream> {
+        Stream::make(context, priority, false)
+    }
+
+    /// A new stream that is never captured: work on it asks the driver less. Captured all
+    /// the same, it would record work as if it were not.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn uncaptured(context: &Context) -> Result<Stream> {
+        Stream::make(context, 0, true)
+    }
+
+    fn make(context: &Context, priority: i32, private: bool) -> Result<Stream> {
         let driver = context.enter()?;
         let mut stream = abi::Stream::NULL;
         // SAFETY: a place for one stream.
@@ -48,6 +63,7 @@ impl Stream {
             context: context.clone(),
             stream,
             owned: true,
+            private,
         })))
     }
 
@@ -62,6 +78,7 @@ impl Stream {
             context: context.clone(),
             stream: abi::Stream(raw),
             owned: false,
+            private: false,
         }))
     }
 
@@ -121,6 +138,9 @@ impl Stream {
 
     /// The driver's number of the capture that the stream takes part in.
     pub(crate) fn capture(&self) -> Result<Option<u64>> {
+        if self.0.private {
+            return Ok(None);
+        }
         let driver = self.context().enter()?;
         if !driver.has("cuStreamGetCaptureInfo") {
             return Ok(None);

@@ -70,6 +70,7 @@ fn member(core: Arc<Core>, launched: bool) -> Result<Arc<Member>> {
     }
     config::pinned_limit()?;
     core.devices.configure(core.rank, Limits::from_env()?);
+    config::pack_multiprocessors()?;
     let mut sets = ProcessSets::predefined(core.rank as usize, core.ranks)?;
     if launched && let Some(text) = config::value("OSIER_PSETS") {
         sets.add(&text, core.ranks as usize)

@@ -1,6 +1,7 @@
 //! A message from device memory to device memory in one kernel, without the host.
 
 use super::{Device, Devices, UnderWay, passed};
+use crate::protocol::device::Class;
 use osier_kernels::{Context, DeviceError, DeviceView, Event, Ordered, Stream};
 use std::sync::Arc;
 
@@ -30,7 +31,11 @@ impl Direct {
     ) -> Result<Direct, DeviceError> {
         let device = devices.of(context);
         let stream = device.stream()?;
-        let event = (device.packer).copy(&stream, &from(&stream), to, 0..bytes, None)?;
+        let from = from(&stream);
+        let class = |view: &DeviceView<u8>| Class::of(view.layout(), view.count());
+        let (read, written) = (class(from.buffer()), class(to.buffer()));
+        let blocks = Some(device.model.copy_blocks(read, written));
+        let event = (device.packer).copy(&stream, &from, to, 0..bytes, blocks)?;
         Ok(Direct {
             device,
             stream: Some(stream),

@@ -27,6 +27,8 @@ pub(crate) mod pool;
 pub(crate) mod stage;
 
 use crate::config;
+use crate::protocol::cost::LinkCosts;
+use crate::protocol::device::{Class, End, Model, Place};
 use crate::protocol::reach::Placement;
 use descriptors::Descriptors;
 use imports::{Imports, Limits, Room};
@@ -69,6 +71,9 @@ impl DeviceMemory {
     /// nothing will be moved.
     pub fn new<T: Datatype>(view: Ordered<DeviceView<T>>, use_: Use) -> DeviceMemory {
         let (layout, count) = (view.buffer().layout().clone(), view.buffer().count());
+        // What fails is told by the calls that follow.
+        let context = view.buffer().memory().context().clone();
+        let _held = (use_ != Use::Look).then(|| context.hold().ok());
         let view = view.map(DeviceView::erased);
         DeviceMemory {
             view: match use_ {
@@ -95,6 +100,14 @@ impl DeviceMemory {
         (&self.layout, self.count)
     }
 
+    /// What a message of it costs like.
+    pub fn end(&self) -> End {
+        End {
+            place: Place::Device,
+            class: Class::of(&self.layout, self.count),
+        }
+    }
+
     /// Whether it can be used.
     pub fn check(&self) -> Result<(), DeviceError> {
         self.view().map(drop)
@@ -111,6 +124,8 @@ pub(crate) struct Devices {
     known: Mutex<Vec<Arc<Device>>>,
     /// Host memory that kernels reach.
     pool: Arc<Pool>,
+    /// Predicts what messages take.
+    model: Option<Model>,
     /// Transfers with work on a device of which nobody knows yet that it is over.
     under_way: AtomicUsize,
     /// What was opened of other processes.
@@ -125,12 +140,21 @@ pub(crate) struct Devices {
 impl Devices {
     /// Of a rank whose peers share memory with it, or not. A limit that makes no sense
     /// is told where a rank joins its job.
-    pub fn new(rank: Option<ShmRank>) -> Devices {
+    pub fn new(rank: Option<ShmRank>, costs: &LinkCosts) -> Devices {
         let limit = config::pinned_limit().unwrap_or(config::PINNED_LIMIT_BYTES);
+        let mut model = Model::unlimited(costs);
+        // Some messages at a time.
+        model.limits.memory = model.limits.memory.min(limit / 4);
         Devices {
             pool: Arc::new(Pool::new(rank, limit)),
+            model: Some(model),
             ..Devices::default()
         }
+    }
+
+    /// Predicts what messages take.
+    pub fn model(&self) -> Model {
+        (self.model).unwrap_or_else(|| Model::unlimited(&LinkCosts::default()))
     }
 
     /// Host memory that kernels reach.
@@ -216,7 +240,14 @@ impl Devices {
         if let Some(device) = known.iter().find(|d| &d.context == context) {
             return device.clone();
         }
+        let share = config::pack_multiprocessors().unwrap_or_default();
+        if let (None, Some(share)) = (context.packing_limit(), share) {
+            context.limit_packing(Some(share.of(context.multiprocessors())));
+        }
+        let mut model = self.model();
+        model.limits.blocks = context.packing_blocks();
         let device = Arc::new(Device {
+            model,
             context: context.clone(),
             packer: Packer::new(context),
             streams: Mutex::default(),
@@ -231,6 +262,8 @@ impl Devices {
 struct Device {
     context: Context,
     packer: Packer,
+    /// With the blocks that this device has for messages.
+    model: Model,
     streams: Mutex<Vec<Stream>>,
     /// Events that other processes can open and no transfer uses now.
     told: Mutex<Vec<(Event, EventHandle)>>,
@@ -247,7 +280,7 @@ impl std::fmt::Debug for Device {
 impl Device {
     fn stream(&self) -> Result<Stream, DeviceError> {
         let kept = lock(&self.streams).pop();
-        kept.map_or_else(|| Stream::new(&self.context), Ok)
+        kept.map_or_else(|| Stream::uncaptured(&self.context), Ok)
     }
 }
 

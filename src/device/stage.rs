@@ -18,7 +18,7 @@
 
 use super::pool::{Chunk, Claim, Handed, Kind, Place};
 use super::{Device, DeviceMemory, Devices, UnderWay, passed};
-use crate::protocol::device::{self, Pipeline};
+use crate::protocol::device::{self, Class, End, Pipeline, Place as Where};
 use crate::wire;
 use osier_kernels::{DeviceError, DeviceView, Event, Ordered, Stream};
 use std::collections::VecDeque;
@@ -75,6 +75,8 @@ pub(crate) struct Outbound {
     devices: Arc<Devices>,
     from: Option<(Lent, Ordered<DeviceView<u8>>)>,
     plan: Pipeline,
+    /// Of each kernel.
+    blocks: Option<u32>,
     claim: Claim,
     bytes: usize,
     /// Bytes that have a piece.
@@ -99,26 +101,35 @@ impl Outbound {
         let view = memory.view()?.clone();
         let bytes = view.buffer().packed_bytes();
         let lent = Lent::new(devices, &view)?;
-        let mut outbound = Outbound::of(devices, bytes, claim, Some((lent, view)));
+        let end = memory.end();
+        let mut outbound = Outbound::of(devices, bytes, claim, end, Some((lent, view)));
         outbound.advance()?;
         Ok(outbound)
     }
 
     /// Of bytes on the host, for chunks that are handed over.
     pub fn of_host(devices: &Arc<Devices>, bytes: usize) -> Outbound {
-        Outbound::of(devices, bytes, Claim::Met, None)
+        let end = End {
+            place: Where::Host,
+            class: Class::Run,
+        };
+        Outbound::of(devices, bytes, Claim::Met, end, None)
     }
 
     fn of(
         devices: &Arc<Devices>,
         bytes: usize,
         claim: Claim,
+        end: End,
         from: Option<(Lent, Ordered<DeviceView<u8>>)>,
     ) -> Outbound {
         Outbound {
             devices: devices.clone(),
+            blocks: from
+                .as_ref()
+                .map(|(l, _)| l.device.model.pack_blocks(end.class)),
             from,
-            plan: device::pipeline(bytes),
+            plan: devices.model().pieces(end, bytes),
             claim,
             bytes,
             queued: 0,
@@ -162,7 +173,12 @@ impl Outbound {
     }
 
     fn advance(&mut self) -> Result<(), DeviceError> {
-        while self.from.is_some() && self.wants_chunk() {
+        let context = match &self.from {
+            Some((lent, _)) if self.wants_chunk() => lent.device.context.clone(),
+            _ => return Ok(()),
+        };
+        let _held = context.hold()?;
+        while self.wants_chunk() {
             let Some(chunk) = self.chunk()? else {
                 return Ok(());
             };
@@ -187,7 +203,8 @@ impl Outbound {
         let stream = lent.stream()?;
         let room = to.on_device(&lent.device.context, range.len())?;
         let room = room.after_stream(stream);
-        lent.device.packer.pack(stream, view, range, &room, None)
+        let packer = &lent.device.packer;
+        packer.pack(stream, view, range, &room, self.blocks)
     }
 
     /// Puts the next piece of a host's message into a chunk. False: there is no room.
@@ -411,6 +428,8 @@ pub(crate) struct Inbound {
     lent: Lent,
     view: Ordered<DeviceView<u8>>,
     plan: Pipeline,
+    /// Of each kernel.
+    blocks: u32,
     /// Bytes that will be unpacked.
     bytes: usize,
     /// Bytes that lie in chunks, or are unpacked.
@@ -459,11 +478,13 @@ impl Inbound {
     ) -> Result<Inbound, DeviceError> {
         let view = memory.view()?.clone();
         let bytes = view.buffer().packed_bytes().min(message);
+        let (end, lent) = (memory.end(), Lent::new(devices, &view)?);
         Ok(Inbound {
             devices: devices.clone(),
-            lent: Lent::new(devices, &view)?,
+            blocks: lent.device.model.unpack_blocks(end.class),
+            lent,
             view,
-            plan: device::pipeline(bytes),
+            plan: devices.model().pieces(end, bytes),
             bytes,
             written: 0,
             queued: 0,
@@ -553,10 +574,12 @@ impl Inbound {
         packed: &osier_kernels::DeviceSlice<u8>,
         range: Range<usize>,
     ) -> Result<Event, DeviceError> {
+        let _held = self.lent.device.context.hold()?;
         let stream = self.lent.stream()?.clone();
         let packed = packed.after_stream(&stream);
         let (packer, end) = (&self.lent.device.packer, range.end);
-        let event = packer.unpack(&stream, &packed, range, &self.view, None)?;
+        let blocks = Some(self.blocks);
+        let event = packer.unpack(&stream, &packed, range, &self.view, blocks)?;
         self.queued = end;
         self.note();
         Ok(event)

@@ -11,6 +11,16 @@
 //! | mapped `m` | ping-pong of `n` bytes of heap memory, for several `n` | least squares of `T = t + n m`, residuals relative to `T` |
 //! | attach, call and per byte | copies of `n` bytes by the kernel from a child process | least squares of `T = call + n a`, residuals relative to `T` |
 //!
+//! What a device costs ([`measure_device`]) is measured by packs and copies of one buffer:
+//!
+//! | number | from |
+//! |---|---|
+//! | kernel's launch | packs of 256 bytes with gaps to pinned memory |
+//! | copy's start | copies of 64 bytes to pinned memory |
+//! | a block's rate | packs of 256 KiB by one block, less the launch |
+//! | pack rates | packs of 8 MiB within the device: a run, equal blocks, listed blocks |
+//! | link rates | copies of 4 MiB to and from pinned memory |
+//!
 //! Each `T` is the shortest of many batches: a disturbance only adds, and on a
 //! busy machine most batches are disturbed. So predictions lie some 10 % below
 //! the medians of a benchmark, for all protocols alike.
@@ -25,6 +35,7 @@
 mod attach;
 #[allow(unsafe_code, reason = "binds threads to processors")]
 mod cores;
+mod device;
 mod fit;
 pub(crate) mod hardware;
 mod links;
@@ -35,6 +46,7 @@ mod store;
 pub(crate) use cores::confine;
 
 pub use attach::{NOT_PERMITTED_NS, permitted as attach_permitted};
+pub use device::{measure as measure_device, measure_with as measure_device_with};
 pub use machine::Machine;
 pub use map::{Gpu, Part};
 pub use store::{Cached, Measured, Origin, cache_file, cached, load, store};
@@ -59,6 +71,7 @@ pub fn measure() -> Result<LinkCosts> {
         mapped_ns_per_byte,
         attach_call_ns,
         attach_ns_per_byte,
+        device: None,
     })
 }
 

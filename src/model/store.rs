@@ -4,10 +4,10 @@
 //! { "format": 1,
 //!   "machine": { "cpu": ..., "processors": ..., "kernel": ..., "osier": ... },
 //!   "date": "2026-11-21",
-//!   "costs": { "latency_ns": ..., ... } }
+//!   "costs": { "latency_ns": ..., ..., "device": { "launch_ns": ..., ... } } }
 //! ```
 //!
-//! `machine` and `date` may be missing in a file written by hand.
+//! `device` is missing where none was measured; `machine` and `date` may be missing in a file written by hand.
 
 use super::machine::{Machine, today};
 use crate::config;
@@ -117,7 +117,17 @@ pub fn load(file: &Path) -> Result<Measured> {
         return Err(bad(format!("format {format}, expected {FORMAT}")));
     }
     let c = &measured.costs;
+    let device = c.device.unwrap_or_default();
+    let [run, strided, listed] = device.pack_ns_per_byte;
     for (name, value) in [
+        ("device.launch_ns", device.launch_ns),
+        ("device.copy_ns", device.copy_ns),
+        ("device.block_ns_per_byte", device.block_ns_per_byte),
+        ("device.pack_ns_per_byte[0]", run),
+        ("device.pack_ns_per_byte[1]", strided),
+        ("device.pack_ns_per_byte[2]", listed),
+        ("device.to_host_ns_per_byte", device.to_host_ns_per_byte),
+        ("device.to_device_ns_per_byte", device.to_device_ns_per_byte),
         ("latency_ns", c.latency_ns),
         ("overhead_ns", c.overhead_ns),
         ("copy_ns_per_byte", c.copy_ns_per_byte),

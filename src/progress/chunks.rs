@@ -19,17 +19,62 @@
 //! 3. Each STAGE is answered by chunks, by one CHUNK that says there are none (then the
 //!    receiver asks for fragments), or by WITHDRAW.
 
-use super::lane::{Lane, Op, State, Target};
+use super::lane::{Lane, Offer, Op, State, Target};
 use super::lane_send::Step;
 use super::staged::Stage;
 use crate::device::pool::{Claim, Place};
 use crate::device::stage::Outbound;
 use crate::error::Error;
+use crate::protocol::device::{Class, End, Place as At, Way};
 use crate::trace::event::Kind;
 use crate::wire;
-use osier_transports::{Incoming, PostError};
+use osier_transports::{Incoming, PostError, RegionKind};
 
 impl Lane {
+    /// Begins to receive an announced message of which an end is a device's, in the
+    /// cheapest way that there is.
+    pub(super) fn begin_staged(
+        &mut self,
+        handle: u32,
+        peer: u32,
+        send: u32,
+        total: usize,
+        offer: &Offer,
+    ) {
+        let Some(op) = self.ops.get(handle) else {
+            return;
+        };
+        let end = |on_device: bool| End {
+            place: if on_device { At::Device } else { At::Host },
+            class: Class::Strided,
+        };
+        let from = end(offer.on_device);
+        let to = op
+            .view
+            .as_device()
+            .map_or(end(false), |memory| memory.end());
+        let described = offer.key.filter(|key| key.kind == RegionKind::Described);
+        let mut ways = vec![Way::Fragments];
+        if self.links.shares_memory(peer) {
+            ways.push(Way::Chunks);
+        }
+        if described.is_some() {
+            ways.push(Way::Kernel);
+        }
+        let model = self.devices.model();
+        let best = |ways: &[Way]| model.best(from, to, total, ways).map(|best| best.way);
+        if best(&ways) == Some(Way::Kernel) {
+            if described.is_some_and(|key| self.begin_direct(handle, peer, send, key)) {
+                return;
+            }
+            ways.pop();
+        }
+        match best(&ways) {
+            Some(Way::Chunks) => self.ask_chunks(handle, peer, send),
+            _ => self.ask_fragments(handle, peer, send),
+        }
+    }
+
     /// Asks the sender of an announced message to hand chunks over.
     pub(super) fn ask_chunks(&mut self, handle: u32, peer: u32, send: u32) {
         if let Some(how) = self.peers[peer as usize].dead {

@@ -146,10 +146,11 @@ impl Core {
             // Nobody else could read it.
             Place::Alone | Place::Sim(..) => Waits::new(monotonic_ns(), Box::new(|_| {})),
         };
-        let devices = Devices::new(match &place {
+        let shared = match &place {
             Place::Shm(r) => Some(r.clone()),
             Place::Alone | Place::Sim(..) => None,
-        });
+        };
+        let devices = Devices::new(shared, selection.costs());
         Arc::new(Self {
             place,
             waits,

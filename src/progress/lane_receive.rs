@@ -11,7 +11,7 @@ use crate::p2p::view::RawView;
 use crate::protocol::rendezvous::{self, Way};
 use crate::trace::event::Kind;
 use crate::wire;
-use osier_transports::{Incoming, RegionKind};
+use osier_transports::Incoming;
 use std::panic::Location;
 
 /// Messages that a new receive looks at before it is posted.
@@ -657,17 +657,10 @@ impl Lane {
         {
             return;
         }
-        let described = offer.key.filter(|key| key.kind == RegionKind::Described);
-        if let Some(key) = described
-            && self.begin_direct(handle, peer, send, key)
-        {
-            return;
-        }
-        if (elsewhere || offer.on_device) && self.links.shares_memory(peer) {
-            return self.ask_chunks(handle, peer, send);
+        if elsewhere || offer.on_device {
+            return self.begin_staged(handle, peer, send, total, offer);
         }
         match rendezvous::decide(&self.selection, total, offer.key) {
-            _ if elsewhere || offer.on_device => self.ask_fragments(handle, peer, send),
             Way::Fragments => self.ask_fragments(handle, peer, send),
             Way::Pull(key) => self.begin_pull(handle, peer, send, key),
         }

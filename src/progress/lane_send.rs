@@ -245,7 +245,7 @@ impl Lane {
         }
         if op.view.as_device().is_some() {
             // A long message is announced at once, and packed meanwhile.
-            let short = bytes <= self.selection.eager_max(Memory::Private);
+            let short = bytes <= self.selection.device_eager_max();
             let offered = match short {
                 true => Offering::None,
                 false => self.offer(handle),
@@ -297,8 +297,12 @@ impl Lane {
                 None => Memory::Private,
             };
         }
-        let credit = bytes <= self.selection.eager_max(memory)
-            && self.peers[peer as usize].sender.take(bytes);
+        let on_device = (self.ops.get(handle)).is_some_and(|op| op.view.as_device().is_some());
+        let most = match on_device {
+            true => self.selection.device_eager_max(),
+            false => self.selection.eager_max(memory),
+        };
+        let credit = bytes <= most && self.peers[peer as usize].sender.take(bytes);
         let step = if credit {
             self.start_eager(handle)
         } else {

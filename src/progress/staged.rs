@@ -31,7 +31,6 @@ use crate::device::stage::{Inbound, Outbound};
 use crate::device::{DeviceMemory, UnderWay};
 use crate::error::{Error, ErrorKind};
 use crate::p2p::view::RawView;
-use crate::protocol::select::Memory;
 use crate::wire;
 use osier_kernels::DeviceError;
 use osier_transports::{RegionKey, RegionKind};
@@ -123,9 +122,7 @@ impl Lane {
             return usable.map_err(|e| self.device_error(handle, e));
         }
         let claim = match op.state {
-            State::Starting if op.total <= self.selection.eager_max(Memory::Private) => {
-                Claim::Short
-            }
+            State::Starting if op.total <= self.selection.device_eager_max() => Claim::Short,
             State::Starting => Claim::Announced,
             _ => Claim::Met,
         };

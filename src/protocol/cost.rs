@@ -22,6 +22,7 @@
 //! thesis, University of Tennessee, 2017, section 4.3.3: the pipelined
 //! transfer costs one fragment of each stage beyond the slowest stage.
 
+use super::device::DeviceCosts;
 use serde::{Deserialize, Serialize};
 
 /// Costs of one link between two ranks.
@@ -39,6 +40,9 @@ pub struct LinkCosts {
     pub attach_call_ns: f64,
     /// One copy by the kernel from another process: per byte, in ns.
     pub attach_ns_per_byte: f64,
+    /// Costs of the devices of both ends, where one was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceCosts>,
 }
 
 impl Default for LinkCosts {
@@ -53,6 +57,7 @@ impl Default for LinkCosts {
             mapped_ns_per_byte: 0.06,
             attach_call_ns: 2500.0,
             attach_ns_per_byte: 0.08,
+            device: None,
         }
     }
 }

@@ -1,14 +1,164 @@
-//! How messages of devices are cut: pure choices from predicted times.
+//! How messages of devices travel, and how they are cut: the cheapest by predicted
+//! time.
+//!
+//! For a message of `n` bytes in pieces of `f`, `p(f)` the time in which the sender fills
+//! a piece and `u(f)` that in which the receiver empties it, `L` and `o` the latency and
+//! overhead of an active message, `c` the time in which the host copies a byte:
+//!
+//! | way | time |
+//! |---|---|
+//! | at once, through rings | `p(n) + L + 2 n c + u(n)` |
+//! | chunks handed over | `s + L + o + u(f) + (n / f - 1) max(p(f), u(f), (s + u(f) + 2 (L + o)) / d)` |
+//! | fragments through rings | the same, with `2 f c` between |
+//! | one kernel | `2 L + k + n max(r, w)` |
+//!
+//! `s`, the time until the first piece is there, is `p(f)` at a device, which packs while
+//! it is announced, or the handshake `2 L` if that is longer; at a host both follow each
+//! other. `d` pieces are under way at a time (where there are no more, none waits for
+//! another to come back). A kernel takes `k` until its end is seen, and
+//! each byte the longest of what the layout takes, what the link to the host takes, and
+//! what its thread blocks take together. A copy of one run takes the copy engine.
+//!
+//! # Sources
+//! W. Wu, "Programming Models' Support for Heterogeneous Architecture", PhD thesis,
+//! University of Tennessee, 2017, section 4.3.3: a pipeline costs one piece of each stage
+//! beyond the slowest stage; as many thread blocks as keep packing no slower than the
+//! link (figures 4.15 and 4.16).
 
-use super::cost::MAX_FRAGMENT_BYTES;
+use super::cost::{LinkCosts, MAX_FRAGMENT_BYTES};
 use crate::wire;
+use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Least bytes of a piece of a long message.
 pub const LEAST_FRAGMENT_BYTES: usize = 64 << 10;
+/// Most bytes of a piece.
+pub const MOST_FRAGMENT_BYTES: usize = 4 << 20;
+/// Most pieces under way.
+pub const MOST_DEPTH: usize = 8;
+/// Messages up to here go at once, whoever may wait for them: no rendezvous.
+pub const SHORT_BYTES: usize = 8 << 10;
 
 // An engine's fragment is sent from one piece, and GO counts pieces in its units.
 const _: () = assert!(MAX_FRAGMENT_BYTES <= LEAST_FRAGMENT_BYTES);
 const _: () = assert!(LEAST_FRAGMENT_BYTES.is_multiple_of(wire::WINDOW_BYTES));
+
+/// Costs of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceCosts {
+    /// From a kernel's launch until its end is seen, without its work, in ns.
+    pub launch_ns: f64,
+    /// From a copy's start until its end is seen, without its work, in ns.
+    pub copy_ns: f64,
+    /// Packing one byte by one thread block, in ns.
+    pub block_ns_per_byte: f64,
+    /// Packing one byte within the device's memory by all blocks that it has room for,
+    /// in ns, by [`Class`].
+    pub pack_ns_per_byte: [f64; 3],
+    /// Moving one byte to the host, in ns.
+    pub to_host_ns_per_byte: f64,
+    /// Moving one byte from the host, in ns.
+    pub to_device_ns_per_byte: f64,
+}
+
+impl Default for DeviceCosts {
+    /// Estimated from data sheets of a Hopper GPU on PCIe 5.0, not measured: a rough
+    /// start until `osier info --protocols --measure` has measured the device at hand.
+    fn default() -> Self {
+        Self {
+            launch_ns: 6000.0,
+            copy_ns: 5000.0,
+            block_ns_per_byte: 0.1,
+            pack_ns_per_byte: [0.0007, 0.0009, 0.002],
+            to_host_ns_per_byte: 0.02,
+            to_device_ns_per_byte: 0.02,
+        }
+    }
+}
+
+/// Layouts that cost alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Class {
+    /// One run of bytes.
+    Run = 0,
+    /// Blocks at equal distances.
+    Strided = 1,
+    /// Blocks from a list.
+    Listed = 2,
+}
+
+impl Class {
+    /// Of so many instances of a layout.
+    pub fn of(layout: &osier_datatype::Layout, count: usize) -> Class {
+        use osier_datatype::Class as Form;
+        match layout.class() {
+            _ if layout.contiguous_at(count).is_some() => Class::Run,
+            Form::Contiguous | Form::Strided { .. } => Class::Strided,
+            _ => Class::Listed,
+        }
+    }
+}
+
+/// Where a buffer lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Memory that the processor packs and unpacks.
+    Host,
+    /// Host memory that is handed over as a device's: kernels reach it.
+    Pinned,
+    /// A device's memory.
+    Device,
+}
+
+/// One end of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// Where it lies.
+    pub place: Place,
+    /// How.
+    pub class: Class,
+}
+
+/// Where the two ranks are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Threads of one process, on one device.
+    Process,
+    /// Two processes on one device.
+    Gpu,
+    /// Two processes with a device each.
+    Gpus,
+}
+
+/// How a message of a device travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Packed to pinned memory, sent as a host's message at once, unpacked.
+    Bounce,
+    /// Announced; packed pieces are handed over in shared memory.
+    Chunks,
+    /// Announced; packed pieces go as fragments.
+    Fragments,
+    /// Announced; one kernel copies from layout to layout: within a process, or from
+    /// memory of another that can be opened.
+    Kernel,
+}
+
+impl Way {
+    /// All of them.
+    pub const ALL: [Way; 4] = [Way::Bounce, Way::Chunks, Way::Fragments, Way::Kernel];
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Way::Bounce => "at once, through pinned memory",
+            Way::Chunks => "rendezvous, chunks handed over",
+            Way::Fragments => "rendezvous, fragments",
+            Way::Kernel => "rendezvous, one kernel",
+        })
+    }
+}
 
 /// The pieces of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,11 +169,470 @@ pub struct Pipeline {
     pub depth: usize,
 }
 
-/// The pieces of a message of so many bytes.
-pub fn pipeline(bytes: usize) -> Pipeline {
-    let fragment = match bytes <= LEAST_FRAGMENT_BYTES {
-        true => LEAST_FRAGMENT_BYTES,
-        false => 1 << 20,
-    };
-    Pipeline { fragment, depth: 2 }
+/// What a message may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Pinned memory, in bytes.
+    pub memory: usize,
+    /// Thread blocks.
+    pub blocks: u32,
+}
+
+/// A way, and what it is expected to take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Predicted {
+    /// Which.
+    pub way: Way,
+    /// Its pieces.
+    pub pipeline: Pipeline,
+    /// Thread blocks of the sender's kernels and of the receiver's; 0: there are none.
+    pub grids: (u32, u32),
+    /// In ns.
+    pub ns: f64,
+}
+
+/// What predicts: a link's costs, a device's, and the bounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Model {
+    /// Between the ranks' processors.
+    pub link: LinkCosts,
+    /// Of both ends' devices.
+    pub device: DeviceCosts,
+    /// What a message may use.
+    pub limits: Limits,
+}
+
+/// What an end does with packed bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Move {
+    Fill,
+    Empty,
+}
+
+impl Model {
+    /// With these costs, and as much memory and as many blocks as wanted.
+    pub fn unlimited(link: &LinkCosts) -> Model {
+        Model {
+            link: *link,
+            device: link.device.unwrap_or_default(),
+            limits: Limits {
+                memory: MOST_DEPTH * MOST_FRAGMENT_BYTES,
+                blocks: 1 << 20,
+            },
+        }
+    }
+
+    /// Time per byte of the link to the host that packing or unpacking goes over.
+    fn link_ns(&self, end: End, what: Move) -> f64 {
+        let own = match what {
+            Move::Fill => self.device.to_host_ns_per_byte,
+            Move::Empty => self.device.to_device_ns_per_byte,
+        };
+        match end.place {
+            Place::Host => 0.0,
+            Place::Device => own,
+            // Both sides of the kernel are the host's memory.
+            Place::Pinned => self.device.to_host_ns_per_byte + self.device.to_device_ns_per_byte,
+        }
+    }
+
+    /// Fewest thread blocks that pack as fast as the rest of their stage allows.
+    fn fewest(&self, class: Class, link_ns: f64) -> u32 {
+        let rest = self.device.pack_ns_per_byte[class as usize].max(link_ns);
+        let blocks = (self.device.block_ns_per_byte / rest).ceil();
+        (blocks as u32).clamp(1, self.limits.blocks.max(1))
+    }
+
+    /// Thread blocks of a kernel that packs to pinned memory.
+    pub fn pack_blocks(&self, class: Class) -> u32 {
+        let end = End {
+            place: Place::Device,
+            class,
+        };
+        self.fewest(class, self.link_ns(end, Move::Fill))
+    }
+
+    /// Thread blocks of a kernel that unpacks from pinned memory.
+    pub fn unpack_blocks(&self, class: Class) -> u32 {
+        let end = End {
+            place: Place::Device,
+            class,
+        };
+        self.fewest(class, self.link_ns(end, Move::Empty))
+    }
+
+    /// Thread blocks of a kernel that copies from layout to layout.
+    pub fn copy_blocks(&self, from: Class, to: Class) -> u32 {
+        let slower = match self.device.pack_ns_per_byte[from as usize]
+            > self.device.pack_ns_per_byte[to as usize]
+        {
+            true => from,
+            false => to,
+        };
+        self.fewest(slower, 0.0)
+    }
+
+    fn grid(&self, end: End, what: Move) -> u32 {
+        match (end.place, end.class) {
+            (Place::Host, _) | (_, Class::Run) => 0,
+            _ => self.fewest(end.class, self.link_ns(end, what)),
+        }
+    }
+
+    /// Time in which an end fills or empties a piece.
+    fn piece_ns(&self, end: End, what: Move, bytes: usize) -> f64 {
+        let (n, device) = (bytes as f64, &self.device);
+        let link = self.link_ns(end, what);
+        match (end.place, end.class) {
+            (Place::Host, _) => n * self.link.copy_ns_per_byte,
+            (_, Class::Run) => device.copy_ns + n * link.max(device.pack_ns_per_byte[0]),
+            (_, class) => {
+                let blocks = f64::from(self.fewest(class, link));
+                let own = device.pack_ns_per_byte[class as usize];
+                device.launch_ns + n * link.max(own).max(device.block_ns_per_byte / blocks)
+            }
+        }
+    }
+
+    fn bounce_ns(&self, from: End, to: End, bytes: usize) -> f64 {
+        let mut ns = self.link.eager_ns(bytes);
+        for (end, what) in [(from, Move::Fill), (to, Move::Empty)] {
+            if end.place != Place::Host {
+                ns += self.piece_ns(end, what, bytes);
+            }
+        }
+        ns
+    }
+
+    /// Time from the first piece to the next, and until the first has been emptied.
+    fn stages(&self, from: End, to: End, f: usize, between: f64) -> (f64, f64, f64) {
+        let fill = self.piece_ns(from, Move::Fill, f);
+        let empty = self.piece_ns(to, Move::Empty, f);
+        let shake = 2.0 * self.link.latency_ns;
+        let first = match from.place {
+            Place::Host => shake + fill,
+            _ => shake.max(fill),
+        };
+        let message = self.link.latency_ns + self.link.overhead_ns;
+        let cycle = fill + empty + between + 2.0 * message;
+        (
+            first + message + between + empty,
+            fill.max(empty).max(between),
+            cycle,
+        )
+    }
+
+    fn pieces_ns(&self, from: End, to: End, bytes: usize, way: Way, cut: Pipeline) -> f64 {
+        let f = cut.fragment.min(bytes.max(1));
+        let between = match way {
+            Way::Fragments => 2.0 * f as f64 * self.link.copy_ns_per_byte,
+            _ => 0.0,
+        };
+        let (first, slowest, cycle) = self.stages(from, to, f, between);
+        let pieces = bytes.div_ceil(f).max(1);
+        // A piece waits for one that comes back only if there are more than may be out.
+        let returns = match cut.depth < pieces {
+            true => cycle / cut.depth as f64,
+            false => 0.0,
+        };
+        first + (pieces - 1) as f64 * slowest.max(returns)
+    }
+
+    /// Pieces that are allowed: those of the least size always are.
+    fn most_depth(&self, fragment: usize) -> usize {
+        (self.limits.memory / fragment).min(MOST_DEPTH)
+    }
+
+    /// The cheapest pieces of a message; of those that take as long the ones that need
+    /// the least memory.
+    fn cut(&self, from: End, to: End, bytes: usize, way: Way) -> (Pipeline, f64) {
+        let mut best: Option<(Pipeline, f64)> = None;
+        let mut fragment = LEAST_FRAGMENT_BYTES;
+        while fragment <= MOST_FRAGMENT_BYTES {
+            let most = match fragment {
+                LEAST_FRAGMENT_BYTES => self.most_depth(fragment).max(1),
+                _ => self.most_depth(fragment),
+            };
+            if most == 0 {
+                break;
+            }
+            let f = fragment.min(bytes.max(1));
+            let between = match way {
+                Way::Fragments => 2.0 * f as f64 * self.link.copy_ns_per_byte,
+                _ => 0.0,
+            };
+            // As many as keep the slowest stage busy.
+            let (_, slowest, cycle) = self.stages(from, to, f, between);
+            let busy = (cycle / slowest).ceil();
+            let depth = (busy as usize).min(bytes.div_ceil(f)).clamp(1, most);
+            let cut = Pipeline { fragment, depth };
+            let ns = self.pieces_ns(from, to, bytes, way, cut);
+            let memory = |cut: &Pipeline| cut.fragment * cut.depth;
+            let better = best
+                .is_none_or(|(old, than)| ns < than || (ns == than && memory(&cut) < memory(&old)));
+            if better {
+                best = Some((cut, ns));
+            }
+            if fragment >= bytes {
+                break;
+            }
+            fragment *= 2;
+        }
+        let least = Pipeline {
+            fragment: LEAST_FRAGMENT_BYTES,
+            depth: 1,
+        };
+        best.unwrap_or((least, f64::INFINITY))
+    }
+
+    fn kernel_ns(&self, from: End, to: End, bytes: usize) -> f64 {
+        let device = &self.device;
+        if from.class == Class::Run && to.class == Class::Run {
+            let each = device.pack_ns_per_byte[0];
+            return 2.0 * self.link.latency_ns + device.copy_ns + bytes as f64 * each;
+        }
+        let (read, write) = (from.class as usize, to.class as usize);
+        let each = device.pack_ns_per_byte[read].max(device.pack_ns_per_byte[write]);
+        let blocks = f64::from(self.copy_blocks(from.class, to.class));
+        let each = each.max(device.block_ns_per_byte / blocks);
+        2.0 * self.link.latency_ns + device.launch_ns + bytes as f64 * each
+    }
+
+    /// What a way is expected to take.
+    pub fn predict(&self, from: End, to: End, bytes: usize, way: Way) -> Predicted {
+        let whole = Pipeline {
+            fragment: bytes,
+            depth: 1,
+        };
+        let (pipeline, ns) = match way {
+            Way::Bounce => (whole, self.bounce_ns(from, to, bytes)),
+            Way::Kernel => (whole, self.kernel_ns(from, to, bytes)),
+            Way::Chunks | Way::Fragments => self.cut(from, to, bytes, way),
+        };
+        let grids = match way {
+            Way::Kernel => {
+                let runs = from.class == Class::Run && to.class == Class::Run;
+                (
+                    0,
+                    if runs {
+                        0
+                    } else {
+                        self.copy_blocks(from.class, to.class)
+                    },
+                )
+            }
+            _ => (self.grid(from, Move::Fill), self.grid(to, Move::Empty)),
+        };
+        Predicted {
+            way,
+            pipeline,
+            grids,
+            ns,
+        }
+    }
+
+    /// The cheapest of some ways for a message.
+    pub fn best(&self, from: End, to: End, bytes: usize, ways: &[Way]) -> Option<Predicted> {
+        let all = ways.iter().map(|way| self.predict(from, to, bytes, *way));
+        all.min_by(|a, b| a.ns.total_cmp(&b.ns))
+    }
+
+    /// The pieces that a sender cuts a long message into before it knows where it goes:
+    /// as for another device.
+    pub fn pieces(&self, from: End, bytes: usize) -> Pipeline {
+        let to = End {
+            place: Place::Device,
+            class: from.class,
+        };
+        self.cut(from, to, bytes, Way::Chunks).0
+    }
+
+    /// Largest message of a device that goes at once.
+    pub fn short_bytes(&self, most: usize) -> usize {
+        let end = End {
+            place: Place::Device,
+            class: Class::Strided,
+        };
+        let ns = |n: usize, way| self.predict(end, end, n, way).ns;
+        let pays = |n: usize| ns(n, Way::Bounce) <= ns(n, Way::Chunks);
+        let mut last = SHORT_BYTES;
+        while last * 2 <= most && pays(last * 2) {
+            last *= 2;
+        }
+        last
+    }
+}
+
+/// Ways that a message may take.
+pub fn ways(from: End, to: End, placement: Placement, bytes: usize, short: usize) -> Vec<Way> {
+    if bytes <= short {
+        return vec![Way::Bounce];
+    }
+    let mut ways = vec![Way::Chunks, Way::Fragments];
+    let device = |end: End| end.place != Place::Host;
+    let one_device = matches!(placement, Placement::Process | Placement::Gpu);
+    if one_device && device(from) && device(to) {
+        ways.push(Way::Kernel);
+    }
+    ways
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn positive() -> impl Strategy<Value = f64> {
+        (-4.0..5.0f64).prop_map(|exponent| 10f64.powf(exponent))
+    }
+
+    fn models() -> impl Strategy<Value = Model> {
+        let costs = proptest::array::uniform10(positive());
+        (costs, 16usize..27, 1u32..2000).prop_map(|(c, memory, blocks)| Model {
+            link: LinkCosts {
+                latency_ns: c[0],
+                overhead_ns: c[1],
+                copy_ns_per_byte: c[2],
+                ..LinkCosts::default()
+            },
+            device: DeviceCosts {
+                launch_ns: c[3],
+                copy_ns: c[4],
+                block_ns_per_byte: c[5],
+                pack_ns_per_byte: [c[6], c[6] + c[7], c[6] + c[7] + c[8]],
+                to_host_ns_per_byte: c[9],
+                to_device_ns_per_byte: c[8],
+            },
+            limits: Limits {
+                memory: 1 << memory,
+                blocks,
+            },
+        })
+    }
+
+    fn ends() -> impl Strategy<Value = End> {
+        let places = prop_oneof![Just(Place::Host), Just(Place::Pinned), Just(Place::Device)];
+        let classes = prop_oneof![Just(Class::Run), Just(Class::Strided), Just(Class::Listed)];
+        (places, classes).prop_map(|(place, class)| End { place, class })
+    }
+
+    /// All pieces that there are, one by one.
+    fn naive(model: &Model, from: End, to: End, bytes: usize, way: Way) -> f64 {
+        let mut best = f64::INFINITY;
+        for exponent in 16..=22 {
+            for depth in 1..=MOST_DEPTH {
+                let cut = Pipeline {
+                    fragment: 1 << exponent,
+                    depth,
+                };
+                let least = cut.fragment == LEAST_FRAGMENT_BYTES && depth == 1;
+                if least || cut.fragment * depth <= model.limits.memory {
+                    best = best.min(model.pieces_ns(from, to, bytes, way, cut));
+                }
+            }
+        }
+        best
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_are_the_cheapest_that_there_are(model in models(), from in ends(), to in ends(), exponent in 0.0..31.0f64) {
+            let bytes = 2f64.powf(exponent) as usize;
+            for way in [Way::Chunks, Way::Fragments] {
+                let predicted = model.predict(from, to, bytes, way);
+                let best = naive(&model, from, to, bytes, way);
+                prop_assert!(predicted.ns <= best * (1.0 + 1e-9), "{predicted:?}, but {best}");
+                let cut = predicted.pipeline;
+                prop_assert!(cut.fragment.is_power_of_two() && (1..=MOST_DEPTH).contains(&cut.depth));
+                prop_assert!(cut.fragment * cut.depth <= model.limits.memory.max(LEAST_FRAGMENT_BYTES));
+            }
+        }
+
+        #[test]
+        fn the_choice_is_the_cheapest_way(model in models(), from in ends(), to in ends(), exponent in 0.0..31.0f64) {
+            let bytes = 2f64.powf(exponent) as usize;
+            let all = ways(from, to, Placement::Process, bytes, SHORT_BYTES);
+            let best = model.best(from, to, bytes, &all).expect("a way");
+            for way in all {
+                prop_assert!(best.ns <= model.predict(from, to, bytes, way).ns);
+            }
+        }
+
+        /// Fewer blocks would pack slower than the rest of their stage, more would not
+        /// help.
+        #[test]
+        fn no_block_is_wasted(model in models(), end in ends()) {
+            prop_assume!(end.place == Place::Device && end.class != Class::Run);
+            let blocks = model.pack_blocks(end.class);
+            let each = |blocks: u32| model.device.block_ns_per_byte / f64::from(blocks);
+            let rest = model.device.pack_ns_per_byte[end.class as usize].max(model.device.to_host_ns_per_byte);
+            prop_assert!(blocks <= model.limits.blocks);
+            prop_assert!(blocks == model.limits.blocks || each(blocks) <= rest * (1.0 + 1e-9));
+            prop_assert!(blocks == 1 || each(blocks - 1) > rest);
+        }
+
+        #[test]
+        fn longer_messages_take_longer(model in models(), from in ends(), to in ends(), exponent in 0.0..30.0f64) {
+            let bytes = 2f64.powf(exponent) as usize;
+            for way in [Way::Bounce, Way::Kernel] {
+                let ns = |n| model.predict(from, to, n, way).ns;
+                prop_assert!(ns(bytes) <= ns(2 * bytes) * (1.0 + 1e-9));
+            }
+        }
+    }
+
+    /// With costs that are fixed here, so that it is seen when the table moves.
+    #[test]
+    fn a_table_of_choices() {
+        let model = Model {
+            link: LinkCosts {
+                latency_ns: 250.0,
+                overhead_ns: 150.0,
+                copy_ns_per_byte: 0.124,
+                ..LinkCosts::default()
+            },
+            device: DeviceCosts {
+                launch_ns: 6000.0,
+                copy_ns: 5000.0,
+                block_ns_per_byte: 0.1,
+                pack_ns_per_byte: [0.0007, 0.0009, 0.002],
+                to_host_ns_per_byte: 0.02,
+                to_device_ns_per_byte: 0.02,
+            },
+            limits: Limits {
+                memory: 16 << 20,
+                blocks: 132,
+            },
+        };
+        assert_eq!(model.short_bytes(256 << 10), SHORT_BYTES);
+        assert_eq!(model.pack_blocks(Class::Strided), 5);
+        assert_eq!(model.copy_blocks(Class::Strided, Class::Run), 112);
+        let end = |place| End {
+            place,
+            class: Class::Strided,
+        };
+        let (host, device) = (end(Place::Host), end(Place::Device));
+        let chosen = |from, to, placement, bytes| {
+            let all = ways(from, to, placement, bytes, SHORT_BYTES);
+            let best = model.best(from, to, bytes, &all).expect("a way");
+            (best.way, best.pipeline.fragment, best.pipeline.depth)
+        };
+        let table = [
+            chosen(device, device, Placement::Gpu, 8),
+            chosen(device, device, Placement::Process, 64 << 10),
+            chosen(device, device, Placement::Gpus, 64 << 10),
+            chosen(device, device, Placement::Gpus, 4 << 20),
+            chosen(device, device, Placement::Gpus, 256 << 20),
+            chosen(host, device, Placement::Gpu, 64 << 20),
+        ];
+        let expected = [
+            (Way::Bounce, 8, 1),
+            (Way::Kernel, 64 << 10, 1),
+            (Way::Chunks, 64 << 10, 1),
+            (Way::Chunks, 1 << 20, 3),
+            (Way::Chunks, 4 << 20, 3),
+            (Way::Chunks, 64 << 10, 2),
+        ];
+        assert_eq!(table, expected);
+    }
 }

@@ -4,6 +4,7 @@
 //! costs a comparison or two. `osier info --protocols` prints the table.
 
 use super::cost::LinkCosts;
+use super::device::Model;
 use std::fmt;
 
 /// What the sender can offer for a message.
@@ -65,6 +66,8 @@ pub struct Selection {
     eager_heap_max: usize,
     /// Smallest message for which attach beats fragments.
     attach_min: usize,
+    /// Largest eager message of a device.
+    device_max: usize,
 }
 
 impl Selection {
@@ -83,6 +86,7 @@ impl Selection {
         })
         .saturating_add(1);
         Self {
+            device_max: Model::unlimited(&costs).short_bytes(EAGER_LIMIT_BYTES),
             costs,
             eager_max,
             eager_plain_max: eager_plain_max.max(at_once_bytes),
@@ -104,6 +108,12 @@ impl Selection {
             Memory::Plain => self.eager_plain_max,
             Memory::Private => self.eager_max,
         }
+    }
+
+    /// Largest message of a device that goes at once.
+    #[inline]
+    pub fn device_eager_max(&self) -> usize {
+        self.device_max
     }
 
     /// Smallest eager message that might have gone another way in other
@@ -203,6 +213,7 @@ mod tests {
             mapped_ns_per_byte: 0.04,
             attach_call_ns: 2000.0,
             attach_ns_per_byte: 0.04,
+            device: None,
         }
     }
 

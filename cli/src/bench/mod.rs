@@ -29,7 +29,7 @@ mod device;
 mod floor;
 mod gpu;
 mod launch;
-mod layout;
+pub mod layout;
 mod messages;
 mod options;
 mod pack;
@@ -38,6 +38,8 @@ mod progress;
 mod report;
 mod threads;
 mod timing;
+
+pub use options::parse_size;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;

@@ -8,9 +8,9 @@
 //!
 //! Nothing here is asked before this command is.
 
-mod probe;
-mod protocols;
-mod table;
+pub mod probe;
+pub mod protocols;
+pub mod table;
 
 use std::process::ExitCode;
 

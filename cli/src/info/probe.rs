@@ -49,7 +49,7 @@ impl Report {
                 Entry::new("ofi", false, LATER),
                 Entry::new("verbs", false, LATER),
             ],
-            system: vec![membarrier(), huge_pages()],
+            system: vec![membarrier(), huge_pages(), gdrcopy()],
             devices: osier_kernels::devices().map_err(|e| e.to_string()),
         }
     }
@@ -160,6 +160,24 @@ fn huge_pages() -> Entry {
         .map_or("unknown", |(chosen, _)| chosen);
     let there = matches!(chosen, "always" | "within_size" | "advise" | "force");
     Entry::new(NAME, there, format!("for shared memory: {chosen} ({file})"))
+}
+
+/// Whether it is one of the emulated driver's.
+pub fn is_emulated(device: &DeviceInfo) -> bool {
+    device.name.to_lowercase().contains("emulated")
+}
+
+/// Copies by the processor through a mapped window of the device's memory.
+pub fn gdrcopy() -> Entry {
+    let there = std::path::Path::new("/dev/gdrdrv").exists();
+    let note = match there {
+        true => "/dev/gdrdrv is there; messages do not use it yet",
+        false => {
+            "mapped windows of device memory: there is no /dev/gdrdrv (hint: the module \
+             gdrdrv of gdrcopy is not loaded); short messages go through pinned memory"
+        }
+    };
+    Entry::new("gdrcopy", false, note)
 }
 
 /// What a device is, in one line.

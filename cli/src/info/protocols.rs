@@ -2,6 +2,7 @@
 
 use osier::model::{self, Cached, NOT_PERMITTED_NS, Origin};
 use osier::protocol::cost::LinkCosts;
+use osier::protocol::device::DeviceCosts;
 use osier::protocol::select::{Memory, Protocol, Selection};
 use osier::{Error, Result, Universe};
 use osier_transports::shm::{Job, JobOptions};
@@ -81,7 +82,8 @@ pub fn print(measure: bool, as_json: bool) -> Result<()> {
 
 /// Measures; keeps the result, or says why not.
 fn measured() -> Result<(Cached, Option<String>)> {
-    let costs = model::measure()?;
+    let mut costs = model::measure()?;
+    costs.device = device_costs();
     let (origin, note) = match model::cache_file() {
         None => (
             Origin::Default,
@@ -98,6 +100,24 @@ fn measured() -> Result<(Cached, Option<String>)> {
         date: Some("now".to_owned()),
     };
     Ok((cached, note))
+}
+
+/// Costs of the first device, if it is a real one.
+fn device_costs() -> Option<DeviceCosts> {
+    let devices = osier_kernels::devices().ok()?;
+    let first = devices.first()?;
+    if super::probe::is_emulated(first) {
+        println!("gpu 0 is emulated, and its times say nothing: not measured\n");
+        return None;
+    }
+    let context = osier_kernels::Context::new(first.ordinal).ok()?;
+    match model::measure_device(&context) {
+        Ok(costs) => Some(costs),
+        Err(e) => {
+            eprintln!("osier: info: gpu 0 was not measured: {e}");
+            None
+        }
+    }
 }
 
 fn overruled() -> Option<String> {
@@ -170,9 +190,39 @@ fn print_costs(costs: &LinkCosts) {
         row("", format!("{each:.4}"), &rate(each));
     }
     table.print();
+    print_device(costs);
 }
 
-fn origin(cached: &Cached) -> String {
+fn print_device(costs: &LinkCosts) {
+    let d = costs.device.unwrap_or_default();
+    println!("Costs of a device");
+    let mut table = Table::new(2).right(&[1]);
+    let mut row = |what: &str, value: f64, unit: &str| {
+        let value = match unit {
+            "ns" => format!("{value:.0}"),
+            _ => format!("{value:.5}"),
+        };
+        let rate = match unit {
+            "ns" => "ns until its end is seen".to_owned(),
+            _ => format!("ns a byte ({:.1} GB/s)", 1.0 / value.parse().unwrap_or(1.0)),
+        };
+        table.row([what.to_owned(), value, rate]);
+    };
+    row("kernel", d.launch_ns, "ns");
+    row("copy", d.copy_ns, "ns");
+    row("pack, one thread block", d.block_ns_per_byte, "rate");
+    row("pack, one run", d.pack_ns_per_byte[0], "rate");
+    row("pack, equal blocks", d.pack_ns_per_byte[1], "rate");
+    row("pack, listed blocks", d.pack_ns_per_byte[2], "rate");
+    row("to the host", d.to_host_ns_per_byte, "rate");
+    row("from the host", d.to_device_ns_per_byte, "rate");
+    table.print();
+    if costs.device.is_none() {
+        println!("  built in, estimated from data sheets: no device was measured");
+    }
+}
+
+pub fn origin(cached: &Cached) -> String {
     let date = match &cached.date {
         Some(date) if date == "now" => ", measured now".to_owned(),
         Some(date) => format!(", measured {date}"),
@@ -215,7 +265,7 @@ fn to_json(cached: &Cached, ranges: &[Range]) -> Value {
     })
 }
 
-fn size(bytes: usize) -> String {
+pub fn size(bytes: usize) -> String {
     match bytes {
         n if n >= 1 << 20 && n.is_multiple_of(1 << 20) => format!("{}M", n >> 20),
         n if n >= 1 << 10 && n.is_multiple_of(1 << 10) => format!("{}K", n >> 10),
@@ -223,7 +273,7 @@ fn size(bytes: usize) -> String {
     }
 }
 
-fn time(ns: f64) -> String {
+pub fn time(ns: f64) -> String {
     match ns {
         ns if ns < 1e6 => format!("{:.2} us", ns / 1e3),
         ns => format!("{:.2} ms", ns / 1e6),

@@ -8,6 +8,7 @@ use crate::abi::{self, Handle, LaunchConfig};
 use crate::driver::{Object, State, lock, stale};
 use crate::fault::{Fault, In, Out, Result, entries, invalid};
 use crate::kernels::{self, Launch};
+use crate::settings::settings;
 use crate::work::Op;
 
 /// What `e_machine` of a binary for this host says.
@@ -116,6 +117,13 @@ fn launch(
     }
     if grid.contains(&0) || grid[0] > i32::MAX as u32 || grid[1] > 65535 || grid[2] > 65535 {
         return Err(invalid(format!("kernel {name}: a grid of {grid:?} blocks")));
+    }
+    let blocks: u64 = grid.iter().map(|&n| u64::from(n)).product();
+    if blocks > settings().most_blocks {
+        return Err(invalid(format!(
+            "kernel {name}: {blocks} blocks, and OSIER_EMULATED_MOST_BLOCKS allows {}",
+            settings().most_blocks
+        )));
     }
     if shared_bytes > SHARED.1 as u32 {
         return Err(invalid(format!(

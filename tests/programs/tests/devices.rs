@@ -87,3 +87,26 @@ fn messages_of_devices_pass_through_little_memory() {
         }
     }
 }
+
+#[test]
+fn kernels_keep_to_their_multiprocessors() {
+    if !emulated() {
+        return;
+    }
+    let run = |share: Option<&str>| {
+        let options = ["--emulate-gpus", "1"];
+        let mut job = job(2, &options, &["devices"]);
+        job.env("OSIER_EMULATED_MOST_BLOCKS", "3");
+        match share {
+            Some(share) => job.env("OSIER_PACK_MULTIPROCESSORS", share),
+            None => job.env_remove("OSIER_PACK_MULTIPROCESSORS"),
+        };
+        finish(&mut job)
+    };
+    run(Some("3")).through(&[0, 1]).code(0);
+    // As many as packing needs are more: the test would see them.
+    let more = run(None);
+    assert_ne!(more.code, Some(0));
+    more.says("MOST_BLOCKS");
+    run(Some("0")).says("hint");
+}

@@ -1,0 +1,340 @@
+//! `osier explain`: how a message would travel, and why.
+
+use std::process::ExitCode;
+
+use osier::config;
+use osier::model::{self, Cached, Origin};
+use osier::protocol::device::{
+    Class, DeviceCosts, End, Model, Place, Placement, Predicted, Way, ways,
+};
+use osier::protocol::select::{AT_ONCE_BYTES, Selection};
+use osier::{Error, ErrorKind, Result};
+use serde_json::{Value, json};
+
+use crate::bench::layout::Pattern;
+use crate::bench::parse_size;
+use crate::info::probe;
+use crate::info::protocols::{origin, size, time};
+use crate::info::table::Table;
+
+const FAILED: u8 = 1;
+
+const EXAMPLES: &str = "\
+Examples:
+  osier explain send --layout vector:64:128 --bytes 4M --from device --to device
+      a message with gaps between two processes on one GPU
+  osier explain send --bytes 8 --from device --to host
+      a short one to the host's memory
+  osier explain send --layout face:512:2 --to-layout contiguous --bytes 2M --placement gpus
+      a face of a grid on one GPU to a run of bytes on another
+  osier explain send --layout triangle:4K --bytes 64M --placement process --json
+      between ranks of one process, for programs";
+
+/// What is explained.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    Send(Args),
+}
+
+/// Print which way a message of a device takes, its pieces, and what it is expected to
+/// take, beside the other ways
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Layout of the sender's buffer: contiguous, vector:BLOCK:STRIDE, indexed[:SEED],
+    /// triangle:N or face:N:AXIS
+    #[arg(long, value_name = "SPEC", default_value = "contiguous")]
+    layout: Pattern,
+
+    /// Layout of the receiver's, if it is another
+    #[arg(long, value_name = "SPEC")]
+    to_layout: Option<Pattern>,
+
+    /// Size of the message, such as 8, 64K or 4M
+    #[arg(long, value_name = "N", value_parser = parse_size)]
+    bytes: usize,
+
+    /// Where it is sent from
+    #[arg(long, value_enum, default_value = "device")]
+    from: Where,
+
+    /// Where it is received
+    #[arg(long, value_enum, default_value = "device")]
+    to: Where,
+
+    /// Where the two ranks are
+    #[arg(long, value_enum, default_value = "gpu")]
+    placement: Ranks,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Where {
+    /// Memory of the host
+    Host,
+    /// Memory of the host that is handed over as a device's
+    Pinned,
+    /// Memory of a device
+    Device,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Ranks {
+    /// Threads of one process, on one GPU
+    Process,
+    /// Two processes on one GPU
+    Gpu,
+    /// Two processes with a GPU each
+    Gpus,
+}
+
+impl Where {
+    fn place(self) -> Place {
+        match self {
+            Where::Host => Place::Host,
+            Where::Pinned => Place::Pinned,
+            Where::Device => Place::Device,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Where::Host => "host",
+            Where::Pinned => "pinned",
+            Where::Device => "device",
+        }
+    }
+}
+
+impl Ranks {
+    fn placement(self) -> Placement {
+        match self {
+            Ranks::Process => Placement::Process,
+            Ranks::Gpu => Placement::Gpu,
+            Ranks::Gpus => Placement::Gpus,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Ranks::Process => "ranks of one process on one GPU",
+            Ranks::Gpu => "two processes on one GPU",
+            Ranks::Gpus => "two processes with a GPU each",
+        }
+    }
+}
+
+/// Prints and returns the exit code.
+pub fn main(command: &Command) -> ExitCode {
+    let Command::Send(args) = command;
+    match explain(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("osier: explain: {e}");
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+/// What was found out.
+struct Explained {
+    bytes: usize,
+    /// The cheapest first.
+    ranking: Vec<Predicted>,
+    /// What does not carry this message, and why.
+    others: Vec<(String, String)>,
+    cached: Cached,
+    blocks: u32,
+}
+
+fn explain(args: &Args) -> Result<()> {
+    if args.from == Where::Host && args.to == Where::Host {
+        return Err(Error::new(
+            ErrorKind::Argument,
+            "neither end is a device's (hint: osier info --protocols shows messages between \
+             hosts)",
+        ));
+    }
+    let to_layout = args.to_layout.as_ref().unwrap_or(&args.layout);
+    let end = |place: Where, pattern: &Pattern| -> Result<(End, usize)> {
+        let shape = pattern.shape(args.bytes)?;
+        let end = End {
+            place: place.place(),
+            class: Class::of(&shape.layout, 1),
+        };
+        Ok((end, shape.bytes()))
+    };
+    let ((from, bytes), (to, _)) = (end(args.from, &args.layout)?, end(args.to, to_layout)?);
+    let explained = predict(from, to, bytes, args.placement.placement())?;
+    match args.json {
+        true => println!("{:#}", to_json(args, &explained)),
+        false => print(args, to_layout, &explained),
+    }
+    Ok(())
+}
+
+fn predict(from: End, to: End, bytes: usize, placement: Placement) -> Result<Explained> {
+    let cached = model::cached()?;
+    let mut model = Model::unlimited(&cached.costs);
+    model.limits.memory = model.limits.memory.min(config::pinned_limit()? / 4);
+    // Of the device that is there; else of one as the built-in costs have it.
+    let devices = osier_kernels::devices().unwrap_or_default();
+    let processors = devices
+        .first()
+        .map_or(132, |d| d.multiprocessors.max(1) as u32);
+    model.limits.blocks = match config::pack_multiprocessors()? {
+        Some(share) => share.of(processors),
+        None => processors * 8,
+    };
+    let selection = Selection::new(cached.costs, AT_ONCE_BYTES);
+    // A host's send does not know that a device receives it.
+    let short = match from.place {
+        Place::Host => selection.eager_max(osier::protocol::select::Memory::Private),
+        _ => selection.device_eager_max(),
+    };
+    let open = ways(from, to, placement, bytes, short);
+    let mut ranking: Vec<Predicted> = open
+        .iter()
+        .map(|way| model.predict(from, to, bytes, *way))
+        .collect();
+    ranking.sort_by(|a, b| a.ns.total_cmp(&b.ns));
+    let mut others: Vec<(String, String)> = Way::ALL
+        .into_iter()
+        .filter(|way| !open.contains(way))
+        .map(|way| (way.to_string(), absent(way, bytes, short)))
+        .collect();
+    if bytes <= short {
+        others.push(("mapped window (gdrcopy)".into(), probe::gdrcopy().note));
+    }
+    Ok(Explained {
+        bytes,
+        ranking,
+        others,
+        cached,
+        blocks: model.limits.blocks,
+    })
+}
+
+/// Why a way does not carry a message.
+fn absent(way: Way, bytes: usize, short: usize) -> String {
+    match way {
+        Way::Bounce => format!("up to {}", size(short)),
+        _ if bytes <= short => "short messages are not announced".into(),
+        _ => "between devices' buffers of one process, on one GPU".into(),
+    }
+}
+
+fn grid(blocks: u32) -> String {
+    match blocks {
+        0 => "-".into(),
+        n => n.to_string(),
+    }
+}
+
+fn measured(cached: &Cached) -> (String, String) {
+    let link = origin(cached);
+    let device = match (cached.costs.device, &cached.origin) {
+        (Some(_), _) => format!("measured, {link}"),
+        (None, Origin::Default) => "built in, estimated from data sheets".into(),
+        (None, _) => "built in, estimated from data sheets: no device was measured".into(),
+    };
+    (link, device)
+}
+
+fn print(args: &Args, to_layout: &Pattern, found: &Explained) {
+    println!(
+        "{} bytes, {} in {} memory -> {} in {} memory, {}\n",
+        found.bytes,
+        args.layout,
+        args.from.name(),
+        to_layout,
+        args.to.name(),
+        args.placement.name(),
+    );
+    let mut table = Table::new(2).right(&[1, 2, 3, 4, 5, 6]);
+    let head = [
+        "way",
+        "piece",
+        "depth",
+        "pack blocks",
+        "unpack blocks",
+        "predicted",
+        "beside",
+    ];
+    table.row(head.map(str::to_owned));
+    let best = found.ranking.first().map_or(f64::NAN, |best| best.ns);
+    for (at, p) in found.ranking.iter().enumerate() {
+        table.row([
+            p.way.to_string(),
+            size(p.pipeline.fragment.min(found.bytes)),
+            p.pipeline.depth.to_string(),
+            grid(p.grids.0),
+            grid(p.grids.1),
+            time(p.ns),
+            match at {
+                0 => "chosen".into(),
+                1 => format!("runner-up, x {:.2}", p.ns / best),
+                _ => format!("x {:.2}", p.ns / best),
+            },
+        ]);
+    }
+    table.print();
+    if found.ranking.len() == 1 {
+        println!("  no runner-up: nothing else may carry it");
+    }
+    println!("\nNot for this message");
+    let mut table = Table::new(2);
+    for (way, why) in &found.others {
+        table.row([way.clone(), why.clone()]);
+    }
+    table.print();
+    let (link, device) = measured(&found.cached);
+    println!("\nFrom");
+    let mut table = Table::new(2);
+    table.row(["costs of the link".into(), link]);
+    table.row(["costs of the device".into(), device]);
+    let share = match config::value("OSIER_PACK_MULTIPROCESSORS") {
+        Some(text) => format!(" (OSIER_PACK_MULTIPROCESSORS={text})"),
+        None => String::new(),
+    };
+    table.row([
+        "thread blocks".into(),
+        format!("at most {}{share}", found.blocks),
+    ]);
+    table.print();
+}
+
+fn to_json(args: &Args, found: &Explained) -> Value {
+    let ranking: Value = found
+        .ranking
+        .iter()
+        .map(|p| {
+            json!({
+                "way": p.way.to_string(),
+                "fragment_bytes": p.pipeline.fragment,
+                "depth": p.pipeline.depth,
+                "pack_blocks": p.grids.0,
+                "unpack_blocks": p.grids.1,
+                "predicted_ns": p.ns,
+            })
+        })
+        .collect();
+    let (link, device) = measured(&found.cached);
+    let costs: DeviceCosts = found.cached.costs.device.unwrap_or_default();
+    json!({
+        "bytes": found.bytes,
+        "layout": args.layout.to_string(),
+        "to_layout": args.to_layout.as_ref().unwrap_or(&args.layout).to_string(),
+        "from": args.from.name(),
+        "to": args.to.name(),
+        "placement": args.placement.name(),
+        "ranking": ranking,
+        "others": found.others.iter().map(|(way, why)| json!({"way": way, "why": why})).collect::<Value>(),
+        "link": {"costs": found.cached.costs, "from": link},
+        "device": {"costs": costs, "from": device},
+        "most_blocks": found.blocks,
+    })
+}

@@ -1,0 +1,90 @@
+//! `osier explain` from outside.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn explain(args: &[&str], variables: &[(&str, &str)]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_osier"))
+        .args(["explain", "send"])
+        .args(args)
+        .env_remove("OSIER_COSTS")
+        .env_remove("OSIER_PINNED_LIMIT")
+        .env_remove("OSIER_PACK_MULTIPROCESSORS")
+        // No device, no cache: the built-in costs.
+        .env("OSIER_CUDA_LIBRARY", "/nowhere/libcuda.so.1")
+        .env("XDG_CACHE_HOME", "/nowhere")
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap()
+}
+
+fn text(args: &[&str]) -> String {
+    let output = explain(args, &[]);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{args:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(args: &[&str], variables: &[(&str, &str)]) -> Value {
+    let output = explain(&[args, &["--json"]].concat(), variables);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{args:?}: {errors}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn the_choice_stands_before_its_runner_up() {
+    let found = text(&["--layout", "vector:64:128", "--bytes", "4M"]);
+    for word in [
+        "4194304 bytes, vector:64:128 in device memory",
+        "two processes on one GPU",
+        "chunks handed over",
+        "chosen",
+        "runner-up, x ",
+        "built in",
+    ] {
+        assert!(found.contains(word), "{word}: {found}");
+    }
+    let chosen = found.find("chosen").unwrap();
+    assert!(chosen < found.find("runner-up").unwrap(), "{found}");
+    let ranking = &json(&["--layout", "triangle:1K", "--bytes", "4M"], &[])["ranking"];
+    let ns = |at: usize| ranking[at]["predicted_ns"].as_f64().unwrap();
+    assert!(ns(0) <= ns(1), "{ranking}");
+}
+
+#[test]
+fn places_and_bounds_change_the_choice() {
+    let vector = ["--layout", "vector:64:128", "--bytes", "16M"];
+    let with = |more: &[&str], variables: &[(&str, &str)]| {
+        json(&[&vector[..], more].concat(), variables)["ranking"][0].clone()
+    };
+    let gpus = with(&["--placement", "gpus"], &[]);
+    assert_eq!(gpus["way"], "rendezvous, chunks handed over");
+    let process = with(&["--placement", "process"], &[]);
+    assert_eq!(process["way"], "rendezvous, one kernel");
+    let tight = with(&[], &[("OSIER_PINNED_LIMIT", "256K")]);
+    assert_eq!(tight["fragment_bytes"], 64 << 10);
+    assert_eq!(tight["depth"], 1);
+    let one = with(&[], &[("OSIER_PACK_MULTIPROCESSORS", "1")]);
+    assert_eq!(one["pack_blocks"], 1);
+    let host = with(&["--from", "host"], &[]);
+    assert_eq!(host["pack_blocks"], 0);
+}
+
+#[test]
+fn short_messages_are_not_announced() {
+    let found = text(&["--bytes", "8"]);
+    assert!(found.contains("at once, through pinned memory"), "{found}");
+    assert!(found.contains("gdrdrv"), "{found}");
+    assert!(found.contains("no runner-up"), "{found}");
+}
+
+#[test]
+fn what_makes_no_sense_is_told() {
+    let output = explain(&["--bytes", "8", "--from", "host", "--to", "host"], &[]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && told.contains("hint"), "{told}");
+    let output = explain(&["--bytes", "8", "--layout", "square:3"], &[]);
+    assert_eq!(output.status.code(), Some(2));
+}

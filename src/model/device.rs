@@ -1,0 +1,136 @@
+//! Measures a device: the numbers of [`DeviceCosts`].
+
+use crate::error::{Error, Result};
+use crate::protocol::device::{Class, DeviceCosts};
+use osier_datatype::{Basic, Type};
+use osier_kernels::{Context, DeviceSlice, DeviceView, Memory, Packer, Stream};
+use std::time::Instant;
+
+/// Bytes of packs that show a rate, of one block's, and of copies over the link.
+const PACK_BYTES: usize = 8 << 20;
+const BLOCK_BYTES: usize = 256 << 10;
+const LINK_BYTES: usize = 4 << 20;
+/// Times that each is measured; the shortest counts.
+const TIMES: usize = 12;
+
+/// Measures a device, in well under a second on a real one. Its memory must have room for
+/// 48 MiB.
+///
+/// # Errors
+/// Out of memory, or the driver refuses.
+pub fn measure(context: &Context) -> Result<DeviceCosts> {
+    measure_with(context, 1)
+}
+
+/// As [`measure`], with a part of the bytes: for devices that are emulated.
+///
+/// # Errors
+/// As [`measure`].
+pub fn measure_with(context: &Context, part: usize) -> Result<DeviceCosts> {
+    let bytes = PACK_BYTES / part;
+    let stream = Stream::new(context)?;
+    let lab = Lab {
+        packer: Packer::new(context),
+        spread: DeviceSlice::<u8>::new(&stream, 2 * bytes)?.into_inner(),
+        packed: DeviceSlice::<u8>::new(&stream, bytes)?.into_inner(),
+        pinned: DeviceSlice::of(Memory::pinned(context, LINK_BYTES / part)?)?,
+        stream,
+    };
+    let copy_ns = lab.pack(Class::Run, 64, true, None)?;
+    let launch_ns = lab.pack(Class::Strided, 256, true, None)?;
+    let rate = |ns: f64, fixed: f64, bytes: usize| (ns - fixed).max(ns / 100.0) / bytes as f64;
+    let one = lab.pack(Class::Strided, BLOCK_BYTES / part, false, Some(1))?;
+    let mut pack_ns_per_byte = [0.0; 3];
+    for class in [Class::Run, Class::Strided, Class::Listed] {
+        let fixed = if class == Class::Run {
+            copy_ns
+        } else {
+            launch_ns
+        };
+        let ns = lab.pack(class, bytes, false, None)?;
+        pack_ns_per_byte[class as usize] = rate(ns, fixed, bytes);
+    }
+    let link = LINK_BYTES / part;
+    let to_host = lab.pack(Class::Run, link, true, None)?;
+    let to_device = lab.unpack(link)?;
+    Ok(DeviceCosts {
+        launch_ns,
+        copy_ns,
+        block_ns_per_byte: rate(one, launch_ns, BLOCK_BYTES / part),
+        pack_ns_per_byte,
+        to_host_ns_per_byte: rate(to_host, copy_ns, link),
+        to_device_ns_per_byte: rate(to_device, copy_ns, link),
+    })
+}
+
+struct Lab {
+    stream: Stream,
+    packer: Packer,
+    spread: DeviceSlice<u8>,
+    packed: DeviceSlice<u8>,
+    pinned: DeviceSlice<u8>,
+}
+
+impl Lab {
+    /// A message of so many bytes, in blocks of 64 with as much between.
+    fn view(&self, class: Class, bytes: usize) -> Result<DeviceView<u8>> {
+        let byte = Type::basic(Basic::U8);
+        let count = bytes / 64;
+        let ty = match class {
+            Class::Run => Type::contiguous(bytes, &byte)?,
+            Class::Strided => Type::vector(count, 64, 128, &byte)?,
+            Class::Listed => {
+                // Three blocks of four lie at the distance, the fourth apart.
+                let blocks: Vec<_> = (0..count)
+                    .map(|i| (64, (i * 128 + usize::from(i % 4 == 3) * 32).cast_signed()))
+                    .collect();
+                Type::indexed(&blocks, &byte)?
+            }
+        };
+        Ok(DeviceView::new(&self.spread, 0, &ty.commit()?, 1)?)
+    }
+
+    /// Shortest time of a pack, in ns, until its end is seen.
+    fn pack(&self, class: Class, bytes: usize, to_host: bool, blocks: Option<u32>) -> Result<f64> {
+        let view = self.view(class, bytes)?.after_stream(&self.stream);
+        let room = if to_host { &self.pinned } else { &self.packed };
+        let room = room.slice(..bytes)?.after_stream(&self.stream);
+        self.shortest(|| {
+            let event = self
+                .packer
+                .pack(&self.stream, &view, 0..bytes, &room, blocks)?;
+            seen(&event)
+        })
+    }
+
+    fn unpack(&self, bytes: usize) -> Result<f64> {
+        let view = self.view(Class::Run, bytes)?.after_stream(&self.stream);
+        let packed = self.pinned.slice(..bytes)?.after_stream(&self.stream);
+        self.shortest(|| {
+            let event = self
+                .packer
+                .unpack(&self.stream, &packed, 0..bytes, &view, None)?;
+            seen(&event)
+        })
+    }
+
+    fn shortest(&self, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
+        // Kernels are loaded, lists are made.
+        work()?;
+        let mut times = Vec::with_capacity(TIMES);
+        for _ in 0..TIMES {
+            let since = Instant::now();
+            work()?;
+            times.push(since.elapsed().as_nanos() as f64);
+        }
+        Ok(super::shortest(&times).max(1.0))
+    }
+}
+
+/// Waits as the engine does: it asks.
+fn seen(event: &osier_kernels::Event) -> Result<()> {
+    while !event.is_passed().map_err(Error::from)? {
+        std::hint::spin_loop();
+    }
+    Ok(())
+}
