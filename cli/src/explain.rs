@@ -144,8 +144,8 @@ struct Explained {
     bytes: usize,
     /// The cheapest first.
     ranking: Vec<Predicted>,
-    /// What does not carry this message, and why.
-    others: Vec<(String, String)>,
+    /// What does not carry this message, what it would take, and why.
+    others: Vec<(String, Option<f64>, String)>,
     cached: Cached,
     blocks: u32,
 }
@@ -201,13 +201,21 @@ fn predict(from: End, to: End, bytes: usize, placement: Placement) -> Result<Exp
         .map(|way| model.predict(from, to, bytes, *way))
         .collect();
     ranking.sort_by(|a, b| a.ns.total_cmp(&b.ns));
-    let mut others: Vec<(String, String)> = Way::ALL
+    let mut others: Vec<_> = Way::ALL
         .into_iter()
         .filter(|way| !open.contains(way))
-        .map(|way| (way.to_string(), absent(way, bytes, short)))
+        .map(|way| {
+            let there = way != Way::Kernel || placement != Placement::Gpus;
+            let ns = there.then(|| model.predict(from, to, bytes, way).ns);
+            (way.to_string(), ns, absent(way, bytes, short))
+        })
         .collect();
     if bytes <= short {
-        others.push(("mapped window (gdrcopy)".into(), probe::gdrcopy().note));
+        others.push((
+            "mapped window (gdrcopy)".into(),
+            None,
+            probe::gdrcopy().note,
+        ));
     }
     Ok(Explained {
         bytes,
@@ -223,7 +231,7 @@ fn absent(way: Way, bytes: usize, short: usize) -> String {
     match way {
         Way::Bounce => format!("up to {}", size(short)),
         _ if bytes <= short => "short messages are not announced".into(),
-        _ => "between devices' buffers of one process, on one GPU".into(),
+        _ => "predicted for buffers on one GPU".into(),
     }
 }
 
@@ -282,13 +290,17 @@ fn print(args: &Args, to_layout: &Pattern, found: &Explained) {
         ]);
     }
     table.print();
+    if found.ranking.iter().any(|p| p.way == Way::Kernel) && args.placement == Ranks::Gpu {
+        println!("  one kernel: where the sender's memory can be opened, as plain memory can");
+    }
     if found.ranking.len() == 1 {
         println!("  no runner-up: nothing else may carry it");
     }
     println!("\nNot for this message");
-    let mut table = Table::new(2);
-    for (way, why) in &found.others {
-        table.row([way.clone(), why.clone()]);
+    let mut table = Table::new(2).right(&[1]);
+    for (way, ns, why) in &found.others {
+        let ns = ns.map_or_else(|| "-".into(), time);
+        table.row([way.clone(), ns, why.clone()]);
     }
     table.print();
     let (link, device) = measured(&found.cached);
@@ -332,7 +344,7 @@ fn to_json(args: &Args, found: &Explained) -> Value {
         "to": args.to.name(),
         "placement": args.placement.name(),
         "ranking": ranking,
-        "others": found.others.iter().map(|(way, why)| json!({"way": way, "why": why})).collect::<Value>(),
+        "others": found.others.iter().map(|(way, ns, why)| json!({"way": way, "predicted_ns": ns, "why": why})).collect::<Value>(),
         "link": {"costs": found.cached.costs, "from": link},
         "device": {"costs": costs, "from": device},
         "most_blocks": found.blocks,

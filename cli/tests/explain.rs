@@ -63,10 +63,13 @@ fn places_and_bounds_change_the_choice() {
     assert_eq!(gpus["way"], "rendezvous, chunks handed over");
     let process = with(&["--placement", "process"], &[]);
     assert_eq!(process["way"], "rendezvous, one kernel");
-    let tight = with(&[], &[("OSIER_PINNED_LIMIT", "256K")]);
+    let gpu = with(&[], &[]);
+    assert_eq!(gpu["way"], "rendezvous, one kernel");
+    let gpus = &["--placement", "gpus"];
+    let tight = with(gpus, &[("OSIER_PINNED_LIMIT", "256K")]);
     assert_eq!(tight["fragment_bytes"], 64 << 10);
     assert_eq!(tight["depth"], 1);
-    let one = with(&[], &[("OSIER_PACK_MULTIPROCESSORS", "1")]);
+    let one = with(gpus, &[("OSIER_PACK_MULTIPROCESSORS", "1")]);
     assert_eq!(one["pack_blocks"], 1);
     let host = with(&["--from", "host"], &[]);
     assert_eq!(host["pack_blocks"], 0);
