@@ -39,7 +39,8 @@ pub struct Settings {
     pub links: bool,
     /// `OSIER_EMULATED_TRACE=PREFIX`: each process writes its calls to `PREFIX.PID`.
     pub trace: Option<String>,
-    /// `OSIER_EMULATED_DIE=N` or `N@RANK`: the process ends at its call of this number.
+    /// `OSIER_EMULATED_DIE=N` or `N@RANK`: the process ends at its call of this number,
+    /// of those that do more than ask.
     pub dies: Option<u64>,
     /// `OSIER_EMULATED_MOST_BLOCKS`: a launch of more thread blocks is an error.
     pub most_blocks: u64,

@@ -4,6 +4,11 @@
 //! valid ([`Ordered`]): an event, or a stream's work so far. A send packs it behind
 //! that moment; a receive unpacks into it behind that moment, and is over when the
 //! bytes lie there, so that work that is queued afterwards, on any stream, sees them.
+//!
+//! A buffer of the host belongs to its request alone, so a request that is dropped goes on
+//! by itself. Of a device's buffer there are clones, and its owner may use it at once: a
+//! receive that is dropped is given up instead, after waiting for a kernel that writes
+//! there ([`Request::detach`](super::Request::detach) lets it go on).
 
 use super::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
 use crate::device::{DeviceMemory, Use};

@@ -20,7 +20,8 @@ use std::task::{Context, Poll};
 ///
 /// It is a [`Future`] of any executor; [`Request::wait`] blocks instead.
 /// Dropping it lets a send go on by itself and cancels a receive that no
-/// message has met; the buffer lives until nothing uses it. Leaking it leaks
+/// message has met; the buffer lives until nothing uses it. A receive into a
+/// device's memory, of which others have clones, is given up in any case. Leaking it leaks
 /// the buffer and no more.
 ///
 /// Borrowed memory cannot be handed over, because nothing would stop its owner

@@ -733,6 +733,14 @@ impl Lane {
                 }
                 self.ops.remove(handle);
             }
+            // Clones of a device's buffer name it still, so nothing may come there later.
+            (Direction::Receive, _) if op.view.as_device().is_some() => {
+                if !self.try_revoke(handle)
+                    && let Some(op) = self.ops.get_mut(handle)
+                {
+                    op.detached = true;
+                }
+            }
             _ => op.detached = true,
         }
     }

@@ -1,6 +1,6 @@
 //! What ranks with a device do.
 
-use osier::devices::{Context, DeviceSlice, DeviceView, Pinned, Stream, copy, devices};
+use osier::devices::{Context, DeviceSlice, DeviceView, Kind, Pinned, Stream, copy, devices};
 use osier::testing::device_traffic;
 use osier::{Basic, Communicator, ErrorKind, Layout, Type, View, ViewMut};
 
@@ -263,6 +263,59 @@ pub fn many(comm: &Communicator) {
             }
         }
         comm.barrier().expect("a barrier");
+    }
+    super::through(comm);
+}
+
+/// Messages of all protocols between two ranks; rank 1 may be killed in any of them.
+/// Rank 0 is told who died, its streams go on, and no byte beside its buffers changes.
+pub fn steps(comm: &Communicator) {
+    let (_context, stream) = device(comm);
+    let (me, other) = (comm.rank(), 1 - comm.rank());
+    let byte = Type::basic(Basic::U8);
+    const EDGE: usize = 4096;
+    for (kind, bytes) in [
+        (Kind::Pool, 700usize),
+        (Kind::Pool, 30_000),
+        (Kind::Pool, 1_300_000),
+        (Kind::Plain, 90_000),
+    ] {
+        let room = 2 * bytes;
+        let all = DeviceSlice::<u8>::with_kind(&stream, kind, room + 2 * EDGE);
+        let all = all.expect("memory").into_inner();
+        copy::fill(&stream, &all.after_stream(&stream), 5).expect("a fill");
+        let block = bytes / 50;
+        let layout = Type::vector(50, block, 2 * block as isize, &byte).expect("a type");
+        let layout = layout.commit().expect("a layout");
+        let inner = all.slice(EDGE..EDGE + room).expect("inside");
+        let view = DeviceView::new(&inner, 0, &layout, 1).expect("inside");
+        let ordered = view.after_stream(&stream);
+        let exchanged = || -> osier::Result<()> {
+            match me {
+                0 => comm.send(&ordered, other, 1)?,
+                _ => drop(comm.recv(&mut ordered.clone(), other, 1)?),
+            }
+            match me {
+                0 => drop(comm.recv(&mut ordered.clone(), other, 2)?),
+                _ => comm.send(&ordered, other, 2)?,
+            }
+            let on = comm.on_stream(&stream);
+            match me {
+                0 => on.recv(&view, other, 3)?.wait().map(drop),
+                _ => on.send(&view, other, 3)?.wait().map(drop),
+            }
+        }();
+        stream.synchronize().expect("a stream that goes on");
+        let bytes = download(&stream, &all);
+        let (before, rest) = bytes.split_at(EDGE);
+        let (inner, behind) = rest.split_at(room);
+        assert!(before.iter().chain(behind).all(|b| *b == 5), "the edges");
+        let gaps = inner.chunks(2 * block).flat_map(|row| &row[block..]);
+        assert!(gaps.into_iter().all(|b| *b == 5), "the gaps");
+        if let Err(e) = exchanged {
+            super::killed(&e);
+            return super::through(comm);
+        }
     }
     super::through(comm);
 }

@@ -64,6 +64,7 @@ fn main() -> ExitCode {
         ["devices"] => devices::exchange(comm),
         ["device-sizes", how] => devices::sizes(comm, how),
         ["device-many"] => devices::many(comm),
+        ["device-steps"] => devices::steps(comm),
         ["device-stream", how] => devices::stream(comm, how),
         ["mapped", ref what @ ..] => mapped::run(comm, what),
         ["check", what] => checks::check(comm, what),
