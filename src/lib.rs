@@ -61,10 +61,11 @@ mod wire;
 
 pub use bootstrap::{Session, Universe, init, run, run_code};
 pub use comm::{
-    CartTopology, CommKeyval, Communicator, Comparison, Contribution, DistGraphTopology, Edges,
-    ErrorCode, ErrorCodes, ErrorHandler, GraphTopology, Group, GroupComparison, IN_PLACE, InPlace,
-    Info, Neighbour, PendingCommunicator, PredefinedAttributes, ProcessSets, Raised, RankRange,
-    Resource, SplitType, Topology, dims_create,
+    CartTopology, Collective, CommKeyval, Communicator, Comparison, Contribution, Destination,
+    DistGraphTopology, Edges, ErrorCode, ErrorCodes, ErrorHandler, GraphTopology, Group,
+    GroupComparison, IN_PLACE, InPlace, Info, Neighbour, OwnedContribution, PendingCommunicator,
+    PredefinedAttributes, ProcessSets, Raised, RankRange, Resource, SplitType, Topology,
+    dims_create, reduce_local,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use exec::operator::{Function, Reduction, function};

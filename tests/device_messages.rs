@@ -513,3 +513,85 @@ fn child_whose_device_fails() {
         }
     });
 }
+
+/// Collectives of device memory, in any layout, give the bits that they give on the host.
+#[test]
+fn collectives_give_what_they_give_on_the_host() {
+    use osier::{IN_PLACE, Op};
+    on_devices(&[Network::Shm], 3, |comm, device| {
+        let (rank, size) = (comm.rank(), comm.size());
+        let stream = &device.stream;
+        for count in [0usize, 1, 700, 40_000] {
+            let host: Vec<u8> = pattern(4 * count, rank);
+            let root = count % size;
+            // A broadcast, from a device with a layout to devices without.
+            let spread = DeviceView::new(
+                &device.with(&[&pattern(8 * count, root)[..], &[0; 4]].concat()),
+                0,
+                &Type::vector(count, 4, 8, &Type::of::<u8>())
+                    .and_then(|t| t.commit())
+                    .unwrap(),
+                1,
+            )
+            .unwrap();
+            let right: Vec<u8> = pattern(8 * count, root)
+                .chunks(8)
+                .flat_map(|c| c[..4].to_vec())
+                .collect();
+            let copy = device.with(&vec![0; 4 * count]);
+            match rank == root {
+                true => comm.bcast(&mut spread.after_stream(stream), root),
+                false => comm.bcast(&mut copy.after_stream(stream), root),
+            }
+            .unwrap();
+            assert!(
+                rank == root || device.bytes(&copy) == right,
+                "bcast {count}"
+            );
+            // A gather to a device, from devices and the host.
+            let all = device.with(&vec![0; 4 * count * size]);
+            let mine = device.with(&host);
+            match rank {
+                1 => comm.gather(&host, &mut all.after_stream(stream), root),
+                _ => comm.gather(
+                    &mine.after_stream(stream),
+                    &mut all.after_stream(stream),
+                    root,
+                ),
+            }
+            .unwrap();
+            let right: Vec<u8> = (0..size).flat_map(|r| pattern(4 * count, r)).collect();
+            assert!(
+                rank != root || device.bytes(&all) == right,
+                "gather {count}"
+            );
+            // Sums, also in place, and at one rank.
+            let mut right = vec![0u8; 4 * count];
+            comm.allreduce(&host, &mut right, Op::Sum).unwrap();
+            let sums = device.with(&vec![0; 4 * count]);
+            comm.allreduce(
+                &mine.after_stream(stream),
+                &mut sums.after_stream(stream),
+                Op::Sum,
+            )
+            .unwrap();
+            assert!(device.bytes(&sums) == right, "allreduce {count}");
+            let sums = device.with(&host);
+            comm.allreduce(&IN_PLACE, &mut sums.after_stream(stream), Op::Sum)
+                .unwrap();
+            assert!(device.bytes(&sums) == right, "allreduce {count} in place");
+            let sums = device.with(&vec![7; 4 * count]);
+            comm.reduce(
+                &mine.after_stream(stream),
+                &mut sums.after_stream(stream),
+                root,
+                Op::Sum,
+            )
+            .unwrap();
+            let kept = vec![7; 4 * count];
+            let expected = if rank == root { &right } else { &kept };
+            assert!(device.bytes(&sums) == *expected, "reduce {count}");
+            comm.barrier().unwrap();
+        }
+    });
+}

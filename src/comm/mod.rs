@@ -32,7 +32,9 @@ mod topology;
 pub use attributes::{Attributes, CommKeyval, PredefinedAttributes};
 pub use cart::{CartError, CartTopology, dims_create};
 pub use codes::{ErrorCode, ErrorCodes};
-pub use collective::{Contribution, IN_PLACE, InPlace};
+pub use collective::{
+    Collective, Contribution, Destination, IN_PLACE, InPlace, OwnedContribution, reduce_local,
+};
 pub use create::PendingCommunicator;
 pub use graph::{DistGraphTopology, Edges, GraphTopology, Neighbour};
 pub use group::{Group, GroupComparison, GroupError, RankRange};

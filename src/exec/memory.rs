@@ -25,7 +25,6 @@ pub(crate) enum Pieces {
     /// Into as many pieces as the algorithm wants, of about equal size.
     Cut(RawView),
     /// Each lies somewhere of its own.
-    #[expect(dead_code, reason = "calls whose counts differ come next")]
     Listed(Vec<RawView>),
 }
 
@@ -39,7 +38,6 @@ pub(crate) enum Sizes {
     /// A vector of so many bytes, cut.
     Cut(usize),
     /// Each its own.
-    #[expect(dead_code, reason = "calls whose counts differ come next")]
     Each(Vec<usize>),
 }
 

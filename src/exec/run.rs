@@ -16,7 +16,6 @@ use std::task::Waker;
 pub(crate) enum Combiner {
     /// Of a call that waits for the end.
     Lent(*const dyn Reduction),
-    #[expect(dead_code, reason = "non-blocking calls come next")]
     Owned(Arc<dyn Reduction>),
 }
 
@@ -48,6 +47,9 @@ pub(crate) struct Shadow {
     /// Where the result belongs.
     pub into: RawView,
 }
+
+/// In place of an instance: an operation that copies from or to a device.
+pub(crate) const COPY: u32 = u32::MAX;
 
 /// How a run stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,6 +87,12 @@ pub(crate) struct Run {
     /// A panic of the program's operator.
     pub panic: Option<Box<dyn Any + Send>>,
     pub shadow: Option<Shadow>,
+    /// What is copied before the first step, and behind the last, by messages to
+    /// itself: from and to memory of devices.
+    pub before: Vec<(RawView, RawView)>,
+    pub after: Vec<(RawView, RawView)>,
+    /// Operations of these that are under way.
+    pub copies: u32,
     /// Copies of what had gaps.
     pub kept: Vec<Vec<u8>>,
     /// Memory that must live until the end.
@@ -157,6 +165,10 @@ impl Run {
     /// An instance is over.
     #[inline]
     pub fn complete(&mut self, instance: u32) {
+        if instance == COPY {
+            self.copies -= 1;
+            return;
+        }
         self.schedule.complete(&self.program.graph, instance);
     }
 
@@ -252,7 +264,7 @@ pub(crate) fn copy(from: &RawView, to: &RawView) -> Result<()> {
 struct Block<const N: usize>([u8; N]);
 
 /// `into = left op right`, of contiguous memory of the host.
-fn combine(
+pub(crate) fn combine(
     operator: &dyn Reduction,
     fit: &Fit,
     left: &RawView,

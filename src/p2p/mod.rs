@@ -77,6 +77,7 @@ pub use regions::{Region, RegionSet, Regions};
 pub use request::Request;
 pub use scope::{Scope, ScopedRequest};
 pub use status::Status;
+pub(crate) use transfer::is_driven;
 pub use view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, View, ViewMut};
 pub(crate) use waits::sealed;
 pub use waits::{

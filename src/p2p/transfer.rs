@@ -258,6 +258,6 @@ static DRIVEN: RawWakerVTable = RawWakerVTable::new(
     |_| {},
 );
 
-fn is_driven(waker: &Waker) -> bool {
+pub(crate) fn is_driven(waker: &Waker) -> bool {
     std::ptr::eq(waker.vtable(), &DRIVEN)
 }

@@ -23,7 +23,7 @@ use super::slab::Slab;
 use crate::diagnose::waits::{hear, listens};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::program::{Action, Program, TAG_BITS};
-use crate::exec::run::{Phase, Run};
+use crate::exec::run::{COPY, Phase, Run};
 use crate::matching::{Envelope, INTERNAL_TAG, Pattern};
 use crate::p2p::view::RawView;
 use crate::progress::ready::Ready;
@@ -39,6 +39,10 @@ pub(super) const NO_RUN: u32 = u32::MAX;
 const NOBODY: u32 = u32::MAX;
 /// Bits of a tag that tell runs apart.
 const SEQUENCE_BITS: u32 = 10;
+/// Tags of a run's messages to itself, which no program has.
+const TO_HOST: u32 = 8;
+const TO_DEVICE: u32 = 16;
+const COPY_TAGS: u32 = 8;
 /// Runs and programs that are kept for another time.
 const SPARE_RUNS: usize = 8;
 const KEPT_PROGRAMS: usize = 256;
@@ -167,9 +171,37 @@ impl Lane {
         if let Some(e) = error {
             self.fail_run(id, &mut run, e, NOBODY);
         }
+        let before = std::mem::take(&mut run.before);
+        self.copy_across(id, &mut run, before, TO_HOST);
         self.go_on(id, &mut run);
         self.put_back(id, run);
         Ok(id)
+    }
+
+    /// Begins to copy between devices and the host, by messages to itself.
+    fn copy_across(&mut self, id: u32, run: &mut Run, all: Vec<(RawView, RawView)>, tag: u32) {
+        for (at, (from, to)) in all.into_iter().enumerate() {
+            if run.phase != Phase::Running {
+                return;
+            }
+            let (own, room) = (self.own, to.bytes());
+            let tag = run.tags | (tag + at as u32 % COPY_TAGS);
+            run.copies += 1;
+            match self.irecv_at(to, Pattern::exact(own, tag), run.site()) {
+                Ok(Posted::Done(got)) => self.step_received(id, run, COPY, got, room),
+                Ok(Posted::Pending(handle)) => self.join(id, run, handle, COPY),
+                Err(e) => self.step_failed(id, run, COPY, own, e),
+            }
+            if run.phase != Phase::Running {
+                return;
+            }
+            run.copies += 1;
+            match self.isend_at(from, own, tag, run.site()) {
+                Ok(Posted::Done(_)) => run.complete(COPY),
+                Ok(Posted::Pending(handle)) => self.join(id, run, handle, COPY),
+                Err(e) => self.step_failed(id, run, COPY, own, e),
+            }
+        }
     }
 
     fn put_back(&mut self, id: u32, mut run: Box<Run>) {
@@ -199,11 +231,21 @@ impl Lane {
     /// Begins whatever may begin.
     #[inline]
     fn go_on(&mut self, id: u32, run: &mut Run) {
+        if run.copies > 0 && run.phase == Phase::Running {
+            return;
+        }
         while let Some(instance) = run.schedule.next() {
             self.begin_step(id, run, instance);
         }
         let settled = run.in_flight == 0 && run.deferred.is_empty();
         if settled && !run.is_over() && run.schedule.is_over(&run.program.graph) {
+            if run.phase == Phase::Running && !run.after.is_empty() {
+                let after = std::mem::take(&mut run.after);
+                self.copy_across(id, run, after, TO_DEVICE);
+                if run.in_flight > 0 {
+                    return;
+                }
+            }
             if run.phase == Phase::Running
                 && let Err(e) = run.deliver()
             {
@@ -288,7 +330,7 @@ impl Lane {
 
     fn step_failed(&mut self, id: u32, run: &mut Run, instance: u32, peer: u32, e: Error) {
         let mut culprit = std::mem::replace(&mut self.runs.culprit, NOBODY);
-        if culprit == NOBODY && e.kind() == ErrorKind::RankDead {
+        if culprit == NOBODY && matches!(e.kind(), ErrorKind::RankDead | ErrorKind::Closed) {
             culprit = self.members.get(peer as usize).copied().unwrap_or(NOBODY);
         }
         run.complete(instance);
@@ -366,6 +408,9 @@ impl Lane {
 
     /// Says in place of a message that its run has failed.
     fn poison(&mut self, to: u32, tag: u32, culprit: u32) {
+        if to == self.own {
+            return; // a copy of its own, whose other end is given up, too
+        }
         self.control(to, wire::head(wire::POISON, 0, tag, culprit));
     }
 
@@ -406,7 +451,7 @@ impl Lane {
         };
         Error::new(
             ErrorKind::RankDead,
-            format!("{who} is dead, as rank {peer} has found in this collective"),
+            format!("{who} is dead or has left, as rank {peer} has found in this collective"),
         )
     }
 
@@ -598,7 +643,6 @@ impl Lane {
     }
 
     /// Has a waker called when a run is over.
-    #[expect(dead_code, reason = "non-blocking calls come next")]
     pub fn set_run_waker(&mut self, id: u32, waker: &Waker) {
         if let Some(run) = self.run_mut(id) {
             run.waker = Some(waker.clone());
@@ -606,7 +650,6 @@ impl Lane {
     }
 
     /// As [`Lane::notify`], for a run.
-    #[expect(dead_code, reason = "non-blocking calls come next")]
     pub fn notify_run(&mut self, id: u32, ready: &Arc<Ready>, token: u64) -> bool {
         if self.run_is_over(id) {
             return false;
@@ -621,7 +664,6 @@ impl Lane {
     }
 
     /// Nobody waits for a run any more: it goes on with what it must keep alive.
-    #[expect(dead_code, reason = "non-blocking calls come next")]
     pub fn let_run_go(&mut self, id: u32, owner: Box<dyn Any + Send>) {
         let Some(mut run) = self.runs.slots.get_mut(id).and_then(Option::take) else {
             return;

@@ -79,6 +79,12 @@ kinds! {
     Allreduce = 20, "allreduce", "call";
     /// A communicator is made.
     Split = 21, "make communicator", "call";
+    /// A collective.
+    Scatter = 22, "scatter", "call";
+    /// A collective.
+    Alltoall = 23, "alltoall", "call";
+    /// A collective: any reduction but an allreduce.
+    Reduce = 24, "reduce", "call";
     /// A whole message was posted eagerly: a start.
     Eager = 32, "eager", "protocol";
     /// The first fragment of a message was posted eagerly: a start.

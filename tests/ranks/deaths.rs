@@ -388,3 +388,37 @@ fn a_communicator_made_after_a_death_knows_it() {
         }
     });
 }
+
+#[test]
+fn a_death_ends_the_collective_of_all_that_depend_on_it() {
+    use osier::plans::Algorithm;
+    for algorithm in [
+        Algorithm::Binomial,
+        Algorithm::Chain,
+        Algorithm::RecursiveDoubling,
+    ] {
+        both_ways(4, |comm| {
+            comm.use_algorithm(Some((algorithm.clone(), 1)));
+            if comm.rank() == 1 {
+                return;
+            }
+            for bytes in [8, 20_000, 2_000_000] {
+                let (data, mut sums) = (vec![1u8; bytes], vec![0u8; bytes]);
+                let result = comm.allreduce(&data, &mut sums, Op::Sum);
+                fails(result, DEAD, &["allreduce", "rank 1"]);
+            }
+            // Nobody leaves before all have heard: it would be the next to blame.
+            if comm.rank() == 0 {
+                for living in [2, 3] {
+                    comm.recv(&mut [0u8], living, 1).expect("it lives");
+                }
+                for living in [2, 3] {
+                    comm.send(&[0u8], living, 2).expect("it lives");
+                }
+            } else {
+                comm.send(&[0u8], 0, 1).expect("it lives");
+                comm.recv(&mut [0u8], 0, 2).expect("it lives");
+            }
+        });
+    }
+}

@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::exec::memory::{Buffers, Pieces, Sizes};
 use crate::exec::operator::{Data, Fit};
 use crate::exec::run::{Combiner, Shadow};
-use crate::p2p::view::{Buffer, RawView, View};
+use crate::p2p::view::{Buffer, BufferMut, RawView, View, ViewMut};
 use osier_collectives::{Association, Call, Operation};
 
 /// What a rank puts into a collective: a buffer, or [`IN_PLACE`].
@@ -18,6 +18,26 @@ impl<B: Buffer + ?Sized> Contribution for B {
     #[inline]
     fn contribution(&self) -> Option<View<'_>> {
         Some(self.view())
+    }
+}
+
+/// Where a rank wants its share of a scatter: a buffer, or [`IN_PLACE`].
+pub trait Destination {
+    /// The memory; `None`: the data stays where it is.
+    #[doc(hidden)]
+    fn destination(&mut self) -> Option<ViewMut<'_>>;
+}
+
+impl<B: BufferMut + ?Sized> Destination for B {
+    #[inline]
+    fn destination(&mut self) -> Option<ViewMut<'_>> {
+        Some(self.view_mut())
+    }
+}
+
+impl Destination for InPlace {
+    fn destination(&mut self) -> Option<ViewMut<'_>> {
+        None
     }
 }
 
@@ -53,6 +73,11 @@ pub(in crate::comm) struct Ask {
     pub combiner: Option<(Combiner, Fit)>,
     pub shadow: Option<Shadow>,
     pub kept: Vec<Vec<u8>>,
+    /// What is copied to the host before, and from there behind.
+    pub before: Vec<(RawView, RawView)>,
+    pub after: Vec<(RawView, RawView)>,
+    /// A call that waits: it may look for a message before it posts a receive.
+    pub defers: bool,
     /// What is wrong with the call.
     pub error: Option<Error>,
 }
@@ -89,8 +114,125 @@ impl Ask {
             combiner: None,
             shadow: None,
             kept: Vec::new(),
+            before: Vec::new(),
+            after: Vec::new(),
+            defers: true,
             error: None,
         }
+    }
+
+    /// With an operator.
+    pub fn combine(&mut self, (combiner, fit): (Combiner, Fit)) {
+        self.call.required = fit.association;
+        self.key = key_of(&self.call, self.class);
+        self.combiner = Some((combiner, fit));
+    }
+
+    /// Puts memory of the host in place of devices'.
+    #[inline]
+    pub fn stage_devices(&mut self, rank: usize) {
+        let on_device = |pieces: &Pieces| match pieces {
+            Pieces::None => false,
+            Pieces::Equal(view, _) | Pieces::Cut(view) => view.as_device().is_some(),
+            Pieces::Listed(views) => views.iter().any(|view| view.as_device().is_some()),
+        };
+        if on_device(&self.buffers.send) || on_device(&self.buffers.recv) {
+            self.stage(rank);
+        }
+    }
+
+    #[cold]
+    fn stage(&mut self, rank: usize) {
+        let sends = self.call.operation == Operation::Bcast && rank == self.call.root as usize;
+        // What a rank 0 of an exclusive prefix has in place of a result.
+        let keeps = self.call.operation == Operation::Exscan;
+        let recv_is_read = sends || keeps || self.call.in_place;
+        for (pieces, reads, writes) in [
+            (&mut self.buffers.send, true, false),
+            (&mut self.buffers.recv, recv_is_read, !sends),
+        ] {
+            let views = match pieces {
+                Pieces::None => continue,
+                Pieces::Equal(view, _) | Pieces::Cut(view) => std::slice::from_mut(view),
+                Pieces::Listed(views) => &mut views[..],
+            };
+            for view in views.iter_mut().filter(|view| view.as_device().is_some()) {
+                let mut bytes = vec![0u8; view.bytes()];
+                let host = RawView::untyped(bytes.as_mut_ptr(), bytes.len());
+                self.kept.push(bytes);
+                let device = std::mem::replace(view, host.clone());
+                if reads && device.bytes() > 0 {
+                    self.before.push((device.clone(), host.clone()));
+                }
+                if writes && device.bytes() > 0 {
+                    self.after.push((host, device));
+                }
+            }
+        }
+    }
+
+    /// Equal shares of one rank's data.
+    pub fn scatter(
+        size: usize,
+        rank: usize,
+        root: usize,
+        send: RawView,
+        recv: Option<RawView>,
+    ) -> Self {
+        let mut call = Call::new(Operation::Scatter, size as u32).root(root as u32);
+        let sends = rank == root;
+        let mut error = None;
+        if recv.is_none() {
+            call = call.in_place();
+            if !sends {
+                error = Some(mismatch("only the root works in place".into()));
+            }
+        }
+        let each = recv.as_ref().map_or(send.bytes() / size, RawView::bytes);
+        if sends && send.bytes() != each * size {
+            error = Some(mismatch(format!(
+                "{} bytes for {size} shares of {each} (hint: make it {})",
+                send.bytes(),
+                each * size
+            )));
+        }
+        let buffers = Buffers {
+            send: if sends {
+                Pieces::Equal(send, each)
+            } else {
+                Pieces::None
+            },
+            recv: recv.map_or(Pieces::None, |view| Pieces::Equal(view, each)),
+            sizes: Sizes::Equal(each),
+            unit: 1,
+        };
+        Self::new(call, each, buffers).failed(error)
+    }
+
+    /// Equal shares of every rank's data.
+    pub fn alltoall(size: usize, send: Option<RawView>, recv: RawView) -> Self {
+        let mut call = Call::new(Operation::Alltoall, size as u32);
+        let (each, bytes) = (recv.bytes() / size, recv.bytes());
+        let mut error = None;
+        match &send {
+            None => call = call.in_place(),
+            Some(send) if send.bytes() != bytes => {
+                error = Some(mismatch(format!("{} bytes into {bytes}", send.bytes())));
+            }
+            Some(_) => {}
+        }
+        if bytes != each * size {
+            error = Some(mismatch(format!(
+                "{bytes} bytes for {size} ranks (hint: equal shares for each)"
+            )));
+        }
+        let buffers = Buffers {
+            send: send.map_or(Pieces::None, |view| Pieces::Equal(view, each)),
+            recv: Pieces::Equal(recv, each),
+            sizes: Sizes::Equal(each),
+            unit: 1,
+        };
+        Self::new(call, each, buffers).failed(error)
     }
 
     /// With this wrong.
@@ -192,6 +334,9 @@ impl Ask {
         call.required = fit.map_or(Association::Balanced, |fit| fit.association);
         if send.is_none() {
             call = call.in_place();
+            if call.operation == Operation::Reduce && rank != call.root as usize {
+                error = Some(mismatch("only the root works in place".into()));
+            }
         }
         if let (Some(send), Some(recv)) = (&send, &recv)
             && send.bytes() != recv.bytes()
@@ -202,11 +347,10 @@ impl Ask {
                 recv.bytes()
             )));
         }
-        let _ = rank;
         let failed = error.is_some();
         let send = send.filter(|_| !failed).map(|view| packed(view, &mut kept));
         let recv = recv.filter(|_| !failed).map(|view| {
-            if view.as_contiguous().is_some() {
+            if view.as_contiguous().is_some() || view.as_device().is_some() {
                 return view;
             }
             // In place the input lies there, too.
@@ -233,7 +377,7 @@ impl Ask {
 
 /// The same bytes without gaps; a copy where there are any.
 fn packed(view: RawView, kept: &mut Vec<Vec<u8>>) -> RawView {
-    if view.as_contiguous().is_some() {
+    if view.as_contiguous().is_some() || view.as_device().is_some() {
         return view;
     }
     let mut bytes = vec![0u8; view.bytes()];
@@ -264,7 +408,7 @@ pub(super) fn host(view: RawView) -> Result<RawView> {
         None => Ok(view),
         Some(_) => Err(Error::new(
             ErrorKind::Unavailable,
-            "collectives of device memory",
+            "memory of devices in collectives on intercommunicators, not yet",
         )),
     }
 }

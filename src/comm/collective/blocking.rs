@@ -39,10 +39,10 @@ impl Communicator {
         let view = data.view_mut().raw();
         let _span = self.span(Kind::Bcast, ANY, ANY, view.bytes());
         let root = root.into();
-        let result = host(view).and_then(|view| match &self.0.inter {
+        let result = match &self.0.inter {
             None => self.root(root).and_then(|root| self.bcast_view(view, root)),
-            Some(inter) => self.bcast_between(inter, view, root),
-        });
+            Some(inter) => host(view).and_then(|view| self.bcast_between(inter, view, root)),
+        };
         self.reported(result.map_err(|e| e.context("bcast")))
     }
 
@@ -75,12 +75,14 @@ impl Communicator {
         let bytes = send.as_ref().map_or(0, RawView::bytes);
         let _span = self.span(Kind::Gather, ANY, ANY, bytes);
         let root = root.into();
-        let result = both_hosts(send, recv).and_then(|(send, recv)| match &self.0.inter {
-            None => self
-                .root(root)
-                .and_then(|root| self.gather_views(send, recv, root)),
-            Some(inter) => self.gather_between(inter, send, recv, root),
-        });
+        let result = self
+            .reachable(send, recv)
+            .and_then(|(send, recv)| match &self.0.inter {
+                None => self
+                    .root(root)
+                    .and_then(|root| self.gather_views(send, recv, root)),
+                Some(inter) => self.gather_between(inter, send, recv, root),
+            });
         self.reported(result.map_err(|e| e.context("gather")))
     }
 
@@ -118,10 +120,12 @@ impl Communicator {
         let recv = recv.view_mut().raw();
         let bytes = send.as_ref().map_or(0, RawView::bytes);
         let _span = self.span(Kind::Allgather, ANY, ANY, bytes);
-        let result = both_hosts(send, recv).and_then(|(send, recv)| match &self.0.inter {
-            None => self.call(Ask::gather(self.size(), self.rank(), None, send, recv)),
-            Some(inter) => self.allgather_between(inter, send, recv),
-        });
+        let result = self
+            .reachable(send, recv)
+            .and_then(|(send, recv)| match &self.0.inter {
+                None => self.call(Ask::gather(self.size(), self.rank(), None, send, recv)),
+                Some(inter) => self.allgather_between(inter, send, recv),
+            });
         self.reported(result.map_err(|e| e.context("allgather")))
     }
 
@@ -140,10 +144,12 @@ impl Communicator {
         let send = send.contribution().map(|view| view.raw());
         let recv = recv.view_mut().raw();
         let _span = self.span(Kind::Allreduce, ANY, ANY, recv.bytes());
-        let result = both_hosts(send, recv).and_then(|(send, recv)| match &self.0.inter {
-            None => self.allreduce_views(send, recv, &op),
-            Some(inter) => self.allreduce_between(inter, send, recv, &op),
-        });
+        let result = self
+            .reachable(send, recv)
+            .and_then(|(send, recv)| match &self.0.inter {
+                None => self.allreduce_views(send, recv, &op),
+                Some(inter) => self.allreduce_between(inter, send, recv, &op),
+            });
         self.reported(result.map_err(|e| e.context("allreduce")))
     }
 
@@ -168,8 +174,16 @@ impl Communicator {
     ) -> Result<()> {
         self.allreduce_views(None, data.view_mut().raw(), op)
     }
-}
 
-fn both_hosts(send: Option<RawView>, recv: RawView) -> Result<(Option<RawView>, RawView)> {
-    Ok((send.map(host).transpose()?, host(recv)?))
+    /// Memory of devices within a group only.
+    fn reachable(
+        &self,
+        send: Option<RawView>,
+        recv: RawView,
+    ) -> Result<(Option<RawView>, RawView)> {
+        if self.is_inter() {
+            return Ok((send.map(host).transpose()?, host(recv)?));
+        }
+        Ok((send, recv))
+    }
 }

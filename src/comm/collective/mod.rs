@@ -14,16 +14,22 @@
 //! |---|---|
 //! | `choice` | the cheapest plan, by costs that all ranks share |
 //! | `ask` | from buffers to pieces |
-//! | `blocking` | the calls that wait |
+//! | `blocking`, `more`, `counts` | the calls that wait |
+//! | `requests` | those that do not |
 //! | `across` | calls on intercommunicators, made of calls within each side |
 
 mod across;
 mod ask;
 mod blocking;
 mod choice;
+mod counts;
+mod more;
+mod requests;
 
-pub use ask::{Contribution, IN_PLACE, InPlace};
+pub use ask::{Contribution, Destination, IN_PLACE, InPlace};
 pub(super) use choice::Choices;
+pub use more::reduce_local;
+pub use requests::{Collective, OwnedContribution};
 
 use super::Communicator;
 use crate::error::{Error, ErrorKind, Result};
@@ -116,6 +122,7 @@ impl Communicator {
     #[track_caller]
     pub(super) fn begin(&self, mut ask: Ask) -> Result<u32> {
         let site = Location::caller();
+        ask.stage_devices(self.rank());
         let mut lane = self.lane().lock();
         let tags = lane.next_tags();
         let program = match lane.program(ask.key) {
@@ -140,13 +147,14 @@ impl Communicator {
             ask.buffers = Buffers::default();
         }
         run.memory.begin(&program, ask.buffers);
+        (run.before, run.after) = (ask.before, ask.after);
         run.program = program;
         run.combiner = ask.combiner;
         run.shadow = ask.shadow;
         run.kept = ask.kept;
         run.tags = tags;
         run.site = Some(site);
-        run.defers = true;
+        run.defers = ask.defers;
         let begun = lane.begin_run(run, ask.error);
         self.core().after(&mut lane);
         begun
