@@ -35,7 +35,7 @@ struct Cli {
 enum Command {
     /// Run a program as a job of N ranks on this machine
     Run(run::Args),
-    Bench(bench::Args),
+    Bench(Box<bench::Args>),
     /// Say how a message would travel, and why
     #[command(subcommand)]
     Explain(explain::Command),

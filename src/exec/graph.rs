@@ -136,7 +136,9 @@ impl Schedule {
         for segment in 0..graph.ring() {
             self.waits.extend_from_slice(&graph.counts);
             self.left.push(graph.steps);
-            self.prepare(graph, segment);
+            if graph.lag > 0 {
+                self.prepare(graph, segment);
+            }
         }
         for _ in 0..graph.window() {
             self.open(graph);

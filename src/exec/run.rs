@@ -109,20 +109,30 @@ pub(crate) struct Run {
 const BLOCK_BYTES: usize = 2048;
 
 impl Run {
-    /// Forgets everything but room.
+    /// Forgets everything but room, and the program, which the lane keeps as well: a
+    /// block that is used again allocates nothing.
     pub fn clear(&mut self) {
         self.memory.end();
-        let old = std::mem::take(self);
-        *self = Run {
-            schedule: old.schedule,
-            memory: old.memory,
-            deferred: {
-                let mut deferred = old.deferred;
-                deferred.clear();
-                deferred
-            },
-            ..Run::default()
-        };
+        self.combiner = None;
+        self.tags = 0;
+        self.site = None;
+        self.phase = Phase::Over;
+        self.in_flight = 0;
+        self.deferred.clear();
+        self.defers = false;
+        self.error = None;
+        self.culprit = None;
+        self.id = 0;
+        self.panic = None;
+        self.shadow = None;
+        self.before.clear();
+        self.after.clear();
+        self.copies = 0;
+        self.kept.clear();
+        self.owner = None;
+        self.waker = None;
+        self.notify = None;
+        self.detached = false;
     }
 
     /// Whom to blame, as it travels.
