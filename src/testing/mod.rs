@@ -3,7 +3,7 @@
 //!
 //! ```
 //! osier::testing::ranks(4, |comm| {
-//!     let mut sum = [0];
+//!     let mut sum = [0u64];
 //!     comm.allreduce(&[comm.rank() as u64], &mut sum, osier::Op::Sum)
 //!         .unwrap();
 //!     assert_eq!(sum, [6]);

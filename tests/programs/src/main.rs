@@ -407,11 +407,13 @@ fn die(comm: &Communicator, how: &str) {
 
 /// Rank 0 of 2 is killed within a call of the library.
 fn die_inside(comm: &Communicator) {
-    let deadly = osier::function(|_: u64, _: u64| -> u64 { kill_me() });
+    let me = comm.rank();
+    let deadly = osier::function(|a: u64, b: u64| if me == 0 { kill_me() } else { a + b });
     let mut sum = [0u64];
-    let result = comm.allreduce(&[1u64], &mut sum, deadly);
-    let e = result.expect_err("rank 0 is dead");
-    assert_eq!(e.kind(), ErrorKind::RankDead, "{e}");
+    // Rank 0 may have sent what it had before it combined.
+    if let Err(e) = comm.allreduce(&[1u64], &mut sum, deadly) {
+        assert_eq!(e.kind(), ErrorKind::RankDead, "{e}");
+    }
     through(comm);
 }
 
