@@ -155,6 +155,8 @@ pub struct Pool {
     pub imported: Option<Arc<File>>,
     /// Whether it may be exported.
     pub exportable: bool,
+    /// Devices whose kernels reach what is imported into it, as bits.
+    pub access: u64,
     /// Attributes that are set and read back.
     pub attributes: HashMap<u32, u64>,
     /// Bytes in use, now and at most.
@@ -316,7 +318,7 @@ impl State {
             let primary = state.new_context(device, 0, false);
             let pool = state.new_pool(device, false)?;
             state.devices.push(Device {
-                arena: Arena::new()?,
+                arena: Arena::new(device)?,
                 used: 0,
                 primary,
                 retained: 0,
@@ -381,9 +383,10 @@ impl State {
             handle,
             Pool {
                 device,
-                arena: Some(Arena::new()?),
+                arena: Some(Arena::new(device)?),
                 imported: None,
                 exportable,
+                access: 1 << device,
                 attributes: HashMap::new(),
                 used: 0,
                 high: 0,

@@ -150,10 +150,10 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// An empty one.
-    pub fn new() -> Result<Arena> {
+    /// An empty one on a device.
+    pub fn new(device: usize) -> Result<Arena> {
         Ok(Arena {
-            file: File::create(FILE_SPAN)?,
+            file: File::create_on(device, FILE_SPAN)?,
             ranges: Ranges::new(0, FILE_SPAN),
         })
     }

@@ -16,7 +16,7 @@ use std::cell::Cell;
 use std::ffi::{c_char, c_uint};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Thread blocks per multiprocessor that keep it full: 2048 threads.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
@@ -153,6 +153,9 @@ struct Inner {
     multiprocessors: i32,
     capability: (i32, i32),
     pools: bool,
+    shares_pools: bool,
+    /// The pool that other processes may open.
+    shared_pool: OnceLock<Result<abi::MemoryPool>>,
     events: Mutex<Vec<abi::Event>>,
     kernels: Kernels,
     captures: Captures,
@@ -199,6 +202,10 @@ impl Context {
             attribute(driver, device, abi::DEVICE_CAPABILITY_MINOR)?,
         );
         let pools = attribute(driver, device, abi::DEVICE_MEMORY_POOLS).is_ok_and(|v| v != 0);
+        let descriptors = abi::HANDLE_POSIX_FD as i32;
+        let shares_pools = pools
+            && attribute(driver, device, abi::DEVICE_POOL_HANDLES)
+                .is_ok_and(|kinds| kinds & descriptors != 0);
         let mut context = abi::Context::NULL;
         // SAFETY: a place for one context; kept until the process ends.
         unsafe { driver.cuDevicePrimaryCtxRetain(&mut context, device) }?;
@@ -210,6 +217,8 @@ impl Context {
             multiprocessors,
             capability,
             pools,
+            shares_pools,
+            shared_pool: OnceLock::new(),
             events: Mutex::new(Vec::new()),
             kernels: Kernels::default(),
             captures: Captures::default(),
@@ -263,6 +272,24 @@ impl Context {
     /// Whether the device has stream-ordered pools.
     pub fn has_pools(&self) -> bool {
         self.0.pools
+    }
+
+    /// Whether other processes may open pools of the device.
+    pub fn shares_pools(&self) -> bool {
+        self.0.shares_pools
+    }
+
+    pub(crate) fn shared_pool_or(
+        &self,
+        make: impl FnOnce() -> Result<abi::MemoryPool>,
+    ) -> Result<abi::MemoryPool> {
+        self.0.shared_pool.get_or_init(make).clone()
+    }
+
+    /// Whether a pool is the one that other processes may open.
+    pub(crate) fn is_shared_pool(&self, pool: u64) -> bool {
+        let own = self.0.shared_pool.get();
+        matches!(own, Some(Ok(own)) if own.0 as u64 == pool)
     }
 
     /// Lets kernels and copies of this device reach the memory of another: plain

@@ -43,6 +43,9 @@ pub enum Kind {
     /// From the device's pool, in the order of a stream.
     #[default]
     Pool,
+    /// The same from a pool of its own that other processes may open; its memory is not
+    /// given back to the device before the process ends.
+    SharedPool,
     /// Physical memory, mapped; other processes may open it by a descriptor.
     Mapped,
     /// Managed memory.
@@ -95,7 +98,8 @@ impl Memory {
     /// Allocates device memory; `stream` orders an allocation of a pool, whose
     /// bytes may be used on it at once and elsewhere behind an event.
     ///
-    /// A device without pools answers [`Kind::Pool`] with plain memory.
+    /// A device without pools answers [`Kind::Pool`] with plain memory, one whose pools
+    /// go to no other process [`Kind::SharedPool`] as [`Kind::Pool`].
     ///
     /// # Errors
     /// Out of memory ([`DeviceError::is_out_of_memory`]), or the driver refuses.
@@ -113,13 +117,20 @@ impl Memory {
         let ordinal = context.ordinal();
         let mut at = 0;
         let (space, region) = match kind {
-            Kind::Pool if context.has_pools() => {
+            Kind::SharedPool if context.shares_pools() => {
+                let pool = context.shared_pool()?;
+                // SAFETY: a place for one address; stream and pool live.
+                unsafe { driver.cuMemAllocFromPoolAsync(&mut at, size, pool, stream.raw()) }?;
+                let home = stream.clone();
+                (Space::Device(ordinal), Region::Pool { home })
+            }
+            Kind::Pool | Kind::SharedPool if context.has_pools() => {
                 // SAFETY: a place for one address; the stream lives.
                 unsafe { driver.cuMemAllocAsync(&mut at, size, stream.raw()) }?;
                 let home = stream.clone();
                 (Space::Device(ordinal), Region::Pool { home })
             }
-            Kind::Plain | Kind::Pool => {
+            Kind::Plain | Kind::Pool | Kind::SharedPool => {
                 // SAFETY: a place for one address.
                 unsafe { driver.cuMemAlloc_v2(&mut at, size) }?;
                 (Space::Device(ordinal), Region::Plain)
@@ -256,6 +267,14 @@ impl Memory {
     pub(crate) fn opened(context: &Context, at: u64, bytes: usize) -> Arc<Memory> {
         let space = Space::Device(context.ordinal());
         Memory::with(context, at, bytes, space, Region::Opened)
+    }
+
+    /// Memory of another process's pool, given back in the order of a stream.
+    pub(crate) fn lent(home: &Stream, at: u64, bytes: usize) -> Arc<Memory> {
+        let context = home.context();
+        let space = Space::Device(context.ordinal());
+        let home = home.clone();
+        Memory::with(context, at, bytes, space, Region::Pool { home })
     }
 
     /// Allocates mapped memory of several pieces in a row, as memory that grows has.

@@ -41,7 +41,13 @@ fn devices_are_told() {
 fn all_kinds_of_memory_hold_bytes() {
     let Some(context) = context() else { return };
     let stream = Stream::new(&context).unwrap();
-    for kind in [Kind::Plain, Kind::Pool, Kind::Mapped, Kind::Managed] {
+    for kind in [
+        Kind::Plain,
+        Kind::Pool,
+        Kind::SharedPool,
+        Kind::Mapped,
+        Kind::Managed,
+    ] {
         let bytes: Vec<u8> = (0..100_000).map(|i| (i * 7) as u8).collect();
         let source = upload(&stream, &bytes);
         let place = match DeviceSlice::<u8>::with_kind(&stream, kind, bytes.len()) {

@@ -17,7 +17,7 @@ pub(crate) struct Direct {
 
 impl Direct {
     /// Begins to copy the first bytes of one view to another's, by a kernel of a device;
-    /// `from` gets its stream.
+    /// `from` gets its stream. Memory that `returns` is given back before it is over.
     ///
     /// # Errors
     /// The kernel does not reach both, they share a byte, or the driver refuses; nothing
@@ -25,17 +25,24 @@ impl Direct {
     pub fn new(
         devices: &Arc<Devices>,
         context: &Context,
-        from: impl FnOnce(&Stream) -> Ordered<DeviceView<u8>>,
+        (from, returns): (
+            impl FnOnce(&Stream) -> Result<Ordered<DeviceView<u8>>, DeviceError>,
+            bool,
+        ),
         to: &Ordered<DeviceView<u8>>,
         bytes: usize,
     ) -> Result<Direct, DeviceError> {
         let device = devices.of(context);
         let stream = device.stream()?;
-        let from = from(&stream);
+        let from = from(&stream)?;
         let class = |view: &DeviceView<u8>| Class::of(view.layout(), view.count());
         let (read, written) = (class(from.buffer()), class(to.buffer()));
         let blocks = Some(device.model.copy_blocks(read, written));
-        let event = (device.packer).copy(&stream, &from, to, 0..bytes, blocks)?;
+        let mut event = (device.packer).copy(&stream, &from, to, 0..bytes, blocks)?;
+        drop(from);
+        if returns {
+            event = stream.record()?;
+        }
         Ok(Direct {
             device,
             stream: Some(stream),

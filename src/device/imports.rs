@@ -6,14 +6,16 @@
 //!    anew is not found. What it replaces is let go.
 //! 2. There are at most so many mappings, and so many bytes, as the limits say; those
 //!    that are let go count until they are closed.
-//! 3. A mapping is closed only by [`Imports::sweep`], when its caller knows that no
+//! 3. Memory of a pool is open for one transfer, and for one at a time; what is kept is
+//!    the pool.
+//! 4. A mapping is closed only by [`Imports::sweep`], when its caller knows that no
 //!    transfer is under way, and not before the work on it is done: closing synchronises
 //!    the device.
 
 use crate::config;
 use crate::error::Result;
-use osier_kernels::handle::{EventHandle, Key, Made};
-use osier_kernels::{Context, DeviceError, Event, Memory};
+use osier_kernels::handle::{EventHandle, Key, Made, OpenPool};
+use osier_kernels::{BusId, Context, DeviceError, Event, Memory};
 use std::sync::Arc;
 
 /// Events of other processes that are kept open.
@@ -83,6 +85,10 @@ pub(crate) struct Imports<M = Memory> {
     /// Let go, to be closed.
     gone: Vec<(u64, Arc<M>)>,
     events: Vec<((u32, i32), EventHandle, Event)>,
+    /// By owner and the pool's device.
+    pools: Vec<((u32, i32), BusId, OpenPool)>,
+    /// Memory of pools that a transfer has open: owner, identity.
+    lent: Vec<((u32, i32), u64)>,
     clock: u64,
 }
 
@@ -93,6 +99,8 @@ impl<M> Default for Imports<M> {
             open: Vec::new(),
             gone: Vec::new(),
             events: Vec::new(),
+            pools: Vec::new(),
+            lent: Vec::new(),
             clock: 0,
         }
     }
@@ -122,6 +130,13 @@ impl<M> Imports<M> {
     /// Whether the memory of a key is open, or can be opened. Makes room for a later use
     /// where it cannot.
     pub fn room(&mut self, owner: (u32, i32), key: &Key) -> Room {
+        if key.made == Made::SharedPool {
+            return match self.pool(owner, &key.device) {
+                _ if self.limits.mappings == 0 => Room::None,
+                Some(_) => Room::Open,
+                None => Room::Free,
+            };
+        }
         if self.open.iter().any(|m| m.owner == owner && m.key == *key) {
             return Room::Open;
         }
@@ -199,15 +214,44 @@ impl<M> Imports<M> {
         false
     }
 
+    /// Another rank's pool on a device, if it is open.
+    pub fn pool(&self, owner: (u32, i32), device: &BusId) -> Option<OpenPool> {
+        let mut pools = self.pools.iter();
+        let found = pools.find(|(o, d, _)| *o == owner && d == device);
+        found.map(|(_, _, pool)| pool.clone())
+    }
+
+    /// Keeps a pool that was opened, unless there is one already.
+    pub fn keep_pool(&mut self, owner: (u32, i32), device: &BusId, pool: &OpenPool) {
+        if self.pool(owner, device).is_none() {
+            self.pools.push((owner, *device, pool.clone()));
+        }
+    }
+
+    /// Lends memory of a pool to a transfer. False: another has it.
+    pub fn lend(&mut self, owner: (u32, i32), identity: u64) -> bool {
+        let free = !self.lent.contains(&(owner, identity));
+        if free {
+            self.lent.push((owner, identity));
+        }
+        free
+    }
+
+    /// It gives it back.
+    pub fn give_back(&mut self, owner: (u32, i32), identity: u64) {
+        self.lent.retain(|lent| *lent != (owner, identity));
+    }
+
     /// Lets all mappings of a rank go.
     pub fn forget(&mut self, rank: u32) {
         while let Some(at) = self.open.iter().position(|m| m.owner.0 == rank) {
             self.let_go(at);
         }
         self.events.retain(|(owner, _, _)| owner.0 != rank);
+        self.pools.retain(|(owner, _, _)| owner.0 != rank);
     }
 
-    /// What was let go and nobody uses, to be closed by dropping it: invariant 3.
+    /// What was let go and nobody uses, to be closed by dropping it: invariant 4.
     #[must_use]
     pub fn sweep(&mut self) -> Vec<Arc<M>> {
         let idle = |(_, memory): &mut (u64, Arc<M>)| Arc::strong_count(memory) == 1;

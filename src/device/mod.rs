@@ -33,8 +33,10 @@ use crate::protocol::reach::Placement;
 use descriptors::Descriptors;
 use imports::{Imports, Limits, Room};
 use osier_datatype::{Datatype, Layout};
-use osier_kernels::handle::{EventHandle, Key, Made, Piece};
-use osier_kernels::{Context, DeviceError, DeviceView, Event, Memory, Ordered, Packer, Stream};
+use osier_kernels::handle::{EventHandle, Key, Made, OpenPool, Piece};
+use osier_kernels::{
+    BusId, Context, DeviceError, DeviceView, Event, Memory, Ordered, Packer, Stream,
+};
 use osier_transports::shm::ShmRank;
 use pool::Pool;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -179,6 +181,34 @@ impl Devices {
         lock(&self.imports).get(owner, key, || key.open(context, given))
     }
 
+    /// Another process's pool on a device: found, or opened by what it has given.
+    pub fn open_pool(
+        &self,
+        owner: (u32, i32),
+        context: &Context,
+        device: &BusId,
+        given: &[Piece],
+    ) -> Result<OpenPool, DeviceError> {
+        let mut imports = lock(&self.imports);
+        if let Some(known) = imports.pool(owner, device) {
+            return Ok(known);
+        }
+        let [(_, descriptor)] = given else {
+            let why = "its pool was not told";
+            return Err(DeviceError::Unavailable(why.into()));
+        };
+        let pool = OpenPool::open(context, descriptor)?;
+        imports.keep_pool(owner, device, &pool);
+        Ok(pool)
+    }
+
+    /// Lends memory of another process's pool to a transfer, which gives it back by
+    /// dropping this; none while another has it.
+    pub fn lend(self: &Arc<Self>, owner: (u32, i32), identity: u64) -> Option<PoolLoan> {
+        let free = lock(&self.imports).lend(owner, identity);
+        free.then(|| PoolLoan(self.clone(), owner, identity))
+    }
+
     /// Whether memory of another process is open, or there is room to open it.
     pub fn has_room(&self, owner: (u32, i32), key: &Key) -> Room {
         lock(&self.imports).room(owner, key)
@@ -281,6 +311,16 @@ impl Device {
     fn stream(&self) -> Result<Stream, DeviceError> {
         let kept = lock(&self.streams).pop();
         kept.map_or_else(|| Stream::uncaptured(&self.context), Ok)
+    }
+}
+
+/// Memory of another process's pool that a transfer has open.
+#[derive(Debug)]
+pub(crate) struct PoolLoan(Arc<Devices>, (u32, i32), u64);
+
+impl Drop for PoolLoan {
+    fn drop(&mut self) {
+        lock(&self.0.imports).give_back(self.1, self.2);
     }
 }
 

@@ -16,6 +16,9 @@
 //! descriptors, by a socket  ->
 //! ```
 //!
+//! Of an exportable pool, the pool is asked for; its memory is open for one message only,
+//! and closed before FINISH.
+//!
 //! What cannot go this way is asked for by GO, as any message.
 //!
 //! # Invariants
@@ -32,13 +35,13 @@ use super::staged::Stage;
 use crate::device::direct::Direct;
 use crate::device::export::{Moment, Told as ToldEvent};
 use crate::device::imports::Room;
-use crate::device::{DeviceMemory, Devices, UnderWay};
+use crate::device::{DeviceMemory, Devices, PoolLoan, UnderWay};
 use crate::error::Error;
 use crate::protocol::reach::{Placement, Reach, Sides, Strategy, strategy, supported};
 use crate::wire;
 use crate::wire::offer::{LAYOUT_BYTES, LAYOUTS, Offer, Told, Want};
 use osier_datatype::{Datatype, Layout};
-use osier_kernels::handle::Piece;
+use osier_kernels::handle::{Made as Kind, OpenPool, Piece};
 use osier_kernels::{DeviceError, DeviceSlice, DeviceView, Event, Stream};
 use osier_transports::shm::Death;
 use osier_transports::{Incoming, PostError, TransportError, cuda_ipc};
@@ -83,6 +86,12 @@ pub(super) struct Remote {
 }
 
 impl Remote {
+    /// Packed bytes of what lies there.
+    fn packed_bytes(&self) -> Option<usize> {
+        let count = usize::try_from(self.offer.count).ok()?;
+        self.layout.as_ref()?.size().checked_mul(count)
+    }
+
     fn view(&self, slice: &DeviceSlice<u8>) -> Result<DeviceView<u8>, DeviceError> {
         let size = |n: u64| {
             usize::try_from(n).map_err(|_| DeviceError::Unavailable("too large an offer".into()))
@@ -103,8 +112,9 @@ impl Remote {
 pub(super) struct Mapped {
     send: u32,
     remote: Remote,
-    /// The memory, once it is open.
-    from: Option<DeviceView<u8>>,
+    from: Opened,
+    /// Whose memory it is, and our device.
+    owner: (u32, i32),
     to: Arc<DeviceMemory>,
     bytes: usize,
     /// What is awaited first.
@@ -116,6 +126,15 @@ pub(super) struct Mapped {
     dead: Option<Death>,
     _under_way: UnderWay,
     devices: Arc<Devices>,
+}
+
+/// What a message is read from.
+#[derive(Debug)]
+enum Opened {
+    Not,
+    View(DeviceView<u8>),
+    /// Memory of a pool, opened with the copy; lent to us by then.
+    Pool(OpenPool, Option<PoolLoan>),
 }
 
 impl Drop for Mapped {
@@ -148,30 +167,47 @@ impl Mapped {
                 Err(_) => return Step::Refused,
             }
         }
+        if let (Opened::Pool(_, loan @ None), None) = (&mut self.from, &self.copy) {
+            *loan = (self.devices).lend(self.owner, self.remote.offer.key.identity);
+            if loan.is_none() {
+                return Step::Waits;
+            }
+        }
         let copy = match (&mut self.copy, &self.from) {
             (Some(copy), _) => copy,
-            (None, None) => return Step::Waits,
-            (None, Some(memory)) => {
-                let begun = self.to.view().and_then(|to| {
-                    let context = to.buffer().memory().context();
-                    let from = |stream: &Stream| match &self.event {
-                        // Passed, so that nothing waits for it.
-                        Some(event) => memory.after(event),
-                        None => memory.after_stream(stream),
-                    };
-                    Direct::new(&self.devices, context, from, to, self.bytes)
-                });
-                match begun {
-                    Ok(copy) => self.copy.insert(copy),
-                    Err(_) => return Step::Refused,
-                }
-            }
+            (None, Opened::Not) => return Step::Waits,
+            (None, _) => match self.begin() {
+                Ok(copy) => self.copy.insert(copy),
+                Err(_) => return Step::Refused,
+            },
         };
         match copy.is_over() {
             Ok(true) => Step::Over,
             Ok(false) => Step::Waits,
             Err(e) => Step::Failed(e),
         }
+    }
+
+    /// Queues the kernel.
+    fn begin(&self) -> Result<Direct, DeviceError> {
+        let to = self.to.view()?;
+        let context = to.buffer().memory().context();
+        // An event has passed, so that nothing waits for it.
+        let ordered = |view: DeviceView<u8>, stream: &Stream| match &self.event {
+            Some(event) => view.after(event),
+            None => view.after_stream(stream),
+        };
+        let from = |stream: &Stream| match &self.from {
+            Opened::View(view) => Ok(ordered(view.clone(), stream)),
+            Opened::Pool(pool, _) => {
+                let memory = self.remote.offer.key.open_in(pool, stream)?;
+                let view = self.remote.view(&DeviceSlice::of(memory)?)?;
+                Ok(ordered(view, stream))
+            }
+            Opened::Not => Err(DeviceError::Unavailable("memory is not open".into())),
+        };
+        let returns = matches!(self.from, Opened::Pool(..));
+        Direct::new(&self.devices, context, (from, returns), to, self.bytes)
     }
 }
 
@@ -361,19 +397,22 @@ impl Lane {
         let room = self.devices.has_room(owner, key);
         let want = match (room, supported(key.made, placement)) {
             (Room::None, _) => return false,
-            (Room::Free, Reach::Descriptors) => match self.devices.descriptors.ask() {
-                Ok((number, socket)) => Some((Want { number, socket }, false)),
-                Err(e) => {
-                    self.devices.say_once(key.made, placement, &e.to_string());
-                    return false;
+            (Room::Free, Reach::Descriptors | Reach::Pool) => {
+                match self.devices.descriptors.ask() {
+                    Ok((number, socket)) => Some((Want { number, socket }, false)),
+                    Err(e) => {
+                        self.devices.say_once(key.made, placement, &e.to_string());
+                        return false;
+                    }
                 }
-            },
+            }
             _ => None,
         };
         let mut mapped = Mapped {
             send,
             remote: remote.clone(),
-            from: None,
+            from: Opened::Not,
+            owner,
             to,
             bytes: total,
             event: None,
@@ -407,25 +446,32 @@ impl Lane {
         let context = to.buffer().memory().context().clone();
         let offer = &mapped.remote.offer;
         let owner = (self.members[peer as usize], context.ordinal());
-        let opened = self.devices.open(owner, &context, &offer.key, given);
-        let opened = opened.and_then(|memory| match memory {
-            None => Ok(None),
-            Some(memory) => {
-                let from = mapped.remote.view(&DeviceSlice::of(memory)?)?;
-                let event = match &offer.event {
-                    Some(event) => Some(self.devices.opened_event(owner, &context, event)?),
-                    None => None,
-                };
-                Ok(Some((from, event)))
-            }
-        });
+        let (devices, key) = (&self.devices, &offer.key);
+        let from = match key.made {
+            Kind::SharedPool => devices
+                .open_pool(owner, &context, &key.device, given)
+                .map(|pool| Some(Opened::Pool(pool, None))),
+            _ => devices
+                .open(owner, &context, key, given)
+                .and_then(|memory| {
+                    memory
+                        .map(|memory| mapped.remote.view(&DeviceSlice::of(memory)?))
+                        .transpose()
+                })
+                .map(|view| view.map(Opened::View)),
+        };
+        let event = (offer.event.as_ref())
+            .map(|event| devices.opened_event(owner, &context, event))
+            .transpose();
+        let opened = from.and_then(|from| Ok(from.zip(Some(event?))));
         match opened {
             Ok(Some((from, event))) => {
-                if from.packed_bytes() != mapped.bytes {
+                let told = mapped.remote.packed_bytes();
+                if told != Some(mapped.bytes) {
                     self.counters.malformed += 1;
                     return false;
                 }
-                mapped.from = Some(from);
+                mapped.from = from;
                 mapped.event = event;
                 true
             }

@@ -32,7 +32,7 @@ use crate::device::{DeviceMemory, UnderWay};
 use crate::error::{Error, ErrorKind};
 use crate::p2p::view::RawView;
 use crate::wire;
-use osier_kernels::DeviceError;
+use osier_kernels::{DeviceError, Stream};
 use osier_transports::{RegionKey, RegionKind};
 use std::ops::Range;
 use std::sync::Arc;
@@ -334,7 +334,13 @@ impl Lane {
         if from.buffer().memory().context() != context {
             return false;
         }
-        let begun = Direct::new(&self.devices, context, |_| from.clone(), to, total);
+        let begun = Direct::new(
+            &self.devices,
+            context,
+            (|_: &Stream| Ok(from.clone()), false),
+            to,
+            total,
+        );
         let Ok(stage) = begun else {
             return false;
         };

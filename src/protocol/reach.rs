@@ -70,6 +70,8 @@ pub enum Reach {
     Handle,
     /// Opened by descriptors, which are asked for once.
     Descriptors,
+    /// Opened for each message within its pool, which is asked for once.
+    Pool,
     /// Not at all, and why.
     No(&'static str),
 }
@@ -80,6 +82,7 @@ impl std::fmt::Display for Reach {
             Reach::Address => "by address",
             Reach::Handle => "by handle",
             Reach::Descriptors => "by descriptors",
+            Reach::Pool => "in its pool",
             Reach::No(why) => why,
         })
     }
@@ -103,7 +106,7 @@ pub fn supported(made: Made, placement: Placement) -> Reach {
         (Placement::Apart, _) => Reach::No("the devices are not linked"),
         (_, Made::Plain) => Reach::Handle,
         (_, Made::Mapped) => Reach::Descriptors,
-        (_, Made::SharedPool) => Reach::No("memory of exportable pools is not opened yet"),
+        (_, Made::SharedPool) => Reach::Pool,
     }
 }
 
@@ -180,7 +183,7 @@ mod tests {
         let expected = [
             [yes, yes, yes, no], // plain
             [yes, no, no, no],   // pool
-            [yes, no, no, no],   // exportable pool
+            [yes, yes, yes, no], // exportable pool
             [yes, yes, yes, no], // mapped
             [yes, no, no, no],   // mapped, not exportable
             [yes, no, no, no],   // managed

@@ -9,6 +9,7 @@ use crate::fault::{Fault, In, Out, Result, entries, invalid};
 use crate::ipc::{Ticket, namespace};
 use crate::memory::{Allocation, FILE_SPAN, File, Kind};
 use crate::ranges::{PAGE, pages};
+use crate::settings::settings;
 use crate::work::Op;
 
 fn allocate(bytes: usize, pool: Handle, stream: Handle) -> Result<u64> {
@@ -179,12 +180,24 @@ entries! {
 
     fn cuMemPoolSetAccess(pool: Handle, accesses: In<abi::AccessDesc>, count: usize) {
         let mut state = lock()?;
-        state.pool(pool)?;
+        let owner = state.pool(pool)?.device;
+        // Of pools of this process, kernels of peers reach nothing yet by this.
         for i in 0..count {
-            let id = accesses.at(i)?.location.id;
-            state.device(id)?;
+            let access = accesses.at(i)?;
+            state.device(access.location.id)?;
+            let device = index(access.location.id)?;
+            if access.flags != 0 && device != owner && !settings().links {
+                return Err(Fault::named(
+                    abi::ERROR_INVALID_DEVICE,
+                    format!("device {device} does not reach the memory of device {owner}"),
+                ));
+            }
+            let pool = state.pool(pool)?;
+            match access.flags {
+                0 => pool.access &= !(1 << device),
+                _ => pool.access |= 1 << device,
+            }
         }
-        // Kernels reach peers' pools by enabled peer access only: not yet by this.
         Ok(())
     }
 
@@ -206,17 +219,21 @@ entries! {
         // SAFETY: the caller lends its descriptor; `ManuallyDrop` leaves it open.
         let lent = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd.address_void() as c_int) });
         let own = lent.try_clone().map_err(|_| invalid("no open descriptor"))?;
-        let (_, bytes) = File::inspect(&own)?;
+        let (device, bytes) = File::inspect(&own)?;
         if bytes != FILE_SPAN {
             return Err(invalid("the descriptor is of an allocation, not of a pool"));
         }
-        let device = state.current_device()?;
+        if device >= state.devices.len() {
+            return Err(Fault::plain(abi::ERROR_INVALID_DEVICE));
+        }
+        state.current_device()?;
         let handle = state.handle(Object::Pool);
         state.pools.insert(handle, Pool {
             device,
             arena: None,
             imported: Some(File::map(own, 0, FILE_SPAN)?),
             exportable: false,
+            access: 1 << device,
             attributes: Default::default(),
             used: 0,
             high: 0,
@@ -246,11 +263,17 @@ entries! {
         let ticket = Ticket::open(&data.read()?, 3)?;
         let mut state = lock()?;
         let context = state.current()?;
-        let (device, file) = {
+        let (device, access, file) = {
             let pool = state.pool(pool)?;
             let file = pool.imported.clone().ok_or_else(|| invalid("the pool was not imported"))?;
-            (pool.device, file)
+            (pool.device, pool.access, file)
         };
+        let twice = state.memory.all().any(|a| {
+            a.kind == Kind::Pooled(pool) && a.file.as_ref().is_some_and(|(_, at)| *at == ticket.offset)
+        });
+        if twice {
+            return Err(invalid("the pointer is imported already"));
+        }
         let shift = ticket.offset % PAGE;
         let length = pages(shift + ticket.bytes);
         let region = state.memory.take_addresses(length + PAGE, PAGE)?;
@@ -264,7 +287,7 @@ entries! {
             view: file.view + ticket.offset,
             region: (region, length),
             file: Some((file, ticket.offset)),
-            access: 1 << device,
+            access,
             ready: false,
             freeing: false,
         });

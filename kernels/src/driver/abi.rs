@@ -32,7 +32,9 @@ macro_rules! opaque {
     )*};
 }
 
-opaque!(Context, Stream, Event, Module, Function, Graph, GraphExec);
+opaque!(
+    Context, Stream, Event, Module, Function, Graph, GraphExec, MemoryPool
+);
 
 pub type AllocationHandle = u64;
 
@@ -74,6 +76,7 @@ pub const DEVICE_MANAGED_MEMORY: c_uint = 83;
 pub const DEVICE_VIRTUAL_MEMORY: c_uint = 102;
 pub const DEVICE_POSIX_HANDLES: c_uint = 103;
 pub const DEVICE_MEMORY_POOLS: c_uint = 115;
+pub const DEVICE_POOL_HANDLES: c_uint = 119;
 
 pub const ALLOCATION_PINNED: c_uint = 1;
 pub const LOCATION_DEVICE: c_uint = 1;
@@ -81,7 +84,7 @@ pub const HANDLE_POSIX_FD: c_uint = 1;
 pub const GRANULARITY_MINIMUM: c_uint = 0;
 pub const ACCESS_READ_WRITE: c_uint = 3;
 
-/// `CUipcMemHandle` and `CUipcEventHandle`.
+/// `CUipcMemHandle`, `CUipcEventHandle` and `CUmemPoolPtrExportData`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct IpcHandle(pub [u8; 64]);
@@ -105,6 +108,20 @@ pub struct AllocationProp {
     pub rdma: c_uchar,
     pub usage: c_ushort,
     pub reserved: [c_uchar; 4],
+}
+
+/// `CUmemPoolProps`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct PoolProps {
+    pub kind: c_uint,
+    pub handle_kinds: c_uint,
+    pub location: Location,
+    pub win32: *mut c_void,
+    /// 0: as much as there is.
+    pub most_bytes: usize,
+    pub usage: c_ushort,
+    pub reserved: [c_uchar; 54],
 }
 
 /// `CUmemAccessDesc`.
@@ -191,6 +208,7 @@ mod tests {
         assert_eq!(size_of::<IpcHandle>(), 64);
         assert_eq!(size_of::<AllocationProp>(), 32);
         assert_eq!(size_of::<AccessDesc>(), 12);
+        assert_eq!(size_of::<PoolProps>(), 88);
         assert_eq!(size_of::<Copy2d>(), 128);
         assert_eq!(size_of::<Copy3d>(), 200);
         assert_eq!(size_of::<BatchAttributes>(), 24);

@@ -128,6 +128,13 @@ entry_points! {
     cuMemFree_v2(memory: DevicePointer);
     cuMemAllocAsync(memory: *mut DevicePointer, bytes: usize, stream: Stream);
     cuMemFreeAsync(memory: DevicePointer, stream: Stream);
+    cuMemPoolCreate(pool: *mut MemoryPool, props: *const PoolProps);
+    cuMemAllocFromPoolAsync(memory: *mut DevicePointer, bytes: usize, pool: MemoryPool, stream: Stream);
+    cuMemPoolSetAccess(pool: MemoryPool, access: *const AccessDesc, count: usize);
+    cuMemPoolExportToShareableHandle(shared: *mut c_void, pool: MemoryPool, kind: c_uint, flags: u64);
+    cuMemPoolImportFromShareableHandle(pool: *mut MemoryPool, shared: *mut c_void, kind: c_uint, flags: u64);
+    cuMemPoolExportPointer(handle: *mut IpcHandle, at: DevicePointer);
+    cuMemPoolImportPointer(at: *mut DevicePointer, pool: MemoryPool, handle: *const IpcHandle);
     cuMemAllocManaged(memory: *mut DevicePointer, bytes: usize, flags: c_uint);
     cuMemHostAlloc(memory: *mut *mut c_void, bytes: usize, flags: c_uint);
     cuMemFreeHost(memory: *mut c_void);

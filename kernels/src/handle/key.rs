@@ -10,11 +10,12 @@
 //!    key, and whoever keeps opened memory by key never meets the old for the new.
 //! 2. What is opened is at least as large as its key says.
 
-use super::{MemoryHandle, Piece, import_pieces};
+use super::{MemoryHandle, OpenPool, Piece, import_pieces, pool};
 use crate::device::{BusId, Context};
 use crate::driver::abi;
 use crate::error::{DeviceError, Result};
 use crate::memory::Memory;
+use crate::stream::Stream;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,9 +29,10 @@ const PIECES: usize = 512;
 pub enum Made {
     /// By itself: a handle opens all of the allocation.
     Plain = 1,
-    /// From a stream-ordered pool that is not exportable.
+    /// From a stream-ordered pool that is not exportable, or not ours.
     Pool = 2,
-    /// From an exportable pool: a descriptor of the pool, and a handle within it.
+    /// From the process's own exportable pool: a descriptor of the pool, and a handle
+    /// within it.
     SharedPool = 3,
     /// Mapped physical memory: a descriptor of each piece.
     Mapped = 4,
@@ -111,10 +113,13 @@ impl Allocation {
         // SAFETY: eight attributes, a place of its type, or a wider one, for each.
         unsafe { driver.cuPointerGetAttributes(8, which.as_mut_ptr(), values.as_mut_ptr(), at) }?;
         let exportable = exports & u64::from(abi::HANDLE_POSIX_FD) != 0;
+        // Of pools of others nobody knows for how long their name is theirs.
+        let own = exportable && context.is_shared_pool(pool);
         let made = match kind {
             _ if managed != 0 => Made::Managed,
             abi::MEMORY_HOST => Made::Pinned,
             abi::MEMORY_DEVICE | abi::MEMORY_UNIFIED => match (pool != 0, exportable) {
+                (true, true) if !own => Made::Pool,
                 (true, true) => Made::SharedPool,
                 (true, false) => Made::Pool,
                 _ if plain != 0 => Made::Plain,
@@ -206,6 +211,7 @@ impl Key {
         }
         let handle = match found.made {
             Made::Plain => MemoryHandle::at(context, found.start)?,
+            Made::SharedPool => pool::pointer(context, found.start)?,
             _ => [0; 64],
         };
         Ok(Key {
@@ -254,6 +260,27 @@ impl Key {
                 (found.start + found.bytes).saturating_sub(memory.address())
             }
         };
+        if there < self.bytes {
+            return Err(DeviceError::Bounds {
+                range: 0..i128::from(self.bytes),
+                bytes: there as usize,
+            });
+        }
+        Ok(memory)
+    }
+
+    /// Opens memory of another process's pool. It is to be given back behind the work on
+    /// it, before its exporter is told that the work is done: the last clone goes in the
+    /// order of the stream.
+    ///
+    /// # Errors
+    /// It is no memory of this pool, or it is open already.
+    pub fn open_in(&self, pool: &OpenPool, stream: &Stream) -> Result<Arc<Memory>> {
+        let bytes = usize::try_from(self.bytes)
+            .map_err(|_| DeviceError::Unavailable("more memory than there is".into()))?;
+        let memory = pool.import(stream, self.handle, bytes)?;
+        let found = Allocation::at(stream.context(), memory.address())?;
+        let there = (found.start + found.bytes).saturating_sub(memory.address());
         if there < self.bytes {
             return Err(DeviceError::Bounds {
                 range: 0..i128::from(self.bytes),

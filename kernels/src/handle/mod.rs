@@ -1,7 +1,8 @@
 //! What another process opens memory and events with: plain data, to be sent.
 //!
 //! Memory from plain allocations goes by a handle of 64 bytes for the whole
-//! allocation, mapped memory by a file descriptor.
+//! allocation, mapped memory by a file descriptor, memory of the process's own pool by
+//! both.
 //!
 //! # Invariants
 //! 1. A handle names an allocation, not an address: the place inside travels
@@ -10,8 +11,10 @@
 //!    must keep the first (a cache by handle is the transport's duty).
 
 mod key;
+mod pool;
 
 pub use key::{Key, Made};
+pub use pool::OpenPool;
 
 use crate::device::Context;
 use crate::driver::abi;
@@ -82,11 +85,14 @@ impl MemoryHandle {
 pub type Piece = (u64, OwnedFd);
 
 /// Exports mapped memory as descriptors, one for each piece that a range of addresses
-/// touches.
+/// touches; of memory of the process's own pool, the pool, as a piece without bytes.
 ///
 /// # Errors
 /// There is other memory in the range, or the driver refuses.
 pub fn export_pieces(context: &Context, range: Range<u64>) -> Result<Vec<Piece>> {
+    if key::Allocation::at(context, range.start)?.made == Made::SharedPool {
+        return Ok(vec![(0, pool::export(context)?)]);
+    }
     let driver = context.enter()?;
     let mut pieces = Vec::new();
     for piece in key::pieces(context, range)? {

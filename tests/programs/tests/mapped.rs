@@ -53,6 +53,29 @@ fn mapped_memory_is_copied_by_one_kernel() {
     }
 }
 
+/// The pool goes by a socket, once; each message names its memory within.
+#[test]
+fn memory_of_an_exportable_pool_is_copied_by_one_kernel() {
+    if emulated() {
+        for gpus in ["1", "2"] {
+            mapped(gpus, &[], &["matrix", "exportable", "exportable", "kernel"]).quiet();
+        }
+        mapped("1", &[], &["both", "exportable"]).quiet();
+        // What cannot be opened goes another way.
+        for call in [
+            "cuMemPoolExportToShareableHandle",
+            "cuMemPoolImportFromShareableHandle",
+        ] {
+            let fails: Vec<String> = (1..40).map(|n| format!("{call}:{n}")).collect();
+            let fails = [
+                ("OSIER_EMULATED_FAIL", &*fails.join(",")),
+                ("OSIER_EMULATED_QUIET", "1"),
+            ];
+            mapped("1", &fails, &["matrix", "exportable", "plain", "host"]);
+        }
+    }
+}
+
 /// Named once, with the cost.
 #[test]
 fn memory_that_cannot_be_opened_goes_through_the_host() {
@@ -110,7 +133,7 @@ fn mappings_are_bounded() {
 fn two_processes_export_to_each_other_at_once() {
     if emulated() {
         for gpus in ["1", "2"] {
-            mapped(gpus, &[], &["both"]).quiet();
+            mapped(gpus, &[], &["both", "plain"]).quiet();
         }
     }
 }

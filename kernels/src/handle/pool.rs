@@ -1,0 +1,126 @@
+//! Stream-ordered pools that other processes open.
+//!
+//! Each process has one for each device, made at its first use and kept until the
+//! process ends, so that an importer that has opened it once never meets another for it.
+//! A pool goes by a descriptor, each allocation by 64 bytes within it.
+//!
+//! # Invariants
+//! 1. An allocation is freed by its importer before its exporter frees it, as the driver
+//!    asks: what was imported is given back in the order of a stream, and whoever says
+//!    that it is done says so when that stream has passed.
+//! 2. An allocation is imported once at a time.
+//!
+//! # Sources
+//! CUDA Driver API reference 12.0, stream ordered memory allocator; CUDA C++ Programming
+//! Guide 12.0, section 11.9 (interprocess communication of pools).
+
+use crate::device::Context;
+use crate::driver::abi;
+use crate::error::Result;
+use crate::memory::Memory;
+use crate::stream::Stream;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+impl Context {
+    /// The pool of this process that others may open; made by the first that asks.
+    ///
+    /// # Errors
+    /// The device has none, or the driver refuses.
+    pub(crate) fn shared_pool(&self) -> Result<abi::MemoryPool> {
+        self.shared_pool_or(|| {
+            let driver = self.enter()?;
+            let props = abi::PoolProps {
+                kind: abi::ALLOCATION_PINNED,
+                handle_kinds: abi::HANDLE_POSIX_FD,
+                location: abi::Location {
+                    kind: abi::LOCATION_DEVICE,
+                    id: self.device(),
+                },
+                win32: std::ptr::null_mut(),
+                most_bytes: 0,
+                usage: 0,
+                reserved: [0; 54],
+            };
+            let mut pool = abi::MemoryPool::NULL;
+            // SAFETY: a place for one handle; the properties are complete.
+            unsafe { driver.cuMemPoolCreate(&mut pool, &props) }?;
+            Ok(pool)
+        })
+    }
+}
+
+/// A descriptor of the process's own pool.
+pub(super) fn export(context: &Context) -> Result<OwnedFd> {
+    let pool = context.shared_pool()?;
+    let driver = context.enter()?;
+    let mut fd: i32 = -1;
+    let place = (&raw mut fd).cast();
+    // SAFETY: a descriptor is a C int; the pool is never destroyed.
+    unsafe { driver.cuMemPoolExportToShareableHandle(place, pool, abi::HANDLE_POSIX_FD, 0) }?;
+    // SAFETY: the driver made the descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Names an allocation of the process's own pool within it.
+pub(super) fn pointer(context: &Context, start: u64) -> Result<[u8; 64]> {
+    let driver = context.enter()?;
+    let mut handle = abi::IpcHandle([0; 64]);
+    // SAFETY: a place for one handle; an address of no pool is refused.
+    unsafe { driver.cuMemPoolExportPointer(&mut handle, start) }?;
+    Ok(handle.0)
+}
+
+/// The pool of another process, open in this one for as long as it lives.
+#[derive(Debug, Clone)]
+pub struct OpenPool {
+    context: Context,
+    pool: abi::MemoryPool,
+}
+
+impl OpenPool {
+    /// Opens a pool for kernels of a device.
+    ///
+    /// # Errors
+    /// It is no descriptor of a pool, the devices are not linked, or the driver refuses.
+    pub fn open(context: &Context, descriptor: &OwnedFd) -> Result<OpenPool> {
+        let driver = context.enter()?;
+        let raw = descriptor.as_raw_fd() as usize as *mut std::ffi::c_void;
+        let mut pool = abi::MemoryPool::NULL;
+        // SAFETY: a place for one handle; descriptors go by value in the pointer.
+        unsafe {
+            driver.cuMemPoolImportFromShareableHandle(&mut pool, raw, abi::HANDLE_POSIX_FD, 0)
+        }?;
+        let access = abi::AccessDesc {
+            location: abi::Location {
+                kind: abi::LOCATION_DEVICE,
+                id: context.device(),
+            },
+            flags: abi::ACCESS_READ_WRITE,
+        };
+        // SAFETY: one description; the pool was just imported.
+        unsafe { driver.cuMemPoolSetAccess(pool, &access, 1) }?;
+        Ok(OpenPool {
+            context: context.clone(),
+            pool,
+        })
+    }
+
+    /// An allocation of the pool, which the last clone gives back in the order of a
+    /// stream: invariants 1 and 2.
+    ///
+    /// # Errors
+    /// The bytes name no allocation of it, or the driver refuses.
+    pub(super) fn import(
+        &self,
+        stream: &Stream,
+        handle: [u8; 64],
+        bytes: usize,
+    ) -> Result<Arc<Memory>> {
+        let driver = self.context.enter()?;
+        let mut at = 0;
+        // SAFETY: a place for one address; wrong bytes are refused.
+        unsafe { driver.cuMemPoolImportPointer(&mut at, self.pool, &abi::IpcHandle(handle)) }?;
+        Ok(Memory::lent(stream, at, bytes))
+    }
+}
