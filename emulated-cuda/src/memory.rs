@@ -262,6 +262,9 @@ pub struct Memory {
     /// `cuMemAddressReserve`: start to bytes.
     pub reserved: BTreeMap<u64, u64>,
     next_id: u64,
+    /// What was allocated at addresses that others had before; who compares accesses
+    /// takes them.
+    pub born: Vec<(u64, u64)>,
 }
 
 impl Memory {
@@ -292,6 +295,7 @@ impl Memory {
             freed: BTreeMap::new(),
             reserved: BTreeMap::new(),
             next_id: 1,
+            born: Vec::new(),
         })
     }
 
@@ -414,6 +418,9 @@ impl Memory {
             .take_while(|(_, f)| f.end > start)
             .map(|(&s, _)| s)
             .collect();
+        if !gone.is_empty() {
+            self.born.push((start, end));
+        }
         for start in gone {
             self.freed.remove(&start);
         }

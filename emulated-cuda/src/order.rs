@@ -136,6 +136,22 @@ struct Past {
     hull: (u64, u64),
 }
 
+impl Past {
+    /// Drops a range that is other memory now.
+    fn forget(&mut self, (start, end): (u64, u64)) {
+        if self.hull.1 <= start || end <= self.hull.0 {
+            return;
+        }
+        for ranges in [&mut self.accesses.reads, &mut self.accesses.writes] {
+            let outside = |&(from, to): &(u64, u64)| {
+                let parts = [(from, to.min(start)), (from.max(end), to)];
+                parts.into_iter().filter(|(from, to)| from < to)
+            };
+            *ranges = ranges.iter().flat_map(outside).collect();
+        }
+    }
+}
+
 /// The clocks, and what was touched.
 #[derive(Debug, Default)]
 pub struct Order {
@@ -307,6 +323,10 @@ fn compare(
         return Ok(());
     }
     let order = &mut state.order;
+    // What was done to the memory that lay there before orders nothing.
+    for born in std::mem::take(&mut state.memory.born) {
+        order.past.iter_mut().for_each(|past| past.forget(born));
+    }
     let mut found = None;
     for past in order.past.iter().rev() {
         let apart = past.hull.1 <= hull.0 || hull.1 <= past.hull.0;

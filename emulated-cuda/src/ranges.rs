@@ -43,13 +43,10 @@ impl Ranges {
     pub fn take(&mut self, bytes: u64, alignment: u64) -> Option<u64> {
         for from in [self.cursor, self.start] {
             let mut at = from.next_multiple_of(alignment);
-            if let Some((_, &end)) = self.taken.range(..=at).next_back() {
-                at = at.max(end).next_multiple_of(alignment);
-            }
-            for (&start, &end) in self.taken.range(at..) {
-                if at + bytes <= start {
-                    break;
-                }
+            // Behind the last range that is in the way.
+            while let Some((_, &end)) = self.taken.range(..at + bytes).next_back()
+                && end > at
+            {
                 at = end.next_multiple_of(alignment);
             }
             if at + bytes <= self.end {
@@ -91,5 +88,15 @@ mod tests {
         assert_eq!((r.take(40, 1), r.take(40, 1)), (Some(0), Some(40)));
         r.give(0);
         assert_eq!(r.take(30, 1), Some(0));
+    }
+
+    #[test]
+    fn what_begins_below_an_aligned_place_is_in_the_way() {
+        let mut r = Ranges::new(0, 1000).reusing(true);
+        let at = [10, 80, 30].map(|bytes| r.take(bytes, 1));
+        assert_eq!(at, [Some(0), Some(10), Some(90)]);
+        r.give(10);
+        assert_eq!(r.take(50, 100), Some(200));
+        assert_eq!(r.take(80, 1), Some(10));
     }
 }

@@ -24,6 +24,9 @@ pub struct Settings {
     pub memory_bytes: usize,
     /// `OSIER_EMULATED_SEED`: seeds the order in which work runs.
     pub seed: u64,
+    /// `OSIER_EMULATED_DELAYS`: longest delay of a work at the head of its stream, in
+    /// microseconds, drawn by seed; other streams go on. Default 0.
+    pub delays_us: u64,
     /// `OSIER_EMULATED_FAIL`: `cuMemAlloc:3,cuLaunchKernel:1:719`.
     pub failures: Vec<Failure>,
     /// `OSIER_EMULATED_KERNELS`: libraries with kernels of the user, separated by `:`.
@@ -64,6 +67,7 @@ pub fn settings() -> &'static Settings {
             devices: number("OSIER_EMULATED_GPUS", 1).min(8) as usize,
             memory_bytes: bytes(&text("OSIER_EMULATED_MEMORY")).unwrap_or(1 << 30),
             seed: number("OSIER_EMULATED_SEED", 1),
+            delays_us: number("OSIER_EMULATED_DELAYS", 0),
             failures: failures(&text("OSIER_EMULATED_FAIL")),
             kernels: text("OSIER_EMULATED_KERNELS")
                 .split(':')

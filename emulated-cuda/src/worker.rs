@@ -2,17 +2,20 @@
 //!
 //! It takes a step of a stream drawn by seed among those that can go on, and now
 //! and then does nothing for a while. So work of two streams interleaves in any
-//! way that events and the legacy default stream allow.
+//! way that events and the legacy default stream allow. Where that is asked for, streams
+//! are late, each by itself.
 
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::abi::Handle;
 use crate::driver::{State, driver};
 use crate::fault::{Fault, Result, become_worker, say};
+use crate::settings::settings;
 use crate::work::{HostFunction, Moved, Op};
 use crate::{fiber, isolation, order, record};
 
@@ -32,15 +35,18 @@ pub fn run() {
     let mut state = driver.lock();
     // Streams that were found blocked since something last moved.
     let mut blocked: Vec<Handle> = Vec::new();
+    let mut late = Late::default();
     loop {
-        let ready: Vec<Handle> = state
+        let mut ready: Vec<Handle> = state
             .streams
             .keys()
             .copied()
             .filter(|s| !blocked.contains(s) && may_start(&state, *s))
             .collect();
+        let all = ready.len();
+        late.hold_back(&mut state, &mut ready);
         if ready.is_empty() {
-            state = match blocked.is_empty() {
+            state = match blocked.is_empty() && all == 0 {
                 true => driver.work.wait(state).unwrap_or_else(|e| e.into_inner()),
                 false => {
                     let woken = driver.work.wait_timeout(state, POLL);
@@ -96,6 +102,41 @@ pub fn run() {
         }
         blocked.clear();
         driver.done.notify_all();
+    }
+}
+
+/// From when the work at the head of a stream may begin, by the work's ticket.
+#[derive(Default)]
+struct Late(HashMap<Handle, (u64, Instant)>);
+
+impl Late {
+    /// Takes out the streams that are not to go on yet.
+    fn hold_back(&mut self, state: &mut State, ready: &mut Vec<Handle>) {
+        let most = settings().delays_us;
+        if most == 0 {
+            return;
+        }
+        let now = Instant::now();
+        self.0
+            .retain(|stream, _| state.streams.contains_key(stream));
+        ready.retain(|stream| {
+            let queue = state.streams.get(stream).map(|s| &s.queue);
+            let Some(ticket) = queue.and_then(|q| q.front()).map(|item| item.ticket) else {
+                return true;
+            };
+            if let Some((known, from)) = self.0.get(stream)
+                && *known == ticket
+            {
+                return *from <= now;
+            }
+            let delay = match state.random.below(3) {
+                0 => state.random.below(most + 1),
+                _ => 0,
+            };
+            let from = now + Duration::from_micros(delay);
+            self.0.insert(*stream, (ticket, from));
+            from <= now
+        });
     }
 }
 

@@ -62,6 +62,11 @@ impl Descriptors {
         inner.awaited.remove(&number).map(|awaited| awaited.pieces)
     }
 
+    /// How many numbers are waited for.
+    pub fn awaited(&self) -> usize {
+        lock(&self.0).awaited.len()
+    }
+
     /// Nobody waits for a number any more.
     pub fn forget(&self, number: u64) {
         lock(&self.0).awaited.remove(&number);

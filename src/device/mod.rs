@@ -262,7 +262,12 @@ impl Devices {
 
     /// Whether a device works on a message: nobody rings when it is done.
     pub fn is_busy(&self) -> bool {
-        self.under_way.load(Ordering::Relaxed) != 0
+        self.under_way() != 0
+    }
+
+    /// Transfers with work on a device of which nobody knows yet that it is over.
+    pub fn under_way(&self) -> usize {
+        self.under_way.load(Ordering::Relaxed)
     }
 
     fn of(&self, context: &Context) -> Arc<Device> {

@@ -221,6 +221,11 @@ impl Pool {
         Ok(Some(slab))
     }
 
+    /// Bytes of chunks that transfers have now.
+    pub fn used(&self) -> usize {
+        lock(&self.state).used.iter().sum()
+    }
+
     /// Most bytes that it will ever hold.
     pub fn limit(&self) -> usize {
         self.limit

@@ -469,6 +469,15 @@ impl Lane {
         }
     }
 
+    /// Operations that hold something of a device's message.
+    pub(crate) fn staged_transfers(&self) -> usize {
+        let holds = |handle: &&u32| {
+            let rare = self.ops.get(**handle).and_then(|op| op.rare.as_ref());
+            rare.is_some_and(|rare| rare.stage.is_some())
+        };
+        self.staged.iter().filter(holds).count()
+    }
+
     /// Whether devices work on messages of this lane.
     pub(super) fn devices_work(&self) -> bool {
         let works = |op: &Op| match op.rare.as_ref().and_then(|rare| rare.stage.as_ref()) {

@@ -89,6 +89,30 @@ pub fn device_traffic(comm: &Communicator) -> DeviceTraffic {
     }
 }
 
+/// What messages of devices hold of a rank now: nothing, when they are over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceUse {
+    /// Bytes of chunks of host memory.
+    pub pinned: usize,
+    /// Descriptors that were asked for and have not come.
+    pub awaited: usize,
+    /// Transfers of this communicator.
+    pub staged: usize,
+    /// Transfers of this rank of which nobody knows that their device is done.
+    pub under_way: usize,
+}
+
+/// What messages of devices hold of this rank.
+pub fn device_use(comm: &Communicator) -> DeviceUse {
+    let devices = &comm.core().devices;
+    DeviceUse {
+        pinned: devices.pool().used(),
+        awaited: devices.descriptors.awaited(),
+        staged: comm.lane().lock().staged_transfers(),
+        under_way: devices.under_way(),
+    }
+}
+
 /// As [`ranks`], with what they do recorded; merge it with
 /// [`crate::trace::merge`].
 pub fn ranks_traced<R: Send>(

@@ -4,6 +4,9 @@
 //! returns the first failure as its exit code.
 
 mod bundle;
+#[allow(dead_code)]
+#[path = "../../tests/programs/src/matrix/cells.rs"]
+mod cells;
 mod compare;
 mod demo;
 mod kernels;

@@ -1,8 +1,17 @@
 //! `soak`: the long random tests, which print the seed that repeats them.
 
-use crate::steps::{Result, cargo, run as run_command};
+use crate::cells::{self, Way};
+use crate::steps::{Result, cargo, run as run_command, target_dir};
 use clap::ValueEnum;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::ops::Range;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// What a job of cells may take; it is some hundred times shorter.
+const GUARD_S: &str = "120";
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Room {
@@ -13,6 +22,9 @@ enum Room {
     /// Random types on a device against typemap and host: the emulated driver, or
     /// the one that OSIER_CUDA_LIBRARY names
     GpuDatatype,
+    /// Messages between all kinds of memory, in all layouts, on all ways, on the emulated
+    /// driver, with streams and peers that are late
+    Devices,
 }
 
 /// Options of `soak`.
@@ -22,7 +34,8 @@ enum Room {
   cargo xtask soak engine --seed 42
   cargo xtask soak engine --runs 1000000 --seed 0
   cargo xtask soak datatype --trees 10000000 --seconds 3600
-  cargo xtask soak gpu-datatype --trees 10000000 --seconds 7200")]
+  cargo xtask soak gpu-datatype --trees 10000000 --seconds 7200
+  cargo xtask soak devices --seeds 0..1000")]
 pub struct Args {
     /// What to test
     #[arg(value_enum)]
@@ -39,6 +52,17 @@ pub struct Args {
     /// Seed of a run to repeat [default: from the clock, printed]
     #[arg(long, value_name = "X")]
     seed: Option<u64>,
+    /// Of devices: these seeds, however long it takes; each is a job of 24 messages
+    #[arg(long, value_name = "A..B", value_parser = parse_range)]
+    seeds: Option<Range<u64>>,
+}
+
+fn parse_range(text: &str) -> std::result::Result<Range<u64>, String> {
+    let number = |text: &str| text.parse::<u64>().map_err(|e| format!("{text:?}: {e}"));
+    match text.split_once("..") {
+        Some((a, b)) => Ok(number(a)?..number(b)?),
+        None => number(text).map(|a| a..a + 1),
+    }
 }
 
 /// `cargo xtask soak`.
@@ -49,10 +73,13 @@ pub fn run(args: &Args) -> Result {
             .duration_since(UNIX_EPOCH)
             .map_or(1, |since| since.as_nanos() as u64 & 0xffff_ffff)
     });
+    if let Room::Devices = args.room {
+        return devices(args, seed);
+    }
     let (package, test) = match args.room {
         Room::Engine => ("osier", "engine_sim"),
         Room::Datatype => ("osier-datatype", "trees"),
-        Room::GpuDatatype => ("osier-kernels", "trees"),
+        Room::GpuDatatype | Room::Devices => ("osier-kernels", "trees"),
     };
     match args.runs {
         Some(runs) => println!("seed {seed}, {runs} runs"),
@@ -78,4 +105,83 @@ pub fn run(args: &Args) -> Result {
             .args(["--", "--ignored", "soak", "--nocapture"]),
     );
     done.map_err(|e| format!("seed {seed}: {e}"))
+}
+
+/// Jobs by seed, as many at a time as the machine has pairs of processors, at least two.
+fn devices(args: &Args, first: u64) -> Result {
+    crate::setup::cplusplus()?;
+    run_command(cargo().args(["build", "--workspace", "--lib", "--bins"]))?;
+    let folder = target_dir().join("debug");
+    let end = match &args.seeds {
+        Some(_) => None,
+        None => Some(Instant::now() + Duration::from_secs(args.seconds)),
+    };
+    let seeds = args.seeds.clone().unwrap_or(first..u64::MAX);
+    let bar = match &args.seeds {
+        Some(seeds) => indicatif::ProgressBar::new(seeds.end.saturating_sub(seeds.start)),
+        None => indicatif::ProgressBar::new_spinner(),
+    };
+    println!("seeds from {}", seeds.start);
+    let next = AtomicU64::new(seeds.start);
+    let failed = Mutex::new(None::<String>);
+    let at_once = std::thread::available_parallelism().map_or(2, |n| (n.get() / 2).max(2));
+    std::thread::scope(|s| {
+        for _ in 0..at_once {
+            s.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    let over = end.is_some_and(|end| Instant::now() > end);
+                    let stop = failed.lock().map_or(true, |failed| failed.is_some());
+                    if seed >= seeds.end || over || stop {
+                        return;
+                    }
+                    if let Err(e) = job(&folder, seed)
+                        && let Ok(mut failed) = failed.lock()
+                    {
+                        failed.get_or_insert(format!(
+                            "{e}\nrepeat: cargo xtask soak devices --seeds {seed}..{}",
+                            seed + 1
+                        ));
+                        return;
+                    }
+                    bar.inc(1);
+                }
+            });
+        }
+    });
+    bar.abandon();
+    println!("{} jobs", bar.position());
+    failed
+        .into_inner()
+        .unwrap_or(None)
+        .map_or(Ok(()), Err::<(), _>)
+}
+
+/// The job of a seed: its cells, and what is different in the machine.
+fn job(folder: &Path, seed: u64) -> Result {
+    let (way, variables) = cells::job(seed);
+    let program = folder.join("exercise").display().to_string();
+    let mut command = Command::new("timeout");
+    command
+        .arg(GUARD_S)
+        .arg(folder.join("osier"))
+        .arg("run")
+        .args(cells::arguments(way, &program, &seed.to_string()))
+        .envs(variables)
+        .stdin(Stdio::null());
+    if way != Way::Unshared {
+        command.env_remove("OSIER_SHM_LIMIT");
+    }
+    let done = command.output().map_err(|e| format!("timeout: {e}"))?;
+    if done.status.success() {
+        return Ok(());
+    }
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Err(format!(
+        "seed {seed}, {}: {}\n{}{}",
+        way.name(),
+        done.status,
+        text(&done.stdout),
+        text(&done.stderr)
+    ))
 }

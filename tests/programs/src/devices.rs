@@ -1,8 +1,7 @@
 //! What ranks with a device do.
 
 use osier::devices::{Context, DeviceSlice, DeviceView, Kind, Pinned, Stream, copy, devices};
-use osier::testing::device_traffic;
-use osier::{Basic, Communicator, ErrorKind, Layout, Type, View, ViewMut};
+use osier::{Basic, Communicator, ErrorKind, Type};
 
 /// A rank's device, by turns.
 fn device(comm: &Communicator) -> (Context, Stream) {
@@ -133,105 +132,6 @@ fn bytes_of(seed: usize, n: usize) -> Vec<u8> {
     (0..n)
         .map(|i| (i * 31 + i / 251 + seed * 17) as u8)
         .collect()
-}
-
-/// A run of bytes, and blocks with gaps.
-fn shapes(bytes: usize) -> Vec<(Layout, usize)> {
-    let byte = Type::basic(Basic::U8);
-    let block = [4096, 256, 1]
-        .into_iter()
-        .find(|block| bytes.is_multiple_of(*block))
-        .expect("one divides all");
-    let count = bytes / block;
-    let run = Type::contiguous(bytes, &byte).expect("a type");
-    let mut all = vec![(run.commit().expect("a layout"), bytes)];
-    // Single bytes take the emulated device long.
-    if bytes > 0 && (block > 1 || bytes < 100_000) {
-        let blocks = Type::vector(count, block, 2 * block as isize, &byte).expect("a type");
-        all.push((blocks.commit().expect("a layout"), 2 * bytes));
-    } else if bytes > 0 {
-        let blocks = [
-            (bytes / 3, 5),
-            (bytes - bytes / 3, (bytes / 3 + 9) as isize),
-        ];
-        let list = Type::indexed(&blocks, &byte).expect("a type");
-        all.push((list.commit().expect("a layout"), bytes + 9));
-    }
-    all
-}
-
-/// Every pairing of places and layouts around the sizes of pieces, bit by bit; `how`
-/// says whose processors copy: `shared`, no more than one; `copied`, whoever.
-pub fn sizes(comm: &Communicator, how: &str) {
-    let (_context, stream) = device(comm);
-    let mut sizes = vec![1, 20_000, 65_537, 300_032, (1 << 20) + 256];
-    if how == "shared" {
-        sizes.extend([0, 8192]);
-        for piece in [64 << 10, 1 << 20] {
-            sizes.extend([piece - 1, piece, piece + 1]);
-        }
-        sizes.push((3 << 20) + 256);
-    }
-    let mut seed = 0;
-    for bytes in sizes {
-        let shapes = shapes(bytes);
-        for (from_device, to_device) in [(true, true), (true, false), (false, true)] {
-            for (sent, sent_room) in &shapes {
-                for (received, room) in &shapes {
-                    seed += 1;
-                    let before = device_traffic(comm);
-                    let source = bytes_of(seed, *sent_room);
-                    if comm.rank() == 0 {
-                        if from_device {
-                            let slice = upload(&stream, &source);
-                            let view = DeviceView::new(&slice, 0, sent, 1).expect("inside");
-                            comm.send(&view.after_stream(&stream), 1, seed)
-                                .expect("sent");
-                        } else {
-                            let view = View::new(&source, 0, sent, 1).expect("inside");
-                            comm.send(&view, 1, seed).expect("sent");
-                        }
-                    } else {
-                        let mut found = vec![0xa5; *room];
-                        if to_device {
-                            let slice = upload(&stream, &found);
-                            let view = DeviceView::new(&slice, 0, received, 1).expect("inside");
-                            comm.recv(&mut view.after_stream(&stream), 0, seed)
-                                .expect("received");
-                            found = download(&stream, &slice);
-                        } else {
-                            let mut view =
-                                ViewMut::new(&mut found, 0, received, 1).expect("inside");
-                            comm.recv(&mut view, 0, seed).expect("received");
-                        }
-                        let mut packed = vec![0; bytes];
-                        sent.pack(&source, 0, 1, 0..bytes, &mut packed)
-                            .expect("pack");
-                        let mut expected = vec![0xa5; *room];
-                        received
-                            .unpack(&mut expected, 0, 1, 0..bytes, &packed)
-                            .expect("unpack");
-                        assert!(
-                            found == expected,
-                            "{bytes} bytes, {from_device} {to_device}"
-                        );
-                    }
-                    let after = device_traffic(comm);
-                    let copied = (after.copied - before.copied) as usize;
-                    if how == "shared" && bytes >= 300_000 {
-                        // The host end copies, once; no other does.
-                        let host_end =
-                            (comm.rank() == 0) != from_device && (comm.rank() == 1) != to_device;
-                        let expected = if host_end { bytes } else { 0 };
-                        assert_eq!(copied, expected, "{bytes}, {from_device} {to_device}");
-                        let handed = after.handed - before.handed;
-                        assert_eq!(handed > 0, comm.rank() == 0);
-                    }
-                }
-            }
-        }
-    }
-    super::through(comm);
 }
 
 /// More messages at a time than there is pinned memory for, received in another order.

@@ -5,6 +5,7 @@
 mod checks;
 mod devices;
 mod mapped;
+mod matrix;
 
 use std::process::ExitCode;
 
@@ -62,11 +63,11 @@ fn main() -> ExitCode {
         ["hang", how] => hang(comm, how),
         ["slow", how] => slow(comm, how),
         ["devices"] => devices::exchange(comm),
-        ["device-sizes", how] => devices::sizes(comm, how),
         ["device-many"] => devices::many(comm),
         ["device-steps"] => devices::steps(comm),
         ["device-stream", how] => devices::stream(comm, how),
         ["mapped", ref what @ ..] => mapped::run(comm, what),
+        ["matrix", ref what @ ..] => matrix::run(comm, what),
         ["check", what] => checks::check(comm, what),
         ["threads", how] => {
             // Ranks of a job of their own, without a launcher.
@@ -83,6 +84,7 @@ fn threads(comm: Communicator, what: &[&str]) -> u8 {
         ["sizes"] => sizes(&comm),
         ["devices"] => devices::exchange(&comm),
         ["mapped", what @ ..] => mapped::run(&comm, what),
+        ["matrix", what @ ..] => matrix::run(&comm, what),
         ["crowd"] => crowd(&comm),
         ["hang", how] => hang(&comm, how),
         ["half-dies"] => half_dies(&comm),

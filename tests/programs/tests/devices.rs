@@ -1,8 +1,12 @@
 //! Ranks as real processes, with emulated devices.
 
+#[path = "../src/matrix/cells.rs"]
+#[allow(dead_code, reason = "the programs draw cells by seed")]
+mod cells;
 mod support;
 
-use support::{EXERCISE, finish, job};
+use cells::{AXES, Way};
+use support::{Done, EXERCISE, finish, job, launcher};
 
 /// Whether the emulated driver was built beside the launcher; it needs a C++ compiler.
 fn emulated() -> bool {
@@ -47,25 +51,55 @@ fn a_rank_is_killed_while_its_device_works() {
     }
 }
 
+/// Every pair of values of two axes is in the sample, and only cells that can be.
 #[test]
-fn chunks_are_handed_over_where_memory_is_shared() {
+fn the_sample_covers_every_pair() {
+    let rows = cells::covering();
+    for (a, b, x, y) in cells::pairs() {
+        let has = |row: &&cells::Row| row[a] == x && row[b] == y;
+        assert!(rows.iter().any(|row| has(&row)), "axes {a}, {b}: {x}, {y}");
+    }
+    assert!(rows.iter().all(|row| cells::allowed(&row.map(Some))));
+    // No fewer can be than pairs of the two longest axes.
+    let mut axes = AXES;
+    axes.sort_unstable();
+    let least = axes[6] * axes[7];
+    assert!(rows.len() <= least * 3 / 2, "{} rows", rows.len());
+    println!("{} cells of {}", rows.len(), AXES.iter().product::<usize>());
+}
+
+/// A job of cells, which go one way.
+fn cells_of(way: Way, which: &str) -> Done {
+    let mut command = std::process::Command::new(launcher());
+    let arguments = cells::arguments(way, EXERCISE, which);
+    command.arg("run").args(arguments).envs(way.variables());
+    if way != Way::Unshared {
+        command.env_remove("OSIER_SHM_LIMIT");
+    }
+    finish(&mut command)
+}
+
+#[test]
+fn all_pairings_layouts_and_sizes_on_all_ways() {
     if !emulated() {
         return;
     }
-    for gpus in ["1", "2"] {
-        finish(&mut job(
-            2,
-            &["--emulate-gpus", gpus],
-            &["device-sizes", "shared"],
-        ))
-        .through(&[0, 1])
-        .code(0);
-    }
+    // Jobs mostly wait: two at a time.
+    std::thread::scope(|s| {
+        for half in 0..2 {
+            s.spawn(move || {
+                for way in Way::ALL.into_iter().skip(half).step_by(2) {
+                    let ranks: &[usize] = if way == Way::Network { &[0] } else { &[0, 1] };
+                    cells_of(way, "sample").through(ranks).code(0);
+                }
+            });
+        }
+    });
 }
 
 /// Less memory makes shorter pipelines; without registered memory the host copies.
 #[test]
-fn messages_of_devices_pass_through_little_memory() {
+fn many_messages_of_devices_pass_through_little_memory() {
     if !emulated() {
         return;
     }
@@ -80,11 +114,9 @@ fn messages_of_devices_pass_through_little_memory() {
         ("OSIER_EMULATED_FAIL", "cuMemHostRegister:2"),
     ];
     for (name, value) in rare {
-        for what in [&["device-sizes", "copied"][..], &["device-many"]] {
-            finish(job(2, &["--emulate-gpus", "1"], what).env(name, value))
-                .through(&[0, 1])
-                .code(0);
-        }
+        finish(job(2, &["--emulate-gpus", "1"], &["device-many"]).env(name, value))
+            .through(&[0, 1])
+            .code(0);
     }
 }
 
