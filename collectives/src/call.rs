@@ -142,6 +142,27 @@ pub struct Neighbors {
     pub sources: Vec<Vec<u32>>,
     /// Per rank: where to.
     pub destinations: Vec<Vec<u32>>,
+    /// The lists are those of this rank alone, which knows no others.
+    pub only: Option<u32>,
+}
+
+impl Neighbors {
+    /// What one rank knows of a neighbourhood.
+    pub fn of_one(rank: u32, sources: Vec<u32>, destinations: Vec<u32>) -> Self {
+        Self {
+            sources: vec![sources],
+            destinations: vec![destinations],
+            only: Some(rank),
+        }
+    }
+
+    fn of<'a>(&self, lists: &'a [Vec<u32>], rank: u32) -> &'a [u32] {
+        match self.only {
+            None => &lists[rank as usize],
+            Some(only) if only == rank => &lists[0],
+            Some(_) => &[],
+        }
+    }
 }
 
 /// A collective call, without its sizes.
@@ -235,8 +256,12 @@ impl Call {
 
     /// On this neighbourhood.
     pub fn on(mut self, neighbors: Arc<Neighbors>) -> Self {
-        assert_eq!(neighbors.sources.len(), self.size as usize);
-        assert_eq!(neighbors.destinations.len(), self.size as usize);
+        let lists = match neighbors.only {
+            None => self.size as usize,
+            Some(_) => 1,
+        };
+        assert_eq!(neighbors.sources.len(), lists);
+        assert_eq!(neighbors.destinations.len(), lists);
         self.neighbors = Some(neighbors);
         self
     }
@@ -296,11 +321,21 @@ impl Call {
             (O::Allreduce | O::Scan | O::Exscan, _) => cut,
             // In place the input lies where the output will begin, piece by piece
             // elsewhere: the two share memory (see `shares_memory`).
-            (O::ReduceScatter, Buffer::Send) => self.size,
+            (O::ReduceScatter, Buffer::Send) => self.vector_pieces(),
             (O::ReduceScatter, _) => 1,
             (O::NeighborAllgather, Buffer::Send) => 1,
             (O::NeighborAlltoall, Buffer::Send) => self.destinations(rank).len() as u32,
             (O::NeighborAllgather | O::NeighborAlltoall, _) => self.sources(rank).len() as u32,
+        }
+    }
+
+    /// Pieces of the vectors that a reduce_scatter combines. Between groups each side cuts
+    /// them for its own ranks, and the pieces behind these are empty: what crosses is
+    /// whole vectors, however they are cut.
+    pub fn vector_pieces(&self) -> u32 {
+        match self.first_side {
+            None => self.size,
+            Some(first) => first.max(self.size - first),
         }
     }
 
@@ -313,14 +348,14 @@ impl Call {
     pub fn sources(&self, rank: u32) -> &[u32] {
         self.neighbors
             .as_ref()
-            .map_or(&[], |n| &n.sources[rank as usize])
+            .map_or(&[], |n| n.of(&n.sources, rank))
     }
 
     /// Where a rank's neighbours are that it sends to.
     pub fn destinations(&self, rank: u32) -> &[u32] {
         self.neighbors
             .as_ref()
-            .map_or(&[], |n| &n.destinations[rank as usize])
+            .map_or(&[], |n| n.of(&n.destinations, rank))
     }
 
     /// The buffer that holds a rank's input.
@@ -391,7 +426,7 @@ impl Call {
             O::ReduceScatter => Expected::Combined {
                 first,
                 count,
-                piece: rank,
+                piece: rank - side.0,
             },
             O::Scan => Expected::Combined {
                 first: 0,

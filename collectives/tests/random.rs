@@ -15,6 +15,7 @@ fn neighbors(size: u32) -> impl Strategy<Value = Neighbors> {
         let mut neighbors = Neighbors {
             sources: vec![Vec::new(); size as usize],
             destinations: vec![Vec::new(); size as usize],
+            ..Neighbors::default()
         };
         for (from, to) in edges {
             neighbors.destinations[from as usize].push(to);
@@ -132,6 +133,7 @@ fn a_plan_without_one_step_fails() {
                         call = call.on(Arc::new(Neighbors {
                             sources: around(size - 1),
                             destinations: around(1),
+                            ..Neighbors::default()
                         }));
                     }
                     if algorithm.keeps(&call).is_none() {

@@ -112,6 +112,7 @@ fn ring_of_neighbors(size: u32, dice: u32) -> Neighbors {
     let mut neighbors = Neighbors {
         sources: vec![Vec::new(); size as usize],
         destinations: vec![Vec::new(); size as usize],
+        ..Neighbors::default()
     };
     for rank in 0..size {
         for k in 0..mix(rank, dice) % 5 {

@@ -19,8 +19,9 @@
 //! | dup, split, create, merge on an intercommunicator | rank 0 of its first side | on the intercommunicator, then within each side |
 //! | intercomm_create_from_groups | as create_from_group, over both groups | over the meeting |
 //!
-//! An intercommunicator takes three numbers in a row: its own, and one for the
-//! hidden communicator of each side, on which the side talks with itself.
+//! An intercommunicator takes four numbers in a row: its own, one for the hidden
+//! communicator of each side, on which the side talks with itself, and one for that of
+//! both, on which collectives run.
 //!
 //! # Invariants
 //! 1. A number is handed out at most once by its rank, and carries the rank: it

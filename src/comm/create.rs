@@ -7,6 +7,7 @@
 
 use super::collective::IDUP;
 use super::info::Info;
+use super::inter::CONTEXTS;
 use super::meeting::Key;
 use super::sends::Sends;
 use super::{Communicator, Design, Group, Topology};
@@ -25,8 +26,11 @@ use std::sync::atomic::Ordering;
 use std::task::{self, Poll};
 
 /// Each duplication has a tag of its own, so one that is given up leaves the
-/// others' messages alone.
-const IDUP_NUMBERS: u32 = 0x3fff_ffff;
+/// others' messages alone. Bits 17 to 19 tell the messages of programs, where they are
+/// not 0.
+fn idup_tag(number: u32) -> u32 {
+    IDUP | number & 0x1_ffff | (number >> 17 & 0x3ff) << 20
+}
 
 /// What a rank wants of a split.
 pub(super) struct Wish {
@@ -112,7 +116,7 @@ impl Communicator {
     fn idup_unreported(&self, info: &Info) -> Result<PendingCommunicator> {
         let attributes = self.0.attributes.duplicate(self);
         // Even if that has failed: nobody shall wait for this rank in vain.
-        let tag = IDUP | self.0.idups.fetch_add(1, Ordering::Relaxed) & IDUP_NUMBERS;
+        let tag = idup_tag(self.0.idups.fetch_add(1, Ordering::Relaxed));
         let context = match &self.0.inter {
             None if self.rank() == 0 => {
                 let context = self.member().contexts.take(1)?;
@@ -121,7 +125,7 @@ impl Communicator {
             }
             None => Self::context_from(self, tag)?,
             Some(inter) if inter.first && self.rank() == 0 => {
-                let context = self.member().contexts.take(3)?;
+                let context = self.member().contexts.take(CONTEXTS)?;
                 inter.local.tell_all(context, tag);
                 self.tell_all(context, tag);
                 Context::Known(context)

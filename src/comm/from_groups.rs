@@ -6,7 +6,7 @@
 //! because a group is a value without one.
 
 use super::create::listed;
-use super::inter::{argument, check_sides};
+use super::inter::{CONTEXTS, argument, check_sides};
 use super::meeting::Key;
 use super::{Communicator, Design, Group};
 use crate::bootstrap::Session;
@@ -93,7 +93,7 @@ impl Session {
             &one.union(two),
             &Key::from_groups(tag),
             &given,
-            3,
+            CONTEXTS,
         )?;
         let mut design = Design::new(local.clone(), context);
         design.handler = self.error_handler();

@@ -3,7 +3,8 @@
 //! An intercommunicator's lane has as its peers the remote group, in its
 //! order, and this rank itself last. So point-to-point addresses the remote
 //! group without knowing of it. Within a side, ranks talk on a hidden
-//! communicator of the local group.
+//! communicator of the local group; collectives run on another, of both groups, the
+//! first side's ranks first.
 //!
 //! # Invariants
 //! 1. The groups are disjoint and neither is empty.
@@ -34,9 +35,14 @@ pub(super) struct Inter {
     pub remote: Group,
     /// This side among itself.
     pub local: Communicator,
+    /// Both sides, the first one first.
+    pub both: Communicator,
     /// This side is the first.
     pub first: bool,
 }
+
+/// Contexts of an intercommunicator.
+pub(super) const CONTEXTS: u64 = 4;
 
 pub(super) fn argument(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Argument, message)
@@ -91,8 +97,8 @@ impl Communicator {
         })
     }
 
-    /// An intercommunicator. `context` is the first of three: its own, that of
-    /// the first side, that of the second.
+    /// An intercommunicator. `context` is the first of four: its own, that of
+    /// the first side, that of the second, that of both.
     #[track_caller]
     pub(super) fn open_inter(
         member: &Arc<Member>,
@@ -106,9 +112,19 @@ impl Communicator {
             ..Design::new(design.group.clone(), side)
         };
         let local = Self::open(member, local)?;
+        let group = match first {
+            true => design.group.union(&remote),
+            false => remote.union(&design.group),
+        };
+        let both = Design {
+            hidden: true,
+            ..Design::new(group, design.context + 3)
+        };
+        let both = Self::open(member, both)?;
         design.inter = Some(Inter {
             remote,
             local,
+            both,
             first,
         });
         Self::open(member, design)
@@ -212,7 +228,7 @@ impl Communicator {
         }
         let first = member.rank() < world;
         let context = if first {
-            member.contexts.take(3).unwrap_or(0)
+            member.contexts.take(CONTEXTS).unwrap_or(0)
         } else {
             0
         };
@@ -349,7 +365,7 @@ impl Communicator {
             base[0] = self
                 .member()
                 .contexts
-                .take(3 * both.len() as u64)
+                .take(CONTEXTS * both.len() as u64)
                 .unwrap_or(0);
         }
         let mut given = [0u64];
@@ -374,7 +390,7 @@ impl Communicator {
         };
         let group = self.group().incl(&members_of(&mine, color))?;
         let remote = inter.remote.incl(&members_of(&theirs, color))?;
-        let design = self.heir(group, base[0] + 3 * which as u64);
+        let design = self.heir(group, base[0] + CONTEXTS * which as u64);
         Self::open_inter(self.member(), design, remote, inter.first).map(Some)
     }
 }

@@ -33,7 +33,8 @@ pub use attributes::{Attributes, CommKeyval, PredefinedAttributes};
 pub use cart::{CartError, CartTopology, dims_create};
 pub use codes::{ErrorCode, ErrorCodes};
 pub use collective::{
-    Collective, Contribution, Destination, IN_PLACE, InPlace, OwnedContribution, reduce_local,
+    Collective, Contribution, Destination, IN_PLACE, InPlace, OwnedContribution, OwnedDestination,
+    PersistentCollective, ScopedCollective, ScopedPersistentCollective, reduce_local,
 };
 pub use create::PendingCommunicator;
 pub use graph::{DistGraphTopology, Edges, GraphTopology, Neighbour};
@@ -59,7 +60,7 @@ use inter::Inter;
 use osier_datatype::Datatype;
 use std::fmt;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 impl From<GroupError> for Error {
     fn from(e: GroupError) -> Self {
@@ -107,6 +108,8 @@ struct Inner {
     name: Mutex<String>,
     /// The algorithm that calls are to use, and its segments.
     forced: Mutex<Option<(osier_collectives::Algorithm, u32)>>,
+    /// Who lies around this rank, once a neighbourhood collective has asked.
+    around: OnceLock<collective::Around>,
     /// Duplications begun: each has a tag of its own.
     idups: AtomicU32,
     /// Reported as a leak if it is left at the end.
@@ -255,6 +258,7 @@ impl Communicator {
             info: Mutex::new(design.info),
             name: Mutex::default(),
             forced: Mutex::default(),
+            around: OnceLock::new(),
             idups: AtomicU32::new(0),
             partitioned: Registry::default(),
             on_streams: OnStreams::default(),
@@ -287,7 +291,7 @@ impl Communicator {
         Self::open(member, Design::predefined(group, context))
     }
 
-    /// As [`Communicator::agreed`], of two groups. Takes three contexts.
+    /// As [`Communicator::agreed`], of two groups. Takes four contexts.
     pub(crate) fn agreed_inter(
         member: &Arc<Member>,
         [local, remote]: [&[usize]; 2],

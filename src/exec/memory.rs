@@ -13,9 +13,10 @@ use super::program::Program;
 use crate::p2p::view::RawView;
 use osier_collectives::{Buffer, Lengths, Region};
 use std::ops::Range;
+use std::sync::Arc;
 
-/// How a buffer of the program's user is cut into pieces.
-#[derive(Debug, Default)]
+/// How a buffer of the program's user is cut into pieces. Clones share lists.
+#[derive(Clone, Debug, Default)]
 pub(crate) enum Pieces {
     /// There is no such buffer.
     #[default]
@@ -24,12 +25,46 @@ pub(crate) enum Pieces {
     Equal(RawView, usize),
     /// Into as many pieces as the algorithm wants, of about equal size.
     Cut(RawView),
+    /// At these ranges of the packed bytes.
+    Ranges(RawView, Arc<[Range<usize>]>),
     /// Each lies somewhere of its own.
-    Listed(Vec<RawView>),
+    Listed(Arc<[RawView]>),
+}
+
+impl Pieces {
+    /// The buffer, if it is one.
+    pub fn whole(&self) -> Option<&RawView> {
+        match self {
+            Pieces::Equal(view, _) | Pieces::Cut(view) | Pieces::Ranges(view, _) => Some(view),
+            Pieces::None | Pieces::Listed(_) => None,
+        }
+    }
+
+    /// All memory that they lie in.
+    pub fn memory(&self) -> &[RawView] {
+        match self {
+            Pieces::None => &[],
+            Pieces::Equal(view, _) | Pieces::Cut(view) | Pieces::Ranges(view, _) => {
+                std::slice::from_ref(view)
+            }
+            Pieces::Listed(views) => views,
+        }
+    }
+
+    /// The same pieces of other memory.
+    pub fn replace(&mut self, mut by: impl FnMut(&RawView) -> RawView) {
+        match self {
+            Pieces::None => {}
+            Pieces::Equal(view, _) | Pieces::Cut(view) | Pieces::Ranges(view, _) => {
+                *view = by(view);
+            }
+            Pieces::Listed(views) => *views = views.iter().map(by).collect(),
+        }
+    }
 }
 
 /// How long pieces are, for those that lie in scratch.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) enum Sizes {
     #[default]
     Empty,
@@ -38,11 +73,11 @@ pub(crate) enum Sizes {
     /// A vector of so many bytes, cut.
     Cut(usize),
     /// Each its own.
-    Each(Vec<usize>),
+    Each(Arc<[usize]>),
 }
 
 /// What a run works on.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Buffers {
     pub send: Pieces,
     pub recv: Pieces,
@@ -204,6 +239,7 @@ impl Memory {
             Pieces::None => 0,
             Pieces::Equal(view, each) => view.bytes().checked_div(*each).unwrap_or(1).max(1) as u32,
             Pieces::Cut(_) => self.cut,
+            Pieces::Ranges(_, ranges) => ranges.len() as u32,
             Pieces::Listed(views) => views.len() as u32,
         }
     }
@@ -224,6 +260,11 @@ impl Memory {
             }
             Pieces::Cut(view) => {
                 let whole = self.cut_range(view.bytes(), piece);
+                let range = self.segment(whole.len(), segment);
+                view.section(whole.start + range.start..whole.start + range.end)
+            }
+            Pieces::Ranges(view, ranges) => {
+                let whole = &ranges[piece as usize];
                 let range = self.segment(whole.len(), segment);
                 view.section(whole.start + range.start..whole.start + range.end)
             }

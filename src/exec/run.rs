@@ -12,7 +12,8 @@ use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
 
-/// The operator of a run.
+/// The operator of a run. Clones are the same.
+#[derive(Clone)]
 pub(crate) enum Combiner {
     /// Of a call that waits for the end.
     Lent(*const dyn Reduction),
@@ -30,6 +31,16 @@ impl Combiner {
         let operator: *const (dyn Reduction + 'static) =
             unsafe { std::mem::transmute(std::ptr::from_ref(operator)) };
         Combiner::Lent(operator)
+    }
+
+    /// An operator that may borrow; the caller sees to it that the run ends before what
+    /// it borrows.
+    pub fn shared<'a>(operator: Arc<dyn Reduction + 'a>) -> Combiner {
+        // SAFETY: only the lifetime changes; the caller's duty.
+        let operator = unsafe {
+            std::mem::transmute::<Arc<dyn Reduction + 'a>, Arc<dyn Reduction + 'static>>(operator)
+        };
+        Combiner::Owned(operator)
     }
 
     pub fn get(&self) -> &dyn Reduction {

@@ -75,6 +75,7 @@ pub use partitioned::{Partitioned, PartitionedRecv, PartitionedSend, Partitions,
 pub use persistent::{Persistent, ScopedPersistent, Startable, start_all};
 pub use regions::{Region, RegionSet, Regions};
 pub use request::Request;
+pub(crate) use scope::ScopedRuns;
 pub use scope::{Scope, ScopedRequest};
 pub use status::Status;
 pub(crate) use transfer::is_driven;

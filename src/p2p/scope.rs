@@ -28,8 +28,26 @@ use std::sync::Arc;
 pub struct Scope<'scope, 'env: 'scope> {
     comm: &'env Communicator,
     pending: RefCell<Pending>,
+    runs: ScopedRuns,
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
+}
+
+/// Collectives that nobody has waited for.
+#[derive(Debug, Default)]
+pub(crate) struct ScopedRuns(RefCell<Vec<u32>>);
+
+impl ScopedRuns {
+    pub fn add(&self, run: u32) {
+        self.0.borrow_mut().push(run);
+    }
+
+    pub fn remove(&self, run: u32) {
+        let mut runs = self.0.borrow_mut();
+        if let Some(at) = runs.iter().position(|r| *r == run) {
+            runs.swap_remove(at);
+        }
+    }
 }
 
 /// Grows with the transfers under way, not with those begun.
@@ -146,19 +164,24 @@ impl Communicator {
         let scope = Scope {
             comm: self,
             pending: RefCell::default(),
+            runs: ScopedRuns::default(),
             scope: PhantomData,
             env: PhantomData,
         };
+        let mut first = None;
         let result = {
-            let revoker = Revoker(&scope.pending, self);
+            let revoker = Revoker(&scope.pending, &scope.runs, self);
             let result = f(&scope);
             if result.is_ok() {
+                first = self.finish_runs(&scope.runs);
                 std::mem::forget(revoker);
             }
             result
         };
         let pending = scope.pending.take();
-        let mut first = self.wait_many(pending.handles);
+        if let Some(e) = self.wait_many(pending.handles) {
+            first.get_or_insert(e);
+        }
         if result.is_ok() {
             for side in pending.hosted {
                 if let Err(e) = partitioned::complete(&*side) {
@@ -173,14 +196,33 @@ impl Communicator {
     }
 }
 
+impl Communicator {
+    /// Waits for collectives; the first error.
+    #[track_caller]
+    fn finish_runs(&self, runs: &ScopedRuns) -> Option<Error> {
+        let mut first = None;
+        loop {
+            let Some(run) = runs.0.borrow_mut().pop() else {
+                return first;
+            };
+            if let Err(e) = self.finish_collective(run) {
+                first.get_or_insert(e);
+            }
+        }
+    }
+}
+
 /// Revokes what is pending, unless it is forgotten.
-struct Revoker<'a>(&'a RefCell<Pending>, &'a Communicator);
+struct Revoker<'a>(&'a RefCell<Pending>, &'a ScopedRuns, &'a Communicator);
 
 impl Drop for Revoker<'_> {
     fn drop(&mut self) {
         let pending = self.0.take();
         for handle in pending.handles.into_iter().flatten() {
-            self.1.revoke_raw(handle);
+            self.2.revoke_raw(handle);
+        }
+        for run in self.1.0.take() {
+            self.2.give_up_collective(run);
         }
         for side in pending.hosted {
             partitioned::revoke(&*side);
@@ -294,6 +336,11 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// Has the scope see to the end of a partitioned request.
     pub(super) fn host(&self, side: Arc<dyn Side>) {
         self.pending.borrow_mut().hosted.push(side);
+    }
+
+    /// Its collectives.
+    pub(crate) fn runs(&self) -> &ScopedRuns {
+        &self.runs
     }
 
     /// The communicator.

@@ -80,6 +80,34 @@ impl RawView {
         }
     }
 
+    /// Packed bytes of an element: of slices one of theirs, of other views an instance of
+    /// the layout. `None` if nobody knows.
+    pub fn element_bytes(&self) -> Option<usize> {
+        match &self.shape {
+            Shape::Slice(layout) => Some(layout().size()),
+            Shape::Uniform(basic) => Some(basic.size()),
+            Shape::Loose(layout, _) | Shape::Dense(layout) => Some(layout.size()),
+            Shape::Device(memory) => Some(memory.instances().0.size()),
+            Shape::Untyped | Shape::Section(..) | Shape::Parts(_) => None,
+        }
+    }
+
+    /// Whether the elements are of one type for certain.
+    #[inline]
+    pub fn alike(&self, other: &RawView) -> bool {
+        match (&self.shape, &other.shape) {
+            (Shape::Slice(a), Shape::Slice(b)) => std::ptr::fn_addr_eq(*a, *b),
+            (Shape::Uniform(a), Shape::Uniform(b)) => a == b,
+            _ => false,
+        }
+    }
+
+    /// Where it lies and how long it is, as a number: another for other memory.
+    pub fn mark(&self) -> u64 {
+        let origin = (self.origin.addr() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (origin ^ self.bytes as u64).rotate_left(23)
+    }
+
     /// The types of one instance, if somebody knows.
     pub fn instance(&self) -> Option<Signature> {
         match &self.shape {

@@ -350,8 +350,8 @@ impl RawView {
                 origin: origin.wrapping_offset(at),
                 bytes,
                 shape: match layout.signature().uniform() {
-                    Some(basic) => Shape::Uniform(basic),
-                    None => Shape::Dense(layout.clone()),
+                    Some(basic) if layout.size() == basic.size() => Shape::Uniform(basic),
+                    _ => Shape::Dense(layout.clone()),
                 },
             },
             None => Self {

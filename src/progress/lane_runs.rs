@@ -39,6 +39,8 @@ pub(super) const NO_RUN: u32 = u32::MAX;
 const NOBODY: u32 = u32::MAX;
 /// Bits of a tag that tell runs apart.
 const SEQUENCE_BITS: u32 = 10;
+/// Of the tags of persistent calls.
+const PERSISTENT: u32 = 1 << (TAG_BITS + SEQUENCE_BITS);
 /// Tags of a run's messages to itself, which no program has.
 const TO_HOST: u32 = 8;
 const TO_DEVICE: u32 = 16;
@@ -65,6 +67,8 @@ pub(super) struct Runs {
     spare: Vec<Box<Run>>,
     programs: Vec<(u64, Arc<Program>)>,
     sequence: u32,
+    /// Of persistent calls.
+    reserved: u32,
     /// Who is to blame for the error that is being returned.
     culprit: u32,
 }
@@ -77,6 +81,7 @@ impl Default for Runs {
             spare: Vec::new(),
             programs: Vec::new(),
             sequence: 0,
+            reserved: 0,
             culprit: NOBODY,
         }
     }
@@ -158,6 +163,14 @@ impl Lane {
         let sequence = self.runs.sequence;
         self.runs.sequence = sequence.wrapping_add(1);
         INTERNAL_TAG | (sequence % (1 << SEQUENCE_BITS)) << TAG_BITS
+    }
+
+    /// Upper part of the tags of a persistent call, for all of its runs: all ranks set
+    /// them up in the same order, and start them in any.
+    pub fn reserve_tags(&mut self) -> u32 {
+        let sequence = self.runs.reserved;
+        self.runs.reserved = sequence.wrapping_add(1);
+        INTERNAL_TAG | PERSISTENT | (sequence % (1 << SEQUENCE_BITS)) << TAG_BITS
     }
 
     /// Begins a run. Its buffers belong to it until it is over.

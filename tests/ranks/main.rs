@@ -16,6 +16,7 @@ mod intercommunicators;
 mod large;
 mod matching;
 mod modes;
+mod neighborhoods;
 mod objects;
 mod partitioned;
 mod persistent;

@@ -54,6 +54,41 @@ pub(super) fn build(b: &mut Builder) {
         }
         Operation::Gather => linear::gather(b, &far),
         Operation::Scatter => linear::scatter(b, &far),
+        // Nobody knows how long the contributions of its own side are.
+        Operation::Allgather if b.call.varying => {
+            b.phase();
+            let tag = b.tag(0);
+            let (own, count) = (rank - first, others.size());
+            for k in 0..count {
+                let from = (own % count + count - k) % count;
+                b.recv(others.rank(from), tag, Region::piece(Buffer::Recv, from));
+            }
+            for k in 0..count {
+                let to = others.rank((own + k) % count);
+                b.send(to, tag, Region::piece(Buffer::Send, 0));
+            }
+        }
+        Operation::ReduceScatter => {
+            let pieces = b.call.vector_pieces();
+            let vector = |buffer| Region::run(buffer, 0, pieces);
+            let sum = binomial::reduce(b, &mine, 0, vector(Buffer::Send), None);
+            let theirs = match rank == first {
+                true => b.scratch(pieces),
+                false => Buffer::Recv,
+            };
+            exchange(b, first, other_first, sum, vector(theirs));
+            b.phase();
+            let tag = b.tag(0);
+            let place = Region::piece(Buffer::Recv, 0);
+            if rank != first {
+                b.recv(first, tag, place);
+                return;
+            }
+            for at in 1..mine.size() {
+                b.send(mine.rank(at), tag, Region::piece(theirs, at));
+            }
+            b.copy(Region::piece(theirs, 0), place);
+        }
         Operation::Alltoall => {
             b.phase();
             let tag = b.tag(0);

@@ -207,7 +207,6 @@ impl Algorithm {
             Self::Pairwise => exact(&[O::Alltoall, O::ReduceScatter]),
             Self::Spread => exact(&[O::Allgather, O::Alltoall, O::ReduceScatter]),
             Self::ScatterAllgather => exact(&[O::Bcast]),
-            Self::Between if call.varying && operation == O::Allgather => None,
             Self::Between => exact(&[
                 O::Barrier,
                 O::Bcast,
@@ -217,6 +216,7 @@ impl Algorithm {
                 O::Alltoall,
                 O::Reduce,
                 O::Allreduce,
+                O::ReduceScatter,
             ]),
             Self::Adapted(adapted) => {
                 let fits = adapted.families.len() == call.size as usize
@@ -421,8 +421,11 @@ impl Plan {
             return Err(Unsuitable(format!("{name} without a neighbourhood")));
         }
         // A result that shares memory with the input comes when all is read; a
-        // barrier has nothing to cut.
-        let whole = call.shares_memory() || call.operation == Operation::Barrier;
+        // barrier has nothing to cut; and where two groups cut a vector differently, it
+        // crosses whole.
+        let whole = call.shares_memory()
+            || call.operation == Operation::Barrier
+            || call.operation == Operation::ReduceScatter && call.first_side.is_some();
         Ok(Self {
             segments: if whole { 1 } else { segments.max(1) },
             call,

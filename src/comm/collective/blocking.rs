@@ -1,6 +1,6 @@
 //! Collective calls that return when this rank's part is over.
 
-use super::ask::{Ask, Contribution, host};
+use super::ask::{Contribution, given};
 use crate::comm::Communicator;
 use crate::error::Result;
 use crate::exec::operator::Reduction;
@@ -8,7 +8,6 @@ use crate::exec::run::Combiner;
 use crate::p2p::Rank;
 use crate::p2p::view::{Buffer, BufferMut, RawView};
 use crate::trace::event::{ANY, Kind};
-use osier_collectives::{Call, Operation};
 use osier_datatype::Datatype;
 
 impl Communicator {
@@ -16,39 +15,32 @@ impl Communicator {
     #[track_caller]
     pub fn barrier(&self) -> Result<()> {
         let _span = self.span(Kind::Barrier, ANY, ANY, 0);
-        let result = match &self.0.inter {
-            None => self.barrier_within(),
-            Some(inter) => self.barrier_between(inter),
-        };
+        let result = self.barrier_within();
         self.reported(result.map_err(|e| e.context("barrier")))
     }
 
     #[track_caller]
     pub(in crate::comm) fn barrier_within(&self) -> Result<()> {
-        self.call(Ask::barrier(self.size()))
+        self.call(self.barrier_ask())
     }
 
     /// Copies the root's data to all ranks. Collective; all pass equally many elements
     /// of the same types, in whatever layout. On an intercommunicator the root's side
     /// passes [`ROOT`](crate::ROOT) at the root and [`PROC_NULL`](crate::PROC_NULL)
     /// elsewhere, the other side the root's rank, and only that side's data changes.
-    /// The same holds for [`Communicator::gather`], where the other side's elements go
-    /// to the root.
+    /// The same holds for all calls with a root: it exchanges data with the other side.
     #[track_caller]
     pub fn bcast<B: BufferMut + ?Sized>(&self, data: &mut B, root: impl Into<Rank>) -> Result<()> {
         let view = data.view_mut().raw();
         let _span = self.span(Kind::Bcast, ANY, ANY, view.bytes());
-        let root = root.into();
-        let result = match &self.0.inter {
-            None => self.root(root).and_then(|root| self.bcast_view(view, root)),
-            Some(inter) => host(view).and_then(|view| self.bcast_between(inter, view, root)),
-        };
+        let ask = self.bcast_ask(Some(view), root.into());
+        let result = ask.and_then(|ask| self.call(ask));
         self.reported(result.map_err(|e| e.context("bcast")))
     }
 
     #[track_caller]
     pub(in crate::comm) fn bcast_view(&self, view: RawView, root: usize) -> Result<()> {
-        self.call(Ask::bcast(self.size(), root, view))
+        self.call(self.bcast_ask(Some(view), root.into())?)
     }
 
     #[track_caller]
@@ -70,19 +62,12 @@ impl Communicator {
         recv: &mut R,
         root: impl Into<Rank>,
     ) -> Result<()> {
-        let send = send.contribution().map(|view| view.raw());
+        let send = given(send);
         let recv = recv.view_mut().raw();
         let bytes = send.as_ref().map_or(0, RawView::bytes);
         let _span = self.span(Kind::Gather, ANY, ANY, bytes);
-        let root = root.into();
-        let result = self
-            .reachable(send, recv)
-            .and_then(|(send, recv)| match &self.0.inter {
-                None => self
-                    .root(root)
-                    .and_then(|root| self.gather_views(send, recv, root)),
-                Some(inter) => self.gather_between(inter, send, recv, root),
-            });
+        let ask = self.gather_ask(send, Some(recv), root.into());
+        let result = ask.and_then(|ask| self.call(ask));
         self.reported(result.map_err(|e| e.context("gather")))
     }
 
@@ -93,8 +78,7 @@ impl Communicator {
         recv: RawView,
         root: usize,
     ) -> Result<()> {
-        let (size, rank) = (self.size(), self.rank());
-        self.call(Ask::gather(size, rank, Some(root), send, recv))
+        self.call(self.gather_ask(send, Some(recv), root.into())?)
     }
 
     #[track_caller]
@@ -116,16 +100,12 @@ impl Communicator {
         send: &S,
         recv: &mut R,
     ) -> Result<()> {
-        let send = send.contribution().map(|view| view.raw());
+        let send = given(send);
         let recv = recv.view_mut().raw();
         let bytes = send.as_ref().map_or(0, RawView::bytes);
         let _span = self.span(Kind::Allgather, ANY, ANY, bytes);
-        let result = self
-            .reachable(send, recv)
-            .and_then(|(send, recv)| match &self.0.inter {
-                None => self.call(Ask::gather(self.size(), self.rank(), None, send, recv)),
-                Some(inter) => self.allgather_between(inter, send, recv),
-            });
+        let ask = self.allgather_ask(send, Some(recv));
+        let result = ask.and_then(|ask| self.call(ask));
         self.reported(result.map_err(|e| e.context("allgather")))
     }
 
@@ -141,15 +121,10 @@ impl Communicator {
         recv: &mut R,
         op: impl Reduction,
     ) -> Result<()> {
-        let send = send.contribution().map(|view| view.raw());
+        let send = given(send);
         let recv = recv.view_mut().raw();
         let _span = self.span(Kind::Allreduce, ANY, ANY, recv.bytes());
-        let result = self
-            .reachable(send, recv)
-            .and_then(|(send, recv)| match &self.0.inter {
-                None => self.allreduce_views(send, recv, &op),
-                Some(inter) => self.allreduce_between(inter, send, recv, &op),
-            });
+        let result = self.allreduce_views(send, recv, &op);
         self.reported(result.map_err(|e| e.context("allreduce")))
     }
 
@@ -160,10 +135,9 @@ impl Communicator {
         recv: RawView,
         op: &dyn Reduction,
     ) -> Result<()> {
-        let call = Call::new(Operation::Allreduce, self.size() as u32);
-        // The call below waits for the run's end, so the operator outlives it.
+        // `call` waits for the run's end, so the operator outlives it.
         let combiner = Combiner::lent(op);
-        self.call(Ask::reduce(call, self.rank(), send, Some(recv), combiner))
+        self.call(self.allreduce_ask(send, Some(recv), combiner)?)
     }
 
     #[track_caller]
@@ -173,17 +147,5 @@ impl Communicator {
         op: &dyn Reduction,
     ) -> Result<()> {
         self.allreduce_views(None, data.view_mut().raw(), op)
-    }
-
-    /// Memory of devices within a group only.
-    fn reachable(
-        &self,
-        send: Option<RawView>,
-        recv: RawView,
-    ) -> Result<(Option<RawView>, RawView)> {
-        if self.is_inter() {
-            return Ok((send.map(host).transpose()?, host(recv)?));
-        }
-        Ok((send, recv))
     }
 }

@@ -24,6 +24,7 @@ struct Key {
     required: Association,
     varying: bool,
     size: u32,
+    first_side: Option<u32>,
     class: u32,
 }
 
@@ -68,6 +69,7 @@ impl Choices {
             required: call.required,
             varying: call.varying,
             size: call.size,
+            first_side: call.first_side,
             class,
         };
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);

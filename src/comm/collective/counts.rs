@@ -1,323 +1,312 @@
-//! Calls in which ranks contribute different amounts.
+//! From buffers to asks: calls in which ranks contribute different amounts.
 //!
-//! Blocks of a buffer are given by counts and displacements, in elements. What a rank
-//! sends must be as long as what its peer expects of it.
+//! Blocks of a buffer are given by counts and displacements, in elements: of slices in
+//! theirs, of views in instances of the layout, as MPI counts them. What a rank sends must
+//! be as long as what its peer expects of it.
 
 use super::ask::{Ask, mismatch};
 use crate::comm::Communicator;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::exec::memory::{Buffers, Pieces, Sizes};
-use crate::exec::operator::{Data, Reduction};
 use crate::exec::run::Combiner;
 use crate::p2p::Rank;
-use crate::p2p::view::{Buffer, BufferMut, RawView, View, ViewMut};
-use crate::trace::event::{ANY, Kind};
-use osier_collectives::{Call, Operation};
-use osier_datatype::Datatype;
+use crate::p2p::view::RawView;
+use osier_collectives::Operation;
+use std::ops::Range;
 
-/// The blocks of a buffer of `len` elements at `data`.
-fn blocks<T: Datatype>(
-    what: &str,
-    (data, len): (*mut T, usize),
-    counts: &[usize],
-    displacements: &[usize],
+/// Counts and displacements, in elements, of one block per rank.
+pub(super) type Blocks<'a> = (&'a [usize], &'a [usize]);
+
+/// What calls whose sizes nobody knows are planned for.
+const MIDDLE_BYTES: usize = 1024;
+
+/// Packed bytes of an element.
+pub(super) fn element(view: &RawView) -> Result<usize> {
+    view.element_bytes().ok_or_else(|| {
+        Error::new(
+            ErrorKind::Datatype,
+            "counts of elements in data of unknown type (hint: pass a slice, or a view)",
+        )
+    })
+}
+
+/// The blocks of a buffer, as ranges of its packed bytes.
+pub(super) fn ranges(
+    view: &RawView,
+    (counts, displacements): Blocks<'_>,
     ranks: usize,
-) -> Result<Vec<RawView>> {
+    what: &str,
+) -> Result<Vec<Range<usize>>> {
     if counts.len() != ranks || displacements.len() != ranks {
         return Err(mismatch(format!(
-            "{what}: {} counts and {} displacements for {ranks} ranks",
+            "{} counts and {} displacements for {ranks} {what}",
             counts.len(),
             displacements.len()
         )));
     }
-    let block = |(count, start): (&usize, &usize)| {
+    let each = element(view)?;
+    let len = view.bytes().checked_div(each).unwrap_or(0);
+    let range = |(count, start): (&usize, &usize)| {
         let inside = start.checked_add(*count).is_some_and(|end| end <= len);
-        if !inside {
+        if !inside && each > 0 {
             return Err(mismatch(format!(
-                "{what}: {count} elements from {start} on of {len}"
+                "{count} elements from {start} on of {len}"
             )));
         }
-        Ok(RawView::of_slice(data.wrapping_add(*start), *count))
+        Ok(start * each..(start + count) * each)
     };
-    counts.iter().zip(displacements).map(block).collect()
+    counts.iter().zip(displacements).map(range).collect()
 }
 
-fn of<T: Datatype>(data: &[T]) -> (*mut T, usize) {
-    (data.as_ptr().cast_mut(), data.len())
-}
-
-fn of_mut<T: Datatype>(data: &mut [T]) -> (*mut T, usize) {
-    (data.as_mut_ptr(), data.len())
-}
-
-/// Blocks that others write must not share elements.
-fn disjoint(what: &str, counts: &[usize], displacements: &[usize]) -> Result<()> {
-    let mut blocks: Vec<(usize, usize)> = displacements
-        .iter()
-        .zip(counts)
-        .filter(|(_, count)| **count > 0)
-        .map(|(start, count)| (*start, start.saturating_add(*count)))
-        .collect();
-    blocks.sort_unstable();
-    match blocks.windows(2).find(|pair| pair[0].1 > pair[1].0) {
-        None => Ok(()),
-        Some(pair) => Err(mismatch(format!(
-            "{what}: blocks from elements {} and {} on overlap",
-            pair[0].0, pair[1].0
-        ))),
+/// As [`ranges`], of memory that others write: blocks must not share elements.
+pub(super) fn apart(
+    view: &RawView,
+    blocks: Blocks<'_>,
+    ranks: usize,
+    what: &str,
+) -> Result<Vec<Range<usize>>> {
+    let all = ranges(view, blocks, ranks, what)?;
+    let mut sorted: Vec<_> = all.iter().filter(|r| !r.is_empty()).collect();
+    sorted.sort_unstable_by_key(|r| r.start);
+    if let Some(pair) = sorted.windows(2).find(|pair| pair[0].end > pair[1].start) {
+        let each = element(view)?.max(1);
+        return Err(mismatch(format!(
+            "blocks from elements {} and {} on overlap",
+            pair[0].start / each,
+            pair[1].start / each
+        )));
     }
+    Ok(all)
 }
 
-fn listed(
-    operation: Operation,
-    size: usize,
-    root: Option<usize>,
+/// A call with these pieces, or with what is wrong with them.
+pub(super) fn listed(
+    name: &'static str,
+    call: osier_collectives::Call,
     send: Result<Pieces>,
     recv: Result<Pieces>,
-    sizes: Sizes,
+    sizes: Vec<usize>,
 ) -> Ask {
-    let mut call = Call::new(operation, size as u32).varying();
-    if let Some(root) = root {
-        call = call.root(root as u32);
-    }
     let mut error = None;
     let mut keep = |pieces: Result<Pieces>| {
         pieces.unwrap_or_else(|e| {
-            error = Some(e);
+            error = error.take().or(Some(e));
             Pieces::None
         })
     };
     let buffers = Buffers {
         send: keep(send),
         recv: keep(recv),
-        sizes,
+        sizes: match sizes.is_empty() {
+            true => Sizes::Empty,
+            false => Sizes::Each(sizes.into()),
+        },
         unit: 1,
     };
     // Not all ranks know the bytes, so the plan does not depend on them.
-    Ask::new(call, MIDDLE_BYTES, buffers).failed(error)
+    Ask::new(name, call.varying(), MIDDLE_BYTES, buffers).failed(error)
 }
 
-/// What calls whose sizes nobody knows are planned for.
-const MIDDLE_BYTES: usize = 1024;
+fn placed(view: RawView, ranges: Result<Vec<Range<usize>>>) -> Result<Pieces> {
+    Ok(Pieces::Ranges(view, ranges?.into()))
+}
+
+fn whole(view: RawView) -> Pieces {
+    let bytes = view.bytes();
+    Pieces::Equal(view, bytes)
+}
+
+fn lens(ranges: &Result<Vec<Range<usize>>>) -> Vec<usize> {
+    ranges.as_ref().map_or_else(
+        |_| Vec::new(),
+        |ranges| ranges.iter().map(ExactSizeIterator::len).collect(),
+    )
+}
 
 impl Communicator {
-    fn group_only(&self, what: &str) -> Result<()> {
-        if !self.is_inter() {
-            return Ok(());
+    fn in_place_within(&self) -> Result<()> {
+        match self.is_inter() {
+            false => Ok(()),
+            true => Err(mismatch(
+                "in place on an intercommunicator (hint: pass a buffer)",
+            )),
         }
-        Err(crate::error::Error::new(
-            crate::error::ErrorKind::Unavailable,
-            format!("{what} on an intercommunicator"),
-        ))
     }
 
-    /// Collects the elements of all ranks at the root: rank r's to the r-th block of
-    /// `recv`. `recv`, `counts` and `displacements` matter at the root only. Collective.
-    #[track_caller]
-    pub fn gatherv<T: Datatype>(
+    pub(super) fn gatherv_ask(
         &self,
-        send: &[T],
-        recv: &mut [T],
+        send: Option<RawView>,
+        recv: Option<RawView>,
         counts: &[usize],
         displacements: &[usize],
-        root: impl Into<Rank>,
-    ) -> Result<()> {
-        let _span = self.span(Kind::Gather, ANY, ANY, size_of_val(send));
-        let (size, rank) = (self.size(), self.rank());
-        let result = self
-            .group_only("gatherv")
-            .and_then(|()| self.root(root))
-            .and_then(|root| {
-                let recv = match rank == root {
-                    true => blocks("gatherv", of_mut(recv), counts, displacements, size)
-                        .and_then(|all| disjoint("gatherv", counts, displacements).map(|()| all))
-                        .map(Pieces::Listed),
-                    false => Ok(Pieces::None),
-                };
-                let send = Ok(Pieces::Listed(vec![send.view().raw()]));
-                let operation = Operation::Gather;
-                self.call(listed(
-                    operation,
-                    size,
-                    Some(root),
-                    send,
-                    recv,
-                    Sizes::Empty,
-                ))
-            });
-        self.reported(result.map_err(|e| e.context("gatherv")))
+        root: Rank,
+    ) -> Result<Ask> {
+        let Some(root) = self.plan_root(root)? else {
+            return Ok(self.looks_on("gatherv", Operation::Gather));
+        };
+        let mut call = self.call_of(Operation::Gather).root(root);
+        let receives = self.runs_on().rank() as u32 == root;
+        let recv = match receives {
+            false => Ok(Pieces::None),
+            true => {
+                let recv = recv.unwrap_or_default();
+                let all = apart(&recv, (counts, displacements), self.others(), "ranks");
+                placed(recv, all)
+            }
+        };
+        let send = match send {
+            _ if receives && self.is_inter() => Ok(Pieces::None),
+            Some(send) => Ok(whole(send)),
+            None => {
+                call = call.in_place();
+                self.in_place_within().and_then(|()| match receives {
+                    true => Ok(Pieces::None),
+                    false => Err(mismatch("only the root works in place")),
+                })
+            }
+        };
+        Ok(listed("gatherv", call, send, recv, Vec::new()))
     }
 
-    /// Gives each rank its block of the root's elements: the reverse of
-    /// [`Communicator::gatherv`]. Collective.
-    #[track_caller]
-    pub fn scatterv<T: Datatype>(
+    pub(super) fn scatterv_ask(
         &self,
-        send: &[T],
+        send: Option<RawView>,
+        recv: Option<RawView>,
         counts: &[usize],
         displacements: &[usize],
-        recv: &mut [T],
-        root: impl Into<Rank>,
-    ) -> Result<()> {
-        let _span = self.span(Kind::Scatter, ANY, ANY, size_of_val(recv));
-        let (size, rank) = (self.size(), self.rank());
-        let result = self
-            .group_only("scatterv")
-            .and_then(|()| self.root(root))
-            .and_then(|root| {
-                let send = match rank == root {
-                    true => blocks("scatterv", of(send), counts, displacements, size)
-                        .map(Pieces::Listed),
-                    false => Ok(Pieces::None),
-                };
-                let recv = Ok(Pieces::Listed(vec![recv.view_mut().raw()]));
-                let operation = Operation::Scatter;
-                self.call(listed(
-                    operation,
-                    size,
-                    Some(root),
-                    send,
-                    recv,
-                    Sizes::Empty,
-                ))
-            });
-        self.reported(result.map_err(|e| e.context("scatterv")))
+        root: Rank,
+    ) -> Result<Ask> {
+        let Some(root) = self.plan_root(root)? else {
+            return Ok(self.looks_on("scatterv", Operation::Scatter));
+        };
+        let mut call = self.call_of(Operation::Scatter).root(root);
+        let sends = self.runs_on().rank() as u32 == root;
+        let send = match sends {
+            false => Ok(Pieces::None),
+            true => {
+                let send = send.unwrap_or_default();
+                let all = ranges(&send, (counts, displacements), self.others(), "ranks");
+                placed(send, all)
+            }
+        };
+        let recv = match recv {
+            _ if sends && self.is_inter() => Ok(Pieces::None),
+            Some(recv) => Ok(whole(recv)),
+            None => {
+                call = call.in_place();
+                self.in_place_within().and_then(|()| match sends {
+                    true => Ok(Pieces::None),
+                    false => Err(mismatch("only the root works in place")),
+                })
+            }
+        };
+        Ok(listed("scatterv", call, send, recv, Vec::new()))
     }
 
-    /// Collects the elements of all ranks at all ranks: rank r's in the r-th block. All
-    /// pass the same counts. Collective.
-    #[track_caller]
-    pub fn allgatherv<T: Datatype>(
+    pub(super) fn allgatherv_ask(
         &self,
-        send: &[T],
-        recv: &mut [T],
+        send: Option<RawView>,
+        recv: Option<RawView>,
         counts: &[usize],
         displacements: &[usize],
-    ) -> Result<()> {
-        let _span = self.span(Kind::Allgather, ANY, ANY, size_of_val(send));
-        let size = self.size();
-        let result = self.group_only("allgatherv").and_then(|()| {
-            let recv = blocks("allgatherv", of_mut(recv), counts, displacements, size)
-                .and_then(|all| disjoint("allgatherv", counts, displacements).map(|()| all));
-            let sizes = match &recv {
-                Ok(all) => all.iter().map(RawView::bytes).collect(),
-                Err(_) => Vec::new(),
-            };
-            let own = sizes.get(self.rank()).copied();
-            let send = send.view().raw();
-            let send = match own {
-                Some(own) if own != send.bytes() => Err(mismatch(format!(
+    ) -> Result<Ask> {
+        let recv = recv.unwrap_or_default();
+        let mut call = self.call_of(Operation::Allgather);
+        let all = apart(&recv, (counts, displacements), self.others(), "ranks");
+        // Between groups nobody knows what this side gives.
+        let sizes = match self.is_inter() {
+            true => Vec::new(),
+            false => lens(&all),
+        };
+        let send = match send {
+            None => {
+                call = call.in_place();
+                self.in_place_within().map(|()| Pieces::None)
+            }
+            Some(send) => match sizes.get(self.rank()) {
+                Some(own) if *own != send.bytes() => Err(mismatch(format!(
                     "{} bytes for a block of {own}",
                     send.bytes()
                 ))),
-                _ => Ok(Pieces::Listed(vec![send])),
-            };
-            let operation = Operation::Allgather;
-            let recv = recv.map(Pieces::Listed);
-            self.call(listed(
-                operation,
-                size,
-                None,
-                send,
-                recv,
-                Sizes::Each(sizes),
-            ))
-        });
-        self.reported(result.map_err(|e| e.context("allgatherv")))
+                _ => Ok(whole(send)),
+            },
+        };
+        Ok(listed("allgatherv", call, send, placed(recv, all), sizes))
     }
 
-    /// Sends the r-th block to rank r, and receives one from each rank. Collective.
-    #[track_caller]
-    pub fn alltoallv<T: Datatype>(
+    pub(super) fn alltoallv_ask(
         &self,
-        send: &[T],
-        (send_counts, send_displacements): (&[usize], &[usize]),
-        recv: &mut [T],
-        (recv_counts, recv_displacements): (&[usize], &[usize]),
-    ) -> Result<()> {
-        let _span = self.span(Kind::Alltoall, ANY, ANY, size_of_val(send));
-        let size = self.size();
-        let result = self.group_only("alltoallv").and_then(|()| {
-            let what = "alltoallv";
-            let send = blocks(what, of(send), send_counts, send_displacements, size);
-            let recv = blocks(what, of_mut(recv), recv_counts, recv_displacements, size)
-                .and_then(|all| disjoint(what, recv_counts, recv_displacements).map(|()| all));
-            let (send, recv) = (send.map(Pieces::Listed), recv.map(Pieces::Listed));
-            let operation = Operation::Alltoall;
-            self.call(listed(operation, size, None, send, recv, Sizes::Empty))
-        });
-        self.reported(result.map_err(|e| e.context("alltoallv")))
-    }
-
-    /// As [`Communicator::alltoallv`], with a view of its own for each rank: any
-    /// layouts. Collective.
-    #[track_caller]
-    pub fn alltoallw(&self, send: &[View<'_>], recv: &mut [ViewMut<'_>]) -> Result<()> {
-        let _span = self.span(Kind::Alltoall, ANY, ANY, 0);
-        let size = self.size();
-        let result = self.group_only("alltoallw").and_then(|()| {
-            let send: Vec<RawView> = send.iter().map(|view| view.view().raw()).collect();
-            let recv: Vec<RawView> = recv.iter_mut().map(|view| view.view_mut().raw()).collect();
-            let listed_all = |views: Vec<RawView>| {
-                if views.len() == size {
-                    return Ok(Pieces::Listed(views));
-                }
-                Err(mismatch(format!("{} views for {size} ranks", views.len())))
-            };
-            let (send, recv) = (listed_all(send), listed_all(recv));
-            let operation = Operation::Alltoall;
-            self.call(listed(operation, size, None, send, recv, Sizes::Empty))
-        });
-        self.reported(result.map_err(|e| e.context("alltoallw")))
-    }
-
-    /// Combines the elements of all ranks; rank r gets the next `counts[r]` elements of
-    /// the result. All pass the same counts. Collective.
-    #[track_caller]
-    pub fn reduce_scatter<T: Datatype>(
-        &self,
-        send: &[T],
-        recv: &mut [T],
-        counts: &[usize],
-        op: impl Reduction,
-    ) -> Result<()> {
-        let _span = self.span(Kind::Reduce, ANY, ANY, size_of_val(send));
-        let size = self.size();
-        let result = self.group_only("reduce_scatter").and_then(|()| {
-            if !T::DENSE {
-                return Err(mismatch("elements with padding".into()));
+        send: Option<RawView>,
+        recv: Option<RawView>,
+        send_blocks: Blocks<'_>,
+        recv_blocks: Blocks<'_>,
+    ) -> Result<Ask> {
+        let recv = recv.unwrap_or_default();
+        let mut call = self.call_of(Operation::Alltoall);
+        let into = apart(&recv, recv_blocks, self.others(), "ranks");
+        let sizes = lens(&into);
+        let send = match send {
+            None => {
+                call = call.in_place();
+                self.in_place_within().map(|()| Pieces::None)
             }
-            let starts: Vec<usize> = counts
-                .iter()
-                .scan(0, |at, count| {
-                    let start = *at;
-                    *at += count;
-                    Some(start)
-                })
-                .collect();
-            let fit = op.fit(&Data(&send.view().raw()))?;
-            let send = blocks("reduce_scatter", of(send), counts, &starts, size);
-            let sizes = match &send {
-                Ok(all) => all.iter().map(RawView::bytes).collect(),
-                Err(_) => Vec::new(),
-            };
-            let mine = recv.view_mut().raw();
-            let recv = match sizes.get(self.rank()) {
-                Some(own) if *own != mine.bytes() => Err(mismatch(format!(
-                    "a block of {own} bytes into {}",
-                    mine.bytes()
-                ))),
-                _ => Ok(Pieces::Listed(vec![mine])),
-            };
-            let send = send.map(Pieces::Listed);
-            let operation = Operation::ReduceScatter;
-            let sizes = Sizes::Each(sizes);
-            let mut ask = listed(operation, size, None, send, recv, sizes);
-            ask.buffers.unit = fit.unit;
-            // The call below waits for the run's end, so the operator outlives it.
-            ask.combine((Combiner::lent(&op), fit));
-            self.call(ask)
-        });
-        self.reported(result.map_err(|e| e.context("reduce_scatter")))
+            Some(send) => {
+                let all = ranges(&send, send_blocks, self.others(), "ranks");
+                placed(send, all)
+            }
+        };
+        Ok(listed("alltoallv", call, send, placed(recv, into), sizes))
+    }
+
+    pub(super) fn alltoallw_ask(&self, send: Vec<RawView>, recv: Vec<RawView>) -> Result<Ask> {
+        let others = self.others();
+        let all = |views: Vec<RawView>| match views.len() == others {
+            true => Ok(Pieces::Listed(views.into())),
+            false => Err(mismatch(format!(
+                "{} views for {others} ranks",
+                views.len()
+            ))),
+        };
+        let call = self.call_of(Operation::Alltoall);
+        Ok(listed("alltoallw", call, all(send), all(recv), Vec::new()))
+    }
+
+    pub(super) fn reduce_scatter_ask(
+        &self,
+        send: Option<RawView>,
+        recv: Option<RawView>,
+        counts: &[usize],
+        combiner: Combiner,
+    ) -> Result<Ask> {
+        let recv = recv.unwrap_or_default();
+        let size = self.size();
+        let in_place = send.is_none();
+        let send = send.unwrap_or_else(|| recv.clone());
+        let each = element(&send)?;
+        let shares: Vec<usize> = counts.iter().map(|count| count * each).collect();
+        let (own, total) = (shares.get(self.rank()), shares.iter().sum::<usize>());
+        let mut error = None;
+        if counts.len() != size {
+            error = Some(mismatch(format!(
+                "{} counts for {size} ranks",
+                counts.len()
+            )));
+        } else if total != send.bytes() {
+            error = Some(mismatch(format!(
+                "blocks of {total} bytes in {} (hint: counts add up to the elements given)",
+                send.bytes()
+            )));
+        } else if let Some(own) = own.filter(|own| !in_place && **own != recv.bytes()) {
+            error = Some(mismatch(format!(
+                "a block of {own} bytes into {}",
+                recv.bytes()
+            )));
+        }
+        if in_place && error.is_none() {
+            error = self.in_place_within().err();
+        }
+        let recv = (!in_place).then_some(recv);
+        let ask = self.shares_ask("reduce_scatter", send, recv, &shares, combiner);
+        Ok(ask.failed(error))
     }
 }

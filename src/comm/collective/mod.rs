@@ -13,52 +13,56 @@
 //! | module | duty |
 //! |---|---|
 //! | `choice` | the cheapest plan, by costs that all ranks share |
-//! | `ask` | from buffers to pieces |
-//! | `blocking`, `more`, `counts` | the calls that wait |
-//! | `requests` | those that do not |
-//! | `across` | calls on intercommunicators, made of calls within each side |
+//! | `ask` | what a call asks for |
+//! | `equal`, `counts`, `neighbors` | from buffers to pieces: equal contributions, different ones, neighbourhoods |
+//! | `blocking`, `more`, `v_and_w`, `around` | the calls that wait |
+//! | `forms` | every call once more: as a future, persistent, and in scopes |
+//! | `under_way` | a run from the side of whoever waits for it |
+//! | `requests`, `persistent`, `scoped` | what those forms return |
 
-mod across;
+mod around;
 mod ask;
 mod blocking;
 mod choice;
 mod counts;
+mod equal;
+mod forms;
 mod more;
+mod neighbors;
+mod persistent;
 mod requests;
+mod scoped;
+mod under_way;
+mod v_and_w;
 
-pub use ask::{Contribution, Destination, IN_PLACE, InPlace};
+pub use ask::{Contribution, Destination, IN_PLACE, InPlace, OwnedContribution, OwnedDestination};
 pub(super) use choice::Choices;
 pub use more::reduce_local;
-pub use requests::{Collective, OwnedContribution};
+pub(super) use neighbors::Around;
+pub use persistent::{PersistentCollective, ScopedPersistentCollective};
+pub use requests::Collective;
+pub use scoped::ScopedCollective;
 
 use super::Communicator;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::lower::lower;
-use crate::exec::memory::Buffers;
 use crate::exec::program::Program;
 use crate::matching::{INTERNAL_TAG, Pattern};
-use crate::p2p::Rank;
-use crate::p2p::view::{Buffer, RawView};
-use crate::progress::lane::Mode;
+use crate::p2p::view::RawView;
+use crate::progress::cell::LaneGuard;
 use crate::progress::lane_runs::End;
-use ask::Ask;
+use ask::{Ask, Staged};
 use osier_collectives::{Algorithm, Plan};
-use osier_datatype::Datatype;
 use std::panic::{Location, resume_unwind};
 use std::sync::Arc;
 
 /// Between the leaders of an intercommunicator.
 pub(super) const BETWEEN: u32 = INTERNAL_TAG | 4;
 pub(super) const TOPOLOGY: u32 = INTERNAL_TAG | 6;
-/// The lower 30 bits count.
+/// As persistent calls, of phase 0.
 pub(super) const IDUP: u32 = INTERNAL_TAG | 0x4000_0000;
 
 impl Communicator {
-    #[track_caller]
-    pub(super) fn put<T: Datatype>(&self, data: &[T], dest: usize, tag: u32) -> Result<()> {
-        self.send_raw(data.view().raw(), dest as u32, tag, Mode::Standard)
-    }
-
     #[track_caller]
     pub(super) fn take_view(&self, view: RawView, source: usize, tag: u32) -> Result<()> {
         let bytes = view.bytes();
@@ -74,12 +78,6 @@ impl Communicator {
                 self.rank()
             ),
         ))
-    }
-
-    pub(super) fn root(&self, root: impl Into<Rank>) -> Result<usize> {
-        let root = root.into().check(self.size())?;
-        root.map(|r| r as usize)
-            .ok_or_else(|| Error::new(ErrorKind::Rank, "a collective needs a root"))
     }
 
     /// Has all calls of this communicator use one algorithm, where it is for them: for
@@ -108,7 +106,10 @@ impl Communicator {
             kept.is_some_and(|kept| !ask.call.operation.reduces() || kept >= ask.call.required)
         });
         let (algorithm, segments) = match forced {
+            _ if ask.idle => return Ok(Arc::default()),
             Some(forced) => forced,
+            // The only one, and nobody knows the bytes of others.
+            None if ask.call.operation.of_neighbors() => (Algorithm::Linear, 1),
             None => self
                 .member()
                 .choices
@@ -120,12 +121,12 @@ impl Communicator {
 
     /// Begins a call. Its memory belongs to the run until that is over.
     #[track_caller]
-    pub(super) fn begin(&self, mut ask: Ask) -> Result<u32> {
+    fn begin(&self, mut ask: Ask) -> Result<u32> {
         let site = Location::caller();
-        ask.stage_devices(self.rank());
+        let staged = ask.settle(self.rank());
         let mut lane = self.lane().lock();
         let tags = lane.next_tags();
-        let program = match lane.program(ask.key) {
+        let program = match lane.program(ask.program_key()) {
             Some(program) => program,
             None => {
                 drop(lane);
@@ -138,25 +139,50 @@ impl Communicator {
                     }
                     (Err(_), Some(error)) | (Err(error), None) => return Err(error),
                 };
-                lane.keep_program(ask.key, made.clone());
+                lane.keep_program(ask.program_key(), made.clone());
                 made
             }
         };
-        let mut run = lane.spare_run();
-        if ask.error.is_some() {
-            ask.buffers = Buffers::default();
+        self.launch(&mut lane, ask, staged, program, tags, site)
+    }
+
+    /// The program of a call, kept or made.
+    fn program_of(&self, ask: &Ask) -> Result<Arc<Program>> {
+        let kept = self.lane().lock().program(ask.program_key());
+        if let Some(program) = kept {
+            return Ok(program);
         }
+        let made = self.make_program(ask)?;
+        let mut lane = self.lane().lock();
+        lane.keep_program(ask.program_key(), made.clone());
+        Ok(made)
+    }
+
+    /// Begins a run.
+    fn launch(
+        &self,
+        lane: &mut LaneGuard<'_>,
+        ask: Ask,
+        staged: Option<Box<Staged>>,
+        program: Arc<Program>,
+        tags: u32,
+        site: &'static Location<'static>,
+    ) -> Result<u32> {
+        let mut run = lane.spare_run();
         run.memory.begin(&program, ask.buffers);
-        (run.before, run.after) = (ask.before, ask.after);
+        if let Some(staged) = staged {
+            let staged = *staged;
+            (run.before, run.after) = (staged.before, staged.after);
+            run.shadow = staged.shadow;
+            run.kept = staged.kept;
+        }
         run.program = program;
         run.combiner = ask.combiner;
-        run.shadow = ask.shadow;
-        run.kept = ask.kept;
         run.tags = tags;
         run.site = Some(site);
         run.defers = ask.defers;
         let begun = lane.begin_run(run, ask.error);
-        self.core().after(&mut lane);
+        self.core().after(lane);
         begun
     }
 
@@ -204,9 +230,10 @@ impl Communicator {
 
     /// Runs a call to its end.
     #[track_caller]
-    pub(super) fn call(&self, ask: Ask) -> Result<()> {
-        let id = self.begin(ask)?;
-        self.finish(id)
+    fn call(&self, ask: Ask) -> Result<()> {
+        let runs = self.runs_on();
+        let id = runs.begin(ask)?;
+        runs.finish(id)
     }
 }
 

@@ -1,29 +1,18 @@
 //! Collective calls that wait, with equal contributions: the others.
 
-use super::ask::{Ask, Contribution, Destination, mismatch};
+use super::ask::{Contribution, Destination, given, mismatch, wanted};
 use crate::comm::Communicator;
-use crate::error::{Error, ErrorKind, Result};
-use crate::exec::memory::{Buffers, Pieces, Sizes};
+use crate::error::Result;
 use crate::exec::operator::{Data, Reduction};
 use crate::exec::run::Combiner;
 use crate::p2p::Rank;
 use crate::p2p::view::{Buffer, BufferMut, RawView};
 use crate::trace::event::{ANY, Kind};
-use osier_collectives::{Call, Operation};
 
 impl Communicator {
-    pub(super) fn one_group(&self) -> Result<()> {
-        if !self.is_inter() {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::Unavailable,
-            "not yet on an intercommunicator (hint: merge it)",
-        ))
-    }
-
     /// Combines the elements of all ranks, in rank order, at the root; elsewhere `recv`
-    /// is not touched. The root may pass [`IN_PLACE`](crate::IN_PLACE). Collective.
+    /// is not touched. The root may pass [`IN_PLACE`](crate::IN_PLACE). Collective; on an
+    /// intercommunicator the root gets the combination of the other side's.
     #[track_caller]
     pub fn reduce<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
         &self,
@@ -32,31 +21,19 @@ impl Communicator {
         root: impl Into<Rank>,
         op: impl Reduction,
     ) -> Result<()> {
-        let send = send.contribution().map(|view| view.raw());
-        let recv = recv.view_mut().raw();
+        let (send, recv) = (given(send), recv.view_mut().raw());
         let bytes = send.as_ref().unwrap_or(&recv).bytes();
         let _span = self.span(Kind::Reduce, ANY, ANY, bytes);
-        let result = self
-            .one_group()
-            .and_then(|()| self.root(root))
-            .and_then(|root| {
-                let call = Call::new(Operation::Reduce, self.size() as u32).root(root as u32);
-                let recv = (self.rank() == root).then_some(recv);
-                // `call` waits for the run's end, so the operator outlives it.
-                self.call(Ask::reduce(
-                    call,
-                    self.rank(),
-                    send,
-                    recv,
-                    Combiner::lent(&op),
-                ))
-            });
+        // `call` waits for the run's end, so the operator outlives it.
+        let ask = self.reduce_ask(send, Some(recv), root.into(), Combiner::lent(&op));
+        let result = ask.and_then(|ask| self.call(ask));
         self.reported(result.map_err(|e| e.context("reduce")))
     }
 
     /// Gives each rank its share of the root's data, in rank order; elsewhere `send` is
     /// not looked at. The root may pass [`InPlace`](crate::InPlace) as `recv`: then
-    /// its share stays where it is. Collective.
+    /// its share stays where it is. Collective; on an intercommunicator the other side
+    /// gets the shares.
     #[track_caller]
     pub fn scatter<S: Buffer + ?Sized, R: Destination + ?Sized>(
         &self,
@@ -64,74 +41,47 @@ impl Communicator {
         recv: &mut R,
         root: impl Into<Rank>,
     ) -> Result<()> {
-        let send = send.view().raw();
-        let recv = recv.destination().map(|view| view.raw());
+        let (send, recv) = (given(send), wanted(recv));
         let bytes = recv.as_ref().map_or(0, RawView::bytes);
         let _span = self.span(Kind::Scatter, ANY, ANY, bytes);
-        let result = self
-            .one_group()
-            .and_then(|()| self.root(root))
-            .and_then(|root| self.call(Ask::scatter(self.size(), self.rank(), root, send, recv)));
+        let ask = self.scatter_ask(send, recv, root.into());
+        let result = ask.and_then(|ask| self.call(ask));
         self.reported(result.map_err(|e| e.context("scatter")))
     }
 
     /// Sends an equal share to each rank and receives one from each, in rank order.
     /// With [`IN_PLACE`](crate::IN_PLACE) on all ranks the shares of `recv` are
-    /// exchanged. Collective.
+    /// exchanged. Collective; on an intercommunicator with the ranks of the other side.
     #[track_caller]
     pub fn alltoall<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
         &self,
         send: &S,
         recv: &mut R,
     ) -> Result<()> {
-        let send = send.contribution().map(|view| view.raw());
-        let recv = recv.view_mut().raw();
+        let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Alltoall, ANY, ANY, recv.bytes());
-        let result = self
-            .one_group()
-            .and_then(|()| self.call(Ask::alltoall(self.size(), send, recv)));
+        let ask = self.alltoall_ask(send, Some(recv));
+        let result = ask.and_then(|ask| self.call(ask));
         self.reported(result.map_err(|e| e.context("alltoall")))
     }
 
     /// Combines the elements of all ranks; each gets an equal share of the result, in
-    /// rank order. Collective.
+    /// rank order. With [`IN_PLACE`](crate::IN_PLACE) on all ranks the input is `recv`, and
+    /// the share lies at its front. Collective; on an intercommunicator each side gets the
+    /// shares of the other's, and equally many bytes are combined on both.
     #[track_caller]
-    pub fn reduce_scatter_block<S: Buffer + ?Sized, R: BufferMut + ?Sized>(
+    pub fn reduce_scatter_block<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
         &self,
         send: &S,
         recv: &mut R,
         op: impl Reduction,
     ) -> Result<()> {
-        let send = send.view().raw();
-        let recv = recv.view_mut().raw();
-        let _span = self.span(Kind::Reduce, ANY, ANY, send.bytes());
-        let result = self.one_group().and_then(|()| {
-            let (size, each) = (self.size(), recv.bytes());
-            let fit = op.fit(&Data(&send))?;
-            let mut error = None;
-            if send.bytes() != each * size {
-                error = Some(mismatch(format!(
-                    "{} bytes for {size} shares of {each}",
-                    send.bytes()
-                )));
-            } else if send.as_contiguous().is_none() || recv.as_contiguous().is_none() {
-                error = Some(Error::new(
-                    ErrorKind::Unavailable,
-                    "operands with gaps or on a device, not yet",
-                ));
-            }
-            let buffers = Buffers {
-                send: Pieces::Equal(send, each),
-                recv: Pieces::Equal(recv, each),
-                sizes: Sizes::Equal(each),
-                unit: fit.unit,
-            };
-            let call = Call::new(Operation::ReduceScatter, size as u32);
-            let mut ask = Ask::new(call, each, buffers).failed(error);
-            // `call` waits for the run's end, so the operator outlives it.
-            ask.combine((Combiner::lent(&op), fit));
-            self.call(ask)
-        });
+        let (send, recv) = (given(send), recv.view_mut().raw());
+        let bytes = send.as_ref().unwrap_or(&recv).bytes();
+        let _span = self.span(Kind::Reduce, ANY, ANY, bytes);
+        // `call` waits for the run's end, so the operator outlives it.
+        let ask = self.reduce_scatter_block_ask(send, Some(recv), Combiner::lent(&op));
+        let result = ask.and_then(|ask| self.call(ask));
         self.reported(result.map_err(|e| e.context("reduce_scatter_block")))
     }
 
@@ -143,7 +93,12 @@ impl Communicator {
         recv: &mut R,
         op: impl Reduction,
     ) -> Result<()> {
-        self.prefix(Operation::Scan, send, recv, &op)
+        let (send, recv) = (given(send), recv.view_mut().raw());
+        let _span = self.span(Kind::Reduce, ANY, ANY, recv.bytes());
+        // `call` waits for the run's end, so the operator outlives it.
+        let ask = self.scan_ask(send, Some(recv), Combiner::lent(&op));
+        let result = ask.and_then(|ask| self.call(ask));
+        self.reported(result.map_err(|e| e.context("scan")))
     }
 
     /// Combines the elements of the ranks before this one, in rank order; on rank 0
@@ -155,27 +110,12 @@ impl Communicator {
         recv: &mut R,
         op: impl Reduction,
     ) -> Result<()> {
-        self.prefix(Operation::Exscan, send, recv, &op)
-    }
-
-    #[track_caller]
-    fn prefix<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
-        &self,
-        operation: Operation,
-        send: &S,
-        recv: &mut R,
-        op: &dyn Reduction,
-    ) -> Result<()> {
-        let send = send.contribution().map(|view| view.raw());
-        let recv = recv.view_mut().raw();
+        let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Reduce, ANY, ANY, recv.bytes());
-        let result = self.one_group().and_then(|()| {
-            let call = Call::new(operation, self.size() as u32);
-            // `call` waits for the run's end, so the operator outlives it.
-            let combiner = Combiner::lent(op);
-            self.call(Ask::reduce(call, self.rank(), send, Some(recv), combiner))
-        });
-        self.reported(result.map_err(|e| e.context(operation.name())))
+        // `call` waits for the run's end, so the operator outlives it.
+        let ask = self.exscan_ask(send, Some(recv), Combiner::lent(&op));
+        let result = ask.and_then(|ask| self.call(ask));
+        self.reported(result.map_err(|e| e.context("exscan")))
     }
 }
 

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Contexts are this far apart: an intercommunicator takes three.
-const STEP: u64 = 4;
+const STEP: u64 = 8;
 
 /// The network's channel of a context.
 pub(super) fn channel(context: usize) -> u64 {

@@ -1,0 +1,123 @@
+//! Collective calls that wait, on the neighbourhood of a grid or graph.
+
+use super::ask::given;
+use super::v_and_w::{all_given, all_wanted};
+use crate::comm::Communicator;
+use crate::error::Result;
+use crate::p2p::view::{Buffer, BufferMut};
+use crate::trace::event::{ANY, Kind};
+
+impl Communicator {
+    /// Sends `send` to each destination of this rank in the communicator's topology, and
+    /// receives equally much from each source, into equal blocks of `recv`. Collective.
+    ///
+    /// On a grid there are two neighbours per dimension, the one in the negative direction
+    /// first; blocks of those that a grid which is not periodic lacks at its edge are left
+    /// alone. A neighbour that is listed more than once has as many blocks, and the k-th
+    /// from it is the k-th that it sends here.
+    ///
+    /// ```
+    /// # osier::testing::ranks(4, |comm| {
+    /// let line = comm.cart_create(&[4], &[false])?.expect("four ranks");
+    /// let mut around = [99; 2];
+    /// line.neighbor_allgather(&[line.rank() as i32], &mut around)?;
+    /// let right = [[99, 1], [0, 2], [1, 3], [2, 99]];
+    /// assert_eq!(around, right[line.rank()]);
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// If the communicator has no topology, or a graph that is not symmetric.
+    #[track_caller]
+    pub fn neighbor_allgather<S: Buffer + ?Sized, R: BufferMut + ?Sized>(
+        &self,
+        send: &S,
+        recv: &mut R,
+    ) -> Result<()> {
+        let (send, recv) = (given(send), recv.view_mut().raw());
+        let _span = self.span(Kind::Allgather, ANY, ANY, recv.bytes());
+        let ask = self.neighbor_allgather_ask(send, Some(recv));
+        let result = ask.and_then(|ask| self.call(ask));
+        self.reported(result.map_err(|e| e.context("neighbor_allgather")))
+    }
+
+    /// As [`Communicator::neighbor_allgather`]; sources may send different amounts. Counts
+    /// and displacements are those of the blocks of `recv`, as in
+    /// [`Communicator::allgatherv`].
+    #[track_caller]
+    pub fn neighbor_allgatherv<S: Buffer + ?Sized, R: BufferMut + ?Sized>(
+        &self,
+        send: &S,
+        recv: &mut R,
+        counts: &[usize],
+        displacements: &[usize],
+    ) -> Result<()> {
+        let (send, recv) = (given(send), recv.view_mut().raw());
+        let _span = self.span(Kind::Allgather, ANY, ANY, recv.bytes());
+        let ask = self.neighbor_allgatherv_ask(send, Some(recv), counts, displacements);
+        let result = ask.and_then(|ask| self.call(ask));
+        self.reported(result.map_err(|e| e.context("neighbor_allgatherv")))
+    }
+
+    /// Sends an equal block to each destination of this rank in the communicator's
+    /// topology, and receives one from each source; blocks are as in
+    /// [`Communicator::neighbor_allgather`]. Collective.
+    ///
+    /// On a grid what is sent in the negative direction comes from the positive one, also
+    /// where a periodic dimension of one or two ranks has the same neighbour twice.
+    ///
+    /// ```
+    /// # osier::testing::ranks(2, |comm| {
+    /// let ring = comm.cart_create(&[2], &[true])?.expect("two ranks");
+    /// let (here, there) = (ring.rank() as i32, 1 - ring.rank() as i32);
+    /// let mut around = [0; 2];
+    /// ring.neighbor_alltoall(&[-here, here], &mut around)?;
+    /// assert_eq!(around, [there, -there]);
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    #[track_caller]
+    pub fn neighbor_alltoall<S: Buffer + ?Sized, R: BufferMut + ?Sized>(
+        &self,
+        send: &S,
+        recv: &mut R,
+    ) -> Result<()> {
+        let (send, recv) = (given(send), recv.view_mut().raw());
+        let _span = self.span(Kind::Alltoall, ANY, ANY, recv.bytes());
+        let ask = self.neighbor_alltoall_ask(send, Some(recv));
+        let result = ask.and_then(|ask| self.call(ask));
+        self.reported(result.map_err(|e| e.context("neighbor_alltoall")))
+    }
+
+    /// As [`Communicator::neighbor_alltoall`], with counts and displacements of the blocks
+    /// as in [`Communicator::alltoallv`].
+    #[track_caller]
+    pub fn neighbor_alltoallv<S: Buffer + ?Sized, R: BufferMut + ?Sized>(
+        &self,
+        send: &S,
+        send_blocks: (&[usize], &[usize]),
+        recv: &mut R,
+        recv_blocks: (&[usize], &[usize]),
+    ) -> Result<()> {
+        let (send, recv) = (given(send), recv.view_mut().raw());
+        let _span = self.span(Kind::Alltoall, ANY, ANY, recv.bytes());
+        let ask = self.neighbor_alltoallv_ask(send, Some(recv), send_blocks, recv_blocks);
+        let result = ask.and_then(|ask| self.call(ask));
+        self.reported(result.map_err(|e| e.context("neighbor_alltoallv")))
+    }
+
+    /// As [`Communicator::neighbor_alltoall`], with a buffer of its own for each block: any
+    /// layouts, such as the faces of a grid where they lie.
+    #[track_caller]
+    pub fn neighbor_alltoallw<S: Buffer, R: BufferMut>(
+        &self,
+        send: &[S],
+        recv: &mut [R],
+    ) -> Result<()> {
+        let _span = self.span(Kind::Alltoall, ANY, ANY, 0);
+        let ask = self.neighbor_alltoallw_ask(all_given(send), all_wanted(recv));
+        let result = ask.and_then(|ask| self.call(ask));
+        self.reported(result.map_err(|e| e.context("neighbor_alltoallw")))
+    }
+}

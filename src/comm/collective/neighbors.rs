@@ -1,0 +1,258 @@
+//! From buffers to asks: calls on neighbourhoods.
+//!
+//! A plan has lists of sources and destinations, where the k-th edge from a rank is met
+//! by the k-th edge to the other. Buffers have a block for each edge, in the order of the
+//! topology:
+//!
+//! | topology | blocks | edges without a neighbour |
+//! |---|---|---|
+//! | grid | per dimension the negative direction, then the positive | beyond an edge that is not periodic: blocks that are left alone |
+//! | graph | as `GraphTopology::neighbours`, in both directions | |
+//! | distributed graph | as its sources, and as its destinations | |
+//!
+//! On a grid what is sent in the negative direction comes from the positive one. Where a
+//! dimension is so short that both are the same rank, order must tell them apart: a plan
+//! lists the sources of a grid with the two directions swapped, destinations as they are;
+//! then the k-th meets the k-th.
+//!
+//! # Sources
+//! MPI 5.0, section 8.6, and its advice to implementors on dimensions of 1 and 2 ranks.
+
+use super::ask::{Ask, mismatch};
+use super::counts::{Blocks, apart, listed, ranges};
+use crate::comm::{Communicator, Topology};
+use crate::error::{Error, ErrorKind, Result};
+use crate::exec::memory::Pieces;
+use crate::p2p::view::RawView;
+use osier_collectives::{Call, Neighbors, Operation};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Who lies around a rank.
+#[derive(Clone)]
+pub(in crate::comm) struct Around {
+    plan: Arc<Neighbors>,
+    /// Blocks of the buffers.
+    incoming: usize,
+    outgoing: usize,
+    /// The block of each source and destination of the plan.
+    from: Vec<usize>,
+    to: Vec<usize>,
+}
+
+impl Around {
+    /// From neighbours by block; `None` where there is none. `order` is that of the plan's
+    /// sources.
+    fn new(
+        rank: usize,
+        sources: &[Option<usize>],
+        destinations: &[Option<usize>],
+        order: impl Iterator<Item = usize>,
+    ) -> Self {
+        let from: Vec<usize> = order.filter(|at| sources[*at].is_some()).collect();
+        let to: Vec<usize> = (0..destinations.len())
+            .filter(|at| destinations[*at].is_some())
+            .collect();
+        let ranks = |blocks: &[usize], all: &[Option<usize>]| -> Vec<u32> {
+            blocks
+                .iter()
+                .filter_map(|at| all[*at])
+                .map(|r| r as u32)
+                .collect()
+        };
+        let plan = Neighbors::of_one(rank as u32, ranks(&from, sources), ranks(&to, destinations));
+        Self {
+            plan: Arc::new(plan),
+            incoming: sources.len(),
+            outgoing: destinations.len(),
+            from,
+            to,
+        }
+    }
+
+    fn of(topology: &Topology, rank: usize) -> Result<Self> {
+        match topology {
+            Topology::Cart(cart) => {
+                let mut blocks = Vec::with_capacity(2 * cart.dims().len());
+                for dim in 0..cart.dims().len() {
+                    let (below, above) = cart.shift(rank, dim, 1)?;
+                    blocks.extend([below, above]);
+                }
+                let swapped = (0..blocks.len()).map(|at| at ^ 1);
+                Ok(Self::new(rank, &blocks, &blocks, swapped))
+            }
+            Topology::Graph(graph) => {
+                for one in 0..graph.nodes() {
+                    let list = graph.neighbours(one)?;
+                    for other in list {
+                        let edges = |list: &[usize], to| list.iter().filter(|r| **r == to).count();
+                        let (there, back) =
+                            (edges(list, *other), edges(graph.neighbours(*other)?, one));
+                        if there != back {
+                            return Err(mismatch(format!(
+                                "{there} edges from rank {one} to {other}, but {back} back (hint: neighbourhood collectives want a symmetric graph; a distributed graph need not be)"
+                            )));
+                        }
+                    }
+                }
+                let all: Vec<_> = graph.neighbours(rank)?.iter().copied().map(Some).collect();
+                Ok(Self::new(rank, &all, &all, 0..all.len()))
+            }
+            Topology::DistGraph(graph) => {
+                let ranks = |ends: &[crate::comm::Neighbour]| -> Vec<Option<usize>> {
+                    ends.iter().map(|end| Some(end.rank)).collect()
+                };
+                let (sources, destinations) = (ranks(graph.sources()), ranks(graph.destinations()));
+                Ok(Self::new(rank, &sources, &destinations, 0..sources.len()))
+            }
+        }
+    }
+
+    fn call(&self, operation: Operation, size: usize) -> Call {
+        Call::new(operation, size as u32).on(self.plan.clone())
+    }
+
+    /// The plan's pieces of a buffer with these blocks.
+    fn pieces(view: RawView, blocks: Vec<Range<usize>>, which: &[usize]) -> Pieces {
+        let all = which.iter().map(|at| blocks[*at].clone());
+        Pieces::Ranges(view, all.collect())
+    }
+
+    fn views(views: &[RawView], which: &[usize]) -> Pieces {
+        Pieces::Listed(which.iter().map(|at| views[*at].clone()).collect())
+    }
+}
+
+/// Equal blocks.
+fn equal(view: &RawView, blocks: usize, what: &str) -> Result<Vec<Range<usize>>> {
+    let bytes = view.bytes();
+    let each = bytes.checked_div(blocks).unwrap_or(0);
+    if each * blocks != bytes {
+        return Err(mismatch(format!(
+            "{bytes} bytes for {blocks} {what} (hint: equal blocks for each)"
+        )));
+    }
+    Ok((0..blocks).map(|at| at * each..(at + 1) * each).collect())
+}
+
+impl Communicator {
+    fn around(&self) -> Result<&Around> {
+        if let Some(around) = self.0.around.get() {
+            return Ok(around);
+        }
+        let topology = self.topology().ok_or_else(|| {
+            Error::new(
+                ErrorKind::Argument,
+                "the communicator has no neighbourhood (hint: cart_create and dist_graph_create_adjacent make one that has)",
+            )
+        })?;
+        let around = Around::of(topology, self.rank())?;
+        Ok(self.0.around.get_or_init(|| around))
+    }
+
+    pub(super) fn neighbor_allgather_ask(
+        &self,
+        send: Option<RawView>,
+        recv: Option<RawView>,
+    ) -> Result<Ask> {
+        let (send, recv) = (send.unwrap_or_default(), recv.unwrap_or_default());
+        let blocks = self
+            .around()
+            .and_then(|around| equal(&recv, around.incoming, "sources"));
+        self.spread_ask("neighbor_allgather", send, recv, blocks)
+    }
+
+    pub(super) fn neighbor_allgatherv_ask(
+        &self,
+        send: Option<RawView>,
+        recv: Option<RawView>,
+        counts: &[usize],
+        displacements: &[usize],
+    ) -> Result<Ask> {
+        let (send, recv) = (send.unwrap_or_default(), recv.unwrap_or_default());
+        let blocks = self
+            .around()
+            .and_then(|around| apart(&recv, (counts, displacements), around.incoming, "sources"));
+        self.spread_ask("neighbor_allgatherv", send, recv, blocks)
+    }
+
+    fn spread_ask(
+        &self,
+        name: &'static str,
+        send: RawView,
+        recv: RawView,
+        blocks: Result<Vec<Range<usize>>>,
+    ) -> Result<Ask> {
+        let around = self.around()?;
+        let call = around.call(Operation::NeighborAllgather, self.size());
+        let bytes = send.bytes();
+        let recv = blocks.map(|blocks| Around::pieces(recv, blocks, &around.from));
+        Ok(listed(
+            name,
+            call,
+            Ok(Pieces::Equal(send, bytes)),
+            recv,
+            Vec::new(),
+        ))
+    }
+
+    pub(super) fn neighbor_alltoall_ask(
+        &self,
+        send: Option<RawView>,
+        recv: Option<RawView>,
+    ) -> Result<Ask> {
+        let (send, recv) = (send.unwrap_or_default(), recv.unwrap_or_default());
+        let around = self.around()?;
+        let from = equal(&send, around.outgoing, "destinations");
+        let into = equal(&recv, around.incoming, "sources");
+        Ok(self.swap_ask("neighbor_alltoall", around, (send, from), (recv, into)))
+    }
+
+    pub(super) fn neighbor_alltoallv_ask(
+        &self,
+        send: Option<RawView>,
+        recv: Option<RawView>,
+        send_blocks: Blocks<'_>,
+        recv_blocks: Blocks<'_>,
+    ) -> Result<Ask> {
+        let (send, recv) = (send.unwrap_or_default(), recv.unwrap_or_default());
+        let around = self.around()?;
+        let from = ranges(&send, send_blocks, around.outgoing, "destinations");
+        let into = apart(&recv, recv_blocks, around.incoming, "sources");
+        Ok(self.swap_ask("neighbor_alltoallv", around, (send, from), (recv, into)))
+    }
+
+    fn swap_ask(
+        &self,
+        name: &'static str,
+        around: &Around,
+        (send, from): (RawView, Result<Vec<Range<usize>>>),
+        (recv, into): (RawView, Result<Vec<Range<usize>>>),
+    ) -> Ask {
+        let call = around.call(Operation::NeighborAlltoall, self.size());
+        let send = from.map(|from| Around::pieces(send, from, &around.to));
+        let recv = into.map(|into| Around::pieces(recv, into, &around.from));
+        listed(name, call, send, recv, Vec::new())
+    }
+
+    pub(super) fn neighbor_alltoallw_ask(
+        &self,
+        send: Vec<RawView>,
+        recv: Vec<RawView>,
+    ) -> Result<Ask> {
+        let around = self.around()?;
+        let all = |views: &[RawView], blocks: usize, which: &[usize], what: &str| {
+            if views.len() != blocks {
+                return Err(mismatch(format!(
+                    "{} views for {blocks} {what}",
+                    views.len()
+                )));
+            }
+            Ok(Around::views(views, which))
+        };
+        let call = around.call(Operation::NeighborAlltoall, self.size());
+        let send = all(&send, around.outgoing, &around.to, "destinations");
+        let recv = all(&recv, around.incoming, &around.from, "sources");
+        Ok(listed("neighbor_alltoallw", call, send, recv, Vec::new()))
+    }
+}

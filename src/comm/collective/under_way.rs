@@ -1,0 +1,282 @@
+//! A run from the side of whoever waits for it.
+//!
+//! ```text
+//! Idle -> Pending -> Done -> Idle
+//! ```
+//!
+//! # Invariants
+//! 1. While it is pending the run may use its buffers; in all other states nothing does.
+//! 2. A result is taken once.
+
+use super::ask::Ask;
+use crate::comm::Communicator;
+use crate::error::{Error, ErrorKind, Result};
+use crate::exec::program::Program;
+use crate::p2p::{Status, is_driven};
+use crate::progress::core::Core;
+use crate::progress::lane_runs::End;
+use crate::progress::ready::Ready;
+use std::any::Any;
+use std::panic::{Location, resume_unwind};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+enum State {
+    Idle,
+    Pending(u32),
+    Done(Result<()>),
+}
+
+/// A call that was begun.
+pub(super) struct UnderWay {
+    comm: Communicator,
+    name: &'static str,
+    state: State,
+    /// Counted among those that a foreign executor waits for.
+    counted: bool,
+}
+
+impl UnderWay {
+    /// Of a call that is not begun yet.
+    pub fn idle(comm: &Communicator, name: &'static str) -> Self {
+        Self {
+            comm: comm.clone(),
+            name,
+            state: State::Idle,
+            counted: false,
+        }
+    }
+
+    /// A run has begun.
+    pub fn begin(&mut self, id: u32) {
+        self.state = State::Pending(id);
+    }
+
+    pub fn communicator(&self) -> &Communicator {
+        &self.comm
+    }
+
+    pub fn core(&self) -> &Arc<Core> {
+        self.comm.core()
+    }
+
+    /// The run, while it is not known to be over.
+    pub fn run(&self) -> Option<u32> {
+        match self.state {
+            State::Pending(id) => Some(id),
+            State::Idle | State::Done(_) => None,
+        }
+    }
+
+    /// Whether it was begun, and its result not taken.
+    pub fn is_active(&self) -> bool {
+        !matches!(self.state, State::Idle)
+    }
+
+    /// Makes progress and asks whether it is over.
+    pub fn test(&mut self) -> bool {
+        let State::Pending(id) = self.state else {
+            return true;
+        };
+        let runs = self.comm.runs_on();
+        runs.core().check_deaths();
+        let end = runs.core().with(runs.lane(), |lane| {
+            if !lane.run_is_over(id) {
+                lane.progress_awake();
+            }
+            lane.take_run(id)
+        });
+        self.ended(end)
+    }
+
+    fn ended(&mut self, end: Option<End>) -> bool {
+        let Some(end) = end else {
+            return false;
+        };
+        self.uncount();
+        self.state = State::Done(end.result.map_err(|e| e.context(self.name)));
+        if let Some(panic) = end.panic {
+            resume_unwind(panic);
+        }
+        true
+    }
+
+    /// Waits for the end, and takes the result.
+    #[track_caller]
+    pub fn wait(&mut self) -> Result<()> {
+        if let State::Pending(id) = self.state {
+            let runs = self.comm.runs_on();
+            let end = runs.core().wait(runs.lane(), |lane| lane.take_run(id));
+            self.ended(Some(end));
+        }
+        self.take()
+    }
+
+    /// The result of what is over.
+    #[track_caller]
+    pub fn take(&mut self) -> Result<()> {
+        match std::mem::replace(&mut self.state, State::Idle) {
+            State::Done(result) => self.comm.reported(result),
+            _ => Err(self.comm.raise(Error::new(
+                ErrorKind::Argument,
+                "a request that was polled after its end",
+            ))),
+        }
+    }
+
+    fn uncount(&mut self) {
+        if std::mem::take(&mut self.counted) {
+            self.comm.core().future_done();
+        }
+    }
+
+    /// As a future: ready when it is over.
+    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.test() {
+            return Poll::Ready(());
+        }
+        let State::Pending(id) = self.state else {
+            return Poll::Ready(());
+        };
+        let driven = is_driven(context.waker());
+        let runs = self.comm.runs_on();
+        let over = runs.core().with(runs.lane(), |lane| {
+            if !driven {
+                lane.set_run_waker(id, context.waker());
+            }
+            lane.run_is_over(id)
+        });
+        if over && self.test() {
+            return Poll::Ready(());
+        }
+        if !driven && !self.counted {
+            self.counted = true;
+            self.comm.core().future_waits();
+        }
+        Poll::Pending
+    }
+
+    /// The status if it is over, which leaves it as it is.
+    pub fn status(&mut self) -> Option<Result<Status>> {
+        if !self.test() {
+            return None;
+        }
+        match &mut self.state {
+            State::Done(Err(e)) => Some(Err(self.comm.raise_in_place(e))),
+            _ => Some(Ok(Status::empty())),
+        }
+    }
+
+    /// Has `token` left in `ready` at the end; true if that is now.
+    pub fn notify(&mut self, ready: &Arc<Ready>, token: u64) -> bool {
+        let State::Pending(id) = self.state else {
+            return true;
+        };
+        let runs = self.comm.runs_on();
+        let end = runs.core().with(runs.lane(), |lane| {
+            if lane.notify_run(id, ready, token) {
+                return None;
+            }
+            lane.take_run(id)
+        });
+        self.ended(end)
+    }
+
+    /// Nobody waits any more: the run goes on with what it uses.
+    pub fn let_go(&mut self, owner: impl FnOnce() -> Box<dyn Any + Send>) {
+        self.uncount();
+        if let State::Pending(id) = self.state {
+            let runs = self.comm.runs_on();
+            let owner = owner();
+            runs.core()
+                .with(runs.lane(), |lane| lane.let_run_go(id, owner));
+        }
+        self.state = State::Idle;
+    }
+}
+
+impl Communicator {
+    /// Begins a call that nobody waits for yet.
+    #[track_caller]
+    pub(super) fn begin_ask(&self, ask: Result<Ask>) -> Result<UnderWay> {
+        let (name, begun) = match ask {
+            Ok(mut ask) => {
+                ask.defers = false;
+                (ask.name, self.runs_on().begin(ask))
+            }
+            Err(e) => ("collective", Err(e)),
+        };
+        let id = self.reported(begun.map_err(|e| e.context(name)))?;
+        let mut under_way = UnderWay::idle(self, name);
+        under_way.begin(id);
+        Ok(under_way)
+    }
+
+    /// Ends a run as soon as its memory is free.
+    pub(crate) fn give_up_collective(&self, id: u32) {
+        let runs = self.runs_on();
+        runs.core().with(runs.lane(), |lane| lane.give_up_run(id));
+        drop(runs.core().wait(runs.lane(), |lane| lane.take_run(id)));
+    }
+
+    /// Waits for the end of a run whose request is gone.
+    #[track_caller]
+    pub(crate) fn finish_collective(&self, id: u32) -> Result<()> {
+        self.runs_on().finish(id)
+    }
+}
+
+/// What a persistent call begins again and again.
+pub(super) struct SetUp {
+    ask: Ask,
+    program: Arc<Program>,
+    tags: u32,
+    /// What tells its memory from other.
+    mark: u64,
+}
+
+impl SetUp {
+    pub fn name(&self) -> &'static str {
+        self.ask.name
+    }
+}
+
+impl Communicator {
+    /// Sets up a persistent call: chooses its plan, and reserves its tags.
+    pub(super) fn set_up_ask(&self, ask: Result<Ask>, mark: u64) -> Result<SetUp> {
+        let runs = self.runs_on();
+        let tags = runs.lane().lock().reserve_tags();
+        let mut ask = self.reported(ask)?;
+        ask.defers = false;
+        if let Some(e) = ask.error.take() {
+            return self.reported(Err(e.context(ask.name)));
+        }
+        let program = self.reported(runs.program_of(&ask))?;
+        Ok(SetUp {
+            ask,
+            program,
+            tags,
+            mark,
+        })
+    }
+
+    /// Begins a persistent call once more.
+    #[track_caller]
+    pub(super) fn start_set_up(&self, set_up: &SetUp, mark: u64) -> Result<u32> {
+        if mark != set_up.mark {
+            return self.reported(Err(Error::new(
+                ErrorKind::Argument,
+                "the buffers of a persistent collective are not those that it was set up with (hint: fill them where they are, or set up another)",
+            )));
+        }
+        let runs = self.runs_on();
+        let mut ask = set_up.ask.clone();
+        let staged = ask.settle(runs.rank());
+        let mut lane = runs.lane().lock();
+        let program = set_up.program.clone();
+        let (tags, site) = (set_up.tags, Location::caller());
+        let begun = runs.launch(&mut lane, ask, staged, program, tags, site);
+        drop(lane);
+        self.reported(begun)
+    }
+}

@@ -1,0 +1,137 @@
+//! Collective calls that wait, in which ranks contribute different amounts.
+//!
+//! Blocks are given by counts and displacements in elements: of a slice in its own, of a
+//! view in instances of its layout.
+
+use super::ask::{Contribution, Destination, given, wanted};
+use crate::comm::Communicator;
+use crate::error::Result;
+use crate::exec::operator::Reduction;
+use crate::exec::run::Combiner;
+use crate::p2p::Rank;
+use crate::p2p::view::{Buffer, BufferMut, RawView};
+use crate::trace::event::{ANY, Kind};
+
+fn bytes(view: Option<&RawView>) -> usize {
+    view.map_or(0, RawView::bytes)
+}
+
+/// The memory of several buffers.
+pub(super) fn all_given<B: Buffer>(buffers: &[B]) -> Vec<RawView> {
+    buffers.iter().map(|buffer| buffer.view().raw()).collect()
+}
+
+/// As [`all_given`], to write.
+pub(super) fn all_wanted<B: BufferMut>(buffers: &mut [B]) -> Vec<RawView> {
+    let views = buffers.iter_mut().map(|buffer| buffer.view_mut().raw());
+    views.collect()
+}
+
+impl Communicator {
+    /// Collects the elements of all ranks at the root: rank r's in the r-th block of
+    /// `recv`. `recv`, `counts` and `displacements` matter at the root only, which may pass
+    /// [`IN_PLACE`](crate::IN_PLACE). Collective; on an intercommunicator the root gets the
+    /// other side's.
+    #[track_caller]
+    pub fn gatherv<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
+        &self,
+        send: &S,
+        recv: &mut R,
+        counts: &[usize],
+        displacements: &[usize],
+        root: impl Into<Rank>,
+    ) -> Result<()> {
+        let (send, recv) = (given(send), recv.view_mut().raw());
+        let _span = self.span(Kind::Gather, ANY, ANY, bytes(send.as_ref()));
+        let ask = self.gatherv_ask(send, Some(recv), counts, displacements, root.into());
+        let result = ask.and_then(|ask| self.call(ask));
+        self.reported(result.map_err(|e| e.context("gatherv")))
+    }
+
+    /// Gives each rank its block of the root's elements: the reverse of
+    /// [`Communicator::gatherv`]. The root may pass [`InPlace`](crate::InPlace) as `recv`.
+    /// Collective.
+    #[track_caller]
+    pub fn scatterv<S: Buffer + ?Sized, R: Destination + ?Sized>(
+        &self,
+        send: &S,
+        counts: &[usize],
+        displacements: &[usize],
+        recv: &mut R,
+        root: impl Into<Rank>,
+    ) -> Result<()> {
+        let (send, recv) = (given(send), wanted(recv));
+        let _span = self.span(Kind::Scatter, ANY, ANY, bytes(recv.as_ref()));
+        let ask = self.scatterv_ask(send, recv, counts, displacements, root.into());
+        let result = ask.and_then(|ask| self.call(ask));
+        self.reported(result.map_err(|e| e.context("scatterv")))
+    }
+
+    /// Collects the elements of all ranks at all ranks: rank r's in the r-th block. All
+    /// pass the same counts; with [`IN_PLACE`](crate::IN_PLACE) a rank's own lie in its
+    /// block. Collective; on an intercommunicator each side gets the other's.
+    #[track_caller]
+    pub fn allgatherv<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
+        &self,
+        send: &S,
+        recv: &mut R,
+        counts: &[usize],
+        displacements: &[usize],
+    ) -> Result<()> {
+        let (send, recv) = (given(send), recv.view_mut().raw());
+        let _span = self.span(Kind::Allgather, ANY, ANY, bytes(send.as_ref()));
+        let ask = self.allgatherv_ask(send, Some(recv), counts, displacements);
+        let result = ask.and_then(|ask| self.call(ask));
+        self.reported(result.map_err(|e| e.context("allgatherv")))
+    }
+
+    /// Sends the r-th block to rank r, and receives one from each rank. With
+    /// [`IN_PLACE`](crate::IN_PLACE) on all ranks the blocks of `recv` are exchanged, and
+    /// those to send are not looked at. Collective; on an intercommunicator with the ranks
+    /// of the other side.
+    #[track_caller]
+    pub fn alltoallv<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
+        &self,
+        send: &S,
+        send_blocks: (&[usize], &[usize]),
+        recv: &mut R,
+        recv_blocks: (&[usize], &[usize]),
+    ) -> Result<()> {
+        let (send, recv) = (given(send), recv.view_mut().raw());
+        let _span = self.span(Kind::Alltoall, ANY, ANY, bytes(send.as_ref()));
+        let ask = self.alltoallv_ask(send, Some(recv), send_blocks, recv_blocks);
+        let result = ask.and_then(|ask| self.call(ask));
+        self.reported(result.map_err(|e| e.context("alltoallv")))
+    }
+
+    /// As [`Communicator::alltoallv`], with a buffer of its own for each rank: any
+    /// layouts. Collective.
+    #[track_caller]
+    pub fn alltoallw<S: Buffer, R: BufferMut>(&self, send: &[S], recv: &mut [R]) -> Result<()> {
+        let _span = self.span(Kind::Alltoall, ANY, ANY, 0);
+        let ask = self.alltoallw_ask(all_given(send), all_wanted(recv));
+        let result = ask.and_then(|ask| self.call(ask));
+        self.reported(result.map_err(|e| e.context("alltoallw")))
+    }
+
+    /// Combines the elements of all ranks; rank r gets the next `counts[r]` elements of
+    /// the result. All pass the same counts. With [`IN_PLACE`](crate::IN_PLACE) on all ranks
+    /// the input is `recv`, and the share lies at its front. Collective; on an
+    /// intercommunicator each side gets the shares of the other's, by its own counts, and
+    /// equally many elements are combined on both.
+    #[track_caller]
+    pub fn reduce_scatter<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
+        &self,
+        send: &S,
+        recv: &mut R,
+        counts: &[usize],
+        op: impl Reduction,
+    ) -> Result<()> {
+        let (send, recv) = (given(send), recv.view_mut().raw());
+        let _span = self.span(Kind::Reduce, ANY, ANY, bytes(send.as_ref()));
+        // `call` waits for the run's end, so the operator outlives it.
+        let ask = self.reduce_scatter_ask(send, Some(recv), counts, Combiner::lent(&op));
+        let result = ask.and_then(|ask| self.call(ask));
+        self.reported(result.map_err(|e| e.context("reduce_scatter")))
+    }
+}
