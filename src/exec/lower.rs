@@ -7,6 +7,7 @@
 
 use super::graph::{Edge, Graph};
 use super::program::{Action, Program, SEGMENT_TAGS};
+use super::straight::Straight;
 use crate::error::{Error, ErrorKind, Result};
 use osier_collectives::{Buffer, Part, Region, Step};
 use std::collections::HashMap;
@@ -96,10 +97,21 @@ pub(crate) fn lower(part: &Part) -> Result<Program> {
             list
         })
         .collect();
+    let cut = part.cut.max(1);
+    let straight = (part.segments <= 1)
+        .then(|| {
+            let before: Vec<Vec<u32>> = before
+                .iter()
+                .map(|list| list.iter().map(|edge| edge.step).collect())
+                .collect();
+            Straight::new(&actions, &before, &part.scratch, cut)
+        })
+        .flatten();
     Ok(Program {
         graph: Graph::new(part.segments, before.into_iter()),
         actions,
         scratch: part.scratch.clone(),
-        cut: part.cut.max(1),
+        cut,
+        straight,
     })
 }

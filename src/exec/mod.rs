@@ -5,6 +5,7 @@
 //! Program, memory -> Run          one time that it happens
 //! Schedule                        which step may begin: counts and a queue
 //! lane                            begins steps, hears of their ends, begins others
+//! Straight                        a short program in one row, which a call runs itself
 //! ```
 //!
 //! Nothing here waits. A run belongs to the lane that its messages go through, and is
@@ -26,3 +27,4 @@ pub(crate) mod memory;
 pub(crate) mod operator;
 pub(crate) mod program;
 pub(crate) mod run;
+pub(crate) mod straight;

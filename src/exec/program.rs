@@ -1,6 +1,7 @@
 //! What a run does: actions over pieces of named buffers, and their graph.
 
 use super::graph::Graph;
+use super::straight::Straight;
 use osier_collectives::{Region, Scratch};
 
 /// What a step does.
@@ -34,4 +35,6 @@ pub(crate) struct Program {
     pub scratch: Vec<Scratch>,
     /// Pieces into which a vector is cut.
     pub cut: u32,
+    /// Its steps in a row, if it is short.
+    pub straight: Option<Straight>,
 }

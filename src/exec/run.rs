@@ -113,6 +113,8 @@ pub(crate) struct Run {
     pub notify: Option<(Arc<Ready>, u64)>,
     /// Nobody waits: it ends by itself.
     pub detached: bool,
+    /// Steps that were over before it began, by bits: see [`super::straight`].
+    pub done: u64,
 }
 
 /// Bytes of an operand that are copied at a time where the result takes the place of
@@ -144,6 +146,7 @@ impl Run {
         self.waker = None;
         self.notify = None;
         self.detached = false;
+        self.done = 0;
     }
 
     /// Whom to blame, as it travels.
@@ -191,6 +194,12 @@ impl Run {
             return;
         }
         self.schedule.complete(&self.program.graph, instance);
+    }
+
+    /// Whether an instance was over before the run began.
+    #[inline]
+    pub fn was_done(&self, instance: u32) -> bool {
+        self.done != 0 && self.done >> instance & 1 != 0
     }
 
     /// Copies or combines.

@@ -24,6 +24,7 @@ use crate::diagnose::waits::{hear, listens};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::program::{Action, Program, TAG_BITS};
 use crate::exec::run::{COPY, Phase, Run};
+use crate::exec::straight::{Begun, Desk};
 use crate::matching::{Envelope, INTERNAL_TAG, Pattern};
 use crate::p2p::view::RawView;
 use crate::progress::ready::Ready;
@@ -141,6 +142,30 @@ impl Lane {
             return Some(self.runs.programs[at / 2].1.clone());
         }
         Some(self.runs.programs[at].1.clone())
+    }
+
+    /// Where a program that was kept stands, and how many steps it has in a row, if it
+    /// has.
+    #[inline]
+    pub fn straight(&self, key: u64) -> Option<(usize, usize)> {
+        let at = self.runs.programs.iter().position(|(k, _)| *k == key)?;
+        let straight = self.runs.programs[at].1.straight.as_ref()?;
+        Some((at, straight.len()))
+    }
+
+    /// A step of such a program.
+    #[inline]
+    pub fn straight_step(&self, program: usize, at: usize) -> Option<Action> {
+        let program = &self.runs.programs.get(program)?.1;
+        let step = program.straight.as_ref()?.step(at)?;
+        Some(program.actions[step as usize])
+    }
+
+    /// For a run that takes up such a program after `taken` steps.
+    #[cold]
+    pub fn begun(&self, program: usize, taken: usize, tags: u32, desk: &Desk) -> Option<Begun> {
+        let straight = self.runs.programs.get(program)?.1.straight.as_ref()?;
+        Some(straight.begun(taken, tags, desk))
     }
 
     /// Keeps a program.
@@ -269,6 +294,9 @@ impl Lane {
     }
 
     fn begin_step(&mut self, id: u32, run: &mut Run, instance: u32) {
+        if run.was_done(instance) {
+            return run.complete(instance);
+        }
         let (action, segment) = run.place(instance);
         let failing = run.phase == Phase::Failing;
         match action {

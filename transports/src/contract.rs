@@ -25,7 +25,7 @@ use std::fmt;
 pub type Peer = u32;
 
 /// Version of everything that two ends say to each other.
-pub const WIRE_VERSION: u16 = 2;
+pub const WIRE_VERSION: u16 = 3;
 
 /// What an endpoint can do; exchanged in the handshake of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

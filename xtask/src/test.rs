@@ -113,29 +113,32 @@ fn check_steps(steps: &mut Steps) {
 }
 
 fn loom(steps: &mut Steps) {
-    for (step, package, folder) in [
-        ("loom transports", "osier-transports", "transports/src"),
-        ("loom engine", "osier", "src"),
-    ] {
-        if !mentions(&root().join(folder), "loom::model") {
-            steps.skip(step, &format!("{folder} has no loom test"));
-            continue;
-        }
-        steps.step(step, || {
-            run_command(
-                cargo()
-                    .env("RUSTFLAGS", "--cfg loom")
-                    .env("CARGO_TARGET_DIR", target_dir().join("loom"))
-                    // Models that say nothing of their own.
-                    .env("LOOM_MAX_PREEMPTIONS", "3")
-                    // The models are quick, building them should be, too.
-                    .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
-                    .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
-                    .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
-                    .args(["test", "--release", "-p", package, "--lib", "loom"]),
-            )
-        });
+    let with_models = [("osier-transports", "transports/src"), ("osier", "src")]
+        .into_iter()
+        .filter(|(_, folder)| mentions(&root().join(folder), "loom::model"));
+    // One build for all.
+    let packages: Vec<&str> = with_models
+        .flat_map(|(package, _)| ["-p", package])
+        .collect();
+    if packages.is_empty() {
+        return steps.skip("loom", "there is no loom test");
     }
+    steps.step("loom", || {
+        run_command(
+            cargo()
+                .env("RUSTFLAGS", "--cfg loom")
+                .env("CARGO_TARGET_DIR", target_dir().join("loom"))
+                // Models that say nothing of their own.
+                .env("LOOM_MAX_PREEMPTIONS", "3")
+                // The models are quick, building them should be, too.
+                .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
+                .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
+                .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+                .args(["test", "--release"])
+                .args(packages)
+                .args(["--lib", "loom"]),
+        )
+    });
 }
 
 fn miri(steps: &mut Steps) {
@@ -209,9 +212,9 @@ fn kernel_sanitizer(steps: &mut Steps) {
         )?;
         scan::link(&compiled, scan::SANITIZERS, &kernels)?;
         println!("{} kernels with sanitizers", compiled.names.len());
-        // The whole workspace, as in the step "unit": with features of its own, one
-        // package would be compiled again.
-        run_command(cargo().args(["build", "--workspace", "--lib"]))?;
+        // The emulated driver, too. With features as in the step "unit": nothing is
+        // compiled again.
+        run_command(cargo().args(["test", "--workspace", "--no-run"]))?;
         // The sanitizer's library comes first, in the tests' processes alone.
         let runner = format!("env LD_PRELOAD={}", libasan.display());
         run_command(

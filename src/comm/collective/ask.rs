@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorKind};
 use crate::exec::memory::{Buffers, Pieces};
 use crate::exec::operator::Fit;
 use crate::exec::run::{Combiner, Shadow};
+use crate::exec::straight::Begun;
 use crate::p2p::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
 use osier_collectives::{Call, Operation};
 
@@ -110,6 +111,8 @@ pub(super) struct Ask {
     pub idle: bool,
     /// What is wrong with the call.
     pub error: Option<Error>,
+    /// What the call itself has done already.
+    pub begun: Option<Begun>,
 }
 
 /// What stands in for memory that a run cannot work on.
@@ -157,6 +160,7 @@ impl Ask {
             defers: true,
             idle: false,
             error: None,
+            begun: None,
         }
     }
 
@@ -257,12 +261,8 @@ impl Ask {
 }
 
 /// A number for what programs depend on, but for the communicator.
-fn key_of(call: &Call, class: u32) -> u64 {
-    let operation = Operation::ALL
-        .iter()
-        .position(|o| *o == call.operation)
-        .unwrap_or(0) as u64;
-    operation
+pub(super) fn key_of(call: &Call, class: u32) -> u64 {
+    call.operation as u64
         | u64::from(call.in_place) << 5
         | u64::from(call.varying) << 6
         | (call.required as u64) << 7

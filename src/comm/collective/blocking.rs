@@ -8,6 +8,7 @@ use crate::exec::run::Combiner;
 use crate::p2p::Rank;
 use crate::p2p::view::{Buffer, BufferMut, RawView};
 use crate::trace::event::{ANY, Kind};
+use osier_collectives::{Call, Operation};
 use osier_datatype::Datatype;
 
 impl Communicator {
@@ -21,7 +22,9 @@ impl Communicator {
 
     #[track_caller]
     pub(in crate::comm) fn barrier_within(&self) -> Result<()> {
-        self.call(self.barrier_ask())
+        let call = Call::new(Operation::Barrier, self.size() as u32);
+        let small = self.small(None, None);
+        self.call_small(&call, small, None, || Ok(self.barrier_ask()))
     }
 
     /// Copies the root's data to all ranks. Collective; all pass equally many elements
@@ -33,14 +36,26 @@ impl Communicator {
     pub fn bcast<B: BufferMut + ?Sized>(&self, data: &mut B, root: impl Into<Rank>) -> Result<()> {
         let view = data.view_mut().raw();
         let _span = self.span(Kind::Bcast, ANY, ANY, view.bytes());
-        let ask = self.bcast_ask(Some(view), root.into());
-        let result = ask.and_then(|ask| self.call(ask));
+        let result = self.bcast_to(view, root.into());
         self.reported(result.map_err(|e| e.context("bcast")))
     }
 
     #[track_caller]
     pub(in crate::comm) fn bcast_view(&self, view: RawView, root: usize) -> Result<()> {
-        self.call(self.bcast_ask(Some(view), root.into())?)
+        self.bcast_to(view, root.into())
+    }
+
+    #[inline]
+    #[track_caller]
+    fn bcast_to(&self, view: RawView, root: Rank) -> Result<()> {
+        let mut call = Call::new(Operation::Bcast, self.size() as u32);
+        let mut small = self.small(None, Some(&view));
+        match root.check(self.size()) {
+            Ok(Some(root)) => call = call.root(root),
+            // Which is an error, or the business of two groups.
+            _ => small = None,
+        }
+        self.call_small(&call, small, None, || self.bcast_ask(Some(view), root))
     }
 
     #[track_caller]
@@ -135,9 +150,12 @@ impl Communicator {
         recv: RawView,
         op: &dyn Reduction,
     ) -> Result<()> {
-        // `call` waits for the run's end, so the operator outlives it.
-        let combiner = Combiner::lent(op);
-        self.call(self.allreduce_ask(send, Some(recv), combiner)?)
+        let call = Call::new(Operation::Allreduce, self.size() as u32);
+        let here = self.small_reduction(call, send.as_ref(), Some(&recv), op);
+        self.call_reducing(here, || {
+            // The call waits for the run's end, so the operator outlives it.
+            self.allreduce_ask(send, Some(recv), Combiner::lent(op))
+        })
     }
 
     #[track_caller]

@@ -16,6 +16,7 @@
 //! | `ask` | what a call asks for |
 //! | `equal`, `counts`, `neighbors` | from buffers to pieces: equal contributions, different ones, neighbourhoods |
 //! | `blocking`, `more`, `v_and_w`, `around` | the calls that wait |
+//! | `straight` | short calls of little data, without a run |
 //! | `forms` | every call once more: as a future, persistent, and in scopes |
 //! | `under_way` | a run from the side of whoever waits for it |
 //! | `requests`, `persistent`, `scoped` | what those forms return |
@@ -32,6 +33,7 @@ mod neighbors;
 mod persistent;
 mod requests;
 mod scoped;
+mod straight;
 mod under_way;
 mod v_and_w;
 
@@ -125,7 +127,10 @@ impl Communicator {
         let site = Location::caller();
         let staged = ask.settle(self.rank());
         let mut lane = self.lane().lock();
-        let tags = lane.next_tags();
+        let tags = match &ask.begun {
+            Some(begun) => begun.tags,
+            None => lane.next_tags(),
+        };
         let program = match lane.program(ask.program_key()) {
             Some(program) => program,
             None => {
@@ -170,6 +175,10 @@ impl Communicator {
     ) -> Result<u32> {
         let mut run = lane.spare_run();
         run.memory.begin(&program, ask.buffers);
+        if let Some(begun) = &ask.begun {
+            begun.hand_over(&run.memory);
+            run.done = begun.done;
+        }
         if let Some(staged) = staged {
             let staged = *staged;
             (run.before, run.after) = (staged.before, staged.after);

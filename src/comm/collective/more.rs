@@ -8,6 +8,7 @@ use crate::exec::run::Combiner;
 use crate::p2p::Rank;
 use crate::p2p::view::{Buffer, BufferMut, RawView};
 use crate::trace::event::{ANY, Kind};
+use osier_collectives::{Call, Operation};
 
 impl Communicator {
     /// Combines the elements of all ranks, in rank order, at the root; elsewhere `recv`
@@ -24,9 +25,17 @@ impl Communicator {
         let (send, recv) = (given(send), recv.view_mut().raw());
         let bytes = send.as_ref().unwrap_or(&recv).bytes();
         let _span = self.span(Kind::Reduce, ANY, ANY, bytes);
-        // `call` waits for the run's end, so the operator outlives it.
-        let ask = self.reduce_ask(send, Some(recv), root.into(), Combiner::lent(&op));
-        let result = ask.and_then(|ask| self.call(ask));
+        let root = root.into();
+        let mut here = None;
+        if let Ok(Some(to)) = root.check(self.size()) {
+            let call = Call::new(Operation::Reduce, self.size() as u32).root(to);
+            let recv = Some(&recv).filter(|_| self.rank() as u32 == to);
+            here = self.small_reduction(call, send.as_ref(), recv, &op);
+        }
+        let result = self.call_reducing(here, || {
+            // The call waits for the run's end, so the operator outlives it.
+            self.reduce_ask(send, Some(recv), root, Combiner::lent(&op))
+        });
         self.reported(result.map_err(|e| e.context("reduce")))
     }
 
@@ -95,9 +104,12 @@ impl Communicator {
     ) -> Result<()> {
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Reduce, ANY, ANY, recv.bytes());
-        // `call` waits for the run's end, so the operator outlives it.
-        let ask = self.scan_ask(send, Some(recv), Combiner::lent(&op));
-        let result = ask.and_then(|ask| self.call(ask));
+        let call = Call::new(Operation::Scan, self.size() as u32);
+        let here = self.small_reduction(call, send.as_ref(), Some(&recv), &op);
+        let result = self.call_reducing(here, || {
+            // The call waits for the run's end, so the operator outlives it.
+            self.scan_ask(send, Some(recv), Combiner::lent(&op))
+        });
         self.reported(result.map_err(|e| e.context("scan")))
     }
 
@@ -112,9 +124,12 @@ impl Communicator {
     ) -> Result<()> {
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Reduce, ANY, ANY, recv.bytes());
-        // `call` waits for the run's end, so the operator outlives it.
-        let ask = self.exscan_ask(send, Some(recv), Combiner::lent(&op));
-        let result = ask.and_then(|ask| self.call(ask));
+        let call = Call::new(Operation::Exscan, self.size() as u32);
+        let here = self.small_reduction(call, send.as_ref(), Some(&recv), &op);
+        let result = self.call_reducing(here, || {
+            // The call waits for the run's end, so the operator outlives it.
+            self.exscan_ask(send, Some(recv), Combiner::lent(&op))
+        });
         self.reported(result.map_err(|e| e.context("exscan")))
     }
 }

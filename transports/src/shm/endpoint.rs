@@ -146,7 +146,7 @@ impl ShmEndpoint {
             let area = (block.memory.payload, block.memory.payload_bytes as usize);
             // SAFETY: zeroed with the block, which is not re-used before the
             // peer has closed it; this is its one end of side 0.
-            tx.mail = Some(unsafe { Mailbox::new(block.mail, area, 0) });
+            tx.mail = Some(unsafe { Mailbox::new(block.mail, block.cross, area, 0) });
             tx.exchange = Some(block.offset);
         }
     }
@@ -337,7 +337,7 @@ impl ShmEndpoint {
                     let area = (block.memory.payload, block.memory.payload_bytes as usize);
                     // SAFETY: checked; zeroed before it was named, and not
                     // re-used before we close it; the one end of side 1.
-                    let mail = unsafe { Mailbox::new(block.mail, area, 1) };
+                    let mail = unsafe { Mailbox::new(block.mail, block.cross, area, 1) };
                     self.tx[rx.peer as usize].mail = Some(mail);
                     // SAFETY: only to close it.
                     rx.exchange = Some(unsafe { Consumer::new(block.memory, 0) });
@@ -384,6 +384,14 @@ impl ShmEndpoint {
                 self.ring_bell(peer);
                 return true;
             }
+            if mail.may_cross(bytes) {
+                mail.post_cross(ring.position(), (kind, 0, argument), bytes, |to| {
+                    // SAFETY: a cell takes at least eight bytes.
+                    unsafe { to.cast::<u64>().write(data) }
+                });
+                self.ring_bell(peer);
+                return true;
+            }
             mail.acknowledge();
         }
         if !ring.post_short(kind, argument, data, bytes) {
@@ -407,12 +415,20 @@ impl ShmEndpoint {
         let Some(mail) = &mut tx.mail else {
             return Err(fill);
         };
-        if *level == Level::Small || !mail.free() {
+        let short = (head.kind, head.aux, head.arg as u32);
+        let head = (head.kind, head.aux, head.arg);
+        if *level == Level::Small {
             mail.acknowledge();
             return Err(fill);
         }
-        let short = (head.kind, head.aux, head.arg as u32);
-        let head = (head.kind, head.aux, head.arg);
+        if !mail.free() {
+            if head.2 >> 32 == 0 && mail.may_cross(bytes) {
+                mail.post_cross(ring.position(), short, bytes, fill);
+                return Ok(());
+            }
+            mail.acknowledge();
+            return Err(fill);
+        }
         if bytes <= MAIL_BYTES && head.2 >> 32 == 0 {
             mail.post(ring.position(), short, bytes, fill);
         } else if mail.has_area(bytes) {
@@ -606,7 +622,7 @@ impl Endpoint for ShmEndpoint {
                 let found = rx.ring.poll();
                 // After the ring: a message in it is younger than one that
                 // names this position.
-                if let Some(mail) = &self.tx[peer as usize].mail
+                if let Some(mail) = &mut self.tx[peer as usize].mail
                     && let Some(mail) = mail.poll(rx.ring.position())
                 {
                     match self.open_mail(at, peer, mail) {

@@ -26,6 +26,8 @@ const BLOCK_MAGIC: u64 = 0x4f53_4945_5252_0000;
 /// In an exchange block.
 const MAIL_AT: u64 = 192;
 const CELLS_AT: u64 = 256;
+/// In an exchange block, behind its one cell.
+const CROSS_AT: u64 = 512;
 
 /// Sizes of a ring: memory follows traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,6 +90,8 @@ pub(crate) struct Block {
     /// Whether it is an exchange block, and the line of its mailbox.
     pub exchange: bool,
     pub mail: *const mailbox::Line,
+    /// Its cells for messages that cross.
+    pub cross: *const mailbox::Cells,
 }
 
 // SAFETY: addresses in shared memory, tied to no thread.
@@ -290,6 +294,7 @@ impl ShmRank {
             memory: self.memory(offset, level)?,
             exchange: level == Level::Exchange,
             mail: self.mail(offset)?,
+            cross: self.cross(offset)?,
         };
         Some((block, header.next.load(Ordering::Relaxed)))
     }
@@ -297,6 +302,12 @@ impl ShmRank {
     fn mail(&self, offset: u64) -> Option<*const mailbox::Line> {
         let base = self.0.job.segment().arena.at(offset, CELLS_AT)?;
         Some(base.wrapping_add(MAIL_AT as usize).cast())
+    }
+
+    fn cross(&self, offset: u64) -> Option<*const mailbox::Cells> {
+        let end = CROSS_AT + size_of::<mailbox::Cells>() as u64;
+        let base = self.0.job.segment().arena.at(offset, end)?;
+        Some(base.wrapping_add(CROSS_AT as usize).cast())
     }
 
     fn memory(&self, offset: u64, level: Level) -> Option<RingMemory> {
@@ -321,10 +332,11 @@ impl ShmRank {
     ) -> Result<Block, TransportError> {
         let offset = self.allocate(level)?;
         let segment = self.0.job.segment();
-        let (Some(base), Some(memory), Some(mail)) = (
+        let (Some(base), Some(memory), Some(mail), Some(cross)) = (
             segment.arena.at(offset, level.block_bytes()),
             self.memory(offset, level),
             self.mail(offset),
+            self.cross(offset),
         ) else {
             return Err(TransportError::new(
                 TransportErrorKind::OutOfMemory,
@@ -332,7 +344,10 @@ impl ShmRank {
             ));
         };
         segment.arena.populate(offset, level.block_bytes(), false)?;
-        let head_bytes = (CELLS_AT + level.cells() * size_of::<Cell>() as u64) as usize;
+        let head_bytes = match level {
+            Level::Exchange => CROSS_AT as usize + size_of::<mailbox::Cells>(),
+            _ => (CELLS_AT + level.cells() * size_of::<Cell>() as u64) as usize,
+        };
         // SAFETY: our own block, which no consumer reads yet (invariant 2).
         unsafe { std::ptr::write_bytes(base, 0, head_bytes) };
         // SAFETY: inside the arena, aligned, atomics only.
@@ -355,6 +370,7 @@ impl ShmRank {
             memory,
             exchange: level == Level::Exchange,
             mail,
+            cross,
         })
     }
 
