@@ -189,7 +189,7 @@ fn every_message_has_its_arrow() {
         .expect("a send");
     assert_eq!(send["args"]["tag"], 5);
     let line = send["args"]["line"].as_str().expect("a line");
-    assert!(line.starts_with("tests/ranks/trace.rs:"), "{line}");
+    assert!(line.starts_with(concat!(file!(), ":")), "{line}");
     let recv = events
         .iter()
         .find(|e| e["name"] == "recv" && e["pid"] == 0)
