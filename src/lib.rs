@@ -85,12 +85,13 @@ pub use osier_kernels as devices;
 pub use osier_transports as transports;
 pub use p2p::{
     ANY_SOURCE, ANY_TAG, AnyRequest, BSEND_OVERHEAD, Buffer, BufferMut, Callbacks, Completer,
-    DeviceBuffer, Enqueued, FlushRequest, GeneralizedRequest, HeapBuffer, Member, Message,
-    OnStream, OwnedBuffer, OwnedBufferMut, PROC_NULL, Partitioned, PartitionedRecv,
-    PartitionedSend, Partitions, Persistent, ROOT, Rank, Region, Regions, Request, Scope,
-    ScopedPersistent, ScopedRequest, ScopedSlice, SendRecv, SendRecvReplace, Source, Startable,
-    Status, Tag, TagSelector, View, ViewMut, WaitSet, Waitable, start_all, status_all, status_any,
-    status_some, test_all, test_any, test_some, wait_all, wait_any, wait_some,
+    DeviceBuffer, DevicePartitioned, DevicePartitionedRecv, DevicePartitionedSend, Enqueued,
+    FlushRequest, GeneralizedRequest, HeapBuffer, Member, Message, OnStream, OwnedBuffer,
+    OwnedBufferMut, PROC_NULL, Partitioned, PartitionedRecv, PartitionedSend, Partitions,
+    Persistent, ROOT, Rank, Region, Regions, Request, Scope, ScopedPersistent, ScopedRequest,
+    ScopedSlice, SendRecv, SendRecvReplace, Source, Startable, Status, Tag, TagSelector, View,
+    ViewMut, WaitSet, Waitable, start_all, status_all, status_any, status_some, test_all, test_any,
+    test_some, wait_all, wait_any, wait_some,
 };
 
 #[doc = include_str!("../docs/mpi-chapters.md")]

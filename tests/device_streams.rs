@@ -3,6 +3,8 @@
 
 #[path = "../kernels/tests/support/mod.rs"]
 mod driver;
+#[path = "device_partitions.rs"]
+mod partitions;
 #[path = "ranks/support.rs"]
 #[allow(dead_code)]
 mod support;

@@ -45,6 +45,18 @@ pub enum After {
     Stream(Stream),
 }
 
+impl From<&Event> for After {
+    fn from(event: &Event) -> After {
+        After::Event(event.clone())
+    }
+}
+
+impl From<&Stream> for After {
+    fn from(stream: &Stream) -> After {
+        After::Stream(stream.clone())
+    }
+}
+
 /// A buffer and the moment from which its bytes are valid.
 #[derive(Debug, Clone)]
 pub struct Ordered<B> {

@@ -71,7 +71,10 @@ pub use generalized::{Callbacks, Completer, GeneralizedRequest};
 pub use heap::HeapBuffer;
 pub use message::Message;
 pub use names::{ANY_SOURCE, ANY_TAG, PROC_NULL, ROOT, Rank, Source, Tag, TagSelector};
-pub use partitioned::{Partitioned, PartitionedRecv, PartitionedSend, Partitions, ScopedSlice};
+pub use partitioned::{
+    DevicePartitioned, DevicePartitionedRecv, DevicePartitionedSend, Partitioned, PartitionedRecv,
+    PartitionedSend, Partitions, ScopedSlice,
+};
 pub use persistent::{Persistent, ScopedPersistent, Startable, start_all};
 pub use regions::{Region, RegionSet, Regions};
 pub use request::Request;

@@ -17,6 +17,7 @@
 //! | `parts` | the messages of a transfer |
 //! | `registry` | how receives find their senders |
 //! | `send`, `recv` | what each side does |
+//! | `device` | transfers of a device's memory |
 //!
 //! # Invariants
 //! 1. A partition of an active send is written only in state WRITING, which one
@@ -31,12 +32,14 @@
 //! MPI 5.0, chapter 4. There a program writes to a buffer that the library
 //! reads; here `write` hands out one partition at a time.
 
+mod device;
 mod parts;
 mod recv;
 mod registry;
 mod send;
 mod shape;
 
+pub use device::{DevicePartitioned, DevicePartitionedRecv, DevicePartitionedSend};
 pub use recv::Receiving;
 pub(crate) use registry::Registry;
 pub use send::Sending;
@@ -93,6 +96,70 @@ pub trait Side: Send + Sync + 'static {
     /// Waits as long as anything is sure to end, for a scope that ends.
     #[track_caller]
     fn complete(&self) -> Result<()>;
+}
+
+fn is_active(side: &dyn Side) -> bool {
+    side.active().load(Ordering::Acquire)
+}
+
+#[track_caller]
+fn over(side: &dyn Side) -> Option<Result<()>> {
+    match side.is_over() {
+        Ok(false) => None,
+        over => Some(over.map(drop)),
+    }
+}
+
+/// Begins a transfer of the buffer at `base`.
+#[track_caller]
+fn start(side: &dyn Side, base: *mut u8) -> Result<()> {
+    if side.active().swap(true, Ordering::AcqRel) {
+        return Err(is_started());
+    }
+    let begun = side.begin(base);
+    if begun.is_err() {
+        side.active().store(false, Ordering::Release);
+    }
+    begun
+}
+
+#[track_caller]
+fn test(side: &dyn Side) -> bool {
+    if !is_active(side) || over(side).is_some() {
+        return true;
+    }
+    side.comm().core().progress_awake();
+    over(side).is_some()
+}
+
+#[track_caller]
+fn wait(side: &dyn Side) -> Result<Status> {
+    if !is_active(side) {
+        return Ok(Status::EMPTY);
+    }
+    let over = side.comm().core().wait_until(|| over(side));
+    side.active().store(false, Ordering::Release);
+    let result = match (over, side.parts()) {
+        (Ok(()), Some(parts)) => parts.result(),
+        (over, _) => over,
+    };
+    let status = side.outcome();
+    side.comm().reported(result.map(|()| status))
+}
+
+#[track_caller]
+fn status(side: &dyn Side) -> Option<Result<Status>> {
+    if !is_active(side) {
+        return Some(Ok(Status::EMPTY));
+    }
+    if !test(side) {
+        return None;
+    }
+    let result = match (over(side)?, side.parts()) {
+        (Ok(()), Some(parts)) => parts.peek(),
+        (over, _) => over,
+    };
+    Some(side.comm().reported(result.map(|()| side.outcome())))
 }
 
 /// Stops the transfer of memory that a scope borrows, if it is under way.
@@ -400,7 +467,7 @@ impl<S: Side, T: Datatype, B: DerefMut<Target = [T]>> Partitioned<S, T, B> {
 
     /// Whether it was started and not waited for since.
     pub fn is_active(&self) -> bool {
-        self.side.active().load(Ordering::Acquire)
+        is_active(&*self.side)
     }
 
     /// Begins a transfer; no partition is ready yet.
@@ -432,12 +499,7 @@ impl<S: Side, T: Datatype, B: DerefMut<Target = [T]>> Partitioned<S, T, B> {
             ));
         }
         let base = buffer.as_mut_ptr().cast();
-        self.side.active().store(true, Ordering::Release);
-        let begun = self.side.begin(base);
-        if begun.is_err() {
-            self.side.active().store(false, Ordering::Release);
-        }
-        begun
+        start(&*self.side, base)
     }
 
     /// Whether it is active and over; makes no progress.
@@ -450,22 +512,10 @@ impl<S: Side, T: Datatype, B: DerefMut<Target = [T]>> Partitioned<S, T, B> {
         self.side.parts().map_or(0, Parts::under_way)
     }
 
-    #[track_caller]
-    fn over(&self) -> Option<Result<()>> {
-        match self.side.is_over() {
-            Ok(false) => None,
-            over => Some(over.map(drop)),
-        }
-    }
-
     /// Makes progress and asks whether all partitions have left the buffer, or
     /// have come. An inactive request is over, and one that has failed.
     pub fn test(&self) -> bool {
-        if !self.is_active() || self.over().is_some() {
-            return true;
-        }
-        self.comm().core().progress_awake();
-        self.over().is_some()
+        test(&*self.side)
     }
 
     /// Waits until all partitions were ready and have left the buffer, or have
@@ -473,32 +523,12 @@ impl<S: Side, T: Datatype, B: DerefMut<Target = [T]>> Partitioned<S, T, B> {
     /// ready.
     #[track_caller]
     pub fn wait(&self) -> Result<Status> {
-        if !self.is_active() {
-            return Ok(Status::EMPTY);
-        }
-        let over = self.comm().core().wait_until(|| self.over());
-        self.side.active().store(false, Ordering::Release);
-        let result = match (over, self.side.parts()) {
-            (Ok(()), Some(parts)) => parts.result(),
-            (over, _) => over,
-        };
-        let status = self.side.outcome();
-        self.comm().reported(result.map(|()| status))
+        wait(&*self.side)
     }
 
     /// The status if the transfer is over, which leaves the request as it is.
     pub fn status(&self) -> Option<Result<Status>> {
-        if !self.is_active() {
-            return Some(Ok(Status::EMPTY));
-        }
-        if !self.test() {
-            return None;
-        }
-        let result = match (self.over()?, self.side.parts()) {
-            (Ok(()), Some(parts)) => parts.peek(),
-            (over, _) => over,
-        };
-        Some(self.comm().reported(result.map(|()| self.side.outcome())))
+        status(&*self.side)
     }
 
     /// The buffer. An error while the request is active.

@@ -3,8 +3,9 @@
 use super::parts::Parts;
 use super::registry::{Place, Setup};
 use super::shape::{Pieces, Shape};
-use super::{PartitionedRecv, Side, lock, no_partition};
+use super::{PartitionedRecv, Side, lock, no_partition, not_started};
 use crate::comm::Communicator;
+use crate::device::Use;
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::Pattern;
 use crate::p2p::names::{Rank, Tag};
@@ -12,6 +13,7 @@ use crate::p2p::status::Status;
 use crate::progress::lane::Outcome;
 use crate::progress::ready::Ready;
 use osier_datatype::Datatype;
+use osier_kernels::{After, DeviceSlice};
 use std::ops::DerefMut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -31,6 +33,8 @@ pub struct Receiving {
     active: AtomicBool,
     /// The buffer while it is active.
     base: AtomicPtr<u8>,
+    /// The buffer, if it is a device's, and when it may be written.
+    device: Option<(DeviceSlice<u8>, Mutex<Option<After>>)>,
 }
 
 /// What is known of the sender.
@@ -53,7 +57,21 @@ impl Receiving {
             posted: AtomicBool::new(false),
             active: AtomicBool::new(false),
             base: AtomicPtr::default(),
+            device: None,
         })
+    }
+
+    /// Of a device's memory.
+    pub(super) fn of_device(mut self, slice: DeviceSlice<u8>) -> Self {
+        self.device = Some((slice, Mutex::new(None)));
+        self
+    }
+
+    /// When the next start may write a device's memory.
+    pub(super) fn set_moment(&self, moment: After) {
+        if let Some((_, kept)) = &self.device {
+            *lock(kept) = Some(moment);
+        }
     }
 
     /// Meets the sender if it has set up, and posts the receives.
@@ -135,7 +153,15 @@ impl Receiving {
         for at in 0..met.setup.partitions {
             let pattern = Pattern::exact(place.source, met.setup.first + at as u32);
             // No closure: the caller's source line passes through.
-            let posted = match self.shape.piece(&met.pieces, base, at) {
+            let spot = self.shape.piece(&met.pieces, at);
+            let view = match &self.device {
+                None => spot.on(base),
+                Some((slice, moment)) => match &*lock(moment) {
+                    Some(moment) => spot.on_device(slice, moment, Use::Write),
+                    None => Err(not_started()),
+                },
+            };
+            let posted = match view {
                 Ok(view) => self.comm.irecv_raw(view, pattern),
                 Err(e) => Err(e),
             };
@@ -145,7 +171,7 @@ impl Receiving {
     }
 
     #[track_caller]
-    fn parrived(&self, at: usize) -> Result<bool> {
+    pub(super) fn parrived(&self, at: usize) -> Result<bool> {
         if at >= self.shape.number {
             return Err(no_partition(at, self.shape.number));
         }
@@ -314,7 +340,7 @@ impl<T: Datatype, B: DerefMut<Target = [T]>> PartitionedRecv<T, B> {
             values.copy_from_slice(self.read_unreported(at)?);
             return Ok(());
         }
-        let view = self.side.shape.view(self.arrived(at)?, at)?;
+        let view = self.side.shape.spot(at).on(self.arrived(at)?)?;
         // SAFETY: inside the buffer, which nothing writes there (invariant 2);
         // as long as `values`, whose elements have no padding.
         unsafe { view.pack(0..view.bytes(), values.as_mut_ptr().cast()) };

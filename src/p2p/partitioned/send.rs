@@ -5,6 +5,7 @@ use super::registry::Setup;
 use super::shape::Shape;
 use super::{PartitionedSend, SETUP, Side, no_partition, not_started};
 use crate::comm::Communicator;
+use crate::device::Use;
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::names::{Rank, Tag};
 use crate::p2p::status::Status;
@@ -12,6 +13,7 @@ use crate::p2p::view::RawView;
 use crate::progress::lane::{Mode, Outcome, Posted};
 use crate::progress::ready::Ready;
 use osier_datatype::Datatype;
+use osier_kernels::{After, DeviceSlice};
 use std::ops::{DerefMut, RangeInclusive};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -24,6 +26,8 @@ pub struct Sending {
     active: AtomicBool,
     /// The buffer while it is active.
     base: AtomicPtr<u8>,
+    /// The buffer, if it is a device's.
+    device: Option<DeviceSlice<u8>>,
     /// `None`: nobody.
     dest: Option<u32>,
     /// Internal tag of the first partition.
@@ -58,9 +62,16 @@ impl Sending {
             shape,
             active: AtomicBool::new(false),
             base: AtomicPtr::default(),
+            device: None,
             dest,
             first,
         })
+    }
+
+    /// Of a device's memory.
+    pub(super) fn of_device(mut self, slice: DeviceSlice<u8>) -> Self {
+        self.device = Some(slice);
+        self
     }
 
     fn claim(&self, at: usize, to: u64) -> Result<&AtomicU64> {
@@ -93,10 +104,15 @@ impl Sending {
         self.claim(at, WRITING).map(Written)
     }
 
+    /// Sends a partition, of a device's memory from a moment on.
     #[track_caller]
-    fn pready(&self, at: usize) -> Result<()> {
+    pub(super) fn pready(&self, at: usize, moment: Option<&After>) -> Result<()> {
         self.claim(at, POSTING)?;
-        let posted = match (self.dest, self.view(at)) {
+        let view = match (&self.device, moment) {
+            (Some(slice), Some(moment)) => self.shape.spot(at).on_device(slice, moment, Use::Read),
+            _ => self.view(at),
+        };
+        let posted = match (self.dest, view) {
             (Some(dest), Ok(part)) => {
                 let tag = self.first + at as u32;
                 self.comm.isend_raw(part, dest, tag, Mode::Standard)
@@ -115,7 +131,7 @@ impl Sending {
     }
 
     fn view(&self, at: usize) -> Result<RawView> {
-        self.shape.view(self.base.load(Ordering::Relaxed), at)
+        self.shape.spot(at).on(self.base.load(Ordering::Relaxed))
     }
 }
 
@@ -242,7 +258,7 @@ impl<T: Datatype, B: DerefMut<Target = [T]>> PartitionedSend<T, B> {
     /// Says that a partition may be sent. Any thread may.
     #[track_caller]
     pub fn pready(&self, at: usize) -> Result<()> {
-        let ready = self.side.pready(at);
+        let ready = self.side.pready(at, None);
         self.comm().reported(ready)
     }
 

@@ -4,9 +4,12 @@
 //! Both ends have the same packed stream. A sender's partition is a range of
 //! it, which may begin and end anywhere in the receiver's instances.
 
+use crate::device::Use;
 use crate::error::{Error, ErrorKind, Result};
+use crate::p2p::device::handed_over;
 use crate::p2p::view::{RawView, require_dense};
 use osier_datatype::{Basic, Datatype, Layout, Type};
+use osier_kernels::{After, DeviceSlice, DeviceView};
 use std::ops::Range;
 
 /// Into how many partitions a buffer is cut, and what each is made of. A plain
@@ -203,16 +206,19 @@ impl Shape {
         Some(from..from + runs.each)
     }
 
-    /// A partition of the buffer at `base`.
-    pub(super) fn view(&self, base: *mut u8, at: usize) -> Result<RawView> {
-        self.instances(base, at * self.count, self.count)
+    /// Where a partition lies.
+    pub(super) fn spot(&self, at: usize) -> Spot<'_> {
+        self.instances(at * self.count, self.count)
     }
 
     /// Instances of all partitions, by number.
-    fn instances(&self, base: *mut u8, first: usize, count: usize) -> Result<RawView> {
+    fn instances(&self, first: usize, count: usize) -> Spot<'_> {
         let from = self.layout.extent().wrapping_mul(first as isize);
-        let origin = base.wrapping_add(self.origin).wrapping_offset(from);
-        RawView::at(origin, &self.layout, count)
+        Spot::Instances {
+            offset: from.wrapping_add_unsigned(self.origin),
+            layout: &self.layout,
+            count,
+        }
     }
 
     /// Where partitions of another end lie, `number` of `bytes` packed bytes
@@ -248,22 +254,79 @@ impl Shape {
         Ok(Pieces::Parts(layouts))
     }
 
-    /// Such a piece of the buffer at `base`.
-    pub(super) fn piece(&self, pieces: &Pieces, base: *mut u8, at: usize) -> Result<RawView> {
+    /// Where such a piece lies.
+    pub(super) fn piece<'a>(&'a self, pieces: &'a Pieces, at: usize) -> Spot<'a> {
         match pieces {
-            Pieces::Instances { each } => self.instances(base, at * each, *each),
-            Pieces::Run { first, bytes } => {
-                let from = base.wrapping_add(self.origin).wrapping_offset(*first);
-                Ok(RawView::untyped(from.wrapping_add(at * bytes), *bytes))
-            }
-            Pieces::Parts(layouts) => {
-                let origin = base.wrapping_add(self.origin);
-                match layouts.get(at) {
-                    Some(layout) => RawView::at(origin, layout, 1),
-                    None => Ok(RawView::empty()),
-                }
+            Pieces::Instances { each } => self.instances(at * each, *each),
+            Pieces::Run { first, bytes } => Spot::Run {
+                offset: first.wrapping_add_unsigned(self.origin + at * bytes),
+                bytes: *bytes,
+            },
+            Pieces::Parts(layouts) => match layouts.get(at) {
+                Some(layout) => Spot::Instances {
+                    offset: self.origin as isize,
+                    layout,
+                    count: 1,
+                },
+                None => Spot::Run {
+                    offset: 0,
+                    bytes: 0,
+                },
+            },
+        }
+    }
+}
+
+/// Part of a buffer, by its distance from the buffer's first byte.
+pub(super) enum Spot<'a> {
+    Instances {
+        offset: isize,
+        layout: &'a Layout,
+        count: usize,
+    },
+    /// Bytes next to each other.
+    Run { offset: isize, bytes: usize },
+}
+
+impl Spot<'_> {
+    /// In the buffer at `base`.
+    pub fn on(&self, base: *mut u8) -> Result<RawView> {
+        match self {
+            Spot::Instances {
+                offset,
+                layout,
+                count,
+            } => RawView::at(base.wrapping_offset(*offset), layout, *count),
+            Spot::Run { bytes: 0, .. } => Ok(RawView::empty()),
+            Spot::Run { offset, bytes } => {
+                Ok(RawView::untyped(base.wrapping_offset(*offset), *bytes))
             }
         }
+    }
+
+    /// In a device's memory, valid from a moment on.
+    pub fn on_device(&self, slice: &DeviceSlice<u8>, moment: &After, use_: Use) -> Result<RawView> {
+        let bytes = u8::layout();
+        let (offset, layout, count) = match self {
+            Spot::Instances {
+                offset,
+                layout,
+                count,
+            } => (*offset, *layout, *count),
+            Spot::Run { offset, bytes: n } => (*offset, &bytes, *n),
+        };
+        let origin = usize::try_from(offset).map_err(|_| {
+            Error::new(
+                ErrorKind::Unavailable,
+                "partitions of a device's memory with an origin in front of it",
+            )
+        })?;
+        let view = DeviceView::new(slice, origin, layout, count)?;
+        let view = match moment {
+            After::Event(event) => view.after(event),
+            After::Stream(stream) => view.after_stream(stream),
+        };
+        Ok(handed_over(view, use_))
     }
 }
 
@@ -300,7 +363,8 @@ mod tests {
             let stream: Vec<u8> = (1..=96).collect();
             let mut whole = vec![0u16; len];
             let view = shape
-                .instances(whole.as_mut_ptr().cast(), 0, shape.number * shape.count)
+                .instances(0, shape.number * shape.count)
+                .on(whole.as_mut_ptr().cast())
                 .expect("view");
             // SAFETY: inside the vector, as the shape has checked.
             unsafe { view.unpack(0..total, stream.as_ptr()) };
@@ -310,7 +374,7 @@ mod tests {
                 let mut apart = vec![0u16; len];
                 for at in 0..number {
                     let base = apart.as_mut_ptr().cast();
-                    let piece = shape.piece(&pieces, base, at).expect("piece");
+                    let piece = shape.piece(&pieces, at).on(base).expect("piece");
                     assert_eq!(piece.bytes(), bytes);
                     // SAFETY: a part of what was checked.
                     unsafe { piece.unpack(0..bytes, stream[at * bytes..].as_ptr()) };

@@ -1,0 +1,291 @@
+//! Partitioned transfers of a device's memory: a partition is ready from a moment on, an
+//! event or a stream's work so far, and the host does not wait for it.
+
+use super::recv::Receiving;
+use super::send::Sending;
+use super::shape::{Partitions, Shape};
+use super::{Side, is_active, is_started, revoke, start, status, test, wait};
+use crate::comm::Communicator;
+use crate::error::{Error, Result};
+use crate::p2p::names::{Rank, Tag};
+use crate::p2p::persistent::Startable;
+use crate::p2p::status::Status;
+use crate::p2p::waits::{Waitable, sealed};
+use crate::progress::ready::Ready;
+use osier_datatype::Datatype;
+use osier_kernels::{After, DeviceSlice};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+/// A partitioned request of a device's memory, which it counts.
+///
+/// Which bytes a partition has is as on the host; the other end may be there. Dropped
+/// while active, a send goes on with what is ready, and a receive is given up: clones of
+/// the memory may be used at once.
+pub struct DevicePartitioned<S: Side, T: Datatype> {
+    side: Arc<S>,
+    slice: DeviceSlice<T>,
+    gives_up: bool,
+}
+
+/// A partitioned send; see [`Communicator::psend_init_device`].
+pub type DevicePartitionedSend<T> = DevicePartitioned<Sending, T>;
+
+/// A partitioned receive; see [`Communicator::precv_init_device`].
+pub type DevicePartitionedRecv<T> = DevicePartitioned<Receiving, T>;
+
+impl Communicator {
+    /// As [`Communicator::psend_init`], of a device's memory. Partitions are marked ready
+    /// with the moment from which their bytes are valid.
+    ///
+    /// ```no_run
+    /// # fn f(comm: &osier::Communicator, stream: &osier::devices::Stream) -> osier::Result<()> {
+    /// use osier::devices::DeviceSlice;
+    /// let faces = DeviceSlice::<f64>::new(stream, 4096)?.into_inner();
+    /// if comm.rank() == 0 {
+    ///     let mut send = comm.psend_init_device(&faces, 4, 1, 0)?;
+    ///     send.start()?;
+    ///     for at in 0..4 {
+    ///         // ... a kernel on `stream` that computes this partition ...
+    ///         send.pready(at, stream)?;
+    ///     }
+    ///     send.wait()?;
+    /// } else {
+    ///     let mut recv = comm.precv_init_device(&faces, 4, 0, 0)?;
+    ///     recv.start(stream)?; // may be written behind the stream's work so far
+    ///     recv.wait()?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Communicator::psend_init`].
+    #[track_caller]
+    pub fn psend_init_device<T: Datatype>(
+        &self,
+        slice: &DeviceSlice<T>,
+        partitions: impl Into<Partitions>,
+        dest: impl Into<Rank>,
+        tag: impl Into<Tag>,
+    ) -> Result<DevicePartitionedSend<T>> {
+        let shape = Shape::new::<T>(partitions.into(), slice.len());
+        let side = Sending::new(self, self.reported(shape)?, dest.into(), tag.into());
+        Ok(DevicePartitioned {
+            side: Arc::new(self.reported(side)?.of_device(slice.erased())),
+            slice: slice.clone(),
+            gives_up: false,
+        })
+    }
+
+    /// As [`Communicator::precv_init`], into a device's memory.
+    ///
+    /// # Errors
+    /// As for [`Communicator::precv_init`].
+    pub fn precv_init_device<T: Datatype>(
+        &self,
+        slice: &DeviceSlice<T>,
+        partitions: impl Into<Partitions>,
+        source: impl Into<Rank>,
+        tag: impl Into<Tag>,
+    ) -> Result<DevicePartitionedRecv<T>> {
+        let shape = Shape::receive::<T>(partitions.into(), slice.len());
+        let side = Receiving::new(self, self.reported(shape)?, source.into(), tag.into());
+        Ok(DevicePartitioned {
+            side: Arc::new(self.reported(side)?.of_device(slice.erased())),
+            slice: slice.clone(),
+            gives_up: true,
+        })
+    }
+}
+
+impl<S: Side, T: Datatype> DevicePartitioned<S, T> {
+    fn comm(&self) -> &Communicator {
+        self.side.comm()
+    }
+
+    /// The memory.
+    pub fn buffer(&self) -> &DeviceSlice<T> {
+        &self.slice
+    }
+
+    /// Number of partitions at this end.
+    pub fn partitions(&self) -> usize {
+        self.side.shape().number
+    }
+
+    /// Whether it was started and not waited for since.
+    pub fn is_active(&self) -> bool {
+        is_active(&*self.side)
+    }
+
+    /// Makes progress and asks whether all partitions have left the memory, or have come.
+    /// An inactive request is over, and one that has failed.
+    pub fn test(&self) -> bool {
+        test(&*self.side)
+    }
+
+    /// Waits until all partitions were ready and have left the memory, or have come; the
+    /// request is inactive then.
+    #[track_caller]
+    pub fn wait(&self) -> Result<Status> {
+        wait(&*self.side)
+    }
+
+    /// The status if the transfer is over, which leaves the request as it is.
+    pub fn status(&self) -> Option<Result<Status>> {
+        status(&*self.side)
+    }
+
+    /// A moment that is fixed now: work that a stream gets later is not waited for.
+    fn settled(&self, moment: After) -> Result<After> {
+        match moment {
+            After::Stream(stream) => {
+                let settled = self.slice.after_stream(&stream).settled()?;
+                Ok(settled.moment().clone())
+            }
+            event => Ok(event),
+        }
+    }
+}
+
+impl<T: Datatype> DevicePartitionedSend<T> {
+    /// Begins a transfer; no partition is ready yet.
+    ///
+    /// # Errors
+    /// If it is active.
+    #[track_caller]
+    pub fn start(&mut self) -> Result<()> {
+        let started = start(&*self.side, std::ptr::null_mut());
+        self.comm().reported(started)
+    }
+
+    /// Says that a partition may be sent from a moment on. Any thread may.
+    ///
+    /// # Errors
+    /// If the request is not active, or has no such partition, or it was marked already.
+    #[track_caller]
+    pub fn pready(&self, at: usize, moment: impl Into<After>) -> Result<()> {
+        let ready = self.side.pready(at, Some(&moment.into()));
+        self.comm().reported(ready)
+    }
+
+    /// As [`DevicePartitionedSend::pready`] for each partition of a range.
+    ///
+    /// # Errors
+    /// As there, of the first that fails.
+    #[track_caller]
+    pub fn pready_range(
+        &self,
+        range: RangeInclusive<usize>,
+        moment: impl Into<After>,
+    ) -> Result<()> {
+        self.all_ready(range, moment.into())
+    }
+
+    /// As [`DevicePartitionedSend::pready`] for each partition of a list.
+    ///
+    /// # Errors
+    /// As there, of the first that fails.
+    #[track_caller]
+    pub fn pready_list(&self, list: &[usize], moment: impl Into<After>) -> Result<()> {
+        self.all_ready(list.iter().copied(), moment.into())
+    }
+
+    #[track_caller]
+    fn all_ready(&self, all: impl Iterator<Item = usize>, moment: After) -> Result<()> {
+        // One event for all.
+        let moment = self.settled(moment);
+        let moment = self.comm().reported(moment)?;
+        for at in all {
+            let ready = self.side.pready(at, Some(&moment));
+            self.comm().reported(ready)?;
+        }
+        Ok(())
+    }
+}
+
+impl<T: Datatype> DevicePartitionedRecv<T> {
+    /// Begins a transfer into the memory, which may be written from a moment on.
+    ///
+    /// # Errors
+    /// If it is active, or the driver refuses.
+    #[track_caller]
+    pub fn start(&mut self, moment: impl Into<After>) -> Result<()> {
+        let started = self.start_unreported(moment.into());
+        self.comm().reported(started)
+    }
+
+    #[track_caller]
+    fn start_unreported(&self, moment: After) -> Result<()> {
+        if self.is_active() {
+            return Err(is_started());
+        }
+        self.side.set_moment(self.settled(moment)?);
+        start(&*self.side, std::ptr::null_mut())
+    }
+
+    /// Whether a partition at this end has come: its bytes lie there for work that any
+    /// stream gets from now on. Makes progress. True if the request is inactive.
+    ///
+    /// # Errors
+    /// If it never will, because its sender has gone for example.
+    pub fn parrived(&self, at: usize) -> Result<bool> {
+        self.comm().reported(self.side.parrived(at))
+    }
+}
+
+impl<T: Datatype> Startable for DevicePartitionedSend<T> {
+    #[track_caller]
+    fn start(&mut self) -> Result<()> {
+        DevicePartitionedSend::start(self)
+    }
+}
+
+/// Gives the request back, inactive, to be started again.
+impl<S: Side, T: Datatype> Waitable for DevicePartitioned<S, T> {
+    type Output = (Self, Status);
+
+    fn test(&mut self) -> bool {
+        DevicePartitioned::test(self)
+    }
+
+    #[track_caller]
+    fn finish(self) -> Result<(Self, Status)> {
+        let status = DevicePartitioned::wait(&self)?;
+        Ok((self, status))
+    }
+
+    fn status(&mut self) -> Option<Result<Status>> {
+        DevicePartitioned::status(self)
+    }
+}
+
+impl<S: Side, T: Datatype> sealed::Notifies for DevicePartitioned<S, T> {
+    fn home(&self) -> sealed::Home<'_> {
+        sealed::Home(self.comm().core())
+    }
+
+    fn raise(&self, e: Error) -> Error {
+        self.comm().raise(e)
+    }
+
+    fn notify(&mut self, ready: &Arc<Ready>, token: u64) -> bool {
+        !self.is_active() || self.side.notify(ready, token)
+    }
+}
+
+impl<S: Side, T: Datatype> Drop for DevicePartitioned<S, T> {
+    fn drop(&mut self) {
+        if !self.is_active() {
+            return;
+        }
+        if self.gives_up {
+            return revoke(&*self.side);
+        }
+        if let Some(parts) = self.side.parts() {
+            let owner: Arc<dyn std::any::Any + Send + Sync> = Arc::new(self.slice.erased());
+            parts.detach(&owner);
+        }
+    }
+}
