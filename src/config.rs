@@ -1,6 +1,7 @@
 //! Every environment variable that Osier reads.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::protocol::reach::Pipelining;
 use std::time::Duration;
 
 /// A variable, for `osier info`.
@@ -95,6 +96,16 @@ pub const VARIABLES: &[Variable] = &[
         name: "OSIER_PINNED_LIMIT",
         default: "64M",
         meaning: "most host memory that a rank pins for messages of devices, at least 64K; less of it makes shorter pipelines",
+    },
+    Variable {
+        name: "OSIER_DEVICE_CHUNKS",
+        default: "32M",
+        meaning: "memory of each device that a rank takes for chunks of messages to other processes, once one needs them, at least 512K; 0: none, messages go through the host",
+    },
+    Variable {
+        name: "OSIER_PIPELINE",
+        default: "auto",
+        meaning: "messages between devices of two processes in chunks on the device: on, wherever they can, off, never, auto, where nothing is cheaper",
     },
     Variable {
         name: "OSIER_PACK_MULTIPROCESSORS",
@@ -246,6 +257,45 @@ pub fn pinned_limit() -> Result<usize> {
         fits.ok_or_else(too_small)
     });
     limit.map_err(|e| e.context("OSIER_PINNED_LIMIT"))
+}
+
+/// Memory of a device that a rank takes for chunks, unless told otherwise.
+pub const DEVICE_CHUNKS_BYTES: usize = 32 << 20;
+
+/// The memory of each device that a rank takes for chunks, in bytes.
+pub fn device_chunks() -> Result<usize> {
+    let Some(text) = value("OSIER_DEVICE_CHUNKS") else {
+        return Ok(DEVICE_CHUNKS_BYTES);
+    };
+    let least = 2 * crate::protocol::device::LEAST_DEVICE_CHUNK_BYTES;
+    let too_small = || {
+        Error::new(
+            ErrorKind::Config,
+            format!(
+                "{text:?} is too small (hint: it is 0, or at least {} KiB)",
+                least >> 10
+            ),
+        )
+    };
+    let limit = parse_bytes(&text).and_then(|bytes| {
+        let fits = usize::try_from(bytes).ok();
+        let fits = fits.filter(|bytes| *bytes == 0 || *bytes >= least);
+        fits.ok_or_else(too_small)
+    });
+    limit.map_err(|e| e.context("OSIER_DEVICE_CHUNKS"))
+}
+
+/// When messages between devices go in chunks on the device.
+pub fn pipeline() -> Result<Pipelining> {
+    match value("OSIER_PIPELINE").as_deref().map(str::trim) {
+        None | Some("auto") => Ok(Pipelining::Auto),
+        Some("on") => Ok(Pipelining::On),
+        Some("off") => Ok(Pipelining::Off),
+        Some(text) => Err(Error::new(
+            ErrorKind::Config,
+            format!("OSIER_PIPELINE: {text:?} is none of on, off and auto"),
+        )),
+    }
 }
 
 #[cfg(test)]

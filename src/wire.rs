@@ -16,13 +16,18 @@
 //! SHARE       0                   send         receive       region key, first byte u64
 //! PUSHED      1 = not pushed      receive      0             none
 //! CHECK       0                   send         0             types and source line of the next start
-//! STAGE       0                   send         0             none: hand chunks over
-//! CHUNK       1 = there are none  send         0             where in shared memory the next bytes lie
+//! STAGE       2 = on the device,  send         0             none: hand chunks over
+//!             4 = linked to ours
+//! CHUNK       1 = there are none, send         0             where in shared memory, or on the device, the next bytes lie
+//!             2 = on the device
 //! TAKEN       how many            send         0             none: chunks are the sender's again
 //! LAYOUT      0                   slot         0             a layout, kept for later offers
 //! POISON      0                   tag          rank          none: in place of a message
-//! WANT        0                   send         receive       number u64, socket: descriptors of the memory
-//! WITHOUT     0                   receive      0             none: there are no descriptors
+//! WANT        1 = of chunks,      send         receive       number u64, socket: descriptors of the memory
+//!             2 = of the receive  receive      send
+//! WITHOUT     0                   receive      0             none: there are no descriptors; send, if it wanted
+//! PLACE       1 = give up         send         receive       offer: write the message there
+//! PLACED      1 = not written     receive      0             none
 //! ```
 //!
 //! `send` is the sender's handle of the operation: the receiver only repeats
@@ -60,6 +65,8 @@ pub(crate) const LAYOUT: u8 = 16;
 pub(crate) const POISON: u8 = 17;
 pub(crate) const WANT: u8 = 18;
 pub(crate) const WITHOUT: u8 = 19;
+pub(crate) const PLACE: u8 = 20;
+pub(crate) const PLACED: u8 = 21;
 
 /// In the aux of an announcement: a region key follows.
 pub(crate) const KEYED: u16 = 1;
@@ -71,6 +78,19 @@ pub(crate) const ON_DEVICE: u16 = 4;
 pub(crate) const OFFERED: u16 = 8;
 /// In the aux of CHUNK: the sender has no memory to hand over.
 pub(crate) const NO_CHUNKS: u16 = 1;
+
+/// In the aux of STAGE and CHUNK: chunks on the sender's device.
+pub(crate) const DEVICE_CHUNKS: u16 = 2;
+/// In the aux of STAGE: the receiver's device is another, linked one.
+pub(crate) const LINKED: u16 = 4;
+/// In the aux of WANT: descriptors of the memory for chunks on the send's device.
+pub(crate) const OF_CHUNKS: u16 = 1;
+/// In the aux of WANT: descriptors of the receive's memory.
+pub(crate) const OF_RECEIVE: u16 = 2;
+/// In the aux of PLACE: do not begin.
+pub(crate) const GIVE_UP: u16 = 1;
+/// In the aux of PLACED: nothing was written.
+pub(crate) const NOT_WRITTEN: u16 = 1;
 
 /// Name of a kind of message.
 pub(crate) fn name(kind: u8) -> &'static str {
@@ -94,6 +114,8 @@ pub(crate) fn name(kind: u8) -> &'static str {
         POISON => "POISON",
         WANT => "WANT",
         WITHOUT => "WITHOUT",
+        PLACE => "PLACE",
+        PLACED => "PLACED",
         _ => "unknown",
     }
 }

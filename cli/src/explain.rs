@@ -3,10 +3,13 @@
 use std::process::ExitCode;
 
 use osier::config;
+use osier::devices::handle::Made;
 use osier::model::{self, Cached, Origin};
 use osier::protocol::device::{
-    Class, DeviceCosts, End, Model, Place, Placement, Predicted, Way, ways,
+    Between, Class, DeviceCosts, End, LEAST_DEVICE_CHUNK_BYTES, Model, Place, Placement, Predicted,
+    Way, ways,
 };
+use osier::protocol::reach::{self, Pipelining, Reach, Sides, supported};
 use osier::protocol::select::{AT_ONCE_BYTES, Selection};
 use osier::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
@@ -27,6 +30,8 @@ Examples:
       a short one to the host's memory
   osier explain send --layout face:512:2 --to-layout contiguous --bytes 2M --placement gpus
       a face of a grid on one GPU to a run of bytes on another
+  osier explain send --layout vector:64:128 --bytes 4M --memory pool --placement linked
+      from memory that no other process opens to one on a linked GPU
   osier explain send --layout triangle:4K --bytes 64M --placement process --json
       between ranks of one process, for programs";
 
@@ -62,6 +67,14 @@ pub struct Args {
     #[arg(long, value_enum, default_value = "device")]
     to: Where,
 
+    /// How the sender's device memory was allocated
+    #[arg(long, value_enum, default_value = "plain")]
+    memory: Kind,
+
+    /// How the receiver's was, if otherwise
+    #[arg(long, value_enum)]
+    to_memory: Option<Kind>,
+
     /// Where the two ranks are
     #[arg(long, value_enum, default_value = "gpu")]
     placement: Ranks,
@@ -87,8 +100,37 @@ enum Ranks {
     Process,
     /// Two processes on one GPU
     Gpu,
-    /// Two processes with a GPU each
+    /// Two processes with a GPU each, which are linked
+    Linked,
+    /// Two processes with a GPU each, which are not
     Gpus,
+}
+
+/// How a device's memory was allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Kind {
+    /// By itself, as cudaMalloc does
+    Plain,
+    /// From the device's pool, as cudaMallocAsync does: nobody else opens it
+    Pool,
+    /// From a pool that other processes open
+    Exportable,
+    /// Mapped physical memory
+    Mapped,
+    /// Managed memory
+    Managed,
+}
+
+impl Kind {
+    fn made(self) -> Made {
+        match self {
+            Kind::Plain => Made::Plain,
+            Kind::Pool => Made::Pool,
+            Kind::Exportable => Made::SharedPool,
+            Kind::Mapped => Made::Mapped,
+            Kind::Managed => Made::Managed,
+        }
+    }
 }
 
 impl Where {
@@ -114,6 +156,7 @@ impl Ranks {
         match self {
             Ranks::Process => Placement::Process,
             Ranks::Gpu => Placement::Gpu,
+            Ranks::Linked => Placement::Linked,
             Ranks::Gpus => Placement::Gpus,
         }
     }
@@ -122,6 +165,7 @@ impl Ranks {
         match self {
             Ranks::Process => "ranks of one process on one GPU",
             Ranks::Gpu => "two processes on one GPU",
+            Ranks::Linked => "two processes with linked GPUs",
             Ranks::Gpus => "two processes with a GPU each",
         }
     }
@@ -168,7 +212,13 @@ fn explain(args: &Args) -> Result<()> {
         Ok((end, shape.bytes()))
     };
     let ((from, bytes), (to, _)) = (end(args.from, &args.layout)?, end(args.to, to_layout)?);
-    let explained = predict(from, to, bytes, args.placement.placement())?;
+    let to_memory = args.to_memory.unwrap_or(args.memory);
+    let made = |place: Where, kind: Kind| match place {
+        Where::Device => kind.made(),
+        _ => Made::Pinned,
+    };
+    let memory = (made(args.from, args.memory), made(args.to, to_memory));
+    let explained = predict((from, to), memory, bytes, args.placement.placement())?;
     match args.json {
         true => println!("{:#}", to_json(args, &explained)),
         false => print(args, to_layout, &explained),
@@ -176,7 +226,12 @@ fn explain(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn predict(from: End, to: End, bytes: usize, placement: Placement) -> Result<Explained> {
+fn predict(
+    (from, to): (End, End),
+    memory: (Made, Made),
+    bytes: usize,
+    placement: Placement,
+) -> Result<Explained> {
     let cached = model::cached()?;
     let mut model = Model::unlimited(&cached.costs);
     model.limits.memory = model.limits.memory.min(config::pinned_limit()? / 4);
@@ -195,19 +250,35 @@ fn predict(from: End, to: End, bytes: usize, placement: Placement) -> Result<Exp
         Place::Host => selection.eager_max(osier::protocol::select::Memory::Private),
         _ => selection.device_eager_max(),
     };
-    let open = ways(from, to, placement, bytes, short);
+    let open = allowed(from, to, memory, (placement, bytes, short))?;
+    let devices = from.place != Place::Host && to.place != Place::Host;
+    let between = Between {
+        linked: placement == Placement::Linked,
+        offered: devices && placement != Placement::Process,
+    };
+    let chunks = config::device_chunks()?;
+    let (least, most) = (2 * LEAST_DEVICE_CHUNK_BYTES, model.limits.device_memory);
+    model.limits.device_memory = (chunks / 4).max(least).min(most);
     let mut ranking: Vec<Predicted> = open
         .iter()
-        .map(|way| model.predict(from, to, bytes, *way))
+        .map(|way| model.predict_between(from, to, bytes, *way, between))
         .collect();
     ranking.sort_by(|a, b| a.ns.total_cmp(&b.ns));
+    if config::pipeline()? == Pipelining::On {
+        ranking.sort_by_key(|p| p.way != Way::DeviceChunks);
+    }
     let mut others: Vec<_> = Way::ALL
         .into_iter()
         .filter(|way| !open.contains(way))
         .map(|way| {
-            let there = way != Way::Kernel || placement != Placement::Gpus;
-            let ns = there.then(|| model.predict(from, to, bytes, way).ns);
-            (way.to_string(), ns, absent(way, bytes, short))
+            let reaches = [Way::Kernel, Way::Put, Way::DeviceChunks].contains(&way);
+            let there = !reaches || placement != Placement::Gpus;
+            let ns = there.then(|| model.predict_between(from, to, bytes, way, between).ns);
+            (
+                way.to_string(),
+                ns,
+                absent(way, memory, (placement, bytes, short)),
+            )
         })
         .collect();
     if bytes <= short {
@@ -226,12 +297,61 @@ fn predict(from: End, to: End, bytes: usize, placement: Placement) -> Result<Exp
     })
 }
 
+/// Ways that the message may take, as its receiver finds them.
+fn allowed(
+    from: End,
+    to: End,
+    (sent, received): (Made, Made),
+    (placement, bytes, short): (Placement, usize, usize),
+) -> Result<Vec<Way>> {
+    let mut open = ways(from, to, placement, bytes, short);
+    if let Some(lie) = lie(placement) {
+        let sides = Sides {
+            placement: lie,
+            from: sent,
+            to: Some(received),
+            told: true,
+            fits: true,
+            shares: true,
+        };
+        let reached = reach::ways(&sides, config::pipeline()?);
+        let needs = [Way::Kernel, Way::Put, Way::DeviceChunks];
+        open.retain(|way| !needs.contains(way) || reached.contains(way));
+    }
+    Ok(open)
+}
+
+/// Where the buffers of two processes lie.
+fn lie(placement: Placement) -> Option<reach::Placement> {
+    match placement {
+        Placement::Process => None,
+        Placement::Gpu => Some(reach::Placement::Device),
+        Placement::Linked => Some(reach::Placement::Linked),
+        Placement::Gpus => Some(reach::Placement::Apart),
+    }
+}
+
 /// Why a way does not carry a message.
-fn absent(way: Way, bytes: usize, short: usize) -> String {
+fn absent(
+    way: Way,
+    (sent, received): (Made, Made),
+    (placement, bytes, short): (Placement, usize, usize),
+) -> String {
+    let closed = |made| match lie(placement).map(|lie| supported(made, lie)) {
+        Some(Reach::No(why)) => Some(why),
+        _ => None,
+    };
     match way {
         Way::Bounce => format!("up to {}", size(short)),
         _ if bytes <= short => "short messages are not announced".into(),
-        _ => "predicted for buffers on one GPU".into(),
+        Way::Kernel if closed(sent).is_some() => closed(sent).unwrap_or_default().into(),
+        Way::Put if closed(received).is_some() => closed(received).unwrap_or_default().into(),
+        _ if placement == Placement::Gpus => "the GPUs are not linked".into(),
+        Way::Put | Way::DeviceChunks if placement == Placement::Process => {
+            "one process reads at once".into()
+        }
+        Way::DeviceChunks => "forbidden, or an end is the host's".into(),
+        _ => "an end is the host's".into(),
     }
 }
 
@@ -290,9 +410,6 @@ fn print(args: &Args, to_layout: &Pattern, found: &Explained) {
         ]);
     }
     table.print();
-    if found.ranking.iter().any(|p| p.way == Way::Kernel) && args.placement == Ranks::Gpu {
-        println!("  one kernel: where the sender's memory can be opened, as plain memory can");
-    }
     if found.ranking.len() == 1 {
         println!("  no runner-up: nothing else may carry it");
     }

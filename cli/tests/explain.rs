@@ -65,6 +65,16 @@ fn places_and_bounds_change_the_choice() {
     assert_eq!(process["way"], "rendezvous, one kernel");
     let gpu = with(&[], &[]);
     assert_eq!(gpu["way"], "rendezvous, one kernel");
+    let pool = with(&["--memory", "pool"], &[]);
+    assert_eq!(pool["way"], "rendezvous, chunks on the device");
+    assert!(pool["fragment_bytes"].as_u64() >= Some(256 << 10), "{pool}");
+    assert!(pool["depth"].as_u64() >= Some(2), "{pool}");
+    let put = with(&["--memory", "pool", "--to-memory", "plain"], &[]);
+    assert_eq!(put["way"], "rendezvous, one kernel writes");
+    let linked = with(&["--placement", "linked"], &[("OSIER_PIPELINE", "on")]);
+    assert_eq!(linked["way"], "rendezvous, chunks on the device");
+    let off = with(&["--memory", "pool"], &[("OSIER_PIPELINE", "off")]);
+    assert_eq!(off["way"], "rendezvous, chunks handed over");
     let gpus = &["--placement", "gpus"];
     let tight = with(gpus, &[("OSIER_PINNED_LIMIT", "256K")]);
     assert_eq!(tight["fragment_bytes"], 64 << 10);

@@ -69,6 +69,8 @@ fn member(core: Arc<Core>, launched: bool) -> Result<Arc<Member>> {
         let _ = core.waits.stall.set(limit);
     }
     config::pinned_limit()?;
+    config::device_chunks()?;
+    config::pipeline()?;
     core.devices.configure(core.rank, Limits::from_env()?);
     config::pack_multiprocessors()?;
     let mut sets = ProcessSets::predefined(core.rank as usize, core.ranks)?;

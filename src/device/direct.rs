@@ -5,6 +5,17 @@ use crate::protocol::device::Class;
 use osier_kernels::{Context, DeviceError, DeviceView, Event, Ordered, Stream};
 use std::sync::Arc;
 
+/// What a kernel does with the other side's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    Reads,
+    /// The memory is given back on its stream before it is over.
+    ReadsAndReturns,
+    Writes,
+    /// As well.
+    WritesAndReturns,
+}
+
 /// A copy from layout to layout that is under way.
 #[derive(Debug)]
 pub(crate) struct Direct {
@@ -16,8 +27,8 @@ pub(crate) struct Direct {
 }
 
 impl Direct {
-    /// Begins to copy the first bytes of one view to another's, by a kernel of a device;
-    /// `from` gets its stream. Memory that `returns` is given back before it is over.
+    /// Begins to copy the first bytes of one view to another's, by a kernel of a device
+    /// that has one of them, `own`; the other gets its stream.
     ///
     /// # Errors
     /// The kernel does not reach both, they share a byte, or the driver refuses; nothing
@@ -25,22 +36,23 @@ impl Direct {
     pub fn new(
         devices: &Arc<Devices>,
         context: &Context,
-        (from, returns): (
-            impl FnOnce(&Stream) -> Result<Ordered<DeviceView<u8>>, DeviceError>,
-            bool,
-        ),
-        to: &Ordered<DeviceView<u8>>,
-        bytes: usize,
+        own: &Ordered<DeviceView<u8>>,
+        other: impl FnOnce(&Stream) -> Result<Ordered<DeviceView<u8>>, DeviceError>,
+        (how, bytes): (How, usize),
     ) -> Result<Direct, DeviceError> {
         let device = devices.of(context);
         let stream = device.stream()?;
-        let from = from(&stream)?;
+        let other = other(&stream)?;
+        let (from, to) = match how {
+            How::Writes | How::WritesAndReturns => (own, &other),
+            How::Reads | How::ReadsAndReturns => (&other, own),
+        };
         let class = |view: &DeviceView<u8>| Class::of(view.layout(), view.count());
         let (read, written) = (class(from.buffer()), class(to.buffer()));
         let blocks = Some(device.model.copy_blocks(read, written));
-        let mut event = (device.packer).copy(&stream, &from, to, 0..bytes, blocks)?;
-        drop(from);
-        if returns {
+        let mut event = (device.packer).copy(&stream, from, to, 0..bytes, blocks)?;
+        drop(other);
+        if matches!(how, How::ReadsAndReturns | How::WritesAndReturns) {
             event = stream.record()?;
         }
         Ok(Direct {

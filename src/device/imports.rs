@@ -6,6 +6,7 @@
 //!    anew is not found. What it replaces is let go.
 //! 2. There are at most so many mappings, and so many bytes, as the limits say; those
 //!    that are let go count until they are closed.
+//!    Memory for chunks counts as none: there is one for each rank and device.
 //! 3. Memory of a pool is open for one transfer, and for one at a time; what is kept is
 //!    the pool.
 //! 4. A mapping is closed only by [`Imports::sweep`], when its caller knows that no
@@ -87,6 +88,8 @@ pub(crate) struct Imports<M = Memory> {
     events: Vec<((u32, i32), EventHandle, Event)>,
     /// By owner and the pool's device.
     pools: Vec<((u32, i32), BusId, OpenPool)>,
+    /// Memory that ranks pack their chunks into, by owner and device.
+    chunks: Vec<((u32, i32), BusId, Arc<M>)>,
     /// Memory of pools that a transfer has open: owner, identity.
     lent: Vec<((u32, i32), u64)>,
     clock: u64,
@@ -100,6 +103,7 @@ impl<M> Default for Imports<M> {
             gone: Vec::new(),
             events: Vec::new(),
             pools: Vec::new(),
+            chunks: Vec::new(),
             lent: Vec::new(),
             clock: 0,
         }
@@ -228,6 +232,23 @@ impl<M> Imports<M> {
         }
     }
 
+    /// The memory that a rank packs its chunks into on a device, if it is open.
+    pub fn chunks(&self, owner: (u32, i32), device: &BusId) -> Option<Arc<M>> {
+        let mut chunks = self.chunks.iter();
+        let found = chunks.find(|(o, d, _)| *o == owner && d == device);
+        found.map(|(_, _, memory)| memory.clone())
+    }
+
+    /// Keeps it, now that it was opened.
+    pub fn keep_chunks(&mut self, owner: (u32, i32), device: &BusId, memory: &Arc<M>) {
+        self.chunks.push((owner, *device, memory.clone()));
+    }
+
+    /// Whether anything is opened at all.
+    pub fn opens(&self) -> bool {
+        self.limits.mappings > 0
+    }
+
     /// Lends memory of a pool to a transfer. False: another has it.
     pub fn lend(&mut self, owner: (u32, i32), identity: u64) -> bool {
         let free = !self.lent.contains(&(owner, identity));
@@ -249,6 +270,9 @@ impl<M> Imports<M> {
         }
         self.events.retain(|(owner, _, _)| owner.0 != rank);
         self.pools.retain(|(owner, _, _)| owner.0 != rank);
+        let gone = |(owner, _, _): &mut ((u32, i32), BusId, Arc<M>)| owner.0 == rank;
+        let chunks = self.chunks.extract_if(.., gone);
+        self.gone.extend(chunks.map(|(_, _, memory)| (0, memory)));
     }
 
     /// What was let go and nobody uses, to be closed by dropping it: invariant 4.

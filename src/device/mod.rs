@@ -28,12 +28,14 @@ pub(crate) mod stage;
 
 use crate::config;
 use crate::protocol::cost::LinkCosts;
-use crate::protocol::device::{Class, End, Model, Place};
-use crate::protocol::reach::Placement;
+use crate::protocol::device::{Class, End, LEAST_DEVICE_CHUNK_BYTES, Model, Place};
+use crate::protocol::reach::{Pipelining, Placement};
 use descriptors::Descriptors;
 use imports::{Imports, Limits, Room};
 use osier_datatype::{Datatype, Layout};
-use osier_kernels::handle::{EventHandle, Key, Made, OpenPool, Piece};
+use osier_kernels::handle::{
+    EventHandle, Key, Made, OpenPool, Piece, export_pieces, import_pieces,
+};
 use osier_kernels::{
     BusId, Context, DeviceError, DeviceView, Event, Memory, Ordered, Packer, Stream,
 };
@@ -120,12 +122,24 @@ impl DeviceMemory {
     }
 }
 
+/// What a message goes through that cannot be copied at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Through {
+    /// Host memory.
+    Host,
+    /// Chunks on the sender's device.
+    Device,
+}
+
 /// What a rank keeps of the devices that its messages have touched.
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
     known: Mutex<Vec<Arc<Device>>>,
     /// Host memory that kernels reach.
     pool: Arc<Pool>,
+    /// Memory of each device for chunks, in bytes.
+    chunks: usize,
+    pipelining: Mutex<Pipelining>,
     /// Predicts what messages take.
     model: Option<Model>,
     /// Transfers with work on a device of which nobody knows yet that it is over.
@@ -136,7 +150,7 @@ pub(crate) struct Devices {
     pub descriptors: Descriptors,
     /// Who says what is said.
     rank: OnceLock<u32>,
-    said: Mutex<Vec<(Made, Placement)>>,
+    said: Mutex<Vec<(Made, Placement, Through)>>,
 }
 
 impl Devices {
@@ -147,11 +161,26 @@ impl Devices {
         let mut model = Model::unlimited(costs);
         // Some messages at a time.
         model.limits.memory = model.limits.memory.min(limit / 4);
+        let chunks = config::device_chunks().unwrap_or(config::DEVICE_CHUNKS_BYTES);
+        let (least, most) = (2 * LEAST_DEVICE_CHUNK_BYTES, model.limits.device_memory);
+        model.limits.device_memory = (chunks / 4).max(least).min(most);
         Devices {
             pool: Arc::new(Pool::new(rank, limit)),
+            chunks,
+            pipelining: Mutex::new(config::pipeline().unwrap_or_default()),
             model: Some(model),
             ..Devices::default()
         }
+    }
+
+    /// When messages come in chunks on the device.
+    pub fn pipelining(&self) -> Pipelining {
+        *lock(&self.pipelining)
+    }
+
+    /// Says when.
+    pub fn pipeline(&self, when: Pipelining) {
+        *lock(&self.pipelining) = when;
     }
 
     /// Predicts what messages take.
@@ -202,6 +231,48 @@ impl Devices {
         Ok(pool)
     }
 
+    /// The memory that another rank packs its chunks into on a device: found, or opened
+    /// by what it has given.
+    pub fn open_chunks(
+        &self,
+        owner: (u32, i32),
+        context: &Context,
+        device: &BusId,
+        given: Option<&[Piece]>,
+    ) -> Result<Option<Arc<Memory>>, DeviceError> {
+        let mut imports = lock(&self.imports);
+        if let Some(known) = imports.chunks(owner, device) {
+            return Ok(Some(known));
+        }
+        let Some(given) = given else {
+            return Ok(None);
+        };
+        let memory = import_pieces(context, given)?;
+        imports.keep_chunks(owner, device, &memory);
+        Ok(Some(memory))
+    }
+
+    /// Whether memory of other processes is opened at all.
+    pub fn opens(&self) -> bool {
+        lock(&self.imports).opens()
+    }
+
+    /// Bytes of chunks on devices that transfers have now.
+    pub fn used_chunks(&self) -> usize {
+        let known = lock(&self.known);
+        known.iter().map(|device| device.chunks.used()).sum()
+    }
+
+    /// Descriptors of the memory for chunks on a device.
+    ///
+    /// # Errors
+    /// There is none, or the driver refuses.
+    pub fn chunk_pieces(&self, context: &Context) -> Result<Vec<Piece>, DeviceError> {
+        let memory = self.of(context).chunks.exported()?;
+        let start = memory.address();
+        export_pieces(context, start..start + memory.bytes() as u64)
+    }
+
     /// Lends memory of another process's pool to a transfer, which gives it back by
     /// dropping this; none while another has it.
     pub fn lend(self: &Arc<Self>, owner: (u32, i32), identity: u64) -> Option<PoolLoan> {
@@ -243,18 +314,26 @@ impl Devices {
         }
     }
 
-    /// Says once why messages of a kind of memory go through the host, and what that
-    /// costs.
-    pub fn say_once(&self, made: Made, placement: Placement, why: &str) {
+    /// Says once why messages of a kind of memory take a longer way, and what that costs.
+    pub fn say_once(&self, made: Made, placement: Placement, through: Through, why: &str) {
         let mut said = lock(&self.said);
-        if said.contains(&(made, placement)) {
+        if said.contains(&(made, placement, through)) {
             return;
         }
-        said.push((made, placement));
+        said.push((made, placement, through));
         let rank = self.rank.get().copied().unwrap_or(0);
+        let how = match through {
+            Through::Host => {
+                "go through pinned memory of the host, two copies over the bus instead of one \
+                 kernel"
+            }
+            Through::Device => {
+                "are packed into memory of its device and unpacked from there, two kernels \
+                 instead of one"
+            }
+        };
         eprintln!(
-            "osier: rank {rank}: messages from {} memory of another process ({}) go through \
-             pinned memory of the host, two copies over the bus instead of one kernel: {why}",
+            "osier: rank {rank}: messages from {} memory of another process ({}) {how}: {why}",
             made.name(),
             placement.name(),
         );
@@ -283,6 +362,7 @@ impl Devices {
         model.limits.blocks = context.packing_blocks();
         let device = Arc::new(Device {
             model,
+            chunks: Arc::new(Pool::on_device(context, self.chunks)),
             context: context.clone(),
             packer: Packer::new(context),
             streams: Mutex::default(),
@@ -300,6 +380,8 @@ struct Device {
     /// With the blocks that this device has for messages.
     model: Model,
     streams: Mutex<Vec<Stream>>,
+    /// Memory that other processes open, for chunks.
+    chunks: Arc<Pool>,
     /// Events that other processes can open and no transfer uses now.
     told: Mutex<Vec<(Event, EventHandle)>>,
 }

@@ -1,4 +1,5 @@
-//! Host memory that kernels pack to and unpack from: chunks of slabs that a rank keeps.
+//! Memory that kernels pack to and unpack from: chunks of slabs that a rank keeps, on the
+//! host, and on each device for other processes that may open it.
 //!
 //! ```text
 //! slab     4 MiB of the job's shared memory, registered with the driver by whoever has
@@ -7,7 +8,8 @@
 //! ```
 //!
 //! Where there is no shared memory, or no more of it, slabs are pinned memory of the
-//! process, whose chunks are handed to nobody.
+//! process, whose chunks are handed to nobody. A device has one slab, as large as its
+//! limit, which each peer opens once.
 //!
 //! # Invariants
 //! 1. Slabs are no more than the limit; they stay until the rank goes, so that nothing
@@ -53,6 +55,8 @@ pub(crate) enum Kind {
 #[derive(Default)]
 pub(crate) struct Pool {
     rank: Option<ShmRank>,
+    /// Slabs lie on this device.
+    device: Option<Context>,
     limit: usize,
     state: Mutex<State>,
     /// Slabs of peers.
@@ -73,11 +77,27 @@ struct State {
 struct Slab {
     host: *mut u8,
     bytes: usize,
-    /// Its place in the job's shared memory.
-    shared: Option<(ShmRank, u64)>,
+    backing: Backing,
     memory: OnceLock<Result<Arc<Memory>, DeviceError>>,
     /// Units that are taken.
     taken: Mutex<Vec<bool>>,
+}
+
+/// Where a slab lies.
+enum Backing {
+    /// In the job's shared memory, here.
+    Shared(ShmRank, u64),
+    /// In pinned memory of the process.
+    Private,
+    /// On a device, for other processes, too.
+    Device,
+}
+
+impl Backing {
+    /// Whether chunks can be handed to a peer.
+    fn is_shared(&self) -> bool {
+        !matches!(self, Backing::Private)
+    }
 }
 
 // SAFETY: the address of memory that lives as long as the slab and is tied to no thread.
@@ -102,9 +122,32 @@ impl Pool {
         Pool {
             rank,
             limit: limit.max(LEAST_LIMIT_BYTES) / UNIT_BYTES * UNIT_BYTES,
-            state: Mutex::default(),
-            peers: Mutex::default(),
+            ..Pool::default()
         }
+    }
+
+    /// A pool of so many bytes of a device's memory, allocated when the first are taken;
+    /// 0: there are none.
+    pub fn on_device(context: &Context, limit: usize) -> Pool {
+        Pool {
+            device: Some(context.clone()),
+            limit: limit / UNIT_BYTES * UNIT_BYTES,
+            ..Pool::default()
+        }
+    }
+
+    /// The memory of a device's pool, for processes that open it.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn exported(&self) -> Result<Arc<Memory>, DeviceError> {
+        let none = || DeviceError::Unavailable("no chunks on the device".into());
+        let context = self.device.as_ref().ok_or_else(none)?;
+        let mut state = lock(&self.state);
+        if state.slabs.is_empty() {
+            self.grow(&mut state, Some(context), 1, Kind::Shared)?;
+        }
+        state.slabs.first().ok_or_else(none)?.memory(context)
     }
 
     /// A chunk of `bytes` bytes, or of fewer, but at least `least`. None: others have
@@ -151,7 +194,7 @@ impl Pool {
         }
         let found = |slab: &Arc<Slab>| {
             let reached = context.is_none_or(|context| slab.memory(context).is_ok());
-            let fits = reached && (slab.shared.is_some() || kind == Kind::Any);
+            let fits = reached && (slab.backing.is_shared() || kind == Kind::Any);
             let start = fits.then(|| slab.take(bytes)).flatten()?;
             Some((slab.clone(), start))
         };
@@ -186,6 +229,9 @@ impl Pool {
         bytes: usize,
         kind: Kind,
     ) -> Result<Option<Arc<Slab>>, DeviceError> {
+        if let Some(context) = &self.device {
+            return self.grow_on_device(state, context);
+        }
         let left = self.limit - state.total;
         if bytes > left {
             return Ok(None);
@@ -206,7 +252,7 @@ impl Pool {
             slab = Some(Slab::pinned(context, size)?);
         }
         let Some(slab) = slab else {
-            let shared = |slab: &Arc<Slab>| slab.shared.is_some();
+            let shared = |slab: &Arc<Slab>| slab.backing.is_shared();
             if state.slabs.iter().any(shared) {
                 return Ok(None); // they come back
             }
@@ -226,6 +272,36 @@ impl Pool {
         lock(&self.state).used.iter().sum()
     }
 
+    /// The one slab of a device.
+    fn grow_on_device(
+        &self,
+        state: &mut State,
+        context: &Context,
+    ) -> Result<Option<Arc<Slab>>, DeviceError> {
+        if !state.slabs.is_empty() {
+            return Ok(None); // its chunks come back
+        }
+        if let Some(why) = &state.refused {
+            return Err(why.clone());
+        }
+        let made = match self.limit {
+            0 => Err(DeviceError::Unavailable("OSIER_DEVICE_CHUNKS is 0".into())),
+            limit => Slab::on_device(context, limit),
+        };
+        match made {
+            Ok(slab) => {
+                let slab = Arc::new(slab);
+                state.total = slab.bytes;
+                state.slabs.push(slab.clone());
+                Ok(Some(slab))
+            }
+            Err(why) => {
+                state.refused = Some(why.clone());
+                Err(why)
+            }
+        }
+    }
+
     /// Most bytes that it will ever hold.
     pub fn limit(&self) -> usize {
         self.limit
@@ -233,11 +309,11 @@ impl Pool {
 }
 
 impl Slab {
-    fn new(host: *mut u8, bytes: usize, shared: Option<(ShmRank, u64)>) -> Slab {
+    fn new(host: *mut u8, bytes: usize, backing: Backing) -> Slab {
         Slab {
             host,
             bytes,
-            shared,
+            backing,
             memory: OnceLock::new(),
             taken: Mutex::new(vec![false; bytes / UNIT_BYTES]),
         }
@@ -251,7 +327,7 @@ impl Slab {
     ) -> Result<Slab, DeviceError> {
         let full = |e: osier_transports::TransportError| DeviceError::Unavailable(e.to_string());
         let (at, host) = rank.reserve_shared(bytes as u64).map_err(full)?;
-        let slab = Slab::new(host, bytes, Some((rank.clone(), at)));
+        let slab = Slab::new(host, bytes, Backing::Shared(rank.clone(), at));
         if let Some(context) = context {
             slab.memory(context)?;
         }
@@ -261,7 +337,15 @@ impl Slab {
     fn pinned(context: &Context, bytes: usize) -> Result<Slab, DeviceError> {
         let memory = Memory::pinned(context, bytes)?;
         let lost = || DeviceError::Unavailable("pinned memory has no host address".into());
-        let slab = Slab::new(memory.host().ok_or_else(lost)?, bytes, None);
+        let slab = Slab::new(memory.host().ok_or_else(lost)?, bytes, Backing::Private);
+        let _ = slab.memory.set(Ok(memory));
+        Ok(slab)
+    }
+
+    /// Memory of a device that other processes may open.
+    fn on_device(context: &Context, bytes: usize) -> Result<Slab, DeviceError> {
+        let memory = Memory::in_pieces(context, &[bytes])?;
+        let slab = Slab::new(std::ptr::null_mut(), bytes, Backing::Device);
         let _ = slab.memory.set(Ok(memory));
         Ok(slab)
     }
@@ -269,13 +353,13 @@ impl Slab {
     /// A slab of a peer.
     fn of_peer(rank: &ShmRank, at: u64, bytes: usize) -> Option<Slab> {
         let host = rank.shared(at, bytes as u64)?;
-        Some(Slab::new(host, bytes, Some((rank.clone(), at))))
+        Some(Slab::new(host, bytes, Backing::Shared(rank.clone(), at)))
     }
 
     /// As a device sees it; registered by the first that asks.
     fn memory(&self, context: &Context) -> Result<Arc<Memory>, DeviceError> {
         let register = || {
-            let Some((rank, _)) = &self.shared else {
+            let Backing::Shared(rank, _) = &self.backing else {
                 return Err(DeviceError::Unavailable("a slab without memory".into()));
             };
             let owner = Arc::new(rank.job().clone());
@@ -325,7 +409,7 @@ impl Chunk {
         self.bytes
     }
 
-    /// Its address on the host.
+    /// Its address on the host; of a device's chunk none.
     pub fn host(&self) -> *mut u8 {
         self.slab.host.wrapping_add(self.start)
     }
@@ -342,9 +426,14 @@ impl Chunk {
 
     /// How a peer finds its first bytes.
     pub fn place(&self, bytes: usize) -> Option<Place> {
-        let (_, slab) = self.slab.shared.as_ref()?;
+        let slab = match self.slab.backing {
+            Backing::Shared(_, slab) => slab,
+            // There is one.
+            Backing::Device => 0,
+            Backing::Private => return None,
+        };
         Some(Place {
-            slab: *slab,
+            slab,
             slab_bytes: self.slab.bytes as u64,
             start: self.start as u64,
             bytes: bytes as u64,
@@ -367,7 +456,7 @@ impl Drop for Chunk {
     }
 }
 
-/// Where a chunk lies in the job's shared memory.
+/// Where a chunk lies in the job's shared memory, or in the slab of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub slab: u64,
@@ -408,7 +497,7 @@ impl Pool {
     pub fn handed(&self, place: Place) -> Option<Handed> {
         let slab = self.peer_slab(&place)?;
         Some(Handed {
-            slab,
+            memory: Lies::Host(slab),
             start: usize::try_from(place.start).ok()?,
             bytes: usize::try_from(place.bytes).ok()?,
         })
@@ -419,10 +508,7 @@ impl Pool {
         let mut known = lock(&self.peers);
         let same = |slab: &&Arc<Slab>| {
             slab.bytes as u64 == place.slab_bytes
-                && slab
-                    .shared
-                    .as_ref()
-                    .is_some_and(|(_, at)| *at == place.slab)
+                && matches!(slab.backing, Backing::Shared(_, at) if at == place.slab)
         };
         if let Some(slab) = known.iter().find(same) {
             return Some(slab.clone());
@@ -436,20 +522,44 @@ impl Pool {
 
 /// A peer's chunk, which is ours until we say that we have taken it.
 pub(crate) struct Handed {
-    slab: Arc<Slab>,
+    memory: Lies,
     start: usize,
     bytes: usize,
 }
 
+/// Where a peer's chunk lies.
+enum Lies {
+    Host(Arc<Slab>),
+    /// In memory of a device that was opened.
+    Device(Arc<Memory>),
+}
+
 impl Handed {
+    /// A chunk in a device's memory that was opened; none if it is not inside.
+    pub fn on_peer(memory: &Arc<Memory>, place: Place) -> Option<Handed> {
+        let (start, bytes) = (
+            usize::try_from(place.start).ok()?,
+            usize::try_from(place.bytes).ok()?,
+        );
+        let inside = start.checked_add(bytes)? <= memory.bytes();
+        inside.then(|| Handed {
+            memory: Lies::Device(memory.clone()),
+            start,
+            bytes,
+        })
+    }
+
     /// Its bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Its address on the host.
-    pub fn host(&self) -> *const u8 {
-        self.slab.host.wrapping_add(self.start)
+    /// Its address on the host, unless it lies on a device.
+    pub fn host(&self) -> Option<*const u8> {
+        match &self.memory {
+            Lies::Host(slab) => Some(slab.host.wrapping_add(self.start)),
+            Lies::Device(_) => None,
+        }
     }
 
     /// Its first bytes as a device sees them.
@@ -458,7 +568,10 @@ impl Handed {
         context: &Context,
         bytes: usize,
     ) -> Result<DeviceSlice<u8>, DeviceError> {
-        let all = DeviceSlice::of(self.slab.memory(context)?)?;
-        all.slice(self.start..self.start + bytes)
+        let memory = match &self.memory {
+            Lies::Host(slab) => slab.memory(context)?,
+            Lies::Device(memory) => memory.clone(),
+        };
+        DeviceSlice::of(memory)?.slice(self.start..self.start + bytes)
     }
 }

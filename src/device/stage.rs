@@ -9,7 +9,9 @@
 //! ```
 //!
 //! Between ranks that share memory the sender hands its chunks over: the receiver's
-//! kernel reads what the sender's has written, and no byte is copied by the host.
+//! kernel reads what the sender's has written, and no byte is copied by the host. The
+//! chunks lie on the host, or on the sender's device where the receiver opens them there;
+//! on a linked device it may copy them to its own first.
 //!
 //! # Invariants
 //! 1. The host reads and writes a chunk only while no kernel uses it, and the sender
@@ -20,7 +22,7 @@ use super::pool::{Chunk, Claim, Handed, Kind, Place};
 use super::{Device, DeviceMemory, Devices, UnderWay, passed};
 use crate::protocol::device::{self, Class, End, Pipeline, Place as Where};
 use crate::wire;
-use osier_kernels::{DeviceError, DeviceView, Event, Ordered, Stream};
+use osier_kernels::{DeviceError, DeviceSlice, DeviceView, Event, Memory, Ordered, Stream, copy};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -88,6 +90,8 @@ pub(crate) struct Outbound {
     taken: usize,
     /// Pieces are handed over, so many of them by now.
     handed: Option<usize>,
+    /// They lie on the device.
+    on_device: bool,
     under_way: Option<UnderWay>,
 }
 
@@ -137,8 +141,43 @@ impl Outbound {
             idle: Vec::new(),
             taken: 0,
             handed: None,
+            on_device: false,
             under_way: None,
         }
+    }
+
+    /// For pieces that are handed over on the device.
+    ///
+    /// # Errors
+    /// There is no memory for them, and there will be none.
+    pub fn on_device(
+        devices: &Arc<Devices>,
+        memory: &DeviceMemory,
+        linked: bool,
+    ) -> Result<Outbound, DeviceError> {
+        let view = memory.view()?.clone();
+        let bytes = view.buffer().packed_bytes();
+        let lent = Lent::new(devices, &view)?;
+        let end = memory.end();
+        let mut outbound = Outbound::of(devices, bytes, Claim::Met, end, Some((lent, view)));
+        let to = End {
+            place: Where::Device,
+            class: end.class,
+        };
+        outbound.plan = devices.model().device_pieces(end, to, bytes, linked);
+        if let Some((lent, _)) = &outbound.from {
+            outbound.blocks = Some(lent.device.model.copy_blocks(end.class, Class::Run));
+        }
+        outbound.handed = Some(0);
+        outbound.on_device = true;
+        let chunk = outbound.chunk()?;
+        outbound.idle.extend(chunk);
+        Ok(outbound)
+    }
+
+    /// Whether pieces lie on the device.
+    pub fn is_on_device(&self) -> bool {
+        self.on_device
     }
 
     /// A chunk for the next piece; none now.
@@ -153,10 +192,11 @@ impl Outbound {
         let context = self.from.as_ref().map(|(lent, _)| &lent.device.context);
         let want = self.plan.fragment.min(self.bytes - self.queued);
         let least = device::LEAST_FRAGMENT_BYTES;
-        let chunk = self
-            .devices
-            .pool()
-            .take(context, (want, least), self.claim, kind)?;
+        let pool = match (&self.from, self.on_device) {
+            (Some((lent, _)), true) => &lent.device.chunks,
+            _ => self.devices.pool(),
+        };
+        let chunk = pool.take(context, (want, least), self.claim, kind)?;
         if chunk.is_none() && self.wants_memory() {
             self.note(); // nobody rings when memory is there
         }
@@ -401,7 +441,7 @@ impl Drop for Outbound {
 /// Bytes that wait for memory from which a kernel unpacks.
 enum Waiting {
     Bytes(Vec<u8>),
-    /// A peer's chunk that our device does not reach.
+    /// A peer's chunk on the host that our device does not reach.
     Handed(Handed),
 }
 
@@ -409,7 +449,7 @@ impl Waiting {
     fn bytes(&self) -> (*const u8, usize) {
         match self {
             Waiting::Bytes(bytes) => (bytes.as_ptr(), bytes.len()),
-            Waiting::Handed(handed) => (handed.host(), handed.bytes()),
+            Waiting::Handed(handed) => (handed.host().unwrap_or(std::ptr::null()), handed.bytes()),
         }
     }
 }
@@ -420,6 +460,13 @@ enum Source {
     Own(Chunk),
     /// A peer's chunk, which it is told of.
     Handed,
+}
+
+/// A peer's chunks on its device.
+struct Peer {
+    memory: Arc<Memory>,
+    /// Copies of chunks to our own device, which are unpacked there.
+    copies: Option<Lent>,
 }
 
 /// Unpacks a message to a device behind the engine.
@@ -438,8 +485,11 @@ pub(crate) struct Inbound {
     queued: usize,
     /// Chunks for the next bytes; the first has some already.
     room: VecDeque<Chunk>,
-    /// Kernels that may be under way, in order.
+    /// Kernels and copies that may be under way, in order.
     kernels: VecDeque<(Option<Event>, Source)>,
+    peer: Option<Peer>,
+    /// Copies of a peer's chunks that kernels unpack.
+    copied_chunks: VecDeque<(Option<Event>, Chunk)>,
     idle: Vec<Chunk>,
     /// What came before there was room, and how much of its first part is done.
     waiting: VecDeque<Waiting>,
@@ -490,6 +540,8 @@ impl Inbound {
             queued: 0,
             room: VecDeque::new(),
             kernels: VecDeque::new(),
+            peer: None,
+            copied_chunks: VecDeque::new(),
             idle: Vec::new(),
             waiting: VecDeque::new(),
             waited: 0,
@@ -501,6 +553,48 @@ impl Inbound {
             under_way: None,
             copied: 0,
         })
+    }
+
+    /// Of a message that comes in chunks of its sender's device, opened here.
+    pub fn of_peer(
+        devices: &Arc<Devices>,
+        memory: &DeviceMemory,
+        message: usize,
+        (peer, linked): (Arc<Memory>, bool),
+    ) -> Result<Inbound, DeviceError> {
+        let mut inbound = Inbound::new(devices, memory, message)?;
+        let end = memory.end();
+        let model = inbound.lent.device.model;
+        let from = End {
+            place: Where::Device,
+            class: end.class,
+        };
+        inbound.plan = devices.model().device_pieces(from, end, message, linked);
+        inbound.blocks = model.copy_blocks(end.class, Class::Run);
+        let chunk = inbound.plan.fragment;
+        let chunks = (chunk, message.div_ceil(chunk));
+        let copies = match model.copies_first(end, linked, chunks) {
+            true => Some(Lent::new(devices, &inbound.view)?),
+            false => None,
+        };
+        inbound.peer = Some(Peer {
+            memory: peer,
+            copies,
+        });
+        Ok(inbound)
+    }
+
+    /// A chunk that its sender has handed over.
+    pub fn handed(&self, place: Place) -> Option<Handed> {
+        match &self.peer {
+            Some(peer) => Handed::on_peer(&peer.memory, place),
+            None => self.devices.pool().handed(place),
+        }
+    }
+
+    /// Whether chunks of its sender's device come.
+    pub fn is_on_peer(&self) -> bool {
+        self.peer.is_some()
     }
 
     fn note(&mut self) {
@@ -564,19 +658,18 @@ impl Inbound {
         };
         let range = self.queued..self.written;
         let packed = chunk.on_device(&self.lent.device.context, range.len())?;
-        let event = self.unpack(&packed, range)?;
+        let event = self.unpack(packed.after_stream(self.lent.stream()?), range)?;
         self.kernels.push_back((Some(event), Source::Own(chunk)));
         Ok(())
     }
 
     fn unpack(
         &mut self,
-        packed: &osier_kernels::DeviceSlice<u8>,
+        packed: Ordered<DeviceSlice<u8>>,
         range: Range<usize>,
     ) -> Result<Event, DeviceError> {
         let _held = self.lent.device.context.hold()?;
         let stream = self.lent.stream()?.clone();
-        let packed = packed.after_stream(&stream);
         let (packer, end) = (&self.lent.device.packer, range.end);
         let blocks = Some(self.blocks);
         let event = packer.unpack(&stream, &packed, range, &self.view, blocks)?;
@@ -621,11 +714,14 @@ impl Inbound {
             return self.advance();
         }
         let context = &self.lent.device.context;
-        let reached = handed.on_device(context, bytes).ok();
-        match reached.filter(|_| self.waiting.is_empty()) {
+        let reached = handed.on_device(context, bytes);
+        if handed.host().is_none() {
+            return self.take_from_peer(&reached?);
+        }
+        match reached.ok().filter(|_| self.waiting.is_empty()) {
             Some(packed) => {
                 let range = self.queued..self.queued + bytes;
-                let event = self.unpack(&packed, range)?;
+                let event = self.unpack(packed.after_stream(self.lent.stream()?), range)?;
                 self.written += bytes;
                 self.kernels.push_back((Some(event), Source::Handed));
                 Ok(())
@@ -636,6 +732,54 @@ impl Inbound {
                 self.advance()
             }
         }
+    }
+
+    /// Takes bytes that lie on the peer's device.
+    fn take_from_peer(&mut self, packed: &DeviceSlice<u8>) -> Result<(), DeviceError> {
+        let range = self.queued..self.queued + packed.len();
+        self.written += packed.len();
+        let Some((copied, chunk, own)) = self.copy_first(packed)? else {
+            let event = self.unpack(packed.after_stream(self.lent.stream()?), range)?;
+            self.kernels.push_back((Some(event), Source::Handed));
+            return Ok(());
+        };
+        self.note();
+        (self.kernels).push_back((Some(copied.clone()), Source::Handed));
+        // Whatever follows, the copy is under way.
+        self.copied_chunks.push_back((Some(copied.clone()), chunk));
+        let event = self.unpack(own.after(&copied), range)?;
+        if let Some((last, _)) = self.copied_chunks.back_mut() {
+            *last = Some(event);
+        }
+        Ok(())
+    }
+
+    /// Copies bytes to a chunk of our own device, if that is how they go and there is
+    /// one.
+    fn copy_first(
+        &self,
+        packed: &DeviceSlice<u8>,
+    ) -> Result<Option<(Event, Chunk, DeviceSlice<u8>)>, DeviceError> {
+        let Some(copies) = self.peer.as_ref().and_then(|peer| peer.copies.as_ref()) else {
+            return Ok(None);
+        };
+        let device = &self.lent.device;
+        let _held = device.context.hold()?;
+        let bytes = packed.len();
+        let size = (bytes, bytes);
+        let chunk = match self.copied_chunks.len() < self.plan.depth.max(2) {
+            true => (device.chunks).take(Some(&device.context), size, Claim::Met, Kind::Shared),
+            false => Ok(None),
+        };
+        // Without one it is unpacked where it lies.
+        let Ok(Some(chunk)) = chunk else {
+            return Ok(None);
+        };
+        let own = chunk.on_device(&device.context, bytes)?;
+        let stream = copies.stream()?;
+        let to = own.after_stream(stream);
+        let event = copy::copy(stream, &packed.after_stream(stream), &to)?;
+        Ok(Some((event, chunk, own)))
     }
 
     /// Looks which kernels are done, and goes on with what waits.
@@ -649,6 +793,12 @@ impl Inbound {
                 Some((_, Source::Handed)) => self.done += 1,
                 _ => {}
             }
+        }
+        while let Some((event, _)) = self.copied_chunks.front_mut() {
+            if !passed(event)? {
+                break;
+            }
+            self.copied_chunks.pop_front();
         }
         while let Some(first) = self.waiting.front() {
             let (from, bytes) = first.bytes();
@@ -664,10 +814,15 @@ impl Inbound {
                 self.kernels.push_back((None, Source::Handed));
             }
         }
-        if self.kernels.is_empty() && self.waiting.is_empty() && !self.wants_memory() {
+        if self.is_idle() && !self.wants_memory() {
             self.under_way = None;
         }
         Ok(())
+    }
+
+    /// Whether nothing is under way.
+    fn is_idle(&self) -> bool {
+        self.kernels.is_empty() && self.copied_chunks.is_empty() && self.waiting.is_empty()
     }
 
     /// Whether the sender waits for memory that others have.
@@ -678,8 +833,7 @@ impl Inbound {
     /// Whether all bytes lie in the device's memory.
     pub fn is_over(&mut self) -> Result<bool, DeviceError> {
         self.advance()?;
-        let idle = self.kernels.is_empty() && self.waiting.is_empty();
-        Ok(idle && self.written >= self.bytes)
+        Ok(self.is_idle() && self.written >= self.bytes)
     }
 
     /// Pieces of the peer that are done and were not told of yet.
@@ -744,9 +898,20 @@ impl Inbound {
 
     fn wait_for_kernels(&mut self) {
         let mut failed = false;
-        for (event, _) in &mut self.kernels {
+        let copies = self.copied_chunks.iter_mut().map(|(event, _)| event);
+        for event in self
+            .kernels
+            .iter_mut()
+            .map(|(event, _)| event)
+            .chain(copies)
+        {
             let event = event.take();
             failed |= event.is_some_and(|event| event.synchronize().is_err());
+        }
+        if let (true, Some(peer)) = (failed, &mut self.peer)
+            && let Some(copies) = &mut peer.copies
+        {
+            copies.spoil();
         }
         if failed {
             self.lent.spoil();

@@ -60,6 +60,8 @@ pub fn measure_with(context: &Context, part: usize) -> Result<DeviceCosts> {
         pack_ns_per_byte,
         to_host_ns_per_byte: rate(to_host, copy_ns, link),
         to_device_ns_per_byte: rate(to_device, copy_ns, link),
+        // Of a second device, which is not measured.
+        ..DeviceCosts::default()
     })
 }
 

@@ -128,6 +128,11 @@ pub fn load(file: &Path) -> Result<Measured> {
         ("device.pack_ns_per_byte[2]", listed),
         ("device.to_host_ns_per_byte", device.to_host_ns_per_byte),
         ("device.to_device_ns_per_byte", device.to_device_ns_per_byte),
+        ("device.peer_ns_per_byte", device.peer_ns_per_byte),
+        (
+            "device.peer_block_ns_per_byte",
+            device.peer_block_ns_per_byte,
+        ),
         ("latency_ns", c.latency_ns),
         ("overhead_ns", c.overhead_ns),
         ("copy_ns_per_byte", c.copy_ns_per_byte),

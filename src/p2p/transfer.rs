@@ -208,14 +208,22 @@ impl Transfer {
     }
 
     /// Leaves it alone: a send goes on, a receive that no message has met is
-    /// cancelled. `owner` lives as long as its memory is used.
+    /// cancelled. `owner` lives as long as its memory is used. Waits for a sender's device
+    /// that may write the memory.
     pub fn detach(&mut self, owner: impl FnOnce() -> Box<dyn Any + Send>) {
         if let State::Pending(handle) = self.state {
             let owner = owner();
-            self.comm.core().with(self.comm.lane(), |lane| {
+            let written = self.comm.core().with(self.comm.lane(), |lane| {
                 lane.set_owner(handle, owner);
-                lane.detach(handle);
+                let written = lane.is_placed(handle);
+                if !written {
+                    lane.detach(handle);
+                }
+                written
             });
+            if written {
+                self.comm.revoke_raw(handle);
+            }
         }
         self.state = State::Taken;
     }

@@ -12,6 +12,8 @@
 //! them, or the host has; a kernel of the receiver's unpacks them, or the host does. So
 //! between two devices the host copies nothing, and between a device and a host once.
 //!
+//! STAGE may ask for chunks on the sender's device instead ([`super::reached`]).
+//!
 //! # Invariants
 //! 1. A chunk is the receiver's from CHUNK to TAKEN, or to the FINISH that answers a
 //!    withdrawal; the sender keeps it meanwhile, whatever becomes of the send.
@@ -93,7 +95,7 @@ impl Lane {
     }
 
     /// The receiver wants chunks.
-    pub(super) fn on_stage(&mut self, peer: u32, handle: u32) -> bool {
+    pub(super) fn on_stage(&mut self, peer: u32, handle: u32, aux: u16) -> bool {
         let Some(op) = self.send_op(peer, handle) else {
             return false;
         };
@@ -111,10 +113,15 @@ impl Lane {
             self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));
             return true;
         }
-        match self.begin_handing(handle) {
+        let on_device = aux & wire::DEVICE_CHUNKS;
+        let begun = match on_device {
+            0 => self.begin_handing(handle),
+            _ => Ok(self.begin_handing_on_device(handle, aux & wire::LINKED != 0)),
+        };
+        match begun {
             Ok(true) => self.stream(peer, handle),
             Ok(false) => {
-                let none = wire::head(wire::CHUNK, wire::NO_CHUNKS, handle, 0);
+                let none = wire::head(wire::CHUNK, wire::NO_CHUNKS | on_device, handle, 0);
                 self.control(peer, none);
             }
             Err(e) => {
@@ -151,6 +158,19 @@ impl Lane {
             self.staged.push(handle);
         }
         Ok(shared)
+    }
+
+    /// Makes a send hand chunks over on its device. False where it has no memory for
+    /// that.
+    fn begin_handing_on_device(&mut self, handle: u32, linked: bool) -> bool {
+        let memory = (self.ops.get(handle)).and_then(|op| op.view.as_device().cloned());
+        let stage = memory.map(|memory| Outbound::on_device(&self.devices, &memory, linked));
+        let (Some(Ok(stage)), Some(rare)) = (stage, self.rare(handle)) else {
+            return false;
+        };
+        rare.stage = Some(Stage::Out(stage));
+        self.staged.push(handle);
+        true
     }
 
     /// Whether a send hands chunks over.
@@ -201,20 +221,27 @@ impl Lane {
             Ok(None) => return Step::NotReady,
             Err(e) => return Step::Broken(self.device_error(handle, e)),
         };
+        let on_device = match stage.is_on_device() {
+            true => wire::DEVICE_CHUNKS,
+            false => 0,
+        };
         let since = self.trace_stamp();
         let body = place.to_wire();
         let fill = |to: *mut u8| {
             // SAFETY: room for the body.
             unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) }
         };
-        let head = wire::head(wire::CHUNK, 0, handle, 0);
+        let head = wire::head(wire::CHUNK, on_device, handle, 0);
         match self.links.post_with(peer, head, body.len(), fill) {
             Ok(()) => {}
             Err(PostError::Full) => return Step::Full,
             Err(PostError::Failed(e)) => return Step::Failed(e),
         }
         self.trace_piece(Kind::Fragment, peer, bytes, since);
-        self.counters.handed += 1;
+        match on_device {
+            0 => self.counters.handed += 1,
+            _ => self.counters.device_chunks += 1,
+        }
         if let Some(op) = self.ops.get_mut(handle) {
             op.moved += bytes;
             if let Some(Stage::Out(stage)) = op.stage() {
@@ -260,6 +287,9 @@ impl Lane {
         if message.head.aux & wire::NO_CHUNKS != 0 {
             incoming.remove(at);
             match target {
+                Target::Op(handle) if message.head.aux & wire::DEVICE_CHUNKS != 0 => {
+                    self.go_without(handle, peer, send);
+                }
                 Target::Op(handle) => self.ask_fragments(handle, peer, send),
                 Target::Discard(_) => {
                     self.peers[peer as usize].incoming.push((send, target));
@@ -280,10 +310,8 @@ impl Lane {
         let Some(place) = Place::from_wire(&body) else {
             return false;
         };
-        let Some(chunk) = self.devices.pool().handed(place) else {
-            return false;
-        };
-        let bytes = chunk.bytes();
+        let bytes = place.bytes as usize;
+        let on_device = message.head.aux & wire::DEVICE_CHUNKS != 0;
         let since = self.trace_stamp();
         let left = match target {
             Target::Discard(left) => {
@@ -293,7 +321,12 @@ impl Lane {
                 left
             }
             Target::Op(handle) => {
-                let Some(op) = self.ops.get_mut(handle) else {
+                let chunk = match self.inbound(handle) {
+                    Some(stage) if stage.is_on_peer() == on_device => stage.handed(place),
+                    None if !on_device => self.devices.pool().handed(place),
+                    _ => None,
+                };
+                let (Some(chunk), Some(op)) = (chunk, self.ops.get_mut(handle)) else {
                     return false;
                 };
                 let left = op.total - op.moved;
@@ -305,9 +338,12 @@ impl Lane {
                 let end = (op.moved + bytes).min(room);
                 op.moved += bytes;
                 if op.view.as_device().is_none() {
+                    let Some(from) = chunk.host() else {
+                        return false;
+                    };
                     // SAFETY: the view is writable until the operation is over; the chunk
                     // is ours until TAKEN.
-                    unsafe { op.view.unpack(start..end, chunk.host()) };
+                    unsafe { op.view.unpack(start..end, from) };
                     self.counters.copied += (end - start) as u64;
                     self.control(peer, wire::head(wire::TAKEN, 1, send, 0));
                     if left == bytes {

@@ -309,6 +309,8 @@ pub(crate) struct Counters {
     pub copied: u64,
     /// Chunks that were handed over.
     pub handed: u64,
+    /// Chunks that were handed over on the device.
+    pub device_chunks: u64,
     /// Kernels that copied from a peer's device memory, or to it, and their bytes.
     pub kernels: u64,
     pub kernel_bytes: u64,
@@ -536,13 +538,15 @@ impl Lane {
             wire::SHARE => self.on_share(message, low, high),
             wire::PUSHED => self.on_pushed(peer, low, message.head.aux != 0),
             wire::CHECK => self.on_check(message),
-            wire::STAGE => self.on_stage(peer, low),
+            wire::STAGE => self.on_stage(peer, low, message.head.aux),
             wire::CHUNK => self.on_chunk(message, low),
             wire::TAKEN => self.on_taken(peer, low, message.head.aux),
             wire::LAYOUT => self.on_layout(message, low),
             wire::POISON => self.on_poison(peer, low, high),
             wire::WANT => self.on_want(message, low, high),
             wire::WITHOUT => self.on_without(peer, low),
+            wire::PLACE => self.on_place(message, low, high),
+            wire::PLACED => self.on_placed(peer, low, message.head.aux),
             _ => false,
         };
         if !sound {
@@ -781,6 +785,9 @@ impl Lane {
                 true
             }
             (Direction::Receive, _) => {
+                if !self.stop_placed(handle) {
+                    return false; // the sender's device may write our memory
+                }
                 self.open_window(handle);
                 self.end_direct(handle);
                 self.discard_rest(handle);
@@ -949,6 +956,8 @@ impl Lane {
             let e = error(self, handle);
             self.finish(handle, e);
         }
+        // What was opened of it is used no more.
+        self.devices.sweep();
         if self.dead_count + 1 >= self.peers.len() {
             // Nobody is left who could satisfy a receive from any source.
             let orphans: Vec<u32> = self

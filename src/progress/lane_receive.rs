@@ -653,7 +653,7 @@ impl Lane {
             .get(handle)
             .is_some_and(|op| op.view.as_device().is_some());
         if let Some(remote) = &offer.memory
-            && self.begin_mapped(handle, peer, send, remote)
+            && self.begin_reached(handle, peer, send, remote)
         {
             return;
         }

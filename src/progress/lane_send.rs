@@ -642,8 +642,12 @@ impl Lane {
                 self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));
                 true
             }
+            _ if self.writes(handle) => self.stop_writing(handle),
             // The peer may read our memory until it answers.
             _ => {
+                let Some(op) = self.ops.get_mut(handle) else {
+                    return true;
+                };
                 if !op.acked {
                     op.acked = true; // asked once
                     self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));

@@ -32,19 +32,20 @@
 
 use super::lane::{Direction, Lane, Op, State};
 use super::staged::Stage;
-use crate::device::direct::Direct;
+use crate::device::direct::{Direct, How};
 use crate::device::export::{Moment, Told as ToldEvent};
 use crate::device::imports::Room;
-use crate::device::{DeviceMemory, Devices, PoolLoan, UnderWay};
+use crate::device::{DeviceMemory, Devices, PoolLoan, Through, UnderWay};
 use crate::error::Error;
-use crate::protocol::reach::{Placement, Reach, Sides, Strategy, strategy, supported};
+use crate::protocol::device::Class;
+use crate::protocol::reach::{Placement, Reach, supported};
 use crate::wire;
 use crate::wire::offer::{LAYOUT_BYTES, LAYOUTS, Offer, Told, Want};
 use osier_datatype::{Datatype, Layout};
 use osier_kernels::handle::{Made as Kind, OpenPool, Piece};
-use osier_kernels::{DeviceError, DeviceSlice, DeviceView, Event, Stream};
+use osier_kernels::{After, DeviceError, DeviceSlice, DeviceView, Event, Ordered, Stream};
 use osier_transports::shm::Death;
-use osier_transports::{Incoming, PostError, TransportError, cuda_ipc};
+use osier_transports::{AmHead, Incoming, PostError, TransportError, cuda_ipc};
 use std::sync::Arc;
 
 /// Layouts between two ranks, per direction.
@@ -86,6 +87,27 @@ pub(super) struct Remote {
 }
 
 impl Remote {
+    /// What lies there.
+    pub fn offer(&self) -> &Offer {
+        &self.offer
+    }
+
+    /// Whether its layout is known.
+    pub fn is_told(&self) -> bool {
+        self.layout.is_some()
+    }
+
+    /// What the layout costs like; of one that is not known the worst.
+    pub fn class(&self) -> Class {
+        let layout = self.layout.as_ref();
+        layout.map_or(Class::Listed, |layout| {
+            Class::of(
+                layout,
+                usize::try_from(self.offer.count).unwrap_or(usize::MAX),
+            )
+        })
+    }
+
     /// Packed bytes of what lies there.
     fn packed_bytes(&self) -> Option<usize> {
         let count = usize::try_from(self.offer.count).ok()?;
@@ -107,28 +129,31 @@ impl Remote {
     }
 }
 
-/// A message that our device reads from another process's memory.
+/// A message that our device reads from another process's memory, or writes there.
 #[derive(Debug)]
 pub(super) struct Mapped {
-    send: u32,
+    /// The other side's operation.
+    pub other: u32,
     remote: Remote,
-    from: Opened,
+    /// It is a send: our device writes.
+    pub writes: bool,
+    opened: Opened,
     /// Whose memory it is, and our device.
     owner: (u32, i32),
-    to: Arc<DeviceMemory>,
+    own: Arc<DeviceMemory>,
     bytes: usize,
     /// What is awaited first.
     event: Option<Event>,
     copy: Option<Direct>,
-    /// What its sender is asked for, and whether it was.
+    /// What the other side is asked for, and whether it was.
     want: Option<(Want, bool)>,
-    /// Its sender has died meanwhile.
+    /// The other side has died meanwhile.
     dead: Option<Death>,
     _under_way: UnderWay,
     devices: Arc<Devices>,
 }
 
-/// What a message is read from.
+/// What a message is read from, or written to.
 #[derive(Debug)]
 enum Opened {
     Not,
@@ -154,12 +179,37 @@ enum Step {
 }
 
 impl Mapped {
-    /// The send that waits for FINISH.
-    pub fn send(&self) -> u32 {
-        self.send
+    /// What tells the other side that it is over.
+    pub fn end(&self) -> AmHead {
+        match self.writes {
+            false => wire::head(wire::FINISH, wire::OUTCOME_DONE, self.other, 0),
+            true => wire::head(wire::PLACED, 0, self.other, 0),
+        }
+    }
+
+    /// The other side's operation, and whether nothing was queued for it.
+    pub fn waits_for(&self, other: u32) -> bool {
+        self.other == other && self.copy.is_none()
+    }
+
+    /// Whether nothing was queued yet.
+    pub fn is_idle(&self) -> bool {
+        self.copy.is_none()
     }
 
     fn advance(&mut self) -> Step {
+        if self.writes && self.copy.is_none() {
+            // Until then it can be given up.
+            let moment = self.own.view().map(Ordered::moment);
+            match moment.and_then(|moment| match moment {
+                After::Event(event) => event.is_passed(),
+                After::Stream(_) => Ok(true),
+            }) {
+                Ok(true) => {}
+                Ok(false) => return Step::Waits,
+                Err(e) => return Step::Failed(e),
+            }
+        }
         if let Some(event) = &self.event {
             match event.is_passed() {
                 Ok(true) => {}
@@ -167,13 +217,13 @@ impl Mapped {
                 Err(_) => return Step::Refused,
             }
         }
-        if let (Opened::Pool(_, loan @ None), None) = (&mut self.from, &self.copy) {
+        if let (Opened::Pool(_, loan @ None), None) = (&mut self.opened, &self.copy) {
             *loan = (self.devices).lend(self.owner, self.remote.offer.key.identity);
             if loan.is_none() {
                 return Step::Waits;
             }
         }
-        let copy = match (&mut self.copy, &self.from) {
+        let copy = match (&mut self.copy, &self.opened) {
             (Some(copy), _) => copy,
             (None, Opened::Not) => return Step::Waits,
             (None, _) => match self.begin() {
@@ -190,14 +240,14 @@ impl Mapped {
 
     /// Queues the kernel.
     fn begin(&self) -> Result<Direct, DeviceError> {
-        let to = self.to.view()?;
-        let context = to.buffer().memory().context();
+        let own = self.own.view()?;
+        let context = own.buffer().memory().context();
         // An event has passed, so that nothing waits for it.
         let ordered = |view: DeviceView<u8>, stream: &Stream| match &self.event {
             Some(event) => view.after(event),
             None => view.after_stream(stream),
         };
-        let from = |stream: &Stream| match &self.from {
+        let other = |stream: &Stream| match &self.opened {
             Opened::View(view) => Ok(ordered(view.clone(), stream)),
             Opened::Pool(pool, _) => {
                 let memory = self.remote.offer.key.open_in(pool, stream)?;
@@ -206,8 +256,13 @@ impl Mapped {
             }
             Opened::Not => Err(DeviceError::Unavailable("memory is not open".into())),
         };
-        let returns = matches!(self.from, Opened::Pool(..));
-        Direct::new(&self.devices, context, (from, returns), to, self.bytes)
+        let how = match (self.writes, &self.opened) {
+            (true, Opened::Pool(..)) => How::WritesAndReturns,
+            (true, _) => How::Writes,
+            (false, Opened::Pool(..)) => How::ReadsAndReturns,
+            (false, _) => How::Reads,
+        };
+        Direct::new(&self.devices, context, own, other, (how, self.bytes))
     }
 }
 
@@ -282,7 +337,7 @@ impl Lane {
     }
 
     /// Tells a peer a layout, unless it knows it.
-    fn tell_layout(&mut self, peer: u32, layout: &Layout) -> Result<Told, PostError> {
+    pub(super) fn tell_layout(&mut self, peer: u32, layout: &Layout) -> Result<Told, PostError> {
         let known = self.peers[peer as usize].layouts.get_or_insert_default();
         known.clock += 1;
         let clock = known.clock;
@@ -359,61 +414,50 @@ impl Lane {
         Some(Box::new(Remote { offer, layout }))
     }
 
-    /// Begins to read a message from its sender's memory, if it can be opened here.
-    /// False: nothing was begun.
+    /// Begins to read a message from its sender's memory, or to write it to its
+    /// receiver's, if that can be opened here. `Ok(false)`: nothing was begun.
+    ///
+    /// # Errors
+    /// Nothing was begun because somebody refused, for this reason.
     pub(super) fn begin_mapped(
         &mut self,
         handle: u32,
         peer: u32,
-        send: u32,
+        other: u32,
         remote: &Remote,
-    ) -> bool {
+    ) -> Result<bool, String> {
         let Some(op) = self.ops.get(handle) else {
-            return false;
+            return Ok(false);
         };
-        let (total, room) = (op.total, op.view.bytes());
-        let Some(to) = op.view.as_device().cloned() else {
-            return false;
+        let (total, writes) = (op.total, op.direction == Direction::Send);
+        let Some(own) = op.view.as_device().cloned() else {
+            return Ok(false);
         };
-        let Ok(view) = to.view() else {
-            return false; // told by the stage
+        let Ok(view) = own.view() else {
+            return Ok(false); // told by the stage
         };
         let context = view.buffer().memory().context().clone();
         let key = &remote.offer.key;
         let placement = Placement::between(context.link(&key.device));
-        let sides = Sides {
-            placement,
-            from: key.made,
-            told: remote.layout.is_some(),
-            fits: total <= room,
-        };
-        if let Reach::No(why) = supported(key.made, placement) {
-            self.devices.say_once(key.made, placement, why);
-        }
-        if strategy(&sides) == Strategy::Host {
-            return false;
-        }
         let owner = (self.members[peer as usize], context.ordinal());
         let room = self.devices.has_room(owner, key);
         let want = match (room, supported(key.made, placement)) {
-            (Room::None, _) => return false,
+            (_, Reach::No(_)) | (Room::None, _) => return Ok(false),
             (Room::Free, Reach::Descriptors | Reach::Pool) => {
                 match self.devices.descriptors.ask() {
                     Ok((number, socket)) => Some((Want { number, socket }, false)),
-                    Err(e) => {
-                        self.devices.say_once(key.made, placement, &e.to_string());
-                        return false;
-                    }
+                    Err(e) => return Err(e.to_string()),
                 }
             }
             _ => None,
         };
         let mut mapped = Mapped {
-            send,
+            other,
             remote: remote.clone(),
-            from: Opened::Not,
+            writes,
+            opened: Opened::Not,
             owner,
-            to,
+            own,
             bytes: total,
             event: None,
             copy: None,
@@ -422,28 +466,48 @@ impl Lane {
             _under_way: UnderWay::new(&self.devices),
             devices: self.devices.clone(),
         };
-        if want.is_none() && !self.open_memory(&mut mapped, peer, &[]) {
-            return false;
+        if want.is_none() && !self.open_memory(&mut mapped, peer, &[])? {
+            return Ok(false);
         }
         if let Some(rare) = self.rare(handle) {
             rare.stage = Some(Stage::Mapped(Box::new(mapped)));
         }
-        if let Some(op) = self.ops.get_mut(handle) {
-            op.state = State::Draining;
-            op.moved = total;
+        if !writes {
+            self.await_device(handle);
         }
         self.staged.push(handle);
         self.advance_mapped(handle);
-        true
+        Ok(true)
     }
 
-    /// Opens what a message is read from. False: it cannot be, or it is not what was
-    /// announced.
-    fn open_memory(&mut self, mapped: &mut Mapped, peer: u32, given: &[Piece]) -> bool {
-        let Ok(to) = mapped.to.view() else {
-            return false;
+    /// The bytes of a receive come by a device.
+    pub(super) fn await_device(&mut self, handle: u32) {
+        if let Some(op) = self.ops.get_mut(handle) {
+            op.state = State::Draining;
+            op.moved = op.total;
+        }
+    }
+
+    /// Says once why memory is not opened that could be.
+    pub(super) fn say(&self, made: Kind, placement: Placement, why: &str) {
+        self.devices.say_once(made, placement, Through::Host, why);
+    }
+
+    /// Opens what a message is read from. `Ok(false)`: there is no room, or it
+    /// is not what was announced.
+    ///
+    /// # Errors
+    /// Why it cannot be.
+    fn open_memory(
+        &mut self,
+        mapped: &mut Mapped,
+        peer: u32,
+        given: &[Piece],
+    ) -> Result<bool, String> {
+        let Ok(own) = mapped.own.view() else {
+            return Ok(false);
         };
-        let context = to.buffer().memory().context().clone();
+        let context = own.buffer().memory().context().clone();
         let offer = &mapped.remote.offer;
         let owner = (self.members[peer as usize], context.ordinal());
         let (devices, key) = (&self.devices, &offer.key);
@@ -467,21 +531,20 @@ impl Lane {
         match opened {
             Ok(Some((from, event))) => {
                 let told = mapped.remote.packed_bytes();
-                if told != Some(mapped.bytes) {
+                let fits = match mapped.writes {
+                    true => told >= Some(mapped.bytes),
+                    false => told == Some(mapped.bytes),
+                };
+                if !fits {
                     self.counters.malformed += 1;
-                    return false;
+                    return Ok(false);
                 }
-                mapped.from = from;
+                mapped.opened = from;
                 mapped.event = event;
-                true
+                Ok(true)
             }
-            Ok(None) => false, // no room for another mapping
-            Err(e) => {
-                let placement = Placement::between(context.link(&offer.key.device));
-                self.devices
-                    .say_once(offer.key.made, placement, &e.to_string());
-                false
-            }
+            Ok(None) => Ok(false), // no room for another mapping
+            Err(e) => Err(e.to_string()),
         }
     }
 
@@ -494,18 +557,16 @@ impl Lane {
         let Some(mapped) = self.mapped(handle) else {
             return false;
         };
-        let send = mapped.send;
+        let other = mapped.other;
         let Some((want, asked)) = mapped.want else {
             return false;
         };
+        let of = match mapped.writes {
+            true => wire::OF_RECEIVE,
+            false => 0,
+        };
         if !asked {
-            let body = want.to_wire();
-            let fill = |to: *mut u8| {
-                // SAFETY: room for the body.
-                unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) }
-            };
-            let head = wire::head(wire::WANT, 0, send, handle);
-            let posted = self.links.post_with(peer, head, body.len(), fill).is_ok();
+            let posted = self.post_want(peer, wire::head(wire::WANT, of, other, handle), want);
             if let Some(mapped) = self.mapped(handle) {
                 mapped.want = Some((want, posted));
             }
@@ -521,20 +582,46 @@ impl Lane {
             return false;
         };
         mapped.want = None;
+        let key = mapped.remote.offer.key;
+        let device = self
+            .context_of(handle)
+            .map(|context| context.link(&key.device));
         let open = self.open_memory(&mut mapped, peer, &pieces);
+        let writes = mapped.writes;
+        let open = open.unwrap_or_else(|why| {
+            if let (Some(link), false) = (device, writes) {
+                self.say(key.made, Placement::between(link), &why);
+            }
+            false
+        });
         if let Some(rare) = self.rare(handle) {
             rare.stage = Some(Stage::Mapped(mapped));
         }
         if !open {
-            self.go_without(handle, peer, send);
+            self.go_without(handle, peer, other);
         }
         true
     }
 
-    /// Asks for the bytes of a message whose memory cannot be read.
-    fn go_without(&mut self, handle: u32, peer: u32, send: u32) {
+    /// Asks the other side for descriptors. False: there was no room to say so.
+    pub(super) fn post_want(&mut self, peer: u32, head: AmHead, want: Want) -> bool {
+        let body = want.to_wire();
+        let fill = |to: *mut u8| {
+            // SAFETY: room for the body.
+            unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) }
+        };
+        self.links.post_with(peer, head, body.len(), fill).is_ok()
+    }
+
+    /// Asks for the bytes of a message whose memory cannot be read; or says that they
+    /// cannot be written.
+    pub(super) fn go_without(&mut self, handle: u32, peer: u32, send: u32) {
         if let Some(rare) = self.rare(handle) {
             rare.stage = None;
+        }
+        if (self.ops.get(handle)).is_some_and(|op| op.direction == Direction::Send) {
+            let head = wire::head(wire::PLACED, wire::NOT_WRITTEN, send, 0);
+            return self.control(peer, head);
         }
         if let Some(op) = self.ops.get_mut(handle) {
             op.state = State::Streaming;
@@ -546,8 +633,9 @@ impl Lane {
         }
     }
 
-    /// The receiver of an announced message wants descriptors of its memory.
-    pub(super) fn on_want(&mut self, message: &Incoming, send: u32, receive: u32) -> bool {
+    /// The other side of a message wants descriptors of its memory, or of the memory for
+    /// chunks on its device.
+    pub(super) fn on_want(&mut self, message: &Incoming, own: u32, other: u32) -> bool {
         let mut body = [0; Want::BYTES];
         if message.payload.len() != body.len() {
             return false;
@@ -556,26 +644,38 @@ impl Lane {
         unsafe {
             std::ptr::copy_nonoverlapping(message.payload.as_ptr(), body.as_mut_ptr(), body.len());
         }
-        let peer = message.peer;
+        let (peer, what) = (message.peer, message.head.aux);
         let Some(want) = Want::from_wire(&body) else {
             return false;
         };
-        let offered = self.ops.get(send).is_some_and(|op| {
-            op.direction == Direction::Send && op.peer == peer && op.state == State::Announced
+        let offered = self.ops.get(own).is_some_and(|op| {
+            let stage = op.rare.as_ref().and_then(|rare| rare.stage.as_ref());
+            op.peer == peer
+                && match (op.direction, what) {
+                    (Direction::Send, wire::OF_CHUNKS) => op.state == State::Announced,
+                    (Direction::Send, 0) => {
+                        op.state == State::Announced && self.offered(own).is_some()
+                    }
+                    (Direction::Receive, wire::OF_RECEIVE) => {
+                        matches!(stage, Some(Stage::Placed(_)))
+                    }
+                    _ => false,
+                }
         });
-        let memory = match offered && self.offered(send).is_some() {
-            true => self
-                .ops
-                .get(send)
-                .and_then(|op| op.view.as_device().cloned()),
-            false => None,
-        };
+        let op = self.ops.get(own).filter(|_| offered);
+        let memory = op.and_then(|op| op.view.as_device().cloned());
         let sent = memory.is_some_and(|memory| {
-            let pieces = memory.pieces();
+            let pieces = match what {
+                wire::OF_CHUNKS => memory.view().and_then(|view| {
+                    let context = view.buffer().memory().context();
+                    self.devices.chunk_pieces(context)
+                }),
+                _ => memory.pieces(),
+            };
             pieces.is_ok_and(|pieces| cuda_ipc::send(&want.socket, want.number, &pieces).is_ok())
         });
         if !sent {
-            self.control(peer, wire::head(wire::WITHOUT, 0, receive, 0));
+            self.control(peer, wire::head(wire::WITHOUT, 0, other, 0));
         }
         true
     }
@@ -585,16 +685,18 @@ impl Lane {
         if self.ops.get(handle).is_none_or(|op| op.peer != peer) {
             return false;
         }
-        let Some(mapped) = self.mapped(handle) else {
-            return false;
-        };
-        let (send, made) = (mapped.send, mapped.remote.offer.key.made);
-        if mapped.want.is_none() {
-            return false;
-        }
         let why = "its descriptors could not be sent";
-        self.devices.say_once(made, Placement::Device, why);
-        self.go_without(handle, peer, send);
+        let (other, made) = match self.ops.get_mut(handle).and_then(Op::stage) {
+            Some(Stage::Mapped(mapped)) if mapped.want.is_some() => {
+                (mapped.other, Some(mapped.remote.offer.key.made))
+            }
+            Some(Stage::Opening(opening)) => (opening.send, None),
+            _ => return false,
+        };
+        if let Some(made) = made {
+            self.say(made, Placement::Device, why);
+        }
+        self.go_without(handle, peer, other);
         true
     }
 
@@ -618,7 +720,8 @@ impl Lane {
         let Some(mapped) = self.mapped(handle) else {
             return fetched;
         };
-        let (send, dead, before) = (mapped.send, mapped.dead, mapped.copy.is_some());
+        let (other, dead, before) = (mapped.other, mapped.dead, mapped.copy.is_some());
+        let writes = mapped.writes;
         let mapped_bytes = mapped.bytes;
         let step = mapped.advance();
         let begun = !before && mapped.copy.is_some();
@@ -638,11 +741,17 @@ impl Lane {
             }
             (Step::Over, None) => {
                 self.end_direct(handle);
-                self.received(handle);
+                match writes {
+                    true => self.finish(handle, None),
+                    false => self.received(handle),
+                }
             }
-            (Step::Refused, None) => self.go_without(handle, peer, send),
+            (Step::Refused, None) => self.go_without(handle, peer, other),
             (Step::Failed(e), None) => {
-                self.end_direct(handle);
+                match writes {
+                    true => self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0)),
+                    false => self.end_direct(handle),
+                }
                 let e = self.device_error(handle, e);
                 self.finish(handle, Some(e));
             }
@@ -651,12 +760,27 @@ impl Lane {
         true
     }
 
+    /// What has not begun ends with the death of its peer.
+    fn fail_reached(&mut self, handle: u32, peer: u32, how: Death) {
+        self.end_direct(handle);
+        let e = self.death_error(handle, peer, how);
+        self.finish(handle, Some(e));
+    }
+
     /// A peer has died: what was read from its memory cannot be relied on.
     pub(super) fn fail_mapped(&mut self, peer: u32, how: Death) {
         for at in (0..self.staged.len()).rev() {
             let handle = self.staged[at];
             if self.ops.get(handle).is_none_or(|op| op.peer != peer) {
                 continue;
+            }
+            match self.ops.get_mut(handle).and_then(Op::stage) {
+                Some(Stage::Mapped(_)) => {}
+                Some(Stage::Opening(_)) => self.fail_reached(handle, peer, how),
+                Some(Stage::Placed(placed)) if placed.is_under_way() => {
+                    self.fail_reached(handle, peer, how);
+                }
+                _ => {}
             }
             let Some(mapped) = self.mapped(handle) else {
                 continue;

@@ -21,6 +21,8 @@ mod lane_send;
 pub(crate) mod links;
 mod mapped;
 pub(crate) mod pace;
+mod place;
+mod reached;
 pub(crate) mod ready;
 mod slab;
 mod staged;

@@ -25,7 +25,9 @@
 
 use super::lane::{Lane, Op, State};
 use super::mapped::Mapped;
-use crate::device::direct::Direct;
+use super::place::Placed;
+use super::reached::Opening;
+use crate::device::direct::{Direct, How};
 use crate::device::pool::Claim;
 use crate::device::stage::{Inbound, Outbound};
 use crate::device::{DeviceMemory, UnderWay};
@@ -44,8 +46,12 @@ pub(super) enum Stage {
     In(Inbound),
     /// The receiver's device copies; the send waits for FINISH.
     Direct(Direct, u32),
-    /// Our device reads memory of another process.
+    /// Our device reads memory of another process, or writes it.
     Mapped(Box<Mapped>),
+    /// The sender's memory for chunks is opened.
+    Opening(Box<Opening>),
+    /// The sender's device writes our memory.
+    Placed(Box<Placed>),
     /// A send that is announced when its memory's moment has passed.
     Later {
         _waits: UnderWay,
@@ -334,13 +340,8 @@ impl Lane {
         if from.buffer().memory().context() != context {
             return false;
         }
-        let begun = Direct::new(
-            &self.devices,
-            context,
-            (|_: &Stream| Ok(from.clone()), false),
-            to,
-            total,
-        );
+        let other = |_: &Stream| Ok(from.clone());
+        let begun = Direct::new(&self.devices, context, to, other, (How::Reads, total));
         let Ok(stage) = begun else {
             return false;
         };
@@ -366,13 +367,15 @@ impl Lane {
         let Some(rare) = &mut op.rare else {
             return;
         };
-        let send = match &rare.stage {
-            Some(Stage::Direct(_, send)) => *send,
-            Some(Stage::Mapped(mapped)) => mapped.send(),
+        let end = match &rare.stage {
+            Some(Stage::Direct(_, send)) => wire::head(wire::FINISH, wire::OUTCOME_DONE, *send, 0),
+            Some(Stage::Mapped(mapped)) => mapped.end(),
+            Some(Stage::Opening(opening)) => opening.end(),
+            Some(Stage::Placed(placed)) => placed.end(),
             _ => return,
         };
         rare.stage = None;
-        self.control(peer, wire::head(wire::FINISH, wire::OUTCOME_DONE, send, 0));
+        self.control(peer, end);
     }
 
     /// Lets the sender of a receive that ends early go on: invariant 3.
@@ -418,6 +421,8 @@ impl Lane {
                 Some(Stage::Out(stage)) => stage.look(),
                 Some(Stage::In(_)) => any |= self.advance_inbound(handle),
                 Some(Stage::Mapped(_)) => any |= self.advance_mapped(handle),
+                Some(Stage::Opening(_)) => any |= self.advance_opening(handle),
+                Some(Stage::Placed(_)) => any |= self.advance_placed(handle),
                 Some(Stage::Later { .. }) => {}
                 Some(Stage::Direct(stage, _)) => match stage.is_over() {
                     Ok(false) => {}
@@ -483,7 +488,10 @@ impl Lane {
         let works = |op: &Op| match op.rare.as_ref().and_then(|rare| rare.stage.as_ref()) {
             Some(Stage::In(stage)) => stage.is_under_way(),
             Some(Stage::Out(stage)) => stage.is_under_way(),
-            Some(Stage::Direct(..) | Stage::Mapped(_) | Stage::Later { .. }) => true,
+            Some(
+                Stage::Direct(..) | Stage::Mapped(_) | Stage::Opening(_) | Stage::Later { .. },
+            ) => true,
+            Some(Stage::Placed(placed)) => placed.is_under_way(),
             None => false,
         };
         let mut staged = self

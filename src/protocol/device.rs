@@ -10,7 +10,9 @@
 //! | at once, through rings | `p(n) + L + 2 n c + u(n)` |
 //! | chunks handed over | `s + L + o + u(f) + (n / f - 1) max(p(f), u(f), (s + u(f) + 2 (L + o)) / d)` |
 //! | fragments through rings | the same, with `2 f c` between |
-//! | one kernel | `2 L + k + n max(r, w)` |
+//! | one kernel reads | `2 L + k + n max(r, w)` |
+//! | one kernel writes | `3 L + k + n max(r, w)` |
+//! | chunks of a device handed over | as chunks, with `p` and `u` within the device |
 //!
 //! `s`, the time until the first piece is there, is `p(f)` at a device, which packs while
 //! it is announced, or the handshake `2 L` if that is longer; at a host both follow each
@@ -18,6 +20,11 @@
 //! another to come back). A kernel takes `k` until its end is seen, and
 //! each byte the longest of what the layout takes, what the link to the host takes, and
 //! what its thread blocks take together. A copy of one run takes the copy engine.
+//!
+//! Where the two devices are linked, what crosses the link takes as long as the link, and
+//! longer if a kernel reads it in blocks. So a receiver with gaps copies a chunk to its
+//! own device first where that is quicker, and unpacks it there: `u` is the copy, and the
+//! unpacking a stage of its own.
 //!
 //! # Sources
 //! W. Wu, "Programming Models' Support for Heterogeneous Architecture", PhD thesis,
@@ -36,6 +43,8 @@ pub const LEAST_FRAGMENT_BYTES: usize = 64 << 10;
 pub const MOST_FRAGMENT_BYTES: usize = 4 << 20;
 /// Most pieces under way.
 pub const MOST_DEPTH: usize = 8;
+/// Least bytes of a piece in a device's memory: less does not fill it.
+pub const LEAST_DEVICE_CHUNK_BYTES: usize = 256 << 10;
 /// Messages up to here go at once, whoever may wait for them: no rendezvous.
 pub const SHORT_BYTES: usize = 8 << 10;
 
@@ -59,6 +68,21 @@ pub struct DeviceCosts {
     pub to_host_ns_per_byte: f64,
     /// Moving one byte from the host, in ns.
     pub to_device_ns_per_byte: f64,
+    /// Copying one byte to or from a linked device, in ns.
+    #[serde(default = "peer_ns")]
+    pub peer_ns_per_byte: f64,
+    /// Moving one byte of a block to or from a linked device by a kernel, in ns.
+    #[serde(default = "peer_block_ns")]
+    pub peer_block_ns_per_byte: f64,
+}
+
+/// Of devices on NVLink, from data sheets; not measured anywhere yet.
+fn peer_ns() -> f64 {
+    0.0025
+}
+
+fn peer_block_ns() -> f64 {
+    0.005
 }
 
 impl Default for DeviceCosts {
@@ -72,6 +96,8 @@ impl Default for DeviceCosts {
             pack_ns_per_byte: [0.0007, 0.0009, 0.002],
             to_host_ns_per_byte: 0.02,
             to_device_ns_per_byte: 0.02,
+            peer_ns_per_byte: peer_ns(),
+            peer_block_ns_per_byte: peer_block_ns(),
         }
     }
 }
@@ -126,6 +152,8 @@ pub enum Placement {
     Process,
     /// Two processes on one device.
     Gpu,
+    /// Two processes with a device each, which are linked.
+    Linked,
     /// Two processes with a device each.
     Gpus,
 }
@@ -142,11 +170,31 @@ pub enum Way {
     /// Announced; one kernel copies from layout to layout: within a process, or from
     /// memory of another that can be opened.
     Kernel,
+    /// Announced; the sender's kernel copies from layout to layout, to memory of the
+    /// receiver that can be opened.
+    Put,
+    /// Announced; packed pieces are handed over in memory of the sender's device.
+    DeviceChunks,
 }
 
 impl Way {
     /// All of them.
-    pub const ALL: [Way; 4] = [Way::Bounce, Way::Chunks, Way::Fragments, Way::Kernel];
+    pub const ALL: [Way; 6] = [
+        Way::Bounce,
+        Way::Chunks,
+        Way::Fragments,
+        Way::Kernel,
+        Way::Put,
+        Way::DeviceChunks,
+    ];
+
+    /// Least bytes of its pieces.
+    fn least_bytes(self) -> usize {
+        match self {
+            Way::DeviceChunks => LEAST_DEVICE_CHUNK_BYTES,
+            _ => LEAST_FRAGMENT_BYTES,
+        }
+    }
 }
 
 impl fmt::Display for Way {
@@ -156,6 +204,8 @@ impl fmt::Display for Way {
             Way::Chunks => "rendezvous, chunks handed over",
             Way::Fragments => "rendezvous, fragments",
             Way::Kernel => "rendezvous, one kernel",
+            Way::Put => "rendezvous, one kernel writes",
+            Way::DeviceChunks => "rendezvous, chunks on the device",
         })
     }
 }
@@ -174,6 +224,8 @@ pub struct Pipeline {
 pub struct Limits {
     /// Pinned memory, in bytes.
     pub memory: usize,
+    /// Memory of the device for chunks, in bytes.
+    pub device_memory: usize,
     /// Thread blocks.
     pub blocks: u32,
 }
@@ -209,6 +261,34 @@ enum Move {
     Empty,
 }
 
+/// What lies between two ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Between {
+    /// Two devices that are linked; else one, or two that are not.
+    pub linked: bool,
+    /// The sender has offered its memory, and packs nothing before it is asked to.
+    pub offered: bool,
+}
+
+/// One message's way from one end to the other.
+#[derive(Clone, Copy)]
+struct Hop {
+    from: End,
+    to: End,
+    way: Way,
+    between: Between,
+}
+
+/// What pieces take.
+struct Stages {
+    /// Until the first has been emptied.
+    first: f64,
+    /// From one to the next, if none waits for memory.
+    slowest: f64,
+    /// Until the memory of one is there for another.
+    cycle: f64,
+}
+
 impl Model {
     /// With these costs, and as much memory and as many blocks as wanted.
     pub fn unlimited(link: &LinkCosts) -> Model {
@@ -217,6 +297,7 @@ impl Model {
             device: link.device.unwrap_or_default(),
             limits: Limits {
                 memory: MOST_DEPTH * MOST_FRAGMENT_BYTES,
+                device_memory: MOST_DEPTH * MOST_FRAGMENT_BYTES,
                 blocks: 1 << 20,
             },
         }
@@ -304,31 +385,95 @@ impl Model {
         ns
     }
 
-    /// Time from the first piece to the next, and until the first has been emptied.
-    fn stages(&self, from: End, to: End, f: usize, between: f64) -> (f64, f64, f64) {
-        let fill = self.piece_ns(from, Move::Fill, f);
-        let empty = self.piece_ns(to, Move::Empty, f);
-        let shake = 2.0 * self.link.latency_ns;
-        let first = match from.place {
-            Place::Host => shake + fill,
-            _ => shake.max(fill),
-        };
+    /// The stages of so many pieces of a size.
+    fn stages(&self, hop: Hop, f: usize, pieces: usize) -> Stages {
         let message = self.link.latency_ns + self.link.overhead_ns;
-        let cycle = fill + empty + between + 2.0 * message;
-        (
-            first + message + between + empty,
-            fill.max(empty).max(between),
-            cycle,
-        )
-    }
-
-    fn pieces_ns(&self, from: End, to: End, bytes: usize, way: Way, cut: Pipeline) -> f64 {
-        let f = cut.fragment.min(bytes.max(1));
-        let between = match way {
+        let shake = 2.0 * self.link.latency_ns;
+        if hop.way == Way::DeviceChunks {
+            let fill = self.on_device_ns(hop.from, f);
+            let linked = hop.between.linked;
+            let direct = self.chunk_ns(hop.to, linked, f);
+            let (taken, unpack) = match self.copies_first(hop.to, linked, (f, pieces)) {
+                true => (self.peer_copy_ns(f), self.on_device_ns(hop.to, f)),
+                false => (direct, 0.0),
+            };
+            return Stages {
+                first: shake + fill + message + taken + unpack,
+                slowest: fill.max(taken).max(unpack),
+                cycle: fill + taken + 2.0 * message,
+            };
+        }
+        let between = match hop.way {
             Way::Fragments => 2.0 * f as f64 * self.link.copy_ns_per_byte,
             _ => 0.0,
         };
-        let (first, slowest, cycle) = self.stages(from, to, f, between);
+        let fill = self.piece_ns(hop.from, Move::Fill, f);
+        let empty = self.piece_ns(hop.to, Move::Empty, f);
+        let first = match hop.from.place {
+            Place::Host => shake + fill,
+            _ if hop.between.offered => shake + fill,
+            _ => shake.max(fill),
+        };
+        Stages {
+            first: first + message + between + empty,
+            slowest: fill.max(empty).max(between),
+            cycle: fill + empty + between + 2.0 * message,
+        }
+    }
+
+    /// Time in which an end packs or unpacks a piece within its device.
+    fn on_device_ns(&self, end: End, bytes: usize) -> f64 {
+        let (n, device) = (bytes as f64, &self.device);
+        let link = match end.place {
+            Place::Pinned => device.to_device_ns_per_byte,
+            _ => 0.0,
+        };
+        match end.class {
+            Class::Run => device.copy_ns + n * link.max(device.pack_ns_per_byte[0]),
+            class => {
+                let blocks = f64::from(self.fewest(class, link));
+                let own = device.pack_ns_per_byte[class as usize];
+                device.launch_ns + n * link.max(own).max(device.block_ns_per_byte / blocks)
+            }
+        }
+    }
+
+    /// Time of a copy from a linked device.
+    fn peer_copy_ns(&self, bytes: usize) -> f64 {
+        self.device.copy_ns + bytes as f64 * self.device.peer_ns_per_byte
+    }
+
+    /// Time in which a receiver empties a chunk where it lies.
+    fn chunk_ns(&self, to: End, linked: bool, bytes: usize) -> f64 {
+        let own = self.on_device_ns(to, bytes);
+        match (linked, to.class) {
+            (false, _) => own,
+            (true, Class::Run) => own.max(self.peer_copy_ns(bytes)),
+            (true, _) => {
+                let link = bytes as f64 * self.device.peer_block_ns_per_byte;
+                own.max(self.device.launch_ns + link)
+            }
+        }
+    }
+
+    /// Whether a receiver copies so many chunks of a linked device before it unpacks them.
+    pub fn copies_first(&self, to: End, linked: bool, (chunk, chunks): (usize, usize)) -> bool {
+        if !linked || to.class == Class::Run {
+            return false;
+        }
+        let more = chunks.saturating_sub(1) as f64;
+        let (copy, unpack) = (self.peer_copy_ns(chunk), self.on_device_ns(to, chunk));
+        let direct = self.chunk_ns(to, true, chunk);
+        copy + unpack + more * copy.max(unpack) < direct + more * direct
+    }
+
+    fn pieces_ns(&self, hop: Hop, bytes: usize, cut: Pipeline) -> f64 {
+        let f = cut.fragment.min(bytes.max(1));
+        let Stages {
+            first,
+            slowest,
+            cycle,
+        } = self.stages(hop, f, bytes.div_ceil(f));
         let pieces = bytes.div_ceil(f).max(1);
         // A piece waits for one that comes back only if there are more than may be out.
         let returns = match cut.depth < pieces {
@@ -339,34 +484,35 @@ impl Model {
     }
 
     /// Pieces that are allowed: those of the least size always are.
-    fn most_depth(&self, fragment: usize) -> usize {
-        (self.limits.memory / fragment).min(MOST_DEPTH)
+    fn most_depth(&self, way: Way, fragment: usize) -> usize {
+        let memory = match way {
+            Way::DeviceChunks => self.limits.device_memory,
+            _ => self.limits.memory,
+        };
+        (memory / fragment).min(MOST_DEPTH)
     }
 
     /// The cheapest pieces of a message; of those that take as long the ones that need
     /// the least memory.
-    fn cut(&self, from: End, to: End, bytes: usize, way: Way) -> (Pipeline, f64) {
+    fn cut(&self, hop: Hop, bytes: usize) -> (Pipeline, f64) {
         let mut best: Option<(Pipeline, f64)> = None;
-        let mut fragment = LEAST_FRAGMENT_BYTES;
+        let least = hop.way.least_bytes();
+        let mut fragment = least;
         while fragment <= MOST_FRAGMENT_BYTES {
-            let most = match fragment {
-                LEAST_FRAGMENT_BYTES => self.most_depth(fragment).max(1),
-                _ => self.most_depth(fragment),
+            let most = match self.most_depth(hop.way, fragment) {
+                most if fragment == least => most.max(1),
+                most => most,
             };
             if most == 0 {
                 break;
             }
             let f = fragment.min(bytes.max(1));
-            let between = match way {
-                Way::Fragments => 2.0 * f as f64 * self.link.copy_ns_per_byte,
-                _ => 0.0,
-            };
             // As many as keep the slowest stage busy.
-            let (_, slowest, cycle) = self.stages(from, to, f, between);
+            let Stages { slowest, cycle, .. } = self.stages(hop, f, bytes.div_ceil(f));
             let busy = (cycle / slowest).ceil();
             let depth = (busy as usize).min(bytes.div_ceil(f)).clamp(1, most);
             let cut = Pipeline { fragment, depth };
-            let ns = self.pieces_ns(from, to, bytes, way, cut);
+            let ns = self.pieces_ns(hop, bytes, cut);
             let memory = |cut: &Pipeline| cut.fragment * cut.depth;
             let better = best
                 .is_none_or(|(old, than)| ns < than || (ns == than && memory(&cut) < memory(&old)));
@@ -379,47 +525,78 @@ impl Model {
             fragment *= 2;
         }
         let least = Pipeline {
-            fragment: LEAST_FRAGMENT_BYTES,
+            fragment: least,
             depth: 1,
         };
         best.unwrap_or((least, f64::INFINITY))
     }
 
-    fn kernel_ns(&self, from: End, to: End, bytes: usize) -> f64 {
+    /// One kernel, and so many messages on the way.
+    fn kernel_ns(&self, hop: Hop, bytes: usize, messages: f64) -> f64 {
+        let Hop { from, to, .. } = hop;
         let device = &self.device;
-        if from.class == Class::Run && to.class == Class::Run {
-            let each = device.pack_ns_per_byte[0];
-            return 2.0 * self.link.latency_ns + device.copy_ns + bytes as f64 * each;
+        let latency = messages * self.link.latency_ns;
+        let runs = from.class == Class::Run && to.class == Class::Run;
+        let link = match (hop.between.linked, runs) {
+            (false, _) => 0.0,
+            (true, true) => device.peer_ns_per_byte,
+            (true, false) => device.peer_block_ns_per_byte,
+        };
+        if runs {
+            let each = device.pack_ns_per_byte[0].max(link);
+            return latency + device.copy_ns + bytes as f64 * each;
         }
         let (read, write) = (from.class as usize, to.class as usize);
         let each = device.pack_ns_per_byte[read].max(device.pack_ns_per_byte[write]);
         let blocks = f64::from(self.copy_blocks(from.class, to.class));
-        let each = each.max(device.block_ns_per_byte / blocks);
-        2.0 * self.link.latency_ns + device.launch_ns + bytes as f64 * each
+        let each = each.max(device.block_ns_per_byte / blocks).max(link);
+        latency + device.launch_ns + bytes as f64 * each
+    }
+
+    /// What a way is expected to take, on one device or between such that are not linked.
+    pub fn predict(&self, from: End, to: End, bytes: usize, way: Way) -> Predicted {
+        self.predict_between(from, to, bytes, way, Between::default())
     }
 
     /// What a way is expected to take.
-    pub fn predict(&self, from: End, to: End, bytes: usize, way: Way) -> Predicted {
+    pub fn predict_between(
+        &self,
+        from: End,
+        to: End,
+        bytes: usize,
+        way: Way,
+        between: Between,
+    ) -> Predicted {
+        let hop = Hop {
+            from,
+            to,
+            way,
+            between,
+        };
         let whole = Pipeline {
             fragment: bytes,
             depth: 1,
         };
         let (pipeline, ns) = match way {
             Way::Bounce => (whole, self.bounce_ns(from, to, bytes)),
-            Way::Kernel => (whole, self.kernel_ns(from, to, bytes)),
-            Way::Chunks | Way::Fragments => self.cut(from, to, bytes, way),
+            Way::Kernel => (whole, self.kernel_ns(hop, bytes, 2.0)),
+            Way::Put => (whole, self.kernel_ns(hop, bytes, 3.0)),
+            Way::Chunks | Way::Fragments | Way::DeviceChunks => self.cut(hop, bytes),
+        };
+        let runs = from.class == Class::Run && to.class == Class::Run;
+        let copies = match runs {
+            true => 0,
+            false => self.copy_blocks(from.class, to.class),
         };
         let grids = match way {
-            Way::Kernel => {
-                let runs = from.class == Class::Run && to.class == Class::Run;
-                (
-                    0,
-                    if runs {
-                        0
-                    } else {
-                        self.copy_blocks(from.class, to.class)
-                    },
-                )
+            Way::Kernel => (0, copies),
+            Way::Put => (copies, 0),
+            Way::DeviceChunks => {
+                let grid = |class| match class {
+                    Class::Run => 0,
+                    class => self.copy_blocks(class, Class::Run),
+                };
+                (grid(from.class), grid(to.class))
             }
             _ => (self.grid(from, Move::Fill), self.grid(to, Move::Empty)),
         };
@@ -444,7 +621,27 @@ impl Model {
             place: Place::Device,
             class: from.class,
         };
-        self.cut(from, to, bytes, Way::Chunks).0
+        let hop = Hop {
+            from,
+            to,
+            way: Way::Chunks,
+            between: Between::default(),
+        };
+        self.cut(hop, bytes).0
+    }
+
+    /// The pieces of a message that goes in chunks of a device's memory.
+    pub fn device_pieces(&self, from: End, to: End, bytes: usize, linked: bool) -> Pipeline {
+        let hop = Hop {
+            from,
+            to,
+            way: Way::DeviceChunks,
+            between: Between {
+                linked,
+                offered: true,
+            },
+        };
+        self.cut(hop, bytes).0
     }
 
     /// Largest message of a device that goes at once.
@@ -470,9 +667,12 @@ pub fn ways(from: End, to: End, placement: Placement, bytes: usize, short: usize
     }
     let mut ways = vec![Way::Chunks, Way::Fragments];
     let device = |end: End| end.place != Place::Host;
-    let one_device = matches!(placement, Placement::Process | Placement::Gpu);
-    if one_device && device(from) && device(to) {
+    let reached = !matches!(placement, Placement::Gpus);
+    if reached && device(from) && device(to) {
         ways.push(Way::Kernel);
+        if placement != Placement::Process {
+            ways.extend([Way::Put, Way::DeviceChunks]);
+        }
     }
     ways
 }
@@ -487,7 +687,7 @@ mod tests {
     }
 
     fn models() -> impl Strategy<Value = Model> {
-        let costs = proptest::array::uniform10(positive());
+        let costs = proptest::array::uniform12(positive());
         (costs, 16usize..27, 1u32..2000).prop_map(|(c, memory, blocks)| Model {
             link: LinkCosts {
                 latency_ns: c[0],
@@ -502,9 +702,12 @@ mod tests {
                 pack_ns_per_byte: [c[6], c[6] + c[7], c[6] + c[7] + c[8]],
                 to_host_ns_per_byte: c[9],
                 to_device_ns_per_byte: c[8],
+                peer_ns_per_byte: c[10],
+                peer_block_ns_per_byte: c[11],
             },
             limits: Limits {
                 memory: 1 << memory,
+                device_memory: 1 << (43 - memory),
                 blocks,
             },
         })
@@ -517,17 +720,21 @@ mod tests {
     }
 
     /// All pieces that there are, one by one.
-    fn naive(model: &Model, from: End, to: End, bytes: usize, way: Way) -> f64 {
+    fn naive(model: &Model, hop: Hop, bytes: usize) -> f64 {
         let mut best = f64::INFINITY;
-        for exponent in 16..=22 {
+        let (least_bytes, memory) = match hop.way {
+            Way::DeviceChunks => (LEAST_DEVICE_CHUNK_BYTES, model.limits.device_memory),
+            _ => (LEAST_FRAGMENT_BYTES, model.limits.memory),
+        };
+        for exponent in least_bytes.ilog2()..=22 {
             for depth in 1..=MOST_DEPTH {
                 let cut = Pipeline {
                     fragment: 1 << exponent,
                     depth,
                 };
-                let least = cut.fragment == LEAST_FRAGMENT_BYTES && depth == 1;
-                if least || cut.fragment * depth <= model.limits.memory {
-                    best = best.min(model.pieces_ns(from, to, bytes, way, cut));
+                let least = cut.fragment == least_bytes && depth == 1;
+                if least || cut.fragment * depth <= memory {
+                    best = best.min(model.pieces_ns(hop, bytes, cut));
                 }
             }
         }
@@ -536,15 +743,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_are_the_cheapest_that_there_are(model in models(), from in ends(), to in ends(), exponent in 0.0..31.0f64) {
+        fn pieces_are_the_cheapest_that_there_are(model in models(), from in ends(), to in ends(), exponent in 0.0..31.0f64, (linked, offered) in any::<(bool, bool)>()) {
+            let between = Between { linked, offered };
             let bytes = 2f64.powf(exponent) as usize;
-            for way in [Way::Chunks, Way::Fragments] {
-                let predicted = model.predict(from, to, bytes, way);
-                let best = naive(&model, from, to, bytes, way);
+            for way in [Way::Chunks, Way::Fragments, Way::DeviceChunks] {
+                let predicted = model.predict_between(from, to, bytes, way, between);
+                let best = naive(&model, Hop { from, to, way, between }, bytes);
                 prop_assert!(predicted.ns <= best * (1.0 + 1e-9), "{predicted:?}, but {best}");
                 let cut = predicted.pipeline;
                 prop_assert!(cut.fragment.is_power_of_two() && (1..=MOST_DEPTH).contains(&cut.depth));
-                prop_assert!(cut.fragment * cut.depth <= model.limits.memory.max(LEAST_FRAGMENT_BYTES));
+                let memory = match way {
+                    Way::DeviceChunks => model.limits.device_memory,
+                    _ => model.limits.memory,
+                };
+                prop_assert!(cut.fragment * cut.depth <= memory.max(way.least_bytes()));
             }
         }
 
@@ -574,11 +786,26 @@ mod tests {
         #[test]
         fn longer_messages_take_longer(model in models(), from in ends(), to in ends(), exponent in 0.0..30.0f64) {
             let bytes = 2f64.powf(exponent) as usize;
-            for way in [Way::Bounce, Way::Kernel] {
+            for way in [Way::Bounce, Way::Kernel, Way::Put] {
                 let ns = |n| model.predict(from, to, n, way).ns;
                 prop_assert!(ns(bytes) <= ns(2 * bytes) * (1.0 + 1e-9));
             }
         }
+    }
+
+    /// Over a link many chunks are copied first, one is not; within a device none is.
+    #[test]
+    fn chunks_are_copied_first_where_blocks_cross_a_link() {
+        let model = Model::unlimited(&LinkCosts::default());
+        let to = |class| End {
+            place: Place::Device,
+            class,
+        };
+        let strided = to(Class::Strided);
+        assert!(model.copies_first(strided, true, (1 << 20, 8)));
+        assert!(!model.copies_first(strided, true, (256 << 10, 1)));
+        assert!(!model.copies_first(strided, false, (1 << 20, 8)));
+        assert!(!model.copies_first(to(Class::Run), true, (1 << 20, 8)));
     }
 
     /// With costs that are fixed here, so that it is seen when the table moves.
@@ -598,9 +825,12 @@ mod tests {
                 pack_ns_per_byte: [0.0007, 0.0009, 0.002],
                 to_host_ns_per_byte: 0.02,
                 to_device_ns_per_byte: 0.02,
+                peer_ns_per_byte: 0.0025,
+                peer_block_ns_per_byte: 0.005,
             },
             limits: Limits {
                 memory: 16 << 20,
+                device_memory: 32 << 20,
                 blocks: 132,
             },
         };

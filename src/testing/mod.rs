@@ -69,6 +69,8 @@ pub struct DeviceTraffic {
     pub copied: u64,
     /// Chunks of shared memory that this rank has handed over.
     pub handed: u64,
+    /// Chunks of its device's memory that this rank has handed over.
+    pub device_chunks: u64,
     /// Kernels of this rank that copied between its device memory and a peer's.
     pub kernels: u64,
     /// What they copied.
@@ -83,6 +85,7 @@ pub fn device_traffic(comm: &Communicator) -> DeviceTraffic {
     DeviceTraffic {
         copied: counters.copied,
         handed: counters.handed,
+        device_chunks: counters.device_chunks,
         kernels: counters.kernels,
         kernel_bytes: counters.kernel_bytes,
         mappings: comm.core().devices.mappings(),
@@ -94,6 +97,8 @@ pub fn device_traffic(comm: &Communicator) -> DeviceTraffic {
 pub struct DeviceUse {
     /// Bytes of chunks of host memory.
     pub pinned: usize,
+    /// Bytes of chunks of its devices' memory.
+    pub chunks: usize,
     /// Descriptors that were asked for and have not come.
     pub awaited: usize,
     /// Transfers of this communicator.
@@ -107,10 +112,17 @@ pub fn device_use(comm: &Communicator) -> DeviceUse {
     let devices = &comm.core().devices;
     DeviceUse {
         pinned: devices.pool().used(),
+        chunks: devices.used_chunks(),
         awaited: devices.descriptors.awaited(),
         staged: comm.lane().lock().staged_transfers(),
         under_way: devices.under_way(),
     }
+}
+
+/// When messages that this rank receives from devices of other processes come in chunks
+/// on the device, from now on; `OSIER_PIPELINE` says it at first.
+pub fn pipeline_devices(comm: &Communicator, when: crate::protocol::reach::Pipelining) {
+    comm.core().devices.pipeline(when);
 }
 
 /// As [`ranks`], with what they do recorded; merge it with

@@ -61,6 +61,7 @@ impl Gpu {
                 let kind = osier::devices::Kind::Plain;
                 DeviceSlice::with_kind(&self.stream, kind, bytes).map(Ordered::into_inner)
             }
+            Memory::Pool => DeviceSlice::new(&self.stream, bytes).map(Ordered::into_inner),
             _ => DeviceMemory::pinned(self.stream.context(), bytes).and_then(DeviceSlice::of),
         }
         .map_err(failed)

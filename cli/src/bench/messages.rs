@@ -62,6 +62,7 @@ fn measure(plan: &Plan, comm: &Communicator) -> Result<()> {
                 pair: &pair,
                 gpu: gpu.as_ref(),
             };
+            osier::testing::pipeline_devices(comm, curve.pipelining);
             comm.barrier()?;
             gauge.sample()?;
             let rows = one(&bed)?;

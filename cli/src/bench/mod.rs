@@ -47,6 +47,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use osier::protocol::reach::Pipelining;
 
 use crate::run;
 use layout::Pattern;
@@ -72,6 +73,8 @@ Examples:
       osier run, or OSIER_CUDA_LIBRARY, on an emulated one
   osier bench latency --from device --to device --layout matrix --to-layout contiguous
       a matrix out of a larger one into contiguous memory
+  osier bench latency --memory device --layout matrix --pipeline off,on
+      one kernel from layout to layout, and packed chunks on the device
   osier bench bandwidth --memory device --layout matrix --busy 50
       while half of the GPU's threads are taken by another kernel
   osier bench multi-pair -n 4 --json pairs.json
@@ -220,6 +223,17 @@ pub struct Args {
     #[arg(long, value_name = "LAYOUT")]
     to_layout: Option<Pattern>,
 
+    /// Messages between GPUs' memory in chunks on the device, a curve each: on, wherever
+    /// they can, off, never, auto, where nothing is cheaper
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        value_delimiter = ',',
+        default_value = "auto"
+    )]
+    pipeline: Vec<Pipeline>,
+
     /// Measure every plan of a collective, not the chosen one alone
     #[arg(long)]
     each: bool,
@@ -343,6 +357,24 @@ impl Bench {
     }
 }
 
+/// When messages go in chunks on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Pipeline {
+    Auto,
+    On,
+    Off,
+}
+
+impl Pipeline {
+    fn pipelining(self) -> Pipelining {
+        match self {
+            Pipeline::Auto => Pipelining::Auto,
+            Pipeline::On => Pipelining::On,
+            Pipeline::Off => Pipelining::Off,
+        }
+    }
+}
+
 /// Where buffers lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Memory {
@@ -355,6 +387,8 @@ enum Memory {
     Pinned,
     /// A GPU's memory; ranks go round the GPUs
     Device,
+    /// The same from the GPU's pool, which other processes do not open
+    Pool,
 }
 
 impl Memory {
@@ -364,12 +398,13 @@ impl Memory {
             Memory::Heap => "heap",
             Memory::Pinned => "pinned",
             Memory::Device => "device",
+            Memory::Pool => "pool",
         }
     }
 
     /// Whether a message from or to it is one of a device.
     fn is_of_a_device(self) -> bool {
-        matches!(self, Memory::Pinned | Memory::Device)
+        matches!(self, Memory::Pinned | Memory::Device | Memory::Pool)
     }
 }
 

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use osier::plans::Algorithm;
+use osier::protocol::reach::Pipelining;
 
 use super::layout::{Pattern, Shape};
-use super::{Args, Bench, Failure, Memory, Result};
+use super::{Args, Bench, Failure, Memory, Pipeline, Result};
 use crate::collective::Wanted;
 
 const K: usize = 1 << 10;
@@ -48,6 +49,8 @@ pub struct Curve {
     /// Where the sender's and the receiver's buffers lie.
     pub from: Memory,
     pub to: Memory,
+    /// When messages go in chunks on the device.
+    pub pipelining: Pipelining,
     /// One per size.
     pub shapes: Vec<Shape>,
     /// The receiver's, of as many bytes.
@@ -65,9 +68,14 @@ impl Curve {
 
     /// Its memories, as a heading has them.
     pub fn memory(&self) -> String {
-        match self.from == self.to {
+        let places = match self.from == self.to {
             true => self.from.name().into(),
             false => format!("{} to {}", self.from.name(), self.to.name()),
+        };
+        match self.pipelining {
+            Pipelining::Auto => places,
+            Pipelining::On => format!("{places}, in chunks"),
+            Pipelining::Off => format!("{places}, no chunks"),
         }
     }
 
@@ -106,8 +114,12 @@ impl Plan {
                     .collect::<Result<_>>()?,
                 None => shapes.clone(),
             };
-            for (from, to) in memories(args) {
+            let pipelining = |way: &Pipeline| way.pipelining();
+            let ends = memories(args).into_iter();
+            let each = ends.flat_map(|ends| args.pipeline.iter().map(move |way| (ends, way)));
+            for ((from, to), way) in each {
                 curves.push(Curve {
+                    pipelining: pipelining(way),
                     pattern: pattern.clone(),
                     to_pattern: args.to_layout.clone(),
                     from,
@@ -265,6 +277,11 @@ fn check_devices(args: &Args, curves: &[Curve]) -> Result<()> {
              latency, bandwidth and bibandwidth have)",
             args.bench.name()
         )));
+    }
+    if args.pipeline != [Pipeline::Auto] && !of_devices {
+        return Err(Failure::usage(
+            "--pipeline is about buffers of GPUs, and none lies there (hint: --memory device)",
+        ));
     }
     if args.busy.is_some() && !of_devices {
         return Err(Failure::usage(

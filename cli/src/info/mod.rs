@@ -113,9 +113,10 @@ fn print(as_json: bool) {
             .chain(Placement::ALL.iter().map(name)),
     );
     for made in Made::ALL {
-        let cell = |placement: &Placement| match supported(made, *placement) {
-            Reach::No(_) => "no".to_owned(),
-            reach => reach.to_string(),
+        let cell = |placement: &Placement| match (supported(made, *placement), placement) {
+            (Reach::No(_), Placement::Apart) => "through the host".to_owned(),
+            (Reach::No(_), _) => "in chunks".to_owned(),
+            (reach, _) => reach.to_string(),
         };
         let cells = Placement::ALL.iter().map(cell);
         // What has no reason of its own is not linked.

@@ -1,7 +1,7 @@
 //! What two processes with devices do with each other's memory: `exercise mapped WHAT`.
 
 use osier::devices::{
-    Context, DeviceSlice, DeviceView, Kind, Memory, Pinned, Stream, copy, devices,
+    Context, DeviceSlice, DeviceView, Kind, Memory, Ordered, Pinned, Stream, copy, devices,
 };
 use osier::testing::{DeviceTraffic, device_traffic};
 use osier::{Basic, Communicator, ErrorKind, Layout, Type};
@@ -21,9 +21,13 @@ impl Device {
         Device { context, stream }
     }
 
-    fn with(&self, kind: Kind, bytes: &[u8]) -> DeviceSlice<u8> {
-        let slice = DeviceSlice::<u8>::with_kind(&self.stream, kind, bytes.len());
-        let slice = slice.expect("memory").into_inner();
+    fn with(&self, kind: impl Into<Made>, bytes: &[u8]) -> DeviceSlice<u8> {
+        let slice = match kind.into() {
+            Made::Kind(kind) => DeviceSlice::<u8>::with_kind(&self.stream, kind, bytes.len())
+                .map(Ordered::into_inner),
+            Made::Pinned => Memory::pinned(&self.context, bytes.len()).and_then(DeviceSlice::of),
+        };
+        let slice = slice.expect("memory");
         let staged = Pinned::from_slice(&self.context, bytes).expect("pinned");
         copy::copy(
             &self.stream,
@@ -46,15 +50,29 @@ impl Device {
     }
 }
 
-fn kind(name: &str) -> Kind {
-    match name {
+/// What is handed over as a device's memory.
+#[derive(Clone, Copy)]
+enum Made {
+    Kind(Kind),
+    Pinned,
+}
+
+impl From<Kind> for Made {
+    fn from(kind: Kind) -> Made {
+        Made::Kind(kind)
+    }
+}
+
+fn kind(name: &str) -> Made {
+    Made::Kind(match name {
         "plain" => Kind::Plain,
         "pool" => Kind::Pool,
         "exportable" => Kind::SharedPool,
         "mapped" => Kind::Mapped,
         "managed" => Kind::Managed,
+        "pinned" => return Made::Pinned,
         _ => panic!("{name}?"),
-    }
+    })
 }
 
 fn pattern(n: usize, seed: usize) -> Vec<u8> {
@@ -110,6 +128,7 @@ fn less(now: DeviceTraffic, before: DeviceTraffic) -> DeviceTraffic {
     DeviceTraffic {
         copied: now.copied - before.copied,
         handed: now.handed - before.handed,
+        device_chunks: now.device_chunks - before.device_chunks,
         kernels: now.kernels - before.kernels,
         kernel_bytes: now.kernel_bytes - before.kernel_bytes,
         mappings: now.mappings,
@@ -118,13 +137,22 @@ fn less(now: DeviceTraffic, before: DeviceTraffic) -> DeviceTraffic {
 
 pub fn run(comm: &Communicator, what: &[&str]) {
     match what {
-        ["matrix", from, to, way] => one_way(comm, kind(from), kind(to), way),
+        ["counted", cells @ ..] => {
+            for (at, cell) in cells.iter().enumerate() {
+                let [from, to, way] = cell.split('-').collect::<Vec<_>>()[..] else {
+                    panic!("{cell}?");
+                };
+                counted(comm, (kind(from), kind(to), way), at == 0);
+            }
+        }
+        ["edges"] => edges(comm),
+        ["dropped", from, to] => dropped(comm, kind(from), kind(to)),
         ["again"] => again(comm),
         ["pieces"] => pieces(comm),
         ["limit", most] => limit(comm, most.parse().expect("a number")),
         ["both", made] => both(comm, kind(made)),
         ["late"] => late(comm),
-        ["dies", when] => return dies(comm, when),
+        ["dies", when, from, to] => return dies(comm, when, kind(from), kind(to)),
         _ => panic!("exercise mapped {what:?}?"),
     }
     super::through(comm);
@@ -132,55 +160,134 @@ pub fn run(comm: &Communicator, what: &[&str]) {
 
 /// Layouts to others, both ways; `way` says how they must have gone. (All pairings are in
 /// `matrix`.)
-fn one_way(comm: &Communicator, from: Kind, to: Kind, way: &str) {
+fn counted(comm: &Communicator, (from, to, way): (Made, Made, &str), all: bool) {
     let device = Device::of(comm);
     let me = comm.rank();
     let mut seed = 0;
-    let bytes = 64 << 10;
-    for (at, sent) in layouts(bytes).iter().enumerate() {
-        for received in &layouts(bytes)[at..] {
-            for sender in 0..2 {
-                seed += 1;
-                let before = device_traffic(comm);
-                if me == sender {
-                    let slice = device.with(from, &pattern(sent.2, seed));
-                    // Anywhere in an allocation.
-                    let view = DeviceView::new(&slice, 0, &sent.1, 1).expect("inside");
-                    comm.send(&view.after_stream(&device.stream), 1 - me, seed)
-                        .expect("a send");
-                    let did = less(device_traffic(comm), before);
-                    assert_eq!(did.copied, 0, "{} to {}", sent.0, received.0);
-                    let handed = did.handed > 0;
-                    assert_eq!(handed, way == "host", "{} to {}", sent.0, received.0);
+    // Several chunks.
+    let long = (way == "chunks").then_some((1 << 20) + 1024);
+    for bytes in [64 << 10].into_iter().chain(long) {
+        for (i, sent) in layouts(bytes).iter().enumerate() {
+            for (j, received) in layouts(bytes).iter().enumerate() {
+                // Each layout at least once on either side.
+                if !(all && j >= i && bytes < 1 << 20) && j != (i + 1) % 3 {
                     continue;
                 }
-                let slice = device.with(to, &vec![0xa5; received.2]);
-                let view = DeviceView::new(&slice, 0, &received.1, 1).expect("inside");
-                comm.recv(&mut view.after_stream(&device.stream), 1 - me, seed)
-                    .expect("a receive");
-                let all = pattern(sent.2, seed);
-                let right = expected((&sent.1, &all), (&received.1, received.2));
-                assert!(
-                    device.bytes(&slice) == right,
-                    "{bytes} bytes, {} to {}",
-                    sent.0,
-                    received.0
-                );
-                let did = less(device_traffic(comm), before);
-                let kernels = match way {
-                    "kernel" => 1,
-                    "host" => 0,
-                    _ => panic!("{way}?"),
-                };
-                assert_eq!(
-                    (did.copied, did.kernels),
-                    (0, kernels),
-                    "{bytes} bytes, {} to {}",
-                    sent.0,
-                    received.0
-                );
+                for sender in 0..2 {
+                    seed += 1;
+                    let before = device_traffic(comm);
+                    let what = format!("{bytes} bytes, {} to {}, {way}", sent.0, received.0);
+                    if me == sender {
+                        let slice = device.with(from, &pattern(sent.2, seed));
+                        // Anywhere in an allocation.
+                        let view = DeviceView::new(&slice, 0, &sent.1, 1).expect("inside");
+                        comm.send(&view.after_stream(&device.stream), 1 - me, seed)
+                            .expect("a send");
+                    } else {
+                        let slice = device.with(to, &vec![0xa5; received.2]);
+                        let view = DeviceView::new(&slice, 0, &received.1, 1).expect("inside");
+                        comm.recv(&mut view.after_stream(&device.stream), 1 - me, seed)
+                            .expect("a receive");
+                        let all = pattern(sent.2, seed);
+                        let right = expected((&sent.1, &all), (&received.1, received.2));
+                        assert!(device.bytes(&slice) == right, "{what}");
+                    }
+                    let did = less(device_traffic(comm), before);
+                    let sends = me == sender;
+                    let kernels = (way == "kernel" && !sends) || (way == "put" && sends);
+                    assert_eq!(did.copied, 0, "{what}");
+                    assert_eq!(did.kernels, u64::from(kernels), "{what}");
+                    assert_eq!(did.handed > 0, way == "host" && sends, "{what}");
+                    assert_eq!(did.device_chunks > 0, way == "chunks" && sends, "{what}");
+                    assert!(["kernel", "put", "chunks", "host"].contains(&way));
+                }
             }
         }
+    }
+}
+
+/// Sizes around those of chunks on the device.
+fn edges(comm: &Communicator) {
+    let device = Device::of(comm);
+    let chunk = 256 << 10;
+    let sizes = [
+        chunk - 1,
+        chunk,
+        chunk + 1,
+        2 * chunk - 1,
+        2 * chunk,
+        2 * chunk + 1,
+    ];
+    for (tag, bytes) in sizes.into_iter().chain([5 * chunk + 7]).enumerate() {
+        let all = layouts(bytes);
+        let (run, list) = (&all[0], &all[2]);
+        let (sent, received) = if tag % 2 == 0 {
+            (run, list)
+        } else {
+            (list, run)
+        };
+        let before = device_traffic(comm);
+        if comm.rank() == 0 {
+            let slice = device.with(Kind::Pool, &pattern(sent.2, tag));
+            let view = DeviceView::new(&slice, 0, &sent.1, 1).expect("inside");
+            comm.send(&view.after_stream(&device.stream), 1, tag)
+                .expect("a send");
+            let did = less(device_traffic(comm), before);
+            // Of 256 or 512 KiB.
+            assert!(
+                did.device_chunks >= bytes.div_ceil(2 * chunk) as u64,
+                "{bytes} bytes"
+            );
+            assert_eq!(did.handed, 0, "{bytes} bytes");
+            continue;
+        }
+        let slice = device.with(Kind::Pool, &vec![0xa5; received.2]);
+        let view = DeviceView::new(&slice, 0, &received.1, 1).expect("inside");
+        comm.recv(&mut view.after_stream(&device.stream), 0, tag)
+            .expect("a receive");
+        let all = pattern(sent.2, tag);
+        let right = expected((&sent.1, &all), (&received.1, received.2));
+        assert!(device.bytes(&slice) == right, "{bytes} bytes");
+    }
+}
+
+/// A receive is dropped while its sender's producer is late, or later: nothing is written
+/// to its memory any more, its sender goes on, and so do messages behind it.
+fn dropped(comm: &Communicator, from: Made, to: Made) {
+    let device = Device::of(comm);
+    let bytes = 1 << 20;
+    for round in 0..6u8 {
+        if comm.rank() == 0 {
+            let slice = device.with(from, &vec![1; bytes]);
+            let own = slice.after_stream(&device.stream);
+            for _ in 0..if round % 2 == 0 { 20 } else { 1 } {
+                copy::fill(&device.stream, &own, 100).expect("a fill");
+            }
+            let request = comm.isend(own, 1, 1).expect("begun");
+            comm.send(&[round], 1, 2).expect("a send");
+            request.wait().expect("sent, or given up");
+            let own = slice.after_stream(&device.stream);
+            comm.send(&own, 1, 3).expect("another");
+            continue;
+        }
+        let slice = device.with(to, &vec![0; bytes]);
+        let mut request = comm
+            .irecv(slice.after_stream(&device.stream), 0, 1)
+            .expect("begun");
+        comm.recv(&mut [0u8], 0, 2).expect("a receive");
+        for _ in 0..round {
+            request.test();
+        }
+        drop(request);
+        let before = device.bytes(&slice);
+        let other = device.with(to, &vec![0; bytes]);
+        let mut second = other.after_stream(&device.stream);
+        comm.recv(&mut second, 0, 3).expect("the next");
+        assert!(device.bytes(&other) == vec![100; bytes], "round {round}");
+        assert!(
+            device.bytes(&slice) == before,
+            "round {round}: written behind the drop"
+        );
     }
 }
 
@@ -271,7 +378,7 @@ fn limit(comm: &Communicator, most: usize) {
 }
 
 /// Both export and import at once, many messages under way.
-fn both(comm: &Communicator, made: Kind) {
+fn both(comm: &Communicator, made: Made) {
     let device = Device::of(comm);
     let (me, other) = (comm.rank(), 1 - comm.rank());
     for round in 0..8 {
@@ -334,19 +441,17 @@ fn late(comm: &Communicator) {
 }
 
 /// Rank 1 is killed at some step; rank 0 is told, and nothing is left.
-fn dies(comm: &Communicator, when: &str) {
+fn dies(comm: &Communicator, when: &str, from: Made, to: Made) {
     let device = Device::of(comm);
     let bytes = 4 << 20;
-    let slice = device.with(Kind::Plain, &pattern(bytes, 5));
+    let sends = (comm.rank() == 1) != (when == "receiving");
+    let made = if sends { from } else { to };
+    let slice = device.with(made, &pattern(bytes, 5));
     // One message goes through, so that all is set up.
-    match comm.rank() {
-        1 => comm
-            .send(&slice.after_stream(&device.stream), 0, 0)
-            .expect("a send"),
-        _ => {
-            let mut own = slice.after_stream(&device.stream);
-            comm.recv(&mut own, 1, 0).expect("a receive");
-        }
+    let mut own = slice.after_stream(&device.stream);
+    match sends {
+        true => comm.send(&own, 1 - comm.rank(), 0).expect("a send"),
+        false => drop(comm.recv(&mut own, 1 - comm.rank(), 0).expect("a receive")),
     }
     if comm.rank() == 1 {
         let view = slice.after_stream(&device.stream);

@@ -42,9 +42,15 @@ fn a_rank_is_killed_while_its_device_works() {
     if !emulated() {
         return;
     }
-    for how in ["sender", "receiver"] {
+    // Chunks on the host, and on the device.
+    for (how, pipeline) in [
+        ("sender", "off"),
+        ("receiver", "off"),
+        ("sender", "auto"),
+        ("receiver", "auto"),
+    ] {
         let options = ["--on-death", "report", "--emulate-gpus", "1"];
-        finish(&mut job(2, &options, &["device-stream", how]))
+        finish(job(2, &options, &["device-stream", how]).env("OSIER_PIPELINE", pipeline))
             .says("rank 1 of 2")
             .through(&[0])
             .code(137);
@@ -114,7 +120,9 @@ fn many_messages_of_devices_pass_through_little_memory() {
         ("OSIER_EMULATED_FAIL", "cuMemHostRegister:2"),
     ];
     for (name, value) in rare {
-        finish(job(2, &["--emulate-gpus", "1"], &["device-many"]).env(name, value))
+        let mut job = job(2, &["--emulate-gpus", "1"], &["device-many"]);
+        // In memory of the host.
+        finish(job.env(name, value).env("OSIER_PIPELINE", "off"))
             .through(&[0, 1])
             .code(0);
     }

@@ -24,56 +24,109 @@ fn mapped(gpus: &str, variables: &[(&str, &str)], what: &[&str]) -> support::Don
     done
 }
 
-/// Descriptors go by a socket, one for each piece.
+/// Cells of memory kinds: the sender's, the receiver's, and how messages must go.
+const OPENED: &[&str] = &[
+    "plain-plain-kernel",
+    // Descriptors go by a socket, one for each piece.
+    "mapped-pool-kernel",
+    // The pool goes by a socket, once; each message names its memory within.
+    "exportable-managed-kernel",
+];
+const WRITTEN: &[&str] = &[
+    "pool-plain-put",
+    "pool-mapped-put",
+    "pool-exportable-put",
+    "managed-plain-put",
+    "pinned-plain-put",
+];
+const PACKED: &[&str] = &[
+    "pool-pool-chunks",
+    "managed-pool-chunks",
+    "pinned-managed-chunks",
+];
+/// Where devices are not linked.
+const APART: &[&str] = &[
+    "plain-plain-host",
+    "pool-exportable-host",
+    "exportable-mapped-host",
+    "mapped-managed-host",
+    "managed-pinned-host",
+    "pinned-pool-host",
+];
+
+fn cells(all: &[&[&'static str]]) -> Vec<&'static str> {
+    [&["counted"], &all.concat()[..]].concat()
+}
+
 #[test]
-fn mapped_memory_is_copied_by_one_kernel() {
+fn memory_that_can_be_opened_is_copied_by_one_kernel() {
     if emulated() {
-        mapped("2", &[], &["matrix", "mapped", "pool", "kernel"]).quiet();
+        for gpus in ["1", "2"] {
+            mapped(gpus, &[], &cells(&[OPENED])).quiet();
+        }
         mapped("1", &[], &["pieces"]).quiet();
-        // What cannot be exported goes another way.
-        let fails: Vec<String> = (1..40)
-            .map(|n| format!("cuMemExportToShareableHandle:{n}"))
-            .collect();
-        let fails = [
-            ("OSIER_EMULATED_FAIL", &*fails.join(",")),
-            ("OSIER_EMULATED_QUIET", "1"),
-        ];
-        mapped("1", &fails, &["matrix", "mapped", "plain", "host"]).says("descriptors");
     }
 }
 
-/// The pool goes by a socket, once; each message names its memory within.
+/// Named once, with the cost; nothing crosses the host.
 #[test]
-fn memory_of_an_exportable_pool_is_copied_by_one_kernel() {
+fn memory_that_cannot_be_opened_is_written_from_or_packed_on_the_device() {
     if emulated() {
         for gpus in ["1", "2"] {
-            mapped(gpus, &[], &["matrix", "exportable", "exportable", "kernel"]).quiet();
+            let done = mapped(gpus, &[], &cells(&[WRITTEN, PACKED]));
+            done.says("two kernels instead of one: its pool was not made to be exported")
+                .says("managed memory moves");
         }
-        mapped("1", &[], &["both", "exportable"]).quiet();
-        // What cannot be opened goes another way.
-        for call in [
-            "cuMemPoolExportToShareableHandle",
-            "cuMemPoolImportFromShareableHandle",
+    }
+}
+
+#[test]
+fn chunks_on_the_device_are_forced_and_forbidden() {
+    if emulated() {
+        // Two chunks in all, with copies to the own device.
+        let on = [("OSIER_PIPELINE", "on"), ("OSIER_DEVICE_CHUNKS", "512K")];
+        mapped(
+            "2",
+            &on,
+            &cells(&[&["plain-plain-chunks", "exportable-plain-chunks"]]),
+        )
+        .quiet();
+        mapped("2", &on, &["edges"]);
+        let off = [("OSIER_PIPELINE", "off")];
+        mapped("1", &off, &cells(&[&["pool-pool-host", "pool-plain-put"]]))
+            .says("pinned memory of the host");
+    }
+}
+
+/// What cannot be had goes another way.
+#[test]
+fn what_the_driver_refuses_goes_through_the_host() {
+    if emulated() {
+        let apart = [("OSIER_EMULATED_LINKS", "none")];
+        mapped("2", &apart, &cells(&[APART])).says("not linked");
+        for (call, cell) in [
+            ("cuMemExportToShareableHandle", "mapped-plain-host"),
+            ("cuMemExportToShareableHandle", "pool-mapped-host"),
+            (
+                "cuMemPoolImportFromShareableHandle",
+                "exportable-plain-host",
+            ),
         ] {
-            let fails: Vec<String> = (1..40).map(|n| format!("{call}:{n}")).collect();
+            let fails: Vec<String> = (1..60).map(|n| format!("{call}:{n}")).collect();
             let fails = [
                 ("OSIER_EMULATED_FAIL", &*fails.join(",")),
                 ("OSIER_EMULATED_QUIET", "1"),
             ];
-            mapped("1", &fails, &["matrix", "exportable", "plain", "host"]);
+            mapped("1", &fails, &cells(&[&[cell]])).says("go through pinned memory");
         }
     }
 }
 
-/// Named once, with the cost.
 #[test]
-fn memory_that_cannot_be_opened_goes_through_the_host() {
+fn a_receive_is_dropped_that_its_sender_writes() {
     if emulated() {
-        mapped("1", &[], &["matrix", "pool", "plain", "host"]).says("was not made to be exported");
-        let apart = [("OSIER_EMULATED_LINKS", "none")];
-        mapped("2", &apart, &["matrix", "plain", "plain", "host"]).says("not linked");
-        let none = [("OSIER_DEVICE_MAPPINGS", "0")];
-        mapped("1", &none, &["matrix", "plain", "plain", "host"]);
+        mapped("1", &[], &["dropped", "pool", "plain"]).quiet();
+        mapped("1", &[], &["dropped", "pool", "pool"]);
     }
 }
 
@@ -91,14 +144,14 @@ fn descriptors_cross_namespaces_of_processes() {
         command
             .args(["run", "-n", "2", "--emulate-gpus", "1", "--"])
             .args(["unshare", "-Urpf", "--kill-child", EXERCISE])
-            .args(["mapped", "matrix", from, "pool", way])
+            .args(["mapped", "counted", &format!("{from}-pool-{way}")])
             .env_remove("OSIER_SHM_LIMIT");
         let done = finish(&mut command);
         done.through(&[0, 1]).code(0);
         done
     };
     run("mapped", "kernel").quiet();
-    run("plain", "host").says("namespace");
+    run("plain", "chunks").says("namespace");
 }
 
 #[test]
@@ -121,8 +174,13 @@ fn mappings_are_bounded() {
 #[test]
 fn two_processes_export_to_each_other_at_once() {
     if emulated() {
-        for gpus in ["1", "2"] {
-            mapped(gpus, &[], &["both", "plain"]).quiet();
+        for (gpus, made) in [
+            ("1", "exportable"),
+            ("1", "pool"),
+            ("2", "plain"),
+            ("2", "pool"),
+        ] {
+            mapped(gpus, &[], &["both", made]);
         }
     }
 }
@@ -158,10 +216,12 @@ fn a_rank_is_killed_while_its_memory_is_open() {
         return;
     }
     for when in ["late", "announced", "receiving"] {
-        let options = ["--on-death", "report", "--emulate-gpus", "1"];
-        finish(&mut job(2, &options, &["mapped", "dies", when]))
-            .says("rank 1 of 2")
-            .through(&[0])
-            .code(137);
+        for [from, to] in [["plain", "plain"], ["pool", "plain"], ["pool", "pool"]] {
+            let options = ["--on-death", "report", "--emulate-gpus", "1"];
+            finish(&mut job(2, &options, &["mapped", "dies", when, from, to]))
+                .says("rank 1 of 2")
+                .through(&[0])
+                .code(137);
+        }
     }
 }

@@ -103,6 +103,8 @@ pub enum Way {
     Linked,
     /// The same, without a link between the devices.
     Apart,
+    /// The same, linked; all in chunks on the device, of which there are two.
+    Pipelined,
     /// No memory of the other process is opened.
     Closed,
     /// No more than one allocation is open.
@@ -118,12 +120,13 @@ pub enum Way {
 }
 
 impl Way {
-    pub const ALL: [Way; 11] = [
+    pub const ALL: [Way; 12] = [
         Way::Threads,
         Way::ThreadsApart,
         Way::Device,
         Way::Linked,
         Way::Apart,
+        Way::Pipelined,
         Way::Closed,
         Way::Bounded,
         Way::Tight,
@@ -143,7 +146,7 @@ impl Way {
     /// Devices of the machine.
     pub fn gpus(self) -> usize {
         match self {
-            Way::ThreadsApart | Way::Linked | Way::Apart => 2,
+            Way::ThreadsApart | Way::Linked | Way::Apart | Way::Pipelined => 2,
             _ => 1,
         }
     }
@@ -176,6 +179,10 @@ impl Way {
         let closed = set("OSIER_DEVICE_MAPPINGS", "0");
         match self {
             Way::Apart => vec![set("OSIER_EMULATED_LINKS", "none")],
+            Way::Pipelined => vec![
+                set("OSIER_PIPELINE", "on"),
+                set("OSIER_DEVICE_CHUNKS", "512K"),
+            ],
             Way::Closed => vec![closed],
             Way::Bounded => vec![set("OSIER_DEVICE_MAPPINGS", "1")],
             Way::Tight => vec![set("OSIER_PINNED_LIMIT", "64K"), closed],
@@ -407,6 +414,9 @@ pub fn job(seed: u64) -> (Way, Vec<(&'static str, String)>) {
     set("OSIER_EMULATED_DELAYS", dice.of(&[0, 50, 300]).to_string());
     if dice.below(3) == 0 {
         set("OSIER_PINNED_LIMIT", dice.of(&["64K", "200K", "1M"]).into());
+    }
+    if dice.below(3) == 0 {
+        set("OSIER_PIPELINE", dice.of(&["on", "off"]).into());
     }
     if dice.below(3) == 0 {
         set("OSIER_DEVICE_MAPPINGS", dice.below(4).to_string());

@@ -272,26 +272,34 @@ fn check_way(comm: &Communicator, cell: &Cell, before: DeviceTraffic) {
         now.kernels - before.kernels,
         now.handed - before.handed,
         now.copied - before.copied,
+        now.device_chunks - before.device_chunks,
     ];
     if cell.bytes < cells::MANY {
         return;
     }
     let (sends, bytes) = (comm.rank() == cell.sender, cell.bytes as u64);
     let devices = cell.from.on_device() && cell.to.on_device();
-    let opened = matches!(cell.from, Place::Plain | Place::SharedPool | Place::Mapped);
-    let kernel = devices
-        && match cell.way {
-            Way::Threads => true,
-            Way::Device | Way::Linked => opened,
-            // There may be no room for another.
-            Way::Bounded if opened => return,
-            _ => false,
-        };
-    if kernel {
-        assert_eq!(did, [u64::from(!sends), 0, 0], "{cell}");
+    let opened = |place| matches!(place, Place::Plain | Place::SharedPool | Place::Mapped);
+    let (reads, writes) = (opened(cell.from), opened(cell.to));
+    // One kernel, or chunks on the device.
+    let right = match cell.way {
+        _ if !devices => None,
+        Way::Threads => Some([u64::from(!sends), 0, 0, 0]),
+        // There may be no room for another.
+        Way::Bounded if reads || writes => return,
+        Way::Device | Way::Linked if reads => Some([u64::from(!sends), 0, 0, 0]),
+        Way::Device | Way::Linked if writes => Some([u64::from(sends), 0, 0, 0]),
+        Way::Device | Way::Linked | Way::Bounded | Way::Pipelined => {
+            assert_eq!(did[3] > 0, sends, "{cell}");
+            Some([0, 0, 0, did[3]])
+        }
+        _ => None,
+    };
+    if let Some(right) = right {
+        assert_eq!(did, right, "{cell}");
         return;
     }
-    assert_eq!(did[0], 0, "{cell}");
+    assert_eq!((did[0], did[3]), (0, 0), "{cell}");
     // Chunks are handed over; the host end copies, once.
     let hands_over = !matches!(cell.way, Way::Unregistered | Way::Unshared | Way::Network);
     if hands_over {
