@@ -506,6 +506,8 @@ pub(crate) struct Inbound {
     under_way: Option<UnderWay>,
     /// Bytes that the host has copied.
     pub copied: u64,
+    /// Chunks that were copied to the own device first.
+    pub copied_first: u64,
 }
 
 impl std::fmt::Debug for Inbound {
@@ -552,6 +554,7 @@ impl Inbound {
             done: 0,
             under_way: None,
             copied: 0,
+            copied_first: 0,
         })
     }
 
@@ -744,6 +747,7 @@ impl Inbound {
             return Ok(());
         };
         self.note();
+        self.copied_first += 1;
         (self.kernels).push_back((Some(copied.clone()), Source::Handed));
         // Whatever follows, the copy is under way.
         self.copied_chunks.push_back((Some(copied.clone()), chunk));

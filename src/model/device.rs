@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::protocol::device::{Class, DeviceCosts};
 use osier_datatype::{Basic, Type};
-use osier_kernels::{Context, DeviceSlice, DeviceView, Memory, Packer, Stream};
+use osier_kernels::{Context, DeviceSlice, DeviceView, Kind, Memory, Packer, Stream};
 use std::time::Instant;
 
 /// Bytes of packs that show a rate, of one block's, and of copies over the link.
@@ -13,7 +13,8 @@ const LINK_BYTES: usize = 4 << 20;
 /// Times that each is measured; the shortest counts.
 const TIMES: usize = 12;
 
-/// Measures a device, in well under a second on a real one. Its memory must have room for
+/// Measures a device, and its link to another if it has one, in well under a second on a
+/// real one. Its memory must have room for
 /// 48 MiB.
 ///
 /// # Errors
@@ -52,7 +53,15 @@ pub fn measure_with(context: &Context, part: usize) -> Result<DeviceCosts> {
     }
     let link = LINK_BYTES / part;
     let to_host = lab.pack(Class::Run, link, true, None)?;
-    let to_device = lab.unpack(link)?;
+    let to_device = lab.unpack(Class::Run, &lab.pinned, link)?;
+    let (peer, blocks) = match lab.peer(bytes)? {
+        // What a kernel takes in any case is no cost of the link.
+        Some((run, strided)) => (rate(run, copy_ns, bytes), rate(strided, launch_ns, bytes)),
+        None => {
+            let costs = DeviceCosts::default();
+            (costs.peer_ns_per_byte, costs.peer_block_ns_per_byte)
+        }
+    };
     Ok(DeviceCosts {
         launch_ns,
         copy_ns,
@@ -60,8 +69,8 @@ pub fn measure_with(context: &Context, part: usize) -> Result<DeviceCosts> {
         pack_ns_per_byte,
         to_host_ns_per_byte: rate(to_host, copy_ns, link),
         to_device_ns_per_byte: rate(to_device, copy_ns, link),
-        // Of a second device, which is not measured.
-        ..DeviceCosts::default()
+        peer_ns_per_byte: peer,
+        peer_block_ns_per_byte: blocks,
     })
 }
 
@@ -105,15 +114,32 @@ impl Lab {
         })
     }
 
-    fn unpack(&self, bytes: usize) -> Result<f64> {
-        let view = self.view(Class::Run, bytes)?.after_stream(&self.stream);
-        let packed = self.pinned.slice(..bytes)?.after_stream(&self.stream);
+    fn unpack(&self, class: Class, from: &DeviceSlice<u8>, bytes: usize) -> Result<f64> {
+        let view = self.view(class, bytes)?.after_stream(&self.stream);
+        let packed = from.slice(..bytes)?.after_stream(&self.stream);
         self.shortest(|| {
             let event = self
                 .packer
                 .unpack(&self.stream, &packed, 0..bytes, &view, None)?;
             seen(&event)
         })
+    }
+
+    /// Times of a copy, and of an unpack to blocks, from another device; none where there
+    /// is none that is linked.
+    fn peer(&self, bytes: usize) -> Result<Option<(f64, f64)>> {
+        let own = self.stream.context();
+        let all = osier_kernels::devices()?;
+        let peers = all.iter().find(|info| info.ordinal == own.ordinal());
+        let Some(peer) = peers.and_then(|info| info.peers.first()) else {
+            return Ok(None);
+        };
+        let other = Context::new(*peer)?;
+        own.enable_peer(&other)?;
+        let stream = Stream::new(&other)?;
+        let from = DeviceSlice::<u8>::with_kind(&stream, Kind::Plain, bytes)?.into_inner();
+        let run = self.unpack(Class::Run, &from, bytes)?;
+        Ok(Some((run, self.unpack(Class::Strided, &from, bytes)?)))
     }
 
     fn shortest(&self, mut work: impl FnMut() -> Result<()>) -> Result<f64> {

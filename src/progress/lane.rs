@@ -311,6 +311,8 @@ pub(crate) struct Counters {
     pub handed: u64,
     /// Chunks that were handed over on the device.
     pub device_chunks: u64,
+    /// Chunks that were copied from a linked device to the own one first.
+    pub copied_first: u64,
     /// Kernels that copied from a peer's device memory, or to it, and their bytes.
     pub kernels: u64,
     pub kernel_bytes: u64,

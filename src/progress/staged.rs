@@ -272,7 +272,9 @@ impl Lane {
             }
             Some(Ok(true)) | None => {
                 if let Some(stage) = self.inbound(handle) {
-                    self.counters.copied += std::mem::take(&mut stage.copied);
+                    let (copied, first) = (stage.copied, stage.copied_first);
+                    self.counters.copied += copied;
+                    self.counters.copied_first += first;
                 }
                 self.received(handle);
             }

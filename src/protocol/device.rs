@@ -82,7 +82,7 @@ fn peer_ns() -> f64 {
 }
 
 fn peer_block_ns() -> f64 {
-    0.005
+    0.0028
 }
 
 impl Default for DeviceCosts {
@@ -826,7 +826,7 @@ mod tests {
                 to_host_ns_per_byte: 0.02,
                 to_device_ns_per_byte: 0.02,
                 peer_ns_per_byte: 0.0025,
-                peer_block_ns_per_byte: 0.005,
+                peer_block_ns_per_byte: 0.0028,
             },
             limits: Limits {
                 memory: 16 << 20,

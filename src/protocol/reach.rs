@@ -232,7 +232,7 @@ mod tests {
                     (false, false, Placement::Device | Placement::Linked) => Way::DeviceChunks,
                     (false, false, _) => Way::Chunks,
                 };
-                for bytes in [9 << 10, 1 << 20, 1 << 30] {
+                for bytes in [9 << 10, 1 << 20, 64 << 20] {
                     assert_eq!(
                         chosen(sides, Pipelining::Auto, bytes),
                         Some(way),

@@ -71,6 +71,9 @@ pub struct DeviceTraffic {
     pub handed: u64,
     /// Chunks of its device's memory that this rank has handed over.
     pub device_chunks: u64,
+    /// Chunks of a peer's device that this rank has copied to its own before it unpacked
+    /// them.
+    pub copied_first: u64,
     /// Kernels of this rank that copied between its device memory and a peer's.
     pub kernels: u64,
     /// What they copied.
@@ -86,6 +89,7 @@ pub fn device_traffic(comm: &Communicator) -> DeviceTraffic {
         copied: counters.copied,
         handed: counters.handed,
         device_chunks: counters.device_chunks,
+        copied_first: counters.copied_first,
         kernels: counters.kernels,
         kernel_bytes: counters.kernel_bytes,
         mappings: comm.core().devices.mappings(),

@@ -129,6 +129,7 @@ fn less(now: DeviceTraffic, before: DeviceTraffic) -> DeviceTraffic {
         copied: now.copied - before.copied,
         handed: now.handed - before.handed,
         device_chunks: now.device_chunks - before.device_chunks,
+        copied_first: now.copied_first - before.copied_first,
         kernels: now.kernels - before.kernels,
         kernel_bytes: now.kernel_bytes - before.kernel_bytes,
         mappings: now.mappings,
@@ -145,7 +146,7 @@ pub fn run(comm: &Communicator, what: &[&str]) {
                 counted(comm, (kind(from), kind(to), way), at == 0);
             }
         }
-        ["edges"] => edges(comm),
+        ["edges", first] => edges(comm, *first == "copied"),
         ["dropped", from, to] => dropped(comm, kind(from), kind(to)),
         ["again"] => again(comm),
         ["pieces"] => pieces(comm),
@@ -206,8 +207,9 @@ fn counted(comm: &Communicator, (from, to, way): (Made, Made, &str), all: bool) 
     }
 }
 
-/// Sizes around those of chunks on the device.
-fn edges(comm: &Communicator) {
+/// Sizes around those of chunks on the device, which are copied `first` to the own one
+/// where they are unpacked.
+fn edges(comm: &Communicator, first: bool) {
     let device = Device::of(comm);
     let chunk = 256 << 10;
     let sizes = [
@@ -245,6 +247,9 @@ fn edges(comm: &Communicator) {
         let view = DeviceView::new(&slice, 0, &received.1, 1).expect("inside");
         comm.recv(&mut view.after_stream(&device.stream), 0, tag)
             .expect("a receive");
+        let did = less(device_traffic(comm), before);
+        let runs = tag % 2 == 1;
+        assert_eq!(did.copied_first > 0, first && !runs, "{bytes} bytes");
         let all = pattern(sent.2, tag);
         let right = expected((&sent.1, &all), (&received.1, received.2));
         assert!(device.bytes(&slice) == right, "{bytes} bytes");

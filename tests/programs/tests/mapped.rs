@@ -54,6 +54,13 @@ const APART: &[&str] = &[
     "pinned-pool-host",
 ];
 
+const SLOW_LINK: &str = r#"{ "format": 1, "costs": { "latency_ns": 250, "overhead_ns": 150,
+    "copy_ns_per_byte": 0.1, "mapped_ns_per_byte": 0.06, "attach_call_ns": 2500,
+    "attach_ns_per_byte": 0.08, "device": { "launch_ns": 6000, "copy_ns": 5000,
+    "block_ns_per_byte": 0.1, "pack_ns_per_byte": [0.0007, 0.0009, 0.002],
+    "to_host_ns_per_byte": 0.02, "to_device_ns_per_byte": 0.02,
+    "peer_ns_per_byte": 0.02, "peer_block_ns_per_byte": 1.0 } } }"#;
+
 fn cells(all: &[&[&'static str]]) -> Vec<&'static str> {
     [&["counted"], &all.concat()[..]].concat()
 }
@@ -91,7 +98,17 @@ fn chunks_on_the_device_are_forced_and_forbidden() {
             &cells(&[&["plain-plain-chunks", "exportable-plain-chunks"]]),
         )
         .quiet();
-        mapped("2", &on, &["edges"]);
+        mapped("1", &on, &["edges", "unpacked"]);
+        // A link over which kernels read blocks slowly.
+        let costs = std::env::temp_dir().join(format!("osier-link-{}", std::process::id()));
+        std::fs::write(&costs, SLOW_LINK).expect("a file");
+        let slow = costs.to_str().expect("a path");
+        mapped(
+            "2",
+            &[on[0], on[1], ("OSIER_COSTS", slow)],
+            &["edges", "copied"],
+        );
+        let _ = std::fs::remove_file(&costs);
         let off = [("OSIER_PIPELINE", "off")];
         mapped("1", &off, &cells(&[&["pool-pool-host", "pool-plain-put"]]))
             .says("pinned memory of the host");
