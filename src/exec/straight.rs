@@ -19,8 +19,8 @@ use crate::p2p::view::RawView;
 use osier_collectives::{Buffer, Lengths, Region, Scratch};
 use std::mem::MaybeUninit;
 
-/// Bytes of a vector.
-pub(crate) const MOST_BYTES: usize = 64;
+/// Bytes of a vector: as much as always leaves at once.
+pub(crate) const MOST_BYTES: usize = 2048;
 /// Steps of a program.
 const MOST_STEPS: usize = 64;
 /// Scratch buffers of a program.
@@ -36,7 +36,7 @@ pub(crate) struct Straight {
 /// `MOST_BYTES` in scratch.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
-struct Line(MaybeUninit<[u8; MOST_BYTES]>);
+struct Line([MaybeUninit<u8>; MOST_BYTES]);
 
 /// Contiguous memory of the host that a straight program works on.
 #[derive(Clone, Copy)]
@@ -60,9 +60,8 @@ pub(crate) struct Begun {
     pub tags: u32,
     /// Steps that are over, by bits.
     pub done: u64,
-    /// The scratch buffers, so many of them,
-    scratch: [Line; MOST_SCRATCH],
-    used: usize,
+    /// The scratch buffers, one after the other,
+    scratch: Vec<MaybeUninit<u8>>,
     /// and bytes of each.
     bytes: usize,
 }
@@ -124,8 +123,11 @@ impl Straight {
             done: self.order[..taken]
                 .iter()
                 .fold(0, |all, step| all | 1 << step),
-            scratch: desk.scratch,
-            used: self.scratch,
+            scratch: desk.scratch[..self.scratch]
+                .iter()
+                .flat_map(|line| &line.0[..desk.small.bytes])
+                .copied()
+                .collect(),
             bytes: desk.small.bytes,
         }
     }
@@ -169,7 +171,7 @@ impl Desk {
     pub fn new(small: Small) -> Self {
         Self {
             small,
-            scratch: [Line(MaybeUninit::uninit()); MOST_SCRATCH],
+            scratch: [Line([MaybeUninit::uninit(); MOST_BYTES]); MOST_SCRATCH],
         }
     }
 
@@ -192,13 +194,13 @@ impl Desk {
 impl Begun {
     /// Copies the scratch buffers to those of a run.
     pub fn hand_over(&self, memory: &Memory) {
-        for (k, line) in self.scratch[..self.used].iter().enumerate() {
+        for (k, line) in self.scratch.chunks(self.bytes.max(1)).enumerate() {
             let to = memory.view(Region::piece(Buffer::Scratch(k as u16), 0), 0);
-            let bytes = to.bytes().min(self.bytes);
+            let bytes = to.bytes().min(line.len());
             if let Some(to) = to.as_contiguous() {
                 // SAFETY: the run's own, of as many bytes; what was never written there
                 // is read by no step.
-                unsafe { std::ptr::copy_nonoverlapping(line.0.as_ptr().cast(), to, bytes) };
+                unsafe { std::ptr::copy_nonoverlapping(line.as_ptr().cast(), to, bytes) };
             }
         }
     }

@@ -25,6 +25,7 @@ mod requests;
 mod scopes;
 mod sessions;
 mod sizes;
+mod straight;
 mod support;
 mod threads;
 mod topologies;
