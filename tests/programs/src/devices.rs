@@ -174,14 +174,17 @@ pub fn steps(comm: &Communicator) {
     let (me, other) = (comm.rank(), 1 - comm.rank());
     let byte = Type::basic(Basic::U8);
     const EDGE: usize = 4096;
-    for (kind, bytes) in [
-        (Kind::Pool, 700usize),
-        (Kind::Pool, 30_000),
-        (Kind::Pool, 1_300_000),
-        (Kind::Plain, 90_000),
+    // In chunks, read, written by either.
+    for (kinds, bytes) in [
+        ([Kind::Pool; 2], 700usize),
+        ([Kind::Pool; 2], 30_000),
+        ([Kind::Pool; 2], 1_300_000),
+        ([Kind::Plain; 2], 90_000),
+        ([Kind::Plain, Kind::Pool], 90_000),
+        ([Kind::Pool, Kind::SharedPool], 90_000),
     ] {
         let room = 2 * bytes;
-        let all = DeviceSlice::<u8>::with_kind(&stream, kind, room + 2 * EDGE);
+        let all = DeviceSlice::<u8>::with_kind(&stream, kinds[me], room + 2 * EDGE);
         let all = all.expect("memory").into_inner();
         copy::fill(&stream, &all.after_stream(&stream), 5).expect("a fill");
         let block = bytes / 50;

@@ -3,7 +3,7 @@
 use osier::devices::{
     Context, DeviceSlice, DeviceView, Kind, Memory, Ordered, Pinned, Stream, copy, devices,
 };
-use osier::testing::{DeviceTraffic, device_traffic};
+use osier::testing::{DeviceTraffic, device_traffic, device_use};
 use osier::{Basic, Communicator, ErrorKind, Layout, Type};
 
 /// A rank's device, by turns.
@@ -147,6 +147,7 @@ pub fn run(comm: &Communicator, what: &[&str]) {
             }
         }
         ["edges", first] => edges(comm, *first == "copied"),
+        ["refused", from, to] => refused(comm, kind(from), kind(to)),
         ["dropped", from, to] => dropped(comm, kind(from), kind(to)),
         ["again"] => again(comm),
         ["pieces"] => pieces(comm),
@@ -254,6 +255,42 @@ fn edges(comm: &Communicator, first: bool) {
         let right = expected((&sent.1, &all), (&received.1, received.2));
         assert!(device.bytes(&slice) == right, "{bytes} bytes");
     }
+}
+
+/// Some launches are refused: a message goes another way or ends in an error at both
+/// sides, those behind it are whole, and nothing is left.
+fn refused(comm: &Communicator, from: Made, to: Made) {
+    let device = Device::of(comm);
+    let (_, layout, room) = layouts(300 << 10).remove(1);
+    let mut failed = 0;
+    for tag in 0..8 {
+        let sends = comm.rank() == 0;
+        let slice = match sends {
+            true => device.with(from, &pattern(room, tag)),
+            false => device.with(to, &vec![0xa5; room]),
+        };
+        let view = DeviceView::new(&slice, 0, &layout, 1).expect("inside");
+        let mut view = view.after_stream(&device.stream);
+        let result = match sends {
+            true => comm.send(&view, 1, tag),
+            false => comm.recv(&mut view, 0, tag).map(drop),
+        };
+        match result {
+            Err(e) => {
+                let kinds = [ErrorKind::Device, ErrorKind::Cancelled];
+                assert!(kinds.contains(&e.kind()), "{e}");
+                failed += 1;
+            }
+            Ok(()) if !sends => {
+                let right = expected((&layout, &pattern(room, tag)), (&layout, room));
+                assert!(device.bytes(&slice) == right, "message {tag}");
+            }
+            Ok(()) => {}
+        }
+    }
+    assert!(failed <= 4, "{failed} of 8 failed");
+    comm.barrier().expect("both are there");
+    assert_eq!(device_use(comm), Default::default());
 }
 
 /// A receive is dropped while its sender's producer is late, or later: nothing is written

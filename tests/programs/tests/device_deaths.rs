@@ -29,8 +29,12 @@ fn steps() -> usize {
     most
 }
 
-/// Kills rank 1 at every `every`-th step, beginning with `first`.
-fn kill_at(first: usize, every: usize) {
+/// Chunks on the device, and on the host.
+const PIPELINES: [&str; 2] = ["auto", "off"];
+
+/// Kills rank 1 at every `every`-th step, beginning with `first`, with the pipelines by
+/// turns, beginning with this one.
+fn kill_at(first: usize, every: usize, pipeline: usize) {
     if !std::path::Path::new(EXERCISE)
         .with_file_name("libosier_emulated_cuda.so")
         .is_file()
@@ -39,11 +43,11 @@ fn kill_at(first: usize, every: usize) {
     }
     let steps = steps();
     let mut killed = 0;
-    for step in (first..=steps).step_by(every) {
+    for (turn, step) in (first..=steps).step_by(every).enumerate() {
         let options = ["--on-death", "report", "--emulate-gpus", "1"];
-        let done = finish(
-            job(2, &options, &["device-steps"]).env("OSIER_EMULATED_DIE", format!("{step}@1")),
-        );
+        let mut job = job(2, &options, &["device-steps"]);
+        job.env("OSIER_PIPELINE", PIPELINES[(turn + pipeline) % 2]);
+        let done = finish(job.env("OSIER_EMULATED_DIE", format!("{step}@1")));
         // The last steps are not the same in each run: it may live.
         match done.code {
             Some(137) => {
@@ -65,11 +69,12 @@ fn kill_at(first: usize, every: usize) {
 #[test]
 fn a_rank_is_killed_at_some_steps_of_its_device() {
     let spread = std::process::id() as usize % 17;
-    kill_at(1 + spread, 17);
+    kill_at(1 + spread, 17, spread % 2);
 }
 
 #[test]
 #[ignore = "minutes; every step"]
 fn a_rank_is_killed_at_each_step_of_its_device() {
-    kill_at(1, 1);
+    kill_at(1, 1, 0);
+    kill_at(1, 1, 1);
 }

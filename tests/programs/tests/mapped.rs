@@ -140,6 +140,19 @@ fn what_the_driver_refuses_goes_through_the_host() {
 }
 
 #[test]
+fn a_launch_that_is_refused_harms_its_message_alone() {
+    if emulated() {
+        let fails = [
+            ("OSIER_EMULATED_FAIL", "cuLaunchKernel:2,cuLaunchKernel:5"),
+            ("OSIER_EMULATED_QUIET", "1"),
+        ];
+        for [from, to] in [["plain", "pool"], ["pool", "plain"], ["pool", "pool"]] {
+            mapped("1", &fails, &["refused", from, to]);
+        }
+    }
+}
+
+#[test]
 fn a_receive_is_dropped_that_its_sender_writes() {
     if emulated() {
         mapped("1", &[], &["dropped", "pool", "plain"]).quiet();
