@@ -432,3 +432,54 @@ fn child_without_words() {
         assert!(driver::download(&stream, &one) == [2; 10]);
     });
 }
+
+#[test]
+fn copies_are_sent_while_the_buffer_is_used_again() {
+    on_streams(&Network::all(), |comm, stream| {
+        let (on, other) = (comm.on_stream(stream), 1 - comm.rank());
+        let (mine, theirs) = (comm.rank(), other);
+        for (at, bytes) in SIZES.into_iter().enumerate() {
+            let tag = at as u32;
+            let data = memory(stream, bytes);
+            upload(stream, &pattern(bytes, mine), &data);
+            // Both send first; nobody waits for the other.
+            let sent = on.bsend(&data, other, tag).unwrap();
+            upload(stream, &vec![0; bytes], &data);
+            on.recv(&data, other, tag).unwrap();
+            assert!(driver::download(stream, &data) == pattern(bytes, theirs));
+            on.sendrecv_replace(&data, other, tag, other, tag).unwrap();
+            assert!(driver::download(stream, &data) == pattern(bytes, mine));
+            on.synchronize().unwrap();
+            sent.wait().unwrap();
+            // With gaps, which stay.
+            if bytes % 8 == 0 && bytes > 0 {
+                let every = Type::vector(bytes / 8, 4, 8, &Type::of::<u8>()).unwrap();
+                let every = every.commit().unwrap();
+                let view = DeviceView::new(&data, 4, &every, 1);
+                let Ok(view) = view else { continue };
+                on.sendrecv_replace(&view, other, tag, other, tag).unwrap();
+                let want: Vec<u8> = pattern(bytes, mine)
+                    .into_iter()
+                    .zip(pattern(bytes, theirs))
+                    .enumerate()
+                    .map(|(i, (here, there))| if i % 8 < 4 { here } else { there })
+                    .collect();
+                assert!(driver::download(stream, &data) == want, "{bytes}");
+            }
+        }
+        let data = memory(stream, 64);
+        Graph::capture(stream, |_| {
+            fails(
+                on.bsend(&data, other, 0),
+                ErrorKind::Unavailable,
+                &["captured"],
+            );
+            Ok::<(), osier::devices::DeviceError>(())
+        })
+        .map(drop)
+        .unwrap();
+        let far = on.bsend(&data, other + 7, 0);
+        fails(far, ErrorKind::Rank, &[]);
+        on.synchronize().unwrap();
+    });
+}

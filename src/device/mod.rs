@@ -349,6 +349,19 @@ impl Devices {
         self.under_way.load(Ordering::Relaxed)
     }
 
+    /// Has a stream copy a message from one layout to another.
+    pub fn copy<T: Datatype>(
+        &self,
+        stream: &Stream,
+        from: &Ordered<DeviceView<T>>,
+        to: &Ordered<DeviceView<T>>,
+        bytes: usize,
+    ) -> Result<(), DeviceError> {
+        let device = self.of(stream.context());
+        let copied = device.packer.copy(stream, from, to, 0..bytes, None);
+        copied.map(drop)
+    }
+
     fn of(&self, context: &Context) -> Arc<Device> {
         let mut known = lock(&self.known);
         if let Some(device) = known.iter().find(|d| &d.context == context) {

@@ -28,6 +28,7 @@
 //! take the stream as an argument; here [`OnStream`] is both.
 
 mod captured;
+mod copied;
 
 use super::device::{DeviceBuffer, handed_over};
 use super::names::{self, Rank, Source, Tag, TagSelector};

@@ -151,7 +151,7 @@ impl Rank {
                 Err(e) => return Err(Failure::Options(Error::from(e).context("--device"))),
             },
         };
-        let mut failed = [0];
+        let mut failed = [0u32];
         cart.allreduce(&[u32::from(field.is_none())], &mut failed, Op::Sum)?;
         let Some(field) = field.filter(|_| failed[0] == 0) else {
             let grid = Triple::from_zyx(parts.grid);
