@@ -90,7 +90,7 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "OSIER_CHECK",
         default: "off",
-        meaning: "what is checked: signature, buffers, leaks, ready, or all; fatal ends the job at the first finding; also osier run --check",
+        meaning: "what is checked: signature, buffers, leaks, ready, collectives, or all; fatal ends the job at the first finding; also osier run --check",
     },
     Variable {
         name: "OSIER_PINNED_LIMIT",

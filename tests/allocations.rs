@@ -1,7 +1,7 @@
 //! What must not allocate, counted by an allocator that counts per thread.
 
-use osier::start_all;
 use osier::testing::{Network, ranks_on};
+use osier::{Op, Startable, start_all};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -103,5 +103,51 @@ fn an_expected_message_allocates_nothing() {
             assert_eq!(allocations(exchange), 0, "{n} bytes");
             assert_eq!(back, out);
         }
+    });
+}
+
+/// Small ones, of the host's memory, once the first starts have grown the tables.
+#[test]
+fn starting_a_persistent_collective_allocates_nothing() {
+    ranks_on(&Network::Shm, 2, |comm| {
+        let v = |n: usize| vec![1u64; n];
+        let counts = ([1, 2], [0, 1]);
+        let mut sum = comm.allreduce_init(v(4), v(4), Op::Sum).expect("init");
+        let mut data = comm.bcast_init(v(100), 0).expect("init");
+        let mut all = comm.allgather_init(v(8), v(16)).expect("init");
+        let own = counts.0[comm.rank()];
+        let mut listed = comm
+            .allgatherv_init(v(own), v(3), &counts.0, &counts.1)
+            .expect("init");
+        let mut swap = comm.alltoall_init(v(2), v(2)).expect("init");
+        let mut barrier = comm.barrier_init().expect("init");
+        let mut counted = 0;
+        for round in 0..60 {
+            let during = allocations(|| {
+                let requests: [&mut dyn Startable; 6] = [
+                    &mut sum,
+                    &mut data,
+                    &mut all,
+                    &mut listed,
+                    &mut swap,
+                    &mut barrier,
+                ];
+                for request in requests {
+                    request.start().expect("start");
+                }
+            });
+            // The first rounds grow the tables.
+            if round >= 30 {
+                counted += during;
+            }
+            sum.wait().expect("sum");
+            data.wait().expect("data");
+            all.wait().expect("all");
+            listed.wait().expect("listed");
+            swap.wait().expect("swap");
+            barrier.wait().expect("barrier");
+            comm.barrier().expect("together");
+        }
+        assert_eq!(counted, 0);
     });
 }

@@ -591,7 +591,83 @@ fn collectives_give_what_they_give_on_the_host() {
             let kept = vec![7; 4 * count];
             let expected = if rank == root { &right } else { &kept };
             assert!(device.bytes(&sums) == *expected, "reduce {count}");
+            // Blocks with a gap between them; what lies there stays.
+            let counts = [count, 2 * count, count];
+            let starts = [0, count + 1, 3 * count + 2];
+            let blocks = device.with(&vec![7; 4 * count + 3]);
+            let mine = device.with(&pattern(counts[rank], rank));
+            comm.allgatherv(
+                &mine.after_stream(stream),
+                &mut blocks.after_stream(stream),
+                &counts,
+                &starts,
+            )
+            .unwrap();
+            let mut right = vec![7; 4 * count + 3];
+            for r in 0..size {
+                right[starts[r]..][..counts[r]].copy_from_slice(&pattern(counts[r], r));
+            }
+            assert!(device.bytes(&blocks) == right, "allgatherv {count}");
+            // Set up once; each start takes what the stream has written since.
+            let (mine, sums) = (device.with(&vec![0; count]), device.with(&vec![0; count]));
+            let mut set = comm
+                .allreduce_init(
+                    mine.after_stream(stream),
+                    sums.after_stream(stream),
+                    Op::Sum,
+                )
+                .unwrap();
+            for round in 0..3u8 {
+                let host = vec![round * 10 + rank as u8; count];
+                let mut into = mine.after_stream(stream);
+                comm.sendrecv(&host, rank, 3, &mut into, rank, 3).unwrap();
+                set.buffers_mut().unwrap().0 = mine.after_stream(stream);
+                set.start().unwrap();
+                set.wait().unwrap();
+                assert!(
+                    device.bytes(&sums) == vec![round * 30 + 3; count],
+                    "round {round}"
+                );
+            }
+            // Shares of a sum, at the front of the input.
+            let data = device.with(&vec![rank as u8 + 1; 3 * count]);
+            comm.reduce_scatter_block(&IN_PLACE, &mut data.after_stream(stream), Op::Sum)
+                .unwrap();
+            assert!(
+                device.bytes(&data)[..count] == vec![6; count],
+                "shares of {count}"
+            );
             comm.barrier().unwrap();
         }
+        // Between two groups: rank 0, and the others.
+        let side = comm.split(Some(u32::from(rank > 0)), 0).unwrap().unwrap();
+        let bridge = (side.rank() == 0).then_some((&comm, usize::from(rank == 0)));
+        let inter = side.intercomm_create(0, bridge, 0).unwrap();
+        let mine = device.with(&pattern(5000, rank));
+        let sums = device.with(&vec![0; 5000]);
+        inter
+            .iallreduce(
+                mine.after_stream(stream),
+                sums.after_stream(stream),
+                Op::Sum,
+            )
+            .and_then(osier::Collective::wait)
+            .unwrap();
+        let theirs = if rank == 0 { vec![1, 2] } else { vec![0] };
+        let right: Vec<u8> = (0..5000)
+            .map(|i| {
+                theirs
+                    .iter()
+                    .map(|r| pattern(5000, *r)[i])
+                    .fold(0, u8::wrapping_add)
+            })
+            .collect();
+        assert!(device.bytes(&sums) == right, "between groups");
+        let root = if rank == 0 { osier::ROOT } else { 0.into() };
+        inter.bcast(&mut mine.after_stream(stream), root).unwrap();
+        assert!(
+            device.bytes(&mine) == pattern(5000, 0),
+            "bcast between groups"
+        );
     });
 }

@@ -6,6 +6,7 @@
 //! | `buffers` | memory that a transfer owns and another transfer writes, or that changes while it is sent |
 //! | `ready` | a ready-mode send that comes before its receive is posted |
 //! | `leaks` | requests, communicators and handles that are left when the rank leaves its job |
+//! | `collectives` | ranks of a communicator that make different collective calls: a round before each asks (`comm/collective/agree.rs`) |
 //!
 //! What is found is printed once, with the source lines of both sides, and
 //! counted. With `fatal` the job ends. All ranks of a job check the same: a
@@ -46,11 +47,19 @@ pub enum Check {
     Leaks,
     /// Receives of ready-mode sends.
     Ready,
+    /// Whether all ranks make the same collective calls.
+    Collectives,
 }
 
 impl Check {
     /// All, in the order of their bits.
-    pub const ALL: [Check; 4] = [Check::Signature, Check::Buffers, Check::Leaks, Check::Ready];
+    pub const ALL: [Check; 5] = [
+        Check::Signature,
+        Check::Buffers,
+        Check::Leaks,
+        Check::Ready,
+        Check::Collectives,
+    ];
 
     /// Its name in `OSIER_CHECK`.
     pub fn name(self) -> &'static str {
@@ -59,6 +68,7 @@ impl Check {
             Check::Buffers => "buffers",
             Check::Leaks => "leaks",
             Check::Ready => "ready",
+            Check::Collectives => "collectives",
         }
     }
 }
@@ -133,7 +143,7 @@ impl std::str::FromStr for Setting {
                         return Err(Error::new(
                             ErrorKind::Config,
                             format!(
-                                "{word:?} is no check (hint: signature, buffers, leaks, ready, all or off, and fatal, separated by commas)"
+                                "{word:?} is no check (hint: signature, buffers, leaks, ready, collectives, all or off, and fatal, separated by commas)"
                             ),
                         ));
                     }
@@ -319,7 +329,7 @@ mod tests {
         let parse = |text: &str| text.parse::<Setting>();
         assert_eq!(
             parse("all").expect("all").to_string(),
-            "signature,buffers,leaks,ready"
+            "signature,buffers,leaks,ready,collectives"
         );
         assert_eq!(parse("off").expect("off"), Setting::OFF);
         let some = parse(" leaks , fatal ").expect("some");

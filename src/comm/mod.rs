@@ -291,6 +291,14 @@ impl Communicator {
         Self::open(member, Design::predefined(group, context))
     }
 
+    /// As [`Communicator::agreed`], on a periodic grid of one dimension.
+    pub(crate) fn agreed_ring(member: &Arc<Member>, ranks: &[usize], context: u64) -> Result<Self> {
+        let mut design = Design::predefined(Group::from_world_ranks(ranks)?, context);
+        let ring = CartTopology::new(&[ranks.len()], &[true])?;
+        design.topology = Some(Topology::Cart(ring));
+        Self::open(member, design)
+    }
+
     /// As [`Communicator::agreed`], of two groups. Takes four contexts.
     pub(crate) fn agreed_inter(
         member: &Arc<Member>,

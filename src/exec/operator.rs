@@ -13,6 +13,20 @@ pub struct Fit {
     /// Packed bytes of one element, at least 1.
     pub(crate) unit: usize,
     pub(crate) association: Association,
+    /// Whether operands may change places, bit for bit.
+    pub(crate) commutes: bool,
+}
+
+impl Fit {
+    /// Of the library's own operators.
+    pub(crate) fn of_unit(unit: usize, association: Association) -> Fit {
+        Fit {
+            element: None,
+            unit,
+            association,
+            commutes: false,
+        }
+    }
 }
 
 /// An operator of reductions: a predefined [`Operator`], or one made of a
@@ -94,6 +108,7 @@ impl Reduction for Operator {
                     element: None,
                     unit: 1,
                     association: Association::Any,
+                    commutes: true,
                 });
             }
             return Err(Error::new(
@@ -111,6 +126,8 @@ impl Reduction for Operator {
             element: Some(element),
             unit: element.size(),
             association: association(*self, element),
+            // Which of two NaNs a sum of floating-point numbers keeps depends on the order.
+            commutes: association(*self, element) == Association::Any,
         })
     }
 
@@ -126,8 +143,9 @@ impl Reduction for Operator {
     }
 }
 
-/// An operator from a function of two elements. It must be associative; operands are
-/// combined in rank order.
+/// An operator from a function of two elements. Operands are combined in rank order, by one
+/// tree for each number of ranks: so it must be associative, but may round. What more is
+/// known of it opens other plans: see [`Function::commutative`] and [`Function::exact`].
 ///
 /// ```
 /// // The longest of all vectors of three numbers.
@@ -141,11 +159,56 @@ impl Reduction for Operator {
 /// # Ok::<(), osier::Error>(())
 /// ```
 pub fn function<T: Datatype, F: Fn(T, T) -> T + Send + Sync>(f: F) -> Function<T, F> {
-    Function(f, PhantomData)
+    Function {
+        f,
+        exact: false,
+        commutes: false,
+        elements: PhantomData,
+    }
 }
 
 /// An operator made of a function: see [`function`].
-pub struct Function<T, F>(F, PhantomData<fn(T, T) -> T>);
+pub struct Function<T, F> {
+    f: F,
+    exact: bool,
+    commutes: bool,
+    elements: PhantomData<fn(T, T) -> T>,
+}
+
+impl<T: Datatype, F: Fn(T, T) -> T + Send + Sync> Function<T, F> {
+    /// Says that `f(a, b)` and `f(b, a)` are the same, bit for bit: operands may change
+    /// places. Brackets stay as they are, for the function may round.
+    #[must_use]
+    pub fn commutative(mut self) -> Self {
+        self.commutes = true;
+        self
+    }
+
+    /// Says that `f(f(a, b), c)` and `f(a, f(b, c))` are the same, bit for bit, as they are
+    /// for whole numbers: any brackets will do. With [`Function::commutative`], any order,
+    /// too: then all plans are open, as for sums of integers.
+    ///
+    /// ```
+    /// # osier::testing::ranks(3, |comm| {
+    /// let gcd = |mut a: u64, mut b: u64| {
+    ///     while b != 0 {
+    ///         (a, b) = (b, a % b);
+    ///     }
+    ///     a
+    /// };
+    /// let mut found = [0];
+    /// let op = osier::function(gcd).exact().commutative();
+    /// comm.allreduce(&[12 * (comm.rank() as u64 + 1)], &mut found, op)?;
+    /// assert_eq!(found, [12]);
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    #[must_use]
+    pub fn exact(mut self) -> Self {
+        self.exact = true;
+        self
+    }
+}
 
 impl<T: Datatype, F: Fn(T, T) -> T + Send + Sync> Reduction for Function<T, F> {
     fn fit(&self, data: &Data<'_>) -> Result<Fit> {
@@ -171,7 +234,12 @@ impl<T: Datatype, F: Fn(T, T) -> T + Send + Sync> Reduction for Function<T, F> {
         Ok(Fit {
             element: None,
             unit: unit.max(1),
-            association: Association::Balanced,
+            association: match (self.exact, self.commutes) {
+                (true, true) => Association::Any,
+                (true, false) => Association::Ordered,
+                (false, _) => Association::Balanced,
+            },
+            commutes: self.commutes,
         })
     }
 
@@ -185,7 +253,7 @@ impl<T: Datatype, F: Fn(T, T) -> T + Send + Sync> Reduction for Function<T, F> {
                 let a = unsafe { left.as_ptr().cast::<T>().read_unaligned() };
                 // SAFETY: as above.
                 let b = unsafe { right.as_ptr().cast::<T>().read_unaligned() };
-                let result = (self.0)(a, b);
+                let result = (self.f)(a, b);
                 // SAFETY: as above; the element has no padding.
                 unsafe { left.as_mut_ptr().cast::<T>().write_unaligned(result) };
             }
@@ -193,7 +261,7 @@ impl<T: Datatype, F: Fn(T, T) -> T + Send + Sync> Reduction for Function<T, F> {
         }
         let layout = T::layout();
         for (left, right) in operands {
-            let result = (self.0)(unpacked::<T>(&layout, left), unpacked::<T>(&layout, right));
+            let result = (self.f)(unpacked::<T>(&layout, left), unpacked::<T>(&layout, right));
             let from = std::ptr::from_ref(&result).cast::<u8>();
             // SAFETY: one value, and room for its packed bytes.
             unsafe { layout.pack_raw(from, 1, 0..fit.unit, left.as_mut_ptr()) };

@@ -59,6 +59,17 @@ pub(crate) struct Shadow {
     pub into: RawView,
 }
 
+/// Says from what a run has kept whether another may follow.
+pub(crate) type Judge = Box<dyn FnOnce(&[Vec<u8>]) -> Option<Error> + Send>;
+
+/// What follows a run, under the same handle.
+pub(crate) struct Then {
+    pub run: Box<Run>,
+    /// What is wrong with its call.
+    pub error: Option<Error>,
+    pub judge: Judge,
+}
+
 /// In place of an instance: an operation that copies from or to a device.
 pub(crate) const COPY: u32 = u32::MAX;
 
@@ -115,6 +126,7 @@ pub(crate) struct Run {
     pub detached: bool,
     /// Steps that were over before it began, by bits: see [`super::straight`].
     pub done: u64,
+    pub then: Option<Box<Then>>,
 }
 
 /// Bytes of an operand that are copied at a time where the result takes the place of
@@ -147,6 +159,20 @@ impl Run {
         self.notify = None;
         self.detached = false;
         self.done = 0;
+        self.then = None;
+    }
+
+    /// Becomes another run, for whoever waits for this one; gives back what it was.
+    pub fn become_next(&mut self, mut next: Box<Run>) -> Box<Run> {
+        std::mem::swap(self, &mut next);
+        self.id = next.id;
+        self.waker = next.waker.take();
+        self.notify = next.notify.take();
+        self.owner = next.owner.take();
+        self.detached = next.detached;
+        self.defers &= next.defers;
+        self.culprit = next.culprit;
+        next
     }
 
     /// Whom to blame, as it travels.
@@ -323,6 +349,13 @@ pub(crate) fn combine(
         // SAFETY: as above; another piece.
         let right = unsafe { std::slice::from_raw_parts(right, bytes) };
         return operator.combine(fit, to, right);
+    }
+    if fit.commutes {
+        // SAFETY: the run's own piece, which no step uses meanwhile.
+        let to = unsafe { std::slice::from_raw_parts_mut(to, bytes) };
+        // SAFETY: as above; another piece.
+        let left = unsafe { std::slice::from_raw_parts(left, bytes) };
+        return operator.combine(fit, to, left);
     }
     let mut small = Block([0; 64]);
     let mut middle;

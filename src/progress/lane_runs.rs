@@ -200,20 +200,49 @@ impl Lane {
 
     /// Begins a run. Its buffers belong to it until it is over.
     pub fn begin_run(&mut self, mut run: Box<Run>, error: Option<Error>) -> Result<u32> {
-        run.schedule.begin(&run.program.graph);
-        run.phase = Phase::Running;
         let Some(id) = self.runs.slots.insert(None) else {
             return Err(super::lane_send::too_many());
         };
         run.id = id;
-        if let Some(e) = error {
-            self.fail_run(id, &mut run, e, NOBODY);
-        }
-        let before = std::mem::take(&mut run.before);
-        self.copy_across(id, &mut run, before, TO_HOST);
-        self.go_on(id, &mut run);
+        self.start_run(id, &mut run, error, NOBODY);
         self.put_back(id, run);
         Ok(id)
+    }
+
+    fn start_run(&mut self, id: u32, run: &mut Run, error: Option<Error>, culprit: u32) {
+        run.schedule.begin(&run.program.graph);
+        run.phase = Phase::Running;
+        if let Some(e) = error {
+            self.fail_run(id, run, e, culprit);
+        }
+        let before = std::mem::take(&mut run.before);
+        self.copy_across(id, run, before, TO_HOST);
+        self.go_on(id, run);
+    }
+
+    /// A run is over that another follows: it begins, or fails as the one before, or does
+    /// not begin on any rank.
+    #[cold]
+    fn follow_run(&mut self, id: u32, run: &mut Run) {
+        let Some(then) = run.then.take() else {
+            return;
+        };
+        let then = *then;
+        let failed = run.error.take();
+        let verdict = match failed {
+            None => (then.judge)(&run.kept),
+            Some(_) => None,
+        };
+        let before = run.become_next(then.run);
+        let culprit = before.culprit();
+        self.recycle_run(before);
+        match verdict {
+            Some(e) => {
+                run.error = Some(e);
+                run.phase = Phase::Over;
+            }
+            None => self.start_run(id, run, failed.or(then.error), culprit),
+        }
     }
 
     /// Begins to copy between devices and the host, by messages to itself.
@@ -288,6 +317,9 @@ impl Lane {
                 && let Err(e) = run.deliver()
             {
                 run.error = Some(e);
+            }
+            if run.then.is_some() {
+                return self.follow_run(id, run);
             }
             run.phase = Phase::Over;
         }

@@ -330,3 +330,120 @@ fn sides_of_one_rank_are_left_in_peace() {
         }
     }
 }
+
+/// Every way in which calls can differ is an error on both ranks, with both lines; and the
+/// next call goes well.
+#[test]
+fn collective_calls_that_differ_are_named() {
+    use osier::{Communicator, Op, Result};
+    type Call = fn(&Communicator) -> Result<()>;
+    let calls: [(Call, Call, &[&str]); 9] = [
+        (
+            |c| c.bcast(&mut [0u64], 0),
+            |c| c.barrier(),
+            &["other calls", "bcast, root 0, u64 x 1, 8 bytes", "barrier"],
+        ),
+        (
+            |c| c.bcast(&mut [0u64], 0),
+            |c| c.bcast(&mut [0u64], 1),
+            &["other roots", "root 0", "root 1"],
+        ),
+        (
+            |c| c.allreduce(&[1u8], &mut [0u8], Op::Sum),
+            |c| c.allreduce(&[1u8], &mut [0u8], Op::Max),
+            &["other operators", "MPI_SUM", "MPI_MAX"],
+        ),
+        (
+            |c| c.allgather(&[1u8], &mut [0u8; 2]),
+            |c| c.allgather(&[1u8; 3], &mut [0u8; 6]),
+            &["other counts", "u8 x 1", "u8 x 3"],
+        ),
+        (
+            |c| c.allreduce(&[1u32], &mut [0u32], Op::Sum),
+            |c| c.allreduce(&[1f32], &mut [0f32], Op::Sum),
+            &["other types", "u32 x 1", "f32 x 1"],
+        ),
+        (
+            |c| c.allgather(&[1u8], &mut [0u8; 2]),
+            |c| c.allgatherv(&[1u8], &mut [0u8; 2], &[1, 1], &[0, 1]),
+            &["other calls", "allgather,", "allgatherv"],
+        ),
+        (
+            |c| c.reduce_scatter(&[1u8; 3], &mut [0u8; 2][c.rank()..], &[2, 1], Op::Sum),
+            |c| c.reduce_scatter(&[1u8; 3], &mut [0u8; 2][..c.rank() + 1], &[1, 2], Op::Sum),
+            &["other counts", "reduce_scatter"],
+        ),
+        (
+            |c| {
+                c.iallreduce(vec![1u8], vec![0u8], Op::Sum)?
+                    .wait()
+                    .map(drop)
+            },
+            |c| c.ibarrier()?.wait(),
+            &["other calls", "allreduce", "barrier"],
+        ),
+        (
+            |c| {
+                let mut all = c.barrier_init()?;
+                all.start()?;
+                all.wait()
+            },
+            |c| {
+                let mut all = c.bcast_init(vec![0u8; 4], 1)?;
+                all.start()?;
+                all.wait()
+            },
+            &["other calls", "barrier", "bcast, root 1"],
+        ),
+    ];
+    let runs = found("collectives", |u| {
+        let world = u.world();
+        for (mine, theirs, parts) in &calls {
+            let call = if world.rank() == 0 { mine } else { theirs };
+            let e = call(world).expect_err(parts[0]).to_string();
+            for part in *parts {
+                assert!(e.contains(part), "{part:?}: {e}");
+            }
+            assert!(e.contains("rank 0") && e.contains("rank 1"), "{e}");
+            assert_eq!(e.matches(file!()).count(), 2, "{e}");
+            world.barrier().expect("goes on");
+        }
+        // What is right is left in peace: other forms of one call, blocks that only their
+        // ranks know, other layouts, two groups.
+        let rank = world.rank();
+        match rank {
+            0 => world.barrier().expect("barrier"),
+            _ => world
+                .ibarrier()
+                .and_then(osier::Collective::wait)
+                .expect("barrier"),
+        }
+        let mut all = [0u8; 3];
+        world
+            .gatherv(&vec![1u8; rank + 1], &mut all, &[1, 2], &[0, 1], 0)
+            .expect("gatherv");
+        let own = world
+            .split(Some(rank as u32), 0)
+            .expect("split")
+            .expect("a color");
+        let inter = own
+            .intercomm_create(0, Some((world, 1 - rank)), 0)
+            .expect("two");
+        let root = if rank == 0 { osier::ROOT } else { 0.into() };
+        inter.bcast(&mut [rank], root).expect("bcast");
+        let mut theirs = vec![0u8; 1 + rank];
+        inter
+            .allgather(&vec![1u8; 2 - rank], &mut theirs)
+            .expect("allgather");
+        // An error of one rank alone is its own, and the other hears of it.
+        let room = vec![0u8; 2 + rank];
+        let e = world.allgather(&[1u8], &mut room.clone());
+        assert!(e.is_err());
+        world.barrier().expect("goes on");
+    });
+    let texts = expect(&runs, Check::Collectives, [9, 0]);
+    for text in &texts {
+        assert!(text.contains("collective calls do not match"), "{text}");
+        assert!(text.contains("hint"), "{text}");
+    }
+}

@@ -188,6 +188,40 @@ fn what_does_not_commute_is_combined_in_rank_order() {
                 comm.allreduce(&mine, &mut all, function(product))
                     .expect("product");
                 assert!(all == right, "{how}");
+                // Any brackets, in rank order.
+                all.fill([0; 4]);
+                comm.allreduce(&mine, &mut all, function(product).exact())
+                    .expect("product");
+                assert!(all == right, "{how}, exact");
+                // Any order.
+                let plus = function(|a: u64, b: u64| a + b).exact().commutative();
+                let mut sums = vec![0; 500];
+                comm.allreduce(&vec![comm.rank() as u64 + 1; 500], &mut sums, plus)
+                    .expect("sum");
+                let sum: u64 = (1..=comm.size() as u64).sum();
+                assert!(sums.iter().all(|s| *s == sum), "{how}");
+            });
+        });
+    }
+}
+
+/// A function that rounds has one association, whether it commutes or not.
+#[test]
+fn what_commutes_and_rounds_keeps_its_bits() {
+    for size in [3, 5, 8] {
+        on_shm(size, |comm| {
+            let mine = rough(700, comm.rank());
+            let mut right = vec![0.0f64; 700];
+            comm.allreduce(&mine, &mut right, Op::Sum).expect("sum");
+            by_all(&comm, Operation::Allreduce, |how| {
+                let mut sums = vec![0.0f64; 700];
+                let plus = function(|a: f64, b: f64| a + b).commutative();
+                comm.allreduce(&mine, &mut sums, plus).expect("sum");
+                let same = sums
+                    .iter()
+                    .zip(&right)
+                    .all(|(a, b)| a.to_bits() == b.to_bits());
+                assert!(same, "{how}");
             });
         });
     }

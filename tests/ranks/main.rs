@@ -10,6 +10,7 @@ mod collectives;
 mod communicators;
 mod datatypes;
 mod deaths;
+mod forms;
 mod futures;
 mod handlers;
 mod intercommunicators;

@@ -38,7 +38,7 @@ impl Communicator {
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Allgather, ANY, ANY, recv.bytes());
         let ask = self.neighbor_allgather_ask(send, Some(recv));
-        let result = ask.and_then(|ask| self.call(ask));
+        let result = self.call_ask(ask);
         self.reported(result.map_err(|e| e.context("neighbor_allgather")))
     }
 
@@ -56,7 +56,7 @@ impl Communicator {
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Allgather, ANY, ANY, recv.bytes());
         let ask = self.neighbor_allgatherv_ask(send, Some(recv), counts, displacements);
-        let result = ask.and_then(|ask| self.call(ask));
+        let result = self.call_ask(ask);
         self.reported(result.map_err(|e| e.context("neighbor_allgatherv")))
     }
 
@@ -86,7 +86,7 @@ impl Communicator {
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Alltoall, ANY, ANY, recv.bytes());
         let ask = self.neighbor_alltoall_ask(send, Some(recv));
-        let result = ask.and_then(|ask| self.call(ask));
+        let result = self.call_ask(ask);
         self.reported(result.map_err(|e| e.context("neighbor_alltoall")))
     }
 
@@ -103,7 +103,7 @@ impl Communicator {
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Alltoall, ANY, ANY, recv.bytes());
         let ask = self.neighbor_alltoallv_ask(send, Some(recv), send_blocks, recv_blocks);
-        let result = ask.and_then(|ask| self.call(ask));
+        let result = self.call_ask(ask);
         self.reported(result.map_err(|e| e.context("neighbor_alltoallv")))
     }
 
@@ -117,7 +117,7 @@ impl Communicator {
     ) -> Result<()> {
         let _span = self.span(Kind::Alltoall, ANY, ANY, 0);
         let ask = self.neighbor_alltoallw_ask(all_given(send), all_wanted(recv));
-        let result = ask.and_then(|ask| self.call(ask));
+        let result = self.call_ask(ask);
         self.reported(result.map_err(|e| e.context("neighbor_alltoallw")))
     }
 }

@@ -266,6 +266,7 @@ pub(super) fn key_of(call: &Call, class: u32) -> u64 {
         | u64::from(call.in_place) << 5
         | u64::from(call.varying) << 6
         | (call.required as u64) << 7
+        | u64::from(call.first_side.is_some()) << 9
         | u64::from(class) << 10
         | u64::from(call.root) << 18
 }

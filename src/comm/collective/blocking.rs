@@ -82,7 +82,7 @@ impl Communicator {
         let bytes = send.as_ref().map_or(0, RawView::bytes);
         let _span = self.span(Kind::Gather, ANY, ANY, bytes);
         let ask = self.gather_ask(send, Some(recv), root.into());
-        let result = ask.and_then(|ask| self.call(ask));
+        let result = self.call_ask(ask);
         self.reported(result.map_err(|e| e.context("gather")))
     }
 
@@ -120,7 +120,7 @@ impl Communicator {
         let bytes = send.as_ref().map_or(0, RawView::bytes);
         let _span = self.span(Kind::Allgather, ANY, ANY, bytes);
         let ask = self.allgather_ask(send, Some(recv));
-        let result = ask.and_then(|ask| self.call(ask));
+        let result = self.call_ask(ask);
         self.reported(result.map_err(|e| e.context("allgather")))
     }
 

@@ -17,7 +17,7 @@ use osier_collectives::{Association, Call, Operation};
 impl Communicator {
     /// The communicator whose lane has the runs.
     #[inline]
-    pub(in crate::comm) fn runs_on(&self) -> &Communicator {
+    pub(crate) fn runs_on(&self) -> &Communicator {
         match &self.0.inter {
             None => self,
             Some(inter) => &inter.both,

@@ -17,15 +17,16 @@ use crate::p2p::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView};
 use crate::p2p::{Rank, Scope};
 use std::sync::Arc;
 
-/// A number that changes if either memory does.
-fn mark<S: Contribution + ?Sized, R: Destination + ?Sized>(send: &S, recv: &mut R) -> u64 {
-    marks([given(send), wanted(recv)].into_iter().flatten())
-}
-
-fn marks(views: impl Iterator<Item = RawView>) -> u64 {
-    views.fold(1, |sum: u64, view| {
-        sum.wrapping_mul(0x0100_0000_01b3).wrapping_add(view.mark())
-    })
+/// Shows both buffers.
+fn each<S: Contribution + ?Sized, R: Destination + ?Sized>(
+    send: &S,
+    recv: &mut R,
+    look: &mut dyn FnMut(RawView),
+) {
+    [given(send), wanted(recv)]
+        .into_iter()
+        .flatten()
+        .for_each(look);
 }
 
 /// An operator that may borrow for as long as a scope.
@@ -67,7 +68,7 @@ macro_rules! two_buffers {
             ) -> Result<PersistentCollective<(S, R)>> {
                 let (from, to) = (given(&send), wanted(&mut recv));
                 let ask = self.$ask(from, to, $($pass,)* $(owned($op),)?);
-                self.set_up(ask, (send, recv), |(send, recv)| mark(send, recv))
+                self.set_up(ask, (send, recv), |(send, recv), look| each(send, recv, look))
             }
         }
 
@@ -96,9 +97,7 @@ macro_rules! two_buffers {
             ) -> Result<ScopedPersistentCollective<'scope, 'env, (&'scope mut S, &'scope mut R)>> {
                 let (from, to) = (given(&*send), wanted(&mut *recv));
                 let ask = self.communicator().$ask(from, to, $($pass,)* $(owned($op),)?);
-                ScopedPersistentCollective::new(self, ask, (send, recv), |(send, recv)| {
-                    mark(&**send, &mut **recv)
-                })
+                ScopedPersistentCollective::new(self, ask, (send, recv), |(send, recv), look| each(&**send, &mut **recv, look))
             }
         }
     };
@@ -178,9 +177,9 @@ macro_rules! many_buffers {
                 mut recv: Vec<R>,
             ) -> Result<PersistentCollective<(Vec<S>, Vec<R>)>> {
                 let ask = self.$ask(all_given(&send), all_wanted(&mut recv));
-                self.set_up(ask, (send, recv), |(send, recv)| {
-                    let from = send.iter().map(|b| b.view().raw());
-                    marks(from.chain(recv.iter_mut().map(|b| b.view_mut().raw())))
+                self.set_up(ask, (send, recv), |(send, recv), look| {
+                    all_given(send).into_iter().for_each(&mut *look);
+                    all_wanted(recv).into_iter().for_each(look);
                 })
             }
         }
@@ -213,7 +212,7 @@ impl Communicator {
 
     /// Sets up a [`Communicator::barrier`], to be started again and again. Collective.
     pub fn barrier_init(&self) -> Result<PersistentCollective<()>> {
-        self.set_up(Ok(self.barrier_ask()), (), |()| 0)
+        self.set_up(Ok(self.barrier_ask()), (), |(), _| ())
     }
 
     /// Begins a [`Communicator::bcast`]; the buffer belongs to the request.
@@ -235,7 +234,9 @@ impl Communicator {
         root: impl Into<Rank>,
     ) -> Result<PersistentCollective<B>> {
         let ask = self.bcast_ask(wanted(&mut data), root.into());
-        self.set_up(ask, data, |data| marks(wanted(data).into_iter()))
+        self.set_up(ask, data, |data, look| {
+            wanted(data).into_iter().for_each(look)
+        })
     }
 }
 
@@ -267,8 +268,8 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         let ask = self
             .communicator()
             .bcast_ask(wanted(&mut *data), root.into());
-        ScopedPersistentCollective::new(self, ask, data, |data| {
-            marks(wanted(&mut **data).into_iter())
+        ScopedPersistentCollective::new(self, ask, data, |data, look| {
+            wanted(&mut **data).into_iter().for_each(look)
         })
     }
 }

@@ -14,6 +14,7 @@
 //! |---|---|
 //! | `choice` | the cheapest plan, by costs that all ranks share |
 //! | `ask` | what a call asks for |
+//! | `agree` | whether all ranks ask for the same, where that is checked |
 //! | `equal`, `counts`, `neighbors` | from buffers to pieces: equal contributions, different ones, neighbourhoods |
 //! | `blocking`, `more`, `v_and_w`, `around` | the calls that wait |
 //! | `straight` | short calls of little data, without a run |
@@ -21,6 +22,7 @@
 //! | `under_way` | a run from the side of whoever waits for it |
 //! | `requests`, `persistent`, `scoped` | what those forms return |
 
+mod agree;
 mod around;
 mod ask;
 mod blocking;
@@ -49,14 +51,26 @@ use super::Communicator;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::lower::lower;
 use crate::exec::program::Program;
+use crate::exec::run::Then;
 use crate::matching::{INTERNAL_TAG, Pattern};
 use crate::p2p::view::RawView;
 use crate::progress::cell::LaneGuard;
 use crate::progress::lane_runs::End;
+use agree::Round;
 use ask::{Ask, Staged};
 use osier_collectives::{Algorithm, Plan};
 use std::panic::{Location, resume_unwind};
 use std::sync::Arc;
+
+/// What a run begins with, besides what is asked.
+struct Launch {
+    staged: Option<Box<Staged>>,
+    program: Arc<Program>,
+    tags: u32,
+    site: &'static Location<'static>,
+    /// Asks before whether all ranks make the same call.
+    round: Option<Box<Round>>,
+}
 
 /// Between the leaders of an intercommunicator.
 pub(super) const BETWEEN: u32 = INTERNAL_TAG | 4;
@@ -125,6 +139,7 @@ impl Communicator {
     #[track_caller]
     fn begin(&self, mut ask: Ask) -> Result<u32> {
         let site = Location::caller();
+        let round = self.round(&ask, site)?;
         let staged = ask.settle(self.rank());
         let mut lane = self.lane().lock();
         let tags = match &ask.begun {
@@ -148,7 +163,14 @@ impl Communicator {
                 made
             }
         };
-        self.launch(&mut lane, ask, staged, program, tags, site)
+        let call = Launch {
+            staged,
+            program,
+            tags,
+            site,
+            round,
+        };
+        self.launch(&mut lane, ask, call)
     }
 
     /// The program of a call, kept or made.
@@ -164,33 +186,44 @@ impl Communicator {
     }
 
     /// Begins a run.
-    fn launch(
-        &self,
-        lane: &mut LaneGuard<'_>,
-        ask: Ask,
-        staged: Option<Box<Staged>>,
-        program: Arc<Program>,
-        tags: u32,
-        site: &'static Location<'static>,
-    ) -> Result<u32> {
+    fn launch(&self, lane: &mut LaneGuard<'_>, ask: Ask, call: Launch) -> Result<u32> {
         let mut run = lane.spare_run();
-        run.memory.begin(&program, ask.buffers);
+        run.memory.begin(&call.program, ask.buffers);
         if let Some(begun) = &ask.begun {
             begun.hand_over(&run.memory);
             run.done = begun.done;
         }
-        if let Some(staged) = staged {
+        if let Some(staged) = call.staged {
             let staged = *staged;
             (run.before, run.after) = (staged.before, staged.after);
             run.shadow = staged.shadow;
             run.kept = staged.kept;
         }
-        run.program = program;
+        run.program = call.program;
         run.combiner = ask.combiner;
-        run.tags = tags;
-        run.site = Some(site);
+        run.tags = call.tags;
+        run.site = Some(call.site);
         run.defers = ask.defers;
-        let begun = lane.begin_run(run, ask.error);
+        let begun = match call.round {
+            None => lane.begin_run(run, ask.error),
+            Some(round) => {
+                let then = Then {
+                    run,
+                    error: ask.error,
+                    judge: round.judge,
+                };
+                let mut run = lane.spare_run();
+                run.memory.begin(&round.program, round.ask.buffers);
+                run.kept = round.kept;
+                run.program = round.program;
+                run.combiner = round.ask.combiner;
+                run.tags = call.tags;
+                run.site = Some(call.site);
+                run.defers = round.ask.defers;
+                run.then = Some(Box::new(then));
+                lane.begin_run(run, None)
+            }
+        };
         self.core().after(lane);
         begun
     }
@@ -235,6 +268,13 @@ impl Communicator {
         self.core().after(&mut lane);
         drop(lane);
         self.core().wait(self.lane(), |lane| lane.take_run(id))
+    }
+
+    /// As [`Communicator::call`], of what may make no sense. No closure: the caller's source
+    /// line passes through.
+    #[track_caller]
+    fn call_ask(&self, ask: Result<Ask>) -> Result<()> {
+        self.call(ask?)
     }
 
     /// Runs a call to its end.

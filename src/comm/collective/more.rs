@@ -54,7 +54,7 @@ impl Communicator {
         let bytes = recv.as_ref().map_or(0, RawView::bytes);
         let _span = self.span(Kind::Scatter, ANY, ANY, bytes);
         let ask = self.scatter_ask(send, recv, root.into());
-        let result = ask.and_then(|ask| self.call(ask));
+        let result = self.call_ask(ask);
         self.reported(result.map_err(|e| e.context("scatter")))
     }
 
@@ -70,7 +70,7 @@ impl Communicator {
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Alltoall, ANY, ANY, recv.bytes());
         let ask = self.alltoall_ask(send, Some(recv));
-        let result = ask.and_then(|ask| self.call(ask));
+        let result = self.call_ask(ask);
         self.reported(result.map_err(|e| e.context("alltoall")))
     }
 
@@ -90,7 +90,7 @@ impl Communicator {
         let _span = self.span(Kind::Reduce, ANY, ANY, bytes);
         // `call` waits for the run's end, so the operator outlives it.
         let ask = self.reduce_scatter_block_ask(send, Some(recv), Combiner::lent(&op));
-        let result = ask.and_then(|ask| self.call(ask));
+        let result = self.call_ask(ask);
         self.reported(result.map_err(|e| e.context("reduce_scatter_block")))
     }
 

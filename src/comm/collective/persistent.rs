@@ -16,12 +16,16 @@ use super::under_way::{SetUp, UnderWay};
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::sealed::{Home, Notifies};
+use crate::p2p::view::RawView;
 use crate::p2p::{Scope, Startable, Status, Waitable};
 use crate::progress::ready::Ready;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+
+/// Shows the memory of buffers.
+type Each<B> = fn(&mut B, &mut dyn FnMut(RawView));
 
 #[cold]
 fn started_twice() -> Error {
@@ -66,7 +70,7 @@ pub struct PersistentCollective<B: Send + 'static> {
     under_way: UnderWay,
     set_up: SetUp,
     buffers: Option<B>,
-    mark: fn(&mut B) -> u64,
+    each: Each<B>,
 }
 
 impl<B: Send + 'static> PersistentCollective<B> {
@@ -81,7 +85,8 @@ impl<B: Send + 'static> PersistentCollective<B> {
         let Some(buffers) = &mut self.buffers else {
             return Err(comm.raise(buffers_in_use()));
         };
-        let id = comm.start_set_up(&self.set_up, (self.mark)(buffers))?;
+        let seen = self.set_up.look(|look| (self.each)(buffers, look));
+        let id = comm.start_set_up(&self.set_up, seen)?;
         self.under_way.begin(id);
         Ok(())
     }
@@ -198,14 +203,14 @@ impl Communicator {
         &self,
         ask: Result<Ask>,
         mut buffers: B,
-        mark: fn(&mut B) -> u64,
+        each: Each<B>,
     ) -> Result<PersistentCollective<B>> {
-        let set_up = self.set_up_ask(ask, mark(&mut buffers))?;
+        let set_up = self.set_up_ask(ask, |look| each(&mut buffers, look))?;
         Ok(PersistentCollective {
             under_way: UnderWay::idle(self, set_up.name()),
             set_up,
             buffers: Some(buffers),
-            mark,
+            each,
         })
     }
 }
@@ -233,7 +238,7 @@ pub struct ScopedPersistentCollective<'scope, 'env, B> {
     scope: &'scope Scope<'scope, 'env>,
     set_up: SetUp,
     buffers: B,
-    mark: fn(&mut B) -> u64,
+    each: Each<B>,
     request: Option<ScopedCollective<'scope>>,
 }
 
@@ -242,14 +247,15 @@ impl<'scope, 'env, B> ScopedPersistentCollective<'scope, 'env, B> {
         scope: &'scope Scope<'scope, 'env>,
         ask: Result<Ask>,
         mut buffers: B,
-        mark: fn(&mut B) -> u64,
+        each: Each<B>,
     ) -> Result<Self> {
-        let set_up = scope.communicator().set_up_ask(ask, mark(&mut buffers))?;
+        let comm = scope.communicator();
+        let set_up = comm.set_up_ask(ask, |look| each(&mut buffers, look))?;
         Ok(Self {
             scope,
             set_up,
             buffers,
-            mark,
+            each,
             request: None,
         })
     }
@@ -261,7 +267,10 @@ impl<'scope, 'env, B> ScopedPersistentCollective<'scope, 'env, B> {
         if self.request.is_some() {
             return Err(comm.raise(started_twice()));
         }
-        let id = comm.start_set_up(&self.set_up, (self.mark)(&mut self.buffers))?;
+        let seen = self
+            .set_up
+            .look(|look| (self.each)(&mut self.buffers, look));
+        let id = comm.start_set_up(&self.set_up, seen)?;
         self.request = Some(ScopedCollective::new(self.scope, self.set_up.name(), id));
         Ok(())
     }

@@ -6,6 +6,7 @@
 //! difference: the messages are the same.
 
 use super::ask::{Ask, class_of, key_of, mismatch};
+use crate::check::Check;
 use crate::comm::Communicator;
 use crate::error::{Error, Result};
 use crate::exec::operator::{Data, Fit, Reduction};
@@ -41,7 +42,8 @@ impl Communicator {
     /// Memory that a call may work on here; none where a run is needed anyway.
     #[inline]
     pub(super) fn small(&self, send: Option<&RawView>, recv: Option<&RawView>) -> Option<Small> {
-        if self.core().trace.is_some() || self.is_inter() {
+        let core = self.core();
+        if core.trace.is_some() || self.is_inter() || core.checks.has(Check::Collectives) {
             return None;
         }
         Small::new(send, recv)
@@ -56,6 +58,12 @@ impl Communicator {
         recv: Option<&RawView>,
         operator: &'a dyn Reduction,
     ) -> Option<SmallReduction<'a>> {
+        // What differs in type is for the ask to name.
+        if let (Some(send), Some(recv)) = (send, recv)
+            && !send.alike(recv)
+        {
+            return None;
+        }
         let small = self.small(send, recv)?;
         let fit = operator.fit(&Data(send.or(recv)?)).ok()?;
         operator.predefined(&fit)?;

@@ -8,10 +8,13 @@
 //! 1. While it is pending the run may use its buffers; in all other states nothing does.
 //! 2. A result is taken once.
 
+use super::Launch;
 use super::ask::Ask;
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind, Result};
+use crate::exec::memory::Buffers;
 use crate::exec::program::Program;
+use crate::p2p::view::RawView;
 use crate::p2p::{Status, is_driven};
 use crate::progress::core::Core;
 use crate::progress::lane_runs::End;
@@ -233,17 +236,48 @@ pub(super) struct SetUp {
     tags: u32,
     /// What tells its memory from other.
     mark: u64,
+    /// Memory of a device is handed over anew at each start, with the moment from which
+    /// its bytes are valid.
+    on_device: bool,
+}
+
+/// The memory of a persistent call's buffers, as they are at a start.
+#[derive(Default)]
+pub(super) struct Seen {
+    mark: u64,
+    /// Where any lies on a device.
+    fresh: Vec<RawView>,
+}
+
+impl Seen {
+    fn add(&mut self, view: RawView, keep: bool) {
+        self.mark = (self.mark.wrapping_mul(0x0100_0000_01b3)).wrapping_add(view.mark());
+        if keep {
+            self.fresh.push(view);
+        }
+    }
 }
 
 impl SetUp {
     pub fn name(&self) -> &'static str {
         self.ask.name
     }
+
+    /// Looks at the buffers.
+    pub fn look(&self, each: impl FnOnce(&mut dyn FnMut(RawView))) -> Seen {
+        let mut seen = Seen::default();
+        each(&mut |view| seen.add(view, self.on_device));
+        seen
+    }
 }
 
 impl Communicator {
     /// Sets up a persistent call: chooses its plan, and reserves its tags.
-    pub(super) fn set_up_ask(&self, ask: Result<Ask>, mark: u64) -> Result<SetUp> {
+    pub(super) fn set_up_ask(
+        &self,
+        ask: Result<Ask>,
+        each: impl FnOnce(&mut dyn FnMut(RawView)),
+    ) -> Result<SetUp> {
         let runs = self.runs_on();
         let tags = runs.lane().lock().reserve_tags();
         let mut ask = self.reported(ask)?;
@@ -252,31 +286,52 @@ impl Communicator {
             return self.reported(Err(e.context(ask.name)));
         }
         let program = self.reported(runs.program_of(&ask))?;
+        let mut seen = Seen::default();
+        each(&mut |view| seen.add(view, false));
+        let Buffers { send, recv, .. } = &ask.buffers;
+        let mut memory = send.memory().iter().chain(recv.memory());
         Ok(SetUp {
-            ask,
+            on_device: memory.any(|view| view.as_device().is_some()),
             program,
             tags,
-            mark,
+            mark: seen.mark,
+            ask,
         })
     }
 
     /// Begins a persistent call once more.
     #[track_caller]
-    pub(super) fn start_set_up(&self, set_up: &SetUp, mark: u64) -> Result<u32> {
-        if mark != set_up.mark {
+    pub(super) fn start_set_up(&self, set_up: &SetUp, seen: Seen) -> Result<u32> {
+        if seen.mark != set_up.mark {
             return self.reported(Err(Error::new(
                 ErrorKind::Argument,
                 "the buffers of a persistent collective are not those that it was set up with (hint: fill them where they are, or set up another)",
             )));
         }
         let runs = self.runs_on();
-        let mut ask = set_up.ask.clone();
-        let staged = ask.settle(runs.rank());
-        let mut lane = runs.lane().lock();
-        let program = set_up.program.clone();
-        let (tags, site) = (set_up.tags, Location::caller());
-        let begun = runs.launch(&mut lane, ask, staged, program, tags, site);
-        drop(lane);
+        let begun = self.launch_set_up(runs, set_up, &seen.fresh);
         self.reported(begun)
+    }
+    #[track_caller]
+    fn launch_set_up(&self, runs: &Communicator, set_up: &SetUp, fresh: &[RawView]) -> Result<u32> {
+        let site = Location::caller();
+        let mut ask = set_up.ask.clone();
+        if set_up.on_device {
+            let again = |old: &RawView| {
+                let same = fresh.iter().find(|view| view.mark() == old.mark());
+                same.unwrap_or(old).clone()
+            };
+            ask.buffers.send.replace(again);
+            ask.buffers.recv.replace(again);
+        }
+        let round = runs.round(&ask, site)?;
+        let call = Launch {
+            staged: ask.settle(runs.rank()),
+            program: set_up.program.clone(),
+            tags: set_up.tags,
+            site,
+            round,
+        };
+        runs.launch(&mut runs.lane().lock(), ask, call)
     }
 }

@@ -44,7 +44,7 @@ impl Communicator {
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Gather, ANY, ANY, bytes(send.as_ref()));
         let ask = self.gatherv_ask(send, Some(recv), counts, displacements, root.into());
-        let result = ask.and_then(|ask| self.call(ask));
+        let result = self.call_ask(ask);
         self.reported(result.map_err(|e| e.context("gatherv")))
     }
 
@@ -63,7 +63,7 @@ impl Communicator {
         let (send, recv) = (given(send), wanted(recv));
         let _span = self.span(Kind::Scatter, ANY, ANY, bytes(recv.as_ref()));
         let ask = self.scatterv_ask(send, recv, counts, displacements, root.into());
-        let result = ask.and_then(|ask| self.call(ask));
+        let result = self.call_ask(ask);
         self.reported(result.map_err(|e| e.context("scatterv")))
     }
 
@@ -81,7 +81,7 @@ impl Communicator {
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Allgather, ANY, ANY, bytes(send.as_ref()));
         let ask = self.allgatherv_ask(send, Some(recv), counts, displacements);
-        let result = ask.and_then(|ask| self.call(ask));
+        let result = self.call_ask(ask);
         self.reported(result.map_err(|e| e.context("allgatherv")))
     }
 
@@ -100,7 +100,7 @@ impl Communicator {
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Alltoall, ANY, ANY, bytes(send.as_ref()));
         let ask = self.alltoallv_ask(send, Some(recv), send_blocks, recv_blocks);
-        let result = ask.and_then(|ask| self.call(ask));
+        let result = self.call_ask(ask);
         self.reported(result.map_err(|e| e.context("alltoallv")))
     }
 
@@ -110,7 +110,7 @@ impl Communicator {
     pub fn alltoallw<S: Buffer, R: BufferMut>(&self, send: &[S], recv: &mut [R]) -> Result<()> {
         let _span = self.span(Kind::Alltoall, ANY, ANY, 0);
         let ask = self.alltoallw_ask(all_given(send), all_wanted(recv));
-        let result = ask.and_then(|ask| self.call(ask));
+        let result = self.call_ask(ask);
         self.reported(result.map_err(|e| e.context("alltoallw")))
     }
 
@@ -131,7 +131,7 @@ impl Communicator {
         let _span = self.span(Kind::Reduce, ANY, ANY, bytes(send.as_ref()));
         // `call` waits for the run's end, so the operator outlives it.
         let ask = self.reduce_scatter_ask(send, Some(recv), counts, Combiner::lent(&op));
-        let result = ask.and_then(|ask| self.call(ask));
+        let result = self.call_ask(ask);
         self.reported(result.map_err(|e| e.context("reduce_scatter")))
     }
 }

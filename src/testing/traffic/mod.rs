@@ -13,6 +13,7 @@
 //! act               one act on the world    world, send, receive, settle
 //! seat              what a rank holds       request, partition
 //! invariants        after a step            oracle              at the end
+//! collectives       collective calls, which have rules of their own
 //! shrink, timeline  a failure for people    case                a run as a value
 //! ```
 //!
@@ -50,6 +51,7 @@
 
 mod act;
 mod case;
+mod collectives;
 mod dice;
 mod draw;
 mod explore;
@@ -76,6 +78,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 pub use case::{Fault, Wrong};
+pub use collectives::{Calls, collectives};
 pub use explore::{Bounds, Explored, explore_all};
 pub use play::{replay, run};
 

@@ -155,7 +155,7 @@ pub(super) fn shuffle<T>(rng: &mut Rng, items: &mut [T]) {
     }
 }
 
-fn sim(rng: &mut Rng, seed: u64, ranks: u32) -> SimOptions {
+pub(super) fn sim(rng: &mut Rng, seed: u64, ranks: u32) -> SimOptions {
     let least = rng.pick(&[0, 1, 500, 500]);
     let get = !rng.one_in(4);
     SimOptions {

@@ -3,6 +3,7 @@
 //! Checks panic; the tests see the exit code and the text.
 
 mod checks;
+mod collectives;
 mod devices;
 mod mapped;
 mod matrix;
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         ["device-stream", how] => devices::stream(comm, how),
         ["mapped", ref what @ ..] => mapped::run(comm, what),
         ["matrix", ref what @ ..] => matrix::run(comm, what),
+        ["collectives", ref what @ ..] => collectives::run(comm, what),
         ["check", what] => checks::check(comm, what),
         ["threads", how] => {
             // Ranks of a job of their own, without a launcher.

@@ -161,3 +161,42 @@ fn a_fatal_error_ends_the_job() {
         .says("rank 1: fatal error on strict: rank 99 in a communicator of 3")
         .code(1);
 }
+
+/// Seeds for which a job makes collective calls of all kinds; `OSIER_COLLECTIVE_SEEDS` sets
+/// their number.
+fn seeds() -> u64 {
+    let set = std::env::var("OSIER_COLLECTIVE_SEEDS");
+    set.map_or(6, |n| n.parse().expect("a number"))
+}
+
+#[test]
+fn a_rank_is_killed_within_collectives_of_all_kinds() {
+    for seed in 0..seeds() {
+        let ranks = 3 + seed as usize % 2;
+        let victim = seed as usize % ranks;
+        let text = [seed, 30, victim as u64, 3 + seed * 5 % 20].map(|n| n.to_string());
+        println!("seed {seed}");
+        let what: Vec<&str> = ["collectives"]
+            .into_iter()
+            .chain(text.iter().map(|t| &t[..]))
+            .collect();
+        let living: Vec<usize> = (0..ranks).filter(|r| *r != victim).collect();
+        finish(&mut job(ranks, REPORT, &what))
+            .says(&format!("rank {victim} of {ranks}"))
+            .through(&living)
+            .code(137);
+    }
+}
+
+/// Nobody dies, and all checks leave the calls in peace.
+#[test]
+fn collectives_of_all_kinds_are_left_in_peace() {
+    for seed in 0..seeds().div_ceil(3) {
+        let seed = (1000 + seed).to_string();
+        let what = ["collectives", &seed, "60", "99", "99"];
+        finish(&mut job(3, &["--check", "all"], &what))
+            .quiet()
+            .through(&[0, 1, 2])
+            .code(0);
+    }
+}
