@@ -4,7 +4,11 @@ use crate::support::{fails, pattern};
 use crate::{driver, memory, on_streams, upload};
 use osier::devices::{Gate, Stream, copy};
 use osier::testing::Network;
-use osier::{Communicator, Datatype, ErrorKind, Layout, Partitions, Startable, Type, wait_all};
+use osier::{
+    Communicator, Datatype, ErrorHandler, ErrorKind, Layout, Partitions, Startable, Type, wait_all,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Sends `bytes`, in partitions that become ready last first, to whatever receives.
 fn send(comm: &Communicator, stream: &Stream, bytes: &[u8], cut: Partitions, device: bool) {
@@ -200,5 +204,61 @@ fn what_is_dropped_is_given_up_or_goes_on() {
             );
         }
         comm.barrier().unwrap();
+    });
+}
+
+#[test]
+fn errors_pass_the_handler_once() {
+    on_streams(&[Network::Shm], |comm, stream| {
+        let comm = comm.dup().unwrap();
+        let runs = Arc::new(AtomicUsize::new(0));
+        let counter = runs.clone();
+        comm.set_error_handler(ErrorHandler::custom(move |_, _| {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }));
+        let check = |name: &str, failed: osier::Result<()>| {
+            assert!(failed.is_err(), "{name}");
+            assert_eq!(runs.swap(0, Ordering::Relaxed), 1, "{name}");
+        };
+        let (data, me) = (driver::upload(stream, &[1; 12]), comm.rank());
+        check("rank", comm.psend_init_device(&data, 2, 9, 0).map(drop));
+        check("cut", comm.precv_init_device(&data, 5, me, 0).map(drop));
+        let mut send = comm.psend_init_device(&data, 2, me, 0).unwrap();
+        check("pready", send.pready(0, stream));
+        send.start().unwrap();
+        check("start", send.start());
+        check("pready_range", send.pready_range(7..=7, stream));
+        check("pready_list", send.pready_list(&[7], stream));
+        let place = memory(stream, 12);
+        let mut recv = comm.precv_init_device(&place, 3, me, 0).unwrap();
+        recv.start(stream).unwrap();
+        check("start", recv.start(stream));
+        check("parrived", recv.parrived(7).map(drop));
+        send.pready_range(0..=1, stream).unwrap();
+        (recv.wait().unwrap(), send.wait().unwrap());
+        // What the sender has does not fit.
+        let _long = comm.psend_init_device(&data, 2, me, 1).unwrap();
+        let mut short = comm
+            .precv_init_device(&place.slice(..6).unwrap(), 2, me, 1)
+            .unwrap();
+        check("start", short.start(stream));
+        // Its sender leaves.
+        let begun = || {
+            let mut recv = comm.precv_init_device(&place, 2, 0, 2).unwrap();
+            recv.start(stream).unwrap();
+            recv
+        };
+        let both = (me == 1).then(|| (begun(), begun()));
+        comm.barrier().unwrap();
+        let Some((first, second)) = both else {
+            return;
+        };
+        check("wait", first.wait().map(drop));
+        let status = loop {
+            if let Some(status) = second.status() {
+                break status;
+            }
+        };
+        check("status", status.map(drop));
     });
 }

@@ -367,6 +367,10 @@ fn errors_pass_the_handler() {
         check("irecv", on.irecv(&slice, bad, 0).map(drop));
         let both = on.sendrecv(&slice, bad, 0, &slice, 0, 0);
         check("sendrecv", both.map(drop));
+        check("bsend", on.bsend(&slice, bad, 0).map(drop));
+        check("irsend", on.irsend(&slice, bad, 0).map(drop));
+        let replaced = on.sendrecv_replace(&slice, bad, 0, 0, 0);
+        check("sendrecv_replace", replaced.map(drop));
         check("probe", on.probe(0, 0));
         // A message that is longer than its receive.
         let own = comm.rank();

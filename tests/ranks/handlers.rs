@@ -53,6 +53,19 @@ const EXEMPT: &[(&str, &str)] = &[
     ("Transfer::", "not public"),
     ("OnStream::", "needs a device; tests/device_streams.rs"),
     ("Enqueued::", "needs a device; tests/device_streams.rs"),
+    (
+        "DevicePartitioned",
+        "needs a device; tests/device_partitions.rs",
+    ),
+    (
+        "Communicator::psend_init_device",
+        "needs a device; tests/device_partitions.rs",
+    ),
+    (
+        "Communicator::precv_init_device",
+        "needs a device; tests/device_partitions.rs",
+    ),
+    ("Spot::", "not public"),
     ("Captured::", "not public"),
 ];
 
