@@ -235,7 +235,8 @@ fn errors_pass_the_handler_once() {
         check("start", recv.start(stream));
         check("parrived", recv.parrived(7).map(drop));
         send.pready_range(0..=1, stream).unwrap();
-        (recv.wait().unwrap(), send.wait().unwrap());
+        recv.wait().unwrap();
+        send.wait().unwrap();
         // What the sender has does not fit.
         let _long = comm.psend_init_device(&data, 2, me, 1).unwrap();
         let mut short = comm
