@@ -196,7 +196,7 @@ impl<T: Datatype, F: Fn(T, T) -> T + Send + Sync> Function<T, F> {
     ///     }
     ///     a
     /// };
-    /// let mut found = [0];
+    /// let mut found = [0u64];
     /// let op = osier::function(gcd).exact().commutative();
     /// comm.allreduce(&[12 * (comm.rank() as u64 + 1)], &mut found, op)?;
     /// assert_eq!(found, [12]);
