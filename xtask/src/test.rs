@@ -4,7 +4,7 @@ use crate::scan;
 use crate::setup;
 use crate::steps::{Result, Steps, cargo, root, run as run_command, succeeds, target_dir};
 use clap::ValueEnum;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Miri interprets, so a new slow test must not eat the CI's time unnoticed.
@@ -212,36 +212,88 @@ fn kernel_sanitizer(steps: &mut Steps) {
         )?;
         scan::link(&compiled, scan::SANITIZERS, &kernels)?;
         println!("{} kernels with sanitizers", compiled.names.len());
-        // The emulated driver, too. With features as in the step "unit": nothing is
-        // compiled again.
-        run_command(cargo().args(["test", "--workspace", "--no-run"]))?;
-        // The sanitizer's library comes first, in the tests' processes alone.
-        let runner = format!("env LD_PRELOAD={}", libasan.display());
-        run_command(
-            cargo()
-                .env("OSIER_EMULATED_KERNELS", kernels)
-                .env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER", runner)
-                // Signals are the driver's, and what a process keeps is no leak.
-                .env(
-                    "ASAN_OPTIONS",
-                    "detect_leaks=0:handle_segv=0:handle_sigbus=0:use_sigaltstack=0",
-                )
-                .env("UBSAN_OPTIONS", "print_stacktrace=1")
-                .env("OSIER_TREES", SANITIZED_TREES)
-                .args(["test", "--workspace", "--test", "device", "--test", "parts"])
-                .args(["--test", "reduce", "--test", "trees"]),
-        )
+        for test in built_tests("kernels", &["device", "parts", "reduce", "trees"])? {
+            run_command(
+                Command::new(test)
+                    .current_dir(root().join("kernels"))
+                    .env("OSIER_EMULATED_KERNELS", &kernels)
+                    // The sanitizer's library comes first.
+                    .env("LD_PRELOAD", &libasan)
+                    // Signals are the driver's, and what a process keeps is no leak.
+                    .env(
+                        "ASAN_OPTIONS",
+                        "detect_leaks=0:handle_segv=0:handle_sigbus=0:use_sigaltstack=0",
+                    )
+                    .env("UBSAN_OPTIONS", "print_stacktrace=1")
+                    .env("OSIER_TREES", SANITIZED_TREES),
+            )?;
+        }
+        Ok(())
     });
 }
 
+/// What cargo says of a target that it has built.
+#[derive(serde::Deserialize)]
+struct Artifact {
+    executable: Option<PathBuf>,
+    manifest_path: Option<PathBuf>,
+    target: Option<Target>,
+}
+
+#[derive(serde::Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+/// Executables of the tests of a folder's package. All of the workspace is built, as in
+/// the step "unit": with fewer targets cargo would choose other features, and compile
+/// everything again.
+fn built_tests(folder: &str, names: &[&str]) -> std::result::Result<Vec<PathBuf>, String> {
+    let mut build = cargo();
+    build.args([
+        "test",
+        "--workspace",
+        "--no-run",
+        "--message-format=json-render-diagnostics",
+    ]);
+    let output = build
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .map_err(|e| format!("cannot start cargo: {e}"))?;
+    if !output.status.success() {
+        return Err(format!("building the tests ended with {}", output.status));
+    }
+    let manifest = root().join(folder).join("Cargo.toml");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let tests: Vec<PathBuf> = text
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Artifact>(line).ok())
+        .filter(|built| built.manifest_path.as_ref() == Some(&manifest))
+        .filter(|built| {
+            let wanted =
+                |t: &Target| t.kind.iter().any(|k| k == "test") && names.contains(&t.name.as_str());
+            built.target.as_ref().is_some_and(wanted)
+        })
+        .filter_map(|built| built.executable)
+        .collect();
+    match tests.len() == names.len() {
+        true => Ok(tests),
+        false => Err(format!(
+            "{} of {folder}: cargo has built {tests:?}",
+            names.join(", ")
+        )),
+    }
+}
+
 /// A library that the C++ compiler brings along.
-fn compilers_library(name: &str) -> Option<std::path::PathBuf> {
+fn compilers_library(name: &str) -> Option<PathBuf> {
     let compiler = std::env::var_os("CXX").unwrap_or_else(|| "g++".into());
     let answer = Command::new(compiler)
         .arg(format!("-print-file-name={name}"))
         .output()
         .ok()?;
-    let path = std::path::PathBuf::from(String::from_utf8_lossy(&answer.stdout).trim());
+    let path = PathBuf::from(String::from_utf8_lossy(&answer.stdout).trim());
     // The bare name comes back where there is none.
     path.is_absolute().then_some(path)
 }
