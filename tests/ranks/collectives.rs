@@ -513,7 +513,7 @@ fn requests_that_are_dropped_go_on() {
     });
 }
 
-/// Prints, never fails: `cargo test --release --test ranks time_of_small_collectives --
+/// Prints, never fails: `cargo test --release -p osier-test-programs --test ranks time_of_small_collectives --
 /// --ignored --nocapture`. 8-byte calls of two ranks beside the same written with `send`
 /// and `recv`, as the first version had them; in turn, medians.
 #[test]

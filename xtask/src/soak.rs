@@ -58,9 +58,17 @@ pub struct Args {
 }
 
 fn parse_range(text: &str) -> std::result::Result<Range<u64>, String> {
-    let number = |text: &str| text.parse::<u64>().map_err(|e| format!("{text:?}: {e}"));
+    let number = |text: &str| {
+        text.parse::<u64>()
+            .map_err(|e| format!("{text:?}: {e} (hint: as in 0..1000)"))
+    };
     match text.split_once("..") {
-        Some((a, b)) => Ok(number(a)?..number(b)?),
+        Some((a, b)) => match number(a)?..number(b)? {
+            none if none.is_empty() => {
+                Err("no seeds (hint: the first one, and one behind the last, as in 0..1000)".into())
+            }
+            seeds => Ok(seeds),
+        },
         None => number(text).map(|a| a..a + 1),
     }
 }
