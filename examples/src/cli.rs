@@ -12,11 +12,7 @@ pub fn run<O: Parser>(example: impl Fn(&Communicator, &O) -> Result<u8> + Sync) 
         let options = match O::try_parse() {
             Ok(options) => options,
             Err(e) => {
-                if world.rank() == 0 {
-                    e.print().unwrap_or_default();
-                }
-                // Nobody ends before the reason is there.
-                world.barrier().ok();
+                say_once(&world, || e.print().unwrap_or_default());
                 return e.exit_code() as u8;
             }
         };
@@ -28,4 +24,14 @@ pub fn run<O: Parser>(example: impl Fn(&Communicator, &O) -> Result<u8> + Sync) 
             }
         }
     })
+}
+
+/// Says what all ranks find out alike: at rank 0, and before any of them goes on, for
+/// the launcher ends the others when one ends with a failure. Every rank must call it.
+pub fn say_once(world: &Communicator, what: impl FnOnce()) {
+    if world.rank() == 0 {
+        what();
+    }
+    // That a rank is gone by now changes nothing for who says it.
+    world.barrier().ok();
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 use osier::devices::{DeviceError, DeviceSlice, DeviceView};
 use osier::{Communicator, Datatype, Op, Region, Regions, Result, View};
 
+use crate::cli::say_once;
 use crate::gpu::Gpu;
 
 /// Which parts of one buffer go to whom, and which of another come from whom.
@@ -170,7 +171,7 @@ pub fn report(
     let mut sums = [0u64; 2];
     comm.allreduce(&[bytes as u64, wrong as u64], &mut sums, Op::Sum)?;
     let [bytes, wrong] = sums;
-    if comm.rank() == 0 {
+    say_once(comm, || {
         let rate = 1e-9 * bytes as f64 / seconds;
         println!("{what}");
         println!("buffers on   {}", place.shown());
@@ -180,6 +181,6 @@ pub fn report(
             0 => println!("verified     every element"),
             n => println!("verified     {n} elements are WRONG"),
         }
-    }
+    });
     Ok(u8::from(wrong > 0))
 }

@@ -6,6 +6,8 @@
 //!   run            sh: runs all, writes report.txt and report.json
 //!   commit, needs  what was built; the C library that it asks for
 //!   bin/osier.gz   the launcher and the benchmarks
+//!   bin/exercise.gz  messages of all kinds of memory, layouts and sizes, by ranks that
+//!                  are processes or threads
 //!   bin/test-*.gz  the tests of osier-kernels, and of messages of devices
 //!   bin/jacobi3d.gz and others: the examples that keep their data on a device
 //!   bin/cubins/    binaries of the kernels, if their compiler could be had
@@ -66,8 +68,10 @@ pub fn run(args: &Args) -> Result {
         "osier-cli",
         "-p",
         "osier-examples",
+        "-p",
+        "osier-test-programs",
     ]))?;
-    for program in ["osier"].iter().chain(&EXAMPLES) {
+    for program in ["osier", "exercise"].iter().chain(&EXAMPLES) {
         let built = target_dir().join("release").join(program);
         place(&built, &bin.join(program))?;
     }
@@ -121,7 +125,14 @@ fn commit() -> String {
 /// Name and program of each test of the device's room, and of messages of devices.
 fn tests() -> Result<Vec<(String, PathBuf)>> {
     let mut found = built(&["-p", "osier-kernels", "--lib", "--tests"])?;
-    found.extend(built(&["-p", "osier", "--test", "device_messages"])?);
+    found.extend(built(&[
+        "-p",
+        "osier-test-programs",
+        "--test",
+        "device_messages",
+        "--test",
+        "device_streams",
+    ])?);
     Ok(found)
 }
 

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use osier::Communicator;
+use osier_examples::cli::say_once;
 use osier_examples::jacobi::{self, Failure, Options};
 
 fn main() -> ExitCode {
@@ -16,26 +17,17 @@ fn main() -> ExitCode {
 
 /// What one rank does; its exit code.
 fn solve(world: &Communicator) -> u8 {
-    // What all ranks find out alike is said by rank 0, before the launcher
-    // sees any of them end.
-    let say = |what: &dyn Fn()| {
-        if world.rank() == 0 {
-            what();
-        }
-        world.barrier().ok();
-    };
-
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(e) => {
-            say(&|| e.print().unwrap_or_default());
+            say_once(world, || e.print().unwrap_or_default());
             return e.exit_code() as u8;
         }
     };
     let report = match jacobi::run(world, &options) {
         Ok(report) => report,
         Err(Failure::Options(e)) => {
-            say(&|| eprintln!("jacobi3d: {e}"));
+            say_once(world, || eprintln!("jacobi3d: {e}"));
             return 2;
         }
         Err(Failure::Run(e)) => {
@@ -43,7 +35,7 @@ fn solve(world: &Communicator) -> u8 {
             return 1;
         }
     };
-    say(&|| {
+    say_once(world, || {
         if !options.quiet {
             print!("{report}");
         }

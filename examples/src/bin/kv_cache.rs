@@ -19,6 +19,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use osier::{Communicator, Datatype, Layout, Region, Result, Type};
+use osier_examples::cli::{self, say_once};
 use osier_examples::exchange::{Exchange, Place, report};
 
 /// Move the paged cache of one sequence between pairs of ranks
@@ -66,7 +67,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    osier_examples::cli::run(migrate)
+    cli::run(migrate)
 }
 
 /// What lies where: numbers of 16 bits.
@@ -116,12 +117,12 @@ fn table(rank: usize, pages: usize, wanted: usize) -> Vec<usize> {
 fn migrate(world: &Communicator, options: &Options) -> Result<u8> {
     let wanted = options.tokens.div_ceil(options.page_tokens.max(1));
     if wanted > options.pages || wanted == 0 {
-        if world.rank() == 0 {
+        say_once(world, || {
             eprintln!(
                 "kv_cache: the sequence takes {wanted} pages, the cache has {} (hint: --pages)",
                 options.pages
             );
-        }
+        });
         return Ok(2);
     }
     let cache = Cache {

@@ -35,6 +35,10 @@ fn main() -> ExitCode {
             }
         };
     }
+    if let ["matrix-jobs", launcher, program] = what[..] {
+        matrix::print_jobs(launcher, program);
+        return ExitCode::SUCCESS;
+    }
     if let ["sets"] = what[..] {
         sets();
         return ExitCode::SUCCESS;

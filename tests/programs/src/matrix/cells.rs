@@ -151,25 +151,20 @@ impl Way {
         }
     }
 
+    /// Whether a machine with one device has no such way.
+    pub fn needs_two(self) -> bool {
+        matches!(self, Way::ThreadsApart | Way::Linked | Way::Apart)
+    }
+
     /// Options of `osier run`, and what the ranks do before the way's name.
-    fn options(self) -> (Vec<String>, &'static [&'static str]) {
-        let text = |all: &[&str]| all.iter().map(|s| s.to_string()).collect::<Vec<_>>();
-        let gpus = if self.gpus() == 2 { "2" } else { "1" };
+    fn options(self) -> (&'static [&'static str], &'static [&'static str]) {
         match self {
-            Way::Threads | Way::ThreadsApart => (
-                text(&[
-                    "-n",
-                    "2",
-                    "--ranks-per-process",
-                    "2",
-                    "--emulate-gpus",
-                    gpus,
-                ]),
-                &["run", "matrix"],
-            ),
+            Way::Threads | Way::ThreadsApart => {
+                (&["-n", "2", "--ranks-per-process", "2"], &["run", "matrix"])
+            }
             // Its ranks are no ranks of the launcher's job.
-            Way::Network => (text(&["-n", "1", "--emulate-gpus", gpus]), &["matrix"]),
-            _ => (text(&["-n", "2", "--emulate-gpus", gpus]), &["matrix"]),
+            Way::Network => (&["-n", "1"], &["matrix"]),
+            _ => (&["-n", "2"], &["matrix"]),
         }
     }
 
@@ -391,11 +386,19 @@ pub fn drawn(way: Way, seed: u64) -> Vec<Cell> {
     all
 }
 
-/// The command line behind `osier run`: a job of cells that go one way.
+/// The command line behind `osier run`: a job of cells that go one way, on emulated
+/// devices.
 pub fn arguments(way: Way, program: &str, which: &str) -> Vec<String> {
-    let (mut all, what) = way.options();
-    all.extend(["--".to_owned(), program.to_owned()]);
-    all.extend(what.iter().map(|word| word.to_string()));
+    let mut all = vec!["--emulate-gpus".to_owned(), way.gpus().to_string()];
+    all.extend(line(way, program, which));
+    all
+}
+
+/// The same on the devices that are there.
+pub fn line(way: Way, program: &str, which: &str) -> Vec<String> {
+    let (options, what) = way.options();
+    let words = options.iter().chain(&["--"]).chain([&program]);
+    let mut all: Vec<String> = words.chain(what).map(|word| word.to_string()).collect();
     all.extend([way.name(), which.to_owned()]);
     all
 }

@@ -33,6 +33,25 @@ pub fn run(comm: &Communicator, what: &[&str]) {
     super::through(comm);
 }
 
+/// A line for each way that a real driver has, for scripts: its name, the devices that it
+/// needs, and the words behind `env`, which are variables and `LAUNCHER run ...`.
+pub fn print_jobs(launcher: &str, program: &str) {
+    for way in Way::ALL {
+        let variables = way.variables();
+        if variables.iter().any(|(name, _)| name.contains("EMULATED")) {
+            continue;
+        }
+        let variables = variables
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"));
+        let mut words: Vec<String> = variables.collect();
+        words.extend([launcher.to_owned(), "run".to_owned()]);
+        words.extend(cells::line(way, program, "sample"));
+        let needs = 1 + u8::from(way.needs_two());
+        println!("{} {needs} {}", way.name(), words.join(" "));
+    }
+}
+
 fn cells(comm: &Communicator, way: Way, which: &str) {
     let sample = which == "sample";
     let all = match sample {
