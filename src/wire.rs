@@ -12,7 +12,7 @@
 //! FINISH      outcome             send         0             none
 //! ACK         0                   send         0             none: matched
 //! CREDIT      0                   bytes        0             none
-//! WITHDRAW    0                   send         0             none
+//! WITHDRAW    1 = of a run        send         rank          none: the rest will not come
 //! SHARE       0                   send         receive       region key, first byte u64
 //! PUSHED      1 = not pushed      receive      0             none
 //! CHECK       0                   send         0             types and source line of the next start
@@ -32,7 +32,8 @@
 //!
 //! `send` is the sender's handle of the operation: the receiver only repeats
 //! it. Fragments of one send arrive in order, so they carry no offset. POISON says that
-//! a message of a collective will not come, and for whose death, by rank in the world.
+//! a message of a collective will not come, and for whose death, by rank in the world; so
+//! does a WITHDRAW of one that has begun.
 //!
 //! Where something is checked (`crate::check`), 2 is added to the aux of EAGER,
 //! FIRST and ANNOUNCE, and a CHECK stands in front.
@@ -87,6 +88,8 @@ pub(crate) const LINKED: u16 = 4;
 pub(crate) const OF_CHUNKS: u16 = 1;
 /// In the aux of WANT: descriptors of the receive's memory.
 pub(crate) const OF_RECEIVE: u16 = 2;
+/// In the aux of WITHDRAW: a collective owes the message, and fails.
+pub(crate) const OF_RUN: u16 = 1;
 /// In the aux of PLACE: do not begin.
 pub(crate) const GIVE_UP: u16 = 1;
 /// In the aux of PLACED: nothing was written.

@@ -165,29 +165,27 @@ fn calls(count: u64, deaths: bool, checks: &str) -> Calls {
 
 #[test]
 fn collective_calls_under_many_seeds() {
-    let r = calls(1500, false, "off");
+    let r = calls(750, false, "off");
     assert!(r.lost == 0 && r.deaths == 0);
     assert!(
-        r.ended > 30_000 && r.persistent > 3000 && r.across > 3000,
+        r.ended > 15_000 && r.persistent > 1500 && r.across > 1500,
         "{r:?}"
     );
 }
 
-/// Finds what runs do not get right yet where a rank dies: an announcement that a failing
-/// run withdraws is not followed by poison, so its receiver hears no name, or keeps the
-/// receive that was to swallow it.
+/// Every call of a collective ends where a rank dies, with its name, and nothing of it is
+/// left for a later one.
 #[test]
-#[ignore = "finds runs that keep a receive after a death: issue 6"]
 fn collective_calls_name_the_dead() {
-    let r = calls(1500, true, "off");
-    assert!(r.deaths > 700 && r.lost > 3000, "{r:?}");
-    calls(150, true, "all");
+    let r = calls(750, true, "off");
+    assert!(r.deaths > 350 && r.lost > 1500, "{r:?}");
+    calls(100, true, "all");
 }
 
 #[test]
 fn checks_leave_collective_calls_in_peace() {
-    let r = calls(150, false, "all");
-    assert!(r.ended > 3000, "{r:?}");
+    let r = calls(100, false, "all");
+    assert!(r.ended > 2000, "{r:?}");
 }
 
 /// Checks find nothing in traffic that is right, deaths or not.

@@ -110,7 +110,7 @@ impl Lane {
         }
         if op.acked {
             // It has not heard of it if it was about to open our memory.
-            self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));
+            self.withdraw(peer, handle);
             return true;
         }
         let on_device = aux & wire::DEVICE_CHUNKS;
@@ -416,7 +416,7 @@ impl Lane {
 
     /// Ends a send whose device has failed in the middle.
     pub(super) fn break_off(&mut self, peer: u32, handle: u32, e: Error) {
-        self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));
+        self.withdraw(peer, handle);
         let lends = match self.ops.get_mut(handle).and_then(Op::stage) {
             Some(Stage::Out(stage)) if stage.lends() => {
                 stage.stop();

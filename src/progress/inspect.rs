@@ -136,6 +136,18 @@ impl Lane {
         }
     }
 
+    /// Sources and tags of messages that no receive has asked for, and their bytes; none of
+    /// poison.
+    pub fn messages(&self) -> Vec<(u32, u32, Option<usize>)> {
+        let arrivals = self.arrivals.handles().filter_map(|a| self.arrivals.get(a));
+        let bytes = |what: &Arrival| match what {
+            Arrival::Poison { .. } => None,
+            other => Some(other.bytes()),
+        };
+        let each = arrivals.map(|a| (a.envelope.source, a.envelope.tag, bytes(&a.what)));
+        each.collect()
+    }
+
     /// Operations that are not detached.
     pub fn attended(&self) -> usize {
         let ops = self.ops.handles().filter_map(|h| self.ops.get(h));

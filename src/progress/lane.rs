@@ -129,6 +129,8 @@ pub(super) struct Rare {
     pub offer: Option<Made>,
     /// Streams that wait for its end.
     pub holds: Vec<Hold>,
+    /// A failing run gave it up, for this rank of the job.
+    pub blame: Option<u32>,
 }
 
 impl Op {
@@ -536,7 +538,7 @@ impl Lane {
             wire::FINISH => self.on_finish(peer, low, message.head.aux),
             wire::ACK => self.on_ack(peer, low),
             wire::CREDIT => self.peers[peer as usize].sender.give(u64::from(low)),
-            wire::WITHDRAW => self.on_withdraw(peer, low),
+            wire::WITHDRAW => self.on_withdraw(peer, low, message.head.aux, high),
             wire::SHARE => self.on_share(message, low, high),
             wire::PUSHED => self.on_pushed(peer, low, message.head.aux != 0),
             wire::CHECK => self.on_check(message),

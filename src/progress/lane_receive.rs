@@ -684,20 +684,24 @@ impl Lane {
         self.control(peer, wire::head(wire::GO, 0, send, 0));
     }
 
-    pub(super) fn on_withdraw(&mut self, peer: u32, send: u32) -> bool {
+    pub(super) fn on_withdraw(&mut self, peer: u32, send: u32, aux: u16, blame: u32) -> bool {
+        let culprit = (aux & wire::OF_RUN != 0).then_some(blame);
         let answer = wire::head(wire::FINISH, wire::OUTCOME_WITHDRAWN, send, 0);
         let incoming = &mut self.peers[peer as usize].incoming;
         if let Some(at) = incoming.iter().position(|(s, _)| *s == send) {
             let (_, target) = incoming.remove(at);
             match target {
-                Target::Op(handle) => {
-                    let e = Error::new(
-                        ErrorKind::Cancelled,
-                        format!("{}: the sender withdrew it", self.describe(handle)),
-                    );
-                    self.finish(handle, Some(e));
-                }
-                Target::Arrival(arrival) => self.remove_arrival(arrival),
+                Target::Op(handle) => match culprit {
+                    Some(culprit) => self.finish_poisoned(handle, peer, culprit),
+                    None => {
+                        let e = Error::new(
+                            ErrorKind::Cancelled,
+                            format!("{}: the sender withdrew it", self.describe(handle)),
+                        );
+                        self.finish(handle, Some(e));
+                    }
+                },
+                Target::Arrival(arrival) => self.withdraw_arrival(arrival, culprit),
                 Target::Discard(_) => {}
             }
             self.control(peer, answer);
@@ -710,24 +714,40 @@ impl Lane {
             })
         });
         if let Some(arrival) = found {
-            self.remove_arrival(arrival);
+            self.withdraw_arrival(arrival, culprit);
             self.control(peer, answer);
         }
         // Otherwise it is being pulled, or was; FINISH says so.
         true
     }
 
-    fn remove_arrival(&mut self, arrival: u32) {
-        if let Some(arrived) = self.arrivals.remove(arrival) {
-            if let Some(key) = arrived.queued {
-                self.unexpected.remove(key);
+    /// Forgets a message, or puts poison in its place: the receive that it is owed to is
+    /// not posted yet.
+    fn withdraw_arrival(&mut self, arrival: u32, culprit: Option<u32>) {
+        let Some(arrived) = self.arrivals.get_mut(arrival) else {
+            return;
+        };
+        let peer = arrived.envelope.source;
+        let what = match culprit {
+            Some(culprit) => {
+                arrived.told = None;
+                std::mem::replace(&mut arrived.what, Arrival::Poison { culprit })
             }
-            let bytes = match arrived.what {
-                Arrival::Announced { .. } | Arrival::Poison { .. } => return,
-                Arrival::Whole { data, .. } => data.len(),
-                Arrival::Stream { total, .. } => total,
-            };
-            self.credit(arrived.envelope.source, bytes);
+            None => {
+                let queued = arrived.queued;
+                if let Some(key) = queued {
+                    self.unexpected.remove(key);
+                }
+                match self.arrivals.remove(arrival) {
+                    Some(arrived) => arrived.what,
+                    None => return,
+                }
+            }
+        };
+        match what {
+            Arrival::Announced { .. } | Arrival::Poison { .. } => {}
+            Arrival::Whole { data, .. } => self.credit(peer, data.len()),
+            Arrival::Stream { total, .. } => self.credit(peer, total),
         }
     }
 }

@@ -9,9 +9,10 @@
 //! # Invariants
 //! 1. An operation of a run names it and the instance; its end is an event of the run,
 //!    which [`Lane::progress`] and whoever asks for the run's end handle.
-//! 2. A run that fails sends POISON in place of each message that it owes, and posts a
-//!    receive without memory for each that is owed to it: peers that wait are told, and
-//!    nothing of the run is left over for a later one.
+//! 2. A run that fails sends POISON in place of each message that it owes, or a WITHDRAW
+//!    that is one in place of the rest, and posts a receive without memory for each that is
+//!    owed to it: each receive meets one message or one poison, peers that wait are told,
+//!    and nothing of the run is left over for a later one.
 //! 3. A run is over when no operation uses its memory, not before.
 //!
 //! # Sources
@@ -37,7 +38,7 @@ use std::task::Waker;
 /// Of an operation that belongs to no run.
 pub(super) const NO_RUN: u32 = u32::MAX;
 /// Nobody knows who is to blame.
-const NOBODY: u32 = u32::MAX;
+pub(super) const NOBODY: u32 = u32::MAX;
 /// Bits of a tag that tell runs apart.
 const SEQUENCE_BITS: u32 = 10;
 /// Of the tags of persistent calls.
@@ -454,6 +455,9 @@ impl Lane {
                 op.run = NO_RUN;
             }
             (direction, state) => {
+                if direction == Direction::Send && state != State::Starting {
+                    op.rare().blame = Some(run.culprit());
+                }
                 op.run = NO_RUN;
                 if !self.revoke(handle) {
                     if let Some(op) = self.ops.get_mut(handle) {
@@ -498,16 +502,21 @@ impl Lane {
                 if let Some(op) = self.ops.get_mut(handle) {
                     op.posted = None;
                 }
-                let e = self.poisoned(peer, culprit);
-                self.runs.culprit = culprit;
-                self.finish(handle, Some(e));
-                self.runs.culprit = NOBODY;
+                self.finish_poisoned(handle, peer, culprit);
                 true
             }
             None => self
                 .arrive(envelope, Arrival::Poison { culprit }, None)
                 .is_some(),
         }
+    }
+
+    /// Ends a receive whose message will not come.
+    pub(super) fn finish_poisoned(&mut self, handle: u32, peer: u32, culprit: u32) {
+        let e = self.poisoned(peer, culprit);
+        self.runs.culprit = culprit;
+        self.finish(handle, Some(e));
+        self.runs.culprit = NOBODY;
     }
 
     /// The error of a receive that meets poison.
@@ -555,7 +564,7 @@ impl Lane {
         let Some(op) = self.ops.get(event.handle) else {
             return;
         };
-        let (direction, peer, tag, room) = (op.direction, op.peer, op.tag, op.view.bytes());
+        let (direction, peer, room) = (op.direction, op.peer, op.view.bytes());
         let run = self.runs.slots.get_mut(event.run).and_then(Option::take);
         let result = self.take(event.handle);
         let Some(mut run) = run else {
@@ -568,12 +577,6 @@ impl Lane {
                 self.step_received(id, &mut run, event.instance, outcome, room);
             }
             Some(Err(e)) => {
-                if run.phase == Phase::Failing
-                    && direction == Direction::Send
-                    && e.kind() == ErrorKind::Cancelled
-                {
-                    self.poison(peer, tag, run.culprit());
-                }
                 self.runs.culprit = event.culprit;
                 self.step_failed(id, &mut run, event.instance, peer, e);
             }

@@ -1,6 +1,7 @@
 //! The sending half of a lane: starts, streams, control messages.
 
 use super::lane::{Direction, Lane, Mode, Op, Outcome, Posted, State, describe};
+use super::lane_runs::{NO_RUN, NOBODY};
 use super::mapped::Offering;
 use super::staged::{Source, Stage, check_moment};
 use crate::error::{Error, ErrorKind, Result};
@@ -212,7 +213,7 @@ impl Lane {
                 Step::Broken(e) => self.break_off(peer, handle, e),
                 Step::Failed(e) => {
                     // The receiver waits for the rest.
-                    self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));
+                    self.withdraw(peer, handle);
                     self.fail(handle, &e);
                 }
             }
@@ -535,7 +536,7 @@ impl Lane {
             // We have asked to withdraw it. The receiver has an answer to
             // that under way unless it was pulling when it was asked and fell
             // back to fragments; then it answers now, and once in any case.
-            self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));
+            self.withdraw(peer, handle);
             return true;
         }
         self.stream(peer, handle);
@@ -639,7 +640,7 @@ impl Lane {
                 op.forget_memory();
                 op.detached = true;
                 self.peers[peer as usize].streams.retain(|h| *h != handle);
-                self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));
+                self.withdraw(peer, handle);
                 true
             }
             _ if self.writes(handle) => self.stop_writing(handle),
@@ -650,11 +651,25 @@ impl Lane {
                 };
                 if !op.acked {
                     op.acked = true; // asked once
-                    self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));
+                    self.withdraw(peer, handle);
                 }
                 false
             }
         }
+    }
+
+    /// Tells the receiver of a send that its rest will not come; where a run owes it, in
+    /// the same message for whose death, so that there is one answer to each step.
+    pub(super) fn withdraw(&mut self, peer: u32, handle: u32) {
+        let blame = self.ops.get(handle).and_then(|op| {
+            let given_up = op.rare.as_ref().and_then(|rare| rare.blame);
+            given_up.or((op.run != NO_RUN).then_some(NOBODY))
+        });
+        let aux = blame.map_or(0, |_| wire::OF_RUN);
+        self.control(
+            peer,
+            wire::head(wire::WITHDRAW, aux, handle, blame.unwrap_or(0)),
+        );
     }
 }
 

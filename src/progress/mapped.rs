@@ -749,7 +749,7 @@ impl Lane {
             (Step::Refused, None) => self.go_without(handle, peer, other),
             (Step::Failed(e), None) => {
                 match writes {
-                    true => self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0)),
+                    true => self.withdraw(peer, handle),
                     false => self.end_direct(handle),
                 }
                 let e = self.device_error(handle, e);

@@ -215,7 +215,7 @@ impl Lane {
             return self.tell_failure(peer, send);
         }
         if op.acked {
-            self.control(peer, wire::head(wire::WITHDRAW, 0, send, 0));
+            self.withdraw(peer, send);
             return true;
         }
         let Some(remote) = self.remote(peer, Box::new(offer)) else {
@@ -251,7 +251,7 @@ impl Lane {
         };
         op.acked = true;
         self.go_without(handle, peer, receive);
-        self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));
+        self.withdraw(peer, handle);
         false
     }
 

@@ -168,7 +168,7 @@ impl Lane {
 
     /// Tells the receiver of an announced message that it will not come.
     pub(super) fn tell_failure(&mut self, peer: u32, handle: u32) -> bool {
-        self.control(peer, wire::head(wire::WITHDRAW, 0, handle, 0));
+        self.withdraw(peer, handle);
         let e = self.rare(handle).and_then(|rare| rare.error.take());
         self.finish(handle, e);
         true
