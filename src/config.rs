@@ -95,7 +95,17 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "OSIER_PINNED_LIMIT",
         default: "64M",
-        meaning: "most host memory that a rank pins for messages of devices, at least 64K; less of it makes shorter pipelines",
+        meaning: "most host memory that a rank pins for messages of devices, at least 256K; less of it makes shorter pipelines",
+    },
+    Variable {
+        name: "OSIER_DIE_AT",
+        default: "never",
+        meaning: "for tests, in builds with debug assertions: PHASE:KIND:N[@RANK]; the process is killed when it posts, posted, handles or handled so many messages of a kind, such as posted:CHUNK:2@1",
+    },
+    Variable {
+        name: "OSIER_STEPS",
+        default: "not written",
+        meaning: "for tests, in builds with debug assertions: each process writes what OSIER_DIE_AT counts, one a line, to this path with its process number behind a dot",
     },
     Variable {
         name: "OSIER_DEVICE_CHUNKS",

@@ -7,7 +7,8 @@
 //! FRAGMENT    0                   send         0             data
 //! ANNOUNCE    1 = key follows,    tag          send          total u64 [, region key or offer]
 //!             4 = on a device,
-//!             8 = offer follows
+//!             8 = offer follows,
+//!             16 = not valid yet
 //! GO          units, 0: all       send         0             none: send fragments
 //! FINISH      outcome             send         0             none
 //! ACK         0                   send         0             none: matched
@@ -77,6 +78,8 @@ pub(crate) const CHECKED: u16 = 2;
 pub(crate) const ON_DEVICE: u16 = 4;
 /// In the aux of ANNOUNCE: an offer of that memory follows.
 pub(crate) const OFFERED: u16 = 8;
+/// In the aux of ANNOUNCE: the bytes are not valid yet; some stream's work comes first.
+pub(crate) const LATE: u16 = 16;
 /// In the aux of CHUNK: the sender has no memory to hand over.
 pub(crate) const NO_CHUNKS: u16 = 1;
 
@@ -341,6 +344,14 @@ mod tests {
 
         #[test]
         fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), aux in 0..16u16) {
+            // Of the length that offers have, too.
+            let mut whole = bytes.clone();
+            whole.resize(Announcement::MAX_BYTES, 0);
+            whole[7] = 0;
+            for made in 0..9 {
+                whole[TOTAL_BYTES] = made;
+                let _ = Announcement::from_wire(&whole, OFFERED);
+            }
             let _ = Announcement::from_wire(&bytes, aux);
             let _ = ShareRequest::from_wire(&bytes);
             let _ = Told::from_wire(&bytes);

@@ -10,11 +10,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::abi::Opaque64;
+use crate::driver::driver;
 use crate::fault::{Result, invalid};
-use crate::memory::File;
+use crate::memory::{Allocation, File, Kind};
 use crate::ranges::PAGE;
 
 const MAGIC: u64 = 0x4f53_4945_5250_4943;
+
+/// Allocations that this process has opened of others by handles, for tests of leaks. Not
+/// an entry point of the real driver.
+#[unsafe(no_mangle)]
+pub extern "C" fn osier_emulated_opened() -> u64 {
+    let opened = |a: &&Allocation| a.kind == Kind::Imported;
+    driver().map_or(0, |d| d.lock().memory.all().filter(opened).count() as u64)
+}
 
 /// An event's counters, seen by several processes.
 #[derive(Debug)]

@@ -262,8 +262,8 @@ pub struct Memory {
     /// `cuMemAddressReserve`: start to bytes.
     pub reserved: BTreeMap<u64, u64>,
     next_id: u64,
-    /// What was allocated at addresses that others had before; who compares accesses
-    /// takes them.
+    /// What was allocated at addresses that others may have had before; who compares
+    /// accesses takes them.
     pub born: Vec<(u64, u64)>,
 }
 
@@ -418,7 +418,7 @@ impl Memory {
             .take_while(|(_, f)| f.end > start)
             .map(|(&s, _)| s)
             .collect();
-        if !gone.is_empty() {
+        if settings().reuse {
             self.born.push((start, end));
         }
         for start in gone {

@@ -77,7 +77,7 @@ static KNOWN: Mutex<Intervals> = Mutex::new(Intervals(BTreeMap::new()));
 pub fn classify(context: &Context, at: u64) -> Result<Place> {
     let mut known = KNOWN.lock().unwrap_or_else(|e| e.into_inner());
     if let Some(place) = known.find(at)
-        && ask_buffer(context, at)? == place.buffer
+        && buffer(context, at)? == place.buffer
     {
         return Ok(place);
     }
@@ -94,14 +94,15 @@ pub fn forget(range: Range<u64>) {
     known.forget(range);
 }
 
-fn ask_buffer(context: &Context, at: u64) -> Result<u64> {
+/// The driver's number of the allocation at an address; of none 0.
+pub(crate) fn buffer(context: &Context, at: u64) -> Result<u64> {
     let driver = context.enter()?;
-    let mut buffer = 0u64;
+    let mut number = 0u64;
     let mut which = [abi::POINTER_BUFFER_ID];
-    let mut values = [(&raw mut buffer).cast::<c_void>()];
+    let mut values = [(&raw mut number).cast::<c_void>()];
     // SAFETY: one attribute, one place for it.
     unsafe { driver.cuPointerGetAttributes(1, which.as_mut_ptr(), values.as_mut_ptr(), at) }?;
-    Ok(buffer)
+    Ok(number)
 }
 
 fn ask(context: &Context, at: u64) -> Result<Place> {

@@ -248,6 +248,8 @@ fn queued<T: Datatype>(
 ) -> Result<Event> {
     from.order(stream)?;
     to.order(stream)?;
+    from.buffer.memory().check_lives()?;
+    to.buffer.memory().check_lives()?;
     work()?;
     note(stream, [from.buffer.memory(), to.buffer.memory()])
 }

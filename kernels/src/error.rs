@@ -25,6 +25,16 @@ pub enum DeviceError {
         /// What the driver says about it.
         text: String,
     },
+    /// Memory of another library that was freed while it was handed over.
+    #[error(
+        "the {bytes} bytes at {at:#x} were freed while they were in use (hint: memory of another library has to live until the messages and the work on it are over)"
+    )]
+    Freed {
+        /// The address.
+        at: u64,
+        /// Bytes that were handed over.
+        bytes: usize,
+    },
     /// Bytes outside of an allocation.
     #[error("bytes {start} to {end} lie outside of an allocation of {bytes} bytes", start = .range.start, end = .range.end)]
     Bounds {

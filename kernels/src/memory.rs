@@ -14,7 +14,7 @@
 //! CUDA Driver API reference 12.0: stream ordered allocator, virtual memory
 //! management.
 
-use crate::classify::classify;
+use crate::classify::{buffer, classify};
 use crate::device::Context;
 use crate::driver::{Driver, abi};
 use crate::error::{DeviceError, Result};
@@ -73,7 +73,10 @@ pub(crate) enum Region {
     },
     Opened,
     /// Memory of others; not given back.
-    Foreign,
+    Foreign {
+        /// The driver's number of the allocation, if it was asked for.
+        buffer: Option<u64>,
+    },
 }
 
 // SAFETY: the host pointer is the allocation's own; who may touch the bytes is
@@ -219,11 +222,14 @@ impl Memory {
     /// queued on them is done.
     pub unsafe fn foreign(context: &Context, at: u64, bytes: usize) -> Arc<Memory> {
         let space = Space::Device(context.ordinal());
-        Memory::with(context, at, bytes, space, Region::Foreign)
+        let region = Region::Foreign { buffer: None };
+        Memory::with(context, at, bytes, space, region)
     }
 
     /// Memory of another library, found by the driver: as [`Memory::foreign`], but
-    /// checked.
+    /// checked, now and whenever work is queued on it: what was freed meanwhile is refused
+    /// ([`DeviceError::Freed`]), even where somebody else has the address by then. Work
+    /// that is queued already is not called back.
     ///
     /// # Safety
     /// As [`Memory::foreign`].
@@ -255,13 +261,10 @@ impl Memory {
                 bytes: place.bytes,
             });
         }
-        Ok(Memory::with(
-            context,
-            at,
-            bytes,
-            place.space,
-            Region::Foreign,
-        ))
+        let region = Region::Foreign {
+            buffer: Some(place.buffer),
+        };
+        Ok(Memory::with(context, at, bytes, place.space, region))
     }
 
     pub(crate) fn opened(context: &Context, at: u64, bytes: usize) -> Arc<Memory> {
@@ -399,8 +402,9 @@ impl Memory {
         let here = stream.context();
         let plain = matches!(
             self.region,
-            Region::Plain | Region::Opened | Region::Foreign
+            Region::Plain | Region::Opened | Region::Foreign { .. }
         );
+        self.check_lives()?;
         match self.space {
             Space::Device(memory)
                 if memory != here.ordinal() && !(plain && here.reaches(memory)) =>
@@ -411,6 +415,22 @@ impl Memory {
                     stream: stream.context().ordinal(),
                 })
             }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether memory that another library keeps is still what was found.
+    ///
+    /// # Errors
+    /// It was freed, or the driver refuses.
+    pub fn check_lives(&self) -> Result<()> {
+        match self.region {
+            Region::Foreign {
+                buffer: Some(found),
+            } if buffer(&self.context, self.at)? != found => Err(DeviceError::Freed {
+                at: self.at,
+                bytes: self.bytes,
+            }),
             _ => Ok(()),
         }
     }
@@ -434,7 +454,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let uses = std::mem::take(&mut *self.uses.lock().unwrap_or_else(|e| e.into_inner()));
-        let region = std::mem::replace(&mut self.region, Region::Foreign);
+        let region = std::mem::replace(&mut self.region, Region::Foreign { buffer: None });
         if let Region::Pool { home } = &region
             && home.capture().is_ok_and(|capture| capture.is_none())
         {
@@ -448,7 +468,7 @@ impl Drop for Memory {
             // Else the device has failed: its memory goes with the context.
             return;
         }
-        if matches!(region, Region::Foreign) {
+        if matches!(region, Region::Foreign { .. }) {
             return;
         }
         let events = uses.into_iter().map(|(_, event)| event).collect();
@@ -541,7 +561,7 @@ impl Retired {
                 // SAFETY: as above.
                 let _ = unsafe { driver.cuMemFreeAsync(self.at, home.raw()) };
             }
-            Region::Foreign => {}
+            Region::Foreign { .. } => {}
         }
     }
 }

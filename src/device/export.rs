@@ -59,6 +59,7 @@ impl DeviceMemory {
     /// It is no mapped memory, or the driver refuses.
     pub fn pieces(&self) -> Result<Vec<Piece>, DeviceError> {
         let view = self.view()?.buffer();
+        view.memory().check_lives()?;
         export_pieces(view.memory().context(), self.range(view))
     }
 

@@ -24,6 +24,7 @@ pub(crate) mod direct;
 pub(crate) mod export;
 pub(crate) mod imports;
 pub(crate) mod pool;
+mod shares;
 pub(crate) mod stage;
 
 use crate::config;
@@ -37,7 +38,7 @@ use osier_kernels::handle::{
     EventHandle, Key, Made, OpenPool, Piece, export_pieces, import_pieces,
 };
 use osier_kernels::{
-    BusId, Context, DeviceError, DeviceView, Event, Memory, Ordered, Packer, Stream,
+    After, BusId, Context, DeviceError, DeviceView, Event, Memory, Ordered, Packer, Stream,
 };
 use osier_transports::shm::ShmRank;
 use pool::Pool;
@@ -115,6 +116,18 @@ impl DeviceMemory {
     /// Whether it can be used.
     pub fn check(&self) -> Result<(), DeviceError> {
         self.view().map(drop)
+    }
+
+    /// Whether memory of another library was not freed.
+    pub fn check_lives(&self) -> Result<(), DeviceError> {
+        self.view()?.buffer().memory().check_lives()
+    }
+
+    /// Whether the moment from which it may be used has not come: some stream's work, which
+    /// may wait for anything.
+    pub fn is_late(&self) -> bool {
+        self.view()
+            .is_ok_and(|view| Late::of(view).is_late() == Ok(true))
     }
 
     pub(crate) fn view(&self) -> Result<&Ordered<DeviceView<u8>>, DeviceError> {
@@ -438,6 +451,29 @@ impl UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A moment that may not have come yet. What waits for it waits for work of the user's,
+/// which may wait for other messages: it must not hold memory that these need.
+#[derive(Debug)]
+struct Late(Option<Event>);
+
+impl Late {
+    fn of(view: &Ordered<DeviceView<u8>>) -> Late {
+        Late(match view.moment() {
+            After::Event(event) => Some(event.clone()),
+            After::Stream(_) => None, // not settled: nothing is moved
+        })
+    }
+
+    /// Of memory of the host.
+    fn never() -> Late {
+        Late(None)
+    }
+
+    fn is_late(&mut self) -> Result<bool, DeviceError> {
+        passed(&mut self.0).map(|passed| !passed)
     }
 }
 

@@ -16,10 +16,14 @@
 //!    is registered or pinned per message.
 //! 2. A chunk is one transfer's until it is dropped, and whoever drops it knows that no
 //!    kernel uses it.
-//! 3. What waits for others to happen may hold a part of the memory only ([`Claim`]), so
-//!    that a message whose two ends have met always finds some.
+//! 3. Who may have how much, and what is kept for whom, is said by [`Shares`], so that
+//!    nobody waits in a circle. (On a device only sends and copies take chunks, and copies
+//!    do without: nothing is kept there.)
 
 use super::lock;
+pub(crate) use super::shares::Claim;
+use super::shares::Shares;
+use crate::protocol::device::LEAST_FRAGMENT_BYTES;
 use osier_kernels::{Context, DeviceError, DeviceSlice, Memory};
 use osier_transports::shm::ShmRank;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -28,19 +32,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 const UNIT_BYTES: usize = 4 << 10;
 /// Memory that is reserved, and registered, at a time, where the limit allows it.
 const SLAB_BYTES: usize = 4 << 20;
-/// Least limit: a chunk of a long message.
-pub(crate) const LEAST_LIMIT_BYTES: usize = 64 << 10;
-
-/// What a transfer that asks for memory waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Claim {
-    /// Its receive, which may never come: a quarter of the memory.
-    Announced,
-    /// Its own device, before it is sent at all: half of it.
-    Short,
-    /// Nothing but devices: both ends have met.
-    Met,
-}
+/// Kept for each kind of transfer of a message that has met its receive: a chunk of a
+/// long one.
+const RESERVE_BYTES: usize = LEAST_FRAGMENT_BYTES;
+/// All that is kept.
+const RESERVED_BYTES: usize = Claim::KEPT * RESERVE_BYTES;
+/// Least limit: what is kept, and a chunk for all.
+pub(crate) const LEAST_LIMIT_BYTES: usize = RESERVED_BYTES + LEAST_FRAGMENT_BYTES;
 
 /// Which memory will do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,10 +65,25 @@ pub(crate) struct Pool {
 struct State {
     slabs: Vec<Arc<Slab>>,
     total: usize,
-    /// Bytes of chunks of each claim.
-    used: [usize; 3],
+    /// Of chunks but those of `reserves`.
+    shares: Shares,
+    /// What is kept for claims, in shared memory and, where a device does not reach that,
+    /// in pinned memory of the process; made when it is needed first.
+    reserves: [[Option<Arc<Slab>>; 2]; Claim::KEPT],
+    /// Bytes of their chunks.
+    reserved: usize,
     /// Why there is no shared memory.
     refused: Option<DeviceError>,
+}
+
+impl State {
+    /// Of a pool with so many bytes beside what is kept.
+    fn of(bytes: usize) -> Mutex<State> {
+        Mutex::new(State {
+            shares: Shares::new(bytes),
+            ..State::default()
+        })
+    }
 }
 
 /// A run of host memory of which transfers take chunks.
@@ -111,7 +124,7 @@ impl std::fmt::Debug for Pool {
         f.debug_struct("Pool")
             .field("limit", &self.limit)
             .field("total", &state.total)
-            .field("used", &state.used)
+            .field("shares", &state.shares)
             .finish_non_exhaustive()
     }
 }
@@ -119,9 +132,11 @@ impl std::fmt::Debug for Pool {
 impl Pool {
     /// A pool of at most so many bytes, of the job's shared memory where there is one.
     pub fn new(rank: Option<ShmRank>, limit: usize) -> Pool {
+        let limit = limit.max(LEAST_LIMIT_BYTES) / UNIT_BYTES * UNIT_BYTES;
         Pool {
             rank,
-            limit: limit.max(LEAST_LIMIT_BYTES) / UNIT_BYTES * UNIT_BYTES,
+            limit,
+            state: State::of(limit - RESERVED_BYTES),
             ..Pool::default()
         }
     }
@@ -129,9 +144,11 @@ impl Pool {
     /// A pool of so many bytes of a device's memory, allocated when the first are taken;
     /// 0: there are none.
     pub fn on_device(context: &Context, limit: usize) -> Pool {
+        let limit = limit / UNIT_BYTES * UNIT_BYTES;
         Pool {
             device: Some(context.clone()),
-            limit: limit / UNIT_BYTES * UNIT_BYTES,
+            limit,
+            state: State::of(limit),
             ..Pool::default()
         }
     }
@@ -165,12 +182,85 @@ impl Pool {
         let mut state = lock(&self.state);
         let round = |bytes: usize| bytes.max(1).next_multiple_of(UNIT_BYTES);
         let (mut want, least) = (round(bytes), round(least.min(bytes)));
+        // As receivers ask for them: in whole units of the least.
+        let halved = |want: usize| {
+            let half = round(want / 2).max(least);
+            half - half % least
+        };
         loop {
-            match self.take_exactly(&mut state, context, want, claim, kind)? {
-                Some(chunk) => return Ok(Some(chunk)),
-                None if want <= least => return Ok(None),
-                None => want = round(want / 2).max(least),
+            match self.take_exactly(&mut state, context, want, claim, kind) {
+                Ok(Some(chunk)) => return Ok(Some(chunk)),
+                Ok(None) if want > least => want = halved(want),
+                // It may have memory of its own, now or when it waits for less.
+                Err(e) if self.device.is_some() => return Err(e),
+                Err(e) if claim.kept().is_none() && kind == Kind::Any => return Err(e),
+                Ok(None) | Err(_) => break,
             }
+        }
+        let Some(which) = claim.kept().filter(|_| self.device.is_none()) else {
+            return Ok(None);
+        };
+        let Some(slab) = self.reserve(&mut state, which, context, kind)? else {
+            return Ok(None);
+        };
+        let bytes = round(bytes).min(RESERVE_BYTES);
+        let whole = slab.take(RESERVE_BYTES);
+        Ok(whole.map(|start| {
+            state.reserved += RESERVE_BYTES;
+            Chunk {
+                pool: self.clone(),
+                slab,
+                start,
+                bytes,
+                claim,
+                kept: true,
+            }
+        }))
+    }
+
+    /// Makes sure that what is kept for a claim can be handed to a peer.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub fn keeps(&self, context: Option<&Context>, claim: Claim) -> Result<(), DeviceError> {
+        let Some(which) = claim.kept() else {
+            return Ok(());
+        };
+        let mut state = lock(&self.state);
+        self.reserve(&mut state, which, context, Kind::Shared)
+            .map(drop)
+    }
+
+    /// What is kept for a claim, in memory of this kind that a device reaches.
+    fn reserve(
+        &self,
+        state: &mut State,
+        which: usize,
+        context: Option<&Context>,
+        kind: Kind,
+    ) -> Result<Option<Arc<Slab>>, DeviceError> {
+        let [shared, pinned] = &mut state.reserves[which];
+        let mut refused = state.refused.clone();
+        if let (None, Some(rank), None) = (&shared, &self.rank, &refused) {
+            match Slab::shared(rank, RESERVE_BYTES, None) {
+                Ok(fresh) => *shared = Some(Arc::new(fresh)),
+                Err(why) => refused = Some(why),
+            }
+        }
+        if let Some(slab) = shared {
+            match context.map(|context| slab.memory(context)) {
+                None | Some(Ok(_)) => return Ok(Some(slab.clone())),
+                Some(Err(why)) => refused = Some(why),
+            }
+        }
+        match (kind, context) {
+            (Kind::Any, Some(context)) => {
+                if pinned.is_none() {
+                    *pinned = Some(Arc::new(Slab::pinned(context, RESERVE_BYTES)?));
+                }
+                Ok(pinned.clone())
+            }
+            _ => Err(refused.unwrap_or_else(no_shared)),
         }
     }
 
@@ -182,14 +272,7 @@ impl Pool {
         claim: Claim,
         kind: Kind,
     ) -> Result<Option<Chunk>, DeviceError> {
-        let used = state.used[claim as usize];
-        let most = match claim {
-            Claim::Announced => self.limit / 4,
-            Claim::Short if used == 0 => self.limit,
-            Claim::Short => self.limit / 2,
-            Claim::Met => self.limit,
-        };
-        if used + bytes > most {
+        if !state.shares.allows(claim, bytes) {
             return Ok(None);
         }
         let found = |slab: &Arc<Slab>| {
@@ -211,13 +294,14 @@ impl Pool {
         let Some((slab, start)) = taken else {
             return Ok(None);
         };
-        state.used[claim as usize] += bytes;
+        state.shares.take(claim, bytes);
         Ok(Some(Chunk {
             pool: self.clone(),
             slab,
             start,
             bytes,
             claim,
+            kept: false,
         }))
     }
 
@@ -232,7 +316,7 @@ impl Pool {
         if let Some(context) = &self.device {
             return self.grow_on_device(state, context);
         }
-        let left = self.limit - state.total;
+        let left = state.shares.all() - state.total;
         if bytes > left {
             return Ok(None);
         }
@@ -256,10 +340,7 @@ impl Pool {
             if state.slabs.iter().any(shared) {
                 return Ok(None); // they come back
             }
-            let why = state.refused.clone();
-            return Err(why.unwrap_or_else(|| {
-                DeviceError::Unavailable("there is no memory that ranks share".into())
-            }));
+            return Err(state.refused.clone().unwrap_or_else(no_shared));
         };
         let slab = Arc::new(slab);
         state.total += size;
@@ -269,7 +350,8 @@ impl Pool {
 
     /// Bytes of chunks that transfers have now.
     pub fn used(&self) -> usize {
-        lock(&self.state).used.iter().sum()
+        let state = lock(&self.state);
+        state.reserved + state.shares.used()
     }
 
     /// The one slab of a device.
@@ -306,6 +388,10 @@ impl Pool {
     pub fn limit(&self) -> usize {
         self.limit
     }
+}
+
+fn no_shared() -> DeviceError {
+    DeviceError::Unavailable("there is no memory that ranks share".into())
 }
 
 impl Slab {
@@ -395,6 +481,8 @@ pub(crate) struct Chunk {
     start: usize,
     bytes: usize,
     claim: Claim,
+    /// It is all of what is kept for the claim.
+    kept: bool,
 }
 
 impl std::fmt::Debug for Chunk {
@@ -442,17 +530,26 @@ impl Chunk {
 
     /// Both ends of its message have met.
     pub fn meet(&mut self) {
+        if self.kept {
+            return; // of a claim that has met
+        }
         let mut state = lock(&self.pool.state);
-        state.used[self.claim as usize] -= self.bytes;
-        state.used[Claim::Met as usize] += self.bytes;
-        self.claim = Claim::Met;
+        state.shares.give(self.claim, self.bytes);
+        state.shares.take(Claim::Send, self.bytes);
+        self.claim = Claim::Send;
     }
 }
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        self.slab.give(self.start, self.bytes);
-        lock(&self.pool.state).used[self.claim as usize] -= self.bytes;
+        let mut state = lock(&self.pool.state);
+        if self.kept {
+            self.slab.give(self.start, RESERVE_BYTES);
+            state.reserved -= RESERVE_BYTES;
+        } else {
+            self.slab.give(self.start, self.bytes);
+            state.shares.give(self.claim, self.bytes);
+        }
     }
 }
 
@@ -573,5 +670,29 @@ impl Handed {
             Lies::Device(memory) => memory.clone(),
         };
         DeviceSlice::of(memory)?.slice(self.start..self.start + bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever a peer writes is a place in a slab or none, and is looked for without
+        /// arithmetic that overflows; where nothing is shared there is none.
+        #[test]
+        fn places_are_checked(words in any::<[u64; 4]>(), small in any::<[bool; 4]>()) {
+            let mut wire = [0; Place::WIRE_BYTES];
+            for (at, word) in words.into_iter().enumerate() {
+                let word = if small[at] { word % 10_000 } else { word };
+                wire[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
+            }
+            if let Some(place) = Place::from_wire(&wire) {
+                prop_assert!(place.start + place.bytes <= place.slab_bytes);
+                prop_assert_eq!(place.to_wire(), wire);
+                prop_assert!(Pool::new(None, LEAST_LIMIT_BYTES).handed(place).is_none());
+            }
+        }
     }
 }

@@ -19,7 +19,7 @@
 //! 2. Chunks and the stream are given back when no work is under way on them.
 
 use super::pool::{Chunk, Claim, Handed, Kind, Place};
-use super::{Device, DeviceMemory, Devices, UnderWay, passed};
+use super::{Device, DeviceMemory, Devices, Late, UnderWay, passed};
 use crate::protocol::device::{self, Class, End, Pipeline, Place as Where};
 use crate::wire;
 use osier_kernels::{DeviceError, DeviceSlice, DeviceView, Event, Memory, Ordered, Stream, copy};
@@ -80,6 +80,8 @@ pub(crate) struct Outbound {
     /// Of each kernel.
     blocks: Option<u32>,
     claim: Claim,
+    /// What its kernels wait for.
+    late: Late,
     bytes: usize,
     /// Bytes that have a piece.
     queued: usize,
@@ -92,6 +94,8 @@ pub(crate) struct Outbound {
     handed: Option<usize>,
     /// They lie on the device.
     on_device: bool,
+    /// Its receiver is told, once the bytes are valid, that there are none to hand over.
+    refuses: bool,
     under_way: Option<UnderWay>,
 }
 
@@ -117,7 +121,7 @@ impl Outbound {
             place: Where::Host,
             class: Class::Run,
         };
-        Outbound::of(devices, bytes, Claim::Met, end, None)
+        Outbound::of(devices, bytes, Claim::Send, end, None)
     }
 
     fn of(
@@ -132,6 +136,7 @@ impl Outbound {
             blocks: from
                 .as_ref()
                 .map(|(l, _)| l.device.model.pack_blocks(end.class)),
+            late: from.as_ref().map_or(Late::never(), |(_, v)| Late::of(v)),
             from,
             plan: devices.model().pieces(end, bytes),
             claim,
@@ -142,6 +147,7 @@ impl Outbound {
             taken: 0,
             handed: None,
             on_device: false,
+            refuses: false,
             under_way: None,
         }
     }
@@ -159,7 +165,7 @@ impl Outbound {
         let bytes = view.buffer().packed_bytes();
         let lent = Lent::new(devices, &view)?;
         let end = memory.end();
-        let mut outbound = Outbound::of(devices, bytes, Claim::Met, end, Some((lent, view)));
+        let mut outbound = Outbound::of(devices, bytes, Claim::Send, end, Some((lent, view)));
         let to = End {
             place: Where::Device,
             class: end.class,
@@ -196,7 +202,12 @@ impl Outbound {
             (Some((lent, _)), true) => &lent.device.chunks,
             _ => self.devices.pool(),
         };
-        let chunk = pool.take(context, (want, least), self.claim, kind)?;
+        // Whoever waits for its producer is as one that waits for its receive.
+        let claim = match self.claim {
+            Claim::Send if self.late.is_late()? => Claim::Announced,
+            claim => claim,
+        };
+        let chunk = pool.take(context, (want, least), claim, kind)?;
         if chunk.is_none() && self.wants_memory() {
             self.note(); // nobody rings when memory is there
         }
@@ -205,7 +216,7 @@ impl Outbound {
 
     /// Whether it waits for memory that others have.
     fn wants_memory(&self) -> bool {
-        self.claim != Claim::Announced && self.pieces.is_empty() && self.queued < self.bytes
+        self.claim != Claim::Announced && self.starves()
     }
 
     fn wants_chunk(&self) -> bool {
@@ -275,7 +286,7 @@ impl Outbound {
 
     /// Notes that no kernel is under way, and none waits for memory, if so.
     pub fn look(&mut self) {
-        let mut works = self.wants_memory();
+        let mut works = self.wants_memory() || self.refuses;
         for piece in &mut self.pieces {
             // What fails is told to the next that asks.
             works |= matches!(passed(&mut piece.event), Ok(false));
@@ -317,34 +328,56 @@ impl Outbound {
         }
     }
 
+    /// It was announced, and waits for its receive from now on.
+    pub fn announced(&mut self) {
+        if self.claim == Claim::Short {
+            self.claim = Claim::Announced;
+        }
+    }
+
+    /// Whether it has no memory, though some is wanted.
+    pub fn starves(&self) -> bool {
+        self.pieces.is_empty() && self.queued < self.bytes
+    }
+
     /// Its receive is there.
     pub fn meet(&mut self) {
-        self.claim = Claim::Met;
+        self.claim = Claim::Send;
         let chunks = self.pieces.iter_mut().map(|piece| &mut piece.chunk);
         chunks.chain(&mut self.idle).for_each(Chunk::meet);
     }
 
-    /// From now on pieces are handed over. False where there is no memory for that.
+    /// From now on pieces are handed over. False where there is no memory for that: then
+    /// nothing has changed, and its receive still has to ask for it.
     pub fn hand_over(&mut self) -> bool {
         let shared = |piece: &Piece| piece.chunk.place(piece.bytes).is_some();
-        if !self.pieces.iter().all(shared) {
+        let context = self.from.as_ref().map(|(lent, _)| &lent.device.context);
+        let keeps = || self.devices.pool().keeps(context, Claim::Send).is_ok();
+        let all = self.pieces.iter().all(shared);
+        if !all || (self.queued < self.bytes && !keeps()) {
             return false;
         }
         self.meet();
         self.handed = Some(0);
-        if !self.pieces.is_empty() {
-            return true;
+        true
+    }
+
+    /// Whether its receiver is told later that nothing is handed over, as the bytes are
+    /// not valid yet.
+    pub fn refuses_later(&mut self) -> bool {
+        self.refuses = self.late.is_late() == Ok(true);
+        if self.refuses {
+            self.note();
         }
-        match self.chunk() {
-            Ok(chunk) => {
-                self.idle.extend(chunk);
-                true
-            }
-            Err(_) => {
-                self.handed = None;
-                false
-            }
-        }
+        self.refuses
+    }
+
+    /// Whether its receiver is to be told now.
+    pub fn refuses_now(&mut self) -> bool {
+        // What fails is told to whoever takes the bytes.
+        let now = self.refuses && self.late.is_late() != Ok(true);
+        self.refuses &= !now;
+        now
     }
 
     /// Whether pieces are handed over.
@@ -500,6 +533,10 @@ pub(crate) struct Inbound {
     pub send: Option<u32>,
     /// The send that hands pieces over.
     pub from: Option<u32>,
+    /// The send that is to hand pieces over when our memory may be written, and how.
+    pub hands: Option<(u32, u16)>,
+    /// What our kernels wait for.
+    late: Late,
     /// Pieces that were handed over, and of these those that are done and not told.
     handed: usize,
     done: usize,
@@ -535,6 +572,7 @@ impl Inbound {
             devices: devices.clone(),
             blocks: lent.device.model.unpack_blocks(end.class),
             lent,
+            late: Late::of(&view),
             view,
             plan: devices.model().pieces(end, bytes),
             bytes,
@@ -550,6 +588,7 @@ impl Inbound {
             asked: None,
             send: None,
             from: None,
+            hands: None,
             handed: 0,
             done: 0,
             under_way: None,
@@ -613,14 +652,18 @@ impl Inbound {
         }
         let own = |(_, source): &&(Option<Event>, Source)| matches!(source, Source::Own(_));
         let held = self.room.len() + self.kernels.iter().filter(own).count();
-        if held >= self.plan.depth {
+        if held >= self.plan.depth || self.late.is_late()? {
             return Ok(None);
         }
         let context = &self.lent.device.context;
         let size = (bytes, device::LEAST_FRAGMENT_BYTES);
+        let claim = match self.send {
+            Some(_) => Claim::Window,
+            None => Claim::Copy,
+        };
         self.devices
             .pool()
-            .take(Some(context), size, Claim::Met, Kind::Any)
+            .take(Some(context), size, claim, Kind::Any)
     }
 
     /// Copies bytes to chunks as far as there are some, and unpacks those that are full.
@@ -772,7 +815,7 @@ impl Inbound {
         let bytes = packed.len();
         let size = (bytes, bytes);
         let chunk = match self.copied_chunks.len() < self.plan.depth.max(2) {
-            true => (device.chunks).take(Some(&device.context), size, Claim::Met, Kind::Shared),
+            true => (device.chunks).take(Some(&device.context), size, Claim::Copy, Kind::Shared),
             false => Ok(None),
         };
         // Without one it is unpacked where it lies.
@@ -793,7 +836,12 @@ impl Inbound {
                 break;
             }
             match self.kernels.pop_front() {
-                Some((_, Source::Own(chunk))) if self.written < self.bytes => self.idle.push(chunk),
+                // What nobody has asked for takes memory when it comes.
+                Some((_, Source::Own(chunk)))
+                    if self.written < self.bytes && self.send.is_some() =>
+                {
+                    self.idle.push(chunk);
+                }
                 Some((_, Source::Handed)) => self.done += 1,
                 _ => {}
             }
@@ -814,6 +862,10 @@ impl Inbound {
             }
             self.waited = 0;
             if let Some(Waiting::Handed(_)) = self.waiting.pop_front() {
+                // The next may come when others have had this memory.
+                if self.written > self.queued {
+                    self.unpack_room()?;
+                }
                 // Copied: the peer may have it again, in its turn.
                 self.kernels.push_back((None, Source::Handed));
             }
@@ -829,9 +881,10 @@ impl Inbound {
         self.kernels.is_empty() && self.copied_chunks.is_empty() && self.waiting.is_empty()
     }
 
-    /// Whether the sender waits for memory that others have.
+    /// Whether the sender waits for memory that others have, or for ours.
     fn wants_memory(&self) -> bool {
-        self.asked == Some(self.queued) && self.room.is_empty() && self.queued < self.bytes
+        self.hands.is_some()
+            || self.asked == Some(self.queued) && self.room.is_empty() && self.queued < self.bytes
     }
 
     /// Whether all bytes lie in the device's memory.
@@ -890,9 +943,29 @@ impl Inbound {
         self.send = Some(send);
     }
 
-    /// Whether the sender waits to be asked for more.
-    pub fn asks(&self) -> bool {
-        self.asked.is_some()
+    /// Has a send hand pieces over, at once or when our memory may be written: a kernel
+    /// that waits would keep its chunks. The send, if it is to begin now.
+    pub fn ask_chunks(&mut self, send: (u32, u16)) -> Result<Option<(u32, u16)>, DeviceError> {
+        self.hands = Some(send);
+        self.begin_chunks()
+    }
+
+    /// The send that is to begin to hand pieces over now.
+    pub fn begin_chunks(&mut self) -> Result<Option<(u32, u16)>, DeviceError> {
+        match self.hands {
+            Some(_) if self.late.is_late()? => {
+                self.note();
+                Ok(None)
+            }
+            _ => Ok(self.hands.take()),
+        }
+    }
+
+    /// The send that waits to be asked for more, or at all.
+    pub fn asks(&self) -> Option<u32> {
+        self.hands
+            .map(|(send, _)| send)
+            .or(self.asked.and(self.send))
     }
 
     /// Whether kernels are under way.

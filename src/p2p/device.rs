@@ -17,6 +17,36 @@ use osier_kernels::{DeviceError, DeviceSlice, DeviceView, Ordered};
 
 /// Memory of a device that can be sent and received when it is handed over with a moment
 /// ([`Ordered`]), as by [`DeviceSlice::after_stream`].
+///
+/// # Lifetimes
+/// A message counts what it needs: its allocation, the stream in whose order that is given
+/// back, the context of both. So all of it may be dropped at any time:
+///
+/// ```no_run
+/// use osier::devices::{DeviceSlice, Stream};
+///
+/// fn send(comm: &osier::Communicator, field: DeviceSlice<f64>, stream: Stream) -> osier::Result<()> {
+///     let sent = comm.isend(field.after_stream(&stream), 1, 0)?;
+///     drop((field, stream)); // they live until the message is over
+///     sent.wait()?;
+///     Ok(())
+/// }
+/// ```
+///
+/// Memory and streams of other libraries are not counted, so taking them is a promise:
+///
+/// ```compile_fail,E0133
+/// use osier::devices::{Context, Memory};
+///
+/// fn take(context: &Context) {
+///     // Who keeps it alive? This does not compile without `unsafe`.
+///     let _ = Memory::foreign(context, 0x7f00_0000_0000, 4096);
+/// }
+/// ```
+///
+/// If it is broken, memory that [`Memory::found`](osier_kernels::Memory::found) has found
+/// is refused as soon as it was freed: the message ends with
+/// [`DeviceError::Freed`] here, and with an error that names this rank at its peer.
 pub trait DeviceBuffer: Clone {
     /// Its elements.
     type Element: Datatype;

@@ -111,7 +111,7 @@ impl RawView {
             unsafe { self.pack(0..self.bytes, to) };
             return Ok(());
         };
-        let mut stage = Outbound::new(devices, memory, Claim::Met)?;
+        let mut stage = Outbound::new(devices, memory, Claim::Send)?;
         let mut at = 0;
         while at < self.bytes {
             stage.wait()?;

@@ -30,6 +30,7 @@ use crate::error::Error;
 use crate::protocol::device::{Class, End, Place as At, Way};
 use crate::trace::event::Kind;
 use crate::wire;
+use osier_kernels::DeviceError;
 use osier_transports::{Incoming, PostError, RegionKind};
 
 impl Lane {
@@ -51,6 +52,7 @@ impl Lane {
             class: Class::Strided,
         };
         let from = end(offer.on_device);
+        let end_is_device = op.view.as_device().is_some();
         let to = op
             .view
             .as_device()
@@ -65,6 +67,9 @@ impl Lane {
         }
         let model = self.devices.model();
         let best = |ways: &[Way]| model.best(from, to, total, ways).map(|best| best.way);
+        if self.keep_short(handle, peer, send) {
+            return;
+        }
         if best(&ways) == Some(Way::Kernel) {
             if described.is_some_and(|key| self.begin_direct(handle, peer, send, key)) {
                 return;
@@ -72,6 +77,8 @@ impl Lane {
             ways.pop();
         }
         match best(&ways) {
+            // It answers when its bytes are valid, so that no memory waits for them here.
+            _ if offer.late && end_is_device => self.ask_chunks(handle, peer, send),
             Some(Way::Chunks) => self.ask_chunks(handle, peer, send),
             _ => self.ask_fragments(handle, peer, send),
         }
@@ -91,7 +98,31 @@ impl Lane {
             // A receive that fails drops what comes.
             self.begin_inbound(handle);
         }
-        self.control(peer, wire::head(wire::STAGE, 0, send, 0));
+        let asked = match self.inbound(handle) {
+            Some(stage) => stage.ask_chunks((send, 0)),
+            None => Ok(Some((send, 0))),
+        };
+        self.say_stage(handle, peer, asked);
+    }
+
+    /// Asks a send for chunks, when that is due. True if anything was said.
+    pub(super) fn say_stage(
+        &mut self,
+        handle: u32,
+        peer: u32,
+        due: Result<Option<(u32, u16)>, DeviceError>,
+    ) -> bool {
+        match due {
+            Ok(None) => return false,
+            Ok(Some((send, aux))) => {
+                self.control(peer, wire::head(wire::STAGE, aux, send, 0));
+            }
+            Err(e) => {
+                let e = self.device_error(handle, e);
+                self.fail_inbound(handle, e);
+            }
+        }
+        true
     }
 
     /// The receiver wants chunks.
@@ -120,6 +151,7 @@ impl Lane {
         };
         match begun {
             Ok(true) => self.stream(peer, handle),
+            Ok(false) if on_device == 0 && self.refuses_later(handle) => {}
             Ok(false) => {
                 let none = wire::head(wire::CHUNK, wire::NO_CHUNKS | on_device, handle, 0);
                 self.control(peer, none);
@@ -134,6 +166,31 @@ impl Lane {
         true
     }
 
+    /// Whether a send that has no memory to hand over says so when its bytes are valid:
+    /// the memory that is taken for them then waits for no stream of the user's.
+    fn refuses_later(&mut self, handle: u32) -> bool {
+        match self.ops.get_mut(handle).and_then(Op::stage) {
+            Some(Stage::Out(stage)) => stage.refuses_later(),
+            _ => false,
+        }
+    }
+
+    /// Says so, when that is due. True if it was said.
+    pub(super) fn refuse_chunks(&mut self, handle: u32) -> bool {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return false;
+        };
+        let (peer, announced) = (op.peer, op.state == State::Announced);
+        let due = match op.stage() {
+            Some(Stage::Out(stage)) => stage.refuses_now(),
+            _ => false,
+        };
+        if due && announced {
+            self.control(peer, wire::head(wire::CHUNK, wire::NO_CHUNKS, handle, 0));
+        }
+        due
+    }
+
     /// Makes a send hand chunks over. False where it has no memory for that.
     fn begin_handing(&mut self, handle: u32) -> Result<bool, Error> {
         let Some(op) = self.ops.get_mut(handle) else {
@@ -143,7 +200,7 @@ impl Lane {
             return Ok(stage.hand_over());
         }
         let made = match op.view.as_device().cloned() {
-            Some(memory) => Outbound::new(&self.devices, &memory, Claim::Met),
+            Some(memory) => Outbound::new(&self.devices, &memory, Claim::Announced),
             None => Ok(Outbound::of_host(&self.devices, op.total)),
         };
         let mut stage = made.map_err(|e| self.device_error(handle, e))?;

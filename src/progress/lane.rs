@@ -31,6 +31,8 @@ use super::pace::Pace;
 use super::ready::Ready;
 use super::slab::Slab;
 use super::staged::Stage;
+#[cfg(debug_assertions)]
+use super::steps::{self, Phase};
 use super::traced::LaneTrace;
 use crate::device::Devices;
 use crate::diagnose::page::Operation;
@@ -216,6 +218,8 @@ pub(super) enum Arrival {
 pub(super) struct Offer {
     pub key: Option<RegionKey>,
     pub on_device: bool,
+    /// Its bytes were not valid yet: they wait for a stream of the user's.
+    pub late: bool,
     /// Device memory that may be opened here.
     pub memory: Option<Box<Remote>>,
 }
@@ -519,6 +523,18 @@ impl Lane {
         c
     }
 
+    /// Posts a message of which nothing is checked, for tests. False: there is no room now.
+    pub(crate) fn post_as_is(&mut self, peer: u32, head: AmHead, body: &[u8]) -> bool {
+        let fill = |to: *mut u8| {
+            // SAFETY: room for the body.
+            unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) }
+        };
+        !matches!(
+            self.links.post_with(peer, head, body.len(), fill),
+            Err(PostError::Full)
+        )
+    }
+
     /// Handles one message and gives it back to its endpoint.
     pub(super) fn handle(&mut self, message: &Incoming) {
         let (low, high) = wire::halves(message.head.arg);
@@ -528,6 +544,8 @@ impl Lane {
             // and what it begins might never end.
             return self.links.release(message);
         }
+        #[cfg(debug_assertions)]
+        steps::at(Phase::Handles, message.head.kind);
         self.handling = self.trace_handled(peer, message.head.kind);
         let sound = match message.head.kind {
             wire::EAGER => self.on_eager(message, low, high),
@@ -557,6 +575,8 @@ impl Lane {
             self.counters.malformed += 1;
         }
         self.links.release(message);
+        #[cfg(debug_assertions)]
+        steps::at(Phase::Handled, message.head.kind);
     }
 
     /// Ends an operation.

@@ -602,10 +602,7 @@ impl Lane {
         let (key, memory) = match a.reach {
             wire::Reach::Nothing => (None, None),
             wire::Reach::Key(key) => (Some(key), None),
-            wire::Reach::Offer(offer) => match self.remote(message.peer, offer) {
-                Some(memory) => (None, Some(memory)),
-                None => return false,
-            },
+            wire::Reach::Offer(offer) => (None, Some(self.remote(message.peer, offer))),
         };
         let envelope = Envelope {
             source: message.peer,
@@ -615,6 +612,7 @@ impl Lane {
         let offer = Offer {
             key,
             on_device: message.head.aux & wire::ON_DEVICE != 0,
+            late: message.head.aux & wire::LATE != 0,
             memory,
         };
         let told = self.told(message.peer, message.head.aux);

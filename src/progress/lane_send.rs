@@ -166,7 +166,9 @@ impl Lane {
         }
         let mut waits = false;
         while let Some(&handle) = self.peers[peer as usize].starts.front() {
-            match self.start(handle) {
+            // What its producer waits for may be behind it.
+            let hurry = self.peers[peer as usize].starts.len() > 1;
+            match self.start(handle, hurry) {
                 Step::Full => return any,
                 // Fragments of other messages go on: its producer may need them.
                 Step::NotReady => {
@@ -235,8 +237,9 @@ impl Lane {
         self.finish(handle, Some(error));
     }
 
-    /// Posts the first message of a send.
-    fn start(&mut self, handle: u32) -> Step {
+    /// Posts the first message of a send; in a hurry, it is rather announced than kept
+    /// waiting for a producer.
+    fn start(&mut self, handle: u32, hurry: bool) -> Step {
         let Some(op) = self.ops.get_mut(handle) else {
             return Step::Moved; // revoked meanwhile
         };
@@ -244,6 +247,7 @@ impl Lane {
         if op.has_failed() {
             return self.announce(handle);
         }
+        let mut announced = false;
         if op.view.as_device().is_some() {
             // A long message is announced at once, and packed meanwhile.
             let short = bytes <= self.selection.device_eager_max();
@@ -253,6 +257,8 @@ impl Lane {
             };
             match offered {
                 Offering::Made | Offering::None => {}
+                // Without saying where its memory lies.
+                Offering::NotReady if hurry => self.forget_stage(handle),
                 Offering::NotReady => return Step::NotReady,
                 Offering::Full => return Step::Full,
                 Offering::Failed(e) => return Step::Failed(e),
@@ -261,7 +267,10 @@ impl Lane {
             let made = matches!(offered, Offering::Made);
             if short || (!made && self.device_key(handle).is_none()) {
                 match self.source(handle) {
-                    Ok(Source::NotReady) if short => return Step::NotReady,
+                    Ok(Source::NotReady) if short => match self.must_not_wait(handle, hurry) {
+                        true => announced = true,
+                        false => return Step::NotReady,
+                    },
                     Ok(_) => {}
                     Err(e) => return Step::Broken(e),
                 }
@@ -303,7 +312,8 @@ impl Lane {
             true => self.selection.device_eager_max(),
             false => self.selection.eager_max(memory),
         };
-        let credit = bytes <= most && self.peers[peer as usize].sender.take(bytes);
+        let eager = bytes <= most && !announced;
+        let credit = eager && self.peers[peer as usize].sender.take(bytes);
         let step = if credit {
             self.start_eager(handle)
         } else {
@@ -407,8 +417,11 @@ impl Lane {
         };
         let (body, n, mut aux) = announcement.to_wire();
         aux |= checked;
-        if op.view.as_device().is_some() {
+        if let Some(memory) = op.view.as_device() {
             aux |= wire::ON_DEVICE;
+            if memory.is_late() {
+                aux |= wire::LATE;
+            }
         }
         let head = wire::head(wire::ANNOUNCE, aux, tag, handle);
         let fill = |to: *mut u8| {
@@ -586,7 +599,8 @@ impl Lane {
             );
             self.finish(handle, Some(e));
         } else {
-            self.finish(handle, None);
+            let gone = self.freed(handle);
+            self.finish(handle, gone);
         }
         true
     }

@@ -1,5 +1,7 @@
 //! The endpoints of one lane: itself, and one transport for all others.
 
+#[cfg(debug_assertions)]
+use super::steps::{self, Phase};
 use osier_transports::loopback::Loopback;
 use osier_transports::shm::ShmEndpoint;
 use osier_transports::sim::SimEndpoint;
@@ -97,11 +99,18 @@ impl Links {
             self.looped += 1;
             return Ok(());
         }
-        match &mut self.remote {
+        #[cfg(debug_assertions)]
+        steps::at(Phase::Posts, head.kind);
+        let posted = match &mut self.remote {
             Remote::Shm(e) => e.post_with(peer, head, bytes, fill),
             Remote::Sim(e) => e.post_with(peer, head, bytes, fill),
             Remote::None => Err(PostError::Failed(nobody())),
+        };
+        #[cfg(debug_assertions)]
+        if posted.is_ok() {
+            steps::at(Phase::Posted, head.kind);
         }
+        posted
     }
 
     /// Posts a message of at most eight bytes without more than a 32-bit

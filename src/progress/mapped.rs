@@ -401,17 +401,20 @@ impl Lane {
     }
 
     /// The memory that an announcement offers, with the layout as it is now: invariant 2.
-    /// `None`: it names a layout that was never told.
-    pub(super) fn remote(&mut self, peer: u32, offer: Box<Offer>) -> Option<Box<Remote>> {
+    /// One that never came, or came damaged, is counted; the message takes a way that needs
+    /// none.
+    pub(super) fn remote(&mut self, peer: u32, offer: Box<Offer>) -> Box<Remote> {
         let layout = match offer.layout {
             Told::Run => Some(u8::layout()),
             Told::Not => None,
             Told::Slot(slot) => {
-                let heard = &self.peers[peer as usize].layouts.as_ref()?.heard;
-                Some(heard.get(usize::from(slot))?.clone()?)
+                let heard = self.peers[peer as usize].layouts.as_ref();
+                let layout = heard.and_then(|all| all.heard.get(usize::from(slot))?.clone());
+                self.counters.malformed += u64::from(layout.is_none());
+                layout
             }
         };
-        Some(Box::new(Remote { offer, layout }))
+        Box::new(Remote { offer, layout })
     }
 
     /// Begins to read a message from its sender's memory, or to write it to its

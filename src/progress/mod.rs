@@ -26,5 +26,7 @@ mod reached;
 pub(crate) mod ready;
 mod slab;
 mod staged;
+#[cfg(debug_assertions)]
+mod steps;
 mod sync;
 pub(crate) mod traced;

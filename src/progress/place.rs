@@ -218,9 +218,7 @@ impl Lane {
             self.withdraw(peer, send);
             return true;
         }
-        let Some(remote) = self.remote(peer, Box::new(offer)) else {
-            return false;
-        };
+        let remote = self.remote(peer, Box::new(offer));
         if self.begin_mapped(send, peer, receive, &remote) != Ok(true) {
             self.go_without(send, peer, receive);
         }

@@ -272,7 +272,11 @@ impl Lane {
             None => {}
         }
         let linked = if linked { wire::LINKED } else { 0 };
-        let head = wire::head(wire::STAGE, wire::DEVICE_CHUNKS | linked, send, 0);
-        self.control(peer, head);
+        let ask = (send, wire::DEVICE_CHUNKS | linked);
+        let due = match self.inbound(handle) {
+            Some(stage) => stage.ask_chunks(ask),
+            None => Ok(Some(ask)),
+        };
+        self.say_stage(handle, peer, due);
     }
 }

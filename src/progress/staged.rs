@@ -17,13 +17,14 @@
 //!
 //! # Invariants
 //! 1. A send that waits for its device holds up later starts to its peer, which must
-//!    not overtake it, and nothing else.
+//!    not overtake it, and nothing else; if it waits for its producer, and not for its
+//!    own kernel, it is announced instead as soon as there are any.
 //! 2. An operation with a stage is in `staged`: it is looked after as long as a device
 //!    may work for it.
 //! 3. Whoever ends a windowed receive early lets its sender go on: the rest is dropped
 //!    as it comes.
 
-use super::lane::{Lane, Op, State};
+use super::lane::{Lane, Op, State, Target};
 use super::mapped::Mapped;
 use super::place::Placed;
 use super::reached::Opening;
@@ -130,7 +131,7 @@ impl Lane {
         let claim = match op.state {
             State::Starting if op.total <= self.selection.device_eager_max() => Claim::Short,
             State::Starting => Claim::Announced,
-            _ => Claim::Met,
+            _ => Claim::Send,
         };
         let ready = match op.stage() {
             Some(Stage::Out(stage)) => stage.ready(),
@@ -174,12 +175,43 @@ impl Lane {
         true
     }
 
+    /// Whether a short message that is not packed yet is to be announced: there is no
+    /// memory for it, or others wait behind it and its producer may wait for them.
+    pub(super) fn must_not_wait(&mut self, handle: u32, hurry: bool) -> bool {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return false;
+        };
+        let late = hurry && op.view.as_device().is_some_and(|memory| memory.is_late());
+        match op.stage() {
+            Some(Stage::Out(stage)) if late || stage.starves() => {
+                stage.announced();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Drops what a send holds for its device; nothing was begun.
+    pub(super) fn forget_stage(&mut self, handle: u32) {
+        if let Some(rare) = self.rare(handle) {
+            rare.stage = None;
+        }
+    }
+
     /// So many bytes of a send were posted.
     pub(super) fn took(&mut self, handle: u32, bytes: usize) {
         if let Some(Stage::Out(stage)) = self.ops.get_mut(handle).and_then(Op::stage) {
             stage.took(bytes);
             self.counters.copied += bytes as u64;
         }
+    }
+
+    /// That a send's memory was freed while its receiver could read it: then nobody knows
+    /// what it has read.
+    pub(super) fn freed(&self, handle: u32) -> Option<Error> {
+        let memory = self.ops.get(handle)?.view.as_device()?;
+        let gone = memory.check_lives().err()?;
+        Some(self.device_error(handle, gone))
     }
 
     pub(super) fn device_error(&self, handle: u32, e: DeviceError) -> Error {
@@ -386,7 +418,7 @@ impl Lane {
         let Some(stage) = self.inbound(handle) else {
             return;
         };
-        if let (true, Some(send)) = (stage.asks(), stage.send)
+        if let Some(send) = stage.asks()
             && let Some(peer) = self.ops.get(handle).map(|op| op.peer)
         {
             self.control(peer, wire::head(wire::GO, 0, send, 0));
@@ -409,6 +441,24 @@ impl Lane {
         self.advance_inbound(handle);
     }
 
+    /// Asks for all of a short message for which our memory is late: its bytes are kept, as
+    /// if they had come at once, so that its sender does not wait for our streams. False: it
+    /// is none.
+    pub(super) fn keep_short(&mut self, handle: u32, peer: u32, send: u32) -> bool {
+        let most = self.selection.device_eager_max();
+        let short = self.ops.get(handle).filter(|op| op.total <= most);
+        let late = short.is_some_and(|op| op.view.as_device().is_some_and(|m| m.is_late()));
+        if !late || self.peers[peer as usize].dead.is_some() {
+            return false;
+        }
+        let incoming = &mut self.peers[peer as usize].incoming;
+        incoming.push((send, Target::Op(handle)));
+        // A receive that fails drops what comes.
+        self.begin_inbound(handle);
+        self.control(peer, wire::head(wire::GO, 0, send, 0));
+        true
+    }
+
     /// Looks after the messages of devices. True if anything moved.
     pub(super) fn advance_staged(&mut self) -> bool {
         let mut any = false;
@@ -420,7 +470,10 @@ impl Lane {
                     continue;
                 }
                 // What fails is told to whoever takes the next bytes.
-                Some(Stage::Out(stage)) => stage.look(),
+                Some(Stage::Out(stage)) => {
+                    stage.look();
+                    any |= self.refuse_chunks(handle);
+                }
                 Some(Stage::In(_)) => any |= self.advance_inbound(handle),
                 Some(Stage::Mapped(_)) => any |= self.advance_mapped(handle),
                 Some(Stage::Opening(_)) => any |= self.advance_opening(handle),
@@ -443,6 +496,10 @@ impl Lane {
             }
             at += 1;
         }
+        if self.staged.is_empty() {
+            // What was let go while a transfer was under way, as by a death.
+            self.devices.sweep();
+        }
         any
     }
 
@@ -459,6 +516,10 @@ impl Lane {
         let Some(stage) = self.inbound(handle) else {
             return told;
         };
+        if stage.hands.is_some() {
+            let due = stage.begin_chunks();
+            return self.say_stage(handle, peer, due) || told;
+        }
         let send = stage.send;
         match stage.ask() {
             Ok(None) => told,

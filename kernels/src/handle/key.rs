@@ -199,6 +199,7 @@ impl Key {
     /// # Errors
     /// The driver knows no memory there, or refuses.
     pub fn of(memory: &Memory, range: Range<u64>) -> Result<Key> {
+        memory.check_lives()?;
         let context = memory.context();
         let mut found = Allocation::at(context, range.start)?;
         if found.made == Made::Mapped {

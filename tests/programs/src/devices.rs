@@ -1,6 +1,7 @@
 //! What ranks with a device do.
 
 use osier::devices::{Context, DeviceSlice, DeviceView, Kind, Pinned, Stream, copy, devices};
+use osier::testing::{device_traffic, device_use};
 use osier::{Basic, Communicator, ErrorKind, Type};
 
 /// A rank's device, by turns.
@@ -134,36 +135,104 @@ fn bytes_of(seed: usize, n: usize) -> Vec<u8> {
         .collect()
 }
 
-/// More messages at a time than there is pinned memory for, received in another order.
-pub fn many(comm: &Communicator) {
-    let (_context, stream) = device(comm);
-    let sizes: Vec<usize> = (0..24)
-        .map(|i| [3, 5000, 90_000, 1_300_000][i % 4] + i)
-        .collect();
-    for round in 0..2 {
-        if comm.rank() == 0 {
-            let requests: Vec<_> = sizes
-                .iter()
-                .enumerate()
-                .map(|(tag, &n)| {
-                    let slice = upload(&stream, &bytes_of(tag + round, n));
-                    let from = slice.after_stream(&stream);
-                    comm.isend(from, 1, tag).expect("begun")
-                })
-                .collect();
-            for request in requests {
-                request.wait().expect("sent");
-            }
-        } else {
-            for (tag, &n) in sizes.iter().enumerate().rev() {
-                let slice = upload(&stream, &vec![0; n]);
-                comm.recv(&mut slice.after_stream(&stream), 0, tag)
-                    .expect("received");
-                assert!(download(&stream, &slice) == bytes_of(tag + round, n), "{n}");
-            }
+/// Both ranks send to each other more than there is pinned memory for, of all sizes, in
+/// another order than it is received, and some that wait on a stream for a message that
+/// comes last.
+pub fn exhaust(comm: &Communicator) {
+    let (context, stream) = device(comm);
+    let other = 1 - comm.rank();
+    let sizes = [
+        400_000usize,
+        12_000,
+        700,
+        200_000,
+        8_000,
+        15_000,
+        600_000,
+        65_536,
+    ];
+    for round in 0..3 {
+        let held = Stream::new(&context).expect("a stream");
+        let n = [3_000, 150_000, 20_000][round];
+        let (late, echo) = (upload(&held, &[0; 90_000]), upload(&held, &vec![0; n]));
+        let on = comm.on_stream(&held);
+        let gate = on.recv(&late, other, 90).expect("enqueued");
+        let mut gated = Vec::new();
+        for tag in 91..97 {
+            // Behind the gate: a receive, and sends short and long.
+            gated.push(match (tag - 91 + round) % 3 {
+                0 => on.send(&late.slice(..3_000).expect("inside"), other, tag),
+                1 => on.send(&late, other, tag),
+                _ => on.send(&late.slice(..20_000).expect("inside"), other, tag),
+            });
         }
-        comm.barrier().expect("a barrier");
+        // Its memory is free when the gate opens.
+        let into = comm
+            .irecv(echo.after_stream(&held), other, 98)
+            .expect("begun");
+        let payload = upload(&stream, &bytes_of(round + 7, n));
+        let first = comm
+            .isend(payload.after_stream(&stream), other, 98)
+            .expect("begun");
+        // Of what is gated: their receivers may hold nothing for them meanwhile.
+        let gated_bytes = |tag: usize| [3_000, 90_000, 20_000][(tag - 91 + round) % 3];
+        let get = |tag: usize| {
+            let to = upload(&stream, &vec![0; gated_bytes(tag)]);
+            let request = comm.irecv(to.after_stream(&stream), other, tag);
+            (request.expect("begun"), to, tag)
+        };
+        let early = if round == 1 { 91..91 } else { 91..97 };
+        let mut later: Vec<_> = early.clone().map(get).collect();
+        let mut gets: Vec<_> = (sizes.iter().enumerate())
+            .map(|(tag, n)| {
+                let to = upload(&stream, &vec![0; *n]);
+                let request = comm.irecv(to.after_stream(&stream), other, tag);
+                (request.expect("begun"), to, tag)
+            })
+            .collect();
+        let mut order: Vec<usize> = (0..sizes.len()).collect();
+        match round {
+            0 => order.reverse(),
+            1 => order.rotate_left(3),
+            _ => gets.reverse(),
+        }
+        let sends: Vec<_> = order
+            .into_iter()
+            .map(|tag| {
+                let from = upload(&stream, &bytes_of(tag + round, sizes[tag]));
+                comm.isend(from.after_stream(&stream), other, tag)
+                    .expect("begun")
+            })
+            .collect();
+        for (request, to, tag) in gets {
+            request.wait().expect("received");
+            let right = bytes_of(tag + round, sizes[tag]);
+            assert!(download(&stream, &to) == right, "round {round}, {tag}");
+        }
+        for request in sends {
+            request.wait().expect("sent");
+        }
+        let last = upload(&stream, &bytes_of(round, 90_000));
+        let last = comm
+            .isend(last.after_stream(&stream), other, 90)
+            .expect("begun");
+        later.extend((early.end..97).map(get));
+        for (request, to, tag) in later {
+            request.wait().expect("received");
+            let right = bytes_of(round, gated_bytes(tag));
+            assert!(download(&stream, &to) == right, "round {round}, {tag}");
+        }
+        gate.wait().expect("received");
+        for sent in gated {
+            sent.expect("enqueued").wait().expect("sent");
+        }
+        last.wait().expect("sent");
+        first.wait().expect("sent");
+        into.wait().expect("received");
+        assert!(download(&stream, &echo) == bytes_of(round + 7, n));
     }
+    comm.barrier().expect("a barrier");
+    assert_eq!(device_use(comm), Default::default());
     super::through(comm);
 }
 
@@ -177,9 +246,10 @@ pub fn steps(comm: &Communicator) {
     // In chunks, read, written by either.
     for (kinds, bytes) in [
         ([Kind::Pool; 2], 700usize),
-        ([Kind::Pool; 2], 30_000),
         ([Kind::Pool; 2], 1_300_000),
         ([Kind::Plain; 2], 90_000),
+        ([Kind::Mapped; 2], 30_000),
+        ([Kind::SharedPool; 2], 40_000),
         ([Kind::Plain, Kind::Pool], 90_000),
         ([Kind::Pool, Kind::SharedPool], 90_000),
     ] {
@@ -195,12 +265,20 @@ pub fn steps(comm: &Communicator) {
         let ordered = view.after_stream(&stream);
         let exchanged = || -> osier::Result<()> {
             match me {
+                0 if bytes < 1000 => comm.ssend(&ordered, other, 1)?,
                 0 => comm.send(&ordered, other, 1)?,
                 _ => drop(comm.recv(&mut ordered.clone(), other, 1)?),
             }
             match me {
                 0 => drop(comm.recv(&mut ordered.clone(), other, 2)?),
                 _ => comm.send(&ordered, other, 2)?,
+            }
+            // One is withdrawn before anybody receives it.
+            if me == 1 && bytes > 1000 {
+                drop(comm.isend(ordered.clone(), other, 4)?.revoke());
+                comm.send(&[1u8], other, 5)?;
+            } else if bytes > 1000 {
+                comm.recv(&mut [0u8], other, 5)?;
             }
             let on = comm.on_stream(&stream);
             match me {
@@ -211,14 +289,55 @@ pub fn steps(comm: &Communicator) {
         stream.synchronize().expect("a stream that goes on");
         let bytes = download(&stream, &all);
         let (before, rest) = bytes.split_at(EDGE);
-        let (inner, behind) = rest.split_at(room);
+        let (touched, behind) = rest.split_at(room);
         assert!(before.iter().chain(behind).all(|b| *b == 5), "the edges");
-        let gaps = inner.chunks(2 * block).flat_map(|row| &row[block..]);
+        let gaps = touched.chunks(2 * block).flat_map(|row| &row[block..]);
         assert!(gaps.into_iter().all(|b| *b == 5), "the gaps");
         if let Err(e) = exchanged {
-            super::killed(&e);
+            super::killed(&e, other);
+            drop((view, ordered, inner, all));
+            nothing_left(comm, other);
             return super::through(comm);
         }
     }
     super::through(comm);
+}
+
+/// What messages of a dead rank held is given back, by and by.
+pub fn nothing_left(comm: &Communicator, dead: usize) {
+    let holds = || (device_use(comm), device_traffic(comm).mappings, opened());
+    let begun = std::time::Instant::now();
+    while begun.elapsed().as_secs() < 60 {
+        if holds() == (Default::default(), 0, 0) {
+            return;
+        }
+        // Makes progress.
+        let _ = comm.iprobe(dead, 77);
+        osier::devices::reap();
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    panic!("the dead rank left {:?}", holds());
+}
+
+/// Allocations of other processes that the emulated driver has open.
+fn opened() -> u64 {
+    // SAFETY: the emulated driver's function of this name has this type.
+    let count: extern "C" fn() -> u64 =
+        unsafe { std::mem::transmute(driver_function(c"osier_emulated_opened")) };
+    count()
+}
+
+/// A function of the emulated driver.
+pub fn driver_function(name: &std::ffi::CStr) -> *mut libc::c_void {
+    let library = std::env::var("OSIER_CUDA_LIBRARY").unwrap_or_default();
+    let library = std::ffi::CString::new(library).expect("a path");
+    // SAFETY: a path; the library is loaded already, and stays so.
+    let loaded = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_NOW) };
+    // SAFETY: a library, or none at all; a name.
+    let symbol = unsafe { libc::dlsym(loaded, name.as_ptr()) };
+    assert!(
+        !loaded.is_null() && !symbol.is_null(),
+        "the emulated driver"
+    );
+    symbol
 }

@@ -5,6 +5,8 @@
 mod checks;
 mod collectives;
 mod devices;
+mod garbled;
+mod lifetimes;
 mod mapped;
 mod matrix;
 
@@ -68,8 +70,10 @@ fn main() -> ExitCode {
         ["hang", how] => hang(comm, how),
         ["slow", how] => slow(comm, how),
         ["devices"] => devices::exchange(comm),
-        ["device-many"] => devices::many(comm),
+        ["device-exhaust"] => devices::exhaust(comm),
         ["device-steps"] => devices::steps(comm),
+        ["device-lifetime", how] => lifetimes::run(comm, how),
+        ["device-garbled"] => garbled::run(comm),
         ["device-stream", how] => devices::stream(comm, how),
         ["mapped", ref what @ ..] => mapped::run(comm, what),
         ["matrix", ref what @ ..] => matrix::run(comm, what),
@@ -373,12 +377,12 @@ fn kill_me() -> ! {
     unreachable!("SIGKILL is not survived")
 }
 
-/// That an error is the death of rank 1. A send that notices it first may not
+/// That an error is the death of a rank. A send that notices it first may not
 /// know the cause yet.
-fn killed(e: &osier::Error) {
+fn killed(e: &osier::Error, rank: usize) {
     let text = e.to_string();
     assert_eq!(e.kind(), ErrorKind::RankDead, "{text}");
-    let cause = ["rank 1 was killed by signal 9", "rank 1 is dead"];
+    let cause = ["was killed by signal 9", "is dead"].map(|how| format!("rank {rank} {how}"));
     assert!(cause.iter().any(|c| text.contains(c)), "{text}");
 }
 
@@ -402,14 +406,14 @@ fn die(comm: &Communicator, how: &str) {
             .map(drop),
         _ => panic!("{how}?"),
     };
-    killed(&result.expect_err("rank 1 is dead"));
+    killed(&result.expect_err("rank 1 is dead"), 1);
     // The others go on, and so does everything that does not need the dead.
     let peer = 2 - me;
     let mut got = vec![0; large.len()];
     comm.sendrecv(&large, peer, 5, &mut got, ANY_SOURCE, 5)
         .expect("the living");
     assert!(got == pattern(got.len(), peer));
-    killed(&comm.send(&large, 1, 0).expect_err("still dead"));
+    killed(&comm.send(&large, 1, 0).expect_err("still dead"), 1);
     through(comm);
 }
 
@@ -486,9 +490,9 @@ fn stream(comm: &Communicator, how: &str, way: &str) {
     });
     // It may have been over before the end came.
     if let Err(e) = result {
-        killed(&e);
+        killed(&e, 1);
     }
-    killed(&comm.barrier().expect_err("rank 1 is dead"));
+    killed(&comm.barrier().expect_err("rank 1 is dead"), 1);
     through(comm);
 }
 

@@ -13,7 +13,7 @@ pub struct Device {
 }
 
 impl Device {
-    fn of(comm: &Communicator) -> Device {
+    pub fn of(comm: &Communicator) -> Device {
         let number = devices().expect("devices").len();
         let ordinal = i32::try_from(comm.rank() % number).expect("few devices");
         let context = Context::new(ordinal).expect("a context");
@@ -21,7 +21,18 @@ impl Device {
         Device { context, stream }
     }
 
-    fn with(&self, kind: impl Into<Made>, bytes: &[u8]) -> DeviceSlice<u8> {
+    /// Its stream.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// One that nothing else uses.
+    pub fn another_stream(&self) -> Stream {
+        Stream::new(&self.context).expect("a stream")
+    }
+
+    /// Memory with these bytes.
+    pub fn with(&self, kind: impl Into<Made>, bytes: &[u8]) -> DeviceSlice<u8> {
         let slice = match kind.into() {
             Made::Kind(kind) => DeviceSlice::<u8>::with_kind(&self.stream, kind, bytes.len())
                 .map(Ordered::into_inner),
@@ -38,7 +49,8 @@ impl Device {
         slice
     }
 
-    fn bytes(&self, slice: &DeviceSlice<u8>) -> Vec<u8> {
+    /// What lies there.
+    pub fn bytes(&self, slice: &DeviceSlice<u8>) -> Vec<u8> {
         let mut back = Pinned::from_slice(&self.context, &vec![0u8; slice.len()]).expect("pinned");
         copy::copy(
             &self.stream,
@@ -52,7 +64,7 @@ impl Device {
 
 /// What is handed over as a device's memory.
 #[derive(Clone, Copy)]
-enum Made {
+pub enum Made {
     Kind(Kind),
     Pinned,
 }

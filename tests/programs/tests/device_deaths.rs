@@ -1,5 +1,5 @@
-//! A rank is killed at each step that its device takes for a message: the emulated
-//! driver ends it there.
+//! A rank is killed at each step that its device takes for a message, where the emulated
+//! driver ends it, and at each that a lane takes, where the lane does.
 
 mod support;
 
@@ -77,4 +77,132 @@ fn a_rank_is_killed_at_some_steps_of_its_device() {
 fn a_rank_is_killed_at_each_step_of_its_device() {
     kill_at(1, 1, 0);
     kill_at(1, 1, 1);
+}
+
+/// Variables of a job, and its devices: together their messages are of all kinds.
+fn variants() -> Vec<(&'static str, Vec<(&'static str, String)>)> {
+    let set = |name, value: &str| (name, value.to_owned());
+    let fail = |call: &str| {
+        let all: Vec<_> = (1..60).map(|n| format!("{call}:{n}")).collect();
+        vec![
+            ("OSIER_EMULATED_FAIL", all.join(",")),
+            set("OSIER_EMULATED_QUIET", "1"),
+        ]
+    };
+    let mut fragments = fail("cuMemHostRegister");
+    fragments.push(set("OSIER_DEVICE_MAPPINGS", "0"));
+    vec![
+        ("1", vec![]),
+        ("2", vec![set("OSIER_DEVICE_MAPPINGS", "1")]),
+        ("1", fragments),
+        ("1", fail("cuMemExportToShareableHandle")),
+    ]
+}
+
+fn job_of(gpus: &str, variables: &[(&'static str, String)]) -> std::process::Command {
+    let options = ["--on-death", "report", "--emulate-gpus", gpus];
+    let mut command = job(2, &options, &["device-steps"]);
+    command.envs(variables.iter().map(|(name, value)| (name, value)));
+    command
+}
+
+/// Each phase and kind of a message that a rank comes to, and how often.
+fn wire_steps(at: usize) -> Vec<(usize, String, usize)> {
+    let (gpus, variables) = &variants()[at];
+    let folder = std::env::temp_dir().join(format!("osier-wire-{}-{at}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let mut job = job_of(gpus, variables);
+    job.env("OSIER_STEPS", folder.join("steps"));
+    finish(&mut job).through(&[0, 1]).code(0);
+    let mut found = std::collections::BTreeMap::new();
+    for file in std::fs::read_dir(&folder).expect("the steps") {
+        let text = std::fs::read_to_string(file.expect("a file").path()).expect("text");
+        for line in text.lines() {
+            *found.entry(line.to_owned()).or_insert(0) += 1;
+        }
+    }
+    let _ = std::fs::remove_dir_all(&folder);
+    // Both ranks come to most; who does not lives.
+    let both = found.into_iter().flat_map(|(step, n)| {
+        let half = usize::max(n / 2, 1);
+        [(0, step.clone(), half), (1, step, half)]
+    });
+    both.collect()
+}
+
+/// Kills a rank at every `every`-th step of the wire, in all variants.
+fn kill_on_wire(first: usize, every: usize) {
+    if !std::path::Path::new(EXERCISE)
+        .with_file_name("libosier_emulated_cuda.so")
+        .is_file()
+    {
+        return eprintln!("SKIPPED: the emulated driver was not built");
+    }
+    if !cfg!(debug_assertions) {
+        return eprintln!("SKIPPED: lanes die in builds with debug assertions only");
+    }
+    let all: Vec<_> = (0..variants().len())
+        .flat_map(|at| wire_steps(at).into_iter().map(move |step| (at, step)))
+        .collect();
+    let kinds = [
+        "ANNOUNCE", "STAGE", "CHUNK", "TAKEN", "FINISH", "GO", "FRAGMENT",
+    ];
+    for kind in [
+        &kinds[..],
+        &[
+            "LAYOUT", "WANT", "WITHOUT", "WITHDRAW", "ACK", "PLACE", "PLACED",
+        ],
+    ]
+    .concat()
+    {
+        for phase in ["posts", "posted", "handles", "handled"] {
+            let step = format!("{phase}:{kind}");
+            assert!(all.iter().any(|(_, (_, s, _))| *s == step), "no {step}");
+        }
+    }
+    let killed = std::sync::atomic::AtomicUsize::new(0);
+    let chosen: Vec<_> = all.iter().enumerate().skip(first).step_by(every).collect();
+    std::thread::scope(|s| {
+        for part in 0..2 {
+            let (chosen, killed) = (&chosen, &killed);
+            s.spawn(move || {
+                for (number, (at, (rank, step, times))) in chosen.iter().skip(part).step_by(2) {
+                    let (gpus, variables) = &variants()[*at];
+                    // Any of them, the same in each run.
+                    let n = 1 + number % times;
+                    let dies = format!("{step}:{n}@{rank}");
+                    let mut job = job_of(gpus, variables);
+                    let done = finish(job.env("OSIER_DIE_AT", &dies));
+                    if done.code != Some(137) {
+                        println!("{dies}, variant {at}: nobody was killed");
+                        done.through(&[0, 1]).code(0);
+                        continue;
+                    }
+                    killed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    let survivor = format!("rank {} is through", 1 - rank);
+                    let told = done.stdout.contains(&survivor);
+                    assert!(
+                        told,
+                        "{dies}, variant {at}: {}\n{}",
+                        done.stdout, done.stderr
+                    );
+                }
+            });
+        }
+    });
+    let killed = killed.into_inner();
+    println!("killed at {killed} of {} steps", chosen.len());
+    assert!(killed * 2 > chosen.len(), "only {killed} kills");
+}
+
+#[test]
+fn a_rank_is_killed_at_some_steps_of_the_wire() {
+    let every = 23;
+    kill_on_wire(std::process::id() as usize % every, every);
+}
+
+#[test]
+#[ignore = "minutes; every step"]
+fn a_rank_is_killed_at_each_step_of_the_wire() {
+    kill_on_wire(0, 1);
 }

@@ -103,28 +103,78 @@ fn all_pairings_layouts_and_sizes_on_all_ways() {
     });
 }
 
-/// Less memory makes shorter pipelines; without registered memory the host copies.
+/// A rank loses memory, streams or its context in the middle of messages: it keeps what
+/// it needs, or its peer is told.
 #[test]
-fn many_messages_of_devices_pass_through_little_memory() {
+fn what_goes_in_the_middle_of_a_message_harms_nobody_else() {
     if !emulated() {
         return;
     }
-    let rare = [
-        ("OSIER_PINNED_LIMIT", "64K"),
-        ("OSIER_PINNED_LIMIT", "200K"),
-        ("OSIER_SHM_LIMIT", "3M"),
-        (
-            "OSIER_EMULATED_FAIL",
-            "cuMemHostRegister:1,cuMemHostRegister:2",
-        ),
-        ("OSIER_EMULATED_FAIL", "cuMemHostRegister:2"),
+    let ways = [
+        "freed-send",
+        "freed-receive",
+        "stream",
+        "dropped",
+        "context",
     ];
-    for (name, value) in rare {
-        let mut job = job(2, &["--emulate-gpus", "1"], &["device-many"]);
-        // In memory of the host.
-        finish(job.env(name, value).env("OSIER_PIPELINE", "off"))
+    for how in ways {
+        // Opened memory, and the host's.
+        for mappings in ["256", "0"] {
+            let options = ["--emulate-gpus", "1", "--on-death", "report"];
+            let mut job = job(2, &options, &["device-lifetime", how]);
+            job.env("OSIER_DEVICE_MAPPINGS", mappings)
+                .env("OSIER_EMULATED_ADDRESSES", "reused");
+            finish(&mut job).through(&[0, 1]).code(0);
+        }
+    }
+}
+
+/// Words that no correct peer writes are counted, and harm no message.
+#[test]
+fn malformed_words_are_refused_among_messages() {
+    if !emulated() {
+        return;
+    }
+    // Chunks on the device, where they are cheaper, and on the host.
+    for pipeline in ["auto", "off"] {
+        let mut job = job(2, &["--emulate-gpus", "1"], &["device-garbled"]);
+        finish(job.env("OSIER_PIPELINE", pipeline))
             .through(&[0, 1])
             .code(0);
+    }
+}
+
+/// Both ranks send to each other, in another order than it is received, more than there
+/// is memory for; some wait for what comes last. Nobody waits in a circle.
+#[test]
+fn little_memory_is_enough_for_both_directions() {
+    if !emulated() {
+        return;
+    }
+    let fails = |from: usize| {
+        let all: Vec<_> = (from..100)
+            .map(|n| format!("cuMemHostRegister:{n}"))
+            .collect();
+        ("OSIER_EMULATED_FAIL", all.join(","))
+    };
+    let set = |name, value: &str| (name, value.to_owned());
+    let closed = set("OSIER_DEVICE_MAPPINGS", "0");
+    let least = set("OSIER_PINNED_LIMIT", "256K");
+    for variables in [
+        vec![least.clone()],
+        vec![
+            set("OSIER_PIPELINE", "on"),
+            set("OSIER_DEVICE_CHUNKS", "512K"),
+        ],
+        vec![least.clone(), closed.clone()],
+        vec![least.clone(), closed.clone(), set("OSIER_SHM_LIMIT", "4M")],
+        vec![least.clone(), closed.clone(), fails(1)],
+        vec![least.clone(), closed.clone(), fails(2)],
+        vec![set("OSIER_PINNED_LIMIT", "400K"), closed.clone(), fails(3)],
+    ] {
+        let mut job = job(2, &["--emulate-gpus", "1"], &["device-exhaust"]);
+        let done = finish(job.envs(variables).env("OSIER_EMULATED_QUIET", "1"));
+        done.through(&[0, 1]).code(0);
     }
 }
 

@@ -180,7 +180,7 @@ impl Way {
             ],
             Way::Closed => vec![closed],
             Way::Bounded => vec![set("OSIER_DEVICE_MAPPINGS", "1")],
-            Way::Tight => vec![set("OSIER_PINNED_LIMIT", "64K"), closed],
+            Way::Tight => vec![set("OSIER_PINNED_LIMIT", "256K"), closed],
             Way::Unregistered => {
                 let all: Vec<_> = (1..100).map(|n| format!("cuMemHostRegister:{n}")).collect();
                 let quiet = set("OSIER_EMULATED_QUIET", "1");
@@ -416,7 +416,10 @@ pub fn job(seed: u64) -> (Way, Vec<(&'static str, String)>) {
     set("OSIER_EMULATED_SEED", dice.below(1 << 20).to_string());
     set("OSIER_EMULATED_DELAYS", dice.of(&[0, 50, 300]).to_string());
     if dice.below(3) == 0 {
-        set("OSIER_PINNED_LIMIT", dice.of(&["64K", "200K", "1M"]).into());
+        set(
+            "OSIER_PINNED_LIMIT",
+            dice.of(&["256K", "400K", "1M"]).into(),
+        );
     }
     if dice.below(3) == 0 {
         set("OSIER_PIPELINE", dice.of(&["on", "off"]).into());
