@@ -211,11 +211,13 @@ mod tests {
                     }
                     _ if meets => moves.push((i, 3)),
                     Way::Handed if t.met && !t.packed.is_empty() => moves.push((i, 5)),
-                    Way::Copied if t.met && !t.packed.is_empty() => {
-                        // Its kernel needs nothing else: it is over with this move.
-                        if to.clone().take(Claim::Copy).is_some() {
-                            moves.push((i, 5));
-                        }
+                    // Its kernel needs nothing else: it is over with this move.
+                    Way::Copied
+                        if t.met
+                            && !t.packed.is_empty()
+                            && to.clone().take(Claim::Copy).is_some() =>
+                    {
+                        moves.push((i, 5));
                     }
                     _ => {}
                 }
@@ -299,7 +301,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #![proptest_config(ProptestConfig::with_cases(1000))]
         /// Messages that would all end with memory without bounds end with the least, in
         /// every order; and all of it is given back.
         #[test]
