@@ -124,7 +124,7 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "OSIER_COSTS",
-        default: "what `osier info --protocols --measure` has kept for this machine, else built in",
+        default: "what `osier model measure` has kept for this machine, else built in",
         meaning: "file with the costs of links from which protocols are chosen",
     },
 ];

@@ -44,6 +44,7 @@ struct options {
     int threads; /* most threads of a rank, of threads alone */
     const char *layout;
     const char *shapes; /* file, of datatype alone */
+    const char *collective; /* of collectives alone */
 };
 
 static int bench_rank, bench_ranks, bench_threads = 1;
@@ -85,6 +86,7 @@ static void parse_options(struct options *o, int argc, char **argv, const char *
     o->rep_seconds = 0.01;
     o->window = 64;
     o->layout = "contiguous";
+    o->collective = "barrier";
     parse_sizes(o, default_sizes);
     for (int i = 1; i < argc; i++) {
         const char *a = argv[i];
@@ -117,6 +119,8 @@ static void parse_options(struct options *o, int argc, char **argv, const char *
             o->layout = v;
         else if (!strcmp(a, "--shapes"))
             o->shapes = v;
+        else if (!strcmp(a, "--collective"))
+            o->collective = v;
         else
             die("unknown option", a);
     }

@@ -4,8 +4,8 @@
 use std::str::FromStr;
 
 use osier_collectives::{
-    Algorithm, Association, Call, Choice, Hierarchy, Link, Machine, Model, Operation, Sizes,
-    Topology, Tree, choose,
+    Algorithm, Association, Call, Choice, Curve, Executor, Hierarchy, Link, Machine, Model,
+    Operation, Sizes, Topology, Tree, choose,
 };
 
 /// What a described machine's links cost, innermost first: within a package, across
@@ -127,15 +127,17 @@ pub fn machine(topology: &Topology, links: &[LinkSpec]) -> Machine {
             overhead_ns: spec.latency_ns / 4.0,
             gap_ns: spec.latency_ns / 4.0,
             per_byte_ns: spec.per_byte_ns,
+            work_per_byte_ns: 0.0,
             shared_per_byte_ns: 0.0,
         }
     };
     Machine {
         places: topology.places().to_vec().into(),
-        links: (0..distances).map(link).collect(),
-        combine_ns: 0.1,
-        copy_ns: 0.05,
+        links: (0..distances).map(link).map(Curve::from).collect(),
+        combine: 0.1.into(),
+        copy: 0.05.into(),
         eager_bytes: 8192.0,
+        executor: Executor::default(),
     }
 }
 

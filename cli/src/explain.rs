@@ -1,4 +1,6 @@
-//! `osier explain`: how a message would travel, and why.
+//! `osier explain`: how a message would travel, or a collective be done, and why.
+
+mod calls;
 
 use std::process::ExitCode;
 
@@ -39,6 +41,8 @@ Examples:
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     Send(Args),
+    #[command(flatten)]
+    Call(calls::Command),
 }
 
 /// Print which way a message of a device takes, its pieces, and what it is expected to
@@ -173,8 +177,11 @@ impl Ranks {
 
 /// Prints and returns the exit code.
 pub fn main(command: &Command) -> ExitCode {
-    let Command::Send(args) = command;
-    match explain(args) {
+    let explained = match command {
+        Command::Send(args) => explain(args),
+        Command::Call(command) => calls::explain(command),
+    };
+    match explained {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("osier: explain: {e}");

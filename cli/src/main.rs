@@ -3,8 +3,9 @@
 //! | module | subcommand |
 //! |---|---|
 //! | [`bench`] | `osier bench`: times and rates beside the machine's floor |
-//! | [`explain`] | `osier explain`: why a message goes the way it goes |
+//! | [`explain`] | `osier explain`: why a message goes the way it goes, why a collective has its plan |
 //! | [`info`] | `osier info`: what this machine offers; the table of protocols |
+//! | [`model`], [`scale`] | `osier model`: what the machine costs, and what follows at scale |
 //! | [`ps`] | `osier ps`: running jobs, and what their ranks wait for |
 //! | [`run`] | `osier run`: starts the ranks of a job and stays with them to the end |
 //! | [`topo`] | `osier topo`: the machine, ranks on it, and what collectives send between them |
@@ -14,8 +15,10 @@ mod bench;
 mod collective;
 mod explain;
 mod info;
+mod model;
 mod ps;
 mod run;
+mod scale;
 mod topo;
 mod trace;
 
@@ -36,10 +39,11 @@ enum Command {
     /// Run a program as a job of N ranks on this machine
     Run(run::Args),
     Bench(Box<bench::Args>),
-    /// Say how a message would travel, and why
+    /// Say how a message would travel, or which plan a collective has, and why
     #[command(subcommand)]
     Explain(explain::Command),
     Info(info::Args),
+    Model(model::Args),
     Ps(ps::Args),
     Topo(topo::Args),
     /// Timelines of what ranks did
@@ -53,6 +57,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::main(&args),
         Command::Explain(command) => explain::main(&command),
         Command::Info(args) => info::main(&args),
+        Command::Model(args) => model::main(&args),
         Command::Ps(args) => ps::main(&args),
         Command::Topo(args) => topo::main(&args),
         Command::Trace(command) => trace::main(&command),

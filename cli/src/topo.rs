@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use osier::model::{Gpu, Part};
+use osier::model::{Gpu, Part, Places};
 use osier_collectives::{Operation, Plan, Topology, draw_tree, messages, svg};
 
 use crate::collective::{self, LinkSpec, Wanted};
@@ -106,7 +106,7 @@ fn print(args: &Args) -> Result<String, (u8, String)> {
             });
             let bound = places(&machine, ranks, args.bind);
             text += &drawn(&machine, &bound);
-            of_ranks(&machine, &bound)
+            Places::of(&machine, &bound).topology()
         }
     };
     let mut pairs = Vec::new();
@@ -188,33 +188,6 @@ fn places(machine: &Part, ranks: u32, bind: Option<run::Bind>) -> Vec<Vec<usize>
     let all = &machine.processors;
     let of = |set: Option<Vec<usize>>| set.unwrap_or_else(|| all.clone());
     sets.into_iter().map(of).collect()
-}
-
-/// Where ranks are, by the parts that hold all processors of each.
-fn of_ranks(machine: &Part, bound: &[Vec<usize>]) -> Topology {
-    let mut levels: Vec<&str> = Vec::new();
-    let mut part = machine;
-    while let Some(inner) = part.parts.first() {
-        levels.push(inner.level);
-        part = inner;
-    }
-    let paths: Vec<Vec<Option<u32>>> = bound
-        .iter()
-        .map(|cpus| {
-            let mut part = Some(machine);
-            levels
-                .iter()
-                .map(|_| {
-                    let inner = part?.parts.iter();
-                    let mut holding =
-                        inner.filter(|p| cpus.iter().all(|c| p.processors.contains(c)));
-                    part = holding.next();
-                    part.map(|p| p.number)
-                })
-                .collect()
-        })
-        .collect();
-    Topology::of(&levels, &paths).simplified()
 }
 
 /// The machine as an indented tree; ranks stand behind the innermost part that holds
@@ -337,7 +310,7 @@ mod tests {
     #[test]
     fn ranks_have_places() {
         let bound = vec![vec![0], vec![1], vec![2], vec![3]];
-        let topology = of_ranks(&machine(), &bound);
+        let topology = Places::of(&machine(), &bound).topology();
         assert_eq!(topology.levels(), ["package"]);
         assert_eq!(
             topology.draw(),

@@ -505,19 +505,48 @@ fn collectives_stand_beside_their_predictions() {
             told,
         )
     };
-    for name in ["barrier", "bcast", "gather", "allgather", "allreduce"] {
-        let (code, table, told) = run(&format!("{name} -n 3 --sizes 8,3000 --json {json}"));
-        assert_eq!(code, Some(0), "{name}: {told}");
+    let mut forms = ["blocking", "nonblocking", "persistent"].iter().cycle();
+    for name in [
+        "barrier",
+        "bcast",
+        "gather",
+        "gatherv",
+        "scatter",
+        "scatterv",
+        "allgather",
+        "allgatherv",
+        "alltoall",
+        "alltoallv",
+        "alltoallw",
+        "reduce",
+        "allreduce",
+        "reduce-scatter-block",
+        "reduce-scatter",
+        "scan",
+        "exscan",
+        "neighbor-allgather",
+        "neighbor-allgatherv",
+        "neighbor-alltoall",
+        "neighbor-alltoallv",
+    ] {
+        let form = forms.next().unwrap();
+        let (code, table, told) = run(&format!(
+            "{name} -n 3 --sizes 8,3000 --form {form} --json {json}"
+        ));
+        assert_eq!(code, Some(0), "{name} {form}: {told}");
         let sizes = if name == "barrier" { 1 } else { 2 };
         let found = records(&json);
-        assert_eq!(found.len(), 2 * sizes, "{table}");
-        assert!(found.iter().all(|r| r["value"].as_f64().unwrap() > 0.0));
+        // The time, the prediction, the share that overlaps.
+        let predicted = usize::from(!name.starts_with("neighbor"));
+        let shared = usize::from(*form != "blocking");
+        assert_eq!(found.len(), (1 + predicted + shared) * sizes, "{table}");
+        assert!(found.iter().all(|r| r["value"].as_f64().unwrap() >= 0.0));
         let rows = table
             .lines()
             .filter(|line| !line.starts_with('#') && !line.is_empty());
         assert_eq!(rows.count(), sizes, "{table}");
     }
-    let (code, table, told) = run("allreduce -n 2 --each --sizes 64K");
+    let (code, table, told) = run("allreduce -n 2 --each --fresh --sizes 64K");
     assert_eq!(code, Some(0), "{told}");
     assert!(
         table.contains("recursive doubling") && table.contains("regret"),

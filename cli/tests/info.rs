@@ -166,6 +166,99 @@ fn what_is_measured_is_kept_and_used() {
 }
 
 #[test]
+fn costs_of_calls_are_measured_shown_and_explained() {
+    let scratch = Scratch::new("model");
+    let shown = scratch.json(&["model", "show", "--json"]);
+    assert_eq!(shown["measured"], false);
+    let text = scratch.text(&["model", "measure"]);
+    assert!(text.contains("version") && text.contains("busy"), "{text}");
+    let shown = scratch.json(&["model", "show", "--json"]);
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    assert_eq!(shown["measured"], cores > 1);
+    let explained = scratch.json(&[
+        "explain",
+        "allreduce",
+        "--bytes",
+        "64K",
+        "-n",
+        "4",
+        "--json",
+    ]);
+    assert_eq!(explained["version"], shown["version"]);
+    let ranking = explained["ranking"].as_array().unwrap();
+    let times: Vec<f64> = ranking
+        .iter()
+        .map(|r| r["predicted_ns"].as_f64().unwrap())
+        .collect();
+    assert!(times.len() > 1 && times.is_sorted(), "{times:?}");
+    // Links alone leave the calls as they were.
+    let links = scratch.json(&["info", "--protocols", "--measure", "--json"]);
+    assert_eq!(links["origin"]["from"], "cache");
+    let again = scratch.json(&["model", "show", "--json"]);
+    assert_eq!(again["measured"], shown["measured"]);
+    // Of another machine it is refused, and the reason is told.
+    let file = scratch.0.join("osier").join("costs.json");
+    let mut kept: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    kept["machine"]["kernel"] = "another".into();
+    std::fs::write(&file, kept.to_string()).unwrap();
+    let text = scratch.text(&["model", "show"]);
+    for word in [
+        "another machine",
+        "kernel another",
+        "hint: osier model measure",
+    ] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+}
+
+#[test]
+fn plans_of_machines_that_are_not_here_are_explained() {
+    let scratch = Scratch::new("explain-calls");
+    let text = scratch.text(&[
+        "explain",
+        "allreduce",
+        "--bytes",
+        "1M",
+        "--topology",
+        "2x2x4",
+        "--any-order",
+    ]);
+    for word in [
+        "16 ranks on a described machine",
+        "chosen",
+        "runner-up",
+        "Why",
+    ] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let text = scratch.text(&["explain", "barrier", "-n", "2"]);
+    assert!(text.contains("no bytes on 2 ranks"), "{text}");
+    for (args, why) in [
+        (
+            &["explain", "bcast", "-n", "2", "--root", "2"][..],
+            "2 ranks",
+        ),
+        (&["explain", "bcast", "--links", "1:2"], "--topology"),
+        (&["explain", "sum"], "unrecognized"),
+    ] {
+        let output = scratch.osier(args, &[]);
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && errors.contains(why), "{errors}");
+    }
+    let file = scratch.0.join("scale.svg");
+    let text = scratch.text(&[
+        "model",
+        "scale",
+        "--ranks",
+        "64",
+        "--plot",
+        file.to_str().unwrap(),
+    ]);
+    assert!(text.contains("allreduce, 1M bytes"), "{text}");
+    assert!(std::fs::read_to_string(file).unwrap().contains("<svg"));
+}
+
+#[test]
 fn a_bad_file_of_costs_is_named() {
     let scratch = Scratch::new("bad");
     let file = scratch.0.join("costs.json");

@@ -128,7 +128,7 @@ pub fn candidates(
         let flat = Algorithm::FLAT.map(|f| Algorithm::Permuted(order.clone(), Box::new(f)));
         all.extend(flat.into_iter().filter(|a| a.keeps(call).is_some()));
         if call.size <= MOST_DENSE {
-            let matrix = Matrix::of_machine(machine, call.size);
+            let matrix = Matrix::of_machine(machine, call.size, bytes);
             let mut adapted = vec![earliest_completion(&matrix, root, bytes)];
             if call.operation == Operation::Barrier {
                 adapted.push(adapted_barrier(&matrix, SPARSENESS));
@@ -166,7 +166,8 @@ fn by_formula(machine: &Machine, size: u32, bytes: u64, segments: u32) -> Vec<Tr
             let widest = levels.widest(level.min(levels.levels() - 1));
             let time = |tree: &Tree| {
                 let segment = bytes as f64 / f64::from(segments);
-                tree_ns(*tree, widest, segments, segment, &machine.links[level])
+                let link = machine.links[level].of(segment);
+                tree_ns(*tree, widest, segments, segment, link)
             };
             let by_time = |a: &&Tree, b: &&Tree| time(a).total_cmp(&time(b));
             *shapes.iter().min_by(by_time).expect("there are shapes")
@@ -290,9 +291,10 @@ fn at_least(plan: &Plan, sizes: &Sizes, machine: &Machine) -> f64 {
     let mut own = 0.0f64;
     for step in part.steps() {
         if let Step::Send { to, data, .. } = *step {
-            let link = machine.links[machine.distance(part.rank, to)];
-            let wire = link.per_byte_ns * sizes.bytes(call, &part, data);
-            own += wire.max(link.gap_ns).max(link.overhead_ns);
+            let m = sizes.bytes(call, &part, data);
+            let link = machine.links[machine.distance(part.rank, to)].of(m);
+            let wire = link.per_byte_ns * m;
+            own += wire.max(link.gap_ns).max(link.work_ns(m));
         }
     }
     let order = match plan.algorithm() {
@@ -303,8 +305,8 @@ fn at_least(plan: &Plan, sizes: &Sizes, machine: &Machine) -> f64 {
         _ => return own * f64::from(part.segments),
     };
     let hops = (1..call.size).map(|i| {
-        let link = machine.links[machine.distance(order.rank(i - 1), order.rank(i))];
-        link.alpha_ns()
+        let distance = machine.distance(order.rank(i - 1), order.rank(i));
+        machine.links[distance].of(0.0).alpha_ns()
     });
     let around = hops.sum::<f64>();
     own.max(match call.operation {

@@ -211,6 +211,20 @@ impl Part {
         &self.deps[start as usize..self.ends[step] as usize]
     }
 
+    /// Whether every step works on one whole vector or on nothing, in one segment: what
+    /// one thread can take step by step, without memory for pieces.
+    pub fn is_a_row(&self) -> bool {
+        let whole = |r: &Region| r.count == 0 || (r.count == 1 && r.first == 0);
+        let step = |step: &Step| match step {
+            Step::Send { data, .. } | Step::Recv { data, .. } => whole(data),
+            Step::Copy { from, to } => whole(from) && whole(to),
+            Step::Combine { left, right, into } => whole(left) && whole(right) && whole(into),
+            Step::Raise { .. } | Step::Await { .. } => true,
+            Step::Read { .. } => false,
+        };
+        self.cut <= 1 && self.segments <= 1 && self.steps.iter().all(step)
+    }
+
     /// The same part without a step: what a test breaks plans with.
     pub fn without_step(&self, gone: u32) -> Self {
         let mut part = Self {

@@ -98,6 +98,7 @@ fn overheads_and_gaps_are_where_they_belong() {
         overhead_ns: 100.0,
         gap_ns: 150.0,
         per_byte_ns: 1.0,
+        work_per_byte_ns: 0.0,
         shared_per_byte_ns: 0.0,
     };
     let mut machine = Machine::flat(4, link);
@@ -123,12 +124,51 @@ fn overheads_and_gaps_are_where_they_belong() {
     ));
 }
 
+/// Both ends copy; what is no row of whole vectors costs a run, and a step each time.
+#[test]
+fn processors_that_copy_and_executors_cost() {
+    let point = |bytes, one_way_ns, busy_ns| Point {
+        bytes,
+        one_way_ns,
+        busy_ns,
+    };
+    let curve = Curve::measured(&[
+        point(0.0, 100.0, 40.0),
+        point(1000.0, 500.0, 200.0),
+        point(9000.0, 4000.0, 4000.0),
+    ]);
+    let mut machine = Machine::flat(2, curve);
+    machine.eager_bytes = 2000.0;
+    machine.executor = Executor {
+        row_bytes: 1000.0,
+        run_ns: 300.0,
+        step_ns: 10.0,
+    };
+    let time = |operation, algorithm, bytes| {
+        let plan = Plan::new(Call::new(operation, 2), algorithm, 1).expect("suitable");
+        let time = simulate(&plan, &Sizes::Equal(bytes), &machine, Model::LogGp);
+        time.expect("a plan that ends").last_ns
+    };
+    let bcast = |bytes| time(Operation::Bcast, Algorithm::Linear, bytes);
+    // What was measured, and above the row's limit a run and a step at either end.
+    assert!(close(bcast(1000), 500.0), "{}", bcast(1000));
+    assert!(close(bcast(9000), 4000.0 + 300.0 + 20.0), "{}", bcast(9000));
+    // Two flags that cross take as long as one, for no end is busy all the time.
+    let barrier = time(Operation::Barrier, Algorithm::Dissemination, 0);
+    assert!(close(barrier, 100.0), "{barrier}");
+    // Two large messages that cross keep both ends busy, one after the other; before
+    // them is the copy of the rank's own.
+    let exchange = time(Operation::Allgather, Algorithm::Ring, 9000);
+    assert!(close(exchange, 300.0 + 10.0 + 2.0 * 4010.0), "{exchange}");
+}
+
 fn emulated(order: impl Fn(u32) -> u32) -> Machine {
     let level = |latency_ns, per_byte_ns, shared_per_byte_ns| Link {
         latency_ns,
         overhead_ns: 100.0,
         gap_ns: 50.0,
         per_byte_ns,
+        work_per_byte_ns: 0.0,
         shared_per_byte_ns,
     };
     let links = vec![
@@ -137,24 +177,48 @@ fn emulated(order: impl Fn(u32) -> u32) -> Machine {
         level(1500.0, 0.1, 0.1),
     ];
     let mut machine = Machine::regular(&[4, 2, 4], links, order);
-    machine.combine_ns = 0.1;
-    machine.copy_ns = 0.05;
+    machine.combine = 0.1.into();
+    machine.copy = 0.05.into();
     machine.eager_bytes = 8192.0;
     machine
+}
+
+/// Ranks in an order that depends on the seed alone.
+fn shuffled(seed: u64) -> Vec<u32> {
+    let mut random = seed;
+    let mut order: Vec<u32> = (0..32).collect();
+    for i in (1..order.len()).rev() {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        order.swap(i, (random >> 33) as usize % (i + 1));
+    }
+    order
 }
 
 /// Placement of ranks by core, by node and at random: the chosen plans take the same
 /// time within 2 %, where any association is allowed.
 #[test]
 fn placement_costs_nothing() {
-    let by_core = emulated(|r| r);
-    let by_node = emulated(|r| r % 4 * 8 + r / 4);
-    // A full cycle modulo 32 that is neither.
-    let at_random = emulated(|r| (r * 13 + 7) % 32);
-    for operation in [Operation::Bcast, Operation::Allreduce] {
-        for bytes in [8, 1 << 20] {
-            let times: Vec<f64> = [&by_core, &by_node, &at_random]
-                .into_iter()
+    let order = shuffled(1);
+    let machines = [
+        emulated(|r| r),
+        emulated(|r| r % 4 * 8 + r / 4),
+        emulated(|r| order[r as usize]),
+    ];
+    for operation in [
+        Operation::Barrier,
+        Operation::Bcast,
+        Operation::Reduce,
+        Operation::Allreduce,
+    ] {
+        let sizes: &[u64] = match operation {
+            Operation::Barrier => &[0],
+            _ => &[8, 1 << 20],
+        };
+        for bytes in sizes.iter().copied() {
+            let times: Vec<f64> = machines
+                .iter()
                 .map(|machine| {
                     let call = Call::new(operation, 32).requires(Association::Any);
                     let sizes = Sizes::Equal(bytes);

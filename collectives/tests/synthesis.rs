@@ -98,14 +98,15 @@ fn an_adapted_barrier_beats_generic_ones() {
         overhead_ns,
         gap_ns: 50.0,
         per_byte_ns: 0.1,
+        work_per_byte_ns: 0.0,
         shared_per_byte_ns: 0.0,
     };
     let mut machine = Machine::flat(60, link(200.0, 100.0));
     machine
         .links
-        .extend([link(400.0, 100.0), link(20_000.0, 500.0)]);
+        .extend([link(400.0, 100.0).into(), link(20_000.0, 500.0).into()]);
     machine.places = (0..60).map(|r| vec![place(r).0, place(r).1]).collect();
-    let adapted = Arc::new(adapted_barrier(&Matrix::of_machine(&machine, 60), 0.35));
+    let adapted = Arc::new(adapted_barrier(&Matrix::of_machine(&machine, 60, 0), 0.35));
     let time = |algorithm: Algorithm| {
         let plan = Plan::new(Call::new(Operation::Barrier, 60), algorithm, 1).expect("suitable");
         let time = simulate(&plan, &Sizes::Equal(0), &machine, Model::LogGp);

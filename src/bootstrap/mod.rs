@@ -12,6 +12,7 @@ use crate::comm::{Communicator, ErrorCodes, Joined, Member, ProcessSets};
 use crate::config;
 use crate::device::imports::Limits;
 use crate::error::{Error, ErrorKind, Result};
+use crate::model::calls::Agreed;
 use crate::p2p::HeapBuffer;
 use crate::p2p::buffered::Attached;
 use crate::progress::core::{Core, Place};
@@ -58,13 +59,13 @@ pub fn init() -> Result<Universe> {
 fn join() -> Result<Arc<Member>> {
     run::refuse_many()?;
     match joined_rank()? {
-        Some((job, rank)) => member(in_job(&job, rank)?, true),
-        None => member(alone()?, false),
+        Some((job, rank)) => member(in_job(&job, rank)?, agreed(&job), true),
+        None => member(alone()?, Agreed::default(), false),
     }
 }
 
 /// A rank's membership, with the process sets that the launcher tells of.
-fn member(core: Arc<Core>, launched: bool) -> Result<Arc<Member>> {
+fn member(core: Arc<Core>, agreed: Agreed, launched: bool) -> Result<Arc<Member>> {
     if let Some(limit) = config::stall()? {
         let _ = core.waits.stall.set(limit);
     }
@@ -78,7 +79,7 @@ fn member(core: Arc<Core>, launched: bool) -> Result<Arc<Member>> {
         sets.add(&text, core.ranks as usize)
             .map_err(|e| e.context("OSIER_PSETS"))?;
     }
-    Ok(Member::new(core, sets))
+    Ok(Member::new(core, sets, agreed))
 }
 
 fn alone() -> Result<Arc<Core>> {
@@ -98,7 +99,7 @@ fn in_job_traced(job: &Job, rank: usize, options: Option<trace::Options>) -> Res
     let trace = tracer(options, job.id(), rank, job.ranks())?;
     let member = ShmRank::join(job, rank)
         .map_err(|e| Error::from(e).context(format!("joining as rank {rank}")))?;
-    let costs = costs_of(job);
+    let costs = agreed(job).links;
     let shared_cores = job.ranks() > job.cores();
     Ok(Core::new(
         Place::Shm(member),
@@ -155,23 +156,23 @@ fn joined_rank() -> Result<Option<(Job, usize)>> {
 impl Universe {
     /// A job of this rank alone.
     pub fn alone() -> Result<Universe> {
-        Self::open(&member(alone()?, false)?)
+        Self::open(&member(alone()?, Agreed::default(), false)?)
     }
 
     /// Joins a job on this machine as the given rank.
     pub fn join(job: &Job, rank: usize) -> Result<Universe> {
-        Self::open(&member(in_job(job, rank)?, false)?)
+        Self::open(&member(in_job(job, rank)?, agreed(job), false)?)
     }
 
     /// As [`Universe::join`], recording what the rank does.
     pub fn join_traced(job: &Job, rank: usize, options: &trace::Options) -> Result<Universe> {
         let core = in_job_traced(job, rank, Some(options.clone()))?;
-        Self::open(&member(core, false)?)
+        Self::open(&member(core, agreed(job), false)?)
     }
 
     /// Joins a job of the launcher as the given rank.
     fn launched(job: &Job, rank: usize) -> Result<Universe> {
-        Self::open(&member(in_job(job, rank)?, true)?)
+        Self::open(&member(in_job(job, rank)?, agreed(job), true)?)
     }
 
     /// Joins a simulated job as the given rank.
@@ -193,7 +194,7 @@ impl Universe {
             None,
             checks,
         );
-        Self::open(&member(core, false)?)
+        Self::open(&member(core, Agreed::default(), false)?)
     }
 
     fn open(member: &Arc<Member>) -> Result<Universe> {
@@ -261,7 +262,7 @@ impl Drop for Universe {
     }
 }
 
-/// Costs that the launcher left for all ranks, so that all agree.
-fn costs_of(job: &Job) -> LinkCosts {
-    serde_json::from_slice(&job.note()).unwrap_or_default()
+/// What the launcher left for all ranks, so that all agree.
+fn agreed(job: &Job) -> Agreed {
+    Agreed::of_note(&job.note())
 }

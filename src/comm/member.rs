@@ -6,6 +6,7 @@ use super::context::Contexts;
 use super::group::Group;
 use super::meeting::Meeting;
 use super::psets::ProcessSets;
+use crate::model::calls::Agreed;
 use crate::progress::cell::LaneCell;
 use crate::progress::core::{Core, Place};
 use crate::progress::lane::Lane;
@@ -19,6 +20,8 @@ pub(crate) struct Member {
     pub(super) contexts: Contexts,
     meeting: OnceLock<Meeting>,
     pub(super) choices: Choices,
+    /// What the job's ranks agree on: costs and places.
+    pub(super) agreed: Agreed,
     pub codes: ErrorCodes,
     pub psets: ProcessSets,
     /// Universes and sessions.
@@ -26,12 +29,13 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    pub fn new(core: Arc<Core>, psets: ProcessSets) -> Arc<Self> {
+    pub fn new(core: Arc<Core>, psets: ProcessSets, agreed: Agreed) -> Arc<Self> {
         Arc::new(Self {
             contexts: Contexts::new(core.rank),
             core,
             meeting: OnceLock::new(),
             choices: Choices::default(),
+            agreed,
             codes: ErrorCodes::default(),
             psets,
             handles: AtomicUsize::new(0),

@@ -108,6 +108,8 @@ struct Inner {
     name: Mutex<String>,
     /// The algorithm that calls are to use, and its segments.
     forced: Mutex<Option<(osier_collectives::Algorithm, u32)>>,
+    /// The machine that plans are chosen for, once one was.
+    described: Mutex<Option<Arc<collective::Described>>>,
     /// Who lies around this rank, once a neighbourhood collective has asked.
     around: OnceLock<collective::Around>,
     /// Duplications begun: each has a tag of its own.
@@ -258,6 +260,7 @@ impl Communicator {
             info: Mutex::new(design.info),
             name: Mutex::default(),
             forced: Mutex::default(),
+            described: Mutex::default(),
             around: OnceLock::new(),
             idups: AtomicU32::new(0),
             partitioned: Registry::default(),

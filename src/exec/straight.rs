@@ -240,6 +240,34 @@ mod tests {
         assert!(Straight::new(&[part], &[vec![]], &[], 1).is_none());
     }
 
+    /// The planner knows what is straight: it costs no run.
+    #[test]
+    fn rows_of_the_planner_are_straight() {
+        for operation in Operation::ALL.into_iter().filter(|o| o.cuts_freely()) {
+            for (algorithm, ranks) in Algorithm::FLAT
+                .into_iter()
+                .flat_map(|a| (2..7).map(move |ranks| (a.clone(), ranks)))
+            {
+                let Ok(plan) = Plan::new(Call::new(operation, ranks), algorithm, 1) else {
+                    continue;
+                };
+                for rank in 0..ranks {
+                    let part = plan.part(rank);
+                    let fits = part.steps().len() <= MOST_STEPS
+                        && part.scratch.len() <= MOST_SCRATCH
+                        && part.scratch.iter().all(|s| s.pieces == 1);
+                    let straight = lower(&part).expect("a program").straight.is_some();
+                    assert_eq!(
+                        straight,
+                        fits && part.is_a_row(),
+                        "{operation:?} by {} of {rank} of {ranks}",
+                        plan.algorithm()
+                    );
+                }
+            }
+        }
+    }
+
     /// What is meant to be quick is straight.
     #[test]
     fn small_calls_are_straight() {

@@ -1,5 +1,6 @@
 //! Times of real transfers between two ranks of one process.
 
+use super::calls::Agreed;
 use super::cores;
 use super::fit::Piped;
 use super::shortest;
@@ -9,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::{View, ViewMut};
 use crate::protocol::cost::LinkCosts;
 use osier_datatype::{Layout, Type};
-use osier_transports::shm::{Death, Job, JobOptions};
+use osier_transports::shm::{Death, Job, JobOptions, NOTE_BYTES};
 use std::time::{Duration, Instant};
 
 /// Most time for one kind of transfer, whatever else the machine does.
@@ -151,9 +152,11 @@ fn pair<R: Send>(costs: LinkCosts, f: impl Fn(&Communicator) -> Result<R> + Sync
         ranks: 2,
         limit_bytes: None,
     })?;
-    let note = serde_json::to_vec(&costs)
-        .map_err(|e| Error::new(ErrorKind::Config, format!("costs as a note: {e}")))?;
-    job.set_note(&note);
+    let agreed = Agreed {
+        links: costs,
+        ..Agreed::default()
+    };
+    job.set_note(&agreed.note(NOTE_BYTES));
     let (job, f) = (&job, &f);
     let rank = |rank: usize| {
         move || {

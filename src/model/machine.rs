@@ -11,6 +11,9 @@ pub struct Machine {
     pub cpu: String,
     /// Processors in all.
     pub processors: usize,
+    /// Packages, and cores of each, where the system says so.
+    #[serde(default)]
+    pub shape: Option<[usize; 2]>,
     /// Version of the kernel.
     pub kernel: String,
     /// Version of Osier.
@@ -36,10 +39,46 @@ impl Machine {
         Machine {
             cpu,
             processors: values("processor").count().max(1),
+            shape: shape(values("physical id"), values("cpu cores")),
             kernel: kernel.trim().to_owned(),
             osier: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }
+}
+
+impl Machine {
+    /// What tells this machine from the one that a file names, if anything does.
+    pub(super) fn differs(&self, other: Option<&Machine>) -> Option<String> {
+        let Some(other) = other else {
+            return Some("they do not say of which machine they are".into());
+        };
+        let shape = |m: &Machine| match m.shape {
+            Some([packages, cores]) => format!("{packages} packages of {cores} cores"),
+            None => "unknown".into(),
+        };
+        let count = |m: &Machine| m.processors.to_string();
+        let all = [
+            ("processor", self.cpu.clone(), other.cpu.clone()),
+            ("number of processors", count(self), count(other)),
+            ("topology", shape(self), shape(other)),
+            ("kernel", self.kernel.clone(), other.kernel.clone()),
+            ("version of osier", self.osier.clone(), other.osier.clone()),
+        ];
+        let (what, here, there) = all.into_iter().find(|(_, here, there)| here != there)?;
+        Some(format!("of another machine: {what} {there}, here {here}"))
+    }
+}
+
+/// Packages and cores of each.
+fn shape(
+    packages: impl Iterator<Item = String>,
+    mut cores: impl Iterator<Item = String>,
+) -> Option<[usize; 2]> {
+    let mut packages: Vec<String> = packages.collect();
+    packages.sort_unstable();
+    packages.dedup();
+    let cores = cores.next()?.parse().ok()?;
+    (!packages.is_empty()).then_some([packages.len(), cores])
 }
 
 /// Today as year-month-day, UTC.

@@ -59,6 +59,12 @@ impl Part {
         Part::of(&Hardware::of(&cpus), &cpus, gpus.collect())
     }
 
+    /// This machine without its GPUs: no driver is asked.
+    pub fn processors() -> Part {
+        let cpus = Hardware::bound_to();
+        Part::of(&Hardware::of(&cpus), &cpus, Vec::new())
+    }
+
     /// A machine of these processors and GPUs.
     pub(crate) fn of(hardware: &Hardware, cpus: &[usize], gpus: Vec<Gpu>) -> Part {
         let mut machine = Part {

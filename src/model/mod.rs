@@ -33,6 +33,7 @@
     reason = "forks a child whose memory the kernel copies from"
 )]
 mod attach;
+pub(crate) mod calls;
 #[allow(unsafe_code, reason = "binds threads to processors")]
 mod cores;
 mod device;
@@ -41,11 +42,13 @@ pub(crate) mod hardware;
 mod links;
 mod machine;
 mod map;
+pub(crate) mod rounds;
 mod store;
 
 pub(crate) use cores::confine;
 
 pub use attach::{NOT_PERMITTED_NS, permitted as attach_permitted};
+pub use calls::{Agreed, CallCosts, ClassCosts, MessageCost, Places, WorkCost};
 pub use device::{measure as measure_device, measure_with as measure_device_with};
 pub use machine::Machine;
 pub use map::{Gpu, Part};

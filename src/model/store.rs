@@ -4,14 +4,16 @@
 //! { "format": 1,
 //!   "machine": { "cpu": ..., "processors": ..., "kernel": ..., "osier": ... },
 //!   "date": "2026-11-21",
-//!   "costs": { "latency_ns": ..., ..., "device": { "launch_ns": ..., ... } } }
+//!   "costs": { "latency_ns": ..., ..., "device": { "launch_ns": ..., ... } },
+//!   "calls": { "classes": [...], "run_ns": ..., ... } }
 //! ```
 //!
-//! `device` is missing where none was measured; `machine` and `date` may be missing in a file written by hand.
+//! `device` and `calls` are missing where they were not measured; `machine` and `date` may be missing in a file written by hand.
 
 use super::machine::{Machine, today};
 use crate::config;
 use crate::error::{Error, ErrorKind, Result};
+use crate::model::calls::CallCosts;
 use crate::protocol::cost::LinkCosts;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -31,6 +33,9 @@ pub struct Measured {
     pub date: Option<String>,
     /// The costs.
     pub costs: LinkCosts,
+    /// What collective calls cost, if that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calls: Option<CallCosts>,
 }
 
 /// Where costs come from.
@@ -49,6 +54,10 @@ pub enum Origin {
 pub struct Cached {
     /// The costs.
     pub costs: LinkCosts,
+    /// What collective calls cost, if that was measured.
+    pub calls: Option<CallCosts>,
+    /// Why the cache is not used, if there is one.
+    pub refused: Option<String>,
     /// Where they come from.
     pub origin: Origin,
     /// When they were measured, if known.
@@ -64,25 +73,45 @@ pub fn cached() -> Result<Cached> {
         let measured = load(&file).map_err(|e| e.context("OSIER_COSTS"))?;
         return Ok(Cached {
             costs: measured.costs,
+            calls: measured.calls,
+            refused: None,
             origin: Origin::Variable(file),
             date: measured.date,
         });
     }
-    // What is in the cache and cannot be read is as good as not there: the
+    // What is in the cache and cannot be used is as good as not there: the
     // next measurement replaces it.
-    Ok(cache_file()
-        .and_then(|file| from_cache(file, &Machine::here()))
-        .unwrap_or(Cached {
-            costs: LinkCosts::default(),
-            origin: Origin::Default,
-            date: None,
-        }))
+    let refused = match cache_file().filter(|file| file.exists()) {
+        None => None,
+        Some(file) => match from_cache(file, &Machine::here()) {
+            Ok(cached) => return Ok(cached),
+            Err(why) => Some(why.to_string()),
+        },
+    };
+    Ok(Cached {
+        costs: LinkCosts::default(),
+        calls: None,
+        refused,
+        origin: Origin::Default,
+        date: None,
+    })
 }
 
-fn from_cache(file: PathBuf, here: &Machine) -> Option<Cached> {
-    let measured = load(&file).ok()?;
-    (measured.machine.as_ref() == Some(here)).then_some(Cached {
+fn from_cache(file: PathBuf, here: &Machine) -> Result<Cached> {
+    let measured = load(&file)?;
+    if let Some(differs) = here.differs(measured.machine.as_ref()) {
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!(
+                "costs in {}: {differs} (hint: osier model measure)",
+                file.display()
+            ),
+        ));
+    }
+    Ok(Cached {
         costs: measured.costs,
+        calls: measured.calls,
+        refused: None,
         origin: Origin::Cache(file),
         date: measured.date,
     })
@@ -105,13 +134,13 @@ pub fn load(file: &Path) -> Result<Measured> {
         Error::new(
             ErrorKind::Config,
             format!(
-                "costs in {}: {what} (hint: osier info --protocols --measure writes such a file)",
+                "costs in {}: {what} (hint: osier model measure writes such a file)",
                 file.display()
             ),
         )
     };
     let text = fs::read_to_string(file).map_err(|e| bad(cause(&e)))?;
-    let measured: Measured = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
+    let mut measured: Measured = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
     if measured.format != FORMAT {
         let format = measured.format;
         return Err(bad(format!("format {format}, expected {FORMAT}")));
@@ -144,17 +173,21 @@ pub fn load(file: &Path) -> Result<Measured> {
             return Err(bad(format!("{name} is {value}, expected more than 0")));
         }
     }
+    if let Some(calls) = measured.calls {
+        measured.calls = Some(calls.checked().map_err(bad)?);
+    }
     Ok(measured)
 }
 
 /// Writes costs that were measured on this machine to a file, making its
 /// folder if there is none.
-pub fn store(file: &Path, costs: LinkCosts) -> Result<()> {
+pub fn store(file: &Path, costs: LinkCosts, calls: Option<CallCosts>) -> Result<()> {
     let measured = Measured {
         format: FORMAT,
         machine: Some(Machine::here()),
         date: Some(today()),
         costs,
+        calls,
     };
     let failed = |what: String| {
         Error::new(
@@ -204,17 +237,25 @@ mod tests {
             latency_ns: 123.0,
             ..LinkCosts::default()
         };
-        store(&file, costs).expect("written");
+        let calls = CallCosts::estimated(&costs);
+        store(&file, costs, Some(calls.clone())).expect("written");
         let measured = load(&file).expect("read");
         assert_eq!(measured.costs, costs);
         let here = Machine::here();
         let cached = from_cache(file.clone(), &here).expect("of this machine");
         assert_eq!(cached.origin, Origin::Cache(file.clone()));
+        assert_eq!(cached.calls, Some(calls));
         let other = Machine {
             kernel: "other".into(),
             ..here
         };
-        assert_eq!(from_cache(file, &other), None);
+        let refused = from_cache(file, &other)
+            .expect_err("another machine")
+            .to_string();
+        assert!(
+            refused.contains("kernel") && refused.contains("hint"),
+            "{refused}"
+        );
         fs::remove_dir_all(folder).expect("removed");
     }
 
@@ -247,7 +288,7 @@ mod tests {
             let message = load(&file).expect_err(&text).to_string();
             assert!(message.contains("hint"), "{message}");
             assert!(message.contains("osier-costs"), "{message}");
-            assert_eq!(from_cache(file.clone(), &Machine::here()), None);
+            assert!(from_cache(file.clone(), &Machine::here()).is_err());
         }
         fs::remove_file(&file).expect("removed");
         assert!(

@@ -48,7 +48,7 @@ pub struct LinkCosts {
 impl Default for LinkCosts {
     /// Rounded by hand from transfers on a loaded two-core virtual machine
     /// (Sapphire Rapids, 2026-11-21); a rough start until
-    /// `osier info --protocols --measure` has measured the machine at hand.
+    /// `osier model measure` has measured the machine at hand.
     fn default() -> Self {
         Self {
             latency_ns: 250.0,

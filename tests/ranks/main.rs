@@ -8,6 +8,7 @@ mod checks;
 mod closing;
 mod collectives;
 mod communicators;
+mod costs;
 mod datatypes;
 mod deaths;
 mod forms;

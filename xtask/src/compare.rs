@@ -31,6 +31,7 @@ pub const NAMES: [&str; 4] = ["osier", "openmpi", "mpich", "intelmpi"];
   cargo xtask compare --only latency,pack --rounds 9
   cargo xtask compare --json compare.json --update-docs
   cargo xtask compare --only datatype
+  cargo xtask compare --only barrier,allreduce,bcast,alltoall,allgather
 
 The peers are installed with pip below the target folder on first use, about
 450 MB. Keep the machine quiet meanwhile. Not part of CI.")]
@@ -39,7 +40,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// These benchmarks only [possible values: latency, bandwidth, bibandwidth, message-rate,
-    /// multi-pair, threads, pack, launch, datatype]
+    /// multi-pair, threads, pack, launch, barrier, allreduce, bcast, alltoall, allgather,
+    /// datatype]
     #[arg(long, value_delimiter = ',', value_name = "BENCHES")]
     only: Vec<String>,
     /// Interleaved rounds over which the medians are taken

@@ -1,38 +1,28 @@
 //! `osier bench allreduce` and the other collectives: the time of a call, what the
 //! model predicts, and what no plan can beat.
 //!
-//! Calls follow each other without a pause, and every rank takes its own median. A
-//! result is compared before the table shows it.
+//! Calls follow each other without a pause, roots taking turns, and every rank takes its
+//! own median. A result is compared before the table shows it. The share of a
+//! non-blocking call that overlaps is found as in the OSU suite: between its begin and
+//! its wait each rank computes for as long as the call alone takes, and what the whole
+//! takes longer than the computation did not overlap.
 
 use std::process::ExitCode;
 
-use osier::plans::{Algorithm, Operation};
-use osier::{BufferMut, Communicator, Contribution, Op};
+use std::time::{Duration, Instant};
 
+use osier::Communicator;
+use osier::plans::{Algorithm, Operation};
+
+use super::calls::{Calls, Form};
 use super::floor::{Cores, Gauge};
 use super::options::{self, Plan};
 use super::progress::Bar;
 use super::report::{Record, number, write, write_records};
-use super::{Bench, Failure, Result, plot, timing};
+use super::{Failure, Result, plot, timing};
 
-/// Root of those that have one.
-const ROOT: usize = 0;
 /// `--each` leaves out plans that are predicted to take this many times the best.
 const HOPELESS: f64 = 20.0;
-
-impl Bench {
-    /// The collective that it measures, if it is one of those.
-    pub fn operation(self) -> Option<Operation> {
-        Some(match self {
-            Bench::Barrier => Operation::Barrier,
-            Bench::Bcast => Operation::Bcast,
-            Bench::Gather => Operation::Gather,
-            Bench::Allgather => Operation::Allgather,
-            Bench::Allreduce => Operation::Allreduce,
-            _ => return None,
-        })
-    }
-}
 
 /// A plan and what it should take.
 struct Candidate {
@@ -47,6 +37,8 @@ struct Times {
     mean: f64,
     min: f64,
     max: f64,
+    /// Share of the call that other work hides, of 1.
+    overlap: Option<f64>,
 }
 
 /// Measures all sizes as a rank of a job; rank 0 reports.
@@ -59,10 +51,21 @@ fn measure(plan: &Plan, comm: &Communicator) -> Result<()> {
     let Some(operation) = plan.bench.operation() else {
         return Err(Failure::usage("not a collective"));
     };
-    let cores = Cores::of(comm)?;
     let first = comm.rank() == 0;
+    if plan.fresh {
+        let costs = comm.measure_call_costs()?;
+        comm.adopt_costs(Some(&costs))?;
+    }
+    // Neighbours are those on a ring.
+    let ring = match operation.of_neighbors() {
+        true => comm.cart_create(&[comm.size()], &[true])?,
+        false => None,
+    };
+    let comm = ring.as_ref().unwrap_or(comm);
+    let cores = Cores::of(comm)?;
     let transport = comm.transport((comm.rank() + 1) % comm.size())?;
-    let mut table = first.then(|| Table::new(plan, operation, comm.size(), transport));
+    let crowded = cores.is_none() && comm.size() > 1;
+    let mut table = first.then(|| Table::new(plan, comm.size(), transport, crowded));
     let sizes: Vec<usize> = match operation {
         Operation::Barrier => vec![0],
         _ => plan.curves[0].shapes.iter().map(|s| s.bytes()).collect(),
@@ -91,7 +94,7 @@ fn measure(plan: &Plan, comm: &Communicator) -> Result<()> {
                 );
             }
             comm.use_algorithm(candidate.algorithm.clone());
-            let times = times(plan, comm, operation, bytes)?;
+            let times = times(plan, comm, bytes)?;
             rows.push((candidate, times));
         }
         comm.use_algorithm(None);
@@ -113,6 +116,15 @@ fn candidates(
     operation: Operation,
     bytes: usize,
 ) -> Result<Vec<Candidate>> {
+    if operation.of_neighbors() {
+        // There is one plan, and its cost depends on the neighbours.
+        return Ok(vec![Candidate {
+            name: Algorithm::Linear.to_string(),
+            algorithm: None,
+            segments: 1,
+            predicted: f64::NAN,
+        }]);
+    }
     let choice = comm.explain(operation, bytes)?;
     let best = choice.ns();
     let of = |at: usize| {
@@ -145,92 +157,80 @@ fn volume(operation: Operation, comm: &Communicator, bytes: usize) -> usize {
     match operation {
         Operation::Barrier => 0,
         Operation::Gather | Operation::Allgather | Operation::Alltoall => (comm.size() - 1) * bytes,
+        Operation::NeighborAllgather | Operation::NeighborAlltoall => 2 * bytes,
         _ => bytes,
     }
 }
 
-fn times(plan: &Plan, comm: &Communicator, operation: Operation, bytes: usize) -> Result<Times> {
-    let (rank, size) = (comm.rank(), comm.size());
-    let repeat = |call: &mut dyn FnMut() -> osier::Result<()>| {
-        timing::measure(Some(comm), &plan.effort, |n| {
+fn times(plan: &Plan, comm: &Communicator, bytes: usize) -> Result<Times> {
+    let mut calls = Calls::new(plan.bench, comm, plan.form, bytes);
+    let alone = repeat(plan, comm, &mut calls, &|| ())?;
+    let overlap = match plan.form {
+        Form::Blocking => None,
+        _ => {
+            // All compute for as long: the longest of the ranks' times.
+            let longest = over_ranks(comm, alone)?.1;
+            let whole = repeat(plan, comm, &mut calls, &|| compute(longest))?;
+            let (whole, _) = over_ranks(comm, whole)?;
+            Some((1.0 - (whole - longest) / longest).clamp(0.0, 1.0))
+        }
+    };
+    calls.once_around()?;
+    if let Some(at) = calls.wrong() {
+        return Err(Failure::failed(format!(
+            "{} of {bytes} bytes: rank {} has a wrong result at element {at}",
+            plan.bench.name(),
+            comm.rank()
+        )));
+    }
+    let mut all = vec![0.0; comm.size()];
+    comm.allgather(&[alone][..], &mut all[..])?;
+    Ok(Times {
+        mean: all.iter().sum::<f64>() / all.len() as f64,
+        min: all.iter().copied().fold(f64::INFINITY, f64::min),
+        max: all.iter().copied().fold(0.0, f64::max),
+        overlap,
+    })
+}
+
+/// Median seconds of a call and the work in it, of this rank.
+fn repeat(plan: &Plan, comm: &Communicator, calls: &mut Calls<'_>, work: &dyn Fn()) -> Result<f64> {
+    let mut measured = None;
+    let mut failed = None;
+    let made = calls.make(work, &mut |call| {
+        let seconds = timing::measure(Some(comm), &plan.effort, |n| {
             for _ in 0..n {
                 call()?;
             }
             Ok(())
-        })
-    };
-    let wrong = |what: usize| {
-        Failure::failed(format!(
-            "{} of {bytes} bytes: rank {rank} has a wrong result at element {what}",
-            operation.name()
-        ))
-    };
-    let seconds = if operation.reduces() {
-        let elements = bytes / 8;
-        let send: Vec<f64> = (0..elements).map(|i| (rank + 1 + i % 7) as f64).collect();
-        let mut recv = vec![0.0; elements];
-        let seconds = repeat(&mut || combine(comm, operation, &send[..], &mut recv[..]))?;
-        let sum = |i: usize| (0..size).map(|r| (r + 1 + i % 7) as f64).sum::<f64>();
-        if let Some(at) = (0..elements).find(|i| recv[*i] != sum(*i)) {
-            return Err(wrong(at));
+        });
+        match seconds {
+            Ok(seconds) => measured = Some(seconds.median),
+            Err(e) => failed = Some(e),
         }
-        seconds
-    } else {
-        let gathers = matches!(operation, Operation::Gather | Operation::Allgather);
-        let send = vec![mark(rank); bytes];
-        let mut recv = match gathers {
-            true => vec![0u8; bytes * size],
-            false if rank == ROOT => vec![mark(ROOT); bytes],
-            false => vec![0u8; bytes],
-        };
-        let seconds = repeat(&mut || spread(comm, operation, &send[..], &mut recv[..]))?;
-        let whole = operation != Operation::Gather || rank == ROOT;
-        let right = |at: usize| match gathers {
-            true => mark(at / bytes.max(1)),
-            false => mark(ROOT),
-        };
-        if let Some(at) = (0..recv.len()).find(|at| whole && recv[*at] != right(*at)) {
-            return Err(wrong(at));
-        }
-        seconds
-    };
-    let mut all = vec![0.0; size];
-    comm.allgather(&[seconds.median][..], &mut all[..])?;
-    Ok(Times {
-        mean: all.iter().sum::<f64>() / size as f64,
-        min: all.iter().copied().fold(f64::INFINITY, f64::min),
-        max: all.iter().copied().fold(0.0, f64::max),
-    })
-}
-
-fn mark(rank: usize) -> u8 {
-    (1 + rank % 200) as u8
-}
-
-/// A call that moves bytes.
-fn spread<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
-    comm: &Communicator,
-    operation: Operation,
-    send: &S,
-    recv: &mut R,
-) -> osier::Result<()> {
-    match operation {
-        Operation::Barrier => comm.barrier(),
-        Operation::Bcast => comm.bcast(recv, ROOT),
-        Operation::Gather => comm.gather(send, recv, ROOT),
-        _ => comm.allgather(send, recv),
+        Ok(())
+    });
+    made?;
+    match (failed, measured) {
+        (Some(e), _) => Err(e),
+        (None, seconds) => seconds.ok_or_else(|| Failure::usage("not a collective")),
     }
 }
 
-/// A call that adds up.
-fn combine<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
-    comm: &Communicator,
-    operation: Operation,
-    send: &S,
-    recv: &mut R,
-) -> osier::Result<()> {
-    debug_assert_eq!(operation, Operation::Allreduce);
-    comm.allreduce(send, recv, Op::Sum)
+/// Mean and longest over the ranks.
+fn over_ranks(comm: &Communicator, seconds: f64) -> Result<(f64, f64)> {
+    let mut all = vec![0.0; comm.size()];
+    comm.allgather(&[seconds][..], &mut all[..])?;
+    let longest = all.iter().copied().fold(0.0, f64::max);
+    Ok((all.iter().sum::<f64>() / all.len() as f64, longest))
+}
+
+/// Keeps the processor busy, without a call of the library.
+fn compute(seconds: f64) {
+    let end = Instant::now() + Duration::from_secs_f64(seconds);
+    while Instant::now() < end {
+        std::hint::spin_loop();
+    }
 }
 
 /// The table on standard output, and the files.
@@ -244,14 +244,16 @@ struct Table<'a> {
     curves: Vec<plot::Curve>,
     /// Of every plan: |predicted - measured| / measured.
     errors: Vec<f64>,
+    /// The same of the chosen ones.
+    chosen: Vec<f64>,
     /// Of every size: time of the chosen plan over the best measured one, less 1.
     regrets: Vec<f64>,
 }
 
 const HEADS: [&str; 7] = [
     "Avg (us)",
-    "Min",
-    "Max",
+    "Min (us)",
+    "Max (us)",
     "Predicted",
     "x Predicted",
     "Floor",
@@ -259,11 +261,22 @@ const HEADS: [&str; 7] = [
 ];
 
 impl<'a> Table<'a> {
-    fn new(plan: &'a Plan, operation: Operation, ranks: usize, transport: &str) -> Table<'a> {
-        println!("# osier {}: {ranks} ranks, {transport}", operation.name());
+    fn new(plan: &'a Plan, ranks: usize, transport: &str, crowded: bool) -> Table<'a> {
+        let crowded = match crowded {
+            true => " that share cores (the model has one for each)",
+            false => "",
+        };
+        println!(
+            "# osier {}, {}: {ranks} ranks{crowded}, {transport}",
+            plan.bench.name(),
+            plan.form.name()
+        );
         let mut line = format!("{:<12}", "# Size");
         for head in HEADS {
             line += &format!("{head:>12}");
+        }
+        if plan.form != Form::Blocking {
+            line += &format!("{:>12}", "Overlap %");
         }
         println!("{line}  Plan");
         let curve = |label: &str| plot::Curve {
@@ -272,13 +285,14 @@ impl<'a> Table<'a> {
         };
         Table {
             plan,
-            name: operation.name(),
+            name: plan.bench.name(),
             ranks,
             transport: transport.into(),
             bar: Bar::new(plan.curves[0].shapes.len(), plan.progress),
             records: Vec::new(),
             curves: vec![curve("measured"), curve("predicted")],
             errors: Vec::new(),
+            chosen: Vec::new(),
             regrets: Vec::new(),
         }
     }
@@ -301,13 +315,21 @@ impl<'a> Table<'a> {
             for cell in cells {
                 line += &format!("{:>12}", number(cell));
             }
+            if let Some(overlap) = times.overlap {
+                line += &format!("{:>12.1}", 100.0 * overlap);
+            }
             let segments = match candidate.segments {
                 1 => String::new(),
                 n => format!(", {n} segments"),
             };
             println!("{line}  {}{segments}", candidate.name);
-            self.errors
-                .push((candidate.predicted - times.mean).abs() / times.mean);
+            if candidate.predicted.is_finite() {
+                let error = (candidate.predicted - times.mean).abs() / times.mean;
+                self.errors.push(error);
+                if at == 0 {
+                    self.chosen.push(error);
+                }
+            }
             let mut record = |bench: String, value: f64| {
                 self.records.push(Record {
                     bench,
@@ -323,10 +345,15 @@ impl<'a> Table<'a> {
                 });
             };
             record(self.name.into(), times.mean * 1e6);
-            record(
-                format!("{}-predicted", self.name),
-                candidate.predicted * 1e6,
-            );
+            if candidate.predicted.is_finite() {
+                record(
+                    format!("{}-predicted", self.name),
+                    candidate.predicted * 1e6,
+                );
+            }
+            if let Some(overlap) = times.overlap {
+                record(format!("{}-overlap", self.name), 100.0 * overlap);
+            }
             if at == 0 {
                 for (curve, value) in self
                     .curves
@@ -351,18 +378,24 @@ impl<'a> Table<'a> {
     fn finish(mut self) -> Result<()> {
         self.bar.clear();
         let percent = |values: &mut Vec<f64>| number(100.0 * timing::median(values));
-        print!(
-            "# prediction: off by {} % at the median of {} plans",
-            percent(&mut self.errors),
-            self.errors.len()
-        );
-        match self.plan.each {
+        if self.errors.is_empty() {
+            println!("# prediction: none of a neighbourhood");
+        } else {
+            print!(
+                "# prediction: off by {} % at the median of {} plans ({} % of the chosen)",
+                percent(&mut self.errors),
+                self.errors.len(),
+                percent(&mut self.chosen)
+            );
+        }
+        match self.plan.each && !self.errors.is_empty() {
             true => println!(
                 "; regret of the choice: {} % at the median of {} sizes",
                 percent(&mut self.regrets),
                 self.regrets.len()
             ),
-            false => println!(),
+            false if !self.errors.is_empty() => println!(),
+            false => {}
         }
         if let Some(file) = &self.plan.json {
             write_records(file, &self.records)?;

@@ -14,7 +14,7 @@
 //! | [`gpu`] | memory of devices and pinned memory, their floor, and other work there |
 //! | [`timing`] | repetitions and their medians |
 //! | [`messages`] | latency, bandwidth, rates: between ranks |
-//! | [`collectives`] | calls of all ranks |
+//! | [`collectives`], [`calls`] | calls of all ranks, and their buffers |
 //! | [`threads`] | threads of a rank |
 //! | [`pack`], [`launch`] | without messages |
 //! | [`device`] | packing in device memory |
@@ -23,6 +23,7 @@
 //! | [`report`], [`plot`], [`progress`] | table, JSON, picture, bar |
 
 mod buffers;
+mod calls;
 mod collectives;
 mod datatype;
 mod device;
@@ -81,6 +82,10 @@ Examples:
       two pairs at a time, also with more ranks than cores
   osier bench allreduce -n 2 --each --sizes 8,1K,64K,1M
       all algorithms beside what the model says of them
+  osier bench allreduce --form nonblocking --min 64K
+      how much of a call other work hides
+  osier bench bcast --each --fresh
+      how good the model is: its numbers measured by the same job
   osier run -n 2 --bind none -- osier bench message-rate
       in a job that somebody else has started
   osier bench pack --device --shapes V,T,stair,block-8 --json gpu.json
@@ -110,11 +115,12 @@ suite; MB/s and GB/s are 10^6 and 10^9 bytes per second):
                 i of the other rank (two); messages/s received by all threads
                 of a rank, and beside it the rate of one thread
   launch        start to end of an empty program under osier run, ms
-  barrier, bcast, gather, allgather, allreduce
-                calls of all ranks one behind the other, us: mean, least and most of
-                the ranks' medians, the model's prediction, the plan; --each measures
-                every plan that is for the call and says by how much the chosen one
-                is behind the best
+  barrier, bcast, gather, allgather, allreduce, ... (all that --help lists)
+                calls of all ranks one behind the other, roots in turn, us: mean,
+                least and most of the ranks' medians, the model's prediction, the
+                plan; --each measures every plan that is for the call and says by how
+                much the chosen one is behind the best; --form nonblocking and
+                persistent, with the share of a call that other work hides
 
 Layouts; sizes count payload and are rounded up to whole blocks:
   contiguous        one block
@@ -242,6 +248,14 @@ pub struct Args {
     #[arg(long, value_name = "NAME", conflicts_with = "each")]
     algorithm: Option<crate::collective::Wanted>,
 
+    /// How a collective is called
+    #[arg(long, value_enum, value_name = "HOW", default_value = "blocking")]
+    form: calls::Form,
+
+    /// Measure the costs by which plans are chosen in this job, instead of those kept
+    #[arg(long)]
+    fresh: bool,
+
     /// Keep so many percent of a GPU's threads busy meanwhile with a kernel of rank 0
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
     busy: Option<u8>,
@@ -326,14 +340,46 @@ enum Bench {
     Launch,
     /// A call that ends when all ranks have made it
     Barrier,
-    /// A vector of rank 0 to all
+    /// A vector of a root to all
     Bcast,
-    /// A contribution of each rank to rank 0
+    /// A contribution of each rank to a root
     Gather,
+    /// The same with counts
+    Gatherv,
+    /// A part for each rank from a root
+    Scatter,
+    /// The same with counts
+    Scatterv,
     /// A contribution of each rank to all
     Allgather,
+    /// The same with counts
+    Allgatherv,
+    /// A part of each rank for each
+    Alltoall,
+    /// The same with counts
+    Alltoallv,
+    /// The same with a buffer for each
+    Alltoallw,
+    /// The sum of doubles of all ranks at a root
+    Reduce,
     /// The sum of doubles of all ranks at all
     Allreduce,
+    /// The same, of which each rank gets as much
+    ReduceScatterBlock,
+    /// The same with counts
+    ReduceScatter,
+    /// Sums over the ranks up to each
+    Scan,
+    /// Sums over the ranks before each
+    Exscan,
+    /// A contribution to both neighbours on a ring
+    NeighborAllgather,
+    /// The same with counts
+    NeighborAllgatherv,
+    /// A part for each neighbour on a ring
+    NeighborAlltoall,
+    /// The same with counts
+    NeighborAlltoallv,
 }
 
 impl Bench {
@@ -351,8 +397,24 @@ impl Bench {
             Bench::Barrier => "barrier",
             Bench::Bcast => "bcast",
             Bench::Gather => "gather",
+            Bench::Gatherv => "gatherv",
+            Bench::Scatter => "scatter",
+            Bench::Scatterv => "scatterv",
             Bench::Allgather => "allgather",
+            Bench::Allgatherv => "allgatherv",
+            Bench::Alltoall => "alltoall",
+            Bench::Alltoallv => "alltoallv",
+            Bench::Alltoallw => "alltoallw",
+            Bench::Reduce => "reduce",
             Bench::Allreduce => "allreduce",
+            Bench::ReduceScatterBlock => "reduce-scatter-block",
+            Bench::ReduceScatter => "reduce-scatter",
+            Bench::Scan => "scan",
+            Bench::Exscan => "exscan",
+            Bench::NeighborAllgather => "neighbor-allgather",
+            Bench::NeighborAllgatherv => "neighbor-allgatherv",
+            Bench::NeighborAlltoall => "neighbor-alltoall",
+            Bench::NeighborAlltoallv => "neighbor-alltoallv",
         }
     }
 }

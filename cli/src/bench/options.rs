@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use osier::plans::Algorithm;
 use osier::protocol::reach::Pipelining;
 
+use super::calls::Form;
 use super::layout::{Pattern, Shape};
 use super::{Args, Bench, Failure, Memory, Pipeline, Result};
 use crate::collective::Wanted;
@@ -23,6 +24,10 @@ pub struct Plan {
     /// All plans of a collective, or one.
     pub each: bool,
     pub algorithm: Option<Algorithm>,
+    /// How a collective is called.
+    pub form: Form,
+    /// Whether costs are measured first.
+    pub fresh: bool,
     /// Share of a GPU's threads that other work takes.
     pub busy: Option<f64>,
     pub effort: Effort,
@@ -199,6 +204,8 @@ impl Plan {
             rotate: args.rotate,
             each: args.each,
             algorithm,
+            form: args.form,
+            fresh: args.fresh,
             busy: args.busy.map(|percent| f64::from(percent) / 100.0),
             effort: Effort {
                 iterations: args.iterations,
@@ -242,9 +249,10 @@ fn memories(args: &Args) -> Vec<(Memory, Memory)> {
 /// The algorithm that was asked for, if the benchmark has any.
 fn algorithm(args: &Args) -> Result<Option<Algorithm>> {
     let is_collective = args.bench.operation().is_some();
-    if (args.each || args.algorithm.is_some()) && !is_collective {
+    let asks = args.each || args.algorithm.is_some() || args.fresh || args.form != Form::Blocking;
+    if asks && !is_collective {
         return Err(Failure::usage(format!(
-            "{} has no --each or --algorithm: it is no collective",
+            "{} has no --each, --algorithm, --form or --fresh: it is no collective",
             args.bench.name()
         )));
     }
@@ -329,8 +337,10 @@ fn sizes(args: &Args) -> Result<Vec<usize>> {
         Bench::Threads => (8, 8),
         Bench::Pack => (8, 4 * M),
         Bench::Launch | Bench::Datatype | Bench::Barrier => (1, 1),
-        Bench::Bcast | Bench::Gather | Bench::Allgather => (1, M),
-        Bench::Allreduce => (8, M),
+        _ => match args.bench.operation() {
+            Some(operation) if operation.reduces() => (8, M),
+            _ => (1, M),
+        },
     };
     // A bound of the user's beyond the default moves the other along.
     let (min, max) = match (args.min, args.max) {

@@ -1,11 +1,11 @@
 //! Which protocol carries which message, and what that is expected to take.
 
-use osier::model::{self, Cached, NOT_PERMITTED_NS, Origin};
+use osier::model::{self, Agreed, Cached, NOT_PERMITTED_NS, Origin};
 use osier::protocol::cost::LinkCosts;
 use osier::protocol::device::DeviceCosts;
 use osier::protocol::select::{Memory, Protocol, Selection};
 use osier::{Error, Result, Universe};
-use osier_transports::shm::{Job, JobOptions};
+use osier_transports::shm::{Job, JobOptions, NOTE_BYTES};
 use serde_json::{Value, json};
 
 use super::table::Table;
@@ -89,13 +89,15 @@ fn measured() -> Result<(Cached, Option<String>)> {
             Origin::Default,
             Some("not kept: neither XDG_CACHE_HOME nor HOME is set".to_owned()),
         ),
-        Some(file) => match model::store(&file, costs) {
+        Some(file) => match model::store(&file, costs, model::cached()?.calls) {
             Ok(()) => (Origin::Cache(file), overruled()),
             Err(e) => (Origin::Default, Some(format!("not kept: {e}"))),
         },
     };
     let cached = Cached {
         costs,
+        calls: None,
+        refused: None,
         origin,
         date: Some("now".to_owned()),
     };
@@ -103,7 +105,7 @@ fn measured() -> Result<(Cached, Option<String>)> {
 }
 
 /// Costs of the first device, if it is a real one.
-fn device_costs() -> Option<DeviceCosts> {
+pub fn device_costs() -> Option<DeviceCosts> {
     let devices = osier_kernels::devices().ok()?;
     let first = devices.first()?;
     if super::probe::is_emulated(first) {
@@ -134,7 +136,11 @@ fn selection(costs: LinkCosts) -> Result<Selection> {
         limit_bytes: None,
     })
     .map_err(Error::from)?;
-    job.set_note(&serde_json::to_vec(&costs).unwrap_or_default());
+    let agreed = Agreed {
+        links: costs,
+        ..Agreed::default()
+    };
+    job.set_note(&agreed.note(NOTE_BYTES));
     let universe = Universe::join(&job, 0)?;
     Ok(universe.selection().clone())
 }
@@ -232,9 +238,7 @@ pub fn origin(cached: &Cached) -> String {
         Origin::Variable(file) => format!("from OSIER_COSTS={}{date}", file.display()),
         Origin::Cache(file) => format!("from {}{date}", file.display()),
         Origin::Default if cached.date.is_some() => format!("from this run{date}"),
-        Origin::Default => {
-            "built in, not of this machine (hint: osier info --protocols --measure)".to_owned()
-        }
+        Origin::Default => "built in, not of this machine (hint: osier model measure)".to_owned(),
     }
 }
 

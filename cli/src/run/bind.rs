@@ -85,6 +85,11 @@ pub fn allowed_cpus() -> io::Result<Vec<usize>> {
     Ok(CpuSet::of_launcher()?.cpus())
 }
 
+/// Cores of which the launcher may use a hardware thread.
+pub fn cores_here() -> usize {
+    CpuSet::of_launcher().map_or(1, |set| cores(&set.cpus(), siblings).len().max(1))
+}
+
 /// Confines the calling thread to a processor.
 pub fn bind_to(cpu: usize) -> io::Result<()> {
     CpuSet::of([cpu]).apply()

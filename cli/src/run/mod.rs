@@ -41,9 +41,10 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use osier::check::Setting;
-use osier_transports::shm::{Job, JobOptions, MAX_RANKS};
+use osier::model::{Agreed, Part, Places};
+use osier_transports::shm::{Job, JobOptions, MAX_RANKS, NOTE_BYTES};
 
-pub use bind::{Bind, allowed_cpus, bind_to, placement};
+pub use bind::{Bind, allowed_cpus, bind_to, cores_here as cores, placement};
 
 /// Exit code when the launcher itself fails.
 const FAILED: u8 = 1;
@@ -270,21 +271,33 @@ fn start(args: &Args) -> Result<u8, Failure> {
         ranks: args.ranks,
         limit_bytes: osier::config::shm_limit().map_err(usage)?,
     };
-    let costs = osier::model::cached().map_err(usage)?.costs;
+    let cached = osier::model::cached().map_err(usage)?;
     let job = Job::create(&options).map_err(|e| {
         let ranks = args.ranks;
         Failure::new(FAILED, format!("cannot create a job of {ranks} ranks: {e}"))
     })?;
     job.set_watched();
     job.set_checks(checks.bits());
-    // All ranks choose protocols by the same numbers.
-    job.set_note(&serde_json::to_vec(&costs).unwrap_or_default());
+    // All ranks choose protocols and plans by the same numbers.
+    let agreed = Agreed {
+        links: cached.costs,
+        calls: cached.calls,
+        places: places(args.bind, args.ranks),
+    };
+    job.set_note(&agreed.note(NOTE_BYTES));
     let trace = trace_folder(args)?;
     let code = supervise::run(args, &program, &keeper, &job, trace.as_deref(), &devices)?;
     if let Some(folder) = trace {
         crate::trace::merge_job(&folder, &job);
     }
     Ok(code)
+}
+
+/// Where ranks will be, if the launcher places them.
+pub fn places(bind: Option<Bind>, ranks: usize) -> Option<Places> {
+    let (sets, _) = bind::placement(bind, ranks);
+    let bound: Option<Vec<Vec<usize>>> = sets.into_iter().collect();
+    Some(Places::of(&Part::processors(), &bound?))
 }
 
 /// What is checked, whoever asks for it.

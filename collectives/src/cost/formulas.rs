@@ -18,7 +18,7 @@ fn log2_up(x: u32) -> f64 {
 }
 
 fn hop(link: &Link, segment_bytes: f64) -> f64 {
-    link.alpha_ns() + link.per_byte_ns * segment_bytes
+    link.one_way_ns(segment_bytes)
 }
 
 /// Of a tree over `size` ranks, in ns.

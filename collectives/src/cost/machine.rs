@@ -4,12 +4,13 @@
 //! ranks are as far apart as the outermost part in which their paths differ. All
 //! links of one distance cost the same.
 
+use super::curve::{Curve, Piecewise};
 use crate::call::{Call, Operation};
 use crate::plan::{Part, Region};
 use std::sync::Arc;
 
 /// What a message over one class of links costs, after LogGP. Times in ns.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Link {
     /// L: from one end to the other.
     pub latency_ns: f64,
@@ -19,6 +20,8 @@ pub struct Link {
     pub gap_ns: f64,
     /// G: per byte, at each rank's own end.
     pub per_byte_ns: f64,
+    /// Per byte, of a processor at either end: where processors copy.
+    pub work_per_byte_ns: f64,
     /// Per byte, where all ranks below one end share the way out; 0 if they do not.
     pub shared_per_byte_ns: f64,
 }
@@ -29,6 +32,17 @@ impl Link {
         self.latency_ns + 2.0 * self.overhead_ns
     }
 
+    /// From the send to the end of the receive, if both ends are idle.
+    pub fn one_way_ns(&self, bytes: f64) -> f64 {
+        self.latency_ns + self.per_byte_ns * bytes + 2.0 * self.work_ns(bytes)
+    }
+
+    /// For how long a message occupies the processor of either end.
+    #[inline]
+    pub fn work_ns(&self, bytes: f64) -> f64 {
+        self.overhead_ns + self.work_per_byte_ns * bytes
+    }
+
     /// A link after Hockney: `alpha + beta * bytes`, all of it latency.
     pub const fn hockney(alpha_ns: f64, per_byte_ns: f64) -> Self {
         Self {
@@ -36,6 +50,7 @@ impl Link {
             overhead_ns: 0.0,
             gap_ns: 0.0,
             per_byte_ns,
+            work_per_byte_ns: 0.0,
             shared_per_byte_ns: 0.0,
         }
     }
@@ -48,24 +63,40 @@ pub struct Machine {
     pub places: Arc<[Vec<u32>]>,
     /// By distance: equal paths, last entry differs, and so on outward: one more than
     /// a path has entries.
-    pub links: Vec<Link>,
-    /// Combining, per byte of result.
-    pub combine_ns: f64,
-    /// Copying within a rank, per byte.
-    pub copy_ns: f64,
+    pub links: Vec<Curve>,
+    /// Combining, by bytes of the result.
+    pub combine: Piecewise,
+    /// Copying within a rank.
+    pub copy: Piecewise,
     /// Messages above this many bytes begin when both ends have posted them.
     pub eager_bytes: f64,
+    /// What carries plans out.
+    pub executor: Executor,
+}
+
+/// What carrying a part out costs, besides what its steps do.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Executor {
+    /// A part that is carried out step by step in the call costs nothing more: one whose
+    /// pieces are whole vectors ([`Part::is_a_row`]) of up to so many bytes. Below 0:
+    /// none.
+    pub row_bytes: f64,
+    /// Another one: to begin and to end it, in ns,
+    pub run_ns: f64,
+    /// and for each instance of a step.
+    pub step_ns: f64,
 }
 
 impl Machine {
     /// All ranks equally far from each other.
-    pub fn flat(size: u32, link: Link) -> Self {
+    pub fn flat(size: u32, link: impl Into<Curve>) -> Self {
         Self {
             places: vec![Vec::new(); size as usize].into(),
-            links: vec![link],
-            combine_ns: 0.0,
-            copy_ns: 0.0,
+            links: vec![link.into()],
+            combine: 0.0.into(),
+            copy: 0.0.into(),
             eager_bytes: 0.0,
+            executor: Executor::default(),
         }
     }
 
@@ -88,10 +119,11 @@ impl Machine {
         };
         Self {
             places: (0..size).map(place).collect(),
-            links,
-            combine_ns: 0.0,
-            copy_ns: 0.0,
+            links: links.into_iter().map(Curve::from).collect(),
+            combine: 0.0.into(),
+            copy: 0.0.into(),
             eager_bytes: 0.0,
+            executor: Executor::default(),
         }
     }
 
@@ -114,6 +146,23 @@ pub enum Sizes {
 }
 
 impl Sizes {
+    /// Bytes of the vector or contribution that pieces and segments are cut from.
+    pub(crate) fn uncut(&self) -> f64 {
+        match self {
+            Self::Equal(bytes) => *bytes as f64,
+            Self::Each(bytes) => bytes.iter().max().map_or(0.0, |b| *b as f64),
+        }
+    }
+
+    /// Bytes of the vector, if the call has one.
+    pub(crate) fn vector(&self, call: &Call) -> Option<f64> {
+        match self {
+            Self::Equal(bytes) if call.operation.cuts_freely() => Some(*bytes as f64),
+            Self::Equal(_) if call.operation == Operation::Barrier => Some(0.0),
+            _ => None,
+        }
+    }
+
     /// Bytes of a region in one of its segments, on average over the segments.
     pub(crate) fn bytes(&self, call: &Call, part: &Part, region: Region) -> f64 {
         let pieces = match self {

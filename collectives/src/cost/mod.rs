@@ -1,9 +1,11 @@
 //! How long plans take on a machine that is described by numbers.
 
+mod curve;
 mod formulas;
 mod machine;
 mod simulate;
 
+pub use curve::{Curve, Piecewise, Point};
 pub use formulas::{split_binary_ns, tree_ns};
-pub use machine::{Link, Machine, Sizes};
+pub use machine::{Executor, Link, Machine, Sizes};
 pub use simulate::{Model, Time, simulate, simulate_parts};

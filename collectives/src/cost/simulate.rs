@@ -6,9 +6,12 @@
 //! ```text
 //!            sender                   between              receiver
 //! Hockney    port: alpha + beta m                          port: the same time
-//! LogGP      processor: o             L + G m              processor: o
+//! LogGP      processor: o + o' m      L + G m              processor: o + o' m
 //!            port: max(g, G m)        shared ways: G' m    port: max(g, G m)
 //! ```
+//!
+//! The numbers may differ by size. Where both ends of a message work at it at the same
+//! time, L + G m is negative: the receiver begins before the sender is done.
 //!
 //! Whoever asks first is served first. Copies and combinations occupy the processor.
 //! Shared ways are those out of and into the parts of the machine in which both ends
@@ -18,7 +21,7 @@
 //! R. Hockney, "The communication challenge for MPP", Parallel Computing 20(3), 1994;
 //! A. Alexandrov et al., "LogGP", SPAA 1995.
 
-use super::machine::{Link, Machine, Sizes};
+use super::machine::{Machine, Sizes};
 use crate::algorithms::Plan;
 use crate::check::Fault;
 use crate::check::graph::{Graph, NONE};
@@ -108,7 +111,17 @@ pub fn simulate_parts(
     let graph = Graph::of(parts)?;
     let instances = graph.instances();
     let mut open = graph.open(parts);
-    let mut ways = Ways::new(machine, model, call.size);
+    let whole = sizes.uncut();
+    let mut ways = Ways::new(machine, model, call.size, whole);
+    for part in parts {
+        let vector = sizes.vector(call);
+        let in_row = part.is_a_row() && vector.is_some_and(|b| b <= machine.executor.row_bytes);
+        if !in_row {
+            let rank = part.rank as usize;
+            ways.processor[rank] = machine.executor.run_ns;
+            ways.step[rank] = machine.executor.step_ns;
+        }
+    }
     let mut ranks_ns = vec![0.0f64; call.size as usize];
     // When what an instance waits for is over; when it was posted, and had arrived.
     let mut ready_at = vec![0.0f64; instances];
@@ -143,16 +156,16 @@ pub fn simulate_parts(
                 }
                 None
             }
-            (Step::Recv { from, .. }, What::Arrival) => {
+            (Step::Recv { from, data, .. }, What::Arrival) => {
                 arrived[instance as usize] = true;
                 let here = posted[instance as usize];
-                here.then(|| (instance, ways.receive(now, from, rank)))
+                here.then(|| (instance, ways.receive(now, from, rank, bytes(data))))
             }
             (Step::Recv { from, data, .. }, _) => {
                 posted[instance as usize] = true;
                 let m = bytes(data);
                 if arrived[instance as usize] {
-                    Some((instance, ways.receive(now, from, rank)))
+                    Some((instance, ways.receive(now, from, rank, m)))
                 } else if m > machine.eager_bytes && posted[other as usize] {
                     let (sent, arrival) = ways.message(now, from, rank, m);
                     queue.push(Reverse((At::ns(arrival), What::Arrival, instance)));
@@ -175,13 +188,18 @@ pub fn simulate_parts(
                 queue.push(Reverse((At::ns(arrival), What::Arrival, other)));
                 Some((instance, sent))
             }
-            (Step::Await { from, .. }, _) => Some((instance, ways.receive(now, from, rank))),
+            (Step::Await { from, .. }, _) => Some((instance, ways.receive(now, from, rank, 0.0))),
             (Step::Copy { from, .. }, _) => {
-                let work = bytes(from) * machine.copy_ns;
+                let work = machine.copy.of_part(bytes(from), whole);
                 Some((instance, ways.work(now, rank, work)))
             }
-            (Step::Combine { left, .. }, _) => {
-                let work = bytes(left) * machine.combine_ns;
+            (Step::Combine { left, right, into }, _) => {
+                let m = bytes(left);
+                let mut work = machine.combine.of_part(m, whole);
+                // Operators work in place: a third vector takes a copy first.
+                if into != left && into != right {
+                    work += machine.copy.of_part(m, whole);
+                }
                 Some((instance, ways.work(now, rank, work)))
             }
             (Step::Read { from, data, .. }, _) => {
@@ -231,7 +249,11 @@ pub fn simulate_parts(
 struct Ways<'a> {
     machine: &'a Machine,
     model: Model,
+    /// Bytes of what messages are parts of.
+    whole: f64,
     processor: Vec<f64>,
+    /// By rank: of each instance of a step.
+    step: Vec<f64>,
     out: Vec<f64>,
     into: Vec<f64>,
     /// By rank: the numbers of the parts of the machine that it is in, inside out.
@@ -243,7 +265,7 @@ struct Ways<'a> {
 }
 
 impl<'a> Ways<'a> {
-    fn new(machine: &'a Machine, model: Model, size: u32) -> Self {
+    fn new(machine: &'a Machine, model: Model, size: u32, whole: f64) -> Self {
         let ranks = size as usize;
         let mut numbers: HashMap<&[u32], u32> = HashMap::new();
         let parts = machine.places[..ranks]
@@ -261,7 +283,9 @@ impl<'a> Ways<'a> {
         Self {
             machine,
             model,
+            whole,
             processor: vec![0.0; ranks],
+            step: vec![0.0; ranks],
             out: vec![0.0; ranks],
             into: vec![0.0; ranks],
             parts,
@@ -274,16 +298,17 @@ impl<'a> Ways<'a> {
     /// Occupies a rank's processor; when it is over.
     fn work(&mut self, now: f64, rank: u32, ns: f64) -> f64 {
         let free = &mut self.processor[rank as usize];
-        *free = free.max(now) + ns;
+        *free = free.max(now) + ns + self.step[rank as usize];
         *free
     }
 
-    fn receive(&mut self, now: f64, from: u32, rank: u32) -> f64 {
+    fn receive(&mut self, now: f64, from: u32, rank: u32, bytes: f64) -> f64 {
         match self.model {
             Model::Hockney => now,
             Model::LogGp => {
-                let link = self.machine.links[self.machine.distance(from, rank)];
-                self.work(now, rank, link.overhead_ns)
+                let curve = &self.machine.links[self.machine.distance(from, rank)];
+                let link = curve.of_part(bytes, self.whole);
+                self.work(now, rank, link.work_ns(bytes))
             }
         }
     }
@@ -291,21 +316,23 @@ impl<'a> Ways<'a> {
     /// When the sender has its memory back, and when all is there.
     fn message(&mut self, now: f64, from: u32, to: u32, bytes: f64) -> (f64, f64) {
         let distance = self.machine.distance(from, to);
-        let link: Link = self.machine.links[distance];
+        let machine = self.machine;
+        let link = machine.links[distance].of_part(bytes, self.whole);
         let (a, b) = (from as usize, to as usize);
         self.messages += 1;
         self.bytes[distance] += bytes;
         let wire = link.per_byte_ns * bytes;
         if self.model == Model::Hockney {
             let start = now.max(self.out[a]).max(self.into[b]);
-            let end = start + link.alpha_ns() + wire;
+            let end = start + link.one_way_ns(bytes);
             (self.out[a], self.into[b]) = (end, end);
             return (end, end);
         }
-        let mut start = self.work(now, from, link.overhead_ns).max(self.out[a]);
+        let worked = self.work(now, from, link.work_ns(bytes));
+        let mut start = worked.max(self.out[a]);
         let mut slowest = wire;
         for level in 1..=distance {
-            let busy = self.machine.links[level].shared_per_byte_ns * bytes;
+            let busy = machine.links[level].of(bytes).shared_per_byte_ns * bytes;
             if busy > 0.0 {
                 let out = self.parts[a][level - 1] as usize;
                 let into = self.parts[b][level - 1] as usize;
@@ -314,7 +341,7 @@ impl<'a> Ways<'a> {
             }
         }
         for level in 1..=distance {
-            let busy = self.machine.links[level].shared_per_byte_ns * bytes;
+            let busy = machine.links[level].of(bytes).shared_per_byte_ns * bytes;
             if busy > 0.0 {
                 self.shared[self.parts[a][level - 1] as usize][0] = start + busy;
                 self.shared[self.parts[b][level - 1] as usize][1] = start + busy;
@@ -324,6 +351,7 @@ impl<'a> Ways<'a> {
         self.out[a] = start + port;
         let arrival = (start + link.latency_ns + slowest).max(self.into[b] + port);
         self.into[b] = arrival;
-        (start + slowest, arrival)
+        // A rounded difference must not turn time around.
+        (start + slowest.max(0.0), arrival.max(now))
     }
 }

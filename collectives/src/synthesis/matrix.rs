@@ -31,14 +31,19 @@ impl Matrix {
         matrix
     }
 
-    /// Of a described machine. Dense: for hundreds of ranks.
-    pub fn of_machine(machine: &Machine, size: u32) -> Self {
+    /// Of a described machine, for messages of so many bytes. Dense: for hundreds of
+    /// ranks.
+    pub fn of_machine(machine: &Machine, size: u32, bytes: u64) -> Self {
+        let bytes = bytes as f64;
         Self::of(size, |i, j| {
-            let link = machine.links[machine.distance(i, j)];
+            let link = machine.links[machine.distance(i, j)].of(bytes);
             let apart = f64::from(i != j);
+            let wire = link.per_byte_ns * bytes;
+            // Trees know no ends that work at the same time.
+            let latency = (link.latency_ns + wire).max(0.0) - wire;
             (
-                link.overhead_ns,
-                apart * link.latency_ns,
+                link.work_ns(bytes),
+                apart * latency,
                 apart * link.per_byte_ns,
             )
         })

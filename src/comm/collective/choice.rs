@@ -1,25 +1,29 @@
 //! Which plan: the cheapest by costs that all ranks share.
 //!
-//! All ranks of a job have the costs that the launcher read, or the built-in ones; so
-//! they choose alike. A choice is made once per operation, number of ranks and size
-//! class, and kept by the rank for all its communicators.
+//! All ranks of a job have the table of costs that the launcher left, or the built-in
+//! one, and know each other's places; so they choose alike. A communicator may go over
+//! to another table, in a collective call. A choice is made once per machine, operation,
+//! number of ranks and size class, and kept by the rank for all its communicators.
 
 use super::ask::{bytes_of, class_of};
-use crate::comm::Communicator;
+use crate::comm::{Communicator, IN_PLACE};
 use crate::error::{Error, ErrorKind, Result};
-use crate::progress::core::Core;
-use crate::protocol::select::{Memory, Selection};
+use crate::model::calls::{Agreed, parsed};
+use crate::model::{CallCosts, rounds};
+use crate::protocol::select::Memory;
 use osier_collectives::{
-    Algorithm, Association, Call, Choice, Link, Machine, Model, Operation, Sizes, choose,
+    Algorithm, Association, Call, Choice, Machine, Model, Operation, Sizes, choose,
 };
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Algorithm and number of segments.
 type Chosen = (Algorithm, u32);
 
 #[derive(Clone, Copy, Hash, PartialEq, Eq)]
 struct Key {
+    machine: u64,
     operation: Operation,
     required: Association,
     varying: bool,
@@ -32,39 +36,40 @@ struct Key {
 #[derive(Default)]
 pub(in crate::comm) struct Choices(Mutex<HashMap<Key, Chosen>>);
 
-/// The machine as the planner sees it: all ranks equally far from each other.
-fn machine(size: u32, selection: &Selection) -> Machine {
-    let costs = selection.costs();
-    // What a message costs beyond its latency is half of what one more in a stream does
-    // at either end.
-    let overhead_ns = costs.overhead_ns / 2.0;
-    let link = Link {
-        latency_ns: (costs.latency_ns - 2.0 * overhead_ns).max(10.0),
-        overhead_ns,
-        gap_ns: costs.overhead_ns,
-        per_byte_ns: costs.copy_ns_per_byte,
-        shared_per_byte_ns: 0.0,
-    };
-    Machine {
-        combine_ns: costs.copy_ns_per_byte,
-        copy_ns: costs.copy_ns_per_byte,
-        eager_bytes: selection.eager_max(Memory::Plain) as f64,
-        ..Machine::flat(size, link)
+/// The planner's machine of a communicator's ranks.
+pub(in crate::comm) struct Described {
+    /// Equal machines have equal numbers, in one process.
+    id: u64,
+    table: CallCosts,
+    machine: Machine,
+}
+
+impl Described {
+    fn of(table: CallCosts, ranks: &[u32], agreed: &Agreed, eager_bytes: usize) -> Described {
+        let machine = table.machine(ranks, agreed.places.as_ref(), eager_bytes);
+        let mut hasher = DefaultHasher::new();
+        table.version().hash(&mut hasher);
+        machine.places.hash(&mut hasher);
+        Described {
+            id: hasher.finish(),
+            table,
+            machine,
+        }
     }
 }
 
 /// All candidates for a call, best first.
-fn ranking(core: &Core, call: &Call, class: u32) -> Result<Choice> {
-    let machine = machine(call.size, &core.selection);
+fn ranking(described: &Described, call: &Call, class: u32) -> Result<Choice> {
     let sizes = Sizes::Equal(bytes_of(class));
-    choose(call, &sizes, &machine, Model::LogGp)
+    choose(call, &sizes, &described.machine, Model::LogGp)
         .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))
 }
 
 impl Choices {
     /// What to use for a call of a size class.
-    pub(super) fn of(&self, core: &Core, call: &Call, class: u32) -> Result<Chosen> {
+    pub(super) fn of(&self, described: &Described, call: &Call, class: u32) -> Result<Chosen> {
         let key = Key {
+            machine: described.id,
             operation: call.operation,
             required: call.required,
             varying: call.varying,
@@ -82,7 +87,7 @@ impl Choices {
             root: 0,
             ..call.clone()
         };
-        let choice = ranking(core, &alike, class)?;
+        let choice = ranking(described, &alike, class)?;
         let suits = choice
             .ranking
             .iter()
@@ -101,14 +106,150 @@ impl Choices {
 }
 
 impl Communicator {
+    /// The machine of this communicator's ranks, made where it is asked for first.
+    pub(super) fn described(&self) -> Arc<Described> {
+        let runs = self.runs_on();
+        let mut kept = runs
+            .0
+            .described
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(described) = &*kept {
+            return described.clone();
+        }
+        let described = Arc::new(runs.describe(self.member().agreed.table()));
+        *kept = Some(described.clone());
+        described
+    }
+
+    fn describe(&self, table: CallCosts) -> Described {
+        let ranks: Vec<u32> = self.group().world_ranks().map(|r| r as u32).collect();
+        let eager_bytes = self.core().selection.eager_max(Memory::Plain);
+        Described::of(table, &ranks, &self.member().agreed, eager_bytes)
+    }
+
     /// Which plans there are for an operation on so many bytes, by predicted time, the
     /// one that calls use first; and what was left out, and why. Of reductions, for
     /// operators that round. On an intercommunicator, of this side.
     ///
+    /// ```
+    /// use osier::plans::Operation;
+    ///
+    /// let universe = osier::init()?;
+    /// let choice = universe.world().explain(Operation::Allreduce, 1 << 20)?;
+    /// println!("{choice}"); // the chosen plan, the runner-up, ...; what was left out
+    /// # Ok::<(), osier::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If no algorithm is for the operation.
     pub fn explain(&self, operation: Operation, bytes: usize) -> Result<Choice> {
+        let described = self.described();
         let call = Call::new(operation, self.size() as u32);
-        self.reported(ranking(self.core(), &call, class_of(bytes)))
+        self.reported(ranking(&described, &call, class_of(bytes)))
+    }
+
+    /// The costs by which plans are chosen here: equal on all ranks.
+    pub fn call_costs(&self) -> CallCosts {
+        self.described().table.clone()
+    }
+
+    /// Measures what collective calls cost between the ranks of this communicator, in
+    /// well under a second per class of links. Collective, on one group; the result is
+    /// rank 0's on all ranks. Plans go on being chosen by the costs that they were chosen
+    /// by ([`Communicator::adopt_costs`] changes that).
+    ///
+    /// # Errors
+    /// If there is one rank only, between two groups, or if a rank dies.
+    pub fn measure_call_costs(&self) -> Result<CallCosts> {
+        self.reported(self.measure_unreported())
+    }
+
+    fn measure_unreported(&self) -> Result<CallCosts> {
+        self.within()?;
+        if self.size() < 2 {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "costs of calls are measured between ranks, and there is one (hint: osier model measure)",
+            ));
+        }
+        let ranks: Vec<u32> = self.group().world_ranks().map(|r| r as u32).collect();
+        let mut classes: Vec<(String, usize)> = Vec::new();
+        for rank in 1..ranks.len() {
+            let class = match &self.member().agreed.places {
+                Some(places) => places.class(ranks[0], ranks[rank]),
+                None => "machine",
+            };
+            if !classes.iter().any(|(known, _)| known == class) {
+                classes.push((class.to_owned(), rank));
+            }
+        }
+        rounds::measure(self, &classes)
+    }
+
+    /// Goes over to other costs: those of the first rank that passes some, on all ranks.
+    /// From the next call on plans are chosen by them; if no rank has any, by the job's
+    /// own. A table that makes no sense counts as none. Collective, on one group.
+    /// Communicators made of this one later begin with the job's costs.
+    ///
+    /// Returns the table's number, the same on all ranks.
+    ///
+    /// ```
+    /// let universe = osier::init()?;
+    /// let world = universe.world();
+    /// let mine = world.call_costs();
+    /// world.adopt_costs(Some(&mine))?;
+    /// # Ok::<(), osier::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Between two groups, or if a rank dies.
+    pub fn adopt_costs(&self, costs: Option<&CallCosts>) -> Result<u64> {
+        self.reported(self.adopt_unreported(costs))
+    }
+
+    fn adopt_unreported(&self, costs: Option<&CallCosts>) -> Result<u64> {
+        self.within()?;
+        let mine = costs.and_then(|costs| costs.clone().checked().ok());
+        let mut first = [match mine {
+            Some(_) => self.rank() as u64,
+            None => self.size() as u64,
+        }];
+        self.allreduce(&IN_PLACE, &mut first, crate::Op::Min)?;
+        let first = first[0] as usize;
+        let table = match first < self.size() {
+            true => {
+                let text = mine.map(|mine| serde_json::to_vec(&mine).unwrap_or_default());
+                parsed(&self.says(first, text.unwrap_or_default())?)?
+            }
+            false => self.member().agreed.table(),
+        };
+        let described = self.describe(table);
+        let version = described.table.version();
+        let mut kept = self
+            .0
+            .described
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *kept = Some(Arc::new(described));
+        drop(kept);
+        // What was made for the old costs.
+        self.core()
+            .with(self.lane(), crate::progress::lane::Lane::forget_programs);
+        Ok(version)
+    }
+
+    /// Bytes of one rank, at all.
+    fn says(&self, rank: usize, mut text: Vec<u8>) -> Result<Vec<u8>> {
+        let mut bytes = [text.len() as u64];
+        self.bcast(&mut bytes, rank)?;
+        text.resize(bytes[0] as usize, 0);
+        self.bcast(&mut text[..], rank)?;
+        Ok(text)
+    }
+
+    /// Bytes of rank 0, at all.
+    pub(crate) fn first_says(&self, text: Vec<u8>) -> Result<Vec<u8>> {
+        self.says(0, text)
     }
 }

@@ -40,7 +40,7 @@ mod under_way;
 mod v_and_w;
 
 pub use ask::{Contribution, Destination, IN_PLACE, InPlace, OwnedContribution, OwnedDestination};
-pub(super) use choice::Choices;
+pub(super) use choice::{Choices, Described};
 pub use more::reduce_local;
 pub(super) use neighbors::Around;
 pub use persistent::{PersistentCollective, ScopedPersistentCollective};
@@ -129,7 +129,7 @@ impl Communicator {
             None => self
                 .member()
                 .choices
-                .of(self.core(), &ask.call, ask.class)?,
+                .of(&self.described(), &ask.call, ask.class)?,
         };
         let plan = Plan::new(ask.call.clone(), algorithm, segments).map_err(unsuitable)?;
         Ok(Arc::new(lower(&plan.part(self.rank() as u32))?))

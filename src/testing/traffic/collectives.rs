@@ -18,6 +18,7 @@ use crate::check::Setting;
 use crate::comm::{Communicator, Member, PersistentCollective, ProcessSets};
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::INTERNAL_TAG;
+use crate::model::calls::Agreed;
 use crate::p2p::{PROC_NULL, ROOT, Rank, Waitable};
 use crate::progress::core::{Core, Place};
 use crate::progress::inspect::Leftovers;
@@ -500,7 +501,8 @@ fn play(seed: u64, deaths: bool, checks: Setting) -> Check<Calls> {
             None,
             checks,
         );
-        let member = Member::new(core.clone(), ProcessSets::predefined(rank, ranks as u32)?);
+        let sets = ProcessSets::predefined(rank, ranks as u32)?;
+        let member = Member::new(core.clone(), sets, Agreed::default());
         let all: Vec<usize> = (0..ranks).collect();
         let (own, other) = match rank < low {
             true => (&sides[0], &sides[1]),

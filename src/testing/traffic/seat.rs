@@ -7,6 +7,7 @@ use super::partition::{Receiver, Sender};
 use super::request::{Held, Key};
 use crate::check::Setting;
 use crate::comm::{Communicator, Member, ProcessSets};
+use crate::model::calls::Agreed;
 use crate::p2p::{Member as Entry, Persistent, WaitSet};
 use crate::progress::cell::LaneGuard;
 use crate::progress::core::{Core, Place};
@@ -64,7 +65,7 @@ impl Seat {
         let place = Place::Sim(net.clone(), rank);
         let core = Core::new(place, rank, ranks, selection.clone(), true, None, checks);
         let sets = ProcessSets::predefined(rank as usize, ranks).expect("a rank of the job");
-        let member = Member::new(core.clone(), sets);
+        let member = Member::new(core.clone(), sets, Agreed::default());
         let comms = (0..case.members.len()).map(|at| {
             let (first, second) = case.sides(at);
             let world = |side: &[u32]| side.iter().map(|r| *r as usize).collect::<Vec<_>>();

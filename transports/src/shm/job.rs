@@ -159,7 +159,7 @@ impl Job {
         self.0.segment.header().job_id.load(Ordering::Relaxed)
     }
 
-    /// Leaves up to 2 KiB for all ranks to read.
+    /// Leaves up to [`super::NOTE_BYTES`] for all ranks to read.
     pub fn set_note(&self, note: &[u8]) {
         self.0.segment.set_note(note);
     }

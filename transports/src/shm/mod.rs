@@ -19,6 +19,7 @@ mod words;
 pub use endpoint::{MAX_PAYLOAD_BYTES, ShmEndpoint};
 pub use job::{Death, Job, JobOptions, MAX_RANKS};
 pub use rank::ShmRank;
+pub use segment::NOTE_BYTES;
 pub use status::{JobStatus, STATUS_WORDS, monotonic_ns};
 
 #[cfg(all(test, not(loom)))]

@@ -21,11 +21,11 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// Changes with the layout of the arena's head.
-pub(crate) const MAGIC: u64 = 0x4f53_4945_5230_0002;
+pub(crate) const MAGIC: u64 = 0x4f53_4945_5230_0003;
 pub(crate) const GRANULE: u64 = 64 << 10;
-const HEADER_BYTES: u64 = 4096;
+const HEADER_BYTES: u64 = 16 << 10;
 /// Bytes that the launcher may leave in the header for all ranks.
-pub(crate) const NOTE_BYTES: usize = 2048;
+pub const NOTE_BYTES: usize = 12 << 10;
 const ARENA_BYTES: u64 = 64 << 30;
 const HEAP_WINDOW_BYTES: u64 = 64 << 30;
 const HEAP_TOTAL_BYTES: u64 = 8 << 40;
@@ -331,9 +331,9 @@ impl Segment {
     pub fn note(&self) -> Vec<u8> {
         let n = (self.header().note_bytes.load(Ordering::Acquire) as usize).min(NOTE_BYTES);
         let mut v = vec![0; n];
-        // SAFETY: the note fills the second half of the header page.
+        // SAFETY: the note fills the end of the header.
         let from = unsafe { self.arena.base().add(HEADER_BYTES as usize - NOTE_BYTES) };
-        // SAFETY: at most NOTE_BYTES, inside the header page.
+        // SAFETY: at most NOTE_BYTES, inside the header.
         unsafe { std::ptr::copy_nonoverlapping(from, v.as_mut_ptr(), n) };
         v
     }
@@ -341,9 +341,9 @@ impl Segment {
     /// Leaves bytes for the ranks.
     pub fn set_note(&self, note: &[u8]) {
         let n = note.len().min(NOTE_BYTES);
-        // SAFETY: the note fills the second half of the header page.
+        // SAFETY: the note fills the end of the header.
         let to = unsafe { self.arena.base().add(HEADER_BYTES as usize - NOTE_BYTES) };
-        // SAFETY: at most NOTE_BYTES, inside the header page.
+        // SAFETY: at most NOTE_BYTES, inside the header.
         unsafe { std::ptr::copy_nonoverlapping(note.as_ptr(), to, n) };
         self.header().note_bytes.store(n as u32, Ordering::Release);
     }

@@ -48,6 +48,11 @@ impl Memory {
 }
 
 impl Case {
+    /// Whether all ranks call it together.
+    pub fn is_collective(&self) -> bool {
+        self.program == "collectives"
+    }
+
     /// Short description for messages.
     pub fn title(&self) -> String {
         format!("{} {} {}", self.bench, self.layout, self.memory.name())
@@ -115,7 +120,24 @@ pub const CASES: &[Case] = &[
     pack("vector:8:16"),
     pack("indexed"),
     case("launch", "launch", Memory::Plain, 2, &[]),
+    collective("barrier", 2, &[0]),
+    collective("allreduce", 2, COLLECTIVE),
+    collective("bcast", 2, COLLECTIVE),
+    collective("alltoall", 2, COLLECTIVE),
+    collective("allgather", 2, COLLECTIVE),
+    collective("barrier", 4, &[0]),
+    collective("allreduce", 4, COLLECTIVE),
+    collective("bcast", 4, COLLECTIVE),
+    collective("alltoall", 4, COLLECTIVE),
+    collective("allgather", 4, COLLECTIVE),
 ];
+
+/// Sizes of collectives.
+const COLLECTIVE: &[u64] = &[8, K, 16 * K, 64 * K, M, 4 * M];
+
+const fn collective(bench: &'static str, ranks: u32, sizes: &'static [u64]) -> Case {
+    case(bench, "collectives", Memory::Plain, ranks, sizes)
+}
 
 /// What a row is held against.
 #[derive(Clone, Copy, PartialEq)]
@@ -135,6 +157,12 @@ pub fn bars(case: &Case, bytes: u64) -> &'static [Bar] {
     use Bar::{OfPeer, RateOfBest, TimeOfBest, TimeOfFloor};
     use Memory::{Heap, Plain, PlainRotated};
     match (case.bench, case.memory) {
+        (_, Plain) if case.is_collective() => match (case.bench, bytes) {
+            _ if case.ranks > 2 => &[TimeOfBest(1.0)],
+            ("barrier", _) | ("allreduce", 8) => &[TimeOfBest(0.6)],
+            (_, K..) => &[TimeOfBest(0.8)],
+            _ => &[],
+        },
         ("latency", Heap) if bytes >= M => &[TimeOfFloor(1.1)],
         ("latency", Plain) if bytes == 8 => &[TimeOfBest(0.5), TimeOfFloor(1.4)],
         ("latency", Plain | PlainRotated) => match bytes {

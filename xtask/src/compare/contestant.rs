@@ -46,10 +46,10 @@ impl Contestant for Osier {
             .args(["bench", case.bench, "--json"])
             .arg(&self.json)
             .args(case.memory.options());
-        if !case.sizes.is_empty() {
+        if case.sizes.iter().any(|bytes| *bytes > 0) {
             command.args(["--sizes", &sizes(case)]);
         }
-        if matches!(case.bench, "multi-pair" | "threads") {
+        if case.is_collective() || matches!(case.bench, "multi-pair" | "threads") {
             command.args(["--ranks", &case.ranks.to_string()]);
         }
         if case.layout != "contiguous" {
@@ -159,6 +159,9 @@ impl Contestant for Peer {
         command
             .args(["--sizes", &sizes(case), "--layout", case.layout])
             .args(case.memory.options());
+        if case.is_collective() {
+            command.args(["--collective", case.bench]);
+        }
         if case.bench == "threads" {
             command.args(["--threads", &cores().to_string()]);
         }

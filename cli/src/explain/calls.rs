@@ -1,0 +1,342 @@
+//! `osier explain allreduce` and the other collectives: which plan, why, and what it is
+//! expected to take beside the others.
+
+use osier::model::{self, CallCosts, Places};
+use osier::plans::{
+    Association, Call, Candidate, Choice, Machine, Model, Operation, Sizes, Time, Topology, choose,
+    simulate,
+};
+use osier::protocol::select::{AT_ONCE_BYTES, Memory, Selection};
+use osier::{Error, ErrorKind, Result};
+use serde_json::{Value, json};
+
+use crate::bench::parse_size;
+use crate::collective::{self, LinkSpec};
+use crate::info::protocols::{size, time};
+use crate::info::table::Table;
+use crate::run;
+
+const EXAMPLES: &str = "\
+Examples:
+  osier explain allreduce --bytes 1M -n 8
+      the plan that eight ranks of osier run here would use, by the costs of this machine
+  osier explain bcast --bytes 64K --topology 4x2x4 --root 5
+      on 4 nodes of 2 packages of 4 ranks, with described costs
+  osier explain allreduce --bytes 4M --topology 2x8 --any-order
+      of an operator that is exact and commutative: rings and levels are open to it
+  osier explain alltoall --bytes 8 -n 4 --json
+      for programs; osier model show has the costs behind it";
+
+/// Collectives whose plan is explained.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Which plan a barrier would use, and why
+    Barrier(Args),
+    /// The same of a broadcast
+    Bcast(Args),
+    /// The same of a gather
+    Gather(Args),
+    /// The same of a scatter
+    Scatter(Args),
+    /// The same of an allgather
+    Allgather(Args),
+    /// The same of an alltoall
+    Alltoall(Args),
+    /// The same of a reduction to a root
+    Reduce(Args),
+    /// The same of a reduction to all
+    Allreduce(Args),
+    /// The same of a reduction of which each rank gets a part
+    ReduceScatter(Args),
+    /// The same of an inclusive prefix
+    Scan(Args),
+    /// The same of an exclusive prefix
+    Exscan(Args),
+}
+
+/// What is asked of a collective.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Bytes of a contribution, or of the vector, such as 8, 64K or 4M
+    #[arg(long, value_name = "N", default_value = "8", value_parser = parse_size)]
+    bytes: usize,
+
+    /// Ranks on this machine, as osier run would place them [default: one per core, at
+    /// least 2]
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "topology",
+          value_parser = clap::value_parser!(u32).range(1..=4096))]
+    ranks: Option<u32>,
+
+    /// How ranks are placed
+    #[arg(long, value_enum, value_name = "HOW", conflicts_with = "topology")]
+    bind: Option<run::Bind>,
+
+    /// A machine that is not here: nodes, packages, ... and ranks of each, as in 4x2x4
+    #[arg(long, value_name = "SHAPE", value_parser = Topology::regular)]
+    topology: Option<Topology>,
+
+    /// Costs of its links, innermost first: LATENCY:PER_BYTE in ns
+    #[arg(
+        long,
+        value_name = "LINKS",
+        value_delimiter = ',',
+        requires = "topology"
+    )]
+    links: Vec<LinkSpec>,
+
+    /// Root of the collective
+    #[arg(long, value_name = "RANK", default_value_t = 0)]
+    root: u32,
+
+    /// Of a reduction: the operator is exact and commutative, so any order will do
+    #[arg(long)]
+    any_order: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Command {
+    fn parts(&self) -> (Operation, &Args) {
+        match self {
+            Command::Barrier(args) => (Operation::Barrier, args),
+            Command::Bcast(args) => (Operation::Bcast, args),
+            Command::Gather(args) => (Operation::Gather, args),
+            Command::Scatter(args) => (Operation::Scatter, args),
+            Command::Allgather(args) => (Operation::Allgather, args),
+            Command::Alltoall(args) => (Operation::Alltoall, args),
+            Command::Reduce(args) => (Operation::Reduce, args),
+            Command::Allreduce(args) => (Operation::Allreduce, args),
+            Command::ReduceScatter(args) => (Operation::ReduceScatter, args),
+            Command::Scan(args) => (Operation::Scan, args),
+            Command::Exscan(args) => (Operation::Exscan, args),
+        }
+    }
+}
+
+/// What was found out.
+struct Explained {
+    choice: Choice,
+    machine: Machine,
+    where_: String,
+    from: String,
+    version: Option<u64>,
+}
+
+/// Prints what would be done.
+pub fn explain(command: &Command) -> Result<()> {
+    let (operation, args) = command.parts();
+    let found = find(operation, args)?;
+    match args.json {
+        true => println!("{:#}", to_json(&found)?),
+        false => print(&found)?,
+    }
+    Ok(())
+}
+
+fn find(operation: Operation, args: &Args) -> Result<Explained> {
+    let (machine, where_, from, version) = match &args.topology {
+        Some(described) => (
+            collective::machine(described, &args.links),
+            format!("{} ranks on a described machine", described.size()),
+            match args.links.is_empty() {
+                true => "built-in costs of a described machine (hint: --links)".to_owned(),
+                false => "--links".to_owned(),
+            },
+            None,
+        ),
+        None => {
+            let cached = model::cached()?;
+            let ranks = args.ranks.unwrap_or((run::cores() as u32).max(2));
+            let table = match &cached.calls {
+                Some(calls) => calls.clone(),
+                None => CallCosts::estimated(&cached.costs),
+            };
+            let eager = Selection::new(cached.costs, AT_ONCE_BYTES).eager_max(Memory::Plain);
+            let places = run::places(args.bind, ranks as usize);
+            let where_ = match places.as_ref().map(Places::topology) {
+                Some(t) if !t.levels().is_empty() => {
+                    format!(
+                        "{ranks} ranks on this machine, by {}",
+                        t.levels().join(", ")
+                    )
+                }
+                _ => format!("{ranks} ranks on this machine, all as near to each other"),
+            };
+            let all: Vec<u32> = (0..ranks).collect();
+            let version = Some(table.version());
+            let machine = table.machine(&all, places.as_ref(), eager);
+            (machine, where_, crate::model::told(&cached), version)
+        }
+    };
+    let ranks = machine.places.len() as u32;
+    if args.root >= ranks {
+        return Err(Error::new(
+            ErrorKind::Argument,
+            format!("--root {}: there are {ranks} ranks", args.root),
+        ));
+    }
+    let mut call = Call::new(operation, ranks).requires(match args.any_order {
+        true => Association::Any,
+        false => Association::Balanced,
+    });
+    if operation.rooted() {
+        call = call.root(args.root);
+    }
+    let bytes = match operation {
+        Operation::Barrier => 0,
+        _ => args.bytes as u64,
+    };
+    let choice = choose(&call, &Sizes::Equal(bytes), &machine, Model::LogGp)
+        .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
+    Ok(Explained {
+        choice,
+        machine,
+        where_,
+        from,
+        version,
+    })
+}
+
+/// What a candidate does, played once more.
+fn played(found: &Explained, candidate: &Candidate) -> Result<Time> {
+    let sizes = Sizes::Equal(found.choice.bytes);
+    simulate(&candidate.plan, &sizes, &found.machine, Model::LogGp)
+        .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))
+}
+
+/// How many candidates are shown.
+const SHOWN: usize = 12;
+
+fn print(found: &Explained) -> Result<()> {
+    let choice = &found.choice;
+    let call = choice.plan().call();
+    println!(
+        "{} of {} on {}\n",
+        call.operation.name(),
+        match choice.bytes {
+            0 => "no bytes".to_owned(),
+            n => format!("{} bytes", size(n as usize)),
+        },
+        found.where_
+    );
+    let mut table = Table::new(2).right(&[1, 2, 3, 4]);
+    let head = [
+        "plan",
+        "segments",
+        "predicted",
+        "messages",
+        "most steps",
+        "beside",
+    ];
+    table.row(head.map(str::to_owned));
+    for (at, candidate) in choice.ranking.iter().take(SHOWN).enumerate() {
+        let busiest = (0..call.size).map(|r| candidate.plan.part(r).steps().len());
+        table.row([
+            candidate.plan.algorithm().to_string(),
+            candidate.plan.segments().to_string(),
+            time(candidate.ns),
+            played(found, candidate)?.messages.to_string(),
+            busiest.max().unwrap_or(0).to_string(),
+            match at {
+                0 => "chosen".into(),
+                1 => format!("runner-up, x {:.2}", candidate.ns / choice.ns()),
+                _ => format!("x {:.2}", candidate.ns / choice.ns()),
+            },
+        ]);
+    }
+    table.print();
+    if choice.ranking.len() > SHOWN {
+        println!("  ... and {} slower ones", choice.ranking.len() - SHOWN);
+    }
+    if choice.runner_up().is_none() {
+        println!("  no runner-up: nothing else is for this call");
+    }
+    println!("\nWhy");
+    println!("  {}", why(found)?);
+    if !choice.left_out.is_empty() {
+        println!("\nNot for this call");
+        let mut table = Table::new(2);
+        for (name, reason) in &choice.left_out {
+            table.row([name.clone(), reason.clone()]);
+        }
+        table.print();
+    }
+    println!("\nFrom");
+    println!("  {}", found.from);
+    if let Some(version) = found.version {
+        println!("  version {version:016x}");
+    }
+    Ok(())
+}
+
+/// What sets the chosen plan apart from the next, as far as numbers say.
+fn why(found: &Explained) -> Result<String> {
+    let choice = &found.choice;
+    let chosen = played(found, &choice.ranking[0])?;
+    let far = |time: &Time| time.bytes.last().copied().unwrap_or(0.0);
+    let all = |time: &Time| time.bytes.iter().sum::<f64>();
+    let mut text = format!(
+        "least predicted time: {} in {} messages of {} in all",
+        time(choice.ns()),
+        chosen.messages,
+        amount(all(&chosen)),
+    );
+    if let Some(next) = choice.runner_up() {
+        let other = played(found, next)?;
+        text += &format!(
+            ";\n  {} takes {} in {} messages of {}",
+            next.plan.algorithm(),
+            time(next.ns),
+            other.messages,
+            amount(all(&other)),
+        );
+        if found.machine.links.len() > 1 {
+            text += &format!(
+                ",\n  of which {} go the longest way, of the chosen plan {}",
+                amount(far(&other)),
+                amount(far(&chosen))
+            );
+        }
+    }
+    Ok(text)
+}
+
+fn amount(bytes: f64) -> String {
+    match bytes {
+        b if b >= 1e6 => format!("{:.1} MB", b / 1e6),
+        b if b >= 1e4 => format!("{:.1} kB", b / 1e3),
+        b => format!("{b:.0} bytes"),
+    }
+}
+
+fn to_json(found: &Explained) -> Result<Value> {
+    let choice = &found.choice;
+    let call = choice.plan().call();
+    let mut ranking = Vec::new();
+    for candidate in &choice.ranking {
+        let time = played(found, candidate)?;
+        ranking.push(json!({
+            "algorithm": candidate.plan.algorithm().to_string(),
+            "segments": candidate.plan.segments(),
+            "predicted_ns": candidate.ns,
+            "messages": time.messages,
+            "bytes_by_distance": time.bytes,
+        }));
+    }
+    let left_out = choice.left_out.iter();
+    Ok(json!({
+        "operation": call.operation.name(),
+        "bytes": choice.bytes,
+        "ranks": call.size,
+        "root": call.root,
+        "ranking": ranking,
+        "left_out": left_out
+            .map(|(name, reason)| json!({"algorithm": name, "why": reason}))
+            .collect::<Value>(),
+        "costs": found.from,
+        "version": found.version.map(|v| format!("{v:016x}")),
+    }))
+}

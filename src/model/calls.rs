@@ -1,0 +1,508 @@
+//! What collective calls cost: the table that all ranks of a job agree on, and the
+//! planner's machine made from it.
+//!
+//! A message of a collective costs what it costs between two ranks that do nothing else:
+//! the time from its send to the end of its receive, and for how long it keeps either
+//! processor busy, by size, for each class of links. A class is the innermost part of the
+//! machine that holds both ranks.
+//!
+//! # Invariants
+//! 1. All ranks of a job have the same table: the launcher leaves it before they start.
+//!    It changes only in a collective call ([`crate::Communicator::adopt_costs`]).
+//! 2. Points are in order of size, with finite times above 0, and no message takes less
+//!    than a shorter one ([`CallCosts::checked`]).
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::model::Part;
+use crate::protocol::cost::LinkCosts;
+use crate::protocol::select::{AT_ONCE_BYTES, Memory, Selection};
+use osier_collectives::{Curve, Executor, Machine, Piecewise, Point, Topology};
+use serde::{Deserialize, Serialize};
+
+/// Bytes of a vector up to which a call may take its steps itself.
+pub(crate) const ROW_BYTES: u64 = crate::exec::straight::MOST_BYTES as u64;
+
+/// What messages of one size cost between two ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MessageCost {
+    /// How long the message is.
+    pub bytes: u64,
+    /// From its send to the end of its receive, in ns, if both ends are idle.
+    pub one_way_ns: f64,
+    /// For how long it occupies the processor of either end, in ns.
+    pub busy_ns: f64,
+}
+
+/// What messages cost over one class of links.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClassCosts {
+    /// The innermost part of the machine that holds both ends: `core`, `l3cache`,
+    /// `numanode`, `package`, `machine`.
+    pub class: String,
+    /// By size.
+    pub messages: Vec<MessageCost>,
+}
+
+/// What work of one size costs a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkCost {
+    /// Bytes of the result.
+    pub bytes: u64,
+    /// In ns.
+    pub ns: f64,
+}
+
+/// What collective calls cost on a machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CallCosts {
+    /// By class of links; those that there are.
+    pub classes: Vec<ClassCosts>,
+    /// Beginning and ending a call that is not taken step by step, in ns.
+    pub run_ns: f64,
+    /// Each step of such a call, in ns.
+    pub step_ns: f64,
+    /// Copies within a rank.
+    pub copy: Vec<WorkCost>,
+    /// Combining two vectors: sums of doubles.
+    pub combine: Vec<WorkCost>,
+}
+
+/// Classes of links, innermost first.
+const CLASSES: [&str; 7] = [
+    "pu", "core", "l3cache", "numanode", "package", "machine", "network",
+];
+
+impl CallCosts {
+    /// What follows from the costs of messages alone, where no call was measured.
+    pub fn estimated(links: &LinkCosts) -> CallCosts {
+        let selection = Selection::new(*links, AT_ONCE_BYTES);
+        let eager = selection.eager_max(Memory::Plain);
+        let mut messages: Vec<MessageCost> = Vec::new();
+        for log in [0, 3, 6, 9, 11, 13, 14, 15, 16, 18, 20, 22] {
+            let bytes = 1usize << log;
+            let protocol = selection.choose(bytes, Memory::Plain);
+            let one_way_ns = selection.predicted_ns(bytes, protocol);
+            let copied = bytes as f64 * links.copy_ns_per_byte;
+            let busy_ns = match bytes <= eager {
+                true => (links.overhead_ns / 2.0 + copied).min(one_way_ns / 2.0),
+                // Both ends copy, or wait for whoever does.
+                false => one_way_ns,
+            };
+            messages.push(MessageCost {
+                bytes: bytes as u64,
+                one_way_ns,
+                busy_ns,
+            });
+        }
+        rise(&mut messages);
+        let work = |ns_per_byte: f64| -> Vec<WorkCost> {
+            [(0, 20.0), (4 << 20, ns_per_byte * f64::from(4 << 20))]
+                .map(|(bytes, ns)| WorkCost { bytes, ns })
+                .into()
+        };
+        CallCosts {
+            classes: vec![ClassCosts {
+                class: "machine".into(),
+                messages,
+            }],
+            // As on the machine of the built-in costs of links: a rough start.
+            run_ns: 500.0,
+            step_ns: 100.0,
+            copy: work(links.copy_ns_per_byte),
+            combine: work(links.copy_ns_per_byte),
+        }
+    }
+
+    /// Itself, if it makes sense.
+    ///
+    /// # Errors
+    /// The number that makes none.
+    pub fn checked(self) -> std::result::Result<CallCosts, String> {
+        let rising = |name: &str, points: &[(u64, f64)]| {
+            if points.len() < 2 {
+                return Err(format!("{name}: {} points, expected 2", points.len()));
+            }
+            for (bytes, ns) in points {
+                if !(ns.is_finite() && *ns > 0.0) {
+                    return Err(format!(
+                        "{name} at {bytes} bytes is {ns}, expected more than 0"
+                    ));
+                }
+            }
+            match points
+                .windows(2)
+                .find(|w| w[0].0 >= w[1].0 || w[0].1 > w[1].1)
+            {
+                Some(w) => Err(format!("{name} falls from {:?} to {:?}", w[0], w[1])),
+                None => Ok(()),
+            }
+        };
+        if self.classes.is_empty() {
+            return Err("calls.classes is empty".into());
+        }
+        for class in &self.classes {
+            let points = |ns: fn(&MessageCost) -> f64| -> Vec<(u64, f64)> {
+                class.messages.iter().map(|m| (m.bytes, ns(m))).collect()
+            };
+            rising(&class.class, &points(|m| m.one_way_ns))?;
+            rising(&class.class, &points(|m| m.busy_ns))?;
+            if let Some(m) = class.messages.iter().find(|m| m.busy_ns > m.one_way_ns) {
+                return Err(format!(
+                    "{}: {} bytes keep an end busy for longer than they take",
+                    class.class, m.bytes
+                ));
+            }
+        }
+        for (name, works) in [("calls.copy", &self.copy), ("calls.combine", &self.combine)] {
+            let points: Vec<(u64, f64)> = works.iter().map(|w| (w.bytes, w.ns)).collect();
+            rising(name, &points)?;
+        }
+        for (name, ns) in [
+            ("calls.run_ns", self.run_ns),
+            ("calls.step_ns", self.step_ns),
+        ] {
+            if !(ns.is_finite() && ns >= 0.0) {
+                return Err(format!("{name} is {ns}, expected 0 or more"));
+            }
+        }
+        Ok(self)
+    }
+
+    /// Tells tables apart: equal ones have equal numbers.
+    pub fn version(&self) -> u64 {
+        // FNV-1a of its text: the same on all machines.
+        let text = serde_json::to_vec(self).unwrap_or_default();
+        text.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        })
+    }
+
+    /// Costs of a class of links; of the next farther one that was measured, or else of
+    /// the farthest.
+    fn class(&self, wanted: &str) -> &ClassCosts {
+        let order = |class: &str| {
+            let at = CLASSES.iter().position(|c| *c == class);
+            at.unwrap_or(CLASSES.len() - 2)
+        };
+        let wanted = order(wanted);
+        let apart = |c: &&ClassCosts| {
+            let at = order(&c.class);
+            match at >= wanted {
+                true => at - wanted,
+                false => CLASSES.len() + wanted - at,
+            }
+        };
+        let nearest = self.classes.iter().min_by_key(apart);
+        nearest.expect("a table has a class")
+    }
+
+    /// The planner's machine of these ranks of a job. Above `eager_bytes` messages wait
+    /// for both ends.
+    pub fn machine(&self, ranks: &[u32], places: Option<&Places>, eager_bytes: usize) -> Machine {
+        let curve = |class: &str| {
+            let points: Vec<Point> = self
+                .class(class)
+                .messages
+                .iter()
+                .map(|m| Point {
+                    bytes: m.bytes as f64,
+                    one_way_ns: m.one_way_ns,
+                    busy_ns: m.busy_ns,
+                })
+                .collect();
+            Curve::measured(&points)
+        };
+        let work = |works: &[WorkCost]| {
+            let points: Vec<(f64, f64)> = works.iter().map(|w| (w.bytes as f64, w.ns)).collect();
+            Piecewise::through(&points)
+        };
+        let (paths, classes) = match places {
+            Some(places) => places.of_ranks(ranks),
+            None => (vec![Vec::new(); ranks.len()], vec!["machine".to_owned()]),
+        };
+        Machine {
+            places: paths.into(),
+            links: classes.iter().map(|class| curve(class)).collect(),
+            combine: work(&self.combine),
+            copy: work(&self.copy),
+            eager_bytes: eager_bytes as f64,
+            executor: Executor {
+                row_bytes: ROW_BYTES as f64,
+                run_ns: self.run_ns,
+                step_ns: self.step_ns,
+            },
+        }
+    }
+}
+
+/// Lets no message cost less than a shorter one, nor occupy an end for longer than it
+/// takes.
+pub(super) fn rise(messages: &mut [MessageCost]) {
+    let (mut one_way, mut busy) = (0.1f64, 0.1f64);
+    for m in messages {
+        one_way = one_way.max(m.one_way_ns);
+        busy = busy.max(m.busy_ns).min(one_way);
+        (m.one_way_ns, m.busy_ns) = (round(one_way), round(busy));
+    }
+}
+
+/// To a tenth of a nanosecond: what is less is no measurement, and makes long texts.
+pub(super) fn round(ns: f64) -> f64 {
+    (ns * 10.0).round() / 10.0
+}
+
+/// Where the ranks of a job are in its machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Places {
+    /// Names of levels, outermost first.
+    pub levels: Vec<String>,
+    /// By rank: the number of the part at each level; none where a rank is in several.
+    pub ranks: Vec<Vec<Option<u32>>>,
+}
+
+impl Places {
+    /// Of ranks that are bound to these processors each.
+    pub fn of(machine: &Part, bound: &[Vec<usize>]) -> Places {
+        let mut levels: Vec<String> = Vec::new();
+        let mut part = machine;
+        while let Some(inner) = part.parts.first() {
+            levels.push(inner.level.to_owned());
+            part = inner;
+        }
+        let path = |cpus: &Vec<usize>| {
+            let mut part = Some(machine);
+            let level = |_: &String| {
+                let holds = |p: &&Part| cpus.iter().all(|c| p.processors.contains(c));
+                part = part?.parts.iter().find(holds);
+                part.map(|p| p.number)
+            };
+            levels.iter().map(level).collect()
+        };
+        let ranks = bound.iter().map(path).collect();
+        Places { levels, ranks }
+    }
+
+    /// As levels and paths without what tells nothing.
+    pub fn topology(&self) -> Topology {
+        let levels: Vec<&str> = self.levels.iter().map(String::as_str).collect();
+        Topology::of(&levels, &self.ranks).simplified()
+    }
+
+    /// The innermost part that holds two ranks.
+    pub fn class(&self, a: u32, b: u32) -> &str {
+        let path = |rank: u32| self.ranks.get(rank as usize).map_or(&[][..], |p| p);
+        let both = path(a).iter().zip(path(b));
+        let common = both.take_while(|(a, b)| a.is_some() && a == b).count();
+        match common {
+            0 => "machine",
+            n => &self.levels[n - 1],
+        }
+    }
+
+    /// Paths of some ranks of the job, and the class of links by distance.
+    fn of_ranks(&self, ranks: &[u32]) -> (Vec<Vec<u32>>, Vec<String>) {
+        let known = |rank: &u32| self.ranks.get(*rank as usize).cloned();
+        let unknown = || vec![None; self.levels.len()];
+        let some = Places {
+            levels: self.levels.clone(),
+            ranks: ranks
+                .iter()
+                .map(|r| known(r).unwrap_or_else(unknown))
+                .collect(),
+        };
+        let topology = some.topology();
+        let paths = topology.places().to_vec();
+        let distances = topology.levels().len() + 1;
+        let mut classes = vec![None; distances];
+        // From the first rank of each innermost part: all pairs of a distance are alike.
+        let mut firsts: Vec<usize> = Vec::new();
+        for rank in 0..ranks.len() {
+            let mut near = firsts.iter().filter(|f| paths[**f] == paths[rank]);
+            if let Some(first) = near.next() {
+                if classes[0].is_none() {
+                    classes[0] = Some(some.class(*first as u32, rank as u32).to_owned());
+                }
+                continue;
+            }
+            for first in &firsts {
+                let (a, b) = (&paths[*first], &paths[rank]);
+                let common = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+                let class = &mut classes[a.len() - common];
+                if class.is_none() {
+                    *class = Some(some.class(*first as u32, rank as u32).to_owned());
+                }
+            }
+            firsts.push(rank);
+        }
+        // A distance that no pair has costs as much as the next.
+        let mut last = "machine".to_owned();
+        for class in classes.iter_mut().rev() {
+            match class {
+                Some(class) => last.clone_from(class),
+                None => *class = Some(last.clone()),
+            }
+        }
+        (paths, classes.into_iter().flatten().collect())
+    }
+}
+
+/// What the launcher leaves for all ranks of a job: costs by which they choose, and where
+/// they are.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Agreed {
+    /// Of messages.
+    pub links: LinkCosts,
+    /// Of collective calls, where they were measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calls: Option<CallCosts>,
+    /// Where ranks are, where the launcher binds them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub places: Option<Places>,
+}
+
+impl Agreed {
+    /// Of a launcher's note; the built-in costs if it is none.
+    pub fn of_note(note: &[u8]) -> Agreed {
+        serde_json::from_slice(note).unwrap_or_default()
+    }
+
+    /// As a launcher's note of at most so many bytes: without places, and then without
+    /// calls, if there is no room for them.
+    pub fn note(&self, most_bytes: usize) -> Vec<u8> {
+        let mut short = self.clone();
+        loop {
+            let text = serde_json::to_vec(&short).unwrap_or_default();
+            if text.len() <= most_bytes {
+                return text;
+            }
+            if short.places.take().is_none() && short.calls.take().is_none() {
+                return Vec::new();
+            }
+        }
+    }
+
+    /// The table by which collectives are chosen.
+    pub fn table(&self) -> CallCosts {
+        match &self.calls {
+            Some(calls) => calls.clone(),
+            None => CallCosts::estimated(&self.links),
+        }
+    }
+}
+
+/// Refuses a table that makes no sense.
+pub(crate) fn refused(what: String) -> Error {
+    Error::new(
+        ErrorKind::Config,
+        format!("costs of calls: {what} (hint: osier model measure)"),
+    )
+}
+
+/// A table from another rank.
+pub(crate) fn parsed(text: &[u8]) -> Result<CallCosts> {
+    let table: CallCosts = serde_json::from_slice(text).map_err(|e| refused(e.to_string()))?;
+    table.checked().map_err(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places() -> Places {
+        let rank = |package, cache, core| vec![Some(package), Some(cache), Some(core)];
+        Places {
+            levels: ["package", "l3cache", "core"].map(str::to_owned).into(),
+            ranks: vec![
+                rank(0, 0, 0),
+                rank(0, 0, 1),
+                rank(0, 1, 2),
+                rank(1, 2, 4),
+                vec![Some(1), None, None],
+            ],
+        }
+    }
+
+    #[test]
+    fn links_are_of_the_innermost_part_that_holds_both_ends() {
+        let places = places();
+        assert_eq!(places.class(0, 1), "l3cache");
+        assert_eq!(places.class(0, 2), "package");
+        assert_eq!(places.class(3, 4), "package");
+        assert_eq!(places.class(0, 3), "machine");
+        assert_eq!(places.class(0, 99), "machine");
+        let (paths, classes) = places.of_ranks(&[0, 1, 2, 3]);
+        assert!(paths.iter().all(|p| p.len() == 2), "{paths:?}");
+        assert_eq!(classes, ["l3cache", "package", "machine"]);
+        // Two ranks tell nothing of levels, but of what lies between them.
+        assert_eq!(
+            places.of_ranks(&[1, 0]),
+            (vec![vec![]; 2], vec!["l3cache".into()])
+        );
+        assert_eq!(
+            places.of_ranks(&[2]),
+            (vec![vec![]], vec!["machine".into()])
+        );
+    }
+
+    #[test]
+    fn machines_have_the_costs_of_their_classes() {
+        let mut table = CallCosts::estimated(&LinkCosts::default());
+        let mut near = table.classes[0].clone();
+        near.class = "l3cache".into();
+        for m in &mut near.messages {
+            m.one_way_ns /= 2.0;
+            m.busy_ns /= 2.0;
+        }
+        table.classes.push(near);
+        let machine = table.machine(&[0, 1, 2, 3], Some(&places()), 8192);
+        assert_eq!(machine.links.len(), 3);
+        let at = |distance: usize| machine.links[distance].of(8.0).one_way_ns(8.0);
+        assert!((2.0 * at(0) - at(2)).abs() < 1.0);
+        // What was not measured costs what is farther.
+        assert!((at(1) - at(2)).abs() < 1e-9);
+        assert_eq!(machine.distance(0, 1), 0);
+        assert_eq!(machine.distance(0, 3), 2);
+    }
+
+    #[test]
+    fn estimates_make_sense_and_tables_tell_themselves_apart() {
+        let table = CallCosts::estimated(&LinkCosts::default())
+            .checked()
+            .unwrap();
+        let mut other = table.clone();
+        other.run_ns += 1.0;
+        assert_ne!(table.version(), other.version());
+        let text = serde_json::to_vec(&table).unwrap();
+        assert_eq!(parsed(&text).unwrap(), table);
+        for spoil in [
+            |t: &mut CallCosts| t.run_ns = f64::NAN,
+            |t: &mut CallCosts| t.classes.clear(),
+            |t: &mut CallCosts| t.copy.clear(),
+            |t: &mut CallCosts| t.combine[1].ns = 0.0,
+            |t: &mut CallCosts| t.classes[0].messages.swap(0, 1),
+            |t: &mut CallCosts| t.classes[0].messages[2].busy_ns = 1e9,
+        ] {
+            let mut bad = table.clone();
+            spoil(&mut bad);
+            assert!(bad.clone().checked().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn notes_leave_out_what_has_no_room() {
+        let agreed = Agreed {
+            links: LinkCosts::default(),
+            calls: Some(CallCosts::estimated(&LinkCosts::default())),
+            places: Some(Places {
+                ranks: vec![vec![Some(1), None]; 1000],
+                ..places()
+            }),
+        };
+        assert_eq!(Agreed::of_note(&agreed.note(1 << 20)), agreed);
+        let less = Agreed::of_note(&agreed.note(8 << 10));
+        assert!(less.places.is_none() && less.calls == agreed.calls);
+        let least = Agreed::of_note(&agreed.note(512));
+        assert!(least.calls.is_none() && least.links == agreed.links);
+        assert_eq!(Agreed::of_note(b""), Agreed::default());
+    }
+}
