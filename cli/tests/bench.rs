@@ -68,7 +68,12 @@ fn records(file: &str) -> Vec<Value> {
         let mut fields: Vec<&str> = record.as_object().unwrap().keys().map(|k| &k[..]).collect();
         fields.sort_unstable();
         assert_eq!(fields, FIELDS);
-        assert!(record["value"].as_f64().unwrap() > 0.0, "{record}");
+        let value = record["value"].as_f64().unwrap();
+        // Nothing of a call may overlap.
+        assert!(
+            value > 0.0 || value == 0.0 && record["unit"] == "%",
+            "{record}"
+        );
     }
     records
 }
@@ -540,7 +545,6 @@ fn collectives_stand_beside_their_predictions() {
         let predicted = usize::from(!name.starts_with("neighbor"));
         let shared = usize::from(*form != "blocking");
         assert_eq!(found.len(), (1 + predicted + shared) * sizes, "{table}");
-        assert!(found.iter().all(|r| r["value"].as_f64().unwrap() >= 0.0));
         let rows = table
             .lines()
             .filter(|line| !line.starts_with('#') && !line.is_empty());

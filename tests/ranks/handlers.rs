@@ -541,6 +541,10 @@ fn deserted(comm: &Communicator, b: &Bench) {
     closed(b.check("Communicator::bcast", || comm.bcast(&mut one, 0)));
     closed(b.check("Communicator::split", || comm.split(Some(0), 0)));
     closed(b.check("Communicator::split_shared", || comm.split_shared(0)));
+    closed(b.check("Communicator::adopt_costs", || comm.adopt_costs(None)));
+    closed(b.check("Communicator::measure_call_costs", || {
+        comm.measure_call_costs()
+    }));
     closed(b.check("Communicator::dup", || comm.dup()));
     let info = comm.info();
     closed(b.check("Communicator::dup_with_info", || comm.dup_with_info(&info)));

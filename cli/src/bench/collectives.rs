@@ -330,7 +330,7 @@ impl<'a> Table<'a> {
                     self.chosen.push(error);
                 }
             }
-            let mut record = |bench: String, value: f64| {
+            let mut record = |bench: String, unit: &'static str, value: f64| {
                 self.records.push(Record {
                     bench,
                     layout: format!("{}{segments}", candidate.name),
@@ -339,20 +339,21 @@ impl<'a> Table<'a> {
                     threads: 1,
                     ranks: self.ranks,
                     bytes,
-                    unit: "us",
+                    unit,
                     value,
                     floor: floor.map(|f| f * 1e6),
                 });
             };
-            record(self.name.into(), times.mean * 1e6);
+            record(self.name.into(), "us", times.mean * 1e6);
             if candidate.predicted.is_finite() {
                 record(
                     format!("{}-predicted", self.name),
+                    "us",
                     candidate.predicted * 1e6,
                 );
             }
             if let Some(overlap) = times.overlap {
-                record(format!("{}-overlap", self.name), 100.0 * overlap);
+                record(format!("{}-overlap", self.name), "%", 100.0 * overlap);
             }
             if at == 0 {
                 for (curve, value) in self

@@ -161,18 +161,10 @@ impl Communicator {
     ///
     /// # Errors
     /// If there is one rank only, between two groups, or if a rank dies.
+    #[track_caller]
     pub fn measure_call_costs(&self) -> Result<CallCosts> {
-        self.reported(self.measure_unreported())
-    }
-
-    fn measure_unreported(&self) -> Result<CallCosts> {
-        self.within()?;
-        if self.size() < 2 {
-            return Err(Error::new(
-                ErrorKind::Unavailable,
-                "costs of calls are measured between ranks, and there is one (hint: osier model measure)",
-            ));
-        }
+        // The calls that it makes report what fails in them.
+        self.reported(self.may_measure())?;
         let ranks: Vec<u32> = self.group().world_ranks().map(|r| r as u32).collect();
         let mut classes: Vec<(String, usize)> = Vec::new();
         for rank in 1..ranks.len() {
@@ -185,6 +177,17 @@ impl Communicator {
             }
         }
         rounds::measure(self, &classes)
+    }
+
+    fn may_measure(&self) -> Result<()> {
+        self.within()?;
+        match self.size() {
+            1 => Err(Error::new(
+                ErrorKind::Unavailable,
+                "costs of calls are measured between ranks, and there is one (hint: osier model measure)",
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Goes over to other costs: those of the first rank that passes some, on all ranks.
@@ -204,12 +207,10 @@ impl Communicator {
     ///
     /// # Errors
     /// Between two groups, or if a rank dies.
+    #[track_caller]
     pub fn adopt_costs(&self, costs: Option<&CallCosts>) -> Result<u64> {
-        self.reported(self.adopt_unreported(costs))
-    }
-
-    fn adopt_unreported(&self, costs: Option<&CallCosts>) -> Result<u64> {
-        self.within()?;
+        // The calls that it makes report what fails in them.
+        self.reported(self.within())?;
         let mine = costs.and_then(|costs| costs.clone().checked().ok());
         let mut first = [match mine {
             Some(_) => self.rank() as u64,
@@ -220,7 +221,7 @@ impl Communicator {
         let table = match first < self.size() {
             true => {
                 let text = mine.map(|mine| serde_json::to_vec(&mine).unwrap_or_default());
-                parsed(&self.says(first, text.unwrap_or_default())?)?
+                self.reported(parsed(&self.says(first, text.unwrap_or_default())?))?
             }
             false => self.member().agreed.table(),
         };
