@@ -69,7 +69,7 @@ pub use comm::{
     dims_create, reduce_local,
 };
 pub use error::{Error, ErrorKind, Result};
-pub use exec::operator::{Function, Reduction, function};
+pub use exec::operator::{Function, PackedFunction, Reduction, function, packed_function};
 /// Plans of collectives, and predictions of their time.
 pub use osier_collectives as plans;
 pub use osier_datatype as datatype;
@@ -90,7 +90,7 @@ pub use p2p::{
     OwnedBufferMut, PROC_NULL, Partitioned, PartitionedRecv, PartitionedSend, Partitions,
     Persistent, ROOT, Rank, Region, Regions, Request, Scope, ScopedPersistent, ScopedRequest,
     ScopedSlice, SendRecv, SendRecvReplace, Source, Startable, Status, Tag, TagSelector, View,
-    ViewMut, WaitSet, Waitable, start_all, status_all, status_any, status_some, test_all, test_any,
+    ViewMut, WaitSet, Waitable, Watched, first_over, start_all, status_all, status_any, status_some, test_all, test_any,
     test_some, wait_all, wait_any, wait_some,
 };
 

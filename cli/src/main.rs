@@ -6,6 +6,7 @@
 //! | [`explain`] | `osier explain`: why a message goes the way it goes, why a collective has its plan |
 //! | [`info`] | `osier info`: what this machine offers; the table of protocols |
 //! | [`model`], [`scale`] | `osier model`: what the machine costs, and what follows at scale |
+//! | [`mpiexec`] | the options of other launchers, under their names |
 //! | [`ps`] | `osier ps`: running jobs, and what their ranks wait for |
 //! | [`run`] | `osier run`: starts the ranks of a job and stays with them to the end |
 //! | [`topo`] | `osier topo`: the machine, ranks on it, and what collectives send between them |
@@ -16,12 +17,14 @@ mod collective;
 mod explain;
 mod info;
 mod model;
+mod mpiexec;
 mod ps;
 mod run;
 mod scale;
 mod topo;
 mod trace;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -51,8 +54,25 @@ enum Command {
     Trace(trace::Command),
 }
 
+/// What we are asked for, under whatever name.
+fn arguments() -> Result<Vec<OsString>, String> {
+    let mut given: Vec<OsString> = std::env::args_os().collect();
+    if given.first().is_some_and(mpiexec::is_ours) {
+        let options = given.split_off(1);
+        given.extend(mpiexec::translate(options)?);
+    }
+    Ok(given)
+}
+
 fn main() -> ExitCode {
-    match Cli::parse().command {
+    let arguments = match arguments() {
+        Ok(arguments) => arguments,
+        Err(message) => {
+            eprintln!("mpiexec: {message}");
+            return ExitCode::from(2);
+        }
+    };
+    match Cli::parse_from(arguments).command {
         Command::Run(args) => run::main(&args),
         Command::Bench(args) => bench::main(&args),
         Command::Explain(command) => explain::main(&command),

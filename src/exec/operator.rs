@@ -3,7 +3,7 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::view::RawView;
 use osier_collectives::Association;
-use osier_datatype::{BasicKind, Datatype, Element, Operator};
+use osier_datatype::{BasicKind, Datatype, Element, Layout, Operator};
 use std::marker::PhantomData;
 
 /// What an operator combines in the data of one call.
@@ -81,6 +81,21 @@ fn association(operator: Operator, element: Element) -> Association {
         // Which of two zeros stays, and where a NaN is lost, depends on the order.
         Operator::Min | Operator::Max | Operator::MinLoc | Operator::MaxLoc => Association::Ordered,
         _ => Association::Balanced,
+    }
+}
+
+/// Operators that are known when the program runs only, and shared by calls under way.
+impl Reduction for std::sync::Arc<dyn Reduction> {
+    fn fit(&self, data: &Data<'_>) -> Result<Fit> {
+        (**self).fit(data)
+    }
+
+    fn combine(&self, fit: &Fit, left: &mut [u8], right: &[u8]) -> Result<()> {
+        (**self).combine(fit, left, right)
+    }
+
+    fn predefined(&self, fit: &Fit) -> Option<(Operator, Element)> {
+        (**self).predefined(fit)
     }
 }
 
@@ -266,6 +281,63 @@ impl<T: Datatype, F: Fn(T, T) -> T + Send + Sync> Reduction for Function<T, F> {
             // SAFETY: one value, and room for its packed bytes.
             unsafe { layout.pack_raw(from, 1, 0..fit.unit, left.as_mut_ptr()) };
         }
+        Ok(())
+    }
+}
+
+/// An operator from a function of packed elements, for layers above that know the datatype
+/// at run time only: `f(left, right)` leaves `left[i] op right[i]` in `left`, for all of
+/// the elements that it is handed, each of as many bytes as the layout has packed. Operands
+/// are combined as those of a [`function`].
+///
+/// ```
+/// let layout = osier::Type::of::<u32>().commit()?;
+/// let xor = osier::packed_function(&layout, true, |left, right| {
+///     left.iter_mut().zip(right).for_each(|(a, b)| *a ^= b);
+/// });
+/// let mut found = [6u32];
+/// osier::reduce_local(&[3u32], &mut found, &xor)?;
+/// assert_eq!(found, [5]);
+/// # Ok::<(), osier::Error>(())
+/// ```
+pub fn packed_function<F: Fn(&mut [u8], &[u8]) + Send + Sync>(
+    layout: &Layout,
+    commutes: bool,
+    f: F,
+) -> PackedFunction<F> {
+    PackedFunction {
+        f,
+        commutes,
+        layout: layout.clone(),
+    }
+}
+
+/// An operator made of a function of packed elements: see [`packed_function`].
+pub struct PackedFunction<F> {
+    f: F,
+    commutes: bool,
+    layout: Layout,
+}
+
+impl<F: Fn(&mut [u8], &[u8]) + Send + Sync> Reduction for PackedFunction<F> {
+    fn fit(&self, data: &Data<'_>) -> Result<Fit> {
+        let (bytes, unit) = (data.0.bytes(), self.layout.size().max(1));
+        if !bytes.is_multiple_of(unit) {
+            return Err(Error::new(
+                ErrorKind::Datatype,
+                format!("a function of elements of {unit} bytes on {bytes} bytes"),
+            ));
+        }
+        Ok(Fit {
+            element: None,
+            unit,
+            association: Association::Balanced,
+            commutes: self.commutes,
+        })
+    }
+
+    fn combine(&self, _fit: &Fit, left: &mut [u8], right: &[u8]) -> Result<()> {
+        (self.f)(left, right);
         Ok(())
     }
 }

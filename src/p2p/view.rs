@@ -52,6 +52,9 @@ impl Default for RawView {
 // SAFETY: an address and a shared layout; the operation that holds the view
 // owns the right to the memory, on whatever thread progress runs.
 unsafe impl Send for RawView {}
+// SAFETY: a shared view tells where memory lies, and reads it as its maker permits from any
+// thread; what writes is unsafe.
+unsafe impl Sync for RawView {}
 
 impl RawView {
     /// No bytes at all.
@@ -648,6 +651,13 @@ impl Buffer for View<'_> {
     }
 }
 
+impl Buffer for ViewMut<'_> {
+    #[inline]
+    fn view(&self) -> View<'_> {
+        View::of_raw(self.raw.clone())
+    }
+}
+
 impl BufferMut for ViewMut<'_> {
     #[inline]
     fn view_mut(&mut self) -> ViewMut<'_> {
@@ -719,6 +729,14 @@ pub unsafe trait OwnedBufferMut: OwnedBuffer + BufferMut {}
 unsafe impl<T: Datatype> OwnedBuffer for Vec<T> {}
 // SAFETY: as above, owned by nobody else.
 unsafe impl<T: Datatype> OwnedBufferMut for Vec<T> {}
+// SAFETY: the memory is borrowed for good, or is what the maker of a raw view vouched for
+// for as long as a transfer from it exists.
+unsafe impl OwnedBuffer for View<'static> {}
+// SAFETY: as above, with sole access.
+unsafe impl OwnedBuffer for ViewMut<'static> {}
+// SAFETY: as above.
+unsafe impl OwnedBufferMut for ViewMut<'static> {}
+
 impl<T: Datatype> Buffer for std::sync::Arc<[T]> {
     #[inline]
     fn view(&self) -> View<'_> {

@@ -6,7 +6,7 @@
 
 use super::status::Status;
 use crate::diagnose::waits::listens;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::progress::ready::Ready;
 use std::sync::Arc;
 
@@ -47,6 +47,43 @@ pub(crate) mod sealed {
         /// most often its end. True if it is over already, and then nothing
         /// is left. To be called again after each token.
         fn notify(&mut self, ready: &Arc<Ready>, token: u64) -> bool;
+    }
+}
+
+/// A request of any kind where it lies, for [`first_over`].
+pub trait Watched: sealed::Notifies {}
+
+impl<R: sealed::Notifies + ?Sized> Watched for R {}
+
+/// Waits until one of them is over, and leaves it where it is; its place, or `None` if
+/// there are none. For layers above that keep requests of different kinds themselves.
+///
+/// ```
+/// # osier::testing::ranks(2, |comm| {
+/// let peer = 1 - comm.rank();
+/// let mut barrier = comm.ibarrier()?;
+/// let mut never = comm.irecv(vec![0u8], peer, 7)?;
+/// assert_eq!(osier::first_over(&mut [&mut never, &mut barrier]), Some(1));
+/// barrier.wait()?;
+/// # Ok::<(), osier::Error>(())
+/// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+/// ```
+#[track_caller]
+pub fn first_over(requests: &mut [&mut dyn Watched]) -> Option<usize> {
+    wait_one(requests)
+}
+
+impl<R: sealed::Notifies + ?Sized> sealed::Notifies for &mut R {
+    fn home(&self) -> sealed::Home<'_> {
+        (**self).home()
+    }
+
+    fn raise(&self, e: Error) -> Error {
+        (**self).raise(e)
+    }
+
+    fn notify(&mut self, ready: &Arc<Ready>, token: u64) -> bool {
+        (**self).notify(ready, token)
     }
 }
 
@@ -136,7 +173,7 @@ pub fn status_some<R: Waitable>(requests: &mut [R]) -> Vec<(usize, Result<Status
 /// Waits until one is over: each is looked at once, and then only those that
 /// report.
 #[track_caller]
-fn wait_one<R: Waitable>(requests: &mut [R]) -> Option<usize> {
+fn wait_one<R: sealed::Notifies>(requests: &mut [R]) -> Option<usize> {
     let core = Arc::clone(requests.first()?.home().0);
     let ready = Arc::new(Ready::default());
     for (at, request) in requests.iter_mut().enumerate() {

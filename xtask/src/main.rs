@@ -3,12 +3,14 @@
 //! Each command sets up what it needs, says what it installs and why, and
 //! returns the first failure as its exit code.
 
+mod abi;
 mod bundle;
 #[allow(dead_code)]
 #[path = "../../tests/programs/src/matrix/cells.rs"]
 mod cells;
 mod compare;
 mod demo;
+mod install;
 mod kernels;
 #[allow(dead_code)]
 #[path = "../../emulated-cuda/scan.rs"]
@@ -45,6 +47,10 @@ enum Command {
     Demo(demo::Args),
     /// The long random tests of one room
     Soak(soak::Args),
+    /// Header and coverage of the C interface, from its tables
+    Abi,
+    /// The C interface below a folder: library, header, compiler wrappers, launcher
+    Install(install::Args),
     /// CUDA kernels to PTX, or the check that they match
     Kernels(kernels::Args),
     /// Tests and benchmarks of the device as a folder for a machine with a GPU
@@ -59,6 +65,8 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Soak(args) => soak::run(&args),
+        Command::Abi => abi::run(),
+        Command::Install(args) => install::run(&args),
         Command::Kernels(args) => kernels::run(&args),
         Command::GpuBundle(args) => bundle::run(&args),
         Command::Compare(args) => compare::run(&args),

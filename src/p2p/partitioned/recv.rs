@@ -190,10 +190,11 @@ impl Receiving {
         let Some(met) = self.advance()? else {
             return Ok(false);
         };
-        let (here, there) = (self.shape.bytes(), met.setup.bytes);
-        if here == 0 {
-            return Ok(true);
-        }
+        let (here, there) = match (self.shape.bytes(), met.setup.bytes) {
+            // Nothing is in them, but they arrive: by their shares of the number.
+            (0, _) => (met.setup.number, self.shape.number),
+            bytes => bytes,
+        };
         let overlapping = at * here / there..((at + 1) * here).div_ceil(there);
         if !overlapping.clone().all(|i| met.parts.settle(i)) {
             return Ok(false);

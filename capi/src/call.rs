@@ -1,0 +1,91 @@
+//! The way in from C, and the way that errors take.
+
+use crate::abi::*;
+use crate::errors;
+use crate::fail::{Fail, Res};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Whose error handler hears of an error.
+#[derive(Clone, Copy, Debug)]
+pub enum On {
+    /// A communicator's.
+    Comm(Handle),
+    /// A session's.
+    Session(Handle),
+    /// That of `MPI_COMM_SELF`: of calls that have no object.
+    Own,
+    /// Nobody's: the code is returned.
+    Nobody,
+}
+
+/// Runs a body; what it fails with goes to the handler.
+#[inline(always)]
+pub fn call(name: &'static str, on: On, body: impl FnOnce() -> Res) -> c_int {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => MPI_SUCCESS,
+        Ok(Err(e)) => errors::failed(name, on, e),
+        Err(_) => panicked(name, on),
+    }
+}
+
+#[cold]
+fn panicked(name: &'static str, on: On) -> c_int {
+    let e = Fail::new(
+        MPI_ERR_INTERN,
+        "a defect of the library (hint: what it said stands above)",
+    );
+    errors::failed(name, on, e)
+}
+
+/// Functions of the interface: each is exported as `MPI_X` and as `PMPI_X`. A pair of names
+/// is written once; `N` stands for `c_int` in the first and for [`Count`] in the second.
+///
+/// What follows `on` says whose error handler hears of errors.
+macro_rules! mpi {
+    () => {};
+    (
+        $(#[$meta:meta])*
+        fn $name:ident($($arg:ident: $t:ty),* $(,)?) on $on:expr; $body:block
+        $($rest:tt)*
+    ) => {
+        const _: () = {
+            $(#[$meta])*
+            #[unsafe(export_name = concat!("P", stringify!($name)))]
+            extern "C" fn profiled($($arg: $t),*) -> $crate::abi::c_int {
+                $crate::call::call(stringify!($name), $on, || -> $crate::fail::Res {
+                    $body
+                    #[allow(unreachable_code)]
+                    Ok(())
+                })
+            }
+
+            #[unsafe(export_name = stringify!($name))]
+            extern "C" fn twin($($arg: $t),*) -> $crate::abi::c_int {
+                profiled($($arg),*)
+            }
+        };
+        mpi! { $($rest)* }
+    };
+    (
+        $(#[$meta:meta])*
+        fn $name:ident, $large:ident<$N:ident>($($arg:ident: $t:ty),* $(,)?) on $on:expr; $body:block
+        $($rest:tt)*
+    ) => {
+        const _: () = {
+            type $N = $crate::abi::c_int;
+            mpi! {
+                $(#[$meta])*
+                fn $name($($arg: $t),*) on $on; $body
+            }
+        };
+        const _: () = {
+            type $N = $crate::abi::Count;
+            mpi! {
+                $(#[$meta])*
+                fn $large($($arg: $t),*) on $on; $body
+            }
+        };
+        mpi! { $($rest)* }
+    };
+}
+pub(crate) use mpi;

@@ -1,0 +1,414 @@
+//! Collective calls of blocks of any size, and those with neighbours.
+
+use crate::abi::*;
+use crate::buffers::{
+    Address, Given, Piece, Wanted, given, nothing, nothing_to_send, view, view_mut,
+};
+use crate::call::{On, mpi};
+use crate::collectives::{checked_root, collective, is_other, is_root, to_root, to_root_given};
+use crate::fail::{Fail, Int, Res, array, bad_topology, count};
+use crate::objects::{Comm, comm, ctype};
+use crate::p2p::pend;
+use crate::work::Work;
+use osier::{Topology, View, ViewMut};
+
+/// Blocks of one buffer, counted in instances of its type.
+struct Blocks {
+    counts: Vec<usize>,
+    at: Vec<usize>,
+    /// Instances that the buffer begins before its address: displacements may be negative.
+    before: usize,
+    total: usize,
+}
+
+fn blocks<N: Int, D: Int>(n: usize, counts: *const N, at: *const D) -> Res<Blocks> {
+    let counts: Vec<usize> = array(counts, n)?
+        .iter()
+        .map(|n| count(*n))
+        .collect::<Res<_>>()?;
+    let places = array(at, n)?;
+    // Where nothing lies, the place means nothing.
+    let used = || counts.iter().zip(places).filter(|(n, _)| **n > 0);
+    let lowest = used().map(|(_, at)| at.wide()).min().unwrap_or(0).min(0);
+    let total = used()
+        .map(|(n, at)| (at.wide() - lowest) as usize + n)
+        .max();
+    let at = counts.iter().zip(places).map(|(n, at)| match n {
+        0 => 0,
+        _ => (at.wide() - lowest) as usize,
+    });
+    let at = at.collect();
+    Ok(Blocks {
+        at,
+        counts,
+        before: lowest.unsigned_abs() as usize,
+        total: total.unwrap_or(0),
+    })
+}
+
+impl Blocks {
+    fn base(&self, at: Address, ty: Handle) -> Res<Address> {
+        if self.before == 0 {
+            return Ok(at);
+        }
+        let extent = ctype(ty)?.layout()?.extent();
+        Ok(at.wrapping_offset(-(self.before as isize) * extent))
+    }
+
+    fn view(&self, at: Address, ty: Handle) -> Res<View<'static>> {
+        view(self.base(at, ty)?, self.total as Count, ty)
+    }
+
+    fn view_mut(&self, at: Address, ty: Handle) -> Res<ViewMut<'static>> {
+        view_mut(self.base(at, ty)?, self.total as Count, ty)
+    }
+
+    fn pair(&self) -> (&[usize], &[usize]) {
+        (&self.counts, &self.at)
+    }
+}
+
+const NONE: Blocks = Blocks {
+    counts: Vec::new(),
+    at: Vec::new(),
+    before: 0,
+    total: 0,
+};
+
+/// The blocks at the root; none elsewhere.
+fn at_root<N: Int, D: Int>(c: &Comm, root: c_int, counts: *const N, at: *const D) -> Res<Blocks> {
+    match is_root(c, root) {
+        true => blocks(c.peers, counts, at),
+        false => Ok(NONE),
+    }
+}
+
+/// The blocks to send, unless they lie in place.
+fn to_send<N: Int, D: Int>(n: usize, buf: Address, counts: *const N, at: *const D) -> Res<Blocks> {
+    match buf.addr() == MPI_IN_PLACE {
+        true => Ok(NONE),
+        false => blocks(n, counts, at),
+    }
+}
+
+collective! {
+    fn MPI_Gatherv, MPI_Gatherv_c, MPI_Igatherv, MPI_Igatherv_c, MPI_Gatherv_init, MPI_Gatherv_init_c:
+    igatherv gatherv_init<N>(
+        sendbuf: Address, sendcount: N, sendtype: Handle, recvbuf: Address,
+        recvcounts: *const N, at: *const V<N>, recvtype: Handle, root: c_int
+    ) |c, s, r| {
+        let send = to_root_given(c, sendbuf, sendcount, sendtype, root)?;
+        match is_root(c, root) {
+            true => (send, blocks(c.peers, recvcounts, at)?.view_mut(recvbuf, recvtype)?),
+            false => (send, nothing()?),
+        }
+    }
+    wait {
+        let b = at_root(c, root, recvcounts, at)?;
+        c.comm.gatherv(&s, &mut r, &b.counts, &b.at, to_root(root))
+    };
+    rest(
+        &at_root(c, root, recvcounts, at)?.counts, &at_root(c, root, recvcounts, at)?.at,
+        to_root(root)
+    ) Fail::from;
+}
+
+/// Displacements of the two forms of a call: ints, and addresses, which have the width of
+/// counts.
+type V<N> = N;
+
+collective! {
+    fn MPI_Scatterv, MPI_Scatterv_c, MPI_Iscatterv, MPI_Iscatterv_c, MPI_Scatterv_init, MPI_Scatterv_init_c:
+    iscatterv scatterv_init<N>(
+        sendbuf: Address, sendcounts: *const N, at: *const V<N>, sendtype: Handle,
+        recvbuf: Address, recvcount: N, recvtype: Handle, root: c_int
+    ) |c, s, r| {
+        checked_root(c, root)?;
+        let send = match is_root(c, root) {
+            true => blocks(c.peers, sendcounts, at)?.view(sendbuf, sendtype)?,
+            false => nothing_to_send()?,
+        };
+        let recv = match is_other(c, root) {
+            true if recvbuf.addr() == MPI_IN_PLACE => Wanted::InPlace,
+            true => Wanted::Memory(view_mut(recvbuf, recvcount, recvtype)?),
+            false => Wanted::Memory(nothing()?),
+        };
+        (send, recv)
+    }
+    wait {
+        let b = at_root(c, root, sendcounts, at)?;
+        c.comm.scatterv(&s, &b.counts, &b.at, &mut r, to_root(root))
+    };
+    rest(
+        &at_root(c, root, sendcounts, at)?.counts, &at_root(c, root, sendcounts, at)?.at,
+        to_root(root)
+    ) Fail::from;
+}
+
+collective! {
+    fn MPI_Allgatherv, MPI_Allgatherv_c, MPI_Iallgatherv, MPI_Iallgatherv_c, MPI_Allgatherv_init, MPI_Allgatherv_init_c:
+    iallgatherv allgatherv_init<N>(
+        sendbuf: Address, sendcount: N, sendtype: Handle, recvbuf: Address,
+        recvcounts: *const N, at: *const V<N>, recvtype: Handle
+    ) |c, s, r| {
+        let send = given(sendbuf, sendcount, sendtype)?;
+        (send, blocks(c.peers, recvcounts, at)?.view_mut(recvbuf, recvtype)?)
+    }
+    wait {
+        let b = blocks(c.peers, recvcounts, at)?;
+        c.comm.allgatherv(&s, &mut r, &b.counts, &b.at)
+    };
+    rest(&blocks(c.peers, recvcounts, at)?.counts, &blocks(c.peers, recvcounts, at)?.at) Fail::from;
+}
+
+collective! {
+    fn MPI_Alltoallv, MPI_Alltoallv_c, MPI_Ialltoallv, MPI_Ialltoallv_c, MPI_Alltoallv_init, MPI_Alltoallv_init_c:
+    ialltoallv alltoallv_init<N>(
+        sendbuf: Address, sendcounts: *const N, sendat: *const V<N>, sendtype: Handle,
+        recvbuf: Address, recvcounts: *const N, recvat: *const V<N>, recvtype: Handle
+    ) |c, s, r| {
+        let send = match sendbuf.addr() == MPI_IN_PLACE {
+            true => Given::InPlace,
+            false => Given::Memory(blocks(c.peers, sendcounts, sendat)?.view(sendbuf, sendtype)?),
+        };
+        (send, blocks(c.peers, recvcounts, recvat)?.view_mut(recvbuf, recvtype)?)
+    }
+    wait {
+        let to = to_send(c.peers, sendbuf, sendcounts, sendat)?;
+        let from = blocks(c.peers, recvcounts, recvat)?;
+        c.comm.alltoallv(&s, to.pair(), &mut r, from.pair())
+    };
+    rest(
+        to_send(c.peers, sendbuf, sendcounts, sendat)?.pair(),
+        blocks(c.peers, recvcounts, recvat)?.pair()
+    ) Fail::from;
+}
+
+/// How many neighbours send to this rank, and how many it sends to.
+fn neighbours(c: &Comm) -> Res<(usize, usize)> {
+    match c.comm.topology() {
+        Some(Topology::Cart(cart)) => Ok((2 * cart.dims().len(), 2 * cart.dims().len())),
+        Some(Topology::Graph(graph)) => {
+            let n = graph.neighbours(c.comm.rank())?.len();
+            Ok((n, n))
+        }
+        Some(Topology::DistGraph(graph)) => Ok((graph.sources().len(), graph.destinations().len())),
+        _ => Err(bad_topology(
+            "a call with neighbours on a communicator that has no topology",
+        )),
+    }
+}
+
+fn times<N: Int>(n: usize, each: N) -> Res<Count> {
+    Ok((count(each)? * n) as Count)
+}
+
+collective! {
+    fn MPI_Neighbor_allgather, MPI_Neighbor_allgather_c, MPI_Ineighbor_allgather, MPI_Ineighbor_allgather_c, MPI_Neighbor_allgather_init, MPI_Neighbor_allgather_init_c:
+    ineighbor_allgather neighbor_allgather_init<N>(
+        sendbuf: Address, sendcount: N, sendtype: Handle, recvbuf: Address, recvcount: N,
+        recvtype: Handle
+    ) |c, s, r| {
+        let (from, _) = neighbours(c)?;
+        (view(sendbuf, sendcount, sendtype)?, view_mut(recvbuf, times(from, recvcount)?, recvtype)?)
+    }
+    wait c.comm.neighbor_allgather(&s, &mut r);
+    rest() Fail::from;
+}
+
+collective! {
+    fn MPI_Neighbor_allgatherv, MPI_Neighbor_allgatherv_c, MPI_Ineighbor_allgatherv, MPI_Ineighbor_allgatherv_c, MPI_Neighbor_allgatherv_init, MPI_Neighbor_allgatherv_init_c:
+    ineighbor_allgatherv neighbor_allgatherv_init<N>(
+        sendbuf: Address, sendcount: N, sendtype: Handle, recvbuf: Address,
+        recvcounts: *const N, at: *const V<N>, recvtype: Handle
+    ) |c, s, r| {
+        let (from, _) = neighbours(c)?;
+        let send = view(sendbuf, sendcount, sendtype)?;
+        (send, blocks(from, recvcounts, at)?.view_mut(recvbuf, recvtype)?)
+    }
+    wait {
+        let b = blocks(neighbours(c)?.0, recvcounts, at)?;
+        c.comm.neighbor_allgatherv(&s, &mut r, &b.counts, &b.at)
+    };
+    rest(
+        &blocks(neighbours(c)?.0, recvcounts, at)?.counts,
+        &blocks(neighbours(c)?.0, recvcounts, at)?.at
+    ) Fail::from;
+}
+
+collective! {
+    fn MPI_Neighbor_alltoall, MPI_Neighbor_alltoall_c, MPI_Ineighbor_alltoall, MPI_Ineighbor_alltoall_c, MPI_Neighbor_alltoall_init, MPI_Neighbor_alltoall_init_c:
+    ineighbor_alltoall neighbor_alltoall_init<N>(
+        sendbuf: Address, sendcount: N, sendtype: Handle, recvbuf: Address, recvcount: N,
+        recvtype: Handle
+    ) |c, s, r| {
+        let (from, to) = neighbours(c)?;
+        let send = view(sendbuf, times(to, sendcount)?, sendtype)?;
+        (send, view_mut(recvbuf, times(from, recvcount)?, recvtype)?)
+    }
+    wait c.comm.neighbor_alltoall(&s, &mut r);
+    rest() Fail::from;
+}
+
+collective! {
+    fn MPI_Neighbor_alltoallv, MPI_Neighbor_alltoallv_c, MPI_Ineighbor_alltoallv, MPI_Ineighbor_alltoallv_c, MPI_Neighbor_alltoallv_init, MPI_Neighbor_alltoallv_init_c:
+    ineighbor_alltoallv neighbor_alltoallv_init<N>(
+        sendbuf: Address, sendcounts: *const N, sendat: *const V<N>, sendtype: Handle,
+        recvbuf: Address, recvcounts: *const N, recvat: *const V<N>, recvtype: Handle
+    ) |c, s, r| {
+        let (from, to) = neighbours(c)?;
+        let send = blocks(to, sendcounts, sendat)?.view(sendbuf, sendtype)?;
+        (send, blocks(from, recvcounts, recvat)?.view_mut(recvbuf, recvtype)?)
+    }
+    wait {
+        let (from, to) = neighbours(c)?;
+        let (to, from) = (blocks(to, sendcounts, sendat)?, blocks(from, recvcounts, recvat)?);
+        c.comm.neighbor_alltoallv(&s, to.pair(), &mut r, from.pair())
+    };
+    rest(
+        blocks(neighbours(c)?.1, sendcounts, sendat)?.pair(),
+        blocks(neighbours(c)?.0, recvcounts, recvat)?.pair()
+    ) Fail::from;
+}
+
+/// The arrays of one side of a call with a type for each block; displacements in bytes.
+struct Typed<N, D> {
+    buf: Address,
+    counts: *const N,
+    at: *const D,
+    types: *const Handle,
+}
+
+impl<N: Int, D: Int> Typed<N, D> {
+    fn each<R>(&self, n: usize, view: impl Fn(Address, N, Handle) -> Res<R>) -> Res<Vec<R>> {
+        let (counts, at) = (array(self.counts, n)?, array(self.at, n)?);
+        let types = array(self.types, n)?;
+        (0..n)
+            .map(|i| match counts[i].wide() {
+                // Neither place nor type mean anything.
+                0 => view(std::ptr::null_mut(), counts[i], MPI_BYTE),
+                _ => view(
+                    self.buf.wrapping_offset(at[i].wide() as isize),
+                    counts[i],
+                    types[i],
+                ),
+            })
+            .collect()
+    }
+
+    fn views(&self, n: usize) -> Res<Vec<View<'static>>> {
+        self.each(n, view)
+    }
+
+    fn views_mut(&self, n: usize) -> Res<Vec<ViewMut<'static>>> {
+        self.each(n, view_mut)
+    }
+}
+
+/// The blocks to send. In place they are what lies where others will be received: packed
+/// now, so that they are out of the way.
+fn pieces<N: Int, D: Int>(send: &Typed<N, D>, recv: &Typed<N, D>, n: usize) -> Res<Vec<Piece>> {
+    if send.buf.addr() != MPI_IN_PLACE {
+        return Ok(send.views(n)?.into_iter().map(Piece::at).collect());
+    }
+    let (counts, at) = (array(recv.counts, n)?, array(recv.at, n)?);
+    let types = array(recv.types, n)?;
+    (0..n)
+        .map(|i| {
+            let count = count(counts[i])?;
+            if count == 0 {
+                return Piece::packed(Vec::new());
+            }
+            let layout = ctype(types[i])?.committed()?;
+            let mut bytes = vec![0; layout.pack_size(count)?];
+            let from = recv.buf.wrapping_offset(at[i].wide() as isize);
+            // SAFETY: C's contract for the buffer.
+            unsafe { layout.pack_at_raw(from, count, &mut bytes, &mut 0) }?;
+            Piece::packed(bytes)
+        })
+        .collect()
+}
+
+/// What persistent calls send is looked at again whenever they are started.
+fn not_in_place<N, D>(send: &Typed<N, D>) -> Res {
+    match send.buf.addr() == MPI_IN_PLACE {
+        true => Err(Fail::new(
+            MPI_ERR_UNSUPPORTED_OPERATION,
+            "MPI_IN_PLACE in a persistent alltoallw (hint: MPI_Ialltoallw)",
+        )),
+        false => Ok(()),
+    }
+}
+
+macro_rules! typed {
+    (
+        fn $name:ident, $name_c:ident, $begin:ident, $begin_c:ident, $init:ident, $init_c:ident:
+        $lib:ident $lib_begin:ident $lib_init:ident $D:ident |$c:ident| $peers:expr;
+    ) => {
+        mpi! {
+            fn $name, $name_c<N>(
+                sendbuf: Address, sendcounts: *const N, sendat: *const $D!(N), sendtypes: *const Handle,
+                recvbuf: Address, recvcounts: *const N, recvat: *const $D!(N), recvtypes: *const Handle,
+                on: Handle
+            ) on On::Comm(on); {
+                let $c = comm(on)?;
+                let (from, to): (usize, usize) = $peers;
+                let send = Typed { buf: sendbuf, counts: sendcounts, at: sendat, types: sendtypes };
+                let recv = Typed { buf: recvbuf, counts: recvcounts, at: recvat, types: recvtypes };
+                $c.comm.$lib(&pieces(&send, &recv, to)?, &mut recv.views_mut(from)?)?;
+            }
+
+            fn $begin, $begin_c<N>(
+                sendbuf: Address, sendcounts: *const N, sendat: *const $D!(N), sendtypes: *const Handle,
+                recvbuf: Address, recvcounts: *const N, recvat: *const $D!(N), recvtypes: *const Handle,
+                on: Handle, request: *mut Handle
+            ) on On::Comm(on); {
+                let $c = comm(on)?;
+                let (from, to): (usize, usize) = $peers;
+                let send = Typed { buf: sendbuf, counts: sendcounts, at: sendat, types: sendtypes };
+                let recv = Typed { buf: recvbuf, counts: recvcounts, at: recvat, types: recvtypes };
+                let given = pieces(&send, &recv, to)?;
+                let begun = $c.comm.$lib_begin(given, recv.views_mut(from)?)?;
+                pend(Work::Once(Box::new(begun), false), on, request)?;
+            }
+
+            fn $init, $init_c<N>(
+                sendbuf: Address, sendcounts: *const N, sendat: *const $D!(N), sendtypes: *const Handle,
+                recvbuf: Address, recvcounts: *const N, recvat: *const $D!(N), recvtypes: *const Handle,
+                on: Handle, _info: Handle, request: *mut Handle
+            ) on On::Comm(on); {
+                let $c = comm(on)?;
+                let (from, to): (usize, usize) = $peers;
+                let send = Typed { buf: sendbuf, counts: sendcounts, at: sendat, types: sendtypes };
+                let recv = Typed { buf: recvbuf, counts: recvcounts, at: recvat, types: recvtypes };
+                not_in_place(&send)?;
+                let set_up = $c.comm.$lib_init(send.views(to)?, recv.views_mut(from)?)?;
+                pend(Work::PersistentCollective(Box::new(set_up)), on, request)?;
+            }
+        }
+    };
+}
+
+/// Displacements that have the width of counts.
+macro_rules! as_counts {
+    ($N:ty) => {
+        $N
+    };
+}
+
+/// Displacements that are addresses in both forms.
+macro_rules! addresses {
+    ($N:ty) => {
+        Aint
+    };
+}
+
+typed! {
+    fn MPI_Alltoallw, MPI_Alltoallw_c, MPI_Ialltoallw, MPI_Ialltoallw_c, MPI_Alltoallw_init, MPI_Alltoallw_init_c:
+    alltoallw ialltoallw alltoallw_init as_counts |c| (c.peers, c.peers);
+}
+
+typed! {
+    fn MPI_Neighbor_alltoallw, MPI_Neighbor_alltoallw_c, MPI_Ineighbor_alltoallw, MPI_Ineighbor_alltoallw_c, MPI_Neighbor_alltoallw_init, MPI_Neighbor_alltoallw_init_c:
+    neighbor_alltoallw ineighbor_alltoallw neighbor_alltoallw_init addresses |c| neighbours(c)?;
+}

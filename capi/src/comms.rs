@@ -1,0 +1,254 @@
+//! Communicators: what they are, making and freeing them.
+
+use crate::abi::*;
+use crate::call::{On, mpi};
+use crate::errors::Handler;
+use crate::fail::{Fail, Res, argument, bad_comm, get, number, put, put_text, text};
+use crate::info::info;
+use crate::objects::{COMMS, Comm, REQUESTS, adopt, comm, comm_shared, group, lock, new_comm};
+use crate::work::{Duplicate, Pending, Work};
+use osier::{Communicator, Comparison, PendingCommunicator, Resource, SplitType};
+
+/// A name that is not too long.
+pub fn checked_name(mut name: String) -> Res<String> {
+    let mut end = name.len().min(MPI_MAX_OBJECT_NAME as usize - 1);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    name.truncate(end);
+    Ok(name)
+}
+
+fn name(comm: &Comm) -> String {
+    if let Some(name) = &*lock(&comm.name) {
+        return name.clone();
+    }
+    match comm.handle() {
+        MPI_COMM_WORLD => "MPI_COMM_WORLD".into(),
+        MPI_COMM_SELF => "MPI_COMM_SELF".into(),
+        _ => String::new(),
+    }
+}
+
+/// A handle for what some ranks get.
+fn put_some(made: Option<Communicator>, of: &Comm, to: *mut Handle) -> Res {
+    put(to, made.map_or(MPI_COMM_NULL, |made| new_comm(made, of)))
+}
+
+/// A duplicate with the attributes that their copy functions give it.
+fn duplicate(on: Handle, made: Communicator, to: *mut Handle) -> Res {
+    let of = comm_shared(on)?;
+    let copy = Comm::new(made, lock(&of.handler).clone());
+    of.attributes.duplicate(on, &copy.attributes)?;
+    put(to, adopt(copy))
+}
+
+/// A duplicate that is under way. Attributes are copied now.
+fn begin_duplicate(
+    on: Handle,
+    pending: PendingCommunicator,
+    to: *mut Handle,
+    request: *mut Handle,
+) -> Res {
+    let of = comm_shared(on)?;
+    let attributes = crate::attributes::Attributes::new();
+    of.attributes.duplicate(on, &attributes)?;
+    let handler = lock(&of.handler).clone();
+    put(to, MPI_COMM_NULL)?;
+    let finish = move |made: Communicator| {
+        let copy = Comm::new(made, handler);
+        copy.attributes.take_over(attributes);
+        copy
+    };
+    let work = Work::Duplicate(Box::new(Duplicate {
+        pending: Some(pending),
+        to: to.expose_provenance(),
+        finish: Box::new(finish),
+    }));
+    let pending = Pending {
+        work,
+        on: On::Comm(on),
+    };
+    put(request, REQUESTS.insert(pending))
+}
+
+fn color(color: c_int) -> Res<Option<u32>> {
+    match color {
+        MPI_UNDEFINED => Ok(None),
+        color => Ok(Some(
+            u32::try_from(color).map_err(|_| argument(format!("color {color}")))?,
+        )),
+    }
+}
+
+fn free(on: *mut Handle) -> Res {
+    let handle = get(on)?;
+    let held = comm_shared(handle)?;
+    if matches!(handle, MPI_COMM_WORLD | MPI_COMM_SELF) {
+        return Err(bad_comm("freeing of a predefined communicator"));
+    }
+    held.attributes.clear(handle)?;
+    drop(COMMS.remove(handle));
+    put(on, MPI_COMM_NULL)
+}
+
+/// Forgets what the program attached; of communicators that share their session's handler.
+pub fn of_session(made: Communicator, errhandler: Handle) -> Res<Handle> {
+    let handler = Handler::of(errhandler)?;
+    Ok(adopt(Comm::new(made, handler)))
+}
+
+mpi! {
+    fn MPI_Comm_size(on: Handle, size: *mut c_int) on On::Comm(on); {
+        put(size, comm(on)?.comm.size() as c_int)?;
+    }
+
+    fn MPI_Comm_rank(on: Handle, rank: *mut c_int) on On::Comm(on); {
+        put(rank, comm(on)?.comm.rank() as c_int)?;
+    }
+
+    fn MPI_Comm_compare(one: Handle, other: Handle, result: *mut c_int) on On::Comm(one); {
+        let compared = comm(one)?.comm.compare(&comm(other)?.comm);
+        put(result, match compared {
+            Comparison::Ident => MPI_IDENT,
+            Comparison::Congruent => MPI_CONGRUENT,
+            Comparison::Similar => MPI_SIMILAR,
+            Comparison::Unequal => MPI_UNEQUAL,
+        })?;
+    }
+
+    fn MPI_Comm_dup(on: Handle, to: *mut Handle) on On::Comm(on); {
+        let made = comm(on)?.comm.dup()?;
+        duplicate(on, made, to)?;
+    }
+
+    fn MPI_Comm_dup_with_info(on: Handle, hints: Handle, to: *mut Handle) on On::Comm(on); {
+        let hints = info(hints)?;
+        let made = comm(on)?.comm.dup_with_info(&hints)?;
+        duplicate(on, made, to)?;
+    }
+
+    fn MPI_Comm_idup(on: Handle, to: *mut Handle, request: *mut Handle) on On::Comm(on); {
+        let pending = comm(on)?.comm.idup()?;
+        begin_duplicate(on, pending, to, request)?;
+    }
+
+    fn MPI_Comm_idup_with_info(on: Handle, hints: Handle, to: *mut Handle, request: *mut Handle) on On::Comm(on); {
+        let hints = info(hints)?;
+        let pending = comm(on)?.comm.idup_with_info(&hints)?;
+        begin_duplicate(on, pending, to, request)?;
+    }
+
+    fn MPI_Comm_split(on: Handle, of: c_int, key: c_int, to: *mut Handle) on On::Comm(on); {
+        let comm = comm(on)?;
+        put_some(comm.comm.split(color(of)?, key.into())?, comm, to)?;
+    }
+
+    fn MPI_Comm_split_type(on: Handle, kind: c_int, key: c_int, hints: Handle, to: *mut Handle) on On::Comm(on); {
+        let comm = comm(on)?;
+        let info = info(hints)?;
+        let wanted = info.get("mpi_hw_resource_type").unwrap_or("").to_owned();
+        let set = info.get("mpi_pset_name").map(str::to_owned);
+        let kind = match kind {
+            MPI_UNDEFINED => None,
+            MPI_COMM_TYPE_SHARED => Some(SplitType::Shared),
+            MPI_COMM_TYPE_HW_UNGUIDED => Some(SplitType::HwUnguided),
+            MPI_COMM_TYPE_HW_GUIDED if wanted.is_empty() => None,
+            MPI_COMM_TYPE_HW_GUIDED => Some(SplitType::HwGuided(&wanted)),
+            MPI_COMM_TYPE_RESOURCE_GUIDED => match &set {
+                Some(set) => Some(SplitType::ResourceGuided(Resource::ProcessSet(set))),
+                None if wanted.is_empty() => None,
+                None => Some(SplitType::ResourceGuided(Resource::Hardware(&wanted))),
+            },
+            other => return Err(argument(format!("{other} is no type to split by"))),
+        };
+        let made = comm.comm.split_type(kind, key.into())?;
+        if let Some(made) = &made
+            && hints != MPI_INFO_NULL
+            && let Some(kind) = made.info().get("mpi_hw_resource_type")
+            && let Some(object) = crate::objects::INFOS.get(hints)
+        {
+            lock(object).set("mpi_hw_resource_type", kind)?;
+        }
+        put_some(made, comm, to)?;
+    }
+
+    fn MPI_Comm_create(on: Handle, of: Handle, to: *mut Handle) on On::Comm(on); {
+        let comm = comm(on)?;
+        put_some(comm.comm.create(&group(of)?)?, comm, to)?;
+    }
+
+    fn MPI_Comm_create_group(on: Handle, of: Handle, tag: c_int, to: *mut Handle) on On::Comm(on); {
+        let comm = comm(on)?;
+        let group = group(of)?;
+        let own = crate::state::rank().and_then(|own| group.rank_of(own));
+        match own {
+            Some(_) => put(to, new_comm(comm.comm.create_group(&group, tag)?, comm))?,
+            None => put(to, MPI_COMM_NULL)?,
+        }
+    }
+
+    fn MPI_Comm_free(on: *mut Handle) on On::Own; {
+        free(on)?;
+    }
+
+    fn MPI_Comm_disconnect(on: *mut Handle) on On::Own; {
+        free(on)?;
+    }
+
+    fn MPI_Comm_get_parent(to: *mut Handle) on On::Own; {
+        if !crate::state::is_initialised() {
+            return Err(crate::state::not_initialised());
+        }
+        // Nobody is spawned.
+        put(to, MPI_COMM_NULL)?;
+    }
+
+    fn MPI_Comm_set_name(on: Handle, to: *const c_char) on On::Comm(on); {
+        let comm = comm(on)?;
+        let name = checked_name(text(to)?.into_owned())?;
+        comm.comm.set_name(&name)?;
+        *lock(&comm.name) = Some(name);
+    }
+
+    fn MPI_Comm_get_name(on: Handle, to: *mut c_char, length: *mut c_int) on On::Comm(on); {
+        let name = match on {
+            MPI_COMM_NULL => "MPI_COMM_NULL".to_owned(),
+            on => name(comm(on)?),
+        };
+        put_text(to, MPI_MAX_OBJECT_NAME as usize, &name, length)?;
+    }
+
+    fn MPI_Comm_create_from_group(
+        of: Handle, tag: *const c_char, hints: Handle, errhandler: Handle, to: *mut Handle
+    ) on On::Own; {
+        let group = group(of)?;
+        let (tag, hints) = (text(tag)?, info(hints)?);
+        if group.is_empty() {
+            return put(to, MPI_COMM_NULL);
+        }
+        let session = crate::state::session()?;
+        let made = session.create_from_group(&group, &tag)?;
+        made.set_info(&hints);
+        put(to, of_session(made, errhandler)?)?;
+    }
+
+    fn MPI_Intercomm_create_from_groups(
+        local: Handle, local_leader: c_int, remote: Handle, remote_leader: c_int,
+        tag: *const c_char, hints: Handle, errhandler: Handle, to: *mut Handle
+    ) on On::Own; {
+        let (local, remote) = (group(local)?, group(remote)?);
+        let (tag, hints) = (text(tag)?, info(hints)?);
+        let session = crate::state::session()?;
+        let made = session.intercomm_create_from_groups(
+            &local, number(local_leader)?, &remote, number(remote_leader)?, &tag,
+        )?;
+        made.set_info(&hints);
+        put(to, of_session(made, errhandler)?)?;
+    }
+}
+
+/// The communicator, if it has no topology of the wanted kind.
+pub fn missing_topology(what: &str) -> Fail {
+    Fail::new(MPI_ERR_TOPOLOGY, format!("a communicator without a {what}"))
+}

@@ -1,0 +1,59 @@
+//! `libmpi_abi.so.1`: the standard C interface of MPI 5.0 on Osier.
+//!
+//! A thin layer: each function turns handles into objects of the library, calls it, and
+//! turns its result into a code. No semantics live here.
+//!
+//! ```text
+//! C program -> MPI_X or PMPI_X      `mpi!` makes both of one body
+//!              call                 catches panics; an error goes to its handler
+//!              handles -> objects   table.rs: index and generation, or a small number
+//!              osier
+//! ```
+//!
+//! # Invariants
+//! 1. All state of the process lives here ([`state`]); the library has none.
+//! 2. No panic crosses into C.
+//! 3. A handle is checked before its object is used: null, freed and foreign ones give an
+//!    error class. As MPI demands, no thread frees an object that another one uses.
+//! 4. Functions of ours call each other by paths of Rust, never by exported names, which
+//!    tools may interpose.
+//!
+//! # Sources
+//! MPI 5.0; chapter 20 for the binary interface. `abi/` holds its facts as tables.
+
+#![recursion_limit = "512"]
+
+mod abi;
+mod attributes;
+mod buffers;
+mod call;
+mod collectives;
+mod collectives_more;
+mod comms;
+mod environment;
+mod errors;
+mod fail;
+mod groups;
+mod info;
+mod integers;
+mod intercomms;
+mod messages;
+mod missing;
+mod objects;
+mod ops;
+mod p2p;
+mod pack;
+mod partitioned;
+mod persistent;
+mod pmi;
+mod sessions;
+mod state;
+mod status;
+mod table;
+mod tool;
+mod topologies;
+mod type_contents;
+mod type_queries;
+mod types;
+mod waits;
+mod work;

@@ -1,0 +1,221 @@
+//! What the process is: before, within or after MPI.
+//!
+//! # Invariants
+//! 1. The membership in the job is made once and by the first who initialises, of the
+//!    world model or of sessions. It ends with `MPI_Finalize`, or with the process if only
+//!    sessions were used: a rank's place is taken once.
+//! 2. `WORLD` and `OWN` are null outside of the world model's time.
+
+use crate::abi::*;
+use crate::errors::Handler;
+use crate::fail::{Fail, Res, other};
+use crate::objects::{COMMS, Comm, MESSAGES, REQUESTS, lock};
+use osier::Universe;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::ThreadId;
+
+static WORLD: AtomicPtr<Comm> = AtomicPtr::new(null_mut());
+static OWN: AtomicPtr<Comm> = AtomicPtr::new(null_mut());
+static MEMBERSHIP: Mutex<Option<Membership>> = Mutex::new(None);
+static INITIALISED: AtomicBool = AtomicBool::new(false);
+static FINALISED: AtomicBool = AtomicBool::new(false);
+static LEVEL: AtomicI32 = AtomicI32::new(MPI_THREAD_MULTIPLE);
+static MAIN: Mutex<Option<ThreadId>> = Mutex::new(None);
+/// Rank in the job, for messages; `usize::MAX` before.
+static RANK: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+struct Membership {
+    universe: Universe,
+    world: Option<[Arc<Comm>; 2]>,
+}
+
+#[inline]
+pub fn predefined(own: bool) -> Option<&'static Comm> {
+    let at = if own { &OWN } else { &WORLD };
+    let comm = at.load(Ordering::Acquire);
+    if comm.is_null() {
+        return None;
+    }
+    // SAFETY: the membership holds it until `MPI_Finalize`, which no other call overlaps.
+    Some(unsafe { &*comm })
+}
+
+pub fn predefined_shared(own: bool) -> Option<Arc<Comm>> {
+    let membership = lock(&MEMBERSHIP);
+    let world = membership.as_ref()?.world.as_ref()?;
+    Some(world[usize::from(own)].clone())
+}
+
+pub fn is_initialised() -> bool {
+    INITIALISED.load(Ordering::Acquire)
+}
+
+pub fn is_finalised() -> bool {
+    FINALISED.load(Ordering::Acquire)
+}
+
+/// Whether objects of MPI may be used: in the world model, or in a session.
+pub fn is_active() -> bool {
+    lock(&MEMBERSHIP).is_some()
+}
+
+pub fn rank() -> Option<usize> {
+    let rank = RANK.load(Ordering::Relaxed);
+    (rank != usize::MAX).then_some(rank)
+}
+
+#[cold]
+pub fn not_initialised() -> Fail {
+    if is_finalised() {
+        return other("a call after MPI_Finalize");
+    }
+    other("a call before MPI_Init (hint: or MPI_Session_init)")
+}
+
+pub fn level() -> c_int {
+    LEVEL.load(Ordering::Relaxed)
+}
+
+pub fn is_main() -> bool {
+    *lock(&MAIN) == Some(std::thread::current().id())
+}
+
+/// Joins the job, if that has not happened yet.
+fn join() -> Res {
+    let mut membership = lock(&MEMBERSHIP);
+    if membership.is_none() {
+        let universe = match crate::pmi::join()? {
+            Some(universe) => universe,
+            None => osier::init()?,
+        };
+        RANK.store(universe.world().rank(), Ordering::Relaxed);
+        *membership = Some(Membership {
+            universe,
+            world: None,
+        });
+    }
+    Ok(())
+}
+
+/// `MPI_Init`.
+pub fn initialise(required: c_int) -> Res {
+    if is_finalised() {
+        return Err(other("MPI_Init after MPI_Finalize"));
+    }
+    if INITIALISED.swap(true, Ordering::AcqRel) {
+        return Err(other("MPI_Init for the second time"));
+    }
+    if let Err(e) = join() {
+        INITIALISED.store(false, Ordering::Release);
+        return Err(e);
+    }
+    LEVEL.store(required, Ordering::Relaxed);
+    *lock(&MAIN) = Some(std::thread::current().id());
+    let mut membership = lock(&MEMBERSHIP);
+    if let Some(membership) = membership.as_mut() {
+        let world = membership.universe.world().clone();
+        let own = membership.universe.own().clone();
+        let comms = [(world, MPI_COMM_WORLD), (own, MPI_COMM_SELF)].map(|(comm, handle)| {
+            let comm = Comm::new(comm, Handler::Fatal);
+            comm.handle.store(handle, Ordering::Relaxed);
+            comm
+        });
+        WORLD.store(Arc::as_ptr(&comms[0]).cast_mut(), Ordering::Release);
+        OWN.store(Arc::as_ptr(&comms[1]).cast_mut(), Ordering::Release);
+        membership.world = Some(comms);
+    }
+    Ok(())
+}
+
+/// `MPI_Finalize`.
+pub fn finalise() -> Res {
+    let Some(own) = predefined_shared(true) else {
+        return Err(not_initialised());
+    };
+    // The first thing that happens, as the standard has it: what hangs on it may use MPI.
+    own.attributes.clear(MPI_COMM_SELF)?;
+    drop(own);
+    if crate::objects::SESSIONS.handles().is_empty() {
+        for handle in REQUESTS.handles() {
+            drop(REQUESTS.remove(handle));
+        }
+        for handle in MESSAGES.handles() {
+            drop(MESSAGES.remove(handle));
+        }
+        for handle in COMMS.handles() {
+            drop(COMMS.remove(handle));
+        }
+    }
+    let membership = {
+        let mut held = lock(&MEMBERSHIP);
+        WORLD.store(null_mut(), Ordering::Release);
+        OWN.store(null_mut(), Ordering::Release);
+        FINALISED.store(true, Ordering::Release);
+        if let Some(membership) = held.as_mut() {
+            membership.world = None;
+        }
+        match crate::objects::SESSIONS.handles().is_empty() {
+            true => held.take(),
+            // Sessions still use it.
+            false => None,
+        }
+    };
+    if membership.is_some() {
+        drop(membership);
+        crate::pmi::finish();
+    }
+    Ok(())
+}
+
+/// A session of this rank.
+pub fn session() -> Res<osier::Session> {
+    join()?;
+    with(Universe::session)
+}
+
+/// After a session has ended: the last one out leaves the job, if the world model is over.
+pub fn session_ended() {
+    if is_finalised() && crate::objects::SESSIONS.handles().is_empty() {
+        let left = lock(&MEMBERSHIP).take();
+        drop(left);
+        crate::pmi::finish();
+    } else if !is_initialised() && crate::objects::SESSIONS.handles().is_empty() {
+        // Others may follow: the place is kept until the process ends.
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        // SAFETY: a function of C's convention that stays.
+        ONCE.call_once(|| unsafe {
+            libc::atexit(leave);
+        });
+    }
+}
+
+extern "C" fn leave() {
+    let left = lock(&MEMBERSHIP).take();
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        drop(left);
+        crate::pmi::finish();
+    }));
+}
+
+/// Something of the membership.
+pub fn with<R>(f: impl FnOnce(&Universe) -> R) -> Res<R> {
+    let membership = lock(&MEMBERSHIP);
+    match membership.as_ref() {
+        Some(membership) => Ok(f(&membership.universe)),
+        None => Err(not_initialised()),
+    }
+}
+
+/// Ends the job.
+pub fn abort(code: c_int) -> ! {
+    crate::pmi::abort(code);
+    let own = lock(&MEMBERSHIP)
+        .as_ref()
+        .map(|membership| membership.universe.world().clone());
+    match own {
+        Some(comm) => comm.abort(code),
+        None => std::process::exit(code),
+    }
+}

@@ -1,0 +1,360 @@
+//! What a request handle names: a request of the library, of any kind.
+
+use crate::abi::*;
+use crate::buffers::{Given, Piece, Wanted};
+use crate::call::On;
+use crate::fail::{Fail, Res, bad_request};
+use crate::objects::Comm;
+use crate::partitioned::Bytes;
+use crate::status::EMPTY;
+use osier::{
+    Communicator, GeneralizedRequest, PartitionedRecv, PartitionedSend, PendingCommunicator,
+    Persistent, PersistentCollective, Request, Status, View, ViewMut, Waitable, Watched,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// A request, and whose handler hears of its errors.
+pub struct Pending {
+    pub work: Work,
+    pub on: On,
+}
+
+pub enum Work {
+    Send(Request<View<'static>>),
+    Recv(Request<ViewMut<'static>>),
+    /// A pair of transfers, a collective, a flush; whether it receives a message.
+    Once(Box<dyn Once>, bool),
+    /// With the code that its query function returned.
+    Generalized(GeneralizedRequest, Arc<AtomicI32>),
+    Duplicate(Box<Duplicate>),
+    PersistentSend(Persistent<View<'static>>),
+    PersistentRecv(Persistent<ViewMut<'static>>),
+    PersistentCollective(Box<dyn Repeated>),
+    PartitionedSend(Box<PartitionedSend<u8, Bytes>>),
+    PartitionedRecv(Box<PartitionedRecv<u8, Bytes>>),
+}
+
+/// A communicator that is being duplicated, and where C wants its handle.
+pub struct Duplicate {
+    pub pending: Option<PendingCommunicator>,
+    pub to: usize,
+    pub finish: Box<dyn FnOnce(Communicator) -> Arc<Comm> + Send>,
+}
+
+/// The output of a request that is over, without its buffers.
+pub struct Ended(pub Status);
+
+macro_rules! without_status {
+    ($($t:ty),*) => {$(
+        impl From<$t> for Ended {
+            fn from(_: $t) -> Self {
+                Ended(Status::empty())
+            }
+        }
+    )*};
+}
+
+without_status!(
+    (),
+    ViewMut<'static>,
+    (Given, ViewMut<'static>),
+    (View<'static>, ViewMut<'static>),
+    (View<'static>, Wanted),
+    (Vec<View<'static>>, Vec<ViewMut<'static>>),
+    (Vec<Piece>, Vec<ViewMut<'static>>)
+);
+
+impl From<Status> for Ended {
+    fn from(status: Status) -> Self {
+        Ended(status)
+    }
+}
+
+impl From<(ViewMut<'static>, Status)> for Ended {
+    fn from((_, status): (ViewMut<'static>, Status)) -> Self {
+        Ended(status)
+    }
+}
+
+impl From<(View<'static>, ViewMut<'static>, Status)> for Ended {
+    fn from((_, _, status): (View<'static>, ViewMut<'static>, Status)) -> Self {
+        Ended(status)
+    }
+}
+
+/// A request that begins once, whatever its buffers are.
+pub trait Once: Send {
+    fn is_over(&mut self) -> bool;
+    fn peek(&mut self) -> Option<osier::Result<Status>>;
+    fn watched(&mut self) -> &mut dyn Watched;
+    fn end(self: Box<Self>) -> osier::Result<Status>;
+}
+
+impl<R: Waitable + Send + 'static> Once for R
+where
+    R::Output: Into<Ended>,
+{
+    fn is_over(&mut self) -> bool {
+        self.test()
+    }
+
+    fn peek(&mut self) -> Option<osier::Result<Status>> {
+        self.status()
+    }
+
+    fn watched(&mut self) -> &mut dyn Watched {
+        self
+    }
+
+    fn end(self: Box<Self>) -> osier::Result<Status> {
+        self.finish().map(|output| output.into().0)
+    }
+}
+
+/// A collective that is started again and again, whatever its buffers are.
+pub trait Repeated: Send {
+    fn start(&mut self) -> osier::Result<()>;
+    fn is_active(&self) -> bool;
+    fn test(&mut self) -> bool;
+    fn wait(&mut self) -> osier::Result<()>;
+    fn status(&mut self) -> Option<osier::Result<Status>>;
+    fn watched(&mut self) -> &mut dyn Watched;
+}
+
+impl<B: Send + 'static> Repeated for PersistentCollective<B> {
+    fn start(&mut self) -> osier::Result<()> {
+        PersistentCollective::start(self)
+    }
+
+    fn is_active(&self) -> bool {
+        PersistentCollective::is_active(self)
+    }
+
+    fn test(&mut self) -> bool {
+        PersistentCollective::test(self)
+    }
+
+    fn wait(&mut self) -> osier::Result<()> {
+        PersistentCollective::wait(self)
+    }
+
+    fn status(&mut self) -> Option<osier::Result<Status>> {
+        Waitable::status(self)
+    }
+
+    fn watched(&mut self) -> &mut dyn Watched {
+        self
+    }
+}
+
+impl Duplicate {
+    fn test(&mut self) -> bool {
+        self.pending.as_mut().is_none_or(PendingCommunicator::test)
+    }
+
+    fn finish(mut self) -> Res {
+        let made = match self.pending.take() {
+            Some(pending) => pending.wait()?,
+            None => return Err(bad_request("a duplicate that was taken")),
+        };
+        let handle = crate::objects::adopt((self.finish)(made));
+        let to = std::ptr::with_exposed_provenance_mut::<Handle>(self.to);
+        crate::fail::put(to, handle)
+    }
+}
+
+impl Pending {
+    pub fn is_persistent(&self) -> bool {
+        matches!(
+            self.work,
+            Work::PersistentSend(_)
+                | Work::PersistentRecv(_)
+                | Work::PersistentCollective(_)
+                | Work::PartitionedSend(_)
+                | Work::PartitionedRecv(_)
+        )
+    }
+
+    /// Whether there is something to wait for.
+    pub fn is_active(&self) -> bool {
+        match &self.work {
+            Work::PersistentSend(r) => r.is_active(),
+            Work::PersistentRecv(r) => r.is_active(),
+            Work::PersistentCollective(r) => r.is_active(),
+            Work::PartitionedSend(r) => r.is_active(),
+            Work::PartitionedRecv(r) => r.is_active(),
+            _ => true,
+        }
+    }
+
+    /// Makes progress and asks whether it is over.
+    #[inline]
+    pub fn test(&mut self) -> bool {
+        match &mut self.work {
+            Work::Send(r) => r.test(),
+            Work::Recv(r) => r.test(),
+            Work::Once(r, _) => r.is_over(),
+            Work::Generalized(r, _) => r.test(),
+            Work::Duplicate(d) => d.test(),
+            Work::PersistentSend(r) => r.test(),
+            Work::PersistentRecv(r) => r.test(),
+            Work::PersistentCollective(r) => r.test(),
+            Work::PartitionedSend(r) => r.test(),
+            Work::PartitionedRecv(r) => r.test(),
+        }
+    }
+
+    /// What can be waited for together with others.
+    pub fn watched(&mut self) -> Option<&mut dyn Watched> {
+        Some(match &mut self.work {
+            Work::Send(r) => r,
+            Work::Recv(r) => r,
+            Work::Once(r, _) => return Some(r.watched()),
+            Work::Generalized(r, _) => r,
+            Work::PersistentSend(r) => r,
+            Work::PersistentRecv(r) => r,
+            Work::PersistentCollective(r) => return Some(r.watched()),
+            Work::PartitionedSend(r) => &mut **r,
+            Work::PartitionedRecv(r) => &mut **r,
+            Work::Duplicate(d) => match &mut d.pending {
+                Some(pending) => pending,
+                None => return None,
+            },
+        })
+    }
+
+    fn fail(&self, e: impl Into<Fail>) -> Fail {
+        e.into().on(self.on)
+    }
+
+    /// The status if it is over, which leaves it as it is.
+    pub fn peek(&mut self) -> Option<Res<CStatus>> {
+        let receives = self.receives();
+        let status = match &mut self.work {
+            Work::Send(r) => r.status(),
+            Work::Recv(r) => r.status(),
+            Work::Once(r, _) => r.peek(),
+            Work::Generalized(r, _) => r.status(),
+            Work::PersistentSend(r) => r.status(),
+            Work::PersistentRecv(r) => r.status(),
+            Work::PersistentCollective(r) => r.status(),
+            Work::PartitionedSend(r) => r.status(),
+            Work::PartitionedRecv(r) => r.status(),
+            Work::Duplicate(d) => d.test().then(|| Ok(Status::empty())),
+        }?;
+        Some(match status {
+            Ok(status) => Ok(in_c(&status, receives)),
+            Err(e) => Err(self.fail(e)),
+        })
+    }
+
+    fn receives(&self) -> bool {
+        match &self.work {
+            Work::Recv(_) | Work::PersistentRecv(_) | Work::PartitionedRecv(_) => true,
+            Work::Generalized(..) => true,
+            Work::Once(_, receives) => *receives,
+            _ => false,
+        }
+    }
+
+    /// Waits for what began and can begin again.
+    pub fn wait_here(&mut self) -> Res<CStatus> {
+        let receives = self.receives();
+        let status = match &mut self.work {
+            Work::PersistentSend(r) => r.wait(),
+            Work::PersistentRecv(r) => r.wait(),
+            Work::PersistentCollective(r) => r.wait().map(|()| Status::empty()),
+            Work::PartitionedSend(r) => r.wait(),
+            Work::PartitionedRecv(r) => r.wait(),
+            _ => return Err(bad_request("a request that does not persist")),
+        };
+        match status {
+            Ok(status) => Ok(in_c(&status, receives)),
+            Err(e) => Err(self.fail(e)),
+        }
+    }
+
+    /// Waits for what begins once.
+    #[inline]
+    pub fn wait(self) -> Res<CStatus> {
+        let (on, receives) = (self.on, self.receives());
+        let status = match self.work {
+            Work::Send(r) => r.wait().map(|(_, status)| status),
+            Work::Recv(r) => r.wait().map(|(_, status)| status),
+            Work::Once(r, _) => r.end(),
+            Work::Generalized(r, code) => {
+                return match r.wait() {
+                    Ok(status) => Ok(of_program(&status)),
+                    Err(e) => {
+                        let code = code.load(Ordering::Relaxed);
+                        Err(Fail::new(code, e.to_string()).on(on))
+                    }
+                };
+            }
+            Work::Duplicate(d) => {
+                d.finish().map_err(|e| e.on(on))?;
+                Ok(Status::empty())
+            }
+            _ => return Err(bad_request("a request that persists")),
+        };
+        match status {
+            Ok(status) => Ok(in_c(&status, receives)),
+            Err(e) => Err(Fail::from(e).on(on)),
+        }
+    }
+
+    pub fn start(&mut self) -> Res {
+        let started = match &mut self.work {
+            Work::PersistentSend(r) => r.start(),
+            Work::PersistentRecv(r) => r.start(),
+            Work::PersistentCollective(r) => r.start(),
+            Work::PartitionedSend(r) => r.start(),
+            Work::PartitionedRecv(r) => r.start(),
+            _ => return Err(bad_request("start of a request that does not persist").on(self.on)),
+        };
+        started.map_err(|e| self.fail(e).class(MPI_ERR_ARG, MPI_ERR_REQUEST))
+    }
+
+    pub fn cancel(&mut self) -> Res {
+        match &mut self.work {
+            Work::Send(r) => drop(r.cancel()),
+            Work::Recv(r) => drop(r.cancel()),
+            Work::PersistentSend(r) => drop(r.cancel()),
+            Work::PersistentRecv(r) => drop(r.cancel()),
+            Work::Generalized(r, _) => r.cancel(),
+            _ => {
+                let e = bad_request("cancelling of a request that cannot be cancelled");
+                return Err(e.on(self.on));
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets it go on by itself.
+    pub fn free(self) {
+        match self.work {
+            Work::Recv(r) => r.detach(),
+            Work::Send(r) => r.detach(),
+            other => drop(other),
+        }
+    }
+}
+
+/// A status that the program has filled in itself.
+fn of_program(status: &Status) -> CStatus {
+    let mut c = CStatus::received(status);
+    if status.source().is_none() {
+        c.source = MPI_ANY_SOURCE;
+    }
+    c
+}
+
+#[inline]
+fn in_c(status: &Status, receives: bool) -> CStatus {
+    match receives {
+        true => CStatus::received(status),
+        false if status.cancelled() => CStatus::done(status),
+        false => EMPTY,
+    }
+}

@@ -1,0 +1,155 @@
+/* Point-to-point, on 2 ranks or more: the first two talk. */
+#include "check.h"
+
+static int freed;
+static int query(void *extra, MPI_Status *status) {
+    (void)extra;
+    MPI_Status_set_elements(status, MPI_INT, 3);
+    MPI_Status_set_cancelled(status, 0);
+    status->MPI_SOURCE = 5; status->MPI_TAG = 6;
+    return MPI_SUCCESS;
+}
+static int release(void *extra) { (void)extra; freed++; return MPI_SUCCESS; }
+static int cancel(void *extra, int complete) { (void)extra; (void)complete; return MPI_SUCCESS; }
+
+static void blocking(int peer) {
+    int data[4] = {rank, 2, 3, 4}, n;
+    MPI_Status status;
+    if (rank == 0) {
+        OK(MPI_Send(data, 4, MPI_INT, peer, 7, MPI_COMM_WORLD));
+        OK(MPI_Ssend(data, 1, MPI_INT, peer, 8, MPI_COMM_WORLD));
+        OK(MPI_Send_c(data, (MPI_Count)2, MPI_INT, peer, 9, MPI_COMM_WORLD));
+    } else {
+        memset(data, 0, sizeof data);
+        status.MPI_ERROR = 77;
+        OK(MPI_Recv(data, 4, MPI_INT, MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &status));
+        CHECK(status.MPI_SOURCE == 0 && status.MPI_TAG == 7 && status.MPI_ERROR == 77);
+        OK(MPI_Get_count(&status, MPI_INT, &n)); CHECK(n == 4);
+        OK(MPI_Get_count(&status, MPI_DOUBLE, &n)); CHECK(n == 2);
+        CHECK(data[0] == 0 && data[3] == 4);
+        OK(MPI_Probe(0, 8, MPI_COMM_WORLD, &status));
+        OK(MPI_Get_elements(&status, MPI_INT, &n)); CHECK(n == 1);
+        OK(MPI_Recv(data, 1, MPI_INT, 0, 8, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+        FAILS(MPI_Recv(data, 1, MPI_INT, 0, 9, MPI_COMM_WORLD, &status), MPI_ERR_TRUNCATE);
+    }
+    int mine = rank, theirs = -1;
+    OK(MPI_Sendrecv(&mine, 1, MPI_INT, peer, 1, &theirs, 1, MPI_INT, peer, 1, MPI_COMM_WORLD, &status));
+    CHECK(theirs == peer);
+    OK(MPI_Sendrecv_replace(&mine, 1, MPI_INT, peer, 1, peer, 1, MPI_COMM_WORLD, &status));
+    CHECK(mine == peer);
+    OK(MPI_Recv(data, 4, MPI_INT, MPI_PROC_NULL, 3, MPI_COMM_WORLD, &status));
+    CHECK(status.MPI_SOURCE == MPI_PROC_NULL && status.MPI_TAG == MPI_ANY_TAG);
+    char room[4096], *back;
+    OK(MPI_Buffer_attach(room, sizeof room));
+    OK(MPI_Bsend(&rank, 1, MPI_INT, peer, 2, MPI_COMM_WORLD));
+    OK(MPI_Recv(&theirs, 1, MPI_INT, peer, 2, MPI_COMM_WORLD, &status)); CHECK(theirs == peer);
+    OK(MPI_Buffer_detach(&back, &n)); CHECK(back == room && n == sizeof room);
+}
+
+static void requests(int peer) {
+    enum { N = 40 };
+    MPI_Request all[2 * N];
+    MPI_Status statuses[2 * N];
+    int out[N], in[N], at, flag, n, indices[2 * N];
+    for (int i = 0; i < N; i++) {
+        out[i] = 100 * rank + i;
+        OK(MPI_Irecv(&in[i], 1, MPI_INT, peer, i, MPI_COMM_WORLD, &all[i]));
+    }
+    for (int i = N - 1; i >= 0; i--)
+        OK(MPI_Isend(&out[i], 1, MPI_INT, peer, i, MPI_COMM_WORLD, &all[N + i]));
+    OK(MPI_Waitany(2 * N, all, &at, statuses)); CHECK(all[at] == MPI_REQUEST_NULL);
+    OK(MPI_Waitsome(2 * N, all, &n, indices, statuses)); CHECK(n >= 1);
+    OK(MPI_Waitall(2 * N, all, statuses));
+    for (int i = 0; i < N; i++) CHECK(in[i] == 100 * peer + i);
+    OK(MPI_Testall(2 * N, all, &flag, MPI_STATUSES_IGNORE)); CHECK(flag);
+    OK(MPI_Waitany(2 * N, all, &at, statuses)); CHECK(at == MPI_UNDEFINED);
+    OK(MPI_Testsome(2 * N, all, &n, indices, statuses)); CHECK(n == MPI_UNDEFINED);
+
+    /* An error of one of several. */
+    double big[2];
+    if (rank == 0) {
+        OK(MPI_Isend(big, 2, MPI_DOUBLE, peer, 50, MPI_COMM_WORLD, &all[0]));
+        OK(MPI_Isend(out, 1, MPI_INT, peer, 51, MPI_COMM_WORLD, &all[1]));
+        OK(MPI_Waitall(2, all, MPI_STATUSES_IGNORE));
+    } else {
+        OK(MPI_Irecv(big, 1, MPI_DOUBLE, peer, 50, MPI_COMM_WORLD, &all[0]));
+        OK(MPI_Irecv(in, 1, MPI_INT, peer, 51, MPI_COMM_WORLD, &all[1]));
+        FAILS(MPI_Waitall(2, all, statuses), MPI_ERR_IN_STATUS);
+        FAILS(statuses[0].MPI_ERROR, MPI_ERR_TRUNCATE);
+        CHECK(statuses[1].MPI_ERROR == MPI_SUCCESS && in[0] == 0);
+    }
+
+    /* Cancelled, tested, and looked at. */
+    OK(MPI_Irecv(in, 1, MPI_INT, peer, 60, MPI_COMM_WORLD, &all[0]));
+    OK(MPI_Test(&all[0], &flag, statuses)); CHECK(!flag && all[0] != MPI_REQUEST_NULL);
+    OK(MPI_Cancel(&all[0]));
+    OK(MPI_Request_get_status(all[0], &flag, statuses)); CHECK(flag);
+    OK(MPI_Wait(&all[0], statuses));
+    OK(MPI_Test_cancelled(statuses, &flag)); CHECK(flag);
+
+    /* Persistent. */
+    int value, got;
+    OK(MPI_Send_init(&value, 1, MPI_INT, peer, 70, MPI_COMM_WORLD, &all[0]));
+    OK(MPI_Recv_init(&got, 1, MPI_INT, peer, 70, MPI_COMM_WORLD, &all[1]));
+    for (int i = 0; i < 3; i++) {
+        value = 10 * rank + i;
+        OK(MPI_Startall(2, all));
+        FAILS(MPI_Start(&all[1]), MPI_ERR_REQUEST);
+        OK(MPI_Waitall(2, all, MPI_STATUSES_IGNORE));
+        CHECK(got == 10 * peer + i && all[0] != MPI_REQUEST_NULL);
+    }
+    MPI_Request freed_one = all[0];
+    OK(MPI_Request_free(&all[0])); OK(MPI_Request_free(&all[1]));
+    FAILS(MPI_Start(&freed_one), MPI_ERR_REQUEST);
+
+    /* Generalised. */
+    OK(MPI_Grequest_start(query, release, cancel, NULL, &all[0]));
+    OK(MPI_Test(&all[0], &flag, statuses)); CHECK(!flag);
+    OK(MPI_Grequest_complete(all[0]));
+    OK(MPI_Wait(&all[0], statuses));
+    OK(MPI_Get_count(statuses, MPI_INT, &n));
+    CHECK(n == 3 && statuses->MPI_SOURCE == 5 && freed == 1);
+}
+
+static void others(int peer) {
+    MPI_Message message;
+    MPI_Status status;
+    MPI_Request request;
+    int data = rank, got = -1, flag = 0, n;
+    OK(MPI_Isend(&data, 1, MPI_INT, peer, 1, MPI_COMM_WORLD, &request));
+    while (!flag) OK(MPI_Improbe(peer, 1, MPI_COMM_WORLD, &flag, &message, &status));
+    OK(MPI_Get_count(&status, MPI_INT, &n)); CHECK(n == 1);
+    OK(MPI_Mrecv(&got, 1, MPI_INT, &message, &status));
+    CHECK(got == peer && message == MPI_MESSAGE_NULL);
+    OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+    OK(MPI_Mprobe(MPI_PROC_NULL, 1, MPI_COMM_WORLD, &message, &status));
+    CHECK(message == MPI_MESSAGE_NO_PROC);
+    OK(MPI_Imrecv(&got, 1, MPI_INT, &message, &request));
+    OK(MPI_Wait(&request, &status)); CHECK(status.MPI_SOURCE == MPI_PROC_NULL);
+
+    /* Partitions: 4 sent, 2 received. */
+    double out[8], in[8];
+    for (int i = 0; i < 8; i++) out[i] = 10 * rank + i;
+    MPI_Request pair[2];
+    OK(MPI_Psend_init(out, 4, 2, MPI_DOUBLE, peer, 5, MPI_COMM_WORLD, MPI_INFO_NULL, &pair[0]));
+    OK(MPI_Precv_init(in, 2, 4, MPI_DOUBLE, peer, 5, MPI_COMM_WORLD, MPI_INFO_NULL, &pair[1]));
+    for (int round = 0; round < 2; round++) {
+        OK(MPI_Startall(2, pair));
+        int list[] = {3, 0};
+        OK(MPI_Pready_list(2, list, pair[0]));
+        OK(MPI_Pready_range(1, 2, pair[0]));
+        for (flag = 0; !flag;) OK(MPI_Parrived(pair[1], 1, &flag));
+        CHECK(in[7] == 10 * peer + 7);
+        OK(MPI_Waitall(2, pair, MPI_STATUSES_IGNORE));
+        CHECK(in[0] == 10 * peer);
+    }
+    OK(MPI_Request_free(&pair[0])); OK(MPI_Request_free(&pair[1]));
+}
+
+int main(int argc, char **argv) {
+    begin(&argc, &argv);
+    OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    OK(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
+    if (rank < 2) { blocking(1 - rank); requests(1 - rank); others(1 - rank); }
+    return end();
+}
