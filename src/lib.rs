@@ -90,8 +90,8 @@ pub use p2p::{
     OwnedBufferMut, PROC_NULL, Partitioned, PartitionedRecv, PartitionedSend, Partitions,
     Persistent, ROOT, Rank, Region, Regions, Request, Scope, ScopedPersistent, ScopedRequest,
     ScopedSlice, SendRecv, SendRecvReplace, Source, Startable, Status, Tag, TagSelector, View,
-    ViewMut, WaitSet, Waitable, Watched, first_over, start_all, status_all, status_any, status_some, test_all, test_any,
-    test_some, wait_all, wait_any, wait_some,
+    ViewMut, WaitSet, Waitable, Watched, first_over, start_all, status_all, status_any,
+    status_some, test_all, test_any, test_some, wait_all, wait_any, wait_some,
 };
 
 #[doc = include_str!("../docs/mpi-chapters.md")]

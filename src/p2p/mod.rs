@@ -85,7 +85,7 @@ pub(crate) use transfer::is_driven;
 pub use view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, View, ViewMut};
 pub(crate) use waits::sealed;
 pub use waits::{
-    Waitable, Watched, first_over, status_all, status_any, status_some, test_all, test_any, test_some, wait_all,
-    wait_any, wait_some,
+    Waitable, Watched, first_over, status_all, status_any, status_some, test_all, test_any,
+    test_some, wait_all, wait_any, wait_some,
 };
 pub use waitset::{AnyRequest, Member, WaitSet};

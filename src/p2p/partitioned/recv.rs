@@ -192,7 +192,7 @@ impl Receiving {
         };
         let (here, there) = match (self.shape.bytes(), met.setup.bytes) {
             // Nothing is in them, but they arrive: by their shares of the number.
-            (0, _) => (met.setup.number, self.shape.number),
+            (0, _) => (met.setup.partitions, self.shape.number),
             bytes => bytes,
         };
         let overlapping = at * here / there..((at + 1) * here).div_ceil(there);
