@@ -11,7 +11,7 @@
 //! ```
 //!
 //! # Invariants
-//! 1. All state of the process lives here ([`state`]); the library has none.
+//! 1. All state of the process lives here (`state.rs`); the library has none.
 //! 2. No panic crosses into C.
 //! 3. A handle is checked before its object is used: null, freed and foreign ones give an
 //!    error class. As MPI demands, no thread frees an object that another one uses.

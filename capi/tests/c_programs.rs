@@ -20,6 +20,11 @@ fn target() -> PathBuf {
     deps.parent().expect("a folder").to_path_buf()
 }
 
+/// The library that was built for this test: cargo puts it beside us.
+fn library() -> PathBuf {
+    target().join("deps/libmpi_abi.so")
+}
+
 fn run(command: &mut Command) -> Output {
     let output = command.stdin(Stdio::null()).output();
     output.unwrap_or_else(|e| panic!("{command:?}: {e}"))
@@ -43,7 +48,7 @@ fn place() -> Option<&'static Path> {
             std::fs::create_dir_all(&place).expect("a folder");
             let link = place.join("libmpi_abi.so.1");
             let _ = std::fs::remove_file(&link);
-            std::os::unix::fs::symlink(target().join("libmpi_abi.so"), &link).expect("a link");
+            std::os::unix::fs::symlink(library(), &link).expect("a link");
             Some(place)
         })
         .as_deref()
@@ -159,7 +164,7 @@ fn what_is_generated_is_checked_in() {
 /// Every function of the table is exported, under both names.
 #[test]
 fn all_names_are_exported() {
-    let library = target().join("libmpi_abi.so");
+    let library = library();
     let Ok(listed) = Command::new("nm").arg("-D").arg(&library).output() else {
         eprintln!("skipped: no nm (hint: apt-get install binutils)");
         return;
