@@ -142,13 +142,13 @@ pub fn exhaust(comm: &Communicator) {
     let (context, stream) = device(comm);
     let other = 1 - comm.rank();
     let sizes = [
-        400_000usize,
+        200_000usize,
         12_000,
         700,
-        200_000,
+        140_000,
         8_000,
         15_000,
-        600_000,
+        300_000,
         65_536,
     ];
     for round in 0..3 {

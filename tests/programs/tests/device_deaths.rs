@@ -197,7 +197,7 @@ fn kill_on_wire(first: usize, every: usize) {
 
 #[test]
 fn a_rank_is_killed_at_some_steps_of_the_wire() {
-    let every = 23;
+    let every = 41;
     kill_on_wire(std::process::id() as usize % every, every);
 }
 
