@@ -62,10 +62,10 @@ mod wire;
 pub use bootstrap::{Session, Universe, init, run, run_code};
 pub use comm::{
     CartTopology, Collective, CommKeyval, Communicator, Comparison, Contribution, Destination,
-    DistGraphTopology, Edges, ErrorCode, ErrorCodes, ErrorHandler, GraphTopology, Group,
-    GroupComparison, IN_PLACE, InPlace, Info, Neighbour, OwnedContribution, OwnedDestination,
-    PendingCommunicator, PersistentCollective, PredefinedAttributes, ProcessSets, Raised,
-    RankRange, Resource, ScopedCollective, ScopedPersistentCollective, SplitType, Topology,
+    DeviceContribution, DistGraphTopology, Edges, ErrorCode, ErrorCodes, ErrorHandler,
+    GraphTopology, Group, GroupComparison, IN_PLACE, InPlace, Info, Neighbour, OwnedContribution,
+    OwnedDestination, PendingCommunicator, PersistentCollective, PredefinedAttributes, ProcessSets,
+    Raised, RankRange, Resource, ScopedCollective, ScopedPersistentCollective, SplitType, Topology,
     dims_create, reduce_local,
 };
 pub use error::{Error, ErrorKind, Result};

@@ -1,6 +1,8 @@
 //! Operations that are enqueued on streams: the host waits for none of them, ranks as
 //! threads, on the driver that the tests of `kernels/` choose.
 
+#[path = "device_collectives.rs"]
+mod collectives;
 #[path = "../kernels/tests/support/mod.rs"]
 mod driver;
 #[path = "device_partitions.rs"]

@@ -33,8 +33,9 @@ pub use attributes::{Attributes, CommKeyval, PredefinedAttributes};
 pub use cart::{CartError, CartTopology, dims_create};
 pub use codes::{ErrorCode, ErrorCodes};
 pub use collective::{
-    Collective, Contribution, Destination, IN_PLACE, InPlace, OwnedContribution, OwnedDestination,
-    PersistentCollective, ScopedCollective, ScopedPersistentCollective, reduce_local,
+    Collective, Contribution, Destination, DeviceContribution, IN_PLACE, InPlace,
+    OwnedContribution, OwnedDestination, PersistentCollective, ScopedCollective,
+    ScopedPersistentCollective, reduce_local,
 };
 pub use create::PendingCommunicator;
 pub use graph::{DistGraphTopology, Edges, GraphTopology, Neighbour};

@@ -6,6 +6,7 @@ use super::operator::{Fit, Reduction};
 use super::program::{Action, Program, SEGMENT_TAGS};
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::view::RawView;
+use crate::progress::enqueued::Hold;
 use crate::progress::ready::Ready;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
@@ -124,6 +125,8 @@ pub(crate) struct Run {
     pub notify: Option<(Arc<Ready>, u64)>,
     /// Nobody waits: it ends by itself.
     pub detached: bool,
+    /// Streams that wait for its end.
+    pub holds: Vec<Hold>,
     /// Steps that were over before it began, by bits: see [`super::straight`].
     pub done: u64,
     pub then: Option<Box<Then>>,
@@ -158,6 +161,7 @@ impl Run {
         self.waker = None;
         self.notify = None;
         self.detached = false;
+        self.holds.clear();
         self.done = 0;
         self.then = None;
     }
@@ -170,6 +174,7 @@ impl Run {
         self.notify = next.notify.take();
         self.owner = next.owner.take();
         self.detached = next.detached;
+        self.holds = std::mem::take(&mut next.holds);
         self.defers &= next.defers;
         self.culprit = next.culprit;
         next

@@ -13,7 +13,7 @@
 use super::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
 use crate::device::{DeviceMemory, Use};
 use osier_datatype::Datatype;
-use osier_kernels::{DeviceError, DeviceSlice, DeviceView, Ordered};
+use osier_kernels::{DeviceError, DeviceSlice, DeviceView, Ordered, Stream};
 
 /// Memory of a device that can be sent and received when it is handed over with a moment
 /// ([`Ordered`]), as by [`DeviceSlice::after_stream`].
@@ -83,6 +83,14 @@ pub(super) fn handed_over<T: Datatype>(view: Ordered<DeviceView<T>>, use_: Use) 
 fn raw<B: DeviceBuffer>(buffer: &Ordered<B>, use_: Use) -> RawView {
     match buffer.buffer().device_view() {
         Ok(view) => handed_over(buffer.clone().map(|_| view), use_),
+        Err(e) => RawView::device(0, 0, DeviceMemory::failed(e, B::Element::layout())),
+    }
+}
+
+/// A buffer's memory behind a stream's work so far.
+pub(crate) fn raw_of<B: DeviceBuffer>(buffer: &B, stream: &Stream, use_: Use) -> RawView {
+    match buffer.device_view() {
+        Ok(view) => handed_over(view.after_stream(stream), use_),
         Err(e) => RawView::device(0, 0, DeviceMemory::failed(e, B::Element::layout())),
     }
 }

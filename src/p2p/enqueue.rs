@@ -87,8 +87,47 @@ pub(super) struct Once {
 }
 
 enum State {
-    Pending(u32),
+    Pending(Awaited),
     Over { result: Result<Status>, told: bool },
+}
+
+/// What is under way, by its number in the lane.
+#[derive(Clone, Copy)]
+enum Awaited {
+    Operation(u32),
+    /// A collective of this name, in the lane of its runs.
+    Run(u32, &'static str),
+}
+
+impl Awaited {
+    /// How it has ended, once it has; frees it.
+    fn take(self, comm: &Communicator) -> Option<Result<Status>> {
+        match self {
+            Awaited::Operation(handle) => {
+                let taken = comm.core().with(comm.lane(), |lane| lane.take(handle));
+                taken.map(|result| result.map(Status::from))
+            }
+            Awaited::Run(id, name) => {
+                let runs = comm.runs_on();
+                let end = runs.core().with(runs.lane(), |lane| lane.take_run(id))?;
+                let result = end.result.map_err(|e| e.context(name));
+                Some(result.map(|()| Status::EMPTY))
+            }
+        }
+    }
+
+    fn hold(self, comm: &Communicator, hold: Hold) {
+        match self {
+            Awaited::Operation(handle) => comm
+                .core()
+                .with(comm.lane(), |lane| lane.hold(handle, hold)),
+            Awaited::Run(id, _) => {
+                let runs = comm.runs_on();
+                runs.core()
+                    .with(runs.lane(), |lane| lane.hold_run(id, hold));
+            }
+        }
+    }
 }
 
 /// What a communicator keeps of its operations on streams: those under way, and failed
@@ -350,7 +389,7 @@ impl OnStream<'_> {
         }
         let raw = handed_over(view.after_stream(self.stream), kind.usage());
         Ok(self.enqueued(match kind.post(self.comm, raw)? {
-            Posted::Pending(handle) => State::Pending(handle),
+            Posted::Pending(handle) => State::Pending(Awaited::Operation(handle)),
             Posted::Done(outcome) => State::Over {
                 result: Ok(outcome.into()),
                 told: true,
@@ -366,8 +405,31 @@ impl OnStream<'_> {
         }
     }
 
+    /// Of which communicator, and on which stream.
+    pub(crate) fn parts(&self) -> (&Communicator, &Stream) {
+        (self.comm, self.stream)
+    }
+
+    /// Whether a collective may be enqueued, as far as this rank knows.
+    pub(crate) fn check_collective(&self) -> Result<()> {
+        if self.stream.is_captured()? {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "a collective in a captured graph: its messages belong to one call (hint: \
+                 enqueue it between launches, or capture sends and receives)",
+            ));
+        }
+        self.comm.core().need_progress_thread()
+    }
+
+    /// Has the stream wait for a run that has begun.
+    #[track_caller]
+    pub(crate) fn hold_collective(&self, id: u32, name: &'static str) -> Result<Enqueued> {
+        self.held(self.enqueued(State::Pending(Awaited::Run(id, name))))
+    }
+
     /// The error of an operation on this stream that nobody was told of.
-    fn earlier(&self) -> Result<()> {
+    pub(crate) fn earlier(&self) -> Result<()> {
         let (comm, stream) = (self.comm, address(self.stream));
         match comm.on_streams().first_error(comm, stream) {
             Some(e) => Err(e.context("an operation enqueued earlier")),
@@ -397,18 +459,17 @@ impl OnStream<'_> {
             )
             .into()),
             What::Once(once) => {
-                let State::Pending(handle) = *lock(&once.state) else {
+                if !matches!(*lock(&once.state), State::Pending(_)) {
                     return Ok(());
-                };
+                }
                 let gate = Gate::new(self.stream.context())?;
                 gate.hold(self.stream)?;
                 let comm = &enqueued.comm;
                 let hold = Hold::new(comm.core(), gate);
                 // Nobody takes the result meanwhile: a handle could be another's then.
                 let state = lock(&once.state);
-                if let State::Pending(_) = *state {
-                    comm.core()
-                        .with(comm.lane(), |lane| lane.hold(handle, hold));
+                if let State::Pending(awaited) = *state {
+                    awaited.hold(comm, hold);
                 }
                 Ok(())
             }
@@ -509,13 +570,16 @@ impl Enqueued {
     fn revoke(&self) {
         if let What::Once(once) = &self.what {
             let mut state = lock(&once.state);
-            if let State::Pending(handle) = *state {
+            if let State::Pending(awaited) = *state {
                 *state = State::Over {
                     result: Ok(Status::CANCELLED),
                     told: true,
                 };
                 drop(state);
-                self.comm.revoke_raw(handle);
+                match awaited {
+                    Awaited::Operation(handle) => self.comm.revoke_raw(handle),
+                    Awaited::Run(id, _) => self.comm.give_up_collective(id),
+                }
             }
         }
     }
@@ -532,14 +596,13 @@ impl Once {
     /// Whether it is over; takes the result from the lane.
     fn poll(&self, comm: &Communicator) -> bool {
         let mut state = lock(&self.state);
-        let State::Pending(handle) = *state else {
+        let State::Pending(awaited) = *state else {
             return true;
         };
-        let taken = comm.core().with(comm.lane(), |lane| lane.take(handle));
-        match taken {
+        match awaited.take(comm) {
             Some(result) => {
                 *state = State::Over {
-                    result: result.map(Status::from),
+                    result,
                     told: false,
                 };
                 true

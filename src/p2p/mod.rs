@@ -44,7 +44,7 @@
 
 mod blocking;
 pub(crate) mod buffered;
-mod device;
+pub(crate) mod device;
 pub(crate) mod enqueue;
 mod exchange;
 mod generalized;

@@ -201,8 +201,9 @@ impl Lane {
 
     /// What streams wait for.
     pub(super) fn asked_held(&self) -> Vec<Asked> {
-        let held = self.held();
-        held.into_iter().map(|handle| self.asked(handle)).collect()
+        let steps = self.held_runs().flat_map(|run| self.steps_under_way(run));
+        let held = self.held().into_iter().chain(steps);
+        held.map(|handle| self.asked(handle)).collect()
     }
 
     fn held(&self) -> Vec<u32> {
@@ -218,7 +219,13 @@ impl Lane {
 
     fn release_held(&mut self) -> Vec<String> {
         let held = self.held();
-        let told = held.iter().map(|handle| self.describe(*handle)).collect();
+        let mut told: Vec<String> = held.iter().map(|handle| self.describe(*handle)).collect();
+        for run in self.held_runs().collect::<Vec<_>>() {
+            let step = self.steps_under_way(run).next();
+            let step = step.map_or_else(String::new, |op| format!(", at {}", self.describe(op)));
+            told.push(format!("a collective{step}"));
+            self.release_run(run);
+        }
         for handle in held {
             if let Some(rare) = self.rare(handle) {
                 rare.holds.clear();

@@ -19,6 +19,7 @@
 //! Failure as a poisoned input that spreads along the graph: M. Bauer, S. Treichler,
 //! E. Slaughter, A. Aiken, "Legion", SC 2012, and its runtime Realm.
 
+use super::enqueued::Hold;
 use super::lane::{Arrival, Direction, Lane, Outcome, Posted, State};
 use super::slab::Slab;
 use crate::diagnose::waits::{hear, listens};
@@ -104,7 +105,7 @@ impl Runs {
         self.slots.len() > 0
             && self.slots.handles().any(|run| {
                 let run = self.slots.get(run).and_then(Option::as_ref);
-                run.is_some_and(|run| run.detached && !run.is_over())
+                run.is_some_and(|run| (run.detached || !run.holds.is_empty()) && !run.is_over())
             })
     }
 }
@@ -276,6 +277,7 @@ impl Lane {
         if run.is_over() {
             self.finished = true;
             self.wakers.extend(run.waker.take());
+            run.holds.clear();
             if let Some((ready, token)) = run.notify.take() {
                 ready.push(token);
             }
@@ -696,12 +698,34 @@ impl Lane {
 
     #[cold]
     fn hear_run(&self, id: u32) {
-        let ops = self.ops.handles().filter(|h| {
+        self.steps_under_way(id).for_each(|op| hear(self.asked(op)));
+    }
+
+    /// Operations of a run that are not over.
+    pub(super) fn steps_under_way(&self, id: u32) -> impl Iterator<Item = u32> {
+        self.ops.handles().filter(move |h| {
             let op = self.ops.get(*h);
             op.is_some_and(|op| op.run == id && op.state != State::Done)
-        });
-        for handle in ops {
-            hear(self.asked(handle));
+        })
+    }
+
+    /// Lets a stream wait for a run; one that is over lets it go on at once.
+    pub fn hold_run(&mut self, id: u32, hold: Hold) {
+        if let Some(run) = self.run_mut(id).filter(|run| !run.is_over()) {
+            run.holds.push(hold);
+        }
+    }
+
+    /// Runs that streams wait for.
+    pub(super) fn held_runs(&self) -> impl Iterator<Item = u32> {
+        let all = self.runs.slots.handles();
+        all.filter(|id| self.run(*id).is_some_and(|run| !run.holds.is_empty()))
+    }
+
+    /// Lets the streams go on that wait for a run.
+    pub(super) fn release_run(&mut self, id: u32) {
+        if let Some(run) = self.run_mut(id) {
+            run.holds.clear();
         }
     }
 

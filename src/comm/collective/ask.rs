@@ -113,6 +113,8 @@ pub(super) struct Ask {
     pub error: Option<Error>,
     /// What the call itself has done already.
     pub begun: Option<Begun>,
+    /// Memory of a device whose moment the run waits for, and which it does not use.
+    pub behind: Option<RawView>,
 }
 
 /// What stands in for memory that a run cannot work on.
@@ -124,6 +126,16 @@ pub(super) struct Staged {
     /// The result, which belongs into memory with gaps.
     pub shadow: Option<Shadow>,
     pub kept: Vec<Vec<u8>>,
+}
+
+impl Staged {
+    /// Copies a view nowhere in particular, before the first step.
+    fn waits_for(&mut self, view: RawView) {
+        let mut bytes = vec![0u8; view.bytes()];
+        let host = RawView::untyped(bytes.as_mut_ptr(), bytes.len());
+        self.kept.push(bytes);
+        self.before.push((view, host));
+    }
 }
 
 /// Bytes, coarsely: 0, and powers of two rounded up.
@@ -161,6 +173,7 @@ impl Ask {
             idle: false,
             error: None,
             begun: None,
+            behind: None,
         }
     }
 
@@ -197,11 +210,14 @@ impl Ask {
             view.as_device().is_some() || reduces && view.as_contiguous().is_none()
         };
         let (send, recv) = (&self.buffers.send, &self.buffers.recv);
-        let staged = if send.memory().iter().chain(recv.memory()).any(unfit) {
+        let mut staged = if send.memory().iter().chain(recv.memory()).any(unfit) {
             Some(Box::new(self.stage(rank)))
         } else {
             None
         };
+        if let Some(behind) = self.behind.take() {
+            staged.get_or_insert_default().waits_for(behind);
+        }
         if self.call.shares_memory() {
             // The result lies at the front of what went in.
             let own = self.buffers.recv.whole().map_or(0, RawView::bytes);

@@ -30,7 +30,7 @@ fn each<S: Contribution + ?Sized, R: Destination + ?Sized>(
 }
 
 /// An operator that may borrow for as long as a scope.
-fn owned<'a>(op: impl Reduction + 'a) -> Combiner {
+pub(super) fn owned<'a>(op: impl Reduction + 'a) -> Combiner {
     let op: Arc<dyn Reduction + 'a> = Arc::new(op);
     Combiner::shared(op)
 }

@@ -19,6 +19,7 @@
 //! | `blocking`, `more`, `v_and_w`, `around` | the calls that wait |
 //! | `straight` | short calls of little data, without a run |
 //! | `forms` | every call once more: as a future, persistent, and in scopes |
+//! | `enqueued` | every call on a stream of a device |
 //! | `under_way` | a run from the side of whoever waits for it |
 //! | `requests`, `persistent`, `scoped` | what those forms return |
 
@@ -28,6 +29,7 @@ mod ask;
 mod blocking;
 mod choice;
 mod counts;
+mod enqueued;
 mod equal;
 mod forms;
 mod more;
@@ -41,6 +43,7 @@ mod v_and_w;
 
 pub use ask::{Contribution, Destination, IN_PLACE, InPlace, OwnedContribution, OwnedDestination};
 pub(super) use choice::{Choices, Described};
+pub use enqueued::DeviceContribution;
 pub use more::reduce_local;
 pub(super) use neighbors::Around;
 pub use persistent::{PersistentCollective, ScopedPersistentCollective};

@@ -13,7 +13,7 @@
 //! 2. A graph does not run beside itself, so a latch is shut behind all waits of the
 //!    launch before.
 
-use super::{Enqueued, Kind, Once, State, address, lock, passed};
+use super::{Awaited, Enqueued, Kind, Once, State, address, lock, passed};
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::device::handed_over;
@@ -102,7 +102,9 @@ impl Launched for Captured {
     fn begin(&self) {
         let comm = &self.comm;
         let (state, handle) = match self.post() {
-            Ok(Posted::Pending(handle)) => (State::Pending(handle), Some(handle)),
+            Ok(Posted::Pending(handle)) => {
+                (State::Pending(Awaited::Operation(handle)), Some(handle))
+            }
             Ok(Posted::Done(outcome)) => (
                 State::Over {
                     result: Ok(outcome.into()),

@@ -1,0 +1,200 @@
+//! Collective calls enqueued on a stream of a device.
+//!
+//! As sends and receives there ([`OnStream`]): the run begins behind the stream's work so
+//! far, the stream waits for its end, and the host for nothing.
+//!
+//! # Invariants
+//! 1. A call that fails at this rank takes part as one that has failed, so that the numbers
+//!    of calls stay alike: also where an earlier operation's error is told instead.
+
+use super::ask::{Ask, InPlace};
+use super::forms::owned;
+use crate::device::Use;
+use crate::error::Result;
+use crate::exec::operator::Reduction;
+use crate::p2p::Rank;
+use crate::p2p::device::{DeviceBuffer, raw_of};
+use crate::p2p::enqueue::{Enqueued, OnStream};
+use crate::p2p::view::RawView;
+use osier_kernels::{DeviceSlice, Stream, copy};
+
+/// What a rank puts into an enqueued collective: a [`DeviceBuffer`], or
+/// [`IN_PLACE`](crate::IN_PLACE).
+pub trait DeviceContribution {
+    /// The memory behind a stream's work so far; `None`: the data lies where the result will.
+    #[doc(hidden)]
+    fn behind(&self, stream: &Stream) -> Option<Behind>;
+}
+
+/// Memory, and from when it is valid.
+#[doc(hidden)]
+pub struct Behind(RawView);
+
+impl<B: DeviceBuffer> DeviceContribution for B {
+    fn behind(&self, stream: &Stream) -> Option<Behind> {
+        Some(Behind(raw_of(self, stream, Use::Read)))
+    }
+}
+
+impl DeviceContribution for InPlace {
+    fn behind(&self, _: &Stream) -> Option<Behind> {
+        None
+    }
+}
+
+fn given<S: DeviceContribution>(send: &S, stream: &Stream) -> Option<RawView> {
+    send.behind(stream).map(|behind| behind.0)
+}
+
+fn wanted<R: DeviceBuffer>(recv: &R, stream: &Stream) -> Option<RawView> {
+    Some(raw_of(recv, stream, Use::Write))
+}
+
+impl OnStream<'_> {
+    /// Begins a call behind the stream's work, and has the stream wait for it.
+    #[track_caller]
+    fn collective(&self, ask: Result<Ask>) -> Result<Enqueued> {
+        let (comm, _) = self.parts();
+        comm.reported(self.check_collective())?;
+        let mut ask = comm.reported(ask)?;
+        let (name, earlier) = (ask.name, self.earlier().err());
+        ask.defers = false;
+        let runs = comm.runs_on();
+        let begun = runs.begin(ask.failed(earlier.clone()));
+        let id = comm.reported(begun.map_err(|e| e.context(name)))?;
+        if let Some(e) = earlier {
+            let nothing = Box::new(());
+            runs.core()
+                .with(runs.lane(), |lane| lane.let_run_go(id, nothing));
+            return Err(comm.raise(e));
+        }
+        self.hold_collective(id, name)
+    }
+
+    /// Enqueues a [`Communicator::barrier`](crate::Communicator::barrier): the stream goes
+    /// on when the streams of all ranks have come here.
+    ///
+    /// # Errors
+    /// As [`OnStream::send`].
+    #[track_caller]
+    pub fn barrier(&self) -> Result<Enqueued> {
+        let (comm, stream) = self.parts();
+        comm.reported(self.check_collective())?;
+        let here = DeviceSlice::<u8>::new(stream, 1).and_then(|byte| {
+            copy::fill(stream, &byte, 0)?;
+            Ok(raw_of(&byte.into_inner(), stream, Use::Read))
+        });
+        let mut ask = comm.barrier_ask();
+        match here {
+            Ok(here) => ask.behind = Some(here),
+            Err(e) => ask = ask.failed(Some(e.into())),
+        }
+        self.collective(Ok(ask))
+    }
+
+    /// Enqueues a [`Communicator::bcast`](crate::Communicator::bcast).
+    ///
+    /// ```no_run
+    /// # fn main() -> osier::Result<()> {
+    /// # use osier::devices::{Context, DeviceSlice, Stream};
+    /// let universe = osier::init()?;
+    /// let stream = Stream::new(&Context::new(0)?)?;
+    /// let weights = DeviceSlice::<f32>::new(&stream, 1 << 20)?.into_inner();
+    /// let on = universe.world().on_stream(&stream);
+    /// // Kernels that write the weights at rank 0, then:
+    /// on.bcast(&weights, 0)?;
+    /// // Kernels that read them, everywhere.
+    /// on.synchronize()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`OnStream::send`].
+    #[track_caller]
+    pub fn bcast<B: DeviceBuffer>(&self, data: &B, root: impl Into<Rank>) -> Result<Enqueued> {
+        let (comm, stream) = self.parts();
+        self.collective(comm.bcast_ask(wanted(data, stream), root.into()))
+    }
+}
+
+/// Calls of two buffers: what stands between them and behind, as in the call that waits.
+macro_rules! two_buffers {
+    (
+        $name:ident, $ask:ident, $S:ident $(($($at:ident: $At:ty),*))?
+        $(, $arg:ident: $T:ty = $pass:expr)* $(; $op:ident)?
+    ) => {
+        impl OnStream<'_> {
+            #[doc = concat!("Enqueues a [`Communicator::", stringify!($name), "`](crate::Communicator::", stringify!($name), ").")]
+            ///
+            /// # Errors
+            /// As [`OnStream::send`].
+            #[track_caller]
+            pub fn $name<S: $S, R: DeviceBuffer>(
+                &self,
+                send: &S,
+                $($($at: $At,)*)?
+                recv: &R,
+                $($arg: $T,)*
+                $($op: impl Reduction + 'static,)?
+            ) -> Result<Enqueued> {
+                let (comm, stream) = self.parts();
+                let (from, to) = (given(send, stream), wanted(recv, stream));
+                self.collective(comm.$ask(from, to, $($($at,)*)? $($pass,)* $(owned($op),)?))
+            }
+        }
+    };
+}
+
+two_buffers!(gather, gather_ask, DeviceContribution, root: impl Into<Rank> = root.into());
+two_buffers!(gatherv, gatherv_ask, DeviceContribution,
+    counts: &[usize] = counts, displacements: &[usize] = displacements,
+    root: impl Into<Rank> = root.into());
+two_buffers!(scatter, scatter_ask, DeviceBuffer, root: impl Into<Rank> = root.into());
+two_buffers!(scatterv, scatterv_ask, DeviceBuffer (counts: &[usize], displacements: &[usize]),
+    root: impl Into<Rank> = root.into());
+two_buffers!(allgather, allgather_ask, DeviceContribution);
+two_buffers!(allgatherv, allgatherv_ask, DeviceContribution,
+    counts: &[usize] = counts, displacements: &[usize] = displacements);
+two_buffers!(alltoall, alltoall_ask, DeviceContribution);
+two_buffers!(alltoallv, alltoallv_ask, DeviceContribution (send_blocks: (&[usize], &[usize])),
+    recv_blocks: (&[usize], &[usize]) = recv_blocks);
+two_buffers!(reduce, reduce_ask, DeviceContribution, root: impl Into<Rank> = root.into(); op);
+two_buffers!(allreduce, allreduce_ask, DeviceContribution; op);
+two_buffers!(reduce_scatter_block, reduce_scatter_block_ask, DeviceContribution; op);
+two_buffers!(reduce_scatter, reduce_scatter_ask, DeviceContribution,
+    counts: &[usize] = counts; op);
+two_buffers!(scan, scan_ask, DeviceContribution; op);
+two_buffers!(exscan, exscan_ask, DeviceContribution; op);
+two_buffers!(neighbor_allgather, neighbor_allgather_ask, DeviceBuffer);
+two_buffers!(neighbor_allgatherv, neighbor_allgatherv_ask, DeviceBuffer,
+    counts: &[usize] = counts, displacements: &[usize] = displacements);
+two_buffers!(neighbor_alltoall, neighbor_alltoall_ask, DeviceBuffer);
+two_buffers!(neighbor_alltoallv, neighbor_alltoallv_ask, DeviceBuffer (send_blocks: (&[usize], &[usize])),
+    recv_blocks: (&[usize], &[usize]) = recv_blocks);
+
+/// Calls of a buffer for each block.
+macro_rules! many_buffers {
+    ($name:ident, $ask:ident) => {
+        impl OnStream<'_> {
+            #[doc = concat!("Enqueues a [`Communicator::", stringify!($name), "`](crate::Communicator::", stringify!($name), ").")]
+            ///
+            /// # Errors
+            /// As [`OnStream::send`].
+            #[track_caller]
+            pub fn $name<S: DeviceBuffer, R: DeviceBuffer>(
+                &self,
+                send: &[S],
+                recv: &[R],
+            ) -> Result<Enqueued> {
+                let (comm, stream) = self.parts();
+                let from = send.iter().map(|b| raw_of(b, stream, Use::Read)).collect();
+                let to = recv.iter().map(|b| raw_of(b, stream, Use::Write)).collect();
+                self.collective(comm.$ask(from, to))
+            }
+        }
+    };
+}
+
+many_buffers!(alltoallw, alltoallw_ask);
+many_buffers!(neighbor_alltoallw, neighbor_alltoallw_ask);
