@@ -78,6 +78,11 @@ pub const VARIABLES: &[Variable] = &[
         meaning: "the CUDA driver's library; loaded when a device is first asked for",
     },
     Variable {
+        name: "OSIER_GDRCOPY_LIBRARY",
+        default: "libgdrapi.so.2",
+        meaning: "the library of gdrcopy, by which the processor reaches a device's memory; off: none",
+    },
+    Variable {
         name: "OSIER_DEVICE_MAPPINGS",
         default: "256",
         meaning: "most allocations of other processes' devices that a rank keeps open; 0: none, messages go through the host",
@@ -111,6 +116,11 @@ pub const VARIABLES: &[Variable] = &[
         name: "OSIER_DEVICE_CHUNKS",
         default: "32M",
         meaning: "memory of each device that a rank takes for chunks of messages to other processes, once one needs them, at least 512K; 0: none, messages go through the host",
+    },
+    Variable {
+        name: "OSIER_DEVICE_EAGER",
+        default: "8K, or more where the costs say so",
+        meaning: "messages from a device up to so many bytes go at once, at most 256K, whether somebody waits for them or not; 0: all are announced",
     },
     Variable {
         name: "OSIER_PIPELINE",
@@ -293,6 +303,24 @@ pub fn device_chunks() -> Result<usize> {
         fits.ok_or_else(too_small)
     });
     limit.map_err(|e| e.context("OSIER_DEVICE_CHUNKS"))
+}
+
+/// Largest message of a device that goes at once, in bytes; `None`: as the costs say.
+pub fn device_eager() -> Result<Option<usize>> {
+    let most = crate::protocol::select::EAGER_LIMIT_BYTES;
+    let too_large = || {
+        Error::new(
+            ErrorKind::Config,
+            format!("it is too large (hint: it is at most {} KiB)", most >> 10),
+        )
+    };
+    let parse = |text: String| {
+        let bytes = parse_bytes(&text)?;
+        let fits = usize::try_from(bytes).ok().filter(|bytes| *bytes <= most);
+        fits.ok_or_else(too_large)
+    };
+    let limit = value("OSIER_DEVICE_EAGER").map(parse).transpose();
+    limit.map_err(|e| e.context("OSIER_DEVICE_EAGER"))
 }
 
 /// When messages between devices go in chunks on the device.

@@ -29,6 +29,7 @@
 //! WITHOUT     0                   receive      0             none: there are no descriptors; send, if it wanted
 //! PLACE       1 = give up         send         receive       offer: write the message there
 //! PLACED      1 = not written     receive      0             none
+//! READY       1 = it never is     send         0             none: the offered memory may be used
 //! ```
 //!
 //! `send` is the sender's handle of the operation: the receiver only repeats
@@ -69,6 +70,7 @@ pub(crate) const WANT: u8 = 18;
 pub(crate) const WITHOUT: u8 = 19;
 pub(crate) const PLACE: u8 = 20;
 pub(crate) const PLACED: u8 = 21;
+pub(crate) const READY: u8 = 22;
 
 /// In the aux of an announcement: a region key follows.
 pub(crate) const KEYED: u16 = 1;
@@ -98,6 +100,9 @@ pub(crate) const GIVE_UP: u16 = 1;
 /// In the aux of PLACED: nothing was written.
 pub(crate) const NOT_WRITTEN: u16 = 1;
 
+/// In the aux of READY: what the memory waits for has failed.
+pub(crate) const NEVER: u16 = 1;
+
 /// Name of a kind of message.
 pub(crate) fn name(kind: u8) -> &'static str {
     match kind {
@@ -122,6 +127,7 @@ pub(crate) fn name(kind: u8) -> &'static str {
         WITHOUT => "WITHOUT",
         PLACE => "PLACE",
         PLACED => "PLACED",
+        READY => "READY",
         _ => "unknown",
     }
 }

@@ -8,8 +8,8 @@ use osier::config;
 use osier::devices::handle::Made;
 use osier::model::{self, Cached, Origin};
 use osier::protocol::device::{
-    Between, Class, DeviceCosts, End, LEAST_DEVICE_CHUNK_BYTES, Model, Place, Placement, Predicted,
-    Way, ways,
+    Between, Class, DeviceCosts, End, LEAST_DEVICE_CHUNK_BYTES, Means, Model, Move, Place,
+    Placement, Predicted, Short, Way, ways,
 };
 use osier::protocol::reach::{self, Pipelining, Reach, Sides, supported};
 use osier::protocol::select::{AT_ONCE_BYTES, Selection};
@@ -83,9 +83,23 @@ pub struct Args {
     #[arg(long, value_enum, default_value = "gpu")]
     placement: Ranks,
 
+    /// Send mode: a standard send of a short message waits for no receive
+    #[arg(long, value_enum, default_value = "standard")]
+    mode: Mode,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Mode {
+    /// Over when its memory is free again
+    Standard,
+    /// Over when a receive has met it
+    Synchronous,
+    /// Its receive is posted
+    Ready,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -102,6 +116,8 @@ enum Where {
 enum Ranks {
     /// Threads of one process, on one GPU
     Process,
+    /// Threads of one process with a GPU each, which are linked
+    Devices,
     /// Two processes on one GPU
     Gpu,
     /// Two processes with a GPU each, which are linked
@@ -159,6 +175,7 @@ impl Ranks {
     fn placement(self) -> Placement {
         match self {
             Ranks::Process => Placement::Process,
+            Ranks::Devices => Placement::Devices,
             Ranks::Gpu => Placement::Gpu,
             Ranks::Linked => Placement::Linked,
             Ranks::Gpus => Placement::Gpus,
@@ -168,6 +185,7 @@ impl Ranks {
     fn name(self) -> &'static str {
         match self {
             Ranks::Process => "ranks of one process on one GPU",
+            Ranks::Devices => "ranks of one process with linked GPUs",
             Ranks::Gpu => "two processes on one GPU",
             Ranks::Linked => "two processes with linked GPUs",
             Ranks::Gpus => "two processes with a GPU each",
@@ -197,6 +215,8 @@ struct Explained {
     ranking: Vec<Predicted>,
     /// What does not carry this message, what it would take, and why.
     others: Vec<(String, Option<f64>, String)>,
+    /// What moves a message that goes at once, at either end.
+    means: (Means, Means),
     cached: Cached,
     blocks: u32,
 }
@@ -225,7 +245,12 @@ fn explain(args: &Args) -> Result<()> {
         _ => Made::Pinned,
     };
     let memory = (made(args.from, args.memory), made(args.to, to_memory));
-    let explained = predict((from, to), memory, bytes, args.placement.placement())?;
+    let explained = predict(
+        (from, to),
+        memory,
+        (bytes, args.mode),
+        args.placement.placement(),
+    )?;
     match args.json {
         true => println!("{:#}", to_json(args, &explained)),
         false => print(args, to_layout, &explained),
@@ -236,7 +261,7 @@ fn explain(args: &Args) -> Result<()> {
 fn predict(
     (from, to): (End, End),
     memory: (Made, Made),
-    bytes: usize,
+    (bytes, mode): (usize, Mode),
     placement: Placement,
 ) -> Result<Explained> {
     let cached = model::cached()?;
@@ -255,13 +280,22 @@ fn predict(
     // A host's send does not know that a device receives it.
     let short = match from.place {
         Place::Host => selection.eager_max(osier::protocol::select::Memory::Private),
-        _ => selection.device_eager_max(),
+        _ => config::device_eager()?.unwrap_or(selection.device_eager_max()),
+    };
+    let short = Short {
+        bytes: short,
+        waits: mode != Mode::Standard && from.place != Place::Host,
     };
     let open = allowed(from, to, memory, (placement, bytes, short))?;
     let devices = from.place != Place::Host && to.place != Place::Host;
     let between = Between {
-        linked: placement == Placement::Linked,
-        offered: devices && placement != Placement::Process,
+        linked: matches!(placement, Placement::Linked | Placement::Devices),
+        offered: devices && lie(placement).is_some(),
+        apertures: match probe::gdrcopy().available {
+            true => (memory.0 == Made::Plain, memory.1 == Made::Plain),
+            false => (false, false),
+        },
+        ..Between::default()
     };
     let chunks = config::device_chunks()?;
     let (least, most) = (2 * LEAST_DEVICE_CHUNK_BYTES, model.limits.device_memory);
@@ -288,15 +322,16 @@ fn predict(
             )
         })
         .collect();
-    if bytes <= short {
-        others.push((
-            "mapped window (gdrcopy)".into(),
-            None,
-            probe::gdrcopy().note,
-        ));
+    if bytes <= short.bytes && !probe::gdrcopy().available {
+        others.push(("aperture (gdrcopy)".into(), None, probe::gdrcopy().note));
     }
+    let means = (
+        model.means(from, Move::Fill, bytes, between.apertures.0).0,
+        model.means(to, Move::Empty, bytes, between.apertures.1).0,
+    );
     Ok(Explained {
         bytes,
+        means,
         ranking,
         others,
         cached,
@@ -309,7 +344,7 @@ fn allowed(
     from: End,
     to: End,
     (sent, received): (Made, Made),
-    (placement, bytes, short): (Placement, usize, usize),
+    (placement, bytes, short): (Placement, usize, Short),
 ) -> Result<Vec<Way>> {
     let mut open = ways(from, to, placement, bytes, short);
     if let Some(lie) = lie(placement) {
@@ -331,7 +366,7 @@ fn allowed(
 /// Where the buffers of two processes lie.
 fn lie(placement: Placement) -> Option<reach::Placement> {
     match placement {
-        Placement::Process => None,
+        Placement::Process | Placement::Devices => None,
         Placement::Gpu => Some(reach::Placement::Device),
         Placement::Linked => Some(reach::Placement::Linked),
         Placement::Gpus => Some(reach::Placement::Apart),
@@ -342,19 +377,26 @@ fn lie(placement: Placement) -> Option<reach::Placement> {
 fn absent(
     way: Way,
     (sent, received): (Made, Made),
-    (placement, bytes, short): (Placement, usize, usize),
+    (placement, bytes, short): (Placement, usize, Short),
 ) -> String {
     let closed = |made| match lie(placement).map(|lie| supported(made, lie)) {
         Some(Reach::No(why)) => Some(why),
         _ => None,
     };
     match way {
-        Way::Bounce => format!("up to {}", size(short)),
-        _ if bytes <= short => "short messages are not announced".into(),
+        Way::Bounce => format!("up to {}", size(short.bytes)),
+        _ if bytes <= short.bytes && !short.waits => {
+            "standard sends of short messages wait for no receive (hint: --mode, \
+             OSIER_DEVICE_EAGER)"
+                .into()
+        }
+        Way::Chunks | Way::Fragments | Way::Put | Way::DeviceChunks if bytes <= short.bytes => {
+            "short messages are announced to be read by one kernel only".into()
+        }
         Way::Kernel if closed(sent).is_some() => closed(sent).unwrap_or_default().into(),
         Way::Put if closed(received).is_some() => closed(received).unwrap_or_default().into(),
         _ if placement == Placement::Gpus => "the GPUs are not linked".into(),
-        Way::Put | Way::DeviceChunks if placement == Placement::Process => {
+        Way::Put | Way::DeviceChunks if lie(placement).is_none() => {
             "one process reads at once".into()
         }
         Way::DeviceChunks => "forbidden, or an end is the host's".into(),
@@ -402,8 +444,12 @@ fn print(args: &Args, to_layout: &Pattern, found: &Explained) {
     table.row(head.map(str::to_owned));
     let best = found.ranking.first().map_or(f64::NAN, |best| best.ns);
     for (at, p) in found.ranking.iter().enumerate() {
+        let way = match p.way {
+            Way::Bounce => format!("{} ({}, {})", p.way, found.means.0, found.means.1),
+            way => way.to_string(),
+        };
         table.row([
-            p.way.to_string(),
+            way,
             size(p.pipeline.fragment.min(found.bytes)),
             p.pipeline.depth.to_string(),
             grid(p.grids.0),
@@ -467,6 +513,8 @@ fn to_json(args: &Args, found: &Explained) -> Value {
         "from": args.from.name(),
         "to": args.to.name(),
         "placement": args.placement.name(),
+        "mode": format!("{:?}", args.mode).to_lowercase(),
+        "at_once_by": [found.means.0.to_string(), found.means.1.to_string()],
         "ranking": ranking,
         "others": found.others.iter().map(|(way, ns, why)| json!({"way": way, "predicted_ns": ns, "why": why})).collect::<Value>(),
         "link": {"costs": found.cached.costs, "from": link},

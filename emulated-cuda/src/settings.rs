@@ -40,6 +40,8 @@ pub struct Settings {
     pub reuse: bool,
     /// `OSIER_EMULATED_LINKS=none`: no device reaches another's memory.
     pub links: bool,
+    /// `OSIER_EMULATED_GDRCOPY=1`: there is a library of gdrcopy.
+    pub gdrcopy: bool,
     /// `OSIER_EMULATED_TRACE=PREFIX`: each process writes its calls to `PREFIX.PID`.
     pub trace: Option<String>,
     /// `OSIER_EMULATED_DIE=N` or `N@RANK`: the process ends at its call of this number,
@@ -78,6 +80,7 @@ pub fn settings() -> &'static Settings {
             order: text("OSIER_EMULATED_ORDER") != "unchecked",
             reuse: text("OSIER_EMULATED_ADDRESSES") == "reused",
             links: text("OSIER_EMULATED_LINKS") != "none",
+            gdrcopy: text("OSIER_EMULATED_GDRCOPY") == "1",
             trace: Some(text("OSIER_EMULATED_TRACE")).filter(|t| !t.is_empty()),
             dies: dies(&text("OSIER_EMULATED_DIE"), &text("OSIER_RANK")),
             print: text("OSIER_EMULATED_QUIET") != "1",

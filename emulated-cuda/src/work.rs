@@ -19,6 +19,7 @@ use crate::graph::{Graph, GraphRun};
 use crate::ipc::SharedEvent;
 use crate::isolation;
 use crate::kernels::{self, Launch};
+use crate::memory::Kind;
 use crate::order::{Accesses, Clock};
 
 /// Work in a queue.
@@ -515,6 +516,23 @@ fn kernel(mut launch: Launch, state: &mut State, context: Handle) -> Result<Move
                 ),
             ));
         }
+        let given = a.access >> device & 1 == 1;
+        let reached = match a.kind {
+            // Rights of their own, whatever peers were enabled.
+            Kind::Pooled(_) | Kind::Mapped(_) => given,
+            Kind::Device => given || devices.contains(&a.device),
+            _ => true,
+        };
+        if !reached {
+            return Err(Fault::named(
+                abi::ERROR_ILLEGAL_ADDRESS,
+                format!(
+                    "kernel {} of device {device} uses {}, which was not opened for it",
+                    launch.name,
+                    a.describe()
+                ),
+            ));
+        }
     }
     let ranges: Vec<(u64, u64)> = match *state.memory.isolation {
         isolation::Isolation::Keys(_) => Vec::new(),
@@ -522,7 +540,10 @@ fn kernel(mut launch: Launch, state: &mut State, context: Handle) -> Result<Move
             .memory
             .all()
             .filter(|a| a.kind.is_device() && a.ready)
-            .filter(|a| devices.iter().any(|d| a.access & (1 << d) != 0))
+            .filter(|a| match a.kind {
+                Kind::Pooled(_) | Kind::Mapped(_) => a.access >> device & 1 == 1,
+                _ => devices.iter().any(|d| a.access & (1 << d) != 0),
+            })
             .map(|a| a.region)
             .collect(),
     };

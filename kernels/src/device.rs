@@ -13,6 +13,7 @@ use crate::gate::Gates;
 use crate::graph::Captures;
 use crate::launch::Kernels;
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::ffi::{c_char, c_uint};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -20,6 +21,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 /// Thread blocks per multiprocessor that keep it full: 2048 threads.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
+
+/// Allocations of other devices of which it is remembered that they were opened.
+const MOST_OPENED: usize = 4096;
 
 /// What a device is, without a context on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -167,6 +171,8 @@ struct Inner {
     bus_id: BusId,
     /// What is known of other devices.
     links: Mutex<Vec<(BusId, Link)>>,
+    /// Allocations of other devices that were opened for this one, by number.
+    opened: Mutex<BTreeSet<u64>>,
 }
 
 /// Names a device in all processes of the machine: its place on the PCI bus, as text.
@@ -226,6 +232,7 @@ impl Context {
             linked: AtomicU64::new(0),
             bus_id: bus_id(driver, device)?,
             links: Mutex::default(),
+            opened: Mutex::default(),
             packing: AtomicU32::new(0),
         }));
         contexts.push(context.clone());
@@ -343,6 +350,24 @@ impl Context {
             }
         }
         Ok(false)
+    }
+
+    /// Does something once for an allocation of another device, by its number.
+    pub(crate) fn opens_once(
+        &self,
+        identity: u64,
+        open: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let mut opened = self.0.opened.lock().unwrap_or_else(|e| e.into_inner());
+        if opened.contains(&identity) {
+            return Ok(());
+        }
+        open()?;
+        if opened.len() >= MOST_OPENED {
+            opened.clear(); // asking again does no harm
+        }
+        opened.insert(identity);
+        Ok(())
     }
 
     /// Whether [`Context::enable_peer`] was called for a device.

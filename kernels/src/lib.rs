@@ -35,6 +35,7 @@
 //!
 //! This room knows no rank.
 
+pub mod aperture;
 pub mod baseline;
 mod cache;
 mod callback;
@@ -51,6 +52,7 @@ mod memory;
 mod pack;
 pub mod plan;
 mod ptx;
+mod reach;
 mod reduce;
 mod slice;
 mod stream;
@@ -63,7 +65,7 @@ pub use error::{DeviceError, Result};
 pub use gate::{Gate, Valve};
 pub use graph::Graph;
 pub use memory::{Kind, Memory, Space, reap};
-pub use pack::{DeviceView, Packer};
+pub use pack::{DeviceView, Engine, Packer};
 pub use reduce::UserKernel;
 pub use slice::{After, DeviceSlice, Ordered, Pinned};
 pub use stream::{Event, Stream};

@@ -14,12 +14,14 @@
 //! CUDA Driver API reference 12.0: stream ordered allocator, virtual memory
 //! management.
 
+use crate::aperture::Apertures;
 use crate::classify::{buffer, classify};
 use crate::device::Context;
 use crate::driver::{Driver, abi};
 use crate::error::{DeviceError, Result};
 use crate::stream::{Event, Stream};
 use std::any::Any;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Where memory lives.
@@ -95,6 +97,10 @@ pub struct Memory {
     region: Region,
     /// The last use on each stream.
     uses: Mutex<Vec<(Stream, Event)>>,
+    /// Other devices that it was opened for, as bits.
+    reached: AtomicU64,
+    /// What the processor reaches of it.
+    apertures: Mutex<Apertures>,
 }
 
 impl Memory {
@@ -365,7 +371,27 @@ impl Memory {
             space,
             region,
             uses: Mutex::new(Vec::new()),
+            reached: AtomicU64::new(0),
+            apertures: Mutex::default(),
         })
+    }
+
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
+    }
+
+    pub(crate) fn apertures(&self) -> &Mutex<Apertures> {
+        &self.apertures
+    }
+
+    /// Whether it was opened for a device ([`Context::reach`]).
+    pub(crate) fn is_reached_by(&self, context: &Context) -> bool {
+        self.reached.load(Ordering::Relaxed) & bit(context) != 0
+    }
+
+    /// It was.
+    pub(crate) fn reached_by(&self, context: &Context) {
+        self.reached.fetch_or(bit(context), Ordering::Relaxed);
     }
 
     /// The address on the device.
@@ -396,8 +422,8 @@ impl Memory {
         }
     }
 
-    /// Whether work of a stream may touch it: it is of the stream's device, or plain
-    /// memory of one that is linked.
+    /// Whether work of a stream may touch it: it is of the stream's device, was opened for
+    /// that, or is plain memory of one that is linked.
     pub(crate) fn check_stream(&self, what: &'static str, stream: &Stream) -> Result<()> {
         let here = stream.context();
         let plain = matches!(
@@ -407,7 +433,9 @@ impl Memory {
         self.check_lives()?;
         match self.space {
             Space::Device(memory)
-                if memory != here.ordinal() && !(plain && here.reaches(memory)) =>
+                if memory != here.ordinal()
+                    && !(plain && here.reaches(memory))
+                    && !self.is_reached_by(here) =>
             {
                 Err(DeviceError::WrongDevice {
                     what,
@@ -453,6 +481,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        drop(std::mem::take(&mut self.apertures));
         let uses = std::mem::take(&mut *self.uses.lock().unwrap_or_else(|e| e.into_inner()));
         let region = std::mem::replace(&mut self.region, Region::Foreign { buffer: None });
         if let Region::Pool { home } = &region
@@ -485,6 +514,11 @@ impl Drop for Memory {
             retired.free();
         }
     }
+}
+
+/// A device among those that memory was opened for; 0 where there are too many.
+fn bit(context: &Context) -> u64 {
+    1u64.checked_shl(context.ordinal() as u32).unwrap_or(0)
 }
 
 /// Memory without an owner, on which work is still under way: invariant 2.

@@ -17,7 +17,7 @@ use crate::device::Context;
 use crate::error::{DeviceError, Result};
 use crate::launch::launch;
 use crate::memory::Memory;
-use crate::plan::arguments::{Argument, THREADS};
+use crate::plan::arguments::{Argument, Launch, THREADS};
 use crate::plan::transfer::{Place, Transfer};
 use crate::plan::{Plan, Shape, WIDEST};
 use crate::slice::{After, DeviceSlice, Ordered};
@@ -28,6 +28,16 @@ use std::sync::Arc;
 
 /// Lists on the device that a packer keeps, unless told otherwise.
 const KEPT_BYTES: usize = 64 << 20;
+
+/// What moves one run of bytes between a view and packed bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// A copy engine of the device.
+    #[default]
+    Copies,
+    /// A kernel, as it moves what has gaps.
+    Kernel,
+}
 
 /// Elements of a device slice and a layout over them.
 #[derive(Debug, Clone)]
@@ -235,7 +245,23 @@ impl Packer {
         to: &Ordered<DeviceSlice<u8>>,
         blocks: Option<u32>,
     ) -> Result<Event> {
-        self.move_packed(stream, ("pack", true), from, range, to, blocks)
+        self.pack_by(Engine::Copies, stream, from, range, to, blocks)
+    }
+
+    /// As [`Packer::pack`], with a choice for views of one run.
+    ///
+    /// # Errors
+    /// As [`Packer::pack`].
+    pub fn pack_by<T: Datatype>(
+        &self,
+        engine: Engine,
+        stream: &Stream,
+        from: &Ordered<DeviceView<T>>,
+        range: Range<usize>,
+        to: &Ordered<DeviceSlice<u8>>,
+        blocks: Option<u32>,
+    ) -> Result<Event> {
+        self.move_packed(stream, ("pack", true, engine), from, range, to, blocks)
     }
 
     /// Unpacks the front of `from` as the packed bytes `range` of a view; gaps
@@ -251,8 +277,24 @@ impl Packer {
         to: &Ordered<DeviceView<T>>,
         blocks: Option<u32>,
     ) -> Result<Event> {
+        self.unpack_by(Engine::Copies, stream, from, range, to, blocks)
+    }
+
+    /// As [`Packer::unpack`], with a choice for views of one run.
+    ///
+    /// # Errors
+    /// As [`Packer::unpack`].
+    pub fn unpack_by<T: Datatype>(
+        &self,
+        engine: Engine,
+        stream: &Stream,
+        from: &Ordered<DeviceSlice<u8>>,
+        range: Range<usize>,
+        to: &Ordered<DeviceView<T>>,
+        blocks: Option<u32>,
+    ) -> Result<Event> {
         to.buffer.check_written()?;
-        self.move_packed(stream, ("unpack", false), to, range, from, blocks)
+        self.move_packed(stream, ("unpack", false, engine), to, range, from, blocks)
     }
 
     /// Copies the packed bytes `range` of one view to where another has them,
@@ -284,11 +326,25 @@ impl Packer {
             // A side of one run is a packed buffer.
             if writes.plan.shape() == Shape::Contiguous {
                 let flat = writes.layout().wrapping_add(bytes.start);
-                return self.queue_packed(stream, true, reads, flat, bytes, blocks);
+                return self.queue_packed(
+                    stream,
+                    (true, Engine::Copies),
+                    reads,
+                    flat,
+                    bytes,
+                    blocks,
+                );
             }
             if reads.plan.shape() == Shape::Contiguous {
                 let flat = reads.layout().wrapping_add(bytes.start);
-                return self.queue_packed(stream, false, writes, flat, bytes, blocks);
+                return self.queue_packed(
+                    stream,
+                    (false, Engine::Copies),
+                    writes,
+                    flat,
+                    bytes,
+                    blocks,
+                );
             }
             let Some(planned) = Transfer::new(reads, writes, bytes) else {
                 return Ok(());
@@ -379,7 +435,7 @@ impl Packer {
     fn move_packed<T: Datatype>(
         &self,
         stream: &Stream,
-        (what, pack): (&'static str, bool),
+        (what, pack, engine): (&'static str, bool, Engine),
         view: &Ordered<DeviceView<T>>,
         range: Range<usize>,
         packed: &Ordered<DeviceSlice<u8>>,
@@ -402,7 +458,7 @@ impl Packer {
         let start = range.start as u64;
         let mut queue = |place: Place<'_>, bytes: Range<u64>| {
             let flat = flat_at + (bytes.start - start);
-            self.queue_packed(stream, pack, place, flat, bytes, blocks)
+            self.queue_packed(stream, (pack, engine), place, flat, bytes, blocks)
         };
         let pieces = Pieces::new(&range, 1);
         let prepared = self.prepared_in_parts(stream, &view.buffer, pieces, &mut queue);
@@ -415,16 +471,21 @@ impl Packer {
     fn queue_packed(
         &self,
         stream: &Stream,
-        pack: bool,
+        (pack, engine): (bool, Engine),
         place: Place<'_>,
         flat: u64,
         range: Range<u64>,
         blocks: Option<u32>,
     ) -> Result<()> {
         let tables = (place.tables, place.tables_at);
-        let Some(planned) = place.plan.launch(tables, place.origin, flat, range) else {
+        let Some(mut planned) = place.plan.launch(tables, place.origin, flat, range) else {
             return Ok(());
         };
+        if let (Argument::Contiguous { offset, bytes }, Engine::Kernel) =
+            (&planned.argument, engine)
+        {
+            planned = Launch::of_run(place.layout() + offset, flat, *bytes);
+        }
         let grid = self.grid(planned.blocks, blocks);
         let name = kernel(pack, &planned.argument, planned.width);
         match &planned.argument {

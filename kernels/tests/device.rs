@@ -6,8 +6,8 @@ mod support;
 use osier_datatype::{Basic, Layout, Type};
 use osier_datatype_corpus::random::{self, Random};
 use osier_kernels::{
-    Context, DeviceError, DeviceSlice, DeviceView, Event, Kind, Memory, Packer, Pinned, Space,
-    Stream, classify, copy, devices, handle,
+    Context, DeviceError, DeviceSlice, DeviceView, Engine, Event, Kind, Memory, Packer, Pinned,
+    Space, Stream, classify, copy, devices, handle,
 };
 use support::{context, download, upload};
 
@@ -21,6 +21,59 @@ fn pinned_memory_is_borrowed_by_the_host_alone() {
     assert_eq!(staged.host().unwrap_err(), DeviceError::Shared);
     drop(shared);
     assert_eq!(staged.host().unwrap(), [1, 2, 3]);
+}
+
+/// A run moved by a kernel: from and to each alignment, with ragged ends.
+#[test]
+fn kernels_move_runs() {
+    let Some(context) = context() else { return };
+    let (stream, packer) = (Stream::new(&context).unwrap(), Packer::new(&context));
+    let bytes: Vec<u8> = (0..6000).map(|i| (i * 7 + i / 256) as u8).collect();
+    let source = upload(&stream, &bytes);
+    for n in [1, 2, 15, 16, 31, 300, 5000] {
+        for (from, to) in [(0, 0), (1, 0), (0, 3), (5, 13), (8, 4), (2, 2)] {
+            let run = Type::contiguous(n, &Type::basic(Basic::U8)).unwrap();
+            let run = run.commit().unwrap();
+            let (packed, back) = (upload(&stream, &[9; 6000]), upload(&stream, &[9; 6000]));
+            let view = DeviceView::new(&source, from, &run, 1).unwrap();
+            let room = packed.slice(to..to + n).unwrap();
+            let ordered = room.after_stream(&stream);
+            let engine = Engine::Kernel;
+            packer
+                .pack_by(
+                    engine,
+                    &stream,
+                    &view.after_stream(&stream),
+                    0..n,
+                    &ordered,
+                    None,
+                )
+                .unwrap();
+            let view = DeviceView::new(&back, from, &run, 1).unwrap();
+            packer
+                .unpack_by(
+                    engine,
+                    &stream,
+                    &ordered,
+                    0..n,
+                    &view.after_stream(&stream),
+                    Some(1),
+                )
+                .unwrap();
+            let mut right = vec![9; 6000];
+            right[to..to + n].copy_from_slice(&bytes[from..from + n]);
+            assert!(
+                download(&stream, &packed) == right,
+                "{n} bytes, {from} to {to}"
+            );
+            let mut right = vec![9; 6000];
+            right[from..from + n].copy_from_slice(&bytes[from..from + n]);
+            assert!(
+                download(&stream, &back) == right,
+                "{n} bytes, {to} to {from}"
+            );
+        }
+    }
 }
 
 #[test]

@@ -6,7 +6,8 @@
 //! 2. Nothing here waits on the host.
 
 use super::{Device, DeviceMemory, Devices, lock};
-use osier_kernels::handle::{EventHandle, Key, Piece, export_pieces};
+use crate::protocol::reach::{Placement, supported};
+use osier_kernels::handle::{EventHandle, Key, Made, Piece, export_pieces};
 use osier_kernels::{After, DeviceError, DeviceView, Event, Stream};
 use std::ops::Range;
 use std::sync::Arc;
@@ -51,6 +52,26 @@ impl DeviceMemory {
         let view = self.view()?.buffer();
         let key = Key::of(view.memory(), self.range(view))?;
         Ok((key, view.origin().wrapping_sub(key.start)))
+    }
+
+    /// Whether another process on its device may open it.
+    pub fn is_opened_elsewhere(&self) -> bool {
+        let made = self
+            .view()
+            .and_then(|view| Made::of(view.buffer().memory()));
+        made.is_ok_and(|made| supported(made, Placement::Device).is_there())
+    }
+
+    /// Whether the moment from which it is valid has passed.
+    ///
+    /// # Errors
+    /// What is awaited has failed.
+    pub fn is_valid(&self) -> Result<bool, DeviceError> {
+        match self.view()?.moment() {
+            _ if self.ready => Ok(true),
+            After::Event(event) => event.is_passed(),
+            After::Stream(_) => Ok(false),
+        }
     }
 
     /// Descriptors of the memory that its key names.

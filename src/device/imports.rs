@@ -8,7 +8,7 @@
 //!    that are let go count until they are closed.
 //!    Memory for chunks counts as none: there is one for each rank and device.
 //! 3. Memory of a pool is open for one transfer, and for one at a time; what is kept is
-//!    the pool.
+//!    the pool, of other libraries' pools for one allocation.
 //! 4. A mapping is closed only by [`Imports::sweep`], when its caller knows that no
 //!    transfer is under way, and not before the work on it is done: closing synchronises
 //!    the device.
@@ -19,6 +19,8 @@ use osier_kernels::handle::{EventHandle, Key, Made, OpenPool};
 use osier_kernels::{BusId, Context, DeviceError, Event, Memory};
 use std::sync::Arc;
 
+/// Pools of other libraries that are kept open.
+const OTHER_POOLS: usize = 16;
 /// Events of other processes that are kept open.
 const EVENTS: usize = 256;
 
@@ -86,8 +88,11 @@ pub(crate) struct Imports<M = Memory> {
     /// Let go, to be closed.
     gone: Vec<(u64, Arc<M>)>,
     events: Vec<((u32, i32), EventHandle, Event)>,
-    /// By owner and the pool's device.
-    pools: Vec<((u32, i32), BusId, OpenPool)>,
+    /// By owner, the pool's device and, of other libraries' pools, the allocation for
+    /// which it was opened; else 0.
+    pools: Vec<((u32, i32), BusId, u64, OpenPool)>,
+    /// Let go, to be closed.
+    gone_pools: Vec<OpenPool>,
     /// Memory that ranks pack their chunks into, by owner and device.
     chunks: Vec<((u32, i32), BusId, Arc<M>)>,
     /// Memory of pools that a transfer has open: owner, identity.
@@ -103,6 +108,7 @@ impl<M> Default for Imports<M> {
             gone: Vec::new(),
             events: Vec::new(),
             pools: Vec::new(),
+            gone_pools: Vec::new(),
             chunks: Vec::new(),
             lent: Vec::new(),
             clock: 0,
@@ -134,8 +140,8 @@ impl<M> Imports<M> {
     /// Whether the memory of a key is open, or can be opened. Makes room for a later use
     /// where it cannot.
     pub fn room(&mut self, owner: (u32, i32), key: &Key) -> Room {
-        if key.made == Made::SharedPool {
-            return match self.pool(owner, &key.device) {
+        if matches!(key.made, Made::SharedPool | Made::OtherPool) {
+            return match self.pool(owner, key) {
                 _ if self.limits.mappings == 0 => Room::None,
                 Some(_) => Room::Open,
                 None => Room::Free,
@@ -218,18 +224,30 @@ impl<M> Imports<M> {
         false
     }
 
-    /// Another rank's pool on a device, if it is open.
-    pub fn pool(&self, owner: (u32, i32), device: &BusId) -> Option<OpenPool> {
+    /// The pool of another rank's memory, if it is open.
+    pub fn pool(&self, owner: (u32, i32), key: &Key) -> Option<OpenPool> {
+        let named = pool_of(key);
         let mut pools = self.pools.iter();
-        let found = pools.find(|(o, d, _)| *o == owner && d == device);
-        found.map(|(_, _, pool)| pool.clone())
+        let found = pools.find(|(o, d, n, _)| *o == owner && (*d, *n) == named);
+        found.map(|(_, _, _, pool)| pool.clone())
     }
 
-    /// Keeps a pool that was opened, unless there is one already.
-    pub fn keep_pool(&mut self, owner: (u32, i32), device: &BusId, pool: &OpenPool) {
-        if self.pool(owner, device).is_none() {
-            self.pools.push((owner, *device, pool.clone()));
+    /// Keeps a pool that was opened, unless there is one already; of those that are open
+    /// for one allocation, the newest.
+    pub fn keep_pool(&mut self, owner: (u32, i32), key: &Key, pool: &OpenPool) {
+        if self.pool(owner, key).is_some() {
+            return;
         }
+        let (device, allocation) = pool_of(key);
+        let passing = |(_, _, named, _): &(_, _, u64, OpenPool)| *named != 0;
+        if allocation != 0
+            && self.pools.iter().filter(|pool| passing(pool)).count() >= OTHER_POOLS
+            && let Some(oldest) = self.pools.iter().position(passing)
+        {
+            let (_, _, _, pool) = self.pools.remove(oldest);
+            self.gone_pools.push(pool);
+        }
+        self.pools.push((owner, device, allocation, pool.clone()));
     }
 
     /// The memory that a rank packs its chunks into on a device, if it is open.
@@ -269,7 +287,9 @@ impl<M> Imports<M> {
             self.let_go(at);
         }
         self.events.retain(|(owner, _, _)| owner.0 != rank);
-        self.pools.retain(|(owner, _, _)| owner.0 != rank);
+        let of_rank = |(owner, ..): &mut ((u32, i32), BusId, u64, OpenPool)| owner.0 == rank;
+        let pools = self.pools.extract_if(.., of_rank);
+        self.gone_pools.extend(pools.map(|(_, _, _, pool)| pool));
         let gone = |(owner, _, _): &mut ((u32, i32), BusId, Arc<M>)| owner.0 == rank;
         let chunks = self.chunks.extract_if(.., gone);
         self.gone.extend(chunks.map(|(_, _, memory)| (0, memory)));
@@ -277,10 +297,14 @@ impl<M> Imports<M> {
 
     /// What was let go and nobody uses, to be closed by dropping it: invariant 4.
     #[must_use]
-    pub fn sweep(&mut self) -> Vec<Arc<M>> {
+    pub fn sweep(&mut self) -> (Vec<Arc<M>>, Vec<OpenPool>) {
+        let pools = self
+            .gone_pools
+            .extract_if(.., |pool| pool.is_idle())
+            .collect();
         let idle = |(_, memory): &mut (u64, Arc<M>)| Arc::strong_count(memory) == 1;
         let idle = self.gone.extract_if(.., idle);
-        idle.map(|(_, memory)| memory).collect()
+        (idle.map(|(_, memory)| memory).collect(), pools)
     }
 
     /// An event of another rank, opened once.
@@ -303,6 +327,14 @@ impl<M> Imports<M> {
         let event = Event::import(context, handle)?;
         self.events.push((owner, *handle, event.clone()));
         Ok(event)
+    }
+}
+
+/// What names a pool: its device, and the allocation if it is another library's.
+fn pool_of(key: &Key) -> (BusId, u64) {
+    match key.made {
+        Made::OtherPool => (key.device, key.identity),
+        _ => (key.device, 0),
     }
 }
 
@@ -341,12 +373,12 @@ mod tests {
         // The old one waits to be closed; that of another rank is not concerned.
         assert_eq!(*get(&mut imports, 1, old).unwrap(), old);
         assert_eq!(imports.len(), 3);
-        assert_eq!(imports.sweep().len(), 1);
+        assert_eq!(imports.sweep().0.len(), 1);
         assert_eq!(
             *get(&mut imports, 0, key(3, 140, 60)).unwrap(),
             key(3, 140, 60)
         );
-        assert_eq!(imports.sweep().len(), 1);
+        assert_eq!(imports.sweep().0.len(), 1);
     }
 
     #[test]
@@ -354,12 +386,12 @@ mod tests {
         let mut imports = limited(1, 1000);
         let first = get(&mut imports, 0, key(1, 0, 10)).unwrap();
         assert!(get(&mut imports, 0, key(2, 100, 10)).is_none());
-        assert!(imports.sweep().is_empty());
+        assert!(imports.sweep().0.is_empty());
         drop(first);
         // The oldest goes, is closed, and then there is room.
         assert!(get(&mut imports, 0, key(2, 100, 10)).is_none());
         assert!(get(&mut imports, 0, key(2, 100, 10)).is_none());
-        assert_eq!(imports.sweep().len(), 1);
+        assert_eq!(imports.sweep().0.len(), 1);
         assert!(get(&mut imports, 0, key(2, 100, 10)).is_some());
     }
 

@@ -19,6 +19,7 @@
 //! The copy-in/out protocol of W. Wu, G. Bosilca, R. vandeVaart, S. Jeaugey,
 //! J. Dongarra, "GPU-Aware Non-contiguous Data Movement In Open MPI", HPDC 2016.
 
+pub(crate) mod aperture;
 pub(crate) mod descriptors;
 pub(crate) mod direct;
 pub(crate) mod export;
@@ -63,6 +64,8 @@ pub(crate) struct DeviceMemory {
     view: Result<Ordered<DeviceView<u8>>, DeviceError>,
     layout: Layout,
     count: usize,
+    /// It was valid when it was handed over.
+    ready: bool,
 }
 
 /// Views of it move between threads, and another rank of the process reads it.
@@ -79,8 +82,10 @@ impl DeviceMemory {
         // What fails is told by the calls that follow.
         let context = view.buffer().memory().context().clone();
         let _held = (use_ != Use::Look).then(|| context.hold().ok());
+        let ready = use_ != Use::Look && is_ready(view.moment());
         let view = view.map(DeviceView::erased);
         DeviceMemory {
+            ready,
             view: match use_ {
                 Use::Look => Ok(view),
                 Use::Write if layout.self_overlaps(count) => Err(DeviceError::Overlap { count }),
@@ -97,6 +102,7 @@ impl DeviceMemory {
             view: Err(error),
             layout,
             count: 0,
+            ready: false,
         }
     }
 
@@ -153,6 +159,8 @@ pub(crate) struct Devices {
     /// Memory of each device for chunks, in bytes.
     chunks: usize,
     pipelining: Mutex<Pipelining>,
+    /// Messages up to so many bytes go at once; `None`: as the costs say.
+    eager_max: Option<usize>,
     /// Predicts what messages take.
     model: Option<Model>,
     /// Transfers with work on a device of which nobody knows yet that it is over.
@@ -181,6 +189,7 @@ impl Devices {
             pool: Arc::new(Pool::new(rank, limit)),
             chunks,
             pipelining: Mutex::new(config::pipeline().unwrap_or_default()),
+            eager_max: config::device_eager().unwrap_or_default(),
             model: Some(model),
             ..Devices::default()
         }
@@ -189,6 +198,11 @@ impl Devices {
     /// When messages come in chunks on the device.
     pub fn pipelining(&self) -> Pipelining {
         *lock(&self.pipelining)
+    }
+
+    /// Largest message that goes at once, given the one that the costs say.
+    pub fn eager_max(&self, costs: usize) -> usize {
+        self.eager_max.unwrap_or(costs)
     }
 
     /// Says when.
@@ -223,16 +237,16 @@ impl Devices {
         lock(&self.imports).get(owner, key, || key.open(context, given))
     }
 
-    /// Another process's pool on a device: found, or opened by what it has given.
+    /// The pool of another process's memory: found, or opened by what it has given.
     pub fn open_pool(
         &self,
         owner: (u32, i32),
         context: &Context,
-        device: &BusId,
+        key: &Key,
         given: &[Piece],
     ) -> Result<OpenPool, DeviceError> {
         let mut imports = lock(&self.imports);
-        if let Some(known) = imports.pool(owner, device) {
+        if let Some(known) = imports.pool(owner, key) {
             return Ok(known);
         }
         let [(_, descriptor)] = given else {
@@ -240,7 +254,7 @@ impl Devices {
             return Err(DeviceError::Unavailable(why.into()));
         };
         let pool = OpenPool::open(context, descriptor)?;
-        imports.keep_pool(owner, device, &pool);
+        imports.keep_pool(owner, key, &pool);
         Ok(pool)
     }
 
@@ -346,7 +360,7 @@ impl Devices {
             }
         };
         eprintln!(
-            "osier: rank {rank}: messages from {} memory of another process ({}) {how}: {why}",
+            "osier: rank {rank}: messages from {} memory ({}) {how}: {why}",
             made.name(),
             placement.name(),
         );
@@ -451,6 +465,18 @@ impl UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Whether a moment has passed already, where that is worth a question: a message that the
+/// processor could move itself would wait for the event that is recorded behind it.
+fn is_ready(moment: &After) -> bool {
+    match moment {
+        After::Stream(stream) if osier_kernels::aperture::available().is_ok() => {
+            // Asking a stream that is captured would end the capture.
+            stream.is_captured() == Ok(false) && stream.is_done() == Ok(true)
+        }
+        _ => false,
     }
 }
 

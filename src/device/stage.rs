@@ -20,12 +20,24 @@
 
 use super::pool::{Chunk, Claim, Handed, Kind, Place};
 use super::{Device, DeviceMemory, Devices, Late, UnderWay, passed};
-use crate::protocol::device::{self, Class, End, Pipeline, Place as Where};
+use crate::protocol::device::{
+    self, Class, End, Means, Model, Move, Pipeline, Place as Where, SHORT_BYTES,
+};
 use crate::wire;
-use osier_kernels::{DeviceError, DeviceSlice, DeviceView, Event, Memory, Ordered, Stream, copy};
+use osier_kernels::{
+    DeviceError, DeviceSlice, DeviceView, Engine, Event, Memory, Ordered, Stream, copy,
+};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// What moves a message of one run: for short ones whichever is quicker to begin.
+fn engine(model: &Model, end: End, what: Move, bytes: usize) -> Engine {
+    match bytes <= SHORT_BYTES && model.means(end, what, bytes, false).0 == Means::Kernel {
+        true => Engine::Kernel,
+        false => Engine::Copies,
+    }
+}
 
 /// A device's stream, lent to a transfer.
 #[derive(Debug)]
@@ -79,6 +91,7 @@ pub(crate) struct Outbound {
     plan: Pipeline,
     /// Of each kernel.
     blocks: Option<u32>,
+    engine: Engine,
     claim: Claim,
     /// What its kernels wait for.
     late: Late,
@@ -137,6 +150,7 @@ impl Outbound {
                 .as_ref()
                 .map(|(l, _)| l.device.model.pack_blocks(end.class)),
             late: from.as_ref().map_or(Late::never(), |(_, v)| Late::of(v)),
+            engine: engine(&devices.model(), end, Move::Fill, bytes),
             from,
             plan: devices.model().pieces(end, bytes),
             claim,
@@ -255,7 +269,7 @@ impl Outbound {
         let room = to.on_device(&lent.device.context, range.len())?;
         let room = room.after_stream(stream);
         let packer = &lent.device.packer;
-        packer.pack(stream, view, range, &room, self.blocks)
+        packer.pack_by(self.engine, stream, view, range, &room, self.blocks)
     }
 
     /// Puts the next piece of a host's message into a chunk. False: there is no room.
@@ -510,6 +524,7 @@ pub(crate) struct Inbound {
     plan: Pipeline,
     /// Of each kernel.
     blocks: u32,
+    engine: Engine,
     /// Bytes that will be unpacked.
     bytes: usize,
     /// Bytes that lie in chunks, or are unpacked.
@@ -571,6 +586,7 @@ impl Inbound {
         Ok(Inbound {
             devices: devices.clone(),
             blocks: lent.device.model.unpack_blocks(end.class),
+            engine: engine(&devices.model(), end, Move::Empty, bytes),
             lent,
             late: Late::of(&view),
             view,
@@ -718,7 +734,7 @@ impl Inbound {
         let stream = self.lent.stream()?.clone();
         let (packer, end) = (&self.lent.device.packer, range.end);
         let blocks = Some(self.blocks);
-        let event = packer.unpack(&stream, &packed, range, &self.view, blocks)?;
+        let event = packer.unpack_by(self.engine, &stream, &packed, range, &self.view, blocks)?;
         self.queued = end;
         self.note();
         Ok(event)

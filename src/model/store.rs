@@ -162,6 +162,16 @@ pub fn load(file: &Path) -> Result<Measured> {
             "device.peer_block_ns_per_byte",
             device.peer_block_ns_per_byte,
         ),
+        ("device.aperture.read_ns", device.aperture.read_ns),
+        (
+            "device.aperture.read_ns_per_byte",
+            device.aperture.read_ns_per_byte,
+        ),
+        ("device.aperture.write_ns", device.aperture.write_ns),
+        (
+            "device.aperture.write_ns_per_byte",
+            device.aperture.write_ns_per_byte,
+        ),
         ("latency_ns", c.latency_ns),
         ("overhead_ns", c.overhead_ns),
         ("copy_ns_per_byte", c.copy_ns_per_byte),

@@ -125,24 +125,36 @@ impl Lane {
         true
     }
 
-    /// The receiver wants chunks.
-    pub(super) fn on_stage(&mut self, peer: u32, handle: u32, aux: u16) -> bool {
+    /// Whether a send is announced and not over, so that it can do as its receiver asks.
+    ///
+    /// # Errors
+    /// Whether asking made sense all the same: it was revoked or has failed, which the
+    /// receiver has not heard of, and is told.
+    pub(super) fn may_answer(&mut self, peer: u32, handle: u32) -> Result<(), bool> {
         let Some(op) = self.send_op(peer, handle) else {
-            return false;
+            return Err(false);
         };
         match op.state {
             State::Announced => {}
-            // It was revoked; the receiver has not heard of it yet.
-            State::Withdrawn => return true,
-            _ => return false,
+            // The receiver has not heard of it yet.
+            State::Withdrawn => return Err(true),
+            _ => return Err(false),
         }
         if op.has_failed() {
-            return self.tell_failure(peer, handle);
+            return Err(self.tell_failure(peer, handle));
         }
         if op.acked {
             // It has not heard of it if it was about to open our memory.
             self.withdraw(peer, handle);
-            return true;
+            return Err(true);
+        }
+        Ok(())
+    }
+
+    /// The receiver wants chunks.
+    pub(super) fn on_stage(&mut self, peer: u32, handle: u32, aux: u16) -> bool {
+        if let Err(sound) = self.may_answer(peer, handle) {
+            return sound;
         }
         let on_device = aux & wire::DEVICE_CHUNKS;
         let begun = match on_device {

@@ -319,6 +319,8 @@ pub(crate) struct Counters {
     pub device_chunks: u64,
     /// Chunks that were copied from a linked device to the own one first.
     pub copied_first: u64,
+    /// Ends of messages of devices that the processor has read or written itself.
+    pub apertures: u64,
     /// Kernels that copied from a peer's device memory, or to it, and their bytes.
     pub kernels: u64,
     pub kernel_bytes: u64,
@@ -362,6 +364,10 @@ pub(crate) struct Lane {
     /// How sends ended that nobody waited for, since the lane refuses.
     pub lost: Vec<Error>,
     spare: Vec<Vec<u8>>,
+    /// Packed bytes of the short message that is posted next.
+    pub(super) scratch: Vec<u8>,
+    /// Which, while it is begun.
+    pub(super) scratch_of: Option<u32>,
     #[expect(clippy::vec_box, reason = "boxes to be used again")]
     spare_rare: Vec<Box<Rare>>,
     idle_polls: u32,
@@ -414,6 +420,8 @@ impl Lane {
             probed: None,
             lost: Vec::new(),
             spare: Vec::new(),
+            scratch: Vec::new(),
+            scratch_of: None,
             spare_rare: Vec::new(),
             idle_polls: 0,
             trace: None,
@@ -569,6 +577,7 @@ impl Lane {
             wire::WITHOUT => self.on_without(peer, low),
             wire::PLACE => self.on_place(message, low, high),
             wire::PLACED => self.on_placed(peer, low, message.head.aux),
+            wire::READY => self.on_ready(peer, low, message.head.aux),
             _ => false,
         };
         if !sound {

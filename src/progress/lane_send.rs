@@ -164,17 +164,13 @@ impl Lane {
                 }
             }
         }
-        let mut waits = false;
         while let Some(&handle) = self.peers[peer as usize].starts.front() {
             // What its producer waits for may be behind it.
             let hurry = self.peers[peer as usize].starts.len() > 1;
             match self.start(handle, hurry) {
                 Step::Full => return any,
                 // Fragments of other messages go on: its producer may need them.
-                Step::NotReady => {
-                    waits = true;
-                    break;
-                }
+                Step::NotReady => break,
                 Step::Moved => {
                     self.peers[peer as usize].starts.pop_front();
                 }
@@ -190,7 +186,7 @@ impl Lane {
             any = true;
         }
         let state = &mut self.peers[peer as usize];
-        state.blocked = waits || state.dead.is_some() || self.check.is_some();
+        state.blocked = !state.starts.is_empty() || state.dead.is_some() || self.check.is_some();
         for _ in 0..FRAGMENTS_PER_ROUND {
             let Some(handle) = self.peers[peer as usize].streams.pop_front() else {
                 break;
@@ -243,32 +239,30 @@ impl Lane {
         let Some(op) = self.ops.get_mut(handle) else {
             return Step::Moved; // revoked meanwhile
         };
-        let (peer, tag, bytes) = (op.peer, op.tag, op.total);
+        let (peer, bytes) = (op.peer, op.total);
         if op.has_failed() {
             return self.announce(handle);
         }
-        let mut announced = false;
-        if op.view.as_device().is_some() {
+        let on_device = op.view.as_device().is_some();
+        let mut at_once = on_device && self.goes_at_once(handle);
+        self.scratch_of = None;
+        if on_device {
             // A long message is announced at once, and packed meanwhile.
-            let short = bytes <= self.selection.device_eager_max();
-            let offered = match short {
+            let offered = match at_once {
                 true => Offering::None,
                 false => self.offer(handle),
             };
             match offered {
                 Offering::Made | Offering::None => {}
-                // Without saying where its memory lies.
-                Offering::NotReady if hurry => self.forget_stage(handle),
-                Offering::NotReady => return Step::NotReady,
                 Offering::Full => return Step::Full,
                 Offering::Failed(e) => return Step::Failed(e),
                 Offering::Broken(e) => return Step::Broken(e),
             }
             let made = matches!(offered, Offering::Made);
-            if short || (!made && self.device_key(handle).is_none()) {
+            if at_once || (!made && self.device_key(handle).is_none()) {
                 match self.source(handle) {
-                    Ok(Source::NotReady) if short => match self.must_not_wait(handle, hurry) {
-                        true => announced = true,
+                    Ok(Source::NotReady) if at_once => match self.must_not_wait(handle, hurry) {
+                        true => at_once = false,
                         false => return Step::NotReady,
                     },
                     Ok(_) => {}
@@ -307,17 +301,14 @@ impl Lane {
                 None => Memory::Private,
             };
         }
-        let on_device = (self.ops.get(handle)).is_some_and(|op| op.view.as_device().is_some());
-        let most = match on_device {
-            true => self.selection.device_eager_max(),
-            false => self.selection.eager_max(memory),
+        let eager = match on_device {
+            true => at_once,
+            false => bytes <= self.selection.eager_max(memory),
         };
-        let eager = bytes <= most && !announced;
         let credit = eager && self.peers[peer as usize].sender.take(bytes);
-        let step = if credit {
-            self.start_eager(handle)
-        } else {
-            self.announce(handle)
+        let step = match credit {
+            true => self.start_eager(handle),
+            false => self.announce(handle),
         };
         if credit && !matches!(step, Step::Moved) {
             self.peers[peer as usize]
@@ -331,7 +322,6 @@ impl Lane {
         {
             self.links.unexport(&key);
         }
-        let _ = tag;
         step
     }
 
@@ -353,11 +343,9 @@ impl Lane {
         };
         let aux = u16::from(op.synchronous) | checked;
         let whole = bytes <= fragment;
-        let (kind, moved, payload) = if whole {
-            (wire::EAGER, bytes, bytes)
-        } else {
-            let first = fragment - wire::TOTAL_BYTES;
-            (wire::FIRST, first, fragment)
+        let (kind, moved, payload) = match whole {
+            true => (wire::EAGER, bytes, bytes),
+            false => (wire::FIRST, fragment - wire::TOTAL_BYTES, fragment),
         };
         let view = &op.view;
         let fill = |to: *mut u8| {

@@ -16,6 +16,9 @@
 //! descriptors, by a socket  ->
 //! ```
 //!
+//! Where an event cannot be told, the offer says that READY will follow; the receiver
+//! matches and opens the memory meanwhile.
+//!
 //! Of an exportable pool, the pool is asked for; its memory is open for one message only,
 //! and closed before FINISH.
 //!
@@ -30,7 +33,7 @@
 //!    when the offer comes.
 //! 3. Opened memory is closed when no transfer of this rank is under way on a device.
 
-use super::lane::{Direction, Lane, Op, State};
+use super::lane::{Arrival, Direction, Lane, Op, State};
 use super::staged::Stage;
 use crate::device::direct::{Direct, How};
 use crate::device::export::{Moment, Told as ToldEvent};
@@ -40,7 +43,7 @@ use crate::error::Error;
 use crate::protocol::device::Class;
 use crate::protocol::reach::{Placement, Reach, supported};
 use crate::wire;
-use crate::wire::offer::{LAYOUT_BYTES, LAYOUTS, Offer, Told, Want};
+use crate::wire::offer::{LAYOUT_BYTES, LAYOUTS, Offer, Told, Want, When};
 use osier_datatype::{Datatype, Layout};
 use osier_kernels::handle::{Made as Kind, OpenPool, Piece};
 use osier_kernels::{After, DeviceError, DeviceSlice, DeviceView, Event, Ordered, Stream};
@@ -71,8 +74,6 @@ pub(super) enum Offering {
     None,
     /// All, in `rare.offer`.
     Made,
-    /// Not before the moment has passed.
-    NotReady,
     Full,
     Failed(TransportError),
     Broken(Error),
@@ -84,6 +85,19 @@ pub(super) struct Remote {
     offer: Box<Offer>,
     /// Of each instance; `None`: not told.
     layout: Option<Layout>,
+    /// Whether its owner has said when it may be used.
+    told: Said,
+}
+
+/// What the owner of memory has said of the moment from which it may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    /// That it will say so.
+    Nothing,
+    /// All that there is to be said.
+    All,
+    /// That it never comes.
+    Never,
 }
 
 impl Remote {
@@ -210,6 +224,11 @@ impl Mapped {
                 Err(e) => return Step::Failed(e),
             }
         }
+        match self.remote.told {
+            Said::All => {}
+            Said::Nothing => return Step::Waits,
+            Said::Never => return Step::Refused,
+        }
         if let Some(event) = &self.event {
             match event.is_passed() {
                 Ok(true) => {}
@@ -287,16 +306,13 @@ impl Lane {
         };
         // Handles of events name processes by their numbers.
         let tells = self.links.counts_alike(peer);
-        let event = match memory.moment(&self.devices, tells) {
-            Ok(Moment::Passed) => None,
-            Ok(Moment::Event(told)) => Some(told),
-            Ok(Moment::Later) => {
-                let waits = UnderWay::new(&self.devices);
-                if let Some(rare) = self.rare(handle) {
-                    rare.stage = Some(Stage::Later { _waits: waits });
-                }
-                return Offering::NotReady;
+        let (event, when) = match memory.moment(&self.devices, tells) {
+            Ok(Moment::Passed) => (None, When::Passed),
+            Ok(Moment::Event(told)) => {
+                let handle = told.handle;
+                (Some(told), When::Event(handle))
             }
+            Ok(Moment::Later) => (None, When::Told),
             Err(e) => return Offering::Broken(self.device_error(handle, e)),
         };
         let (layout, count) = memory.instances();
@@ -314,19 +330,89 @@ impl Lane {
                 origin,
                 count: count as u64,
                 layout,
-                event: event.as_ref().map(|told| told.handle),
+                when,
             }),
             _event: event,
         };
+        let waits = (when == When::Told).then(|| UnderWay::new(&self.devices));
         if let Some(rare) = self.rare(handle) {
-            rare.stage = None;
             rare.offer = Some(made);
+            rare.stage = waits.map(|_waits| Stage::Later { _waits });
+        }
+        if when == When::Told {
+            self.staged.push(handle);
         }
         Offering::Made
     }
 
+    /// Tells the receiver of an announced message that its memory may be used, if so.
+    /// True if it was told.
+    pub(super) fn tell_ready(&mut self, handle: u32) -> bool {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return false;
+        };
+        if op.state != State::Announced {
+            return false; // not announced yet
+        }
+        let (peer, memory) = (op.peer, op.view.as_device().cloned());
+        let aux = match memory.map(|memory| memory.is_valid()) {
+            Some(Ok(true)) => 0,
+            Some(Ok(false)) => return false,
+            Some(Err(e)) => {
+                let e = self.device_error(handle, e);
+                if let Some(rare) = self.rare(handle) {
+                    rare.error = Some(e);
+                }
+                wire::NEVER
+            }
+            None => wire::NEVER,
+        };
+        if let Some(rare) = self.rare(handle) {
+            rare.stage = None;
+        }
+        self.control(peer, wire::head(wire::READY, aux, handle, 0));
+        true
+    }
+
+    /// The memory that a peer's announcement has offered may be used, or never will.
+    pub(super) fn on_ready(&mut self, peer: u32, send: u32, aux: u16) -> bool {
+        let told = match aux {
+            0 => Said::All,
+            wire::NEVER => Said::Never,
+            _ => return false,
+        };
+        let waits = |remote: &Remote| remote.told == Said::Nothing;
+        for handle in self.staged.clone() {
+            if self.ops.get(handle).is_some_and(|op| op.peer == peer)
+                && let Some(mapped) = self.mapped(handle)
+                && !mapped.writes
+                && mapped.other == send
+            {
+                let awaited = waits(&mapped.remote);
+                mapped.remote.told = told;
+                return awaited;
+            }
+        }
+        // Nobody has received it yet.
+        let arrivals: Vec<u32> = self.arrivals.handles().collect();
+        for arrival in arrivals {
+            if let Some(arrived) = self.arrivals.get_mut(arrival)
+                && arrived.envelope.source == peer
+                && let Arrival::Announced { send: s, offer, .. } = &mut arrived.what
+                && *s == send
+                && let Some(remote) = &mut offer.memory
+            {
+                let awaited = waits(remote);
+                remote.told = told;
+                return awaited;
+            }
+        }
+        // It goes another way, or is over.
+        true
+    }
+
     /// Whether a peer is another process that may open our devices' memory.
-    fn opens_devices(&self, peer: u32) -> bool {
+    pub(super) fn opens_devices(&self, peer: u32) -> bool {
         self.links.transport(peer) == "shm" && !self.links.shares_process(peer)
     }
 
@@ -414,7 +500,15 @@ impl Lane {
                 layout
             }
         };
-        Box::new(Remote { offer, layout })
+        let told = match offer.when {
+            When::Told => Said::Nothing,
+            When::Passed | When::Event(_) => Said::All,
+        };
+        Box::new(Remote {
+            offer,
+            layout,
+            told,
+        })
     }
 
     /// Begins to read a message from its sender's memory, or to write it to its
@@ -515,8 +609,8 @@ impl Lane {
         let owner = (self.members[peer as usize], context.ordinal());
         let (devices, key) = (&self.devices, &offer.key);
         let from = match key.made {
-            Kind::SharedPool => devices
-                .open_pool(owner, &context, &key.device, given)
+            Kind::SharedPool | Kind::OtherPool => devices
+                .open_pool(owner, &context, key, given)
                 .map(|pool| Some(Opened::Pool(pool, None))),
             _ => devices
                 .open(owner, &context, key, given)
@@ -527,9 +621,10 @@ impl Lane {
                 })
                 .map(|view| view.map(Opened::View)),
         };
-        let event = (offer.event.as_ref())
-            .map(|event| devices.opened_event(owner, &context, event))
-            .transpose();
+        let event = match &offer.when {
+            When::Event(event) => devices.opened_event(owner, &context, event).map(Some),
+            When::Passed | When::Told => Ok(None),
+        };
         let opened = from.and_then(|from| Ok(from.zip(Some(event?))));
         match opened {
             Ok(Some((from, event))) => {

@@ -22,7 +22,7 @@
 //! 3. A sender queues its kernel when both moments have passed; until then either side
 //!    can give up.
 
-use super::lane::{Direction, Lane, Op, State, Target};
+use super::lane::{Direction, Lane, Op, Target};
 use super::mapped::Remote;
 use super::staged::Stage;
 use crate::device::UnderWay;
@@ -30,7 +30,7 @@ use crate::device::export::{Moment, Told as ToldEvent};
 use crate::error::{Error, ErrorKind};
 use crate::protocol::reach::Pipelining;
 use crate::wire;
-use crate::wire::offer::{Offer, Told};
+use crate::wire::offer::{Offer, Told, When};
 use osier_kernels::BusId;
 use osier_kernels::handle::Key;
 use osier_transports::{AmHead, Incoming, PostError};
@@ -123,6 +123,7 @@ impl Lane {
         let (send, device) = (placed.send, placed.device);
         let (key, mut origin) = (placed.key, placed.origin);
         let event = placed.event.as_ref().map(|told| told.handle);
+        let when = event.map_or(When::Passed, When::Event);
         let (layout, mut count) = memory.instances();
         let told = match layout.contiguous_at(count) {
             Some(base) => {
@@ -149,7 +150,7 @@ impl Lane {
             origin,
             count: count as u64,
             layout,
-            event,
+            when,
         };
         let body = offer.to_wire();
         let fill = |to: *mut u8| {
@@ -199,24 +200,13 @@ impl Lane {
         unsafe {
             std::ptr::copy_nonoverlapping(message.payload.as_ptr(), body.as_mut_ptr(), body.len());
         }
-        let Some(offer) = Offer::from_wire(&body) else {
+        // Whoever places knows the moment, or does not place.
+        let offer = Offer::from_wire(&body).filter(|offer| offer.when != When::Told);
+        let Some(offer) = offer else {
             return false;
         };
-        let Some(op) = self.send_op(peer, send) else {
-            return false;
-        };
-        match op.state {
-            State::Announced => {}
-            // It was revoked; the receiver has not heard of it yet.
-            State::Withdrawn => return true,
-            _ => return false,
-        }
-        if op.has_failed() {
-            return self.tell_failure(peer, send);
-        }
-        if op.acked {
-            self.withdraw(peer, send);
-            return true;
+        if let Err(sound) = self.may_answer(peer, send) {
+            return sound;
         }
         let remote = self.remote(peer, Box::new(offer));
         if self.begin_mapped(send, peer, receive, &remote) != Ok(true) {

@@ -31,11 +31,14 @@ use super::reached::Opening;
 use crate::device::direct::{Direct, How};
 use crate::device::pool::Claim;
 use crate::device::stage::{Inbound, Outbound};
-use crate::device::{DeviceMemory, UnderWay};
+use crate::device::{DeviceMemory, Devices, Through, UnderWay};
 use crate::error::{Error, ErrorKind};
 use crate::p2p::view::RawView;
+use crate::protocol::device::{Between, Move, Way};
+use crate::protocol::reach::Placement;
 use crate::wire;
-use osier_kernels::{DeviceError, Stream};
+use osier_kernels::handle::Made;
+use osier_kernels::{DeviceError, DeviceView, Ordered};
 use osier_transports::{RegionKey, RegionKind};
 use std::ops::Range;
 use std::sync::Arc;
@@ -53,7 +56,8 @@ pub(super) enum Stage {
     Opening(Box<Opening>),
     /// The sender's device writes our memory.
     Placed(Box<Placed>),
-    /// A send that is announced when its memory's moment has passed.
+    /// A send that is announced, and whose receiver is to be told when its memory's moment
+    /// has passed.
     Later {
         _waits: UnderWay,
     },
@@ -96,6 +100,34 @@ pub(super) fn check_moment(view: &RawView) -> Result<(), Error> {
     }
 }
 
+/// Begins a copy between buffers of one process, by the kernel of a device that reaches
+/// both: the receiver's, else the sender's.
+///
+/// # Errors
+/// Neither does, or the driver refuses.
+fn direct(
+    devices: &Arc<Devices>,
+    from: &Ordered<DeviceView<u8>>,
+    to: &Ordered<DeviceView<u8>>,
+    bytes: usize,
+) -> Result<Direct, DeviceError> {
+    let (source, target) = (from.buffer().memory(), to.buffer().memory());
+    let (there, here) = (source.context(), target.context());
+    match here.reach(source) {
+        Ok(()) => Direct::new(devices, here, to, |_| Ok(from.clone()), (How::Reads, bytes)),
+        Err(why) => {
+            there.reach(target).map_err(|_| why)?;
+            Direct::new(
+                devices,
+                there,
+                from,
+                |_| Ok(to.clone()),
+                (How::Writes, bytes),
+            )
+        }
+    }
+}
+
 impl Op {
     pub(super) fn stage(&mut self) -> Option<&mut Stage> {
         self.rare.as_mut()?.stage.as_mut()
@@ -122,18 +154,24 @@ impl Lane {
         let Some(memory) = op.view.as_device() else {
             return Ok(Source::View);
         };
-        let memory = memory.clone();
+        let (memory, state) = (memory.clone(), op.state);
         if op.total == 0 {
             let nothing = Source::Packed(std::ptr::dangling(), 0);
             let usable = memory.check().map(|()| nothing);
             return usable.map_err(|e| self.device_error(handle, e));
         }
-        let claim = match op.state {
-            State::Starting if op.total <= self.selection.device_eager_max() => Claim::Short,
+        if state == State::Starting
+            && self.ops.get_mut(handle).and_then(Op::stage).is_none()
+            && let Some(source) = self.read_aperture(handle, &memory)
+        {
+            return Ok(source);
+        }
+        let claim = match state {
+            State::Starting if self.goes_at_once(handle) => Claim::Short,
             State::Starting => Claim::Announced,
             _ => Claim::Send,
         };
-        let ready = match op.stage() {
+        let ready = match self.ops.get_mut(handle).and_then(Op::stage) {
             Some(Stage::Out(stage)) => stage.ready(),
             _ => Outbound::new(&self.devices, &memory, claim).and_then(|mut stage| {
                 let ready = stage.ready();
@@ -149,6 +187,101 @@ impl Lane {
             Ok((from, bytes)) => Ok(Source::Packed(from, bytes)),
             Err(e) => Err(self.device_error(handle, e)),
         }
+    }
+
+    /// The bytes of a short message, read by the processor; none where something else is
+    /// quicker, or its moment has not passed.
+    fn read_aperture(&mut self, handle: u32, memory: &DeviceMemory) -> Option<Source> {
+        let total = self.ops.get(handle)?.total;
+        if !self.goes_at_once(handle) {
+            return None;
+        }
+        if self.scratch_of == Some(handle) {
+            return Some(Source::Packed(self.scratch.as_ptr(), total));
+        }
+        let run = self.devices.aperture(memory, Move::Fill, total)?;
+        self.scratch.resize(total, 0);
+        run.read(&mut self.scratch).ok()?;
+        self.scratch_of = Some(handle);
+        self.counters.apertures += 1;
+        self.counters.copied += total as u64;
+        Some(Source::Packed(self.scratch.as_ptr(), total))
+    }
+
+    /// Writes a message that has come whole into a device's memory by the processor. False:
+    /// something else is quicker, its moment has not passed, or a stream waits for it, for
+    /// work that was queued before need not see such writes.
+    fn write_aperture(&mut self, handle: u32, from: *const u8, bytes: usize) -> bool {
+        let Some(op) = self.ops.get(handle) else {
+            return false;
+        };
+        let wanted = op.view.bytes().min(op.total);
+        let rare = op.rare.as_ref();
+        let begun = rare.is_some_and(|rare| rare.stage.is_some() || !rare.holds.is_empty());
+        if begun || op.moved != 0 || bytes != op.total || wanted == 0 {
+            return false;
+        }
+        let Some(memory) = op.view.as_device().cloned() else {
+            return false;
+        };
+        let Some(run) = self.devices.aperture(&memory, Move::Empty, wanted) else {
+            return false;
+        };
+        // SAFETY: callers pass `bytes` readable bytes, which are no fewer.
+        let from = unsafe { std::slice::from_raw_parts(from, wanted) };
+        if run.write(from).is_err() {
+            return false;
+        }
+        self.counters.apertures += 1;
+        self.counters.copied += wanted as u64;
+        if let Some(op) = self.ops.get_mut(handle) {
+            op.moved = bytes;
+        }
+        self.received(handle);
+        true
+    }
+
+    /// Whether a message of a device goes at once, without an announcement. Whoever may
+    /// wait for the receive anyway is announced where one kernel is expected to be quicker.
+    pub(super) fn goes_at_once(&mut self, handle: u32) -> bool {
+        let Some(op) = self.ops.get(handle) else {
+            return true;
+        };
+        let most = self.devices.eager_max(self.selection.device_eager_max());
+        match op.total <= most {
+            true if op.total == 0 || op.has_failed() => true,
+            true => !(op.synchronous || op.ready) || !self.announcing_pays(handle),
+            false => false,
+        }
+    }
+
+    /// Whether a kernel of a receiver that is a device, too, would read a short message
+    /// sooner than it would come through the host.
+    fn announcing_pays(&mut self, handle: u32) -> bool {
+        let Some(op) = self.ops.get(handle) else {
+            return false;
+        };
+        if op.rare.as_ref().is_some_and(|rare| rare.offer.is_some()) {
+            return true; // decided
+        }
+        let (peer, total) = (op.peer, op.total);
+        let Some(memory) = op.view.as_device().cloned() else {
+            return false;
+        };
+        let near = match self.links.shares_process(peer) {
+            true => true,
+            false => self.opens_devices(peer) && memory.is_opened_elsewhere(),
+        };
+        let end = memory.end();
+        // The other side is taken to be like this one.
+        let reached = self.devices.reached_by_processor(&memory, total).is_some();
+        let between = Between {
+            apertures: (reached, reached),
+            ..Between::default()
+        };
+        let model = self.devices.model();
+        let ns = |way| model.predict_between(end, end, total, way, between).ns;
+        near && ns(Way::Kernel) < ns(Way::Bounce)
     }
 
     /// The device of a send has failed before anything was posted. The message is
@@ -188,13 +321,6 @@ impl Lane {
                 true
             }
             _ => false,
-        }
-    }
-
-    /// Drops what a send holds for its device; nothing was begun.
-    pub(super) fn forget_stage(&mut self, handle: u32) {
-        if let Some(rare) = self.rare(handle) {
-            rare.stage = None;
         }
     }
 
@@ -252,6 +378,9 @@ impl Lane {
 
     /// Takes the next bytes of a message to a device.
     pub(super) fn stage_bytes(&mut self, handle: u32, from: *const u8, bytes: usize) {
+        if self.write_aperture(handle, from, bytes) {
+            return;
+        }
         let Some(op) = self.ops.get_mut(handle) else {
             return;
         };
@@ -370,14 +499,13 @@ impl Lane {
         let (Ok(from), Ok(to)) = (from.view(), to.view()) else {
             return false;
         };
-        let context = to.buffer().memory().context();
-        if from.buffer().memory().context() != context {
-            return false;
-        }
-        let other = |_: &Stream| Ok(from.clone());
-        let begun = Direct::new(&self.devices, context, to, other, (How::Reads, total));
-        let Ok(stage) = begun else {
-            return false;
+        let begun = direct(&self.devices, from, to, total);
+        let stage = match begun {
+            Ok(stage) => stage,
+            Err(why) => {
+                self.say_apart(from, to, &why);
+                return false;
+            }
         };
         if let Some(rare) = self.rare(handle) {
             rare.stage = Some(Stage::Direct(stage, send));
@@ -389,6 +517,23 @@ impl Lane {
         self.note_kernel(total);
         self.staged.push(handle);
         true
+    }
+
+    /// Says once why a message between two devices of this process takes a longer way.
+    fn say_apart(
+        &self,
+        from: &Ordered<DeviceView<u8>>,
+        to: &Ordered<DeviceView<u8>>,
+        why: &DeviceError,
+    ) {
+        let (source, target) = (from.buffer().memory(), to.buffer().memory());
+        let link = target.context().link(&source.context().bus_id());
+        if source.context() != target.context()
+            && let Ok(made) = Made::of(source)
+        {
+            let (placement, why) = (Placement::within(link), why.to_string());
+            self.devices.say_once(made, placement, Through::Host, &why);
+        }
     }
 
     /// Ends a copy from device to device, after waiting for it if it is under way, and
@@ -478,7 +623,7 @@ impl Lane {
                 Some(Stage::Mapped(_)) => any |= self.advance_mapped(handle),
                 Some(Stage::Opening(_)) => any |= self.advance_opening(handle),
                 Some(Stage::Placed(_)) => any |= self.advance_placed(handle),
-                Some(Stage::Later { .. }) => {}
+                Some(Stage::Later { .. }) => any |= self.tell_ready(handle),
                 Some(Stage::Direct(stage, _)) => match stage.is_over() {
                     Ok(false) => {}
                     over => {

@@ -7,7 +7,7 @@
 //!
 //! | way | time |
 //! |---|---|
-//! | at once, through rings | `p(n) + L + 2 n c + u(n)` |
+//! | at once, through rings | `p(n) + L + 2 n c + u(n)`, each of `p` and `u` by the cheapest means |
 //! | chunks handed over | `s + L + o + u(f) + (n / f - 1) max(p(f), u(f), (s + u(f) + 2 (L + o)) / d)` |
 //! | fragments through rings | the same, with `2 f c` between |
 //! | one kernel reads | `2 L + k + n max(r, w)` |
@@ -20,6 +20,9 @@
 //! another to come back). A kernel takes `k` until its end is seen, and
 //! each byte the longest of what the layout takes, what the link to the host takes, and
 //! what its thread blocks take together. A copy of one run takes the copy engine.
+//!
+//! A short message of one run is moved by the copy engine, by a kernel, or by the processor
+//! through an aperture, where there is one ([`Means`]); what has gaps by a kernel.
 //!
 //! Where the two devices are linked, what crosses the link takes as long as the link, and
 //! longer if a kernel reads it in blocks. So a receiver with gaps copies a chunk to its
@@ -74,6 +77,36 @@ pub struct DeviceCosts {
     /// Moving one byte of a block to or from a linked device by a kernel, in ns.
     #[serde(default = "peer_block_ns")]
     pub peer_block_ns_per_byte: f64,
+    /// The processor's copies through an aperture, where there is one.
+    #[serde(default)]
+    pub aperture: ApertureCosts,
+}
+
+/// Costs of a window in the processor's addresses through which it reads and writes a
+/// device's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ApertureCosts {
+    /// Reading the first byte, in ns.
+    pub read_ns: f64,
+    /// Reading each byte, in ns.
+    pub read_ns_per_byte: f64,
+    /// Writing the first byte, in ns.
+    pub write_ns: f64,
+    /// Writing each byte, in ns.
+    pub write_ns_per_byte: f64,
+}
+
+impl Default for ApertureCosts {
+    /// After the figures that gdrcopy's own documentation gives for PCIe 3.0 to 5.0, not
+    /// measured: reads are not cached and not combined, writes are combined.
+    fn default() -> Self {
+        Self {
+            read_ns: 1000.0,
+            read_ns_per_byte: 2.5,
+            write_ns: 200.0,
+            write_ns_per_byte: 0.15,
+        }
+    }
 }
 
 /// Of devices on NVLink, from data sheets; not measured anywhere yet.
@@ -98,6 +131,7 @@ impl Default for DeviceCosts {
             to_device_ns_per_byte: 0.02,
             peer_ns_per_byte: peer_ns(),
             peer_block_ns_per_byte: peer_block_ns(),
+            aperture: ApertureCosts::default(),
         }
     }
 }
@@ -150,6 +184,8 @@ pub struct End {
 pub enum Placement {
     /// Threads of one process, on one device.
     Process,
+    /// Threads of one process with a device each, which are linked.
+    Devices,
     /// Two processes on one device.
     Gpu,
     /// Two processes with a device each, which are linked.
@@ -255,10 +291,36 @@ pub struct Model {
 }
 
 /// What an end does with packed bytes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Move {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Move {
+    /// The sender puts them together.
     Fill,
+    /// The receiver takes them apart.
     Empty,
+}
+
+/// What moves a short message between a device's memory and packed bytes of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Means {
+    /// The processor: nothing but the host's memory.
+    Host,
+    /// The device's copy engine, one run.
+    Copies,
+    /// A kernel that reads or writes the host's memory itself.
+    Kernel,
+    /// The processor, one run, through an aperture.
+    Aperture,
+}
+
+impl fmt::Display for Means {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Means::Host => "host",
+            Means::Copies => "copy engine",
+            Means::Kernel => "kernel",
+            Means::Aperture => "aperture",
+        })
+    }
 }
 
 /// What lies between two ends.
@@ -268,6 +330,8 @@ pub struct Between {
     pub linked: bool,
     /// The sender has offered its memory, and packs nothing before it is asked to.
     pub offered: bool,
+    /// The processor reaches the sender's memory, and the receiver's, by an aperture.
+    pub apertures: (bool, bool),
 }
 
 /// One message's way from one end to the other.
@@ -375,14 +439,40 @@ impl Model {
         }
     }
 
-    fn bounce_ns(&self, from: End, to: End, bytes: usize) -> f64 {
-        let mut ns = self.link.eager_ns(bytes);
-        for (end, what) in [(from, Move::Fill), (to, Move::Empty)] {
-            if end.place != Place::Host {
-                ns += self.piece_ns(end, what, bytes);
-            }
+    /// What moves a short message at one of its ends, and how long that takes. An
+    /// `aperture`: the processor reaches the memory by one.
+    pub fn means(&self, end: End, what: Move, bytes: usize, aperture: bool) -> (Means, f64) {
+        if end.place == Place::Host {
+            return (Means::Host, 0.0);
         }
-        ns
+        let (n, device) = (bytes as f64, &self.device);
+        let (link, own) = (
+            self.link_ns(end, what),
+            device.pack_ns_per_byte[end.class as usize],
+        );
+        let blocks = f64::from(self.fewest(end.class, link));
+        let each = link.max(own).max(device.block_ns_per_byte / blocks);
+        let kernel = (Means::Kernel, device.launch_ns + n * each);
+        if end.class != Class::Run {
+            return kernel;
+        }
+        let copies = (Means::Copies, self.piece_ns(end, what, bytes));
+        let costs = &device.aperture;
+        let through = match what {
+            Move::Fill => costs.read_ns + n * costs.read_ns_per_byte,
+            Move::Empty => costs.write_ns + n * costs.write_ns_per_byte,
+        };
+        let through = aperture.then_some((Means::Aperture, through));
+        let all = [Some(copies), Some(kernel), through].into_iter().flatten();
+        let cheapest = all.min_by(|a, b| a.1.total_cmp(&b.1));
+        cheapest.unwrap_or(kernel)
+    }
+
+    fn bounce_ns(&self, hop: Hop, bytes: usize) -> f64 {
+        let (read, written) = hop.between.apertures;
+        let (_, fill) = self.means(hop.from, Move::Fill, bytes, read);
+        let (_, empty) = self.means(hop.to, Move::Empty, bytes, written);
+        self.link.eager_ns(bytes) + fill + empty
     }
 
     /// The stages of so many pieces of a size.
@@ -578,7 +668,7 @@ impl Model {
             depth: 1,
         };
         let (pipeline, ns) = match way {
-            Way::Bounce => (whole, self.bounce_ns(from, to, bytes)),
+            Way::Bounce => (whole, self.bounce_ns(hop, bytes)),
             Way::Kernel => (whole, self.kernel_ns(hop, bytes, 2.0)),
             Way::Put => (whole, self.kernel_ns(hop, bytes, 3.0)),
             Way::Chunks | Way::Fragments | Way::DeviceChunks => self.cut(hop, bytes),
@@ -639,6 +729,7 @@ impl Model {
             between: Between {
                 linked,
                 offered: true,
+                ..Between::default()
             },
         };
         self.cut(hop, bytes).0
@@ -660,17 +751,30 @@ impl Model {
     }
 }
 
+/// Messages that need no rendezvous.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Short {
+    /// Up to so many bytes.
+    pub bytes: usize,
+    /// The send may wait for its receive all the same.
+    pub waits: bool,
+}
+
 /// Ways that a message may take.
-pub fn ways(from: End, to: End, placement: Placement, bytes: usize, short: usize) -> Vec<Way> {
-    if bytes <= short {
-        return vec![Way::Bounce];
-    }
-    let mut ways = vec![Way::Chunks, Way::Fragments];
+pub fn ways(from: End, to: End, placement: Placement, bytes: usize, short: Short) -> Vec<Way> {
     let device = |end: End| end.place != Place::Host;
     let reached = !matches!(placement, Placement::Gpus);
+    if bytes <= short.bytes {
+        let mut ways = vec![Way::Bounce];
+        if short.waits && reached && device(from) && device(to) {
+            ways.push(Way::Kernel);
+        }
+        return ways;
+    }
+    let mut ways = vec![Way::Chunks, Way::Fragments];
     if reached && device(from) && device(to) {
         ways.push(Way::Kernel);
-        if placement != Placement::Process {
+        if !matches!(placement, Placement::Process | Placement::Devices) {
             ways.extend([Way::Put, Way::DeviceChunks]);
         }
     }
@@ -704,6 +808,7 @@ mod tests {
                 to_device_ns_per_byte: c[8],
                 peer_ns_per_byte: c[10],
                 peer_block_ns_per_byte: c[11],
+                aperture: ApertureCosts::default(),
             },
             limits: Limits {
                 memory: 1 << memory,
@@ -712,6 +817,11 @@ mod tests {
             },
         })
     }
+
+    const SHORT: Short = Short {
+        bytes: SHORT_BYTES,
+        waits: false,
+    };
 
     fn ends() -> impl Strategy<Value = End> {
         let places = prop_oneof![Just(Place::Host), Just(Place::Pinned), Just(Place::Device)];
@@ -744,7 +854,7 @@ mod tests {
     proptest! {
         #[test]
         fn pieces_are_the_cheapest_that_there_are(model in models(), from in ends(), to in ends(), exponent in 0.0..31.0f64, (linked, offered) in any::<(bool, bool)>()) {
-            let between = Between { linked, offered };
+            let between = Between { linked, offered, ..Between::default() };
             let bytes = 2f64.powf(exponent) as usize;
             for way in [Way::Chunks, Way::Fragments, Way::DeviceChunks] {
                 let predicted = model.predict_between(from, to, bytes, way, between);
@@ -763,7 +873,7 @@ mod tests {
         #[test]
         fn the_choice_is_the_cheapest_way(model in models(), from in ends(), to in ends(), exponent in 0.0..31.0f64) {
             let bytes = 2f64.powf(exponent) as usize;
-            let all = ways(from, to, Placement::Process, bytes, SHORT_BYTES);
+            let all = ways(from, to, Placement::Process, bytes, SHORT);
             let best = model.best(from, to, bytes, &all).expect("a way");
             for way in all {
                 prop_assert!(best.ns <= model.predict(from, to, bytes, way).ns);
@@ -791,6 +901,60 @@ mod tests {
                 prop_assert!(ns(bytes) <= ns(2 * bytes) * (1.0 + 1e-9));
             }
         }
+    }
+
+    /// A short message of one run is moved by what is quickest to begin; one with gaps by a
+    /// kernel. Whoever waits for its receive anyway lets one kernel read it.
+    #[test]
+    fn a_table_of_means() {
+        let with = |launch_ns: f64, copy_ns: f64| {
+            let costs = DeviceCosts {
+                launch_ns,
+                copy_ns,
+                ..DeviceCosts::default()
+            };
+            Model::unlimited(&LinkCosts {
+                device: Some(costs),
+                ..LinkCosts::default()
+            })
+        };
+        let end = |class| End {
+            place: Place::Device,
+            class,
+        };
+        let (run, strided) = (end(Class::Run), end(Class::Strided));
+        let (copies, kernels) = (with(6000.0, 5000.0), with(4000.0, 7000.0));
+        let means =
+            |model: &Model, end, what, bytes, aperture| model.means(end, what, bytes, aperture).0;
+        let table = [
+            means(&copies, run, Move::Fill, 8, false),
+            means(&kernels, run, Move::Fill, 8, false),
+            means(&copies, strided, Move::Empty, 8, false),
+            // Reading through an aperture is quick for few bytes, writing for many.
+            means(&copies, run, Move::Fill, 8, true),
+            means(&copies, run, Move::Fill, 8 << 10, true),
+            means(&copies, run, Move::Empty, 8 << 10, true),
+            means(&copies, strided, Move::Fill, 8, true),
+        ];
+        let expected = [
+            Means::Copies,
+            Means::Kernel,
+            Means::Kernel,
+            Means::Aperture,
+            Means::Copies,
+            Means::Aperture,
+            Means::Kernel,
+        ];
+        assert_eq!(table, expected);
+        let waits = Short {
+            waits: true,
+            ..SHORT
+        };
+        let chosen = |short| {
+            let all = ways(run, run, Placement::Gpu, 8, short);
+            copies.best(run, run, 8, &all).expect("a way").way
+        };
+        assert_eq!((chosen(SHORT), chosen(waits)), (Way::Bounce, Way::Kernel));
     }
 
     /// Over a link many chunks are copied first, one is not; within a device none is.
@@ -827,6 +991,7 @@ mod tests {
                 to_device_ns_per_byte: 0.02,
                 peer_ns_per_byte: 0.0025,
                 peer_block_ns_per_byte: 0.0028,
+                aperture: ApertureCosts::default(),
             },
             limits: Limits {
                 memory: 16 << 20,
@@ -843,7 +1008,7 @@ mod tests {
         };
         let (host, device) = (end(Place::Host), end(Place::Device));
         let chosen = |from, to, placement, bytes| {
-            let all = ways(from, to, placement, bytes, SHORT_BYTES);
+            let all = ways(from, to, placement, bytes, SHORT);
             let best = model.best(from, to, bytes, &all).expect("a way");
             (best.way, best.pipeline.fragment, best.pipeline.depth)
         };

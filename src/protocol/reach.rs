@@ -25,6 +25,10 @@ use osier_kernels::handle::Made;
 pub enum Placement {
     /// One device, one process.
     Process,
+    /// Two devices, of which one reaches the other's memory; one process.
+    Devices,
+    /// Two devices that do not; one process.
+    DevicesApart,
     /// One device, two processes.
     Device,
     /// Two devices, of which one reaches the other's memory; two processes.
@@ -35,8 +39,10 @@ pub enum Placement {
 
 impl Placement {
     /// All of them.
-    pub const ALL: [Placement; 4] = [
+    pub const ALL: [Placement; 6] = [
         Placement::Process,
+        Placement::Devices,
+        Placement::DevicesApart,
         Placement::Device,
         Placement::Linked,
         Placement::Apart,
@@ -46,9 +52,20 @@ impl Placement {
     pub fn name(self) -> &'static str {
         match self {
             Placement::Process => "same process",
+            Placement::Devices => "same process, linked device",
+            Placement::DevicesApart => "same process, device not linked",
             Placement::Device => "same device",
             Placement::Linked => "linked device",
             Placement::Apart => "device not linked",
+        }
+    }
+
+    /// Of one process.
+    pub fn within(link: Link) -> Placement {
+        match link {
+            Link::Same => Placement::Process,
+            Link::Linked => Placement::Devices,
+            Link::Apart => Placement::DevicesApart,
         }
     }
 
@@ -99,7 +116,9 @@ impl Reach {
 /// How memory of a kind is reached in a placement.
 pub fn supported(made: Made, placement: Placement) -> Reach {
     match (placement, made) {
-        (Placement::Process, _) => Reach::Address,
+        (Placement::Process | Placement::Devices, _) => Reach::Address,
+        (Placement::DevicesApart, Made::Pinned | Made::Managed) => Reach::Address,
+        (Placement::DevicesApart, _) => Reach::No("the devices are not linked"),
         (_, Made::Pinned) => Reach::No("it is private to its process"),
         (_, Made::Managed) => Reach::No("managed memory moves, and has no handle"),
         (_, Made::Pool) => Reach::No("its pool was not made to be exported"),
@@ -107,7 +126,7 @@ pub fn supported(made: Made, placement: Placement) -> Reach {
         (Placement::Apart, _) => Reach::No("the devices are not linked"),
         (_, Made::Plain) => Reach::Handle,
         (_, Made::Mapped) => Reach::Descriptors,
-        (_, Made::SharedPool) => Reach::Pool,
+        (_, Made::SharedPool | Made::OtherPool) => Reach::Pool,
     }
 }
 
@@ -172,6 +191,7 @@ pub fn strategy(
     let between = Between {
         linked: sides.placement == Placement::Linked,
         offered: true,
+        ..Between::default()
     };
     let cost = |way: &Way| match (pipelining, way) {
         (Pipelining::On, Way::DeviceChunks) => 0.0,
@@ -302,13 +322,15 @@ mod tests {
             .map(|made| Placement::ALL.map(|placement| supported(made, placement).is_there()));
         let (yes, no) = (true, false);
         let expected = [
-            [yes, yes, yes, no], // plain
-            [yes, no, no, no],   // pool
-            [yes, yes, yes, no], // exportable pool
-            [yes, yes, yes, no], // mapped
-            [yes, no, no, no],   // mapped, not exportable
-            [yes, no, no, no],   // managed
-            [yes, no, no, no],   // pinned host
+            // Of one process: a device, linked, not linked; of two: the same.
+            [yes, yes, no, yes, yes, no], // plain
+            [yes, yes, no, no, no, no],   // pool
+            [yes, yes, no, yes, yes, no], // exportable pool
+            [yes, yes, no, yes, yes, no], // of others
+            [yes, yes, no, yes, yes, no], // mapped
+            [yes, yes, no, no, no, no],   // mapped, not exportable
+            [yes, yes, yes, no, no, no],  // managed
+            [yes, yes, yes, no, no, no],  // pinned host
         ];
         assert_eq!(table, expected);
     }

@@ -52,7 +52,7 @@ const HANDSHAKE_SHARE: f64 = 0.05;
 /// handshake that would save it.
 pub const AT_ONCE_BYTES: usize = 4 << 10;
 /// Eager messages are at most this large whatever a handshake costs.
-const EAGER_LIMIT_BYTES: usize = 256 << 10;
+pub const EAGER_LIMIT_BYTES: usize = 256 << 10;
 
 /// The choice, cut into sizes.
 #[derive(Clone, Debug, PartialEq)]

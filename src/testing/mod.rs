@@ -75,6 +75,9 @@ pub struct DeviceTraffic {
     /// Chunks of a peer's device that this rank has copied to its own before it unpacked
     /// them.
     pub copied_first: u64,
+    /// Ends of messages that the processor has read from a device's memory, or written
+    /// there, itself.
+    pub apertures: u64,
     /// Kernels of this rank that copied between its device memory and a peer's.
     pub kernels: u64,
     /// What they copied.
@@ -91,6 +94,7 @@ pub fn device_traffic(comm: &Communicator) -> DeviceTraffic {
         handed: counters.handed,
         device_chunks: counters.device_chunks,
         copied_first: counters.copied_first,
+        apertures: counters.apertures,
         kernels: counters.kernels,
         kernel_bytes: counters.kernel_bytes,
         mappings: comm.core().devices.mappings(),

@@ -4,7 +4,7 @@
 //! offer   key 105, origin u64, count u64, slot u16, moment u8, event 64
 //! slot    where the receiver of a LAYOUT keeps it; 0xffff: one run of bytes at the
 //!         origin; 0xfffe: the layout was not told
-//! moment  0 passed, 1 when the event has passed
+//! moment  0 passed, 1 when the event has passed, 2 when READY says so
 //! ```
 //!
 //! # Invariants
@@ -30,6 +30,17 @@ pub(crate) enum Told {
     Not,
 }
 
+/// From when the memory of an offer may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum When {
+    /// At once.
+    Passed,
+    /// When this event has passed.
+    Event(EventHandle),
+    /// When the other side says so.
+    Told,
+}
+
 /// Memory of a device and what lies there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
@@ -39,8 +50,7 @@ pub(crate) struct Offer {
     /// Instances of the layout; bytes of a run.
     pub count: u64,
     pub layout: Told,
-    /// After which the memory may be used; `None`: at once.
-    pub event: Option<EventHandle>,
+    pub when: When,
 }
 
 impl Offer {
@@ -58,9 +68,13 @@ impl Offer {
             Told::Slot(slot) => slot,
         };
         w[AT + 16..AT + 18].copy_from_slice(&slot.to_le_bytes());
-        if let Some(event) = &self.event {
-            w[AT + 18] = 1;
-            w[AT + 19..].copy_from_slice(&event.0);
+        match &self.when {
+            When::Passed => {}
+            When::Event(event) => {
+                w[AT + 18] = 1;
+                w[AT + 19..].copy_from_slice(&event.0);
+            }
+            When::Told => w[AT + 18] = 2,
         }
         w
     }
@@ -80,9 +94,10 @@ impl Offer {
             _ => return None,
         };
         let event: [u8; 64] = event.try_into().ok()?;
-        let event = match moment {
-            0 if event == [0; 64] => None,
-            1 => Some(EventHandle(event)),
+        let when = match moment {
+            0 if event == [0; 64] => When::Passed,
+            1 => When::Event(EventHandle(event)),
+            2 if event == [0; 64] => When::Told,
             _ => return None,
         };
         Some(Offer {
@@ -90,7 +105,7 @@ impl Offer {
             origin: u64::from_le_bytes(*origin),
             count: u64::from_le_bytes(*count),
             layout,
-            event,
+            when,
         })
     }
 }
@@ -140,8 +155,13 @@ mod tests {
             Just(Told::Not),
             (0..LAYOUTS as u16).prop_map(Told::Slot)
         ];
-        (key, any::<[u64; 2]>(), layout, any::<Option<u8>>()).prop_map(
-            |((made, device, identity, [start, bytes], handle), [origin, count], layout, event)| {
+        let when = prop_oneof![
+            Just(When::Passed),
+            Just(When::Told),
+            any::<u8>().prop_map(|byte| When::Event(EventHandle([byte; 64]))),
+        ];
+        (key, any::<[u64; 2]>(), layout, when).prop_map(
+            |((made, device, identity, [start, bytes], handle), [origin, count], layout, when)| {
                 Offer {
                     key: Key {
                         made: Made::ALL[made],
@@ -154,7 +174,7 @@ mod tests {
                     origin,
                     count,
                     layout,
-                    event: event.map(|byte| EventHandle([byte; 64])),
+                    when,
                 }
             },
         )

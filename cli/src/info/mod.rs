@@ -114,7 +114,9 @@ fn print(as_json: bool) {
     );
     for made in Made::ALL {
         let cell = |placement: &Placement| match (supported(made, *placement), placement) {
-            (Reach::No(_), Placement::Apart) => "through the host".to_owned(),
+            (Reach::No(_), Placement::Apart | Placement::DevicesApart) => {
+                "through the host".to_owned()
+            }
             (Reach::No(_), _) => "in chunks".to_owned(),
             (reach, _) => reach.to_string(),
         };

@@ -169,15 +169,19 @@ pub fn is_emulated(device: &DeviceInfo) -> bool {
 
 /// Copies by the processor through a mapped window of the device's memory.
 pub fn gdrcopy() -> Entry {
-    let there = std::path::Path::new("/dev/gdrdrv").exists();
-    let note = match there {
-        true => "/dev/gdrdrv is there; messages do not use it yet",
-        false => {
-            "mapped windows of device memory: there is no /dev/gdrdrv (hint: the module \
-             gdrdrv of gdrcopy is not loaded); short messages go through pinned memory"
-        }
-    };
-    Entry::new("gdrcopy", false, note)
+    match osier_kernels::aperture::available() {
+        Ok(()) => Entry::new(
+            "gdrcopy",
+            true,
+            "apertures of plain device memory: the processor moves short messages itself where \
+             that is quicker; not tested on hardware",
+        ),
+        Err(why) => Entry::new(
+            "gdrcopy",
+            false,
+            format!("apertures of device memory: {why}; short messages go through pinned memory"),
+        ),
+    }
 }
 
 /// What a device is, in one line.

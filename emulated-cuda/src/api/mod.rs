@@ -4,6 +4,7 @@ pub mod context;
 pub mod copy;
 pub mod device;
 pub mod event;
+pub mod gdr;
 pub mod graph;
 pub mod memory;
 pub mod module;

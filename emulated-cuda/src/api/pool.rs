@@ -40,6 +40,9 @@ fn allocate(bytes: usize, pool: Handle, stream: Handle) -> Result<u64> {
         .as_mut()
         .ok_or_else(|| invalid("memory cannot be allocated from an imported pool"))?;
     let start = memory.allocate(arena, bytes as u64, Kind::Pooled(pool), device, context)?;
+    if let Some(fresh) = memory.find_mut(start) {
+        fresh.access = entry.access;
+    }
     entry.used += bytes as u64;
     entry.high = entry.high.max(entry.used);
     state.submit(stream, Op::Allocate(start))?;
@@ -181,7 +184,6 @@ entries! {
     fn cuMemPoolSetAccess(pool: Handle, accesses: In<abi::AccessDesc>, count: usize) {
         let mut state = lock()?;
         let owner = state.pool(pool)?.device;
-        // Of pools of this process, kernels of peers reach nothing yet by this.
         for i in 0..count {
             let access = accesses.at(i)?;
             state.device(access.location.id)?;
@@ -196,6 +198,18 @@ entries! {
             match access.flags {
                 0 => pool.access &= !(1 << device),
                 _ => pool.access |= 1 << device,
+            }
+        }
+        // What was allocated before as well.
+        let access = state.pool(pool)?.access;
+        let of_pool = |a: &&Allocation| a.kind == Kind::Pooled(pool) && a.access != access;
+        let starts: Vec<u64> = state.memory.all().filter(of_pool).map(|a| a.start).collect();
+        for start in starts {
+            let Some(found) = state.memory.find_mut(start) else { continue };
+            found.access = access;
+            let found = found.clone();
+            if found.ready {
+                state.memory.map_region(&found)?;
             }
         }
         Ok(())

@@ -7,6 +7,7 @@ use crate::abi::{self, AccessDesc, AllocationProp, Handle};
 use crate::driver::{Object, Physical, State, index, lock, stale};
 use crate::fault::{Fault, In, Out, Result, entries, invalid};
 use crate::memory::{Allocation, File, Kind};
+use crate::settings::settings;
 
 /// As on real devices.
 const GRANULARITY: u64 = 2 << 20;
@@ -176,21 +177,32 @@ entries! {
 
     fn cuMemSetAccess(start: u64, bytes: usize, accesses: In<AccessDesc>, count: usize) {
         let mut state = lock()?;
-        let mut bits = 0;
+        let (mut given, mut taken) = (0, 0);
         for i in 0..count {
             let access = accesses.at(i)?;
             state.device(access.location.id)?;
+            let bit = 1u64 << index(access.location.id)?;
             if access.flags == 3 {
-                bits |= 1 << index(access.location.id)?;
-            } else if access.flags == 1 {
+                given |= bit;
+            } else if access.flags == 0 {
+                taken |= bit;
+            } else {
                 return Err(Fault::named(abi::ERROR_NOT_SUPPORTED, "read-only access: not yet"));
             }
         }
         for start in mappings(&state, start, bytes as u64)? {
             let Some(found) = state.memory.find_mut(start) else { continue };
-            found.access = bits;
+            let strangers = given & !(1 << found.device);
+            if strangers != 0 && !settings().links {
+                return Err(Fault::named(
+                    abi::ERROR_INVALID_DEVICE,
+                    format!("{} is not reached from other devices: they are not linked", found.describe()),
+                ));
+            }
+            // Devices that are not named keep what they have.
+            found.access = (found.access | given) & !taken;
             let found = found.clone();
-            match bits {
+            match found.access {
                 0 => state.memory.unmap_region(found.region),
                 _ => state.memory.map_region(&found)?,
             }

@@ -129,6 +129,7 @@ entry_points! {
     cuMemAllocAsync(memory: *mut DevicePointer, bytes: usize, stream: Stream);
     cuMemFreeAsync(memory: DevicePointer, stream: Stream);
     cuMemPoolCreate(pool: *mut MemoryPool, props: *const PoolProps);
+    cuMemPoolDestroy(pool: MemoryPool);
     cuMemAllocFromPoolAsync(memory: *mut DevicePointer, bytes: usize, pool: MemoryPool, stream: Stream);
     cuMemPoolSetAccess(pool: MemoryPool, access: *const AccessDesc, count: usize);
     cuMemPoolExportToShareableHandle(shared: *mut c_void, pool: MemoryPool, kind: c_uint, flags: u64);
@@ -249,6 +250,11 @@ impl Driver {
         unsafe { driver.cuInit(0) }
             .map_err(|error| DeviceError::Unavailable(format!("no device: {error}")))?;
         Ok(driver)
+    }
+
+    /// The library, for what it brings besides.
+    pub(crate) fn loaded(&self) -> &libloading::Library {
+        &self._library
     }
 
     /// The library's name, as it was asked for.

@@ -29,7 +29,7 @@ const PIECES: usize = 512;
 pub enum Made {
     /// By itself: a handle opens all of the allocation.
     Plain = 1,
-    /// From a stream-ordered pool that is not exportable, or not ours.
+    /// From a stream-ordered pool that is not exportable.
     Pool = 2,
     /// From the process's own exportable pool: a descriptor of the pool, and a handle
     /// within it.
@@ -42,14 +42,18 @@ pub enum Made {
     Managed = 6,
     /// Pinned memory of the host.
     Pinned = 7,
+    /// From an exportable pool of another library: as [`Made::SharedPool`], but nobody
+    /// says how long the pool's name is its own.
+    OtherPool = 8,
 }
 
 impl Made {
     /// All of them.
-    pub const ALL: [Made; 7] = [
+    pub const ALL: [Made; 8] = [
         Made::Plain,
         Made::Pool,
         Made::SharedPool,
+        Made::OtherPool,
         Made::Mapped,
         Made::PrivateMapped,
         Made::Managed,
@@ -62,11 +66,20 @@ impl Made {
             Made::Plain => "plain",
             Made::Pool => "pool",
             Made::SharedPool => "exportable pool",
+            Made::OtherPool => "exportable pool of others",
             Made::Mapped => "mapped",
             Made::PrivateMapped => "mapped, not exportable",
             Made::Managed => "managed",
             Made::Pinned => "pinned host",
         }
+    }
+
+    /// How some memory was made.
+    ///
+    /// # Errors
+    /// The driver knows no memory there.
+    pub fn of(memory: &Memory) -> Result<Made> {
+        Ok(Allocation::at(memory.context(), memory.address())?.made)
     }
 
     fn from_wire(byte: u8) -> Option<Made> {
@@ -81,9 +94,16 @@ pub(crate) struct Allocation {
     pub start: u64,
     pub bytes: u64,
     pub identity: u64,
+    /// Handle of its pool, or 0.
+    pool: u64,
 }
 
 impl Allocation {
+    /// The pool that it is of, or none.
+    pub fn pool(&self) -> abi::MemoryPool {
+        abi::MemoryPool(self.pool as usize as _)
+    }
+
     /// The allocation, or the piece of mapped memory, that holds an address.
     pub fn at(context: &Context, at: u64) -> Result<Allocation> {
         let driver = context.enter()?;
@@ -113,13 +133,12 @@ impl Allocation {
         // SAFETY: eight attributes, a place of its type, or a wider one, for each.
         unsafe { driver.cuPointerGetAttributes(8, which.as_mut_ptr(), values.as_mut_ptr(), at) }?;
         let exportable = exports & u64::from(abi::HANDLE_POSIX_FD) != 0;
-        // Of pools of others nobody knows for how long their name is theirs.
         let own = exportable && context.is_shared_pool(pool);
         let made = match kind {
             _ if managed != 0 => Made::Managed,
             abi::MEMORY_HOST => Made::Pinned,
             abi::MEMORY_DEVICE | abi::MEMORY_UNIFIED => match (pool != 0, exportable) {
-                (true, true) if !own => Made::Pool,
+                (true, true) if !own => Made::OtherPool,
                 (true, true) => Made::SharedPool,
                 (true, false) => Made::Pool,
                 _ if plain != 0 => Made::Plain,
@@ -137,6 +156,7 @@ impl Allocation {
             start,
             bytes: bytes as u64,
             identity,
+            pool,
         })
     }
 }
@@ -212,7 +232,7 @@ impl Key {
         }
         let handle = match found.made {
             Made::Plain => MemoryHandle::at(context, found.start)?,
-            Made::SharedPool => pool::pointer(context, found.start)?,
+            Made::SharedPool | Made::OtherPool => pool::pointer(context, found.start)?,
             _ => [0; 64],
         };
         Ok(Key {

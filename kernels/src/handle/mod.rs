@@ -1,8 +1,7 @@
 //! What another process opens memory and events with: plain data, to be sent.
 //!
 //! Memory from plain allocations goes by a handle of 64 bytes for the whole
-//! allocation, mapped memory by a file descriptor, memory of the process's own pool by
-//! both.
+//! allocation, mapped memory by a file descriptor, memory of an exportable pool by both.
 //!
 //! # Invariants
 //! 1. A handle names an allocation, not an address: the place inside travels
@@ -13,6 +12,7 @@
 mod key;
 mod pool;
 
+pub(crate) use key::Allocation;
 pub use key::{Key, Made};
 pub use pool::OpenPool;
 
@@ -85,13 +85,14 @@ impl MemoryHandle {
 pub type Piece = (u64, OwnedFd);
 
 /// Exports mapped memory as descriptors, one for each piece that a range of addresses
-/// touches; of memory of the process's own pool, the pool, as a piece without bytes.
+/// touches; of memory of a pool, the pool, as a piece without bytes.
 ///
 /// # Errors
 /// There is other memory in the range, or the driver refuses.
 pub fn export_pieces(context: &Context, range: Range<u64>) -> Result<Vec<Piece>> {
-    if key::Allocation::at(context, range.start)?.made == Made::SharedPool {
-        return Ok(vec![(0, pool::export(context)?)]);
+    let first = key::Allocation::at(context, range.start)?;
+    if matches!(first.made, Made::SharedPool | Made::OtherPool) {
+        return Ok(vec![(0, pool::export(context, first.pool())?)]);
     }
     let driver = context.enter()?;
     let mut pieces = Vec::new();

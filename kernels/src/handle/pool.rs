@@ -1,7 +1,9 @@
 //! Stream-ordered pools that other processes open.
 //!
-//! Each process has one for each device, made at its first use and kept until the
-//! process ends, so that an importer that has opened it once never meets another for it.
+//! Each process has one of its own for each device, made at its first use and kept until
+//! the process ends, so that an importer that has opened it once never meets another for
+//! it. Other libraries may have more, which come and go; the driver names a pool by its
+//! handle, which a later one may get, so an importer keeps such a pool for one allocation.
 //! A pool goes by a descriptor, each allocation by 64 bytes within it.
 //!
 //! # Invariants
@@ -50,19 +52,18 @@ impl Context {
     }
 }
 
-/// A descriptor of the process's own pool.
-pub(super) fn export(context: &Context) -> Result<OwnedFd> {
-    let pool = context.shared_pool()?;
+/// A descriptor of a pool, of which the caller holds memory.
+pub(super) fn export(context: &Context, pool: abi::MemoryPool) -> Result<OwnedFd> {
     let driver = context.enter()?;
     let mut fd: i32 = -1;
     let place = (&raw mut fd).cast();
-    // SAFETY: a descriptor is a C int; the pool is never destroyed.
+    // SAFETY: a descriptor is a C int; the pool lives, for its memory does.
     unsafe { driver.cuMemPoolExportToShareableHandle(place, pool, abi::HANDLE_POSIX_FD, 0) }?;
     // SAFETY: the driver made the descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Names an allocation of the process's own pool within it.
+/// Names an allocation of a pool within it.
 pub(super) fn pointer(context: &Context, start: u64) -> Result<[u8; 64]> {
     let driver = context.enter()?;
     let mut handle = abi::IpcHandle([0; 64]);
@@ -71,11 +72,24 @@ pub(super) fn pointer(context: &Context, start: u64) -> Result<[u8; 64]> {
     Ok(handle.0)
 }
 
-/// The pool of another process, open in this one for as long as it lives.
+/// The pool of another process, open in this one until the last clone goes; memory of it
+/// that is open keeps it, too.
 #[derive(Debug, Clone)]
-pub struct OpenPool {
+pub struct OpenPool(Arc<Open>);
+
+#[derive(Debug)]
+struct Open {
     context: Context,
     pool: abi::MemoryPool,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if let Ok(driver) = self.context.enter() {
+            // SAFETY: imported by `OpenPool::open`; the driver keeps what is in use.
+            let _ = unsafe { driver.cuMemPoolDestroy(self.pool) };
+        }
+    }
 }
 
 impl OpenPool {
@@ -100,10 +114,15 @@ impl OpenPool {
         };
         // SAFETY: one description; the pool was just imported.
         unsafe { driver.cuMemPoolSetAccess(pool, &access, 1) }?;
-        Ok(OpenPool {
+        Ok(OpenPool(Arc::new(Open {
             context: context.clone(),
             pool,
-        })
+        })))
+    }
+
+    /// Whether nobody else has it.
+    pub fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
     }
 
     /// An allocation of the pool, which the last clone gives back in the order of a
@@ -117,10 +136,10 @@ impl OpenPool {
         handle: [u8; 64],
         bytes: usize,
     ) -> Result<Arc<Memory>> {
-        let driver = self.context.enter()?;
+        let driver = self.0.context.enter()?;
         let mut at = 0;
         // SAFETY: a place for one address; wrong bytes are refused.
-        unsafe { driver.cuMemPoolImportPointer(&mut at, self.pool, &abi::IpcHandle(handle)) }?;
+        unsafe { driver.cuMemPoolImportPointer(&mut at, self.0.pool, &abi::IpcHandle(handle)) }?;
         Ok(Memory::lent(stream, at, bytes))
     }
 }

@@ -299,6 +299,33 @@ impl Tables {
     }
 }
 
+impl Launch {
+    /// The launch that moves one run of bytes by the kernels for strides.
+    pub fn of_run(layout: u64, packed: u64, bytes: u64) -> Launch {
+        let width = widest(layout | packed);
+        let words = bytes / width as u64;
+        let mut argument = Strided {
+            range: Span {
+                layout,
+                packed,
+                start: 0,
+                end: bytes,
+                wide: u32::from(words >= 1 << 31),
+                unused: 0,
+            },
+            // The ragged end belongs to it.
+            block: Divisor::new(words + 1),
+            ..Strided::default()
+        };
+        argument.level[0].count = Divisor::new(1);
+        Launch {
+            argument: Argument::Strided(1, argument),
+            width,
+            blocks: (words.max(1)).div_ceil(u64::from(THREADS) * WORDS_PER_THREAD),
+        }
+    }
+}
+
 impl Plan {
     /// The launch that moves the packed bytes `range`, between the layout whose
     /// origin is at address `origin` and packed bytes at address `packed`, which

@@ -5,6 +5,7 @@
 mod checks;
 mod collectives;
 mod devices;
+mod foreign;
 mod garbled;
 mod lifetimes;
 mod mapped;

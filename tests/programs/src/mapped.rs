@@ -1,5 +1,6 @@
 //! What two processes with devices do with each other's memory: `exercise mapped WHAT`.
 
+use crate::foreign::{self, Foreign};
 use osier::devices::{
     Context, DeviceSlice, DeviceView, Kind, Memory, Ordered, Pinned, Stream, copy, devices,
 };
@@ -36,6 +37,7 @@ impl Device {
         let slice = match kind.into() {
             Made::Kind(kind) => DeviceSlice::<u8>::with_kind(&self.stream, kind, bytes.len())
                 .map(Ordered::into_inner),
+            Made::Foreign(how) => Ok(foreign::memory(&self.context, how, bytes.len())),
             Made::Pinned => Memory::pinned(&self.context, bytes.len()).and_then(DeviceSlice::of),
         };
         let slice = slice.expect("memory");
@@ -67,6 +69,8 @@ impl Device {
 pub enum Made {
     Kind(Kind),
     Pinned,
+    /// Of another library.
+    Foreign(Foreign),
 }
 
 impl From<Kind> for Made {
@@ -83,6 +87,9 @@ fn kind(name: &str) -> Made {
         "mapped" => Kind::Mapped,
         "managed" => Kind::Managed,
         "pinned" => return Made::Pinned,
+        "others" => return Made::Foreign(Foreign::Exportable),
+        "private" => return Made::Foreign(Foreign::Pool),
+        "unexported" => return Made::Foreign(Foreign::Mapped),
         _ => panic!("{name}?"),
     })
 }
@@ -142,6 +149,7 @@ fn less(now: DeviceTraffic, before: DeviceTraffic) -> DeviceTraffic {
         handed: now.handed - before.handed,
         device_chunks: now.device_chunks - before.device_chunks,
         copied_first: now.copied_first - before.copied_first,
+        apertures: now.apertures - before.apertures,
         kernels: now.kernels - before.kernels,
         kernel_bytes: now.kernel_bytes - before.kernel_bytes,
         mappings: now.mappings,
@@ -158,6 +166,7 @@ pub fn run(comm: &Communicator, what: &[&str]) {
                 counted(comm, (kind(from), kind(to), way), at == 0);
             }
         }
+        ["short", how] => short(comm, how),
         ["edges", first] => edges(comm, *first == "copied"),
         ["refused", from, to] => refused(comm, kind(from), kind(to)),
         ["dropped", from, to] => dropped(comm, kind(from), kind(to)),
@@ -214,6 +223,69 @@ fn counted(comm: &Communicator, (from, to, way): (Made, Made, &str), all: bool) 
                     assert_eq!(did.handed > 0, way == "host" && sends, "{what}");
                     assert_eq!(did.device_chunks > 0, way == "chunks" && sends, "{what}");
                     assert!(["kernel", "put", "chunks", "host"].contains(&way));
+                }
+            }
+        }
+    }
+}
+
+/// Short messages, one run or with gaps, in three modes: `bounced` through pinned memory,
+/// moved through an `aperture`, or `announced` all.
+fn short(comm: &Communicator, how: &str) {
+    let (device, me) = (Device::of(comm), comm.rank());
+    let byte = Type::basic(Basic::U8);
+    for (made, plain) in [(Kind::Plain, true), (Kind::Pool, false)] {
+        for n in [1, 8, 1500, 8192] {
+            let run = Type::contiguous(n, &byte).and_then(|t| t.commit());
+            let gaps = Type::vector(n, 1, 2, &byte).and_then(|t| t.commit());
+            for (layout, is_run) in [(run, true), (gaps, n == 1)] {
+                let layout = layout.expect("a layout");
+                for mode in ["standard", "synchronous", "ready"] {
+                    let what = format!("{n} bytes, {made:?}, run {is_run}, {mode}, {how}");
+                    let bytes = pattern(2 * n, n + me);
+                    let slice = device.with(made, &bytes);
+                    // Its moment has passed.
+                    device.stream.synchronize().expect("a stream");
+                    let before = device_traffic(comm);
+                    let view = DeviceView::new(&slice, 0, &layout, 1).expect("inside");
+                    let mut own = view.after_stream(&device.stream);
+                    if me == 0 {
+                        comm.recv(&mut [0u8], 1, 2).expect("a word");
+                        let sent = match mode {
+                            "standard" => comm.send(&own, 1, 1),
+                            "synchronous" => comm.ssend(&own, 1, 1),
+                            _ => comm.rsend(&own, 1, 1),
+                        };
+                        sent.expect("a send");
+                    } else {
+                        comm.scope(|s| {
+                            let request = s.irecv(&mut own, 0, 1)?;
+                            comm.send(&[0u8], 0, 2)?;
+                            request.wait()
+                        })
+                        .expect("a receive");
+                        let sent = pattern(2 * n, n);
+                        let step = if is_run { 1 } else { 2 };
+                        let got = device.bytes(&slice);
+                        let right = (0..2 * n).all(|i| {
+                            let moved = i % step == 0 && i < step * n;
+                            got[i] == if moved { sent[i] } else { bytes[i] }
+                        });
+                        assert!(right, "{what}");
+                    }
+                    let did = less(device_traffic(comm), before);
+                    let reached = how == "aperture" && plain && is_run;
+                    let waits = mode != "standard" || how == "announced";
+                    // With an aperture few bytes are quicker without a kernel.
+                    let kernel = waits && plain && !(reached && n < 1500);
+                    let through = match me {
+                        0 => reached && !kernel && n <= 1500,
+                        _ => reached && !kernel,
+                    };
+                    assert_eq!(did.kernels, u64::from(kernel && me == 1), "{what}");
+                    assert_eq!(did.apertures, u64::from(through), "{what}");
+                    let chunks = did.device_chunks + did.handed;
+                    assert!(chunks == 0 || (how == "announced" && !plain), "{what}");
                 }
             }
         }

@@ -37,6 +37,20 @@ fn ranks_exchange_what_lies_on_devices() {
     }
 }
 
+/// Two devices of one process that are not linked: through the host, named once.
+#[test]
+fn devices_of_a_process_that_are_not_linked_go_through_the_host() {
+    if emulated() {
+        let mut command = std::process::Command::new(launcher());
+        command
+            .arg("run")
+            .args(cells::arguments(Way::ThreadsApart, EXERCISE, "sample"));
+        finish(command.env("OSIER_EMULATED_LINKS", "none"))
+            .says("same process, device not linked")
+            .code(0);
+    }
+}
+
 #[test]
 fn a_rank_is_killed_while_its_device_works() {
     if !emulated() {

@@ -31,6 +31,8 @@ const OPENED: &[&str] = &[
     "mapped-pool-kernel",
     // The pool goes by a socket, once; each message names its memory within.
     "exportable-managed-kernel",
+    // As well, once for each allocation.
+    "others-pool-kernel",
 ];
 const WRITTEN: &[&str] = &[
     "pool-plain-put",
@@ -38,11 +40,13 @@ const WRITTEN: &[&str] = &[
     "pool-exportable-put",
     "managed-plain-put",
     "pinned-plain-put",
+    "private-others-put",
 ];
 const PACKED: &[&str] = &[
     "pool-pool-chunks",
     "managed-pool-chunks",
     "pinned-managed-chunks",
+    "unexported-private-chunks",
 ];
 /// Where devices are not linked.
 const APART: &[&str] = &[
@@ -52,6 +56,7 @@ const APART: &[&str] = &[
     "mapped-managed-host",
     "managed-pinned-host",
     "pinned-pool-host",
+    "others-unexported-host",
 ];
 
 const SLOW_LINK: &str = r#"{ "format": 1, "costs": { "latency_ns": 250, "overhead_ns": 150,
@@ -84,6 +89,25 @@ fn memory_that_cannot_be_opened_is_written_from_or_packed_on_the_device() {
             done.says("two kernels instead of one: its pool was not made to be exported")
                 .says("managed memory moves");
         }
+    }
+}
+
+/// Which way is chosen, by what is predicted to be quickest.
+#[test]
+fn short_messages_take_the_quickest_way() {
+    if emulated() {
+        mapped("1", &[], &["short", "bounced"]).quiet();
+        let gdrcopy = [("OSIER_EMULATED_GDRCOPY", "1")];
+        mapped("1", &gdrcopy, &["short", "aperture"]).quiet();
+        mapped("1", &[("OSIER_DEVICE_EAGER", "0")], &["short", "announced"]);
+        // Launches that are seen sooner than copies: kernels move runs.
+        let costs = std::env::temp_dir().join(format!("osier-launch-{}", std::process::id()));
+        let quick = SLOW_LINK.replace("6000, \"copy_ns\": 5000", "4000, \"copy_ns\": 7000");
+        assert!(quick != SLOW_LINK);
+        std::fs::write(&costs, quick).expect("a file");
+        let quick = [("OSIER_COSTS", costs.to_str().expect("a path"))];
+        mapped("1", &quick, &["short", "bounced"]).quiet();
+        let _ = std::fs::remove_file(&costs);
     }
 }
 
@@ -181,6 +205,8 @@ fn descriptors_cross_namespaces_of_processes() {
         done
     };
     run("mapped", "kernel").quiet();
+    run("exportable", "kernel").quiet();
+    run("others", "kernel").quiet();
     run("plain", "chunks").says("namespace");
 }
 
