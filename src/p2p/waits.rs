@@ -60,11 +60,12 @@ impl<R: sealed::Notifies + ?Sized> Watched for R {}
 ///
 /// ```
 /// # osier::testing::ranks(2, |comm| {
-/// let peer = 1 - comm.rank();
+/// let mut later = comm.irecv(vec![0u8], comm.rank(), 7)?;
 /// let mut barrier = comm.ibarrier()?;
-/// let mut never = comm.irecv(vec![0u8], peer, 7)?;
-/// assert_eq!(osier::first_over(&mut [&mut never, &mut barrier]), Some(1));
+/// assert_eq!(osier::first_over(&mut [&mut later, &mut barrier]), Some(1));
 /// barrier.wait()?;
+/// comm.send(&[1u8], comm.rank(), 7)?;
+/// assert_eq!(later.wait()?.0, [1]);
 /// # Ok::<(), osier::Error>(())
 /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
 /// ```
