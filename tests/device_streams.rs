@@ -152,6 +152,65 @@ fn the_host_and_other_streams_go_on() {
     });
 }
 
+/// A message whose stream waits holds up no later one to the same peer, whoever has posted
+/// what first; and what matches it is its receive, not theirs.
+#[test]
+fn later_messages_pass_one_whose_stream_waits() {
+    on_streams(&Network::all(), |comm, stream| {
+        let other = Stream::new(stream.context()).unwrap();
+        for (round, n) in [1, 3000, 8192, 70_000].into_iter().enumerate() {
+            let (posted, to_host) = (round % 2 == 0, round / 2 == 0);
+            let slice = memory(stream, n);
+            stream.synchronize().unwrap();
+            if comm.rank() == 0 {
+                let late = Late::default();
+                late.hold(stream);
+                upload(stream, &pattern(n, round), &slice);
+                let held = comm.isend(slice.after_stream(stream), 1, 1).unwrap();
+                // Of the same tag, from the host; and of a device that is ready.
+                comm.send(&[7u8, round as u8], 1, 1).unwrap();
+                let ready = driver::upload(&other, &pattern(n, 90));
+                let ready = comm.isend(ready.after_stream(&other), 1, 2).unwrap();
+                comm.send(&[8u8], 1, 3).unwrap();
+                comm.recv(&mut [0u8], 1, 4).unwrap();
+                assert!(!stream.is_done().unwrap());
+                late.go();
+                held.wait().unwrap();
+                ready.wait().unwrap();
+                continue;
+            }
+            let (mut host, mut two) = (vec![0u8; n], [0u8; 2]);
+            let mut lent = slice.after_stream(stream);
+            comm.scope(|s| {
+                if !posted {
+                    comm.recv(&mut [0u8], 0, 3)?;
+                }
+                let first = match to_host {
+                    true => s.irecv(&mut host, 0, 1)?,
+                    false => s.irecv(&mut lent, 0, 1)?,
+                };
+                s.irecv(&mut two, 0, 1)?.wait()?;
+                let ready = memory(&other, n);
+                comm.recv(&mut ready.after_stream(&other), 0, 2)?;
+                assert!(driver::download(&other, &ready) == pattern(n, 90));
+                if posted {
+                    comm.recv(&mut [0u8], 0, 3)?;
+                }
+                comm.send(&[0u8], 0, 4)?;
+                assert_eq!(first.wait()?.bytes(), n);
+                Ok(())
+            })
+            .unwrap();
+            assert_eq!(two, [7, round as u8]);
+            let got = match to_host {
+                true => host,
+                false => driver::download(stream, &slice),
+            };
+            assert!(got == pattern(n, round), "{n} bytes");
+        }
+    });
+}
+
 /// One stream waits for what was enqueued on another.
 #[test]
 fn any_stream_may_wait() {

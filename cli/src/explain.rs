@@ -295,7 +295,6 @@ fn predict(
             true => (memory.0 == Made::Plain, memory.1 == Made::Plain),
             false => (false, false),
         },
-        ..Between::default()
     };
     let chunks = config::device_chunks()?;
     let (least, most) = (2 * LEAST_DEVICE_CHUNK_BYTES, model.limits.device_memory);

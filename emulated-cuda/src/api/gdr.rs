@@ -8,7 +8,7 @@
 //! gdrcopy 2.5, `gdrapi.h`.
 
 use std::ffi::{c_int, c_ulong, c_void};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use crate::driver::lock;
 use crate::memory::{Allocation, Kind};
@@ -16,13 +16,21 @@ use crate::settings::settings;
 
 const PAGE_BYTES: u64 = 64 << 10;
 
-/// What is pinned: handle, start, bytes, mapped.
-static PINNED: Mutex<(u64, Vec<(u64, u64, u64, bool)>)> = Mutex::new((1, Vec::new()));
+/// A run of pages that is pinned.
+struct Pinned {
+    handle: u64,
+    start: u64,
+    bytes: u64,
+    mapped: bool,
+}
 
-fn pinned<T>(f: impl FnOnce(&mut (u64, Vec<(u64, u64, u64, bool)>)) -> T) -> T {
-    f(&mut PINNED
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner))
+/// What is pinned, and the last handle.
+static PINNED: Mutex<(u64, Vec<Pinned>)> = Mutex::new((0, Vec::new()));
+
+fn pinned<T>(f: impl FnOnce(&mut u64, &mut Vec<Pinned>) -> T) -> T {
+    let mut all = PINNED.lock().unwrap_or_else(PoisonError::into_inner);
+    let (last, all) = &mut *all;
+    f(last, all)
 }
 
 fn refuse(what: &str) -> c_int {
@@ -73,10 +81,15 @@ pub unsafe extern "C" fn gdr_pin_buffer(
     if !any {
         return refuse("gdr_pin_buffer: no plain device memory");
     }
-    let fresh = pinned(|(next, all)| {
-        *next += 1;
-        all.push((*next, start, bytes as u64, false));
-        *next
+    let fresh = pinned(|last, all| {
+        *last += 1;
+        all.push(Pinned {
+            handle: *last,
+            start,
+            bytes: bytes as u64,
+            mapped: false,
+        });
+        *last
     });
     // SAFETY: the caller's contract.
     unsafe { handle.write(MappedHandle(fresh)) };
@@ -86,8 +99,8 @@ pub unsafe extern "C" fn gdr_pin_buffer(
 /// `gdr_unpin_buffer`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gdr_unpin_buffer(_session: *mut c_void, handle: MappedHandle) -> c_int {
-    let found = pinned(|(_, all)| {
-        let found = all.iter().position(|p| p.0 == handle.0 && !p.3);
+    let found = pinned(|_, all| {
+        let found = all.iter().position(|p| p.handle == handle.0 && !p.mapped);
         found.map(|at| all.swap_remove(at))
     });
     match found {
@@ -107,12 +120,11 @@ pub unsafe extern "C" fn gdr_map(
     at: *mut *mut c_void,
     bytes: usize,
 ) -> c_int {
-    let start = pinned(|(_, all)| {
-        let found = all
-            .iter_mut()
-            .find(|p| p.0 == handle.0 && p.2 == bytes as u64)?;
-        found.3 = true;
-        Some(found.1)
+    let start = pinned(|_, all| {
+        let bytes = bytes as u64;
+        let found = (all.iter_mut()).find(|p| p.handle == handle.0 && p.bytes == bytes)?;
+        found.mapped = true;
+        Some(found.start)
     });
     let Some(start) = start else {
         return refuse("gdr_map: not pinned so");
@@ -130,9 +142,9 @@ pub extern "C" fn gdr_unmap(
     _at: *mut c_void,
     _bytes: usize,
 ) -> c_int {
-    let found = pinned(|(_, all)| {
-        let found = all.iter_mut().find(|p| p.0 == handle.0 && p.3)?;
-        found.3 = false;
+    let found = pinned(|_, all| {
+        let found = (all.iter_mut()).find(|p| p.handle == handle.0 && p.mapped)?;
+        found.mapped = false;
         Some(())
     });
     match found {
@@ -144,10 +156,10 @@ pub extern "C" fn gdr_unmap(
 /// The driver's address of mapped memory; none, said aloud, if it is none.
 fn view(handle: MappedHandle, at: u64, bytes: usize, call: &str) -> Option<u64> {
     let end = at + bytes as u64;
-    let mapped = pinned(|(_, all)| {
-        let holds =
-            |p: &&(u64, u64, u64, bool)| p.0 == handle.0 && p.3 && at >= p.1 && end <= p.1 + p.2;
-        all.iter().any(|p| holds(&p))
+    let mapped = pinned(|_, all| {
+        let holds = |p: &Pinned| at >= p.start && end <= p.start + p.bytes;
+        all.iter()
+            .any(|p| p.handle == handle.0 && p.mapped && holds(p))
     });
     let state = lock().ok()?;
     let found = state
