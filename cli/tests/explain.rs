@@ -90,7 +90,9 @@ fn short_messages_are_not_announced() {
     let found = text(&["--bytes", "8"]);
     assert!(found.contains("at once, through pinned memory"), "{found}");
     // Why not is for the machine to say: no driver, or no gdrcopy.
-    let aperture = found.lines().find(|line| line.contains("aperture (gdrcopy)"));
+    let aperture = found
+        .lines()
+        .find(|line| line.contains("aperture (gdrcopy)"));
     let told = aperture.is_some_and(|line| line.contains("unavailable"));
     assert!(told, "{found}");
     assert!(found.contains("no runner-up"), "{found}");

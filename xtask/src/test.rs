@@ -61,6 +61,9 @@ pub fn run(args: &Args) -> Result {
     if wanted(Part::Unit) {
         steps.step("unit", || {
             setup::cplusplus()?;
+            // Tests alone leave no libraries beside the programs that load them, the
+            // emulated driver's among them.
+            run_command(cargo().args(["build", "--workspace", "--lib", "--bins"]))?;
             run_command(cargo().args(["test", "--workspace", "--no-fail-fast"]))
         });
     }

@@ -119,7 +119,7 @@ impl OnStream<'_> {
 }
 
 /// Calls of two buffers: what stands between them and behind, as in the call that waits.
-macro_rules! two_buffers {
+macro_rules! on_stream {
     (
         $name:ident, $ask:ident, $S:ident $(($($at:ident: $At:ty),*))?
         $(, $arg:ident: $T:ty = $pass:expr)* $(; $op:ident)?
@@ -146,35 +146,35 @@ macro_rules! two_buffers {
     };
 }
 
-two_buffers!(gather, gather_ask, DeviceContribution, root: impl Into<Rank> = root.into());
-two_buffers!(gatherv, gatherv_ask, DeviceContribution,
+on_stream!(gather, gather_ask, DeviceContribution, root: impl Into<Rank> = root.into());
+on_stream!(gatherv, gatherv_ask, DeviceContribution,
     counts: &[usize] = counts, displacements: &[usize] = displacements,
     root: impl Into<Rank> = root.into());
-two_buffers!(scatter, scatter_ask, DeviceBuffer, root: impl Into<Rank> = root.into());
-two_buffers!(scatterv, scatterv_ask, DeviceBuffer (counts: &[usize], displacements: &[usize]),
+on_stream!(scatter, scatter_ask, DeviceBuffer, root: impl Into<Rank> = root.into());
+on_stream!(scatterv, scatterv_ask, DeviceBuffer (counts: &[usize], displacements: &[usize]),
     root: impl Into<Rank> = root.into());
-two_buffers!(allgather, allgather_ask, DeviceContribution);
-two_buffers!(allgatherv, allgatherv_ask, DeviceContribution,
+on_stream!(allgather, allgather_ask, DeviceContribution);
+on_stream!(allgatherv, allgatherv_ask, DeviceContribution,
     counts: &[usize] = counts, displacements: &[usize] = displacements);
-two_buffers!(alltoall, alltoall_ask, DeviceContribution);
-two_buffers!(alltoallv, alltoallv_ask, DeviceContribution (send_blocks: (&[usize], &[usize])),
+on_stream!(alltoall, alltoall_ask, DeviceContribution);
+on_stream!(alltoallv, alltoallv_ask, DeviceContribution (send_blocks: (&[usize], &[usize])),
     recv_blocks: (&[usize], &[usize]) = recv_blocks);
-two_buffers!(reduce, reduce_ask, DeviceContribution, root: impl Into<Rank> = root.into(); op);
-two_buffers!(allreduce, allreduce_ask, DeviceContribution; op);
-two_buffers!(reduce_scatter_block, reduce_scatter_block_ask, DeviceContribution; op);
-two_buffers!(reduce_scatter, reduce_scatter_ask, DeviceContribution,
+on_stream!(reduce, reduce_ask, DeviceContribution, root: impl Into<Rank> = root.into(); op);
+on_stream!(allreduce, allreduce_ask, DeviceContribution; op);
+on_stream!(reduce_scatter_block, reduce_scatter_block_ask, DeviceContribution; op);
+on_stream!(reduce_scatter, reduce_scatter_ask, DeviceContribution,
     counts: &[usize] = counts; op);
-two_buffers!(scan, scan_ask, DeviceContribution; op);
-two_buffers!(exscan, exscan_ask, DeviceContribution; op);
-two_buffers!(neighbor_allgather, neighbor_allgather_ask, DeviceBuffer);
-two_buffers!(neighbor_allgatherv, neighbor_allgatherv_ask, DeviceBuffer,
+on_stream!(scan, scan_ask, DeviceContribution; op);
+on_stream!(exscan, exscan_ask, DeviceContribution; op);
+on_stream!(neighbor_allgather, neighbor_allgather_ask, DeviceBuffer);
+on_stream!(neighbor_allgatherv, neighbor_allgatherv_ask, DeviceBuffer,
     counts: &[usize] = counts, displacements: &[usize] = displacements);
-two_buffers!(neighbor_alltoall, neighbor_alltoall_ask, DeviceBuffer);
-two_buffers!(neighbor_alltoallv, neighbor_alltoallv_ask, DeviceBuffer (send_blocks: (&[usize], &[usize])),
+on_stream!(neighbor_alltoall, neighbor_alltoall_ask, DeviceBuffer);
+on_stream!(neighbor_alltoallv, neighbor_alltoallv_ask, DeviceBuffer (send_blocks: (&[usize], &[usize])),
     recv_blocks: (&[usize], &[usize]) = recv_blocks);
 
 /// Calls of a buffer for each block.
-macro_rules! many_buffers {
+macro_rules! blocks_on_stream {
     ($name:ident, $ask:ident) => {
         impl OnStream<'_> {
             #[doc = concat!("Enqueues a [`Communicator::", stringify!($name), "`](crate::Communicator::", stringify!($name), ").")]
@@ -196,5 +196,5 @@ macro_rules! many_buffers {
     };
 }
 
-many_buffers!(alltoallw, alltoallw_ask);
-many_buffers!(neighbor_alltoallw, neighbor_alltoallw_ask);
+blocks_on_stream!(alltoallw, alltoallw_ask);
+blocks_on_stream!(neighbor_alltoallw, neighbor_alltoallw_ask);
