@@ -91,7 +91,7 @@ fn of_none() -> Vec<Word> {
     all.push(word("CREDIT", 0, u32::MAX, &[]));
     all.push(word("LAYOUT", 0, 64, &[0; 40]));
     all.push(word("LAYOUT", 0, 63, &[0xee; 40]));
-    all.extend([22, 63].map(|kind| Word {
+    all.extend([23, 63].map(|kind| Word {
         kind,
         ..word("GO", 0, 0, &[])
     }));
