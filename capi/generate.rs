@@ -48,11 +48,14 @@ pub fn functions() -> impl Iterator<Item = Function<'static>> {
 }
 
 /// Names of the functions that a source file defines: what stands between `fn` and the
-/// parenthesis (or colon, in a list of a macro) where a line begins with `fn MPI_`.
+/// parenthesis (or colon, in a list of a macro) where a line begins with `fn MPI_`, or
+/// `hot fn MPI_`.
 pub fn defined(source: &str) -> impl Iterator<Item = &str> {
     source
         .lines()
-        .filter_map(|line| line.trim_start().strip_prefix("fn "))
+        .map(|line| line.trim_start())
+        .map(|line| line.strip_prefix("hot ").unwrap_or(line))
+        .filter_map(|line| line.strip_prefix("fn "))
         .filter(|rest| rest.starts_with("MPI_"))
         .flat_map(|rest| {
             let names = rest.split(['(', '<', ':', ';']).next().unwrap_or("");

@@ -1,6 +1,7 @@
 //! Every environment variable that Osier reads.
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::protocol::device::Reductions;
 use crate::protocol::reach::Pipelining;
 use std::time::Duration;
 
@@ -46,6 +47,11 @@ pub const VARIABLES: &[Variable] = &[
         name: "OSIER_PSETS",
         default: "none",
         meaning: "process sets of the user, as NAME=0-3,7;NAME=...; set by osier run",
+    },
+    Variable {
+        name: "OSIER_APPNUM",
+        default: "0",
+        meaning: "number of this rank's program in a job of several; set by mpiexec",
     },
     Variable {
         name: "OSIER_SHM_LIMIT",
@@ -123,6 +129,11 @@ pub const VARIABLES: &[Variable] = &[
         meaning: "messages from a device up to so many bytes go at once, at most 256K, whether somebody waits for them or not; 0: all are announced",
     },
     Variable {
+        name: "OSIER_DEVICE_REDUCTIONS",
+        default: "auto",
+        meaning: "reductions of a device's memory combine on the device, wherever they can, on the host, or, auto, where it is expected to take less time",
+    },
+    Variable {
         name: "OSIER_PIPELINE",
         default: "auto",
         meaning: "messages between devices of two processes in chunks on the device: on, wherever they can, off, never, auto, where nothing is cheaper",
@@ -131,6 +142,11 @@ pub const VARIABLES: &[Variable] = &[
         name: "OSIER_PACK_MULTIPROCESSORS",
         default: "as many as packing needs to keep up",
         meaning: "most multiprocessors of a GPU that kernels of messages take, such as 8 or 25%",
+    },
+    Variable {
+        name: "OSIER_MODEL",
+        default: "auto",
+        meaning: "costs by which protocols and plans are chosen: auto, osier run measures them where nobody has, once, in about a second; cached, those that were measured, if any; built-in, those of the library",
     },
     Variable {
         name: "OSIER_COSTS",
@@ -321,6 +337,44 @@ pub fn device_eager() -> Result<Option<usize>> {
     };
     let limit = value("OSIER_DEVICE_EAGER").map(parse).transpose();
     limit.map_err(|e| e.context("OSIER_DEVICE_EAGER"))
+}
+
+/// Where costs come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Costs {
+    /// Measured by the launcher where they are missing.
+    #[default]
+    Auto,
+    /// Measured by the user, if at all.
+    Cached,
+    /// Of the library.
+    BuiltIn,
+}
+
+/// Where costs come from.
+pub fn model() -> Result<Costs> {
+    match value("OSIER_MODEL").as_deref().map(str::trim) {
+        None | Some("auto") => Ok(Costs::Auto),
+        Some("cached") => Ok(Costs::Cached),
+        Some("built-in") => Ok(Costs::BuiltIn),
+        Some(text) => Err(Error::new(
+            ErrorKind::Config,
+            format!("OSIER_MODEL: {text:?} is none of auto, cached and built-in"),
+        )),
+    }
+}
+
+/// Where reductions of a device's memory combine.
+pub fn device_reductions() -> Result<Reductions> {
+    match value("OSIER_DEVICE_REDUCTIONS").as_deref().map(str::trim) {
+        None | Some("auto") => Ok(Reductions::Auto),
+        Some("device") => Ok(Reductions::Device),
+        Some("host") => Ok(Reductions::Host),
+        Some(text) => Err(Error::new(
+            ErrorKind::Config,
+            format!("OSIER_DEVICE_REDUCTIONS: {text:?} is none of device, host and auto"),
+        )),
+    }
 }
 
 /// When messages between devices go in chunks on the device.

@@ -57,6 +57,8 @@ struct Inner {
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
     /// The user's code.
     code: Option<ErrorCode>,
+    /// Source and tag of the message that it is about.
+    envelope: Option<(u32, u32)>,
     /// An error handler has seen it.
     raised: bool,
 }
@@ -72,6 +74,7 @@ impl Error {
             message: message.into(),
             source: None,
             code: None,
+            envelope: None,
             raised: false,
         }))
     }
@@ -93,6 +96,17 @@ impl Error {
         self.0.code
     }
 
+    /// Source and tag of the message that was longer than its buffer, of errors of kind
+    /// [`ErrorKind::Truncated`].
+    pub fn envelope(&self) -> Option<(u32, u32)> {
+        self.0.envelope
+    }
+
+    pub(crate) fn with_envelope(mut self, source: u32, tag: u32) -> Self {
+        self.0.envelope = Some((source, tag));
+        self
+    }
+
     pub(crate) fn with_code(mut self, code: ErrorCode) -> Self {
         self.0.code = Some(code);
         self
@@ -112,6 +126,7 @@ impl Error {
             message: source.to_string(),
             source: Some(Box::new(source)),
             code: None,
+            envelope: None,
             raised: false,
         }))
     }
@@ -124,6 +139,7 @@ impl Clone for Error {
             message: self.0.message.clone(),
             source: None,
             code: self.0.code,
+            envelope: self.0.envelope,
             raised: self.0.raised,
         }))
     }

@@ -65,8 +65,8 @@ pub use comm::{
     DeviceContribution, DistGraphTopology, Edges, ErrorCode, ErrorCodes, ErrorHandler,
     GraphTopology, Group, GroupComparison, IN_PLACE, InPlace, Info, Neighbour, OwnedContribution,
     OwnedDestination, PendingCommunicator, PersistentCollective, PredefinedAttributes, ProcessSets,
-    Raised, RankRange, Resource, ScopedCollective, ScopedPersistentCollective, SplitType, Topology,
-    dims_create, reduce_local,
+    Queues, Raised, RankRange, Resource, ScopedCollective, ScopedPersistentCollective, SplitType,
+    Topology, dims_create, reduce_local,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use exec::operator::{Function, PackedFunction, Reduction, function, packed_function};

@@ -3,23 +3,25 @@
 use crate::driver;
 use crate::support::{Watchdog, fails};
 use crate::{Late, memory, on_streams};
-use osier::devices::{DeviceSlice, Graph, Pinned, Stream, copy};
-use osier::testing::{Network, ranks_on};
-use osier::{Communicator, ErrorKind, IN_PLACE, Op};
+use osier::devices::{DeviceSlice, Graph, Pinned, Stream, UserKernel, copy};
+use osier::plans::Algorithm;
+use osier::protocol::device::Reductions;
+use osier::testing::{Network, device_traffic, ranks_on, reduce_devices};
+use osier::{Communicator, Datatype, ErrorKind, IN_PLACE, Op};
 
 /// Elements of each rank's share.
 const EACH: usize = 700;
 
-fn upload(stream: &Stream, data: &[i32]) -> DeviceSlice<i32> {
+fn upload<T: Datatype>(stream: &Stream, data: &[T]) -> DeviceSlice<T> {
     let staged = Pinned::from_slice(stream.context(), data).unwrap();
-    let place = DeviceSlice::<i32>::new(stream, data.len()).unwrap();
+    let place = DeviceSlice::<T>::new(stream, data.len()).unwrap();
     copy::copy(stream, &staged.on_device(stream), &place).unwrap();
     place.into_inner()
 }
 
 /// What lies there behind the stream's work: the stream waits, and the host for it.
-fn download(stream: &Stream, from: &DeviceSlice<i32>) -> Vec<i32> {
-    let zeroes = vec![0; from.len()];
+fn download<T: Datatype + Default>(stream: &Stream, from: &DeviceSlice<T>) -> Vec<T> {
+    let zeroes = vec![T::default(); from.len()];
     let mut staged = Pinned::from_slice(stream.context(), &zeroes).unwrap();
     copy::copy(
         stream,
@@ -236,6 +238,177 @@ fn a_stream_that_waits_for_a_collective_is_released() {
         let told = on.allreduce(&IN_PLACE, &data, Op::Sum).unwrap();
         stream.synchronize().unwrap();
         let e = told.wait().unwrap_err();
+        let kinds = [ErrorKind::RankDead, ErrorKind::Closed];
+        assert!(kinds.contains(&e.kind()), "{e}");
+        assert!(e.to_string().contains("rank 1"), "{e}");
+    });
+}
+
+/// Bits of a rank's numbers, which round when they are added.
+fn roundings(rank: usize, len: usize) -> Vec<f64> {
+    let each = |i: usize| (1.0 + i as f64).sqrt() * [1e-9, 1.0, 1e9][(i + rank) % 3] - rank as f64;
+    (0..len).map(each).collect()
+}
+
+/// A call on the host, then on the device, and combinations of the latter.
+macro_rules! alike {
+    ($comm:ident, $stream:ident, $op:expr, $call:ident, $send:expr, $recv:expr $(, $root:expr)?) => {{
+        let before = device_traffic($comm).combined;
+        let (send, recv): (Vec<_>, Vec<_>) = ($send, $recv);
+        let (mut right, to) = (recv.clone(), upload($stream, &recv));
+        $comm.$call(&send, &mut right $(, $root)?, $op).unwrap();
+        let from = upload($stream, &send).after_stream($stream);
+        $comm.$call(&from, &mut to.after_stream($stream) $(, $root)?, $op).unwrap();
+        let bits = |all: &[_]| format!("{all:?}");
+        assert!(bits(&download($stream, &to)) == bits(&right), stringify!($call));
+        (right, device_traffic($comm).combined - before)
+    }};
+}
+
+fn reductions_of(comm: &Communicator, stream: &Stream) {
+    let (me, n) = (comm.rank(), comm.size());
+    let sums = || roundings(me, EACH);
+    let longest = osier::function(|a: f64, b: f64| if b.abs() > a.abs() { b } else { a });
+    for (algorithm, segments) in [
+        (None, 1),
+        (Some(Algorithm::RecursiveDoubling), 3),
+        (Some(Algorithm::Binomial), 2),
+        (Some(Algorithm::Rabenseifner), 1),
+    ] {
+        let what = format!("{algorithm:?}, {segments} segments");
+        comm.use_algorithm(algorithm.map(|algorithm| (algorithm, segments)));
+        let (_, all) = alike!(comm, stream, Op::Sum, allreduce, sums(), vec![0.0; EACH]);
+        let (_, max) = alike!(comm, stream, Op::Max, allreduce, sums(), vec![0.0; EACH]);
+        let (_, one) = alike!(
+            comm,
+            stream,
+            Op::Sum,
+            reduce,
+            sums(),
+            vec![7.0; EACH],
+            n - 1
+        );
+        let (_, scan) = alike!(comm, stream, Op::Product, scan, sums(), vec![0.0; EACH]);
+        let (_, ex) = alike!(comm, stream, Op::Sum, exscan, sums(), vec![0.5; EACH]);
+        let shares = roundings(me, n * EACH);
+        let (_, own) = alike!(
+            comm,
+            stream,
+            Op::Sum,
+            reduce_scatter_block,
+            shares,
+            vec![0.0; EACH]
+        );
+        let (_, whole) = alike!(
+            comm,
+            stream,
+            Op::BitAnd,
+            allreduce,
+            numbers(me, 1),
+            vec![0; EACH]
+        );
+        // What only the host knows is done there.
+        let (_, host) = alike!(comm, stream, &longest, allreduce, sums(), vec![0.0; EACH]);
+        assert_eq!(host, 0, "{what}");
+        // Of two ranks the first prefix without oneself is nothing, the second a copy.
+        assert!(n > 2 || ex == 0, "{what}");
+        let mut made = [all, max, one, scan, ex + u64::from(n == 2), own, whole];
+        comm.allreduce(&IN_PLACE, &mut made, Op::Sum).unwrap();
+        // One rank at least combines on its device, in each call.
+        assert!(made.iter().all(|made| *made > 0), "{what}: {made:?}");
+    }
+    comm.use_algorithm(None);
+    // In place, again and again, and with gaps, which the host has.
+    let (mut right, data) = (sums(), upload(stream, &sums()));
+    for _ in 0..3 {
+        comm.allreduce(&IN_PLACE, &mut right, Op::Sum).unwrap();
+        let mut data = data.after_stream(stream);
+        comm.allreduce(&IN_PLACE, &mut data, Op::Sum).unwrap();
+    }
+    assert!(download(stream, &data) == right);
+    // One rank's memory is the host's.
+    let from = upload(stream, &sums()).after_stream(stream);
+    let (mut right, mut found) = (vec![0.0; EACH], vec![0.0; EACH]);
+    comm.allreduce(&sums(), &mut right, Op::Sum).unwrap();
+    match me {
+        0 => comm.allreduce(&sums(), &mut found, Op::Sum).unwrap(),
+        _ => {
+            let to = upload(stream, &found);
+            let into = &mut to.after_stream(stream);
+            comm.allreduce(&from, into, Op::Sum).unwrap();
+            found = download(stream, &to);
+        }
+    }
+    assert!(found == right);
+}
+
+/// Kernels combine what lies on devices, with the bits of the host.
+#[test]
+fn reductions_combine_on_the_device() {
+    let Some(context) = driver::context() else {
+        return;
+    };
+    let _watchdog = Watchdog::start();
+    for (network, ranks) in Network::all().into_iter().zip([2, 3]) {
+        ranks_on(&network, ranks, |comm| {
+            reduce_devices(&comm, Reductions::Device);
+            reductions_of(&comm, &Stream::new(&context).unwrap());
+            // Short ones are not worth a kernel.
+            reduce_devices(&comm, Reductions::Auto);
+            let stream = &Stream::new(&context).unwrap();
+            let comm = &comm;
+            let (_, kernels) = alike!(comm, stream, Op::Sum, allreduce, vec![1.5], vec![0.0]);
+            assert_eq!(kernels, 0);
+        });
+    }
+}
+
+/// A function of the user has a kernel, too.
+#[test]
+fn kernels_of_the_user_combine() {
+    let Some(context) = driver::context() else {
+        return;
+    };
+    let Some(library) = driver::library_of_kernels("../../kernels/tests/cuda") else {
+        return;
+    };
+    let image = std::fs::read(library).unwrap();
+    // SAFETY: the kernel adds twice the right operand to the left one.
+    let kernel = unsafe { UserKernel::load(&context, &image, "osier_test_axpy") };
+    let Ok(kernel) = kernel else {
+        eprintln!("SKIPPED: a GPU takes no library of the host");
+        return;
+    };
+    let _watchdog = Watchdog::start();
+    ranks_on(&Network::Shm, 2, |comm| {
+        reduce_devices(&comm, Reductions::Device);
+        let (comm, stream) = (&comm, &Stream::new(&context).unwrap());
+        let op = osier::function(|a: f64, b: f64| a + 2.0 * b).with_kernel(kernel.clone());
+        let data = roundings(comm.rank(), EACH);
+        let (sum, kernels) = alike!(comm, stream, &op, allreduce, data, vec![0.0; EACH]);
+        assert!(kernels > 0);
+        let (a, b) = (roundings(0, EACH), roundings(1, EACH));
+        assert!(
+            sum.iter()
+                .zip(a.iter().zip(&b))
+                .all(|(s, (a, b))| *s == a + 2.0 * b)
+        );
+    });
+}
+
+/// A rank leaves while kernels combine: the others are told, and nothing is left.
+#[test]
+fn a_reduction_on_the_device_names_who_left() {
+    on_streams(&[Network::Shm], |comm, stream| {
+        reduce_devices(comm, Reductions::Device);
+        let data = upload(stream, &roundings(comm.rank(), EACH));
+        let mut data = data.after_stream(stream);
+        comm.use_algorithm(Some((Algorithm::RecursiveDoubling, 4)));
+        comm.allreduce(&IN_PLACE, &mut data, Op::Sum).unwrap();
+        if comm.rank() == 1 {
+            return;
+        }
+        let e = comm.allreduce(&IN_PLACE, &mut data, Op::Sum).unwrap_err();
         let kinds = [ErrorKind::RankDead, ErrorKind::Closed];
         assert!(kinds.contains(&e.kind()), "{e}");
         assert!(e.to_string().contains("rank 1"), "{e}");

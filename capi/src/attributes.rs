@@ -1,7 +1,8 @@
 //! Attributes of communicators and datatypes, with the callbacks of C.
 //!
 //! # Invariants
-//! 1. A freed key lives as long as an attribute has it.
+//! 1. A freed key lives as long as an attribute has it, and until then its number names it:
+//!    the program may still delete what it has set.
 //! 2. Callbacks run without a lock held.
 //!
 //! # Sources
@@ -15,7 +16,7 @@ use crate::fail::{Fail, Res, get, put};
 use crate::objects::{comm, ctype, lock};
 use crate::state;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -32,7 +33,13 @@ struct Key {
     extra: usize,
 }
 
-static KEYS: Mutex<(BTreeMap<c_int, Arc<Key>>, c_int)> = Mutex::new((BTreeMap::new(), 0x1000));
+/// A key that the program has, or has freed: then only attributes hold it.
+struct Known {
+    held: Option<Arc<Key>>,
+    key: Weak<Key>,
+}
+
+static KEYS: Mutex<(BTreeMap<c_int, Known>, c_int)> = Mutex::new((BTreeMap::new(), 0x1000));
 
 struct Entry {
     key: Arc<Key>,
@@ -97,8 +104,9 @@ impl Key {
 
 fn key(number: c_int, kind: Kind) -> Res<Arc<Key>> {
     let keys = lock(&KEYS);
-    let key = keys.0.get(&number).filter(|key| key.kind == kind);
-    key.cloned().ok_or_else(|| bad_key(number))
+    let key = keys.0.get(&number).and_then(|known| known.key.upgrade());
+    key.filter(|key| key.kind == kind)
+        .ok_or_else(|| bad_key(number))
 }
 
 fn create(kind: Kind, copy: usize, delete: usize, keyval: *mut c_int, extra: usize) -> Res {
@@ -115,14 +123,24 @@ fn create(kind: Kind, copy: usize, delete: usize, keyval: *mut c_int, extra: usi
         delete,
         extra,
     };
-    keys.0.insert(number, Arc::new(key));
+    let key = Arc::new(key);
+    let known = Known {
+        key: Arc::downgrade(&key),
+        held: Some(key),
+    };
+    keys.0.insert(number, known);
     put(keyval, number)
 }
 
 fn free(kind: Kind, keyval: *mut c_int) -> Res {
     let number = get(keyval)?;
     key(number, kind)?;
-    lock(&KEYS).0.remove(&number);
+    let mut keys = lock(&KEYS);
+    if let Some(known) = keys.0.get_mut(&number) {
+        known.held = None;
+    }
+    keys.0.retain(|_, known| known.key.strong_count() > 0);
+    drop(keys);
     put(keyval, MPI_KEYVAL_INVALID)
 }
 
@@ -214,11 +232,11 @@ impl Attributes {
 /// Addresses of the values of predefined attributes, which stay.
 fn predefined(number: c_int, of: Handle) -> Res<Option<usize>> {
     static TAG_UB: c_int = c_int::MAX;
-    static FALSE: c_int = 0;
     static ANY: c_int = MPI_ANY_SOURCE;
     static NOBODY: c_int = MPI_PROC_NULL;
     static TRUE: c_int = 1;
     static SIZE: std::sync::OnceLock<c_int> = std::sync::OnceLock::new();
+    static NUMBER: std::sync::OnceLock<c_int> = std::sync::OnceLock::new();
     static CODES: Mutex<BTreeMap<c_int, &'static c_int>> = Mutex::new(BTreeMap::new());
     let at = |value: &'static c_int| Ok(Some(std::ptr::from_ref(value).addr()));
     let world = matches!(of, MPI_COMM_WORLD | MPI_COMM_SELF);
@@ -228,7 +246,7 @@ fn predefined(number: c_int, of: Handle) -> Res<Option<usize>> {
         MPI_HOST => at(&NOBODY),
         // One machine has one clock.
         MPI_WTIME_IS_GLOBAL => at(&TRUE),
-        MPI_APPNUM if world => at(&FALSE),
+        MPI_APPNUM if world => at(NUMBER.get_or_init(state::program)),
         MPI_LASTUSEDCODE => {
             let last = errors::last_used();
             let mut codes = lock(&CODES);

@@ -1,8 +1,13 @@
-//! Memory of C's as views.
+//! Memory of C's as views: of the host, or of a device.
+//!
+//! MPI has no streams, so what lies on a device is as it lies there when the call is made,
+//! as every library that takes device pointers has it; a call that is over has left its
+//! bytes there. What works on the host's memory alone has a copy there ([`OnHost`]).
 
 use crate::abi::*;
 use crate::fail::{Fail, Int, Res, count};
 use crate::objects::ctype;
+use crate::types::{element, note_element};
 use osier::datatype::bottom;
 use osier::{
     Contribution, Destination, Layout, OwnedContribution, OwnedDestination, View, ViewMut,
@@ -11,24 +16,31 @@ use osier::{
 /// An address that C gives.
 pub type Address = *mut u8;
 
+/// Addresses below this are of no memory: null, which is `MPI_BOTTOM`, too, and the
+/// interface's other constants for addresses.
+const CONSTANTS: usize = 256;
+
 #[cold]
-fn origin_of_null(layout: &Layout, n: usize) -> Res<*mut u8> {
-    // Displacements that are addresses lie nowhere near zero.
+fn origin_of_constant(at: Address, layout: &Layout, n: usize) -> Res<*mut u8> {
     let has_bytes = n > 0 && layout.size() > 0;
-    if has_bytes && layout.true_lb() < 4096 && layout.true_lb() > -4096 {
-        return Err(Fail::new(
-            MPI_ERR_BUFFER,
-            "a null pointer for a buffer (hint: MPI_BOTTOM goes with types of absolute addresses)",
-        ));
+    if !has_bytes {
+        return Ok(bottom());
     }
-    Ok(bottom())
+    let what = match at.addr() {
+        // Displacements that are addresses lie nowhere near zero.
+        0 if layout.true_lb().unsigned_abs() >= 4096 => return Ok(bottom()),
+        0 => "a null pointer for a buffer (hint: MPI_BOTTOM goes with types of absolute addresses)",
+        MPI_IN_PLACE => "MPI_IN_PLACE for a buffer that cannot lie in place",
+        _ => "a constant of the interface for a buffer",
+    };
+    Err(Fail::new(MPI_ERR_BUFFER, what))
 }
 
 #[inline]
 fn origin(at: Address, layout: &Layout, n: usize) -> Res<*mut u8> {
-    match at.is_null() {
+    match at.addr() < CONSTANTS {
         false => Ok(at),
-        true => origin_of_null(layout, n),
+        true => origin_of_constant(at, layout, n),
     }
 }
 
@@ -38,7 +50,7 @@ pub fn view_of(at: Address, n: usize, layout: &Layout) -> Res<View<'static>> {
     let at = origin(at, layout, n)?;
     // SAFETY: C's contract: the buffer stays, and nobody writes it, until its operation is
     // over.
-    Ok(unsafe { View::from_raw(at, layout, n) }?)
+    Ok(unsafe { View::found(at, layout, n) }?)
 }
 
 /// As [`view_of`], to receive into.
@@ -46,21 +58,64 @@ pub fn view_of(at: Address, n: usize, layout: &Layout) -> Res<View<'static>> {
 pub fn view_mut_of(at: Address, n: usize, layout: &Layout) -> Res<ViewMut<'static>> {
     let at = origin(at, layout, n)?;
     // SAFETY: as above, and nobody else uses it.
-    Ok(unsafe { ViewMut::from_raw(at, layout, n) }?)
+    Ok(unsafe { ViewMut::found(at, layout, n) }?)
+}
+
+/// The layout of a type that may be sent. Nothing from nowhere may be of no type, as
+/// programs of other libraries have it.
+fn layout_for(at: Address, n: usize, ty: Handle) -> Res<&'static Layout> {
+    if ty == MPI_DATATYPE_NULL && n == 0 && at.is_null() {
+        return ctype(MPI_BYTE)?.committed();
+    }
+    let found = ctype(ty)?;
+    note_element(ty, found);
+    found.committed()
 }
 
 /// Memory to send from.
-#[inline]
+#[inline(always)]
 pub fn view<N: Int>(at: Address, n: N, ty: Handle) -> Res<View<'static>> {
+    if let Some(element) = element(ty)
+        && let Ok(n) = usize::try_from(n.wide())
+        && is_of_the_host(at)
+        // SAFETY: as for `view_of`.
+        && let Some(view) = unsafe { View::elements(at, element.basic, element.bytes, n) }
+    {
+        return Ok(view);
+    }
+    any_view(at, n, ty)
+}
+
+#[inline(never)]
+fn any_view<N: Int>(at: Address, n: N, ty: Handle) -> Res<View<'static>> {
     let n = count(n)?;
-    view_of(at, n, ctype(ty)?.committed()?)
+    view_of(at, n, layout_for(at, n, ty)?)
 }
 
 /// Memory to receive into.
-#[inline]
+#[inline(always)]
 pub fn view_mut<N: Int>(at: Address, n: N, ty: Handle) -> Res<ViewMut<'static>> {
+    if let Some(element) = element(ty)
+        && let Ok(n) = usize::try_from(n.wide())
+        && is_of_the_host(at)
+        // SAFETY: as for `view_mut_of`.
+        && let Some(view) = unsafe { ViewMut::elements(at, element.basic, element.bytes, n) }
+    {
+        return Ok(view);
+    }
+    any_view_mut(at, n, ty)
+}
+
+#[inline(never)]
+fn any_view_mut<N: Int>(at: Address, n: N, ty: Handle) -> Res<ViewMut<'static>> {
     let n = count(n)?;
-    view_mut_of(at, n, ctype(ty)?.committed()?)
+    view_mut_of(at, n, layout_for(at, n, ty)?)
+}
+
+/// Whether an address is surely one of the host's memory.
+#[inline]
+fn is_of_the_host(at: Address) -> bool {
+    at.addr() >= CONSTANTS && !osier::devices::classify::is_expected()
 }
 
 /// What a rank puts into a collective.
@@ -97,6 +152,22 @@ impl Destination for Wanted {
 
 impl OwnedDestination for Wanted {}
 
+/// That a call which reads one buffer and writes another does not get the same for both;
+/// `MPI_IN_PLACE` says what is meant.
+#[inline]
+pub fn apart<N: Int>(send: Address, n: N, recv: Address) -> Res {
+    if send == recv && !send.is_null() && n.wide() > 0 {
+        return Err(one_for_both());
+    }
+    Ok(())
+}
+
+#[cold]
+fn one_for_both() -> Fail {
+    let message = "one buffer to send from and to receive into (hint: MPI_IN_PLACE)";
+    Fail::new(MPI_ERR_BUFFER, message)
+}
+
 /// A contribution, which may be `MPI_IN_PLACE`.
 #[inline]
 pub fn given<N: Int>(at: Address, n: N, ty: Handle) -> Res<Given> {
@@ -109,25 +180,30 @@ pub fn given<N: Int>(at: Address, n: N, ty: Handle) -> Res<Given> {
 /// A block to send: where it lies, or packed.
 pub struct Piece {
     view: View<'static>,
-    /// Keeps what the view shows.
-    _packed: Vec<u8>,
+    /// Keeps what the view shows: its address and length stay.
+    packed: (usize, Vec<u8>),
 }
 
 impl Piece {
     pub fn at(view: View<'static>) -> Self {
         Self {
             view,
-            _packed: Vec::new(),
+            packed: (0, Vec::new()),
         }
     }
 
     /// A copy of what has been packed.
-    pub fn packed(packed: Vec<u8>) -> Res<Self> {
-        let at = packed.as_ptr().cast_mut();
+    pub fn packed(mut packed: Vec<u8>) -> Res<Self> {
+        let at = packed.as_mut_ptr();
         Ok(Self {
             view: self::view(at, packed.len() as Count, MPI_PACKED)?,
-            _packed: packed,
+            packed: (at.expose_provenance(), packed),
         })
+    }
+
+    /// Where the packed bytes lie, and how many there are.
+    pub fn memory(&self) -> (usize, usize) {
+        (self.packed.0, self.packed.1.len())
     }
 }
 

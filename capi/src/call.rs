@@ -12,7 +12,8 @@ pub enum On {
     Comm(Handle),
     /// A session's.
     Session(Handle),
-    /// That of `MPI_COMM_SELF`: of calls that have no object.
+    /// That of `MPI_COMM_SELF`, or of `MPI_COMM_WORLD` if the program has set only that: of
+    /// calls that have no object.
     Own,
     /// Nobody's: the code is returned.
     Nobody,
@@ -41,8 +42,51 @@ fn panicked(name: &'static str, on: On) -> c_int {
 /// is written once; `N` stands for `c_int` in the first and for [`Count`] in the second.
 ///
 /// What follows `on` says whose error handler hears of errors.
+///
+/// `hot` in front of `fn` has the body in both, where a jump between them counts: it is
+/// inlined, so that no argument moves.
 macro_rules! mpi {
     () => {};
+    (
+        hot fn $name:ident($($arg:ident: $t:ty),* $(,)?) on $on:expr; $body:block
+        $($rest:tt)*
+    ) => {
+        const _: () = {
+            #[inline(always)]
+            fn both($($arg: $t),*) -> $crate::abi::c_int {
+                $crate::call::call(stringify!($name), $on, || -> $crate::fail::Res {
+                    $body
+                    #[allow(unreachable_code)]
+                    Ok(())
+                })
+            }
+
+            #[unsafe(export_name = concat!("P", stringify!($name)))]
+            extern "C" fn profiled($($arg: $t),*) -> $crate::abi::c_int {
+                both($($arg),*)
+            }
+
+            #[unsafe(export_name = stringify!($name))]
+            extern "C" fn twin($($arg: $t),*) -> $crate::abi::c_int {
+                both($($arg),*)
+            }
+        };
+        mpi! { $($rest)* }
+    };
+    (
+        hot fn $name:ident, $large:ident<$N:ident>($($arg:ident: $t:ty),* $(,)?) on $on:expr; $body:block
+        $($rest:tt)*
+    ) => {
+        const _: () = {
+            type $N = $crate::abi::c_int;
+            mpi! { hot fn $name($($arg: $t),*) on $on; $body }
+        };
+        const _: () = {
+            type $N = $crate::abi::Count;
+            mpi! { fn $large($($arg: $t),*) on $on; $body }
+        };
+        mpi! { $($rest)* }
+    };
     (
         $(#[$meta:meta])*
         fn $name:ident($($arg:ident: $t:ty),* $(,)?) on $on:expr; $body:block

@@ -4,11 +4,13 @@
 //! other ranks than the root.
 
 use crate::abi::*;
-use crate::buffers::{Address, Given, Wanted, given, nothing, nothing_to_send, view, view_mut};
+use crate::buffers::{
+    Address, Given, Wanted, apart, given, nothing, nothing_to_send, view, view_mut,
+};
 use crate::call::{On, mpi};
 use crate::fail::{Fail, Int, Res, array, bad_count, count};
 use crate::objects::{Comm, comm};
-use crate::ops::reduction;
+use crate::ops::{operand, reduction};
 use crate::p2p::pend;
 use crate::work::Work;
 use osier::{PROC_NULL, ROOT, Rank};
@@ -111,7 +113,7 @@ macro_rules! collective {
 pub(crate) use collective;
 
 mpi! {
-    fn MPI_Barrier(on: Handle) on On::Comm(on); {
+    hot fn MPI_Barrier(on: Handle) on On::Comm(on); {
         comm(on)?.comm.barrier()?;
     }
 
@@ -168,6 +170,9 @@ collective! {
         sendbuf: Address, sendcount: N, sendtype: Handle, recvbuf: Address, recvcount: N,
         recvtype: Handle, root: c_int
     ) |c, s, r| {
+        if !c.inter && is_root(c, root) {
+            apart(sendbuf, sendcount, recvbuf)?;
+        }
         let send = to_root_given(c, sendbuf, sendcount, sendtype, root)?;
         match is_root(c, root) {
             true => (send, view_mut(recvbuf, all(c, recvcount)?, recvtype)?),
@@ -184,6 +189,9 @@ collective! {
         sendbuf: Address, sendcount: N, sendtype: Handle, recvbuf: Address, recvcount: N,
         recvtype: Handle, root: c_int
     ) |c, s, r| {
+        if !c.inter && is_root(c, root) {
+            apart(sendbuf, sendcount, recvbuf)?;
+        }
         checked_root(c, root)?;
         let send = match is_root(c, root) {
             true => view(sendbuf, all(c, sendcount)?, sendtype)?,
@@ -206,6 +214,7 @@ collective! {
         sendbuf: Address, sendcount: N, sendtype: Handle, recvbuf: Address, recvcount: N,
         recvtype: Handle
     ) |c, s, r| {
+        apart(sendbuf, sendcount, recvbuf)?;
         (given(sendbuf, sendcount, sendtype)?, view_mut(recvbuf, all(c, recvcount)?, recvtype)?)
     }
     wait c.comm.allgather(&s, &mut r);
@@ -218,6 +227,7 @@ collective! {
         sendbuf: Address, sendcount: N, sendtype: Handle, recvbuf: Address, recvcount: N,
         recvtype: Handle
     ) |c, s, r| {
+        apart(sendbuf, sendcount, recvbuf)?;
         let send = match sendbuf.addr() == MPI_IN_PLACE {
             true => Given::InPlace,
             false => Given::Memory(view(sendbuf, all(c, sendcount)?, sendtype)?),
@@ -233,6 +243,10 @@ collective! {
     ireduce reduce_init<N>(
         sendbuf: Address, recvbuf: Address, n: N, ty: Handle, op: Handle, root: c_int
     ) |c, s, r| {
+        if !c.inter && is_root(c, root) {
+            apart(sendbuf, n, recvbuf)?;
+        }
+        let ty = operand(ty, op);
         let send = to_root_given(c, sendbuf, n, ty, root)?;
         match is_root(c, root) {
             true => (send, view_mut(recvbuf, n, ty)?),
@@ -247,6 +261,8 @@ collective! {
     fn MPI_Allreduce, MPI_Allreduce_c, MPI_Iallreduce, MPI_Iallreduce_c, MPI_Allreduce_init, MPI_Allreduce_init_c:
     iallreduce allreduce_init<N>(sendbuf: Address, recvbuf: Address, n: N, ty: Handle, op: Handle)
     |c, s, r| {
+        apart(sendbuf, n, recvbuf)?;
+        let ty = operand(ty, op);
         (given(sendbuf, n, ty)?, view_mut(recvbuf, n, ty)?)
     }
     wait c.comm.allreduce(&s, &mut r, &reduction(op, ty)?);
@@ -257,6 +273,8 @@ collective! {
     fn MPI_Scan, MPI_Scan_c, MPI_Iscan, MPI_Iscan_c, MPI_Scan_init, MPI_Scan_init_c:
     iscan scan_init<N>(sendbuf: Address, recvbuf: Address, n: N, ty: Handle, op: Handle)
     |c, s, r| {
+        apart(sendbuf, n, recvbuf)?;
+        let ty = operand(ty, op);
         (given(sendbuf, n, ty)?, view_mut(recvbuf, n, ty)?)
     }
     wait c.comm.scan(&s, &mut r, &reduction(op, ty)?);
@@ -267,6 +285,8 @@ collective! {
     fn MPI_Exscan, MPI_Exscan_c, MPI_Iexscan, MPI_Iexscan_c, MPI_Exscan_init, MPI_Exscan_init_c:
     iexscan exscan_init<N>(sendbuf: Address, recvbuf: Address, n: N, ty: Handle, op: Handle)
     |c, s, r| {
+        apart(sendbuf, n, recvbuf)?;
+        let ty = operand(ty, op);
         (given(sendbuf, n, ty)?, view_mut(recvbuf, n, ty)?)
     }
     wait c.comm.exscan(&s, &mut r, &reduction(op, ty)?);
@@ -297,6 +317,8 @@ collective! {
     ireduce_scatter_block reduce_scatter_block_init<N>(
         sendbuf: Address, recvbuf: Address, n: N, ty: Handle, op: Handle
     ) |c, s, r| {
+        apart(sendbuf, n, recvbuf)?;
+        let ty = operand(ty, op);
         let total = count(n)? * c.comm.size();
         scattering(sendbuf, recvbuf, total as Count, n.wide(), ty)?
     }
@@ -316,6 +338,7 @@ collective! {
     ireduce_scatter reduce_scatter_init<N>(
         sendbuf: Address, recvbuf: Address, counts: *const N, ty: Handle, op: Handle
     ) |c, s, r| {
+        let ty = operand(ty, op);
         let shares = shares(c, counts)?;
         let total: usize = shares.iter().sum();
         let mine = shares[c.comm.rank()];

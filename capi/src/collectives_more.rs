@@ -2,15 +2,16 @@
 
 use crate::abi::*;
 use crate::buffers::{
-    Address, Given, Piece, Wanted, given, nothing, nothing_to_send, view, view_mut,
+    Address, Given, Piece, Wanted, apart, given, nothing, nothing_to_send, view, view_mut, view_of,
 };
 use crate::call::{On, mpi};
 use crate::collectives::{checked_root, collective, is_other, is_root, to_root, to_root_given};
 use crate::fail::{Fail, Int, Res, array, bad_topology, count};
 use crate::objects::{Comm, comm, ctype};
+use crate::on_host::{copy, packed_mut};
 use crate::p2p::pend;
-use crate::work::Work;
-use osier::{Topology, View, ViewMut};
+use crate::work::{Repeated, Work};
+use osier::{Layout, Status, Topology, View, ViewMut, Watched};
 
 /// Blocks of one buffer, counted in instances of its type.
 struct Blocks {
@@ -97,6 +98,9 @@ collective! {
         sendbuf: Address, sendcount: N, sendtype: Handle, recvbuf: Address,
         recvcounts: *const N, at: *const V<N>, recvtype: Handle, root: c_int
     ) |c, s, r| {
+        if !c.inter && is_root(c, root) {
+            apart(sendbuf, sendcount, recvbuf)?;
+        }
         let send = to_root_given(c, sendbuf, sendcount, sendtype, root)?;
         match is_root(c, root) {
             true => (send, blocks(c.peers, recvcounts, at)?.view_mut(recvbuf, recvtype)?),
@@ -151,6 +155,7 @@ collective! {
         sendbuf: Address, sendcount: N, sendtype: Handle, recvbuf: Address,
         recvcounts: *const N, at: *const V<N>, recvtype: Handle
     ) |c, s, r| {
+        apart(sendbuf, sendcount, recvbuf)?;
         let send = given(sendbuf, sendcount, sendtype)?;
         (send, blocks(c.peers, recvcounts, at)?.view_mut(recvbuf, recvtype)?)
     }
@@ -322,21 +327,100 @@ fn pieces<N: Int, D: Int>(send: &Typed<N, D>, recv: &Typed<N, D>, n: usize) -> R
             let layout = ctype(types[i])?.committed()?;
             let mut bytes = vec![0; layout.pack_size(count)?];
             let from = recv.buf.wrapping_offset(at[i].wide() as isize);
-            // SAFETY: C's contract for the buffer.
-            unsafe { layout.pack_at_raw(from, count, &mut bytes, &mut 0) }?;
+            pack_to(&mut bytes, from, count, layout)?;
             Piece::packed(bytes)
         })
         .collect()
 }
 
-/// What persistent calls send is looked at again whenever they are started.
-fn not_in_place<N, D>(send: &Typed<N, D>) -> Res {
-    match send.buf.addr() == MPI_IN_PLACE {
-        true => Err(Fail::new(
-            MPI_ERR_UNSUPPORTED_OPERATION,
-            "MPI_IN_PLACE in a persistent alltoallw (hint: MPI_Ialltoallw)",
-        )),
-        false => Ok(()),
+/// Packs a block of C's memory, wherever it lies.
+fn pack_to(bytes: &mut [u8], from: Address, n: usize, layout: &Layout) -> Res {
+    let view = view_of(from, n, layout)?;
+    if view.is_on_device() {
+        return copy(&view, &mut packed_mut(bytes.as_mut_ptr(), bytes.len())?);
+    }
+    // SAFETY: C's contract for the buffer.
+    unsafe { layout.pack_at_raw(from, n, bytes, &mut 0) }?;
+    Ok(())
+}
+
+/// A call in place that is started again and again: what it sends lies where it receives,
+/// and is packed anew at each start.
+struct InPlace {
+    set_up: Box<dyn Repeated>,
+    blocks: Vec<Block>,
+}
+
+/// A block of C's memory, and where the call has it packed: addresses.
+struct Block {
+    from: usize,
+    n: usize,
+    layout: Layout,
+    to: usize,
+    bytes: usize,
+}
+
+impl InPlace {
+    /// What the blocks of [`pieces`] are packed from, and to.
+    fn blocks<N: Int, D: Int>(pieces: &[Piece], recv: &Typed<N, D>) -> Res<Vec<Block>> {
+        let n = pieces.len();
+        let (counts, at) = (array(recv.counts, n)?, array(recv.at, n)?);
+        let types = array(recv.types, n)?;
+        let mut blocks = Vec::new();
+        for (i, piece) in pieces.iter().enumerate() {
+            let n = count(counts[i])?;
+            if n == 0 {
+                continue;
+            }
+            let from = recv.buf.wrapping_offset(at[i].wide() as isize);
+            let layout = ctype(types[i])?.committed()?.clone();
+            let (to, bytes) = piece.memory();
+            blocks.push(Block {
+                from: from.expose_provenance(),
+                n,
+                layout,
+                to,
+                bytes,
+            });
+        }
+        Ok(blocks)
+    }
+}
+
+impl Repeated for InPlace {
+    fn start(&mut self) -> osier::Result<()> {
+        if !self.set_up.is_active() {
+            for block in &self.blocks {
+                let from = std::ptr::with_exposed_provenance_mut(block.from);
+                let to = std::ptr::with_exposed_provenance_mut(block.to);
+                // SAFETY: bytes of the call above, which does not use them now.
+                let to = unsafe { std::slice::from_raw_parts_mut(to, block.bytes) };
+                pack_to(to, from, block.n, &block.layout).map_err(|e| {
+                    osier::Error::new(osier::ErrorKind::Buffer, e.message().to_owned())
+                })?;
+            }
+        }
+        self.set_up.start()
+    }
+
+    fn is_active(&self) -> bool {
+        self.set_up.is_active()
+    }
+
+    fn test(&mut self) -> bool {
+        self.set_up.test()
+    }
+
+    fn wait(&mut self) -> osier::Result<()> {
+        self.set_up.wait()
+    }
+
+    fn status(&mut self) -> Option<osier::Result<Status>> {
+        self.set_up.status()
+    }
+
+    fn watched(&mut self) -> &mut dyn Watched {
+        self.set_up.watched()
     }
 }
 
@@ -381,9 +465,15 @@ macro_rules! typed {
                 let (from, to): (usize, usize) = $peers;
                 let send = Typed { buf: sendbuf, counts: sendcounts, at: sendat, types: sendtypes };
                 let recv = Typed { buf: recvbuf, counts: recvcounts, at: recvat, types: recvtypes };
-                not_in_place(&send)?;
-                let set_up = $c.comm.$lib_init(send.views(to)?, recv.views_mut(from)?)?;
-                pend(Work::PersistentCollective(Box::new(set_up)), on, request)?;
+                let work: Box<dyn Repeated> = if send.buf.addr() == MPI_IN_PLACE {
+                    let given = pieces(&send, &recv, to)?;
+                    let blocks = InPlace::blocks(&given, &recv)?;
+                    let set_up = Box::new($c.comm.$lib_init(given, recv.views_mut(from)?)?);
+                    Box::new(InPlace { set_up, blocks })
+                } else {
+                    Box::new($c.comm.$lib_init(send.views(to)?, recv.views_mut(from)?)?)
+                };
+                pend(Work::PersistentCollective(work), on, request)?;
             }
         }
     };

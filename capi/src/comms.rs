@@ -118,11 +118,13 @@ mpi! {
     }
 
     fn MPI_Comm_dup(on: Handle, to: *mut Handle) on On::Comm(on); {
+        put(to, MPI_COMM_NULL)?;
         let made = comm(on)?.comm.dup()?;
         duplicate(on, made, to)?;
     }
 
     fn MPI_Comm_dup_with_info(on: Handle, hints: Handle, to: *mut Handle) on On::Comm(on); {
+        put(to, MPI_COMM_NULL)?;
         let hints = info(hints)?;
         let made = comm(on)?.comm.dup_with_info(&hints)?;
         duplicate(on, made, to)?;
@@ -140,11 +142,13 @@ mpi! {
     }
 
     fn MPI_Comm_split(on: Handle, of: c_int, key: c_int, to: *mut Handle) on On::Comm(on); {
+        put(to, MPI_COMM_NULL)?;
         let comm = comm(on)?;
         put_some(comm.comm.split(color(of)?, key.into())?, comm, to)?;
     }
 
     fn MPI_Comm_split_type(on: Handle, kind: c_int, key: c_int, hints: Handle, to: *mut Handle) on On::Comm(on); {
+        put(to, MPI_COMM_NULL)?;
         let comm = comm(on)?;
         let info = info(hints)?;
         let wanted = info.get("mpi_hw_resource_type").unwrap_or("").to_owned();
@@ -174,11 +178,13 @@ mpi! {
     }
 
     fn MPI_Comm_create(on: Handle, of: Handle, to: *mut Handle) on On::Comm(on); {
+        put(to, MPI_COMM_NULL)?;
         let comm = comm(on)?;
         put_some(comm.comm.create(&group(of)?)?, comm, to)?;
     }
 
     fn MPI_Comm_create_group(on: Handle, of: Handle, tag: c_int, to: *mut Handle) on On::Comm(on); {
+        put(to, MPI_COMM_NULL)?;
         let comm = comm(on)?;
         let group = group(of)?;
         let own = crate::state::rank().and_then(|own| group.rank_of(own));
@@ -222,6 +228,7 @@ mpi! {
     fn MPI_Comm_create_from_group(
         of: Handle, tag: *const c_char, hints: Handle, errhandler: Handle, to: *mut Handle
     ) on On::Own; {
+        put(to, MPI_COMM_NULL)?;
         let group = group(of)?;
         let (tag, hints) = (text(tag)?, info(hints)?);
         if group.is_empty() {
@@ -237,6 +244,7 @@ mpi! {
         local: Handle, local_leader: c_int, remote: Handle, remote_leader: c_int,
         tag: *const c_char, hints: Handle, errhandler: Handle, to: *mut Handle
     ) on On::Own; {
+        put(to, MPI_COMM_NULL)?;
         let (local, remote) = (group(local)?, group(remote)?);
         let (tag, hints) = (text(tag)?, info(hints)?);
         let session = crate::state::session()?;

@@ -7,7 +7,7 @@ use crate::objects::comm;
 use crate::state;
 use std::time::Instant;
 
-/// Whether a level of threads makes sense, and the one that is given: always the highest.
+/// Whether a level of threads makes sense, and the one that is given: what is asked for.
 fn provide(required: c_int, provided: *mut c_int) -> Res {
     let known = [
         MPI_THREAD_SINGLE,
@@ -18,8 +18,8 @@ fn provide(required: c_int, provided: *mut c_int) -> Res {
     if !known.contains(&required) {
         return Err(argument(format!("{required} is no level of threads")));
     }
-    state::initialise(MPI_THREAD_MULTIPLE)?;
-    put(provided, MPI_THREAD_MULTIPLE)
+    state::initialise(required)?;
+    put(provided, required)
 }
 
 /// Seconds since some moment of the machine's, alike in all processes.
@@ -98,7 +98,7 @@ fn free(at: usize) -> Res {
 
 mpi! {
     fn MPI_Init(_argc: *mut c_int, _argv: *mut *mut *mut c_char) on On::Own; {
-        state::initialise(MPI_THREAD_MULTIPLE)?;
+        state::initialise(MPI_THREAD_SINGLE)?;
     }
 
     fn MPI_Init_thread(

@@ -7,7 +7,7 @@ use crate::objects::{ERRHANDLERS, comm, comm_shared, lock, session};
 use crate::state;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 /// What happens besides returning a code.
@@ -109,15 +109,38 @@ pub fn failed(name: &'static str, on: On, fail: Fail) -> c_int {
     raise(on, code, say)
 }
 
-fn raise(on: On, code: c_int, say: impl FnOnce() -> String) -> c_int {
-    let own = || {
-        let own = state::predefined_shared(true);
-        let handler = own.map_or(Handler::Fatal, |comm| lock(&comm.handler).clone());
-        (handler, MPI_COMM_SELF)
+/// Whether the program has given `MPI_COMM_SELF` a handler.
+static OWN_IS_SET: AtomicBool = AtomicBool::new(false);
+
+/// The handler of errors that have no object: that of `MPI_COMM_SELF`. Before MPI 4.0 it was
+/// that of `MPI_COMM_WORLD`: it still is for programs that have set no other.
+fn own() -> (Handler, Handle) {
+    let is_set = OWN_IS_SET.load(Relaxed);
+    let comm = state::predefined_shared(is_set);
+    let handler = comm.map_or(Handler::Fatal, |comm| lock(&comm.handler).clone());
+    let handle = if is_set {
+        MPI_COMM_SELF
+    } else {
+        MPI_COMM_WORLD
     };
+    (handler, handle)
+}
+
+fn set_handler(on: Handle, errhandler: Handle) -> Res {
+    let handler = Handler::of(errhandler)?;
+    *lock(&comm(on)?.handler) = handler;
+    if on == MPI_COMM_SELF {
+        OWN_IS_SET.store(true, Relaxed);
+    }
+    Ok(())
+}
+
+fn raise(on: On, code: c_int, say: impl FnOnce() -> String) -> c_int {
     let (handler, handle) = match on {
         On::Nobody => return code,
         On::Own => own(),
+        // It follows MPI_COMM_WORLD until it has a handler of its own.
+        On::Comm(MPI_COMM_SELF) => (own().0, MPI_COMM_SELF),
         On::Comm(handle) => match comm_shared(handle) {
             Ok(comm) => (lock(&comm.handler).clone(), handle),
             Err(_) => own(),
@@ -266,13 +289,11 @@ mpi! {
     }
 
     fn MPI_Comm_set_errhandler(on: Handle, errhandler: Handle) on On::Comm(on); {
-        let handler = Handler::of(errhandler)?;
-        *lock(&comm(on)?.handler) = handler;
+        set_handler(on, errhandler)?;
     }
 
     fn MPI_Errhandler_set(on: Handle, errhandler: Handle) on On::Comm(on); {
-        let handler = Handler::of(errhandler)?;
-        *lock(&comm(on)?.handler) = handler;
+        set_handler(on, errhandler)?;
     }
 
     fn MPI_Comm_get_errhandler(on: Handle, errhandler: *mut Handle) on On::Comm(on); {

@@ -15,6 +15,8 @@ struct Inner {
     message: Cow<'static, str>,
     /// The object that it belongs to, where that is not the call's own.
     on: Option<On>,
+    /// Source and tag of the message that it is about.
+    envelope: Option<(u32, u32)>,
 }
 
 pub type Res<T = ()> = Result<T, Fail>;
@@ -26,6 +28,7 @@ impl Fail {
             code,
             message: message.into(),
             on: None,
+            envelope: None,
         }))
     }
 
@@ -42,6 +45,11 @@ impl Fail {
     pub fn on(mut self, on: On) -> Self {
         self.0.on = Some(on);
         self
+    }
+
+    /// Source and tag of the message that it is about.
+    pub fn envelope(&self) -> Option<(u32, u32)> {
+        self.0.envelope
     }
 
     pub fn object(&self) -> Option<On> {
@@ -81,7 +89,9 @@ impl From<Error> for Fail {
     #[cold]
     fn from(e: Error) -> Self {
         let code = e.code().map_or_else(|| class_of(e.kind()), |c| c.number());
-        Fail::new(code, e.to_string())
+        let mut fail = Fail::new(code, e.to_string());
+        fail.0.envelope = e.envelope();
+        fail
     }
 }
 

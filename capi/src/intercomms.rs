@@ -36,6 +36,7 @@ mpi! {
         local: Handle, local_leader: c_int, bridge: Handle, remote_leader: c_int, tag: c_int,
         to: *mut Handle
     ) on On::Comm(local); {
+        put(to, MPI_COMM_NULL)?;
         let of = comm(local)?;
         let local_leader = leader(local_leader, of.comm.size())?;
         // Other ranks' bridge means nothing.
@@ -51,6 +52,7 @@ mpi! {
     }
 
     fn MPI_Intercomm_merge(on: Handle, high: c_int, to: *mut Handle) on On::Comm(on); {
+        put(to, MPI_COMM_NULL)?;
         let of = inter(on)?;
         put(to, new_comm(of.comm.merge(high != 0)?, of))?;
     }

@@ -7,14 +7,14 @@ use crate::fail::{Res, bad_comm, bad_group, bad_type};
 use crate::state;
 use crate::table::Table;
 use crate::work::Pending;
-use osier::{Communicator, Group, Info, Layout, Message, Session, Type};
+use osier::{Basic, Communicator, Constructor, Group, Info, Layout, Message, Session, Type};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub static COMMS: Table<Arc<Comm>> = Table::new(0);
 pub static GROUPS: Table<Group> = Table::new(1);
 pub static TYPES: Table<Arc<CType>> = Table::new(2);
-pub static REQUESTS: Table<Pending> = Table::new(3);
+pub static REQUESTS: Table<Pending> = Table::of_calls(3);
 pub static OPS: Table<Arc<crate::ops::Function>> = Table::new(4);
 pub static ERRHANDLERS: Table<crate::errors::Counted> = Table::new(5);
 pub static INFOS: Table<Mutex<Info>> = Table::new(6);
@@ -151,11 +151,34 @@ pub struct CType {
     pub handle: AtomicUsize,
     /// Cannot be freed.
     pub predefined: bool,
+    /// One element of a predefined type: views of these need not ask the layout.
+    pub element: Option<Element>,
+}
+
+/// A predefined type, and the bytes of each.
+#[derive(Clone, Copy)]
+pub struct Element {
+    pub basic: Basic,
+    pub bytes: usize,
+}
+
+impl Element {
+    fn of(ty: &Type) -> Option<Self> {
+        let Constructor::Basic(_) = ty.constructor() else {
+            return None;
+        };
+        // Types of another name, but of the same representation, match it.
+        let basic = ty.signature().uniform()?;
+        let bytes = basic.size();
+        let plain = ty.size() == bytes && ty.extent() == bytes as isize && ty.true_lb() == 0;
+        plain.then_some(Self { basic, bytes })
+    }
 }
 
 impl CType {
     pub fn new(ty: Type, predefined: bool) -> Self {
         Self {
+            element: if predefined { Element::of(&ty) } else { None },
             ty,
             layout: OnceLock::new(),
             committed: AtomicBool::new(predefined),

@@ -5,9 +5,11 @@
 //! gaps are the same either way.
 
 use crate::abi::*;
+use crate::buffers::{view_mut_of, view_of};
 use crate::call::{On, mpi};
-use crate::fail::{Fail, Res, argument, bad_op, count, get, put};
+use crate::fail::{Fail, Int, Res, argument, bad_op, count, get, put};
 use crate::objects::{OPS, ctype};
+use crate::on_host::{OnHost, Room};
 use osier::{Layout, Op, Reduction, packed_function};
 use std::sync::{Arc, OnceLock};
 
@@ -76,30 +78,33 @@ pub fn reduction(handle: Handle, ty: Handle) -> Res<Arc<dyn Reduction>> {
     )))
 }
 
+/// What the type of an operand means to an operator: to the predefined ones, C's plain
+/// characters are small numbers, as programs of other libraries expect. The standard leaves
+/// `MPI_CHAR` out (MPI 5.0, section 6.9.2).
+#[inline]
+pub fn operand(ty: Handle, op: Handle) -> Handle {
+    match ty {
+        MPI_CHAR if op & !0x1f == 0x20 && c_char::MIN < 0 => MPI_SIGNED_CHAR,
+        MPI_CHAR if op & !0x1f == 0x20 => MPI_UNSIGNED_CHAR,
+        _ => ty,
+    }
+}
+
 struct Elements {
     layout: Layout,
     ty: Handle,
 }
 
-/// Memory for elements as they lie, aligned for anything.
-struct Room {
-    memory: Vec<u128>,
-    /// Where the first instance has its origin.
-    origin: *mut u8,
-}
-
 impl Elements {
     fn room(&self, n: usize, packed: &[u8]) -> Room {
-        let (start, end) = self.layout.span(n);
-        let bytes = (end - start).unsigned_abs();
-        let mut memory = vec![0u128; bytes.div_ceil(16).max(1)];
-        let origin = memory.as_mut_ptr().cast::<u8>().wrapping_offset(-start);
+        let mut room = Room::new(&self.layout, n);
+        let origin = room.origin();
         // SAFETY: the room spans all instances; `packed` has them all.
         unsafe {
             self.layout
                 .unpack_raw(origin, n, 0..packed.len(), packed.as_ptr())
         };
-        Room { memory, origin }
+        room
     }
 }
 
@@ -116,15 +121,31 @@ impl Function {
         let step = unit.saturating_mul(most / unit.max(1)).max(unit);
         for (left, right) in left.chunks_mut(step).zip(right.chunks(step)) {
             let n = left.len() / unit;
-            let (given, inout) = (elements.room(n, left), elements.room(n, right));
-            self.run(given.origin, inout.origin, n, elements.ty);
+            let (mut given, mut inout) = (elements.room(n, left), elements.room(n, right));
+            self.run(given.origin(), inout.origin(), n, elements.ty);
             // SAFETY: the room spans all instances, and `left` has room for them packed.
             unsafe {
                 elements
                     .layout
-                    .pack_raw(inout.origin, n, 0..left.len(), left.as_mut_ptr())
+                    .pack_raw(inout.origin(), n, 0..left.len(), left.as_mut_ptr())
             };
-            drop((given.memory, inout.memory));
+        }
+    }
+
+    /// As [`Function::run`], for any number of elements.
+    fn run_all(&self, given: *mut u8, inout: *mut u8, n: usize, layout: &Layout, ty: Handle) {
+        let most = if self.large { usize::MAX } else { 1 << 30 };
+        let mut done = 0;
+        while done < n {
+            let now = (n - done).min(most);
+            let at = layout.extent().wrapping_mul(done as isize);
+            self.run(
+                given.wrapping_offset(at),
+                inout.wrapping_offset(at),
+                now,
+                ty,
+            );
+            done += now;
         }
     }
 
@@ -186,11 +207,25 @@ mpi! {
     }
 
     fn MPI_Reduce_local, MPI_Reduce_local_c<N>(given: *mut u8, inout: *mut u8, n: N, ty: Handle, op: Handle) on On::Own; {
-        count(n)?;
+        if given.addr() == MPI_IN_PLACE || inout.addr() == MPI_IN_PLACE {
+            return Err(Fail::new(MPI_ERR_BUFFER, "MPI_IN_PLACE, where both operands have a place"));
+        }
+        if given == inout && n.wide() > 0 {
+            return Err(Fail::new(MPI_ERR_BUFFER, "one buffer for both operands"));
+        }
+        let ty = operand(ty, op);
+        let n = count(n)?;
+        let layout = ctype(ty)?.committed()?;
+        let (left, right) = (OnHost::read(given, n, layout)?, OnHost::read(inout, n, layout)?);
+        if let Some(function) = OPS.get(op) {
+            // It knows its elements as they lie, gaps and all.
+            function.run_all(left.at(), right.at(), n, layout, ty);
+            return right.give_back(inout, n, layout);
+        }
         let op = reduction(op, ty)?;
-        let given = crate::buffers::view(given, n, ty)?;
-        let mut inout = crate::buffers::view_mut(inout, n, ty)?;
-        osier::reduce_local(&given, &mut inout, &op)
+        let mut both = view_mut_of(right.at(), n, layout)?;
+        osier::reduce_local(&view_of(left.at(), n, layout)?, &mut both, &op)
             .map_err(|e| Fail::from(e).class(MPI_ERR_TYPE, MPI_ERR_OP))?;
+        right.give_back(inout, n, layout)?;
     }
 }

@@ -6,7 +6,7 @@ use crate::call::{On, mpi};
 use crate::fail::{Int, Res, number, put};
 use crate::objects::{REQUESTS, comm, lock, session};
 use crate::state;
-use crate::status::leave;
+use crate::status::leave_received;
 use crate::work::{Pending, Work};
 use osier::{ANY_SOURCE, ANY_TAG, FlushRequest, PROC_NULL, Rank, Source, TagSelector};
 use std::sync::Mutex;
@@ -49,14 +49,14 @@ pub fn pend(work: Work, on: Handle, request: *mut Handle) -> Res {
 macro_rules! sends {
     ($(fn $block:ident, $block_c:ident, $begin:ident, $begin_c:ident: $send:ident $isend:ident;)*) => {$(
         mpi! {
-            fn $block, $block_c<N>(
+            hot fn $block, $block_c<N>(
                 buf: Address, n: N, ty: Handle, dest: c_int, tag: c_int, on: Handle
             ) on On::Comm(on); {
                 let comm = comm(on)?;
                 comm.comm.$send(&view(buf, n, ty)?, to_rank(dest), tag)?;
             }
 
-            fn $begin, $begin_c<N>(
+            hot fn $begin, $begin_c<N>(
                 buf: Address, n: N, ty: Handle, dest: c_int, tag: c_int, on: Handle,
                 request: *mut Handle
             ) on On::Comm(on); {
@@ -76,16 +76,16 @@ sends! {
 }
 
 mpi! {
-    fn MPI_Recv, MPI_Recv_c<N>(
+    hot fn MPI_Recv, MPI_Recv_c<N>(
         buf: Address, n: N, ty: Handle, source: c_int, tag: c_int, on: Handle, status: *mut CStatus
     ) on On::Comm(on); {
         let comm = comm(on)?;
         let mut view = view_mut(buf, n, ty)?;
         let received = comm.comm.recv(&mut view, to_source(source), to_selector(tag))?;
-        leave(status, &CStatus::received(&received));
+        leave_received(status, &received);
     }
 
-    fn MPI_Irecv, MPI_Irecv_c<N>(
+    hot fn MPI_Irecv, MPI_Irecv_c<N>(
         buf: Address, n: N, ty: Handle, source: c_int, tag: c_int, on: Handle, request: *mut Handle
     ) on On::Comm(on); {
         let comm = comm(on)?;
@@ -104,7 +104,7 @@ mpi! {
         let received = comm.comm.sendrecv(
             &send, to_rank(dest), sendtag, &mut recv, to_source(source), to_selector(recvtag),
         )?;
-        leave(status, &CStatus::received(&received));
+        leave_received(status, &received);
     }
 
     fn MPI_Sendrecv_replace, MPI_Sendrecv_replace_c<N>(
@@ -116,7 +116,7 @@ mpi! {
         let received = comm.comm.sendrecv_replace(
             &mut view, to_rank(dest), sendtag, to_source(source), to_selector(recvtag),
         )?;
-        leave(status, &CStatus::received(&received));
+        leave_received(status, &received);
     }
 
     fn MPI_Isendrecv, MPI_Isendrecv_c<N>(

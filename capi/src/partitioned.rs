@@ -7,7 +7,11 @@ use crate::fail::{Fail, Res, array, bad_request, count, number, put};
 use crate::objects::{Comm, REQUESTS, comm, ctype};
 use crate::p2p::{pend, to_rank};
 use crate::work::{Pending, Work};
-use osier::{Buffer, BufferMut, Layout, OwnedBuffer, OwnedBufferMut, Partitions, View, ViewMut};
+use osier::devices::{After, Context, DeviceError, DeviceSlice, Memory, classify};
+use osier::{
+    Buffer, BufferMut, Communicator, DevicePartitionedSend, Layout, OwnedBuffer, OwnedBufferMut, PartitionedSend,
+    Partitions, View, ViewMut,
+};
 use std::ops::{Deref, DerefMut};
 
 /// All bytes of C's that the partitions lie in.
@@ -54,24 +58,45 @@ unsafe impl OwnedBuffer for Bytes {}
 // SAFETY: as above; nobody else uses it while the request is active.
 unsafe impl OwnedBufferMut for Bytes {}
 
+/// Where the partitions lie.
+enum Place {
+    Host(Bytes),
+    /// Partitions are ready when the program says so, as everywhere in C.
+    Device(DeviceSlice<u8>),
+}
+
+/// The device's memory from a byte on.
+fn on_device(first: *const u8, bytes: usize) -> osier::Result<DeviceSlice<u8>> {
+    let at = first.addr() as u64;
+    let unknown = || DeviceError::Unavailable(format!("the driver knows no memory at {at:#x}"));
+    let place = classify::find(at)?.ok_or_else(unknown)?;
+    let context = Context::new(place.home)?;
+    // SAFETY: C's contract: the memory stays until the request is freed.
+    let memory = unsafe { Memory::found(&context, at, bytes) }?;
+    Ok(DeviceSlice::of(memory)?)
+}
+
 /// The memory and its partitions.
-fn shape(at: Address, partitions: usize, n: usize, layout: &Layout) -> Res<(Bytes, Partitions)> {
+fn shape(at: Address, partitions: usize, n: usize, layout: &Layout) -> Res<(Place, Partitions)> {
     let all = partitions
         .checked_mul(n)
         .ok_or_else(|| Fail::new(MPI_ERR_COUNT, "more instances than fit in memory"))?;
-    view_of(at, all, layout)?; // which checks the address
     let (start, end) = layout.span(all);
-    let (at, len) = match end > start {
+    let (first, len) = match end > start {
         true => (at.wrapping_offset(start), (end - start) as usize),
         false => (std::ptr::NonNull::dangling().as_ptr(), 0),
     };
+    let place = match view_of(at, all, layout)?.is_on_device() {
+        true => Place::Device(on_device(first, len)?),
+        false => Place::Host(Bytes { at: first, len }),
+    };
     let partitions = Partitions::of(partitions, layout, n).at(start.unsigned_abs());
-    Ok((Bytes { at, len }, partitions))
+    Ok((place, partitions))
 }
 
 struct Set {
     comm: &'static Comm,
-    bytes: Bytes,
+    place: Place,
     partitions: Partitions,
 }
 
@@ -79,66 +104,97 @@ fn set_up(at: Address, partitions: c_int, n: Count, ty: Handle, on: Handle) -> R
     let comm = comm(on)?;
     let partitions = number(partitions)?;
     let layout = ctype(ty)?.committed()?;
-    let (bytes, partitions) = shape(at, partitions, count(n)?, layout)?;
+    let (place, partitions) = shape(at, partitions, count(n)?, layout)?;
     Ok(Set {
         comm,
-        bytes,
+        place,
         partitions,
     })
 }
 
-fn sending<R>(
+/// Tells a send, of the host's memory or of a device's, which partitions are ready now.
+fn ready(
     handle: Handle,
-    f: impl FnOnce(&osier::PartitionedSend<u8, Bytes>) -> osier::Result<R>,
-) -> Res<R> {
-    match REQUESTS.get(handle) {
-        Some(Pending {
-            work: Work::PartitionedSend(send),
-            on,
-        }) => f(send).map_err(|e| Fail::from(e).on(*on)),
-        _ => Err(bad_request("a handle that is no send in partitions")),
-    }
+    of_host: impl FnOnce(&PartitionedSend<u8, Bytes>) -> osier::Result<()>,
+    of_device: impl FnOnce(&DevicePartitionedSend<u8>) -> osier::Result<()>,
+) -> Res {
+    let Some(Pending { work, on }) = REQUESTS.get(handle) else {
+        return Err(no_send());
+    };
+    let told = match work {
+        Work::PartitionedSend(send) => of_host(send),
+        Work::DeviceSend(send) => of_device(send),
+        _ => return Err(no_send()),
+    };
+    told.map_err(|e| Fail::from(e).on(*on))
+}
+
+fn no_send() -> Fail {
+    bad_request("a handle that is no send in partitions")
+}
+
+/// A request of either side.
+fn init(
+    set: Set,
+    of_host: impl FnOnce(&Communicator, Bytes, Partitions) -> osier::Result<Work>,
+    of_device: impl FnOnce(&Communicator, &DeviceSlice<u8>, Partitions) -> osier::Result<Work>,
+    on: Handle,
+    request: *mut Handle,
+) -> Res {
+    let comm = &set.comm.comm;
+    let work = match set.place {
+        Place::Host(bytes) => of_host(comm, bytes, set.partitions)?,
+        Place::Device(slice) => of_device(comm, &slice, set.partitions)?,
+    };
+    pend(work, on, request)
 }
 
 macro_rules! both {
-    ($(fn $init:ident, $init_c:ident: $make:ident $work:ident;)*) => {$(
+    ($(fn $init:ident: $make:ident $work:ident, $on_device:ident $device:ident;)*) => {$(
         mpi! {
-            // Both count in MPI_Count.
             fn $init(
                 buf: Address, partitions: c_int, n: Count, ty: Handle, peer: c_int, tag: c_int,
                 on: Handle, _info: Handle, request: *mut Handle
             ) on On::Comm(on); {
                 let set = set_up(buf, partitions, n, ty, on)?;
-                let made = set.comm.comm.$make(set.bytes, set.partitions, to_rank(peer), tag)?;
-                pend(Work::$work(Box::new(made)), on, request)?;
-            }
-
-            fn $init_c(
-                buf: Address, partitions: c_int, n: Count, ty: Handle, peer: c_int, tag: c_int,
-                on: Handle, _info: Handle, request: *mut Handle
-            ) on On::Comm(on); {
-                let set = set_up(buf, partitions, n, ty, on)?;
-                let made = set.comm.comm.$make(set.bytes, set.partitions, to_rank(peer), tag)?;
-                pend(Work::$work(Box::new(made)), on, request)?;
+                let peer = to_rank(peer);
+                init(
+                    set,
+                    |comm, bytes, parts| {
+                        Ok(Work::$work(Box::new(comm.$make(bytes, parts, peer, tag)?)))
+                    },
+                    |comm, slice, parts| {
+                        Ok(Work::$device(Box::new(comm.$on_device(slice, parts, peer, tag)?)))
+                    },
+                    on,
+                    request,
+                )?;
             }
         }
     )*};
 }
 
+// All count in MPI_Count.
 both! {
-    fn MPI_Psend_init, MPI_Psend_init_c: psend_init PartitionedSend;
-    fn MPI_Precv_init, MPI_Precv_init_c: precv_init PartitionedRecv;
+    fn MPI_Psend_init: psend_init PartitionedSend, psend_init_device DeviceSend;
+    fn MPI_Psend_init_c: psend_init PartitionedSend, psend_init_device DeviceSend;
+    fn MPI_Precv_init: precv_init PartitionedRecv, precv_init_device DeviceRecv;
+    fn MPI_Precv_init_c: precv_init PartitionedRecv, precv_init_device DeviceRecv;
 }
 
 mpi! {
     fn MPI_Pready(partition: c_int, request: Handle) on On::Own; {
-        let partition = number(partition)?;
-        sending(request, |send| send.pready(partition))?;
+        let at = number(partition)?;
+        ready(request, |send| send.pready(at), |send| send.pready(at, After::Now))?;
     }
 
     fn MPI_Pready_range(low: c_int, high: c_int, request: Handle) on On::Own; {
         let (low, high) = (number(low)?, number(high)?);
-        sending(request, |send| send.pready_range(low..=high))?;
+        ready(
+            request,
+            |send| send.pready_range(low..=high),
+            |send| send.pready_range(low..=high, After::Now),
+        )?;
     }
 
     fn MPI_Pready_list(n: c_int, partitions: *const c_int, request: Handle) on On::Own; {
@@ -146,7 +202,11 @@ mpi! {
             .iter()
             .map(|p| number(*p))
             .collect::<Res<_>>()?;
-        sending(request, |send| send.pready_list(&list))?;
+        ready(
+            request,
+            |send| send.pready_list(&list),
+            |send| send.pready_list(&list, After::Now),
+        )?;
     }
 
     fn MPI_Parrived(request: Handle, partition: c_int, flag: *mut c_int) on On::Own; {
@@ -155,8 +215,11 @@ mpi! {
             Some(Pending { work: Work::PartitionedRecv(recv), on }) if recv.is_active() => {
                 recv.parrived(partition).map_err(|e| Fail::from(e).on(*on))?
             }
+            Some(Pending { work: Work::DeviceRecv(recv), on }) if recv.is_active() => {
+                recv.parrived(partition).map_err(|e| Fail::from(e).on(*on))?
+            }
             // As for any test, what is null or inactive is over.
-            Some(Pending { work: Work::PartitionedRecv(_), .. }) => true,
+            Some(Pending { work: Work::PartitionedRecv(_) | Work::DeviceRecv(_), .. }) => true,
             None if request == MPI_REQUEST_NULL => true,
             _ => return Err(bad_request("a handle that is no receive in partitions")),
         };

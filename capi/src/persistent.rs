@@ -57,6 +57,12 @@ fn generalized(
     extra: usize,
     told: Arc<AtomicI32>,
 ) -> Callbacks {
+    let tell = move |told: &AtomicI32, code| {
+        if code != MPI_SUCCESS {
+            told.store(code, Ordering::Relaxed);
+        }
+    };
+    let (by_query, by_free, by_cancel) = (told.clone(), told.clone(), told);
     let query = move || {
         let mut status = crate::status::EMPTY;
         // SAFETY: the program gave this address as that of such a function.
@@ -65,7 +71,7 @@ fn generalized(
         match unsafe { function(extra, &mut status) } {
             MPI_SUCCESS => Ok(status.to_status()),
             code => {
-                told.store(code, Ordering::Relaxed);
+                tell(&by_query, code);
                 Err(Error::new(
                     ErrorKind::User,
                     format!("the query function of a generalised request returned {code}"),
@@ -78,7 +84,7 @@ fn generalized(
             // SAFETY: as above.
             let function = unsafe { std::mem::transmute::<usize, Free>(free) };
             // SAFETY: as above.
-            unsafe { function(extra) };
+            tell(&by_free, unsafe { function(extra) });
         }
     };
     let cancel = move |complete| {
@@ -86,7 +92,9 @@ fn generalized(
             // SAFETY: as above.
             let function = unsafe { std::mem::transmute::<usize, Cancel>(cancel) };
             // SAFETY: as above.
-            unsafe { function(extra, c_int::from(complete)) };
+            tell(&by_cancel, unsafe {
+                function(extra, c_int::from(complete))
+            });
         }
     };
     Callbacks::new().query(query).free(free).cancel(cancel)
@@ -142,7 +150,7 @@ mpi! {
         if query == 0 {
             return Err(Fail::new(MPI_ERR_ARG, "a null pointer for a query function"));
         }
-        let code = Arc::new(AtomicI32::new(MPI_ERR_OTHER));
+        let code = Arc::new(AtomicI32::new(MPI_SUCCESS));
         let callbacks = generalized(query, free, cancel, extra, code.clone());
         let (begun, completer) = own.comm.generalized_request(callbacks);
         pend(Work::Generalized(begun, code), MPI_COMM_SELF, handle)?;

@@ -20,7 +20,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
 
 /// How long ranks wait for what rank 0 sends right after a barrier.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -32,6 +33,15 @@ struct Launcher {
 
 /// The launcher that we have told that we are there.
 static LAUNCHER: Mutex<Option<Launcher>> = Mutex::new(None);
+
+/// The number of our program in a job of several.
+static PROGRAM: AtomicI32 = AtomicI32::new(0);
+
+/// That number, if such a launcher has started us.
+pub fn program() -> Option<i32> {
+    let launched = crate::objects::lock(&LAUNCHER).is_some();
+    launched.then(|| PROGRAM.load(Ordering::Relaxed))
+}
 
 fn failed(what: &str, e: impl std::fmt::Display) -> crate::fail::Fail {
     other(format!("the launcher (PMI-1): {what}: {e}"))
@@ -52,8 +62,8 @@ impl Launcher {
         self.write.write_all(format!("{line}\n").as_bytes())
     }
 
-    /// Sends a line, and reads the answer.
-    fn ask(&mut self, line: &str) -> Res<HashMap<String, String>> {
+    /// Sends a line, and reads the answer, which must be of the kind `answers`.
+    fn ask(&mut self, line: &str, answers: &str) -> Res<HashMap<String, String>> {
         self.say(line).map_err(|e| failed(line, e))?;
         let mut answer = String::new();
         let got = self
@@ -68,15 +78,31 @@ impl Launcher {
         let pairs: HashMap<String, String> = pairs
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .collect();
+        if pairs.get("cmd").map(String::as_str) != Some(answers) {
+            let said = answer.trim_end();
+            return Err(failed(
+                line,
+                format!("it answers {said:?}, not cmd={answers}"),
+            ));
+        }
         match pairs.get("rc").map(String::as_str) {
             None | Some("0") => Ok(pairs),
-            Some(code) => Err(failed(line, format!("code {code}"))),
+            Some(code) => {
+                let why = pairs.get("msg").map_or("", String::as_str);
+                Err(failed(line, format!("code {code} {why}").trim_end()))
+            }
         }
     }
 }
 
-fn number(variable: &str) -> Option<usize> {
-    std::env::var(variable).ok()?.parse().ok()
+/// A variable of the launcher's; `None` if it is not set.
+fn number(variable: &str) -> Res<Option<usize>> {
+    let Some(text) = std::env::var_os(variable) else {
+        return Ok(None);
+    };
+    let number = text.to_str().and_then(|text| text.parse().ok());
+    let no_number = || failed(variable, format!("{} is no number", text.display()));
+    number.map(Some).ok_or_else(no_number)
 }
 
 fn to_hex(name: &Name) -> String {
@@ -99,15 +125,28 @@ pub fn join() -> Res<Option<Universe>> {
     if std::env::var_os("OSIER_JOB").is_some() {
         return Ok(None);
     }
-    let (Some(fd), Some(rank), Some(size)) =
-        (number("PMI_FD"), number("PMI_RANK"), number("PMI_SIZE"))
-    else {
+    let Some(fd) = number("PMI_FD")? else {
         return Ok(None);
     };
-    let mut launcher = Launcher::open(fd as i32).map_err(|e| failed("PMI_FD", e))?;
-    launcher.ask("cmd=init pmi_version=1 pmi_subversion=1")?;
-    launcher.ask("cmd=get_maxes")?;
-    let answer = launcher.ask("cmd=get_my_kvsname")?;
+    let (Some(rank), Some(size)) = (number("PMI_RANK")?, number("PMI_SIZE")?) else {
+        return Err(failed("PMI_FD", "it comes without PMI_RANK and PMI_SIZE"));
+    };
+    if rank >= size {
+        return Err(failed("PMI_RANK", format!("rank {rank} of {size}")));
+    }
+    let mut launcher = i32::try_from(fd)
+        .map_err(std::io::Error::other)
+        .and_then(Launcher::open)
+        .map_err(|e| failed("PMI_FD", e))?;
+    launcher.ask(
+        "cmd=init pmi_version=1 pmi_subversion=1",
+        "response_to_init",
+    )?;
+    launcher.ask("cmd=get_maxes", "maxes")?;
+    let answer = launcher.ask("cmd=get_appnum", "appnum")?;
+    let program = answer.get("appnum").and_then(|text| text.parse().ok());
+    PROGRAM.store(program.unwrap_or(0), Ordering::Relaxed);
+    let answer = launcher.ask("cmd=get_my_kvsname", "my_kvsname")?;
     let space = answer.get("kvsname").cloned().unwrap_or_default();
     let universe = match (rank, size) {
         (0, 1) => None,
@@ -125,7 +164,7 @@ fn lead(launcher: &mut Launcher, space: &str, size: usize) -> Res<Universe> {
         limit_bytes: None,
     });
     let job = made.map_err(|e| failed("making a job", e))?;
-    launcher.ask("cmd=barrier_in")?;
+    launcher.ask("cmd=barrier_in", "barrier_out")?;
     let pieces: Vec<(u64, OwnedFd)> = job
         .inherited_fds()
         .into_iter()
@@ -140,7 +179,8 @@ fn lead(launcher: &mut Launcher, space: &str, size: usize) -> Res<Universe> {
         })
         .collect::<Res<_>>()?;
     for rank in 1..size {
-        let answer = launcher.ask(&format!("cmd=get kvsname={space} key=osier-{rank}"))?;
+        let question = format!("cmd=get kvsname={space} key=osier-{rank}");
+        let answer = launcher.ask(&question, "get_result")?;
         let name = answer.get("value").and_then(|value| from_hex(value));
         let name = name.ok_or_else(|| failed("the socket of a rank", "no such name"))?;
         send(&name, rank as u64, &pieces).map_err(|e| failed("sending the job", e))?;
@@ -151,11 +191,9 @@ fn lead(launcher: &mut Launcher, space: &str, size: usize) -> Res<Universe> {
 fn follow(launcher: &mut Launcher, space: &str, rank: usize) -> Res<Universe> {
     let socket = Socket::bind().map_err(|e| failed("a socket", e))?;
     let name = to_hex(&socket.name());
-    launcher.ask(&format!(
-        "cmd=put kvsname={space} key=osier-{rank} value={name}"
-    ))?;
-    launcher.ask("cmd=barrier_in")?;
-    let start = Instant::now();
+    let line = format!("cmd=put kvsname={space} key=osier-{rank} value={name}");
+    launcher.ask(&line, "put_result")?;
+    launcher.ask("cmd=barrier_in", "barrier_out")?;
     let mut fds: Vec<OwnedFd> = Vec::new();
     loop {
         match socket.receive() {
@@ -166,10 +204,12 @@ fn follow(launcher: &mut Launcher, space: &str, rank: usize) -> Res<Universe> {
                 }
             }
             Some(_) => {}
-            None if start.elapsed() > PATIENCE => {
-                return Err(failed("waiting for the job of rank 0", "nothing has come"));
+            None => {
+                let came = socket.wait(PATIENCE).map_err(|e| failed("a socket", e))?;
+                if !came {
+                    return Err(failed("waiting for the job of rank 0", "nothing has come"));
+                }
             }
-            None => std::thread::sleep(Duration::from_micros(200)),
         }
     }
     // Which duplicates what it is told of.
@@ -183,7 +223,7 @@ fn follow(launcher: &mut Launcher, space: &str, rank: usize) -> Res<Universe> {
 pub fn finish() {
     if let Some(mut launcher) = crate::objects::lock(&LAUNCHER).take() {
         // The launcher may have gone.
-        let _ = launcher.ask("cmd=finalize");
+        let _ = launcher.ask("cmd=finalize", "finalize_ack");
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::call::{On, mpi};
 use crate::errors::Handler;
-use crate::fail::{Fail, get, put, text};
+use crate::fail::{Fail, argument, get, put, text};
 use crate::info::new_info;
 use crate::objects::{CSession, SESSIONS, session};
 use crate::state;
@@ -11,8 +11,17 @@ use std::sync::{Arc, Mutex};
 
 mpi! {
     fn MPI_Session_init(hints: Handle, errhandler: Handle, to: *mut Handle) on On::Own; {
-        crate::info::info(hints)?;
         let handler = Handler::of(errhandler)?;
+        put(to, MPI_SESSION_NULL)?;
+        // A session may be one thread's, and another's another's: the highest level is given
+        // whatever is asked for, but it has to be a level.
+        let levels = ["SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE"];
+        if let Some(level) = crate::info::info(hints)?.get("thread_level")
+            && !level.strip_prefix("MPI_THREAD_").is_some_and(|l| levels.contains(&l))
+        {
+            return Err(argument(format!("{level} is no level of threads")));
+        }
+        state::expect_threads();
         let made = CSession {
             session: state::session()?,
             handler: Mutex::new(handler),

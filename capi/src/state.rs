@@ -10,7 +10,7 @@ use crate::abi::*;
 use crate::errors::Handler;
 use crate::fail::{Fail, Res, other};
 use crate::objects::{COMMS, Comm, MESSAGES, REQUESTS, lock};
-use osier::Universe;
+use osier::{Communicator, Universe};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,13 +22,18 @@ static MEMBERSHIP: Mutex<Option<Membership>> = Mutex::new(None);
 static INITIALISED: AtomicBool = AtomicBool::new(false);
 static FINALISED: AtomicBool = AtomicBool::new(false);
 static LEVEL: AtomicI32 = AtomicI32::new(MPI_THREAD_MULTIPLE);
+/// Whether several threads may call at the same time: so was asked for at some time.
+static THREADS: AtomicBool = AtomicBool::new(false);
 static MAIN: Mutex<Option<ThreadId>> = Mutex::new(None);
 /// Rank in the job, for messages; `usize::MAX` before.
 static RANK: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 struct Membership {
-    universe: Universe,
+    /// Counted, so that a call which waits holds no lock meanwhile.
+    universe: Arc<Universe>,
     world: Option<[Arc<Comm>; 2]>,
+    /// Of this rank alone, and of nobody else.
+    scratch: Option<Communicator>,
 }
 
 #[inline]
@@ -74,8 +79,25 @@ pub fn not_initialised() -> Fail {
     other("a call before MPI_Init (hint: or MPI_Session_init)")
 }
 
+/// The number of this rank's program in a job of several.
+pub fn program() -> c_int {
+    let told = osier::config::value("OSIER_APPNUM").and_then(|text| text.parse().ok());
+    told.or_else(crate::pmi::program).unwrap_or(0)
+}
+
 pub fn level() -> c_int {
     LEVEL.load(Ordering::Relaxed)
+}
+
+/// Whether several threads may be in calls at the same time.
+#[inline]
+pub fn has_threads() -> bool {
+    THREADS.load(Ordering::Relaxed)
+}
+
+/// Several threads may call from now on.
+pub fn expect_threads() {
+    THREADS.store(true, Ordering::SeqCst);
 }
 
 pub fn is_main() -> bool {
@@ -92,9 +114,12 @@ fn join() -> Res {
         };
         RANK.store(universe.world().rank(), Ordering::Relaxed);
         *membership = Some(Membership {
-            universe,
+            universe: Arc::new(universe),
             world: None,
+            scratch: None,
         });
+        // Buffers may lie on a device if there is one.
+        osier::devices::classify::expect();
     }
     Ok(())
 }
@@ -106,6 +131,9 @@ pub fn initialise(required: c_int) -> Res {
     }
     if INITIALISED.swap(true, Ordering::AcqRel) {
         return Err(other("MPI_Init for the second time"));
+    }
+    if required == MPI_THREAD_MULTIPLE {
+        expect_threads();
     }
     if let Err(e) = join() {
         INITIALISED.store(false, Ordering::Release);
@@ -137,6 +165,7 @@ pub fn finalise() -> Res {
     // The first thing that happens, as the standard has it: what hangs on it may use MPI.
     own.attributes.clear(MPI_COMM_SELF)?;
     drop(own);
+    crate::work::finish_freed();
     if crate::objects::SESSIONS.handles().is_empty() {
         for handle in REQUESTS.handles() {
             drop(REQUESTS.remove(handle));
@@ -155,6 +184,7 @@ pub fn finalise() -> Res {
         FINALISED.store(true, Ordering::Release);
         if let Some(membership) = held.as_mut() {
             membership.world = None;
+            membership.scratch = None;
         }
         match crate::objects::SESSIONS.handles().is_empty() {
             true => held.take(),
@@ -201,11 +231,24 @@ extern "C" fn leave() {
 
 /// Something of the membership.
 pub fn with<R>(f: impl FnOnce(&Universe) -> R) -> Res<R> {
-    let membership = lock(&MEMBERSHIP);
-    match membership.as_ref() {
-        Some(membership) => Ok(f(&membership.universe)),
+    let universe = lock(&MEMBERSHIP).as_ref().map(|m| m.universe.clone());
+    match universe {
+        Some(universe) => Ok(f(&universe)),
         None => Err(not_initialised()),
     }
+}
+
+/// A communicator of this rank alone that no program has.
+pub fn scratch() -> Res<Communicator> {
+    let mut membership = lock(&MEMBERSHIP);
+    let Some(membership) = membership.as_mut() else {
+        return Err(not_initialised());
+    };
+    if let Some(scratch) = &membership.scratch {
+        return Ok(scratch.clone());
+    }
+    let scratch = membership.universe.own().dup()?;
+    Ok(membership.scratch.insert(scratch).clone())
 }
 
 /// Ends the job.

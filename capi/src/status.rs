@@ -73,6 +73,27 @@ pub fn leave(to: *mut CStatus, status: &CStatus) {
     }
 }
 
+/// Leaves the status of a message that was received, unless nobody wants it.
+#[inline]
+pub fn leave_received(to: *mut CStatus, status: &Status) {
+    if to.is_null() {
+        return;
+    }
+    match (status.source(), status.tag()) {
+        (Some(source), Some(tag)) => {
+            let bytes = status.bytes() as u64;
+            // SAFETY: C's contract: there is room for a status.
+            let to = unsafe { &mut *to };
+            to.source = source as c_int;
+            to.tag = tag as c_int;
+            to.own[0] = bytes as u32 as c_int;
+            to.own[1] = (bytes >> 32) as u32 as c_int;
+            to.own[2] = c_int::from(status.cancelled());
+        }
+        _ => leave(to, &CStatus::received(status)),
+    }
+}
+
 fn there<'a>(status: *mut CStatus) -> Res<&'a mut CStatus> {
     if status.is_null() {
         return Err(argument("MPI_STATUS_IGNORE in place of a status"));
@@ -154,8 +175,12 @@ mpi! {
 
 /// An error of a call that is told in a status.
 pub fn error_in(fail: &Fail) -> CStatus {
-    CStatus {
+    let mut status = CStatus {
         error: fail.code(),
         ..EMPTY
+    };
+    if let Some((source, tag)) = fail.envelope() {
+        (status.source, status.tag) = (source as c_int, tag as c_int);
     }
+    status
 }

@@ -13,12 +13,21 @@
 //! 2. A slot's generation is odd while it holds an object, and never the same twice.
 //! 3. Who has a reference relies on MPI: no thread frees an object that another thread
 //!    uses, and no two threads complete one request at the same time.
+//! 4. Of objects that only a communicator's calls make, as requests, a program has several
+//!    threads at a time in calls only if it was given MPI_THREAD_MULTIPLE. Elsewhere nothing
+//!    is exchanged atomically there: that would wait until a message that was just posted
+//!    has left the processor. (Info, error handlers and sessions are for all threads,
+//!    always.)
+//! 5. A free slot is on the stack, or in the hands of the one thread that took it. Whoever
+//!    changes the stack counts, so that a top that went and came back is not taken for the
+//!    same (wrong only after 2^32 changes between a look and an exchange).
 
 use crate::abi::Handle;
+use crate::state;
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const CHUNK_BITS: u32 = 10;
@@ -28,20 +37,47 @@ const INDEX_BITS: u32 = 26;
 
 struct Slot<T> {
     generation: AtomicU32,
+    /// Of a free slot: the one below it, as in `Table::free`.
+    below: AtomicU32,
     value: UnsafeCell<MaybeUninit<T>>,
+}
+
+impl<T> Slot<T> {
+    /// Ends the life of the object with this handle; true for one caller.
+    #[inline]
+    fn ends(&self, handle: Handle, alone: bool) -> bool {
+        let had = (handle >> 32) as u32;
+        if alone {
+            let there = self.generation.load(Ordering::Relaxed) == had;
+            if there {
+                let over = had.wrapping_add(1);
+                self.generation.store(over, Ordering::Relaxed);
+            }
+            return there;
+        }
+        let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
+        self.generation
+            .compare_exchange(had, had.wrapping_add(1), success, failure)
+            .is_ok()
+    }
+}
+
+/// The upper half of a stack's next state.
+fn changed(top: u64) -> u64 {
+    ((top >> 32).wrapping_add(1)) << 32
 }
 
 /// All objects of one kind.
 pub struct Table<T> {
     tag: u32,
+    /// Invariant 4.
+    of_calls: bool,
     chunks: [AtomicPtr<Slot<T>>; CHUNKS],
-    free: Mutex<Free>,
-}
-
-struct Free {
-    slots: Vec<u32>,
+    /// The stack of free slots: index of its top and one, 0 for none, and in the upper half
+    /// how often it has changed.
+    free: AtomicU64,
     /// Slots that were ever in use.
-    used: u32,
+    used: Mutex<u32>,
 }
 
 // SAFETY: objects are reached by invariant 3 only; the rest is atomics and a lock.
@@ -57,16 +93,80 @@ impl<T> Table<T> {
     pub const fn new(kind: u32) -> Self {
         Self {
             tag: 16 + kind,
+            of_calls: false,
             chunks: [const { AtomicPtr::new(null_mut()) }; CHUNKS],
-            free: Mutex::new(Free {
-                slots: Vec::new(),
-                used: 0,
-            }),
+            free: AtomicU64::new(0),
+            used: Mutex::new(0),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Free> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Of objects that only a communicator's calls make.
+    pub const fn of_calls(kind: u32) -> Self {
+        let mut table = Self::new(kind);
+        table.of_calls = true;
+        table
+    }
+
+    /// Whether no other thread is in a call meanwhile.
+    #[inline]
+    fn is_alone(&self) -> bool {
+        self.of_calls && !state::has_threads()
+    }
+
+    fn used(&self) -> MutexGuard<'_, u32> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A free slot.
+    #[inline]
+    fn take_free(&self) -> Option<u32> {
+        let mut top = self.free.load(Ordering::Acquire);
+        loop {
+            let index = (top as u32).checked_sub(1)?;
+            // Another thread may take it meanwhile; then the exchange fails (invariant 1
+            // lets us look).
+            let below = self.slot(index)?.below.load(Ordering::Relaxed);
+            let next = changed(top) | u64::from(below);
+            match self.exchange(top, next) {
+                Ok(()) => return Some(index),
+                Err(now) => top = now,
+            }
+        }
+    }
+
+    /// Makes a slot a free one.
+    #[inline]
+    fn give_free(&self, index: u32, slot: &Slot<T>) {
+        let mut top = self.free.load(Ordering::Relaxed);
+        loop {
+            slot.below.store(top as u32, Ordering::Relaxed);
+            let next = changed(top) | u64::from(index + 1);
+            match self.exchange(top, next) {
+                Ok(()) => return,
+                Err(now) => top = now,
+            }
+        }
+    }
+
+    #[inline]
+    fn exchange(&self, top: u64, next: u64) -> Result<(), u64> {
+        if self.is_alone() {
+            self.free.store(next, Ordering::Relaxed);
+            return Ok(());
+        }
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        let exchanged = self.free.compare_exchange_weak(top, next, success, failure);
+        exchanged.map(drop)
+    }
+
+    /// A slot that was never in use.
+    #[cold]
+    fn take_new(&self) -> u32 {
+        let mut used = self.used();
+        let index = *used;
+        *used += 1;
+        self.grow(index);
+        index
     }
 
     #[inline]
@@ -112,17 +212,9 @@ impl<T> Table<T> {
 
     /// Takes an object in.
     pub fn insert(&self, value: T) -> Handle {
-        let index = {
-            let mut free = self.lock();
-            match free.slots.pop() {
-                Some(index) => index,
-                None => {
-                    let index = free.used;
-                    free.used += 1;
-                    self.grow(index);
-                    index
-                }
-            }
+        let index = match self.take_free() {
+            Some(index) => index,
+            None => self.take_new(),
         };
         let Some(slot) = self.slot(index) else {
             // More objects than a handle can number.
@@ -138,7 +230,6 @@ impl<T> Table<T> {
     }
 
     /// Room for a slot, under the lock.
-    #[inline]
     fn grow(&self, index: u32) {
         let Some(chunk) = self.chunks.get((index >> CHUNK_BITS) as usize) else {
             return;
@@ -147,6 +238,7 @@ impl<T> Table<T> {
             let slots: Box<[Slot<T>]> = (0..CHUNK)
                 .map(|_| Slot {
                     generation: AtomicU32::new(0),
+                    below: AtomicU32::new(0),
                     value: UnsafeCell::new(MaybeUninit::uninit()),
                 })
                 .collect();
@@ -157,20 +249,28 @@ impl<T> Table<T> {
     /// Takes an object out.
     pub fn remove(&'static self, handle: Handle) -> Option<T> {
         let slot = self.live(handle)?;
-        let generation = (handle >> 32) as u32;
-        slot.generation
-            .compare_exchange(
-                generation,
-                generation.wrapping_add(1),
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            )
-            .ok()?;
+        if !slot.ends(handle, self.is_alone()) {
+            return None;
+        }
         // SAFETY: it was there, and whoever made the generation even has it alone.
         let value = unsafe { slot.value.get().cast::<T>().read() };
-        let index = handle as u32 & ((1 << INDEX_BITS) - 1);
-        self.lock().slots.push(index);
+        self.give_free(handle as u32 & ((1 << INDEX_BITS) - 1), slot);
         Some(value)
+    }
+
+    /// Drops an object where it is; false if it was not there.
+    #[inline]
+    pub fn discard(&'static self, handle: Handle) -> bool {
+        let Some(slot) = self.live(handle) else {
+            return false;
+        };
+        if !slot.ends(handle, self.is_alone()) {
+            return false;
+        }
+        // SAFETY: it was there, and whoever made the generation even has it alone.
+        unsafe { slot.value.get().cast::<T>().drop_in_place() };
+        self.give_free(handle as u32 & ((1 << INDEX_BITS) - 1), slot);
+        true
     }
 
     /// The handle whose lower half this is, if its object is there.
@@ -185,7 +285,7 @@ impl<T> Table<T> {
 
     /// All handles.
     pub fn handles(&'static self) -> Vec<Handle> {
-        let used = self.lock().used;
+        let used = *self.used();
         (0..used)
             .filter_map(|index| self.handle_of(self.tag << INDEX_BITS | index))
             .collect()

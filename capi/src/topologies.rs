@@ -110,6 +110,7 @@ mpi! {
         on: Handle, n: c_int, list: *const c_int, periods: *const c_int, _reorder: c_int,
         to: *mut Handle
     ) on On::Comm(on); {
+        put(to, MPI_COMM_NULL)?;
         let comm = comm(on)?;
         let made = comm.comm.cart_create(&dims(n, list)?, &flags(n, periods)?)?;
         put_comm(made, comm, to)?;
@@ -123,6 +124,7 @@ mpi! {
     }
 
     fn MPI_Cart_sub(on: Handle, remain: *const c_int, to: *mut Handle) on On::Comm(on); {
+        put(to, MPI_COMM_NULL)?;
         let comm = comm(on)?;
         let n = cart(comm)?.dims().len();
         let made = comm.comm.cart_sub(&flags(n as c_int, remain)?)?;
@@ -184,6 +186,7 @@ mpi! {
         on: Handle, n: c_int, index: *const c_int, edges: *const c_int, reorder: c_int,
         to: *mut Handle
     ) on On::Comm(on); {
+        put(to, MPI_COMM_NULL)?;
         let comm = comm(on)?;
         let index = numbers(number(n)?, index)?;
         let edges = numbers(index.last().copied().unwrap_or(0), edges)?;
@@ -226,6 +229,7 @@ mpi! {
         outdegree: c_int, destinations: *const c_int, destweights: *const c_int, _hints: Handle,
         reorder: c_int, to: *mut Handle
     ) on On::Comm(on); {
+        put(to, MPI_COMM_NULL)?;
         let comm = comm(on)?;
         let (from, into) = (number(indegree)?, number(outdegree)?);
         let (sources, destinations) = (numbers(from, sources)?, numbers(into, destinations)?);
@@ -243,6 +247,7 @@ mpi! {
         destinations: *const c_int, weighted: *const c_int, _hints: Handle, reorder: c_int,
         to: *mut Handle
     ) on On::Comm(on); {
+        put(to, MPI_COMM_NULL)?;
         let comm = comm(on)?;
         let n = number(n)?;
         let (sources, degrees) = (numbers(n, sources)?, numbers(n, degrees)?);

@@ -19,6 +19,13 @@ fn finish(at: &mut Handle) -> Res<CStatus> {
         return Ok(EMPTY);
     }
     let pending = request(handle)?;
+    // What is most frequent is ended where it lies.
+    if let Some(over) = pending.end_transfer() {
+        let over = over.map_err(|e| Fail::from(e).on(pending.on));
+        *at = MPI_REQUEST_NULL;
+        REQUESTS.discard(handle);
+        return over;
+    }
     if pending.is_persistent() {
         return match pending.is_active() {
             true => pending.wait_here(),
@@ -117,13 +124,13 @@ fn in_status(failed: Option<(Fail, Vec<usize>)>, done: &[usize], statuses: &Stat
     })
 }
 
-/// Ends several that are over, or are waited for.
+/// Ends several that are over, or are waited for: which those are, and how it went.
 fn finish_these(
     handles: &mut [Handle],
     these: impl Iterator<Item = usize>,
     place: impl Fn(usize, usize) -> usize,
     statuses: &Statuses,
-) -> Res<Vec<usize>> {
+) -> (Vec<usize>, Res) {
     let mut failed: Option<(Fail, Vec<usize>)> = None;
     let (mut done, mut taken) = (Vec::new(), Vec::new());
     for (number, at) in these.enumerate() {
@@ -140,19 +147,23 @@ fn finish_these(
         done.push(to);
         taken.push(at);
     }
-    in_status(failed, &done, statuses)?;
-    Ok(taken)
+    (taken, in_status(failed, &done, statuses))
 }
 
-/// Ends all that are over: their places.
-fn some(handles: &mut [Handle], statuses: &Statuses) -> Res<Vec<usize>> {
+/// Ends all that are over: their places, and how it went.
+fn some(handles: &mut [Handle], statuses: &Statuses) -> Res<(Vec<usize>, Res)> {
     let mut over = Vec::new();
     for (at, handle) in handles.iter().enumerate() {
         if is_active(*handle)? && is_over(*handle)? {
             over.push(at);
         }
     }
-    finish_these(handles, over.into_iter(), |number, _| number, statuses)
+    Ok(finish_these(
+        handles,
+        over.into_iter(),
+        |number, _| number,
+        statuses,
+    ))
 }
 
 /// Hands out which have ended, or that there were none to wait for.
@@ -177,7 +188,7 @@ fn any_active(handles: &[Handle]) -> Res<bool> {
 }
 
 mpi! {
-    fn MPI_Wait(request: *mut Handle, status: *mut CStatus) on On::Own; {
+    hot fn MPI_Wait(request: *mut Handle, status: *mut CStatus) on On::Own; {
         get(request)?;
         // SAFETY: C's contract; it is not null.
         let over = finish(unsafe { &mut *request })?;
@@ -197,7 +208,7 @@ mpi! {
     fn MPI_Waitall(n: c_int, requests: *mut Handle, statuses: *mut CStatus) on On::Own; {
         let handles = handles(n, requests)?;
         let all = 0..handles.len();
-        finish_these(handles, all, |_, at| at, &Statuses(statuses))?;
+        finish_these(handles, all, |_, at| at, &Statuses(statuses)).1?;
     }
 
     fn MPI_Testall(n: c_int, requests: *mut Handle, flag: *mut c_int, statuses: *mut CStatus) on On::Own; {
@@ -212,7 +223,7 @@ mpi! {
         put(flag, c_int::from(over))?;
         if over {
             let all = 0..handles.len();
-            finish_these(handles, all, |_, at| at, &Statuses(statuses))?;
+            finish_these(handles, all, |_, at| at, &Statuses(statuses)).1?;
         }
     }
 
@@ -262,8 +273,12 @@ mpi! {
     ) on On::Own; {
         let handles = handles(n, requests)?;
         let any = wait_one(handles)?.is_some();
-        let taken = if any { some(handles, &Statuses(statuses))? } else { Vec::new() };
+        let (taken, ended) = match any {
+            true => some(handles, &Statuses(statuses))?,
+            false => (Vec::new(), Ok(())),
+        };
         tell(&taken, any, out, indices)?;
+        ended?;
     }
 
     fn MPI_Testsome(
@@ -272,8 +287,12 @@ mpi! {
     ) on On::Own; {
         let handles = handles(n, requests)?;
         let any = any_active(handles)?;
-        let taken = if any { some(handles, &Statuses(statuses))? } else { Vec::new() };
+        let (taken, ended) = match any {
+            true => some(handles, &Statuses(statuses))?,
+            false => (Vec::new(), Ok(())),
+        };
         tell(&taken, any, out, indices)?;
+        ended?;
     }
 
     fn MPI_Request_get_status_all(

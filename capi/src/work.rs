@@ -4,15 +4,17 @@ use crate::abi::*;
 use crate::buffers::{Given, Piece, Wanted};
 use crate::call::On;
 use crate::fail::{Fail, Res, bad_request};
-use crate::objects::Comm;
+use crate::objects::{Comm, lock};
 use crate::partitioned::Bytes;
 use crate::status::EMPTY;
+use osier::devices::After;
 use osier::{
-    Communicator, GeneralizedRequest, PartitionedRecv, PartitionedSend, PendingCommunicator,
-    Persistent, PersistentCollective, Request, Status, View, ViewMut, Waitable, Watched,
+    Communicator, DevicePartitionedRecv, DevicePartitionedSend, GeneralizedRequest,
+    PartitionedRecv, PartitionedSend, PendingCommunicator, Persistent, PersistentCollective,
+    Request, Status, View, ViewMut, Waitable, Watched,
 };
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// A request, and whose handler hears of its errors.
 pub struct Pending {
@@ -25,7 +27,7 @@ pub enum Work {
     Recv(Request<ViewMut<'static>>),
     /// A pair of transfers, a collective, a flush; whether it receives a message.
     Once(Box<dyn Once>, bool),
-    /// With the code that its query function returned.
+    /// With the code that the last of its functions to fail has returned.
     Generalized(GeneralizedRequest, Arc<AtomicI32>),
     Duplicate(Box<Duplicate>),
     PersistentSend(Persistent<View<'static>>),
@@ -33,6 +35,9 @@ pub enum Work {
     PersistentCollective(Box<dyn Repeated>),
     PartitionedSend(Box<PartitionedSend<u8, Bytes>>),
     PartitionedRecv(Box<PartitionedRecv<u8, Bytes>>),
+    /// In partitions of a device's memory.
+    DeviceSend(Box<DevicePartitionedSend<u8>>),
+    DeviceRecv(Box<DevicePartitionedRecv<u8>>),
 }
 
 /// A communicator that is being duplicated, and where C wants its handle.
@@ -173,6 +178,8 @@ impl Pending {
                 | Work::PersistentCollective(_)
                 | Work::PartitionedSend(_)
                 | Work::PartitionedRecv(_)
+                | Work::DeviceSend(_)
+                | Work::DeviceRecv(_)
         )
     }
 
@@ -184,6 +191,8 @@ impl Pending {
             Work::PersistentCollective(r) => r.is_active(),
             Work::PartitionedSend(r) => r.is_active(),
             Work::PartitionedRecv(r) => r.is_active(),
+            Work::DeviceSend(r) => r.is_active(),
+            Work::DeviceRecv(r) => r.is_active(),
             _ => true,
         }
     }
@@ -202,6 +211,8 @@ impl Pending {
             Work::PersistentCollective(r) => r.test(),
             Work::PartitionedSend(r) => r.test(),
             Work::PartitionedRecv(r) => r.test(),
+            Work::DeviceSend(r) => r.test(),
+            Work::DeviceRecv(r) => r.test(),
         }
     }
 
@@ -217,6 +228,8 @@ impl Pending {
             Work::PersistentCollective(r) => return Some(r.watched()),
             Work::PartitionedSend(r) => &mut **r,
             Work::PartitionedRecv(r) => &mut **r,
+            Work::DeviceSend(r) => &mut **r,
+            Work::DeviceRecv(r) => &mut **r,
             Work::Duplicate(d) => match &mut d.pending {
                 Some(pending) => pending,
                 None => return None,
@@ -241,6 +254,8 @@ impl Pending {
             Work::PersistentCollective(r) => r.status(),
             Work::PartitionedSend(r) => r.status(),
             Work::PartitionedRecv(r) => r.status(),
+            Work::DeviceSend(r) => r.status(),
+            Work::DeviceRecv(r) => r.status(),
             Work::Duplicate(d) => d.test().then(|| Ok(Status::empty())),
         }?;
         Some(match status {
@@ -251,7 +266,8 @@ impl Pending {
 
     fn receives(&self) -> bool {
         match &self.work {
-            Work::Recv(_) | Work::PersistentRecv(_) | Work::PartitionedRecv(_) => true,
+            Work::Recv(_) | Work::PersistentRecv(_) => true,
+            Work::PartitionedRecv(_) | Work::DeviceRecv(_) => true,
             Work::Generalized(..) => true,
             Work::Once(_, receives) => *receives,
             _ => false,
@@ -267,6 +283,8 @@ impl Pending {
             Work::PersistentCollective(r) => r.wait().map(|()| Status::empty()),
             Work::PartitionedSend(r) => r.wait(),
             Work::PartitionedRecv(r) => r.wait(),
+            Work::DeviceSend(r) => r.wait(),
+            Work::DeviceRecv(r) => r.wait(),
             _ => return Err(bad_request("a request that does not persist")),
         };
         match status {
@@ -275,8 +293,18 @@ impl Pending {
         }
     }
 
-    /// Waits for what begins once.
+    /// Waits for a send or a receive, which is good for nothing afterwards; `None` if it is
+    /// anything else.
     #[inline]
+    pub fn end_transfer(&mut self) -> Option<osier::Result<CStatus>> {
+        match &mut self.work {
+            Work::Send(r) => Some(r.end().map(|status| in_c(&status, false))),
+            Work::Recv(r) => Some(r.end().map(|status| CStatus::received(&status))),
+            _ => None,
+        }
+    }
+
+    /// Waits for what begins once.
     pub fn wait(self) -> Res<CStatus> {
         let (on, receives) = (self.on, self.receives());
         let status = match self.work {
@@ -284,12 +312,11 @@ impl Pending {
             Work::Recv(r) => r.wait().map(|(_, status)| status),
             Work::Once(r, _) => r.end(),
             Work::Generalized(r, code) => {
-                return match r.wait() {
-                    Ok(status) => Ok(of_program(&status)),
-                    Err(e) => {
-                        let code = code.load(Ordering::Relaxed);
-                        Err(Fail::new(code, e.to_string()).on(on))
-                    }
+                let over = r.wait(); // which frees it, too
+                let told = told(&code).map_err(|e| e.on(on));
+                return match over {
+                    Ok(status) => told.map(|()| of_program(&status)),
+                    Err(e) => Err(told.err().unwrap_or_else(|| Fail::from(e).on(on))),
                 };
             }
             Work::Duplicate(d) => {
@@ -311,6 +338,8 @@ impl Pending {
             Work::PersistentCollective(r) => r.start(),
             Work::PartitionedSend(r) => r.start(),
             Work::PartitionedRecv(r) => r.start(),
+            Work::DeviceSend(r) => r.start(),
+            Work::DeviceRecv(r) => r.start(After::Now),
             _ => return Err(bad_request("start of a request that does not persist").on(self.on)),
         };
         started.map_err(|e| self.fail(e).class(MPI_ERR_ARG, MPI_ERR_REQUEST))
@@ -322,7 +351,10 @@ impl Pending {
             Work::Recv(r) => drop(r.cancel()),
             Work::PersistentSend(r) => drop(r.cancel()),
             Work::PersistentRecv(r) => drop(r.cancel()),
-            Work::Generalized(r, _) => r.cancel(),
+            Work::Generalized(r, code) => {
+                r.cancel();
+                told(code).map_err(|e| e.on(self.on))?;
+            }
             _ => {
                 let e = bad_request("cancelling of a request that cannot be cancelled");
                 return Err(e.on(self.on));
@@ -331,12 +363,47 @@ impl Pending {
         Ok(())
     }
 
-    /// Lets it go on by itself.
-    pub fn free(self) {
-        match self.work {
-            Work::Recv(r) => r.detach(),
-            Work::Send(r) => r.detach(),
-            other => drop(other),
+    /// Lets it go on by itself, to its end or to that of MPI.
+    pub fn free(mut self) {
+        if let Work::Send(r) = self.work {
+            // The library waits for what is sent by itself.
+            return r.detach();
+        }
+        let mut freed = lock(&FREED);
+        freed.retain_mut(|pending| !pending.test());
+        let goes_on = matches!(
+            self.work,
+            Work::Recv(_) | Work::PersistentSend(_) | Work::PersistentRecv(_)
+        );
+        if goes_on && self.is_active() && !self.test() {
+            freed.push(self);
+        }
+    }
+}
+
+/// Requests that were freed before they were over: their buffers are the program's, and
+/// `MPI_Finalize` completes them (MPI 5.0, section 11.2.2).
+static FREED: Mutex<Vec<Pending>> = Mutex::new(Vec::new());
+
+/// Waits for all requests that were freed.
+pub fn finish_freed() {
+    let freed = std::mem::take(&mut *lock(&FREED));
+    for mut pending in freed {
+        // Nobody hears of errors: nobody has the request.
+        let _ = match pending.is_persistent() {
+            true => pending.wait_here(),
+            false => pending.wait(),
+        };
+    }
+}
+
+/// What a function of a generalised request has returned, once.
+fn told(code: &AtomicI32) -> Res {
+    match code.swap(MPI_SUCCESS, Ordering::Relaxed) {
+        MPI_SUCCESS => Ok(()),
+        code => {
+            let message = format!("a function of a generalised request returned {code}");
+            Err(Fail::new(code, message))
         }
     }
 }

@@ -134,10 +134,12 @@ pub fn machine(topology: &Topology, links: &[LinkSpec]) -> Machine {
     Machine {
         places: topology.places().to_vec().into(),
         links: (0..distances).map(link).map(Curve::from).collect(),
+        kept: Vec::new(),
         combine: 0.1.into(),
         copy: 0.05.into(),
         eager_bytes: 8192.0,
         executor: Executor::default(),
+        error: 0.0,
     }
 }
 

@@ -24,6 +24,7 @@ mod scale;
 mod topo;
 mod trace;
 
+use mpiexec::Asked;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -55,25 +56,30 @@ enum Command {
 }
 
 /// What we are asked for, under whatever name.
-fn arguments() -> Result<Vec<OsString>, String> {
+fn asked() -> Result<Asked, String> {
     let mut given: Vec<OsString> = std::env::args_os().collect();
+    let mut asked = Asked::default();
     if given.first().is_some_and(mpiexec::is_ours) {
-        let options = given.split_off(1);
-        given.extend(mpiexec::translate(options)?);
+        asked = mpiexec::translate(given.split_off(1))?;
+        given.append(&mut asked.arguments);
     }
-    Ok(given)
+    asked.arguments = given;
+    Ok(asked)
 }
 
 fn main() -> ExitCode {
-    let arguments = match arguments() {
-        Ok(arguments) => arguments,
+    let asked = match asked() {
+        Ok(asked) => asked,
         Err(message) => {
             eprintln!("mpiexec: {message}");
             return ExitCode::from(2);
         }
     };
-    match Cli::parse_from(arguments).command {
-        Command::Run(args) => run::main(&args),
+    match Cli::parse_from(asked.arguments).command {
+        Command::Run(mut args) => {
+            args.sections = asked.sections;
+            run::main(&args)
+        }
         Command::Bench(args) => bench::main(&args),
         Command::Explain(command) => explain::main(&command),
         Command::Info(args) => info::main(&args),

@@ -6,9 +6,13 @@
 //! ```
 
 use std::ffi::OsString;
-use std::process::ExitCode;
+use std::path::Path;
+use std::process::{self, ExitCode};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
-use osier::model::{self, Cached, CallCosts};
+use osier::config::Costs;
+use osier::model::{self, Cached, CallCosts, Origin};
 use osier::{Error, ErrorKind, Result};
 use serde_json::json;
 
@@ -27,7 +31,7 @@ Examples:
   osier model show
       the numbers by which jobs choose, and where they come from
   osier model check
-      whether the kept numbers still hold: they are never measured again on their own
+      whether the kept numbers still hold: they are not measured again on their own
   osier model show --json
       the same for programs
   osier model scale --plot scale.svg
@@ -84,6 +88,120 @@ pub fn main(args: &Args) -> ExitCode {
         },
     };
     ExitCode::from(code(done))
+}
+
+/// A measurement that went wrong is not tried again for so long.
+const NOT_AGAIN: Duration = Duration::from_secs(3600);
+/// One that takes so long hangs.
+const MOST_TIME: Duration = Duration::from_secs(20);
+/// Tables that are off by more were measured beside other work: they are not kept.
+const TOO_FAR_OFF: f64 = 0.5;
+
+/// Measures this machine where nobody has, before the first job of several ranks, and says
+/// so. What goes wrong is said once, too, and costs that job nothing but time.
+pub fn measured_once(ranks: usize) {
+    let unknown = || {
+        let cached = model::cached().ok()?;
+        let measures = matches!(osier::config::model(), Ok(Costs::Auto))
+            && ranks > 1
+            && run::cores() > 1
+            && osier::config::value("OSIER_JOB").is_none();
+        (measures && cached.origin == Origin::Default).then(model::cache_file)?
+    };
+    let Some(file) = unknown() else { return };
+    let mark = file.with_extension("measuring");
+    if !claim(&mark) {
+        return; // another launcher does, or it went wrong a while ago
+    }
+    let begin = Instant::now();
+    let told = match by_another_process() {
+        Ok(()) => told_of(&file),
+        Err(why) => Err(why),
+    };
+    let took = begin.elapsed().as_secs_f64();
+    match told {
+        Ok(error) => {
+            let _ = fs::remove_file(&mark);
+            eprintln!(
+                "osier: measured in {took:.1} s what messages and collectives cost here, for later jobs, too; predictions are off by {:.0} % (osier model show; OSIER_MODEL=cached measures nothing)",
+                100.0 * error
+            );
+        }
+        Err(why) => {
+            // Links alone may be there.
+            let _ = fs::remove_file(&file);
+            eprintln!(
+                "osier: built-in costs, for this machine was not measured: {why} (hint: osier model measure on a quiet machine; OSIER_MODEL=built-in says nothing)"
+            );
+        }
+    }
+}
+
+/// Whether nobody has this mark, or only an old one.
+fn claim(mark: &Path) -> bool {
+    if let Some(folder) = mark.parent()
+        && fs::create_dir_all(folder).is_err()
+    {
+        return false;
+    }
+    let age = || fs::metadata(mark).ok()?.modified().ok()?.elapsed().ok();
+    if age().is_some_and(|age| age > NOT_AGAIN) {
+        let _ = fs::remove_file(mark);
+    }
+    fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(mark)
+        .is_ok()
+}
+
+/// By how much the table that is kept now is off; one that is too far off is not kept.
+fn told_of(file: &Path) -> std::result::Result<f64, String> {
+    let kept = model::load(file).map_err(|e| e.to_string())?;
+    match kept.calls {
+        Some(calls) if calls.error <= TOO_FAR_OFF => Ok(calls.error),
+        Some(calls) => {
+            let _ = fs::remove_file(file);
+            Err(format!(
+                "calls were off by {:.0} %, other work disturbs",
+                100.0 * calls.error
+            ))
+        }
+        None => Err("no calls were measured".into()),
+    }
+}
+
+/// Runs `osier model measure`, silently.
+fn by_another_process() -> std::result::Result<(), String> {
+    let program = std::env::current_exe().map_err(|e| e.to_string())?;
+    let mut command = process::Command::new(program);
+    command
+        .args(["model", "measure"])
+        .env("OSIER_MODEL", "cached");
+    for variable in [
+        "OSIER_CHECK",
+        "OSIER_TRACE",
+        "OSIER_STALL",
+        "OSIER_CUDA_LIBRARY",
+    ] {
+        command.env_remove(variable);
+    }
+    let quiet = process::Stdio::null;
+    command.stdin(quiet()).stdout(quiet()).stderr(quiet());
+    let mut child = command.spawn().map_err(|e| e.to_string())?;
+    let begin = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) if status.success() => return Ok(()),
+            Ok(Some(status)) => return Err(format!("osier model measure ended with {status}")),
+            Ok(None) if begin.elapsed() < MOST_TIME => thread::sleep(Duration::from_millis(5)),
+            _ => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err("osier model measure took too long".into());
+            }
+        }
+    }
 }
 
 fn code(done: Result<()>) -> u8 {
@@ -174,13 +292,11 @@ fn check_as_rank(comm: &osier::Communicator) -> Result<bool> {
 const MOST_RANKS: usize = 256;
 
 fn measure_as_rank(comm: &osier::Communicator, as_json: bool) -> Result<()> {
-    let calls = comm.measure_call_costs()?;
+    let (links, calls) = comm.measure_costs()?;
     if comm.rank() > 0 {
         return Ok(());
     }
     if let Some(file) = model::cache_file() {
-        // The launcher has just kept the links there.
-        let links = model::load(&file)?.costs;
         model::store(&file, links, Some(calls))?;
     }
     show(&model::cached()?, as_json);
@@ -226,12 +342,19 @@ fn show(cached: &Cached, as_json: bool) {
     }
     println!("{}", told(cached));
     println!("version {:016x}", table.version());
+    if measured {
+        println!(
+            "predictions were off by {:.0} % at the median",
+            100.0 * table.error
+        );
+    }
     for class in &table.classes {
         println!("\nMessages of collective calls within one {}", class.class);
-        let mut rows = Table::new(2).right(&[0, 1, 2, 3]);
-        rows.row(["bytes", "one way", "busy", "MB/s"].map(str::to_owned));
+        let mut rows = Table::new(2).right(&[0, 1, 2, 3, 4, 5]);
+        rows.row(["bytes", "one way", "busy", "MB/s", "unchanged", "busy"].map(str::to_owned));
         for m in &class.messages {
             let rate = m.bytes as f64 / m.one_way_ns * 1e3;
+            let kept = class.kept.iter().find(|k| k.bytes == m.bytes).unwrap_or(m);
             rows.row([
                 size(m.bytes as usize),
                 protocols::time(m.one_way_ns),
@@ -241,6 +364,8 @@ fn show(cached: &Cached, as_json: bool) {
                 } else {
                     format!("{rate:.0}")
                 },
+                protocols::time(kept.one_way_ns),
+                protocols::time(kept.busy_ns),
             ]);
         }
         rows.print();
@@ -259,6 +384,7 @@ fn show(cached: &Cached, as_json: bool) {
     println!("\nThe executor, of calls that are not taken step by step");
     let mut rows = Table::new(2).right(&[1]);
     rows.row(["a call".to_owned(), protocols::time(table.run_ns)]);
+    rows.row(["one that is".to_owned(), protocols::time(table.row_ns)]);
     rows.row(["a step of it".to_owned(), protocols::time(table.step_ns)]);
     rows.print();
     println!("\nosier info --protocols shows the costs of links and devices.");

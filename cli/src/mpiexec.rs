@@ -4,10 +4,18 @@
 //! accepted and does nothing (host files, oversubscription); what would mean something else
 //! than is done is refused.
 //!
+//! ```text
+//! mpiexec GLOBAL... -n 1 -env K V ./a : -n 3 ./b
+//!                   `-- section 0 -----´   `section 1´
+//! ```
+//! Options of a section hold for its ranks (`-n`, `-env`, `-wdir`), all others for the job,
+//! wherever they stand.
+//!
 //! # Sources
 //! MPI 5.0, section 11.5 (portable start of processes); the manuals of MPICH's Hydra and of
 //! Open MPI's `mpirun` for what scripts use.
 
+use crate::run::Section;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -37,66 +45,122 @@ const IGNORED_VALUE: &[&str] = &[
     "--hostfile",
     "-machinefile",
     "--machinefile",
-    "-host",
-    "--host",
-    "-hosts",
     "-ppn",
     "-launcher",
     "--map-by",
     "-map-by",
-    "--mca",
 ];
 
-/// The arguments of `osier`, behind its name.
+/// What `osier` is asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// The arguments behind its name, with the number of all ranks and the first program.
+    pub arguments: Vec<OsString>,
+    /// All programs, if there are several.
+    pub sections: Vec<Section>,
+}
+
+/// From the words of `mpiexec` to those of `osier`.
 ///
 /// # Errors
-/// An option that is not known, or has no value.
-pub fn translate(arguments: impl IntoIterator<Item = OsString>) -> Result<Vec<OsString>, String> {
-    let mut given = arguments.into_iter();
+/// An option that is not known, or has no value; a machine that is not this one.
+pub fn translate(arguments: impl IntoIterator<Item = OsString>) -> Result<Asked, String> {
     let mut options: Vec<OsString> = Vec::new();
-    let mut ranks = OsString::from("1");
+    let mut sections: Vec<Section> = Vec::new();
+    let mut given = arguments.into_iter().peekable();
+    loop {
+        let mut words = given.by_ref().take_while(|word| word != ":");
+        match read(&mut words, &mut options)? {
+            Read::Section(section) => sections.push(section),
+            Read::Question(arguments) => {
+                return Ok(Asked {
+                    arguments,
+                    ..Asked::default()
+                });
+            }
+        }
+        words.for_each(drop);
+        if given.peek().is_none() {
+            break;
+        }
+    }
+    let ranks: usize = sections.iter().map(|section| section.ranks).sum();
+    let mut arguments: Vec<OsString> = vec!["run".into(), "-n".into(), ranks.to_string().into()];
+    arguments.append(&mut options);
+    let first = &sections[0];
+    if sections.len() == 1 {
+        for (key, value) in &first.env {
+            arguments.extend(["--env".into(), pair(key, value)]);
+        }
+        if let Some(folder) = &first.wdir {
+            arguments.extend(["--wdir".into(), folder.into()]);
+        }
+    }
+    arguments.push("--".into());
+    arguments.extend(first.command.iter().cloned());
+    if sections.len() == 1 {
+        sections.clear();
+    }
+    Ok(Asked {
+        arguments,
+        sections,
+    })
+}
+
+fn pair(key: &OsString, value: &OsString) -> OsString {
+    let mut pair = key.clone();
+    pair.push("=");
+    pair.push(value);
+    pair
+}
+
+enum Read {
+    Section(Section),
+    /// A question to the launcher, as the arguments that answer it.
+    Question(Vec<OsString>),
+}
+
+/// Reads a section to its end. What holds for the job is added to `options`.
+fn read(
+    given: &mut impl Iterator<Item = OsString>,
+    options: &mut Vec<OsString>,
+) -> Result<Read, String> {
+    let mut section = Section {
+        ranks: 1,
+        ..Section::default()
+    };
     while let Some(argument) = given.next() {
         let Some(option) = argument.to_str().filter(|text| text.starts_with('-')) else {
-            let mut all: Vec<OsString> = vec!["run".into(), "-n".into(), ranks];
-            all.append(&mut options);
-            all.push("--".into());
-            all.push(argument);
-            all.extend(given);
-            if all.iter().any(|part| part == ":") {
-                return Err(
-                    "several programs in one job, separated by ':', are not offered".into(),
-                );
-            }
-            return Ok(all);
+            section.command.push(argument);
+            section.command.extend(given);
+            return Ok(Read::Section(section));
         };
         let mut value = || {
             let value = given.next();
             value.ok_or_else(|| format!("option {option} wants a value"))
         };
-        let mut set = |key: OsString, value: OsString| {
-            let mut pair = key;
-            pair.push("=");
-            pair.push(value);
-            options.extend(["--env".into(), pair]);
-        };
         match option {
-            "-n" | "-np" | "--np" | "-c" | "--n" => ranks = value()?,
-            "-env" | "-genv" | "--genv" => {
-                let key = value()?;
-                let to = given.next().ok_or("option -env wants a name and a value")?;
-                set(key, to);
+            "-n" | "-np" | "--np" | "-c" | "--n" => {
+                let text = value()?;
+                let ranks = text.to_str().and_then(|text| text.parse().ok());
+                section.ranks = ranks
+                    .filter(|ranks| *ranks > 0)
+                    .ok_or_else(|| format!("option {option} wants a number of ranks"))?;
+            }
+            "-env" | "--env" => section.env.push((value()?, value()?)),
+            "-genv" | "--genv" => {
+                let (key, to) = (value()?, value()?);
+                options.extend(["--env".into(), pair(&key, &to)]);
             }
             "-x" => {
-                let pair = value()?;
-                let text = pair.to_string_lossy().into_owned();
-                match text.split_once('=') {
-                    Some((key, to)) => set(key.into(), to.into()),
-                    // Ranks have our environment.
-                    None => drop(std::env::var_os(&text)),
+                // Without a value it is about our own variables, which ranks have anyway.
+                let text = value()?;
+                if text.to_string_lossy().contains('=') {
+                    options.extend(["--env".into(), text]);
                 }
             }
             "-l" | "-prepend-rank" | "--tag-output" => options.push("--label".into()),
-            "-wdir" | "--wdir" | "-wd" => options.extend(["--wdir".into(), value()?]),
+            "-wdir" | "--wdir" | "-wd" => section.wdir = Some(value()?.into()),
             "-timeout" | "--timeout" => options.extend(["--timeout".into(), value()?]),
             "-bind-to" | "--bind-to" => {
                 let to = value()?;
@@ -107,10 +171,13 @@ pub fn translate(arguments: impl IntoIterator<Item = OsString>) -> Result<Vec<Os
                 };
                 options.extend(["--bind".into(), how.into()]);
             }
-            "-V" | "--version" | "-version" => return Ok(vec!["--version".into()]),
-            "-h" | "-help" | "--help" => return Ok(vec!["run".into(), "--help".into()]),
+            "-host" | "--host" | "-hosts" | "--hosts" | "-H" => are_here(&value()?)?,
+            "-V" | "--version" | "-version" => return Ok(Read::Question(vec!["--version".into()])),
+            "-h" | "-help" | "--help" => {
+                return Ok(Read::Question(vec!["run".into(), "--help".into()]));
+            }
             ignored if IGNORED.contains(&ignored) => {}
-            "--mca" => drop((value()?, given.next())),
+            "--mca" | "-mca" => drop((value()?, value()?)),
             ignored if IGNORED_VALUE.contains(&ignored) => drop(value()?),
             other => {
                 return Err(format!(
@@ -122,18 +189,37 @@ pub fn translate(arguments: impl IntoIterator<Item = OsString>) -> Result<Vec<Os
     Err("no program (hint: mpiexec -n 4 ./program)".into())
 }
 
+/// That all machines of a list are this one.
+fn are_here(list: &OsString) -> Result<(), String> {
+    let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let own = own.trim();
+    let list = list.to_string_lossy();
+    for host in list.split(',') {
+        // HOST:N says how many ranks it may have.
+        let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+        let short = own.split('.').next().unwrap_or(own);
+        let here = ["localhost", "127.0.0.1", "::1", own, short];
+        if !here.contains(&name) && !here.contains(&host) {
+            return Err(format!(
+                "host {name} is not this machine ({own}), and ranks run on one machine so far"
+            ));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn asked(line: &str) -> Result<Asked, String> {
+        translate(line.split(' ').map(OsString::from))
+    }
+
     fn of(line: &str) -> Result<String, String> {
-        let words = line.split(' ').map(OsString::from);
-        let all = translate(words)?;
-        Ok(all
-            .iter()
-            .map(|word| word.to_string_lossy().into_owned())
-            .collect::<Vec<_>>()
-            .join(" "))
+        let words = asked(line)?.arguments;
+        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+        Ok(words.join(" "))
     }
 
     #[test]
@@ -143,19 +229,54 @@ mod tests {
             ("-n 4 ./a -n 3", "run -n 4 -- ./a -n 3"),
             ("-np 2 -l ./a", "run -n 2 --label -- ./a"),
             ("-env K V -n 2 ./a", "run -n 2 --env K=V -- ./a"),
-            ("-x K=V -np 2 ./a", "run -n 2 --env K=V -- ./a"),
-            ("--oversubscribe -n 9 ./a", "run -n 9 -- ./a"),
+            ("-genv K V -n 2 ./a", "run -n 2 --env K=V -- ./a"),
+            ("-x K=V -x L -np 2 ./a", "run -n 2 --env K=V -- ./a"),
+            ("--oversubscribe -n 9 -envall ./a", "run -n 9 -- ./a"),
             ("--mca btl self -n 2 ./a", "run -n 2 -- ./a"),
             (
                 "-hostfile h --bind-to core ./a",
                 "run -n 1 --bind core -- ./a",
             ),
+            ("-hosts localhost,localhost:2,::1 ./a", "run -n 1 -- ./a"),
             ("-wdir /tmp -n 2 a", "run -n 2 --wdir /tmp -- a"),
+            ("--version", "--version"),
         ] {
             assert_eq!(of(given).as_deref(), Ok(wanted), "{given}");
+            assert!(asked(given).unwrap().sections.is_empty(), "{given}");
         }
-        for wrong in ["-n 2", "-n", "--frobnicate ./a", "-n 1 ./a : -n 2 ./b"] {
+        for wrong in [
+            "-n 2",
+            "-n",
+            "-n 0 ./a",
+            "-n many ./a",
+            "--frobnicate ./a",
+            "-n 1 ./a : -n 2",
+            "-host elsewhere.example ./a",
+        ] {
             assert!(of(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn several_programs() {
+        let line = "-genv G 1 -n 1 -env K V ./a x : -l -n 3 -wdir /tmp ./b";
+        assert_eq!(
+            of(line).as_deref(),
+            Ok("run -n 4 --env G=1 --label -- ./a x")
+        );
+        let section = |ranks, command: &[&str]| Section {
+            ranks,
+            command: command.iter().map(OsString::from).collect(),
+            ..Section::default()
+        };
+        let first = Section {
+            env: vec![("K".into(), "V".into())],
+            ..section(1, &["./a", "x"])
+        };
+        let second = Section {
+            wdir: Some("/tmp".into()),
+            ..section(3, &["./b"])
+        };
+        assert_eq!(asked(line).unwrap().sections, [first, second]);
     }
 }

@@ -446,6 +446,8 @@ fn messages_of_devices_are_measured_or_refused() {
         "latency --from host --to device --layout transpose:9 --to-layout matrix:9",
         "bandwidth --from pinned --to device --layout vector:8:16 --sizes 1K -W 3 --rotate",
         "bibandwidth --memory device --layout triangle:20 --busy 50 -W 2",
+        "latency --memory device --layout transpose:9,matrix --to-layout contiguous \
+         --sizes 600 --by osier,blocks,host",
     ] {
         let table = told(line);
         assert!(table.contains("device"), "{line}: {table}");
@@ -457,6 +459,7 @@ fn messages_of_devices_are_measured_or_refused() {
         ),
         ("latency --busy 20", "--memory device"),
         ("message-rate --memory device", "latency, bandwidth"),
+        ("latency --by host", "--memory device"),
         ("latency --memory device --from host", "cannot be used with"),
     ] {
         let out = run(line);

@@ -318,3 +318,38 @@ fn device_memory_is_told_by_kind_and_placement() {
     assert_eq!(plain["same device"]["available"], true);
     assert_eq!(plain["device not linked"]["available"], false);
 }
+
+/// The first job of several ranks measures the machine, once; whether that was possible or
+/// other work was in its way, the next job is silent, and so is one that is told not to.
+#[test]
+fn the_first_job_measures_the_machine() {
+    let scratch = Scratch::new("first");
+    let run = |model: &str| {
+        let output = scratch.osier(&["run", "-n", "2", "--", "true"], &[("OSIER_MODEL", model)]);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(run("cached"), "");
+    assert_eq!(run("built-in"), "");
+    let file = scratch.0.join("osier").join("costs.json");
+    assert!(!file.exists());
+    let said = run("auto");
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if cores > 1 {
+        assert!(
+            said.contains("measured") && said.contains("OSIER_MODEL"),
+            "{said}"
+        );
+        assert_eq!(file.exists(), !said.contains("built-in costs"), "{said}");
+    }
+    assert_eq!(run("auto"), "");
+    let refused = scratch.osier(
+        &["run", "-n", "2", "--", "true"],
+        &[("OSIER_MODEL", "fast")],
+    );
+    let errors = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        errors.contains("OSIER_MODEL") && errors.contains("fast"),
+        "{errors}"
+    );
+}

@@ -240,6 +240,7 @@ pub fn choose(
         }
     }
     ranking.sort_by(|a, b| a.ns.total_cmp(&b.ns));
+    distrust(&mut ranking, machine.error, &mut left_out);
     for plan in unplayed {
         let bound = at_least(&plan, sizes, machine);
         let reason = match ranking.first() {
@@ -261,6 +262,28 @@ pub fn choose(
         ranking,
         left_out,
     })
+}
+
+/// Leaves out what was made from the costs themselves and gains no more, beside the best of
+/// the others, than twice what predictions are off by: it would follow their errors.
+fn distrust(ranking: &mut Vec<Candidate>, error: f64, left_out: &mut Vec<(String, String)>) {
+    let made = |c: &Candidate| matches!(c.plan.algorithm(), Algorithm::Adapted(_));
+    let Some(best) = ranking.iter().find(|c| !made(c)).map(|c| c.ns) else {
+        return;
+    };
+    ranking.retain(|candidate| {
+        let gain = 1.0 - candidate.ns / best;
+        let trusted = !made(candidate) || gain > 2.0 * error;
+        if !trusted {
+            let reason = format!(
+                "gains {:.1} %, not twice the {:.1} % that predictions are off by",
+                100.0 * gain,
+                100.0 * error
+            );
+            left_out.push((candidate.plan.algorithm().to_string(), reason));
+        }
+        trusted
+    });
 }
 
 /// Step instances of a plan, about: ranks differ, the root is among the busiest.

@@ -21,6 +21,8 @@
 //!    dependencies. Reads of a peer's buffers are ordered by flags.
 //! 4. Both ends of a message name equally many pieces of the same lengths.
 
+use crate::call::Call;
+
 /// Named memory of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Buffer {
@@ -74,6 +76,12 @@ impl Region {
             run,
             stride,
         }
+    }
+
+    /// Whether its pieces lie one behind the other in a buffer of so many.
+    pub fn lies_in_one(self, pieces: u32) -> bool {
+        let together = self.run >= self.count || self.stride == self.run;
+        self.count == 0 || (together && self.first % pieces.max(1) + self.count <= pieces)
     }
 
     /// The pieces, in a buffer of `pieces`.
@@ -211,18 +219,33 @@ impl Part {
         &self.deps[start as usize..self.ends[step] as usize]
     }
 
-    /// Whether every step works on one whole vector or on nothing, in one segment: what
-    /// one thread can take step by step, without memory for pieces.
-    pub fn is_a_row(&self) -> bool {
-        let whole = |r: &Region| r.count == 0 || (r.count == 1 && r.first == 0);
-        let step = |step: &Step| match step {
-            Step::Send { data, .. } | Step::Recv { data, .. } => whole(data),
-            Step::Copy { from, to } => whole(from) && whole(to),
-            Step::Combine { left, right, into } => whole(left) && whole(right) && whole(into),
+    /// If every step works on nothing or on pieces that lie one behind the other, all of
+    /// one length, in one segment, which one thread can take step by step: pieces of the
+    /// longest step or scratch buffer, at least 1.
+    pub fn row_pieces(&self, call: &Call) -> Option<u32> {
+        let unlike = call.varying || call.first_side.is_some() || call.operation.of_neighbors();
+        if self.cut > 1 || self.segments > 1 || unlike {
+            return None;
+        }
+        let scratch = |k: u16| self.scratch.get(usize::from(k)).map_or(0, |s| s.pieces);
+        let mut most = 1;
+        let mut fits = |r: &Region| {
+            let pieces = match r.buffer {
+                Buffer::Scratch(k) => scratch(k),
+                user => call.pieces(self.rank, user, 1),
+            };
+            most = most.max(r.count);
+            r.lies_in_one(pieces)
+        };
+        let row = self.steps.iter().all(|step| match step {
+            Step::Send { data, .. } | Step::Recv { data, .. } => fits(data),
+            Step::Copy { from, to } => fits(from) && fits(to),
+            Step::Combine { left, right, into } => fits(left) && fits(right) && fits(into),
             Step::Raise { .. } | Step::Await { .. } => true,
             Step::Read { .. } => false,
-        };
-        self.cut <= 1 && self.segments <= 1 && self.steps.iter().all(step)
+        });
+        let scratch = self.scratch.iter().map(|s| s.pieces).max();
+        row.then_some(most.max(scratch.unwrap_or(0)))
     }
 
     /// The same part without a step: what a test breaks plans with.

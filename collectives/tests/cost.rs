@@ -141,12 +141,14 @@ fn processors_that_copy_and_executors_cost() {
     machine.eager_bytes = 2000.0;
     machine.executor = Executor {
         row_bytes: 1000.0,
+        row_ns: 0.0,
         run_ns: 300.0,
         step_ns: 10.0,
     };
+    let first = machine.clone();
     let time = |operation, algorithm, bytes| {
         let plan = Plan::new(Call::new(operation, 2), algorithm, 1).expect("suitable");
-        let time = simulate(&plan, &Sizes::Equal(bytes), &machine, Model::LogGp);
+        let time = simulate(&plan, &Sizes::Equal(bytes), &first, Model::LogGp);
         time.expect("a plan that ends").last_ns
     };
     let bcast = |bytes| time(Operation::Bcast, Algorithm::Linear, bytes);
@@ -160,6 +162,27 @@ fn processors_that_copy_and_executors_cost() {
     // them is the copy of the rank's own.
     let exchange = time(Operation::Allgather, Algorithm::Ring, 9000);
     assert!(close(exchange, 300.0 + 10.0 + 2.0 * 4010.0), "{exchange}");
+    // From the contributions themselves, which are not written, it may take less; of
+    // short pieces it is a row.
+    machine.kept = vec![Curve::measured(&[
+        point(0.0, 100.0, 40.0),
+        point(9000.0, 2000.0, 2000.0),
+    ])];
+    let of = |algorithm, bytes| {
+        let plan = Plan::new(Call::new(Operation::Allgather, 2), algorithm, 1).expect("suitable");
+        let time = simulate(&plan, &Sizes::Equal(bytes), &machine, Model::LogGp);
+        time.expect("a plan that ends").last_ns
+    };
+    let (ring, spread) = (of(Algorithm::Ring, 9000), of(Algorithm::Spread, 9000));
+    assert!(
+        close(ring, exchange) && spread < 0.6 * ring,
+        "{ring} {spread}"
+    );
+    assert!(
+        close(of(Algorithm::Ring, 1000), 500.0),
+        "{}",
+        of(Algorithm::Ring, 1000)
+    );
 }
 
 fn emulated(order: impl Fn(u32) -> u32) -> Machine {
@@ -293,4 +316,40 @@ fn lengths_that_differ_are_counted_where_all_know_them() {
     assert!(close(time([10, 10, 10, 10]), 30.0));
     // The long one passes three links, one after the other.
     assert!(time([1000, 0, 0, 0]) >= 3000.0);
+}
+
+/// What is made from costs is used where it gains more than twice what they are off by.
+#[test]
+fn synthesis_is_trusted_as_far_as_the_model() {
+    let mut machine = emulated(|rank| rank * 5 % 32);
+    let call = Call::new(Operation::Bcast, 32);
+    let choose =
+        |machine: &Machine| choose(&call, &Sizes::Equal(8), machine, Model::LogGp).expect("a plan");
+    let is_made = |algorithm: &Algorithm| matches!(algorithm, Algorithm::Adapted(_));
+    let free = choose(&machine);
+    let made = |c: &Choice| c.ranking.iter().any(|c| is_made(c.plan.algorithm()));
+    let of = |c: &Choice, made: bool| {
+        let mut all = c
+            .ranking
+            .iter()
+            .filter(|c| is_made(c.plan.algorithm()) == made);
+        all.next().map(|c| c.ns)
+    };
+    let named = of(&free, false).expect("a plan by name");
+    match of(&free, true) {
+        Some(adapted) => {
+            let gain = 1.0 - adapted / named;
+            machine.error = gain / 2.0 * 0.99;
+            assert!(made(&choose(&machine)), "gain {gain}");
+            machine.error = gain / 2.0 * 1.01;
+        }
+        None => machine.error = 0.5,
+    }
+    let wary = choose(&machine);
+    assert!(!made(&wary));
+    assert!(
+        wary.left_out.iter().any(|(_, why)| why.contains("twice")),
+        "{:?}",
+        wary.left_out
+    );
 }

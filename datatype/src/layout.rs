@@ -180,6 +180,29 @@ impl Layout {
         )
     }
 
+    /// The same bytes as seen from an origin that lies `bytes` further on.
+    ///
+    /// ```
+    /// # use osier_datatype::{Order, Type};
+    /// let layout = Type::subarray(&[8], &[2], &[5], Order::C, &Type::of::<u8>())?.commit()?;
+    /// assert_eq!(layout.true_lb(), 5);
+    /// assert_eq!(layout.seen_from(5).true_lb(), 0);
+    /// # Ok::<(), osier_datatype::TypeError>(())
+    /// ```
+    pub fn seen_from(&self, bytes: isize) -> Layout {
+        let inner = &*self.0;
+        let mut form = inner.form.clone();
+        form.base = form.base.wrapping_sub(bytes);
+        Layout(Arc::new(Inner {
+            form,
+            lb: inner.lb.wrapping_sub(bytes),
+            true_lb: inner.true_lb.wrapping_sub(bytes),
+            signature: inner.signature.clone(),
+            overlaps_itself: inner.overlaps_itself.clone(),
+            ..*inner
+        }))
+    }
+
     /// The offset at which all bytes of `count` instances start, if they form
     /// one run in pack order. Nothing at all is a run at 0.
     #[inline]

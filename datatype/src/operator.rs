@@ -15,6 +15,12 @@
 //! maxloc). S. Figueroa, When is double rounding innocuous?, SIGNUM Newsletter
 //! 30(3), 1995.
 
+// Miri knows no assembly.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod extended;
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use self::extended::Extended;
 use crate::{Basic, BasicKind, Pair, Signature, TypeError};
 use std::fmt;
 
@@ -196,8 +202,8 @@ impl Operator {
     ///
     /// # Errors
     /// The operator is not defined for the element, the element is wider than
-    /// this processor's arithmetic (`long double`, `REAL*16` and their complex
-    /// numbers), or the bytes are no two equal numbers of elements.
+    /// this processor's arithmetic (`REAL*16` and its complex numbers; outside of
+    /// x86 also `long double`), or the bytes are no two equal numbers of elements.
     ///
     /// ```
     /// use osier_datatype::{Basic, Element, Operator};
@@ -341,6 +347,26 @@ fn basics(operator: Operator, basic: Basic, left: &mut [u8], right: &[u8]) -> Op
         Basic::BF16 => floats!(operator, left, right, brain_wide, brain_narrow),
         Basic::F32 => floats!(operator, left, right, single.0, single.1),
         Basic::F64 => floats!(operator, left, right, double.0, double.1),
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        Basic::LongDouble => floats!(
+            operator,
+            left,
+            right,
+            Extended::from_ne_bytes,
+            Extended::to_ne_bytes
+        ),
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        Basic::LongDoubleComplex if operator == Operator::Sum => {
+            basics(operator, Basic::LongDouble, left, right)
+        }
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        Basic::LongDoubleComplex => products!(
+            left,
+            right,
+            16,
+            Extended::from_ne_bytes,
+            Extended::to_ne_bytes
+        ),
         Basic::Complex4 | Basic::C32 | Basic::C64 if operator == Operator::Sum => {
             let part = match basic {
                 Basic::Complex4 => Basic::F16,
@@ -431,6 +457,11 @@ fn number(basic: Basic, bytes: &[u8]) -> Option<Option<Number>> {
         Basic::BF16 => Number::Float(brain_wide(two()?).into()),
         Basic::F32 => Number::Float(f32::from_ne_bytes(bytes.try_into().ok()?).into()),
         Basic::F64 => Number::Float(f64::from_ne_bytes(bytes.try_into().ok()?)),
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        Basic::LongDouble => {
+            let order = Extended::from_ne_bytes(bytes.try_into().ok()?).order();
+            return Some(order.map(Number::Integer));
+        }
         _ => return None,
     };
     let is_nan = matches!(found, Number::Float(value) if value.is_nan());

@@ -257,6 +257,11 @@ pub fn start() -> Result {
     Ok(())
 }
 
+/// Whether `cuInit` was called.
+pub fn is_initialised() -> bool {
+    DRIVER.get().is_some()
+}
+
 /// The driver, after `cuInit`.
 pub fn driver() -> Result<&'static Driver> {
     DRIVER

@@ -6,22 +6,27 @@
 //! part of the driver, so they are looked for when the first aperture is wanted;
 //! `OSIER_GDRCOPY_LIBRARY` names the library, or says `off`.
 //!
-//! Served is plain memory that this crate has allocated: pools and mapped memory cannot be
-//! pinned for the bus unless they were made for it, and of memory of others nobody says
-//! when it goes.
+//! Served is plain memory: pools and mapped memory cannot be pinned for the bus unless they
+//! were made for it. Of memory that other libraries keep nobody says when it goes; so its
+//! apertures belong to the context, by the driver's number of the allocation.
 //!
 //! # Invariants
-//! 1. An aperture lies in an allocation that lives: it belongs to its [`Memory`], and goes
-//!    before that is given back.
+//! 1. An aperture is used only in an allocation that lives. One of our own belongs to its
+//!    [`Memory`], and goes before that is given back; of another library's the driver is
+//!    asked for the allocation's number before each use.
 //! 2. What is missing is unavailable with a reason, and asked for once.
+//! 3. Apertures are few: `MOST` of an allocation of ours, `MOST_OF_OTHERS` of a
+//!    device's other memory, of which those go that have outlived their allocations.
 //!
 //! # Sources
 //! gdrcopy 2.5, `gdrapi.h`. Its header warns that work which was queued before the
 //! processor writes need not see what it wrote; work that is queued later does.
 //! Not tested on hardware.
 
+use crate::classify::buffer;
 use crate::driver::Driver;
 use crate::error::{DeviceError, Result};
+use crate::handle::Made;
 use crate::memory::{Memory, Region, Space};
 use std::ffi::{c_int, c_ulong, c_void};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -37,6 +42,13 @@ const PAGE_BYTES: u64 = 64 << 10;
 const APERTURE_BYTES: u64 = 2 << 20;
 /// Apertures of one allocation.
 const MOST: usize = 8;
+/// Apertures of a device's memory that other libraries keep.
+const MOST_OF_OTHERS: usize = 32;
+/// In place of a number: the apertures are of one allocation. The driver's begin with 1.
+const OWN: u64 = 0;
+/// Where there is no room, the driver is asked which have outlived their allocations once in
+/// so many times.
+const MISSES: u32 = 64;
 
 /// `gdr_t`.
 type Session = *mut c_void;
@@ -197,8 +209,9 @@ impl Aperture {
         })
     }
 
-    fn holds(&self, at: u64, bytes: usize) -> bool {
-        at >= self.start && at + bytes as u64 <= self.start + self.bytes as u64
+    /// Where the processor finds an address of the device.
+    fn place(&self, at: u64) -> *mut c_void {
+        self.host.wrapping_add((at - self.start) as usize).cast()
     }
 }
 
@@ -212,17 +225,85 @@ impl Drop for Aperture {
     }
 }
 
-/// What an allocation has open.
+/// A part of an allocation.
+struct Part {
+    /// The driver's number of the allocation, or [`OWN`].
+    number: u64,
+    start: u64,
+    end: u64,
+    /// An address in it that was asked for.
+    asked: u64,
+    /// None: the allocation cannot be reached so, and is not tried again.
+    aperture: Option<Aperture>,
+}
+
+impl Part {
+    fn holds(&self, number: u64, at: u64, bytes: usize) -> bool {
+        self.number == number && at >= self.start && at + bytes as u64 <= self.end
+    }
+}
+
+/// What is open of an allocation, or of a device's memory that other libraries keep.
 #[derive(Default)]
 pub(crate) struct Apertures {
-    open: Vec<Aperture>,
-    /// One could not be opened: none is tried again.
-    refused: bool,
+    parts: Vec<Part>,
+    misses: u32,
 }
 
 impl std::fmt::Debug for Apertures {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Apertures({})", self.open.len())
+        write!(f, "Apertures({})", self.parts.len())
+    }
+}
+
+impl Apertures {
+    /// The aperture for some bytes of an allocation, which is our own, or another library's
+    /// with the driver's number; opened now if it can be.
+    fn of(&mut self, memory: &Memory, number: u64, at: u64, bytes: usize) -> Option<&Aperture> {
+        let library = Library::get().ok()?;
+        let known = |part: &Part| part.holds(number, at, bytes);
+        if let Some(known) = self.parts.iter().position(known) {
+            return self.parts[known].aperture.as_ref();
+        }
+        let all = memory.address()..memory.address() + memory.bytes() as u64;
+        let low = at / APERTURE_BYTES * APERTURE_BYTES;
+        let start = low.max(all.start / PAGE_BYTES * PAGE_BYTES);
+        let end = (low + APERTURE_BYTES).min(all.end.next_multiple_of(PAGE_BYTES));
+        if at + bytes as u64 > end {
+            return None;
+        }
+        let lives = |part: &Part| buffer(memory.context(), part.asked) == Ok(part.number);
+        // Whoever had the addresses before may be gone.
+        self.parts.retain(|part| {
+            let elsewhere = part.end <= start || end <= part.start;
+            elsewhere || part.number == number || lives(part)
+        });
+        let most = if number == OWN { MOST } else { MOST_OF_OTHERS };
+        if self.parts.len() >= most {
+            self.misses = self.misses.wrapping_add(1);
+            if number == OWN || self.misses % MISSES != 1 {
+                return None;
+            }
+            self.parts.retain(lives);
+            if self.parts.len() >= most {
+                return None;
+            }
+        }
+        let plain = number == OWN || Made::of(memory) == Ok(Made::Plain);
+        let aperture = plain.then(|| Aperture::open(library, start, end).ok());
+        let aperture = aperture.flatten();
+        let (start, end) = match &aperture {
+            Some(_) => (start, end),
+            None => (all.start, all.end),
+        };
+        self.parts.push(Part {
+            number,
+            start,
+            end,
+            asked: at,
+            aperture,
+        });
+        self.parts.last()?.aperture.as_ref()
     }
 }
 
@@ -230,43 +311,36 @@ impl Memory {
     /// Whether the processor reaches some bytes at an address by an aperture; opened now,
     /// if it can be.
     pub fn has_aperture(&self, at: u64, bytes: usize) -> bool {
-        self.opened_aperture(at, bytes).is_some()
+        self.with_aperture(at, bytes, |_| ()).is_some()
     }
 
-    fn opened_aperture(&self, at: u64, bytes: usize) -> Option<Opened<'_>> {
-        let device = matches!(self.space(), Space::Device(_));
-        let library = Library::get().ok()?;
-        if !device || !matches!(self.region(), Region::Plain) {
-            return None;
-        }
-        let mut all = lock(self.apertures());
-        let (start, end) = (self.address(), self.address() + self.bytes() as u64);
+    /// Does something with the aperture for some bytes, which stays open meanwhile.
+    fn with_aperture<R>(
+        &self,
+        at: u64,
+        bytes: usize,
+        then: impl FnOnce(&Aperture) -> R,
+    ) -> Option<R> {
+        Library::get().ok()?;
+        let all = self.address()..self.address() + self.bytes() as u64;
         let last = at.checked_add(bytes as u64)?;
-        if at < start || last > end {
+        if !matches!(self.space(), Space::Device(_)) || at < all.start || last > all.end {
             return None;
         }
-        let found = all.open.iter().position(|open| open.holds(at, bytes));
-        if let Some(found) = found {
-            return Some(Opened(all, found));
-        }
-        let low = at / APERTURE_BYTES * APERTURE_BYTES;
-        let (low, high) = (
-            low.max(start / PAGE_BYTES * PAGE_BYTES),
-            (low + APERTURE_BYTES).min(end.next_multiple_of(PAGE_BYTES)),
-        );
-        if last > high || all.refused || all.open.len() == MOST {
-            return None;
-        }
-        match Aperture::open(library, low, high) {
-            Ok(fresh) => {
-                all.open.push(fresh);
-                let found = all.open.len() - 1;
-                Some(Opened(all, found))
+        match self.region() {
+            Region::Plain => {
+                let mut own = lock(self.apertures());
+                own.of(self, OWN, at, bytes).map(then)
             }
-            Err(_) => {
-                all.refused = true;
-                None
+            Region::Foreign {
+                buffer: Some(number),
+            } => {
+                let mut others = lock(self.context().apertures_of_others());
+                // Behind the lock: nothing is older than the answer.
+                self.check_lives().ok()?;
+                others.of(self, *number, at, bytes).map(then)
             }
+            _ => None,
         }
     }
 
@@ -276,12 +350,15 @@ impl Memory {
     /// # Errors
     /// There is no aperture.
     pub fn read_through_aperture(&self, at: u64, to: &mut [u8]) -> Result<()> {
-        let opened = self.opened_aperture(at, to.len()).ok_or_else(none)?;
-        let (aperture, place) = opened.at(at);
-        // SAFETY: mapped for as long as the lock is held, checked to hold so many bytes.
-        let code = unsafe {
-            (aperture.library.read)(aperture.handle, to.as_mut_ptr().cast(), place, to.len())
+        let bytes = to.len();
+        let read = |aperture: &Aperture| {
+            let place = aperture.place(at);
+            // SAFETY: mapped for as long as the lock is held, checked to hold so many bytes.
+            unsafe {
+                (aperture.library.read)(aperture.handle, to.as_mut_ptr().cast(), place, bytes)
+            }
         };
+        let code = self.with_aperture(at, bytes, read).ok_or_else(none)?;
         told("gdr_copy_from_mapping", code)
     }
 
@@ -290,24 +367,15 @@ impl Memory {
     /// # Errors
     /// There is no aperture.
     pub fn write_through_aperture(&self, at: u64, from: &[u8]) -> Result<()> {
-        let opened = self.opened_aperture(at, from.len()).ok_or_else(none)?;
-        let (aperture, place) = opened.at(at);
-        // SAFETY: as in `read_through_aperture`.
-        let code = unsafe {
-            (aperture.library.write)(aperture.handle, place, from.as_ptr().cast(), from.len())
+        let write = |aperture: &Aperture| {
+            let place = aperture.place(at);
+            // SAFETY: as in `read_through_aperture`.
+            unsafe {
+                (aperture.library.write)(aperture.handle, place, from.as_ptr().cast(), from.len())
+            }
         };
+        let code = self.with_aperture(at, from.len(), write).ok_or_else(none)?;
         told("gdr_copy_to_mapping", code)
-    }
-}
-
-/// An aperture that stays open meanwhile.
-struct Opened<'a>(MutexGuard<'a, Apertures>, usize);
-
-impl Opened<'_> {
-    fn at(&self, at: u64) -> (&Aperture, *mut c_void) {
-        let aperture = &self.0.open[self.1];
-        let place = aperture.host.wrapping_add((at - aperture.start) as usize);
-        (aperture, place.cast())
     }
 }
 

@@ -206,6 +206,32 @@ impl Runs {
         drop(driver);
         end(stream, from, to, [])
     }
+
+    /// Unpacks by one copy per run, for the first `count` runs.
+    ///
+    /// # Errors
+    /// As [`Runs::scan`].
+    pub fn copy_back_each(
+        &self,
+        stream: &Stream,
+        from: &Ordered<DeviceSlice<u8>>,
+        to: &Ordered<DeviceSlice<u8>>,
+        origin: usize,
+        count: usize,
+    ) -> Result<Event> {
+        self.check(&to.buffer, origin, &from.buffer)?;
+        begin(stream, "copy", [from, to])?;
+        let driver = stream.context().enter()?;
+        let mut packed = from.buffer.address();
+        for &(at, bytes) in self.list.iter().take(count) {
+            let target = (to.buffer.address() + origin as u64).wrapping_add_signed(at);
+            // SAFETY: as in `copy_each`.
+            unsafe { driver.cuMemcpyAsync(target, packed, bytes as usize, stream.raw()) }?;
+            packed += bytes;
+        }
+        drop(driver);
+        end(stream, from, to, [])
+    }
 }
 
 /// Numbers of sectors on a device, counted from where memory begins.

@@ -8,13 +8,14 @@
 //!    free say [`Intervals::forget`].
 
 use crate::device::Context;
-use crate::driver::abi;
+use crate::driver::{Driver, abi};
 use crate::error::Result;
 use crate::memory::Space;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ops::Range;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What is known of the memory at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub struct Place {
     pub bytes: usize,
     /// The driver's number of the allocation.
     pub buffer: u64,
+    /// The device that it was allocated by; negative for memory of the host.
+    pub home: i32,
 }
 
 /// A map from addresses to allocations.
@@ -81,11 +84,44 @@ pub fn classify(context: &Context, at: u64) -> Result<Place> {
     {
         return Ok(place);
     }
-    let place = ask(context, at)?;
+    let entered = context.enter()?;
+    let place = ask(&entered, at)?;
     if place.space != Space::Host {
         known.insert(place);
     }
     Ok(place)
+}
+
+/// Whether [`expect`] has found a driver.
+static EXPECTED: AtomicBool = AtomicBool::new(false);
+
+/// Says that addresses of any memory will come ([`find`]): loads the driver if there is
+/// one, and leaves it to others to initialise it. Whether there is one.
+pub fn expect() -> bool {
+    let there = Driver::opened().is_ok();
+    EXPECTED.store(there, Ordering::Relaxed);
+    there
+}
+
+/// Whether addresses may be those of a device: [`expect`] has found a driver.
+#[inline]
+pub fn is_expected() -> bool {
+    EXPECTED.load(Ordering::Relaxed)
+}
+
+/// The memory of a device, or managed memory, at an address; none for memory of the host,
+/// pinned or not. An answer of the driver, so it costs a call.
+///
+/// # Errors
+/// The driver refuses.
+pub fn find(at: u64) -> Result<Option<Place>> {
+    match Driver::opened() {
+        Ok(driver) if driver.memory_type(at) != 0 => {}
+        _ => return Ok(None),
+    }
+    let place = ask(Driver::get()?, at)?;
+    let of_device = matches!(place.space, Space::Device(_) | Space::Managed);
+    Ok(of_device.then_some(place))
 }
 
 /// Says that memory was freed.
@@ -105,8 +141,7 @@ pub(crate) fn buffer(context: &Context, at: u64) -> Result<u64> {
     Ok(number)
 }
 
-fn ask(context: &Context, at: u64) -> Result<Place> {
-    let driver = context.enter()?;
+fn ask(driver: &Driver, at: u64) -> Result<Place> {
     let (mut kind, mut managed, mut ordinal) = (0 as c_uint, 0 as c_uint, -1 as c_int);
     let (mut start, mut bytes, mut buffer) = (0u64, 0usize, 0u64);
     let mut which = [
@@ -139,6 +174,7 @@ fn ask(context: &Context, at: u64) -> Result<Place> {
         start: if space == Space::Host { at } else { start },
         bytes,
         buffer,
+        home: ordinal,
     })
 }
 
@@ -152,6 +188,7 @@ mod tests {
             start,
             bytes,
             buffer,
+            home: 0,
         }
     }
 

@@ -7,6 +7,7 @@
 //!    anew takes long, and handles of the old one would be void.
 //! 2. Whatever context the thread had before a call is current after it.
 
+use crate::aperture::Apertures;
 use crate::driver::{Driver, abi};
 use crate::error::{DeviceError, Result};
 use crate::gate::Gates;
@@ -173,6 +174,8 @@ struct Inner {
     links: Mutex<Vec<(BusId, Link)>>,
     /// Allocations of other devices that were opened for this one, by number.
     opened: Mutex<BTreeSet<u64>>,
+    /// What the processor reaches of memory that other libraries keep.
+    apertures: Mutex<Apertures>,
 }
 
 /// Names a device in all processes of the machine: its place on the PCI bus, as text.
@@ -233,6 +236,7 @@ impl Context {
             bus_id: bus_id(driver, device)?,
             links: Mutex::default(),
             opened: Mutex::default(),
+            apertures: Mutex::default(),
             packing: AtomicU32::new(0),
         }));
         contexts.push(context.clone());
@@ -350,6 +354,11 @@ impl Context {
             }
         }
         Ok(false)
+    }
+
+    /// What the processor reaches of memory on the device that other libraries keep.
+    pub(crate) fn apertures_of_others(&self) -> &Mutex<Apertures> {
+        &self.0.apertures
     }
 
     /// Does something once for an allocation of another device, by its number.

@@ -79,6 +79,32 @@ impl<T: Datatype> DeviceView<T> {
         DeviceView::new(slice, 0, &T::layout(), slice.len())
     }
 
+    /// `count` instances of a layout around an address of a slice's memory.
+    ///
+    /// # Errors
+    /// The instances reach out of the slice, or the address lies in front of it.
+    pub fn around(
+        slice: &DeviceSlice<T>,
+        at: u64,
+        layout: &Layout,
+        count: usize,
+    ) -> Result<DeviceView<T>> {
+        let Some(bytes) = at.checked_sub(slice.address()) else {
+            return Err(DeviceError::Unavailable(format!(
+                "a datatype's origin at {at:#x}, in front of the device's memory at {:#x}",
+                slice.address()
+            )));
+        };
+        layout.check_span(slice.bytes(), bytes as usize, count)?;
+        layout.pack_size(count)?;
+        Ok(DeviceView {
+            slice: slice.clone(),
+            origin: at,
+            layout: layout.clone(),
+            count,
+        })
+    }
+
     /// The same bytes, whatever type the slice is of.
     pub fn erased(self) -> DeviceView<u8> {
         DeviceView {
@@ -87,6 +113,24 @@ impl<T: Datatype> DeviceView<T> {
             layout: self.layout,
             count: self.count,
         }
+    }
+
+    /// Some of its packed bytes as instances of another layout, if they are one run, and
+    /// whole instances without gaps.
+    pub fn run(&self, packed: Range<usize>, layout: &Layout) -> Option<DeviceView<T>> {
+        let at = self.layout.contiguous_at(self.count)?;
+        let whole = packed.len().is_multiple_of(layout.size().max(1));
+        let within = packed.start <= packed.end && packed.end <= self.packed_bytes();
+        if !(whole && within && layout.contiguous_at(2) == Some(0)) {
+            return None;
+        }
+        let first = self.origin.wrapping_add_signed(at as i64);
+        Some(DeviceView {
+            slice: self.slice.clone(),
+            origin: first.wrapping_add(packed.start as u64),
+            layout: layout.clone(),
+            count: packed.len() / layout.size().max(1),
+        })
     }
 
     /// Instances.

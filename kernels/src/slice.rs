@@ -43,6 +43,8 @@ pub enum After {
     Event(Event),
     /// Behind the work queued on a stream until it is handed over.
     Stream(Stream),
+    /// Now: whoever hands it over has waited.
+    Now,
 }
 
 impl From<&Event> for After {
@@ -65,6 +67,11 @@ pub struct Ordered<B> {
 }
 
 impl<B> Ordered<B> {
+    /// A buffer and its moment.
+    pub fn new(buffer: B, after: After) -> Ordered<B> {
+        Ordered { buffer, after }
+    }
+
     /// The buffer, without its order.
     pub fn into_inner(self) -> B {
         self.buffer
@@ -86,7 +93,7 @@ impl<B> Ordered<B> {
                 }
                 After::Event(stream.record()?)
             }
-            event => event,
+            settled => settled,
         };
         Ok(Ordered {
             buffer: self.buffer,
@@ -133,6 +140,7 @@ pub(crate) fn order(after: &After, stream: &Stream) -> Result<()> {
             stream.wait(&other.record()?)
         }
         After::Event(event) => stream.wait(event),
+        After::Now => Ok(()),
     }
 }
 

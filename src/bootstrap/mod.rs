@@ -72,6 +72,7 @@ fn member(core: Arc<Core>, agreed: Agreed, launched: bool) -> Result<Arc<Member>
     config::pinned_limit()?;
     config::device_chunks()?;
     config::pipeline()?;
+    config::device_reductions()?;
     config::device_eager()?;
     core.devices.configure(core.rank, Limits::from_env()?);
     config::pack_multiprocessors()?;

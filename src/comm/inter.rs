@@ -258,7 +258,7 @@ impl Communicator {
     }
 
     #[track_caller]
-    fn merge_sides(&self, high: bool) -> Result<Self> {
+    pub(super) fn merge_sides(&self, high: bool) -> Result<Self> {
         let inter = self.inter()?;
         let mut counts = [u64::from(high)];
         inter

@@ -159,6 +159,20 @@ impl Design {
     }
 }
 
+/// What a communicator holds of messages between ranks; see [`Communicator::queues`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Queues {
+    /// Transfers that are not over.
+    pub operations: usize,
+    /// Receives that no message has met.
+    pub posted_receives: usize,
+    /// Messages that no receive has asked for.
+    pub unexpected_messages: usize,
+    /// Grows whenever progress moves something.
+    pub moves: u64,
+}
+
 /// How two communicators relate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Comparison {
@@ -464,6 +478,31 @@ impl Communicator {
             Some(peer) => Ok(self.core().with(self.lane(), |lane| lane.transport(peer))),
             None => Ok("none"),
         }
+    }
+
+    /// What it holds now of messages between ranks, for tools. Another thread may change it
+    /// at once.
+    ///
+    /// ```
+    /// # osier::testing::ranks(1, |comm| {
+    /// let recv = comm.irecv(vec![0u8; 1], 0, 7)?;
+    /// assert_eq!(comm.queues().posted_receives, 1);
+    /// comm.send(&[1u8], 0, 7)?;
+    /// recv.wait()?;
+    /// assert_eq!(comm.queues().posted_receives, 0);
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    pub fn queues(&self) -> Queues {
+        self.core().with(self.lane(), |lane| {
+            let held = lane.leftovers();
+            Queues {
+                operations: held.operations,
+                posted_receives: held.posted,
+                unexpected_messages: held.unexpected,
+                moves: lane.moved(),
+            }
+        })
     }
 
     /// A buffer that peers on this machine read in place, zeroed.

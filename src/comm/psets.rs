@@ -61,7 +61,12 @@ impl ProcessSets {
     /// # Errors
     /// If there is no such set.
     pub fn group(&self, name: &str) -> Result<&Group> {
-        let set = self.0.iter().find(|(other, _)| other == name);
+        let is_it = |other: &str| match other.starts_with("mpi://") {
+            // Scheme and authority of a URI, which letters of either size may write.
+            true => other.eq_ignore_ascii_case(name),
+            false => other == name,
+        };
+        let set = self.0.iter().find(|(other, _)| is_it(other));
         set.map(|(_, group)| group).ok_or_else(|| {
             let names: Vec<&str> = self.names().collect();
             Error::new(

@@ -5,7 +5,7 @@
 
 use super::create::Wish;
 use super::{Communicator, Info};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::model::hardware::{Hardware, LEVELS, Level};
 use std::sync::PoisonError;
 
@@ -49,6 +49,9 @@ impl Communicator {
     /// One communicator per set of ranks that share what `kind` says, ordered
     /// by key. `None` for ranks that pass no kind, or a kind that is unknown
     /// here, or that are not bound to one instance of it. Collective.
+    ///
+    /// Of an intercommunicator: one intercommunicator per set, of the ranks of each group
+    /// that are in it; `None` where one of the groups has none.
     #[track_caller]
     pub fn split_type(&self, kind: Option<SplitType<'_>>, key: i64) -> Result<Option<Self>> {
         let made = self.split_type_unreported(kind, key);
@@ -57,12 +60,12 @@ impl Communicator {
 
     #[track_caller]
     fn split_type_unreported(&self, kind: Option<SplitType<'_>>, key: i64) -> Result<Option<Self>> {
-        if self.is_inter() {
-            return Err(Error::new(
-                ErrorKind::Argument,
-                "an intercommunicator (hint: split it by colors, or merge it first)",
-            ));
-        }
+        // Of an intercommunicator both groups are looked at together.
+        let merged = match self.is_inter() {
+            true => Some(self.merge_sides(false)?),
+            false => None,
+        };
+        let everybody = merged.as_ref().unwrap_or(self);
         let bound = Hardware::bound_to();
         let hardware = Hardware::of(&bound);
         let place = |level| hardware.place(level, &bound);
@@ -71,9 +74,9 @@ impl Communicator {
         for (slot, level) in mine[1..].iter_mut().zip(LEVELS) {
             *slot = place(level).map_or(-1, i64::from);
         }
-        let mut all = vec![mine; self.size()];
-        self.gather_raw(&[mine], &mut all, 0)?;
-        self.bcast_from(&mut all, 0)?;
+        let mut all = vec![mine; everybody.size()];
+        everybody.gather_raw(&[mine], &mut all, 0)?;
+        everybody.bcast_from(&mut all, 0)?;
         let chosen = LEVELS.into_iter().find(|level| {
             let at = *level as usize + 1;
             all.iter().any(|row| row[at] != all[0][at])

@@ -222,7 +222,7 @@ impl Communicator {
         let size = self.size();
         let list = edges.list(size);
         // How many messages go to each rank, who made a mistake, who has
-        // edges, who has weights.
+        // edges, who has weights for them, who has weights for none.
         let mut mail: Vec<Vec<[u64; 3]>> = vec![Vec::new(); size];
         for &(source, to) in list.iter().flatten() {
             let weight = u64::from(to.weight);
@@ -231,8 +231,9 @@ impl Communicator {
         }
         let mut counts: Vec<u64> = mail.iter().map(|m| u64::from(!m.is_empty())).collect();
         let some = list.as_ref().is_ok_and(|list| !list.is_empty());
-        let weighted = some && edges.weights.is_some();
-        counts.extend([list.is_err(), some, weighted].map(u64::from));
+        let given = edges.weights.is_some();
+        let (weighted, unused) = (some && given, !some && given);
+        counts.extend([list.is_err(), some, weighted, unused].map(u64::from));
         self.allreduce_in_place(&mut counts, &osier_datatype::Operator::Sum)?;
         list?;
         let [bad, some, weighted] = [counts[size], counts[size + 1], counts[size + 2]];
@@ -273,7 +274,9 @@ impl Communicator {
                 sources.push(end);
             }
         }
-        let topology = DistGraphTopology::from_edges(sources, destinations, weighted != 0);
+        // Of a graph without edges, those say it who have no edges to weigh.
+        let weighted = weighted != 0 || some == 0 && counts[size + 3] != 0;
+        let topology = DistGraphTopology::from_edges(sources, destinations, weighted);
         self.make_all(Ok(topology))
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Device, Devices, UnderWay, passed};
 use crate::protocol::device::Class;
-use osier_kernels::{Context, DeviceError, DeviceView, Event, Ordered, Stream};
+use osier_kernels::{Context, DeviceError, DeviceView, Event, Ordered, Packer, Stream};
 use std::sync::Arc;
 
 /// What a kernel does with the other side's memory.
@@ -61,6 +61,34 @@ impl Direct {
             event: Some(event),
             under_way: Some(UnderWay::new(devices)),
         })
+    }
+
+    /// Begins what is queued on a stream that nothing else uses.
+    ///
+    /// # Errors
+    /// Those of what queues; nothing is under way then.
+    pub fn queued(
+        devices: &Arc<Devices>,
+        context: &Context,
+        queue: impl FnOnce(&Packer, &Stream) -> Result<Event, DeviceError>,
+    ) -> Result<Direct, DeviceError> {
+        let device = devices.of(context);
+        let stream = device.stream()?;
+        match queue(&device.packer, &stream) {
+            Ok(event) => Ok(Direct {
+                device,
+                stream: Some(stream),
+                event: Some(event),
+                under_way: Some(UnderWay::new(devices)),
+            }),
+            Err(e) => {
+                // A part of it may run.
+                if let Ok(event) = stream.record() {
+                    let _ = event.synchronize();
+                }
+                Err(e)
+            }
+        }
     }
 
     /// Whether all bytes lie there.

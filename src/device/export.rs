@@ -71,6 +71,7 @@ impl DeviceMemory {
             _ if self.ready => Ok(true),
             After::Event(event) => event.is_passed(),
             After::Stream(_) => Ok(false),
+            After::Now => Ok(true),
         }
     }
 
@@ -98,8 +99,10 @@ impl DeviceMemory {
     /// What is awaited has failed.
     pub fn moment(&self, devices: &Arc<Devices>, tells: bool) -> Result<Moment, DeviceError> {
         let view = self.view()?;
-        let After::Event(event) = view.moment() else {
-            return Ok(Moment::Later); // not settled: nobody sends it
+        let event = match view.moment() {
+            After::Event(event) => event,
+            After::Stream(_) => return Ok(Moment::Later), // not settled: nobody sends it
+            After::Now => return Ok(Moment::Passed),
         };
         if event.is_passed()? {
             return Ok(Moment::Passed);

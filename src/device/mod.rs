@@ -20,6 +20,7 @@
 //! J. Dongarra, "GPU-Aware Non-contiguous Data Movement In Open MPI", HPDC 2016.
 
 pub(crate) mod aperture;
+pub(crate) mod combine;
 pub(crate) mod descriptors;
 pub(crate) mod direct;
 pub(crate) mod export;
@@ -29,8 +30,9 @@ mod shares;
 pub(crate) mod stage;
 
 use crate::config;
+use crate::p2p::view::RawView;
 use crate::protocol::cost::LinkCosts;
-use crate::protocol::device::{Class, End, LEAST_DEVICE_CHUNK_BYTES, Model, Place};
+use crate::protocol::device::{Class, End, LEAST_DEVICE_CHUNK_BYTES, Model, Place, Reductions};
 use crate::protocol::reach::{Pipelining, Placement};
 use descriptors::Descriptors;
 use imports::{Imports, Limits, Room};
@@ -43,6 +45,7 @@ use osier_kernels::{
 };
 use osier_transports::shm::ShmRank;
 use pool::Pool;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -106,6 +109,44 @@ impl DeviceMemory {
         }
     }
 
+    /// Bytes of a device as elements that they are whole ones of.
+    pub fn of_elements(view: Ordered<DeviceView<u8>>, element: &Layout) -> DeviceMemory {
+        let whole = view.buffer().packed_bytes() / element.size().max(1) * element.size();
+        let run = view.buffer().run(0..whole, element);
+        let count = run.as_ref().map_or(0, DeviceView::count);
+        let none = || DeviceError::Unavailable("elements with gaps".into());
+        DeviceMemory {
+            view: run.ok_or_else(none).map(|run| view.map(|_| run)),
+            layout: element.clone(),
+            count,
+            ready: false,
+        }
+    }
+
+    /// Some of its packed bytes as elements of a layout without gaps, if they are one run
+    /// of whole ones.
+    pub fn run(&self, packed: Range<usize>, element: &Layout) -> Option<DeviceMemory> {
+        let view = self.view.as_ref().ok()?;
+        let run = view.buffer().run(packed, element)?;
+        Some(DeviceMemory {
+            layout: element.clone(),
+            count: run.count(),
+            view: Ok(view.clone().map(|_| run)),
+            ready: self.ready,
+        })
+    }
+
+    /// Some of its packed bytes, if they are one run of whole instances.
+    pub fn section(&self, packed: Range<usize>) -> Option<DeviceMemory> {
+        self.run(packed, &self.layout)
+    }
+
+    /// As a message.
+    pub fn into_view(self) -> RawView {
+        let origin = self.view.as_ref().map_or(0, |view| view.buffer().origin());
+        RawView::device(origin, self.layout.size() * self.count, self)
+    }
+
     /// Instances of a layout.
     pub fn instances(&self) -> (&Layout, usize) {
         (&self.layout, self.count)
@@ -159,6 +200,8 @@ pub(crate) struct Devices {
     /// Memory of each device for chunks, in bytes.
     chunks: usize,
     pipelining: Mutex<Pipelining>,
+    /// Where reductions combine.
+    reductions: Mutex<Reductions>,
     /// Messages up to so many bytes go at once; `None`: as the costs say.
     eager_max: Option<usize>,
     /// Predicts what messages take.
@@ -189,6 +232,7 @@ impl Devices {
             pool: Arc::new(Pool::new(rank, limit)),
             chunks,
             pipelining: Mutex::new(config::pipeline().unwrap_or_default()),
+            reductions: Mutex::new(config::device_reductions().unwrap_or_default()),
             eager_max: config::device_eager().unwrap_or_default(),
             model: Some(model),
             ..Devices::default()
@@ -208,6 +252,16 @@ impl Devices {
     /// Says when.
     pub fn pipeline(&self, when: Pipelining) {
         *lock(&self.pipelining) = when;
+    }
+
+    /// Where reductions of a device's memory combine.
+    pub fn reductions(&self) -> Reductions {
+        *lock(&self.reductions)
+    }
+
+    /// Says where.
+    pub fn reduce(&self, where_: Reductions) {
+        *lock(&self.reductions) = where_;
     }
 
     /// Predicts what messages take.
@@ -476,6 +530,7 @@ fn is_ready(moment: &After) -> bool {
             // Asking a stream that is captured would end the capture.
             stream.is_captured() == Ok(false) && stream.is_done() == Ok(true)
         }
+        After::Now => true,
         _ => false,
     }
 }
@@ -490,6 +545,7 @@ impl Late {
         Late(match view.moment() {
             After::Event(event) => Some(event.clone()),
             After::Stream(_) => None, // not settled: nothing is moved
+            After::Now => None,
         })
     }
 

@@ -9,7 +9,7 @@ use super::graph::{Edge, Graph};
 use super::program::{Action, Program, SEGMENT_TAGS};
 use super::straight::Straight;
 use crate::error::{Error, ErrorKind, Result};
-use osier_collectives::{Buffer, Part, Region, Step};
+use osier_collectives::{Buffer, Call, Part, Region, Step};
 use std::collections::HashMap;
 
 /// Rounds of a phase in a plan's tags.
@@ -24,12 +24,23 @@ fn tag(of_plan: u32) -> u32 {
     (phase * ROUND_TAGS + round % ROUND_TAGS) * SEGMENT_TAGS
 }
 
-/// Makes a program of one rank's part.
+/// Makes a program of one rank's part of a call.
 ///
 /// # Errors
 /// If the part reads the memory of other ranks.
-pub(crate) fn lower(part: &Part) -> Result<Program> {
+pub(crate) fn lower(call: &Call, part: &Part) -> Result<Program> {
     let nothing = Region::run(Buffer::Recv, 0, 0);
+    // Where a piece is does not hang on how many there are.
+    let placed = |data: Region| match data.buffer {
+        Buffer::Scratch(_) => data,
+        user => match call.pieces(part.rank, user, part.cut.max(1)) {
+            0 => data,
+            pieces => Region {
+                first: data.first % pieces,
+                ..data
+            },
+        },
+    };
     let actions: Vec<Action> = part
         .steps()
         .iter()
@@ -38,12 +49,12 @@ pub(crate) fn lower(part: &Part) -> Result<Program> {
                 Step::Send { to, tag: t, data } => Action::Send {
                     to,
                     tag: tag(t),
-                    data,
+                    data: placed(data),
                 },
                 Step::Recv { from, tag: t, data } => Action::Receive {
                     from,
                     tag: tag(t),
-                    data,
+                    data: placed(data),
                 },
                 Step::Raise { to, tag: t } => Action::Send {
                     to,
@@ -55,8 +66,15 @@ pub(crate) fn lower(part: &Part) -> Result<Program> {
                     tag: tag(t),
                     data: nothing,
                 },
-                Step::Copy { from, to } => Action::Copy { from, to },
-                Step::Combine { left, right, into } => Action::Combine { left, right, into },
+                Step::Copy { from, to } => Action::Copy {
+                    from: placed(from),
+                    to: placed(to),
+                },
+                Step::Combine { left, right, into } => Action::Combine {
+                    left: placed(left),
+                    right: placed(right),
+                    into: placed(into),
+                },
                 Step::Read { .. } => {
                     return Err(Error::new(
                         ErrorKind::Unavailable,
@@ -98,15 +116,13 @@ pub(crate) fn lower(part: &Part) -> Result<Program> {
         })
         .collect();
     let cut = part.cut.max(1);
-    let straight = (part.segments <= 1)
-        .then(|| {
-            let before: Vec<Vec<u32>> = before
-                .iter()
-                .map(|list| list.iter().map(|edge| edge.step).collect())
-                .collect();
-            Straight::new(&actions, &before, &part.scratch, cut)
-        })
-        .flatten();
+    let straight = part.row_pieces(call).and_then(|pieces| {
+        let before: Vec<Vec<u32>> = before
+            .iter()
+            .map(|list| list.iter().map(|edge| edge.step).collect())
+            .collect();
+        Straight::new(&actions, &before, &part.scratch, pieces)
+    });
     Ok(Program {
         graph: Graph::new(part.segments, before.into_iter()),
         actions,

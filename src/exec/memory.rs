@@ -7,11 +7,13 @@
 //! 1. Lengths of pieces and segments follow from what all ranks agree on: the bytes of
 //!    the call, and its element.
 //! 2. Scratch is packed and starts at multiples of 64 bytes. It is not moved while the
-//!    run lives.
+//!    run lives. It is the device's where the buffers are.
 
 use super::program::Program;
+use crate::device::combine::{Combining, Scratch as OnDevice};
 use crate::p2p::view::RawView;
 use osier_collectives::{Buffer, Lengths, Region};
+use osier_kernels::DeviceError;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -109,6 +111,8 @@ pub(crate) struct Memory {
     rooms: Vec<Room>,
     starts: Vec<usize>,
     block: Vec<Line>,
+    /// The same for runs on a device.
+    on_device: Option<OnDevice>,
     /// The block's bytes.
     base: RawView,
     cut: u32,
@@ -134,8 +138,16 @@ fn share(bytes: usize, unit: usize, at: u32, of: u32) -> usize {
 }
 
 impl Memory {
-    /// Begins, or begins again with other buffers.
-    pub fn begin(&mut self, program: &Program, buffers: Buffers) {
+    /// Begins, or begins again with other buffers, of the host or of a device.
+    ///
+    /// # Errors
+    /// The device has no room for scratch; the run must fail.
+    pub fn begin(
+        &mut self,
+        program: &Program,
+        buffers: Buffers,
+        on: Option<&Combining>,
+    ) -> Result<(), DeviceError> {
         self.buffers = buffers;
         self.cut = program.cut;
         self.segments = program.graph.segments();
@@ -174,18 +186,33 @@ impl Memory {
             };
             end = (end + bytes).next_multiple_of(64);
         }
+        if let Some(on) = on.filter(|_| end > 0) {
+            let bytes = end + on.element.size();
+            self.base = RawView::empty();
+            self.base = on.scratch(&mut self.on_device, bytes)?;
+            return Ok(());
+        }
         if self.block.len() * 64 < end {
             self.block.clear();
             self.block.resize(end.div_ceil(64), Line([0; 64]));
         }
         self.base = RawView::untyped(self.block.as_mut_ptr().cast(), self.block.len() * 64);
+        Ok(())
     }
 
     /// Forgets the buffers.
     pub fn end(&mut self) {
         self.buffers = Buffers::default();
+        self.base = RawView::empty();
         if self.block.len() > KEPT_LINES {
             self.block = Vec::new();
+        }
+        if self
+            .on_device
+            .as_ref()
+            .is_some_and(|kept| kept.bytes() > KEPT_ON_DEVICE)
+        {
+            self.on_device = None;
         }
     }
 
@@ -244,38 +271,41 @@ impl Memory {
         }
     }
 
-    /// One segment of one piece.
-    fn piece(&self, buffer: Buffer, piece: u32, segment: u32) -> RawView {
+    /// Where one segment of one piece is; none: in no buffer.
+    fn place(&self, buffer: Buffer, piece: u32, segment: u32) -> Option<(&RawView, Range<usize>)> {
         let pieces = match buffer {
             Buffer::Send => &self.buffers.send,
             Buffer::Recv => &self.buffers.recv,
-            Buffer::Scratch(k) => return self.scratch(k, piece, segment),
+            Buffer::Scratch(k) => return Some((&self.base, self.scratch(k, piece, segment))),
+        };
+        let within = |view, whole: Range<usize>| {
+            let range = self.segment(whole.len(), segment);
+            Some((view, whole.start + range.start..whole.start + range.end))
         };
         match pieces {
-            Pieces::None => RawView::empty(),
+            Pieces::None => None,
             Pieces::Equal(view, each) => {
-                let range = self.segment(*each, segment);
                 let start = piece as usize * each;
-                view.section(start + range.start..start + range.end)
+                within(view, start..start + each)
             }
-            Pieces::Cut(view) => {
-                let whole = self.cut_range(view.bytes(), piece);
-                let range = self.segment(whole.len(), segment);
-                view.section(whole.start + range.start..whole.start + range.end)
-            }
-            Pieces::Ranges(view, ranges) => {
-                let whole = &ranges[piece as usize];
-                let range = self.segment(whole.len(), segment);
-                view.section(whole.start + range.start..whole.start + range.end)
-            }
+            Pieces::Cut(view) => within(view, self.cut_range(view.bytes(), piece)),
+            Pieces::Ranges(view, ranges) => within(view, ranges[piece as usize].clone()),
             Pieces::Listed(views) => {
                 let view = &views[piece as usize];
-                view.section(self.segment(view.bytes(), segment))
+                within(view, 0..view.bytes())
             }
         }
     }
 
-    fn scratch(&self, k: u16, piece: u32, segment: u32) -> RawView {
+    /// One segment of one piece.
+    fn piece(&self, buffer: Buffer, piece: u32, segment: u32) -> RawView {
+        match self.place(buffer, piece, segment) {
+            Some((view, range)) => view.section(range),
+            None => RawView::empty(),
+        }
+    }
+
+    fn scratch(&self, k: u16, piece: u32, segment: u32) -> Range<usize> {
         let room = &self.rooms[k as usize];
         let at = room.starts + piece as usize;
         let (start, end) = (self.starts[at], self.starts[at + 1]);
@@ -285,7 +315,7 @@ impl Memory {
             slots => ((piece * slots + segment % slots) as usize) * room.slot,
         };
         let start = room.offset + within;
-        self.base.section(start..start + range.len())
+        start..start + range.len()
     }
 
     /// What a region is in one segment.
@@ -303,8 +333,19 @@ impl Memory {
             };
             return self.piece(region.buffer, piece, segment);
         }
-        let pieces = region.indices(self.pieces(region.buffer));
-        RawView::joined(&mut pieces.map(|p| self.piece(region.buffer, p, segment)))
+        let mut pieces = region.indices(self.pieces(region.buffer));
+        let first = self.place(region.buffer, region.first, segment);
+        if let Some((view, first)) = first.filter(|(view, _)| view.as_device().is_some()) {
+            // One behind the other, as [`Program::lies_in_runs`] has found.
+            let last = region.first + region.count - 1;
+            let last = self.place(region.buffer, last, segment);
+            return view.section(first.start..last.map_or(first.end, |(_, last)| last.end));
+        }
+        RawView::joined(
+            &mut pieces
+                .by_ref()
+                .map(|p| self.piece(region.buffer, p, segment)),
+        )
     }
 
     /// The pieces of a region in one segment, one by one.
@@ -314,8 +355,10 @@ impl Memory {
     }
 }
 
-/// Scratch that is kept for the next run: 1 MiB.
+/// Scratch that is kept for the next run: 1 MiB,
 const KEPT_LINES: usize = 1 << 14;
+/// and of a device, whose allocations take longer, so many bytes.
+const KEPT_ON_DEVICE: usize = 16 << 20;
 
 #[cfg(test)]
 mod tests {

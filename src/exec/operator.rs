@@ -3,7 +3,8 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::view::RawView;
 use osier_collectives::Association;
-use osier_datatype::{BasicKind, Datatype, Element, Layout, Operator};
+use osier_datatype::{BasicKind, Datatype, Element, Layout, Operator, Type};
+use osier_kernels::UserKernel;
 use std::marker::PhantomData;
 
 /// What an operator combines in the data of one call.
@@ -18,6 +19,17 @@ pub struct Fit {
 }
 
 impl Fit {
+    /// The layout of an element without gaps, for elements of data of this layout.
+    pub(crate) fn layout(&self, data: &Layout) -> Option<Layout> {
+        let dense =
+            |layout: &Layout| layout.size() == self.unit && layout.contiguous_at(2) == Some(0);
+        match self.element {
+            _ if dense(data) => Some(data.clone()),
+            Some(Element::Basic(basic)) => Type::basic(basic).commit().ok().filter(dense),
+            _ => None,
+        }
+    }
+
     /// Of the library's own operators.
     pub(crate) fn of_unit(unit: usize, association: Association) -> Fit {
         Fit {
@@ -48,6 +60,12 @@ pub trait Reduction: Send + Sync {
     fn predefined(&self, _fit: &Fit) -> Option<(Operator, Element)> {
         None
     }
+
+    /// The kernel that does the same on a device.
+    #[doc(hidden)]
+    fn kernel(&self) -> Option<&UserKernel> {
+        None
+    }
 }
 
 /// The data of a reduction, as an operator sees it.
@@ -65,6 +83,10 @@ impl<R: Reduction + ?Sized> Reduction for &R {
 
     fn predefined(&self, fit: &Fit) -> Option<(Operator, Element)> {
         (**self).predefined(fit)
+    }
+
+    fn kernel(&self) -> Option<&UserKernel> {
+        (**self).kernel()
     }
 }
 
@@ -96,6 +118,10 @@ impl Reduction for std::sync::Arc<dyn Reduction> {
 
     fn predefined(&self, fit: &Fit) -> Option<(Operator, Element)> {
         (**self).predefined(fit)
+    }
+
+    fn kernel(&self) -> Option<&UserKernel> {
+        (**self).kernel()
     }
 }
 
@@ -178,6 +204,7 @@ pub fn function<T: Datatype, F: Fn(T, T) -> T + Send + Sync>(f: F) -> Function<T
         f,
         exact: false,
         commutes: false,
+        kernel: None,
         elements: PhantomData,
     }
 }
@@ -187,6 +214,7 @@ pub struct Function<T, F> {
     f: F,
     exact: bool,
     commutes: bool,
+    kernel: Option<UserKernel>,
     elements: PhantomData<fn(T, T) -> T>,
 }
 
@@ -196,6 +224,15 @@ impl<T: Datatype, F: Fn(T, T) -> T + Send + Sync> Function<T, F> {
     #[must_use]
     pub fn commutative(mut self) -> Self {
         self.commutes = true;
+        self
+    }
+
+    /// Where operands lie in the memory of the kernel's device, it may combine them there:
+    /// it computes the same as the function, and which of the two is used is chosen by what
+    /// takes less time.
+    #[must_use]
+    pub fn with_kernel(mut self, kernel: UserKernel) -> Self {
+        self.kernel = Some(kernel);
         self
     }
 
@@ -256,6 +293,10 @@ impl<T: Datatype, F: Fn(T, T) -> T + Send + Sync> Reduction for Function<T, F> {
             },
             commutes: self.commutes,
         })
+    }
+
+    fn kernel(&self) -> Option<&UserKernel> {
+        self.kernel.as_ref()
     }
 
     fn combine(&self, fit: &Fit, left: &mut [u8], right: &[u8]) -> Result<()> {

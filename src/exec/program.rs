@@ -2,7 +2,8 @@
 
 use super::graph::Graph;
 use super::straight::Straight;
-use osier_collectives::{Region, Scratch};
+use crate::device::combine::Work;
+use osier_collectives::{Buffer, Region, Scratch};
 
 /// What a step does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,4 +38,43 @@ pub(crate) struct Program {
     pub cut: u32,
     /// Its steps in a row, if it is short.
     pub straight: Option<Straight>,
+}
+
+impl Program {
+    /// Whether all regions of a segment are runs of bytes, where buffers of the user have so
+    /// many pieces.
+    pub fn lies_in_runs(&self, pieces: impl Fn(Buffer) -> u32) -> bool {
+        let one = |r: &Region| {
+            let of = match r.buffer {
+                Buffer::Scratch(k) => self.scratch.get(usize::from(k)).map_or(0, |s| s.pieces),
+                user => pieces(user),
+            };
+            r.count <= 1 || (self.graph.segments() == 1 && r.lies_in_one(of))
+        };
+        self.actions.iter().all(|action| match action {
+            Action::Send { data, .. } | Action::Receive { data, .. } => one(data),
+            Action::Copy { from, to } => one(from) && one(to),
+            Action::Combine { left, right, into } => one(left) && one(right) && one(into),
+        })
+    }
+
+    /// What it does in all, where a piece has so many bytes.
+    pub fn work(&self, piece_bytes: usize) -> Work {
+        let segments = self.graph.segments() as usize;
+        let mut work = Work::default();
+        for action in &self.actions {
+            match action {
+                Action::Receive { data, .. } => {
+                    work.messages += segments;
+                    work.message_bytes += data.count as usize * piece_bytes;
+                }
+                Action::Copy { to: region, .. } | Action::Combine { into: region, .. } => {
+                    work.kernels += segments;
+                    work.kernel_bytes += region.count as usize * piece_bytes;
+                }
+                Action::Send { .. } => {}
+            }
+        }
+        work
+    }
 }

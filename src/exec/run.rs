@@ -4,6 +4,9 @@ use super::graph::Schedule;
 use super::memory::Memory;
 use super::operator::{Fit, Reduction};
 use super::program::{Action, Program, SEGMENT_TAGS};
+use crate::device::Devices;
+use crate::device::combine::{Combining, Operands};
+use crate::device::direct::Direct;
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::view::RawView;
 use crate::progress::enqueued::Hold;
@@ -110,6 +113,10 @@ pub(crate) struct Run {
     /// A panic of the program's operator.
     pub panic: Option<Box<dyn Any + Send>>,
     pub shadow: Option<Shadow>,
+    /// Where copies and combinations are kernels of a device,
+    pub on_device: Option<Combining>,
+    /// those under way, by instance.
+    pub works: Vec<(u32, Direct)>,
     /// What is copied before the first step, and behind the last, by messages to
     /// itself: from and to memory of devices.
     pub before: Vec<(RawView, RawView)>,
@@ -153,6 +160,8 @@ impl Run {
         self.id = 0;
         self.panic = None;
         self.shadow = None;
+        self.on_device = None;
+        self.works.clear();
         self.before.clear();
         self.after.clear();
         self.copies = 0;
@@ -231,6 +240,51 @@ impl Run {
     #[inline]
     pub fn was_done(&self, instance: u32) -> bool {
         self.done != 0 && self.done >> instance & 1 != 0
+    }
+
+    /// Begins to copy or combine on the device. None: there is nothing to do.
+    pub fn begin_work(
+        &self,
+        devices: &Arc<Devices>,
+        action: Action,
+        segment: u32,
+    ) -> Result<Option<Direct>> {
+        let Some(on) = &self.on_device else {
+            return Ok(None);
+        };
+        let view = |region| self.memory.view(region, segment);
+        let unlike = |a: &RawView, b: &RawView| {
+            Error::new(
+                ErrorKind::Argument,
+                format!(
+                    "{} bytes into {} (hint: all ranks pass the same count)",
+                    a.bytes(),
+                    b.bytes()
+                ),
+            )
+        };
+        Ok(match action {
+            Action::Copy { from, to } => {
+                let (from, to) = (view(from), view(to));
+                match (from.bytes(), to.bytes()) {
+                    (0, 0) => None,
+                    (a, b) if a != b => return Err(unlike(&from, &to)),
+                    _ => Some(on.copy(devices, &from, &to)?),
+                }
+            }
+            Action::Combine { left, right, into } => {
+                let (left, right, into) = (view(left), view(right), view(into));
+                let bytes = into.bytes();
+                if left.bytes() != bytes || right.bytes() != bytes {
+                    return Err(unlike(&left, &into));
+                }
+                match bytes {
+                    0 => None,
+                    _ => Some(on.combine(devices, &Operands { left, right, into })?),
+                }
+            }
+            Action::Send { .. } | Action::Receive { .. } => None,
+        })
     }
 
     /// Copies or combines.

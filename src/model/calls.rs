@@ -41,6 +41,10 @@ pub struct ClassCosts {
     pub class: String,
     /// By size.
     pub messages: Vec<MessageCost>,
+    /// Of messages from memory that no call before has written, from some size on; none:
+    /// they cost as others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<MessageCost>,
 }
 
 /// What work of one size costs a rank.
@@ -57,7 +61,10 @@ pub struct WorkCost {
 pub struct CallCosts {
     /// By class of links; those that there are.
     pub classes: Vec<ClassCosts>,
-    /// Beginning and ending a call that is not taken step by step, in ns.
+    /// Beginning and ending a call that is taken step by step, in ns.
+    #[serde(default)]
+    pub row_ns: f64,
+    /// The same of one that is not.
     pub run_ns: f64,
     /// Each step of such a call, in ns.
     pub step_ns: f64,
@@ -65,6 +72,15 @@ pub struct CallCosts {
     pub copy: Vec<WorkCost>,
     /// Combining two vectors: sums of doubles.
     pub combine: Vec<WorkCost>,
+    /// What predictions by this table were off by where it was measured, at the median, as a
+    /// share of the measurement.
+    #[serde(default = "unknown_error")]
+    pub error: f64,
+}
+
+/// Of a table that nobody has compared with anything.
+fn unknown_error() -> f64 {
+    0.5
 }
 
 /// Classes of links, innermost first.
@@ -104,12 +120,15 @@ impl CallCosts {
             classes: vec![ClassCosts {
                 class: "machine".into(),
                 messages,
+                kept: Vec::new(),
             }],
+            row_ns: 0.0,
             // As on the machine of the built-in costs of links: a rough start.
             run_ns: 500.0,
             step_ns: 100.0,
             copy: work(links.copy_ns_per_byte),
             combine: work(links.copy_ns_per_byte),
+            error: unknown_error(),
         }
     }
 
@@ -141,16 +160,21 @@ impl CallCosts {
             return Err("calls.classes is empty".into());
         }
         for class in &self.classes {
-            let points = |ns: fn(&MessageCost) -> f64| -> Vec<(u64, f64)> {
-                class.messages.iter().map(|m| (m.bytes, ns(m))).collect()
-            };
-            rising(&class.class, &points(|m| m.one_way_ns))?;
-            rising(&class.class, &points(|m| m.busy_ns))?;
-            if let Some(m) = class.messages.iter().find(|m| m.busy_ns > m.one_way_ns) {
-                return Err(format!(
-                    "{}: {} bytes keep an end busy for longer than they take",
-                    class.class, m.bytes
-                ));
+            for messages in [&class.messages, &class.kept] {
+                if messages.is_empty() && !class.messages.is_empty() {
+                    continue;
+                }
+                let points = |ns: fn(&MessageCost) -> f64| -> Vec<(u64, f64)> {
+                    messages.iter().map(|m| (m.bytes, ns(m))).collect()
+                };
+                rising(&class.class, &points(|m| m.one_way_ns))?;
+                rising(&class.class, &points(|m| m.busy_ns))?;
+                if let Some(m) = messages.iter().find(|m| m.busy_ns > m.one_way_ns) {
+                    return Err(format!(
+                        "{}: {} bytes keep an end busy for longer than they take",
+                        class.class, m.bytes
+                    ));
+                }
             }
         }
         for (name, works) in [("calls.copy", &self.copy), ("calls.combine", &self.combine)] {
@@ -158,8 +182,10 @@ impl CallCosts {
             rising(name, &points)?;
         }
         for (name, ns) in [
+            ("calls.row_ns", self.row_ns),
             ("calls.run_ns", self.run_ns),
             ("calls.step_ns", self.step_ns),
+            ("calls.error", self.error),
         ] {
             if !(ns.is_finite() && ns >= 0.0) {
                 return Err(format!("{name} is {ns}, expected 0 or more"));
@@ -199,11 +225,13 @@ impl CallCosts {
     /// The planner's machine of these ranks of a job. Above `eager_bytes` messages wait
     /// for both ends.
     pub fn machine(&self, ranks: &[u32], places: Option<&Places>, eager_bytes: usize) -> Machine {
-        let curve = |class: &str| {
-            let points: Vec<Point> = self
-                .class(class)
-                .messages
-                .iter()
+        let curve = |class: &str, kept: bool| {
+            let class = self.class(class);
+            let rest: &[MessageCost] = if kept { &class.kept } else { &[] };
+            let from = rest.first().map_or(u64::MAX, |m| m.bytes);
+            let short = class.messages.iter().filter(|m| m.bytes < from);
+            let points: Vec<Point> = short
+                .chain(rest)
                 .map(|m| Point {
                     bytes: m.bytes as f64,
                     one_way_ns: m.one_way_ns,
@@ -222,15 +250,18 @@ impl CallCosts {
         };
         Machine {
             places: paths.into(),
-            links: classes.iter().map(|class| curve(class)).collect(),
+            links: classes.iter().map(|class| curve(class, false)).collect(),
+            kept: classes.iter().map(|class| curve(class, true)).collect(),
             combine: work(&self.combine),
             copy: work(&self.copy),
             eager_bytes: eager_bytes as f64,
             executor: Executor {
                 row_bytes: ROW_BYTES as f64,
+                row_ns: self.row_ns,
                 run_ns: self.run_ns,
                 step_ns: self.step_ns,
             },
+            error: self.error,
         }
     }
 }
@@ -480,6 +511,7 @@ mod tests {
             |t: &mut CallCosts| t.copy.clear(),
             |t: &mut CallCosts| t.combine[1].ns = 0.0,
             |t: &mut CallCosts| t.classes[0].messages.swap(0, 1),
+            |t: &mut CallCosts| t.classes[0].kept = vec![t.classes[0].messages[0]; 2],
             |t: &mut CallCosts| t.classes[0].messages[2].busy_ns = 1e9,
         ] {
             let mut bad = table.clone();

@@ -25,8 +25,11 @@
 //! busy machine most batches are disturbed. So predictions lie some 10 % below
 //! the medians of a benchmark, for all protocols alike.
 //!
-//! [`cached`] gives what was measured before, without measuring: the library
-//! and its launcher never do so on their own.
+//! What the system's copies between processes cost is set once more by messages of two
+//! ranks, where there are processes to measure with (`rounds`).
+//!
+//! [`cached`] gives what was measured before, without measuring: the library never does so
+//! on its own, its launcher once, before the first job of a machine.
 
 #[allow(
     unsafe_code,

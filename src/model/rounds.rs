@@ -5,19 +5,22 @@
 //!
 //! ```text
 //! A(m)   broadcasts by turns: what one rank sent, it receives next
+//! F, D   barriers: two flags in a row, and two that cross
 //! G(m)   broadcasts of the same rank: how soon it can send again
 //! X(m)   both ranks send at the same time: allgather, less the copy of a rank's own;
 //!        where calls are rows of steps, allreduce in place, less the sum
 //! S(n)   broadcasts by turns in n segments of 64 bytes
+//! V, W   allgathers of 64 bytes: with counts, which are no row, and without, which are
 //! ```
 //!
-//! follow, `r` and `s` being what a call and a step cost where a call is no row of steps
-//! (0 where it is):
+//! follow, `r` and `s` being what a call and a step cost where a call is no row of steps,
+//! and `c` what a call costs where it is:
 //!
 //! ```text
+//! c      2 A(0) - F                           of one message, and of two
 //! s      (S(16) - S(2)) / 14 - busy(64)       a segment more keeps either end busy
-//! r      S(2) - 3 s - one way(64) - busy(64)
-//! one way(m) = A(m) - r - 2 s
+//! r      V - W + c - 3 s
+//! one way(m) = A(m) - r - 2 s, or A(m) - c
 //! busy(m)    = (X(m) - r - 3 s) / 2   if the exchange takes longer than one message
 //!              G(m) - r - s           else, at most half of one way(m)
 //! ```
@@ -25,18 +28,25 @@
 //! That is what the planner's simulation makes of them, turned around.
 //!
 //! In A and X a rank sends what it has just written, as programs do. What stays unchanged
-//! between calls, as the send buffers of most benchmarks, is still in the peer's caches,
-//! and takes half the time or less where messages do not fit the nearest ones.
+//! between calls, as contributions may, is still in the peer's caches where the peer reads
+//! them, and takes half the time or less where messages do not fit the nearest ones. So A
+//! and X are measured of such memory as well.
+//!
+//! Before all that, messages of some sizes are sent at once, and by the system's copy
+//! between processes, by turns: the difference sets the costs by which protocols are
+//! chosen. A copy from a process that does nothing is too cheap a guess.
 
 use super::calls::{CallCosts, ClassCosts, MessageCost, ROW_BYTES, WorkCost, rise, round};
 use crate::comm::{Communicator, IN_PLACE};
 use crate::error::Result;
-use osier_collectives::{Algorithm, Piecewise};
+use crate::model::fit;
+use crate::protocol::cost::LinkCosts;
+use osier_collectives::{Algorithm, Operation, Piecewise};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 /// Time for one kind of call of one size.
-const BUDGET: Duration = Duration::from_millis(8);
+const BUDGET: Duration = Duration::from_millis(6);
 /// A batch takes about so long, or one call.
 const BATCH: Duration = Duration::from_micros(150);
 const LEAST_BATCHES: usize = 3;
@@ -48,52 +58,153 @@ const MOST_STREAMED: usize = 16 << 10;
 /// An exchange that takes so much longer than a message keeps both ends busy.
 const LONGER: f64 = 1.05;
 const SEGMENT: usize = 64;
+/// Of calls that predictions are compared with.
+const CHECKED_SIZES: [usize; 4] = [8, 1 << 10, 64 << 10, 1 << 20];
+/// Where the system's copy begins to pay, if it does.
+const ATTACH_SIZES: [usize; 5] = [8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10];
 
 /// Measures the classes of links between the first rank and others, each with one of
-/// them. Collective; the result is the first rank's.
+/// them. Before that, if `sets` it, sets what of links is known by messages alone.
+/// Collective; the result is the first rank's.
 ///
 /// # Errors
 /// If a rank dies.
-pub(crate) fn measure(comm: &Communicator, classes: &[(String, usize)]) -> Result<CallCosts> {
+pub(crate) fn measure(
+    comm: &Communicator,
+    classes: &[(String, usize)],
+    sets: bool,
+) -> Result<(LinkCosts, CallCosts)> {
+    let mut links = *comm.core().selection.costs();
     let mut table = CallCosts {
         classes: Vec::new(),
+        row_ns: 0.0,
         run_ns: 0.0,
         step_ns: 0.0,
         copy: Vec::new(),
         combine: Vec::new(),
+        error: 0.0,
     };
-    if comm.rank() == 0 {
-        (table.copy, table.combine) = works();
-    }
+    comm.barrier()?;
+    // All at a time, as ranks do in a collective.
+    (table.copy, table.combine) = works();
     comm.barrier()?;
     for (class, partner) in classes {
         let color = (comm.rank() == 0 || comm.rank() == *partner).then_some(0);
         if let Some(pair) = comm.split(color, 0)? {
+            if table.classes.is_empty() && sets {
+                links = attached(&pair, links)?;
+            }
+            pair.choose_by(&links);
             let times = Times::of(&pair, &table)?;
             if table.classes.is_empty() {
                 (table.run_ns, table.step_ns) = times.executor();
+                table.row_ns = round(times.row());
             }
+            let (messages, kept) = times.messages();
             table.classes.push(ClassCosts {
                 class: class.clone(),
-                messages: times.messages(),
+                messages,
+                kept,
             });
+            if table.classes.len() == 1 {
+                table.error = error(&pair, &table)?;
+            }
         }
         // The others are quiet meanwhile.
         comm.barrier()?;
     }
     let text = serde_json::to_vec(&table).unwrap_or_default();
-    comm.reported(super::calls::parsed(&comm.first_says(text)?))
+    let table = comm.reported(super::calls::parsed(&comm.first_says(text)?))?;
+    let text = serde_json::to_vec(&links).unwrap_or_default();
+    let links = serde_json::from_slice(&comm.first_says(text)?).unwrap_or(links);
+    Ok((links, table))
+}
+
+/// By how much predictions of chosen plans are off, at the median, as a share. Collective;
+/// by the table of the first rank.
+fn error(pair: &Communicator, table: &CallCosts) -> Result<f64> {
+    pair.adopt_costs(Some(table))?;
+    let most = CHECKED_SIZES[CHECKED_SIZES.len() - 1];
+    let (mut sums, mut all) = (vec![0.0f64; most / 8], vec![0u8; 2 * most]);
+    let send = vec![1u8; most];
+    let mut off = Vec::new();
+    let mut check = |operation, bytes, measured: f64| -> Result<()> {
+        off.push((pair.explain(operation, bytes)?.ns() / measured - 1.0).abs());
+        Ok(())
+    };
+    check(
+        Operation::Barrier,
+        0,
+        median(pair, false, |_| pair.barrier())?,
+    )?;
+    for bytes in CHECKED_SIZES {
+        let data = &mut all[..bytes];
+        let ns = median(pair, false, |i| pair.bcast(&mut data[..], i % 2))?;
+        check(Operation::Bcast, bytes, ns)?;
+        let sum = &mut sums[..bytes / 8];
+        let call = |_| pair.allreduce(&IN_PLACE, &mut sum[..], crate::Op::Sum);
+        check(Operation::Allreduce, bytes, median(pair, false, call)?)?;
+        let both = &mut all[..2 * bytes];
+        let call = |_| pair.allgather(&send[..bytes], &mut both[..]);
+        check(Operation::Allgather, bytes, median(pair, false, call)?)?;
+    }
+    Ok((1000.0 * middle(&mut off)).round() / 1000.0)
+}
+
+/// What the system's copy costs beside a message that goes at once, from messages of this
+/// pair by turns.
+fn attached(pair: &Communicator, links: LinkCosts) -> Result<LinkCosts> {
+    let never = LinkCosts {
+        attach_call_ns: super::NOT_PERMITTED_NS,
+        ..links
+    };
+    // So cheap that nothing is shared, either.
+    let always = LinkCosts {
+        attach_call_ns: 1.0,
+        attach_ns_per_byte: 1e-6,
+        ..links
+    };
+    let mut data = vec![1u8; ATTACH_SIZES[ATTACH_SIZES.len() - 1]];
+    pair.use_algorithm(Some((Algorithm::Linear, 1)));
+    let mut times = Vec::new();
+    for bytes in ATTACH_SIZES {
+        let mut by = |costs: &LinkCosts| {
+            pair.choose_by(costs);
+            median(pair, false, |i| pair.bcast(&mut data[..bytes], i % 2))
+        };
+        let dearer = by(&always)? - by(&never)?;
+        let at_once = links.eager_ns(bytes);
+        let copy = (at_once + dearer - 2.0 * links.latency_ns).max(at_once / 10.0);
+        times.push((bytes as f64, copy));
+    }
+    pair.use_algorithm(None);
+    let (attach_call_ns, attach_ns_per_byte) = fit::line(&times);
+    let mine = LinkCosts {
+        attach_call_ns,
+        attach_ns_per_byte,
+        ..links
+    };
+    let text = serde_json::to_vec(&mine).unwrap_or_default();
+    Ok(serde_json::from_slice(&pair.first_says(text)?).unwrap_or(mine))
 }
 
 /// What was measured between two ranks, in ns.
 struct Times {
-    barrier: f64,
-    /// By turns, by size: from an empty call's on.
+    /// Two flags in a row.
+    flags: f64,
+    /// Two that cross.
+    crossing: f64,
+    /// By turns, of an empty message, and by size.
+    empty: f64,
     turns: Vec<f64>,
     stream: Vec<Option<f64>>,
     exchange: Vec<Option<f64>>,
+    /// By turns and exchanged, from memory that nobody writes.
+    kept: Vec<Option<(f64, f64)>>,
     two_segments: f64,
     many_segments: f64,
+    /// With counts, less without.
+    no_row: f64,
 }
 
 const MANY: u32 = 16;
@@ -103,34 +214,57 @@ impl Times {
     fn of(pair: &Communicator, own: &CallCosts) -> Result<Times> {
         let most = 1usize << LOGS[LOGS.len() - 1];
         let (send, mut buffer) = (vec![1u8; most], vec![1u8; 2 * most]);
-        pair.use_algorithm(Some((Algorithm::Dissemination, 1)));
-        let barrier = median(pair, false, |_| pair.barrier())?;
-        pair.use_algorithm(Some((Algorithm::Linear, 1)));
+        // Nobody writes what a root sends.
+        let mut unchanged = vec![1u8; most];
+        let me = pair.rank();
+        let with = |algorithm| pair.use_algorithm(Some((algorithm, 1)));
+        with(Algorithm::Linear);
+        let flags = median(pair, false, |_| pair.barrier())?;
+        with(Algorithm::Dissemination);
+        let crossing = median(pair, false, |_| pair.barrier())?;
+        with(Algorithm::Linear);
+        let empty = median(pair, false, |i| pair.bcast(&mut buffer[..0], i % 2))?;
         let (mut turns, mut stream) = (Vec::new(), Vec::new());
+        let mut by_turns = Vec::new();
         for log in LOGS {
-            let data = &mut buffer[..1 << log];
+            let bytes = 1usize << log;
+            let data = &mut buffer[..bytes];
             turns.push(median(pair, false, |i| pair.bcast(data, i % 2))?);
-            stream.push(match data.len() <= MOST_STREAMED {
+            stream.push(match bytes <= MOST_STREAMED {
                 true => Some(median(pair, true, |_| pair.bcast(data, 0))?),
                 false => None,
             });
+            by_turns.push(match bytes as u64 > ROW_BYTES {
+                true => Some(median(pair, false, |i| match i % 2 == me {
+                    true => pair.bcast(&mut unchanged[..bytes], me),
+                    false => pair.bcast(&mut buffer[..bytes], i % 2),
+                })?),
+                false => None,
+            });
         }
-        let mut exchange = Vec::new();
+        let (mut exchange, mut kept) = (Vec::new(), Vec::new());
         let mut sum = vec![0.0f64; ROW_BYTES as usize / 8];
         let curve = |works: &[WorkCost]| {
             let points: Vec<(f64, f64)> = works.iter().map(|w| (w.bytes as f64, w.ns)).collect();
             Piecewise::through(&points)
         };
         let (copies, sums) = (curve(&own.copy), curve(&own.combine));
-        for log in LOGS {
+        for (log, by_turns) in LOGS.into_iter().zip(by_turns) {
             let bytes = 1usize << log;
-            exchange.push(if bytes as u64 > ROW_BYTES {
-                pair.use_algorithm(Some((Algorithm::RecursiveDoubling, 1)));
+            let mut gathered = |algorithm| -> Result<f64> {
+                with(algorithm);
                 let data = &mut buffer[..2 * bytes];
                 let call = |_| pair.allgather(&send[..bytes], &mut data[..]);
-                Some(median(pair, false, call)? - copies.at(bytes as f64))
+                Ok(median(pair, false, call)? - copies.at(bytes as f64))
+            };
+            kept.push(match by_turns {
+                Some(turns) => Some((turns, gathered(Algorithm::Spread)?)),
+                None => None,
+            });
+            exchange.push(if bytes as u64 > ROW_BYTES {
+                Some(gathered(Algorithm::RecursiveDoubling)?)
             } else if bytes >= 8 {
-                pair.use_algorithm(Some((Algorithm::RecursiveDoubling, 1)));
+                with(Algorithm::RecursiveDoubling);
                 let data = &mut sum[..bytes / 8];
                 let call = |_| pair.allreduce(&IN_PLACE, &mut data[..], crate::Op::Sum);
                 Some(median(pair, false, call)? - sums.at(bytes as f64))
@@ -144,64 +278,93 @@ impl Times {
             median(pair, false, |i| pair.bcast(data, i % 2))
         };
         let (two_segments, many_segments) = (segments(2)?, segments(MANY)?);
+        with(Algorithm::Spread);
+        let (own, data) = (&send[..SEGMENT], &mut buffer[..2 * SEGMENT]);
+        let row = median(pair, false, |_| pair.allgather(own, &mut data[..]))?;
+        let (counts, places) = ([SEGMENT; 2], [0, SEGMENT]);
+        let call = |_| pair.allgatherv(own, &mut data[..], &counts, &places);
+        let no_row = median(pair, false, call)? - row;
         pair.use_algorithm(None);
         Ok(Times {
-            barrier,
+            flags,
+            crossing,
+            empty,
             turns,
             stream,
             exchange,
+            kept,
             two_segments,
             many_segments,
+            no_row,
         })
     }
 
-    fn at(&self, bytes: usize) -> (f64, f64) {
-        let at = LOGS.iter().position(|log| 1usize << log == bytes);
+    /// What a call costs that is a row, beside its steps.
+    fn row(&self) -> f64 {
+        (2.0 * self.empty - self.flags).clamp(0.0, 0.8 * self.empty)
+    }
+
+    /// For how long a message of [`SEGMENT`] bytes keeps an end busy.
+    fn segment_busy(&self) -> f64 {
+        let at = LOGS.iter().position(|log| 1usize << log == SEGMENT);
         let at = at.expect("a size that was measured");
-        let one_way = self.turns[at];
-        let stream = self.stream[at].unwrap_or(one_way);
-        (one_way, stream.min(one_way / 2.0))
+        let one_way = self.turns[at] - self.row();
+        let stream = self.stream[at].map_or(one_way, |g| g - self.row());
+        stream.clamp(0.0, one_way / 2.0)
     }
 
     /// What a call and a step cost that are no row.
     fn executor(&self) -> (f64, f64) {
-        let (one_way, busy) = self.at(SEGMENT);
         let each = (self.many_segments - self.two_segments) / f64::from(MANY - 2);
-        let step = (each - busy).max(0.0);
-        let run = (self.two_segments - 3.0 * step - one_way - busy).max(0.0);
+        let step = (each - self.segment_busy()).max(0.0);
+        let run = (self.no_row + self.row() - 3.0 * step).max(0.0);
         (round(run), round(step))
     }
 
-    fn messages(&self) -> Vec<MessageCost> {
-        let (run, step) = self.executor();
-        let (_, busy) = self.at(1);
+    /// Costs of messages, and of those from memory that nobody writes, as far as these
+    /// are no rows.
+    fn messages(&self) -> (Vec<MessageCost>, Vec<MessageCost>) {
+        let (row, (run, step)) = (self.row(), self.executor());
+        let flag = (self.flags - row) / 2.0;
+        let crossing = self.crossing - row;
         let mut messages = vec![MessageCost {
             bytes: 0,
-            one_way_ns: self.barrier,
-            busy_ns: busy.min(self.barrier / 2.0),
+            one_way_ns: flag.max(self.flags / 20.0),
+            busy_ns: match crossing > LONGER * flag {
+                true => (crossing / 2.0).min(flag),
+                false => flag / 2.0,
+            },
         }];
+        let mut kept = Vec::new();
         for (at, log) in LOGS.into_iter().enumerate() {
             let bytes = 1u64 << log;
-            let (run, step) = match bytes > ROW_BYTES {
+            let (call, step) = match bytes > ROW_BYTES {
                 true => (run, step),
-                false => (0.0, 0.0),
+                false => (row, 0.0),
             };
-            let least = self.turns[at] / 10.0;
-            let one_way_ns = (self.turns[at] - run - 2.0 * step).max(least);
-            let exchange = self.exchange[at].map(|x| x - run - 3.0 * step);
-            let busy_ns = match (exchange, self.stream[at]) {
-                (Some(x), _) if x > LONGER * one_way_ns => (x / 2.0).min(one_way_ns),
-                (_, Some(g)) => (g - run - step).max(least / 2.0).min(one_way_ns / 2.0),
-                _ => one_way_ns / 2.0,
+            let cost = |turns: f64, exchange: Option<f64>, stream: Option<f64>| {
+                let least = turns / 10.0;
+                let one_way_ns = (turns - call - 2.0 * step).max(least);
+                let exchange = exchange.map(|x| x - call - 3.0 * step);
+                let busy_ns = match (exchange, stream) {
+                    (Some(x), _) if x > LONGER * one_way_ns => (x / 2.0).min(one_way_ns),
+                    (_, Some(g)) => (g - call - step).max(least / 2.0).min(one_way_ns / 2.0),
+                    _ => one_way_ns / 2.0,
+                };
+                MessageCost {
+                    bytes,
+                    one_way_ns,
+                    busy_ns,
+                }
             };
-            messages.push(MessageCost {
-                bytes,
-                one_way_ns,
-                busy_ns,
-            });
+            messages.push(cost(self.turns[at], self.exchange[at], self.stream[at]));
+            if let Some((turns, exchange)) = self.kept[at] {
+                kept.push(cost(turns, Some(exchange), None));
+            }
         }
         rise(&mut messages);
-        messages
+        rise(&mut kept);
+        (messages, kept)
     }
 }
 

@@ -65,9 +65,11 @@ pub struct Cached {
 }
 
 /// The costs to work with: those of the file that `OSIER_COSTS` names, else
-/// those that were measured on this machine, else the default. Never
-/// measures. An error only for a file that the user has named.
+/// those that were measured on this machine, unless `OSIER_MODEL` says
+/// `built-in`, else the default. Never measures. An error only for what the
+/// user has set.
 pub fn cached() -> Result<Cached> {
+    let wanted = config::model()?;
     if let Some(file) = config::value("OSIER_COSTS") {
         let file = PathBuf::from(file);
         let measured = load(&file).map_err(|e| e.context("OSIER_COSTS"))?;
@@ -81,7 +83,8 @@ pub fn cached() -> Result<Cached> {
     }
     // What is in the cache and cannot be used is as good as not there: the
     // next measurement replaces it.
-    let refused = match cache_file().filter(|file| file.exists()) {
+    let kept = |file: &PathBuf| wanted != config::Costs::BuiltIn && file.exists();
+    let refused = match cache_file().filter(kept) {
         None => None,
         Some(file) => match from_cache(file, &Machine::here()) {
             Ok(cached) => return Ok(cached),

@@ -12,8 +12,11 @@
 
 use super::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
 use crate::device::{DeviceMemory, Use};
-use osier_datatype::Datatype;
-use osier_kernels::{DeviceError, DeviceSlice, DeviceView, Ordered, Stream};
+use crate::error::Result;
+use osier_datatype::{Datatype, Layout};
+use osier_kernels::{
+    After, Context, DeviceError, DeviceSlice, DeviceView, Memory, Ordered, Stream, classify,
+};
 
 /// Memory of a device that can be sent and received when it is handed over with a moment
 /// ([`Ordered`]), as by [`DeviceSlice::after_stream`].
@@ -55,13 +58,13 @@ pub trait DeviceBuffer: Clone {
     ///
     /// # Errors
     /// There is no such view.
-    fn device_view(&self) -> Result<DeviceView<Self::Element>, DeviceError>;
+    fn device_view(&self) -> std::result::Result<DeviceView<Self::Element>, DeviceError>;
 }
 
 impl<T: Datatype> DeviceBuffer for DeviceSlice<T> {
     type Element = T;
 
-    fn device_view(&self) -> Result<DeviceView<T>, DeviceError> {
+    fn device_view(&self) -> std::result::Result<DeviceView<T>, DeviceError> {
         DeviceView::of(self)
     }
 }
@@ -69,7 +72,7 @@ impl<T: Datatype> DeviceBuffer for DeviceSlice<T> {
 impl<T: Datatype> DeviceBuffer for DeviceView<T> {
     type Element = T;
 
-    fn device_view(&self) -> Result<DeviceView<T>, DeviceError> {
+    fn device_view(&self) -> std::result::Result<DeviceView<T>, DeviceError> {
         Ok(self.clone())
     }
 }
@@ -78,6 +81,101 @@ impl<T: Datatype> DeviceBuffer for DeviceView<T> {
 pub(super) fn handed_over<T: Datatype>(view: Ordered<DeviceView<T>>, use_: Use) -> RawView {
     let (origin, bytes) = (view.buffer().origin(), view.buffer().packed_bytes());
     RawView::device(origin, bytes, DeviceMemory::new(view, use_))
+}
+
+/// The device's memory around an address, if it is a device's: ready now, and its owner's to
+/// keep ([`Memory::found`]).
+///
+/// # Safety
+/// As [`View::from_raw`].
+#[cold]
+unsafe fn found(
+    origin: *const u8,
+    layout: &Layout,
+    count: usize,
+    use_: Use,
+) -> Result<Option<RawView>> {
+    if count == 0 || layout.size() == 0 {
+        return Ok(None);
+    }
+    // The origin need not lie in the memory; the first byte does.
+    let first = origin.wrapping_offset(layout.true_lb()).addr() as u64;
+    let Some(place) = classify::find(first)? else {
+        return Ok(None);
+    };
+    let context = Context::new(place.home)?;
+    // SAFETY: the caller's contract: what is touched stays until the transfer is over.
+    let memory = unsafe { Memory::found(&context, place.start, place.bytes) }?;
+    let all = DeviceSlice::<u8>::of(memory)?;
+    let origin = origin.addr() as u64;
+    let view = match place.start.checked_sub(origin) {
+        None | Some(0) => DeviceView::around(&all, origin, layout, count)?,
+        // As of a type of addresses: the memory's own first byte takes its place.
+        Some(ahead) => {
+            let layout = layout.seen_from(ahead as isize);
+            DeviceView::around(&all, place.start, &layout, count)?
+        }
+    };
+    Ok(Some(handed_over(Ordered::new(view, After::Now), use_)))
+}
+
+impl View<'_> {
+    /// As [`View::from_raw`], of memory wherever it lies: of the host, or of a device.
+    ///
+    /// Layers that get addresses of they do not know what say so once, by
+    /// [`classify::expect`](osier_kernels::classify::expect); before, all memory is taken
+    /// for the host's. Then the driver is asked, for each view. Memory of a device is taken
+    /// as it is now: whoever has work under way there waits for it first.
+    ///
+    /// # Safety
+    /// As [`View::from_raw`].
+    ///
+    /// # Errors
+    /// As [`View::from_raw`]; or the instances reach out of the device's allocation.
+    #[inline]
+    pub unsafe fn found(origin: *const u8, layout: &Layout, count: usize) -> Result<Self> {
+        if classify::is_expected()
+            // SAFETY: the caller's contract.
+            && let Some(raw) = unsafe { found(origin, layout, count, Use::Read) }?
+        {
+            return Ok(View::of_raw(raw));
+        }
+        // SAFETY: the caller's contract.
+        unsafe { View::from_raw(origin, layout, count) }
+    }
+
+    /// Whether it is memory of a device.
+    #[inline]
+    pub fn is_on_device(&self) -> bool {
+        self.as_raw().as_device().is_some()
+    }
+}
+
+impl ViewMut<'_> {
+    /// As [`ViewMut::from_raw`], of memory wherever it lies: see [`View::found`].
+    ///
+    /// # Safety
+    /// As [`ViewMut::from_raw`].
+    ///
+    /// # Errors
+    /// As [`ViewMut::from_raw`]; or the instances reach out of the device's allocation.
+    #[inline]
+    pub unsafe fn found(origin: *mut u8, layout: &Layout, count: usize) -> Result<Self> {
+        if classify::is_expected()
+            // SAFETY: the caller's contract.
+            && let Some(raw) = unsafe { found(origin, layout, count, Use::Write) }?
+        {
+            return Ok(ViewMut::of_raw(raw));
+        }
+        // SAFETY: the caller's contract.
+        unsafe { ViewMut::from_raw(origin, layout, count) }
+    }
+
+    /// Whether it is memory of a device.
+    #[inline]
+    pub fn is_on_device(&self) -> bool {
+        self.as_raw().as_device().is_some()
+    }
 }
 
 fn raw<B: DeviceBuffer>(buffer: &Ordered<B>, use_: Use) -> RawView {

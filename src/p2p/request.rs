@@ -166,6 +166,14 @@ impl<B: OwnedBuffer> Request<B> {
         self.output(result)
     }
 
+    /// As [`Request::wait`], for layers above that keep requests in place: it is empty
+    /// afterwards, and good for nothing but to be dropped.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn end(&mut self) -> Result<Status> {
+        self.transfer.wait()
+    }
+
     /// Makes progress and asks whether the request is over; [`Request::wait`]
     /// will not block then.
     pub fn test(&mut self) -> bool {

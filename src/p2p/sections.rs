@@ -6,7 +6,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 impl RawView {
-    /// Some of the packed bytes, in place. Of a device's memory only all of them.
+    /// Some of the packed bytes, in place. Of a device's memory only all of them, or whole
+    /// instances of a layout without gaps.
     #[inline]
     pub fn section(&self, packed: Range<usize>) -> RawView {
         debug_assert!(packed.start <= packed.end && packed.end <= self.bytes);
@@ -28,7 +29,10 @@ impl RawView {
                     &mut inner(parts, packed).map(|(part, range, _)| part.section(range)),
                 );
             }
-            Shape::Device(memory) => (self.origin, Shape::Device(memory.clone())),
+            Shape::Device(memory) => match memory.section(packed) {
+                Some(section) => return section.into_view(),
+                None => (self.origin, Shape::Device(memory.clone())),
+            },
             Shape::Slice(layout) => (
                 self.origin.wrapping_add(packed.start),
                 Shape::Slice(*layout),
@@ -70,12 +74,13 @@ impl RawView {
         }
     }
 
-    /// The one predefined type of the elements of a Rust slice; `None` if it is no
-    /// slice, or not of one type.
+    /// The one predefined type of the elements of a Rust slice, or of a view of these;
+    /// `None` if it is neither, or not of one type.
     #[inline]
     pub fn element(&self) -> Option<Basic> {
         match &self.shape {
             Shape::Slice(layout) => layout().signature().uniform(),
+            Shape::Uniform(basic) => Some(*basic),
             _ => None,
         }
     }

@@ -340,6 +340,17 @@ impl RawView {
         Self::at(base.wrapping_add(origin), layout, count)
     }
 
+    /// Elements of a predefined type of so many bytes.
+    #[inline]
+    fn elements(origin: *mut u8, basic: Basic, bytes: usize, count: usize) -> Option<Self> {
+        let bytes = bytes.checked_mul(count)?;
+        (bytes <= isize::MAX as usize).then_some(Self {
+            origin,
+            bytes,
+            shape: Shape::Uniform(basic),
+        })
+    }
+
     /// Instances around an address.
     pub fn at(origin: *mut u8, layout: &Layout, count: usize) -> Result<Self> {
         let bytes = layout.packed_bytes(count).ok_or_else(|| {
@@ -439,6 +450,26 @@ impl<'a> View<'a> {
         })
     }
 
+    /// `count` elements of a predefined type of `bytes` bytes each, one after the other; no
+    /// view if that overflows. For layers above: what [`View::from_raw`] finds out from a
+    /// layout.
+    ///
+    /// # Safety
+    /// As [`View::from_raw`].
+    #[doc(hidden)]
+    #[inline]
+    pub unsafe fn elements(
+        origin: *const u8,
+        basic: Basic,
+        bytes: usize,
+        count: usize,
+    ) -> Option<Self> {
+        Some(Self {
+            raw: RawView::elements(origin.cast_mut(), basic, bytes, count)?,
+            borrow: PhantomData,
+        })
+    }
+
     /// Packed size in bytes.
     pub fn bytes(&self) -> usize {
         self.raw.bytes
@@ -501,6 +532,24 @@ impl<'a> ViewMut<'a> {
         layout.check_receive(count)?;
         Ok(Self {
             raw: RawView::at(origin, layout, count)?,
+            borrow: PhantomData,
+        })
+    }
+
+    /// As [`View::elements`].
+    ///
+    /// # Safety
+    /// As [`ViewMut::from_raw`].
+    #[doc(hidden)]
+    #[inline]
+    pub unsafe fn elements(
+        origin: *mut u8,
+        basic: Basic,
+        bytes: usize,
+        count: usize,
+    ) -> Option<Self> {
+        Some(Self {
+            raw: RawView::elements(origin, basic, bytes, count)?,
             borrow: PhantomData,
         })
     }

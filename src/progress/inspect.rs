@@ -26,6 +26,7 @@ impl Lane {
     pub fn unsettled(&self) -> bool {
         !(self.busy.is_empty() && self.pulls.is_empty() && self.pushes.is_empty())
             || self.devices_work()
+            || self.runs.work()
     }
 
     /// Whether a peer is known to be dead.

@@ -26,7 +26,7 @@ use super::enqueued::Hold;
 use super::lane_pull::{Pull, Push};
 use super::lane_runs::{NO_RUN, Runs};
 use super::links::Links;
-use super::mapped::{Layouts, Made, Remote};
+use super::offers::{Layouts, Made, Remote};
 use super::pace::Pace;
 use super::ready::Ready;
 use super::slab::Slab;
@@ -35,9 +35,8 @@ use super::staged::Stage;
 use super::steps::{self, Phase};
 use super::traced::LaneTrace;
 use crate::device::Devices;
-use crate::diagnose::page::Operation;
-use crate::diagnose::waits::{Asked, hear, listens};
-use crate::error::{Error, ErrorKind, Result};
+use crate::diagnose::waits::{hear, listens};
+use crate::error::{Error, Result};
 use crate::matching::{Envelope, Pattern, PostedKey, PostedQueue, UnexpectedKey, UnexpectedQueue};
 use crate::p2p::view::RawView;
 use crate::protocol::eager::{ReceiverCredit, SenderCredit};
@@ -324,6 +323,8 @@ pub(crate) struct Counters {
     /// Kernels that copied from a peer's device memory, or to it, and their bytes.
     pub kernels: u64,
     pub kernel_bytes: u64,
+    /// Combinations of runs that kernels have made.
+    pub combined: u64,
 }
 
 pub(crate) struct Lane {
@@ -391,6 +392,13 @@ const SPARE_BYTES: usize = 4096;
 pub(super) const IDLE_POLLS: u32 = 1024;
 
 impl Lane {
+    /// Protocols are chosen otherwise from now on. Any two ends understand each other,
+    /// whatever either chooses by.
+    pub fn use_selection(&mut self, selection: Arc<Selection>) {
+        self.always_eager = whole_message(&selection, &self.links);
+        self.selection = selection;
+    }
+
     pub fn new(own: u32, size: usize, links: Links, selection: Arc<Selection>) -> Self {
         Self {
             always_eager: whole_message(&selection, &links),
@@ -478,6 +486,9 @@ impl Lane {
         }
         if !self.staged.is_empty() {
             any |= self.advance_staged();
+        }
+        if self.runs.work() {
+            any |= self.advance_works();
         }
         if self.runs.have_events() {
             any |= self.advance_runs();
@@ -712,142 +723,6 @@ impl Lane {
         true
     }
 
-    /// Takes back a receive that no message has met. False if it goes on:
-    /// sends always do.
-    pub fn cancel(&mut self, handle: u32) -> bool {
-        let posted = self
-            .ops
-            .get(handle)
-            .is_some_and(|op| op.direction == Direction::Receive && op.state == State::Posted);
-        if posted {
-            self.detach(handle);
-        }
-        posted
-    }
-
-    /// Nobody waits any more, and the operation goes on to its own end.
-    pub fn let_go(&mut self, handle: u32) {
-        let Some(op) = self.ops.get_mut(handle) else {
-            return;
-        };
-        if let Some(rare) = &mut op.rare {
-            rare.waker = None;
-            rare.notify = None;
-        }
-        match op.state {
-            State::Done => {
-                self.ops.remove(handle);
-            }
-            _ => op.detached = true,
-        }
-    }
-
-    /// Gives the operation what it must keep alive.
-    pub fn set_owner(&mut self, handle: u32, owner: Box<dyn Any + Send>) {
-        if let Some(op) = self.ops.get_mut(handle) {
-            op.rare().owner = Some(owner);
-        }
-    }
-
-    /// Nobody waits any more: sends go on by themselves, receives that no
-    /// message has met are cancelled, others go on into memory that the
-    /// operation owns.
-    pub fn detach(&mut self, handle: u32) {
-        let Some(op) = self.ops.get_mut(handle) else {
-            return;
-        };
-        if let Some(rare) = &mut op.rare {
-            rare.waker = None;
-            rare.notify = None;
-        }
-        match (op.direction, op.state) {
-            (_, State::Done) => {
-                self.ops.remove(handle);
-            }
-            (Direction::Receive, State::Posted) => {
-                if let Some(key) = op.posted.take() {
-                    self.posted.cancel(key);
-                }
-                self.ops.remove(handle);
-            }
-            // Clones of a device's buffer name it still, so nothing may come there later.
-            (Direction::Receive, _) if op.view.as_device().is_some() => {
-                if !self.try_revoke(handle)
-                    && let Some(op) = self.ops.get_mut(handle)
-                {
-                    op.detached = true;
-                }
-            }
-            _ => op.detached = true,
-        }
-    }
-
-    /// Makes an operation stop using its memory. True once it has; ask again
-    /// after progress otherwise.
-    pub fn revoke(&mut self, handle: u32) -> bool {
-        let over = self.try_revoke(handle);
-        if !over && listens() {
-            let asked = self.asked(handle);
-            hear(Asked {
-                operation: Operation::Revoke,
-                ..asked
-            });
-        }
-        over
-    }
-
-    fn try_revoke(&mut self, handle: u32) -> bool {
-        let Some(op) = self.ops.get_mut(handle) else {
-            return true;
-        };
-        let (state, direction) = (op.state, op.direction);
-        match (direction, state) {
-            (_, State::Done) => {
-                self.ops.remove(handle);
-                true
-            }
-            (Direction::Receive, State::Posted) => {
-                self.detach(handle);
-                true
-            }
-            (Direction::Receive, State::Pulling) => {
-                if !self.stop_pull(handle) {
-                    return false; // somebody writes our memory right now
-                }
-                self.ops.remove(handle);
-                true
-            }
-            (Direction::Receive, _) => {
-                if !self.stop_placed(handle) {
-                    return false; // the sender's device may write our memory
-                }
-                self.open_window(handle);
-                self.end_direct(handle);
-                self.discard_rest(handle);
-                self.ops.remove(handle);
-                true
-            }
-            (Direction::Send, _) => self.revoke_send(handle, state),
-        }
-    }
-
-    /// Nobody wants what is still to come of a message.
-    pub(super) fn discard_rest(&mut self, handle: u32) {
-        let Some(op) = self.ops.get(handle) else {
-            return;
-        };
-        let left = op.total.saturating_sub(op.moved);
-        if left == 0 {
-            return; // whoever brings the last bytes forgets it
-        }
-        let incoming = &mut self.peers[op.peer as usize].incoming;
-        for (_, target) in incoming {
-            if *target == Target::Op(handle) {
-                *target = Target::Discard(left);
-            }
-        }
-    }
-
     /// Earliest unexpected message that matches.
     pub fn probe(&mut self, pattern: Pattern) -> Option<Outcome> {
         let Some((_, envelope, arrival)) = self.unexpected.peek(pattern) else {
@@ -924,104 +799,6 @@ impl Lane {
         }
     }
 
-    /// How a peer ended, if it has.
-    pub fn death(&self, peer: u32) -> Option<Death> {
-        self.peers[peer as usize].dead
-    }
-
-    /// A peer has died: what it sent before is still received, what needs it
-    /// fails.
-    pub fn peer_died(&mut self, peer: u32, how: Death) {
-        if self.peers[peer as usize].dead.is_some() {
-            return;
-        }
-        while let Some(message) = self.links.poll() {
-            self.handle(&message);
-        }
-        self.peers[peer as usize].dead = Some(how);
-        self.peers[peer as usize].blocked = true;
-        self.dead_count += 1;
-        let error = |lane: &Lane, handle: u32| Some(lane.death_error(handle, peer, how));
-        for handle in self.posted.take_all_from(peer) {
-            let e = error(self, handle);
-            self.finish(handle, e);
-        }
-        let state = &mut self.peers[peer as usize];
-        state.control.clear();
-        state.starts.clear();
-        state.streams.clear();
-        self.forget_pushes(peer);
-        self.fail_shared_pulls(peer, how);
-        self.fail_mapped(peer, how);
-        let state = &mut self.peers[peer as usize];
-        for (_, target) in std::mem::take(&mut state.incoming) {
-            match target {
-                Target::Op(handle) => {
-                    let e = error(self, handle);
-                    self.finish(handle, e);
-                }
-                Target::Arrival(arrival) => self.forget_arrival(arrival),
-                Target::Discard(_) => {}
-            }
-        }
-        let announced: Vec<u32> = self
-            .arrivals
-            .handles()
-            .filter(|a| {
-                self.arrivals.get(*a).is_some_and(|a| {
-                    a.envelope.source == peer && matches!(a.what, Arrival::Announced { .. })
-                })
-            })
-            .collect();
-        for arrival in announced {
-            self.forget_arrival(arrival);
-        }
-        let sends: Vec<u32> = self
-            .ops
-            .handles()
-            .filter(|h| {
-                self.ops.get(*h).is_some_and(|op| {
-                    op.direction == Direction::Send && op.peer == peer && op.state != State::Done
-                })
-            })
-            .collect();
-        for handle in sends {
-            let e = error(self, handle);
-            self.finish(handle, e);
-        }
-        // What was opened of it is used no more.
-        self.devices.sweep();
-        if self.dead_count + 1 >= self.peers.len() {
-            // Nobody is left who could satisfy a receive from any source.
-            let orphans: Vec<u32> = self
-                .posted
-                .iter()
-                .filter(|h| {
-                    self.ops
-                        .get(*h)
-                        .and_then(|op| op.pattern)
-                        .is_some_and(|p| p.source.is_none())
-                })
-                .collect();
-            for handle in orphans {
-                if let Some(key) = self.ops.get_mut(handle).and_then(|op| op.posted.take()) {
-                    self.posted.cancel(key);
-                }
-                let e = error(self, handle);
-                self.finish(handle, e);
-            }
-        }
-    }
-
-    /// A message that can no longer come whole.
-    fn forget_arrival(&mut self, arrival: u32) {
-        if let Some(arrived) = self.arrivals.remove(arrival)
-            && let Some(key) = arrived.queued
-        {
-            self.unexpected.remove(key);
-        }
-    }
-
     /// What an operation is, for messages: "send to rank 3, tag 7 (8 bytes, shm)".
     pub fn describe(&self, handle: u32) -> String {
         let Some(op) = self.ops.get(handle) else {
@@ -1045,13 +822,6 @@ impl Lane {
                 }
             }
         }
-    }
-
-    pub(super) fn death_error(&self, handle: u32, peer: u32, how: Death) -> Error {
-        Error::new(
-            ErrorKind::RankDead,
-            format!("{}: rank {peer} {how}", self.describe(handle)),
-        )
     }
 }
 

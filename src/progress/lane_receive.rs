@@ -351,6 +351,7 @@ impl Lane {
                 describe("receive from", Some(peer), tag, room, &self.links)
             ),
         )
+        .with_envelope(peer, tag)
     }
 
     /// Ends a receive whose bytes have all come.

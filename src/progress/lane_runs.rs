@@ -66,6 +66,8 @@ pub(super) struct Runs {
     /// Empty while a run is advanced.
     slots: Slab<Option<Box<Run>>>,
     events: Vec<Event>,
+    /// Those whose steps a device takes now.
+    working: Vec<u32>,
     #[expect(clippy::vec_box, reason = "boxes to be used again")]
     spare: Vec<Box<Run>>,
     programs: Vec<(u64, Arc<Program>)>,
@@ -81,6 +83,7 @@ impl Default for Runs {
         Self {
             slots: Slab::new(),
             events: Vec::new(),
+            working: Vec::new(),
             spare: Vec::new(),
             programs: Vec::new(),
             sequence: 0,
@@ -98,6 +101,12 @@ impl Runs {
     #[inline]
     pub fn have_events(&self) -> bool {
         !self.events.is_empty()
+    }
+
+    /// Whether devices take steps of any.
+    #[inline]
+    pub fn work(&self) -> bool {
+        !self.working.is_empty()
     }
 
     /// Whether any goes on that nobody waits for.
@@ -147,12 +156,12 @@ impl Lane {
     }
 
     /// Where a program that was kept stands, and how many steps it has in a row, if it
-    /// has.
+    /// has, and its pieces may have so many bytes.
     #[inline]
-    pub fn straight(&self, key: u64) -> Option<(usize, usize)> {
+    pub fn straight(&self, key: u64, bytes: usize) -> Option<(usize, usize)> {
         let at = self.runs.programs.iter().position(|(k, _)| *k == key)?;
         let straight = self.runs.programs[at].1.straight.as_ref()?;
-        Some((at, straight.len()))
+        straight.fits(bytes).then(|| (at, straight.len()))
     }
 
     /// A step of such a program.
@@ -354,6 +363,9 @@ impl Lane {
                 run.complete(instance);
             }
             Action::Receive { .. } => self.post_receive(id, run, instance),
+            Action::Copy { .. } | Action::Combine { .. } if run.on_device.is_some() && !failing => {
+                self.begin_work(id, run, instance);
+            }
             Action::Copy { .. } | Action::Combine { .. } => {
                 if !failing && let Err(e) = run.compute(action, segment) {
                     run.complete(instance);
@@ -362,6 +374,68 @@ impl Lane {
                 run.complete(instance);
             }
         }
+    }
+
+    /// Begins a step that a device takes.
+    #[cold]
+    fn begin_work(&mut self, id: u32, run: &mut Run, instance: u32) {
+        let (action, segment) = run.place(instance);
+        match run.begin_work(&self.devices, action, segment) {
+            Ok(Some(work)) => {
+                if matches!(action, Action::Combine { .. }) {
+                    self.counters.combined += 1;
+                }
+                run.works.push((instance, work));
+                run.in_flight += 1;
+                if !self.runs.working.contains(&id) {
+                    self.runs.working.push(id);
+                }
+            }
+            Ok(None) => run.complete(instance),
+            Err(e) => {
+                run.complete(instance);
+                self.fail_run(id, run, e, NOBODY);
+            }
+        }
+    }
+
+    /// Looks after the steps that devices take. True if any is over.
+    #[cold]
+    pub(super) fn advance_works(&mut self) -> bool {
+        let (mut any, mut at) = (false, 0);
+        while let Some(&id) = self.runs.working.get(at) {
+            let Some(mut run) = self.runs.slots.get_mut(id).and_then(Option::take) else {
+                self.runs.working.swap_remove(at);
+                continue;
+            };
+            let (mut moved, mut next) = (false, 0);
+            while let Some((_, work)) = run.works.get_mut(next) {
+                let over = work.is_over();
+                if over == Ok(false) {
+                    next += 1;
+                    continue;
+                }
+                let (instance, work) = run.works.swap_remove(next);
+                drop(work);
+                run.in_flight -= 1;
+                run.complete(instance);
+                if let Err(e) = over {
+                    self.fail_run(id, &mut run, e.into(), NOBODY);
+                }
+                moved = true;
+            }
+            if moved {
+                self.go_on(id, &mut run);
+            }
+            let idle = run.works.is_empty();
+            self.put_back(id, run);
+            match idle {
+                true => drop(self.runs.working.swap_remove(at)),
+                false => at += 1,
+            }
+            any |= moved;
+        }
+        any
     }
 
     fn post_receive(&mut self, id: u32, run: &mut Run, instance: u32) {
@@ -611,7 +685,9 @@ impl Lane {
             return None;
         };
         let tag = run.tag(tag, segment);
-        Some((run.memory.view(data, segment), from, tag))
+        let view = run.memory.view(data, segment);
+        // Kernels unpack there; it takes a post.
+        view.as_device().is_none().then_some((view, from, tag))
     }
 
     /// The sole receive has got its message, without a post.

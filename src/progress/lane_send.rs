@@ -2,7 +2,7 @@
 
 use super::lane::{Direction, Lane, Mode, Op, Outcome, Posted, State, describe};
 use super::lane_runs::{NO_RUN, NOBODY};
-use super::mapped::Offering;
+use super::offers::Offering;
 use super::staged::{Source, Stage, check_moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::view::RawView;

@@ -23,7 +23,7 @@
 //!    can give up.
 
 use super::lane::{Direction, Lane, Op, Target};
-use super::mapped::Remote;
+use super::offers::Remote;
 use super::staged::Stage;
 use crate::device::UnderWay;
 use crate::device::export::{Moment, Told as ToldEvent};
@@ -85,7 +85,7 @@ impl Lane {
         };
         let placed = Placed {
             send,
-            device: remote.offer().key.device,
+            device: remote.offer.key.device,
             key,
             origin,
             event,

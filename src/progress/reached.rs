@@ -27,7 +27,7 @@
 //! here the receiver alone decides, which knows both.
 
 use super::lane::{Lane, Op, State, Target};
-use super::mapped::Remote;
+use super::offers::Remote;
 use super::staged::Stage;
 use crate::device::stage::Inbound;
 use crate::device::{Devices, Through, UnderWay};
@@ -85,7 +85,7 @@ impl Lane {
         let Some(context) = self.context_of(handle).filter(|_| self.devices.opens()) else {
             return false; // what cannot be used is told by the stage
         };
-        let key = &remote.offer().key;
+        let key = &remote.offer.key;
         let placement = Placement::between(context.link(&key.device));
         let reach = supported(key.made, placement);
         // Asked for where it matters: the driver is.

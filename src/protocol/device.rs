@@ -194,6 +194,18 @@ pub enum Placement {
     Gpus,
 }
 
+/// Where reductions of a device's memory combine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reductions {
+    /// Where it is expected to take less time.
+    #[default]
+    Auto,
+    /// On the device, wherever it can.
+    Device,
+    /// On the host.
+    Host,
+}
+
 /// How a message of a device travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -883,8 +895,9 @@ mod tests {
         /// Fewer blocks would pack slower than the rest of their stage, more would not
         /// help.
         #[test]
-        fn no_block_is_wasted(model in models(), end in ends()) {
-            prop_assume!(end.place == Place::Device && end.class != Class::Run);
+        fn no_block_is_wasted(model in models(), listed in any::<bool>()) {
+            let class = if listed { Class::Listed } else { Class::Strided };
+            let end = End { place: Place::Device, class };
             let blocks = model.pack_blocks(end.class);
             let each = |blocks: u32| model.device.block_ns_per_byte / f64::from(blocks);
             let rest = model.device.pack_ns_per_byte[end.class as usize].max(model.device.to_host_ns_per_byte);

@@ -58,6 +58,7 @@ pub const EAGER_LIMIT_BYTES: usize = 256 << 10;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Selection {
     costs: LinkCosts,
+    at_once_bytes: usize,
     /// Largest eager message of private memory.
     eager_max: usize,
     /// Largest eager message of plain memory.
@@ -88,11 +89,17 @@ impl Selection {
         Self {
             device_max: Model::unlimited(&costs).short_bytes(EAGER_LIMIT_BYTES),
             costs,
+            at_once_bytes,
             eager_max,
             eager_plain_max: eager_plain_max.max(at_once_bytes),
             eager_heap_max: eager_heap_max.max(at_once_bytes),
             attach_min,
         }
+    }
+
+    /// The same by other costs.
+    pub fn by(&self, costs: LinkCosts) -> Self {
+        Self::new(costs, self.at_once_bytes)
     }
 
     /// The costs behind the table.

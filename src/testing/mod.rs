@@ -82,6 +82,8 @@ pub struct DeviceTraffic {
     pub kernels: u64,
     /// What they copied.
     pub kernel_bytes: u64,
+    /// Combinations of collective calls that kernels of this rank have made.
+    pub combined: u64,
     /// Allocations of other processes that this rank has open now.
     pub mappings: usize,
 }
@@ -97,6 +99,7 @@ pub fn device_traffic(comm: &Communicator) -> DeviceTraffic {
         apertures: counters.apertures,
         kernels: counters.kernels,
         kernel_bytes: counters.kernel_bytes,
+        combined: counters.combined,
         mappings: comm.core().devices.mappings(),
     }
 }
@@ -169,6 +172,12 @@ pub fn malformed(comm: &Communicator) -> u64 {
 /// on the device, from now on; `OSIER_PIPELINE` says it at first.
 pub fn pipeline_devices(comm: &Communicator, when: crate::protocol::reach::Pipelining) {
     comm.core().devices.pipeline(when);
+}
+
+/// Where reductions of this rank's device memory combine, from now on;
+/// `OSIER_DEVICE_REDUCTIONS` says it at first.
+pub fn reduce_devices(comm: &Communicator, where_: crate::protocol::device::Reductions) {
+    comm.core().devices.reduce(where_);
 }
 
 /// As [`ranks`], with what they do recorded; merge it with

@@ -214,6 +214,7 @@ fn requests(comm: &Communicator, b: &Bench) {
         comm.irecv(vec![0u64], me, 9).expect("irecv")
     };
     b.check("Request::wait", || failing().wait());
+    b.check("Request::end", || failing().end());
     let mut request = failing();
     b.check("Request::status", || request.status().expect("over"));
     // It has passed the handler, and does not again.
@@ -545,6 +546,7 @@ fn deserted(comm: &Communicator, b: &Bench) {
     closed(b.check("Communicator::measure_call_costs", || {
         comm.measure_call_costs()
     }));
+    closed(b.check("Communicator::measure_costs", || comm.measure_costs()));
     closed(b.check("Communicator::dup", || comm.dup()));
     let info = comm.info();
     closed(b.check("Communicator::dup_with_info", || comm.dup_with_info(&info)));

@@ -2,7 +2,9 @@
 
 use crate::support::{Watchdog, fails, on_all, pattern};
 use osier::testing::{Network, ranks_on};
-use osier::{ANY_SOURCE, Communicator, Comparison, ErrorKind, Op, PROC_NULL, ROOT, dims_create};
+use osier::{
+    ANY_SOURCE, Communicator, Comparison, ErrorKind, Op, PROC_NULL, ROOT, SplitType, dims_create,
+};
 
 /// The low and the high ranks of a communicator, joined; `low` is the number
 /// of low ranks.
@@ -157,6 +159,15 @@ fn sides_merge_split_and_shrink() {
                 assert_eq!(worlds(&all), [5, 3, 0]);
             }
         }
+        // By what they share: all ranks of this machine, and nobody.
+        let part = inter.split_type(Some(SplitType::Shared), -(comm.rank() as i64));
+        let part = part.expect("split_type").expect("shared memory");
+        assert_eq!(
+            worlds(&part),
+            if low { vec![1, 0] } else { vec![5, 4, 3, 2] }
+        );
+        check_across(&part, 7);
+        assert!(inter.split_type(None, 0).expect("split_type").is_none());
         // A part of each side, in another order; then nobody of one side.
         let mine = if low { vec![1] } else { vec![3, 0] };
         let group = inter.group().incl(&mine).expect("group");
@@ -284,7 +295,6 @@ fn what_makes_no_sense_between_groups() {
             kind,
             &["create works"],
         );
-        fails(inter.split_type(None, 0), kind, &["split_type"]);
         check_across(&inter, 3);
     });
 }

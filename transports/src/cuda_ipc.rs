@@ -16,15 +16,16 @@
 //! 1. A datagram that does not parse, or whose descriptors are not as many as it says,
 //!    is dropped with its descriptors; a number that nobody waits for is its reader's to
 //!    drop. Numbers come from a channel that strangers do not read.
-//! 2. Nothing here waits.
+//! 2. Nothing here waits, except what says so.
 //!
 //! # Sources
 //! Linux man pages unix(7) (abstract names, autobind), cmsg(3).
 
 use crate::contract::{TransportError, TransportErrorKind};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 /// Bytes of a socket's name.
 pub const NAME_BYTES: usize = 16;
@@ -101,6 +102,32 @@ impl Socket {
     /// Its name, for whoever is to send to it.
     pub fn name(&self) -> Name {
         self.name
+    }
+
+    /// Sleeps until a datagram is there, but not for longer than `patience`; whether one is.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn wait(&self, patience: Duration) -> Result<bool, TransportError> {
+        let until = Instant::now() + patience;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            // Rounded up: zero would mean not to sleep.
+            let millis = left.as_millis() + u128::from(!left.is_zero());
+            let mut entry = libc::pollfd {
+                fd: self.fd.as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            // SAFETY: the list has the one entry that is ours.
+            match unsafe { libc::poll(&mut entry, 1, millis.min(i32::MAX as u128) as i32) } {
+                0 if left.is_zero() => return Ok(false),
+                0 => {}
+                1.. => return Ok(true),
+                _ if std::io::Error::last_os_error().kind() == ErrorKind::Interrupted => {}
+                _ => return Err(TransportError::last_os("waiting for descriptors")),
+            }
+        }
     }
 
     /// Takes a datagram, if one is there; what makes no sense is dropped.

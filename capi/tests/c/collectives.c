@@ -100,11 +100,26 @@ static void functions(void) {
     FAILS(MPI_Allreduce(mine, got, 1, MPI_DOUBLE, MPI_BAND, MPI_COMM_WORLD), MPI_ERR_OP);
 }
 
+/* Operators that want an order, to one root and then to another: what suits the one root
+ * need not suit the other. */
+static void turns(void) {
+    for (int n = 1; n <= 1024; n *= 4) {
+        double in[1024], out[1024];
+        for (int i = 0; i < n; i++) in[i] = rank + i;
+        for (int root = 0; root < size; root++) {
+            OK(MPI_Reduce(in, out, n, MPI_DOUBLE, MPI_MAX, root, MPI_COMM_WORLD));
+            if (rank == root)
+                for (int i = 0; i < n; i++) CHECK(out[i] == size - 1 + i);
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     begin(&argc, &argv);
     OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     all_forms();
     blocks();
     functions();
+    turns();
     return end();
 }

@@ -70,5 +70,22 @@ int main(int argc, char **argv) {
     OK(MPI_Comm_free(&comm)); OK(MPI_Group_free(&world));
     FAILS(MPI_Group_from_session_pset(session, "mpi://NOBODY", &world), MPI_ERR_ARG);
     OK(MPI_Session_finalize(&session)); CHECK(session == MPI_SESSION_NULL);
+    /* Two groups: those of each that share memory, and nobody. */
+    MPI_Comm half, shared;
+    int low = rank < size / 2, sum_of = 0, there;
+    OK(MPI_Comm_split(MPI_COMM_WORLD, low, rank, &half));
+    OK(MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, low ? size / 2 : 0, 9, &inter));
+    OK(MPI_Comm_split_type(inter, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &shared));
+    OK(MPI_Comm_test_inter(shared, &there));
+    CHECK(there);
+    OK(MPI_Comm_remote_size(shared, &there));
+    OK(MPI_Allreduce(&rank, &sum_of, 1, MPI_INT, MPI_SUM, shared));
+    for (int r = 0; r < size; r++) sum_of -= (r < size / 2) != low ? r : 0;
+    CHECK(sum_of == 0 && there == (low ? size - size / 2 : size / 2));
+    OK(MPI_Comm_free(&shared));
+    OK(MPI_Comm_split_type(inter, MPI_UNDEFINED, 0, MPI_INFO_NULL, &shared));
+    CHECK(shared == MPI_COMM_NULL);
+    OK(MPI_Comm_free(&inter));
+    OK(MPI_Comm_free(&half));
     return end();
 }

@@ -54,7 +54,13 @@ impl Gpu {
         })
     }
 
-    fn allocate(&self, memory: Memory, bytes: usize) -> Result<DeviceSlice<u8>> {
+    /// What the rank queues its work on.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Memory of a kind that a GPU reaches.
+    pub fn allocate(&self, memory: Memory, bytes: usize) -> Result<DeviceSlice<u8>> {
         match memory {
             // By itself, as simulations allocate: other processes may open it.
             Memory::Device => {
@@ -122,7 +128,8 @@ impl DevicePool {
         })
     }
 
-    fn slot(&self, at: usize) -> Result<DeviceSlice<u8>> {
+    /// One slot.
+    pub fn slot(&self, at: usize) -> Result<DeviceSlice<u8>> {
         let start = at * self.slot_bytes;
         self.memory
             .slice(start..start + self.slot_bytes)

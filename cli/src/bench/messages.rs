@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use osier::{Buffer, BufferMut, Communicator};
 
 use super::buffers::Pool;
+use super::by_copies::{By, End};
 use super::floor::{Cores, Gauge};
 use super::gpu::{Busy, DevicePool, Gpu, Incoming, Outgoing};
 use super::layout::Shape;
@@ -283,6 +284,9 @@ impl Bed<'_> {
         let from = self.slots(self.curve.from, self.send, 1, mark(self.comm.rank()))?;
         let mut to = self.slots(self.curve.to, self.receive, reused, 0)?;
         let seconds = match (&from, &mut to) {
+            (Slots::Device(from), Slots::Device(to)) if self.curve.by != By::Osier => {
+                self.ping_pong_by_copies(from, to)
+            }
             (Slots::Host(from), Slots::Host(to)) => self.repeat(
                 what,
                 &from.views(self.send)?,
@@ -335,6 +339,28 @@ impl Bed<'_> {
                 into += 1;
                 if into == receives.len() {
                     into = 0;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The same without kernels.
+    fn ping_pong_by_copies(&self, from: &DevicePool, to: &DevicePool) -> Result<Seconds> {
+        let Some(gpu) = self.gpu else {
+            return Err(Failure::failed("no GPU"));
+        };
+        let (comm, peer, by) = (self.comm, self.pair.peer, self.curve.by);
+        let mut send = End::new(gpu, by, self.send, &from.slot(0)?)?;
+        let mut receive = End::new(gpu, by, self.receive, &to.slot(0)?)?;
+        timing::measure(Some(comm), &self.plan.effort, |n| {
+            for _ in 0..n {
+                if self.pair.lower {
+                    send.send(comm, peer, DATA)?;
+                    receive.recv(comm, peer, DATA)?;
+                } else {
+                    receive.recv(comm, peer, DATA)?;
+                    send.send(comm, peer, DATA)?;
                 }
             }
             Ok(())

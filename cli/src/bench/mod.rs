@@ -23,6 +23,7 @@
 //! | [`report`], [`plot`], [`progress`] | table, JSON, picture, bar |
 
 mod buffers;
+mod by_copies;
 mod calls;
 mod collectives;
 mod datatype;
@@ -51,6 +52,7 @@ use clap::ValueEnum;
 use osier::protocol::reach::Pipelining;
 
 use crate::run;
+use by_copies::By;
 use layout::Pattern;
 use options::Plan;
 
@@ -76,6 +78,8 @@ Examples:
       a matrix out of a larger one into contiguous memory
   osier bench latency --memory device --layout matrix --pipeline off,on
       one kernel from layout to layout, and packed chunks on the device
+  osier bench latency --memory device --layout transpose --by osier,blocks,host
+      beside models of programs that copy block by block, or pack on the host
   osier bench bandwidth --memory device --layout matrix --busy 50
       while half of the GPU's threads are taken by another kernel
   osier bench multi-pair -n 4 --json pairs.json
@@ -239,6 +243,18 @@ pub struct Args {
         default_value = "auto"
     )]
     pipeline: Vec<Pipeline>,
+
+    /// Who moves bytes with gaps between GPUs' memory, a curve each: Osier, or models of
+    /// programs whose library has no kernels for that; of latency. More than 65536 blocks
+    /// are left out of --by blocks
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHO",
+        value_delimiter = ',',
+        default_value = "osier"
+    )]
+    by: Vec<By>,
 
     /// Measure every plan of a collective, not the chosen one alone
     #[arg(long)]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use osier::plans::Algorithm;
 use osier::protocol::reach::Pipelining;
 
+use super::by_copies::By;
 use super::calls::Form;
 use super::layout::{Pattern, Shape};
 use super::{Args, Bench, Failure, Memory, Pipeline, Result};
@@ -56,6 +57,8 @@ pub struct Curve {
     pub to: Memory,
     /// When messages go in chunks on the device.
     pub pipelining: Pipelining,
+    /// Who moves bytes with gaps.
+    pub by: By,
     /// One per size.
     pub shapes: Vec<Shape>,
     /// The receiver's, of as many bytes.
@@ -71,16 +74,21 @@ impl Curve {
         }
     }
 
-    /// Its memories, as a heading has them.
-    pub fn memory(&self) -> String {
-        let places = match self.from == self.to {
+    /// Where its buffers lie.
+    pub fn places(&self) -> String {
+        match self.from == self.to {
             true => self.from.name().into(),
             false => format!("{} to {}", self.from.name(), self.to.name()),
-        };
+        }
+    }
+
+    /// How its messages go, if in no usual way.
+    pub fn way(&self) -> Option<&'static str> {
         match self.pipelining {
-            Pipelining::Auto => places,
-            Pipelining::On => format!("{places}, in chunks"),
-            Pipelining::Off => format!("{places}, no chunks"),
+            _ if self.by != By::Osier => self.by.name(),
+            Pipelining::Auto => None,
+            Pipelining::On => Some("in chunks"),
+            Pipelining::Off => Some("no chunks"),
         }
     }
 
@@ -123,15 +131,25 @@ impl Plan {
             let ends = memories(args).into_iter();
             let each = ends.flat_map(|ends| args.pipeline.iter().map(move |way| (ends, way)));
             for ((from, to), way) in each {
-                curves.push(Curve {
-                    pipelining: pipelining(way),
-                    pattern: pattern.clone(),
-                    to_pattern: args.to_layout.clone(),
-                    from,
-                    to,
-                    shapes: shapes.clone(),
-                    receives: receives.clone(),
-                });
+                for by in &args.by {
+                    // Models are the same in chunks or not.
+                    if *by != By::Osier && *way != args.pipeline[0] {
+                        continue;
+                    }
+                    let both = shapes.iter().zip(&receives);
+                    let can = both.filter(|(sent, received)| by.can(sent) && by.can(received));
+                    let (shapes, receives) = can.map(|(a, b)| (a.clone(), b.clone())).unzip();
+                    curves.push(Curve {
+                        pipelining: pipelining(way),
+                        by: *by,
+                        pattern: pattern.clone(),
+                        to_pattern: args.to_layout.clone(),
+                        from,
+                        to,
+                        shapes,
+                        receives,
+                    });
+                }
             }
         }
         check_devices(args, &curves)?;
@@ -289,6 +307,19 @@ fn check_devices(args: &Args, curves: &[Curve]) -> Result<()> {
     if args.pipeline != [Pipeline::Auto] && !of_devices {
         return Err(Failure::usage(
             "--pipeline is about buffers of GPUs, and none lies there (hint: --memory device)",
+        ));
+    }
+    let on_devices = |memory| matches!(memory, Memory::Device | Memory::Pool);
+    let all_on = |c: &Curve| on_devices(c.from) && on_devices(c.to);
+    if args.by != [By::Osier] && (args.bench != Bench::Latency || !curves.iter().all(all_on)) {
+        return Err(Failure::usage(
+            "--by is about latency between buffers of GPUs (hint: osier bench latency \
+             --memory device --layout matrix --by osier,blocks,host)",
+        ));
+    }
+    if args.by != [By::Osier] && args.rotate {
+        return Err(Failure::usage(
+            "--by has models that reuse their buffers: no --rotate",
         ));
     }
     if args.busy.is_some() && !of_devices {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::by_copies::MOST_BLOCKS;
 use super::options::{Curve, Plan};
 use super::plot;
 use super::progress::Bar;
@@ -84,25 +85,28 @@ impl Report {
     pub fn begin(&mut self, curve: &Curve) {
         self.bar.clear();
         self.layout = curve.layout();
-        self.memory = curve.memory();
-        if self.rotate {
-            self.memory += "-rotated";
-        }
+        let rotated = if self.rotate { "-rotated" } else { "" };
+        let places = curve.places() + rotated;
+        let mut how: String = curve
+            .way()
+            .map(|way| format!(", {way}"))
+            .unwrap_or_default();
         if let Some(share) = self.busy {
-            self.memory += &format!(", {:.0} % busy", 100.0 * share);
+            how += &format!(", {:.0} % busy", 100.0 * share);
         }
+        self.memory = format!("{places}{how}");
         self.curves.push(plot::Curve {
             label: format!("{}, {}", self.layout, self.memory),
             points: Vec::new(),
         });
-        let (layout, memory, ranks) = (&self.layout, &self.memory, self.ranks);
+        let (layout, ranks) = (&self.layout, self.ranks);
         let name = self.bench.name();
         let s = if ranks == 1 { "" } else { "s" };
         let mut title = format!("# osier {name}: {ranks} rank{s}");
         match self.bench {
             Bench::Launch => {}
-            Bench::Pack => title += &format!(", {layout}, {memory} memory"),
-            _ => title += &format!(", {layout}, {memory} memory, {}", self.transport),
+            Bench::Pack => title += &format!(", {layout}, {places} memory"),
+            _ => title += &format!(", {layout}, {places} memory{how}, {}", self.transport),
         }
         let windowed = matches!(
             self.bench,
@@ -115,6 +119,9 @@ impl Report {
             println!();
         }
         println!("{title}");
+        if curve.shapes.is_empty() {
+            return println!("# left out: each size has more than {MOST_BLOCKS} blocks");
+        }
         let heads: &[&str] = match self.bench {
             Bench::Latency => &["Latency (us)", "Min", "P99", "Floor", "x Floor"],
             Bench::Bandwidth | Bench::Bibandwidth => {

@@ -9,6 +9,7 @@
 //! | module | duty |
 //! |---|---|
 //! | [`program`] | finds the program |
+//! | [`section`] | which ranks run which program |
 //! | [`keeper`] | leaves no process behind |
 //! | [`bind`] | places ranks on cores |
 //! | [`gpus`] | finds the emulated CUDA driver |
@@ -28,6 +29,7 @@ mod lines;
 mod output;
 mod program;
 mod ranks;
+mod section;
 mod spawn;
 mod stdin;
 mod supervise;
@@ -44,7 +46,10 @@ use osier::check::Setting;
 use osier::model::{Agreed, Part, Places};
 use osier_transports::shm::{Job, JobOptions, MAX_RANKS, NOTE_BYTES};
 
+use section::Sections;
+
 pub use bind::{Bind, allowed_cpus, bind_to, cores_here as cores, placement};
+pub use section::Section;
 
 /// Exit code when the launcher itself fails.
 const FAILED: u8 = 1;
@@ -154,6 +159,11 @@ pub struct Args {
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_names = ["PROG", "ARGS"])]
     command: Vec<OsString>,
+
+    /// The programs of a job that has several, in place of `command`. Only
+    /// `mpiexec` has them.
+    #[arg(skip)]
+    pub sections: Vec<Section>,
 }
 
 /// What to do when a rank fails.
@@ -227,6 +237,7 @@ pub fn again(ranks: usize, bind: Option<Bind>, arguments: Vec<OsString>) -> Exit
         trace: None,
         check: None,
         command: std::iter::once(program).chain(arguments).collect(),
+        sections: Vec::new(),
     })
 }
 
@@ -236,15 +247,7 @@ pub fn check_ranks(ranks: usize) -> Result<(), String> {
 }
 
 fn start(args: &Args) -> Result<u8, Failure> {
-    let program = program::find(&args.command[0])?;
-    if let Some(folder) = &args.wdir
-        && !folder.is_dir()
-    {
-        return Err(Failure::new(
-            USAGE,
-            format!("--wdir {}: no such folder", folder.display()),
-        ));
-    }
+    let sections = Sections::find(sections(args))?;
 
     let usage = |e: osier::Error| Failure::new(USAGE, e.to_string());
     let psets = args.psets.join(";");
@@ -257,6 +260,7 @@ fn start(args: &Args) -> Result<u8, Failure> {
         None => Vec::new(),
     };
 
+    crate::model::measured_once(args.ranks);
     sys::default_sigchld();
     let keeper =
         keeper::Keeper::start().map_err(|e| Failure::os("cannot start the job's keeper", &e))?;
@@ -286,11 +290,24 @@ fn start(args: &Args) -> Result<u8, Failure> {
     };
     job.set_note(&agreed.note(NOTE_BYTES));
     let trace = trace_folder(args)?;
-    let code = supervise::run(args, &program, &keeper, &job, trace.as_deref(), &devices)?;
+    let code = supervise::run(args, &sections, &keeper, &job, trace.as_deref(), &devices)?;
     if let Some(folder) = trace {
         crate::trace::merge_job(&folder, &job);
     }
     Ok(code)
+}
+
+/// The programs of the job, in the order of the ranks that run them.
+fn sections(args: &Args) -> Vec<Section> {
+    if !args.sections.is_empty() {
+        return args.sections.clone();
+    }
+    vec![Section {
+        ranks: args.ranks,
+        command: args.command.clone(),
+        env: Vec::new(),
+        wdir: args.wdir.clone(),
+    }]
 }
 
 /// Where ranks will be, if the launcher places them.

@@ -32,6 +32,7 @@ use super::keeper::Keeper;
 use super::lines::Lines;
 use super::output::Sinks;
 use super::ranks::{self, Ranks};
+use super::section::Sections;
 use super::spawn::{self, Plan};
 use super::stdin::{self, Forward};
 use super::sys::{self, End, Reaped, SignalFd, signal_name};
@@ -64,7 +65,7 @@ const FORWARDED: [c_int; 8] = [
 /// Runs the job and returns its exit code.
 pub fn run(
     args: &Args,
-    program: &Path,
+    sections: &Sections,
     keeper: &Keeper,
     job: &Job,
     trace: Option<&Path>,
@@ -78,6 +79,7 @@ pub fn run(
     let label_width = args.label.then(|| ranks::label_width(&blocks));
     let mut supervisor = Supervisor {
         args,
+        sections,
         trace,
         devices,
         job,
@@ -100,7 +102,7 @@ pub fn run(
         code: None,
         received: Vec::new(),
     };
-    let started = supervisor.start(program, &blocks);
+    let started = supervisor.start(&blocks);
     if let Err(failure) = &started {
         supervisor.code = Some(failure.code);
         supervisor.sinks.note(&failure.message);
@@ -114,6 +116,7 @@ pub fn run(
 
 struct Supervisor<'a> {
     args: &'a Args,
+    sections: &'a Sections,
     /// Variables of the emulated GPUs.
     devices: &'a [(String, OsString)],
     /// Where ranks record what they do.
@@ -170,7 +173,7 @@ struct Pipe {
 }
 
 impl Supervisor<'_> {
-    fn start(&mut self, program: &Path, blocks: &[Ranks]) -> Result<(), Failure> {
+    fn start(&mut self, blocks: &[Ranks]) -> Result<(), Failure> {
         for fd in self.job.inherited_fds() {
             // The launcher executes nothing but ranks.
             sys::set_inherited(fd).map_err(|e| Failure::os("cannot share the job's memory", &e))?;
@@ -180,7 +183,7 @@ impl Supervisor<'_> {
             self.sinks.note(&warning);
         }
         for ranks in blocks {
-            self.start_process(*ranks, program, &places[ranks.range()], blocks.len())?;
+            self.start_process(*ranks, &places[ranks.range()], blocks.len())?;
         }
         Ok(())
     }
@@ -188,11 +191,11 @@ impl Supervisor<'_> {
     fn start_process(
         &mut self,
         ranks: Ranks,
-        program: &Path,
         places: &[Option<bind::CpuSet>],
         processes: usize,
     ) -> Result<(), Failure> {
         let all = self.args.ranks;
+        let (number, section, program) = self.sections.of(ranks.first);
         let no_pipe = |e: io::Error| Failure::os(&format!("cannot make a pipe for {ranks}"), &e);
         let stdin = if ranks.first == 0 {
             let (stdin, forward) = stdin::for_rank_zero().map_err(no_pipe)?;
@@ -217,13 +220,15 @@ impl Supervisor<'_> {
         if let Some(folder) = self.trace {
             job.push(("OSIER_TRACE".into(), folder.into()));
         }
+        job.push(("OSIER_APPNUM".into(), number.to_string().into()));
         job.extend(self.devices.iter().cloned());
+        let variables = [&self.args.env[..], &section.env].concat();
         let plan = Plan {
             program,
-            command: &self.args.command,
-            variables: &self.args.env,
+            command: &section.command,
+            variables: &variables,
             job,
-            folder: self.args.wdir.as_deref(),
+            folder: section.wdir.as_deref(),
             // Threads of a process go to their places themselves.
             cpus: (places.iter().all(Option::is_some))
                 .then(|| bind::CpuSet::union(places.iter().flatten())),
@@ -480,7 +485,7 @@ impl Supervisor<'_> {
             "{ranks} of {} ({}pid {pid}, {})",
             self.args.ranks,
             if ranks.count > 1 { "one process, " } else { "" },
-            self.args.command[0].display()
+            self.sections.of(ranks.first).1.command[0].display()
         );
         match end {
             End::Exited(code) => format!("{who} exited with code {code}"),

@@ -64,6 +64,10 @@ pub struct Machine {
     /// By distance: equal paths, last entry differs, and so on outward: one more than
     /// a path has entries.
     pub links: Vec<Curve>,
+    /// The same of messages from what calls before have not written, the buffers that
+    /// contributions are sent from: their receiver may have them in its caches still.
+    /// Empty: as `links`.
+    pub kept: Vec<Curve>,
     /// Combining, by bytes of the result.
     pub combine: Piecewise,
     /// Copying within a rank.
@@ -72,16 +76,20 @@ pub struct Machine {
     pub eager_bytes: f64,
     /// What carries plans out.
     pub executor: Executor,
+    /// What predictions by these numbers were off by, at the median, as a share: what is
+    /// made from the numbers must gain more.
+    pub error: f64,
 }
 
 /// What carrying a part out costs, besides what its steps do.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Executor {
-    /// A part that is carried out step by step in the call costs nothing more: one whose
-    /// pieces are whole vectors ([`Part::is_a_row`]) of up to so many bytes. Below 0:
-    /// none.
+    /// A part is carried out step by step in the call if it is a row
+    /// ([`Part::row_pieces`]) of steps of up to so many bytes. Below 0: none.
     pub row_bytes: f64,
-    /// Another one: to begin and to end it, in ns,
+    /// What that takes besides, in ns.
+    pub row_ns: f64,
+    /// Another part: to begin and to end it, in ns,
     pub run_ns: f64,
     /// and for each instance of a step.
     pub step_ns: f64,
@@ -93,10 +101,12 @@ impl Machine {
         Self {
             places: vec![Vec::new(); size as usize].into(),
             links: vec![link.into()],
+            kept: Vec::new(),
             combine: 0.0.into(),
             copy: 0.0.into(),
             eager_bytes: 0.0,
             executor: Executor::default(),
+            error: 0.0,
         }
     }
 
@@ -120,11 +130,24 @@ impl Machine {
         Self {
             places: (0..size).map(place).collect(),
             links: links.into_iter().map(Curve::from).collect(),
+            kept: Vec::new(),
             combine: 0.0.into(),
             copy: 0.0.into(),
             eager_bytes: 0.0,
             executor: Executor::default(),
+            error: 0.0,
         }
+    }
+
+    /// What messages over some distance cost, from kept buffers or others.
+    #[inline]
+    pub(crate) fn curve(&self, distance: usize, kept: bool) -> &Curve {
+        let all = if kept && !self.kept.is_empty() {
+            &self.kept
+        } else {
+            &self.links
+        };
+        &all[distance]
     }
 
     /// How far apart two ranks are: an index of `links`.
@@ -151,15 +174,6 @@ impl Sizes {
         match self {
             Self::Equal(bytes) => *bytes as f64,
             Self::Each(bytes) => bytes.iter().max().map_or(0.0, |b| *b as f64),
-        }
-    }
-
-    /// Bytes of the vector, if the call has one.
-    pub(crate) fn vector(&self, call: &Call) -> Option<f64> {
-        match self {
-            Self::Equal(bytes) if call.operation.cuts_freely() => Some(*bytes as f64),
-            Self::Equal(_) if call.operation == Operation::Barrier => Some(0.0),
-            _ => None,
         }
     }
 

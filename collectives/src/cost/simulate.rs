@@ -25,7 +25,7 @@ use super::machine::{Machine, Sizes};
 use crate::algorithms::Plan;
 use crate::check::Fault;
 use crate::check::graph::{Graph, NONE};
-use crate::plan::{Part, Step};
+use crate::plan::{Buffer, Part, Region, Step};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
@@ -114,10 +114,12 @@ pub fn simulate_parts(
     let whole = sizes.uncut();
     let mut ways = Ways::new(machine, model, call.size, whole);
     for part in parts {
-        let vector = sizes.vector(call);
-        let in_row = part.is_a_row() && vector.is_some_and(|b| b <= machine.executor.row_bytes);
-        if !in_row {
-            let rank = part.rank as usize;
+        let most = machine.executor.row_bytes;
+        let in_row = |pieces| matches!(sizes, Sizes::Equal(_)) && f64::from(pieces) * whole <= most;
+        let rank = part.rank as usize;
+        if part.row_pieces(call).is_some_and(in_row) {
+            ways.processor[rank] = machine.executor.row_ns;
+        } else {
             ways.processor[rank] = machine.executor.run_ns;
             ways.step[rank] = machine.executor.step_ns;
         }
@@ -145,6 +147,14 @@ pub fn simulate_parts(
             end => segment * graph.total + end,
         };
         let bytes = |region| sizes.bytes(call, part, region);
+        // A message that is received: how long, and from what memory.
+        let sent = |data| {
+            let from = graph.step(parts, other % graph.total);
+            (
+                bytes(data),
+                matches!(from, Step::Send { data, .. } if is_kept(data)),
+            )
+        };
         // What is over, and when.
         let over = match (part.steps()[at as usize], what) {
             (Step::Await { .. }, What::Arrival) => {
@@ -159,14 +169,14 @@ pub fn simulate_parts(
             (Step::Recv { from, data, .. }, What::Arrival) => {
                 arrived[instance as usize] = true;
                 let here = posted[instance as usize];
-                here.then(|| (instance, ways.receive(now, from, rank, bytes(data))))
+                here.then(|| (instance, ways.receive(now, from, rank, sent(data))))
             }
             (Step::Recv { from, data, .. }, _) => {
                 posted[instance as usize] = true;
-                let m = bytes(data);
+                let m = sent(data);
                 if arrived[instance as usize] {
                     Some((instance, ways.receive(now, from, rank, m)))
-                } else if m > machine.eager_bytes && posted[other as usize] {
+                } else if m.0 > machine.eager_bytes && posted[other as usize] {
                     let (sent, arrival) = ways.message(now, from, rank, m);
                     queue.push(Reverse((At::ns(arrival), What::Arrival, instance)));
                     Some((other, sent))
@@ -178,17 +188,19 @@ pub fn simulate_parts(
                 posted[instance as usize] = true;
                 let m = bytes(data);
                 (m <= machine.eager_bytes || posted[other as usize]).then(|| {
-                    let (sent, arrival) = ways.message(now, rank, to, m);
+                    let (sent, arrival) = ways.message(now, rank, to, (m, is_kept(data)));
                     queue.push(Reverse((At::ns(arrival), What::Arrival, other)));
                     (instance, sent)
                 })
             }
             (Step::Raise { to, .. }, _) => {
-                let (sent, arrival) = ways.message(now, rank, to, 0.0);
+                let (sent, arrival) = ways.message(now, rank, to, (0.0, false));
                 queue.push(Reverse((At::ns(arrival), What::Arrival, other)));
                 Some((instance, sent))
             }
-            (Step::Await { from, .. }, _) => Some((instance, ways.receive(now, from, rank, 0.0))),
+            (Step::Await { from, .. }, _) => {
+                Some((instance, ways.receive(now, from, rank, (0.0, false))))
+            }
             (Step::Copy { from, .. }, _) => {
                 let work = machine.copy.of_part(bytes(from), whole);
                 Some((instance, ways.work(now, rank, work)))
@@ -203,7 +215,7 @@ pub fn simulate_parts(
                 Some((instance, ways.work(now, rank, work)))
             }
             (Step::Read { from, data, .. }, _) => {
-                let (_, arrival) = ways.message(now, from, rank, bytes(data));
+                let (_, arrival) = ways.message(now, from, rank, (bytes(data), is_kept(data)));
                 Some((instance, arrival))
             }
         };
@@ -243,6 +255,11 @@ pub fn simulate_parts(
         messages: ways.messages,
         bytes: ways.bytes,
     })
+}
+
+/// Whether a message comes from the memory of the program, which no step writes.
+fn is_kept(data: Region) -> bool {
+    data.buffer == Buffer::Send
 }
 
 /// When what messages need is free.
@@ -302,11 +319,11 @@ impl<'a> Ways<'a> {
         *free
     }
 
-    fn receive(&mut self, now: f64, from: u32, rank: u32, bytes: f64) -> f64 {
+    fn receive(&mut self, now: f64, from: u32, rank: u32, (bytes, kept): (f64, bool)) -> f64 {
         match self.model {
             Model::Hockney => now,
             Model::LogGp => {
-                let curve = &self.machine.links[self.machine.distance(from, rank)];
+                let curve = self.machine.curve(self.machine.distance(from, rank), kept);
                 let link = curve.of_part(bytes, self.whole);
                 self.work(now, rank, link.work_ns(bytes))
             }
@@ -314,10 +331,11 @@ impl<'a> Ways<'a> {
     }
 
     /// When the sender has its memory back, and when all is there.
-    fn message(&mut self, now: f64, from: u32, to: u32, bytes: f64) -> (f64, f64) {
+    fn message(&mut self, now: f64, from: u32, to: u32, what: (f64, bool)) -> (f64, f64) {
+        let (bytes, kept) = what;
         let distance = self.machine.distance(from, to);
         let machine = self.machine;
-        let link = machine.links[distance].of_part(bytes, self.whole);
+        let link = machine.curve(distance, kept).of_part(bytes, self.whole);
         let (a, b) = (from as usize, to as usize);
         self.messages += 1;
         self.bytes[distance] += bytes;

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use crate::abi;
-use crate::driver::{State, lock};
+use crate::driver::{State, is_initialised, lock};
 use crate::fault::{Fault, In, Out, Result, entries, invalid};
 use crate::memory::Kind;
 
@@ -89,6 +89,10 @@ entries! {
     fn cuPointerGetAttributes(
         count: c_uint, numbers: In<c_uint>, outs: In<*mut c_void>, address: u64
     ) {
+        if !is_initialised() {
+            // No misuse: so libraries ask that do not want a device themselves.
+            return Err(Fault::plain(abi::ERROR_NOT_INITIALIZED));
+        }
         let state = lock()?;
         for i in 0..count as usize {
             let (out, number) = (outs.at(i)?, numbers.at(i)?);

@@ -213,12 +213,24 @@ impl Driver {
     /// # Errors
     /// [`DeviceError::Unavailable`] with the reason, the same at every call.
     pub fn get() -> Result<&'static Driver> {
+        static READY: OnceLock<Result<&'static Driver>> = OnceLock::new();
+        READY
+            .get_or_init(|| {
+                let driver = Driver::opened()?;
+                driver.initialise()?;
+                Ok(driver)
+            })
+            .clone()
+    }
+
+    /// The process's driver, loaded; perhaps nobody has initialised it.
+    pub(crate) fn opened() -> Result<&'static Driver> {
         static DRIVER: OnceLock<Result<Driver>> = OnceLock::new();
         DRIVER
             .get_or_init(|| {
                 let named = std::env::var_os(LIBRARY_VARIABLE).filter(|name| !name.is_empty());
                 let name = named.or_else(|| PREFERRED.get().cloned());
-                Driver::load(&name.unwrap_or_else(|| LIBRARY.into()))
+                Driver::open(&name.unwrap_or_else(|| LIBRARY.into()))
             })
             .as_ref()
             .map_err(Clone::clone)
@@ -231,7 +243,21 @@ impl Driver {
     }
 
     /// Loads and initialises a library.
-    pub(crate) fn load(name: &OsString) -> Result<Driver> {
+    #[cfg(test)]
+    fn load(name: &OsString) -> Result<Driver> {
+        let driver = Driver::open(name)?;
+        driver.initialise()?;
+        Ok(driver)
+    }
+
+    fn initialise(&self) -> Result<()> {
+        // SAFETY: any thread may initialise, any number of times.
+        unsafe { self.cuInit(0) }
+            .map_err(|error| DeviceError::Unavailable(format!("no device: {error}")))
+    }
+
+    /// Loads a library.
+    fn open(name: &OsString) -> Result<Driver> {
         let shown = name.to_string_lossy().into_owned();
         // SAFETY: the library's initialisers run; it is the system's driver, or
         // one that the user names.
@@ -241,15 +267,27 @@ impl Driver {
                 .map_or_else(|| error.to_string(), |e| e.to_string());
             DeviceError::Unavailable(format!("cannot load the CUDA driver {shown}: {cause}"))
         })?;
-        let driver = Driver {
+        Ok(Driver {
             table: Table::of(&library),
             library: shown,
             _library: library,
+        })
+    }
+
+    /// What the memory at an address is; 0 of what the driver does not know, and of
+    /// everything while nobody has initialised it. Tells of no error.
+    pub(crate) fn memory_type(&self, at: DevicePointer) -> c_uint {
+        let Some(function) = self.table.cuPointerGetAttributes else {
+            return 0;
         };
-        // SAFETY: any thread may initialise, any number of times.
-        unsafe { driver.cuInit(0) }
-            .map_err(|error| DeviceError::Unavailable(format!("no device: {error}")))?;
-        Ok(driver)
+        let mut kind: c_uint = 0;
+        let mut which = [POINTER_MEMORY_TYPE];
+        let mut values = [(&raw mut kind).cast::<c_void>()];
+        // SAFETY: one attribute, one place for it.
+        match unsafe { function(1, which.as_mut_ptr(), values.as_mut_ptr(), at) } {
+            0 => kind,
+            _ => 0,
+        }
     }
 
     /// The library, for what it brings besides.

@@ -58,7 +58,7 @@ pub fn download(stream: &Stream, from: &DeviceSlice<u8>) -> Vec<u8> {
     staged.host().unwrap().to_vec()
 }
 
-/// Compiles a folder of kernels of this crate for the emulated driver; `None`,
+/// Compiles a folder of kernels, of the crate that is tested, for the emulated driver; `None`,
 /// said aloud, without a compiler or without the emulated driver.
 #[allow(dead_code)]
 pub fn library_of_kernels(folder: &str) -> Option<PathBuf> {
@@ -72,7 +72,9 @@ pub fn library_of_kernels(folder: &str) -> Option<PathBuf> {
         return None;
     }
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let shim = here.join("../emulated-cuda/shim");
+    let inside = |folder: &&std::path::Path| folder.join("emulated-cuda/shim").is_dir();
+    let root = here.ancestors().find(inside).expect("the workspace");
+    let shim = root.join("emulated-cuda/shim");
     let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(std::process::id().to_string());
     let compiled = scan::compile(&here.join(folder), &shim, &out, &[]).unwrap();
     let library = out.join("libuser.so");

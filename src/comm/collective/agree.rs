@@ -109,7 +109,7 @@ impl Communicator {
         }
         let plan = Plan::new(call.clone(), Algorithm::RecursiveDoubling, 1);
         let plan = plan.map_err(|e| mismatch(e.to_string()))?;
-        let made = Arc::new(lower(&plan.part(self.rank() as u32))?);
+        let made = Arc::new(lower(plan.call(), &plan.part(self.rank() as u32))?);
         self.lane().lock().keep_program(KEY, made.clone());
         Ok(made)
     }

@@ -2,15 +2,21 @@
 //!
 //! An [`Ask`] is a description and touches no memory, so it can be asked again and again.
 //! [`Ask::settle`], right before its run begins, puts memory of the host in place of
-//! devices', and packed operands in place of those with gaps.
+//! devices', and packed operands in place of those with gaps; reductions may be left where
+//! they are, on a device.
 
+use crate::comm::Communicator;
+use crate::device::combine::{By, Combining};
 use crate::error::{Error, ErrorKind};
 use crate::exec::memory::{Buffers, Pieces};
 use crate::exec::operator::Fit;
+use crate::exec::program::Program;
 use crate::exec::run::{Combiner, Shadow};
 use crate::exec::straight::Begun;
 use crate::p2p::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
+use crate::protocol::device::Reductions;
 use osier_collectives::{Call, Operation};
+use osier_kernels::plan::reduction::has_kernel;
 
 /// What a rank puts into a collective: a buffer, or [`IN_PLACE`].
 pub trait Contribution {
@@ -126,6 +132,8 @@ pub(super) struct Staged {
     /// The result, which belongs into memory with gaps.
     pub shadow: Option<Shadow>,
     pub kept: Vec<Vec<u8>>,
+    /// Nothing does: the run combines there.
+    pub on_device: Option<Combining>,
 }
 
 impl Staged {
@@ -200,7 +208,7 @@ impl Ask {
     /// Makes the memory such that a run can work on it. What was copied for that is for
     /// the run to keep.
     #[inline]
-    pub fn settle(&mut self, rank: usize) -> Option<Box<Staged>> {
+    pub fn settle(&mut self, comm: &Communicator, program: &Program) -> Option<Box<Staged>> {
         if self.error.is_some() {
             self.buffers = Buffers::default();
             return None;
@@ -211,7 +219,7 @@ impl Ask {
         };
         let (send, recv) = (&self.buffers.send, &self.buffers.recv);
         let mut staged = if send.memory().iter().chain(recv.memory()).any(unfit) {
-            Some(Box::new(self.stage(rank)))
+            Some(Box::new(self.stage(comm, program)))
         } else {
             None
         };
@@ -227,9 +235,79 @@ impl Ask {
         staged
     }
 
+    /// How it may combine on a device, if all of its memory lies on one, in whole elements,
+    /// and that is expected to take less time. Buffers are as such a run wants them then.
+    fn combining(&mut self, comm: &Communicator, program: &Program) -> Option<Combining> {
+        let (combiner, fit) = self.combiner.as_ref()?;
+        let devices = &comm.core().devices;
+        let wanted = devices.reductions();
+        if wanted == Reductions::Host || self.call.shares_memory() {
+            return None;
+        }
+        let memory = || {
+            let Buffers { send, recv, .. } = &self.buffers;
+            let all = send.memory().iter().chain(recv.memory());
+            all.filter(|view| view.bytes() > 0)
+        };
+        let first = memory().next()?.as_device()?;
+        let combiner = combiner.get();
+        let by = match (combiner.kernel(), combiner.predefined(fit)) {
+            (Some(kernel), _) => By::Kernel(kernel.clone()),
+            (None, Some((operator, element))) if has_kernel(operator, element) => {
+                By::Predefined(operator)
+            }
+            (None, _) => return None,
+        };
+        let on = Combining {
+            context: first.view().ok()?.buffer().memory().context().clone(),
+            by,
+            element: fit.layout(first.instances().0)?,
+            commutes: fit.commutes,
+        };
+        let rank = comm.rank() as u32;
+        let cut = program.cut.max(1);
+        if !program.lies_in_runs(|buffer| self.call.pieces(rank, buffer, cut)) {
+            return None;
+        }
+        if wanted == Reductions::Auto {
+            let bytes = |pieces: &Pieces| pieces.whole().map_or(0, RawView::bytes);
+            let (send, recv) = (bytes(&self.buffers.send), bytes(&self.buffers.recv));
+            let piece = match self.buffers.recv {
+                Pieces::Equal(_, each) => each,
+                _ => send.max(recv) / cut as usize,
+            };
+            let mut work = program.work(piece);
+            (work.before, work.after) = match self.call.in_place {
+                true => (recv, recv),
+                false => (send, recv),
+            };
+            let link = devices.model();
+            let (latency, copy) = (link.link.latency_ns, link.link.copy_ns_per_byte);
+            if !work.pays(&link.device, latency, copy) {
+                return None;
+            }
+        }
+        let whole = |view: &RawView| match view.bytes() {
+            0 => Some(view.clone()),
+            _ => on.elements(view.as_device()?),
+        };
+        if !memory().all(|view| whole(view).is_some()) {
+            return None;
+        }
+        for pieces in [&mut self.buffers.send, &mut self.buffers.recv] {
+            pieces.replace(|view| whole(view).unwrap_or_else(|| view.clone()));
+        }
+        Some(on)
+    }
+
     #[cold]
-    fn stage(&mut self, rank: usize) -> Staged {
+    fn stage(&mut self, comm: &Communicator, program: &Program) -> Staged {
         let mut staged = Staged::default();
+        if let Some(on) = self.combining(comm, program) {
+            staged.on_device = Some(on);
+            return staged;
+        }
+        let rank = comm.rank();
         let call = &self.call;
         let sends = call.operation == Operation::Bcast && rank == call.root as usize;
         // What a rank 0 of an exclusive prefix has in place of a result; what lies

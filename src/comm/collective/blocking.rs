@@ -81,8 +81,19 @@ impl Communicator {
         let recv = recv.view_mut().raw();
         let bytes = send.as_ref().map_or(0, RawView::bytes);
         let _span = self.span(Kind::Gather, ANY, ANY, bytes);
-        let ask = self.gather_ask(send, Some(recv), root.into());
-        let result = self.call_ask(ask);
+        let root = root.into();
+        let mut call = Call::new(Operation::Gather, self.size() as u32);
+        let mut small = None;
+        if let Ok(Some(to)) = root.check(self.size())
+            && let Some(send) = &send
+        {
+            call = call.root(to);
+            let collected = Some((&recv, self.size())).filter(|_| self.rank() as u32 == to);
+            small = self.small_pieces(Some((send, 1)), collected, send.bytes());
+        }
+        let result = self.call_small(&call, small, None, || {
+            self.gather_ask(send, Some(recv), root)
+        });
         self.reported(result.map_err(|e| e.context("gather")))
     }
 
@@ -119,8 +130,15 @@ impl Communicator {
         let recv = recv.view_mut().raw();
         let bytes = send.as_ref().map_or(0, RawView::bytes);
         let _span = self.span(Kind::Allgather, ANY, ANY, bytes);
-        let ask = self.allgather_ask(send, Some(recv));
-        let result = self.call_ask(ask);
+        let mut call = Call::new(Operation::Allgather, self.size() as u32);
+        let mut each = bytes;
+        if send.is_none() {
+            call = call.in_place();
+            each = recv.bytes() / self.size();
+        }
+        let own = send.as_ref().map(|send| (send, 1));
+        let small = self.small_pieces(own, Some((&recv, self.size())), each);
+        let result = self.call_small(&call, small, None, || self.allgather_ask(send, Some(recv)));
         self.reported(result.map_err(|e| e.context("allgather")))
     }
 

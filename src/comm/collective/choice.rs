@@ -10,6 +10,7 @@ use crate::comm::{Communicator, IN_PLACE};
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::calls::{Agreed, parsed};
 use crate::model::{CallCosts, rounds};
+use crate::protocol::cost::LinkCosts;
 use crate::protocol::select::Memory;
 use osier_collectives::{
     Algorithm, Association, Call, Choice, Machine, Model, Operation, Sizes, choose,
@@ -30,6 +31,8 @@ struct Key {
     size: u32,
     first_side: Option<u32>,
     class: u32,
+    /// A reduction to another rank than the first: some algorithms keep less of its order.
+    turned: bool,
 }
 
 /// What a rank has chosen so far.
@@ -76,6 +79,7 @@ impl Choices {
             size: call.size,
             first_side: call.first_side,
             class,
+            turned: call.operation.reduces() && call.root != 0,
         };
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(chosen) = lock().get(&key) {
@@ -163,6 +167,22 @@ impl Communicator {
     /// If there is one rank only, between two groups, or if a rank dies.
     #[track_caller]
     pub fn measure_call_costs(&self) -> Result<CallCosts> {
+        Ok(self.measure(false)?.1)
+    }
+
+    /// As [`Communicator::measure_call_costs`], and before that what the system's copies
+    /// between processes cost beside messages that go at once: of the job's costs of links
+    /// all else stays. Calls are measured by protocols that are chosen by what was found.
+    ///
+    /// # Errors
+    /// As there.
+    #[track_caller]
+    pub fn measure_costs(&self) -> Result<(LinkCosts, CallCosts)> {
+        self.measure(true)
+    }
+
+    #[track_caller]
+    fn measure(&self, sets: bool) -> Result<(LinkCosts, CallCosts)> {
         // The calls that it makes report what fails in them.
         self.reported(self.may_measure())?;
         let ranks: Vec<u32> = self.group().world_ranks().map(|r| r as u32).collect();
@@ -176,7 +196,14 @@ impl Communicator {
                 classes.push((class.to_owned(), rank));
             }
         }
-        rounds::measure(self, &classes)
+        rounds::measure(self, &classes, sets)
+    }
+
+    /// Has protocols of this communicator's messages chosen by these costs.
+    pub(crate) fn choose_by(&self, costs: &LinkCosts) {
+        let selection = Arc::new(self.core().selection.by(*costs));
+        self.core()
+            .with(self.lane(), |lane| lane.use_selection(selection));
     }
 
     fn may_measure(&self) -> Result<()> {

@@ -135,7 +135,10 @@ impl Communicator {
                 .of(&self.described(), &ask.call, ask.class)?,
         };
         let plan = Plan::new(ask.call.clone(), algorithm, segments).map_err(unsuitable)?;
-        Ok(Arc::new(lower(&plan.part(self.rank() as u32))?))
+        Ok(Arc::new(lower(
+            plan.call(),
+            &plan.part(self.rank() as u32),
+        )?))
     }
 
     /// Begins a call. Its memory belongs to the run until that is over.
@@ -143,7 +146,6 @@ impl Communicator {
     fn begin(&self, mut ask: Ask) -> Result<u32> {
         let site = Location::caller();
         let round = self.round(&ask, site)?;
-        let staged = ask.settle(self.rank());
         let mut lane = self.lane().lock();
         let tags = match &ask.begun {
             Some(begun) => begun.tags,
@@ -166,6 +168,7 @@ impl Communicator {
                 made
             }
         };
+        let staged = ask.settle(self, &program);
         let call = Launch {
             staged,
             program,
@@ -189,9 +192,12 @@ impl Communicator {
     }
 
     /// Begins a run.
-    fn launch(&self, lane: &mut LaneGuard<'_>, ask: Ask, call: Launch) -> Result<u32> {
+    fn launch(&self, lane: &mut LaneGuard<'_>, mut ask: Ask, call: Launch) -> Result<u32> {
         let mut run = lane.spare_run();
-        run.memory.begin(&call.program, ask.buffers);
+        let on = call.staged.as_ref().and_then(|s| s.on_device.as_ref());
+        if let Err(e) = run.memory.begin(&call.program, ask.buffers, on) {
+            ask.error = ask.error.or(Some(e.into()));
+        }
         if let Some(begun) = &ask.begun {
             begun.hand_over(&run.memory);
             run.done = begun.done;
@@ -200,6 +206,7 @@ impl Communicator {
             let staged = *staged;
             (run.before, run.after) = (staged.before, staged.after);
             run.shadow = staged.shadow;
+            run.on_device = staged.on_device;
             run.kept = staged.kept;
         }
         run.program = call.program;
@@ -216,7 +223,9 @@ impl Communicator {
                     judge: round.judge,
                 };
                 let mut run = lane.spare_run();
-                run.memory.begin(&round.program, round.ask.buffers);
+                if let Err(e) = run.memory.begin(&round.program, round.ask.buffers, None) {
+                    return Err(e.into());
+                }
                 run.kept = round.kept;
                 run.program = round.program;
                 run.combiner = round.ask.combiner;

@@ -53,8 +53,21 @@ impl Communicator {
         let (send, recv) = (given(send), wanted(recv));
         let bytes = recv.as_ref().map_or(0, RawView::bytes);
         let _span = self.span(Kind::Scatter, ANY, ANY, bytes);
-        let ask = self.scatter_ask(send, recv, root.into());
-        let result = self.call_ask(ask);
+        let root = root.into();
+        let mut call = Call::new(Operation::Scatter, self.size() as u32);
+        let mut small = None;
+        if let Ok(Some(from)) = root.check(self.size())
+            && let Some(recv) = &recv
+        {
+            call = call.root(from);
+            let sends = self.rank() as u32 == from;
+            let shares = send.as_ref().filter(|_| sends);
+            let shares = shares.map(|send| (send, self.size()));
+            if shares.is_some() == sends {
+                small = self.small_pieces(shares, Some((recv, 1)), recv.bytes());
+            }
+        }
+        let result = self.call_small(&call, small, None, || self.scatter_ask(send, recv, root));
         self.reported(result.map_err(|e| e.context("scatter")))
     }
 
@@ -69,8 +82,14 @@ impl Communicator {
     ) -> Result<()> {
         let (send, recv) = (given(send), recv.view_mut().raw());
         let _span = self.span(Kind::Alltoall, ANY, ANY, recv.bytes());
-        let ask = self.alltoall_ask(send, Some(recv));
-        let result = self.call_ask(ask);
+        let mut call = Call::new(Operation::Alltoall, self.size() as u32);
+        if send.is_none() {
+            call = call.in_place();
+        }
+        let shares = send.as_ref().map(|send| (send, self.size()));
+        let each = recv.bytes() / self.size();
+        let small = self.small_pieces(shares, Some((&recv, self.size())), each);
+        let result = self.call_small(&call, small, None, || self.alltoall_ask(send, Some(recv)));
         self.reported(result.map_err(|e| e.context("alltoall")))
     }
 

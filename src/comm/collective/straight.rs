@@ -26,8 +26,8 @@ enum Taken {
     Whole,
     /// A run must take it.
     Not,
-    /// A message of so many bytes from this rank, which is not as long as it should be.
-    Short(u32, usize),
+    /// A message from this rank, of so many bytes instead of so many.
+    Short(u32, usize, usize),
 }
 
 /// A reduction that may run here.
@@ -47,6 +47,21 @@ impl Communicator {
             return None;
         }
         Small::new(send, recv)
+    }
+
+    /// The same of a call in pieces: so many of each buffer, each of so many bytes.
+    #[inline]
+    pub(super) fn small_pieces(
+        &self,
+        send: Option<(&RawView, usize)>,
+        recv: Option<(&RawView, usize)>,
+        bytes: usize,
+    ) -> Option<Small> {
+        let core = self.core();
+        if core.trace.is_some() || self.is_inter() || core.checks.has(Check::Collectives) {
+            return None;
+        }
+        Small::of_pieces(send, recv, bytes)
     }
 
     /// The same of a reduction, with an operator that cannot panic.
@@ -126,7 +141,7 @@ impl Communicator {
         operands: Operands<'_>,
     ) -> Option<Option<(Begun, Option<Error>)>> {
         let mut lane = self.lane().lock();
-        let Some((program, steps)) = lane.straight(key).filter(|_| lane.idle()) else {
+        let Some((program, steps)) = lane.straight(key, small.bytes).filter(|_| lane.idle()) else {
             return Some(None);
         };
         let tags = lane.next_tags();
@@ -137,12 +152,11 @@ impl Communicator {
             match self.step_here(&mut lane, action, tags, &mut desk, &operands) {
                 Taken::Whole => taken += 1,
                 Taken::Not => break,
-                Taken::Short(from, bytes) => {
+                Taken::Short(from, bytes, wanted) => {
                     taken += 1;
                     error = Some(mismatch(format!(
-                        "rank {from} sent {bytes} bytes, rank {} expected {} (hint: all ranks pass the same count)",
+                        "rank {from} sent {bytes} bytes, rank {} expected {wanted} (hint: all ranks pass the same count)",
                         self.rank(),
-                        small.bytes
                     )));
                     break;
                 }
@@ -190,7 +204,7 @@ impl Communicator {
                 match self.receive_here(lane, &view, from, tag) {
                     None => false,
                     Some(got) if got == view.bytes() => true,
-                    Some(got) => return Taken::Short(from, got),
+                    Some(got) => return Taken::Short(from, got, view.bytes()),
                 }
             }
             Action::Copy { from, to } => copy(&desk.view(from), &desk.view(to)).is_ok(),

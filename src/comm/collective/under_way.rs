@@ -326,7 +326,7 @@ impl Communicator {
         }
         let round = runs.round(&ask, site)?;
         let call = Launch {
-            staged: ask.settle(runs.rank()),
+            staged: ask.settle(runs, &set_up.program),
             program: set_up.program.clone(),
             tags: set_up.tags,
             site,

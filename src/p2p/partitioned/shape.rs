@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::device::handed_over;
 use crate::p2p::view::{RawView, require_dense};
 use osier_datatype::{Basic, Datatype, Layout, Type};
-use osier_kernels::{After, DeviceSlice, DeviceView};
+use osier_kernels::{After, DeviceSlice, DeviceView, Ordered};
 use std::ops::Range;
 
 /// Into how many partitions a buffer is cut, and what each is made of. A plain
@@ -322,11 +322,7 @@ impl Spot<'_> {
             )
         })?;
         let view = DeviceView::new(slice, origin, layout, count)?;
-        let view = match moment {
-            After::Event(event) => view.after(event),
-            After::Stream(stream) => view.after_stream(stream),
-        };
-        Ok(handed_over(view, use_))
+        Ok(handed_over(Ordered::new(view, moment.clone()), use_))
     }
 }
 

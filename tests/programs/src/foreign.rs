@@ -6,6 +6,8 @@ use std::ffi::{CString, c_char, c_int, c_void};
 /// How it was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Foreign {
+    /// By the driver's plain call.
+    Plain,
     /// From a pool that is exportable.
     Exportable,
     /// From a pool that is not.
@@ -27,8 +29,9 @@ struct Props {
 
 /// A function of the driver's.
 fn function(name: &str) -> *mut c_void {
-    let library = std::env::var(LIBRARY_VARIABLE).expect("a driver that is named");
-    let [library, name] = [library.as_str(), name].map(|s| CString::new(s).expect("text"));
+    let library = std::env::var(LIBRARY_VARIABLE);
+    let library = library.as_deref().unwrap_or("libcuda.so.1");
+    let [library, name] = [library, name].map(|s| CString::new(s).expect("text"));
     // SAFETY: a C string; the library is loaded already.
     let open = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_NOW) };
     assert!(!open.is_null(), "{library:?}");
@@ -68,6 +71,7 @@ pub fn memory(context: &Context, how: Foreign, bytes: usize) -> DeviceSlice<u8> 
     call!("cuCtxPushCurrent_v2", primary => *mut c_void);
     let mut at = 0u64;
     match how {
+        Foreign::Plain => call!("cuMemAlloc_v2", &mut at => *mut u64, bytes => usize),
         Foreign::Exportable | Foreign::Pool => {
             let props = props(device, how == Foreign::Exportable);
             let (mut pool, mut stream) = (std::ptr::null_mut(), std::ptr::null_mut());

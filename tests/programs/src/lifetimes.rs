@@ -8,7 +8,7 @@
 use crate::devices::driver_function;
 use crate::mapped::Device;
 use osier::devices::{DeviceSlice, Kind, Memory, Stream, copy};
-use osier::testing::device_use;
+use osier::testing::{device_traffic, device_use};
 use osier::{Communicator, ErrorKind};
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -68,6 +68,7 @@ pub fn run(comm: &Communicator, how: &str) {
         "freed-receive" => freed(comm, &device, false),
         "stream" => stream_destroyed(comm, &device),
         "dropped" => dropped(comm),
+        "apertures" => apertures(comm, &device),
         "context" => return context_reset(comm, &device),
         _ => panic!("{how}?"),
     }
@@ -166,6 +167,49 @@ fn freed(comm: &Communicator, device: &Device, sends: bool) {
     );
     drop(next);
     raw::free(again);
+}
+
+/// Short messages by apertures of memory that comes and goes, mostly at one address.
+fn apertures(comm: &Communicator, device: &Device) {
+    let (me, other) = (comm.rank(), 1 - comm.rank());
+    let stream = device.stream();
+    let mut kept = Vec::new();
+    for round in 0..120u8 {
+        let at = raw::allocate(70_000);
+        // SAFETY: it lives as long as the slice is used, but for what is refused below.
+        let memory = unsafe { Memory::found(stream.context(), at + 300, 1000) };
+        let slice = DeviceSlice::<u8>::of(memory.expect("memory")).expect("bytes");
+        let ready = || slice.after_stream(stream);
+        copy::fill(stream, &ready(), round + me as u8).expect("a fill");
+        stream.synchronize().expect("filled");
+        let before = device_traffic(comm).apertures;
+        if me == round as usize % 2 {
+            let sent = slice.slice(..64).map(|part| part.after_stream(stream));
+            comm.send(&sent.expect("inside"), other, 1).expect("sent");
+        } else {
+            let part = slice.slice(10..74).map(|part| part.after_stream(stream));
+            comm.recv(&mut part.expect("inside"), other, 1)
+                .expect("received");
+            let mut right = vec![round + me as u8; 1000];
+            right[10..74].fill(round + other as u8);
+            assert!(device.bytes(&slice) == right, "round {round}");
+        }
+        // All that are kept live, so that in the end there is no room for more.
+        let moved = device_traffic(comm).apertures - before;
+        assert!(moved == 1 || kept.len() > 20, "round {round}");
+        if round % 4 == 3 {
+            kept.push(slice);
+            continue;
+        }
+        raw::free(at);
+        let sent = comm.isend(ready(), other, 1).expect("begun");
+        // The other's, which it cannot send either.
+        let e = comm.recv(&mut [0u8; 1000], other, 1);
+        let e = e.expect_err("it was freed");
+        assert_eq!(e.kind(), ErrorKind::Cancelled, "{e}");
+        let e = sent.wait().expect_err("it was freed");
+        assert!(e.to_string().contains("freed"), "{e}");
+    }
 }
 
 /// Rank 1 destroys a stream of its own on which its buffers become valid, and which waits

@@ -65,7 +65,7 @@ impl Device {
 }
 
 /// What is handed over as a device's memory.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub enum Made {
     Kind(Kind),
     Pinned,
@@ -87,6 +87,7 @@ fn kind(name: &str) -> Made {
         "mapped" => Kind::Mapped,
         "managed" => Kind::Managed,
         "pinned" => return Made::Pinned,
+        "foreign" => return Made::Foreign(Foreign::Plain),
         "others" => return Made::Foreign(Foreign::Exportable),
         "private" => return Made::Foreign(Foreign::Pool),
         "unexported" => return Made::Foreign(Foreign::Mapped),
@@ -152,6 +153,7 @@ fn less(now: DeviceTraffic, before: DeviceTraffic) -> DeviceTraffic {
         apertures: now.apertures - before.apertures,
         kernels: now.kernels - before.kernels,
         kernel_bytes: now.kernel_bytes - before.kernel_bytes,
+        combined: now.combined - before.combined,
         mappings: now.mappings,
     }
 }
@@ -234,7 +236,13 @@ fn counted(comm: &Communicator, (from, to, way): (Made, Made, &str), all: bool) 
 fn short(comm: &Communicator, how: &str) {
     let (device, me) = (Device::of(comm), comm.rank());
     let byte = Type::basic(Basic::U8);
-    for (made, plain) in [(Kind::Plain, true), (Kind::Pool, false)] {
+    let kinds = [
+        (Made::Kind(Kind::Plain), true),
+        (Made::Kind(Kind::Pool), false),
+        (Made::Foreign(Foreign::Plain), true),
+        (Made::Foreign(Foreign::Pool), false),
+    ];
+    for (made, plain) in kinds {
         for n in [1, 8, 1500, 8192] {
             let run = Type::contiguous(n, &byte).and_then(|t| t.commit());
             let gaps = Type::vector(n, 1, 2, &byte).and_then(|t| t.commit());

@@ -24,9 +24,10 @@ pub struct Osier {
 }
 
 impl Osier {
-    /// Builds it in release.
+    /// Builds it in release, and measures the machine, as a user's first job does.
     pub fn build() -> Result<Self> {
         let program = crate::demo::build()?;
+        run_limited(Command::new(&program).args(["model", "measure"]))?;
         let folder = target_dir().join("xtask");
         std::fs::create_dir_all(&folder)
             .map_err(|e| format!("cannot make the folder {}: {e}", folder.display()))?;

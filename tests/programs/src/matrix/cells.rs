@@ -54,10 +54,18 @@ pub enum Place {
     SharedPool,
     /// Mapped memory of a device.
     Mapped,
+    /// Plain memory that another library made.
+    OthersPlain,
+    /// From another library's pool that others may open.
+    OthersShared,
+    /// From another library's pool that nobody may.
+    OthersPool,
+    /// Mapped by another library, not to be exported.
+    Unexported,
 }
 
 impl Place {
-    pub const ALL: [Place; 8] = [
+    pub const ALL: [Place; 12] = [
         Place::Host,
         Place::Heap,
         Place::Pinned,
@@ -66,7 +74,20 @@ impl Place {
         Place::Pool,
         Place::SharedPool,
         Place::Mapped,
+        Place::OthersPlain,
+        Place::OthersShared,
+        Place::OthersPool,
+        Place::Unexported,
     ];
+
+    /// Memory that another process opens.
+    pub fn is_opened(self) -> bool {
+        use Place::*;
+        matches!(
+            self,
+            Plain | SharedPool | Mapped | OthersPlain | OthersShared
+        )
+    }
 
     /// Memory that is handed over as a device's.
     pub fn on_device(self) -> bool {
@@ -429,6 +450,13 @@ pub fn job(seed: u64) -> (Way, Vec<(&'static str, String)>) {
     }
     if dice.below(3) == 0 {
         set("OSIER_EMULATED_ADDRESSES", "reused".into());
+    }
+    if dice.below(3) == 0 {
+        let most = dice.of(&["0", "100", "100K", "256K"]);
+        set("OSIER_DEVICE_EAGER", most.into());
+    }
+    if dice.below(3) == 0 {
+        set("OSIER_EMULATED_GDRCOPY", "1".into());
     }
     (way, all)
 }

@@ -8,6 +8,7 @@
 pub mod cells;
 mod shapes;
 
+use crate::foreign::{self, Foreign};
 use cells::{Cell, Dice, Place, Way};
 use osier::devices::{Context, DeviceSlice, DeviceView, Kind, Pinned, Stream, copy, devices};
 use osier::testing::{DeviceTraffic, Network, device_traffic, device_use, ranks_on};
@@ -123,9 +124,21 @@ impl Device {
             Place::Pool => Kind::Pool,
             Place::SharedPool => Kind::SharedPool,
             Place::Mapped => Kind::Mapped,
+            Place::OthersPlain => return self.others(Foreign::Plain, bytes),
+            Place::OthersShared => return self.others(Foreign::Exportable, bytes),
+            Place::OthersPool => return self.others(Foreign::Pool, bytes),
+            Place::Unexported => return self.others(Foreign::Mapped, bytes),
         };
         let slice = DeviceSlice::<u8>::with_kind(&self.stream, kind, bytes.len());
-        let slice = slice.expect("memory").into_inner();
+        self.filled(slice.expect("memory").into_inner(), bytes)
+    }
+
+    /// Another library's memory.
+    fn others(&self, how: Foreign, bytes: &[u8]) -> Memory {
+        self.filled(foreign::memory(&self.context, how, bytes.len()), bytes)
+    }
+
+    fn filled(&self, slice: DeviceSlice<u8>, bytes: &[u8]) -> Memory {
         let staged = Pinned::from_slice(&self.context, bytes).expect("pinned");
         let (from, to) = (
             staged.on_device(&self.stream),
@@ -304,8 +317,7 @@ fn check_way(comm: &Communicator, cell: &Cell, before: DeviceTraffic) {
     }
     let (sends, bytes) = (comm.rank() == cell.sender, cell.bytes as u64);
     let devices = cell.from.on_device() && cell.to.on_device();
-    let opened = |place| matches!(place, Place::Plain | Place::SharedPool | Place::Mapped);
-    let (reads, writes) = (opened(cell.from), opened(cell.to));
+    let (reads, writes) = (cell.from.is_opened(), cell.to.is_opened());
     // By every device, linked or not.
     let by_all = |place| matches!(place, Place::Pinned | Place::Managed);
     // One kernel, or chunks on the device.
