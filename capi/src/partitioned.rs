@@ -9,8 +9,8 @@ use crate::p2p::{pend, to_rank};
 use crate::work::{Pending, Work};
 use osier::devices::{After, Context, DeviceError, DeviceSlice, Memory, classify};
 use osier::{
-    Buffer, BufferMut, Communicator, DevicePartitionedSend, Layout, OwnedBuffer, OwnedBufferMut, PartitionedSend,
-    Partitions, View, ViewMut,
+    Buffer, BufferMut, Communicator, DevicePartitionedSend, Layout, OwnedBuffer, OwnedBufferMut,
+    PartitionedSend, Partitions, View, ViewMut,
 };
 use std::ops::{Deref, DerefMut};
 

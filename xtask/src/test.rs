@@ -62,8 +62,9 @@ pub fn run(args: &Args) -> Result {
         steps.step("unit", || {
             setup::cplusplus()?;
             // Tests alone leave no libraries beside the programs that load them, the
-            // emulated driver's among them.
-            run_command(cargo().args(["build", "--workspace", "--lib", "--bins"]))?;
+            // emulated driver's among them. Without --tests cargo would choose other
+            // features, and compile everything twice.
+            run_command(cargo().args(["build", "--workspace", "--lib", "--bins", "--tests"]))?;
             run_command(cargo().args(["test", "--workspace", "--no-fail-fast"]))
         });
     }
@@ -136,6 +137,7 @@ fn loom(steps: &mut Steps) {
                 // The models are quick, building them should be, too.
                 .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
                 .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
+                .env("CARGO_PROFILE_RELEASE_LTO", "off")
                 .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
                 .args(["test", "--release"])
                 .args(packages)
