@@ -28,6 +28,7 @@ impl Scratch {
             .args(args)
             .env_remove("OSIER_COSTS")
             .env_remove("OSIER_SHM_LIMIT")
+            .env("OSIER_MODEL", "cached")
             .env("XDG_CACHE_HOME", &self.0)
             .envs(variables.iter().copied())
             .output()

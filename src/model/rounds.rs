@@ -301,7 +301,7 @@ impl Times {
 
     /// What a call costs that is a row, beside its steps.
     fn row(&self) -> f64 {
-        (2.0 * self.empty - self.flags).clamp(0.0, 0.8 * self.empty)
+        between(2.0 * self.empty - self.flags, 0.8 * self.empty)
     }
 
     /// For how long a message of [`SEGMENT`] bytes keeps an end busy.
@@ -310,7 +310,7 @@ impl Times {
         let at = at.expect("a size that was measured");
         let one_way = self.turns[at] - self.row();
         let stream = self.stream[at].map_or(one_way, |g| g - self.row());
-        stream.clamp(0.0, one_way / 2.0)
+        between(stream, one_way / 2.0)
     }
 
     /// What a call and a step cost that are no row.
@@ -366,6 +366,12 @@ impl Times {
         rise(&mut kept);
         (messages, kept)
     }
+}
+
+/// `ns`, but at least nothing and at most `most`: beside other work differences of what was
+/// measured can be anything, below nothing, too.
+fn between(ns: f64, most: f64) -> f64 {
+    ns.min(most).max(0.0)
 }
 
 /// Copies and sums of this rank.
