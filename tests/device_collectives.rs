@@ -4,10 +4,13 @@ use crate::driver;
 use crate::support::{Watchdog, fails};
 use crate::{Late, memory, on_streams};
 use osier::devices::{DeviceSlice, Graph, Pinned, Stream, UserKernel, copy};
-use osier::plans::Algorithm;
+use osier::model::DeviceCalls;
+use osier::plans::{Algorithm, Hierarchy, Operation, Tree};
+use osier::protocol::cost::LinkCosts;
 use osier::protocol::device::Reductions;
 use osier::testing::{Network, device_traffic, ranks_on, reduce_devices};
 use osier::{Communicator, Datatype, ErrorKind, IN_PLACE, Op};
+use std::sync::Arc;
 
 /// Elements of each rank's share.
 const EACH: usize = 700;
@@ -393,6 +396,137 @@ fn kernels_of_the_user_combine() {
                 .zip(a.iter().zip(&b))
                 .all(|(s, (a, b))| *s == a + 2.0 * b)
         );
+    });
+}
+
+/// Calls whose buffers stay on devices, by plans that keep copies on the host, too.
+fn stays(comm: &Communicator, stream: &Stream, plans: &[(Algorithm, u32)]) {
+    let (me, n) = (comm.rank(), comm.size());
+    for (algorithm, segments) in plans {
+        let what = format!("{algorithm}, {segments} segments");
+        comm.use_algorithm_on_devices(algorithm.clone(), *segments);
+        let data = upload(stream, &numbers(me, 1));
+        comm.bcast(&mut data.after_stream(stream), 0).unwrap();
+        assert!(download(stream, &data) == numbers(0, 1), "bcast by {what}");
+        let all = upload(stream, &vec![0; n * EACH]);
+        let own = upload(stream, &numbers(me, 1)).after_stream(stream);
+        comm.allgather(&own, &mut all.after_stream(stream)).unwrap();
+        let right: Vec<i32> = (0..n).flat_map(|rank| numbers(rank, 1)).collect();
+        assert!(download(stream, &all) == right, "allgather by {what}");
+        let whole = upload(stream, &numbers(me, n)).after_stream(stream);
+        let to = upload(stream, &vec![0; n * EACH]);
+        comm.alltoall(&whole, &mut to.after_stream(stream)).unwrap();
+        let part = |rank| numbers(rank, n)[me * EACH..(me + 1) * EACH].to_vec();
+        let right: Vec<i32> = (0..n).flat_map(part).collect();
+        assert!(download(stream, &to) == right, "alltoall by {what}");
+        let (_, sum) = alike!(
+            comm,
+            stream,
+            Op::Sum,
+            allreduce,
+            numbers(me, 1),
+            vec![0; EACH]
+        );
+        let (_, top) = alike!(
+            comm,
+            stream,
+            Op::Max,
+            reduce,
+            numbers(me, 1),
+            vec![0; EACH],
+            0
+        );
+        let mut made = [sum + top];
+        comm.allreduce(&IN_PLACE, &mut made, Op::Sum).unwrap();
+        assert!(made[0] > 0, "nothing was combined on a device: {what}");
+    }
+    comm.use_algorithm(None);
+}
+
+#[test]
+fn buffers_stay_on_devices() {
+    let Some(context) = driver::context() else {
+        return;
+    };
+    let _watchdog = Watchdog::start();
+    for network in Network::all() {
+        ranks_on(&network, 4, |comm| {
+            let places: Vec<Vec<u32>> = (0..4).map(|rank| vec![rank / 2]).collect();
+            let levels = Arc::new(Hierarchy::new(&places, 0, &[Tree::Chain]));
+            let plans = [
+                (Algorithm::HostLeaders(levels.clone(), 1), 3),
+                (Algorithm::HostLeaders(levels, 0), 1),
+                (Algorithm::Binomial, 2),
+                (Algorithm::Spread, 1),
+                (Algorithm::Bruck, 1),
+            ];
+            reduce_devices(&comm, Reductions::Device);
+            stays(&comm, &Stream::new(&context).unwrap(), &plans);
+        });
+    }
+}
+
+/// Ranks find out together where their buffers are, and choose by costs of devices: calls
+/// that wait ask at the first, second, fourth... of a kind; others use what is known.
+#[test]
+fn plans_for_devices_are_agreed() {
+    let Some(context) = driver::context() else {
+        return;
+    };
+    let _watchdog = Watchdog::start();
+    ranks_on(&Network::Shm, 3, |comm| {
+        let stream = &Stream::new(&context).unwrap();
+        let unknown = comm.explain_on_devices(Operation::Bcast, 1 << 20);
+        assert_eq!(unknown.unwrap_err().kind(), ErrorKind::Unavailable);
+        // Crossings that cost so much that nothing goes through the host.
+        let mut table = comm.call_costs();
+        let mut devices = DeviceCalls::estimated(&LinkCosts::default());
+        for crossing in devices.to_host.iter_mut().chain(&mut devices.to_device) {
+            crossing.ns += 1e9;
+        }
+        table.devices = Some(devices);
+        comm.adopt_costs(Some(&table)).unwrap();
+        let choice = comm
+            .explain_on_devices(Operation::Allreduce, 1 << 20)
+            .unwrap();
+        assert!(!choice.through_host(), "{choice}");
+        let combined = |sums: &[f64]| {
+            let before = device_traffic(&comm).combined;
+            let data = upload(stream, sums);
+            comm.allreduce(&IN_PLACE, &mut data.after_stream(stream), Op::Sum)
+                .unwrap();
+            let mut made = [device_traffic(&comm).combined - before];
+            comm.allreduce(&IN_PLACE, &mut made, Op::Sum).unwrap();
+            (download(stream, &data), made[0])
+        };
+        reduce_devices(&comm, Reductions::Auto);
+        let sums = roundings(comm.rank(), 4 * EACH);
+        let mut right = sums.clone();
+        // On the host: the first asks, and finds that.
+        comm.allreduce(&IN_PLACE, &mut right, Op::Sum).unwrap();
+        for call in 2..6 {
+            // The second asks.
+            let (found, kernels) = combined(&sums);
+            assert!(found == right, "call {call}");
+            assert!(kernels > 0, "call {call}");
+        }
+        // One rank's memory is the host's; what is known of these calls is out of date.
+        let mut data = sums.clone();
+        match comm.rank() {
+            0 => comm.allreduce(&IN_PLACE, &mut data, Op::Sum).unwrap(),
+            _ => {
+                let there = upload(stream, &sums);
+                comm.allreduce(&IN_PLACE, &mut there.after_stream(stream), Op::Sum)
+                    .unwrap();
+                data = download(stream, &there);
+            }
+        }
+        assert!(data == right);
+        // One that does not wait uses what is known; roots and in place do not matter.
+        let there = upload(stream, &sums);
+        let on = comm.on_stream(stream);
+        on.allreduce(&IN_PLACE, &there, Op::Sum).unwrap();
+        assert!(download(stream, &there) == right);
     });
 }
 

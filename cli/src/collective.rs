@@ -4,9 +4,10 @@
 use std::str::FromStr;
 
 use osier_collectives::{
-    Algorithm, Association, Call, Choice, Curve, Executor, Hierarchy, Link, Machine, Model,
-    Operation, Sizes, Topology, Tree, choose,
+    Algorithm, Aside, Association, Call, Choice, Curve, Executor, Hierarchy, Link, Machine, Model,
+    Operation, Piecewise, Sizes, Topology, Tree, choose,
 };
+use std::sync::Arc;
 
 /// What a described machine's links cost, innermost first: within a package, across
 /// packages, across nodes; nothing of it was measured here.
@@ -24,6 +25,41 @@ const DESCRIBED: [LinkSpec; 3] = [
         per_byte_ns: 0.08,
     },
 ];
+
+/// The same of messages from device to device, over the devices' own links of 25 GB/s, and
+/// what a copy to the host or back costs there. What lies behind a part's switch, socket or
+/// network card shares its way out.
+const DEVICES: [LinkSpec; 3] = [
+    LinkSpec {
+        latency_ns: 8000.0,
+        per_byte_ns: 0.04,
+    },
+    LinkSpec {
+        latency_ns: 9000.0,
+        per_byte_ns: 0.05,
+    },
+    LinkSpec {
+        latency_ns: 11_000.0,
+        per_byte_ns: 0.08,
+    },
+];
+const CROSSING: LinkSpec = LinkSpec {
+    latency_ns: 5000.0,
+    per_byte_ns: 0.04,
+};
+/// A kernel's launch, and bytes of copies and sums within a device.
+const KERNEL_NS: f64 = 6000.0;
+const KERNEL_NS_PER_BYTE: f64 = 0.001;
+
+/// Where the buffers of a collective are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Space {
+    /// In the host's memory
+    #[default]
+    Host,
+    /// In devices' memory
+    Device,
+}
 
 /// A link as the user writes it: `280:0.1`, ns and ns per byte.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -78,6 +114,8 @@ pub enum Wanted {
     Flat(Algorithm),
     /// Binomial trees per level of the machine.
     Levels,
+    /// Chains per level, with copies in the host's memory from the second level on.
+    HostCopies,
 }
 
 impl FromStr for Wanted {
@@ -88,13 +126,16 @@ impl FromStr for Wanted {
         if wanted == "levels" {
             return Ok(Wanted::Levels);
         }
+        if wanted == "hostcopies" {
+            return Ok(Wanted::HostCopies);
+        }
         let found = Algorithm::FLAT
             .into_iter()
             .find(|algorithm| plain(&algorithm.to_string()).replace("tree", "") == wanted);
         found.map(Wanted::Flat).ok_or_else(|| {
             let names: Vec<String> = Algorithm::FLAT.iter().map(ToString::to_string).collect();
             format!(
-                "no algorithm of this name (hint: {}, levels)",
+                "no algorithm of this name (hint: {}, levels, host copies)",
                 names.join(", ")
             )
         })
@@ -110,6 +151,10 @@ impl Wanted {
                 let trees = [Tree::Binomial];
                 let levels = Hierarchy::new(topology.places(), root, &trees);
                 Algorithm::Hierarchical(levels.into())
+            }
+            Wanted::HostCopies => {
+                let levels = Hierarchy::new(topology.places(), root, &[Tree::Chain]);
+                Algorithm::HostLeaders(levels.into(), 1)
             }
         }
     }
@@ -140,6 +185,52 @@ pub fn machine(topology: &Topology, links: &[LinkSpec]) -> Machine {
         eager_bytes: 8192.0,
         executor: Executor::default(),
         error: 0.0,
+        aside: None,
+    }
+}
+
+/// The same where buffers lie on devices, a device for each rank.
+pub fn machine_of_devices(
+    topology: &Topology,
+    links: &[LinkSpec],
+    device_links: &[LinkSpec],
+) -> Machine {
+    let given = if device_links.is_empty() {
+        &DEVICES
+    } else {
+        device_links
+    };
+    let host = machine(topology, links);
+    let distances = host.links.len();
+    let link = |distance: usize| {
+        let spec = given[distance.min(given.len() - 1)];
+        Link {
+            latency_ns: spec.latency_ns * 0.8,
+            // Whoever begins a message is busy for longer than with one of the host's.
+            overhead_ns: spec.latency_ns / 10.0,
+            gap_ns: 0.0,
+            per_byte_ns: spec.per_byte_ns,
+            work_per_byte_ns: 0.0,
+            shared_per_byte_ns: if distance > 0 { spec.per_byte_ns } else { 0.0 },
+        }
+    };
+    let kernel =
+        |ns_per_byte| Piecewise::through(&[(0.0, KERNEL_NS), (1e9, KERNEL_NS + 1e9 * ns_per_byte)]);
+    let crossing = Piecewise::through(&[
+        (0.0, CROSSING.latency_ns),
+        (1e9, CROSSING.latency_ns + 1e9 * CROSSING.per_byte_ns),
+    ]);
+    Machine {
+        links: (0..distances).map(link).map(Curve::from).collect(),
+        combine: kernel(1.5 * KERNEL_NS_PER_BYTE),
+        copy: kernel(KERNEL_NS_PER_BYTE),
+        eager_bytes: 0.0,
+        aside: Some(Arc::new(Aside {
+            to_host: crossing.clone(),
+            to_device: crossing,
+            host: host.clone(),
+        })),
+        ..host
     }
 }
 
@@ -148,14 +239,13 @@ pub fn chosen(
     (operation, root): (Operation, u32),
     bytes: u64,
     topology: &Topology,
-    links: &[LinkSpec],
+    machine: &Machine,
 ) -> Result<Choice, String> {
     let mut call = Call::new(operation, topology.size()).requires(Association::Balanced);
     if operation.rooted() {
         call = call.root(root);
     }
-    let machine = machine(topology, links);
-    choose(&call, &Sizes::Equal(bytes), &machine, Model::LogGp).map_err(|e| e.to_string())
+    choose(&call, &Sizes::Equal(bytes), machine, Model::LogGp).map_err(|e| e.to_string())
 }
 
 #[cfg(test)]
@@ -184,9 +274,13 @@ mod tests {
 
     #[test]
     fn a_choice_on_a_described_machine() {
-        let machine = Topology::regular("2x2x4").unwrap();
-        let found = chosen((Operation::Bcast, 3), 1 << 20, &machine, &[]).unwrap();
+        let shape = Topology::regular("2x2x4").unwrap();
+        let (host, devices) = (machine(&shape, &[]), machine_of_devices(&shape, &[], &[]));
+        let found = chosen((Operation::Bcast, 3), 1 << 20, &shape, &host).unwrap();
         assert_eq!(found.plan().call().root, 3);
         assert!(found.runner_up().is_some() && found.ns() > 0.0);
+        let there = chosen((Operation::Bcast, 3), 1 << 20, &shape, &devices).unwrap();
+        assert!(there.ranking.iter().any(|c| c.through_host));
+        assert!(there.ranking.iter().any(|c| !c.through_host));
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use osier::config::Costs;
-use osier::model::{self, Cached, CallCosts, Origin};
+use osier::model::{self, Cached, CallCosts, DeviceCalls, Origin};
 use osier::{Error, ErrorKind, Result};
 use serde_json::json;
 
@@ -323,6 +323,41 @@ pub fn told(cached: &Cached) -> String {
     }
 }
 
+fn show_devices(devices: &DeviceCalls) {
+    let note = match devices.emulated {
+        true => " (emulated: no figure here is one of a GPU)",
+        false => "",
+    };
+    for class in &devices.classes {
+        println!(
+            "\nMessages between devices within one {}: {}{note}",
+            class.class, devices.device
+        );
+        let mut rows = Table::new(2).right(&[0, 1, 2, 3]);
+        rows.row(["bytes", "one way", "busy", "MB/s"].map(str::to_owned));
+        for m in &class.messages {
+            rows.row([
+                size(m.bytes as usize),
+                protocols::time(m.one_way_ns),
+                protocols::time(m.busy_ns),
+                format!("{:.0}", m.bytes as f64 / m.one_way_ns * 1e3),
+            ]);
+        }
+        rows.print();
+    }
+    println!("\nWork of a device{note}");
+    let mut rows = Table::new(2).right(&[0, 1, 2, 3, 4]);
+    rows.row(["bytes", "copy", "sum of doubles", "to the host", "back"].map(str::to_owned));
+    let works = [&devices.combine, &devices.to_host, &devices.to_device];
+    for (at, copy) in devices.copy.iter().enumerate() {
+        let mut row = vec![size(copy.bytes as usize), protocols::time(copy.ns)];
+        let others = works.iter().filter_map(|works| works.get(at));
+        row.extend(others.map(|work| protocols::time(work.ns)));
+        rows.row(row);
+    }
+    rows.print();
+}
+
 fn show(cached: &Cached, as_json: bool) {
     let (table, measured) = table(cached);
     if as_json {
@@ -381,6 +416,9 @@ fn show(cached: &Cached, as_json: bool) {
         ]);
     }
     rows.print();
+    if let Some(devices) = &table.devices {
+        show_devices(devices);
+    }
     println!("\nThe executor, of calls that are not taken step by step");
     let mut rows = Table::new(2).right(&[1]);
     rows.row(["a call".to_owned(), protocols::time(table.run_ns)]);

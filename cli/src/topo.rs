@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use osier::model::{Gpu, Part, Places};
 use osier_collectives::{Operation, Plan, Topology, draw_tree, messages, svg};
 
-use crate::collective::{self, LinkSpec, Wanted};
+use crate::collective::{self, LinkSpec, Space, Wanted};
 use crate::run;
 
 const USAGE: u8 = 2;
@@ -24,6 +24,9 @@ Examples:
       the plan that is cheapest on 4 nodes of 2 packages of 4 ranks, and its tree
   osier topo --topology 2x2x8 --of allreduce --algorithm ring --svg ring.svg
       a picture of the messages of a ring
+  osier topo --topology 2x2x4 --of bcast --bytes 4M --memory device
+      of 16 devices, behind 2 switches or sockets of 2 nodes: which plan, and its tree;
+      --algorithm 'host copies' draws the one whose leaders keep a copy on the host
 
 Costs of a described machine are described, too: --links 160:0.08,280:0.1,1900:0.08
 has latency in ns and ns per byte of links within the innermost parts, then across
@@ -65,6 +68,20 @@ pub struct Args {
     /// Costs of links, innermost first: LATENCY:PER_BYTE in ns
     #[arg(long, value_name = "LINKS", value_delimiter = ',')]
     links: Vec<LinkSpec>,
+
+    /// Where its buffers are; of devices, each rank has one
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHERE",
+        default_value = "host",
+        requires = "of"
+    )]
+    memory: Space,
+
+    /// The same of messages from device to device
+    #[arg(long, value_name = "LINKS", value_delimiter = ',')]
+    device_links: Vec<LinkSpec>,
 
     /// Write a picture of ranks and messages
     #[arg(long, value_name = "FILE")]
@@ -126,7 +143,13 @@ fn print(args: &Args) -> Result<String, (u8, String)> {
         let plan = match &args.algorithm {
             Some(wanted) => plan(asked, wanted, &topology).map_err(usage)?,
             None => {
-                let choice = collective::chosen(asked, args.bytes, &topology, &args.links);
+                let machine = match args.memory {
+                    Space::Host => collective::machine(&topology, &args.links),
+                    Space::Device => {
+                        collective::machine_of_devices(&topology, &args.links, &args.device_links)
+                    }
+                };
+                let choice = collective::chosen(asked, args.bytes, &topology, &machine);
                 let choice = choice.map_err(usage)?;
                 let _ = write!(text, "\n{choice}");
                 choice.plan().clone()

@@ -86,6 +86,64 @@ fn places_and_bounds_change_the_choice() {
 }
 
 #[test]
+fn collectives_of_devices_have_plans_of_their_own() {
+    let run = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_osier"))
+            .args(args)
+            .env_remove("OSIER_COSTS")
+            .env("OSIER_CUDA_LIBRARY", "/nowhere/libcuda.so.1")
+            .env("XDG_CACHE_HOME", "/nowhere")
+            .output()
+            .unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{args:?}: {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let bcast = ["explain", "bcast", "--memory", "device", "--bytes"];
+    let short = run(&[&bcast[..], &["8", "-n", "4"]].concat());
+    assert!(short.contains("in memory of devices"), "{short}");
+    assert!(short.contains("none was measured"), "{short}");
+    let described = ["4M", "--topology", "2x2x4", "--json"];
+    let found: Value = serde_json::from_str(&run(&[&bcast[..], &described].concat())).unwrap();
+    let ranking = found["ranking"].as_array().unwrap();
+    assert_eq!(ranking[0]["through_host"], false, "{found}");
+    assert!(ranking.iter().any(|one| one["through_host"] == true));
+    let copies = |one: &Value| {
+        one["algorithm"]
+            .as_str()
+            .unwrap()
+            .contains("copies on the host")
+    };
+    assert!(ranking.iter().any(copies), "{found}");
+    // Of neighbours: a wider grid has more of them, and takes longer.
+    let of = |grid: &[&str]| -> f64 {
+        let args = [
+            "explain",
+            "neighbor-alltoall",
+            "--bytes",
+            "64K",
+            "--topology",
+            "2x2x2",
+        ];
+        let found = run(&[&args[..], grid, &["--json"]].concat());
+        let found: Value = serde_json::from_str(&found).unwrap();
+        found["ranking"][0]["predicted_ns"].as_f64().unwrap()
+    };
+    assert!(of(&["--grid", "2x2x2"]) > of(&[]));
+    let drawn = run(&[
+        "topo",
+        "--topology",
+        "2x2x2",
+        "--of",
+        "bcast",
+        "--algorithm",
+        "host copies",
+    ]);
+    // To the next node first, then the next package, then the next device.
+    assert!(drawn.contains("0\n|- 4\n"), "{drawn}");
+}
+
+#[test]
 fn short_messages_are_not_announced() {
     let found = text(&["--bytes", "8"]);
     assert!(found.contains("at once, through pinned memory"), "{found}");

@@ -107,9 +107,19 @@ impl<'a> Builder<'a> {
             pieces,
             lengths,
             slots: self.slots,
+            aside: false,
         });
         self.scratch.push(vec![UNTOUCHED; pieces as usize]);
         Buffer::Scratch(number)
+    }
+
+    /// The same in memory of the host, wherever the call's buffers lie.
+    pub fn scratch_aside(&mut self, pieces: u32) -> Buffer {
+        let buffer = self.scratch(pieces);
+        if let Some(last) = self.part.scratch.last_mut() {
+            last.aside = true;
+        }
+        buffer
     }
 
     /// The whole vector in a buffer.

@@ -10,9 +10,9 @@
 
 use crate::algorithms::{Algorithm, Hierarchy, Plan, Tree};
 use crate::call::{Call, Operation};
-use crate::cost::{Machine, Model, Sizes, simulate_parts, tree_ns};
+use crate::cost::{Aside, Machine, Model, Piecewise, Sizes, simulate_parts, tree_ns};
 use crate::group::{Group, Permutation};
-use crate::plan::{Part, Step};
+use crate::plan::{Buffer, Part, Step};
 use crate::synthesis::{Matrix, adapted_barrier, earliest_completion};
 use std::fmt;
 use std::sync::Arc;
@@ -24,6 +24,19 @@ pub struct Candidate {
     pub plan: Plan,
     /// Predicted, in ns.
     pub ns: f64,
+    /// On a machine of devices: buffers are copied to the host before and back behind, and
+    /// the plan is one of the host's memory.
+    pub through_host: bool,
+}
+
+impl Candidate {
+    /// Its algorithm, and where it works if that is not where the buffers are.
+    pub fn name(&self) -> String {
+        match self.through_host {
+            true => format!("{}, through the host", self.plan.algorithm()),
+            false => self.plan.algorithm().to_string(),
+        }
+    }
 }
 
 /// What was chosen, and why.
@@ -49,6 +62,11 @@ impl Choice {
         self.ranking[0].ns
     }
 
+    /// Whether buffers go through the host's memory: see [`Candidate::through_host`].
+    pub fn through_host(&self) -> bool {
+        self.ranking[0].through_host
+    }
+
     /// The next best.
     pub fn runner_up(&self) -> Option<&Candidate> {
         self.ranking.get(1)
@@ -65,7 +83,7 @@ impl fmt::Display for Choice {
             call.operation.name(),
             self.bytes,
             call.size,
-            plan.algorithm()
+            self.ranking[0].name()
         )?;
         for (at, candidate) in self.ranking.iter().enumerate() {
             let word = match at {
@@ -81,7 +99,7 @@ impl fmt::Display for Choice {
                 f,
                 "  {word:<10} {:>12.3} us  {}, {segments}",
                 candidate.ns / 1000.0,
-                candidate.plan.algorithm()
+                candidate.name()
             )?;
         }
         for (name, reason) in &self.left_out {
@@ -98,6 +116,8 @@ const MOST_DENSE: u32 = 512;
 /// Clusters are apart by more than this share of the diameter; 0.35 to 0.4 is what the
 /// literature recommends.
 const SPARSENESS: f64 = 0.35;
+/// Of devices, so many innermost levels are tried as one.
+const MOST_MERGED: usize = 2;
 /// Segments are tried in powers of two up to this.
 const MOST_SEGMENTS: u32 = 1024;
 
@@ -140,6 +160,18 @@ pub fn candidates(
             let algorithm = Algorithm::Hierarchical(Arc::new(levels));
             if !all.contains(&algorithm) {
                 all.push(algorithm);
+            }
+            if machine.aside.is_none() {
+                continue;
+            }
+            for merged in 0..=depth.min(MOST_MERGED) {
+                let levels = Arc::new(Hierarchy::merged(places, merged, root, &trees));
+                let copies = (1..levels.levels() as u32)
+                    .map(|from| Algorithm::HostLeaders(levels.clone(), from));
+                let mut more: Vec<Algorithm> = copies.collect();
+                more.push(Algorithm::Hierarchical(levels));
+                more.retain(|one| !all.contains(one));
+                all.extend(more);
             }
         }
     }
@@ -190,6 +222,10 @@ pub fn choose(
         Sizes::Each(each) => each.iter().sum::<u64>() / each.len().max(1) as u64,
     };
     let (algorithms, mut left_out) = candidates(call, machine, bytes);
+    let through = match &machine.aside {
+        Some(aside) => through_host(call, sizes, aside, model)?,
+        None => Vec::new(),
+    };
     let mut left = MOST_INSTANCES;
     let mut ranking: Vec<Candidate> = Vec::new();
     let mut unplayed = Vec::new();
@@ -208,12 +244,21 @@ pub fn choose(
         }
         left -= instances;
         let ns = play(&plan, sizes, machine, model)?;
-        ranking.push(Candidate { plan, ns });
+        ranking.push(Candidate {
+            plan,
+            ns,
+            through_host: false,
+        });
     }
     // Then in segments, the best first: four times as many while that gains, then
     // twice and half as many as the best.
     ranking.sort_by(|a, b| a.ns.total_cmp(&b.ns));
-    for candidate in &mut ranking {
+    // On a neighbourhood nobody knows the bytes of others, so messages are whole.
+    let cuts = match call.operation.of_neighbors() {
+        true => &mut [],
+        false => &mut ranking[..],
+    };
+    for candidate in cuts {
         let algorithm = candidate.plan.algorithm().clone();
         let mut better = |segments: u32, best: &mut Candidate| {
             let plan = Plan::new(call.clone(), algorithm.clone(), segments)?;
@@ -225,7 +270,7 @@ pub fn choose(
             let ns = play(&plan, sizes, machine, model)?;
             let gains = ns < best.ns;
             if gains {
-                *best = Candidate { plan, ns };
+                (best.plan, best.ns) = (plan, ns);
             }
             Ok(gains)
         };
@@ -241,6 +286,8 @@ pub fn choose(
     }
     ranking.sort_by(|a, b| a.ns.total_cmp(&b.ns));
     distrust(&mut ranking, machine.error, &mut left_out);
+    ranking.extend(through);
+    ranking.sort_by(|a, b| a.ns.total_cmp(&b.ns));
     for plan in unplayed {
         let bound = at_least(&plan, sizes, machine);
         let reason = match ranking.first() {
@@ -262,6 +309,40 @@ pub fn choose(
         ranking,
         left_out,
     })
+}
+
+/// What plans of the host's memory take with the copies before and behind, as candidates
+/// for memory of devices.
+fn through_host(
+    call: &Call,
+    sizes: &Sizes,
+    aside: &Aside,
+    model: Model,
+) -> Result<Vec<Candidate>, crate::Unsuitable> {
+    // The rank that copies most: the root, or another.
+    let others = (call.root + 1) % call.size;
+    let most = |pieces: &dyn Fn(u32) -> u32| {
+        let pieces = pieces(call.root).max(pieces(others));
+        sizes.uncut() * f64::from(pieces)
+    };
+    let (before, behind) = match call.operation {
+        Operation::Bcast => (sizes.uncut(), sizes.uncut()),
+        _ => (
+            most(&|rank| call.pieces(rank, call.input(rank), 1)),
+            most(&|rank| call.pieces(rank, Buffer::Recv, 1)),
+        ),
+    };
+    let copies = |curve: &Piecewise, bytes: f64| match bytes > 0.0 {
+        true => curve.at(bytes),
+        false => 0.0,
+    };
+    let ns = copies(&aside.to_host, before) + copies(&aside.to_device, behind);
+    let mut ranking = choose(call, sizes, &aside.host, model)?.ranking;
+    for candidate in &mut ranking {
+        candidate.ns += ns;
+        candidate.through_host = true;
+    }
+    Ok(ranking)
 }
 
 /// Leaves out what was made from the costs themselves and gains no more, beside the best of

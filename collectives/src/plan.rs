@@ -186,6 +186,8 @@ pub struct Scratch {
     /// Segments for which there is room; 0: for all. Segment s lies where
     /// segment s + slots will.
     pub slots: u32,
+    /// It lies in memory of the host, wherever the call's buffers do.
+    pub aside: bool,
 }
 
 /// One rank's part of a plan.

@@ -90,13 +90,21 @@ proptest! {
         segments in 1u32..8,
     ) {
         let size = places.len() as u32;
-        let levels = |root| Algorithm::Hierarchical(Arc::new(Hierarchy::new(&places, root, &trees)));
+        let levels = |root| {
+            let merged = |n| Arc::new(Hierarchy::merged(&places, n, root, &trees));
+            let all = [0, 1, 2].map(merged);
+            let plain = all.clone().map(Algorithm::Hierarchical);
+            let copies = all.into_iter().flat_map(|levels| {
+                (0..=levels.levels() as u32).map(move |from| Algorithm::HostLeaders(levels.clone(), from))
+            });
+            plain.into_iter().chain(copies).collect::<Vec<_>>()
+        };
         for operation in Operation::ALL {
             let root = if operation.rooted() { root } else { 0 };
             let call = Call::new(operation, size).root(root).requires(Association::Any);
             let order = Arc::new(Permutation::by_place(&places, root));
             let flat = Algorithm::FLAT.map(|f| Algorithm::Permuted(order.clone(), Box::new(f)));
-            for algorithm in flat.into_iter().chain([levels(root)]) {
+            for algorithm in flat.into_iter().chain(levels(root)) {
                 if algorithm.keeps(&call).is_some() {
                     let plan = Plan::new(call.clone(), algorithm.clone(), segments);
                     if let Err(fault) = check(&plan.expect("suitable")) {

@@ -108,9 +108,11 @@ struct Inner {
     info: Mutex<Info>,
     name: Mutex<String>,
     /// The algorithm that calls are to use, and its segments.
-    forced: Mutex<Option<(osier_collectives::Algorithm, u32)>>,
+    forced: Mutex<Option<collective::Chosen>>,
     /// The machine that plans are chosen for, once one was.
     described: Mutex<Option<Arc<collective::Described>>>,
+    /// Which calls have their buffers on devices.
+    spaces: collective::Spaces,
     /// Who lies around this rank, once a neighbourhood collective has asked.
     around: OnceLock<collective::Around>,
     /// Duplications begun: each has a tag of its own.
@@ -276,6 +278,7 @@ impl Communicator {
             name: Mutex::default(),
             forced: Mutex::default(),
             described: Mutex::default(),
+            spaces: collective::Spaces::new(member.agreed.knows_devices()),
             around: OnceLock::new(),
             idups: AtomicU32::new(0),
             partitioned: Registry::default(),

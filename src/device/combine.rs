@@ -1,7 +1,8 @@
-//! Reductions where the operands are: kernels that combine pieces of a device's memory,
-//! for a run whose buffers lie there.
+//! Runs whose buffers lie on a device, and stay there: messages of its memory, and kernels
+//! that copy and combine its pieces.
 //!
-//! A run on a device ([`Combining`]) has its scratch there, too. Its messages are those of
+//! A run on a device ([`Combining`]) has its scratch there, too, but for what its plan
+//! keeps aside, in memory of the host that kernels reach. Its messages are those of
 //! device memory; its copies and combinations are kernels on streams of their own, each
 //! behind what the step waits for, so segments overlap with transfers and with each other.
 //!
@@ -35,11 +36,12 @@ pub(crate) enum By {
     Kernel(UserKernel),
 }
 
-/// A reduction on one device.
+/// A run on one device.
 #[derive(Clone, Debug)]
 pub(crate) struct Combining {
     pub context: Context,
-    pub by: By,
+    /// None: nothing is combined.
+    pub by: Option<By>,
     /// One element, without gaps.
     pub element: Layout,
     /// Operands may change places, bit for bit.
@@ -146,6 +148,37 @@ impl Combining {
         Ok(RawView::device(slice.address(), bytes, memory))
     }
 
+    /// Memory of the host that kernels reach, for so many bytes, the same as before if that
+    /// is enough: as messages have it, and as kernels.
+    ///
+    /// # Errors
+    /// The host has no memory that may be pinned.
+    pub fn aside(
+        &self,
+        kept: &mut Option<Scratch>,
+        bytes: usize,
+    ) -> Result<(RawView, RawView), DeviceError> {
+        let fits = |s: &Scratch| *s.memory.context() == self.context && s.memory.bytes() >= bytes;
+        if !kept.as_ref().is_some_and(fits) {
+            *kept = None;
+            let memory = Memory::pinned(&self.context, bytes)?;
+            let since = Stream::uncaptured(&self.context)?.record()?;
+            *kept = Some(Scratch { memory, since });
+        }
+        let Some(Scratch { memory, since }) = kept else {
+            return Ok((RawView::empty(), RawView::empty()));
+        };
+        let slice = DeviceSlice::<u8>::of(memory.clone())?;
+        let view = DeviceView::of(&slice)?.after(since);
+        let bytes = view.buffer().packed_bytes();
+        let kernels = DeviceMemory::of_elements(view, &self.element);
+        let host = memory.host().unwrap_or(std::ptr::null_mut());
+        Ok((
+            RawView::untyped(host, bytes),
+            RawView::device(slice.address(), bytes, kernels),
+        ))
+    }
+
     /// Begins to copy a region to another of the same length.
     ///
     /// # Errors
@@ -207,7 +240,10 @@ impl Combining {
         left: &Ordered<DeviceView<u8>>,
     ) -> Result<Event, DeviceError> {
         let all = 0..left.buffer().packed_bytes();
-        match &self.by {
+        let Some(by) = &self.by else {
+            return Err(DeviceError::Unavailable("no operator".into()));
+        };
+        match by {
             By::Predefined(operator) => packer.combine(stream, *operator, right, left, all, None),
             By::Kernel(kernel) => {
                 let kernel = (kernel, self.element.size());

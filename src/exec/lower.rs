@@ -6,7 +6,7 @@
 //! of the steps; then they match in that order, because messages do not overtake.
 
 use super::graph::{Edge, Graph};
-use super::program::{Action, Program, SEGMENT_TAGS};
+use super::program::{Action, Place, Program, SEGMENT_TAGS};
 use super::straight::Straight;
 use crate::error::{Error, ErrorKind, Result};
 use osier_collectives::{Buffer, Call, Part, Region, Step};
@@ -129,5 +129,6 @@ pub(crate) fn lower(call: &Call, part: &Part) -> Result<Program> {
         scratch: part.scratch.clone(),
         cut,
         straight,
+        place: Place::default(),
     })
 }

@@ -7,7 +7,8 @@
 //! 1. Lengths of pieces and segments follow from what all ranks agree on: the bytes of
 //!    the call, and its element.
 //! 2. Scratch is packed and starts at multiples of 64 bytes. It is not moved while the
-//!    run lives. It is the device's where the buffers are.
+//!    run lives. It is the device's where the buffers are, but for what the plan keeps
+//!    aside: that is the host's, and kernels reach it.
 
 use super::program::Program;
 use crate::device::combine::{Combining, Scratch as OnDevice};
@@ -102,6 +103,8 @@ struct Room {
     slots: u32,
     /// Bytes of a slot.
     slot: usize,
+    /// In the host's memory, of a run on a device.
+    aside: bool,
 }
 
 /// The memory of one run.
@@ -113,8 +116,12 @@ pub(crate) struct Memory {
     block: Vec<Line>,
     /// The same for runs on a device.
     on_device: Option<OnDevice>,
+    /// Of the host, aside.
+    pinned: Option<OnDevice>,
     /// The block's bytes.
     base: RawView,
+    /// Those aside, as messages have them, and as kernels.
+    aside: (RawView, RawView),
     cut: u32,
     segments: u32,
 }
@@ -153,8 +160,10 @@ impl Memory {
         self.segments = program.graph.segments();
         self.rooms.clear();
         self.starts.clear();
-        let mut end = 0usize;
+        let mut ends = [0usize; 2];
         for scratch in &program.scratch {
+            let aside = scratch.aside && on.is_some();
+            let end = &mut ends[usize::from(aside)];
             let first = self.starts.len();
             let mut at = 0;
             let mut longest = 0;
@@ -175,21 +184,27 @@ impl Memory {
                 self.longest_share(longest)
             };
             self.rooms.push(Room {
-                offset: end,
+                offset: *end,
                 starts: first,
                 slots: scratch.slots,
                 slot,
+                aside,
             });
             let bytes = match scratch.slots {
                 0 => at,
                 slots => slot * slots as usize * scratch.pieces as usize,
             };
-            end = (end + bytes).next_multiple_of(64);
+            *end = (*end + bytes).next_multiple_of(64);
         }
-        if let Some(on) = on.filter(|_| end > 0) {
-            let bytes = end + on.element.size();
-            self.base = RawView::empty();
-            self.base = on.scratch(&mut self.on_device, bytes)?;
+        let [end, aside] = ends;
+        if let Some(on) = on {
+            (self.base, self.aside) = Default::default();
+            if end > 0 {
+                self.base = on.scratch(&mut self.on_device, end + on.element.size())?;
+            }
+            if aside > 0 {
+                self.aside = on.aside(&mut self.pinned, aside + on.element.size())?;
+            }
             return Ok(());
         }
         if self.block.len() * 64 < end {
@@ -203,16 +218,12 @@ impl Memory {
     /// Forgets the buffers.
     pub fn end(&mut self) {
         self.buffers = Buffers::default();
-        self.base = RawView::empty();
+        (self.base, self.aside) = Default::default();
         if self.block.len() > KEPT_LINES {
             self.block = Vec::new();
         }
-        if self
-            .on_device
-            .as_ref()
-            .is_some_and(|kept| kept.bytes() > KEPT_ON_DEVICE)
-        {
-            self.on_device = None;
+        for kept in [&mut self.on_device, &mut self.pinned] {
+            kept.take_if(|kept| kept.bytes() > KEPT_ON_DEVICE);
         }
     }
 
@@ -276,7 +287,13 @@ impl Memory {
         let pieces = match buffer {
             Buffer::Send => &self.buffers.send,
             Buffer::Recv => &self.buffers.recv,
-            Buffer::Scratch(k) => return Some((&self.base, self.scratch(k, piece, segment))),
+            Buffer::Scratch(k) => {
+                let base = match self.is_aside(buffer) {
+                    true => &self.aside.0,
+                    false => &self.base,
+                };
+                return Some((base, self.scratch(k, piece, segment)));
+            }
         };
         let within = |view, whole: Range<usize>| {
             let range = self.segment(whole.len(), segment);
@@ -346,6 +363,26 @@ impl Memory {
                 .by_ref()
                 .map(|p| self.piece(region.buffer, p, segment)),
         )
+    }
+
+    fn is_aside(&self, buffer: Buffer) -> bool {
+        match buffer {
+            Buffer::Scratch(k) => self.rooms[usize::from(k)].aside,
+            _ => false,
+        }
+    }
+
+    /// As [`Memory::view`], of a run on a device, as kernels reach it.
+    pub fn for_kernels(&self, region: Region, segment: u32) -> RawView {
+        let view = self.view(region, segment);
+        let (host, kernels) = &self.aside;
+        match (view.as_contiguous(), host.as_contiguous()) {
+            (Some(at), Some(first)) if self.is_aside(region.buffer) => {
+                let start = at as usize - first as usize;
+                kernels.section(start..start + view.bytes())
+            }
+            _ => view,
+        }
     }
 
     /// The pieces of a region in one segment, one by one.

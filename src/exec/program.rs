@@ -27,6 +27,19 @@ pub(crate) const SEGMENT_TAGS: u32 = 32;
 /// Bits of a tag that tell the messages of a program apart, segments included.
 pub(crate) const TAG_BITS: u32 = 20;
 
+/// Where a run works whose buffers lie on a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Where this rank expects it to take less time: the plan was chosen by costs of the
+    /// host.
+    #[default]
+    ByCost,
+    /// There, if kernels can do it: the plan was chosen for that.
+    Device,
+    /// On the host, which was found to be quicker.
+    Host,
+}
+
 /// Steps of one rank.
 #[derive(Debug, Default)]
 pub(crate) struct Program {
@@ -38,6 +51,8 @@ pub(crate) struct Program {
     pub cut: u32,
     /// Its steps in a row, if it is short.
     pub straight: Option<Straight>,
+    /// Where it works.
+    pub place: Place,
 }
 
 impl Program {

@@ -252,7 +252,7 @@ impl Run {
         let Some(on) = &self.on_device else {
             return Ok(None);
         };
-        let view = |region| self.memory.view(region, segment);
+        let view = |region| self.memory.for_kernels(region, segment);
         let unlike = |a: &RawView, b: &RawView| {
             Error::new(
                 ErrorKind::Argument,

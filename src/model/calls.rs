@@ -13,7 +13,7 @@
 //!    than a shorter one ([`CallCosts::checked`]).
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::Part;
+use crate::model::{DeviceCalls, Part};
 use crate::protocol::cost::LinkCosts;
 use crate::protocol::select::{AT_ONCE_BYTES, Memory, Selection};
 use osier_collectives::{Curve, Executor, Machine, Piecewise, Point, Topology};
@@ -76,6 +76,9 @@ pub struct CallCosts {
     /// share of the measurement.
     #[serde(default = "unknown_error")]
     pub error: f64,
+    /// The same of buffers in memory of devices, where that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub devices: Option<DeviceCalls>,
 }
 
 /// Of a table that nobody has compared with anything.
@@ -84,8 +87,15 @@ fn unknown_error() -> f64 {
 }
 
 /// Classes of links, innermost first.
-const CLASSES: [&str; 7] = [
-    "pu", "core", "l3cache", "numanode", "package", "machine", "network",
+const CLASSES: [&str; 8] = [
+    "pu",
+    "core",
+    "l3cache",
+    "pcieswitch",
+    "numanode",
+    "package",
+    "machine",
+    "network",
 ];
 
 impl CallCosts {
@@ -129,6 +139,7 @@ impl CallCosts {
             copy: work(links.copy_ns_per_byte),
             combine: work(links.copy_ns_per_byte),
             error: unknown_error(),
+            devices: None,
         }
     }
 
@@ -156,10 +167,12 @@ impl CallCosts {
                 None => Ok(()),
             }
         };
-        if self.classes.is_empty() {
+        let on_devices = self.devices.as_ref();
+        let of_devices = on_devices.map_or(&[][..], |devices| &devices.classes);
+        if self.classes.is_empty() || on_devices.is_some() && of_devices.is_empty() {
             return Err("calls.classes is empty".into());
         }
-        for class in &self.classes {
+        for class in self.classes.iter().chain(of_devices) {
             for messages in [&class.messages, &class.kept] {
                 if messages.is_empty() && !class.messages.is_empty() {
                     continue;
@@ -177,7 +190,10 @@ impl CallCosts {
                 }
             }
         }
-        for (name, works) in [("calls.copy", &self.copy), ("calls.combine", &self.combine)] {
+        let works: [(_, &[WorkCost]); 2] =
+            [("calls.copy", &self.copy), ("calls.combine", &self.combine)];
+        let there = on_devices.map(DeviceCalls::works);
+        for (name, works) in works.into_iter().chain(there.into_iter().flatten()) {
             let points: Vec<(u64, f64)> = works.iter().map(|w| (w.bytes, w.ns)).collect();
             rising(name, &points)?;
         }
@@ -203,57 +219,17 @@ impl CallCosts {
         })
     }
 
-    /// Costs of a class of links; of the next farther one that was measured, or else of
-    /// the farthest.
-    fn class(&self, wanted: &str) -> &ClassCosts {
-        let order = |class: &str| {
-            let at = CLASSES.iter().position(|c| *c == class);
-            at.unwrap_or(CLASSES.len() - 2)
-        };
-        let wanted = order(wanted);
-        let apart = |c: &&ClassCosts| {
-            let at = order(&c.class);
-            match at >= wanted {
-                true => at - wanted,
-                false => CLASSES.len() + wanted - at,
-            }
-        };
-        let nearest = self.classes.iter().min_by_key(apart);
-        nearest.expect("a table has a class")
-    }
-
     /// The planner's machine of these ranks of a job. Above `eager_bytes` messages wait
     /// for both ends.
     pub fn machine(&self, ranks: &[u32], places: Option<&Places>, eager_bytes: usize) -> Machine {
-        let curve = |class: &str, kept: bool| {
-            let class = self.class(class);
-            let rest: &[MessageCost] = if kept { &class.kept } else { &[] };
-            let from = rest.first().map_or(u64::MAX, |m| m.bytes);
-            let short = class.messages.iter().filter(|m| m.bytes < from);
-            let points: Vec<Point> = short
-                .chain(rest)
-                .map(|m| Point {
-                    bytes: m.bytes as f64,
-                    one_way_ns: m.one_way_ns,
-                    busy_ns: m.busy_ns,
-                })
-                .collect();
-            Curve::measured(&points)
-        };
-        let work = |works: &[WorkCost]| {
-            let points: Vec<(f64, f64)> = works.iter().map(|w| (w.bytes as f64, w.ns)).collect();
-            Piecewise::through(&points)
-        };
-        let (paths, classes) = match places {
-            Some(places) => places.of_ranks(ranks),
-            None => (vec![Vec::new(); ranks.len()], vec!["machine".to_owned()]),
-        };
+        let curve = |class: &str, kept: bool| curve(&self.classes, class, kept);
+        let (paths, classes) = paths(ranks, places);
         Machine {
             places: paths.into(),
             links: classes.iter().map(|class| curve(class, false)).collect(),
             kept: classes.iter().map(|class| curve(class, true)).collect(),
-            combine: work(&self.combine),
-            copy: work(&self.copy),
+            combine: line(&self.combine),
+            copy: line(&self.copy),
             eager_bytes: eager_bytes as f64,
             executor: Executor {
                 row_bytes: ROW_BYTES as f64,
@@ -262,7 +238,58 @@ impl CallCosts {
                 step_ns: self.step_ns,
             },
             error: self.error,
+            aside: None,
         }
+    }
+}
+
+/// Costs of a class of links; of the next farther one that was measured, or else of the
+/// farthest.
+fn class<'a>(classes: &'a [ClassCosts], wanted: &str) -> &'a ClassCosts {
+    let order = |class: &str| {
+        let at = CLASSES.iter().position(|c| *c == class);
+        at.unwrap_or(CLASSES.len() - 2)
+    };
+    let wanted = order(wanted);
+    let apart = |c: &&ClassCosts| {
+        let at = order(&c.class);
+        match at >= wanted {
+            true => at - wanted,
+            false => CLASSES.len() + wanted - at,
+        }
+    };
+    let nearest = classes.iter().min_by_key(apart);
+    nearest.expect("a table has a class")
+}
+
+/// What messages of a class cost by size, from kept buffers or others.
+pub(super) fn curve(classes: &[ClassCosts], wanted: &str, kept: bool) -> Curve {
+    let class = class(classes, wanted);
+    let rest: &[MessageCost] = if kept { &class.kept } else { &[] };
+    let from = rest.first().map_or(u64::MAX, |m| m.bytes);
+    let short = class.messages.iter().filter(|m| m.bytes < from);
+    let points: Vec<Point> = short
+        .chain(rest)
+        .map(|m| Point {
+            bytes: m.bytes as f64,
+            one_way_ns: m.one_way_ns,
+            busy_ns: m.busy_ns,
+        })
+        .collect();
+    Curve::measured(&points)
+}
+
+/// What work costs by size.
+pub(super) fn line(works: &[WorkCost]) -> Piecewise {
+    let points: Vec<(f64, f64)> = works.iter().map(|w| (w.bytes as f64, w.ns)).collect();
+    Piecewise::through(&points)
+}
+
+/// Paths of some ranks of a job, and the class of links by distance.
+pub(super) fn paths(ranks: &[u32], places: Option<&Places>) -> (Vec<Vec<u32>>, Vec<String>) {
+    match places {
+        Some(places) => places.of_ranks(ranks),
+        None => (vec![Vec::new(); ranks.len()], vec!["machine".to_owned()]),
     }
 }
 
@@ -397,8 +424,8 @@ impl Agreed {
         serde_json::from_slice(note).unwrap_or_default()
     }
 
-    /// As a launcher's note of at most so many bytes: without places, and then without
-    /// calls, if there is no room for them.
+    /// As a launcher's note of at most so many bytes: without places, then without costs of
+    /// devices, and then without calls, if there is no room for them.
     pub fn note(&self, most_bytes: usize) -> Vec<u8> {
         let mut short = self.clone();
         loop {
@@ -406,7 +433,11 @@ impl Agreed {
             if text.len() <= most_bytes {
                 return text;
             }
-            if short.places.take().is_none() && short.calls.take().is_none() {
+            let devices = |calls: &mut CallCosts| calls.devices.take();
+            if short.places.take().is_none()
+                && short.calls.as_mut().and_then(devices).is_none()
+                && short.calls.take().is_none()
+            {
                 return Vec::new();
             }
         }
@@ -414,10 +445,32 @@ impl Agreed {
 
     /// The table by which collectives are chosen.
     pub fn table(&self) -> CallCosts {
-        match &self.calls {
+        let mut table = match &self.calls {
             Some(calls) => calls.clone(),
             None => CallCosts::estimated(&self.links),
+        };
+        // A device was measured, and calls were not.
+        if table.devices.is_none() && self.links.device.is_some() {
+            table.devices = Some(DeviceCalls::estimated(&self.links));
         }
+        table
+    }
+
+    /// Whether that table knows devices.
+    pub(crate) fn knows_devices(&self) -> bool {
+        let calls = self.calls.as_ref();
+        self.links.device.is_some() || calls.is_some_and(|calls| calls.devices.is_some())
+    }
+
+    /// For ranks on emulated devices, or on real ones: costs of the other kind are none of
+    /// theirs.
+    pub fn for_emulated(mut self, emulated: bool) -> Agreed {
+        if let Some(calls) = &mut self.calls {
+            calls
+                .devices
+                .take_if(|devices| devices.emulated != emulated);
+        }
+        self
     }
 }
 

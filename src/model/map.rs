@@ -124,6 +124,24 @@ fn nested(hardware: &Hardware, cpus: &[usize], levels: &[Level]) -> Vec<Part> {
 }
 
 impl Gpu {
+    /// The device that this process knows by this number.
+    pub(crate) fn here(ordinal: i32) -> Option<Gpu> {
+        let all = osier_kernels::devices().ok()?;
+        let info = all.iter().find(|info| info.ordinal == ordinal)?;
+        Some(Gpu::of(info, Path::new("/sys")))
+    }
+
+    /// The memory node that is near to it, and the PCIe switch that it is behind, as a
+    /// number: in front of a device are a root port, or one and a switch's two ports. None:
+    /// not told of, or behind no switch.
+    pub(crate) fn place(&self) -> [Option<u32>; 2] {
+        let upstream = match &self.bridges[..] {
+            [.., upstream, _] if self.bridges.len() > 2 => number(upstream),
+            _ => None,
+        };
+        [self.node, upstream]
+    }
+
     /// What the driver says of a device, and `/sys` of its place on the bus.
     fn of(info: &DeviceInfo, sys: &Path) -> Gpu {
         let pci = info.pci.as_ref().map(|pci| pci.to_ascii_lowercase());
@@ -145,6 +163,12 @@ impl Gpu {
             peers: info.peers.clone(),
         }
     }
+}
+
+/// An address on the bus as a number: `0000:3a:00.0`.
+fn number(address: &str) -> Option<u32> {
+    let digits: String = address.chars().filter(char::is_ascii_hexdigit).collect();
+    u64::from_str_radix(&digits, 16).ok()?.try_into().ok()
 }
 
 /// The addresses in a device's path before its own: `pci0000:3a/0000:3a:00.0/...`.
@@ -209,6 +233,24 @@ mod tests {
         assert_eq!(node.parts[1].processors, [3]);
         // What nobody places is the machine's.
         assert_eq!(machine.gpus, [gpu(1, None), gpu(2, Some(9))]);
+    }
+
+    #[test]
+    fn devices_behind_one_switch_have_one_place() {
+        let behind = |bridges: &[&str]| Gpu {
+            bridges: bridges.iter().map(|b| (*b).to_owned()).collect(),
+            ..gpu(0, Some(1))
+        };
+        let first = behind(&["0000:3a:00.0", "0000:3b:00.0", "0000:3c:00.0"]).place();
+        let beside = behind(&["0000:3a:00.0", "0000:3b:00.0", "0000:3c:04.0"]).place();
+        let other = behind(&["0000:5a:00.0", "0000:5b:00.0", "0000:5c:00.0"]).place();
+        assert_eq!(first, beside);
+        assert!(
+            first != other && first[0] == other[0],
+            "{first:?} {other:?}"
+        );
+        // Right behind a root port there is no switch.
+        assert_eq!(behind(&["0000:3a:00.0"]).place(), [Some(1), None]);
     }
 
     #[test]

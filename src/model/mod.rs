@@ -40,6 +40,7 @@ pub(crate) mod calls;
 #[allow(unsafe_code, reason = "binds threads to processors")]
 mod cores;
 mod device;
+mod devices;
 mod fit;
 pub(crate) mod hardware;
 mod links;
@@ -53,6 +54,7 @@ pub(crate) use cores::confine;
 pub use attach::{NOT_PERMITTED_NS, permitted as attach_permitted};
 pub use calls::{Agreed, CallCosts, ClassCosts, MessageCost, Places, WorkCost};
 pub use device::{measure as measure_device, measure_with as measure_device_with};
+pub use devices::DeviceCalls;
 pub use machine::Machine;
 pub use map::{Gpu, Part};
 pub use store::{Cached, Measured, Origin, cache_file, cached, load, store};

@@ -37,6 +37,7 @@
 //! chosen. A copy from a process that does nothing is too cheap a guess.
 
 use super::calls::{CallCosts, ClassCosts, MessageCost, ROW_BYTES, WorkCost, rise, round};
+use super::devices::Lab;
 use crate::comm::{Communicator, IN_PLACE};
 use crate::error::Result;
 use crate::model::fit;
@@ -83,10 +84,17 @@ pub(crate) fn measure(
         copy: Vec::new(),
         combine: Vec::new(),
         error: 0.0,
+        devices: None,
     };
     comm.barrier()?;
     // All at a time, as ranks do in a collective.
     (table.copy, table.combine) = works();
+    comm.barrier()?;
+    let lab = Lab::on_all(comm)?;
+    if let Some(lab) = lab.as_ref().filter(|_| comm.rank() == 0) {
+        // The others are quiet meanwhile, as they are where links are measured.
+        table.devices = Some(lab.works()?);
+    }
     comm.barrier()?;
     for (class, partner) in classes {
         let color = (comm.rank() == 0 || comm.rank() == *partner).then_some(0);
@@ -108,6 +116,16 @@ pub(crate) fn measure(
             });
             if table.classes.len() == 1 {
                 table.error = error(&pair, &table)?;
+            }
+            if let Some(lab) = &lab {
+                let messages = lab.messages(&pair, &table)?;
+                if let Some(devices) = &mut table.devices {
+                    devices.classes.push(ClassCosts {
+                        class: class.clone(),
+                        messages,
+                        kept: Vec::new(),
+                    });
+                }
             }
         }
         // The others are quiet meanwhile.
@@ -427,7 +445,7 @@ fn middle(times: &mut [f64]) -> f64 {
 
 /// Median time of a call, in ns; the first rank's. If it `meets`, a batch ends when both
 /// ranks are through, for calls in which one does not wait for the other.
-fn median(
+pub(super) fn median(
     pair: &Communicator,
     meets: bool,
     mut call: impl FnMut(usize) -> Result<()>,

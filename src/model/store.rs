@@ -1,14 +1,15 @@
 //! Measured costs on disk.
 //!
 //! ```text
-//! { "format": 1,
+//! { "format": 2,
 //!   "machine": { "cpu": ..., "processors": ..., "kernel": ..., "osier": ... },
 //!   "date": "2026-11-21",
 //!   "costs": { "latency_ns": ..., ..., "device": { "launch_ns": ..., ... } },
-//!   "calls": { "classes": [...], "run_ns": ..., ... } }
+//!   "calls": { "classes": [...], "run_ns": ..., ..., "devices": { ... } } }
 //! ```
 //!
-//! `device` and `calls` are missing where they were not measured; `machine` and `date` may be missing in a file written by hand.
+//! `device`, `calls` and its `devices` are missing where they were not measured; `machine`
+//! and `date` may be missing in a file written by hand. Format 1 knew no `devices`.
 
 use super::machine::{Machine, today};
 use crate::config;
@@ -19,7 +20,9 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+/// The oldest that is read.
+const OLDEST: u32 = 1;
 
 /// Costs, and where and when they were measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -144,9 +147,9 @@ pub fn load(file: &Path) -> Result<Measured> {
     };
     let text = fs::read_to_string(file).map_err(|e| bad(cause(&e)))?;
     let mut measured: Measured = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
-    if measured.format != FORMAT {
+    if !(OLDEST..=FORMAT).contains(&measured.format) {
         let format = measured.format;
-        return Err(bad(format!("format {format}, expected {FORMAT}")));
+        return Err(bad(format!("format {format}, expected at most {FORMAT}")));
     }
     let c = &measured.costs;
     let device = c.device.unwrap_or_default();
@@ -290,7 +293,7 @@ mod tests {
             ("/costs/copy_ns_per_byte", serde_json::json!(0.0)),
             ("/costs/overhead_ns", serde_json::json!("fast")),
             ("/costs/attach_call_ns", serde_json::Value::Null),
-            ("/format", serde_json::json!(2)),
+            ("/format", serde_json::json!(3)),
         ] {
             let mut value_changed = good.clone();
             *value_changed.pointer_mut(at).expect("a field") = value;

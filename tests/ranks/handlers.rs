@@ -484,6 +484,10 @@ fn making(comm: &Communicator, b: &Bench) {
     b.check("Communicator::explain", || {
         comm.explain(neighbors, 8).map(drop)
     });
+    b.check("Communicator::explain_on_devices", || {
+        comm.explain_on_devices(osier::plans::Operation::Bcast, 8)
+            .map(drop)
+    });
     b.check("Communicator::allreduce", || {
         comm.allreduce(&[0u8], &mut [0u8; 9], function(|a: u8, _| a))
     });

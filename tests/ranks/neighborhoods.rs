@@ -1,6 +1,7 @@
 //! Neighbourhood collectives, against what a naive program would exchange.
 
 use crate::support::{Random, fails, on_all, on_shm};
+use osier::plans::Operation;
 use osier::{Communicator, ErrorKind, Type, View, ViewMut};
 
 /// What edge k of those from one rank to another carries: different lengths, all alike in
@@ -310,5 +311,24 @@ fn neighbourhoods_that_make_no_sense() {
         let result = ring.neighbor_allgather(&sent, &mut two);
         assert!(ring.rank() == 1 || result.is_err());
         ring.barrier().expect("goes on");
+    });
+}
+
+/// What a call takes is predicted where all ranks know the whole neighbourhood.
+#[test]
+fn calls_of_neighbors_are_explained() {
+    on_shm(4, |comm| {
+        let grid = |dims: &[usize]| {
+            let periods = vec![true; dims.len()];
+            comm.cart_create(dims, &periods).unwrap().unwrap()
+        };
+        let ns = |comm: &Communicator, bytes| {
+            let choice = comm.explain(Operation::NeighborAlltoall, bytes).unwrap();
+            assert_eq!(choice.plan().segments(), 1);
+            choice.ns()
+        };
+        let (ring, square) = (grid(&[4]), grid(&[2, 2]));
+        assert!(ns(&ring, 8) > 0.0 && ns(&ring, 8) < ns(&ring, 1 << 20));
+        assert!(ns(&ring, 1 << 20) < ns(&square, 1 << 20));
     });
 }

@@ -46,7 +46,9 @@ impl Bench {
             Bench::Scan => Operation::Scan,
             Bench::Exscan => Operation::Exscan,
             Bench::NeighborAllgather | Bench::NeighborAllgatherv => Operation::NeighborAllgather,
-            Bench::NeighborAlltoall | Bench::NeighborAlltoallv => Operation::NeighborAlltoall,
+            Bench::NeighborAlltoall | Bench::NeighborAlltoallv | Bench::NeighborAlltoallw => {
+                Operation::NeighborAlltoall
+            }
             _ => return None,
         })
     }
@@ -159,6 +161,39 @@ macro_rules! rooted {
     }};
 }
 
+/// The same of calls with a buffer for each of the others.
+macro_rules! many {
+    ($self:ident, $work:ident, $repeat:ident; $name:ident, $begin:ident, $init:ident) => {{
+        let comm = $self.comm;
+        let (send, mut recv) = (
+            $self.blocks(&$self.bytes_sent),
+            $self.blocks(&$self.bytes_got),
+        );
+        let done = match $self.form {
+            Form::Blocking => $repeat(&mut || comm.$name(&send, &mut recv)),
+            Form::Nonblocking => $repeat(&mut || {
+                comm.scope(|s| {
+                    let begun = s.$begin(&send, &mut recv)?;
+                    $work();
+                    begun.wait()
+                })
+            }),
+            Form::Persistent => {
+                let mut ready = comm.$init(send, std::mem::take(&mut recv))?;
+                let done = $repeat(&mut || {
+                    ready.start()?;
+                    $work();
+                    ready.wait()
+                });
+                recv = ready.into_buffers()?.1;
+                done
+            }
+        };
+        $self.bytes_got = recv.concat();
+        done
+    }};
+}
+
 impl<'a> Calls<'a> {
     /// Of so many bytes. `comm` is a ring of ranks where neighbours are asked for.
     pub fn new(bench: Bench, comm: &'a Communicator, form: Form, bytes: usize) -> Calls<'a> {
@@ -249,6 +284,7 @@ impl<'a> Calls<'a> {
                 call!(self, work, repeat, bytes_sent, bytes_got; alltoallv ((all, at); (all, at)), ialltoallv, alltoallv_init, (all, at), (all, at))
             }
             Bench::Alltoallw => self.alltoallw(work, repeat),
+            Bench::NeighborAlltoallw => self.neighbor_alltoallw(work, repeat),
             Bench::Reduce => {
                 rooted!(self, work, repeat, sent, got; reduce (;), ireduce, reduce_init; Op::Sum)
             }
@@ -349,36 +385,16 @@ impl<'a> Calls<'a> {
     }
 
     fn alltoallw(&mut self, work: &dyn Fn(), repeat: Repeat<'_>) -> osier::Result<()> {
-        let comm = self.comm;
-        let bytes = self.bytes;
-        let blocks = |all: &[u8]| -> Vec<Vec<u8>> {
-            (0..comm.size())
-                .map(|r| all[r * bytes..(r + 1) * bytes].to_vec())
-                .collect()
-        };
-        let (send, mut recv) = (blocks(&self.bytes_sent), blocks(&self.bytes_got));
-        let done = match self.form {
-            Form::Blocking => repeat(&mut || comm.alltoallw(&send, &mut recv)),
-            Form::Nonblocking => repeat(&mut || {
-                comm.scope(|s| {
-                    let begun = s.ialltoallw(&send, &mut recv)?;
-                    work();
-                    begun.wait()
-                })
-            }),
-            Form::Persistent => {
-                let mut ready = comm.alltoallw_init(send, std::mem::take(&mut recv))?;
-                let done = repeat(&mut || {
-                    ready.start()?;
-                    work();
-                    ready.wait()
-                });
-                recv = ready.into_buffers()?.1;
-                done
-            }
-        };
-        self.bytes_got = recv.concat();
-        done
+        many!(self, work, repeat; alltoallw, ialltoallw, alltoallw_init)
+    }
+
+    fn neighbor_alltoallw(&mut self, work: &dyn Fn(), repeat: Repeat<'_>) -> osier::Result<()> {
+        many!(self, work, repeat; neighbor_alltoallw, ineighbor_alltoallw, neighbor_alltoallw_init)
+    }
+
+    /// Bytes for each of several others, in buffers of their own.
+    fn blocks(&self, all: &[u8]) -> Vec<Vec<u8>> {
+        all.chunks(self.bytes.max(1)).map(<[u8]>::to_vec).collect()
     }
 
     /// Where the result is wrong, if it is. To be asked after as many calls as there are

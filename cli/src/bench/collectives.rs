@@ -116,15 +116,6 @@ fn candidates(
     operation: Operation,
     bytes: usize,
 ) -> Result<Vec<Candidate>> {
-    if operation.of_neighbors() {
-        // There is one plan, and its cost depends on the neighbours.
-        return Ok(vec![Candidate {
-            name: Algorithm::Linear.to_string(),
-            algorithm: None,
-            segments: 1,
-            predicted: f64::NAN,
-        }]);
-    }
     let choice = comm.explain(operation, bytes)?;
     let best = choice.ns();
     let of = |at: usize| {
@@ -379,24 +370,19 @@ impl<'a> Table<'a> {
     fn finish(mut self) -> Result<()> {
         self.bar.clear();
         let percent = |values: &mut Vec<f64>| number(100.0 * timing::median(values));
-        if self.errors.is_empty() {
-            println!("# prediction: none of a neighbourhood");
-        } else {
-            print!(
-                "# prediction: off by {} % at the median of {} plans ({} % of the chosen)",
-                percent(&mut self.errors),
-                self.errors.len(),
-                percent(&mut self.chosen)
-            );
-        }
-        match self.plan.each && !self.errors.is_empty() {
+        print!(
+            "# prediction: off by {} % at the median of {} plans ({} % of the chosen)",
+            percent(&mut self.errors),
+            self.errors.len(),
+            percent(&mut self.chosen)
+        );
+        match self.plan.each {
             true => println!(
                 "; regret of the choice: {} % at the median of {} sizes",
                 percent(&mut self.regrets),
                 self.regrets.len()
             ),
-            false if !self.errors.is_empty() => println!(),
-            false => {}
+            false => println!(),
         }
         if let Some(file) = &self.plan.json {
             write_records(file, &self.records)?;

@@ -396,6 +396,8 @@ enum Bench {
     NeighborAlltoall,
     /// The same with counts
     NeighborAlltoallv,
+    /// The same with a buffer for each
+    NeighborAlltoallw,
 }
 
 impl Bench {
@@ -431,6 +433,7 @@ impl Bench {
             Bench::NeighborAllgatherv => "neighbor-allgatherv",
             Bench::NeighborAlltoall => "neighbor-alltoall",
             Bench::NeighborAlltoallv => "neighbor-alltoallv",
+            Bench::NeighborAlltoallw => "neighbor-alltoallw",
         }
     }
 }

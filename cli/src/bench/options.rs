@@ -283,8 +283,8 @@ fn algorithm(args: &Args) -> Result<Option<Algorithm>> {
     match &args.algorithm {
         None => Ok(None),
         Some(Wanted::Flat(flat)) => Ok(Some(flat.clone())),
-        Some(Wanted::Levels) => Err(Failure::usage(
-            "--algorithm levels: ranks of one machine are measured on one level",
+        Some(Wanted::Levels | Wanted::HostCopies) => Err(Failure::usage(
+            "--algorithm levels or host copies: ranks of one machine are measured on one level",
         )),
     }
 }

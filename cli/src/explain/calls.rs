@@ -1,17 +1,17 @@
 //! `osier explain allreduce` and the other collectives: which plan, why, and what it is
 //! expected to take beside the others.
 
-use osier::model::{self, CallCosts, Places};
+use osier::model::{self, CallCosts, DeviceCalls, Places};
 use osier::plans::{
-    Association, Call, Candidate, Choice, Machine, Model, Operation, Sizes, Time, Topology, choose,
-    simulate,
+    Association, Call, Candidate, Choice, Machine, Model, Neighbors, Operation, Sizes, Time,
+    Topology, choose, simulate,
 };
 use osier::protocol::select::{AT_ONCE_BYTES, Memory, Selection};
 use osier::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
 
 use crate::bench::parse_size;
-use crate::collective::{self, LinkSpec};
+use crate::collective::{self, LinkSpec, Space};
 use crate::info::protocols::{size, time};
 use crate::info::table::Table;
 use crate::run;
@@ -24,6 +24,11 @@ Examples:
       on 4 nodes of 2 packages of 4 ranks, with described costs
   osier explain allreduce --bytes 4M --topology 2x8 --any-order
       of an operator that is exact and commutative: rings and levels are open to it
+  osier explain bcast --bytes 4M --topology 2x2x4 --memory device
+      of buffers on devices: whether they go through the host, whose leaders keep a copy
+      there, and how chains go through the switches
+  osier explain neighbor-alltoall --bytes 64K --topology 2x2x4 --grid 4x4
+      of neighbours on a grid: one plan, and what it is expected to take
   osier explain alltoall --bytes 8 -n 4 --json
       for programs; osier model show has the costs behind it";
 
@@ -52,6 +57,10 @@ pub enum Command {
     Scan(Args),
     /// The same of an exclusive prefix
     Exscan(Args),
+    /// The same of a contribution to all neighbours on a periodic grid
+    NeighborAllgather(Args),
+    /// The same of a part for each neighbour on a periodic grid
+    NeighborAlltoall(Args),
 }
 
 /// What is asked of a collective.
@@ -85,6 +94,19 @@ pub struct Args {
     )]
     links: Vec<LinkSpec>,
 
+    /// Where the buffers are; of devices, each rank has one
+    #[arg(long, value_enum, value_name = "WHERE", default_value = "host")]
+    memory: Space,
+
+    /// Of a described machine: costs of messages from device to device, as --links
+    #[arg(
+        long,
+        value_name = "LINKS",
+        value_delimiter = ',',
+        requires = "topology"
+    )]
+    device_links: Vec<LinkSpec>,
+
     /// Root of the collective
     #[arg(long, value_name = "RANK", default_value_t = 0)]
     root: u32,
@@ -93,9 +115,49 @@ pub struct Args {
     #[arg(long)]
     any_order: bool,
 
+    /// Of neighbours: the grid on which ranks lie, as in 4x2, outermost first [default: a
+    /// ring]
+    #[arg(long, value_name = "SHAPE", value_parser = grid)]
+    grid: Option<Grid>,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// Widths of a grid, outermost first.
+#[derive(Clone, Debug)]
+struct Grid(Vec<u32>);
+
+fn grid(shape: &str) -> std::result::Result<Grid, String> {
+    let widths = shape.split(['x', 'X']);
+    let widths = widths.map(|w| w.trim().parse().ok().filter(|w: &u32| *w > 0));
+    let widths: Option<Vec<u32>> = widths.collect();
+    widths
+        .map(Grid)
+        .ok_or_else(|| "write the ranks of each dimension, as in 4x2".into())
+}
+
+/// Neighbours on a periodic grid, as those of `Communicator::cart_create`: what is sent in
+/// the negative direction of a dimension comes from the positive one.
+fn neighbors(widths: &[u32]) -> Neighbors {
+    let size: u32 = widths.iter().product();
+    let mut all = Neighbors::default();
+    for rank in 0..size {
+        let (mut sources, mut destinations) = (Vec::new(), Vec::new());
+        let mut inside = size;
+        for width in widths {
+            inside /= width;
+            let at = rank / inside % width;
+            let moved = |to: u32| rank - at * inside + to % width * inside;
+            let (below, above) = (moved(at + width - 1), moved(at + 1));
+            sources.extend([above, below]);
+            destinations.extend([below, above]);
+        }
+        all.sources.push(sources);
+        all.destinations.push(destinations);
+    }
+    all
 }
 
 impl Command {
@@ -112,6 +174,8 @@ impl Command {
             Command::ReduceScatter(args) => (Operation::ReduceScatter, args),
             Command::Scan(args) => (Operation::Scan, args),
             Command::Exscan(args) => (Operation::Exscan, args),
+            Command::NeighborAllgather(args) => (Operation::NeighborAllgather, args),
+            Command::NeighborAlltoall(args) => (Operation::NeighborAlltoall, args),
         }
     }
 }
@@ -139,9 +203,14 @@ pub fn explain(command: &Command) -> Result<()> {
 fn find(operation: Operation, args: &Args) -> Result<Explained> {
     let (machine, where_, from, version) = match &args.topology {
         Some(described) => (
-            collective::machine(described, &args.links),
+            match args.memory {
+                Space::Host => collective::machine(described, &args.links),
+                Space::Device => {
+                    collective::machine_of_devices(described, &args.links, &args.device_links)
+                }
+            },
             format!("{} ranks on a described machine", described.size()),
-            match args.links.is_empty() {
+            match args.links.is_empty() && args.device_links.is_empty() {
                 true => "built-in costs of a described machine (hint: --links)".to_owned(),
                 false => "--links".to_owned(),
             },
@@ -150,10 +219,29 @@ fn find(operation: Operation, args: &Args) -> Result<Explained> {
         None => {
             let cached = model::cached()?;
             let ranks = args.ranks.unwrap_or((run::cores() as u32).max(2));
-            let table = match &cached.calls {
+            let mut table = match &cached.calls {
                 Some(calls) => calls.clone(),
                 None => CallCosts::estimated(&cached.costs),
             };
+            let mut from = crate::model::told(&cached);
+            if args.memory == Space::Device {
+                let devices = table
+                    .devices
+                    .get_or_insert_with(|| DeviceCalls::estimated(&cached.costs));
+                from += &match (devices.emulated, cached.costs.device) {
+                    (true, _) => format!(
+                        "\n  devices: measured on {}, which is emulated: no figures of a GPU",
+                        devices.device
+                    ),
+                    (false, None) if devices.device == "estimated" => {
+                        "\n  devices: estimated from data sheets; none was measured".to_owned()
+                    }
+                    (false, _) if devices.device == "estimated" => {
+                        "\n  devices: estimated from copies and packs of the device".to_owned()
+                    }
+                    (false, _) => format!("\n  devices: measured on {}", devices.device),
+                };
+            }
             let eager = Selection::new(cached.costs, AT_ONCE_BYTES).eager_max(Memory::Plain);
             let places = run::places(args.bind, ranks as usize);
             let where_ = match places.as_ref().map(Places::topology) {
@@ -167,8 +255,13 @@ fn find(operation: Operation, args: &Args) -> Result<Explained> {
             };
             let all: Vec<u32> = (0..ranks).collect();
             let version = Some(table.version());
-            let machine = table.machine(&all, places.as_ref(), eager);
-            (machine, where_, crate::model::told(&cached), version)
+            let host = table.machine(&all, places.as_ref(), eager);
+            let devices = table.machine_of_devices(&all, places.as_ref(), &host);
+            let machine = match args.memory {
+                Space::Host => host,
+                Space::Device => devices.unwrap_or(host),
+            };
+            (machine, where_, from, version)
         }
     };
     let ranks = machine.places.len() as u32;
@@ -184,6 +277,20 @@ fn find(operation: Operation, args: &Args) -> Result<Explained> {
     });
     if operation.rooted() {
         call = call.root(args.root);
+    }
+    if operation.of_neighbors() {
+        let ring = Grid(vec![ranks]);
+        let Grid(widths) = args.grid.as_ref().unwrap_or(&ring);
+        let lie = widths
+            .iter()
+            .try_fold(1u32, |n, width| n.checked_mul(*width));
+        if lie != Some(ranks) {
+            return Err(Error::new(
+                ErrorKind::Argument,
+                format!("--grid: there are {ranks} ranks"),
+            ));
+        }
+        call = call.on(neighbors(widths).into());
     }
     let bytes = match operation {
         Operation::Barrier => 0,
@@ -203,7 +310,11 @@ fn find(operation: Operation, args: &Args) -> Result<Explained> {
 /// What a candidate does, played once more.
 fn played(found: &Explained, candidate: &Candidate) -> Result<Time> {
     let sizes = Sizes::Equal(found.choice.bytes);
-    simulate(&candidate.plan, &sizes, &found.machine, Model::LogGp)
+    let machine = match &found.machine.aside {
+        Some(aside) if candidate.through_host => &aside.host,
+        _ => &found.machine,
+    };
+    simulate(&candidate.plan, &sizes, machine, Model::LogGp)
         .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))
 }
 
@@ -214,11 +325,15 @@ fn print(found: &Explained) -> Result<()> {
     let choice = &found.choice;
     let call = choice.plan().call();
     println!(
-        "{} of {} on {}\n",
+        "{} of {}{} on {}\n",
         call.operation.name(),
         match choice.bytes {
             0 => "no bytes".to_owned(),
             n => format!("{} bytes", size(n as usize)),
+        },
+        match found.machine.aside {
+            Some(_) => " in memory of devices",
+            None => "",
         },
         found.where_
     );
@@ -235,7 +350,7 @@ fn print(found: &Explained) -> Result<()> {
     for (at, candidate) in choice.ranking.iter().take(SHOWN).enumerate() {
         let busiest = (0..call.size).map(|r| candidate.plan.part(r).steps().len());
         table.row([
-            candidate.plan.algorithm().to_string(),
+            candidate.name(),
             candidate.plan.segments().to_string(),
             time(candidate.ns),
             played(found, candidate)?.messages.to_string(),
@@ -288,7 +403,7 @@ fn why(found: &Explained) -> Result<String> {
         let other = played(found, next)?;
         text += &format!(
             ";\n  {} takes {} in {} messages of {}",
-            next.plan.algorithm(),
+            next.name(),
             time(next.ns),
             other.messages,
             amount(all(&other)),
@@ -320,6 +435,7 @@ fn to_json(found: &Explained) -> Result<Value> {
         let time = played(found, candidate)?;
         ranking.push(json!({
             "algorithm": candidate.plan.algorithm().to_string(),
+            "through_host": candidate.through_host,
             "segments": candidate.plan.segments(),
             "predicted_ns": candidate.ns,
             "messages": time.messages,

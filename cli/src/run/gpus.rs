@@ -23,6 +23,11 @@ pub fn parse(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Whether ranks have the emulated driver: asked for, or named as the driver's library.
+pub fn are_emulated(asked: bool) -> bool {
+    asked || std::env::var_os(LIBRARY).is_some_and(|path| named_library(&path).is_ok())
+}
+
 /// Variables of the ranks. `given` are those of `--env`.
 pub fn variables(
     gpus: usize,

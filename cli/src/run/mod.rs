@@ -288,6 +288,7 @@ fn start(args: &Args) -> Result<u8, Failure> {
         calls: cached.calls,
         places: places(args.bind, args.ranks),
     };
+    let agreed = agreed.for_emulated(gpus::are_emulated(args.emulate_gpus.is_some()));
     job.set_note(&agreed.note(NOTE_BYTES));
     let trace = trace_folder(args)?;
     let code = supervise::run(args, &sections, &keeper, &job, trace.as_deref(), &devices)?;

@@ -25,6 +25,7 @@ use crate::call::Operation;
 use crate::group::Group;
 use crate::plan::Buffer;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Groups of ranks by level, each with a leader.
@@ -47,6 +48,23 @@ impl Hierarchy {
     /// holds for all further levels.
     pub fn new(places: &[Vec<u32>], root: u32, trees: &[Tree]) -> Self {
         let depth = places.first().map_or(0, Vec::len);
+        Self::of(places, depth, root, trees)
+    }
+
+    /// The same without the `merged` innermost levels: what lies in one part of the next
+    /// level is one group, in which members come in the order of what was merged, those
+    /// near to the leader first. So a chain of devices goes through one PCIe switch after
+    /// the other, and crosses from each to the next once.
+    ///
+    /// # Sources
+    /// W. Wu's thesis (above), section 5.2.5 and figure 5.3.
+    pub fn merged(places: &[Vec<u32>], merged: usize, root: u32, trees: &[Tree]) -> Self {
+        let depth = places.first().map_or(0, Vec::len);
+        Self::of(places, depth.saturating_sub(merged), root, trees)
+    }
+
+    /// Of the outermost `depth` levels.
+    fn of(places: &[Vec<u32>], depth: usize, root: u32, trees: &[Tree]) -> Self {
         let mut hierarchy = Self {
             trees: Vec::new(),
             groups: Vec::new(),
@@ -62,6 +80,15 @@ impl Hierarchy {
             for group in groups.values_mut() {
                 if let Some(at) = group.iter().position(|r| *r == root) {
                     group[..=at].rotate_right(1);
+                }
+                if level == 0 {
+                    let home = &places[group[0] as usize];
+                    // Stable: equal places stay in the order of ranks.
+                    group[1..].sort_by_key(|rank| {
+                        let place = &places[*rank as usize];
+                        let common = place.iter().zip(home).take_while(|(a, b)| a == b);
+                        (place.len() - common.count(), place)
+                    });
                 }
             }
             members = groups.values().map(|g| g[0]).collect();
@@ -106,8 +133,13 @@ impl Hierarchy {
 
     /// A rank's parent and children in the glued tree of the lowest `levels` levels.
     pub fn family(&self, rank: u32, levels: usize) -> Family {
+        self.family_within(rank, 0..levels)
+    }
+
+    /// The same of some levels next to each other.
+    pub fn family_within(&self, rank: u32, levels: Range<usize>) -> Family {
         let mut family = Family::default();
-        for level in (0..levels).rev() {
+        for level in levels.rev() {
             let Some(members) = self.group(level, rank) else {
                 continue;
             };

@@ -9,6 +9,7 @@ mod bruck;
 mod chain;
 mod dissemination;
 mod hierarchical;
+mod host_leaders;
 mod k_ary;
 mod linear;
 mod pairwise;
@@ -68,6 +69,9 @@ pub enum Algorithm {
     Between,
     /// Trees per level of the machine.
     Hierarchical(Arc<Hierarchy>),
+    /// The same, with copies in the host's memory for what crosses groups from this level
+    /// on: for memory of devices.
+    HostLeaders(Arc<Hierarchy>, u32),
     /// Trees made from measured costs.
     Adapted(Arc<Adapted>),
     /// A flat algorithm over the ranks in another order, such as that of the machine.
@@ -101,6 +105,10 @@ impl fmt::Display for Algorithm {
                     write!(f, "{} {tree:?}", if at == 0 { "" } else { "," })?;
                 }
                 Ok(())
+            }
+            Self::HostLeaders(levels, from) => {
+                write!(f, "{}", Self::Hierarchical(levels.clone()))?;
+                write!(f, " with copies on the host from level {from} on")
             }
         }
     }
@@ -253,6 +261,12 @@ impl Algorithm {
                     (O::Allreduce, Any),
                 ])
             }
+            Self::HostLeaders(levels, _) => {
+                if operation.rooted() && levels.root() != call.root {
+                    return None;
+                }
+                by(&[(O::Bcast, Balanced), (O::Reduce, Any), (O::Allreduce, Any)])
+            }
         }
     }
 
@@ -284,6 +298,9 @@ impl Algorithm {
                 hierarchical::over_forest(b, family, &Group::List(adapted.top.clone()));
             }
             (Self::Hierarchical(levels), _) => hierarchical::build(b, levels),
+            (Self::HostLeaders(levels, from), _) => {
+                host_leaders::build(b, levels, *from as usize);
+            }
             (Self::Linear, O::Gather) => linear::gather(b, &all),
             (Self::Linear, O::Scatter) => linear::scatter(b, &all),
             (Self::Linear, O::Reduce) => linear::reduce(b, &all),

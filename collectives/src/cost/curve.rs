@@ -99,6 +99,20 @@ impl Curve {
         link
     }
 
+    /// The same where all ranks below one end share the way out, which is as wide as one
+    /// message is quick.
+    pub fn with_shared_way(&self) -> Self {
+        let shared = |(from, link): &(f64, Link)| {
+            let shared_per_byte_ns = link.per_byte_ns.max(0.0);
+            let link = Link {
+                shared_per_byte_ns,
+                ..*link
+            };
+            (*from, link)
+        };
+        Self(self.0.iter().map(shared).collect())
+    }
+
     /// Where processors carry the messages, as in shared memory: straight lines through
     /// what was measured, in order of size, with at least one point. The ends may work at
     /// the same time: then the latency is negative, down to what the sender works.

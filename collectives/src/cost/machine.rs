@@ -3,6 +3,9 @@
 //! A rank's place is its path from the outermost part of the machine inward. Two
 //! ranks are as far apart as the outermost part in which their paths differ. All
 //! links of one distance cost the same.
+//!
+//! A machine has the costs of one memory space: that in which a call's buffers lie. One of
+//! devices' memory has the host's beside it ([`Aside`]), for what a plan keeps there.
 
 use super::curve::{Curve, Piecewise};
 use crate::call::{Call, Operation};
@@ -79,6 +82,24 @@ pub struct Machine {
     /// What predictions by these numbers were off by, at the median, as a share: what is
     /// made from the numbers must gain more.
     pub error: f64,
+    /// The host's memory, where the costs above are those of devices'.
+    pub aside: Option<Arc<Aside>>,
+}
+
+/// Memory of the host beside that of devices, in which a call's buffers lie.
+///
+/// A device has one link to all else: messages from its memory, and copies to the host,
+/// share its way out, those to it the way in. Messages from the host's memory leave by
+/// ways of their own, one for each distance: towards another socket and through a network
+/// card. Kernels combine and copy beside the processor, which only begins them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Aside {
+    /// What calls cost whose buffers lie there.
+    pub host: Machine,
+    /// A copy from the device to it, by bytes,
+    pub to_host: Piecewise,
+    /// and back.
+    pub to_device: Piecewise,
 }
 
 /// What carrying a part out costs, besides what its steps do.
@@ -107,6 +128,7 @@ impl Machine {
             eager_bytes: 0.0,
             executor: Executor::default(),
             error: 0.0,
+            aside: None,
         }
     }
 
@@ -136,6 +158,7 @@ impl Machine {
             eager_bytes: 0.0,
             executor: Executor::default(),
             error: 0.0,
+            aside: None,
         }
     }
 

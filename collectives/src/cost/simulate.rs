@@ -15,13 +15,15 @@
 //!
 //! Whoever asks first is served first. Copies and combinations occupy the processor.
 //! Shared ways are those out of and into the parts of the machine in which both ends
-//! are not: all ranks of a node share its way out.
+//! are not: all ranks of a node share its way out. On devices ([`Aside`](super::Aside))
+//! kernels copy and combine beside the processor, and what lies in the host's memory has
+//! ports of its own.
 //!
 //! # Sources
 //! R. Hockney, "The communication challenge for MPP", Parallel Computing 20(3), 1994;
 //! A. Alexandrov et al., "LogGP", SPAA 1995.
 
-use super::machine::{Machine, Sizes};
+use super::machine::{Link, Machine, Sizes};
 use crate::algorithms::Plan;
 use crate::check::Fault;
 use crate::check::graph::{Graph, NONE};
@@ -147,13 +149,28 @@ pub fn simulate_parts(
             end => segment * graph.total + end,
         };
         let bytes = |region| sizes.bytes(call, part, region);
+        let aside = |region| machine.aside.is_some() && is_aside(part, region);
+        let message = |data| Message {
+            bytes: bytes(data),
+            kept: is_kept(data),
+            aside: aside(data),
+        };
         // A message that is received: how long, and from what memory.
         let sent = |data| {
+            let (sender, _) = graph.place(other % graph.total);
             let from = graph.step(parts, other % graph.total);
-            (
-                bytes(data),
-                matches!(from, Step::Send { data, .. } if is_kept(data)),
-            )
+            let (kept, aside) = match from {
+                Step::Send { data, .. } => (
+                    is_kept(data),
+                    machine.aside.is_some() && is_aside(&parts[sender as usize], data),
+                ),
+                _ => (false, false),
+            };
+            Message {
+                bytes: bytes(data),
+                kept,
+                aside,
+            }
         };
         // What is over, and when.
         let over = match (part.steps()[at as usize], what) {
@@ -176,7 +193,7 @@ pub fn simulate_parts(
                 let m = sent(data);
                 if arrived[instance as usize] {
                     Some((instance, ways.receive(now, from, rank, m)))
-                } else if m.0 > machine.eager_bytes && posted[other as usize] {
+                } else if m.bytes > machine.eager_bytes && posted[other as usize] {
                     let (sent, arrival) = ways.message(now, from, rank, m);
                     queue.push(Reverse((At::ns(arrival), What::Arrival, instance)));
                     Some((other, sent))
@@ -186,24 +203,30 @@ pub fn simulate_parts(
             }
             (Step::Send { to, data, .. }, _) => {
                 posted[instance as usize] = true;
-                let m = bytes(data);
-                (m <= machine.eager_bytes || posted[other as usize]).then(|| {
-                    let (sent, arrival) = ways.message(now, rank, to, (m, is_kept(data)));
+                let m = message(data);
+                (m.bytes <= machine.eager_bytes || posted[other as usize]).then(|| {
+                    let (sent, arrival) = ways.message(now, rank, to, m);
                     queue.push(Reverse((At::ns(arrival), What::Arrival, other)));
                     (instance, sent)
                 })
             }
             (Step::Raise { to, .. }, _) => {
-                let (sent, arrival) = ways.message(now, rank, to, (0.0, false));
+                let (sent, arrival) = ways.message(now, rank, to, Message::FLAG);
                 queue.push(Reverse((At::ns(arrival), What::Arrival, other)));
                 Some((instance, sent))
             }
             (Step::Await { from, .. }, _) => {
-                Some((instance, ways.receive(now, from, rank, (0.0, false))))
+                Some((instance, ways.receive(now, from, rank, Message::FLAG)))
             }
-            (Step::Copy { from, .. }, _) => {
-                let work = machine.copy.of_part(bytes(from), whole);
-                Some((instance, ways.work(now, rank, work)))
+            (Step::Copy { from, to }, _) => {
+                let m = bytes(from);
+                Some((
+                    instance,
+                    match (aside(from), aside(to)) {
+                        (false, false) => ways.compute(now, rank, machine.copy.of_part(m, whole)),
+                        (from, _) => ways.cross(now, rank, m, from),
+                    },
+                ))
             }
             (Step::Combine { left, right, into }, _) => {
                 let m = bytes(left);
@@ -212,10 +235,10 @@ pub fn simulate_parts(
                 if into != left && into != right {
                     work += machine.copy.of_part(m, whole);
                 }
-                Some((instance, ways.work(now, rank, work)))
+                Some((instance, ways.compute(now, rank, work)))
             }
             (Step::Read { from, data, .. }, _) => {
-                let (_, arrival) = ways.message(now, from, rank, (bytes(data), is_kept(data)));
+                let (_, arrival) = ways.message(now, from, rank, message(data));
                 Some((instance, arrival))
             }
         };
@@ -262,6 +285,32 @@ fn is_kept(data: Region) -> bool {
     data.buffer == Buffer::Send
 }
 
+/// Whether it lies in the host's memory, wherever the call's buffers do.
+fn is_aside(part: &Part, data: Region) -> bool {
+    match data.buffer {
+        Buffer::Scratch(k) => part.scratch[usize::from(k)].aside,
+        _ => false,
+    }
+}
+
+/// A message as far as costs depend on it.
+#[derive(Clone, Copy)]
+struct Message {
+    bytes: f64,
+    /// From memory that no step writes.
+    kept: bool,
+    /// From the host's memory, and to it.
+    aside: bool,
+}
+
+impl Message {
+    const FLAG: Message = Message {
+        bytes: 0.0,
+        kept: false,
+        aside: false,
+    };
+}
+
 /// When what messages need is free.
 struct Ways<'a> {
     machine: &'a Machine,
@@ -271,8 +320,11 @@ struct Ways<'a> {
     processor: Vec<f64>,
     /// By rank: of each instance of a step.
     step: Vec<f64>,
+    /// By rank; with the host's memory aside, then by rank and distance for messages there.
     out: Vec<f64>,
     into: Vec<f64>,
+    /// By rank: what its device computes.
+    device: Vec<f64>,
     /// By rank: the numbers of the parts of the machine that it is in, inside out.
     parts: Vec<Vec<u32>>,
     /// Ways out of and into each part.
@@ -297,14 +349,19 @@ impl<'a> Ways<'a> {
                     .collect()
             })
             .collect();
+        let ports = match machine.aside {
+            Some(_) => ranks * (1 + machine.links.len()),
+            None => ranks,
+        };
         Self {
             machine,
             model,
             whole,
             processor: vec![0.0; ranks],
             step: vec![0.0; ranks],
-            out: vec![0.0; ranks],
-            into: vec![0.0; ranks],
+            out: vec![0.0; ports],
+            into: vec![0.0; ports],
+            device: vec![0.0; if machine.aside.is_some() { ranks } else { 0 }],
             parts,
             shared: vec![[0.0; 2]; numbers.len()],
             messages: 0,
@@ -319,35 +376,78 @@ impl<'a> Ways<'a> {
         *free
     }
 
-    fn receive(&mut self, now: f64, from: u32, rank: u32, (bytes, kept): (f64, bool)) -> f64 {
+    /// Copies or combines: the processor does, or begins it on the device.
+    fn compute(&mut self, now: f64, rank: u32, ns: f64) -> f64 {
+        if self.machine.aside.is_none() {
+            return self.work(now, rank, ns);
+        }
+        let begun = self.work(now, rank, 0.0);
+        let free = &mut self.device[rank as usize];
+        *free = free.max(begun) + ns;
+        *free
+    }
+
+    /// Copies between the device and the host's memory, on the device's own link.
+    fn cross(&mut self, now: f64, rank: u32, bytes: f64, to_device: bool) -> f64 {
+        let Some(aside) = &self.machine.aside else {
+            return now;
+        };
+        let ns = match to_device {
+            true => aside.to_device.of_part(bytes, self.whole),
+            false => aside.to_host.of_part(bytes, self.whole),
+        };
+        let begun = self.work(now, rank, 0.0);
+        let port = match to_device {
+            true => &mut self.into[rank as usize],
+            false => &mut self.out[rank as usize],
+        };
+        *port = port.max(begun) + ns;
+        *port
+    }
+
+    /// What a message costs, and the machine whose memory it is of.
+    fn link(&self, distance: usize, m: Message) -> (&'a Machine, Link) {
+        let machine = match (&self.machine.aside, m.aside) {
+            (Some(aside), true) => &aside.host,
+            _ => self.machine,
+        };
+        let curve = machine.curve(distance, m.kept);
+        (machine, curve.of_part(m.bytes, self.whole))
+    }
+
+    fn receive(&mut self, now: f64, from: u32, rank: u32, m: Message) -> f64 {
         match self.model {
             Model::Hockney => now,
             Model::LogGp => {
-                let curve = self.machine.curve(self.machine.distance(from, rank), kept);
-                let link = curve.of_part(bytes, self.whole);
-                self.work(now, rank, link.work_ns(bytes))
+                let (_, link) = self.link(self.machine.distance(from, rank), m);
+                self.work(now, rank, link.work_ns(m.bytes))
             }
         }
     }
 
     /// When the sender has its memory back, and when all is there.
-    fn message(&mut self, now: f64, from: u32, to: u32, what: (f64, bool)) -> (f64, f64) {
-        let (bytes, kept) = what;
+    fn message(&mut self, now: f64, from: u32, to: u32, m: Message) -> (f64, f64) {
+        let bytes = m.bytes;
         let distance = self.machine.distance(from, to);
-        let machine = self.machine;
-        let link = machine.curve(distance, kept).of_part(bytes, self.whole);
+        let (machine, link) = self.link(distance, m);
         let (a, b) = (from as usize, to as usize);
+        // From the host's memory each distance has a way of its own.
+        let port = |rank: usize| match m.aside {
+            true => (1 + distance) * self.processor.len() + rank,
+            false => rank,
+        };
+        let (out, into) = (port(a), port(b));
         self.messages += 1;
         self.bytes[distance] += bytes;
         let wire = link.per_byte_ns * bytes;
         if self.model == Model::Hockney {
-            let start = now.max(self.out[a]).max(self.into[b]);
+            let start = now.max(self.out[out]).max(self.into[into]);
             let end = start + link.one_way_ns(bytes);
-            (self.out[a], self.into[b]) = (end, end);
+            (self.out[out], self.into[into]) = (end, end);
             return (end, end);
         }
         let worked = self.work(now, from, link.work_ns(bytes));
-        let mut start = worked.max(self.out[a]);
+        let mut start = worked.max(self.out[out]);
         let mut slowest = wire;
         for level in 1..=distance {
             let busy = machine.links[level].of(bytes).shared_per_byte_ns * bytes;
@@ -366,9 +466,9 @@ impl<'a> Ways<'a> {
             }
         }
         let port = link.gap_ns.max(wire);
-        self.out[a] = start + port;
-        let arrival = (start + link.latency_ns + slowest).max(self.into[b] + port);
-        self.into[b] = arrival;
+        self.out[out] = start + port;
+        let arrival = (start + link.latency_ns + slowest).max(self.into[into] + port);
+        self.into[into] = arrival;
         // A rounded difference must not turn time around.
         (start + slowest.max(0.0), arrival.max(now))
     }

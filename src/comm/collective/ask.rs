@@ -10,12 +10,13 @@ use crate::device::combine::{By, Combining};
 use crate::error::{Error, ErrorKind};
 use crate::exec::memory::{Buffers, Pieces};
 use crate::exec::operator::Fit;
-use crate::exec::program::Program;
+use crate::exec::program::{Place, Program};
 use crate::exec::run::{Combiner, Shadow};
 use crate::exec::straight::Begun;
 use crate::p2p::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
 use crate::protocol::device::Reductions;
 use osier_collectives::{Call, Operation};
+use osier_datatype::{Basic, Type};
 use osier_kernels::plan::reduction::has_kernel;
 
 /// What a rank puts into a collective: a buffer, or [`IN_PLACE`].
@@ -121,6 +122,8 @@ pub(super) struct Ask {
     pub begun: Option<Begun>,
     /// Memory of a device whose moment the run waits for, and which it does not use.
     pub behind: Option<RawView>,
+    /// All ranks know that buffers of such calls lie on devices: see `spaces`.
+    pub on_devices: bool,
 }
 
 /// What stands in for memory that a run cannot work on.
@@ -182,7 +185,29 @@ impl Ask {
             error: None,
             begun: None,
             behind: None,
+            on_devices: false,
         }
+    }
+
+    /// With a plan for memory of devices.
+    pub fn for_devices(&mut self) {
+        self.on_devices = true;
+        self.key |= FOR_DEVICES;
+    }
+
+    /// The number of a device that it has memory on.
+    pub fn device(&self) -> Option<i32> {
+        let Buffers { send, recv, .. } = &self.buffers;
+        let mut all = send.memory().iter().chain(recv.memory());
+        let on = all.find_map(RawView::as_device)?.view().ok()?;
+        Some(on.buffer().memory().context().ordinal())
+    }
+
+    /// Whether its memory lies on devices, if it has any.
+    pub fn lies_on_devices(&self) -> bool {
+        let Buffers { send, recv, .. } = &self.buffers;
+        let mut all = send.memory().iter().chain(recv.memory());
+        all.all(|view| view.bytes() == 0 || view.as_device().is_some())
     }
 
     /// Names the program, also of a rank that looks on.
@@ -195,6 +220,7 @@ impl Ask {
     pub fn combine(&mut self, (combiner, fit): (Combiner, Fit)) {
         self.call.required = fit.association;
         self.key = key_of(&self.call, self.class);
+        debug_assert!(!self.on_devices, "known before its plan is asked for");
         self.buffers.unit = fit.unit;
         self.combiner = Some((combiner, fit));
     }
@@ -238,9 +264,16 @@ impl Ask {
     /// How it may combine on a device, if all of its memory lies on one, in whole elements,
     /// and that is expected to take less time. Buffers are as such a run wants them then.
     fn combining(&mut self, comm: &Communicator, program: &Program) -> Option<Combining> {
-        let (combiner, fit) = self.combiner.as_ref()?;
         let devices = &comm.core().devices;
-        let wanted = devices.reductions();
+        let reduces = self.call.operation.reduces();
+        let wanted = match devices.reductions() {
+            _ if program.place == Place::Host => Reductions::Host,
+            Reductions::Host if reduces => Reductions::Host,
+            _ if program.place == Place::Device => Reductions::Device,
+            // Others than reductions stay there if their plan was chosen for it.
+            _ if !reduces => Reductions::Host,
+            wanted => wanted,
+        };
         if wanted == Reductions::Host || self.call.shares_memory() {
             return None;
         }
@@ -250,19 +283,29 @@ impl Ask {
             all.filter(|view| view.bytes() > 0)
         };
         let first = memory().next()?.as_device()?;
-        let combiner = combiner.get();
-        let by = match (combiner.kernel(), combiner.predefined(fit)) {
-            (Some(kernel), _) => By::Kernel(kernel.clone()),
-            (None, Some((operator, element))) if has_kernel(operator, element) => {
-                By::Predefined(operator)
+        let (by, element, commutes) = match &self.combiner {
+            None if reduces || self.call.varying => return None,
+            None => {
+                let byte = Type::basic(Basic::U8).commit().ok()?;
+                (None, byte, false)
             }
-            (None, _) => return None,
+            Some((combiner, fit)) => {
+                let combiner = combiner.get();
+                let by = match (combiner.kernel(), combiner.predefined(fit)) {
+                    (Some(kernel), _) => By::Kernel(kernel.clone()),
+                    (None, Some((operator, element))) if has_kernel(operator, element) => {
+                        By::Predefined(operator)
+                    }
+                    (None, _) => return None,
+                };
+                (Some(by), fit.layout(first.instances().0)?, fit.commutes)
+            }
         };
         let on = Combining {
             context: first.view().ok()?.buffer().memory().context().clone(),
             by,
-            element: fit.layout(first.instances().0)?,
-            commutes: fit.commutes,
+            element,
+            commutes,
         };
         let rank = comm.rank() as u32;
         let cut = program.cut.max(1);
@@ -353,6 +396,9 @@ impl Ask {
         staged
     }
 }
+
+/// In a key: the plan is one for memory of devices.
+const FOR_DEVICES: u64 = 1 << 50;
 
 /// A number for what programs depend on, but for the communicator.
 pub(super) fn key_of(call: &Call, class: u32) -> u64 {

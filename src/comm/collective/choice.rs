@@ -5,11 +5,12 @@
 //! to another table, in a collective call. A choice is made once per machine, operation,
 //! number of ranks and size class, and kept by the rank for all its communicators.
 
-use super::ask::{bytes_of, class_of};
+use super::ask::{Ask, bytes_of, class_of};
 use crate::comm::{Communicator, IN_PLACE};
 use crate::error::{Error, ErrorKind, Result};
+use crate::exec::program::Place;
 use crate::model::calls::{Agreed, parsed};
-use crate::model::{CallCosts, rounds};
+use crate::model::{CallCosts, Places, rounds};
 use crate::protocol::cost::LinkCosts;
 use crate::protocol::select::Memory;
 use osier_collectives::{
@@ -19,8 +20,14 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Algorithm and number of segments.
-type Chosen = (Algorithm, u32);
+/// What is used for a call.
+#[derive(Clone, Debug)]
+pub(in crate::comm) struct Chosen {
+    pub algorithm: Algorithm,
+    pub segments: u32,
+    /// Where it works, of memory of devices.
+    pub place: Place,
+}
 
 #[derive(Clone, Copy, Hash, PartialEq, Eq)]
 struct Key {
@@ -33,6 +40,8 @@ struct Key {
     class: u32,
     /// A reduction to another rank than the first: some algorithms keep less of its order.
     turned: bool,
+    /// For memory of devices.
+    on_devices: bool,
 }
 
 /// What a rank has chosen so far.
@@ -45,11 +54,14 @@ pub(in crate::comm) struct Described {
     id: u64,
     table: CallCosts,
     machine: Machine,
+    /// The same where buffers lie on devices, if anybody knows what that costs.
+    devices: Option<Machine>,
 }
 
 impl Described {
     fn of(table: CallCosts, ranks: &[u32], agreed: &Agreed, eager_bytes: usize) -> Described {
         let machine = table.machine(ranks, agreed.places.as_ref(), eager_bytes);
+        let devices = table.machine_of_devices(ranks, agreed.places.as_ref(), &machine);
         let mut hasher = DefaultHasher::new();
         table.version().hash(&mut hasher);
         machine.places.hash(&mut hasher);
@@ -57,21 +69,44 @@ impl Described {
             id: hasher.finish(),
             table,
             machine,
+            devices,
+        }
+    }
+}
+
+impl Described {
+    /// The same, with ranks placed by their devices for what lies there.
+    pub(super) fn with_devices(&self, places: &Places) -> Described {
+        let ranks: Vec<u32> = (0..places.ranks.len() as u32).collect();
+        let eager_bytes = self.machine.eager_bytes as usize;
+        let host = self.table.machine(&ranks, Some(places), eager_bytes);
+        let devices = (self.table).machine_of_devices(&ranks, Some(places), &host);
+        let mut hasher = DefaultHasher::new();
+        self.id.hash(&mut hasher);
+        host.places.hash(&mut hasher);
+        Described {
+            id: hasher.finish(),
+            table: self.table.clone(),
+            machine: self.machine.clone(),
+            devices,
         }
     }
 }
 
 /// All candidates for a call, best first.
-fn ranking(described: &Described, call: &Call, class: u32) -> Result<Choice> {
+fn ranking(machine: &Machine, call: &Call, class: u32) -> Result<Choice> {
     let sizes = Sizes::Equal(bytes_of(class));
-    choose(call, &sizes, &described.machine, Model::LogGp)
+    choose(call, &sizes, machine, Model::LogGp)
         .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))
 }
 
 impl Choices {
     /// What to use for a call of a size class.
-    pub(super) fn of(&self, described: &Described, call: &Call, class: u32) -> Result<Chosen> {
+    pub(super) fn of(&self, described: &Described, ask: &Ask) -> Result<Chosen> {
+        let (call, class) = (&ask.call, ask.class);
+        let devices = described.devices.as_ref().filter(|_| ask.on_devices);
         let key = Key {
+            on_devices: devices.is_some(),
             machine: described.id,
             operation: call.operation,
             required: call.required,
@@ -91,7 +126,7 @@ impl Choices {
             root: 0,
             ..call.clone()
         };
-        let choice = ranking(described, &alike, class)?;
+        let choice = ranking(devices.unwrap_or(&described.machine), &alike, class)?;
         let suits = choice
             .ranking
             .iter()
@@ -103,7 +138,15 @@ impl Choices {
                     .is_some_and(|kept| !call.operation.reduces() || kept >= call.required)
             })
             .ok_or_else(|| Error::new(ErrorKind::Unavailable, "no plan for this root"))?;
-        let chosen = (suits.plan.algorithm().clone(), suits.plan.segments());
+        let chosen = Chosen {
+            algorithm: suits.plan.algorithm().clone(),
+            segments: suits.plan.segments(),
+            place: match (devices, suits.through_host) {
+                (None, _) => Place::ByCost,
+                (Some(_), true) => Place::Host,
+                (Some(_), false) => Place::Device,
+            },
+        };
         lock().insert(key, chosen.clone());
         Ok(chosen)
     }
@@ -134,7 +177,8 @@ impl Communicator {
 
     /// Which plans there are for an operation on so many bytes, by predicted time, the
     /// one that calls use first; and what was left out, and why. Of reductions, for
-    /// operators that round. On an intercommunicator, of this side.
+    /// operators that round. On an intercommunicator, of this side; on a neighbourhood, where
+    /// all ranks know the whole of it: on grids and graphs.
     ///
     /// ```
     /// use osier::plans::Operation;
@@ -149,8 +193,30 @@ impl Communicator {
     /// If no algorithm is for the operation.
     pub fn explain(&self, operation: Operation, bytes: usize) -> Result<Choice> {
         let described = self.described();
+        let mut call = Call::new(operation, self.size() as u32);
+        if operation.of_neighbors() {
+            call = call.on(self.reported(self.all_around())?);
+        }
+        self.reported(ranking(&described.machine, &call, class_of(bytes)))
+    }
+
+    /// As [`Communicator::explain`], of buffers in memory of devices: by what messages,
+    /// copies and combinations cost there, beside plans through the host's memory.
+    ///
+    /// # Errors
+    /// If no algorithm is for the operation, or the costs of this communicator know nothing
+    /// of devices.
+    pub fn explain_on_devices(&self, operation: Operation, bytes: usize) -> Result<Choice> {
+        let described = self.described();
         let call = Call::new(operation, self.size() as u32);
-        self.reported(ranking(&described, &call, class_of(bytes)))
+        let unknown = || {
+            Error::new(
+                ErrorKind::Unavailable,
+                "no costs of devices are known (hint: osier model measure, where a device is)",
+            )
+        };
+        let machine = self.reported(described.devices.as_ref().ok_or_else(unknown))?;
+        self.reported(ranking(machine, &call, class_of(bytes)))
     }
 
     /// The costs by which plans are chosen here: equal on all ranks.
@@ -254,6 +320,7 @@ impl Communicator {
         };
         let described = self.describe(table);
         let version = described.table.version();
+        self.0.spaces.forget(described.devices.is_some());
         let mut kept = self
             .0
             .described

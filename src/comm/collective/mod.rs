@@ -13,6 +13,7 @@
 //! | module | duty |
 //! |---|---|
 //! | `choice` | the cheapest plan, by costs that all ranks share |
+//! | `spaces` | whether all ranks' buffers lie on devices |
 //! | `ask` | what a call asks for |
 //! | `agree` | whether all ranks ask for the same, where that is checked |
 //! | `equal`, `counts`, `neighbors` | from buffers to pieces: equal contributions, different ones, neighbourhoods |
@@ -37,23 +38,25 @@ mod neighbors;
 mod persistent;
 mod requests;
 mod scoped;
+mod spaces;
 mod straight;
 mod under_way;
 mod v_and_w;
 
 pub use ask::{Contribution, Destination, IN_PLACE, InPlace, OwnedContribution, OwnedDestination};
-pub(super) use choice::{Choices, Described};
+pub(super) use choice::{Choices, Chosen, Described};
 pub use enqueued::DeviceContribution;
 pub use more::reduce_local;
 pub(super) use neighbors::Around;
 pub use persistent::{PersistentCollective, ScopedPersistentCollective};
 pub use requests::Collective;
 pub use scoped::ScopedCollective;
+pub(super) use spaces::Spaces;
 
 use super::Communicator;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::lower::lower;
-use crate::exec::program::Program;
+use crate::exec::program::{Place, Program};
 use crate::exec::run::Then;
 use crate::matching::{INTERNAL_TAG, Pattern};
 use crate::p2p::view::RawView;
@@ -103,10 +106,24 @@ impl Communicator {
     /// tests and measurements. Collective.
     #[doc(hidden)]
     pub fn use_algorithm(&self, algorithm: Option<(Algorithm, u32)>) {
+        self.force(algorithm, Place::ByCost);
+    }
+
+    /// The same of calls on memory of devices, which stays there where kernels can do it.
+    #[doc(hidden)]
+    pub fn use_algorithm_on_devices(&self, algorithm: Algorithm, segments: u32) {
+        self.force(Some((algorithm, segments)), Place::Device);
+    }
+
+    fn force(&self, algorithm: Option<(Algorithm, u32)>, place: Place) {
         self.core()
             .with(self.lane(), crate::progress::lane::Lane::forget_programs);
         let mut forced = self.0.forced.lock().unwrap_or_else(|e| e.into_inner());
-        *forced = algorithm;
+        *forced = algorithm.map(|(algorithm, segments)| Chosen {
+            algorithm,
+            segments,
+            place,
+        });
     }
 
     /// The program of a call, made where it is called for the first time.
@@ -120,31 +137,33 @@ impl Communicator {
             .lock()
             .unwrap_or_else(|e| e.into_inner())
             .clone();
-        let forced = forced.filter(|(algorithm, _)| {
-            let kept = algorithm.keeps(&ask.call);
+        let forced = forced.filter(|forced| {
+            let kept = forced.algorithm.keeps(&ask.call);
             kept.is_some_and(|kept| !ask.call.operation.reduces() || kept >= ask.call.required)
         });
-        let (algorithm, segments) = match forced {
+        let chosen = match forced {
             _ if ask.idle => return Ok(Arc::default()),
             Some(forced) => forced,
             // The only one, and nobody knows the bytes of others.
-            None if ask.call.operation.of_neighbors() => (Algorithm::Linear, 1),
-            None => self
-                .member()
-                .choices
-                .of(&self.described(), &ask.call, ask.class)?,
+            None if ask.call.operation.of_neighbors() => Chosen {
+                algorithm: Algorithm::Linear,
+                segments: 1,
+                place: Place::ByCost,
+            },
+            None => self.member().choices.of(&self.described(), ask)?,
         };
-        let plan = Plan::new(ask.call.clone(), algorithm, segments).map_err(unsuitable)?;
-        Ok(Arc::new(lower(
-            plan.call(),
-            &plan.part(self.rank() as u32),
-        )?))
+        let plan = Plan::new(ask.call.clone(), chosen.algorithm, chosen.segments);
+        let plan = plan.map_err(unsuitable)?;
+        let mut program = lower(plan.call(), &plan.part(self.rank() as u32))?;
+        program.place = chosen.place;
+        Ok(Arc::new(program))
     }
 
     /// Begins a call. Its memory belongs to the run until that is over.
     #[track_caller]
     fn begin(&self, mut ask: Ask) -> Result<u32> {
         let site = Location::caller();
+        self.know_spaces(&mut ask, false)?;
         let round = self.round(&ask, site)?;
         let mut lane = self.lane().lock();
         let tags = match &ask.begun {
@@ -291,8 +310,9 @@ impl Communicator {
 
     /// Runs a call to its end.
     #[track_caller]
-    fn call(&self, ask: Ask) -> Result<()> {
+    fn call(&self, mut ask: Ask) -> Result<()> {
         let runs = self.runs_on();
+        runs.know_spaces(&mut ask, true)?;
         let id = runs.begin(ask)?;
         runs.finish(id)
     }

@@ -136,16 +136,39 @@ fn equal(view: &RawView, blocks: usize, what: &str) -> Result<Vec<Range<usize>>>
 }
 
 impl Communicator {
-    fn around(&self) -> Result<&Around> {
-        if let Some(around) = self.0.around.get() {
-            return Ok(around);
-        }
-        let topology = self.topology().ok_or_else(|| {
+    fn neighborhood(&self) -> Result<&Topology> {
+        self.topology().ok_or_else(|| {
             Error::new(
                 ErrorKind::Argument,
                 "the communicator has no neighbourhood (hint: cart_create and dist_graph_create_adjacent make one that has)",
             )
-        })?;
+        })
+    }
+
+    /// The neighbours of all ranks, in the order of plans.
+    pub(super) fn all_around(&self) -> Result<Arc<Neighbors>> {
+        let topology = self.neighborhood()?;
+        if let Topology::DistGraph(_) = topology {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "a rank of a distributed graph knows its own neighbours alone (hint: grids and graphs are known whole)",
+            ));
+        }
+        let mut all = Neighbors::default();
+        for rank in 0..self.size() {
+            let around = Around::of(topology, rank)?;
+            all.sources.extend_from_slice(&around.plan.sources);
+            all.destinations
+                .extend_from_slice(&around.plan.destinations);
+        }
+        Ok(Arc::new(all))
+    }
+
+    fn around(&self) -> Result<&Around> {
+        if let Some(around) = self.0.around.get() {
+            return Ok(around);
+        }
+        let topology = self.neighborhood()?;
         let around = Around::of(topology, self.rank())?;
         Ok(self.0.around.get_or_init(|| around))
     }

@@ -285,6 +285,7 @@ impl Communicator {
         if let Some(e) = ask.error.take() {
             return self.reported(Err(e.context(ask.name)));
         }
+        self.reported(runs.know_spaces(&mut ask, true))?;
         let program = self.reported(runs.program_of(&ask))?;
         let mut seen = Seen::default();
         each(&mut |view| seen.add(view, false));

@@ -5,7 +5,7 @@ use osier::testing::{device_traffic, device_use};
 use osier::{Basic, Communicator, ErrorKind, Type};
 
 /// A rank's device, by turns.
-fn device(comm: &Communicator) -> (Context, Stream) {
+pub fn device(comm: &Communicator) -> (Context, Stream) {
     let number = devices().expect("devices").len();
     let ordinal = i32::try_from(comm.rank() % number).expect("few devices");
     let context = Context::new(ordinal).expect("a context");
@@ -116,14 +116,14 @@ pub fn stream(comm: &Communicator, how: &str) {
 }
 
 /// Host bytes in device memory, behind the stream's work.
-fn upload(stream: &Stream, bytes: &[u8]) -> DeviceSlice<u8> {
+pub fn upload(stream: &Stream, bytes: &[u8]) -> DeviceSlice<u8> {
     let staged = Pinned::from_slice(stream.context(), bytes).expect("pinned");
     let slice = DeviceSlice::<u8>::new(stream, bytes.len()).expect("memory");
     copy::copy(stream, &staged.on_device(stream), &slice).expect("a copy");
     slice.into_inner()
 }
 
-fn download(stream: &Stream, slice: &DeviceSlice<u8>) -> Vec<u8> {
+pub fn download(stream: &Stream, slice: &DeviceSlice<u8>) -> Vec<u8> {
     let mut back = Pinned::from_slice(stream.context(), &vec![0; slice.len()]).expect("pinned");
     copy::copy(stream, &slice.after_stream(stream), &back.on_device(stream)).expect("a copy");
     back.host().expect("nobody else").to_vec()

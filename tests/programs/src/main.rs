@@ -10,6 +10,7 @@ mod garbled;
 mod lifetimes;
 mod mapped;
 mod matrix;
+mod reductions;
 
 use std::process::ExitCode;
 
@@ -74,6 +75,8 @@ fn main() -> ExitCode {
         ["device-exhaust"] => devices::exhaust(comm),
         ["device-steps"] => devices::steps(comm),
         ["device-lifetime", how] => lifetimes::run(comm, how),
+        ["device-reductions"] => reductions::run(comm),
+        ["device-reductions-deaths"] => reductions::until_death(comm),
         ["device-garbled"] => garbled::run(comm),
         ["device-stream", how] => devices::stream(comm, how),
         ["mapped", ref what @ ..] => mapped::run(comm, what),

@@ -1,0 +1,359 @@
+//! What collective calls cost whose buffers lie on devices: measured between ranks of a job,
+//! or estimated from what messages of a device cost.
+//!
+//! A message between the memory of two ranks' devices costs as one of the host's: from its
+//! send to the end of its receive, and for how long either end is busy with it. Copies and
+//! combinations are kernels, and what goes to the host and back crosses the device's link.
+//!
+//! ```text
+//! A(m)   broadcasts by turns, each on the device: one way(m) = A(m) - r - 2 s
+//! G(m)   broadcasts of the same rank: busy(m) = G(m) - r - s, at most one way(m)
+//! ```
+//!
+//! `r` and `s` are a run's and a step's costs on the host ([`super::rounds`]): the executor
+//! is the same. What an emulated device takes is measured alike, to have something to choose
+//! by in tests; it is marked, is used by jobs on emulated devices alone, and is no figure of
+//! a GPU.
+
+use super::calls::{CallCosts, ClassCosts, MessageCost, Places, WorkCost, rise, round};
+use super::rounds::median;
+use crate::comm::{Communicator, IN_PLACE};
+use crate::error::Result;
+use crate::protocol::cost::LinkCosts;
+use crate::protocol::device::{Between, Class, End, Model, Place, Placement, Short, ways};
+use crate::protocol::select::{AT_ONCE_BYTES, Selection};
+use osier_collectives::{Algorithm, Aside, Executor, Machine};
+use osier_datatype::{Basic, Operator, Type};
+use osier_kernels::{Context, DeviceSlice, DeviceView, Memory, Packer, Stream};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Sizes of messages and of kernels' work.
+const LOGS: [u32; 9] = [3, 8, 12, 14, 16, 18, 20, 22, 24];
+/// The largest of an emulated device.
+const MOST_EMULATED: u32 = 18;
+/// Times that a kernel is measured; the shortest counts.
+const TIMES: usize = 8;
+
+/// What collective calls cost on devices.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceCalls {
+    /// The device, by its driver's name; "estimated" if none was measured.
+    pub device: String,
+    /// It is emulated: these are no figures of a GPU.
+    #[serde(default)]
+    pub emulated: bool,
+    /// Messages from device to device, by class of links.
+    pub classes: Vec<ClassCosts>,
+    /// Copies within a device,
+    pub copy: Vec<WorkCost>,
+    /// sums of doubles there,
+    pub combine: Vec<WorkCost>,
+    /// copies from a device to memory of the host,
+    pub to_host: Vec<WorkCost>,
+    /// and back.
+    pub to_device: Vec<WorkCost>,
+}
+
+impl DeviceCalls {
+    /// What follows from the costs of messages of a device, measured or built in, between
+    /// two processes whose devices are linked.
+    pub fn estimated(links: &LinkCosts) -> DeviceCalls {
+        let model = Model::unlimited(links);
+        let short = Short {
+            bytes: Selection::new(*links, AT_ONCE_BYTES).device_eager_max(),
+            waits: false,
+        };
+        let end = End {
+            place: Place::Device,
+            class: Class::Run,
+        };
+        let between = Between {
+            linked: true,
+            offered: true,
+            apertures: (false, false),
+        };
+        let device = links.device.unwrap_or_default();
+        let message = |log: u32| {
+            let bytes = 1usize << log;
+            let all = ways(end, end, Placement::Linked, bytes, short).into_iter();
+            let times = all.map(|way| model.predict_between(end, end, bytes, way, between).ns);
+            let one_way_ns = times.fold(f64::INFINITY, f64::min);
+            MessageCost {
+                bytes: bytes as u64,
+                one_way_ns,
+                // Whoever begins a kernel is busy for less than until its end is seen.
+                busy_ns: (device.launch_ns / 2.0).min(one_way_ns / 2.0),
+            }
+        };
+        let mut messages: Vec<MessageCost> = LOGS.map(message).into();
+        rise(&mut messages);
+        let line = |first: f64, ns_per_byte: f64| -> Vec<WorkCost> {
+            [8u64, 16 << 20]
+                .map(|bytes| WorkCost {
+                    bytes,
+                    ns: round(first + ns_per_byte * bytes as f64),
+                })
+                .into()
+        };
+        let [run, ..] = device.pack_ns_per_byte;
+        DeviceCalls {
+            device: "estimated".into(),
+            emulated: false,
+            classes: vec![ClassCosts {
+                class: "machine".into(),
+                messages,
+                kept: Vec::new(),
+            }],
+            copy: line(device.launch_ns, run),
+            // Two vectors are read and one is written, of a copy one each.
+            combine: line(device.launch_ns, 1.5 * run),
+            to_host: line(device.copy_ns, device.to_host_ns_per_byte),
+            to_device: line(device.copy_ns, device.to_device_ns_per_byte),
+        }
+    }
+
+    /// Kinds of work, and their names.
+    pub(super) fn works(&self) -> [(&'static str, &[WorkCost]); 4] {
+        [
+            ("calls.devices.copy", &self.copy),
+            ("calls.devices.combine", &self.combine),
+            ("calls.devices.to_host", &self.to_host),
+            ("calls.devices.to_device", &self.to_device),
+        ]
+    }
+}
+
+impl CallCosts {
+    /// The planner's machine of these ranks where buffers lie on devices; `host`: the same
+    /// where they do not. None if nothing is known of devices.
+    pub fn machine_of_devices(
+        &self,
+        ranks: &[u32],
+        places: Option<&Places>,
+        host: &Machine,
+    ) -> Option<Machine> {
+        let devices = self.devices.as_ref()?;
+        let (_, classes) = super::calls::paths(ranks, places);
+        let curve = |(distance, class): (usize, &String)| {
+            let curve = super::calls::curve(&devices.classes, class, false);
+            match distance {
+                0 => curve,
+                // Devices of a part share its way out: a switch's port, a socket's link.
+                _ => curve.with_shared_way(),
+            }
+        };
+        Some(Machine {
+            places: host.places.clone(),
+            links: classes.iter().enumerate().map(curve).collect(),
+            kept: Vec::new(),
+            combine: super::calls::line(&devices.combine),
+            copy: super::calls::line(&devices.copy),
+            // What is announced waits for its receive; that is part of its time.
+            eager_bytes: 0.0,
+            executor: Executor {
+                row_bytes: -1.0,
+                ..host.executor
+            },
+            error: host.error,
+            aside: Some(Arc::new(Aside {
+                host: host.clone(),
+                to_host: super::calls::line(&devices.to_host),
+                to_device: super::calls::line(&devices.to_device),
+            })),
+        })
+    }
+}
+
+/// A rank's device, to measure with.
+pub(super) struct Lab {
+    name: String,
+    emulated: bool,
+    stream: Stream,
+    packer: Packer,
+    buffer: DeviceSlice<u8>,
+    other: DeviceSlice<u8>,
+    pinned: DeviceSlice<u8>,
+}
+
+impl Lab {
+    /// A lab on all ranks, or on none: where a rank has no device. Collective.
+    ///
+    /// # Errors
+    /// If a rank dies.
+    pub fn on_all(comm: &Communicator) -> Result<Option<Lab>> {
+        let mine = Lab::here(comm.rank());
+        let mut all = [u32::from(mine.is_some())];
+        comm.allreduce(&IN_PLACE, &mut all, crate::Op::Min)?;
+        Ok(mine.filter(|_| all[0] == 1))
+    }
+
+    fn here(rank: usize) -> Option<Lab> {
+        let all = osier_kernels::devices().ok()?;
+        let info = all.get(rank % all.len().max(1))?;
+        let emulated = info.name.to_lowercase().contains("emulated");
+        let context = Context::new(info.ordinal).ok()?;
+        let stream = Stream::new(&context).ok()?;
+        let most = 1usize << logs(emulated).last()?;
+        let room = || Some(DeviceSlice::<u8>::new(&stream, most).ok()?.into_inner());
+        Some(Lab {
+            name: info.name.clone(),
+            emulated,
+            packer: Packer::new(&context),
+            buffer: room()?,
+            other: room()?,
+            pinned: DeviceSlice::of(Memory::pinned(&context, most).ok()?).ok()?,
+            stream,
+        })
+    }
+
+    /// What kernels and copies of this device take. No class of links yet.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn works(&self) -> Result<DeviceCalls> {
+        let [mut copy, mut combine, mut to_host, mut to_device] = [const { Vec::new() }; 4];
+        let double = Type::basic(Basic::F64).commit()?;
+        for log in logs(self.emulated) {
+            let bytes = 1usize << log;
+            let doubles = |from: &DeviceSlice<u8>| -> Result<_> {
+                Ok(DeviceView::new(from, 0, &double, bytes / 8)?.after_stream(&self.stream))
+            };
+            let (own, other) = (doubles(&self.buffer)?, doubles(&self.other)?);
+            let pinned = doubles(&self.pinned)?;
+            let (stream, packer, all) = (&self.stream, &self.packer, 0..bytes);
+            let add = |works: &mut Vec<WorkCost>, body: &dyn Fn() -> Result<()>| -> Result<()> {
+                let before = works.last().map_or(0.1, |w: &WorkCost| w.ns);
+                let mut ns = f64::INFINITY;
+                for _ in 0..TIMES {
+                    let start = Instant::now();
+                    body()?;
+                    ns = ns.min(start.elapsed().as_nanos() as f64);
+                }
+                works.push(WorkCost {
+                    bytes: bytes as u64,
+                    ns: round(ns).max(before),
+                });
+                Ok(())
+            };
+            let moved = |from: &osier_kernels::Ordered<DeviceView<u8>>,
+                         to: &osier_kernels::Ordered<DeviceView<u8>>| {
+                seen(&packer.copy(stream, from, to, all.clone(), None)?)
+            };
+            add(&mut copy, &|| moved(&own, &other))?;
+            add(&mut to_host, &|| moved(&own, &pinned))?;
+            add(&mut to_device, &|| moved(&pinned, &own))?;
+            add(&mut combine, &|| {
+                let sum = Operator::Sum;
+                seen(&packer.combine(stream, sum, &own, &other, all.clone(), None)?)
+            })?;
+        }
+        Ok(DeviceCalls {
+            device: self.name.clone(),
+            emulated: self.emulated,
+            classes: Vec::new(),
+            copy,
+            combine,
+            to_host,
+            to_device,
+        })
+    }
+
+    /// Messages between a pair of ranks; `table`: what a run and a step cost.
+    ///
+    /// # Errors
+    /// If a rank dies.
+    pub fn messages(&self, pair: &Communicator, table: &CallCosts) -> Result<Vec<MessageCost>> {
+        let mut messages = Vec::new();
+        let (run, step) = (table.run_ns, table.step_ns);
+        pair.use_algorithm_on_devices(Algorithm::Linear, 1);
+        for log in logs(self.emulated) {
+            let bytes = 1usize << log;
+            let part = self.buffer.slice(..bytes)?;
+            let mut data = part.after_stream(&self.stream);
+            let turns = median(pair, false, |i| pair.bcast(&mut data, i % 2))?;
+            let stream = median(pair, true, |_| pair.bcast(&mut data, 0))?;
+            let one_way_ns = (turns - run - 2.0 * step).max(turns / 10.0);
+            messages.push(MessageCost {
+                bytes: bytes as u64,
+                one_way_ns,
+                busy_ns: (stream - run - step).clamp(one_way_ns / 20.0, one_way_ns),
+            });
+        }
+        pair.use_algorithm(None);
+        rise(&mut messages);
+        Ok(messages)
+    }
+}
+
+fn logs(emulated: bool) -> impl Iterator<Item = u32> + Clone {
+    let most = if emulated { MOST_EMULATED } else { u32::MAX };
+    LOGS.into_iter().filter(move |log| *log <= most)
+}
+
+/// Waits as the engine does: it asks.
+fn seen(event: &osier_kernels::Event) -> Result<()> {
+    while !event.is_passed()? {
+        std::hint::spin_loop();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::device::DeviceCosts;
+    use osier_collectives::{Association, Call, Operation, Sizes, choose};
+
+    fn table() -> CallCosts {
+        let links = LinkCosts {
+            device: Some(DeviceCosts::default()),
+            ..LinkCosts::default()
+        };
+        CallCosts {
+            devices: Some(DeviceCalls::estimated(&links)),
+            ..CallCosts::estimated(&links)
+        }
+    }
+
+    #[test]
+    fn estimates_make_sense() {
+        let table = table();
+        assert_eq!(table.clone().checked(), Ok(table.clone()));
+        let mut bad = table.clone();
+        bad.devices.as_mut().expect("devices").to_host.clear();
+        assert!(bad.checked().unwrap_err().contains("to_host"));
+        let mut bad = table;
+        let devices = bad.devices.as_mut().expect("devices");
+        devices.classes[0].messages[1].one_way_ns = 0.0;
+        assert!(bad.checked().is_err());
+    }
+
+    /// What is short goes through the host, what is long stays on devices, by another plan
+    /// than the host's memory has.
+    #[test]
+    fn plans_for_devices_are_chosen_by_their_costs() {
+        let ranks: Vec<u32> = (0..8).collect();
+        let table = table();
+        let host = table.machine(&ranks, None, 8192);
+        let devices = table
+            .machine_of_devices(&ranks, None, &host)
+            .expect("known");
+        let call = Call::new(Operation::Allreduce, 8).requires(Association::Any);
+        let best = |machine: &Machine, bytes| {
+            let model = osier_collectives::Model::LogGp;
+            choose(&call, &Sizes::Equal(bytes), machine, model).expect("a plan")
+        };
+        assert!(best(&devices, 64).through_host());
+        let mut differ = false;
+        for bytes in [1 << 20, 16 << 20] {
+            let (there, here) = (best(&devices, bytes), best(&host, bytes));
+            assert!(!there.through_host(), "{there}");
+            let plan =
+                |c: &osier_collectives::Choice| (c.plan().algorithm().clone(), c.plan().segments());
+            differ |= plan(&there) != plan(&here);
+        }
+        assert!(differ);
+    }
+}
