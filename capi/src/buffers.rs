@@ -162,6 +162,20 @@ pub fn apart<N: Int>(send: Address, n: N, recv: Address) -> Res {
     Ok(())
 }
 
+/// As [`apart`], for the block of this rank in a buffer of all, `at` instances into it.
+#[inline]
+pub fn apart_from_own<N: Int>(one: Address, n: N, all: Address, at: Count, ty: Handle) -> Res {
+    // Most buffers of all lie higher, or are of somebody else.
+    if one.addr() < CONSTANTS || one < all || n.wide() == 0 {
+        return Ok(());
+    }
+    let extent = match at {
+        0 => 0,
+        _ => ctype(ty)?.layout()?.extent(),
+    };
+    apart(one, n, all.wrapping_offset(at as isize * extent))
+}
+
 #[cold]
 fn one_for_both() -> Fail {
     let message = "one buffer to send from and to receive into (hint: MPI_IN_PLACE)";

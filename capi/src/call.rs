@@ -15,6 +15,8 @@ pub enum On {
     /// That of `MPI_COMM_SELF`, or of `MPI_COMM_WORLD` if the program has set only that: of
     /// calls that have no object.
     Own,
+    /// The one that was given for what is made: its handle, and the null handle of that.
+    Given(Handle, Handle),
     /// Nobody's: the code is returned.
     Nobody,
 }

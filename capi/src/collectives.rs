@@ -5,7 +5,7 @@
 
 use crate::abi::*;
 use crate::buffers::{
-    Address, Given, Wanted, apart, given, nothing, nothing_to_send, view, view_mut,
+    Address, Given, Wanted, apart, apart_from_own, given, nothing, nothing_to_send, view, view_mut,
 };
 use crate::call::{On, mpi};
 use crate::fail::{Fail, Int, Res, array, bad_count, count};
@@ -171,7 +171,7 @@ collective! {
         recvtype: Handle, root: c_int
     ) |c, s, r| {
         if !c.inter && is_root(c, root) {
-            apart(sendbuf, sendcount, recvbuf)?;
+            apart_from_own(sendbuf, sendcount, recvbuf, own(c, recvcount), recvtype)?;
         }
         let send = to_root_given(c, sendbuf, sendcount, sendtype, root)?;
         match is_root(c, root) {
@@ -190,7 +190,7 @@ collective! {
         recvtype: Handle, root: c_int
     ) |c, s, r| {
         if !c.inter && is_root(c, root) {
-            apart(sendbuf, sendcount, recvbuf)?;
+            apart_from_own(recvbuf, recvcount, sendbuf, own(c, sendcount), sendtype)?;
         }
         checked_root(c, root)?;
         let send = match is_root(c, root) {
@@ -215,6 +215,9 @@ collective! {
         recvtype: Handle
     ) |c, s, r| {
         apart(sendbuf, sendcount, recvbuf)?;
+        if !c.inter {
+            apart_from_own(sendbuf, sendcount, recvbuf, own(c, recvcount), recvtype)?;
+        }
         (given(sendbuf, sendcount, sendtype)?, view_mut(recvbuf, all(c, recvcount)?, recvtype)?)
     }
     wait c.comm.allgather(&s, &mut r);
@@ -293,6 +296,11 @@ collective! {
     rest(reduction(op, ty)?) of_op;
 }
 
+/// Where this rank's block begins, in instances.
+fn own<N: Int>(c: &Comm, n: N) -> Count {
+    n.wide().wrapping_mul(c.comm.rank() as Count)
+}
+
 /// Both buffers of a call that scatters what it combines: `total` elements in all, `mine`
 /// of which are this rank's.
 fn scattering(
@@ -342,6 +350,7 @@ collective! {
         let shares = shares(c, counts)?;
         let total: usize = shares.iter().sum();
         let mine = shares[c.comm.rank()];
+        apart(sendbuf, total as Count, recvbuf)?;
         scattering(sendbuf, recvbuf, total as Count, mine as Count, ty)?
     }
     wait c.comm.reduce_scatter(&s, &mut r, &shares(c, counts)?, &reduction(op, ty)?);

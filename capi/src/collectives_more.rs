@@ -2,7 +2,8 @@
 
 use crate::abi::*;
 use crate::buffers::{
-    Address, Given, Piece, Wanted, apart, given, nothing, nothing_to_send, view, view_mut, view_of,
+    Address, Given, Piece, Wanted, apart, apart_from_own, given, nothing, nothing_to_send, view,
+    view_mut, view_of,
 };
 use crate::call::{On, mpi};
 use crate::collectives::{checked_root, collective, is_other, is_root, to_root, to_root_given};
@@ -92,6 +93,21 @@ fn to_send<N: Int, D: Int>(n: usize, buf: Address, counts: *const N, at: *const 
     }
 }
 
+/// That this rank's block of a buffer of all is not its own buffer, too.
+fn apart_from_place<N: Int, D: Int>(
+    c: &Comm,
+    one: Address,
+    n: N,
+    all: Address,
+    at: *const D,
+    ty: Handle,
+) -> Res {
+    match array(at, c.peers)?.get(c.comm.rank()) {
+        Some(at) => apart_from_own(one, n, all, at.wide(), ty),
+        None => Ok(()),
+    }
+}
+
 collective! {
     fn MPI_Gatherv, MPI_Gatherv_c, MPI_Igatherv, MPI_Igatherv_c, MPI_Gatherv_init, MPI_Gatherv_init_c:
     igatherv gatherv_init<N>(
@@ -99,7 +115,7 @@ collective! {
         recvcounts: *const N, at: *const V<N>, recvtype: Handle, root: c_int
     ) |c, s, r| {
         if !c.inter && is_root(c, root) {
-            apart(sendbuf, sendcount, recvbuf)?;
+            apart_from_place(c, sendbuf, sendcount, recvbuf, at, recvtype)?;
         }
         let send = to_root_given(c, sendbuf, sendcount, sendtype, root)?;
         match is_root(c, root) {
@@ -127,6 +143,9 @@ collective! {
         sendbuf: Address, sendcounts: *const N, at: *const V<N>, sendtype: Handle,
         recvbuf: Address, recvcount: N, recvtype: Handle, root: c_int
     ) |c, s, r| {
+        if !c.inter && is_root(c, root) {
+            apart_from_place(c, recvbuf, recvcount, sendbuf, at, sendtype)?;
+        }
         checked_root(c, root)?;
         let send = match is_root(c, root) {
             true => blocks(c.peers, sendcounts, at)?.view(sendbuf, sendtype)?,
@@ -155,7 +174,9 @@ collective! {
         sendbuf: Address, sendcount: N, sendtype: Handle, recvbuf: Address,
         recvcounts: *const N, at: *const V<N>, recvtype: Handle
     ) |c, s, r| {
-        apart(sendbuf, sendcount, recvbuf)?;
+        if !c.inter {
+            apart_from_place(c, sendbuf, sendcount, recvbuf, at, recvtype)?;
+        }
         let send = given(sendbuf, sendcount, sendtype)?;
         (send, blocks(c.peers, recvcounts, at)?.view_mut(recvbuf, recvtype)?)
     }
@@ -172,6 +193,10 @@ collective! {
         sendbuf: Address, sendcounts: *const N, sendat: *const V<N>, sendtype: Handle,
         recvbuf: Address, recvcounts: *const N, recvat: *const V<N>, recvtype: Handle
     ) |c, s, r| {
+        if sendcounts == recvcounts && sendat == recvat && sendtype == recvtype {
+            let most = array(sendcounts, c.peers)?.iter().map(|n| n.wide()).max();
+            apart(sendbuf, most.unwrap_or(0), recvbuf)?;
+        }
         let send = match sendbuf.addr() == MPI_IN_PLACE {
             true => Given::InPlace,
             false => Given::Memory(blocks(c.peers, sendcounts, sendat)?.view(sendbuf, sendtype)?),
@@ -308,6 +333,16 @@ impl<N: Int, D: Int> Typed<N, D> {
     fn views_mut(&self, n: usize) -> Res<Vec<ViewMut<'static>>> {
         self.each(n, view_mut)
     }
+
+    /// That not all of what is sent lies where all of the other is received.
+    fn apart(&self, other: &Self, n: usize) -> Res {
+        let same = self.counts == other.counts && self.at == other.at && self.types == other.types;
+        if same && self.buf == other.buf {
+            let most = array(self.counts, n)?.iter().map(|n| n.wide()).max();
+            apart(self.buf, most.unwrap_or(0), other.buf)?;
+        }
+        Ok(())
+    }
 }
 
 /// The blocks to send. In place they are what lies where others will be received: packed
@@ -439,6 +474,7 @@ macro_rules! typed {
                 let (from, to): (usize, usize) = $peers;
                 let send = Typed { buf: sendbuf, counts: sendcounts, at: sendat, types: sendtypes };
                 let recv = Typed { buf: recvbuf, counts: recvcounts, at: recvat, types: recvtypes };
+                send.apart(&recv, to)?;
                 $c.comm.$lib(&pieces(&send, &recv, to)?, &mut recv.views_mut(from)?)?;
             }
 
@@ -451,6 +487,7 @@ macro_rules! typed {
                 let (from, to): (usize, usize) = $peers;
                 let send = Typed { buf: sendbuf, counts: sendcounts, at: sendat, types: sendtypes };
                 let recv = Typed { buf: recvbuf, counts: recvcounts, at: recvat, types: recvtypes };
+                send.apart(&recv, to)?;
                 let given = pieces(&send, &recv, to)?;
                 let begun = $c.comm.$lib_begin(given, recv.views_mut(from)?)?;
                 pend(Work::Once(Box::new(begun), false), on, request)?;
@@ -465,6 +502,7 @@ macro_rules! typed {
                 let (from, to): (usize, usize) = $peers;
                 let send = Typed { buf: sendbuf, counts: sendcounts, at: sendat, types: sendtypes };
                 let recv = Typed { buf: recvbuf, counts: recvcounts, at: recvat, types: recvtypes };
+                send.apart(&recv, to)?;
                 let work: Box<dyn Repeated> = if send.buf.addr() == MPI_IN_PLACE {
                     let given = pieces(&send, &recv, to)?;
                     let blocks = InPlace::blocks(&given, &recv)?;

@@ -227,7 +227,7 @@ mpi! {
 
     fn MPI_Comm_create_from_group(
         of: Handle, tag: *const c_char, hints: Handle, errhandler: Handle, to: *mut Handle
-    ) on On::Own; {
+    ) on On::Given(errhandler, MPI_COMM_NULL); {
         put(to, MPI_COMM_NULL)?;
         let group = group(of)?;
         let (tag, hints) = (text(tag)?, info(hints)?);
@@ -243,7 +243,7 @@ mpi! {
     fn MPI_Intercomm_create_from_groups(
         local: Handle, local_leader: c_int, remote: Handle, remote_leader: c_int,
         tag: *const c_char, hints: Handle, errhandler: Handle, to: *mut Handle
-    ) on On::Own; {
+    ) on On::Given(errhandler, MPI_COMM_NULL); {
         put(to, MPI_COMM_NULL)?;
         let (local, remote) = (group(local)?, group(remote)?);
         let (tag, hints) = (text(tag)?, info(hints)?);

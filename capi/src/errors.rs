@@ -149,6 +149,10 @@ fn raise(on: On, code: c_int, say: impl FnOnce() -> String) -> c_int {
             Ok(session) => (lock(&session.handler).clone(), handle),
             Err(_) => own(),
         },
+        On::Given(handler, none) => match Handler::of(handler) {
+            Ok(handler) => (handler, none),
+            Err(_) => own(),
+        },
     };
     match handler {
         Handler::Return => {}

@@ -125,12 +125,19 @@ fails! {
     other MPI_ERR_OTHER;
 }
 
+/// That there is a place for a result, for calls that look at it before other arguments.
+#[inline]
+pub fn place<T>(to: *mut T) -> Res {
+    match to.is_null() {
+        true => Err(argument("a null pointer for a result")),
+        false => Ok(()),
+    }
+}
+
 /// Leaves a value where C wants it.
 #[inline]
 pub fn put<T>(to: *mut T, value: T) -> Res {
-    if to.is_null() {
-        return Err(argument("a null pointer for a result"));
-    }
+    place(to)?;
     // SAFETY: C's contract: a result has room for its type.
     unsafe { to.write(value) };
     Ok(())

@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::call::{On, mpi};
-use crate::fail::{Res, array, array_mut, bad_group, bad_rank, get, number, put};
+use crate::fail::{Res, array, array_mut, bad_group, bad_rank, get, number, place, put};
 use crate::objects::{GROUPS, comm, group, new_group};
 use crate::state;
 use osier::{Group, GroupComparison, RankRange};
@@ -103,21 +103,25 @@ mpi! {
     }
 
     fn MPI_Group_incl(on: Handle, n: c_int, list: *const c_int, to: *mut Handle) on On::Own; {
+        place(to)?;
         let group = group(on)?;
         put(to, new_group(group.incl(&ranks(n, list, &group)?).map_err(of_ranks)?))?;
     }
 
     fn MPI_Group_excl(on: Handle, n: c_int, list: *const c_int, to: *mut Handle) on On::Own; {
+        place(to)?;
         let group = group(on)?;
         put(to, new_group(group.excl(&ranks(n, list, &group)?).map_err(of_ranks)?))?;
     }
 
     fn MPI_Group_range_incl(on: Handle, n: c_int, list: *const [c_int; 3], to: *mut Handle) on On::Own; {
+        place(to)?;
         let group = group(on)?;
         put(to, new_group(group.range_incl(&ranges(n, list, &group)?).map_err(of_ranks)?))?;
     }
 
     fn MPI_Group_range_excl(on: Handle, n: c_int, list: *const [c_int; 3], to: *mut Handle) on On::Own; {
+        place(to)?;
         let group = group(on)?;
         put(to, new_group(group.range_excl(&ranges(n, list, &group)?).map_err(of_ranks)?))?;
     }

@@ -10,7 +10,9 @@ use crate::state;
 use std::sync::{Arc, Mutex};
 
 mpi! {
-    fn MPI_Session_init(hints: Handle, errhandler: Handle, to: *mut Handle) on On::Own; {
+    fn MPI_Session_init(
+        hints: Handle, errhandler: Handle, to: *mut Handle
+    ) on On::Given(errhandler, MPI_SESSION_NULL); {
         let handler = Handler::of(errhandler)?;
         put(to, MPI_SESSION_NULL)?;
         // A session may be one thread's, and another's another's: the highest level is given

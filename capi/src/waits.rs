@@ -207,8 +207,11 @@ mpi! {
 
     fn MPI_Waitall(n: c_int, requests: *mut Handle, statuses: *mut CStatus) on On::Own; {
         let handles = handles(n, requests)?;
-        let all = 0..handles.len();
-        finish_these(handles, all, |_, at| at, &Statuses(statuses)).1?;
+        let (all, statuses) = (0..handles.len(), Statuses(statuses));
+        finish_these(handles, all.clone(), |_, at| at, &statuses).1?;
+        for at in all {
+            statuses.leave_error(at, MPI_SUCCESS);
+        }
     }
 
     fn MPI_Testall(n: c_int, requests: *mut Handle, flag: *mut c_int, statuses: *mut CStatus) on On::Own; {

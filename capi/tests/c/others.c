@@ -48,6 +48,78 @@ static void handlers(void) {
     OK(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
 }
 
+/* The handler that is meant for what is made hears when the making fails. */
+static int given_heard;
+
+static void hear_of_session(MPI_Session *session, int *code, ...) {
+    int class;
+    MPI_Error_class(*code, &class);
+    CHECK(*session == MPI_SESSION_NULL && class == MPI_ERR_ARG);
+    given_heard++;
+}
+
+static void hear_of_comm(MPI_Comm *comm, int *code, ...) {
+    (void)code;
+    CHECK(*comm == MPI_COMM_NULL);
+    given_heard++;
+}
+
+static void given_handlers(void) {
+    MPI_Errhandler of_session, of_comm;
+    MPI_Session session;
+    MPI_Group group, none;
+    MPI_Comm comm;
+    MPI_Info info;
+    /* Nobody else is to hear of it. */
+    OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL));
+    OK(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_ARE_FATAL));
+    OK(MPI_Session_create_errhandler(hear_of_session, &of_session));
+    OK(MPI_Comm_create_errhandler(hear_of_comm, &of_comm));
+    OK(MPI_Info_create(&info));
+    OK(MPI_Info_set(info, "thread_level", "no such level"));
+    FAILS(MPI_Session_init(info, of_session, &session), MPI_ERR_ARG);
+    CHECK(given_heard == 1 && session == MPI_SESSION_NULL);
+    FAILS(MPI_Session_init(info, MPI_ERRORS_RETURN, &session), MPI_ERR_ARG);
+    OK(MPI_Info_free(&info));
+    OK(MPI_Session_init(MPI_INFO_NULL, MPI_ERRORS_RETURN, &session));
+    OK(MPI_Group_from_session_pset(session, "mpi://SELF", &group));
+    FAILS(MPI_Comm_create_from_group(group, NULL, MPI_INFO_NULL, of_comm, &comm), MPI_ERR_ARG);
+    CHECK(given_heard == 2 && comm == MPI_COMM_NULL);
+    FAILS(MPI_Comm_create_from_group(group, "t", MPI_INFO_NULL, of_comm, NULL), MPI_ERR_ARG);
+    FAILS(MPI_Intercomm_create_from_groups(group, 0, MPI_GROUP_NULL, 0, "t", MPI_INFO_NULL,
+                                           of_comm, &comm), MPI_ERR_GROUP);
+    CHECK(given_heard == 4 && comm == MPI_COMM_NULL);
+    OK(MPI_Comm_create_from_group(group, "t", MPI_INFO_NULL, of_comm, &comm));
+    CHECK(given_heard == 4);
+    OK(MPI_Comm_free(&comm));
+    OK(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
+    OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+
+    /* No place for the group is an error before its ranges are. */
+    int beyond[1][3] = {{size, 0, 1}}, first = size;
+    FAILS(MPI_Group_range_incl(group, 1, beyond, NULL), MPI_ERR_ARG);
+    FAILS(MPI_Group_range_excl(group, 1, beyond, NULL), MPI_ERR_ARG);
+    none = group;
+    FAILS(MPI_Group_incl(group, 1, &first, &none), MPI_ERR_RANK);
+    CHECK(none == group);
+    OK(MPI_Group_free(&group));
+    OK(MPI_Session_finalize(&session));
+    OK(MPI_Errhandler_free(&of_session));
+    OK(MPI_Errhandler_free(&of_comm));
+}
+
+/* Those that wait for all say of each that it went well. */
+static void went_well(void) {
+    int one = 1, other = 0;
+    MPI_Request requests[2];
+    MPI_Status statuses[2];
+    statuses[0].MPI_ERROR = statuses[1].MPI_ERROR = 77;
+    OK(MPI_Irecv(&other, 1, MPI_INT, 0, 1, MPI_COMM_SELF, &requests[0]));
+    OK(MPI_Isend(&one, 1, MPI_INT, 0, 1, MPI_COMM_SELF, &requests[1]));
+    OK(MPI_Waitall(2, requests, statuses));
+    CHECK(statuses[0].MPI_ERROR == MPI_SUCCESS && statuses[1].MPI_ERROR == MPI_SUCCESS);
+}
+
 static void operands(void) {
     char letter = (char)(rank + 1), most;
     long double wide = 1 + 1e-18L * (rank + 1), sum, product;
@@ -102,6 +174,43 @@ static void one_buffer_for_both(void) {
     if (rank == 0) {
         FAILS(MPI_Gather(a, 1, MPI_INT, a, 1, MPI_INT, 0, MPI_COMM_WORLD), MPI_ERR_BUFFER);
     }
+    int counts[16], places[16], bytes[16];
+    MPI_Datatype types[16];
+    MPI_Request request;
+    for (int i = 0; i < size; i++) {
+        counts[i] = 1;
+        places[i] = i;
+        bytes[i] = 4 * i;
+        types[i] = MPI_INT;
+    }
+    /* The own block of the buffer of all. */
+    FAILS(MPI_Allgather(&a[rank], 1, MPI_INT, a, 1, MPI_INT, MPI_COMM_WORLD), MPI_ERR_BUFFER);
+    FAILS(MPI_Allgatherv(&a[rank], 1, MPI_INT, a, counts, places, MPI_INT, MPI_COMM_WORLD),
+          MPI_ERR_BUFFER);
+    FAILS(MPI_Ialltoallv(a, counts, places, MPI_INT, a, counts, places, MPI_INT, MPI_COMM_WORLD,
+                         &request), MPI_ERR_BUFFER);
+    FAILS(MPI_Alltoallw(a, counts, bytes, types, a, counts, bytes, types, MPI_COMM_WORLD),
+          MPI_ERR_BUFFER);
+    FAILS(MPI_Reduce_scatter(a, a, counts, MPI_INT, MPI_SUM, MPI_COMM_WORLD), MPI_ERR_BUFFER);
+    if (rank == size - 1) {
+        FAILS(MPI_Gather(&a[rank], 1, MPI_INT, a, 1, MPI_INT, rank, MPI_COMM_WORLD),
+              MPI_ERR_BUFFER);
+        FAILS(MPI_Scatter(a, 1, MPI_INT, &a[rank], 1, MPI_INT, rank, MPI_COMM_WORLD),
+              MPI_ERR_BUFFER);
+        FAILS(MPI_Scatterv(a, counts, places, MPI_INT, &a[rank], 1, MPI_INT, rank,
+                           MPI_COMM_WORLD), MPI_ERR_BUFFER);
+    }
+    /* Of one memory, but apart: what is sent lies behind what comes. */
+    int behind[16];
+    for (int i = 0; i < size; i++) {
+        behind[i] = size + i;
+        a[size + i] = 10 * rank + i;
+    }
+    OK(MPI_Alltoallv(a, counts, behind, MPI_INT, a, counts, places, MPI_INT, MPI_COMM_WORLD));
+    for (int i = 0; i < size; i++) CHECK(a[i] == 10 * i + rank);
+    OK(MPI_Gatherv(a, 1, MPI_INT, a, counts, behind, MPI_INT, 0, MPI_COMM_WORLD));
+    if (rank == 0)
+        for (int i = 0; i < size; i++) CHECK(a[size + i] == i);
     OK(MPI_Allreduce(MPI_IN_PLACE, a, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD));
     OK(MPI_Allreduce(a, a, 0, MPI_INT, MPI_SUM, MPI_COMM_WORLD));
 }
@@ -176,6 +285,8 @@ static void freed(void) {
 int main(int argc, char **argv) {
     begin(&argc, &argv);
     handlers();
+    given_handlers();
+    went_well();
     keys();
     operands();
     gaps();
