@@ -199,7 +199,9 @@ impl Communicator {
                 None => lane.dead_source(pattern).map_or(Ok(None), Err),
             }
         });
-        if !matches!(found, Ok(None)) {
+        if matches!(found, Ok(None)) {
+            self.core().give_way();
+        } else {
             self.trace_found(Kind::Iprobe, asked, Some(Location::caller()));
         }
         self.reported(found)
@@ -252,7 +254,9 @@ impl Communicator {
                 None => lane.dead_source(pattern).map_or(Ok(None), Err),
             }
         });
-        if !matches!(found, Ok(None)) {
+        if matches!(found, Ok(None)) {
+            self.core().give_way();
+        } else {
             self.trace_found(Kind::Iprobe, asked, Some(Location::caller()));
         }
         self.reported(found)

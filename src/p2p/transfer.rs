@@ -101,7 +101,10 @@ impl Transfer {
                 self.state = State::Done(result.map(Status::from));
                 true
             }
-            None => false,
+            None => {
+                core.give_way();
+                false
+            }
         }
     }
 

@@ -87,6 +87,8 @@ pub(crate) struct Core {
     pub(super) rung: Rung,
     /// Polls in vain of callers that never sleep.
     idle_polls: AtomicU32,
+    /// As it counts, but of ranks that share cores only: see [`Core::give_way`].
+    asked_in_vain: AtomicU32,
     thread: OnceLock<std::thread::Thread>,
     closing: AtomicBool,
     /// What this rank's threads wait for.
@@ -170,6 +172,7 @@ impl Core {
             futures: AtomicUsize::new(0),
             rung: Rung::default(),
             idle_polls: AtomicU32::new(1),
+            asked_in_vain: AtomicU32::new(1),
             thread: OnceLock::new(),
             closing: AtomicBool::new(false),
             trace,
@@ -311,8 +314,20 @@ impl Core {
         if self.progress_all() {
             return true;
         }
+        self.give_way();
         let idle = self.idle_polls.fetch_add(1, Ordering::Relaxed);
         idle.is_multiple_of(IDLE_POLLS) && self.check_closed()
+    }
+
+    /// For callers that have asked in vain, hold no lock and may ask again at once: where
+    /// ranks share cores, somebody else may have to run before there is an answer.
+    pub fn give_way(&self) {
+        if self.shared_cores {
+            let asked = self.asked_in_vain.fetch_add(1, Ordering::Relaxed);
+            if asked.is_multiple_of(SPIN_POLLS_SHARED) {
+                std::thread::yield_now();
+            }
+        }
     }
 
     /// Runs `f` under the lane's lock.
