@@ -404,7 +404,7 @@ fn stays(comm: &Communicator, stream: &Stream, plans: &[(Algorithm, u32)]) {
     let (me, n) = (comm.rank(), comm.size());
     for (algorithm, segments) in plans {
         let what = format!("{algorithm}, {segments} segments");
-        comm.use_algorithm_on_devices(algorithm.clone(), *segments);
+        comm.use_algorithm_on_devices(algorithm.clone(), *segments, true);
         let data = upload(stream, &numbers(me, 1));
         comm.bcast(&mut data.after_stream(stream), 0).unwrap();
         assert!(download(stream, &data) == numbers(0, 1), "bcast by {what}");
@@ -464,6 +464,39 @@ fn buffers_stay_on_devices() {
             stays(&comm, &Stream::new(&context).unwrap(), &plans);
         });
     }
+}
+
+/// Buffers of one rank are combined by a kernel behind a stream's work, or through the host.
+#[test]
+fn buffers_of_a_device_are_combined_here() {
+    let Some(context) = driver::context() else {
+        return;
+    };
+    let _watchdog = Watchdog::start();
+    ranks_on(&Network::Shm, 1, |comm| {
+        let stream = &Stream::new(&context).unwrap();
+        let (mut right, input) = (numbers(1, 1), numbers(2, 1));
+        osier::reduce_local(&input, &mut right, Op::Sum).unwrap();
+        let (from, into) = (upload(stream, &input), upload(stream, &numbers(1, 1)));
+        osier::reduce_local(
+            &from.after_stream(stream),
+            &mut into.after_stream(stream),
+            Op::Sum,
+        )
+        .unwrap();
+        assert!(download(stream, &into) == right, "on the device");
+        // One of them on the host, and a function without a kernel.
+        let minus = osier::function(|a: i32, b: i32| a - b);
+        osier::reduce_local(&input, &mut right, &minus).unwrap();
+        osier::reduce_local(&input, &mut into.after_stream(stream), &minus).unwrap();
+        assert!(download(stream, &into) == right, "through the host");
+        let on = comm.on_stream(stream);
+        on.reduce_local(&from, &into, Op::Max).unwrap();
+        osier::reduce_local(&input, &mut right, Op::Max).unwrap();
+        assert!(download(stream, &into) == right, "behind the stream's work");
+        let refused = on.reduce_local(&from, &into, &minus).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    });
 }
 
 /// Ranks find out together where their buffers are, and choose by costs of devices: calls

@@ -3,6 +3,7 @@
 
 use std::str::FromStr;
 
+use osier::testing::emulated::{SimLink, SimMachine};
 use osier_collectives::{
     Algorithm, Aside, Association, Call, Choice, Curve, Executor, Hierarchy, Link, Machine, Model,
     Operation, Piecewise, Sizes, Topology, Tree, choose,
@@ -187,6 +188,43 @@ pub fn machine(topology: &Topology, links: &[LinkSpec]) -> Machine {
         error: 0.0,
         aside: None,
     }
+}
+
+/// A machine for the simulated network, and as the planner knows it: ranks compute in no
+/// time, parts share their ways out.
+pub fn emulated(topology: &Topology, links: &[LinkSpec]) -> (Machine, SimMachine) {
+    let given = if links.is_empty() { &DESCRIBED } else { links };
+    let distances = topology.levels().len() + 1;
+    let spec = |distance: usize| given[distance.min(given.len() - 1)];
+    let link = |distance: usize| {
+        let LinkSpec {
+            latency_ns,
+            per_byte_ns,
+        } = spec(distance);
+        Link {
+            latency_ns,
+            gap_ns: latency_ns / 4.0,
+            per_byte_ns,
+            shared_per_byte_ns: if distance > 0 { per_byte_ns } else { 0.0 },
+            ..Link::default()
+        }
+    };
+    let known = Machine {
+        links: (0..distances).map(link).map(Curve::from).collect(),
+        combine: 0.0.into(),
+        copy: 0.0.into(),
+        ..machine(topology, links)
+    };
+    let simulated = |distance: usize| SimLink {
+        latency_ns: spec(distance).latency_ns as u64,
+        gap_ns: (spec(distance).latency_ns / 4.0) as u64,
+        ns_per_byte: spec(distance).per_byte_ns,
+    };
+    let simulated = SimMachine {
+        places: topology.places().to_vec(),
+        links: (0..distances).map(simulated).collect(),
+    };
+    (known, simulated)
 }
 
 /// The same where buffers lie on devices, a device for each rank.

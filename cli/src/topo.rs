@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use osier::model::{Gpu, Part, Places};
-use osier_collectives::{Operation, Plan, Topology, draw_tree, messages, svg};
+use osier_collectives::{Device, Operation, Plan, Topology, draw_tree, messages, svg};
 
 use crate::collective::{self, LinkSpec, Space, Wanted};
 use crate::run;
@@ -27,6 +27,8 @@ Examples:
   osier topo --topology 2x2x4 --of bcast --bytes 4M --memory device
       of 16 devices, behind 2 switches or sockets of 2 nodes: which plan, and its tree;
       --algorithm 'host copies' draws the one whose leaders keep a copy on the host
+  osier topo -n 8 --of allreduce --bytes 64M --memory device --svg gpus.svg
+      ranks that have the GPUs of this machine by turns, by memory node and PCIe switch
 
 Costs of a described machine are described, too: --links 160:0.08,280:0.1,1900:0.08
 has latency in ns and ns per byte of links within the innermost parts, then across
@@ -109,6 +111,7 @@ pub fn main(args: &Args) -> ExitCode {
 fn print(args: &Args) -> Result<String, (u8, String)> {
     let usage = |why: String| (USAGE, why);
     let mut text = String::new();
+    let mut devices = Vec::new();
     let topology = match &args.topology {
         Some(described) => {
             text += &described.draw();
@@ -123,7 +126,15 @@ fn print(args: &Args) -> Result<String, (u8, String)> {
             });
             let bound = places(&machine, ranks, args.bind);
             text += &drawn(&machine, &bound);
-            Places::of(&machine, &bound).topology()
+            let gpus = machine.all_gpus();
+            devices = pictured(&gpus);
+            match args.memory {
+                Space::Host => Places::of(&machine, &bound).topology(),
+                Space::Device => {
+                    text += &turns(&gpus, ranks).map_err(|why| (FAILED, why))?;
+                    Places::of_gpus(&gpus, ranks).topology()
+                }
+            }
         }
     };
     let mut pairs = Vec::new();
@@ -164,7 +175,7 @@ fn print(args: &Args) -> Result<String, (u8, String)> {
         pairs = messages(&plan);
     }
     if let Some(file) = &args.svg {
-        let picture = svg(&topology, &pairs, &title).map_err(usage)?;
+        let picture = svg(&topology, &devices, &pairs, &title).map_err(usage)?;
         std::fs::write(file, picture)
             .map_err(|e| (FAILED, format!("cannot write {}: {e}", file.display())))?;
         let _ = writeln!(text, "\n# picture: {}", file.display());
@@ -267,6 +278,38 @@ fn heading(part: &Part, whole: &Part, bound: &[Vec<usize>], text: &mut String) {
             let _ = writeln!(text, "  {}", told(gpu));
         }
     }
+}
+
+/// Which GPU each rank has.
+fn turns(gpus: &[&Gpu], ranks: u32) -> Result<String, String> {
+    if gpus.is_empty() {
+        return Err("no GPU is here (hint: --topology describes a machine that has some)".into());
+    }
+    let mut text = String::new();
+    for (at, gpu) in gpus.iter().enumerate() {
+        let own = (at as u32..ranks).step_by(gpus.len());
+        let own: Vec<String> = own.map(|rank| rank.to_string()).collect();
+        if !own.is_empty() {
+            let s = if own.len() == 1 { "" } else { "s" };
+            let _ = writeln!(text, "gpu {}: rank{s} {}", gpu.ordinal, own.join(","));
+        }
+    }
+    Ok(text)
+}
+
+/// GPUs as a picture has them.
+fn pictured(gpus: &[&Gpu]) -> Vec<Device> {
+    let place = |ordinal: &i32| gpus.iter().position(|gpu| gpu.ordinal == *ordinal);
+    let device = |gpu: &&Gpu| Device {
+        name: format!("gpu {}", gpu.ordinal),
+        behind: match (&gpu.bridges[..], gpu.node) {
+            ([.., upstream, _], _) if gpu.bridges.len() > 2 => format!("switch {upstream}"),
+            (_, Some(node)) => format!("numanode {node}"),
+            (_, None) => "machine".into(),
+        },
+        reaches: gpu.peers.iter().filter_map(place).collect(),
+    };
+    gpus.iter().map(device).collect()
 }
 
 fn told(gpu: &Gpu) -> String {

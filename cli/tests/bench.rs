@@ -452,6 +452,27 @@ fn messages_of_devices_are_measured_or_refused() {
         let table = told(line);
         assert!(table.contains("device"), "{line}: {table}");
     }
+    // Collectives of devices beside a program that copies around those of the host.
+    for name in [
+        "bcast",
+        "gather",
+        "scatter",
+        "allgather",
+        "alltoall",
+        "reduce",
+        "allreduce",
+        "reduce-scatter-block",
+        "scan",
+        "exscan",
+    ] {
+        let table = told(&format!(
+            "{name} --memory device --by osier,host --sizes 8,6000 --json {json}"
+        ));
+        assert!(table.contains("no figure here is one of a GPU"), "{table}");
+        assert_eq!(records(&json).len(), 4, "{table}");
+    }
+    let table = told("allreduce --memory plain,device --each --fresh --sizes 20K");
+    assert!(table.contains("through the host"), "{table}");
     for (line, hint) in [
         (
             "latency --to-layout matrix --sizes 100",
@@ -459,6 +480,11 @@ fn messages_of_devices_are_measured_or_refused() {
         ),
         ("latency --busy 20", "--memory device"),
         ("message-rate --memory device", "latency, bandwidth"),
+        ("allreduce --memory device --by blocks", "--by is about"),
+        (
+            "allgatherv --memory device --sizes 8",
+            "no buffers of devices",
+        ),
         ("latency --by host", "--memory device"),
         ("latency --memory device --from host", "cannot be used with"),
     ] {
@@ -562,10 +588,18 @@ fn collectives_stand_beside_their_predictions() {
     let (code, table, told) = run("bcast -n 4 --algorithm chain --sizes 100K");
     assert_eq!(code, Some(0), "{told}");
     assert!(table.contains("chain"), "{table}");
+    // On a machine that is not here, in virtual time: the same each time.
+    let emulated = "allreduce --topology 2x2x2 --each --sizes 8,100K";
+    let (code, table, told) = run(emulated);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(table.contains("virtual time"), "{table}");
+    assert_eq!(run(emulated).1, table);
     for (line, hint) in [
+        ("latency --topology 2x2", "about collectives"),
+        ("allreduce --topology 2x2 -n 3", "cannot be used with"),
         ("bcast --algorithm ring", "--each"),
         ("latency --each", "no collective"),
-        ("allreduce --memory heap", "no --layout"),
+        ("allreduce --memory heap", "plain and device"),
     ] {
         let (code, _, told) = run(line);
         assert_eq!(code, Some(2), "{line}: {told}");

@@ -35,6 +35,11 @@ fn a_described_machine_is_drawn() {
         here.starts_with("machine") && here.contains("core"),
         "{here}"
     );
+    let devices = topo("-n 2 --of bcast --memory device");
+    if !devices.status.success() {
+        let told = String::from_utf8(devices.stderr).unwrap();
+        assert!(told.contains("no GPU is here"), "{told}");
+    }
     for (line, hint) in [
         ("--of sum", "allreduce"),
         ("--topology 4x0", "4x2x4"),
@@ -46,4 +51,44 @@ fn a_described_machine_is_drawn() {
         assert_eq!(out.status.code(), Some(2), "{line}: {told}");
         assert!(told.contains(hint), "{line}: {told}");
     }
+}
+
+/// GPUs of the emulated driver, which reach each other.
+#[test]
+fn gpus_are_drawn_with_their_ranks() {
+    let exe = std::env::current_exe().unwrap();
+    let library = exe
+        .ancestors()
+        .skip(1)
+        .take(2)
+        .map(|folder| folder.join("libosier_emulated_cuda.so"))
+        .find(|library| library.is_file());
+    let Some(library) = library else {
+        eprintln!("SKIPPED: no emulated driver beside the tests");
+        return;
+    };
+    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let file = folder.join(format!("gpus-{}.svg", std::process::id()));
+    let out = Command::new(env!("CARGO_BIN_EXE_osier"))
+        .args(["topo", "-n", "4", "--of", "allreduce", "--bytes", "4M"])
+        .args(["--memory", "device", "--svg"])
+        .arg(&file)
+        .env("OSIER_CUDA_LIBRARY", library)
+        .env("OSIER_EMULATED_GPUS", "2")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert!(
+        out.status.success(),
+        "{text}{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    assert!(text.contains("gpu 1: ranks 1,3"), "{text}");
+    let picture = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert!(
+        picture.contains(">gpu 0<") && picture.contains(">gpu 1<"),
+        "{picture}"
+    );
+    assert_eq!(picture.matches("<circle").count(), 4);
 }

@@ -8,12 +8,13 @@
 //! What would take too long to play is bounded from below; if that is longer than the
 //! best, the candidate is out, else it is left out by name.
 
-use crate::algorithms::{Algorithm, Hierarchy, Plan, Tree};
+use crate::algorithms::{Across, Algorithm, Hierarchy, Plan, Tree};
 use crate::call::{Call, Operation};
 use crate::cost::{Aside, Machine, Model, Piecewise, Sizes, simulate_parts, tree_ns};
 use crate::group::{Group, Permutation};
 use crate::plan::{Buffer, Part, Step};
-use crate::synthesis::{Matrix, adapted_barrier, earliest_completion};
+use crate::rehearsal::Rehearsal;
+use crate::synthesis::{Matrix, adapted_barrier, adapted_tree, earliest_completion};
 use std::fmt;
 use std::sync::Arc;
 
@@ -130,6 +131,11 @@ pub fn candidates(
     let mut all = Algorithm::FLAT.to_vec();
     all.push(Algorithm::Between);
     let depth = machine.places[0].len();
+    let reach = |level: usize| machine.links[level].of(bytes as f64).reach(bytes as f64);
+    // Of one link for all; levels are taken one by one below.
+    if reach(depth) > 1 && call.size > 3 {
+        all.push(Algorithm::Postal(reach(depth)));
+    }
     if depth > 0 && call.first_side.is_none() {
         let root = if call.operation.rooted() {
             call.root
@@ -142,24 +148,45 @@ pub fn candidates(
         for segments in [1, 16] {
             shapes.push(by_formula(machine, call.size, bytes, segments));
         }
+        let postal = |level| match reach(level) {
+            1 => Tree::Binomial,
+            reach => Tree::Postal(reach),
+        };
+        shapes.push((0..=depth).map(postal).collect());
         shapes.dedup();
         let places = &machine.places[..call.size as usize];
         let order = Arc::new(Permutation::by_place(places, root));
         let flat = Algorithm::FLAT.map(|f| Algorithm::Permuted(order.clone(), Box::new(f)));
         all.extend(flat.into_iter().filter(|a| a.keeps(call).is_some()));
         if call.size <= MOST_DENSE {
-            let matrix = Matrix::of_machine(machine, call.size, bytes);
-            let mut adapted = vec![earliest_completion(&matrix, root, bytes)];
-            if call.operation == Operation::Barrier {
-                adapted.push(adapted_barrier(&matrix, SPARSENESS));
-            }
-            all.extend(adapted.into_iter().map(|a| Algorithm::Adapted(Arc::new(a))));
+            // Made for ranks in the order of their places: ties are broken alike, wherever
+            // which rank is.
+            let ranks = Group::Permuted(order.clone());
+            let real = |index: u32| ranks.rank(index);
+            let in_order = Machine {
+                places: (0..call.size)
+                    .map(|i| places[real(i) as usize].clone())
+                    .collect(),
+                ..machine.clone()
+            };
+            let matrix = Matrix::of_machine(&in_order, call.size, bytes);
+            let mut adapted = vec![earliest_completion(&matrix, 0, bytes)];
+            adapted.push(match call.operation {
+                Operation::Barrier => adapted_barrier(&matrix, SPARSENESS),
+                _ => adapted_tree(&matrix, 0, bytes, SPARSENESS),
+            });
+            let adapted = adapted.into_iter().map(|a| a.renamed(real));
+            all.extend(adapted.map(|a| Algorithm::Adapted(Arc::new(a))));
         }
         for trees in shapes {
             let levels = Hierarchy::new(places, root, &trees);
-            let algorithm = Algorithm::Hierarchical(Arc::new(levels));
-            if !all.contains(&algorithm) {
-                all.push(algorithm);
+            let exchanges = levels.levels() > 1 && levels.widest(levels.levels() - 1) > 3;
+            let across = exchanges.then(|| levels.clone().with_across(Across::Exchange));
+            for levels in [levels].into_iter().chain(across) {
+                let algorithm = Algorithm::Hierarchical(Arc::new(levels));
+                if !all.contains(&algorithm) {
+                    all.push(algorithm);
+                }
             }
             if machine.aside.is_none() {
                 continue;
@@ -217,16 +244,27 @@ pub fn choose(
     machine: &Machine,
     model: Model,
 ) -> Result<Choice, crate::Unsuitable> {
+    choose_within(MOST_INSTANCES, call, sizes, machine, model)
+}
+
+/// The same, playing no more than about so many instances of steps.
+pub(crate) fn choose_within(
+    most: u64,
+    call: &Call,
+    sizes: &Sizes,
+    machine: &Machine,
+    model: Model,
+) -> Result<Choice, crate::Unsuitable> {
     let bytes = match sizes {
         Sizes::Equal(bytes) => *bytes,
         Sizes::Each(each) => each.iter().sum::<u64>() / each.len().max(1) as u64,
     };
     let (algorithms, mut left_out) = candidates(call, machine, bytes);
     let through = match &machine.aside {
-        Some(aside) => through_host(call, sizes, aside, model)?,
+        Some(aside) => through_host(most, call, sizes, aside, model)?,
         None => Vec::new(),
     };
-    let mut left = MOST_INSTANCES;
+    let mut left = most;
     let mut ranking: Vec<Candidate> = Vec::new();
     let mut unplayed = Vec::new();
     // Whole messages first, short plans before long ones.
@@ -236,6 +274,16 @@ pub fn choose(
         plans.push((instances(&plan), plan));
     }
     plans.sort_by_key(|(instances, _)| *instances);
+    let total: u64 = plans.iter().map(|(instances, _)| *instances).sum();
+    let rehearsal = match total > most {
+        true => Rehearsal::of(most, call, sizes, machine, model)?,
+        false => None,
+    };
+    if let Some(rehearsal) = &rehearsal {
+        // Few are left to be played.
+        left *= 2;
+        plans = rehearsal.sort(plans, &mut left_out)?;
+    }
     for (instances, plan) in plans {
         let best = ranking.iter().map(|c| c.ns).fold(f64::INFINITY, f64::min);
         if instances > left || at_least(&plan, sizes, machine) > best {
@@ -274,7 +322,11 @@ pub fn choose(
             }
             Ok(gains)
         };
-        let mut segments = 4;
+        // What was rehearsed has about as many as are best.
+        let mut segments = match rehearsal {
+            Some(_) => MOST_SEGMENTS + 1,
+            None => 4,
+        };
         while segments <= MOST_SEGMENTS && better(segments, candidate)? {
             segments *= 4;
         }
@@ -314,6 +366,7 @@ pub fn choose(
 /// What plans of the host's memory take with the copies before and behind, as candidates
 /// for memory of devices.
 fn through_host(
+    most_instances: u64,
     call: &Call,
     sizes: &Sizes,
     aside: &Aside,
@@ -337,7 +390,7 @@ fn through_host(
         false => 0.0,
     };
     let ns = copies(&aside.to_host, before) + copies(&aside.to_device, behind);
-    let mut ranking = choose(call, sizes, &aside.host, model)?.ranking;
+    let mut ranking = choose_within(most_instances, call, sizes, &aside.host, model)?.ranking;
     for candidate in &mut ranking {
         candidate.ns += ns;
         candidate.through_host = true;
@@ -368,7 +421,7 @@ fn distrust(ranking: &mut Vec<Candidate>, error: f64, left_out: &mut Vec<(String
 }
 
 /// Step instances of a plan, about: ranks differ, the root is among the busiest.
-fn instances(plan: &Plan) -> u64 {
+pub(crate) fn instances(plan: &Plan) -> u64 {
     let call = plan.call();
     let steps = |rank| plan.part(rank).steps().len();
     let most = steps(call.root).min(2 * steps(call.size / 2) + 8);

@@ -15,7 +15,7 @@
 //! | `algorithms/` | one file each, under textbook names |
 //! | `check/` | symbolic execution |
 //! | `cost/` | plans played in virtual time; closed formulas |
-//! | `choose.rs` | the lower envelope of costs |
+//! | `choose.rs`, `rehearsal.rs` | the lower envelope of costs; of many ranks by way of few |
 //! | `topology.rs`, `picture.rs` | where ranks are; pictures as text and SVG |
 //! | `synthesis/` | plans from measured costs between pairs |
 //!
@@ -35,10 +35,11 @@ mod cost;
 mod group;
 mod picture;
 mod plan;
+mod rehearsal;
 mod synthesis;
 mod topology;
 
-pub use algorithms::{Algorithm, Family, Hierarchy, Plan, SLOTS, Tree, Unsuitable};
+pub use algorithms::{Across, Algorithm, Family, Hierarchy, Plan, SLOTS, Tree, Unsuitable};
 pub use builder::Builder;
 pub use call::{Association, Call, Expected, Neighbors, Operation};
 pub use check::{Fault, Report, check, check_parts};
@@ -48,9 +49,10 @@ pub use cost::{
     simulate_parts, split_binary_ns, tree_ns,
 };
 pub use group::{Group, Permutation};
-pub use picture::{MOST_RANKS, messages, svg};
+pub use picture::{Device, MOST_RANKS, messages, svg};
 pub use plan::{Buffer, Dep, Lengths, Part, Region, Scratch, Step};
 pub use synthesis::{
-    Adapted, Cluster, Matrix, Stages, adapted_barrier, cluster, clusters, earliest_completion,
+    Adapted, Cluster, Matrix, Stages, adapted_barrier, adapted_tree, cluster, clusters,
+    earliest_completion,
 };
 pub use topology::{Topology, draw_tree};

@@ -8,7 +8,8 @@
 //!
 //! Parts are boxes in boxes, ranks are circles, and a plan's sends are curves, the
 //! first of each pair of ranks. What leaves a part of the outermost level is drawn
-//! darker than what stays within.
+//! darker than what stays within. Devices stand below, in a box for each switch that they
+//! are behind, with a line between two of which one reaches the other's memory.
 
 use crate::algorithms::Plan;
 use crate::plan::Step;
@@ -25,6 +26,17 @@ const PAD: f64 = 10.0;
 const HEAD: f64 = 16.0;
 /// Boxes of one level stand in a row until it would be wider.
 const WIDEST: f64 = 1400.0;
+
+/// A device beside the ranks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Device {
+    /// Its name, short.
+    pub name: String,
+    /// What it is behind: a switch, or a memory node.
+    pub behind: String,
+    /// Devices whose memory it reaches, by their place in the list.
+    pub reaches: Vec<usize>,
+}
 
 /// A part with its place, from the picture's upper left corner.
 struct Box {
@@ -70,7 +82,12 @@ pub fn messages(plan: &Plan) -> Vec<(u32, u32)> {
 ///
 /// # Errors
 /// More ranks than can be told apart.
-pub fn svg(topology: &Topology, messages: &[(u32, u32)], title: &str) -> Result<String, String> {
+pub fn svg(
+    topology: &Topology,
+    devices: &[Device],
+    messages: &[(u32, u32)],
+    title: &str,
+) -> Result<String, String> {
     if topology.size() > MOST_RANKS {
         return Err(format!(
             "{} ranks are too many for a picture (hint: at most {MOST_RANKS})",
@@ -80,7 +97,9 @@ pub fn svg(topology: &Topology, messages: &[(u32, u32)], title: &str) -> Result<
     let mut drawing = Drawing::default();
     let ranks: Vec<u32> = (0..topology.size()).collect();
     let (width, height) = drawing.level(topology, 0, &ranks, (PAD, 2.0 * HEAD + PAD));
-    let (width, height) = (width + 2.0 * PAD, height + 2.0 * HEAD + 2.0 * PAD);
+    let below = 2.0 * HEAD + 2.0 * PAD + height;
+    let (strip, wide, high) = strip(devices, (PAD, below));
+    let (width, height) = (width.max(wide) + 2.0 * PAD, below + high + PAD);
     let mut text = String::new();
     let _ = writeln!(
         text,
@@ -130,8 +149,74 @@ pub fn svg(topology: &Topology, messages: &[(u32, u32)], title: &str) -> Result<
             y + 4.0
         );
     }
+    text.push_str(&strip);
     text.push_str("</svg>\n");
     Ok(text)
+}
+
+/// Devices in boxes of what they are behind, from a corner on; the strip's width and height.
+fn strip(devices: &[Device], (left, top): (f64, f64)) -> (String, f64, f64) {
+    let (mut boxes, mut lines, mut squares) = (String::new(), String::new(), String::new());
+    if devices.is_empty() {
+        return (boxes, 0.0, 0.0);
+    }
+    let mut groups: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (at, device) in devices.iter().enumerate() {
+        groups.entry(&device.behind).or_default().push(at);
+    }
+    let side = 2.0 * CELL;
+    let (row, bottom) = (top + HEAD + PAD, HEAD + 2.0 * PAD + CELL);
+    let mut centers = vec![(0.0, 0.0); devices.len()];
+    let mut x = left;
+    for (behind, members) in groups {
+        // Titles are longer than one square is wide.
+        let wide = (side * members.len() as f64).max(7.0 * behind.len() as f64) + PAD;
+        let _ = writeln!(
+            boxes,
+            "<rect x=\"{x:.1}\" y=\"{top:.1}\" width=\"{wide:.1}\" height=\"{bottom:.1}\" rx=\"5\" \
+             fill=\"#efe\" stroke=\"#8a8\"/><text x=\"{:.1}\" y=\"{:.1}\" fill=\"#464\">{}</text>",
+            x + 5.0,
+            top + 12.0,
+            escaped(behind)
+        );
+        for (at, device) in members.iter().enumerate() {
+            let cell = x + PAD + side * at as f64;
+            centers[*device] = (cell + side / 2.0 - PAD / 2.0, row + CELL / 2.0);
+            let _ = writeln!(
+                squares,
+                "<rect x=\"{cell:.1}\" y=\"{row:.1}\" width=\"{:.1}\" height=\"{CELL}\" rx=\"3\" \
+                 fill=\"#fff\" stroke=\"#252\"/>\
+                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                side - PAD,
+                centers[*device].0,
+                row + CELL / 2.0 + 4.0,
+                escaped(&devices[*device].name)
+            );
+        }
+        x += wide + PAD;
+    }
+    let mut deepest = 0.0f64;
+    for (from, device) in devices.iter().enumerate() {
+        // There and back is one line.
+        let once = |to: &&usize| {
+            let back = devices.get(**to).map(|other| other.reaches.contains(&from));
+            back.is_some_and(|back| from < **to || !back)
+        };
+        for to in device.reaches.iter().filter(once) {
+            let ((ax, y), (bx, _)) = (centers[from], centers[*to]);
+            let depth = (bx - ax).abs() * 0.2 + PAD;
+            deepest = deepest.max(depth / 2.0 + CELL / 2.0);
+            let y = y + CELL / 2.0;
+            let _ = writeln!(
+                lines,
+                "<path d=\"M{ax:.1} {y:.1} Q{:.1} {:.1} {bx:.1} {y:.1}\" fill=\"none\" \
+                 stroke=\"#393\" stroke-width=\"2\"/>",
+                f64::midpoint(ax, bx),
+                y + depth
+            );
+        }
+    }
+    (boxes + &lines + &squares, x - left - PAD, bottom + deepest)
 }
 
 impl Drawing {
@@ -228,12 +313,33 @@ mod tests {
         let plan = Plan::new(Call::new(Operation::Bcast, 12), Algorithm::Binomial, 1);
         let pairs = messages(&plan.expect("suitable"));
         assert_eq!(pairs.len(), 11, "each rank but the root is sent to once");
-        let drawn = svg(&machine, &pairs, "a < b").expect("few ranks");
+        let drawn = svg(&machine, &[], &pairs, "a < b").expect("few ranks");
         assert_eq!(drawn.matches("<circle").count(), 12);
         // Nodes and packages, and the paper.
         assert_eq!(drawn.matches("<rect").count(), 2 + 4 + 1);
         assert_eq!(drawn.matches("marker-end").count(), 11);
         assert!(drawn.contains("package 1") && drawn.contains("a &lt; b"));
+    }
+
+    #[test]
+    fn devices_stand_behind_their_switches() {
+        let machine = Topology::regular("2x2").expect("a shape");
+        let device = |at: usize, reaches: &[usize]| Device {
+            name: format!("gpu {at}"),
+            behind: format!("switch {}", at / 2),
+            reaches: reaches.into(),
+        };
+        let devices = [
+            device(0, &[1]),
+            device(1, &[0, 2]),
+            device(2, &[]),
+            device(3, &[]),
+        ];
+        let drawn = svg(&machine, &devices, &[], "").expect("few ranks");
+        // Two nodes, two switches, four devices, and the paper.
+        assert_eq!(drawn.matches("<rect").count(), 2 + 2 + 4 + 1);
+        assert_eq!(drawn.matches("stroke=\"#393\"").count(), 2, "{drawn}");
+        assert!(drawn.contains("switch 1") && drawn.contains("gpu 3"));
     }
 
     #[test]
@@ -268,6 +374,6 @@ mod tests {
     #[test]
     fn too_many_ranks_are_refused() {
         let machine = Topology::regular("2x1024").expect("a shape");
-        assert!(svg(&machine, &[], "").is_err());
+        assert!(svg(&machine, &[], &[], "").is_err());
     }
 }

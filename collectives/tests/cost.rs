@@ -31,11 +31,13 @@ fn the_closed_formulas_of_pipelined_trees() {
                 (Tree::Chain, Algorithm::Chain),
                 (Tree::Binomial, Algorithm::Binomial),
                 (Tree::KAry(2), Algorithm::KAry(2)),
+                (Tree::Postal(3), Algorithm::Postal(3)),
             ] {
                 let time = played(algorithm, size, segments, bytes);
                 let formula = tree_ns(tree, size, segments, 4096.0, &link);
                 let full = match tree {
                     Tree::Binomial => size.is_power_of_two() || segments == 1,
+                    Tree::Postal(_) => segments == 1,
                     Tree::KAry(_) => (size + 1).is_power_of_two(),
                     _ => true,
                 };

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 fn algorithms() -> Vec<Algorithm> {
     let mut all = Algorithm::FLAT.to_vec();
-    all.extend([Algorithm::KAry(3), Algorithm::KAry(7), Algorithm::Between]);
+    all.extend([Algorithm::KAry(3), Algorithm::KAry(7), Algorithm::Postal(3)]);
+    all.push(Algorithm::Between);
     all
 }
 
@@ -59,6 +60,7 @@ fn trees() -> impl Strategy<Value = Vec<Tree>> {
         Just(Tree::Chain),
         Just(Tree::Binomial),
         (1u32..5).prop_map(Tree::KAry),
+        (2u32..6).prop_map(Tree::Postal),
     ];
     prop::collection::vec(tree, 1..5)
 }
@@ -93,11 +95,15 @@ proptest! {
         let levels = |root| {
             let merged = |n| Arc::new(Hierarchy::merged(&places, n, root, &trees));
             let all = [0, 1, 2].map(merged);
-            let plain = all.clone().map(Algorithm::Hierarchical);
+            let exchange = all.clone().map(|levels| {
+                let levels = (*levels).clone().with_across(Across::Exchange);
+                Algorithm::Hierarchical(Arc::new(levels))
+            });
+            let plain = all.clone().map(Algorithm::Hierarchical).into_iter().chain(exchange);
             let copies = all.into_iter().flat_map(|levels| {
                 (0..=levels.levels() as u32).map(move |from| Algorithm::HostLeaders(levels.clone(), from))
             });
-            plain.into_iter().chain(copies).collect::<Vec<_>>()
+            plain.chain(copies).collect::<Vec<_>>()
         };
         for operation in Operation::ALL {
             let root = if operation.rooted() { root } else { 0 };

@@ -83,7 +83,8 @@ fn flat(wanted: impl Fn(u32, bool) -> bool + Sync) {
     for_all_sizes(|size| {
         let mut instances = 0;
         for (at, operation) in Operation::ALL.into_iter().enumerate() {
-            for (salt, algorithm) in Algorithm::FLAT.iter().enumerate() {
+            let postal = [Algorithm::Postal(2), Algorithm::Postal(5)];
+            for (salt, algorithm) in Algorithm::FLAT.iter().chain(&postal).enumerate() {
                 let dice = mix(size, (at * 100 + salt) as u32);
                 let mut call = Call::new(operation, size).requires(Association::Any);
                 if operation.rooted() {
@@ -159,11 +160,18 @@ fn levels_for_every_number_of_ranks() {
                     vec![place / 16 % 5, place / 4 % 3, place / 2 % 2]
                 })
                 .collect();
-            let shapes = [Tree::Chain, Tree::Linear, Tree::KAry(3), Tree::Binomial];
+            let shapes = [
+                Tree::Chain,
+                Tree::Linear,
+                Tree::KAry(3),
+                Tree::Binomial,
+                Tree::Postal(3),
+            ];
             let trees: Vec<Tree> = (0..4)
                 .map(|l| shapes[mix(dice, l) as usize % shapes.len()])
                 .collect();
-            let levels = Hierarchy::new(&places, root, &trees);
+            let across = [Across::Tree, Across::Exchange][dice as usize >> 4 & 1];
+            let levels = Hierarchy::new(&places, root, &trees).with_across(across);
             let algorithm = Algorithm::Hierarchical(Arc::new(levels));
             let call = Call::new(operation, size).root(root);
             let call = call.requires(Association::Any);

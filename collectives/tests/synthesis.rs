@@ -45,9 +45,11 @@ proptest! {
         let matrix = Matrix::of(size, |i, j| (10.0 + noise(i, j), noise(j, i) * 10.0, 0.1));
         let root = root % size;
         let tree = earliest_completion(&matrix, root, bytes);
+        let fitted = adapted_tree(&matrix, root, bytes, sparseness);
         for operation in [Operation::Bcast, Operation::Reduce] {
             let call = Call::new(operation, size).root(root).requires(Association::Any);
-            checked(call, &tree, 3);
+            checked(call.clone(), &tree, 3);
+            checked(call, &fitted, 2);
         }
         let barrier = adapted_barrier(&matrix, sparseness);
         checked(Call::new(Operation::Barrier, size), &barrier, 1);
@@ -72,6 +74,22 @@ fn barriers_adapt_to_nodes_for_every_number_of_ranks() {
             crossing < 8,
             "{size} ranks: {crossing} edges of trees cross"
         );
+    }
+}
+
+/// A tree for a broadcast enters each node once, whatever the root, and within nodes is as
+/// deep as messages there are long.
+#[test]
+fn trees_adapt_to_nodes() {
+    let matrix = matrix(64, |r| (r % 8, r / 8 % 2));
+    for root in [0, 13, 63] {
+        for bytes in [8, 1 << 20] {
+            let tree = adapted_tree(&matrix, root, bytes, 0.35);
+            let families = tree.families.iter().enumerate();
+            let edges = families.flat_map(|(rank, f)| f.children.iter().map(move |c| (rank, *c)));
+            let crossing = edges.filter(|(a, b)| *a as u32 % 8 != b % 8).count();
+            assert_eq!(crossing, 7, "root {root}, {bytes} bytes");
+        }
     }
 }
 

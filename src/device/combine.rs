@@ -18,12 +18,13 @@
 
 use super::direct::Direct;
 use super::{DeviceMemory, Devices};
+use crate::exec::operator::{Fit, Reduction};
 use crate::p2p::view::RawView;
 use crate::protocol::device::DeviceCosts;
 use osier_datatype::{Layout, Operator};
 use osier_kernels::{
     Context, DeviceError, DeviceSlice, DeviceView, Event, Kind, Memory, Ordered, Packer, Stream,
-    UserKernel,
+    UserKernel, plan::reduction::has_kernel,
 };
 use std::sync::Arc;
 
@@ -111,6 +112,23 @@ fn view(memory: &RawView) -> Result<&Ordered<DeviceView<u8>>, DeviceError> {
 }
 
 impl Combining {
+    /// How an operator combines where `first` lies. None: nothing there can.
+    pub fn of(operator: &dyn Reduction, fit: &Fit, first: &DeviceMemory) -> Option<Combining> {
+        let by = match (operator.kernel(), operator.predefined(fit)) {
+            (Some(kernel), _) => By::Kernel(kernel.clone()),
+            (None, Some((operator, element))) if has_kernel(operator, element) => {
+                By::Predefined(operator)
+            }
+            (None, _) => return None,
+        };
+        Some(Combining {
+            context: first.view().ok()?.buffer().memory().context().clone(),
+            by: Some(by),
+            element: fit.layout(first.instances().0)?,
+            commutes: fit.commutes,
+        })
+    }
+
     /// A view as one run of elements, if it is that, on this device.
     pub fn elements(&self, memory: &DeviceMemory) -> Option<RawView> {
         let view = memory.view().ok()?;
@@ -205,30 +223,43 @@ impl Combining {
         devices: &Arc<Devices>,
         operands: &Operands,
     ) -> Result<Direct, DeviceError> {
+        Direct::queued(devices, &self.context, |packer, stream| {
+            self.begin(packer, stream, operands)
+        })
+    }
+
+    /// The same, queued on a stream.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn begin(
+        &self,
+        packer: &Packer,
+        stream: &Stream,
+        operands: &Operands,
+    ) -> Result<Event, DeviceError> {
         let Operands { left, right, into } = operands;
         let same = |a: &RawView, b: &RawView| a.span() == b.span();
         let (in_left, in_right) = (same(into, left), same(into, right));
         let (left, right, into) = (view(left)?, view(right)?, view(into)?);
-        Direct::queued(devices, &self.context, |packer, stream| {
-            let bytes = into.buffer().packed_bytes();
-            if in_left {
-                return self.queue(packer, stream, right, into);
-            }
-            if in_right && self.commutes {
-                return self.queue(packer, stream, left, into);
-            }
-            if !in_right {
-                packer.copy(stream, left, into, 0..bytes, None)?;
-                return self.queue(packer, stream, right, into);
-            }
-            let sum = DeviceSlice::<u8>::new(stream, bytes)?;
-            let count = bytes / self.element.size().max(1);
-            let sum = DeviceView::new(sum.buffer(), 0, &self.element, count)?;
-            let sum = sum.after_stream(stream);
-            packer.copy(stream, left, &sum, 0..bytes, None)?;
-            self.queue(packer, stream, right, &sum)?;
-            packer.copy(stream, &sum, into, 0..bytes, None)
-        })
+        let bytes = into.buffer().packed_bytes();
+        if in_left {
+            return self.queue(packer, stream, right, into);
+        }
+        if in_right && self.commutes {
+            return self.queue(packer, stream, left, into);
+        }
+        if !in_right {
+            packer.copy(stream, left, into, 0..bytes, None)?;
+            return self.queue(packer, stream, right, into);
+        }
+        let sum = DeviceSlice::<u8>::new(stream, bytes)?;
+        let count = bytes / self.element.size().max(1);
+        let sum = DeviceView::new(sum.buffer(), 0, &self.element, count)?;
+        let sum = sum.after_stream(stream);
+        packer.copy(stream, left, &sum, 0..bytes, None)?;
+        self.queue(packer, stream, right, &sum)?;
+        packer.copy(stream, &sum, into, 0..bytes, None)
     }
 
     /// `left = left op right`.

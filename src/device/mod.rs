@@ -25,6 +25,7 @@ pub(crate) mod descriptors;
 pub(crate) mod direct;
 pub(crate) mod export;
 pub(crate) mod imports;
+pub(crate) mod local;
 pub(crate) mod pool;
 mod shares;
 pub(crate) mod stage;

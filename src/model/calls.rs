@@ -13,7 +13,7 @@
 //!    than a shorter one ([`CallCosts::checked`]).
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::{DeviceCalls, Part};
+use crate::model::{DeviceCalls, Gpu, Part};
 use crate::protocol::cost::LinkCosts;
 use crate::protocol::select::{AT_ONCE_BYTES, Memory, Selection};
 use osier_collectives::{Curve, Executor, Machine, Piecewise, Point, Topology};
@@ -338,6 +338,18 @@ impl Places {
         };
         let ranks = bound.iter().map(path).collect();
         Places { levels, ranks }
+    }
+
+    /// Of ranks that have these GPUs by turns: the memory node and the PCIe switch of each.
+    pub fn of_gpus(gpus: &[&Gpu], ranks: u32) -> Places {
+        let place = |rank: u32| match gpus.len() {
+            0 => vec![None; 2],
+            n => gpus[rank as usize % n].place().to_vec(),
+        };
+        Places {
+            levels: ["numanode", "pcieswitch"].map(str::to_owned).into(),
+            ranks: (0..ranks).map(place).collect(),
+        }
     }
 
     /// As levels and paths without what tells nothing.

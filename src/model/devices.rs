@@ -267,7 +267,7 @@ impl Lab {
     pub fn messages(&self, pair: &Communicator, table: &CallCosts) -> Result<Vec<MessageCost>> {
         let mut messages = Vec::new();
         let (run, step) = (table.run_ns, table.step_ns);
-        pair.use_algorithm_on_devices(Algorithm::Linear, 1);
+        pair.use_algorithm_on_devices(Algorithm::Linear, 1, true);
         for log in logs(self.emulated) {
             let bytes = 1usize << log;
             let part = self.buffer.slice(..bytes)?;

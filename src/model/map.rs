@@ -86,6 +86,14 @@ impl Part {
         machine
     }
 
+    /// The GPUs of all parts, by their numbers.
+    pub fn all_gpus(&self) -> Vec<&Gpu> {
+        let inner = self.parts.iter().flat_map(Part::all_gpus);
+        let mut all: Vec<&Gpu> = self.gpus.iter().chain(inner).collect();
+        all.sort_by_key(|gpu| gpu.ordinal);
+        all
+    }
+
     fn find_mut(&mut self, level: &str, number: u32) -> Option<&mut Part> {
         if self.level == level && self.number == number {
             return Some(self);
@@ -134,7 +142,7 @@ impl Gpu {
     /// The memory node that is near to it, and the PCIe switch that it is behind, as a
     /// number: in front of a device are a root port, or one and a switch's two ports. None:
     /// not told of, or behind no switch.
-    pub(crate) fn place(&self) -> [Option<u32>; 2] {
+    pub fn place(&self) -> [Option<u32>; 2] {
         let upstream = match &self.bridges[..] {
             [.., upstream, _] if self.bridges.len() > 2 => number(upstream),
             _ => None,

@@ -10,6 +10,7 @@
 //! });
 //! ```
 
+pub mod emulated;
 pub mod traffic;
 
 use crate::bootstrap::Universe;

@@ -7,7 +7,9 @@
 use osier::plans::Operation;
 use osier::{Communicator, Op};
 
-use super::Bench;
+use super::device_calls::OnDevice;
+use super::gpu::Gpu;
+use super::{Bench, Failure, Result};
 
 /// How calls are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -66,6 +68,8 @@ pub struct Calls<'a> {
     bytes: usize,
     /// Made so far; says which rank is the root.
     calls: usize,
+    /// Where buffers lie, if not here.
+    on_device: Option<OnDevice>,
     bytes_sent: Vec<u8>,
     bytes_got: Vec<u8>,
     sent: Vec<f64>,
@@ -79,6 +83,10 @@ fn mark(rank: usize) -> u8 {
 /// What one rank sends to another.
 fn between(from: usize, to: usize) -> u8 {
     (1 + (from * 7 + to) % 200) as u8
+}
+
+fn raw(numbers: &[f64]) -> Vec<u8> {
+    numbers.iter().flat_map(|n| n.to_ne_bytes()).collect()
 }
 
 fn part(rank: usize, i: usize) -> f64 {
@@ -204,6 +212,7 @@ impl<'a> Calls<'a> {
             form,
             bytes,
             calls: 0,
+            on_device: None,
             bytes_sent: Vec::new(),
             bytes_got: Vec::new(),
             sent: Vec::new(),
@@ -246,6 +255,47 @@ impl<'a> Calls<'a> {
         calls
     }
 
+    /// With buffers of the same contents on a device.
+    ///
+    /// # Errors
+    /// The device has no room, or the calls are none that have buffers there here.
+    pub fn on_device(mut self, gpu: &Gpu, through_host: bool) -> Result<Calls<'a>> {
+        if !OnDevice::can(self.bench) || self.form != Form::Blocking {
+            return Err(Failure::usage(format!(
+                "{} has no buffers of devices here, but in blocking calls of equal contributions",
+                self.bench.name()
+            )));
+        }
+        let doubles = self.bench.operation().is_some_and(Operation::reduces);
+        let (sent, got) = match doubles {
+            true => (raw(&self.sent), raw(&self.got)),
+            false => (self.bytes_sent.clone(), self.bytes_got.clone()),
+        };
+        let both = [&sent[..], &got[..]];
+        self.on_device = Some(OnDevice::new(gpu, through_host, doubles, both)?);
+        Ok(self)
+    }
+
+    /// Has results here, wherever they lie.
+    ///
+    /// # Errors
+    /// Of the device.
+    pub fn fetch(&mut self) -> Result<()> {
+        let Some(on) = &self.on_device else {
+            return Ok(());
+        };
+        let bytes = on.got()?;
+        match self.bench.operation().is_some_and(Operation::reduces) {
+            true => {
+                let number =
+                    |eight: &[u8]| f64::from_ne_bytes(eight.try_into().unwrap_or_default());
+                self.got = bytes.chunks_exact(8).map(number).collect();
+            }
+            false => self.bytes_got = bytes,
+        }
+        Ok(())
+    }
+
     /// Makes calls; between the begin and the wait of those that have both, does other
     /// work.
     ///
@@ -256,6 +306,14 @@ impl<'a> Calls<'a> {
         let all: Vec<usize> = vec![bytes; size];
         let at: Vec<usize> = (0..size).map(|r| r * bytes).collect();
         let (all, at) = (&all[..], &at[..]);
+        if let Some(on) = &mut self.on_device {
+            let (bench, comm, calls) = (self.bench, self.comm, &mut self.calls);
+            return repeat(&mut || {
+                let root = *calls % size;
+                *calls += 1;
+                on.call(bench, comm, root)
+            });
+        }
         match self.bench {
             Bench::Barrier => self.barriers(work, repeat),
             Bench::Bcast => self.broadcasts(work, repeat),

@@ -11,12 +11,14 @@ use std::process::ExitCode;
 
 use std::time::{Duration, Instant};
 
-use osier::Communicator;
 use osier::plans::{Algorithm, Operation};
+use osier::{Communicator, ErrorKind};
 
+use super::by_copies::By;
 use super::calls::{Calls, Form};
 use super::floor::{Cores, Gauge};
-use super::options::{self, Plan};
+use super::gpu::Gpu;
+use super::options::{self, Curve, Plan};
 use super::progress::Bar;
 use super::report::{Record, number, write, write_records};
 use super::{Failure, Result, plot, timing};
@@ -29,7 +31,22 @@ struct Candidate {
     name: String,
     algorithm: Option<(Algorithm, u32)>,
     segments: u32,
+    /// Not a number: nobody knows.
     predicted: f64,
+    /// Of buffers on devices: they go through the host.
+    through_host: bool,
+}
+
+impl Candidate {
+    /// Has the communicator's calls use it.
+    fn begin(&self, comm: &Communicator, on_devices: bool) {
+        match self.algorithm.clone() {
+            Some((algorithm, segments)) if on_devices => {
+                comm.use_algorithm_on_devices(algorithm, segments, !self.through_host);
+            }
+            chosen => comm.use_algorithm(chosen),
+        }
+    }
 }
 
 /// Seconds of a call over the ranks.
@@ -65,23 +82,34 @@ fn measure(plan: &Plan, comm: &Communicator) -> Result<()> {
     let cores = Cores::of(comm)?;
     let transport = comm.transport((comm.rank() + 1) % comm.size())?;
     let crowded = cores.is_none() && comm.size() > 1;
+    let gpu = match plan.curves.iter().any(Curve::is_of_devices) {
+        true => Some(Gpu::of(comm)?),
+        false => None,
+    };
+    if let (Some(gpu), true) = (&gpu, first) {
+        println!("# on {}", gpu.name);
+    }
     let mut table = first.then(|| Table::new(plan, comm.size(), transport, crowded));
     let sizes: Vec<usize> = match operation {
         Operation::Barrier => vec![0],
         _ => plan.curves[0].shapes.iter().map(|s| s.bytes()).collect(),
     };
-    for asked in sizes {
+    let each = sizes
+        .iter()
+        .flat_map(|asked| plan.curves.iter().map(move |c| (*asked, c)));
+    for (asked, curve) in each {
         // Sums are sums of doubles.
         let bytes = match operation.reduces() {
             true => asked.next_multiple_of(8).max(8),
             false => asked,
         };
-        let candidates = candidates(plan, comm, operation, bytes)?;
-        let mut gauge = match first {
-            true => {
-                Gauge::of_collective(cores.as_ref(), comm.size(), volume(operation, comm, bytes))?
-            }
-            false => Gauge::none(),
+        let on_devices = curve.is_of_devices();
+        let candidates = candidates(plan, curve, comm, operation, bytes)?;
+        let taken = volume(operation, comm, bytes);
+        let mut gauge = match (&gpu, first) {
+            (Some(gpu), true) if on_devices => Gauge::of_devices(gpu, curve, taken),
+            (_, true) => Gauge::of_collective(cores.as_ref(), comm.size(), taken)?,
+            (_, false) => Gauge::none(),
         };
         comm.barrier()?;
         gauge.sample()?;
@@ -93,15 +121,16 @@ fn measure(plan: &Plan, comm: &Communicator) -> Result<()> {
                     &format!("{bytes} B {}", candidate.name),
                 );
             }
-            comm.use_algorithm(candidate.algorithm.clone());
-            let times = times(plan, comm, bytes)?;
+            candidate.begin(comm, on_devices);
+            let gpu = gpu.as_ref().filter(|_| on_devices);
+            let times = times(plan, curve, gpu, comm, bytes)?;
             rows.push((candidate, times));
         }
         comm.use_algorithm(None);
         comm.barrier()?;
         gauge.sample()?;
         if let Some(table) = &mut table {
-            table.rows(bytes, &rows, gauge.seconds());
+            table.rows(curve, bytes, &rows, gauge.seconds());
         }
     }
     comm.barrier()?;
@@ -112,21 +141,41 @@ fn measure(plan: &Plan, comm: &Communicator) -> Result<()> {
 /// ranks, whose costs are.
 fn candidates(
     plan: &Plan,
+    curve: &Curve,
     comm: &Communicator,
     operation: Operation,
     bytes: usize,
 ) -> Result<Vec<Candidate>> {
-    let choice = comm.explain(operation, bytes)?;
+    if let Some(model) = curve.by.name() {
+        return Ok(vec![Candidate {
+            name: model.into(),
+            algorithm: None,
+            segments: 1,
+            predicted: f64::NAN,
+            through_host: false,
+        }]);
+    }
+    let (choice, known) = match curve.is_of_devices() {
+        false => (comm.explain(operation, bytes)?, true),
+        true => match comm.explain_on_devices(operation, bytes) {
+            Ok(choice) => (choice, true),
+            Err(e) if e.kind() == ErrorKind::Unavailable => {
+                (comm.explain(operation, bytes)?, false)
+            }
+            Err(e) => return Err(e.into()),
+        },
+    };
     let best = choice.ns();
     let of = |at: usize| {
         let candidate = &choice.ranking[at];
         let (algorithm, segments) = (candidate.plan.algorithm(), candidate.plan.segments());
         Candidate {
-            name: algorithm.to_string(),
+            name: candidate.name(),
             // The chosen one is measured as users have it.
             algorithm: (at > 0).then(|| (algorithm.clone(), segments)),
             segments,
-            predicted: candidate.ns * 1e-9,
+            predicted: if known { candidate.ns * 1e-9 } else { f64::NAN },
+            through_host: candidate.through_host,
         }
     };
     let wanted = (0..choice.ranking.len()).filter(|at| match &plan.algorithm {
@@ -153,8 +202,17 @@ fn volume(operation: Operation, comm: &Communicator, bytes: usize) -> usize {
     }
 }
 
-fn times(plan: &Plan, comm: &Communicator, bytes: usize) -> Result<Times> {
+fn times(
+    plan: &Plan,
+    curve: &Curve,
+    gpu: Option<&Gpu>,
+    comm: &Communicator,
+    bytes: usize,
+) -> Result<Times> {
     let mut calls = Calls::new(plan.bench, comm, plan.form, bytes);
+    if let Some(gpu) = gpu {
+        calls = calls.on_device(gpu, curve.by == By::Host)?;
+    }
     let alone = repeat(plan, comm, &mut calls, &|| ())?;
     let overlap = match plan.form {
         Form::Blocking => None,
@@ -167,6 +225,7 @@ fn times(plan: &Plan, comm: &Communicator, bytes: usize) -> Result<Times> {
         }
     };
     calls.once_around()?;
+    calls.fetch()?;
     if let Some(at) = calls.wrong() {
         return Err(Failure::failed(format!(
             "{} of {bytes} bytes: rank {} has a wrong result at element {at}",
@@ -216,6 +275,16 @@ fn over_ranks(comm: &Communicator, seconds: f64) -> Result<(f64, f64)> {
     Ok((all.iter().sum::<f64>() / all.len() as f64, longest))
 }
 
+/// The curves of a plan.
+fn order(plan: &Plan) -> String {
+    let told = |curve: &Curve| match curve.way() {
+        Some(way) => format!("{} {way}", curve.places()),
+        None => curve.places(),
+    };
+    let all: Vec<String> = plan.curves.iter().map(told).collect();
+    all.join("; ")
+}
+
 /// Keeps the processor busy, without a call of the library.
 fn compute(seconds: f64) {
     let end = Instant::now() + Duration::from_secs_f64(seconds);
@@ -262,6 +331,9 @@ impl<'a> Table<'a> {
             plan.bench.name(),
             plan.form.name()
         );
+        if plan.curves.len() > 1 {
+            println!("# of each size, in this order: {}", order(plan));
+        }
         let mut line = format!("{:<12}", "# Size");
         for head in HEADS {
             line += &format!("{head:>12}");
@@ -270,10 +342,6 @@ impl<'a> Table<'a> {
             line += &format!("{:>12}", "Overlap %");
         }
         println!("{line}  Plan");
-        let curve = |label: &str| plot::Curve {
-            label: label.into(),
-            points: Vec::new(),
-        };
         Table {
             plan,
             name: plan.bench.name(),
@@ -281,14 +349,20 @@ impl<'a> Table<'a> {
             transport: transport.into(),
             bar: Bar::new(plan.curves[0].shapes.len(), plan.progress),
             records: Vec::new(),
-            curves: vec![curve("measured"), curve("predicted")],
+            curves: Vec::new(),
             errors: Vec::new(),
             chosen: Vec::new(),
             regrets: Vec::new(),
         }
     }
 
-    fn rows(&mut self, bytes: usize, rows: &[(Candidate, Times)], floor: Option<f64>) {
+    fn rows(
+        &mut self,
+        curve: &Curve,
+        bytes: usize,
+        rows: &[(Candidate, Times)],
+        floor: Option<f64>,
+    ) {
         self.bar.clear();
         let floor = floor.filter(|f| f.is_finite() && *f > 0.0);
         for (at, (candidate, times)) in rows.iter().enumerate() {
@@ -325,7 +399,7 @@ impl<'a> Table<'a> {
                 self.records.push(Record {
                     bench,
                     layout: format!("{}{segments}", candidate.name),
-                    memory: "plain".into(),
+                    memory: curve.places(),
                     transport: self.transport.clone(),
                     threads: 1,
                     ranks: self.ranks,
@@ -347,18 +421,23 @@ impl<'a> Table<'a> {
                 record(format!("{}-overlap", self.name), "%", 100.0 * overlap);
             }
             if at == 0 {
-                for (curve, value) in self
-                    .curves
-                    .iter_mut()
-                    .zip([times.mean, candidate.predicted])
-                {
-                    curve.points.push(plot::Point {
-                        bytes: bytes.max(1),
-                        value: value * 1e6,
-                        floor: floor.map(|f| f * 1e6),
-                    });
+                let label = match curve.way() {
+                    Some(way) => format!("{}, {way}", curve.places()),
+                    None => curve.places(),
+                };
+                self.draw(label.clone(), bytes, times.mean, floor);
+                if candidate.predicted.is_finite() {
+                    self.draw(
+                        format!("{label}, predicted"),
+                        bytes,
+                        candidate.predicted,
+                        floor,
+                    );
                 }
             }
+        }
+        if curve.way().is_some() {
+            return;
         }
         let best = rows.iter().map(|(_, times)| times.mean);
         let best = best.fold(f64::INFINITY, f64::min);
@@ -367,9 +446,33 @@ impl<'a> Table<'a> {
         }
     }
 
+    /// Adds a point to a curve of the plot.
+    fn draw(&mut self, label: String, bytes: usize, seconds: f64, floor: Option<f64>) {
+        let known = self.curves.iter().position(|curve| curve.label == label);
+        let at = known.unwrap_or_else(|| {
+            let points = Vec::new();
+            self.curves.push(plot::Curve { label, points });
+            self.curves.len() - 1
+        });
+        self.curves[at].points.push(plot::Point {
+            bytes: bytes.max(1),
+            value: seconds * 1e6,
+            floor: floor.map(|f| f * 1e6),
+        });
+    }
+
     fn finish(mut self) -> Result<()> {
         self.bar.clear();
-        let percent = |values: &mut Vec<f64>| number(100.0 * timing::median(values));
+        let percent = |values: &mut Vec<f64>| match values.is_empty() {
+            true => "unknown".to_owned(),
+            false => number(100.0 * timing::median(values)),
+        };
+        if self.errors.is_empty() {
+            println!(
+                "# prediction: none, no costs of devices are known (hint: --fresh measures them)"
+            );
+            return self.keep();
+        }
         print!(
             "# prediction: off by {} % at the median of {} plans ({} % of the chosen)",
             percent(&mut self.errors),
@@ -384,6 +487,11 @@ impl<'a> Table<'a> {
             ),
             false => println!(),
         }
+        self.keep()
+    }
+
+    /// Writes the files.
+    fn keep(self) -> Result<()> {
         if let Some(file) = &self.plan.json {
             write_records(file, &self.records)?;
         }

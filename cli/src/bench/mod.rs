@@ -28,6 +28,8 @@ mod calls;
 mod collectives;
 mod datatype;
 mod device;
+mod device_calls;
+mod emulated;
 mod floor;
 mod gpu;
 mod launch;
@@ -50,6 +52,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use osier::protocol::reach::Pipelining;
+use osier_collectives::Topology;
 
 use crate::run;
 use by_copies::By;
@@ -124,7 +127,11 @@ suite; MB/s and GB/s are 10^6 and 10^9 bytes per second):
                 least and most of the ranks' medians, the model's prediction, the
                 plan; --each measures every plan that is for the call and says by how
                 much the chosen one is behind the best; --form nonblocking and
-                persistent, with the share of a call that other work hides
+                persistent, with the share of a call that other work hides;
+                --topology 4x2x4: on a machine that is not here;
+                --memory device: of buffers in the GPUs' memory, and with
+                --by osier,host beside them a model of a program that copies to the
+                host before a call and back behind it
 
 Layouts; sizes count payload and are rounded up to whole blocks:
   contiguous        one block
@@ -152,7 +159,7 @@ each value, by the first rank alone.
   pack floor = payload / memcpy of the payload; of datatype the memcpy itself;
   launch floor = as many processes of the same program without a job;
   floor of a collective = log2 of the ranks flags, rounded up, + a memcpy of what
-  some rank must take in.
+  some rank must take in; of devices the copy below of as much.
 Between a device's memories: the driver's own asynchronous copy of as many
 contiguous bytes between such buffers, launch included, without a message.
 There is no floor between ranks that share a core.";
@@ -246,7 +253,8 @@ pub struct Args {
 
     /// Who moves bytes with gaps between GPUs' memory, a curve each: Osier, or models of
     /// programs whose library has no kernels for that; of latency. More than 65536 blocks
-    /// are left out of --by blocks
+    /// are left out of --by blocks. Of collectives: Osier, or copies to the host and back
+    /// around a call there
     #[arg(
         long,
         value_enum,
@@ -271,6 +279,21 @@ pub struct Args {
     /// Measure the costs by which plans are chosen in this job, instead of those kept
     #[arg(long)]
     fresh: bool,
+
+    /// Play a collective on a machine that is not here, over the simulated network: nodes,
+    /// packages, ... and ranks of each, as in 4x2x4; times are virtual
+    #[arg(long, value_name = "SHAPE", value_parser = Topology::regular,
+          conflicts_with_all = ["ranks", "memory", "form", "fresh", "algorithm", "plot"])]
+    topology: Option<Topology>,
+
+    /// Costs of its links, innermost first: LATENCY:PER_BYTE in ns
+    #[arg(
+        long,
+        value_name = "LINKS",
+        value_delimiter = ',',
+        requires = "topology"
+    )]
+    links: Vec<crate::collective::LinkSpec>,
 
     /// Keep so many percent of a GPU's threads busy meanwhile with a kernel of rank 0
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
@@ -548,6 +571,10 @@ fn start(args: &Args) -> Result<ExitCode> {
     let plan = Plan::new(args)?;
     if let (Bench::Datatype, Some(file)) = (args.bench, &args.export) {
         datatype::export(&datatype::plan(args)?, file)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(topology) = &args.topology {
+        emulated::run(&plan, topology, &args.links)?;
         return Ok(ExitCode::SUCCESS);
     }
     match args.bench {

@@ -274,10 +274,11 @@ fn algorithm(args: &Args) -> Result<Option<Algorithm>> {
             args.bench.name()
         )));
     }
-    let plain = args.layout == [Pattern::Contiguous] && args.memory == [Memory::Plain];
+    let known = |memory: &Memory| matches!(memory, Memory::Plain | Memory::Device);
+    let plain = args.layout == [Pattern::Contiguous] && args.memory.iter().all(known);
     if is_collective && (!plain || args.rotate) {
         return Err(Failure::usage(
-            "collectives have no --layout, --memory or --rotate here yet",
+            "collectives have no --layout, --rotate, or --memory but plain and device",
         ));
     }
     match &args.algorithm {
@@ -296,8 +297,10 @@ fn check_devices(args: &Args, curves: &[Curve]) -> Result<()> {
         args.bench,
         Bench::Latency | Bench::Bandwidth | Bench::Bibandwidth
     );
+    let is_collective = args.bench.operation().is_some();
     let ends = args.from.is_some() || args.to.is_some() || args.to_layout.is_some();
-    if (of_devices || ends || args.busy.is_some()) && !between {
+    let there = of_devices && !is_collective;
+    if (there || ends || args.busy.is_some()) && !between {
         return Err(Failure::usage(format!(
             "{} has no --from, --to, --to-layout or --busy, nor memory of devices (hint: \
              latency, bandwidth and bibandwidth have)",
@@ -311,10 +314,15 @@ fn check_devices(args: &Args, curves: &[Curve]) -> Result<()> {
     }
     let on_devices = |memory| matches!(memory, Memory::Device | Memory::Pool);
     let all_on = |c: &Curve| on_devices(c.from) && on_devices(c.to);
-    if args.by != [By::Osier] && (args.bench != Bench::Latency || !curves.iter().all(all_on)) {
+    let has_models = match is_collective {
+        true => !args.by.contains(&By::Blocks),
+        false => args.bench == Bench::Latency,
+    };
+    if args.by != [By::Osier] && !(has_models && curves.iter().all(all_on)) {
         return Err(Failure::usage(
-            "--by is about latency between buffers of GPUs (hint: osier bench latency \
-             --memory device --layout matrix --by osier,blocks,host)",
+            "--by is about latency between buffers of GPUs, and collectives of them by osier \
+             and host (hint: osier bench latency --memory device --layout matrix --by \
+             osier,blocks,host)",
         ));
     }
     if args.by != [By::Osier] && args.rotate {

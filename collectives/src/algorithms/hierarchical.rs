@@ -19,7 +19,7 @@
 //! University of Tennessee, 2017, chapter 5.
 
 use super::tree::{self, Family, Tree};
-use super::{dissemination, recursive_doubling};
+use super::{dissemination, rabenseifner, recursive_doubling, scatter_allgather};
 use crate::builder::Builder;
 use crate::call::Operation;
 use crate::group::Group;
@@ -28,11 +28,24 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// What the leaders of the outermost level do among themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Across {
+    /// Its tree; in an allreduce recursive doubling.
+    #[default]
+    Tree,
+    /// All send and receive at a time: dissemination in a barrier, scatter and allgather in
+    /// a broadcast, Rabenseifner's algorithm in reductions.
+    Exchange,
+}
+
 /// Groups of ranks by level, each with a leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hierarchy {
     /// By level, innermost first: the shape of each group's tree.
     pub trees: Vec<Tree>,
+    /// And across the outermost one.
+    pub across: Across,
     /// By level: groups, the leader first.
     groups: Vec<Vec<Arc<[u32]>>>,
     /// By level and rank: its group, if it is in one.
@@ -67,6 +80,7 @@ impl Hierarchy {
     fn of(places: &[Vec<u32>], depth: usize, root: u32, trees: &[Tree]) -> Self {
         let mut hierarchy = Self {
             trees: Vec::new(),
+            across: Across::Tree,
             groups: Vec::new(),
             memberships: Vec::new(),
         };
@@ -107,6 +121,24 @@ impl Hierarchy {
             hierarchy.memberships.push(membership);
         }
         hierarchy
+    }
+
+    /// The same with another way across the outermost level.
+    pub fn with_across(mut self, across: Across) -> Self {
+        self.across = across;
+        self
+    }
+
+    /// Pieces into which a vector is cut.
+    pub(super) fn cut(&self, operation: Operation) -> u32 {
+        let leaders = self.widest(self.levels() - 1);
+        match (self.across, operation) {
+            (Across::Exchange, Operation::Bcast) => leaders,
+            (Across::Exchange, Operation::Reduce | Operation::Allreduce) => {
+                rabenseifner::cut(leaders)
+            }
+            _ => 1,
+        }
     }
 
     /// Number of levels.
@@ -153,9 +185,10 @@ impl Hierarchy {
 
 /// The plan of the call's operation over the levels.
 pub(super) fn build(b: &mut Builder, levels: &Hierarchy) {
-    let rank = b.rank;
+    let (rank, operation) = (b.rank, b.call.operation);
     let all = levels.levels();
-    if b.call.operation != Operation::Allreduce {
+    let exchanges = levels.across == Across::Exchange;
+    if operation != Operation::Allreduce && !exchanges {
         let top = Group::List([levels.root()].into());
         return over_forest(b, &levels.family(rank, all), &top);
     }
@@ -163,11 +196,27 @@ pub(super) fn build(b: &mut Builder, levels: &Hierarchy) {
     let members = levels.group(all - 1, rank);
     let mut members = members.map(|m| m.to_vec()).unwrap_or_default();
     members.sort_unstable();
-    over_forest(
-        b,
-        &levels.family(rank, all - 1),
-        &Group::List(members.into()),
-    );
+    let top = Group::List(members.into());
+    let family = levels.family(rank, all - 1);
+    let result = b.vector(Buffer::Recv);
+    let root = top.index(levels.root()).unwrap_or(0);
+    match operation {
+        Operation::Bcast => {
+            scatter_allgather::bcast(b, &top, root);
+            tree::bcast(b, &family, result);
+        }
+        Operation::Reduce => {
+            let place = (rank == b.call.root).then_some(result);
+            let sum = tree::reduce(b, &family, b.input(), place);
+            rabenseifner::reduce(b, &top, Some(root), sum.buffer);
+        }
+        Operation::Allreduce if exchanges => {
+            let sum = tree::reduce(b, &family, b.input(), Some(result));
+            rabenseifner::reduce(b, &top, None, sum.buffer);
+            tree::bcast(b, &family, result);
+        }
+        _ => over_forest(b, &family, &top),
+    }
 }
 
 /// Up a forest, across its roots, and down. Rooted operations have one root. Who is

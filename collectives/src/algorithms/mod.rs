@@ -13,6 +13,7 @@ mod host_leaders;
 mod k_ary;
 mod linear;
 mod pairwise;
+pub(crate) mod postal;
 mod rabenseifner;
 mod recursive_doubling;
 mod recursive_halving;
@@ -22,7 +23,7 @@ mod split_binary;
 mod spread;
 mod tree;
 
-pub use hierarchical::Hierarchy;
+pub use hierarchical::{Across, Hierarchy};
 pub use tree::{Family, Tree};
 
 use crate::builder::Builder;
@@ -45,6 +46,8 @@ pub enum Algorithm {
     KAry(u32),
     /// A binomial tree.
     Binomial,
+    /// A tree for messages that are under way for as long as their senders need for so many.
+    Postal(u32),
     /// Halves of the message down halves of a binary tree.
     SplitBinary,
     /// Rounds of doubling distance, one way.
@@ -86,6 +89,7 @@ impl fmt::Display for Algorithm {
             Self::KAry(2) => f.write_str("binary tree"),
             Self::KAry(k) => write!(f, "{k}-ary tree"),
             Self::Binomial => f.write_str("binomial tree"),
+            Self::Postal(reach) => write!(f, "postal tree of {reach}"),
             Self::SplitBinary => f.write_str("split binary tree"),
             Self::Dissemination => f.write_str("dissemination"),
             Self::RecursiveDoubling => f.write_str("recursive doubling"),
@@ -104,7 +108,10 @@ impl fmt::Display for Algorithm {
                 for (at, tree) in levels.trees.iter().enumerate() {
                     write!(f, "{} {tree:?}", if at == 0 { "" } else { "," })?;
                 }
-                Ok(())
+                match levels.across {
+                    Across::Tree => Ok(()),
+                    Across::Exchange => f.write_str(", exchange across"),
+                }
             }
             Self::HostLeaders(levels, from) => {
                 write!(f, "{}", Self::Hierarchical(levels.clone()))?;
@@ -180,7 +187,7 @@ impl Algorithm {
                 (O::Scan, Ordered),
                 (O::Exscan, Ordered),
             ]),
-            Self::KAry(_) => by(&[
+            Self::KAry(_) | Self::Postal(_) => by(&[
                 (O::Barrier, Balanced),
                 (O::Bcast, Balanced),
                 (O::Reduce, Any),
@@ -278,6 +285,7 @@ impl Algorithm {
             Self::ScatterAllgather => call.size,
             Self::Ring if call.operation == Operation::Allreduce => call.size,
             Self::Rabenseifner => rabenseifner::cut(call.size),
+            Self::Hierarchical(levels) => levels.cut(call.operation),
             _ => 1,
         }
     }
@@ -349,8 +357,10 @@ impl Algorithm {
             }
             (Self::Bruck, O::Allgather) => bruck::allgather(b, &all, call.own(rank)),
             (Self::Bruck, _) => bruck::alltoall(b),
-            (Self::Rabenseifner, O::Reduce) => rabenseifner::reduce(b, &all, Some(root)),
-            (Self::Rabenseifner, _) => rabenseifner::reduce(b, &all, None),
+            (Self::Rabenseifner, O::Reduce) => {
+                rabenseifner::reduce(b, &all, Some(root), call.input(rank));
+            }
+            (Self::Rabenseifner, _) => rabenseifner::reduce(b, &all, None, call.input(rank)),
             (Self::Pairwise, O::Alltoall) => pairwise::exchange(b, Exchange::Alltoall),
             (Self::Pairwise, _) => pairwise::exchange(b, Exchange::ReduceScatter),
             (Self::Spread, O::Allgather) => spread::allgather(b, &all, call.own(rank)),
@@ -361,6 +371,7 @@ impl Algorithm {
                     Self::Chain => Tree::Chain,
                     Self::KAry(k) => Tree::KAry(*k),
                     Self::Binomial => Tree::Binomial,
+                    Self::Postal(reach) => Tree::Postal(*reach),
                     _ => Tree::Linear,
                 };
                 over_tree(b, operation, &family(tree, root), &family(tree, zero));

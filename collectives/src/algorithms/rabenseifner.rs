@@ -24,10 +24,12 @@ fn at(buffer: Buffer, pieces: &Range<u32>) -> Region {
     Region::run(buffer, pieces.start, pieces.end - pieces.start)
 }
 
-/// Over all members; to the root's index only, if there is one.
-pub(super) fn reduce(b: &mut Builder, group: &Group, root: Option<u32>) {
+/// Over all members, of what lies in `input`; to the root's index only, if there is one.
+pub(super) fn reduce(b: &mut Builder, group: &Group, root: Option<u32>, input: Buffer) {
     b.phase();
-    let rank = group.index(b.rank).expect("all ranks take part");
+    let Some(rank) = group.index(b.rank) else {
+        return;
+    };
     let fold = Fold::of(group.size());
     let rounds = fold.leaves.ilog2();
     let root_leaf = fold.leaf(root.unwrap_or(0));
@@ -35,7 +37,7 @@ pub(super) fn reduce(b: &mut Builder, group: &Group, root: Option<u32>) {
         Some(root) if leaf == root_leaf => root,
         _ => fold.first(leaf),
     };
-    let mut buffer = b.call.input(b.rank);
+    let mut buffer = input;
     let has_result = root.is_none_or(|root| root == rank);
     let sums = if has_result {
         Buffer::Recv

@@ -5,7 +5,7 @@
 //! so they are for operators that allow any association; `binomial.rs` has the one
 //! that keeps the balanced one.
 
-use super::{binomial, chain, k_ary, linear};
+use super::{binomial, chain, k_ary, linear, postal};
 use crate::builder::Builder;
 use crate::group::Group;
 use crate::plan::Region;
@@ -21,6 +21,8 @@ pub enum Tree {
     KAry(u32),
     /// Child i of the root has a subtree of half of what remains.
     Binomial,
+    /// A message is under way for as long as its sender needs for so many.
+    Postal(u32),
 }
 
 /// Parent and children of a rank.
@@ -40,6 +42,7 @@ impl Tree {
             Self::Chain => chain::family(size, index),
             Self::KAry(k) => k_ary::family(k, size, index),
             Self::Binomial => binomial::family(size, index),
+            Self::Postal(reach) => postal::family(reach, size, index),
         }
     }
 

@@ -11,7 +11,7 @@
 //! table has half a segment for what is exchanged; it is half of the message.
 
 use super::machine::Link;
-use crate::algorithms::Tree;
+use crate::algorithms::{Tree, postal};
 
 fn log2_up(x: u32) -> f64 {
     f64::from(x.next_power_of_two().ilog2())
@@ -32,6 +32,7 @@ pub fn tree_ns(tree: Tree, size: u32, segments: u32, segment_bytes: f64, link: &
         Tree::Linear => n * (p - 1.0) * hop,
         Tree::Chain => (p + n - 2.0) * hop,
         Tree::Binomial => n * log2_up(size) * hop,
+        Tree::Postal(reach) => n * f64::from(postal::hops(reach, size)) * hop,
         Tree::KAry(1) => (p + n - 2.0) * hop,
         Tree::KAry(2) => 2.0 * (log2_up(size + 1) + n - 2.0) * hop,
         // The same argument with k messages per segment and level.

@@ -10,6 +10,7 @@
 use super::curve::{Curve, Piecewise};
 use crate::call::{Call, Operation};
 use crate::plan::{Part, Region};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// What a message over one class of links costs, after LogGP. Times in ns.
@@ -44,6 +45,19 @@ impl Link {
     #[inline]
     pub fn work_ns(&self, bytes: f64) -> f64 {
         self.overhead_ns + self.work_per_byte_ns * bytes
+    }
+
+    /// For so many messages a sender is busy while one is under way: 1, as after Hockney, to
+    /// 64.
+    pub fn reach(&self, bytes: f64) -> u32 {
+        let busy = self
+            .work_ns(bytes)
+            .max(self.gap_ns)
+            .max(self.per_byte_ns * bytes);
+        match busy > 0.0 {
+            true => (self.one_way_ns(bytes) / busy).round().clamp(1.0, 64.0) as u32,
+            false => 1,
+        }
     }
 
     /// A link after Hockney: `alpha + beta * bytes`, all of it latency.
@@ -171,6 +185,50 @@ impl Machine {
             &self.links
         };
         &all[distance]
+    }
+
+    /// The outermost parts of the machine that are needed for `size` ranks, with all ranks
+    /// that lie in them; which ranks of this machine those are.
+    pub(crate) fn first_parts(&self, size: u32) -> (Self, Vec<u32>) {
+        let part = |rank: &u32| self.places[*rank as usize].first().copied();
+        let all: Vec<u32> = (0..self.places.len() as u32).collect();
+        let mut sizes = BTreeMap::new();
+        for rank in &all {
+            *sizes.entry(part(rank)).or_insert(0) += 1;
+        }
+        let mut room = 0;
+        let wanted: BTreeSet<Option<u32>> = sizes
+            .into_iter()
+            .take_while(|(_, ranks)| {
+                let more = room < size;
+                room += ranks;
+                more
+            })
+            .map(|(part, _)| part)
+            .collect();
+        let mut ranks: Vec<u32> = all
+            .into_iter()
+            .filter(|r| wanted.contains(&part(r)))
+            .collect();
+        // One part, or none: as many as are wanted.
+        if wanted.len() == 1 {
+            ranks.truncate(size as usize);
+        }
+        let of = |machine: &Self| Self {
+            places: ranks
+                .iter()
+                .map(|r| machine.places[*r as usize].clone())
+                .collect(),
+            ..machine.clone()
+        };
+        let mut fewer = of(self);
+        fewer.aside = self.aside.as_ref().map(|aside| {
+            Arc::new(Aside {
+                host: of(&aside.host),
+                ..(**aside).clone()
+            })
+        });
+        (fewer, ranks)
     }
 
     /// How far apart two ranks are: an index of `links`.

@@ -1,5 +1,5 @@
-//! Trees of any shape below some ranks that talk to each other, and barriers of this
-//! kind that are fitted to clusters.
+//! Trees of any shape below some ranks that talk to each other; barriers of this kind, and
+//! trees for broadcasts and reductions, that are fitted to clusters.
 //!
 //! # Sources
 //! J. C. Meyer, PhD thesis, NTNU 2012, section 7.3: per cluster the cheapest of
@@ -24,6 +24,24 @@ pub struct Adapted {
     pub name: String,
 }
 
+impl Adapted {
+    /// The same over other ranks: `real` says which is which.
+    pub fn renamed(&self, real: impl Fn(u32) -> u32) -> Self {
+        let mut families = vec![Family::default(); self.families.len()];
+        for (rank, family) in self.families.iter().enumerate() {
+            families[real(rank as u32) as usize] = Family {
+                parent: family.parent.map(&real),
+                children: family.children.iter().map(|c| real(*c)).collect(),
+            };
+        }
+        Self {
+            families,
+            top: self.top.iter().map(|rank| real(*rank)).collect(),
+            name: self.name.clone(),
+        }
+    }
+}
+
 /// A barrier for these costs.
 ///
 /// Clusters are found with `sparseness`. Below the top each is given the cheaper way
@@ -33,7 +51,8 @@ pub fn adapted_barrier(matrix: &Matrix, sparseness: f64) -> Adapted {
     let distance = |i, j| matrix.distance_ns(i, j);
     let found = cluster(&all, &distance, sparseness);
     let mut families = vec![Family::default(); all.len()];
-    let top = join(&found, matrix, &mut families);
+    let shape = |members: &[u32]| cheapest(members, matrix).0;
+    let top = join(&found, &shape, &mut families);
     let size = top.len() as u32;
     let real = |i: u32| top[i as usize];
     let mut shape = String::from("dissemination at the top");
@@ -52,8 +71,61 @@ pub fn adapted_barrier(matrix: &Matrix, sparseness: f64) -> Adapted {
     }
 }
 
+/// A tree from `root` for messages of `bytes`: in each cluster, and among those who speak for
+/// clusters, of the shape that is through first.
+pub fn adapted_tree(matrix: &Matrix, root: u32, bytes: u64, sparseness: f64) -> Adapted {
+    // The first is a pivot at every level.
+    let mut all: Vec<u32> = (0..matrix.size()).filter(|rank| *rank != root).collect();
+    all.insert(0, root);
+    let distance = |i, j| matrix.distance_ns(i, j);
+    let found = cluster(&all, &distance, sparseness);
+    let mut families = vec![Family::default(); all.len()];
+    let shape = |members: &[u32]| quickest(members, matrix, bytes);
+    let top = join(&found, &shape, &mut families);
+    glue(&top, shape(&top), &mut families);
+    Adapted {
+        families,
+        top: [root].into(),
+        name: "trees adapted to clusters".into(),
+    }
+}
+
+/// The shape over some ranks, the first being the root, by which the last of them has a
+/// message first.
+fn quickest(members: &[u32], matrix: &Matrix, bytes: u64) -> Tree {
+    let size = members.len() as u32;
+    let through = |tree: &Tree| {
+        let mut at = vec![0.0f64; members.len()];
+        let mut open = vec![0u32];
+        let mut last = 0.0f64;
+        while let Some(index) = open.pop() {
+            let mut free = at[index as usize];
+            last = last.max(free);
+            for child in tree.family(size, index).children {
+                let (from, to) = (members[index as usize], members[child as usize]);
+                let (busy, way) = matrix.takes_ns(from, to, bytes);
+                at[child as usize] = free + way;
+                free += busy;
+                open.push(child);
+            }
+        }
+        last
+    };
+    let mut shapes = vec![Tree::Linear, Tree::Chain, Tree::Binomial];
+    if let [root, other, ..] = members {
+        let (busy, way) = matrix.takes_ns(*root, *other, bytes);
+        shapes.push(Tree::Postal(
+            (way / busy.max(1e-9)).round().clamp(1.0, 64.0) as u32,
+        ));
+    }
+    let found = shapes
+        .into_iter()
+        .min_by(|a, b| through(a).total_cmp(&through(b)));
+    found.unwrap_or(Tree::Linear)
+}
+
 /// Glues everything below a cluster; returns who speaks at its level.
-fn join(cluster: &Cluster, matrix: &Matrix, families: &mut [Family]) -> Vec<u32> {
+fn join(cluster: &Cluster, shape: &dyn Fn(&[u32]) -> Tree, families: &mut [Family]) -> Vec<u32> {
     if cluster.inner.is_empty() {
         return cluster.members.clone();
     }
@@ -61,9 +133,8 @@ fn join(cluster: &Cluster, matrix: &Matrix, families: &mut [Family]) -> Vec<u32>
         .inner
         .iter()
         .map(|inner| {
-            let members = join(inner, matrix, families);
-            let (tree, _) = cheapest(&members, matrix);
-            glue(&members, tree, families);
+            let members = join(inner, shape, families);
+            glue(&members, shape(&members), families);
             members[0]
         })
         .collect()

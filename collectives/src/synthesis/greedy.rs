@@ -14,14 +14,7 @@ pub fn earliest_completion(matrix: &Matrix, root: u32, bytes: u64) -> Adapted {
     // When a rank that has it can send next.
     let mut free: Vec<Option<f64>> = vec![None; size as usize];
     free[root as usize] = Some(0.0);
-    let takes = |i: u32, j: u32| {
-        let wire = matrix.per_byte_ns(i, j) * bytes as f64;
-        // For the sender, and until it is there.
-        (
-            matrix.overhead_ns(i, j).max(wire),
-            2.0 * matrix.overhead_ns(i, j) + matrix.latency_ns(i, j) + wire,
-        )
-    };
+    let takes = |i, j| matrix.takes_ns(i, j, bytes);
     // By rank that has not: the best edge to it. Only the edges from two ranks
     // change per step: from the one that sent, and from the one that got it.
     let best_for = |j: u32, free: &[Option<f64>]| {

@@ -73,6 +73,14 @@ impl Matrix {
         self.per_byte[self.at(i, j)]
     }
 
+    /// For how long a message keeps its sender busy, and until when it is there.
+    pub fn takes_ns(&self, i: u32, j: u32, bytes: u64) -> (f64, f64) {
+        let wire = self.per_byte_ns(i, j) * bytes as f64;
+        let overhead = self.overhead_ns(i, j);
+        let way = 2.0 * overhead + self.latency_ns(i, j) + wire;
+        (overhead.max(wire), way)
+    }
+
     /// The longer way of the two, as a distance; 0 to oneself.
     pub fn distance_ns(&self, i: u32, j: u32) -> f64 {
         if i == j {

@@ -7,7 +7,7 @@ mod greedy;
 mod matrix;
 mod stages;
 
-pub use adapted::{Adapted, adapted_barrier};
+pub use adapted::{Adapted, adapted_barrier, adapted_tree};
 pub use clusters::{Cluster, cluster, clusters};
 pub use greedy::earliest_completion;
 pub use matrix::Matrix;

@@ -6,7 +6,7 @@
 //! they are, on a device.
 
 use crate::comm::Communicator;
-use crate::device::combine::{By, Combining};
+use crate::device::combine::Combining;
 use crate::error::{Error, ErrorKind};
 use crate::exec::memory::{Buffers, Pieces};
 use crate::exec::operator::Fit;
@@ -17,7 +17,6 @@ use crate::p2p::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, 
 use crate::protocol::device::Reductions;
 use osier_collectives::{Call, Operation};
 use osier_datatype::{Basic, Type};
-use osier_kernels::plan::reduction::has_kernel;
 
 /// What a rank puts into a collective: a buffer, or [`IN_PLACE`].
 pub trait Contribution {
@@ -283,29 +282,15 @@ impl Ask {
             all.filter(|view| view.bytes() > 0)
         };
         let first = memory().next()?.as_device()?;
-        let (by, element, commutes) = match &self.combiner {
+        let on = match &self.combiner {
             None if reduces || self.call.varying => return None,
-            None => {
-                let byte = Type::basic(Basic::U8).commit().ok()?;
-                (None, byte, false)
-            }
-            Some((combiner, fit)) => {
-                let combiner = combiner.get();
-                let by = match (combiner.kernel(), combiner.predefined(fit)) {
-                    (Some(kernel), _) => By::Kernel(kernel.clone()),
-                    (None, Some((operator, element))) if has_kernel(operator, element) => {
-                        By::Predefined(operator)
-                    }
-                    (None, _) => return None,
-                };
-                (Some(by), fit.layout(first.instances().0)?, fit.commutes)
-            }
-        };
-        let on = Combining {
-            context: first.view().ok()?.buffer().memory().context().clone(),
-            by,
-            element,
-            commutes,
+            None => Combining {
+                context: first.view().ok()?.buffer().memory().context().clone(),
+                by: None,
+                element: Type::basic(Basic::U8).commit().ok()?,
+                commutes: false,
+            },
+            Some((combiner, fit)) => Combining::of(combiner.get(), fit, first)?,
         };
         let rank = comm.rank() as u32;
         let cut = program.cut.max(1);

@@ -7,16 +7,16 @@
 //! 1. A call that fails at this rank takes part as one that has failed, so that the numbers
 //!    of calls stay alike: also where an earlier operation's error is told instead.
 
-use super::ask::{Ask, InPlace};
+use super::ask::{Ask, InPlace, mismatch};
 use super::forms::owned;
-use crate::device::Use;
-use crate::error::Result;
-use crate::exec::operator::Reduction;
+use crate::device::{Use, local};
+use crate::error::{Error, ErrorKind, Result};
+use crate::exec::operator::{Data, Reduction};
 use crate::p2p::Rank;
 use crate::p2p::device::{DeviceBuffer, raw_of};
 use crate::p2p::enqueue::{Enqueued, OnStream};
 use crate::p2p::view::RawView;
-use osier_kernels::{DeviceSlice, Stream, copy};
+use osier_kernels::{DeviceSlice, Packer, Stream, copy};
 
 /// What a rank puts into an enqueued collective: a [`DeviceBuffer`], or
 /// [`IN_PLACE`](crate::IN_PLACE).
@@ -115,6 +115,48 @@ impl OnStream<'_> {
     pub fn bcast<B: DeviceBuffer>(&self, data: &B, root: impl Into<Rank>) -> Result<Enqueued> {
         let (comm, stream) = self.parts();
         self.collective(comm.bcast_ask(wanted(data, stream), root.into()))
+    }
+}
+
+impl OnStream<'_> {
+    /// Enqueues a [`reduce_local`](crate::reduce_local): `inout = input op inout`, by a kernel
+    /// behind the stream's work so far. Nobody waits.
+    ///
+    /// # Errors
+    /// If the buffers differ in size, have gaps or lie on another device than the stream, or
+    /// no kernel is there for the operator; and as the driver says.
+    #[track_caller]
+    pub fn reduce_local<S: DeviceBuffer, R: DeviceBuffer>(
+        &self,
+        input: &S,
+        inout: &R,
+        op: impl Reduction,
+    ) -> Result<()> {
+        let (comm, stream) = self.parts();
+        let queued = || -> Result<()> {
+            let from = raw_of(input, stream, Use::Read);
+            let into = raw_of(inout, stream, Use::Write);
+            let fit = op.fit(&Data(&into))?;
+            if from.bytes() != into.bytes() {
+                return Err(mismatch(format!(
+                    "{} bytes and {}",
+                    from.bytes(),
+                    into.bytes()
+                )));
+            }
+            if into.bytes() == 0 {
+                return Ok(());
+            }
+            let packer = Packer::new(stream.context());
+            let begun = local::begin(&op, &fit, &from, &into, &packer, stream);
+            let none = || {
+                let told = "no kernel combines these buffers (hint: osier::reduce_local goes \
+                            through the host then)";
+                Err(Error::new(ErrorKind::Unavailable, told))
+            };
+            begun.unwrap_or_else(none).map(drop)
+        };
+        comm.reported(queued().map_err(|e| e.context("reduce_local")))
     }
 }
 

@@ -109,10 +109,12 @@ impl Communicator {
         self.force(algorithm, Place::ByCost);
     }
 
-    /// The same of calls on memory of devices, which stays there where kernels can do it.
+    /// The same of calls on memory of devices, which stays there where kernels can do it, or
+    /// goes through the host's.
     #[doc(hidden)]
-    pub fn use_algorithm_on_devices(&self, algorithm: Algorithm, segments: u32) {
-        self.force(Some((algorithm, segments)), Place::Device);
+    pub fn use_algorithm_on_devices(&self, algorithm: Algorithm, segments: u32, stays: bool) {
+        let place = if stays { Place::Device } else { Place::Host };
+        self.force(Some((algorithm, segments)), place);
     }
 
     fn force(&self, algorithm: Option<(Algorithm, u32)>, place: Place) {

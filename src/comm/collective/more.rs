@@ -162,9 +162,13 @@ impl Communicator {
 /// # Ok::<(), osier::Error>(())
 /// ```
 ///
+/// Of two buffers on a device a kernel combines, if they have no gaps and it has one for the
+/// operator; else they go through the host. To have a stream combine them behind its work,
+/// see [`OnStream::reduce_local`](crate::OnStream::reduce_local).
+///
 /// # Errors
-/// If the buffers differ in size, have gaps, lie on a device, or the operator is not
-/// defined for them.
+/// If the buffers differ in size, have gaps on the host, or the operator is not defined for
+/// them; of devices, if the driver refuses.
 pub fn reduce_local<S: Buffer + ?Sized, R: BufferMut + ?Sized>(
     input: &S,
     inout: &mut R,
@@ -179,5 +183,5 @@ pub fn reduce_local<S: Buffer + ?Sized, R: BufferMut + ?Sized>(
             inout.bytes()
         )));
     }
-    crate::exec::run::combine(&op, &fit, &input, &inout, &inout)
+    crate::device::local::reduce(&op, &fit, &input, &inout)
 }

@@ -98,6 +98,7 @@ impl From<&Net> for SimOptions {
             seed: n.seed,
             latency_ns: n.least_ns..=n.most_ns,
             ns_per_byte: n.ns_per_byte,
+            machine: None,
             capacity_messages: n.capacity,
             max_payload_bytes: n.payload,
             inline_bytes: n.inline,

@@ -163,6 +163,7 @@ pub(super) fn sim(rng: &mut Rng, seed: u64, ranks: u32) -> SimOptions {
         seed,
         latency_ns: least..=least + rng.pick(&[0, 10, 1000, 20_000]),
         ns_per_byte: rng.pick(&[0.0, 0.1, 0.1, 1.0]),
+        machine: None,
         capacity_messages: rng.pick(&[1, 2, 3, 8, 64]),
         max_payload_bytes: rng.pick(&[64, 100, 2048, 2056, 32 << 10, 32 << 10]),
         inline_bytes: 48,

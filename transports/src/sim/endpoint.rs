@@ -155,8 +155,10 @@ impl SimEndpoint {
             What::Put { bytes, .. } => (*bytes, 0),
             What::Atomic(_) => (8, 8),
         };
-        let request_ns = state.arrival_ns(&mut self.rng, there_bytes) - state.now_ns;
-        let mut due_ns = request_ns.saturating_add(state.arrival_ns(&mut self.rng, back_bytes));
+        let (now_ns, there_and_back) = (state.now_ns, [(self.rank, owner), (owner, self.rank)]);
+        let [out, back] = there_and_back;
+        let there_ns = state.arrival_ns(&mut self.rng, now_ns, out, there_bytes);
+        let mut due_ns = state.arrival_ns(&mut self.rng, there_ns, back, back_bytes);
         if state.options.held {
             due_ns = u64::MAX;
             state.hold_operation(self.rank, self.channel, self.last_operation + 1);

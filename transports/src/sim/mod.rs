@@ -20,6 +20,7 @@
 //! 1. A message is due at the time of its post, plus a random latency, plus
 //!    its bytes times [`SimOptions::ns_per_byte`], and never before an earlier
 //!    one of the same sender, receiver and channel.
+//!    On a [`SimMachine`] places of ranks say how long it takes.
 //! 2. A pair of ranks has [`SimOptions::capacity_messages`] credits per
 //!    channel, taken by a post and returned by the release.
 //! 3. A message to an endpoint that does not exist yet waits for it; one to an
@@ -40,6 +41,7 @@
 
 mod endpoint;
 mod fault;
+mod machine;
 mod rng;
 mod state;
 #[cfg(test)]
@@ -54,6 +56,7 @@ use crate::contract::RegionKey;
 
 pub use self::endpoint::SimEndpoint;
 pub use self::fault::{Did, Fault, Held, SimEvent, Wrong};
+pub use self::machine::{SimLink, SimMachine};
 
 /// How a simulated network behaves.
 #[derive(Clone, Debug)]
@@ -67,6 +70,8 @@ pub struct SimOptions {
     pub latency_ns: RangeInclusive<u64>,
     /// Time that each byte adds.
     pub ns_per_byte: f64,
+    /// Where ranks are in a machine, and what its links take: in place of the two above.
+    pub machine: Option<Arc<SimMachine>>,
     /// Messages under way per sender, receiver and channel; at least 1.
     pub capacity_messages: usize,
     /// Largest payload of one message.
@@ -98,6 +103,7 @@ impl Default for SimOptions {
             seed: 0,
             latency_ns: 500..=20_000,
             ns_per_byte: 0.1,
+            machine: None,
             capacity_messages: 64,
             max_payload_bytes: 32 << 10,
             inline_bytes: 48,

@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::{Arc, Condvar};
 
 use super::fault::{Did, Fault, Held, SimEvent, Wrong};
+use super::machine::Ways;
 use super::rng::Rng;
 use super::{InFlight, SimOptions, Stats};
 use crate::contract::{AmHead, PostError, RegionKey, TransportError, TransportErrorKind};
@@ -78,6 +79,8 @@ pub(super) struct Message {
 pub(super) struct State {
     pub(super) options: SimOptions,
     pub(super) now_ns: u64,
+    /// Those of the machine, if there is one.
+    ways: Option<Ways>,
     sequence: u64,
     mailboxes: Vec<Mailbox>,
     mailbox_of: BTreeMap<(u64, u32), u32>,
@@ -110,8 +113,10 @@ impl State {
     pub(super) fn new(options: SimOptions, wake: Arc<Condvar>) -> Self {
         let ranks = options.ranks as usize;
         let corrupt_rng = Rng::of(&[options.seed, 1]);
+        let ways = options.machine.as_deref().cloned().map(Ways::new);
         Self {
             options,
+            ways,
             now_ns: 0,
             sequence: 0,
             mailboxes: Vec::new(),
@@ -176,15 +181,27 @@ impl State {
         }
     }
 
-    /// A random time from now at which `bytes` bytes have crossed.
-    pub(super) fn arrival_ns(&self, rng: &mut Rng, bytes: usize) -> u64 {
+    /// When `bytes` bytes have crossed from a rank to another that leave at some time.
+    pub(super) fn arrival_ns(
+        &mut self,
+        rng: &mut Rng,
+        start_ns: u64,
+        (from, to): (u32, u32),
+        bytes: usize,
+    ) -> u64 {
+        if let Some(ways) = &mut self.ways {
+            // An answer occupies ways from now on, not from when its question comes: else what
+            // leaves before would wait behind it.
+            let arrival_ns = ways.arrival_ns(self.now_ns, from, to, bytes);
+            return arrival_ns + (start_ns - self.now_ns);
+        }
         let (least, most) = (
             *self.options.latency_ns.start(),
             *self.options.latency_ns.end(),
         );
         let spread = most.saturating_sub(least).saturating_add(1);
         let carried = bytes as f64 * self.options.ns_per_byte;
-        self.now_ns
+        start_ns
             .saturating_add(least)
             .saturating_add(rng.below(spread))
             .saturating_add(carried as u64)
@@ -405,7 +422,8 @@ impl State {
             return self.changed();
         }
         let mut rng = self.links[link as usize].rng.clone();
-        let arrival_ns = self.arrival_ns(&mut rng, bytes);
+        let ends = (self.links[link as usize].from, rank);
+        let arrival_ns = self.arrival_ns(&mut rng, self.now_ns, ends, bytes);
         let of = &mut self.links[link as usize];
         of.rng = rng;
         of.last_due_ns = of.last_due_ns.max(arrival_ns);
