@@ -66,7 +66,7 @@ pub use comm::{
     GraphTopology, Group, GroupComparison, IN_PLACE, InPlace, Info, Neighbour, OwnedContribution,
     OwnedDestination, PendingCommunicator, PersistentCollective, PredefinedAttributes, ProcessSets,
     Queues, Raised, RankRange, Resource, ScopedCollective, ScopedPersistentCollective, SplitType,
-    Topology, dims_create, reduce_local,
+    Topology, dims_create, hardware_info, reduce_local,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use exec::operator::{Function, PackedFunction, Reduction, function, packed_function};
@@ -83,6 +83,8 @@ pub use osier_derive::Datatype;
 pub use osier_kernels as devices;
 /// What ranks talk over; for tools and tests.
 pub use osier_transports as transports;
+#[doc(hidden)]
+pub use p2p::Elements;
 pub use p2p::{
     ANY_SOURCE, ANY_TAG, AnyRequest, BSEND_OVERHEAD, Buffer, BufferMut, Callbacks, Completer,
     DeviceBuffer, DevicePartitioned, DevicePartitionedRecv, DevicePartitionedSend, Enqueued,

@@ -10,7 +10,8 @@ use crate::objects::ctype;
 use crate::types::{element, note_element};
 use osier::datatype::bottom;
 use osier::{
-    Contribution, Destination, Layout, OwnedContribution, OwnedDestination, View, ViewMut,
+    Buffer, BufferMut, Contribution, Destination, Elements, Layout, OwnedBuffer, OwnedBufferMut,
+    OwnedContribution, OwnedDestination, View, ViewMut,
 };
 
 /// An address that C gives.
@@ -72,44 +73,123 @@ fn layout_for(at: Address, n: usize, ty: Handle) -> Res<&'static Layout> {
     found.committed()
 }
 
+/// Memory to send from. Views of what is not of one predefined type are moved as little as
+/// the others, at the price of an allocation.
+pub enum Memory {
+    Elements(Elements),
+    View(Box<View<'static>>),
+}
+
+/// Memory to receive into.
+pub enum MemoryMut {
+    Elements(Elements),
+    View(Box<ViewMut<'static>>),
+}
+
+impl Buffer for Memory {
+    #[inline]
+    fn view(&self) -> View<'_> {
+        match self {
+            Memory::Elements(elements) => elements.view(),
+            Memory::View(view) => Buffer::view(&**view),
+        }
+    }
+
+    #[inline]
+    fn lend<R>(&self, look: impl FnOnce(&View<'_>) -> R) -> R {
+        let made;
+        // One call, so that it is inlined.
+        look(match self {
+            Memory::Elements(elements) => {
+                made = elements.shown();
+                &made
+            }
+            Memory::View(view) => view,
+        })
+    }
+}
+
+impl Buffer for MemoryMut {
+    #[inline]
+    fn view(&self) -> View<'_> {
+        match self {
+            MemoryMut::Elements(elements) => elements.view(),
+            MemoryMut::View(view) => Buffer::view(&**view),
+        }
+    }
+}
+
+impl BufferMut for MemoryMut {
+    #[inline]
+    fn view_mut(&mut self) -> ViewMut<'_> {
+        match self {
+            MemoryMut::Elements(elements) => elements.view_mut(),
+            MemoryMut::View(view) => BufferMut::view_mut(&mut **view),
+        }
+    }
+
+    #[inline]
+    fn lend_mut<R>(&mut self, look: impl FnOnce(&ViewMut<'_>) -> R) -> R {
+        let made;
+        look(match self {
+            MemoryMut::Elements(elements) => {
+                made = elements.shown_mut();
+                &made
+            }
+            MemoryMut::View(view) => view,
+        })
+    }
+}
+
+// SAFETY: C's memory, which lies where it lies.
+unsafe impl OwnedBuffer for Memory {}
+// SAFETY: as above.
+unsafe impl OwnedBuffer for MemoryMut {}
+// SAFETY: as above, and C's contract gives a receive sole access.
+unsafe impl OwnedBufferMut for MemoryMut {}
+
+/// Elements of a predefined type on the host, which is what nearly all memory of C's is.
+#[inline(always)]
+pub fn elements<N: Int>(at: Address, n: N, ty: Handle) -> Option<Elements> {
+    let element = element(ty)?;
+    let n = usize::try_from(n.wide()).ok()?;
+    if !is_of_the_host(at) {
+        return None;
+    }
+    // SAFETY: C's contract: as for `view_of` and `view_mut_of`.
+    unsafe { Elements::new(at, element.basic, element.bytes, n) }
+}
+
 /// Memory to send from.
 #[inline(always)]
-pub fn view<N: Int>(at: Address, n: N, ty: Handle) -> Res<View<'static>> {
-    if let Some(element) = element(ty)
-        && let Ok(n) = usize::try_from(n.wide())
-        && is_of_the_host(at)
-        // SAFETY: as for `view_of`.
-        && let Some(view) = unsafe { View::elements(at, element.basic, element.bytes, n) }
-    {
-        return Ok(view);
+pub fn view<N: Int>(at: Address, n: N, ty: Handle) -> Res<Memory> {
+    match elements(at, n, ty) {
+        Some(elements) => Ok(Memory::Elements(elements)),
+        None => any_view(at, n, ty),
     }
-    any_view(at, n, ty)
 }
 
 #[inline(never)]
-fn any_view<N: Int>(at: Address, n: N, ty: Handle) -> Res<View<'static>> {
+fn any_view<N: Int>(at: Address, n: N, ty: Handle) -> Res<Memory> {
     let n = count(n)?;
-    view_of(at, n, layout_for(at, n, ty)?)
+    let view = view_of(at, n, layout_for(at, n, ty)?)?;
+    Ok(Memory::View(Box::new(view)))
 }
 
 /// Memory to receive into.
 #[inline(always)]
-pub fn view_mut<N: Int>(at: Address, n: N, ty: Handle) -> Res<ViewMut<'static>> {
-    if let Some(element) = element(ty)
-        && let Ok(n) = usize::try_from(n.wide())
-        && is_of_the_host(at)
-        // SAFETY: as for `view_mut_of`.
-        && let Some(view) = unsafe { ViewMut::elements(at, element.basic, element.bytes, n) }
-    {
-        return Ok(view);
+pub fn view_mut<N: Int>(at: Address, n: N, ty: Handle) -> Res<MemoryMut> {
+    match elements(at, n, ty) {
+        Some(elements) => Ok(MemoryMut::Elements(elements)),
+        None => any_view_mut(at, n, ty),
     }
-    any_view_mut(at, n, ty)
 }
 
 #[inline(never)]
-fn any_view_mut<N: Int>(at: Address, n: N, ty: Handle) -> Res<ViewMut<'static>> {
+fn any_view_mut<N: Int>(at: Address, n: N, ty: Handle) -> Res<MemoryMut> {
     let n = count(n)?;
-    view_mut_of(at, n, layout_for(at, n, ty)?)
+    let view = view_mut_of(at, n, layout_for(at, n, ty)?)?;
+    Ok(MemoryMut::View(Box::new(view)))
 }
 
 /// Whether an address is surely one of the host's memory.
@@ -120,14 +200,15 @@ fn is_of_the_host(at: Address) -> bool {
 
 /// What a rank puts into a collective.
 pub enum Given {
-    Memory(View<'static>),
+    Memory(Memory),
     InPlace,
 }
 
 impl Contribution for Given {
+    #[inline]
     fn contribution(&self) -> Option<View<'_>> {
         match self {
-            Given::Memory(view) => Some(view.clone()),
+            Given::Memory(memory) => Some(memory.view()),
             Given::InPlace => None,
         }
     }
@@ -137,14 +218,15 @@ impl OwnedContribution for Given {}
 
 /// Where a rank wants its share of a scatter.
 pub enum Wanted {
-    Memory(ViewMut<'static>),
+    Memory(MemoryMut),
     InPlace,
 }
 
 impl Destination for Wanted {
+    #[inline]
     fn destination(&mut self) -> Option<ViewMut<'_>> {
         match self {
-            Wanted::Memory(view) => Some(osier::BufferMut::view_mut(view)),
+            Wanted::Memory(memory) => Some(memory.view_mut()),
             Wanted::InPlace => None,
         }
     }
@@ -193,13 +275,13 @@ pub fn given<N: Int>(at: Address, n: N, ty: Handle) -> Res<Given> {
 
 /// A block to send: where it lies, or packed.
 pub struct Piece {
-    view: View<'static>,
+    view: Memory,
     /// Keeps what the view shows: its address and length stay.
     packed: (usize, Vec<u8>),
 }
 
 impl Piece {
-    pub fn at(view: View<'static>) -> Self {
+    pub fn at(view: Memory) -> Self {
         Self {
             view,
             packed: (0, Vec::new()),
@@ -223,7 +305,7 @@ impl Piece {
 
 impl osier::Buffer for Piece {
     fn view(&self) -> View<'_> {
-        self.view.clone()
+        self.view.view()
     }
 }
 
@@ -231,11 +313,11 @@ impl osier::Buffer for Piece {
 unsafe impl osier::OwnedBuffer for Piece {}
 
 /// No memory at all.
-pub fn nothing() -> Res<ViewMut<'static>> {
+pub fn nothing() -> Res<MemoryMut> {
     view_mut(std::ptr::null_mut(), 0, MPI_BYTE)
 }
 
 /// As [`nothing`], to send.
-pub fn nothing_to_send() -> Res<View<'static>> {
+pub fn nothing_to_send() -> Res<Memory> {
     view(std::ptr::null_mut(), 0, MPI_BYTE)
 }

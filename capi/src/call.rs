@@ -21,7 +21,7 @@ pub enum On {
     Nobody,
 }
 
-/// Runs a body; what it fails with goes to the handler.
+/// Runs a body; what it fails with goes to the handler. A panic is an error, too.
 #[inline(always)]
 pub fn call(name: &'static str, on: On, body: impl FnOnce() -> Res) -> c_int {
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -29,6 +29,12 @@ pub fn call(name: &'static str, on: On, body: impl FnOnce() -> Res) -> c_int {
         Ok(Err(e)) => errors::failed(name, on, e),
         Err(_) => panicked(name, on),
     }
+}
+
+/// Takes an error to its handler; the code to return.
+#[cold]
+pub fn failed(name: &'static str, on: On, e: Fail) -> c_int {
+    errors::failed(name, on, e)
 }
 
 #[cold]
@@ -46,7 +52,9 @@ fn panicked(name: &'static str, on: On) -> c_int {
 /// What follows `on` says whose error handler hears of errors.
 ///
 /// `hot` in front of `fn` has the body in both, where a jump between them counts: it is
-/// inlined, so that no argument moves.
+/// inlined, so that no argument moves. Nothing catches panics there, because all that the
+/// body needs would go through memory: a panic ends the process, as it does in any function
+/// of C's convention.
 macro_rules! mpi {
     () => {};
     (
@@ -55,12 +63,18 @@ macro_rules! mpi {
     ) => {
         const _: () = {
             #[inline(always)]
+            fn body($($arg: $t),*) -> $crate::fail::Res {
+                $body
+                #[allow(unreachable_code)]
+                Ok(())
+            }
+
+            #[inline(always)]
             fn both($($arg: $t),*) -> $crate::abi::c_int {
-                $crate::call::call(stringify!($name), $on, || -> $crate::fail::Res {
-                    $body
-                    #[allow(unreachable_code)]
-                    Ok(())
-                })
+                match body($($arg),*) {
+                    Ok(()) => $crate::abi::MPI_SUCCESS,
+                    Err(e) => $crate::call::failed(stringify!($name), $on, e),
+                }
             }
 
             #[unsafe(export_name = concat!("P", stringify!($name)))]
@@ -98,7 +112,7 @@ macro_rules! mpi {
             $(#[$meta])*
             #[unsafe(export_name = concat!("P", stringify!($name)))]
             extern "C" fn profiled($($arg: $t),*) -> $crate::abi::c_int {
-                $crate::call::call(stringify!($name), $on, || -> $crate::fail::Res {
+                $crate::call::call(stringify!($name), $on, move || -> $crate::fail::Res {
                     $body
                     #[allow(unreachable_code)]
                     Ok(())

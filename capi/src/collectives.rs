@@ -5,12 +5,13 @@
 
 use crate::abi::*;
 use crate::buffers::{
-    Address, Given, Wanted, apart, apart_from_own, given, nothing, nothing_to_send, view, view_mut,
+    Address, Given, MemoryMut, Wanted, apart, apart_from_own, elements, given, nothing,
+    nothing_to_send, view, view_mut,
 };
 use crate::call::{On, mpi};
 use crate::fail::{Fail, Int, Res, array, bad_count, count};
 use crate::objects::{Comm, comm};
-use crate::ops::{operand, reduction};
+use crate::ops::{known, operand, reduction};
 use crate::p2p::pend;
 use crate::work::Work;
 use osier::{PROC_NULL, ROOT, Rank};
@@ -77,11 +78,8 @@ pub fn of_op(e: osier::Error) -> Fail {
 /// it waits, begins and is set up.
 macro_rules! collective {
     (
-        fn $name:ident, $name_c:ident, $begin:ident, $begin_c:ident, $init:ident, $init_c:ident:
-        $lib_begin:ident $lib_init:ident <$N:ident>($($arg:ident: $t:ty),* $(,)?)
-        |$c:ident, $s:ident, $r:ident| $prepare:block
-        wait $wait:expr;
-        rest($($rest:expr),*) $fail:path;
+        @wait [] $name:ident $name_c:ident <$N:ident>($($arg:ident: $t:ty),*)
+        |$c:ident, $s:ident, $r:ident| $prepare:block $wait:expr; $fail:path
     ) => {
         mpi! {
             fn $name, $name_c<$N>($($arg: $t,)* on: Handle) on On::Comm(on); {
@@ -91,7 +89,36 @@ macro_rules! collective {
                 let waited = $wait;
                 waited.map_err($fail)?;
             }
-
+        }
+    };
+    (
+        @wait [$quick:block] $name:ident $name_c:ident <$N:ident>($($arg:ident: $t:ty),*)
+        |$c:ident, $s:ident, $r:ident| $prepare:block $wait:expr; $fail:path
+    ) => {
+        mpi! {
+            hot fn $name, $name_c<$N>($($arg: $t,)* on: Handle) on On::Comm(on); {
+                let $c = comm(on)?;
+                $quick
+                #[allow(unused_mut)]
+                let ($s, mut $r) = $prepare;
+                let waited = $wait;
+                waited.map_err($fail)?;
+            }
+        }
+    };
+    (
+        fn $name:ident, $name_c:ident, $begin:ident, $begin_c:ident, $init:ident, $init_c:ident:
+        $lib_begin:ident $lib_init:ident <$N:ident>($($arg:ident: $t:ty),* $(,)?)
+        |$c:ident, $s:ident, $r:ident| $prepare:block
+        $(quick $quick:block)?
+        wait $wait:expr;
+        rest($($rest:expr),*) $fail:path;
+    ) => {
+        collective! {
+            @wait [$($quick)?] $name $name_c <$N>($($arg: $t),*) |$c, $s, $r| $prepare
+            $wait; $fail
+        }
+        mpi! {
             fn $begin, $begin_c<$N>($($arg: $t,)* on: Handle, request: *mut Handle) on On::Comm(on); {
                 let $c = comm(on)?;
                 let ($s, $r) = $prepare;
@@ -127,7 +154,7 @@ mpi! {
         pend(Work::PersistentCollective(Box::new(set_up)), on, request)?;
     }
 
-    fn MPI_Bcast, MPI_Bcast_c<N>(buf: Address, n: N, ty: Handle, root: c_int, on: Handle) on On::Comm(on); {
+    hot fn MPI_Bcast, MPI_Bcast_c<N>(buf: Address, n: N, ty: Handle, root: c_int, on: Handle) on On::Comm(on); {
         let c = comm(on)?;
         checked_root(c, root)?;
         c.comm.bcast(&mut bcast_view(c, buf, n, ty, root)?, to_root(root))?;
@@ -151,13 +178,7 @@ mpi! {
     }
 }
 
-fn bcast_view<N: Int>(
-    c: &Comm,
-    buf: Address,
-    n: N,
-    ty: Handle,
-    root: c_int,
-) -> Res<osier::ViewMut<'static>> {
+fn bcast_view<N: Int>(c: &Comm, buf: Address, n: N, ty: Handle, root: c_int) -> Res<MemoryMut> {
     match is_root(c, root) || is_other(c, root) {
         true => view_mut(buf, n, ty),
         false => nothing(),
@@ -268,6 +289,15 @@ collective! {
         let ty = operand(ty, op);
         (given(sendbuf, n, ty)?, view_mut(recvbuf, n, ty)?)
     }
+    quick {
+        let ty = operand(ty, op);
+        if sendbuf != recvbuf
+            && let (Some(s), Some(mut r)) = (elements(sendbuf, n, ty), elements(recvbuf, n, ty))
+            && let Some(op) = known(op)
+        {
+            return c.comm.allreduce(&s, &mut r, op).map_err(of_op);
+        }
+    }
     wait c.comm.allreduce(&s, &mut r, &reduction(op, ty)?);
     rest(reduction(op, ty)?) of_op;
 }
@@ -309,7 +339,7 @@ fn scattering(
     total: Count,
     mine: Count,
     ty: Handle,
-) -> Res<(Given, osier::ViewMut<'static>)> {
+) -> Res<(Given, MemoryMut)> {
     match sendbuf.addr() == MPI_IN_PLACE {
         // The input lies there, too.
         true => Ok((Given::InPlace, view_mut(recvbuf, total, ty)?)),

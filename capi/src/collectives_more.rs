@@ -2,8 +2,8 @@
 
 use crate::abi::*;
 use crate::buffers::{
-    Address, Given, Piece, Wanted, apart, apart_from_own, given, nothing, nothing_to_send, view,
-    view_mut, view_of,
+    Address, Given, Memory, MemoryMut, Piece, Wanted, apart, apart_from_own, given, nothing,
+    nothing_to_send, view, view_mut, view_of,
 };
 use crate::call::{On, mpi};
 use crate::collectives::{checked_root, collective, is_other, is_root, to_root, to_root_given};
@@ -12,7 +12,7 @@ use crate::objects::{Comm, comm, ctype};
 use crate::on_host::{copy, packed_mut};
 use crate::p2p::pend;
 use crate::work::{Repeated, Work};
-use osier::{Layout, Status, Topology, View, ViewMut, Watched};
+use osier::{Layout, Status, Topology, Watched};
 
 /// Blocks of one buffer, counted in instances of its type.
 struct Blocks {
@@ -57,11 +57,11 @@ impl Blocks {
         Ok(at.wrapping_offset(-(self.before as isize) * extent))
     }
 
-    fn view(&self, at: Address, ty: Handle) -> Res<View<'static>> {
+    fn view(&self, at: Address, ty: Handle) -> Res<Memory> {
         view(self.base(at, ty)?, self.total as Count, ty)
     }
 
-    fn view_mut(&self, at: Address, ty: Handle) -> Res<ViewMut<'static>> {
+    fn view_mut(&self, at: Address, ty: Handle) -> Res<MemoryMut> {
         view_mut(self.base(at, ty)?, self.total as Count, ty)
     }
 
@@ -326,11 +326,11 @@ impl<N: Int, D: Int> Typed<N, D> {
             .collect()
     }
 
-    fn views(&self, n: usize) -> Res<Vec<View<'static>>> {
+    fn views(&self, n: usize) -> Res<Vec<Memory>> {
         self.each(n, view)
     }
 
-    fn views_mut(&self, n: usize) -> Res<Vec<ViewMut<'static>>> {
+    fn views_mut(&self, n: usize) -> Res<Vec<MemoryMut>> {
         self.each(n, view_mut)
     }
 

@@ -5,7 +5,9 @@ use crate::call::{On, mpi};
 use crate::errors::Handler;
 use crate::fail::{Fail, Res, argument, bad_comm, get, number, put, put_text, text};
 use crate::info::info;
-use crate::objects::{COMMS, Comm, REQUESTS, adopt, comm, comm_shared, group, lock, new_comm};
+use crate::objects::{
+    COMMS, Comm, REQUESTS, adopt, comm, comm_shared, group, lock, new_comm, origin,
+};
 use crate::work::{Duplicate, Pending, Work};
 use osier::{Communicator, Comparison, PendingCommunicator, Resource, SplitType};
 
@@ -38,7 +40,7 @@ fn put_some(made: Option<Communicator>, of: &Comm, to: *mut Handle) -> Res {
 /// A duplicate with the attributes that their copy functions give it.
 fn duplicate(on: Handle, made: Communicator, to: *mut Handle) -> Res {
     let of = comm_shared(on)?;
-    let copy = Comm::new(made, lock(&of.handler).clone());
+    let copy = Comm::new(made, lock(&of.handler).clone(), of.session.clone());
     of.attributes.duplicate(on, &copy.attributes)?;
     put(to, adopt(copy))
 }
@@ -53,10 +55,10 @@ fn begin_duplicate(
     let of = comm_shared(on)?;
     let attributes = crate::attributes::Attributes::new();
     of.attributes.duplicate(on, &attributes)?;
-    let handler = lock(&of.handler).clone();
+    let (handler, session) = (lock(&of.handler).clone(), of.session.clone());
     put(to, MPI_COMM_NULL)?;
     let finish = move |made: Communicator| {
-        let copy = Comm::new(made, handler);
+        let copy = Comm::new(made, handler, session);
         copy.attributes.take_over(attributes);
         copy
     };
@@ -92,10 +94,22 @@ fn free(on: *mut Handle) -> Res {
     put(on, MPI_COMM_NULL)
 }
 
-/// Forgets what the program attached; of communicators that share their session's handler.
-pub fn of_session(made: Communicator, errhandler: Handle) -> Res<Handle> {
+/// Makes a communicator of a group by the session that the group comes from, whose buffer it
+/// uses then; by another one if that is none, or is over.
+fn of_session(
+    group: Handle,
+    errhandler: Handle,
+    hints: &osier::Info,
+    make: impl FnOnce(&osier::Session) -> osier::Result<Communicator>,
+) -> Res<Handle> {
     let handler = Handler::of(errhandler)?;
-    Ok(adopt(Comm::new(made, handler)))
+    let origin = origin(group);
+    let made = match origin.upgrade() {
+        Some(session) => make(&session.session),
+        None => make(&crate::state::session()?),
+    }?;
+    made.set_info(hints);
+    Ok(adopt(Comm::new(made, handler, origin)))
 }
 
 mpi! {
@@ -199,6 +213,9 @@ mpi! {
     }
 
     fn MPI_Comm_disconnect(on: *mut Handle) on On::Own; {
+        let handle = get(on)?;
+        // All have to have come so far, and what was sent has to have left.
+        comm(handle)?.comm.flush_sends();
         free(on)?;
     }
 
@@ -234,10 +251,7 @@ mpi! {
         if group.is_empty() {
             return put(to, MPI_COMM_NULL);
         }
-        let session = crate::state::session()?;
-        let made = session.create_from_group(&group, &tag)?;
-        made.set_info(&hints);
-        put(to, of_session(made, errhandler)?)?;
+        put(to, of_session(of, errhandler, &hints, |s| s.create_from_group(&group, &tag))?)?;
     }
 
     fn MPI_Intercomm_create_from_groups(
@@ -245,14 +259,12 @@ mpi! {
         tag: *const c_char, hints: Handle, errhandler: Handle, to: *mut Handle
     ) on On::Given(errhandler, MPI_COMM_NULL); {
         put(to, MPI_COMM_NULL)?;
-        let (local, remote) = (group(local)?, group(remote)?);
+        let (of, local, remote) = (local, group(local)?, group(remote)?);
         let (tag, hints) = (text(tag)?, info(hints)?);
-        let session = crate::state::session()?;
-        let made = session.intercomm_create_from_groups(
-            &local, number(local_leader)?, &remote, number(remote_leader)?, &tag,
-        )?;
-        made.set_info(&hints);
-        put(to, of_session(made, errhandler)?)?;
+        let leaders: (usize, usize) = (number(local_leader)?, number(remote_leader)?);
+        put(to, of_session(of, errhandler, &hints, |s| {
+            s.intercomm_create_from_groups(&local, leaders.0, &remote, leaders.1, &tag)
+        })?)?;
     }
 }
 

@@ -183,6 +183,11 @@ mpi! {
         }
         put(is_set, 1)?;
     }
+
+    fn MPI_Abi_set_fortran_booleans(_size: c_int, _yes: *mut u8, _no: *mut u8) on On::Own; {
+        // The library has them since it was built, and they are set once.
+        return Err(Fail::new(MPI_ERR_ABI, "Fortran's booleans were set before"));
+    }
 }
 
 /// Functions that return no code.

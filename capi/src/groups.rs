@@ -3,9 +3,10 @@
 use crate::abi::*;
 use crate::call::{On, mpi};
 use crate::fail::{Res, array, array_mut, bad_group, bad_rank, get, number, place, put};
-use crate::objects::{GROUPS, comm, group, new_group};
+use crate::objects::{GROUPS, Origin, SESSIONS, comm, group, new_group, origin};
 use crate::state;
 use osier::{Group, GroupComparison, RankRange};
+use std::sync::Arc;
 
 /// Ranks of a group, which exist and differ.
 fn ranks(n: c_int, from: *const c_int, of: &Group) -> Res<Vec<usize>> {
@@ -42,6 +43,14 @@ fn ranges(n: c_int, from: *const [c_int; 3], of: &Group) -> Res<Vec<RankRange>> 
 /// Ranks of the library's errors are ranks here.
 fn of_ranks<E: Into<osier::Error>>(e: E) -> crate::fail::Fail {
     crate::fail::Fail::from(e.into()).class(MPI_ERR_ARG, MPI_ERR_RANK)
+}
+
+/// Where a group of two others comes from: the standard wants both to come from one session.
+fn origin_of(one: Handle, other: Handle) -> Origin {
+    match origin(one) {
+        found if found.strong_count() > 0 => found,
+        _ => origin(other),
+    }
 }
 
 mpi! {
@@ -83,47 +92,48 @@ mpi! {
     }
 
     fn MPI_Comm_group(on: Handle, to: *mut Handle) on On::Comm(on); {
-        put(to, new_group(comm(on)?.comm.group().clone()))?;
+        put(to, new_group(comm(on)?.comm.group().clone(), comm(on)?.session.clone()))?;
     }
 
     fn MPI_Comm_remote_group(on: Handle, to: *mut Handle) on On::Comm(on); {
-        put(to, new_group(crate::intercomms::inter(on)?.comm.remote_group()?.clone()))?;
+        let inter = crate::intercomms::inter(on)?;
+        put(to, new_group(inter.comm.remote_group()?.clone(), inter.session.clone()))?;
     }
 
     fn MPI_Group_union(one: Handle, other: Handle, to: *mut Handle) on On::Own; {
-        put(to, new_group(group(one)?.union(&group(other)?)))?;
+        put(to, new_group(group(one)?.union(&group(other)?), origin_of(one, other)))?;
     }
 
     fn MPI_Group_intersection(one: Handle, other: Handle, to: *mut Handle) on On::Own; {
-        put(to, new_group(group(one)?.intersection(&group(other)?)))?;
+        put(to, new_group(group(one)?.intersection(&group(other)?), origin_of(one, other)))?;
     }
 
     fn MPI_Group_difference(one: Handle, other: Handle, to: *mut Handle) on On::Own; {
-        put(to, new_group(group(one)?.difference(&group(other)?)))?;
+        put(to, new_group(group(one)?.difference(&group(other)?), origin_of(one, other)))?;
     }
 
     fn MPI_Group_incl(on: Handle, n: c_int, list: *const c_int, to: *mut Handle) on On::Own; {
         place(to)?;
         let group = group(on)?;
-        put(to, new_group(group.incl(&ranks(n, list, &group)?).map_err(of_ranks)?))?;
+        put(to, new_group(group.incl(&ranks(n, list, &group)?).map_err(of_ranks)?, origin(on)))?;
     }
 
     fn MPI_Group_excl(on: Handle, n: c_int, list: *const c_int, to: *mut Handle) on On::Own; {
         place(to)?;
         let group = group(on)?;
-        put(to, new_group(group.excl(&ranks(n, list, &group)?).map_err(of_ranks)?))?;
+        put(to, new_group(group.excl(&ranks(n, list, &group)?).map_err(of_ranks)?, origin(on)))?;
     }
 
     fn MPI_Group_range_incl(on: Handle, n: c_int, list: *const [c_int; 3], to: *mut Handle) on On::Own; {
         place(to)?;
         let group = group(on)?;
-        put(to, new_group(group.range_incl(&ranges(n, list, &group)?).map_err(of_ranks)?))?;
+        put(to, new_group(group.range_incl(&ranges(n, list, &group)?).map_err(of_ranks)?, origin(on)))?;
     }
 
     fn MPI_Group_range_excl(on: Handle, n: c_int, list: *const [c_int; 3], to: *mut Handle) on On::Own; {
         place(to)?;
         let group = group(on)?;
-        put(to, new_group(group.range_excl(&ranges(n, list, &group)?).map_err(of_ranks)?))?;
+        put(to, new_group(group.range_excl(&ranges(n, list, &group)?).map_err(of_ranks)?, origin(on)))?;
     }
 
     fn MPI_Group_free(on: *mut Handle) on On::Own; {
@@ -137,6 +147,7 @@ mpi! {
     fn MPI_Group_from_session_pset(on: Handle, name: *const c_char, to: *mut Handle) on On::Session(on); {
         let session = crate::objects::session(on)?;
         let name = crate::fail::text(name)?;
-        put(to, new_group(session.session.group(&name)?))?;
+        let of = SESSIONS.get(on).map(Arc::downgrade).unwrap_or_default();
+        put(to, new_group(session.session.group(&name)?, of))?;
     }
 }

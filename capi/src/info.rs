@@ -148,7 +148,7 @@ mpi! {
     }
 
     fn MPI_Get_hw_resource_info(to: *mut Handle) on On::Own; {
-        put(to, new_info(Info::new()))?;
+        put(to, new_info(osier::hardware_info()))?;
     }
 
     fn MPI_Abi_get_info(to: *mut Handle) on On::Own; {
@@ -178,5 +178,10 @@ mpi! {
         }
         info.set("mpi_double_complex_supported", "true")?;
         put(to, new_info(info))?;
+    }
+
+    fn MPI_Abi_set_fortran_info(given: Handle) on On::Own; {
+        info(given)?;
+        return Err(Fail::new(MPI_ERR_ABI, "what is known of Fortran's types was set before"));
     }
 }

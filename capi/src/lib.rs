@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! C program -> MPI_X or PMPI_X      `mpi!` makes both of one body
-//!              call                 catches panics; an error goes to its handler
+//!              call                 an error goes to its handler; a panic is caught, or ends
+//!                                   the process (in the few functions that are `hot`)
 //!              handles -> objects   table.rs: index and generation, or a small number
 //!              osier
 //! ```

@@ -9,10 +9,10 @@ use crate::table::Table;
 use crate::work::Pending;
 use osier::{Basic, Communicator, Constructor, Group, Info, Layout, Message, Session, Type};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 pub static COMMS: Table<Arc<Comm>> = Table::new(0);
-pub static GROUPS: Table<Group> = Table::new(1);
+pub static GROUPS: Table<CGroup> = Table::new(1);
 pub static TYPES: Table<Arc<CType>> = Table::new(2);
 pub static REQUESTS: Table<Pending> = Table::of_calls(3);
 pub static OPS: Table<Arc<crate::ops::Function>> = Table::new(4);
@@ -36,11 +36,13 @@ pub struct Comm {
     pub inter: bool,
     /// Ranks that messages go to.
     pub peers: usize,
+    /// The session that it stems from, through its group.
+    pub session: Origin,
     pub buffer: Mutex<Option<crate::p2p::AttachedMemory>>,
 }
 
 impl Comm {
-    pub fn new(comm: Communicator, handler: Handler) -> Arc<Self> {
+    pub fn new(comm: Communicator, handler: Handler, session: Origin) -> Arc<Self> {
         let inter = comm.is_inter();
         let peers = comm.remote_size().unwrap_or_else(|_| comm.size());
         Arc::new(Self {
@@ -51,6 +53,7 @@ impl Comm {
             name: Mutex::new(None),
             inter,
             peers,
+            session,
             buffer: Mutex::new(None),
         })
     }
@@ -62,7 +65,8 @@ impl Comm {
 
 /// Takes a communicator in, with the handler of another.
 pub fn new_comm(comm: Communicator, of: &Comm) -> Handle {
-    adopt(Comm::new(comm, lock(&of.handler).clone()))
+    let handler = lock(&of.handler).clone();
+    adopt(Comm::new(comm, handler, of.session.clone()))
 }
 
 pub fn adopt(comm: Arc<Comm>) -> Handle {
@@ -107,6 +111,9 @@ pub fn comm_shared(handle: Handle) -> Res<Arc<Comm>> {
     COMMS.get(handle).cloned().ok_or_else(|| no_comm(handle))
 }
 
+/// The session that something stems from, while that lives; none of the world model.
+pub type Origin = Weak<CSession>;
+
 /// A session with what C hangs on it.
 pub struct CSession {
     pub session: Session,
@@ -123,21 +130,36 @@ pub fn session(handle: Handle) -> Res<&'static CSession> {
     })
 }
 
-/// The group of a handle.
-pub fn group(handle: Handle) -> Res<Group> {
-    if handle == MPI_GROUP_EMPTY {
-        return Ok(Group::empty());
-    }
-    GROUPS.get(handle).cloned().ok_or_else(|| match handle {
+/// A group, and where it comes from.
+pub struct CGroup {
+    group: Group,
+    session: Origin,
+}
+
+fn cgroup(handle: Handle) -> Res<&'static CGroup> {
+    GROUPS.get(handle).ok_or_else(|| match handle {
         MPI_GROUP_NULL => bad_group("MPI_GROUP_NULL in place of a group"),
         _ => bad_group("a handle that is no group (hint: it was freed, or never set)"),
     })
 }
 
-pub fn new_group(group: Group) -> Handle {
+/// The group of a handle.
+pub fn group(handle: Handle) -> Res<Group> {
+    match handle {
+        MPI_GROUP_EMPTY => Ok(Group::empty()),
+        handle => Ok(cgroup(handle)?.group.clone()),
+    }
+}
+
+/// Where the group of a handle comes from.
+pub fn origin(handle: Handle) -> Origin {
+    cgroup(handle).map_or_else(|_| Origin::new(), |found| found.session.clone())
+}
+
+pub fn new_group(group: Group, session: Origin) -> Handle {
     match group.is_empty() {
         true => MPI_GROUP_EMPTY,
-        false => GROUPS.insert(group),
+        false => GROUPS.insert(CGroup { group, session }),
     }
 }
 

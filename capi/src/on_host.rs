@@ -9,6 +9,7 @@
 use crate::abi::*;
 use crate::buffers::{Address, view_mut_of, view_of};
 use crate::fail::Res;
+use crate::objects::ctype;
 use crate::state;
 use osier::devices::classify;
 use osier::{Layout, View, ViewMut};
@@ -110,10 +111,10 @@ impl OnHost {
 
 /// Bytes that have been packed, or will be.
 pub fn packed<'a>(at: Address, bytes: usize) -> Res<View<'a>> {
-    crate::buffers::view(at, bytes as Count, MPI_PACKED)
+    view_of(at, bytes, ctype(MPI_PACKED)?.committed()?)
 }
 
 /// As [`packed`], to write.
 pub fn packed_mut<'a>(at: Address, bytes: usize) -> Res<ViewMut<'a>> {
-    crate::buffers::view_mut(at, bytes as Count, MPI_PACKED)
+    view_mut_of(at, bytes, ctype(MPI_PACKED)?.committed()?)
 }

@@ -53,6 +53,24 @@ fn predefined(handle: Handle) -> Option<&'static Arc<dyn Reduction>> {
     table[handle & 0x1f].as_ref()
 }
 
+/// A predefined operator, of calls that wait.
+#[inline]
+pub fn known(handle: Handle) -> Option<Op> {
+    const TABLE: [Option<Op>; 0x20] = {
+        let mut table = [None; 0x20];
+        let mut at = 0;
+        while at < PREDEFINED.len() {
+            table[PREDEFINED[at].0 & 0x1f] = Some(PREDEFINED[at].1);
+            at += 1;
+        }
+        table
+    };
+    if handle & !0x1f != 0x20 {
+        return None;
+    }
+    TABLE[handle & 0x1f]
+}
+
 fn no_op(handle: Handle) -> Fail {
     bad_op(match handle {
         MPI_OP_NULL => "MPI_OP_NULL in place of an operator",

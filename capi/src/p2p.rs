@@ -1,7 +1,7 @@
 //! Sends and receives; attached buffers.
 
 use crate::abi::*;
-use crate::buffers::{Address, view, view_mut};
+use crate::buffers::{Address, elements, view, view_mut};
 use crate::call::{On, mpi};
 use crate::fail::{Int, Res, number, put};
 use crate::objects::{REQUESTS, comm, lock, session};
@@ -37,7 +37,7 @@ pub fn to_selector(tag: c_int) -> TagSelector {
 }
 
 /// Hands out a request.
-#[inline]
+#[inline(always)]
 pub fn pend(work: Work, on: Handle, request: *mut Handle) -> Res {
     let pending = Pending {
         work,
@@ -47,7 +47,7 @@ pub fn pend(work: Work, on: Handle, request: *mut Handle) -> Res {
 }
 
 macro_rules! sends {
-    ($(fn $block:ident, $block_c:ident, $begin:ident, $begin_c:ident: $send:ident $isend:ident;)*) => {$(
+    ($(fn $block:ident, $block_c:ident, $begin:ident, $begin_c:ident: $send:ident $isend:ident $($once:ident)?;)*) => {$(
         mpi! {
             hot fn $block, $block_c<N>(
                 buf: Address, n: N, ty: Handle, dest: c_int, tag: c_int, on: Handle
@@ -61,6 +61,14 @@ macro_rules! sends {
                 request: *mut Handle
             ) on On::Comm(on); {
                 let comm = comm(on)?;
+                $(
+                    // What has left needs no more than a handle.
+                    if let Some(memory) = elements(buf, n, ty)
+                        && comm.comm.$once(&memory, to_rank(dest), tag)
+                    {
+                        return pend(Work::Sent, on, request);
+                    }
+                )?
                 let begun = comm.comm.$isend(view(buf, n, ty)?, to_rank(dest), tag)?;
                 pend(Work::Send(begun), on, request)?;
             }
@@ -69,7 +77,7 @@ macro_rules! sends {
 }
 
 sends! {
-    fn MPI_Send, MPI_Send_c, MPI_Isend, MPI_Isend_c: send isend;
+    fn MPI_Send, MPI_Send_c, MPI_Isend, MPI_Isend_c: send isend send_at_once;
     fn MPI_Ssend, MPI_Ssend_c, MPI_Issend, MPI_Issend_c: ssend issend;
     fn MPI_Rsend, MPI_Rsend_c, MPI_Irsend, MPI_Irsend_c: rsend irsend;
     fn MPI_Bsend, MPI_Bsend_c, MPI_Ibsend, MPI_Ibsend_c: bsend ibsend;

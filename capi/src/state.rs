@@ -9,7 +9,7 @@
 use crate::abi::*;
 use crate::errors::Handler;
 use crate::fail::{Fail, Res, other};
-use crate::objects::{COMMS, Comm, MESSAGES, REQUESTS, lock};
+use crate::objects::{COMMS, Comm, MESSAGES, Origin, REQUESTS, lock};
 use osier::{Communicator, Universe};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
@@ -146,7 +146,7 @@ pub fn initialise(required: c_int) -> Res {
         let world = membership.universe.world().clone();
         let own = membership.universe.own().clone();
         let comms = [(world, MPI_COMM_WORLD), (own, MPI_COMM_SELF)].map(|(comm, handle)| {
-            let comm = Comm::new(comm, Handler::Fatal);
+            let comm = Comm::new(comm, Handler::Fatal, Origin::new());
             comm.handle.store(handle, Ordering::Relaxed);
             comm
         });

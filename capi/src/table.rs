@@ -210,7 +210,8 @@ impl<T> Table<T> {
         Some(unsafe { &mut *value })
     }
 
-    /// Takes an object in.
+    /// Takes an object in. Inlined, so that it is made where it stays.
+    #[inline(always)]
     pub fn insert(&self, value: T) -> Handle {
         let index = match self.take_free() {
             Some(index) => index,

@@ -71,9 +71,14 @@ fn wait_one(handles: &[Handle]) -> Res<Option<usize>> {
     let mut places = Vec::with_capacity(handles.len());
     let mut all: Vec<&mut dyn Watched> = Vec::with_capacity(handles.len());
     for (at, handle) in handles.iter().enumerate() {
-        if is_active(*handle)?
-            && let Some(watched) = request(*handle)?.watched()
-        {
+        if !is_active(*handle)? {
+            continue;
+        }
+        let pending = request(*handle)?;
+        if pending.is_sent() {
+            return Ok(Some(at));
+        }
+        if let Some(watched) = pending.watched() {
             places.push(at);
             all.push(watched);
         }

@@ -1,7 +1,7 @@
 //! What a request handle names: a request of the library, of any kind.
 
 use crate::abi::*;
-use crate::buffers::{Given, Piece, Wanted};
+use crate::buffers::{Given, Memory, MemoryMut, Piece, Wanted};
 use crate::call::On;
 use crate::fail::{Fail, Res, bad_request};
 use crate::objects::{Comm, lock};
@@ -11,7 +11,7 @@ use osier::devices::After;
 use osier::{
     Communicator, DevicePartitionedRecv, DevicePartitionedSend, GeneralizedRequest,
     PartitionedRecv, PartitionedSend, PendingCommunicator, Persistent, PersistentCollective,
-    Request, Status, View, ViewMut, Waitable, Watched,
+    Request, Status, Waitable, Watched,
 };
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,15 +23,17 @@ pub struct Pending {
 }
 
 pub enum Work {
-    Send(Request<View<'static>>),
-    Recv(Request<ViewMut<'static>>),
+    /// A send that left at once.
+    Sent,
+    Send(Request<Memory>),
+    Recv(Request<MemoryMut>),
     /// A pair of transfers, a collective, a flush; whether it receives a message.
     Once(Box<dyn Once>, bool),
     /// With the code that the last of its functions to fail has returned.
     Generalized(GeneralizedRequest, Arc<AtomicI32>),
     Duplicate(Box<Duplicate>),
-    PersistentSend(Persistent<View<'static>>),
-    PersistentRecv(Persistent<ViewMut<'static>>),
+    PersistentSend(Persistent<Memory>),
+    PersistentRecv(Persistent<MemoryMut>),
     PersistentCollective(Box<dyn Repeated>),
     PartitionedSend(Box<PartitionedSend<u8, Bytes>>),
     PartitionedRecv(Box<PartitionedRecv<u8, Bytes>>),
@@ -62,12 +64,12 @@ macro_rules! without_status {
 
 without_status!(
     (),
-    ViewMut<'static>,
-    (Given, ViewMut<'static>),
-    (View<'static>, ViewMut<'static>),
-    (View<'static>, Wanted),
-    (Vec<View<'static>>, Vec<ViewMut<'static>>),
-    (Vec<Piece>, Vec<ViewMut<'static>>)
+    MemoryMut,
+    (Given, MemoryMut),
+    (Memory, MemoryMut),
+    (Memory, Wanted),
+    (Vec<Memory>, Vec<MemoryMut>),
+    (Vec<Piece>, Vec<MemoryMut>)
 );
 
 impl From<Status> for Ended {
@@ -76,14 +78,14 @@ impl From<Status> for Ended {
     }
 }
 
-impl From<(ViewMut<'static>, Status)> for Ended {
-    fn from((_, status): (ViewMut<'static>, Status)) -> Self {
+impl From<(MemoryMut, Status)> for Ended {
+    fn from((_, status): (MemoryMut, Status)) -> Self {
         Ended(status)
     }
 }
 
-impl From<(View<'static>, ViewMut<'static>, Status)> for Ended {
-    fn from((_, _, status): (View<'static>, ViewMut<'static>, Status)) -> Self {
+impl From<(Memory, MemoryMut, Status)> for Ended {
+    fn from((_, _, status): (Memory, MemoryMut, Status)) -> Self {
         Ended(status)
     }
 }
@@ -201,6 +203,7 @@ impl Pending {
     #[inline]
     pub fn test(&mut self) -> bool {
         match &mut self.work {
+            Work::Sent => true,
             Work::Send(r) => r.test(),
             Work::Recv(r) => r.test(),
             Work::Once(r, _) => r.is_over(),
@@ -216,9 +219,15 @@ impl Pending {
         }
     }
 
-    /// What can be waited for together with others.
+    /// Whether it was over when it began.
+    pub fn is_sent(&self) -> bool {
+        matches!(self.work, Work::Sent)
+    }
+
+    /// What can be waited for together with others; `None` if it is over.
     pub fn watched(&mut self) -> Option<&mut dyn Watched> {
         Some(match &mut self.work {
+            Work::Sent => return None,
             Work::Send(r) => r,
             Work::Recv(r) => r,
             Work::Once(r, _) => return Some(r.watched()),
@@ -245,6 +254,7 @@ impl Pending {
     pub fn peek(&mut self) -> Option<Res<CStatus>> {
         let receives = self.receives();
         let status = match &mut self.work {
+            Work::Sent => return Some(Ok(EMPTY)),
             Work::Send(r) => r.status(),
             Work::Recv(r) => r.status(),
             Work::Once(r, _) => r.peek(),
@@ -298,6 +308,7 @@ impl Pending {
     #[inline]
     pub fn end_transfer(&mut self) -> Option<osier::Result<CStatus>> {
         match &mut self.work {
+            Work::Sent => Some(Ok(EMPTY)),
             Work::Send(r) => Some(r.end().map(|status| in_c(&status, false))),
             Work::Recv(r) => Some(r.end().map(|status| CStatus::received(&status))),
             _ => None,
@@ -308,6 +319,7 @@ impl Pending {
     pub fn wait(self) -> Res<CStatus> {
         let (on, receives) = (self.on, self.receives());
         let status = match self.work {
+            Work::Sent => return Ok(EMPTY),
             Work::Send(r) => r.wait().map(|(_, status)| status),
             Work::Recv(r) => r.wait().map(|(_, status)| status),
             Work::Once(r, _) => r.end(),
@@ -347,6 +359,7 @@ impl Pending {
 
     pub fn cancel(&mut self) -> Res {
         match &mut self.work {
+            Work::Sent => {}
             Work::Send(r) => drop(r.cancel()),
             Work::Recv(r) => drop(r.cancel()),
             Work::PersistentSend(r) => drop(r.cancel()),

@@ -60,7 +60,8 @@ fn asked() -> Result<Asked, String> {
     let mut given: Vec<OsString> = std::env::args_os().collect();
     let mut asked = Asked::default();
     if given.first().is_some_and(mpiexec::is_ours) {
-        asked = mpiexec::translate(given.split_off(1))?;
+        let timeout = std::env::var("MPIEXEC_TIMEOUT").ok();
+        asked = mpiexec::translate(given.split_off(1), timeout.as_deref())?;
         given.append(&mut asked.arguments);
     }
     asked.arguments = given;

@@ -60,11 +60,15 @@ pub struct Asked {
     pub sections: Vec<Section>,
 }
 
-/// From the words of `mpiexec` to those of `osier`.
+/// From the words of `mpiexec` to those of `osier`. `timeout` is `MPIEXEC_TIMEOUT`, which
+/// an option overrules.
 ///
 /// # Errors
 /// An option that is not known, or has no value; a machine that is not this one.
-pub fn translate(arguments: impl IntoIterator<Item = OsString>) -> Result<Asked, String> {
+pub fn translate(
+    arguments: impl IntoIterator<Item = OsString>,
+    timeout: Option<&str>,
+) -> Result<Asked, String> {
     let mut options: Vec<OsString> = Vec::new();
     let mut sections: Vec<Section> = Vec::new();
     let mut given = arguments.into_iter().peekable();
@@ -83,6 +87,13 @@ pub fn translate(arguments: impl IntoIterator<Item = OsString>) -> Result<Asked,
         if given.peek().is_none() {
             break;
         }
+    }
+    // Whole seconds, as MPICH reads it; without a number, or below one, there is no limit.
+    let limit = timeout.and_then(|text| text.trim().parse::<u32>().ok());
+    if let Some(seconds) = limit.filter(|seconds| *seconds > 0)
+        && !options.iter().any(|option| option == "--timeout")
+    {
+        options.extend(["--timeout".into(), seconds.to_string().into()]);
     }
     let ranks: usize = sections.iter().map(|section| section.ranks).sum();
     let mut arguments: Vec<OsString> = vec!["run".into(), "-n".into(), ranks.to_string().into()];
@@ -162,6 +173,9 @@ fn read(
             "-l" | "-prepend-rank" | "--tag-output" => options.push("--label".into()),
             "-wdir" | "--wdir" | "-wd" => section.wdir = Some(value()?.into()),
             "-timeout" | "--timeout" => options.extend(["--timeout".into(), value()?]),
+            // What follows the death of a rank: the end of the job, or nothing.
+            "-disable-auto-cleanup" => options.extend(["--on-death".into(), "report".into()]),
+            "-enable-auto-cleanup" => options.extend(["--on-death".into(), "kill".into()]),
             "-bind-to" | "--bind-to" => {
                 let to = value()?;
                 let how = match to.to_str() {
@@ -213,7 +227,7 @@ mod tests {
     use super::*;
 
     fn asked(line: &str) -> Result<Asked, String> {
-        translate(line.split(' ').map(OsString::from))
+        translate(line.split(' ').map(OsString::from), None)
     }
 
     fn of(line: &str) -> Result<String, String> {
@@ -239,6 +253,10 @@ mod tests {
             ),
             ("-hosts localhost,localhost:2,::1 ./a", "run -n 1 -- ./a"),
             ("-wdir /tmp -n 2 a", "run -n 2 --wdir /tmp -- a"),
+            (
+                "-disable-auto-cleanup -n 2 ./a",
+                "run -n 2 --on-death report -- ./a",
+            ),
             ("--version", "--version"),
         ] {
             assert_eq!(of(given).as_deref(), Ok(wanted), "{given}");
@@ -254,6 +272,23 @@ mod tests {
             "-host elsewhere.example ./a",
         ] {
             assert!(of(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_time_limit_of_the_environment() {
+        for (line, timeout, wanted) in [
+            ("./a", "7", "run -n 1 --timeout 7 -- ./a"),
+            ("-timeout 3 ./a", "7", "run -n 1 --timeout 3 -- ./a"),
+            ("./a : ./b", "7", "run -n 2 --timeout 7 -- ./a"),
+            ("./a", "0", "run -n 1 -- ./a"),
+            ("./a", "-1", "run -n 1 -- ./a"),
+            ("./a", "soon", "run -n 1 -- ./a"),
+        ] {
+            let asked = translate(line.split(' ').map(OsString::from), Some(timeout));
+            let words = asked.expect("a command").arguments;
+            let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+            assert_eq!(words.join(" "), wanted, "{line}, {timeout}");
         }
     }
 

@@ -200,7 +200,7 @@ impl Universe {
     }
 
     fn open(member: &Arc<Member>) -> Result<Universe> {
-        let joined = Joined::new(member);
+        let joined = Joined::new(member, true);
         let world = Communicator::world(member)?;
         let own = Communicator::alone(member)?;
         Ok(Universe { joined, world, own })
@@ -209,23 +209,23 @@ impl Universe {
     /// A session in the same membership. There may be several, beside the
     /// universe.
     pub fn session(&self) -> Session {
-        Session::of(&self.joined.0)
+        Session::of(&self.joined.member)
     }
 
     /// What is checked, and what was found so far. Leaks are found when the
     /// universe is dropped; what this returns outlives it.
     pub fn checks(&self) -> Checks {
-        self.joined.0.core.checks.clone()
+        self.joined.member.core.checks.clone()
     }
 
     /// Error codes that this program has added.
     pub fn error_codes(&self) -> &ErrorCodes {
-        &self.joined.0.codes
+        &self.joined.member.codes
     }
 
     /// Ends the job: all ranks, with this exit code (`MPI_Abort`).
     pub fn abort(&self, code: i32) -> ! {
-        self.joined.0.core.abort(code)
+        self.joined.member.core.abort(code)
     }
 
     /// The communicator of all ranks.
@@ -244,12 +244,12 @@ impl Universe {
     }
 
     pub(crate) fn attached(&self) -> &Attached {
-        &self.joined.0.core.attached
+        &self.joined.member.core.attached
     }
 
     /// Which protocol carries which size.
     pub fn selection(&self) -> &Selection {
-        &self.joined.0.core.selection
+        &self.joined.member.core.selection
     }
 }
 

@@ -18,8 +18,9 @@ use std::sync::Arc;
 /// ([`Session::init`]); further ones come from it ([`Session::another`]) or
 /// from a universe or communicator
 /// ([`Communicator::session`](crate::Communicator::session)). Each has
-/// an error handler of its own. When the last of them is dropped, the rank has
-/// left the job for good.
+/// an error handler of its own. Dropping one waits until everything sent on its
+/// communicators has left this rank; when the last of them is dropped, that is everything,
+/// and the rank has left the job for good.
 ///
 /// ```
 /// let session = osier::Session::init()?;
@@ -47,7 +48,7 @@ impl Session {
 
     pub(crate) fn of(member: &Arc<Member>) -> Session {
         Session {
-            joined: Joined::new(member),
+            joined: Joined::new(member, false),
             handler: HandlerCell::default(),
             attached: Arc::default(),
         }
@@ -55,11 +56,11 @@ impl Session {
 
     /// Another session of the same rank, with an error handler of its own.
     pub fn another(&self) -> Session {
-        Self::of(&self.joined.0)
+        Self::of(&self.joined.member)
     }
 
     pub(crate) fn member(&self) -> &Arc<Member> {
-        &self.joined.0
+        &self.joined.member
     }
 
     pub(crate) fn attached(&self) -> &Arc<Attached> {
@@ -67,7 +68,7 @@ impl Session {
     }
 
     pub(crate) fn core(&self) -> &Core {
-        &self.joined.0.core
+        &self.joined.member.core
     }
 
     /// This rank's number in the job.
@@ -77,7 +78,7 @@ impl Session {
 
     /// The process sets of the job: their names, groups and info.
     pub fn process_sets(&self) -> &ProcessSets {
-        &self.joined.0.psets
+        &self.joined.member.psets
     }
 
     /// The group of a process set.
@@ -104,7 +105,7 @@ impl Session {
 
     /// Error codes that this program has added.
     pub fn error_codes(&self) -> &ErrorCodes {
-        &self.joined.0.codes
+        &self.joined.member.codes
     }
 
     /// What happens besides returning an error of a call on this session.
@@ -131,6 +132,14 @@ impl Session {
     /// Ends the job: all ranks, with this exit code.
     pub fn abort(&self, code: i32) -> ! {
         self.core().abort(code)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.core().flush(Some(self.attached.mark()));
+        }
     }
 }
 

@@ -116,7 +116,7 @@ impl Meeting {
     pub fn open(core: &Arc<Core>) -> Self {
         let members: Vec<u32> = (0..core.ranks).collect();
         Self {
-            lane: open_lane(core, members, core.rank, MEETING),
+            lane: open_lane(core, members, core.rank, MEETING, None),
             core: core.clone(),
             mail: Mutex::default(),
         }

@@ -59,24 +59,31 @@ impl Member {
 
 /// A universe's or session's part in the membership. The last one that is
 /// dropped leaves the job.
-pub(crate) struct Joined(pub Arc<Member>);
+pub(crate) struct Joined {
+    pub member: Arc<Member>,
+    /// Whether it waits for all that is sent, when it is not the last: a universe's end is
+    /// that of the world. A session has nothing to do with what others send.
+    whole: bool,
+}
 
 impl Joined {
-    pub fn new(member: &Arc<Member>) -> Self {
+    pub fn new(member: &Arc<Member>, whole: bool) -> Self {
         member.handles.fetch_add(1, Ordering::Relaxed);
-        Self(member.clone())
+        let member = member.clone();
+        Self { member, whole }
     }
 }
 
 impl Drop for Joined {
     fn drop(&mut self) {
-        let Self(member) = self;
+        let Self { member, whole } = self;
         let orderly = !std::thread::panicking();
-        if orderly {
-            member.core.flush();
+        if orderly && *whole {
+            member.core.flush(None);
         }
         if member.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
             if orderly {
+                member.core.flush(None);
                 member.core.report_leaks();
             }
             member.core.close();
@@ -85,12 +92,13 @@ impl Drop for Joined {
 }
 
 /// A lane on the job's transport. `own` is this rank's place in `members`,
-/// which are world ranks.
+/// which are world ranks. `session` is the mark of the one that it stems from.
 pub(super) fn open_lane(
     core: &Arc<Core>,
     members: Vec<u32>,
     own: u32,
     context: u64,
+    session: Option<usize>,
 ) -> Arc<LaneCell> {
     let remote = match &core.place {
         _ if members.len() == 1 => Remote::None,
@@ -110,6 +118,6 @@ pub(super) fn open_lane(
         lane.check_with(core.checks.clone());
     }
     let lane = Arc::new(LaneCell::new(lane, core.biased));
-    core.add_lane(&lane, members);
+    core.add_lane(&lane, members, session);
     lane
 }

@@ -45,7 +45,7 @@ pub use handler::{ErrorHandler, Raised};
 pub use info::Info;
 pub(crate) use member::{Joined, Member};
 pub use psets::ProcessSets;
-pub use split_type::{Resource, SplitType};
+pub use split_type::{Resource, SplitType, hardware_info};
 pub use topology::Topology;
 
 use crate::bootstrap::Session;
@@ -259,8 +259,9 @@ impl Communicator {
             let name = format!("{:#x}, of {} ranks", design.context, design.group.size());
             Some(core.checks.track("communicator", name))
         };
+        let session = design.session_attached.as_ref().map(|a| a.mark());
         Ok(Self(Arc::new(Inner {
-            lane: member::open_lane(core, members, own as u32, design.context),
+            lane: member::open_lane(core, members, own as u32, design.context, session),
             core: core.clone(),
             group: design.group,
             rank,
@@ -506,6 +507,15 @@ impl Communicator {
                 moves: lane.moved(),
             }
         })
+    }
+
+    /// Waits until all that this rank has sent here has left it, whether or not somebody has
+    /// waited for it. For layers above.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn flush_sends(&self) {
+        self.core()
+            .wait(self.lane(), |lane| (!lane.unfinished_sends()).then_some(()));
     }
 
     /// A buffer that peers on this machine read in place, zeroed.

@@ -45,6 +45,30 @@ fn color(level: Level, instance: u32) -> u32 {
     (level as u32 + 1) << INSTANCE_BITS | instance
 }
 
+/// The kinds of hardware that are known here, as [`SplitType::HwGuided`] takes them, each
+/// with whether the calling thread is bound to one instance of it: `true` or `false`
+/// (`MPI_Get_hw_resource_info`).
+///
+/// ```
+/// let info = osier::hardware_info();
+/// assert_eq!(info.get("hwloc://Machine"), Some("true"));
+/// ```
+pub fn hardware_info() -> Info {
+    // hwloc's spelling; ours does not mind.
+    const NAMES: [&str; LEVELS.len()] = [
+        "Machine", "Package", "NUMANode", "L3Cache", "L2Cache", "L1Cache", "Core", "PU",
+    ];
+    let bound = Hardware::bound_to();
+    let hardware = Hardware::of(&bound);
+    let mut info = Info::new();
+    for (level, name) in LEVELS.into_iter().zip(NAMES) {
+        let one = hardware.place(level, &bound).is_some();
+        // Short enough.
+        let _ = info.set(format!("hwloc://{name}"), one.to_string());
+    }
+    info
+}
+
 impl Communicator {
     /// One communicator per set of ranks that share what `kind` says, ordered
     /// by key. `None` for ranks that pass no kind, or a kind that is unknown

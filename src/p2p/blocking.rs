@@ -30,10 +30,7 @@ impl Communicator {
         tag: impl Into<Tag>,
     ) -> Result<()> {
         let (dest, tag) = (dest.into(), tag.into());
-        if let Some((dest, tag)) = names::exact(dest.into(), tag.into(), self.peer_count())
-            && self.core().trace.is_none()
-            && buffer.lend(|view| self.send_now(view.as_raw(), dest, tag))
-        {
+        if self.send_at_once(buffer, dest, tag) {
             return Ok(());
         }
         let tag = self.reported(tag.check())?;
@@ -43,6 +40,24 @@ impl Communicator {
             }
             None => Ok(()),
         }
+    }
+
+    /// Sends a message if it can leave at once, for layers above that need no request then.
+    /// False: it needs another way, and nothing has happened.
+    #[doc(hidden)]
+    #[inline]
+    pub fn send_at_once<B: Buffer + ?Sized>(
+        &self,
+        buffer: &B,
+        dest: impl Into<Rank>,
+        tag: impl Into<Tag>,
+    ) -> bool {
+        let (dest, tag) = (dest.into(), tag.into());
+        let known = names::exact(dest.into(), tag.into(), self.peer_count());
+        known.is_some_and(|(dest, tag)| {
+            self.core().trace.is_none()
+                && buffer.lend(|view| self.send_now(view.as_raw(), dest, tag))
+        })
     }
 
     /// Sends, and returns when the receiver has begun to receive

@@ -202,6 +202,11 @@ impl Pool {
 }
 
 impl Attached {
+    /// Tells it from others that live: the lanes of a session's communicators bear it.
+    pub fn mark(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
     fn attach(&self, pool: Pool) -> Result<()> {
         let mut attached = lock(&self.0);
         if attached.is_some() {

@@ -45,6 +45,7 @@
 mod blocking;
 pub(crate) mod buffered;
 pub(crate) mod device;
+mod elements;
 pub(crate) mod enqueue;
 mod exchange;
 mod generalized;
@@ -65,6 +66,8 @@ mod waitset;
 
 pub use buffered::{BSEND_OVERHEAD, FlushRequest};
 pub use device::DeviceBuffer;
+#[doc(hidden)]
+pub use elements::Elements;
 pub use enqueue::{Enqueued, OnStream};
 pub use exchange::{SendRecv, SendRecvReplace};
 pub use generalized::{Callbacks, Completer, GeneralizedRequest};

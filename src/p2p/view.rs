@@ -340,15 +340,14 @@ impl RawView {
         Self::at(base.wrapping_add(origin), layout, count)
     }
 
-    /// Elements of a predefined type of so many bytes.
+    /// Elements of one predefined type, of so many bytes in all.
     #[inline]
-    fn elements(origin: *mut u8, basic: Basic, bytes: usize, count: usize) -> Option<Self> {
-        let bytes = bytes.checked_mul(count)?;
-        (bytes <= isize::MAX as usize).then_some(Self {
+    pub(super) fn uniform(origin: *mut u8, bytes: usize, basic: Basic) -> Self {
+        Self {
             origin,
             bytes,
             shape: Shape::Uniform(basic),
-        })
+        }
     }
 
     /// Instances around an address.
@@ -450,32 +449,13 @@ impl<'a> View<'a> {
         })
     }
 
-    /// `count` elements of a predefined type of `bytes` bytes each, one after the other; no
-    /// view if that overflows. For layers above: what [`View::from_raw`] finds out from a
-    /// layout.
-    ///
-    /// # Safety
-    /// As [`View::from_raw`].
-    #[doc(hidden)]
-    #[inline]
-    pub unsafe fn elements(
-        origin: *const u8,
-        basic: Basic,
-        bytes: usize,
-        count: usize,
-    ) -> Option<Self> {
-        Some(Self {
-            raw: RawView::elements(origin.cast_mut(), basic, bytes, count)?,
-            borrow: PhantomData,
-        })
-    }
-
     /// Packed size in bytes.
     pub fn bytes(&self) -> usize {
         self.raw.bytes
     }
 
-    /// Memory of a device, which its holder counts.
+    /// Memory that its holder counts, or vouches for.
+    #[inline]
     pub(super) fn of_raw(raw: RawView) -> View<'a> {
         View {
             raw,
@@ -536,30 +516,13 @@ impl<'a> ViewMut<'a> {
         })
     }
 
-    /// As [`View::elements`].
-    ///
-    /// # Safety
-    /// As [`ViewMut::from_raw`].
-    #[doc(hidden)]
-    #[inline]
-    pub unsafe fn elements(
-        origin: *mut u8,
-        basic: Basic,
-        bytes: usize,
-        count: usize,
-    ) -> Option<Self> {
-        Some(Self {
-            raw: RawView::elements(origin, basic, bytes, count)?,
-            borrow: PhantomData,
-        })
-    }
-
     /// Packed size in bytes.
     pub fn bytes(&self) -> usize {
         self.raw.bytes
     }
 
     /// As [`View::of_raw`].
+    #[inline]
     pub(super) fn of_raw(raw: RawView) -> ViewMut<'a> {
         ViewMut {
             raw,

@@ -108,6 +108,8 @@ struct Listed {
     lane: Weak<LaneCell>,
     /// The ranks of the job behind its peers.
     members: Arc<[u32]>,
+    /// The session that it stems from.
+    session: Option<usize>,
 }
 
 /// What sleepers agree on.
@@ -189,12 +191,13 @@ impl Core {
         std::process::exit(code)
     }
 
-    pub fn add_lane(&self, lane: &Arc<LaneCell>, members: Arc<[u32]>) {
+    pub fn add_lane(&self, lane: &Arc<LaneCell>, members: Arc<[u32]>, session: Option<usize>) {
         let mut lanes = self.lanes.write().unwrap_or_else(PoisonError::into_inner);
         lanes.retain(|listed| listed.lane.strong_count() > 0);
         lanes.push(Listed {
             lane: Arc::downgrade(lane),
             members,
+            session,
         });
         drop(lanes);
         // A rank that died before the lane existed is dead on it, too.
@@ -347,7 +350,7 @@ impl Core {
         let mut watch = Watch::new(&self.waits, Location::caller(), true);
         let mut guard = lane.lock();
         let spin = self.spin_polls();
-        let mut idle = 0u32;
+        let (mut idle, mut helped) = (0u32, 0u32);
         let mut attends = false;
         loop {
             if let Some(result) = check(&mut guard) {
@@ -373,8 +376,15 @@ impl Core {
             }
             self.after(&mut guard);
             drop(guard);
-            if !self.progress_all()
-                && idle >= spin
+            if self.progress_all() {
+                // Who has just moved something for others is soon asked again: it gives
+                // way before it sleeps once more.
+                idle = idle.min(spin);
+                helped = helped.wrapping_add(1);
+                if helped.is_multiple_of(IDLE_POLLS) {
+                    self.check_closed();
+                }
+            } else if idle >= spin
                 && let Some(result) = self.idle(idle - spin, lane, &mut check, &mut watch)
             {
                 self.attend(false);
@@ -657,20 +667,25 @@ impl Core {
         any
     }
 
-    /// Whether any lane still has sends that peers need this rank for.
-    pub fn unfinished_sends(&self) -> bool {
-        let mut any = false;
-        self.each_lane(|lane, _| any |= lane.lock().unfinished_sends());
-        any
+    /// The lanes of a session, or all. Held weakly: what lingers has to go when it is over,
+    /// for its peers' sake.
+    fn lanes_of(&self, session: Option<usize>) -> Vec<Weak<LaneCell>> {
+        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        let theirs = |listed: &&Listed| session.is_none() || listed.session == session;
+        let lanes = lanes.iter().filter(theirs);
+        lanes.map(|listed| listed.lane.clone()).collect()
     }
 
-    /// Progresses until no send is under way: what was sent and not waited
-    /// for still reaches its receiver. Says on standard error what does not.
+    /// Progresses until no send is under way, or none of a session: what was sent and not
+    /// waited for still reaches its receiver. Says on standard error what does not.
     #[track_caller]
-    pub fn flush(&self) {
+    pub fn flush(&self, session: Option<usize>) {
+        let lanes = self.lanes_of(session);
+        let live = || lanes.iter().filter_map(Weak::upgrade);
+        let unfinished = || live().any(|lane| lane.lock().unfinished_sends());
         let mut watch = Watch::new(&self.waits, Location::caller(), true);
         let mut idle = 0u32;
-        while self.unfinished_sends() {
+        while unfinished() {
             if self.progress_all() {
                 idle = 0;
                 continue;
@@ -687,7 +702,7 @@ impl Core {
                 });
             }
         }
-        self.each_lane(|lane, _| self.report_lost(lane));
+        live().for_each(|lane| self.report_lost(&lane));
     }
 
     pub(super) fn say(&self, what: &str) {

@@ -261,3 +261,31 @@ fn sessions_outlive_each_other() {
         1
     );
 }
+
+/// The end of a session waits for what was sent on its communicators, not for others'.
+#[test]
+fn a_session_ends_beside_messages_of_the_world() {
+    universes(2, |universe| {
+        let (world, large) = (universe.world(), vec![7u8; 1 << 21]);
+        if world.rank() == 0 {
+            universe.attach_automatic().expect("room");
+            world.bsend(&large, 1, 0).expect("a send");
+            let session = universe.session();
+            let group = session.group("mpi://SELF").expect("a group");
+            let comm = session.create_from_group(&group, "x").expect("one");
+            session.attach_automatic().expect("room");
+            comm.bsend(&[1u8], 0, 0).expect("a send");
+            comm.recv(&mut [0u8], 0, 0).expect("it");
+            drop(comm);
+            drop(session);
+            // Only now the other rank asks for the large one.
+            world.send(&[1u8], 1, 1).expect("a send");
+            universe.detach_buffer();
+        } else {
+            let mut got = vec![0u8; 1 << 21];
+            world.recv(&mut [0u8], 0, 1).expect("a word");
+            world.recv(&mut got, 0, 0).expect("the large one");
+            assert_eq!(got, large);
+        }
+    });
+}

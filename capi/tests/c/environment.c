@@ -107,6 +107,18 @@ int main(int argc, char **argv) {
     CHECK(MPI_Comm_fromint(MPI_Comm_toint(dup)) == dup && MPI_Comm_toint(dup) > 0x1000);
     OK(MPI_Comm_free(&dup));
 
+    /* What is known of Fortran was known before; what processors are shared is told. */
+    FAILS(MPI_Abi_set_fortran_booleans(4, &flag, &length), MPI_ERR_ABI);
+    OK(MPI_Abi_get_fortran_info(&info));
+    FAILS(MPI_Abi_set_fortran_info(info), MPI_ERR_ABI);
+    OK(MPI_Info_free(&info));
+    OK(MPI_Get_hw_resource_info(&info));
+    length = sizeof text;
+    OK(MPI_Info_get_string(info, "hwloc://Machine", &length, text, &flag));
+    CHECK(flag && !strcmp(text, "true"));
+    OK(MPI_Info_free(&info));
+    OK(MPI_Pcontrol(1));
+
     /* Profiling names are the same functions. */
     OK(PMPI_Comm_size(MPI_COMM_WORLD, &length)); CHECK(length == size);
     void *memory;

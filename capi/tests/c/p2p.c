@@ -146,10 +146,50 @@ static void others(int peer) {
     OK(MPI_Request_free(&pair[0])); OK(MPI_Request_free(&pair[1]));
 }
 
+/* Sends that left at once have requests like all others. */
+static void short_sends(void) {
+    MPI_Request some[3], copy;
+    MPI_Status status;
+    int in = 0, out = 5, flag, at, n, places[3];
+    MPI_Comm s = MPI_COMM_SELF;
+    for (int i = 0; i < 3; i++) OK(MPI_Isend(&out, 1, MPI_INT, 0, i, s, &some[i]));
+    CHECK(some[0] != some[1] && some[1] != some[2] && some[0] != MPI_REQUEST_NULL);
+    OK(MPI_Request_get_status(some[0], &flag, &status));
+    CHECK(flag && status.MPI_SOURCE == MPI_ANY_SOURCE && status.MPI_TAG == MPI_ANY_TAG);
+    CHECK(MPI_Request_fromint(MPI_Request_toint(some[0])) == some[0]);
+    OK(MPI_Cancel(&some[0]));
+    OK(MPI_Waitany(3, some, &at, &status)); CHECK(at >= 0 && at < 3 && some[at] == MPI_REQUEST_NULL);
+    OK(MPI_Test_cancelled(&status, &flag)); CHECK(!flag);
+    OK(MPI_Waitsome(3, some, &n, places, MPI_STATUSES_IGNORE)); CHECK(n == 2 && places[0] != at && places[1] != at);
+    OK(MPI_Waitany(3, some, &at, &status)); CHECK(at == MPI_UNDEFINED);
+    OK(MPI_Isend(&out, 1, MPI_INT, 0, 3, s, &some[0]));
+    OK(MPI_Isend(&out, 1, MPI_INT, 0, 4, s, &some[1]));
+    OK(MPI_Isend(&out, 1, MPI_INT, 0, 5, s, &some[2]));
+    copy = some[2];
+    OK(MPI_Testany(1, some, &at, &flag, &status)); CHECK(flag && at == 0);
+    OK(MPI_Test(&some[1], &flag, &status)); CHECK(flag && some[1] == MPI_REQUEST_NULL);
+    OK(MPI_Request_free(&some[2]));
+    FAILS(MPI_Wait(&copy, &status), MPI_ERR_REQUEST);
+    for (int i = 0; i < 6; i++) {
+        OK(MPI_Recv(&in, 1, MPI_INT, 0, i, s, &status));
+        CHECK(in == 5 && status.MPI_TAG == i);
+    }
+    /* A communicator is disconnected when what was sent on it has left. */
+    static char large[1 << 20];
+    MPI_Comm apart;
+    OK(MPI_Comm_dup(s, &apart));
+    OK(MPI_Irecv(large, 1 << 19, MPI_CHAR, 0, 0, apart, &some[0]));
+    OK(MPI_Isend(large + (1 << 19), 1 << 19, MPI_CHAR, 0, 0, apart, &some[1]));
+    OK(MPI_Request_free(&some[1]));
+    OK(MPI_Wait(&some[0], MPI_STATUS_IGNORE));
+    OK(MPI_Comm_disconnect(&apart)); CHECK(apart == MPI_COMM_NULL);
+}
+
 int main(int argc, char **argv) {
     begin(&argc, &argv);
     OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     OK(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
     if (rank < 2) { blocking(1 - rank); requests(1 - rank); others(1 - rank); }
+    short_sends();
     return end();
 }

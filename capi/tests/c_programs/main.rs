@@ -15,6 +15,7 @@ mod generate;
 mod layout;
 
 mod launchers;
+mod nulls;
 mod outside;
 
 /// Seconds after which the launcher ends a job that hangs: ten times what any takes.
@@ -167,6 +168,15 @@ fn groups() {
 #[test]
 fn sessions() {
     passes("sessions", &[2]);
+}
+
+/// Every form that a function has, by each of its names.
+#[test]
+fn all_forms() {
+    passes("forms_of_transfers", &[1]);
+    passes("forms_of_types", &[1]);
+    passes("forms_of_objects", &[1, 3]);
+    passes("forms_of_collectives", &[1, 3]);
 }
 
 #[test]

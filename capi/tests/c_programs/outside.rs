@@ -190,6 +190,23 @@ fn mpiexec_passes_on_what_programs_need() {
     let (code, stdout, _) = ended(&child.wait_with_output().expect("its end"));
     assert_eq!((code, stdout.as_str()), (Some(0), "for rank 0\n"));
 
+    // A job that its time limit ends, and a rank whose death the others survive.
+    let mut command = Command::new(place.join("bin/mpiexec"));
+    command.args(["-n", "2", "sleep", "100"]);
+    let (code, _, stderr) = ended(&run(command.env("MPIEXEC_TIMEOUT", "1")));
+    assert_eq!(code, Some(124), "{stderr}");
+    let file = place.join("first.pid");
+    let _ = std::fs::remove_file(&file);
+    // The second waits until the launcher knows of the first one's end.
+    let script = "if [ $OSIER_RANK = 0 ]; then echo $$ > $F; exit 3; fi
+        until [ -s $F ]; do :; done
+        while kill -0 $(cat $F) 2>&-; do :; done
+        echo through";
+    let first = ["-disable-auto-cleanup", "-genv", "F", text(&file)];
+    let options = [&first[..], &["-n", "2", "sh", "-c", script]].concat();
+    let (code, stdout, stderr) = mpiexec(place, &options);
+    assert_eq!((code, stdout.as_str()), (Some(3), "through\n"), "{stderr}");
+
     let (code, _, stderr) = mpiexec(place, &["-host", "elsewhere.example", "true"]);
     assert_eq!(code, Some(2), "{stderr}");
     assert!(stderr.contains("is not this machine"), "{stderr}");

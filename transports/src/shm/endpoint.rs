@@ -55,9 +55,6 @@ pub struct ShmEndpoint {
     inbox: *const AtomicU64,
     arrivals: Arc<Arrivals>,
     fence: bool,
-    /// This process: asking costs a system call.
-    pid: u32,
-    namespace: u32,
     rank: ShmRank,
     channel: u64,
     members: Vec<u32>,
@@ -92,8 +89,6 @@ impl ShmEndpoint {
             inbox: rank.inbox(),
             arrivals,
             fence: rank.fence(),
-            pid: std::process::id(),
-            namespace: super::job::namespace(),
             rank,
             channel,
             members,
@@ -165,6 +160,22 @@ impl ShmEndpoint {
         }
     }
 
+    /// To be called when a peer's ring has more room, which the peer was told: it may sleep
+    /// with posts that had none.
+    #[cold]
+    fn room_made(&self, peer: Peer) {
+        if self.fence {
+            fence(Ordering::SeqCst);
+        } else {
+            std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        }
+        // SAFETY: an atomic in the arena, which `self.rank` keeps mapped.
+        let sleeping = unsafe { &*self.tx[peer as usize].sleeping };
+        if words::may_starve(sleeping) {
+            self.wake(peer, sleeping);
+        }
+    }
+
     #[cold]
     fn wake(&self, peer: Peer, sleeping: &AtomicU32) {
         if words::rouse(sleeping) {
@@ -221,7 +232,7 @@ impl ShmEndpoint {
         if let Some(level) = level {
             match self.grow(peer, level) {
                 Ok(true) => {}
-                Ok(false) => return Err(PostError::Full),
+                Ok(false) => return Err(self.full()),
                 Err(e) => return Err(PostError::Failed(e)),
             }
         }
@@ -230,11 +241,17 @@ impl ShmEndpoint {
         };
         let head = (head.kind, head.aux, head.arg);
         if !ring.has_room(bytes) {
-            return Err(PostError::Full);
+            return Err(self.full());
         }
         ring.post(head, bytes, fill);
         self.ring_bell(peer);
         Ok(())
+    }
+
+    /// Before it sleeps, this rank says that it wants room.
+    fn full(&self) -> PostError {
+        self.rank.starves();
+        PostError::Full
     }
 
     /// Adopts rings that peers have opened.
@@ -314,6 +331,7 @@ impl ShmEndpoint {
     #[cold]
     fn special(&mut self, at: usize, found: Found) {
         let rx = &mut self.rx[at];
+        let peer = rx.peer;
         let block = match found {
             Found::Switch(offset) | Found::Exchange(offset) => self.rank.open_block(offset),
             _ => None,
@@ -324,7 +342,8 @@ impl ShmEndpoint {
         {
             match found {
                 Found::Switch(_) if !block.exchange => {
-                    rx.ring.release();
+                    // The producer is in the next ring.
+                    let _ = rx.ring.release();
                     let base = rx.ring.position();
                     rx.ring.close();
                     // SAFETY: checked, and named by the only producer of this
@@ -333,7 +352,7 @@ impl ShmEndpoint {
                     return;
                 }
                 Found::Exchange(_) if block.exchange && rx.exchange.is_none() => {
-                    rx.ring.release();
+                    let room = rx.ring.release();
                     let area = (block.memory.payload, block.memory.payload_bytes as usize);
                     // SAFETY: checked; zeroed before it was named, and not
                     // re-used before we close it; the one end of side 1.
@@ -341,20 +360,29 @@ impl ShmEndpoint {
                     self.tx[rx.peer as usize].mail = Some(mail);
                     // SAFETY: only to close it.
                     rx.exchange = Some(unsafe { Consumer::new(block.memory, 0) });
+                    if room {
+                        self.room_made(peer);
+                    }
                     return;
                 }
                 _ => {}
             }
         }
         self.rank.count_malformed();
-        rx.ring.release();
+        if rx.ring.release() {
+            self.room_made(peer);
+        }
     }
 
     /// Nothing has come in: one of the rings reports its credits.
     #[inline]
     fn rest(&mut self, at: usize) {
         let n = self.rx.len();
-        self.rx[if at < n { at } else { 0 }].ring.rest();
+        let rx = &mut self.rx[if at < n { at } else { 0 }];
+        let peer = rx.peer;
+        if rx.ring.rest() {
+            self.room_made(peer);
+        }
         self.cursor = at + 1;
     }
 
@@ -457,7 +485,8 @@ impl ShmEndpoint {
         mut copy: impl FnMut(*const u8, usize),
     ) -> Option<usize> {
         let tx = self.tx.get_mut(peer as usize)?;
-        let rx = self.rx.get_mut(tx.from as usize)?;
+        let from = tx.from;
+        let rx = self.rx.get_mut(from as usize)?;
         let busy = self.busy.wrapping_add(1);
         if busy.is_multiple_of(ADOPT_EVERY) {
             return None; // for the long way, which adopts
@@ -475,12 +504,14 @@ impl ShmEndpoint {
                     return None;
                 }
                 copy((&raw const data).cast(), bytes);
-                rx.ring.pass();
+                if rx.ring.pass() {
+                    self.room_made(peer);
+                }
                 bytes
             }
         };
         self.busy = busy;
-        self.cursor = tx.from as usize + 1;
+        self.cursor = from as usize + 1;
         Some(bytes)
     }
 
@@ -498,7 +529,7 @@ impl ShmEndpoint {
         }
         Ok(RegionKey {
             kind: RegionKind::Process,
-            owner: self.pid,
+            owner: self.rank.pid(),
             base: ptr as u64,
             bytes: bytes as u64,
         })
@@ -508,7 +539,7 @@ impl ShmEndpoint {
     /// joins, so a key cannot make it look like one.
     pub fn here(&self, peer: Peer) -> bool {
         let rank = self.members[peer as usize] as usize;
-        let same = self.rank.job().control(rank).pid.load(Ordering::Relaxed) == self.pid;
+        let same = self.rank.job().control(rank).pid.load(Ordering::Relaxed) == self.rank.pid();
         same && self.counts_alike(peer)
     }
 
@@ -516,7 +547,7 @@ impl ShmEndpoint {
     pub fn counts_alike(&self, peer: Peer) -> bool {
         let rank = self.members[peer as usize] as usize;
         let control = self.rank.job().control(rank);
-        control.namespace.load(Ordering::Acquire) == self.namespace
+        control.namespace.load(Ordering::Acquire) == self.rank.namespace()
     }
 
     /// Memory of a region of the arena, of a heap or of this process, if it
@@ -532,7 +563,7 @@ impl ShmEndpoint {
             RegionKind::Heap if self.members.get(peer as usize) == Some(&key.owner) => {
                 self.rank.peer_heap(key.owner as usize)?.at(at, bytes)
             }
-            RegionKind::Local if key.owner == self.pid && self.here(peer) => Some(
+            RegionKind::Local if key.owner == self.rank.pid() && self.here(peer) => Some(
                 std::ptr::with_exposed_provenance_mut(usize::try_from(at).ok()?),
             ),
             _ => None,
@@ -675,15 +706,19 @@ impl Endpoint for ShmEndpoint {
     fn release(&mut self, message: &Incoming) {
         let at = (message.token & !(MAIL | MAIL_PAYLOAD)) as usize;
         let rx = &mut self.rx[at];
+        let mut room = false;
         if message.token & MAIL == 0 {
-            rx.ring.release();
+            room = rx.ring.release();
         } else {
             if message.token & MAIL_PAYLOAD != 0 {
-                rx.ring.release_payload();
+                room = rx.ring.release_payload();
             }
             if let Some(mail) = &mut self.tx[rx.peer as usize].mail {
                 mail.release();
             }
+        }
+        if room {
+            self.room_made(message.peer);
         }
         self.cursor = at + 1;
         self.busy = self.busy.wrapping_add(1);
@@ -723,7 +758,7 @@ impl Endpoint for ShmEndpoint {
         if self.here(peer) {
             return Ok(RegionKey {
                 kind: RegionKind::Local,
-                owner: self.pid,
+                owner: self.rank.pid(),
                 base: ptr.expose_provenance() as u64,
                 bytes: bytes as u64,
             });

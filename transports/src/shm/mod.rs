@@ -12,6 +12,7 @@ mod mailbox;
 mod rank;
 mod ring;
 mod segment;
+mod spans;
 mod status;
 mod wait;
 mod words;

@@ -15,10 +15,11 @@ use super::job::Job;
 use super::mailbox;
 use super::ring::{Cell, Control, RingMemory};
 use super::segment::{self, GRANULE, Mapping};
+use super::spans::Spans;
 use super::{cma, wait, words};
 use crate::contract::{TransportError, TransportErrorKind, WIRE_VERSION};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -111,7 +112,7 @@ struct Channels {
     open: HashMap<u64, Arc<Arrivals>>,
     /// Rings of channels that this rank has not opened yet.
     early: HashMap<u64, Vec<Block>>,
-    closed: HashSet<u64>,
+    closed: Spans,
 }
 
 /// Rings that peers have opened and the endpoint has not adopted yet.
@@ -131,6 +132,11 @@ struct Inner {
     malformed: AtomicU64,
     cma_refused: AtomicU32,
     fence: bool,
+    /// This process, and where its number counts: asking costs system calls.
+    pid: u32,
+    namespace: u32,
+    /// A post found no room.
+    starved: AtomicU32,
 }
 
 /// A rank of a job. Clones are the same rank.
@@ -165,6 +171,9 @@ impl ShmRank {
             malformed: AtomicU64::new(0),
             cma_refused: AtomicU32::new(0),
             fence,
+            pid: std::process::id(),
+            namespace: super::job::namespace(),
+            starved: AtomicU32::new(0),
         })))
     }
 
@@ -176,6 +185,18 @@ impl ShmRank {
     /// This rank's number in the job.
     pub fn rank(&self) -> usize {
         self.0.rank as usize
+    }
+
+    /// This process.
+    #[inline]
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.pid
+    }
+
+    /// The process namespace in which its number counts.
+    #[inline]
+    pub(crate) fn namespace(&self) -> u32 {
+        self.0.namespace
     }
 
     /// Opens a channel to the given ranks of the job.
@@ -257,7 +278,7 @@ impl ShmRank {
         }
         let mut channels = lock(&self.0.channels);
         for block in blocks.into_iter().rev() {
-            if channels.closed.contains(&block.channel) {
+            if channels.closed.contains(block.channel) {
                 self.close_block(&block);
             } else if let Some(arrivals) = channels.open.get(&block.channel) {
                 arrivals.add(block);
@@ -485,9 +506,17 @@ impl ShmRank {
         self.0.cma_refused.store(1, Ordering::Relaxed);
     }
 
+    /// A post of this rank has found no room. If a thread sleeps meanwhile that does not
+    /// know, it may sleep for its time: it has nothing to do with the post.
+    #[inline]
+    pub(crate) fn starves(&self) {
+        self.0.starved.store(1, Ordering::Relaxed);
+    }
+
     /// Sleeps until a peer posts, a descriptor of `others` is readable or
-    /// time is up. `idle` is asked once more after the flag is set, and
-    /// nothing sleeps if it says false.
+    /// time is up; also until there is more room, if a post has found none during
+    /// `idle`. That is asked once more after the flag is set, should try again what
+    /// waits to be posted, and nothing sleeps if it says false.
     pub fn sleep(&self, others: &[i32], timeout: Duration, idle: impl FnOnce() -> bool) {
         let control = self.0.job.control(self.rank());
         let barrier = || match self.0.fence {
@@ -495,7 +524,16 @@ impl ShmRank {
             false => wait::barrier_all(),
         };
         let bell = self.0.job.bell(self.rank());
-        words::rest(&control.sleeping, barrier, idle, || {
+        let starved = &self.0.starved;
+        let look = || {
+            starved.store(0, Ordering::Relaxed);
+            match (idle(), starved.load(Ordering::Relaxed)) {
+                (false, _) => words::Idle::No,
+                (true, 0) => words::Idle::Yes,
+                (true, _) => words::Idle::Starved,
+            }
+        };
+        words::rest(&control.sleeping, barrier, look, || {
             wait::sleep(bell, others, timeout);
         });
     }

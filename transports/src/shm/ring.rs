@@ -30,7 +30,8 @@
 //!    A payload never wraps: what is left at the end is skipped.
 //! 5. The consumer reports at the latest when half of either ring is
 //!    unreported, and when it rests; a payload is at most a quarter of its
-//!    ring, so a producer that waits is never forgotten.
+//!    ring, so a producer that waits is never forgotten. One that sleeps is woken
+//!    by the endpoint, which each report is told to.
 //! 6. Only the producer writes cells and payload; only the consumer writes
 //!    [`Control`]. A producer that dies leaves at most one unpublished message
 //!    in its own ring, which stalls nobody else.
@@ -482,13 +483,13 @@ impl Consumer {
         Some((cell.data.load(Ordering::Relaxed), bytes))
     }
 
-    /// Takes the message that [`Consumer::peek_short`] has found.
+    /// Takes the message that [`Consumer::peek_short`] has found. True, as of all that gives
+    /// something back, if the producer has more room now: it may sleep until then.
     #[inline]
-    pub fn pass(&mut self) {
+    #[must_use]
+    pub fn pass(&mut self) -> bool {
         self.next += 1;
-        if self.unreported(2) {
-            self.report();
-        }
+        self.report_at(2)
     }
 
     fn open(&mut self, word: u64, data: u64, form: u8) -> Found {
@@ -566,21 +567,21 @@ impl Consumer {
 
     /// Gives back the message found last.
     #[inline]
-    pub fn release(&mut self) {
+    #[must_use]
+    pub fn release(&mut self) -> bool {
         self.next = self.end;
-        self.release_payload();
+        self.release_payload()
     }
 
     /// Gives back the payload asked for last.
     #[inline]
-    pub fn release_payload(&mut self) {
+    #[must_use]
+    pub fn release_payload(&mut self) -> bool {
         self.payload_done = self.payload_done.max(self.payload_end);
         // Reported at the latest here, and before that when nothing comes in:
         // the store must fetch a line from the producer, and an answer would
         // wait behind it in the store buffer.
-        if self.unreported(2) {
-            self.report();
-        }
+        self.report_at(2)
     }
 
     /// Whether one part in so many of either ring is unreported.
@@ -592,10 +593,19 @@ impl Consumer {
 
     /// To be called when nothing has come in.
     #[inline]
-    pub fn rest(&mut self) {
-        if self.unreported(8) {
+    #[must_use]
+    pub fn rest(&mut self) -> bool {
+        self.report_at(8)
+    }
+
+    /// Reports if one part in so many is unreported.
+    #[inline]
+    fn report_at(&mut self, part: u64) -> bool {
+        let due = self.unreported(part);
+        if due {
             self.report();
         }
+        due
     }
 
     #[cold]
@@ -666,7 +676,7 @@ mod tests {
                 let mut v = vec![0; bytes];
                 // SAFETY: the message is in hand.
                 unsafe { std::ptr::copy_nonoverlapping(payload, v.as_mut_ptr(), bytes) };
-                c.release();
+                let _ = c.release();
                 Some((head.2, v))
             }
             other => panic!("unexpected {other:?}"),
@@ -690,7 +700,7 @@ mod tests {
             while sent < got + 1 + sent % 9 && put(&mut p, sent, &body(sent)) {
                 sent += 1;
             }
-            c.rest();
+            let _ = c.rest();
             let (tag, bytes) = take(&mut c).expect("a message was posted");
             assert_eq!(tag, got);
             assert_eq!(bytes, body(got));
@@ -713,13 +723,13 @@ mod tests {
         }
         assert!(!p.post_short(1, 8, 7, 8));
         assert!(take(&mut c).is_some());
-        c.rest();
+        let _ = c.rest();
         assert!(p.post_short(1, 8, 7, 8));
         for _ in 0..8 {
             assert!(take(&mut c).is_some());
         }
         assert!(take(&mut c).is_none());
-        c.rest();
+        let _ = c.rest();
         assert!(p.drained());
         let big = [5; 256];
         let mut posted = 0;
@@ -728,7 +738,7 @@ mod tests {
         }
         assert_eq!(posted, 4, "four payloads of a quarter fill the ring");
         assert!(take(&mut c).is_some());
-        c.rest();
+        let _ = c.rest();
         assert!(put(&mut p, 0, &big));
     }
 
@@ -749,7 +759,7 @@ mod tests {
                 assert!(put(&mut p, lap * 3, &bytes[..n]));
                 assert_eq!(take(&mut c), Some((lap * 3, bytes[..n].to_vec())));
                 assert!(take(&mut c).is_none());
-                c.rest();
+                let _ = c.rest();
             }
         }
     }
@@ -766,20 +776,20 @@ mod tests {
             let word = p.word(1, form, 0);
             p.publish(word, 0, 1);
             assert!(matches!(c.poll(), Some(Found::Malformed)));
-            c.release();
+            let _ = c.release();
         }
         let word = p.word(1, LONG, 0);
         p.publish(word, 97 << 48, 1);
         assert!(matches!(c.poll(), Some(Found::Malformed)));
-        c.release();
+        let _ = c.release();
         p.cell(p.next + 1)
             .data
             .store(u64::MAX - 100, Ordering::Relaxed);
         let word = p.word(1, RING, 0);
         p.publish(word, 0, 2);
         assert!(matches!(c.poll(), Some(Found::Malformed)));
-        c.release();
-        c.rest();
+        let _ = c.release();
+        let _ = c.rest();
         assert!(put(&mut p, 9, b"good"));
         assert_eq!(take(&mut c), Some((9, b"good".to_vec())));
     }

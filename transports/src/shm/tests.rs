@@ -44,6 +44,28 @@ fn messages_cross_and_rings_grow() {
     assert_eq!(a.malformed() + b.malformed(), 0);
 }
 
+/// A rank sleeps with a post that found no room; its peer makes room, which is no post.
+#[test]
+fn a_sleeper_without_room_is_woken_when_there_is_some() {
+    let (a, b) = pair();
+    let mut ea = a.endpoint(5, vec![0, 1]);
+    let mut eb = b.endpoint(5, vec![0, 1]);
+    let mut posted = 0;
+    while ea.post(1, head(3, posted), b"message").is_ok() {
+        posted += 1;
+    }
+    let mut roused = false;
+    a.sleep(&[], std::time::Duration::from_secs(60), || {
+        let again = ea.post(1, head(3, posted), b"message");
+        assert!(matches!(again, Err(PostError::Full)));
+        (0..posted).for_each(|n| assert_eq!(next(&mut eb).1, head(3, n)));
+        roused = a.job().control(0).sleeping.load(Ordering::Relaxed) == 0;
+        // The bell has been rung, or nobody would end the sleep.
+        roused
+    });
+    assert!(roused);
+}
+
 #[test]
 fn a_message_waits_for_a_channel_that_opens_later() {
     let (a, b) = pair();

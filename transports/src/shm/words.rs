@@ -4,7 +4,7 @@
 //! | word | said by | heard by |
 //! |---|---|---|
 //! | `inbox` | whoever opens a ring to a rank | that rank, which takes the list |
-//! | `sleeping` | a rank before it sleeps | whoever has posted to it |
+//! | `sleeping` | a rank before it sleeps | whoever has posted to it, or made room for its posts |
 //! | `death`, `death_epoch` | the launcher | all |
 //! | `used_bytes` | whoever reserves memory | all |
 //! | `waiting` (of [`Arrivals`]) | a thread that drains the inbox | the thread with the endpoint |
@@ -15,7 +15,8 @@
 //! 2. Of a rank that goes to sleep and another that posts to it, one sees the
 //!    other: the post is found by the last look, or the bell rings.
 //! 3. Who sees the epoch of a death sees the death.
-//! 4. What was granted of a limit never exceeds it, and what was refused is
+//! 4. The same holds for a rank whose post found no room, and a peer that makes room.
+//! 5. What was granted of a limit never exceeds it, and what was refused is
 //!    given back. A request beside one that is refused may be refused, too.
 //!
 //! # Models
@@ -47,20 +48,48 @@ pub(super) fn take_list(inbox: &AtomicU64) -> u64 {
     inbox.swap(0, Ordering::AcqRel)
 }
 
+/// A rank sleeps,
+const ASLEEP: u32 = 1;
+/// and something that it has to post found no room.
+const STARVED: u32 = 2;
+
+/// Why a rank may sleep, as its last look has found.
+pub(super) enum Idle {
+    /// It may not.
+    No,
+    /// Nothing has come.
+    Yes,
+    /// Nothing has come, and what it has to post found no room.
+    Starved,
+}
+
 /// Goes to sleep: says so, passes a barrier that all senders pass as well,
 /// looks once more, and only then sleeps.
 pub(super) fn rest(
     sleeping: &AtomicU32,
     barrier: impl FnOnce(),
-    idle: impl FnOnce() -> bool,
+    idle: impl FnOnce() -> Idle,
     sleep: impl FnOnce(),
 ) {
-    sleeping.store(1, Ordering::SeqCst);
+    // Until the look has shown that it is not so: room that is made before it is seen.
+    sleeping.store(STARVED, Ordering::SeqCst);
     barrier();
-    if idle() {
+    let idle = idle();
+    if let Idle::Yes = idle {
+        // Fails if the bell was rung, which ends the sleep at once.
+        let (new, order) = (ASLEEP, Ordering::Relaxed);
+        let _ = sleeping.compare_exchange(STARVED, new, order, order);
+    }
+    if !matches!(idle, Idle::No) {
         sleep();
     }
     sleeping.store(0, Ordering::Relaxed);
+}
+
+/// Whether a rank may sleep for want of room. To be asked after room was made.
+#[inline]
+pub(super) fn may_starve(sleeping: &AtomicU32) -> bool {
+    sleeping.load(Ordering::Relaxed) == STARVED
 }
 
 /// Whether a rank may sleep. To be asked after a post.
@@ -126,6 +155,25 @@ impl<T> Arrivals<T> {
         // Under the lock: what is added later sets it again.
         self.waiting.store(0, Ordering::Relaxed);
         std::mem::take(&mut *items)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod plain {
+    use super::*;
+
+    #[test]
+    fn who_only_waits_is_not_woken_by_room() {
+        let sleeping = AtomicU32::new(0);
+        let look = || {
+            assert!(may_starve(&sleeping), "until the look has shown otherwise");
+            Idle::Yes
+        };
+        let sleep = || assert!(may_sleep(&sleeping) && !may_starve(&sleeping));
+        rest(&sleeping, || {}, look, sleep);
+        let sleep = || assert!(may_starve(&sleeping));
+        rest(&sleeping, || {}, || Idle::Starved, sleep);
+        assert!(!may_sleep(&sleeping));
     }
 }
 
@@ -230,7 +278,10 @@ mod tests {
                 rest(
                     &sleeping,
                     || fence(Ordering::SeqCst),
-                    || posts.load(Ordering::Acquire) == seen,
+                    || match posts.load(Ordering::Acquire) == seen {
+                        true => Idle::Yes,
+                        false => Idle::No,
+                    },
                     || bell.wait(),
                 );
                 seen = posts.load(Ordering::Acquire);
@@ -249,6 +300,39 @@ mod tests {
     #[test]
     fn loom_no_sleeper_is_forgotten_by_two_senders() {
         sleeper_and_senders(2, 2);
+    }
+
+    /// Fails, by a sleep that nobody ends, without either of the two fences, or if the
+    /// sleeper says that it starves after its look.
+    #[test]
+    fn loom_no_producer_without_room_is_forgotten() {
+        check(5, || {
+            let sleeping = Arc::new(AtomicU32::new(0));
+            let room = Arc::new(AtomicU64::new(0));
+            let bell = Arc::new(Bell::default());
+            let consumer = {
+                let (sleeping, room, bell) = (sleeping.clone(), room.clone(), bell.clone());
+                thread::spawn(move || {
+                    room.store(1, Ordering::Release);
+                    fence(Ordering::SeqCst);
+                    if may_starve(&sleeping) && rouse(&sleeping) {
+                        bell.ring();
+                    }
+                })
+            };
+            while room.load(Ordering::Acquire) == 0 {
+                rest(
+                    &sleeping,
+                    || fence(Ordering::SeqCst),
+                    || match room.load(Ordering::Acquire) == 0 {
+                        true => Idle::Starved,
+                        false => Idle::No,
+                    },
+                    || bell.wait(),
+                );
+            }
+            consumer.join().expect("it ends");
+        });
     }
 
     /// Fails if the epoch is added relaxed.
