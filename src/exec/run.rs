@@ -142,6 +142,9 @@ pub(crate) struct Run {
 /// Bytes of an operand that are copied at a time where the result takes the place of
 /// the right one.
 const BLOCK_BYTES: usize = 2048;
+/// Bytes of an operand that are copied before they are combined: half of a small
+/// first-level cache.
+const NEAR_BYTES: usize = 16 << 10;
 
 impl Run {
     /// Forgets everything but room, and the program, which the lane keeps as well: a
@@ -218,6 +221,13 @@ impl Run {
             self.program.actions[(instance % steps) as usize],
             instance / steps,
         )
+    }
+
+    /// Whether a step sends while the run receives.
+    #[inline]
+    pub fn crosses(&self, instance: u32) -> bool {
+        let steps = self.program.graph.steps().max(1);
+        self.program.crosses(instance % steps)
     }
 
     /// Tag of a message in one segment.
@@ -399,15 +409,27 @@ pub(crate) fn combine(
         return Ok(());
     }
     if to != right {
-        if to != left {
-            // SAFETY: as many bytes in each; pieces are the same or disjoint.
-            unsafe { std::ptr::copy_nonoverlapping(left, to, bytes) };
+        // What was copied is still in the nearest cache when it is combined.
+        let step = match to == left {
+            true => bytes,
+            false => (NEAR_BYTES / fit.unit).max(1) * fit.unit,
+        };
+        let mut at = 0;
+        while at < bytes {
+            let n = step.min(bytes - at);
+            let to = to.wrapping_add(at);
+            if to != left.wrapping_add(at) {
+                // SAFETY: as many bytes in each; pieces are the same or disjoint.
+                unsafe { osier_datatype::copy_bytes(left.wrapping_add(at), to, n) };
+            }
+            // SAFETY: the run's own piece, which no step uses meanwhile.
+            let to = unsafe { std::slice::from_raw_parts_mut(to, n) };
+            // SAFETY: as above; another piece.
+            let right = unsafe { std::slice::from_raw_parts(right.wrapping_add(at), n) };
+            operator.combine(fit, to, right)?;
+            at += n;
         }
-        // SAFETY: the run's own piece, which no step uses meanwhile.
-        let to = unsafe { std::slice::from_raw_parts_mut(to, bytes) };
-        // SAFETY: as above; another piece.
-        let right = unsafe { std::slice::from_raw_parts(right, bytes) };
-        return operator.combine(fit, to, right);
+        return Ok(());
     }
     if fit.commutes {
         // SAFETY: the run's own piece, which no step uses meanwhile.

@@ -16,11 +16,12 @@
 use super::memory::Memory;
 use super::program::Action;
 use crate::p2p::view::RawView;
+use crate::protocol::select::AT_ONCE_BYTES;
 use osier_collectives::{Buffer, Region, Scratch};
 use std::mem::MaybeUninit;
 
 /// Bytes of a message: as much as always leaves at once.
-pub(crate) const MOST_BYTES: usize = 2048;
+pub(crate) const MOST_BYTES: usize = AT_ONCE_BYTES;
 /// Steps of a program.
 const MOST_STEPS: usize = 64;
 /// Scratch buffers of a program.

@@ -9,6 +9,7 @@
 //!    when [`Child`] is dropped.
 
 use super::shortest;
+use crate::error::Result;
 use std::io::{self, PipeReader, PipeWriter, Read};
 use std::os::fd::AsRawFd;
 use std::time::Instant;
@@ -21,6 +22,7 @@ const SIZES: [usize; 4] = [4 << 10, 64 << 10, 1 << 20, 4 << 20];
 const CALLS: usize = 24;
 const MOST_BYTES: usize = 4 << 20;
 const LINE_BYTES: usize = 64;
+const PAGE_BYTES: usize = 4096;
 
 /// Whether the kernel copies from another process of ours; if not, why.
 pub fn permitted() -> io::Result<()> {
@@ -29,23 +31,35 @@ pub fn permitted() -> io::Result<()> {
 }
 
 /// (bytes, ns) of copies.
-pub(super) fn times() -> io::Result<Vec<(f64, f64)>> {
+pub(super) fn times() -> io::Result<Result<Vec<(f64, f64)>>> {
     let child = Child::start(MOST_BYTES)?;
-    let mut to = vec![1u8; MOST_BYTES];
-    SIZES
-        .iter()
-        .map(|bytes| {
-            let to = &mut to[..*bytes];
-            child.read(to)?;
+    let mut to = vec![1u8; MOST_BYTES + PAGE_BYTES];
+    // Half a page away from the source within its page: elsewhere copies may be slow.
+    let wanted = child.source.as_ptr().addr() + PAGE_BYTES / 2;
+    let start = wanted.wrapping_sub(to.as_ptr().addr()) % PAGE_BYTES;
+    let to = &mut to[start..][..MOST_BYTES];
+    // Whether it is permitted at all.
+    child.read(to)?;
+    let mut all = Vec::new();
+    for bytes in SIZES {
+        let to = &mut to[..bytes];
+        let taken = shortest(&format!("{bytes} bytes of another process"), || {
             let mut times = Vec::with_capacity(CALLS);
             for _ in 0..CALLS {
                 let start = Instant::now();
-                child.read(to)?;
+                child
+                    .read(to)
+                    .map_err(|e| super::disturbed(&e.to_string()))?;
                 times.push(start.elapsed().as_nanos() as f64);
             }
-            Ok((*bytes as f64, shortest(&times)))
-        })
-        .collect()
+            Ok(times)
+        });
+        match taken {
+            Ok(ns) => all.push((bytes as f64, ns)),
+            Err(e) => return Ok(Err(e)),
+        }
+    }
+    Ok(Ok(all))
 }
 
 /// A process with a copy of our memory.

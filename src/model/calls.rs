@@ -86,6 +86,10 @@ fn unknown_error() -> f64 {
     0.5
 }
 
+/// Handing a core over to another rank by a yield: 2.2 to 2.6 us (2-core virtual machine,
+/// AMD EPYC of family 25, 2026-11-22, two processes on one core that take turns).
+const SWITCH_NS: f64 = 2400.0;
+
 /// Classes of links, innermost first.
 const CLASSES: [&str; 8] = [
     "pu",
@@ -217,6 +221,32 @@ impl CallCosts {
         text.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
         })
+    }
+
+    /// The same where so many ranks share each core: work of those of one core is done one
+    /// after the other, and what a rank waits for comes after a switch to whoever sends it.
+    pub fn shared_by(&self, ranks_per_core: u32) -> CallCosts {
+        let mut table = self.clone();
+        if ranks_per_core <= 1 {
+            return table;
+        }
+        let times = f64::from(ranks_per_core);
+        let switches = (times - 1.0) * SWITCH_NS;
+        for m in table
+            .classes
+            .iter_mut()
+            .flat_map(|c| c.messages.iter_mut().chain(&mut c.kept))
+        {
+            m.one_way_ns = m.one_way_ns * times + switches;
+            m.busy_ns *= times;
+        }
+        for work in table.copy.iter_mut().chain(&mut table.combine) {
+            work.ns *= times;
+        }
+        for ns in [&mut table.row_ns, &mut table.run_ns, &mut table.step_ns] {
+            *ns *= times;
+        }
+        table
     }
 
     /// The planner's machine of these ranks of a job. Above `eager_bytes` messages wait
@@ -558,6 +588,18 @@ mod tests {
         assert!((at(1) - at(2)).abs() < 1e-9);
         assert_eq!(machine.distance(0, 1), 0);
         assert_eq!(machine.distance(0, 3), 2);
+    }
+
+    #[test]
+    fn ranks_that_share_cores_wait_for_switches() {
+        let table = CallCosts::estimated(&LinkCosts::default());
+        assert_eq!(table.shared_by(1), table);
+        let shared = table.shared_by(3).checked().unwrap();
+        let at = |table: &CallCosts| table.classes[0].messages[0];
+        let (alone, both) = (at(&table), at(&shared));
+        assert!((both.one_way_ns - 3.0 * alone.one_way_ns - 2.0 * SWITCH_NS).abs() < 1e-6);
+        assert!((both.busy_ns - 3.0 * alone.busy_ns).abs() < 1e-6);
+        assert!((shared.copy[1].ns - 3.0 * table.copy[1].ns).abs() < 1e-6);
     }
 
     #[test]

@@ -179,7 +179,7 @@ impl Lab {
             work()?;
             times.push(since.elapsed().as_nanos() as f64);
         }
-        Ok(super::shortest(&times).max(1.0))
+        Ok(times.iter().copied().fold(f64::INFINITY, f64::min).max(1.0))
     }
 }
 

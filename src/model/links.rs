@@ -29,7 +29,7 @@ const GAP_BYTES: usize = 64;
 
 /// One-way time of the smallest message.
 pub(super) fn latency_ns() -> Result<f64> {
-    let times = pair(LinkCosts::default(), |comm| {
+    let burst = |comm: &Communicator| {
         let mut data = [0u64];
         trips(comm, LATENCY_BATCHES, LATENCY_TRIPS, |first| {
             if first {
@@ -40,8 +40,8 @@ pub(super) fn latency_ns() -> Result<f64> {
                 comm.send(&data, 0, 0)
             }
         })
-    })?;
-    Ok(shortest(&times))
+    };
+    shortest("a message of 8 bytes", || pair(LinkCosts::default(), burst))
 }
 
 /// One-way times of messages that travel in fragments.
@@ -49,11 +49,13 @@ pub(super) fn fragments() -> Result<Vec<Piped>> {
     let mut all = Vec::new();
     for bytes in SIZES {
         for fragment in FRAGMENTS {
-            let times = pair(forcing(bytes, fragment), |comm| piped(comm, bytes))?;
+            let ns = shortest(&format!("{bytes} bytes in fragments"), || {
+                pair(forcing(bytes, fragment), |comm| piped(comm, bytes))
+            })?;
             all.push(Piped {
                 bytes: bytes as f64,
                 fragment: fragment as f64,
-                ns: shortest(&times),
+                ns,
             });
         }
     }
@@ -89,7 +91,7 @@ pub(super) fn mapped() -> Result<Vec<(f64, f64)>> {
     };
     let mut all = Vec::new();
     for bytes in [64 << 10, 256 << 10, 1 << 20] {
-        let times = pair(costs, |comm| {
+        let burst = |comm: &Communicator| {
             let from = comm.alloc::<u8>(bytes)?;
             let mut to = comm.alloc::<u8>(bytes)?;
             trips(comm, FRAGMENT_TRIPS, 1, |first| {
@@ -101,8 +103,9 @@ pub(super) fn mapped() -> Result<Vec<(f64, f64)>> {
                     comm.send(&from, 0, 0)
                 }
             })
-        })?;
-        all.push((bytes as f64, shortest(&times)));
+        };
+        let ns = shortest(&format!("{bytes} bytes of a heap"), || pair(costs, burst))?;
+        all.push((bytes as f64, ns));
     }
     Ok(all)
 }

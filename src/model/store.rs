@@ -5,13 +5,16 @@
 //!   "machine": { "cpu": ..., "processors": ..., "kernel": ..., "osier": ... },
 //!   "date": "2026-11-21",
 //!   "costs": { "latency_ns": ..., ..., "device": { "launch_ns": ..., ... } },
-//!   "calls": { "classes": [...], "run_ns": ..., ..., "devices": { ... } } }
+//!   "calls": { "classes": [...], "run_ns": ..., ..., "devices": { ... } },
+//!   "probes": [{ "sum": false, "bytes": 4096, "ns": ... }, ...] }
 //! ```
 //!
-//! `device`, `calls` and its `devices` are missing where they were not measured; `machine`
-//! and `date` may be missing in a file written by hand. Format 1 knew no `devices`.
+//! `device`, `calls`, its `devices` and `probes` are missing where they were not measured;
+//! `machine` and `date` may be missing in a file written by hand. Format 1 knew no `devices`.
 
 use super::machine::{Machine, today};
+use super::plausible;
+use super::recheck::{self, Probe};
 use crate::config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::calls::CallCosts;
@@ -39,6 +42,9 @@ pub struct Measured {
     /// What collective calls cost, if that was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls: Option<CallCosts>,
+    /// Times by which it is found out whether all this still holds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub probes: Vec<Probe>,
 }
 
 /// Where costs come from.
@@ -65,6 +71,19 @@ pub struct Cached {
     pub origin: Origin,
     /// When they were measured, if known.
     pub date: Option<String>,
+    /// Times that were taken then.
+    pub probes: Vec<Probe>,
+}
+
+impl Cached {
+    /// Takes a few times again. What speaks against costs of the user's cache, if anything
+    /// does.
+    pub fn outdated(&self) -> Option<String> {
+        match self.origin {
+            Origin::Cache(_) => recheck::outdated(&self.probes, &Probe::take()),
+            Origin::Variable(_) | Origin::Default => None,
+        }
+    }
 }
 
 /// The costs to work with: those of the file that `OSIER_COSTS` names, else
@@ -82,6 +101,7 @@ pub fn cached() -> Result<Cached> {
             refused: None,
             origin: Origin::Variable(file),
             date: measured.date,
+            probes: measured.probes,
         });
     }
     // What is in the cache and cannot be used is as good as not there: the
@@ -100,6 +120,7 @@ pub fn cached() -> Result<Cached> {
         refused,
         origin: Origin::Default,
         date: None,
+        probes: Vec::new(),
     })
 }
 
@@ -114,12 +135,22 @@ fn from_cache(file: PathBuf, here: &Machine) -> Result<Cached> {
             ),
         ));
     }
+    if let Some(how) = plausible::absurd(&measured.costs, measured.calls.as_ref()) {
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!(
+                "costs in {}: {how} (hint: osier model measure)",
+                file.display()
+            ),
+        ));
+    }
     Ok(Cached {
         costs: measured.costs,
         calls: measured.calls,
         refused: None,
         origin: Origin::Cache(file),
         date: measured.date,
+        probes: measured.probes,
     })
 }
 
@@ -197,13 +228,20 @@ pub fn load(file: &Path) -> Result<Measured> {
 
 /// Writes costs that were measured on this machine to a file, making its
 /// folder if there is none.
+///
+/// # Errors
+/// If the file cannot be written, or if the costs are none that a machine has.
 pub fn store(file: &Path, costs: LinkCosts, calls: Option<CallCosts>) -> Result<()> {
+    if let Some(how) = plausible::absurd(&costs, calls.as_ref()) {
+        return Err(super::disturbed(&how));
+    }
     let measured = Measured {
         format: FORMAT,
         machine: Some(Machine::here()),
         date: Some(today()),
         costs,
         calls,
+        probes: Probe::take(),
     };
     let failed = |what: String| {
         Error::new(
@@ -253,7 +291,10 @@ mod tests {
             latency_ns: 123.0,
             ..LinkCosts::default()
         };
-        let calls = CallCosts::estimated(&costs);
+        let calls = CallCosts {
+            error: 0.1,
+            ..CallCosts::estimated(&costs)
+        };
         store(&file, costs, Some(calls.clone())).expect("written");
         let measured = load(&file).expect("read");
         assert_eq!(measured.costs, costs);
@@ -261,6 +302,21 @@ mod tests {
         let cached = from_cache(file.clone(), &here).expect("of this machine");
         assert_eq!(cached.origin, Origin::Cache(file.clone()));
         assert_eq!(cached.calls, Some(calls));
+        assert_eq!(cached.probes, measured.probes);
+        assert!(!cached.probes.is_empty());
+        // What no machine has is neither kept nor used.
+        let absurd = LinkCosts {
+            latency_ns: 748_000.0,
+            ..costs
+        };
+        let why = store(&file, absurd, None).expect_err("absurd").to_string();
+        assert!(why.contains("latency_ns"), "{why}");
+        let text = fs::read_to_string(&file).expect("read");
+        let other = folder.join("absurd.json");
+        let text = text.replace("\"latency_ns\": 123.0", "\"latency_ns\": 748000.0");
+        fs::write(&other, text).expect("written");
+        let why = from_cache(other, &here).expect_err("absurd").to_string();
+        assert!(why.contains("other work"), "{why}");
         let other = Machine {
             kernel: "other".into(),
             ..here

@@ -390,6 +390,7 @@ impl Communicator {
     fn await_short(&self, lane: &mut Lane, view: &RawView, source: u32, tag: u32) -> Option<usize> {
         let pattern = Pattern::exact(source, tag);
         let most = DIRECT_POLLS.min(self.core().spin_polls());
+        let mut yields = self.core().direct_yields();
         let mut misses = 1; // of the caller
         loop {
             pace::pause(lane.pace.missed(misses));
@@ -397,8 +398,16 @@ impl Communicator {
                 lane.pace.found(misses);
                 return Some(bytes);
             }
-            if misses >= most || self.lane().wanted() {
+            if self.lane().wanted() {
                 return None;
+            }
+            if misses >= most {
+                // Whoever is to send may need this core.
+                if yields == 0 {
+                    return None;
+                }
+                yields -= 1;
+                std::thread::yield_now();
             }
             match lane.receive_direct(view, pattern) {
                 Direct::Nothing => misses += 1,

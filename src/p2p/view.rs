@@ -402,7 +402,7 @@ unsafe fn copy_contiguous(from: *const u8, to: *mut u8, bytes: usize) {
         4 => whole!(u32),
         0 => {}
         // SAFETY: the caller's contract.
-        _ => unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) },
+        _ => unsafe { osier_datatype::copy_bytes(from, to, bytes) },
     }
 }
 

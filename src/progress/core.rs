@@ -52,6 +52,9 @@ const SPIN_POLLS_SHARED: u32 = 8;
 /// Yields without result before a thread sleeps.
 const YIELDS: u32 = 1_000;
 const YIELDS_SHARED: u32 = 2_000;
+/// Of these, yields of a call that takes its steps itself, before it leaves them to a run:
+/// what a rank on the same core sends next comes after a switch to it and back.
+const DIRECT_YIELDS_SHARED: u32 = 64;
 /// Longest sleep. After it a rank looks whether its waits have become long;
 /// and a lost wake-up would end here.
 const SLEEP: Duration = LONG;
@@ -463,6 +466,27 @@ impl Core {
             YIELDS_SHARED
         } else {
             YIELDS
+        }
+    }
+
+    /// How many ranks of the job share a core, as all its ranks see it; 1 if none do or
+    /// nobody knows.
+    pub fn ranks_per_core(&self) -> u32 {
+        match &self.place {
+            Place::Shm(r) => match r.job().cores() {
+                0 => 1,
+                cores => r.job().ranks().div_ceil(cores) as u32,
+            },
+            Place::Alone | Place::Sim(..) => 1,
+        }
+    }
+
+    /// How often a thread yields before it posts a receive that it waits for.
+    #[inline]
+    pub fn direct_yields(&self) -> u32 {
+        match self.shared_cores {
+            true => DIRECT_YIELDS_SHARED,
+            false => 0,
         }
     }
 

@@ -94,6 +94,8 @@ pub(super) struct Op {
     pub synchronous: bool,
     /// Its receive is said to be posted.
     pub ready: bool,
+    /// Of a run that receives at the same time.
+    pub crossing: bool,
     pub acked: bool,
     /// Nobody waits: free it when it is done.
     pub detached: bool,
@@ -149,6 +151,7 @@ impl Op {
             total: 0,
             synchronous: false,
             ready: false,
+            crossing: false,
             acked: false,
             detached: false,
             posted: None,

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The receiver reads. While the sender waits anyway it writes the rear part,
-//! so that both processors copy; a sender that computes is left alone.
+//! so that both processors copy; a sender that computes is left alone, and so is one that
+//! has a message of ours to read.
 //!
 //! # Invariants
 //! 1. A pull that has shared its memory ends only after PUSHED, or after the
@@ -92,12 +93,21 @@ impl Lane {
         if total <= room
             && let Some(to) = op.view.as_contiguous()
             && self.links.attending(peer)
+            && !self.exchanges(peer)
         {
             self.share(&mut pull, to, total);
         }
         self.counters.pulled += 1;
         self.pulls.push_back(pull);
         self.advance_one_sided();
+    }
+
+    /// Whether the peer has something of ours to read: then both copy anyway, and what it
+    /// wrote here would be one message more, and lines that change hands.
+    fn exchanges(&self, peer: u32) -> bool {
+        self.ops.first_values().any(|op| {
+            op.direction == Direction::Send && op.peer == peer && op.state == State::Announced
+        })
     }
 
     /// Asks the sender to write the rear part of a message.

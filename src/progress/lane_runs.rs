@@ -274,7 +274,7 @@ impl Lane {
                 return;
             }
             run.copies += 1;
-            match self.isend_at(from, own, tag, run.site()) {
+            match self.isend_at(from, own, tag, false, run.site()) {
                 Ok(Posted::Done(_)) => run.complete(COPY),
                 Ok(Posted::Pending(handle)) => self.join(id, run, handle, COPY),
                 Err(e) => self.step_failed(id, run, COPY, own, e),
@@ -302,6 +302,9 @@ impl Lane {
 
     fn recycle_run(&mut self, mut run: Box<Run>) {
         run.clear();
+        if !self.runs.spare.is_empty() {
+            run.memory.trim();
+        }
         if self.runs.spare.len() < SPARE_RUNS {
             self.runs.spare.push(run);
         }
@@ -351,7 +354,8 @@ impl Lane {
                     return run.complete(instance);
                 }
                 let view = run.memory.view(data, segment);
-                match self.isend_at(view, to, tag, run.site()) {
+                let crossing = run.crosses(instance);
+                match self.isend_at(view, to, tag, crossing, run.site()) {
                     Ok(Posted::Done(_)) => run.complete(instance),
                     Ok(Posted::Pending(handle)) => self.join(id, run, handle, instance),
                     Err(e) => self.step_failed(id, run, instance, to, e),
@@ -856,6 +860,7 @@ impl Lane {
         view: RawView,
         to: u32,
         tag: u32,
+        crossing: bool,
         site: &'static Location<'static>,
     ) -> Result<Posted> {
         if self.send_now(&view, to, tag) {
@@ -865,7 +870,7 @@ impl Lane {
                 bytes: view.bytes(),
             }));
         }
-        self.isend_from(view, to, tag, super::lane::Mode::Standard, site)
+        self.isend_from(view, to, tag, super::lane::Mode::Standard, crossing, site)
     }
 
     fn irecv_at(

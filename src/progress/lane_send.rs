@@ -37,7 +37,7 @@ impl Lane {
                 bytes: view.bytes(),
             }));
         }
-        self.isend_from(view, dest, tag, mode, Location::caller())
+        self.isend_from(view, dest, tag, mode, false, Location::caller())
     }
 
     /// Sends a message whole, if nothing stands in its way.
@@ -94,7 +94,8 @@ impl Lane {
         self.links.post_with(dest, head, bytes, fill).is_ok()
     }
 
-    /// Posts a send that could not leave at once, of this line of the user's.
+    /// Posts a send that could not leave at once, of this line of the user's; one that
+    /// crosses belongs to a run that receives at the same time.
     #[cold]
     pub(super) fn isend_from(
         &mut self,
@@ -102,6 +103,7 @@ impl Lane {
         dest: u32,
         tag: u32,
         mode: Mode,
+        crossing: bool,
         site: &'static Location<'static>,
     ) -> Result<Posted> {
         let bytes = view.bytes();
@@ -120,6 +122,7 @@ impl Lane {
         op.total = bytes;
         op.synchronous = mode == Mode::Synchronous;
         op.ready = mode == Mode::Ready;
+        op.crossing = crossing;
         let handle = self.ops.insert(op).ok_or_else(too_many)?;
         self.follow(handle);
         self.peers[dest as usize].starts.push_back(handle);
@@ -239,7 +242,7 @@ impl Lane {
         let Some(op) = self.ops.get_mut(handle) else {
             return Step::Moved; // revoked meanwhile
         };
-        let (peer, bytes) = (op.peer, op.total);
+        let (peer, bytes, crossing) = (op.peer, op.total, op.crossing);
         if op.has_failed() {
             return self.announce(handle);
         }
@@ -303,6 +306,7 @@ impl Lane {
         }
         let eager = match on_device {
             true => at_once,
+            false if crossing => bytes <= self.selection.crossing_max(memory),
             false => bytes <= self.selection.eager_max(memory),
         };
         let credit = eager && self.peers[peer as usize].sender.take(bytes);

@@ -114,6 +114,15 @@ impl<T> Slab<T> {
         Some(value)
     }
 
+    /// Values in the slots that are used first: a look of bounded length.
+    pub fn first_values(&self) -> impl Iterator<Item = &T> {
+        const LOOK: usize = 16;
+        self.entries
+            .iter()
+            .take(LOOK)
+            .filter_map(|e| e.value.as_ref())
+    }
+
     /// Handles of all live entries.
     pub fn handles(&self) -> impl Iterator<Item = u32> + '_ {
         self.entries.iter().enumerate().filter_map(|(i, e)| {

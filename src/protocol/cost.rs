@@ -103,6 +103,21 @@ impl LinkCosts {
         self.latency_ns + one.min(self.pipeline_ns(bytes))
     }
 
+    /// Data at once between two that send to each other, in ns: each copies both, one
+    /// after the other.
+    pub fn crossing_eager_ns(&self, bytes: usize) -> f64 {
+        let fragments = bytes.div_ceil(self.fragment_bytes(bytes)).max(1);
+        self.latency_ns
+            + 2.0 * bytes as f64 * self.copy_ns_per_byte
+            + 2.0 * (fragments - 1) as f64 * self.overhead_ns
+    }
+
+    /// Announce, then a copy by the kernel, between two that do so at the same time, in
+    /// ns: neither has time for the other's.
+    pub fn crossing_attach_ns(&self, bytes: usize) -> f64 {
+        2.0 * self.latency_ns + self.attach_call_ns + bytes as f64 * self.attach_ns_per_byte
+    }
+
     /// Announce, then fragments, in ns.
     pub fn fragments_ns(&self, bytes: usize) -> f64 {
         3.0 * self.latency_ns + self.pipeline_ns(bytes)

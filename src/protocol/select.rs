@@ -65,6 +65,8 @@ pub struct Selection {
     eager_plain_max: usize,
     /// Largest eager message of heap memory.
     eager_heap_max: usize,
+    /// Largest eager message of plain memory between two that send to each other.
+    crossing_plain_max: usize,
     /// Smallest message for which attach beats fragments.
     attach_min: usize,
     /// Largest eager message of a device.
@@ -82,6 +84,9 @@ impl Selection {
         .max(at_once_bytes);
         let eager_heap_max = last_size(eager_max, |n| costs.eager_ns(n) < costs.mapped_ns(n));
         let eager_plain_max = last_size(eager_max, |n| costs.eager_ns(n) < costs.attach_ns(n));
+        let crossing_plain_max = last_size(eager_max, |n| {
+            costs.crossing_eager_ns(n) < costs.crossing_attach_ns(n)
+        });
         let attach_min = last_size(usize::MAX >> 1, |n| {
             costs.fragments_ns(n) <= costs.attach_ns(n)
         })
@@ -93,6 +98,7 @@ impl Selection {
             eager_max,
             eager_plain_max: eager_plain_max.max(at_once_bytes),
             eager_heap_max: eager_heap_max.max(at_once_bytes),
+            crossing_plain_max: crossing_plain_max.max(at_once_bytes),
             attach_min,
         }
     }
@@ -117,6 +123,15 @@ impl Selection {
         }
     }
 
+    /// The same of a message whose sender receives another one meanwhile.
+    #[inline]
+    pub fn crossing_max(&self, memory: Memory) -> usize {
+        match memory {
+            Memory::Plain => self.crossing_plain_max,
+            Memory::Heap | Memory::Private => self.eager_max(memory),
+        }
+    }
+
     /// Largest message of a device that goes at once.
     #[inline]
     pub fn device_eager_max(&self) -> usize {
@@ -129,6 +144,7 @@ impl Selection {
     pub fn always_eager(&self) -> usize {
         self.eager_heap_max
             .min(self.eager_plain_max)
+            .min(self.crossing_plain_max)
             .min(self.eager_max)
     }
 
@@ -278,6 +294,21 @@ mod tests {
             );
         }
         assert_eq!(c.share(4096, false), 4096, "too small to share");
+    }
+
+    /// Who receives as well copies twice for each message that goes at once.
+    #[test]
+    fn crossing_messages_are_announced_earlier() {
+        let s = Selection::new(fixed(), AT_ONCE_BYTES);
+        // 100 + 2 * 0.05 n + overheads against 2200 + 0.04 n.
+        assert_eq!(s.crossing_max(Memory::Plain), 32768);
+        assert_eq!(s.crossing_max(Memory::Private), 49152);
+        let slow = LinkCosts {
+            copy_ns_per_byte: 0.2,
+            ..fixed()
+        };
+        let s = Selection::new(slow, AT_ONCE_BYTES);
+        assert_eq!(s.crossing_max(Memory::Plain), 4096);
     }
 
     #[test]

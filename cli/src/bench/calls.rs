@@ -4,6 +4,8 @@
 //! for it: the time of a call is the time until its data is there. Contributions are
 //! equal, also of calls that allow different ones.
 
+use std::ops::{Deref, DerefMut};
+
 use osier::plans::Operation;
 use osier::{Communicator, Op};
 
@@ -70,10 +72,44 @@ pub struct Calls<'a> {
     calls: usize,
     /// Where buffers lie, if not here.
     on_device: Option<OnDevice>,
-    bytes_sent: Vec<u8>,
-    bytes_got: Vec<u8>,
-    sent: Vec<f64>,
-    got: Vec<f64>,
+    bytes_sent: Paged<u8>,
+    bytes_got: Paged<u8>,
+    sent: Paged<f64>,
+    got: Paged<f64>,
+}
+
+/// Values that begin at a page, as those of the peers' programs do: on some machines copies
+/// take longer for some places within pages (docs/decisions/0123).
+#[derive(Default)]
+struct Paged<T> {
+    all: Vec<T>,
+    start: usize,
+}
+
+impl<T: Copy + Default> Paged<T> {
+    fn of(values: &[T]) -> Paged<T> {
+        const PAGE_BYTES: usize = 4096;
+        let room = PAGE_BYTES / size_of::<T>();
+        let mut all = vec![T::default(); values.len() + room];
+        let start = all.as_ptr().align_offset(PAGE_BYTES).min(room);
+        all.truncate(start + values.len());
+        all[start..].copy_from_slice(values);
+        Paged { all, start }
+    }
+}
+
+impl<T> Deref for Paged<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.all[self.start..]
+    }
+}
+
+impl<T> DerefMut for Paged<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.all[self.start..]
+    }
 }
 
 fn mark(rank: usize) -> u8 {
@@ -114,14 +150,14 @@ macro_rules! call {
                 })
             }),
             Form::Persistent => {
-                let mut ready = comm.$init(send.clone(), std::mem::take(recv) $(, $arg)*)?;
+                let mut ready = comm.$init(send.to_vec(), recv.to_vec() $(, $arg)*)?;
                 let done = $repeat(&mut || {
                     $self.calls += 1;
                     ready.start()?;
                     $work();
                     ready.wait()
                 });
-                *recv = ready.into_buffers()?.1;
+                *recv = Paged::of(&ready.into_buffers()?.1);
                 done
             }
         }
@@ -152,7 +188,7 @@ macro_rules! rooted {
             }),
             Form::Persistent => {
                 let mut ready = (0..size)
-                    .map(|root| comm.$init(send.clone(), recv.clone() $(, $arg)*, root $(, $op)?))
+                    .map(|root| comm.$init(send.to_vec(), recv.to_vec() $(, $arg)*, root $(, $op)?))
                     .collect::<osier::Result<Vec<_>>>()?;
                 let done = $repeat(&mut || {
                     let root = $self.calls % size;
@@ -162,7 +198,7 @@ macro_rules! rooted {
                     ready[root].wait()
                 });
                 // The result of the calls in which this rank had one.
-                *recv = ready.swap_remove(comm.rank()).into_buffers()?.1;
+                *recv = Paged::of(&ready.swap_remove(comm.rank()).into_buffers()?.1);
                 done
             }
         }
@@ -197,7 +233,7 @@ macro_rules! many {
                 done
             }
         };
-        $self.bytes_got = recv.concat();
+        $self.bytes_got = Paged::of(&recv.concat());
         done
     }};
 }
@@ -213,10 +249,10 @@ impl<'a> Calls<'a> {
             bytes,
             calls: 0,
             on_device: None,
-            bytes_sent: Vec::new(),
-            bytes_got: Vec::new(),
-            sent: Vec::new(),
-            got: Vec::new(),
+            bytes_sent: Paged::default(),
+            bytes_got: Paged::default(),
+            sent: Paged::default(),
+            got: Paged::default(),
         };
         let Some(operation) = bench.operation() else {
             return calls;
@@ -227,8 +263,9 @@ impl<'a> Calls<'a> {
                 Operation::ReduceScatter => elements * size,
                 _ => elements,
             };
-            calls.sent = (0..all).map(|i| part(rank, i)).collect();
-            calls.got = vec![0.0; elements];
+            let sent: Vec<f64> = (0..all).map(|i| part(rank, i)).collect();
+            calls.sent = Paged::of(&sent);
+            calls.got = Paged::of(&vec![0.0; elements]);
             return calls;
         }
         let own = || vec![mark(rank); bytes];
@@ -247,8 +284,8 @@ impl<'a> Calls<'a> {
             Operation::NeighborAllgather => (own(), 2),
             _ => (vec![mark(rank); 2 * bytes], 2),
         };
-        calls.bytes_sent = sent;
-        calls.bytes_got = vec![0; room * bytes];
+        calls.bytes_sent = Paged::of(&sent);
+        calls.bytes_got = Paged::of(&vec![0; room * bytes]);
         if operation == Operation::Bcast && rank == 0 {
             calls.bytes_got.fill(mark(0));
         }
@@ -269,7 +306,7 @@ impl<'a> Calls<'a> {
         let doubles = self.bench.operation().is_some_and(Operation::reduces);
         let (sent, got) = match doubles {
             true => (raw(&self.sent), raw(&self.got)),
-            false => (self.bytes_sent.clone(), self.bytes_got.clone()),
+            false => (self.bytes_sent.to_vec(), self.bytes_got.to_vec()),
         };
         let both = [&sent[..], &got[..]];
         self.on_device = Some(OnDevice::new(gpu, through_host, doubles, both)?);
@@ -289,9 +326,10 @@ impl<'a> Calls<'a> {
             true => {
                 let number =
                     |eight: &[u8]| f64::from_ne_bytes(eight.try_into().unwrap_or_default());
-                self.got = bytes.chunks_exact(8).map(number).collect();
+                let numbers: Vec<f64> = bytes.chunks_exact(8).map(number).collect();
+                self.got = Paged::of(&numbers);
             }
-            false => self.bytes_got = bytes,
+            false => self.bytes_got = Paged::of(&bytes),
         }
         Ok(())
     }
@@ -436,7 +474,7 @@ impl<'a> Calls<'a> {
                 });
                 // The one that this rank has only received.
                 let other = (comm.rank() + 1) % size;
-                *data = ready.swap_remove(other).into_buffers()?;
+                *data = Paged::of(&ready.swap_remove(other).into_buffers()?);
                 done
             }
         }

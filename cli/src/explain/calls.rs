@@ -255,6 +255,7 @@ fn find(operation: Operation, args: &Args) -> Result<Explained> {
             };
             let all: Vec<u32> = (0..ranks).collect();
             let version = Some(table.version());
+            let table = table.shared_by(ranks.div_ceil((run::cores() as u32).max(1)));
             let host = table.machine(&all, places.as_ref(), eager);
             let devices = table.machine_of_devices(&all, places.as_ref(), &host);
             let machine = match args.memory {

@@ -100,6 +100,7 @@ fn measured() -> Result<(Cached, Option<String>)> {
         refused: None,
         origin,
         date: Some("now".to_owned()),
+        probes: Vec::new(),
     };
     Ok((cached, note))
 }

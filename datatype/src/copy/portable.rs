@@ -12,6 +12,13 @@ pub(super) unsafe fn stream<D: Direction>(memory: *mut u8, packed: *mut u8, leng
 }
 
 /// # Safety
+/// As `std::ptr::copy_nonoverlapping`.
+pub(super) unsafe fn by_vectors(from: *const u8, to: *mut u8, bytes: usize) {
+    // SAFETY: forwarded to the caller.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) }
+}
+
+/// # Safety
 /// Each place is as for `super::copy`.
 pub(super) unsafe fn pieces<D: Direction>(
     places: impl Iterator<Item = (*mut u8, *mut u8)>,

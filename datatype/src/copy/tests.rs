@@ -2,7 +2,7 @@
 //! layout, whose gaps are never initialised: small enough for Miri, which sees every
 //! access beyond payload.
 
-use crate::{Basic, Type};
+use crate::{Basic, Type, copy_bytes};
 use std::mem::MaybeUninit;
 
 /// Widths on both sides of every choice of kernel, in nests of all orders, lists of
@@ -85,6 +85,24 @@ fn miri_only_payload_is_touched() {
                 }
                 assert!(back == wanted, "{ty:?}, cut at {cut}");
             }
+        }
+    }
+}
+
+/// Whatever their places within pages, bytes are the same, and none beside them is touched.
+#[test]
+fn bytes_are_copied_between_all_places() {
+    const PAGE: usize = 4096;
+    let from: Vec<u8> = (0..5 * PAGE).map(|i| (i * 7 + i / 251) as u8).collect();
+    for bytes in [0, 1, 2048, 2049, 2304, 4097, 3 * PAGE + 5] {
+        for ahead in [0, 1, 8, 16, 31, 32, 4095] {
+            let mut to = vec![0u8; 5 * PAGE];
+            let start = from.as_ptr().wrapping_add(ahead).addr();
+            let at = start.wrapping_sub(to.as_ptr().addr()) % PAGE;
+            // SAFETY: within both, which are different.
+            unsafe { copy_bytes(from.as_ptr(), to.as_mut_ptr().wrapping_add(at), bytes) };
+            assert_eq!(to[at..at + bytes], from[..bytes]);
+            assert!(to[..at].iter().chain(&to[at + bytes..]).all(|b| *b == 0));
         }
     }
 }

@@ -12,6 +12,7 @@ use super::list::{Done, Equal, Offset, each, equal_fixed, equal_halves};
 use super::strided::{Kernel, fixed, halves};
 use super::{Direction, copy, in_pieces};
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
 
 /// Copies a long block past the caches: whole lines go to memory without being
 /// read first. [`fence`] must follow before anybody else may look.
@@ -42,6 +43,36 @@ pub(super) unsafe fn stream<D: Direction>(memory: *mut u8, packed: *mut u8, leng
     }
     // SAFETY: the bytes after the last whole line.
     unsafe { copy::<D>(memory, packed, length - head - lines * LINE) }
+}
+
+/// Copies by vectors, reading so far ahead of what is written that no read waits for a
+/// write that only looks as if it were of the same bytes.
+///
+/// # Safety
+/// As `std::ptr::copy_nonoverlapping`.
+#[inline(never)]
+pub(super) unsafe fn by_vectors(from: *const u8, to: *mut u8, bytes: usize) {
+    const VECTORS: usize = 16;
+    const BLOCK: usize = VECTORS * 16;
+    let mut at = 0;
+    while at + BLOCK <= bytes {
+        let mut block = [MaybeUninit::<__m128i>::uninit(); VECTORS];
+        for (n, vector) in block.iter_mut().enumerate() {
+            // SAFETY: 16 bytes of a block that is read.
+            vector.write(unsafe { _mm_loadu_si128(from.wrapping_add(at + 16 * n).cast()) });
+        }
+        for (n, vector) in block.iter().enumerate() {
+            // SAFETY: written above.
+            let vector = unsafe { vector.assume_init() };
+            // SAFETY: 16 bytes of the block that is written.
+            unsafe { _mm_storeu_si128(to.wrapping_add(at + 16 * n).cast(), vector) };
+        }
+        at += BLOCK;
+    }
+    // SAFETY: what is left, less than a block.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from.wrapping_add(at), to.wrapping_add(at), bytes - at);
+    }
 }
 
 /// Orders what [`stream`] wrote before all later stores.

@@ -53,21 +53,30 @@ pub(in crate::comm) struct Described {
     /// Equal machines have equal numbers, in one process.
     id: u64,
     table: CallCosts,
+    ranks_per_core: u32,
     machine: Machine,
     /// The same where buffers lie on devices, if anybody knows what that costs.
     devices: Option<Machine>,
 }
 
 impl Described {
-    fn of(table: CallCosts, ranks: &[u32], agreed: &Agreed, eager_bytes: usize) -> Described {
-        let machine = table.machine(ranks, agreed.places.as_ref(), eager_bytes);
-        let devices = table.machine_of_devices(ranks, agreed.places.as_ref(), &machine);
+    fn of(
+        table: CallCosts,
+        ranks: &[u32],
+        ranks_per_core: u32,
+        agreed: &Agreed,
+        eager_bytes: usize,
+    ) -> Described {
+        let here = table.shared_by(ranks_per_core);
+        let machine = here.machine(ranks, agreed.places.as_ref(), eager_bytes);
+        let devices = here.machine_of_devices(ranks, agreed.places.as_ref(), &machine);
         let mut hasher = DefaultHasher::new();
         table.version().hash(&mut hasher);
         machine.places.hash(&mut hasher);
         Described {
             id: hasher.finish(),
             table,
+            ranks_per_core,
             machine,
             devices,
         }
@@ -79,14 +88,16 @@ impl Described {
     pub(super) fn with_devices(&self, places: &Places) -> Described {
         let ranks: Vec<u32> = (0..places.ranks.len() as u32).collect();
         let eager_bytes = self.machine.eager_bytes as usize;
-        let host = self.table.machine(&ranks, Some(places), eager_bytes);
-        let devices = (self.table).machine_of_devices(&ranks, Some(places), &host);
+        let here = self.table.shared_by(self.ranks_per_core);
+        let host = here.machine(&ranks, Some(places), eager_bytes);
+        let devices = here.machine_of_devices(&ranks, Some(places), &host);
         let mut hasher = DefaultHasher::new();
         self.id.hash(&mut hasher);
         host.places.hash(&mut hasher);
         Described {
             id: hasher.finish(),
             table: self.table.clone(),
+            ranks_per_core: self.ranks_per_core,
             machine: self.machine.clone(),
             devices,
         }
@@ -172,7 +183,14 @@ impl Communicator {
     fn describe(&self, table: CallCosts) -> Described {
         let ranks: Vec<u32> = self.group().world_ranks().map(|r| r as u32).collect();
         let eager_bytes = self.core().selection.eager_max(Memory::Plain);
-        Described::of(table, &ranks, &self.member().agreed, eager_bytes)
+        let ranks_per_core = self.core().ranks_per_core();
+        Described::of(
+            table,
+            &ranks,
+            ranks_per_core,
+            &self.member().agreed,
+            eager_bytes,
+        )
     }
 
     /// Which plans there are for an operation on so many bytes, by predicted time, the
