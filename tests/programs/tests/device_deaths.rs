@@ -3,28 +3,12 @@
 
 mod support;
 
-use support::{EXERCISE, finish, job};
+use support::{driver_calls, emulated, finish, job, killed_at};
 
 /// The steps that rank 1 takes if it lives: its longer list of driver calls.
 fn steps() -> usize {
-    let folder = std::env::temp_dir().join(format!("osier-steps-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder");
     let options = ["--on-death", "report", "--emulate-gpus", "1"];
-    finish(job(2, &options, &["device-steps"]).env("OSIER_EMULATED_TRACE", folder.join("calls")))
-        .through(&[0, 1])
-        .code(0);
-    let passive = |call: &&str| {
-        let asks = ["cuCtx", "cuDevice", "cuPointer", "cuInit", "cuDriver"];
-        !call.contains("Query")
-            && !call.contains("Get")
-            && !asks.iter().any(|a| call.starts_with(a))
-    };
-    let mut most = 0;
-    for file in std::fs::read_dir(&folder).expect("the calls") {
-        let text = std::fs::read_to_string(file.expect("a file").path()).expect("text");
-        most = most.max(text.lines().filter(passive).count());
-    }
-    let _ = std::fs::remove_dir_all(&folder);
+    let most = driver_calls(&mut job(2, &options, &["device-steps"]), &[0, 1]).len();
     assert!(most > 60, "only {most} steps");
     most
 }
@@ -54,11 +38,8 @@ fn check_kills(killed: usize, tried: usize, every: usize) {
 /// Kills rank 1 at every `every`-th step, beginning with `first`, with the pipelines by
 /// turns, beginning with this one.
 fn kill_at(first: usize, every: usize, pipeline: usize) {
-    if !std::path::Path::new(EXERCISE)
-        .with_file_name("libosier_emulated_cuda.so")
-        .is_file()
-    {
-        return eprintln!("SKIPPED: the emulated driver was not built");
+    if !emulated() {
+        return;
     }
     let steps = steps();
     let mut killed = 0;
@@ -66,19 +47,9 @@ fn kill_at(first: usize, every: usize, pipeline: usize) {
         let options = ["--on-death", "report", "--emulate-gpus", "1"];
         let mut job = job(2, &options, &["device-steps"]);
         job.env("OSIER_PIPELINE", PIPELINES[(turn + pipeline) % 2]);
-        let done = finish(job.env("OSIER_EMULATED_DIE", format!("{step}@1")));
-        // The last steps are not the same in each run: it may live.
-        match done.code {
-            Some(137) => {
-                killed += 1;
-                // Rank 1 may have been through, and die while it frees its memory.
-                let survivor = done.stdout.contains("rank 0 is through");
-                assert!(survivor, "step {step}: {}\n{}", done.stdout, done.stderr);
-            }
-            _ => {
-                println!("step {step} of {steps}: nobody was killed");
-                done.through(&[0, 1]).code(0);
-            }
+        match killed_at(step, &mut job) {
+            true => killed += 1,
+            false => println!("step {step} of {steps}: nobody was killed"),
         }
     }
     check_kills(killed, (first..=steps).step_by(every).count(), every);
@@ -150,11 +121,8 @@ fn wire_steps(at: usize) -> Vec<(usize, String, usize)> {
 
 /// Kills a rank at every `every`-th step of the wire, in all variants.
 fn kill_on_wire(first: usize, every: usize) {
-    if !std::path::Path::new(EXERCISE)
-        .with_file_name("libosier_emulated_cuda.so")
-        .is_file()
-    {
-        return eprintln!("SKIPPED: the emulated driver was not built");
+    if !emulated() {
+        return;
     }
     if !cfg!(debug_assertions) {
         return eprintln!("SKIPPED: lanes die in builds with debug assertions only");

@@ -6,17 +6,7 @@ mod cells;
 mod support;
 
 use cells::{AXES, Way};
-use support::{Done, EXERCISE, finish, job, launcher};
-
-/// Whether the emulated driver was built beside the launcher; it needs a C++ compiler.
-fn emulated() -> bool {
-    let beside = std::path::Path::new(EXERCISE).with_file_name("libosier_emulated_cuda.so");
-    let there = beside.is_file();
-    if !there {
-        eprintln!("SKIPPED: {} was not built", beside.display());
-    }
-    there
-}
+use support::{Done, EXERCISE, emulated, finish, job, launcher};
 
 #[test]
 fn ranks_exchange_what_lies_on_devices() {

@@ -2,17 +2,7 @@
 
 mod support;
 
-use support::{EXERCISE, finish, job};
-
-/// Whether the emulated driver was built beside the launcher; it needs a C++ compiler.
-fn emulated() -> bool {
-    let beside = std::path::Path::new(EXERCISE).with_file_name("libosier_emulated_cuda.so");
-    let there = beside.is_file();
-    if !there {
-        eprintln!("SKIPPED: {} was not built", beside.display());
-    }
-    there
-}
+use support::{EXERCISE, emulated, finish, job};
 
 /// Two ranks that do something with each other's memory.
 #[track_caller]

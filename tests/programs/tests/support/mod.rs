@@ -3,8 +3,9 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -122,6 +123,62 @@ pub fn job(ranks: usize, options: &[&str], what: &[&str]) -> Command {
         .args(what)
         .env_remove("OSIER_SHM_LIMIT");
     command
+}
+
+/// Whether the emulated driver was built beside the launcher; it needs a C++ compiler.
+pub fn emulated() -> bool {
+    let beside = Path::new(EXERCISE).with_file_name("libosier_emulated_cuda.so");
+    let there = beside.is_file();
+    if !there {
+        eprintln!("SKIPPED: {} was not built", beside.display());
+    }
+    there
+}
+
+/// The calls of the emulated driver at which `OSIER_EMULATED_DIE` counts, of the rank of a
+/// job that makes most, if all live.
+#[track_caller]
+pub fn driver_calls(job: &mut Command, ranks: &[usize]) -> Vec<String> {
+    static TRACES: AtomicUsize = AtomicUsize::new(0);
+    let number = TRACES.fetch_add(1, Ordering::Relaxed);
+    let name = format!("osier-calls-{}-{number}", std::process::id());
+    let folder = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    finish(job.env("OSIER_EMULATED_TRACE", folder.join("calls")))
+        .through(ranks)
+        .code(0);
+    let passive = |call: &&str| {
+        let asks = ["cuCtx", "cuDevice", "cuPointer", "cuInit", "cuDriver"];
+        !call.contains("Query")
+            && !call.contains("Get")
+            && !asks.iter().any(|a| call.starts_with(a))
+    };
+    let mut longest = Vec::new();
+    for file in std::fs::read_dir(&folder).expect("the calls") {
+        let text = std::fs::read_to_string(file.expect("a file").path()).expect("text");
+        let steps: Vec<String> = text.lines().filter(passive).map(str::to_owned).collect();
+        if steps.len() > longest.len() {
+            longest = steps;
+        }
+    }
+    let _ = std::fs::remove_dir_all(&folder);
+    longest
+}
+
+/// Runs a job of two whose rank 1 dies at this step of its device, if it comes there. Rank 0
+/// must be through in any case; whether rank 1 was killed.
+#[track_caller]
+pub fn killed_at(step: usize, job: &mut Command) -> bool {
+    let done = finish(job.env("OSIER_EMULATED_DIE", format!("{step}@1")));
+    // The calls are not the same in each run: it may live.
+    if done.code != Some(137) {
+        done.through(&[0, 1]).code(0);
+        return false;
+    }
+    // Rank 1 may have been through, and die while it frees its memory.
+    let survivor = done.stdout.contains("rank 0 is through");
+    assert!(survivor, "step {step}: {}\n{}", done.stdout, done.stderr);
+    true
 }
 
 /// `exercise join` without a launcher.

@@ -1,0 +1,387 @@
+//! How a thread waits: it spins, then yields, then sleeps.
+//!
+//! What the stages hold to stands at the head of [`super`].
+
+use super::{Core, Place, lock};
+use crate::diagnose::threads;
+use crate::diagnose::verdict::hangs;
+use crate::diagnose::waits::{Watch, listen};
+use crate::diagnose::{LONG, report};
+use crate::progress::cell::LaneCell;
+use crate::progress::lane::{IDLE_POLLS, Lane};
+use crate::progress::pace;
+use crate::trace::event::{Event, Kind};
+use osier_transports::shm::{JobStatus, monotonic_ns};
+use std::panic::Location;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Polls in a row that find nothing before a thread looks at other lanes.
+const LOOK_AROUND: u32 = 128;
+/// Polls without result before a thread yields its core.
+const SPIN_POLLS: u32 = 800;
+/// The same where ranks share cores.
+const SPIN_POLLS_SHARED: u32 = 8;
+/// Yields without result before a thread sleeps.
+const YIELDS: u32 = 1_000;
+const YIELDS_SHARED: u32 = 2_000;
+/// Of these, yields of a call that takes its steps itself, before it leaves them to a run:
+/// what a rank on the same core sends next comes after a switch to it and back.
+const DIRECT_YIELDS_SHARED: u32 = 64;
+/// Longest sleep. After it a rank looks whether its waits have become long;
+/// and a lost wake-up would end here.
+const SLEEP: Duration = LONG;
+/// What a look at all lanes has shown.
+#[derive(Default)]
+struct Look {
+    /// Something came, or something is under way.
+    found: bool,
+    /// Counts whatever the lanes have received or posted so far.
+    moved: u64,
+}
+
+impl Core {
+    /// As `progress_all`, for callers that ask again and again and never sleep:
+    /// looks now and then for peers that have dropped a communicator.
+    pub fn progress_awake(&self) -> bool {
+        if self.progress_all() {
+            return true;
+        }
+        self.give_way();
+        let idle = self.idle_polls.fetch_add(1, Ordering::Relaxed);
+        idle.is_multiple_of(IDLE_POLLS) && self.check_closed()
+    }
+
+    /// For callers that have asked in vain, hold no lock and may ask again at once: where
+    /// ranks share cores, somebody else may have to run before there is an answer.
+    pub fn give_way(&self) {
+        if self.shared_cores {
+            let asked = self.asked_in_vain.fetch_add(1, Ordering::Relaxed);
+            if asked.is_multiple_of(SPIN_POLLS_SHARED) {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Progresses until `check` has a result. `check` runs under the lane's
+    /// lock.
+    #[inline]
+    #[track_caller]
+    pub fn wait<R>(&self, lane: &LaneCell, mut check: impl FnMut(&mut Lane) -> Option<R>) -> R {
+        let mut watch = Watch::new(&self.waits, Location::caller(), true);
+        let mut guard = lane.lock();
+        let spin = self.spin_polls();
+        let (mut idle, mut helped) = (0u32, 0u32);
+        let mut attends = false;
+        loop {
+            if let Some(result) = check(&mut guard) {
+                self.after(&mut guard);
+                if attends {
+                    self.attend(false);
+                }
+                return result;
+            }
+            if guard.progress() {
+                guard.pace.found(idle);
+                idle = 0;
+                continue;
+            }
+            idle += 1;
+            pace::pause(guard.pace.missed(idle));
+            if idle == 1 && !attends {
+                attends = true;
+                self.attend(true);
+            }
+            if idle < spin && !idle.is_multiple_of(LOOK_AROUND) && !lane.wanted() {
+                continue;
+            }
+            self.after(&mut guard);
+            drop(guard);
+            if self.progress_all() {
+                // Who has just moved something for others is soon asked again: it gives
+                // way before it sleeps once more.
+                idle = idle.min(spin);
+                helped = helped.wrapping_add(1);
+                if helped.is_multiple_of(IDLE_POLLS) {
+                    self.check_closed();
+                }
+            } else if idle >= spin
+                && let Some(result) = self.idle(idle - spin, lane, &mut check, &mut watch)
+            {
+                self.attend(false);
+                return result;
+            }
+            guard = lane.lock();
+        }
+    }
+
+    /// Tells peers whether a thread of this rank waits: it would answer them
+    /// at once. A hint; several threads may overwrite each other's.
+    #[inline]
+    fn attend(&self, waits: bool) {
+        if let Place::Shm(r) = &self.place {
+            r.attend(waits);
+        }
+    }
+
+    /// As `wait`, for a check that takes locks itself.
+    #[track_caller]
+    pub fn wait_until<R>(&self, check: impl FnMut() -> Option<R>) -> R {
+        self.wait_watched(check, Watch::new(&self.waits, Location::caller(), true))
+    }
+
+    /// As `wait_until`, for a check that runs code of the user's: other things
+    /// than messages may end the wait.
+    #[track_caller]
+    pub fn drive<R>(&self, check: impl FnMut() -> Option<R>) -> R {
+        self.wait_watched(check, Watch::new(&self.waits, Location::caller(), false))
+    }
+
+    #[track_caller]
+    fn wait_watched<R>(&self, mut check: impl FnMut() -> Option<R>, mut watch: Watch<'_>) -> R {
+        let _span = self
+            .trace
+            .as_ref()
+            .map(|t| t.call(Event::of(Kind::Wait), Location::caller()));
+        let mut idle = 0u32;
+        loop {
+            if let Some(result) = check() {
+                return result;
+            }
+            if self.progress_all() {
+                idle = 0;
+                continue;
+            }
+            idle += 1;
+            let (spin, yields) = (self.spin_polls() / 4, self.yields());
+            if idle < spin {
+                continue;
+            }
+            if idle < spin + yields {
+                std::thread::yield_now();
+                continue;
+            }
+            let mut result = None;
+            self.sleep(|| {
+                self.check_closed();
+                if watch.is_long() {
+                    let (found, heard) = listen(&mut check);
+                    result = found;
+                    watch.tell(heard);
+                } else {
+                    result = check();
+                }
+                result.is_none()
+            });
+            if let Some(result) = result {
+                return result;
+            }
+        }
+    }
+
+    fn yields(&self) -> u32 {
+        if self.shared_cores {
+            YIELDS_SHARED
+        } else {
+            YIELDS
+        }
+    }
+
+    /// How many ranks of the job share a core, as all its ranks see it; 1 if none do or
+    /// nobody knows.
+    pub fn ranks_per_core(&self) -> u32 {
+        match &self.place {
+            Place::Shm(r) => match r.job().cores() {
+                0 => 1,
+                cores => r.job().ranks().div_ceil(cores) as u32,
+            },
+            Place::Alone | Place::Sim(..) => 1,
+        }
+    }
+
+    /// How often a thread yields before it posts a receive that it waits for.
+    #[inline]
+    pub fn direct_yields(&self) -> u32 {
+        match self.shared_cores {
+            true => DIRECT_YIELDS_SHARED,
+            false => 0,
+        }
+    }
+
+    /// Polls in a row that find nothing before a thread gives way.
+    #[inline]
+    pub fn spin_polls(&self) -> u32 {
+        if self.shared_cores {
+            SPIN_POLLS_SHARED
+        } else {
+            SPIN_POLLS
+        }
+    }
+
+    /// Yields or sleeps once; a result found on the way is returned.
+    #[cold]
+    fn idle<R>(
+        &self,
+        round: u32,
+        lane: &LaneCell,
+        check: &mut impl FnMut(&mut Lane) -> Option<R>,
+        watch: &mut Watch<'_>,
+    ) -> Option<R> {
+        if round < self.yields() {
+            std::thread::yield_now();
+            return None;
+        }
+        let mut result = None;
+        self.sleep(|| {
+            let long = watch.is_long();
+            let heard = self.with(lane, |lane| {
+                lane.check_closed();
+                lane.progress();
+                if !long {
+                    result = check(lane);
+                    return None;
+                }
+                let (found, heard) = listen(|| check(lane));
+                result = found;
+                Some(heard)
+            });
+            if let Some(heard) = heard {
+                watch.tell(heard);
+            }
+            result.is_none()
+        });
+        result
+    }
+
+    /// Sleeps until something may have changed. `quiet` is asked once the
+    /// thread counts as a sleeper; false keeps it awake.
+    pub fn sleep(&self, quiet: impl FnOnce() -> bool) {
+        self.forget_lingering();
+        if self.devices.is_busy() {
+            // Nobody rings when a device is done.
+            if quiet() && !self.poll_all() {
+                std::thread::yield_now();
+                self.tick();
+            }
+            return;
+        }
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let seen = lock(&self.bed).events;
+        let generation = match &self.place {
+            Place::Sim(net, _) => net.generation(),
+            _ => 0,
+        };
+        // A device may have begun after the first look.
+        if quiet() && !self.devices.is_busy() {
+            self.sleep_quiet(seen, generation);
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn sleep_quiet(&self, seen: u64, generation: u64) {
+        let mut bed = lock(&self.bed);
+        if bed.events != seen {
+            return;
+        }
+        if bed.leader || matches!(self.place, Place::Alone) {
+            // Somebody else listens, or there is nobody to listen to; whoever
+            // finishes an operation wakes us.
+            drop(self.changed.wait_timeout(bed, SLEEP));
+            if matches!(self.place, Place::Alone) {
+                self.tick();
+            }
+            return;
+        }
+        bed.leader = true;
+        drop(bed);
+        match &self.place {
+            Place::Shm(r) => r.sleep(&[], SLEEP, || !self.poll_all() && !self.check_closed()),
+            Place::Sim(net, _) => {
+                if !self.poll_all() {
+                    net.wait_generation_change(generation, SLEEP);
+                }
+            }
+            Place::Alone => {}
+        }
+        let mut bed = lock(&self.bed);
+        bed.leader = false;
+        bed.events += 1;
+        drop(bed);
+        self.changed.notify_all();
+        self.tick();
+    }
+
+    /// Looks around, about every [`LONG`] while somebody sleeps: says what this
+    /// rank waits for, complains of what takes too long, and finds out whether
+    /// the job hangs if nobody else does.
+    fn tick(&self) {
+        if !self.waits.is_due() {
+            return;
+        }
+        let Some((changes, certain)) = self.waits.before_look() else {
+            return;
+        };
+        // In the simulated network a look moves the clock.
+        let sure = certain
+            && !matches!(self.place, Place::Sim(..))
+            && self.futures.load(Ordering::Acquire) == 0
+            && threads::all_inside(self.waits.job);
+        let began = monotonic_ns();
+        let look = if sure { self.look() } else { Look::default() };
+        let calm = sure && !look.found;
+        self.waits.after_look(changes, calm, look.moved, began);
+        let stalled = self.waits.stalled();
+        if !stalled.is_empty() {
+            eprint!("{}", report::stall(self.rank, &stalled, monotonic_ns()));
+        }
+        if calm {
+            self.look_out();
+        }
+    }
+
+    /// Polls all lanes.
+    fn look(&self) -> Look {
+        let mut look = Look {
+            found: self.death_epoch() != self.seen_deaths.load(Ordering::Relaxed),
+            moved: 0,
+        };
+        self.each_lane(|lane, _| {
+            self.with(lane, |lane| {
+                look.found |= lane.progress() || lane.unsettled();
+                look.moved = look.moved.wrapping_add(lane.moved());
+            });
+        });
+        look
+    }
+
+    /// Reports a hang of a job that has no launcher to do so: its lowest
+    /// living rank does.
+    fn look_out(&self) {
+        let mut watcher = lock(&self.watcher);
+        let report = match &self.place {
+            Place::Alone if hangs([self.waits.standing()]) => {
+                watcher.tell(&[(0, self.waits.page())], 1)
+            }
+            Place::Shm(r) => {
+                let job = r.job();
+                let lowest = (0..job.ranks()).find(|r| job.death(*r).is_none());
+                if job.watched() || lowest != Some(r.rank()) {
+                    return;
+                }
+                JobStatus::of(job).ok().and_then(|s| watcher.look(&s))
+            }
+            _ => None,
+        };
+        if let Some(report) = report {
+            eprintln!("osier: {report}");
+        }
+    }
+
+    /// Polls every lane, those without operations too: somebody may wait for
+    /// a message that it has not posted a receive for (a probe).
+    fn poll_all(&self) -> bool {
+        let mut any = self.death_epoch() != self.seen_deaths.load(Ordering::Relaxed);
+        self.each_lane(|lane, _| any |= self.with(lane, Lane::progress));
+        any
+    }
+}
