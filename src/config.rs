@@ -89,6 +89,11 @@ pub const VARIABLES: &[Variable] = &[
         meaning: "the library of gdrcopy, by which the processor reaches a device's memory; off: none",
     },
     Variable {
+        name: "OSIER_NVML_LIBRARY",
+        default: "libnvidia-ml.so.1",
+        meaning: "NVIDIA's management library, which tells of NVLinks; loaded when they are first asked for; off: they are unknown",
+    },
+    Variable {
         name: "OSIER_DEVICE_MAPPINGS",
         default: "256",
         meaning: "most allocations of other processes' devices that a rank keeps open; 0: none, messages go through the host",

@@ -38,8 +38,10 @@ pub struct Settings {
     /// `OSIER_EMULATED_ADDRESSES=reused`: freed addresses are given out again at once, as
     /// a real driver does; what lies behind them is other memory.
     pub reuse: bool,
-    /// `OSIER_EMULATED_LINKS=none`: no device reaches another's memory.
-    pub links: bool,
+    /// `OSIER_EMULATED_LINKS`: what joins devices, else a bus over which all reach all.
+    pub links: Links,
+    /// `OSIER_EMULATED_NVML=0`: there is no management library.
+    pub nvml: bool,
     /// `OSIER_EMULATED_GDRCOPY=1`: there is a library of gdrcopy.
     pub gdrcopy: bool,
     /// `OSIER_EMULATED_TRACE=PREFIX`: each process writes its calls to `PREFIX.PID`.
@@ -79,7 +81,8 @@ pub fn settings() -> &'static Settings {
             keys: text("OSIER_EMULATED_ISOLATION") != "windows",
             order: text("OSIER_EMULATED_ORDER") != "unchecked",
             reuse: text("OSIER_EMULATED_ADDRESSES") == "reused",
-            links: text("OSIER_EMULATED_LINKS") != "none",
+            links: Links::of(&text("OSIER_EMULATED_LINKS")),
+            nvml: text("OSIER_EMULATED_NVML") != "0",
             gdrcopy: text("OSIER_EMULATED_GDRCOPY") == "1",
             trace: Some(text("OSIER_EMULATED_TRACE")).filter(|t| !t.is_empty()),
             dies: dies(&text("OSIER_EMULATED_DIE"), &text("OSIER_RANK")),
@@ -87,6 +90,99 @@ pub fn settings() -> &'static Settings {
             most_blocks: number("OSIER_EMULATED_MOST_BLOCKS", u64::MAX),
         }
     })
+}
+
+/// What joins two devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// Nothing by which one reaches the other.
+    Apart,
+    /// The bus.
+    Bus,
+    /// So many NVLinks.
+    Direct(u32),
+    /// So many NVLinks of each, into a switch.
+    Switched(u32),
+}
+
+impl Link {
+    /// Whether one reaches the other's memory.
+    pub fn reaches(self) -> bool {
+        self != Link::Apart
+    }
+
+    /// Whether it does over NVLinks.
+    pub fn is_nvlink(self) -> bool {
+        matches!(self, Link::Direct(_) | Link::Switched(_))
+    }
+}
+
+/// What joins devices: `0-1:4,2-3:4` NVLinks between pairs, `switch:18` of each device into
+/// a switch, `0-2:none` a pair that does not reach each other, `none`: no pair does. What is
+/// named later counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Links {
+    all: Option<Link>,
+    pairs: Vec<(usize, usize, Link)>,
+}
+
+impl Links {
+    /// Of a setting; what makes no sense is said and left out.
+    pub fn of(text: &str) -> Links {
+        let mut links = Links::default();
+        for item in text.split(',').map(str::trim).filter(|i| !i.is_empty()) {
+            if links.add(item).is_none() {
+                eprintln!(
+                    "emulated cuda: OSIER_EMULATED_LINKS: '{item}' is not none, switch:N, A-B:N or A-B:none"
+                );
+            }
+        }
+        links
+    }
+
+    fn add(&mut self, item: &str) -> Option<()> {
+        if item == "none" {
+            self.all = Some(Link::Apart);
+            return Some(());
+        }
+        let (who, what) = item.split_once(':')?;
+        if who == "switch" {
+            self.all = Some(Link::Switched(what.parse().ok()?));
+            return Some(());
+        }
+        let (a, b) = who.split_once('-')?;
+        let link = match what {
+            "none" => Link::Apart,
+            n => Link::Direct(n.parse().ok().filter(|n| *n > 0)?),
+        };
+        self.pairs.push((a.parse().ok()?, b.parse().ok()?, link));
+        Some(())
+    }
+
+    /// What joins two devices that are not one.
+    pub fn between(&self, a: usize, b: usize) -> Link {
+        let named = self.pairs.iter().rev();
+        let mut named = named.filter(|(c, d, _)| (*c, *d) == (a, b) || (*c, *d) == (b, a));
+        match named.next() {
+            Some((_, _, link)) => *link,
+            None => self.all.unwrap_or(Link::Bus),
+        }
+    }
+
+    /// Where each NVLink of a device leads: to another, or into a switch.
+    pub fn ends(&self, device: usize, devices: usize) -> Vec<Option<usize>> {
+        let mut ends = Vec::new();
+        let mut into_switch = 0;
+        for other in (0..devices).filter(|other| *other != device) {
+            match self.between(device, other) {
+                Link::Direct(n) => ends.extend((0..n).map(|_| Some(other))),
+                Link::Switched(n) => into_switch = into_switch.max(n),
+                Link::Apart | Link::Bus => {}
+            }
+        }
+        ends.extend((0..into_switch).map(|_| None));
+        ends
+    }
 }
 
 fn bytes(text: &str) -> Option<usize> {
@@ -128,6 +224,21 @@ fn failures(text: &str) -> Vec<Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn links_of_pairs_and_switches() {
+        let links = Links::of("0-1:4,2-3:none");
+        assert_eq!(links.between(1, 0), Link::Direct(4));
+        assert_eq!(links.between(3, 2), Link::Apart);
+        assert_eq!(links.between(0, 2), Link::Bus);
+        assert_eq!(links.ends(0, 4), [Some(1); 4]);
+        let links = Links::of("switch:18,0-3:none");
+        assert_eq!(links.between(0, 1), Link::Switched(18));
+        assert!(!links.between(0, 3).reaches());
+        assert_eq!(links.ends(0, 4), [None; 18]);
+        assert!(!Links::of("none").between(0, 1).reaches());
+        assert_eq!(Links::of("what,0-1:0"), Links::default());
+    }
 
     #[test]
     fn sizes_and_failures_are_parsed() {

@@ -17,6 +17,7 @@
 //! |---|---|
 //! | `driver` | the table of driver functions; loads the library |
 //! | `device` | what devices there are; primary contexts |
+//! | `joint` | how devices are joined: reach, NVLinks |
 //! | `stream` | streams, pooled events |
 //! | `memory` | allocations: plain, pool, mapped, pinned, managed |
 //! | [`handle`] | memory and events for other processes, as data |
@@ -47,6 +48,7 @@ mod error;
 mod gate;
 mod graph;
 pub mod handle;
+mod joint;
 pub mod launch;
 mod memory;
 mod pack;
@@ -60,10 +62,12 @@ mod user;
 
 pub use callback::Callback;
 pub use device::{BusId, Context, DeviceInfo, Held, Link, devices};
+pub use driver::nvml::LIBRARY_VARIABLE as NVML_VARIABLE;
 pub use driver::{Driver, ENTRY_POINTS, LIBRARY_VARIABLE};
 pub use error::{DeviceError, Result};
 pub use gate::{Gate, Valve};
 pub use graph::Graph;
+pub use joint::{Joint, Joints, NvLinks, joints};
 pub use memory::{Kind, Memory, Space, reap};
 pub use pack::{DeviceView, Engine, Packer};
 pub use reduce::UserKernel;

@@ -237,11 +237,11 @@ entries! {
         if flags != 0 {
             return Err(invalid("flags are not 0"));
         }
-        if !settings().links {
-            return Err(Fault::named(abi::ERROR_PEER_ACCESS_UNSUPPORTED, "the devices are not linked"));
-        }
         if here == there {
             return Err(Fault::named(abi::ERROR_PEER_ACCESS_UNSUPPORTED, "both contexts are of one device"));
+        }
+        if !settings().links.between(here, there).reaches() {
+            return Err(Fault::named(abi::ERROR_PEER_ACCESS_UNSUPPORTED, "the devices are not linked"));
         }
         let new = state.contexts.get_mut(&current).is_some_and(|c| c.peers.insert(peer));
         match new {

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use crate::abi::{self, Code, Uuid};
 use crate::driver::{self, lock};
 use crate::fault::{Fault, In, Out, base_name, entries, invalid};
-use crate::settings::settings;
+use crate::settings::{Link, settings};
 
 /// Compute capability: of the family whose features the host can show.
 const CAPABILITY: (c_int, c_int) = (8, 0);
@@ -224,15 +224,30 @@ entries! {
         let mut state = lock()?;
         state.device(device)?;
         state.device(peer)?;
-        can.set(c_int::from(device != peer && settings().links))
+        can.set(c_int::from(device != peer && link(device, peer).reaches()))
     }
 
     fn cuDeviceGetP2PAttribute(value: Out<c_int>, number: c_uint, device: c_int, peer: c_int) {
         let mut state = lock()?;
         state.device(device)?;
         state.device(peer)?;
-        value.set(c_int::from(matches!(number, 2 | 3) && device != peer && settings().links))
+        if device == peer {
+            return Err(Fault::named(abi::ERROR_INVALID_DEVICE, "both are one device"));
+        }
+        let link = link(device, peer);
+        value.set(match number {
+            // The best is 0.
+            1 => c_int::from(!link.is_nvlink()),
+            2 | 4 => c_int::from(link.reaches()),
+            3 => c_int::from(link.is_nvlink()),
+            5 => 0,
+            _ => return Err(invalid(format!("no attribute {number} of two devices"))),
+        })
     }
+}
+
+fn link(device: c_int, peer: c_int) -> Link {
+    settings().links.between(device as usize, peer as usize)
 }
 
 fn copy_text(target: Out<c_char>, bytes: c_int, text: &str) -> crate::fault::Result {

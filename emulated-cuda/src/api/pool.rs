@@ -188,7 +188,7 @@ entries! {
             let access = accesses.at(i)?;
             state.device(access.location.id)?;
             let device = index(access.location.id)?;
-            if access.flags != 0 && device != owner && !settings().links {
+            if access.flags != 0 && device != owner && !settings().links.between(device, owner).reaches() {
                 return Err(Fault::named(
                     abi::ERROR_INVALID_DEVICE,
                     format!("device {device} does not reach the memory of device {owner}"),

@@ -61,7 +61,7 @@ entries! {
                 format!("the memory lies on device {owner}, which this process does not see"),
             ));
         }
-        if owner != device && !settings().links {
+        if owner != device && !settings().links.between(owner, device).reaches() {
             return Err(Fault::named(
                 abi::ERROR_PEER_ACCESS_UNSUPPORTED,
                 format!("device {device} does not reach the memory of device {owner}"),

@@ -192,8 +192,12 @@ entries! {
         }
         for start in mappings(&state, start, bytes as u64)? {
             let Some(found) = state.memory.find_mut(start) else { continue };
-            let strangers = given & !(1 << found.device);
-            if strangers != 0 && !settings().links {
+            let stranger = |device: &usize| {
+                given & (1 << device) != 0
+                    && *device != found.device
+                    && !settings().links.between(*device, found.device).reaches()
+            };
+            if (0..u64::BITS as usize).any(|device| stranger(&device)) {
                 return Err(Fault::named(
                     abi::ERROR_INVALID_DEVICE,
                     format!("{} is not reached from other devices: they are not linked", found.describe()),

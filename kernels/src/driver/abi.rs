@@ -75,6 +75,9 @@ pub const DEVICE_CAPABILITY_MINOR: c_uint = 76;
 pub const DEVICE_MANAGED_MEMORY: c_uint = 83;
 pub const DEVICE_VIRTUAL_MEMORY: c_uint = 102;
 pub const DEVICE_POSIX_HANDLES: c_uint = 103;
+/// Of two devices: how good their link is, and whether all atomic operations work over it.
+pub const P2P_PERFORMANCE_RANK: c_uint = 1;
+pub const P2P_NATIVE_ATOMICS: c_uint = 3;
 pub const DEVICE_MEMORY_POOLS: c_uint = 115;
 pub const DEVICE_POOL_HANDLES: c_uint = 119;
 

@@ -15,6 +15,7 @@
 //! CUDA Driver API reference 12.0. Why not cudarc's loader: decision 0030.
 
 pub(crate) mod abi;
+pub(crate) mod nvml;
 
 use crate::error::{DeviceError, Result};
 use abi::*;
@@ -99,6 +100,7 @@ entry_points! {
     cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, device: Device);
     cuDeviceGetPCIBusId(id: *mut c_char, length: c_int, device: Device);
     cuDeviceCanAccessPeer(can: *mut c_int, device: Device, peer: Device);
+    cuDeviceGetP2PAttribute(value: *mut c_int, attribute: c_uint, device: Device, peer: Device);
     cuDevicePrimaryCtxRetain(context: *mut Context, device: Device);
     cuCtxGetCurrent(context: *mut Context);
     cuCtxPushCurrent_v2(context: Context);

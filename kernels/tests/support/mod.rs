@@ -21,6 +21,7 @@ pub fn emulated() -> Option<PathBuf> {
 }
 
 /// The first device's context; none, said aloud, where there is no driver.
+#[allow(dead_code)]
 pub fn context() -> Option<Context> {
     if let Some(library) = emulated() {
         Driver::prefer(library);
