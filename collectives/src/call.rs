@@ -339,6 +339,11 @@ impl Call {
         }
     }
 
+    /// Do pieces of a buffer lie where a rank says, not one behind the other?
+    pub fn has_places(&self) -> bool {
+        self.operation.of_neighbors() || (self.varying && !self.operation.reduces())
+    }
+
     /// Does the receive buffer overlap the send buffer, at other places?
     pub fn shares_memory(&self) -> bool {
         self.in_place && self.operation == Operation::ReduceScatter

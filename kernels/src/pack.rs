@@ -133,6 +133,23 @@ impl<T: Datatype> DeviceView<T> {
         })
     }
 
+    /// Some of its packed bytes, if they are whole instances, gaps and all.
+    pub fn instances(&self, packed: Range<usize>) -> Option<DeviceView<T>> {
+        let size = self.layout.size().max(1);
+        let whole = packed.start.is_multiple_of(size) && packed.end.is_multiple_of(size);
+        let within = packed.start <= packed.end && packed.end <= self.packed_bytes();
+        if !(whole && within) {
+            return None;
+        }
+        let ahead = (packed.start / size) as i64 * self.layout.extent() as i64;
+        Some(DeviceView {
+            slice: self.slice.clone(),
+            origin: self.origin.wrapping_add_signed(ahead),
+            layout: self.layout.clone(),
+            count: packed.len() / size,
+        })
+    }
+
     /// Instances.
     pub fn count(&self) -> usize {
         self.count

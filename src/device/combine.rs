@@ -72,7 +72,7 @@ pub(crate) struct Operands {
 /// What the steps of a run do in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Work {
-    /// Messages that are received, and their bytes.
+    /// Messages one way, and their bytes.
     pub messages: usize,
     pub message_bytes: usize,
     /// Combinations and copies, and theirs.
@@ -85,8 +85,9 @@ pub(crate) struct Work {
 
 impl Work {
     /// Whether it is expected to take less time on the device than on the host, steps one
-    /// after the other. `latency_ns` and `copy_ns` are of messages of the host.
-    pub fn pays(&self, device: &DeviceCosts, latency_ns: f64, copy_ns: f64) -> bool {
+    /// after the other. `latency_ns` and `copy_ns` are of messages of the host; peers'
+    /// devices are `reached`, or messages cross the host's link.
+    pub fn pays(&self, device: &DeviceCosts, latency_ns: f64, copy_ns: f64, reached: bool) -> bool {
         let n = |count: usize| count as f64;
         let across = |bytes: usize, ns_per_byte: f64| match bytes {
             0 => 0.0,
@@ -97,8 +98,12 @@ impl Work {
             + n(self.messages) * latency_ns
             + n(2 * self.message_bytes + self.kernel_bytes) * copy_ns;
         let [run, ..] = device.pack_ns_per_byte;
+        let way = match reached {
+            true => device.peer_ns_per_byte,
+            false => (device.to_host_ns_per_byte).max(device.to_device_ns_per_byte),
+        };
         let there = n(self.messages + self.kernels) * device.launch_ns
-            + n(self.message_bytes) * device.peer_ns_per_byte.max(run)
+            + n(self.message_bytes) * way.max(run)
             + n(self.kernel_bytes) * 1.5 * run;
         there < host
     }
@@ -127,6 +132,12 @@ impl Combining {
             element: fit.layout(first.instances().0)?,
             commutes: fit.commutes,
         })
+    }
+
+    /// Whether its kernels reach memory: it lies on this device.
+    pub fn reaches(&self, memory: &RawView) -> bool {
+        let there = memory.as_device().and_then(|memory| memory.view().ok());
+        there.is_some_and(|there| *there.buffer().memory().context() == self.context)
     }
 
     /// A view as one run of elements, if it is that, on this device.
@@ -300,7 +311,7 @@ mod tests {
             before: bytes,
             after: bytes,
         };
-        let pays = |bytes| of(bytes).pays(&DeviceCosts::default(), 250.0, 0.124);
+        let pays = |bytes| of(bytes).pays(&DeviceCosts::default(), 250.0, 0.124, true);
         assert!(!pays(8) && pays(1 << 20));
         let first = (3..24).find(|log| pays(1 << log)).expect("a size");
         assert!((first..24).all(|log| pays(1 << log)));

@@ -137,9 +137,16 @@ impl DeviceMemory {
         })
     }
 
-    /// Some of its packed bytes, if they are one run of whole instances.
+    /// Some of its packed bytes, if they are whole instances.
     pub fn section(&self, packed: Range<usize>) -> Option<DeviceMemory> {
-        self.run(packed, &self.layout)
+        let view = self.view.as_ref().ok()?;
+        let part = view.buffer().instances(packed)?;
+        Some(DeviceMemory {
+            layout: self.layout.clone(),
+            count: part.count(),
+            view: Ok(view.clone().map(|_| part)),
+            ready: self.ready,
+        })
     }
 
     /// As a message.

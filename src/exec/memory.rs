@@ -55,6 +55,40 @@ impl Pieces {
         }
     }
 
+    /// Bytes of a piece, in the mean, of a vector that is cut into so many.
+    pub fn mean_bytes(&self, cut: u32) -> usize {
+        let mean = |bytes: usize, pieces: usize| bytes.div_ceil(pieces.max(1));
+        match self {
+            Pieces::None => 0,
+            Pieces::Equal(_, each) => *each,
+            Pieces::Cut(view) => mean(view.bytes(), cut as usize),
+            Pieces::Ranges(_, ranges) => mean(ranges.iter().map(Range::len).sum(), ranges.len()),
+            Pieces::Listed(views) => mean(views.iter().map(RawView::bytes).sum(), views.len()),
+        }
+    }
+
+    /// Whether pieces that nothing cuts begin and end at multiples of so many packed bytes
+    /// of their buffer.
+    pub fn are_multiples(&self, of: usize) -> bool {
+        let whole = |bytes: usize| bytes.is_multiple_of(of.max(1));
+        match self {
+            Pieces::None | Pieces::Cut(_) | Pieces::Listed(_) => true,
+            Pieces::Equal(_, each) => whole(*each),
+            Pieces::Ranges(_, ranges) => ranges.iter().all(|r| whole(r.start) && whole(r.end)),
+        }
+    }
+
+    /// The same pieces of other memory, if there is some in place of each.
+    pub fn mapped(&self, by: impl Fn(&RawView) -> Option<RawView>) -> Option<Pieces> {
+        Some(match self {
+            Pieces::None => Pieces::None,
+            Pieces::Equal(view, each) => Pieces::Equal(by(view)?, *each),
+            Pieces::Cut(view) => Pieces::Cut(by(view)?),
+            Pieces::Ranges(view, ranges) => Pieces::Ranges(by(view)?, ranges.clone()),
+            Pieces::Listed(views) => Pieces::Listed(views.iter().map(by).collect::<Option<_>>()?),
+        })
+    }
+
     /// The same pieces of other memory.
     pub fn replace(&mut self, mut by: impl FnMut(&RawView) -> RawView) {
         match self {
@@ -361,7 +395,7 @@ impl Memory {
         let mut pieces = region.indices(self.pieces(region.buffer));
         let first = self.place(region.buffer, region.first, segment);
         if let Some((view, first)) = first.filter(|(view, _)| view.as_device().is_some()) {
-            // One behind the other, as [`Program::lies_in_runs`] has found.
+            // One behind the other, as [`Program::lies_in_runs`] has found of all regions.
             let last = region.first + region.count - 1;
             let last = self.place(region.buffer, last, segment);
             return view.section(first.start..last.map_or(first.end, |(_, last)| last.end));

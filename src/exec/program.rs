@@ -59,11 +59,12 @@ pub(crate) struct Program {
 
 impl Program {
     /// Whether all regions of a segment are runs of bytes, where buffers of the user have so
-    /// many pieces.
-    pub fn lies_in_runs(&self, pieces: impl Fn(Buffer) -> u32) -> bool {
+    /// many pieces, each at a place of its own or one behind the other.
+    pub fn lies_in_runs(&self, placed: bool, pieces: impl Fn(Buffer) -> u32) -> bool {
         let one = |r: &Region| {
             let of = match r.buffer {
                 Buffer::Scratch(k) => self.scratch.get(usize::from(k)).map_or(0, |s| s.pieces),
+                _ if placed => 0,
                 user => pieces(user),
             };
             r.count <= 1 || (self.graph.segments() == 1 && r.lies_in_one(of))
@@ -81,23 +82,29 @@ impl Program {
         self.crossing.checked_shr(step).unwrap_or(0) & 1 != 0
     }
 
-    /// What it does in all, where a piece has so many bytes.
-    pub fn work(&self, piece_bytes: usize) -> Work {
+    /// What it does in all, where a piece of a buffer has so many bytes. Messages count one
+    /// way, in which there are more.
+    pub fn work(&self, piece_bytes: impl Fn(Buffer) -> usize) -> Work {
         let segments = self.graph.segments() as usize;
         let mut work = Work::default();
+        let mut ways = [(0, 0); 2];
+        let bytes = |region: &Region| region.count as usize * piece_bytes(region.buffer);
         for action in &self.actions {
             match action {
-                Action::Receive { data, .. } => {
-                    work.messages += segments;
-                    work.message_bytes += data.count as usize * piece_bytes;
+                Action::Send { data, .. } | Action::Receive { data, .. } => {
+                    let way = &mut ways[usize::from(matches!(action, Action::Send { .. }))];
+                    way.0 += segments;
+                    way.1 += bytes(data);
                 }
                 Action::Copy { to: region, .. } | Action::Combine { into: region, .. } => {
                     work.kernels += segments;
-                    work.kernel_bytes += region.count as usize * piece_bytes;
+                    work.kernel_bytes += bytes(region);
                 }
-                Action::Send { .. } => {}
             }
         }
+        let [received, sent] = ways;
+        work.messages = received.0.max(sent.0);
+        work.message_bytes = received.1.max(sent.1);
         work
     }
 }

@@ -74,8 +74,11 @@ pub(crate) struct Then {
     pub judge: Judge,
 }
 
-/// In place of an instance: an operation that copies from or to a device.
+/// In place of an instance: an operation that copies from or to a device before the first
+/// step, or behind the last;
 pub(crate) const COPY: u32 = u32::MAX;
+/// the sending half of a step that copies by a message to the rank itself.
+pub(crate) const HALF: u32 = u32::MAX - 1;
 
 /// How a run stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -243,6 +246,9 @@ impl Run {
             self.copies -= 1;
             return;
         }
+        if instance == HALF {
+            return;
+        }
         self.schedule.complete(&self.program.graph, instance);
     }
 
@@ -250,6 +256,21 @@ impl Run {
     #[inline]
     pub fn was_done(&self, instance: u32) -> bool {
         self.done != 0 && self.done >> instance & 1 != 0
+    }
+
+    /// Both ends of a copy that kernels of the run's device do not reach.
+    pub fn apart(&self, action: Action, segment: u32) -> Option<(RawView, RawView)> {
+        let (Action::Copy { from, to }, Some(on)) = (action, &self.on_device) else {
+            return None;
+        };
+        let all = [from, to].map(|region| self.memory.for_kernels(region, segment));
+        if all.iter().all(|view| view.bytes() == 0 || on.reaches(view)) {
+            return None;
+        }
+        Some((
+            self.memory.view(from, segment),
+            self.memory.view(to, segment),
+        ))
     }
 
     /// Begins to copy or combine on the device. None: there is nothing to do.
@@ -278,6 +299,7 @@ impl Run {
                 let (from, to) = (view(from), view(to));
                 match (from.bytes(), to.bytes()) {
                     (0, 0) => None,
+                    _ if from.span() == to.span() => None,
                     (a, b) if a != b => return Err(unlike(&from, &to)),
                     _ => Some(on.copy(devices, &from, &to)?),
                 }

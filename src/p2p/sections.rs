@@ -6,8 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 impl RawView {
-    /// Some of the packed bytes, in place. Of a device's memory only all of them, or whole
-    /// instances of a layout without gaps.
+    /// Some of the packed bytes, in place. Of a device's memory whole instances only.
     #[inline]
     pub fn section(&self, packed: Range<usize>) -> RawView {
         debug_assert!(packed.start <= packed.end && packed.end <= self.bytes);

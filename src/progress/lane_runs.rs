@@ -25,7 +25,7 @@ use super::slab::Slab;
 use crate::diagnose::waits::{hear, listens};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::program::{Action, Program, TAG_BITS};
-use crate::exec::run::{COPY, Phase, Run};
+use crate::exec::run::{COPY, HALF, Phase, Run};
 use crate::exec::straight::{Begun, Desk};
 use crate::matching::{Envelope, INTERNAL_TAG, Pattern};
 use crate::p2p::view::RawView;
@@ -47,6 +47,7 @@ const PERSISTENT: u32 = 1 << (TAG_BITS + SEQUENCE_BITS);
 /// Tags of a run's messages to itself, which no program has.
 const TO_HOST: u32 = 8;
 const TO_DEVICE: u32 = 16;
+const WITHIN: u32 = 24;
 const COPY_TAGS: u32 = 8;
 /// Runs and programs that are kept for another time.
 const SPARE_RUNS: usize = 8;
@@ -384,6 +385,9 @@ impl Lane {
     #[cold]
     fn begin_work(&mut self, id: u32, run: &mut Run, instance: u32) {
         let (action, segment) = run.place(instance);
+        if let Some((from, to)) = run.apart(action, segment) {
+            return self.copy_within(id, run, instance, from, to);
+        }
         match run.begin_work(&self.devices, action, segment) {
             Ok(Some(work)) => {
                 if matches!(action, Action::Combine { .. }) {
@@ -400,6 +404,34 @@ impl Lane {
                 run.complete(instance);
                 self.fail_run(id, run, e, NOBODY);
             }
+        }
+    }
+
+    /// Begins a copy between memory of the host and of devices, or of two devices, by a
+    /// message to itself.
+    fn copy_within(&mut self, id: u32, run: &mut Run, instance: u32, from: RawView, to: RawView) {
+        if from.as_device().is_none() && to.as_device().is_none() {
+            let copied = crate::exec::run::copy(&from, &to);
+            run.complete(instance);
+            if let Err(e) = copied {
+                self.fail_run(id, run, e, NOBODY);
+            }
+            return;
+        }
+        let (own, room) = (self.own, to.bytes());
+        let tag = run.tags | (WITHIN + instance % COPY_TAGS);
+        match self.irecv_at(to, Pattern::exact(own, tag), run.site()) {
+            Ok(Posted::Done(got)) => self.step_received(id, run, instance, got, room),
+            Ok(Posted::Pending(handle)) => self.join(id, run, handle, instance),
+            Err(e) => self.step_failed(id, run, instance, own, e),
+        }
+        if run.phase != Phase::Running {
+            return;
+        }
+        match self.isend_at(from, own, tag, false, run.site()) {
+            Ok(Posted::Done(_)) => run.complete(HALF),
+            Ok(Posted::Pending(handle)) => self.join(id, run, handle, HALF),
+            Err(e) => self.step_failed(id, run, HALF, own, e),
         }
     }
 

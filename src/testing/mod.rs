@@ -89,9 +89,9 @@ pub struct DeviceTraffic {
     pub mappings: usize,
 }
 
-/// How messages of devices went.
+/// How messages of devices went; of an intercommunicator, those of its collective calls.
 pub fn device_traffic(comm: &Communicator) -> DeviceTraffic {
-    let counters = comm.lane().lock().counters();
+    let counters = comm.runs_on().lane().lock().counters();
     DeviceTraffic {
         copied: counters.copied,
         handed: counters.handed,
@@ -179,6 +179,15 @@ pub fn pipeline_devices(comm: &Communicator, when: crate::protocol::reach::Pipel
 /// `OSIER_DEVICE_REDUCTIONS` says it at first.
 pub fn reduce_devices(comm: &Communicator, where_: crate::protocol::device::Reductions) {
     comm.core().devices.reduce(where_);
+}
+
+/// Has plans of a communicator chosen by these costs, also between groups, which
+/// [`Communicator::adopt_costs`] refuses. Collective.
+///
+/// # Errors
+/// If a rank dies.
+pub fn plan_by(comm: &Communicator, costs: &crate::model::CallCosts) -> crate::Result<()> {
+    comm.runs_on().adopt_costs(Some(costs)).map(drop)
 }
 
 /// As [`ranks`], with what they do recorded; merge it with

@@ -9,7 +9,8 @@
 //! A record tells what all ranks of a call agree on. Two of them make a pair if they
 //! differ, and a pair stays the result whatever it meets. So all ranks have the same
 //! verdict, and nobody begins a call that others do not make. The round is a run that
-//! another follows, so calls that do not wait do not wait for it either.
+//! another follows, so calls that do not wait do not wait for it either. It tells beside
+//! that where the ranks' memory lies, for `spaces`.
 //!
 //! # Invariants
 //! 1. The round is the same whatever is called: one allreduce over all ranks of the lane,
@@ -17,6 +18,7 @@
 
 use super::Communicator;
 use super::ask::{Ask, mismatch};
+use super::spaces::Found;
 use crate::check::{Check, Checks};
 use crate::error::{Error, Result};
 use crate::exec::lower::lower;
@@ -33,8 +35,12 @@ use std::sync::Arc;
 const KEY: u64 = u64::MAX - 1;
 /// Bytes of one record.
 const RECORD: usize = 256;
-/// Bytes of what ranks combine: whether two records differ, and the records.
+/// Bytes of what ranks combine: whether two records differ, what they say of their memory,
+/// and the records.
 const PAIR: usize = 8 + 2 * RECORD;
+/// Of memory, each the least of all ranks: whether all lies on devices, whether none does,
+/// the size class from above, and whether no call has failed.
+const SPACES: std::ops::Range<usize> = 1..5;
 /// Where the fields of a record begin; texts have their length first.
 const RANK: usize = 0;
 const LINE: usize = 4;
@@ -76,6 +82,10 @@ impl Communicator {
     #[cold]
     fn make_round(&self, of: &Ask, site: &'static Location<'static>) -> Result<Box<Round>> {
         let mut mine = vec![0u8; PAIR];
+        let (all, any, class) = of.spaces();
+        let least = [u8::from(all), u8::from(!any), u8::MAX - class as u8];
+        mine[SPACES][..3].copy_from_slice(&least);
+        mine[SPACES][3] = u8::from(of.error.is_none());
         mine[8..8 + RECORD].copy_from_slice(&record(of, self.rank() as u32, site));
         let mut result = vec![0u8; PAIR];
         let view = |bytes: &mut Vec<u8>| Pieces::Cut(RawView::untyped(bytes.as_mut_ptr(), PAIR));
@@ -102,6 +112,37 @@ impl Communicator {
 }
 
 impl Communicator {
+    /// The round before a call that waits, to its end: what ranks say of their memory, if no
+    /// rank's call has failed.
+    #[track_caller]
+    pub(super) fn round_first(&self, ask: &mut Ask) -> Result<Option<Found>> {
+        let site = Location::caller();
+        let round = *self.make_round(ask, site)?;
+        let kept = round.kept;
+        let mut lane = self.lane().lock();
+        let tags = lane.next_tags();
+        ask.agreed = Some(tags);
+        let mut run = lane.spare_run();
+        if let Err(e) = run.memory.begin(&round.program, round.ask.buffers, None) {
+            return Err(e.into());
+        }
+        run.program = round.program;
+        run.combiner = round.ask.combiner;
+        run.tags = tags;
+        run.site = Some(site);
+        run.defers = round.ask.defers;
+        let begun = lane.begin_run(run, None);
+        self.core().after(&mut lane);
+        drop(lane);
+        self.finish(begun?)?;
+        if let Some(e) = (round.judge)(&kept) {
+            return Err(e);
+        }
+        let [all, none, class, fine] = [0, 1, 2, 3].map(|at| kept[1][SPACES][at]);
+        let found = Found::new(all == 1, none == 0, u32::from(u8::MAX - class));
+        Ok((fine == 1).then_some(found))
+    }
+
     /// Always the same, whatever calls are to use.
     fn program_of_round(&self, call: &Call) -> Result<Arc<Program>> {
         if let Some(program) = self.lane().lock().program(KEY) {
@@ -125,11 +166,15 @@ impl Reduction for Agreement {
 
     fn combine(&self, _fit: &Fit, left: &mut [u8], right: &[u8]) -> Result<()> {
         for (left, right) in left.chunks_exact_mut(PAIR).zip(right.chunks_exact(PAIR)) {
+            for (left, right) in left[SPACES].iter_mut().zip(&right[SPACES]) {
+                *left = (*left).min(*right);
+            }
             if left[0] != 0 {
                 continue;
             }
             if right[0] != 0 {
-                left.copy_from_slice(right);
+                left[0] = right[0];
+                left[8..].copy_from_slice(&right[8..]);
                 continue;
             }
             let (a, b) = (&left[8..8 + RECORD], &right[8..8 + RECORD]);

@@ -2,21 +2,20 @@
 //!
 //! An [`Ask`] is a description and touches no memory, so it can be asked again and again.
 //! [`Ask::settle`], right before its run begins, puts memory of the host in place of
-//! devices', and packed operands in place of those with gaps; reductions may be left where
-//! they are, on a device.
+//! devices', and packed operands in place of those with gaps; or leaves memory of devices
+//! where it is (`stays`).
 
+use super::stays::Crossings;
 use crate::comm::Communicator;
 use crate::device::combine::Combining;
 use crate::error::{Error, ErrorKind};
 use crate::exec::memory::{Buffers, Pieces};
 use crate::exec::operator::Fit;
-use crate::exec::program::{Place, Program};
+use crate::exec::program::Program;
 use crate::exec::run::{Combiner, Shadow};
 use crate::exec::straight::Begun;
 use crate::p2p::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
-use crate::protocol::device::Reductions;
-use osier_collectives::{Call, Operation};
-use osier_datatype::{Basic, Type};
+use osier_collectives::Call;
 
 /// What a rank puts into a collective: a buffer, or [`IN_PLACE`].
 pub trait Contribution {
@@ -123,6 +122,8 @@ pub(super) struct Ask {
     pub behind: Option<RawView>,
     /// All ranks know that buffers of such calls lie on devices: see `spaces`.
     pub on_devices: bool,
+    /// All ranks make the same call, as a round by this number's tags has found.
+    pub agreed: Option<u32>,
 }
 
 /// What stands in for memory that a run cannot work on.
@@ -134,7 +135,7 @@ pub(super) struct Staged {
     /// The result, which belongs into memory with gaps.
     pub shadow: Option<Shadow>,
     pub kept: Vec<Vec<u8>>,
-    /// Nothing does: the run combines there.
+    /// Nothing does: the run works there.
     pub on_device: Option<Combining>,
 }
 
@@ -185,13 +186,14 @@ impl Ask {
             begun: None,
             behind: None,
             on_devices: false,
+            agreed: None,
         }
     }
 
     /// With a plan for memory of devices.
     pub fn for_devices(&mut self) {
         self.on_devices = true;
-        self.key |= FOR_DEVICES;
+        self.key = key_of(&self.call, self.class) | FOR_DEVICES;
     }
 
     /// The number of a device that it has memory on.
@@ -202,11 +204,18 @@ impl Ask {
         Some(on.buffer().memory().context().ordinal())
     }
 
-    /// Whether its memory lies on devices, if it has any.
-    pub fn lies_on_devices(&self) -> bool {
+    /// Whether all of its memory lies on devices, whether any does, and its size class.
+    pub fn spaces(&self) -> (bool, bool, u32) {
         let Buffers { send, recv, .. } = &self.buffers;
-        let mut all = send.memory().iter().chain(recv.memory());
-        all.all(|view| view.bytes() == 0 || view.as_device().is_some())
+        let memory = || send.memory().iter().chain(recv.memory());
+        let mut with_bytes = memory().filter(|view| view.bytes() > 0);
+        let all = with_bytes.all(|view| view.as_device().is_some());
+        let any = memory().any(|view| view.bytes() > 0 && view.as_device().is_some());
+        let class = match self.call.has_places() {
+            true => class_of(send.mean_bytes(1).max(recv.mean_bytes(1))),
+            false => self.class,
+        };
+        (all, any, class)
     }
 
     /// Names the program, also of a rank that looks on.
@@ -260,93 +269,18 @@ impl Ask {
         staged
     }
 
-    /// How it may combine on a device, if all of its memory lies on one, in whole elements,
-    /// and that is expected to take less time. Buffers are as such a run wants them then.
-    fn combining(&mut self, comm: &Communicator, program: &Program) -> Option<Combining> {
-        let devices = &comm.core().devices;
-        let reduces = self.call.operation.reduces();
-        let wanted = match devices.reductions() {
-            _ if program.place == Place::Host => Reductions::Host,
-            Reductions::Host if reduces => Reductions::Host,
-            _ if program.place == Place::Device => Reductions::Device,
-            // Others than reductions stay there if their plan was chosen for it.
-            _ if !reduces => Reductions::Host,
-            wanted => wanted,
-        };
-        if wanted == Reductions::Host || self.call.shares_memory() {
-            return None;
-        }
-        let memory = || {
-            let Buffers { send, recv, .. } = &self.buffers;
-            let all = send.memory().iter().chain(recv.memory());
-            all.filter(|view| view.bytes() > 0)
-        };
-        let first = memory().next()?.as_device()?;
-        let on = match &self.combiner {
-            None if reduces || self.call.varying => return None,
-            None => Combining {
-                context: first.view().ok()?.buffer().memory().context().clone(),
-                by: None,
-                element: Type::basic(Basic::U8).commit().ok()?,
-                commutes: false,
-            },
-            Some((combiner, fit)) => Combining::of(combiner.get(), fit, first)?,
-        };
-        let rank = comm.rank() as u32;
-        let cut = program.cut.max(1);
-        if !program.lies_in_runs(|buffer| self.call.pieces(rank, buffer, cut)) {
-            return None;
-        }
-        if wanted == Reductions::Auto {
-            let bytes = |pieces: &Pieces| pieces.whole().map_or(0, RawView::bytes);
-            let (send, recv) = (bytes(&self.buffers.send), bytes(&self.buffers.recv));
-            let piece = match self.buffers.recv {
-                Pieces::Equal(_, each) => each,
-                _ => send.max(recv) / cut as usize,
-            };
-            let mut work = program.work(piece);
-            (work.before, work.after) = match self.call.in_place {
-                true => (recv, recv),
-                false => (send, recv),
-            };
-            let link = devices.model();
-            let (latency, copy) = (link.link.latency_ns, link.link.copy_ns_per_byte);
-            if !work.pays(&link.device, latency, copy) {
-                return None;
-            }
-        }
-        let whole = |view: &RawView| match view.bytes() {
-            0 => Some(view.clone()),
-            _ => on.elements(view.as_device()?),
-        };
-        if !memory().all(|view| whole(view).is_some()) {
-            return None;
-        }
-        for pieces in [&mut self.buffers.send, &mut self.buffers.recv] {
-            pieces.replace(|view| whole(view).unwrap_or_else(|| view.clone()));
-        }
-        Some(on)
-    }
-
     #[cold]
     fn stage(&mut self, comm: &Communicator, program: &Program) -> Staged {
         let mut staged = Staged::default();
-        if let Some(on) = self.combining(comm, program) {
+        if let Some(on) = self.stays(comm, program) {
             staged.on_device = Some(on);
             return staged;
         }
-        let rank = comm.rank();
+        let [send, recv] = self.crossings(comm.rank());
         let call = &self.call;
-        let sends = call.operation == Operation::Bcast && rank == call.root as usize;
-        // What a rank 0 of an exclusive prefix has in place of a result; what lies
-        // between the ranges of a buffer.
-        let ranges = matches!(self.buffers.recv, Pieces::Ranges(..));
-        let keeps = call.operation == Operation::Exscan || ranges;
-        let recv_is_read = sends || keeps || call.in_place;
-        let shares = call.shares_memory();
-        for (pieces, reads, writes) in [
-            (&mut self.buffers.send, true, shares),
-            (&mut self.buffers.recv, recv_is_read, !sends && !shares),
+        for (pieces, Crossings { reads, writes }) in [
+            (&mut self.buffers.send, send),
+            (&mut self.buffers.recv, recv),
         ] {
             let reduces = call.operation.reduces();
             pieces.replace(|view| {

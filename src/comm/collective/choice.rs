@@ -8,13 +8,14 @@
 use super::ask::{Ask, bytes_of, class_of};
 use crate::comm::{Communicator, IN_PLACE};
 use crate::error::{Error, ErrorKind, Result};
+use crate::exec::lower::lower;
 use crate::exec::program::Place;
 use crate::model::calls::{Agreed, parsed};
 use crate::model::{CallCosts, Places, rounds};
 use crate::protocol::cost::LinkCosts;
 use crate::protocol::select::Memory;
 use osier_collectives::{
-    Algorithm, Association, Call, Choice, Machine, Model, Operation, Sizes, choose,
+    Algorithm, Association, Call, Choice, Machine, Model, Operation, Plan, Sizes, choose,
 };
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -111,6 +112,29 @@ fn ranking(machine: &Machine, call: &Call, class: u32) -> Result<Choice> {
         .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))
 }
 
+/// A plan as it may run where buffers lie on devices: all that a step touches is a run of
+/// bytes there, on every rank. What is not in several segments may be in one.
+fn that_stays(plan: &Plan) -> Option<Plan> {
+    let fits = |plan: &Plan| {
+        let call = plan.call();
+        let fits = |rank| {
+            let part = plan.part(rank);
+            let cut = part.cut.max(1);
+            let program = lower(call, &part).ok()?;
+            let pieces = |buffer| call.pieces(rank, buffer, cut);
+            program
+                .lies_in_runs(call.has_places(), pieces)
+                .then_some(())
+        };
+        (0..call.size).all(|rank| fits(rank).is_some())
+    };
+    if fits(plan) {
+        return Some(plan.clone());
+    }
+    let whole = Plan::new(plan.call().clone(), plan.algorithm().clone(), 1).ok()?;
+    fits(&whole).then_some(whole)
+}
+
 impl Choices {
     /// What to use for a call of a size class.
     pub(super) fn of(&self, described: &Described, ask: &Ask) -> Result<Chosen> {
@@ -138,25 +162,24 @@ impl Choices {
             ..call.clone()
         };
         let choice = ranking(devices.unwrap_or(&described.machine), &alike, class)?;
-        let suits = choice
-            .ranking
-            .iter()
-            .find(|candidate| {
-                candidate
-                    .plan
-                    .algorithm()
-                    .keeps(call)
-                    .is_some_and(|kept| !call.operation.reduces() || kept >= call.required)
-            })
-            .ok_or_else(|| Error::new(ErrorKind::Unavailable, "no plan for this root"))?;
+        let kept = |plan: &Plan| {
+            let kept = plan.algorithm().keeps(call);
+            kept.is_some_and(|kept| !call.operation.reduces() || kept >= call.required)
+        };
+        let candidates = choice.ranking.iter();
+        let suits = candidates
+            .filter(|candidate| kept(&candidate.plan))
+            .find_map(|candidate| match (devices, candidate.through_host) {
+                (None, _) => Some((candidate.plan.clone(), Place::ByCost)),
+                (Some(_), true) => Some((candidate.plan.clone(), Place::Host)),
+                (Some(_), false) => Some((that_stays(&candidate.plan)?, Place::Device)),
+            });
+        let no_plan = || Error::new(ErrorKind::Unavailable, "no plan for this root");
+        let (plan, place) = suits.ok_or_else(no_plan)?;
         let chosen = Chosen {
-            algorithm: suits.plan.algorithm().clone(),
-            segments: suits.plan.segments(),
-            place: match (devices, suits.through_host) {
-                (None, _) => Place::ByCost,
-                (Some(_), true) => Place::Host,
-                (Some(_), false) => Place::Device,
-            },
+            algorithm: plan.algorithm().clone(),
+            segments: plan.segments(),
+            place,
         };
         lock().insert(key, chosen.clone());
         Ok(chosen)

@@ -14,6 +14,7 @@
 //! |---|---|
 //! | `choice` | the cheapest plan, by costs that all ranks share |
 //! | `spaces` | whether all ranks' buffers lie on devices |
+//! | `stays` | what of a rank's memory stays on devices, what goes through the host |
 //! | `ask` | what a call asks for |
 //! | `agree` | whether all ranks ask for the same, where that is checked |
 //! | `equal`, `counts`, `neighbors` | from buffers to pieces: equal contributions, different ones, neighbourhoods |
@@ -39,6 +40,7 @@ mod persistent;
 mod requests;
 mod scoped;
 mod spaces;
+mod stays;
 mod straight;
 mod under_way;
 mod v_and_w;
@@ -118,9 +120,10 @@ impl Communicator {
     }
 
     fn force(&self, algorithm: Option<(Algorithm, u32)>, place: Place) {
-        self.core()
-            .with(self.lane(), crate::progress::lane::Lane::forget_programs);
-        let mut forced = self.0.forced.lock().unwrap_or_else(|e| e.into_inner());
+        let runs = self.runs_on();
+        runs.core()
+            .with(runs.lane(), crate::progress::lane::Lane::forget_programs);
+        let mut forced = runs.0.forced.lock().unwrap_or_else(|e| e.into_inner());
         *forced = algorithm.map(|(algorithm, segments)| Chosen {
             algorithm,
             segments,
@@ -166,11 +169,15 @@ impl Communicator {
     fn begin(&self, mut ask: Ask) -> Result<u32> {
         let site = Location::caller();
         self.know_spaces(&mut ask, false)?;
-        let round = self.round(&ask, site)?;
+        let round = match ask.agreed {
+            None => self.round(&ask, site)?,
+            Some(_) => None,
+        };
         let mut lane = self.lane().lock();
-        let tags = match &ask.begun {
-            Some(begun) => begun.tags,
-            None => lane.next_tags(),
+        let tags = match (&ask.begun, ask.agreed) {
+            (Some(begun), _) => begun.tags,
+            (None, Some(tags)) => tags,
+            (None, None) => lane.next_tags(),
         };
         let program = match lane.program(ask.program_key()) {
             Some(program) => program,

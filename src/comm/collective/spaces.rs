@@ -7,10 +7,18 @@
 //! where their buffers are get another plan before they have been made twice as often, and
 //! calls that do not wait use what was found before them.
 //!
+//! What is asked: whether all memory lies on devices, and any; and the size class, for calls
+//! whose bytes ranks do not all know: with counts, and between groups, where who looks on
+//! knows none. Calls on neighbourhoods ask nothing: they have one plan, and each rank decides
+//! for itself what stays on its device (`stays`).
+//!
+//! Where calls are checked, the round before each call (`agree`) has the answers: calls that
+//! wait wait for it first.
+//!
 //! # Invariants
 //! 1. Nobody asks unless the agreed costs know devices: jobs without them pay one load.
 //! 2. Who asks, and when, depends on what all ranks have alike: the order of calls, their
-//!    operation, size class and association, and the form of the call.
+//!    operation, the form of the call, and, where all know them, size class and association.
 //! 3. Calls that a rank may take step by step by itself (`straight`) ask nothing: others
 //!    would wait for it.
 
@@ -28,11 +36,32 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Calls that are counted together.
 type Kind = (Operation, Association, u32);
 
+/// In place of the size class of a kind whose bytes are exchanged.
+const ANY_CLASS: u32 = u32::MAX;
+
+/// What ranks agree on.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Found {
+    on_devices: bool,
+    /// The largest of any rank.
+    class: u32,
+}
+
+impl Found {
+    /// From whether all memory lies on devices, and any.
+    pub fn new(all: bool, any: bool, class: u32) -> Found {
+        Found {
+            on_devices: all && any,
+            class,
+        }
+    }
+}
+
 /// What all ranks know of calls of a kind.
 #[derive(Clone, Copy, Default)]
 struct Known {
     calls: u64,
-    on_devices: bool,
+    found: Found,
 }
 
 /// What is known on a communicator.
@@ -61,18 +90,33 @@ impl Spaces {
     }
 
     /// What is known of a kind, and whether it is to be asked now.
-    fn of(&self, kind: Kind, counts: bool) -> (bool, bool) {
+    fn of(&self, kind: Kind, counts: bool) -> (Found, bool) {
         let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
         let known = kinds.get_or_insert_default().entry(kind).or_default();
         known.calls += u64::from(counts);
-        (known.on_devices, counts && known.calls.is_power_of_two())
+        (known.found, counts && known.calls.is_power_of_two())
     }
 
-    fn learn(&self, kind: Kind, on_devices: bool) {
+    fn learn(&self, kind: Kind, found: Found) {
         let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
         let known = kinds.get_or_insert_default().entry(kind).or_default();
-        known.on_devices = on_devices;
+        known.found = found;
     }
+}
+
+/// The kind of a call, and whether all ranks know its size class. None: one that asks nothing.
+fn kind_of(ask: &Ask) -> Option<(Kind, bool)> {
+    let call = &ask.call;
+    if call.operation == Operation::Barrier || call.operation.of_neighbors() {
+        return None;
+    }
+    // Who looks on knows neither bytes nor operator.
+    if call.has_places() || call.first_side.is_some() {
+        return Some(((call.operation, Association::Any, ANY_CLASS), false));
+    }
+    // What a rank may take step by step.
+    let small = bytes_of(ask.class) / 2 < ROW_BYTES;
+    (!small).then_some(((call.operation, call.required, ask.class), true))
 }
 
 impl Communicator {
@@ -81,7 +125,8 @@ impl Communicator {
     #[inline]
     #[track_caller]
     pub(super) fn know_spaces(&self, ask: &mut Ask, waits: bool) -> Result<()> {
-        if !self.0.spaces.matter.load(Ordering::Relaxed) || ask.on_devices {
+        let known = ask.on_devices || ask.agreed.is_some();
+        if known || !self.0.spaces.matter.load(Ordering::Relaxed) {
             return Ok(());
         }
         self.ask_spaces(ask, waits)
@@ -90,28 +135,33 @@ impl Communicator {
     #[cold]
     #[track_caller]
     fn ask_spaces(&self, ask: &mut Ask, waits: bool) -> Result<()> {
-        let call = &ask.call;
-        // What a rank may take step by step, what has one plan only, and what nobody knows
-        // the bytes of, which goes through the host but in reductions.
-        let small = bytes_of(ask.class) / 2 < ROW_BYTES;
-        let of_counts = call.varying && !call.operation.reduces();
-        let other = call.first_side.is_some() || call.operation.of_neighbors() || ask.idle;
-        let other = other || of_counts;
-        if small || other || self.core().checks.has(Check::Collectives) || self.size() == 1 {
+        let Some((kind, sized)) = kind_of(ask).filter(|_| self.size() > 1) else {
             return Ok(());
+        };
+        let checked = self.core().checks.has(Check::Collectives);
+        let (mut found, asks) = self.0.spaces.of(kind, waits);
+        if checked && waits {
+            let answers = self.round_first(ask)?;
+            found = Found::default();
+            // A rank whose own call has failed may have asked nothing.
+            if let Some(answers) = answers {
+                found = answers;
+                self.0.spaces.learn(kind, found);
+            }
+        } else if asks {
+            let (all, any, class) = ask.spaces();
+            let mut mine = [u32::from(all), u32::from(!any), ANY_CLASS - class];
+            self.allreduce_in_place(&mut mine, &crate::Op::Min)?;
+            found = Found::new(mine[0] == 1, mine[1] == 0, ANY_CLASS - mine[2]);
+            self.0.spaces.learn(kind, found);
         }
-        let kind = (call.operation, call.required, ask.class);
-        let (mut on_devices, asks) = self.0.spaces.of(kind, waits);
-        if asks {
-            let mut all = [u32::from(ask.lies_on_devices())];
-            self.allreduce_in_place(&mut all, &crate::Op::Min)?;
-            on_devices = all[0] == 1;
-            self.0.spaces.learn(kind, on_devices);
-            if on_devices {
+        if found.on_devices {
+            if asks || (checked && waits) {
                 self.place_devices(ask)?;
             }
-        }
-        if on_devices {
+            if !sized {
+                ask.class = found.class;
+            }
             ask.for_devices();
         }
         Ok(())

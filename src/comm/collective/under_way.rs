@@ -10,6 +10,7 @@
 
 use super::Launch;
 use super::ask::Ask;
+use crate::check::Check;
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::memory::Buffers;
@@ -285,7 +286,9 @@ impl Communicator {
         if let Some(e) = ask.error.take() {
             return self.reported(Err(e.context(ask.name)));
         }
-        self.reported(runs.know_spaces(&mut ask, true))?;
+        // The round that checks calls comes at each start.
+        let asks = !runs.core().checks.has(Check::Collectives);
+        self.reported(runs.know_spaces(&mut ask, asks))?;
         let program = self.reported(runs.program_of(&ask))?;
         let mut seen = Seen::default();
         each(&mut |view| seen.add(view, false));
