@@ -456,14 +456,21 @@ fn messages_of_devices_are_measured_or_refused() {
     for name in [
         "bcast",
         "gather",
+        "gatherv",
         "scatter",
+        "scatterv",
         "allgather",
+        "allgatherv",
         "alltoall",
+        "alltoallv",
         "reduce",
         "allreduce",
         "reduce-scatter-block",
+        "reduce-scatter",
         "scan",
         "exscan",
+        "neighbor-allgatherv",
+        "neighbor-alltoallv",
     ] {
         let table = told(&format!(
             "{name} --memory device --by osier,host --sizes 8,6000 --json {json}"
@@ -482,7 +489,7 @@ fn messages_of_devices_are_measured_or_refused() {
         ("message-rate --memory device", "latency, bandwidth"),
         ("allreduce --memory device --by blocks", "--by is about"),
         (
-            "allgatherv --memory device --sizes 8",
+            "alltoallw --memory device --sizes 8",
             "no buffers of devices",
         ),
         ("latency --by host", "--memory device"),

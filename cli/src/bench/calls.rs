@@ -9,7 +9,7 @@ use std::ops::{Deref, DerefMut};
 use osier::plans::Operation;
 use osier::{Communicator, Op};
 
-use super::device_calls::OnDevice;
+use super::device_calls::{Blocks, OnDevice};
 use super::gpu::Gpu;
 use super::{Bench, Failure, Result};
 
@@ -299,7 +299,7 @@ impl<'a> Calls<'a> {
     pub fn on_device(mut self, gpu: &Gpu, through_host: bool) -> Result<Calls<'a>> {
         if !OnDevice::can(self.bench) || self.form != Form::Blocking {
             return Err(Failure::usage(format!(
-                "{} has no buffers of devices here, but in blocking calls of equal contributions",
+                "{} has no buffers of devices here, but in blocking calls with one at each end",
                 self.bench.name()
             )));
         }
@@ -308,8 +308,13 @@ impl<'a> Calls<'a> {
             true => (raw(&self.sent), raw(&self.got)),
             false => (self.bytes_sent.to_vec(), self.bytes_got.to_vec()),
         };
+        let blocks = match self.bench.operation() {
+            Some(operation) if operation.of_neighbors() => Blocks::new(2, self.bytes),
+            _ if doubles => Blocks::new(self.comm.size(), self.bytes / 8),
+            _ => Blocks::new(self.comm.size(), self.bytes),
+        };
         let both = [&sent[..], &got[..]];
-        self.on_device = Some(OnDevice::new(gpu, through_host, doubles, both)?);
+        self.on_device = Some(OnDevice::new(gpu, through_host, doubles, blocks, both)?);
         Ok(self)
     }
 

@@ -13,6 +13,23 @@ pub struct OnDevice {
     gpu: Gpu,
     send: End,
     recv: End,
+    blocks: Blocks,
+}
+
+/// Equal blocks one behind the other, for calls with counts.
+pub struct Blocks {
+    counts: Vec<usize>,
+    places: Vec<usize>,
+}
+
+impl Blocks {
+    /// So many, each of so many elements.
+    pub fn new(blocks: usize, each: usize) -> Blocks {
+        Blocks {
+            counts: vec![each; blocks],
+            places: (0..blocks).map(|at| at * each).collect(),
+        }
+    }
 }
 
 struct End {
@@ -67,21 +84,13 @@ impl End {
 }
 
 impl OnDevice {
-    /// Whether a benchmark's calls are made here: with one buffer each, of equal parts.
+    /// Whether a benchmark's calls are made here: with one buffer at each end.
     pub fn can(bench: Bench) -> bool {
-        matches!(
+        let buffers = !matches!(
             bench,
-            Bench::Bcast
-                | Bench::Gather
-                | Bench::Scatter
-                | Bench::Allgather
-                | Bench::Alltoall
-                | Bench::Reduce
-                | Bench::Allreduce
-                | Bench::ReduceScatterBlock
-                | Bench::Scan
-                | Bench::Exscan
-        )
+            Bench::Barrier | Bench::Alltoallw | Bench::NeighborAlltoallw
+        );
+        buffers && bench.operation().is_some()
     }
 
     /// With these contents, of doubles or bytes.
@@ -89,9 +98,11 @@ impl OnDevice {
         gpu: &Gpu,
         through_host: bool,
         doubles: bool,
+        blocks: Blocks,
         [sent, got]: [&[u8]; 2],
     ) -> Result<OnDevice> {
         Ok(OnDevice {
+            blocks,
             gpu: gpu.clone(),
             send: End::new(gpu, through_host, doubles, sent)?,
             recv: End::new(gpu, through_host, doubles, got)?,
@@ -100,15 +111,20 @@ impl OnDevice {
 
     /// A call that waits.
     pub fn call(&mut self, bench: Bench, comm: &Communicator, root: usize) -> osier::Result<()> {
-        let OnDevice { gpu, send, recv } = self;
+        let OnDevice {
+            gpu,
+            send,
+            recv,
+            blocks,
+        } = self;
         if send.host.is_none() && recv.host.is_none() {
-            return make(bench, comm, root, &send.view, &mut recv.view);
+            return make(bench, comm, root, blocks, &send.view, &mut recv.view);
         }
         let is_root = comm.rank() == root;
         let (gives, gets) = match bench {
             Bench::Bcast => (false, !is_root),
-            Bench::Scatter => (is_root, true),
-            Bench::Gather | Bench::Reduce => (true, is_root),
+            Bench::Scatter | Bench::Scatterv => (is_root, true),
+            Bench::Gather | Bench::Gatherv | Bench::Reduce => (true, is_root),
             _ => (true, true),
         };
         match bench {
@@ -130,7 +146,7 @@ impl OnDevice {
         let from = View::new(from, 0, &send.element, count(from.len(), &send.element))?;
         let elements = count(to.len(), &recv.element);
         let mut to = ViewMut::new(to, 0, &recv.element, elements)?;
-        make(bench, comm, root, &from, &mut to)?;
+        make(bench, comm, root, blocks, &from, &mut to)?;
         if gets { recv.up(gpu) } else { Ok(()) }
     }
 
@@ -151,18 +167,29 @@ fn make<S: Buffer, R: BufferMut>(
     bench: Bench,
     comm: &Communicator,
     root: usize,
+    Blocks { counts, places }: &Blocks,
     send: &S,
     recv: &mut R,
 ) -> osier::Result<()> {
+    let both = (&counts[..], &places[..]);
     match bench {
         Bench::Bcast => comm.bcast(recv, root),
         Bench::Gather => comm.gather(send, recv, root),
+        Bench::Gatherv => comm.gatherv(send, recv, counts, places, root),
         Bench::Scatter => comm.scatter(send, recv, root),
+        Bench::Scatterv => comm.scatterv(send, counts, places, recv, root),
         Bench::Allgather => comm.allgather(send, recv),
+        Bench::Allgatherv => comm.allgatherv(send, recv, counts, places),
         Bench::Alltoall => comm.alltoall(send, recv),
+        Bench::Alltoallv => comm.alltoallv(send, both, recv, both),
         Bench::Reduce => comm.reduce(send, recv, root, Op::Sum),
         Bench::Allreduce => comm.allreduce(send, recv, Op::Sum),
         Bench::ReduceScatterBlock => comm.reduce_scatter_block(send, recv, Op::Sum),
+        Bench::ReduceScatter => comm.reduce_scatter(send, recv, counts, Op::Sum),
+        Bench::NeighborAllgather => comm.neighbor_allgather(send, recv),
+        Bench::NeighborAllgatherv => comm.neighbor_allgatherv(send, recv, counts, places),
+        Bench::NeighborAlltoall => comm.neighbor_alltoall(send, recv),
+        Bench::NeighborAlltoallv => comm.neighbor_alltoallv(send, both, recv, both),
         Bench::Scan => comm.scan(send, recv, Op::Sum),
         Bench::Exscan => comm.exscan(send, recv, Op::Sum),
         _ => Ok(()),

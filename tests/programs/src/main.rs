@@ -4,6 +4,7 @@
 
 mod checks;
 mod collectives;
+mod counts;
 mod devices;
 mod foreign;
 mod garbled;
@@ -77,6 +78,9 @@ fn main() -> ExitCode {
         ["device-lifetime", how] => lifetimes::run(comm, how),
         ["device-reductions"] => reductions::run(comm),
         ["device-reductions-deaths"] => reductions::until_death(comm),
+        ["device-counts", calls, way] => {
+            counts::run(comm, calls.parse().expect("a number"), way);
+        }
         ["device-garbled"] => garbled::run(comm),
         ["device-stream", how] => devices::stream(comm, how),
         ["mapped", ref what @ ..] => mapped::run(comm, what),
