@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use osier::testing::emulated::{SimLink, SimMachine};
 use osier_collectives::{
-    Algorithm, Aside, Association, Call, Choice, Curve, Executor, Hierarchy, Link, Machine, Model,
-    Operation, Piecewise, Sizes, Topology, Tree, choose,
+    Algorithm, Aside, Association, Call, Choice, Curve, Executor, Hierarchy, Joined, Joint, Joints,
+    Link, Machine, Model, Operation, Piecewise, Sizes, Topology, Tree, choose,
 };
 use std::sync::Arc;
 
@@ -51,6 +51,43 @@ const CROSSING: LinkSpec = LinkSpec {
 /// A kernel's launch, and bytes of copies and sums within a device.
 const KERNEL_NS: f64 = 6000.0;
 const KERNEL_NS_PER_BYTE: f64 = 0.001;
+
+/// The same of NVLinks between two devices, one link.
+const NVLINK: LinkSpec = LinkSpec {
+    latency_ns: 8000.0,
+    per_byte_ns: 0.05,
+};
+
+/// A machine that is not here.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Described {
+    /// A machine that is not here: nodes, packages, ... and ranks of each, as in 4x2x4; a
+    /// benchmark plays a collective there over the simulated network, in virtual time
+    #[arg(long, value_name = "SHAPE", value_parser = Topology::regular)]
+    pub topology: Option<Topology>,
+
+    /// Costs of its links, innermost first: LATENCY:PER_BYTE in ns
+    #[arg(
+        long,
+        value_name = "LINKS",
+        value_delimiter = ',',
+        requires = "topology"
+    )]
+    pub links: Vec<LinkSpec>,
+}
+
+/// A machine with NVLinks between devices of each node: `0-1:4,2-3:4`, `switch:18`.
+pub fn joined(topology: &Topology, nvlink: Option<&str>) -> Result<Topology, String> {
+    let Some(text) = nvlink else {
+        return Ok(topology.clone());
+    };
+    let first = topology.places().first().and_then(|place| place.first());
+    let beside = |place: &&Vec<u32>| place.first() == first;
+    let each = topology.places().iter().filter(beside).count() as u32;
+    let joints = Joints::regular(text, topology.size(), each);
+    let joints = joints.map_err(|why| format!("--nvlink {why}"))?;
+    Ok(topology.clone().with_joints(joints))
+}
 
 /// Where the buffers of a collective are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -187,6 +224,7 @@ pub fn machine(topology: &Topology, links: &[LinkSpec]) -> Machine {
         executor: Executor::default(),
         error: 0.0,
         aside: None,
+        joined: None,
     }
 }
 
@@ -258,7 +296,27 @@ pub fn machine_of_devices(
         (0.0, CROSSING.latency_ns),
         (1e9, CROSSING.latency_ns + 1e9 * CROSSING.per_byte_ns),
     ]);
+    let joined = topology.joints().map(|joints| {
+        let over = |joint: Joint| {
+            let per_byte_ns = match joint {
+                Joint::Same => KERNEL_NS_PER_BYTE,
+                joint => NVLINK.per_byte_ns / f64::from(joint.links()),
+            };
+            let spec = Link {
+                latency_ns: NVLINK.latency_ns * 0.8,
+                overhead_ns: NVLINK.latency_ns / 10.0,
+                per_byte_ns,
+                ..Link::default()
+            };
+            (joint, Curve::from(spec))
+        };
+        Arc::new(Joined {
+            joints: joints.clone(),
+            links: joints.kinds().into_iter().map(over).collect(),
+        })
+    });
     Machine {
+        joined,
         links: (0..distances).map(link).map(Curve::from).collect(),
         combine: kernel(1.5 * KERNEL_NS_PER_BYTE),
         copy: kernel(KERNEL_NS_PER_BYTE),
@@ -308,6 +366,26 @@ mod tests {
         assert_eq!("levels".parse(), Ok(Wanted::Levels));
         assert!("quick".parse::<Wanted>().unwrap_err().contains("ring"));
         assert!("12:".parse::<LinkSpec>().is_err() && "-1:2".parse::<LinkSpec>().is_err());
+    }
+
+    #[test]
+    fn links_of_a_described_machine_change_the_choice() {
+        let shape = Topology::regular("1x2x4").unwrap();
+        let with = |nvlink| {
+            let shape = joined(&shape, nvlink).unwrap();
+            let machine = machine_of_devices(&shape, &[], &[]);
+            chosen((Operation::Bcast, 0), 64 << 20, &shape, &machine).unwrap()
+        };
+        let (bus, switch) = (with(None), with(Some("switch:18")));
+        assert!(8.0 * switch.ns() < bus.ns(), "{switch}{bus}");
+        let pairs = with(Some("0-5:4,5-2:4,2-7:4,7-1:4,1-4:4,4-3:4,3-6:4"));
+        assert!(2.0 * pairs.ns() < bus.ns(), "{pairs}{bus}");
+        assert!(pairs.ranking[0].name().contains("links"), "{pairs}");
+        assert!(
+            joined(&shape, Some("0-8:1"))
+                .unwrap_err()
+                .contains("0 to 7")
+        );
     }
 
     #[test]

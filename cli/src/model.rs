@@ -351,10 +351,12 @@ fn show_devices(devices: &DeviceCalls) {
         false => "",
     };
     for class in &devices.classes {
-        println!(
-            "\nMessages between devices within one {}: {}{note}",
-            class.class, devices.device
-        );
+        let between = match &class.class[..] {
+            "same" => "of two ranks on one device".to_owned(),
+            links if links.starts_with("NV") => format!("between devices that {links} joins"),
+            part => format!("between devices within one {part}"),
+        };
+        println!("\nMessages {between}: {}{note}", devices.device);
         let mut rows = Table::new(2).right(&[0, 1, 2, 3]);
         rows.row(["bytes", "one way", "busy", "MB/s"].map(str::to_owned));
         for m in &class.messages {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use osier::model::{Gpu, Part, Places};
+use osier::model::{Gpu, GpuLinks, Part, Places};
 use osier_collectives::{Device, Operation, Plan, Topology, draw_tree, messages, svg};
 
 use crate::collective::{self, LinkSpec, Space, Wanted};
@@ -27,6 +27,9 @@ Examples:
   osier topo --topology 2x2x4 --of bcast --bytes 4M --memory device
       of 16 devices, behind 2 switches or sockets of 2 nodes: which plan, and its tree;
       --algorithm 'host copies' draws the one whose leaders keep a copy on the host
+  osier topo --topology 1x2x4 --nvlink 0-1:4,2-3:4,4-5:4,6-7:4 --of bcast --bytes 64M \\
+      --memory device
+      the same where NVLinks join pairs of devices; switch:18 joins all of a node
   osier topo -n 8 --of allreduce --bytes 64M --memory device --svg gpus.svg
       ranks that have the GPUs of this machine by turns, by memory node and PCIe switch
 
@@ -85,6 +88,11 @@ pub struct Args {
     #[arg(long, value_name = "LINKS", value_delimiter = ',')]
     device_links: Vec<LinkSpec>,
 
+    /// NVLinks between devices of each node: pairs and how many, as in 0-1:4,2-3:4, or
+    /// switch:18, so many of each into switches
+    #[arg(long, value_name = "JOINTS", requires = "topology")]
+    nvlink: Option<String>,
+
     /// Write a picture of ranks and messages
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -114,8 +122,14 @@ fn print(args: &Args) -> Result<String, (u8, String)> {
     let mut devices = Vec::new();
     let topology = match &args.topology {
         Some(described) => {
+            let described = collective::joined(described, args.nvlink.as_deref());
+            let described = described.map_err(usage)?;
             text += &described.draw();
-            described.clone()
+            if let Some(matrix) = described.draw_joints() {
+                text += "\n";
+                text += &matrix;
+            }
+            described
         }
         None => {
             let machine = Part::machine();
@@ -127,12 +141,25 @@ fn print(args: &Args) -> Result<String, (u8, String)> {
             let bound = places(&machine, ranks, args.bind);
             text += &drawn(&machine, &bound);
             let gpus = machine.all_gpus();
-            devices = pictured(&gpus);
+            // One GPU is joined to none.
+            let links = match gpus.len() {
+                0 | 1 => None,
+                _ => GpuLinks::here(),
+            };
+            if let Some(links) = &links {
+                text += "\n";
+                text += &links.draw();
+            }
+            devices = pictured(&gpus, links.as_ref());
             match args.memory {
                 Space::Host => Places::of(&machine, &bound).topology(),
                 Space::Device => {
                     text += &turns(&gpus, ranks).map_err(|why| (FAILED, why))?;
-                    Places::of_gpus(&gpus, ranks).topology()
+                    let topology = Places::of_gpus(&gpus, ranks).topology();
+                    match &links {
+                        Some(links) => topology.with_joints(links.of_ranks(ranks).joints),
+                        None => topology,
+                    }
                 }
             }
         }
@@ -298,9 +325,17 @@ fn turns(gpus: &[&Gpu], ranks: u32) -> Result<String, String> {
 }
 
 /// GPUs as a picture has them.
-fn pictured(gpus: &[&Gpu]) -> Vec<Device> {
+fn pictured(gpus: &[&Gpu], links: Option<&GpuLinks>) -> Vec<Device> {
     let place = |ordinal: &i32| gpus.iter().position(|gpu| gpu.ordinal == *ordinal);
-    let device = |gpu: &&Gpu| Device {
+    // Both lists are by number.
+    let joint = |at: usize, other: usize| {
+        let joint = links.filter(|l| l.gpus.len() == gpus.len())?;
+        Some((other, joint.joint(at, other)?.to_string()))
+    };
+    let device = |(at, gpu): (usize, &&Gpu)| Device {
+        links: (0..gpus.len())
+            .filter_map(|other| joint(at, other))
+            .collect(),
         name: format!("gpu {}", gpu.ordinal),
         behind: match (&gpu.bridges[..], gpu.node) {
             ([.., upstream, _], _) if gpu.bridges.len() > 2 => format!("switch {upstream}"),
@@ -309,7 +344,7 @@ fn pictured(gpus: &[&Gpu]) -> Vec<Device> {
         },
         reaches: gpu.peers.iter().filter_map(place).collect(),
     };
-    gpus.iter().map(device).collect()
+    gpus.iter().enumerate().map(device).collect()
 }
 
 fn told(gpu: &Gpu) -> String {

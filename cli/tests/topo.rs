@@ -73,7 +73,7 @@ fn gpus_are_drawn_with_their_ranks() {
         .args(["topo", "-n", "4", "--of", "allreduce", "--bytes", "4M"])
         .args(["--memory", "device", "--svg"])
         .arg(&file)
-        .env("OSIER_CUDA_LIBRARY", library)
+        .env("OSIER_CUDA_LIBRARY", &library)
         .env("OSIER_EMULATED_GPUS", "2")
         .output()
         .unwrap();
@@ -91,4 +91,45 @@ fn gpus_are_drawn_with_their_ranks() {
         "{picture}"
     );
     assert_eq!(picture.matches("<circle").count(), 4);
+    let out = Command::new(env!("CARGO_BIN_EXE_osier"))
+        .args([
+            "topo", "-n", "8", "--of", "bcast", "--bytes", "4M", "--memory", "device",
+        ])
+        .env("OSIER_CUDA_LIBRARY", library)
+        .env("OSIER_EMULATED_GPUS", "4")
+        .env("OSIER_EMULATED_LINKS", "0-1:4,2-3:12,0-3:none")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert!(text.contains("gpu 2") && text.contains("NV12"), "{text}");
+    assert!(
+        text.contains("NVn: n NVLinks") && text.contains("[...]"),
+        "{text}"
+    );
+}
+
+#[test]
+fn links_of_a_described_machine_are_drawn() {
+    let topo = |line: &str| {
+        Command::new(env!("CARGO_BIN_EXE_osier"))
+            .arg("topo")
+            .args(line.split_whitespace())
+            .output()
+            .unwrap()
+    };
+    let line = "--topology 1x2x4 --of bcast --bytes 64M --memory device --nvlink";
+    let out = topo(&format!("{line} 0-5:4,5-2:4,2-7:4,7-1:4,1-4:4,4-3:4,3-6:4"));
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert!(out.status.success(), "{text}");
+    assert!(
+        text.contains("\n0  X        package") && text.contains("NV4"),
+        "{text}"
+    );
+    assert!(text.contains("the order of links"), "{text}");
+    // Along them, one behind the other.
+    assert!(text.contains("0\n`- 5\n   `- 2\n"), "{text}");
+    let wrong = topo(&format!("{line} 0-8:4"));
+    let told = String::from_utf8(wrong.stderr).unwrap();
+    assert_eq!(wrong.status.code(), Some(2), "{told}");
+    assert!(told.contains("0 to 7"), "{told}");
 }

@@ -12,6 +12,7 @@ use crate::algorithms::{Across, Algorithm, Hierarchy, Plan, Tree};
 use crate::call::{Call, Operation};
 use crate::cost::{Aside, Machine, Model, Piecewise, Sizes, simulate_parts, tree_ns};
 use crate::group::{Group, Permutation};
+use crate::joints::{Joined, Joint, island_places, order};
 use crate::plan::{Buffer, Part, Step};
 use crate::rehearsal::Rehearsal;
 use crate::synthesis::{Matrix, adapted_barrier, adapted_tree, earliest_completion};
@@ -163,12 +164,7 @@ pub fn candidates(
             // which rank is.
             let ranks = Group::Permuted(order.clone());
             let real = |index: u32| ranks.rank(index);
-            let in_order = Machine {
-                places: (0..call.size)
-                    .map(|i| places[real(i) as usize].clone())
-                    .collect(),
-                ..machine.clone()
-            };
+            let in_order = machine.of_ranks(order.order());
             let matrix = Matrix::of_machine(&in_order, call.size, bytes);
             let mut adapted = vec![earliest_completion(&matrix, 0, bytes)];
             adapted.push(match call.operation {
@@ -202,6 +198,9 @@ pub fn candidates(
             }
         }
     }
+    if call.first_side.is_none() && machine.places.len() == call.size as usize {
+        along_links(call, machine, bytes, &mut all);
+    }
     let mut left_out = Vec::new();
     all.retain(|algorithm| match algorithm.keeps(call) {
         None => false,
@@ -213,6 +212,57 @@ pub fn candidates(
         Some(_) => true,
     });
     (all, left_out)
+}
+
+/// Where links of their own join devices: flat algorithms whose neighbours are joined, trees
+/// over islands of links, and these with copies on the host between islands.
+fn along_links(call: &Call, machine: &Machine, bytes: u64, all: &mut Vec<Algorithm>) {
+    let alike = |joined: &Arc<Joined>| joined.joints.are_alike();
+    let Some(islands) = island_places(machine) else {
+        return;
+    };
+    if machine.joined.as_ref().is_none_or(alike) {
+        return;
+    }
+    let root = if call.operation.rooted() {
+        call.root
+    } else {
+        0
+    };
+    let mut orders: Vec<Permutation> = Vec::new();
+    for (closed, name) in [(false, "the order of links"), (true, "a ring of links")] {
+        let order = Permutation::of(order(machine, root, bytes, closed)).named(name);
+        if orders.iter().all(|known| known.order() != order.order()) {
+            orders.push(order);
+        }
+    }
+    for order in orders.iter().cloned().map(Arc::new) {
+        let flat = Algorithm::FLAT.map(|f| Algorithm::Permuted(order.clone(), Box::new(f)));
+        all.extend(flat.into_iter().filter(|a| a.keeps(call).is_some()));
+    }
+    let shapes: [&[Tree]; 5] = [
+        &[Tree::Chain],
+        &[Tree::Binomial],
+        &[Tree::Linear],
+        &[Tree::Chain, Tree::Binomial],
+        &[Tree::Linear, Tree::Chain],
+    ];
+    for trees in shapes {
+        for merged in 0..islands[0].len().min(MOST_MERGED) {
+            let levels = Arc::new(Hierarchy::by_links(&islands, merged, &orders[0], trees));
+            let copies = (1..levels.levels() as u32)
+                .map(|from| Algorithm::HostLeaders(levels.clone(), from));
+            // Nothing is outside of one island.
+            let outside = levels.widest(levels.levels() - 1) > 1;
+            let mut more: Vec<Algorithm> = match machine.aside {
+                Some(_) if outside => copies.collect(),
+                _ => Vec::new(),
+            };
+            more.push(Algorithm::Hierarchical(levels));
+            more.retain(|one| !all.contains(one));
+            all.extend(more);
+        }
+    }
 }
 
 /// Per level the shape that is cheapest by the closed formulas.
@@ -445,15 +495,23 @@ fn play(
 fn at_least(plan: &Plan, sizes: &Sizes, machine: &Machine) -> f64 {
     let call = plan.call();
     let part = plan.part(call.root);
-    let mut own = 0.0f64;
+    // By the bus, by links into switches, by links to one device: these carry at a time.
+    let mut own = [0.0f64; 3];
     for step in part.steps() {
         if let Step::Send { to, data, .. } = *step {
             let m = sizes.bytes(call, &part, data);
-            let link = machine.links[machine.distance(part.rank, to)].of(m);
+            let (joint, curve) = machine.way(part.rank, to, false);
+            let link = curve.of(m);
             let wire = link.per_byte_ns * m;
-            own += wire.max(link.gap_ns).max(link.work_ns(m));
+            let (port, wire) = match joint {
+                None => (0, wire),
+                Some(Joint::Switched(_)) => (1, wire),
+                Some(Joint::Direct(_) | Joint::Same) => (2, 0.0),
+            };
+            own[port] += wire.max(link.gap_ns).max(link.work_ns(m));
         }
     }
+    let own = own.into_iter().fold(0.0, f64::max);
     let order = match plan.algorithm() {
         Algorithm::Ring => Group::all(call.size),
         Algorithm::Permuted(order, flat) if **flat == Algorithm::Ring => {
@@ -462,8 +520,8 @@ fn at_least(plan: &Plan, sizes: &Sizes, machine: &Machine) -> f64 {
         _ => return own * f64::from(part.segments),
     };
     let hops = (1..call.size).map(|i| {
-        let distance = machine.distance(order.rank(i - 1), order.rank(i));
-        machine.links[distance].of(0.0).alpha_ns()
+        let (_, curve) = machine.way(order.rank(i - 1), order.rank(i), false);
+        curve.of(0.0).alpha_ns()
     });
     let around = hops.sum::<f64>();
     own.max(match call.operation {

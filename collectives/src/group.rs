@@ -23,6 +23,8 @@ pub enum Group {
 pub struct Permutation {
     order: Vec<u32>,
     index: Vec<u32>,
+    /// Whose order it is.
+    name: &'static str,
 }
 
 impl Permutation {
@@ -37,7 +39,32 @@ impl Permutation {
             assert_eq!(*place, u32::MAX, "rank {rank} twice");
             *place = at as u32;
         }
-        Self { order, index }
+        Self {
+            order,
+            index,
+            name: "the machine's order",
+        }
+    }
+
+    /// The same with another name.
+    pub fn named(mut self, name: &'static str) -> Self {
+        self.name = name;
+        self
+    }
+
+    /// Whose order it is.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The ranks.
+    pub fn order(&self) -> &[u32] {
+        &self.order
+    }
+
+    /// The place of a rank.
+    pub fn index(&self, rank: u32) -> u32 {
+        self.index[rank as usize]
     }
 
     /// The parts of a machine one after the other, those with `root` first at every

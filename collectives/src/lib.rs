@@ -16,6 +16,7 @@
 //! | `check/` | symbolic execution |
 //! | `cost/` | plans played in virtual time; closed formulas |
 //! | `choose.rs`, `rehearsal.rs` | the lower envelope of costs; of many ranks by way of few |
+//! | `joints.rs` | links between pairs of devices, and orders along them |
 //! | `topology.rs`, `picture.rs` | where ranks are; pictures as text and SVG |
 //! | `synthesis/` | plans from measured costs between pairs |
 //!
@@ -33,6 +34,7 @@ mod check;
 mod choose;
 mod cost;
 mod group;
+mod joints;
 mod picture;
 mod plan;
 mod rehearsal;
@@ -49,10 +51,11 @@ pub use cost::{
     simulate_parts, split_binary_ns, tree_ns,
 };
 pub use group::{Group, Permutation};
+pub use joints::{Joined, Joint, Joints};
 pub use picture::{Device, MOST_RANKS, messages, svg};
 pub use plan::{Buffer, Dep, Lengths, Part, Region, Scratch, Step};
 pub use synthesis::{
     Adapted, Cluster, Matrix, Stages, adapted_barrier, adapted_tree, cluster, clusters,
     earliest_completion,
 };
-pub use topology::{Topology, draw_tree};
+pub use topology::{Topology, draw_tree, matrix};

@@ -9,9 +9,12 @@
 //! Parts are boxes in boxes, ranks are circles, and a plan's sends are curves, the
 //! first of each pair of ranks. What leaves a part of the outermost level is drawn
 //! darker than what stays within. Devices stand below, in a box for each switch that they
-//! are behind, with a line between two of which one reaches the other's memory.
+//! are behind, with a line between two of which one reaches the other's memory, in another
+//! colour and with their number for links of their own. Between ranks these are straight
+//! lines.
 
 use crate::algorithms::Plan;
+use crate::joints::Joints;
 use crate::plan::Step;
 use crate::topology::Topology;
 use std::collections::BTreeMap;
@@ -26,6 +29,8 @@ const PAD: f64 = 10.0;
 const HEAD: f64 = 16.0;
 /// Boxes of one level stand in a row until it would be wider.
 const WIDEST: f64 = 1400.0;
+/// Colour of links between two devices.
+const LINKS: &str = "#c60";
 
 /// A device beside the ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,6 +41,8 @@ pub struct Device {
     pub behind: String,
     /// Devices whose memory it reaches, by their place in the list.
     pub reaches: Vec<usize>,
+    /// Those that links of their own join with it, and by how many, in short.
+    pub links: Vec<(usize, String)>,
 }
 
 /// A part with its place, from the picture's upper left corner.
@@ -127,6 +134,19 @@ pub fn svg(
             escaped(&part.title)
         );
     }
+    let joints = topology.joints().into_iter().flat_map(Joints::pairs);
+    for (from, to, joint) in joints {
+        let at = |rank| drawing.centers.get(rank);
+        let (Some((ax, ay)), Some((bx, by))) = (at(&from), at(&to)) else {
+            continue;
+        };
+        let _ = writeln!(
+            text,
+            "<line x1=\"{ax:.1}\" y1=\"{ay:.1}\" x2=\"{bx:.1}\" y2=\"{by:.1}\" stroke=\"{LINKS}\" \
+             stroke-opacity=\"0.5\" stroke-width=\"{}\"><title>{joint}</title></line>",
+            1 + joint.links().min(5)
+        );
+    }
     for &(from, to) in messages {
         let (Some(a), Some(b)) = (drawing.centers.get(&from), drawing.centers.get(&to)) else {
             continue;
@@ -207,13 +227,23 @@ fn strip(devices: &[Device], (left, top): (f64, f64)) -> (String, f64, f64) {
             let depth = (bx - ax).abs() * 0.2 + PAD;
             deepest = deepest.max(depth / 2.0 + CELL / 2.0);
             let y = y + CELL / 2.0;
+            let links = device.links.iter().find(|(other, _)| other == to);
+            let middle = f64::midpoint(ax, bx);
             let _ = writeln!(
                 lines,
-                "<path d=\"M{ax:.1} {y:.1} Q{:.1} {:.1} {bx:.1} {y:.1}\" fill=\"none\" \
-                 stroke=\"#393\" stroke-width=\"2\"/>",
-                f64::midpoint(ax, bx),
-                y + depth
+                "<path d=\"M{ax:.1} {y:.1} Q{middle:.1} {:.1} {bx:.1} {y:.1}\" fill=\"none\" \
+                 stroke=\"{}\" stroke-width=\"2\"/>",
+                y + depth,
+                if links.is_some() { LINKS } else { "#393" }
             );
+            if let Some((_, links)) = links {
+                let _ = writeln!(
+                    lines,
+                    "<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"{LINKS}\">{}</text>",
+                    y + depth / 2.0 - 2.0,
+                    escaped(links)
+                );
+            }
         }
     }
     (boxes + &lines + &squares, x - left - PAD, bottom + deepest)
@@ -328,6 +358,7 @@ mod tests {
             name: format!("gpu {at}"),
             behind: format!("switch {}", at / 2),
             reaches: reaches.into(),
+            links: vec![(1 - at % 2, "NV4".into())],
         };
         let devices = [
             device(0, &[1]),
@@ -338,7 +369,12 @@ mod tests {
         let drawn = svg(&machine, &devices, &[], "").expect("few ranks");
         // Two nodes, two switches, four devices, and the paper.
         assert_eq!(drawn.matches("<rect").count(), 2 + 2 + 4 + 1);
-        assert_eq!(drawn.matches("stroke=\"#393\"").count(), 2, "{drawn}");
+        assert_eq!(drawn.matches("stroke=\"#393\"").count(), 1, "{drawn}");
+        assert_eq!(drawn.matches("stroke=\"#c60\"").count(), 1, "{drawn}");
+        assert!(drawn.contains(">NV4<"), "{drawn}");
+        let joints = Joints::regular("0-1:4", 4, 2).expect("pairs");
+        let joined = svg(&machine.with_joints(joints), &[], &[], "").expect("few ranks");
+        assert_eq!(joined.matches("<title>NV4</title>").count(), 2, "{joined}");
         assert!(drawn.contains("switch 1") && drawn.contains("gpu 3"));
     }
 

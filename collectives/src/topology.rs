@@ -6,6 +6,7 @@
 //!    that tell them apart there.
 
 use crate::algorithms::Plan;
+use crate::joints::Joints;
 use crate::plan::Step;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,6 +16,7 @@ use std::fmt::Write;
 pub struct Topology {
     levels: Vec<String>,
     places: Vec<Vec<u32>>,
+    joints: Option<Joints>,
 }
 
 impl Topology {
@@ -29,6 +31,7 @@ impl Topology {
         Self {
             levels: levels.iter().map(|l| (*l).to_owned()).collect(),
             places: places.iter().enumerate().map(place).collect(),
+            joints: None,
         }
     }
 
@@ -75,6 +78,7 @@ impl Topology {
         Ok(Self {
             levels,
             places: (0..size).map(place).collect(),
+            joints: None,
         })
     }
 
@@ -120,6 +124,44 @@ impl Topology {
                 .iter()
                 .map(|p| kept.iter().map(|l| p[*l]).collect())
                 .collect(),
+            joints: self.joints.clone(),
+        }
+    }
+
+    /// The same, with links of their own between devices of ranks.
+    pub fn with_joints(mut self, joints: Joints) -> Self {
+        self.joints = Some(joints).filter(|joints| !joints.is_empty());
+        self
+    }
+
+    /// Links of their own between devices of ranks, if there are any.
+    pub fn joints(&self) -> Option<&Joints> {
+        self.joints.as_ref()
+    }
+
+    /// What joins devices of ranks, as a matrix: links of their own, else the innermost part
+    /// that holds both. None where there are no such links, or too many ranks for a matrix.
+    pub fn draw_joints(&self) -> Option<String> {
+        let joints = self.joints.as_ref()?;
+        if self.size() > MOST_IN_MATRIX {
+            return None;
+        }
+        let names: Vec<String> = (0..self.size()).map(|rank| rank.to_string()).collect();
+        Some(matrix(&names, &|a, b| {
+            let (a, b) = (a as u32, b as u32);
+            match joints.between(a, b) {
+                Some(joint) => joint.to_string(),
+                None => self.part_of_both(a, b).to_owned(),
+            }
+        }))
+    }
+
+    /// The level of the innermost part that holds two ranks.
+    fn part_of_both(&self, a: u32, b: u32) -> &str {
+        let (a, b) = (&self.places[a as usize], &self.places[b as usize]);
+        match a.iter().zip(b).take_while(|(a, b)| a == b).count() {
+            0 => "-",
+            n => &self.levels[n - 1],
         }
     }
 
@@ -161,6 +203,43 @@ impl Topology {
             self.draw_level(level + 1, &members, text);
         }
     }
+}
+
+/// Ranks of which a matrix is still read.
+const MOST_IN_MATRIX: u32 = 32;
+
+/// What lies between each two of some things, in rows and columns; `X` on the diagonal.
+pub fn matrix(names: &[String], between: &dyn Fn(usize, usize) -> String) -> String {
+    let all = 0..names.len();
+    let cell = |row: usize, column: usize| match row == column {
+        true => "X".to_owned(),
+        false => between(row, column),
+    };
+    let rows: Vec<Vec<String>> = all
+        .clone()
+        .map(|row| all.clone().map(|column| cell(row, column)).collect())
+        .collect();
+    let head = names.iter().map(String::len).max().unwrap_or(0);
+    let mut text = " ".repeat(head);
+    let widest = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.max().unwrap_or(0).max(names[column].len())
+    };
+    let widths: Vec<usize> = all.map(widest).collect();
+    for (name, width) in names.iter().zip(&widths) {
+        let _ = write!(text, "  {name:<width$}");
+    }
+    text.truncate(text.trim_end().len());
+    text.push('\n');
+    for (name, row) in names.iter().zip(&rows) {
+        let mut line = format!("{name:<head$}");
+        for (cell, width) in row.iter().zip(&widths) {
+            let _ = write!(line, "  {cell:<width$}");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
 }
 
 /// Ranks as the kernel lists processors: `0-3,8`.
@@ -266,6 +345,18 @@ mod tests {
         assert_eq!(
             few.draw(),
             "l3cache 0  ranks 0-1\nl3cache 4  ranks 2\nl3cache ?  ranks 3\n"
+        );
+    }
+
+    #[test]
+    fn joints_are_drawn_as_a_matrix() {
+        let machine = Topology::regular("2x2").expect("a shape");
+        assert_eq!(machine.draw_joints(), None);
+        let joints = Joints::regular("0-1:4,1-2:12", 4, 4).expect("pairs");
+        assert_eq!(
+            machine.with_joints(joints).draw_joints().expect("few"),
+            "   0    1     2     3\n0  X    NV4   -     -\n1  NV4  X     NV12  -\n\
+             2  -    NV12  X     node\n3  -    -     node  X\n"
         );
     }
 

@@ -16,6 +16,7 @@ use crate::device::{DeviceInfo, devices};
 use crate::driver::nvml::{End, Managed, Nvml, PciPlace};
 use crate::driver::{Driver, abi};
 use crate::error::Result;
+use std::sync::OnceLock;
 
 /// NVLinks between two devices.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -55,11 +56,17 @@ pub struct Joints {
     pub unknown: Option<String>,
 }
 
-/// Asks the driver, and the management library where there is one.
+/// How devices are joined: asks the driver, and the management library where there is one,
+/// once.
 ///
 /// # Errors
-/// No driver, or it refuses.
-pub fn joints() -> Result<Joints> {
+/// No driver, or it refuses; the same at every call.
+pub fn joints() -> Result<&'static Joints> {
+    static FOUND: OnceLock<Result<Joints>> = OnceLock::new();
+    FOUND.get_or_init(find).as_ref().map_err(Clone::clone)
+}
+
+fn find() -> Result<Joints> {
     let devices = devices()?;
     let driver = Driver::get()?;
     let (links, unknown) = match Nvml::get() {

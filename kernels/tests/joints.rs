@@ -129,7 +129,7 @@ fn links_may_be_unknown() {
 
 fn unknown() {
     let joints = joints().unwrap();
-    let why = joints.unknown.expect("a reason");
+    let why = joints.unknown.as_ref().expect("a reason");
     assert!(why.contains("nvml") || why.contains("NVML"), "{why}");
     let joint = joints.between[0][1];
     assert_eq!(joint.nvlinks, NvLinks::Unknown);

@@ -269,6 +269,7 @@ impl CallCosts {
             },
             error: self.error,
             aside: None,
+            joined: None,
         }
     }
 }
@@ -280,7 +281,7 @@ fn class<'a>(classes: &'a [ClassCosts], wanted: &str) -> &'a ClassCosts {
         let at = CLASSES.iter().position(|c| *c == class);
         at.unwrap_or(CLASSES.len() - 2)
     };
-    let wanted = order(wanted);
+    let (named, wanted) = (wanted, order(wanted));
     let apart = |c: &&ClassCosts| {
         let at = order(&c.class);
         match at >= wanted {
@@ -288,8 +289,19 @@ fn class<'a>(classes: &'a [ClassCosts], wanted: &str) -> &'a ClassCosts {
             false => CLASSES.len() + wanted - at,
         }
     };
-    let nearest = classes.iter().min_by_key(apart);
+    // Links between pairs of devices stand for nothing else, if there is anything.
+    let own = |c: &ClassCosts| is_joint(&c.class);
+    if let Some(found) = classes.iter().find(|c| own(c) && c.class == named) {
+        return found;
+    }
+    let nearest = classes.iter().filter(|c| !own(c)).min_by_key(apart);
+    let nearest = nearest.or(classes.first());
     nearest.expect("a table has a class")
+}
+
+/// Whether a class is one of links between pairs of devices, and no part of the machine.
+fn is_joint(class: &str) -> bool {
+    class == "same" || class.starts_with("NV")
 }
 
 /// What messages of a class cost by size, from kept buffers or others.

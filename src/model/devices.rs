@@ -16,13 +16,14 @@
 //! a GPU.
 
 use super::calls::{CallCosts, ClassCosts, MessageCost, Places, WorkCost, rise, round};
+use super::device_links::RankJoints;
 use super::rounds::median;
 use crate::comm::{Communicator, IN_PLACE};
 use crate::error::Result;
 use crate::protocol::cost::LinkCosts;
 use crate::protocol::device::{Between, Class, End, Model, Place, Placement, Short, ways};
 use crate::protocol::select::{AT_ONCE_BYTES, Selection};
-use osier_collectives::{Algorithm, Aside, Executor, Machine};
+use osier_collectives::{Algorithm, Aside, Curve, Executor, Joined, Joint, Machine, Point};
 use osier_datatype::{Basic, Operator, Type};
 use osier_kernels::{Context, DeviceSlice, DeviceView, Memory, Packer, Stream};
 use serde::{Deserialize, Serialize};
@@ -58,8 +59,17 @@ pub struct DeviceCalls {
 
 impl DeviceCalls {
     /// What follows from the costs of messages of a device, measured or built in, between
-    /// two processes whose devices are linked.
+    /// two processes whose devices are linked by the bus.
     pub fn estimated(links: &LinkCosts) -> DeviceCalls {
+        let mut device = links.device.unwrap_or_default();
+        // What was measured, or is built in, may be another link.
+        let bus = device.to_host_ns_per_byte.max(device.to_device_ns_per_byte);
+        device.peer_ns_per_byte = device.peer_ns_per_byte.max(bus);
+        device.peer_block_ns_per_byte = device.peer_block_ns_per_byte.max(bus);
+        let links = &LinkCosts {
+            device: Some(device),
+            ..*links
+        };
         let model = Model::unlimited(links);
         let short = Short {
             bytes: Selection::new(*links, AT_ONCE_BYTES).device_eager_max(),
@@ -74,7 +84,6 @@ impl DeviceCalls {
             offered: true,
             apertures: (false, false),
         };
-        let device = links.device.unwrap_or_default();
         let message = |log: u32| {
             let bytes = 1usize << log;
             let all = ways(end, end, Placement::Linked, bytes, short).into_iter();
@@ -114,6 +123,42 @@ impl DeviceCalls {
         }
     }
 
+    /// What messages between two devices cost that are joined: as measured; of links of which
+    /// no pair was there, as over the bus but for their bytes.
+    fn over(&self, joint: Joint, link_ns_per_byte: f64) -> Curve {
+        let class = joint.to_string();
+        if self.classes.iter().any(|known| known.class == class) {
+            return super::calls::curve(&self.classes, &class, false);
+        }
+        let works = super::calls::line(&self.copy);
+        let within = (works.at(16e6) - works.at(8.0)).max(0.0) / 16e6;
+        let ns_per_byte = match joint {
+            Joint::Same => within,
+            // No quicker than a device's own memory.
+            joint => within.max(link_ns_per_byte / f64::from(joint.links().max(1))),
+        };
+        let bus = super::calls::curve(&self.classes, "machine", false);
+        let first = self
+            .classes
+            .first()
+            .and_then(|class| class.messages.first());
+        let first = first.map_or(8.0, |m| m.bytes as f64);
+        let (start_ns, busy_ns) = {
+            let link = bus.of(first);
+            (link.one_way_ns(first), link.work_ns(first))
+        };
+        let points = LOGS.map(|log| {
+            let bytes = f64::from(1u32 << log);
+            let one_way_ns = start_ns + ns_per_byte * bytes;
+            Point {
+                bytes,
+                one_way_ns,
+                busy_ns: busy_ns.min(one_way_ns),
+            }
+        });
+        Curve::measured(&points)
+    }
+
     /// Kinds of work, and their names.
     pub(super) fn works(&self) -> [(&'static str, &[WorkCost]); 4] {
         [
@@ -126,12 +171,14 @@ impl DeviceCalls {
 }
 
 impl CallCosts {
-    /// The planner's machine of these ranks where buffers lie on devices; `host`: the same
-    /// where they do not. None if nothing is known of devices.
+    /// The planner's machine of these ranks where buffers lie on devices; `joints`: what joins
+    /// them besides the bus, by their place in `ranks`; `host`: the same where buffers do not
+    /// lie on devices. None if nothing is known of devices.
     pub fn machine_of_devices(
         &self,
         ranks: &[u32],
         places: Option<&Places>,
+        joints: &RankJoints,
         host: &Machine,
     ) -> Option<Machine> {
         let devices = self.devices.as_ref()?;
@@ -144,7 +191,16 @@ impl CallCosts {
                 _ => curve.with_shared_way(),
             }
         };
+        let kinds = joints.joints.kinds().into_iter();
+        let curves = kinds.map(|joint| (joint, devices.over(joint, joints.link_ns_per_byte)));
+        let joined = (!joints.joints.is_empty()).then(|| {
+            Arc::new(Joined {
+                joints: joints.joints.clone(),
+                links: curves.collect(),
+            })
+        });
         Some(Machine {
+            joined,
             places: host.places.clone(),
             links: classes.iter().enumerate().map(curve).collect(),
             kept: Vec::new(),
@@ -206,6 +262,11 @@ impl Lab {
             pinned: DeviceSlice::of(Memory::pinned(&context, most).ok()?).ok()?,
             stream,
         })
+    }
+
+    /// The device's number.
+    pub fn ordinal(&self) -> i32 {
+        self.stream.context().ordinal()
     }
 
     /// What kernels and copies of this device take. No class of links yet.
@@ -304,7 +365,7 @@ fn seen(event: &osier_kernels::Event) -> Result<()> {
 mod tests {
     use super::*;
     use crate::protocol::device::DeviceCosts;
-    use osier_collectives::{Association, Call, Operation, Sizes, choose};
+    use osier_collectives::{Association, Call, Joints, Operation, Sizes, choose};
 
     fn table() -> CallCosts {
         let links = LinkCosts {
@@ -330,6 +391,46 @@ mod tests {
         assert!(bad.checked().is_err());
     }
 
+    /// Links between devices have the costs that were measured, and else those of the bus but
+    /// for their bytes.
+    #[test]
+    fn joined_devices_cost_what_their_links_do() {
+        let ranks: Vec<u32> = (0..8).collect();
+        let mut table = table();
+        let host = table.machine(&ranks, None, 8192);
+        let ns = |table: &CallCosts, links: &str| {
+            let joints = RankJoints {
+                joints: Joints::regular(links, 8, 8).expect("links"),
+                link_ns_per_byte: 0.05,
+            };
+            let machine = table.machine_of_devices(&ranks, None, &joints, &host);
+            let machine = machine.expect("known");
+            let call = Call::new(Operation::Bcast, 8);
+            let model = osier_collectives::Model::LogGp;
+            let choice = choose(&call, &Sizes::Equal(64 << 20), &machine, model);
+            choice.expect("a plan").ns()
+        };
+        let (pair, four, switch) = (
+            ns(&table, "0-1:1"),
+            ns(&table, "0-1:4"),
+            ns(&table, "switch:18"),
+        );
+        assert!(
+            4.0 * switch < pair && four <= pair,
+            "{pair} {four} {switch}"
+        );
+        let devices = table.devices.as_mut().expect("devices");
+        let mut slow = devices.classes[0].clone();
+        slow.class = "NV18s".into();
+        devices.classes.push(slow);
+        let as_the_bus = ns(&table, "switch:18");
+        assert!(as_the_bus > 2.0 * switch, "{as_the_bus} {switch}");
+        // What is measured of links is none of the bus.
+        let devices = table.devices.as_mut().expect("devices");
+        devices.classes[1].class = "NV2".into();
+        assert!((ns(&table, "switch:18") - switch).abs() < 1e-6 * switch);
+    }
+
     /// What is short goes through the host, what is long stays on devices, by another plan
     /// than the host's memory has.
     #[test]
@@ -338,7 +439,7 @@ mod tests {
         let table = table();
         let host = table.machine(&ranks, None, 8192);
         let devices = table
-            .machine_of_devices(&ranks, None, &host)
+            .machine_of_devices(&ranks, None, &RankJoints::default(), &host)
             .expect("known");
         let call = Call::new(Operation::Allreduce, 8).requires(Association::Any);
         let best = |machine: &Machine, bytes| {

@@ -132,13 +132,6 @@ fn nested(hardware: &Hardware, cpus: &[usize], levels: &[Level]) -> Vec<Part> {
 }
 
 impl Gpu {
-    /// The device that this process knows by this number.
-    pub(crate) fn here(ordinal: i32) -> Option<Gpu> {
-        let all = osier_kernels::devices().ok()?;
-        let info = all.iter().find(|info| info.ordinal == ordinal)?;
-        Some(Gpu::of(info, Path::new("/sys")))
-    }
-
     /// The memory node that is near to it, and the PCIe switch that it is behind, as a
     /// number: in front of a device are a root port, or one and a switch's two ports. None:
     /// not told of, or behind no switch.
@@ -151,7 +144,7 @@ impl Gpu {
     }
 
     /// What the driver says of a device, and `/sys` of its place on the bus.
-    fn of(info: &DeviceInfo, sys: &Path) -> Gpu {
+    pub(super) fn of(info: &DeviceInfo, sys: &Path) -> Gpu {
         let pci = info.pci.as_ref().map(|pci| pci.to_ascii_lowercase());
         let folder = pci
             .as_ref()
@@ -174,7 +167,7 @@ impl Gpu {
 }
 
 /// An address on the bus as a number: `0000:3a:00.0`.
-fn number(address: &str) -> Option<u32> {
+pub(super) fn number(address: &str) -> Option<u32> {
     let digits: String = address.chars().filter(char::is_ascii_hexdigit).collect();
     u64::from_str_radix(&digits, 16).ok()?.try_into().ok()
 }

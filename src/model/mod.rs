@@ -42,6 +42,7 @@ pub(crate) mod calls;
 #[allow(unsafe_code, reason = "binds threads to processors")]
 mod cores;
 mod device;
+mod device_links;
 mod devices;
 mod fit;
 pub(crate) mod hardware;
@@ -58,6 +59,7 @@ pub(crate) use cores::confine;
 pub use attach::{NOT_PERMITTED_NS, permitted as attach_permitted};
 pub use calls::{Agreed, CallCosts, ClassCosts, MessageCost, Places, WorkCost};
 pub use device::{measure as measure_device, measure_with as measure_device_with};
+pub use device_links::{GpuLink, GpuLinks, RankJoints, Way};
 pub use devices::DeviceCalls;
 pub use machine::Machine;
 pub use map::{Gpu, Part};

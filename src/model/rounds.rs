@@ -136,25 +136,55 @@ pub(crate) fn measure(
                 table.classes.pop();
                 times = times.or(&Times::of(&pair, &table)?);
             }
-            if let Some(lab) = &lab {
-                let messages = lab.messages(&pair, &table)?;
-                if let Some(devices) = &mut table.devices {
-                    devices.classes.push(ClassCosts {
-                        class: class.clone(),
-                        messages,
-                        kept: Vec::new(),
-                    });
-                }
-            }
         }
         // The others are quiet meanwhile.
         comm.barrier()?;
+    }
+    if let Some(lab) = &lab {
+        measure_devices(comm, lab, &links, &mut table)?;
     }
     let text = serde_json::to_vec(&table).unwrap_or_default();
     let table = comm.reported(super::calls::parsed(&comm.first_says(text)?))?;
     let text = serde_json::to_vec(&links).unwrap_or_default();
     let links = serde_json::from_slice(&comm.first_says(text)?).unwrap_or(links);
     Ok((links, table))
+}
+
+/// Measures messages between devices: over each kind of links between the first rank's and
+/// another's, and over the bus within each kind of part that holds both. Collective.
+fn measure_devices(
+    comm: &Communicator,
+    lab: &Lab,
+    links: &LinkCosts,
+    table: &mut CallCosts,
+) -> Result<()> {
+    let (places, joints) = comm.exchange_devices(Some(lab.ordinal()))?;
+    let mut known: Vec<String> = Vec::new();
+    for partner in 1..comm.size() {
+        let class = match joints.joints.between(0, partner as u32) {
+            Some(joint) => joint.to_string(),
+            None => places.class(0, partner as u32).to_owned(),
+        };
+        if known.contains(&class) {
+            continue;
+        }
+        known.push(class.clone());
+        let color = (comm.rank() == 0 || comm.rank() == partner).then_some(0);
+        if let Some(pair) = comm.split(color, 0)? {
+            pair.choose_by(links);
+            let messages = lab.messages(&pair, table)?;
+            if let Some(devices) = &mut table.devices {
+                devices.classes.push(ClassCosts {
+                    class,
+                    messages,
+                    kept: Vec::new(),
+                });
+            }
+        }
+        // The others are quiet meanwhile.
+        comm.barrier()?;
+    }
+    Ok(())
 }
 
 /// A number of the first rank's.

@@ -1,7 +1,7 @@
 //! Measured costs on disk.
 //!
 //! ```text
-//! { "format": 2,
+//! { "format": 3,
 //!   "machine": { "cpu": ..., "processors": ..., "kernel": ..., "osier": ... },
 //!   "date": "2026-11-21",
 //!   "costs": { "latency_ns": ..., ..., "device": { "launch_ns": ..., ... } },
@@ -10,7 +10,9 @@
 //! ```
 //!
 //! `device`, `calls`, its `devices` and `probes` are missing where they were not measured;
-//! `machine` and `date` may be missing in a file written by hand. Format 1 knew no `devices`.
+//! `machine` and `date` may be missing in a file written by hand. Format 1 knew no `devices`,
+//! format 2 not over which links they were measured: these are left out, and estimated until
+//! they are measured anew.
 
 use super::machine::{Machine, today};
 use super::plausible;
@@ -23,9 +25,11 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 /// The oldest that is read.
 const OLDEST: u32 = 1;
+/// The oldest whose costs of devices say over which links they are.
+const OLDEST_OF_LINKS: u32 = 3;
 
 /// Costs, and where and when they were measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -181,6 +185,11 @@ pub fn load(file: &Path) -> Result<Measured> {
     if !(OLDEST..=FORMAT).contains(&measured.format) {
         let format = measured.format;
         return Err(bad(format!("format {format}, expected at most {FORMAT}")));
+    }
+    if measured.format < OLDEST_OF_LINKS
+        && let Some(calls) = &mut measured.calls
+    {
+        calls.devices = None;
     }
     let c = &measured.costs;
     let device = c.device.unwrap_or_default();
@@ -349,7 +358,7 @@ mod tests {
             ("/costs/copy_ns_per_byte", serde_json::json!(0.0)),
             ("/costs/overhead_ns", serde_json::json!("fast")),
             ("/costs/attach_call_ns", serde_json::Value::Null),
-            ("/format", serde_json::json!(3)),
+            ("/format", serde_json::json!(4)),
         ] {
             let mut value_changed = good.clone();
             *value_changed.pointer_mut(at).expect("a field") = value;

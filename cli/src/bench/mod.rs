@@ -52,7 +52,6 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use osier::protocol::reach::Pipelining;
-use osier_collectives::Topology;
 
 use crate::run;
 use by_copies::By;
@@ -175,7 +174,7 @@ pub struct Args {
     bench: Bench,
 
     /// Number of ranks [default: 2, 4 for multi-pair, 1 for pack]
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "topology")]
     ranks: Option<usize>,
 
     /// Message sizes, such as 8,64K,1M [default: powers of two]
@@ -224,7 +223,8 @@ pub struct Args {
         value_enum,
         value_name = "WHERE",
         value_delimiter = ',',
-        default_value = "plain"
+        default_value = "plain",
+        conflicts_with = "topology"
     )]
     memory: Vec<Memory>,
 
@@ -269,31 +269,26 @@ pub struct Args {
     each: bool,
 
     /// Measure a collective by this algorithm
-    #[arg(long, value_name = "NAME", conflicts_with = "each")]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["each", "topology"])]
     algorithm: Option<crate::collective::Wanted>,
 
     /// How a collective is called
-    #[arg(long, value_enum, value_name = "HOW", default_value = "blocking")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "HOW",
+        default_value = "blocking",
+        conflicts_with = "topology"
+    )]
     form: calls::Form,
 
     /// Measure the costs by which plans are chosen in this job, instead of those kept
-    #[arg(long)]
+    #[arg(long, conflicts_with = "topology")]
     fresh: bool,
 
-    /// Play a collective on a machine that is not here, over the simulated network: nodes,
-    /// packages, ... and ranks of each, as in 4x2x4; times are virtual
-    #[arg(long, value_name = "SHAPE", value_parser = Topology::regular,
-          conflicts_with_all = ["ranks", "memory", "form", "fresh", "algorithm", "plot"])]
-    topology: Option<Topology>,
-
-    /// Costs of its links, innermost first: LATENCY:PER_BYTE in ns
-    #[arg(
-        long,
-        value_name = "LINKS",
-        value_delimiter = ',',
-        requires = "topology"
-    )]
-    links: Vec<crate::collective::LinkSpec>,
+    // With it a collective is played over the simulated network; times are virtual.
+    #[command(flatten)]
+    described: crate::collective::Described,
 
     /// Keep so many percent of a GPU's threads busy meanwhile with a kernel of rank 0
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
@@ -313,7 +308,7 @@ pub struct Args {
     bind: Option<run::Bind>,
 
     /// Draw the curves
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg", conflicts_with = "topology")]
     plot: Option<PathBuf>,
 
     /// Write an array of {bench, layout, memory, transport, threads, ranks,
@@ -573,8 +568,8 @@ fn start(args: &Args) -> Result<ExitCode> {
         datatype::export(&datatype::plan(args)?, file)?;
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some(topology) = &args.topology {
-        emulated::run(&plan, topology, &args.links)?;
+    if let Some(topology) = &args.described.topology {
+        emulated::run(&plan, topology, &args.described.links)?;
         return Ok(ExitCode::SUCCESS);
     }
     match args.bench {

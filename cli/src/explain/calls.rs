@@ -1,17 +1,17 @@
 //! `osier explain allreduce` and the other collectives: which plan, why, and what it is
 //! expected to take beside the others.
 
-use osier::model::{self, CallCosts, DeviceCalls, Places};
+use osier::model::{self, CallCosts, DeviceCalls, GpuLinks, Places, RankJoints};
 use osier::plans::{
     Association, Call, Candidate, Choice, Machine, Model, Neighbors, Operation, Sizes, Time,
-    Topology, choose, simulate,
+    choose, simulate,
 };
 use osier::protocol::select::{AT_ONCE_BYTES, Memory, Selection};
 use osier::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
 
 use crate::bench::parse_size;
-use crate::collective::{self, LinkSpec, Space};
+use crate::collective::{self, Described, LinkSpec, Space};
 use crate::info::protocols::{size, time};
 use crate::info::table::Table;
 use crate::run;
@@ -27,6 +27,8 @@ Examples:
   osier explain bcast --bytes 4M --topology 2x2x4 --memory device
       of buffers on devices: whether they go through the host, whose leaders keep a copy
       there, and how chains go through the switches
+  osier explain allreduce --bytes 256M --topology 1x2x4 --memory device --nvlink switch:18
+      of eight devices that NVLinks join through a switch
   osier explain neighbor-alltoall --bytes 64K --topology 2x2x4 --grid 4x4
       of neighbours on a grid: one plan, and what it is expected to take
   osier explain alltoall --bytes 8 -n 4 --json
@@ -81,18 +83,8 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "HOW", conflicts_with = "topology")]
     bind: Option<run::Bind>,
 
-    /// A machine that is not here: nodes, packages, ... and ranks of each, as in 4x2x4
-    #[arg(long, value_name = "SHAPE", value_parser = Topology::regular)]
-    topology: Option<Topology>,
-
-    /// Costs of its links, innermost first: LATENCY:PER_BYTE in ns
-    #[arg(
-        long,
-        value_name = "LINKS",
-        value_delimiter = ',',
-        requires = "topology"
-    )]
-    links: Vec<LinkSpec>,
+    #[command(flatten)]
+    described: Described,
 
     /// Where the buffers are; of devices, each rank has one
     #[arg(long, value_enum, value_name = "WHERE", default_value = "host")]
@@ -106,6 +98,11 @@ pub struct Args {
         requires = "topology"
     )]
     device_links: Vec<LinkSpec>,
+
+    /// Of a described machine: NVLinks between devices of each node, pairs and how many, as in
+    /// 0-1:4,2-3:4, or switch:18, so many of each into switches
+    #[arg(long, value_name = "JOINTS", requires = "topology")]
+    nvlink: Option<String>,
 
     /// Root of the collective
     #[arg(long, value_name = "RANK", default_value_t = 0)]
@@ -201,21 +198,26 @@ pub fn explain(command: &Command) -> Result<()> {
 }
 
 fn find(operation: Operation, args: &Args) -> Result<Explained> {
-    let (machine, where_, from, version) = match &args.topology {
-        Some(described) => (
-            match args.memory {
-                Space::Host => collective::machine(described, &args.links),
-                Space::Device => {
-                    collective::machine_of_devices(described, &args.links, &args.device_links)
-                }
-            },
-            format!("{} ranks on a described machine", described.size()),
-            match args.links.is_empty() && args.device_links.is_empty() {
-                true => "built-in costs of a described machine (hint: --links)".to_owned(),
-                false => "--links".to_owned(),
-            },
-            None,
-        ),
+    let links = &args.described.links;
+    let (machine, where_, from, version) = match &args.described.topology {
+        Some(described) => {
+            let described = collective::joined(described, args.nvlink.as_deref())
+                .map_err(|why| Error::new(ErrorKind::Argument, why))?;
+            (
+                match args.memory {
+                    Space::Host => collective::machine(&described, links),
+                    Space::Device => {
+                        collective::machine_of_devices(&described, links, &args.device_links)
+                    }
+                },
+                format!("{} ranks on a described machine", described.size()),
+                match links.is_empty() && args.device_links.is_empty() {
+                    true => "built-in costs of a described machine (hint: --links)".to_owned(),
+                    false => "--links".to_owned(),
+                },
+                None,
+            )
+        }
         None => {
             let cached = model::cached()?;
             let ranks = args.ranks.unwrap_or((run::cores() as u32).max(2));
@@ -257,7 +259,14 @@ fn find(operation: Operation, args: &Args) -> Result<Explained> {
             let version = Some(table.version());
             let table = table.shared_by(ranks.div_ceil((run::cores() as u32).max(1)));
             let host = table.machine(&all, places.as_ref(), eager);
-            let devices = table.machine_of_devices(&all, places.as_ref(), &host);
+            // No driver is asked about memory of the host.
+            let joints = match args.memory {
+                Space::Host => RankJoints::default(),
+                Space::Device => GpuLinks::here()
+                    .map(|links| links.of_ranks(ranks))
+                    .unwrap_or_default(),
+            };
+            let devices = table.machine_of_devices(&all, places.as_ref(), &joints, &host);
             let machine = match args.memory {
                 Space::Host => host,
                 Space::Device => devices.unwrap_or(host),

@@ -15,6 +15,7 @@ pub mod table;
 use std::process::ExitCode;
 
 use osier::config::{self, VARIABLES};
+use osier::model::GpuLinks;
 use osier::protocol::reach::{Placement, Reach, supported};
 use osier_kernels::DeviceInfo;
 use osier_kernels::handle::Made;
@@ -104,6 +105,12 @@ fn print(as_json: bool) {
         Err(why) => devices.row(["gpu".to_owned(), "no".to_owned(), why.clone()]),
     }
     devices.print();
+    if let Some(links) = several(&report) {
+        println!("\nLinks of devices");
+        for line in links.draw().lines() {
+            println!("  {line}");
+        }
+    }
     println!("\nDevice memory of another rank");
     let mut reach = Table::new(2);
     let name = |placement: &Placement| placement.name().to_owned();
@@ -180,6 +187,7 @@ fn json(report: &Report) -> Value {
         "machine": machine,
         "transports": entries(&report.transports),
         "devices": devices(&report.devices),
+        "device_links": device_links(report),
         "device_memory": reach(),
         "system": entries(&report.system),
         "variables": variables,
@@ -201,6 +209,25 @@ fn reach() -> Value {
     };
     let rows = Made::ALL.map(|made| (made.name().to_owned(), json!(cells(made))));
     rows.into_iter().collect::<serde_json::Map<_, _>>().into()
+}
+
+/// What lies between devices, where there are several.
+fn several(report: &Report) -> Option<GpuLinks> {
+    let several = report.devices.as_ref().is_ok_and(|all| all.len() > 1);
+    several.then(GpuLinks::here)?
+}
+
+/// The words of each device for all, `X` for itself; null where there are not several.
+fn device_links(report: &Report) -> Value {
+    let Some(links) = several(report) else {
+        return Value::Null;
+    };
+    let rows = links.between.iter();
+    let rows = rows.map(|row| row.iter().map(|link| json!(link.to_string())).collect());
+    json!({
+        "between": rows.collect::<Vec<Value>>(),
+        "nvlinks_unknown": links.unknown,
+    })
 }
 
 /// A list of devices, or an object with the reason.

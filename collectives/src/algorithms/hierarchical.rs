@@ -10,7 +10,8 @@
 //! levels first, because they are further.
 //!
 //! # Invariants
-//! 1. The root leads all its groups; else the lowest rank does.
+//! 1. The root leads all its groups; else the lowest rank does, or the first in an order
+//!    along links.
 //! 2. Every rank is in a group of level 0; a leader of a group of level l, and nobody
 //!    else, is in one of level l + 1. The last level has one group.
 //!
@@ -22,7 +23,7 @@ use super::tree::{self, Family, Tree};
 use super::{dissemination, rabenseifner, recursive_doubling, scatter_allgather};
 use crate::builder::Builder;
 use crate::call::Operation;
-use crate::group::Group;
+use crate::group::{Group, Permutation};
 use crate::plan::Buffer;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -46,6 +47,8 @@ pub struct Hierarchy {
     pub trees: Vec<Tree>,
     /// And across the outermost one.
     pub across: Across,
+    /// Levels are those of islands of links, and members come in an order along links.
+    pub by_links: bool,
     /// By level: groups, the leader first.
     groups: Vec<Vec<Arc<[u32]>>>,
     /// By level and rank: its group, if it is in one.
@@ -61,7 +64,21 @@ impl Hierarchy {
     /// holds for all further levels.
     pub fn new(places: &[Vec<u32>], root: u32, trees: &[Tree]) -> Self {
         let depth = places.first().map_or(0, Vec::len);
-        Self::of(places, depth, root, trees)
+        Self::of(places, depth, root, trees, None)
+    }
+
+    /// Of islands of links: `places` end with the island, and the `merged` innermost levels
+    /// are one. Members of all groups come in this order, that of the root first; who is
+    /// first leads.
+    pub fn by_links(
+        places: &[Vec<u32>],
+        merged: usize,
+        order: &Permutation,
+        trees: &[Tree],
+    ) -> Self {
+        let depth = places.first().map_or(0, Vec::len).saturating_sub(merged);
+        let root = order.order()[0];
+        Self::of(places, depth, root, trees, Some(order))
     }
 
     /// The same without the `merged` innermost levels: what lies in one part of the next
@@ -73,14 +90,21 @@ impl Hierarchy {
     /// W. Wu's thesis (above), section 5.2.5 and figure 5.3.
     pub fn merged(places: &[Vec<u32>], merged: usize, root: u32, trees: &[Tree]) -> Self {
         let depth = places.first().map_or(0, Vec::len);
-        Self::of(places, depth.saturating_sub(merged), root, trees)
+        Self::of(places, depth.saturating_sub(merged), root, trees, None)
     }
 
     /// Of the outermost `depth` levels.
-    fn of(places: &[Vec<u32>], depth: usize, root: u32, trees: &[Tree]) -> Self {
+    fn of(
+        places: &[Vec<u32>],
+        depth: usize,
+        root: u32,
+        trees: &[Tree],
+        order: Option<&Permutation>,
+    ) -> Self {
         let mut hierarchy = Self {
             trees: Vec::new(),
             across: Across::Tree,
+            by_links: order.is_some(),
             groups: Vec::new(),
             memberships: Vec::new(),
         };
@@ -92,6 +116,10 @@ impl Hierarchy {
                 groups.entry(prefix).or_default().push(rank);
             }
             for group in groups.values_mut() {
+                if let Some(order) = order {
+                    group.sort_by_key(|rank| order.index(*rank));
+                    continue;
+                }
                 if let Some(at) = group.iter().position(|r| *r == root) {
                     group[..=at].rotate_right(1);
                 }

@@ -101,10 +101,13 @@ impl fmt::Display for Algorithm {
             Self::Spread => f.write_str("spread"),
             Self::ScatterAllgather => f.write_str("scatter and allgather"),
             Self::Between => f.write_str("between groups"),
-            Self::Permuted(_, flat) => write!(f, "{flat} in the machine's order"),
+            Self::Permuted(order, flat) => write!(f, "{flat} in {}", order.name()),
             Self::Adapted(adapted) => f.write_str(&adapted.name),
             Self::Hierarchical(levels) => {
-                f.write_str("levels of")?;
+                f.write_str(match levels.by_links {
+                    true => "islands of links, levels of",
+                    false => "levels of",
+                })?;
                 for (at, tree) in levels.trees.iter().enumerate() {
                     write!(f, "{} {tree:?}", if at == 0 { "" } else { "," })?;
                 }

@@ -2,13 +2,15 @@
 //!
 //! A rank's place is its path from the outermost part of the machine inward. Two
 //! ranks are as far apart as the outermost part in which their paths differ. All
-//! links of one distance cost the same.
+//! links of one distance cost the same, but for pairs that a link of their own joins
+//! ([`Joined`]).
 //!
 //! A machine has the costs of one memory space: that in which a call's buffers lie. One of
 //! devices' memory has the host's beside it ([`Aside`]), for what a plan keeps there.
 
 use super::curve::{Curve, Piecewise};
 use crate::call::{Call, Operation};
+use crate::joints::{Joined, Joint, renamed};
 use crate::plan::{Part, Region};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -98,6 +100,8 @@ pub struct Machine {
     pub error: f64,
     /// The host's memory, where the costs above are those of devices'.
     pub aside: Option<Arc<Aside>>,
+    /// Links of their own between pairs of devices, wherever these are.
+    pub joined: Option<Arc<Joined>>,
 }
 
 /// Memory of the host beside that of devices, in which a call's buffers lie.
@@ -143,6 +147,7 @@ impl Machine {
             executor: Executor::default(),
             error: 0.0,
             aside: None,
+            joined: None,
         }
     }
 
@@ -173,6 +178,7 @@ impl Machine {
             executor: Executor::default(),
             error: 0.0,
             aside: None,
+            joined: None,
         }
     }
 
@@ -214,21 +220,36 @@ impl Machine {
         if wanted.len() == 1 {
             ranks.truncate(size as usize);
         }
-        let of = |machine: &Self| Self {
-            places: ranks
-                .iter()
-                .map(|r| machine.places[*r as usize].clone())
-                .collect(),
-            ..machine.clone()
-        };
-        let mut fewer = of(self);
+        let mut fewer = self.of_ranks(&ranks);
         fewer.aside = self.aside.as_ref().map(|aside| {
             Arc::new(Aside {
-                host: of(&aside.host),
+                host: aside.host.of_ranks(&ranks),
                 ..(**aside).clone()
             })
         });
         (fewer, ranks)
+    }
+
+    /// Of some ranks, which are numbered anew in this order.
+    pub(crate) fn of_ranks(&self, ranks: &[u32]) -> Self {
+        Self {
+            places: ranks
+                .iter()
+                .map(|r| self.places[*r as usize].clone())
+                .collect(),
+            joined: renamed(self.joined.as_ref(), ranks),
+            ..self.clone()
+        }
+    }
+
+    /// What messages between two ranks go over, and cost.
+    #[inline]
+    pub(crate) fn way(&self, a: u32, b: u32, kept: bool) -> (Option<Joint>, &Curve) {
+        let own = self.joined.as_ref().and_then(|j| j.between(a, b));
+        match own {
+            Some((joint, curve)) => (Some(joint), curve),
+            None => (None, self.curve(self.distance(a, b), kept)),
+        }
     }
 
     /// How far apart two ranks are: an index of `links`.

@@ -17,7 +17,9 @@
 //! Shared ways are those out of and into the parts of the machine in which both ends
 //! are not: all ranks of a node share its way out. On devices ([`Aside`](super::Aside))
 //! kernels copy and combine beside the processor, and what lies in the host's memory has
-//! ports of its own.
+//! ports of its own. Links between devices ([`Joined`](crate::Joined)) have ports of their
+//! own, too, one for each pair or, into a switch, one for each device, and leave no part of
+//! the machine by its shared way.
 //!
 //! # Sources
 //! R. Hockney, "The communication challenge for MPP", Parallel Computing 20(3), 1994;
@@ -27,6 +29,7 @@ use super::machine::{Link, Machine, Sizes};
 use crate::algorithms::Plan;
 use crate::check::Fault;
 use crate::check::graph::{Graph, NONE};
+use crate::joints::Joint;
 use crate::plan::{Buffer, Part, Region, Step};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -325,6 +328,8 @@ struct Ways<'a> {
     into: Vec<f64>,
     /// By rank: what its device computes.
     device: Vec<f64>,
+    /// By sender and receiver that links of their own join: the port.
+    joined: HashMap<(u32, u32), usize>,
     /// By rank: the numbers of the parts of the machine that it is in, inside out.
     parts: Vec<Vec<u32>>,
     /// Ways out of and into each part.
@@ -349,10 +354,26 @@ impl<'a> Ways<'a> {
                     .collect()
             })
             .collect();
-        let ports = match machine.aside {
+        let mut ports = match machine.aside {
             Some(_) => ranks * (1 + machine.links.len()),
             None => ranks,
         };
+        let mut joined = HashMap::new();
+        if let Some(all) = &machine.joined {
+            // First a port of each rank into switches.
+            let (switches, mut direct) = (ports, ports + ranks);
+            for (a, b, joint) in all.joints.pairs().filter(|(_, b, _)| *b < size) {
+                for (from, to) in [(a, b), (b, a)] {
+                    let port = match joint {
+                        Joint::Switched(_) => switches + from as usize,
+                        Joint::Direct(_) | Joint::Same => direct,
+                    };
+                    direct += usize::from(port == direct);
+                    joined.insert((from, to), port);
+                }
+            }
+            ports = direct;
+        }
         Self {
             machine,
             model,
@@ -362,6 +383,7 @@ impl<'a> Ways<'a> {
             out: vec![0.0; ports],
             into: vec![0.0; ports],
             device: vec![0.0; if machine.aside.is_some() { ranks } else { 0 }],
+            joined,
             parts,
             shared: vec![[0.0; 2]; numbers.len()],
             messages: 0,
@@ -406,20 +428,20 @@ impl<'a> Ways<'a> {
     }
 
     /// What a message costs, and the machine whose memory it is of.
-    fn link(&self, distance: usize, m: Message) -> (&'a Machine, Link) {
+    fn link(&self, from: u32, to: u32, m: Message) -> (&'a Machine, Option<Joint>, Link) {
         let machine = match (&self.machine.aside, m.aside) {
             (Some(aside), true) => &aside.host,
             _ => self.machine,
         };
-        let curve = machine.curve(distance, m.kept);
-        (machine, curve.of_part(m.bytes, self.whole))
+        let (joint, curve) = machine.way(from, to, m.kept);
+        (machine, joint, curve.of_part(m.bytes, self.whole))
     }
 
     fn receive(&mut self, now: f64, from: u32, rank: u32, m: Message) -> f64 {
         match self.model {
             Model::Hockney => now,
             Model::LogGp => {
-                let (_, link) = self.link(self.machine.distance(from, rank), m);
+                let (_, _, link) = self.link(from, rank, m);
                 self.work(now, rank, link.work_ns(m.bytes))
             }
         }
@@ -429,14 +451,18 @@ impl<'a> Ways<'a> {
     fn message(&mut self, now: f64, from: u32, to: u32, m: Message) -> (f64, f64) {
         let bytes = m.bytes;
         let distance = self.machine.distance(from, to);
-        let (machine, link) = self.link(distance, m);
+        let (machine, joint, link) = self.link(from, to, m);
         let (a, b) = (from as usize, to as usize);
-        // From the host's memory each distance has a way of its own.
-        let port = |rank: usize| match m.aside {
-            true => (1 + distance) * self.processor.len() + rank,
-            false => rank,
+        // From the host's memory each distance has a way of its own, and so has a pair that
+        // is joined.
+        let port = |one: u32, other: u32| match (joint, m.aside) {
+            (Some(Joint::Switched(_)), _) => self.joined[&(one, other)],
+            (Some(Joint::Direct(_) | Joint::Same), _) => self.joined[&(from, to)],
+            (None, true) => (1 + distance) * self.processor.len() + one as usize,
+            (None, false) => one as usize,
         };
-        let (out, into) = (port(a), port(b));
+        let (out, into) = (port(from, to), port(to, from));
+        let shares = if joint.is_some() { 0 } else { distance };
         self.messages += 1;
         self.bytes[distance] += bytes;
         let wire = link.per_byte_ns * bytes;
@@ -449,7 +475,7 @@ impl<'a> Ways<'a> {
         let worked = self.work(now, from, link.work_ns(bytes));
         let mut start = worked.max(self.out[out]);
         let mut slowest = wire;
-        for level in 1..=distance {
+        for level in 1..=shares {
             let busy = machine.links[level].of(bytes).shared_per_byte_ns * bytes;
             if busy > 0.0 {
                 let out = self.parts[a][level - 1] as usize;
@@ -458,7 +484,7 @@ impl<'a> Ways<'a> {
                 slowest = slowest.max(busy);
             }
         }
-        for level in 1..=distance {
+        for level in 1..=shares {
             let busy = machine.links[level].of(bytes).shared_per_byte_ns * bytes;
             if busy > 0.0 {
                 self.shared[self.parts[a][level - 1] as usize][0] = start + busy;

@@ -36,7 +36,7 @@ impl Matrix {
     pub fn of_machine(machine: &Machine, size: u32, bytes: u64) -> Self {
         let bytes = bytes as f64;
         Self::of(size, |i, j| {
-            let link = machine.links[machine.distance(i, j)].of(bytes);
+            let link = machine.way(i, j, false).1.of(bytes);
             let apart = f64::from(i != j);
             let wire = link.per_byte_ns * bytes;
             // Trees know no ends that work at the same time.

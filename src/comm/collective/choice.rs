@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::exec::lower::lower;
 use crate::exec::program::Place;
 use crate::model::calls::{Agreed, parsed};
-use crate::model::{CallCosts, Places, rounds};
+use crate::model::{CallCosts, Places, RankJoints, rounds};
 use crate::protocol::cost::LinkCosts;
 use crate::protocol::select::Memory;
 use osier_collectives::{
@@ -70,7 +70,8 @@ impl Described {
     ) -> Described {
         let here = table.shared_by(ranks_per_core);
         let machine = here.machine(ranks, agreed.places.as_ref(), eager_bytes);
-        let devices = here.machine_of_devices(ranks, agreed.places.as_ref(), &machine);
+        let unknown = RankJoints::default();
+        let devices = here.machine_of_devices(ranks, agreed.places.as_ref(), &unknown, &machine);
         let mut hasher = DefaultHasher::new();
         table.version().hash(&mut hasher);
         machine.places.hash(&mut hasher);
@@ -86,14 +87,15 @@ impl Described {
 
 impl Described {
     /// The same, with ranks placed by their devices for what lies there.
-    pub(super) fn with_devices(&self, places: &Places) -> Described {
+    pub(super) fn with_devices(&self, places: &Places, joints: &RankJoints) -> Described {
         let ranks: Vec<u32> = (0..places.ranks.len() as u32).collect();
         let eager_bytes = self.machine.eager_bytes as usize;
         let here = self.table.shared_by(self.ranks_per_core);
         let host = here.machine(&ranks, Some(places), eager_bytes);
-        let devices = here.machine_of_devices(&ranks, Some(places), &host);
+        let devices = here.machine_of_devices(&ranks, Some(places), joints, &host);
         let mut hasher = DefaultHasher::new();
         self.id.hash(&mut hasher);
+        joints.joints.hash(&mut hasher);
         host.places.hash(&mut hasher);
         Described {
             id: hasher.finish(),

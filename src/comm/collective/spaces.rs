@@ -27,8 +27,8 @@ use crate::check::Check;
 use crate::comm::Communicator;
 use crate::error::Result;
 use crate::model::calls::ROW_BYTES;
-use crate::model::{Gpu, Places};
-use osier_collectives::{Association, Operation};
+use crate::model::{GpuLinks, Places, RankJoints};
+use osier_collectives::{Association, Joint, Joints, Operation};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -169,31 +169,88 @@ impl Communicator {
 
     /// Ranks tell each other where their devices are: once, when all are known to use one.
     /// Plans for devices are made for these places, so chains go through one PCIe switch
-    /// after the other.
+    /// after the other, and along NVLinks.
     #[track_caller]
     fn place_devices(&self, ask: &Ask) -> Result<()> {
         if self.0.spaces.placed.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let own = ask.device().and_then(Gpu::here);
-        let own = own.map_or([None; 2], |gpu| gpu.place());
-        // What is not known is 0.
-        let mut all = vec![[0u64; 2]; self.size()];
-        all[self.rank()] = own.map(|at| at.map_or(0, |at| u64::from(at) + 1));
-        let mut all = all.concat();
-        self.allreduce_in_place(&mut all, &crate::Op::Max)?;
-        let known = |at: &u64| at.checked_sub(1).map(|at| at as u32);
-        let places = Places {
-            levels: ["numanode", "pcieswitch"].map(str::to_owned).into(),
-            ranks: all
-                .chunks_exact(2)
-                .map(|place| place.iter().map(known).collect())
-                .collect(),
-        };
-        let described = Arc::new(self.described().with_devices(&places));
+        let (places, joints) = self.exchange_devices(ask.device())?;
+        let described = Arc::new(self.described().with_devices(&places, &joints));
         let kept = &self.0.described;
         *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(described);
         self.0.spaces.placed.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Each rank tells where its device is, if it has one, and then what joins this to those
+    /// that were told of. Collective.
+    #[track_caller]
+    pub(crate) fn exchange_devices(&self, ordinal: Option<i32>) -> Result<(Places, RankJoints)> {
+        let links = ordinal.and_then(|_| GpuLinks::here());
+        let own = links.as_ref().zip(ordinal);
+        let own = own.and_then(|(links, ordinal)| Some((links, links.find(ordinal)?)));
+        // What is not known is 0: memory node, switch, place on the bus.
+        let mut all = vec![[0u64; 3]; self.size()];
+        if let Some((links, (at, bus))) = own {
+            let [node, switch] = links.gpus[at].place();
+            all[self.rank()] = [node, switch, Some(bus)].map(|n| n.map_or(0, |n| u64::from(n) + 1));
+        }
+        let mut all = all.concat();
+        self.allreduce_in_place(&mut all, &crate::Op::Max)?;
+        let ranks = || all.chunks_exact(3);
+        let known = |at: &u64| at.checked_sub(1).map(|at| at as u32);
+        let places = Places {
+            levels: ["numanode", "pcieswitch"].map(str::to_owned).into(),
+            ranks: ranks()
+                .map(|rank| rank[..2].iter().map(known).collect())
+                .collect(),
+        };
+        let mut devices: Vec<u64> = ranks().map(|rank| rank[2]).filter(|bus| *bus > 0).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        let n = devices.len();
+        // What joins each two of them, then what a MB takes over one link, in ns.
+        let mut table = vec![0u64; n * n + 1];
+        if let Some((links, (at, bus))) = own {
+            let row = devices.binary_search(&(u64::from(bus) + 1)).unwrap_or(0);
+            for (column, other) in devices.iter().enumerate() {
+                let there = |at: &usize| links.bus(*at).map(|b| u64::from(b) + 1) == Some(*other);
+                let other = (0..links.gpus.len()).find(there);
+                table[row * n + column] = match other.and_then(|other| links.joint(at, other)) {
+                    Some(Joint::Direct(links)) => 2 * u64::from(links),
+                    Some(Joint::Switched(links)) => 2 * u64::from(links) + 1,
+                    Some(Joint::Same) | None => 0,
+                };
+            }
+            table[n * n] = (1e6 * links.link_ns_per_byte) as u64;
+        }
+        if n > 1 {
+            self.allreduce_in_place(&mut table, &crate::Op::Max)?;
+        }
+        let device = |rank: &[u64]| devices.binary_search(&rank[2]).ok();
+        let of: Vec<Option<usize>> = ranks().map(device).collect();
+        let mut pairs = Vec::new();
+        for (a, one) in of.iter().enumerate() {
+            for (b, other) in of.iter().enumerate().skip(a + 1) {
+                let (Some(one), Some(other)) = (*one, *other) else {
+                    continue;
+                };
+                // Either may see the other alone.
+                let told = table[one * n + other].max(table[other * n + one]);
+                let joint = match (told, told % 2) {
+                    _ if one == other => Joint::Same,
+                    (0, _) => continue,
+                    (_, 0) => Joint::Direct((told / 2) as u32),
+                    _ => Joint::Switched((told / 2) as u32),
+                };
+                pairs.push((a as u32, b as u32, joint));
+            }
+        }
+        let joints = RankJoints {
+            joints: Joints::of(self.size() as u32, pairs),
+            link_ns_per_byte: table[n * n] as f64 / 1e6,
+        };
+        Ok((places, joints))
     }
 }

@@ -8,6 +8,7 @@ mod counts;
 mod devices;
 mod foreign;
 mod garbled;
+mod joined;
 mod lifetimes;
 mod mapped;
 mod matrix;
@@ -81,6 +82,7 @@ fn main() -> ExitCode {
         ["device-counts", calls, way] => {
             counts::run(comm, calls.parse().expect("a number"), way);
         }
+        ["device-joined"] => joined::run(comm),
         ["device-garbled"] => garbled::run(comm),
         ["device-stream", how] => devices::stream(comm, how),
         ["mapped", ref what @ ..] => mapped::run(comm, what),

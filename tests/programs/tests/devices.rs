@@ -228,3 +228,36 @@ fn kernels_keep_to_their_multiprocessors() {
     more.says("MOST_BLOCKS");
     run(Some("0")).says("hint");
 }
+
+/// Eight devices in a hybrid cube, six links each.
+const MESH: &str = "0-1:1,0-2:1,0-3:2,0-4:2,1-2:2,1-3:1,1-5:2,2-3:2,2-6:1,3-7:1,4-5:1,4-6:1,4-7:2,5-6:2,5-7:1,6-7:2";
+
+/// Two, four and eight devices that NVLinks join, and some that nothing does: ranks tell each
+/// other once, and choose alike.
+#[test]
+fn plans_follow_the_links_between_devices() {
+    if !emulated() {
+        return;
+    }
+    let cases = [
+        (2, "0-1:4", "1", false),
+        (4, "0-2:4,2-1:4,1-3:4,0-3:none", "1", true),
+        (4, "0-2:4,2-1:4,1-3:4,0-3:none", "0", false),
+        (8, MESH, "1", true),
+        (8, "switch:18", "1", false),
+    ];
+    for (ranks, links, nvml, along) in cases {
+        let options = ["--emulate-gpus", &ranks.to_string()];
+        let mut command = job(ranks, &options, &["device-joined"]);
+        command.env("OSIER_EMULATED_LINKS", links);
+        command.env("OSIER_EMULATED_NVML", nvml);
+        let done = finish(&mut command);
+        done.code(0);
+        let text = &done.stdout;
+        assert_eq!(text.contains("links"), along, "{links}: {text}");
+        if along {
+            let chosen = text.lines().find(|line| line.contains("chosen"));
+            assert!(chosen.is_some_and(|line| line.contains("links")), "{text}");
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! What lies between GPUs: NVLinks, or the way over the bus, as `nvidia-smi topo -m` has it.
+//!
+//! | word | between two GPUs are |
+//! |---|---|
+//! | `NV4` | NVLinks from one to the other, so many |
+//! | `NV18s` | so many NVLinks of each, into switches that join both |
+//! | `PIX` | one PCIe switch |
+//! | `PXB` | several PCIe switches, no host bridge |
+//! | `PHB` | a host bridge |
+//! | `NODE` | host bridges of one memory node |
+//! | `SYS` | the ways between memory nodes |
+//! | `PCI` | a bus that `/sys` does not tell of |
+//!
+//! What one does not reach of another's memory stands in brackets: messages go through the
+//! host.
+//!
+//! # Sources
+//! `nvidia-smi topo -m`, legend. Rates of links: data sheets of the GPUs, per link and
+//! direction 20 GB/s (sm 60), 25 (sm 70, 80, 90), 14 (sm 86), 50 (sm 100); four fifths of
+//! that are taken as what messages get. Measured nowhere yet.
+
+use super::map::Gpu;
+use osier_collectives::{Joint, Joints, matrix};
+use osier_kernels::NvLinks;
+use std::fmt;
+use std::path::Path;
+
+/// What carries data between two GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// They are one.
+    Same,
+    /// NVLinks.
+    Links(Joint),
+    /// One PCIe switch.
+    Switch,
+    /// Several PCIe switches, no host bridge.
+    Switches,
+    /// A host bridge.
+    HostBridge,
+    /// Host bridges of one memory node.
+    Node,
+    /// Ways between memory nodes.
+    System,
+    /// A bus, and nobody says more.
+    Bus,
+}
+
+/// What lies between two GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuLink {
+    /// What carries data.
+    pub way: Way,
+    /// Kernels of one are given the other's memory.
+    pub reached: bool,
+}
+
+impl fmt::Display for GpuLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = match self.way {
+            Way::Same => "X".to_owned(),
+            Way::Links(joint) => joint.to_string(),
+            Way::Switch => "PIX".into(),
+            Way::Switches => "PXB".into(),
+            Way::HostBridge => "PHB".into(),
+            Way::Node => "NODE".into(),
+            Way::System => "SYS".into(),
+            Way::Bus => "PCI".into(),
+        };
+        match self.reached {
+            true => f.pad(&word),
+            false => f.pad(&format!("[{word}]")),
+        }
+    }
+}
+
+/// The GPUs that the driver shows, and what lies between them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GpuLinks {
+    /// The GPUs.
+    pub gpus: Vec<Gpu>,
+    /// Of each to each.
+    pub between: Vec<Vec<GpuLink>>,
+    /// Why NVLinks are unknown, if they are.
+    pub unknown: Option<String>,
+    /// What a byte takes over one link of these GPUs, in ns, by data sheets.
+    pub link_ns_per_byte: f64,
+}
+
+impl GpuLinks {
+    /// Of this machine; none where the driver shows no GPU.
+    pub fn here() -> Option<GpuLinks> {
+        let joints = osier_kernels::joints().ok()?;
+        let sys = Path::new("/sys");
+        let gpus = joints.devices.iter().map(|info| Gpu::of(info, sys));
+        let rate = joints.devices.iter().map(|info| rate(info.capability));
+        Some(GpuLinks::of(
+            gpus.collect(),
+            joints,
+            rate.fold(f64::INFINITY, f64::min),
+        ))
+    }
+
+    fn of(gpus: Vec<Gpu>, joints: &osier_kernels::Joints, bytes_per_ns: f64) -> GpuLinks {
+        let link = |one: usize, other: usize| {
+            let joint = joints.between[one][other];
+            GpuLink {
+                way: match joint.nvlinks {
+                    _ if one == other => Way::Same,
+                    NvLinks::Direct(n) => Way::Links(Joint::Direct(n)),
+                    NvLinks::Switched(n) => Way::Links(Joint::Switched(n)),
+                    NvLinks::None | NvLinks::Unknown => bus(&gpus[one], &gpus[other]),
+                },
+                reached: joint.reached,
+            }
+        };
+        let all = 0..gpus.len();
+        let between = all.clone().map(|one| {
+            let row = all.clone().map(|other| link(one, other));
+            row.collect()
+        });
+        GpuLinks {
+            between: between.collect(),
+            unknown: joints.unknown.clone(),
+            link_ns_per_byte: 1.0 / bytes_per_ns,
+            gpus,
+        }
+    }
+
+    /// What joins two GPUs besides the bus, where one reaches the other.
+    pub fn joint(&self, one: usize, other: usize) -> Option<Joint> {
+        match self.between[one][other] {
+            GpuLink {
+                way: Way::Links(joint),
+                reached: true,
+            } => Some(joint),
+            _ => None,
+        }
+    }
+
+    /// The GPU that this process knows by this number, and its place on the bus as a number.
+    pub(crate) fn find(&self, ordinal: i32) -> Option<(usize, u32)> {
+        let at = self.gpus.iter().position(|gpu| gpu.ordinal == ordinal)?;
+        Some((at, self.bus(at)?))
+    }
+
+    /// The place of a GPU on the bus, as a number.
+    pub(crate) fn bus(&self, at: usize) -> Option<u32> {
+        super::map::number(self.gpus.get(at)?.pci.as_ref()?)
+    }
+
+    /// What joins the GPUs of ranks that have them by turns.
+    pub fn of_ranks(&self, ranks: u32) -> RankJoints {
+        let gpu = |rank: u32| rank as usize % self.gpus.len().max(1);
+        let pairs = (0..ranks).flat_map(|a| (a + 1..ranks).map(move |b| (a, b)));
+        let joint = |(a, b): (u32, u32)| match gpu(a) == gpu(b) {
+            true => Some((a, b, Joint::Same)),
+            false => Some((a, b, self.joint(gpu(a), gpu(b))?)),
+        };
+        RankJoints {
+            joints: Joints::of(ranks, pairs.filter_map(joint)),
+            link_ns_per_byte: self.link_ns_per_byte,
+        }
+    }
+
+    /// As a matrix with a legend of the words in it.
+    pub fn draw(&self) -> String {
+        let names: Vec<String> = self
+            .gpus
+            .iter()
+            .map(|gpu| format!("gpu {}", gpu.ordinal))
+            .collect();
+        let mut text = matrix(&names, &|a, b| self.between[a][b].to_string());
+        let all = || self.between.iter().flatten();
+        for (way, meaning) in [
+            (Way::Switch, "PIX: one PCIe switch"),
+            (Way::Switches, "PXB: several PCIe switches"),
+            (Way::HostBridge, "PHB: a host bridge"),
+            (Way::Node, "NODE: host bridges of one memory node"),
+            (Way::System, "SYS: the ways between memory nodes"),
+            (Way::Bus, "PCI: a bus of which the system tells no more"),
+        ] {
+            if all().any(|link| link.way == way) {
+                text += &format!("  {meaning}\n");
+            }
+        }
+        let joint = |wanted: &dyn Fn(Joint) -> bool| {
+            all().any(|link| matches!(link.way, Way::Links(joint) if wanted(joint)))
+        };
+        if joint(&|joint| matches!(joint, Joint::Direct(_))) {
+            text += "  NVn: n NVLinks between the two\n";
+        }
+        if joint(&|joint| matches!(joint, Joint::Switched(_))) {
+            text += "  NVns: n NVLinks of each, through switches\n";
+        }
+        if all().any(|link| !link.reached) {
+            text += "  [...]: no way for kernels; messages go through the host\n";
+        }
+        if let Some(why) = &self.unknown {
+            text += &format!("  NVLinks are unknown: {why}\n");
+        }
+        text
+    }
+}
+
+/// What joins the devices of ranks, and what it is worth.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RankJoints {
+    /// Who is joined.
+    pub joints: Joints,
+    /// What a byte takes over one link, in ns.
+    pub link_ns_per_byte: f64,
+}
+
+/// Bytes per ns that a message gets over one link of a GPU of this compute capability.
+fn rate(capability: (i32, i32)) -> f64 {
+    let sheet = match capability {
+        (..=6, _) => 20.0,
+        (8, 6 | 9) => 14.0,
+        (7..=9, _) => 25.0,
+        _ => 50.0,
+    };
+    0.8 * sheet
+}
+
+/// What the bus has between two GPUs.
+fn bus(one: &Gpu, other: &Gpu) -> Way {
+    let (a, b) = (&one.bridges, &other.bridges);
+    let common = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+    if common > 0 {
+        // In front of each, behind what both are behind, is a port of the switch.
+        return match a.len().max(b.len()) - common {
+            0 | 1 => Way::Switch,
+            _ => Way::Switches,
+        };
+    }
+    let root = |gpu: &Gpu| {
+        let first = gpu.bridges.first().or(gpu.pci.as_ref())?;
+        Some(first.rsplit_once(':')?.0.to_owned())
+    };
+    // Devices that no bridge is in front of may be anywhere: emulated ones, virtual machines.
+    if a.is_empty() || b.is_empty() {
+        return match (one.node, other.node) {
+            (Some(a), Some(b)) if a != b => Way::System,
+            _ => Way::Bus,
+        };
+    }
+    match (one.node, other.node) {
+        _ if root(one) == root(other) => Way::HostBridge,
+        (Some(a), Some(b)) if a == b => Way::Node,
+        (Some(_), Some(_)) => Way::System,
+        _ => Way::Bus,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu(ordinal: i32, node: u32, bridges: &[&str]) -> Gpu {
+        Gpu {
+            ordinal,
+            name: "some".into(),
+            pci: None,
+            bridges: bridges.iter().map(|b| (*b).to_owned()).collect(),
+            node: Some(node),
+            peers: Vec::new(),
+        }
+    }
+
+    fn machine() -> GpuLinks {
+        let gpus = vec![
+            gpu(0, 0, &["0000:3a:00.0", "0000:3b:00.0", "0000:3c:00.0"]),
+            gpu(1, 0, &["0000:3a:00.0", "0000:3b:00.0", "0000:3c:04.0"]),
+            gpu(2, 0, &["0000:3a:02.0", "0000:4b:00.0", "0000:4c:00.0"]),
+            gpu(3, 0, &["0000:5a:00.0", "0000:5b:00.0", "0000:5c:00.0"]),
+            gpu(4, 1, &["0000:8a:00.0", "0000:8b:00.0", "0000:8c:00.0"]),
+        ];
+        let joint = |one: usize, other: usize| osier_kernels::Joint {
+            reached: one.max(other) < 4,
+            nvlinks: match (one.min(other), one.max(other)) {
+                (1, 2) => NvLinks::Direct(4),
+                (2, 4) => NvLinks::Direct(2),
+                _ => NvLinks::None,
+            },
+            ..osier_kernels::Joint::default()
+        };
+        let joints = osier_kernels::Joints {
+            devices: Vec::new(),
+            between: (0..5)
+                .map(|a| (0..5).map(|b| joint(a, b)).collect())
+                .collect(),
+            unknown: None,
+        };
+        GpuLinks::of(gpus, &joints, rate((9, 0)))
+    }
+
+    #[test]
+    fn words_are_those_that_users_know() {
+        let links = machine();
+        let word = |a: usize, b: usize| links.between[a][b].to_string();
+        assert_eq!(word(0, 1), "PIX");
+        assert_eq!(word(1, 2), "NV4");
+        assert_eq!(word(0, 2), "PHB");
+        assert_eq!(word(2, 3), "NODE");
+        assert_eq!(word(0, 4), "[SYS]");
+        assert_eq!(word(2, 4), "[NV2]");
+        // What is not reached is no link for plans.
+        assert_eq!(links.joint(2, 4), None);
+        assert_eq!(links.joint(2, 1), Some(Joint::Direct(4)));
+        let text = links.draw();
+        assert!(text.starts_with("       gpu 0  gpu 1"), "{text}");
+        assert!(
+            text.contains("NVn: n NVLinks") && text.contains("[...]"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn switches_may_be_behind_switches() {
+        let near = ["r", "u", "d", "0000:3d:00.0", "0000:3e:00.0"];
+        let far = ["r", "u", "d", "0000:4d:00.0", "0000:4e:00.0"];
+        let (a, b) = (gpu(0, 0, &near), gpu(1, 0, &far));
+        assert_eq!(bus(&a, &b), Way::Switches);
+        assert_eq!(bus(&gpu(0, 0, &[]), &gpu(1, 0, &[])), Way::Bus);
+        assert_eq!(bus(&gpu(0, 0, &[]), &gpu(1, 1, &[])), Way::System);
+    }
+
+    #[test]
+    fn ranks_have_the_links_of_their_devices() {
+        let all = machine().of_ranks(7);
+        assert_eq!(all.joints.between(1, 2), Some(Joint::Direct(4)));
+        assert_eq!(all.joints.between(6, 2), Some(Joint::Direct(4)));
+        assert_eq!(all.joints.between(0, 5), Some(Joint::Same));
+        assert_eq!(all.joints.between(0, 1), None);
+        assert!((all.link_ns_per_byte - 0.05).abs() < 1e-9);
+    }
+}
