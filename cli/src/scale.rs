@@ -1,13 +1,16 @@
 //! `osier model scale`: what the chosen plans take on a described machine of many ranks.
 
 use std::fmt::Write as _;
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use osier_collectives::{Association, Call, Link, Machine, Model, Operation, Sizes, choose};
 
+use crate::bench::progress::Bar;
 use crate::info::protocols::{size, time};
 use crate::info::table::Table;
 
@@ -89,11 +92,23 @@ fn predict(args: &Args) -> Result<(), String> {
         .iter()
         .flat_map(|ranks| (0..CURVES.len()).map(|curve| (curve, *ranks)))
         .collect();
+    let begin = Instant::now();
     let next = AtomicUsize::new(0);
+    // Counted in ranks, of which plans have to be played.
+    let all = ranks.iter().sum::<u32>() as usize * CURVES.len();
+    let bar = Mutex::new((0, Bar::new(all, std::io::stderr().is_terminal())));
+    let done = |more: u32, what: &str| {
+        let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);
+        bar.0 += more as usize;
+        let done = bar.0;
+        bar.1.show(done, what);
+    };
+    done(0, "ranks");
     let work = || -> Result<Vec<(usize, Point)>, String> {
         let mut found = Vec::new();
         while let Some((curve, ranks)) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
             found.push((*curve, point(CURVES[*curve], *ranks)?));
+            done(*ranks, "ranks");
         }
         Ok(found)
     };
@@ -110,6 +125,7 @@ fn predict(args: &Args) -> Result<(), String> {
         }
         Ok::<_, String>(all)
     })?;
+    bar.lock().unwrap_or_else(PoisonError::into_inner).1.clear();
     let mut curves: Vec<(String, Vec<Point>)> = CURVES
         .iter()
         .map(|(operation, bytes)| match bytes {
@@ -127,12 +143,30 @@ fn predict(args: &Args) -> Result<(), String> {
         points.sort_by_key(|p| p.ranks);
         print(name, points);
     }
+    println!(
+        "# took {:.0} s on {threads} threads{}",
+        begin.elapsed().as_secs_f64(),
+        most_memory().map_or_else(String::new, |most| format!(
+            ", at most {} of memory",
+            size(most)
+        ))
+    );
     if let Some(file) = &args.plot {
         std::fs::write(file, svg(&curves))
             .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
         println!("# plot: {}", file.display());
     }
     Ok(())
+}
+
+/// The most that this process ever had, in bytes.
+fn most_memory() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib = line.trim().strip_suffix("kB")?.trim().parse::<usize>();
+    kib.ok().map(|kib| kib << 10)
 }
 
 fn point((operation, bytes): (Operation, u64), ranks: u32) -> Result<Point, String> {

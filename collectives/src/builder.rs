@@ -16,22 +16,7 @@
 
 use crate::call::Call;
 use crate::plan::{Buffer, Dep, Lengths, Part, Region, Scratch, Step};
-
-const NONE: u32 = u32::MAX;
-
-#[derive(Clone, Copy)]
-struct Track {
-    writer: u32,
-    /// Head of a list in `readers`.
-    readers: u32,
-    first: u32,
-}
-
-const UNTOUCHED: Track = Track {
-    writer: NONE,
-    readers: NONE,
-    first: NONE,
-};
+use crate::tracks::{NONE, Readers, Track, Tracks, UNTOUCHED};
 
 /// Collects the steps of one rank.
 pub struct Builder<'a> {
@@ -42,11 +27,10 @@ pub struct Builder<'a> {
     slots: u32,
     part: Part,
     phase: u32,
-    tracks: [Vec<Track>; 2],
-    scratch: Vec<Vec<Track>>,
+    tracks: [Tracks; 2],
+    scratch: Vec<Tracks>,
     token: Track,
-    /// (step, next)
-    readers: Vec<(u32, u32)>,
+    readers: Readers,
     /// Dependencies of the step that is being written.
     pending: Vec<u32>,
 }
@@ -58,8 +42,8 @@ impl<'a> Builder<'a> {
     /// For `rank`, with vectors cut into `cut` pieces and pieces into `segments`;
     /// intermediate results get room for `slots` segments at a time (0: for all).
     pub fn new(call: &'a Call, rank: u32, cut: u32, segments: u32, slots: u32) -> Self {
-        let tracks = [Buffer::Send, Buffer::Recv]
-            .map(|buffer| vec![UNTOUCHED; call.pieces(rank, buffer, cut) as usize]);
+        let tracks =
+            [Buffer::Send, Buffer::Recv].map(|buffer| Tracks::new(call.pieces(rank, buffer, cut)));
         Self {
             call,
             rank,
@@ -109,7 +93,7 @@ impl<'a> Builder<'a> {
             slots: self.slots,
             aside: false,
         });
-        self.scratch.push(vec![UNTOUCHED; pieces as usize]);
+        self.scratch.push(Tracks::new(pieces));
         Buffer::Scratch(number)
     }
 
@@ -177,56 +161,61 @@ impl<'a> Builder<'a> {
     /// Lets a rank go on.
     pub fn raise(&mut self, to: u32, tag: u32) -> u32 {
         let step = self.next();
-        reads(&mut self.token, &mut self.readers, &mut self.pending, step);
+        let token = &mut self.token;
+        token.read(&mut self.readers, &mut self.pending, step);
         self.push(Step::Raise { to, tag })
     }
 
     /// Waits for a flag.
     pub fn wait(&mut self, from: u32, tag: u32) -> u32 {
         let step = self.next();
-        writes(&mut self.token, &self.readers, &mut self.pending, step);
+        self.token.write(&self.readers, &mut self.pending, step);
         self.push(Step::Await { from, tag })
     }
 
     /// Copies from a peer's memory, after the flags before.
     pub fn read_peer(&mut self, from: u32, data: Region, into: Region) -> u32 {
         let step = self.next();
-        reads(&mut self.token, &mut self.readers, &mut self.pending, step);
+        let token = &mut self.token;
+        token.read(&mut self.readers, &mut self.pending, step);
         self.write(into);
         self.push(Step::Read { from, data, into })
     }
 
-    fn track(&mut self, buffer: Buffer) -> &mut Vec<Track> {
-        match buffer {
-            Buffer::Send => &mut self.tracks[0],
-            Buffer::Recv => &mut self.tracks[1],
-            Buffer::Scratch(k) => &mut self.scratch[k as usize],
-        }
-    }
-
     fn read(&mut self, region: Region) {
-        let step = self.next();
-        let mut tracks = std::mem::take(self.track(region.buffer));
-        for piece in region.indices(tracks.len() as u32) {
-            let track = &mut tracks[piece as usize];
-            reads(track, &mut self.readers, &mut self.pending, step);
-        }
-        *self.track(region.buffer) = tracks;
+        self.note(region, |track, readers, pending, step| {
+            track.read(readers, pending, step);
+        });
         if region.buffer == Buffer::Send && self.call.shares_memory() {
             // Whatever lies there will be written over at the end.
-            let track = &mut self.tracks[1][0];
-            reads(track, &mut self.readers, &mut self.pending, step);
+            self.note(
+                Region::piece(Buffer::Recv, 0),
+                |track, readers, pending, step| {
+                    track.read(readers, pending, step);
+                },
+            );
         }
     }
 
     fn write(&mut self, region: Region) {
+        self.note(region, |track, readers, pending, step| {
+            track.write(readers, pending, step);
+        });
+    }
+
+    fn note(
+        &mut self,
+        region: Region,
+        note: impl Fn(&mut Track, &mut Readers, &mut Vec<u32>, u32),
+    ) {
         let step = self.next();
-        let mut tracks = std::mem::take(self.track(region.buffer));
-        for piece in region.indices(tracks.len() as u32) {
-            let track = &mut tracks[piece as usize];
-            writes(track, &self.readers, &mut self.pending, step);
-        }
-        *self.track(region.buffer) = tracks;
+        let tracks = match region.buffer {
+            Buffer::Send => &mut self.tracks[0],
+            Buffer::Recv => &mut self.tracks[1],
+            Buffer::Scratch(k) => &mut self.scratch[k as usize],
+        };
+        let (readers, pending) = (&mut self.readers, &mut self.pending);
+        tracks.touch(region, |track| note(track, readers, pending, step));
     }
 
     fn push(&mut self, step: Step) -> u32 {
@@ -250,7 +239,12 @@ impl<'a> Builder<'a> {
             return part;
         }
         let mut late: Vec<(u32, Dep)> = Vec::new();
-        for track in self.scratch.iter().flatten().filter(|t| t.first != NONE) {
+        for track in self
+            .scratch
+            .iter()
+            .flat_map(Tracks::iter)
+            .filter(|t| t.first != NONE)
+        {
             let mut add = |step| {
                 let lag = self.slots;
                 late.push((track.first, Dep { step, lag }));
@@ -281,35 +275,4 @@ impl<'a> Builder<'a> {
         part.ends = ends;
         part
     }
-}
-
-fn reads(track: &mut Track, readers: &mut Vec<(u32, u32)>, pending: &mut Vec<u32>, step: u32) {
-    if track.writer != NONE && pending.last() != Some(&track.writer) {
-        pending.push(track.writer);
-    }
-    if track.readers == NONE || readers[track.readers as usize].0 != step {
-        readers.push((step, track.readers));
-        track.readers = readers.len() as u32 - 1;
-    }
-}
-
-fn writes(track: &mut Track, readers: &[(u32, u32)], pending: &mut Vec<u32>, step: u32) {
-    if track.readers == NONE {
-        if track.writer != NONE && pending.last() != Some(&track.writer) {
-            pending.push(track.writer);
-        }
-    } else {
-        // Those who read it have waited for who wrote it.
-        let mut at = track.readers;
-        while at != NONE {
-            let (reader, next) = readers[at as usize];
-            pending.push(reader);
-            at = next;
-        }
-    }
-    if track.first == NONE {
-        track.first = step;
-    }
-    track.writer = step;
-    track.readers = NONE;
 }

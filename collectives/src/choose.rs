@@ -12,9 +12,10 @@ use crate::algorithms::{Across, Algorithm, Hierarchy, Plan, Tree};
 use crate::call::{Call, Operation};
 use crate::cost::{Aside, Machine, Model, Piecewise, Sizes, simulate_parts, tree_ns};
 use crate::group::{Group, Permutation};
-use crate::joints::{Joined, Joint, island_places, order};
-use crate::plan::{Buffer, Part, Step};
+use crate::joints::{Joined, island_places, order};
+use crate::plan::{Buffer, Part};
 use crate::rehearsal::Rehearsal;
+use crate::search::{Search, at_least, steps};
 use crate::synthesis::{Matrix, adapted_barrier, adapted_tree, earliest_completion};
 use std::fmt;
 use std::sync::Arc;
@@ -113,6 +114,9 @@ impl fmt::Display for Choice {
 
 /// For one choice, at most so many step instances are played: some seconds.
 const MOST_INSTANCES: u64 = 16_000_000;
+/// Where whole messages by all candidates take this share of them, it is rehearsed: each is
+/// tried in several numbers of segments.
+const UNREHEARSED: u64 = 32;
 /// Trees are made from costs of pairs for up to so many ranks.
 const MOST_DENSE: u32 = 512;
 /// Clusters are apart by more than this share of the diameter; 0.35 to 0.4 is what the
@@ -120,8 +124,6 @@ const MOST_DENSE: u32 = 512;
 const SPARSENESS: f64 = 0.35;
 /// Of devices, so many innermost levels are tried as one.
 const MOST_MERGED: usize = 2;
-/// Segments are tried in powers of two up to this.
-const MOST_SEGMENTS: u32 = 1024;
 
 /// All algorithms that are for a call on a machine, and why others are not.
 pub fn candidates(
@@ -157,8 +159,10 @@ pub fn candidates(
         shapes.dedup();
         let places = &machine.places[..call.size as usize];
         let order = Arc::new(Permutation::by_place(places, root));
-        let flat = Algorithm::FLAT.map(|f| Algorithm::Permuted(order.clone(), Box::new(f)));
-        all.extend(flat.into_iter().filter(|a| a.keeps(call).is_some()));
+        if !order.is_identity() {
+            let flat = Algorithm::FLAT.map(|f| Algorithm::Permuted(order.clone(), Box::new(f)));
+            all.extend(flat.into_iter().filter(|a| a.keeps(call).is_some()));
+        }
         if call.size <= MOST_DENSE {
             // Made for ranks in the order of their places: ties are broken alike, wherever
             // which rank is.
@@ -294,12 +298,13 @@ pub fn choose(
     machine: &Machine,
     model: Model,
 ) -> Result<Choice, crate::Unsuitable> {
-    choose_within(MOST_INSTANCES, call, sizes, machine, model)
+    choose_within((MOST_INSTANCES, true), call, sizes, machine, model)
 }
 
-/// The same, playing no more than about so many instances of steps.
+/// The same, playing no more than about so many instances of steps, or as many again so that
+/// the best is known exactly.
 pub(crate) fn choose_within(
-    most: u64,
+    (most, exact): (u64, bool),
     call: &Call,
     sizes: &Sizes,
     machine: &Machine,
@@ -311,82 +316,56 @@ pub(crate) fn choose_within(
     };
     let (algorithms, mut left_out) = candidates(call, machine, bytes);
     let through = match &machine.aside {
-        Some(aside) => through_host(most, call, sizes, aside, model)?,
+        Some(aside) => through_host((most, exact), call, sizes, aside, model)?,
         None => Vec::new(),
     };
-    let mut left = most;
-    let mut ranking: Vec<Candidate> = Vec::new();
+    let mut search = Search::new(sizes, machine, model, most);
     let mut unplayed = Vec::new();
     // Whole messages first, short plans before long ones.
     let mut plans = Vec::new();
     for algorithm in algorithms {
         let plan = Plan::new(call.clone(), algorithm, 1)?;
-        plans.push((instances(&plan), plan));
+        plans.push((steps(&plan), plan));
     }
-    plans.sort_by_key(|(instances, _)| *instances);
-    let total: u64 = plans.iter().map(|(instances, _)| *instances).sum();
-    let rehearsal = match total > most {
+    plans.sort_by_key(|(steps, _)| *steps);
+    let total: u64 = plans.iter().map(|(steps, _)| *steps).sum();
+    let rehearsal = match total > most / UNREHEARSED {
         true => Rehearsal::of(most, call, sizes, machine, model)?,
         false => None,
     };
     if let Some(rehearsal) = &rehearsal {
-        // Few are left to be played.
-        left *= 2;
-        plans = rehearsal.sort(plans, &mut left_out)?;
+        plans = rehearsal.sort(plans, &search, &mut left_out)?;
     }
-    for (instances, plan) in plans {
-        let best = ranking.iter().map(|c| c.ns).fold(f64::INFINITY, f64::min);
-        if instances > left || at_least(&plan, sizes, machine) > best {
+    let mut found = Vec::new();
+    for (steps, plan) in plans {
+        let enough = match rehearsal {
+            Some(_) => search.enough(),
+            None => f64::INFINITY,
+        };
+        let longest = search.best().min(enough);
+        let affords = search.affords(steps, plan.segments());
+        if !affords || at_least(&plan, sizes, machine) > longest {
             unplayed.push(plan);
             continue;
         }
-        left -= instances;
-        let ns = play(&plan, sizes, machine, model)?;
-        ranking.push(Candidate {
-            plan,
-            ns,
-            through_host: false,
-        });
+        let name = plan.algorithm().to_string();
+        match search.play(plan, enough)? {
+            Some(played) => found.push(played),
+            None => left_out.push((name, format!("takes more than {:.1} us", enough / 1000.0))),
+        }
     }
-    // Then in segments, the best first: four times as many while that gains, then
-    // twice and half as many as the best.
-    ranking.sort_by(|a, b| a.ns.total_cmp(&b.ns));
+    found.sort_by(|a, b| a.candidate.ns.total_cmp(&b.candidate.ns));
     // On a neighbourhood nobody knows the bytes of others, so messages are whole.
-    let cuts = match call.operation.of_neighbors() {
-        true => &mut [],
-        false => &mut ranking[..],
-    };
-    for candidate in cuts {
-        let algorithm = candidate.plan.algorithm().clone();
-        let mut better = |segments: u32, best: &mut Candidate| {
-            let plan = Plan::new(call.clone(), algorithm.clone(), segments)?;
-            let needed = instances(&plan);
-            if plan.segments() != segments || needed > left {
-                return Ok(false);
-            }
-            left -= needed;
-            let ns = play(&plan, sizes, machine, model)?;
-            let gains = ns < best.ns;
-            if gains {
-                (best.plan, best.ns) = (plan, ns);
-            }
-            Ok(gains)
-        };
-        // What was rehearsed has about as many as are best.
-        let mut segments = match rehearsal {
-            Some(_) => MOST_SEGMENTS + 1,
-            None => 4,
-        };
-        while segments <= MOST_SEGMENTS && better(segments, candidate)? {
-            segments *= 4;
-        }
-        let found = candidate.plan.segments();
-        better(2 * found, candidate)?;
-        if found > 1 {
-            better(found / 2, candidate)?;
+    if !call.operation.of_neighbors() {
+        for one in &mut found {
+            search.cut(one, rehearsal.is_some())?;
         }
     }
-    ranking.sort_by(|a, b| a.ns.total_cmp(&b.ns));
+    if exact {
+        search.left = most;
+        search.settle(&mut found)?;
+    }
+    let mut ranking: Vec<Candidate> = found.into_iter().map(|f| f.candidate).collect();
     distrust(&mut ranking, machine.error, &mut left_out);
     ranking.extend(through);
     ranking.sort_by(|a, b| a.ns.total_cmp(&b.ns));
@@ -416,7 +395,7 @@ pub(crate) fn choose_within(
 /// What plans of the host's memory take with the copies before and behind, as candidates
 /// for memory of devices.
 fn through_host(
-    most_instances: u64,
+    within: (u64, bool),
     call: &Call,
     sizes: &Sizes,
     aside: &Aside,
@@ -440,7 +419,7 @@ fn through_host(
         false => 0.0,
     };
     let ns = copies(&aside.to_host, before) + copies(&aside.to_device, behind);
-    let mut ranking = choose_within(most_instances, call, sizes, &aside.host, model)?.ranking;
+    let mut ranking = choose_within(within, call, sizes, &aside.host, model)?.ranking;
     for candidate in &mut ranking {
         candidate.ns += ns;
         candidate.through_host = true;
@@ -468,66 +447,6 @@ fn distrust(ranking: &mut Vec<Candidate>, error: f64, left_out: &mut Vec<(String
         }
         trusted
     });
-}
-
-/// Step instances of a plan, about: ranks differ, the root is among the busiest.
-pub(crate) fn instances(plan: &Plan) -> u64 {
-    let call = plan.call();
-    let steps = |rank| plan.part(rank).steps().len();
-    let most = steps(call.root).min(2 * steps(call.size / 2) + 8);
-    most as u64 * u64::from(call.size) * u64::from(plan.segments())
-}
-
-fn play(
-    plan: &Plan,
-    sizes: &Sizes,
-    machine: &Machine,
-    model: Model,
-) -> Result<f64, crate::Unsuitable> {
-    let parts: Vec<Part> = (0..plan.call().size).map(|r| plan.part(r)).collect();
-    simulate_parts(plan, &parts, sizes, machine, model)
-        .map(|time| time.last_ns)
-        .map_err(|fault| crate::Unsuitable(format!("{}: {fault}", plan.algorithm())))
-}
-
-/// What no plan of this kind can fall below: one rank's messages at its own end;
-/// around a ring, the way of a piece through all ranks.
-fn at_least(plan: &Plan, sizes: &Sizes, machine: &Machine) -> f64 {
-    let call = plan.call();
-    let part = plan.part(call.root);
-    // By the bus, by links into switches, by links to one device: these carry at a time.
-    let mut own = [0.0f64; 3];
-    for step in part.steps() {
-        if let Step::Send { to, data, .. } = *step {
-            let m = sizes.bytes(call, &part, data);
-            let (joint, curve) = machine.way(part.rank, to, false);
-            let link = curve.of(m);
-            let wire = link.per_byte_ns * m;
-            let (port, wire) = match joint {
-                None => (0, wire),
-                Some(Joint::Switched(_)) => (1, wire),
-                Some(Joint::Direct(_) | Joint::Same) => (2, 0.0),
-            };
-            own[port] += wire.max(link.gap_ns).max(link.work_ns(m));
-        }
-    }
-    let own = own.into_iter().fold(0.0, f64::max);
-    let order = match plan.algorithm() {
-        Algorithm::Ring => Group::all(call.size),
-        Algorithm::Permuted(order, flat) if **flat == Algorithm::Ring => {
-            Group::Permuted(order.clone())
-        }
-        _ => return own * f64::from(part.segments),
-    };
-    let hops = (1..call.size).map(|i| {
-        let (_, curve) = machine.way(order.rank(i - 1), order.rank(i), false);
-        curve.of(0.0).alpha_ns()
-    });
-    let around = hops.sum::<f64>();
-    own.max(match call.operation {
-        Operation::Allreduce => 2.0 * around,
-        _ => around,
-    })
 }
 
 /// A range of sizes with one plan.

@@ -67,6 +67,11 @@ impl Permutation {
         self.index[rank as usize]
     }
 
+    /// Whether ranks come as they are numbered.
+    pub fn is_identity(&self) -> bool {
+        self.order.is_sorted()
+    }
+
     /// The parts of a machine one after the other, those with `root` first at every
     /// level: a chain in this order leaves each part once.
     pub fn by_place(places: &[Vec<u32>], root: u32) -> Self {

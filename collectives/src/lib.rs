@@ -10,12 +10,12 @@
 //! |---|---|
 //! | `call.rs` | what is asked, and what its result is |
 //! | `plan.rs` | steps, dependencies, buffers |
-//! | `builder.rs` | dependencies from what steps read and write |
+//! | `builder.rs`, `tracks.rs` | dependencies from what steps read and write |
 //! | `group.rs`, `balanced.rs` | ranks in an order; the association of sums |
 //! | `algorithms/` | one file each, under textbook names |
 //! | `check/` | symbolic execution |
 //! | `cost/` | plans played in virtual time; closed formulas |
-//! | `choose.rs`, `rehearsal.rs` | the lower envelope of costs; of many ranks by way of few |
+//! | `choose.rs`, `search.rs`, `rehearsal.rs` | the lower envelope of costs; of many ranks by way of few |
 //! | `joints.rs` | links between pairs of devices, and orders along them |
 //! | `topology.rs`, `picture.rs` | where ranks are; pictures as text and SVG |
 //! | `synthesis/` | plans from measured costs between pairs |
@@ -38,8 +38,10 @@ mod joints;
 mod picture;
 mod plan;
 mod rehearsal;
+mod search;
 mod synthesis;
 mod topology;
+mod tracks;
 
 pub use algorithms::{Across, Algorithm, Family, Hierarchy, Plan, SLOTS, Tree, Unsuitable};
 pub use builder::Builder;

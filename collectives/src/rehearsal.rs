@@ -7,13 +7,12 @@
 
 use crate::algorithms::{Algorithm, Plan};
 use crate::call::Call;
-use crate::choose::{Candidate, Choice, choose_within, instances};
+use crate::choose::{Candidate, Choice, choose_within};
 use crate::cost::{Machine, Model, Sizes};
+use crate::search::{BEHIND, Search};
 
 /// Plans for no more than so many ranks are played, or they are not.
 const LEAST: u32 = 256;
-/// Played for all ranks is what took no more than so many times the best.
-const BEHIND: f64 = 2.0;
 
 /// What was chosen on a part of the machine.
 pub(crate) struct Rehearsal {
@@ -46,19 +45,20 @@ impl Rehearsal {
             root: call.root % ranks,
             ..call.clone()
         };
-        let choice = choose_within(most, &call, sizes, &fewer, model)?;
+        let choice = choose_within((most, false), &call, sizes, &fewer, model)?;
         Ok(Some(Self { ranks, choice }))
     }
 
-    /// Plans worth to be played for all ranks, the best first, in as many segments as were
-    /// best.
+    /// Plans worth to be played for all ranks, in as many segments as were best or can be
+    /// played, short ones first: those are soon known, and bound the others.
     pub fn sort(
         &self,
         plans: Vec<(u64, Plan)>,
+        search: &Search,
         left_out: &mut Vec<(String, String)>,
     ) -> Result<Vec<(u64, Plan)>, crate::Unsuitable> {
         let mut near = Vec::new();
-        for (_, plan) in plans {
+        for (steps, plan) in plans {
             let algorithm = plan.algorithm();
             let behind = self.behind(algorithm);
             if behind > BEHIND {
@@ -70,12 +70,17 @@ impl Rehearsal {
                 left_out.push((algorithm.to_string(), reason));
                 continue;
             }
-            let segments = self.find(algorithm).map_or(1, |c| c.plan.segments());
+            // As many as the best has, if nobody thought of it there.
+            let like = self.find(algorithm).or(self.own().next());
+            let mut segments = like.map_or(1, |c| c.plan.segments());
+            while segments > 1 && !search.affords(steps, segments) {
+                segments /= 2;
+            }
             let plan = Plan::new(plan.call().clone(), algorithm.clone(), segments)?;
-            near.push((behind, instances(&plan), plan));
+            near.push((steps, plan));
         }
-        near.sort_by(|a, b| a.0.total_cmp(&b.0));
-        Ok(near.into_iter().map(|(_, n, plan)| (n, plan)).collect())
+        near.sort_by_key(|(steps, plan)| steps * u64::from(plan.segments()));
+        Ok(near)
     }
 
     fn own(&self) -> impl Iterator<Item = &Candidate> {
@@ -135,7 +140,7 @@ mod tests {
         ] {
             let call = Call::new(operation, 512).requires(Association::Any);
             let sizes = Sizes::Equal(bytes);
-            let choice = choose_within(200_000, &call, &sizes, &machine, Model::LogGp);
+            let choice = choose_within((200_000, true), &call, &sizes, &machine, Model::LogGp);
             let choice = choice.expect("a plan");
             let rehearsed = |(_, why): &(String, String)| why.contains("on 64 ranks");
             assert!(choice.left_out.iter().any(rehearsed), "{choice}");

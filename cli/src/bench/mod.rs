@@ -38,7 +38,7 @@ mod messages;
 mod options;
 mod pack;
 mod plot;
-mod progress;
+pub(crate) mod progress;
 mod report;
 mod threads;
 mod timing;

@@ -52,7 +52,10 @@ pub(super) fn run(
     let graph = Graph::of(parts)?;
     let (total, segments) = (graph.total, graph.segments);
     let instances = graph.instances();
-    let mut open = graph.open(parts);
+    let mut open = vec![0u32; instances];
+    graph.open(parts, graph.segments, |instance, waits| {
+        open[instance as usize] = waits;
+    });
     // Instance: segment * total + step among all.
     let mut ready: Vec<u32> = (0..instances as u32)
         .filter(|i| open[*i as usize] == 0)

@@ -91,21 +91,21 @@ impl Graph {
         &self.waiting[self.ends[at] as usize..self.ends[at + 1] as usize]
     }
 
-    /// By instance: for how much it waits, a flag included.
-    pub(crate) fn open(&self, parts: &[Part]) -> Vec<u32> {
-        let mut open = vec![0u32; self.instances()];
+    /// For how much each instance of the first segments waits, a flag included.
+    pub(crate) fn open(&self, parts: &[Part], segments: u32, mut of: impl FnMut(u32, u32)) {
         for (rank, part) in parts.iter().enumerate() {
             for (at, step) in part.steps.iter().enumerate() {
                 let flag = u32::from(matches!(step, Step::Await { .. }));
                 let deps = part.after(at as u32);
-                for segment in 0..self.segments {
+                for segment in 0..segments {
                     let waits = deps.iter().filter(|d| d.lag <= segment).count() as u32;
-                    let instance = segment * self.total + self.first[rank] + at as u32;
-                    open[instance as usize] = waits + flag;
+                    of(
+                        segment * self.total + self.first[rank] + at as u32,
+                        waits + flag,
+                    );
                 }
             }
         }
-        open
     }
 }
 

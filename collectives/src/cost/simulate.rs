@@ -46,6 +46,8 @@ pub enum Model {
 /// What a plan was found to take.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Time {
+    /// For how long what was used most was used: a processor, a port, a shared way.
+    pub most_used_ns: f64,
     /// When the last rank is done.
     pub last_ns: f64,
     /// When each rank is done.
@@ -112,10 +114,98 @@ pub fn simulate_parts(
     machine: &Machine,
     model: Model,
 ) -> Result<Time, Fault> {
-    let call = plan.call();
     let graph = Graph::of(parts)?;
-    let instances = graph.instances();
-    let mut open = graph.open(parts);
+    let time = play(plan, parts, &graph, sizes, machine, model, Until::END)?;
+    Ok(time.unwrap_or_default())
+}
+
+/// How far a plan is played.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Until {
+    /// So many segments.
+    pub segments: u32,
+    /// To this time: of what takes longer that alone is said.
+    pub ns: f64,
+}
+
+impl Until {
+    /// All of it.
+    pub const END: Self = Self {
+        segments: u32::MAX,
+        ns: f64::INFINITY,
+    };
+}
+
+/// Plays no more than the first `ahead` segments; what the others take follows from how much
+/// longer these take than half of them, a pipeline that is full keeps its pace, and from what
+/// a segment uses most. When the last rank is done; none if that is later than `longest_ns`.
+///
+/// # Errors
+/// As [`simulate`].
+pub(crate) fn play_ahead(
+    joined: (&Plan, &[Part], &Graph),
+    sizes: &Sizes,
+    machine: &Machine,
+    model: Model,
+    ahead: u32,
+    longest_ns: f64,
+) -> Result<Option<f64>, Fault> {
+    let (plan, parts, graph) = joined;
+    let first = |segments| {
+        let until = Until {
+            segments,
+            ns: longest_ns,
+        };
+        play(plan, parts, graph, sizes, machine, model, until)
+    };
+    if graph.segments <= ahead {
+        return Ok(first(ahead)?.map(|time| time.last_ns));
+    }
+    let (Some(half), Some(all)) = (first(ahead / 2)?, first(ahead)?) else {
+        return Ok(None);
+    };
+    let more = f64::from(graph.segments - ahead);
+    let ranks = all.ranks_ns.iter().zip(&half.ranks_ns);
+    // By rank, for one that is slow may be early at first. What segments far apart have to
+    // share is not yet seen when the first are on their way.
+    let last = ranks.fold(0.0f64, |last, (all, half)| {
+        last.max(all + more * (all - half) / f64::from(ahead - ahead / 2))
+    });
+    let last = last.max(all.last_ns + more * all.most_used_ns / f64::from(ahead));
+    Ok((last <= longest_ns).then_some(last))
+}
+
+/// An instance of a step that was not yet carried out.
+#[derive(Clone, Copy, Default)]
+struct Waiting {
+    /// When what it waits for is over, as far as it is.
+    ready_at: f64,
+    /// For how much it waits.
+    open: u32,
+    posted: bool,
+    arrived: bool,
+}
+
+/// Plays parts whose graph was made before. None if it takes longer than it may.
+///
+/// # Errors
+/// As [`simulate`].
+pub(crate) fn play(
+    plan: &Plan,
+    parts: &[Part],
+    graph: &Graph,
+    sizes: &Sizes,
+    machine: &Machine,
+    model: Model,
+    until: Until,
+) -> Result<Option<Time>, Fault> {
+    let call = plan.call();
+    let segments = graph.segments.min(until.segments);
+    let instances = graph.total as usize * segments as usize;
+    let mut waiting = vec![Waiting::default(); instances];
+    graph.open(parts, segments, |instance, open| {
+        waiting[instance as usize].open = open;
+    });
     let whole = sizes.uncut();
     let mut ways = Ways::new(machine, model, call.size, whole);
     for part in parts {
@@ -123,19 +213,15 @@ pub fn simulate_parts(
         let in_row = |pieces| matches!(sizes, Sizes::Equal(_)) && f64::from(pieces) * whole <= most;
         let rank = part.rank as usize;
         if part.row_pieces(call).is_some_and(in_row) {
-            ways.processor[rank] = machine.executor.row_ns;
+            ways.processor[rank].free = machine.executor.row_ns;
         } else {
-            ways.processor[rank] = machine.executor.run_ns;
+            ways.processor[rank].free = machine.executor.run_ns;
             ways.step[rank] = machine.executor.step_ns;
         }
     }
     let mut ranks_ns = vec![0.0f64; call.size as usize];
-    // When what an instance waits for is over; when it was posted, and had arrived.
-    let mut ready_at = vec![0.0f64; instances];
-    let mut posted = vec![false; instances];
-    let mut arrived = vec![false; instances];
     let mut queue: BinaryHeap<Reverse<(At, What, u32)>> = (0..instances as u32)
-        .filter(|i| open[*i as usize] == 0)
+        .filter(|i| waiting[*i as usize].open == 0)
         .map(|i| {
             let step = graph.step(parts, i % graph.total);
             Reverse((At::ns(0.0), What::begins(&step), i))
@@ -144,6 +230,9 @@ pub fn simulate_parts(
     let mut done = 0;
     while let Some(Reverse((At(now), what, instance))) = queue.pop() {
         let now = f64::from_bits(now);
+        if now > until.ns {
+            return Ok(None);
+        }
         let (segment, global) = (instance / graph.total, instance % graph.total);
         let (rank, at) = graph.place(global);
         let part = &parts[rank as usize];
@@ -178,25 +267,27 @@ pub fn simulate_parts(
         // What is over, and when.
         let over = match (part.steps()[at as usize], what) {
             (Step::Await { .. }, What::Arrival) => {
-                open[instance as usize] -= 1;
-                let ready = &mut ready_at[instance as usize];
-                *ready = ready.max(now);
-                if open[instance as usize] == 0 {
-                    queue.push(Reverse((At::ns(*ready), What::Turn, instance)));
+                let this = &mut waiting[instance as usize];
+                this.open -= 1;
+                this.ready_at = this.ready_at.max(now);
+                if this.open == 0 {
+                    queue.push(Reverse((At::ns(this.ready_at), What::Turn, instance)));
                 }
                 None
             }
             (Step::Recv { from, data, .. }, What::Arrival) => {
-                arrived[instance as usize] = true;
-                let here = posted[instance as usize];
+                let this = &mut waiting[instance as usize];
+                this.arrived = true;
+                let here = this.posted;
                 here.then(|| (instance, ways.receive(now, from, rank, sent(data))))
             }
             (Step::Recv { from, data, .. }, _) => {
-                posted[instance as usize] = true;
+                let this = &mut waiting[instance as usize];
+                this.posted = true;
                 let m = sent(data);
-                if arrived[instance as usize] {
+                if this.arrived {
                     Some((instance, ways.receive(now, from, rank, m)))
-                } else if m.bytes > machine.eager_bytes && posted[other as usize] {
+                } else if m.bytes > machine.eager_bytes && waiting[other as usize].posted {
                     let (sent, arrival) = ways.message(now, from, rank, m);
                     queue.push(Reverse((At::ns(arrival), What::Arrival, instance)));
                     Some((other, sent))
@@ -205,9 +296,9 @@ pub fn simulate_parts(
                 }
             }
             (Step::Send { to, data, .. }, _) => {
-                posted[instance as usize] = true;
+                waiting[instance as usize].posted = true;
                 let m = message(data);
-                (m.bytes <= machine.eager_bytes || posted[other as usize]).then(|| {
+                (m.bytes <= machine.eager_bytes || waiting[other as usize].posted).then(|| {
                     let (sent, arrival) = ways.message(now, rank, to, m);
                     queue.push(Reverse((At::ns(arrival), What::Arrival, other)));
                     (instance, sent)
@@ -253,13 +344,14 @@ pub fn simulate_parts(
         let (rank, _) = graph.place(global);
         ranks_ns[rank as usize] = ranks_ns[rank as usize].max(end);
         for (step, lag) in graph.later(global) {
-            if segment + lag < graph.segments {
-                let later = ((segment + lag) * graph.total + step) as usize;
-                ready_at[later] = ready_at[later].max(end);
-                open[later] -= 1;
-                if open[later] == 0 {
+            if segment + lag < segments {
+                let later = (segment + lag) * graph.total + step;
+                let this = &mut waiting[later as usize];
+                this.ready_at = this.ready_at.max(end);
+                this.open -= 1;
+                if this.open == 0 {
                     let what = What::begins(&graph.step(parts, *step));
-                    queue.push(Reverse((At::ns(ready_at[later]), what, later as u32)));
+                    queue.push(Reverse((At::ns(this.ready_at), what, later)));
                 }
             }
         }
@@ -275,12 +367,14 @@ pub fn simulate_parts(
             ),
         });
     }
-    Ok(Time {
-        last_ns: ranks_ns.iter().copied().fold(0.0, f64::max),
+    let last_ns = ranks_ns.iter().copied().fold(0.0, f64::max);
+    Ok((last_ns <= until.ns).then_some(Time {
+        most_used_ns: ways.most_used(),
+        last_ns,
         ranks_ns,
         messages: ways.messages,
         bytes: ways.bytes,
-    })
+    }))
 }
 
 /// Whether a message comes from the memory of the program, which no step writes.
@@ -314,26 +408,44 @@ impl Message {
     };
 }
 
-/// When what messages need is free.
+/// Something that one message or computation uses at a time.
+#[derive(Clone, Copy, Default)]
+struct Way {
+    /// From when on it is free,
+    free: f64,
+    /// and for how long it was used.
+    used: f64,
+}
+
+impl Way {
+    fn take(&mut self, from: f64, ns: f64) {
+        self.free = from + ns;
+        self.used += ns;
+    }
+}
+
+/// What messages need.
 struct Ways<'a> {
     machine: &'a Machine,
     model: Model,
     /// Bytes of what messages are parts of.
     whole: f64,
-    processor: Vec<f64>,
+    processor: Vec<Way>,
     /// By rank: of each instance of a step.
     step: Vec<f64>,
     /// By rank; with the host's memory aside, then by rank and distance for messages there.
-    out: Vec<f64>,
-    into: Vec<f64>,
+    out: Vec<Way>,
+    into: Vec<Way>,
     /// By rank: what its device computes.
-    device: Vec<f64>,
+    device: Vec<Way>,
     /// By sender and receiver that links of their own join: the port.
     joined: HashMap<(u32, u32), usize>,
-    /// By rank: the numbers of the parts of the machine that it is in, inside out.
-    parts: Vec<Vec<u32>>,
+    /// By rank: the numbers of the parts of the machine that it is in, inside out; so many of
+    /// each.
+    parts: Vec<u32>,
+    depth: usize,
     /// Ways out of and into each part.
-    shared: Vec<[f64; 2]>,
+    shared: Vec<[Way; 2]>,
     messages: u64,
     bytes: Vec<f64>,
 }
@@ -342,16 +454,14 @@ impl<'a> Ways<'a> {
     fn new(machine: &'a Machine, model: Model, size: u32, whole: f64) -> Self {
         let ranks = size as usize;
         let mut numbers: HashMap<&[u32], u32> = HashMap::new();
-        let parts = machine.places[..ranks]
-            .iter()
-            .map(|path| {
-                let insideout = (1..=path.len()).rev();
-                insideout
-                    .map(|length| {
-                        let next = numbers.len() as u32;
-                        *numbers.entry(&path[..length]).or_insert(next)
-                    })
-                    .collect()
+        let parts = machine.places[..ranks].iter().flat_map(|path| {
+            let insideout = (1..=path.len()).rev();
+            insideout.map(|length| &path[..length])
+        });
+        let parts = parts
+            .map(|part| {
+                let next = numbers.len() as u32;
+                *numbers.entry(part).or_insert(next)
             })
             .collect();
         let mut ports = match machine.aside {
@@ -378,24 +488,42 @@ impl<'a> Ways<'a> {
             machine,
             model,
             whole,
-            processor: vec![0.0; ranks],
+            processor: vec![Way::default(); ranks],
             step: vec![0.0; ranks],
-            out: vec![0.0; ports],
-            into: vec![0.0; ports],
-            device: vec![0.0; if machine.aside.is_some() { ranks } else { 0 }],
+            out: vec![Way::default(); ports],
+            into: vec![Way::default(); ports],
+            device: vec![Way::default(); if machine.aside.is_some() { ranks } else { 0 }],
             joined,
             parts,
-            shared: vec![[0.0; 2]; numbers.len()],
+            depth: machine.places[0].len(),
+            shared: vec![[Way::default(); 2]; numbers.len()],
             messages: 0,
             bytes: vec![0.0; machine.links.len()],
         }
     }
 
+    /// For how long the busiest was used.
+    fn most_used(&self) -> f64 {
+        let all = self.processor.iter().chain(&self.out).chain(&self.into);
+        let all = all.chain(&self.device).chain(self.shared.iter().flatten());
+        all.map(|way| way.used).fold(0.0, f64::max)
+    }
+
+    fn parts(&self, rank: u32) -> &[u32] {
+        &self.parts[rank as usize * self.depth..][..self.depth]
+    }
+
+    /// How far apart two ranks are.
+    fn distance(&self, a: u32, b: u32) -> usize {
+        let mut pairs = self.parts(a).iter().zip(self.parts(b));
+        pairs.position(|(a, b)| a == b).unwrap_or(self.depth)
+    }
+
     /// Occupies a rank's processor; when it is over.
     fn work(&mut self, now: f64, rank: u32, ns: f64) -> f64 {
-        let free = &mut self.processor[rank as usize];
-        *free = free.max(now) + ns + self.step[rank as usize];
-        *free
+        let way = &mut self.processor[rank as usize];
+        way.take(way.free.max(now), ns + self.step[rank as usize]);
+        way.free
     }
 
     /// Copies or combines: the processor does, or begins it on the device.
@@ -404,9 +532,9 @@ impl<'a> Ways<'a> {
             return self.work(now, rank, ns);
         }
         let begun = self.work(now, rank, 0.0);
-        let free = &mut self.device[rank as usize];
-        *free = free.max(begun) + ns;
-        *free
+        let way = &mut self.device[rank as usize];
+        way.take(way.free.max(begun), ns);
+        way.free
     }
 
     /// Copies between the device and the host's memory, on the device's own link.
@@ -423,8 +551,8 @@ impl<'a> Ways<'a> {
             true => &mut self.into[rank as usize],
             false => &mut self.out[rank as usize],
         };
-        *port = port.max(begun) + ns;
-        *port
+        port.take(port.free.max(begun), ns);
+        port.free
     }
 
     /// What a message costs, and the machine whose memory it is of.
@@ -433,7 +561,10 @@ impl<'a> Ways<'a> {
             (Some(aside), true) => &aside.host,
             _ => self.machine,
         };
-        let (joint, curve) = machine.way(from, to, m.kept);
+        let (joint, curve) = match machine.joined {
+            None => (None, machine.curve(self.distance(from, to), m.kept)),
+            Some(_) => machine.way(from, to, m.kept),
+        };
         (machine, joint, curve.of_part(m.bytes, self.whole))
     }
 
@@ -450,9 +581,8 @@ impl<'a> Ways<'a> {
     /// When the sender has its memory back, and when all is there.
     fn message(&mut self, now: f64, from: u32, to: u32, m: Message) -> (f64, f64) {
         let bytes = m.bytes;
-        let distance = self.machine.distance(from, to);
+        let distance = self.distance(from, to);
         let (machine, joint, link) = self.link(from, to, m);
-        let (a, b) = (from as usize, to as usize);
         // From the host's memory each distance has a way of its own, and so has a pair that
         // is joined.
         let port = |one: u32, other: u32| match (joint, m.aside) {
@@ -467,34 +597,40 @@ impl<'a> Ways<'a> {
         self.bytes[distance] += bytes;
         let wire = link.per_byte_ns * bytes;
         if self.model == Model::Hockney {
-            let start = now.max(self.out[out]).max(self.into[into]);
-            let end = start + link.one_way_ns(bytes);
-            (self.out[out], self.into[into]) = (end, end);
-            return (end, end);
+            let start = now.max(self.out[out].free).max(self.into[into].free);
+            let ns = link.one_way_ns(bytes);
+            self.out[out].take(start, ns);
+            self.into[into].take(start, ns);
+            return (start + ns, start + ns);
         }
         let worked = self.work(now, from, link.work_ns(bytes));
-        let mut start = worked.max(self.out[out]);
+        let mut start = worked.max(self.out[out].free);
         let mut slowest = wire;
         for level in 1..=shares {
             let busy = machine.links[level].of(bytes).shared_per_byte_ns * bytes;
             if busy > 0.0 {
-                let out = self.parts[a][level - 1] as usize;
-                let into = self.parts[b][level - 1] as usize;
-                start = start.max(self.shared[out][0]).max(self.shared[into][1]);
+                let out = self.parts(from)[level - 1] as usize;
+                let into = self.parts(to)[level - 1] as usize;
+                let (out, into) = (self.shared[out][0].free, self.shared[into][1].free);
+                start = start.max(out).max(into);
                 slowest = slowest.max(busy);
             }
         }
         for level in 1..=shares {
             let busy = machine.links[level].of(bytes).shared_per_byte_ns * bytes;
             if busy > 0.0 {
-                self.shared[self.parts[a][level - 1] as usize][0] = start + busy;
-                self.shared[self.parts[b][level - 1] as usize][1] = start + busy;
+                let out = self.parts(from)[level - 1] as usize;
+                let into = self.parts(to)[level - 1] as usize;
+                self.shared[out][0].take(start, busy);
+                self.shared[into][1].take(start, busy);
             }
         }
         let port = link.gap_ns.max(wire);
-        self.out[out] = start + port;
-        let arrival = (start + link.latency_ns + slowest).max(self.into[into] + port);
-        self.into[into] = arrival;
+        self.out[out].take(start, port);
+        let into = &mut self.into[into];
+        let arrival = (start + link.latency_ns + slowest).max(into.free + port);
+        into.free = arrival;
+        into.used += port;
         // A rounded difference must not turn time around.
         (start + slowest.max(0.0), arrival.max(now))
     }
