@@ -6,18 +6,18 @@ use std::time::Instant;
 
 /// Nodes of two packages; below 32 ranks, one node.
 fn machine(ranks: u32) -> Machine {
-    let level = |latency_ns, overhead_ns, shared_per_byte_ns| Link {
+    let level = |latency_ns, overhead_ns, per_byte_ns, shared_per_byte_ns| Link {
         latency_ns,
         overhead_ns,
         gap_ns: 40.0,
-        per_byte_ns: 0.08,
+        per_byte_ns,
         shared_per_byte_ns,
         ..Link::default()
     };
     let links = vec![
-        level(80.0, 40.0, 0.0),
-        level(200.0, 40.0, 0.02),
-        level(1500.0, 200.0, 0.04),
+        level(80.0, 40.0, 0.08, 0.0),
+        level(200.0, 40.0, 0.1, 0.02),
+        level(1500.0, 200.0, 0.08, 0.04),
     ];
     let package = (ranks / 2).clamp(1, 16);
     let shape = [ranks.div_ceil(2 * package), 2, package];
@@ -42,7 +42,7 @@ fn main() {
             (Operation::Bcast, 1 << 20),
             (Operation::Allreduce, 8),
             (Operation::Allreduce, 1 << 20),
-            //(Operation::Alltoall, 1024),
+            (Operation::Alltoall, 1024),
         ] {
             let call = Call::new(operation, ranks).requires(Association::Any);
             let sizes = Sizes::Equal(bytes);

@@ -119,9 +119,9 @@ const MOST_INSTANCES: u64 = 16_000_000;
 const UNREHEARSED: u64 = 32;
 /// Trees are made from costs of pairs for up to so many ranks.
 const MOST_DENSE: u32 = 512;
-/// Clusters are apart by more than this share of the diameter; 0.35 to 0.4 is what the
-/// literature recommends.
-const SPARSENESS: f64 = 0.35;
+/// Clusters are apart by more than this share of the diameter. 0.35 to 0.4 is what the
+/// literature recommends, and finds nodes; at 0.11 to 0.12 packages were told apart.
+const SPARSENESS: [f64; 4] = [0.11, 0.2, 0.35, 0.4];
 /// Of devices, so many innermost levels are tried as one.
 const MOST_MERGED: usize = 2;
 
@@ -170,10 +170,15 @@ pub fn candidates(
             let real = |index: u32| ranks.rank(index);
             let in_order = machine.of_ranks(order.order());
             let matrix = Matrix::of_machine(&in_order, call.size, bytes);
+            // What goes up a tree goes against its edges.
+            let matrix = match call.operation {
+                Operation::Reduce => matrix.transposed(),
+                _ => matrix,
+            };
             let mut adapted = vec![earliest_completion(&matrix, 0, bytes)];
-            adapted.push(match call.operation {
-                Operation::Barrier => adapted_barrier(&matrix, SPARSENESS),
-                _ => adapted_tree(&matrix, 0, bytes, SPARSENESS),
+            adapted.extend(match call.operation {
+                Operation::Barrier => adapted_barrier(&matrix, &SPARSENESS),
+                _ => Some(adapted_tree(&matrix, 0, bytes, &SPARSENESS)),
             });
             let adapted = adapted.into_iter().map(|a| a.renamed(real));
             all.extend(adapted.map(|a| Algorithm::Adapted(Arc::new(a))));

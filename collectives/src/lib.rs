@@ -57,7 +57,7 @@ pub use joints::{Joined, Joint, Joints};
 pub use picture::{Device, MOST_RANKS, messages, svg};
 pub use plan::{Buffer, Dep, Lengths, Part, Region, Scratch, Step};
 pub use synthesis::{
-    Adapted, Cluster, Matrix, Stages, adapted_barrier, adapted_tree, cluster, clusters,
-    earliest_completion,
+    Adapted, Cluster, Matrix, Shape, Signal, Stages, adapted_barrier, adapted_tree, cluster,
+    clusters, earliest_completion,
 };
 pub use topology::{Topology, draw_tree, matrix};

@@ -70,8 +70,8 @@ impl Rehearsal {
                 left_out.push((algorithm.to_string(), reason));
                 continue;
             }
-            // As many as the best has, if nobody thought of it there.
-            let like = self.find(algorithm).or(self.own().next());
+            // If nobody thought of it there, as many as the best of its kind has.
+            let like = self.find(algorithm).or_else(|| self.best_like(algorithm));
             let mut segments = like.map_or(1, |c| c.plan.segments());
             while segments > 1 && !search.affords(steps, segments) {
                 segments /= 2;
@@ -90,6 +90,17 @@ impl Rehearsal {
     fn find(&self, algorithm: &Algorithm) -> Option<&Candidate> {
         let name = algorithm.to_string();
         self.own().find(|c| c.plan.algorithm().to_string() == name)
+    }
+
+    /// The best by levels with the same way across; of flat ones, of all.
+    fn best_like(&self, algorithm: &Algorithm) -> Option<&Candidate> {
+        let across = |algorithm: &Algorithm| match algorithm {
+            Algorithm::Hierarchical(levels) => Some(levels.across),
+            _ => None,
+        };
+        let wanted = across(algorithm);
+        let alike = |c: &&Candidate| wanted.is_none() || across(c.plan.algorithm()) == wanted;
+        self.own().find(alike)
     }
 
     /// Its time over the best one's. Of what was not played, infinite; of what nobody thought

@@ -21,6 +21,7 @@ mod ring;
 mod scatter_allgather;
 mod split_binary;
 mod spread;
+mod staged;
 mod tree;
 
 pub use hierarchical::{Across, Hierarchy};
@@ -30,7 +31,7 @@ use crate::builder::Builder;
 use crate::call::{Association, Call, Operation};
 use crate::group::{Group, Permutation};
 use crate::plan::{Buffer, Part, Region};
-use crate::synthesis::Adapted;
+use crate::synthesis::{Adapted, Shape};
 use spread::Exchange;
 use std::fmt;
 use std::sync::Arc;
@@ -75,7 +76,7 @@ pub enum Algorithm {
     /// The same, with copies in the host's memory for what crosses groups from this level
     /// on: for memory of devices.
     HostLeaders(Arc<Hierarchy>, u32),
-    /// Trees made from measured costs.
+    /// Trees and stages of signals that are made from costs.
     Adapted(Arc<Adapted>),
     /// A flat algorithm over the ranks in another order, such as that of the machine.
     Permuted(Arc<Permutation>, Box<Self>),
@@ -237,15 +238,20 @@ impl Algorithm {
                 O::ReduceScatter,
             ]),
             Self::Adapted(adapted) => {
-                let fits = adapted.families.len() == call.size as usize
-                    && (!operation.rooted() || *adapted.top == [call.root]);
-                let kept = by(&[
-                    (O::Barrier, Balanced),
-                    (O::Bcast, Balanced),
-                    (O::Reduce, Any),
-                    (O::Allreduce, Any),
-                ]);
-                kept.filter(|_| fits)
+                let (ranks, kept) = match &adapted.shape {
+                    Shape::Tree(families) => (
+                        families.len(),
+                        by(&[
+                            (O::Barrier, Balanced),
+                            (O::Bcast, Balanced),
+                            (O::Reduce, Any),
+                            (O::Allreduce, Any),
+                        ]),
+                    ),
+                    Shape::Stages(ranks) => (ranks.len(), exact(&[O::Barrier])),
+                };
+                let from_root = !operation.rooted() || adapted.root == call.root;
+                kept.filter(|_| ranks == call.size as usize && from_root)
             }
             // Operands come in another order, whatever the algorithm does with it.
             Self::Permuted(_, flat) => {
@@ -304,10 +310,13 @@ impl Algorithm {
         match (self, call.operation) {
             (Self::Permuted(order, flat), _) => flat.build(b, Group::Permuted(order.clone())),
             (Self::Between, _) => between::build(b),
-            (Self::Adapted(adapted), _) => {
-                let family = &adapted.families[rank as usize];
-                hierarchical::over_forest(b, family, &Group::List(adapted.top.clone()));
-            }
+            (Self::Adapted(adapted), _) => match &adapted.shape {
+                Shape::Tree(families) => {
+                    let top = Group::List([adapted.root].into());
+                    hierarchical::over_forest(b, &families[rank as usize], &top);
+                }
+                Shape::Stages(ranks) => staged::barrier(b, &ranks[rank as usize]),
+            },
             (Self::Hierarchical(levels), _) => hierarchical::build(b, levels),
             (Self::HostLeaders(levels, from), _) => {
                 host_leaders::build(b, levels, *from as usize);

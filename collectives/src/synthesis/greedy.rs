@@ -3,7 +3,7 @@
 //! Again and again the edge from a rank that has the message to one that has not is
 //! added that would end first. A reduction over the tree runs backward.
 
-use super::adapted::Adapted;
+use super::adapted::{Adapted, Shape};
 use super::matrix::Matrix;
 use crate::algorithms::Family;
 
@@ -51,8 +51,8 @@ pub fn earliest_completion(matrix: &Matrix, root: u32, bytes: u64) -> Adapted {
         }
     }
     Adapted {
-        families,
-        top: [root].into(),
+        shape: Shape::Tree(families),
+        root,
         name: "earliest completion".into(),
     }
 }

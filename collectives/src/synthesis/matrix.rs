@@ -49,6 +49,15 @@ impl Matrix {
         })
     }
 
+    /// The costs of the ways back: a reduction over a tree goes against a broadcast's edges.
+    #[must_use]
+    pub fn transposed(&self) -> Self {
+        Self::of(self.size, |i, j| {
+            let at = self.at(j, i);
+            (self.overhead[at], self.latency[at], self.per_byte[at])
+        })
+    }
+
     /// Ranks.
     pub fn size(&self) -> u32 {
         self.size

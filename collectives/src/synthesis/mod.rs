@@ -7,8 +7,8 @@ mod greedy;
 mod matrix;
 mod stages;
 
-pub use adapted::{Adapted, adapted_barrier, adapted_tree};
+pub use adapted::{Adapted, Shape, adapted_barrier, adapted_tree};
 pub use clusters::{Cluster, cluster, clusters};
 pub use greedy::earliest_completion;
 pub use matrix::Matrix;
-pub use stages::Stages;
+pub use stages::{Signal, Stages};

@@ -18,6 +18,23 @@ pub struct Stages {
     stages: Vec<Vec<(u32, u32)>>,
 }
 
+/// One of a rank's in a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signal {
+    /// In which stage.
+    pub stage: u32,
+    /// To another, or from it.
+    pub raised: bool,
+    /// The other.
+    pub peer: u32,
+}
+
+impl Signal {
+    pub(super) fn renamed(self, peer: u32) -> Self {
+        Self { peer, ..self }
+    }
+}
+
 impl Stages {
     /// From signals.
     pub fn of(size: u32, stages: Vec<Vec<(u32, u32)>>) -> Self {
@@ -59,12 +76,72 @@ impl Stages {
         }
     }
 
-    /// Followed by its own reversal, turned around.
-    pub fn and_back(mut self) -> Self {
+    /// Its reversal, turned around.
+    #[must_use]
+    pub fn back(&self) -> Self {
         let turned = |stage: &Vec<(u32, u32)>| stage.iter().map(|(i, j)| (*j, *i)).collect();
-        let back: Vec<_> = self.stages.iter().rev().map(turned).collect();
-        self.stages.extend(back);
+        Self::of(self.size, self.stages.iter().rev().map(turned).collect())
+    }
+
+    /// Followed by its own reversal, turned around.
+    #[must_use]
+    pub fn and_back(self) -> Self {
+        let back = self.back();
+        self.then(back)
+    }
+
+    /// One behind the other.
+    #[must_use]
+    pub fn then(mut self, next: Self) -> Self {
+        self.stages.extend(next.stages);
         self
+    }
+
+    /// Of other ranks in the same stages; behind the shorter one nothing follows.
+    #[must_use]
+    pub fn beside(mut self, other: Self) -> Self {
+        for (at, stage) in other.stages.into_iter().enumerate() {
+            match self.stages.get_mut(at) {
+                Some(here) => here.extend(stage),
+                None => self.stages.push(stage),
+            }
+        }
+        self
+    }
+
+    /// Among `size` ranks of which `real` are these.
+    #[must_use]
+    pub fn renamed(&self, size: u32, real: impl Fn(u32) -> u32) -> Self {
+        let named = |stage: &Vec<(u32, u32)>| {
+            let pairs = stage.iter().map(|(i, j)| (real(*i), real(*j)));
+            pairs.collect()
+        };
+        Self::of(size, self.stages.iter().map(named).collect())
+    }
+
+    /// Without stages in which nothing happens.
+    #[must_use]
+    pub fn without_empty(mut self) -> Self {
+        self.stages.retain(|stage| !stage.is_empty());
+        self
+    }
+
+    /// What each rank does: what it raises in a stage before what it waits for.
+    pub fn by_rank(&self) -> Vec<Vec<Signal>> {
+        let mut ranks = vec![Vec::new(); self.size as usize];
+        for (stage, signals) in (0..).zip(&self.stages) {
+            for raised in [true, false] {
+                for (from, to) in signals {
+                    let (rank, peer) = if raised { (*from, *to) } else { (*to, *from) };
+                    ranks[rank as usize].push(Signal {
+                        stage,
+                        raised,
+                        peer,
+                    });
+                }
+            }
+        }
+        ranks
     }
 
     /// Signals by stage.
