@@ -3,17 +3,20 @@
 //! The peers are Python packages in throwaway environments under the target
 //! folder; one set of small C programs (`benches/peers`) is built against each.
 //! Runs are interleaved, contestant by contestant, so that a slow minute of the
-//! machine falls on all of them; each number is the median over the rounds.
+//! machine falls on all of them, and runs that fall into moments in which the cores are
+//! far apart are done again (`hop.rs`); each number is the median over the rounds.
 
 mod cases;
 mod contestant;
 mod datatype;
+mod hop;
 mod sample;
 mod table;
 
 use crate::steps::{Result, root};
 use cases::{CASES, Case};
 use contestant::{Contestant, Osier, Peer};
+use hop::Hops;
 use indicatif::{ProgressBar, ProgressStyle};
 use sample::Key;
 use std::collections::BTreeMap;
@@ -86,41 +89,51 @@ pub fn run(args: &Args) -> Result {
     let rounds = if args.quick { 1 } else { args.rounds };
 
     let mut troubles = Troubles::default();
-    let contestants = prepare(&args.columns, &mut troubles);
+    let mut hops = Hops::new();
+    let contestants = prepare(&args.columns, &mut hops, &mut troubles);
     if contestants.is_empty() {
         return Err("nothing to compare: no column could be prepared".into());
     }
     let command = command_line(args);
-    let note = table::provenance(&command, rounds);
     let docs = root().join("docs/performance.md");
     let mut json = Vec::new();
     let mut lacks_osier = true;
 
     if !cases.is_empty() {
-        let medians = measure(&contestants, &cases, rounds, args.quick, &mut troubles);
+        let medians = measure(
+            &contestants,
+            &cases,
+            rounds,
+            args.quick,
+            &mut hops,
+            &mut troubles,
+        );
         let rows = table::rows(&cases, &medians);
         let text = table::text(&rows);
         println!("\n{text}");
         json.extend(rows.iter().map(Row::json));
         lacks_osier &= rows.iter().all(Row::lacks_osier);
         if args.update_docs {
+            let note = table::provenance(&command, rounds, &hops.text());
             table::update_docs(&docs, table::MARKERS, &text, &note, &troubles.0)?;
         }
     }
     if args.only.is_empty() || args.only.iter().any(|only| only == datatype::NAME) {
-        let outcome = datatype::measure(&contestants, rounds, args.quick, &mut troubles)?;
+        let outcome =
+            datatype::measure(&contestants, rounds, args.quick, &mut hops, &mut troubles)?;
         let text = outcome.text();
         println!("\n{text}");
         json.extend(outcome.json());
         lacks_osier &= outcome.lacks_osier();
         if args.update_docs {
+            let note = table::provenance(&command, rounds, &hops.text());
             table::update_docs(&docs, datatype::MARKERS, &text, &note, &troubles.0)?;
         }
     }
     for trouble in &troubles.0 {
         println!("missing: {trouble}");
     }
-    println!("{note}");
+    println!("{}", table::provenance(&command, rounds, &hops.text()));
     if let Some(file) = &args.json {
         table::write_json(file, &json)?;
     }
@@ -162,14 +175,18 @@ fn command_line(args: &Args) -> String {
 }
 
 /// Installs and builds; whatever fails loses its column and is named.
-fn prepare(columns: &[String], troubles: &mut Troubles) -> Vec<(usize, Box<dyn Contestant>)> {
+fn prepare(
+    columns: &[String],
+    hops: &mut Hops,
+    troubles: &mut Troubles,
+) -> Vec<(usize, Box<dyn Contestant>)> {
     let mut ready: Vec<(usize, Box<dyn Contestant>)> = Vec::new();
     for (column, name) in NAMES.into_iter().enumerate() {
         if !columns.is_empty() && !columns.iter().any(|c| c == name) {
             continue;
         }
         let contestant: Result<Box<dyn Contestant>> = if column == 0 {
-            Osier::build().map(|osier| Box::new(osier) as _)
+            Osier::build(hops).map(|osier| Box::new(osier) as _)
         } else {
             Peer::install(name).map(|peer| Box::new(peer) as _)
         };
@@ -189,9 +206,23 @@ fn measure(
     cases: &[&Case],
     rounds: u32,
     quick: bool,
+    hops: &mut Hops,
     troubles: &mut Troubles,
 ) -> Medians {
-    let bar = ProgressBar::new(u64::from(rounds) * (cases.len() * contestants.len()) as u64);
+    // One size at a time: a run is short beside how long cores stay where they are.
+    let parts: Vec<(usize, &Case, u64)> = cases
+        .iter()
+        .enumerate()
+        .flat_map(|(at, case)| {
+            let sizes = if case.sizes.is_empty() {
+                &[0]
+            } else {
+                case.sizes
+            };
+            sizes.iter().map(move |bytes| (at, *case, *bytes))
+        })
+        .collect();
+    let bar = ProgressBar::new(u64::from(rounds) * (parts.len() * contestants.len()) as u64);
     bar.set_style(
         ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} (left {eta}) {msg}")
             .unwrap_or_else(|_| ProgressStyle::default_bar()),
@@ -201,14 +232,14 @@ fn measure(
     let mut samples: BTreeMap<(usize, Key), sample::Samples> = BTreeMap::new();
     let mut broken: Vec<(usize, usize)> = Vec::new();
     for round in 0..rounds as usize {
-        for (at, case) in cases.iter().enumerate() {
+        for &(at, case, bytes) in &parts {
             // Each round starts with another column, so that none always runs
             // right after the same neighbour.
             for turn in 0..contestants.len() {
                 let (column, contestant) = &contestants[(turn + round) % contestants.len()];
                 bar.set_message(format!("{} {}", case.bench, NAMES[*column]));
                 if !broken.contains(&(at, *column)) {
-                    match contestant.run(case, quick) {
+                    match hops.near(|| contestant.run(case, bytes, quick)) {
                         Ok(values) => {
                             for value in values {
                                 samples

@@ -2,6 +2,7 @@
 
 use super::cases::Case;
 use super::datatype;
+use super::hop::Hops;
 use super::sample::{Value, median, parse_array, parse_lines, run_limited};
 use crate::setup;
 use crate::steps::{Result, root, run, target_dir};
@@ -10,8 +11,8 @@ use std::process::Command;
 
 /// A column of the table.
 pub trait Contestant {
-    /// Runs one case once.
-    fn run(&self, case: &Case, quick: bool) -> Result<Vec<Value>>;
+    /// Runs one case once, with messages of so many bytes.
+    fn run(&self, case: &Case, bytes: u64, quick: bool) -> Result<Vec<Value>>;
 
     /// Runs the datatypes that a file describes once; these are their names.
     fn shapes(&self, file: &Path, names: &[&str], quick: bool) -> Result<Vec<datatype::Line>>;
@@ -25,13 +26,15 @@ pub struct Osier {
 
 impl Osier {
     /// Builds it in release, and measures the machine, as a user's first job does.
-    pub fn build() -> Result<Self> {
+    pub fn build(hops: &mut Hops) -> Result<Self> {
         let program = crate::demo::build()?;
-        run_limited(
-            Command::new(&program)
-                .args(["model", "measure"])
-                .env("OSIER_MODEL", "cached"),
-        )?;
+        hops.near(|| {
+            run_limited(
+                Command::new(&program)
+                    .args(["model", "measure"])
+                    .env("OSIER_MODEL", "cached"),
+            )
+        })?;
         let folder = target_dir().join("xtask");
         std::fs::create_dir_all(&folder)
             .map_err(|e| format!("cannot make the folder {}: {e}", folder.display()))?;
@@ -43,7 +46,7 @@ impl Osier {
 }
 
 impl Contestant for Osier {
-    fn run(&self, case: &Case, _quick: bool) -> Result<Vec<Value>> {
+    fn run(&self, case: &Case, bytes: u64, _quick: bool) -> Result<Vec<Value>> {
         // An old file must not pass for the answer of a run that wrote none.
         let _ = std::fs::remove_file(&self.json);
         let mut command = Command::new(&self.program);
@@ -53,8 +56,8 @@ impl Contestant for Osier {
             // By what was measured: cargo sets built-in costs for what it starts.
             .env("OSIER_MODEL", "cached")
             .args(case.memory.options());
-        if case.sizes.iter().any(|bytes| *bytes > 0) {
-            command.args(["--sizes", &sizes(case)]);
+        if bytes > 0 {
+            command.args(["--sizes", &bytes.to_string()]);
         }
         if case.is_collective() || matches!(case.bench, "multi-pair" | "threads") {
             command.args(["--ranks", &case.ranks.to_string()]);
@@ -146,7 +149,7 @@ fn packages(name: &str) -> &'static [&'static str] {
 }
 
 impl Contestant for Peer {
-    fn run(&self, case: &Case, quick: bool) -> Result<Vec<Value>> {
+    fn run(&self, case: &Case, bytes: u64, quick: bool) -> Result<Vec<Value>> {
         let program = self.home.join("programs").join(case.program);
         let launch = || {
             let mut command = self.launcher(case.ranks);
@@ -164,7 +167,7 @@ impl Contestant for Peer {
         }
         let mut command = launch();
         command
-            .args(["--sizes", &sizes(case), "--layout", case.layout])
+            .args(["--sizes", &bytes.to_string(), "--layout", case.layout])
             .args(case.memory.options());
         if case.is_collective() {
             command.args(["--collective", case.bench]);
@@ -189,13 +192,8 @@ impl Contestant for Peer {
 }
 
 /// As many threads as `osier bench threads` takes by itself.
-fn cores() -> usize {
+pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
-}
-
-fn sizes(case: &Case) -> String {
-    let sizes: Vec<String> = case.sizes.iter().map(u64::to_string).collect();
-    sizes.join(",")
 }
 
 /// Builds every C file of `benches/peers` with the same compiler and flags,

@@ -6,6 +6,7 @@
 //! every column once over all shapes, each round beginning with another one.
 
 use super::contestant::Contestant;
+use super::hop::Hops;
 use super::sample::{median, run_limited};
 use super::{NAMES, Troubles};
 use crate::steps::{Result, target_dir};
@@ -106,6 +107,7 @@ pub fn measure(
     contestants: &[(usize, Box<dyn Contestant>)],
     rounds: u32,
     quick: bool,
+    hops: &mut Hops,
     troubles: &mut Troubles,
 ) -> Result<Outcome> {
     let folder = target_dir().join("xtask");
@@ -142,7 +144,7 @@ pub fn measure(
                 if broken.contains(&(at, *column)) {
                     continue;
                 }
-                match contestant.shapes(&part, &names, quick) {
+                match hops.near(|| contestant.shapes(&part, &names, quick)) {
                     Ok(lines) => {
                         for line in lines {
                             add(&mut shapes, &mut samples, *column, line);

@@ -233,7 +233,7 @@ fn number(v: f64) -> String {
 }
 
 /// Machine, commit, command and date.
-pub fn provenance(command: &str, rounds: u32) -> String {
+pub fn provenance(command: &str, rounds: u32, hops: &str) -> String {
     let said = |program: &str, args: &[&str]| {
         let out = Command::new(program)
             .args(args)
@@ -252,7 +252,7 @@ pub fn provenance(command: &str, rounds: u32) -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     format!(
         "Medians over {rounds} interleaved rounds; spread is (max - min) / median of the least \
-         steady column; ratio is Osier to the best peer. Machine: {cpu}, {cores} cores. \
+         steady column; ratio is Osier to the best peer. {hops} Machine: {cpu}, {cores} cores. \
          Commit: {}. Command: `{command}`. Date: {}.",
         said("git", &["describe", "--always", "--dirty"]),
         said("date", &["-u", "+%Y-%m-%d"]),
