@@ -160,8 +160,8 @@ fn processors_that_copy_and_executors_cost() {
     // Two flags that cross take as long as one, for no end is busy all the time.
     let barrier = time(Operation::Barrier, Algorithm::Dissemination, 0);
     assert!(close(barrier, 100.0), "{barrier}");
-    // Two large messages that cross keep both ends busy, one after the other; before
-    // them is the copy of the rank's own.
+    // Two large messages that cross keep both ends busy, one after the other, and with
+    // them the copy of the rank's own.
     let exchange = time(Operation::Allgather, Algorithm::Ring, 9000);
     assert!(close(exchange, 300.0 + 10.0 + 2.0 * 4010.0), "{exchange}");
     // From the contributions themselves, which are not written, it may take less; of
@@ -177,14 +177,11 @@ fn processors_that_copy_and_executors_cost() {
     };
     let (ring, spread) = (of(Algorithm::Ring, 9000), of(Algorithm::Spread, 9000));
     assert!(
-        close(ring, exchange) && spread < 0.6 * ring,
-        "{ring} {spread}"
+        close(ring, spread) && ring < 0.6 * exchange,
+        "{ring} {spread} {exchange}"
     );
-    assert!(
-        close(of(Algorithm::Ring, 1000), 500.0),
-        "{}",
-        of(Algorithm::Ring, 1000)
-    );
+    let row = of(Algorithm::Ring, 1000);
+    assert!(close(row, 2.0 * (40.0 + 1960.0 / 9.0)), "{row}");
 }
 
 fn emulated(order: impl Fn(u32) -> u32) -> Machine {

@@ -19,7 +19,6 @@ pub(super) fn allgather(b: &mut Builder, group: &Group, own: Region) {
         return;
     };
     let all = b.scratch_like(size, Lengths::Rotated(index));
-    b.copy(own, Region::piece(all, 0));
     let mut have = 1;
     let mut round = 0;
     while have < size {
@@ -28,9 +27,19 @@ pub(super) fn allgather(b: &mut Builder, group: &Group, own: Region) {
         let from = group.rank((index + have) % size);
         let to = group.rank((index + size - have) % size);
         b.recv(from, tag, Region::run(all, have, count));
-        b.send(to, tag, Region::run(all, 0, count));
+        let mine = match round {
+            0 => own,
+            _ => Region::run(all, 0, count),
+        };
+        b.send(to, tag, mine);
+        if round == 0 {
+            b.copy(own, Region::piece(all, 0));
+        }
         have += count;
         round += 1;
+    }
+    if size == 1 {
+        b.copy(own, Region::piece(all, 0));
     }
     b.copy(
         Region::run(all, 0, size),

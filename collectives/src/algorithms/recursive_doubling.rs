@@ -61,20 +61,31 @@ pub(super) fn allreduce(b: &mut Builder, group: &Group, input: Region, result: R
     }
 }
 
-/// Of 2^k members, each with one piece at its index of `Recv`.
+/// Of 2^k members, each with one piece at its index of `Recv`. The own one leaves from where
+/// it is, so that nobody waits for its copy: what peers have read, and is not written again,
+/// stays in their caches.
 pub(super) fn allgather(b: &mut Builder, group: &Group, own: Region) {
     b.phase();
     let size = group.size();
     let Some(index) = group.index(b.rank) else {
         return;
     };
-    b.copy(own, Region::piece(Buffer::Recv, index));
     for round in 0..size.ilog2() {
         let mask = 1 << round;
         let (other, tag) = (group.rank(index ^ mask), b.tag(round));
         let first = index & !(mask - 1);
+        let mine = match round {
+            0 => own,
+            _ => Region::run(Buffer::Recv, first, mask),
+        };
         b.recv(other, tag, Region::run(Buffer::Recv, first ^ mask, mask));
-        b.send(other, tag, Region::run(Buffer::Recv, first, mask));
+        b.send(other, tag, mine);
+        if round == 0 {
+            b.copy(own, Region::piece(Buffer::Recv, index));
+        }
+    }
+    if size == 1 {
+        b.copy(own, Region::piece(Buffer::Recv, index));
     }
 }
 

@@ -13,11 +13,13 @@ use crate::plan::{Buffer, Region};
 
 /// Spreads the pieces of `Recv`. Counted from the root, the member at index i has
 /// piece i, and of those that follow it as many that they are `has(i)`. Where piece i
-/// lies, `at` says.
+/// lies, `at` says; the own one may lie elsewhere yet: it leaves from there, and is copied
+/// meanwhile.
 pub(super) fn spread(
     b: &mut Builder,
     group: &Group,
     root: u32,
+    own: Option<Region>,
     has: impl Fn(u32) -> u32,
     at: impl Fn(u32) -> u32,
 ) {
@@ -30,6 +32,11 @@ pub(super) fn spread(
     let index = (index + size - root) % size;
     let (next, previous) = ((index + 1) % size, (index + size - 1) % size);
     let known = |who: u32, piece: u32| (piece + size - who) % size < has(who);
+    let copy = |b: &mut Builder| {
+        if let Some(own) = own {
+            b.copy(own, Region::piece(Buffer::Recv, at(index)));
+        }
+    };
     for round in 0..size - 1 {
         let tag = b.tag(round);
         let taken = (previous + size - round) % size;
@@ -38,17 +45,22 @@ pub(super) fn spread(
             b.recv(real(previous), tag, Region::piece(Buffer::Recv, at(taken)));
         }
         if !known(next, given) {
-            b.send(real(next), tag, Region::piece(Buffer::Recv, at(given)));
+            let mine = own.filter(|_| round == 0);
+            let given = mine.unwrap_or(Region::piece(Buffer::Recv, at(given)));
+            b.send(real(next), tag, given);
         }
+        if round == 0 {
+            copy(b);
+        }
+    }
+    if size == 1 {
+        copy(b);
     }
 }
 
 /// Every member's piece to all, at the number of its rank.
 pub(super) fn allgather(b: &mut Builder, group: &Group, own: Region) {
-    if group.index(b.rank).is_some() {
-        b.copy(own, Region::piece(Buffer::Recv, b.rank));
-    }
-    spread(b, group, 0, |_| 1, |i| group.rank(i));
+    spread(b, group, 0, Some(own), |_| 1, |i| group.rank(i));
 }
 
 /// Combines piece r of all at rank r. Partial sums lie in `sums`, at their number;

@@ -29,5 +29,5 @@ pub(super) fn bcast(b: &mut Builder, group: &Group, root: u32) {
             b.send(real(child), tag, subtree(child));
         }
     }
-    ring::spread(b, group, root, |i| binomial::subtree(size, i), |i| i);
+    ring::spread(b, group, root, None, |i| binomial::subtree(size, i), |i| i);
 }

@@ -49,11 +49,6 @@ pub(super) fn prepare(b: &mut Builder, what: Exchange) -> Places {
                     b.copy(Region::piece(source, other), Region::piece(room, other));
                 }
                 source = room;
-            } else {
-                b.copy(
-                    Region::piece(source, rank),
-                    Region::piece(Buffer::Recv, rank),
-                );
             }
             Places {
                 source,
@@ -70,10 +65,15 @@ pub(super) fn prepare(b: &mut Builder, what: Exchange) -> Places {
 }
 
 pub(super) fn conclude(b: &mut Builder, what: Exchange, places: &Places) {
+    let (rank, size) = (b.rank, b.call.size);
     if what == Exchange::Alltoall {
+        // Last: what peers wait for has left by then. In place there is nothing to copy.
+        b.copy(
+            Region::piece(b.call.input(rank), rank),
+            Region::piece(Buffer::Recv, rank),
+        );
         return;
     }
-    let (rank, size) = (b.rank, b.call.size);
     let operand = |i: u32| match i {
         own if own == rank => places.own,
         other => places.incoming(other),
@@ -112,7 +112,6 @@ pub(super) fn allgather(b: &mut Builder, group: &Group, own: Region) {
         return;
     };
     let tag = b.tag(0);
-    b.copy(own, Region::piece(Buffer::Recv, index));
     for distance in 1..size {
         let from = (index + size - distance) % size;
         b.recv(group.rank(from), tag, Region::piece(Buffer::Recv, from));
@@ -121,4 +120,5 @@ pub(super) fn allgather(b: &mut Builder, group: &Group, own: Region) {
         let to = (index + distance) % size;
         b.send(group.rank(to), tag, own);
     }
+    b.copy(own, Region::piece(Buffer::Recv, index));
 }
