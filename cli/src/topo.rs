@@ -33,6 +33,9 @@ Examples:
   osier topo -n 8 --of allreduce --bytes 64M --memory device --svg gpus.svg
       ranks that have the GPUs of this machine by turns, by memory node and PCIe switch
 
+Built with --features hwloc, it draws what hwloc tells, of the machine that HWLOC_XMLFILE
+names, too: HWLOC_XMLFILE=node.xml osier topo -n 8 --of bcast --memory device
+
 Costs of a described machine are described, too: --links 160:0.08,280:0.1,1900:0.08
 has latency in ns and ns per byte of links within the innermost parts, then across
 the parts of each level; what is farther than the last costs as much.";
@@ -140,6 +143,12 @@ fn print(args: &Args) -> Result<String, (u8, String)> {
             });
             let bound = places(&machine, ranks, args.bind);
             text += &drawn(&machine, &bound);
+            match Part::told_by() {
+                "/sys" => {}
+                who => {
+                    let _ = writeln!(text, "as told by {who}");
+                }
+            }
             let gpus = machine.all_gpus();
             // One GPU is joined to none.
             let links = match gpus.len() {

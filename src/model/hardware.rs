@@ -61,8 +61,13 @@ pub struct Hardware {
 }
 
 impl Hardware {
-    /// What `/sys` tells of these processors of this machine.
+    /// What is told of these processors of this machine: by hwloc with the feature `hwloc`,
+    /// else by `/sys`.
     pub fn of(cpus: &[usize]) -> Self {
+        #[cfg(feature = "hwloc")]
+        if let Some(seen) = super::hwloc::Seen::processors() {
+            return Self::seen(cpus, &seen);
+        }
         Self::told(cpus, &|path| fs::read_to_string(path).ok())
     }
 
@@ -78,6 +83,16 @@ impl Hardware {
                     .map(|(node, _)| *node),
                 other => instance_of(cpu, other, read),
             });
+        }
+        hardware
+    }
+
+    /// What hwloc tells.
+    #[cfg(feature = "hwloc")]
+    pub(super) fn seen(cpus: &[usize], seen: &super::hwloc::Seen) -> Self {
+        let mut hardware = Self::default();
+        for &cpu in cpus {
+            hardware.add(cpu, |level| seen.instance(cpu, level));
         }
         hardware
     }

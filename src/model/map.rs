@@ -2,7 +2,7 @@
 //! them: what `osier topo` draws.
 //!
 //! # Sources
-//! The folders `devices/system` and `bus/pci` of Linux' `/sys`.
+//! The folders `devices/system` and `bus/pci` of Linux' `/sys`, or hwloc (`hwloc.rs`).
 
 use super::hardware::{Hardware, LEVELS, Level};
 use osier_kernels::DeviceInfo;
@@ -51,12 +51,35 @@ pub struct Gpu {
 
 impl Part {
     /// This machine: the processors that this thread may run on, and the GPUs that the
-    /// driver shows, if there is one.
+    /// driver shows, if there is one. With the feature `hwloc`, the machine that hwloc's
+    /// variables name (`HWLOC_XMLFILE`), if they do.
     pub fn machine() -> Part {
+        #[cfg(feature = "hwloc")]
+        if let Some(seen) = super::hwloc::Seen::other() {
+            return Part::seen(&seen);
+        }
         let cpus = Hardware::bound_to();
         let gpus = osier_kernels::devices().unwrap_or_default();
         let gpus = gpus.iter().map(|info| Gpu::of(info, Path::new("/sys")));
         Part::of(&Hardware::of(&cpus), &cpus, gpus.collect())
+    }
+
+    /// A machine that hwloc has from elsewhere, with what it has for GPUs.
+    #[cfg(feature = "hwloc")]
+    pub(super) fn seen(seen: &super::hwloc::Seen) -> Part {
+        let cpus = seen.cpus();
+        Part::of(&Hardware::seen(&cpus, seen), &cpus, seen.gpus())
+    }
+
+    /// Who tells of [`Part::machine`]: `/sys`, `hwloc`, or `hwloc, of another machine`.
+    pub fn told_by() -> &'static str {
+        #[cfg(feature = "hwloc")]
+        match super::hwloc::Seen::other() {
+            Some(_) => return "hwloc, of another machine",
+            None if super::hwloc::Seen::processors().is_some() => return "hwloc",
+            None => {}
+        }
+        "/sys"
     }
 
     /// This machine without its GPUs: no driver is asked.
@@ -143,27 +166,33 @@ impl Gpu {
         [self.node, upstream]
     }
 
-    /// What the driver says of a device, and `/sys` of its place on the bus.
+    /// What the driver says of a device, and hwloc or `/sys` of its place on the bus.
     pub(super) fn of(info: &DeviceInfo, sys: &Path) -> Gpu {
         let pci = info.pci.as_ref().map(|pci| pci.to_ascii_lowercase());
-        let folder = pci
-            .as_ref()
-            .map(|pci| sys.join("bus/pci/devices").join(pci));
-        let node = folder
-            .as_ref()
-            .and_then(|folder| std::fs::read_to_string(folder.join("numa_node")).ok())
-            // -1: the firmware does not say.
-            .and_then(|text| text.trim().parse().ok());
-        let path = folder.and_then(|folder| std::fs::canonicalize(folder).ok());
+        let (bridges, node) = pci.as_ref().map(|pci| way_to(pci, sys)).unwrap_or_default();
         Gpu {
             ordinal: info.ordinal,
             name: info.name.clone(),
-            bridges: path.map(|path| bridges(&path)).unwrap_or_default(),
+            bridges,
             pci,
             node,
             peers: info.peers.clone(),
         }
     }
+}
+
+/// The bridges in front of a device, from the root inward, and the memory node near to it.
+fn way_to(pci: &str, sys: &Path) -> (Vec<String>, Option<u32>) {
+    #[cfg(feature = "hwloc")]
+    if let Some(way) = super::hwloc::Seen::machine().and_then(|seen| seen.way_to(pci)) {
+        return way;
+    }
+    let folder = sys.join("bus/pci/devices").join(pci);
+    let node = std::fs::read_to_string(folder.join("numa_node")).ok();
+    // -1: the firmware does not say.
+    let node = node.and_then(|text| text.trim().parse().ok());
+    let path = std::fs::canonicalize(folder);
+    (path.map(|path| bridges(&path)).unwrap_or_default(), node)
 }
 
 /// An address on the bus as a number: `0000:3a:00.0`.

@@ -46,6 +46,8 @@ mod device_links;
 mod devices;
 mod fit;
 pub(crate) mod hardware;
+#[cfg(feature = "hwloc")]
+mod hwloc;
 mod links;
 mod machine;
 mod map;

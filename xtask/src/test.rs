@@ -68,6 +68,9 @@ pub fn run(args: &Args) -> Result {
             run_command(cargo().args(["test", "--workspace", "--no-fail-fast"]))
         });
     }
+    if wanted(Part::Unit) {
+        hwloc(&mut steps);
+    }
     if wanted(Part::Loom) {
         loom(&mut steps);
     }
@@ -113,6 +116,29 @@ fn check_steps(steps: &mut Steps) {
             "--workspace",
             "--no-deps",
         ]))
+    });
+}
+
+/// What the feature of that name adds, where its libraries are.
+fn hwloc(steps: &mut Steps) {
+    let found = ["hwloc", "libudev"]
+        .iter()
+        .all(|library| succeeds(Command::new("pkg-config").args(["--exists", library])));
+    if !found {
+        let why = "needs libraries (hint: apt-get install libhwloc-dev libudev-dev pkg-config)";
+        return steps.skip("hwloc", why);
+    }
+    steps.step("hwloc", || {
+        let feature = [
+            "-p",
+            "osier",
+            "--features",
+            "hwloc",
+            "--lib",
+            "--",
+            "model::",
+        ];
+        run_command(cargo().arg("test").args(feature))
     });
 }
 
