@@ -176,6 +176,9 @@ fn print(args: &Args) -> Result<String, (u8, String)> {
     let mut pairs = Vec::new();
     let mut title = match args.topology {
         Some(_) => format!("{} ranks on a described machine", topology.size()),
+        None if Part::told_by() == Part::OTHER => {
+            format!("{} ranks on that machine", topology.size())
+        }
         None => format!("{} ranks on this machine", topology.size()),
     };
     if let Some(operation) = args.of {

@@ -325,6 +325,7 @@ pub(crate) fn choose_within(
         None => Vec::new(),
     };
     let mut search = Search::new(sizes, machine, model, most);
+    search.rehearses = !exact;
     let mut unplayed = Vec::new();
     // Whole messages first, short plans before long ones.
     let mut plans = Vec::new();
@@ -347,7 +348,10 @@ pub(crate) fn choose_within(
             Some(_) => search.enough(),
             None => f64::INFINITY,
         };
-        let longest = search.best().min(enough);
+        let longest = match search.rehearses {
+            true => search.enough(),
+            false => search.best().min(enough),
+        };
         let affords = search.affords(steps, plan.segments());
         if !affords || at_least(&plan, sizes, machine) > longest {
             unplayed.push(plan);

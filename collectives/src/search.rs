@@ -65,6 +65,8 @@ pub(crate) struct Search<'a> {
     pub machine: &'a Machine,
     pub model: Model,
     pub left: u64,
+    /// What is found is for more ranks: there the third may be the best.
+    pub rehearses: bool,
     /// The best time so far, and the next.
     best: [f64; 2],
 }
@@ -84,6 +86,7 @@ impl<'a> Search<'a> {
             machine,
             model,
             left,
+            rehearses: false,
             best: [f64::INFINITY; 2],
         }
     }
@@ -96,7 +99,11 @@ impl<'a> Search<'a> {
     /// What takes longer does not matter any more: there are two that are quicker, or it is
     /// far behind.
     pub fn enough(&self) -> f64 {
-        self.best[1].min(BEHIND * self.best[0])
+        let behind = BEHIND * self.best[0];
+        match self.rehearses {
+            true => behind,
+            false => behind.min(self.best[1]),
+        }
     }
 
     fn note(&mut self, ns: f64) {

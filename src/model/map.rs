@@ -71,11 +71,14 @@ impl Part {
         Part::of(&Hardware::seen(&cpus, seen), &cpus, seen.gpus())
     }
 
-    /// Who tells of [`Part::machine`]: `/sys`, `hwloc`, or `hwloc, of another machine`.
+    /// What [`Part::told_by`] says where hwloc has the machine from a file or a description.
+    pub const OTHER: &str = "hwloc, of another machine";
+
+    /// Who tells of [`Part::machine`]: `/sys`, `hwloc`, or hwloc, [of another machine](Part::OTHER).
     pub fn told_by() -> &'static str {
         #[cfg(feature = "hwloc")]
         match super::hwloc::Seen::other() {
-            Some(_) => return "hwloc, of another machine",
+            Some(_) => return Part::OTHER,
             None if super::hwloc::Seen::processors().is_some() => return "hwloc",
             None => {}
         }
