@@ -177,21 +177,22 @@ pub fn finalise() -> Res {
             drop(COMMS.remove(handle));
         }
     }
-    let membership = {
+    let (membership, world, scratch) = {
         let mut held = lock(&MEMBERSHIP);
         WORLD.store(null_mut(), Ordering::Release);
         OWN.store(null_mut(), Ordering::Release);
         FINALISED.store(true, Ordering::Release);
-        if let Some(membership) = held.as_mut() {
-            membership.world = None;
-            membership.scratch = None;
-        }
-        match crate::objects::SESSIONS.handles().is_empty() {
+        let of = held.as_mut();
+        let (world, scratch) = of.map_or((None, None), |m| (m.world.take(), m.scratch.take()));
+        let membership = match crate::objects::SESSIONS.handles().is_empty() {
             true => held.take(),
             // Sessions still use it.
             false => None,
-        }
+        };
+        (membership, world, scratch)
     };
+    // Without the lock: attributes of the world have delete functions of the program's.
+    drop((world, scratch));
     if membership.is_some() {
         drop(membership);
         crate::pmi::finish();
@@ -240,15 +241,15 @@ pub fn with<R>(f: impl FnOnce(&Universe) -> R) -> Res<R> {
 
 /// A communicator of this rank alone that no program has.
 pub fn scratch() -> Res<Communicator> {
-    let mut membership = lock(&MEMBERSHIP);
-    let Some(membership) = membership.as_mut() else {
-        return Err(not_initialised());
-    };
-    if let Some(scratch) = &membership.scratch {
-        return Ok(scratch.clone());
+    let kept = |membership: &Membership| membership.scratch.clone();
+    if let Some(scratch) = lock(&MEMBERSHIP).as_ref().and_then(kept) {
+        return Ok(scratch);
     }
-    let scratch = membership.universe.own().dup()?;
-    Ok(membership.scratch.insert(scratch).clone())
+    // Without the lock: a wait may run functions of the program's.
+    let made = with(|universe| universe.own().dup())??;
+    let mut membership = lock(&MEMBERSHIP);
+    let membership = membership.as_mut().ok_or_else(not_initialised)?;
+    Ok(membership.scratch.get_or_insert(made).clone())
 }
 
 /// Ends the job.

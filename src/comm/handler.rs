@@ -99,7 +99,11 @@ impl HandlerCell {
     }
 
     pub fn set(&self, handler: ErrorHandler) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = handler;
+        let mut cell = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *cell, handler);
+        drop(cell);
+        // What a function of the user has captured is dropped without the lock.
+        drop(before);
     }
 
     pub fn get(&self) -> ErrorHandler {

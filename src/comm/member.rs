@@ -117,7 +117,7 @@ pub(super) fn open_lane(
     if core.checks.follows_messages() {
         lane.check_with(core.checks.clone());
     }
-    let lane = Arc::new(LaneCell::new(lane, core.biased));
+    let lane = Arc::new(LaneCell::new(lane, core.biased, Arc::downgrade(core)));
     core.add_lane(&lane, members, session);
     lane
 }

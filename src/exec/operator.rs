@@ -66,6 +66,13 @@ pub trait Reduction: Send + Sync {
     fn kernel(&self) -> Option<&UserKernel> {
         None
     }
+
+    /// Whether `combine` runs code that is not the library's, and must therefore hold none
+    /// of its locks.
+    #[doc(hidden)]
+    fn is_foreign(&self) -> bool {
+        true
+    }
 }
 
 /// The data of a reduction, as an operator sees it.
@@ -87,6 +94,10 @@ impl<R: Reduction + ?Sized> Reduction for &R {
 
     fn kernel(&self) -> Option<&UserKernel> {
         (**self).kernel()
+    }
+
+    fn is_foreign(&self) -> bool {
+        (**self).is_foreign()
     }
 }
 
@@ -122,6 +133,10 @@ impl Reduction for std::sync::Arc<dyn Reduction> {
 
     fn kernel(&self) -> Option<&UserKernel> {
         (**self).kernel()
+    }
+
+    fn is_foreign(&self) -> bool {
+        (**self).is_foreign()
     }
 }
 
@@ -181,6 +196,10 @@ impl Reduction for Operator {
 
     fn predefined(&self, fit: &Fit) -> Option<(Operator, Element)> {
         Some((*self, fit.element?))
+    }
+
+    fn is_foreign(&self) -> bool {
+        false
     }
 }
 

@@ -12,7 +12,7 @@ use crate::p2p::view::RawView;
 use crate::progress::enqueued::Hold;
 use crate::progress::ready::Ready;
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::panic::Location;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -53,6 +53,30 @@ impl Combiner {
             Combiner::Lent(operator) => unsafe { &**operator },
             Combiner::Owned(operator) => &**operator,
         }
+    }
+
+    /// Whether to combine, or to drop it, runs code that is not the library's.
+    pub fn is_foreign(&self) -> bool {
+        self.get().is_foreign()
+    }
+}
+
+/// A step that combines by a function of the user, which runs without the lane: see
+/// [`crate::progress::owed`]. Its memory and operator are the run's.
+pub(crate) struct Combination {
+    combiner: Combiner,
+    fit: Fit,
+    /// Left, right and result of each piece.
+    operands: Vec<[RawView; 3]>,
+}
+
+impl Combination {
+    /// Runs the function.
+    pub fn execute(&self) -> Result<()> {
+        for [left, right, into] in &self.operands {
+            combine(self.combiner.get(), &self.fit, left, right, into)?;
+        }
+        Ok(())
     }
 }
 
@@ -319,8 +343,41 @@ impl Run {
         })
     }
 
-    /// Copies or combines.
-    pub fn compute(&mut self, action: Action, segment: u32) -> Result<()> {
+    fn operands(
+        &self,
+        of: [osier_collectives::Region; 3],
+        segment: u32,
+    ) -> impl Iterator<Item = [RawView; 3]> {
+        let [left, right, into] = of.map(|region| self.memory.views(region, segment));
+        let pairs = left.zip(right).zip(into);
+        pairs.map(|((left, right), into)| [left, right, into])
+    }
+
+    /// Whether its steps that combine run code that is not the library's.
+    pub fn combines_by_foreign_code(&self) -> bool {
+        let combiner = self.combiner.as_ref();
+        combiner.is_some_and(|(combiner, _)| combiner.is_foreign())
+    }
+
+    /// A step that combines, for a function of the user that runs without the lane.
+    pub fn combination(&self, action: Action, segment: u32) -> Result<Combination> {
+        let (Action::Combine { left, right, into }, Some((combiner, fit))) =
+            (action, &self.combiner)
+        else {
+            return Err(Error::new(
+                ErrorKind::Argument,
+                "a reduction without operator",
+            ));
+        };
+        Ok(Combination {
+            combiner: combiner.clone(),
+            fit: *fit,
+            operands: self.operands([left, right, into], segment).collect(),
+        })
+    }
+
+    /// Copies, or combines by an operator of the library.
+    pub fn compute(&self, action: Action, segment: u32) -> Result<()> {
         match action {
             Action::Copy { from, to } => {
                 let from = self.memory.view(from, segment);
@@ -334,24 +391,11 @@ impl Run {
                         "a reduction without operator",
                     ));
                 };
-                let (operator, memory) = (combiner.get(), &self.memory);
-                let operands = memory
-                    .views(left, segment)
-                    .zip(memory.views(right, segment))
-                    .zip(memory.views(into, segment));
-                let work = || {
-                    for ((left, right), into) in operands {
-                        combine(operator, fit, &left, &right, &into)?;
-                    }
-                    Ok(())
-                };
-                match catch_unwind(AssertUnwindSafe(work)) {
-                    Ok(result) => result,
-                    Err(panic) => {
-                        self.panic = Some(panic);
-                        Err(Error::new(ErrorKind::User, "the operator panicked"))
-                    }
+                let operator = combiner.get();
+                for [left, right, into] in self.operands([left, right, into], segment) {
+                    combine(operator, fit, &left, &right, &into)?;
                 }
+                Ok(())
             }
             Action::Send { .. } | Action::Receive { .. } => Ok(()),
         }

@@ -41,6 +41,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::matching::Pattern;
 use crate::progress::enqueued::Hold;
 use crate::progress::lane::{Mode, Posted};
+use crate::progress::owed::Later;
 use captured::Captured;
 use osier_kernels::{DeviceError, Event, Gate, Stream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -466,6 +467,7 @@ impl OnStream<'_> {
                 gate.hold(self.stream)?;
                 let comm = &enqueued.comm;
                 let hold = Hold::new(comm.core(), gate);
+                let _later = Later::begin(comm.lane());
                 // Nobody takes the result meanwhile: a handle could be another's then.
                 let state = lock(&once.state);
                 if let State::Pending(awaited) = *state {
@@ -595,6 +597,11 @@ impl Once {
 
     /// Whether it is over; takes the result from the lane.
     fn poll(&self, comm: &Communicator) -> bool {
+        let _later = match *lock(&self.state) {
+            State::Pending(Awaited::Operation(_)) => Later::begin(comm.lane()),
+            State::Pending(Awaited::Run(..)) => Later::begin(comm.runs_on().lane()),
+            State::Over { .. } => return true,
+        };
         let mut state = lock(&self.state);
         let State::Pending(awaited) = *state else {
             return true;
@@ -651,8 +658,13 @@ impl OnStreams {
 
     /// The operations of a stream; forgets what is settled.
     fn of(&self, comm: &Communicator, stream: usize) -> Vec<Arc<Once>> {
+        // Polled without the list's lock: what ends may run foreign code.
+        let all = lock(&self.0).clone();
+        for once in &all {
+            once.poll(comm);
+        }
         let mut all = lock(&self.0);
-        all.retain(|once| !once.poll(comm) || !once.is_settled());
+        all.retain(|once| !once.is_settled());
         let of_stream = all.iter().filter(|once| once.stream == stream);
         of_stream.cloned().collect()
     }

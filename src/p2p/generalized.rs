@@ -243,9 +243,14 @@ impl Future for GeneralizedRequest {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
+        // To clone a waker and to drop one is foreign code, which may complete the request:
+        // both without the lock.
+        let waker = context.waker().clone();
         let mut inner = this.shared.inner();
         if let State::Pending = inner.state {
-            inner.waker = Some(context.waker().clone());
+            let before = inner.waker.replace(waker);
+            drop(inner);
+            drop(before);
             return Poll::Pending;
         }
         drop(inner);

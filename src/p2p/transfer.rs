@@ -168,10 +168,10 @@ impl Transfer {
             let State::Pending(handle) = self.state else {
                 return Poll::Ready(());
             };
-            let waker = context.waker();
-            let driven = is_driven(waker);
+            let driven = is_driven(context.waker());
+            let mut waker = (!driven).then(|| context.waker().clone());
             let done = self.comm.core().with(self.comm.lane(), |lane| {
-                if !driven {
+                if let Some(waker) = waker.take() {
                     lane.set_waker(handle, waker);
                 }
                 lane.is_done(handle)

@@ -29,6 +29,10 @@
 //!    thread that begins the hand, which is the owner.
 //! 3. A hand ends only under `turn`, after a barrier has shown that its owner
 //!    is outside; an owner that comes later sees `wanted`, or the next hand.
+//! 4. The lock is not reentrant: a thread that is inside and asks again gets no from
+//!    [`BiasedLock::try_lock`], and ends the process in [`BiasedLock::lock`]. In an owned
+//!    hand a thread recognises itself by owner and `busy`, which by invariant 2 only it has
+//!    set; in the shared hand by `owner`, which the thread inside writes and clears.
 //!
 //! # Model
 //! `loom_*` below runs this code under loom, with two hands instead of sixteen.
@@ -87,7 +91,8 @@ impl BiasedLock {
         lock
     }
 
-    /// Waits until this thread is in.
+    /// Waits until this thread is in. A thread that is inside already ends the process
+    /// with a message (invariant 4).
     #[inline]
     pub fn lock(&self) {
         if !self.enter() {
@@ -99,8 +104,19 @@ impl BiasedLock {
     #[inline]
     pub fn unlock(&self) {
         // The hand does not change while this thread is inside.
-        let busy = &self.hands[self.hand.load(Ordering::Relaxed)].busy;
-        busy.store(0, Ordering::Release);
+        let at = self.hand.load(Ordering::Relaxed);
+        let hand = &self.hands[at];
+        if at >= SHARED {
+            hand.owner.store(NOBODY, Ordering::Relaxed);
+        }
+        hand.busy.store(0, Ordering::Release);
+    }
+
+    /// Whether this thread is inside.
+    pub fn is_held_here(&self) -> bool {
+        let hand = &self.hands[self.hand.load(Ordering::Acquire)];
+        hand.owner.load(Ordering::Relaxed) == this_thread()
+            && hand.busy.load(Ordering::Relaxed) != 0
     }
 
     /// The two ways in that cost little.
@@ -113,6 +129,9 @@ impl BiasedLock {
         let hand = &self.hands[at];
         if hand.owner.load(Ordering::Relaxed) != this_thread() {
             return false;
+        }
+        if hand.busy.load(Ordering::Relaxed) != 0 {
+            return false; // this thread is inside (invariant 4)
         }
         hand.busy.store(1, Ordering::Relaxed);
         // The taker's barrier makes a fence of this.
@@ -127,15 +146,22 @@ impl BiasedLock {
 
     #[inline]
     fn enter_shared(&self) -> bool {
-        let busy = &self.hands[SHARED].busy;
-        busy.load(Ordering::Relaxed) == 0
+        let Hand { owner, busy } = &self.hands[SHARED];
+        let entered = busy.load(Ordering::Relaxed) == 0
             && busy
                 .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
+                .is_ok();
+        if entered {
+            owner.store(this_thread(), Ordering::Relaxed);
+        }
+        entered
     }
 
     #[cold]
     fn lock_slow(&self) {
+        if self.is_held_here() {
+            reentered();
+        }
         self.wanted.fetch_add(1, Ordering::SeqCst);
         let mut turns = 0u32;
         if self.hand.load(Ordering::Acquire) < SHARED {
@@ -204,6 +230,22 @@ impl BiasedLock {
     pub fn wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed) != 0
     }
+}
+
+/// A lock that is free has no owner in the shared hand: no thread has this number.
+const NOBODY: usize = 0;
+
+/// Ends the process: this thread asks for a lock that it holds. To go on would give it the
+/// lane twice, and to wait would be for ever.
+#[cold]
+fn reentered() -> ! {
+    // Nothing is allocated here: an allocator that communicates would come here again.
+    eprintln!(
+        "osier: a call was made on a communicator from code that the library runs while it \
+         holds this communicator; the process ends (hint: a memory allocator or a panic hook \
+         must not communicate; anything else is a fault of Osier, please report it)"
+    );
+    std::process::abort()
 }
 
 #[cfg(not(loom))]

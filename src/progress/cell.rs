@@ -3,15 +3,21 @@
 //! # Invariants
 //! 1. `lane` is touched only by the thread that is inside [`BiasedLock`], which
 //!    a [`LaneGuard`] stands for.
-//! 2. Wakers are called after the lock is released.
+//! 2. Foreign code (wakers, `Drop` of values of the user, reduction functions) runs after
+//!    the lock is released: see [`super::owed`].
 //! 3. A lane shares no cache line with anything else, nor do its peers and
 //!    operations: what another thread writes beside it would cost each message
 //!    the line. Two lines each, because the processor fetches lines in pairs.
 
 use super::biased::BiasedLock;
+use super::core::Core;
 use super::lane::Lane;
+use super::owed::is_put_off;
+use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
+use std::panic::resume_unwind;
+use std::sync::Weak;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) use super::biased::bias_offered;
@@ -22,6 +28,8 @@ pub(crate) struct LaneCell {
     /// Operations under way when the lock was last released, for threads
     /// that only want to help.
     outstanding: AtomicUsize,
+    /// Whose threads sleep until something ends; nobody's in tests.
+    core: Weak<Core>,
     lane: UnsafeCell<Lane>,
 }
 
@@ -38,14 +46,16 @@ pub(crate) struct LaneGuard<'a> {
 
 impl LaneCell {
     /// A lane; `biased` if barriers in all threads can be had.
-    pub fn new(lane: Lane, biased: bool) -> Self {
+    pub fn new(lane: Lane, biased: bool, core: Weak<Core>) -> Self {
         Self {
             lock: BiasedLock::new(biased),
             outstanding: AtomicUsize::new(0),
+            core,
             lane: UnsafeCell::new(lane),
         }
     }
 
+    /// Waits for the lane. A thread that holds it already ends the process with a message.
     #[inline]
     pub fn lock(&self) -> LaneGuard<'_> {
         self.lock.lock();
@@ -60,7 +70,7 @@ impl LaneCell {
         self.try_lock()
     }
 
-    /// The lane, if nobody holds it.
+    /// The lane, if nobody holds it, this thread included.
     pub fn try_lock(&self) -> Option<LaneGuard<'_>> {
         // Not `then_some`: a guard that is made and dropped gives the lock back.
         self.lock.try_lock().then(|| LaneGuard { cell: self })
@@ -94,25 +104,47 @@ impl DerefMut for LaneGuard<'_> {
 impl Drop for LaneGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        let outstanding = self.outstanding();
-        if self.cell.outstanding.load(Ordering::Relaxed) != outstanding {
-            self.cell.outstanding.store(outstanding, Ordering::Relaxed);
-        }
-        if self.wakers.is_empty() {
-            self.cell.lock.unlock();
+        if self.owed.any() && !is_put_off() {
+            self.release_and_settle();
         } else {
-            self.unlock_and_wake();
+            self.release();
         }
     }
 }
 
 impl LaneGuard<'_> {
-    #[cold]
-    fn unlock_and_wake(&mut self) {
-        let wakers = std::mem::take(&mut self.wakers);
+    #[inline]
+    fn release(&mut self) {
+        let outstanding = self.outstanding();
+        if self.cell.outstanding.load(Ordering::Relaxed) != outstanding {
+            self.cell.outstanding.store(outstanding, Ordering::Relaxed);
+        }
         self.cell.lock.unlock();
-        for waker in wakers {
-            waker.wake();
+    }
+
+    /// Releases the lane, runs the foreign code that it owes, and goes on with the steps
+    /// whose functions have run, which may owe more.
+    #[cold]
+    fn release_and_settle(&mut self) {
+        let mut panic: Option<Box<dyn Any + Send>> = None;
+        while self.owed.any() {
+            let owed = std::mem::take(&mut self.owed);
+            self.release();
+            let (ends, payload) = owed.settle();
+            panic = panic.or(payload);
+            self.cell.lock.lock();
+            for (run, instance, end) in ends {
+                self.combined(run, instance, end);
+            }
+            if let Some(core) = self.cell.core.upgrade() {
+                core.after(self);
+            }
+        }
+        self.release();
+        if let Some(payload) = panic
+            && !std::thread::panicking()
+        {
+            resume_unwind(payload);
         }
     }
 }
@@ -131,7 +163,11 @@ mod tests {
     fn cell(biased: bool) -> LaneCell {
         let selection = Arc::new(Selection::new(LinkCosts::default(), 48));
         let links = Links::new(0, Remote::None);
-        LaneCell::new(Lane::new(0, 1, links, selection), biased && bias_offered())
+        LaneCell::new(
+            Lane::new(0, 1, links, selection),
+            biased && bias_offered(),
+            Weak::new(),
+        )
     }
 
     #[test]

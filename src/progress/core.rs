@@ -27,6 +27,7 @@ use crate::protocol::select::Selection;
 use crate::trace::Tracer;
 use osier_transports::shm::{Death, ShmRank, monotonic_ns};
 use osier_transports::sim::SimNet;
+use std::cell::Cell;
 use std::io::Write;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -97,6 +98,9 @@ struct Listed {
     /// The session that it stems from.
     session: Option<usize>,
 }
+
+/// A lane that is worked on, and the ranks of the job behind its peers.
+type Reached = (Arc<LaneCell>, Arc<[u32]>);
 
 /// What sleepers agree on.
 #[derive(Default)]
@@ -192,9 +196,21 @@ impl Core {
 
     /// Keeps a lane until its sends are over.
     pub fn linger(&self, lane: Arc<LaneCell>) {
-        let mut lingering = lock(&self.lingering);
-        lingering.retain(|l| l.lock().unfinished_sends());
-        lingering.push(lane);
+        let mut all = std::mem::take(&mut *lock(&self.lingering));
+        all.push(lane);
+        self.linger_on(all, |lane| lane.lock().unfinished_sends());
+    }
+
+    /// Keeps those of these lanes that have something to send; the others are given back.
+    /// Lanes are asked and dropped while no lock is held: both may run foreign code.
+    fn linger_on(
+        &self,
+        all: Vec<Arc<LaneCell>>,
+        unfinished: impl Fn(&LaneCell) -> bool,
+    ) -> Vec<Arc<LaneCell>> {
+        let (mut kept, over): (Vec<_>, Vec<_>) = all.into_iter().partition(|l| unfinished(l));
+        lock(&self.lingering).append(&mut kept);
+        over
     }
 
     fn death_epoch(&self) -> u64 {
@@ -213,13 +229,24 @@ impl Core {
         }
     }
 
-    pub(super) fn each_lane(&self, mut f: impl FnMut(&Arc<LaneCell>, &[u32])) {
-        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
-        for listed in lanes.iter() {
-            if let Some(lane) = listed.lane.upgrade() {
-                f(&lane, &listed.members);
-            }
+    /// Calls `f` for every lane. The list is not locked meanwhile: a lane that is released,
+    /// or dropped because its communicator went, runs foreign code.
+    pub(super) fn each_lane(&self, mut f: impl FnMut(&Arc<LaneCell>, &Arc<[u32]>)) {
+        // Kept by the thread, so that a poll allocates nothing. `f` may come here again.
+        thread_local! {
+            static KEPT: Cell<Vec<Reached>> = const { Cell::new(Vec::new()) };
         }
+        let mut reached = KEPT.try_with(Cell::take).unwrap_or_default();
+        {
+            let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+            let alive = |listed: &Listed| Some((listed.lane.upgrade()?, listed.members.clone()));
+            reached.extend(lanes.iter().filter_map(alive));
+        }
+        for (lane, members) in reached.drain(..) {
+            f(&lane, &members);
+        }
+        // At the end of the thread there is nothing to keep it in.
+        let _ = KEPT.try_with(|kept| kept.set(reached));
     }
 
     /// Tells the lanes of deaths that they have not heard of.
@@ -309,15 +336,13 @@ impl Core {
     /// Forgets the lanes of dropped communicators whose sends are over, so
     /// that their peers learn of the end.
     fn forget_lingering(&self) {
-        let mut over = Vec::new();
-        lock(&self.lingering).retain(|lane| {
-            let unfinished = lane.try_lock().is_none_or(|l| l.unfinished_sends());
-            if !unfinished {
-                over.push(lane.clone());
-            }
-            unfinished
-        });
-        for lane in over {
+        let all = std::mem::take(&mut *lock(&self.lingering));
+        if all.is_empty() {
+            return;
+        }
+        let unfinished =
+            |lane: &LaneCell| lane.try_lock().is_none_or(|lane| lane.unfinished_sends());
+        for lane in self.linger_on(all, unfinished) {
             self.report_lost(&lane);
         }
     }

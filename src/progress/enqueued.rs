@@ -175,7 +175,9 @@ impl Core {
 
     /// Lets all streams go on: the rank leaves its job.
     pub(super) fn release_held(&self) {
-        for launched in self.rung.lock().drain(..) {
+        // Dropped without the lock: it may be the last that holds a communicator.
+        let rung = std::mem::take(&mut *self.rung.lock());
+        for launched in rung {
             launched.latch().ended();
             self.futures.fetch_sub(1, Ordering::AcqRel);
         }

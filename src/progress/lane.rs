@@ -27,6 +27,7 @@ use super::lane_pull::{Pull, Push};
 use super::lane_runs::{NO_RUN, Runs};
 use super::links::Links;
 use super::offers::{Layouts, Made, Remote};
+use super::owed::{Foreign, Owed};
 use super::pace::Pace;
 use super::ready::Ready;
 use super::slab::Slab;
@@ -172,19 +173,19 @@ impl Op {
         self.rare.as_ref()?.key
     }
 
-    /// It uses its memory no longer.
-    pub fn forget_memory(&mut self) {
+    /// It uses its memory no longer; whoever owned it is for [`Owed::drop`].
+    #[must_use = "it is dropped without the lane"]
+    pub fn forget_memory(&mut self) -> Option<Foreign> {
         self.view = RawView::empty();
-        if let Some(rare) = &mut self.rare {
-            match &mut rare.stage {
-                Some(Stage::Out(stage)) if stage.lends() => stage.stop(),
-                stage => *stage = None,
-            }
-            rare.offer = None;
-            rare.owner = None;
-            rare.check = None;
-            rare.holds.clear();
+        let rare = self.rare.as_mut()?;
+        match &mut rare.stage {
+            Some(Stage::Out(stage)) if stage.lends() => stage.stop(),
+            stage => *stage = None,
         }
+        rare.offer = None;
+        rare.check = None;
+        rare.holds.clear();
+        rare.owner.take().map(Foreign::Value)
     }
 
     pub fn take_key(&mut self) -> Option<RegionKey> {
@@ -349,8 +350,8 @@ pub(crate) struct Lane {
     pub(super) always_eager: usize,
     pub(super) counters: Counters,
     pub(super) dead_count: usize,
-    /// Wakers of finished operations, to be called without the lock.
-    pub(super) wakers: Vec<Waker>,
+    /// Foreign code that is to run without the lock.
+    pub(super) owed: Owed,
     /// Something finished since the flag was last taken.
     pub(crate) finished: bool,
     /// Counts times at which anything moved.
@@ -421,7 +422,7 @@ impl Lane {
             selection,
             counters: Counters::default(),
             dead_count: 0,
-            wakers: Vec::new(),
+            owed: Owed::default(),
             finished: false,
             moved: 0,
             context: 0,
@@ -620,7 +621,7 @@ impl Lane {
             rare.stage = None;
             rare.offer = None;
             rare.holds.clear();
-            self.wakers.extend(rare.waker.take());
+            self.owed.wake(rare.waker.take());
             if let Some((ready, token)) = rare.notify.take() {
                 ready.push(token);
             }
@@ -633,9 +634,8 @@ impl Lane {
             return self.run_event(run, instance, handle);
         }
         if op.detached {
-            let op = self.ops.remove(handle);
+            let error = self.free(handle);
             if self.refusing {
-                let error = op.and_then(|op| op.rare).and_then(|mut r| r.error.take());
                 self.lost.extend(error);
             }
         }
@@ -677,11 +677,25 @@ impl Lane {
     /// Keeps an ended operation's box for another; the error that was in it.
     fn recycle_rare(&mut self, mut rare: Box<Rare>) -> Option<Error> {
         let error = rare.error.take();
+        self.owed.drop(rare.waker.take().map(Foreign::Waker));
+        self.owed.drop(rare.owner.take().map(Foreign::Value));
         if self.spare_rare.len() < SPARE_BUFFERS {
             *rare = Rare::default();
             self.spare_rare.push(rare);
         }
         error
+    }
+
+    /// Frees an operation, whatever its state; the error that it had.
+    pub(super) fn free(&mut self, handle: u32) -> Option<Error> {
+        let rare = self.ops.remove(handle)?.rare?;
+        self.recycle_rare(rare)
+    }
+
+    /// Whether foreign code waits for the lane's release.
+    #[inline]
+    pub fn owes(&self) -> bool {
+        self.owed.any()
     }
 
     /// Frees an operation that is over without an error. False if it is not.
@@ -690,7 +704,7 @@ impl Lane {
             op.state == State::Done && op.rare.as_ref().is_none_or(|rare| rare.error.is_none())
         });
         if done {
-            self.ops.discard(handle);
+            self.free(handle);
         }
         done
     }
@@ -703,11 +717,14 @@ impl Lane {
             .is_none_or(|op| op.state == State::Done)
     }
 
-    /// Has a waker called when the operation is over.
-    pub fn set_waker(&mut self, handle: u32, waker: &Waker) {
-        if let Some(op) = self.ops.get_mut(handle) {
-            op.rare().waker = Some(waker.clone());
-        }
+    /// Has a waker called when the operation is over. It was cloned without the lane: the
+    /// clone is foreign code, too.
+    pub fn set_waker(&mut self, handle: u32, waker: Waker) {
+        let unused = match self.ops.get_mut(handle) {
+            Some(op) => op.rare().waker.replace(waker),
+            None => Some(waker),
+        };
+        self.owed.drop(unused.map(Foreign::Waker));
     }
 
     /// Has a number left in a list when the operation is over. False if it is

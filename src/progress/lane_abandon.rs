@@ -3,10 +3,12 @@
 //!
 //! # Invariants
 //! 1. Memory that was borrowed is not touched once [`Lane::revoke`] has said true.
-//! 2. What is still to come of a message that nobody wants is discarded as it comes, so
+//! 2. A waker or an owner that is given up is dropped without the lane ([`super::owed`]).
+//! 3. What is still to come of a message that nobody wants is discarded as it comes, so
 //!    its sender goes on.
 
 use super::lane::{Direction, Lane, State, Target};
+use super::owed::Foreign;
 use crate::diagnose::page::Operation;
 use crate::diagnose::waits::{Asked, hear, listens};
 use std::any::Any;
@@ -30,23 +32,25 @@ impl Lane {
         let Some(op) = self.ops.get_mut(handle) else {
             return;
         };
+        let mut waker = None;
         if let Some(rare) = &mut op.rare {
-            rare.waker = None;
+            waker = rare.waker.take();
             rare.notify = None;
         }
+        self.owed.drop(waker.map(Foreign::Waker));
         match op.state {
-            State::Done => {
-                self.ops.remove(handle);
-            }
+            State::Done => drop(self.free(handle)),
             _ => op.detached = true,
         }
     }
 
     /// Gives the operation what it must keep alive.
     pub fn set_owner(&mut self, handle: u32, owner: Box<dyn Any + Send>) {
-        if let Some(op) = self.ops.get_mut(handle) {
-            op.rare().owner = Some(owner);
-        }
+        let unused = match self.ops.get_mut(handle) {
+            Some(op) => op.rare().owner.replace(owner),
+            None => Some(owner),
+        };
+        self.owed.drop(unused.map(Foreign::Value));
     }
 
     /// Nobody waits any more: sends go on by themselves, receives that no
@@ -56,19 +60,19 @@ impl Lane {
         let Some(op) = self.ops.get_mut(handle) else {
             return;
         };
+        let mut waker = None;
         if let Some(rare) = &mut op.rare {
-            rare.waker = None;
+            waker = rare.waker.take();
             rare.notify = None;
         }
+        self.owed.drop(waker.map(Foreign::Waker));
         match (op.direction, op.state) {
-            (_, State::Done) => {
-                self.ops.remove(handle);
-            }
+            (_, State::Done) => drop(self.free(handle)),
             (Direction::Receive, State::Posted) => {
                 if let Some(key) = op.posted.take() {
                     self.posted.cancel(key);
                 }
-                self.ops.remove(handle);
+                self.free(handle);
             }
             // Clones of a device's buffer name it still, so nothing may come there later.
             (Direction::Receive, _) if op.view.as_device().is_some() => {
@@ -103,7 +107,7 @@ impl Lane {
         let (state, direction) = (op.state, op.direction);
         match (direction, state) {
             (_, State::Done) => {
-                self.ops.remove(handle);
+                self.free(handle);
                 true
             }
             (Direction::Receive, State::Posted) => {
@@ -114,7 +118,7 @@ impl Lane {
                 if !self.stop_pull(handle) {
                     return false; // somebody writes our memory right now
                 }
-                self.ops.remove(handle);
+                self.free(handle);
                 true
             }
             (Direction::Receive, _) => {
@@ -124,7 +128,7 @@ impl Lane {
                 self.open_window(handle);
                 self.end_direct(handle);
                 self.discard_rest(handle);
-                self.ops.remove(handle);
+                self.free(handle);
                 true
             }
             (Direction::Send, _) => self.revoke_send(handle, state),

@@ -21,6 +21,7 @@
 
 use super::enqueued::Hold;
 use super::lane::{Arrival, Direction, Lane, Outcome, Posted, State};
+use super::owed::{Combined, Foreign};
 use super::slab::Slab;
 use crate::diagnose::waits::{hear, listens};
 use crate::error::{Error, ErrorKind, Result};
@@ -286,7 +287,7 @@ impl Lane {
     fn put_back(&mut self, id: u32, mut run: Box<Run>) {
         if run.is_over() {
             self.finished = true;
-            self.wakers.extend(run.waker.take());
+            self.owed.wake(run.waker.take());
             run.holds.clear();
             if let Some((ready, token)) = run.notify.take() {
                 ready.push(token);
@@ -302,6 +303,17 @@ impl Lane {
     }
 
     fn recycle_run(&mut self, mut run: Box<Run>) {
+        if let Some(then) = run.then.take() {
+            self.recycle_run(then.run);
+        }
+        self.owed.drop(run.waker.take().map(Foreign::Waker));
+        self.owed.drop(run.owner.take().map(Foreign::Value));
+        self.owed.drop(run.panic.take().map(Foreign::Value));
+        if let Some((combiner, _)) = run.combiner.take()
+            && combiner.is_foreign()
+        {
+            self.owed.drop(Some(Foreign::Operator(combiner)));
+        }
         run.clear();
         if !self.runs.spare.is_empty() {
             run.memory.trim();
@@ -371,6 +383,19 @@ impl Lane {
             Action::Copy { .. } | Action::Combine { .. } if run.on_device.is_some() && !failing => {
                 self.begin_work(id, run, instance);
             }
+            Action::Combine { .. } if !failing && run.combines_by_foreign_code() => {
+                match run.combination(action, segment) {
+                    Ok(work) => {
+                        // Invariant 2 of `owed`.
+                        run.in_flight += 1;
+                        self.owed.combine(id, instance, work);
+                    }
+                    Err(e) => {
+                        run.complete(instance);
+                        self.fail_run(id, run, e, NOBODY);
+                    }
+                }
+            }
             Action::Copy { .. } | Action::Combine { .. } => {
                 if !failing && let Err(e) = run.compute(action, segment) {
                     run.complete(instance);
@@ -379,6 +404,30 @@ impl Lane {
                 run.complete(instance);
             }
         }
+    }
+
+    /// The function of the user that takes a step has returned, or panicked.
+    #[cold]
+    pub(super) fn combined(&mut self, id: u32, instance: u32, end: Combined) {
+        let Some(mut run) = self.runs.slots.get_mut(id).and_then(Option::take) else {
+            debug_assert!(false, "a run outlives its steps");
+            return;
+        };
+        run.in_flight -= 1;
+        run.complete(instance);
+        let failed = match end {
+            Ok(result) => result.err(),
+            Err(payload) => {
+                self.owed
+                    .drop(run.panic.replace(payload).map(Foreign::Value));
+                Some(Error::new(ErrorKind::User, "the operator panicked"))
+            }
+        };
+        if let Some(e) = failed {
+            self.fail_run(id, &mut run, e, NOBODY);
+        }
+        self.go_on(id, &mut run);
+        self.put_back(id, run);
     }
 
     /// Begins a step that a device takes.
@@ -562,9 +611,10 @@ impl Lane {
         let (instance, peer, tag) = (op.instance, op.peer, op.tag);
         match (op.direction, op.state) {
             (Direction::Receive, State::Posted) => {
-                op.forget_memory();
+                let owner = op.forget_memory();
                 op.detached = true;
                 op.run = NO_RUN;
+                self.owed.drop(owner);
             }
             (direction, state) => {
                 if direction == Direction::Send && state != State::Starting {
@@ -855,10 +905,12 @@ impl Lane {
     }
 
     /// Has a waker called when a run is over.
-    pub fn set_run_waker(&mut self, id: u32, waker: &Waker) {
-        if let Some(run) = self.run_mut(id) {
-            run.waker = Some(waker.clone());
-        }
+    pub fn set_run_waker(&mut self, id: u32, waker: Waker) {
+        let unused = match self.run_mut(id) {
+            Some(run) => run.waker.replace(waker),
+            None => Some(waker),
+        };
+        self.owed.drop(unused.map(Foreign::Waker));
     }
 
     /// As [`Lane::notify`], for a run.
@@ -878,11 +930,11 @@ impl Lane {
     /// Nobody waits for a run any more: it goes on with what it must keep alive.
     pub fn let_run_go(&mut self, id: u32, owner: Box<dyn Any + Send>) {
         let Some(mut run) = self.runs.slots.get_mut(id).and_then(Option::take) else {
-            return;
+            return self.owed.drop(Some(Foreign::Value(owner)));
         };
-        run.waker = None;
+        self.owed.drop(run.waker.take().map(Foreign::Waker));
         run.notify = None;
-        run.owner = Some(owner);
+        self.owed.drop(run.owner.replace(owner).map(Foreign::Value));
         run.detached = true;
         self.put_back(id, run);
     }

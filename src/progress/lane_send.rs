@@ -622,29 +622,32 @@ impl Lane {
                 // A start that found no room may have exported its memory.
                 let key = op.take_key();
                 self.peers[peer as usize].starts.retain(|h| *h != handle);
-                self.ops.remove(handle);
+                self.free(handle);
                 if let Some(key) = key {
                     self.links.unexport(&key);
                 }
                 true
             }
             State::AwaitAck => {
-                op.forget_memory();
+                let owner = op.forget_memory();
                 op.detached = true;
+                self.owed.drop(owner);
                 true
             }
             // The receiver has all of it, and gives the chunks back.
             State::Streaming if op.moved == op.total => {
-                op.forget_memory();
+                let owner = op.forget_memory();
                 op.detached = true;
+                self.owed.drop(owner);
                 true
             }
             State::Streaming => {
                 // The handle stays until the receiver answers, so that what it
                 // says meanwhile meets no other operation.
                 op.state = State::Withdrawn;
-                op.forget_memory();
+                let owner = op.forget_memory();
                 op.detached = true;
+                self.owed.drop(owner);
                 self.peers[peer as usize].streams.retain(|h| *h != handle);
                 self.withdraw(peer, handle);
                 true

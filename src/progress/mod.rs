@@ -23,6 +23,7 @@ mod lane_send;
 pub(crate) mod links;
 mod mapped;
 mod offers;
+pub(crate) mod owed;
 pub(crate) mod pace;
 mod place;
 mod reached;

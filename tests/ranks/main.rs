@@ -11,6 +11,7 @@ mod communicators;
 mod costs;
 mod datatypes;
 mod deaths;
+mod foreign_code;
 mod forms;
 mod futures;
 mod handlers;

@@ -164,6 +164,10 @@ impl Reduction for Agreement {
         Ok(Fit::of_unit(PAIR, Association::Balanced))
     }
 
+    fn is_foreign(&self) -> bool {
+        false
+    }
+
     fn combine(&self, _fit: &Fit, left: &mut [u8], right: &[u8]) -> Result<()> {
         for (left, right) in left.chunks_exact_mut(PAIR).zip(right.chunks_exact(PAIR)) {
             for (left, right) in left[SPACES].iter_mut().zip(&right[SPACES]) {

@@ -289,6 +289,13 @@ impl Communicator {
                 self.core().after(&mut lane);
                 return end;
             }
+            if lane.owes() {
+                // A function of the user takes the next step, without the lane.
+                self.core().after(&mut lane);
+                drop(lane);
+                lane = self.lane().lock();
+                continue;
+            }
             let Some((view, source, tag)) = lane.sole_receive(id) else {
                 break;
             };

@@ -143,10 +143,11 @@ impl UnderWay {
             return Poll::Ready(());
         };
         let driven = is_driven(context.waker());
+        let mut waker = (!driven).then(|| context.waker().clone());
         let runs = self.comm.runs_on();
         let over = runs.core().with(runs.lane(), |lane| {
-            if !driven {
-                lane.set_run_waker(id, context.waker());
+            if let Some(waker) = waker.take() {
+                lane.set_run_waker(id, waker);
             }
             lane.run_is_over(id)
         });

@@ -11,6 +11,7 @@ use crate::matching::Pattern;
 use crate::p2p::names::{Rank, Tag};
 use crate::p2p::status::Status;
 use crate::progress::lane::Outcome;
+use crate::progress::owed::Later;
 use crate::progress::ready::Ready;
 use osier_datatype::Datatype;
 use osier_kernels::{After, DeviceSlice};
@@ -85,6 +86,7 @@ impl Receiving {
                 let met = found.and_then(|setup| self.meet(setup, place));
                 let _ = self.met.set(self.comm.reported(met));
             }
+            let _later = Later::begin(self.comm.lane());
             let _meeting = lock(&self.meeting);
             if let Some(Ok(met)) = self.met.get()
                 && !self.posted.load(Ordering::Relaxed)
@@ -103,6 +105,7 @@ impl Receiving {
     /// The sender's setup, or why it will not come; given out once.
     #[track_caller]
     fn look(&self, place: Place) -> Option<Result<Setup>> {
+        let _later = Later::begin(self.comm.lane());
         let _meeting = lock(&self.meeting);
         if self.met.get().is_some() {
             return None;

@@ -18,6 +18,7 @@ use crate::matching::Pattern;
 use crate::p2p::view::RawView;
 use crate::progress::core::Core;
 use crate::progress::lane::Posted;
+use crate::progress::owed::Later;
 use crate::progress::ready::Ready;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -164,6 +165,7 @@ impl Registry {
     /// receive is no longer counted.
     #[track_caller]
     pub(super) fn find(&self, comm: &Communicator, place: Place) -> Result<Option<Setup>> {
+        let _later = Later::begin(comm.lane());
         let mut setups = lock(&self.setups);
         setups.look(comm, place)?;
         let found = setups.arrived.remove(&place);
@@ -175,6 +177,7 @@ impl Registry {
 
     /// A receive that has not met its sender is given up.
     pub(super) fn give_up(&self, comm: &Communicator, place: Place) {
+        let _later = Later::begin(comm.lane());
         lock(&self.setups).met(comm, place.source);
     }
 
@@ -218,7 +221,7 @@ impl Setups {
                 let result = lane.take(handle);
                 if result.is_none() && fresh {
                     lane.set_owner(handle, Box::new(words.clone()));
-                    lane.set_waker(handle, &Waker::from(bell.clone()));
+                    lane.set_waker(handle, Waker::from(bell.clone()));
                 }
                 result
             });

@@ -81,6 +81,13 @@ impl Core {
                 }
                 return result;
             }
+            if guard.owes() {
+                // Foreign code runs where no lane is held; it may be what we wait for.
+                self.after(&mut guard);
+                drop(guard);
+                guard = lane.lock();
+                continue;
+            }
             if guard.progress() {
                 guard.pace.found(idle);
                 idle = 0;
