@@ -190,6 +190,49 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_holds_the_lane_gets_it_no_second_time() {
+        for biased in [true, false] {
+            let cell = cell(biased);
+            for _ in 0..3 {
+                let guard = cell.lock();
+                assert!(cell.try_lock().is_none());
+                assert!(cell.lock.is_held_here());
+                drop(guard);
+                assert!(!cell.lock.is_held_here());
+            }
+            assert!(cell.try_lock().is_some());
+        }
+    }
+
+    /// Runs itself in a process of its own.
+    #[test]
+    fn a_thread_that_insists_ends_the_process_with_a_message() {
+        const CHILD: &str = "OSIER_TEST_REENTERS";
+        const THIS: &str =
+            "progress::cell::tests::a_thread_that_insists_ends_the_process_with_a_message";
+        if let Ok(how) = std::env::var(CHILD) {
+            let cell = cell(how == "biased");
+            let _guard = cell.lock();
+            drop(cell.lock());
+            return;
+        }
+        for how in ["biased", "shared"] {
+            let test = std::env::current_exe().expect("our path");
+            let child = std::process::Command::new(test)
+                .args(["--exact", THIS, "--nocapture"])
+                .env(CHILD, how)
+                .output()
+                .expect("a process");
+            let stderr = String::from_utf8_lossy(&child.stderr);
+            assert!(!child.status.success(), "{how}: {stderr}");
+            assert!(
+                stderr.contains("while it holds this communicator"),
+                "{how}: {stderr}"
+            );
+        }
+    }
+
+    #[test]
     fn threads_exclude_each_other() {
         for biased in [true, false] {
             let cell = cell(biased);

@@ -26,12 +26,7 @@ enum Deed {
     Blocks,
 }
 
-const DEEDS: [Deed; 4] = [
-    Deed::Communicates,
-    Deed::Panics,
-    Deed::Drops,
-    Deed::Blocks,
-];
+const DEEDS: [Deed; 4] = [Deed::Communicates, Deed::Panics, Deed::Drops, Deed::Blocks];
 
 /// A tag that no test uses for anything else.
 const OWN_TAG: usize = 4711;

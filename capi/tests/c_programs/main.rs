@@ -238,6 +238,11 @@ fn error_handlers() {
 }
 
 #[test]
+fn callbacks_that_communicate() {
+    passes("callbacks", &[1, 2, 3]);
+}
+
+#[test]
 fn types_that_do_not_match_are_found() {
     let Some(program) = build("mismatch") else {
         return;
