@@ -44,6 +44,11 @@ pub const VARIABLES: &[Variable] = &[
         meaning: "version and file descriptors of the job; set by osier run",
     },
     Variable {
+        name: "OSIER_ALONE",
+        default: "0",
+        meaning: "1: this process is a job of one rank on purpose, though a launcher started it or a rank is its parent; osier run clears it for its ranks",
+    },
+    Variable {
         name: "OSIER_PSETS",
         default: "none",
         meaning: "process sets of the user, as NAME=0-3,7;NAME=...; set by osier run",

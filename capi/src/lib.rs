@@ -49,7 +49,6 @@ mod pack;
 mod partitioned;
 mod performance;
 mod persistent;
-mod pmi;
 mod sessions;
 mod state;
 mod status;

@@ -81,8 +81,7 @@ pub fn not_initialised() -> Fail {
 
 /// The number of this rank's program in a job of several.
 pub fn program() -> c_int {
-    let told = osier::config::value("OSIER_APPNUM").and_then(|text| text.parse().ok());
-    told.or_else(crate::pmi::program).unwrap_or(0)
+    with(Universe::application).map_or(0, |number| number as c_int)
 }
 
 pub fn level() -> c_int {
@@ -108,10 +107,7 @@ pub fn is_main() -> bool {
 fn join() -> Res {
     let mut membership = lock(&MEMBERSHIP);
     if membership.is_none() {
-        let universe = match crate::pmi::join()? {
-            Some(universe) => universe,
-            None => osier::init()?,
-        };
+        let universe = osier::init()?;
         RANK.store(universe.world().rank(), Ordering::Relaxed);
         *membership = Some(Membership {
             universe: Arc::new(universe),
@@ -193,10 +189,7 @@ pub fn finalise() -> Res {
     };
     // Without the lock: attributes of the world have delete functions of the program's.
     drop((world, scratch));
-    if membership.is_some() {
-        drop(membership);
-        crate::pmi::finish();
-    }
+    drop(membership);
     Ok(())
 }
 
@@ -211,7 +204,6 @@ pub fn session_ended() {
     if is_finalised() && crate::objects::SESSIONS.handles().is_empty() {
         let left = lock(&MEMBERSHIP).take();
         drop(left);
-        crate::pmi::finish();
     } else if !is_initialised() && crate::objects::SESSIONS.handles().is_empty() {
         // Others may follow: the place is kept until the process ends.
         static ONCE: std::sync::Once = std::sync::Once::new();
@@ -226,7 +218,6 @@ extern "C" fn leave() {
     let left = lock(&MEMBERSHIP).take();
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         drop(left);
-        crate::pmi::finish();
     }));
 }
 
@@ -254,7 +245,6 @@ pub fn scratch() -> Res<Communicator> {
 
 /// Ends the job.
 pub fn abort(code: c_int) -> ! {
-    crate::pmi::abort(code);
     let own = lock(&MEMBERSHIP)
         .as_ref()
         .map(|membership| membership.universe.world().clone());

@@ -1,8 +1,21 @@
 //! How a process becomes a rank, or several: the world at once ([`init`],
 //! [`run`]), or sessions.
+//!
+//! | module | duty |
+//! |---|---|
+//! | `launcher` | which launcher started this process; refuses those whose job it cannot join |
+//! | `pmi1` | joins the job of a launcher that speaks PMI-1 |
+//! | `run` | ranks as threads of one process |
+//! | `session` | sessions |
 
+#[allow(unsafe_code, reason = "descriptors that a launcher names by number")]
+mod descriptor;
+mod launcher;
+mod pmi1;
 mod run;
 mod session;
+
+pub(crate) use pmi1::Launcher;
 
 pub use run::{Failure, run, run_code};
 pub use session::Session;
@@ -20,11 +33,12 @@ use crate::progress::lane::Lane;
 use crate::protocol::cost::LinkCosts;
 use crate::protocol::select::{AT_ONCE_BYTES, Selection};
 use crate::trace::{self, Tracer};
+use launcher::{Environment, Launch};
 use osier_datatype::Datatype;
 use osier_transports::shm::{Job, ShmRank};
 use osier_transports::sim::SimNet;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A rank's membership in a job: a value, of which a process may hold several
 /// for ranks of their own (see [`crate::testing`]).
@@ -46,21 +60,52 @@ impl fmt::Debug for Universe {
     }
 }
 
-/// Joins the job that `osier run` started this process in, or a job of one
-/// rank if there is none.
+/// Joins the job that `osier run`, or a launcher that speaks PMI-1, started this
+/// process in. Without a launcher, or with `OSIER_ALONE=1`, it is a job of one rank.
 ///
 /// A process that enters this way is one rank; see [`run`] for several.
+///
+/// # Errors
+/// Another launcher started this process as one of several, and its job cannot be joined:
+/// each would be rank 0 of 1. The error names the launcher and what works.
 pub fn init() -> Result<Universe> {
     Universe::open(&join()?)
 }
 
-/// Joins the job that `osier run` started this process in, or a job of one
-/// rank.
+/// Joins the job of this process's launcher, or a job of one rank.
 fn join() -> Result<Arc<Member>> {
+    // Two threads that join at a time must not both take the launcher's descriptor, which
+    // is the process's.
+    static JOINING: Mutex<()> = Mutex::new(());
+    let _joining = JOINING.lock().unwrap_or_else(PoisonError::into_inner);
     run::refuse_many()?;
-    match joined_rank()? {
-        Some((job, rank)) => member(in_job(&job, rank)?, agreed(&job), true),
-        None => member(alone()?, Agreed::default(), false),
+    let launch = launcher::detect(&Environment {
+        variable: &launcher::variable,
+        descriptor: &descriptor::look,
+    })?;
+    match launch {
+        Launch::Alone => member(alone()?, Agreed::default(), false),
+        Launch::Osier => match joined_rank()? {
+            Some((job, rank)) => member(in_job(&job, rank)?, agreed(&job), true),
+            None => member(alone()?, Agreed::default(), false),
+        },
+        Launch::Pmi1 {
+            descriptor,
+            rank,
+            ranks,
+        } => {
+            let (launcher, job) = Launcher::join(descriptor, rank, ranks)?;
+            let member = match job {
+                Some(job) => {
+                    agree_on_checks(&job, rank)?;
+                    member(in_job(&job, rank)?, agreed(&job), false)?
+                }
+                None => member(alone()?, Agreed::default(), false)?,
+            };
+            // Nobody else has this core yet.
+            let _ = member.core.launcher.set(launcher);
+            Ok(member)
+        }
     }
 }
 
@@ -143,6 +188,12 @@ fn joined_rank() -> Result<Option<(Job, usize)>> {
         )
     })?;
     let job = Job::attach(&description).map_err(|e| Error::from(e).context("joining"))?;
+    agree_on_checks(&job, rank)?;
+    Ok(Some((job, rank)))
+}
+
+/// That this rank is not asked for other checks than the job.
+fn agree_on_checks(job: &Job, rank: usize) -> Result<()> {
     let (own, all) = (Setting::from_env()?, Setting::from_bits(job.checks()));
     if config::value("OSIER_CHECK").is_some() && own != all {
         return Err(Error::new(
@@ -152,7 +203,7 @@ fn joined_rank() -> Result<Option<(Job, usize)>> {
             ),
         ));
     }
-    Ok(Some((job, rank)))
+    Ok(())
 }
 
 impl Universe {
@@ -221,6 +272,15 @@ impl Universe {
     /// Error codes that this program has added.
     pub fn error_codes(&self) -> &ErrorCodes {
         &self.joined.member.codes
+    }
+
+    /// The number of this rank's program in a job of several programs (`MPI_APPNUM`).
+    #[doc(hidden)]
+    pub fn application(&self) -> usize {
+        let told = config::value("OSIER_APPNUM").and_then(|text| text.parse().ok());
+        let launcher = self.joined.member.core.launcher.get();
+        told.or_else(|| launcher.map(Launcher::application))
+            .unwrap_or(0)
     }
 
     /// Ends the job: all ranks, with this exit code (`MPI_Abort`).

@@ -15,7 +15,7 @@
 //! 3. A rank that ends well is recorded as ended while the others go on, so
 //!    that who still needs it gets an error rather than a hang.
 
-use super::{Universe, init, joined_rank};
+use super::{Universe, init, joined_rank, launcher};
 use crate::comm::Communicator;
 use crate::config;
 use crate::diagnose::threads::Inside;
@@ -84,6 +84,9 @@ pub(super) fn here() -> Result<usize> {
     let Some(text) = config::value("OSIER_RANKS_HERE") else {
         return Ok(1);
     };
+    if launcher::is_alone(&launcher::variable)? {
+        return Ok(1);
+    }
     let ranks = text.parse().ok().filter(|n| *n > 0);
     ranks.ok_or_else(|| {
         Error::new(

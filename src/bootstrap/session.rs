@@ -37,11 +37,10 @@ pub struct Session {
 }
 
 impl Session {
-    /// Joins the job that `osier run` started this process in, or a job of one
-    /// rank if there is none. No communicator is made.
+    /// Joins a job as [`init`](crate::init) does. No communicator is made.
     ///
     /// # Errors
-    /// If this process has joined the job before: a rank's place is taken once.
+    /// As of [`init`](crate::init), or if this process has joined the job before: a rank's place is taken once.
     pub fn init() -> Result<Session> {
         Ok(Self::of(&super::join()?))
     }

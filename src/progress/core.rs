@@ -17,6 +17,7 @@ mod waiting;
 use super::cell::LaneCell;
 use super::enqueued::Rung;
 use super::lane::Lane;
+use crate::bootstrap::Launcher;
 use crate::check::{Check, Checks, Setting};
 use crate::device::Devices;
 use crate::diagnose::threads::Inside;
@@ -88,6 +89,8 @@ pub(crate) struct Core {
     pub checks: Checks,
     /// What messages of devices need.
     pub devices: Arc<Devices>,
+    /// A launcher of others that must hear of this rank's end.
+    pub launcher: OnceLock<Launcher>,
 }
 
 /// A communicator's lane, for as long as the communicator lives.
@@ -170,6 +173,7 @@ impl Core {
             trace,
             checks: Checks::new(checks, rank, abort),
             devices: Arc::new(devices),
+            launcher: OnceLock::new(),
         })
     }
 
@@ -177,6 +181,9 @@ impl Core {
     pub fn abort(&self, code: i32) -> ! {
         if let Place::Shm(r) = &self.place {
             r.job().abort(code);
+        }
+        if let Some(launcher) = self.launcher.get() {
+            launcher.abort(code);
         }
         std::process::exit(code)
     }

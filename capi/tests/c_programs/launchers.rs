@@ -1,109 +1,21 @@
-//! Launchers of others, which speak PMI-1: a small one of our own, and Hydra where it is.
+//! Launchers of others: a small one of our own that speaks PMI-1, Hydra where it is, and those
+//! whose jobs cannot be joined.
 
 use super::{build, ended, place, run, text};
-use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Barrier, Mutex};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
 
-/// What the launcher and its threads, one per rank, have in common.
-struct Server {
-    values: Mutex<HashMap<String, String>>,
-    barrier: Barrier,
-    /// The code that a rank wants the job to end with.
-    aborted: Mutex<Option<String>>,
-    /// Says this in place of the answer to such a command; nothing: hangs up.
-    fault: Option<(&'static str, &'static str)>,
-}
+#[allow(dead_code, reason = "shared with the tests of Rust programs")]
+#[path = "../../../tests/programs/tests/support/pmi.rs"]
+mod pmi;
 
-impl Server {
-    fn new(ranks: usize, fault: Option<(&'static str, &'static str)>) -> Arc<Self> {
-        Arc::new(Server {
-            values: Mutex::default(),
-            barrier: Barrier::new(ranks),
-            aborted: Mutex::default(),
-            fault,
-        })
-    }
-
-    /// Starts a rank, and stays with it until it hangs up. It has its socket as standard
-    /// input, which no other process can have got by accident.
-    fn start(self: &Arc<Self>, program: &Path, rank: usize, size: usize) -> Child {
-        let (ours, its) = UnixStream::pair().expect("sockets");
-        let child = Command::new(program)
-            .envs([("PMI_FD", 0), ("PMI_RANK", rank), ("PMI_SIZE", size)].map(own))
-            .stdin(OwnedFd::from(its))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("a rank");
-        let server = self.clone();
-        std::thread::spawn(move || server.serve(ours));
-        child
-    }
-
-    fn serve(&self, socket: UnixStream) {
-        let mut write = socket.try_clone().expect("a socket");
-        for line in BufReader::new(socket).lines() {
-            let Ok(line) = line else { return };
-            let words = line.split(' ').filter_map(|word| word.split_once('='));
-            let words: HashMap<&str, &str> = words.collect();
-            let command = words["cmd"];
-            let answer = match self.fault {
-                Some((fault, "")) if fault == command => return,
-                Some((fault, said)) if fault == command => said.to_owned(),
-                _ => self.answer(command, &words),
-            };
-            if write.write_all(format!("{answer}\n").as_bytes()).is_err() {
-                return;
-            }
-            if command == "finalize" {
-                return;
-            }
-        }
-    }
-
-    fn answer(&self, command: &str, words: &HashMap<&str, &str>) -> String {
-        let value = |key: &str| words.get(key).copied().unwrap_or_default().to_owned();
-        match command {
-            "init" => "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0".into(),
-            "get_maxes" => "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024".into(),
-            "get_appnum" => "cmd=appnum appnum=0".into(),
-            "get_my_kvsname" => "cmd=my_kvsname kvsname=kvs_1_0".into(),
-            "put" => {
-                let mut values = self.values.lock().expect("values");
-                values.insert(value("key"), value("value"));
-                "cmd=put_result rc=0 msg=success".into()
-            }
-            "barrier_in" => {
-                self.barrier.wait();
-                "cmd=barrier_out".into()
-            }
-            "get" => match self.values.lock().expect("values").get(words["key"]) {
-                Some(value) => format!("cmd=get_result rc=0 msg=success value={value}"),
-                None => "cmd=get_result rc=-1 msg=key_not_found value=unknown".into(),
-            },
-            "finalize" => "cmd=finalize_ack".into(),
-            "abort" => {
-                *self.aborted.lock().expect("code") = Some(value("exitcode"));
-                "cmd=none".into()
-            }
-            other => format!("cmd={other} rc=-1 msg=unknown"),
-        }
-    }
-}
-
-fn own((key, value): (&'static str, usize)) -> (&'static str, String) {
-    (key, value.to_string())
-}
+use pmi::Server;
 
 /// Runs a program on so many ranks: the codes and the texts of all.
 fn launched(program: &Path, ranks: usize) -> Vec<(Option<i32>, String, String)> {
     let server = Server::new(ranks, None);
-    let start = |rank| server.start(program, rank, ranks);
+    let start = |rank| server.start(&mut Command::new(program), rank, ranks);
     let children: Vec<Child> = (0..ranks).map(start).collect();
     let end = |child: Child| ended(&child.wait_with_output().expect("its end"));
     children.into_iter().map(end).collect()
@@ -157,7 +69,9 @@ fn wrong_words_of_a_launcher_are_errors() {
         (1, "barrier_in", "", "it has gone"),
     ] {
         let server = Server::new(2, Some((command, said)));
-        let end = server.start(&program, rank, 2).wait_with_output();
+        let end = server
+            .start(&mut Command::new(&program), rank, 2)
+            .wait_with_output();
         let (code, stdout, stderr) = ended(&end.expect("its end"));
         assert_eq!(
             (code, stdout.as_str()),
@@ -176,7 +90,9 @@ fn wrong_words_of_a_launcher_are_errors() {
         "cmd=get_result rc=0 value=00112233445566778899aabbccddeeff",
     ] {
         let server = Server::new(1, Some(("get", said)));
-        let end = server.start(&program, 0, 2).wait_with_output();
+        let end = server
+            .start(&mut Command::new(&program), 0, 2)
+            .wait_with_output();
         let (code, _, stderr) = ended(&end.expect("its end"));
         assert_eq!(code, Some(16), "{said}: {stderr}");
         assert!(stderr.contains("the launcher (PMI-1)"), "{said}: {stderr}");
@@ -202,22 +118,49 @@ fn an_abort_is_told_to_the_launcher() {
         return;
     };
     let server = Server::new(1, None);
-    let (ours, its) = UnixStream::pair().expect("sockets");
-    let mut command = Command::new(&program);
-    command.arg("abort").stdin(OwnedFd::from(its));
-    command.envs([("PMI_FD", 0), ("PMI_RANK", 0), ("PMI_SIZE", 1)].map(own));
-    let child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    drop(command);
-    let served = server.clone();
-    let thread = std::thread::spawn(move || served.serve(ours));
-    let end = child.and_then(Child::wait_with_output).expect("its end");
+    let child = server.start(Command::new(&program).arg("abort"), 0, 1);
+    let end = child.wait_with_output().expect("its end");
     assert_eq!(ended(&end).0, Some(5));
-    thread.join().expect("the server");
-    let code = server.aborted.lock().expect("code").clone();
-    assert_eq!(code.as_deref(), Some("5"));
+    // Its thread reads what the socket still holds.
+    let start = Instant::now();
+    while server.aborted().is_none() && start.elapsed() < Duration::from_secs(60) {
+        std::thread::yield_now();
+    }
+    assert_eq!(server.aborted().as_deref(), Some("5"));
+}
+
+/// A process that another launcher started as one of several ends; queries are answered.
+#[test]
+fn jobs_that_cannot_be_joined_are_refused() {
+    let Some(program) = build("foreign") else {
+        return;
+    };
+    for (environment, says) in [
+        (
+            &[("OMPI_COMM_WORLD_SIZE", "2"), ("PMIX_RANK", "1")][..],
+            "Open MPI's mpirun started this process as one of 2",
+        ),
+        (
+            &[("SLURM_STEP_NUM_TASKS", "4"), ("PMIX_RANK", "3")],
+            "srun --mpi=pmix started this process as one of 4",
+        ),
+        (&[("PMIX_RANK", "0")], "a launcher that speaks PMIx"),
+    ] {
+        let start = |alone: &str| {
+            let mut command = Command::new(&program);
+            command.envs(environment.iter().copied());
+            ended(&run(command.env("OSIER_ALONE", alone)))
+        };
+        let (code, stdout, stderr) = start("0");
+        assert!(code.is_some_and(|code| code != 0), "{stderr}");
+        assert_eq!(stdout, "asked\n");
+        for part in [says, "osier run", "OSIER_ALONE=1"] {
+            assert!(stderr.contains(part), "{part}: {stderr}");
+        }
+        let (code, stdout, stderr) = start("1");
+        assert_eq!(code, Some(0), "{stderr}");
+        assert_eq!(stdout, "asked\nrank 0 of 1\nthrough\n");
+    }
 }
 
 /// Launchers of MPICH and Intel MPI: those that `cargo xtask compare` has installed, and on

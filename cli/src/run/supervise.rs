@@ -221,6 +221,8 @@ impl Supervisor<'_> {
             job.push(("OSIER_TRACE".into(), folder.into()));
         }
         job.push(("OSIER_APPNUM".into(), number.to_string().into()));
+        // It was not meant for them.
+        job.push(("OSIER_ALONE".into(), OsString::new()));
         job.extend(self.devices.iter().cloned());
         let variables = [&self.args.env[..], &section.env].concat();
         let plan = Plan {

@@ -69,6 +69,12 @@ fn main() -> ExitCode {
         ["parted"] => parted(comm),
         ["full"] => full(&universe),
         ["twice"] => twice(comm),
+        ["child", says] => child(comm, says),
+        ["once-more", says] => {
+            let e = osier::init().expect_err("joined already");
+            assert!(e.to_string().contains(says), "{e}");
+            sizes(comm);
+        }
         ["abort", code] => abort(&universe, code.parse().expect("a code")),
         ["fatal"] => fatal(comm),
         ["hang", how] => hang(comm, how),
@@ -212,6 +218,27 @@ fn fatal(comm: &Communicator) {
 /// Says that this rank is through; printed once per rank.
 fn through(comm: &Communicator) {
     println!("rank {} is through", comm.rank());
+}
+
+/// Child processes are no ranks: they say this, and disturb nobody.
+fn child(comm: &Communicator, says: &str) {
+    comm.barrier().expect("all are here");
+    let own = std::env::current_exe().expect("this program");
+    let start = |alone: &str| {
+        let mut command = std::process::Command::new(&own);
+        // It has what this process has, as far as that is passed on.
+        command.arg("join").env("OSIER_ALONE", alone);
+        let done = command.stdin(std::process::Stdio::inherit()).output();
+        done.expect("it starts")
+    };
+    let done = start("");
+    let text = String::from_utf8_lossy(&done.stderr);
+    assert!(text.contains(says), "{text}");
+    assert_eq!(done.status.code(), Some(9), "{text}");
+    let done = start("1");
+    let text = String::from_utf8_lossy(&done.stdout);
+    assert_eq!(text, "rank 0 of 1\n", "{done:?}");
+    sizes(comm);
 }
 
 /// Every size on every way: plain memory, heap, with gaps.

@@ -3,7 +3,7 @@
 use super::segment::{RankControl, Segment};
 use crate::contract::{TransportError, TransportErrorKind};
 use crate::sync::Ordering;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 /// Most ranks of one job on one machine.
@@ -97,12 +97,16 @@ impl Job {
 
     /// File descriptors that a rank's process must inherit.
     pub fn inherited_fds(&self) -> Vec<RawFd> {
+        self.descriptors().map(|fd| fd.as_raw_fd()).collect()
+    }
+
+    /// The same, to hand them on.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let segment = &self.0.segment;
         [&segment.arena_fd, &segment.heap_fd]
             .into_iter()
             .chain(&self.0.bells)
-            .map(AsRawFd::as_raw_fd)
-            .collect()
+            .map(AsFd::as_fd)
     }
 
     /// Environment by which a process finds the job as the given rank.
