@@ -17,7 +17,13 @@ pub enum ErrorKind {
     Rank,
     /// A tag outside 0 ..= 2^31 - 1.
     Tag,
-    /// A count, size, dimension or other argument that makes no sense.
+    /// A communicator of a kind for which the operation is not defined.
+    Communicator,
+    /// A group with ranks that the communicator has not.
+    Group,
+    /// A count that is too large.
+    Count,
+    /// A size, dimension or other argument that makes no sense.
     Argument,
     /// A datatype that cannot be built, or memory too small for it.
     Datatype,
@@ -31,7 +37,8 @@ pub enum ErrorKind {
     Closed,
     /// The operation was cancelled or its sender withdrew it.
     Cancelled,
-    /// No buffer is attached for buffered sends, or it is full.
+    /// No buffer is attached for buffered sends, or it is full; or data in place where that
+    /// is not allowed.
     Buffer,
     /// Memory, private or shared, is full.
     OutOfMemory,

@@ -4,6 +4,9 @@
 //! 1. A freed key lives as long as an attribute has it, and until then its number names it:
 //!    the program may still delete what it has set.
 //! 2. Callbacks run without a lock held.
+//! 3. What attributes hang on outlives the calls of their callbacks, which may free it: it
+//!    is counted meanwhile.
+//! 4. An object whose attributes are being deleted because it is freed is not freed again.
 //!
 //! # Sources
 //! MPI 5.0, section 7.7. The attributes of the Rust library are typed values under typed
@@ -13,9 +16,10 @@ use crate::abi::*;
 use crate::call::{On, mpi};
 use crate::errors;
 use crate::fail::{Fail, Res, get, put};
-use crate::objects::{comm, ctype, lock};
+use crate::objects::{comm, ctype, ctype_shared, lock};
 use crate::state;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,7 +51,7 @@ struct Entry {
 }
 
 /// What hangs on an object, in the order in which it was set.
-pub struct Attributes(Mutex<Vec<Entry>>);
+pub struct Attributes(Mutex<Vec<Entry>>, AtomicBool);
 
 type Copy = unsafe extern "C" fn(Handle, c_int, usize, usize, *mut usize, *mut c_int) -> c_int;
 type Delete = unsafe extern "C" fn(Handle, c_int, usize, usize) -> c_int;
@@ -146,7 +150,7 @@ fn free(kind: Kind, keyval: *mut c_int) -> Res {
 
 impl Attributes {
     pub const fn new() -> Self {
-        Self(Mutex::new(Vec::new()))
+        Self(Mutex::new(Vec::new()), AtomicBool::new(false))
     }
 
     fn set(&self, of: Handle, key: Arc<Key>, value: usize) -> Res {
@@ -191,8 +195,22 @@ impl Attributes {
         Ok(true)
     }
 
-    /// Deletes all, the last one first.
-    pub fn clear(&self, of: Handle) -> Res {
+    /// Deletes all, the last one first, because the object is to be freed. From one of its
+    /// callbacks, an error of this class.
+    pub fn clear(&self, of: Handle, class: c_int) -> Res {
+        if self.1.swap(true, Ordering::Relaxed) {
+            return Err(Fail::new(
+                class,
+                "an object that is being freed (hint: a delete function of its attributes frees it again)",
+            ));
+        }
+        let cleared = self.delete_all(of);
+        // A callback that fails keeps the object.
+        self.1.store(false, Ordering::Relaxed);
+        cleared
+    }
+
+    fn delete_all(&self, of: Handle) -> Res {
         loop {
             let last = {
                 let entries = lock(&self.0);
@@ -346,7 +364,7 @@ mpi! {
     }
 
     fn MPI_Type_set_attr(ty: Handle, keyval: c_int, value: usize) on On::Own; {
-        ctype(ty)?.attributes.set(ty, key(keyval, Kind::Type)?, value)?;
+        ctype_shared(ty)?.attributes.set(ty, key(keyval, Kind::Type)?, value)?;
     }
 
     fn MPI_Type_get_attr(ty: Handle, keyval: c_int, value: *mut usize, flag: *mut c_int) on On::Own; {
@@ -358,7 +376,7 @@ mpi! {
     }
 
     fn MPI_Type_delete_attr(ty: Handle, keyval: c_int) on On::Own; {
-        let on = ctype(ty)?;
+        let on = ctype_shared(ty)?;
         key(keyval, Kind::Type)?;
         if !on.attributes.delete(ty, keyval)? {
             return Err(bad_key(keyval));

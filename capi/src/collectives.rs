@@ -13,7 +13,7 @@ use crate::fail::{Fail, Int, Res, array, bad_count, count};
 use crate::objects::{Comm, comm};
 use crate::ops::{known, operand, reduction};
 use crate::p2p::pend;
-use crate::work::Work;
+use crate::work::{Sort, Work};
 use osier::{PROC_NULL, ROOT, Rank};
 
 pub fn to_root(root: c_int) -> Rank {
@@ -123,7 +123,7 @@ macro_rules! collective {
                 let $c = comm(on)?;
                 let ($s, $r) = $prepare;
                 let begun = $c.comm.$lib_begin($s, $r, $($rest),*).map_err($fail)?;
-                pend(Work::Once(Box::new(begun), false), on, request)?;
+                pend(Work::Once(Box::new(begun), Sort::Collective), on, request)?;
             }
 
             fn $init, $init_c<$N>(
@@ -146,7 +146,7 @@ mpi! {
 
     fn MPI_Ibarrier(on: Handle, request: *mut Handle) on On::Comm(on); {
         let begun = comm(on)?.comm.ibarrier()?;
-        pend(Work::Once(Box::new(begun), false), on, request)?;
+        pend(Work::Once(Box::new(begun), Sort::Collective), on, request)?;
     }
 
     fn MPI_Barrier_init(on: Handle, _info: Handle, request: *mut Handle) on On::Comm(on); {
@@ -164,7 +164,7 @@ mpi! {
         let c = comm(on)?;
         checked_root(c, root)?;
         let begun = c.comm.ibcast(bcast_view(c, buf, n, ty, root)?, to_root(root))?;
-        pend(Work::Once(Box::new(begun), false), on, request)?;
+        pend(Work::Once(Box::new(begun), Sort::Collective), on, request)?;
     }
 
     fn MPI_Bcast_init, MPI_Bcast_init_c<N>(

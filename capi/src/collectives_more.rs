@@ -11,7 +11,7 @@ use crate::fail::{Fail, Int, Res, array, bad_topology, count};
 use crate::objects::{Comm, comm, ctype};
 use crate::on_host::{copy, packed_mut};
 use crate::p2p::pend;
-use crate::work::{Repeated, Work};
+use crate::work::{Repeated, Sort, Work};
 use osier::{Layout, Status, Topology, Watched};
 
 /// Blocks of one buffer, counted in instances of its type.
@@ -490,7 +490,7 @@ macro_rules! typed {
                 send.apart(&recv, to)?;
                 let given = pieces(&send, &recv, to)?;
                 let begun = $c.comm.$lib_begin(given, recv.views_mut(from)?)?;
-                pend(Work::Once(Box::new(begun), false), on, request)?;
+                pend(Work::Once(Box::new(begun), Sort::Collective), on, request)?;
             }
 
             fn $init, $init_c<N>(

@@ -89,7 +89,7 @@ fn free(on: *mut Handle) -> Res {
     if matches!(handle, MPI_COMM_WORLD | MPI_COMM_SELF) {
         return Err(bad_comm("freeing of a predefined communicator"));
     }
-    held.attributes.clear(handle)?;
+    held.attributes.clear(handle, MPI_ERR_COMM)?;
     drop(COMMS.remove(handle));
     put(on, MPI_COMM_NULL)
 }

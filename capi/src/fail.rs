@@ -71,6 +71,9 @@ fn class_of(kind: ErrorKind) -> c_int {
     match kind {
         ErrorKind::Rank => MPI_ERR_RANK,
         ErrorKind::Tag => MPI_ERR_TAG,
+        ErrorKind::Communicator => MPI_ERR_COMM,
+        ErrorKind::Group => MPI_ERR_GROUP,
+        ErrorKind::Count => MPI_ERR_COUNT,
         ErrorKind::Argument => MPI_ERR_ARG,
         ErrorKind::Datatype => MPI_ERR_TYPE,
         ErrorKind::Truncated => MPI_ERR_TRUNCATE,

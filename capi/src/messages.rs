@@ -7,7 +7,7 @@ use crate::fail::{Fail, Res, get, put};
 use crate::objects::{MESSAGES, comm};
 use crate::p2p::{pend, to_selector, to_source};
 use crate::status::leave;
-use crate::work::Work;
+use crate::work::{Sort, Work};
 use osier::{Message, Status};
 
 /// Hands out a message and its status.
@@ -47,7 +47,7 @@ fn from_nobody() -> Res<Work> {
     let own = crate::state::predefined(true).ok_or_else(crate::state::not_initialised)?;
     let (request, completer) = own.comm.generalized_request(osier::Callbacks::new());
     completer.complete();
-    Ok(Work::Once(Box::new(request), true))
+    Ok(Work::Once(Box::new(request), Sort::Receives))
 }
 
 mpi! {

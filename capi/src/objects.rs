@@ -93,7 +93,7 @@ pub fn comm(handle: Handle) -> Res<&'static Comm> {
 
 #[cold]
 fn no_comm(handle: Handle) -> crate::fail::Fail {
-    if !state::is_initialised() {
+    if !state::is_initialised() || state::is_finalised() && !state::is_active() {
         return state::not_initialised();
     }
     match handle {
@@ -242,6 +242,31 @@ pub fn ctype(handle: Handle) -> Res<&'static CType> {
         return Ok(ty);
     }
     Err(no_type(handle))
+}
+
+/// A datatype that stays while it is held, whoever frees its handle.
+pub enum HeldType {
+    Predefined(&'static CType),
+    Made(Arc<CType>),
+}
+
+impl std::ops::Deref for HeldType {
+    type Target = CType;
+
+    fn deref(&self) -> &CType {
+        match self {
+            HeldType::Predefined(ty) => ty,
+            HeldType::Made(ty) => ty,
+        }
+    }
+}
+
+/// As [`ctype`], counted: it outlives its handle.
+pub fn ctype_shared(handle: Handle) -> Res<HeldType> {
+    match TYPES.get(handle) {
+        Some(ty) => Ok(HeldType::Made(ty.clone())),
+        None => ctype(handle).map(HeldType::Predefined),
+    }
 }
 
 #[cold]

@@ -7,7 +7,7 @@ use crate::fail::{Int, Res, number, put};
 use crate::objects::{REQUESTS, comm, lock, session};
 use crate::state;
 use crate::status::leave_received;
-use crate::work::{Pending, Work};
+use crate::work::{Pending, Sort, Work};
 use osier::{ANY_SOURCE, ANY_TAG, FlushRequest, PROC_NULL, Rank, Source, TagSelector};
 use std::sync::Mutex;
 
@@ -138,7 +138,7 @@ mpi! {
         let begun = comm.comm.isendrecv(
             send, to_rank(dest), sendtag, recv, to_source(source), to_selector(recvtag),
         )?;
-        pend(Work::Once(Box::new(begun), true), on, request)?;
+        pend(Work::Once(Box::new(begun), Sort::Receives), on, request)?;
     }
 
     fn MPI_Isendrecv_replace, MPI_Isendrecv_replace_c<N>(
@@ -149,7 +149,7 @@ mpi! {
         let begun = comm.comm.isendrecv_replace(
             view_mut(buf, n, ty)?, to_rank(dest), sendtag, to_source(source), to_selector(recvtag),
         )?;
-        pend(Work::Once(Box::new(begun), true), on, request)?;
+        pend(Work::Once(Box::new(begun), Sort::Receives), on, request)?;
     }
 }
 
@@ -194,7 +194,7 @@ fn detach<N: Int>(address: *mut usize, bytes: *mut N, kept: &Mutex<Option<Attach
 
 fn flushing(flush: FlushRequest, on: On, request: *mut Handle) -> Res {
     let pending = Pending {
-        work: Work::Once(Box::new(flush), false),
+        work: Work::Once(Box::new(flush), Sort::Flush),
         on,
     };
     put(request, REQUESTS.insert(pending))

@@ -121,12 +121,20 @@ fn ready(
     let Some(Pending { work, on }) = REQUESTS.get(handle) else {
         return Err(no_send());
     };
-    let told = match work {
-        Work::PartitionedSend(send) => of_host(send),
-        Work::DeviceSend(send) => of_device(send),
+    let (active, told) = match work {
+        Work::PartitionedSend(send) => (send.is_active(), of_host(send)),
+        Work::DeviceSend(send) => (send.is_active(), of_device(send)),
         _ => return Err(no_send()),
     };
-    told.map_err(|e| Fail::from(e).on(*on))
+    told.map_err(|e| {
+        let e = Fail::from(e).on(*on);
+        // Then the request is wrong, and no argument.
+        if active {
+            e
+        } else {
+            e.class(MPI_ERR_ARG, MPI_ERR_REQUEST)
+        }
+    })
 }
 
 fn no_send() -> Fail {

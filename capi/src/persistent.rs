@@ -122,7 +122,12 @@ mpi! {
 
     fn MPI_Request_free(handle: *mut Handle) on On::Own; {
         let taken = get(handle)?;
-        request(taken)?;
+        if request(taken)?.is_collective() {
+            // MPI 5.0, section 6.12: erroneous.
+            return Err(bad_request(
+                "freeing of a nonblocking collective (hint: complete it by a wait or a test)",
+            ));
+        }
         if let Some(pending) = REQUESTS.remove(taken) {
             pending.free();
         }

@@ -159,7 +159,7 @@ pub fn finalise() -> Res {
         return Err(not_initialised());
     };
     // The first thing that happens, as the standard has it: what hangs on it may use MPI.
-    own.attributes.clear(MPI_COMM_SELF)?;
+    own.attributes.clear(MPI_COMM_SELF, MPI_ERR_OTHER)?;
     drop(own);
     crate::work::finish_freed();
     if crate::objects::SESSIONS.handles().is_empty() {

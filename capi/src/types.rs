@@ -6,7 +6,7 @@
 use crate::abi::*;
 use crate::call::{On, mpi};
 use crate::fail::{Fail, Int, Res, argument, array, count, get, number, put};
-use crate::objects::{CType, Element, TYPES, adopt_type, ctype, new_type};
+use crate::objects::{CType, Element, TYPES, adopt_type, ctype, ctype_shared, new_type};
 use osier::{Basic, Constructor, DarrayDimension, Distribution, Order, Pair, Type, TypeClass};
 use std::collections::HashMap;
 use std::ptr::null_mut;
@@ -326,11 +326,11 @@ mpi! {
 
     fn MPI_Type_free(ty: *mut Handle) on On::Own; {
         let handle = get(ty)?;
-        let of = ctype(handle)?;
+        let of = ctype_shared(handle)?;
         if of.predefined {
             return Err(Fail::new(MPI_ERR_TYPE, "freeing of a predefined datatype"));
         }
-        of.attributes.clear(handle)?;
+        of.attributes.clear(handle, MPI_ERR_TYPE)?;
         TYPES.remove(handle);
         put(ty, MPI_DATATYPE_NULL)?;
     }

@@ -27,8 +27,8 @@ pub enum Work {
     Sent,
     Send(Request<Memory>),
     Recv(Request<MemoryMut>),
-    /// A pair of transfers, a collective, a flush; whether it receives a message.
-    Once(Box<dyn Once>, bool),
+    /// A pair of transfers, a collective, a flush.
+    Once(Box<dyn Once>, Sort),
     /// With the code that the last of its functions to fail has returned.
     Generalized(GeneralizedRequest, Arc<AtomicI32>),
     Duplicate(Box<Duplicate>),
@@ -40,6 +40,17 @@ pub enum Work {
     /// In partitions of a device's memory.
     DeviceSend(Box<DevicePartitionedSend<u8>>),
     DeviceRecv(Box<DevicePartitionedRecv<u8>>),
+}
+
+/// What begins once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// A transfer that receives a message, alone or beside a send.
+    Receives,
+    /// A collective call.
+    Collective,
+    /// Of buffered sends.
+    Flush,
 }
 
 /// A communicator that is being duplicated, and where C wants its handle.
@@ -279,7 +290,7 @@ impl Pending {
             Work::Recv(_) | Work::PersistentRecv(_) => true,
             Work::PartitionedRecv(_) | Work::DeviceRecv(_) => true,
             Work::Generalized(..) => true,
-            Work::Once(_, receives) => *receives,
+            Work::Once(_, sort) => *sort == Sort::Receives,
             _ => false,
         }
     }
@@ -376,6 +387,14 @@ impl Pending {
         Ok(())
     }
 
+    /// Whether all ranks of a communicator take part, so that none may give it up.
+    pub fn is_collective(&self) -> bool {
+        matches!(
+            self.work,
+            Work::Once(_, Sort::Collective) | Work::Duplicate(_)
+        )
+    }
+
     /// Lets it go on by itself, to its end or to that of MPI.
     pub fn free(mut self) {
         if let Work::Send(r) = self.work {
@@ -386,7 +405,7 @@ impl Pending {
         freed.retain_mut(|pending| !pending.test());
         let goes_on = matches!(
             self.work,
-            Work::Recv(_) | Work::PersistentSend(_) | Work::PersistentRecv(_)
+            Work::Recv(_) | Work::Once(..) | Work::PersistentSend(_) | Work::PersistentRecv(_)
         );
         if goes_on && self.is_active() && !self.test() {
             freed.push(self);

@@ -266,7 +266,7 @@ impl Communicator {
         match strange {
             None => Ok(()),
             Some(world) => Err(Error::new(
-                ErrorKind::Rank,
+                ErrorKind::Group,
                 format!(
                     "rank {world} of the world is no member of this communicator (hint: take the group from the communicator's own)"
                 ),
@@ -292,7 +292,7 @@ impl Communicator {
         let tag = tag.check()?;
         if self.is_inter() {
             return Err(Error::new(
-                ErrorKind::Argument,
+                ErrorKind::Communicator,
                 "an intercommunicator (hint: create works on it, create_group on communicators of one group)",
             ));
         }

@@ -66,7 +66,7 @@ impl Communicator {
             return Ok(());
         }
         Err(Error::new(
-            ErrorKind::Argument,
+            ErrorKind::Communicator,
             "an intercommunicator has no topology (hint: merge gives one communicator of both groups)",
         ))
     }

@@ -354,7 +354,7 @@ impl RawView {
     pub fn at(origin: *mut u8, layout: &Layout, count: usize) -> Result<Self> {
         let bytes = layout.packed_bytes(count).ok_or_else(|| {
             Error::new(
-                ErrorKind::Datatype,
+                ErrorKind::Count,
                 format!("{count} instances of {} bytes overflow", layout.size()),
             )
         })?;

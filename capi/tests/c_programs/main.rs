@@ -15,6 +15,7 @@ mod generate;
 mod layout;
 
 mod launchers;
+mod misuses;
 mod nulls;
 mod outside;
 

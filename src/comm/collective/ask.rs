@@ -165,6 +165,11 @@ pub(super) fn bytes_of(class: u32) -> u64 {
     }
 }
 
+/// Data in place on a rank that is not the root.
+pub(super) fn in_place_elsewhere() -> Error {
+    Error::new(ErrorKind::Buffer, "only the root works in place")
+}
+
 pub(super) fn mismatch(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Argument, message)
 }

@@ -4,7 +4,7 @@
 //! theirs, of views in instances of the layout, as MPI counts them. What a rank sends must
 //! be as long as what its peer expects of it.
 
-use super::ask::{Ask, mismatch};
+use super::ask::{Ask, in_place_elsewhere, mismatch};
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::memory::{Buffers, Pieces, Sizes};
@@ -161,7 +161,7 @@ impl Communicator {
                 call = call.in_place();
                 self.in_place_within().and_then(|()| match receives {
                     true => Ok(Pieces::None),
-                    false => Err(mismatch("only the root works in place")),
+                    false => Err(in_place_elsewhere()),
                 })
             }
         };
@@ -196,7 +196,7 @@ impl Communicator {
                 call = call.in_place();
                 self.in_place_within().and_then(|()| match sends {
                     true => Ok(Pieces::None),
-                    false => Err(mismatch("only the root works in place")),
+                    false => Err(in_place_elsewhere()),
                 })
             }
         };

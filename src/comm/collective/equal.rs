@@ -3,7 +3,7 @@
 //! On an intercommunicator a plan's ranks are those of both sides, the first side's
 //! first; runs are those of the hidden communicator of both (`Inter::both`).
 
-use super::ask::{Ask, mismatch};
+use super::ask::{Ask, in_place_elsewhere, mismatch};
 use crate::comm::Communicator;
 use crate::comm::inter::Inter;
 use crate::error::{Error, ErrorKind, Result};
@@ -68,7 +68,8 @@ impl Communicator {
         if !self.is_inter() {
             return Ok(());
         }
-        Err(mismatch(
+        Err(Error::new(
+            ErrorKind::Communicator,
             "not defined on an intercommunicator (hint: merge gives one communicator of both groups)",
         ))
     }
@@ -125,7 +126,7 @@ impl Communicator {
         if send.is_none() && !self.is_inter() {
             call = call.in_place();
             if !receives {
-                error = Some(mismatch("only the root works in place"));
+                error = Some(in_place_elsewhere());
             }
         }
         let each = match &send {
@@ -191,7 +192,7 @@ impl Communicator {
             call = call.in_place();
         }
         if recv.is_none() && !sends {
-            error = Some(mismatch("only the root works in place"));
+            error = Some(in_place_elsewhere());
         }
         let each = recv.as_ref().map_or(send.bytes() / others, RawView::bytes);
         if sends && send.bytes() != each * others {
@@ -262,7 +263,7 @@ impl Communicator {
         }
         let error = match &send {
             None if self.is_inter() => self.may_be_in_place(None),
-            None if !receives => Some(mismatch("only the root works in place")),
+            None if !receives => Some(in_place_elsewhere()),
             _ => None,
         };
         let call = if send.is_none() {
