@@ -559,9 +559,10 @@ impl ShmEndpoint {
         }
         let at = key.base.checked_add(offset)?;
         match key.kind {
-            RegionKind::Arena => self.rank.job().segment().arena.at(at, bytes),
+            RegionKind::Arena => self.rank.job().segment().arena.at(at, bytes).ok(),
             RegionKind::Heap if self.members.get(peer as usize) == Some(&key.owner) => {
-                self.rank.peer_heap(key.owner as usize)?.at(at, bytes)
+                let heap = self.rank.peer_heap(key.owner as usize)?;
+                heap.at(at, bytes).ok()
             }
             RegionKind::Local if key.owner == self.rank.pid() && self.here(peer) => Some(
                 std::ptr::with_exposed_provenance_mut(usize::try_from(at).ok()?),

@@ -3,8 +3,15 @@
 //!
 //! Each rank owns a window of the job's heap file. Free ranges are kept by
 //! address and merged with their neighbours; the window grows at its top.
+//!
+//! # Invariants
+//! 1. A range that `alloc` returns lies in one step of the window, below `top`, and was
+//!    populated when the window grew over it; no other rank writes the window.
+//! 2. A range is either free or given out once: only `take` and growth give out, only
+//!    `give` takes back, both under the lock.
 
-use super::segment::{Mapping, Segment};
+use super::mapping::{self, Steps};
+use super::segment::Segment;
 use crate::contract::{TransportError, TransportErrorKind};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -14,7 +21,7 @@ const GROW: u64 = 2 << 20;
 
 #[derive(Default)]
 struct Ranges {
-    /// Offset and size of each free range; no two touch.
+    /// Offset and size of each free range; no two touch within a step.
     free: BTreeMap<u64, u64>,
     top: u64,
 }
@@ -32,12 +39,15 @@ impl Ranges {
     fn give(&mut self, mut offset: u64, mut bytes: u64) {
         if let Some((&before, &size)) = self.free.range(..offset).next_back()
             && before + size == offset
+            && !mapping::begins_step(offset)
         {
             self.free.remove(&before);
             offset = before;
             bytes += size;
         }
-        if let Some(size) = self.free.remove(&(offset + bytes)) {
+        if !mapping::begins_step(offset + bytes)
+            && let Some(size) = self.free.remove(&(offset + bytes))
+        {
             bytes += size;
         }
         self.free.insert(offset, bytes);
@@ -46,7 +56,7 @@ impl Ranges {
 
 /// One rank's window.
 pub(crate) struct Heap {
-    window: OnceLock<Mapping>,
+    window: OnceLock<Steps>,
     ranges: Mutex<Ranges>,
 }
 
@@ -58,14 +68,6 @@ impl Heap {
         }
     }
 
-    fn window(&self, segment: &Segment, rank: usize) -> Result<&Mapping, TransportError> {
-        if let Some(w) = self.window.get() {
-            return Ok(w);
-        }
-        let w = map_window(segment, rank, true)?;
-        Ok(self.window.get_or_init(|| w))
-    }
-
     /// Zeroed memory of at least `bytes` bytes, aligned to a cache line.
     pub fn alloc(
         &self,
@@ -73,7 +75,7 @@ impl Heap {
         rank: usize,
         bytes: usize,
     ) -> Result<*mut u8, TransportError> {
-        let window = self.window(segment, rank)?;
+        let window = self.window.get_or_init(|| segment.window(rank, true));
         let want = (bytes.max(1) as u64)
             .checked_next_multiple_of(ALIGN)
             .filter(|b| *b <= window.bytes())
@@ -87,34 +89,32 @@ impl Heap {
                 )
             })?;
         let mut ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
-        let offset = match ranges.take(want) {
-            Some(offset) => {
-                let at = window.at(offset, want).unwrap_or(std::ptr::null_mut());
-                // SAFETY: a free range of our own window, populated when the
-                // window grew over it.
-                unsafe { std::ptr::write_bytes(at, 0, want as usize) };
-                offset
-            }
-            None => {
-                let grow = want.next_multiple_of(GROW);
-                segment.charge(grow)?;
-                let offset = ranges.top;
-                window
-                    .populate(offset, grow, true)
-                    .inspect_err(|_| segment.discharge(grow))?;
-                ranges.top += grow;
-                if grow > want {
-                    ranges.give(offset + want, grow - want);
-                }
-                offset
-            }
-        };
-        window.at(offset, want).ok_or_else(|| {
+        if let Some(offset) = ranges.take(want) {
+            let at = window
+                .at(offset, want)
+                .inspect_err(|_| ranges.give(offset, want))?;
+            // SAFETY: invariants 1 and 2, which `take` upholds.
+            unsafe { std::ptr::write_bytes(at, 0, want as usize) };
+            return Ok(at);
+        }
+        let grow = want.next_multiple_of(GROW);
+        let offset = window.fit(ranges.top, grow).ok_or_else(|| {
             TransportError::new(
                 TransportErrorKind::OutOfMemory,
-                "heap range outside its window",
+                format!("the rank's {} GiB of heap are used up", window.bytes() >> 30),
             )
-        })
+        })?;
+        segment.charge(grow)?;
+        let at = window
+            .at(offset, grow)
+            // SAFETY: `at` has returned the address.
+            .and_then(|at| unsafe { mapping::populate(at, grow, true) }.map(|()| at))
+            .inspect_err(|_| segment.discharge(grow))?;
+        ranges.top = offset + grow;
+        if grow > want {
+            ranges.give(offset + want, grow - want);
+        }
+        Ok(at)
     }
 
     /// Gives back what `alloc` returned for `bytes`.
@@ -133,20 +133,6 @@ impl Heap {
     pub fn offset_of(&self, ptr: *const u8, bytes: usize) -> Option<u64> {
         self.window.get()?.offset_of(ptr, bytes)
     }
-}
-
-/// Maps a rank's window.
-pub(crate) fn map_window(
-    segment: &Segment,
-    rank: usize,
-    write: bool,
-) -> Result<Mapping, TransportError> {
-    let bytes = segment
-        .header()
-        .heap_window
-        .load(crate::sync::Ordering::Relaxed);
-    let mapping = Mapping::new(&segment.heap_fd, bytes * rank as u64, bytes, write)?;
-    Ok(mapping)
 }
 
 #[cfg(all(test, not(loom)))]

@@ -103,7 +103,7 @@ impl Job {
     /// The same, to hand them on.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let segment = &self.0.segment;
-        [&segment.arena_fd, &segment.heap_fd]
+        [segment.arena.file(), &*segment.heap_fd]
             .into_iter()
             .chain(&self.0.bells)
             .map(AsFd::as_fd)

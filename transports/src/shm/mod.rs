@@ -9,6 +9,7 @@ mod endpoint;
 mod heap;
 mod job;
 mod mailbox;
+mod mapping;
 mod rank;
 mod ring;
 mod segment;

@@ -10,11 +10,12 @@
 //!    fails is dropped and counted.
 
 use super::endpoint::ShmEndpoint;
-use super::heap::{self, Heap};
+use super::heap::Heap;
 use super::job::Job;
 use super::mailbox;
+use super::mapping::{self, Steps};
 use super::ring::{Cell, Control, RingMemory};
-use super::segment::{self, GRANULE, Mapping};
+use super::segment::{self, GRANULE};
 use super::spans::Spans;
 use super::{cma, wait, words};
 use crate::contract::{TransportError, TransportErrorKind, WIRE_VERSION};
@@ -128,7 +129,7 @@ struct Inner {
     arena: Mutex<Arena>,
     channels: Mutex<Channels>,
     heap: Heap,
-    peer_heaps: Vec<OnceLock<Option<Mapping>>>,
+    peer_heaps: Vec<OnceLock<Steps>>,
     malformed: AtomicU64,
     cma_refused: AtomicU32,
     fence: bool,
@@ -294,9 +295,15 @@ impl ShmRank {
         if !offset.is_multiple_of(4096) {
             return None;
         }
-        let header = arena
-            .at(offset, Level::Small.block_bytes())?
-            .cast::<BlockHeader>();
+        let header = match arena.at(offset, Level::Small.block_bytes()) {
+            Ok(header) => header.cast::<BlockHeader>(),
+            Err(e) if e.kind() == TransportErrorKind::Malformed => return None,
+            Err(e) => {
+                // What the peer sends there cannot be read: silence would be a hang.
+                eprintln!("osier: rank {}: no memory for a ring of a peer: {e}", self.0.rank);
+                return None;
+            }
+        };
         // SAFETY: inside the arena, aligned, atomics only; the arena lives as
         // long as the job that `self` holds.
         let header = unsafe { &*header };
@@ -321,18 +328,19 @@ impl ShmRank {
     }
 
     fn mail(&self, offset: u64) -> Option<*const mailbox::Line> {
-        let base = self.0.job.segment().arena.at(offset, CELLS_AT)?;
+        let base = self.0.job.segment().arena.at(offset, CELLS_AT).ok()?;
         Some(base.wrapping_add(MAIL_AT as usize).cast())
     }
 
     fn cross(&self, offset: u64) -> Option<*const mailbox::Cells> {
         let end = CROSS_AT + size_of::<mailbox::Cells>() as u64;
-        let base = self.0.job.segment().arena.at(offset, end)?;
+        let base = self.0.job.segment().arena.at(offset, end).ok()?;
         Some(base.wrapping_add(CROSS_AT as usize).cast())
     }
 
     fn memory(&self, offset: u64, level: Level) -> Option<RingMemory> {
-        let base = self.0.job.segment().arena.at(offset, level.block_bytes())?;
+        let arena = &self.0.job.segment().arena;
+        let base = arena.at(offset, level.block_bytes()).ok()?;
         let at = |bytes: u64| base.wrapping_add(bytes as usize);
         Some(RingMemory {
             control: at(64).cast::<Control>(),
@@ -353,8 +361,8 @@ impl ShmRank {
     ) -> Result<Block, TransportError> {
         let offset = self.allocate(level)?;
         let segment = self.0.job.segment();
-        let (Some(base), Some(memory), Some(mail), Some(cross)) = (
-            segment.arena.at(offset, level.block_bytes()),
+        let base = segment.arena.at(offset, level.block_bytes())?;
+        let (Some(memory), Some(mail), Some(cross)) = (
             self.memory(offset, level),
             self.mail(offset),
             self.cross(offset),
@@ -364,7 +372,8 @@ impl ShmRank {
                 "the job's arena is used up",
             ));
         };
-        segment.arena.populate(offset, level.block_bytes(), false)?;
+        // SAFETY: invariant 2 of `mapping`: `at` has returned the address.
+        unsafe { mapping::populate(base, level.block_bytes(), false) }?;
         let head_bytes = match level {
             Level::Exchange => CROSS_AT as usize + size_of::<mailbox::Cells>(),
             _ => (CELLS_AT + level.cells() * size_of::<Cell>() as u64) as usize,
@@ -464,13 +473,9 @@ impl ShmRank {
     pub fn reserve_shared(&self, bytes: u64) -> Result<(u64, *mut u8), TransportError> {
         let segment = self.0.job.segment();
         let offset = segment.reserve_granules(bytes)?;
-        segment.arena.populate(offset, bytes, true)?;
-        let at = segment.arena.at(offset, bytes).ok_or_else(|| {
-            TransportError::new(
-                TransportErrorKind::OutOfMemory,
-                "the job's arena is used up",
-            )
-        })?;
+        let at = segment.arena.at(offset, bytes)?;
+        // SAFETY: invariant 2 of `mapping`: `at` has returned the address.
+        unsafe { mapping::populate(at, bytes, true) }?;
         Ok((offset, at))
     }
 
@@ -480,7 +485,7 @@ impl ShmRank {
         let reserved = offset.is_multiple_of(GRANULE)
             && offset >= segment::head_bytes(self.0.job.ranks())
             && offset.checked_add(bytes)? <= segment.reserved_bytes();
-        reserved.then(|| segment.arena.at(offset, bytes))?
+        reserved.then(|| segment.arena.at(offset, bytes).ok())?
     }
 
     /// Offset of heap memory in this rank's window.
@@ -489,13 +494,10 @@ impl ShmRank {
         self.0.heap.offset_of(ptr, bytes)
     }
 
-    /// A peer's heap, mapped read-only at first use.
-    pub(crate) fn peer_heap(&self, rank: usize) -> Option<&Mapping> {
-        self.0
-            .peer_heaps
-            .get(rank)?
-            .get_or_init(|| heap::map_window(self.0.job.segment(), rank, false).ok())
-            .as_ref()
+    /// A peer's heap, mapped read-only where it is used.
+    pub(crate) fn peer_heap(&self, rank: usize) -> Option<&Steps> {
+        let heap = self.0.peer_heaps.get(rank)?;
+        Some(heap.get_or_init(|| self.0.job.segment().window(rank, false)))
     }
 
     pub(crate) fn cma_refused(&self) -> bool {

@@ -13,12 +13,21 @@
 //! 2. Memory is reserved before it is touched, so a machine or a limit that
 //!    is full gives an error where memory is asked for, never a signal later.
 //! 3. Another process may change any byte at any time: the arena is reached
-//!    through atomics and raw pointers only.
+//!    through atomics, raw pointers and copies only, and what was read from it once is
+//!    not read again where its value decided what may be touched.
+//! 4. A system call on a descriptor and numbers, or on a structure of ours that outlives
+//!    the call, touches no other memory of the process.
+//! 5. A descriptor that a system call has just returned is owned by nobody else.
+//! 6. The head of the arena is header, control blocks, status pages, in this order, each
+//!    aligned for what it holds and made of atomics only. `head` maps all of it, for as
+//!    many ranks as `ranks` says, which was read once; no rank's number is larger.
 
+use super::mapping::{FIRST_STEP_BYTES, Mapping, Steps};
 use super::status::StatusPage;
 use crate::contract::{TransportError, TransportErrorKind};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 
 /// Changes with the layout of the arena's head.
 pub(crate) const MAGIC: u64 = 0x4f53_4945_5230_0003;
@@ -30,105 +39,9 @@ const ARENA_BYTES: u64 = 64 << 30;
 const HEAP_WINDOW_BYTES: u64 = 64 << 30;
 const HEAP_TOTAL_BYTES: u64 = 8 << 40;
 
-/// A shared mapping, unmapped on drop.
-pub(crate) struct Mapping {
-    base: *mut u8,
-    bytes: usize,
-}
+// The head of the largest job lies in the first step of the arena.
+const _: () = assert!(head_bytes(super::MAX_RANKS) < FIRST_STEP_BYTES);
 
-// SAFETY: a mapping is an address range of the process; it is tied to no
-// thread, and what lies in it is reached by atomics and raw pointers.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    pub fn new(fd: &OwnedFd, offset: u64, bytes: u64, write: bool) -> Result<Self, TransportError> {
-        let protection = libc::PROT_READ | if write { libc::PROT_WRITE } else { 0 };
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes as usize,
-                protection,
-                libc::MAP_SHARED | libc::MAP_NORESERVE,
-                fd.as_raw_fd(),
-                offset as libc::off_t,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            let e = std::io::Error::last_os_error();
-            return Err(TransportError::os(
-                format!(
-                    "mapping {} GiB of the job's shared memory (hint: is the address space limited by ulimit -v?)",
-                    bytes >> 30
-                ),
-                &e,
-            ));
-        }
-        Ok(Self {
-            base: base.cast(),
-            bytes: bytes as usize,
-        })
-    }
-
-    #[inline]
-    pub fn base(&self) -> *mut u8 {
-        self.base
-    }
-
-    pub fn bytes(&self) -> u64 {
-        self.bytes as u64
-    }
-
-    /// Address of `bytes` bytes at `offset`, if they lie inside.
-    pub fn at(&self, offset: u64, bytes: u64) -> Option<*mut u8> {
-        let end = offset.checked_add(bytes)?;
-        // SAFETY: inside the mapping by the check.
-        (end <= self.bytes as u64).then(|| unsafe { self.base.add(offset as usize) })
-    }
-
-    /// Offset of an address inside.
-    pub fn offset_of(&self, ptr: *const u8, bytes: usize) -> Option<u64> {
-        let offset = (ptr as usize).checked_sub(self.base as usize)?;
-        (offset.checked_add(bytes)? <= self.bytes).then_some(offset as u64)
-    }
-
-    /// Asks for huge pages, makes the pages present and reserves them.
-    pub fn populate(&self, offset: u64, bytes: u64, huge: bool) -> Result<(), TransportError> {
-        let Some(at) = self.at(offset, bytes) else {
-            return Err(TransportError::new(
-                TransportErrorKind::OutOfMemory,
-                "the job's shared address range is used up",
-            ));
-        };
-        if huge {
-            // SAFETY: inside the mapping; advice only, its failure is harmless.
-            unsafe { libc::madvise(at.cast(), bytes as usize, libc::MADV_HUGEPAGE) };
-        }
-        // SAFETY: inside the mapping; populating changes no content.
-        let rc = unsafe { libc::madvise(at.cast(), bytes as usize, libc::MADV_POPULATE_WRITE) };
-        if rc == 0 {
-            return Ok(());
-        }
-        let e = std::io::Error::last_os_error();
-        if e.raw_os_error() == Some(libc::EINVAL) {
-            return Ok(()); // a kernel before 5.14: pages come with first use
-        }
-        Err(TransportError::os(
-            format!("reserving {} KiB of shared memory", bytes >> 10),
-            &e,
-        ))
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nobody holds an address inside any
-        // more: every holder keeps the job that owns the mapping alive.
-        unsafe { libc::munmap(self.base.cast(), self.bytes) };
-    }
-}
 
 /// Head of the arena.
 #[repr(C)]
@@ -177,10 +90,11 @@ pub(crate) struct RankControl {
     pub inbox: AtomicU64,
 }
 
-/// Makes a nameless file.
+/// Makes a nameless file, which nobody can shrink.
 pub(crate) fn memfd(name: &std::ffi::CStr, bytes: u64) -> Result<OwnedFd, TransportError> {
-    // SAFETY: a system call on a valid C string.
-    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: invariant 4; the name is a C string.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
     if fd < 0 {
         let e = std::io::Error::last_os_error();
         return Err(TransportError::os(
@@ -188,24 +102,28 @@ pub(crate) fn memfd(name: &std::ffi::CStr, bytes: u64) -> Result<OwnedFd, Transp
             &e,
         ));
     }
-    // SAFETY: just created, owned by nobody else.
+    // SAFETY: invariant 5: just created, owned by nobody else.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: a system call on our own file.
+    // SAFETY: invariant 4.
     if unsafe { libc::ftruncate(fd.as_raw_fd(), bytes as libc::off_t) } != 0 {
         return Err(TransportError::last_os(format!(
             "sizing shared memory to {} GiB (hint: is the file size limited by ulimit -f?)",
             bytes >> 30
         )));
     }
+    // SAFETY: invariant 4. A refusal leaves the file as it is.
+    unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) };
     Ok(fd)
 }
 
-/// Both files of a job, the arena mapped.
+/// Both files of a job, the head of the arena mapped.
 pub(crate) struct Segment {
-    pub arena_fd: OwnedFd,
-    pub heap_fd: OwnedFd,
-    pub arena: Mapping,
+    pub arena: Steps,
+    pub heap_fd: Arc<OwnedFd>,
+    /// Header, control blocks and status pages.
+    head: Mapping,
     ranks: usize,
+    heap_window: u64,
 }
 
 impl Segment {
@@ -213,14 +131,14 @@ impl Segment {
         let first = first_granule(ranks);
         let arena_fd = memfd(c"osier-arena", ARENA_BYTES)?;
         let window = (HEAP_TOTAL_BYTES / ranks as u64).min(HEAP_WINDOW_BYTES) & !((2 << 20) - 1);
-        let heap_fd = memfd(c"osier-heap", window * ranks as u64)?;
+        let heap_fd = Arc::new(memfd(c"osier-heap", window * ranks as u64)?);
         reserve(&arena_fd, 0, first * GRANULE)?;
-        let arena = Mapping::new(&arena_fd, 0, ARENA_BYTES, true)?;
         let segment = Self {
-            arena_fd,
+            head: Mapping::new(&arena_fd, 0, head_bytes(ranks), true)?,
+            arena: Steps::new(Arc::new(arena_fd), 0, ARENA_BYTES, true),
             heap_fd,
-            arena,
             ranks,
+            heap_window: window,
         };
         let h = segment.header();
         h.ranks.store(ranks as u32, Ordering::Relaxed);
@@ -236,50 +154,46 @@ impl Segment {
     }
 
     pub fn attach(arena_fd: OwnedFd, heap_fd: OwnedFd) -> Result<Self, TransportError> {
-        let arena = Mapping::new(&arena_fd, 0, ARENA_BYTES, true)?;
-        let mut segment = Self {
-            arena_fd,
-            heap_fd,
-            arena,
-            ranks: 0,
-        };
-        let h = segment.header();
-        let version = h.version.load(Ordering::Relaxed);
-        if h.magic.load(Ordering::Acquire) != MAGIC || version != u32::from(crate::WIRE_VERSION) {
-            return Err(TransportError::new(
-                TransportErrorKind::Malformed,
-                format!(
-                    "the job's shared memory has wire version {version}, this library speaks {} (hint: launcher and program must come from one build of osier)",
-                    crate::WIRE_VERSION
-                ),
-            ));
-        }
-        segment.ranks = h.ranks.load(Ordering::Relaxed) as usize;
-        Ok(segment)
+        let (head, ranks) = map_head(&arena_fd, true)?;
+        // SAFETY: invariants 3 and 6.
+        let header = unsafe { header_at(head.base()) };
+        let heap_window = header.heap_window.load(Ordering::Relaxed);
+        Ok(Self {
+            arena: Steps::new(Arc::new(arena_fd), 0, ARENA_BYTES, true),
+            heap_fd: Arc::new(heap_fd),
+            head,
+            ranks,
+            heap_window: heap_window.min(HEAP_WINDOW_BYTES),
+        })
     }
 
     pub fn ranks(&self) -> usize {
         self.ranks
     }
 
+    /// A rank's part of the heap.
+    pub fn window(&self, rank: usize, write: bool) -> Steps {
+        let start = self.heap_window * rank as u64;
+        Steps::new(self.heap_fd.clone(), start, self.heap_window, write)
+    }
+
     pub fn header(&self) -> &JobHeader {
-        // SAFETY: the header lies at the start of the mapping, which is page
-        // aligned and lives as long as `self`; it holds atomics only.
-        unsafe { &*self.arena.base().cast::<JobHeader>() }
+        // SAFETY: invariants 3 and 6; the mapping lives as long as `self`.
+        unsafe { header_at(self.head.base()) }
     }
 
     #[inline]
     pub fn control(&self, rank: usize) -> &RankControl {
         assert!(rank < self.ranks, "rank {rank} of {}", self.ranks);
-        // SAFETY: inside the reserved head of the arena by the assertion.
-        unsafe { control_at(self.arena.base(), rank) }
+        // SAFETY: invariant 6, by the assertion; the mapping lives as long as `self`.
+        unsafe { control_at(self.head.base(), rank) }
     }
 
     /// The page on which a rank says how it is.
     pub fn status(&self, rank: usize) -> &StatusPage {
         assert!(rank < self.ranks, "rank {rank} of {}", self.ranks);
-        // SAFETY: inside the reserved head of the arena by the assertion.
-        unsafe { status_at(self.arena.base(), self.ranks, rank) }
+        // SAFETY: invariant 6, by the assertion; the mapping lives as long as `self`.
+        unsafe { status_at(self.head.base(), self.ranks, rank) }
     }
 
     /// Counts bytes against the job's limit.
@@ -304,21 +218,49 @@ impl Segment {
         self.header().used_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Reserves fresh zeroed memory of the arena; returns its offset.
+    /// Reserves fresh zeroed memory of the arena, within one step of it; returns its
+    /// offset.
     pub fn reserve_granules(&self, bytes: u64) -> Result<u64, TransportError> {
         let granules = bytes.div_ceil(GRANULE);
         self.charge(granules * GRANULE)?;
+        self.take_granules(granules)
+            .inspect_err(|_| self.discharge(granules * GRANULE))
+    }
+
+    fn take_granules(&self, granules: u64) -> Result<u64, TransportError> {
         let next = &self.header().next_granule;
-        let offset = next.fetch_add(granules, Ordering::Relaxed) * GRANULE;
-        if offset + granules * GRANULE > self.arena.bytes() {
+        let mut offset = 0;
+        let fits = |at: u64| {
+            let at = at.max(first_granule(self.ranks)).checked_mul(GRANULE)?;
+            offset = self.arena.fit(at, granules * GRANULE)?;
+            Some(offset / GRANULE + granules)
+        };
+        if next
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
+            .is_err()
+        {
             return Err(TransportError::new(
                 TransportErrorKind::OutOfMemory,
                 format!("the job's {} GiB of arena are used up", ARENA_BYTES >> 30),
             ));
         }
-        reserve(&self.arena_fd, offset, granules * GRANULE)
-            .inspect_err(|_| self.discharge(granules * GRANULE))?;
-        Ok(offset)
+        let bytes = granules * GRANULE;
+        reserve(self.arena.file(), offset, bytes)?;
+        let base = self.arena.at(offset, bytes)?;
+        // A rank that wrote where it must not may have made the counter smaller: memory
+        // that somebody uses is not handed out again.
+        let fresh = (0..bytes).step_by(4096).all(|page| {
+            // SAFETY: inside by invariant 2 of `mapping`, aligned, an atomic (invariant 3).
+            let word = unsafe { &*base.wrapping_add(page as usize).cast::<AtomicU64>() };
+            word.load(Ordering::Relaxed) == 0
+        });
+        match fresh {
+            true => Ok(offset),
+            false => Err(TransportError::new(
+                TransportErrorKind::Malformed,
+                format!("the job's shared memory was overwritten: its arena is in use at {offset:#x}, where it should be free"),
+            )),
+        }
     }
 
     /// End of what was reserved of the arena so far.
@@ -331,9 +273,9 @@ impl Segment {
     pub fn note(&self) -> Vec<u8> {
         let n = (self.header().note_bytes.load(Ordering::Acquire) as usize).min(NOTE_BYTES);
         let mut v = vec![0; n];
-        // SAFETY: the note fills the end of the header.
-        let from = unsafe { self.arena.base().add(HEADER_BYTES as usize - NOTE_BYTES) };
-        // SAFETY: at most NOTE_BYTES, inside the header.
+        let from = self.head.base().wrapping_add(HEADER_BYTES as usize - NOTE_BYTES);
+        // SAFETY: at most NOTE_BYTES, which fill the end of the header (invariant 6); a copy
+        // (invariant 3).
         unsafe { std::ptr::copy_nonoverlapping(from, v.as_mut_ptr(), n) };
         v
     }
@@ -341,9 +283,9 @@ impl Segment {
     /// Leaves bytes for the ranks.
     pub fn set_note(&self, note: &[u8]) {
         let n = note.len().min(NOTE_BYTES);
-        // SAFETY: the note fills the end of the header.
-        let to = unsafe { self.arena.base().add(HEADER_BYTES as usize - NOTE_BYTES) };
-        // SAFETY: at most NOTE_BYTES, inside the header.
+        let to = self.head.base().wrapping_add(HEADER_BYTES as usize - NOTE_BYTES);
+        // SAFETY: at most NOTE_BYTES, which fill the end of the header (invariant 6); a copy
+        // (invariant 3).
         unsafe { std::ptr::copy_nonoverlapping(note.as_ptr(), to, n) };
         self.header().note_bytes.store(n as u32, Ordering::Release);
     }
@@ -354,8 +296,51 @@ fn first_granule(ranks: usize) -> u64 {
 }
 
 /// Bytes in front of the granules.
-pub(crate) fn head_bytes(ranks: usize) -> u64 {
+pub(crate) const fn head_bytes(ranks: usize) -> u64 {
     HEADER_BYTES + (ranks * (size_of::<RankControl>() + size_of::<StatusPage>())) as u64
+}
+
+/// Maps the head of a job's arena, and checks that it is one of this version; how many
+/// ranks the job has.
+pub(crate) fn map_head(arena: &OwnedFd, write: bool) -> Result<(Mapping, usize), TransportError> {
+    let malformed = |what: String| Err(TransportError::new(TransportErrorKind::Malformed, what));
+    let length = length_of(arena)?;
+    if length < head_bytes(0) {
+        return malformed(format!("a file of {length} bytes is no job's shared memory"));
+    }
+    let first = Mapping::new(arena, 0, head_bytes(0), false)?;
+    // SAFETY: invariants 3 and 6.
+    let header = unsafe { header_at(first.base()) };
+    let version = header.version.load(Ordering::Relaxed);
+    if header.magic.load(Ordering::Acquire) != MAGIC || version != u32::from(crate::WIRE_VERSION) {
+        return malformed(format!(
+            "the job's shared memory has wire version {version}, this library speaks {} (hint: launcher and program must come from one build of osier)",
+            crate::WIRE_VERSION
+        ));
+    }
+    let ranks = header.ranks.load(Ordering::Relaxed) as usize;
+    if ranks > super::MAX_RANKS || length < head_bytes(ranks) {
+        return malformed(format!("the job's shared memory is of {ranks} ranks"));
+    }
+    Ok((Mapping::new(arena, 0, head_bytes(ranks), write)?, ranks))
+}
+
+fn length_of(file: &OwnedFd) -> Result<u64, TransportError> {
+    // SAFETY: invariant 4; all zeros are a `stat`.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: invariant 4; the structure is ours.
+    if unsafe { libc::fstat(file.as_raw_fd(), &raw mut stat) } != 0 {
+        return Err(TransportError::last_os("the length of shared memory"));
+    }
+    Ok(stat.st_size as u64)
+}
+
+/// # Safety
+/// `base` is the start of a mapping of at least the header, which outlives the reference.
+#[inline]
+pub(crate) unsafe fn header_at<'a>(base: *mut u8) -> &'a JobHeader {
+    // SAFETY: invariant 6, by the contract; atomics only (invariant 3).
+    unsafe { &*base.cast::<JobHeader>() }
 }
 
 /// # Safety
@@ -364,7 +349,7 @@ pub(crate) fn head_bytes(ranks: usize) -> u64 {
 #[inline]
 pub(crate) unsafe fn control_at<'a>(base: *mut u8, rank: usize) -> &'a RankControl {
     let at = HEADER_BYTES as usize + rank * size_of::<RankControl>();
-    // SAFETY: aligned to 128, atomics only, inside by the contract.
+    // SAFETY: invariant 6, by the contract; atomics only (invariant 3).
     unsafe { &*base.wrapping_add(at).cast::<RankControl>() }
 }
 
@@ -373,13 +358,13 @@ pub(crate) unsafe fn control_at<'a>(base: *mut u8, rank: usize) -> &'a RankContr
 pub(crate) unsafe fn status_at<'a>(base: *mut u8, ranks: usize, rank: usize) -> &'a StatusPage {
     let controls = ranks * size_of::<RankControl>();
     let at = HEADER_BYTES as usize + controls + rank * size_of::<StatusPage>();
-    // SAFETY: aligned to 128, atomics only, inside by the contract.
+    // SAFETY: invariant 6, by the contract; atomics only (invariant 3).
     unsafe { &*base.wrapping_add(at).cast::<StatusPage>() }
 }
 
 fn reserve(fd: &OwnedFd, offset: u64, bytes: u64) -> Result<(), TransportError> {
     loop {
-        // SAFETY: a system call on our own file.
+        // SAFETY: invariant 4.
         let rc = unsafe { libc::fallocate(fd.as_raw_fd(), 0, offset as i64, bytes as i64) };
         if rc == 0 {
             return Ok(());

@@ -14,8 +14,9 @@
 //! Programming Language Memory Models?", MSPC 2012.
 
 use super::job::{Death, Job};
-use super::segment::{JobHeader, MAGIC, Mapping, RankControl, control_at, head_bytes, status_at};
-use crate::contract::{TransportError, TransportErrorKind, WIRE_VERSION};
+use super::mapping::Mapping;
+use super::segment::{JobHeader, RankControl, control_at, header_at, map_head, status_at};
+use crate::contract::TransportError;
 use crate::sync::{AtomicU64, Ordering, fence};
 use std::os::fd::OwnedFd;
 
@@ -70,7 +71,7 @@ pub struct JobStatus {
 impl JobStatus {
     /// Of a job that this process has.
     pub fn of(job: &Job) -> Result<JobStatus, TransportError> {
-        Self::map(&job.segment().arena_fd)
+        Self::map(job.segment().arena.file())
     }
 
     /// Of the job whose arena `path` names, such as `/proc/PID/fd/N`.
@@ -81,35 +82,18 @@ impl JobStatus {
     }
 
     fn map(arena: &OwnedFd) -> Result<JobStatus, TransportError> {
-        let first = Mapping::new(arena, 0, head_bytes(0), false)?;
-        // SAFETY: the header lies at the start of a page-aligned mapping that
-        // outlives the reference; it holds atomics only.
-        let header = unsafe { &*first.base().cast::<JobHeader>() };
-        let version = header.version.load(Ordering::Relaxed);
-        let ranks = header.ranks.load(Ordering::Relaxed) as usize;
-        if header.magic.load(Ordering::Acquire) != MAGIC
-            || version != u32::from(WIRE_VERSION)
-            || ranks > super::MAX_RANKS
-        {
-            return Err(TransportError::new(
-                TransportErrorKind::Malformed,
-                "a job of another version of osier (hint: use the osier that started it)",
-            ));
-        }
-        Ok(JobStatus {
-            head: Mapping::new(arena, 0, head_bytes(ranks), false)?,
-            ranks,
-        })
+        let (head, ranks) = map_head(arena, false)?;
+        Ok(JobStatus { head, ranks })
     }
 
     fn header(&self) -> &JobHeader {
-        // SAFETY: as in `map`; the mapping lives as long as `self`.
-        unsafe { &*self.head.base().cast::<JobHeader>() }
+        // SAFETY: invariants 3 and 6 of `segment`; the mapping lives as long as `self`.
+        unsafe { header_at(self.head.base()) }
     }
 
     fn control(&self, rank: usize) -> &RankControl {
         assert!(rank < self.ranks, "rank {rank} of {}", self.ranks);
-        // SAFETY: inside the mapping by the assertion.
+        // SAFETY: invariant 6 of `segment`, by the assertion.
         unsafe { control_at(self.head.base(), rank) }
     }
 
@@ -147,7 +131,7 @@ impl JobStatus {
     /// all the time.
     pub fn read(&self, rank: usize, words: &mut [u64]) -> bool {
         assert!(rank < self.ranks, "rank {rank} of {}", self.ranks);
-        // SAFETY: inside the mapping by the assertion; atomics only.
+        // SAFETY: invariant 6 of `segment`, by the assertion.
         unsafe { status_at(self.head.base(), self.ranks, rank) }.read(words)
     }
 }
@@ -158,7 +142,7 @@ pub fn monotonic_ns() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the structure is ours and writable.
+    // SAFETY: invariant 4 of `segment`.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
