@@ -1,4 +1,4 @@
-//! Do layouts touch a byte twice? Exact answers.
+//! Do layouts touch a byte twice? Exact answers, but for layouts that no program has.
 //!
 //! Nested strides: two blocks of widths `a` and `b` share a byte if the
 //! difference of their offsets lies strictly between `-b` and `a`. The offsets
@@ -8,9 +8,20 @@
 //! level for the usual nests.
 //!
 //! Everything else: blocks of both, sorted by offset, in one sweep.
+//!
+//! Strides can be contrived so that the search takes for ever (whether a sum of given
+//! numbers reaches another is hard). It gives up after [`VISITS`], and the sweep answers; of
+//! more than [`SWEPT`] blocks the answer is yes, which refuses them for receiving. A layout
+//! of more bytes than its span has touches one twice, however it is made.
 
 use crate::Layout;
 use crate::form::{Body, Form, Level};
+use std::ops::ControlFlow::{self, Break, Continue};
+
+/// Index vectors that a search visits before it gives up; usual nests need some ten.
+const VISITS: u32 = 1 << 20;
+/// Most blocks that a sweep looks at.
+const SWEPT: usize = 1 << 26;
 
 /// Differences `index * stride` with `low <= index <= high`.
 #[derive(Clone, Copy)]
@@ -22,10 +33,17 @@ struct Steps {
 
 /// Whether `count` instances touch a byte twice.
 pub(crate) fn with_itself(layout: &Layout, count: usize) -> bool {
+    let (low, high) = layout.span(count);
+    match layout.packed_bytes(count) {
+        None => return true,
+        Some(bytes) if bytes as i128 > high as i128 - low as i128 => return true,
+        Some(_) => {}
+    }
     if let Some((levels, width)) = strided(layout, count) {
         // Two distinct index vectors: the first unlike index may be taken as
         // positive, the ones before it as equal.
-        return (0..levels.len()).any(|i| {
+        let mut visits = VISITS;
+        let found = (0..levels.len()).try_for_each(|i| {
             let count = levels[i].count as i128;
             let mut steps = vec![Steps {
                 low: 1,
@@ -37,20 +55,25 @@ pub(crate) fn with_itself(layout: &Layout, count: usize) -> bool {
                 high: level.count as i128 - 1,
                 stride: level.stride as i128,
             }));
-            reaches(&mut steps, 0, -(width as i128), width as i128)
+            reaches(&mut steps, 0, -(width as i128), width as i128, &mut visits)
         });
+        if let Some(answer) = answer(found) {
+            return answer;
+        }
     }
-    let mut blocks = Vec::new();
-    let mut ascending = true;
+    if blocks_of(layout, count) > SWEPT {
+        return true;
+    }
     let mut end = isize::MIN;
-    for (offset, length) in layout.blocks(count) {
-        ascending &= offset >= end;
+    let ascending = layout.blocks(count).all(|(offset, length)| {
+        let behind = offset >= end;
         end = offset.wrapping_add(length as isize);
-        blocks.push((offset, length));
-    }
+        behind
+    });
     if ascending {
         return false;
     }
+    let mut blocks: Vec<_> = layout.blocks(count).collect();
     blocks.sort_unstable();
     blocks
         .windows(2)
@@ -87,7 +110,13 @@ pub(crate) fn between(
         };
         let all = steps(a_levels, -1).chain(steps(b_levels, 1)).collect();
         let mut all = joined(all);
-        return reaches(&mut all, start, -(b_width as i128), a_width as i128);
+        let (low, high, mut visits) = (-(b_width as i128), a_width as i128, VISITS);
+        if let Some(answer) = answer(reaches(&mut all, start, low, high, &mut visits)) {
+            return answer;
+        }
+    }
+    if blocks_of(a, count).max(blocks_of(b, b_count)) > SWEPT {
+        return true;
     }
     let sorted = |layout: &Layout, count, shift: i128| {
         let mut blocks: Vec<(i128, i128)> = layout
@@ -157,8 +186,33 @@ fn joined(mut steps: Vec<Steps>) -> Vec<Steps> {
     steps
 }
 
+/// Blocks of so many instances, touching ones counted apart.
+fn blocks_of(layout: &Layout, count: usize) -> usize {
+    layout.form().runs.saturating_mul(count)
+}
+
+/// What ends a search: a byte in common, or too many visits.
+enum End {
+    Shared,
+    TooMany,
+}
+
+fn answer(searched: ControlFlow<End>) -> Option<bool> {
+    match searched {
+        Continue(()) => Some(false),
+        Break(End::Shared) => Some(true),
+        Break(End::TooMany) => None,
+    }
+}
+
 /// Whether `start` plus some sum of steps lies strictly between `low` and `high`.
-fn reaches(steps: &mut [Steps], start: i128, low: i128, high: i128) -> bool {
+fn reaches(
+    steps: &mut [Steps],
+    start: i128,
+    low: i128,
+    high: i128,
+    visits: &mut u32,
+) -> ControlFlow<End> {
     for step in steps.iter_mut() {
         if step.stride < 0 {
             *step = Steps {
@@ -169,21 +223,34 @@ fn reaches(steps: &mut [Steps], start: i128, low: i128, high: i128) -> bool {
         }
     }
     steps.sort_by_key(|step| std::cmp::Reverse(step.stride));
-    search(steps, start, low, high)
+    search(steps, start, low, high, visits)
 }
 
-fn search(steps: &[Steps], start: i128, low: i128, high: i128) -> bool {
+fn search(
+    steps: &[Steps],
+    start: i128,
+    low: i128,
+    high: i128,
+    visits: &mut u32,
+) -> ControlFlow<End> {
+    *visits = match visits.checked_sub(1) {
+        Some(left) => left,
+        None => return Break(End::TooMany),
+    };
     let Some((step, inner)) = steps.split_first() else {
-        return low < start && start < high;
+        return match low < start && start < high {
+            true => Break(End::Shared),
+            false => Continue(()),
+        };
     };
     if step.low > step.high {
-        return false;
+        return Continue(());
     }
     let (down, up) = inner.iter().fold((0, 0), |(down, up), s| {
         (down + s.low * s.stride, up + s.high * s.stride)
     });
     if step.stride == 0 {
-        return search(inner, start, low, high);
+        return search(inner, start, low, high, visits);
     }
     // start + i * stride + [down, up] meets the open window (low, high).
     let first = (low + 1 - up - start).div_euclid(step.stride);
@@ -194,5 +261,56 @@ fn search(steps: &[Steps], start: i128, low: i128, high: i128) -> bool {
     };
     let last = (high - 1 - down - start).div_euclid(step.stride);
     (first.max(step.low)..=last.min(step.high))
-        .any(|i| search(inner, start + i * step.stride, low, high))
+        .try_for_each(|i| search(inner, start + i * step.stride, low, high, visits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Basic, Type};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    /// Levels of two iterations whose strides are near multiples of each other: searched
+    /// without a bound, each adds a factor.
+    fn contrived(levels: u32) -> Layout {
+        let mut ty = Type::basic(Basic::U8);
+        for level in 0..levels {
+            let stride = (1isize << 40) + (7 << level) + (1 << (level / 2));
+            ty = Type::hvector(2, 1, stride, &ty).expect("a type");
+        }
+        ty.commit().expect("a layout")
+    }
+
+    /// Hangs without a bound; the guard is some thousand times what it takes.
+    #[test]
+    fn contrived_strides_end() {
+        let (told, heard) = mpsc::channel();
+        std::thread::spawn(move || {
+            let many = contrived(52);
+            told.send(many.self_overlaps(1)).expect("heard");
+            told.send(many.overlaps(1, &contrived(50), 1, 3))
+                .expect("heard");
+        });
+        for _ in 0..2 {
+            let guard = Duration::from_secs(120);
+            assert!(heard.recv_timeout(guard).expect("it ends"), "not known");
+        }
+    }
+
+    #[test]
+    fn what_the_search_gives_up_the_sweep_answers() {
+        let (mut blocks, layout) = (Vec::new(), contrived(16));
+        blocks.extend(layout.blocks(1).map(|(at, _)| at));
+        blocks.sort_unstable();
+        let twice = blocks.windows(2).any(|w| w[0] == w[1]);
+        assert_eq!(layout.self_overlaps(1), twice);
+        assert_eq!(blocks.len(), 1 << 16);
+    }
+
+    #[test]
+    fn more_bytes_than_the_span_overlap() {
+        let ty = Type::hvector(1 << 40, 1, 0, &Type::basic(Basic::F64)).expect("a type");
+        assert!(ty.commit().expect("a layout").self_overlaps(1));
+    }
 }

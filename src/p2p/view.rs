@@ -492,11 +492,14 @@ impl<'a> ViewMut<'a> {
         count: usize,
     ) -> Result<Self> {
         require_dense::<T>()?;
-        layout.check_receive(count)?;
         let at = offset::<T>(origin)?;
         let bytes = size_of_val(buffer);
+        // First whether it lies inside, which costs nothing: what does, has no more blocks
+        // than bytes.
+        let raw = RawView::with_layout(buffer.as_mut_ptr().cast(), bytes, at, layout, count)?;
+        layout.check_receive(count)?;
         Ok(Self {
-            raw: RawView::with_layout(buffer.as_mut_ptr().cast(), bytes, at, layout, count)?,
+            raw,
             borrow: PhantomData,
         })
     }

@@ -4,7 +4,7 @@ use crate::support::{Watchdog, fails, on_all, pattern};
 use osier::transports::shm::{Death, Job, JobOptions};
 use osier::{
     ANY_SOURCE, ANY_TAG, Communicator, Datatype, Error, ErrorKind, Op, PROC_NULL, Result, Type,
-    Universe, View,
+    Universe, View, ViewMut,
 };
 
 /// That the communicator is as good as before.
@@ -17,6 +17,26 @@ fn still_works(comm: &Communicator) {
     assert_eq!(got, left);
     assert_eq!(comm.iprobe(ANY_SOURCE, ANY_TAG).expect("iprobe"), None);
     comm.barrier().expect("barrier");
+}
+
+/// A type of 2^52 blocks without order: that it does not lie in the buffer is seen before
+/// its blocks are compared.
+#[test]
+fn a_contrived_layout_is_refused_at_once() {
+    let (told, heard) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut ty = Type::of::<u8>();
+        for level in 0..52 {
+            let stride = (1isize << 40) + (7 << level);
+            ty = Type::hvector(2, 1, stride, &ty).expect("a type");
+        }
+        let layout = ty.commit().expect("a layout");
+        let refused = ViewMut::new(&mut [0u8; 64], 0, &layout, 1).map(drop);
+        told.send(refused.expect_err("outside")).expect("heard");
+    });
+    let guard = std::time::Duration::from_secs(60);
+    let e = heard.recv_timeout(guard).expect("it ends");
+    assert!(e.to_string().contains("the buffer holds"), "{e}");
 }
 
 #[test]
