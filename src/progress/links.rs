@@ -245,6 +245,14 @@ impl Links {
         }
     }
 
+    /// The number of a peer's process here, if it has one.
+    pub fn process(&self, peer: Peer) -> Option<u32> {
+        match &self.remote {
+            Remote::Shm(e) if peer != self.own => e.process(peer),
+            _ => None,
+        }
+    }
+
     /// Withdraws an export where the transport keeps account of them.
     pub fn unexport(&mut self, key: &RegionKey) {
         // A key of our own loopback may name the same memory.

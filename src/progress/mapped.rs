@@ -221,7 +221,7 @@ impl Lane {
         let want = match (room, supported(key.made, placement)) {
             (_, Reach::No(_)) | (Room::None, _) => return Ok(false),
             (Room::Free, Reach::Descriptors | Reach::Pool) => {
-                match self.devices.descriptors.ask() {
+                match self.devices.descriptors.ask(self.links.process(peer)) {
                     Ok((number, socket)) => Some((Want { number, socket }, false)),
                     Err(e) => return Err(e.to_string()),
                 }

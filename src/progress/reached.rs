@@ -179,7 +179,8 @@ impl Lane {
             Ok(None) => {}
             Err(_) => return false,
         }
-        let Ok((number, socket)) = self.devices.descriptors.ask() else {
+        let process = self.links.process(peer);
+        let Ok((number, socket)) = self.devices.descriptors.ask(process) else {
             return false;
         };
         let opening = Opening {

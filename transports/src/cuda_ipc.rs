@@ -10,13 +10,23 @@
 //!           + a descriptor for each piece
 //! ```
 //!
-//! This room knows no CUDA: a descriptor is a descriptor.
+//! Any process of the machine may send to such a name. The system says with each datagram
+//! which process of which user has sent it; one of another user is refused and counted, with
+//! its descriptors.
+//!
+//! This module knows no CUDA: a descriptor is a descriptor.
 //!
 //! # Invariants
 //! 1. A datagram that does not parse, or whose descriptors are not as many as it says,
 //!    is dropped with its descriptors; a number that nobody waits for is its reader's to
 //!    drop. Numbers come from a channel that strangers do not read.
 //! 2. Nothing here waits, except what says so.
+//! 3. A datagram is only looked at if the system says that a process of our user sent it.
+//! 4. The structures of a system call are ours, initialized, and outlive the call; those that
+//!    it fills in are as long as they say.
+//! 5. A descriptor that a system call has just returned is owned by nobody else.
+//! 6. A control room is aligned for its headers, and as long as its message says; headers
+//!    are found in it by the system's own rules (cmsg(3)) and lie inside.
 //!
 //! # Sources
 //! Linux man pages unix(7) (abstract names, autobind), cmsg(3).
@@ -25,6 +35,7 @@ use crate::contract::{TransportError, TransportErrorKind};
 use std::io::{ErrorKind, Read};
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Bytes of a socket's name.
@@ -34,7 +45,8 @@ const PIECES: usize = 64;
 const MAGIC: u32 = 0x4f53_4644;
 const HEAD_BYTES: usize = 24;
 const MAX_BYTES: usize = HEAD_BYTES + 8 * PIECES;
-const CONTROL_BYTES: usize = 16 + 4 * PIECES + 16;
+/// A header with the descriptors, and one with the sender.
+const CONTROL_BYTES: usize = 16 + 4 * PIECES + 16 + size_of::<libc::ucred>() + 8;
 
 /// Name of a socket: the system's, without its leading zero.
 pub type Name = [u8; NAME_BYTES];
@@ -48,6 +60,8 @@ struct Control([u8; CONTROL_BYTES]);
 pub struct Pieces {
     /// Who asked for them.
     pub number: u64,
+    /// The process that has sent them, as its number counts here; 0 if it does not.
+    pub process: u32,
     /// Pieces that follow in other datagrams.
     pub left: u64,
     /// Bytes and descriptor of each.
@@ -59,6 +73,7 @@ pub struct Pieces {
 pub struct Socket {
     fd: OwnedFd,
     name: Name,
+    refused: AtomicU64,
 }
 
 impl Socket {
@@ -68,25 +83,33 @@ impl Socket {
     /// The system refuses.
     pub fn bind() -> Result<Socket, TransportError> {
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: a system call without pointers.
+        // SAFETY: invariant 4.
         let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
         if fd < 0 {
             return Err(TransportError::last_os("a socket for descriptors"));
         }
-        // SAFETY: just created, owned by nobody else.
+        // SAFETY: invariant 5.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let on: libc::c_int = 1;
+        let bytes = size_of_val(&on) as libc::socklen_t;
+        let option = (&raw const on).cast();
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_PASSCRED);
+        // SAFETY: invariant 4.
+        let told = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, option, bytes) };
+        if told != 0 {
+            return Err(TransportError::last_os("the senders to a socket"));
+        }
         let (address, _) = address(&[]);
         let family = size_of::<libc::sa_family_t>() as libc::socklen_t;
-        // SAFETY: the address is as long; an address of the family alone asks the
-        // system for a name.
+        // SAFETY: invariant 4; an address of the family alone asks the system for a name.
         let bound = unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), family) };
         if bound != 0 {
             return Err(TransportError::last_os("a name for a socket"));
         }
-        // SAFETY: all zeros are an address.
+        // SAFETY: invariant 4; all zeros are an address.
         let mut own: libc::sockaddr_un = unsafe { zeroed() };
         let mut length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-        // SAFETY: places for an address and its length.
+        // SAFETY: invariant 4.
         let got = unsafe { libc::getsockname(fd.as_raw_fd(), (&raw mut own).cast(), &mut length) };
         if got != 0 {
             return Err(TransportError::last_os("the name of a socket"));
@@ -96,12 +119,21 @@ impl Socket {
         for (to, from) in name.iter_mut().zip(&own.sun_path[1..]).take(bytes) {
             *to = *from as u8;
         }
-        Ok(Socket { fd, name })
+        Ok(Socket {
+            fd,
+            name,
+            refused: AtomicU64::new(0),
+        })
     }
 
     /// Its name, for whoever is to send to it.
     pub fn name(&self) -> Name {
         self.name
+    }
+
+    /// Datagrams that processes of other users have sent.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// Sleeps until a datagram is there, but not for longer than `patience`; whether one is.
@@ -119,7 +151,7 @@ impl Socket {
                 events: libc::POLLIN,
                 revents: 0,
             };
-            // SAFETY: the list has the one entry that is ours.
+            // SAFETY: invariant 4; one entry.
             match unsafe { libc::poll(&mut entry, 1, millis.min(i32::MAX as u128) as i32) } {
                 0 if left.is_zero() => return Ok(false),
                 0 => {}
@@ -148,21 +180,31 @@ impl Socket {
             iov_base: bytes.as_mut_ptr().cast(),
             iov_len: bytes.len(),
         };
-        // SAFETY: all zeros are a message without anything.
+        // SAFETY: invariant 4; all zeros are a message without anything.
         let mut message: libc::msghdr = unsafe { zeroed() };
         message.msg_iov = &raw mut part;
         message.msg_iovlen = 1;
         message.msg_control = (&raw mut control.0).cast();
         message.msg_controllen = CONTROL_BYTES as _;
         let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-        // SAFETY: the message names memory of ours that lives until the call is over.
+        // SAFETY: invariant 4.
         let got = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &mut message, flags) };
         if got < 0 {
             return None;
         }
-        let fds = descriptors(&message);
+        let (fds, sender) = opened(&message);
+        // SAFETY: invariant 4.
+        let own = unsafe { libc::geteuid() };
+        let Some(sender) = sender.filter(|sender| sender.uid == own) else {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return Some(None);
+        };
         let whole = message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) == 0;
-        Some(parse(&bytes[..got as usize], fds).filter(|_| whole))
+        let mut pieces = parse(&bytes[..got as usize], fds).filter(|_| whole);
+        if let Some(pieces) = &mut pieces {
+            pieces.process = sender.pid.cast_unsigned();
+        }
+        Some(pieces)
     }
 }
 
@@ -171,12 +213,12 @@ impl Socket {
 /// # Errors
 /// Nobody is there, its queue is full, or the system refuses.
 pub fn send(to: &Name, number: u64, pieces: &[(u64, OwnedFd)]) -> Result<(), TransportError> {
-    // SAFETY: a system call without pointers.
+    // SAFETY: invariant 4.
     let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
         return Err(TransportError::last_os("a socket for descriptors"));
     }
-    // SAFETY: just created, owned by nobody else.
+    // SAFETY: invariant 5.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let mut left = pieces.len();
     for some in pieces.chunks(PIECES) {
@@ -209,16 +251,16 @@ fn post(
     let mut control = Control([0; CONTROL_BYTES]);
     let fds: Vec<RawFd> = pieces.iter().map(|(_, fd)| fd.as_raw_fd()).collect();
     let fds_bytes = size_of_val(&fds[..]) as u32;
-    // SAFETY: all zeros are a message without anything.
+    // SAFETY: invariant 4; all zeros are a message without anything.
     let mut message: libc::msghdr = unsafe { zeroed() };
     message.msg_name = (&raw mut address).cast();
     message.msg_namelen = address_bytes;
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     message.msg_control = (&raw mut control.0).cast();
-    // SAFETY: arithmetic on a length.
+    // SAFETY: invariant 4: arithmetic on a length.
     message.msg_controllen = unsafe { libc::CMSG_SPACE(fds_bytes) } as _;
-    // SAFETY: the control room is aligned and holds the header and all descriptors.
+    // SAFETY: invariant 6.
     let head = unsafe { libc::CMSG_FIRSTHDR(&message) };
     if head.is_null() {
         return Err(TransportError::new(
@@ -227,19 +269,19 @@ fn post(
         ));
     }
     let header = libc::cmsghdr {
-        // SAFETY: arithmetic on a length.
+        // SAFETY: invariant 4: arithmetic on a length.
         cmsg_len: unsafe { libc::CMSG_LEN(fds_bytes) } as _,
         cmsg_level: libc::SOL_SOCKET,
         cmsg_type: libc::SCM_RIGHTS,
     };
-    // SAFETY: inside the control room, as above.
+    // SAFETY: invariant 6; the room holds the header and all descriptors.
     unsafe { head.write(header) };
-    // SAFETY: as above.
+    // SAFETY: invariant 6.
     let data = unsafe { libc::CMSG_DATA(head) };
-    // SAFETY: as above; the list has so many bytes.
+    // SAFETY: invariant 6; the list has so many bytes, and so has the room.
     unsafe { std::ptr::copy_nonoverlapping(fds.as_ptr().cast::<u8>(), data, fds_bytes as usize) };
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: the message names memory of ours that lives until the call is over.
+    // SAFETY: invariant 4.
     let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &message, flags) };
     match sent < 0 {
         true => Err(TransportError::last_os("sending descriptors")),
@@ -249,7 +291,7 @@ fn post(
 
 /// An abstract address; of an empty name, the family alone.
 fn address(name: &[u8]) -> (libc::sockaddr_un, libc::socklen_t) {
-    // SAFETY: all zeros are an address.
+    // SAFETY: invariant 4; all zeros are an address.
     let mut address: libc::sockaddr_un = unsafe { zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
     for (to, from) in address.sun_path[1..].iter_mut().zip(name) {
@@ -259,31 +301,39 @@ fn address(name: &[u8]) -> (libc::sockaddr_un, libc::socklen_t) {
     (address, bytes as libc::socklen_t)
 }
 
-/// All descriptors of a message, ours from here on.
-fn descriptors(message: &libc::msghdr) -> Vec<OwnedFd> {
-    let mut all = Vec::new();
-    // SAFETY: the system has filled in the message's control room.
+/// All descriptors of a message, ours from here on, and who has sent it.
+fn opened(message: &libc::msghdr) -> (Vec<OwnedFd>, Option<libc::ucred>) {
+    let (mut all, mut sender) = (Vec::new(), None);
+    // SAFETY: invariant 6; the system has filled the room in.
     let mut head = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !head.is_null() {
-        // SAFETY: a header of the control room, written by the system.
+        // SAFETY: invariant 6.
         let header = unsafe { head.read() };
-        if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
-            // SAFETY: arithmetic on a length.
-            let empty = unsafe { libc::CMSG_LEN(0) } as usize;
-            let count = (header.cmsg_len as usize).saturating_sub(empty) / size_of::<RawFd>();
-            // SAFETY: as above.
-            let data = unsafe { libc::CMSG_DATA(head) }.cast::<RawFd>();
-            for i in 0..count {
-                // SAFETY: one of the descriptors that the header counts.
-                let fd = unsafe { data.wrapping_add(i).read_unaligned() };
-                // SAFETY: the system has opened it for us.
-                all.push(unsafe { OwnedFd::from_raw_fd(fd) });
+        // SAFETY: invariant 4: arithmetic on a length.
+        let empty = unsafe { libc::CMSG_LEN(0) } as usize;
+        let bytes = (header.cmsg_len as usize).saturating_sub(empty);
+        // SAFETY: invariant 6.
+        let data = unsafe { libc::CMSG_DATA(head) };
+        match (header.cmsg_level, header.cmsg_type) {
+            (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                for i in 0..bytes / size_of::<RawFd>() {
+                    let at = data.cast::<RawFd>().wrapping_add(i);
+                    // SAFETY: invariant 6: one of the descriptors that the header counts.
+                    let fd = unsafe { at.read_unaligned() };
+                    // SAFETY: invariant 5.
+                    all.push(unsafe { OwnedFd::from_raw_fd(fd) });
+                }
             }
+            (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if bytes >= size_of::<libc::ucred>() => {
+                // SAFETY: invariant 6: the header counts as many bytes.
+                sender = Some(unsafe { data.cast::<libc::ucred>().read_unaligned() });
+            }
+            _ => {}
         }
-        // SAFETY: as above.
+        // SAFETY: invariant 6.
         head = unsafe { libc::CMSG_NXTHDR(message, head) };
     }
-    all
+    (all, sender)
 }
 
 fn parse(mut bytes: &[u8], fds: Vec<OwnedFd>) -> Option<Pieces> {
@@ -305,6 +355,7 @@ fn parse(mut bytes: &[u8], fds: Vec<OwnedFd>) -> Option<Pieces> {
     }
     Some(Pieces {
         number,
+        process: 0,
         left,
         pieces,
     })
@@ -373,5 +424,30 @@ mod tests {
         let name = socket.name();
         drop(socket);
         assert!(send(&name, 5, &one).is_err());
+    }
+
+    /// A child that is nobody sends what is sound, with a descriptor.
+    #[test]
+    fn other_users_are_refused_and_counted() {
+        // SAFETY: invariant 4.
+        if unsafe { libc::geteuid() } != 0 {
+            return eprintln!("SKIPPED: only root can send as another user");
+        }
+        let socket = Socket::bind().expect("a socket");
+        let (one, name) = ([(1, file())], socket.name());
+        // A thread has a user of its own where the system is asked without the C library.
+        let sent = std::thread::spawn(move || {
+            // SAFETY: invariant 4; this thread alone changes its user.
+            let rc = unsafe { libc::syscall(libc::SYS_setresuid, 65_534, 65_534, 65_534) };
+            assert_eq!(rc, 0);
+            send(&name, 7, &one)
+        });
+        sent.join().expect("no panic").expect("the system lets it");
+        assert!(socket.receive().is_none());
+        assert_eq!(socket.refused(), 1);
+        send(&name, 8, &[(1, file())]).expect("sent");
+        let own = socket.receive().expect("of our user");
+        assert_eq!((own.number, own.process), (8, std::process::id()));
+        assert_eq!(socket.refused(), 1);
     }
 }

@@ -9,7 +9,7 @@ use crate::contract::{
     RegionKey, RegionKind, TransportError, TransportErrorKind,
 };
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Largest payload of a message, in bytes: fragments of this size keep both
 /// copies of a pipeline in the second-level cache.
@@ -35,6 +35,9 @@ struct Tx {
     /// Index of the ring from the peer, once there is one.
     from: u32,
     sleeping: *const AtomicU32,
+    /// The peer's process and its namespace, as it said when it was first asked about them:
+    /// what is written there later changes nothing.
+    process: OnceLock<(u32, u32)>,
 }
 
 struct Rx {
@@ -79,6 +82,7 @@ impl ShmEndpoint {
                 exchange: None,
                 from: NO_RING,
                 sleeping: &raw const rank.job().control(*m as usize).sleeping,
+                process: OnceLock::new(),
             })
             .collect();
         Self {
@@ -535,19 +539,49 @@ impl ShmEndpoint {
         })
     }
 
+    /// A peer's process and the namespace in which its number counts, once it has joined.
+    fn process_of(&self, peer: Peer) -> Option<(u32, u32)> {
+        let known = &self.tx.get(peer as usize)?.process;
+        if let Some(known) = known.get() {
+            return Some(*known);
+        }
+        let control = self
+            .rank
+            .job()
+            .control(self.members[peer as usize] as usize);
+        let namespace = control.namespace.load(Ordering::Acquire);
+        let pid = control.pid.load(Ordering::Relaxed);
+        // The number comes first when a rank joins; both are there behind the second.
+        (pid != 0 && namespace != 0).then(|| *known.get_or_init(|| (pid, namespace)))
+    }
+
     /// Whether a peer is a thread of this process. It says so itself when it
     /// joins, so a key cannot make it look like one.
     pub fn here(&self, peer: Peer) -> bool {
-        let rank = self.members[peer as usize] as usize;
-        let same = self.rank.job().control(rank).pid.load(Ordering::Relaxed) == self.rank.pid();
-        same && self.counts_alike(peer)
+        self.process(peer) == Some(self.rank.pid())
     }
 
     /// Whether a peer's process has the number here that it has for itself.
     pub fn counts_alike(&self, peer: Peer) -> bool {
-        let rank = self.members[peer as usize] as usize;
-        let control = self.rank.job().control(rank);
-        control.namespace.load(Ordering::Acquire) == self.rank.namespace()
+        self.process(peer).is_some()
+    }
+
+    /// That a key of a process is the peer's own: what it names is reached by number.
+    fn check_owner(&self, peer: Peer, key: &RegionKey) -> Result<(), TransportError> {
+        match self.process(peer) {
+            None => Err(elsewhere()),
+            Some(pid) if pid == key.owner => Ok(()),
+            Some(pid) => Err(TransportError::new(
+                TransportErrorKind::Invalid,
+                format!("a key of process {}, from process {pid}", key.owner),
+            )),
+        }
+    }
+
+    /// The number of a peer's process, if it is one here.
+    pub fn process(&self, peer: Peer) -> Option<u32> {
+        let (pid, namespace) = self.process_of(peer)?;
+        (namespace == self.rank.namespace()).then_some(pid)
     }
 
     /// Memory of a region of the arena, of a heap or of this process, if it
@@ -807,9 +841,7 @@ impl Endpoint for ShmEndpoint {
         {
             return Err(outside(key, offset, bytes as u64));
         }
-        if !self.counts_alike(peer) {
-            return Err(elsewhere());
-        }
+        self.check_owner(peer, key)?;
         // SAFETY: the caller's contract for `to`.
         unsafe { cma::read(key.owner, key.base + offset, to, bytes) }.inspect_err(|e| {
             if e.kind() == TransportErrorKind::Permission
@@ -847,9 +879,7 @@ impl Endpoint for ShmEndpoint {
         {
             return Err(outside(key, offset, bytes as u64));
         }
-        if !self.counts_alike(peer) {
-            return Err(elsewhere());
-        }
+        self.check_owner(peer, key)?;
         // SAFETY: the caller's contract for `from`.
         unsafe { cma::write(key.owner, key.base + offset, from, bytes) }?;
         Ok(OneSided::Done(0))

@@ -101,7 +101,10 @@ impl Heap {
         let offset = window.fit(ranges.top, grow).ok_or_else(|| {
             TransportError::new(
                 TransportErrorKind::OutOfMemory,
-                format!("the rank's {} GiB of heap are used up", window.bytes() >> 30),
+                format!(
+                    "the rank's {} GiB of heap are used up",
+                    window.bytes() >> 30
+                ),
             )
         })?;
         segment.charge(grow)?;

@@ -284,10 +284,11 @@ impl Job {
 }
 
 /// The process namespace of this process, so that processes of two namespaces do not take
-/// each other's numbers for their own; 0 where the system does not say.
+/// each other's numbers for their own; 1 where the system does not say.
 pub(crate) fn namespace() -> u32 {
     use std::os::unix::fs::MetadataExt;
-    std::fs::metadata("/proc/self/ns/pid").map_or(0, |data| data.ino() as u32)
+    // Never 0, which says that a rank has not joined yet.
+    std::fs::metadata("/proc/self/ns/pid").map_or(1, |data| (data.ino() as u32).max(1))
 }
 
 fn new_bell() -> Result<OwnedFd, TransportError> {

@@ -300,7 +300,10 @@ impl ShmRank {
             Err(e) if e.kind() == TransportErrorKind::Malformed => return None,
             Err(e) => {
                 // What the peer sends there cannot be read: silence would be a hang.
-                eprintln!("osier: rank {}: no memory for a ring of a peer: {e}", self.0.rank);
+                eprintln!(
+                    "osier: rank {}: no memory for a ring of a peer: {e}",
+                    self.0.rank
+                );
                 return None;
             }
         };

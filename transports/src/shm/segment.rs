@@ -42,7 +42,6 @@ const HEAP_TOTAL_BYTES: u64 = 8 << 40;
 // The head of the largest job lies in the first step of the arena.
 const _: () = assert!(head_bytes(super::MAX_RANKS) < FIRST_STEP_BYTES);
 
-
 /// Head of the arena.
 #[repr(C)]
 pub(crate) struct JobHeader {
@@ -258,7 +257,9 @@ impl Segment {
             true => Ok(offset),
             false => Err(TransportError::new(
                 TransportErrorKind::Malformed,
-                format!("the job's shared memory was overwritten: its arena is in use at {offset:#x}, where it should be free"),
+                format!(
+                    "the job's shared memory was overwritten: its arena is in use at {offset:#x}, where it should be free"
+                ),
             )),
         }
     }
@@ -273,7 +274,10 @@ impl Segment {
     pub fn note(&self) -> Vec<u8> {
         let n = (self.header().note_bytes.load(Ordering::Acquire) as usize).min(NOTE_BYTES);
         let mut v = vec![0; n];
-        let from = self.head.base().wrapping_add(HEADER_BYTES as usize - NOTE_BYTES);
+        let from = self
+            .head
+            .base()
+            .wrapping_add(HEADER_BYTES as usize - NOTE_BYTES);
         // SAFETY: at most NOTE_BYTES, which fill the end of the header (invariant 6); a copy
         // (invariant 3).
         unsafe { std::ptr::copy_nonoverlapping(from, v.as_mut_ptr(), n) };
@@ -283,7 +287,10 @@ impl Segment {
     /// Leaves bytes for the ranks.
     pub fn set_note(&self, note: &[u8]) {
         let n = note.len().min(NOTE_BYTES);
-        let to = self.head.base().wrapping_add(HEADER_BYTES as usize - NOTE_BYTES);
+        let to = self
+            .head
+            .base()
+            .wrapping_add(HEADER_BYTES as usize - NOTE_BYTES);
         // SAFETY: at most NOTE_BYTES, which fill the end of the header (invariant 6); a copy
         // (invariant 3).
         unsafe { std::ptr::copy_nonoverlapping(note.as_ptr(), to, n) };
@@ -306,7 +313,9 @@ pub(crate) fn map_head(arena: &OwnedFd, write: bool) -> Result<(Mapping, usize),
     let malformed = |what: String| Err(TransportError::new(TransportErrorKind::Malformed, what));
     let length = length_of(arena)?;
     if length < head_bytes(0) {
-        return malformed(format!("a file of {length} bytes is no job's shared memory"));
+        return malformed(format!(
+            "a file of {length} bytes is no job's shared memory"
+        ));
     }
     let first = Mapping::new(arena, 0, head_bytes(0), false)?;
     // SAFETY: invariants 3 and 6.
