@@ -13,6 +13,7 @@ mod lifetimes;
 mod mapped;
 mod matrix;
 mod reductions;
+mod scribbles;
 
 use std::process::ExitCode;
 
@@ -59,7 +60,9 @@ fn main() -> ExitCode {
     let comm = universe.world();
     match what[..] {
         ["join"] => println!("rank {} of {}", comm.rank(), comm.size()),
-        ["sizes"] => sizes(comm),
+        ["sizes"] => sizes(comm, &SIZES),
+        ["some-sizes"] => sizes(comm, &[0, 8, 600, 30_000, 200_000]),
+        ["scribble", seed] => scribbles::run(comm, seed.parse().expect("a number")),
         ["crowd"] => crowd(comm),
         ["die", how] => die(comm, how),
         ["stream", how, way] => stream(comm, how, way),
@@ -107,7 +110,7 @@ fn main() -> ExitCode {
 /// What ranks do that may be threads of one process: `exercise run WHAT`.
 fn threads(comm: Communicator, what: &[&str]) -> u8 {
     match what {
-        ["sizes"] => sizes(&comm),
+        ["sizes"] => sizes(&comm, &SIZES),
         ["devices"] => devices::exchange(&comm),
         ["mapped", what @ ..] => mapped::run(&comm, what),
         ["matrix", what @ ..] => matrix::run(&comm, what),
@@ -242,10 +245,10 @@ fn child(comm: &Communicator, says: &str) {
 }
 
 /// Every size on every way: plain memory, heap, with gaps.
-fn sizes(comm: &Communicator) {
+fn sizes(comm: &Communicator, sizes: &[usize]) {
     let (me, n) = (comm.rank(), comm.size());
     let (right, left) = ((me + 1) % n, (me + n - 1) % n);
-    for (i, &bytes) in SIZES.iter().enumerate() {
+    for (i, &bytes) in sizes.iter().enumerate() {
         let (mine, theirs) = (pattern(bytes, me + i), pattern(bytes, left + i));
         let mut got = vec![0; bytes];
         comm.sendrecv(&mine, right, i, &mut got, left, i)

@@ -63,8 +63,11 @@ struct Inner {
 #[derive(Clone)]
 pub struct Job(Arc<Inner>);
 
-/// Marks the word of an exit code: a rank has asked for the job's end.
-const ABORTED: u32 = 1 << 31;
+/// The word by which a rank asks for the job's end with an exit code. No other word is one:
+/// a rank that writes where it must not does not choose how the job ends.
+fn abort_word(code: u8) -> u32 {
+    0x4142 << 16 | u32::from(!code) << 8 | u32::from(code)
+}
 
 impl Job {
     /// Makes a job: two memfds and an eventfd per rank, all closed on exec.
@@ -211,7 +214,7 @@ impl Job {
     /// ends, whichever that is. The first who asks is heard.
     pub fn abort(&self, code: i32) {
         let aborted = &self.0.segment.header().aborted;
-        let word = ABORTED | u32::from(code as u8);
+        let word = abort_word(code as u8);
         // Somebody else was first.
         let _ = aborted.compare_exchange(0, word, Ordering::Release, Ordering::Relaxed);
     }
@@ -219,7 +222,7 @@ impl Job {
     /// The exit code with which a rank has asked for the job's end.
     pub fn aborted(&self) -> Option<u8> {
         let word = self.0.segment.header().aborted.load(Ordering::Acquire);
-        (word & ABORTED != 0).then_some(word as u8)
+        (word == abort_word(word as u8)).then_some(word as u8)
     }
 
     /// How a rank ended, if it has.
