@@ -16,6 +16,7 @@ use crate::abi::*;
 use crate::call::{On, mpi};
 use crate::errors;
 use crate::fail::{Fail, Res, get, put};
+use crate::leaks;
 use crate::objects::{comm, ctype, ctype_shared, lock};
 use crate::state;
 use std::collections::BTreeMap;
@@ -133,6 +134,8 @@ fn create(kind: Kind, copy: usize, delete: usize, keyval: *mut c_int, extra: usi
         held: Some(key),
     };
     keys.0.insert(number, known);
+    drop(keys);
+    leaks::made(number as Handle);
     put(keyval, number)
 }
 
@@ -145,7 +148,23 @@ fn free(kind: Kind, keyval: *mut c_int) -> Res {
     }
     keys.0.retain(|_, known| known.key.strong_count() > 0);
     drop(keys);
+    leaks::freed(number as Handle);
     put(keyval, MPI_KEYVAL_INVALID)
+}
+
+/// Keys that the program has not freed, as numbers of `leaks`, and what they are for.
+pub fn left() -> Vec<(Handle, &'static str)> {
+    let keys = lock(&KEYS);
+    let held = keys.0.values().filter_map(|known| known.held.as_ref());
+    held.map(|key| {
+        let of = match key.kind {
+            Kind::Comm => "communicators",
+            Kind::Type => "datatypes",
+            Kind::Win => "windows",
+        };
+        (key.number as Handle, of)
+    })
+    .collect()
 }
 
 impl Attributes {

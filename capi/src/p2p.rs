@@ -4,11 +4,14 @@ use crate::abi::*;
 use crate::buffers::{Address, elements, view, view_mut};
 use crate::call::{On, mpi};
 use crate::fail::{Int, Res, number, put};
-use crate::objects::{REQUESTS, comm, lock, session};
+use crate::leaks;
+use crate::objects::{COMMS, REQUESTS, SESSIONS, comm, lock, session};
 use crate::state;
 use crate::status::leave_received;
 use crate::work::{Pending, Sort, Work};
+use osier::check::Site;
 use osier::{ANY_SOURCE, ANY_TAG, FlushRequest, PROC_NULL, Rank, Source, TagSelector};
+use std::panic::Location;
 use std::sync::Mutex;
 
 #[inline]
@@ -158,10 +161,37 @@ mpi! {
 #[derive(Clone, Copy)]
 pub struct AttachedMemory {
     address: usize,
+    /// The call that attached it, if leaks are looked for.
+    site: Option<Site>,
     bytes: usize,
 }
 
 static ATTACHED: Mutex<Option<AttachedMemory>> = Mutex::new(None);
+
+/// Buffers that nobody has detached: whose, and who attached them.
+pub fn attached() -> Vec<(&'static str, Option<Site>)> {
+    let mut all = Vec::new();
+    let mut look = |whose, buffer: &Mutex<Option<AttachedMemory>>| {
+        if let Some(memory) = &*lock(buffer) {
+            all.push((whose, memory.site));
+        }
+    };
+    look("of the process", &ATTACHED);
+    for own in [true, false] {
+        if let Some(comm) = state::predefined(own) {
+            look("of a communicator", &comm.buffer);
+        }
+    }
+    for comm in COMMS.handles().into_iter().filter_map(|h| COMMS.get(h)) {
+        look("of a communicator", &comm.buffer);
+    }
+    for handle in SESSIONS.handles() {
+        if let Ok(session) = session(handle) {
+            look("of a session", &session.buffer);
+        }
+    }
+    all
+}
 
 /// Attaches; `attach` takes `None` for memory that is allocated as it is needed.
 fn attach<N: Int>(
@@ -176,6 +206,7 @@ fn attach<N: Int>(
     attach(memory)?;
     *lock(kept) = Some(AttachedMemory {
         address,
+        site: leaks::checks().map(|checks| checks.site(Location::caller())),
         bytes: if automatic { 0 } else { bytes },
     });
     Ok(())
@@ -186,6 +217,7 @@ fn detach<N: Int>(address: *mut usize, bytes: *mut N, kept: &Mutex<Option<Attach
     let had = lock(kept).take();
     let had = had.unwrap_or(AttachedMemory {
         address: 0,
+        site: None,
         bytes: 0,
     });
     put(address, had.address)?;

@@ -21,6 +21,8 @@ static OWN: AtomicPtr<Comm> = AtomicPtr::new(null_mut());
 static MEMBERSHIP: Mutex<Option<Membership>> = Mutex::new(None);
 static INITIALISED: AtomicBool = AtomicBool::new(false);
 static FINALISED: AtomicBool = AtomicBool::new(false);
+/// The job is being ended: what is left is no leak.
+static ABORTS: AtomicBool = AtomicBool::new(false);
 static LEVEL: AtomicI32 = AtomicI32::new(MPI_THREAD_MULTIPLE);
 /// Whether several threads may call at the same time: so was asked for at some time.
 static THREADS: AtomicBool = AtomicBool::new(false);
@@ -108,6 +110,8 @@ fn join() -> Res {
     let mut membership = lock(&MEMBERSHIP);
     if membership.is_none() {
         let universe = osier::init()?;
+        universe.name_callers(crate::callers::CALLERS);
+        crate::leaks::begin(universe.checks());
         RANK.store(universe.world().rank(), Ordering::Relaxed);
         *membership = Some(Membership {
             universe: Arc::new(universe),
@@ -161,6 +165,7 @@ pub fn finalise() -> Res {
     // The first thing that happens, as the standard has it: what hangs on it may use MPI.
     own.attributes.clear(MPI_COMM_SELF, MPI_ERR_OTHER)?;
     drop(own);
+    crate::leaks::at_finalize();
     crate::work::finish_freed();
     if crate::objects::SESSIONS.handles().is_empty() {
         for handle in REQUESTS.handles() {
@@ -243,8 +248,14 @@ pub fn scratch() -> Res<Communicator> {
     Ok(membership.scratch.get_or_insert(made).clone())
 }
 
+/// Whether the job is being ended.
+pub fn aborts() -> bool {
+    ABORTS.load(Ordering::Relaxed)
+}
+
 /// Ends the job.
 pub fn abort(code: c_int) -> ! {
+    ABORTS.store(true, Ordering::Relaxed);
     let own = lock(&MEMBERSHIP)
         .as_ref()
         .map(|membership| membership.universe.world().clone());

@@ -23,6 +23,7 @@
 //!    same (wrong only after 2^32 changes between a look and an exchange).
 
 use crate::abi::Handle;
+use crate::leaks;
 use crate::state;
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -227,7 +228,9 @@ impl<T> Table<T> {
         let generation = slot.generation.load(Ordering::Relaxed).wrapping_add(1);
         slot.generation.store(generation, Ordering::Release);
         let number = self.tag << INDEX_BITS | index;
-        (generation as usize) << 32 | number as usize
+        let handle = (generation as usize) << 32 | number as usize;
+        leaks::made(handle);
+        handle
     }
 
     /// Room for a slot, under the lock.
@@ -255,6 +258,7 @@ impl<T> Table<T> {
         }
         // SAFETY: it was there, and whoever made the generation even has it alone.
         let value = unsafe { slot.value.get().cast::<T>().read() };
+        leaks::freed(handle);
         self.give_free(handle as u32 & ((1 << INDEX_BITS) - 1), slot);
         Some(value)
     }
@@ -270,6 +274,7 @@ impl<T> Table<T> {
         }
         // SAFETY: it was there, and whoever made the generation even has it alone.
         unsafe { slot.value.get().cast::<T>().drop_in_place() };
+        leaks::freed(handle);
         self.give_free(handle as u32 & ((1 << INDEX_BITS) - 1), slot);
         true
     }

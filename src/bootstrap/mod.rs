@@ -269,6 +269,14 @@ impl Universe {
         self.joined.member.core.checks.clone()
     }
 
+    /// Has findings and hang reports name callers in another language: for the layer that
+    /// they call.
+    pub fn name_callers(&self, callers: crate::check::Callers) {
+        let core = &self.joined.member.core;
+        core.checks.name_callers(callers);
+        core.waits.name_callers(callers);
+    }
+
     /// Error codes that this program has added.
     pub fn error_codes(&self) -> &ErrorCodes {
         &self.joined.member.codes

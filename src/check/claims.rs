@@ -15,10 +15,9 @@
 //!    so that many sends of one buffer do not look at each other.
 //! 2. `used` has a bit for each class that was ever not empty.
 
-use super::{Check, Checks};
+use super::{Check, Checks, Site};
 use crate::p2p::view::RawView;
 use std::collections::BTreeMap;
-use std::panic::Location;
 
 /// Memory of the operations under way.
 #[derive(Default)]
@@ -43,7 +42,7 @@ struct Held {
     writes: bool,
     view: RawView,
     what: String,
-    site: &'static Location<'static>,
+    site: Site,
 }
 
 /// An operation's right to its memory; dropped when it is over.
@@ -115,13 +114,7 @@ impl Claims {
 
 impl Checks {
     /// Claims memory for an operation; reports whoever has it already.
-    pub(crate) fn claim(
-        &self,
-        view: &RawView,
-        writes: bool,
-        what: String,
-        site: &'static Location<'static>,
-    ) -> Claim {
+    pub(crate) fn claim(&self, view: &RawView, writes: bool, what: String, site: Site) -> Claim {
         let mut claims = self.claims();
         let clash = claims.clash(view, writes).map(|held| {
             let owns = |writes: bool| if writes { "writes" } else { "reads" };
@@ -160,6 +153,7 @@ mod tests {
     use super::*;
     use crate::{Buffer, Datatype, Type, View};
     use proptest::prelude::*;
+    use std::panic::Location;
 
     fn checks() -> Checks {
         Checks::new("buffers".parse().expect("a setting"), 0, |_| {})
@@ -171,7 +165,7 @@ mod tests {
     }
 
     fn claim(checks: &Checks, view: &RawView, writes: bool) -> Claim {
-        checks.claim(view, writes, "a transfer".into(), Location::caller())
+        checks.claim(view, writes, "a transfer".into(), Location::caller().into())
     }
 
     const MANY: usize = 100_000;

@@ -23,10 +23,13 @@
 
 mod claims;
 mod finding;
+mod site;
 
 pub(crate) use claims::{Claim, Claims};
 pub use finding::Finding;
 pub(crate) use finding::{Side, mismatch};
+pub use site::{Callers, Site};
+pub(crate) use site::{Layer, told};
 
 use crate::error::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
@@ -192,6 +195,8 @@ struct Inner {
     found: Mutex<Vec<Finding>>,
     claims: Mutex<Claims>,
     handles: Mutex<Handles>,
+    /// Names callers in another language.
+    layer: Layer,
     /// Has the other ranks end, and the job with this exit code.
     abort: Box<dyn Fn(i32) + Send + Sync>,
 }
@@ -200,7 +205,7 @@ struct Inner {
 struct Handles {
     next: u64,
     /// In the order in which they were made.
-    alive: BTreeMap<u64, (&'static str, String, &'static Location<'static>)>,
+    alive: BTreeMap<u64, (&'static str, String, Site)>,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -226,6 +231,7 @@ impl Checks {
             found: Mutex::default(),
             claims: Mutex::default(),
             handles: Mutex::default(),
+            layer: Layer::new(),
             abort: Box::new(abort),
         }))
     }
@@ -257,9 +263,10 @@ impl Checks {
         lock(&self.0.found).clone()
     }
 
-    /// Prints and counts a finding.
+    /// Prints and counts a finding: a line that says what, and lines below it. Also for
+    /// layers above, of what only they see.
     #[cold]
-    pub(crate) fn report(&self, check: Check, text: String) {
+    pub fn report(&self, check: Check, text: String) {
         let before = self.0.counts[check as usize].fetch_add(1, Ordering::Relaxed);
         if before < KEPT as u64 {
             let mut err = std::io::stderr().lock();
@@ -293,18 +300,54 @@ impl Checks {
         let mut handles = lock(&self.0.handles);
         handles.next += 1;
         let number = handles.next;
-        let handle = (kind, name.into(), Location::caller());
+        let handle = (kind, name.into(), self.site(Location::caller()));
         handles.alive.insert(number, handle);
         Tracked(Some((self.clone(), number)))
+    }
+
+    /// Reports a handle that is left: for layers that keep a list of their own.
+    pub fn report_handle(&self, kind: &str, name: &str, site: Option<&Site>) {
+        let created = site.map_or_else(String::new, |site| format!("  created at {site}\n"));
+        let text = format!(
+            "leak: {} {kind} is left at the end: {name}\n{created}",
+            article(kind)
+        );
+        self.report(Check::Leaks, text);
+    }
+
+    /// Has callers in another language named.
+    pub(crate) fn name_callers(&self, callers: Callers) {
+        // The first layer keeps it: there is one program.
+        let _ = self.0.layer.set(callers);
+    }
+
+    /// Whether the program is in another language.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.0.layer.get().is_some()
+    }
+
+    /// The place of the call that this thread is in, to be named in a finding; costs an
+    /// unwinding of the stack where the program is in another language.
+    pub fn site(&self, line: &'static Location<'static>) -> Site {
+        match self.0.setting.is_on() {
+            true => Site::here(&self.0.layer, line),
+            false => line.into(),
+        }
     }
 
     /// Reports the handles that are left.
     pub(crate) fn report_handles(&self) {
         let left = std::mem::take(&mut lock(&self.0.handles).alive);
         for (kind, name, site) in left.into_values() {
-            let text = format!("leak: a {kind} is left at the end: {name}\n  created at {site}\n");
-            self.report(Check::Leaks, text);
+            self.report_handle(kind, &name, Some(&site));
         }
+    }
+}
+
+fn article(word: &str) -> &'static str {
+    match word.starts_with(['a', 'e', 'i', 'o', 'u']) {
+        true => "an",
+        false => "a",
     }
 }
 

@@ -15,6 +15,7 @@
 //! 1. Any words decode without a panic: another process writes them.
 
 use super::verdict::Standing;
+use crate::check::{Site, told};
 use osier_transports::shm::STATUS_WORDS;
 use std::fmt;
 
@@ -70,26 +71,26 @@ impl Operation {
 pub struct Place {
     /// File as the compiler names it; only its end if the name is long.
     pub file: String,
-    /// Line, from 1.
+    /// Line, from 1; 0 where `file` is the whole name, of a caller in another language.
     pub line: u32,
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.file, self.line)
+        f.write_str(&told(&self.file, self.line))
     }
 }
 
-impl From<&std::panic::Location<'_>> for Place {
-    fn from(at: &std::panic::Location<'_>) -> Self {
-        let name = at.file();
+impl From<Site> for Place {
+    fn from(site: Site) -> Self {
+        let (name, line) = site.parts();
         let mut from = name.len().saturating_sub(FILE_WORDS * 8);
         while !name.is_char_boundary(from) {
             from += 1;
         }
         Place {
             file: name[from..].into(),
-            line: at.line(),
+            line,
         }
     }
 }
@@ -284,7 +285,7 @@ mod tests {
                 file: "src/main.rs".into(),
                 line: i,
             },
-            waits: std::panic::Location::caller().into(),
+            waits: Site::from(std::panic::Location::caller()).into(),
         }
     }
 

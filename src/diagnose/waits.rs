@@ -14,9 +14,10 @@
 //! 2. The list's lock is never taken while a lane is held.
 
 use super::LONG;
-use super::page::{Operation, Page, State, Wait, WaitTag};
+use super::page::{Operation, Page, Place, State, Wait, WaitTag};
 use super::threads::Inside;
 use super::verdict::{Quiet, Standing};
+use crate::check::{Callers, Layer, Site};
 use osier_transports::shm::monotonic_ns;
 use std::cell::{Cell, RefCell};
 use std::panic::Location;
@@ -33,7 +34,7 @@ pub(crate) struct Asked {
     pub context: u64,
     pub bytes: u64,
     /// The line that posted it, if it was posted before the wait.
-    pub posted: Option<&'static Location<'static>>,
+    pub posted: Option<Site>,
 }
 
 impl Asked {
@@ -121,6 +122,14 @@ impl<'a> Watch<'a> {
     /// Registers the wait, or what it is about now: a check after
     /// [`Watch::is_long`] asked for these in vain.
     pub fn tell(&mut self, asked: Vec<Asked>) {
+        // Named before the list is locked: a name may have to be read from a file.
+        let posted: Vec<_> = asked.iter().map(|a| a.posted.map(Place::from)).collect();
+        let asked = asked.into_iter().zip(posted).collect();
+        let site = match self.registered {
+            Some(_) => None,
+            None => Some(Site::here(&self.waits.layer, self.site)),
+        };
+        let waits_at = site.map(Place::from);
         let mut state = self.waits.lock();
         if let Some((id, _)) = &self.registered {
             if let Some(entry) = state.list.iter_mut().find(|e| e.id == *id) {
@@ -137,7 +146,8 @@ impl<'a> Watch<'a> {
             id,
             since_ns: self.since_ns,
             checked_ns: self.asks_ns,
-            site: self.site,
+            foreign: site.is_some_and(|site| site.is_foreign()),
+            site: waits_at.unwrap_or_default(),
             certain: self.certain,
             asked,
             told: false,
@@ -160,9 +170,12 @@ struct Entry {
     since_ns: u64,
     /// When the last check in vain began.
     checked_ns: u64,
-    site: &'static Location<'static>,
+    site: Place,
+    /// It is called from another language: lines are the library's.
+    foreign: bool,
     certain: bool,
-    asked: Vec<Asked>,
+    /// And where each was posted.
+    asked: Vec<(Asked, Option<Place>)>,
     /// Its rank has complained of it.
     told: bool,
 }
@@ -186,6 +199,8 @@ pub(crate) struct Waits {
     pub job: u64,
     /// After which a rank complains of a wait of its own; set once, at init.
     pub stall: OnceLock<Duration>,
+    /// Names callers in another language.
+    layer: Layer,
     last_tick_ns: AtomicU64,
 }
 
@@ -196,10 +211,17 @@ impl Waits {
             publish,
             job,
             stall: OnceLock::new(),
+            layer: Layer::new(),
             last_tick_ns: AtomicU64::new(0),
         };
         waits.publish(&waits.lock());
         waits
+    }
+
+    /// Has callers in another language named.
+    pub fn name_callers(&self, callers: Callers) {
+        // The first layer keeps it: there is one program.
+        let _ = self.layer.set(callers);
     }
 
     fn lock(&self) -> MutexGuard<'_, Listed> {
@@ -237,7 +259,7 @@ impl Waits {
     /// messages are all that these waits hang on.
     pub fn before_look(&self) -> Option<(u64, bool)> {
         let state = self.lock();
-        let known = |e: &Entry| e.asked.iter().all(|a| a.operation != Operation::Other);
+        let known = |e: &Entry| e.asked.iter().all(|(a, _)| a.operation != Operation::Other);
         let certain = |e: &Entry| e.certain && !e.asked.is_empty() && known(e);
         let certain = state.list.iter().all(certain);
         (!state.list.is_empty()).then_some((state.changes, certain))
@@ -318,20 +340,30 @@ impl Listed {
 }
 
 impl Entry {
+    /// Where an operation was posted; where that is known only as a line of the library,
+    /// where it is waited for.
+    fn posted(&self, asked: &Asked, place: Option<&Place>) -> Place {
+        let ours = asked.posted.is_none_or(|site| !site.is_foreign());
+        match place {
+            Some(place) if !(self.foreign && ours) => place.clone(),
+            _ => self.site.clone(),
+        }
+    }
+
     fn describe(&self, to: &mut Vec<Wait>) {
-        let asked: &[Asked] = match &self.asked[..] {
-            [] => &[Asked::OTHER],
+        let asked: &[(Asked, Option<Place>)] = match &self.asked[..] {
+            [] => &[(Asked::OTHER, None)],
             some => some,
         };
-        to.extend(asked.iter().map(|asked| Wait {
+        to.extend(asked.iter().map(|(asked, posted)| Wait {
             operation: asked.operation,
             peer: asked.peer,
             tag: asked.tag,
             context: asked.context,
             bytes: asked.bytes,
             since_ns: self.since_ns,
-            posted: asked.posted.unwrap_or(self.site).into(),
-            waits: self.site.into(),
+            posted: self.posted(asked, posted.as_ref()),
+            waits: self.site.clone(),
         }));
     }
 }

@@ -4,6 +4,7 @@ use super::graph::Schedule;
 use super::memory::Memory;
 use super::operator::{Fit, Reduction};
 use super::program::{Action, Program, SEGMENT_TAGS};
+use crate::check::Site;
 use crate::device::Devices;
 use crate::device::combine::{Combining, Operands};
 use crate::device::direct::Direct;
@@ -124,7 +125,8 @@ pub(crate) struct Run {
     pub combiner: Option<(Combiner, Fit)>,
     /// Upper part of its messages' tags.
     pub tags: u32,
-    pub site: Option<&'static Location<'static>>,
+    /// The program's call that began it.
+    pub site: Option<Site>,
     pub phase: Phase,
     /// Operations under way.
     pub in_flight: u32,
@@ -228,9 +230,9 @@ impl Run {
         self.culprit = (culprit != u32::MAX).then_some(culprit);
     }
 
-    /// The user's line that began it.
-    pub fn site(&self) -> &'static Location<'static> {
-        self.site.unwrap_or(Location::caller())
+    /// The program's call that began it.
+    pub fn site(&self) -> Site {
+        self.site.unwrap_or_else(|| Location::caller().into())
     }
 
     pub fn is_over(&self) -> bool {

@@ -11,8 +11,8 @@
 //! 2. A start that is marked CHECKED is no start that a receive takes directly.
 //! 3. What an operation has claimed is given back when its memory is.
 
-use super::lane::{Direction, Lane, Rare, describe};
-use crate::check::{Check, Checks, Claim, Side, mismatch};
+use super::lane::{Direction, Lane, Op, Rare, describe};
+use crate::check::{Check, Checks, Claim, Side, Site, mismatch, told};
 use crate::diagnose::report::communicator;
 use crate::matching::Envelope;
 use crate::p2p::view::RawView;
@@ -26,15 +26,26 @@ pub(crate) struct LaneCheck {
     checks: Checks,
     /// Of each peer, what was told of its next start.
     told: HashMap<u32, Box<Told>>,
+    /// What a run that posts now was called by.
+    acts_for: Option<Site>,
 }
 
 /// What is checked of one operation.
 pub(super) struct OpCheck {
     /// Its CHECK was posted.
     told: bool,
+    /// The program's call that posted it.
+    site: Site,
     /// What its memory held when it was posted.
     sum: Option<u64>,
     _claim: Option<Claim>,
+}
+
+impl LaneCheck {
+    /// The program's call that posts something now.
+    fn site(&self, line: &'static Location<'static>) -> Site {
+        self.acts_for.unwrap_or_else(|| self.checks.site(line))
+    }
 }
 
 impl Lane {
@@ -46,6 +57,7 @@ impl Lane {
         self.check = Some(Box::new(LaneCheck {
             checks,
             told: HashMap::new(),
+            acts_for: None,
         }));
     }
 
@@ -67,13 +79,14 @@ impl Lane {
         };
         let mut follow = OpCheck {
             told: false,
+            site: check.site(op.site),
             sum: None,
             _claim: None,
         };
         if check.checks.has(Check::Buffers) {
             let what = self.in_communicator(self.describe(handle));
             let writes = op.direction == Direction::Receive;
-            follow._claim = Some(check.checks.claim(&op.view, writes, what, op.site));
+            follow._claim = Some(check.checks.claim(&op.view, writes, what, follow.site));
             follow.sum = (!writes).then(|| sum(&op.view));
         }
         if let Some(rare) = self.rare(handle) {
@@ -94,7 +107,7 @@ impl Lane {
         {
             let what = describe("receive from", Some(peer), tag, view.bytes(), &self.links);
             let what = self.in_communicator(what);
-            drop(check.checks.claim(view, true, what, site));
+            drop(check.checks.claim(view, true, what, check.site(site)));
         }
     }
 
@@ -114,7 +127,7 @@ impl Lane {
             let what = self.in_communicator(self.describe(handle));
             let text = format!(
                 "a buffer has changed while it was sent: {what}\n  sent at {}\n  (hint: leave the buffer alone until the request is over)\n",
-                op.site
+                follow.site
             );
             check.checks.report(Check::Buffers, text);
         }
@@ -130,11 +143,14 @@ impl Lane {
             return Ok(());
         }
         let signature = op.view.signature();
+        let check = op.rare.as_ref().and_then(|rare| rare.check.as_ref());
+        let site = check.map_or(op.site.into(), |check| check.site);
+        let (file, line) = site.parts();
         let body = Told {
             digest: signature.as_ref().map(|s| s.digest()),
             types: signature.map_or_else(String::new, |s| s.to_string()),
-            file: op.site.file().into(),
-            line: op.site.line(),
+            file,
+            line,
             ready: op.ready,
         }
         .to_wire();
@@ -184,7 +200,8 @@ impl Lane {
     #[cold]
     pub(super) fn compare_op(&self, handle: u32, told: &Told, peer: u32, tag: u32, bytes: usize) {
         if let Some(op) = self.ops.get(handle) {
-            self.compare(&op.view, told, peer, tag, bytes, op.site);
+            let site = self.site_of(op);
+            self.compare_at(&op.view, told, peer, tag, bytes, site);
         }
     }
 
@@ -199,9 +216,24 @@ impl Lane {
         bytes: usize,
         site: &'static Location<'static>,
     ) {
-        let Some(check) = self.check.as_ref().map(|check| &check.checks) else {
+        if let Some(check) = self.check.as_ref() {
+            self.compare_at(view, told, peer, tag, bytes, check.site(site));
+        }
+    }
+
+    fn compare_at(
+        &self,
+        view: &RawView,
+        told: &Told,
+        peer: u32,
+        tag: u32,
+        bytes: usize,
+        site: Site,
+    ) {
+        let Some(lane) = self.check.as_ref() else {
             return;
         };
+        let check = &lane.checks;
         // A message that is too long is an error of its own.
         if !check.has(Check::Signature) || bytes > view.bytes() {
             return;
@@ -213,7 +245,7 @@ impl Lane {
             return;
         }
         let what = describe("receive from", Some(peer), tag, bytes, &self.links);
-        let sent_at = format!("{}:{}", told.file, told.line);
+        let sent_at = self::told(&told.file, told.line);
         let sent = Side {
             types: &told.types,
             bytes,
@@ -222,7 +254,10 @@ impl Lane {
         let expected = Side {
             types: &expected.to_string(),
             bytes: view.bytes(),
-            site: &format!("{}:{}", site.file(), site.line()),
+            site: &{
+                let (file, line) = site.parts();
+                self::told(&file, line)
+            },
         };
         let text = mismatch(&self.in_communicator(what), &sent, &expected);
         check.report(Check::Signature, text);
@@ -240,12 +275,26 @@ impl Lane {
         let Envelope { source, tag } = envelope;
         let what = describe("receive from", Some(source), tag, bytes, &self.links);
         let text = format!(
-            "a ready-mode send came before its receive was posted: {}\n  sent at {}:{}\n  (hint: post the receive before the sender calls rsend, or call send)\n",
+            "a ready-mode send came before its receive was posted: {}\n  sent at {}\n  (hint: post the receive before the sender calls rsend, or call send)\n",
             self.in_communicator(what),
-            told.file,
-            told.line
+            self::told(&told.file, told.line)
         );
         check.report(Check::Ready, text);
+    }
+
+    /// The program's call that posted an operation.
+    pub(super) fn site_of(&self, op: &Op) -> Site {
+        let check = op.rare.as_ref().and_then(|rare| rare.check.as_ref());
+        check.map_or(op.site.into(), |check| check.site)
+    }
+
+    /// Has what is posted from here on named by the call that began a run; `None`: by the
+    /// call that this thread is in.
+    #[inline]
+    pub(super) fn act_for(&mut self, site: Option<Site>) {
+        if let Some(check) = &mut self.check {
+            check.acts_for = site;
+        }
     }
 
     fn in_communicator(&self, what: String) -> String {
@@ -263,10 +312,14 @@ impl Lane {
                 (_, true) => "was let go, and never ends",
                 _ => "was never completed",
             };
+            let site = self.site_of(op);
+            let posted = match checks.is_foreign() && !site.is_foreign() {
+                true => String::new(),
+                false => format!("  posted at {site}\n"),
+            };
             let text = format!(
-                "leak: a request {what}: {}\n  posted at {}\n",
+                "leak: a request {what}: {}\n{posted}",
                 self.in_communicator(self.describe(handle)),
-                op.site
             );
             checks.report(Check::Leaks, text);
         }

@@ -166,7 +166,7 @@ impl Core {
             *watch = None;
             return;
         };
-        let site = first.posted.unwrap_or(Location::caller());
+        let site = first.posted.map_or(Location::caller(), |site| site.line());
         let watch = watch.get_or_insert_with(|| Watch::new(&self.waits, site, false));
         if watch.is_long() {
             watch.tell(asked);

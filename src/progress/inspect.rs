@@ -61,7 +61,7 @@ impl Lane {
             tag,
             context: self.context,
             bytes: op.view.bytes() as u64,
-            posted: Some(op.site),
+            posted: Some(self.site_of(op)),
         }
     }
 

@@ -23,6 +23,7 @@ use super::enqueued::Hold;
 use super::lane::{Arrival, Direction, Lane, Outcome, Posted, State};
 use super::owed::{Combined, Foreign};
 use super::slab::Slab;
+use crate::check::Site;
 use crate::diagnose::waits::{hear, listens};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::program::{Action, Program, TAG_BITS};
@@ -33,7 +34,6 @@ use crate::p2p::view::RawView;
 use crate::progress::ready::Ready;
 use crate::wire;
 use std::any::Any;
-use std::panic::Location;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -945,7 +945,7 @@ impl Lane {
         to: u32,
         tag: u32,
         crossing: bool,
-        site: &'static Location<'static>,
+        site: Site,
     ) -> Result<Posted> {
         if self.send_now(&view, to, tag) {
             return Ok(Posted::Done(Outcome {
@@ -954,20 +954,22 @@ impl Lane {
                 bytes: view.bytes(),
             }));
         }
-        self.isend_from(view, to, tag, super::lane::Mode::Standard, crossing, site)
+        self.act_for(Some(site));
+        let mode = super::lane::Mode::Standard;
+        let posted = self.isend_from(view, to, tag, mode, crossing, site.line());
+        self.act_for(None);
+        posted
     }
 
-    fn irecv_at(
-        &mut self,
-        view: RawView,
-        pattern: Pattern,
-        site: &'static Location<'static>,
-    ) -> Result<Posted> {
-        let posted = self.irecv(view, pattern)?;
+    fn irecv_at(&mut self, view: RawView, pattern: Pattern, site: Site) -> Result<Posted> {
+        self.act_for(Some(site));
+        let posted = self.irecv(view, pattern);
+        self.act_for(None);
+        let posted = posted?;
         if let Posted::Pending(handle) = posted
             && let Some(op) = self.ops.get_mut(handle)
         {
-            op.site = site;
+            op.site = site.line();
         }
         Ok(posted)
     }

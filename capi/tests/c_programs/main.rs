@@ -18,6 +18,7 @@ mod launchers;
 mod misuses;
 mod nulls;
 mod outside;
+mod wrong;
 
 /// Seconds after which the launcher ends a job that hangs: ten times what any takes.
 const GUARD: &str = "120";
@@ -89,11 +90,15 @@ fn text(path: &Path) -> &str {
 
 /// Builds a program; `None` as for [`place`].
 fn build(name: &str) -> Option<PathBuf> {
+    build_from(&source(&format!("{name}.c")), name)
+}
+
+/// Builds a program of a file.
+fn build_from(source: &Path, name: &str) -> Option<PathBuf> {
     let place = place()?;
     let program = place.join(name);
-    let source = source(&format!("{name}.c"));
     let strict = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-o"];
-    let files = [text(&program), text(&source)];
+    let files = [text(&program), text(source)];
     wrapper(place, "mpicc", &[&strict[..], &files].concat());
     Some(program)
 }

@@ -19,7 +19,7 @@
 use super::Communicator;
 use super::ask::{Ask, mismatch};
 use super::spaces::Found;
-use crate::check::{Check, Checks};
+use crate::check::{Check, Checks, Site, told};
 use crate::error::{Error, Result};
 use crate::exec::lower::lower;
 use crate::exec::memory::{Buffers, Pieces, Sizes};
@@ -68,11 +68,7 @@ pub(super) struct Round {
 impl Communicator {
     /// The round before a call, if calls are checked. For the communicator of the runs.
     #[inline]
-    pub(super) fn round(
-        &self,
-        ask: &Ask,
-        site: &'static Location<'static>,
-    ) -> Result<Option<Box<Round>>> {
+    pub(super) fn round(&self, ask: &Ask, site: Site) -> Result<Option<Box<Round>>> {
         if !self.core().checks.has(Check::Collectives) || self.size() == 1 {
             return Ok(None);
         }
@@ -80,7 +76,7 @@ impl Communicator {
     }
 
     #[cold]
-    fn make_round(&self, of: &Ask, site: &'static Location<'static>) -> Result<Box<Round>> {
+    fn make_round(&self, of: &Ask, site: Site) -> Result<Box<Round>> {
         let mut mine = vec![0u8; PAIR];
         let (all, any, class) = of.spaces();
         let least = [u8::from(all), u8::from(!any), u8::MAX - class as u8];
@@ -116,7 +112,7 @@ impl Communicator {
     /// rank's call has failed.
     #[track_caller]
     pub(super) fn round_first(&self, ask: &mut Ask) -> Result<Option<Found>> {
-        let site = Location::caller();
+        let site = self.core().checks.site(Location::caller());
         let round = *self.make_round(ask, site)?;
         let kept = round.kept;
         let mut lane = self.lane().lock();
@@ -251,14 +247,15 @@ fn difference(a: &[u8], b: &[u8]) -> Option<&'static str> {
 }
 
 /// What all ranks of a call agree on, as this one has it.
-fn record(ask: &Ask, rank: u32, site: &Location<'_>) -> [u8; RECORD] {
+fn record(ask: &Ask, rank: u32, site: Site) -> [u8; RECORD] {
     let mut record = [0u8; RECORD];
     let mut put = |at: usize, bytes: &[u8]| record[at..at + bytes.len()].copy_from_slice(bytes);
     let (call, buffers) = (&ask.call, &ask.buffers);
     let operation = call.operation;
     let across = call.first_side.is_some();
     put(RANK, &rank.to_le_bytes());
-    put(LINE, &site.line().to_le_bytes());
+    let (file, line) = site.parts();
+    put(LINE, &line.to_le_bytes());
     let root = if operation.rooted() && !ask.idle {
         call.root
     } else {
@@ -306,7 +303,7 @@ fn record(ask: &Ask, rank: u32, site: &Location<'_>) -> [u8; RECORD] {
     if let Some(signature) = signature {
         write(&mut record, TYPES_TEXT, &signature.to_string());
     }
-    write(&mut record, FILE, site.file());
+    write(&mut record, FILE, &file);
     record
 }
 
@@ -327,11 +324,10 @@ fn described(record: &[u8]) -> String {
         words.push(format!("{bytes} bytes"));
     }
     format!(
-        "  rank {:<4}  {}  at {}:{}\n",
+        "  rank {:<4}  {}  at {}\n",
         short(record, RANK),
         words.join(", "),
-        text(record, FILE),
-        short(record, LINE)
+        told(&text(record, FILE), short(record, LINE))
     )
 }
 

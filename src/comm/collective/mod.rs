@@ -56,6 +56,7 @@ pub use scoped::ScopedCollective;
 pub(super) use spaces::Spaces;
 
 use super::Communicator;
+use crate::check::Site;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::lower::lower;
 use crate::exec::program::{Place, Program};
@@ -75,7 +76,7 @@ struct Launch {
     staged: Option<Box<Staged>>,
     program: Arc<Program>,
     tags: u32,
-    site: &'static Location<'static>,
+    site: Site,
     /// Asks before whether all ranks make the same call.
     round: Option<Box<Round>>,
 }
@@ -167,7 +168,7 @@ impl Communicator {
     /// Begins a call. Its memory belongs to the run until that is over.
     #[track_caller]
     fn begin(&self, mut ask: Ask) -> Result<u32> {
-        let site = Location::caller();
+        let site = self.core().checks.site(Location::caller());
         self.know_spaces(&mut ask, false)?;
         let round = match ask.agreed {
             None => self.round(&ask, site)?,

@@ -319,7 +319,7 @@ impl Communicator {
     }
     #[track_caller]
     fn launch_set_up(&self, runs: &Communicator, set_up: &SetUp, fresh: &[RawView]) -> Result<u32> {
-        let site = Location::caller();
+        let site = self.core().checks.site(Location::caller());
         let mut ask = set_up.ask.clone();
         if set_up.on_device {
             let again = |old: &RawView| {
