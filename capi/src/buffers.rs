@@ -6,6 +6,7 @@
 
 use crate::abi::*;
 use crate::fail::{Fail, Int, Res, count};
+use crate::held;
 use crate::objects::ctype;
 use crate::types::{element, note_element};
 use osier::datatype::bottom;
@@ -173,6 +174,7 @@ pub fn view<N: Int>(at: Address, n: N, ty: Handle) -> Res<Memory> {
 fn any_view<N: Int>(at: Address, n: N, ty: Handle) -> Res<Memory> {
     let n = count(n)?;
     let view = view_of(at, n, layout_for(at, n, ty)?)?;
+    held::reads(&view)?;
     Ok(Memory::View(Box::new(view)))
 }
 
@@ -185,17 +187,49 @@ pub fn view_mut<N: Int>(at: Address, n: N, ty: Handle) -> Res<MemoryMut> {
     }
 }
 
-#[inline(never)]
-fn any_view_mut<N: Int>(at: Address, n: N, ty: Handle) -> Res<MemoryMut> {
+/// As [`view_mut`], of memory that this rank's call only reads.
+pub fn view_mut_read<N: Int>(at: Address, n: N, ty: Handle) -> Res<MemoryMut> {
+    if !held::follows() {
+        return view_mut(at, n, ty);
+    }
+    let n = count(n)?;
+    let view = view_mut_of(at, n, layout_for(at, n, ty)?)?;
+    held::reads_of(&view)?;
+    Ok(MemoryMut::View(Box::new(view)))
+}
+
+/// As [`view`], of memory whose parts are held one by one.
+pub fn view_in_parts<N: Int>(at: Address, n: N, ty: Handle) -> Res<Memory> {
+    if !held::follows() {
+        return view(at, n, ty);
+    }
+    let n = count(n)?;
+    let view = view_of(at, n, layout_for(at, n, ty)?)?;
+    Ok(Memory::View(Box::new(view)))
+}
+
+/// As [`view_mut`], of memory whose parts are held one by one.
+pub fn view_mut_in_parts<N: Int>(at: Address, n: N, ty: Handle) -> Res<MemoryMut> {
+    if !held::follows() {
+        return view_mut(at, n, ty);
+    }
     let n = count(n)?;
     let view = view_mut_of(at, n, layout_for(at, n, ty)?)?;
     Ok(MemoryMut::View(Box::new(view)))
 }
 
-/// Whether an address is surely one of the host's memory.
+#[inline(never)]
+fn any_view_mut<N: Int>(at: Address, n: N, ty: Handle) -> Res<MemoryMut> {
+    let n = count(n)?;
+    let view = view_mut_of(at, n, layout_for(at, n, ty)?)?;
+    held::writes(&view)?;
+    Ok(MemoryMut::View(Box::new(view)))
+}
+
+/// Whether an address is surely one of the host's memory, which nobody follows.
 #[inline]
 fn is_of_the_host(at: Address) -> bool {
-    at.addr() >= CONSTANTS && !osier::devices::classify::is_expected()
+    at.addr() >= CONSTANTS && !osier::devices::classify::is_expected() && !held::follows()
 }
 
 /// What a rank puts into a collective.
@@ -291,8 +325,9 @@ impl Piece {
     /// A copy of what has been packed.
     pub fn packed(mut packed: Vec<u8>) -> Res<Self> {
         let at = packed.as_mut_ptr();
+        let layout = ctype(MPI_PACKED)?.committed()?;
         Ok(Self {
-            view: self::view(at, packed.len() as Count, MPI_PACKED)?,
+            view: Memory::View(Box::new(view_of(at, packed.len(), layout)?)),
             packed: (at.expose_provenance(), packed),
         })
     }

@@ -3,6 +3,7 @@
 use crate::abi::*;
 use crate::errors;
 use crate::fail::{Fail, Res};
+use crate::held;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Whose error handler hears of an error.
@@ -24,7 +25,9 @@ pub enum On {
 /// Runs a body; what it fails with goes to the handler. A panic is an error, too.
 #[inline(always)]
 pub fn call(name: &'static str, on: On, body: impl FnOnce() -> Res) -> c_int {
-    match catch_unwind(AssertUnwindSafe(body)) {
+    let done = catch_unwind(AssertUnwindSafe(body));
+    held::returns();
+    match done {
         Ok(Ok(())) => MPI_SUCCESS,
         Ok(Err(e)) => errors::failed(name, on, e),
         Err(_) => panicked(name, on),
@@ -71,7 +74,9 @@ macro_rules! mpi {
 
             #[inline(always)]
             fn both($($arg: $t),*) -> $crate::abi::c_int {
-                match body($($arg),*) {
+                let done = body($($arg),*);
+                $crate::held::returns();
+                match done {
                     Ok(()) => $crate::abi::MPI_SUCCESS,
                     Err(e) => $crate::call::failed(stringify!($name), $on, e),
                 }

@@ -6,7 +6,7 @@
 use crate::abi::*;
 use crate::buffers::{
     Address, Given, MemoryMut, Wanted, apart, apart_from_own, elements, given, nothing,
-    nothing_to_send, view, view_mut,
+    nothing_to_send, view, view_mut, view_mut_read,
 };
 use crate::call::{On, mpi};
 use crate::fail::{Fail, Int, Res, array, bad_count, count};
@@ -179,9 +179,11 @@ mpi! {
 }
 
 fn bcast_view<N: Int>(c: &Comm, buf: Address, n: N, ty: Handle, root: c_int) -> Res<MemoryMut> {
-    match is_root(c, root) || is_other(c, root) {
-        true => view_mut(buf, n, ty),
-        false => nothing(),
+    match (is_root(c, root), is_other(c, root)) {
+        // Who gives out what all receive.
+        (true, _) => view_mut_read(buf, n, ty),
+        (false, true) => view_mut(buf, n, ty),
+        (false, false) => nothing(),
     }
 }
 

@@ -3,11 +3,12 @@
 use crate::abi::*;
 use crate::buffers::{
     Address, Given, Memory, MemoryMut, Piece, Wanted, apart, apart_from_own, given, nothing,
-    nothing_to_send, view, view_mut, view_of,
+    nothing_to_send, view, view_in_parts, view_mut, view_mut_in_parts, view_mut_of, view_of,
 };
 use crate::call::{On, mpi};
 use crate::collectives::{checked_root, collective, is_other, is_root, to_root, to_root_given};
 use crate::fail::{Fail, Int, Res, array, bad_topology, count};
+use crate::held;
 use crate::objects::{Comm, comm, ctype};
 use crate::on_host::{copy, packed_mut};
 use crate::p2p::pend;
@@ -58,11 +59,38 @@ impl Blocks {
     }
 
     fn view(&self, at: Address, ty: Handle) -> Res<Memory> {
-        view(self.base(at, ty)?, self.total as Count, ty)
+        let view = view_in_parts(self.base(at, ty)?, self.total as Count, ty)?;
+        if held::follows() {
+            self.each(at, ty, |at, n, layout| {
+                held::reads(&view_of(at, n, layout)?)
+            })?;
+        }
+        Ok(view)
     }
 
     fn view_mut(&self, at: Address, ty: Handle) -> Res<MemoryMut> {
-        view_mut(self.base(at, ty)?, self.total as Count, ty)
+        let view = view_mut_in_parts(self.base(at, ty)?, self.total as Count, ty)?;
+        if held::follows() {
+            self.each(at, ty, |at, n, layout| {
+                held::writes(&view_mut_of(at, n, layout)?)
+            })?;
+        }
+        Ok(view)
+    }
+
+    /// The blocks one by one, where no gaps between them count.
+    fn each(&self, at: Address, ty: Handle, f: impl Fn(Address, usize, &Layout) -> Res) -> Res {
+        let (base, layout) = (self.base(at, ty)?, ctype(ty)?.layout()?);
+        for (n, at) in self.counts.iter().zip(&self.at) {
+            if *n > 0 {
+                f(
+                    base.wrapping_offset(*at as isize * layout.extent()),
+                    *n,
+                    layout,
+                )?;
+            }
+        }
+        Ok(())
     }
 
     fn pair(&self) -> (&[usize], &[usize]) {

@@ -1,15 +1,15 @@
 //! Handles that the program leaves behind: `--check leaks`.
 //!
 //! # Invariants
-//! 1. `FOLLOWS` is set before the first handle is made, and cleared by the report, which
-//!    is therefore made once.
+//! 1. `FOLLOWS` is set before the first handle is made, and stays.
 //! 2. The list of callers is locked while nothing else is.
 
 use crate::abi::Handle;
 use crate::attributes;
+use crate::held;
 use crate::objects::*;
 use crate::state;
-use crate::work::{Pending, Work};
+use crate::work::{Pending, Sort, Work};
 use osier::check::{Check, Checks, Site};
 use std::collections::HashMap;
 use std::panic::Location;
@@ -23,8 +23,9 @@ static CALLERS: Mutex<Option<HashMap<Handle, Site>>> = Mutex::new(None);
 /// Begins to follow handles, if leaks are checked.
 pub fn begin(checks: Checks) {
     let follows = checks.has(Check::Leaks);
+    held::begin(&checks);
     if CHECKS.set(checks).is_ok() {
-        FOLLOWS.store(follows, Ordering::Release);
+        FOLLOWS.store(follows || held::follows(), Ordering::Release);
         if follows {
             // SAFETY: a function of C's convention that stays.
             unsafe { libc::atexit(at_exit) };
@@ -56,6 +57,9 @@ pub fn freed(handle: Handle) {
 #[cold]
 fn follow(handle: Handle) {
     if let Some(checks) = checks() {
+        if !checks.has(Check::Leaks) {
+            return;
+        }
         let site = checks.site(Location::caller());
         lock(&CALLERS).get_or_insert_default().insert(handle, site);
     }
@@ -63,6 +67,9 @@ fn follow(handle: Handle) {
 
 #[cold]
 fn forget(handle: Handle) -> Option<Site> {
+    if held::follows() {
+        held::ended(handle);
+    }
     lock(&CALLERS).get_or_insert_default().remove(&handle)
 }
 
@@ -71,8 +78,9 @@ fn describe(pending: &Pending) -> String {
     let what = match &pending.work {
         Work::Sent | Work::Send(_) => "send",
         Work::Recv(_) => "receive",
-        Work::Once(_, true) => "send and receive",
-        Work::Once(_, false) => "collective call or flush",
+        Work::Once(_, Sort::Receives) => "send and receive",
+        Work::Once(_, Sort::Collective) => "collective call",
+        Work::Once(_, Sort::Flush) => "flush of a buffer",
         Work::Generalized(..) => "generalized request",
         Work::Duplicate(_) => "duplicate of a communicator",
         Work::PersistentSend(_) => "persistent send",
@@ -116,10 +124,13 @@ extern "C" fn at_exit() {
 
 /// Reports the handles that are left, once.
 fn report() {
-    if !FOLLOWS.swap(false, Ordering::Relaxed) {
+    static ONCE: AtomicBool = AtomicBool::new(true);
+    let Some(checks) = checks().filter(|checks| checks.has(Check::Leaks)) else {
+        return;
+    };
+    if !ONCE.swap(false, Ordering::Relaxed) {
         return;
     }
-    let Some(checks) = checks() else { return };
     let left = |kind: &str, handle: Handle, what: String| {
         let site = forget(handle);
         checks.report_handle(kind, &what, site.as_ref());

@@ -8,9 +8,13 @@ use crate::abi::*;
 use crate::buffers::{view_mut_of, view_of};
 use crate::call::{On, mpi};
 use crate::fail::{Fail, Int, Res, argument, bad_op, count, get, put};
+use crate::held;
+use crate::leaks;
 use crate::objects::{OPS, ctype};
 use crate::on_host::{OnHost, Room};
+use osier::check::Check;
 use osier::{Layout, Op, Reduction, packed_function};
+use std::panic::Location;
 use std::sync::{Arc, OnceLock};
 
 /// A function of C's.
@@ -104,8 +108,29 @@ pub fn operand(ty: Handle, op: Handle) -> Handle {
     match ty {
         MPI_CHAR if op & !0x1f == 0x20 && c_char::MIN < 0 => MPI_SIGNED_CHAR,
         MPI_CHAR if op & !0x1f == 0x20 => MPI_UNSIGNED_CHAR,
+        MPI_BYTE => bytes(op),
         _ => ty,
     }
+}
+
+/// Sums, minima and maxima of bytes, which the standard leaves out, too, are those of
+/// unsigned numbers: programs make such calls. Checks name them.
+#[cold]
+fn bytes(op: Handle) -> Handle {
+    let name = match op {
+        MPI_SUM => "MPI_SUM",
+        MPI_MIN => "MPI_MIN",
+        MPI_MAX => "MPI_MAX",
+        _ => return MPI_BYTE,
+    };
+    if let Some(checks) = leaks::checks().filter(|checks| checks.has(Check::Collectives)) {
+        let site = checks.site(Location::caller());
+        let text = format!(
+            "{name} of MPI_BYTE, which MPI does not define (MPI 5.0, section 6.9.2): it combines unsigned numbers of 8 bits here\n  called at {site}\n  (hint: MPI_UINT8_T is defined everywhere)\n"
+        );
+        checks.report(Check::Collectives, text);
+    }
+    MPI_UINT8_T
 }
 
 struct Elements {
@@ -234,6 +259,8 @@ mpi! {
         let ty = operand(ty, op);
         let n = count(n)?;
         let layout = ctype(ty)?.committed()?;
+        held::reads(&view_of(given, n, layout)?)?;
+        held::writes(&view_mut_of(inout, n, layout)?)?;
         let (left, right) = (OnHost::read(given, n, layout)?, OnHost::read(inout, n, layout)?);
         if let Some(function) = OPS.get(op) {
             // It knows its elements as they lie, gaps and all.

@@ -4,6 +4,7 @@ use crate::abi::*;
 use crate::buffers::{Address, elements, view, view_mut};
 use crate::call::{On, mpi};
 use crate::fail::{Int, Res, number, put};
+use crate::held;
 use crate::leaks;
 use crate::objects::{COMMS, REQUESTS, SESSIONS, comm, lock, session};
 use crate::state;
@@ -46,7 +47,12 @@ pub fn pend(work: Work, on: Handle, request: *mut Handle) -> Res {
         work,
         on: On::Comm(on),
     };
-    put(request, REQUESTS.insert(pending))
+    let persists = pending.is_persistent();
+    let handle = REQUESTS.insert(pending);
+    if held::follows() {
+        held::attach(handle, persists);
+    }
+    put(request, handle)
 }
 
 macro_rules! sends {

@@ -4,6 +4,7 @@ use crate::abi::*;
 use crate::buffers::{Address, view_mut_of, view_of};
 use crate::call::{On, mpi};
 use crate::fail::{Fail, Int, Res, argument, array, array_mut, count, get, number, put, text};
+use crate::held;
 use crate::objects::{comm, ctype};
 use crate::on_host::{OnHost, copy, is_of_device, packed, packed_mut};
 use osier::{Layout, View, ViewMut};
@@ -111,6 +112,7 @@ macro_rules! packs {
                 $check;
                 let (n, layout) = (count(n)?, ctype(ty)?.committed()?);
                 let view = view_of(inbuf, n, layout)?;
+                held::reads(&view)?;
                 let (position, size) = (number(get(at)?)?, number(size)?);
                 let mut out = Packed { at: outbuf, size, position };
                 if view.is_on_device() || out.is_far() {
@@ -136,6 +138,7 @@ macro_rules! unpacks {
                 $check;
                 let (n, layout) = (count(n)?, ctype(ty)?.committed()?);
                 let mut view = view_mut_of(outbuf, n, layout)?;
+                held::writes(&view)?;
                 let (position, size) = (number(get(at)?)?, number(size)?);
                 let mut from = Packed { at: inbuf.cast_mut(), size, position };
                 if view.is_on_device() || from.is_far() {

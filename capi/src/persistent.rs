@@ -4,6 +4,7 @@ use crate::abi::*;
 use crate::buffers::{Address, view, view_mut};
 use crate::call::{On, mpi};
 use crate::fail::{Fail, Res, array, bad_request, count, get, put};
+use crate::held;
 use crate::objects::{REQUESTS, comm, lock};
 use crate::p2p::{pend, to_rank, to_selector, to_source};
 use crate::status::leave;
@@ -41,6 +42,16 @@ pub fn request(handle: Handle) -> Res<&'static mut Pending> {
         MPI_REQUEST_NULL => bad_request("MPI_REQUEST_NULL in place of a request"),
         _ => bad_request("a handle that is no request (hint: it is over, was freed, or never set)"),
     })
+}
+
+fn start(handle: Handle) -> Res {
+    let pending = request(handle)?;
+    if !pending.is_active() {
+        held::starts(handle)?;
+    }
+    pending.start()?;
+    held::started(handle);
+    Ok(())
 }
 
 type Query = unsafe extern "C" fn(usize, *mut CStatus) -> c_int;
@@ -111,22 +122,24 @@ mpi! {
     }
 
     fn MPI_Start(handle: *mut Handle) on On::Own; {
-        request(get(handle)?)?.start()?;
+        start(get(handle)?)?;
     }
 
     fn MPI_Startall(n: c_int, handles: *mut Handle) on On::Own; {
         for handle in array(handles, count(n)?)? {
-            request(*handle)?.start()?;
+            start(*handle)?;
         }
     }
 
     fn MPI_Request_free(handle: *mut Handle) on On::Own; {
         let taken = get(handle)?;
-        if request(taken)?.is_collective() {
+        let pending = request(taken)?;
+        if pending.is_collective() && pending.is_active() {
             // MPI 5.0, section 6.12: erroneous.
-            return Err(bad_request(
+            let e = bad_request(
                 "freeing of a nonblocking collective (hint: complete it by a wait or a test)",
-            ));
+            );
+            return Err(e.on(pending.on));
         }
         if let Some(pending) = REQUESTS.remove(taken) {
             pending.free();

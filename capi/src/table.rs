@@ -272,9 +272,9 @@ impl<T> Table<T> {
         if !slot.ends(handle, self.is_alone()) {
             return false;
         }
+        leaks::freed(handle);
         // SAFETY: it was there, and whoever made the generation even has it alone.
         unsafe { slot.value.get().cast::<T>().drop_in_place() };
-        leaks::freed(handle);
         self.give_free(handle as u32 & ((1 << INDEX_BITS) - 1), slot);
         true
     }

@@ -6,6 +6,7 @@
 use crate::abi::*;
 use crate::call::{On, mpi};
 use crate::fail::{Fail, Res, array, array_mut, count, get, put};
+use crate::held;
 use crate::objects::REQUESTS;
 use crate::persistent::request;
 use crate::status::{EMPTY, error_in, leave};
@@ -28,7 +29,11 @@ fn finish(at: &mut Handle) -> Res<CStatus> {
     }
     if pending.is_persistent() {
         return match pending.is_active() {
-            true => pending.wait_here(),
+            true => {
+                let over = pending.wait_here();
+                held::completed(handle);
+                over
+            }
             false => Ok(EMPTY),
         };
     }

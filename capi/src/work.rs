@@ -196,6 +196,15 @@ impl Pending {
         )
     }
 
+    /// Whether it is a collective call, which all ranks complete.
+    pub fn is_collective(&self) -> bool {
+        match &self.work {
+            Work::Once(_, sort) => *sort == Sort::Collective,
+            Work::PersistentCollective(_) | Work::Duplicate(_) => true,
+            _ => false,
+        }
+    }
+
     /// Whether there is something to wait for.
     pub fn is_active(&self) -> bool {
         match &self.work {
@@ -385,14 +394,6 @@ impl Pending {
             }
         }
         Ok(())
-    }
-
-    /// Whether all ranks of a communicator take part, so that none may give it up.
-    pub fn is_collective(&self) -> bool {
-        matches!(
-            self.work,
-            Work::Once(_, Sort::Collective) | Work::Duplicate(_)
-        )
     }
 
     /// Lets it go on by itself, to its end or to that of MPI.

@@ -23,11 +23,13 @@
 
 mod claims;
 mod finding;
+mod regions;
 mod site;
 
 pub(crate) use claims::{Claim, Claims};
 pub use finding::Finding;
 pub(crate) use finding::{Side, mismatch};
+pub use regions::{Hold, Region};
 pub use site::{Callers, Site};
 pub(crate) use site::{Layer, told};
 

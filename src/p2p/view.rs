@@ -205,6 +205,26 @@ impl RawView {
         }
     }
 
+    /// The addresses of its bytes on the host, as runs.
+    pub fn runs(&self, mut f: impl FnMut(Range<usize>)) {
+        let at = self.origin.addr();
+        match &self.shape {
+            Shape::Loose(layout, count) | Shape::Section(layout, count, _) => {
+                for (offset, bytes) in layout.blocks(*count) {
+                    let start = at.wrapping_add_signed(offset);
+                    f(start..start.wrapping_add(bytes));
+                }
+            }
+            Shape::Parts(parts) => {
+                for part in parts.iter() {
+                    part.runs(&mut f as &mut dyn FnMut(Range<usize>));
+                }
+            }
+            Shape::Device(_) => {}
+            _ => f(at..at.wrapping_add(self.bytes)),
+        }
+    }
+
     /// Layout and count around the origin.
     fn instances(&self) -> Option<(Layout, usize)> {
         match &self.shape {

@@ -42,6 +42,12 @@ pub(super) struct OpCheck {
 }
 
 impl LaneCheck {
+    /// Whether operations claim their memory. Not where a layer above knows better for how
+    /// long it is theirs.
+    fn claims(&self) -> bool {
+        self.checks.has(Check::Buffers) && !self.checks.is_foreign()
+    }
+
     /// The program's call that posts something now.
     fn site(&self, line: &'static Location<'static>) -> Site {
         self.acts_for.unwrap_or_else(|| self.checks.site(line))
@@ -83,7 +89,7 @@ impl Lane {
             sum: None,
             _claim: None,
         };
-        if check.checks.has(Check::Buffers) {
+        if check.claims() {
             let what = self.in_communicator(self.describe(handle));
             let writes = op.direction == Direction::Receive;
             follow._claim = Some(check.checks.claim(&op.view, writes, what, follow.site));
@@ -103,7 +109,7 @@ impl Lane {
         site: &'static Location<'static>,
     ) {
         if let Some(check) = &self.check
-            && check.checks.has(Check::Buffers)
+            && check.claims()
         {
             let what = describe("receive from", Some(peer), tag, view.bytes(), &self.links);
             let what = self.in_communicator(what);
@@ -327,7 +333,7 @@ impl Lane {
 }
 
 /// A sum of what a view holds (FNV-1a over words).
-fn sum(view: &RawView) -> u64 {
+pub(crate) fn sum(view: &RawView) -> u64 {
     const PIECE: usize = 64 << 10;
     if view.as_device().is_some() {
         return 0; // nobody waits for a device to find out

@@ -7,7 +7,7 @@
 
 mod biased;
 pub(crate) mod cell;
-mod checked;
+pub(crate) mod checked;
 mod chunks;
 pub(crate) mod core;
 pub(crate) mod enqueued;

@@ -100,6 +100,31 @@ fn hangs_are_named() {
     named("hangs");
 }
 
+#[test]
+fn arguments_are_named() {
+    named("arguments");
+}
+
+#[test]
+fn requests_are_named() {
+    named("requests");
+}
+
+#[test]
+fn types_are_named() {
+    named("types");
+}
+
+#[test]
+fn collective_calls_are_named() {
+    named("collectives");
+}
+
+#[test]
+fn buffers_are_named() {
+    named("buffers");
+}
+
 /// A program without debug information is named by function, one without symbols by object.
 #[test]
 fn callers_without_lines_have_names() {

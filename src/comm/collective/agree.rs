@@ -46,6 +46,10 @@ const RANK: usize = 0;
 const LINE: usize = 4;
 const ROOT: usize = 8;
 const KNOWN: usize = 12;
+/// Whether the call waits, where that has to agree, too: 0 where it has not.
+const HOW: usize = 13;
+const WAITS: u8 = 1;
+const GOES_ON: u8 = 2;
 const BYTES: usize = 16;
 const COUNTS: usize = 24;
 const TYPES: usize = 32;
@@ -82,7 +86,13 @@ impl Communicator {
         let least = [u8::from(all), u8::from(!any), u8::MAX - class as u8];
         mine[SPACES][..3].copy_from_slice(&least);
         mine[SPACES][3] = u8::from(of.error.is_none());
-        mine[8..8 + RECORD].copy_from_slice(&record(of, self.rank() as u32, site));
+        let mut own = record(of, self.rank() as u32, site);
+        // In MPI, calls that wait and calls that do not are no match (MPI 5.0, section
+        // 6.12); between Rust programs they are.
+        if self.core().checks.is_foreign() {
+            own[HOW] = if of.defers { WAITS } else { GOES_ON };
+        }
+        mine[8..8 + RECORD].copy_from_slice(&own);
         let mut result = vec![0u8; PAIR];
         let view = |bytes: &mut Vec<u8>| Pieces::Cut(RawView::untyped(bytes.as_mut_ptr(), PAIR));
         let buffers = Buffers {
@@ -233,6 +243,8 @@ fn difference(a: &[u8], b: &[u8]) -> Option<&'static str> {
     let roots = (short(a, ROOT), short(b, ROOT));
     if text(a, NAME) != text(b, NAME) {
         Some("other calls")
+    } else if a[HOW] != b[HOW] && a[HOW] != 0 && b[HOW] != 0 {
+        Some("one call waits, and one does not")
     } else if roots.0 != roots.1 && roots.0 != u32::MAX && roots.1 != u32::MAX {
         Some("other roots")
     } else if text(a, OPERATOR) != text(b, OPERATOR) {
@@ -310,6 +322,9 @@ fn record(ask: &Ask, rank: u32, site: Site) -> [u8; RECORD] {
 /// A call as the verdict shows it.
 fn described(record: &[u8]) -> String {
     let mut words = vec![text(record, NAME)];
+    if record[HOW] == GOES_ON {
+        words.push("nonblocking or persistent".into());
+    }
     let (root, bytes) = (short(record, ROOT), number(record, BYTES));
     if root != u32::MAX {
         words.push(format!("root {root}"));

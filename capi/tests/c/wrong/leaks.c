@@ -118,7 +118,7 @@ CASE(request_twice, 2, "a second operation takes the handle of one that was not 
 }
 
 CASE(collective_request, 2, "a nonblocking barrier is never completed", "leaks",
-     "leak: a request is left at the end: a collective call or flush that was not completed")
+     "leak: a request is left at the end: a collective call that was not completed")
 {
     MPI_Request request;
     MPI_Ibarrier(MPI_COMM_WORLD, &request);

@@ -1,0 +1,204 @@
+//! Buffers of the program that calls have: `--check buffers`.
+//!
+//! ```text
+//! call: view of a buffer -> mapped? -> held by the call
+//! a request is made       -> held by the request, with a sum of what it reads
+//! the request is completed, or freed -> compared, released
+//! a call returns          -> what it still has is released
+//! ```
+//!
+//! # Invariants
+//! 1. Nothing runs here unless `FOLLOWS` is set, which happens before the first buffer.
+//! 2. The list of requests is not locked while something is reported.
+
+use crate::abi::Handle;
+use crate::fail::{Fail, Res};
+use crate::leaks;
+use crate::mapped::{Flaw, flaw};
+use crate::objects::lock;
+use osier::check::{Check, Checks, Hold, Region, Site};
+use osier::{View, ViewMut};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::panic::Location;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static FOLLOWS: AtomicBool = AtomicBool::new(false);
+
+/// What requests have: those that persist keep their regions while they are inactive.
+static REQUESTS: Mutex<Option<HashMap<Handle, Kept>>> = Mutex::new(None);
+
+struct Kept {
+    /// Of a request that persists.
+    again: Vec<Region>,
+    holds: Vec<Hold>,
+}
+
+thread_local! {
+    /// Of the call that this thread is in.
+    static CALL: RefCell<Vec<Hold>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Begins to follow buffers.
+pub fn begin(checks: &Checks) {
+    FOLLOWS.store(checks.has(Check::Buffers), Ordering::Release);
+}
+
+/// Whether buffers are followed.
+#[inline]
+pub fn follows() -> bool {
+    FOLLOWS.load(Ordering::Relaxed)
+}
+
+/// A call reads a buffer.
+#[inline]
+pub fn reads(view: &View<'_>) -> Res {
+    match follows() {
+        true => hold(Region::read(view)),
+        false => Ok(()),
+    }
+}
+
+/// A call writes a buffer.
+#[inline]
+pub fn writes(view: &ViewMut<'_>) -> Res {
+    match follows() {
+        true => hold(Region::written(view)),
+        false => Ok(()),
+    }
+}
+
+/// A call reads a buffer that it writes at other ranks.
+#[inline]
+pub fn reads_of(view: &ViewMut<'_>) -> Res {
+    match follows() {
+        true => hold(Region::read_of(view)),
+        false => Ok(()),
+    }
+}
+
+/// The call returns.
+#[inline]
+pub fn returns() {
+    if follows() {
+        release();
+    }
+}
+
+#[cold]
+fn release() {
+    let had = CALL.take();
+    drop(had);
+}
+
+fn here(checks: &Checks) -> Site {
+    checks.site(Location::caller())
+}
+
+#[cold]
+fn hold(region: Option<Region>) -> Res {
+    let (Some(region), Some(checks)) = (region, leaks::checks()) else {
+        return Ok(());
+    };
+    let site = here(checks);
+    if let Some(flaw) = flaw(&region) {
+        let (what, hint) = match flaw {
+            Flaw::Unmapped(at) => (
+                format!("a buffer is not mapped to its end: nothing lies at {at:#x}"),
+                "the count, or a displacement, is too large, or the memory was given back",
+            ),
+            Flaw::ReadOnly(at) => (
+                format!("a buffer cannot be written: {at:#x} is read only"),
+                "a constant, or a file that is mapped for reading",
+            ),
+        };
+        let reads = if region.is_written() {
+            "writes"
+        } else {
+            "reads"
+        };
+        let text = format!("{what}\n  {reads} it  at {site}\n  (hint: {hint})\n");
+        checks.report(Check::Buffers, text);
+        return Err(Fail::new(crate::abi::MPI_ERR_BUFFER, what));
+    }
+    let hold = checks.hold(&region, site);
+    CALL.with_borrow_mut(|call| call.push(hold));
+    Ok(())
+}
+
+/// A request has what the call has had so far; one that persists, when it is started.
+#[cold]
+pub fn attach(request: Handle, persists: bool) {
+    let mut holds = CALL.take();
+    let mut again = Vec::new();
+    if persists {
+        again = holds.drain(..).map(|hold| hold.region().clone()).collect();
+    }
+    for hold in &mut holds {
+        hold.seal();
+    }
+    if again.is_empty() && holds.is_empty() {
+        return;
+    }
+    let mut requests = lock(&REQUESTS);
+    let kept = Kept { again, holds };
+    requests.get_or_insert_default().insert(request, kept);
+}
+
+/// A request that persists is about to be started.
+pub fn starts(request: Handle) -> Res {
+    if !follows() {
+        return Ok(());
+    }
+    let again = {
+        let requests = lock(&REQUESTS);
+        let kept = requests.as_ref().and_then(|all| all.get(&request));
+        kept.map(|kept| kept.again.clone()).unwrap_or_default()
+    };
+    again.into_iter().try_for_each(|region| hold(Some(region)))
+}
+
+/// It was started.
+pub fn started(request: Handle) {
+    if !follows() {
+        return;
+    }
+    let mut holds = CALL.take();
+    for hold in &mut holds {
+        hold.seal();
+    }
+    if let Some(kept) = lock(&REQUESTS).get_or_insert_default().get_mut(&request) {
+        kept.holds = holds;
+    }
+}
+
+/// A request that persists is over, and inactive again.
+pub fn completed(request: Handle) {
+    if follows() {
+        let mut requests = lock(&REQUESTS);
+        let kept = requests.get_or_insert_default().get_mut(&request);
+        let holds = kept.map(|kept| std::mem::take(&mut kept.holds));
+        drop(requests);
+        end(holds.unwrap_or_default());
+    }
+}
+
+/// A request is no more.
+#[cold]
+pub fn ended(request: Handle) {
+    let had = lock(&REQUESTS).get_or_insert_default().remove(&request);
+    if let Some(kept) = had {
+        end(kept.holds);
+    }
+}
+
+fn end(holds: Vec<Hold>) {
+    for hold in holds {
+        match flaw(hold.region()) {
+            None => hold.end(),
+            // Whoever gave it back has no data left to compare.
+            Some(_) => drop(hold),
+        }
+    }
+}
