@@ -90,7 +90,8 @@ fn shape(at: Address, partitions: usize, n: usize, layout: &Layout) -> Res<(Plac
         true => Place::Device(on_device(first, len)?),
         false => Place::Host(Bytes { at: first, len }),
     };
-    let partitions = Partitions::of(partitions, layout, n).at(start.unsigned_abs());
+    // The first byte is the buffer's, wherever the type has its origin.
+    let partitions = Partitions::of(partitions, &layout.seen_from(start), n);
     Ok((place, partitions))
 }
 

@@ -212,6 +212,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // Sends that nobody waits for go on without the communicator.
         let unfinished = self.core.with(&self.lane, |lane| {
+            lane.report_unreceived(&self.core.checks);
             let unfinished = lane.unfinished_sends();
             if unfinished && !lane.has_runs() {
                 lane.refuse();

@@ -11,7 +11,7 @@
 //! 2. A start that is marked CHECKED is no start that a receive takes directly.
 //! 3. What an operation has claimed is given back when its memory is.
 
-use super::lane::{Direction, Lane, Op, Rare, describe};
+use super::lane::{Arrival, Direction, Lane, Op, Rare, describe};
 use crate::check::{Check, Checks, Claim, Side, Site, mismatch, told};
 use crate::diagnose::report::communicator;
 use crate::matching::Envelope;
@@ -307,8 +307,37 @@ impl Lane {
         format!("{what}, communicator {}", communicator(self.context))
     }
 
-    /// Reports the operations that are left when the rank leaves.
-    pub fn report_leaks(&self, checks: &Checks) {
+    /// Reports messages that have come and that nobody will receive any more, each once.
+    #[cold]
+    pub fn report_unreceived(&mut self, checks: &Checks) {
+        if !checks.has(Check::Leaks) || std::thread::panicking() {
+            return;
+        }
+        let all: Vec<u32> = self.arrivals.handles().collect();
+        for arrival in all {
+            let Some(arrived) = self.arrivals.get_mut(arrival) else {
+                continue;
+            };
+            // A matched probe has given out what is not queued: that is a handle.
+            let poison = matches!(arrived.what, Arrival::Poison { .. });
+            if arrived.queued.take().is_none() || poison || arrived.envelope.is_internal() {
+                continue;
+            }
+            let (Envelope { source, tag }, bytes) = (arrived.envelope, arrived.what.bytes());
+            let sent = match &arrived.told {
+                Some(told) => format!("  sent at {}\n", self::told(&told.file, told.line)),
+                None => String::new(),
+            };
+            let what = describe("message from", Some(source), tag, bytes, &self.links);
+            let what = self.in_communicator(what);
+            let text = format!("leak: a message was never received: {what}\n{sent}");
+            checks.report(Check::Leaks, text);
+        }
+    }
+
+    /// Reports the operations, and the messages, that are left when the rank leaves.
+    pub fn report_leaks(&mut self, checks: &Checks) {
+        self.report_unreceived(checks);
         for handle in self.ops.handles() {
             let Some(op) = self.ops.get(handle) else {
                 continue;

@@ -618,3 +618,49 @@ fn among_requests_of_other_kinds() {
         comm.barrier().expect("barrier");
     });
 }
+
+/// Datatypes that begin behind or before their origin, in partitions of other sizes at both
+/// ends.
+#[test]
+fn partitions_begin_where_their_types_do() {
+    let types = [
+        Type::indexed(&[(1, 2)], &i32::datatype()),
+        Type::indexed(&[(1, -3)], &i32::datatype()),
+        Type::subarray(&[4, 6], &[2, 3], &[1, 2], Order::C, &i32::datatype()),
+        Type::indexed(&[(1, 2)], &i32::datatype()).and_then(|one| Type::resized(0, -16, &one)),
+    ];
+    let layouts: Vec<Layout> = types
+        .into_iter()
+        .map(|ty| ty.expect("a type").commit().expect("a layout"))
+        .collect();
+    on_all(2, |comm| {
+        const ORIGIN: usize = 100;
+        for (layout, (sends, receives)) in layouts.iter().zip([(4, 2), (2, 4), (1, 4), (4, 4)]) {
+            let from: Vec<i32> = (0..256).collect();
+            if comm.rank() == 0 {
+                let cut = Partitions::of(sends, layout, 4 / sends).at(ORIGIN);
+                let mut send = comm.psend_init(from, cut, 1, 5).expect("a send");
+                send.start().expect("start");
+                for at in (0..sends).rev() {
+                    send.pready(at).expect("ready");
+                }
+                send.wait().expect("sent");
+            } else {
+                let cut = Partitions::of(receives, layout, 4 / receives).at(ORIGIN);
+                let mut recv = comm
+                    .precv_init(vec![-1i32; 256], cut, 0, 5)
+                    .expect("a receive");
+                recv.start().expect("start");
+                recv.wait().expect("received");
+                let mut wanted = vec![-1i32; 256];
+                for (offset, bytes) in layout.blocks(4) {
+                    for at in (offset / 4)..(offset + bytes as isize) / 4 {
+                        let at = ORIGIN.wrapping_add_signed(at);
+                        wanted[at] = from[at];
+                    }
+                }
+                assert_eq!(recv.buffer().expect("inactive"), &wanted);
+            }
+        }
+    });
+}

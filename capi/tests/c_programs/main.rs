@@ -161,6 +161,12 @@ fn datatypes() {
     passes("types", &[1]);
 }
 
+/// Types that begin before or behind their origin, through every kind of transfer.
+#[test]
+fn datatypes_with_any_bounds() {
+    passes("bounds", &[1, 2, 3]);
+}
+
 #[test]
 fn collectives() {
     passes("collectives", &[1, 4]);

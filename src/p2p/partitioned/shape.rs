@@ -315,13 +315,11 @@ impl Spot<'_> {
             } => (*offset, *layout, *count),
             Spot::Run { offset, bytes: n } => (*offset, &bytes, *n),
         };
-        let origin = usize::try_from(offset).map_err(|_| {
-            Error::new(
-                ErrorKind::Unavailable,
-                "partitions of a device's memory with an origin in front of it",
-            )
-        })?;
-        let view = DeviceView::new(slice, origin, layout, count)?;
+        let view = match usize::try_from(offset) {
+            Ok(origin) => DeviceView::new(slice, origin, layout, count)?,
+            // The origin lies in front of the memory.
+            Err(_) => DeviceView::new(slice, 0, &layout.seen_from(offset.wrapping_neg()), count)?,
+        };
         Ok(handed_over(Ordered::new(view, moment.clone()), use_))
     }
 }
