@@ -29,6 +29,8 @@ use super::Group;
 use super::context::{Contexts, MEETING};
 use super::member::open_lane;
 use super::sends::Sends;
+use crate::diagnose::page::{Operation, WaitTag};
+use crate::diagnose::waits::{Asked, Unheard, hear, listens};
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::{INTERNAL_TAG, Pattern, TagPattern};
 use crate::p2p::view::BufferMut;
@@ -143,19 +145,29 @@ impl Meeting {
                 source: None,
                 tag: TagPattern::Exact(TAG),
             };
-            let found = self.core.wait(&self.lane, |lane| {
+            let found = self.core.wait_on(&self.lane, |lane| {
                 let mut mail = self.mail();
                 if let Some(payload) = mail.take(from, key) {
                     return Some(Ok(Found::Payload(payload)));
                 }
-                if mail.receiving {
-                    return None;
+                if !mail.receiving {
+                    let _whole = Unheard::begin();
+                    if let Some(matched) = lane.matched_probe(any) {
+                        mail.receiving = true;
+                        return Some(Ok(Found::Message(matched)));
+                    }
                 }
-                if let Some(matched) = lane.matched_probe(any) {
-                    mail.receiving = true;
-                    return Some(Ok(Found::Message(matched)));
+                if listens() {
+                    hear(Asked {
+                        peer: Some(lane.in_world(from)),
+                        tag: WaitTag::Collective,
+                        ..Asked::of(Operation::Receive)
+                    });
                 }
-                lane.dead_source(Pattern::exact(from, TAG)).map(Err)
+                match mail.receiving {
+                    true => None,
+                    false => lane.dead_source(Pattern::exact(from, TAG)).map(Err),
+                }
             })?;
             match found {
                 Found::Payload(payload) => return Ok(payload),
@@ -177,7 +189,7 @@ impl Meeting {
             Posted::Done(_) => Ok(()),
             Posted::Pending(handle) => self
                 .core
-                .wait(&self.lane, |lane| lane.take(handle))
+                .wait_on(&self.lane, |lane| lane.take(handle))
                 .map(drop),
         });
         // If its sender died in the middle, whoever waits for it hears of that.

@@ -50,6 +50,7 @@ pub use topology::Topology;
 
 use crate::bootstrap::Session;
 use crate::check::{Check, Tracked};
+use crate::diagnose::waits::{hear, listens};
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::HeapBuffer;
 use crate::p2p::buffered::Attached;
@@ -515,8 +516,13 @@ impl Communicator {
     #[doc(hidden)]
     #[track_caller]
     pub fn flush_sends(&self) {
-        self.core()
-            .wait(self.lane(), |lane| (!lane.unfinished_sends()).then_some(()));
+        self.core().wait_on(self.lane(), |lane| {
+            let unfinished = lane.unfinished_sends();
+            if unfinished && listens() {
+                lane.asked_sends().into_iter().for_each(hear);
+            }
+            (!unfinished).then_some(())
+        });
     }
 
     /// A buffer that peers on this machine read in place, zeroed.

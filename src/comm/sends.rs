@@ -44,7 +44,7 @@ impl<'a> Sends<'a> {
     #[track_caller]
     pub fn finish(mut self) -> Result<()> {
         while let Some(&(handle, _)) = self.under_way.last() {
-            let sent = self.core.wait(self.lane, |lane| lane.take(handle));
+            let sent = self.core.wait_on(self.lane, |lane| lane.take(handle));
             self.under_way.pop();
             sent?;
         }

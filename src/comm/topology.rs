@@ -288,7 +288,7 @@ impl Communicator {
             tag: TagPattern::Exact(tag),
         };
         let peers = 0..self.peer_count() as u32;
-        self.core().wait(self.lane(), |lane| {
+        self.core().wait_on(self.lane(), |lane| {
             if let Some(matched) = lane.matched_probe(any) {
                 return Some(Ok(Message::new(self, matched)));
             }

@@ -1,7 +1,7 @@
 //! What ranks wait for: hangs that explain themselves, and `osier ps`.
 //!
 //! ```text
-//! Core::wait ..sleeps.. -> waits (this rank's long waits, its quiet time)
+//! Core::wait_on ..sleeps.. -> waits (this rank's long waits, its quiet time)
 //!                       -> page  (words in the job's shared memory)
 //! launcher, or the lowest rank -> watch -> verdict (pure) -> report (text)
 //! osier ps                     -> watch -> page

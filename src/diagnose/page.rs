@@ -34,23 +34,38 @@ pub enum Operation {
     Send,
     /// A send that ends when a receive meets it.
     SynchronousSend,
+    /// A buffered send whose receiver has not taken it.
+    BufferedSend,
     /// A probe.
     Probe,
+    /// A partitioned send of which partitions were never made ready.
+    PartitionReady,
+    /// A partitioned send whose receiver has not taken all partitions.
+    PartitionedSend,
+    /// A partitioned receive of which partitions have not come.
+    PartitionedReceive,
+    /// Work of the program's own, which a thread of this process completes.
+    GeneralizedRequest,
     /// The end of an operation that was cancelled or withdrawn.
     Revoke,
     /// Something that this version does not know, or that is not Osier's: a
-    /// future that waits for something else.
+    /// future that waits for something else. It may end at any time.
     Other,
 }
 
 impl Operation {
-    const ALL: [Operation; 6] = [
+    const ALL: [Operation; 11] = [
         Operation::Receive,
         Operation::Send,
         Operation::SynchronousSend,
         Operation::Probe,
         Operation::Revoke,
         Operation::Other,
+        Operation::BufferedSend,
+        Operation::PartitionReady,
+        Operation::PartitionedSend,
+        Operation::PartitionedReceive,
+        Operation::GeneralizedRequest,
     ];
 
     /// As in reports.
@@ -59,7 +74,12 @@ impl Operation {
             Operation::Receive => "receive",
             Operation::Send => "send",
             Operation::SynchronousSend => "synchronous send",
+            Operation::BufferedSend => "buffered send",
             Operation::Probe => "probe",
+            Operation::PartitionReady => "pready",
+            Operation::PartitionedSend => "partitioned send",
+            Operation::PartitionedReceive => "partitioned receive",
+            Operation::GeneralizedRequest => "generalized request",
             Operation::Revoke => "revoke",
             Operation::Other => "other",
         }
@@ -275,7 +295,7 @@ mod tests {
 
     fn wait(i: u32) -> Wait {
         Wait {
-            operation: Operation::ALL[i as usize % 6],
+            operation: Operation::ALL[i as usize % Operation::ALL.len()],
             peer: (!i.is_multiple_of(3)).then_some(i),
             tag: [WaitTag::Any, WaitTag::Exact(i), WaitTag::Collective][i as usize % 3],
             context: u64::from(i) << 33,

@@ -38,15 +38,20 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Something that not a message ends, but anyone may.
-    pub const OTHER: Asked = Asked {
-        operation: Operation::Other,
-        peer: None,
-        tag: WaitTag::Any,
-        context: 0,
-        bytes: 0,
-        posted: None,
-    };
+    /// Something that anyone may end.
+    pub const OTHER: Asked = Asked::of(Operation::Other);
+
+    /// An operation of which nothing else is known.
+    pub const fn of(operation: Operation) -> Asked {
+        Asked {
+            operation,
+            peer: None,
+            tag: WaitTag::Any,
+            context: 0,
+            bytes: 0,
+            posted: None,
+        }
+    }
 }
 
 /// Most operations that one thread is said to wait for.
@@ -72,6 +77,24 @@ pub(crate) fn hear(asked: Asked) {
             heard.push(asked);
         }
     });
+}
+
+/// While it lives, nothing that this thread asks for in vain is heard: for a check that
+/// describes the whole, not its parts.
+pub(crate) struct Unheard(bool);
+
+impl Unheard {
+    #[inline]
+    pub fn begin() -> Unheard {
+        Unheard(LISTENS.replace(false))
+    }
+}
+
+impl Drop for Unheard {
+    #[inline]
+    fn drop(&mut self) {
+        LISTENS.set(self.0);
+    }
 }
 
 /// Runs a check, listening.

@@ -183,7 +183,7 @@ impl Communicator {
         let _span = self.span_receive(Kind::Probe, pattern, 0);
         let found = self
             .core()
-            .wait(self.lane(), |lane| match lane.probe(pattern) {
+            .wait_on(self.lane(), |lane| match lane.probe(pattern) {
                 Some(outcome) => Some(Ok(outcome.into())),
                 None => {
                     lane.probed = pattern.source;
@@ -238,7 +238,7 @@ impl Communicator {
         let _span = self.span_receive(Kind::Probe, pattern, 0);
         let found = self
             .core()
-            .wait(self.lane(), |lane| match lane.matched_probe(pattern) {
+            .wait_on(self.lane(), |lane| match lane.matched_probe(pattern) {
                 Some(matched) => Some(Ok(Message::new(self, matched))),
                 None => {
                     lane.probed = pattern.source;
@@ -467,7 +467,7 @@ impl Communicator {
             Posted::Done(outcome) => Ok(outcome),
             Posted::Pending(handle) => {
                 let _span = self.span(Kind::Wait, ANY, ANY, 0);
-                self.core().wait(self.lane(), |lane| lane.take(handle))
+                self.core().wait_on(self.lane(), |lane| lane.take(handle))
             }
         }
     }
@@ -484,7 +484,7 @@ impl Communicator {
         let mut first = None;
         if next.is_some() {
             let _span = self.span(Kind::WaitAll, ANY, ANY, count);
-            self.core().wait(self.lane(), |lane| {
+            self.core().wait_on(self.lane(), |lane| {
                 while let Some(handle) = next {
                     if let Err(e) = lane.take(handle)? {
                         first.get_or_insert(e);
@@ -565,7 +565,7 @@ impl Communicator {
     #[track_caller]
     pub(crate) fn revoke_raw(&self, handle: u32) {
         self.core()
-            .wait(self.lane(), |lane| lane.revoke(handle).then_some(()));
+            .wait_on(self.lane(), |lane| lane.revoke(handle).then_some(()));
     }
 }
 

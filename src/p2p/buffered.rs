@@ -24,10 +24,13 @@ use super::view::{Buffer, RawView};
 use super::waits::{Waitable, sealed};
 use crate::bootstrap::{Session, Universe};
 use crate::comm::Communicator;
+use crate::diagnose::page::Operation;
+use crate::diagnose::waits::{Asked, hear, listens};
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::core::Core;
 use crate::progress::lane::{Mode, Posted};
 use crate::progress::ready::Ready;
+use std::any::Any;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -199,6 +202,29 @@ impl Pool {
     fn is_empty(&self) -> bool {
         lock(&self.space).live == 0
     }
+
+    /// As [`Pool::is_empty`]; tells a thread that listens which messages are in it.
+    fn is_drained(&self, core: &Core) -> bool {
+        let empty = self.is_empty();
+        if !empty && listens() {
+            self.tell(core);
+        }
+        empty
+    }
+
+    #[cold]
+    fn tell(&self, core: &Core) {
+        let ours = |owner: &dyn Any| {
+            let piece = owner.downcast_ref::<Piece>();
+            piece.is_some_and(|piece| std::ptr::eq(&*piece.pool, self))
+        };
+        for sent in core.asked_owned(&ours) {
+            hear(Asked {
+                operation: Operation::BufferedSend,
+                ..sent
+            });
+        }
+    }
 }
 
 impl Attached {
@@ -228,9 +254,10 @@ impl Attached {
         self.pool().map(|pool| lock(&pool.space).live)
     }
 
+    #[track_caller]
     fn detach(&self, core: &Core) -> Option<Vec<u8>> {
         let pool = lock(&self.0).take()?;
-        core.wait_until(|| pool.is_empty().then_some(()));
+        core.wait_until(|| pool.is_drained(core).then_some(()));
         pool.capacity?;
         Some(std::mem::take(&mut lock(&pool.space).memory))
     }
@@ -238,7 +265,7 @@ impl Attached {
     #[track_caller]
     fn flush(&self, core: &Core) {
         if let Some(pool) = self.pool() {
-            core.wait_until(|| pool.is_empty().then_some(()));
+            core.wait_until(|| pool.is_drained(core).then_some(()));
         }
     }
 }
@@ -427,7 +454,8 @@ impl FlushRequest {
     }
 
     fn is_over(&self) -> bool {
-        self.pool.as_ref().is_none_or(|pool| pool.is_empty())
+        let pool = self.pool.as_ref();
+        pool.is_none_or(|pool| pool.is_drained(&self.core))
     }
 }
 
@@ -478,10 +506,12 @@ impl sealed::Notifies for FlushRequest {
             return true;
         };
         let mut space = lock(&pool.space);
-        if space.live != 0 {
+        let empty = space.live == 0;
+        if !empty {
             space.notify.push((ready.clone(), token));
         }
-        space.live == 0
+        drop(space);
+        empty || pool.is_drained(&self.core)
     }
 }
 

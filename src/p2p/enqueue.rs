@@ -36,7 +36,7 @@ use super::status::Status;
 use super::view::RawView;
 use crate::comm::Communicator;
 use crate::device::Use;
-use crate::diagnose::waits::{Asked, hear, listens};
+use crate::diagnose::waits::listens;
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::Pattern;
 use crate::progress::enqueued::Hold;
@@ -559,7 +559,7 @@ impl Enqueued {
             What::Captured(captured) => {
                 let idle = captured.is_idle();
                 if !idle && listens() {
-                    hear(Asked::OTHER);
+                    captured.tell();
                 }
                 idle.then(|| captured.result())
             }

@@ -14,11 +14,13 @@
 use super::status::Status;
 use super::waits::{Waitable, sealed};
 use crate::comm::Communicator;
+use crate::diagnose::page::Operation;
 use crate::diagnose::waits::{Asked, hear, listens};
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::core::Core;
 use crate::progress::ready::Ready;
 use std::future::Future;
+use std::panic::Location;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -132,6 +134,8 @@ impl Drop for Shared {
 pub struct GeneralizedRequest {
     /// Whose handler sees its error.
     comm: Communicator,
+    /// The line that began it.
+    site: &'static Location<'static>,
     shared: Arc<Shared>,
     query: Option<Query>,
     cancel: Option<Cancel>,
@@ -162,6 +166,7 @@ impl Drop for Completer {
 
 impl Communicator {
     /// Begins a generalised request of this rank; the completer ends it.
+    #[track_caller]
     pub fn generalized_request(&self, callbacks: Callbacks) -> (GeneralizedRequest, Completer) {
         let shared = Arc::new(Shared {
             core: self.core().clone(),
@@ -174,6 +179,7 @@ impl Communicator {
         });
         let request = GeneralizedRequest {
             comm: self.clone(),
+            site: Location::caller(),
             shared: shared.clone(),
             query: callbacks.query,
             cancel: callbacks.cancel,
@@ -211,13 +217,21 @@ impl GeneralizedRequest {
         }
     }
 
+    fn asked(&self) -> Asked {
+        Asked {
+            context: self.comm.context(),
+            posted: Some(self.site),
+            ..Asked::of(Operation::GeneralizedRequest)
+        }
+    }
+
     #[track_caller]
     fn result(&mut self) -> Option<Result<Status>> {
         if self.result.is_none() {
             let abandoned = match self.shared.inner().state {
                 State::Pending => {
                     if listens() {
-                        hear(Asked::OTHER);
+                        hear(self.asked());
                     }
                     return None;
                 }
@@ -291,8 +305,9 @@ impl sealed::Notifies for GeneralizedRequest {
         let mut inner = self.shared.inner();
         if let State::Pending = inner.state {
             inner.notify = Some((ready.clone(), token));
+            drop(inner);
             if listens() {
-                hear(Asked::OTHER);
+                hear(self.asked());
             }
             return false;
         }

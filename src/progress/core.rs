@@ -28,6 +28,7 @@ use crate::protocol::select::Selection;
 use crate::trace::Tracer;
 use osier_transports::shm::{Death, ShmRank, monotonic_ns};
 use osier_transports::sim::SimNet;
+use std::any::Any;
 use std::cell::Cell;
 use std::io::Write;
 use std::panic::Location;
@@ -410,6 +411,13 @@ impl Core {
     fn asked_sends(&self) -> Vec<Asked> {
         let mut asked = Vec::new();
         self.each_lane(|lane, _| asked.extend(lane.lock().asked_sends()));
+        asked
+    }
+
+    /// Unfinished sends whose memory's owner this is true of.
+    pub fn asked_owned(&self, owner: &dyn Fn(&dyn Any) -> bool) -> Vec<Asked> {
+        let mut asked = Vec::new();
+        self.each_lane(|lane, _| asked.extend(lane.lock().asked_owned(owner)));
         asked
     }
 

@@ -6,6 +6,7 @@ use crate::diagnose::waits::{Asked, hear, listens};
 use crate::matching::{INTERNAL_TAG, Pattern, TagPattern};
 use crate::protocol::eager;
 use crate::wire;
+use std::any::Any;
 
 /// What a lane still holds; all zero when everything is over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,7 +93,19 @@ impl Lane {
             .collect()
     }
 
-    fn in_world(&self, peer: u32) -> u32 {
+    /// Unfinished sends whose memory's owner this is true of.
+    pub fn asked_owned(&self, owner: &dyn Fn(&dyn Any) -> bool) -> Vec<Asked> {
+        let owned = |h: &u32| {
+            let op = self.ops.get(*h).filter(|op| op.state != State::Done);
+            let its = op.and_then(|op| op.rare.as_ref()?.owner.as_deref());
+            its.is_some_and(|its| owner(its))
+        };
+        let owned = self.ops.handles().filter(owned);
+        owned.map(|h| self.asked(h)).collect()
+    }
+
+    /// A peer's rank in the world.
+    pub fn in_world(&self, peer: u32) -> u32 {
         self.members.get(peer as usize).copied().unwrap_or(peer)
     }
 

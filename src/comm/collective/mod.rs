@@ -315,7 +315,7 @@ impl Communicator {
         lane.stop_deferring(id);
         self.core().after(&mut lane);
         drop(lane);
-        self.core().wait(self.lane(), |lane| lane.take_run(id))
+        self.core().wait_on(self.lane(), |lane| lane.take_run(id))
     }
 
     /// As [`Communicator::call`], of what may make no sense. No closure: the caller's source
@@ -345,6 +345,6 @@ impl Drop for GivesUp<'_> {
     fn drop(&mut self) {
         let (core, lane) = (self.comm.core(), self.comm.lane());
         core.with(lane, |lane| lane.give_up_run(self.id));
-        drop(core.wait(lane, |lane| lane.take_run(self.id)));
+        drop(core.wait_on(lane, |lane| lane.take_run(self.id)));
     }
 }

@@ -110,7 +110,7 @@ impl UnderWay {
     pub fn wait(&mut self) -> Result<()> {
         if let State::Pending(id) = self.state {
             let runs = self.comm.runs_on();
-            let end = runs.core().wait(runs.lane(), |lane| lane.take_run(id));
+            let end = runs.core().wait_on(runs.lane(), |lane| lane.take_run(id));
             self.ended(Some(end));
         }
         self.take()
@@ -221,7 +221,7 @@ impl Communicator {
     pub(crate) fn give_up_collective(&self, id: u32) {
         let runs = self.runs_on();
         runs.core().with(runs.lane(), |lane| lane.give_up_run(id));
-        drop(runs.core().wait(runs.lane(), |lane| lane.take_run(id)));
+        drop(runs.core().wait_on(runs.lane(), |lane| lane.take_run(id)));
     }
 
     /// Waits for the end of a run whose request is gone.

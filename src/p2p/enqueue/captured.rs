@@ -15,6 +15,7 @@
 
 use super::{Awaited, Enqueued, Kind, Once, State, address, lock, passed};
 use crate::comm::Communicator;
+use crate::diagnose::waits::{Asked, hear};
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::device::handed_over;
 use crate::p2p::status::Status;
@@ -84,6 +85,16 @@ impl Captured {
 
     pub fn is_idle(&self) -> bool {
         self.latch.is_idle()
+    }
+
+    /// Tells a thread that listens what the last launch waits for.
+    #[cold]
+    pub fn tell(&self) {
+        match lock(&self.last).clone() {
+            Some(last) if !last.poll(&self.comm) => {}
+            // A launch that no thread has begun yet.
+            _ => hear(Asked::OTHER),
+        }
     }
 
     pub fn result(&self) -> Option<Result<Status>> {

@@ -52,6 +52,8 @@ use super::status::Status;
 use super::view::OwnedBufferMut;
 use super::waits::{Waitable, sealed};
 use crate::comm::Communicator;
+use crate::diagnose::page::{Operation, WaitTag};
+use crate::diagnose::waits::{Asked, hear};
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::INTERNAL_TAG;
 use crate::progress::lane::PARTITIONED_TAG;
@@ -62,6 +64,7 @@ use shape::Shape;
 use std::any::Any;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
+use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -96,6 +99,44 @@ pub trait Side: Send + Sync + 'static {
     /// Waits as long as anything is sure to end, for a scope that ends.
     #[track_caller]
     fn complete(&self) -> Result<()>;
+}
+
+/// What reports of hangs say of a transfer.
+struct Told {
+    /// `None`: nobody.
+    peer: Option<u32>,
+    tag: u32,
+    /// The line that started it last.
+    started: Mutex<Option<&'static Location<'static>>>,
+}
+
+impl Told {
+    fn new(peer: Option<u32>, tag: u32) -> Told {
+        Told {
+            peer,
+            tag,
+            started: Mutex::new(None),
+        }
+    }
+
+    #[track_caller]
+    fn begin(&self) {
+        *lock(&self.started) = Some(Location::caller());
+    }
+
+    /// Tells a thread that listens.
+    #[cold]
+    fn hear(&self, comm: &Communicator, operation: Operation, bytes: usize) {
+        let peer = |peer| comm.core().with(comm.lane(), |lane| lane.in_world(peer));
+        hear(Asked {
+            peer: self.peer.map(peer),
+            tag: WaitTag::Exact(self.tag),
+            context: comm.context(),
+            bytes: bytes as u64,
+            posted: *lock(&self.started),
+            ..Asked::of(operation)
+        });
+    }
 }
 
 fn is_active(side: &dyn Side) -> bool {

@@ -12,7 +12,6 @@
 //!    in its list when any part is.
 
 use crate::comm::Communicator;
-use crate::diagnose::waits::{Asked, hear, listens};
 use crate::error::{Error, Result};
 use crate::progress::lane::Posted;
 use crate::progress::ready::Ready;
@@ -90,9 +89,6 @@ impl Parts {
     pub(super) fn settle(&self, at: usize) -> bool {
         let state = self.states[at].load(Ordering::Acquire);
         if state & PENDING == 0 {
-            if state < DONE && listens() {
-                hear(Asked::OTHER);
-            }
             return state >= DONE;
         }
         let core = self.comm.core();
@@ -146,6 +142,12 @@ impl Parts {
 
     pub(super) fn is_idle(&self, at: usize) -> bool {
         self.states[at].load(Ordering::Acquire) < POSTING
+    }
+
+    /// Number of parts that are not over.
+    pub(super) fn open(&self) -> usize {
+        let over = |s: &&AtomicU64| matches!(s.load(Ordering::Relaxed), DONE | FAILED);
+        self.states.len() - self.states.iter().filter(over).count()
     }
 
     /// Number of parts that were never posted.

@@ -3,9 +3,11 @@
 use super::parts::Parts;
 use super::registry::{Place, Setup};
 use super::shape::{Pieces, Shape};
-use super::{PartitionedRecv, Side, lock, no_partition, not_started};
+use super::{PartitionedRecv, Side, Told, lock, no_partition, not_started};
 use crate::comm::Communicator;
 use crate::device::Use;
+use crate::diagnose::page::Operation;
+use crate::diagnose::waits::{Unheard, listens};
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::Pattern;
 use crate::p2p::names::{Rank, Tag};
@@ -25,6 +27,7 @@ pub struct Receiving {
     shape: Shape,
     /// `None`: nobody.
     place: Option<Place>,
+    told: Told,
     /// Held to meet the sender, and to post.
     meeting: Mutex<()>,
     /// The sender's partitions, once known.
@@ -50,6 +53,7 @@ impl Receiving {
         let tag = tag.check()?;
         let source = source.check(comm.peer_count())?;
         Ok(Self {
+            told: Told::new(source, tag),
             place: source.map(|source| comm.partitioned().expect(comm, source, tag)),
             comm: comm.clone(),
             shape,
@@ -173,6 +177,17 @@ impl Receiving {
         }
     }
 
+    /// Tells a thread that listens what a transfer that is not over waits for.
+    #[cold]
+    fn tell(&self) {
+        let bytes = match self.met.get() {
+            Some(Ok(met)) => met.parts.open() * met.setup.bytes,
+            _ => self.shape.number * self.shape.bytes(),
+        };
+        let operation = Operation::PartitionedReceive;
+        self.told.hear(&self.comm, operation, bytes);
+    }
+
     #[track_caller]
     pub(super) fn parrived(&self, at: usize) -> Result<bool> {
         if at >= self.shape.number {
@@ -225,6 +240,7 @@ impl Side for Receiving {
 
     #[track_caller]
     fn begin(&self, base: *mut u8) -> Result<()> {
+        self.told.begin();
         self.base.store(base, Ordering::Relaxed);
         self.posted.store(false, Ordering::Relaxed);
         if let Some(Ok(met)) = self.met.get() {
@@ -235,7 +251,14 @@ impl Side for Receiving {
 
     #[track_caller]
     fn is_over(&self) -> Result<bool> {
-        Ok(self.place.is_none() || self.advance()?.is_some_and(|met| met.parts.all_settled()))
+        let whole = Unheard::begin();
+        let over =
+            self.place.is_none() || self.advance()?.is_some_and(|met| met.parts.all_settled());
+        drop(whole);
+        if !over && listens() {
+            self.tell();
+        }
+        Ok(over)
     }
 
     fn parts(&self) -> Option<&Parts> {
@@ -261,11 +284,17 @@ impl Side for Receiving {
         if self.met.get().is_none() {
             self.comm.partitioned().notify(place.source, ready, token);
         }
-        match self.advance() {
+        let whole = Unheard::begin();
+        let over = match self.advance() {
             Ok(Some(met)) => met.parts.notify(ready, token),
             Ok(None) => false,
             Err(_) => true,
+        };
+        drop(whole);
+        if !over && listens() {
+            self.tell();
         }
+        over
     }
 
     #[track_caller]

@@ -3,9 +3,11 @@
 use super::parts::{IDLE, POSTING, Parts, WRITING};
 use super::registry::Setup;
 use super::shape::Shape;
-use super::{PartitionedSend, SETUP, Side, no_partition, not_started};
+use super::{PartitionedSend, SETUP, Side, Told, no_partition, not_started};
 use crate::comm::Communicator;
 use crate::device::Use;
+use crate::diagnose::page::Operation;
+use crate::diagnose::waits::{Unheard, listens};
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::names::{Rank, Tag};
 use crate::p2p::status::Status;
@@ -30,6 +32,7 @@ pub struct Sending {
     device: Option<DeviceSlice<u8>>,
     /// `None`: nobody.
     dest: Option<u32>,
+    told: Told,
     /// Internal tag of the first partition.
     first: u32,
 }
@@ -63,6 +66,7 @@ impl Sending {
             active: AtomicBool::new(false),
             base: AtomicPtr::default(),
             device: None,
+            told: Told::new(dest, tag),
             dest,
             first,
         })
@@ -130,6 +134,33 @@ impl Sending {
         result
     }
 
+    /// Tells a thread that listens what a transfer that is not over waits for.
+    #[cold]
+    fn tell(&self) {
+        let (idle, bytes) = (self.parts.idle(), self.shape.bytes());
+        match idle {
+            0 => {
+                let open = self.parts.open() * bytes;
+                self.told.hear(&self.comm, Operation::PartitionedSend, open);
+            }
+            _ => self
+                .told
+                .hear(&self.comm, Operation::PartitionReady, idle * bytes),
+        }
+    }
+
+    /// Whether all that was made ready has left.
+    fn has_left(&self) -> bool {
+        let whole = Unheard::begin();
+        let settled = self.parts.posted_settled();
+        drop(whole);
+        if !settled && listens() {
+            let open = (self.parts.open() - self.parts.idle()) * self.shape.bytes();
+            self.told.hear(&self.comm, Operation::PartitionedSend, open);
+        }
+        settled
+    }
+
     fn view(&self, at: usize) -> Result<RawView> {
         self.shape.spot(at).on(self.base.load(Ordering::Relaxed))
     }
@@ -148,14 +179,22 @@ impl Side for Sending {
         &self.shape
     }
 
+    #[track_caller]
     fn begin(&self, base: *mut u8) -> Result<()> {
+        self.told.begin();
         self.base.store(base, Ordering::Relaxed);
         self.parts.reset();
         Ok(())
     }
 
     fn is_over(&self) -> Result<bool> {
-        Ok(self.parts.all_settled())
+        let whole = Unheard::begin();
+        let over = self.parts.all_settled();
+        drop(whole);
+        if !over && listens() {
+            self.tell();
+        }
+        Ok(over)
     }
 
     fn parts(&self) -> Option<&Parts> {
@@ -167,13 +206,19 @@ impl Side for Sending {
     }
 
     fn notify(&self, ready: &Arc<Ready>, token: u64) -> bool {
-        self.parts.notify(ready, token)
+        let whole = Unheard::begin();
+        let over = self.parts.notify(ready, token);
+        drop(whole);
+        if !over && listens() {
+            self.tell();
+        }
+        over
     }
 
     #[track_caller]
     fn complete(&self) -> Result<()> {
         let core = self.comm.core();
-        core.wait_until(|| self.parts.posted_settled().then_some(()));
+        core.wait_until(|| self.has_left().then_some(()));
         self.parts.result()?;
         match self.parts.idle() {
             0 => Ok(()),

@@ -67,7 +67,7 @@ impl Core {
     /// lock.
     #[inline]
     #[track_caller]
-    pub fn wait<R>(&self, lane: &LaneCell, mut check: impl FnMut(&mut Lane) -> Option<R>) -> R {
+    pub fn wait_on<R>(&self, lane: &LaneCell, mut check: impl FnMut(&mut Lane) -> Option<R>) -> R {
         let mut watch = Watch::new(&self.waits, Location::caller(), true);
         let mut guard = lane.lock();
         let spin = self.spin_polls();
@@ -131,7 +131,7 @@ impl Core {
         }
     }
 
-    /// As `wait`, for a check that takes locks itself.
+    /// As `wait_on`, for a check that takes locks itself.
     #[track_caller]
     pub fn wait_until<R>(&self, check: impl FnMut() -> Option<R>) -> R {
         self.wait_watched(check, Watch::new(&self.waits, Location::caller(), true))

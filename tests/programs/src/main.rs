@@ -2,6 +2,7 @@
 //!
 //! Checks panic; the tests see the exit code and the text.
 
+mod blocks;
 mod checks;
 mod collectives;
 mod counts;
@@ -82,6 +83,7 @@ fn main() -> ExitCode {
         ["fatal"] => fatal(comm),
         ["hang", how] => hang(comm, how),
         ["slow", how] => slow(comm, how),
+        ["blocks", how] => blocks::run(&universe, how),
         ["devices"] => devices::exchange(comm),
         ["device-exhaust"] => devices::exhaust(comm),
         ["device-steps"] => devices::steps(comm),
