@@ -13,6 +13,7 @@
 
 use super::status::Status;
 use super::waits::{Waitable, sealed};
+use crate::check::Site;
 use crate::comm::Communicator;
 use crate::diagnose::page::Operation;
 use crate::diagnose::waits::{Asked, hear, listens};
@@ -135,7 +136,7 @@ pub struct GeneralizedRequest {
     /// Whose handler sees its error.
     comm: Communicator,
     /// The line that began it.
-    site: &'static Location<'static>,
+    site: Site,
     shared: Arc<Shared>,
     query: Option<Query>,
     cancel: Option<Cancel>,
@@ -179,7 +180,7 @@ impl Communicator {
         });
         let request = GeneralizedRequest {
             comm: self.clone(),
-            site: Location::caller(),
+            site: self.core().checks.site(Location::caller()),
             shared: shared.clone(),
             query: callbacks.query,
             cancel: callbacks.cancel,

@@ -51,6 +51,7 @@ use super::scope::Scope;
 use super::status::Status;
 use super::view::OwnedBufferMut;
 use super::waits::{Waitable, sealed};
+use crate::check::Site;
 use crate::comm::Communicator;
 use crate::diagnose::page::{Operation, WaitTag};
 use crate::diagnose::waits::{Asked, hear};
@@ -107,7 +108,7 @@ struct Told {
     peer: Option<u32>,
     tag: u32,
     /// The line that started it last.
-    started: Mutex<Option<&'static Location<'static>>>,
+    started: Mutex<Option<Site>>,
 }
 
 impl Told {
@@ -120,8 +121,8 @@ impl Told {
     }
 
     #[track_caller]
-    fn begin(&self) {
-        *lock(&self.started) = Some(Location::caller());
+    fn begin(&self, comm: &Communicator) {
+        *lock(&self.started) = Some(comm.core().checks.site(Location::caller()));
     }
 
     /// Tells a thread that listens.

@@ -240,7 +240,7 @@ impl Side for Receiving {
 
     #[track_caller]
     fn begin(&self, base: *mut u8) -> Result<()> {
-        self.told.begin();
+        self.told.begin(&self.comm);
         self.base.store(base, Ordering::Relaxed);
         self.posted.store(false, Ordering::Relaxed);
         if let Some(Ok(met)) = self.met.get() {

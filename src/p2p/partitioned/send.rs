@@ -181,7 +181,7 @@ impl Side for Sending {
 
     #[track_caller]
     fn begin(&self, base: *mut u8) -> Result<()> {
-        self.told.begin();
+        self.told.begin(&self.comm);
         self.base.store(base, Ordering::Relaxed);
         self.parts.reset();
         Ok(())
