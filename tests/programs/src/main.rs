@@ -77,7 +77,7 @@ fn main() -> ExitCode {
         ["once-more", says] => {
             let e = osier::init().expect_err("joined already");
             assert!(e.to_string().contains(says), "{e}");
-            sizes(comm);
+            sizes(comm, &SIZES);
         }
         ["abort", code] => abort(&universe, code.parse().expect("a code")),
         ["fatal"] => fatal(comm),
@@ -243,7 +243,7 @@ fn child(comm: &Communicator, says: &str) {
     let done = start("1");
     let text = String::from_utf8_lossy(&done.stdout);
     assert_eq!(text, "rank 0 of 1\n", "{done:?}");
-    sizes(comm);
+    sizes(comm, &SIZES);
 }
 
 /// Every size on every way: plain memory, heap, with gaps.
