@@ -81,6 +81,7 @@ fn main() -> ExitCode {
         }
         ["abort", code] => abort(&universe, code.parse().expect("a code")),
         ["fatal"] => fatal(comm),
+        ["panic-hook"] => panic_hook(comm),
         ["hang", how] => hang(comm, how),
         ["slow", how] => slow(comm, how),
         ["blocks", how] => blocks::run(&universe, how),
@@ -625,6 +626,26 @@ fn full(universe: &Universe) {
 }
 
 /// A second program claims this one's rank.
+/// A panic hook that communicates, of a reduction function that panics.
+fn panic_hook(comm: &Communicator) {
+    let inside = comm.clone();
+    std::panic::set_hook(Box::new(move |_| {
+        let me = inside.rank();
+        inside.send(&[7u8; 100], me, 3).expect("in the hook");
+        let (got, _) = inside.recv_vec::<u8>(me, 3).expect("in the hook");
+        assert_eq!(got, [7; 100]);
+        eprintln!("hooked on rank {me}");
+    }));
+    let fails = osier::function(|_: u64, _: u64| -> u64 { panic!("as asked") });
+    let reduced = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        comm.allreduce(&[1u64], &mut [0u64], &fails)
+    }));
+    drop(std::panic::take_hook());
+    assert!(!matches!(reduced, Ok(Ok(()))), "nobody has a sum");
+    comm.barrier().expect("it did no harm");
+    through(comm);
+}
+
 fn twice(comm: &Communicator) {
     comm.barrier().expect("all are here");
     if comm.rank() == 1 {

@@ -27,6 +27,14 @@ fn many_ranks_on_few_cores() {
 }
 
 #[test]
+fn panic_hooks_may_communicate() {
+    finish(&mut job(2, &[], &["panic-hook"]))
+        .says("hooked on rank")
+        .through(&[0, 1])
+        .code(0);
+}
+
+#[test]
 fn survivors_learn_who_was_killed() {
     for how in ["recv", "send", "probe", "barrier", "future"] {
         finish(&mut job(3, REPORT, &["die", how]))
