@@ -26,6 +26,7 @@
 use crate::classify::buffer;
 use crate::driver::Driver;
 use crate::error::{DeviceError, Result};
+use crate::files;
 use crate::handle::Made;
 use crate::memory::{Memory, Region, Space};
 use std::ffi::{c_int, c_ulong, c_void};
@@ -113,6 +114,8 @@ impl Library {
         };
         let mut why = None;
         for name in names {
+            files::may_be_loaded(name.as_ref())
+                .map_err(|why| DeviceError::Unavailable(format!("cannot load {name}: {why}")))?;
             // SAFETY: the library's initialisers run; it is the system's, or one that the
             // user names.
             match unsafe { libloading::Library::new(name) } {

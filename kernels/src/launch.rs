@@ -21,6 +21,9 @@ use std::ffi::{CString, c_void};
 use std::path::PathBuf;
 use std::sync::Mutex;
 
+/// A binary of the kernels is no longer.
+const MOST_IMAGE_BYTES: u64 = 1 << 30;
+
 /// The driver cannot compile PTX of this version.
 const UNSUPPORTED_PTX_VERSION: u32 = 222;
 
@@ -119,7 +122,7 @@ fn cubin(
         None => std::env::current_exe().ok()?.parent()?.join("cubins"),
     };
     let path = folder.join(name);
-    let image = std::fs::read(&path).ok()?;
+    let image = crate::files::read(&path, MOST_IMAGE_BYTES).ok()?;
     let mut module = abi::Module::NULL;
     let (options, values) = (std::ptr::null_mut(), std::ptr::null_mut());
     let at = image.as_ptr().cast::<c_void>();

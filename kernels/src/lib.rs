@@ -31,6 +31,7 @@
 //! | `graph` | [`Graph`]: captured work |
 //! | `callback`, `gate` | [`Callback`], [`Gate`], [`Valve`]: streams tell the host, and wait for it |
 //! | [`baseline`] | what pack is measured against |
+//! | [`files`] | files of the user that are read whole |
 //! | `cache` | plans and their lists on a device, kept |
 //! | [`plan`] | pack plans from committed layouts: pure |
 //!
@@ -45,6 +46,7 @@ pub mod copy;
 mod device;
 mod driver;
 mod error;
+pub mod files;
 mod gate;
 mod graph;
 pub mod handle;

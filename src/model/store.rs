@@ -21,6 +21,7 @@ use crate::config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::calls::CallCosts;
 use crate::protocol::cost::LinkCosts;
+use osier_kernels::files;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -169,6 +170,9 @@ pub fn cache_file() -> Option<PathBuf> {
     Some(folder.join("osier").join("costs.json"))
 }
 
+/// A file of costs is no longer.
+const MOST_BYTES: u64 = 16 << 20;
+
 /// Reads costs from a file.
 pub fn load(file: &Path) -> Result<Measured> {
     let bad = |what: String| {
@@ -180,7 +184,7 @@ pub fn load(file: &Path) -> Result<Measured> {
             ),
         )
     };
-    let text = fs::read_to_string(file).map_err(|e| bad(cause(&e)))?;
+    let text = files::read_text(file, MOST_BYTES).map_err(|e| bad(cause(&e)))?;
     let mut measured: Measured = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
     if !(OLDEST..=FORMAT).contains(&measured.format) {
         let format = measured.format;

@@ -3,6 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use osier::devices::files;
+
 use super::{Failure, USAGE};
 
 /// Variable that names the driver's library.
@@ -50,9 +52,12 @@ pub fn variables(
     ])
 }
 
+/// A driver is no longer.
+const MOST_LIBRARY_BYTES: u64 = 1 << 30;
+
 fn named_library(path: &OsStr) -> Result<PathBuf, Failure> {
     let shown = Path::new(path).display();
-    let bytes = std::fs::read(path).map_err(|e| {
+    let bytes = files::read(Path::new(path), MOST_LIBRARY_BYTES).map_err(|e| {
         Failure::new(
             USAGE,
             format!("--emulate-gpus: {LIBRARY} is {shown}: {}", super::cause(&e)),

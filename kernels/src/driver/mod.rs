@@ -18,6 +18,7 @@ pub(crate) mod abi;
 pub(crate) mod nvml;
 
 use crate::error::{DeviceError, Result};
+use crate::files;
 use abi::*;
 use std::ffi::{CStr, OsString, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -261,6 +262,9 @@ impl Driver {
     /// Loads a library.
     fn open(name: &OsString) -> Result<Driver> {
         let shown = name.to_string_lossy().into_owned();
+        files::may_be_loaded(name).map_err(|why| {
+            DeviceError::Unavailable(format!("cannot load the CUDA driver {shown}: {why}"))
+        })?;
         // SAFETY: the library's initialisers run; it is the system's driver, or
         // one that the user names.
         let library = unsafe { libloading::Library::new(name) }.map_err(|error| {

@@ -16,6 +16,7 @@
 
 use super::Driver;
 use crate::error::{DeviceError, Result};
+use crate::files;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
@@ -119,6 +120,8 @@ impl Nvml {
             return Nvml::of(driver);
         }
         let name = if named.is_empty() { LIBRARY } else { &named };
+        files::may_be_loaded(name.as_ref())
+            .map_err(|why| DeviceError::Unavailable(format!("cannot load {name}: {why}")))?;
         // SAFETY: the library's initialisers run; it is the system's, or one that the user
         // names.
         let library = unsafe { libloading::Library::new(name) }.map_err(|_| {
