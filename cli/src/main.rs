@@ -60,8 +60,7 @@ fn asked() -> Result<Asked, String> {
     let mut given: Vec<OsString> = std::env::args_os().collect();
     let mut asked = Asked::default();
     if given.first().is_some_and(mpiexec::is_ours) {
-        let timeout = std::env::var("MPIEXEC_TIMEOUT").ok();
-        asked = mpiexec::translate(given.split_off(1), timeout.as_deref())?;
+        asked = mpiexec::translate(given.split_off(1), &|name| std::env::var(name).ok())?;
         given.append(&mut asked.arguments);
     }
     asked.arguments = given;
@@ -76,6 +75,9 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    for note in &asked.notes {
+        eprintln!("mpiexec: {note}");
+    }
     match Cli::parse_from(asked.arguments).command {
         Command::Run(mut args) => {
             args.sections = asked.sections;

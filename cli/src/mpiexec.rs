@@ -1,8 +1,8 @@
 //! `mpiexec`: the options that launchers of MPI have in common, as those of `osier run`.
 //!
-//! The command is `osier` itself under another name. What one machine has no use for is
-//! accepted and does nothing (host files, oversubscription); what would mean something else
-//! than is done is refused.
+//! The command is `osier` itself under another name. What would mean something else than is
+//! done is refused, such as a host that is another machine. What has no effect is said once;
+//! what `osier run` does anyway is accepted in silence, such as oversubscription.
 //!
 //! ```text
 //! mpiexec GLOBAL... -n 1 -env K V ./a : -n 3 ./b
@@ -15,6 +15,8 @@
 //! MPI 5.0, section 11.5 (portable start of processes); the manuals of MPICH's Hydra and of
 //! Open MPI's `mpirun` for what scripts use.
 
+mod hosts;
+
 use crate::run::Section;
 use std::ffi::OsString;
 use std::path::Path;
@@ -25,31 +27,34 @@ pub fn is_ours(program: &OsString) -> bool {
     ["mpiexec", "mpirun"].iter().any(|ours| name == *ours)
 }
 
-/// Options without a value that change nothing on one machine.
-const IGNORED: &[&str] = &[
+/// Options without a value that ask for what is done anyway.
+const DONE_ANYWAY: &[&str] = &[
     "--oversubscribe",
     "-oversubscribe",
     "--allow-run-as-root",
     "-allow-run-as-root",
-    "--use-hwthread-cpus",
     "-envall",
     "-genvall",
     "-q",
     "--quiet",
 ];
 
-/// Options with a value that change nothing on one machine.
-const IGNORED_VALUE: &[&str] = &[
-    "-f",
-    "-hostfile",
-    "--hostfile",
-    "-machinefile",
-    "--machinefile",
-    "-ppn",
-    "-launcher",
-    "--map-by",
-    "-map-by",
+/// Options that have no effect, with the number of their values.
+const WITHOUT_EFFECT: &[(&str, usize)] = &[
+    ("--use-hwthread-cpus", 0),
+    ("-use-hwthread-cpus", 0),
+    ("-ppn", 1),
+    ("-perhost", 1),
+    ("-N", 1),
+    ("-launcher", 1),
+    ("--map-by", 1),
+    ("-map-by", 1),
+    ("--mca", 2),
+    ("-mca", 2),
 ];
+
+/// Variables in which other launchers look for a host file.
+const HOST_FILES: &[&str] = &["HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE"];
 
 /// What `osier` is asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -58,23 +63,37 @@ pub struct Asked {
     pub arguments: Vec<OsString>,
     /// All programs, if there are several.
     pub sections: Vec<Section>,
+    /// What to say of options without effect.
+    pub notes: Vec<String>,
 }
 
-/// From the words of `mpiexec` to those of `osier`. `timeout` is `MPIEXEC_TIMEOUT`, which
-/// an option overrules.
+/// What is read from the words of the command line besides sections.
+#[derive(Default)]
+struct Words {
+    /// Options of `osier run`.
+    options: Vec<OsString>,
+    /// Options of `mpiexec` that have no effect, once each.
+    without_effect: Vec<String>,
+    /// Whether the hosts were given.
+    hosts: bool,
+}
+
+/// From the words of `mpiexec` to those of `osier`. Of the environment, which options
+/// overrule, it reads `MPIEXEC_TIMEOUT`, host files and the size of a Slurm allocation.
 ///
 /// # Errors
-/// An option that is not known, or has no value; a machine that is not this one.
+/// An option that is not known, or has no value; a machine that is not this one; a host file
+/// that cannot be read.
 pub fn translate(
     arguments: impl IntoIterator<Item = OsString>,
-    timeout: Option<&str>,
+    variable: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Asked, String> {
-    let mut options: Vec<OsString> = Vec::new();
+    let mut all = Words::default();
     let mut sections: Vec<Section> = Vec::new();
     let mut given = arguments.into_iter().peekable();
     loop {
         let mut words = given.by_ref().take_while(|word| word != ":");
-        match read(&mut words, &mut options)? {
+        match read(&mut words, &mut all)? {
             Read::Section(section) => sections.push(section),
             Read::Question(arguments) => {
                 return Ok(Asked {
@@ -88,11 +107,22 @@ pub fn translate(
             break;
         }
     }
+    if !all.hosts {
+        for name in HOST_FILES {
+            if let Some(file) = variable(name).filter(|file| !file.is_empty()) {
+                hosts::file_is_here(Path::new(&file)).map_err(|e| format!("{name}: {e}"))?;
+            }
+        }
+    }
+    let notes = notes(&all, variable);
+    let mut options = all.options;
     // Whole seconds, as MPICH reads it; without a number, or below one, there is no limit.
+    let timeout = variable("MPIEXEC_TIMEOUT");
     let limit = timeout.and_then(|text| text.trim().parse::<u32>().ok());
     if let Some(seconds) = limit.filter(|seconds| *seconds > 0)
         && !options.iter().any(|option| option == "--timeout")
     {
+        let seconds = seconds.min(crate::run::MOST_SECONDS as u32);
         options.extend(["--timeout".into(), seconds.to_string().into()]);
     }
     let ranks: usize = sections.iter().map(|section| section.ranks).sum();
@@ -115,7 +145,25 @@ pub fn translate(
     Ok(Asked {
         arguments,
         sections,
+        notes,
     })
+}
+
+fn notes(all: &Words, variable: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+    let mut notes = Vec::new();
+    if !all.without_effect.is_empty() {
+        let options = all.without_effect.join(", ");
+        notes.push(format!("without effect: {options}"));
+    }
+    let nodes = variable("SLURM_JOB_NUM_NODES").and_then(|text| text.parse::<u32>().ok());
+    if let Some(nodes) = nodes.filter(|nodes| *nodes > 1)
+        && !all.hosts
+    {
+        notes.push(format!(
+            "all ranks run on this machine, and the allocation has {nodes} nodes"
+        ));
+    }
+    notes
 }
 
 fn pair(key: &OsString, value: &OsString) -> OsString {
@@ -131,11 +179,9 @@ enum Read {
     Question(Vec<OsString>),
 }
 
-/// Reads a section to its end. What holds for the job is added to `options`.
-fn read(
-    given: &mut impl Iterator<Item = OsString>,
-    options: &mut Vec<OsString>,
-) -> Result<Read, String> {
+/// Reads a section to its end. What holds for the job is added to `all`.
+fn read(given: &mut impl Iterator<Item = OsString>, all: &mut Words) -> Result<Read, String> {
+    let options = &mut all.options;
     let mut section = Section {
         ranks: 1,
         ..Section::default()
@@ -181,18 +227,39 @@ fn read(
                 let how = match to.to_str() {
                     Some("none") => "none",
                     Some("core" | "hwthread") => "core",
-                    _ => "share",
+                    _ => {
+                        let asked = format!("{option} {}", to.display());
+                        all.without_effect
+                            .push(format!("{asked} (bound to a share)"));
+                        "share"
+                    }
                 };
                 options.extend(["--bind".into(), how.into()]);
             }
-            "-host" | "--host" | "-hosts" | "--hosts" | "-H" => are_here(&value()?)?,
+            "-host" | "--host" | "-hosts" | "--hosts" | "-H" => {
+                hosts::list_is_here(&value()?.to_string_lossy())
+                    .map_err(|e| format!("option {option}: {e}"))?;
+                all.hosts = true;
+            }
+            "-f" | "-hostfile" | "--hostfile" | "-machinefile" | "--machinefile"
+            | "--default-hostfile" => {
+                hosts::file_is_here(Path::new(&value()?))
+                    .map_err(|e| format!("option {option}: {e}"))?;
+                all.hosts = true;
+            }
             "-V" | "--version" | "-version" => return Ok(Read::Question(vec!["--version".into()])),
             "-h" | "-help" | "--help" => {
                 return Ok(Read::Question(vec!["run".into(), "--help".into()]));
             }
-            ignored if IGNORED.contains(&ignored) => {}
-            "--mca" | "-mca" => drop((value()?, value()?)),
-            ignored if IGNORED_VALUE.contains(&ignored) => drop(value()?),
+            done if DONE_ANYWAY.contains(&done) => {}
+            other if let Some((_, values)) = known(other) => {
+                for _ in 0..*values {
+                    value()?;
+                }
+                if !all.without_effect.iter().any(|said| said == other) {
+                    all.without_effect.push(other.to_owned());
+                }
+            }
             other => {
                 return Err(format!(
                     "unknown option {other} (hint: osier run --help lists what can be done)"
@@ -203,23 +270,8 @@ fn read(
     Err("no program (hint: mpiexec -n 4 ./program)".into())
 }
 
-/// That all machines of a list are this one.
-fn are_here(list: &OsString) -> Result<(), String> {
-    let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let own = own.trim();
-    let list = list.to_string_lossy();
-    for host in list.split(',') {
-        // HOST:N says how many ranks it may have.
-        let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-        let short = own.split('.').next().unwrap_or(own);
-        let here = ["localhost", "127.0.0.1", "::1", own, short];
-        if !here.contains(&name) && !here.contains(&host) {
-            return Err(format!(
-                "host {name} is not this machine ({own}), and ranks run on one machine so far"
-            ));
-        }
-    }
-    Ok(())
+fn known(option: &str) -> Option<&'static (&'static str, usize)> {
+    WITHOUT_EFFECT.iter().find(|(name, _)| *name == option)
 }
 
 #[cfg(test)]
@@ -227,7 +279,7 @@ mod tests {
     use super::*;
 
     fn asked(line: &str) -> Result<Asked, String> {
-        translate(line.split(' ').map(OsString::from), None)
+        translate(line.split(' ').map(OsString::from), &|_| None)
     }
 
     fn of(line: &str) -> Result<String, String> {
@@ -248,7 +300,7 @@ mod tests {
             ("--oversubscribe -n 9 -envall ./a", "run -n 9 -- ./a"),
             ("--mca btl self -n 2 ./a", "run -n 2 -- ./a"),
             (
-                "-hostfile h --bind-to core ./a",
+                "-hosts localhost --bind-to core ./a",
                 "run -n 1 --bind core -- ./a",
             ),
             ("-hosts localhost,localhost:2,::1 ./a", "run -n 1 -- ./a"),
@@ -269,7 +321,9 @@ mod tests {
             "-n many ./a",
             "--frobnicate ./a",
             "-n 1 ./a : -n 2",
-            "-host elsewhere.example ./a",
+            "-host elsewhere.invalid ./a",
+            "-hostfile /nonexistent/hosts ./a",
+            "-f /dev/zero ./a",
         ] {
             assert!(of(wrong).is_err(), "{wrong}");
         }
@@ -285,10 +339,32 @@ mod tests {
             ("./a", "-1", "run -n 1 -- ./a"),
             ("./a", "soon", "run -n 1 -- ./a"),
         ] {
-            let asked = translate(line.split(' ').map(OsString::from), Some(timeout));
+            let variable = |name: &str| (name == "MPIEXEC_TIMEOUT").then(|| timeout.into());
+            let asked = translate(line.split(' ').map(OsString::from), &variable);
             let words = asked.expect("a command").arguments;
             let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
             assert_eq!(words.join(" "), wanted, "{line}, {timeout}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_effect_is_said_once() {
+        let notes = |line| asked(line).expect("a command").notes;
+        for quiet in ["--oversubscribe -q -n 2 ./a", "-host localhost ./a --mca"] {
+            assert!(notes(quiet).is_empty(), "{quiet}");
+        }
+        assert_eq!(
+            notes("--mca a b -ppn 2 ./a : --mca c d -n 2 --bind-to numa ./b"),
+            ["without effect: --mca, -ppn, --bind-to numa (bound to a share)"]
+        );
+        let two = |name: &str| (name == "SLURM_JOB_NUM_NODES").then(|| "2".into());
+        let asked = translate(["./a".into()], &two).expect("a command");
+        assert_eq!(asked.notes.len(), 1);
+        assert!(asked.notes[0].contains("2 nodes"), "{:?}", asked.notes);
+        for name in HOST_FILES {
+            let file = |asked: &str| (asked == *name).then(|| "/nonexistent/hosts".into());
+            let e = translate(["./a".into()], &file).expect_err("no such file");
+            assert!(e.contains(name), "{e}");
         }
     }
 

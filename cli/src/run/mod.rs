@@ -53,6 +53,8 @@ pub use section::Section;
 
 /// Exit code when the launcher itself fails.
 const FAILED: u8 = 1;
+/// The longest time limit: a year.
+pub const MOST_SECONDS: f64 = 365.0 * 24.0 * 3600.0;
 /// Exit code for bad usage, as clap has it.
 const USAGE: u8 = 2;
 
@@ -369,7 +371,7 @@ fn check_open_files(ranks: usize) -> Result<(), Failure> {
 }
 
 /// The text of a system error in the style of the other messages.
-fn cause(e: &io::Error) -> String {
+pub fn cause(e: &io::Error) -> String {
     let mut text = e.to_string();
     if let Some(at) = text.find(" (os error") {
         text.truncate(at);
@@ -394,9 +396,9 @@ fn parse_checks(text: &str) -> Result<Setting, String> {
 fn parse_timeout(text: &str) -> Result<Duration, String> {
     text.parse::<f64>()
         .ok()
-        .filter(|seconds| *seconds > 0.0)
+        .filter(|seconds| *seconds > 0.0 && *seconds <= MOST_SECONDS)
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-        .ok_or_else(|| "expected a positive number of seconds".into())
+        .ok_or_else(|| "expected a positive number of seconds, at most a year".into())
 }
 
 /// The sets are checked together; between them stands a semicolon.
@@ -426,7 +428,7 @@ mod tests {
         assert!(parse_ranks("99999999999999999999").is_err());
         assert!(parse_ranks("p").unwrap_err().contains("-np"));
         assert_eq!(parse_timeout("0.5"), Ok(Duration::from_millis(500)));
-        for bad in ["0", "-1", "nan", "inf", "x", ""] {
+        for bad in ["0", "-1", "nan", "inf", "1e18", "x", ""] {
             assert!(parse_timeout(bad).is_err(), "{bad}");
         }
         assert_eq!(parse_variable("A=b=c"), Ok(("A".into(), "b=c".into())));
