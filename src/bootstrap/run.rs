@@ -18,6 +18,7 @@
 use super::{Universe, init, joined_rank, launcher};
 use crate::comm::Communicator;
 use crate::config;
+use crate::diagnose::tell;
 use crate::diagnose::threads::Inside;
 use crate::error::{Error, ErrorKind, Result};
 use osier_transports::shm::{Death, Job};
@@ -74,7 +75,7 @@ pub fn run_code(program: impl Fn(Communicator) -> u8 + Sync) -> ExitCode {
         Err(e) => Err(e),
     };
     ExitCode::from(code.unwrap_or_else(|e| {
-        eprintln!("osier: {e}");
+        tell(e);
         1
     }))
 }
@@ -179,7 +180,7 @@ fn one(job: &Job, rank: usize, cpus: &[usize], program: &(impl Fn(Communicator) 
 }
 
 fn leave(e: &Error) -> ! {
-    eprintln!("osier: {e}");
+    tell(e);
     std::process::exit(1)
 }
 

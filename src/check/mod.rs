@@ -33,10 +33,10 @@ pub use regions::{Hold, Region};
 pub use site::{Callers, Site};
 pub(crate) use site::{Layer, told};
 
+use crate::diagnose::tell;
 use crate::error::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::Write;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -271,14 +271,16 @@ impl Checks {
     pub fn report(&self, check: Check, text: String) {
         let before = self.0.counts[check as usize].fetch_add(1, Ordering::Relaxed);
         if before < KEPT as u64 {
-            let mut err = std::io::stderr().lock();
-            // Nobody is there to be told that it cannot be written.
-            let _ = write!(err, "osier: rank {}: {text}", self.0.rank);
-            if before + 1 == KEPT as u64 {
-                let name = check.name();
-                let _ = writeln!(err, "  (further findings of {name} are only counted)");
-            }
-            drop(err);
+            let name = check.name();
+            let last = match before + 1 == KEPT as u64 {
+                true => format!("\n  (further findings of {name} are only counted)"),
+                false => String::new(),
+            };
+            tell(format_args!(
+                "rank {}: {}{last}",
+                self.0.rank,
+                text.trim_end_matches('\n')
+            ));
             lock(&self.0.found).push(Finding { check, text });
         }
         if self.0.setting.is_fatal() {

@@ -9,6 +9,7 @@
 
 use super::Communicator;
 use crate::bootstrap::Session;
+use crate::diagnose::tell;
 use crate::error::{Error, Result};
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -55,10 +56,10 @@ impl ErrorHandler {
                     Raised::Communicator(comm) => (&**comm.core(), comm.title()),
                     Raised::Session(session) => (session.core(), "a session".into()),
                 };
-                let _ = std::io::Write::write_all(
-                    &mut std::io::stderr(),
-                    format!("osier: rank {}: fatal error on {what}: {e}\n", core.rank).as_bytes(),
-                );
+                tell(format_args!(
+                    "rank {}: fatal error on {what}: {e}",
+                    core.rank
+                ));
                 core.abort(1);
             }
             Self::Custom(function) => function(raised, e),

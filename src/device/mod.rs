@@ -421,11 +421,11 @@ impl Devices {
                  instead of one"
             }
         };
-        eprintln!(
-            "osier: rank {rank}: messages from {} memory ({}) {how}: {why}",
+        crate::diagnose::tell(format_args!(
+            "rank {rank}: messages from {} memory ({}) {how}: {why}",
             made.name(),
             placement.name(),
-        );
+        ));
     }
 
     /// Whether a device works on a message: nobody rings when it is done.

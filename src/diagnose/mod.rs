@@ -26,7 +26,17 @@ pub mod verdict;
 pub(crate) mod waits;
 pub mod watch;
 
+use std::fmt::Display;
+use std::io::Write;
 use std::time::Duration;
+
+/// Writes a line of Osier's to standard error, in one call: a process that is killed
+/// meanwhile has written all of it or nothing.
+pub fn tell(line: impl Display) {
+    let text = format!("osier: {line}\n");
+    // Nobody is there to be told that it cannot be written.
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
 
 /// A wait that has slept for so long is told to others.
 pub const LONG: Duration = Duration::from_millis(100);

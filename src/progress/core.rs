@@ -20,6 +20,7 @@ use super::lane::Lane;
 use crate::bootstrap::Launcher;
 use crate::check::{Check, Checks, Setting};
 use crate::device::Devices;
+use crate::diagnose::tell;
 use crate::diagnose::threads::Inside;
 use crate::diagnose::waits::{Asked, Waits, Watch};
 use crate::diagnose::watch::Watcher;
@@ -30,7 +31,6 @@ use osier_transports::shm::{Death, ShmRank, monotonic_ns};
 use osier_transports::sim::SimNet;
 use std::any::Any;
 use std::cell::Cell;
-use std::io::Write;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
@@ -402,9 +402,7 @@ impl Core {
     }
 
     pub(super) fn say(&self, what: &str) {
-        let mut err = std::io::stderr().lock();
-        // Nobody is there to be told that it cannot be written.
-        let _ = writeln!(err, "osier: rank {} {what}", self.rank);
+        tell(format_args!("rank {} {what}", self.rank));
     }
 
     /// The sends that the peers still need this rank for.
@@ -495,7 +493,7 @@ impl Core {
         if let (Place::Alone, Some(tracer)) = (&self.place, &self.trace)
             && let Err(e) = crate::trace::merge(tracer.folder(), Some(tracer.job()))
         {
-            eprintln!("osier: {e}");
+            tell(e);
         }
     }
 }

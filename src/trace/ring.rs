@@ -11,6 +11,7 @@
 use super::event::{EVENT_BYTES, Event};
 use super::file::{EVENTS_AT, HEADER_BYTES, MAGIC, NAME_BYTES, SITES_BYTES, VERSION};
 use super::{SUFFIX, Tracer, cannot};
+use crate::diagnose::tell;
 use crate::error::Result;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -97,7 +98,7 @@ fn find(tracer: &Arc<Tracer>) -> Option<*mut Ring> {
                         Err(e) => {
                             // Once per rank; the program goes on.
                             if tracer.broken.swap(1, Ordering::Relaxed) == 0 {
-                                eprintln!("osier: {e}; rank {} is not traced", tracer.rank);
+                                tell(format_args!("{e}; rank {} is not traced", tracer.rank));
                             }
                             return None;
                         }

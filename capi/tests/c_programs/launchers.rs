@@ -2,6 +2,8 @@
 //! whose jobs cannot be joined.
 
 use super::{build, ended, place, run, text};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -209,4 +211,26 @@ fn hydra_starts_ranks() {
             );
         }
     }
+}
+
+/// A rank that is killed while it writes leaves no half of a line: each goes out in one piece.
+#[test]
+fn what_is_said_at_the_end_is_one_piece() {
+    let Some(program) = build("ends") else {
+        return;
+    };
+    let (ours, its) = UnixDatagram::pair().expect("sockets");
+    let guard = Some(Duration::from_secs(60));
+    ours.set_read_timeout(guard).expect("a time limit");
+    let mut command = Command::new(&program);
+    command.arg("abort").stderr(OwnedFd::from(its));
+    let code = command.status().expect("its end").code();
+    // Each write is a datagram.
+    let mut bytes = [0; 1000];
+    let length = ours.recv(&mut bytes).expect("something is said");
+    assert_eq!(code, Some(5));
+    assert_eq!(
+        String::from_utf8_lossy(&bytes[..length]),
+        "osier: rank 0: MPI_Abort with code 5\n"
+    );
 }

@@ -380,7 +380,7 @@ impl Core {
             _ => None,
         };
         if let Some(report) = report {
-            eprintln!("osier: {report}");
+            crate::diagnose::tell(report);
         }
     }
 
