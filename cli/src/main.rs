@@ -8,9 +8,13 @@
 //! | [`model`], [`scale`] | `osier model`: what the machine costs, and what follows at scale |
 //! | [`mpiexec`] | the options of other launchers, under their names |
 //! | [`ps`] | `osier ps`: running jobs, and what their ranks wait for |
+//! | [`say`] | what tools print, where nobody may read it |
 //! | [`run`] | `osier run`: starts the ranks of a job and stays with them to the end |
 //! | [`topo`] | `osier topo`: the machine, ranks on it, and what collectives send between them |
 //! | [`trace`] | `osier trace`: timelines that a launcher has not put together |
+
+#[macro_use]
+mod say;
 
 mod bench;
 mod collective;
@@ -78,7 +82,17 @@ fn main() -> ExitCode {
     for note in &asked.notes {
         eprintln!("mpiexec: {note}");
     }
-    match Cli::parse_from(asked.arguments).command {
+    let command = match Cli::try_parse_from(asked.arguments) {
+        Ok(cli) => cli.command,
+        Err(e) => {
+            if let Err(e) = e.print() {
+                say::cannot_write(&e);
+            }
+            say::flush();
+            return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
+        }
+    };
+    let code = match command {
         Command::Run(mut args) => {
             args.sections = asked.sections;
             run::main(&args)
@@ -90,5 +104,7 @@ fn main() -> ExitCode {
         Command::Ps(args) => ps::main(&args),
         Command::Topo(args) => topo::main(&args),
         Command::Trace(command) => trace::main(&command),
-    }
+    };
+    say::flush();
+    code
 }

@@ -31,6 +31,8 @@ pub struct Sink {
     /// When bytes were last taken.
     progress: Instant,
     failure: Option<io::Error>,
+    /// Whether the user has been told of it.
+    told: bool,
 }
 
 /// Standard output and standard error, which may be one sink.
@@ -61,6 +63,11 @@ impl Sinks {
     pub fn progress(&self) -> Option<Instant> {
         let busy = self.all.iter().filter(|sink| !sink.lines.out().is_empty());
         busy.map(|sink| sink.progress).max()
+    }
+
+    /// What to tell of failed writes, once.
+    pub fn complaints(&mut self) -> Vec<String> {
+        self.all.iter_mut().filter_map(Sink::complaint).collect()
     }
 
     /// Whether nothing is left to write.
@@ -94,6 +101,7 @@ impl Sink {
             stalled: false,
             progress: Instant::now(),
             failure: None,
+            told: false,
         }
     }
 
@@ -150,13 +158,14 @@ impl Sink {
         self.failure.is_some()
     }
 
-    /// What to tell the user of a failed write. That a reader has gone is
+    /// What to tell the user of a failed write, once. That a reader has gone is
     /// nothing to tell.
-    pub fn complaint(&self) -> Option<String> {
+    fn complaint(&mut self) -> Option<String> {
         let failure = self.failure.as_ref()?;
-        if failure.kind() == ErrorKind::BrokenPipe {
+        if failure.kind() == ErrorKind::BrokenPipe || self.told {
             return None;
         }
+        self.told = true;
         Some(format!(
             "cannot write to {}: {}",
             self.name,

@@ -296,6 +296,7 @@ impl Supervisor<'_> {
             self.flush_some();
             self.wait(None);
             self.read(&mut buffer);
+            self.end_without_output();
             self.handle_signals(&mut buffer);
             self.handle_time();
             self.look_out();
@@ -387,6 +388,18 @@ impl Supervisor<'_> {
         let now = Instant::now();
         for sink in &mut self.sinks.all {
             sink.flush(now);
+        }
+    }
+
+    /// Ends the job when output cannot be written, before ranks die of it one by one. A reader
+    /// that has gone is no failure: ranks learn it from their pipes.
+    fn end_without_output(&mut self) {
+        for complaint in self.sinks.complaints() {
+            self.sinks.note(&complaint);
+            self.code.get_or_insert(super::FAILED);
+            if self.ending.is_none() {
+                self.end();
+            }
         }
     }
 
@@ -641,13 +654,7 @@ impl Supervisor<'_> {
                 return;
             }
         }
-        let complaints: Vec<String> = self
-            .sinks
-            .all
-            .iter()
-            .filter_map(|s| s.complaint())
-            .collect();
-        for complaint in complaints {
+        for complaint in self.sinks.complaints() {
             self.code.get_or_insert(super::FAILED);
             self.sinks.note(&complaint);
         }
