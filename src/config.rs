@@ -3,6 +3,7 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::protocol::device::Reductions;
 use crate::protocol::reach::Pipelining;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// A variable, for `osier info`.
@@ -76,7 +77,7 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "OSIER_TRACE_EVENTS",
         default: "64K",
-        meaning: "events of the timeline that each thread keeps, the newest; 64 bytes each",
+        meaning: "events of the timeline that each thread keeps, the newest; 64 bytes each, at most 16M of them",
     },
     Variable {
         name: "OSIER_CUBINS",
@@ -194,12 +195,71 @@ pub fn parse_bytes(text: &str) -> Result<u64> {
     n.checked_mul(1 << shift).ok_or_else(bad)
 }
 
+/// More memory than any machine has: half of an address space of 47 bits.
+pub(crate) const MOST_BYTES: u64 = 1 << 46;
+
+/// A variable that is a size, within bounds.
+pub(crate) fn size(name: &str, bounds: RangeInclusive<u64>) -> Result<Option<u64>> {
+    let Some(text) = value(name) else {
+        return Ok(None);
+    };
+    let parsed = parse_bytes(&text).and_then(|bytes| match bounds.contains(&bytes) {
+        true => Ok(bytes),
+        false => Err(Error::new(
+            ErrorKind::Config,
+            format!(
+                "{text:?} is out of bounds (hint: it is {} to {})",
+                bytes_text(*bounds.start()),
+                bytes_text(*bounds.end())
+            ),
+        )),
+    });
+    parsed.map(Some).map_err(|e| e.context(name))
+}
+
+/// As [`parse_bytes`] reads it.
+fn bytes_text(bytes: u64) -> String {
+    let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
+    let unit = units
+        .into_iter()
+        .find(|(shift, _)| bytes > 0 && bytes.trailing_zeros() >= *shift);
+    match unit {
+        Some((shift, unit)) => format!("{}{unit}", bytes >> shift),
+        None => bytes.to_string(),
+    }
+}
+
+/// That every variable makes sense, also those that this process has no use for: a wrong one
+/// is found at the start and not where it first matters.
+///
+/// # Errors
+/// The first that does not, with what it may be.
+pub fn check() -> Result<()> {
+    stall()?;
+    shm_limit()?;
+    pack_multiprocessors()?;
+    pinned_limit()?;
+    device_chunks()?;
+    device_eager()?;
+    model()?;
+    device_reductions()?;
+    pipeline()?;
+    crate::device::imports::Limits::from_env()?;
+    crate::check::Setting::from_env()?;
+    crate::trace::Options::from_env().map(drop)
+}
+
+/// A longer time is a mistake, in hours.
+const MOST_HOURS: u64 = 365 * 24;
+
 /// Parses a time such as `500ms`, `60s`, `5m`, `1h`; `None` for `off`.
 pub fn parse_duration(text: &str) -> Result<Option<Duration>> {
     let bad = || {
         Error::new(
             ErrorKind::Config,
-            format!("{text:?} is no time (hint: write a number with ms, s, m or h; or off)"),
+            format!(
+                "{text:?} is no time (hint: write a number with ms, s, m or h, at most 8760h; or off)"
+            ),
         )
     };
     let trimmed = text.trim();
@@ -216,7 +276,9 @@ pub fn parse_duration(text: &str) -> Result<Option<Duration>> {
         "h" => 3_600_000,
         _ => return Err(bad()),
     };
-    let ms = n.checked_mul(ms).filter(|ms| *ms > 0).ok_or_else(bad)?;
+    let most = MOST_HOURS * 3_600_000;
+    let ms = n.checked_mul(ms).filter(|ms| (1..=most).contains(ms));
+    let ms = ms.ok_or_else(bad)?;
     Ok(Some(Duration::from_millis(ms)))
 }
 
@@ -230,9 +292,7 @@ pub fn stall() -> Result<Option<Duration>> {
 
 /// The limit on a job's shared memory.
 pub fn shm_limit() -> Result<Option<u64>> {
-    value("OSIER_SHM_LIMIT")
-        .map(|text| parse_bytes(&text).map_err(|e| e.context("OSIER_SHM_LIMIT")))
-        .transpose()
+    size("OSIER_SHM_LIMIT", 1..=MOST_BYTES)
 }
 
 /// A part of a device's multiprocessors.
@@ -285,24 +345,9 @@ pub const PINNED_LIMIT_BYTES: usize = 64 << 20;
 
 /// The limit on the host memory that a rank pins for messages of devices, in bytes.
 pub fn pinned_limit() -> Result<usize> {
-    let Some(text) = value("OSIER_PINNED_LIMIT") else {
-        return Ok(PINNED_LIMIT_BYTES);
-    };
-    let least = crate::device::pool::LEAST_LIMIT_BYTES;
-    let too_small = || {
-        Error::new(
-            ErrorKind::Config,
-            format!(
-                "{text:?} is too small (hint: it is at least {} KiB)",
-                least >> 10
-            ),
-        )
-    };
-    let limit = parse_bytes(&text).and_then(|bytes| {
-        let fits = usize::try_from(bytes).ok().filter(|bytes| *bytes >= least);
-        fits.ok_or_else(too_small)
-    });
-    limit.map_err(|e| e.context("OSIER_PINNED_LIMIT"))
+    let least = crate::device::pool::LEAST_LIMIT_BYTES as u64;
+    let limit = size("OSIER_PINNED_LIMIT", least..=MOST_BYTES)?;
+    Ok(limit.map_or(PINNED_LIMIT_BYTES, |bytes| bytes as usize))
 }
 
 /// Memory of a device that a rank takes for chunks, unless told otherwise.
@@ -310,43 +355,20 @@ pub const DEVICE_CHUNKS_BYTES: usize = 32 << 20;
 
 /// The memory of each device that a rank takes for chunks, in bytes.
 pub fn device_chunks() -> Result<usize> {
-    let Some(text) = value("OSIER_DEVICE_CHUNKS") else {
-        return Ok(DEVICE_CHUNKS_BYTES);
+    let name = "OSIER_DEVICE_CHUNKS";
+    let least = 2 * crate::protocol::device::LEAST_DEVICE_CHUNK_BYTES as u64;
+    let limit = match size(name, 0..=MOST_BYTES)? {
+        Some(0) => Some(0),
+        _ => size(name, least..=MOST_BYTES).map_err(|e| e.context("neither 0 nor enough"))?,
     };
-    let least = 2 * crate::protocol::device::LEAST_DEVICE_CHUNK_BYTES;
-    let too_small = || {
-        Error::new(
-            ErrorKind::Config,
-            format!(
-                "{text:?} is too small (hint: it is 0, or at least {} KiB)",
-                least >> 10
-            ),
-        )
-    };
-    let limit = parse_bytes(&text).and_then(|bytes| {
-        let fits = usize::try_from(bytes).ok();
-        let fits = fits.filter(|bytes| *bytes == 0 || *bytes >= least);
-        fits.ok_or_else(too_small)
-    });
-    limit.map_err(|e| e.context("OSIER_DEVICE_CHUNKS"))
+    Ok(limit.map_or(DEVICE_CHUNKS_BYTES, |bytes| bytes as usize))
 }
 
 /// Largest message of a device that goes at once, in bytes; `None`: as the costs say.
 pub fn device_eager() -> Result<Option<usize>> {
-    let most = crate::protocol::select::EAGER_LIMIT_BYTES;
-    let too_large = || {
-        Error::new(
-            ErrorKind::Config,
-            format!("it is too large (hint: it is at most {} KiB)", most >> 10),
-        )
-    };
-    let parse = |text: String| {
-        let bytes = parse_bytes(&text)?;
-        let fits = usize::try_from(bytes).ok().filter(|bytes| *bytes <= most);
-        fits.ok_or_else(too_large)
-    };
-    let limit = value("OSIER_DEVICE_EAGER").map(parse).transpose();
-    limit.map_err(|e| e.context("OSIER_DEVICE_EAGER"))
+    let most = crate::protocol::select::EAGER_LIMIT_BYTES as u64;
+    let limit = size("OSIER_DEVICE_EAGER", 0..=most)?;
+    Ok(limit.map(|bytes| bytes as usize))
 }
 
 /// Where costs come from.
@@ -420,6 +442,7 @@ mod tests {
             "1.5s",
             "1 s",
             "99999999999999999999h",
+            "8761h",
         ] {
             let e = parse_duration(bad).expect_err(bad);
             assert!(e.to_string().contains("hint"), "{e}");
@@ -436,6 +459,14 @@ mod tests {
             let e = Share::parse(bad).expect_err(bad);
             assert!(e.to_string().contains("hint"), "{e}");
         }
+    }
+
+    #[test]
+    fn bounds_are_told_as_they_are_written() {
+        for bytes in [0, 1, 1000, 1 << 10, 3 << 20, 1 << 46] {
+            assert_eq!(parse_bytes(&bytes_text(bytes)).expect("a size"), bytes);
+        }
+        assert_eq!(bytes_text(256 << 10), "256K");
     }
 
     #[test]

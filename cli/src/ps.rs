@@ -1,4 +1,4 @@
-//! `osier ps`: the running jobs of this user, and what their ranks wait for.
+//! `osier ps`: the running jobs of this user (of root: of all users), and what their ranks wait for.
 //!
 //! A job is found by what holds it: every process with the job's memory among
 //! its descriptors, as `/proc` shows them. So nothing is registered anywhere,
@@ -23,7 +23,7 @@ const ARENA: &str = "/memfd:osier-arena";
 const EXAMPLES: &str = "\
 Examples:
   osier ps
-      all running jobs of this user
+      all running jobs of this user; of all users, as root
   osier ps 4711
       the job of the launcher with that process id
   osier ps --json
@@ -55,7 +55,9 @@ pub fn main(args: &Args) -> ExitCode {
         println!("{:#}", json!({ "jobs": jobs }));
     }
     if let (true, Some(pid)) = (chosen.is_empty(), args.job) {
-        eprintln!("osier: no job of this user has launcher {pid} (hint: osier ps lists all)");
+        eprintln!(
+            "osier: no job has launcher {pid}, or it is another user's (hint: osier ps lists all)"
+        );
         return ExitCode::from(FAILED);
     }
     if !args.json {
@@ -77,7 +79,8 @@ fn find() -> BTreeMap<(u32, u64), JobStatus> {
     let mut jobs = BTreeMap::new();
     // SAFETY: a system call without arguments.
     let own = unsafe { libc::geteuid() };
-    let mine = |entry: &fs::DirEntry| entry.metadata().is_ok_and(|m| m.uid() == own);
+    // Root may read all of them; others would only be refused.
+    let mine = |entry: &fs::DirEntry| own == 0 || entry.metadata().is_ok_and(|m| m.uid() == own);
     // A job is one file, whoever holds it.
     let mut seen = Vec::new();
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -93,6 +96,10 @@ fn find() -> BTreeMap<(u32, u64), JobStatus> {
             let Some(inode) = arena.then(|| fs::metadata(&path).ok()).flatten() else {
                 continue;
             };
+            // A pipe of another user may bear the name, too, and would be waited for.
+            if !inode.is_file() {
+                continue;
+            }
             if seen.contains(&(inode.dev(), inode.ino())) {
                 continue;
             }
@@ -135,10 +142,25 @@ fn command_line(pid: u32) -> String {
         .collect()
 }
 
+/// The user of a launcher, if it is another one than ours.
+fn foreign_user(pid: u32) -> String {
+    // SAFETY: a system call without arguments.
+    let own = unsafe { libc::geteuid() };
+    match fs::metadata(format!("/proc/{pid}")) {
+        Ok(data) if data.uid() != own => format!(" of user {}", data.uid()),
+        _ => String::new(),
+    }
+}
+
 fn to_text(job: &JobStatus) -> String {
     let now = monotonic_ns();
     let pid = job.creator();
-    let mut text = format!("job {pid}, {} ranks: {}\n", job.ranks(), command_line(pid));
+    let mut text = format!(
+        "job {pid}{}, {} ranks: {}\n",
+        foreign_user(pid),
+        job.ranks(),
+        command_line(pid)
+    );
     let heads = ["rank", "pid", "state"].into_iter().chain(report::HEADS);
     let mut rows: Vec<Vec<String>> = vec![heads.map(str::to_owned).collect()];
     for rank in 0..job.ranks() {

@@ -111,16 +111,11 @@ fn join() -> Result<Arc<Member>> {
 
 /// A rank's membership, with the process sets that the launcher tells of.
 fn member(core: Arc<Core>, agreed: Agreed, launched: bool) -> Result<Arc<Member>> {
+    config::check()?;
     if let Some(limit) = config::stall()? {
         let _ = core.waits.stall.set(limit);
     }
-    config::pinned_limit()?;
-    config::device_chunks()?;
-    config::pipeline()?;
-    config::device_reductions()?;
-    config::device_eager()?;
     core.devices.configure(core.rank, Limits::from_env()?);
-    config::pack_multiprocessors()?;
     let mut sets = ProcessSets::predefined(core.rank as usize, core.ranks)?;
     if launched && let Some(text) = config::value("OSIER_PSETS") {
         sets.add(&text, core.ranks as usize)

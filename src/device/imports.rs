@@ -44,15 +44,10 @@ impl Limits {
     /// As the environment has it.
     pub fn from_env() -> Result<Limits> {
         let mut limits = Limits::default();
-        let parse = |name: &str| {
-            let text = config::value(name);
-            text.map(|text| config::parse_bytes(&text).map_err(|e| e.context(name)))
-                .transpose()
-        };
-        if let Some(n) = parse("OSIER_DEVICE_MAPPINGS")? {
-            limits.mappings = usize::try_from(n).unwrap_or(usize::MAX);
+        if let Some(n) = config::size("OSIER_DEVICE_MAPPINGS", 0..=1 << 20)? {
+            limits.mappings = n as usize;
         }
-        if let Some(n) = parse("OSIER_DEVICE_MAPPED")? {
+        if let Some(n) = config::size("OSIER_DEVICE_MAPPED", 0..=config::MOST_BYTES)? {
             limits.bytes = n;
         }
         Ok(limits)

@@ -40,6 +40,7 @@ pub mod timeline;
 use crate::config;
 use crate::error::{Error, ErrorKind, Result};
 use event::{Event, Kind, Phase};
+use osier_kernels::files;
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -47,6 +48,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Events that a thread keeps unless `OSIER_TRACE_EVENTS` says otherwise.
 pub const DEFAULT_EVENTS: usize = 1 << 16;
+/// Events that a thread keeps at most, in 1 GiB.
+const MOST_EVENTS: u64 = 1 << 24;
+/// A recording is no longer: the events, and what stands before them.
+const MOST_RECORDING_BYTES: u64 = 2 * MOST_EVENTS * size_of::<Event>() as u64;
 /// Ends the names of recordings.
 pub const SUFFIX: &str = "osiertrace";
 
@@ -62,24 +67,23 @@ pub struct Options {
 impl Options {
     /// What the environment asks for, if anything.
     pub fn from_env() -> Result<Option<Options>> {
-        let Some(folder) = config::value("OSIER_TRACE") else {
-            return Ok(None);
-        };
+        let folder = config::value("OSIER_TRACE");
         let events = match config::value("OSIER_TRACE_EVENTS") {
             None => DEFAULT_EVENTS,
             Some(text) => config::parse_bytes(&text)
                 .ok()
-                .and_then(|n| usize::try_from(n).ok())
-                .filter(|n| (2..=1 << 30).contains(n))
+                .filter(|n| (2..=MOST_EVENTS).contains(n))
                 .ok_or_else(|| {
                     Error::new(
                         ErrorKind::Config,
-                        format!("OSIER_TRACE_EVENTS={text:?} is no number of events (hint: 2 to 1G, such as 64K)"),
+                        format!("OSIER_TRACE_EVENTS={text:?} is no number of events (hint: 2 to 16M, such as 64K)"),
                     )
-                })?,
+                })? as usize,
         };
-        let folder = PathBuf::from(folder);
-        Ok(Some(Options { folder, events }))
+        Ok(folder.map(|folder| Options {
+            folder: folder.into(),
+            events,
+        }))
     }
 }
 
@@ -210,7 +214,8 @@ pub fn merge(folder: &Path, only: Option<u64>) -> Result<Vec<Merged>> {
         if only.is_some_and(|job| !name.starts_with(&format!("{job:016x}-"))) {
             continue;
         }
-        let bytes = std::fs::read(&path).map_err(|e| cannot("read", &path, &e))?;
+        let bytes =
+            files::read(&path, MOST_RECORDING_BYTES).map_err(|e| cannot("read", &path, &e))?;
         if bytes.get(..8).is_some_and(|magic| magic == [0; 8]) {
             // Its thread was killed before it recorded anything.
             std::fs::remove_file(&path).map_err(|e| cannot("remove", &path, &e))?;

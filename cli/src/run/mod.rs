@@ -252,6 +252,7 @@ fn start(args: &Args) -> Result<u8, Failure> {
     let sections = Sections::find(sections(args))?;
 
     let usage = |e: osier::Error| Failure::new(USAGE, e.to_string());
+    osier::config::check().map_err(usage)?;
     let psets = args.psets.join(";");
     osier::ProcessSets::predefined(0, args.ranks as u32)
         .and_then(|mut sets| sets.add(&psets, args.ranks))
