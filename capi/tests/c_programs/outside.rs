@@ -147,6 +147,105 @@ fn cmake_finds_it() {
 }
 
 #[test]
+fn there_is_no_fortran() {
+    let Some(place) = place() else { return };
+    for name in ["mpifort", "mpif90", "mpif77", "mpif95", "mpifc"] {
+        for arguments in [
+            &["-o", "ring", "ring.f90"][..],
+            &["-show"],
+            &["--version"],
+            &[],
+        ] {
+            let done = run(Command::new(place.join("bin").join(name)).args(arguments));
+            let (code, stdout, stderr) = ended(&done);
+            assert_eq!(
+                (code, stdout.as_str()),
+                (Some(1), ""),
+                "{name} {arguments:?}"
+            );
+            assert!(
+                stderr.starts_with(&format!("{name}: Osier has no Fortran")),
+                "{stderr}"
+            );
+        }
+    }
+}
+
+/// Another library's Fortran is not taken, by its wrapper or by pkg-config.
+#[test]
+fn cmake_takes_no_fortran_of_others() {
+    let Some(place) = place() else { return };
+    for (tool, hint) in [
+        ("cmake", "pip install cmake"),
+        ("gfortran", "apt-get install gfortran"),
+    ] {
+        if Command::new(tool).arg("--version").output().is_err() {
+            eprintln!("skipped: no {tool} (hint: {hint})");
+            return;
+        }
+    }
+    let folder = place.join("cmake-fortran");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(folder.join("other")).expect("a folder");
+    let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).expect("a file");
+    let list = |languages: &str| {
+        format!(
+            "cmake_minimum_required(VERSION 3.15)\n\
+             project(t C Fortran)\n\
+             find_package(MPI COMPONENTS {languages})\n\
+             foreach(language C Fortran)\n\
+             message(STATUS \"${{language}} ${{MPI_${{language}}_FOUND}}\")\n\
+             endforeach()\n"
+        )
+    };
+    // As much of another library as CMake tries.
+    write(
+        "other/mpi.f90",
+        "subroutine mpi_init(ierror)\n integer :: ierror\n ierror = 0\nend subroutine\n\
+         subroutine mpi_finalize(ierror)\n integer :: ierror\n ierror = 0\nend subroutine\n",
+    );
+    write(
+        "other/mpif.h",
+        "      integer MPI_VERSION, MPI_SUBVERSION\n      parameter (MPI_VERSION=3, MPI_SUBVERSION=1)\n",
+    );
+    let other = folder.join("other");
+    let flags = format!("-I{0} -L{0} -lother", other.display());
+    write(
+        "other/mpif90",
+        &format!("#!/bin/sh\n[ \"$1\" = -show ] && echo gfortran {flags} && exit\nexit 1\n"),
+    );
+    write(
+        "other/mpi-fort.pc",
+        &format!(
+            "Name: mpi-fort\nDescription: other\nVersion: 3.1\nLibs: {flags}\nCflags: {flags}\n"
+        ),
+    );
+    let script = "gfortran -c mpi.f90 -o mpi.o; ar rc libother.a mpi.o; chmod +x mpif90";
+    let made = run(Command::new("sh").args(["-ec", script]).current_dir(&other));
+    assert!(made.status.success(), "{:?}", ended(&made));
+    let path = std::env::var("PATH").unwrap_or_default();
+    let found = |languages: &str, folders: &[&Path], packages: &Path| {
+        write("CMakeLists.txt", &list(languages));
+        let _ = std::fs::remove_dir_all(folder.join("b"));
+        let folders: Vec<&str> = folders.iter().map(|folder| text(folder)).collect();
+        let mut cmake = Command::new("cmake");
+        cmake
+            .args(["-S", ".", "-B", "b"])
+            .env("PATH", format!("{}:{path}", folders.join(":")))
+            .env("PKG_CONFIG_PATH", packages)
+            .current_dir(&folder);
+        let (code, stdout, stderr) = ended(&run(&mut cmake));
+        assert_eq!(code, Some(0), "{stdout}\n{stderr}");
+        ["C", "Fortran"].map(|language| stdout.contains(&format!("-- {language} TRUE\n")))
+    };
+    let (bin, none) = (place.join("bin"), folder.join("b"));
+    // The other library would be found.
+    assert!(found("Fortran", &[&other], &none)[1]);
+    assert_eq!(found("C Fortran", &[&bin, &other], &none), [true, false]);
+    assert_eq!(found("C Fortran", &[&bin, &other], &other), [true, false]);
+}
+
+#[test]
 fn several_programs_in_a_job() {
     let Some(program) = build("several") else {
         return;

@@ -1,7 +1,8 @@
 //! What an installation of the C interface consists of, and where it lies.
 //!
 //! ```text
-//! PREFIX/bin        osier, mpiexec and mpirun (the same), mpicc, mpicxx, mpic++
+//! PREFIX/bin        osier, mpiexec and mpirun (the same), mpicc, mpicxx, mpic++;
+//!                   mpifort and its other names, which only refuse
 //! PREFIX/include    mpi.h
 //! PREFIX/lib        libmpi_abi.so.1, libmpi_abi.so; pkgconfig/mpi.pc
 //! ```
@@ -59,6 +60,10 @@ pub fn put(parts: &Parts<'_>, prefix: &Path) -> Result<(), String> {
     let cxx = wrapper("mpicxx", "C++", "OSIER_CXX", "c++");
     write("bin/mpicxx", &cxx, 0o755)?;
     link("mpicxx", "bin/mpic++")?;
+    write("bin/mpifort", NO_FORTRAN, 0o755)?;
+    for name in FORTRAN_NAMES {
+        link("mpifort", &format!("bin/{name}"))?;
+    }
     write("lib/pkgconfig/mpi.pc", PKG_CONFIG, 0o644)
 }
 
@@ -69,6 +74,29 @@ fn wrapper(name: &str, language: &str, variable: &str, compiler: &str) -> String
         .replace("@VARIABLE@", variable)
         .replace("@COMPILER@", compiler)
 }
+
+/// Under these names CMake and others look for a Fortran wrapper, each of them before any
+/// folder of another library.
+const FORTRAN_NAMES: [&str; 4] = ["mpif90", "mpif77", "mpif95", "mpifc"];
+
+const NO_FORTRAN: &str = r#"#!/bin/sh
+# mpifort of Osier: it refuses, so that nobody takes C from Osier and Fortran from the MPI library
+# that lies next on PATH.
+here=$(readlink -f -- "$0")
+prefix=$(dirname -- "$(dirname -- "$here")")
+# The two questions of CMake's FindMPI. Without an answer it asks pkg-config for mpi-fort, which is
+# another library's. With these it finds no module mpi_f08 and no mpif.h, and so no Fortran.
+case $1 in
+    -showme:compile)
+        echo "-I$prefix/include"
+        exit ;;
+    -showme:link)
+        echo "-L$prefix/lib -lmpi_abi"
+        exit ;;
+esac
+echo "$(basename -- "$0"): Osier has no Fortran interface (hint: docs/fortran.md of Osier shows a module mpi_f08 of others, built on its C interface)" >&2
+exit 1
+"#;
 
 const WRAPPER: &str = r#"#!/bin/sh
 # @NAME@ of Osier: the @LANGUAGE@ compiler with the header and the library of this folder.
