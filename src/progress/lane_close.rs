@@ -24,6 +24,7 @@ impl Lane {
     /// Ends what waits for peers that have dropped the communicator. True if
     /// anything was learnt.
     pub fn check_closed(&mut self) -> bool {
+        let overwritten = self.check_overwritten();
         if self.peers.len() > 1 {
             self.ask_awaited();
         }
@@ -31,9 +32,9 @@ impl Lane {
             .filter(|p| self.links.closed(*p))
             .collect();
         if closed.is_empty() {
-            return false;
+            return overwritten;
         }
-        let mut learnt = false;
+        let mut learnt = overwritten;
         // What a peer posted before it closed may still end an operation.
         while self.progress() {}
         for &peer in &closed {

@@ -15,6 +15,17 @@ impl Lane {
         self.peers[peer as usize].dead
     }
 
+    /// Fails what needs peers whose messages somebody has written over. True if there are
+    /// such.
+    pub(super) fn check_overwritten(&mut self) -> bool {
+        let mut any = false;
+        while let Some(peer) = self.links.overwritten() {
+            self.peer_died(peer, Death::Overwritten);
+            any = true;
+        }
+        any
+    }
+
     /// A peer has died: what it sent before is still received, what needs it
     /// fails.
     pub fn peer_died(&mut self, peer: u32, how: Death) {

@@ -298,6 +298,14 @@ impl Links {
         }
     }
 
+    /// A peer whose messages somebody has written over, each once.
+    pub fn overwritten(&mut self) -> Option<Peer> {
+        match &mut self.remote {
+            Remote::Shm(e) => e.overwritten(),
+            _ => None,
+        }
+    }
+
     /// Messages that the transport rejected.
     pub fn malformed(&self) -> u64 {
         match &self.remote {

@@ -47,6 +47,8 @@ struct Rx {
     exchange: Option<Consumer>,
     peer: Peer,
     source: u32,
+    /// What comes was overwritten; nothing is read any more.
+    overwritten: bool,
 }
 
 /// One rank's end of a channel.
@@ -58,6 +60,9 @@ pub struct ShmEndpoint {
     inbox: *const AtomicU64,
     arrivals: Arc<Arrivals>,
     fence: bool,
+    /// Peers that can no longer be heard, and whether all were told that have no ring yet.
+    unheard: Vec<Peer>,
+    told_of_inbox: bool,
     rank: ShmRank,
     channel: u64,
     members: Vec<u32>,
@@ -93,6 +98,8 @@ impl ShmEndpoint {
             inbox: rank.inbox(),
             arrivals,
             fence: rank.fence(),
+            unheard: Vec::new(),
+            told_of_inbox: false,
             rank,
             channel,
             members,
@@ -281,6 +288,7 @@ impl ShmEndpoint {
                         exchange: None,
                         peer: peer as Peer,
                         source: block.source,
+                        overwritten: false,
                     });
                 }
                 _ => {
@@ -324,11 +332,43 @@ impl ShmEndpoint {
 
     #[cold]
     fn bad_mail(&mut self, peer: Peer) -> Option<Incoming> {
-        self.rank.count_malformed();
-        if let Some(mail) = &mut self.tx[peer as usize].mail {
-            mail.release();
-        }
+        let from = self.tx[peer as usize].from as usize;
+        self.unhear(from, peer);
         None
+    }
+
+    /// Somebody has written over what a peer sends. Where its next message begins is not
+    /// known any more: nothing that comes from it is taken. The peer hears that its ring is
+    /// closed.
+    #[cold]
+    fn unhear(&mut self, at: usize, peer: Peer) {
+        self.rank.count_malformed();
+        let tx = &mut self.tx[peer as usize];
+        tx.from = NO_RING;
+        tx.mail = None;
+        if let Some(rx) = self.rx.get_mut(at)
+            && !rx.overwritten
+        {
+            rx.overwritten = true;
+            rx.ring.close();
+            self.unheard.push(peer);
+            self.rank.tell_closed(rx.source);
+        }
+    }
+
+    /// A peer that can no longer be heard, each once: what it sent was overwritten.
+    #[cold]
+    pub fn overwritten(&mut self) -> Option<Peer> {
+        if self.rank.inbox_lost() && !std::mem::replace(&mut self.told_of_inbox, true) {
+            let own = self.rank.rank() as u32;
+            let heard: Vec<Peer> = self.rx.iter().map(|rx| rx.peer).collect();
+            let all = self.members.iter().zip(0..);
+            self.unheard.extend(
+                all.filter(|(rank, peer)| **rank != own && !heard.contains(peer))
+                    .map(|(_, peer)| peer),
+            );
+        }
+        self.unheard.pop()
     }
 
     /// Handles what is no message.
@@ -372,10 +412,7 @@ impl ShmEndpoint {
                 _ => {}
             }
         }
-        self.rank.count_malformed();
-        if rx.ring.release() {
-            self.room_made(peer);
-        }
+        self.unhear(at, peer);
     }
 
     /// Nothing has come in: one of the rings reports its credits.
@@ -384,7 +421,7 @@ impl ShmEndpoint {
         let n = self.rx.len();
         let rx = &mut self.rx[if at < n { at } else { 0 }];
         let peer = rx.peer;
-        if rx.ring.rest() {
+        if !rx.overwritten && rx.ring.rest() {
             self.room_made(peer);
         }
         self.cursor = at + 1;
@@ -685,6 +722,10 @@ impl Endpoint for ShmEndpoint {
                 }
                 let rx = &mut self.rx[at];
                 let peer = rx.peer;
+                if rx.overwritten {
+                    at += 1;
+                    continue;
+                }
                 let found = rx.ring.poll();
                 // After the ring: a message in it is younger than one that
                 // names this position.

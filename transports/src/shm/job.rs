@@ -25,6 +25,8 @@ pub enum Death {
     Exited(i32),
     /// By this signal.
     Signaled(i32),
+    /// It may live, but what it sends was overwritten in shared memory: nobody hears it.
+    Overwritten,
 }
 
 impl std::fmt::Display for Death {
@@ -32,6 +34,9 @@ impl std::fmt::Display for Death {
         match self {
             Death::Exited(code) => write!(f, "exited with code {code}"),
             Death::Signaled(signal) => write!(f, "was killed by signal {signal}"),
+            Death::Overwritten => {
+                f.write_str("cannot be heard: what it sent was overwritten in shared memory")
+            }
         }
     }
 }
@@ -41,6 +46,7 @@ impl Death {
         match self {
             Death::Exited(code) => 1 << 16 | (code as u32 & 0xffff),
             Death::Signaled(signal) => 2 << 16 | (signal as u32 & 0xffff),
+            Death::Overwritten => 3 << 16,
         }
     }
 
@@ -49,6 +55,7 @@ impl Death {
         match word >> 16 {
             1 => Some(Death::Exited(value)),
             2 => Some(Death::Signaled(value)),
+            3 if value == 0 => Some(Death::Overwritten),
             _ => None,
         }
     }
@@ -214,9 +221,10 @@ impl Job {
     /// ends, whichever that is. The first who asks is heard.
     pub fn abort(&self, code: i32) {
         let aborted = &self.0.segment.header().aborted;
-        let word = abort_word(code as u8);
-        // Somebody else was first.
-        let _ = aborted.compare_exchange(0, word, Ordering::Release, Ordering::Relaxed);
+        // Fails if somebody else was first; what nobody wrote so is written over.
+        let _ = aborted.fetch_update(Ordering::Release, Ordering::Relaxed, |word| {
+            (word != abort_word(word as u8)).then_some(abort_word(code as u8))
+        });
     }
 
     /// The exit code with which a rank has asked for the job's end.

@@ -8,14 +8,18 @@
 //!
 //! ```text
 //! half        0 of the rank with the lower number, 1 of the other
-//! byte        0         2     3     4          8         12    14   16     32
-//!             sequence  kind  form  argument   position  ack   aux  payload
+//! byte        0         2     3     4          8         10     12   14   16     32
+//!             sequence  kind  form  argument   position  check  ack  aux  payload
 //! form        bytes of the payload (<= 16)
-//!             0x41: payload is bytes u32, upper half of the argument,
+//!             0x41: payload is check << 20 | bytes u32, upper half of the argument,
 //!                   position u64 in the byte ring
-//!             0x42: payload is bytes u32, upper half of the argument; the
-//!                   bytes lie in the area
+//!             0x42: payload is check << 20 | bytes u32, upper half of the argument; the
+//!                   bytes lie in the area; check covers up to 128 of them
 //! ```
+//!
+//! Sequence numbers are sealed with the rest of their word ([`super::seal`]); `check` covers
+//! position, ack and aux. A first word that is neither the next message nor what was there
+//! last was overwritten by somebody else.
 //!
 //! The same holds for larger payloads: beside the line lies an area that both
 //! directions use in turn. Whoever has read a question from it owns its lines
@@ -56,11 +60,17 @@
 //!    next number, wherever it lies. Numbers come again after 65536 messages, so what
 //!    was taken long ago is renumbered before it could look like the next.
 //!
+//! 7. Line, cells and area stay mapped as long as the mailbox (its maker sees to that), and
+//!    are as long as their types and the area's bytes say, which are never read from shared
+//!    memory. Line and cells are atomics only; an index is masked.
+//! 8. What `fill` and `copy` are given lies inside line, cell or area, for as many bytes.
+//!
 //! # Sources
 //! Measured on a 2-core virtual Sapphire Rapids, 2026-11-21: one line that two
 //! cores write in turn takes 84 ns one way, two lines 180 to 196 ns.
 
 use super::ring::Head;
+use super::seal;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Payload bytes that travel in the line.
@@ -71,6 +81,12 @@ pub(crate) const CROSS_BYTES: usize = 48;
 const RENUMBERED_EVERY: u16 = 1 << 14;
 const RING: u8 = 0x41;
 const AREA: u8 = 0x42;
+/// The upper bits of a first word that is no message.
+const NOTHING: u64 = 0x6e6f_7468_fefe << 16;
+/// Bits of the bytes of a message in area or ring; check bits lie above.
+const BYTES_BITS: u32 = 20;
+/// Bytes of a message in the area that its check bits cover.
+const CHECKED_BYTES: usize = 128;
 
 /// What one rank writes.
 #[repr(C, align(32))]
@@ -105,7 +121,7 @@ pub(crate) struct Cells {
 impl Line {
     fn new() -> Self {
         let half = || Half {
-            word: AtomicU64::new(0),
+            word: AtomicU64::new(seal::sealed(NOTHING, 0)),
             order: AtomicU64::new(0),
             payload: [AtomicU64::new(0), AtomicU64::new(0)],
         };
@@ -119,7 +135,7 @@ impl Line {
 impl Cells {
     fn new() -> Self {
         let cell = || Cell {
-            word: AtomicU64::new(0),
+            word: AtomicU64::new(seal::sealed(NOTHING, 0)),
             order: AtomicU64::new(0),
             payload: std::array::from_fn(|_| AtomicU64::new(0)),
         };
@@ -180,16 +196,18 @@ pub(crate) struct Mailbox {
     in_cell: bool,
     /// Position and aux of the last message in the line, as in its second word.
     order: u64,
+    /// First words of the peer's line and cells when we last took a message there.
+    old: [u64; 3],
 }
 
-// SAFETY: a mailbox is an exclusive right to one end of a line in memory that
-// outlives it; nothing in it is tied to a thread.
+// SAFETY: invariants 1 and 7: the only right to one end of a line in memory that outlives
+// it; nothing in it is tied to a thread.
 unsafe impl Send for Mailbox {}
 
 impl Mailbox {
     /// # Safety
-    /// The line, the cells and the area stay mapped as long as the mailbox, line and
-    /// cells were zeroed before either end was made, and there is one end per side.
+    /// The line, the cells and the area stay mapped as long as the mailbox, line and cells
+    /// were zeroed and [`clear`]ed before either end was made, and there is one end per side.
     /// Their content is not trusted.
     pub unsafe fn new(line: *const Line, cells: *const Cells, area: Area, side: usize) -> Self {
         debug_assert!(side < 2);
@@ -210,19 +228,20 @@ impl Mailbox {
             theirs: 0,
             in_cell: false,
             order: 0,
+            old: [seal::sealed(NOTHING, 0); 3],
         }
     }
 
     #[inline]
     fn half(&self, side: usize) -> &Half {
-        // SAFETY: valid by the contract of `new`; only atomics are inside.
+        // SAFETY: invariant 7, by the contract of `new`.
         let line = unsafe { &*self.line };
         &line.halves[side & 1]
     }
 
     #[inline]
     fn cell(&self, side: usize, at: usize) -> &Cell {
-        // SAFETY: valid by the contract of `new`; only atomics are inside.
+        // SAFETY: invariant 7, by the contract of `new`.
         let cells = unsafe { &*self.cells };
         &cells.cells[side & 1][at & 1]
     }
@@ -246,13 +265,17 @@ impl Mailbox {
     fn look(&mut self, order: u64) {
         if order != self.seen {
             self.seen = order;
-            self.hear((order >> 32) as u16);
+            self.hear(order);
         }
     }
 
-    /// The peer has taken our messages up to this one.
+    /// The peer has taken our messages up to the one that a second word names.
     #[inline]
-    fn hear(&mut self, ack: u16) {
+    fn hear(&mut self, order: u64) {
+        let ack = (order >> 32) as u16;
+        if !is_order(order) {
+            return; // overwritten: without an ack the ring takes what we send
+        }
         if self.sent.wrapping_sub(ack) < self.sent.wrapping_sub(self.heard) {
             self.heard = ack;
         }
@@ -284,10 +307,9 @@ impl Mailbox {
         let cell = self.cell(self.side, at);
         // The peer does not read it before the word is stored.
         fill((&raw const cell.payload).cast_mut().cast());
-        let order = position & 0xffff_ffff | u64::from(head.1) << 48;
         // Release: as in `publish`.
-        cell.order
-            .store(order | u64::from(self.taken) << 32, Ordering::Release);
+        let order = order(position, self.taken, head.1);
+        cell.order.store(order, Ordering::Release);
         cell.word
             .store(word(self.sent, head, bytes as u8), Ordering::Release);
         self.acked = self.taken;
@@ -339,7 +361,7 @@ impl Mailbox {
         fill(self.area.0);
         self.turn = false;
         let half = self.half(self.side);
-        let first = bytes as u64 | head.2 >> 32 << 32;
+        let first = first(bytes as u64, head.2, self.check_area(bytes, head.2));
         half.payload[0].store(first, Ordering::Relaxed);
         self.publish(position, (head.0, head.1, head.2 as u32), AREA);
     }
@@ -349,7 +371,7 @@ impl Mailbox {
     #[inline]
     pub fn post_ring(&mut self, position: u64, head: Head, bytes: usize, at: u64) {
         let half = self.half(self.side);
-        let first = bytes as u64 | head.2 >> 32 << 32;
+        let first = first(bytes as u64, head.2, at);
         half.payload[0].store(first, Ordering::Relaxed);
         half.payload[1].store(at, Ordering::Relaxed);
         self.publish(position, (head.0, head.1, head.2 as u32), RING);
@@ -359,11 +381,11 @@ impl Mailbox {
     fn publish(&mut self, position: u64, head: (u8, u16, u32), form: u8) {
         self.count();
         self.mailed = self.sent;
-        self.order = position & 0xffff_ffff | u64::from(head.1) << 48;
+        self.order = position & 0xffff | u64::from(head.1) << 48;
         let word = word(self.sent, head, form);
         let half = self.half(self.side);
         // Release: whoever sees the ack knows that our reads are over.
-        let order = self.order | u64::from(self.taken) << 32;
+        let order = order(position, self.taken, head.1);
         half.order.store(order, Ordering::Release);
         half.word.store(word, Ordering::Release);
         self.acked = self.taken;
@@ -386,7 +408,7 @@ impl Mailbox {
         let unread = self.sent.wrapping_sub(self.heard);
         let (sent, heard) = (self.sent, self.heard);
         let old = |number: u16| sent.wrapping_sub(number) >= unread;
-        let nothing = word(heard, (0, 0, 0), 0);
+        let nothing = seal::sealed(NOTHING, heard.into());
         if old(self.mailed) {
             self.half(self.side).word.store(nothing, Ordering::Release);
             self.mailed = heard;
@@ -408,7 +430,7 @@ impl Mailbox {
         if self.acked != self.taken {
             self.acked = self.taken;
             // Nothing else changes: the message there may not be taken yet.
-            let order = self.order | u64::from(self.taken) << 32;
+            let order = order(self.order, self.taken, (self.order >> 48) as u16);
             let half = self.half(self.side);
             half.order.store(order, Ordering::Release);
         }
@@ -420,30 +442,41 @@ impl Mailbox {
     pub fn poll(&mut self, position: u64) -> Option<Mail> {
         let half = self.half(self.side ^ 1);
         let word = half.word.load(Ordering::Acquire);
-        if word as u16 != self.taken.wrapping_add(1) {
+        if !self.is_next(word) {
+            if word != self.old[0] {
+                if !self.renumbered(word) {
+                    return Some(Mail::Malformed);
+                }
+                self.old[0] = word;
+            }
             return self.poll_cell(position);
         }
         self.in_cell = false;
         let half = self.half(self.side ^ 1);
         let order = half.order.load(Ordering::Relaxed);
-        if order as u32 != position as u32 {
+        if !is_order(order) {
+            return Some(Mail::Malformed);
+        }
+        if order as u16 != position as u16 {
             return None;
         }
         let form = (word >> 24) as u8;
         let mut head = ((word >> 16) as u8, (order >> 48) as u16, word >> 32);
-        let first = half.payload[0].load(Ordering::Relaxed);
-        let bytes = first & 0xffff_ffff;
-        if form > MAIL_BYTES as u8 {
-            head.2 |= first >> 32 << 32;
-        }
-        Some(if form as usize <= MAIL_BYTES {
-            Mail::Here {
+        if form as usize <= MAIL_BYTES {
+            return Some(Mail::Here {
                 head,
                 payload: (&raw const half.payload).cast(),
                 bytes: form as usize,
-            }
-        } else if form == AREA {
-            if self.turn || bytes > self.area.1 as u64 {
+            });
+        }
+        let meta = half.payload[0].load(Ordering::Relaxed);
+        let bytes = meta & ((1 << BYTES_BITS) - 1);
+        head.2 |= meta >> 32 << 32;
+        Some(if form == AREA {
+            if self.turn
+                || bytes > self.area.1 as u64
+                || meta != first(bytes, head.2, self.check_area(bytes as usize, head.2))
+            {
                 return Some(Mail::Malformed);
             }
             Mail::Here {
@@ -452,10 +485,14 @@ impl Mailbox {
                 bytes: bytes as usize,
             }
         } else if form == RING {
+            let position = half.payload[1].load(Ordering::Relaxed);
+            if meta != first(bytes, head.2, position) {
+                return Some(Mail::Malformed);
+            }
             Mail::InRing {
                 head,
                 bytes,
-                position: half.payload[1].load(Ordering::Relaxed),
+                position,
             }
         } else {
             Mail::Malformed
@@ -465,11 +502,25 @@ impl Mailbox {
     fn poll_cell(&mut self, position: u64) -> Option<Mail> {
         let cell = self.cell(self.side ^ 1, self.theirs);
         let word = cell.word.load(Ordering::Acquire);
-        if word as u16 != self.taken.wrapping_add(1) {
+        if !self.is_next(word) {
+            let at = 1 + (self.theirs & 1);
+            if word != self.old[at] {
+                // A later message, behind one that came to the line meanwhile?
+                let line = self.half(self.side ^ 1).word.load(Ordering::Acquire);
+                if !self.is_next(line) && !self.renumbered(word) {
+                    return Some(Mail::Malformed);
+                }
+                if !self.is_next(line) {
+                    self.old[at] = word;
+                }
+            }
             return None;
         }
         let order = cell.order.load(Ordering::Acquire);
-        if order as u32 != position as u32 {
+        if !is_order(order) {
+            return Some(Mail::Malformed);
+        }
+        if order as u16 != position as u16 {
             return None;
         }
         let bytes = usize::from((word >> 24) as u8);
@@ -484,6 +535,29 @@ impl Mailbox {
         } else {
             Mail::Malformed
         })
+    }
+
+    /// Whether a first word is of the next message.
+    #[inline(always)]
+    fn is_next(&self, word: u64) -> bool {
+        seal::number(word) == u64::from(self.taken.wrapping_add(1))
+    }
+
+    /// Whether a first word says that there is nothing.
+    #[cold]
+    fn renumbered(&self, word: u64) -> bool {
+        word & !0xffff == NOTHING
+    }
+
+    /// Check bits of what lies in the area, if it is short and of a message with an argument
+    /// of 64 bits: data of the program goes without.
+    #[inline]
+    fn check_area(&self, bytes: usize, argument: u64) -> u64 {
+        if argument >> 32 == 0 || bytes > CHECKED_BYTES.min(self.area.1) {
+            return 0;
+        }
+        // SAFETY: invariant 7: the area has so many bytes.
+        unsafe { seal::check_bytes(self.area.0, bytes) }
     }
 
     /// Takes the message there if it is of this kind and argument, without aux,
@@ -501,12 +575,15 @@ impl Mailbox {
         let half = self.half(self.side ^ 1);
         let word = half.word.load(Ordering::Acquire);
         let next = self.taken.wrapping_add(1);
-        let wanted = u64::from(next) | u64::from(kind) << 16 | u64::from(argument) << 32;
-        if word & !0xff00_0000 != wanted {
+        let wanted = u64::from(kind) << 16 | u64::from(argument) << 32;
+        if word & !0xff00_ffff != wanted || !self.is_next(word) {
+            if word != self.old[0] {
+                return None; // what it is, `poll` tells
+            }
             return self.take_cell(position, wanted, room, copy);
         }
         let order = half.order.load(Ordering::Acquire);
-        if order & 0xffff_0000_ffff_ffff != position & 0xffff_ffff {
+        if order & 0xffff_0000_0000_ffff != position & 0xffff || !is_order(order) {
             return None;
         }
         let form = (word >> 24) as u8;
@@ -518,9 +595,14 @@ impl Mailbox {
             copy((&raw const half.payload).cast(), bytes);
             bytes
         } else {
-            let bytes = half.payload[0].load(Ordering::Relaxed) & 0xffff_ffff;
+            let meta = half.payload[0].load(Ordering::Relaxed);
+            let bytes = meta & ((1 << BYTES_BITS) - 1);
             let most = room.min(self.area.1) as u64;
-            if form != AREA || self.turn || bytes > most {
+            if form != AREA
+                || self.turn
+                || bytes > most
+                || meta != first(bytes, meta, self.check_area(bytes as usize, meta))
+            {
                 return None;
             }
             copy(self.area.0, bytes as usize);
@@ -528,6 +610,7 @@ impl Mailbox {
             bytes as usize
         };
         self.taken = next;
+        self.old[0] = word;
         self.look(order);
         Some(bytes)
     }
@@ -542,11 +625,11 @@ impl Mailbox {
     ) -> Option<usize> {
         let cell = self.cell(self.side ^ 1, self.theirs);
         let word = cell.word.load(Ordering::Acquire);
-        if word & !0xff00_0000 != wanted {
+        if word & !0xff00_ffff != wanted || !self.is_next(word) {
             return None;
         }
         let order = cell.order.load(Ordering::Acquire);
-        if order & 0xffff_0000_ffff_ffff != position & 0xffff_ffff {
+        if order & 0xffff_0000_0000_ffff != position & 0xffff || !is_order(order) {
             return None;
         }
         let bytes = usize::from((word >> 24) as u8);
@@ -554,22 +637,35 @@ impl Mailbox {
             return None;
         }
         copy((&raw const cell.payload).cast(), bytes);
-        self.taken = wanted as u16;
+        self.taken = self.taken.wrapping_add(1);
+        self.old[1 + (self.theirs & 1)] = word;
         self.theirs ^= 1;
-        self.hear((order >> 32) as u16);
+        self.hear(order);
         Some(bytes)
     }
 
-    /// Whether any message is there that comes before the ring's next.
+    /// Whether a message is there that comes before the ring's next, or something that
+    /// [`Mailbox::poll`] must look at.
     #[inline]
     pub fn waits(&self, position: u64) -> bool {
-        let (half, next) = (self.half(self.side ^ 1), self.taken.wrapping_add(1));
-        if half.word.load(Ordering::Acquire) as u16 == next {
-            return half.order.load(Ordering::Relaxed) as u32 == position as u32;
+        let found = |order: &AtomicU64| {
+            let order = order.load(Ordering::Relaxed);
+            order as u16 == position as u16 || !is_order(order)
+        };
+        let half = self.half(self.side ^ 1);
+        let word = half.word.load(Ordering::Acquire);
+        if self.is_next(word) {
+            return found(&half.order);
+        }
+        if word != self.old[0] {
+            return true;
         }
         let cell = self.cell(self.side ^ 1, self.theirs);
-        cell.word.load(Ordering::Acquire) as u16 == next
-            && cell.order.load(Ordering::Relaxed) as u32 == position as u32
+        let word = cell.word.load(Ordering::Acquire);
+        match self.is_next(word) {
+            true => found(&cell.order),
+            false => word != self.old[1 + (self.theirs & 1)],
+        }
     }
 
     /// Gives back the message found. The peer hears of it with our next one.
@@ -577,20 +673,21 @@ impl Mailbox {
     pub fn release(&mut self) {
         self.taken = self.taken.wrapping_add(1);
         if self.in_cell {
-            let order = self
-                .cell(self.side ^ 1, self.theirs)
-                .order
-                .load(Ordering::Acquire);
+            let cell = self.cell(self.side ^ 1, self.theirs);
+            let word = cell.word.load(Ordering::Relaxed);
+            let order = cell.order.load(Ordering::Acquire);
+            self.old[1 + (self.theirs & 1)] = word;
             self.theirs ^= 1;
-            return self.hear((order >> 32) as u16);
+            return self.hear(order);
         }
         // Of the peer, or of nobody if it was malformed.
         let half = self.half(self.side ^ 1);
-        let (form, order) = (
-            half.word.load(Ordering::Relaxed) >> 24,
+        let (word, order) = (
+            half.word.load(Ordering::Relaxed),
             half.order.load(Ordering::Acquire),
         );
-        self.turn |= form as u8 == AREA;
+        self.old[0] = word;
+        self.turn |= (word >> 24) as u8 == AREA;
         self.look(order);
     }
 }
@@ -598,7 +695,46 @@ impl Mailbox {
 /// The first word of a message.
 #[inline]
 fn word(sequence: u16, (kind, _, argument): (u8, u16, u32), form: u8) -> u64 {
-    u64::from(sequence) | u64::from(kind) << 16 | u64::from(form) << 24 | u64::from(argument) << 32
+    let upper = u64::from(kind) << 16 | u64::from(form) << 24 | u64::from(argument) << 32;
+    seal::sealed(upper, sequence.into())
+}
+
+/// The second word of a message.
+#[inline]
+fn order(position: u64, ack: u16, aux: u16) -> u64 {
+    let rest = position & 0xffff | u64::from(ack) << 32 | u64::from(aux) << 48;
+    rest | seal::check(rest) << 16
+}
+
+/// Whether a second word is as it was written.
+#[inline(always)]
+fn is_order(order: u64) -> bool {
+    order >> 16 & 0xffff == seal::check(order & !0xffff_0000)
+}
+
+/// What describes a payload in area or ring: its bytes, the argument's upper half, check
+/// bits of both and of something else.
+#[inline]
+fn first(bytes: u64, argument: u64, what: u64) -> u64 {
+    let rest = bytes | argument >> 32 << 32;
+    let check = seal::check(seal::mix(rest, what)) & 0xfff;
+    rest | check << BYTES_BITS
+}
+
+/// Makes line and cells fresh, in which nothing has been written.
+///
+/// # Safety
+/// Both are valid and zeroed, and no end has been made.
+pub(crate) unsafe fn clear(line: *const Line, cells: *const Cells) {
+    let fresh = seal::sealed(NOTHING, 0);
+    // SAFETY: invariant 7, which the caller upholds.
+    let (line, cells) = unsafe { (&*line, &*cells) };
+    for half in &line.halves {
+        half.word.store(fresh, Ordering::Relaxed);
+    }
+    for cell in cells.cells.iter().flatten() {
+        cell.word.store(fresh, Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]
@@ -608,9 +744,9 @@ mod tests {
     const NO_AREA: Area = (std::ptr::null_mut(), 0);
 
     fn ends((line, cells): &(Line, Cells)) -> (Mailbox, Mailbox) {
-        // SAFETY: the callers keep the lines while they use the ends.
+        // SAFETY: invariant 7: the callers keep the lines while they use the ends.
         let a = unsafe { Mailbox::new(line, cells, NO_AREA, 0) };
-        // SAFETY: as above.
+        // SAFETY: invariant 7: the callers keep the lines while they use the ends.
         let b = unsafe { Mailbox::new(line, cells, NO_AREA, 1) };
         (a, b)
     }
@@ -624,7 +760,7 @@ mod tests {
                 bytes,
             } => {
                 let mut v = vec![0; bytes];
-                // SAFETY: not released yet.
+                // SAFETY: invariant 8: not released yet.
                 unsafe { std::ptr::copy_nonoverlapping(payload, v.as_mut_ptr(), bytes) };
                 m.release();
                 Some((head, v))
@@ -637,7 +773,7 @@ mod tests {
     fn put(m: &mut Mailbox, position: u64, n: u32, bytes: &[u8]) {
         assert!(m.free());
         m.post(position, (3, 5, n), bytes.len(), |to| {
-            // SAFETY: room for that many bytes.
+            // SAFETY: invariant 8: room for that many bytes.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
         });
     }
@@ -685,7 +821,7 @@ mod tests {
         let may = m.may_cross(bytes.len());
         if may {
             m.post_cross(position, (3, 5, n), bytes.len(), |to| {
-                // SAFETY: room for that many bytes.
+                // SAFETY: invariant 8: room for that many bytes.
                 unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
             });
         }
@@ -710,7 +846,7 @@ mod tests {
                 assert!(put_anyhow(&mut b, 9, n, &bytes));
                 let mut got = Vec::new();
                 let copy = |from: *const u8, bytes: usize| {
-                    // SAFETY: what the mailbox offers.
+                    // SAFETY: invariant 8.
                     got.extend_from_slice(unsafe { std::slice::from_raw_parts(from, bytes) });
                 };
                 // Aux is not 0, so it is not for this one.
@@ -829,7 +965,7 @@ mod tests {
             let shared = Arc::new((Line::new(), Cells::new(), AtomicU64::new(0)));
             let theirs = shared.clone();
             let producer = loom::thread::spawn(move || {
-                // SAFETY: the model joins the thread before the line goes.
+                // SAFETY: invariant 7: the model joins the thread before the line goes.
                 let mut a = unsafe { Mailbox::new(&theirs.0, &theirs.1, NO_AREA, 0) };
                 assert!(a.free());
                 a.post_ring(0, (1, 0, 10), 5, 50);
@@ -839,7 +975,7 @@ mod tests {
                 }
                 a.post_ring(1, (1, 0, 11), 6, 60);
             });
-            // SAFETY: as above.
+            // SAFETY: invariant 7: the model joins the thread before the line goes.
             let mut b = unsafe { Mailbox::new(&shared.0, &shared.1, NO_AREA, 1) };
             let mut position = 0;
             let mut order = Vec::new();
@@ -880,7 +1016,7 @@ mod tests {
         fn rounds(mut m: Mailbox) {
             for round in 1..4u32 {
                 let fill = |to: *mut u8| {
-                    // SAFETY: an atomic word of the payload, which only this end writes.
+                    // SAFETY: invariant 8: an atomic word of the payload, which only this end writes.
                     let at = unsafe { &*to.cast::<AtomicU64>() };
                     at.store(u64::from(round) * 10, Ordering::Relaxed);
                 };
@@ -892,7 +1028,7 @@ mod tests {
                 }
                 let mut got = 0;
                 let copy = |from: *const u8, _: usize| {
-                    // SAFETY: as above, read.
+                    // SAFETY: invariant 8: an atomic word of the payload, read.
                     let at = unsafe { &*from.cast::<AtomicU64>() };
                     got = at.load(Ordering::Relaxed);
                 };
@@ -912,10 +1048,10 @@ mod tests {
             let shared = Arc::new((Line::new(), Cells::new()));
             let theirs = shared.clone();
             let other = loom::thread::spawn(move || {
-                // SAFETY: the lines live as long as the model.
+                // SAFETY: invariant 7: the lines live as long as the model.
                 rounds(unsafe { Mailbox::new(&theirs.0, &theirs.1, NO_AREA, 0) });
             });
-            // SAFETY: as above.
+            // SAFETY: invariant 7: the lines live as long as the model.
             rounds(unsafe { Mailbox::new(&shared.0, &shared.1, NO_AREA, 1) });
             other.join().expect("it ends");
         });

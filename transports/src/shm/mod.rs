@@ -12,6 +12,7 @@ mod mailbox;
 mod mapping;
 mod rank;
 mod ring;
+mod seal;
 mod segment;
 mod spans;
 mod status;

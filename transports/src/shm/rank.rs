@@ -131,6 +131,8 @@ struct Inner {
     heap: Heap,
     peer_heaps: Vec<OnceLock<Steps>>,
     malformed: AtomicU64,
+    /// The list of new rings was overwritten.
+    inbox_lost: AtomicU32,
     cma_refused: AtomicU32,
     fence: bool,
     /// This process, and where its number counts: asking costs system calls.
@@ -170,6 +172,7 @@ impl ShmRank {
             heap: Heap::new(),
             peer_heaps: (0..job.ranks()).map(|_| OnceLock::new()).collect(),
             malformed: AtomicU64::new(0),
+            inbox_lost: AtomicU32::new(0),
             cma_refused: AtomicU32::new(0),
             fence,
             pid: std::process::id(),
@@ -226,6 +229,11 @@ impl ShmRank {
         self.0.malformed.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Whether rings that peers have opened may have been lost.
+    pub(crate) fn inbox_lost(&self) -> bool {
+        self.0.inbox_lost.load(Ordering::Relaxed) != 0
+    }
+
     /// Closes a channel: what arrives for it later is dropped.
     pub(crate) fn close_channel(&self, channel: u64) {
         let mut channels = lock(&self.0.channels);
@@ -266,14 +274,13 @@ impl ShmRank {
         let mut offset = words::take_list(self.inbox());
         let mut blocks = Vec::new();
         while offset != 0 {
-            let Some((block, next)) = self.open_block(offset) else {
+            // The second is a cycle.
+            let block = self.open_block(offset).filter(|_| blocks.len() <= 1 << 20);
+            let Some((block, next)) = block else {
                 self.count_malformed();
+                self.0.inbox_lost.store(1, Ordering::Relaxed);
                 break;
             };
-            if blocks.len() > 1 << 20 {
-                self.count_malformed(); // a cycle
-                break;
-            }
             blocks.push(block);
             offset = next;
         }
@@ -383,6 +390,13 @@ impl ShmRank {
         };
         // SAFETY: our own block, which no consumer reads yet (invariant 2).
         unsafe { std::ptr::write_bytes(base, 0, head_bytes) };
+        match level {
+            // SAFETY: invariants 2 and 4: ours alone until it is announced, and as long as
+            // both.
+            Level::Exchange => unsafe { mailbox::clear(mail, cross) },
+            // SAFETY: invariants 2 and 4.
+            _ => unsafe { memory.clear() },
+        }
         // SAFETY: inside the arena, aligned, atomics only.
         let header = unsafe { &*base.cast::<BlockHeader>() };
         header.channel.store(channel, Ordering::Relaxed);

@@ -9,20 +9,24 @@
 //! ```text
 //! byte        0    2    3     4          8                   16
 //! short       lap  kind bytes argument   payload (<= 8 bytes)
-//! long        lap  kind 0x40  argument   upper half, aux, bytes
+//! long        lap  kind 0x40  argument   upper half, aux, check << 7 | bytes
 //!             lap  payload (14 bytes)                            ... repeated
 //! ring        lap  kind 0x41  argument   upper half, aux, 0
-//!             lap  bytes u32             position u64
-//! switch      lap  0    0x42  0          offset of the next ring's block
-//! exchange    lap  0    0x43  0          offset of the pair's exchange block
+//!             lap  check     bytes u32   position u64
+//! switch      lap  0    0x42  check      offset of the next ring's block
+//! exchange    lap  0    0x43  check      offset of the pair's exchange block
 //! ```
+//!
+//! Laps are sealed with the rest of their word ([`super::seal`]); `check` covers the second
+//! words, and the payload of a long message. A cell that shows neither its lap nor the one
+//! before was overwritten by somebody else; what its producer sends cannot be read any more.
 //!
 //! # Invariants
 //! 1. Cell `i` of lap `l` is free exactly if the consumer has reported at
 //!    least `i + (l - 1) * cells` consumed cells. The producer writes a cell
 //!    only when it is free.
-//! 2. Every cell belongs to exactly one message per lap, and its first two
-//!    bytes are then that lap's number. A cell that is not yet written shows
+//! 2. Every cell belongs to exactly one message per lap, and its first word is then
+//!    sealed with that lap's number. A cell that is not yet written shows
 //!    the lap before, whatever payload it carried.
 //! 3. The first word of a message is stored last, with release, and loaded
 //!    first, with acquire: whoever sees its lap sees the whole message.
@@ -35,6 +39,11 @@
 //! 6. Only the producer writes cells and payload; only the consumer writes
 //!    [`Control`]. A producer that dies leaves at most one unpublished message
 //!    in its own ring, which stalls nobody else.
+//! 7. [`RingMemory`] names memory that stays mapped as long as its [`Producer`] and
+//!    [`Consumer`] (their maker sees to that), and is long enough for both capacities,
+//!    which are powers of two and never read from shared memory: a masked index lies
+//!    inside. Control and cells are atomics only.
+//! 8. A payload that is found lies inside the byte ring, wherever the producer says.
 //!
 //! # Sources
 //! Small slots with an in-band flag: the fast boxes of D. Buntinas,
@@ -43,6 +52,7 @@
 //! the flag is a lap number, so that the consumer never writes a cell, and
 //! credits return in batches on a line of their own.
 
+use super::seal;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Payload bytes that travel in cells.
@@ -55,6 +65,10 @@ const LONG: u8 = 0x40;
 const RING: u8 = 0x41;
 const SWITCH: u8 = 0x42;
 const EXCHANGE: u8 = 0x43;
+/// Bits of the bytes of a long message; check bits lie above.
+const LONG_BITS: u32 = 7;
+/// What a consumer says that reads no more.
+const CLOSED: u32 = 0x434c_4f53;
 /// Payloads start on cache lines.
 const PAYLOAD_ALIGN: u64 = 64;
 
@@ -77,7 +91,7 @@ pub(crate) struct Control {
 impl Cell {
     fn new() -> Self {
         Self {
-            word: AtomicU64::new(0),
+            word: AtomicU64::new(seal::sealed(0, 0)),
             data: AtomicU64::new(0),
         }
     }
@@ -105,8 +119,8 @@ pub(crate) struct RingMemory {
     pub payload_bytes: u64,
 }
 
-// SAFETY: addresses in shared memory, tied to no thread; who may touch what is
-// the business of the two ends.
+// SAFETY: invariant 7: addresses in shared memory, tied to no thread; who may touch what is
+// invariant 6, which the two ends uphold.
 unsafe impl Send for RingMemory {}
 
 impl RingMemory {
@@ -119,17 +133,34 @@ impl RingMemory {
     /// The memory is valid for the life that the caller gives the reference.
     #[inline]
     unsafe fn cell<'a>(&self, at: u64) -> &'a Cell {
-        // SAFETY: masked, so inside the ring.
-        let cell = unsafe { self.cells.add((at & (self.cell_count() - 1)) as usize) };
-        // SAFETY: the caller's contract; atomics only.
-        unsafe { &*cell }
+        let at = (at & (self.cell_count() - 1)) as usize;
+        // SAFETY: invariant 7, which the caller upholds.
+        unsafe { &*self.cells.wrapping_add(at) }
     }
 
-    /// First two bytes of a cell that is written at this position.
+    /// Number that a cell is sealed with when it is written at this position.
     #[inline]
     fn lap(&self, at: u64) -> u64 {
-        // Never that of zeroed memory in the first lap.
+        // Never that of fresh cells in the first lap.
         ((at >> self.cell_bits) + 1) & 0xffff
+    }
+
+    /// Whether a word at this position is of the lap before.
+    #[inline]
+    fn is_old(&self, at: u64, word: u64) -> bool {
+        seal::number(word) == (at >> self.cell_bits) & 0xffff
+    }
+
+    /// Makes cells fresh, which have been written in no lap.
+    ///
+    /// # Safety
+    /// The memory is valid, and there is no producer and no consumer yet.
+    pub unsafe fn clear(&self) {
+        for at in 0..self.cell_count() {
+            // SAFETY: the caller's contract (invariant 7).
+            let cell = unsafe { self.cell(at) };
+            cell.word.store(seal::sealed(0, 0), Ordering::Relaxed);
+        }
     }
 }
 
@@ -165,7 +196,7 @@ pub(crate) struct Producer {
     payload_seen: u64,
 }
 
-// SAFETY: a producer is an exclusive right to one end of a ring in memory that
+// SAFETY: invariants 6 and 7: the only right to write one end of a ring, in memory that
 // outlives it; nothing in it is tied to a thread.
 unsafe impl Send for Producer {}
 
@@ -206,19 +237,19 @@ impl Producer {
 
     #[inline]
     fn control(&self) -> &Control {
-        // SAFETY: valid by the contract of `new`; only atomics are inside.
+        // SAFETY: invariant 7, by the contract of `new`.
         unsafe { &*self.memory.control }
     }
 
     #[inline]
     fn cell(&self, at: u64) -> &Cell {
-        // SAFETY: valid by the contract of `new`.
+        // SAFETY: invariant 7, by the contract of `new`.
         unsafe { self.memory.cell(at) }
     }
 
     /// Whether the consumer has gone.
     pub fn closed(&self) -> bool {
-        self.control().closed.load(Ordering::Acquire) != 0
+        self.control().closed.load(Ordering::Acquire) == CLOSED
     }
 
     /// Whether everything posted has been consumed, as far as reported.
@@ -244,10 +275,8 @@ impl Producer {
     /// First word of a message at the next cell.
     #[inline]
     fn word(&self, kind: u8, form: u8, argument: u32) -> u64 {
-        self.memory.lap(self.next)
-            | u64::from(kind) << 16
-            | u64::from(form) << 24
-            | u64::from(argument) << 32
+        let upper = u64::from(kind) << 16 | u64::from(form) << 24 | u64::from(argument) << 32;
+        seal::sealed(upper, self.memory.lap(self.next))
     }
 
     /// Publishes the message of `cells` cells at the next cell.
@@ -301,17 +330,21 @@ impl Producer {
         let mut payload = [0u8; PARTS * PART_BYTES];
         fill(payload.as_mut_ptr());
         let parts = bytes.div_ceil(PART_BYTES);
+        let data = head.2 >> 32 | u64::from(head.1) << 32 | (bytes as u64) << 48;
+        let mut sum = data;
         for (i, part) in payload.chunks_exact(PART_BYTES).take(parts).enumerate() {
             let at = self.next + 1 + i as u64;
             let mut bytes = [0u8; 16];
             bytes[2..].copy_from_slice(part);
             let whole = u128::from_le_bytes(bytes);
             let cell = self.cell(at);
-            cell.data.store((whole >> 64) as u64, Ordering::Relaxed);
-            let word = whole as u64 | self.memory.lap(at);
+            let second = (whole >> 64) as u64;
+            sum = seal::mix(sum, second);
+            cell.data.store(second, Ordering::Relaxed);
+            let word = seal::sealed(whole as u64, self.memory.lap(at));
             cell.word.store(word, Ordering::Relaxed);
         }
-        let data = head.2 >> 32 | u64::from(head.1) << 32 | (bytes as u64) << 48;
+        let data = data | long_check(sum);
         let word = self.word(head.0, LONG, head.2 as u32);
         self.publish(word, data, 1 + parts as u64);
     }
@@ -352,8 +385,9 @@ impl Producer {
         };
         let capacity = self.memory.payload_bytes;
         let need = (bytes as u64).next_multiple_of(PAYLOAD_ALIGN);
-        // SAFETY: masked, and `need` bytes from there fit by `place`.
-        fill(unsafe { self.memory.payload.add((at & (capacity - 1)) as usize) });
+        // Masked, and `need` bytes from there fit by `place` (invariants 4 and 7).
+        let offset = (at & (capacity - 1)) as usize;
+        fill(self.memory.payload.wrapping_add(offset));
         self.payload_next = at + need;
         at
     }
@@ -362,9 +396,10 @@ impl Producer {
         let at = self.write_payload(bytes, fill);
         let second = self.cell(self.next + 1);
         second.data.store(at, Ordering::Relaxed);
-        let word = self.memory.lap(self.next + 1) | (bytes as u64) << 32;
-        second.word.store(word, Ordering::Relaxed);
         let data = head.2 >> 32 | u64::from(head.1) << 32;
+        let upper = (bytes as u64) << 32 | seal::check(seal::mix(data, at)) << 16;
+        let word = seal::sealed(upper, self.memory.lap(self.next + 1));
+        second.word.store(word, Ordering::Relaxed);
         let word = self.word(head.0, RING, head.2 as u32);
         self.publish(word, data, 2);
     }
@@ -383,10 +418,17 @@ impl Producer {
         if !self.has_cells(1) {
             return false;
         }
-        let word = self.word(0, form, 0);
+        let word = self.word(0, form, seal::check(block) as u32);
         self.publish(word, block, 1);
         true
     }
+}
+
+/// Check bits of the second words of a long message, above its bytes.
+#[inline]
+fn long_check(sum: u64) -> u64 {
+    let bits = 16 - LONG_BITS;
+    (seal::check(sum) & ((1 << bits) - 1)) << (48 + LONG_BITS)
 }
 
 /// The consumer's end.
@@ -408,7 +450,7 @@ pub(crate) struct Consumer {
 
 const GATHER: usize = INLINE_BYTES.div_ceil(PART_BYTES) * PART_BYTES;
 
-// SAFETY: as for `Producer`.
+// SAFETY: invariants 6 and 7, as for `Producer`: the only right to the other end.
 unsafe impl Send for Consumer {}
 
 impl Consumer {
@@ -431,7 +473,7 @@ impl Consumer {
 
     #[inline]
     fn control(&self) -> &Control {
-        // SAFETY: valid by the contract of `new`; only atomics are inside.
+        // SAFETY: invariant 7, by the contract of `new`.
         unsafe { &*self.memory.control }
     }
 
@@ -445,11 +487,11 @@ impl Consumer {
     /// finds another; until then the answer is the same.
     #[inline]
     pub fn poll(&mut self) -> Option<Found> {
-        // SAFETY: valid by the contract of `new`.
+        // SAFETY: invariant 7, by the contract of `new`.
         let cell = unsafe { self.memory.cell(self.next) };
         let word = cell.word.load(Ordering::Acquire);
-        if word & 0xffff != self.memory.lap(self.next) {
-            return None;
+        if seal::number(word) != self.memory.lap(self.next) {
+            return self.nothing(word);
         }
         let form = (word >> 24) as u8;
         if form as usize <= SHORT_BYTES {
@@ -466,18 +508,30 @@ impl Consumer {
         Some(self.open(word, cell.data.load(Ordering::Relaxed), form))
     }
 
+    /// There is no message: it has not been written yet, or somebody else wrote there.
+    #[inline]
+    fn nothing(&mut self, word: u64) -> Option<Found> {
+        if self.memory.is_old(self.next, word) {
+            return None;
+        }
+        self.end = self.next + 1;
+        Some(Found::Malformed)
+    }
+
     /// The message in the next cell if it is short and of this kind and
     /// argument: its bytes, and how many they are. [`Consumer::pass`] takes it.
     /// What else is there, [`Consumer::poll`] tells.
     #[inline(always)]
     pub fn peek_short(&self, kind: u8, argument: u32) -> Option<(u64, usize)> {
-        // SAFETY: valid by the contract of `new`.
+        // SAFETY: invariant 7, by the contract of `new`.
         let cell = unsafe { self.memory.cell(self.next) };
         let word = cell.word.load(Ordering::Acquire);
-        let lap = self.memory.lap(self.next);
-        let wanted = lap | u64::from(kind) << 16 | u64::from(argument) << 32;
+        let wanted = u64::from(kind) << 16 | u64::from(argument) << 32;
         let bytes = (word >> 24) as u8 as usize;
-        if word & !0xff00_0000 != wanted || bytes > SHORT_BYTES {
+        if word & !0xff00_ffff != wanted
+            || seal::number(word) != self.memory.lap(self.next)
+            || bytes > SHORT_BYTES
+        {
             return None;
         }
         Some((cell.data.load(Ordering::Relaxed), bytes))
@@ -497,15 +551,18 @@ impl Consumer {
         let head = (kind, (data >> 32) as u16, word >> 32 | data << 32);
         self.end = self.next + 1;
         match form {
+            SWITCH | EXCHANGE if word >> 32 != seal::check(data) => Found::Malformed,
             SWITCH => Found::Switch(data),
             EXCHANGE => Found::Exchange(data),
-            LONG => self.gather(head, (data >> 48) as usize),
+            LONG => self.gather(head, data),
             RING => self.open_ring(head),
             _ => Found::Malformed,
         }
     }
 
-    fn gather(&mut self, head: Head, bytes: usize) -> Found {
+    fn gather(&mut self, head: Head, data: u64) -> Found {
+        let bytes = (data >> 48) as usize & ((1 << LONG_BITS) - 1);
+        let mut sum = data & !(u64::MAX << (48 + LONG_BITS));
         if bytes > INLINE_BYTES {
             return Found::Malformed;
         }
@@ -517,12 +574,19 @@ impl Consumer {
             .take(parts)
             .enumerate()
         {
-            // SAFETY: valid by the contract of `new`.
+            // SAFETY: invariant 7, by the contract of `new`.
             let cell = unsafe { self.memory.cell(self.next + 1 + i as u64) };
             let word = cell.word.load(Ordering::Relaxed);
-            let data = cell.data.load(Ordering::Relaxed);
-            let whole = u128::from(word) | u128::from(data) << 64;
+            let second = cell.data.load(Ordering::Relaxed);
+            if seal::number(word) != self.memory.lap(self.next + 1 + i as u64) {
+                return Found::Malformed;
+            }
+            sum = seal::mix(sum, second);
+            let whole = u128::from(word) | u128::from(second) << 64;
             part.copy_from_slice(&whole.to_le_bytes()[2..]);
+        }
+        if long_check(sum) != data & u64::MAX << (48 + LONG_BITS) {
+            return Found::Malformed;
         }
         Found::Message {
             head,
@@ -533,10 +597,17 @@ impl Consumer {
 
     fn open_ring(&mut self, head: Head) -> Found {
         self.end = self.next + 2;
-        // SAFETY: valid by the contract of `new`.
+        // SAFETY: invariant 7, by the contract of `new`.
         let second = unsafe { self.memory.cell(self.next + 1) };
         let position = second.data.load(Ordering::Relaxed);
-        let size = second.word.load(Ordering::Relaxed) >> 32;
+        let word = second.word.load(Ordering::Relaxed);
+        let size = word >> 32;
+        let data = head.2 >> 32 | u64::from(head.1) << 32;
+        if seal::number(word) != self.memory.lap(self.next + 1)
+            || word >> 16 & 0xffff != seal::check(seal::mix(data, position))
+        {
+            return Found::Malformed;
+        }
         match self.payload(position, size) {
             Some(payload) => Found::Message {
                 head,
@@ -553,6 +624,9 @@ impl Consumer {
     pub fn payload(&mut self, position: u64, bytes: u64) -> Option<*const u8> {
         let capacity = self.memory.payload_bytes;
         let in_ring = position & (capacity - 1);
+        if bytes > capacity {
+            return None;
+        }
         let end = position.saturating_add(bytes.next_multiple_of(PAYLOAD_ALIGN));
         let sound = position >= self.payload_done
             && end - self.payload_done.min(end) <= 2 * capacity
@@ -561,8 +635,8 @@ impl Consumer {
             return None;
         }
         self.payload_end = end;
-        // SAFETY: checked to lie inside the payload ring.
-        Some(unsafe { self.memory.payload.add(in_ring as usize) })
+        // Inside (invariant 8).
+        Some(self.memory.payload.wrapping_add(in_ring as usize))
     }
 
     /// Gives back the message found last.
@@ -595,7 +669,19 @@ impl Consumer {
     #[inline]
     #[must_use]
     pub fn rest(&mut self) -> bool {
+        if self.overwritten() {
+            self.report();
+            return true;
+        }
         self.report_at(8)
+    }
+
+    /// Whether what we have reported is not there any more: only we write it.
+    #[inline]
+    fn overwritten(&self) -> bool {
+        let control = self.control();
+        control.cells.load(Ordering::Relaxed) != self.reported
+            || control.payload.load(Ordering::Relaxed) != self.payload_reported
     }
 
     /// Reports if one part in so many is unreported.
@@ -621,7 +707,7 @@ impl Consumer {
     /// Tells the producer that nobody will read any more.
     pub fn close(&mut self) {
         self.report();
-        self.control().closed.store(1, Ordering::Release);
+        self.control().closed.store(CLOSED, Ordering::Release);
     }
 }
 
@@ -660,7 +746,7 @@ mod tests {
             return false;
         }
         p.post((1, (tag % 3) as u16, tag), bytes.len(), |to| {
-            // SAFETY: the ring hands out room for that many bytes.
+            // SAFETY: invariant 4: the ring hands out room for that many bytes.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) }
         });
         true
@@ -674,7 +760,7 @@ mod tests {
                 bytes,
             } => {
                 let mut v = vec![0; bytes];
-                // SAFETY: the message is in hand.
+                // SAFETY: invariant 8: the message is in hand.
                 unsafe { std::ptr::copy_nonoverlapping(payload, v.as_mut_ptr(), bytes) };
                 let _ = c.release();
                 Some((head.2, v))
@@ -687,9 +773,9 @@ mod tests {
     #[test]
     fn messages_of_all_sizes_arrive_in_order() {
         let mut m = Memory::new(16, 1024);
-        // SAFETY: `m` outlives both ends.
+        // SAFETY: invariant 7: `m` outlives both ends.
         let mut p = unsafe { Producer::new(m.ring(), 0) };
-        // SAFETY: as above.
+        // SAFETY: invariant 7: `m` outlives both ends.
         let mut c = unsafe { Consumer::new(m.ring(), 0) };
         let body = |n: u64| -> Vec<u8> {
             let bytes = (n * 37 % 257) as usize;
@@ -712,9 +798,9 @@ mod tests {
     #[test]
     fn a_full_ring_refuses_and_recovers() {
         let mut m = Memory::new(8, 1024);
-        // SAFETY: `m` outlives both ends.
+        // SAFETY: invariant 7: `m` outlives both ends.
         let mut p = unsafe { Producer::new(m.ring(), 0) };
-        // SAFETY: as above.
+        // SAFETY: invariant 7: `m` outlives both ends.
         let mut c = unsafe { Consumer::new(m.ring(), 0) };
         for _ in 0..4 {
             assert!(p.has_cells(2));
@@ -746,9 +832,9 @@ mod tests {
     #[test]
     fn payload_that_looks_like_a_flag_is_no_message() {
         let mut m = Memory::new(16, 1024);
-        // SAFETY: `m` outlives both ends.
+        // SAFETY: invariant 7: `m` outlives both ends.
         let mut p = unsafe { Producer::new(m.ring(), 0) };
-        // SAFETY: as above.
+        // SAFETY: invariant 7: `m` outlives both ends.
         let mut c = unsafe { Consumer::new(m.ring(), 0) };
         // Every word of the payload is the flag of one of the next laps.
         for lap in 0..200u64 {
@@ -768,9 +854,9 @@ mod tests {
     #[test]
     fn malformed_cells_are_named() {
         let mut m = Memory::new(8, 1024);
-        // SAFETY: `m` outlives both ends.
+        // SAFETY: invariant 7: `m` outlives both ends.
         let mut p = unsafe { Producer::new(m.ring(), 0) };
-        // SAFETY: as above.
+        // SAFETY: invariant 7: `m` outlives both ends.
         let mut c = unsafe { Consumer::new(m.ring(), 0) };
         for form in [9, 0x3f, 0x44, 0xff] {
             let word = p.word(1, form, 0);
@@ -801,9 +887,9 @@ mod tests {
             let mut m = Box::new(Memory::new(2, 256));
             let ring = m.ring();
             struct Give(Producer);
-            // SAFETY: the model joins the thread before the memory goes.
+            // SAFETY: invariant 7: the model joins the thread before the memory goes.
             let mut give = Give(unsafe { Producer::new(ring, 0) });
-            // SAFETY: as above.
+            // SAFETY: invariant 7: `m` outlives both ends.
             let mut c = unsafe { Consumer::new(ring, 0) };
             let t = loom::thread::spawn(move || {
                 for i in 0..4u64 {
