@@ -1,4 +1,20 @@
 //! `docs/checking.md`, from the table of the wrong programs.
+//!
+//! Shared by `cargo xtask checking`, which writes the page, and by the test that runs the
+//! programs and finds the page up to date.
+
+use std::fmt::Write;
+
+/// The files of wrong programs, below `capi/tests/c/wrong`, and what they are about.
+pub const FILES: [(&str, &str); 7] = [
+    ("arguments", "Arguments"),
+    ("requests", "Requests, and the order of calls"),
+    ("types", "Types"),
+    ("collectives", "Collective calls"),
+    ("buffers", "Buffers"),
+    ("leaks", "Leaks"),
+    ("hangs", "Hangs"),
+];
 
 /// A wrong program, as its table has it.
 pub struct Case {
@@ -28,4 +44,50 @@ pub fn cases(listed: &str) -> Vec<Case> {
         }
     };
     listed.lines().map(case).collect()
+}
+
+const HEAD: &str = "\
+# Checking
+
+What Osier says of wrong programs. `osier run --check all --on-hang kill` was given in each
+case. Each program has a correct twin, of which nothing is said. Findings and hang reports
+name the line of the program that called, and its function; without debug information the
+function, or the object and the offset.
+
+| found by | means |
+|---|---|
+| error | the call fails with an error class, with or without checks |
+| signature, buffers, leaks, ready, collectives | `--check` of that name |
+| hang | the hang report; `--on-hang kill` ends the job |
+| death | the launcher says which rank ended, and how |
+| silent | nobody can see it: the reason stands beside it |
+
+This page is written by `cargo xtask checking`; the programs are in `capi/tests/c/wrong`, and
+a test runs each and its twin.
+";
+
+/// The page: tables by file, and what was measured with the programs of others.
+pub fn page(tables: &[(&str, Vec<Case>)], others: &str) -> String {
+    let all = tables.iter().flat_map(|(_, cases)| cases);
+    let silent = all.clone().filter(|case| case.by == "silent").count();
+    let mut text = format!(
+        "{HEAD}\n{} programs: {} are named, {silent} are silent.\n",
+        all.clone().count(),
+        all.count() - silent,
+    );
+    for (title, cases) in tables {
+        let _ = write!(
+            text,
+            "\n## {title}\n\n| wrong | found by | message, or why silent |\n|---|---|---|\n"
+        );
+        for case in cases {
+            let says = match case.by.as_str() {
+                "silent" => case.says.clone(),
+                _ => format!("`{}`", case.says),
+            };
+            let _ = writeln!(text, "| {} | {} | {says} |", case.what, case.by);
+        }
+    }
+    let _ = write!(text, "\n{}", others.trim_start());
+    text
 }

@@ -8,6 +8,9 @@ mod bundle;
 #[allow(dead_code)]
 #[path = "../../tests/programs/src/matrix/cells.rs"]
 mod cells;
+mod checked;
+#[allow(dead_code, reason = "shared with the tests of the C interface")]
+mod checking;
 mod compare;
 mod demo;
 mod install;
@@ -49,6 +52,8 @@ enum Command {
     Soak(soak::Args),
     /// Header and coverage of the C interface, from its tables
     Abi,
+    /// What checks find in wrong programs: the page, and the programs of others
+    Checking(checked::Args),
     /// The C interface below a folder: library, header, compiler wrappers, launcher
     Install(install::Args),
     /// CUDA kernels to PTX, or the check that they match
@@ -66,6 +71,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Abi => abi::run(),
+        Command::Checking(args) => checked::run(&args),
         Command::Install(args) => install::run(&args),
         Command::Kernels(args) => kernels::run(&args),
         Command::GpuBundle(args) => bundle::run(&args),

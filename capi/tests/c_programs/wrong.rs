@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+#[allow(dead_code, reason = "shared with xtask")]
 #[path = "../../../xtask/src/checking.rs"]
 mod checking;
 
@@ -123,6 +124,27 @@ fn collective_calls_are_named() {
 #[test]
 fn buffers_are_named() {
     named("buffers");
+}
+
+/// The page says what the table says.
+#[test]
+fn the_page_is_up_to_date() {
+    let tables: Option<Vec<_>> = checking::FILES
+        .iter()
+        .map(|(file, title)| Some((*title, table(file)?.1)))
+        .collect();
+    let Some(tables) = tables else { return };
+    let cases = tables.iter().map(|(_, cases)| cases.len()).sum::<usize>();
+    assert!(cases >= 60, "{cases} cases");
+    let others = source("wrong/corrbench.md");
+    let others = std::fs::read_to_string(others).unwrap_or_default();
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/checking.md");
+    let page = std::fs::read_to_string(page).unwrap_or_default();
+    let wanted = checking::page(&tables, &others);
+    assert!(
+        page == wanted,
+        "docs/checking.md is stale (hint: cargo xtask checking)"
+    );
 }
 
 /// A program without debug information is named by function, one without symbols by object.

@@ -1,0 +1,207 @@
+//! `checking`: the page of what checks find, and the programs of others that show it.
+
+use crate::checking::{self, FILES};
+use crate::install::layout::{self, Parts};
+use crate::steps::{Result, cargo, root, run as run_command, target_dir};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Options of `checking`.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  cargo xtask checking
+  git clone https://github.com/tudasc/mpi-corrbench
+  cargo xtask checking --corrbench mpi-corrbench --update-docs")]
+pub struct Args {
+    /// Also run the level-0 programs of this clone of MPI-CorrBench, but for one-sided ones
+    #[arg(long, value_name = "DIR")]
+    corrbench: Option<PathBuf>,
+    /// Keep what they have shown for the page
+    #[arg(long, requires = "corrbench")]
+    update_docs: bool,
+}
+
+/// Seconds after which a program is given up.
+const GUARD: &str = "30";
+/// Programs that run at the same time.
+const AT_ONCE: usize = 2;
+
+/// `cargo xtask checking`.
+pub fn run(args: &Args) -> Result {
+    let mut build = cargo();
+    build.args(["build", "-p", "osier-capi", "-p", "osier-cli"]);
+    run_command(&mut build)?;
+    let (built, prefix) = (target_dir().join("debug"), target_dir().join("checking"));
+    layout::put(
+        &Parts {
+            launcher: &built.join("osier"),
+            library: &built.join("libmpi_abi.so"),
+            header: &root().join("capi/include/mpi.h"),
+        },
+        &prefix,
+    )?;
+    let folder = root().join("capi/tests/c/wrong");
+    if let Some(clone) = &args.corrbench {
+        let text = corrbench(&prefix, clone)?;
+        println!("{text}");
+        if args.update_docs {
+            write(&folder.join("corrbench.md"), &text)?;
+        }
+    }
+    let mut tables = Vec::new();
+    for (file, title) in FILES {
+        let program = prefix.join(file);
+        compile(&prefix, &folder.join(format!("{file}.c")), &program)?;
+        let listed = Command::new(&program).arg("list").output();
+        let listed = listed.map_err(|e| format!("{file}: {e}"))?;
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        tables.push((title, checking::cases(&listed)));
+    }
+    let others = std::fs::read_to_string(folder.join("corrbench.md")).unwrap_or_default();
+    write(
+        &root().join("docs/checking.md"),
+        &checking::page(&tables, &others),
+    )
+}
+
+fn write(path: &Path, text: &str) -> Result {
+    std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))?;
+    println!("wrote {}", path.display());
+    Ok(())
+}
+
+/// Builds a program; what the compiler says if it cannot.
+fn compile(prefix: &Path, source: &Path, program: &Path) -> Result {
+    let done = Command::new(prefix.join("bin/mpicc"))
+        .args(["-g", "-w", "-fopenmp", "-o"])
+        .args([program, source])
+        .arg("-lm")
+        .output()
+        .map_err(|e| e.to_string())?;
+    match done.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&done.stderr).into_owned()),
+    }
+}
+
+/// How a program of others ended.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Ended {
+    Named(String),
+    Silent,
+    Crashed,
+    NotEnded,
+    NotBuilt(String),
+}
+
+/// Runs all programs of MPI-CorrBench that need what Osier has; the outcome as text.
+fn corrbench(prefix: &Path, clone: &Path) -> Result<String> {
+    let base = clone.join("micro-benches/0-level");
+    let mut files = Vec::new();
+    find(&base, &mut files)?;
+    files.sort();
+    let ended = Mutex::new(BTreeMap::new());
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|s| {
+        for _ in 0..AT_ONCE {
+            s.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(file) = files.get(at) else { return };
+                    let program = prefix.join(format!("corrbench-{at}"));
+                    let how = judge(prefix, file, &program);
+                    let _ = std::fs::remove_file(&program);
+                    let name = file.strip_prefix(&base).unwrap_or(file);
+                    let mut all = ended.lock().unwrap_or_else(|e| e.into_inner());
+                    all.insert(name.display().to_string(), how);
+                }
+            });
+        }
+    });
+    Ok(summary(
+        &ended.into_inner().unwrap_or_else(|e| e.into_inner()),
+    ))
+}
+
+fn find(folder: &Path, files: &mut Vec<PathBuf>) -> Result {
+    let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    for entry in entries {
+        let path = entry.map_err(|e| e.to_string())?.path();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        if path.is_dir() && name != "rma" {
+            find(&path, files)?;
+        } else if name.ends_with(".c") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn judge(prefix: &Path, file: &Path, program: &Path) -> Ended {
+    if let Err(text) = compile(prefix, file, program) {
+        let first = text.lines().find(|line| line.contains("error"));
+        return Ended::NotBuilt(first.unwrap_or(&text).trim().to_owned());
+    }
+    let output = Command::new(prefix.join("bin/osier"))
+        .args(["run", "-n", "2", "--check", "all", "--on-hang", "kill"])
+        .args(["--timeout", GUARD, "--"])
+        .arg(program)
+        .env("OMP_NUM_THREADS", "2")
+        .stdin(Stdio::null())
+        .output();
+    let Ok(output) = output else {
+        return Ended::NotBuilt("osier run cannot be started".into());
+    };
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let mut lines = said.lines().filter(|line| line.contains("osier: "));
+    if said.contains("SIGSEGV") || said.contains("SIGBUS") || said.contains("panicked") {
+        return Ended::Crashed;
+    }
+    match lines.next() {
+        Some(line) if line.contains("time limit") || line.contains("--timeout") => Ended::NotEnded,
+        Some(line) => Ended::Named(line.replace("osier: ", "")),
+        None => Ended::Silent,
+    }
+}
+
+fn summary(ended: &BTreeMap<String, Ended>) -> String {
+    let is_correct = |name: &str| name.split('/').any(|part| part == "correct");
+    let count = |correct: bool, by: &dyn Fn(&Ended) -> bool| {
+        let those = ended.iter().filter(|(name, _)| is_correct(name) == correct);
+        those.filter(|(_, how)| by(how)).count()
+    };
+    let mut text = String::from(
+        "## Programs of others\n\nThe level-0 programs of MPI-CorrBench (tudasc/mpi-corrbench), 2 ranks each, but for one-sided\nones, which Osier has not; written by\n`cargo xtask checking --corrbench DIR --update-docs`.\n\n| | wrong | correct |\n|---|---|---|\n",
+    );
+    type Kind<'a> = (&'a str, &'a dyn Fn(&Ended) -> bool);
+    let kinds: [Kind<'_>; 5] = [
+        ("something is said", &|how| matches!(how, Ended::Named(_))),
+        ("silent", &|how| *how == Ended::Silent),
+        ("ends in a crash", &|how| *how == Ended::Crashed),
+        ("does not end", &|how| *how == Ended::NotEnded),
+        ("not built", &|how| matches!(how, Ended::NotBuilt(_))),
+    ];
+    for (name, by) in kinds {
+        text += &format!("| {name} | {} | {} |\n", count(false, by), count(true, by));
+    }
+    text += "\nWrong programs of which nothing is said, or that crash, and correct ones of which something is:\n\n";
+    for (name, how) in ended {
+        let says = match (how, is_correct(name)) {
+            (Ended::Named(line), true) => format!("says: {line}"),
+            (Ended::Silent, false) => "silent".into(),
+            (Ended::Crashed, _) => "crashes".into(),
+            (Ended::NotEnded, _) => "does not end".into(),
+            (Ended::NotBuilt(why), _) => format!("not built: {why}"),
+            (Ended::Named(_), false) | (Ended::Silent, true) => continue,
+        };
+        text += &format!("- `{name}`: {says}\n");
+    }
+    text
+}
