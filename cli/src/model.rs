@@ -239,11 +239,12 @@ fn measure() -> Result<ExitCode> {
             "there is no folder to keep costs in: neither XDG_CACHE_HOME nor HOME is set",
         ));
     };
-    if let Some(named) = osier::config::value("OSIER_COSTS") {
+    if let Some(named) = osier::config::path("OSIER_COSTS") {
         return Err(Error::new(
             ErrorKind::Config,
             format!(
-                "OSIER_COSTS={named} is set: jobs go on using that file (hint: unset OSIER_COSTS)"
+                "OSIER_COSTS={} is set: jobs go on using that file (hint: unset OSIER_COSTS)",
+                named.display()
             ),
         ));
     }

@@ -110,13 +110,8 @@ pub(super) fn detect(environment: &Environment<'_>) -> Result<Launch> {
 
 /// Whether `OSIER_ALONE` asks for a job of one rank.
 pub(super) fn is_alone(variable: &dyn Fn(&str) -> Option<String>) -> Result<bool> {
-    match variable("OSIER_ALONE").as_deref().map(str::trim) {
-        None | Some("" | "0") => Ok(false),
-        Some("1") => Ok(true),
-        Some(text) => Err(config_error(format!(
-            "OSIER_ALONE: {text:?} is neither 0 nor 1"
-        ))),
-    }
+    let text = variable("OSIER_ALONE").unwrap_or_default();
+    config::parse_alone(&text).map_err(|e| e.context("OSIER_ALONE"))
 }
 
 /// What the variables of PMI-1 say.

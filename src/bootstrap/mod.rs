@@ -74,6 +74,7 @@ pub fn init() -> Result<Universe> {
 
 /// Joins the job of this process's launcher, or a job of one rank.
 fn join() -> Result<Arc<Member>> {
+    config::check()?;
     // Two threads that join at a time must not both take the launcher's descriptor, which
     // is the process's.
     static JOINING: Mutex<()> = Mutex::new(());
@@ -163,6 +164,7 @@ fn tracer(
     options
         .map(|options| Tracer::new(options, job, rank as u32, ranks as u32))
         .transpose()
+        .map_err(|e| e.context("OSIER_TRACE"))
 }
 
 /// The job that `osier run` started this process in, and its first rank here.

@@ -82,6 +82,7 @@ pub fn run_code(program: impl Fn(Communicator) -> u8 + Sync) -> ExitCode {
 
 /// Number of ranks that this process is to be.
 pub(super) fn here() -> Result<usize> {
+    config::check()?;
     let Some(text) = config::value("OSIER_RANKS_HERE") else {
         return Ok(1);
     };
@@ -119,11 +120,7 @@ fn places(ranks: usize) -> Result<Vec<Vec<usize>>> {
     let Some(text) = config::value("OSIER_CPUS") else {
         return Ok(vec![Vec::new(); ranks]);
     };
-    let parse = |list: &str| -> Option<Vec<usize>> {
-        let numbers = list.split(',').filter(|n| !n.is_empty());
-        numbers.map(|n| n.parse().ok()).collect()
-    };
-    let places: Option<Vec<Vec<usize>>> = text.split(';').map(parse).collect();
+    let places = Some(config::parse_cpus(&text).map_err(|e| e.context("OSIER_CPUS"))?);
     places.filter(|p| p.len() == ranks).ok_or_else(|| {
         Error::new(
             ErrorKind::Config,

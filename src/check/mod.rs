@@ -148,7 +148,8 @@ impl std::str::FromStr for Setting {
                         return Err(Error::new(
                             ErrorKind::Config,
                             format!(
-                                "{word:?} is no check (hint: signature, buffers, leaks, ready, collectives, all or off, and fatal, separated by commas)"
+                                "{} is no check (hint: signature, buffers, leaks, ready, collectives, all or off, and fatal, separated by commas)",
+                                crate::config::shown(word)
                             ),
                         ));
                     }

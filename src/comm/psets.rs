@@ -8,6 +8,7 @@
 //! MPI 5.0, section 11.3.2 (process sets).
 
 use super::{Group, Info};
+use crate::config::shown;
 use crate::error::{Error, ErrorKind, Result};
 
 /// All ranks of the job.
@@ -93,7 +94,7 @@ impl ProcessSets {
 fn bad(set: &str, why: &str, hint: &str) -> Error {
     Error::new(
         ErrorKind::Config,
-        format!("process set {set:?}: {why} (hint: {hint})"),
+        format!("process set {}: {why} (hint: {hint})", shown(set)),
     )
 }
 

@@ -44,10 +44,10 @@ impl Limits {
     /// As the environment has it.
     pub fn from_env() -> Result<Limits> {
         let mut limits = Limits::default();
-        if let Some(n) = config::size("OSIER_DEVICE_MAPPINGS", 0..=1 << 20)? {
+        if let Some(n) = config::size("OSIER_DEVICE_MAPPINGS", config::MAPPINGS_BOUNDS)? {
             limits.mappings = n as usize;
         }
-        if let Some(n) = config::size("OSIER_DEVICE_MAPPED", 0..=config::MOST_BYTES)? {
+        if let Some(n) = config::size("OSIER_DEVICE_MAPPED", config::MAPPED_BOUNDS)? {
             limits.bytes = n;
         }
         Ok(limits)

@@ -97,8 +97,7 @@ impl Cached {
 /// user has set.
 pub fn cached() -> Result<Cached> {
     let wanted = config::model()?;
-    if let Some(file) = config::value("OSIER_COSTS") {
-        let file = PathBuf::from(file);
+    if let Some(file) = config::path("OSIER_COSTS") {
         let measured = load(&file).map_err(|e| e.context("OSIER_COSTS"))?;
         return Ok(Cached {
             costs: measured.costs,

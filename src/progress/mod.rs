@@ -31,6 +31,6 @@ pub(crate) mod ready;
 mod slab;
 mod staged;
 #[cfg(debug_assertions)]
-mod steps;
+pub(crate) mod steps;
 mod sync;
 pub(crate) mod traced;

@@ -9,6 +9,7 @@
 //! Phases are `posts`, `posted`, `handles` and `handled`; kinds those of [`wire`].
 
 use crate::config;
+use crate::error::{Error, ErrorKind, Result};
 use crate::wire;
 use std::fs::File;
 use std::io::Write;
@@ -24,6 +25,8 @@ pub(super) enum Phase {
 }
 
 impl Phase {
+    const ALL: [Phase; 4] = [Phase::Posts, Phase::Posted, Phase::Handles, Phase::Handled];
+
     fn name(self) -> &'static str {
         match self {
             Phase::Posts => "posts",
@@ -32,6 +35,44 @@ impl Phase {
             Phase::Handled => "handled",
         }
     }
+}
+
+/// Where a process is to end, of all ranks or of one.
+pub(crate) struct End {
+    /// Phase and kind.
+    step: String,
+    /// The how manieth of them it is.
+    number: u64,
+    rank: Option<usize>,
+}
+
+/// Parses `PHASE:KIND:N[@RANK]`.
+pub(crate) fn parse(text: &str) -> Result<End> {
+    let end = || {
+        let (step, rank) = match text.split_once('@') {
+            Some((step, rank)) => (step, Some(rank.parse().ok()?)),
+            None => (text, None),
+        };
+        let (step, number) = step.rsplit_once(':')?;
+        let (phase, kind) = step.split_once(':')?;
+        let number = number.parse().ok().filter(|n| *n > 0)?;
+        let known = Phase::ALL.iter().any(|p| p.name() == phase)
+            && (0..u8::MAX).any(|k| wire::name(k) == kind && kind != wire::name(u8::MAX));
+        known.then(|| End {
+            step: step.to_owned(),
+            number,
+            rank,
+        })
+    };
+    end().ok_or_else(|| {
+        Error::new(
+            ErrorKind::Config,
+            format!(
+                "{} is no step (hint: PHASE:KIND:N[@RANK], such as posted:CHUNK:2@1)",
+                config::shown(text)
+            ),
+        )
+    })
 }
 
 struct Steps {
@@ -43,18 +84,20 @@ struct Steps {
 fn steps() -> &'static Steps {
     static STEPS: OnceLock<Steps> = OnceLock::new();
     STEPS.get_or_init(|| {
-        let own = config::value("OSIER_RANK").unwrap_or_default();
-        let parse = |text: String| {
-            let (step, rank) = text.split_once('@').unwrap_or((&text, &own));
-            let (name, number) = step.rsplit_once(':')?;
-            let number = number.parse().ok()?;
-            (rank == own).then(|| (name.to_owned(), Mutex::new(number)))
-        };
-        let path = config::value("OSIER_STEPS");
-        let path = path.map(|prefix| format!("{prefix}.{}", std::process::id()));
+        let own = config::value("OSIER_RANK").and_then(|rank| rank.parse().ok());
+        // Who joins a job has had it checked.
+        let end = config::value("OSIER_DIE_AT").and_then(|text| parse(&text).ok());
+        let ours = end.filter(|end| end.rank.is_none() || end.rank == own);
+        let file = config::path("OSIER_STEPS").and_then(|prefix| {
+            let mut path = prefix.into_os_string();
+            path.push(format!(".{}", std::process::id()));
+            let made = File::create(&path);
+            made.inspect_err(|e| eprintln!("osier: OSIER_STEPS: {}: {e}", path.display()))
+                .ok()
+        });
         Steps {
-            dies: config::value("OSIER_DIE_AT").and_then(parse),
-            file: path.and_then(|path| File::create(path).ok()),
+            dies: ours.map(|end| (end.step, Mutex::new(end.number))),
+            file,
         }
     })
 }

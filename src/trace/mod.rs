@@ -48,10 +48,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Events that a thread keeps unless `OSIER_TRACE_EVENTS` says otherwise.
 pub const DEFAULT_EVENTS: usize = 1 << 16;
-/// Events that a thread keeps at most, in 1 GiB.
-const MOST_EVENTS: u64 = 1 << 24;
 /// A recording is no longer: the events, and what stands before them.
-const MOST_RECORDING_BYTES: u64 = 2 * MOST_EVENTS * size_of::<Event>() as u64;
+const MOST_RECORDING_BYTES: u64 = 2 * (config::MOST_EVENTS * size_of::<Event>()) as u64;
 /// Ends the names of recordings.
 pub const SUFFIX: &str = "osiertrace";
 
@@ -67,23 +65,14 @@ pub struct Options {
 impl Options {
     /// What the environment asks for, if anything.
     pub fn from_env() -> Result<Option<Options>> {
-        let folder = config::value("OSIER_TRACE");
+        let folder = config::path("OSIER_TRACE");
         let events = match config::value("OSIER_TRACE_EVENTS") {
             None => DEFAULT_EVENTS,
-            Some(text) => config::parse_bytes(&text)
-                .ok()
-                .filter(|n| (2..=MOST_EVENTS).contains(n))
-                .ok_or_else(|| {
-                    Error::new(
-                        ErrorKind::Config,
-                        format!("OSIER_TRACE_EVENTS={text:?} is no number of events (hint: 2 to 16M, such as 64K)"),
-                    )
-                })? as usize,
+            Some(text) => {
+                config::parse_events(&text).map_err(|e| e.context("OSIER_TRACE_EVENTS"))?
+            }
         };
-        Ok(folder.map(|folder| Options {
-            folder: folder.into(),
-            events,
-        }))
+        Ok(folder.map(|folder| Options { folder, events }))
     }
 }
 

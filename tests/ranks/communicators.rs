@@ -141,7 +141,7 @@ fn communicators_are_made_from_groups() {
                 let foreign = Group::single(1).expect("group");
                 fails(
                     c.create(&foreign),
-                    ErrorKind::Rank,
+                    ErrorKind::Group,
                     &["rank 1", "no member"],
                 );
             }

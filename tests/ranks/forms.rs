@@ -395,15 +395,18 @@ fn between_two_groups() {
                 seat.rooted(n);
                 seat.of_all(n);
             }
-            let kind = ErrorKind::Argument;
             let e = inter.scan(&[1u8], &mut [0u8], Op::Sum);
             fails(
                 e,
-                kind,
+                ErrorKind::Communicator,
                 &["scan", "not defined on an intercommunicator", "hint"],
             );
             let e = inter.allreduce(&IN_PLACE, &mut [0u8], Op::Sum);
-            fails(e, kind, &["in place", "intercommunicator", "hint"]);
+            fails(
+                e,
+                ErrorKind::Argument,
+                &["in place", "intercommunicator", "hint"],
+            );
             inter.barrier().expect("goes on");
         });
     }

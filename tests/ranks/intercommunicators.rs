@@ -278,21 +278,26 @@ fn what_makes_no_sense_between_groups() {
         );
         let mut dims = [0];
         dims_create(inter.size(), &mut dims).expect("dims");
+        let between = ErrorKind::Communicator;
         fails(
             inter.cart_create(&dims, &[true]),
-            kind,
+            between,
             &["no topology", "merge"],
         );
-        fails(inter.graph_create(&[], &[], true), kind, &["no topology"]);
+        fails(
+            inter.graph_create(&[], &[], true),
+            between,
+            &["no topology"],
+        );
         fails(inter.cart_sub(&[true]), kind, &["no grid"]);
         fails(
             inter.dist_graph_create_adjacent(&[], &[], None, false),
-            kind,
+            between,
             &["no topology"],
         );
         fails(
             inter.create_group(inter.group(), 0),
-            kind,
+            between,
             &["create works"],
         );
         check_across(&inter, 3);

@@ -124,9 +124,10 @@ pub fn device_costs() -> Option<DeviceCosts> {
 }
 
 fn overruled() -> Option<String> {
-    let file = osier::config::value("OSIER_COSTS")?;
+    let file = osier::config::path("OSIER_COSTS")?;
     Some(format!(
-        "OSIER_COSTS={file} is set: osier run goes on using that file"
+        "OSIER_COSTS={} is set: osier run goes on using that file",
+        file.display()
     ))
 }
 

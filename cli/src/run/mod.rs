@@ -249,10 +249,9 @@ pub fn check_ranks(ranks: usize) -> Result<(), String> {
 }
 
 fn start(args: &Args) -> Result<u8, Failure> {
-    let sections = Sections::find(sections(args))?;
-
     let usage = |e: osier::Error| Failure::new(USAGE, e.to_string());
     osier::config::check().map_err(usage)?;
+    let sections = Sections::find(sections(args))?;
     let psets = args.psets.join(";");
     osier::ProcessSets::predefined(0, args.ranks as u32)
         .and_then(|mut sets| sets.add(&psets, args.ranks))
@@ -338,18 +337,20 @@ fn checks(args: &Args) -> osier::Result<Setting> {
 /// does not change its meaning.
 fn trace_folder(args: &Args) -> Result<Option<PathBuf>, Failure> {
     let of_ranks = args.env.iter().rfind(|(key, _)| key == "OSIER_TRACE");
-    let folder = args
-        .trace
-        .clone()
-        .or_else(|| of_ranks.map(|(_, value)| value.into()))
-        .or_else(|| osier::config::value("OSIER_TRACE").map(PathBuf::from))
-        .filter(|folder| !folder.as_os_str().is_empty());
+    let variable = of_ranks
+        .map(|(_, value)| value.into())
+        .or_else(|| osier::config::path("OSIER_TRACE"));
+    let (asked_by, folder) = match &args.trace {
+        Some(folder) => ("--trace ", Some(folder.clone())),
+        None => ("OSIER_TRACE=", variable),
+    };
+    let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
     let Some(folder) = folder else {
         return Ok(None);
     };
     let refused = |e: io::Error| {
         let folder = folder.display();
-        Failure::new(USAGE, format!("--trace {folder}: {}", cause(&e)))
+        Failure::new(USAGE, format!("{asked_by}{folder}: {}", cause(&e)))
     };
     std::fs::create_dir_all(&folder).map_err(refused)?;
     std::path::absolute(&folder).map(Some).map_err(refused)

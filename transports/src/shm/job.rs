@@ -76,6 +76,34 @@ fn abort_word(code: u8) -> u32 {
     0x4142 << 16 | u32::from(!code) << 8 | u32::from(code)
 }
 
+fn no_job(description: &str) -> TransportError {
+    let shown: String = description.chars().take(80).collect();
+    TransportError::new(
+        TransportErrorKind::Malformed,
+        format!(
+            "OSIER_JOB={shown:?} describes no job (hint: it is set by osier run; unset it to run alone)"
+        ),
+    )
+}
+
+/// The file descriptors that the value of `OSIER_JOB` names.
+fn descriptors(description: &str) -> Result<Vec<RawFd>, TransportError> {
+    let bad = || no_job(description);
+    let list = description.strip_prefix("1:").ok_or_else(bad)?;
+    let fds: Result<Vec<RawFd>, _> = list.split(',').map(str::parse).collect();
+    let fds = fds.map_err(|_| bad())?;
+    // Two segments, and a bell at least.
+    match fds.len() >= 3 {
+        true => Ok(fds),
+        false => Err(bad()),
+    }
+}
+
+/// Refuses what cannot be the value of `OSIER_JOB`, in whatever process.
+pub fn check_description(description: &str) -> Result<(), TransportError> {
+    descriptors(description).map(drop)
+}
+
 impl Job {
     /// Makes a job: two memfds and an eventfd per rank, all closed on exec.
     pub fn create(options: &JobOptions) -> Result<Job, TransportError> {
@@ -131,22 +159,10 @@ impl Job {
 
     /// Attaches to the job that the value of `OSIER_JOB` describes.
     pub fn attach(description: &str) -> Result<Job, TransportError> {
-        let bad = || {
-            TransportError::new(
-                TransportErrorKind::Malformed,
-                format!(
-                    "OSIER_JOB={description:?} describes no job (hint: it is set by osier run; unset it to run alone)"
-                ),
-            )
-        };
-        let list = description.strip_prefix("1:").ok_or_else(bad)?;
+        let bad = || no_job(description);
         let mut fds = Vec::new();
-        for fd in list.split(',') {
-            let fd: RawFd = fd.parse().map_err(|_| bad())?;
+        for fd in descriptors(description)? {
             fds.push(duplicate(fd)?);
-        }
-        if fds.len() < 3 {
-            return Err(bad());
         }
         let bells = fds.split_off(2);
         let heap = fds.pop().ok_or_else(bad)?;

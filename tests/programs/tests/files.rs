@@ -1,0 +1,129 @@
+//! The file of costs, cut short and with each of its values replaced: it is refused by an error
+//! that names it, or it is used. Never a panic, whatever plans are made by it.
+
+mod support;
+
+use osier::model::{CallCosts, load, store};
+use osier::protocol::cost::LinkCosts;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use support::{finish, job, launcher};
+
+/// A file in a folder of this test.
+fn scratch(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("osier-files-{}-{name}", std::process::id()))
+}
+
+fn sound(file: &Path) -> String {
+    let costs = LinkCosts::default();
+    store(file, costs, Some(CallCosts::estimated(&costs))).expect("written");
+    std::fs::read_to_string(file).expect("read")
+}
+
+/// Where the values of a document are, as JSON pointers.
+fn leaves(value: &Value, at: &str, found: &mut Vec<String>) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                leaves(value, &format!("{at}/{key}"), found);
+            }
+        }
+        Value::Array(list) => {
+            for (i, value) in list.iter().enumerate() {
+                leaves(value, &format!("{at}/{i}"), found);
+            }
+        }
+        _ => {}
+    }
+    found.push(at.to_owned());
+}
+
+fn wrong_values() -> [Value; 9] {
+    [
+        Value::Null,
+        json!(-1.0),
+        json!(0),
+        json!(1e308),
+        json!(5e-324),
+        json!(u64::MAX),
+        json!("text"),
+        json!([]),
+        json!({}),
+    ]
+}
+
+/// That jobs and plans by this file end well, or are refused in its name.
+fn used(file: &Path) {
+    let mut explain = std::process::Command::new(launcher());
+    explain.args(["explain", "allreduce", "--bytes", "1M", "-n", "8"]);
+    let jobs = [finish(explain.env("OSIER_COSTS", file)), {
+        finish(job(2, &[], &["join"]).env("OSIER_COSTS", file))
+    }];
+    for done in jobs {
+        let refused = done.code.is_some_and(|c| (1..=2).contains(&c));
+        let named = done.stderr.contains("OSIER_COSTS");
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        assert!(
+            (done.code == Some(0) || refused && named) && !done.stderr.contains("panicked"),
+            "{:?} {}\n{text}",
+            done.code,
+            done.stderr
+        );
+    }
+}
+
+#[test]
+fn costs_with_wrong_values_are_refused_or_used() {
+    let file = scratch("values.json");
+    let document: Value = serde_json::from_str(&sound(&file)).expect("JSON");
+    let mut all = Vec::new();
+    leaves(&document, "", &mut all);
+    assert!(all.len() > 50, "{} values", all.len());
+    let (mut refused, mut taken) = (0, 0);
+    for at in &all {
+        for value in wrong_values() {
+            let mut changed = document.clone();
+            *changed.pointer_mut(at).expect("it is there") = value;
+            std::fs::write(&file, changed.to_string()).expect("written");
+            match load(&file) {
+                Err(e) => {
+                    let text = e.to_string();
+                    assert!(
+                        text.contains("values.json") && text.contains("hint"),
+                        "{at}: {text}"
+                    );
+                    refused += 1;
+                }
+                Ok(_) => {
+                    taken += 1;
+                    // Each is loaded; plans are made by some.
+                    if taken % 16 == 1 {
+                        used(&file);
+                    }
+                }
+            }
+        }
+    }
+    assert!(refused > 4 * taken, "{refused} refused, {taken} taken");
+    std::fs::remove_file(&file).expect("removed");
+}
+
+#[test]
+fn costs_that_are_cut_short_are_refused() {
+    let file = scratch("cut.json");
+    let text = sound(&file);
+    let end = text.trim_end().len();
+    for at in (0..end).step_by(7) {
+        std::fs::write(&file, &text[..at]).expect("written");
+        let e = load(&file).expect_err("cut").to_string();
+        assert!(e.contains("cut.json") && e.contains("hint"), "{at}: {e}");
+    }
+    std::fs::write(&file, &text[..end / 2]).expect("written");
+    used(&file);
+    for noise in [&[0u8; 4096][..], &[0xff; 3], b"[[[[[[", &[b'['; 100_000]] {
+        std::fs::write(&file, noise).expect("written");
+        assert!(load(&file).is_err());
+        used(&file);
+    }
+    std::fs::remove_file(&file).expect("removed");
+}
