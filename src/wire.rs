@@ -1,76 +1,94 @@
-//! What two lanes say to each other: active messages of wire version 1.
+//! What two lanes say to each other: active messages.
 //!
-//! ```text
-//! kind        aux                 arg low 32   arg high 32   payload
-//! EAGER       1 = wants ACK       tag          send          data
-//! FIRST       1 = wants ACK       tag          send          total u64, data
-//! FRAGMENT    0                   send         0             data
-//! ANNOUNCE    1 = key follows,    tag          send          total u64 [, region key or offer]
-//!             4 = on a device,
-//!             8 = offer follows,
-//!             16 = not valid yet
-//! GO          units, 0: all       send         0             none: send fragments
-//! FINISH      outcome             send         0             none
-//! ACK         0                   send         0             none: matched
-//! CREDIT      0                   bytes        0             none
-//! WITHDRAW    1 = of a run        send         rank          none: the rest will not come
-//! SHARE       0                   send         receive       region key, first byte u64
-//! PUSHED      1 = not pushed      receive      0             none
-//! CHECK       0                   send         0             types and source line of the next start
-//! STAGE       2 = on the device,  send         0             none: hand chunks over
-//!             4 = linked to ours
-//! CHUNK       1 = there are none, send         0             where in shared memory, or on the device, the next bytes lie
-//!             2 = on the device
-//! TAKEN       how many            send         0             none: chunks are the sender's again
-//! LAYOUT      0                   slot         0             a layout, kept for later offers
-//! POISON      0                   tag          rank          none: in place of a message
-//! WANT        1 = of chunks,      send         receive       number u64, socket: descriptors of the memory
-//!             2 = of the receive  receive      send
-//! WITHOUT     0                   receive      0             none: there are no descriptors; send, if it wanted
-//! PLACE       1 = give up         send         receive       offer: write the message there
-//! PLACED      1 = not written     receive      0             none
-//! READY       1 = it never is     send         0             none: the offered memory may be used
-//! ```
+//! The table is [`kinds`]; a number that is derived from it stands beside each version of the
+//! wire in `wire/version.rs`.
 //!
 //! `send` is the sender's handle of the operation: the receiver only repeats
 //! it. Fragments of one send arrive in order, so they carry no offset. POISON says that
 //! a message of a collective will not come, and for whose death, by rank in the world; so
 //! does a WITHDRAW of one that has begun.
 //!
-//! Where something is checked (`crate::check`), 2 is added to the aux of EAGER,
-//! FIRST and ANNOUNCE, and a CHECK stands in front.
+//! Where something is checked (`crate::check`), a CHECK stands in front of EAGER, FIRST and
+//! ANNOUNCE.
 
 pub(crate) mod offer;
+#[cfg(test)]
+mod version;
 
 use offer::Offer;
 use osier_datatype::SignatureDigest;
 use osier_transports::{AmHead, RegionKey};
 
-pub(crate) const EAGER: u8 = 1;
-pub(crate) const FIRST: u8 = 2;
-pub(crate) const FRAGMENT: u8 = 3;
-pub(crate) const ANNOUNCE: u8 = 4;
-pub(crate) const GO: u8 = 5;
+/// The kinds of messages, with the fields of their heads and what follows these.
+macro_rules! kinds {
+    ($($name:ident = $number:literal: $aux:literal, $low:literal, $high:literal, $payload:literal;)*) => {
+        $(pub(crate) const $name: u8 = $number;)*
+
+        /// Name of a kind of message.
+        pub(crate) fn name(kind: u8) -> &'static str {
+            match kind {
+                $($name => stringify!($name),)*
+                _ => "unknown",
+            }
+        }
+
+        /// The table, for what is derived from it.
+        #[cfg(test)]
+        const KINDS: &[Kind] = &[$(Kind {
+            name: stringify!($name),
+            number: $name,
+            fields: [$aux, $low, $high, $payload],
+        }),*];
+    };
+}
+
+kinds! {
+    // kind     aux; low and high half of the argument; payload
+    EAGER = 1: "1 = wants ACK, 2 = after CHECK", "tag", "send", "data";
+    FIRST = 2: "1 = wants ACK, 2 = after CHECK", "tag", "send", "total u64, data";
+    FRAGMENT = 3: "0", "send", "0", "data";
+    ANNOUNCE = 4: "1 = key follows, 2 = after CHECK, 4 = on a device, 8 = offer follows, 16 = not valid yet",
+        "tag", "send", "total u64 [, region key or offer]";
+    // Send fragments.
+    GO = 5: "units, 0: all", "send", "0", "none";
+    FINISH = 6: "outcome", "send", "0", "none";
+    // It is matched.
+    ACK = 7: "0", "send", "0", "none";
+    CREDIT = 8: "0", "bytes", "0", "none";
+    // The rest will not come.
+    WITHDRAW = 9: "1 = of a run", "send", "rank", "none";
+    SHARE = 10: "0", "send", "receive", "region key, first byte u64";
+    PUSHED = 11: "1 = not pushed", "receive", "0", "none";
+    CHECK = 12: "0", "send", "0", "types and source line of the next start";
+    // Hand chunks over.
+    STAGE = 13: "2 = on the device, 4 = linked to ours", "send", "0", "none";
+    CHUNK = 14: "1 = there are none, 2 = on the device", "send", "0",
+        "where in shared memory, or on the device, the next bytes lie";
+    // Chunks are the sender's again.
+    TAKEN = 15: "how many", "send", "0", "none";
+    LAYOUT = 16: "0", "slot", "0", "a layout, kept for later offers";
+    // In place of a message.
+    POISON = 17: "0", "tag", "rank", "none";
+    WANT = 18: "1 = of chunks, 2 = of the receive (halves are exchanged)", "send", "receive",
+        "number u64, socket: descriptors of the memory";
+    // There are no descriptors. Names the send, if that wanted them.
+    WITHOUT = 19: "0", "receive", "0", "none";
+    PLACE = 20: "1 = give up", "send", "receive", "offer: write the message there";
+    PLACED = 21: "1 = not written", "receive", "0", "none";
+    // The offered memory may be used.
+    READY = 22: "1 = it never is", "send", "0", "none";
+}
+
+/// A line of the table.
+#[cfg(test)]
+struct Kind {
+    name: &'static str,
+    number: u8,
+    fields: [&'static str; 4],
+}
+
 /// Unit in which GO says how many bytes more may come.
 pub(crate) const WINDOW_BYTES: usize = 64 << 10;
-pub(crate) const FINISH: u8 = 6;
-pub(crate) const ACK: u8 = 7;
-pub(crate) const CREDIT: u8 = 8;
-pub(crate) const WITHDRAW: u8 = 9;
-
-pub(crate) const SHARE: u8 = 10;
-pub(crate) const PUSHED: u8 = 11;
-pub(crate) const CHECK: u8 = 12;
-pub(crate) const STAGE: u8 = 13;
-pub(crate) const CHUNK: u8 = 14;
-pub(crate) const TAKEN: u8 = 15;
-pub(crate) const LAYOUT: u8 = 16;
-pub(crate) const POISON: u8 = 17;
-pub(crate) const WANT: u8 = 18;
-pub(crate) const WITHOUT: u8 = 19;
-pub(crate) const PLACE: u8 = 20;
-pub(crate) const PLACED: u8 = 21;
-pub(crate) const READY: u8 = 22;
 
 /// In the aux of an announcement: a region key follows.
 pub(crate) const KEYED: u16 = 1;
@@ -102,35 +120,6 @@ pub(crate) const NOT_WRITTEN: u16 = 1;
 
 /// In the aux of READY: what the memory waits for has failed.
 pub(crate) const NEVER: u16 = 1;
-
-/// Name of a kind of message.
-pub(crate) fn name(kind: u8) -> &'static str {
-    match kind {
-        EAGER => "EAGER",
-        FIRST => "FIRST",
-        FRAGMENT => "FRAGMENT",
-        ANNOUNCE => "ANNOUNCE",
-        GO => "GO",
-        FINISH => "FINISH",
-        ACK => "ACK",
-        CREDIT => "CREDIT",
-        WITHDRAW => "WITHDRAW",
-        SHARE => "SHARE",
-        PUSHED => "PUSHED",
-        CHECK => "CHECK",
-        STAGE => "STAGE",
-        CHUNK => "CHUNK",
-        TAKEN => "TAKEN",
-        LAYOUT => "LAYOUT",
-        POISON => "POISON",
-        WANT => "WANT",
-        WITHOUT => "WITHOUT",
-        PLACE => "PLACE",
-        PLACED => "PLACED",
-        READY => "READY",
-        _ => "unknown",
-    }
-}
 
 /// The receiver has the data.
 pub(crate) const OUTCOME_DONE: u16 = 0;

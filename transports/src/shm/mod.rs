@@ -8,6 +8,8 @@ mod cma;
 mod endpoint;
 mod heap;
 mod job;
+#[cfg(all(test, not(loom)))]
+mod layout;
 mod mailbox;
 mod mapping;
 mod rank;

@@ -1,0 +1,63 @@
+//! What lies in shared memory against the version of the wire.
+//!
+//! Launcher and ranks may come from two builds, and only the version tells them. Who moves or
+//! adds a field raises [`WIRE_VERSION`] by one and appends a line to [`VERSIONS`] here and in
+//! `src/wire/version.rs` of the root crate. Lines that stand there are not changed.
+
+use super::segment::{JobHeader, RankControl};
+use super::status::StatusPage;
+use super::{NOTE_BYTES, STATUS_WORDS, mailbox, ring};
+use crate::contract::{AmHead, RegionKey, WIRE_VERSION};
+use std::mem::{offset_of, size_of};
+
+/// Versions, and the number of what lies in shared memory.
+const VERSIONS: &[(u16, u64)] = &[(4, 0x43bc_de0a_d92d_8f7b)];
+
+macro_rules! offsets {
+    ($type:ty: $($field:ident)*) => {
+        [$((stringify!($field), offset_of!($type, $field))),*].to_vec()
+    };
+}
+
+/// FNV-1a of the names of fields and where they lie.
+fn digest() -> u64 {
+    let mut places = offsets!(JobHeader: magic ranks version limit_bytes heap_window job_id
+        fence_required cores note_bytes aborted creator watched checks death_epoch next_granule
+        used_bytes);
+    places.extend(offsets!(RankControl: pid state death namespace sleeping attending inbox));
+    places.extend([
+        ("job header", size_of::<JobHeader>()),
+        ("rank control", size_of::<RankControl>()),
+        ("status page", size_of::<StatusPage>()),
+        ("status words", STATUS_WORDS),
+        ("note", NOTE_BYTES),
+        ("ring cell", size_of::<ring::Cell>()),
+        ("ring control", size_of::<ring::Control>()),
+        ("mail line", size_of::<mailbox::Line>()),
+        ("crossing cells", size_of::<mailbox::Cells>()),
+        ("message head", size_of::<AmHead>()),
+        ("region key", RegionKey::WIRE_BYTES),
+    ]);
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    for (name, place) in places {
+        for byte in name.bytes().chain(place.to_le_bytes()) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+    hash
+}
+
+#[test]
+fn a_version_stands_for_one_layout() {
+    let now = (WIRE_VERSION, digest());
+    assert_eq!(
+        VERSIONS.last(),
+        Some(&now),
+        "what lies in shared memory and WIRE_VERSION have not changed together: raise the \
+         version by one, and append it with {:#018x}, also in src/wire/version.rs",
+        now.1
+    );
+    for pair in VERSIONS.windows(2) {
+        assert_eq!(pair[0].0 + 1, pair[1].0, "versions follow each other");
+    }
+}
