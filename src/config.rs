@@ -87,7 +87,7 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "OSIER_SHM_LIMIT",
         default: "no limit",
-        meaning: "most shared memory of a job, such as 512M or 2G; read by osier run",
+        meaning: "most shared memory of a job, such as 512M or 2G; read by osier run, or by rank 0 under other launchers",
         syntax: Syntax::Text(|text| bounded(text, SHM_LIMIT_BOUNDS).map(drop)),
     },
     Variable {

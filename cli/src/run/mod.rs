@@ -84,7 +84,7 @@ Examples:
 Exit code: 0 if every rank returned 0, else that of the first rank that
 failed (128 + S if signal S ended it); 124 after --timeout; 125 after a hang
 with --on-hang kill; 126 if the program cannot be executed, 127 if it was not
-found; 2 for bad usage.
+found; 1 if output cannot be written; 2 for bad usage.
 
 Signals INT, TERM, HUP, QUIT, USR1, USR2, TSTP and CONT are passed on to all
 ranks; a second INT or TERM kills the job.";
