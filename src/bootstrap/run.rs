@@ -21,7 +21,7 @@ use crate::config;
 use crate::diagnose::tell;
 use crate::diagnose::threads::Inside;
 use crate::error::{Error, ErrorKind, Result};
-use osier_transports::shm::{Death, Job};
+use osier_transports::shm::{Death, Job, MAX_RANKS};
 use std::process::ExitCode;
 
 /// What a rank's thread has for its stack, in bytes: as much as a main thread
@@ -89,7 +89,7 @@ pub(super) fn here() -> Result<usize> {
     if launcher::is_alone(&launcher::variable)? {
         return Ok(1);
     }
-    let ranks = text.parse().ok().filter(|n| *n > 0);
+    let ranks = text.parse().ok().filter(|n| (1..=MAX_RANKS).contains(n));
     ranks.ok_or_else(|| {
         Error::new(
             ErrorKind::Config,

@@ -7,6 +7,8 @@ mod pmi;
 mod support;
 
 use pmi::Server;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, Command};
 use support::{EXERCISE, alone, finish, job};
 
@@ -154,6 +156,28 @@ fn jobs_that_cannot_be_joined_are_refused() {
         let alone = alone(&wanted);
         alone.code(0).quiet();
         assert_eq!(alone.stdout, "rank 0 of 1\n");
+    }
+}
+
+/// Variables of `osier run` that it does not write are errors, and not as if there were none.
+#[test]
+fn garbled_variables_are_refused() {
+    for (variables, says) in [
+        (
+            &[("OSIER_JOB", &b"\xff"[..]), ("OSIER_RANK", b"0")][..],
+            "OSIER_JOB",
+        ),
+        (
+            &[("OSIER_JOB", b"1:3,4,5"), ("OSIER_RANK", b"\xff")],
+            "OSIER_RANK",
+        ),
+        (&[("OSIER_RANKS_HERE", b"4000000000")], "OSIER_RANKS_HERE"),
+        (&[("OSIER_ALONE", b"\xff")], "OSIER_ALONE"),
+    ] {
+        let variables = variables.iter().map(|(k, v)| (k, OsStr::from_bytes(v)));
+        finish(Command::new(EXERCISE).arg("join").envs(variables))
+            .code(9)
+            .says(says);
     }
 }
 
