@@ -96,6 +96,26 @@ fn find() -> Option<usize> {
     found
 }
 
+/// The frames of the functions that this thread is in, outside of this library, innermost
+/// first: from the stack pointer of each to the return address that it has been called with.
+pub fn frames() -> Vec<Range<usize>> {
+    let ours = ours();
+    let mut pointers = Vec::new();
+    let mut inside = false;
+    backtrace::trace(|frame| {
+        let is_ours = ours.contains(&(frame.ip() as usize));
+        inside |= is_ours;
+        if inside && !is_ours {
+            pointers.push(frame.sp() as usize);
+        }
+        true
+    });
+    let pairs = pointers.windows(2).map(|pair| (pair[0], pair[1]));
+    // The frame of a function ends where that of its caller begins, but for the address.
+    let frames = pairs.map(|(low, high)| low..high.saturating_sub(size_of::<usize>()));
+    frames.filter(|frame| !frame.is_empty()).collect()
+}
+
 fn name(address: usize) -> String {
     static KNOWN: Mutex<Option<HashMap<usize, String>>> = Mutex::new(None);
     let mut known = lock(&KNOWN);

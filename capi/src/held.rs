@@ -14,7 +14,7 @@
 use crate::abi::Handle;
 use crate::fail::{Fail, Res};
 use crate::leaks;
-use crate::mapped::{Flaw, flaw};
+use crate::mapped::{Flaw, flaw, overrun};
 use crate::objects::lock;
 use osier::check::{Check, Checks, Hold, Region, Site};
 use osier::{View, ViewMut};
@@ -102,7 +102,7 @@ fn hold(region: Option<Region>) -> Res {
         return Ok(());
     };
     let site = here(checks);
-    if let Some(flaw) = flaw(&region) {
+    if let Some(flaw) = flaw(&region).or_else(|| overrun(&region)) {
         let (what, hint) = match flaw {
             Flaw::Unmapped(at) => (
                 format!("a buffer is not mapped to its end: nothing lies at {at:#x}"),
@@ -111,6 +111,10 @@ fn hold(region: Option<Region>) -> Res {
             Flaw::ReadOnly(at) => (
                 format!("a buffer cannot be written: {at:#x} is read only"),
                 "a constant, or a file that is mapped for reading",
+            ),
+            Flaw::BeyondFrame(at) => (
+                format!("a buffer overruns the variables of its function, which end at {at:#x}"),
+                "the count is larger than the array, or the datatype larger than its elements",
             ),
         };
         let reads = if region.is_written() {

@@ -18,12 +18,15 @@ use std::sync::{Mutex, OnceLock};
 
 static FOLLOWS: AtomicBool = AtomicBool::new(false);
 static CHECKS: OnceLock<Checks> = OnceLock::new();
+/// The call that joined the job.
+static BEGUN: Mutex<Option<Site>> = Mutex::new(None);
 static CALLERS: Mutex<Option<HashMap<Handle, Site>>> = Mutex::new(None);
 
 /// Begins to follow handles, if leaks are checked.
 pub fn begin(checks: Checks) {
     let follows = checks.has(Check::Leaks);
     held::begin(&checks);
+    *lock(&BEGUN) = follows.then(|| checks.site(Location::caller()));
     if CHECKS.set(checks).is_ok() {
         FOLLOWS.store(follows || held::follows(), Ordering::Release);
         if follows {
@@ -116,10 +119,25 @@ pub fn at_finalize() {
 
 /// Sessions, and what comes of them, may be freed until the process ends.
 extern "C" fn at_exit() {
-    let in_time = !state::is_initialised() || state::is_finalised();
-    if in_time && !state::aborts() {
-        let _ = std::panic::catch_unwind(report);
+    if !state::aborts() {
+        let _ = std::panic::catch_unwind(|| {
+            if state::is_initialised() && !state::is_finalised() {
+                report_unfinalized();
+            } else {
+                report();
+            }
+        });
     }
+}
+
+/// The process ends, and `MPI_Finalize` was not called.
+fn report_unfinalized() {
+    let Some(checks) = checks().filter(|checks| checks.has(Check::Leaks)) else {
+        return;
+    };
+    let site = lock(&BEGUN).map_or_else(String::new, |site| format!("  joined at {site}\n"));
+    let text = format!("leak: the process ends and has not called MPI_Finalize\n{site}");
+    checks.report(Check::Leaks, text);
 }
 
 /// Reports the handles that are left, once.

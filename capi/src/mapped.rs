@@ -2,7 +2,8 @@
 //!
 //! A byte of each page is read by the kernel, which answers where a load would end the
 //! process; what is to be written is looked up in the list of mappings. Only gaps between
-//! a buffer's runs may be unmapped.
+//! a buffer's runs may be unmapped. A buffer on the stack ends before its function's return
+//! address.
 
 use crate::objects::lock;
 use osier::check::Region;
@@ -14,6 +15,8 @@ use std::sync::Mutex;
 pub enum Flaw {
     Unmapped(usize),
     ReadOnly(usize),
+    /// It begins among the variables of a function, and ends behind them.
+    BeyondFrame(usize),
 }
 
 /// Smallest page of any machine that this runs on.
@@ -32,6 +35,26 @@ pub fn flaw(region: &Region) -> Option<Flaw> {
     region.runs(|run| look.at(run));
     look.ask();
     look.found
+}
+
+/// Whether a buffer overruns the variables of the function that it is one of. The memory
+/// behind them is mapped: it has the address to which the function returns.
+pub fn overrun(region: &Region) -> Option<Flaw> {
+    let frames = crate::callers::frames();
+    let (lowest, highest) = (frames.first()?.start, frames.last()?.end);
+    let mut found = None;
+    region.runs(|run| {
+        if found.is_some() || run.start < lowest || run.start >= highest {
+            return;
+        }
+        let own = frames.iter().find(|frame| frame.contains(&run.start));
+        if let Some(own) = own
+            && run.end > own.end
+        {
+            found = Some(Flaw::BeyondFrame(own.end));
+        }
+    });
+    found
 }
 
 struct Look {

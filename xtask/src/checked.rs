@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> Result {
     let mut tables = Vec::new();
     for (file, title) in FILES {
         let program = prefix.join(file);
-        compile(&prefix, &folder.join(format!("{file}.c")), &program)?;
+        compile(&prefix, &[], &folder.join(format!("{file}.c")), &program)?;
         let listed = Command::new(&program).arg("list").output();
         let listed = listed.map_err(|e| format!("{file}: {e}"))?;
         let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
@@ -74,10 +74,22 @@ fn write(path: &Path, text: &str) -> Result {
 }
 
 /// Builds a program; what the compiler says if it cannot.
-fn compile(prefix: &Path, source: &Path, program: &Path) -> Result {
+fn compile(prefix: &Path, include: &[PathBuf], source: &Path, program: &Path) -> Result {
     let done = Command::new(prefix.join("bin/mpicc"))
-        .args(["-g", "-w", "-fopenmp", "-o"])
+        .args([
+            "-g",
+            "-w",
+            "-fopenmp",
+            "-DNUM_THREADS=2",
+            "-DBUFFER_LENGTH_INT=10000",
+            "-o",
+        ])
         .args([program, source])
+        .args(
+            include
+                .iter()
+                .map(|folder| format!("-I{}", folder.display())),
+        )
         .arg("-lm")
         .output()
         .map_err(|e| e.to_string())?;
@@ -112,7 +124,7 @@ fn corrbench(prefix: &Path, clone: &Path) -> Result<String> {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(file) = files.get(at) else { return };
                     let program = prefix.join(format!("corrbench-{at}"));
-                    let how = judge(prefix, file, &program);
+                    let how = judge(prefix, &base, file, &program);
                     let _ = std::fs::remove_file(&program);
                     let name = file.strip_prefix(&base).unwrap_or(file);
                     let mut all = ended.lock().unwrap_or_else(|e| e.into_inner());
@@ -144,10 +156,14 @@ fn find(folder: &Path, files: &mut Vec<PathBuf>) -> Result {
     Ok(())
 }
 
-fn judge(prefix: &Path, file: &Path, program: &Path) -> Ended {
-    if let Err(text) = compile(prefix, file, program) {
-        let first = text.lines().find(|line| line.contains("error"));
-        return Ended::NotBuilt(first.unwrap_or(&text).trim().to_owned());
+fn judge(prefix: &Path, base: &Path, file: &Path, program: &Path) -> Ended {
+    let include = [base.join("correct/include"), base.join("openmp")];
+    if let Err(text) = compile(prefix, &include, file, program) {
+        let wanted = ["error", "undefined reference"];
+        let first = text.lines().find(|l| wanted.iter().any(|w| l.contains(w)));
+        let first = first.unwrap_or(&text).trim();
+        let why = first.rsplit(": ").next().unwrap_or(first);
+        return Ended::NotBuilt(why.to_owned());
     }
     let output = Command::new(prefix.join("bin/osier"))
         .args(["run", "-n", "2", "--check", "all", "--on-hang", "kill"])

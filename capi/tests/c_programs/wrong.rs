@@ -20,11 +20,20 @@ const AT_ONCE: usize = 2;
 
 /// Builds a file of wrong programs; its table.
 fn table(name: &str) -> Option<(PathBuf, Vec<Case>)> {
+    // Built once: a program may be running.
+    static BUILT: Mutex<BTreeMap<String, Option<(PathBuf, String)>>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().unwrap_or_else(|e| e.into_inner());
+    let made = built.entry(name.into()).or_insert_with(|| list(name));
+    let (program, listed) = made.clone()?;
+    Some((program, checking::cases(&listed)))
+}
+
+fn list(name: &str) -> Option<(PathBuf, String)> {
     let file = source(&format!("wrong/{name}.c"));
     let program = build_from(&file, &format!("wrong-{name}"))?;
     let listed = super::run(std::process::Command::new(&program).arg("list"));
     let listed = String::from_utf8(listed.stdout).expect("text");
-    Some((program, checking::cases(&listed)))
+    Some((program, listed))
 }
 
 /// What is wrong with how a case ended; nothing if it is named, and its twin is not.

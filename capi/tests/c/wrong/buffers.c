@@ -204,6 +204,21 @@ CASE(received_into_constant, 1, "a message is received into memory that is read 
                  MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 }
 
+/* Overruns no variable of anybody else: it would not come back. */
+__attribute__((noinline)) static void exchange(int n)
+{
+    volatile int few[4] = {0};
+    int from[64] = {0};
+    MPI_Sendrecv(from, n, MPI_INT, 0, 0, (void *)few, n, MPI_INT, 0, 0, MPI_COMM_WORLD,
+                 MPI_STATUS_IGNORE);
+}
+
+CASE(beyond_function, 1, "a receive overruns the variables of the function that calls it",
+     "buffers", "a buffer overruns the variables of its function")
+{
+    exchange(wrong ? 64 : 4);
+}
+
 CASE(short_of_array, 1, "a receive is longer than its array, and hits the next one", "silent",
      "where an array of the program ends stands nowhere; a memory checker of the compiler "
      "(-fsanitize=address) finds it")

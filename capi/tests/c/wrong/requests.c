@@ -173,6 +173,14 @@ CASE_ALONE(no_finalize, 2, "a rank ends without MPI_Finalize while another one w
     MPI_Finalize();
 }
 
+CASE_ALONE(ends_unfinalized, 1, "a program returns from main without MPI_Finalize", "leaks",
+           "leak: the process ends and has not called MPI_Finalize")
+{
+    MPI_Init(NULL, NULL);
+    if (!wrong)
+        MPI_Finalize();
+}
+
 CASE(never_received, 2, "a message is sent that nobody receives", "leaks",
      "leak: a message was never received: message from rank 0, tag 0")
 {
