@@ -1,4 +1,5 @@
-//! Buffers of the program that calls have: `--check buffers`.
+//! Buffers of the program that calls have: `--check buffers`; and whether the thread may
+//! make the call: `--check threads`.
 //!
 //! ```text
 //! call: view of a buffer -> mapped? -> held by the call
@@ -11,11 +12,12 @@
 //! 1. Nothing runs here unless `FOLLOWS` is set, which happens before the first buffer.
 //! 2. The list of requests is not locked while something is reported.
 
-use crate::abi::Handle;
+use crate::abi::*;
 use crate::fail::{Fail, Res};
 use crate::leaks;
 use crate::mapped::{Flaw, flaw, overrun};
 use crate::objects::lock;
+use crate::state;
 use osier::check::{Check, Checks, Hold, Region, Site};
 use osier::{View, ViewMut};
 use std::cell::RefCell;
@@ -23,6 +25,7 @@ use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ThreadId;
 
 static FOLLOWS: AtomicBool = AtomicBool::new(false);
 
@@ -35,6 +38,9 @@ struct Kept {
     holds: Vec<Hold>,
 }
 
+/// A thread that is in a call with a buffer.
+static INSIDE: Mutex<Option<ThreadId>> = Mutex::new(None);
+
 thread_local! {
     /// Of the call that this thread is in.
     static CALL: RefCell<Vec<Hold>> = const { RefCell::new(Vec::new()) };
@@ -42,7 +48,8 @@ thread_local! {
 
 /// Begins to follow buffers.
 pub fn begin(checks: &Checks) {
-    FOLLOWS.store(checks.has(Check::Buffers), Ordering::Release);
+    let follows = checks.has(Check::Buffers) || checks.has(Check::Threads);
+    FOLLOWS.store(follows, Ordering::Release);
 }
 
 /// Whether buffers are followed.
@@ -90,6 +97,32 @@ pub fn returns() {
 fn release() {
     let had = CALL.take();
     drop(had);
+    lock(&INSIDE).take_if(|inside| *inside == std::thread::current().id());
+}
+
+/// Whether this thread may make a call now.
+fn thread(checks: &Checks) {
+    let own = std::thread::current().id();
+    let other = lock(&INSIDE)
+        .replace(own)
+        .is_some_and(|inside| inside != own);
+    let (level, name) = match state::level() {
+        MPI_THREAD_SINGLE => (state::level(), "MPI_THREAD_SINGLE"),
+        MPI_THREAD_FUNNELED => (state::level(), "MPI_THREAD_FUNNELED"),
+        MPI_THREAD_SERIALIZED => (state::level(), "MPI_THREAD_SERIALIZED"),
+        _ => return,
+    };
+    let what = match level {
+        MPI_THREAD_SERIALIZED if other => "two threads are in calls at the same time",
+        MPI_THREAD_SERIALIZED => return,
+        _ if !state::is_main() => "a thread that is not the main one makes a call",
+        _ => return,
+    };
+    let site = here(checks);
+    let text = format!(
+        "{what}, and MPI was initialised with {name}\n  called at {site}\n  (hint: MPI_Init_thread with the level that the program needs)\n"
+    );
+    checks.report(Check::Threads, text);
 }
 
 fn here(checks: &Checks) -> Site {
@@ -101,6 +134,12 @@ fn hold(region: Option<Region>) -> Res {
     let (Some(region), Some(checks)) = (region, leaks::checks()) else {
         return Ok(());
     };
+    if checks.has(Check::Threads) {
+        thread(checks);
+    }
+    if !checks.has(Check::Buffers) {
+        return Ok(());
+    }
     let site = here(checks);
     if let Some(flaw) = flaw(&region).or_else(|| overrun(&region)) {
         let (what, hint) = match flaw {
@@ -124,7 +163,7 @@ fn hold(region: Option<Region>) -> Res {
         };
         let text = format!("{what}\n  {reads} it  at {site}\n  (hint: {hint})\n");
         checks.report(Check::Buffers, text);
-        return Err(Fail::new(crate::abi::MPI_ERR_BUFFER, what));
+        return Err(Fail::new(MPI_ERR_BUFFER, what));
     }
     let hold = checks.hold(&region, site);
     CALL.with_borrow_mut(|call| call.push(hold));

@@ -112,6 +112,12 @@ fn named(name: &Mutex<Option<String>>, otherwise: String) -> String {
 
 /// `MPI_Finalize`: what is left is a leak, but for what sessions still use.
 pub fn at_finalize() {
+    let looks = checks().is_some_and(|checks| checks.has(Check::Leaks));
+    if looks && let Some(world) = state::predefined(false) {
+        // Behind it all that was sent on the world's communicator has come, so that what
+        // nobody has received is found. A rank that is no more has nothing to add.
+        let _ = world.comm.barrier();
+    }
     if SESSIONS.handles().is_empty() {
         report();
     }

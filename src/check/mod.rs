@@ -7,6 +7,7 @@
 //! | `ready` | a ready-mode send that comes before its receive is posted |
 //! | `leaks` | requests, communicators and handles that are left when the rank leaves its job |
 //! | `collectives` | ranks of a communicator that make different collective calls: a round before each asks (`comm/collective/agree.rs`) |
+//! | `threads` | in C: calls of threads that `MPI_Init_thread` was not asked for (`capi/src/held.rs`) |
 //!
 //! What is found is printed once, with the source lines of both sides, and
 //! counted. With `fatal` the job ends. All ranks of a job check the same: a
@@ -54,16 +55,20 @@ pub enum Check {
     Ready,
     /// Whether all ranks make the same collective calls.
     Collectives,
+    /// Calls of threads that the program did not ask for when it initialised MPI, which only
+    /// a C program can make.
+    Threads,
 }
 
 impl Check {
     /// All, in the order of their bits.
-    pub const ALL: [Check; 5] = [
+    pub const ALL: [Check; 6] = [
         Check::Signature,
         Check::Buffers,
         Check::Leaks,
         Check::Ready,
         Check::Collectives,
+        Check::Threads,
     ];
 
     /// Its name in `OSIER_CHECK`.
@@ -74,6 +79,7 @@ impl Check {
             Check::Leaks => "leaks",
             Check::Ready => "ready",
             Check::Collectives => "collectives",
+            Check::Threads => "threads",
         }
     }
 }
@@ -148,7 +154,7 @@ impl std::str::FromStr for Setting {
                         return Err(Error::new(
                             ErrorKind::Config,
                             format!(
-                                "{} is no check (hint: signature, buffers, leaks, ready, collectives, all or off, and fatal, separated by commas)",
+                                "{} is no check (hint: signature, buffers, leaks, ready, collectives, threads, all or off, and fatal, separated by commas)",
                                 crate::config::shown(word)
                             ),
                         ));
@@ -377,7 +383,7 @@ mod tests {
         let parse = |text: &str| text.parse::<Setting>();
         assert_eq!(
             parse("all").expect("all").to_string(),
-            "signature,buffers,leaks,ready,collectives"
+            "signature,buffers,leaks,ready,collectives,threads"
         );
         assert_eq!(parse("off").expect("off"), Setting::OFF);
         let some = parse(" leaks , fatal ").expect("some");

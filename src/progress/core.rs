@@ -478,6 +478,12 @@ impl Core {
         if !self.checks.has(Check::Leaks) {
             return;
         }
+        // What has come and was not looked at, so that it is found whoever was quicker.
+        for _ in 0..64 {
+            if !self.progress_all() {
+                break;
+            }
+        }
         self.each_lane(|lane, _| lane.lock().report_leaks(&self.checks));
         self.checks.report_handles();
     }

@@ -99,6 +99,109 @@ fn compile(prefix: &Path, include: &[PathBuf], source: &Path, program: &Path) ->
     }
 }
 
+/// What there is to say of programs that are called wrong and of which nothing is said, or the
+/// other way round: part of the name, and the reason.
+const NOTES: [(&str, &str); 26] = [
+    (
+        "coll/ArgError-MPIAllgather-Count-1",
+        "on 2 ranks the buffers are long enough by chance",
+    ),
+    (
+        "coll/ArgError-MPIReduce-Count-2",
+        "the overrun lies within the function's variables, and hits its stack guard",
+    ),
+    (
+        "coll/ArgError-MPIReduce-Type-1",
+        "the overrun lies within the function's variables",
+    ),
+    (
+        "Barrier-Deadlock-2",
+        "right, where short messages are buffered",
+    ),
+    (
+        "MPIRecv-Deadlock-2",
+        "right, where short messages are buffered",
+    ),
+    (
+        "MPIRecv-Deadlock-4",
+        "right, where short messages are buffered",
+    ),
+    (
+        "MPISend-Tag-2",
+        "MPI_TAG_UB is the number of a key: one more is a good tag",
+    ),
+    ("MPIRecv-Rank-1", "-1 is MPI_ANY_SOURCE of this interface"),
+    (
+        "MPITest-Status",
+        "a null pointer is MPI_STATUS_IGNORE of this interface",
+    ),
+    (
+        "MissingCall-MPIWait",
+        "requests are freed, which MPI allows",
+    ),
+    (
+        "MPISend-Type-3",
+        "a pointer of the program's own is overwritten, which it then frees",
+    ),
+    (
+        "ArgMismatch-MPIRecv-Type",
+        "the types match; how long the program's variable is stands nowhere",
+    ),
+    (
+        "ArgError-MPIRecv-Count-2",
+        "a receive that is longer than its message; how long memory of malloc is stands nowhere",
+    ),
+    (
+        "Type",
+        "the ranks agree; the types of the program's variables are known to the compiler alone",
+    ),
+    (
+        "correct/coll/alltoallv0",
+        "true: three communicators are not freed",
+    ),
+    (
+        "correct/coll/nonblocking",
+        "true: displacements of MPI_Ialltoallw are in bytes, and its blocks overlap",
+    ),
+    (
+        "correct/datatype/large_type_sendrec",
+        "messages of several GiB take longer than the limit",
+    ),
+    (
+        "correct/pt2pt/sendrecv3",
+        "true: a buffer is received into while it is sent",
+    ),
+    (
+        "correct/pt2pt/",
+        "true: two receives have one buffer at the same time",
+    ),
+    (
+        "correct/request_reuse",
+        "true: it calls MPI_Comm_rank after MPI_Finalize",
+    ),
+    (
+        "correct/two_collectives",
+        "true on 2 threads: each makes both calls",
+    ),
+    (
+        "openmp/data_race",
+        "two threads of the program touch its memory: -fsanitize=thread finds it",
+    ),
+    (
+        "openmp/memory",
+        "memory of a thread of the program, which is still there when it is read",
+    ),
+    (
+        "openmp/ordering/deadlock",
+        "the threads that wait are not all in calls of MPI",
+    ),
+    (
+        "openmp/ordering",
+        "whether it is wrong depends on how the threads meet; they did not",
+    ),
+    ("openmp/threading", "calls without buffers are not followed"),
+];
+
 /// How a program of others ended.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Ended {
@@ -217,7 +320,9 @@ fn summary(ended: &BTreeMap<String, Ended>) -> String {
             (Ended::NotBuilt(why), _) => format!("not built: {why}"),
             (Ended::Named(_), false) | (Ended::Silent, true) => continue,
         };
-        text += &format!("- `{name}`: {says}\n");
+        let note = NOTES.iter().find(|(part, _)| name.contains(part));
+        let note = note.map_or(String::new(), |(_, note)| format!(" ({note})"));
+        text += &format!("- `{name}`: {says}{note}\n");
     }
     text
 }

@@ -6,13 +6,14 @@
 use std::fmt::Write;
 
 /// The files of wrong programs, below `capi/tests/c/wrong`, and what they are about.
-pub const FILES: [(&str, &str); 7] = [
+pub const FILES: [(&str, &str); 8] = [
     ("arguments", "Arguments"),
     ("requests", "Requests, and the order of calls"),
     ("types", "Types"),
     ("collectives", "Collective calls"),
     ("buffers", "Buffers"),
     ("leaks", "Leaks"),
+    ("threads", "Threads"),
     ("hangs", "Hangs"),
 ];
 
@@ -57,7 +58,7 @@ function, or the object and the offset.
 | found by | means |
 |---|---|
 | error | the call fails with an error class, with or without checks |
-| signature, buffers, leaks, ready, collectives | `--check` of that name |
+| signature, buffers, leaks, ready, collectives, threads | `--check` of that name |
 | hang | the hang report; `--on-hang kill` ends the job |
 | death | the launcher says which rank ended, and how |
 | silent | nobody can see it: the reason stands beside it |

@@ -97,7 +97,15 @@ fn build(name: &str) -> Option<PathBuf> {
 fn build_from(source: &Path, name: &str) -> Option<PathBuf> {
     let place = place()?;
     let program = place.join(name);
-    let strict = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-o"];
+    let strict = [
+        "-std=gnu11",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-g",
+        "-pthread",
+        "-o",
+    ];
     let files = [text(&program), text(source)];
     wrapper(place, "mpicc", &[&strict[..], &files].concat());
     Some(program)

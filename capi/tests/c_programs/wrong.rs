@@ -106,6 +106,11 @@ fn leaks_are_named() {
 }
 
 #[test]
+fn calls_of_threads_are_named() {
+    named("threads");
+}
+
+#[test]
 fn hangs_are_named() {
     named("hangs");
 }

@@ -1,0 +1,59 @@
+/* Threads that MPI was not initialised for. */
+#include "wrong.h"
+#include <pthread.h>
+
+static int level;
+
+static void *send_to_itself(void *nothing)
+{
+    int value = 1, got = 0;
+    MPI_Sendrecv(&value, 1, MPI_INT, 0, 0, &got, 1, MPI_INT, 0, 0, MPI_COMM_SELF,
+                 MPI_STATUS_IGNORE);
+    return nothing;
+}
+
+static void in_a_thread(int asked)
+{
+    pthread_t thread;
+    MPI_Init_thread(NULL, NULL, asked, &level);
+    pthread_create(&thread, NULL, send_to_itself, NULL);
+    pthread_join(thread, NULL);
+    MPI_Finalize();
+}
+
+CASE_ALONE(single, 1, "a second thread makes a call after MPI_Init", "threads",
+           "and MPI was initialised with MPI_THREAD_SINGLE")
+{
+    in_a_thread(wrong ? MPI_THREAD_SINGLE : MPI_THREAD_MULTIPLE);
+}
+
+CASE_ALONE(funneled, 1, "a second thread makes a call under MPI_THREAD_FUNNELED", "threads",
+           "a thread that is not the main one makes a call")
+{
+    in_a_thread(wrong ? MPI_THREAD_FUNNELED : MPI_THREAD_SERIALIZED);
+}
+
+static void *receive_here(void *nothing)
+{
+    int got = 0;
+    MPI_Recv(&got, 1, MPI_INT, 0, 5, MPI_COMM_SELF, MPI_STATUS_IGNORE);
+    return nothing;
+}
+
+CASE_ALONE(serialized, 1, "two threads are in calls at the same time under "
+                          "MPI_THREAD_SERIALIZED", "threads",
+           "two threads are in calls at the same time")
+{
+    pthread_t thread;
+    int value = 1;
+    MPI_Init_thread(NULL, NULL, wrong ? MPI_THREAD_SERIALIZED : MPI_THREAD_MULTIPLE, &level);
+    pthread_create(&thread, NULL, receive_here, NULL);
+    /* It ends when it has the message, so that both are in calls until then. */
+    for (int i = 0; i < 200; i++) {
+        send_to_itself(NULL);
+        usleep(1000);
+    }
+    MPI_Send(&value, 1, MPI_INT, 0, 5, MPI_COMM_SELF);
+    pthread_join(thread, NULL);
+    MPI_Finalize();
+}
