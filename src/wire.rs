@@ -45,7 +45,7 @@ macro_rules! kinds {
 kinds! {
     // kind     aux; low and high half of the argument; payload
     EAGER = 1: "1 = wants ACK, 2 = after CHECK", "tag", "send", "data";
-    FIRST = 2: "1 = wants ACK, 2 = after CHECK", "tag", "send", "total u64, data";
+    FIRST = 2: "1 = wants ACK, 2 = after CHECK", "tag", "send", "total u32, check u32, data";
     FRAGMENT = 3: "0", "send", "0", "data";
     ANNOUNCE = 4: "1 = key follows, 2 = after CHECK, 4 = on a device, 8 = offer follows, 16 = not valid yet",
         "tag", "send", "total u64 [, region key or offer]";
@@ -140,6 +140,21 @@ pub(crate) fn head(kind: u8, aux: u16, low: u32, high: u32) -> AmHead {
         aux,
         arg: u64::from(low) | u64::from(high) << 32,
     }
+}
+
+/// The total of a FIRST, with check bits: it lies among the bytes of a payload, which the
+/// transport does not look at, and says how long the message is.
+#[inline]
+pub(crate) fn first_total(total: u64, tag: u32) -> u64 {
+    let total = total & 0xffff_ffff;
+    let mixed = (total << 32 | u64::from(tag)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    total | (mixed ^ mixed << 29) & !0xffff_ffff
+}
+
+/// The total of a FIRST; `None` if it is not as it was written.
+#[inline]
+pub(crate) fn open_first_total(word: u64, tag: u32) -> Option<u64> {
+    (word == first_total(word, tag)).then_some(word & 0xffff_ffff)
 }
 
 /// Low and high half of the argument.
@@ -307,6 +322,15 @@ mod tests {
     use super::*;
     use osier_transports::RegionKind;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_total_that_was_overwritten_is_none() {
+        let word = first_total(20_000, 7);
+        assert_eq!(open_first_total(word, 7), Some(20_000));
+        let others = (0..64).map(|bit| word ^ 1 << bit).chain([0, u64::MAX]);
+        assert!(others.into_iter().all(|w| open_first_total(w, 7).is_none()));
+        assert_eq!(open_first_total(word, 8), None);
+    }
 
     proptest! {
         #[test]

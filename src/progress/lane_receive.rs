@@ -456,7 +456,11 @@ impl Lane {
         let from = message.payload.as_ptr();
         // SAFETY: not released yet, long enough by the check above.
         unsafe { std::ptr::copy_nonoverlapping(from, total.as_mut_ptr(), wire::TOTAL_BYTES) };
-        let total = u64::from_le_bytes(total);
+        let Some(total) = wire::open_first_total(u64::from_le_bytes(total), tag) else {
+            // How long it is, and which fragments are its, nobody knows.
+            self.links.unhear(peer);
+            return false;
+        };
         // Eager bytes are bounded by credit, so a larger total is nonsense
         // and must not make us reserve memory.
         if total > crate::protocol::eager::LIMIT_BYTES || total <= n as u64 {

@@ -355,7 +355,7 @@ impl Lane {
         let fill = |to: *mut u8| {
             let mut to = to;
             if !whole {
-                let total = (bytes as u64).to_le_bytes();
+                let total = wire::first_total(bytes as u64, tag).to_le_bytes();
                 // SAFETY: room for a fragment, which is larger than this.
                 unsafe { std::ptr::copy_nonoverlapping(total.as_ptr(), to, wire::TOTAL_BYTES) };
                 to = to.wrapping_add(wire::TOTAL_BYTES);

@@ -306,6 +306,17 @@ impl Links {
         }
     }
 
+    /// Somebody has written over a message of this peer: nothing more is taken from it, and
+    /// [`Links::overwritten`] names it.
+    #[cold]
+    pub fn unhear(&mut self, peer: Peer) {
+        if let Remote::Shm(e) = &mut self.remote
+            && peer != self.own
+        {
+            e.unhear(peer);
+        }
+    }
+
     /// Messages that the transport rejected.
     pub fn malformed(&self) -> u64 {
         match &self.remote {

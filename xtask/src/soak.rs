@@ -1,8 +1,11 @@
 //! `soak`: the long random tests, which print the seed that repeats them.
 
+mod attacks;
+
 use crate::cells::{self, Way};
 use crate::steps::{Result, cargo, run as run_command, target_dir};
 use clap::ValueEnum;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -25,6 +28,11 @@ enum Room {
     /// Messages between all kinds of memory, in all layouts, on all ways, on the emulated
     /// driver, with streams and peers that are late
     Devices,
+    /// A rank that writes over the job's shared memory, while real processes exchange
+    /// messages of all protocols
+    Scribble,
+    /// Kills of ranks and launchers, of the host and of emulated devices
+    Kills,
 }
 
 /// Options of `soak`.
@@ -35,7 +43,9 @@ enum Room {
   cargo xtask soak engine --runs 1000000 --seed 0
   cargo xtask soak datatype --trees 10000000 --seconds 3600
   cargo xtask soak gpu-datatype --trees 10000000 --seconds 7200
-  cargo xtask soak devices --seeds 0..1000")]
+  cargo xtask soak devices --seeds 0..1000
+  cargo xtask soak scribble --seeds 0..500
+  cargo xtask soak kills --runs 500")]
 pub struct Args {
     /// What to test
     #[arg(value_enum)]
@@ -46,13 +56,14 @@ pub struct Args {
     /// Of datatype and gpu-datatype: as many types, unless the time is up before
     #[arg(long, value_name = "N")]
     trees: Option<u64>,
-    /// Of engine: as many random programs, however long it takes, with seeds in a row
+    /// Of engine and kills: as many random programs, however long it takes, with seeds in a
+    /// row
     #[arg(long, value_name = "N")]
     runs: Option<u64>,
     /// Seed of a run to repeat [default: from the clock, printed]
     #[arg(long, value_name = "X")]
     seed: Option<u64>,
-    /// Of devices: these seeds, however long it takes; each is a job of 24 messages
+    /// Of devices, scribble and kills: these seeds, however long it takes; each is a job
     #[arg(long, value_name = "A..B", value_parser = parse_range)]
     seeds: Option<Range<u64>>,
 }
@@ -81,13 +92,16 @@ pub fn run(args: &Args) -> Result {
             .duration_since(UNIX_EPOCH)
             .map_or(1, |since| since.as_nanos() as u64 & 0xffff_ffff)
     });
-    if let Room::Devices = args.room {
-        return devices(args, seed);
+    match args.room {
+        Room::Devices => return jobs(args, seed, "devices", device_job),
+        Room::Scribble => return jobs(args, seed, "scribble", attacks::scribble),
+        Room::Kills => return jobs(args, seed, "kills", attacks::kill),
+        _ => {}
     }
     let (package, test) = match args.room {
         Room::Engine => ("osier", "engine_sim"),
         Room::Datatype => ("osier-datatype", "trees"),
-        Room::GpuDatatype | Room::Devices => ("osier-kernels", "trees"),
+        _ => ("osier-kernels", "trees"),
     };
     match args.runs {
         Some(runs) => println!("seed {seed}, {runs} runs"),
@@ -115,23 +129,32 @@ pub fn run(args: &Args) -> Result {
     done.map_err(|e| format!("seed {seed}: {e}"))
 }
 
+/// What has come of a job, in a word; or what is wrong.
+type Outcome = std::result::Result<&'static str, String>;
+
 /// Jobs by seed, as many at a time as the machine has pairs of processors, at least two.
-fn devices(args: &Args, first: u64) -> Result {
+fn jobs(args: &Args, first: u64, mode: &str, job: fn(&Path, u64) -> Outcome) -> Result {
     crate::setup::cplusplus()?;
     run_command(cargo().args(["build", "--workspace", "--lib", "--bins"]))?;
     let folder = target_dir().join("debug");
-    let end = match &args.seeds {
+    let seeds = match (&args.seeds, args.runs) {
+        (Some(seeds), _) => Some(seeds.clone()),
+        (None, Some(runs)) => Some(first..first.saturating_add(runs)),
+        (None, None) => None,
+    };
+    let end = match &seeds {
         Some(_) => None,
         None => Some(Instant::now() + Duration::from_secs(args.seconds)),
     };
-    let seeds = args.seeds.clone().unwrap_or(first..u64::MAX);
-    let bar = match &args.seeds {
+    let bar = match &seeds {
         Some(seeds) => indicatif::ProgressBar::new(seeds.end.saturating_sub(seeds.start)),
         None => indicatif::ProgressBar::new_spinner(),
     };
+    let seeds = seeds.unwrap_or(first..u64::MAX);
     println!("seeds from {}", seeds.start);
     let next = AtomicU64::new(seeds.start);
     let failed = Mutex::new(None::<String>);
+    let outcomes = Mutex::new(BTreeMap::<&str, u64>::new());
     let at_once = std::thread::available_parallelism().map_or(2, |n| (n.get() / 2).max(2));
     std::thread::scope(|s| {
         for _ in 0..at_once {
@@ -143,14 +166,21 @@ fn devices(args: &Args, first: u64) -> Result {
                     if seed >= seeds.end || over || stop {
                         return;
                     }
-                    if let Err(e) = job(&folder, seed)
-                        && let Ok(mut failed) = failed.lock()
-                    {
-                        failed.get_or_insert(format!(
-                            "{e}\nrepeat: cargo xtask soak devices --seeds {seed}..{}",
-                            seed + 1
-                        ));
-                        return;
+                    match job(&folder, seed) {
+                        Ok(what) => {
+                            if let Ok(mut outcomes) = outcomes.lock() {
+                                *outcomes.entry(what).or_default() += 1;
+                            }
+                        }
+                        Err(e) => {
+                            if let Ok(mut failed) = failed.lock() {
+                                let repeat = format!("{seed}..{}", seed + 1);
+                                failed.get_or_insert(format!(
+                                    "{e}\nrepeat: cargo xtask soak {mode} --seeds {repeat}"
+                                ));
+                            }
+                            return;
+                        }
                     }
                     bar.inc(1);
                 }
@@ -159,6 +189,9 @@ fn devices(args: &Args, first: u64) -> Result {
     });
     bar.abandon();
     println!("{} jobs", bar.position());
+    for (what, n) in outcomes.into_inner().unwrap_or_default() {
+        println!("  {n} {what}");
+    }
     failed
         .into_inner()
         .unwrap_or(None)
@@ -166,7 +199,7 @@ fn devices(args: &Args, first: u64) -> Result {
 }
 
 /// The job of a seed: its cells, and what is different in the machine.
-fn job(folder: &Path, seed: u64) -> Result {
+fn device_job(folder: &Path, seed: u64) -> Outcome {
     let (way, variables) = cells::job(seed);
     let program = folder.join("exercise").display().to_string();
     let mut command = Command::new("timeout");
@@ -182,7 +215,7 @@ fn job(folder: &Path, seed: u64) -> Result {
     }
     let done = command.output().map_err(|e| format!("timeout: {e}"))?;
     if done.status.success() {
-        return Ok(());
+        return Ok("passed");
     }
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Err(format!(

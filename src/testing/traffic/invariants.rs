@@ -65,7 +65,8 @@ impl World {
                     let total = payload
                         .first_chunk::<{ wire::TOTAL_BYTES }>()
                         .map_or(0, |t| u64::from_le_bytes(*t));
-                    sum.0 += eager::cost(total as usize);
+                    // Check bits lie above.
+                    sum.0 += eager::cost((total & 0xffff_ffff) as usize);
                 }
                 wire::CREDIT => sum.1 += u64::from(wire::halves(head.arg).0),
                 _ => {}

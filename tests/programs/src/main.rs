@@ -64,6 +64,10 @@ fn main() -> ExitCode {
         ["sizes"] => sizes(comm, &SIZES),
         ["some-sizes"] => sizes(comm, &[0, 8, 600, 30_000, 200_000]),
         ["scribble", seed] => scribbles::run(comm, seed.parse().expect("a number")),
+        ["traffic", seed] => scribbles::traffic(comm, seed.parse().expect("a number")),
+        ["device-traffic", seed] => {
+            scribbles::device_traffic(comm, seed.parse().expect("a number"));
+        }
         ["crowd"] => crowd(comm),
         ["die", how] => die(comm, how),
         ["stream", how, way] => stream(comm, how, way),

@@ -7,8 +7,12 @@
 //!
 //! Bytes of a payload may be those that were written over it: they are counted, not judged.
 
+use crate::devices;
 use crate::matrix::cells::Dice;
-use osier::{ANY_SOURCE, ANY_TAG, Communicator, Op, Result, Status, Type, View, ViewMut};
+use osier::devices::DeviceView;
+use osier::{
+    ANY_SOURCE, ANY_TAG, Communicator, ErrorKind, Op, Result, Status, Type, View, ViewMut,
+};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -347,6 +351,56 @@ pub fn run(comm: &Communicator, seed: u64) {
         Err(e) => {
             eprintln!("rank {}, round {}: told: {e}", comm.rank(), seen.round);
             std::process::exit(TOLD);
+        }
+    }
+}
+
+/// Rounds of messages until somebody is killed: `exercise traffic SEED`.
+pub fn traffic(comm: &Communicator, seed: u64) {
+    let mut seen = Seen {
+        comm,
+        round: 0,
+        changed: AtomicUsize::new(0),
+    };
+    until_told(comm, || {
+        seen.round += 1;
+        round(&seen, seed)?;
+        // Messages take from where they are: nothing may be changed without a writer.
+        assert_eq!(seen.changed.load(Ordering::Relaxed), 0);
+        Ok(())
+    });
+}
+
+/// The same between devices: `exercise device-traffic SEED`.
+pub fn device_traffic(comm: &Communicator, seed: u64) {
+    let (_context, stream) = devices::device(comm);
+    let (me, n) = (comm.rank(), comm.size());
+    let (right, left) = ((me + 1) % n, (me + n - 1) % n);
+    let mut dice = Dice::new(seed);
+    until_told(comm, || {
+        let bytes = dice.of(&[500usize, 70_000, 1 << 20]);
+        let from = devices::upload(&stream, &vec![me as u8; 2 * bytes]);
+        let into = devices::upload(&stream, &vec![0; 2 * bytes]);
+        let every = [1, 2][dice.below(2)];
+        let layout = Type::vector(bytes / 4, 4, 4 * every, &Type::of::<u8>())?.commit()?;
+        let from = DeviceView::new(&from, 0, &layout, 1)?;
+        let to = DeviceView::new(&into, 0, &layout, 1)?;
+        let mut to = to.after_stream(&stream);
+        comm.sendrecv(&from.after_stream(&stream), right, 1, &mut to, left, 1)?;
+        assert_eq!(devices::download(&stream, &into)[0], left as u8);
+        Ok(())
+    });
+}
+
+/// Until an error that names a rank that is dead.
+fn until_told(comm: &Communicator, mut each: impl FnMut() -> Result<()>) {
+    comm.barrier().expect("all are here");
+    println!("rank {} goes on", comm.rank());
+    loop {
+        if let Err(e) = each() {
+            eprintln!("rank {}: told: {e}", comm.rank());
+            let dead = e.kind() == ErrorKind::RankDead && e.to_string().contains("rank ");
+            std::process::exit(if dead { TOLD } else { WRONG });
         }
     }
 }

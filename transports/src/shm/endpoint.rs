@@ -332,8 +332,7 @@ impl ShmEndpoint {
 
     #[cold]
     fn bad_mail(&mut self, peer: Peer) -> Option<Incoming> {
-        let from = self.tx[peer as usize].from as usize;
-        self.unhear(from, peer);
+        self.unhear(peer);
         None
     }
 
@@ -341,14 +340,14 @@ impl ShmEndpoint {
     /// known any more: nothing that comes from it is taken. The peer hears that its ring is
     /// closed.
     #[cold]
-    fn unhear(&mut self, at: usize, peer: Peer) {
+    pub fn unhear(&mut self, peer: Peer) {
         self.rank.count_malformed();
-        let tx = &mut self.tx[peer as usize];
-        tx.from = NO_RING;
+        let Some(tx) = self.tx.get_mut(peer as usize) else {
+            return;
+        };
+        let from = std::mem::replace(&mut tx.from, NO_RING);
         tx.mail = None;
-        if let Some(rx) = self.rx.get_mut(at)
-            && !rx.overwritten
-        {
+        if let Some(rx) = self.rx.get_mut(from as usize) {
             rx.overwritten = true;
             rx.ring.close();
             self.unheard.push(peer);
@@ -412,7 +411,7 @@ impl ShmEndpoint {
                 _ => {}
             }
         }
-        self.unhear(at, peer);
+        self.unhear(peer);
     }
 
     /// Nothing has come in: one of the rings reports its credits.

@@ -1,0 +1,73 @@
+//! Shared memory that is scarce, watched, or written over by a rank.
+
+mod support;
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use support::{EXERCISE, finish, job, launcher};
+
+/// `ulimit -v`, for the launcher and its ranks.
+#[test]
+fn a_job_runs_in_little_address_space() {
+    let mut job = job(2, &[], &["sizes"]);
+    let limit = libc::rlimit {
+        rlim_cur: 2 << 30,
+        rlim_max: 2 << 30,
+    };
+    // SAFETY: between fork and exec only a system call is made, on a copy of ours.
+    unsafe {
+        job.pre_exec(move || match libc::setrlimit(libc::RLIMIT_AS, &limit) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        })
+    };
+    finish(&mut job).quiet().through(&[0, 1]).code(0);
+}
+
+/// The ranks alone: their launcher has all the room that there is.
+#[test]
+fn ranks_run_in_little_address_space() {
+    let shell = format!("ulimit -v 2097152; exec {EXERCISE} sizes");
+    let mut command = Command::new(launcher());
+    command.args(["run", "-n", "2", "--", "sh", "-c", &shell]);
+    finish(command.env_remove("OSIER_SHM_LIMIT"))
+        .quiet()
+        .through(&[0, 1])
+        .code(0);
+}
+
+/// Under valgrind, which has a smaller address space, runs one thread at a time, and knows
+/// no barrier between processes.
+#[test]
+fn valgrind_finds_nothing_in_a_job_of_two() {
+    let there = Command::new("valgrind")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    if !there {
+        return eprintln!("SKIPPED: valgrind is not installed (hint: apt-get install valgrind)");
+    }
+    let mut command = Command::new(launcher());
+    command
+        .args(["run", "-n", "2", "--", "valgrind", "-q"])
+        .args(["--error-exitcode=99", EXERCISE, "some-sizes"])
+        .env_remove("OSIER_SHM_LIMIT");
+    finish(&mut command).through(&[0, 1]).code(0);
+}
+
+/// Seeds of `exercise scribble`: `cargo xtask soak scribble` runs more.
+#[test]
+fn what_a_rank_writes_over_memory_is_survived_or_told() {
+    let mut told = 0;
+    for seed in 0..12 {
+        let options = ["--on-hang", "kill", "--timeout", "100"];
+        let done = finish(&mut job(3, &options, &["scribble", &seed.to_string()]));
+        // Through, or an error of a rank (`scribbles::TOLD`).
+        let fine = matches!(done.code, Some(0 | 3));
+        assert!(fine, "seed {seed}: {:?}\n{}", done.code, done.stderr);
+        told += u32::from(done.code == Some(3));
+    }
+    println!("told in {told} of 12 jobs");
+}
