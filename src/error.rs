@@ -31,9 +31,10 @@ pub enum ErrorKind {
     Attribute,
     /// The message is longer than the receive buffer.
     Truncated,
-    /// A rank that the operation needs has died.
+    /// A rank that the operation needs has failed: its process ended, and it had not
+    /// finalized.
     RankDead,
-    /// A rank that the operation needs has dropped the communicator.
+    /// The ranks that the operation needs have dropped the communicator, or finalized.
     Closed,
     /// The operation was cancelled or its sender withdrew it.
     Cancelled,

@@ -136,6 +136,14 @@ fn survivors_go_on_without_the_dead() {
     let r = seeds(&deadly(), 15_000);
     assert!(r.deaths > 5_000, "only {} deaths", r.deaths);
     assert!(r.lost > 5_000, "only {} operations met a death", r.lost);
+    for (what, count) in [
+        ("ranks finalized", r.finalized),
+        ("failures were acknowledged", r.acknowledged),
+        ("receives from any source were told", r.told),
+        ("receives were given up", r.resigned),
+    ] {
+        assert!(count > 100, "only {count} {what}");
+    }
 }
 
 /// Collective calls of seeds, `OSIER_SEED_OF_CALLS` alone if it is set.

@@ -48,6 +48,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// is lost, and standard error names it; so two ranks that leave with a message
 /// for each other do not wait for ever. A receiver that keeps a communicator and
 /// never receives is waited for, which is reported like any long wait.
+///
+/// Then the rank has finalized, once no clone of a communicator is left either. Others do not
+/// take it for a failed rank; one whose process ends without dropping its universe has failed,
+/// whatever its exit code.
 pub struct Universe {
     joined: Joined,
     world: Communicator,

@@ -12,8 +12,8 @@
 //!    is the address space and the attachment to the job.
 //! 2. A process fails as a whole, as it does when it is killed: a rank that
 //!    panics or ends with another code than 0 takes its process along.
-//! 3. A rank that ends well is recorded as ended while the others go on, so
-//!    that who still needs it gets an error rather than a hang.
+//! 3. A rank that ends well has finalized, and is recorded so while the others go on: who
+//!    blocks for it gets an error rather than a hang.
 
 use super::{Universe, init, joined_rank, launcher};
 use crate::comm::Communicator;

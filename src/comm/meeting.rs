@@ -166,7 +166,7 @@ impl Meeting {
                 }
                 match mail.receiving {
                     true => None,
-                    false => lane.dead_source(Pattern::exact(from, TAG)).map(Err),
+                    false => lane.lost_source(Pattern::exact(from, TAG)).map(Err),
                 }
             })?;
             match found {

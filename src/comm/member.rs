@@ -87,9 +87,12 @@ impl Drop for Joined {
                 member.core.report_leaks();
             }
             member.core.close();
-            // A launcher that hears nothing takes the end of the process for a failure.
-            if let Some(launcher) = member.core.launcher.get().filter(|_| orderly) {
-                launcher.finish();
+            if orderly {
+                member.core.finalize();
+                // A launcher that hears nothing takes the end of the process for a failure.
+                if let Some(launcher) = member.core.launcher.get() {
+                    launcher.finish();
+                }
             }
         }
     }

@@ -16,6 +16,7 @@ mod codes;
 mod collective;
 mod context;
 mod create;
+mod failures;
 mod from_groups;
 mod graph;
 mod group;

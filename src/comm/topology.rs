@@ -294,7 +294,7 @@ impl Communicator {
             }
             // Who has died may have been about to send.
             let mut dead = peers.clone();
-            dead.find_map(|peer| lane.dead_source(Pattern::exact(peer, tag)))
+            dead.find_map(|peer| lane.lost_source(Pattern::exact(peer, tag)))
                 .map(Err)
         })
     }

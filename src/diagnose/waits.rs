@@ -35,6 +35,8 @@ pub(crate) struct Asked {
     pub bytes: u64,
     /// The line that posted it, if it was posted before the wait.
     pub posted: Option<Site>,
+    /// All ranks that could end it have left.
+    pub unreachable: bool,
 }
 
 impl Asked {
@@ -50,6 +52,7 @@ impl Asked {
             context: 0,
             bytes: 0,
             posted: None,
+            unreachable: false,
         }
     }
 }
@@ -59,6 +62,7 @@ const MOST_ASKED: usize = 16;
 
 thread_local! {
     static LISTENS: Cell<bool> = const { Cell::new(false) };
+    static RESIGNS: Cell<bool> = const { Cell::new(false) };
     static HEARD: RefCell<Vec<Asked>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -72,7 +76,9 @@ pub(crate) fn listens() -> bool {
 #[cold]
 pub(crate) fn hear(asked: Asked) {
     HEARD.with_borrow_mut(|heard| {
-        if heard.len() < MOST_ASKED || asked.operation == Operation::Other {
+        // Whether all are unreachable, the list tells however many there are.
+        let first_reachable = !asked.unreachable && is_hopeless(heard);
+        if heard.len() < MOST_ASKED || asked.operation == Operation::Other || first_reachable {
             heard.truncate(MOST_ASKED - 1);
             heard.push(asked);
         }
@@ -103,6 +109,26 @@ pub(crate) fn listen<R>(check: impl FnOnce() -> R) -> (R, Vec<Asked>) {
     let result = check();
     LISTENS.set(false);
     (result, HEARD.take())
+}
+
+/// Whether a check has asked for nothing but what is unreachable.
+pub(crate) fn is_hopeless(heard: &[Asked]) -> bool {
+    !heard.is_empty() && heard.iter().all(|asked| asked.unreachable)
+}
+
+/// Whether this thread gives up what is unreachable: it waits for nothing else.
+#[inline]
+pub(crate) fn resigns() -> bool {
+    RESIGNS.get()
+}
+
+/// Runs a check that has asked for nothing but what is unreachable once more: what it asks
+/// for ends, with an error.
+pub(crate) fn resign<R>(check: impl FnOnce() -> R) -> R {
+    RESIGNS.set(true);
+    let (result, _) = listen(check);
+    RESIGNS.set(false);
+    result
 }
 
 /// A wait of this thread. Costs nothing until it sleeps.

@@ -171,6 +171,10 @@ impl Transfer {
             let driven = is_driven(context.waker());
             let mut waker = (!driven).then(|| context.waker().clone());
             let done = self.comm.core().with(self.comm.lane(), |lane| {
+                if lane.any_left() {
+                    // A future is a wait: nobody else would end it.
+                    lane.resign(handle);
+                }
                 if let Some(waker) = waker.take() {
                     lane.set_waker(handle, waker);
                 }

@@ -233,6 +233,7 @@ impl Core {
         match &self.place {
             Place::Alone => None,
             Place::Shm(r) => r.job().death(rank as usize),
+            Place::Sim(net, _) if net.has_finalized(rank) => Some(Death::Finalized),
             Place::Sim(net, _) => net.is_dead(rank).then_some(Death::Signaled(9)),
         }
     }
@@ -279,7 +280,7 @@ impl Core {
                 if guard.death(peer as u32).is_none()
                     && let Some(how) = self.death(*rank)
                 {
-                    guard.peer_died(peer as u32, how);
+                    guard.peer_ended(peer as u32, how);
                 }
             }
             self.after(&mut guard);
@@ -419,7 +420,14 @@ impl Core {
         asked
     }
 
-    /// Ends what waits for ranks that have dropped their communicator. True if
+    /// Whether a rank has left a communicator of ours.
+    pub(super) fn any_left(&self) -> bool {
+        let mut any = false;
+        self.each_lane(|lane, _| any = any || lane.lock().any_left());
+        any
+    }
+
+    /// Takes note of ranks that have dropped their communicator, and ends sends to them. True if
     /// anything was learnt.
     fn check_closed(&self) -> bool {
         let mut any = false;
@@ -486,6 +494,14 @@ impl Core {
         }
         self.each_lane(|lane, _| lane.lock().report_leaks(&self.checks));
         self.checks.report_handles();
+    }
+
+    /// The rank leaves its job in order. Others learn of it once nothing of it is left in this
+    /// process, or the process has ended.
+    pub fn finalize(&self) {
+        if let Place::Shm(r) = &self.place {
+            r.finalize();
+        }
     }
 
     /// Ends the progress thread.

@@ -192,8 +192,12 @@ impl Core {
 }
 
 impl Lane {
-    /// Lets a stream wait for an operation; one that is over lets it go on at once.
+    /// Lets a stream wait for an operation; one that is over lets it go on at once, and one
+    /// that no rank is left to meet ends.
     pub fn hold(&mut self, handle: u32, hold: Hold) {
+        if self.any_left() {
+            self.resign(handle);
+        }
         if !self.is_done(handle)
             && let Some(rare) = self.rare(handle)
         {

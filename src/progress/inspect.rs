@@ -35,6 +35,15 @@ impl Lane {
         self.peers[peer as usize].dead.is_some()
     }
 
+    /// Whether a receive from any source is posted while a failure is not acknowledged.
+    pub fn breaks_acknowledgement(&self) -> bool {
+        let from_any = |handle: u32| {
+            let pattern = self.ops.get(handle).and_then(|op| op.pattern);
+            pattern.is_some_and(|pattern| pattern.source.is_none())
+        };
+        self.unacknowledged > 0 && self.posted.iter().any(from_any)
+    }
+
     /// Grows whenever anything moves in [`Lane::progress`].
     pub fn moved(&self) -> u64 {
         self.moved
@@ -63,6 +72,7 @@ impl Lane {
             context: self.context,
             bytes: op.view.bytes() as u64,
             posted: Some(self.site_of(op)),
+            unreachable: self.is_unreachable(handle),
         }
     }
 
@@ -76,6 +86,7 @@ impl Lane {
                 context: self.context,
                 bytes: 0,
                 posted: None,
+                unreachable: self.unreachable(pattern).is_some(),
             });
         }
     }

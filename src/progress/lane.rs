@@ -23,6 +23,7 @@
 
 use super::checked::{LaneCheck, OpCheck};
 use super::enqueued::Hold;
+use super::lane_close::Left;
 use super::lane_pull::{Pull, Push};
 use super::lane_runs::{NO_RUN, Runs};
 use super::links::Links;
@@ -36,7 +37,7 @@ use super::staged::Stage;
 use super::steps::{self, Phase};
 use super::traced::LaneTrace;
 use crate::device::Devices;
-use crate::diagnose::waits::{hear, listens};
+use crate::diagnose::waits::{hear, listens, resigns};
 use crate::error::{Error, Result};
 use crate::matching::{Envelope, Pattern, PostedKey, PostedQueue, UnexpectedKey, UnexpectedQueue};
 use crate::p2p::view::RawView;
@@ -269,9 +270,12 @@ pub(super) struct PeerState {
     pub incoming: Vec<(u32, Target)>,
     /// Layouts of devices' memory that were told.
     pub layouts: Option<Box<Layouts>>,
+    /// How it has ended.
     pub dead: Option<Death>,
-    /// It has dropped the communicator, and all that it sent was handled.
-    pub closed: bool,
+    /// Its failure is known to the program: receives from any source go on without it.
+    pub acknowledged: bool,
+    /// It has left, and all that it sent was handled.
+    pub left: Option<Left>,
     /// It was sent something, so that the transport learns when it closes.
     pub asked: bool,
     /// It is about to be.
@@ -280,6 +284,13 @@ pub(super) struct PeerState {
     /// Starts wait, or are checked, or it is dead: nothing may be sent past
     /// them.
     pub blocked: bool,
+}
+
+impl PeerState {
+    /// Whether it has ended without finalizing.
+    pub fn has_failed(&self) -> bool {
+        self.dead.is_some_and(Death::is_failure)
+    }
 }
 
 /// Send mode.
@@ -349,7 +360,13 @@ pub(crate) struct Lane {
     pub(super) selection: Arc<Selection>,
     pub(super) always_eager: usize,
     pub(super) counters: Counters,
+    /// Peers that have ended; of these, those that have failed, and whose failure is not
+    /// acknowledged.
     pub(super) dead_count: usize,
+    pub(super) failed_count: usize,
+    pub(super) unacknowledged: usize,
+    /// Peers that have left.
+    pub(super) left_count: usize,
     /// Foreign code that is to run without the lock.
     pub(super) owed: Owed,
     /// Something finished since the flag was last taken.
@@ -422,6 +439,9 @@ impl Lane {
             selection,
             counters: Counters::default(),
             dead_count: 0,
+            failed_count: 0,
+            unacknowledged: 0,
+            left_count: 0,
             owed: Owed::default(),
             finished: false,
             moved: 0,
@@ -648,6 +668,9 @@ impl Lane {
         if op.state != State::Done {
             if listens() {
                 hear(self.asked(handle));
+                if resigns() && self.resign(handle) {
+                    return self.take(handle);
+                }
             }
             return None;
         }
@@ -730,6 +753,9 @@ impl Lane {
     /// Has a number left in a list when the operation is over. False if it is
     /// over already; nothing is left then.
     pub fn notify(&mut self, handle: u32, ready: &Arc<Ready>, token: u64) -> bool {
+        if resigns() && self.resign(handle) {
+            return false;
+        }
         match self.ops.get_mut(handle) {
             Some(op) if op.state != State::Done => {}
             _ => return false,

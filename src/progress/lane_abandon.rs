@@ -94,6 +94,7 @@ impl Lane {
             let asked = self.asked(handle);
             hear(Asked {
                 operation: Operation::Revoke,
+                unreachable: false,
                 ..asked
             });
         }

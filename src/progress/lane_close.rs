@@ -1,28 +1,48 @@
-//! A communicator's end, seen from both sides.
+//! Ranks that have left a communicator: they dropped it, or finalized. Seen from both
+//! sides.
 //!
 //! A rank that drops a communicator receives nothing on it any more. Its peers
 //! find out when they are about to sleep: the transport says whose end is
 //! closed. Shared memory says so of peers that something was sent to, so a peer
-//! that is only waited for is sent an empty report of credit, once.
+//! that is only waited for is sent an empty report of credit, once. A rank that
+//! finalizes says so to all ([`Lane::peer_ended`]).
 //!
 //! Sends that the dropped communicator still has under way go on. Meanwhile it
 //! refuses what comes in, so that two ranks that drop a communicator with a
 //! message for each other do not wait for ever.
 //!
+//! A rank that has left has not failed. Sends to it end with an error, because their
+//! messages are lost. A receive that only such ranks could meet is unreachable: it stays
+//! posted, so that tests say "not complete" and its owner may cancel it. It ends with an
+//! error where somebody waits for nothing else: when a blocking wait has found all that it
+//! asks for to be unreachable ([`crate::diagnose::waits::resigns`]), when a future is
+//! polled, when a stream waits, and in collectives and partitioned transfers, which nobody
+//! can cancel.
+//!
 //! # Invariants
-//! 1. A receive fails for a closed peer only after everything that the peer
-//!    posted before was handled: a channel is closed behind its last message.
+//! 1. A peer counts as one that has left only after everything that it posted before was
+//!    handled: a channel is closed behind its last message.
 //! 2. A lane that refuses has no receives, and answers each message that its
 //!    sender waits for.
+//! 3. What is unreachable stays so: a peer that has left does not come back.
 
 use super::lane::{Arrival, Direction, Lane, State};
 use crate::error::{Error, ErrorKind};
-use crate::matching::Pattern;
+use crate::matching::{INTERNAL_TAG, Pattern, TagPattern};
 use crate::wire;
 
+/// How a peer left a communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// It has dropped the communicator.
+    Dropped,
+    /// It has finalized.
+    Finalized,
+}
+
 impl Lane {
-    /// Ends what waits for peers that have dropped the communicator. True if
-    /// anything was learnt.
+    /// Ends sends to peers that have dropped the communicator, and takes note of them. True
+    /// if anything was learnt.
     pub fn check_closed(&mut self) -> bool {
         let overwritten = self.check_overwritten();
         if self.peers.len() > 1 {
@@ -31,18 +51,18 @@ impl Lane {
         let closed: Vec<u32> = (0..self.peers.len() as u32)
             .filter(|p| self.links.closed(*p))
             .collect();
+        // What was posted since it was known that a peer had left.
+        let mut learnt = self.end_unowned();
         if closed.is_empty() {
-            return overwritten;
+            return learnt | overwritten;
         }
-        let mut learnt = overwritten;
+        learnt |= overwritten;
         // What a peer posted before it closed may still end an operation.
         while self.progress() {}
         for &peer in &closed {
-            learnt |= !std::mem::replace(&mut self.peers[peer as usize].closed, true);
-            for handle in self.posted.take_all_from(peer) {
-                let e = self.closed_error(handle, peer);
-                self.finish(handle, Some(e));
+            if self.peers[peer as usize].left.is_none() {
                 learnt = true;
+                self.peer_left(peer, Left::Dropped);
             }
         }
         let waiting: Vec<(u32, u32)> = self
@@ -57,7 +77,7 @@ impl Lane {
             })
             .collect();
         for (handle, peer) in waiting {
-            let e = self.closed_error(handle, peer);
+            let e = self.left_error(handle, peer);
             let state = &mut self.peers[peer as usize];
             state.starts.retain(|h| *h != handle);
             state.streams.retain(|h| *h != handle);
@@ -67,28 +87,148 @@ impl Lane {
         learnt
     }
 
-    fn closed_error(&self, handle: u32, peer: u32) -> Error {
-        Error::new(
-            ErrorKind::Closed,
-            format!(
-                "{}: rank {peer} has dropped the communicator (context {:#x})",
-                self.describe(handle),
-                self.context
-            ),
-        )
+    /// A peer has left, and all that it sent was handled: ends what nobody can cancel, and
+    /// wakes the futures that wait for what is unreachable now.
+    pub(super) fn peer_left(&mut self, peer: u32, how: Left) {
+        let state = &mut self.peers[peer as usize];
+        self.left_count += usize::from(state.left.is_none());
+        state.left = Some(how);
+        self.end_unowned();
+        // Somebody may sleep in a wait that is hopeless now.
+        self.finished = true;
     }
 
-    /// Why nothing will come from a source that has dropped the communicator.
-    pub(super) fn closed_source(&self, pattern: Pattern, what: &str) -> Option<Error> {
-        let peer = pattern.source?;
-        self.peers[peer as usize].closed.then(|| {
-            Error::new(
-                ErrorKind::Closed,
-                format!(
-                    "{what}: rank {peer} has dropped the communicator (context {:#x})",
-                    self.context
-                ),
-            )
+    /// Ends unreachable receives that nobody can cancel, and wakes the futures of others.
+    /// True if any ended.
+    fn end_unowned(&mut self) -> bool {
+        if self.left_count == 0 {
+            return false;
+        }
+        let all: Vec<u32> = self.posted.iter().collect();
+        let mut any = false;
+        for handle in all {
+            let Some(gone) = self.gone_source(handle) else {
+                continue;
+            };
+            let Some(op) = self.ops.get_mut(handle) else {
+                continue;
+            };
+            let held = op.rare.as_ref().is_some_and(|rare| !rare.holds.is_empty());
+            if held || op.detached || op.pattern.is_some_and(is_internal) {
+                self.end_unreachable(handle, gone);
+                any = true;
+            } else if let Some(waker) = op.rare.as_mut().and_then(|rare| rare.waker.take()) {
+                self.owed.wake(Some(waker));
+            }
+        }
+        any
+    }
+
+    /// Whether any peer has left.
+    pub fn any_left(&self) -> bool {
+        self.left_count != 0
+    }
+
+    /// Of the ranks that could send what a pattern accepts, one that has left, if all have
+    /// left or failed.
+    pub(super) fn unreachable(&self, pattern: Pattern) -> Option<u32> {
+        if self.left_count == 0 {
+            return None;
+        }
+        if let Some(source) = pattern.source {
+            return self.peers[source as usize].left.map(|_| source);
+        }
+        let mut others = (0..self.peers.len() as u32).filter(|peer| *peer != self.own);
+        let gone = |peer: u32| {
+            let state = &self.peers[peer as usize];
+            state.left.is_some() || state.dead.is_some()
+        };
+        match others.clone().all(gone) {
+            true => others.find(|peer| self.peers[*peer as usize].left.is_some()),
+            false => None,
+        }
+    }
+
+    /// As [`Lane::unreachable`], of a receive that is posted.
+    fn gone_source(&self, handle: u32) -> Option<u32> {
+        let op = self.ops.get(handle)?;
+        if op.state != State::Posted {
+            return None;
+        }
+        self.unreachable(op.pattern?)
+    }
+
+    /// Whether an operation is a receive that no rank is left to meet.
+    pub(super) fn is_unreachable(&self, handle: u32) -> bool {
+        self.left_count != 0 && self.gone_source(handle).is_some()
+    }
+
+    /// Ends a receive that no rank is left to meet. True if it was one.
+    #[cold]
+    pub fn resign(&mut self, handle: u32) -> bool {
+        let Some(peer) = self.gone_source(handle) else {
+            return false;
+        };
+        self.end_unreachable(handle, peer);
+        true
+    }
+
+    fn end_unreachable(&mut self, handle: u32, peer: u32) {
+        let from_any = self
+            .ops
+            .get(handle)
+            .and_then(|op| op.pattern)
+            .is_some_and(|p| p.source.is_none());
+        let e = match from_any {
+            true => self.all_left(&self.describe(handle)),
+            false => self.left_error(handle, peer),
+        };
+        self.end_posted(handle, e);
+    }
+
+    /// The error of an operation that needs a peer which has left.
+    fn left_error(&self, handle: u32, peer: u32) -> Error {
+        self.left(&self.describe(handle), peer)
+    }
+
+    fn left(&self, what: &str, peer: u32) -> Error {
+        let how = match self.peers[peer as usize].left {
+            Some(Left::Finalized) => "has finalized".to_owned(),
+            _ => format!("has dropped the communicator (context {:#x})", self.context),
+        };
+        Error::new(ErrorKind::Closed, format!("{what}: rank {peer} {how}"))
+    }
+
+    /// The error of what any rank could have met; names them, up to a few.
+    fn all_left(&self, what: &str) -> Error {
+        let others = (0..self.peers.len() as u32).filter(|peer| *peer != self.own);
+        let each = others.filter_map(|peer| {
+            let state = &self.peers[peer as usize];
+            Some(match (state.dead, state.left) {
+                (Some(how), _) => format!("rank {peer} {how}"),
+                (None, Some(_)) => format!("rank {peer} has dropped the communicator"),
+                (None, None) => return None,
+            })
+        });
+        let mut each: Vec<String> = each.collect();
+        let more = each.len().saturating_sub(MOST_NAMED);
+        each.truncate(MOST_NAMED);
+        if more > 0 {
+            each.push(format!("and {more} more"));
+        }
+        let message = format!(
+            "{what}: no rank is left that could send: {}",
+            each.join(", ")
+        );
+        Error::new(ErrorKind::Closed, message)
+    }
+
+    /// Why nothing that a pattern accepts will come, if all that could send it have left.
+    pub(super) fn left_source(&self, pattern: Pattern, what: &str) -> Option<Error> {
+        let peer = self.unreachable(pattern)?;
+        Some(match pattern.source {
+            Some(_) => self.left(what, peer),
+            None => self.all_left(what),
         })
     }
 
@@ -148,7 +288,7 @@ impl Lane {
             return false;
         };
         let (state, peer) = (op.state, op.peer);
-        let e = self.closed_error(handle, peer);
+        let e = self.left_error(handle, peer);
         match state {
             State::Announced | State::AwaitAck => self.finish(handle, Some(e)),
             // Its bytes go on to a receiver that drops them.
@@ -165,4 +305,12 @@ impl Lane {
         }
         true
     }
+}
+
+/// Most ranks that an error names.
+const MOST_NAMED: usize = 8;
+
+/// Whether a receive belongs to a collective or a partitioned transfer.
+pub(super) fn is_internal(pattern: Pattern) -> bool {
+    matches!(pattern.tag, TagPattern::Exact(tag) if tag & INTERNAL_TAG != 0)
 }

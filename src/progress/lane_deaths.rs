@@ -1,12 +1,24 @@
-//! What the death of a peer does to a communicator.
+//! What the end of a peer's process, or of its part in the job, does to a communicator.
+//!
+//! ```text
+//!            finalized                      failed
+//! sends      end with Closed                end with RankDead
+//! receives   stay; see `lane_close`         end with RankDead
+//!   from any source                         end with RankDead, until acknowledged
+//! ```
 //!
 //! # Invariants
 //! 1. What the peer had posted before is handled first; then every operation that needs
-//!    it ends, with its rank, and nothing that it began is kept.
-//! 2. A receive from any source ends when nobody is left who could send.
+//!    it ends, with its rank, and nothing that it began is kept. Receives that only a
+//!    finalized rank could meet are left to their owners, who may still cancel them.
+//! 2. While a failure is not acknowledged, no receive from any source is posted: those that
+//!    are end without a message, later ones are refused.
+//! 3. A receive from any source ends when all others have failed, acknowledged or not.
 
 use super::lane::{Arrival, Direction, Lane, State, Target};
+use super::lane_close::Left;
 use crate::error::{Error, ErrorKind};
+use crate::matching::Pattern;
 use osier_transports::shm::Death;
 
 impl Lane {
@@ -20,15 +32,15 @@ impl Lane {
     pub(super) fn check_overwritten(&mut self) -> bool {
         let mut any = false;
         while let Some(peer) = self.links.overwritten() {
-            self.peer_died(peer, Death::Overwritten);
+            self.peer_ended(peer, Death::Overwritten);
             any = true;
         }
         any
     }
 
-    /// A peer has died: what it sent before is still received, what needs it
+    /// A peer has ended: what it sent before is still received, what needs it
     /// fails.
-    pub fn peer_died(&mut self, peer: u32, how: Death) {
+    pub fn peer_ended(&mut self, peer: u32, how: Death) {
         if self.peers[peer as usize].dead.is_some() {
             return;
         }
@@ -39,9 +51,13 @@ impl Lane {
         self.peers[peer as usize].blocked = true;
         self.dead_count += 1;
         let error = |lane: &Lane, handle: u32| Some(lane.death_error(handle, peer, how));
-        for handle in self.posted.take_all_from(peer) {
-            let e = error(self, handle);
-            self.finish(handle, e);
+        if how.is_failure() {
+            self.failed_count += 1;
+            self.unacknowledged += 1;
+            for handle in self.posted.take_all_from(peer) {
+                let e = error(self, handle);
+                self.finish(handle, e);
+            }
         }
         let state = &mut self.peers[peer as usize];
         state.control.clear();
@@ -88,26 +104,76 @@ impl Lane {
         }
         // What was opened of it is used no more.
         self.devices.sweep();
-        if self.dead_count + 1 >= self.peers.len() {
-            // Nobody is left who could satisfy a receive from any source.
-            let orphans: Vec<u32> = self
-                .posted
-                .iter()
-                .filter(|h| {
-                    self.ops
-                        .get(*h)
-                        .and_then(|op| op.pattern)
-                        .is_some_and(|p| p.source.is_none())
-                })
-                .collect();
-            for handle in orphans {
-                if let Some(key) = self.ops.get_mut(handle).and_then(|op| op.posted.take()) {
-                    self.posted.cancel(key);
-                }
-                let e = error(self, handle);
-                self.finish(handle, e);
-            }
+        match how.is_failure() {
+            true => self.end_receives_from_any(peer, how),
+            false => self.peer_left(peer, Left::Finalized),
         }
+    }
+
+    /// Ends the posted receives from any source (invariant 2). None of them has met a
+    /// message.
+    fn end_receives_from_any(&mut self, peer: u32, how: Death) {
+        let from_any = |h: &u32| {
+            let op = self.ops.get(*h);
+            op.and_then(|op| op.pattern)
+                .is_some_and(|p| p.source.is_none())
+        };
+        let all: Vec<u32> = self.posted.iter().filter(from_any).collect();
+        for handle in all {
+            let e = self.death_error(handle, peer, how);
+            self.end_posted(handle, e);
+        }
+    }
+
+    /// Ends a receive that is posted.
+    pub(super) fn end_posted(&mut self, handle: u32, e: Error) {
+        if let Some(key) = self.ops.get_mut(handle).and_then(|op| op.posted.take()) {
+            self.posted.cancel(key);
+        }
+        self.finish(handle, Some(e));
+    }
+
+    /// The failed rank for which a receive of this pattern fails, if for one.
+    pub(super) fn failed_source(&self, pattern: Pattern) -> Option<(u32, Death)> {
+        if self.failed_count == 0 {
+            return None;
+        }
+        if let Some(source) = pattern.source {
+            let how = self.peers[source as usize].dead?;
+            return how.is_failure().then_some((source, how));
+        }
+        let nobody_lives = self.failed_count + 1 >= self.peers.len();
+        if self.unacknowledged == 0 && !nobody_lives {
+            return None;
+        }
+        let mut failed = self.failed().filter(|(p, _)| {
+            let peer = &self.peers[*p as usize];
+            nobody_lives || !peer.acknowledged
+        });
+        failed.next()
+    }
+
+    fn failed(&self) -> impl Iterator<Item = (u32, Death)> {
+        self.peers.iter().enumerate().filter_map(|(peer, state)| {
+            let how = state.dead.filter(|how| how.is_failure())?;
+            Some((peer as u32, how))
+        })
+    }
+
+    /// Peers that have failed.
+    pub fn failed_peers(&self) -> Vec<usize> {
+        self.failed().map(|(peer, _)| peer as usize).collect()
+    }
+
+    /// From now on receives from any source go on without the peers that have failed so
+    /// far; these peers.
+    pub fn acknowledge_failures(&mut self) -> Vec<usize> {
+        let failed = self.failed_peers();
+        for peer in &failed {
+            self.peers[*peer].acknowledged = true;
+        }
+        self.unacknowledged = 0;
+        failed
     }
 
     /// A message that can no longer come whole.
@@ -120,9 +186,15 @@ impl Lane {
     }
 
     pub(super) fn death_error(&self, handle: u32, peer: u32, how: Death) -> Error {
-        Error::new(
-            ErrorKind::RankDead,
-            format!("{}: rank {peer} {how}", self.describe(handle)),
-        )
+        ended(&self.describe(handle), peer, how)
     }
+}
+
+/// The error of what needs a rank that has ended.
+pub(super) fn ended(what: &str, peer: u32, how: Death) -> Error {
+    let kind = match how.is_failure() {
+        true => ErrorKind::RankDead,
+        false => ErrorKind::Closed,
+    };
+    Error::new(kind, format!("{what}: rank {peer} {how}"))
 }

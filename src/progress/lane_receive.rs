@@ -3,8 +3,11 @@
 use super::lane::{
     Arrival, Arrived, Direction, Lane, Matched, Offer, Op, Outcome, Posted, State, Target, describe,
 };
+use super::lane_close::is_internal;
+use super::lane_deaths::ended;
 use super::lane_send::too_many;
 use super::staged::check_moment;
+use crate::diagnose::waits::resigns;
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::{Envelope, Pattern, TagPattern};
 use crate::p2p::view::RawView;
@@ -89,7 +92,7 @@ impl Lane {
         let (peer, room) = (was.source, view.bytes());
         let what = describe("receive from", Some(peer), was.tag, room, &self.links);
         match self.peers[peer as usize].dead {
-            Some(how) => Error::new(ErrorKind::RankDead, format!("{what}: rank {peer} {how}")),
+            Some(how) => ended(&what, peer, how),
             None => Error::new(
                 ErrorKind::Cancelled,
                 format!("{what}: the sender withdrew it"),
@@ -177,10 +180,31 @@ impl Lane {
             && self.pushes.is_empty()
     }
 
-    /// Why a message that matches will never come, if so.
+    /// Why a probe for these messages fails, if it does: a rank has failed, or a wait
+    /// resigns because all that could send have left.
     pub fn dead_source(&self, pattern: Pattern) -> Option<Error> {
         let e = self.refuse_dead(&RawView::empty(), pattern).err();
-        e.or_else(|| self.closed_source(pattern, "probe"))
+        e.or_else(|| match resigns() {
+            true => self.left_source(pattern, &self.describe_probe(pattern)),
+            false => None,
+        })
+    }
+
+    /// Why a message of the library itself will never come, if so.
+    pub fn lost_source(&self, pattern: Pattern) -> Option<Error> {
+        let e = self.refuse_dead(&RawView::empty(), pattern).err();
+        e.or_else(|| self.left_source(pattern, &self.describe_probe(pattern)))
+    }
+
+    fn describe_probe(&self, pattern: Pattern) -> String {
+        let source = pattern.source;
+        match pattern.tag {
+            TagPattern::Exact(tag) => describe("probe for", source, tag, 0, &self.links),
+            TagPattern::Any => {
+                let who = source.map_or("any rank".into(), |s| format!("rank {s}"));
+                format!("probe for {who}, any tag")
+            }
+        }
     }
 
     /// Whether an unexpected message matches.
@@ -190,36 +214,21 @@ impl Lane {
     }
 
     fn refuse_dead(&self, view: &RawView, pattern: Pattern) -> Result<()> {
-        if self.dead_count == 0 {
-            return Ok(());
-        }
-        let how = match pattern.source {
-            Some(source) => self.peers[source as usize].dead.map(|how| (source, how)),
-            None if self.dead_count + 1 >= self.peers.len() => self
-                .peers
-                .iter()
-                .enumerate()
-                .find_map(|(p, s)| s.dead.map(|how| (p as u32, how))),
-            None => None,
+        let finalized = || {
+            let source = pattern.source.filter(|_| is_internal(pattern))?;
+            // Nobody could cancel it.
+            Some((source, self.peers[source as usize].dead?))
         };
-        let Some((peer, how)) = how else {
+        let Some((peer, how)) = self.failed_source(pattern).or_else(finalized) else {
             return Ok(());
         };
         let tag = match pattern.tag {
             TagPattern::Exact(tag) => tag,
             TagPattern::Any => 0,
         };
-        let what = describe(
-            "receive from",
-            pattern.source,
-            tag,
-            view.bytes(),
-            &self.links,
-        );
-        Err(Error::new(
-            ErrorKind::RankDead,
-            format!("{what}: rank {peer} {how}"),
-        ))
+        let (source, bytes) = (pattern.source, view.bytes());
+        let what = describe("receive from", source, tag, bytes, &self.links);
+        Err(ended(&what, peer, how))
     }
 
     #[track_caller]

@@ -689,12 +689,18 @@ impl Lane {
                 format!("rank {peer} has failed in this collective (hint: its own error says why)"),
             );
         };
-        let who = match self.members.iter().position(|world| *world == culprit) {
+        let place = self.members.iter().position(|world| *world == culprit);
+        let who = match place {
             Some(rank) => format!("rank {rank}"),
             None => format!("rank {culprit} of the job"),
         };
+        let state = place.and_then(|rank| self.peers.get(rank));
+        let kind = match state.is_some_and(|s| s.left.is_some() && !s.has_failed()) {
+            true => ErrorKind::Closed,
+            false => ErrorKind::RankDead,
+        };
         Error::new(
-            ErrorKind::RankDead,
+            kind,
             format!("{who} is dead or has left, as rank {peer} has found in this collective"),
         )
     }

@@ -1,6 +1,7 @@
 //! The sending half of a lane: starts, streams, control messages.
 
 use super::lane::{Direction, Lane, Mode, Op, Outcome, Posted, State, describe};
+use super::lane_deaths::ended;
 use super::lane_runs::{NO_RUN, NOBODY};
 use super::offers::Offering;
 use super::staged::{Source, Stage, check_moment};
@@ -109,13 +110,8 @@ impl Lane {
         let bytes = view.bytes();
         check_moment(&view)?;
         if let Some(how) = self.peers[dest as usize].dead {
-            return Err(Error::new(
-                ErrorKind::RankDead,
-                format!(
-                    "{}: rank {dest} {how}",
-                    describe("send to", Some(dest), tag, bytes, &self.links)
-                ),
-            ));
+            let what = describe("send to", Some(dest), tag, bytes, &self.links);
+            return Err(ended(&what, dest, how));
         }
         let mut op = Op::new(Direction::Send, State::Starting, view, dest, tag);
         op.site = site;

@@ -241,10 +241,13 @@ fn on_sim<R: Send>(
         0,
         n,
         |rank| join(rank).expect("a place in the job"),
-        |rank, _| {
+        |rank, code| {
             // What it has sent is there before the news of its end.
             net.advance(LAST_WORDS_NS);
-            net.kill(rank as u32);
+            match code {
+                0 => net.finalize(rank as u32),
+                _ => net.kill(rank as u32),
+            }
         },
         f,
     )

@@ -1,10 +1,9 @@
 //! Ranks that end while others need them.
 
-use crate::support::{Watchdog, fails as fails_with, on_all, pattern};
-use osier::testing::{Network, ranks_on};
+use crate::support::{Watchdog, fails as fails_with, on_all, one_fails, pattern};
+use osier::testing::Network;
 use osier::{ANY_SOURCE, ANY_TAG, Communicator, Error, ErrorKind, Op, Type, View, wait_any};
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 const DEAD: ErrorKind = ErrorKind::RankDead;
 
@@ -13,9 +12,9 @@ thread_local! {
     static KEEPS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// As `support::fails`. A rank that returns or unwinds drops its communicators
-/// first and is known to be dead a little later, so one may be told of either;
-/// of one that keeps them, only of its death.
+/// As `support::fails`. A rank that unwinds drops its communicators
+/// first and is known to have failed a little later, so one may be told of either;
+/// of one that keeps them, only of its failure.
 #[track_caller]
 fn fails<T>(result: Result<T, Error>, kind: ErrorKind, parts: &[&str]) -> Error {
     let kind = match &result {
@@ -27,12 +26,15 @@ fn fails<T>(result: Result<T, Error>, kind: ErrorKind, parts: &[&str]) -> Error 
     fails_with(result, kind, parts)
 }
 
-/// Runs `f` on `n` ranks, of which rank 1 ends in both ways.
+/// Runs `f` on `n` ranks, of which rank 1 fails after it, in both ways.
 fn both_ways(n: usize, f: impl Fn(Communicator) + Sync) {
-    for keeps in [false, true] {
-        on_all(n, |comm| {
+    let _watchdog = Watchdog::start();
+    for (network, keeps) in Network::all().iter().flat_map(|n| [(n, false), (n, true)]) {
+        one_fails(network, n, |comm| {
             keep(&comm, keeps);
+            let me = comm.rank();
             f(comm);
+            me == 1
         });
     }
 }
@@ -79,6 +81,8 @@ fn needs_rank_1(comm: &Communicator) {
 const PEER: [usize; 3] = [2, usize::MAX, 0];
 
 fn survivors_go_on(comm: &Communicator) {
+    fails(comm.recv(&mut [0u8], ANY_SOURCE, 8), DEAD, &["rank 1"]);
+    assert_eq!(comm.acknowledge_failures(), [1]);
     let peer = PEER[comm.rank()];
     for n in [8, 5_000, 300_000] {
         let mut got = vec![0; n];
@@ -89,36 +93,13 @@ fn survivors_go_on(comm: &Communicator) {
 }
 
 #[test]
-fn a_rank_that_returns_is_named() {
+fn a_rank_that_fails_is_named() {
     both_ways(3, |comm| {
         if comm.rank() != 1 {
             needs_rank_1(&comm);
             survivors_go_on(&comm);
         }
     });
-}
-
-#[test]
-fn a_rank_that_panics_is_named() {
-    struct Thrown;
-    let _watchdog = Watchdog::start();
-    for (network, keeps) in Network::all().iter().flat_map(|n| [(n, false), (n, true)]) {
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            ranks_on(network, 3, |comm| {
-                keep(&comm, keeps);
-                comm.barrier().expect("all are here");
-                if comm.rank() == 1 {
-                    resume_unwind(Box::new(Thrown));
-                }
-                needs_rank_1(&comm);
-                survivors_go_on(&comm);
-            })
-        }));
-        let panic = result.expect_err("the panic is passed on");
-        if !panic.is::<Thrown>() {
-            resume_unwind(panic);
-        }
-    }
 }
 
 #[test]
@@ -177,13 +158,23 @@ fn any_source_goes_on_while_anybody_lives() {
         if comm.rank() == 1 {
             return;
         }
-        fails(comm.recv(&mut [0u8], 1, 9), DEAD, &["rank 1"]);
+        while comm.failed_ranks().is_empty() {
+            std::thread::yield_now();
+        }
         if comm.rank() == 2 {
             for i in 0..20u64 {
                 comm.send(&i, 0, 0).expect("send");
             }
             return;
         }
+        // It is told again as long as nobody has taken note.
+        for _ in 0..2 {
+            fails(comm.recv(&mut [0u8], ANY_SOURCE, 9), DEAD, &["rank 1"]);
+            fails(comm.probe(ANY_SOURCE, 9), DEAD, &["rank 1"]);
+            fails(comm.iprobe(ANY_SOURCE, 9), DEAD, &["rank 1"]);
+        }
+        assert_eq!(comm.failed_ranks(), [1]);
+        assert_eq!(comm.acknowledge_failures(), [1]);
         for i in 0..20u64 {
             let mut got = u64::MAX;
             if i % 2 == 0 {
@@ -193,9 +184,130 @@ fn any_source_goes_on_while_anybody_lives() {
             comm.recv(&mut got, ANY_SOURCE, 0).expect("recv");
             assert_eq!(got, i);
         }
-        // Now nobody is left.
-        fails(comm.recv(&mut [0u8], ANY_SOURCE, 0), DEAD, &["rank"]);
-        fails(comm.probe(ANY_SOURCE, ANY_TAG), DEAD, &["rank"]);
+        // Now nobody is left: one has failed, one has finalized.
+        let both = ["rank 1", "rank 2"];
+        let closed = ErrorKind::Closed;
+        fails(comm.recv(&mut [0u8], ANY_SOURCE, 0), closed, &both);
+        fails(comm.probe(ANY_SOURCE, ANY_TAG), closed, &both);
+        assert!(comm.iprobe(ANY_SOURCE, ANY_TAG).expect("none").is_none());
+    });
+}
+
+/// A master hands out work to whoever asks; a worker fails in the middle of it.
+#[test]
+fn a_master_goes_on_without_a_worker_that_fails() {
+    const TASKS: u64 = 60;
+    both_ways(4, |comm| {
+        if comm.rank() != 0 {
+            let mut done = 0;
+            loop {
+                let mut task = u64::MAX;
+                comm.send(&[0u64], 0, 0).expect("asks");
+                comm.recv(&mut task, 0, 1).expect("an answer");
+                if task == u64::MAX {
+                    return;
+                }
+                if comm.rank() == 1 && done == 3 {
+                    return; // and dies with its task
+                }
+                comm.send(&[task, task * task], 0, 2).expect("a result");
+                done += 1;
+            }
+        }
+        let mut open: Vec<u64> = (0..TASKS).collect();
+        let mut given = [None; 4];
+        let mut results = vec![0; TASKS as usize];
+        let mut told = 0;
+        let mut living = 3;
+        while living > 0 {
+            match comm.recv_vec::<u64>(ANY_SOURCE, ANY_TAG) {
+                Ok((message, status)) => {
+                    let from = status.source().expect("a rank");
+                    if let [task, square] = message[..] {
+                        assert_eq!(given[from].take(), Some(task));
+                        results[task as usize] = square;
+                        continue;
+                    }
+                    let task = open.pop();
+                    living -= usize::from(task.is_none());
+                    given[from] = task;
+                    let answered = comm.send(&task.unwrap_or(u64::MAX), from, 1);
+                    assert!(answered.is_ok() || from == 1, "{answered:?}");
+                }
+                Err(e) => {
+                    fails::<()>(Err(e), DEAD, &["rank 1"]);
+                    told += 1;
+                    assert_eq!(comm.acknowledge_failures(), [1]);
+                    // Somebody else does what it had.
+                    open.extend(given[1].take());
+                    living -= 1;
+                }
+            }
+        }
+        assert_eq!(told, 1);
+        // Its task may come back after the others were sent home.
+        for task in open {
+            results[task as usize] = task * task;
+        }
+        assert!(results.iter().zip(0..).all(|(r, n)| *r == n * n));
+    });
+}
+
+/// Receives from any source end with the failure, and have taken no message.
+#[test]
+fn receives_that_end_with_a_failure_take_nothing() {
+    both_ways(3, |comm| {
+        if comm.rank() == 1 {
+            comm.send(&[11u8], 0, 3).expect("its last word");
+            return;
+        }
+        while comm.failed_ranks().is_empty() {
+            std::thread::yield_now();
+        }
+        comm.acknowledge_failures();
+        if comm.rank() == 2 {
+            comm.recv(&mut [0u8], 0, 8).expect("rank 0 is told");
+            comm.send(&[22u8], 0, 3).expect("send");
+            return;
+        }
+        // What it sent before is there, and meets the first.
+        let first = comm.irecv(vec![0u8], ANY_SOURCE, 3).expect("irecv");
+        assert_eq!(first.wait().expect("it was sent").0, [11]);
+        let second = comm.irecv(vec![0u8], ANY_SOURCE, 3).expect("irecv");
+        comm.send(&[1u8], 2, 8).expect("it lives");
+        assert_eq!(second.wait().expect("the living").0, [22]);
+    });
+    both_ways(3, |comm| {
+        if comm.rank() == 1 {
+            for to in [0, 2] {
+                comm.recv(&mut [0u8], to, 1).expect("posted");
+            }
+            return;
+        }
+        if comm.rank() == 0 {
+            let mut all: Vec<_> = (0..3)
+                .map(|_| comm.irecv(vec![0u8], ANY_SOURCE, 3).expect("irecv"))
+                .collect();
+            comm.send(&[1u8], 1, 1).expect("posted");
+            for receive in &mut all {
+                while !receive.test() {
+                    std::thread::yield_now();
+                }
+            }
+            for receive in all {
+                fails(receive.wait(), DEAD, &["rank 1", "any rank"]);
+            }
+            let late = comm.irecv(vec![0u8], ANY_SOURCE, 3).map(drop);
+            fails(late, DEAD, &["rank 1"]);
+            assert_eq!(comm.acknowledge_failures(), [1]);
+            comm.send(&[1u8], 2, 4).expect("go");
+            let (got, _) = comm.recv_vec::<u8>(ANY_SOURCE, 3).expect("the living");
+            assert_eq!(got, [2]);
+            return;
+        }
+        comm.send(&[1u8], 1, 1).expect("posted");
+        comm.recv(&mut [0u8], 0, 4).expect("go");
+        comm.send(&[2u8], 0, 3).expect("send");
     });
 }
 
@@ -236,24 +348,10 @@ fn dies_in_the_middle(
     begin: impl Fn(&Communicator) + Sync,
     survive: impl Fn(&Communicator) + Sync,
 ) {
-    struct Thrown;
-    let _watchdog = Watchdog::start();
-    for (network, keeps) in Network::all().iter().flat_map(|n| [(n, false), (n, true)]) {
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            ranks_on(network, 2, |comm| {
-                keep(&comm, keeps);
-                if comm.rank() == 1 {
-                    begin(&comm);
-                    resume_unwind(Box::new(Thrown));
-                }
-                survive(&comm);
-            })
-        }));
-        let panic = result.expect_err("the panic is passed on");
-        if !panic.is::<Thrown>() {
-            resume_unwind(panic);
-        }
-    }
+    both_ways(2, |comm| match comm.rank() {
+        1 => begin(&comm),
+        _ => survive(&comm),
+    });
 }
 
 #[test]

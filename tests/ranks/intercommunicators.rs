@@ -1,7 +1,7 @@
 //! Two groups that talk across.
 
-use crate::support::{Watchdog, fails, on_all, pattern};
-use osier::testing::{Network, ranks_on};
+use crate::support::{Watchdog, fails, on_all, one_fails, pattern};
+use osier::testing::Network;
 use osier::{
     ANY_SOURCE, Communicator, Comparison, ErrorKind, Op, PROC_NULL, ROOT, SplitType, dims_create,
 };
@@ -308,12 +308,12 @@ fn what_makes_no_sense_between_groups() {
 fn the_other_side_dies() {
     let _watchdog = Watchdog::start();
     for network in Network::all() {
-        ranks_on(&network, 4, |comm| {
+        one_fails(&network, 4, |comm| {
             let inter = halves(&comm, 3, 0);
             if comm.rank() == 3 {
                 // It dies with the communicator, without dropping it before.
                 std::mem::forget(inter);
-                return;
+                return true;
             }
             let kind = ErrorKind::RankDead;
             fails(inter.barrier(), kind, &["barrier"]);
@@ -322,6 +322,7 @@ fn the_other_side_dies() {
             // Nobody is left who could send.
             fails(inter.recv(&mut [0u8], ANY_SOURCE, 0), kind, &["rank 0"]);
             fails(inter.ssend(&[0u8], 0, 0), kind, &["rank 0"]);
+            false
         });
     }
 }

@@ -17,6 +17,7 @@ mod futures;
 mod handlers;
 mod intercommunicators;
 mod large;
+mod leaving;
 mod matching;
 mod modes;
 mod neighborhoods;

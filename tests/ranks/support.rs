@@ -3,6 +3,7 @@
 use osier::testing::{Network, ranks_on};
 use osier::{Communicator, Error, ErrorKind};
 use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
@@ -40,6 +41,22 @@ pub fn on_all(n: usize, f: impl Fn(Communicator) + Sync) {
     let _watchdog = Watchdog::start();
     for network in Network::all() {
         ranks_on(&network, n, &f);
+    }
+}
+
+/// Runs `f` on `n` ranks; those for which it is true fail after it.
+pub fn one_fails(network: &Network, n: usize, f: impl Fn(Communicator) -> bool + Sync) {
+    struct Thrown;
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        ranks_on(network, n, |comm| {
+            if f(comm) {
+                resume_unwind(Box::new(Thrown));
+            }
+        })
+    }));
+    let panic = result.expect_err("the panic is passed on");
+    if !panic.is::<Thrown>() {
+        resume_unwind(panic);
     }
 }
 

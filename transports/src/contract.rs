@@ -246,7 +246,7 @@ pub enum PostError {
 pub enum TransportErrorKind {
     /// The peer's process is gone.
     PeerDead,
-    /// The peer has closed this channel.
+    /// The peer has closed this channel, or has finalized.
     PeerClosed,
     /// No memory left, shared or private.
     OutOfMemory,

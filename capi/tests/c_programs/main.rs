@@ -307,6 +307,23 @@ fn what_programs_of_others_rely_on() {
     passes("others", &[1, 2, 3]);
 }
 
+/// Ranks finalize at different moments, and live on; or one exits without.
+#[test]
+fn ranks_that_leave() {
+    let Some(program) = build("leavers") else {
+        return;
+    };
+    for (how, lines) in [("well", "through\n"), ("exit", "through\n")] {
+        let flags = place().expect("built").join(format!("leavers-{how}"));
+        for rank in ["1", "2", "go"] {
+            let flag = format!("{}.{rank}", text(&flags));
+            let _ = std::fs::remove_file(flag);
+        }
+        let (code, stdout, stderr) = start_with(&program, 3, &[], &[how, text(&flags)]);
+        assert_eq!((code, stdout.as_str()), (Some(0), lines), "{how}: {stderr}");
+    }
+}
+
 #[test]
 fn errors_are_fatal_by_default() {
     let Some(program) = build("fatal") else {

@@ -5,7 +5,7 @@
 use super::{Core, Place, lock};
 use crate::diagnose::threads;
 use crate::diagnose::verdict::hangs;
-use crate::diagnose::waits::{Watch, listen};
+use crate::diagnose::waits::{Watch, is_hopeless, listen, resign};
 use crate::diagnose::{LONG, report};
 use crate::progress::cell::LaneCell;
 use crate::progress::lane::{IDLE_POLLS, Lane};
@@ -134,18 +134,26 @@ impl Core {
     /// As `wait_on`, for a check that takes locks itself.
     #[track_caller]
     pub fn wait_until<R>(&self, check: impl FnMut() -> Option<R>) -> R {
-        self.wait_watched(check, Watch::new(&self.waits, Location::caller(), true))
+        let watch = Watch::new(&self.waits, Location::caller(), true);
+        self.wait_watched(check, watch, true)
     }
 
     /// As `wait_until`, for a check that runs code of the user's: other things
-    /// than messages may end the wait.
+    /// than messages may end the wait, so it does not resign. Futures that no rank is left
+    /// to end do so themselves when they are polled.
     #[track_caller]
     pub fn drive<R>(&self, check: impl FnMut() -> Option<R>) -> R {
-        self.wait_watched(check, Watch::new(&self.waits, Location::caller(), false))
+        let watch = Watch::new(&self.waits, Location::caller(), false);
+        self.wait_watched(check, watch, false)
     }
 
     #[track_caller]
-    fn wait_watched<R>(&self, mut check: impl FnMut() -> Option<R>, mut watch: Watch<'_>) -> R {
+    fn wait_watched<R>(
+        &self,
+        mut check: impl FnMut() -> Option<R>,
+        mut watch: Watch<'_>,
+        resigns: bool,
+    ) -> R {
         let _span = self
             .trace
             .as_ref()
@@ -171,10 +179,16 @@ impl Core {
             let mut result = None;
             self.sleep(|| {
                 self.check_closed();
-                if watch.is_long() {
+                let (long, left) = (watch.is_long(), resigns && self.any_left());
+                if long || left {
                     let (found, heard) = listen(&mut check);
                     result = found;
-                    watch.tell(heard);
+                    if result.is_none() && left && is_hopeless(&heard) {
+                        result = resign(&mut check);
+                    }
+                    if result.is_none() && long {
+                        watch.tell(heard);
+                    }
                 } else {
                     result = check();
                 }
@@ -244,13 +258,16 @@ impl Core {
             let heard = self.with(lane, |lane| {
                 lane.check_closed();
                 lane.progress();
-                if !long {
+                if !long && !lane.any_left() {
                     result = check(lane);
                     return None;
                 }
                 let (found, heard) = listen(|| check(lane));
                 result = found;
-                Some(heard)
+                if result.is_none() && is_hopeless(&heard) {
+                    result = resign(|| check(lane));
+                }
+                (long && result.is_none()).then_some(heard)
             });
             if let Some(heard) = heard {
                 watch.tell(heard);

@@ -102,6 +102,15 @@ pub(super) enum Act {
         rank: u32,
         calls: u64,
     },
+    /// The rank finalizes, if it has nothing to send any more and all that it sent has come.
+    Finalize {
+        rank: u32,
+    },
+    /// A rank goes on without those that it knows to have failed.
+    Acknowledge {
+        rank: u32,
+        context: usize,
+    },
     /// Every lane makes progress, from this one on.
     Round(usize),
     /// The first held message of a link arrives.
@@ -170,6 +179,8 @@ impl Act {
             | Act::Progress { rank, .. }
             | Act::Probe { rank, .. }
             | Act::DieAt { rank, .. }
+            | Act::Finalize { rank }
+            | Act::Acknowledge { rank, .. }
             | Act::Attach { rank, .. }
             | Act::Flush { rank, .. }
             | Act::Begin { rank, .. }
@@ -299,6 +310,8 @@ impl World {
                 let step = self.net.steps(rank) + calls;
                 self.net.kill_at_step(rank, step);
             }
+            Act::Finalize { rank } => self.finalize(rank),
+            Act::Acknowledge { rank, context } => self.acknowledge(rank, context),
             Act::Round(start) => {
                 return Ok(self.round(start % self.lanes()) || self.harvest()? > 0);
             }

@@ -112,6 +112,8 @@ impl Draw {
             w.corrupt,
             usize::from(!world.matched.is_empty()) * 3,
             w.extra,
+            w.finalize,
+            usize::from(!world.alive.iter().all(|a| *a)) * w.acknowledge,
         ];
         let mut at = world.rng.below(weights.iter().sum());
         let mut kind = 0;
@@ -145,6 +147,13 @@ impl Draw {
                 Act::Corrupt { from, to }
             }),
             12 => another(world),
+            13 => Some(Act::Finalize {
+                rank: somewhere(world).0,
+            }),
+            14 => {
+                let (rank, context) = somewhere(world);
+                Some(Act::Acknowledge { rank, context })
+            }
             _ => {
                 let at = world.rng.below(world.matched.len());
                 Some(world.draw_matched(at))

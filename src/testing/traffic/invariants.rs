@@ -9,6 +9,7 @@
 //! 4. Memory of operations that are over stays as it is.
 //! 5. Messages have not overtaken each other so far.
 //! 6. No message is malformed.
+//! 7. While a failure is not acknowledged, no receive from any source is posted.
 
 use super::case::How;
 use super::seat::context_of;
@@ -29,7 +30,20 @@ impl World {
         self.buffers_add_up()?;
         self.no_late_write()?;
         self.in_order()?;
+        self.none_from_any_is_posted()?;
         self.nothing_malformed()
+    }
+
+    fn none_from_any_is_posted(&self) -> Check {
+        for at in 0..self.lanes() {
+            let (rank, context) = (at / self.contexts(), at % self.contexts());
+            if self.alive[rank] && self.lane(rank as u32, context).breaks_acknowledgement() {
+                return Err(format!(
+                    "rank {rank}, context {context}: a receive from any source is posted, and a failure not acknowledged"
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn nothing_malformed(&self) -> Check {

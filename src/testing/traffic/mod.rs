@@ -32,7 +32,10 @@
 //!    what a sender has taken of its credit is what the receiver owes.
 //! 6. With deaths: operations end with data or an error that names the dead
 //!    rank, and 1 to 5 hold among the others. What a rank had sent whole, and
-//!    was there before its death was known, is received.
+//!    was there before its death was known, is received. A receive from any source fails
+//!    for each death that is not acknowledged, and for no other as long as anybody lives;
+//!    none is posted meanwhile. One that only finalized ranks could meet does not end by
+//!    itself, is revoked like any other, and ends with their names where a wait gives it up.
 //! 7. Requests of all kinds keep 1 to 6, and what is their own: a persistent one
 //!    starts only when it is inactive; a buffered send gives its memory back at
 //!    once, and its buffer is empty in the end; a partition that is said to have
@@ -89,7 +92,7 @@ pub struct Traffic {
     pub ranks: RangeInclusive<u32>,
     /// How many messages there may be, but for floods beyond the credit.
     pub messages: RangeInclusive<usize>,
-    /// Whether ranks die.
+    /// Whether ranks die, or finalize before the others.
     pub deaths: bool,
     /// Whether bytes are corrupted on their way.
     pub corruption: bool,
@@ -190,10 +193,18 @@ report! {
     waited
     /// Messages over intercommunicators.
     across
-    /// Ranks that died.
+    /// Ranks that died or finalized.
     deaths
-    /// Operations that ended with the number of a dead rank.
+    /// Ranks that finalized.
+    finalized
+    /// Failures that were acknowledged, by rank and communicator.
+    acknowledged
+    /// Operations that ended with the number of a rank that has ended.
     lost
+    /// Receives from any source that ended with a failure.
+    told
+    /// Receives that waits gave up, because all that could meet them had finalized.
+    resigned
     /// Messages corrupted.
     corrupted
     /// Messages that the engine refused as malformed.

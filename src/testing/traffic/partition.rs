@@ -254,7 +254,7 @@ impl World {
     /// An end hears of an error: the other end must be dead.
     fn part_lost(&mut self, own: u32, other: u32, e: &Error) -> Check {
         self.report.lost += 1;
-        if self.lenient || e.kind() == ErrorKind::RankDead && !self.alive[other as usize] {
+        if self.lenient || self.is_end_of(other, e) {
             return Ok(());
         }
         Err(format!(

@@ -28,6 +28,8 @@ pub(super) struct Weights {
     pub corrupt: usize,
     /// What only requests can do.
     pub extra: usize,
+    pub finalize: usize,
+    pub acknowledge: usize,
 }
 
 pub(super) struct Plan {
@@ -100,6 +102,15 @@ impl Plan {
             notice: 2,
             corrupt: usize::from(options.corruption) * (1 + rng.below(2)),
             extra: usize::from(options.requests) * 4,
+            // Not of lanes only: seeds of those are kept.
+            finalize: match options.deaths && options.requests {
+                true => rng.below(2),
+                false => 0,
+            },
+            acknowledge: match options.deaths && options.requests {
+                true => rng.below(3),
+                false => 0,
+            },
         };
         let mut acts = Vec::new();
         if options.deaths {

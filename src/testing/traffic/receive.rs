@@ -167,18 +167,31 @@ impl World {
         Ok(())
     }
 
-    /// Checks that an error names a dead rank on which the receive depends, or
-    /// `any` of the dead.
-    pub fn names_dead(&self, r: usize, e: &Error, any: bool) -> Check {
+    /// Checks that an error names a rank that has ended and on which the receive depends,
+    /// or `any` of them.
+    pub fn names_dead(&mut self, r: usize, e: &Error, any: bool) -> Check {
         let receive = &self.receives[r];
-        let peers = self.peers(receive.context, receive.rank);
+        let (context, own, source) = (receive.context, receive.rank, receive.pattern.source);
+        let posted = receive.posted;
+        let peers = self.peers(context, own);
         let text = e.to_string();
+        let someone = peers
+            .iter()
+            .any(|rank| *rank != own && self.alive[*rank as usize]);
+        // A receive that was posted does not end because ranks have finalized.
+        let ends = |rank: u32| match any {
+            true => self.is_end_of(rank, e),
+            false => self.is_end_of(rank, e) && !self.net.has_finalized(rank),
+        };
         let named = peers.iter().enumerate().any(|(peer, rank)| {
-            !self.alive[*rank as usize]
-                && (any || receive.pattern.source.is_none_or(|s| s as usize == peer))
+            let acknowledged = self.acknowledged.get(&(context, own, *rank));
+            let told = !someone || acknowledged.is_none_or(|step| posted <= *step);
+            ends(*rank)
+                && (any || source.map_or(told, |s| s as usize == peer))
                 && text.contains(&format!("rank {peer} "))
         });
-        if e.kind() == ErrorKind::RankDead && named {
+        if named {
+            self.report.told += u64::from(!any && source.is_none());
             return Ok(());
         }
         let what = self.describe_receive(r);

@@ -593,7 +593,9 @@ impl World {
                     }
                     self.received(r, Ok(outcome(status)), None)
                 }
-                Err(e) if e.kind() == ErrorKind::RankDead => self.exchange_failed(m, r, &e, true),
+                Err(e) if matches!(e.kind(), ErrorKind::RankDead | ErrorKind::Closed) => {
+                    self.exchange_failed(m, r, &e, true)
+                }
                 Err(e) => {
                     self.messages[m].state = Sending::Detached;
                     self.received(r, Err(e), None)

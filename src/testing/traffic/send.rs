@@ -152,7 +152,7 @@ impl World {
             Err(_) => (Sending::Lost, "lost send"),
         };
         msg.state = state;
-        let (dead, tag, bytes) = (!self.alive[msg.to as usize], msg.tag, msg.bytes);
+        let (to, tag, bytes) = (msg.to, msg.tag, msg.bytes);
         self.trace_send(what, m);
         if self.lenient {
             return Ok(());
@@ -166,7 +166,7 @@ impl World {
             (Sending::Lost, Err(e)) => {
                 self.report.lost += 1;
                 let named = e.to_string().contains(&format!("rank {peer} "));
-                if e.kind() == ErrorKind::RankDead && dead && named {
+                if self.is_end_of(to, &e) && named {
                     return Ok(());
                 }
                 let what = self.describe_message(m);

@@ -6,6 +6,7 @@ use super::hangs::Hangs;
 use super::memory::Memory;
 use super::receive::ToReceive;
 use super::world::{Check, LARGEST, Receive, Receiving, World};
+use crate::error::ErrorKind;
 
 /// Rounds after which a network that is still busy is taken for a livelock.
 const ROUNDS: usize = 200_000;
@@ -195,6 +196,9 @@ impl World {
                 handle,
                 ..
             } = self.receives[r];
+            if self.gives_up(r)? {
+                continue;
+            }
             let over = self.lane(rank, context).revoke(handle);
             if !over {
                 let what = self.describe_receive(r);
@@ -229,16 +233,72 @@ impl World {
             None => return Err(format!("deadlock: {what} is over, and its request is not")),
         }
         let peers = self.peers(context, rank);
-        let lives = |peer: &u32| *peer != rank && self.alive[*peer as usize];
+        let failed = |peer: u32| {
+            let ended = !self.alive[peer as usize];
+            peer != rank && ended && !self.net.has_finalized(peer)
+        };
+        let others = || peers.iter().filter(|peer| **peer != rank);
+        let told = |peer: &u32| self.acknowledged.contains_key(&(context, rank, *peer));
         let hopeless = match pattern.source {
-            Some(source) => !self.alive[peers[source as usize] as usize],
-            None => !peers.iter().any(lives) && self.ranks > 1,
+            Some(source) => failed(peers[source as usize]),
+            None => {
+                let all = others().count() > 0 && others().all(|peer| failed(*peer));
+                all || others().any(|peer| failed(*peer) && !told(peer))
+            }
         };
         self.receives[r].state = Receiving::Left;
         if hopeless {
             return Err(format!("{what} waits for a dead rank"));
         }
         self.untouched_outside(r, 0)
+    }
+
+    /// A blocking wait for a receive that stays gives up if, and only if, all that could
+    /// meet it have ended; it names them then. Half of the receives are asked.
+    fn gives_up(&mut self, r: usize) -> Check<bool> {
+        let Receive {
+            rank,
+            context,
+            pattern,
+            handle,
+            ..
+        } = self.receives[r];
+        let peers = self.peers(context, rank);
+        let ended = |peer: &u32| *peer == rank || !self.alive[*peer as usize];
+        let all = match pattern.source {
+            Some(source) => peers[source as usize] != rank && ended(&peers[source as usize]),
+            None => peers.iter().all(ended) && peers.iter().any(|peer| *peer != rank),
+        };
+        if r.is_multiple_of(2) && all {
+            return Ok(false);
+        }
+        let names: Vec<String> = (0..peers.len())
+            .filter(|peer| match pattern.source {
+                Some(source) => source as usize == *peer,
+                None => peers[*peer] != rank,
+            })
+            .map(|peer| format!("rank {peer} "))
+            .collect();
+        let mut lane = self.lane(rank, context);
+        let gave_up = lane.resign(handle);
+        let result = match gave_up {
+            true => lane.take(handle),
+            false => None,
+        };
+        drop(lane);
+        let what = self.describe_receive(r);
+        match result {
+            None if gave_up == all => Ok(false),
+            Some(Err(e)) if all && e.kind() == ErrorKind::Closed => {
+                let text = e.to_string();
+                if let Some(name) = names.iter().find(|name| !text.contains(*name)) {
+                    return Err(format!("{what} gives up without a word of {name}: {text}"));
+                }
+                self.report.resigned += 1;
+                Ok(true)
+            }
+            other => Err(format!("{what} gives up: {other:?}, which is right: {all}")),
+        }
     }
 
     /// All is delivered: buffers are empty, and come back as they were given.

@@ -357,6 +357,8 @@ fn without(case: &Case, gone: u32) -> Case {
             }
             Act::Progress { rank, .. }
             | Act::DieAt { rank, .. }
+            | Act::Finalize { rank }
+            | Act::Acknowledge { rank, .. }
             | Act::Attach { rank, .. }
             | Act::Flush { rank, .. }
             | Act::Begin { rank, .. }

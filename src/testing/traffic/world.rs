@@ -10,6 +10,7 @@ use super::request::General;
 use super::seat::{Seat, context_of};
 use super::timeline::Timeline;
 use crate::check::{Checks, Setting};
+use crate::error::{Error, ErrorKind};
 use crate::matching::{Envelope, Pattern, TagPattern};
 use crate::progress::cell::LaneGuard;
 use crate::progress::lane::{Matched, Mode, Outcome};
@@ -146,6 +147,8 @@ pub(super) struct World {
     /// (context, who lives, who is dead) where all that the dead had posted was
     /// there before its death was known.
     pub complete: BTreeSet<(usize, u32, u32)>,
+    /// (context, who knows, who has failed): the step at which that was acknowledged first.
+    pub acknowledged: BTreeMap<(usize, u32, u32), u64>,
     /// What was done, if somebody wants to know.
     pub acts: Option<Vec<Act>>,
     pub timeline: Option<Timeline>,
@@ -220,6 +223,7 @@ impl World {
             matched: Vec::new(),
             notices: Vec::new(),
             complete: BTreeSet::new(),
+            acknowledged: BTreeMap::new(),
             acts: watch.record.then(Vec::new),
             timeline: watch.timeline.then(|| Timeline::new(ranks)),
             each_step: watch.each_step,
@@ -423,7 +427,11 @@ impl World {
                 continue;
             }
             if let Some(timeline) = &mut self.timeline {
-                timeline.tell(dead, "dies".into());
+                let how = match self.net.has_finalized(dead) {
+                    true => "finalizes",
+                    false => "dies",
+                };
+                timeline.tell(dead, how.into());
             }
             let survivors = (0..self.ranks).filter(|r| *r != dead);
             self.notices.extend(survivors.map(|r| (r, dead)));
@@ -463,17 +471,63 @@ impl World {
         }
     }
 
+    /// A rank finalizes, as soon as that would not wait: all that it has sent has come.
+    pub fn finalize(&mut self, rank: u32) {
+        let mut flying = self.net.in_flight().operations > 0;
+        self.net
+            .each_message(|from, _, _, _, _| flying |= from == rank);
+        let lives = self.alive.get(rank as usize) == Some(&true);
+        if !lives || flying || self.sends.iter().any(|m| self.messages[*m].from == rank) {
+            return;
+        }
+        let sends = |context| self.lane(rank, context).unfinished_sends();
+        if (0..self.contexts()).any(sends) {
+            return;
+        }
+        self.net.finalize(rank);
+        self.report.finalized += 1;
+        self.note_deaths();
+    }
+
+    /// A rank goes on without those that it knows to have failed.
+    pub fn acknowledge(&mut self, rank: u32, context: usize) {
+        if self.alive.get(rank as usize) != Some(&true) || context >= self.contexts() {
+            return;
+        }
+        let failed = self.lane(rank, context).acknowledge_failures();
+        let peers = self.peers(context, rank);
+        let failed: Vec<u32> = failed.into_iter().map(|peer| peers[peer]).collect();
+        for failed in failed {
+            self.report.acknowledged += 1;
+            let key = (context, rank, failed);
+            self.acknowledged.entry(key).or_insert(self.step);
+            self.tell(rank, format!("goes on without {failed}{}", of(context)));
+        }
+    }
+
+    /// Whether an error may be that of an operation which needs a rank that has ended.
+    pub fn is_end_of(&self, rank: u32, e: &Error) -> bool {
+        let kind = match self.net.has_finalized(rank) {
+            true => ErrorKind::Closed,
+            false => ErrorKind::RankDead,
+        };
+        !self.alive[rank as usize] && e.kind() == kind
+    }
+
     /// Tells a rank of a death.
     pub fn notice(&mut self, at: usize) {
         let (to, dead) = self.notices.swap_remove(at);
         self.note_complete(to, dead);
         if let Some(timeline) = &mut self.timeline {
-            timeline.tell(to, format!("hears that {dead} is dead"));
+            timeline.tell(to, format!("hears of the end of {dead}"));
         }
+        let how = match self.net.has_finalized(dead) {
+            true => Death::Finalized,
+            false => Death::Signaled(9),
+        };
         for context in 0..self.contexts() {
             if let Some(peer) = self.peer_if(context, to, dead) {
-                let how = Death::Signaled(9);
-                self.lane(to, context).peer_died(peer, how);
+                self.lane(to, context).peer_ended(peer, how);
             }
         }
         self.note_deaths();

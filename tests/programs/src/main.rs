@@ -10,6 +10,7 @@ mod devices;
 mod foreign;
 mod garbled;
 mod joined;
+mod leavers;
 mod lifetimes;
 mod mapped;
 mod matrix;
@@ -73,6 +74,8 @@ fn main() -> ExitCode {
         ["stream", how, way] => stream(comm, how, way),
         ["wait"] => wait(comm),
         ["die-inside"] => die_inside(comm),
+        ["workers"] => leavers::workers(comm),
+        ["leave", how] => leavers::leave(comm, how == "failing"),
         ["early", code] => early(comm, code.parse().expect("a code"), false),
         ["parted"] => parted(comm),
         ["full"] => full(&universe),
@@ -125,6 +128,7 @@ fn threads(comm: Communicator, what: &[&str]) -> u8 {
         ["hang", how] => hang(&comm, how),
         ["half-dies"] => half_dies(&comm),
         ["wait"] => wait(&comm),
+        ["leave"] => leavers::leave(&comm, false),
         ["early"] if comm.rank() == 1 => {
             comm.barrier().expect("all are here");
             comm.send(&[1u8], 0, 0).expect("the last word");
@@ -457,6 +461,9 @@ fn die(comm: &Communicator, how: &str) {
     // The others go on, and so does everything that does not need the dead.
     let peer = 2 - me;
     let mut got = vec![0; large.len()];
+    let e = comm.recv(&mut b, ANY_SOURCE, 6).expect_err("not told yet");
+    killed(&e, 1);
+    assert_eq!(comm.acknowledge_failures(), [1]);
     comm.sendrecv(&large, peer, 5, &mut got, ANY_SOURCE, 5)
         .expect("the living");
     assert!(got == pattern(got.len(), peer));
@@ -554,6 +561,7 @@ fn wait(comm: &Communicator) {
     let e = comm.recv(&mut b, next, 0).expect_err("nobody sends");
     // Whoever waits for rank 1 hears of it before the launcher's signal.
     println!("{e}");
+    comm.acknowledge_failures();
     let e = comm.recv(&mut b, ANY_SOURCE, 0);
     panic!("{e:?}");
 }

@@ -76,6 +76,30 @@ fn a_rank_that_leaves_early_is_missed() {
 }
 
 #[test]
+fn a_master_goes_on_without_a_worker_that_is_killed() {
+    finish(&mut job(4, REPORT, &["workers"]))
+        .says("rank 1 of 4")
+        .through(&[0, 2, 3])
+        .code(137);
+}
+
+#[test]
+fn ranks_that_finalize_have_not_failed() {
+    finish(&mut job(3, &[], &["leave", "well"]))
+        .quiet()
+        .through(&[0, 1, 2])
+        .code(0);
+}
+
+/// Whatever its exit code.
+#[test]
+fn a_process_that_does_not_finalize_has_failed() {
+    finish(&mut job(3, &[], &["leave", "failing"]))
+        .through(&[0, 2])
+        .code(0);
+}
+
+#[test]
 fn what_a_rank_sent_before_it_left_is_received() {
     finish(&mut job(2, &[], &["parted"])).through(&[0]).code(0);
 }

@@ -93,6 +93,16 @@ fn a_rank_that_leaves_is_missed_by_its_own_process_too() {
 }
 
 #[test]
+fn ranks_that_finalize_have_not_failed() {
+    for each in [3, 2] {
+        finish(&mut run(3, each, &[], &["leave"]))
+            .quiet()
+            .through(&[0, 1, 2])
+            .code(0);
+    }
+}
+
+#[test]
 fn a_rank_that_fails_takes_its_process_along() {
     finish(&mut run(2, 2, &[], &["fails"])).code(7);
     finish(&mut run(3, 2, &[], &["fails"]))

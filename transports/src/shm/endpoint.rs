@@ -643,10 +643,11 @@ impl ShmEndpoint {
 }
 
 fn dead(rank: u32, how: Death) -> TransportError {
-    TransportError::new(
-        TransportErrorKind::PeerDead,
-        format!("rank {rank} of the job {how}"),
-    )
+    let kind = match how.is_failure() {
+        true => TransportErrorKind::PeerDead,
+        false => TransportErrorKind::PeerClosed,
+    };
+    TransportError::new(kind, format!("rank {rank} of the job {how}"))
 }
 
 fn elsewhere() -> TransportError {

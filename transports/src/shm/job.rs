@@ -21,9 +21,12 @@ pub struct JobOptions {
 /// How a rank ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
-    /// With this exit code.
+    /// It has left the job in order: no failed rank, whatever its process does later.
+    Finalized,
+    /// Its process exited with this code, and the rank had not finalized: a failed rank,
+    /// also if the code is 0.
     Exited(i32),
-    /// By this signal.
+    /// Its process was killed by this signal, and the rank had not finalized.
     Signaled(i32),
     /// It may live, but what it sends was overwritten in shared memory: nobody hears it.
     Overwritten,
@@ -32,6 +35,8 @@ pub enum Death {
 impl std::fmt::Display for Death {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            Death::Finalized => f.write_str("has finalized"),
+            Death::Exited(0) => f.write_str("exited with code 0 without finalizing"),
             Death::Exited(code) => write!(f, "exited with code {code}"),
             Death::Signaled(signal) => write!(f, "was killed by signal {signal}"),
             Death::Overwritten => {
@@ -42,11 +47,17 @@ impl std::fmt::Display for Death {
 }
 
 impl Death {
+    /// Whether the rank has failed. One that finalized has not.
+    pub fn is_failure(self) -> bool {
+        self != Death::Finalized
+    }
+
     fn to_word(self) -> u32 {
         match self {
+            Death::Finalized => 3 << 16,
             Death::Exited(code) => 1 << 16 | (code as u32 & 0xffff),
             Death::Signaled(signal) => 2 << 16 | (signal as u32 & 0xffff),
-            Death::Overwritten => 3 << 16,
+            Death::Overwritten => 4 << 16,
         }
     }
 
@@ -55,7 +66,8 @@ impl Death {
         match word >> 16 {
             1 => Some(Death::Exited(value)),
             2 => Some(Death::Signaled(value)),
-            3 if value == 0 => Some(Death::Overwritten),
+            3 if value == 0 => Some(Death::Finalized),
+            4 if value == 0 => Some(Death::Overwritten),
             _ => None,
         }
     }
@@ -224,8 +236,13 @@ impl Job {
     }
 
     /// Records that a rank has ended, and wakes all others. What was recorded
-    /// first holds: a rank may end before its process.
+    /// first holds: a rank may end before its process. A rank that said that it
+    /// finalizes has finalized, however its process ended.
     pub fn mark_dead(&self, rank: usize, how: Death) {
+        let how = match self.control(rank).finalizes.load(Ordering::Acquire) {
+            0 => how,
+            _ => Death::Finalized,
+        };
         let epoch = &self.0.segment.header().death_epoch;
         super::words::record_death(&self.control(rank).death, epoch, how.to_word());
         for r in 0..self.ranks() {

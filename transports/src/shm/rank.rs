@@ -5,13 +5,14 @@
 //! 1. A ring's block is written whole before it is linked into the receiver's
 //!    inbox by one compare-and-swap; a sender that dies before has changed
 //!    nothing that others see, one that dies after has left a sound ring.
-//! 2. A block is re-used only after its consumer has closed it or has died.
+//! 2. A block is re-used only after its consumer has closed it or has ended: its process,
+//!    or all that could read the block.
 //! 3. Blocks are checked before use: bounds, magic, shape, addressee. What
 //!    fails is dropped and counted.
 
 use super::endpoint::ShmEndpoint;
 use super::heap::Heap;
-use super::job::Job;
+use super::job::{Death, Job};
 use super::mailbox;
 use super::mapping::{self, Steps};
 use super::ring::{Cell, Control, RingMemory};
@@ -142,6 +143,19 @@ struct Inner {
     starved: AtomicU32,
 }
 
+/// The last endpoint and the last user of the rank are gone: peers may learn that it has
+/// finalized, and use its blocks again (invariant 2).
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let rank = self.rank as usize;
+        // A child process that was forked is not the rank.
+        let here = self.pid == std::process::id();
+        if here && self.job.control(rank).finalizes.load(Ordering::Relaxed) != 0 {
+            self.job.mark_dead(rank, Death::Finalized);
+        }
+    }
+}
+
 /// A rank of a job. Clones are the same rank.
 #[derive(Clone)]
 pub struct ShmRank(Arc<Inner>);
@@ -243,6 +257,13 @@ impl ShmRank {
                 self.close_block(&block);
             }
         }
+    }
+
+    /// Says that this rank has sent all that it had to send and leaves the job. It has
+    /// finalized once the last clone of `self` is dropped, or its process ends.
+    pub fn finalize(&self) {
+        let word = &self.0.job.control(self.rank()).finalizes;
+        word.store(1, Ordering::Release);
     }
 
     /// The word that peers change when they open a ring to this rank.

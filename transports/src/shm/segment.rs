@@ -74,7 +74,9 @@ pub(crate) struct JobHeader {
 #[repr(C, align(128))]
 pub(crate) struct RankControl {
     pub pid: AtomicU32,
-    pub state: AtomicU32,
+    /// Set by the rank itself when it has sent all that it had to send and leaves the job.
+    pub finalizes: AtomicU32,
+    /// How it ended, as [`super::job::Death`] in a word; 0 before. Written once.
     pub death: AtomicU32,
     /// The process namespace in which `pid` counts: its inode.
     pub namespace: AtomicU32,

@@ -105,6 +105,46 @@ fn death_is_an_error_of_the_sender() {
     assert!(e.to_string().contains("signal 9"), "{e}");
 }
 
+/// A rank that finalizes has not failed, however its process ends, and peers learn of it once
+/// nothing of it is left.
+#[test]
+fn finalizing_is_no_failure() {
+    let (a, b) = pair();
+    let (job, mut ea) = (a.job().clone(), a.endpoint(9, vec![0, 1]));
+    let eb = b.endpoint(9, vec![0, 1]);
+    let epoch = job.death_epoch();
+    b.finalize();
+    drop(b);
+    assert_eq!((job.death(1), job.death_epoch()), (None, epoch));
+    // It may still be reading its rings.
+    drop(eb);
+    assert_eq!(job.death(1), Some(Death::Finalized));
+    assert_ne!(job.death_epoch(), epoch);
+    job.mark_dead(1, Death::Signaled(9));
+    assert_eq!(job.death(1), Some(Death::Finalized));
+    let Err(PostError::Failed(e)) = ea.post(1, head(1, 1), b"x") else {
+        panic!("expected an error");
+    };
+    assert_eq!(e.kind(), crate::TransportErrorKind::PeerClosed);
+    assert!(e.to_string().contains("has finalized"), "{e}");
+    // Its process ends before it has let go of all.
+    a.finalize();
+    job.mark_dead(0, Death::Exited(3));
+    assert_eq!(job.death(0), Some(Death::Finalized));
+}
+
+#[test]
+fn a_process_that_does_not_finalize_fails_with_any_code() {
+    let (a, b) = pair();
+    let job = a.job().clone();
+    drop(b);
+    assert_eq!(job.death(1), None);
+    job.mark_dead(1, Death::Exited(0));
+    let how = job.death(1).expect("it has ended");
+    assert!(how.is_failure());
+    assert_eq!(how.to_string(), "exited with code 0 without finalizing");
+}
+
 #[test]
 fn a_rank_is_taken_once() {
     let (a, _b) = pair();

@@ -222,6 +222,17 @@ impl SimNet {
         self.lock().kill(rank);
     }
 
+    /// Lets a rank leave in order: as [`SimNet::kill`], and
+    /// [`SimNet::has_finalized`] tells of it. One that is dead stays so.
+    pub fn finalize(&self, rank: u32) {
+        self.lock().finalize(rank);
+    }
+
+    /// Whether a rank that is dead has left in order.
+    pub fn has_finalized(&self, rank: u32) -> bool {
+        self.lock().has_finalized(rank)
+    }
+
     /// Lets a rank die of its `step`-th call of an endpoint (the first is 1),
     /// which fails without effect; of the next call if it made as many
     /// already. Each call counts but for [`Endpoint::release`] and those that

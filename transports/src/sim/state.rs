@@ -93,6 +93,8 @@ pub(super) struct State {
     events: BinaryHeap<Reverse<u64>>,
     exports: BTreeMap<(u32, u64, u64), u32>,
     dead: Vec<bool>,
+    /// Of these, those that left in order.
+    finalized: Vec<bool>,
     pub(super) deaths: u64,
     pub(super) steps: Vec<u64>,
     kill_at: Vec<u64>,
@@ -128,6 +130,7 @@ impl State {
             events: BinaryHeap::new(),
             exports: BTreeMap::new(),
             dead: vec![false; ranks],
+            finalized: vec![false; ranks],
             deaths: 0,
             steps: vec![0; ranks],
             kill_at: vec![u64::MAX; ranks],
@@ -235,6 +238,17 @@ impl State {
             return false;
         }
         true
+    }
+
+    pub(super) fn finalize(&mut self, rank: u32) {
+        if !self.is_dead(rank) {
+            self.finalized[rank as usize] = true;
+            self.kill(rank);
+        }
+    }
+
+    pub(super) fn has_finalized(&self, rank: u32) -> bool {
+        self.finalized[rank as usize]
     }
 
     pub(super) fn kill(&mut self, rank: u32) {

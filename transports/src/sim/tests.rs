@@ -252,6 +252,8 @@ fn death_keeps_what_was_sent_and_loses_what_comes() {
     assert!(net.generation() > seen);
     assert_eq!((net.death_epoch(), net.dead_ranks()), (1, vec![0]));
     assert!(net.is_dead(0) && !net.is_dead(1));
+    net.finalize(0);
+    assert!(!net.has_finalized(0), "it has failed before");
     for n in 0..10 {
         ends[1].post(0, head(n), &[0; 100]).unwrap();
     }
