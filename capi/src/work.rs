@@ -15,6 +15,7 @@ use osier::{
 };
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 /// A request, and whose handler hears of its errors.
 pub struct Pending {
@@ -402,14 +403,41 @@ impl Pending {
             // The library waits for what is sent by itself.
             return r.detach();
         }
-        let mut freed = lock(&FREED);
+        // Tested without the lock: a test may run functions of the program's.
+        let mut freed = std::mem::take(&mut *lock(&FREED));
         freed.retain_mut(|pending| !pending.test());
+        lock(&FREED).append(&mut freed);
         let goes_on = matches!(
             self.work,
             Work::Recv(_) | Work::Once(..) | Work::PersistentSend(_) | Work::PersistentRecv(_)
         );
-        if goes_on && self.is_active() && !self.test() {
-            freed.push(self);
+        let driven = matches!(self.work, Work::PartitionedRecv(_) | Work::DeviceRecv(_));
+        if !(goes_on || driven) || !self.is_active() || self.test() {
+            return;
+        }
+        match driven {
+            true => self.drive(),
+            false => lock(&FREED).push(self),
+        }
+    }
+
+    /// Leaves it to a thread of its own. A receive in partitions posts the receives of its
+    /// partitions when it has met its sender, which nobody would do that waits for something
+    /// else.
+    fn drive(self) {
+        let held = Arc::new(Mutex::new(Some(self)));
+        let own = held.clone();
+        let spawned = std::thread::Builder::new()
+            .name("osier freed".into())
+            .spawn(move || {
+                let pending = lock(&own).take();
+                // Nobody hears of errors: nobody has the request.
+                let _ = pending.map(|mut pending| pending.wait_here());
+            });
+        match spawned {
+            Ok(thread) => lock(&DRIVEN).push(thread),
+            // It goes on when others are freed, and in `MPI_Finalize`.
+            Err(_) => lock(&FREED).extend(lock(&held).take()),
         }
     }
 }
@@ -418,8 +446,16 @@ impl Pending {
 /// `MPI_Finalize` completes them (MPI 5.0, section 11.2.2).
 static FREED: Mutex<Vec<Pending>> = Mutex::new(Vec::new());
 
+/// Threads of freed requests.
+static DRIVEN: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
+
 /// Waits for all requests that were freed.
 pub fn finish_freed() {
+    let driven = std::mem::take(&mut *lock(&DRIVEN));
+    for thread in driven {
+        // It does not panic: what it calls returns errors.
+        let _ = thread.join();
+    }
     let freed = std::mem::take(&mut *lock(&FREED));
     for mut pending in freed {
         // Nobody hears of errors: nobody has the request.

@@ -324,6 +324,12 @@ fn ranks_that_leave() {
     }
 }
 
+/// Requests in partitions are freed while they are active; others are waited for.
+#[test]
+fn partitioned_requests_that_are_freed() {
+    passes("freed", &[2]);
+}
+
 #[test]
 fn errors_are_fatal_by_default() {
     let Some(program) = build("fatal") else {
