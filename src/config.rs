@@ -97,6 +97,12 @@ pub const VARIABLES: &[Variable] = &[
         syntax: Syntax::Text(|text| parse_duration(text).map(drop)),
     },
     Variable {
+        name: "OSIER_PROBABLE_HANG",
+        default: "5s",
+        meaning: "a job that stands still for so long, while threads outside Osier sleep, probably hangs, and says so once, such as 500ms, 5s or 1m; off: it never does",
+        syntax: Syntax::Text(|text| parse_duration(text).map(drop)),
+    },
+    Variable {
         name: "OSIER_TRACE",
         default: "no trace",
         meaning: "folder for a timeline of what all ranks do; also osier run --trace",
@@ -399,6 +405,14 @@ pub fn stall() -> Result<Option<Duration>> {
     match value("OSIER_STALL") {
         Some(text) => parse_duration(&text).map_err(|e| e.context("OSIER_STALL")),
         None => Ok(Some(Duration::from_secs(60))),
+    }
+}
+
+/// How long a job stands still before it probably hangs.
+pub fn patience() -> Result<Option<Duration>> {
+    match value("OSIER_PROBABLE_HANG") {
+        Some(text) => parse_duration(&text).map_err(|e| e.context("OSIER_PROBABLE_HANG")),
+        None => Ok(Some(Duration::from_secs(5))),
     }
 }
 

@@ -184,6 +184,7 @@ fn by_another_process() -> std::result::Result<(), String> {
         "OSIER_CHECK",
         "OSIER_TRACE",
         "OSIER_STALL",
+        "OSIER_PROBABLE_HANG",
         "OSIER_CUDA_LIBRARY",
     ] {
         command.env_remove(variable);

@@ -163,6 +163,7 @@ fn to_text(job: &JobStatus) -> String {
     );
     let heads = ["rank", "pid", "state"].into_iter().chain(report::HEADS);
     let mut rows: Vec<Vec<String>> = vec![heads.map(str::to_owned).collect()];
+    let mut outside = Vec::new();
     for rank in 0..job.ranks() {
         let page = watch::page(job, rank);
         let who = |state: String| {
@@ -173,6 +174,8 @@ fn to_text(job: &JobStatus) -> String {
             [rank.to_string(), pid, state]
         };
         let state = state(job, rank, page.as_ref());
+        let sleepers = page.iter().flat_map(|page| &page.sleepers);
+        outside.extend(sleepers.map(|sleeper| (rank, sleeper.clone())));
         let page = page.filter(|p| !p.waits.is_empty());
         let Some(page) = page.filter(|_| job.death(rank).is_none()) else {
             let blank = report::HEADS.map(|_| String::new());
@@ -185,6 +188,9 @@ fn to_text(job: &JobStatus) -> String {
         }
     }
     text += &report::table(&rows);
+    for (rank, sleeper) in &outside {
+        text += &report::outside(*rank, sleeper);
+    }
     text
 }
 
@@ -194,10 +200,20 @@ fn to_json(job: &JobStatus) -> Value {
         .map(|rank| {
             let page = watch::page(job, rank);
             let state = state(job, rank, page.as_ref());
-            let waits = match (job.death(rank), page) {
-                (None, Some(page)) => page.waits,
-                _ => Vec::new(),
+            let (waits, sleepers) = match (job.death(rank), page) {
+                (None, Some(page)) => (page.waits, page.sleepers),
+                _ => Default::default(),
             };
+            let outside: Vec<Value> = sleepers
+                .iter()
+                .map(|sleeper| {
+                    json!({
+                        "thread": sleeper.thread,
+                        "name": sleeper.name,
+                        "sleeps": sleeper.sleep.to_string(),
+                    })
+                })
+                .collect();
             let waits: Vec<Value> = waits
                 .iter()
                 .map(|wait| {
@@ -214,7 +230,13 @@ fn to_json(job: &JobStatus) -> Value {
                     })
                 })
                 .collect();
-            json!({ "rank": rank, "pid": job.pid(rank), "state": state, "waits": waits })
+            json!({
+                "rank": rank,
+                "pid": job.pid(rank),
+                "state": state,
+                "waits": waits,
+                "outside": outside,
+            })
         })
         .collect();
     json!({

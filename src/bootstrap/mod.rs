@@ -120,6 +120,9 @@ fn member(core: Arc<Core>, agreed: Agreed, launched: bool) -> Result<Arc<Member>
     if let Some(limit) = config::stall()? {
         let _ = core.waits.stall.set(limit);
     }
+    if let Some(patience) = config::patience()? {
+        let _ = core.waits.patience.set(patience);
+    }
     core.devices.configure(core.rank, Limits::from_env()?);
     let mut sets = ProcessSets::predefined(core.rank as usize, core.ranks)?;
     if launched && let Some(text) = config::value("OSIER_PSETS") {

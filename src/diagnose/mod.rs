@@ -14,11 +14,13 @@
 //! | [`watch`] | reads the pages of a job |
 //! | [`report`] | the text |
 //! | `waits` | a rank's long waits; told by the waits themselves |
-//! | [`threads`] | whether all threads of the process wait inside Osier |
+//! | [`threads`] | which threads of the process wait inside Osier |
+//! | [`outside`] | whether the others sleep until one of them wakes them |
 //!
 //! A wait is registered only after it has slept for [`LONG`]. Shorter ones, and
 //! all that spin, pay nothing.
 
+pub mod outside;
 pub mod page;
 pub mod report;
 pub mod threads;

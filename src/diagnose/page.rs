@@ -1,8 +1,12 @@
 //! What a rank says of itself, as words of its status page.
 //!
 //! ```text
-//! word  0      1      2       3               4               5 ...
-//!       state  since  polled  number of waits waits that fit  24 words each
+//! word  0      1      2       3      4       5                6              7
+//!       state  since  polled  since  polled  number of waits  waits written  threads outside
+//!              of all inside  of all asleep
+//!
+//! then 24 words for each wait written, and behind them 4 for each thread:
+//! number | kind of sleep << 32, name (two words), where it sleeps
 //!
 //! wait  0          1     2    3        4      5      6          7..15   15     16..24
 //!       operation  peer  tag  context  bytes  since  posted at  file    waits  file
@@ -14,15 +18,18 @@
 //! # Invariants
 //! 1. Any words decode without a panic: another process writes them.
 
+use super::outside::{Sleep, Sleeper};
 use super::verdict::Standing;
 use crate::check::{Site, told};
 use osier_transports::shm::STATUS_WORDS;
 use std::fmt;
 
-const HEAD_WORDS: usize = 5;
+const HEAD_WORDS: usize = 8;
+const THREAD_WORDS: usize = 4;
+const MOST_THREADS: usize = 6;
 const WAIT_WORDS: usize = 24;
 const FILE_WORDS: usize = 8;
-const MOST_WAITS: usize = (STATUS_WORDS - HEAD_WORDS) / WAIT_WORDS;
+const MOST_WAITS: usize = (STATUS_WORDS - HEAD_WORDS - MOST_THREADS * THREAD_WORDS) / WAIT_WORDS;
 const NONE: u64 = u64::MAX;
 
 /// What a thread waits in.
@@ -170,10 +177,17 @@ pub struct Page {
     /// When it began to look at all its queues for the last time and found
     /// nothing, after `quiet_ns`; 0: not yet.
     pub polled_ns: u64,
+    /// As `quiet_ns`, if threads outside Osier are asleep, too: see
+    /// [`super::outside`].
+    pub asleep_ns: u64,
+    /// As `polled_ns`, after `asleep_ns`.
+    pub asleep_polled_ns: u64,
     /// Long waits; there may be more than are listed.
     pub total: usize,
     /// Those that fit, oldest first.
     pub waits: Vec<Wait>,
+    /// Threads outside Osier that are asleep, as many as fit.
+    pub sleepers: Vec<Sleeper>,
 }
 
 impl Page {
@@ -189,8 +203,11 @@ impl Page {
             state,
             self.quiet_ns,
             self.polled_ns,
+            self.asleep_ns,
+            self.asleep_polled_ns,
             self.total as u64,
             n as u64,
+            self.sleepers.len().min(MOST_THREADS) as u64,
         ];
         for wait in &self.waits[..n] {
             let operation = Operation::ALL.iter().position(|o| *o == wait.operation);
@@ -210,13 +227,22 @@ impl Page {
             place_to_words(&wait.posted, &mut words);
             place_to_words(&wait.waits, &mut words);
         }
+        for sleeper in self.sleepers.iter().take(MOST_THREADS) {
+            sleeper_to_words(sleeper, &mut words);
+        }
         words
     }
 
     /// Reads a page.
     pub fn decode(words: &[u64]) -> Page {
         let word = |at: usize| words.get(at).copied().unwrap_or(0);
-        let n = (word(4) as usize).min(MOST_WAITS);
+        let n = (word(6) as usize).min(MOST_WAITS);
+        let threads = (word(7) as usize).min(MOST_THREADS);
+        let behind = HEAD_WORDS + n * WAIT_WORDS;
+        let sleepers = (0..threads)
+            .filter_map(|i| words.get(behind + i * THREAD_WORDS..)?.get(..THREAD_WORDS))
+            .map(sleeper_from_words)
+            .collect();
         let waits = (0..n)
             .filter_map(|i| words.get(HEAD_WORDS + i * WAIT_WORDS..)?.get(..WAIT_WORDS))
             .map(|w| Wait {
@@ -243,13 +269,16 @@ impl Page {
             },
             quiet_ns: word(1),
             polled_ns: word(2),
-            total: word(3) as usize,
+            asleep_ns: word(3),
+            asleep_polled_ns: word(4),
+            total: word(5) as usize,
             waits,
+            sleepers,
         }
     }
 
     /// Words that tell [`Page::standing`].
-    pub const STANDING_WORDS: usize = 3;
+    pub const STANDING_WORDS: usize = 5;
 
     /// How the rank stands, for the verdict.
     pub fn standing(&self) -> Standing {
@@ -261,6 +290,12 @@ impl Page {
                 since: self.quiet_ns,
                 polled: self.polled_ns,
             },
+            State::Joined if self.asleep_ns != 0 && self.asleep_polled_ns != 0 => {
+                Standing::Asleep {
+                    since: self.asleep_ns,
+                    polled: self.asleep_polled_ns,
+                }
+            }
             _ => Standing::Busy,
         }
     }
@@ -276,14 +311,46 @@ fn place_to_words(place: &Place, words: &mut Vec<u64>) {
     words.extend(chunks.iter().map(|c| u64::from_le_bytes(*c)));
 }
 
+fn sleeper_to_words(sleeper: &Sleeper, words: &mut Vec<u64>) {
+    let (kind, at) = match sleeper.sleep {
+        Sleep::Futex(at) => (0, at),
+        Sleep::Epoll(fd) => (1, fd),
+    };
+    let mut name = [0; 16];
+    let shown = sleeper.name.as_bytes();
+    let fits = shown.len().min(name.len());
+    name[..fits].copy_from_slice(&shown[..fits]);
+    let (halves, _) = name.as_chunks::<8>();
+    words.push(u64::from(sleeper.thread) | kind << 32);
+    words.extend(halves.iter().map(|half| u64::from_le_bytes(*half)));
+    words.push(at);
+}
+
+fn sleeper_from_words(words: &[u64]) -> Sleeper {
+    let name: Vec<u8> = words[1..3].iter().flat_map(|w| w.to_le_bytes()).collect();
+    let end = name.iter().position(|b| *b == 0).unwrap_or(name.len());
+    Sleeper {
+        thread: words[0] as u32,
+        name: printable(&name[..end]),
+        sleep: match words[0] >> 32 {
+            0 => Sleep::Futex(words[3]),
+            _ => Sleep::Epoll(words[3]),
+        },
+    }
+}
+
+/// Text that another process has written.
+fn printable(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let plain = |c: char| if c.is_control() { '?' } else { c };
+    text.chars().map(plain).collect()
+}
+
 fn place_from_words(words: &[u64]) -> Place {
     let bytes: Vec<u8> = words[1..].iter().flat_map(|w| w.to_le_bytes()).collect();
     let n = ((words[0] >> 32) as usize).min(bytes.len());
     Place {
-        file: String::from_utf8_lossy(&bytes[..n])
-            .chars()
-            .map(|c| if c.is_control() { '?' } else { c })
-            .collect(),
+        file: printable(&bytes[..n]),
         line: words[0] as u32,
     }
 }
@@ -309,19 +376,34 @@ mod tests {
         }
     }
 
+    fn sleeper(i: u32) -> Sleeper {
+        Sleeper {
+            thread: 4711 + i,
+            name: "fifteen letters"[..i as usize % 16].into(),
+            sleep: match i % 2 {
+                0 => Sleep::Futex(u64::MAX - u64::from(i)),
+                _ => Sleep::Epoll(u64::from(i)),
+            },
+        }
+    }
+
     #[test]
     fn pages_survive_their_words() {
-        for n in [0, 1, MOST_WAITS, MOST_WAITS + 5] {
+        for n in [0, 1, MOST_THREADS, MOST_WAITS, MOST_WAITS + 5] {
             let mut page = Page {
                 state: State::Joined,
                 quiet_ns: 5,
                 polled_ns: 6,
+                asleep_ns: 3,
+                asleep_polled_ns: 4,
                 total: n,
                 waits: (0..n as u32).map(wait).collect(),
+                sleepers: (0..n as u32).map(sleeper).collect(),
             };
             let words = page.encode();
             assert!(words.len() <= STATUS_WORDS);
             page.waits.truncate(MOST_WAITS);
+            page.sleepers.truncate(MOST_THREADS);
             assert_eq!(Page::decode(&words), page);
         }
     }

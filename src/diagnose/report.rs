@@ -1,7 +1,9 @@
 //! What a hang looks like, as text.
 
+use super::outside::Sleeper;
 use super::page::{Operation, Wait, WaitTag};
 use super::verdict::cycles;
+use osier_transports::shm::Death;
 
 /// Context of the world.
 const WORLD: u64 = 1;
@@ -95,30 +97,80 @@ pub fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// The report of a job that hangs. Without a newline at its end.
-pub fn hang(lines: &[Line], ranks: usize, now_ns: u64) -> String {
-    let mut text = format!(
-        "the job hangs: all threads of its {ranks} ranks wait, and no message is under way\n"
-    );
-    let heads = std::iter::once("rank").chain(HEADS).map(str::to_owned);
-    let mut rows: Vec<Vec<String>> = vec![heads.collect()];
-    for line in lines.iter().take(MOST_LINES) {
-        let rank = std::iter::once(line.rank.to_string());
-        rows.push(rank.chain(cells(&line.wait, now_ns)).collect());
+/// A job that hangs, or probably does.
+#[derive(Clone, Debug)]
+pub struct Hang {
+    /// Whether it is certain.
+    pub certain: bool,
+    /// Number of ranks.
+    pub ranks: usize,
+    /// What they wait for.
+    pub waits: Vec<Line>,
+    /// Threads outside Osier that are asleep, by rank.
+    pub outside: Vec<(usize, Sleeper)>,
+    /// Ranks that have failed.
+    pub failed: Vec<(usize, Death)>,
+}
+
+impl Hang {
+    /// The report. Without a newline at its end.
+    pub fn text(&self, now_ns: u64) -> String {
+        let ranks = self.ranks;
+        let mut text = match self.certain {
+            true => format!(
+                "the job hangs: all threads of its {ranks} ranks wait, and no message is under way\n"
+            ),
+            false => format!(
+                "the job probably hangs: nothing moves, and all threads of its {ranks} ranks wait, or sleep until another thread wakes them\n"
+            ),
+        };
+        let heads = std::iter::once("rank").chain(HEADS).map(str::to_owned);
+        let mut rows: Vec<Vec<String>> = vec![heads.collect()];
+        for line in self.waits.iter().take(MOST_LINES) {
+            let rank = std::iter::once(line.rank.to_string());
+            rows.push(rank.chain(cells(&line.wait, now_ns)).collect());
+        }
+        text += &table(&rows);
+        if self.waits.len() > MOST_LINES {
+            text += &format!("  and {} more waits\n", self.waits.len() - MOST_LINES);
+        }
+        let edges = self.waits.iter();
+        let edges = edges.filter_map(|l| Some((l.rank as u32, l.wait.peer?)));
+        for cycle in cycles(edges) {
+            let around = cycle.iter().chain(cycle.first()).map(u32::to_string);
+            text += &format!("  cycle: {}\n", around.collect::<Vec<_>>().join(" -> "));
+        }
+        for (rank, sleeper) in self.outside.iter().take(MOST_LINES) {
+            text += &outside(*rank, sleeper);
+        }
+        for (rank, death) in &self.failed {
+            let how = match death {
+                Death::Exited(code) => format!("exit code {code}"),
+                Death::Signaled(signal) => format!("signal {signal}"),
+                Death::Overwritten => "its messages were overwritten".into(),
+                Death::Finalized => continue, // no failure
+            };
+            text += &format!("  rank {rank} has failed ({how})\n");
+        }
+        let option = match self.certain {
+            true => "kill",
+            false => "kill-probable",
+        };
+        text += &format!(
+            "  (hint: osier ps shows the waits of a running job; --on-hang {option} ends such a job)"
+        );
+        text
     }
-    text += &table(&rows);
-    if lines.len() > MOST_LINES {
-        text += &format!("  and {} more waits\n", lines.len() - MOST_LINES);
-    }
-    let edges = lines
-        .iter()
-        .filter_map(|l| Some((l.rank as u32, l.wait.peer?)));
-    for cycle in cycles(edges) {
-        let around = cycle.iter().chain(cycle.first()).map(u32::to_string);
-        text += &format!("  cycle: {}\n", around.collect::<Vec<_>>().join(" -> "));
-    }
-    text += "  (hint: osier ps shows the waits of a running job; --on-hang kill ends such a job)";
-    text
+}
+
+/// A line about a thread outside Osier that is asleep.
+pub fn outside(rank: usize, sleeper: &Sleeper) -> String {
+    let Sleeper {
+        thread,
+        name,
+        sleep,
+    } = sleeper;
+    format!("  rank {rank}: thread {thread} ({name}) sleeps outside Osier: {sleep}\n")
 }
 
 /// What a rank says of a wait that lasts.
@@ -135,6 +187,7 @@ pub fn stall(rank: u32, waits: &[Wait], now_ns: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::outside::Sleep;
     use super::super::page::Place;
     use super::*;
 
@@ -160,15 +213,37 @@ mod tests {
 
     #[test]
     fn a_hang_names_waits_and_cycles() {
-        let text = hang(&[line(1, 3), line(3, 1)], 4, 1_400_000_000);
+        let mut hang = Hang {
+            certain: true,
+            ranks: 4,
+            waits: vec![line(1, 3), line(3, 1)],
+            outside: Vec::new(),
+            failed: vec![(0, Death::Signaled(9)), (2, Death::Exited(3))],
+        };
+        let text = hang.text(1_400_000_000);
         let expected = "\
 the job hangs: all threads of its 4 ranks wait, and no message is under way
   rank  operation  peer  tag  communicator  bytes  for    at
   1     receive    3     7    world         8      0.4 s  src/main.rs:12
   3     receive    1     7    world         8      0.4 s  src/main.rs:12 (waits at src/main.rs:20)
   cycle: 1 -> 3 -> 1
+  rank 0 has failed (signal 9)
+  rank 2 has failed (exit code 3)
 ";
         assert!(text.starts_with(expected), "{text}");
+        hang.certain = false;
+        hang.outside.push((
+            3,
+            Sleeper {
+                thread: 4711,
+                name: "worker".into(),
+                sleep: Sleep::Futex(0x7f00),
+            },
+        ));
+        let text = hang.text(1_400_000_000);
+        assert!(text.starts_with("the job probably hangs: "), "{text}");
+        let line = "\n  rank 3: thread 4711 (worker) sleeps outside Osier: futex 0x7f00\n";
+        assert!(text.contains(line), "{text}");
     }
 
     #[test]

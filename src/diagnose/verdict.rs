@@ -1,4 +1,4 @@
-//! When a job hangs for certain.
+//! When a job hangs for certain, and when it probably does.
 //!
 //! Each rank tells two times of one clock: since when all of its threads wait
 //! and nothing has come (`since`), and when it last began to look at all its
@@ -23,6 +23,13 @@
 //! No message is counted for this. A rank that computes, that was stopped, or
 //! that has not woken yet since the last message has no `polled` after the
 //! others' `since`, so nothing is said as long as anything is unknown.
+//!
+//! Threads outside Osier that sleep until another thread wakes them do nothing either. A rank
+//! that has such threads is [`Standing::Asleep`], with the same two times, between which none
+//! of them has run. The argument above holds for it as far as the kernel shows what may wake a
+//! thread; it does not show everything (memory that a device writes, a debugger). So a job of
+//! which ranks are asleep *probably* hangs, and only once the two times lie so far apart that
+//! whatever was about to come would have come.
 //!
 //! # Sources
 //! The condition is that of E. W. Dijkstra, W. Feijen, A. van Gasteren,
@@ -53,27 +60,49 @@ pub enum Standing {
         /// When it began to look at its queues, after `since`, in vain.
         polled: u64,
     },
+    /// All of its threads wait, or sleep outside Osier until another one wakes them.
+    Asleep {
+        /// Since when.
+        since: u64,
+        /// When it began to look at its queues and threads, after `since`, in vain.
+        polled: u64,
+    },
 }
 
 /// Whether the job hangs for certain: see the module's head. A job of which
 /// nobody is left does not hang.
 pub fn hangs(ranks: impl IntoIterator<Item = Standing>) -> bool {
+    still_for(ranks, false) > 0
+}
+
+/// Whether the job hangs, or probably does: it has stood still for `patience`, on the clock
+/// of the standings.
+pub fn probably_hangs(ranks: impl IntoIterator<Item = Standing>, patience: u64) -> bool {
+    still_for(ranks, true) >= patience.max(1)
+}
+
+/// How long all ranks were still at once, by their own words; 0: never. `asleep`: whether
+/// ranks that are asleep count as still.
+fn still_for(ranks: impl IntoIterator<Item = Standing>, asleep: bool) -> u64 {
     let (mut since, mut polled, mut any) = (0, u64::MAX, false);
     for rank in ranks {
-        match rank {
-            Standing::Gone { since: s } => since = since.max(s),
-            Standing::Busy => return false,
-            Standing::Quiet {
-                since: s,
-                polled: p,
-            } => {
-                any = true;
+        let (s, p) = match rank {
+            Standing::Gone { since: s } => {
                 since = since.max(s);
-                polled = polled.min(p);
+                continue;
             }
-        }
+            Standing::Quiet { since, polled } => (since, polled),
+            Standing::Asleep { since, polled } if asleep => (since, polled),
+            Standing::Busy | Standing::Asleep { .. } => return 0,
+        };
+        any = true;
+        since = since.max(s);
+        polled = polled.min(p);
     }
-    any && since < polled
+    match any {
+        true => polled.saturating_sub(since),
+        false => 0,
+    }
 }
 
 /// A rank's quiet time: what it tells of itself, from looks at its queues.
@@ -119,6 +148,43 @@ impl Quiet {
         match self.times() {
             (0, _) | (_, 0) => Standing::Busy,
             (since, polled) => Standing::Quiet { since, polled },
+        }
+    }
+}
+
+/// As [`Quiet`], of a rank with threads outside Osier that sleep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drowse {
+    quiet: Quiet,
+    print: u64,
+}
+
+impl Drowse {
+    /// As [`Quiet::look`]. `calm`: the threads outside are asleep, too. `print` changes when
+    /// one of them has run, or there are others.
+    pub fn look(&mut self, calm: bool, print: u64, moved: u64, checked: u64, times: (u64, u64)) {
+        if print != self.print {
+            self.stir();
+            self.print = print;
+        }
+        self.quiet.look(calm, moved, checked, times);
+    }
+
+    /// A thread has left its wait.
+    pub fn stir(&mut self) {
+        self.quiet.stir();
+    }
+
+    /// (since, polled), 0 where there is none.
+    pub fn times(&self) -> (u64, u64) {
+        self.quiet.times()
+    }
+
+    /// As others see it.
+    pub fn standing(&self) -> Standing {
+        match self.quiet.standing() {
+            Standing::Quiet { since, polled } => Standing::Asleep { since, polled },
+            other => other,
         }
     }
 }

@@ -14,9 +14,10 @@
 //! 2. The list's lock is never taken while a lane is held.
 
 use super::LONG;
+use super::outside::{Asleep, Sleeper};
 use super::page::{Operation, Page, Place, State, Wait, WaitTag};
 use super::threads::Inside;
-use super::verdict::{Quiet, Standing};
+use super::verdict::{Drowse, Quiet, Standing};
 use crate::check::{Callers, Layer, Site};
 use osier_transports::shm::monotonic_ns;
 use std::cell::{Cell, RefCell};
@@ -131,12 +132,22 @@ pub(crate) fn resign<R>(check: impl FnOnce() -> R) -> R {
     result
 }
 
+/// What can end a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum EndedBy {
+    /// A message, or another thread of the process.
+    Ranks,
+    /// The same; but who waits is a future, and its executor may do other things.
+    Executor,
+    /// Anything.
+    Anything,
+}
+
 /// A wait of this thread. Costs nothing until it sleeps.
 pub(crate) struct Watch<'a> {
     waits: &'a Waits,
     site: &'static Location<'static>,
-    /// Whether a message is all that can end it.
-    certain: bool,
+    ends: EndedBy,
     /// When it first slept.
     since_ns: u64,
     /// When it was last about to ask whether it is over.
@@ -146,15 +157,20 @@ pub(crate) struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     #[inline]
-    pub fn new(waits: &'a Waits, site: &'static Location<'static>, certain: bool) -> Self {
+    pub fn new(waits: &'a Waits, site: &'static Location<'static>, ends: EndedBy) -> Self {
         Self {
             waits,
             site,
-            certain,
+            ends,
             since_ns: 0,
             asks_ns: 0,
             registered: None,
         }
+    }
+
+    /// What can end it.
+    pub fn ends(&self) -> EndedBy {
+        self.ends
     }
 
     /// To be asked before the check that precedes a sleep: whether it has been so long that the
@@ -189,15 +205,14 @@ impl<'a> Watch<'a> {
         }
         state.next += 1;
         let id = state.next;
-        state.changes += 1;
-        state.quiet.stir();
+        state.stir();
         state.list.push(Entry {
             id,
             since_ns: self.since_ns,
             checked_ns: self.asks_ns,
             foreign: site.is_some_and(|site| site.is_foreign()),
             site: waits_at.unwrap_or_default(),
-            certain: self.certain,
+            ends: self.ends,
             asked,
             told: false,
         });
@@ -222,7 +237,7 @@ struct Entry {
     site: Place,
     /// It is called from another language: lines are the library's.
     foreign: bool,
-    certain: bool,
+    ends: EndedBy,
     /// And where each was posted.
     asked: Vec<(Asked, Option<Place>)>,
     /// Its rank has complained of it.
@@ -233,9 +248,34 @@ struct Entry {
 struct Listed {
     list: Vec<Entry>,
     quiet: Quiet,
+    drowse: Drowse,
+    /// Threads outside that the last look found asleep.
+    sleepers: Vec<Sleeper>,
     next: u64,
     /// Counts threads that came and went.
     changes: u64,
+}
+
+/// What a rank has looked at, and seen.
+pub(crate) enum Looked {
+    /// Nothing: not only messages can end its waits.
+    Nothing,
+    /// Its lanes; all threads are inside.
+    Inside {
+        /// Nothing came.
+        calm: bool,
+        /// See [`Quiet::look`].
+        moved: u64,
+    },
+    /// Its lanes and its threads outside.
+    Outside {
+        /// Nothing came.
+        calm: bool,
+        /// See [`Quiet::look`].
+        moved: u64,
+        /// The threads outside, if all are asleep.
+        asleep: Option<Asleep>,
+    },
 }
 
 /// What a rank publishes, and to whom.
@@ -250,7 +290,11 @@ pub(crate) struct Waits {
     pub stall: OnceLock<Duration>,
     /// Names callers in another language.
     layer: Layer,
+    /// After which a job that stands still probably hangs; set once, at init.
+    pub patience: OnceLock<Duration>,
     last_tick_ns: AtomicU64,
+    /// When the threads outside were last looked at.
+    looked_ns: AtomicU64,
 }
 
 impl Waits {
@@ -261,7 +305,9 @@ impl Waits {
             job,
             stall: OnceLock::new(),
             layer: Layer::new(),
+            patience: OnceLock::new(),
             last_tick_ns: AtomicU64::new(0),
+            looked_ns: AtomicU64::new(0),
         };
         waits.publish(&waits.lock());
         waits
@@ -284,8 +330,7 @@ impl Waits {
         };
         let mut state = self.lock();
         state.list.retain(|e| e.id != id);
-        state.changes += 1;
-        state.quiet.stir();
+        state.stir();
         self.publish(&state);
         drop(state);
         // After that: a thread that is still counted is on no list, so its
@@ -304,32 +349,68 @@ impl Waits {
                 .is_ok()
     }
 
-    /// Number of changes of the list, if anyone waits for long, and whether
-    /// messages are all that these waits hang on.
-    pub fn before_look(&self) -> Option<(u64, bool)> {
-        let state = self.lock();
-        let known = |e: &Entry| e.asked.iter().all(|(a, _)| a.operation != Operation::Other);
-        let certain = |e: &Entry| e.certain && !e.asked.is_empty() && known(e);
-        let certain = state.list.iter().all(certain);
-        (!state.list.is_empty()).then_some((state.changes, certain))
+    /// Whether it is time to look at the threads outside: ten times while the job is still
+    /// given time, which costs a file or two per thread.
+    pub fn is_outside_due(&self) -> bool {
+        let Some(patience) = self.patience.get() else {
+            return false;
+        };
+        let now = monotonic_ns();
+        let due = now - self.looked_ns.load(Ordering::Relaxed).min(now)
+            >= (patience.as_nanos() / 10) as u64;
+        if due {
+            self.looked_ns.store(now, Ordering::Relaxed);
+        }
+        due
     }
 
-    /// Takes in a look at all lanes that began at `began`; see
+    /// Number of changes of the list, if anyone waits for long, and what can end
+    /// one of these waits.
+    pub fn before_look(&self) -> Option<(u64, EndedBy)> {
+        let state = self.lock();
+        let known = |e: &Entry| e.asked.iter().all(|(a, _)| a.operation != Operation::Other);
+        let ends = |e: &Entry| match !e.asked.is_empty() && known(e) {
+            true => e.ends,
+            false => EndedBy::Anything,
+        };
+        let ends = state.list.iter().map(ends).max()?;
+        Some((state.changes, ends))
+    }
+
+    /// Takes in a look at all lanes that began at `began`, if it was made; see
     /// [`Quiet::look`].
-    pub fn after_look(&self, changes: u64, calm: bool, moved: u64, began: u64) {
+    pub fn after_look(&self, changes: u64, looked: Looked, began: u64) {
         let mut state = self.lock();
         if state.changes == changes {
             let checked = state.list.iter().map(|e| e.checked_ns).min();
             let times = (began, monotonic_ns());
             let checked = checked.unwrap_or(0);
-            state.quiet.look(calm, moved, checked, times);
+            match looked {
+                Looked::Nothing => state.quiet.look(false, 0, checked, times),
+                Looked::Inside { calm, moved } => state.quiet.look(calm, moved, checked, times),
+                Looked::Outside {
+                    calm,
+                    moved,
+                    asleep,
+                } => {
+                    let (calm, print) = (calm && asleep.is_some(), asleep.as_ref());
+                    let print = print.map_or(0, |asleep| asleep.print);
+                    state.quiet.look(false, moved, checked, times);
+                    state.drowse.look(calm, print, moved, checked, times);
+                    state.sleepers = asleep.map(|a| a.sleepers).unwrap_or_default();
+                }
+            }
         }
         self.publish(&state);
     }
 
     /// How the rank stands.
     pub fn standing(&self) -> Standing {
-        self.lock().quiet.standing()
+        let state = self.lock();
+        match state.quiet.standing() {
+            Standing::Busy => state.drowse.standing(),
+            quiet => quiet,
+        }
     }
 
     /// Waits that have lasted longer than the limit and were not told yet.
@@ -371,6 +452,14 @@ impl Waits {
 }
 
 impl Listed {
+    /// A thread has come or gone.
+    fn stir(&mut self) {
+        self.changes += 1;
+        self.quiet.stir();
+        self.drowse.stir();
+        self.sleepers.clear();
+    }
+
     fn page(&self) -> Page {
         let mut waits = Vec::new();
         for entry in &self.list {
@@ -378,12 +467,16 @@ impl Listed {
         }
         waits.sort_by_key(|w| w.since_ns);
         let (quiet_ns, polled_ns) = self.quiet.times();
+        let (asleep_ns, asleep_polled_ns) = self.drowse.times();
         Page {
             state: State::Joined,
             quiet_ns,
             polled_ns,
+            asleep_ns,
+            asleep_polled_ns,
             total: waits.len(),
             waits,
+            sleepers: self.sleepers.clone(),
         }
     }
 }

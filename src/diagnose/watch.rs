@@ -1,10 +1,12 @@
 //! Looks at the pages of a job.
 
-use super::page::{Page, Wait};
+use super::outside::{Outside, Process, Sleeper};
+use super::page::{Page, State, Wait};
 use super::report::{self, Line};
-use super::verdict::{Standing, hangs};
-use osier_transports::shm::{JobStatus, STATUS_WORDS, monotonic_ns};
+use super::verdict::{Drowse, Standing, hangs, probably_hangs};
+use osier_transports::shm::{Death, JobStatus, STATUS_WORDS, monotonic_ns};
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 /// A rank's page, if it could be read.
 pub fn page(job: &JobStatus, rank: usize) -> Option<Page> {
@@ -28,55 +30,170 @@ pub struct Watcher {
     suspect: usize,
     /// When ranks were first seen dead.
     dead: HashMap<usize, u64>,
-    told: HashSet<(usize, u64, String)>,
+    told: HashSet<(bool, usize, u64, String)>,
+    /// Ranks of which no thread waits inside, so that they cannot say how they are.
+    silent: HashMap<usize, Silent>,
+}
+
+/// A rank of which no thread waits inside.
+#[derive(Debug)]
+struct Silent {
+    threads: Outside,
+    process: Process,
+    drowse: Drowse,
+    sleepers: Vec<Sleeper>,
+    looked_ns: u64,
+}
+
+/// A job that hangs.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Whether that is certain.
+    pub certain: bool,
+    /// What its ranks wait for.
+    pub text: String,
+}
+
+/// Whether a job hangs, and for certain; `patience` is how long it stands still before it
+/// probably does.
+pub fn verdict(
+    ranks: impl IntoIterator<Item = Standing> + Clone,
+    patience: Option<Duration>,
+) -> Option<bool> {
+    if hangs(ranks.clone()) {
+        return Some(true);
+    }
+    let patience = u64::try_from(patience?.as_nanos()).ok()?;
+    probably_hangs(ranks, patience).then_some(false)
 }
 
 impl Watcher {
     /// The report, if the job hangs and not every wait was told before. Asks
     /// one rank as long as that one is busy.
-    pub fn look(&mut self, job: &JobStatus) -> Option<String> {
+    pub fn look(&mut self, job: &JobStatus, patience: Option<Duration>) -> Option<Report> {
         // Most of the time it still computes, and nobody else is asked.
         self.suspect = self.suspect.min(job.ranks().checked_sub(1)?);
-        if self.standing(job, self.suspect) == Standing::Busy {
+        if self.standing(job, self.suspect, patience) == Standing::Busy {
             return None;
         }
-        let standings: Vec<Standing> = (0..job.ranks()).map(|r| self.standing(job, r)).collect();
+        let ranks = 0..job.ranks();
+        let standings = ranks.map(|r| self.standing(job, r, patience));
+        let standings: Vec<Standing> = standings.collect();
         if let Some(busy) = standings.iter().position(|s| *s == Standing::Busy) {
             self.suspect = busy;
             return None;
         }
-        if !hangs(standings) {
-            return None;
+        let certain = verdict(standings, patience)?;
+        let (mut pages, mut failed) = (Vec::new(), Vec::new());
+        for rank in 0..job.ranks() {
+            let mut page = page(job, rank);
+            if let (Some(page), Some(silent)) = (&mut page, self.silent.get(&rank)) {
+                page.sleepers.clone_from(&silent.sleepers);
+            }
+            match job.death(rank) {
+                None => pages.extend(page.map(|page| (rank, page))),
+                Some(death) if death.is_failure() => failed.push((rank, death)),
+                Some(_) => {}
+            }
         }
-        let pages: Vec<(usize, Page)> = (0..job.ranks())
-            .filter(|r| job.death(*r).is_none())
-            .filter_map(|r| Some((r, page(job, r)?)))
-            .collect();
-        self.tell(&pages, job.ranks())
+        self.tell(certain, &pages, &failed, job.ranks())
     }
 
-    fn standing(&mut self, job: &JobStatus, rank: usize) -> Standing {
+    fn standing(&mut self, job: &JobStatus, rank: usize, patience: Option<Duration>) -> Standing {
         if job.death(rank).is_some() {
             let since = *self.dead.entry(rank).or_insert_with(monotonic_ns);
             return Standing::Gone { since };
         }
-        standing(job, rank)
+        match (standing(job, rank), patience) {
+            (Standing::Busy, Some(patience)) => self.silent(job, rank, patience),
+            (known, _) => {
+                self.silent.remove(&rank);
+                known
+            }
+        }
     }
 
-    /// The report of a job that hangs with these pages.
-    pub fn tell(&mut self, pages: &[(usize, Page)], ranks: usize) -> Option<String> {
+    /// Looks at the process of a rank that does not say how it is, ten times while it is
+    /// given time.
+    fn silent(&mut self, job: &JobStatus, rank: usize, patience: Duration) -> Standing {
+        let process = Process(job.pid(rank));
+        let waits = page(job, rank).is_none_or(|p| p.state != State::Joined || p.total > 0);
+        // This process has a thread that is awake: this one.
+        if waits || process.0 == 0 || process == Process::own() {
+            self.silent.remove(&rank);
+            return Standing::Busy;
+        }
+        let fresh = || Silent {
+            threads: Outside::new(process),
+            process,
+            drowse: Drowse::default(),
+            sleepers: Vec::new(),
+            looked_ns: 0,
+        };
+        let silent = self.silent.entry(rank).or_insert_with(fresh);
+        let began = monotonic_ns();
+        if u128::from(began - silent.looked_ns) * 10 >= patience.as_nanos() {
+            silent.looked_ns = began;
+            silent.look(began);
+        }
+        silent.drowse.standing()
+    }
+
+    /// The report of a job that hangs with these pages and failed ranks.
+    pub fn tell(
+        &mut self,
+        certain: bool,
+        pages: &[(usize, Page)],
+        failed: &[(usize, Death)],
+        ranks: usize,
+    ) -> Option<Report> {
         let mut lines = Vec::new();
         let mut fresh = false;
         for (rank, page) in pages {
+            for sleeper in page.sleepers.iter().filter(|_| !certain) {
+                let what = (certain, *rank, u64::from(sleeper.thread), String::new());
+                fresh |= page.waits.is_empty() && self.told.insert(what);
+            }
             for wait in &page.waits {
-                fresh |= self.told.insert(identity(*rank, wait));
+                let (rank, since, what) = identity(*rank, wait);
+                fresh |= self.told.insert((certain, rank, since, what));
                 lines.push(Line {
-                    rank: *rank,
+                    rank,
                     wait: wait.clone(),
                 });
             }
         }
-        fresh.then(|| report::hang(&lines, ranks, monotonic_ns()))
+        let outside = pages.iter().flat_map(|(rank, page)| {
+            let sleepers = page.sleepers.iter();
+            sleepers.map(move |sleeper| (*rank, sleeper.clone()))
+        });
+        let hang = report::Hang {
+            certain,
+            ranks,
+            waits: lines,
+            outside: outside.filter(|_| !certain).collect(),
+            failed: failed.to_vec(),
+        };
+        fresh.then(|| Report {
+            certain,
+            text: hang.text(monotonic_ns()),
+        })
+    }
+}
+
+impl Silent {
+    fn look(&mut self, began: u64) {
+        let threads = self.process.threads().unwrap_or_default();
+        let asleep = match threads.is_empty() {
+            true => None,
+            false => self.threads.look(&threads),
+        };
+        let print = asleep.as_ref().map_or(0, |asleep| asleep.print);
+        let times = (began, monotonic_ns());
+        // It receives nothing that any thread waits for.
+        let calm = asleep.is_some();
+        self.drowse.look(calm, print, 0, u64::MAX, times);
+        self.sleepers = asleep.map(|a| a.sleepers).unwrap_or_default();
     }
 }
 

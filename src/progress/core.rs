@@ -20,9 +20,10 @@ use super::lane::Lane;
 use crate::bootstrap::Launcher;
 use crate::check::{Check, Checks, Setting};
 use crate::device::Devices;
+use crate::diagnose::outside::{Outside, Process};
 use crate::diagnose::tell;
 use crate::diagnose::threads::Inside;
-use crate::diagnose::waits::{Asked, Waits, Watch};
+use crate::diagnose::waits::{Asked, EndedBy, Waits, Watch};
 use crate::diagnose::watch::Watcher;
 use crate::p2p::buffered::Attached;
 use crate::protocol::select::Selection;
@@ -84,6 +85,8 @@ pub(crate) struct Core {
     pub waits: Waits,
     /// Looks out for hangs where no launcher does.
     watcher: Mutex<Watcher>,
+    /// Looks at the process's threads outside Osier.
+    outside: Mutex<Outside>,
     /// Records what this rank does.
     pub trace: Option<Arc<Tracer>>,
     /// What is checked, and what was found.
@@ -153,6 +156,7 @@ impl Core {
             place,
             waits,
             watcher: Mutex::default(),
+            outside: Mutex::new(Outside::new(Process::own())),
             selection,
             rank,
             ranks,
@@ -380,7 +384,7 @@ impl Core {
         let lanes = self.lanes_of(session);
         let live = || lanes.iter().filter_map(Weak::upgrade);
         let unfinished = || live().any(|lane| lane.lock().unfinished_sends());
-        let mut watch = Watch::new(&self.waits, Location::caller(), true);
+        let mut watch = Watch::new(&self.waits, Location::caller(), EndedBy::Ranks);
         let mut idle = 0u32;
         while unfinished() {
             if self.progress_all() {
@@ -467,13 +471,16 @@ impl Core {
         self.closing.load(Ordering::Acquire)
     }
 
-    /// What streams wait for, lane by lane.
-    pub(super) fn each_held(&self, mut f: impl FnMut(Vec<Asked>)) {
+    /// What streams and futures wait for.
+    pub(super) fn asked_by_others(&self) -> (Vec<Asked>, Vec<Asked>) {
+        let (mut streams, mut futures) = (Vec::new(), Vec::new());
         self.each_lane(|lane, _| {
             if let Some(guard) = lane.try_lock_to_help() {
-                f(guard.asked_held());
+                streams.extend(guard.asked_held());
+                futures.extend(guard.asked_awaited());
             }
         });
+        (streams, futures)
     }
 
     /// Takes back one `future_waits`.
@@ -548,11 +555,12 @@ fn progress_thread(core: &Weak<Core>) {
 /// Makes progress as long as futures or streams wait.
 fn drive(core: &Core) {
     let mut idle = 0u32;
-    // The driver's threads and others wait for streams, so their waits are ours to tell.
+    // The driver's threads and executors wait for these, so their waits are ours to tell.
     let mut watch = None;
     while core.futures.load(Ordering::Acquire) != 0 && !core.is_closing() {
         if core.begin_rung() | core.progress_all() {
             idle = 0;
+            watch = None;
             continue;
         }
         idle += 1;
@@ -565,7 +573,7 @@ fn drive(core: &Core) {
             if core.begin_rung() | core.progress_all() {
                 return false;
             }
-            core.watch_held(&mut watch);
+            core.watch_others(&mut watch);
             true
         });
     }

@@ -12,7 +12,7 @@
 
 use super::core::Core;
 use super::lane::{Lane, State};
-use crate::diagnose::waits::{Asked, Watch};
+use crate::diagnose::waits::{Asked, EndedBy, Watch};
 use crate::error::{Error, ErrorKind, Result};
 use osier_kernels::{Gate, Valve};
 use std::collections::VecDeque;
@@ -158,16 +158,24 @@ impl Core {
         }
     }
 
-    /// Registers what streams wait for, once that is long.
-    pub(super) fn watch_held<'a>(&'a self, watch: &mut Option<Watch<'a>>) {
-        let mut asked: Vec<Asked> = Vec::new();
-        self.each_held(|all| asked.extend(all));
+    /// Registers what streams and futures wait for, once that is long.
+    pub(super) fn watch_others<'a>(&'a self, watch: &mut Option<Watch<'a>>) {
+        let (mut asked, futures) = self.asked_by_others();
+        // A device may do anything meanwhile.
+        let ends = match asked.is_empty() {
+            true => EndedBy::Executor,
+            false => EndedBy::Anything,
+        };
+        asked.extend(futures);
         let Some(first) = asked.first() else {
             *watch = None;
             return;
         };
+        if watch.as_ref().is_some_and(|watch| watch.ends() != ends) {
+            *watch = None;
+        }
         let site = first.posted.map_or(Location::caller(), |site| site.line());
-        let watch = watch.get_or_insert_with(|| Watch::new(&self.waits, site, false));
+        let watch = watch.get_or_insert_with(|| Watch::new(&self.waits, site, ends));
         if watch.is_long() {
             watch.tell(asked);
         }
@@ -210,6 +218,19 @@ impl Lane {
         let steps = self.held_runs().flat_map(|run| self.steps_under_way(run));
         let held = self.held().into_iter().chain(steps);
         held.map(|handle| self.asked(handle)).collect()
+    }
+
+    /// What futures wait for.
+    pub(super) fn asked_awaited(&self) -> Vec<Asked> {
+        let awaited = |h: &u32| {
+            let rare = self.ops.get(*h).and_then(|op| op.rare.as_ref());
+            rare.is_some_and(|rare| rare.waker.is_some())
+        };
+        let steps = self
+            .awaited_runs()
+            .flat_map(|run| self.steps_under_way(run));
+        let awaited = self.ops.handles().filter(awaited).chain(steps);
+        awaited.map(|handle| self.asked(handle)).collect()
     }
 
     fn held(&self) -> Vec<u32> {

@@ -890,6 +890,12 @@ impl Lane {
         all.filter(|id| self.run(*id).is_some_and(|run| !run.holds.is_empty()))
     }
 
+    /// Runs that futures wait for.
+    pub(super) fn awaited_runs(&self) -> impl Iterator<Item = u32> {
+        let all = self.runs.slots.handles();
+        all.filter(|id| self.run(*id).is_some_and(|run| run.waker.is_some()))
+    }
+
     /// Lets the streams go on that wait for a run.
     pub(super) fn release_run(&mut self, id: u32) {
         if let Some(run) = self.run_mut(id) {

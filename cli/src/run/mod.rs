@@ -83,8 +83,8 @@ Examples:
 
 Exit code: 0 if every rank returned 0, else that of the first rank that
 failed (128 + S if signal S ended it); 124 after --timeout; 125 after a hang
-with --on-hang kill; 126 if the program cannot be executed, 127 if it was not
-found; 1 if output cannot be written; 2 for bad usage.
+with --on-hang kill or kill-probable; 126 if the program cannot be executed, 127
+if it was not found; 1 if output cannot be written; 2 for bad usage.
 
 Signals INT, TERM, HUP, QUIT, USR1, USR2, TSTP and CONT are passed on to all
 ranks; a second INT or TERM kills the job.";
@@ -125,7 +125,8 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = OnDeath::Kill)]
     on_death: OnDeath,
 
-    /// What to do when all ranks wait and no message is under way
+    /// What to do when all ranks wait and no message is under way; and when threads outside
+    /// Osier sleep meanwhile, so that the job probably hangs
     #[arg(long, value_enum, value_name = "WHAT", default_value_t = OnHang::Report)]
     on_hang: OnHang,
 
@@ -177,11 +178,13 @@ enum OnDeath {
     Report,
 }
 
-/// What to do when the job hangs for certain.
+/// What to do when the job hangs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum OnHang {
-    /// Print what every rank waits for, then end the job
+    /// Print what every rank waits for; if that is certain to last, end the job
     Kill,
+    /// As kill, also if the job only probably hangs
+    KillProbable,
     /// Print what every rank waits for, once
     Report,
 }
@@ -257,6 +260,8 @@ fn start(args: &Args) -> Result<u8, Failure> {
         .and_then(|mut sets| sets.add(&psets, args.ranks))
         .map_err(|e| usage(e.context("--pset")))?;
 
+    // Before anything is started; the supervisor takes it.
+    patience(args).map_err(usage)?;
     let devices = match args.emulate_gpus {
         Some(gpus) => gpus::variables(gpus, &args.env)?,
         None => Vec::new(),
@@ -318,6 +323,17 @@ pub fn places(bind: Option<Bind>, ranks: usize) -> Option<Places> {
     let (sets, _) = bind::placement(bind, ranks);
     let bound: Option<Vec<Vec<usize>>> = sets.into_iter().collect();
     Some(Places::of(&Part::processors(), &bound?))
+}
+
+/// How long the job stands still before it probably hangs, whoever says so.
+fn patience(args: &Args) -> osier::Result<Option<Duration>> {
+    const NAME: &str = "OSIER_PROBABLE_HANG";
+    match args.env.iter().rfind(|(key, _)| key == NAME) {
+        Some((_, value)) => {
+            osier::config::parse_duration(&value.to_string_lossy()).map_err(|e| e.context(NAME))
+        }
+        None => osier::config::patience(),
+    }
 }
 
 /// What is checked, whoever asks for it.

@@ -96,6 +96,7 @@ pub fn run(
         hangs: JobStatus::of(job).ok().map(|status| Hangs {
             status,
             watcher: Watcher::default(),
+            patience: super::patience(args).unwrap_or_default(),
             look_at: Instant::now() + LONG,
         }),
         ending: None,
@@ -152,6 +153,8 @@ struct Process {
 struct Hangs {
     status: JobStatus,
     watcher: Watcher,
+    /// How long the job stands still before it probably hangs.
+    patience: Option<Duration>,
     look_at: Instant,
 }
 
@@ -556,12 +559,18 @@ impl Supervisor<'_> {
         if self.ending.is_some() {
             return;
         }
-        let Some(report) = hangs.watcher.look(&hangs.status) else {
+        let Some(report) = hangs.watcher.look(&hangs.status, hangs.patience) else {
             return;
         };
-        self.sinks.note(&report);
-        if self.args.on_hang == OnHang::Kill {
-            self.sinks.note("ending the job (--on-hang kill)");
+        self.sinks.note(&report.text);
+        let option = match self.args.on_hang {
+            OnHang::Report => None,
+            OnHang::Kill => report.certain.then_some("kill"),
+            OnHang::KillProbable => Some("kill-probable"),
+        };
+        if let Some(option) = option {
+            let note = format!("ending the job (--on-hang {option})");
+            self.sinks.note(&note);
             self.code.get_or_insert(HUNG);
             self.end();
         }

@@ -1,6 +1,8 @@
 //! The verdict against a naive wait-for graph, on simulated ranks with random
 //! scripts: never a false alarm, and every deadlock is found.
 
+mod outside;
+
 use super::*;
 use proptest::prelude::*;
 

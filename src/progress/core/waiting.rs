@@ -4,9 +4,8 @@
 
 use super::{Core, Place, lock};
 use crate::diagnose::threads;
-use crate::diagnose::verdict::hangs;
-use crate::diagnose::waits::{Watch, is_hopeless, listen, resign};
-use crate::diagnose::{LONG, report};
+use crate::diagnose::waits::{EndedBy, Looked, Watch, is_hopeless, listen, resign};
+use crate::diagnose::{LONG, report, watch};
 use crate::progress::cell::LaneCell;
 use crate::progress::lane::{IDLE_POLLS, Lane};
 use crate::progress::pace;
@@ -68,7 +67,7 @@ impl Core {
     #[inline]
     #[track_caller]
     pub fn wait_on<R>(&self, lane: &LaneCell, mut check: impl FnMut(&mut Lane) -> Option<R>) -> R {
-        let mut watch = Watch::new(&self.waits, Location::caller(), true);
+        let mut watch = Watch::new(&self.waits, Location::caller(), EndedBy::Ranks);
         let mut guard = lane.lock();
         let spin = self.spin_polls();
         let (mut idle, mut helped) = (0u32, 0u32);
@@ -134,7 +133,7 @@ impl Core {
     /// As `wait_on`, for a check that takes locks itself.
     #[track_caller]
     pub fn wait_until<R>(&self, check: impl FnMut() -> Option<R>) -> R {
-        let watch = Watch::new(&self.waits, Location::caller(), true);
+        let watch = Watch::new(&self.waits, Location::caller(), EndedBy::Ranks);
         self.wait_watched(check, watch, true)
     }
 
@@ -143,7 +142,7 @@ impl Core {
     /// to end do so themselves when they are polled.
     #[track_caller]
     pub fn drive<R>(&self, check: impl FnMut() -> Option<R>) -> R {
-        let watch = Watch::new(&self.waits, Location::caller(), false);
+        let watch = Watch::new(&self.waits, Location::caller(), EndedBy::Anything);
         self.wait_watched(check, watch, false)
     }
 
@@ -342,24 +341,52 @@ impl Core {
         if !self.waits.is_due() {
             return;
         }
-        let Some((changes, certain)) = self.waits.before_look() else {
+        let Some((changes, ends)) = self.waits.before_look() else {
             return;
         };
         // In the simulated network a look moves the clock.
-        let sure = certain
-            && !matches!(self.place, Place::Sim(..))
+        let known = ends < EndedBy::Anything && !matches!(self.place, Place::Sim(..));
+        let sure = known
+            && ends == EndedBy::Ranks
             && self.futures.load(Ordering::Acquire) == 0
             && threads::all_inside(self.waits.job);
+        if known && !sure && !self.waits.is_outside_due() {
+            self.complain();
+            return;
+        }
         let began = monotonic_ns();
-        let look = if sure { self.look() } else { Look::default() };
-        let calm = sure && !look.found;
-        self.waits.after_look(changes, calm, look.moved, began);
+        let outside = || lock(&self.outside).look(&threads::outside(self.waits.job)?);
+        let asleep = (known && !sure).then(outside);
+        let look = match sure || matches!(asleep, Some(Some(_))) {
+            true => self.look(),
+            false => Look::default(),
+        };
+        let (calm, moved) = (!look.found, look.moved);
+        let still = match &asleep {
+            None => sure && calm,
+            Some(asleep) => asleep.is_some() && calm,
+        };
+        let looked = match asleep {
+            Some(asleep) => Looked::Outside {
+                calm,
+                moved,
+                asleep,
+            },
+            None if sure => Looked::Inside { calm, moved },
+            None => Looked::Nothing,
+        };
+        self.waits.after_look(changes, looked, began);
+        self.complain();
+        if still {
+            self.look_out();
+        }
+    }
+
+    /// Says which waits have lasted too long.
+    fn complain(&self) {
         let stalled = self.waits.stalled();
         if !stalled.is_empty() {
             eprint!("{}", report::stall(self.rank, &stalled, monotonic_ns()));
-        }
-        if calm {
-            self.look_out();
         }
     }
 
@@ -382,9 +409,11 @@ impl Core {
     /// living rank does.
     fn look_out(&self) {
         let mut watcher = lock(&self.watcher);
+        let patience = self.waits.patience.get().copied();
         let report = match &self.place {
-            Place::Alone if hangs([self.waits.standing()]) => {
-                watcher.tell(&[(0, self.waits.page())], 1)
+            Place::Alone => {
+                let verdict = watch::verdict([self.waits.standing()], patience);
+                verdict.and_then(|sure| watcher.tell(sure, &[(0, self.waits.page())], &[], 1))
             }
             Place::Shm(r) => {
                 let job = r.job();
@@ -392,12 +421,14 @@ impl Core {
                 if job.watched() || lowest != Some(r.rank()) {
                     return;
                 }
-                JobStatus::of(job).ok().and_then(|s| watcher.look(&s))
+                JobStatus::of(job)
+                    .ok()
+                    .and_then(|s| watcher.look(&s, patience))
             }
             _ => None,
         };
         if let Some(report) = report {
-            crate::diagnose::tell(report);
+            crate::diagnose::tell(report.text);
         }
     }
 

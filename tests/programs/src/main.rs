@@ -16,6 +16,7 @@ mod mapped;
 mod matrix;
 mod reductions;
 mod scribbles;
+mod still;
 
 use std::process::ExitCode;
 
@@ -46,6 +47,10 @@ fn main() -> ExitCode {
     }
     if let ["matrix-jobs", launcher, program] = what[..] {
         matrix::print_jobs(launcher, program);
+        return ExitCode::SUCCESS;
+    }
+    if let ["outsider", what @ ..] = &what[..] {
+        still::outsider(what);
         return ExitCode::SUCCESS;
     }
     if let ["sets"] = what[..] {
@@ -92,6 +97,8 @@ fn main() -> ExitCode {
         ["hang", how] => hang(comm, how),
         ["slow", how] => slow(comm, how),
         ["blocks", how] => blocks::run(&universe, how),
+        ["stuck", how] => still::stuck(comm, how),
+        ["looks-stuck", how] => still::looks_stuck(comm, how),
         ["devices"] => devices::exchange(comm),
         ["device-exhaust"] => devices::exhaust(comm),
         ["device-steps"] => devices::steps(comm),
@@ -126,6 +133,7 @@ fn threads(comm: Communicator, what: &[&str]) -> u8 {
         ["matrix", what @ ..] => matrix::run(&comm, what),
         ["crowd"] => crowd(&comm),
         ["hang", how] => hang(&comm, how),
+        ["stuck", how] => still::stuck(&comm, how),
         ["half-dies"] => half_dies(&comm),
         ["wait"] => wait(&comm),
         ["leave"] => leavers::leave(&comm, false),

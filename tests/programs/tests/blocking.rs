@@ -105,12 +105,12 @@ const WAITS: &[Wait] = &[
     (
         "src/p2p/enqueue.rs",
         "synchronize",
-        Told("the driver's threads run: tests/hangs.rs, of devices"),
+        Told("a device may do anything: OSIER_STALL, below"),
     ),
     (
         "src/p2p/enqueue.rs",
         "wait",
-        Told("the driver's threads run: tests/hangs.rs, of devices"),
+        Told("a device may do anything: OSIER_STALL, below"),
     ),
     (
         "src/p2p/generalized.rs",
@@ -135,7 +135,7 @@ const WAITS: &[Wait] = &[
     (
         "src/p2p/request.rs",
         "block_on",
-        Told("a future may wait for anything: OSIER_STALL, tests/hangs.rs"),
+        Told("a future may wait for anything: OSIER_STALL, in hangs.rs"),
     ),
     (
         "src/comm/mod.rs",
@@ -210,8 +210,8 @@ const WAITS: &[Wait] = &[
     ),
     (
         "src/progress/enqueued.rs",
-        "watch_held",
-        Told("what streams wait for"),
+        "watch_others",
+        Told("the progress thread: what streams and futures wait for"),
     ),
 ];
 
