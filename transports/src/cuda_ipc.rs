@@ -366,10 +366,10 @@ mod tests {
     use super::*;
 
     fn file() -> OwnedFd {
-        // SAFETY: a C string and flags.
+        // SAFETY: invariant 4: a C string and flags.
         let fd = unsafe { libc::memfd_create(c"piece".as_ptr(), libc::MFD_CLOEXEC) };
         assert!(fd >= 0);
-        // SAFETY: just created.
+        // SAFETY: invariant 5.
         unsafe { OwnedFd::from_raw_fd(fd) }
     }
 

@@ -14,6 +14,7 @@ mod checking;
 mod compare;
 mod demo;
 mod install;
+mod invariants;
 mod kernels;
 #[allow(dead_code)]
 #[path = "../../emulated-cuda/scan.rs"]

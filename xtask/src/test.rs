@@ -100,6 +100,7 @@ fn check_steps(steps: &mut Steps) {
     steps.step("format", || {
         run_command(cargo().args(["fmt", "--all", "--check"]))
     });
+    steps.step("invariants", crate::invariants::check);
     steps.step("clippy", || {
         run_command(cargo().args([
             "clippy",

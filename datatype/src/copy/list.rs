@@ -4,6 +4,8 @@
 //! vector: one masked move each, without a branch on the length, where the
 //! machine has masks (`simd`). Otherwise a branch per block picks two moves of
 //! constant width that may overlap each other.
+//!
+//! The invariants are those of [`super`], by number.
 
 use super::{Direction, copy, long, simd, strided};
 use crate::form::Level;
@@ -54,7 +56,7 @@ pub(super) unsafe fn part<D: Direction>(
         let (offset, length) = list.block(first);
         let end = if first == last { rest } else { length };
         let memory = at.wrapping_offset(offset).wrapping_add(skip);
-        // SAFETY: bytes `skip..end` of block `first`.
+        // SAFETY: invariants 1 and 3: bytes `skip..end` of block `first`.
         unsafe { copy::<D>(memory, packed, end - skip) };
         packed = packed.wrapping_add(end - skip);
         first += 1;
@@ -62,12 +64,12 @@ pub(super) unsafe fn part<D: Direction>(
     if first > last {
         return;
     }
-    // SAFETY: these blocks lie in the range, `end` is where it ends.
+    // SAFETY: invariants 1 and 3: these blocks lie in the range, `end` is where it ends.
     unsafe { blocks::<D>(list, first..last, at, packed, end) };
     if rest > 0 {
         let (offset, _) = list.block(last);
         let memory = at.wrapping_offset(offset);
-        // SAFETY: the first bytes of block `last` end the range.
+        // SAFETY: invariants 1 and 3: the first bytes of block `last` end the range.
         unsafe { copy::<D>(memory, end.wrapping_sub(rest), rest) };
     }
 }
@@ -86,12 +88,12 @@ unsafe fn blocks<D: Direction>(
     match &list.offsets {
         Offsets::Narrow(offsets) => {
             let offsets = &offsets[range.clone()];
-            // SAFETY: forwarded to the caller.
+            // SAFETY: invariant 1, which the caller upholds.
             unsafe { with_offsets::<D, i32>(list, offsets, range, at, packed, end) }
         }
         Offsets::Wide(offsets) => {
             let offsets = &offsets[range.clone()];
-            // SAFETY: forwarded to the caller.
+            // SAFETY: invariant 1, which the caller upholds.
             unsafe { with_offsets::<D, i64>(list, offsets, range, at, packed, end) }
         }
     }
@@ -107,15 +109,15 @@ unsafe fn with_offsets<D: Direction, O: Offset>(
 ) {
     match &list.lengths {
         Lengths::Equal(length) => {
-            // SAFETY: forwarded to the caller; the kernel is for this length.
+            // SAFETY: invariants 1 and 4: the kernel is for this length.
             unsafe { equal::<D, O>(*length)(offsets, at, packed, *length) }
         }
         Lengths::Narrow(lengths) => {
             let lengths = &lengths[range];
-            // SAFETY: forwarded to the caller; no block is longer than `longest`.
+            // SAFETY: invariants 1 and 4: no block is longer than `longest`.
             let done =
                 unsafe { simd::masked::<D, O>(list.longest, offsets, lengths, at, packed, end) };
-            // SAFETY: forwarded to the caller, for the blocks left.
+            // SAFETY: invariants 1 and 3, for the blocks left.
             unsafe {
                 simd::uneven::<D, O>(
                     &offsets[done.blocks..],
@@ -127,7 +129,7 @@ unsafe fn with_offsets<D: Direction, O: Offset>(
         }
         Lengths::Wide(lengths) => {
             let lengths = lengths[range].iter().map(|&length| length as usize);
-            // SAFETY: forwarded to the caller.
+            // SAFETY: invariant 1, which the caller upholds.
             unsafe { simd::uneven::<D, O>(offsets, lengths, at, packed) }
         }
     }
@@ -191,13 +193,13 @@ pub(super) unsafe fn equal_fixed<D: Direction, O: Offset, const W: usize>(
     let (fours, rest) = offsets.as_chunks::<4>();
     for four in fours {
         for offset in four {
-            // SAFETY: one of the caller's blocks.
+            // SAFETY: invariants 1 and 3: one of the caller's blocks.
             unsafe { copy::<D>(at.wrapping_offset(offset.bytes()), packed, W) };
             packed = packed.wrapping_add(W);
         }
     }
     for offset in rest {
-        // SAFETY: one of the caller's blocks.
+        // SAFETY: invariants 1 and 3: one of the caller's blocks.
         unsafe { copy::<D>(at.wrapping_offset(offset.bytes()), packed, W) };
         packed = packed.wrapping_add(W);
     }
@@ -217,7 +219,7 @@ pub(super) unsafe fn equal_halves<D: Direction, O: Offset, const P: usize>(
     let mut packed = packed;
     for offset in offsets {
         let memory = at.wrapping_offset(offset.bytes());
-        // SAFETY: one of the caller's blocks, of `P..=2 * P` bytes.
+        // SAFETY: invariants 1, 3 and 4: one of the caller's blocks, of `P..=2 * P` bytes.
         unsafe { two::<D, P>(memory, packed, length) };
         packed = packed.wrapping_add(length);
     }
@@ -230,7 +232,7 @@ unsafe fn any<D: Direction, O: Offset>(offsets: &[O], at: *mut u8, packed: *mut 
             packed.wrapping_add(i * length),
         )
     });
-    // SAFETY: the caller's blocks.
+    // SAFETY: invariants 1 and 3: the caller's blocks.
     unsafe { long::<D>(places, length) }
 }
 
@@ -247,7 +249,7 @@ pub(super) unsafe fn each<D: Direction, O: Offset>(
 ) {
     let mut packed = packed;
     for (offset, length) in offsets.iter().zip(lengths) {
-        // SAFETY: one of the caller's blocks.
+        // SAFETY: invariants 1 and 3: one of the caller's blocks.
         unsafe { one::<D>(at.wrapping_offset(offset.bytes()), packed, length) };
         packed = packed.wrapping_add(length);
     }
@@ -260,17 +262,17 @@ pub(super) unsafe fn each<D: Direction, O: Offset>(
 #[inline(always)]
 unsafe fn one<D: Direction>(memory: *mut u8, packed: *mut u8, length: usize) {
     match length {
-        // SAFETY: forwarded to the caller, the length fits the halves.
+        // SAFETY: invariants 1 and 4: the length fits the halves.
         8..=16 => unsafe { two::<D, 8>(memory, packed, length) },
-        // SAFETY: as above.
+        // SAFETY: invariants 1 and 4: the length fits the halves.
         17..=32 => unsafe { two::<D, 16>(memory, packed, length) },
-        // SAFETY: as above.
+        // SAFETY: invariants 1 and 4: the length fits the halves.
         33..=64 => unsafe { two::<D, 32>(memory, packed, length) },
-        // SAFETY: as above.
+        // SAFETY: invariants 1 and 4: the length fits the halves.
         65..=128 => unsafe { two::<D, 64>(memory, packed, length) },
-        // SAFETY: as above.
+        // SAFETY: invariants 1 and 4: the length fits the halves.
         4..=7 => unsafe { two::<D, 4>(memory, packed, length) },
-        // SAFETY: forwarded to the caller.
+        // SAFETY: invariant 1, which the caller upholds.
         _ => unsafe { copy::<D>(memory, packed, length) },
     }
 }
@@ -282,10 +284,10 @@ unsafe fn one<D: Direction>(memory: *mut u8, packed: *mut u8, length: usize) {
 #[inline(always)]
 unsafe fn two<D: Direction, const P: usize>(memory: *mut u8, packed: *mut u8, length: usize) {
     let second = length - P;
-    // SAFETY: the first bytes of the block.
+    // SAFETY: invariants 1 and 3: the first bytes of the block.
     unsafe { copy::<D>(memory, packed, P) };
     let (memory, packed) = (memory.wrapping_add(second), packed.wrapping_add(second));
-    // SAFETY: the last bytes of the block.
+    // SAFETY: invariants 1 and 3: the last bytes of the block.
     unsafe { copy::<D>(memory, packed, P) };
 }
 
@@ -326,7 +328,7 @@ pub(super) unsafe fn columns<D: Direction>(
     let (mut at, mut packed) = (at, packed);
     if along > 0 {
         for _ in 0..level.count {
-            // SAFETY: one iteration of the level.
+            // SAFETY: invariants 1 and 3: one iteration of the level.
             unsafe { columns::<D>(inner, along - 1, list, at, packed) };
             at = at.wrapping_offset(level.stride);
             packed = packed.wrapping_add(row);
@@ -344,7 +346,7 @@ pub(super) unsafe fn columns<D: Direction>(
             row,
             list,
         };
-        // SAFETY: `rows` iterations of all that lies below the level.
+        // SAFETY: invariants 1 and 3: `rows` iterations of all that lies below the level.
         unsafe { below.all::<D>(inner, at, packed) };
         at = at.wrapping_offset((rows as isize).wrapping_mul(level.stride));
         packed = packed.wrapping_add(rows * row);
@@ -371,7 +373,7 @@ impl Below<'_> {
                 .iter()
                 .fold(self.list.bytes(), |bytes, level| bytes * level.count);
             for _ in 0..level.count {
-                // SAFETY: one iteration of the level.
+                // SAFETY: invariants 1 and 3: one iteration of the level.
                 unsafe { self.all::<D>(inner, at, packed) };
                 at = at.wrapping_offset(level.stride);
                 packed = packed.wrapping_add(step);
@@ -382,7 +384,7 @@ impl Below<'_> {
             let (offset, length) = self.list.block(i);
             let memory = at.wrapping_offset(offset);
             let kernel = strided::kernel::<D>(length);
-            // SAFETY: block `i` of all rows.
+            // SAFETY: invariants 1 and 3: block `i` of all rows.
             unsafe { kernel(self.rows, memory, self.stride, packed, self.row, length) };
             packed = packed.wrapping_add(length);
         }

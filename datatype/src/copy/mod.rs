@@ -14,9 +14,20 @@
 //! # Invariants
 //! 1. The caller's memory holds every byte that the form touches for the
 //!    packed range, and `packed` as many bytes as the range is long; they do
-//!    not overlap.
+//!    not overlap. Each function has this as its contract, for its part of the range, and
+//!    passes it on; who enters (`Layout`) has it from its own caller.
 //! 2. Kernels read and write payload bytes only, on the memory side. On the
 //!    packed side they stay within the range.
+//! 3. A range is split into iterations, bodies, blocks and pieces of blocks that lie side by
+//!    side on the packed side, each with the place that the form gives it in memory; so
+//!    invariant 1 holds for each part. What a loop takes together ends with the range.
+//! 4. A kernel is called for what it was picked for: a constant width is the blocks' width,
+//!    halves `P` are of blocks of `P..=2 * P` bytes, vectors and masks of features that
+//!    the machine was found to have.
+//! 5. A mask has a bit for each byte or element of the caller's blocks and no other: what is
+//!    masked off is neither read nor written, and does not fault.
+//! 6. On the packed side a whole vector is moved only where it ends within the range; what
+//!    packing writes too much belongs to later blocks of the range, which come after it.
 
 mod list;
 #[cfg_attr(target_arch = "x86_64", path = "x86.rs")]
@@ -57,10 +68,10 @@ impl Direction for Unpack {
 #[inline(always)]
 pub(crate) unsafe fn copy<D: Direction>(memory: *mut u8, packed: *mut u8, length: usize) {
     if D::PACK {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: invariant 1, which the caller upholds.
         unsafe { copy_bytes(memory, packed, length) }
     } else {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: invariant 1, which the caller upholds.
         unsafe { copy_bytes(packed, memory, length) }
     }
 }
@@ -86,10 +97,10 @@ fn just_ahead(to: *const u8, from: *const u8) -> bool {
 #[inline(always)]
 pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, bytes: usize) {
     if bytes > MOVED_BYTES && just_ahead(to, from) {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: invariant 1, which the caller upholds.
         unsafe { simd::by_vectors(from, to, bytes) }
     } else {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: invariant 1, which the caller upholds.
         unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) }
     }
 }
@@ -113,17 +124,17 @@ unsafe fn long<D: Direction>(
 ) {
     if places.len().saturating_mul(length) < STREAM_BYTES {
         if places.len() > 1 && (PIECE..=CALL_BYTES).contains(&length) {
-            // SAFETY: forwarded to the caller; no block is shorter than a piece.
+            // SAFETY: invariants 1 and 4: no block is shorter than a piece.
             return unsafe { simd::pieces::<D>(places, length) };
         }
         for (memory, packed) in places {
-            // SAFETY: forwarded to the caller.
+            // SAFETY: invariant 1, which the caller upholds.
             unsafe { copy::<D>(memory, packed, length) };
         }
         return;
     }
     for (memory, packed) in places {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: invariant 1, which the caller upholds.
         unsafe { simd::stream::<D>(memory, packed, length) };
     }
     simd::fence();
@@ -144,22 +155,22 @@ unsafe fn in_pieces<D: Direction>(memory: *mut u8, packed: *mut u8, length: usiz
     let to = if D::PACK { packed } else { memory };
     let mut at = to.addr().wrapping_neg() % VECTOR;
     if at > 0 {
-        // SAFETY: the first bytes of the block.
+        // SAFETY: invariants 1 and 3: the first bytes of the block.
         unsafe { copy::<D>(memory, packed, VECTOR) };
     }
     while at + PIECE <= length {
-        // SAFETY: a piece of the block.
+        // SAFETY: invariants 1 and 3: a piece of the block.
         unsafe { copy::<D>(memory.wrapping_add(at), packed.wrapping_add(at), PIECE) };
         at += PIECE;
     }
     while at + VECTOR <= length {
-        // SAFETY: a vector of the block.
+        // SAFETY: invariants 1 and 3: a vector of the block.
         unsafe { copy::<D>(memory.wrapping_add(at), packed.wrapping_add(at), VECTOR) };
         at += VECTOR;
     }
     if at < length {
         let last = length - VECTOR;
-        // SAFETY: the last bytes of the block.
+        // SAFETY: invariants 1 and 3: the last bytes of the block.
         unsafe { copy::<D>(memory.wrapping_add(last), packed.wrapping_add(last), VECTOR) };
     }
 }
@@ -188,11 +199,11 @@ pub(crate) unsafe fn instances<D: Direction>(
         && (count == 1 || isize::try_from(form.body_bytes) == Ok(extent))
     {
         let at = at.wrapping_add(range.start);
-        // SAFETY: all instances are one run, so these bytes are payload.
+        // SAFETY: invariants 1 and 3: all instances are one run, so these bytes are payload.
         return unsafe { long::<D>([(at, packed)].into_iter(), range.len()) };
     }
     if count == 1 {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: invariant 1, which the caller upholds.
         return unsafe { part::<D>(&form.levels, form, at, range, packed) };
     }
     let outer = Level {
@@ -208,13 +219,13 @@ pub(crate) unsafe fn instances<D: Direction>(
             levels[1].count *= count;
             levels = &mut levels[1..];
         }
-        // SAFETY: forwarded to the caller.
+        // SAFETY: invariant 1, which the caller upholds.
         unsafe { part::<D>(levels, form, at, range, packed) }
     } else {
         let levels: Vec<Level> = std::iter::once(outer)
             .chain(form.levels.iter().copied())
             .collect();
-        // SAFETY: forwarded to the caller.
+        // SAFETY: invariant 1, which the caller upholds.
         unsafe { part::<D>(&levels, form, at, range, packed) }
     }
 }
@@ -238,7 +249,7 @@ unsafe fn part<D: Direction>(
     packed: *mut u8,
 ) {
     let Some((level, inner)) = levels.split_first() else {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: invariant 1, which the caller upholds.
         return unsafe { body_part::<D>(form, at, range, packed) };
     };
     let step = bytes(inner, form);
@@ -248,7 +259,7 @@ unsafe fn part<D: Direction>(
     let (last, rest) = (range.end / step, range.end % step);
     if skip > 0 {
         let end = step.min(range.end - first * step);
-        // SAFETY: iteration `first` holds these bytes.
+        // SAFETY: invariants 1 and 3: iteration `first` holds these bytes.
         unsafe { part::<D>(inner, form, place(first), skip..end, packed) };
         packed = packed.wrapping_add(end - skip);
         first += 1;
@@ -260,19 +271,19 @@ unsafe fn part<D: Direction>(
             whole[0].count = count;
             whole[1..=inner.len()].copy_from_slice(inner);
             let levels = &whole[..=inner.len()];
-            // SAFETY: iterations `first..last` are in the range.
+            // SAFETY: invariants 1 and 3: iterations `first..last` are in the range.
             unsafe { all::<D>(levels, form, place(first), packed) };
             packed = packed.wrapping_add(count * step);
         } else {
             for i in first..last {
-                // SAFETY: iteration `i` is in the range.
+                // SAFETY: invariants 1 and 3: iteration `i` is in the range.
                 unsafe { all::<D>(inner, form, place(i), packed) };
                 packed = packed.wrapping_add(step);
             }
         }
     }
     if rest > 0 && first <= last {
-        // SAFETY: iteration `last` holds these bytes.
+        // SAFETY: invariants 1 and 3: iteration `last` holds these bytes.
         unsafe { part::<D>(inner, form, place(last), 0..rest, packed) };
     }
 }
@@ -285,10 +296,10 @@ unsafe fn body_part<D: Direction>(form: &Form, at: *mut u8, range: Range<usize>,
     match &form.body {
         Body::Block => {
             let at = at.wrapping_add(range.start);
-            // SAFETY: the block holds these bytes.
+            // SAFETY: invariants 1 and 3: the block holds these bytes.
             unsafe { copy::<D>(at, packed, range.len()) }
         }
-        // SAFETY: forwarded to the caller.
+        // SAFETY: invariant 1, which the caller upholds.
         Body::List(blocks) => unsafe { list::part::<D>(blocks, at, range, packed) },
         Body::Each(offsets, inner) => {
             let mut packed = packed;
@@ -297,7 +308,7 @@ unsafe fn body_part<D: Direction>(form: &Form, at: *mut u8, range: Range<usize>,
                 let (i, skip) = (next / inner.bytes, next % inner.bytes);
                 let whole = (range.end - next) / inner.bytes;
                 if skip == 0 && whole > 0 {
-                    // SAFETY: the forms at offsets `i..i + whole` are in the range.
+                    // SAFETY: invariants 1 and 3: the forms at offsets `i..i + whole` are in the range.
                     unsafe { each::<D>(offsets, inner, i..i + whole, at, packed) };
                     packed = packed.wrapping_add(whole * inner.bytes);
                     next += whole * inner.bytes;
@@ -305,7 +316,7 @@ unsafe fn body_part<D: Direction>(form: &Form, at: *mut u8, range: Range<usize>,
                 }
                 let end = inner.bytes.min(skip + range.end - next);
                 let place = at.wrapping_offset(offsets.at(i));
-                // SAFETY: the form at offset `i` holds these bytes.
+                // SAFETY: invariants 1 and 3: the form at offset `i` holds these bytes.
                 unsafe { instances::<D>(inner, 1, 0, place, skip..end, packed) };
                 packed = packed.wrapping_add(end - skip);
                 next += end - skip;
@@ -322,7 +333,7 @@ unsafe fn body_part<D: Direction>(form: &Form, at: *mut u8, range: Range<usize>,
                 let part = &sequence.parts[i];
                 let skip = next - sequence.bytes_before[i];
                 let end = part.bytes.min(skip + range.end - next);
-                // SAFETY: part `i` holds these bytes.
+                // SAFETY: invariants 1 and 3: part `i` holds these bytes.
                 unsafe { instances::<D>(part, 1, 0, at, skip..end, packed) };
                 packed = packed.wrapping_add(end - skip);
                 next += end - skip;
@@ -350,7 +361,7 @@ unsafe fn each<D: Direction>(
         let kernel = strided::kernel::<D>(width);
         for i in range {
             let place = at.wrapping_offset(offsets.at(i));
-            // SAFETY: the blocks of form `i`; the kernel is for this width.
+            // SAFETY: invariants 1, 3 and 4: the blocks of form `i`; the kernel is for this width.
             unsafe { kernel(level.count, place, level.stride, packed, width, width) };
             packed = packed.wrapping_add(inner.bytes);
         }
@@ -358,7 +369,7 @@ unsafe fn each<D: Direction>(
     }
     for i in range {
         let place = at.wrapping_offset(offsets.at(i));
-        // SAFETY: form `i`.
+        // SAFETY: invariants 1 and 3: form `i`.
         unsafe { all::<D>(&inner.levels, inner, place, packed) };
         packed = packed.wrapping_add(inner.bytes);
     }
@@ -370,21 +381,21 @@ unsafe fn each<D: Direction>(
 /// As [`part`].
 unsafe fn all<D: Direction>(levels: &[Level], form: &Form, at: *mut u8, packed: *mut u8) {
     match &form.body {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: invariant 1, which the caller upholds.
         Body::Block => unsafe { strided::nest::<D>(levels, form.body_bytes, at, packed) },
         Body::List(blocks) if let Some(along) = list::along(levels, blocks) => {
-            // SAFETY: forwarded to the caller.
+            // SAFETY: invariant 1, which the caller upholds.
             unsafe { list::columns::<D>(levels, along, blocks, at, packed) }
         }
         _ => {
             let Some((level, inner)) = levels.split_first() else {
-                // SAFETY: forwarded to the caller.
+                // SAFETY: invariant 1, which the caller upholds.
                 return unsafe { body_part::<D>(form, at, 0..form.body_bytes, packed) };
             };
             let step = bytes(inner, form);
             let (mut at, mut packed) = (at, packed);
             for _ in 0..level.count {
-                // SAFETY: one iteration of the level.
+                // SAFETY: invariants 1 and 3: one iteration of the level.
                 unsafe { all::<D>(inner, form, at, packed) };
                 at = at.wrapping_offset(level.stride);
                 packed = packed.wrapping_add(step);

@@ -1,4 +1,6 @@
 //! The twin of `x86` for other machines: no kernel, so callers take their own.
+//!
+//! The invariants are those of [`super`], by number.
 
 use super::list::{Done, Equal, Offset, each};
 use super::strided::Kernel;
@@ -7,14 +9,14 @@ use super::{Direction, in_pieces};
 /// # Safety
 /// As `super::copy`.
 pub(super) unsafe fn stream<D: Direction>(memory: *mut u8, packed: *mut u8, length: usize) {
-    // SAFETY: forwarded to the caller.
+    // SAFETY: invariant 1, which the caller upholds.
     unsafe { super::copy::<D>(memory, packed, length) }
 }
 
 /// # Safety
 /// As `std::ptr::copy_nonoverlapping`.
 pub(super) unsafe fn by_vectors(from: *const u8, to: *mut u8, bytes: usize) {
-    // SAFETY: forwarded to the caller.
+    // SAFETY: invariant 1, which the caller upholds.
     unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) }
 }
 
@@ -25,7 +27,7 @@ pub(super) unsafe fn pieces<D: Direction>(
     length: usize,
 ) {
     for (memory, packed) in places {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: invariant 1, which the caller upholds.
         unsafe { in_pieces::<D>(memory, packed, length) };
     }
 }
@@ -38,7 +40,7 @@ pub(super) unsafe fn uneven<D: Direction, O: Offset>(
     at: *mut u8,
     packed: *mut u8,
 ) {
-    // SAFETY: forwarded to the caller.
+    // SAFETY: invariant 1, which the caller upholds.
     unsafe { each::<D, O>(offsets, lengths, at, packed) }
 }
 

@@ -12,6 +12,8 @@
 //! | one level, or a long innermost one | its own: a kernel per row |
 //! | a long level over a few short ones (`columns`) | tiles of rows, block by block: a kernel per block |
 //! | an outer level steps within a cache line, the innermost beyond (`transposed`) | tiles of both, so that each line is touched once |
+//!
+//! The invariants are those of [`super`], by number.
 
 use super::{Direction, copy, long, simd};
 use crate::form::Level;
@@ -65,15 +67,15 @@ pub(super) unsafe fn nest<D: Direction>(
     packed: *mut u8,
 ) {
     match *levels {
-        // SAFETY: one block.
+        // SAFETY: invariants 1 and 3: one block.
         [] => unsafe { copy::<D>(at, packed, width) },
-        // SAFETY: forwarded to the caller.
+        // SAFETY: invariant 1, which the caller upholds.
         [one] => unsafe { row::<D>(one.count, at, one.stride, packed, width) },
         [outer, ref inner @ ..] if levels.len() > DEEPEST => {
             let step = inner.iter().fold(width, |bytes, level| bytes * level.count);
             let (mut at, mut packed) = (at, packed);
             for _ in 0..outer.count {
-                // SAFETY: one iteration of the level.
+                // SAFETY: invariants 1 and 3: one iteration of the level.
                 unsafe { nest::<D>(inner, width, at, packed) };
                 at = at.wrapping_offset(outer.stride);
                 packed = packed.wrapping_add(step);
@@ -90,7 +92,7 @@ pub(super) unsafe fn nest<D: Direction>(
                 };
                 step *= level.count;
             }
-            // SAFETY: forwarded to the caller.
+            // SAFETY: invariant 1, which the caller upholds.
             unsafe { ordered::<D>(&loops[..levels.len()], width, at, packed) }
         }
     }
@@ -108,14 +110,14 @@ unsafe fn row<D: Direction>(
     width: usize,
 ) {
     if let Some(kernel) = simd::dense::<D>(width, stride) {
-        // SAFETY: forwarded to the caller; the kernel is for this width and stride.
+        // SAFETY: invariants 1 and 4: the kernel is for this width and stride.
         return unsafe { kernel(count, at, stride, packed, width, width) };
     }
-    // SAFETY: forwarded to the caller.
+    // SAFETY: invariant 1, which the caller upholds.
     let done = unsafe { simd::comb::<D>(count, at, stride, packed, width) };
     let at = at.wrapping_offset(stride.wrapping_mul(done as isize));
     let packed = packed.wrapping_add(width * done);
-    // SAFETY: the blocks left; the kernel is for this width.
+    // SAFETY: invariants 1, 3 and 4: the blocks left; the kernel is for this width.
     unsafe { kernel::<D>(width)(count - done, at, stride, packed, width, width) }
 }
 
@@ -136,7 +138,7 @@ unsafe fn ordered<D: Direction>(loops: &[Loop], width: usize, at: *mut u8, packe
             rest[..across].copy_from_slice(&loops[..across]);
             rest[across..innermost - 1].copy_from_slice(&loops[across + 1..innermost]);
             for_each(&rest[..innermost - 1], at, packed, &mut |at, packed| {
-                // SAFETY: forwarded to the caller.
+                // SAFETY: invariant 1, which the caller upholds.
                 unsafe { transposed::<D>(kernel, outer, inner, width, at, packed) }
             });
             return;
@@ -153,7 +155,7 @@ unsafe fn ordered<D: Direction>(loops: &[Loop], width: usize, at: *mut u8, packe
         let rows = &loops[..innermost];
         let kernel = simd::dense::<D>(width, inner.memory).unwrap_or_else(|| kernel::<D>(width));
         for_each(rows, at, packed, &mut |at, packed| {
-            // SAFETY: forwarded to the caller; both kernels are for this width.
+            // SAFETY: invariants 1 and 4: both kernels are for this width.
             unsafe { kernel(inner.count, at, inner.memory, packed, width, width) }
         });
         return;
@@ -166,7 +168,7 @@ unsafe fn ordered<D: Direction>(loops: &[Loop], width: usize, at: *mut u8, packe
         while left > 0 {
             let rows = left.min(tile);
             for_each(short, at, packed, &mut |at, packed| {
-                // SAFETY: one block of `rows` iterations of the long level.
+                // SAFETY: invariants 1 and 3: one block of `rows` iterations of the long level.
                 unsafe { kernel(rows, at, long.memory, packed, long.packed, width) }
             });
             at = at.wrapping_offset((rows as isize).wrapping_mul(long.memory));
@@ -255,7 +257,7 @@ unsafe fn across<D: Direction, const W: usize>(
         for i in 0..ACROSS {
             let memory = memory.wrapping_offset(column.wrapping_mul(i as isize));
             let packed = packed.wrapping_add(packed_column.wrapping_mul(i));
-            // SAFETY: one of the caller's blocks.
+            // SAFETY: invariants 1 and 3: one of the caller's blocks.
             unsafe { copy::<D>(memory, packed, W) };
         }
         memory = memory.wrapping_offset(row);
@@ -284,13 +286,13 @@ unsafe fn transposed<D: Direction>(
         let mut packed = packed.wrapping_add(first * width);
         let (groups, rest) = (outer.count / ACROSS, outer.count % ACROSS);
         for _ in 0..groups {
-            // SAFETY: these rows of the next columns.
+            // SAFETY: invariants 1 and 3: these rows of the next columns.
             unsafe { tile(rows, at, inner.memory, outer.memory, packed, outer.packed) };
             at = at.wrapping_offset(outer.memory.wrapping_mul(ACROSS as isize));
             packed = packed.wrapping_add(outer.packed * ACROSS);
         }
         for _ in 0..rest {
-            // SAFETY: these rows of one more column.
+            // SAFETY: invariants 1 and 3: these rows of one more column.
             unsafe { single(rows, at, inner.memory, packed, width, width) };
             at = at.wrapping_offset(outer.memory);
             packed = packed.wrapping_add(outer.packed);
@@ -349,7 +351,7 @@ unsafe fn words<D: Direction, const N: usize>(
     for _ in 0..count {
         for word in 0..N {
             let (memory, packed) = (memory.wrapping_add(8 * word), packed.wrapping_add(8 * word));
-            // SAFETY: a word of one of the caller's blocks.
+            // SAFETY: invariants 1 and 3: a word of one of the caller's blocks.
             unsafe { copy::<D>(memory, packed, 8) };
         }
         memory = memory.wrapping_offset(memory_stride);
@@ -376,7 +378,7 @@ pub(super) unsafe fn fixed<D: Direction, const W: usize>(
         for i in 0..4 {
             let memory = memory.wrapping_offset(memory_stride.wrapping_mul(i as isize));
             let packed = packed.wrapping_add(packed_stride.wrapping_mul(i));
-            // SAFETY: one of the caller's blocks.
+            // SAFETY: invariants 1 and 3: one of the caller's blocks.
             unsafe { copy::<D>(memory, packed, W) };
         }
         memory = memory.wrapping_offset(memory_stride.wrapping_mul(4));
@@ -384,7 +386,7 @@ pub(super) unsafe fn fixed<D: Direction, const W: usize>(
         left -= 4;
     }
     for _ in 0..left {
-        // SAFETY: one of the caller's blocks.
+        // SAFETY: invariants 1 and 3: one of the caller's blocks.
         unsafe { copy::<D>(memory, packed, W) };
         memory = memory.wrapping_offset(memory_stride);
         packed = packed.wrapping_add(packed_stride);
@@ -407,10 +409,10 @@ pub(super) unsafe fn halves<D: Direction, const P: usize>(
     let second = width - P;
     let (mut memory, mut packed) = (memory, packed);
     for _ in 0..count {
-        // SAFETY: the first bytes of one of the caller's blocks.
+        // SAFETY: invariants 1 and 3: the first bytes of one of the caller's blocks.
         unsafe { copy::<D>(memory, packed, P) };
         let (end, packed_end) = (memory.wrapping_add(second), packed.wrapping_add(second));
-        // SAFETY: its last bytes.
+        // SAFETY: invariants 1 and 3: its last bytes.
         unsafe { copy::<D>(end, packed_end, P) };
         memory = memory.wrapping_offset(memory_stride);
         packed = packed.wrapping_add(packed_stride);
@@ -435,6 +437,6 @@ unsafe fn any<D: Direction>(
             packed.wrapping_add(packed_stride.wrapping_mul(i)),
         )
     });
-    // SAFETY: the caller's blocks.
+    // SAFETY: invariants 1 and 3: the caller's blocks.
     unsafe { long::<D>(places, width) }
 }

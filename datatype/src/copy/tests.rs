@@ -1,6 +1,8 @@
 //! Pack and unpack against the typemap in memory that is exactly as large as the
 //! layout, whose gaps are never initialised: small enough for Miri, which sees every
 //! access beyond payload.
+//!
+//! The invariants are those of [`super`], by number.
 
 use crate::{Basic, Type, copy_bytes};
 use std::mem::MaybeUninit;
@@ -71,12 +73,12 @@ fn miri_only_payload_is_touched() {
                 for range in [cut..n, 0..cut] {
                     let origin = memory.as_mut_ptr().cast::<u8>().wrapping_offset(-low);
                     let to = packed[range.clone()].as_mut_ptr();
-                    // SAFETY: the memory holds the span, `to` the range.
+                    // SAFETY: invariant 1: the memory holds the span, `to` the range.
                     unsafe { layout.pack_raw(origin, count, range.clone(), to) };
                     assert_eq!(packed[range.clone()], expected[range.clone()], "{ty:?}");
                     let origin = back.as_mut_ptr().wrapping_offset(-low);
                     let from = packed[range.clone()].as_ptr();
-                    // SAFETY: as above.
+                    // SAFETY: invariant 1: the memory holds the span, `to` the range.
                     unsafe { layout.unpack_raw(origin, count, range, from) };
                 }
                 let mut wanted = vec![0xEE_u8; room];
@@ -99,7 +101,7 @@ fn bytes_are_copied_between_all_places() {
             let mut to = vec![0u8; 5 * PAGE];
             let start = from.as_ptr().wrapping_add(ahead).addr();
             let at = start.wrapping_sub(to.as_ptr().addr()) % PAGE;
-            // SAFETY: within both, which are different.
+            // SAFETY: invariant 1: within both, which are different.
             unsafe { copy_bytes(from.as_ptr(), to.as_mut_ptr().wrapping_add(at), bytes) };
             assert_eq!(to[at..at + bytes], from[..bytes]);
             assert!(to[..at].iter().chain(&to[at + bytes..]).all(|b| *b == 0));

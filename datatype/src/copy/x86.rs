@@ -7,6 +7,8 @@
 //! Masks keep accesses inside of payload: masked-off bytes are neither read nor
 //! written nor can they fault, so gaps may lie outside of the buffer or belong
 //! to another thread.
+//!
+//! The invariants are those of [`super`], by number.
 
 use super::list::{Done, Equal, Offset, each, equal_fixed, equal_halves};
 use super::strided::{Kernel, fixed, halves};
@@ -23,7 +25,7 @@ pub(super) unsafe fn stream<D: Direction>(memory: *mut u8, packed: *mut u8, leng
     const LINE: usize = 64;
     let to = if D::PACK { packed } else { memory };
     let head = to.align_offset(LINE).min(length);
-    // SAFETY: the bytes before the first whole line.
+    // SAFETY: invariants 1 and 3: the bytes before the first whole line.
     unsafe { copy::<D>(memory, packed, head) };
     let lines = (length - head) / LINE;
     let (mut memory, mut packed) = (memory.wrapping_add(head), packed.wrapping_add(head));
@@ -33,15 +35,15 @@ pub(super) unsafe fn stream<D: Direction>(memory: *mut u8, packed: *mut u8, leng
             false => (packed, memory),
         };
         for at in (0..LINE).step_by(16) {
-            // SAFETY: 16 bytes of the line that is read.
+            // SAFETY: invariants 1 and 3: 16 bytes of the line that is read.
             let vector = unsafe { _mm_loadu_si128(from.wrapping_add(at).cast()) };
-            // SAFETY: 16 bytes of the line that is written, aligned to it.
+            // SAFETY: invariants 1 and 3: 16 bytes of the line that is written, aligned to it.
             unsafe { _mm_stream_si128(to.wrapping_add(at).cast(), vector) };
         }
         memory = memory.wrapping_add(LINE);
         packed = packed.wrapping_add(LINE);
     }
-    // SAFETY: the bytes after the last whole line.
+    // SAFETY: invariants 1 and 3: the bytes after the last whole line.
     unsafe { copy::<D>(memory, packed, length - head - lines * LINE) }
 }
 
@@ -58,18 +60,18 @@ pub(super) unsafe fn by_vectors(from: *const u8, to: *mut u8, bytes: usize) {
     while at + BLOCK <= bytes {
         let mut block = [MaybeUninit::<__m128i>::uninit(); VECTORS];
         for (n, vector) in block.iter_mut().enumerate() {
-            // SAFETY: 16 bytes of a block that is read.
+            // SAFETY: invariants 1 and 3: 16 bytes of a block that is read.
             vector.write(unsafe { _mm_loadu_si128(from.wrapping_add(at + 16 * n).cast()) });
         }
         for (n, vector) in block.iter().enumerate() {
-            // SAFETY: written above.
+            // SAFETY: invariant 3: all of the block was written just now.
             let vector = unsafe { vector.assume_init() };
-            // SAFETY: 16 bytes of the block that is written.
+            // SAFETY: invariants 1 and 3: 16 bytes of the block that is written.
             unsafe { _mm_storeu_si128(to.wrapping_add(at + 16 * n).cast(), vector) };
         }
         at += BLOCK;
     }
-    // SAFETY: what is left, less than a block.
+    // SAFETY: invariants 1 and 3: what is left, less than a block.
     unsafe {
         std::ptr::copy_nonoverlapping(from.wrapping_add(at), to.wrapping_add(at), bytes - at);
     }
@@ -77,7 +79,7 @@ pub(super) unsafe fn by_vectors(from: *const u8, to: *mut u8, bytes: usize) {
 
 /// Orders what [`stream`] wrote before all later stores.
 pub(super) fn fence() {
-    // SAFETY: every x86-64 machine has SSE.
+    // SAFETY: invariant 4: every x86-64 machine has SSE.
     unsafe { _mm_sfence() }
 }
 
@@ -92,16 +94,16 @@ pub(super) unsafe fn pieces<D: Direction>(
     #[target_feature(enable = "avx2")]
     unsafe fn wide<D: Direction>(places: impl Iterator<Item = (*mut u8, *mut u8)>, length: usize) {
         for (memory, packed) in places {
-            // SAFETY: forwarded to the caller.
+            // SAFETY: invariant 1, which the caller upholds.
             unsafe { in_pieces::<D>(memory, packed, length) };
         }
     }
     if is_x86_feature_detected!("avx2") {
-        // SAFETY: forwarded to the caller; the machine has the feature.
+        // SAFETY: invariants 1 and 4: the machine has the features.
         return unsafe { wide::<D>(places, length) };
     }
     for (memory, packed) in places {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: invariant 1, which the caller upholds.
         unsafe { copy::<D>(memory, packed, length) };
     }
 }
@@ -123,14 +125,14 @@ pub(super) unsafe fn uneven<D: Direction, O: Offset>(
         at: *mut u8,
         packed: *mut u8,
     ) {
-        // SAFETY: forwarded to the caller.
+        // SAFETY: invariant 1, which the caller upholds.
         unsafe { each::<D, O>(offsets, lengths, at, packed) }
     }
     if is_x86_feature_detected!("avx2") {
-        // SAFETY: forwarded to the caller; the machine has the feature.
+        // SAFETY: invariants 1 and 4: the machine has the features.
         return unsafe { wide::<D, O>(offsets, lengths, at, packed) };
     }
-    // SAFETY: forwarded to the caller.
+    // SAFETY: invariant 1, which the caller upholds.
     unsafe { each::<D, O>(offsets, lengths, at, packed) }
 }
 
@@ -145,7 +147,7 @@ unsafe fn fixed_avx2<D: Direction, const W: usize>(
     packed_stride: usize,
     width: usize,
 ) {
-    // SAFETY: forwarded to the caller.
+    // SAFETY: invariant 1, which the caller upholds.
     unsafe { fixed::<D, W>(count, memory, memory_stride, packed, packed_stride, width) }
 }
 
@@ -160,7 +162,7 @@ unsafe fn halves_avx2<D: Direction, const P: usize>(
     packed_stride: usize,
     width: usize,
 ) {
-    // SAFETY: forwarded to the caller.
+    // SAFETY: invariant 1, which the caller upholds.
     unsafe { halves::<D, P>(count, memory, memory_stride, packed, packed_stride, width) }
 }
 
@@ -173,7 +175,7 @@ unsafe fn equal_fixed_avx2<D: Direction, O: Offset, const W: usize>(
     packed: *mut u8,
     length: usize,
 ) {
-    // SAFETY: forwarded to the caller.
+    // SAFETY: invariant 1, which the caller upholds.
     unsafe { equal_fixed::<D, O, W>(offsets, at, packed, length) }
 }
 
@@ -186,7 +188,7 @@ unsafe fn equal_halves_avx2<D: Direction, O: Offset, const P: usize>(
     packed: *mut u8,
     length: usize,
 ) {
-    // SAFETY: forwarded to the caller.
+    // SAFETY: invariant 1, which the caller upholds.
     unsafe { equal_halves::<D, O, P>(offsets, at, packed, length) }
 }
 
@@ -282,21 +284,21 @@ macro_rules! every_second {
             let (mut memory, mut packed) = (memory, packed);
             for _ in 0..count / STEP {
                 if D::PACK {
-                    // SAFETY: the mask leaves the caller's blocks.
+                    // SAFETY: invariants 1 and 5: the mask leaves the caller's blocks.
                     let wide = unsafe { $load($mask, memory.cast()) };
-                    // SAFETY: as many blocks fill half a vector.
+                    // SAFETY: invariants 1 and 6: as many blocks fill half a vector.
                     unsafe { _mm256_storeu_si256(packed.cast(), $narrow(wide)) };
                 } else {
-                    // SAFETY: as many blocks fill half a vector.
+                    // SAFETY: invariants 1 and 6: as many blocks fill half a vector.
                     let narrow = unsafe { _mm256_loadu_si256(packed.cast()) };
-                    // SAFETY: the mask leaves the caller's blocks.
+                    // SAFETY: invariants 1 and 5: the mask leaves the caller's blocks.
                     unsafe { $store(memory.cast(), $mask, $widen(narrow)) };
                 }
                 memory = memory.wrapping_add(64);
                 packed = packed.wrapping_add(32);
             }
             let rest = count % STEP;
-            // SAFETY: the caller's last blocks.
+            // SAFETY: invariants 1 and 3: the caller's last blocks.
             unsafe { fixed::<D, $width>(rest, memory, memory_stride, packed, packed_stride, width) }
         }
     };
@@ -351,30 +353,30 @@ unsafe fn every_second_8<D: Direction>(
     for _ in 0..count / 8 {
         let second = memory.wrapping_add(64);
         if D::PACK {
-            // SAFETY: the mask leaves the caller's blocks.
+            // SAFETY: invariants 1 and 5: the mask leaves the caller's blocks.
             let a = unsafe { _mm512_maskz_loadu_epi64(EVEN, memory.cast()) };
-            // SAFETY: as above.
+            // SAFETY: invariants 1 and 5: the mask leaves the caller's blocks.
             let b = unsafe { _mm512_maskz_loadu_epi64(EVEN, second.cast()) };
             let dense = _mm512_permutex2var_epi64(a, evens, b);
-            // SAFETY: eight blocks fill a vector.
+            // SAFETY: invariants 1 and 6: eight blocks fill a vector.
             unsafe { _mm512_storeu_si512(packed.cast(), dense) };
         } else {
-            // SAFETY: eight blocks fill a vector.
+            // SAFETY: invariants 1 and 6: eight blocks fill a vector.
             let dense = unsafe { _mm512_loadu_si512(packed.cast()) };
             let (a, b) = (
                 _mm512_permutexvar_epi64(lower, dense),
                 _mm512_permutexvar_epi64(upper, dense),
             );
-            // SAFETY: the mask leaves the caller's blocks.
+            // SAFETY: invariants 1 and 5: the mask leaves the caller's blocks.
             unsafe { _mm512_mask_storeu_epi64(memory.cast(), EVEN, a) };
-            // SAFETY: as above.
+            // SAFETY: invariants 1 and 5: the mask leaves the caller's blocks.
             unsafe { _mm512_mask_storeu_epi64(second.cast(), EVEN, b) };
         }
         memory = memory.wrapping_add(128);
         packed = packed.wrapping_add(64);
     }
     let rest = count % 8;
-    // SAFETY: the caller's last blocks.
+    // SAFETY: invariants 1 and 3: the caller's last blocks.
     unsafe { fixed::<D, 8>(rest, memory, memory_stride, packed, packed_stride, width) }
 }
 
@@ -405,10 +407,15 @@ pub(super) unsafe fn comb<D: Direction>(
     };
     let fits = (8..=24).contains(&width) && stride <= 48 && (width | stride).is_multiple_of(4);
     let near = stride > width && count.saturating_mul(stride) <= COMB_BYTES;
-    if !fits || !near || count < COMB_BLOCKS || !is_x86_feature_detected!("avx512f") {
+    if !fits
+        || !near
+        || count < COMB_BLOCKS
+        || !is_x86_feature_detected!("avx512f")
+        || !is_x86_feature_detected!("popcnt")
+    {
         return 0;
     }
-    // SAFETY: forwarded to the caller; the machine has the feature.
+    // SAFETY: invariants 1 and 4: the machine has the features.
     unsafe { comb_lines::<D>(count, memory, stride, packed, width) }
 }
 
@@ -440,16 +447,16 @@ unsafe fn comb_lines<D: Direction>(
     for _ in 0..patterns {
         for &mask in &masks[..lines] {
             if D::PACK {
-                // SAFETY: the mask leaves the caller's blocks.
+                // SAFETY: invariants 1 and 5: the mask leaves the caller's blocks.
                 let line = unsafe { _mm512_maskz_loadu_epi32(mask, memory.cast()) };
                 let dense = _mm512_maskz_compress_epi32(mask, line);
-                // SAFETY: a vector fits before the end of the blocks left over.
+                // SAFETY: invariants 1 and 6: a vector fits before the end of the blocks left over.
                 unsafe { _mm512_storeu_si512(packed.cast(), dense) };
             } else {
-                // SAFETY: a vector fits before the end of the blocks left over.
+                // SAFETY: invariants 1 and 6: a vector fits before the end of the blocks left over.
                 let dense = unsafe { _mm512_loadu_si512(packed.cast()) };
                 let line = _mm512_maskz_expand_epi32(mask, dense);
-                // SAFETY: the mask leaves the caller's blocks.
+                // SAFETY: invariants 1 and 5: the mask leaves the caller's blocks.
                 unsafe { _mm512_mask_storeu_epi32(memory.cast(), mask, line) };
             }
             memory = memory.wrapping_add(LINE);
@@ -479,11 +486,11 @@ pub(super) unsafe fn masked<D: Direction, O: Offset>(
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("bmi2");
     match longest {
-        // SAFETY: forwarded to the caller; the machine has the features.
+        // SAFETY: invariants 1 and 4: the machine has the features.
         1..=16 if wide => unsafe { masked_16::<D, O>(offsets, lengths, at, packed, end) },
-        // SAFETY: as above.
+        // SAFETY: invariants 1 and 4: the machine has the features.
         17..=32 if wide => unsafe { masked_32::<D, O>(offsets, lengths, at, packed, end) },
-        // SAFETY: as above.
+        // SAFETY: invariants 1 and 4: the machine has the features.
         33..=64 if wide => unsafe { masked_64::<D, O>(offsets, lengths, at, packed, end) },
         _ => Done::default(),
     }
@@ -514,14 +521,14 @@ macro_rules! masked {
                 let memory = at.wrapping_offset(offset.bytes());
                 let packed = packed.wrapping_add(bytes);
                 if D::PACK {
-                    // SAFETY: the mask leaves the caller's block.
+                    // SAFETY: invariants 1 and 5: the mask leaves the caller's blocks.
                     let block = unsafe { $load_masked(mask, memory.cast()) };
-                    // SAFETY: a vector fits before the end.
+                    // SAFETY: invariants 1 and 6: a vector fits before the end.
                     unsafe { $store(packed.cast(), block) };
                 } else {
-                    // SAFETY: a vector fits before the end.
+                    // SAFETY: invariants 1 and 6: a vector fits before the end.
                     let block = unsafe { $load(packed.cast()) };
-                    // SAFETY: the mask leaves the caller's block.
+                    // SAFETY: invariants 1 and 5: the mask leaves the caller's blocks.
                     unsafe { $store_masked(memory.cast(), mask, block) };
                 }
                 bytes += length as usize;

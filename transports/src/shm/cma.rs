@@ -1,5 +1,12 @@
 //! Cross-memory attach: the kernel copies between two processes.
 //!
+//! # Invariants
+//! 1. Callers vouch for local memory: it is valid for as many bytes as they say, for what
+//!    the call does with it.
+//! 2. The kernel checks the remote side: what is not mapped there is an error.
+//! 3. The stage has room for [`STAGED_BYTES`] behind each place within its first page, is
+//!    this thread's alone, and is no other memory of a transfer.
+//!
 //! # Sources
 //! `process_vm_readv(2)`; on its use for message passing: B. Goglin,
 //! S. Moreaud, "KNEM: a Generic and Scalable Kernel-Assisted Intra-node MPI
@@ -14,7 +21,7 @@ pub(crate) fn allow() {
     if std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
         .is_ok_and(|scope| scope.trim() == "1")
     {
-        // SAFETY: a system call without pointers.
+        // SAFETY: invariant 2: a system call that touches no memory.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
     }
 }
@@ -50,8 +57,7 @@ unsafe fn transfer(
             iov_base: (remote as usize + done) as *mut libc::c_void,
             iov_len: n,
         };
-        // SAFETY: local memory is valid by the caller's contract; the kernel
-        // checks the remote side.
+        // SAFETY: invariant 1 for the local memory, 2 for the remote.
         let got = unsafe { call(pid as libc::pid_t, &raw const l, 1, &raw const r, 1, 0) };
         if got > 0 {
             done += got as usize;
@@ -127,14 +133,14 @@ pub(crate) unsafe fn read(
 ) -> Result<(), TransportError> {
     let what = "reading memory of";
     if !slow(remote as usize, to.addr(), bytes) {
-        // SAFETY: the caller's contract.
+        // SAFETY: invariant 1, by the caller's contract.
         return unsafe { transfer(libc::process_vm_readv, what, pid, remote, to, bytes) };
     }
     staged(remote, bytes, |stage, at, n| {
         let part = remote + at as u64;
-        // SAFETY: the stage has room for that many bytes.
+        // SAFETY: invariant 3.
         unsafe { transfer(libc::process_vm_readv, what, pid, part, stage, n) }?;
-        // SAFETY: read just now, and writable by the caller's contract.
+        // SAFETY: invariants 1 and 3: read just now, and the caller's to write.
         unsafe { std::ptr::copy_nonoverlapping(stage, to.wrapping_add(at), n) };
         Ok(())
     })
@@ -153,14 +159,14 @@ pub(crate) unsafe fn write(
     let what = "writing memory of";
     if !slow(from.addr(), remote as usize, bytes) {
         let from = from.cast_mut();
-        // SAFETY: the caller's contract; the call only reads local memory.
+        // SAFETY: invariant 1, by the caller's contract; the call only reads local memory.
         return unsafe { transfer(libc::process_vm_writev, what, pid, remote, from, bytes) };
     }
     staged(remote, bytes, |stage, at, n| {
-        // SAFETY: the stage has room, and it is readable by the caller's contract.
+        // SAFETY: invariants 1 and 3: the caller's to read, and there is room.
         unsafe { std::ptr::copy_nonoverlapping(from.wrapping_add(at), stage, n) };
         let part = remote + at as u64;
-        // SAFETY: written just now.
+        // SAFETY: invariant 3: written just now.
         unsafe { transfer(libc::process_vm_writev, what, pid, part, stage, n) }
     })
 }
@@ -182,7 +188,7 @@ mod tests {
                 let start = from.as_ptr().addr() + ahead;
                 let at = start.wrapping_sub(to.as_ptr().addr()) % PAGE;
                 let place = to.as_mut_ptr().wrapping_add(at);
-                // SAFETY: within both, which are different.
+                // SAFETY: invariant 1: within both, which are different.
                 let read = unsafe { read(pid, from.as_ptr().addr() as u64, place, bytes) };
                 if let Err(e) = read {
                     return eprintln!("skipped: {e}");
@@ -190,7 +196,7 @@ mod tests {
                 assert_eq!(to[at..at + bytes], from[..bytes], "{bytes} {ahead}");
                 to.fill(0);
                 let place = to.as_mut_ptr().expose_provenance() + at;
-                // SAFETY: as above.
+                // SAFETY: invariant 1: within both, which are different.
                 unsafe { write(pid, place as u64, from.as_ptr(), bytes) }.unwrap();
                 assert_eq!(to[at..at + bytes], from[..bytes], "{bytes} {ahead}");
                 assert!(to[..at].iter().chain(&to[at + bytes..]).all(|b| *b == 0));

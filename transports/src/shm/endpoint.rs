@@ -1,4 +1,19 @@
 //! A channel over shared memory.
+//!
+//! # Invariants
+//! 1. `inbox` and each `sleeping` name atomics of control blocks in the head of the arena
+//!    (invariant 6 of `segment`), which `rank` keeps mapped as long as the endpoint.
+//! 2. A block is ours and fresh from `new_block`, and this endpoint its only producer; or
+//!    `open_block` has checked it (invariant 3 of `rank`), and it was named once: in the
+//!    inbox, or by the only producer of the ring before it. It is not re-used before its
+//!    consumer has closed it or died (invariant 2 of `rank`). A peer that names one twice
+//!    makes two readers of atomics, and harms its own messages only.
+//! 3. The payload of a message lies inside ring, line, cell or area (invariants 8 of `ring`
+//!    and of `mailbox`), stays until `release`, and its mapping as long as `rank`.
+//! 4. [`ShmEndpoint::address`] hands out what lies inside a mapping (invariant 2 of
+//!    `mapping`), or in this process, where the owner of the key keeps what it has exported
+//!    (the contract of [`Endpoint::export`]).
+//! 5. Callers vouch for their own memory by the contracts of [`Endpoint`].
 
 use super::mailbox::{MAIL_BYTES, Mail, Mailbox};
 use super::rank::{Arrivals, Level, ShmRank};
@@ -68,8 +83,8 @@ pub struct ShmEndpoint {
     members: Vec<u32>,
 }
 
-// SAFETY: the raw pointers name atomics in the job's arena, which `rank` keeps
-// mapped; nothing is tied to a thread.
+// SAFETY: invariants 1 and 2: the raw pointers name memory that `rank` keeps mapped;
+// nothing is tied to a thread.
 unsafe impl Send for ShmEndpoint {}
 
 impl ShmEndpoint {
@@ -123,7 +138,7 @@ impl ShmEndpoint {
             .new_block(self.channel, destination, level, announce)?;
         // It continues behind the cell that tells the consumer of it.
         let base = tx.ring.as_ref().map_or(0, |(old, ..)| old.position() + 1);
-        // SAFETY: a fresh block of ours; the only producer.
+        // SAFETY: invariant 2: a fresh block of ours; the only producer.
         let ring = unsafe { Producer::new(block.memory, base) };
         if let Some((mut old, offset, old_level)) = tx.ring.replace((ring, block.offset, level)) {
             let switched = old.post_switch(block.offset);
@@ -150,7 +165,7 @@ impl ShmEndpoint {
             let posted = ring.post_exchange(block.offset);
             debug_assert!(posted, "the ring is fresh");
             let area = (block.memory.payload, block.memory.payload_bytes as usize);
-            // SAFETY: zeroed with the block, which is not re-used before the
+            // SAFETY: invariant 2: cleared with the block, which is not re-used before the
             // peer has closed it; this is its one end of side 0.
             tx.mail = Some(unsafe { Mailbox::new(block.mail, block.cross, area, 0) });
             tx.exchange = Some(block.offset);
@@ -164,7 +179,7 @@ impl ShmEndpoint {
         } else {
             std::sync::atomic::compiler_fence(Ordering::SeqCst);
         }
-        // SAFETY: an atomic in the arena, which `self.rank` keeps mapped.
+        // SAFETY: invariant 1.
         let sleeping = unsafe { &*self.tx[peer as usize].sleeping };
         if words::may_sleep(sleeping) {
             self.wake(peer, sleeping);
@@ -180,7 +195,7 @@ impl ShmEndpoint {
         } else {
             std::sync::atomic::compiler_fence(Ordering::SeqCst);
         }
-        // SAFETY: an atomic in the arena, which `self.rank` keeps mapped.
+        // SAFETY: invariant 1.
         let sleeping = unsafe { &*self.tx[peer as usize].sleeping };
         if words::may_starve(sleeping) {
             self.wake(peer, sleeping);
@@ -268,7 +283,7 @@ impl ShmEndpoint {
     /// Adopts rings that peers have opened.
     #[cold]
     fn adopt(&mut self) -> bool {
-        // SAFETY: an atomic in the arena, which `self.rank` keeps mapped.
+        // SAFETY: invariant 1.
         if unsafe { &*self.inbox }.load(Ordering::Relaxed) != 0 {
             self.rank.drain_inbox();
         }
@@ -278,7 +293,7 @@ impl ShmEndpoint {
         for block in self.arrivals.take() {
             let peer = self.members.iter().position(|m| *m == block.source);
             let known = self.rx.iter().any(|rx| rx.source == block.source);
-            // SAFETY: the block was checked, and each is handed out once.
+            // SAFETY: invariant 2: the block was checked, and each is handed out once.
             let mut ring = unsafe { Consumer::new(block.memory, 0) };
             match peer {
                 Some(peer) if !known && !block.exchange => {
@@ -323,8 +338,7 @@ impl ShmEndpoint {
         Some(Incoming {
             peer,
             head: AmHead { kind, aux, arg },
-            // SAFETY: the line and the byte ring stay until `release`, and the
-            // arena as long as `self.rank`.
+            // SAFETY: invariant 3.
             payload: unsafe { ForeignBytes::new(payload, bytes) },
             token: at as u32 | token,
         })
@@ -389,7 +403,7 @@ impl ShmEndpoint {
                     let _ = rx.ring.release();
                     let base = rx.ring.position();
                     rx.ring.close();
-                    // SAFETY: checked, and named by the only producer of this
+                    // SAFETY: invariant 2: checked, and named by the only producer of this
                     // ring.
                     rx.ring = unsafe { Consumer::new(block.memory, base) };
                     return;
@@ -397,11 +411,11 @@ impl ShmEndpoint {
                 Found::Exchange(_) if block.exchange && rx.exchange.is_none() => {
                     let room = rx.ring.release();
                     let area = (block.memory.payload, block.memory.payload_bytes as usize);
-                    // SAFETY: checked; zeroed before it was named, and not
+                    // SAFETY: invariant 2: checked; cleared before it was named, and not
                     // re-used before we close it; the one end of side 1.
                     let mail = unsafe { Mailbox::new(block.mail, block.cross, area, 1) };
                     self.tx[rx.peer as usize].mail = Some(mail);
-                    // SAFETY: only to close it.
+                    // SAFETY: invariant 2; only to close it.
                     rx.exchange = Some(unsafe { Consumer::new(block.memory, 0) });
                     if room {
                         self.room_made(peer);
@@ -454,7 +468,7 @@ impl ShmEndpoint {
             }
             if mail.may_cross(bytes) {
                 mail.post_cross(ring.position(), (kind, 0, argument), bytes, |to| {
-                    // SAFETY: a cell takes at least eight bytes.
+                    // SAFETY: invariant 8 of `mailbox`: a cell takes at least eight bytes.
                     unsafe { to.cast::<u64>().write(data) }
                 });
                 self.ring_bell(peer);
@@ -751,8 +765,7 @@ impl Endpoint for ShmEndpoint {
                                 aux: head.1,
                                 arg: head.2,
                             },
-                            // SAFETY: the cells and their payload stay until
-                            // `release`, and the arena as long as `self.rank`.
+                            // SAFETY: invariant 3.
                             payload: unsafe { ForeignBytes::new(payload, bytes) },
                             token: at as u32,
                         });
@@ -769,7 +782,7 @@ impl Endpoint for ShmEndpoint {
             if n > 0 {
                 self.rest(at);
             }
-            // SAFETY: an atomic in the arena, which `self.rank` keeps mapped.
+            // SAFETY: invariant 1.
             let opened = unsafe { &*self.inbox }.load(Ordering::Relaxed) != 0
                 || self.arrivals.waiting.load(Ordering::Relaxed) != 0;
             if !(opened && self.adopt()) {
@@ -840,10 +853,10 @@ impl Endpoint for ShmEndpoint {
             });
         }
         let exported = if write {
-            // SAFETY: the caller's contract.
+            // SAFETY: invariant 5, by the caller's contract.
             unsafe { self.export_writable(ptr, bytes) }
         } else {
-            // SAFETY: the caller's contract.
+            // SAFETY: invariant 5, by the caller's contract.
             unsafe { self.export(ptr, bytes) }
         };
         match exported {
@@ -869,9 +882,8 @@ impl Endpoint for ShmEndpoint {
         bytes: usize,
     ) -> Result<OneSided, TransportError> {
         if let Some(from) = self.address(peer, key, offset, bytes as u64) {
-            // SAFETY: the source is mapped for `bytes` bytes, the destination
-            // is the caller's; they differ because a region is exported by
-            // one side and read into memory of the other.
+            // SAFETY: invariant 4 for the source, 5 for the destination; they may overlap,
+            // which `copy` allows.
             unsafe { std::ptr::copy(from, to, bytes) };
             return Ok(OneSided::Done(0));
         }
@@ -883,7 +895,7 @@ impl Endpoint for ShmEndpoint {
             return Err(outside(key, offset, bytes as u64));
         }
         self.check_owner(peer, key)?;
-        // SAFETY: the caller's contract for `to`.
+        // SAFETY: invariant 5, for `to`.
         unsafe { cma::read(key.owner, key.base + offset, to, bytes) }.inspect_err(|e| {
             if e.kind() == TransportErrorKind::Permission
                 || e.kind() == TransportErrorKind::Unavailable
@@ -909,7 +921,7 @@ impl Endpoint for ShmEndpoint {
             ));
         }
         if let Some(to) = self.address(peer, key, offset, bytes as u64) {
-            // SAFETY: as for `get`, with the sides exchanged.
+            // SAFETY: invariant 4 for the destination, 5 for the source; they may overlap.
             unsafe { std::ptr::copy(from, to, bytes) };
             return Ok(OneSided::Done(0));
         }
@@ -921,7 +933,7 @@ impl Endpoint for ShmEndpoint {
             return Err(outside(key, offset, bytes as u64));
         }
         self.check_owner(peer, key)?;
-        // SAFETY: the caller's contract for `from`.
+        // SAFETY: invariant 5, for `from`.
         unsafe { cma::write(key.owner, key.base + offset, from, bytes) }?;
         Ok(OneSided::Done(0))
     }
@@ -948,8 +960,8 @@ impl Endpoint for ShmEndpoint {
         let Some(at) = at.filter(|p| (*p as usize).is_multiple_of(8)) else {
             return Err(outside(key, offset, 8));
         };
-        // SAFETY: mapped, aligned, and reached by atomics on all sides while
-        // it is exported for them.
+        // SAFETY: invariant 4; aligned by the check, and reached by atomics on all sides
+        // while it is exported for them (invariant 5).
         let word = unsafe { &*at.cast::<AtomicU64>() };
         Ok(OneSided::Done(match op {
             AtomicOp::Add(n) => word.fetch_add(n, Ordering::AcqRel),

@@ -110,7 +110,7 @@ impl Heap {
         segment.charge(grow)?;
         let at = window
             .at(offset, grow)
-            // SAFETY: `at` has returned the address.
+            // SAFETY: invariant 2 of `mapping`: `at` has returned the address.
             .and_then(|at| unsafe { mapping::populate(at, grow, true) }.map(|()| at))
             .inspect_err(|_| segment.discharge(grow))?;
         ranges.top = offset + grow;
@@ -160,12 +160,12 @@ mod tests {
             let bytes = i * 977 % 5000 + 1;
             let p = heap.alloc(&segment, 1, bytes).expect("room");
             for k in 0..bytes {
-                // SAFETY: just allocated.
+                // SAFETY: invariant 1: just allocated.
                 let at = unsafe { p.add(k) };
-                // SAFETY: as above.
+                // SAFETY: invariant 1: just allocated.
                 assert_eq!(unsafe { at.read() }, 0);
             }
-            // SAFETY: as above.
+            // SAFETY: invariant 1: just allocated.
             unsafe { std::ptr::write_bytes(p, i as u8 | 1, bytes) };
             for (q, n) in &held {
                 assert!(p as usize + bytes <= *q as usize || *q as usize + n <= p as usize);

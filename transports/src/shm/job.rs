@@ -1,4 +1,9 @@
 //! A job on one machine: its shared memory, a doorbell per rank, who lives.
+//!
+//! # Invariants
+//! 1. A system call on a descriptor and numbers, or on eight bytes of ours, touches no other
+//!    memory of the process.
+//! 2. A descriptor that a system call has just returned is owned by nobody else.
 
 use super::segment::{RankControl, Segment};
 use crate::contract::{TransportError, TransportErrorKind};
@@ -317,7 +322,7 @@ impl Job {
     /// Wakes a rank that sleeps.
     pub(crate) fn ring(&self, rank: usize) {
         let one = 1u64;
-        // SAFETY: writes eight bytes to our own eventfd; a full counter
+        // SAFETY: invariant 1: eight bytes to our own eventfd; a full counter
         // (EAGAIN) means that it rings already.
         unsafe { libc::write(self.0.bells[rank].as_raw_fd(), (&raw const one).cast(), 8) };
     }
@@ -336,27 +341,27 @@ pub(crate) fn namespace() -> u32 {
 }
 
 fn new_bell() -> Result<OwnedFd, TransportError> {
-    // SAFETY: a system call without pointers.
+    // SAFETY: invariant 1.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     if fd < 0 {
         return Err(TransportError::last_os(
             "creating a doorbell (hint: raise ulimit -n)",
         ));
     }
-    // SAFETY: just created, owned by nobody else.
+    // SAFETY: invariant 2.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// A close-on-exec copy, so that the process's own children do not inherit
 /// the job and a second attach finds the number still open.
 fn duplicate(fd: RawFd) -> Result<OwnedFd, TransportError> {
-    // SAFETY: a system call without pointers.
+    // SAFETY: invariant 1.
     let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
     if copy < 0 {
         return Err(TransportError::last_os(format!(
             "opening descriptor {fd} of the job (hint: OSIER_JOB is only valid in a process that osier run started)"
         )));
     }
-    // SAFETY: just created, owned by nobody else.
+    // SAFETY: invariant 2.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }

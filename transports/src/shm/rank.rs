@@ -9,6 +9,9 @@
 //!    or all that could read the block.
 //! 3. Blocks are checked before use: bounds, magic, shape, addressee. What
 //!    fails is dropped and counted.
+//! 4. A [`Block`] names memory of the arena that is mapped as long as the job, which every
+//!    holder of a rank keeps; it is as long as its level says, a level was read once, and
+//!    what lies there is atomics, or raw bytes of a payload.
 
 use super::endpoint::ShmEndpoint;
 use super::heap::Heap;
@@ -97,7 +100,7 @@ pub(crate) struct Block {
     pub cross: *const mailbox::Cells,
 }
 
-// SAFETY: addresses in shared memory, tied to no thread.
+// SAFETY: invariant 4: addresses in shared memory, tied to no thread.
 unsafe impl Send for Block {}
 
 #[derive(Default)]
@@ -273,7 +276,7 @@ impl ShmRank {
 
     /// Closes a ring that nobody will read.
     fn close_block(&self, block: &Block) {
-        // SAFETY: the block was checked, and nobody else consumes it.
+        // SAFETY: invariants 3 and 4: the block was checked, and nobody else consumes it.
         unsafe { super::ring::Consumer::new(block.memory, 0) }.close();
         self.tell_closed(block.source);
     }
@@ -335,8 +338,7 @@ impl ShmRank {
                 return None;
             }
         };
-        // SAFETY: inside the arena, aligned, atomics only; the arena lives as
-        // long as the job that `self` holds.
+        // SAFETY: invariant 4: inside the arena, aligned to a page.
         let header = unsafe { &*header };
         let level = *Level::ALL.get(header.level.load(Ordering::Relaxed) as usize)?;
         let source = header.source.load(Ordering::Relaxed);
@@ -418,7 +420,7 @@ impl ShmRank {
             // SAFETY: invariants 2 and 4.
             _ => unsafe { memory.clear() },
         }
-        // SAFETY: inside the arena, aligned, atomics only.
+        // SAFETY: invariant 4: inside the arena, aligned to a page.
         let header = unsafe { &*base.cast::<BlockHeader>() };
         header.channel.store(channel, Ordering::Relaxed);
         header.source.store(self.0.rank, Ordering::Relaxed);
@@ -475,8 +477,7 @@ impl ShmRank {
 
     fn block_closed(&self, offset: u64, level: Level) -> bool {
         self.memory(offset, level).is_some_and(|m| {
-            // SAFETY: the ring's memory is valid as long as the job, and this
-            // producer only reads the consumer's flag.
+            // SAFETY: invariant 4; this producer only reads the consumer's flag.
             unsafe { super::ring::Producer::new(m, 0) }.closed()
         })
     }

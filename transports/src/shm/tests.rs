@@ -20,7 +20,7 @@ fn head(kind: u8, arg: u64) -> AmHead {
 fn next(e: &mut ShmEndpoint) -> (u32, AmHead, Vec<u8>) {
     for _ in 0..1_000_000 {
         if let Some(m) = e.poll() {
-            // SAFETY: not released yet.
+            // SAFETY: invariant 3 of `endpoint`: not released yet.
             let bytes = unsafe { m.payload.to_vec() };
             e.release(&m);
             return (m.peer, m.head, bytes);
@@ -160,27 +160,27 @@ fn heap_is_read_in_place_and_plain_memory_through_a_key() {
     let mut ea = a.endpoint(1, vec![0, 1]);
     let mut eb = b.endpoint(1, vec![0, 1]);
     let p = a.heap_alloc(10_000).expect("room");
-    // SAFETY: just allocated.
+    // SAFETY: invariant 1 of `heap`: just allocated.
     unsafe { std::ptr::write_bytes(p, 0xab, 10_000) };
-    // SAFETY: alive until the end of the test.
+    // SAFETY: invariant 5 of `endpoint`: alive until the end of the test.
     let key = unsafe { ea.export(p, 10_000) }.expect("exportable");
     assert_eq!(key.kind, RegionKind::Heap);
     let key = RegionKey::from_wire(&key.to_wire()).expect("round trip");
     let mut to = vec![0u8; 5000];
-    // SAFETY: `to` has 5000 bytes.
+    // SAFETY: invariant 5 of `endpoint`: `to` has 5000 bytes.
     let done = unsafe { eb.get(0, &key, 5000, to.as_mut_ptr(), 5000) }.expect("readable");
     assert_eq!(done, OneSided::Done(0));
     assert!(to.iter().all(|b| *b == 0xab));
-    // SAFETY: `to` has 5000 bytes.
+    // SAFETY: invariant 5 of `endpoint`: `to` has 5000 bytes.
     unsafe { eb.get(0, &key, 5001, to.as_mut_ptr(), 5000) }.expect_err("outside");
-    // SAFETY: only read on error.
+    // SAFETY: invariant 5 of `endpoint`: only read on error.
     unsafe { eb.put(0, &key, 0, to.as_ptr(), 8) }.expect_err("read-only");
 
     let words = [
         crate::sync::AtomicU64::new(40),
         crate::sync::AtomicU64::new(0),
     ];
-    // SAFETY: alive until the end of the test.
+    // SAFETY: invariant 5 of `endpoint`: alive until the end of the test.
     let key = unsafe { eb.export_to(0, words.as_ptr().cast_mut().cast(), 16, true) };
     let key = key.expect("exportable");
     let before = ea.atomic(1, &key, 0, AtomicOp::Add(2)).expect("atomic");
@@ -249,7 +249,7 @@ fn two_threads_stream_both_ways() {
                 }
                 if let Some(m) = e.poll() {
                     assert_eq!(m.head.arg, got);
-                    // SAFETY: not released yet.
+                    // SAFETY: invariant 3 of `endpoint`: not released yet.
                     let bytes = unsafe { m.payload.to_vec() };
                     assert_eq!(bytes, vec![got as u8; (got * 97 % 3000) as usize]);
                     e.release(&m);
@@ -272,22 +272,22 @@ fn memory_of_the_same_process_is_reached_by_address() {
     let mut eb = b.endpoint(5, vec![0, 1]);
     let mut words = [7u64, 8, 9];
     let at = words.as_mut_ptr();
-    // SAFETY: `words` outlives every use of the key.
+    // SAFETY: invariant 5 of `endpoint`: `words` outlives every use of the key.
     let key = unsafe { ea.export_to(1, at.cast(), 24, true) }.expect("a key");
     assert_eq!(key.kind, RegionKind::Local);
     assert_eq!(RegionKey::from_wire(&key.to_wire()), Some(key));
     assert_eq!(eb.mapped(0, &key), Some(at.cast_const().cast()));
     let mut got = [0u64];
-    // SAFETY: eight bytes are writable.
+    // SAFETY: invariant 5 of `endpoint`: eight bytes are writable.
     let done = unsafe { eb.get(0, &key, 8, got.as_mut_ptr().cast(), 8) };
     assert_eq!((done.expect("get"), got), (OneSided::Done(0), [8]));
-    // SAFETY: eight bytes are readable.
+    // SAFETY: invariant 5 of `endpoint`: eight bytes are readable.
     let done = unsafe { eb.put(0, &key, 16, got.as_ptr().cast(), 8) };
     assert_eq!(done.expect("put"), OneSided::Done(0));
     let before = eb.atomic(0, &key, 0, AtomicOp::Add(1)).expect("atomic");
     assert_eq!(before, OneSided::Done(7));
     assert_eq!(words, [8, 8, 8]);
-    // SAFETY: refused before anything is touched.
+    // SAFETY: invariant 5 of `endpoint`: refused before anything is touched.
     let beyond = unsafe { eb.get(0, &key, 20, got.as_mut_ptr().cast(), 8) };
     assert!(beyond.is_err(), "beyond the region");
 }
@@ -298,7 +298,7 @@ fn an_address_from_another_process_is_refused() {
     let ea = a.endpoint(5, vec![0, 1]);
     let mut eb = b.endpoint(5, vec![0, 1]);
     let mut words = [7u64];
-    // SAFETY: `words` outlives every use of the key.
+    // SAFETY: invariant 5 of `endpoint`: `words` outlives every use of the key.
     let key = unsafe { ea.export_to(1, words.as_mut_ptr().cast(), 8, true) }.expect("a key");
     // Rank 0 is another process from here on, and shows a key that says it
     // is ours.
@@ -306,14 +306,14 @@ fn an_address_from_another_process_is_refused() {
     a.job().control(0).pid.store(other, Ordering::Relaxed);
     assert_eq!(eb.mapped(0, &key), None);
     let mut got = [0u64];
-    // SAFETY: eight bytes are writable.
+    // SAFETY: invariant 5 of `endpoint`: eight bytes are writable.
     let done = unsafe { eb.get(0, &key, 0, got.as_mut_ptr().cast(), 8) };
     assert!(done.is_err());
-    // SAFETY: eight bytes are readable.
+    // SAFETY: invariant 5 of `endpoint`: eight bytes are readable.
     let done = unsafe { eb.put(0, &key, 0, got.as_ptr().cast(), 8) };
     assert!(done.is_err());
     assert!(eb.atomic(0, &key, 0, AtomicOp::Load).is_err());
-    // SAFETY: as above.
+    // SAFETY: invariant 5 of `endpoint`: eight bytes are writable.
     let back = unsafe { eb.export_to(0, got.as_mut_ptr().cast(), 8, true) };
     assert_ne!(back.expect("a key").kind, RegionKind::Local);
 }
@@ -326,7 +326,7 @@ fn a_number_of_another_namespace_is_another_process() {
     let mut eb = b.endpoint(5, vec![0, 1]);
     assert!(ea.here(1));
     let mut words = [7u64];
-    // SAFETY: `words` outlives every use of the key.
+    // SAFETY: invariant 5 of `endpoint`: `words` outlives every use of the key.
     let key = unsafe { ea.export(words.as_mut_ptr().cast(), 8) }.expect("a key");
     assert_eq!(key.kind, RegionKind::Process);
     let space = &a.job().control(0).namespace;
@@ -335,14 +335,14 @@ fn a_number_of_another_namespace_is_another_process() {
     // It was asked: what is written there later changes nothing.
     space.store(!space.load(Ordering::Relaxed), Ordering::Relaxed);
     assert!(!eb.here(0));
-    // SAFETY: eight bytes are writable.
+    // SAFETY: invariant 5 of `endpoint`: eight bytes are writable.
     let done = unsafe { eb.get(0, &key, 0, words.as_mut_ptr().cast(), 8) };
     let e = done.expect_err("another process may have this number");
     assert_eq!(e.kind(), crate::TransportErrorKind::Unavailable);
-    // SAFETY: eight bytes are readable.
+    // SAFETY: invariant 5 of `endpoint`: eight bytes are readable.
     let done = unsafe { eb.put(0, &key, 0, words.as_ptr().cast(), 8) };
     assert!(done.is_err());
-    // SAFETY: nobody uses the key.
+    // SAFETY: invariant 5 of `endpoint`: nobody uses the key.
     let back = unsafe { eb.export_to(0, words.as_mut_ptr().cast(), 8, false) };
     assert!(back.is_err());
 }
@@ -403,7 +403,7 @@ fn the_mailbox_and_the_rings_are_one_stream() {
                 let Some(m) = ends[side].poll() else { break };
                 let n = taken[1 - side];
                 taken[1 - side] += 1;
-                // SAFETY: not released yet.
+                // SAFETY: invariant 3 of `endpoint`: not released yet.
                 let got = unsafe { m.payload.to_vec() };
                 assert_eq!(m.head.aux, n as u16, "seed {seed}");
                 assert_eq!(m.head.arg & 0xffff_ffff, n, "seed {seed}");
@@ -460,7 +460,7 @@ fn overwritten_words_are_never_other_messages() {
         let block = blocks[seed as usize % blocks.len()];
         // Behind its header.
         let at = arena.at(block + 64 + 8 * (word % 150), 8).expect("inside");
-        // SAFETY: inside the arena, aligned, an atomic.
+        // SAFETY: invariant 2 of `mapping`: inside the arena, aligned, an atomic.
         let at = unsafe { &*at.cast::<AtomicU64>() };
         let value = match seed % 4 {
             0 => 0,

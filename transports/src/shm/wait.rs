@@ -6,6 +6,10 @@
 //! processor may load the flag before its store is seen. The barrier costs the
 //! sleeper microseconds and the sender nothing.
 //!
+//! # Invariants
+//! 1. A system call on descriptors and numbers, or on memory of ours of the length that is
+//!    said, touches no other memory of the process.
+//!
 //! # Sources
 //! The store-buffering pattern: P. Sewell et al., "x86-TSO", CACM 53(7), 2010.
 //! The asymmetric barrier: `membarrier(2)`, command GLOBAL_EXPEDITED.
@@ -18,7 +22,7 @@ const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
 const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
 
 fn membarrier(command: libc::c_int) -> libc::c_long {
-    // SAFETY: a system call without pointers.
+    // SAFETY: invariant 1.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
 }
 
@@ -58,7 +62,7 @@ pub(crate) fn sleep(bell: &OwnedFd, others: &[i32], timeout: Duration) {
         &mut several
     };
     let ms = timeout.as_millis().clamp(1, 60_000) as libc::c_int;
-    // SAFETY: the array is ours and holds as many entries as said.
+    // SAFETY: invariant 1: the array is ours and holds as many entries as said.
     let n = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, ms) };
     if n > 0 && fds[0].revents != 0 {
         drain(bell);
@@ -68,6 +72,6 @@ pub(crate) fn sleep(bell: &OwnedFd, others: &[i32], timeout: Duration) {
 /// Resets the bell.
 pub(crate) fn drain(bell: &OwnedFd) {
     let mut count = 0u64;
-    // SAFETY: reads eight bytes from our own non-blocking eventfd.
+    // SAFETY: invariant 1: eight bytes from our own non-blocking eventfd.
     unsafe { libc::read(bell.as_raw_fd(), (&raw mut count).cast(), 8) };
 }
