@@ -29,8 +29,8 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// Changes with the layout of the arena's head.
-pub(crate) const MAGIC: u64 = 0x4f53_4945_5230_0003;
+/// Changes with the layout of the arena: its head, rings and mailboxes.
+pub(crate) const MAGIC: u64 = 0x4f53_4945_5230_0004;
 pub(crate) const GRANULE: u64 = 64 << 10;
 const HEADER_BYTES: u64 = 16 << 10;
 /// Bytes that the launcher may leave in the header for all ranks.
