@@ -153,7 +153,7 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "OSIER_CHECK",
         default: "off",
-        meaning: "what is checked: signature, buffers, leaks, ready, collectives, threads, or all; fatal ends the job at the first finding; also osier run --check",
+        meaning: "what is checked: signature, buffers, leaks, ready, collectives, threads, or all; payload, too, by name; fatal ends the job at the first finding; also osier run --check",
         syntax: Syntax::Text(|text| text.parse::<Setting>().map(drop)),
     },
     Variable {

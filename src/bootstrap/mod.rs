@@ -149,6 +149,10 @@ fn in_job_traced(job: &Job, rank: usize, options: Option<trace::Options>) -> Res
     let trace = tracer(options, job.id(), rank, job.ranks())?;
     let member = ShmRank::join(job, rank)
         .map_err(|e| Error::from(e).context(format!("joining as rank {rank}")))?;
+    let checks = Setting::from_bits(job.checks());
+    if checks.has_payload() {
+        member.check_payloads();
+    }
     let costs = agreed(job).links;
     let shared_cores = job.ranks() > job.cores();
     Ok(Core::new(
@@ -158,7 +162,7 @@ fn in_job_traced(job: &Job, rank: usize, options: Option<trace::Options>) -> Res
         Arc::new(Selection::new(costs, AT_ONCE_BYTES)),
         shared_cores,
         trace,
-        Setting::from_bits(job.checks()),
+        checks,
     ))
 }
 

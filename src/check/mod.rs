@@ -9,6 +9,11 @@
 //! | `collectives` | ranks of a communicator that make different collective calls: a round before each asks (`comm/collective/agree.rs`) |
 //! | `threads` | in C: calls of threads that `MPI_Init_thread` was not asked for (`capi/src/held.rs`) |
 //!
+//! `payload`, which is asked for by name, finds messages whose bytes somebody writes over in
+//! shared memory: the transport adds check bits to all that goes through rings, and uses
+//! neither mailboxes nor the heaps of peers. What does not match is an error of the
+//! operation, as everything that is overwritten there.
+//!
 //! What is found is printed once, with the source lines of both sides, and
 //! counted. With `fatal` the job ends. All ranks of a job check the same: a
 //! launcher leaves the setting in the job.
@@ -99,6 +104,7 @@ impl Check {
 pub struct Setting(u32);
 
 const FATAL: u32 = 1 << 16;
+const PAYLOAD: u32 = 1 << 17;
 
 impl Setting {
     /// Nothing is checked.
@@ -112,6 +118,11 @@ impl Setting {
     /// Whether anything is checked.
     pub fn is_on(self) -> bool {
         Check::ALL.iter().any(|check| self.has(*check))
+    }
+
+    /// Whether payloads in shared memory are checked.
+    pub fn has_payload(self) -> bool {
+        self.0 & PAYLOAD != 0
     }
 
     /// Whether the first finding ends the job.
@@ -148,13 +159,14 @@ impl std::str::FromStr for Setting {
                 "off" => 0,
                 "all" => (1 << Check::ALL.len()) - 1,
                 "fatal" => FATAL,
+                "payload" => PAYLOAD,
                 _ => match Check::ALL.iter().find(|check| check.name() == word) {
                     Some(check) => 1 << *check as u32,
                     None => {
                         return Err(Error::new(
                             ErrorKind::Config,
                             format!(
-                                "{} is no check (hint: signature, buffers, leaks, ready, collectives, threads, all or off, and fatal, separated by commas)",
+                                "{} is no check (hint: signature, buffers, leaks, ready, collectives, threads, all or off, payload, and fatal, separated by commas)",
                                 crate::config::shown(word)
                             ),
                         ));
@@ -176,6 +188,9 @@ impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let on = Check::ALL.iter().filter(|check| self.has(**check));
         let mut words: Vec<_> = on.map(|check| check.name()).collect();
+        if self.has_payload() {
+            words.push("payload");
+        }
         if self.is_fatal() {
             words.push("fatal");
         }
@@ -389,6 +404,9 @@ mod tests {
         let some = parse(" leaks , fatal ").expect("some");
         assert!(some.is_fatal() && some.has(Check::Leaks) && !some.has(Check::Buffers));
         assert_eq!(Setting::from_bits(some.bits()), some);
+        let payload = parse("payload").expect("payload");
+        assert!(payload.has_payload() && !payload.is_on() && !some.has_payload());
+        assert_eq!(payload.to_string(), "payload");
         for bad in ["", "types", "fatal", "signature;leaks", "off,fatal"] {
             let e = parse(bad).expect_err(bad);
             assert!(e.to_string().contains("hint"), "{e}");

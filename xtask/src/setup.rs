@@ -62,6 +62,14 @@ pub fn lints() -> Result {
     apt(&packages, "check needs it, and this toolchain lacks it")
 }
 
+/// Valgrind, under which a test runs a job; without it the test says that it is skipped.
+pub fn valgrind() -> Result {
+    if on_path("valgrind") {
+        return Ok(());
+    }
+    apt(&["valgrind"], "a test runs a job of two ranks under it")
+}
+
 /// Python with venv, in which `compare` installs the peers.
 pub fn python() -> Result {
     if succeeds(Command::new("python3").args(["-c", "import venv, ensurepip"])) {

@@ -61,6 +61,9 @@ pub fn run(args: &Args) -> Result {
     if wanted(Part::Unit) {
         steps.step("unit", || {
             setup::cplusplus()?;
+            if let Err(e) = setup::valgrind() {
+                println!("without valgrind: {e}");
+            }
             // Tests alone leave no libraries beside the programs that load them, the
             // emulated driver's among them. Without --tests cargo would choose other
             // features, and compile everything twice.

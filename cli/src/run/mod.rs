@@ -154,8 +154,9 @@ pub struct Args {
     trace: Option<PathBuf>,
 
     /// Check what the program does with messages: signature, buffers, leaks,
-    /// or all, separated by commas; fatal ends the job at the first finding;
-    /// as OSIER_CHECK=LIST
+    /// ready, collectives or all, separated by commas; payload, by name, finds
+    /// what is written over in shared memory; fatal ends the job at the first
+    /// finding; as OSIER_CHECK=LIST
     #[arg(long, value_name = "LIST", value_parser = parse_checks)]
     check: Option<Setting>,
 

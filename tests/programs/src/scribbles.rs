@@ -318,14 +318,17 @@ pub fn run(comm: &Communicator, seed: u64) {
                 }
                 let heap = dice.below(8) == 0;
                 let name = if heap { "osier-heap" } else { "osier-arena" };
-                let Some(target) = map(name).or_else(|| map("osier-arena")) else {
+                let (name, Some(target)) = (match map(name) {
+                    Some(target) => (name, Some(target)),
+                    None => ("osier-arena", map("osier-arena")),
+                }) else {
                     return eprintln!("no {name}");
                 };
                 for _ in 0..1 + dice.below(8) {
                     // Another moment of the exchange; nobody waits for it.
                     std::thread::park_timeout(Duration::from_micros(dice.below(500) as u64));
                     let what = target.scribble(&mut dice);
-                    eprintln!("rank {writer} writes {what}");
+                    eprintln!("rank {writer} writes {what} of {name}");
                 }
             });
         }

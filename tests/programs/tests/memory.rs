@@ -14,13 +14,15 @@ fn a_job_runs_in_little_address_space() {
         rlim_cur: 2 << 30,
         rlim_max: 2 << 30,
     };
-    // SAFETY: between fork and exec only a system call is made, on a copy of ours.
-    unsafe {
-        job.pre_exec(move || match libc::setrlimit(libc::RLIMIT_AS, &limit) {
+    let lower = move || {
+        // SAFETY: a system call on a structure of ours.
+        match unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
-        })
+        }
     };
+    // SAFETY: between fork and exec only a system call is made.
+    unsafe { job.pre_exec(lower) };
     finish(&mut job).quiet().through(&[0, 1]).code(0);
 }
 
@@ -55,6 +57,33 @@ fn valgrind_finds_nothing_in_a_job_of_two() {
         .args(["--error-exitcode=99", EXERCISE, "some-sizes"])
         .env_remove("OSIER_SHM_LIMIT");
     finish(&mut command).through(&[0, 1]).code(0);
+}
+
+/// `--check payload`: what a rank writes over messages reaches no program.
+#[test]
+fn payloads_that_were_written_over_are_found() {
+    for seed in 100..110 {
+        let options = [
+            "--on-hang",
+            "kill",
+            "--timeout",
+            "100",
+            "--check",
+            "payload",
+        ];
+        let done = finish(&mut job(3, &options, &["scribble", &seed.to_string()]));
+        let fine = matches!(done.code, Some(0 | 3));
+        assert!(fine, "seed {seed}: {:?}\n{}", done.code, done.stderr);
+        // The memory of the program itself lies in the heap.
+        let changed = done.stdout.lines().any(|l| !l.ends_with(" 0 changed"));
+        let heap = done.stderr.contains("of osier-heap");
+        assert!(
+            heap || !changed,
+            "seed {seed}: {}\n{}",
+            done.stdout,
+            done.stderr
+        );
+    }
 }
 
 /// Seeds of `exercise scribble`: `cargo xtask soak scribble` runs more.

@@ -139,14 +139,17 @@ impl ShmEndpoint {
         // It continues behind the cell that tells the consumer of it.
         let base = tx.ring.as_ref().map_or(0, |(old, ..)| old.position() + 1);
         // SAFETY: invariant 2: a fresh block of ours; the only producer.
-        let ring = unsafe { Producer::new(block.memory, base) };
+        let mut ring = unsafe { Producer::new(block.memory, base) };
+        let checked = self.rank.checks_payloads();
+        ring.check_payloads(checked);
         if let Some((mut old, offset, old_level)) = tx.ring.replace((ring, block.offset, level)) {
             let switched = old.post_switch(block.offset);
             debug_assert!(switched, "a cell was free");
             self.rank.retire_block(offset, old_level, destination);
         }
         let ours = (self.rank.rank() as u32) < destination;
-        if ours && level != Level::Small && tx.mail.is_none() {
+        // What lies in a mailbox has no room for check bits.
+        if ours && level != Level::Small && tx.mail.is_none() && !checked {
             self.open_exchange(peer);
         }
         Ok(true)
@@ -295,6 +298,7 @@ impl ShmEndpoint {
             let known = self.rx.iter().any(|rx| rx.source == block.source);
             // SAFETY: invariant 2: the block was checked, and each is handed out once.
             let mut ring = unsafe { Consumer::new(block.memory, 0) };
+            ring.check_payloads(self.rank.checks_payloads());
             match peer {
                 Some(peer) if !known && !block.exchange => {
                     self.tx[peer].from = self.rx.len() as u32;
@@ -406,6 +410,7 @@ impl ShmEndpoint {
                     // SAFETY: invariant 2: checked, and named by the only producer of this
                     // ring.
                     rx.ring = unsafe { Consumer::new(block.memory, base) };
+                    rx.ring.check_payloads(self.rank.checks_payloads());
                     return;
                 }
                 Found::Exchange(_) if block.exchange && rx.exchange.is_none() => {
@@ -817,7 +822,9 @@ impl Endpoint for ShmEndpoint {
     }
 
     unsafe fn export(&self, ptr: *const u8, bytes: usize) -> Result<RegionKey, TransportError> {
-        if let Some(base) = self.rank.heap_offset(ptr, bytes) {
+        if !self.rank.checks_payloads()
+            && let Some(base) = self.rank.heap_offset(ptr, bytes)
+        {
             return Ok(RegionKey {
                 kind: RegionKind::Heap,
                 owner: self.rank.rank() as u32,

@@ -728,7 +728,9 @@ fn first(bytes: u64, argument: u64, what: u64) -> u64 {
 pub(crate) unsafe fn clear(line: *const Line, cells: *const Cells) {
     let fresh = seal::sealed(NOTHING, 0);
     // SAFETY: invariant 7, which the caller upholds.
-    let (line, cells) = unsafe { (&*line, &*cells) };
+    let line = unsafe { &*line };
+    // SAFETY: invariant 7, which the caller upholds.
+    let cells = unsafe { &*cells };
     for half in &line.halves {
         half.word.store(fresh, Ordering::Relaxed);
     }

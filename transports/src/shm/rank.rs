@@ -142,6 +142,8 @@ struct Inner {
     /// This process, and where its number counts: asking costs system calls.
     pid: u32,
     namespace: u32,
+    /// Payloads carry check bits.
+    payloads: AtomicU32,
     /// A post found no room.
     starved: AtomicU32,
 }
@@ -194,6 +196,7 @@ impl ShmRank {
             fence,
             pid: std::process::id(),
             namespace: super::job::namespace(),
+            payloads: AtomicU32::new(0),
             starved: AtomicU32::new(0),
         })))
     }
@@ -218,6 +221,17 @@ impl ShmRank {
     #[inline]
     pub(crate) fn namespace(&self) -> u32 {
         self.0.namespace
+    }
+
+    /// Has all payloads in rings carry check bits, so that it is seen when somebody writes
+    /// over them. By all ranks of a job, before they open channels.
+    pub fn check_payloads(&self) {
+        self.0.payloads.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether payloads carry check bits.
+    pub(crate) fn checks_payloads(&self) -> bool {
+        self.0.payloads.load(Ordering::Relaxed) != 0
     }
 
     /// Opens a channel to the given ranks of the job.

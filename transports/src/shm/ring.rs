@@ -194,6 +194,8 @@ pub(crate) struct Producer {
     limit: u64,
     payload_next: u64,
     payload_seen: u64,
+    /// Payloads carry check bits: none is short, which has no room for them.
+    payloads: bool,
 }
 
 // SAFETY: invariants 6 and 7: the only right to write one end of a ring, in memory that
@@ -214,7 +216,13 @@ impl Producer {
             limit: memory.cell_count(),
             payload_next: 0,
             payload_seen: 0,
+            payloads: false,
         }
+    }
+
+    /// Whether payloads carry check bits; the consumer must ask for the same.
+    pub fn check_payloads(&mut self, check: bool) {
+        self.payloads = check;
     }
 
     /// Largest payload that this ring takes.
@@ -292,7 +300,7 @@ impl Producer {
     #[inline]
     pub fn post_short(&mut self, kind: u8, argument: u32, data: u64, bytes: usize) -> bool {
         debug_assert!(bytes <= SHORT_BYTES);
-        if !self.has_cells(1) {
+        if self.payloads || !self.has_cells(1) {
             return false;
         }
         let word = self.word(kind, bytes as u8, argument);
@@ -313,7 +321,7 @@ impl Producer {
     /// Posts a message for which [`Producer::has_room`] has just said yes.
     #[inline]
     pub fn post(&mut self, head: Head, bytes: usize, fill: impl FnOnce(*mut u8)) {
-        if bytes <= SHORT_BYTES && head.1 == 0 && head.2 >> 32 == 0 {
+        if bytes <= SHORT_BYTES && head.1 == 0 && head.2 >> 32 == 0 && !self.payloads {
             let mut data = 0u64;
             fill((&raw mut data).cast());
             let word = self.word(head.0, bytes as u8, head.2 as u32);
@@ -397,7 +405,10 @@ impl Producer {
         let second = self.cell(self.next + 1);
         second.data.store(at, Ordering::Relaxed);
         let data = head.2 >> 32 | u64::from(head.1) << 32;
-        let upper = (bytes as u64) << 32 | seal::check(seal::mix(data, at)) << 16;
+        let in_ring = (at & (self.memory.payload_bytes - 1)) as usize;
+        let payload = self.memory.payload.wrapping_add(in_ring).cast_const();
+        let check = ring_check(data, at, self.payloads.then_some((payload, bytes)));
+        let upper = (bytes as u64) << 32 | check << 16;
         let word = seal::sealed(upper, self.memory.lap(self.next + 1));
         second.word.store(word, Ordering::Relaxed);
         let word = self.word(head.0, RING, head.2 as u32);
@@ -424,6 +435,17 @@ impl Producer {
     }
 }
 
+/// Check bits of a message in the byte ring: of its second words, and of a payload there.
+#[inline]
+fn ring_check(data: u64, position: u64, payload: Option<(*const u8, usize)>) -> u64 {
+    let sum = seal::mix(data, position);
+    seal::check(match payload {
+        // SAFETY: invariant 8: it lies inside the byte ring, for as many bytes.
+        Some((from, bytes)) => seal::mix(sum, unsafe { seal::check_bytes(from, bytes) }),
+        None => sum,
+    })
+}
+
 /// Check bits of the second words of a long message, above its bytes.
 #[inline]
 fn long_check(sum: u64) -> u64 {
@@ -446,6 +468,8 @@ pub(crate) struct Consumer {
     payload_end: u64,
     /// Payload of a long message, put together.
     gathered: Box<[u8; GATHER]>,
+    /// Payloads carry check bits.
+    payloads: bool,
 }
 
 const GATHER: usize = INLINE_BYTES.div_ceil(PART_BYTES) * PART_BYTES;
@@ -468,7 +492,13 @@ impl Consumer {
             payload_reported: 0,
             payload_end: 0,
             gathered: Box::new([0; GATHER]),
+            payloads: false,
         }
+    }
+
+    /// Whether payloads carry check bits, as the producer does it.
+    pub fn check_payloads(&mut self, check: bool) {
+        self.payloads = check;
     }
 
     #[inline]
@@ -603,18 +633,18 @@ impl Consumer {
         let word = second.word.load(Ordering::Relaxed);
         let size = word >> 32;
         let data = head.2 >> 32 | u64::from(head.1) << 32;
-        if seal::number(word) != self.memory.lap(self.next + 1)
-            || word >> 16 & 0xffff != seal::check(seal::mix(data, position))
-        {
+        let Some(payload) = self.payload(position, size) else {
+            return Found::Malformed;
+        };
+        let bytes = size as usize;
+        let check = ring_check(data, position, self.payloads.then_some((payload, bytes)));
+        if seal::number(word) != self.memory.lap(self.next + 1) || word >> 16 & 0xffff != check {
             return Found::Malformed;
         }
-        match self.payload(position, size) {
-            Some(payload) => Found::Message {
-                head,
-                payload,
-                bytes: size as usize,
-            },
-            None => Found::Malformed,
+        Found::Message {
+            head,
+            payload,
+            bytes,
         }
     }
 

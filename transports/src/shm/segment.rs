@@ -316,7 +316,7 @@ pub(crate) fn map_head(arena: &OwnedFd, write: bool) -> Result<(Mapping, usize),
     let length = length_of(arena)?;
     if length < head_bytes(0) {
         return malformed(format!(
-            "a file of {length} bytes is no job's shared memory"
+            "a file of {length} bytes is no job's shared memory (hint: OSIER_JOB is only valid in a process that osier run started)"
         ));
     }
     let first = Mapping::new(arena, 0, head_bytes(0), false)?;
@@ -331,7 +331,9 @@ pub(crate) fn map_head(arena: &OwnedFd, write: bool) -> Result<(Mapping, usize),
     }
     let ranks = header.ranks.load(Ordering::Relaxed) as usize;
     if ranks > super::MAX_RANKS || length < head_bytes(ranks) {
-        return malformed(format!("the job's shared memory is of {ranks} ranks"));
+        return malformed(format!(
+            "the job's shared memory is of {ranks} ranks (hint: OSIER_JOB is only valid in a process that osier run started)"
+        ));
     }
     Ok((Mapping::new(arena, 0, head_bytes(ranks), write)?, ranks))
 }

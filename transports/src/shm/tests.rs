@@ -423,6 +423,54 @@ fn the_mailbox_and_the_rings_are_one_stream() {
     }
 }
 
+/// Where payloads are checked, each byte of one that was written over is found.
+#[test]
+fn overwritten_payloads_are_found_where_they_are_checked() {
+    for (n, bytes) in [8usize, 9, 14, 96, 97, 500, 5000, 30_000]
+        .into_iter()
+        .cycle()
+        .take(80)
+        .enumerate()
+    {
+        let (a, b) = pair();
+        a.check_payloads();
+        b.check_payloads();
+        let mut ea = a.endpoint(5, vec![0, 1]);
+        let mut eb = b.endpoint(5, vec![0, 1]);
+        let body: Vec<u8> = (0..bytes).map(|i| (i * 7 + 0x51) as u8).collect();
+        ea.post(1, head(2, 77), &body).expect("room");
+        assert_eq!(next(&mut eb).2, body);
+        ea.post(1, head(2, 77), &body).expect("room");
+        // Its newest place in the arena, at a byte that differs from run to run.
+        let arena = &a.job().segment().arena;
+        let end = a.job().segment().reserved_bytes();
+        let word = |at: u64| {
+            let at = arena.at(at, 1).expect("inside");
+            // SAFETY: invariant 2 of `mapping`: inside the arena, an atomic.
+            unsafe { &*at.cast::<std::sync::atomic::AtomicU8>() }
+        };
+        let first = segment_of(&body);
+        let found: Vec<u64> = (0..end - first.len() as u64)
+            .filter(|at| {
+                (0..first.len()).all(|i| word(at + i as u64).load(Ordering::Relaxed) == first[i])
+            })
+            .collect();
+        let at = found.last().expect("it lies there") + (n * 31 % first.len()) as u64;
+        word(at).fetch_xor(0x40, Ordering::Relaxed);
+        let got = (0..20).find_map(|_| eb.poll());
+        assert!(got.is_none(), "{bytes} bytes were taken");
+        assert_eq!(eb.overwritten(), Some(0), "{bytes} bytes");
+    }
+}
+
+/// The beginning of a payload that lies together in shared memory: six bytes of a cell.
+fn segment_of(body: &[u8]) -> &[u8] {
+    match body.len() {
+        97.. => &body[..90],
+        n => &body[..n.min(6)],
+    }
+}
+
 /// Each word of a ring's and a mailbox's messages, changed while nobody has taken them: the
 /// receiver gets what was sent, or hears that it was overwritten; it never takes another
 /// kind, argument or length.
