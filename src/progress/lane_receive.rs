@@ -467,7 +467,7 @@ impl Lane {
         unsafe { std::ptr::copy_nonoverlapping(from, total.as_mut_ptr(), wire::TOTAL_BYTES) };
         let Some(total) = wire::open_first_total(u64::from_le_bytes(total), tag) else {
             // How long it is, and which fragments are its, nobody knows.
-            self.links.unhear(peer);
+            self.links.cut_off(peer);
             return false;
         };
         // Eager bytes are bounded by credit, so a larger total is nonsense

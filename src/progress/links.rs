@@ -309,11 +309,11 @@ impl Links {
     /// Somebody has written over a message of this peer: nothing more is taken from it, and
     /// [`Links::overwritten`] names it.
     #[cold]
-    pub fn unhear(&mut self, peer: Peer) {
+    pub fn cut_off(&mut self, peer: Peer) {
         if let Remote::Shm(e) = &mut self.remote
             && peer != self.own
         {
-            e.unhear(peer);
+            e.cut_off(peer);
         }
     }
 

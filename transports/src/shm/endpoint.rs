@@ -76,7 +76,7 @@ pub struct ShmEndpoint {
     arrivals: Arc<Arrivals>,
     fence: bool,
     /// Peers that can no longer be heard, and whether all were told that have no ring yet.
-    unheard: Vec<Peer>,
+    newly_cut_off: Vec<Peer>,
     told_of_inbox: bool,
     rank: ShmRank,
     channel: u64,
@@ -113,7 +113,7 @@ impl ShmEndpoint {
             inbox: rank.inbox(),
             arrivals,
             fence: rank.fence(),
-            unheard: Vec::new(),
+            newly_cut_off: Vec::new(),
             told_of_inbox: false,
             rank,
             channel,
@@ -350,7 +350,7 @@ impl ShmEndpoint {
 
     #[cold]
     fn bad_mail(&mut self, peer: Peer) -> Option<Incoming> {
-        self.unhear(peer);
+        self.cut_off(peer);
         None
     }
 
@@ -358,7 +358,7 @@ impl ShmEndpoint {
     /// known any more: nothing that comes from it is taken. The peer hears that its ring is
     /// closed.
     #[cold]
-    pub fn unhear(&mut self, peer: Peer) {
+    pub fn cut_off(&mut self, peer: Peer) {
         self.rank.count_malformed();
         let Some(tx) = self.tx.get_mut(peer as usize) else {
             return;
@@ -368,7 +368,7 @@ impl ShmEndpoint {
         if let Some(rx) = self.rx.get_mut(from as usize) {
             rx.overwritten = true;
             rx.ring.close();
-            self.unheard.push(peer);
+            self.newly_cut_off.push(peer);
             self.rank.tell_closed(rx.source);
         }
     }
@@ -380,12 +380,12 @@ impl ShmEndpoint {
             let own = self.rank.rank() as u32;
             let heard: Vec<Peer> = self.rx.iter().map(|rx| rx.peer).collect();
             let all = self.members.iter().zip(0..);
-            self.unheard.extend(
+            self.newly_cut_off.extend(
                 all.filter(|(rank, peer)| **rank != own && !heard.contains(peer))
                     .map(|(_, peer)| peer),
             );
         }
-        self.unheard.pop()
+        self.newly_cut_off.pop()
     }
 
     /// Handles what is no message.
@@ -430,7 +430,7 @@ impl ShmEndpoint {
                 _ => {}
             }
         }
-        self.unhear(peer);
+        self.cut_off(peer);
     }
 
     /// Nothing has come in: one of the rings reports its credits.
