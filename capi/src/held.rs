@@ -166,8 +166,18 @@ fn hold(region: Option<Region>) -> Res {
         return Err(Fail::new(MPI_ERR_BUFFER, what));
     }
     let hold = checks.hold(&region, site);
-    CALL.with_borrow_mut(|call| call.push(hold));
-    Ok(())
+    CALL.with_borrow_mut(|call| {
+        let mixes = call.iter().any(|other| other.region().mixes_with(&region));
+        call.push(hold);
+        match mixes {
+            // Named, and not to be carried out: copies rely on it.
+            true => Err(Fail::new(
+                MPI_ERR_BUFFER,
+                "a buffer to send from overlaps one to receive into (hint: MPI_IN_PLACE)",
+            )),
+            false => Ok(()),
+        }
+    })
 }
 
 /// A request has what the call has had so far; one that persists, when it is started.

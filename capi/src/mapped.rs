@@ -111,11 +111,10 @@ fn unreadable(asked: &[usize]) -> Option<usize> {
         iov_base: bytes.as_mut_ptr().cast(),
         iov_len: asked.len().min(AT_ONCE),
     };
-    let count = parts.len() as libc::c_ulong;
+    let (own, count) = (std::process::id() as i32, parts.len() as libc::c_ulong);
     // SAFETY: the local part has room for a byte of each of at most `AT_ONCE` others, which
     // the kernel reads itself: it answers with an error where nothing lies.
-    let got =
-        unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, parts.as_ptr(), count, 0) };
+    let got = unsafe { libc::process_vm_readv(own, &local, 1, parts.as_ptr(), count, 0) };
     if let Ok(got) = usize::try_from(got) {
         return asked.get(got).copied();
     }

@@ -46,6 +46,11 @@ impl Region {
         self.writes
     }
 
+    /// Whether one of two is written and the other one read, in the same bytes.
+    pub fn mixes_with(&self, other: &Region) -> bool {
+        self.writes != other.writes && self.view.overlaps(&other.view)
+    }
+
     /// The addresses of its bytes, as runs in the order in which they are packed.
     pub fn runs(&self, f: impl FnMut(Range<usize>)) {
         self.view.runs(f);

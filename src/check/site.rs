@@ -23,11 +23,14 @@ pub struct Callers {
 /// The layer's, once it has told.
 pub(crate) type Layer = OnceLock<Callers>;
 
+/// Names an address.
+type Name = fn(usize) -> String;
+
 /// A line of a Rust program, or an address in another.
 #[derive(Clone, Copy)]
 pub struct Site {
     line: &'static Location<'static>,
-    foreign: Option<(usize, fn(usize) -> String)>,
+    foreign: Option<(usize, Name)>,
 }
 
 impl Site {
