@@ -193,9 +193,12 @@ const NOTES: [(&str, &str); 25] = [
     ),
     (
         "openmp/ordering",
-        "whether it is wrong depends on how the threads meet; they did not",
+        "what happens depends on how the threads meet",
     ),
-    ("openmp/threading", "calls without buffers are not followed"),
+    (
+        "openmp/threading",
+        "calls without buffers, and those beside MPI_Init and MPI_Finalize, are not followed",
+    ),
 ];
 
 /// How a program of others ended.
