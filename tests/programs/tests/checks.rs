@@ -121,8 +121,9 @@ fn a_rank_that_wants_something_else_is_refused() {
             .code(9);
     }
     // The same in other words is the same.
-    let script =
-        format!("OSIER_CHECK=collectives,ready,leaks,buffers,signature exec {EXERCISE} join");
+    let script = format!(
+        "OSIER_CHECK=threads,collectives,ready,leaks,buffers,signature exec {EXERCISE} join"
+    );
     let mut command = Command::new(launcher());
     command.args([
         "run", "-n", "2", "--check", "all", "--", "/bin/sh", "-c", &script,
