@@ -28,6 +28,10 @@ const CALLBACKS: &str = include_str!("abi/callbacks.tsv");
 const PARTIAL: &str = include_str!("abi/partial.tsv");
 /// What programs of others do, written by hand.
 const PROGRAMS: &str = include_str!("abi/programs.md");
+/// What `cargo xtask suites` has found.
+pub const SUITES: &str = include_str!("abi/suites.tsv");
+/// Its first line.
+pub const SUITES_HEAD: &str = "suite\tpart\tversion\tosier\tranks\tpassed\tof\tfailed";
 
 fn rows<const N: usize>(table: &str) -> impl Iterator<Item = [&str; N]> {
     table.lines().skip(1).map(|line| {
@@ -263,8 +267,34 @@ pub fn missing(defined: &BTreeSet<&str>) -> String {
     rust
 }
 
-/// The page on coverage.
-pub fn coverage(defined: &BTreeSet<&str>) -> String {
+/// The rows of a table of suites.
+pub fn suite_rows(table: &str) -> impl Iterator<Item = [&str; 8]> {
+    rows(table)
+}
+
+/// The table of programs of others, between its markers.
+fn suites(table: &str) -> String {
+    let mut text = String::from(
+        "<!-- begin: cargo xtask suites -->\n\
+         | suite | version | part | ranks | passed | failed | Osier of |\n\
+         |---|---|---|---|---|---|---|\n",
+    );
+    for [suite, part, version, osier, ranks, passed, of, failed] in suite_rows(table) {
+        let failed = if failed.is_empty() { "-" } else { failed };
+        let _ = writeln!(
+            text,
+            "| {suite} | {version} | {part} | {ranks} | {passed} of {of} | {failed} | {osier} |"
+        );
+    }
+    text.push_str("<!-- end: cargo xtask suites -->\n");
+    text
+}
+
+/// Where the table of suites goes in the text that is written by hand.
+const SUITES_HERE: &str = "<!-- suites -->\n";
+
+/// The page on coverage, with these results of programs of others.
+pub fn coverage(defined: &BTreeSet<&str>, suites_table: &str) -> String {
     let partial: Vec<[&str; 2]> = rows(PARTIAL).collect();
     let mut page = String::from(COVERAGE_HEAD);
     let mut chapters: Vec<&str> = functions().map(|f| f.chapter).collect();
@@ -307,7 +337,7 @@ pub fn coverage(defined: &BTreeSet<&str>) -> String {
         page.push('\n');
     }
     page.push('\n');
-    page.push_str(PROGRAMS);
+    page.push_str(&PROGRAMS.replace(SUITES_HERE, &suites(suites_table)));
     page
 }
 

@@ -3,7 +3,6 @@
 use crate::check::Setting;
 use crate::comm::ProcessSets;
 use crate::error::{Error, ErrorKind, Result};
-use crate::progress::steps;
 use crate::protocol::device::Reductions;
 use crate::protocol::reach::Pipelining;
 use osier_transports::shm::MAX_RANKS;
@@ -166,7 +165,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "OSIER_DIE_AT",
         default: "never",
         meaning: "for tests, in builds with debug assertions: PHASE:KIND:N[@RANK]; the process is killed when it posts, posted, handles or handled so many messages of a kind, such as posted:CHUNK:2@1",
-        syntax: Syntax::Text(|text| steps::parse(text).map(drop)),
+        syntax: Syntax::Text(die_at),
     },
     Variable {
         name: "OSIER_STEPS",
@@ -273,6 +272,19 @@ fn number(text: &str, least: usize, most: usize) -> Result<()> {
             "it is set by the launcher",
         )),
     }
+}
+
+#[cfg(debug_assertions)]
+fn die_at(text: &str) -> Result<()> {
+    crate::progress::steps::parse(text).map(drop)
+}
+
+#[cfg(not(debug_assertions))]
+fn die_at(_text: &str) -> Result<()> {
+    Err(Error::new(
+        ErrorKind::Config,
+        "this build has no debug assertions (hint: it is for tests)",
+    ))
 }
 
 /// Process sets of a job that is as large as any.

@@ -5,7 +5,7 @@ pub mod layout;
 use crate::setup;
 use crate::steps::{Result, cargo, root, run as run_command, target_dir};
 use layout::Parts;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Options of `install`.
 #[derive(clap::Args)]
@@ -19,6 +19,16 @@ pub struct Args {
     /// What was built without optimisation, for tests
     #[arg(long)]
     debug: bool,
+}
+
+impl Args {
+    /// Optimised, below this folder.
+    pub fn release(prefix: &Path) -> Args {
+        Args {
+            prefix: prefix.to_owned(),
+            debug: false,
+        }
+    }
 }
 
 /// `cargo xtask install`.

@@ -1,4 +1,4 @@
-//! Developer commands: `cargo xtask check|test|demo|soak|kernels|gpu-bundle|compare`.
+//! Developer commands: `cargo xtask check|test|demo|soak|kernels|gpu-bundle|compare|suites`.
 //!
 //! Each command sets up what it needs, says what it installs and why, and
 //! returns the first failure as its exit code.
@@ -22,6 +22,7 @@ mod scan;
 mod setup;
 mod soak;
 mod steps;
+mod suites;
 mod test;
 
 use clap::{Parser, Subcommand};
@@ -63,6 +64,8 @@ enum Command {
     GpuBundle(bundle::Args),
     /// Open MPI, MPICH and Intel MPI beside Osier in one run
     Compare(compare::Args),
+    /// Programs of others, from folders: built on the C interface, and run
+    Suites(suites::Args),
 }
 
 fn main() -> ExitCode {
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         Command::Kernels(args) => kernels::run(&args),
         Command::GpuBundle(args) => bundle::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Suites(args) => suites::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

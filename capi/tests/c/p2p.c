@@ -185,11 +185,33 @@ static void short_sends(void) {
     OK(MPI_Comm_disconnect(&apart)); CHECK(apart == MPI_COMM_NULL);
 }
 
+/* A pair of transfers whose request is freed before its end goes on to it. */
+static void freed_pair(int peer) {
+    int give = 100 + rank;
+    volatile int got = -1;
+    MPI_Request request;
+    if (rank == 0) {
+        OK(MPI_Isendrecv(&give, 1, MPI_INT, peer, 31, (int *)&got, 1, MPI_INT, peer, 32,
+                         MPI_COMM_WORLD, &request));
+        OK(MPI_Request_free(&request));
+        OK(MPI_Send(&give, 0, MPI_INT, peer, 33, MPI_COMM_WORLD));
+        int flag;
+        while (got == -1) OK(MPI_Iprobe(peer, 34, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE));
+        CHECK(got == 101);
+    } else {
+        int taken = -1;
+        OK(MPI_Recv(&taken, 0, MPI_INT, peer, 33, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+        OK(MPI_Send(&give, 1, MPI_INT, peer, 32, MPI_COMM_WORLD));
+        OK(MPI_Recv(&taken, 1, MPI_INT, peer, 31, MPI_COMM_WORLD, MPI_STATUS_IGNORE));
+        CHECK(taken == 100);
+    }
+}
+
 int main(int argc, char **argv) {
     begin(&argc, &argv);
     OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     OK(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
-    if (rank < 2) { blocking(1 - rank); requests(1 - rank); others(1 - rank); }
+    if (rank < 2) { blocking(1 - rank); requests(1 - rank); others(1 - rank); freed_pair(1 - rank); }
     short_sends();
     return end();
 }
