@@ -131,6 +131,8 @@ pub(crate) fn resign<R>(check: impl FnOnce() -> R) -> R {
     RESIGNS.set(false);
     result
 }
+/// When a thread began what it has not done yet.
+const NOT_YET: u64 = u64::MAX;
 
 /// What can end a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -148,6 +150,8 @@ pub(crate) struct Watch<'a> {
     waits: &'a Waits,
     site: &'static Location<'static>,
     ends: EndedBy,
+    /// When it began to yield its core; 0: it has done so for long enough.
+    yields_ns: u64,
     /// When it first slept.
     since_ns: u64,
     /// When it was last about to ask whether it is over.
@@ -162,10 +166,24 @@ impl<'a> Watch<'a> {
             waits,
             site,
             ends,
+            yields_ns: NOT_YET,
             since_ns: 0,
             asks_ns: 0,
             registered: None,
         }
+    }
+
+    /// Whether a thread that has yielded its core so often in a row may do so again, before it
+    /// sleeps. On a machine with much other work a yield takes as long as a time slice of
+    /// each of the others; so it does not for longer than [`LONG`].
+    pub fn may_yield(&mut self, round: u32, most: u32) -> bool {
+        if round == 0 || self.yields_ns == NOT_YET {
+            self.yields_ns = monotonic_ns();
+        }
+        if round.is_multiple_of(8) && monotonic_ns() - self.yields_ns >= LONG.as_nanos() as u64 {
+            self.yields_ns = 0;
+        }
+        round < most && self.yields_ns != 0
     }
 
     /// What can end it.

@@ -171,7 +171,7 @@ impl Core {
             if idle < spin {
                 continue;
             }
-            if idle < spin + yields {
+            if watch.may_yield(idle - spin, yields) {
                 std::thread::yield_now();
                 continue;
             }
@@ -247,7 +247,7 @@ impl Core {
         check: &mut impl FnMut(&mut Lane) -> Option<R>,
         watch: &mut Watch<'_>,
     ) -> Option<R> {
-        if round < self.yields() {
+        if watch.may_yield(round, self.yields()) {
             std::thread::yield_now();
             return None;
         }
