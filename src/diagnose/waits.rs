@@ -527,3 +527,26 @@ impl Entry {
         }));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_stops_yielding_once_that_takes_long() {
+        let waits = Waits::new(1, Box::new(|_| {}));
+        let mut watch = Watch::new(&waits, Location::caller(), EndedBy::Ranks);
+        let begin = monotonic_ns();
+        assert!(
+            watch.may_yield(1, 2_000),
+            "a wait that begins in the middle"
+        );
+        assert!(!watch.may_yield(2_000, 2_000), "often enough");
+        while monotonic_ns() - begin < 2 * LONG.as_nanos() as u64 {
+            std::thread::yield_now();
+        }
+        assert!(!watch.may_yield(8, 2_000));
+        assert!(!watch.may_yield(9, 2_000), "until something moves");
+        assert!(watch.may_yield(0, 2_000));
+    }
+}

@@ -105,12 +105,12 @@ const WAITS: &[Wait] = &[
     (
         "src/p2p/enqueue.rs",
         "synchronize",
-        Told("a device may do anything: OSIER_STALL, below"),
+        Told("a device may do anything: OSIER_STALL tells"),
     ),
     (
         "src/p2p/enqueue.rs",
         "wait",
-        Told("a device may do anything: OSIER_STALL, below"),
+        Told("a device may do anything: OSIER_STALL tells"),
     ),
     (
         "src/p2p/generalized.rs",
