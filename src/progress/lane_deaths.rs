@@ -51,6 +51,8 @@ impl Lane {
         self.peers[peer as usize].blocked = true;
         self.dead_count += 1;
         let error = |lane: &Lane, handle: u32| Some(lane.death_error(handle, peer, how));
+        // Receives before sends: a send may have to wait for kernels of a stream that a
+        // receive holds.
         if how.is_failure() {
             self.failed_count += 1;
             self.unacknowledged += 1;
@@ -58,6 +60,9 @@ impl Lane {
                 let e = error(self, handle);
                 self.finish(handle, e);
             }
+            self.end_receives_from_any(peer, how);
+        } else {
+            self.peer_left(peer, Left::Finalized);
         }
         let state = &mut self.peers[peer as usize];
         state.control.clear();
@@ -104,10 +109,6 @@ impl Lane {
         }
         // What was opened of it is used no more.
         self.devices.sweep();
-        match how.is_failure() {
-            true => self.end_receives_from_any(peer, how),
-            false => self.peer_left(peer, Left::Finalized),
-        }
     }
 
     /// Ends the posted receives from any source (invariant 2). None of them has met a
