@@ -162,6 +162,52 @@ struct Gap {
     b: u32,
 }
 
+/// A receive may have more room than is sent, as that of any message.
+#[test]
+fn room_may_be_larger_than_what_is_sent() {
+    on_all(2, |comm| {
+        let peer = 1 - comm.rank();
+        // Partitions and bytes sent, partitions and bytes of the room.
+        for (tag, (parts, bytes, rooms, room)) in [
+            (1, 4, 1, 8),
+            (2, 10, 3, 24),
+            (3, 9, 2, 30),
+            (4, 0, 2, 6),
+            (2, 8, 4, 20),
+            (1, 5, 5, 500_000),
+            (3, 100_002, 2, 400_000),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let data: Vec<u8> = (0..bytes).map(|i| (i % 251) as u8 + 1).collect();
+            let mut send = comm
+                .psend_init(data.clone(), parts, peer, tag)
+                .expect("init");
+            let mut recv = comm
+                .precv_init(vec![0u8; room], rooms, peer, tag)
+                .expect("init");
+            for _ in 0..2 {
+                start_all([&mut send as &mut dyn Startable, &mut recv]).expect("start");
+                send.pready_range(0..=parts - 1).expect("ready");
+                let status = recv.wait().expect("received");
+                assert_eq!(status.bytes(), bytes);
+                send.wait().expect("sent");
+                let got = recv.buffer().expect("inactive");
+                assert_eq!(got[..bytes], data[..]);
+                assert!(got[bytes..].iter().all(|byte| *byte == 0));
+            }
+            start_all([&mut send as &mut dyn Startable, &mut recv]).expect("start");
+            send.pready_range(0..=parts - 1).expect("ready");
+            for room in (0..rooms).rev() {
+                while !recv.parrived(room).expect("it comes") {}
+            }
+            recv.wait().expect("received");
+            send.wait().expect("sent");
+        }
+    });
+}
+
 #[test]
 fn what_does_not_fit_is_an_error() {
     on_all(2, |comm| {
@@ -176,13 +222,13 @@ fn what_does_not_fit_is_an_error() {
             ErrorKind::Argument,
             &["0 partitions"],
         );
-        let _send = comm.psend_init(vec![0u8; 10], 2, peer, 0).expect("init");
-        let mut recv = comm.precv_init(vec![0u8; 12], 2, peer, 0).expect("init");
+        let _send = comm.psend_init(vec![0u8; 12], 2, peer, 0).expect("init");
+        let mut recv = comm.precv_init(vec![0u8; 10], 2, peer, 0).expect("init");
         let result = recv.start().and_then(|()| recv.wait());
         fails(
             result,
-            ErrorKind::Argument,
-            &["tag 0", "2 partitions of 5 bytes", "2 of 6"],
+            ErrorKind::Truncated,
+            &["tag 0", "2 partitions of 6 bytes", "2 of 5"],
         );
         // Structures with gaps; the other end has bytes.
         let gaps = vec![Gap { a: 1, b: 2 }; 6];

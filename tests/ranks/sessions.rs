@@ -128,7 +128,7 @@ fn groups_of_a_communicator_create_alone() {
         let strange = Group::from_world_ranks(&[comm.rank(), 17]).expect("group");
         fails(
             comm.create_group(&strange, 0),
-            ErrorKind::Rank,
+            ErrorKind::Group,
             &["rank 17", "hint"],
         );
         // Disjoint groups in one call of create.

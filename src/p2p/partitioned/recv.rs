@@ -134,9 +134,11 @@ impl Receiving {
                 ),
             ));
         }
-        if setup.partitions.checked_mul(setup.bytes) != Some(here) {
+        // As of any message, there may be more room than is sent.
+        let sent = setup.partitions.checked_mul(setup.bytes);
+        if sent.is_none_or(|sent| sent > here) {
             return Err(Error::new(
-                ErrorKind::Argument,
+                ErrorKind::Truncated,
                 format!(
                     "partitioned receive, tag {}: the sender has {} partitions of {} bytes, the receiver {} of {}",
                     place.tag,
@@ -208,12 +210,15 @@ impl Receiving {
         let Some(met) = self.advance()? else {
             return Ok(false);
         };
+        let sent = met.setup.partitions;
         let (here, there) = match (self.shape.bytes(), met.setup.bytes) {
             // Nothing is in them, but they arrive: by their shares of the number.
-            (0, _) => (met.setup.partitions, self.shape.number),
+            (0, _) | (_, 0) => (sent, self.shape.number),
             bytes => bytes,
         };
-        let overlapping = at * here / there..((at + 1) * here).div_ceil(there);
+        // Where there is more room than is sent, the last partitions overlap none.
+        let end = ((at + 1) * here).div_ceil(there).min(sent);
+        let overlapping = (at * here / there).min(end)..end;
         if !overlapping.clone().all(|i| met.parts.settle(i)) {
             return Ok(false);
         }
@@ -271,7 +276,10 @@ impl Side for Receiving {
             Some(place) => Status::from(Outcome {
                 source: place.source,
                 tag: place.tag,
-                bytes: self.shape.number * self.shape.bytes(),
+                bytes: match self.met.get() {
+                    Some(Ok(met)) => met.setup.partitions * met.setup.bytes,
+                    _ => 0,
+                },
             }),
         }
     }

@@ -222,7 +222,7 @@ impl Shape {
     }
 
     /// Where partitions of another end lie, `number` of `bytes` packed bytes
-    /// each, as many in all as there are here.
+    /// each, in all no more than there are here.
     pub fn pieces(&self, number: usize, bytes: usize) -> Result<Pieces> {
         let all = self.number * self.count;
         if bytes == 0 || bytes.is_multiple_of(self.layout.size()) {
@@ -248,6 +248,9 @@ impl Shape {
                     layouts.push(piece.commit()?);
                     blocks.clear();
                     room = bytes;
+                    if layouts.len() == number {
+                        return Ok(Pieces::Parts(layouts));
+                    }
                 }
             }
         }
@@ -355,15 +358,17 @@ mod tests {
             let total = shape.number * shape.bytes();
             assert_eq!(total, 96);
             let stream: Vec<u8> = (1..=96).collect();
-            let mut whole = vec![0u16; len];
-            let view = shape
-                .instances(0, shape.number * shape.count)
-                .on(whole.as_mut_ptr().cast())
-                .expect("view");
-            // SAFETY: inside the vector, as the shape has checked.
-            unsafe { view.unpack(0..total, stream.as_ptr()) };
-            for number in [1, 2, 3, 4, 6, 12, 32, 96] {
-                let bytes = total / number;
+            // All of it, and its first three quarters.
+            let numbers = [1, 2, 3, 4, 6, 12, 32, 96].map(|n| (n, total / n));
+            let fewer = [(1, 72), (3, 24), (6, 12), (8, 9), (72, 1)];
+            for (number, bytes) in numbers.into_iter().chain(fewer) {
+                let mut whole = vec![0u16; len];
+                let view = shape
+                    .instances(0, shape.number * shape.count)
+                    .on(whole.as_mut_ptr().cast())
+                    .expect("view");
+                // SAFETY: inside the vector, as the shape has checked.
+                unsafe { view.unpack(0..number * bytes, stream.as_ptr()) };
                 let pieces = shape.pieces(number, bytes).expect("pieces");
                 let mut apart = vec![0u16; len];
                 for at in 0..number {
