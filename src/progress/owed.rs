@@ -73,6 +73,9 @@ impl Drop for Later<'_> {
 /// How a step that a function of the user has taken ended: a panic, or what it says.
 pub(super) type Combined = std::thread::Result<Result<()>>;
 
+/// Run, step and end of such a step.
+pub(super) type Ended = (u32, u32, Combined);
+
 /// A step of a run.
 struct Step {
     run: u32,
@@ -124,7 +127,7 @@ impl Owed {
     /// Runs everything, without any lock: how the steps that were run have ended, and the
     /// first panic.
     #[cold]
-    pub fn settle(self) -> (Vec<(u32, u32, Combined)>, Option<Box<dyn Any + Send>>) {
+    pub fn settle(self) -> (Vec<Ended>, Option<Box<dyn Any + Send>>) {
         let mut panic = None;
         let mut run = |f: &mut dyn FnMut()| {
             if let Err(payload) = catch_unwind(AssertUnwindSafe(f)) {
