@@ -68,7 +68,7 @@ unsafe extern "C" fn segments(
     if info.dlpi_addr as usize != *base || info.dlpi_phdr.is_null() {
         return 0;
     }
-    // SAFETY: so many headers, by the linker's word.
+    // SAFETY: the linker says that `count` headers lie there.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, count) };
     let loaded = headers.iter().filter(|h| h.p_type == libc::PT_LOAD);
     let end = loaded.map(|h| (h.p_vaddr + h.p_memsz) as usize).max();

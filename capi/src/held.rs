@@ -226,7 +226,7 @@ pub fn started(request: Handle) {
     }
 }
 
-/// A request that persists is over, and inactive again.
+/// A persistent request is complete, and inactive again.
 pub fn completed(request: Handle) {
     if follows() {
         let mut requests = lock(&REQUESTS);

@@ -244,7 +244,7 @@ pub fn ctype(handle: Handle) -> Res<&'static CType> {
     Err(no_type(handle))
 }
 
-/// A datatype that stays while it is held, whoever frees its handle.
+/// A reference to a datatype that keeps it alive when its handle is freed.
 pub enum HeldType {
     Predefined(&'static CType),
     Made(Arc<CType>),

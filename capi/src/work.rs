@@ -425,6 +425,8 @@ impl Pending {
     /// partitions when it has met its sender, which nobody would do that waits for something
     /// else.
     fn drive(self) {
+        // Handle tables must not go on as if the program had one thread.
+        crate::state::expect_threads();
         let held = Arc::new(Mutex::new(Some(self)));
         let own = held.clone();
         let spawned = std::thread::Builder::new()

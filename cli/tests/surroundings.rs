@@ -223,7 +223,7 @@ fn values_that_make_no_sense() {
     }
 }
 
-/// Tools are no ranks, whoever starts them.
+/// Tools are no ranks, also under another launcher.
 #[test]
 fn tools_run_below_other_launchers() {
     for args in [

@@ -186,7 +186,7 @@ fn joined(mut steps: Vec<Steps>) -> Vec<Steps> {
     steps
 }
 
-/// Blocks of so many instances, touching ones counted apart.
+/// Number of blocks of `count` instances; touching blocks count separately.
 fn blocks_of(layout: &Layout, count: usize) -> usize {
     layout.form().runs.saturating_mul(count)
 }

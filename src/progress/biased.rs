@@ -242,8 +242,8 @@ fn reentered() -> ! {
     // Nothing is allocated here: an allocator that communicates would come here again.
     eprintln!(
         "osier: a call was made on a communicator from code that the library runs while it \
-         holds this communicator; the process ends (hint: a memory allocator or a panic hook \
-         must not communicate; anything else is a fault of Osier, please report it)"
+         holds this communicator; the process ends (hint: a memory allocator must not \
+         communicate; anything else is a fault of Osier, please report it)"
     );
     std::process::abort()
 }

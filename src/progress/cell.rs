@@ -126,6 +126,8 @@ impl LaneGuard<'_> {
     /// whose functions have run, which may owe more.
     #[cold]
     fn release_and_settle(&mut self) {
+        // Dropped behind the last release: it may be the last that holds the core.
+        let core = self.cell.core.upgrade();
         let mut panic: Option<Box<dyn Any + Send>> = None;
         while self.owed.any() {
             let owed = std::mem::take(&mut self.owed);
@@ -136,7 +138,7 @@ impl LaneGuard<'_> {
             for (run, instance, end) in ends {
                 self.combined(run, instance, end);
             }
-            if let Some(core) = self.cell.core.upgrade() {
+            if let Some(core) = &core {
                 core.after(self);
             }
         }

@@ -174,7 +174,7 @@ impl Op {
         self.rare.as_ref()?.key
     }
 
-    /// It uses its memory no longer; whoever owned it is for [`Owed::drop`].
+    /// It uses its memory no longer; the memory's owner is to go to [`Owed::drop`].
     #[must_use = "it is dropped without the lane"]
     pub fn forget_memory(&mut self) -> Option<Foreign> {
         self.view = RawView::empty();

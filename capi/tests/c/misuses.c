@@ -230,7 +230,7 @@ static int callback_that_frees_its_communicator(void) {
     return MPI_Comm_free(&comm);
 }
 
-/* As above, of a type: whoever deletes its attributes holds it meanwhile. */
+/* The same with a type: deleting its attributes keeps it alive. */
 static int type_frees_again(MPI_Datatype type, int key, void *value, void *extra) {
     (void)key, (void)extra;
     int *first = value;

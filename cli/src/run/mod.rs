@@ -326,7 +326,8 @@ pub fn places(bind: Option<Bind>, ranks: usize) -> Option<Places> {
     Some(Places::of(&Part::processors(), &bound?))
 }
 
-/// How long the job stands still before it probably hangs, whoever says so.
+/// Time without progress after which the job probably hangs: of `--env`, else of the
+/// environment.
 fn patience(args: &Args) -> osier::Result<Option<Duration>> {
     const NAME: &str = "OSIER_PROBABLE_HANG";
     match args.env.iter().rfind(|(key, _)| key == NAME) {
