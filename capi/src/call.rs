@@ -25,6 +25,7 @@ pub enum On {
 /// Runs a body; what it fails with goes to the handler. A panic is an error, too.
 #[inline(always)]
 pub fn call(name: &'static str, on: On, body: impl FnOnce() -> Res) -> c_int {
+    held::enters(name, on);
     let done = catch_unwind(AssertUnwindSafe(body));
     held::returns();
     match done {
@@ -74,6 +75,7 @@ macro_rules! mpi {
 
             #[inline(always)]
             fn both($($arg: $t),*) -> $crate::abi::c_int {
+                $crate::held::enters(stringify!($name), $on);
                 let done = body($($arg),*);
                 $crate::held::returns();
                 match done {

@@ -13,6 +13,7 @@
 //! 2. The list of requests is not locked while something is reported.
 
 use crate::abi::*;
+use crate::call::On;
 use crate::fail::{Fail, Res};
 use crate::leaks;
 use crate::mapped::{Flaw, flaw, overrun};
@@ -38,8 +39,20 @@ struct Kept {
     holds: Vec<Hold>,
 }
 
-/// A thread that is in a call with a buffer.
-static INSIDE: Mutex<Option<ThreadId>> = Mutex::new(None);
+/// A call that a thread is in.
+struct Inside {
+    thread: ThreadId,
+    /// Null of a call that has no communicator.
+    comm: Handle,
+    site: Site,
+}
+
+/// The calls that threads are in, if threads are checked: the last of a thread is the
+/// innermost.
+static INSIDE: Mutex<Vec<Inside>> = Mutex::new(Vec::new());
+
+/// Calls without a communicator that not every thread may make.
+const BOUND: [&str; 4] = ["MPI_Wait", "MPI_Test", "MPI_Start", "MPI_Finalize"];
 
 thread_local! {
     /// Of the call that this thread is in.
@@ -85,6 +98,39 @@ pub fn reads_of(view: &ViewMut<'_>) -> Res {
     }
 }
 
+/// A call begins.
+#[inline]
+pub fn enters(name: &str, on: On) {
+    if follows() {
+        enter(name, on);
+    }
+}
+
+#[cold]
+fn enter(name: &str, on: On) {
+    let Some(checks) = leaks::checks() else {
+        return;
+    };
+    if !checks.has(Check::Threads) || !state::is_initialised() || state::is_finalised() {
+        return;
+    }
+    let comm = match on {
+        On::Comm(handle) => handle,
+        On::Own if BOUND.iter().any(|bound| name.starts_with(bound)) => MPI_COMM_NULL,
+        _ => return,
+    };
+    let thread = std::thread::current().id();
+    let site = here(checks);
+    let mut inside = lock(&INSIDE);
+    let other = inside.iter().any(|call| call.thread != thread);
+    inside.push(Inside { thread, comm, site });
+    drop(inside);
+    check_thread(checks, other);
+    if name == "MPI_Finalize" {
+        check_finalize(checks);
+    }
+}
+
 /// The call returns.
 #[inline]
 pub fn returns() {
@@ -97,15 +143,38 @@ pub fn returns() {
 fn release() {
     let had = CALL.take();
     drop(had);
-    lock(&INSIDE).take_if(|inside| *inside == std::thread::current().id());
+    let own = std::thread::current().id();
+    let mut inside = lock(&INSIDE);
+    if let Some(at) = inside.iter().rposition(|call| call.thread == own) {
+        inside.remove(at);
+    }
+}
+
+/// A communicator is freed; whether another thread is in a call on it, which is reported.
+pub fn frees(handle: Handle) -> bool {
+    let Some(checks) = leaks::checks().filter(|checks| checks.has(Check::Threads)) else {
+        return false;
+    };
+    let own = std::thread::current().id();
+    let calls = lock(&INSIDE);
+    let used = calls
+        .iter()
+        .find(|call| call.thread != own && call.comm == handle)
+        .map(|call| call.site.to_string());
+    drop(calls);
+    let Some(used) = used else {
+        return false;
+    };
+    let site = here(checks);
+    let text = format!(
+        "a communicator is freed while another thread makes a call on it\n  freed at {site}\n  the other call at {used}\n  (hint: let the threads meet before the communicator is freed)\n"
+    );
+    checks.report(Check::Threads, text);
+    true
 }
 
 /// Whether this thread may make a call now.
-fn thread(checks: &Checks) {
-    let own = std::thread::current().id();
-    let other = lock(&INSIDE)
-        .replace(own)
-        .is_some_and(|inside| inside != own);
+fn check_thread(checks: &Checks, other: bool) {
     let (level, name) = match state::level() {
         MPI_THREAD_SINGLE => (state::level(), "MPI_THREAD_SINGLE"),
         MPI_THREAD_FUNNELED => (state::level(), "MPI_THREAD_FUNNELED"),
@@ -125,6 +194,37 @@ fn thread(checks: &Checks) {
     checks.report(Check::Threads, text);
 }
 
+/// Whether the thread may end MPI, and whether the process kept to the level it asked for.
+fn check_finalize(checks: &Checks) {
+    let site = here(checks);
+    if !state::is_main() {
+        let text = format!(
+            "MPI_Finalize on a thread that is not the main one\n  called at {site}\n  (hint: the thread that called MPI_Init calls MPI_Finalize)\n"
+        );
+        checks.report(Check::Threads, text);
+    }
+    let threads = threads_of_program();
+    if state::level() == MPI_THREAD_SINGLE && threads > 1 {
+        let text = format!(
+            "the process has {threads} threads, and MPI was initialised with MPI_THREAD_SINGLE\n  called at {site}\n  (hint: MPI_Init_thread with MPI_THREAD_FUNNELED, if only the main thread makes calls)\n"
+        );
+        checks.report(Check::Threads, text);
+    }
+}
+
+/// Threads of this process but for those of libraries that name theirs; 0 where the kernel
+/// does not tell.
+fn threads_of_program() -> usize {
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
+        return 0;
+    };
+    let is_of_library = |task: &std::fs::DirEntry| {
+        let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        name.starts_with("osier") || name.starts_with("cuda")
+    };
+    tasks.flatten().filter(|task| !is_of_library(task)).count()
+}
+
 fn here(checks: &Checks) -> Site {
     checks.site(Location::caller())
 }
@@ -134,9 +234,6 @@ fn hold(region: Option<Region>) -> Res {
     let (Some(region), Some(checks)) = (region, leaks::checks()) else {
         return Ok(());
     };
-    if checks.has(Check::Threads) {
-        thread(checks);
-    }
     if !checks.has(Check::Buffers) {
         return Ok(());
     }

@@ -21,6 +21,8 @@ static OWN: AtomicPtr<Comm> = AtomicPtr::new(null_mut());
 static MEMBERSHIP: Mutex<Option<Membership>> = Mutex::new(None);
 static INITIALISED: AtomicBool = AtomicBool::new(false);
 static FINALISED: AtomicBool = AtomicBool::new(false);
+/// A thread is in `MPI_Finalize`, or was.
+static FINALISING: AtomicBool = AtomicBool::new(false);
 /// The job is being ended: what is left is no leak.
 static ABORTS: AtomicBool = AtomicBool::new(false);
 static LEVEL: AtomicI32 = AtomicI32::new(MPI_THREAD_MULTIPLE);
@@ -162,9 +164,17 @@ pub fn finalise() -> Res {
     let Some(own) = predefined_shared(true) else {
         return Err(not_initialised());
     };
+    if FINALISING.swap(true, Ordering::AcqRel) {
+        return Err(other("MPI_Finalize while another thread is in it"));
+    }
     // The first thing that happens, as the standard has it: what hangs on it may use MPI.
-    own.attributes.clear(MPI_COMM_SELF, MPI_ERR_OTHER)?;
+    let cleared = own.attributes.clear(MPI_COMM_SELF, MPI_ERR_OTHER);
     drop(own);
+    if let Err(e) = cleared {
+        // The program may call it again.
+        FINALISING.store(false, Ordering::Release);
+        return Err(e);
+    }
     crate::leaks::at_finalize();
     crate::work::finish_freed();
     if crate::objects::SESSIONS.handles().is_empty() {

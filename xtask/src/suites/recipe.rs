@@ -115,14 +115,27 @@ make -C build",
     },
     Recipe {
         name: "parmetis",
-        title: "ParMETIS, with METIS and GKlib beside it",
-        part: "own test program `ptest`, all its cases on a graph of its own",
-        build: "test -f build/Makefile || cmake -S . -B build -DCMAKE_C_COMPILER=mpicc -DCMAKE_CXX_COMPILER=mpicxx \
--DGKLIB_PATH=$PWD/GKlib -DMETIS_PATH=$PWD/METIS
-make -C build",
-        list: "printf 'ptest, 2 ranks\\t2\\nptest, 4 ranks\\t4\\n'",
-        run: "mpiexec -n {command} build/programs/ptest grid.graph",
-        ranks: "2, 4",
+        title: "ParMETIS",
+        part: "own test program `ptest`: partitions, refinements and moves of a grid; each cut counted again",
+        build: "set -e
+local=$PWD/local
+export CFLAGS='-DMPI_Fint=int -DMPI_Comm_f2c=MPI_Comm_fromint'
+test -d GKlib/build || cmake -S GKlib -B GKlib/build -DCMAKE_INSTALL_PREFIX=$local -DGKLIB_BUILD_APPS=OFF
+make -C GKlib/build install
+test -d METIS/build || make -C METIS config prefix=$local gklib_path=$local
+make -C METIS/build install
+test -d build || make config prefix=$local gklib_path=$local metis_path=$local
+make -C build/*
+awk 'BEGIN { n = 16; print n * n * n, 3 * n * n * (n - 1) > \"grid.graph\"
+for (v = 0; v < n * n * n; v++) { x = v % n; y = int(v / n) % n; z = int(v / n / n); line = \"\"
+if (x) line = line \" \" v; if (x < n - 1) line = line \" \" v + 2
+if (y) line = line \" \" v + 1 - n; if (y < n - 1) line = line \" \" v + 1 + n
+if (z) line = line \" \" v + 1 - n * n; if (z < n - 1) line = line \" \" v + 1 + n * n
+print line > \"grid.graph\"; print x, y, z > \"grid.xyz\" } }'",
+        list: "for n in 2 3 4 8; do printf 'ptest, %s ranks\\t%s\\n' $n $n; done",
+        run: "mpiexec -n {command} build/*/programs/pm_ptest grid.graph grid.xyz > ptest.out &&
+tail -n 3 ptest.out && test $(grep -c 'a cut of .*OK' ptest.out) -ge 20 && ! grep -q ERROR ptest.out",
+        ranks: "2, 3, 4, 8",
         seconds: 180,
     },
     Recipe {

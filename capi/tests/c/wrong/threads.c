@@ -57,3 +57,74 @@ CASE_ALONE(serialized, 1, "two threads are in calls at the same time under "
     pthread_join(thread, NULL);
     MPI_Finalize();
 }
+
+static MPI_Comm duplicate;
+
+static void *receive_on_duplicate(void *nothing)
+{
+    int got = 0;
+    MPI_Recv(&got, 1, MPI_INT, 1, 5, duplicate, MPI_STATUS_IGNORE);
+    return nothing;
+}
+
+CASE_ALONE(freed_in_use, 2, "a communicator is freed while another thread receives on it",
+           "threads", "a communicator is freed while another thread makes a call on it")
+{
+    pthread_t thread;
+    int rank, value = 1;
+    MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_dup(MPI_COMM_WORLD, &duplicate);
+    if (rank == 0) {
+        pthread_create(&thread, NULL, receive_on_duplicate, NULL);
+        if (!wrong)
+            pthread_join(thread, NULL);
+        usleep(200000);
+        MPI_Comm_free(&duplicate);
+        MPI_Barrier(MPI_COMM_WORLD);
+        if (wrong)
+            pthread_join(thread, NULL);
+    } else {
+        if (wrong)
+            MPI_Barrier(MPI_COMM_WORLD);
+        MPI_Send(&value, 1, MPI_INT, 0, 5, duplicate);
+        if (!wrong)
+            MPI_Barrier(MPI_COMM_WORLD);
+        MPI_Comm_free(&duplicate);
+    }
+    MPI_Finalize();
+}
+
+static void *finalize(void *nothing)
+{
+    MPI_Finalize();
+    return nothing;
+}
+
+CASE_ALONE(other_finalizes, 1, "a thread that did not initialise MPI finalizes it", "threads",
+           "MPI_Finalize on a thread that is not the main one")
+{
+    pthread_t thread;
+    MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
+    if (wrong) {
+        pthread_create(&thread, NULL, finalize, NULL);
+        pthread_join(thread, NULL);
+    } else {
+        MPI_Finalize();
+    }
+}
+
+static void *sleep_long(void *nothing)
+{
+    pause();
+    return nothing;
+}
+
+CASE_ALONE(threads_of_program, 1, "the process has threads, and MPI was told that it has none",
+           "threads", "threads, and MPI was initialised with MPI_THREAD_SINGLE")
+{
+    pthread_t thread;
+    MPI_Init_thread(NULL, NULL, wrong ? MPI_THREAD_SINGLE : MPI_THREAD_FUNNELED, &level);
+    pthread_create(&thread, NULL, sleep_long, NULL);
+    MPI_Finalize();
+}
