@@ -134,8 +134,10 @@ impl Core {
     ) -> Arc<Self> {
         let abort: Box<dyn Fn(i32) + Send + Sync> = match &place {
             Place::Shm(r) => {
-                let own = r.clone();
-                Box::new(move |code| own.job().abort(code))
+                // Not the rank: `Checks` may outlive it, and it finalizes when its last
+                // user is gone.
+                let job = r.job().clone();
+                Box::new(move |code| job.abort(code))
             }
             Place::Alone | Place::Sim(..) => Box::new(|_| {}),
         };
