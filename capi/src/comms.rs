@@ -64,6 +64,7 @@ fn begin_duplicate(
     };
     let work = Work::Duplicate(Box::new(Duplicate {
         pending: Some(pending),
+        completed: false,
         to: to.expose_provenance(),
         finish: Box::new(finish),
     }));

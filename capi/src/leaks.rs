@@ -82,7 +82,7 @@ fn describe(pending: &Pending) -> String {
         Work::Sent | Work::Send(_) => "send",
         Work::Recv(_) => "receive",
         Work::Once(_, Sort::Receives) => "send and receive",
-        Work::Once(_, Sort::Collective) => "collective call",
+        Work::Once(_, Sort::Collective | Sort::Completed) => "collective call",
         Work::Once(_, Sort::Flush) => "flush of a buffer",
         Work::Generalized(..) => "generalized request",
         Work::Duplicate(_) => "duplicate of a communicator",

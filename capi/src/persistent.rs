@@ -135,7 +135,8 @@ mpi! {
         let taken = get(handle)?;
         let pending = request(taken)?;
         if pending.is_collective() && pending.is_active() {
-            // MPI 5.0, section 6.12: erroneous.
+            // MPI 5.0, section 6.12: erroneous. Allowed once MPI_Request_get_status has told
+            // that it is complete, as in MPICH.
             let e = bad_request(
                 "freeing of a nonblocking collective (hint: complete it by a wait or a test)",
             );

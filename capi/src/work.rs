@@ -50,6 +50,8 @@ pub enum Sort {
     Receives,
     /// A collective call.
     Collective,
+    /// A collective call that is complete, as the program was told.
+    Completed,
     /// Of buffered sends.
     Flush,
 }
@@ -57,6 +59,8 @@ pub enum Sort {
 /// A communicator that is being duplicated, and where C wants its handle.
 pub struct Duplicate {
     pub pending: Option<PendingCommunicator>,
+    /// The program was told that it is complete.
+    pub completed: bool,
     pub to: usize,
     pub finish: Box<dyn FnOnce(Communicator) -> Arc<Comm> + Send>,
 }
@@ -197,11 +201,13 @@ impl Pending {
         )
     }
 
-    /// Whether it is a collective call, which all ranks complete.
+    /// Whether it is a collective call, of which the program does not know that it is
+    /// complete.
     pub fn is_collective(&self) -> bool {
         match &self.work {
             Work::Once(_, sort) => *sort == Sort::Collective,
-            Work::PersistentCollective(_) | Work::Duplicate(_) => true,
+            Work::Duplicate(duplicate) => !duplicate.completed,
+            Work::PersistentCollective(_) => true,
             _ => false,
         }
     }
@@ -278,7 +284,13 @@ impl Pending {
             Work::Sent => return Some(Ok(EMPTY)),
             Work::Send(r) => r.status(),
             Work::Recv(r) => r.status(),
-            Work::Once(r, _) => r.peek(),
+            Work::Once(r, sort) => {
+                let over = r.peek();
+                if over.is_some() && *sort == Sort::Collective {
+                    *sort = Sort::Completed;
+                }
+                over
+            }
             Work::Generalized(r, _) => r.status(),
             Work::PersistentSend(r) => r.status(),
             Work::PersistentRecv(r) => r.status(),
@@ -287,7 +299,10 @@ impl Pending {
             Work::PartitionedRecv(r) => r.status(),
             Work::DeviceSend(r) => r.status(),
             Work::DeviceRecv(r) => r.status(),
-            Work::Duplicate(d) => d.test().then(|| Ok(Status::empty())),
+            Work::Duplicate(d) => {
+                d.completed = d.test();
+                d.completed.then(|| Ok(Status::empty()))
+            }
         }?;
         Some(match status {
             Ok(status) => Ok(in_c(&status, receives)),
@@ -399,6 +414,12 @@ impl Pending {
 
     /// Lets it go on by itself, to its end or to that of MPI.
     pub fn free(mut self) {
+        if let Work::Duplicate(_) = self.work {
+            // It is complete, and its handle is still to be handed out. What it fails with
+            // was an error of `MPI_Request_get_status`.
+            let _ = self.wait();
+            return;
+        }
         if let Work::Send(r) = self.work {
             // The library waits for what is sent by itself.
             return r.detach();

@@ -114,6 +114,25 @@ static void turns(void) {
     }
 }
 
+/* Requests of collectives that are complete, as the program was told, may be freed. */
+static void freed_when_complete(void) {
+    MPI_Request requests[2];
+    MPI_Comm made;
+    int flag;
+    OK(MPI_Ibarrier(MPI_COMM_WORLD, &requests[0]));
+    OK(MPI_Comm_idup(MPI_COMM_WORLD, &made, &requests[1]));
+    for (int i = 0; i < 2; i++) {
+        do OK(MPI_Request_get_status(requests[i], &flag, MPI_STATUS_IGNORE));
+        while (!flag);
+    }
+    for (int i = 0; i < 2; i++) {
+        OK(MPI_Request_free(&requests[i]));
+        CHECK(requests[i] == MPI_REQUEST_NULL);
+    }
+    OK(MPI_Barrier(made));
+    OK(MPI_Comm_free(&made));
+}
+
 int main(int argc, char **argv) {
     begin(&argc, &argv);
     OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
@@ -121,5 +140,6 @@ int main(int argc, char **argv) {
     blocks();
     functions();
     turns();
+    freed_when_complete();
     return end();
 }
