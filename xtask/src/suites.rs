@@ -32,7 +32,8 @@ use std::time::Duration;
   cargo xtask suites --osu ~/src/osu-micro-benchmarks-7.4 --only osu_bcast
   cargo xtask suites --app hypre=~/src/hypre --app miniAMR=~/src/miniAMR
 
-A folder that is a git checkout tells its version; else write FOLDER@VERSION.")]
+A folder that is a git checkout tells its version; else write FOLDER@VERSION.
+ParMETIS's folder has METIS and GKlib in folders of their names, p4est's has libsc in sc.")]
 pub struct Args {
     /// MPICH's sources, or their folder test/mpi
     #[arg(long, value_name = "FOLDER")]
