@@ -275,6 +275,8 @@ fn judge(prefix: &Path, base: &Path, file: &Path, program: &Path) -> Ended {
         ])
         .args(["--timeout", GUARD, "--"])
         .arg(program)
+        // They write files.
+        .current_dir(prefix)
         .env("OMP_NUM_THREADS", "2")
         .stdin(Stdio::null())
         .output();
