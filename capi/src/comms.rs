@@ -92,7 +92,7 @@ fn free(on: *mut Handle) -> Res {
     }
     held.attributes.clear(handle, MPI_ERR_COMM)?;
     let removed = COMMS.remove(handle);
-    if crate::held::frees(handle) {
+    if crate::threads::frees(handle) {
         // Named: the other call may end as if nothing had happened.
         std::mem::forget(removed);
     }

@@ -1,5 +1,4 @@
-//! Buffers of the program that calls have: `--check buffers`; and whether the thread may
-//! make the call: `--check threads`.
+//! Buffers of the program that calls have: `--check buffers`.
 //!
 //! ```text
 //! call: view of a buffer -> mapped? -> held by the call
@@ -8,9 +7,14 @@
 //! a call returns          -> what it still has is released
 //! ```
 //!
+//! Which thread may make a call is checked by [`threads`]: both follow calls from
+//! [`enters`] to [`returns`].
+//!
 //! # Invariants
 //! 1. Nothing runs here unless `FOLLOWS` is set, which happens before the first buffer.
 //! 2. The list of requests is not locked while something is reported.
+//! 3. A call releases its own buffers only: functions of the program that it runs may make
+//!    calls, too.
 
 use crate::abi::*;
 use crate::call::On;
@@ -18,7 +22,7 @@ use crate::fail::{Fail, Res};
 use crate::leaks;
 use crate::mapped::{Flaw, flaw, overrun};
 use crate::objects::lock;
-use crate::state;
+use crate::threads;
 use osier::check::{Check, Checks, Hold, Region, Site};
 use osier::{View, ViewMut};
 use std::cell::RefCell;
@@ -26,7 +30,6 @@ use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::ThreadId;
 
 static FOLLOWS: AtomicBool = AtomicBool::new(false);
 
@@ -39,24 +42,25 @@ struct Kept {
     holds: Vec<Hold>,
 }
 
-/// A call that a thread is in.
-struct Inside {
-    thread: ThreadId,
-    /// Null of a call that has no communicator.
-    comm: Handle,
-    site: Site,
+/// The calls that a thread is in, the innermost last.
+#[derive(Default)]
+struct Calls {
+    /// Buffers of all of them.
+    holds: Vec<Hold>,
+    /// How many of these were there when each call began.
+    starts: Vec<usize>,
 }
 
-/// The calls that threads are in, if threads are checked: the last of a thread is the
-/// innermost.
-static INSIDE: Mutex<Vec<Inside>> = Mutex::new(Vec::new());
-
-/// Calls without a communicator that not every thread may make.
-const BOUND: [&str; 4] = ["MPI_Wait", "MPI_Test", "MPI_Start", "MPI_Finalize"];
+impl Calls {
+    /// Takes the buffers of the innermost call.
+    fn take(&mut self) -> Vec<Hold> {
+        let start = self.starts.last().copied().unwrap_or(0);
+        self.holds.split_off(start)
+    }
+}
 
 thread_local! {
-    /// Of the call that this thread is in.
-    static CALL: RefCell<Vec<Hold>> = const { RefCell::new(Vec::new()) };
+    static CALLS: RefCell<Calls> = RefCell::default();
 }
 
 /// Begins to follow buffers.
@@ -108,27 +112,8 @@ pub fn enters(name: &str, on: On) {
 
 #[cold]
 fn enter(name: &str, on: On) {
-    let Some(checks) = leaks::checks() else {
-        return;
-    };
-    if !checks.has(Check::Threads) || !state::is_initialised() || state::is_finalised() {
-        return;
-    }
-    let comm = match on {
-        On::Comm(handle) => handle,
-        On::Own if BOUND.iter().any(|bound| name.starts_with(bound)) => MPI_COMM_NULL,
-        _ => return,
-    };
-    let thread = std::thread::current().id();
-    let site = here(checks);
-    let mut inside = lock(&INSIDE);
-    let other = inside.iter().any(|call| call.thread != thread);
-    inside.push(Inside { thread, comm, site });
-    drop(inside);
-    check_thread(checks, other);
-    if name == "MPI_Finalize" {
-        check_finalize(checks);
-    }
+    CALLS.with_borrow_mut(|calls| calls.starts.push(calls.holds.len()));
+    threads::enters(name, on);
 }
 
 /// The call returns.
@@ -141,88 +126,13 @@ pub fn returns() {
 
 #[cold]
 fn release() {
-    let had = CALL.take();
+    threads::returns();
+    let had = CALLS.with_borrow_mut(|calls| {
+        let had = calls.take();
+        calls.starts.pop();
+        had
+    });
     drop(had);
-    let own = std::thread::current().id();
-    let mut inside = lock(&INSIDE);
-    if let Some(at) = inside.iter().rposition(|call| call.thread == own) {
-        inside.remove(at);
-    }
-}
-
-/// A communicator is freed; whether another thread is in a call on it, which is reported.
-pub fn frees(handle: Handle) -> bool {
-    let Some(checks) = leaks::checks().filter(|checks| checks.has(Check::Threads)) else {
-        return false;
-    };
-    let own = std::thread::current().id();
-    let calls = lock(&INSIDE);
-    let used = calls
-        .iter()
-        .find(|call| call.thread != own && call.comm == handle)
-        .map(|call| call.site.to_string());
-    drop(calls);
-    let Some(used) = used else {
-        return false;
-    };
-    let site = here(checks);
-    let text = format!(
-        "a communicator is freed while another thread makes a call on it\n  freed at {site}\n  the other call at {used}\n  (hint: let the threads meet before the communicator is freed)\n"
-    );
-    checks.report(Check::Threads, text);
-    true
-}
-
-/// Whether this thread may make a call now.
-fn check_thread(checks: &Checks, other: bool) {
-    let (level, name) = match state::level() {
-        MPI_THREAD_SINGLE => (state::level(), "MPI_THREAD_SINGLE"),
-        MPI_THREAD_FUNNELED => (state::level(), "MPI_THREAD_FUNNELED"),
-        MPI_THREAD_SERIALIZED => (state::level(), "MPI_THREAD_SERIALIZED"),
-        _ => return,
-    };
-    let what = match level {
-        MPI_THREAD_SERIALIZED if other => "two threads are in calls at the same time",
-        MPI_THREAD_SERIALIZED => return,
-        _ if !state::is_main() => "a thread that is not the main one makes a call",
-        _ => return,
-    };
-    let site = here(checks);
-    let text = format!(
-        "{what}, and MPI was initialised with {name}\n  called at {site}\n  (hint: MPI_Init_thread with the level that the program needs)\n"
-    );
-    checks.report(Check::Threads, text);
-}
-
-/// Whether the thread may end MPI, and whether the process kept to the level it asked for.
-fn check_finalize(checks: &Checks) {
-    let site = here(checks);
-    if !state::is_main() {
-        let text = format!(
-            "MPI_Finalize on a thread that is not the main one\n  called at {site}\n  (hint: the thread that called MPI_Init calls MPI_Finalize)\n"
-        );
-        checks.report(Check::Threads, text);
-    }
-    let threads = threads_of_program();
-    if state::level() == MPI_THREAD_SINGLE && threads > 1 {
-        let text = format!(
-            "the process has {threads} threads, and MPI was initialised with MPI_THREAD_SINGLE\n  called at {site}\n  (hint: MPI_Init_thread with MPI_THREAD_FUNNELED, if only the main thread makes calls)\n"
-        );
-        checks.report(Check::Threads, text);
-    }
-}
-
-/// Threads of this process but for those of libraries that name theirs; 0 where the kernel
-/// does not tell.
-fn threads_of_program() -> usize {
-    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else {
-        return 0;
-    };
-    let is_of_library = |task: &std::fs::DirEntry| {
-        let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-        name.starts_with("osier") || name.starts_with("cuda")
-    };
-    tasks.flatten().filter(|task| !is_of_library(task)).count()
 }
 
 fn here(checks: &Checks) -> Site {
@@ -263,9 +173,11 @@ fn hold(region: Option<Region>) -> Res {
         return Err(Fail::new(MPI_ERR_BUFFER, what));
     }
     let hold = checks.hold(&region, site);
-    CALL.with_borrow_mut(|call| {
-        let mixes = call.iter().any(|other| other.region().mixes_with(&region));
-        call.push(hold);
+    CALLS.with_borrow_mut(|calls| {
+        let start = calls.starts.last().copied().unwrap_or(0);
+        let own = &calls.holds[start..];
+        let mixes = own.iter().any(|other| other.region().mixes_with(&region));
+        calls.holds.push(hold);
         match mixes {
             // Named, and not to be carried out: copies rely on it.
             true => Err(Fail::new(
@@ -280,7 +192,7 @@ fn hold(region: Option<Region>) -> Res {
 /// A request has what the call has had so far; one that persists, when it is started.
 #[cold]
 pub fn attach(request: Handle, persists: bool) {
-    let mut holds = CALL.take();
+    let mut holds = CALLS.with_borrow_mut(Calls::take);
     let mut again = Vec::new();
     if persists {
         again = holds.drain(..).map(|hold| hold.region().clone()).collect();
@@ -314,7 +226,7 @@ pub fn started(request: Handle) {
     if !follows() {
         return;
     }
-    let mut holds = CALL.take();
+    let mut holds = CALLS.with_borrow_mut(Calls::take);
     for hold in &mut holds {
         hold.seal();
     }

@@ -57,6 +57,7 @@ mod sessions;
 mod state;
 mod status;
 mod table;
+mod threads;
 mod tool;
 mod topologies;
 mod type_contents;

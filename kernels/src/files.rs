@@ -1,4 +1,4 @@
-//! Files that are read whole, at most so many bytes of them.
+//! Regular files of limited size, read whole.
 //!
 //! A path of the user's may name a pipe, which would be waited for, or a device without an
 //! end. Only regular files are read.
@@ -32,7 +32,7 @@ pub fn open(path: &Path) -> Result<File> {
 /// As [`open`], or it is longer, or cannot be read.
 pub fn read(path: &Path, most_bytes: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    // One more, to see that there is more. What is told of its length may change meanwhile.
+    // One byte more tells a longer file. Its length may change, so it is not asked for.
     open(path)?.take(most_bytes + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 <= most_bytes {
         true => Ok(bytes),

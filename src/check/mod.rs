@@ -7,12 +7,12 @@
 //! | `ready` | a ready-mode send that comes before its receive is posted |
 //! | `leaks` | requests, communicators and handles that are left when the rank leaves its job |
 //! | `collectives` | ranks of a communicator that make different collective calls: a round before each asks (`comm/collective/agree.rs`) |
-//! | `threads` | in C: calls of threads that `MPI_Init_thread` was not asked for (`capi/src/held.rs`) |
+//! | `threads` | in C: calls of threads that `MPI_Init_thread` was not asked for, communicators that another thread still uses when they are freed (`capi/src/threads.rs`) |
 //!
 //! `payload`, which is asked for by name, finds messages whose bytes somebody writes over in
 //! shared memory: the transport adds check bits to all that goes through rings, and uses
 //! neither mailboxes nor the heaps of peers. What does not match is an error of the
-//! operation, as everything that is overwritten there.
+//! operation, as is any other damage to that memory.
 //!
 //! What is found is printed once, with the source lines of both sides, and
 //! counted. With `fatal` the job ends. All ranks of a job check the same: a

@@ -77,7 +77,7 @@ pub struct Hold {
 }
 
 impl Checks {
-    /// Claims a region for the call at `site`; reports whoever has it already.
+    /// Claims a region for the call at `site`; reports a claim that conflicts with it.
     pub fn hold(&self, region: &Region, site: Site) -> Hold {
         let what = region.describe();
         Hold {

@@ -259,7 +259,9 @@ impl Communicator {
         let tracked = if untracked || !core.checks.has(Check::Leaks) {
             None
         } else {
-            let name = format!("{:#x}, of {} ranks", design.context, design.group.size());
+            let size = design.group.size();
+            let plural = if size == 1 { "" } else { "s" };
+            let name = format!("{:#x}, of {size} rank{plural}", design.context);
             Some(core.checks.track("communicator", name))
         };
         let session = design.session_attached.as_ref().map(|a| a.mark());

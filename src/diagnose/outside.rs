@@ -18,8 +18,8 @@
 //! an armed timer, or with a handler that programs use as a means of waking, has no verdict;
 //! neither has one that is traced, or that uses io_uring, which wakes by itself.
 //!
-//! A rank looks at its own process while a thread of it waits inside. A process of which no
-//! thread does cannot look; then whoever looks out for hangs does ([`super::watch`]). Sleeps
+//! A rank inspects its own process while a thread of it waits inside. A process without such
+//! a thread is inspected by the watcher of the job ([`super::watch`]). Sleeps
 //! inside Osier have time-outs, so a process that is asleep as a whole has no thread inside.
 //!
 //! # Invariants

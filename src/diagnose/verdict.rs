@@ -57,14 +57,14 @@ pub enum Standing {
     Quiet {
         /// Since when.
         since: u64,
-        /// When it began to look at its queues, after `since`, in vain.
+        /// When its last poll of its queues, after `since`, began; the poll found nothing.
         polled: u64,
     },
     /// All of its threads wait, or sleep outside Osier until another one wakes them.
     Asleep {
         /// Since when.
         since: u64,
-        /// When it began to look at its queues and threads, after `since`, in vain.
+        /// When its last poll of its queues and threads, after `since`, began; it found nothing.
         polled: u64,
     },
 }

@@ -86,8 +86,8 @@ pub(crate) fn hear(asked: Asked) {
     });
 }
 
-/// While it lives, nothing that this thread asks for in vain is heard: for a check that
-/// describes the whole, not its parts.
+/// While it lives, unsuccessful tests of this thread are not recorded as waits: for a test
+/// of several operations, which is recorded as one.
 pub(crate) struct Unheard(bool);
 
 impl Unheard {

@@ -1,8 +1,8 @@
 //! `checking`: the page of what checks find, and the programs of others that show it.
 
 use crate::checking::{self, FILES};
-use crate::install::layout::{self, Parts};
-use crate::steps::{Result, cargo, root, run as run_command, target_dir};
+use crate::install;
+use crate::steps::{Result, root, target_dir};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -31,18 +31,8 @@ const AT_ONCE: usize = 2;
 
 /// `cargo xtask checking`.
 pub fn run(args: &Args) -> Result {
-    let mut build = cargo();
-    build.args(["build", "-p", "osier-capi", "-p", "osier-cli"]);
-    run_command(&mut build)?;
-    let (built, prefix) = (target_dir().join("debug"), target_dir().join("checking"));
-    layout::put(
-        &Parts {
-            launcher: &built.join("osier"),
-            library: &built.join("libmpi_abi.so"),
-            header: &root().join("capi/include/mpi.h"),
-        },
-        &prefix,
-    )?;
+    let prefix = target_dir().join("checking");
+    install::run(&install::Args::debug(&prefix))?;
     let folder = root().join("capi/tests/c/wrong");
     if let Some(clone) = &args.corrbench {
         let text = corrbench(&prefix, clone)?;

@@ -29,6 +29,14 @@ impl Args {
             debug: false,
         }
     }
+
+    /// Not optimised, below this folder.
+    pub fn debug(prefix: &Path) -> Args {
+        Args {
+            prefix: prefix.to_owned(),
+            debug: true,
+        }
+    }
 }
 
 /// `cargo xtask install`.

@@ -232,7 +232,7 @@ CASE(statuses_ignored_as_one, 2, "MPI_Waitall has an array of statuses that is t
      "(-fsanitize=address) finds it")
 {
     MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
-    /* Room for both messages: nothing is overwritten. */
+    /* There is room for both statuses, so the twin and this one write the same memory. */
     MPI_Status statuses[2];
     MPI_Status *few = wrong ? &statuses[0] : statuses;
     MPI_Waitall(2, requests, few);

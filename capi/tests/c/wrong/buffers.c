@@ -248,3 +248,27 @@ CASE(read_before_complete, 2, "the program reads a receive's buffer before it is
     if (sum)
         abort();
 }
+
+static int *combined;
+
+/* A reduction function that makes calls of its own, and receives. */
+static void receive_and_add(void *in, void *inout, int *count, MPI_Datatype *type)
+{
+    int bytes, value = 1, got;
+    (void)count;
+    MPI_Type_size(*type, &bytes);
+    MPI_Sendrecv(&value, 1, MPI_INT, 0, 0, wrong ? combined : &got, 1, MPI_INT, 0, 0,
+                 MPI_COMM_SELF, MPI_STATUS_IGNORE);
+    *(int *)inout += *(int *)in;
+}
+
+CASE(used_in_function, 1, "a reduction function receives into what its call combines", "buffers",
+     "a buffer is in use by two transfers")
+{
+    int in = 1, inout = 2;
+    MPI_Op add;
+    combined = &in;
+    MPI_Op_create(receive_and_add, 1, &add);
+    MPI_Reduce_local(&in, &inout, 1, MPI_INT, add);
+    MPI_Op_free(&add);
+}

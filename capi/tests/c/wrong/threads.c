@@ -128,3 +128,49 @@ CASE_ALONE(threads_of_program, 1, "the process has threads, and MPI was told tha
     pthread_create(&thread, NULL, sleep_long, NULL);
     MPI_Finalize();
 }
+
+static int copies_attribute, is_freed;
+
+/* A copy function that makes a call of its own, and lets the main thread free the communicator. */
+static int copy_attribute(MPI_Comm comm, int key, void *extra, void *value, void *copy, int *flag)
+{
+    int bytes;
+    (void)comm, (void)key, (void)extra, (void)value, (void)copy;
+    MPI_Type_size(MPI_INT, &bytes);
+    __atomic_store_n(&copies_attribute, 1, __ATOMIC_RELEASE);
+    while (wrong && !__atomic_load_n(&is_freed, __ATOMIC_ACQUIRE))
+        usleep(1000);
+    *flag = 0;
+    return MPI_SUCCESS;
+}
+
+static void *duplicate_again(void *nothing)
+{
+    MPI_Comm made;
+    MPI_Comm_dup(duplicate, &made);
+    MPI_Comm_free(&made);
+    return nothing;
+}
+
+CASE_ALONE(freed_in_callback, 1,
+           "a communicator is freed while another thread's copy function of it runs", "threads",
+           "a communicator is freed while another thread makes a call on it")
+{
+    pthread_t thread;
+    int key;
+    MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
+    MPI_Comm_dup(MPI_COMM_SELF, &duplicate);
+    MPI_Comm_create_keyval(copy_attribute, MPI_COMM_NULL_DELETE_FN, &key, NULL);
+    MPI_Comm_set_attr(duplicate, key, &key);
+    pthread_create(&thread, NULL, duplicate_again, NULL);
+    if (!wrong)
+        pthread_join(thread, NULL);
+    while (!__atomic_load_n(&copies_attribute, __ATOMIC_ACQUIRE))
+        usleep(1000);
+    MPI_Comm_free(&duplicate);
+    __atomic_store_n(&is_freed, 1, __ATOMIC_RELEASE);
+    if (wrong)
+        pthread_join(thread, NULL);
+    MPI_Comm_free_keyval(&key);
+    MPI_Finalize();
+}
