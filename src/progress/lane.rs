@@ -38,7 +38,7 @@ use super::steps::{self, Phase};
 use super::traced::LaneTrace;
 use crate::device::Devices;
 use crate::diagnose::waits::{hear, listens, resigns};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::matching::{Envelope, Pattern, PostedKey, PostedQueue, UnexpectedKey, UnexpectedQueue};
 use crate::p2p::view::RawView;
 use crate::protocol::eager::{ReceiverCredit, SenderCredit};
@@ -661,10 +661,13 @@ impl Lane {
         }
     }
 
-    /// Result of an operation, once it is over; frees the handle.
+    /// Result of an operation, once it is over; frees the handle. An error for a handle that
+    /// was freed: two threads of a C program waited for one request.
     #[inline]
     pub fn take(&mut self, handle: u32) -> Option<Result<Outcome>> {
-        let op = self.ops.get_mut(handle)?;
+        let Some(op) = self.ops.get_mut(handle) else {
+            return Some(Err(completed_elsewhere()));
+        };
         if op.state != State::Done {
             if listens() {
                 hear(self.asked(handle));
@@ -871,6 +874,14 @@ impl Lane {
     }
 }
 
+#[cold]
+fn completed_elsewhere() -> Error {
+    Error::new(
+        ErrorKind::Argument,
+        "another thread has completed this request (hint: only one thread waits for a request)",
+    )
+}
+
 /// Largest message that always goes at once and in one piece.
 fn whole_message(selection: &Selection, links: &Links) -> usize {
     let most = links
@@ -906,4 +917,34 @@ pub(super) fn describe(
         return format!("{what} {who} {how} ({bytes} bytes, {by})");
     }
     format!("{what} {who}, tag {tag} ({bytes} bytes, {by})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::matching::TagPattern;
+    use crate::progress::links::Remote;
+    use crate::protocol::cost::LinkCosts;
+
+    #[test]
+    fn take_of_a_freed_operation_is_an_error() {
+        let selection = Arc::new(Selection::new(LinkCosts::default(), 48));
+        let mut lane = Lane::new(0, 1, Links::new(0, Remote::None), selection);
+        let pattern = Pattern {
+            source: Some(0),
+            tag: TagPattern::Exact(7),
+        };
+        let posted = lane.irecv(RawView::empty(), pattern).expect("posted");
+        let Posted::Pending(handle) = posted else {
+            panic!("{posted:?}")
+        };
+        assert!(lane.take(handle).is_none());
+        lane.free(handle);
+        let taken = lane.take(handle).expect("an end").expect_err("an error");
+        assert_eq!(taken.kind(), ErrorKind::Argument);
+        // The next operation has the same slot, and another handle.
+        let next = lane.irecv(RawView::empty(), pattern).expect("posted");
+        assert_ne!(next, posted);
+        assert!(lane.take(handle).is_some_and(|end| end.is_err()));
+    }
 }
