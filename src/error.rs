@@ -3,7 +3,6 @@
 //! The first detector reports what failed and the cause as observed; callers
 //! add context in front. A guess stands under `hint:`.
 
-use crate::comm::ErrorCode;
 use std::fmt;
 
 /// Result of anything in this library that can fail.
@@ -57,6 +56,32 @@ pub enum ErrorKind {
     System,
     /// An error of the user, with a code of the user.
     User,
+}
+
+/// An error code: a class, or a finer number within a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ErrorCode(i32);
+
+impl ErrorCode {
+    /// The largest number that users' codes do not have.
+    pub const LAST_PREDEFINED: i32 = 0x3fff;
+
+    /// A code that a user has added.
+    pub(crate) fn of_user(number: i32) -> Self {
+        Self(number)
+    }
+
+    /// Its number.
+    pub fn number(self) -> i32 {
+        self.0
+    }
+}
+
+/// The classes of the library.
+impl From<ErrorKind> for ErrorCode {
+    fn from(kind: ErrorKind) -> Self {
+        Self(kind as i32 + 1)
+    }
 }
 
 struct Inner {

@@ -57,6 +57,8 @@ mod progress;
 pub mod protocol;
 pub mod testing;
 pub mod trace;
+#[allow(unsafe_code, reason = "memory of transfers is named by address")]
+mod view;
 mod wire;
 
 pub use bootstrap::{Session, Universe, init, run, run_code};

@@ -16,7 +16,7 @@
 //! 2. `used` has a bit for each class that was ever not empty.
 
 use super::{Check, Checks, Site};
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use std::collections::BTreeMap;
 
 /// Memory of the operations under way.

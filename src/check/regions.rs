@@ -6,7 +6,7 @@
 //! claim nothing.
 
 use super::{Check, Checks, Claim, Site};
-use crate::p2p::view::{RawView, View, ViewMut};
+use crate::view::{RawView, View, ViewMut};
 use crate::progress::checked::sum;
 use std::ops::Range;
 

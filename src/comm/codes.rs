@@ -10,30 +10,9 @@
 //! MPI 5.0, sections 9.4 and 9.5 (error classes, codes and handlers), with the
 //! calls that remove what was added.
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorCode, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// An error code: a class, or a finer number within a class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ErrorCode(i32);
-
-impl ErrorCode {
-    /// The largest number that users' codes do not have.
-    pub const LAST_PREDEFINED: i32 = 0x3fff;
-
-    /// Its number.
-    pub fn number(self) -> i32 {
-        self.0
-    }
-}
-
-/// The classes of the library.
-impl From<ErrorKind> for ErrorCode {
-    fn from(kind: ErrorKind) -> Self {
-        Self(kind as i32 + 1)
-    }
-}
 
 struct Code {
     class: ErrorCode,
@@ -58,7 +37,7 @@ impl ErrorCodes {
 
     fn add(&self, class: Option<ErrorCode>) -> Result<ErrorCode> {
         let mut table = self.table();
-        if let Some(class) = class.filter(|c| c.0 > ErrorCode::LAST_PREDEFINED)
+        if let Some(class) = class.filter(|c| c.number() > ErrorCode::LAST_PREDEFINED)
             && table.codes.get(&class).is_none_or(|c| c.class != class)
         {
             return Err(unknown(class, "class"));
@@ -68,7 +47,7 @@ impl ErrorCodes {
             .and_then(|n| n.checked_add(1))
             .ok_or_else(|| Error::new(ErrorKind::Unavailable, "all error codes are used up"))?;
         table.added += 1;
-        let code = ErrorCode(number);
+        let code = ErrorCode::of_user(number);
         let class = class.unwrap_or(code);
         table.codes.insert(code, Code { class, text: None });
         Ok(code)
@@ -108,7 +87,7 @@ impl ErrorCodes {
 
     /// Its class; `None` if there is no such code.
     pub fn class_of(&self, code: ErrorCode) -> Option<ErrorCode> {
-        if (1..=ErrorCode::LAST_PREDEFINED).contains(&code.0) {
+        if (1..=ErrorCode::LAST_PREDEFINED).contains(&code.number()) {
             return Some(code);
         }
         Some(self.table().codes.get(&code)?.class)
@@ -129,7 +108,7 @@ impl ErrorCodes {
                 ErrorKind::Argument,
                 format!(
                     "error class {} still has codes (hint: remove them first)",
-                    code.0
+                    code.number()
                 ),
             ));
         }
@@ -154,7 +133,7 @@ impl ErrorCodes {
             return unknown(code, "code");
         };
         let text = entry.text.clone();
-        let text = text.unwrap_or_else(|| format!("error code {}", code.0));
+        let text = text.unwrap_or_else(|| format!("error code {}", code.number()));
         Error::new(ErrorKind::User, text).with_code(code)
     }
 }
@@ -164,7 +143,7 @@ fn unknown(code: ErrorCode, what: &str) -> Error {
         ErrorKind::Argument,
         format!(
             "no user has added error {what} {} (hint: add_class and add_code give numbers, of this universe only)",
-            code.0
+            code.number()
         ),
     )
 }

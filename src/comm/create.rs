@@ -14,7 +14,7 @@ use super::{Communicator, Design, Group, Topology};
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::Pattern;
 use crate::p2p::sealed::{Home, Notifies};
-use crate::p2p::view::BufferMut;
+use crate::view::BufferMut;
 use crate::p2p::{Request, Status, Tag, Waitable};
 use crate::progress::lane::Posted;
 use crate::progress::ready::Ready;

@@ -24,7 +24,7 @@ use super::meeting::Key;
 use super::member::Member;
 use super::{Communicator, Design, Group};
 use crate::error::{Error, ErrorKind, Result};
-use crate::p2p::view::{Buffer, BufferMut, RawView};
+use crate::view::{Buffer, BufferMut, RawView};
 use crate::p2p::{Rank, Tag};
 use crate::progress::lane::{Mode, Posted};
 use osier_datatype::Datatype;

@@ -33,7 +33,7 @@ use crate::diagnose::page::{Operation, WaitTag};
 use crate::diagnose::waits::{Asked, Unheard, hear, listens};
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::{INTERNAL_TAG, Pattern, TagPattern};
-use crate::p2p::view::BufferMut;
+use crate::view::BufferMut;
 use crate::progress::cell::LaneCell;
 use crate::progress::core::Core;
 use crate::progress::lane::{Matched, Posted};

@@ -32,7 +32,8 @@ mod topology;
 
 pub use attributes::{Attributes, CommKeyval, PredefinedAttributes};
 pub use cart::{CartError, CartTopology, dims_create};
-pub use codes::{ErrorCode, ErrorCodes};
+pub use crate::error::ErrorCode;
+pub use codes::ErrorCodes;
 pub use collective::{
     Collective, Contribution, Destination, DeviceContribution, IN_PLACE, InPlace,
     OwnedContribution, OwnedDestination, PersistentCollective, ScopedCollective,

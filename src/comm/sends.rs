@@ -1,7 +1,7 @@
 //! Messages of the library itself that nobody should have to wait for twice.
 
 use crate::error::Result;
-use crate::p2p::view::Buffer;
+use crate::view::Buffer;
 use crate::progress::cell::LaneCell;
 use crate::progress::core::Core;
 use crate::progress::lane::{Mode, Posted};

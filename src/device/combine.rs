@@ -19,7 +19,7 @@
 use super::direct::Direct;
 use super::{DeviceMemory, Devices};
 use crate::exec::operator::{Fit, Reduction};
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use crate::protocol::device::DeviceCosts;
 use osier_datatype::{Layout, Operator};
 use osier_kernels::{

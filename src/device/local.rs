@@ -4,7 +4,7 @@
 use super::combine::{Combining, Operands};
 use crate::error::Result;
 use crate::exec::operator::{Fit, Reduction};
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use osier_kernels::{DeviceSlice, DeviceView, Event, Memory, Ordered, Packer, Stream};
 
 /// `inout = input op inout`; over when this returns.

@@ -31,7 +31,7 @@ mod shares;
 pub(crate) mod stage;
 
 use crate::config;
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use crate::protocol::cost::LinkCosts;
 use crate::protocol::device::{Class, End, LEAST_DEVICE_CHUNK_BYTES, Model, Place, Reductions};
 use crate::protocol::reach::{Pipelining, Placement};

@@ -12,7 +12,7 @@
 
 use super::program::Program;
 use crate::device::combine::{Combining, Scratch as OnDevice};
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use osier_collectives::{Buffer, Lengths, Region};
 use osier_kernels::DeviceError;
 use std::mem::MaybeUninit;

@@ -1,7 +1,7 @@
 //! Operators of reductions: what they combine, and in which order they may be asked to.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use osier_collectives::Association;
 use osier_datatype::{BasicKind, Datatype, Element, Layout, Operator, Type};
 use osier_kernels::UserKernel;

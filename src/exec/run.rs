@@ -9,7 +9,7 @@ use crate::device::Devices;
 use crate::device::combine::{Combining, Operands};
 use crate::device::direct::Direct;
 use crate::error::{Error, ErrorKind, Result};
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use crate::progress::enqueued::Hold;
 use crate::progress::ready::Ready;
 use std::any::Any;

@@ -15,7 +15,7 @@
 
 use super::memory::Memory;
 use super::program::Action;
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use crate::protocol::select::AT_ONCE_BYTES;
 use osier_collectives::{Buffer, Region, Scratch};
 use std::mem::MaybeUninit;

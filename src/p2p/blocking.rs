@@ -3,7 +3,7 @@
 use super::message::Message;
 use super::names::{self, Rank, Source, Tag, TagSelector};
 use super::status::Status;
-use super::view::{Buffer, BufferMut, RawView};
+use crate::view::{Buffer, BufferMut, RawView};
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::{Pattern, TagPattern};

@@ -20,7 +20,7 @@
 
 use super::names::{Rank, Tag};
 use super::status::Status;
-use super::view::{Buffer, RawView};
+use crate::view::{Buffer, RawView};
 use super::waits::{Waitable, sealed};
 use crate::bootstrap::{Session, Universe};
 use crate::comm::Communicator;

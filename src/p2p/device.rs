@@ -10,7 +10,7 @@
 //! receive that is dropped is given up instead, after waiting for a kernel that writes
 //! there ([`Request::detach`](super::Request::detach) lets it go on).
 
-use super::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
+use crate::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
 use crate::device::{DeviceMemory, Use};
 use crate::error::Result;
 use osier_datatype::{Datatype, Layout};

@@ -6,7 +6,7 @@
 //! holds up the call for longer than all else that the call does. These fit in registers,
 //! and a view of them is made where it is used.
 
-use super::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
+use crate::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
 use osier_datatype::Basic;
 use std::mem::ManuallyDrop;
 

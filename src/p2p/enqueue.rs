@@ -33,7 +33,7 @@ mod copied;
 use super::device::{DeviceBuffer, handed_over};
 use super::names::{self, Rank, Source, Tag, TagSelector};
 use super::status::Status;
-use super::view::RawView;
+use crate::view::RawView;
 use crate::comm::Communicator;
 use crate::device::Use;
 use crate::diagnose::waits::listens;

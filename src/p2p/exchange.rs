@@ -3,7 +3,7 @@
 use super::names::{self, Rank, Source, Tag, TagSelector};
 use super::request::Request;
 use super::status::Status;
-use super::view::{BufferMut, OwnedBuffer, OwnedBufferMut, RawView};
+use crate::view::{BufferMut, OwnedBuffer, OwnedBufferMut, RawView};
 use super::waits::{Waitable, sealed};
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind, Result};

@@ -1,7 +1,7 @@
 //! Buffers in Osier's shared heap.
 
 use super::message::zeroed_vec;
-use super::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, View, ViewMut};
+use crate::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, View, ViewMut};
 use crate::error::Result;
 use crate::progress::core::{Core, Place};
 use osier_datatype::Datatype;

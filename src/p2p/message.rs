@@ -2,7 +2,7 @@
 
 use super::blocking::elements;
 use super::status::Status;
-use super::view::{Buffer, BufferMut, RawView};
+use crate::view::{Buffer, BufferMut, RawView};
 use crate::comm::Communicator;
 use crate::error::Result;
 use crate::progress::lane::{Matched, Posted};

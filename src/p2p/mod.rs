@@ -57,10 +57,8 @@ mod persistent;
 mod regions;
 mod request;
 mod scope;
-mod sections;
 mod status;
 mod transfer;
-pub(crate) mod view;
 mod waits;
 mod waitset;
 
@@ -85,7 +83,7 @@ pub(crate) use scope::ScopedRuns;
 pub use scope::{Scope, ScopedRequest};
 pub use status::Status;
 pub(crate) use transfer::is_driven;
-pub use view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, View, ViewMut};
+pub use crate::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, View, ViewMut};
 pub(crate) use waits::sealed;
 pub use waits::{
     Waitable, Watched, first_over, status_all, status_any, status_some, test_all, test_any,

@@ -20,7 +20,7 @@ use super::names::{self, Rank, Source, Tag, TagSelector};
 use super::scope::{Scope, ScopedRequest};
 use super::status::Status;
 use super::transfer::Transfer;
-use super::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView};
+use crate::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView};
 use super::waits::{Waitable, sealed};
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind, Result};

@@ -7,7 +7,7 @@
 
 use super::names::{self, Rank, Source, Tag, TagSelector};
 use super::scope::{Scope, ScopedRequest};
-use super::view::{RawView, View, ViewMut};
+use crate::view::{RawView, View, ViewMut};
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::lane::Mode;
 use osier_datatype::{Datatype, Layout};

@@ -5,7 +5,7 @@ use super::message::Message;
 use super::names::{self, Rank, Source, Tag, TagSelector};
 use super::status::Status;
 use super::transfer::{Transfer, driven_waker};
-use super::view::{OwnedBuffer, OwnedBufferMut};
+use crate::view::{OwnedBuffer, OwnedBufferMut};
 use super::waits::{Waitable, sealed};
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind, Result};

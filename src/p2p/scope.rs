@@ -10,7 +10,7 @@ use super::message::Message;
 use super::names::{self, Rank, Source, Tag, TagSelector};
 use super::partitioned::{self, Side};
 use super::status::Status;
-use super::view::{Buffer, BufferMut, RawView};
+use crate::view::{Buffer, BufferMut, RawView};
 use super::waits::{Waitable, sealed};
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind, Result};

@@ -155,7 +155,7 @@ impl LaneGuard<'_> {
 mod tests {
     use super::*;
     use crate::matching::Pattern;
-    use crate::p2p::view::RawView;
+    use crate::view::RawView;
     use crate::progress::lane::Posted;
     use crate::progress::links::{Links, Remote};
     use crate::protocol::cost::LinkCosts;

@@ -15,7 +15,7 @@ use super::lane::{Arrival, Direction, Lane, Op, Rare, describe};
 use crate::check::{Check, Checks, Claim, Side, Site, mismatch, told};
 use crate::diagnose::report::communicator;
 use crate::matching::Envelope;
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use crate::wire::{self, Told};
 use osier_transports::{Incoming, PostError};
 use std::collections::HashMap;

@@ -40,7 +40,7 @@ use crate::device::Devices;
 use crate::diagnose::waits::{hear, listens, resigns};
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::{Envelope, Pattern, PostedKey, PostedQueue, UnexpectedKey, UnexpectedQueue};
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use crate::protocol::eager::{ReceiverCredit, SenderCredit};
 use crate::protocol::select::Selection;
 use crate::wire;

@@ -10,7 +10,7 @@ use super::staged::check_moment;
 use crate::diagnose::waits::resigns;
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::{Envelope, Pattern, TagPattern};
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use crate::protocol::rendezvous::{self, Way};
 use crate::trace::event::Kind;
 use crate::wire;

@@ -30,7 +30,7 @@ use crate::exec::program::{Action, Program, TAG_BITS};
 use crate::exec::run::{COPY, HALF, Phase, Run};
 use crate::exec::straight::{Begun, Desk};
 use crate::matching::{Envelope, INTERNAL_TAG, Pattern};
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use crate::progress::ready::Ready;
 use crate::wire;
 use std::any::Any;

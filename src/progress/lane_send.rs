@@ -6,7 +6,7 @@ use super::lane_runs::{NO_RUN, NOBODY};
 use super::offers::Offering;
 use super::staged::{Source, Stage, check_moment};
 use crate::error::{Error, ErrorKind, Result};
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use crate::protocol::select::Memory;
 use crate::trace::event::Kind;
 use crate::wire;

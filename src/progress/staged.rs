@@ -33,7 +33,7 @@ use crate::device::pool::Claim;
 use crate::device::stage::{Inbound, Outbound};
 use crate::device::{DeviceMemory, Devices, Through, UnderWay};
 use crate::error::{Error, ErrorKind};
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use crate::protocol::device::{Between, Move, Way};
 use crate::protocol::reach::Placement;
 use crate::wire;

@@ -26,7 +26,7 @@ use crate::exec::memory::{Buffers, Pieces, Sizes};
 use crate::exec::operator::{Data, Fit, Reduction};
 use crate::exec::program::Program;
 use crate::exec::run::{Combiner, Judge};
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use osier_collectives::{Algorithm, Association, Call, Operation, Plan};
 use std::panic::Location;
 use std::sync::Arc;

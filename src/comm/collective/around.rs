@@ -4,7 +4,7 @@ use super::ask::given;
 use super::v_and_w::{all_given, all_wanted};
 use crate::comm::Communicator;
 use crate::error::Result;
-use crate::p2p::view::{Buffer, BufferMut};
+use crate::view::{Buffer, BufferMut};
 use crate::trace::event::{ANY, Kind};
 
 impl Communicator {

@@ -14,7 +14,7 @@ use crate::exec::operator::Fit;
 use crate::exec::program::Program;
 use crate::exec::run::{Combiner, Shadow};
 use crate::exec::straight::Begun;
-use crate::p2p::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
+use crate::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
 use osier_collectives::Call;
 
 /// What a rank puts into a collective: a buffer, or [`IN_PLACE`].

@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::exec::memory::{Buffers, Pieces, Sizes};
 use crate::exec::run::Combiner;
 use crate::p2p::Rank;
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use osier_collectives::Operation;
 use std::ops::Range;
 

@@ -15,7 +15,7 @@ use crate::exec::operator::{Data, Reduction};
 use crate::p2p::Rank;
 use crate::p2p::device::{DeviceBuffer, raw_of};
 use crate::p2p::enqueue::{Enqueued, OnStream};
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use osier_kernels::{DeviceSlice, Packer, Stream, copy};
 
 /// What a rank puts into an enqueued collective: a [`DeviceBuffer`], or

@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::exec::memory::{Buffers, Pieces, Sizes};
 use crate::exec::operator::Data;
 use crate::exec::run::Combiner;
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use crate::p2p::{PROC_NULL, ROOT, Rank};
 use osier_collectives::{Association, Call, Operation};
 

@@ -13,7 +13,7 @@ use crate::comm::Communicator;
 use crate::error::Result;
 use crate::exec::operator::Reduction;
 use crate::exec::run::Combiner;
-use crate::p2p::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView};
+use crate::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView};
 use crate::p2p::{Rank, Scope};
 use std::sync::Arc;
 

@@ -62,7 +62,7 @@ use crate::exec::lower::lower;
 use crate::exec::program::{Place, Program};
 use crate::exec::run::Then;
 use crate::matching::{INTERNAL_TAG, Pattern};
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use crate::progress::cell::LaneGuard;
 use crate::progress::lane_runs::End;
 use agree::Round;

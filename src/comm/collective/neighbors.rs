@@ -23,7 +23,7 @@ use super::counts::{Blocks, apart, listed, ranges};
 use crate::comm::{Communicator, Topology};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::memory::Pieces;
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use osier_collectives::{Call, Neighbors, Operation};
 use std::ops::Range;
 use std::sync::Arc;

@@ -16,7 +16,7 @@ use super::under_way::{SetUp, UnderWay};
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::sealed::{Home, Notifies};
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use crate::p2p::{Scope, Startable, Status, Waitable};
 use crate::progress::ready::Ready;
 use std::future::Future;

@@ -16,7 +16,7 @@ use crate::device::DeviceMemory;
 use crate::device::combine::Combining;
 use crate::exec::memory::Pieces;
 use crate::exec::program::{Place, Program};
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use crate::protocol::device::Reductions;
 use osier_collectives::{Buffer, Operation};
 use osier_datatype::{Basic, Layout, Type};

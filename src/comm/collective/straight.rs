@@ -14,7 +14,7 @@ use crate::exec::program::Action;
 use crate::exec::run::{combine, copy};
 use crate::exec::straight::{Begun, Desk, Small};
 use crate::matching::Pattern;
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use crate::progress::lane::Lane;
 use osier_collectives::Call;
 

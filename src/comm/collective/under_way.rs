@@ -15,7 +15,7 @@ use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::memory::Buffers;
 use crate::exec::program::Program;
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use crate::p2p::{Status, is_driven};
 use crate::progress::core::Core;
 use crate::progress::lane_runs::End;

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::exec::operator::Reduction;
 use crate::exec::run::Combiner;
 use crate::p2p::Rank;
-use crate::p2p::view::{Buffer, BufferMut, RawView};
+use crate::view::{Buffer, BufferMut, RawView};
 use crate::trace::event::{ANY, Kind};
 
 fn bytes(view: Option<&RawView>) -> usize {

@@ -49,7 +49,7 @@ use super::names::{Rank, Tag};
 use super::persistent::Startable;
 use super::scope::Scope;
 use super::status::Status;
-use super::view::OwnedBufferMut;
+use crate::view::OwnedBufferMut;
 use super::waits::{Waitable, sealed};
 use crate::check::Site;
 use crate::comm::Communicator;

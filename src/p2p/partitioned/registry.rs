@@ -15,7 +15,7 @@ use super::{SETUP, lock};
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::Pattern;
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use crate::progress::core::Core;
 use crate::progress::lane::Posted;
 use crate::progress::owed::Later;

@@ -11,7 +11,7 @@ use crate::diagnose::waits::{Unheard, listens};
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::names::{Rank, Tag};
 use crate::p2p::status::Status;
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use crate::progress::lane::{Mode, Outcome, Posted};
 use crate::progress::ready::Ready;
 use osier_datatype::Datatype;

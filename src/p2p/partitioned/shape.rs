@@ -7,7 +7,7 @@
 use crate::device::Use;
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::device::handed_over;
-use crate::p2p::view::{RawView, require_dense};
+use crate::view::{RawView, require_dense};
 use osier_datatype::{Basic, Datatype, Layout, Type};
 use osier_kernels::{After, DeviceSlice, DeviceView, Ordered};
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! Memory of random messages: layouts with gaps, guard bytes, known contents.
 
 use super::dice::Rng;
-use crate::p2p::view::RawView;
+use crate::view::RawView;
 use crate::{Buffer, BufferMut, Layout, OwnedBuffer, OwnedBufferMut, Type, View, ViewMut};
 use std::sync::OnceLock;
 

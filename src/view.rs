@@ -1,5 +1,7 @@
 //! What a message is made of: memory and a layout.
 
+mod sections;
+
 use crate::device::pool::Claim;
 use crate::device::stage::Outbound;
 use crate::device::{DeviceMemory, Devices};
@@ -14,17 +16,17 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub(crate) struct RawView {
     /// Origin of the first instance; first byte if contiguous.
-    pub(super) origin: *mut u8,
+    pub(crate) origin: *mut u8,
     /// Packed bytes.
-    pub(super) bytes: usize,
-    pub(super) shape: Shape,
+    pub(crate) bytes: usize,
+    pub(crate) shape: Shape,
 }
 
 /// How the bytes lie, and of what types they are. All but `Loose`, `Device`, `Section`
 /// and `Parts` are contiguous memory of the host; their types are only asked for where
 /// somebody checks.
 #[derive(Clone, Debug)]
-pub(super) enum Shape {
+pub(crate) enum Shape {
     /// Of nobody knows what.
     Untyped,
     /// Elements of a Rust type.
@@ -295,7 +297,7 @@ impl RawView {
             }
             Shape::Parts(parts) => {
                 // SAFETY: the caller's contract.
-                unsafe { super::sections::pack(parts, packed, to) }
+                unsafe { sections::pack(parts, packed, to) }
             }
             _ => {
                 let from = self.origin.wrapping_add(packed.start);
@@ -326,7 +328,7 @@ impl RawView {
             }
             Shape::Parts(parts) => {
                 // SAFETY: the caller's contract.
-                unsafe { super::sections::unpack(parts, packed, from) }
+                unsafe { sections::unpack(parts, packed, from) }
             }
             _ => {
                 let to = self.origin.wrapping_add(packed.start);
@@ -362,7 +364,7 @@ impl RawView {
 
     /// Elements of one predefined type, of so many bytes in all.
     #[inline]
-    pub(super) fn uniform(origin: *mut u8, bytes: usize, basic: Basic) -> Self {
+    pub(crate) fn uniform(origin: *mut u8, bytes: usize, basic: Basic) -> Self {
         Self {
             origin,
             bytes,
@@ -476,7 +478,7 @@ impl<'a> View<'a> {
 
     /// Memory that its holder counts, or vouches for.
     #[inline]
-    pub(super) fn of_raw(raw: RawView) -> View<'a> {
+    pub(crate) fn of_raw(raw: RawView) -> View<'a> {
         View {
             raw,
             borrow: PhantomData,
@@ -546,7 +548,7 @@ impl<'a> ViewMut<'a> {
 
     /// As [`View::of_raw`].
     #[inline]
-    pub(super) fn of_raw(raw: RawView) -> ViewMut<'a> {
+    pub(crate) fn of_raw(raw: RawView) -> ViewMut<'a> {
         ViewMut {
             raw,
             borrow: PhantomData,
@@ -566,7 +568,7 @@ impl<'a> ViewMut<'a> {
 
 /// A layout over elements with padding could expose or leave bytes that no
 /// value defines; typed slices of such elements go through their own layout.
-pub(super) fn require_dense<T: Datatype>() -> Result<()> {
+pub(crate) fn require_dense<T: Datatype>() -> Result<()> {
     if T::DENSE {
         return Ok(());
     }

@@ -1,6 +1,6 @@
 //! Parts of views: a range of a message, and several ranges as one message.
 
-use super::view::{RawView, Shape};
+use super::{RawView, Shape};
 use osier_datatype::{Basic, Signature};
 use std::ops::Range;
 use std::sync::Arc;
