@@ -97,6 +97,11 @@ impl RawView {
         }
     }
 
+    /// Memory of a device, as a message.
+    pub fn of_device(memory: DeviceMemory) -> Self {
+        Self::device(memory.origin(), memory.bytes(), memory)
+    }
+
     /// The device's memory, if it is there.
     #[inline]
     pub fn as_device(&self) -> Option<&Arc<DeviceMemory>> {

@@ -6,8 +6,8 @@
 //! claim nothing.
 
 use super::{Check, Checks, Claim, Site};
-use crate::view::{RawView, View, ViewMut};
 use crate::progress::checked::sum;
+use crate::view::{RawView, View, ViewMut};
 use std::ops::Range;
 
 /// Memory that an operation reads or writes.

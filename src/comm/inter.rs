@@ -24,9 +24,9 @@ use super::meeting::Key;
 use super::member::Member;
 use super::{Communicator, Design, Group};
 use crate::error::{Error, ErrorKind, Result};
-use crate::view::{Buffer, BufferMut, RawView};
 use crate::p2p::{Rank, Tag};
 use crate::progress::lane::{Mode, Posted};
+use crate::view::{Buffer, BufferMut, RawView};
 use osier_datatype::Datatype;
 use std::sync::Arc;
 

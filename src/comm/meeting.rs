@@ -33,10 +33,10 @@ use crate::diagnose::page::{Operation, WaitTag};
 use crate::diagnose::waits::{Asked, Unheard, hear, listens};
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::{INTERNAL_TAG, Pattern, TagPattern};
-use crate::view::BufferMut;
 use crate::progress::cell::LaneCell;
 use crate::progress::core::Core;
 use crate::progress::lane::{Matched, Posted};
+use crate::view::BufferMut;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -30,9 +30,9 @@ mod sends;
 mod split_type;
 mod topology;
 
+pub use crate::error::ErrorCode;
 pub use attributes::{Attributes, CommKeyval, PredefinedAttributes};
 pub use cart::{CartError, CartTopology, dims_create};
-pub use crate::error::ErrorCode;
 pub use codes::ErrorCodes;
 pub use collective::{
     Collective, Contribution, Destination, DeviceContribution, IN_PLACE, InPlace,

@@ -1,10 +1,10 @@
 //! Messages of the library itself that nobody should have to wait for twice.
 
 use crate::error::Result;
-use crate::view::Buffer;
 use crate::progress::cell::LaneCell;
 use crate::progress::core::Core;
 use crate::progress::lane::{Mode, Posted};
+use crate::view::Buffer;
 use osier_datatype::Datatype;
 use std::any::Any;
 

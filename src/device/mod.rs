@@ -20,18 +20,15 @@
 //! J. Dongarra, "GPU-Aware Non-contiguous Data Movement In Open MPI", HPDC 2016.
 
 pub(crate) mod aperture;
-pub(crate) mod combine;
 pub(crate) mod descriptors;
 pub(crate) mod direct;
 pub(crate) mod export;
 pub(crate) mod imports;
-pub(crate) mod local;
 pub(crate) mod pool;
 mod shares;
 pub(crate) mod stage;
 
 use crate::config;
-use crate::view::RawView;
 use crate::protocol::cost::LinkCosts;
 use crate::protocol::device::{Class, End, LEAST_DEVICE_CHUNK_BYTES, Model, Place, Reductions};
 use crate::protocol::reach::{Pipelining, Placement};
@@ -149,10 +146,14 @@ impl DeviceMemory {
         })
     }
 
-    /// As a message.
-    pub fn into_view(self) -> RawView {
-        let origin = self.view.as_ref().map_or(0, |view| view.buffer().origin());
-        RawView::device(origin, self.layout.size() * self.count, self)
+    /// Address of its first instance there, or 0.
+    pub fn origin(&self) -> u64 {
+        self.view.as_ref().map_or(0, |view| view.buffer().origin())
+    }
+
+    /// Packed bytes.
+    pub fn bytes(&self) -> usize {
+        self.layout.size() * self.count
     }
 
     /// Instances of a layout.

@@ -11,7 +11,7 @@
 //!    aside: that is the host's, and kernels reach it.
 
 use super::program::Program;
-use crate::device::combine::{Combining, Scratch as OnDevice};
+use crate::exec::on_device::{Combining, Scratch as OnDevice};
 use crate::view::RawView;
 use osier_collectives::{Buffer, Lengths, Region};
 use osier_kernels::DeviceError;

@@ -24,7 +24,9 @@
 pub(crate) mod graph;
 pub(crate) mod lower;
 pub(crate) mod memory;
+pub(crate) mod on_device;
 pub(crate) mod operator;
 pub(crate) mod program;
+pub(crate) mod reduce_local;
 pub(crate) mod run;
 pub(crate) mod straight;

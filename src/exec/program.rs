@@ -2,7 +2,7 @@
 
 use super::graph::Graph;
 use super::straight::Straight;
-use crate::device::combine::Work;
+use crate::exec::on_device::Work;
 use osier_collectives::{Buffer, Region, Scratch};
 
 /// What a step does.

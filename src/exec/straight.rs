@@ -15,8 +15,8 @@
 
 use super::memory::Memory;
 use super::program::Action;
-use crate::view::RawView;
 use crate::protocol::select::AT_ONCE_BYTES;
+use crate::view::RawView;
 use osier_collectives::{Buffer, Region, Scratch};
 use std::mem::MaybeUninit;
 

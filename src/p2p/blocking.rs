@@ -3,7 +3,6 @@
 use super::message::Message;
 use super::names::{self, Rank, Source, Tag, TagSelector};
 use super::status::Status;
-use crate::view::{Buffer, BufferMut, RawView};
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::{Pattern, TagPattern};
@@ -12,6 +11,7 @@ use crate::progress::lane_receive::Direct;
 use crate::progress::pace;
 use crate::trace::event::{ANY, Event, Kind};
 use crate::trace::{Span, now_ns};
+use crate::view::{Buffer, BufferMut, RawView};
 use osier_datatype::Datatype;
 use std::panic::Location;
 

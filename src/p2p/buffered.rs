@@ -20,7 +20,6 @@
 
 use super::names::{Rank, Tag};
 use super::status::Status;
-use crate::view::{Buffer, RawView};
 use super::waits::{Waitable, sealed};
 use crate::bootstrap::{Session, Universe};
 use crate::comm::Communicator;
@@ -30,6 +29,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::progress::core::Core;
 use crate::progress::lane::{Mode, Posted};
 use crate::progress::ready::Ready;
+use crate::view::{Buffer, RawView};
 use std::any::Any;
 use std::future::Future;
 use std::pin::Pin;

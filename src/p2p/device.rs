@@ -10,9 +10,9 @@
 //! receive that is dropped is given up instead, after waiting for a kernel that writes
 //! there ([`Request::detach`](super::Request::detach) lets it go on).
 
-use crate::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
 use crate::device::{DeviceMemory, Use};
 use crate::error::Result;
+use crate::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
 use osier_datatype::{Datatype, Layout};
 use osier_kernels::{
     After, Context, DeviceError, DeviceSlice, DeviceView, Memory, Ordered, Stream, classify,

@@ -3,12 +3,12 @@
 use super::names::{self, Rank, Source, Tag, TagSelector};
 use super::request::Request;
 use super::status::Status;
-use crate::view::{BufferMut, OwnedBuffer, OwnedBufferMut, RawView};
 use super::waits::{Waitable, sealed};
 use crate::comm::Communicator;
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::lane::{Mode, Posted};
 use crate::progress::ready::Ready;
+use crate::view::{BufferMut, OwnedBuffer, OwnedBufferMut, RawView};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;

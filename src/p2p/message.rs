@@ -2,10 +2,10 @@
 
 use super::blocking::elements;
 use super::status::Status;
-use crate::view::{Buffer, BufferMut, RawView};
 use crate::comm::Communicator;
 use crate::error::Result;
 use crate::progress::lane::{Matched, Posted};
+use crate::view::{Buffer, BufferMut, RawView};
 use osier_datatype::Datatype;
 
 /// A message that only its holder can receive. Dropping it drops the message.

@@ -62,6 +62,7 @@ mod transfer;
 mod waits;
 mod waitset;
 
+pub use crate::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, View, ViewMut};
 pub use buffered::{BSEND_OVERHEAD, FlushRequest};
 pub use device::DeviceBuffer;
 #[doc(hidden)]
@@ -83,7 +84,6 @@ pub(crate) use scope::ScopedRuns;
 pub use scope::{Scope, ScopedRequest};
 pub use status::Status;
 pub(crate) use transfer::is_driven;
-pub use crate::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, View, ViewMut};
 pub(crate) use waits::sealed;
 pub use waits::{
     Waitable, Watched, first_over, status_all, status_any, status_some, test_all, test_any,

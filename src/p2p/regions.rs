@@ -7,9 +7,9 @@
 
 use super::names::{self, Rank, Source, Tag, TagSelector};
 use super::scope::{Scope, ScopedRequest};
-use crate::view::{RawView, View, ViewMut};
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::lane::Mode;
+use crate::view::{RawView, View, ViewMut};
 use osier_datatype::{Datatype, Layout};
 use std::cell::RefCell;
 use std::ops::Range;

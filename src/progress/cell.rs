@@ -155,11 +155,11 @@ impl LaneGuard<'_> {
 mod tests {
     use super::*;
     use crate::matching::Pattern;
-    use crate::view::RawView;
     use crate::progress::lane::Posted;
     use crate::progress::links::{Links, Remote};
     use crate::protocol::cost::LinkCosts;
     use crate::protocol::select::Selection;
+    use crate::view::RawView;
     use std::sync::Arc;
 
     fn cell(biased: bool) -> LaneCell {

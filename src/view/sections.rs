@@ -29,7 +29,7 @@ impl RawView {
                 );
             }
             Shape::Device(memory) => match memory.section(packed) {
-                Some(section) => return section.into_view(),
+                Some(section) => return RawView::of_device(section),
                 None => (self.origin, Shape::Device(memory.clone())),
             },
             Shape::Slice(layout) => (

@@ -4,8 +4,8 @@ use super::ask::given;
 use super::v_and_w::{all_given, all_wanted};
 use crate::comm::Communicator;
 use crate::error::Result;
-use crate::view::{Buffer, BufferMut};
 use crate::trace::event::{ANY, Kind};
+use crate::view::{Buffer, BufferMut};
 
 impl Communicator {
     /// Sends `send` to each destination of this rank in the communicator's topology, and

@@ -7,9 +7,9 @@
 
 use super::stays::Crossings;
 use crate::comm::Communicator;
-use crate::device::combine::Combining;
 use crate::error::{Error, ErrorKind};
 use crate::exec::memory::{Buffers, Pieces};
+use crate::exec::on_device::Combining;
 use crate::exec::operator::Fit;
 use crate::exec::program::Program;
 use crate::exec::run::{Combiner, Shadow};

@@ -6,8 +6,8 @@ use crate::error::Result;
 use crate::exec::operator::Reduction;
 use crate::exec::run::Combiner;
 use crate::p2p::Rank;
-use crate::view::{Buffer, BufferMut, RawView};
 use crate::trace::event::{ANY, Kind};
+use crate::view::{Buffer, BufferMut, RawView};
 use osier_collectives::{Call, Operation};
 use osier_datatype::Datatype;
 

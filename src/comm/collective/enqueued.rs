@@ -9,9 +9,10 @@
 
 use super::ask::{Ask, InPlace, mismatch};
 use super::forms::owned;
-use crate::device::{Use, local};
+use crate::device::Use;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::operator::{Data, Reduction};
+use crate::exec::reduce_local;
 use crate::p2p::Rank;
 use crate::p2p::device::{DeviceBuffer, raw_of};
 use crate::p2p::enqueue::{Enqueued, OnStream};
@@ -148,7 +149,7 @@ impl OnStream<'_> {
                 return Ok(());
             }
             let packer = Packer::new(stream.context());
-            let begun = local::begin(&op, &fit, &from, &into, &packer, stream);
+            let begun = reduce_local::begin(&op, &fit, &from, &into, &packer, stream);
             let none = || {
                 let told = "no kernel combines these buffers (hint: osier::reduce_local goes \
                             through the host then)";

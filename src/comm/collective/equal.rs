@@ -10,8 +10,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::exec::memory::{Buffers, Pieces, Sizes};
 use crate::exec::operator::Data;
 use crate::exec::run::Combiner;
-use crate::view::RawView;
 use crate::p2p::{PROC_NULL, ROOT, Rank};
+use crate::view::RawView;
 use osier_collectives::{Association, Call, Operation};
 
 impl Communicator {

@@ -13,8 +13,8 @@ use crate::comm::Communicator;
 use crate::error::Result;
 use crate::exec::operator::Reduction;
 use crate::exec::run::Combiner;
-use crate::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView};
 use crate::p2p::{Rank, Scope};
+use crate::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView};
 use std::sync::Arc;
 
 /// Shows both buffers.

@@ -6,8 +6,8 @@ use crate::error::Result;
 use crate::exec::operator::{Data, Reduction};
 use crate::exec::run::Combiner;
 use crate::p2p::Rank;
-use crate::view::{Buffer, BufferMut, RawView};
 use crate::trace::event::{ANY, Kind};
+use crate::view::{Buffer, BufferMut, RawView};
 use osier_collectives::{Call, Operation};
 
 impl Communicator {
@@ -183,5 +183,5 @@ pub fn reduce_local<S: Buffer + ?Sized, R: BufferMut + ?Sized>(
             inout.bytes()
         )));
     }
-    crate::device::local::reduce(&op, &fit, &input, &inout)
+    crate::exec::reduce_local::reduce(&op, &fit, &input, &inout)
 }

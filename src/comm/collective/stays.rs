@@ -13,11 +13,11 @@
 use super::ask::Ask;
 use crate::comm::Communicator;
 use crate::device::DeviceMemory;
-use crate::device::combine::Combining;
 use crate::exec::memory::Pieces;
+use crate::exec::on_device::Combining;
 use crate::exec::program::{Place, Program};
-use crate::view::RawView;
 use crate::protocol::device::Reductions;
+use crate::view::RawView;
 use osier_collectives::{Buffer, Operation};
 use osier_datatype::{Basic, Layout, Type};
 
@@ -150,7 +150,7 @@ fn places(pieces: &Pieces, uncut: bool) -> Option<Pieces> {
     let bytes = bytes()?;
     let run = |memory: &DeviceMemory| {
         let all = 0..memory.view().ok()?.buffer().packed_bytes();
-        memory.run(all, &bytes).map(DeviceMemory::into_view)
+        memory.run(all, &bytes).map(RawView::of_device)
     };
     pieces.mapped(|view| match view.as_device() {
         Some(memory) if view.bytes() > 0 => run(memory).or_else(|| {
@@ -165,7 +165,7 @@ fn places(pieces: &Pieces, uncut: bool) -> Option<Pieces> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::combine::Work;
+    use crate::exec::on_device::Work;
 
     #[test]
     fn pieces_with_gaps_are_whole_instances() {

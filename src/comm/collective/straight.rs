@@ -14,8 +14,8 @@ use crate::exec::program::Action;
 use crate::exec::run::{combine, copy};
 use crate::exec::straight::{Begun, Desk, Small};
 use crate::matching::Pattern;
-use crate::view::RawView;
 use crate::progress::lane::Lane;
+use crate::view::RawView;
 use osier_collectives::Call;
 
 /// The operator of a call, and what it combines there.

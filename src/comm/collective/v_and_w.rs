@@ -9,8 +9,8 @@ use crate::error::Result;
 use crate::exec::operator::Reduction;
 use crate::exec::run::Combiner;
 use crate::p2p::Rank;
-use crate::view::{Buffer, BufferMut, RawView};
 use crate::trace::event::{ANY, Kind};
+use crate::view::{Buffer, BufferMut, RawView};
 
 fn bytes(view: Option<&RawView>) -> usize {
     view.map_or(0, RawView::bytes)

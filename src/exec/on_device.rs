@@ -16,11 +16,11 @@
 //! Communication Framework", HPDC 2018: combinations as events on streams of the GPU,
 //! between segments that are under way.
 
-use super::direct::Direct;
-use super::{DeviceMemory, Devices};
+use crate::device::direct::Direct;
+use crate::device::{DeviceMemory, Devices};
 use crate::exec::operator::{Fit, Reduction};
-use crate::view::RawView;
 use crate::protocol::device::DeviceCosts;
+use crate::view::RawView;
 use osier_datatype::{Layout, Operator};
 use osier_kernels::{
     Context, DeviceError, DeviceSlice, DeviceView, Event, Kind, Memory, Ordered, Packer, Stream,
@@ -146,7 +146,7 @@ impl Combining {
         let bytes = view.buffer().packed_bytes();
         (*view.buffer().memory().context() == self.context).then_some(())?;
         let run = memory.run(0..bytes, &self.element)?;
-        Some(run.into_view())
+        Some(RawView::of_device(run))
     }
 
     /// Memory for so many bytes, the same as before if that is enough.

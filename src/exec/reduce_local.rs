@@ -1,9 +1,9 @@
 //! A combination of two buffers of one rank, of which one lies on a device at least: by a
 //! kernel where both do, without gaps; else on the host, packed.
 
-use super::combine::{Combining, Operands};
+use super::on_device::{Combining, Operands};
+use super::operator::{Fit, Reduction};
 use crate::error::Result;
-use crate::exec::operator::{Fit, Reduction};
 use crate::view::RawView;
 use osier_kernels::{DeviceSlice, DeviceView, Event, Memory, Ordered, Packer, Stream};
 
@@ -18,7 +18,7 @@ pub(crate) fn reduce(
     inout: &RawView,
 ) -> Result<()> {
     let Some(there) = inout.as_device().or(input.as_device()) else {
-        return crate::exec::run::combine(operator, fit, input, inout, inout);
+        return super::run::combine(operator, fit, input, inout, inout);
     };
     if inout.bytes() == 0 {
         return Ok(());
@@ -35,7 +35,7 @@ pub(crate) fn reduce(
         Staged::of(input, &packer, &stream)?,
         Staged::of(inout, &packer, &stream)?,
     );
-    crate::exec::run::combine(operator, fit, &ends.0.host, &ends.1.host, &ends.1.host)?;
+    super::run::combine(operator, fit, &ends.0.host, &ends.1.host, &ends.1.host)?;
     ends.1.back(inout, &packer, &stream)
 }
 
