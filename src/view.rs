@@ -788,3 +788,22 @@ impl<T: Datatype> Buffer for std::sync::Arc<[T]> {
 
 // SAFETY: shared elements do not move and cannot change while this clone lives.
 unsafe impl<T: Datatype> OwnedBuffer for std::sync::Arc<[T]> {}
+
+/// Zeroes.
+///
+/// # Errors
+/// [`ErrorKind::OutOfMemory`].
+pub(crate) fn zeroed_vec<T: Datatype>(count: usize) -> Result<Vec<T>> {
+    let mut v: Vec<T> = Vec::new();
+    v.try_reserve_exact(count).map_err(|e| {
+        Error::new(
+            ErrorKind::OutOfMemory,
+            format!("a vector of {count} elements: {e}"),
+        )
+    })?;
+    // SAFETY: reserved above.
+    unsafe { std::ptr::write_bytes(v.as_mut_ptr(), 0, count) };
+    // SAFETY: any bit pattern is a value of a `Datatype`, zeroes too.
+    unsafe { v.set_len(count) };
+    Ok(v)
+}

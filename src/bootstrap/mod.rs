@@ -15,8 +15,6 @@ mod pmi1;
 mod run;
 mod session;
 
-pub(crate) use pmi1::Launcher;
-
 pub use run::{Failure, run, run_code};
 pub use session::Session;
 
@@ -27,7 +25,7 @@ use crate::device::imports::Limits;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::calls::Agreed;
 use crate::p2p::HeapBuffer;
-use crate::p2p::buffered::Attached;
+use crate::progress::attached::Attached;
 use crate::progress::core::{Core, Place};
 use crate::progress::lane::Lane;
 use crate::protocol::cost::LinkCosts;
@@ -99,7 +97,7 @@ fn join() -> Result<Arc<Member>> {
             rank,
             ranks,
         } => {
-            let (launcher, job) = Launcher::join(descriptor, rank, ranks)?;
+            let (launcher, job) = pmi1::Connected::join(descriptor, rank, ranks)?;
             let member = match job {
                 Some(job) => {
                     agree_on_checks(&job, rank)?;
@@ -108,7 +106,7 @@ fn join() -> Result<Arc<Member>> {
                 None => member(alone()?, Agreed::default(), false)?,
             };
             // Nobody else has this core yet.
-            let _ = member.core.launcher.set(launcher);
+            let _ = member.core.launcher.set(Box::new(launcher));
             Ok(member)
         }
     }
@@ -295,7 +293,7 @@ impl Universe {
     pub fn application(&self) -> usize {
         let told = config::value("OSIER_APPNUM").and_then(|text| text.parse().ok());
         let launcher = self.joined.member.core.launcher.get();
-        told.or_else(|| launcher.map(Launcher::application))
+        told.or_else(|| launcher.map(|launcher| launcher.application()))
             .unwrap_or(0)
     }
 

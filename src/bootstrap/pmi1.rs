@@ -16,6 +16,7 @@ use super::descriptor;
 use crate::check::Setting;
 use crate::config;
 use crate::error::{Error, ErrorKind, Result};
+use crate::progress::core::Launcher;
 use osier_transports::cuda_ipc::{Name, Socket, send};
 use osier_transports::shm::{Job, JobOptions};
 use std::collections::HashMap;
@@ -31,7 +32,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The connection to a launcher that has been told that this rank is there.
-pub(crate) struct Launcher {
+pub(crate) struct Connected {
     connection: Mutex<Option<Connection>>,
     application: usize,
 }
@@ -213,9 +214,9 @@ fn of_hex(text: &str) -> Option<Name> {
     Some(name)
 }
 
-impl Launcher {
+impl Connected {
     /// Joins as a rank; without a job if it is the only one.
-    pub fn join(number: RawFd, rank: usize, ranks: usize) -> Result<(Launcher, Option<Job>)> {
+    pub fn join(number: RawFd, rank: usize, ranks: usize) -> Result<(Connected, Option<Job>)> {
         let mut connection = Connection::open(number).map_err(|e| failed("PMI_FD", e))?;
         connection.ask(
             "cmd=init pmi_version=1 pmi_subversion=1",
@@ -231,7 +232,7 @@ impl Launcher {
             (0, _) => Some(lead(&mut connection, &space, ranks)?),
             _ => Some(follow(&mut connection, &space, rank)?),
         };
-        let launcher = Launcher {
+        let launcher = Connected {
             connection: Mutex::new(Some(connection)),
             application: application.unwrap_or(0),
         };
@@ -243,22 +244,21 @@ impl Launcher {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// The number of this rank's program in a job of several.
-    pub fn application(&self) -> usize {
+impl Launcher for Connected {
+    fn application(&self) -> usize {
         self.application
     }
 
-    /// Says good-bye, so that the end of this process is not taken for a failure.
-    pub fn finish(&self) {
+    fn finish(&self) {
         if let Some(mut connection) = self.connection().take() {
             // The launcher may have gone.
             let _ = connection.ask("cmd=finalize", "finalize_ack");
         }
     }
 
-    /// Has the launcher end the job with this code.
-    pub fn abort(&self, code: i32) {
+    fn abort(&self, code: i32) {
         if let Some(connection) = self.connection().as_mut() {
             // The launcher may have gone.
             let _ = connection.say(&format!("cmd=abort exitcode={code}"));

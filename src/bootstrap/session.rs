@@ -7,7 +7,7 @@ use crate::comm::{
     ErrorCodes, ErrorHandler, Group, HandlerCell, Info, Joined, Member, ProcessSets, Raised,
 };
 use crate::error::{Error, Result};
-use crate::p2p::buffered::Attached;
+use crate::progress::attached::Attached;
 use crate::progress::core::Core;
 use std::fmt;
 use std::sync::Arc;

@@ -17,7 +17,7 @@ use std::task::{Context, Poll};
 /// The packed bytes of a view, copied.
 fn copy_of(comm: &Communicator, view: &RawView) -> Result<Vec<u8>> {
     let bytes = view.bytes();
-    let mut copy = super::message::zeroed_vec::<u8>(bytes)?;
+    let mut copy = crate::view::zeroed_vec::<u8>(bytes)?;
     // SAFETY: callers pass a view of memory that they hold a borrow of; the
     // copy has as many bytes.
     unsafe { view.pack_all(&comm.core().devices, copy.as_mut_ptr()) }?;

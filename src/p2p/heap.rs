@@ -1,8 +1,8 @@
 //! Buffers in Osier's shared heap.
 
-use super::message::zeroed_vec;
 use crate::error::Result;
 use crate::progress::core::{Core, Place};
+use crate::view::zeroed_vec;
 use crate::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, View, ViewMut};
 use osier_datatype::Datatype;
 use osier_transports::shm::ShmRank;

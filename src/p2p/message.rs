@@ -5,6 +5,7 @@ use super::status::Status;
 use crate::comm::Communicator;
 use crate::error::Result;
 use crate::progress::lane::{Matched, Posted};
+use crate::view::zeroed_vec;
 use crate::view::{Buffer, BufferMut, RawView};
 use osier_datatype::Datatype;
 
@@ -90,19 +91,4 @@ impl Drop for Message {
                 .with(self.comm.lane(), |lane| lane.drop_matched(matched));
         }
     }
-}
-
-pub(crate) fn zeroed_vec<T: Datatype>(count: usize) -> Result<Vec<T>> {
-    let mut v: Vec<T> = Vec::new();
-    v.try_reserve_exact(count).map_err(|e| {
-        crate::Error::new(
-            crate::ErrorKind::OutOfMemory,
-            format!("a vector of {count} elements: {e}"),
-        )
-    })?;
-    // SAFETY: reserved above.
-    unsafe { std::ptr::write_bytes(v.as_mut_ptr(), 0, count) };
-    // SAFETY: any bit pattern is a value of a `Datatype`, zeroes too.
-    unsafe { v.set_len(count) };
-    Ok(v)
 }

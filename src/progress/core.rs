@@ -14,10 +14,10 @@
 
 mod waiting;
 
+use super::attached::Attached;
 use super::cell::LaneCell;
 use super::enqueued::Rung;
 use super::lane::Lane;
-use crate::bootstrap::Launcher;
 use crate::check::{Check, Checks, Setting};
 use crate::device::Devices;
 use crate::diagnose::outside::{Outside, Process};
@@ -25,7 +25,6 @@ use crate::diagnose::tell;
 use crate::diagnose::threads::Inside;
 use crate::diagnose::waits::{Asked, EndedBy, Waits, Watch};
 use crate::diagnose::watch::Watcher;
-use crate::p2p::buffered::Attached;
 use crate::protocol::select::Selection;
 use crate::trace::Tracer;
 use osier_transports::shm::{Death, ShmRank, monotonic_ns};
@@ -94,7 +93,19 @@ pub(crate) struct Core {
     /// What messages of devices need.
     pub devices: Arc<Devices>,
     /// A launcher of others that must hear of this rank's end.
-    pub launcher: OnceLock<Launcher>,
+    pub launcher: OnceLock<Box<dyn Launcher>>,
+}
+
+/// A launcher of others, as a rank of its job uses it.
+pub(crate) trait Launcher: Send + Sync {
+    /// The number of this rank's program in a job of several.
+    fn application(&self) -> usize;
+
+    /// Says good-bye, so that the end of this process is not taken for a failure.
+    fn finish(&self);
+
+    /// Has the launcher end the job with this code.
+    fn abort(&self, code: i32);
 }
 
 /// A communicator's lane, for as long as the communicator lives.

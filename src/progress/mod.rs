@@ -5,6 +5,7 @@
 //! Communicators share no lane, so they share no lock. [`core::Core`] is what
 //! a rank's lanes have in common: where they sleep, who is dead.
 
+pub(crate) mod attached;
 mod biased;
 pub(crate) mod cell;
 pub(crate) mod checked;
