@@ -55,6 +55,7 @@ pub mod p2p;
 )]
 mod progress;
 pub mod protocol;
+mod site;
 pub mod testing;
 pub mod trace;
 #[allow(unsafe_code, reason = "memory of transfers is named by address")]

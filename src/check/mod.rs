@@ -30,17 +30,16 @@
 mod claims;
 mod finding;
 mod regions;
-mod site;
 
+pub use crate::site::{Callers, Site};
 pub(crate) use claims::{Claim, Claims};
 pub use finding::Finding;
 pub(crate) use finding::{Side, mismatch};
 pub use regions::{Hold, Region};
-pub use site::{Callers, Site};
-pub(crate) use site::{Layer, told};
 
 use crate::diagnose::tell;
 use crate::error::{Error, ErrorKind, Result};
+use crate::site::Layer;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::Location;

@@ -6,8 +6,7 @@
 //! claim nothing.
 
 use super::{Check, Checks, Claim, Site};
-use crate::progress::checked::sum;
-use crate::view::{RawView, View, ViewMut};
+use crate::view::{RawView, View, ViewMut, sum};
 use std::ops::Range;
 
 /// Memory that an operation reads or writes.

@@ -20,7 +20,7 @@
 
 use super::outside::{Sleep, Sleeper};
 use super::verdict::Standing;
-use crate::check::{Site, told};
+use crate::site::{Site, told};
 use osier_transports::shm::STATUS_WORDS;
 use std::fmt;
 

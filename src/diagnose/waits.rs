@@ -18,7 +18,7 @@ use super::outside::{Asleep, Sleeper};
 use super::page::{Operation, Page, Place, State, Wait, WaitTag};
 use super::threads::Inside;
 use super::verdict::{Drowse, Quiet, Standing};
-use crate::check::{Callers, Layer, Site};
+use crate::site::{Callers, Layer, Site};
 use osier_transports::shm::monotonic_ns;
 use std::cell::{Cell, RefCell};
 use std::panic::Location;

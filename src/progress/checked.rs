@@ -12,10 +12,11 @@
 //! 3. What an operation has claimed is given back when its memory is.
 
 use super::lane::{Arrival, Direction, Lane, Op, Rare, describe};
-use crate::check::{Check, Checks, Claim, Side, Site, mismatch, told};
+use crate::check::{Check, Checks, Claim, Side, Site, mismatch};
 use crate::diagnose::report::communicator;
 use crate::matching::Envelope;
-use crate::view::RawView;
+use crate::site::told;
+use crate::view::{RawView, sum};
 use crate::wire::{self, Told};
 use osier_transports::{Incoming, PostError};
 use std::collections::HashMap;
@@ -361,28 +362,4 @@ impl Lane {
             checks.report(Check::Leaks, text);
         }
     }
-}
-
-/// A sum of what a view holds (FNV-1a over words).
-pub(crate) fn sum(view: &RawView) -> u64 {
-    const PIECE: usize = 64 << 10;
-    if view.as_device().is_some() {
-        return 0; // nobody waits for a device to find out
-    }
-    let mut piece = vec![0u8; PIECE.min(view.bytes())];
-    let mut sum = 0xcbf2_9ce4_8422_2325u64;
-    let mut at = 0;
-    while at < view.bytes() {
-        let n = piece.len().min(view.bytes() - at);
-        // SAFETY: the operation may read its memory; the piece has room.
-        unsafe { view.pack(at..at + n, piece.as_mut_ptr()) };
-        for word in piece[..n].chunks(8) {
-            let mut bytes = [0; 8];
-            bytes[..word.len()].copy_from_slice(word);
-            sum = (sum ^ u64::from_le_bytes(bytes)).wrapping_mul(0x0000_0100_0000_01b3);
-            sum ^= sum >> 29;
-        }
-        at += n;
-    }
-    sum
 }

@@ -19,13 +19,14 @@
 use super::Communicator;
 use super::ask::{Ask, mismatch};
 use super::spaces::Found;
-use crate::check::{Check, Checks, Site, told};
+use crate::check::{Check, Checks, Site};
 use crate::error::{Error, Result};
 use crate::exec::lower::lower;
 use crate::exec::memory::{Buffers, Pieces, Sizes};
 use crate::exec::operator::{Data, Fit, Reduction};
 use crate::exec::program::Program;
 use crate::exec::run::{Combiner, Judge};
+use crate::site::told;
 use crate::view::RawView;
 use osier_collectives::{Algorithm, Association, Call, Operation, Plan};
 use std::panic::Location;
