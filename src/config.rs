@@ -1,14 +1,24 @@
-//! Every environment variable that Osier reads.
+//! The environment variables of Osier: one table, with default, meaning and parser.
 
 use crate::check::Setting;
 use crate::comm::ProcessSets;
+use crate::device::settings;
+use crate::env::{MOST_BYTES, bad, bounded, number, shown, size};
 use crate::error::{Error, ErrorKind, Result};
-use crate::protocol::device::Reductions;
-use crate::protocol::reach::Pipelining;
+use crate::model::settings as model_settings;
+use crate::trace;
 use osier_transports::shm::MAX_RANKS;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
-use std::time::Duration;
+
+pub use crate::device::settings::{
+    DEVICE_CHUNKS_BYTES, PINNED_LIMIT_BYTES, Share, device_chunks, device_eager, device_reductions,
+    pack_multiprocessors, pinned_limit, pipeline,
+};
+pub use crate::diagnose::settings::{patience, stall};
+pub use crate::env::parse_duration;
+pub use crate::env::{parse_bytes, path, value};
+pub use crate::model::settings::{Costs, wanted as model};
+pub use crate::trace::parse_events;
 
 /// A variable, for `osier info`.
 #[derive(Clone, Copy, Debug)]
@@ -111,7 +121,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "OSIER_TRACE_EVENTS",
         default: "64K",
         meaning: "events of the timeline that each thread keeps, the newest; 64 bytes each, at most 16M of them",
-        syntax: Syntax::Text(|text| parse_events(text).map(drop)),
+        syntax: Syntax::Text(|text| trace::parse_events(text).map(drop)),
     },
     Variable {
         name: "OSIER_CUBINS",
@@ -141,13 +151,13 @@ pub const VARIABLES: &[Variable] = &[
         name: "OSIER_DEVICE_MAPPINGS",
         default: "256",
         meaning: "most allocations of other processes' devices that a rank keeps open; 0: none, messages go through the host",
-        syntax: Syntax::Text(|text| bounded(text, MAPPINGS_BOUNDS).map(drop)),
+        syntax: Syntax::Text(|text| bounded(text, settings::MAPPINGS_BOUNDS).map(drop)),
     },
     Variable {
         name: "OSIER_DEVICE_MAPPED",
         default: "1T",
         meaning: "most bytes of these, such as 8G",
-        syntax: Syntax::Text(|text| bounded(text, MAPPED_BOUNDS).map(drop)),
+        syntax: Syntax::Text(|text| bounded(text, settings::MAPPED_BOUNDS).map(drop)),
     },
     Variable {
         name: "OSIER_CHECK",
@@ -159,7 +169,7 @@ pub const VARIABLES: &[Variable] = &[
         name: "OSIER_PINNED_LIMIT",
         default: "64M",
         meaning: "most host memory that a rank pins for messages of devices, at least 256K; less of it makes shorter pipelines",
-        syntax: Syntax::Text(|text| parse_pinned_limit(text).map(drop)),
+        syntax: Syntax::Text(|text| settings::parse_pinned_limit(text).map(drop)),
     },
     Variable {
         name: "OSIER_DIE_AT",
@@ -177,37 +187,37 @@ pub const VARIABLES: &[Variable] = &[
         name: "OSIER_DEVICE_CHUNKS",
         default: "32M",
         meaning: "memory of each device that a rank takes for chunks of messages to other processes, once one needs them, at least 512K; 0: none, messages go through the host",
-        syntax: Syntax::Text(|text| parse_device_chunks(text).map(drop)),
+        syntax: Syntax::Text(|text| settings::parse_device_chunks(text).map(drop)),
     },
     Variable {
         name: "OSIER_DEVICE_EAGER",
         default: "8K, or more where the costs say so",
         meaning: "messages from a device up to so many bytes go at once, at most 256K, whether somebody waits for them or not; 0: all are announced",
-        syntax: Syntax::Text(|text| parse_device_eager(text).map(drop)),
+        syntax: Syntax::Text(|text| settings::parse_device_eager(text).map(drop)),
     },
     Variable {
         name: "OSIER_DEVICE_REDUCTIONS",
         default: "auto",
         meaning: "reductions of a device's memory combine on the device, wherever they can, on the host, or, auto, where it is expected to take less time",
-        syntax: Syntax::Text(|text| parse_reductions(text).map(drop)),
+        syntax: Syntax::Text(|text| settings::parse_reductions(text).map(drop)),
     },
     Variable {
         name: "OSIER_PIPELINE",
         default: "auto",
         meaning: "messages between devices of two processes in chunks on the device: on, wherever they can, off, never, auto, where nothing is cheaper",
-        syntax: Syntax::Text(|text| parse_pipeline(text).map(drop)),
+        syntax: Syntax::Text(|text| settings::parse_pipeline(text).map(drop)),
     },
     Variable {
         name: "OSIER_PACK_MULTIPROCESSORS",
         default: "as many as packing needs to keep up",
         meaning: "most multiprocessors of a GPU that kernels of messages take, such as 8 or 25%",
-        syntax: Syntax::Text(|text| Share::parse(text).map(drop)),
+        syntax: Syntax::Text(|text| settings::Share::parse(text).map(drop)),
     },
     Variable {
         name: "OSIER_MODEL",
         default: "auto",
         meaning: "costs by which protocols and plans are chosen: auto, osier run measures them where nobody has, once, in about a second; cached, those that were measured, if any; built-in, those of the library",
-        syntax: Syntax::Text(|text| parse_model(text).map(drop)),
+        syntax: Syntax::Text(|text| model_settings::parse(text).map(drop)),
     },
     Variable {
         name: "OSIER_COSTS",
@@ -216,22 +226,6 @@ pub const VARIABLES: &[Variable] = &[
         syntax: Syntax::Path,
     },
 ];
-
-/// Value of a variable, if it is set and not empty. What is no UTF-8 has replacement
-/// characters, which no [`Syntax`] takes.
-pub fn value(name: &str) -> Option<String> {
-    path(name).map(|value| value.to_string_lossy().into_owned())
-}
-
-/// As [`value`], byte for byte.
-pub fn path(name: &str) -> Option<PathBuf> {
-    debug_assert!(
-        VARIABLES.iter().any(|v| v.name == name),
-        "{name} is declared"
-    );
-    let value = std::env::var_os(name).filter(|v| !v.is_empty());
-    value.map(PathBuf::from)
-}
 
 /// Refuses values that make no sense, of any variable: before a job is made or joined, so
 /// that none is found out only where it is used, if at all.
@@ -245,33 +239,6 @@ pub fn check() -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// A value for a message: as much of it as is recognised.
-pub(crate) fn shown(text: &str) -> String {
-    let start: String = text.chars().take(80).collect();
-    let more = if start.len() < text.len() { "..." } else { "" };
-    format!("{start:?}{more}")
-}
-
-fn bad(text: &str, is_no: &str, hint: &str) -> Error {
-    Error::new(
-        ErrorKind::Config,
-        format!("{} is no {is_no} (hint: {hint})", shown(text)),
-    )
-}
-
-/// A number of a range.
-fn number(text: &str, least: usize, most: usize) -> Result<()> {
-    let number = text.trim().parse().ok();
-    match number.filter(|n| (least..=most).contains(n)) {
-        Some(_) => Ok(()),
-        None => Err(bad(
-            text,
-            &format!("number from {least} to {most}"),
-            "it is set by the launcher",
-        )),
-    }
 }
 
 #[cfg(debug_assertions)]
@@ -304,39 +271,7 @@ pub fn parse_cpus(text: &str) -> Result<Vec<Vec<usize>>> {
     places.ok_or_else(|| bad(text, "list of processors", "it is set by osier run"))
 }
 
-/// Most events of a timeline that a thread keeps: 1 GiB of them.
-pub(crate) const MOST_EVENTS: usize = 1 << 24;
-
-/// Parses how many events of the timeline each thread keeps.
-pub fn parse_events(text: &str) -> Result<usize> {
-    let events = parse_bytes(text).ok().and_then(|n| usize::try_from(n).ok());
-    events
-        .filter(|n| (2..=MOST_EVENTS).contains(n))
-        .ok_or_else(|| bad(text, "number of events", "2 to 16M, such as 64K"))
-}
-
-/// Parses a size such as `4096`, `64K`, `2M`, `1G`; binary units.
-pub fn parse_bytes(text: &str) -> Result<u64> {
-    let bad = || bad(text, "size", "write bytes, or a number with K, M, G or T");
-    let trimmed = text.trim();
-    let (digits, shift) = match trimmed.char_indices().last() {
-        Some((at, 'k' | 'K')) => (&trimmed[..at], 10),
-        Some((at, 'm' | 'M')) => (&trimmed[..at], 20),
-        Some((at, 'g' | 'G')) => (&trimmed[..at], 30),
-        Some((at, 't' | 'T')) => (&trimmed[..at], 40),
-        _ => (trimmed, 0),
-    };
-    let n: u64 = digits.parse().map_err(|_| bad())?;
-    n.checked_mul(1 << shift).ok_or_else(bad)
-}
-
-/// More memory than any machine has: half of an address space of 47 bits.
-pub(crate) const MOST_BYTES: u64 = 1 << 46;
-
-/// Of sizes that variables set.
 const SHM_LIMIT_BOUNDS: RangeInclusive<u64> = 1..=MOST_BYTES;
-pub(crate) const MAPPINGS_BOUNDS: RangeInclusive<u64> = 0..=1 << 20;
-pub(crate) const MAPPED_BOUNDS: RangeInclusive<u64> = 0..=MOST_BYTES;
 
 /// Whether a process is to be a job of one rank.
 pub(crate) fn parse_alone(text: &str) -> Result<bool> {
@@ -350,305 +285,7 @@ pub(crate) fn parse_alone(text: &str) -> Result<bool> {
     }
 }
 
-/// A size within bounds.
-fn bounded(text: &str, bounds: RangeInclusive<u64>) -> Result<u64> {
-    let bytes = parse_bytes(text)?;
-    match bounds.contains(&bytes) {
-        true => Ok(bytes),
-        false => Err(Error::new(
-            ErrorKind::Config,
-            format!(
-                "{} is out of bounds (hint: it is {} to {})",
-                shown(text),
-                bytes_text(*bounds.start()),
-                bytes_text(*bounds.end())
-            ),
-        )),
-    }
-}
-
-/// A variable that is a size within bounds.
-pub(crate) fn size(name: &str, bounds: RangeInclusive<u64>) -> Result<Option<u64>> {
-    let parsed = value(name).map(|text| bounded(&text, bounds));
-    parsed.transpose().map_err(|e| e.context(name))
-}
-
-/// As [`parse_bytes`] reads it.
-fn bytes_text(bytes: u64) -> String {
-    let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
-    let unit = units
-        .into_iter()
-        .find(|(shift, _)| bytes > 0 && bytes.trailing_zeros() >= *shift);
-    match unit {
-        Some((shift, unit)) => format!("{}{unit}", bytes >> shift),
-        None => bytes.to_string(),
-    }
-}
-
-/// A longer time is a mistake, in hours.
-const MOST_HOURS: u64 = 365 * 24;
-
-/// Parses a time such as `500ms`, `60s`, `5m`, `1h`; `None` for `off`.
-pub fn parse_duration(text: &str) -> Result<Option<Duration>> {
-    let hint = "write a number with ms, s, m or h, at most 8760h; or off";
-    let bad = || bad(text, "time", hint);
-    let trimmed = text.trim();
-    if trimmed == "off" {
-        return Ok(None);
-    }
-    let at = trimmed.find(|c: char| !c.is_ascii_digit());
-    let (digits, unit) = trimmed.split_at(at.unwrap_or(trimmed.len()));
-    let n: u64 = digits.parse().map_err(|_| bad())?;
-    let ms: u64 = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return Err(bad()),
-    };
-    let most = MOST_HOURS * 3_600_000;
-    let ms = n.checked_mul(ms).filter(|ms| (1..=most).contains(ms));
-    let ms = ms.ok_or_else(bad)?;
-    Ok(Some(Duration::from_millis(ms)))
-}
-
-/// How long a rank waits before it says so.
-pub fn stall() -> Result<Option<Duration>> {
-    match value("OSIER_STALL") {
-        Some(text) => parse_duration(&text).map_err(|e| e.context("OSIER_STALL")),
-        None => Ok(Some(Duration::from_secs(60))),
-    }
-}
-
-/// How long a job stands still before it probably hangs.
-pub fn patience() -> Result<Option<Duration>> {
-    match value("OSIER_PROBABLE_HANG") {
-        Some(text) => parse_duration(&text).map_err(|e| e.context("OSIER_PROBABLE_HANG")),
-        None => Ok(Some(Duration::from_secs(5))),
-    }
-}
-
 /// The limit on a job's shared memory.
 pub fn shm_limit() -> Result<Option<u64>> {
     size("OSIER_SHM_LIMIT", SHM_LIMIT_BOUNDS)
-}
-
-/// A part of a device's multiprocessors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Share {
-    /// So many.
-    Count(u32),
-    /// So many of a hundred.
-    Percent(u32),
-}
-
-impl Share {
-    /// Of so many, at least one.
-    pub fn of(self, multiprocessors: u32) -> u32 {
-        match self {
-            Share::Count(count) => count.min(multiprocessors),
-            Share::Percent(percent) => multiprocessors * percent / 100,
-        }
-        .max(1)
-    }
-
-    fn parse(text: &str) -> Result<Share> {
-        let trimmed = text.trim();
-        let number = |digits: &str, most: u32| {
-            let number: Option<u32> = digits.parse().ok();
-            number.filter(|n| (1..=most).contains(n))
-        };
-        let share = match trimmed.strip_suffix('%') {
-            Some(digits) => number(digits, 100).map(Share::Percent),
-            None => number(trimmed, 1 << 16).map(Share::Count),
-        };
-        share.ok_or_else(|| bad(text, "share", "write a number such as 8, or 25%"))
-    }
-}
-
-/// Most multiprocessors of a device that kernels of messages take.
-pub fn pack_multiprocessors() -> Result<Option<Share>> {
-    value("OSIER_PACK_MULTIPROCESSORS")
-        .map(|text| Share::parse(&text).map_err(|e| e.context("OSIER_PACK_MULTIPROCESSORS")))
-        .transpose()
-}
-
-/// Host memory that a rank pins for messages of devices, unless told otherwise.
-pub const PINNED_LIMIT_BYTES: usize = 64 << 20;
-
-/// The limit on the host memory that a rank pins for messages of devices, in bytes.
-pub fn pinned_limit() -> Result<usize> {
-    match value("OSIER_PINNED_LIMIT") {
-        None => Ok(PINNED_LIMIT_BYTES),
-        Some(text) => parse_pinned_limit(&text).map_err(|e| e.context("OSIER_PINNED_LIMIT")),
-    }
-}
-
-fn parse_pinned_limit(text: &str) -> Result<usize> {
-    let least = crate::device::pool::LEAST_LIMIT_BYTES as u64;
-    bounded(text, least..=MOST_BYTES).map(|bytes| bytes as usize)
-}
-
-/// Memory of a device that a rank takes for chunks, unless told otherwise.
-pub const DEVICE_CHUNKS_BYTES: usize = 32 << 20;
-
-/// The memory of each device that a rank takes for chunks, in bytes.
-pub fn device_chunks() -> Result<usize> {
-    match value("OSIER_DEVICE_CHUNKS") {
-        None => Ok(DEVICE_CHUNKS_BYTES),
-        Some(text) => parse_device_chunks(&text).map_err(|e| e.context("OSIER_DEVICE_CHUNKS")),
-    }
-}
-
-fn parse_device_chunks(text: &str) -> Result<usize> {
-    let least = 2 * crate::protocol::device::LEAST_DEVICE_CHUNK_BYTES as u64;
-    match parse_bytes(text)? {
-        0 => Ok(0),
-        _ => bounded(text, least..=MOST_BYTES)
-            .map(|bytes| bytes as usize)
-            .map_err(|e| e.context("neither 0 nor enough")),
-    }
-}
-
-/// Largest message of a device that goes at once, in bytes; `None`: as the costs say.
-pub fn device_eager() -> Result<Option<usize>> {
-    let limit = value("OSIER_DEVICE_EAGER").map(|text| parse_device_eager(&text));
-    limit
-        .transpose()
-        .map_err(|e| e.context("OSIER_DEVICE_EAGER"))
-}
-
-fn parse_device_eager(text: &str) -> Result<usize> {
-    let most = crate::protocol::select::EAGER_LIMIT_BYTES as u64;
-    bounded(text, 0..=most).map(|bytes| bytes as usize)
-}
-
-/// Where costs come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Costs {
-    /// Measured by the launcher where they are missing.
-    #[default]
-    Auto,
-    /// Measured by the user, if at all.
-    Cached,
-    /// Of the library.
-    BuiltIn,
-}
-
-/// Where costs come from.
-pub fn model() -> Result<Costs> {
-    match value("OSIER_MODEL") {
-        None => Ok(Costs::Auto),
-        Some(text) => parse_model(&text).map_err(|e| e.context("OSIER_MODEL")),
-    }
-}
-
-fn parse_model(text: &str) -> Result<Costs> {
-    match text.trim() {
-        "auto" => Ok(Costs::Auto),
-        "cached" => Ok(Costs::Cached),
-        "built-in" => Ok(Costs::BuiltIn),
-        _ => Err(bad(
-            text,
-            "word of those that are known",
-            "auto, cached or built-in",
-        )),
-    }
-}
-
-/// Where reductions of a device's memory combine.
-pub fn device_reductions() -> Result<Reductions> {
-    match value("OSIER_DEVICE_REDUCTIONS") {
-        None => Ok(Reductions::Auto),
-        Some(text) => parse_reductions(&text).map_err(|e| e.context("OSIER_DEVICE_REDUCTIONS")),
-    }
-}
-
-fn parse_reductions(text: &str) -> Result<Reductions> {
-    match text.trim() {
-        "device" => Ok(Reductions::Device),
-        "host" => Ok(Reductions::Host),
-        "auto" => Ok(Reductions::Auto),
-        _ => Err(bad(
-            text,
-            "word of those that are known",
-            "device, host or auto",
-        )),
-    }
-}
-
-/// When messages between devices go in chunks on the device.
-pub fn pipeline() -> Result<Pipelining> {
-    match value("OSIER_PIPELINE") {
-        None => Ok(Pipelining::Auto),
-        Some(text) => parse_pipeline(&text).map_err(|e| e.context("OSIER_PIPELINE")),
-    }
-}
-
-fn parse_pipeline(text: &str) -> Result<Pipelining> {
-    match text.trim() {
-        "on" => Ok(Pipelining::On),
-        "off" => Ok(Pipelining::Off),
-        "auto" => Ok(Pipelining::Auto),
-        _ => Err(bad(text, "word of those that are known", "on, off or auto")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_have_units() {
-        let ms = |text| parse_duration(text).expect(text).map(|d| d.as_millis());
-        assert_eq!(ms("60s"), Some(60_000));
-        assert_eq!(ms(" 500ms "), Some(500));
-        assert_eq!(ms("2m"), Some(120_000));
-        assert_eq!(ms("off"), None);
-        for bad in [
-            "",
-            "60",
-            "0s",
-            "s",
-            "-1s",
-            "1.5s",
-            "1 s",
-            "99999999999999999999h",
-            "8761h",
-        ] {
-            let e = parse_duration(bad).expect_err(bad);
-            assert!(e.to_string().contains("hint"), "{e}");
-        }
-    }
-
-    #[test]
-    fn shares_are_numbers_or_percent() {
-        assert_eq!(Share::parse(" 8 ").expect("a number"), Share::Count(8));
-        let quarter = Share::parse("25%").expect("percent");
-        assert_eq!((quarter.of(132), quarter.of(2)), (33, 1));
-        assert_eq!(Share::Count(500).of(132), 132);
-        for bad in ["", "0", "0%", "101%", "-1", "a", "1.5"] {
-            let e = Share::parse(bad).expect_err(bad);
-            assert!(e.to_string().contains("hint"), "{e}");
-        }
-    }
-
-    #[test]
-    fn bounds_are_told_as_they_are_written() {
-        for bytes in [0, 1, 1000, 1 << 10, 3 << 20, 1 << 46] {
-            assert_eq!(parse_bytes(&bytes_text(bytes)).expect("a size"), bytes);
-        }
-        assert_eq!(bytes_text(256 << 10), "256K");
-    }
-
-    #[test]
-    fn sizes_have_binary_units() {
-        assert_eq!(parse_bytes("17").expect("plain"), 17);
-        assert_eq!(parse_bytes(" 64k ").expect("K"), 65536);
-        assert_eq!(parse_bytes("3G").expect("G"), 3 << 30);
-        for bad in ["", "k", "1.5M", "-1", "99999999999T"] {
-            let e = parse_bytes(bad).expect_err(bad);
-            assert!(e.to_string().contains("hint"), "{e}");
-        }
-    }
 }

@@ -35,6 +35,7 @@
 pub mod bootstrap;
 pub mod check;
 pub mod comm;
+mod completion;
 pub mod config;
 #[allow(
     unsafe_code,
@@ -42,6 +43,7 @@ pub mod config;
 )]
 mod device;
 pub mod diagnose;
+mod env;
 mod error;
 #[allow(unsafe_code, reason = "steps copy and combine between addresses")]
 mod exec;

@@ -141,7 +141,7 @@ impl Setting {
 
     /// What the environment asks for.
     pub fn from_env() -> Result<Setting> {
-        match crate::config::value("OSIER_CHECK") {
+        match crate::env::value("OSIER_CHECK") {
             Some(text) => text.parse::<Self>().map_err(|e| e.context("OSIER_CHECK")),
             None => Ok(Setting::OFF),
         }
@@ -166,7 +166,7 @@ impl std::str::FromStr for Setting {
                             ErrorKind::Config,
                             format!(
                                 "{} is no check (hint: signature, buffers, leaks, ready, collectives, threads, all or off, payload, and fatal, separated by commas)",
-                                crate::config::shown(word)
+                                crate::env::shown(word)
                             ),
                         ));
                     }

@@ -4,7 +4,7 @@
 //! MPI 5.0, chapter 10. Limits are those of the standard ABI (chapter 20): keys
 //! of 255 bytes, values of 1023.
 
-use crate::config;
+use crate::env;
 use crate::error::{Error, ErrorKind, Result};
 use std::fmt;
 
@@ -42,7 +42,7 @@ impl Info {
         }
         note(
             "maxprocs",
-            config::value("OSIER_RANKS").unwrap_or_else(|| "1".into()),
+            env::value("OSIER_RANKS").unwrap_or_else(|| "1".into()),
         );
         if let Ok(host) = std::fs::read_to_string("/proc/sys/kernel/hostname") {
             note("host", host.trim().to_owned());

@@ -8,7 +8,7 @@
 //! MPI 5.0, section 11.3.2 (process sets).
 
 use super::{Group, Info};
-use crate::config::shown;
+use crate::env::shown;
 use crate::error::{Error, ErrorKind, Result};
 
 /// All ranks of the job.

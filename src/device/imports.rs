@@ -13,7 +13,8 @@
 //!    transfer is under way, and not before the work on it is done: closing synchronises
 //!    the device.
 
-use crate::config;
+use super::settings;
+use crate::env;
 use crate::error::Result;
 use osier_kernels::handle::{EventHandle, Key, Made, OpenPool};
 use osier_kernels::{BusId, Context, DeviceError, Event, Memory};
@@ -44,10 +45,10 @@ impl Limits {
     /// As the environment has it.
     pub fn from_env() -> Result<Limits> {
         let mut limits = Limits::default();
-        if let Some(n) = config::size("OSIER_DEVICE_MAPPINGS", config::MAPPINGS_BOUNDS)? {
+        if let Some(n) = env::size("OSIER_DEVICE_MAPPINGS", settings::MAPPINGS_BOUNDS)? {
             limits.mappings = n as usize;
         }
-        if let Some(n) = config::size("OSIER_DEVICE_MAPPED", config::MAPPED_BOUNDS)? {
+        if let Some(n) = env::size("OSIER_DEVICE_MAPPED", settings::MAPPED_BOUNDS)? {
             limits.bytes = n;
         }
         Ok(limits)

@@ -25,10 +25,10 @@ pub(crate) mod direct;
 pub(crate) mod export;
 pub(crate) mod imports;
 pub(crate) mod pool;
+pub(crate) mod settings;
 mod shares;
 pub(crate) mod stage;
 
-use crate::config;
 use crate::protocol::cost::LinkCosts;
 use crate::protocol::device::{Class, End, LEAST_DEVICE_CHUNK_BYTES, Model, Place, Reductions};
 use crate::protocol::reach::{Pipelining, Placement};
@@ -230,19 +230,19 @@ impl Devices {
     /// Of a rank whose peers share memory with it, or not. A limit that makes no sense
     /// is told where a rank joins its job.
     pub fn new(rank: Option<ShmRank>, costs: &LinkCosts) -> Devices {
-        let limit = config::pinned_limit().unwrap_or(config::PINNED_LIMIT_BYTES);
+        let limit = settings::pinned_limit().unwrap_or(settings::PINNED_LIMIT_BYTES);
         let mut model = Model::unlimited(costs);
         // Some messages at a time.
         model.limits.memory = model.limits.memory.min(limit / 4);
-        let chunks = config::device_chunks().unwrap_or(config::DEVICE_CHUNKS_BYTES);
+        let chunks = settings::device_chunks().unwrap_or(settings::DEVICE_CHUNKS_BYTES);
         let (least, most) = (2 * LEAST_DEVICE_CHUNK_BYTES, model.limits.device_memory);
         model.limits.device_memory = (chunks / 4).max(least).min(most);
         Devices {
             pool: Arc::new(Pool::new(rank, limit)),
             chunks,
-            pipelining: Mutex::new(config::pipeline().unwrap_or_default()),
-            reductions: Mutex::new(config::device_reductions().unwrap_or_default()),
-            eager_max: config::device_eager().unwrap_or_default(),
+            pipelining: Mutex::new(settings::pipeline().unwrap_or_default()),
+            reductions: Mutex::new(settings::device_reductions().unwrap_or_default()),
+            eager_max: settings::device_eager().unwrap_or_default(),
             model: Some(model),
             ..Devices::default()
         }
@@ -457,7 +457,7 @@ impl Devices {
         if let Some(device) = known.iter().find(|d| &d.context == context) {
             return device.clone();
         }
-        let share = config::pack_multiprocessors().unwrap_or_default();
+        let share = settings::pack_multiprocessors().unwrap_or_default();
         if let (None, Some(share)) = (context.packing_limit(), share) {
             context.limit_packing(Some(share.of(context.multiprocessors())));
         }

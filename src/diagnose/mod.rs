@@ -23,6 +23,7 @@
 pub mod outside;
 pub mod page;
 pub mod report;
+pub(crate) mod settings;
 pub mod threads;
 pub mod verdict;
 pub(crate) mod waits;

@@ -54,6 +54,7 @@ mod map;
 mod plausible;
 mod recheck;
 pub(crate) mod rounds;
+pub mod settings;
 mod store;
 
 pub(crate) use cores::confine;

@@ -17,7 +17,8 @@
 use super::machine::{Machine, today};
 use super::plausible;
 use super::recheck::{self, Probe};
-use crate::config;
+use super::settings;
+use crate::env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::model::calls::CallCosts;
 use crate::protocol::cost::LinkCosts;
@@ -96,8 +97,8 @@ impl Cached {
 /// `built-in`, else the default. Never measures. An error only for what the
 /// user has set.
 pub fn cached() -> Result<Cached> {
-    let wanted = config::model()?;
-    if let Some(file) = config::path("OSIER_COSTS") {
+    let wanted = settings::wanted()?;
+    if let Some(file) = env::path("OSIER_COSTS") {
         let measured = load(&file).map_err(|e| e.context("OSIER_COSTS"))?;
         return Ok(Cached {
             costs: measured.costs,
@@ -110,7 +111,7 @@ pub fn cached() -> Result<Cached> {
     }
     // What is in the cache and cannot be used is as good as not there: the
     // next measurement replaces it.
-    let kept = |file: &PathBuf| wanted != config::Costs::BuiltIn && file.exists();
+    let kept = |file: &PathBuf| wanted != settings::Costs::BuiltIn && file.exists();
     let refused = match cache_file().filter(kept) {
         None => None,
         Some(file) => match from_cache(file, &Machine::here()) {

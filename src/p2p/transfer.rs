@@ -4,10 +4,10 @@
 
 use super::status::Status;
 use crate::comm::Communicator;
+use crate::completion::ready::Ready;
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::core::Core;
 use crate::progress::lane::Posted;
-use crate::progress::ready::Ready;
 use crate::trace::event::Kind;
 use std::any::Any;
 use std::sync::Arc;

@@ -5,9 +5,9 @@
 //! over.
 
 use super::status::Status;
+use crate::completion::ready::Ready;
 use crate::diagnose::waits::listens;
 use crate::error::{Error, Result};
-use crate::progress::ready::Ready;
 use std::sync::Arc;
 
 /// A request that can be waited for together with others.
@@ -27,9 +27,9 @@ pub trait Waitable: Sized + sealed::Notifies {
 }
 
 pub(crate) mod sealed {
+    use crate::completion::ready::Ready;
     use crate::error::Error;
     use crate::progress::core::Core;
-    use crate::progress::ready::Ready;
     use std::sync::Arc;
 
     /// The rank that a request belongs to.

@@ -15,10 +15,10 @@
 
 use super::status::Status;
 use super::waits::{Waitable, sealed};
+use crate::completion::ready::Ready;
 use crate::diagnose::waits::listens;
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::core::Core;
-use crate::progress::ready::Ready;
 use std::sync::Arc;
 
 struct Slot<K, R> {

@@ -14,7 +14,7 @@
 //! MPI 5.0, section 3.6, with the model implementation of 3.6.1.
 
 use super::core::Core;
-use super::ready::Ready;
+use crate::completion::ready::Ready;
 use crate::diagnose::page::Operation;
 use crate::diagnose::waits::{Asked, hear, listens};
 use crate::error::{Error, ErrorKind, Result};

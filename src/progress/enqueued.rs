@@ -4,17 +4,12 @@
 //! and is opened when that ends, in whatever way: by a message, an error, a revoke, or
 //! because lane or rank go away. The host's threads do other things meanwhile, or wait in
 //! the driver. So the rank's progress thread runs as long as any stream waits.
-//!
-//! # Invariants
-//! 1. A [`Hold`] counts as something that the progress thread runs for; dropping it lets
-//!    the stream go on and ends that.
-//! 2. Dropping one takes no lane's lock: it is done under one.
 
 use super::core::Core;
 use super::lane::{Lane, State};
+use crate::completion::hold::{Drives, Hold, Latch};
 use crate::diagnose::waits::{Asked, EndedBy, Watch};
 use crate::error::{Error, ErrorKind, Result};
-use osier_kernels::{Gate, Valve};
 use std::collections::VecDeque;
 use std::panic::Location;
 use std::sync::atomic::Ordering;
@@ -28,47 +23,6 @@ pub(crate) trait Launched: Send + Sync {
     fn latch(&self) -> &Arc<Latch>;
 }
 
-/// Holds a graph while operations that it has begun are under way.
-pub(crate) struct Latch {
-    pub valve: Valve,
-    under_way: Mutex<usize>,
-}
-
-impl Latch {
-    pub fn new(valve: Valve) -> Arc<Latch> {
-        Arc::new(Latch {
-            valve,
-            under_way: Mutex::new(0),
-        })
-    }
-
-    /// A launch has begun an operation; no driver call.
-    pub fn shut(&self) {
-        self.count(1);
-    }
-
-    /// One is over.
-    pub fn ended(&self) {
-        self.count(-1);
-    }
-
-    fn count(&self, more: isize) {
-        let under_way = self.under_way.lock();
-        let mut under_way = under_way.unwrap_or_else(PoisonError::into_inner);
-        *under_way = under_way.saturating_add_signed(more);
-        self.valve.set(*under_way == 0);
-    }
-
-    /// Whether none is.
-    pub fn is_idle(&self) -> bool {
-        *self
-            .under_way
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            == 0
-    }
-}
-
 /// Launches that have reached an operation, oldest first.
 #[derive(Default)]
 pub(crate) struct Rung(Mutex<VecDeque<Arc<dyn Launched>>>);
@@ -79,42 +33,13 @@ impl Rung {
     }
 }
 
-/// A stream that waits.
-pub(crate) struct Hold {
-    core: Arc<Core>,
-    /// Opens as it is dropped.
-    _gate: Option<Gate>,
-    latch: Option<Arc<Latch>>,
-}
-
-impl Hold {
-    /// By a gate.
-    pub fn new(core: &Arc<Core>, gate: Gate) -> Hold {
-        core.future_waits();
-        Hold {
-            core: core.clone(),
-            _gate: Some(gate),
-            latch: None,
-        }
+impl Drives for Core {
+    fn begin_drive(self: Arc<Self>) {
+        self.future_waits();
     }
 
-    /// A launched graph.
-    pub fn launched(core: &Arc<Core>, latch: &Arc<Latch>) -> Hold {
-        core.future_waits();
-        Hold {
-            core: core.clone(),
-            _gate: None,
-            latch: Some(latch.clone()),
-        }
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        if let Some(latch) = &self.latch {
-            latch.ended();
-        }
-        self.core.future_done();
+    fn end_drive(&self) {
+        self.future_done();
     }
 }
 

@@ -22,7 +22,6 @@
 //! 3. Every stream of a peer has exactly one target until its last byte.
 
 use super::checked::{LaneCheck, OpCheck};
-use super::enqueued::Hold;
 use super::lane_close::Left;
 use super::lane_pull::{Pull, Push};
 use super::lane_runs::{NO_RUN, Runs};
@@ -30,12 +29,13 @@ use super::links::Links;
 use super::offers::{Layouts, Made, Remote};
 use super::owed::{Foreign, Owed};
 use super::pace::Pace;
-use super::ready::Ready;
 use super::slab::Slab;
 use super::staged::Stage;
 #[cfg(debug_assertions)]
 use super::steps::{self, Phase};
 use super::traced::LaneTrace;
+use crate::completion::hold::Hold;
+use crate::completion::ready::Ready;
 use crate::device::Devices;
 use crate::diagnose::waits::{hear, listens, resigns};
 use crate::error::{Error, ErrorKind, Result};

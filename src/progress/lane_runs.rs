@@ -19,18 +19,18 @@
 //! Failure as a poisoned input that spreads along the graph: M. Bauer, S. Treichler,
 //! E. Slaughter, A. Aiken, "Legion", SC 2012, and its runtime Realm.
 
-use super::enqueued::Hold;
 use super::lane::{Arrival, Direction, Lane, Outcome, Posted, State};
 use super::owed::{Combined, Foreign};
 use super::slab::Slab;
 use crate::check::Site;
+use crate::completion::hold::Hold;
+use crate::completion::ready::Ready;
 use crate::diagnose::waits::{hear, listens};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::program::{Action, Program, TAG_BITS};
 use crate::exec::run::{COPY, HALF, Phase, Run};
 use crate::exec::straight::{Begun, Desk};
 use crate::matching::{Envelope, INTERNAL_TAG, Pattern};
-use crate::progress::ready::Ready;
 use crate::view::RawView;
 use crate::wire;
 use std::any::Any;

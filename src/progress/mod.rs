@@ -28,7 +28,6 @@ pub(crate) mod owed;
 pub(crate) mod pace;
 mod place;
 mod reached;
-pub(crate) mod ready;
 mod slab;
 mod staged;
 #[cfg(debug_assertions)]

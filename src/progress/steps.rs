@@ -8,7 +8,7 @@
 //!
 //! Phases are `posts`, `posted`, `handles` and `handled`; kinds those of [`wire`].
 
-use crate::config;
+use crate::env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::wire;
 use std::fs::File;
@@ -69,7 +69,7 @@ pub(crate) fn parse(text: &str) -> Result<End> {
             ErrorKind::Config,
             format!(
                 "{} is no step (hint: PHASE:KIND:N[@RANK], such as posted:CHUNK:2@1)",
-                config::shown(text)
+                env::shown(text)
             ),
         )
     })
@@ -84,11 +84,11 @@ struct Steps {
 fn steps() -> &'static Steps {
     static STEPS: OnceLock<Steps> = OnceLock::new();
     STEPS.get_or_init(|| {
-        let own = config::value("OSIER_RANK").and_then(|rank| rank.parse().ok());
+        let own = env::value("OSIER_RANK").and_then(|rank| rank.parse().ok());
         // Who joins a job has had it checked.
-        let end = config::value("OSIER_DIE_AT").and_then(|text| parse(&text).ok());
+        let end = env::value("OSIER_DIE_AT").and_then(|text| parse(&text).ok());
         let ours = end.filter(|end| end.rank.is_none() || end.rank == own);
-        let file = config::path("OSIER_STEPS").and_then(|prefix| {
+        let file = env::path("OSIER_STEPS").and_then(|prefix| {
             let mut path = prefix.into_os_string();
             path.push(format!(".{}", std::process::id()));
             let made = File::create(&path);

@@ -37,7 +37,7 @@ pub mod file;
 mod ring;
 pub mod timeline;
 
-use crate::config;
+use crate::env::{self, bad, parse_bytes};
 use crate::error::{Error, ErrorKind, Result};
 use event::{Event, Kind, Phase};
 use osier_kernels::files;
@@ -48,8 +48,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Events that a thread keeps unless `OSIER_TRACE_EVENTS` says otherwise.
 pub const DEFAULT_EVENTS: usize = 1 << 16;
+/// Most events of a timeline that a thread keeps: 1 GiB of them.
+const MOST_EVENTS: usize = 1 << 24;
 /// A recording is no longer: the events, and what stands before them.
-const MOST_RECORDING_BYTES: u64 = 2 * (config::MOST_EVENTS * size_of::<Event>()) as u64;
+const MOST_RECORDING_BYTES: u64 = 2 * (MOST_EVENTS * size_of::<Event>()) as u64;
 /// Ends the names of recordings.
 pub const SUFFIX: &str = "osiertrace";
 
@@ -65,15 +67,24 @@ pub struct Options {
 impl Options {
     /// What the environment asks for, if anything.
     pub fn from_env() -> Result<Option<Options>> {
-        let folder = config::path("OSIER_TRACE");
-        let events = match config::value("OSIER_TRACE_EVENTS") {
+        let folder = env::path("OSIER_TRACE");
+        let events = match env::value("OSIER_TRACE_EVENTS") {
             None => DEFAULT_EVENTS,
-            Some(text) => {
-                config::parse_events(&text).map_err(|e| e.context("OSIER_TRACE_EVENTS"))?
-            }
+            Some(text) => parse_events(&text).map_err(|e| e.context("OSIER_TRACE_EVENTS"))?,
         };
         Ok(folder.map(|folder| Options { folder, events }))
     }
+}
+
+/// Parses `OSIER_TRACE_EVENTS`: events of the timeline that each thread keeps.
+///
+/// # Errors
+/// Of kind [`ErrorKind::Config`].
+pub fn parse_events(text: &str) -> Result<usize> {
+    let events = parse_bytes(text).ok().and_then(|n| usize::try_from(n).ok());
+    events
+        .filter(|n| (2..=MOST_EVENTS).contains(n))
+        .ok_or_else(|| bad(text, "number of events", "2 to 16M, such as 64K"))
 }
 
 /// Records what one rank does.

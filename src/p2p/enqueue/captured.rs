@@ -15,11 +15,12 @@
 
 use super::{Awaited, Enqueued, Kind, Once, State, address, lock, passed};
 use crate::comm::Communicator;
+use crate::completion::hold::{Hold, Latch};
 use crate::diagnose::waits::{Asked, hear};
 use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::device::handed_over;
 use crate::p2p::status::Status;
-use crate::progress::enqueued::{Hold, Latch, Launched};
+use crate::progress::enqueued::Launched;
 use crate::progress::lane::Posted;
 use osier_kernels::{Callback, DeviceView, Stream, Valve};
 use std::sync::{Arc, Mutex};

@@ -13,12 +13,12 @@
 
 use super::{SETUP, lock};
 use crate::comm::Communicator;
+use crate::completion::ready::Ready;
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::Pattern;
 use crate::progress::core::Core;
 use crate::progress::lane::Posted;
 use crate::progress::owed::Later;
-use crate::progress::ready::Ready;
 use crate::view::RawView;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

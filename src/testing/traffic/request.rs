@@ -8,6 +8,7 @@ use super::case::How;
 use super::memory::Memory;
 use super::receive::ToReceive;
 use super::world::{Check, Receiving, Sending, World};
+use crate::completion::ready::Ready;
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::{Pattern, TagPattern};
 use crate::p2p::sealed::{Home, Notifies};
@@ -16,7 +17,6 @@ use crate::p2p::{
     Request, SendRecvReplace, Source, Status, TagSelector, Waitable,
 };
 use crate::progress::lane::{Mode, Outcome};
-use crate::progress::ready::Ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -1,0 +1,44 @@
+//! Settings of the costs, by environment variables.
+
+use crate::env::{bad, value};
+use crate::error::Result;
+
+/// Source of the costs by which protocols and plans are chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Costs {
+    /// Measured by the launcher where they are missing.
+    #[default]
+    Auto,
+    /// Measured by the user, if at all.
+    Cached,
+    /// Of the library.
+    BuiltIn,
+}
+
+/// The source of costs that the user wants.
+///
+/// # Errors
+/// Of kind [`ErrorKind::Config`](crate::ErrorKind::Config).
+pub fn wanted() -> Result<Costs> {
+    match value("OSIER_MODEL") {
+        None => Ok(Costs::Auto),
+        Some(text) => parse(&text).map_err(|e| e.context("OSIER_MODEL")),
+    }
+}
+
+/// Parses `OSIER_MODEL`.
+///
+/// # Errors
+/// Of kind [`ErrorKind::Config`](crate::ErrorKind::Config).
+pub fn parse(text: &str) -> Result<Costs> {
+    match text.trim() {
+        "auto" => Ok(Costs::Auto),
+        "cached" => Ok(Costs::Cached),
+        "built-in" => Ok(Costs::BuiltIn),
+        _ => Err(bad(
+            text,
+            "word of those that are known",
+            "auto, cached or built-in",
+        )),
+    }
+}
