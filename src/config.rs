@@ -1,24 +1,24 @@
 //! The environment variables of Osier: one table, with default, meaning and parser.
 
-use crate::check::Setting;
 use crate::comm::ProcessSets;
-use crate::device::settings;
-use crate::env::{MOST_BYTES, bad, bounded, number, shown, size};
-use crate::error::{Error, ErrorKind, Result};
 use crate::model::settings as model_settings;
-use crate::trace;
+use osier_engine::check::Setting;
+use osier_engine::device::settings;
+use osier_engine::env::{MOST_BYTES, bad, bounded, number, shown, size};
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::trace;
 use osier_transports::shm::MAX_RANKS;
 use std::ops::RangeInclusive;
 
-pub use crate::device::settings::{
+pub use crate::model::settings::{Costs, wanted as model};
+pub use osier_engine::device::settings::{
     DEVICE_CHUNKS_BYTES, PINNED_LIMIT_BYTES, Share, device_chunks, device_eager, device_reductions,
     pack_multiprocessors, pinned_limit, pipeline,
 };
-pub use crate::diagnose::settings::{patience, stall};
-pub use crate::env::parse_duration;
-pub use crate::env::{parse_bytes, path, value};
-pub use crate::model::settings::{Costs, wanted as model};
-pub use crate::trace::parse_events;
+pub use osier_engine::diagnose::settings::{patience, stall};
+pub use osier_engine::env::parse_duration;
+pub use osier_engine::env::{parse_bytes, path, value};
+pub use osier_engine::trace::parse_events;
 
 /// A variable, for `osier info`.
 #[derive(Clone, Copy, Debug)]
@@ -243,7 +243,7 @@ pub fn check() -> Result<()> {
 
 #[cfg(debug_assertions)]
 fn die_at(text: &str) -> Result<()> {
-    crate::progress::steps::parse(text).map(drop)
+    osier_engine::progress::steps::parse(text).map(drop)
 }
 
 #[cfg(not(debug_assertions))]

@@ -16,9 +16,7 @@
 //! |---|---|
 //! | [`comm`] | ranks, groups, communicators, topologies |
 //! | [`p2p`] | send, receive, probe; requests, statuses, views |
-//! | `matching` | posted and unexpected queues |
 //! | [`protocol`] | eager and rendezvous as pure decisions; costs and choice |
-//! | `progress` | the only loop that polls |
 //! | [`bootstrap`] | how a process becomes a rank |
 //! | [`model`] | what the machine costs, measured |
 //! | [`check`] | types, buffers and leaks, where asked for |
@@ -33,36 +31,12 @@
 #![deny(unsafe_code)]
 
 pub mod bootstrap;
-pub mod check;
 pub mod comm;
-mod completion;
 pub mod config;
-#[allow(
-    unsafe_code,
-    reason = "copies to memory that kernels reach, which the driver registers"
-)]
-mod device;
-pub mod diagnose;
-mod env;
-mod error;
-#[allow(unsafe_code, reason = "steps copy and combine between addresses")]
-mod exec;
-mod matching;
 pub mod model;
 #[allow(unsafe_code, reason = "memory of transfers is named by address")]
 pub mod p2p;
-#[allow(
-    unsafe_code,
-    reason = "a lane copies between addresses and lives behind a lock"
-)]
-mod progress;
-pub mod protocol;
-mod site;
 pub mod testing;
-pub mod trace;
-#[allow(unsafe_code, reason = "memory of transfers is named by address")]
-mod view;
-mod wire;
 
 pub use bootstrap::{Session, Universe, init, run, run_code};
 pub use comm::{
@@ -73,8 +47,6 @@ pub use comm::{
     Queues, Raised, RankRange, Resource, ScopedCollective, ScopedPersistentCollective, SplitType,
     Topology, dims_create, hardware_info, reduce_local,
 };
-pub use error::{Error, ErrorKind, Result};
-pub use exec::operator::{Function, PackedFunction, Reduction, function, packed_function};
 /// Plans of collectives, and predictions of their time.
 pub use osier_collectives as plans;
 pub use osier_datatype as datatype;
@@ -84,6 +56,12 @@ pub use osier_datatype::{
     Datatype, Distribution, Keyval, Layout, Order, Pair, Type, TypeClass,
 };
 pub use osier_derive::Datatype;
+pub use osier_engine::error::{Error, ErrorKind, Result};
+pub use osier_engine::exec::operator::{
+    Function, PackedFunction, Reduction, function, packed_function,
+};
+/// What is checked, what ranks wait for, which protocol moves a message, timelines.
+pub use osier_engine::{check, diagnose, protocol, trace};
 /// Devices: memory, streams, events, copies, kernels.
 pub use osier_kernels as devices;
 /// What ranks talk over; for tools and tests.

@@ -358,7 +358,7 @@ fn one_case() {
     }
 }
 
-/// Kinds of messages on the wire (`src/wire.rs`).
+/// Kinds of messages on the wire (`engine/src/wire.rs`).
 const EAGER: u8 = 1;
 const FRAGMENT: u8 = 3;
 const ANNOUNCE: u8 = 4;

@@ -26,7 +26,7 @@
 //! Open MPI; the PMIx standard 5.0, section 11.2; Hydra's sources for PMI-1.
 
 use crate::config;
-use crate::error::{Error, ErrorKind, Result};
+use osier_engine::error::{Error, ErrorKind, Result};
 
 /// How this process joins a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,21 +18,21 @@ mod session;
 pub use run::{Failure, run, run_code};
 pub use session::Session;
 
-use crate::check::{Checks, Setting};
 use crate::comm::{Communicator, ErrorCodes, Joined, Member, ProcessSets};
 use crate::config;
-use crate::device::imports::Limits;
-use crate::error::{Error, ErrorKind, Result};
 use crate::model::calls::Agreed;
 use crate::p2p::HeapBuffer;
-use crate::progress::attached::Attached;
-use crate::progress::core::{Core, Place};
-use crate::progress::lane::Lane;
-use crate::protocol::cost::LinkCosts;
-use crate::protocol::select::{AT_ONCE_BYTES, Selection};
-use crate::trace::{self, Tracer};
 use launcher::{Environment, Launch};
 use osier_datatype::Datatype;
+use osier_engine::check::{Checks, Setting};
+use osier_engine::device::imports::Limits;
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::progress::attached::Attached;
+use osier_engine::progress::core::{Core, Place};
+use osier_engine::progress::lane::Lane;
+use osier_engine::protocol::cost::LinkCosts;
+use osier_engine::protocol::select::{AT_ONCE_BYTES, Selection};
+use osier_engine::trace::{self, Tracer};
 use osier_transports::shm::{Job, ShmRank};
 use osier_transports::sim::SimNet;
 use std::fmt;
@@ -277,7 +277,7 @@ impl Universe {
 
     /// Has findings and hang reports name callers in another language: for the layer that
     /// they call.
-    pub fn name_callers(&self, callers: crate::check::Callers) {
+    pub fn name_callers(&self, callers: osier_engine::check::Callers) {
         let core = &self.joined.member.core;
         core.checks.name_callers(callers);
         core.waits.name_callers(callers);

@@ -13,10 +13,10 @@
 //! The simple wire protocol of PMI-1: lines of `key=value` words, `cmd` first.
 
 use super::descriptor;
-use crate::check::Setting;
 use crate::config;
-use crate::error::{Error, ErrorKind, Result};
-use crate::progress::core::Launcher;
+use osier_engine::check::Setting;
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::progress::core::Launcher;
 use osier_transports::cuda_ipc::{Name, Socket, send};
 use osier_transports::shm::{Job, JobOptions};
 use std::collections::HashMap;

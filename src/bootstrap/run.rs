@@ -18,9 +18,9 @@
 use super::{Universe, init, joined_rank, launcher};
 use crate::comm::Communicator;
 use crate::config;
-use crate::diagnose::tell;
-use crate::diagnose::threads::Inside;
-use crate::error::{Error, ErrorKind, Result};
+use osier_engine::diagnose::tell;
+use osier_engine::diagnose::threads::Inside;
+use osier_engine::error::{Error, ErrorKind, Result};
 use osier_transports::shm::{Death, Job, MAX_RANKS};
 use std::process::ExitCode;
 

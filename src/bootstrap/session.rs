@@ -6,9 +6,9 @@
 use crate::comm::{
     ErrorCodes, ErrorHandler, Group, HandlerCell, Info, Joined, Member, ProcessSets, Raised,
 };
-use crate::error::{Error, Result};
-use crate::progress::attached::Attached;
-use crate::progress::core::Core;
+use osier_engine::error::{Error, Result};
+use osier_engine::progress::attached::Attached;
+use osier_engine::progress::core::Core;
 use std::fmt;
 use std::sync::Arc;
 

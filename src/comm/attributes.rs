@@ -5,8 +5,8 @@
 
 use super::Communicator;
 use crate::p2p::{ANY_SOURCE, Source};
-use crate::progress::core::Place;
 use osier_datatype::Keyval;
+use osier_engine::progress::core::Place;
 
 /// The attributes of a communicator, in the order of setting.
 pub type Attributes = osier_datatype::Attributes<Communicator>;

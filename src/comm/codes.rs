@@ -10,7 +10,7 @@
 //! MPI 5.0, sections 9.4 and 9.5 (error classes, codes and handlers), with the
 //! calls that remove what was added.
 
-use crate::error::{Error, ErrorCode, ErrorKind, Result};
+use osier_engine::error::{Error, ErrorCode, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -37,7 +37,7 @@
 //! section 5.3: why agreement on a free id needs care when threads create
 //! communicators at once. With ids that are never re-used, nothing is shared.
 
-use crate::error::{Error, ErrorKind, Result};
+use osier_engine::error::{Error, ErrorKind, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Context of the communicator of all ranks.

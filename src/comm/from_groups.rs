@@ -10,7 +10,7 @@ use super::inter::{CONTEXTS, argument, check_sides};
 use super::meeting::Key;
 use super::{Communicator, Design, Group};
 use crate::bootstrap::Session;
-use crate::error::{Error, ErrorKind, Result};
+use osier_engine::error::{Error, ErrorKind, Result};
 
 impl Session {
     /// A communicator of a group that has no parent. Collective over the group

@@ -9,7 +9,7 @@
 //! MPI 5.0, sections 8.5.3, 8.5.4 and 8.5.8. Ranks are never reordered, as the
 //! standard permits.
 
-use crate::error::{Error, ErrorKind, Result};
+use osier_engine::error::{Error, ErrorKind, Result};
 
 fn no_sense(message: String) -> Error {
     Error::new(ErrorKind::Argument, message)

@@ -9,8 +9,8 @@
 
 use super::Communicator;
 use crate::bootstrap::Session;
-use crate::diagnose::tell;
-use crate::error::{Error, Result};
+use osier_engine::diagnose::tell;
+use osier_engine::error::{Error, Result};
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 

@@ -4,8 +4,8 @@
 //! MPI 5.0, chapter 10. Limits are those of the standard ABI (chapter 20): keys
 //! of 255 bytes, values of 1023.
 
-use crate::env;
-use crate::error::{Error, ErrorKind, Result};
+use osier_engine::env;
+use osier_engine::error::{Error, ErrorKind, Result};
 use std::fmt;
 
 /// Hints and descriptions: pairs of key and value, in the order of setting.

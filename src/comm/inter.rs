@@ -23,11 +23,11 @@ use super::create::{BAD, Wish, colors, exhausted, listed, members_of, others_arg
 use super::meeting::Key;
 use super::member::Member;
 use super::{Communicator, Design, Group};
-use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::{Rank, Tag};
-use crate::progress::lane::{Mode, Posted};
-use crate::view::{Buffer, BufferMut, RawView};
 use osier_datatype::Datatype;
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::progress::lane::{Mode, Posted};
+use osier_engine::view::{Buffer, BufferMut, RawView};
 use std::sync::Arc;
 
 /// What an intercommunicator has besides a communicator.

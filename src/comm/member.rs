@@ -7,11 +7,11 @@ use super::group::Group;
 use super::meeting::Meeting;
 use super::psets::ProcessSets;
 use crate::model::calls::Agreed;
-use crate::progress::cell::LaneCell;
-use crate::progress::core::{Core, Place};
-use crate::progress::lane::Lane;
-use crate::progress::links::{Links, Remote};
-use crate::progress::traced::LaneTrace;
+use osier_engine::progress::cell::LaneCell;
+use osier_engine::progress::core::{Core, Place};
+use osier_engine::progress::lane::Lane;
+use osier_engine::progress::links::{Links, Remote};
+use osier_engine::progress::traced::LaneTrace;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 

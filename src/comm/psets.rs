@@ -8,8 +8,8 @@
 //! MPI 5.0, section 11.3.2 (process sets).
 
 use super::{Group, Info};
-use crate::env::shown;
-use crate::error::{Error, ErrorKind, Result};
+use osier_engine::env::shown;
+use osier_engine::error::{Error, ErrorKind, Result};
 
 /// All ranks of the job.
 pub const WORLD: &str = "mpi://WORLD";

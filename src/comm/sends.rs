@@ -1,11 +1,11 @@
 //! Messages of the library itself that nobody should have to wait for twice.
 
-use crate::error::Result;
-use crate::progress::cell::LaneCell;
-use crate::progress::core::Core;
-use crate::progress::lane::{Mode, Posted};
-use crate::view::Buffer;
 use osier_datatype::Datatype;
+use osier_engine::error::Result;
+use osier_engine::progress::cell::LaneCell;
+use osier_engine::progress::core::Core;
+use osier_engine::progress::lane::{Mode, Posted};
+use osier_engine::view::Buffer;
 use std::any::Any;
 
 /// Sends under way on a lane, with their data. Dropped, they go on by

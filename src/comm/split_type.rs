@@ -5,8 +5,8 @@
 
 use super::create::Wish;
 use super::{Communicator, Info};
-use crate::error::Result;
 use crate::model::hardware::{Hardware, LEVELS, Level};
+use osier_engine::error::Result;
 use std::sync::PoisonError;
 
 /// What the ranks of a part have in common.

@@ -5,9 +5,9 @@ use super::create::{Wish, others_arguments};
 use super::graph::{DistGraphTopology, Edges, GraphTopology, Neighbour};
 use super::sends::Sends;
 use super::{CartTopology, Communicator};
-use crate::error::{Error, ErrorKind, Result};
-use crate::matching::{Pattern, TagPattern};
 use crate::p2p::Message;
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::matching::{Pattern, TagPattern};
 
 /// How the ranks of a communicator lie to each other.
 #[derive(Clone, PartialEq, Eq, Debug)]

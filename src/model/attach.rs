@@ -9,7 +9,7 @@
 //!    when [`Child`] is dropped.
 
 use super::shortest;
-use crate::error::Result;
+use osier_engine::error::Result;
 use std::io::{self, PipeReader, PipeWriter, Read};
 use std::os::fd::AsRawFd;
 use std::time::Instant;

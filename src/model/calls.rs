@@ -12,15 +12,15 @@
 //! 2. Points are in order of size, with finite times above 0, and no message takes less
 //!    than a shorter one ([`CallCosts::checked`]).
 
-use crate::error::{Error, ErrorKind, Result};
 use crate::model::{DeviceCalls, Gpu, Part};
-use crate::protocol::cost::LinkCosts;
-use crate::protocol::select::{AT_ONCE_BYTES, Memory, Selection};
 use osier_collectives::{Curve, Executor, Machine, Piecewise, Point, Topology};
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::protocol::cost::LinkCosts;
+use osier_engine::protocol::select::{AT_ONCE_BYTES, Memory, Selection};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a vector up to which a call may take its steps itself.
-pub(crate) const ROW_BYTES: u64 = crate::exec::straight::MOST_BYTES as u64;
+pub(crate) const ROW_BYTES: u64 = osier_engine::exec::straight::MOST_BYTES as u64;
 
 /// What messages of one size cost between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,8 +1,8 @@
 //! Measures a device: the numbers of [`DeviceCosts`].
 
-use crate::error::{Error, Result};
-use crate::protocol::device::{ApertureCosts, Class, DeviceCosts};
 use osier_datatype::{Basic, Type};
+use osier_engine::error::{Error, Result};
+use osier_engine::protocol::device::{ApertureCosts, Class, DeviceCosts};
 use osier_kernels::{Context, DeviceSlice, DeviceView, Kind, Memory, Packer, Stream};
 use std::time::Instant;
 

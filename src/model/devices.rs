@@ -19,12 +19,12 @@ use super::calls::{CallCosts, ClassCosts, MessageCost, Places, WorkCost, rise, r
 use super::device_links::RankJoints;
 use super::rounds::median;
 use crate::comm::{Communicator, IN_PLACE};
-use crate::error::Result;
-use crate::protocol::cost::LinkCosts;
-use crate::protocol::device::{Between, Class, End, Model, Place, Placement, Short, ways};
-use crate::protocol::select::{AT_ONCE_BYTES, Selection};
 use osier_collectives::{Algorithm, Aside, Curve, Executor, Joined, Joint, Machine, Point};
 use osier_datatype::{Basic, Operator, Type};
+use osier_engine::error::Result;
+use osier_engine::protocol::cost::LinkCosts;
+use osier_engine::protocol::device::{Between, Class, End, Model, Place, Placement, Short, ways};
+use osier_engine::protocol::select::{AT_ONCE_BYTES, Selection};
 use osier_kernels::{Context, DeviceSlice, DeviceView, Memory, Packer, Stream};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -364,8 +364,8 @@ fn seen(event: &osier_kernels::Event) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::device::DeviceCosts;
     use osier_collectives::{Association, Call, Joints, Operation, Sizes, choose};
+    use osier_engine::protocol::device::DeviceCosts;
 
     fn table() -> CallCosts {
         let links = LinkCosts {

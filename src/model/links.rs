@@ -6,10 +6,10 @@ use super::fit::Piped;
 use super::shortest;
 use crate::bootstrap::Universe;
 use crate::comm::Communicator;
-use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::{View, ViewMut};
-use crate::protocol::cost::LinkCosts;
 use osier_datatype::{Layout, Type};
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::protocol::cost::LinkCosts;
 use osier_transports::shm::{Death, Job, JobOptions, NOTE_BYTES};
 use std::time::{Duration, Instant};
 

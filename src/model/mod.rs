@@ -2,7 +2,7 @@
 //!
 //! [`measure`] runs real transfers between two ranks (threads, in a job of
 //! shared memory of their own) and fits [`LinkCosts`], the six numbers that
-//! predict the time of every protocol ([`crate::protocol::cost`]):
+//! predict the time of every protocol ([`osier_engine::protocol::cost`]):
 //!
 //! | number | from | by |
 //! |---|---|---|
@@ -69,8 +69,8 @@ pub use map::{Gpu, Part};
 pub use recheck::Probe;
 pub use store::{Cached, Measured, Origin, cache_file, cached, load, store};
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::protocol::cost::LinkCosts;
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::protocol::cost::LinkCosts;
 
 /// Measures the costs of links on this machine, in well under a second.
 /// Starts two threads and one child process, which end with it.
@@ -204,6 +204,9 @@ mod tests {
         let note = serde_json::to_vec(&costs).expect("JSON");
         let back: LinkCosts = serde_json::from_slice(&note).expect("JSON");
         assert_eq!(back, costs);
-        crate::protocol::select::Selection::new(costs, crate::protocol::select::AT_ONCE_BYTES);
+        osier_engine::protocol::select::Selection::new(
+            costs,
+            osier_engine::protocol::select::AT_ONCE_BYTES,
+        );
     }
 }

@@ -7,7 +7,7 @@
 
 use super::attach::NOT_PERMITTED_NS;
 use super::calls::CallCosts;
-use crate::protocol::cost::LinkCosts;
+use osier_engine::protocol::cost::LinkCosts;
 
 /// What does not depend on bytes, in ns.
 const MOST_NS: f64 = 50_000.0;

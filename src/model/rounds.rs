@@ -42,10 +42,10 @@
 use super::calls::{CallCosts, ClassCosts, MessageCost, ROW_BYTES, WorkCost, rise, round};
 use super::devices::Lab;
 use crate::comm::{Communicator, IN_PLACE};
-use crate::error::Result;
 use crate::model::{Apart, fit};
-use crate::protocol::cost::LinkCosts;
 use osier_collectives::{Algorithm, Operation, Piecewise};
+use osier_engine::error::Result;
+use osier_engine::protocol::cost::LinkCosts;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 

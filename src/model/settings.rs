@@ -1,7 +1,7 @@
 //! Settings of the costs, by environment variables.
 
-use crate::env::{bad, value};
-use crate::error::Result;
+use osier_engine::env::{bad, value};
+use osier_engine::error::Result;
 
 /// Source of the costs by which protocols and plans are chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,15 +4,15 @@ use super::message::Message;
 use super::names::{self, Rank, Source, Tag, TagSelector};
 use super::status::Status;
 use crate::comm::Communicator;
-use crate::error::{Error, ErrorKind, Result};
-use crate::matching::{Pattern, TagPattern};
-use crate::progress::lane::{Lane, Mode, Outcome, Posted};
-use crate::progress::lane_receive::Direct;
-use crate::progress::pace;
-use crate::trace::event::{ANY, Event, Kind};
-use crate::trace::{Span, now_ns};
-use crate::view::{Buffer, BufferMut, RawView};
 use osier_datatype::Datatype;
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::matching::{Pattern, TagPattern};
+use osier_engine::progress::lane::{Lane, Mode, Outcome, Posted};
+use osier_engine::progress::lane_receive::Direct;
+use osier_engine::progress::pace;
+use osier_engine::trace::event::{ANY, Event, Kind};
+use osier_engine::trace::{Span, now_ns};
+use osier_engine::view::{Buffer, BufferMut, RawView};
 use std::panic::Location;
 
 /// Polls for a message that goes straight to its buffer, before the receive

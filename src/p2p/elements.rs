@@ -6,8 +6,8 @@
 //! holds up the call for longer than all else that the call does. These fit in registers,
 //! and a view of them is made where it is used.
 
-use crate::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
 use osier_datatype::Basic;
+use osier_engine::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
 use std::mem::ManuallyDrop;
 
 /// Elements of one predefined type, one after the other, on the host.

@@ -30,19 +30,19 @@
 mod captured;
 mod copied;
 
-use super::device::{DeviceBuffer, handed_over};
 use super::names::{self, Rank, Source, Tag, TagSelector};
 use super::status::Status;
 use crate::comm::Communicator;
-use crate::completion::hold::Hold;
-use crate::device::Use;
-use crate::diagnose::waits::listens;
-use crate::error::{Error, ErrorKind, Result};
-use crate::matching::Pattern;
-use crate::progress::lane::{Mode, Posted};
-use crate::progress::owed::Later;
-use crate::view::RawView;
 use captured::Captured;
+use osier_engine::completion::hold::Hold;
+use osier_engine::device::Use;
+use osier_engine::diagnose::waits::listens;
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::matching::Pattern;
+use osier_engine::progress::lane::{Mode, Posted};
+use osier_engine::progress::owed::Later;
+use osier_engine::view::RawView;
+use osier_engine::view::on_device::{DeviceBuffer, handed_over};
 use osier_kernels::{DeviceError, Event, Gate, Stream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

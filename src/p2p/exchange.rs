@@ -5,10 +5,10 @@ use super::request::Request;
 use super::status::Status;
 use super::waits::{Waitable, sealed};
 use crate::comm::Communicator;
-use crate::completion::ready::Ready;
-use crate::error::{Error, ErrorKind, Result};
-use crate::progress::lane::{Mode, Posted};
-use crate::view::{BufferMut, OwnedBuffer, OwnedBufferMut, RawView};
+use osier_engine::completion::ready::Ready;
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::progress::lane::{Mode, Posted};
+use osier_engine::view::{BufferMut, OwnedBuffer, OwnedBufferMut, RawView};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use std::task::{Context, Poll};
 /// The packed bytes of a view, copied.
 fn copy_of(comm: &Communicator, view: &RawView) -> Result<Vec<u8>> {
     let bytes = view.bytes();
-    let mut copy = crate::view::zeroed_vec::<u8>(bytes)?;
+    let mut copy = osier_engine::view::zeroed_vec::<u8>(bytes)?;
     // SAFETY: callers pass a view of memory that they hold a borrow of; the
     // copy has as many bytes.
     unsafe { view.pack_all(&comm.core().devices, copy.as_mut_ptr()) }?;

@@ -13,13 +13,13 @@
 
 use super::status::Status;
 use super::waits::{Waitable, sealed};
-use crate::check::Site;
 use crate::comm::Communicator;
-use crate::completion::ready::Ready;
-use crate::diagnose::page::Operation;
-use crate::diagnose::waits::{Asked, hear, listens};
-use crate::error::{Error, ErrorKind, Result};
-use crate::progress::core::Core;
+use osier_engine::check::Site;
+use osier_engine::completion::ready::Ready;
+use osier_engine::diagnose::page::Operation;
+use osier_engine::diagnose::waits::{Asked, hear, listens};
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::progress::core::Core;
 use std::future::Future;
 use std::panic::Location;
 use std::pin::Pin;

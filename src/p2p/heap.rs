@@ -1,10 +1,10 @@
 //! Buffers in Osier's shared heap.
 
-use crate::error::Result;
-use crate::progress::core::{Core, Place};
-use crate::view::zeroed_vec;
-use crate::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, View, ViewMut};
 use osier_datatype::Datatype;
+use osier_engine::error::Result;
+use osier_engine::progress::core::{Core, Place};
+use osier_engine::view::zeroed_vec;
+use osier_engine::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, View, ViewMut};
 use osier_transports::shm::ShmRank;
 use std::ops::{Deref, DerefMut};
 

@@ -3,11 +3,11 @@
 use super::blocking::elements;
 use super::status::Status;
 use crate::comm::Communicator;
-use crate::error::Result;
-use crate::progress::lane::{Matched, Posted};
-use crate::view::zeroed_vec;
-use crate::view::{Buffer, BufferMut, RawView};
 use osier_datatype::Datatype;
+use osier_engine::error::Result;
+use osier_engine::progress::lane::{Matched, Posted};
+use osier_engine::view::zeroed_vec;
+use osier_engine::view::{Buffer, BufferMut, RawView};
 
 /// A message that only its holder can receive. Dropping it drops the message.
 #[derive(Debug)]

@@ -44,7 +44,6 @@
 
 mod blocking;
 pub(crate) mod buffered;
-pub(crate) mod device;
 mod elements;
 pub(crate) mod enqueue;
 mod exchange;
@@ -62,9 +61,7 @@ mod transfer;
 mod waits;
 mod waitset;
 
-pub use crate::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, View, ViewMut};
 pub use buffered::{BSEND_OVERHEAD, FlushRequest};
-pub use device::DeviceBuffer;
 #[doc(hidden)]
 pub use elements::Elements;
 pub use enqueue::{Enqueued, OnStream};
@@ -73,6 +70,8 @@ pub use generalized::{Callbacks, Completer, GeneralizedRequest};
 pub use heap::HeapBuffer;
 pub use message::Message;
 pub use names::{ANY_SOURCE, ANY_TAG, PROC_NULL, ROOT, Rank, Source, Tag, TagSelector};
+pub use osier_engine::view::on_device::DeviceBuffer;
+pub use osier_engine::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, View, ViewMut};
 pub use partitioned::{
     DevicePartitioned, DevicePartitionedRecv, DevicePartitionedSend, Partitioned, PartitionedRecv,
     PartitionedSend, Partitions, ScopedSlice,

@@ -1,7 +1,7 @@
 //! Ranks, tags and wildcards.
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::matching::{Pattern, TagPattern};
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::matching::{Pattern, TagPattern};
 
 /// A rank in a communicator, as an argument: any integer, [`PROC_NULL`], or an
 /// `Option<usize>` whose `None` means [`PROC_NULL`].

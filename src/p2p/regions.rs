@@ -7,10 +7,10 @@
 
 use super::names::{self, Rank, Source, Tag, TagSelector};
 use super::scope::{Scope, ScopedRequest};
-use crate::error::{Error, ErrorKind, Result};
-use crate::progress::lane::Mode;
-use crate::view::{RawView, View, ViewMut};
 use osier_datatype::{Datatype, Layout};
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::progress::lane::Mode;
+use osier_engine::view::{RawView, View, ViewMut};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::OnceLock;

@@ -4,9 +4,9 @@
 //! number of whole items of a type, `elements` that of predefined types, which
 //! also counts a last item that is there in part.
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::progress::lane::Outcome;
 use osier_datatype::{Datatype, Layout};
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::progress::lane::Outcome;
 
 /// What a receive says about its message.
 ///

@@ -4,11 +4,11 @@
 
 use super::status::Status;
 use crate::comm::Communicator;
-use crate::completion::ready::Ready;
-use crate::error::{Error, ErrorKind, Result};
-use crate::progress::core::Core;
-use crate::progress::lane::Posted;
-use crate::trace::event::Kind;
+use osier_engine::completion::ready::Ready;
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::progress::core::Core;
+use osier_engine::progress::lane::Posted;
+use osier_engine::trace::event::Kind;
 use std::any::Any;
 use std::sync::Arc;
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};

@@ -5,9 +5,9 @@
 //! over.
 
 use super::status::Status;
-use crate::completion::ready::Ready;
-use crate::diagnose::waits::listens;
-use crate::error::{Error, Result};
+use osier_engine::completion::ready::Ready;
+use osier_engine::diagnose::waits::listens;
+use osier_engine::error::{Error, Result};
 use std::sync::Arc;
 
 /// A request that can be waited for together with others.
@@ -27,9 +27,9 @@ pub trait Waitable: Sized + sealed::Notifies {
 }
 
 pub(crate) mod sealed {
-    use crate::completion::ready::Ready;
-    use crate::error::Error;
-    use crate::progress::core::Core;
+    use osier_engine::completion::ready::Ready;
+    use osier_engine::error::Error;
+    use osier_engine::progress::core::Core;
     use std::sync::Arc;
 
     /// The rank that a request belongs to.

@@ -15,10 +15,10 @@
 
 use super::status::Status;
 use super::waits::{Waitable, sealed};
-use crate::completion::ready::Ready;
-use crate::diagnose::waits::listens;
-use crate::error::{Error, ErrorKind, Result};
-use crate::progress::core::Core;
+use osier_engine::completion::ready::Ready;
+use osier_engine::diagnose::waits::listens;
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::progress::core::Core;
 use std::sync::Arc;
 
 struct Slot<K, R> {

@@ -3,16 +3,16 @@
 //! moves when none of them has anything to do, so the end is one number for a machine and a
 //! plan, whatever else runs here.
 
-use crate::check::Setting;
 use crate::comm::{Communicator, Member, ProcessSets};
-use crate::error::{Error, ErrorKind, Result};
 use crate::model::calls::Agreed;
 use crate::p2p::Waitable;
-use crate::progress::core::{Core, Place};
-use crate::protocol::cost::LinkCosts;
-use crate::protocol::select::Selection;
 use osier_collectives::{Algorithm, Operation};
 use osier_datatype::Operator;
+use osier_engine::check::Setting;
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::progress::core::{Core, Place};
+use osier_engine::protocol::cost::LinkCosts;
+use osier_engine::protocol::select::Selection;
 use osier_transports::sim::{SimNet, SimOptions};
 use std::sync::Arc;
 

@@ -14,10 +14,10 @@ pub mod emulated;
 pub mod traffic;
 
 use crate::bootstrap::Universe;
-use crate::check::Setting;
 use crate::comm::Communicator;
-use crate::diagnose::threads::Inside;
-use crate::wire;
+use osier_engine::check::Setting;
+use osier_engine::diagnose::threads::Inside;
+use osier_engine::wire;
 use osier_transports::shm::{Death, Job, JobOptions};
 use osier_transports::sim::{SimNet, SimOptions};
 
@@ -171,13 +171,13 @@ pub fn malformed(comm: &Communicator) -> u64 {
 
 /// When messages that this rank receives from devices of other processes come in chunks
 /// on the device, from now on; `OSIER_PIPELINE` says it at first.
-pub fn pipeline_devices(comm: &Communicator, when: crate::protocol::reach::Pipelining) {
+pub fn pipeline_devices(comm: &Communicator, when: osier_engine::protocol::reach::Pipelining) {
     comm.core().devices.pipeline(when);
 }
 
 /// Where reductions of this rank's device memory combine, from now on;
 /// `OSIER_DEVICE_REDUCTIONS` says it at first.
-pub fn reduce_devices(comm: &Communicator, where_: crate::protocol::device::Reductions) {
+pub fn reduce_devices(comm: &Communicator, where_: osier_engine::protocol::device::Reductions) {
     comm.core().devices.reduce(where_);
 }
 
@@ -191,9 +191,9 @@ pub fn plan_by(comm: &Communicator, costs: &crate::model::CallCosts) -> crate::R
 }
 
 /// As [`ranks`], with what they do recorded; merge it with
-/// [`crate::trace::merge`].
+/// [`osier_engine::trace::merge`].
 pub fn ranks_traced<R: Send>(
-    options: &crate::trace::Options,
+    options: &osier_engine::trace::Options,
     n: usize,
     f: impl Fn(Communicator) -> R + Sync,
 ) -> Vec<R> {
@@ -255,7 +255,7 @@ fn on_sim<R: Send>(
 
 fn on_shm<R: Send>(
     n: usize,
-    trace: Option<&crate::trace::Options>,
+    trace: Option<&osier_engine::trace::Options>,
     checks: Setting,
     f: impl Fn(&Universe) -> R + Sync,
 ) -> Vec<R> {

@@ -25,7 +25,7 @@ use std::fmt;
 pub type Peer = u32;
 
 /// Version of everything that two ends say to each other. Tests compare it with the messages of
-/// lanes (`src/wire/version.rs`) and with what lies in shared memory (`shm/layout.rs`).
+/// lanes (`engine/src/wire/version.rs`) and with what lies in shared memory (`shm/layout.rs`).
 pub const WIRE_VERSION: u16 = 4;
 
 /// What an endpoint can do; exchanged in the handshake of a channel.

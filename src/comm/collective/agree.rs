@@ -19,16 +19,16 @@
 use super::Communicator;
 use super::ask::{Ask, mismatch};
 use super::spaces::Found;
-use crate::check::{Check, Checks, Site};
-use crate::error::{Error, Result};
-use crate::exec::lower::lower;
-use crate::exec::memory::{Buffers, Pieces, Sizes};
-use crate::exec::operator::{Data, Fit, Reduction};
-use crate::exec::program::Program;
-use crate::exec::run::{Combiner, Judge};
-use crate::site::told;
-use crate::view::RawView;
 use osier_collectives::{Algorithm, Association, Call, Operation, Plan};
+use osier_engine::check::{Check, Checks, Site};
+use osier_engine::error::{Error, Result};
+use osier_engine::exec::lower::lower;
+use osier_engine::exec::memory::{Buffers, Pieces, Sizes};
+use osier_engine::exec::operator::{Data, Fit, Reduction};
+use osier_engine::exec::program::Program;
+use osier_engine::exec::run::{Combiner, Judge};
+use osier_engine::site::told;
+use osier_engine::view::RawView;
 use std::panic::Location;
 use std::sync::Arc;
 

@@ -3,9 +3,9 @@
 use super::ask::given;
 use super::v_and_w::{all_given, all_wanted};
 use crate::comm::Communicator;
-use crate::error::Result;
-use crate::trace::event::{ANY, Kind};
-use crate::view::{Buffer, BufferMut};
+use osier_engine::error::Result;
+use osier_engine::trace::event::{ANY, Kind};
+use osier_engine::view::{Buffer, BufferMut};
 
 impl Communicator {
     /// Sends `send` to each destination of this rank in the communicator's topology, and

@@ -7,15 +7,15 @@
 
 use super::stays::Crossings;
 use crate::comm::Communicator;
-use crate::error::{Error, ErrorKind};
-use crate::exec::memory::{Buffers, Pieces};
-use crate::exec::on_device::Combining;
-use crate::exec::operator::Fit;
-use crate::exec::program::Program;
-use crate::exec::run::{Combiner, Shadow};
-use crate::exec::straight::Begun;
-use crate::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
 use osier_collectives::Call;
+use osier_engine::error::{Error, ErrorKind};
+use osier_engine::exec::memory::{Buffers, Pieces};
+use osier_engine::exec::on_device::Combining;
+use osier_engine::exec::operator::Fit;
+use osier_engine::exec::program::Program;
+use osier_engine::exec::run::{Combiner, Shadow};
+use osier_engine::exec::straight::Begun;
+use osier_engine::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
 
 /// What a rank puts into a collective: a buffer, or [`IN_PLACE`].
 pub trait Contribution {
@@ -307,7 +307,7 @@ impl Ask {
                     return host;
                 }
                 // Both are of the host, and as long as each other.
-                let _ = crate::exec::run::copy(view, &host);
+                let _ = osier_engine::exec::run::copy(view, &host);
                 if writes {
                     staged.shadow = Some(Shadow {
                         packed: host.clone(),

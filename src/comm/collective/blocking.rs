@@ -2,14 +2,14 @@
 
 use super::ask::{Contribution, given};
 use crate::comm::Communicator;
-use crate::error::Result;
-use crate::exec::operator::Reduction;
-use crate::exec::run::Combiner;
 use crate::p2p::Rank;
-use crate::trace::event::{ANY, Kind};
-use crate::view::{Buffer, BufferMut, RawView};
 use osier_collectives::{Call, Operation};
 use osier_datatype::Datatype;
+use osier_engine::error::Result;
+use osier_engine::exec::operator::Reduction;
+use osier_engine::exec::run::Combiner;
+use osier_engine::trace::event::{ANY, Kind};
+use osier_engine::view::{Buffer, BufferMut, RawView};
 
 impl Communicator {
     /// Returns when all ranks have called it. Collective.

@@ -7,16 +7,16 @@
 
 use super::ask::{Ask, bytes_of, class_of};
 use crate::comm::{Communicator, IN_PLACE};
-use crate::error::{Error, ErrorKind, Result};
-use crate::exec::lower::lower;
-use crate::exec::program::Place;
 use crate::model::calls::{Agreed, parsed};
 use crate::model::{CallCosts, Places, RankJoints, rounds};
-use crate::protocol::cost::LinkCosts;
-use crate::protocol::select::Memory;
 use osier_collectives::{
     Algorithm, Association, Call, Choice, Machine, Model, Operation, Plan, Sizes, choose,
 };
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::exec::lower::lower;
+use osier_engine::exec::program::Place;
+use osier_engine::protocol::cost::LinkCosts;
+use osier_engine::protocol::select::Memory;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -372,8 +372,10 @@ impl Communicator {
         *kept = Some(Arc::new(described));
         drop(kept);
         // What was made for the old costs.
-        self.core()
-            .with(self.lane(), crate::progress::lane::Lane::forget_programs);
+        self.core().with(
+            self.lane(),
+            osier_engine::progress::lane::Lane::forget_programs,
+        );
         Ok(version)
     }
 

@@ -6,12 +6,12 @@
 
 use super::ask::{Ask, in_place_elsewhere, mismatch};
 use crate::comm::Communicator;
-use crate::error::{Error, ErrorKind, Result};
-use crate::exec::memory::{Buffers, Pieces, Sizes};
-use crate::exec::run::Combiner;
 use crate::p2p::Rank;
-use crate::view::RawView;
 use osier_collectives::Operation;
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::exec::memory::{Buffers, Pieces, Sizes};
+use osier_engine::exec::run::Combiner;
+use osier_engine::view::RawView;
 use std::ops::Range;
 
 /// Counts and displacements, in elements, of one block per rank.

@@ -9,14 +9,14 @@
 
 use super::ask::{Ask, InPlace, mismatch};
 use super::forms::owned;
-use crate::device::Use;
-use crate::error::{Error, ErrorKind, Result};
-use crate::exec::operator::{Data, Reduction};
-use crate::exec::reduce_local;
 use crate::p2p::Rank;
-use crate::p2p::device::{DeviceBuffer, raw_of};
 use crate::p2p::enqueue::{Enqueued, OnStream};
-use crate::view::RawView;
+use osier_engine::device::Use;
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::exec::operator::{Data, Reduction};
+use osier_engine::exec::reduce_local;
+use osier_engine::view::RawView;
+use osier_engine::view::on_device::{DeviceBuffer, raw_of};
 use osier_kernels::{DeviceSlice, Packer, Stream, copy};
 
 /// What a rank puts into an enqueued collective: a [`DeviceBuffer`], or

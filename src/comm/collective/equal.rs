@@ -6,13 +6,13 @@
 use super::ask::{Ask, in_place_elsewhere, mismatch};
 use crate::comm::Communicator;
 use crate::comm::inter::Inter;
-use crate::error::{Error, ErrorKind, Result};
-use crate::exec::memory::{Buffers, Pieces, Sizes};
-use crate::exec::operator::Data;
-use crate::exec::run::Combiner;
 use crate::p2p::{PROC_NULL, ROOT, Rank};
-use crate::view::RawView;
 use osier_collectives::{Association, Call, Operation};
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::exec::memory::{Buffers, Pieces, Sizes};
+use osier_engine::exec::operator::Data;
+use osier_engine::exec::run::Combiner;
+use osier_engine::view::RawView;
 
 impl Communicator {
     /// The communicator whose lane has the runs.

@@ -10,11 +10,11 @@ use super::requests::Collective;
 use super::scoped::ScopedCollective;
 use super::v_and_w::{all_given, all_wanted};
 use crate::comm::Communicator;
-use crate::error::Result;
-use crate::exec::operator::Reduction;
-use crate::exec::run::Combiner;
 use crate::p2p::{Rank, Scope};
-use crate::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView};
+use osier_engine::error::Result;
+use osier_engine::exec::operator::Reduction;
+use osier_engine::exec::run::Combiner;
+use osier_engine::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView};
 use std::sync::Arc;
 
 /// Shows both buffers.

@@ -56,18 +56,18 @@ pub use scoped::ScopedCollective;
 pub(super) use spaces::Spaces;
 
 use super::Communicator;
-use crate::check::Site;
-use crate::error::{Error, ErrorKind, Result};
-use crate::exec::lower::lower;
-use crate::exec::program::{Place, Program};
-use crate::exec::run::Then;
-use crate::matching::{INTERNAL_TAG, Pattern};
-use crate::progress::cell::LaneGuard;
-use crate::progress::lane_runs::End;
-use crate::view::RawView;
 use agree::Round;
 use ask::{Ask, Staged};
 use osier_collectives::{Algorithm, Plan};
+use osier_engine::check::Site;
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::exec::lower::lower;
+use osier_engine::exec::program::{Place, Program};
+use osier_engine::exec::run::Then;
+use osier_engine::matching::{INTERNAL_TAG, Pattern};
+use osier_engine::progress::cell::LaneGuard;
+use osier_engine::progress::lane_runs::End;
+use osier_engine::view::RawView;
 use std::panic::{Location, resume_unwind};
 use std::sync::Arc;
 
@@ -122,8 +122,10 @@ impl Communicator {
 
     fn force(&self, algorithm: Option<(Algorithm, u32)>, place: Place) {
         let runs = self.runs_on();
-        runs.core()
-            .with(runs.lane(), crate::progress::lane::Lane::forget_programs);
+        runs.core().with(
+            runs.lane(),
+            osier_engine::progress::lane::Lane::forget_programs,
+        );
         let mut forced = runs.0.forced.lock().unwrap_or_else(|e| e.into_inner());
         *forced = algorithm.map(|(algorithm, segments)| Chosen {
             algorithm,

@@ -2,13 +2,13 @@
 
 use super::ask::{Contribution, Destination, given, mismatch, wanted};
 use crate::comm::Communicator;
-use crate::error::Result;
-use crate::exec::operator::{Data, Reduction};
-use crate::exec::run::Combiner;
 use crate::p2p::Rank;
-use crate::trace::event::{ANY, Kind};
-use crate::view::{Buffer, BufferMut, RawView};
 use osier_collectives::{Call, Operation};
+use osier_engine::error::Result;
+use osier_engine::exec::operator::{Data, Reduction};
+use osier_engine::exec::run::Combiner;
+use osier_engine::trace::event::{ANY, Kind};
+use osier_engine::view::{Buffer, BufferMut, RawView};
 
 impl Communicator {
     /// Combines the elements of all ranks, in rank order, at the root; elsewhere `recv`
@@ -183,5 +183,5 @@ pub fn reduce_local<S: Buffer + ?Sized, R: BufferMut + ?Sized>(
             inout.bytes()
         )));
     }
-    crate::exec::reduce_local::reduce(&op, &fit, &input, &inout)
+    osier_engine::exec::reduce_local::reduce(&op, &fit, &input, &inout)
 }

@@ -21,10 +21,10 @@
 use super::ask::{Ask, mismatch};
 use super::counts::{Blocks, apart, listed, ranges};
 use crate::comm::{Communicator, Topology};
-use crate::error::{Error, ErrorKind, Result};
-use crate::exec::memory::Pieces;
-use crate::view::RawView;
 use osier_collectives::{Call, Neighbors, Operation};
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::exec::memory::Pieces;
+use osier_engine::view::RawView;
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -6,10 +6,10 @@
 use super::ask::Ask;
 use super::under_way::UnderWay;
 use crate::comm::Communicator;
-use crate::completion::ready::Ready;
-use crate::error::{Error, ErrorKind, Result};
 use crate::p2p::sealed::{Home, Notifies};
 use crate::p2p::{Status, Waitable};
+use osier_engine::completion::ready::Ready;
+use osier_engine::error::{Error, ErrorKind, Result};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;

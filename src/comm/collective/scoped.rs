@@ -2,10 +2,10 @@
 
 use super::ask::Ask;
 use super::under_way::UnderWay;
-use crate::completion::ready::Ready;
-use crate::error::{Error, Result};
 use crate::p2p::sealed::{Home, Notifies};
 use crate::p2p::{Scope, ScopedRuns, Status, Waitable};
+use osier_engine::completion::ready::Ready;
+use osier_engine::error::{Error, Result};
 use std::sync::Arc;
 
 /// A collective under way in a scope; see [`Communicator::scope`](crate::Communicator::scope).

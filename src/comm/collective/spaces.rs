@@ -23,12 +23,12 @@
 //!    would wait for it.
 
 use super::ask::{Ask, bytes_of};
-use crate::check::Check;
 use crate::comm::Communicator;
-use crate::error::Result;
 use crate::model::calls::ROW_BYTES;
 use crate::model::{GpuLinks, Places, RankJoints};
 use osier_collectives::{Association, Joint, Joints, Operation};
+use osier_engine::check::Check;
+use osier_engine::error::Result;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -12,14 +12,14 @@
 
 use super::ask::Ask;
 use crate::comm::Communicator;
-use crate::device::DeviceMemory;
-use crate::exec::memory::Pieces;
-use crate::exec::on_device::Combining;
-use crate::exec::program::{Place, Program};
-use crate::protocol::device::Reductions;
-use crate::view::RawView;
 use osier_collectives::{Buffer, Operation};
 use osier_datatype::{Basic, Layout, Type};
+use osier_engine::device::DeviceMemory;
+use osier_engine::exec::memory::Pieces;
+use osier_engine::exec::on_device::Combining;
+use osier_engine::exec::program::{Place, Program};
+use osier_engine::protocol::device::Reductions;
+use osier_engine::view::RawView;
 
 /// Which memory a run on the host needs copied before, and behind.
 #[derive(Clone, Copy)]
@@ -165,7 +165,7 @@ fn places(pieces: &Pieces, uncut: bool) -> Option<Pieces> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exec::on_device::Work;
+    use osier_engine::exec::on_device::Work;
 
     #[test]
     fn pieces_with_gaps_are_whole_instances() {
@@ -187,7 +187,7 @@ mod tests {
             before: 64,
             ..Work::default()
         };
-        let device = crate::protocol::device::DeviceCosts::default();
+        let device = osier_engine::protocol::device::DeviceCosts::default();
         // Four short messages cost more than one copy and four of the host's.
         assert!(!work.pays(&device, 250.0, 0.124, false));
         let long = Work {

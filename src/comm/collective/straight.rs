@@ -6,17 +6,17 @@
 //! difference: the messages are the same.
 
 use super::ask::{Ask, class_of, key_of, mismatch};
-use crate::check::Check;
 use crate::comm::Communicator;
-use crate::error::{Error, Result};
-use crate::exec::operator::{Data, Fit, Reduction};
-use crate::exec::program::Action;
-use crate::exec::run::{combine, copy};
-use crate::exec::straight::{Begun, Desk, Small};
-use crate::matching::Pattern;
-use crate::progress::lane::Lane;
-use crate::view::RawView;
 use osier_collectives::Call;
+use osier_engine::check::Check;
+use osier_engine::error::{Error, Result};
+use osier_engine::exec::operator::{Data, Fit, Reduction};
+use osier_engine::exec::program::Action;
+use osier_engine::exec::run::{combine, copy};
+use osier_engine::exec::straight::{Begun, Desk, Small};
+use osier_engine::matching::Pattern;
+use osier_engine::progress::lane::Lane;
+use osier_engine::view::RawView;
 
 /// The operator of a call, and what it combines there.
 pub(super) type Operands<'a> = Option<(&'a dyn Reduction, Fit)>;

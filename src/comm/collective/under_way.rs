@@ -10,16 +10,16 @@
 
 use super::Launch;
 use super::ask::Ask;
-use crate::check::Check;
 use crate::comm::Communicator;
-use crate::completion::ready::Ready;
-use crate::error::{Error, ErrorKind, Result};
-use crate::exec::memory::Buffers;
-use crate::exec::program::Program;
 use crate::p2p::{Status, is_driven};
-use crate::progress::core::Core;
-use crate::progress::lane_runs::End;
-use crate::view::RawView;
+use osier_engine::check::Check;
+use osier_engine::completion::ready::Ready;
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::exec::memory::Buffers;
+use osier_engine::exec::program::Program;
+use osier_engine::progress::core::Core;
+use osier_engine::progress::lane_runs::End;
+use osier_engine::view::RawView;
 use std::any::Any;
 use std::panic::{Location, resume_unwind};
 use std::sync::Arc;

@@ -5,12 +5,12 @@
 
 use super::ask::{Contribution, Destination, given, wanted};
 use crate::comm::Communicator;
-use crate::error::Result;
-use crate::exec::operator::Reduction;
-use crate::exec::run::Combiner;
 use crate::p2p::Rank;
-use crate::trace::event::{ANY, Kind};
-use crate::view::{Buffer, BufferMut, RawView};
+use osier_engine::error::Result;
+use osier_engine::exec::operator::Reduction;
+use osier_engine::exec::run::Combiner;
+use osier_engine::trace::event::{ANY, Kind};
+use osier_engine::view::{Buffer, BufferMut, RawView};
 
 fn bytes(view: Option<&RawView>) -> usize {
     view.map_or(0, RawView::bytes)

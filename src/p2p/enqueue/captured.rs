@@ -15,13 +15,13 @@
 
 use super::{Awaited, Enqueued, Kind, Once, State, address, lock, passed};
 use crate::comm::Communicator;
-use crate::completion::hold::{Hold, Latch};
-use crate::diagnose::waits::{Asked, hear};
-use crate::error::{Error, ErrorKind, Result};
-use crate::p2p::device::handed_over;
 use crate::p2p::status::Status;
-use crate::progress::enqueued::Launched;
-use crate::progress::lane::Posted;
+use osier_engine::completion::hold::{Hold, Latch};
+use osier_engine::diagnose::waits::{Asked, hear};
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::progress::enqueued::Launched;
+use osier_engine::progress::lane::Posted;
+use osier_engine::view::on_device::handed_over;
 use osier_kernels::{Callback, DeviceView, Stream, Valve};
 use std::sync::{Arc, Mutex};
 

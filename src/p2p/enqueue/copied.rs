@@ -1,10 +1,10 @@
 //! Operations that send a copy: the stream makes it in memory of its own.
 
 use super::{Enqueued, OnStream};
-use crate::error::{Error, ErrorKind, Result};
-use crate::p2p::device::DeviceBuffer;
 use crate::p2p::names::{Rank, Source, Tag, TagSelector};
-use crate::progress::lane::Mode;
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::progress::lane::Mode;
+use osier_engine::view::on_device::DeviceBuffer;
 use osier_kernels::{DeviceSlice, DeviceView};
 
 impl OnStream<'_> {

@@ -12,9 +12,9 @@
 //!    in its list when any part is.
 
 use crate::comm::Communicator;
-use crate::completion::ready::Ready;
-use crate::error::{Error, Result};
-use crate::progress::lane::Posted;
+use osier_engine::completion::ready::Ready;
+use osier_engine::error::{Error, Result};
+use osier_engine::progress::lane::Posted;
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

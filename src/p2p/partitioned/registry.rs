@@ -13,13 +13,13 @@
 
 use super::{SETUP, lock};
 use crate::comm::Communicator;
-use crate::completion::ready::Ready;
-use crate::error::{Error, ErrorKind, Result};
-use crate::matching::Pattern;
-use crate::progress::core::Core;
-use crate::progress::lane::Posted;
-use crate::progress::owed::Later;
-use crate::view::RawView;
+use osier_engine::completion::ready::Ready;
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::matching::Pattern;
+use osier_engine::progress::core::Core;
+use osier_engine::progress::lane::Posted;
+use osier_engine::progress::owed::Later;
+use osier_engine::view::RawView;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};

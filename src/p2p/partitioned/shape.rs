@@ -4,11 +4,11 @@
 //! Both ends have the same packed stream. A sender's partition is a range of
 //! it, which may begin and end anywhere in the receiver's instances.
 
-use crate::device::Use;
-use crate::error::{Error, ErrorKind, Result};
-use crate::p2p::device::handed_over;
-use crate::view::{RawView, require_dense};
 use osier_datatype::{Basic, Datatype, Layout, Type};
+use osier_engine::device::Use;
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::view::on_device::handed_over;
+use osier_engine::view::{RawView, require_dense};
 use osier_kernels::{After, DeviceSlice, DeviceView, Ordered};
 use std::ops::Range;
 

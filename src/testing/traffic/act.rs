@@ -10,7 +10,7 @@ use super::memory::{Memory, round};
 use super::receive::ToReceive;
 use super::seat::channel;
 use super::world::{Check, LARGEST, Sending, World};
-use crate::matching::{Pattern, TagPattern};
+use osier_engine::matching::{Pattern, TagPattern};
 use osier_transports::sim::Held;
 use serde::{Deserialize, Serialize};
 

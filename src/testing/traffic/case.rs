@@ -2,9 +2,9 @@
 
 use super::act::Act;
 use super::partition::Parted;
-use crate::progress::lane::Mode;
-use crate::protocol::cost::LinkCosts;
-use crate::protocol::select::Selection;
+use osier_engine::progress::lane::Mode;
+use osier_engine::protocol::cost::LinkCosts;
+use osier_engine::protocol::select::Selection;
 use osier_transports::sim::{self, SimOptions};
 use serde::{Deserialize, Serialize};
 

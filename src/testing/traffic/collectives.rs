@@ -14,19 +14,19 @@
 
 use super::dice::Rng;
 use super::plan::sim;
-use crate::check::Setting;
 use crate::comm::{Communicator, Member, PersistentCollective, ProcessSets};
-use crate::error::{Error, ErrorKind, Result};
-use crate::matching::INTERNAL_TAG;
 use crate::model::calls::Agreed;
 use crate::p2p::{PROC_NULL, ROOT, Rank, Waitable};
-use crate::progress::core::{Core, Place};
-use crate::progress::inspect::Leftovers;
-use crate::protocol::cost::LinkCosts;
-use crate::protocol::select::Selection;
-use crate::wire::Told;
 use osier_collectives::{Algorithm, Call, Operation};
 use osier_datatype::Operator;
+use osier_engine::check::Setting;
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::matching::INTERNAL_TAG;
+use osier_engine::progress::core::{Core, Place};
+use osier_engine::progress::inspect::Leftovers;
+use osier_engine::protocol::cost::LinkCosts;
+use osier_engine::protocol::select::Selection;
+use osier_engine::wire::Told;
 use osier_transports::sim::SimNet;
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@ use super::case::How;
 use super::memory::draw_layout;
 use super::plan::{Plan, Weights, shuffle};
 use super::world::{Receiving, Sending, World};
-use crate::matching::Envelope;
+use osier_engine::matching::Envelope;
 
 /// Acts after everything was posted.
 const EXTRA: usize = 20;

@@ -26,7 +26,7 @@ use super::scenario::{Scenario, When, all};
 use super::seat::{channel, context_of};
 use super::world::{Check, Receiving, Sending, Watch, World};
 use super::{Failure, Fault, Report};
-use crate::wire;
+use osier_engine::wire;
 use osier_transports::sim::Held;
 use std::fmt;
 use std::sync::Mutex;

@@ -6,7 +6,7 @@
 //! The simulated network holds messages back, and says so.
 
 use super::world::{Check, World};
-use crate::diagnose::verdict::{Quiet, Standing, hangs};
+use osier_engine::diagnose::verdict::{Quiet, Standing, hangs};
 
 /// What the ranks tell of themselves, and what was said of it.
 #[derive(Default)]

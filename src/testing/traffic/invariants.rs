@@ -14,8 +14,8 @@
 use super::case::How;
 use super::seat::context_of;
 use super::world::{Check, Receiving, Sending, World};
-use crate::protocol::eager;
-use crate::wire;
+use osier_engine::protocol::eager;
+use osier_engine::wire;
 
 impl World {
     /// Checks the list above.

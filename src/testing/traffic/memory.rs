@@ -1,8 +1,8 @@
 //! Memory of random messages: layouts with gaps, guard bytes, known contents.
 
 use super::dice::Rng;
-use crate::view::RawView;
 use crate::{Buffer, BufferMut, Layout, OwnedBuffer, OwnedBufferMut, Type, View, ViewMut};
+use osier_engine::view::RawView;
 use std::sync::OnceLock;
 
 /// Bytes before and after each buffer that nobody may write.

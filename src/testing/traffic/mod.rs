@@ -76,7 +76,7 @@ mod shrink;
 mod timeline;
 mod world;
 
-use crate::check::Setting;
+use osier_engine::check::Setting;
 use std::fmt;
 use std::ops::RangeInclusive;
 

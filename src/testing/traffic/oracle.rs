@@ -1,9 +1,9 @@
 //! The rules that are checked once a run is over.
 
 use super::world::{Check, Message, Receive, Receiving, Sending, World};
-use crate::matching::Envelope;
-use crate::progress::inspect::Leftovers;
-use crate::progress::lane::{Mode, Outcome};
+use osier_engine::matching::Envelope;
+use osier_engine::progress::inspect::Leftovers;
+use osier_engine::progress::lane::{Mode, Outcome};
 
 impl World {
     pub(super) fn check(&mut self) -> Check {

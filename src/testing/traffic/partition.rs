@@ -7,10 +7,10 @@
 use super::act::Act;
 use super::memory::contents;
 use super::world::{Check, World};
-use crate::error::{Error, ErrorKind};
-use crate::matching::{Pattern, TagPattern};
 use crate::p2p::partitioned::SETUP;
 use crate::p2p::{PartitionedRecv, PartitionedSend};
+use osier_engine::error::{Error, ErrorKind};
+use osier_engine::matching::{Pattern, TagPattern};
 use serde::{Deserialize, Serialize};
 
 /// A partitioned transfer that will be.

@@ -6,10 +6,10 @@ use super::case::{Case, How, Net, Planned};
 use super::dice::Rng;
 use super::memory::{draw_layout, round};
 use super::partition::Parted;
-use crate::protocol::cost::LinkCosts;
-use crate::protocol::eager::LIMIT_BYTES;
-use crate::protocol::select::{Memory, Selection};
-use crate::wire::Told;
+use osier_engine::protocol::cost::LinkCosts;
+use osier_engine::protocol::eager::LIMIT_BYTES;
+use osier_engine::protocol::select::{Memory, Selection};
+use osier_engine::wire::Told;
 use osier_transports::sim::SimOptions;
 
 /// How often each kind of step is taken.

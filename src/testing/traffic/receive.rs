@@ -2,10 +2,10 @@
 
 use super::memory::{Memory, NUMBER_BYTES, contents, number};
 use super::world::{Check, LARGEST, Receive, Receiving, Sending, World, short_key};
-use crate::error::{Error, ErrorKind};
-use crate::matching::{Envelope, Pattern};
-use crate::progress::lane::{Outcome, Posted};
-use crate::progress::lane_receive::Direct;
+use osier_engine::error::{Error, ErrorKind};
+use osier_engine::matching::{Envelope, Pattern};
+use osier_engine::progress::lane::{Outcome, Posted};
+use osier_engine::progress::lane_receive::Direct;
 
 /// A receive to post.
 pub(super) struct ToReceive {

@@ -8,15 +8,15 @@ use super::case::How;
 use super::memory::Memory;
 use super::receive::ToReceive;
 use super::world::{Check, Receiving, Sending, World};
-use crate::completion::ready::Ready;
-use crate::error::{Error, ErrorKind, Result};
-use crate::matching::{Pattern, TagPattern};
 use crate::p2p::sealed::{Home, Notifies};
 use crate::p2p::{
     ANY_SOURCE, ANY_TAG, Callbacks, Completer, FlushRequest, GeneralizedRequest, Persistent,
     Request, SendRecvReplace, Source, Status, TagSelector, Waitable,
 };
-use crate::progress::lane::{Mode, Outcome};
+use osier_engine::completion::ready::Ready;
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::matching::{Pattern, TagPattern};
+use osier_engine::progress::lane::{Mode, Outcome};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -3,7 +3,7 @@
 
 use super::act::{Act, By, Want};
 use super::case::{Case, How, Net, Planned};
-use crate::protocol::cost::LinkCosts;
+use osier_engine::protocol::cost::LinkCosts;
 use osier_transports::sim::SimOptions;
 
 /// What must be so before an act of a program.

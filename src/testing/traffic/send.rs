@@ -4,8 +4,8 @@ use super::case::How;
 use super::memory::Memory;
 use super::request::{Held, Key};
 use super::world::{Check, Sending, World};
-use crate::error::{Error, ErrorKind};
-use crate::progress::lane::{Mode, Outcome, Posted};
+use osier_engine::error::{Error, ErrorKind};
+use osier_engine::progress::lane::{Mode, Outcome, Posted};
 
 impl World {
     /// Memory with a message that is about to be sent.

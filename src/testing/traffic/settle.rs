@@ -6,7 +6,7 @@ use super::hangs::Hangs;
 use super::memory::Memory;
 use super::receive::ToReceive;
 use super::world::{Check, LARGEST, Receive, Receiving, World};
-use crate::error::ErrorKind;
+use osier_engine::error::ErrorKind;
 
 /// Rounds after which a network that is still busy is taken for a livelock.
 const ROUNDS: usize = 200_000;

@@ -1,6 +1,6 @@
 //! What happened in a run, for people: one column per rank, one line per step.
 
-use crate::wire;
+use osier_engine::wire;
 use osier_transports::sim::{Did, SimEvent};
 
 /// Lines of a timeline that are printed; the last ones count.

@@ -194,22 +194,22 @@ const WAITS: &[Wait] = &[
         Ends("a call that is given up waits for nobody"),
     ),
     (
-        "src/progress/core.rs",
+        "engine/src/progress/core.rs",
         "flush",
         By(&[("finalize", "0 send 1 7 world 8388608")]),
     ),
     (
-        "src/progress/core.rs",
+        "engine/src/progress/core.rs",
         "drive",
         Told("the progress thread: who waits for it is told"),
     ),
     (
-        "src/progress/core.rs",
+        "engine/src/progress/core.rs",
         "progress_thread",
         Told("the progress thread, while there is nothing to do"),
     ),
     (
-        "src/progress/enqueued.rs",
+        "engine/src/progress/enqueued.rs",
         "watch_others",
         Told("the progress thread: what streams and futures wait for"),
     ),
@@ -239,13 +239,13 @@ const PRIMITIVES: &[&str] = &[
 
 /// Files that may use them for anything.
 const APART: &[&str] = &[
-    "src/progress/core/waiting.rs", // the primitives themselves
+    "engine/src/progress/core/waiting.rs", // the primitives themselves
     "src/testing/",                 // what tests use
 ];
 
 /// Uses that are no waits, or of processes that are no ranks.
 const NO_WAIT: &[(&str, &str)] = &[
-    ("src/progress/core.rs", "new"),
+    ("engine/src/progress/core.rs", "new"),
     ("src/model/attach.rs", "live"), // a child process of a measurement
 ];
 
@@ -278,6 +278,7 @@ fn waiting() -> BTreeSet<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut files = Vec::new();
     sources(&root.join("src"), &mut files);
+    sources(&root.join("engine/src"), &mut files);
     let mut found = BTreeSet::new();
     for path in files {
         let name = path.strip_prefix(&root).expect("inside").to_string_lossy();

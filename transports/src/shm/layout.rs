@@ -2,7 +2,7 @@
 //!
 //! Launcher and ranks may come from two builds, and only the version tells them. Who moves or
 //! adds a field raises [`WIRE_VERSION`] by one and appends a line to [`VERSIONS`] here and in
-//! `src/wire/version.rs` of the root crate. Lines that stand there are not changed.
+//! `engine/src/wire/version.rs`. Lines that stand there are not changed.
 
 use super::segment::{JobHeader, RankControl};
 use super::status::StatusPage;
@@ -54,7 +54,7 @@ fn a_version_stands_for_one_layout() {
         VERSIONS.last(),
         Some(&now),
         "what lies in shared memory and WIRE_VERSION have not changed together: raise the \
-         version by one, and append it with {:#018x}, also in src/wire/version.rs",
+         version by one, and append it with {:#018x}, also in engine/src/wire/version.rs",
         now.1
     );
     for pair in VERSIONS.windows(2) {

@@ -1,0 +1,33 @@
+//! What has finished, in the order in which it did.
+//!
+//! An operation that is told to ([`crate::progress::lane::Lane::notify`]) leaves a number
+//! here when it ends, so that whoever waits for thousands looks only at those
+//! that are over.
+//!
+//! # Invariants
+//! 1. The list's lock is a leaf: nothing is locked or called while it is held,
+//!    so it may be taken under a lane's lock.
+//! 2. A registration leaves its number at most once.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A list of numbers that stand for operations.
+#[derive(Default)]
+pub struct Ready(Mutex<VecDeque<u64>>);
+
+impl Ready {
+    fn list(&self) -> MutexGuard<'_, VecDeque<u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a number.
+    pub fn push(&self, token: u64) {
+        self.list().push_back(token);
+    }
+
+    /// Takes the oldest number.
+    pub fn pop(&self) -> Option<u64> {
+        self.list().pop_front()
+    }
+}

@@ -1,0 +1,116 @@
+//! Descriptors of other processes' memory that this rank has asked for.
+//!
+//! # Invariants
+//! 1. What comes under a number that nobody waits for, or from another process than the
+//!    one that was asked, is closed at once.
+
+use super::lock;
+use osier_kernels::handle::Piece;
+use osier_transports::TransportError;
+use osier_transports::cuda_ipc::{Name, Socket};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Mutex;
+
+/// Descriptors that are awaited, by number.
+#[derive(Debug, Default)]
+pub struct Descriptors(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    socket: Option<Socket>,
+    awaited: HashMap<u64, Awaited>,
+    asked: u64,
+    random: RandomState,
+}
+
+#[derive(Debug, Default)]
+struct Awaited {
+    /// The process that was asked, if its number counts here.
+    of: Option<u32>,
+    pieces: Vec<Piece>,
+    whole: bool,
+}
+
+impl Descriptors {
+    /// A number to ask a process by, and where to send what was asked for.
+    ///
+    /// # Errors
+    /// The system gives no socket.
+    pub fn ask(&self, of: Option<u32>) -> Result<(u64, Name), TransportError> {
+        let mut inner = lock(&self.0);
+        if inner.socket.is_none() {
+            inner.socket = Some(Socket::bind()?);
+        }
+        inner.asked += 1;
+        let number = inner.random.hash_one(inner.asked);
+        let awaited = Awaited {
+            of,
+            ..Awaited::default()
+        };
+        inner.awaited.insert(number, awaited);
+        let name = inner.socket.as_ref().map_or([0; _], Socket::name);
+        Ok((number, name))
+    }
+
+    /// All that was asked for by a number, once it is there.
+    pub fn take(&self, number: u64) -> Option<Vec<Piece>> {
+        let mut inner = lock(&self.0);
+        let inner = &mut *inner;
+        while let Some(some) = inner.socket.as_ref()?.receive() {
+            if let Some(awaited) = inner.awaited.get_mut(&some.number)
+                && awaited.of.is_none_or(|process| process == some.process)
+            {
+                awaited.pieces.extend(some.pieces);
+                awaited.whole = some.left == 0;
+            }
+        }
+        if !inner.awaited.get(&number)?.whole {
+            return None;
+        }
+        inner.awaited.remove(&number).map(|awaited| awaited.pieces)
+    }
+
+    /// How many numbers are waited for.
+    pub fn awaited(&self) -> usize {
+        lock(&self.0).awaited.len()
+    }
+
+    /// Nobody waits for a number any more.
+    pub fn forget(&self, number: u64) {
+        lock(&self.0).awaited.remove(&number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use osier_transports::cuda_ipc;
+
+    #[test]
+    fn numbers_find_their_descriptors() {
+        let all = Descriptors::default();
+        let file = || std::os::fd::OwnedFd::from(std::fs::File::open("/dev/null").expect("a file"));
+        let [(a, name), (b, _), (c, _)] = [(); 3].map(|()| all.ask(None).expect("a socket"));
+        assert!(a != b && b != c && all.take(a).is_none());
+        let send = |number, n: u64| {
+            let pieces: Vec<_> = (0..n).map(|i| (i, file())).collect();
+            cuda_ipc::send(&name, number, &pieces).expect("sent");
+        };
+        send(b, 3);
+        send(b ^ 1, 1); // nobody's
+        send(a, 100);
+        all.forget(c);
+        send(c, 1);
+        assert_eq!(all.take(a).expect("all").len(), 100);
+        assert_eq!(all.take(b).expect("all").len(), 3);
+        assert!(all.take(a).is_none() && all.take(c).is_none());
+        let own = std::process::id();
+        let [(d, _), (e, _)] = [own, own + 1].map(|of| all.ask(Some(of)).expect("a socket"));
+        send(d, 1);
+        send(e, 1);
+        assert!(all.take(d).is_some() && all.take(e).is_none());
+        all.forget(e);
+        assert!(lock(&all.0).awaited.is_empty());
+    }
+}

@@ -1,0 +1,140 @@
+//! What a rank tells other processes of its memory: a key, and a moment.
+//!
+//! # Invariants
+//! 1. An event that was told belongs to one transfer until the other side has answered:
+//!    nobody records it anew before.
+//! 2. Nothing here waits on the host.
+
+use super::{Device, DeviceMemory, Devices, lock};
+use crate::protocol::reach::{Placement, supported};
+use osier_kernels::handle::{EventHandle, Key, Made, Piece, export_pieces};
+use osier_kernels::{After, DeviceError, DeviceView, Event, Stream};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// From when another process may use memory.
+#[derive(Debug)]
+pub enum Moment {
+    /// At once.
+    Passed,
+    /// When this event has passed.
+    Event(Told),
+    /// When the memory's own event has passed, which cannot be told.
+    Later,
+}
+
+/// An event that another process was told of; given back when dropped.
+#[derive(Debug)]
+pub struct Told {
+    device: Arc<Device>,
+    event: Event,
+    pub handle: EventHandle,
+    /// The stream that waits for the moment.
+    stream: Stream,
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        // A stream that still waits for a producer would hold up its next user.
+        if self.event.is_passed() == Ok(true) {
+            lock(&self.device.streams).push(self.stream.clone());
+        }
+        lock(&self.device.told).push((self.event.clone(), self.handle));
+    }
+}
+
+impl DeviceMemory {
+    /// The key of its allocation, and where in it the first instance has its origin.
+    ///
+    /// # Errors
+    /// It cannot be handed over, or the driver knows no such memory.
+    pub fn key(&self) -> Result<(Key, u64), DeviceError> {
+        let view = self.view()?.buffer();
+        let key = Key::of(view.memory(), self.range(view))?;
+        Ok((key, view.origin().wrapping_sub(key.start)))
+    }
+
+    /// Whether another process on its device may open it.
+    pub fn is_opened_elsewhere(&self) -> bool {
+        let made = self
+            .view()
+            .and_then(|view| Made::of(view.buffer().memory()));
+        made.is_ok_and(|made| supported(made, Placement::Device).is_there())
+    }
+
+    /// Whether the moment from which it is valid has passed.
+    ///
+    /// # Errors
+    /// What is awaited has failed.
+    pub fn is_valid(&self) -> Result<bool, DeviceError> {
+        match self.view()?.moment() {
+            _ if self.ready => Ok(true),
+            After::Event(event) => event.is_passed(),
+            After::Stream(_) => Ok(false),
+            After::Now => Ok(true),
+        }
+    }
+
+    /// Descriptors of the memory that its key names.
+    ///
+    /// # Errors
+    /// It is no mapped memory, or the driver refuses.
+    pub fn pieces(&self) -> Result<Vec<Piece>, DeviceError> {
+        let view = self.view()?.buffer();
+        view.memory().check_lives()?;
+        export_pieces(view.memory().context(), self.range(view))
+    }
+
+    /// The addresses that a view touches; its origin, too, so that it lies behind what is
+    /// opened.
+    fn range(&self, view: &DeviceView<u8>) -> Range<u64> {
+        let (low, high) = view.layout().span(view.count());
+        let place = |offset: isize| view.origin().wrapping_add_signed(offset as i64);
+        place(low.min(0))..place(high)
+    }
+
+    /// From when another process may use it; `tells`: an event can be told to it.
+    ///
+    /// # Errors
+    /// What is awaited has failed.
+    pub fn moment(&self, devices: &Arc<Devices>, tells: bool) -> Result<Moment, DeviceError> {
+        let view = self.view()?;
+        let event = match view.moment() {
+            After::Event(event) => event,
+            After::Stream(_) => return Ok(Moment::Later), // not settled: nobody sends it
+            After::Now => return Ok(Moment::Passed),
+        };
+        if event.is_passed()? {
+            return Ok(Moment::Passed);
+        }
+        if !tells {
+            return Ok(Moment::Later);
+        }
+        let device = devices.of(view.buffer().memory().context());
+        Ok(tell(&device, event).map_or(Moment::Later, Moment::Event))
+    }
+}
+
+/// An event of other processes that passes with one of ours.
+fn tell(device: &Arc<Device>, event: &Event) -> Result<Told, DeviceError> {
+    let stream = device.stream()?;
+    stream.wait(event)?;
+    let kept = lock(&device.told).pop();
+    let (event, handle) = match kept {
+        Some((event, handle)) => {
+            event.record_again(&stream)?;
+            (event, handle)
+        }
+        None => {
+            let event = Event::shared(&stream)?;
+            let handle = event.export()?;
+            (event, handle)
+        }
+    };
+    Ok(Told {
+        device: device.clone(),
+        event,
+        handle,
+        stream,
+    })
+}

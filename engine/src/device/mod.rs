@@ -1,0 +1,584 @@
+//! Memory of devices in messages: what a transfer holds of it, and what a rank keeps
+//! to move it.
+//!
+//! The engine moves bytes of the host. So a message in device memory goes through host
+//! memory that kernels reach ([`pool`]): they pack into it and unpack from it, piece by
+//! piece, while other pieces are on their way ([`stage`]). Between processes that share
+//! memory a piece is packed by the one and unpacked by the other where it lies. Where a
+//! kernel reaches both ends it copies from layout to layout ([`direct`]); memory of other
+//! processes is opened for that ([`export`], [`imports`]).
+//!
+//! # Invariants
+//! 1. Nothing here waits on the host, but for what is named "blocking" and for
+//!    transfers that are given up in the middle.
+//! 2. A kernel of a transfer runs behind the moment from which the user's buffer is
+//!    valid, and on a stream that no other transfer uses meanwhile: one that waits for
+//!    its producer holds up nobody else.
+//!
+//! # Sources
+//! The copy-in/out protocol of W. Wu, G. Bosilca, R. vandeVaart, S. Jeaugey,
+//! J. Dongarra, "GPU-Aware Non-contiguous Data Movement In Open MPI", HPDC 2016.
+
+pub mod aperture;
+pub mod descriptors;
+pub mod direct;
+pub mod export;
+pub mod imports;
+pub mod pool;
+pub mod settings;
+mod shares;
+pub mod stage;
+
+use crate::protocol::cost::LinkCosts;
+use crate::protocol::device::{Class, End, LEAST_DEVICE_CHUNK_BYTES, Model, Place, Reductions};
+use crate::protocol::reach::{Pipelining, Placement};
+use descriptors::Descriptors;
+use imports::{Imports, Limits, Room};
+use osier_datatype::{Datatype, Layout};
+use osier_kernels::handle::{
+    EventHandle, Key, Made, OpenPool, Piece, export_pieces, import_pieces,
+};
+use osier_kernels::{
+    After, BusId, Context, DeviceError, DeviceView, Event, Memory, Ordered, Packer, Stream,
+};
+use osier_transports::shm::ShmRank;
+use pool::Pool;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// What a view of a device's memory is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// To look at its description.
+    Look,
+    /// To send it.
+    Read,
+    /// To receive into it.
+    Write,
+}
+
+/// What a transfer holds of a device's memory: the allocation lives as long.
+#[derive(Debug)]
+pub struct DeviceMemory {
+    /// What could not be handed over is told by the transfer.
+    view: Result<Ordered<DeviceView<u8>>, DeviceError>,
+    layout: Layout,
+    count: usize,
+    /// It was valid when it was handed over.
+    ready: bool,
+}
+
+/// Views of it move between threads, and another rank of the process reads it.
+const _: fn() = || {
+    fn shared<T: Send + Sync>() {}
+    shared::<DeviceMemory>();
+};
+
+impl DeviceMemory {
+    /// A view, valid from a moment on that is fixed now, or that is left open because
+    /// nothing will be moved.
+    pub fn new<T: Datatype>(view: Ordered<DeviceView<T>>, use_: Use) -> DeviceMemory {
+        let (layout, count) = (view.buffer().layout().clone(), view.buffer().count());
+        // What fails is told by the calls that follow.
+        let context = view.buffer().memory().context().clone();
+        let _held = (use_ != Use::Look).then(|| context.hold().ok());
+        let ready = use_ != Use::Look && is_ready(view.moment());
+        let view = view.map(DeviceView::erased);
+        DeviceMemory {
+            ready,
+            view: match use_ {
+                Use::Look => Ok(view),
+                Use::Write if layout.self_overlaps(count) => Err(DeviceError::Overlap { count }),
+                Use::Read | Use::Write => view.settled(),
+            },
+            layout,
+            count,
+        }
+    }
+
+    /// What cannot be handed over.
+    pub fn failed(error: DeviceError, layout: Layout) -> DeviceMemory {
+        DeviceMemory {
+            view: Err(error),
+            layout,
+            count: 0,
+            ready: false,
+        }
+    }
+
+    /// Bytes of a device as elements that they are whole ones of.
+    pub fn of_elements(view: Ordered<DeviceView<u8>>, element: &Layout) -> DeviceMemory {
+        let whole = view.buffer().packed_bytes() / element.size().max(1) * element.size();
+        let run = view.buffer().run(0..whole, element);
+        let count = run.as_ref().map_or(0, DeviceView::count);
+        let none = || DeviceError::Unavailable("elements with gaps".into());
+        DeviceMemory {
+            view: run.ok_or_else(none).map(|run| view.map(|_| run)),
+            layout: element.clone(),
+            count,
+            ready: false,
+        }
+    }
+
+    /// Some of its packed bytes as elements of a layout without gaps, if they are one run
+    /// of whole ones.
+    pub fn run(&self, packed: Range<usize>, element: &Layout) -> Option<DeviceMemory> {
+        let view = self.view.as_ref().ok()?;
+        let run = view.buffer().run(packed, element)?;
+        Some(DeviceMemory {
+            layout: element.clone(),
+            count: run.count(),
+            view: Ok(view.clone().map(|_| run)),
+            ready: self.ready,
+        })
+    }
+
+    /// Some of its packed bytes, if they are whole instances.
+    pub fn section(&self, packed: Range<usize>) -> Option<DeviceMemory> {
+        let view = self.view.as_ref().ok()?;
+        let part = view.buffer().instances(packed)?;
+        Some(DeviceMemory {
+            layout: self.layout.clone(),
+            count: part.count(),
+            view: Ok(view.clone().map(|_| part)),
+            ready: self.ready,
+        })
+    }
+
+    /// Address of its first instance there, or 0.
+    pub fn origin(&self) -> u64 {
+        self.view.as_ref().map_or(0, |view| view.buffer().origin())
+    }
+
+    /// Packed bytes.
+    pub fn bytes(&self) -> usize {
+        self.layout.size() * self.count
+    }
+
+    /// Instances of a layout.
+    pub fn instances(&self) -> (&Layout, usize) {
+        (&self.layout, self.count)
+    }
+
+    /// What a message of it costs like.
+    pub fn end(&self) -> End {
+        End {
+            place: Place::Device,
+            class: Class::of(&self.layout, self.count),
+        }
+    }
+
+    /// Whether it can be used.
+    pub fn check(&self) -> Result<(), DeviceError> {
+        self.view().map(drop)
+    }
+
+    /// Whether memory of another library was not freed.
+    pub fn check_lives(&self) -> Result<(), DeviceError> {
+        self.view()?.buffer().memory().check_lives()
+    }
+
+    /// Whether the moment from which it may be used has not come: some stream's work, which
+    /// may wait for anything.
+    pub fn is_late(&self) -> bool {
+        self.view()
+            .is_ok_and(|view| Late::of(view).is_late() == Ok(true))
+    }
+
+    pub fn view(&self) -> Result<&Ordered<DeviceView<u8>>, DeviceError> {
+        self.view.as_ref().map_err(Clone::clone)
+    }
+}
+
+/// What a message goes through that cannot be copied at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Through {
+    /// Host memory.
+    Host,
+    /// Chunks on the sender's device.
+    Device,
+}
+
+/// What a rank keeps of the devices that its messages have touched.
+#[derive(Debug, Default)]
+pub struct Devices {
+    known: Mutex<Vec<Arc<Device>>>,
+    /// Host memory that kernels reach.
+    pool: Arc<Pool>,
+    /// Memory of each device for chunks, in bytes.
+    chunks: usize,
+    pipelining: Mutex<Pipelining>,
+    /// Where reductions combine.
+    reductions: Mutex<Reductions>,
+    /// Messages up to so many bytes go at once; `None`: as the costs say.
+    eager_max: Option<usize>,
+    /// Predicts what messages take.
+    model: Option<Model>,
+    /// Transfers with work on a device of which nobody knows yet that it is over.
+    under_way: AtomicUsize,
+    /// What was opened of other processes.
+    imports: Mutex<Imports>,
+    /// What was asked for of them.
+    pub descriptors: Descriptors,
+    /// Who says what is said.
+    rank: OnceLock<u32>,
+    said: Mutex<Vec<(Made, Placement, Through)>>,
+}
+
+impl Devices {
+    /// Of a rank whose peers share memory with it, or not. A limit that makes no sense
+    /// is told where a rank joins its job.
+    pub fn new(rank: Option<ShmRank>, costs: &LinkCosts) -> Devices {
+        let limit = settings::pinned_limit().unwrap_or(settings::PINNED_LIMIT_BYTES);
+        let mut model = Model::unlimited(costs);
+        // Some messages at a time.
+        model.limits.memory = model.limits.memory.min(limit / 4);
+        let chunks = settings::device_chunks().unwrap_or(settings::DEVICE_CHUNKS_BYTES);
+        let (least, most) = (2 * LEAST_DEVICE_CHUNK_BYTES, model.limits.device_memory);
+        model.limits.device_memory = (chunks / 4).max(least).min(most);
+        Devices {
+            pool: Arc::new(Pool::new(rank, limit)),
+            chunks,
+            pipelining: Mutex::new(settings::pipeline().unwrap_or_default()),
+            reductions: Mutex::new(settings::device_reductions().unwrap_or_default()),
+            eager_max: settings::device_eager().unwrap_or_default(),
+            model: Some(model),
+            ..Devices::default()
+        }
+    }
+
+    /// When messages come in chunks on the device.
+    pub fn pipelining(&self) -> Pipelining {
+        *lock(&self.pipelining)
+    }
+
+    /// Largest message that goes at once, given the one that the costs say.
+    pub fn eager_max(&self, costs: usize) -> usize {
+        self.eager_max.unwrap_or(costs)
+    }
+
+    /// Says when.
+    pub fn pipeline(&self, when: Pipelining) {
+        *lock(&self.pipelining) = when;
+    }
+
+    /// Where reductions of a device's memory combine.
+    pub fn reductions(&self) -> Reductions {
+        *lock(&self.reductions)
+    }
+
+    /// Says where.
+    pub fn reduce(&self, where_: Reductions) {
+        *lock(&self.reductions) = where_;
+    }
+
+    /// Predicts what messages take.
+    pub fn model(&self) -> Model {
+        (self.model).unwrap_or_else(|| Model::unlimited(&LinkCosts::default()))
+    }
+
+    /// Host memory that kernels reach.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// What a rank keeps, as the environment has it.
+    pub fn configure(&self, rank: u32, limits: Limits) {
+        let _ = self.rank.set(rank);
+        lock(&self.imports).limit(limits);
+    }
+
+    /// Memory of another process; `None` if there is no room for it now.
+    pub fn open(
+        &self,
+        owner: (u32, i32),
+        context: &Context,
+        key: &Key,
+        given: &[Piece],
+    ) -> Result<Option<Arc<Memory>>, DeviceError> {
+        lock(&self.imports).get(owner, key, || key.open(context, given))
+    }
+
+    /// The pool of another process's memory: found, or opened by what it has given.
+    pub fn open_pool(
+        &self,
+        owner: (u32, i32),
+        context: &Context,
+        key: &Key,
+        given: &[Piece],
+    ) -> Result<OpenPool, DeviceError> {
+        let mut imports = lock(&self.imports);
+        if let Some(known) = imports.pool(owner, key) {
+            return Ok(known);
+        }
+        let [(_, descriptor)] = given else {
+            let why = "its pool was not told";
+            return Err(DeviceError::Unavailable(why.into()));
+        };
+        let pool = OpenPool::open(context, descriptor)?;
+        imports.keep_pool(owner, key, &pool);
+        Ok(pool)
+    }
+
+    /// The memory that another rank packs its chunks into on a device: found, or opened
+    /// by what it has given.
+    pub fn open_chunks(
+        &self,
+        owner: (u32, i32),
+        context: &Context,
+        device: &BusId,
+        given: Option<&[Piece]>,
+    ) -> Result<Option<Arc<Memory>>, DeviceError> {
+        let mut imports = lock(&self.imports);
+        if let Some(known) = imports.chunks(owner, device) {
+            return Ok(Some(known));
+        }
+        let Some(given) = given else {
+            return Ok(None);
+        };
+        let memory = import_pieces(context, given)?;
+        imports.keep_chunks(owner, device, &memory);
+        Ok(Some(memory))
+    }
+
+    /// Whether memory of other processes is opened at all.
+    pub fn opens(&self) -> bool {
+        lock(&self.imports).opens()
+    }
+
+    /// Bytes of chunks on devices that transfers have now.
+    pub fn used_chunks(&self) -> usize {
+        let known = lock(&self.known);
+        known.iter().map(|device| device.chunks.used()).sum()
+    }
+
+    /// Descriptors of the memory for chunks on a device.
+    ///
+    /// # Errors
+    /// There is none, or the driver refuses.
+    pub fn chunk_pieces(&self, context: &Context) -> Result<Vec<Piece>, DeviceError> {
+        let memory = self.of(context).chunks.exported()?;
+        let start = memory.address();
+        export_pieces(context, start..start + memory.bytes() as u64)
+    }
+
+    /// Lends memory of another process's pool to a transfer, which gives it back by
+    /// dropping this; none while another has it.
+    pub fn lend(self: &Arc<Self>, owner: (u32, i32), identity: u64) -> Option<PoolLoan> {
+        let free = lock(&self.imports).lend(owner, identity);
+        free.then(|| PoolLoan(self.clone(), owner, identity))
+    }
+
+    /// Whether memory of another process is open, or there is room to open it.
+    pub fn has_room(&self, owner: (u32, i32), key: &Key) -> Room {
+        lock(&self.imports).room(owner, key)
+    }
+
+    /// An event of another process.
+    pub fn opened_event(
+        &self,
+        owner: (u32, i32),
+        context: &Context,
+        handle: &EventHandle,
+    ) -> Result<Event, DeviceError> {
+        lock(&self.imports).event(owner, context, handle)
+    }
+
+    /// Allocations of other processes that are open.
+    pub fn mappings(&self) -> usize {
+        lock(&self.imports).len()
+    }
+
+    /// A rank is gone: its memory and events are not used any more.
+    pub fn forget(&self, rank: u32) {
+        lock(&self.imports).forget(rank);
+        self.sweep();
+    }
+
+    /// Closes what was let go, if no transfer is under way.
+    pub fn sweep(&self) {
+        if !self.is_busy() {
+            let closed = lock(&self.imports).sweep();
+            drop(closed);
+        }
+    }
+
+    /// Says once why messages of a kind of memory take a longer way, and what that costs.
+    pub fn say_once(&self, made: Made, placement: Placement, through: Through, why: &str) {
+        let mut said = lock(&self.said);
+        if said.contains(&(made, placement, through)) {
+            return;
+        }
+        said.push((made, placement, through));
+        let rank = self.rank.get().copied().unwrap_or(0);
+        let how = match through {
+            Through::Host => {
+                "go through pinned memory of the host, two copies over the bus instead of one \
+                 kernel"
+            }
+            Through::Device => {
+                "are packed into memory of its device and unpacked from there, two kernels \
+                 instead of one"
+            }
+        };
+        crate::diagnose::tell(format_args!(
+            "rank {rank}: messages from {} memory ({}) {how}: {why}",
+            made.name(),
+            placement.name(),
+        ));
+    }
+
+    /// Whether a device works on a message: nobody rings when it is done.
+    pub fn is_busy(&self) -> bool {
+        self.under_way() != 0
+    }
+
+    /// Transfers with work on a device of which nobody knows yet that it is over.
+    pub fn under_way(&self) -> usize {
+        self.under_way.load(Ordering::Relaxed)
+    }
+
+    /// Has a stream copy a message from one layout to another.
+    pub fn copy<T: Datatype>(
+        &self,
+        stream: &Stream,
+        from: &Ordered<DeviceView<T>>,
+        to: &Ordered<DeviceView<T>>,
+        bytes: usize,
+    ) -> Result<(), DeviceError> {
+        let device = self.of(stream.context());
+        let copied = device.packer.copy(stream, from, to, 0..bytes, None);
+        copied.map(drop)
+    }
+
+    fn of(&self, context: &Context) -> Arc<Device> {
+        let mut known = lock(&self.known);
+        if let Some(device) = known.iter().find(|d| &d.context == context) {
+            return device.clone();
+        }
+        let share = settings::pack_multiprocessors().unwrap_or_default();
+        if let (None, Some(share)) = (context.packing_limit(), share) {
+            context.limit_packing(Some(share.of(context.multiprocessors())));
+        }
+        let mut model = self.model();
+        model.limits.blocks = context.packing_blocks();
+        let device = Arc::new(Device {
+            model,
+            chunks: Arc::new(Pool::on_device(context, self.chunks)),
+            context: context.clone(),
+            packer: Packer::new(context),
+            streams: Mutex::default(),
+            told: Mutex::default(),
+        });
+        known.push(device.clone());
+        device
+    }
+}
+
+/// One device: its packer; streams that no transfer uses now.
+struct Device {
+    context: Context,
+    packer: Packer,
+    /// With the blocks that this device has for messages.
+    model: Model,
+    streams: Mutex<Vec<Stream>>,
+    /// Memory that other processes open, for chunks.
+    chunks: Arc<Pool>,
+    /// Events that other processes can open and no transfer uses now.
+    told: Mutex<Vec<(Event, EventHandle)>>,
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Device")
+            .field("context", &self.context)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Device {
+    fn stream(&self) -> Result<Stream, DeviceError> {
+        let kept = lock(&self.streams).pop();
+        kept.map_or_else(|| Stream::uncaptured(&self.context), Ok)
+    }
+}
+
+/// Memory of another process's pool that a transfer has open.
+#[derive(Debug)]
+pub struct PoolLoan(Arc<Devices>, (u32, i32), u64);
+
+impl Drop for PoolLoan {
+    fn drop(&mut self) {
+        lock(&self.0.imports).give_back(self.1, self.2);
+    }
+}
+
+/// Counts a transfer that has work on a device.
+#[derive(Debug)]
+pub struct UnderWay(Arc<Devices>);
+
+impl UnderWay {
+    pub fn new(devices: &Arc<Devices>) -> UnderWay {
+        devices.under_way.fetch_add(1, Ordering::Relaxed);
+        UnderWay(devices.clone())
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Whether a moment has passed already, where that is worth a question: a message that the
+/// processor could move itself would wait for the event that is recorded behind it.
+fn is_ready(moment: &After) -> bool {
+    match moment {
+        After::Stream(stream) if osier_kernels::aperture::available().is_ok() => {
+            // Asking a stream that is captured would end the capture.
+            stream.is_captured() == Ok(false) && stream.is_done() == Ok(true)
+        }
+        After::Now => true,
+        _ => false,
+    }
+}
+
+/// A moment that may not have come yet. What waits for it waits for work of the user's,
+/// which may wait for other messages: it must not hold memory that these need.
+#[derive(Debug)]
+struct Late(Option<Event>);
+
+impl Late {
+    fn of(view: &Ordered<DeviceView<u8>>) -> Late {
+        Late(match view.moment() {
+            After::Event(event) => Some(event.clone()),
+            After::Stream(_) => None, // not settled: nothing is moved
+            After::Now => None,
+        })
+    }
+
+    /// Of memory of the host.
+    fn never() -> Late {
+        Late(None)
+    }
+
+    fn is_late(&mut self) -> Result<bool, DeviceError> {
+        passed(&mut self.0).map(|passed| !passed)
+    }
+}
+
+/// Whether an event has passed; one that has is forgotten.
+fn passed(event: &mut Option<Event>) -> Result<bool, DeviceError> {
+    if let Some(pending) = event {
+        if !pending.is_passed()? {
+            return Ok(false);
+        }
+        *event = None;
+    }
+    Ok(true)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,183 @@
+//! Settings of messages from and to devices, by environment variables.
+
+use super::pool::LEAST_LIMIT_BYTES;
+use crate::env::{MOST_BYTES, bad, bounded, parse_bytes, value};
+use crate::error::Result;
+use crate::protocol::device::{LEAST_DEVICE_CHUNK_BYTES, Reductions};
+use crate::protocol::reach::Pipelining;
+use crate::protocol::select::EAGER_LIMIT_BYTES;
+use std::ops::RangeInclusive;
+
+/// Bounds of `OSIER_DEVICE_MAPPINGS`.
+pub const MAPPINGS_BOUNDS: RangeInclusive<u64> = 0..=1 << 20;
+/// Bounds of `OSIER_DEVICE_MAPPED`, in bytes.
+pub const MAPPED_BOUNDS: RangeInclusive<u64> = 0..=MOST_BYTES;
+
+/// A part of a device's multiprocessors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// So many.
+    Count(u32),
+    /// So many of a hundred.
+    Percent(u32),
+}
+
+impl Share {
+    /// Of so many, at least one.
+    pub fn of(self, multiprocessors: u32) -> u32 {
+        match self {
+            Share::Count(count) => count.min(multiprocessors),
+            Share::Percent(percent) => multiprocessors * percent / 100,
+        }
+        .max(1)
+    }
+
+    /// Parses `OSIER_PACK_MULTIPROCESSORS`.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Config`](crate::error::ErrorKind::Config).
+    pub fn parse(text: &str) -> Result<Share> {
+        let trimmed = text.trim();
+        let number = |digits: &str, most: u32| {
+            let number: Option<u32> = digits.parse().ok();
+            number.filter(|n| (1..=most).contains(n))
+        };
+        let share = match trimmed.strip_suffix('%') {
+            Some(digits) => number(digits, 100).map(Share::Percent),
+            None => number(trimmed, 1 << 16).map(Share::Count),
+        };
+        share.ok_or_else(|| bad(text, "share", "write a number such as 8, or 25%"))
+    }
+}
+
+/// Most multiprocessors of a device that kernels of messages take.
+pub fn pack_multiprocessors() -> Result<Option<Share>> {
+    value("OSIER_PACK_MULTIPROCESSORS")
+        .map(|text| Share::parse(&text).map_err(|e| e.context("OSIER_PACK_MULTIPROCESSORS")))
+        .transpose()
+}
+
+/// Host memory that a rank pins for messages of devices, unless told otherwise.
+pub const PINNED_LIMIT_BYTES: usize = 64 << 20;
+
+/// The limit on the host memory that a rank pins for messages of devices, in bytes.
+pub fn pinned_limit() -> Result<usize> {
+    match value("OSIER_PINNED_LIMIT") {
+        None => Ok(PINNED_LIMIT_BYTES),
+        Some(text) => parse_pinned_limit(&text).map_err(|e| e.context("OSIER_PINNED_LIMIT")),
+    }
+}
+
+/// Parses `OSIER_PINNED_LIMIT`.
+///
+/// # Errors
+/// Of kind [`ErrorKind::Config`](crate::error::ErrorKind::Config).
+pub fn parse_pinned_limit(text: &str) -> Result<usize> {
+    let least = LEAST_LIMIT_BYTES as u64;
+    bounded(text, least..=MOST_BYTES).map(|bytes| bytes as usize)
+}
+
+/// Memory of a device that a rank takes for chunks, unless told otherwise.
+pub const DEVICE_CHUNKS_BYTES: usize = 32 << 20;
+
+/// The memory of each device that a rank takes for chunks, in bytes.
+pub fn device_chunks() -> Result<usize> {
+    match value("OSIER_DEVICE_CHUNKS") {
+        None => Ok(DEVICE_CHUNKS_BYTES),
+        Some(text) => parse_device_chunks(&text).map_err(|e| e.context("OSIER_DEVICE_CHUNKS")),
+    }
+}
+
+/// Parses `OSIER_DEVICE_CHUNKS`.
+///
+/// # Errors
+/// Of kind [`ErrorKind::Config`](crate::error::ErrorKind::Config).
+pub fn parse_device_chunks(text: &str) -> Result<usize> {
+    let least = 2 * LEAST_DEVICE_CHUNK_BYTES as u64;
+    match parse_bytes(text)? {
+        0 => Ok(0),
+        _ => bounded(text, least..=MOST_BYTES)
+            .map(|bytes| bytes as usize)
+            .map_err(|e| e.context("neither 0 nor enough")),
+    }
+}
+
+/// Largest message of a device that goes at once, in bytes; `None`: as the costs say.
+pub fn device_eager() -> Result<Option<usize>> {
+    let limit = value("OSIER_DEVICE_EAGER").map(|text| parse_device_eager(&text));
+    limit
+        .transpose()
+        .map_err(|e| e.context("OSIER_DEVICE_EAGER"))
+}
+
+/// Parses `OSIER_DEVICE_EAGER`.
+///
+/// # Errors
+/// Of kind [`ErrorKind::Config`](crate::error::ErrorKind::Config).
+pub fn parse_device_eager(text: &str) -> Result<usize> {
+    let most = EAGER_LIMIT_BYTES as u64;
+    bounded(text, 0..=most).map(|bytes| bytes as usize)
+}
+
+/// Where reductions of a device's memory combine.
+pub fn device_reductions() -> Result<Reductions> {
+    match value("OSIER_DEVICE_REDUCTIONS") {
+        None => Ok(Reductions::Auto),
+        Some(text) => parse_reductions(&text).map_err(|e| e.context("OSIER_DEVICE_REDUCTIONS")),
+    }
+}
+
+/// Parses `OSIER_DEVICE_REDUCTIONS`.
+///
+/// # Errors
+/// Of kind [`ErrorKind::Config`](crate::error::ErrorKind::Config).
+pub fn parse_reductions(text: &str) -> Result<Reductions> {
+    match text.trim() {
+        "device" => Ok(Reductions::Device),
+        "host" => Ok(Reductions::Host),
+        "auto" => Ok(Reductions::Auto),
+        _ => Err(bad(
+            text,
+            "word of those that are known",
+            "device, host or auto",
+        )),
+    }
+}
+
+/// When messages between devices go in chunks on the device.
+pub fn pipeline() -> Result<Pipelining> {
+    match value("OSIER_PIPELINE") {
+        None => Ok(Pipelining::Auto),
+        Some(text) => parse_pipeline(&text).map_err(|e| e.context("OSIER_PIPELINE")),
+    }
+}
+
+/// Parses `OSIER_PIPELINE`.
+///
+/// # Errors
+/// Of kind [`ErrorKind::Config`](crate::error::ErrorKind::Config).
+pub fn parse_pipeline(text: &str) -> Result<Pipelining> {
+    match text.trim() {
+        "on" => Ok(Pipelining::On),
+        "off" => Ok(Pipelining::Off),
+        "auto" => Ok(Pipelining::Auto),
+        _ => Err(bad(text, "word of those that are known", "on, off or auto")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_numbers_or_percent() {
+        assert_eq!(Share::parse(" 8 ").expect("a number"), Share::Count(8));
+        let quarter = Share::parse("25%").expect("percent");
+        assert_eq!((quarter.of(132), quarter.of(2)), (33, 1));
+        assert_eq!(Share::Count(500).of(132), 132);
+        for bad in ["", "0", "0%", "101%", "-1", "a", "1.5"] {
+            let e = Share::parse(bad).expect_err(bad);
+            assert!(e.to_string().contains("hint"), "{e}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! A message on its way between a device and the host's memory.
+//!
+//! The packed message is cut into pieces, each in a chunk of the pool, several at a
+//! time, so that kernels work on some while others travel.
+//!
+//! ```text
+//! Outbound   kernel packs piece 1 | engine sends piece 0, or hands its chunk over
+//! Inbound    engine receives piece 1, or is handed it | kernel unpacks piece 0
+//! ```
+//!
+//! Between ranks that share memory the sender hands its chunks over: the receiver's
+//! kernel reads what the sender's has written, and no byte is copied by the host. The
+//! chunks lie on the host, or on the sender's device where the receiver opens them there;
+//! on a linked device it may copy them to its own first.
+//!
+//! # Invariants
+//! 1. The host reads and writes a chunk only while no kernel uses it, and the sender
+//!    none that it has handed over.
+//! 2. Chunks and the stream are given back when no work is under way on them.
+
+mod inbound;
+mod outbound;
+
+pub use inbound::Inbound;
+pub use outbound::Outbound;
+
+use super::{Device, Devices, lock};
+use crate::protocol::device::{End, Means, Model, Move, SHORT_BYTES};
+use osier_kernels::{DeviceError, DeviceView, Engine, Ordered, Stream};
+use std::sync::Arc;
+
+/// What moves a message of one run: for short ones whichever is quicker to begin.
+fn engine(model: &Model, end: End, what: Move, bytes: usize) -> Engine {
+    match bytes <= SHORT_BYTES && model.means(end, what, bytes, false).0 == Means::Kernel {
+        true => Engine::Kernel,
+        false => Engine::Copies,
+    }
+}
+
+/// A device's stream, lent to a transfer.
+#[derive(Debug)]
+struct Lent {
+    device: Arc<Device>,
+    stream: Option<Stream>,
+}
+
+impl Lent {
+    fn new(devices: &Devices, view: &Ordered<DeviceView<u8>>) -> Result<Lent, DeviceError> {
+        let device = devices.of(view.buffer().memory().context());
+        Ok(Lent {
+            stream: Some(device.stream()?),
+            device,
+        })
+    }
+
+    fn stream(&self) -> Result<&Stream, DeviceError> {
+        let gone = || DeviceError::Unavailable("the stream was given back".into());
+        self.stream.as_ref().ok_or_else(gone)
+    }
+
+    /// Something on the stream has failed: it is not used again.
+    fn spoil(&mut self) {
+        self.stream = None;
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(stream) = self.stream.take() {
+            lock(&self.device.streams).push(stream);
+        }
+    }
+}

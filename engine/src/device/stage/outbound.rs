@@ -1,0 +1,421 @@
+//! The sender's end: pieces are packed ahead of the engine. Invariants: [`super`].
+
+use super::{Lent, engine};
+use crate::device::pool::{Chunk, Claim, Kind, Place};
+use crate::device::{DeviceMemory, Devices, Late, UnderWay, passed};
+use crate::protocol::device::{self, Class, End, Move, Pipeline, Place as Where};
+use osier_kernels::{DeviceError, DeviceView, Engine, Event, Ordered};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A part of a message that a send has put into a chunk.
+#[derive(Debug)]
+struct Piece {
+    chunk: Chunk,
+    bytes: usize,
+    /// Passes when it is packed.
+    event: Option<Event>,
+}
+
+/// Packs a message ahead of the engine: by kernels, or by whoever sends, on the host.
+#[derive(Debug)]
+pub struct Outbound {
+    devices: Arc<Devices>,
+    from: Option<(Lent, Ordered<DeviceView<u8>>)>,
+    plan: Pipeline,
+    /// Of each kernel.
+    blocks: Option<u32>,
+    engine: Engine,
+    claim: Claim,
+    /// What its kernels wait for.
+    late: Late,
+    bytes: usize,
+    /// Bytes that have a piece.
+    queued: usize,
+    /// What is packed, or being packed, and not over.
+    pieces: VecDeque<Piece>,
+    idle: Vec<Chunk>,
+    /// Bytes of the first piece that the engine has taken.
+    taken: usize,
+    /// Pieces are handed over, so many of them by now.
+    handed: Option<usize>,
+    /// They lie on the device.
+    on_device: bool,
+    /// Its receiver is told, once the bytes are valid, that there are none to hand over.
+    refuses: bool,
+    under_way: Option<UnderWay>,
+}
+
+impl Outbound {
+    /// Begins to pack.
+    pub fn new(
+        devices: &Arc<Devices>,
+        memory: &DeviceMemory,
+        claim: Claim,
+    ) -> Result<Outbound, DeviceError> {
+        let view = memory.view()?.clone();
+        let bytes = view.buffer().packed_bytes();
+        let lent = Lent::new(devices, &view)?;
+        let end = memory.end();
+        let mut outbound = Outbound::of(devices, bytes, claim, end, Some((lent, view)));
+        outbound.advance()?;
+        Ok(outbound)
+    }
+
+    /// Of bytes on the host, for chunks that are handed over.
+    pub fn of_host(devices: &Arc<Devices>, bytes: usize) -> Outbound {
+        let end = End {
+            place: Where::Host,
+            class: Class::Run,
+        };
+        Outbound::of(devices, bytes, Claim::Send, end, None)
+    }
+
+    fn of(
+        devices: &Arc<Devices>,
+        bytes: usize,
+        claim: Claim,
+        end: End,
+        from: Option<(Lent, Ordered<DeviceView<u8>>)>,
+    ) -> Outbound {
+        Outbound {
+            devices: devices.clone(),
+            blocks: from
+                .as_ref()
+                .map(|(l, _)| l.device.model.pack_blocks(end.class)),
+            late: from.as_ref().map_or(Late::never(), |(_, v)| Late::of(v)),
+            engine: engine(&devices.model(), end, Move::Fill, bytes),
+            from,
+            plan: devices.model().pieces(end, bytes),
+            claim,
+            bytes,
+            queued: 0,
+            pieces: VecDeque::new(),
+            idle: Vec::new(),
+            taken: 0,
+            handed: None,
+            on_device: false,
+            refuses: false,
+            under_way: None,
+        }
+    }
+
+    /// For pieces that are handed over on the device.
+    ///
+    /// # Errors
+    /// There is no memory for them, and there will be none.
+    pub fn on_device(
+        devices: &Arc<Devices>,
+        memory: &DeviceMemory,
+        linked: bool,
+    ) -> Result<Outbound, DeviceError> {
+        let view = memory.view()?.clone();
+        let bytes = view.buffer().packed_bytes();
+        let lent = Lent::new(devices, &view)?;
+        let end = memory.end();
+        let mut outbound = Outbound::of(devices, bytes, Claim::Send, end, Some((lent, view)));
+        let to = End {
+            place: Where::Device,
+            class: end.class,
+        };
+        outbound.plan = devices.model().device_pieces(end, to, bytes, linked);
+        if let Some((lent, _)) = &outbound.from {
+            outbound.blocks = Some(lent.device.model.copy_blocks(end.class, Class::Run));
+        }
+        outbound.handed = Some(0);
+        outbound.on_device = true;
+        let chunk = outbound.chunk()?;
+        outbound.idle.extend(chunk);
+        Ok(outbound)
+    }
+
+    /// Whether pieces lie on the device.
+    pub fn is_on_device(&self) -> bool {
+        self.on_device
+    }
+
+    /// A chunk for the next piece; none now.
+    fn chunk(&mut self) -> Result<Option<Chunk>, DeviceError> {
+        if let Some(chunk) = self.idle.pop() {
+            return Ok(Some(chunk));
+        }
+        let kind = match self.handed {
+            Some(_) => Kind::Shared,
+            None => Kind::Any,
+        };
+        let context = self.from.as_ref().map(|(lent, _)| &lent.device.context);
+        let want = self.plan.fragment.min(self.bytes - self.queued);
+        let least = device::LEAST_FRAGMENT_BYTES;
+        let pool = match (&self.from, self.on_device) {
+            (Some((lent, _)), true) => &lent.device.chunks,
+            _ => self.devices.pool(),
+        };
+        // Whoever waits for its producer is as one that waits for its receive.
+        let claim = match self.claim {
+            Claim::Send if self.late.is_late()? => Claim::Announced,
+            claim => claim,
+        };
+        let chunk = pool.take(context, (want, least), claim, kind)?;
+        if chunk.is_none() && self.wants_memory() {
+            self.note(); // nobody rings when memory is there
+        }
+        Ok(chunk)
+    }
+
+    /// Whether it waits for memory that others have.
+    fn wants_memory(&self) -> bool {
+        self.claim != Claim::Announced && self.starves()
+    }
+
+    fn wants_chunk(&self) -> bool {
+        self.queued < self.bytes && self.pieces.len() < self.plan.depth
+    }
+
+    fn advance(&mut self) -> Result<(), DeviceError> {
+        let context = match &self.from {
+            Some((lent, _)) if self.wants_chunk() => lent.device.context.clone(),
+            _ => return Ok(()),
+        };
+        let _held = context.hold()?;
+        while self.wants_chunk() {
+            let Some(chunk) = self.chunk()? else {
+                return Ok(());
+            };
+            let start = self.queued;
+            let bytes = chunk.bytes().min(self.bytes - start);
+            let event = self.pack(start..start + bytes, &chunk)?;
+            self.pieces.push_back(Piece {
+                chunk,
+                bytes,
+                event: Some(event),
+            });
+            self.queued += bytes;
+            self.note();
+        }
+        Ok(())
+    }
+
+    fn pack(&self, range: Range<usize>, to: &Chunk) -> Result<Event, DeviceError> {
+        let Some((lent, view)) = &self.from else {
+            return Err(DeviceError::Unavailable("a message of the host".into()));
+        };
+        let stream = lent.stream()?;
+        let room = to.on_device(&lent.device.context, range.len())?;
+        let room = room.after_stream(stream);
+        let packer = &lent.device.packer;
+        packer.pack_by(self.engine, stream, view, range, &room, self.blocks)
+    }
+
+    /// Puts the next piece of a host's message into a chunk. False: there is no room.
+    pub fn fill(&mut self, pack: impl FnOnce(Range<usize>, *mut u8)) -> Result<bool, DeviceError> {
+        if self.from.is_some() || !self.wants_chunk() {
+            return Ok(false);
+        }
+        let Some(chunk) = self.chunk()? else {
+            return Ok(false);
+        };
+        let bytes = chunk.bytes().min(self.bytes - self.queued);
+        pack(self.queued..self.queued + bytes, chunk.host());
+        self.pieces.push_back(Piece {
+            chunk,
+            bytes,
+            event: None,
+        });
+        self.queued += bytes;
+        self.under_way = None;
+        Ok(true)
+    }
+
+    fn note(&mut self) {
+        if self.under_way.is_none() {
+            self.under_way = Some(UnderWay::new(&self.devices));
+        }
+    }
+
+    /// Notes that no kernel is under way, and none waits for memory, if so.
+    pub fn look(&mut self) {
+        let mut works = self.wants_memory() || self.refuses;
+        for piece in &mut self.pieces {
+            // What fails is told to the next that asks.
+            works |= matches!(passed(&mut piece.event), Ok(false));
+        }
+        if !works {
+            self.under_way = None;
+        }
+    }
+
+    /// The packed bytes from where the engine is that lie in one piece: none if they
+    /// are not packed yet.
+    pub fn ready(&mut self) -> Result<(*const u8, usize), DeviceError> {
+        self.advance()?;
+        let Some(piece) = self.pieces.front_mut() else {
+            return Ok((std::ptr::null(), 0));
+        };
+        if !passed(&mut piece.event)? {
+            return Ok((std::ptr::null(), 0));
+        }
+        let host = piece.chunk.host().wrapping_add(self.taken);
+        Ok((host, piece.bytes - self.taken))
+    }
+
+    /// The engine has taken so many bytes more.
+    pub fn took(&mut self, bytes: usize) {
+        self.taken += bytes;
+        if self.pieces.front().is_some_and(|p| p.bytes <= self.taken) {
+            self.taken = 0;
+            self.forget();
+        }
+    }
+
+    /// The first piece is over.
+    fn forget(&mut self) {
+        if let Some(piece) = self.pieces.pop_front()
+            && self.queued < self.bytes
+        {
+            self.idle.push(piece.chunk);
+        }
+    }
+
+    /// It was announced, and waits for its receive from now on.
+    pub fn announced(&mut self) {
+        if self.claim == Claim::Short {
+            self.claim = Claim::Announced;
+        }
+    }
+
+    /// Whether it has no memory, though some is wanted.
+    pub fn starves(&self) -> bool {
+        self.pieces.is_empty() && self.queued < self.bytes
+    }
+
+    /// Its receive is there.
+    pub fn meet(&mut self) {
+        self.claim = Claim::Send;
+        let chunks = self.pieces.iter_mut().map(|piece| &mut piece.chunk);
+        chunks.chain(&mut self.idle).for_each(Chunk::meet);
+    }
+
+    /// From now on pieces are handed over. False where there is no memory for that: then
+    /// nothing has changed, and its receive still has to ask for it.
+    pub fn hand_over(&mut self) -> bool {
+        let shared = |piece: &Piece| piece.chunk.place(piece.bytes).is_some();
+        let context = self.from.as_ref().map(|(lent, _)| &lent.device.context);
+        let keeps = || self.devices.pool().keeps(context, Claim::Send).is_ok();
+        let all = self.pieces.iter().all(shared);
+        if !all || (self.queued < self.bytes && !keeps()) {
+            return false;
+        }
+        self.meet();
+        self.handed = Some(0);
+        true
+    }
+
+    /// Whether its receiver is told later that nothing is handed over, as the bytes are
+    /// not valid yet.
+    pub fn refuses_later(&mut self) -> bool {
+        self.refuses = self.late.is_late() == Ok(true);
+        if self.refuses {
+            self.note();
+        }
+        self.refuses
+    }
+
+    /// Whether its receiver is to be told now.
+    pub fn refuses_now(&mut self) -> bool {
+        // What fails is told to whoever takes the bytes.
+        let now = self.refuses && self.late.is_late() != Ok(true);
+        self.refuses &= !now;
+        now
+    }
+
+    /// Whether pieces are handed over.
+    pub fn hands_over(&self) -> bool {
+        self.handed.is_some()
+    }
+
+    /// The next piece to be handed over, once it is packed, and its bytes.
+    pub fn next_handed(&mut self) -> Result<Option<(Place, usize)>, DeviceError> {
+        self.advance()?;
+        let next = self.handed.and_then(|at| self.pieces.get_mut(at));
+        let Some(piece) = next else {
+            return Ok(None);
+        };
+        if !passed(&mut piece.event)? {
+            return Ok(None);
+        }
+        Ok(piece.chunk.place(piece.bytes).map(|p| (p, piece.bytes)))
+    }
+
+    /// It was.
+    pub fn handed(&mut self) {
+        self.handed = self.handed.map(|handed| handed + 1);
+    }
+
+    /// The receiver has taken so many pieces. False: it had not got them.
+    pub fn returned(&mut self, pieces: usize) -> bool {
+        match self.handed {
+            Some(handed) if pieces <= handed => self.handed = Some(handed - pieces),
+            _ => return false,
+        }
+        (0..pieces).for_each(|_| self.forget());
+        true
+    }
+
+    /// Whether nothing can be handed over before the receiver has taken something.
+    pub fn waits_for_receiver(&self) -> bool {
+        self.handed == Some(self.pieces.len()) && !self.wants_chunk()
+    }
+
+    /// Whether the receiver has pieces.
+    pub fn lends(&self) -> bool {
+        self.handed.is_some_and(|handed| handed > 0)
+    }
+
+    /// Reads the user's memory no longer. What was handed over stays until the receiver
+    /// answers.
+    pub fn stop(&mut self) {
+        self.wait_for_kernels();
+        self.pieces.truncate(self.handed.unwrap_or(0));
+        self.from = None;
+        self.queued = self.bytes;
+        self.idle.clear();
+        self.under_way = None;
+    }
+
+    fn wait_for_kernels(&mut self) {
+        let mut failed = false;
+        for piece in &mut self.pieces {
+            let event = piece.event.take();
+            failed |= event.is_some_and(|event| event.synchronize().is_err());
+        }
+        if let (true, Some((lent, _))) = (failed, &mut self.from) {
+            lent.spoil();
+        }
+    }
+
+    /// Whether kernels are under way.
+    pub fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    /// Waits on the host until bytes are ready (blocking).
+    pub fn wait(&mut self) -> Result<(), DeviceError> {
+        self.advance()?;
+        match self.pieces.front() {
+            Some(piece) => piece.event.as_ref().map_or(Ok(()), Event::synchronize),
+            None => Err(DeviceError::Unavailable(format!(
+                "{} bytes of pinned memory are in use (hint: raise OSIER_PINNED_LIMIT)",
+                self.devices.pool().limit()
+            ))),
+        }
+    }
+}
+
+impl Drop for Outbound {
+    /// Waits for kernels of a transfer that ends early: the user may use the memory
+    /// at once.
+    fn drop(&mut self) {
+        self.wait_for_kernels();
+    }
+}

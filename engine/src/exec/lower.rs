@@ -1,0 +1,197 @@
+//! Programs from plans of collectives.
+//!
+//! A plan tells messages apart by (from, to, tag, segment). A message has 20 bits for
+//! that: which phase, which round, which segment, each modulo what fits. Messages of
+//! one pair that would look alike are put behind each other, at both ends in the order
+//! of the steps; then they match in that order, because messages do not overtake.
+
+use super::graph::{Edge, Graph};
+use super::program::{Action, Place, Program, SEGMENT_TAGS};
+use super::straight::Straight;
+use crate::error::{Error, ErrorKind, Result};
+use osier_collectives::{Buffer, Call, Part, Region, Step};
+use std::collections::HashMap;
+
+/// Rounds of a phase in a plan's tags.
+const ROUNDS: u32 = 1 << 20;
+const PHASE_TAGS: u32 = 7;
+const ROUND_TAGS: u32 = 4096;
+
+fn tag(of_plan: u32) -> u32 {
+    let (phase, round) = (of_plan / ROUNDS, of_plan % ROUNDS);
+    // 0 is left for messages that belong to no program.
+    let phase = phase.wrapping_sub(1) % PHASE_TAGS + 1;
+    (phase * ROUND_TAGS + round % ROUND_TAGS) * SEGMENT_TAGS
+}
+
+/// Makes a program of one rank's part of a call.
+///
+/// # Errors
+/// If the part reads the memory of other ranks.
+pub fn lower(call: &Call, part: &Part) -> Result<Program> {
+    let nothing = Region::run(Buffer::Recv, 0, 0);
+    // Where a piece is does not hang on how many there are.
+    let placed = |data: Region| match data.buffer {
+        Buffer::Scratch(_) => data,
+        user => match call.pieces(part.rank, user, part.cut.max(1)) {
+            0 => data,
+            pieces => Region {
+                first: data.first % pieces,
+                ..data
+            },
+        },
+    };
+    let actions: Vec<Action> = part
+        .steps()
+        .iter()
+        .map(|step| {
+            Ok(match *step {
+                Step::Send { to, tag: t, data } => Action::Send {
+                    to,
+                    tag: tag(t),
+                    data: placed(data),
+                },
+                Step::Recv { from, tag: t, data } => Action::Receive {
+                    from,
+                    tag: tag(t),
+                    data: placed(data),
+                },
+                Step::Raise { to, tag: t } => Action::Send {
+                    to,
+                    tag: tag(t),
+                    data: nothing,
+                },
+                Step::Await { from, tag: t } => Action::Receive {
+                    from,
+                    tag: tag(t),
+                    data: nothing,
+                },
+                Step::Copy { from, to } => Action::Copy {
+                    from: placed(from),
+                    to: placed(to),
+                },
+                Step::Combine { left, right, into } => Action::Combine {
+                    left: placed(left),
+                    right: placed(right),
+                    into: placed(into),
+                },
+                Step::Read { .. } => {
+                    return Err(Error::new(
+                        ErrorKind::Unavailable,
+                        "a plan that reads the memory of other ranks",
+                    ));
+                }
+            })
+        })
+        .collect::<Result<_>>()?;
+    let mut last: HashMap<(bool, u32, u32), u32> = HashMap::new();
+    let before: Vec<Vec<Edge>> = actions
+        .iter()
+        .enumerate()
+        .map(|(step, action)| {
+            let step = step as u32;
+            let mut list: Vec<Edge> = part
+                .after(step)
+                .iter()
+                .map(|dep| Edge {
+                    step: dep.step,
+                    lag: dep.lag,
+                })
+                .collect();
+            let alike = match *action {
+                Action::Send { to, tag, .. } => last.insert((true, to, tag), step),
+                Action::Receive { from, tag, .. } => last.insert((false, from, tag), step),
+                _ => None,
+            };
+            if let Some(alike) = alike {
+                let edge = Edge {
+                    step: alike,
+                    lag: 0,
+                };
+                if !list.contains(&edge) {
+                    list.push(edge);
+                }
+            }
+            list
+        })
+        .collect();
+    let cut = part.cut.max(1);
+    let crossing = crossing(&actions, &before);
+    let straight = part.row_pieces(call).and_then(|pieces| {
+        let before: Vec<Vec<u32>> = before
+            .iter()
+            .map(|list| list.iter().map(|edge| edge.step).collect())
+            .collect();
+        Straight::new(&actions, &before, &part.scratch, pieces)
+    });
+    Ok(Program {
+        graph: Graph::new(part.segments, before.into_iter()),
+        actions,
+        scratch: part.scratch.clone(),
+        cut,
+        crossing,
+        straight,
+        place: Place::default(),
+    })
+}
+
+/// Which steps send to somebody while some receive waits for none of them, nor they for
+/// it, by bits: the rank has two messages to see to at the same time. None of a long
+/// program.
+fn crossing(actions: &[Action], before: &[Vec<Edge>]) -> u128 {
+    let steps = actions.len();
+    if steps > u128::BITS as usize {
+        return 0;
+    }
+    // What each step waits for, in the end. Edges may point forward, so as often as
+    // anything is added.
+    let mut waits = vec![0u128; steps];
+    loop {
+        let mut more = false;
+        for (step, list) in before.iter().enumerate() {
+            let all = list.iter().fold(waits[step], |all, edge| {
+                all | 1 << edge.step | waits[edge.step as usize]
+            });
+            more |= all != waits[step];
+            waits[step] = all;
+        }
+        if !more {
+            break;
+        }
+    }
+    let of = |want: fn(&Action) -> bool| {
+        let steps = actions.iter().enumerate();
+        steps.filter(move |(_, a)| want(a)).map(|(step, _)| step)
+    };
+    of(|a| matches!(a, Action::Send { .. }))
+        .filter(|send| {
+            of(|a| matches!(a, Action::Receive { .. }))
+                .any(|receive| waits[*send] >> receive & 1 == 0 && waits[receive] >> send & 1 == 0)
+        })
+        .fold(0, |all, send| all | 1 << send)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use osier_collectives::{Algorithm, Operation, Plan};
+
+    /// Exchanges cross, trees do not.
+    #[test]
+    fn sends_cross_where_the_rank_receives_meanwhile() {
+        let crossing = |operation, algorithm, rank| {
+            let plan = Plan::new(Call::new(operation, 4), algorithm, 1).expect("a plan");
+            lower(plan.call(), &plan.part(rank))
+                .expect("a program")
+                .crossing
+        };
+        for rank in 0..4 {
+            let doubling = Algorithm::RecursiveDoubling;
+            assert_ne!(crossing(Operation::Allgather, doubling.clone(), rank), 0);
+            assert_ne!(crossing(Operation::Allreduce, doubling, rank), 0);
+            assert_ne!(crossing(Operation::Alltoall, Algorithm::Pairwise, rank), 0);
+            assert_eq!(crossing(Operation::Bcast, Algorithm::Binomial, rank), 0);
+            assert_eq!(crossing(Operation::Reduce, Algorithm::Binomial, rank), 0);
+        }
+    }
+}

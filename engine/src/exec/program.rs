@@ -1,0 +1,110 @@
+//! What a run does: actions over pieces of named buffers, and their graph.
+
+use super::graph::Graph;
+use super::straight::Straight;
+use crate::exec::on_device::Work;
+use osier_collectives::{Buffer, Region, Scratch};
+
+/// What a step does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Sends pieces to a rank. The tag's lower bits are left for segments.
+    Send { to: u32, tag: u32, data: Region },
+    /// Receives pieces from a rank.
+    Receive { from: u32, tag: u32, data: Region },
+    /// Copies pieces within the rank.
+    Copy { from: Region, to: Region },
+    /// `into = left op right`, piece by piece; `into` may be one of them.
+    Combine {
+        left: Region,
+        right: Region,
+        into: Region,
+    },
+}
+
+/// Bits of a tag that tell segments apart: twice those that are under way at a time.
+pub const SEGMENT_TAGS: u32 = 32;
+/// Bits of a tag that tell the messages of a program apart, segments included.
+pub const TAG_BITS: u32 = 20;
+
+/// Where a run works whose buffers lie on a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Place {
+    /// Where this rank expects it to take less time: the plan was chosen by costs of the
+    /// host.
+    #[default]
+    ByCost,
+    /// There, if kernels can do it: the plan was chosen for that.
+    Device,
+    /// On the host, which was found to be quicker.
+    Host,
+}
+
+/// Steps of one rank.
+#[derive(Debug, Default)]
+pub struct Program {
+    pub graph: Graph,
+    pub actions: Vec<Action>,
+    /// Buffers of its own.
+    pub scratch: Vec<Scratch>,
+    /// Pieces into which a vector is cut.
+    pub cut: u32,
+    /// Steps that send while the rank itself receives, by bits.
+    pub crossing: u128,
+    /// Its steps in a row, if it is short.
+    pub straight: Option<Straight>,
+    /// Where it works.
+    pub place: Place,
+}
+
+impl Program {
+    /// Whether all regions of a segment are runs of bytes, where buffers of the user have so
+    /// many pieces, each at a place of its own or one behind the other.
+    pub fn lies_in_runs(&self, placed: bool, pieces: impl Fn(Buffer) -> u32) -> bool {
+        let one = |r: &Region| {
+            let of = match r.buffer {
+                Buffer::Scratch(k) => self.scratch.get(usize::from(k)).map_or(0, |s| s.pieces),
+                _ if placed => 0,
+                user => pieces(user),
+            };
+            r.count <= 1 || (self.graph.segments() == 1 && r.lies_in_one(of))
+        };
+        self.actions.iter().all(|action| match action {
+            Action::Send { data, .. } | Action::Receive { data, .. } => one(data),
+            Action::Copy { from, to } => one(from) && one(to),
+            Action::Combine { left, right, into } => one(left) && one(right) && one(into),
+        })
+    }
+
+    /// Whether a step sends while nothing keeps the rank from receiving.
+    #[inline]
+    pub fn crosses(&self, step: u32) -> bool {
+        self.crossing.checked_shr(step).unwrap_or(0) & 1 != 0
+    }
+
+    /// What it does in all, where a piece of a buffer has so many bytes. Messages count one
+    /// way, in which there are more.
+    pub fn work(&self, piece_bytes: impl Fn(Buffer) -> usize) -> Work {
+        let segments = self.graph.segments() as usize;
+        let mut work = Work::default();
+        let mut ways = [(0, 0); 2];
+        let bytes = |region: &Region| region.count as usize * piece_bytes(region.buffer);
+        for action in &self.actions {
+            match action {
+                Action::Send { data, .. } | Action::Receive { data, .. } => {
+                    let way = &mut ways[usize::from(matches!(action, Action::Send { .. }))];
+                    way.0 += segments;
+                    way.1 += bytes(data);
+                }
+                Action::Copy { to: region, .. } | Action::Combine { into: region, .. } => {
+                    work.kernels += segments;
+                    work.kernel_bytes += bytes(region);
+                }
+            }
+        }
+        let [received, sent] = ways;
+        work.messages = received.0.max(sent.0);
+        work.message_bytes = received.1.max(sent.1);
+        work
+    }
+}

@@ -1,0 +1,535 @@
+//! One run of a program: how far it has come, and what it works on.
+
+use super::graph::Schedule;
+use super::memory::Memory;
+use super::operator::{Fit, Reduction};
+use super::program::{Action, Program, SEGMENT_TAGS};
+use crate::check::Site;
+use crate::completion::hold::Hold;
+use crate::completion::ready::Ready;
+use crate::device::Devices;
+use crate::device::direct::Direct;
+use crate::error::{Error, ErrorKind, Result};
+use crate::exec::on_device::{Combining, Operands};
+use crate::view::RawView;
+use std::any::Any;
+use std::panic::Location;
+use std::sync::Arc;
+use std::task::Waker;
+
+/// The operator of a run. Clones are the same.
+#[derive(Clone)]
+pub enum Combiner {
+    /// Of a call that waits for the end.
+    Lent(*const dyn Reduction),
+    Owned(Arc<dyn Reduction>),
+}
+
+// SAFETY: operators are shared between threads; a lent one outlives the run, for the
+// call that lent it waits for the run's end.
+unsafe impl Send for Combiner {}
+
+impl Combiner {
+    /// An operator that the caller keeps until the run is over.
+    pub fn lent(operator: &dyn Reduction) -> Combiner {
+        // SAFETY: only the lifetime changes; the caller's duty.
+        let operator: *const (dyn Reduction + 'static) =
+            unsafe { std::mem::transmute(std::ptr::from_ref(operator)) };
+        Combiner::Lent(operator)
+    }
+
+    /// An operator that may borrow; the caller sees to it that the run ends before what
+    /// it borrows.
+    pub fn shared<'a>(operator: Arc<dyn Reduction + 'a>) -> Combiner {
+        // SAFETY: only the lifetime changes; the caller's duty.
+        let operator = unsafe {
+            std::mem::transmute::<Arc<dyn Reduction + 'a>, Arc<dyn Reduction + 'static>>(operator)
+        };
+        Combiner::Owned(operator)
+    }
+
+    pub fn get(&self) -> &dyn Reduction {
+        match self {
+            // SAFETY: kept by whoever lent it.
+            Combiner::Lent(operator) => unsafe { &**operator },
+            Combiner::Owned(operator) => &**operator,
+        }
+    }
+
+    /// Whether to combine, or to drop it, runs code that is not the library's.
+    pub fn is_foreign(&self) -> bool {
+        self.get().is_foreign()
+    }
+}
+
+/// A step that combines by a function of the user, which runs without the lane: see
+/// [`crate::progress::owed`]. Its memory and operator are the run's.
+pub struct Combination {
+    combiner: Combiner,
+    fit: Fit,
+    /// Left, right and result of each piece.
+    operands: Vec<[RawView; 3]>,
+}
+
+impl Combination {
+    /// Runs the function.
+    pub fn execute(&self) -> Result<()> {
+        for [left, right, into] in &self.operands {
+            combine(self.combiner.get(), &self.fit, left, right, into)?;
+        }
+        Ok(())
+    }
+}
+
+/// Packed bytes that a run works on in place of memory with gaps.
+pub struct Shadow {
+    pub packed: RawView,
+    /// Where the result belongs.
+    pub into: RawView,
+}
+
+/// Says from what a run has kept whether another may follow.
+pub type Judge = Box<dyn FnOnce(&[Vec<u8>]) -> Option<Error> + Send>;
+
+/// What follows a run, under the same handle.
+pub struct Then {
+    pub run: Box<Run>,
+    /// What is wrong with its call.
+    pub error: Option<Error>,
+    pub judge: Judge,
+}
+
+/// In place of an instance: an operation that copies from or to a device before the first
+/// step, or behind the last;
+pub const COPY: u32 = u32::MAX;
+/// the sending half of a step that copies by a message to the rank itself.
+pub const HALF: u32 = u32::MAX - 1;
+
+/// How a run stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// Steps begin.
+    Running,
+    /// A step has failed: peers were told, and memory is given back.
+    Failing,
+    #[default]
+    Over,
+}
+
+/// One run.
+#[derive(Default)]
+pub struct Run {
+    pub program: Arc<Program>,
+    pub schedule: Schedule,
+    pub memory: Memory,
+    pub combiner: Option<(Combiner, Fit)>,
+    /// Upper part of its messages' tags.
+    pub tags: u32,
+    /// The program's call that began it.
+    pub site: Option<Site>,
+    pub phase: Phase,
+    /// Operations under way.
+    pub in_flight: u32,
+    /// Receives that are not posted yet.
+    pub deferred: Vec<u32>,
+    /// Whether receives are.
+    pub defers: bool,
+    pub error: Option<Error>,
+    /// The rank of the job that it fails for; `None` if nobody knows.
+    culprit: Option<u32>,
+    /// Its number in the lane.
+    pub id: u32,
+    /// A panic of the program's operator.
+    pub panic: Option<Box<dyn Any + Send>>,
+    pub shadow: Option<Shadow>,
+    /// Where copies and combinations are kernels of a device,
+    pub on_device: Option<Combining>,
+    /// those under way, by instance.
+    pub works: Vec<(u32, Direct)>,
+    /// What is copied before the first step, and behind the last, by messages to
+    /// itself: from and to memory of devices.
+    pub before: Vec<(RawView, RawView)>,
+    pub after: Vec<(RawView, RawView)>,
+    /// Operations of these that are under way.
+    pub copies: u32,
+    /// Copies of what had gaps.
+    pub kept: Vec<Vec<u8>>,
+    /// Memory that must live until the end.
+    #[allow(dead_code, reason = "it is only kept")]
+    pub owner: Option<Box<dyn Any + Send>>,
+    pub waker: Option<Waker>,
+    pub notify: Option<(Arc<Ready>, u64)>,
+    /// Nobody waits: it ends by itself.
+    pub detached: bool,
+    /// Streams that wait for its end.
+    pub holds: Vec<Hold>,
+    /// Steps that were over before it began, by bits: see [`super::straight`].
+    pub done: u64,
+    pub then: Option<Box<Then>>,
+}
+
+/// Bytes of an operand that are copied at a time where the result takes the place of
+/// the right one.
+const BLOCK_BYTES: usize = 2048;
+/// Bytes of an operand that are copied before they are combined: half of a small
+/// first-level cache.
+const NEAR_BYTES: usize = 16 << 10;
+
+impl Run {
+    /// Forgets everything but room, and the program, which the lane keeps as well: a
+    /// block that is used again allocates nothing.
+    pub fn clear(&mut self) {
+        self.memory.end();
+        self.combiner = None;
+        self.tags = 0;
+        self.site = None;
+        self.phase = Phase::Over;
+        self.in_flight = 0;
+        self.deferred.clear();
+        self.defers = false;
+        self.error = None;
+        self.culprit = None;
+        self.id = 0;
+        self.panic = None;
+        self.shadow = None;
+        self.on_device = None;
+        self.works.clear();
+        self.before.clear();
+        self.after.clear();
+        self.copies = 0;
+        self.kept.clear();
+        self.owner = None;
+        self.waker = None;
+        self.notify = None;
+        self.detached = false;
+        self.holds.clear();
+        self.done = 0;
+        self.then = None;
+    }
+
+    /// Becomes another run, for whoever waits for this one; gives back what it was.
+    pub fn become_next(&mut self, mut next: Box<Run>) -> Box<Run> {
+        std::mem::swap(self, &mut next);
+        self.id = next.id;
+        self.waker = next.waker.take();
+        self.notify = next.notify.take();
+        self.owner = next.owner.take();
+        self.detached = next.detached;
+        self.holds = std::mem::take(&mut next.holds);
+        self.defers &= next.defers;
+        self.culprit = next.culprit;
+        next
+    }
+
+    /// Whom to blame, as it travels.
+    pub fn culprit(&self) -> u32 {
+        self.culprit.unwrap_or(u32::MAX)
+    }
+
+    pub fn set_culprit(&mut self, culprit: u32) {
+        self.culprit = (culprit != u32::MAX).then_some(culprit);
+    }
+
+    /// The program's call that began it.
+    pub fn site(&self) -> Site {
+        self.site.unwrap_or_else(|| Location::caller().into())
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
+    /// Step and segment of an instance.
+    #[inline]
+    pub fn place(&self, instance: u32) -> (Action, u32) {
+        let steps = self.program.graph.steps();
+        if self.program.graph.segments() == 1 {
+            return (self.program.actions[instance as usize], 0);
+        }
+        (
+            self.program.actions[(instance % steps) as usize],
+            instance / steps,
+        )
+    }
+
+    /// Whether a step sends while the run receives.
+    #[inline]
+    pub fn crosses(&self, instance: u32) -> bool {
+        let steps = self.program.graph.steps().max(1);
+        self.program.crosses(instance % steps)
+    }
+
+    /// Tag of a message in one segment.
+    #[inline]
+    pub fn tag(&self, tag: u32, segment: u32) -> u32 {
+        self.tags | tag | (segment % SEGMENT_TAGS)
+    }
+
+    /// An instance is over.
+    #[inline]
+    pub fn complete(&mut self, instance: u32) {
+        if instance == COPY {
+            self.copies -= 1;
+            return;
+        }
+        if instance == HALF {
+            return;
+        }
+        self.schedule.complete(&self.program.graph, instance);
+    }
+
+    /// Whether an instance was over before the run began.
+    #[inline]
+    pub fn was_done(&self, instance: u32) -> bool {
+        self.done != 0 && self.done >> instance & 1 != 0
+    }
+
+    /// Both ends of a copy that kernels of the run's device do not reach.
+    pub fn apart(&self, action: Action, segment: u32) -> Option<(RawView, RawView)> {
+        let (Action::Copy { from, to }, Some(on)) = (action, &self.on_device) else {
+            return None;
+        };
+        let all = [from, to].map(|region| self.memory.for_kernels(region, segment));
+        if all.iter().all(|view| view.bytes() == 0 || on.reaches(view)) {
+            return None;
+        }
+        Some((
+            self.memory.view(from, segment),
+            self.memory.view(to, segment),
+        ))
+    }
+
+    /// Begins to copy or combine on the device. None: there is nothing to do.
+    pub fn begin_work(
+        &self,
+        devices: &Arc<Devices>,
+        action: Action,
+        segment: u32,
+    ) -> Result<Option<Direct>> {
+        let Some(on) = &self.on_device else {
+            return Ok(None);
+        };
+        let view = |region| self.memory.for_kernels(region, segment);
+        let unlike = |a: &RawView, b: &RawView| {
+            Error::new(
+                ErrorKind::Argument,
+                format!(
+                    "{} bytes into {} (hint: all ranks pass the same count)",
+                    a.bytes(),
+                    b.bytes()
+                ),
+            )
+        };
+        Ok(match action {
+            Action::Copy { from, to } => {
+                let (from, to) = (view(from), view(to));
+                match (from.bytes(), to.bytes()) {
+                    (0, 0) => None,
+                    _ if from.span() == to.span() => None,
+                    (a, b) if a != b => return Err(unlike(&from, &to)),
+                    _ => Some(on.copy(devices, &from, &to)?),
+                }
+            }
+            Action::Combine { left, right, into } => {
+                let (left, right, into) = (view(left), view(right), view(into));
+                let bytes = into.bytes();
+                if left.bytes() != bytes || right.bytes() != bytes {
+                    return Err(unlike(&left, &into));
+                }
+                match bytes {
+                    0 => None,
+                    _ => Some(on.combine(devices, &Operands { left, right, into })?),
+                }
+            }
+            Action::Send { .. } | Action::Receive { .. } => None,
+        })
+    }
+
+    fn operands(
+        &self,
+        of: [osier_collectives::Region; 3],
+        segment: u32,
+    ) -> impl Iterator<Item = [RawView; 3]> {
+        let [left, right, into] = of.map(|region| self.memory.views(region, segment));
+        let pairs = left.zip(right).zip(into);
+        pairs.map(|((left, right), into)| [left, right, into])
+    }
+
+    /// Whether its steps that combine run code that is not the library's.
+    pub fn combines_by_foreign_code(&self) -> bool {
+        let combiner = self.combiner.as_ref();
+        combiner.is_some_and(|(combiner, _)| combiner.is_foreign())
+    }
+
+    /// A step that combines, for a function of the user that runs without the lane.
+    pub fn combination(&self, action: Action, segment: u32) -> Result<Combination> {
+        let (Action::Combine { left, right, into }, Some((combiner, fit))) =
+            (action, &self.combiner)
+        else {
+            return Err(Error::new(
+                ErrorKind::Argument,
+                "a reduction without operator",
+            ));
+        };
+        Ok(Combination {
+            combiner: combiner.clone(),
+            fit: *fit,
+            operands: self.operands([left, right, into], segment).collect(),
+        })
+    }
+
+    /// Copies, or combines by an operator of the library.
+    pub fn compute(&self, action: Action, segment: u32) -> Result<()> {
+        match action {
+            Action::Copy { from, to } => {
+                let from = self.memory.view(from, segment);
+                let to = self.memory.view(to, segment);
+                copy(&from, &to)
+            }
+            Action::Combine { left, right, into } => {
+                let Some((combiner, fit)) = &self.combiner else {
+                    return Err(Error::new(
+                        ErrorKind::Argument,
+                        "a reduction without operator",
+                    ));
+                };
+                let operator = combiner.get();
+                for [left, right, into] in self.operands([left, right, into], segment) {
+                    combine(operator, fit, &left, &right, &into)?;
+                }
+                Ok(())
+            }
+            Action::Send { .. } | Action::Receive { .. } => Ok(()),
+        }
+    }
+
+    /// Puts the result where it belongs.
+    pub fn deliver(&mut self) -> Result<()> {
+        match self.shadow.take() {
+            Some(shadow) => copy(&shadow.packed, &shadow.into),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Copies a message of the host.
+pub fn copy(from: &RawView, to: &RawView) -> Result<()> {
+    let bytes = from.bytes();
+    if bytes != to.bytes() {
+        return Err(Error::new(
+            ErrorKind::Argument,
+            format!(
+                "{bytes} bytes into {} (hint: all ranks pass the same count)",
+                to.bytes()
+            ),
+        ));
+    }
+    match (from.as_contiguous(), to.as_contiguous()) {
+        (Some(from), Some(to)) => {
+            // SAFETY: both valid for the run; they may overlap.
+            unsafe { std::ptr::copy(from, to, bytes) };
+        }
+        (_, Some(to)) => {
+            // SAFETY: as above; memory with gaps overlaps no other.
+            unsafe { from.pack(0..bytes, to) };
+        }
+        (Some(from), _) => {
+            // SAFETY: as above.
+            unsafe { to.unpack(0..bytes, from) };
+        }
+        (None, None) => {
+            let mut block = vec![0u8; bytes.min(64 << 10)];
+            let mut at = 0;
+            while at < bytes {
+                let end = bytes.min(at + block.len());
+                // SAFETY: as above; the block has room.
+                unsafe { from.pack(at..end, block.as_mut_ptr()) };
+                // SAFETY: as above.
+                unsafe { to.unpack(at..end, block.as_ptr()) };
+                at = end;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[repr(align(64))]
+struct Block<const N: usize>([u8; N]);
+
+/// `into = left op right`, of contiguous memory of the host.
+pub fn combine(
+    operator: &dyn Reduction,
+    fit: &Fit,
+    left: &RawView,
+    right: &RawView,
+    into: &RawView,
+) -> Result<()> {
+    let bytes = into.bytes();
+    let places = (
+        left.as_contiguous(),
+        right.as_contiguous(),
+        into.as_contiguous(),
+    );
+    let (Some(left), Some(right), Some(to)) = places else {
+        return Err(Error::new(ErrorKind::Argument, "operands with gaps"));
+    };
+    if bytes == 0 {
+        return Ok(());
+    }
+    if to != right {
+        // What was copied is still in the nearest cache when it is combined.
+        let step = match to == left {
+            true => bytes,
+            false => (NEAR_BYTES / fit.unit).max(1) * fit.unit,
+        };
+        let mut at = 0;
+        while at < bytes {
+            let n = step.min(bytes - at);
+            let to = to.wrapping_add(at);
+            if to != left.wrapping_add(at) {
+                // SAFETY: as many bytes in each; pieces are the same or disjoint.
+                unsafe { osier_datatype::copy_bytes(left.wrapping_add(at), to, n) };
+            }
+            // SAFETY: the run's own piece, which no step uses meanwhile.
+            let to = unsafe { std::slice::from_raw_parts_mut(to, n) };
+            // SAFETY: as above; another piece.
+            let right = unsafe { std::slice::from_raw_parts(right.wrapping_add(at), n) };
+            operator.combine(fit, to, right)?;
+            at += n;
+        }
+        return Ok(());
+    }
+    if fit.commutes {
+        // SAFETY: the run's own piece, which no step uses meanwhile.
+        let to = unsafe { std::slice::from_raw_parts_mut(to, bytes) };
+        // SAFETY: as above; another piece.
+        let left = unsafe { std::slice::from_raw_parts(left, bytes) };
+        return operator.combine(fit, to, left);
+    }
+    let mut small = Block([0; 64]);
+    let mut middle;
+    let mut large;
+    let block: &mut [u8] = if bytes <= 64 {
+        &mut small.0
+    } else if fit.unit <= BLOCK_BYTES {
+        middle = Block([0; BLOCK_BYTES]);
+        &mut middle.0
+    } else {
+        large = vec![0u8; fit.unit];
+        &mut large
+    };
+    let step = block.len() / fit.unit * fit.unit;
+    let mut at = 0;
+    while at < bytes {
+        let n = step.min(bytes - at);
+        let sum = &mut block[..n];
+        // SAFETY: within the left piece; the block is elsewhere.
+        unsafe { std::ptr::copy_nonoverlapping(left.wrapping_add(at), sum.as_mut_ptr(), n) };
+        // SAFETY: within the right piece, which no step uses meanwhile.
+        let to = unsafe { std::slice::from_raw_parts_mut(to.wrapping_add(at), n) };
+        operator.combine(fit, sum, to)?;
+        to.copy_from_slice(sum);
+        at += n;
+    }
+    Ok(())
+}

@@ -1,0 +1,316 @@
+//! Short programs in one row: a call that waits anyway runs them itself, without a run.
+//!
+//! A message of a few bytes takes a tenth of a microsecond; a schedule, operations and
+//! their events take several. So a program of few steps, all of whose regions are pieces
+//! of one length that lie one behind the other, is kept in the order in which one thread
+//! would take its steps, and its memory is some addresses. What does not go through at
+//! once is left to a run, which takes up the program where this has come to ([`Begun`]).
+//!
+//! # Invariants
+//! 1. A step comes after all that it waits for. What sends comes before what receives,
+//!    as far as that allows, so that two ranks in one row do not wait for each other;
+//!    if they do, the wait has an end, and the run posts all receives.
+//! 2. A region, and a scratch buffer, has at most [`MOST_BYTES`]; a run that takes up the
+//!    program copies scratch to its own.
+
+use super::memory::Memory;
+use super::program::Action;
+use crate::protocol::select::AT_ONCE_BYTES;
+use crate::view::RawView;
+use osier_collectives::{Buffer, Region, Scratch};
+use std::mem::MaybeUninit;
+
+/// Bytes of a message: as much as always leaves at once.
+pub const MOST_BYTES: usize = AT_ONCE_BYTES;
+/// Steps of a program.
+const MOST_STEPS: usize = 64;
+/// Scratch buffers of a program.
+const MOST_SCRATCH: usize = 4;
+
+/// Steps in an order that one thread can take.
+#[derive(Debug)]
+pub struct Straight {
+    order: Box<[u32]>,
+    /// Pieces of each scratch buffer,
+    scratch: Box<[u32]>,
+    /// and of the longest region.
+    pieces: usize,
+}
+
+/// `MOST_BYTES` in scratch.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+struct Line([MaybeUninit<u8>; MOST_BYTES]);
+
+/// Contiguous memory of the host that a straight program works on.
+#[derive(Clone, Copy)]
+pub struct Small {
+    pub send: *mut u8,
+    pub recv: *mut u8,
+    /// Of a piece.
+    pub bytes: usize,
+}
+
+/// The same, with the scratch buffers.
+pub struct Desk {
+    small: Small,
+    scratch: [Line; MOST_SCRATCH],
+}
+
+/// What is done of a program that a run takes up.
+#[derive(Clone)]
+pub struct Begun {
+    /// Upper part of the messages' tags.
+    pub tags: u32,
+    /// Steps that are over, by bits.
+    pub done: u64,
+    /// The scratch buffers, piece after piece,
+    scratch: Vec<MaybeUninit<u8>>,
+    /// pieces of each,
+    pieces: Box<[u32]>,
+    /// and bytes of a piece.
+    bytes: usize,
+}
+
+impl Straight {
+    /// The order of the steps of a row, each with what it waits for; none if it is too
+    /// long. Regions and scratch buffers have up to so many pieces.
+    pub fn new(
+        actions: &[Action],
+        before: &[Vec<u32>],
+        scratch: &[Scratch],
+        pieces: u32,
+    ) -> Option<Straight> {
+        if actions.len() > MOST_STEPS || scratch.len() > MOST_SCRATCH {
+            return None;
+        }
+        let mut order = Vec::with_capacity(actions.len());
+        let mut done = 0u64;
+        while order.len() < actions.len() {
+            let ready = |step: &usize| {
+                done & 1 << step == 0 && before[*step].iter().all(|b| done & 1 << b != 0)
+            };
+            let rank = |step: &usize| match actions[*step] {
+                Action::Send { .. } => 0,
+                Action::Copy { .. } | Action::Combine { .. } => 1,
+                Action::Receive { .. } => 2,
+            };
+            let next = (0..actions.len()).filter(ready).min_by_key(rank)?;
+            done |= 1 << next;
+            order.push(next as u32);
+        }
+        Some(Straight {
+            order: order.into(),
+            scratch: scratch.iter().map(|s| s.pieces).collect(),
+            pieces: pieces as usize,
+        })
+    }
+
+    /// Whether there is room for pieces of so many bytes.
+    #[inline]
+    pub fn fits(&self, bytes: usize) -> bool {
+        bytes.saturating_mul(self.pieces) <= MOST_BYTES
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Which step comes at this place; none behind the last.
+    #[inline]
+    pub fn step(&self, at: usize) -> Option<u32> {
+        self.order.get(at).copied()
+    }
+
+    /// For a run that takes up the program after `taken` steps.
+    pub fn begun(&self, taken: usize, tags: u32, desk: &Desk) -> Begun {
+        Begun {
+            tags,
+            done: self.order[..taken]
+                .iter()
+                .fold(0, |all, step| all | 1 << step),
+            scratch: desk
+                .scratch
+                .iter()
+                .zip(&self.scratch)
+                .flat_map(|(line, pieces)| &line.0[..*pieces as usize * desk.small.bytes])
+                .copied()
+                .collect(),
+            pieces: self.scratch.clone(),
+            bytes: desk.small.bytes,
+        }
+    }
+}
+
+impl Small {
+    /// Both as long; `None` for what is long or has gaps.
+    #[inline]
+    pub fn new(send: Option<&RawView>, recv: Option<&RawView>) -> Option<Small> {
+        let bytes = match (send, recv) {
+            (Some(send), Some(recv)) if send.bytes() != recv.bytes() => return None,
+            (Some(view), _) | (None, Some(view)) => view.bytes(),
+            (None, None) => 0,
+        };
+        Self::within(send, recv, bytes)
+    }
+
+    /// In pieces of so many bytes, which make up each buffer; `None` for what is long or
+    /// has gaps.
+    #[inline]
+    pub fn of_pieces(
+        send: Option<(&RawView, usize)>,
+        recv: Option<(&RawView, usize)>,
+        bytes: usize,
+    ) -> Option<Small> {
+        let whole = |side: Option<(&RawView, usize)>| {
+            side.is_none_or(|(view, pieces)| view.bytes() == bytes * pieces)
+        };
+        if bytes > MOST_BYTES || !whole(send) || !whole(recv) {
+            return None;
+        }
+        Self::within(send.map(|s| s.0), recv.map(|r| r.0), bytes)
+    }
+
+    #[inline]
+    fn within(send: Option<&RawView>, recv: Option<&RawView>, bytes: usize) -> Option<Small> {
+        let address = |view: Option<&RawView>| match view {
+            Some(view) => view.as_contiguous(),
+            None => Some(std::ptr::null_mut()),
+        };
+        if bytes > MOST_BYTES {
+            return None;
+        }
+        Some(Small {
+            send: address(send)?,
+            recv: address(recv)?,
+            bytes,
+        })
+    }
+}
+
+impl Desk {
+    #[inline]
+    pub fn new(small: Small) -> Self {
+        Self {
+            small,
+            scratch: [Line([MaybeUninit::uninit(); MOST_BYTES]); MOST_SCRATCH],
+        }
+    }
+
+    /// What a region is.
+    #[inline]
+    pub fn view(&mut self, region: Region) -> RawView {
+        let each = self.small.bytes;
+        let start: *mut u8 = match region.buffer {
+            Buffer::Send => self.small.send,
+            Buffer::Recv => self.small.recv,
+            Buffer::Scratch(k) => self.scratch[k as usize].0.as_mut_ptr().cast(),
+        };
+        // Of no bytes, nobody looks where it is.
+        let at = start.wrapping_add(region.first as usize * each);
+        RawView::untyped(at, region.count as usize * each)
+    }
+}
+
+impl Begun {
+    /// Copies the scratch buffers to those of a run.
+    pub fn hand_over(&self, memory: &Memory) {
+        let mut lines = self.scratch.chunks(self.bytes.max(1));
+        for (k, pieces) in self.pieces.iter().enumerate() {
+            for (piece, line) in (0..*pieces).zip(&mut lines) {
+                let to = memory.view(Region::piece(Buffer::Scratch(k as u16), piece), 0);
+                let bytes = to.bytes().min(line.len());
+                if let Some(to) = to.as_contiguous() {
+                    // SAFETY: the run's own, of as many bytes; what was never written
+                    // there is read by no step.
+                    unsafe { std::ptr::copy_nonoverlapping(line.as_ptr().cast(), to, bytes) };
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exec::lower::lower;
+    use osier_collectives::{Algorithm, Call, Operation, Plan};
+
+    /// Orders keep what must come before.
+    #[test]
+    fn what_sends_comes_first_and_nothing_too_early() {
+        let nothing = Region::run(Buffer::Recv, 0, 0);
+        let send = |to| Action::Send {
+            to,
+            tag: 0,
+            data: nothing,
+        };
+        let receive = |from| Action::Receive {
+            from,
+            tag: 0,
+            data: nothing,
+        };
+        let actions = [receive(1), send(1), receive(2), send(2)];
+        let before = [vec![], vec![], vec![1], vec![0]];
+        let straight = Straight::new(&actions, &before, &[], 1).expect("short");
+        let order: Vec<u32> = (0..5).map_while(|at| straight.step(at)).collect();
+        assert_eq!(order, [1, 0, 3, 2]);
+        let circle = [vec![1], vec![0], vec![], vec![]];
+        assert!(Straight::new(&actions, &circle, &[], 1).is_none());
+        assert!(straight.fits(MOST_BYTES) && !straight.fits(MOST_BYTES + 1));
+    }
+
+    /// The planner knows what is straight: it costs no run.
+    #[test]
+    fn rows_of_the_planner_are_straight() {
+        for operation in Operation::ALL {
+            for (algorithm, ranks) in Algorithm::FLAT
+                .into_iter()
+                .flat_map(|a| (2..7).map(move |ranks| (a.clone(), ranks)))
+            {
+                let Ok(plan) = Plan::new(Call::new(operation, ranks), algorithm, 1) else {
+                    continue;
+                };
+                for rank in 0..ranks {
+                    let part = plan.part(rank);
+                    let fits =
+                        part.steps().len() <= MOST_STEPS && part.scratch.len() <= MOST_SCRATCH;
+                    let program = lower(plan.call(), &part).expect("a program");
+                    assert_eq!(
+                        program.straight.is_some(),
+                        fits && part.row_pieces(plan.call()).is_some(),
+                        "{operation:?} by {} of {rank} of {ranks}",
+                        plan.algorithm()
+                    );
+                }
+            }
+        }
+    }
+
+    /// What is meant to be quick is straight.
+    #[test]
+    fn small_calls_are_straight() {
+        for ranks in 2..9 {
+            for (operation, algorithm) in [
+                (Operation::Barrier, Algorithm::Dissemination),
+                (Operation::Barrier, Algorithm::Linear),
+                (Operation::Allreduce, Algorithm::RecursiveDoubling),
+                (Operation::Allgather, Algorithm::Spread),
+                (Operation::Allgather, Algorithm::Ring),
+                (Operation::Alltoall, Algorithm::Pairwise),
+                (Operation::Gather, Algorithm::Linear),
+                (Operation::Scatter, Algorithm::Linear),
+            ] {
+                let plan = Plan::new(Call::new(operation, ranks), algorithm, 1);
+                let Ok(plan) = plan else { continue };
+                for rank in 0..ranks {
+                    let program = lower(plan.call(), &plan.part(rank)).expect("a program");
+                    assert!(
+                        program.straight.is_some(),
+                        "{operation:?} of {rank} of {ranks}"
+                    );
+                }
+            }
+        }
+    }
+}

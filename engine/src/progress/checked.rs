@@ -1,0 +1,365 @@
+//! What a lane checks, if anybody asks it to.
+//!
+//! ```text
+//! sender     CHECK (types, source line), start with CHECKED
+//! receiver   keeps CHECK until the start comes, compares when they meet
+//! ```
+//!
+//! # Invariants
+//! 1. A lane that checks sends every start by the slow path, right behind its
+//!    CHECK; its peers stay `blocked`, so that no start goes another way.
+//! 2. A start that is marked CHECKED is no start that a receive takes directly.
+//! 3. What an operation has claimed is given back when its memory is.
+
+use super::lane::{Arrival, Direction, Lane, Op, Rare, describe};
+use crate::check::{Check, Checks, Claim, Side, Site, mismatch};
+use crate::diagnose::report::communicator;
+use crate::matching::Envelope;
+use crate::site::told;
+use crate::view::{RawView, sum};
+use crate::wire::{self, Told};
+use osier_transports::{Incoming, PostError};
+use std::collections::HashMap;
+use std::panic::Location;
+
+/// A lane's part in checking.
+pub struct LaneCheck {
+    checks: Checks,
+    /// Of each peer, what was told of its next start.
+    told: HashMap<u32, Box<Told>>,
+    /// What a run that posts now was called by.
+    acts_for: Option<Site>,
+}
+
+/// What is checked of one operation.
+pub(super) struct OpCheck {
+    /// Its CHECK was posted.
+    told: bool,
+    /// The program's call that posted it.
+    site: Site,
+    /// What its memory held when it was posted.
+    sum: Option<u64>,
+    _claim: Option<Claim>,
+}
+
+impl LaneCheck {
+    /// Whether operations claim their memory. Not where a layer above knows better for how
+    /// long it is theirs.
+    fn claims(&self) -> bool {
+        self.checks.has(Check::Buffers) && !self.checks.is_foreign()
+    }
+
+    /// The program's call that posts something now.
+    fn site(&self, line: &'static Location<'static>) -> Site {
+        self.acts_for.unwrap_or_else(|| self.checks.site(line))
+    }
+}
+
+impl Lane {
+    /// Has everything checked from here on; before the first message.
+    pub fn check_with(&mut self, checks: Checks) {
+        for peer in &mut self.peers {
+            peer.blocked = true;
+        }
+        self.check = Some(Box::new(LaneCheck {
+            checks,
+            told: HashMap::new(),
+            acts_for: None,
+        }));
+    }
+
+    /// Begins to follow an operation.
+    #[inline]
+    pub(super) fn follow(&mut self, handle: u32) {
+        if self.check.is_some() {
+            self.follow_on(handle);
+        }
+    }
+
+    #[cold]
+    fn follow_on(&mut self, handle: u32) {
+        let Some(check) = &self.check else {
+            return;
+        };
+        let Some(op) = self.ops.get(handle) else {
+            return;
+        };
+        let mut follow = OpCheck {
+            told: false,
+            site: check.site(op.site),
+            sum: None,
+            _claim: None,
+        };
+        if check.claims() {
+            let what = self.in_communicator(self.describe(handle));
+            let writes = op.direction == Direction::Receive;
+            follow._claim = Some(check.checks.claim(&op.view, writes, what, follow.site));
+            follow.sum = (!writes).then(|| sum(&op.view));
+        }
+        if let Some(rare) = self.rare(handle) {
+            rare.check = Some(Box::new(follow));
+        }
+    }
+
+    /// Looks for others that use a view, for a receive that is over at once.
+    pub(super) fn follow_shortly(
+        &self,
+        view: &RawView,
+        peer: u32,
+        tag: u32,
+        site: &'static Location<'static>,
+    ) {
+        if let Some(check) = &self.check
+            && check.claims()
+        {
+            let what = describe("receive from", Some(peer), tag, view.bytes(), &self.links);
+            let what = self.in_communicator(what);
+            drop(check.checks.claim(view, true, what, check.site(site)));
+        }
+    }
+
+    /// An operation gives its memory back.
+    #[cold]
+    pub(super) fn followed(&mut self, handle: u32) {
+        let rare = self.ops.get_mut(handle).and_then(|op| op.rare.as_mut());
+        let Some(follow) = rare.and_then(|rare| rare.check.take()) else {
+            return;
+        };
+        let (Some(check), Some(op)) = (&self.check, self.ops.get(handle)) else {
+            return;
+        };
+        if let Some(before) = follow.sum
+            && sum(&op.view) != before
+        {
+            let what = self.in_communicator(self.describe(handle));
+            let text = format!(
+                "a buffer has changed while it was sent: {what}\n  sent at {}\n  (hint: leave the buffer alone until the request is over)\n",
+                follow.site
+            );
+            check.checks.report(Check::Buffers, text);
+        }
+    }
+
+    /// Posts the CHECK of a start, unless that has been done.
+    pub(super) fn tell(&mut self, handle: u32) -> Result<(), PostError> {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return Ok(());
+        };
+        let told = |rare: &Rare| rare.check.as_ref().is_some_and(|check| check.told);
+        if op.rare.as_deref().is_none_or(told) {
+            return Ok(());
+        }
+        let signature = op.view.signature();
+        let check = op.rare.as_ref().and_then(|rare| rare.check.as_ref());
+        let site = check.map_or(op.site.into(), |check| check.site);
+        let (file, line) = site.parts();
+        let body = Told {
+            digest: signature.as_ref().map(|s| s.digest()),
+            types: signature.map_or_else(String::new, |s| s.to_string()),
+            file,
+            line,
+            ready: op.ready,
+        }
+        .to_wire();
+        let head = wire::head(wire::CHECK, 0, handle, 0);
+        let fill = |to: *mut u8| {
+            // SAFETY: room for the body.
+            unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) }
+        };
+        self.links.post_with(op.peer, head, body.len(), fill)?;
+        if let Some(check) = op.rare.as_mut().and_then(|rare| rare.check.as_mut()) {
+            check.told = true;
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_check(&mut self, message: &Incoming) -> bool {
+        let Some(check) = &mut self.check else {
+            return false;
+        };
+        let mut body = vec![0; message.payload.len()];
+        if body.len() > Told::MAX_BYTES {
+            return false;
+        }
+        // SAFETY: not released yet, as long as the vector.
+        unsafe {
+            std::ptr::copy_nonoverlapping(message.payload.as_ptr(), body.as_mut_ptr(), body.len());
+        }
+        match Told::from_wire(&body) {
+            Some(told) => {
+                check.told.insert(message.peer, Box::new(told));
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// What was told of the start that is being handled.
+    #[inline]
+    pub(super) fn told(&mut self, peer: u32, aux: u16) -> Option<Box<Told>> {
+        if aux & wire::CHECKED == 0 {
+            return None;
+        }
+        self.check.as_mut()?.told.remove(&peer)
+    }
+
+    /// Compares a message of `bytes` bytes with the receive that it has met.
+    #[cold]
+    pub(super) fn compare_op(&self, handle: u32, told: &Told, peer: u32, tag: u32, bytes: usize) {
+        if let Some(op) = self.ops.get(handle) {
+            let site = self.site_of(op);
+            self.compare_at(&op.view, told, peer, tag, bytes, site);
+        }
+    }
+
+    /// As [`Lane::compare_op`], for a receive that needs no operation.
+    #[cold]
+    pub(super) fn compare(
+        &self,
+        view: &RawView,
+        told: &Told,
+        peer: u32,
+        tag: u32,
+        bytes: usize,
+        site: &'static Location<'static>,
+    ) {
+        if let Some(check) = self.check.as_ref() {
+            self.compare_at(view, told, peer, tag, bytes, check.site(site));
+        }
+    }
+
+    fn compare_at(
+        &self,
+        view: &RawView,
+        told: &Told,
+        peer: u32,
+        tag: u32,
+        bytes: usize,
+        site: Site,
+    ) {
+        let Some(lane) = self.check.as_ref() else {
+            return;
+        };
+        let check = &lane.checks;
+        // A message that is too long is an error of its own.
+        if !check.has(Check::Signature) || bytes > view.bytes() {
+            return;
+        }
+        let (Some(sent), Some(expected)) = (told.digest, view.signature()) else {
+            return;
+        };
+        if expected.admits(sent) {
+            return;
+        }
+        let what = describe("receive from", Some(peer), tag, bytes, &self.links);
+        let sent_at = self::told(&told.file, told.line);
+        let sent = Side {
+            types: &told.types,
+            bytes,
+            site: &sent_at,
+        };
+        let expected = Side {
+            types: &expected.to_string(),
+            bytes: view.bytes(),
+            site: &{
+                let (file, line) = site.parts();
+                self::told(&file, line)
+            },
+        };
+        let text = mismatch(&self.in_communicator(what), &sent, &expected);
+        check.report(Check::Signature, text);
+    }
+
+    /// A message in ready mode has met no receive.
+    #[cold]
+    pub(super) fn not_posted(&self, told: &Told, envelope: Envelope, bytes: usize) {
+        let Some(check) = self.check.as_ref().map(|check| &check.checks) else {
+            return;
+        };
+        if !check.has(Check::Ready) || self.refusing {
+            return;
+        }
+        let Envelope { source, tag } = envelope;
+        let what = describe("receive from", Some(source), tag, bytes, &self.links);
+        let text = format!(
+            "a ready-mode send came before its receive was posted: {}\n  sent at {}\n  (hint: post the receive before the sender calls rsend, or call send)\n",
+            self.in_communicator(what),
+            self::told(&told.file, told.line)
+        );
+        check.report(Check::Ready, text);
+    }
+
+    /// The program's call that posted an operation.
+    pub(super) fn site_of(&self, op: &Op) -> Site {
+        let check = op.rare.as_ref().and_then(|rare| rare.check.as_ref());
+        check.map_or(op.site.into(), |check| check.site)
+    }
+
+    /// Has what is posted from here on named by the call that began a run; `None`: by the
+    /// call that this thread is in.
+    #[inline]
+    pub(super) fn act_for(&mut self, site: Option<Site>) {
+        if let Some(check) = &mut self.check {
+            check.acts_for = site;
+        }
+    }
+
+    fn in_communicator(&self, what: String) -> String {
+        format!("{what}, communicator {}", communicator(self.context))
+    }
+
+    /// Reports messages that have come and that nobody will receive any more, each once. Only
+    /// of programs in C: in Rust dropping a receive says that its message is not wanted.
+    #[cold]
+    pub fn report_unreceived(&mut self, checks: &Checks) {
+        let asked = checks.has(Check::Leaks) && checks.is_foreign();
+        if !asked || std::thread::panicking() {
+            return;
+        }
+        let all: Vec<u32> = self.arrivals.handles().collect();
+        for arrival in all {
+            let Some(arrived) = self.arrivals.get_mut(arrival) else {
+                continue;
+            };
+            // A matched probe has given out what is not queued: that is a handle.
+            let poison = matches!(arrived.what, Arrival::Poison { .. });
+            if arrived.queued.take().is_none() || poison || arrived.envelope.is_internal() {
+                continue;
+            }
+            let (Envelope { source, tag }, bytes) = (arrived.envelope, arrived.what.bytes());
+            let sent = match &arrived.told {
+                Some(told) => format!("  sent at {}\n", self::told(&told.file, told.line)),
+                None => String::new(),
+            };
+            let what = describe("message from", Some(source), tag, bytes, &self.links);
+            let what = self.in_communicator(what);
+            let text = format!("leak: a message was never received: {what}\n{sent}");
+            checks.report(Check::Leaks, text);
+        }
+    }
+
+    /// Reports the operations, and the messages, that are left when the rank leaves.
+    pub fn report_leaks(&mut self, checks: &Checks) {
+        self.report_unreceived(checks);
+        for handle in self.ops.handles() {
+            let Some(op) = self.ops.get(handle) else {
+                continue;
+            };
+            let what = match (op.state, op.detached) {
+                (super::lane::State::Done, _) => "is over, and nobody has taken its result",
+                (_, true) => "was let go, and never ends",
+                _ => "was never completed",
+            };
+            let site = self.site_of(op);
+            let posted = match checks.is_foreign() && !site.is_foreign() {
+                true => String::new(),
+                false => format!("  posted at {site}\n"),
+            };
+            let text = format!(
+                "leak: a request {what}: {}\n{posted}",
+                self.in_communicator(self.describe(handle)),
+            );
+            checks.report(Check::Leaks, text);
+        }
+    }
+}

@@ -1,0 +1,593 @@
+//! What the lanes of a rank share: who is dead, where threads wait.
+//!
+//! A wait spins, then yields, then sleeps. One thread per rank sleeps on the
+//! rank's doorbell and file descriptors; others that wait sleep on a condition
+//! variable behind it and take its place in turn. Whoever finishes another
+//! thread's operation while somebody sleeps wakes the sleepers.
+//!
+//! # Invariants
+//! 1. `sleepers` is raised before a thread looks at its operation for the last
+//!    time under the lane's lock, and whoever finishes an operation looks at
+//!    `sleepers` afterwards under the same lock: one of the two sees the other.
+//! 2. Every lane with operations under way is polled by every thread that
+//!    waits, at the latest before it sleeps.
+
+mod waiting;
+
+use super::attached::Attached;
+use super::cell::LaneCell;
+use super::enqueued::Rung;
+use super::lane::Lane;
+use crate::check::{Check, Checks, Setting};
+use crate::device::Devices;
+use crate::diagnose::outside::{Outside, Process};
+use crate::diagnose::tell;
+use crate::diagnose::threads::Inside;
+use crate::diagnose::waits::{Asked, EndedBy, Waits, Watch};
+use crate::diagnose::watch::Watcher;
+use crate::protocol::select::Selection;
+use crate::trace::Tracer;
+use osier_transports::shm::{Death, ShmRank, monotonic_ns};
+use osier_transports::sim::SimNet;
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::Location;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+/// How this rank reaches its job.
+pub enum Place {
+    /// A job of one rank.
+    Alone,
+    Shm(ShmRank),
+    Sim(SimNet, u32),
+}
+
+/// Of the thread that makes progress for futures and streams.
+const PROGRESS_THREAD: &str = "osier-progress";
+/// Most lost messages named in a report of a lane.
+const SHOWN: usize = 8;
+
+/// Read by every call of every thread, and hardly ever written; on lines of its
+/// own, so that nobody writes beside it.
+#[repr(align(128))]
+pub struct Core {
+    pub place: Place,
+    pub selection: Arc<Selection>,
+    /// This rank's number in the job, and the job's size.
+    pub rank: u32,
+    pub ranks: u32,
+    lanes: RwLock<Vec<Listed>>,
+    /// Lanes of dropped communicators that still have something to send.
+    lingering: Mutex<Vec<Arc<LaneCell>>>,
+    sleepers: AtomicUsize,
+    bed: Mutex<Bed>,
+    changed: Condvar,
+    shared_cores: bool,
+    seen_deaths: AtomicU64,
+    /// Whether lanes may be biased to a thread.
+    pub biased: bool,
+    /// The rank's buffer for buffered sends.
+    pub attached: Attached,
+    /// Requests that foreign executors wait for, and streams that wait.
+    pub(super) futures: AtomicUsize,
+    /// What graphs have begun.
+    pub(super) rung: Rung,
+    /// Polls in vain of callers that never sleep.
+    idle_polls: AtomicU32,
+    /// As it counts, but of ranks that share cores only: see [`Core::give_way`].
+    asked_in_vain: AtomicU32,
+    thread: OnceLock<std::thread::Thread>,
+    closing: AtomicBool,
+    /// What this rank's threads wait for.
+    pub waits: Waits,
+    /// Looks out for hangs where no launcher does.
+    watcher: Mutex<Watcher>,
+    /// Looks at the process's threads outside Osier.
+    outside: Mutex<Outside>,
+    /// Records what this rank does.
+    pub trace: Option<Arc<Tracer>>,
+    /// What is checked, and what was found.
+    pub checks: Checks,
+    /// What messages of devices need.
+    pub devices: Arc<Devices>,
+    /// A launcher of others that must hear of this rank's end.
+    pub launcher: OnceLock<Box<dyn Launcher>>,
+}
+
+/// A launcher of others, as a rank of its job uses it.
+pub trait Launcher: Send + Sync {
+    /// The number of this rank's program in a job of several.
+    fn application(&self) -> usize;
+
+    /// Says good-bye, so that the end of this process is not taken for a failure.
+    fn finish(&self);
+
+    /// Has the launcher end the job with this code.
+    fn abort(&self, code: i32);
+}
+
+/// A communicator's lane, for as long as the communicator lives.
+struct Listed {
+    lane: Weak<LaneCell>,
+    /// The ranks of the job behind its peers.
+    members: Arc<[u32]>,
+    /// The session that it stems from.
+    session: Option<usize>,
+}
+
+/// A lane that is worked on, and the ranks of the job behind its peers.
+type Reached = (Arc<LaneCell>, Arc<[u32]>);
+
+/// What sleepers agree on.
+#[derive(Default)]
+struct Bed {
+    /// A thread sleeps on the doorbell.
+    leader: bool,
+    /// Changes with whatever may concern a sleeper.
+    events: u64,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Core {
+    pub fn new(
+        place: Place,
+        rank: u32,
+        ranks: u32,
+        selection: Arc<Selection>,
+        shared_cores: bool,
+        trace: Option<Arc<Tracer>>,
+        checks: Setting,
+    ) -> Arc<Self> {
+        let abort: Box<dyn Fn(i32) + Send + Sync> = match &place {
+            Place::Shm(r) => {
+                // Not the rank: `Checks` may outlive it, and it finalizes when its last
+                // user is gone.
+                let job = r.job().clone();
+                Box::new(move |code| job.abort(code))
+            }
+            Place::Alone | Place::Sim(..) => Box::new(|_| {}),
+        };
+        let waits = match &place {
+            Place::Shm(r) => {
+                let own = r.clone();
+                Waits::new(r.job().id(), Box::new(move |words| own.publish(words)))
+            }
+            // Nobody else could read it.
+            Place::Alone | Place::Sim(..) => Waits::new(monotonic_ns(), Box::new(|_| {})),
+        };
+        let shared = match &place {
+            Place::Shm(r) => Some(r.clone()),
+            Place::Alone | Place::Sim(..) => None,
+        };
+        let devices = Devices::new(shared, selection.costs());
+        Arc::new(Self {
+            place,
+            waits,
+            watcher: Mutex::default(),
+            outside: Mutex::new(Outside::new(Process::own())),
+            selection,
+            rank,
+            ranks,
+            lanes: RwLock::default(),
+            lingering: Mutex::default(),
+            sleepers: AtomicUsize::new(0),
+            bed: Mutex::default(),
+            changed: Condvar::new(),
+            shared_cores,
+            seen_deaths: AtomicU64::new(0),
+            biased: super::cell::bias_offered(),
+            attached: Attached::default(),
+            futures: AtomicUsize::new(0),
+            rung: Rung::default(),
+            idle_polls: AtomicU32::new(1),
+            asked_in_vain: AtomicU32::new(1),
+            thread: OnceLock::new(),
+            closing: AtomicBool::new(false),
+            trace,
+            checks: Checks::new(checks, rank, abort),
+            devices: Arc::new(devices),
+            launcher: OnceLock::new(),
+        })
+    }
+
+    /// Ends the job: this process, and by the launcher's hand the others.
+    pub fn abort(&self, code: i32) -> ! {
+        if let Place::Shm(r) = &self.place {
+            r.job().abort(code);
+        }
+        if let Some(launcher) = self.launcher.get() {
+            launcher.abort(code);
+        }
+        std::process::exit(code)
+    }
+
+    pub fn add_lane(&self, lane: &Arc<LaneCell>, members: Arc<[u32]>, session: Option<usize>) {
+        let mut lanes = self.lanes.write().unwrap_or_else(PoisonError::into_inner);
+        lanes.retain(|listed| listed.lane.strong_count() > 0);
+        lanes.push(Listed {
+            lane: Arc::downgrade(lane),
+            members,
+            session,
+        });
+        drop(lanes);
+        // A rank that died before the lane existed is dead on it, too.
+        self.seen_deaths.store(0, Ordering::Relaxed);
+    }
+
+    /// Keeps a lane until its sends are over.
+    pub fn linger(&self, lane: Arc<LaneCell>) {
+        let mut all = std::mem::take(&mut *lock(&self.lingering));
+        all.push(lane);
+        self.linger_on(all, |lane| lane.lock().unfinished_sends());
+    }
+
+    /// Keeps those of these lanes that have something to send; the others are given back.
+    /// Lanes are asked and dropped while no lock is held: both may run foreign code.
+    fn linger_on(
+        &self,
+        all: Vec<Arc<LaneCell>>,
+        unfinished: impl Fn(&LaneCell) -> bool,
+    ) -> Vec<Arc<LaneCell>> {
+        let (mut kept, over): (Vec<_>, Vec<_>) = all.into_iter().partition(|l| unfinished(l));
+        lock(&self.lingering).append(&mut kept);
+        over
+    }
+
+    fn death_epoch(&self) -> u64 {
+        match &self.place {
+            Place::Alone => 0,
+            Place::Shm(r) => u64::from(r.job().death_epoch()),
+            Place::Sim(net, _) => net.death_epoch(),
+        }
+    }
+
+    fn death(&self, rank: u32) -> Option<Death> {
+        match &self.place {
+            Place::Alone => None,
+            Place::Shm(r) => r.job().death(rank as usize),
+            Place::Sim(net, _) if net.has_finalized(rank) => Some(Death::Finalized),
+            Place::Sim(net, _) => net.is_dead(rank).then_some(Death::Signaled(9)),
+        }
+    }
+
+    /// Calls `f` for every lane. The list is not locked meanwhile: a lane that is released,
+    /// or dropped because its communicator went, runs foreign code.
+    pub(super) fn each_lane(&self, mut f: impl FnMut(&Arc<LaneCell>, &Arc<[u32]>)) {
+        // Kept by the thread, so that a poll allocates nothing. `f` may come here again.
+        thread_local! {
+            static KEPT: Cell<Vec<Reached>> = const { Cell::new(Vec::new()) };
+        }
+        let mut reached = KEPT.try_with(Cell::take).unwrap_or_default();
+        {
+            let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+            let alive = |listed: &Listed| Some((listed.lane.upgrade()?, listed.members.clone()));
+            reached.extend(lanes.iter().filter_map(alive));
+        }
+        for (lane, members) in reached.drain(..) {
+            f(&lane, &members);
+        }
+        // At the end of the thread there is nothing to keep it in.
+        let _ = KEPT.try_with(|kept| kept.set(reached));
+    }
+
+    /// Tells the lanes of deaths that they have not heard of.
+    #[inline]
+    pub fn check_deaths(&self) {
+        let epoch = self.death_epoch();
+        if epoch != self.seen_deaths.load(Ordering::Relaxed) {
+            self.spread_deaths(epoch);
+        }
+    }
+
+    #[cold]
+    fn spread_deaths(&self, epoch: u64) {
+        // First, so that a lane added meanwhile is told by the next round.
+        self.seen_deaths.store(epoch, Ordering::Relaxed);
+        self.each_lane(|lane, members| {
+            let mut guard = lane.lock();
+            for (peer, rank) in members.iter().enumerate() {
+                if *rank == self.rank && !matches!(self.place, Place::Sim(..)) {
+                    continue;
+                }
+                if guard.death(peer as u32).is_none()
+                    && let Some(how) = self.death(*rank)
+                {
+                    guard.peer_ended(peer as u32, how);
+                }
+            }
+            self.after(&mut guard);
+        });
+    }
+
+    /// To be called with a lane's lock after it made progress.
+    #[inline]
+    pub fn after(&self, lane: &mut Lane) {
+        if lane.finished {
+            lane.finished = false;
+            if self.sleepers.load(Ordering::Relaxed) != 0 {
+                self.wake_sleepers();
+            }
+        }
+    }
+
+    /// To be called after something has changed that a sleeper may wait for
+    /// and that no lane knows of.
+    pub fn wake_waiting(&self) {
+        // Either a sleeper's last look sees the change, or we see the sleeper.
+        fence(Ordering::SeqCst);
+        if self.sleepers.load(Ordering::Relaxed) != 0 {
+            self.wake_sleepers();
+        }
+    }
+
+    #[cold]
+    fn wake_sleepers(&self) {
+        match &self.place {
+            Place::Shm(r) => r.wake(),
+            Place::Sim(net, _) => net.notify(),
+            Place::Alone => {}
+        }
+        lock(&self.bed).events += 1;
+        self.changed.notify_all();
+    }
+
+    /// Polls every lane that nobody holds and that has anything under way.
+    /// True if any made progress.
+    pub fn progress_all(&self) -> bool {
+        self.check_deaths();
+        let mut any = false;
+        self.each_lane(|lane, _| {
+            if let Some(mut guard) = lane.try_lock_to_help() {
+                any |= guard.progress();
+                self.after(&mut guard);
+            }
+        });
+        any
+    }
+
+    /// Runs `f` under the lane's lock.
+    #[inline]
+    pub fn with<R>(&self, lane: &LaneCell, f: impl FnOnce(&mut Lane) -> R) -> R {
+        let mut guard = lane.lock();
+        let result = f(&mut guard);
+        self.after(&mut guard);
+        result
+    }
+
+    /// Forgets the lanes of dropped communicators whose sends are over, so
+    /// that their peers learn of the end.
+    fn forget_lingering(&self) {
+        let all = std::mem::take(&mut *lock(&self.lingering));
+        if all.is_empty() {
+            return;
+        }
+        let unfinished =
+            |lane: &LaneCell| lane.try_lock().is_none_or(|lane| lane.unfinished_sends());
+        for lane in self.linger_on(all, unfinished) {
+            self.report_lost(&lane);
+        }
+    }
+
+    /// Names the messages of a closed lane that nobody received.
+    fn report_lost(&self, lane: &LaneCell) {
+        let lost = std::mem::take(&mut lane.lock().lost);
+        for e in lost.iter().take(SHOWN) {
+            self.say(&format!("drops a communicator, and a message is lost: {e}"));
+        }
+    }
+
+    /// The lanes of a session, or all. Held weakly: what lingers has to go when it is over,
+    /// for its peers' sake.
+    fn lanes_of(&self, session: Option<usize>) -> Vec<Weak<LaneCell>> {
+        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        let theirs = |listed: &&Listed| session.is_none() || listed.session == session;
+        let lanes = lanes.iter().filter(theirs);
+        lanes.map(|listed| listed.lane.clone()).collect()
+    }
+
+    /// Progresses until no send is under way, or none of a session: what was sent and not
+    /// waited for still reaches its receiver. Says on standard error what does not.
+    #[track_caller]
+    pub fn flush(&self, session: Option<usize>) {
+        let lanes = self.lanes_of(session);
+        let live = || lanes.iter().filter_map(Weak::upgrade);
+        let unfinished = || live().any(|lane| lane.lock().unfinished_sends());
+        let mut watch = Watch::new(&self.waits, Location::caller(), EndedBy::Ranks);
+        let mut idle = 0u32;
+        while unfinished() {
+            if self.progress_all() {
+                idle = 0;
+                continue;
+            }
+            idle += 1;
+            if idle > 1000 {
+                self.check_closed();
+                self.sleep(|| {
+                    let quiet = !self.progress_all();
+                    if quiet && watch.is_long() {
+                        watch.tell(self.asked_sends());
+                    }
+                    quiet
+                });
+            }
+        }
+        live().for_each(|lane| self.report_lost(&lane));
+    }
+
+    pub(super) fn say(&self, what: &str) {
+        tell(format_args!("rank {} {what}", self.rank));
+    }
+
+    /// The sends that the peers still need this rank for.
+    fn asked_sends(&self) -> Vec<Asked> {
+        let mut asked = Vec::new();
+        self.each_lane(|lane, _| asked.extend(lane.lock().asked_sends()));
+        asked
+    }
+
+    /// Unfinished sends whose memory's owner this is true of.
+    pub fn asked_owned(&self, owner: &dyn Fn(&dyn Any) -> bool) -> Vec<Asked> {
+        let mut asked = Vec::new();
+        self.each_lane(|lane, _| asked.extend(lane.lock().asked_owned(owner)));
+        asked
+    }
+
+    /// Whether a rank has left a communicator of ours.
+    pub(super) fn any_left(&self) -> bool {
+        let mut any = false;
+        self.each_lane(|lane, _| any = any || lane.lock().any_left());
+        any
+    }
+
+    /// Takes note of ranks that have dropped their communicator, and ends sends to them. True if
+    /// anything was learnt.
+    fn check_closed(&self) -> bool {
+        let mut any = false;
+        self.each_lane(|lane, _| any |= self.with(lane, Lane::check_closed));
+        any
+    }
+
+    /// Counts a request that a foreign executor waits for, or a stream, and has the
+    /// progress thread run while there is any.
+    pub fn future_waits(self: &Arc<Self>) {
+        self.futures.fetch_add(1, Ordering::AcqRel);
+        self.progress_thread().unpark();
+        // It may sleep already, and not know of a device that has begun to work.
+        self.wake_waiting();
+    }
+
+    fn progress_thread(self: &Arc<Self>) -> &std::thread::Thread {
+        self.thread.get_or_init(|| {
+            let core = Arc::downgrade(self);
+            let spawned = std::thread::Builder::new()
+                .name(PROGRESS_THREAD.into())
+                .spawn(move || progress_thread(&core));
+            match spawned {
+                Ok(handle) => handle.thread().clone(),
+                // Without a thread the futures' own polls make progress.
+                Err(_) => std::thread::current(),
+            }
+        })
+    }
+
+    /// Whether there is a progress thread; starts it.
+    pub(super) fn has_progress_thread(self: &Arc<Self>) -> bool {
+        self.progress_thread().name() == Some(PROGRESS_THREAD)
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    /// What streams and futures wait for.
+    pub(super) fn asked_by_others(&self) -> (Vec<Asked>, Vec<Asked>) {
+        let (mut streams, mut futures) = (Vec::new(), Vec::new());
+        self.each_lane(|lane, _| {
+            if let Some(guard) = lane.try_lock_to_help() {
+                streams.extend(guard.asked_held());
+                futures.extend(guard.asked_awaited());
+            }
+        });
+        (streams, futures)
+    }
+
+    /// Takes back one `future_waits`.
+    pub fn future_done(&self) {
+        self.futures.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Reports what the program has left: to be called last.
+    pub fn report_leaks(&self) {
+        if !self.checks.has(Check::Leaks) {
+            return;
+        }
+        // What has come and was not looked at, so that it is found whoever was quicker.
+        for _ in 0..64 {
+            if !self.progress_all() {
+                break;
+            }
+        }
+        self.each_lane(|lane, _| lane.lock().report_leaks(&self.checks));
+        self.checks.report_handles();
+    }
+
+    /// The rank leaves its job in order. Others learn of it once nothing of it is left in this
+    /// process, or the process has ended.
+    pub fn finalize(&self) {
+        if let Place::Shm(r) = &self.place {
+            r.finalize();
+        }
+    }
+
+    /// Ends the progress thread.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.release_held();
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+        // Nobody else would put the recordings of a job of one rank together.
+        if let (Place::Alone, Some(tracer)) = (&self.place, &self.trace)
+            && let Err(e) = crate::trace::merge(tracer.folder(), Some(tracer.job()))
+        {
+            tell(e);
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.waits.left();
+    }
+}
+
+/// Runs while futures or streams wait, is parked otherwise, and ends with the core.
+fn progress_thread(core: &Weak<Core>) {
+    loop {
+        let Some(core) = core.upgrade() else {
+            return;
+        };
+        if core.is_closing() {
+            return;
+        }
+        if core.futures.load(Ordering::Acquire) == 0 {
+            let _inside = Inside::enter(core.waits.job);
+            drop(core);
+            std::thread::park_timeout(Duration::from_secs(1));
+            continue;
+        }
+        drive(&core);
+    }
+}
+
+/// Makes progress as long as futures or streams wait.
+fn drive(core: &Core) {
+    let mut idle = 0u32;
+    // The driver's threads and executors wait for these, so their waits are ours to tell.
+    let mut watch = None;
+    while core.futures.load(Ordering::Acquire) != 0 && !core.is_closing() {
+        if core.begin_rung() | core.progress_all() {
+            idle = 0;
+            watch = None;
+            continue;
+        }
+        idle += 1;
+        if idle < 1000 {
+            std::thread::yield_now();
+            continue;
+        }
+        core.check_closed();
+        core.sleep(|| {
+            if core.begin_rung() | core.progress_all() {
+                return false;
+            }
+            core.watch_others(&mut watch);
+            true
+        });
+    }
+}

@@ -1,0 +1,188 @@
+//! Operations that streams of devices wait for.
+//!
+//! A stream that waits for an operation is held by a gate, which lies with the operation
+//! and is opened when that ends, in whatever way: by a message, an error, a revoke, or
+//! because lane or rank go away. The host's threads do other things meanwhile, or wait in
+//! the driver. So the rank's progress thread runs as long as any stream waits.
+
+use super::core::Core;
+use super::lane::{Lane, State};
+use crate::completion::hold::{Drives, Hold, Latch};
+use crate::diagnose::waits::{Asked, EndedBy, Watch};
+use crate::error::{Error, ErrorKind, Result};
+use std::collections::VecDeque;
+use std::panic::Location;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What a graph's launch begins.
+pub trait Launched: Send + Sync {
+    /// Posts it.
+    fn begin(&self);
+    /// What holds the graph meanwhile.
+    fn latch(&self) -> &Arc<Latch>;
+}
+
+/// Launches that have reached an operation, oldest first.
+#[derive(Default)]
+pub struct Rung(Mutex<VecDeque<Arc<dyn Launched>>>);
+
+impl Rung {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<dyn Launched>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drives for Core {
+    fn begin_drive(self: Arc<Self>) {
+        self.future_waits();
+    }
+
+    fn end_drive(&self) {
+        self.future_done();
+    }
+}
+
+impl Core {
+    /// Has the progress thread begin what a graph's launch has reached; no driver call, so
+    /// that the driver's threads may do it. False: the rank has left.
+    pub fn ring(self: &Arc<Self>, launched: Arc<dyn Launched>) -> bool {
+        let mut rung = self.rung.lock();
+        if self.is_closing() {
+            return false;
+        }
+        rung.push_back(launched);
+        drop(rung);
+        self.future_waits();
+        true
+    }
+
+    /// Begins what launches have reached. True if anything was.
+    pub(super) fn begin_rung(&self) -> bool {
+        let mut any = false;
+        loop {
+            let next = self.rung.lock().pop_front();
+            let Some(launched) = next else {
+                return any;
+            };
+            launched.begin();
+            self.future_done();
+            any = true;
+        }
+    }
+
+    /// That somebody makes progress for streams.
+    pub fn need_progress_thread(self: &Arc<Self>) -> Result<()> {
+        match self.has_progress_thread() {
+            true => Ok(()),
+            false => Err(Error::new(
+                ErrorKind::System,
+                "no thread could be started that makes progress while streams wait (hint: is \
+                 the number of processes limited?)",
+            )),
+        }
+    }
+
+    /// Registers what streams and futures wait for, once that is long.
+    pub(super) fn watch_others<'a>(&'a self, watch: &mut Option<Watch<'a>>) {
+        let (mut asked, futures) = self.asked_by_others();
+        // A device may do anything meanwhile.
+        let ends = match asked.is_empty() {
+            true => EndedBy::Executor,
+            false => EndedBy::Anything,
+        };
+        asked.extend(futures);
+        let Some(first) = asked.first() else {
+            *watch = None;
+            return;
+        };
+        if watch.as_ref().is_some_and(|watch| watch.ends() != ends) {
+            *watch = None;
+        }
+        let site = first.posted.map_or(Location::caller(), |site| site.line());
+        let watch = watch.get_or_insert_with(|| Watch::new(&self.waits, site, ends));
+        if watch.is_long() {
+            watch.tell(asked);
+        }
+    }
+
+    /// Lets all streams go on: the rank leaves its job.
+    pub(super) fn release_held(&self) {
+        // Dropped without the lock: it may be the last that holds a communicator.
+        let rung = std::mem::take(&mut *self.rung.lock());
+        for launched in rung {
+            launched.latch().ended();
+            self.futures.fetch_sub(1, Ordering::AcqRel);
+        }
+        let mut left = Vec::new();
+        self.each_lane(|lane, _| left.extend(lane.lock().release_held()));
+        for what in left {
+            self.say(&format!(
+                "leaves its job while a stream waits, which goes on: {what}"
+            ));
+        }
+    }
+}
+
+impl Lane {
+    /// Lets a stream wait for an operation; one that is over lets it go on at once, and one
+    /// that no rank is left to meet ends.
+    pub fn hold(&mut self, handle: u32, hold: Hold) {
+        if self.any_left() {
+            self.resign(handle);
+        }
+        if !self.is_done(handle)
+            && let Some(rare) = self.rare(handle)
+        {
+            rare.holds.push(hold);
+        }
+    }
+
+    /// What streams wait for.
+    pub(super) fn asked_held(&self) -> Vec<Asked> {
+        let steps = self.held_runs().flat_map(|run| self.steps_under_way(run));
+        let held = self.held().into_iter().chain(steps);
+        held.map(|handle| self.asked(handle)).collect()
+    }
+
+    /// What futures wait for.
+    pub(super) fn asked_awaited(&self) -> Vec<Asked> {
+        let awaited = |h: &u32| {
+            let rare = self.ops.get(*h).and_then(|op| op.rare.as_ref());
+            rare.is_some_and(|rare| rare.waker.is_some())
+        };
+        let steps = self
+            .awaited_runs()
+            .flat_map(|run| self.steps_under_way(run));
+        let awaited = self.ops.handles().filter(awaited).chain(steps);
+        awaited.map(|handle| self.asked(handle)).collect()
+    }
+
+    fn held(&self) -> Vec<u32> {
+        let held = |h: &u32| {
+            let op = self.ops.get(*h);
+            op.is_some_and(|op| {
+                let rare = op.rare.as_ref();
+                op.state != State::Done && rare.is_some_and(|rare| !rare.holds.is_empty())
+            })
+        };
+        self.ops.handles().filter(held).collect()
+    }
+
+    fn release_held(&mut self) -> Vec<String> {
+        let held = self.held();
+        let mut told: Vec<String> = held.iter().map(|handle| self.describe(*handle)).collect();
+        for run in self.held_runs().collect::<Vec<_>>() {
+            let step = self.steps_under_way(run).next();
+            let step = step.map_or_else(String::new, |op| format!(", at {}", self.describe(op)));
+            told.push(format!("a collective{step}"));
+            self.release_run(run);
+        }
+        for handle in held {
+            if let Some(rare) = self.rare(handle) {
+                rare.holds.clear();
+            }
+        }
+        told
+    }
+}

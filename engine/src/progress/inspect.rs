@@ -1,0 +1,222 @@
+//! What reports and the test bed ask a lane: nothing here changes it.
+
+use super::lane::{Arrival, Direction, Lane, Outcome, State};
+use crate::diagnose::page::{Operation, WaitTag};
+use crate::diagnose::waits::{Asked, hear, listens};
+use crate::matching::{INTERNAL_TAG, Pattern, TagPattern};
+use crate::protocol::eager;
+use crate::wire;
+use std::any::Any;
+
+/// What a lane still holds; all zero when everything is over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Leftovers {
+    pub operations: usize,
+    pub posted: usize,
+    pub unexpected: usize,
+    pub arrivals: usize,
+    pub pulls: usize,
+    pub busy: usize,
+    pub queued: usize,
+    pub incoming: usize,
+}
+
+impl Lane {
+    /// Whether one-sided transfers or posts are under way, which may go on
+    /// without a message.
+    pub fn unsettled(&self) -> bool {
+        !(self.busy.is_empty() && self.pulls.is_empty() && self.pushes.is_empty())
+            || self.devices_work()
+            || self.runs.work()
+    }
+
+    /// Whether a peer is known to be dead.
+    pub fn knows_dead(&self, peer: u32) -> bool {
+        self.peers[peer as usize].dead.is_some()
+    }
+
+    /// Whether a receive from any source is posted while a failure is not acknowledged.
+    pub fn breaks_acknowledgement(&self) -> bool {
+        let from_any = |handle: u32| {
+            let pattern = self.ops.get(handle).and_then(|op| op.pattern);
+            pattern.is_some_and(|pattern| pattern.source.is_none())
+        };
+        self.unacknowledged > 0 && self.posted.iter().any(from_any)
+    }
+
+    /// Grows whenever anything moves in [`Lane::progress`].
+    pub fn moved(&self) -> u64 {
+        self.moved
+    }
+
+    /// What an operation that is not over is, for reports.
+    #[cold]
+    pub(super) fn asked(&self, handle: u32) -> Asked {
+        let Some(op) = self.ops.get(handle) else {
+            return Asked::OTHER;
+        };
+        let (operation, peer, tag) = match (op.direction, op.pattern) {
+            (Direction::Send, _) if op.synchronous => {
+                (Operation::SynchronousSend, Some(op.peer), exact(op.tag))
+            }
+            (Direction::Send, _) => (Operation::Send, Some(op.peer), exact(op.tag)),
+            (Direction::Receive, Some(p)) if op.posted.is_some() => {
+                (Operation::Receive, p.source, tag_of(p))
+            }
+            (Direction::Receive, _) => (Operation::Receive, Some(op.peer), exact(op.tag)),
+        };
+        Asked {
+            operation,
+            peer: peer.map(|p| self.in_world(p)),
+            tag,
+            context: self.context,
+            bytes: op.view.bytes() as u64,
+            posted: Some(self.site_of(op)),
+            unreachable: self.is_unreachable(handle),
+        }
+    }
+
+    /// Tells a thread that listens of a probe in vain.
+    pub(super) fn probed_in_vain(&self, pattern: Pattern) {
+        if listens() {
+            hear(Asked {
+                operation: Operation::Probe,
+                peer: pattern.source.map(|p| self.in_world(p)),
+                tag: tag_of(pattern),
+                context: self.context,
+                bytes: 0,
+                posted: None,
+                unreachable: self.unreachable(pattern).is_some(),
+            });
+        }
+    }
+
+    /// Sends that the peers still need this rank for.
+    pub fn asked_sends(&self) -> Vec<Asked> {
+        self.ops
+            .handles()
+            .filter(|h| {
+                self.ops
+                    .get(*h)
+                    .is_some_and(|op| op.direction == Direction::Send && op.state != State::Done)
+            })
+            .map(|h| self.asked(h))
+            .collect()
+    }
+
+    /// Unfinished sends whose memory's owner this is true of.
+    pub fn asked_owned(&self, owner: &dyn Fn(&dyn Any) -> bool) -> Vec<Asked> {
+        let owned = |h: &u32| {
+            let op = self.ops.get(*h).filter(|op| op.state != State::Done);
+            let its = op.and_then(|op| op.rare.as_ref()?.owner.as_deref());
+            its.is_some_and(|its| owner(its))
+        };
+        let owned = self.ops.handles().filter(owned);
+        owned.map(|h| self.asked(h)).collect()
+    }
+
+    /// A peer's rank in the world.
+    pub fn in_world(&self, peer: u32) -> u32 {
+        self.members.get(peer as usize).copied().unwrap_or(peer)
+    }
+
+    /// The message that a receive has met, once it has.
+    pub fn met(&self, handle: u32) -> Option<Outcome> {
+        let op = self.ops.get(handle)?;
+        (op.direction == Direction::Receive && op.posted.is_none()).then_some(Outcome {
+            source: op.peer,
+            tag: op.tag,
+            bytes: op.total,
+        })
+    }
+
+    /// Whether a send only waits to hear that it was matched.
+    pub fn awaits_ack(&self, handle: u32) -> bool {
+        self.ops
+            .get(handle)
+            .is_some_and(|op| op.state == State::AwaitAck)
+    }
+
+    /// Credit taken from a peer, and credit owed to it.
+    pub fn credits(&self, peer: u32) -> (u64, u64) {
+        let peer = &self.peers[peer as usize];
+        (peer.sender.out(), peer.receiver.owed())
+    }
+
+    /// What is still there.
+    pub fn leftovers(&self) -> Leftovers {
+        Leftovers {
+            operations: self.ops.len(),
+            posted: self.posted.len(),
+            unexpected: self.unexpected.len(),
+            arrivals: self.arrivals.len(),
+            pulls: self.pulls.len() + self.pushes.len(),
+            busy: self.busy.len(),
+            queued: self
+                .peers
+                .iter()
+                .map(|p| p.control.len() + p.starts.len() + p.streams.len())
+                .sum(),
+            incoming: self.peers.iter().map(|p| p.incoming.len()).sum(),
+        }
+    }
+
+    /// Sources and tags of messages that no receive has asked for, and their bytes; none of
+    /// poison.
+    pub fn messages(&self) -> Vec<(u32, u32, Option<usize>)> {
+        let arrivals = self.arrivals.handles().filter_map(|a| self.arrivals.get(a));
+        let bytes = |what: &Arrival| match what {
+            Arrival::Poison { .. } => None,
+            other => Some(other.bytes()),
+        };
+        let each = arrivals.map(|a| (a.envelope.source, a.envelope.tag, bytes(&a.what)));
+        each.collect()
+    }
+
+    /// Operations that are not detached.
+    pub fn attended(&self) -> usize {
+        let ops = self.ops.handles().filter_map(|h| self.ops.get(h));
+        ops.filter(|op| !op.detached).count()
+    }
+
+    /// Credit of a peer's eager messages that no receive has taken yet.
+    pub fn unreceived(&self, peer: u32) -> u64 {
+        let arrivals = self.arrivals.handles().filter_map(|a| self.arrivals.get(a));
+        arrivals
+            .filter(|a| a.envelope.source == peer)
+            .map(|a| match &a.what {
+                Arrival::Announced { .. } | Arrival::Poison { .. } => 0,
+                other => eager::cost(other.bytes()),
+            })
+            .sum()
+    }
+
+    /// Credit that waits to be returned to a peer.
+    pub fn queued_credit(&self, peer: u32) -> u64 {
+        let control = &self.peers[peer as usize].control;
+        control
+            .iter()
+            .filter(|head| head.kind == wire::CREDIT)
+            .map(|head| u64::from(wire::halves(head.arg).0))
+            .sum()
+    }
+
+    /// Whether messages to itself are on their way.
+    pub fn talks_to_itself(&self) -> bool {
+        self.links.looped() > 0
+    }
+}
+
+fn exact(tag: u32) -> WaitTag {
+    if tag & INTERNAL_TAG != 0 {
+        return WaitTag::Collective;
+    }
+    WaitTag::Exact(tag)
+}
+
+fn tag_of(pattern: Pattern) -> WaitTag {
+    match pattern.tag {
+        TagPattern::Exact(tag) => exact(tag),
+        TagPattern::Any => WaitTag::Any,
+    }
+}

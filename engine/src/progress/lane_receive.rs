@@ -1,0 +1,789 @@
+//! The receiving half of a lane: matching, unpacking, pulling.
+
+use super::lane::{
+    Arrival, Arrived, Direction, Lane, Matched, Offer, Op, Outcome, Posted, State, Target, describe,
+};
+use super::lane_close::is_internal;
+use super::lane_deaths::ended;
+use super::lane_send::too_many;
+use super::staged::check_moment;
+use crate::diagnose::waits::resigns;
+use crate::error::{Error, ErrorKind, Result};
+use crate::matching::{Envelope, Pattern, TagPattern};
+use crate::protocol::rendezvous::{self, Way};
+use crate::trace::event::Kind;
+use crate::view::RawView;
+use crate::wire;
+use osier_transports::Incoming;
+use std::panic::Location;
+
+/// Messages that a new receive looks at before it is posted.
+const EARLY_POLLS: usize = 4;
+
+impl Lane {
+    /// Posts a receive. The memory belongs to the operation until it is over.
+    #[inline]
+    #[track_caller]
+    pub fn irecv(&mut self, view: RawView, pattern: Pattern) -> Result<Posted> {
+        if view.as_device().is_none()
+            && let Some(outcome) = self.receive_early(&view, pattern)
+        {
+            return Ok(Posted::Done(outcome));
+        }
+        self.post(view, pattern)
+    }
+
+    /// Looks whether the message is there already, so that the receive need
+    /// not be posted: a stream of small messages is often ahead of the
+    /// receives. Receives posted before get theirs first.
+    #[inline]
+    fn receive_early(&mut self, view: &RawView, pattern: Pattern) -> Option<Outcome> {
+        for _ in 0..EARLY_POLLS {
+            // First, so that nothing happens between a probe and its receive.
+            if self.has_unexpected(pattern) {
+                return None;
+            }
+            if !self.posted.is_empty() {
+                let message = &self.links.poll()?;
+                self.handle(message);
+                continue;
+            }
+            match self.receive_direct(view, pattern) {
+                Direct::Received(outcome) => return Some(outcome),
+                Direct::Nothing => return None,
+                Direct::Other => {}
+            }
+        }
+        None
+    }
+
+    #[track_caller]
+    fn post(&mut self, view: RawView, pattern: Pattern) -> Result<Posted> {
+        check_moment(&view)?;
+        let arrived = if self.unexpected.is_empty() {
+            None
+        } else {
+            self.unexpected.take(pattern)
+        };
+        if let Some((_, arrival)) = arrived {
+            return self.receive_arrival(view, arrival);
+        }
+        self.refuse_dead(&view, pattern)?;
+        let handle = self.receive_op(view, pattern)?;
+        let key = self.posted.post(pattern, handle);
+        if let Some(op) = self.ops.get_mut(handle) {
+            op.posted = Some(key);
+        }
+        Ok(Posted::Pending(handle))
+    }
+
+    /// Receives a message that a matched probe took.
+    #[track_caller]
+    pub fn receive_matched(&mut self, view: RawView, matched: Matched) -> Result<Posted> {
+        if self.arrivals.get(matched.arrival).is_none() {
+            return Err(self.gone(&view, matched.outcome));
+        }
+        self.receive_arrival(view, matched.arrival)
+    }
+
+    /// Why a message that a matched probe took is not there any more.
+    #[cold]
+    fn gone(&self, view: &RawView, was: Outcome) -> Error {
+        let (peer, room) = (was.source, view.bytes());
+        let what = describe("receive from", Some(peer), was.tag, room, &self.links);
+        match self.peers[peer as usize].dead {
+            Some(how) => ended(&what, peer, how),
+            None => Error::new(
+                ErrorKind::Cancelled,
+                format!("{what}: the sender withdrew it"),
+            ),
+        }
+    }
+
+    /// Puts back what a matched probe took and nobody received: it is dropped
+    /// as if received, so that its sender goes on.
+    pub fn drop_matched(&mut self, matched: Matched) {
+        if let Ok(Posted::Pending(handle)) = self.receive_arrival(RawView::empty(), matched.arrival)
+        {
+            self.detach(handle);
+        }
+    }
+
+    /// Asks once for a message that goes straight to `view`, without posting
+    /// a receive. `Ok(None)`: none yet. Only while nothing else is posted and
+    /// nothing unexpected matches.
+    #[inline]
+    pub fn receive_direct(&mut self, view: &RawView, pattern: Pattern) -> Direct {
+        debug_assert!(self.posted.is_empty());
+        // By reference: what is copied straight after it was written waits for
+        // the stores before it.
+        let Some(message) = &self.links.poll() else {
+            return Direct::Nothing;
+        };
+        if message.head.kind == wire::EAGER && message.head.aux == 0 {
+            let (tag, _) = wire::halves(message.head.arg);
+            let envelope = Envelope {
+                source: message.peer,
+                tag,
+            };
+            let bytes = message.payload.len();
+            if pattern.accepts(envelope) && bytes <= view.bytes() {
+                let since = self.trace_stamp();
+                // SAFETY: the view is writable for its bytes by the caller's
+                // contract, the payload readable until released.
+                unsafe { view.unpack(0..bytes, message.payload.as_ptr()) };
+                self.links.release(message);
+                self.credit(message.peer, bytes);
+                let number = self.trace_handled(message.peer, wire::EAGER);
+                self.trace_received(message.peer, tag, bytes, number, since);
+                return Direct::Received(Outcome {
+                    source: message.peer,
+                    tag,
+                    bytes,
+                });
+            }
+        }
+        self.handle(message);
+        Direct::Other
+    }
+
+    /// Asks once for the next message of `source`, if it is short and has this
+    /// tag; returns its bytes. `None` says nothing. Under the conditions of
+    /// [`Lane::receive_direct`], and while nobody records.
+    #[inline]
+    pub fn receive_next(&mut self, view: &RawView, source: u32, tag: u32) -> Option<usize> {
+        // SAFETY: the view is writable for its bytes by the caller's contract,
+        // the payload readable while it is taken.
+        let copy = |from, bytes| unsafe { view.unpack(0..bytes, from) };
+        let room = view.bytes();
+        let bytes = self.links.take_next(source, wire::EAGER, tag, room, copy)?;
+        self.credit(source, bytes);
+        Some(bytes)
+    }
+
+    /// Whether a receive of `pattern` may look for its message before it is
+    /// posted.
+    #[inline]
+    pub fn may_receive_directly(&mut self, pattern: Pattern) -> bool {
+        self.idle() && !self.has_unexpected(pattern)
+    }
+
+    /// Whether nothing is posted or under way, so that
+    /// [`Lane::receive_direct`] may be used. A lane that checks posts all
+    /// receives, so that it is known which were.
+    #[inline]
+    pub fn idle(&self) -> bool {
+        self.check.is_none()
+            && self.posted.is_empty()
+            && self.busy.is_empty()
+            && self.pulls.is_empty()
+            && self.pushes.is_empty()
+    }
+
+    /// Why a probe for these messages fails, if it does: a rank has failed, or a wait
+    /// resigns because all that could send have left.
+    pub fn dead_source(&self, pattern: Pattern) -> Option<Error> {
+        let e = self.refuse_dead(&RawView::empty(), pattern).err();
+        e.or_else(|| match resigns() {
+            true => self.left_source(pattern, &self.describe_probe(pattern)),
+            false => None,
+        })
+    }
+
+    /// Why a message of the library itself will never come, if so.
+    pub fn lost_source(&self, pattern: Pattern) -> Option<Error> {
+        let e = self.refuse_dead(&RawView::empty(), pattern).err();
+        e.or_else(|| self.left_source(pattern, &self.describe_probe(pattern)))
+    }
+
+    fn describe_probe(&self, pattern: Pattern) -> String {
+        let source = pattern.source;
+        match pattern.tag {
+            TagPattern::Exact(tag) => describe("probe for", source, tag, 0, &self.links),
+            TagPattern::Any => {
+                let who = source.map_or("any rank".into(), |s| format!("rank {s}"));
+                format!("probe for {who}, any tag")
+            }
+        }
+    }
+
+    /// Whether an unexpected message matches.
+    #[inline]
+    pub fn has_unexpected(&mut self, pattern: Pattern) -> bool {
+        !self.unexpected.is_empty() && self.unexpected.peek(pattern).is_some()
+    }
+
+    fn refuse_dead(&self, view: &RawView, pattern: Pattern) -> Result<()> {
+        let finalized = || {
+            let source = pattern.source.filter(|_| is_internal(pattern))?;
+            // Nobody could cancel it.
+            Some((source, self.peers[source as usize].dead?))
+        };
+        let Some((peer, how)) = self.failed_source(pattern).or_else(finalized) else {
+            return Ok(());
+        };
+        let tag = match pattern.tag {
+            TagPattern::Exact(tag) => tag,
+            TagPattern::Any => 0,
+        };
+        let (source, bytes) = (pattern.source, view.bytes());
+        let what = describe("receive from", source, tag, bytes, &self.links);
+        Err(ended(&what, peer, how))
+    }
+
+    #[track_caller]
+    fn receive_op(&mut self, view: RawView, pattern: Pattern) -> Result<u32> {
+        let tag = match pattern.tag {
+            TagPattern::Exact(tag) => tag,
+            TagPattern::Any => 0,
+        };
+        let source = pattern.source.unwrap_or(self.own);
+        let mut op = Op::new(Direction::Receive, State::Posted, view, source, tag);
+        op.pattern = Some(pattern);
+        let handle = self.ops.insert(op).ok_or_else(too_many)?;
+        self.follow(handle);
+        Ok(handle)
+    }
+
+    #[track_caller]
+    fn receive_arrival(&mut self, view: RawView, arrival: u32) -> Result<Posted> {
+        let Some(Arrived {
+            what,
+            envelope,
+            number,
+            told,
+            ..
+        }) = self.arrivals.remove(arrival)
+        else {
+            return Err(Error::new(ErrorKind::Cancelled, "receive of no message"));
+        };
+        let peer = envelope.source;
+        let outcome = |bytes| Outcome {
+            source: peer,
+            tag: envelope.tag,
+            bytes,
+        };
+        if let Arrival::Poison { culprit } = what {
+            return Err(self.meets_poison(peer, culprit));
+        }
+        if let Some(told) = &told {
+            let bytes = what.bytes();
+            self.compare(&view, told, peer, envelope.tag, bytes, Location::caller());
+        }
+        if let (Arrival::Whole { data, ack }, None) = (&what, view.as_device()) {
+            self.follow_shortly(&view, peer, envelope.tag, Location::caller());
+            let bytes = data.len();
+            let fits = bytes.min(view.bytes());
+            let since = self.trace_stamp();
+            // SAFETY: the view is writable by the caller's contract.
+            unsafe { view.unpack(0..fits, data.as_ptr()) };
+            self.trace_received(peer, envelope.tag, bytes, number, since);
+            self.credit(peer, bytes);
+            if let Some(send) = *ack {
+                self.control(peer, wire::head(wire::ACK, 0, send, 0));
+            }
+            if let Arrival::Whole { data, .. } = what {
+                self.recycle(data);
+            }
+            if bytes <= view.bytes() {
+                return Ok(Posted::Done(outcome(bytes)));
+            }
+            // The error is the receive's, not the call's that posted it.
+            let handle = self.receive_op(view, Pattern::exact(peer, envelope.tag))?;
+            if let Some(op) = self.ops.get_mut(handle) {
+                op.total = bytes;
+            }
+            self.received(handle);
+            return Ok(Posted::Pending(handle));
+        }
+        let total = what.bytes();
+        let pattern = Pattern::exact(peer, envelope.tag);
+        let handle = self.receive_op(view, pattern)?;
+        if let Some(op) = self.ops.get_mut(handle) {
+            op.number = number;
+        }
+        match what {
+            // To a device.
+            Arrival::Whole { data, ack } => {
+                self.begin_stream(handle, envelope, data.len());
+                if let Some(send) = ack {
+                    self.control(peer, wire::head(wire::ACK, 0, send, 0));
+                }
+                self.credit(peer, data.len());
+                self.receive_bytes(handle, data.as_ptr(), data.len());
+                self.recycle(data);
+            }
+            Arrival::Stream {
+                send,
+                total,
+                data,
+                ack,
+            } => {
+                self.begin_stream(handle, envelope, total);
+                if ack {
+                    self.control(peer, wire::head(wire::ACK, 0, send, 0));
+                }
+                self.credit(peer, total);
+                if data.len() < total {
+                    for (_, target) in &mut self.peers[peer as usize].incoming {
+                        if *target == Target::Arrival(arrival) {
+                            *target = Target::Op(handle);
+                        }
+                    }
+                }
+                self.receive_bytes(handle, data.as_ptr(), data.len());
+            }
+            Arrival::Announced { send, total, offer } => {
+                self.begin_rendezvous(handle, envelope, send, total, &offer);
+            }
+            Arrival::Poison { .. } => {}
+        }
+        if self.succeeded(handle) {
+            return Ok(Posted::Done(outcome(total)));
+        }
+        Ok(Posted::Pending(handle))
+    }
+
+    /// A receive has this message's bytes: its sender gets its credit back.
+    #[inline]
+    fn credit(&mut self, peer: u32, bytes: usize) {
+        if let Some(amount) = self.peers[peer as usize].receiver.received(bytes) {
+            self.control(peer, wire::head(wire::CREDIT, 0, amount, 0));
+        }
+    }
+
+    fn truncation(&self, peer: u32, tag: u32, sent: usize, room: usize) -> Error {
+        Error::new(
+            ErrorKind::Truncated,
+            format!(
+                "{}: the message has {sent} bytes, the receive buffer {room}",
+                describe("receive from", Some(peer), tag, room, &self.links)
+            ),
+        )
+        .with_envelope(peer, tag)
+    }
+
+    /// Ends a receive whose bytes have all come.
+    pub(super) fn received(&mut self, handle: u32) {
+        let Some(op) = self.ops.get(handle) else {
+            return;
+        };
+        let room = op.view.bytes();
+        self.trace_received(op.peer, op.tag, op.total, op.number, 0);
+        let error = (op.total > room).then(|| self.truncation(op.peer, op.tag, op.total, room));
+        self.finish(handle, error);
+    }
+
+    pub(super) fn on_eager(&mut self, message: &Incoming, tag: u32, send: u32) -> bool {
+        let peer = message.peer;
+        let bytes = message.payload.len();
+        let envelope = Envelope { source: peer, tag };
+        let wants_ack = message.head.aux & 1 != 0;
+        let told = self.told(peer, message.head.aux);
+        let Some(handle) = self.posted.take(envelope) else {
+            let mut data = self.buffer(bytes);
+            // SAFETY: not released yet; the buffer is ours.
+            unsafe { append(&mut data, message.payload.as_ptr(), bytes) };
+            let ack = wants_ack.then_some(send);
+            return self
+                .arrive(envelope, Arrival::Whole { data, ack }, told)
+                .is_some();
+        };
+        if let Some(told) = told {
+            self.compare_op(handle, &told, peer, tag, bytes);
+        }
+        let Some(op) = self.ops.get_mut(handle) else {
+            return false;
+        };
+        op.posted = None;
+        op.peer = peer;
+        op.tag = tag;
+        op.total = bytes;
+        op.number = self.handling;
+        if op.view.as_device().is_some() {
+            op.state = State::Streaming;
+            self.receive_bytes(handle, message.payload.as_ptr(), bytes);
+        } else {
+            let fits = bytes.min(op.view.bytes());
+            // SAFETY: the view is writable until the operation is over, the
+            // payload readable until released.
+            unsafe { op.view.unpack(0..fits, message.payload.as_ptr()) };
+            self.received(handle);
+        }
+        self.credit(peer, bytes);
+        if wants_ack {
+            self.control(peer, wire::head(wire::ACK, 0, send, 0));
+        }
+        true
+    }
+
+    pub(super) fn arrive(
+        &mut self,
+        envelope: Envelope,
+        what: Arrival,
+        told: Option<Box<wire::Told>>,
+    ) -> Option<u32> {
+        if let Some(told) = &told
+            && told.ready
+        {
+            self.not_posted(told, envelope, what.bytes());
+        }
+        self.counters.unexpected += 1;
+        self.finished = true; // somebody may sleep in a probe
+        let bytes = what.bytes();
+        if self.refusing
+            && let Some(send) = match &what {
+                Arrival::Whole { ack, .. } => *ack,
+                Arrival::Stream { send, ack, .. } => ack.then_some(*send),
+                Arrival::Announced { send, .. } => Some(*send),
+                Arrival::Poison { .. } => None,
+            }
+        {
+            self.refuse_send(envelope.source, send);
+        }
+        let arrival = self.arrivals.insert(Arrived {
+            what,
+            queued: None,
+            envelope,
+            number: self.handling,
+            told,
+        })?;
+        self.trace_piece(Kind::Unexpected, envelope.source, bytes, self.trace_stamp());
+        let key = self.unexpected.push(envelope, arrival);
+        if let Some(a) = self.arrivals.get_mut(arrival) {
+            a.queued = Some(key);
+        }
+        Some(arrival)
+    }
+
+    pub(super) fn on_first(&mut self, message: &Incoming, tag: u32, send: u32) -> bool {
+        let peer = message.peer;
+        let Some(n) = message.payload.len().checked_sub(wire::TOTAL_BYTES) else {
+            return false;
+        };
+        let mut total = [0; wire::TOTAL_BYTES];
+        let from = message.payload.as_ptr();
+        // SAFETY: not released yet, long enough by the check above.
+        unsafe { std::ptr::copy_nonoverlapping(from, total.as_mut_ptr(), wire::TOTAL_BYTES) };
+        let Some(total) = wire::open_first_total(u64::from_le_bytes(total), tag) else {
+            // How long it is, and which fragments are its, nobody knows.
+            self.links.cut_off(peer);
+            return false;
+        };
+        // Eager bytes are bounded by credit, so a larger total is nonsense
+        // and must not make us reserve memory.
+        if total > crate::protocol::eager::LIMIT_BYTES || total <= n as u64 {
+            return false;
+        }
+        let total = total as usize;
+        let from = from.wrapping_add(wire::TOTAL_BYTES);
+        let envelope = Envelope { source: peer, tag };
+        let wants_ack = message.head.aux & 1 != 0;
+        let told = self.told(peer, message.head.aux);
+        match self.posted.take(envelope) {
+            Some(handle) => {
+                if let Some(told) = told {
+                    self.compare_op(handle, &told, peer, tag, total);
+                }
+                self.number(handle);
+                self.begin_stream(handle, envelope, total);
+                self.peers[peer as usize]
+                    .incoming
+                    .push((send, Target::Op(handle)));
+                self.receive_bytes(handle, from, n);
+                self.credit(peer, total);
+                if wants_ack {
+                    self.control(peer, wire::head(wire::ACK, 0, send, 0));
+                }
+                true
+            }
+            None => {
+                let mut data = self.buffer(total);
+                data.reserve(total);
+                // SAFETY: not released yet; the buffer is ours.
+                unsafe { append(&mut data, from, n) };
+                let arrival = Arrival::Stream {
+                    send,
+                    total,
+                    data,
+                    ack: wants_ack,
+                };
+                let Some(arrival) = self.arrive(envelope, arrival, told) else {
+                    return false;
+                };
+                self.peers[peer as usize]
+                    .incoming
+                    .push((send, Target::Arrival(arrival)));
+                true
+            }
+        }
+    }
+
+    /// The receive is met by the message that is being handled.
+    #[inline]
+    fn number(&mut self, handle: u32) {
+        if self.handling != 0
+            && let Some(op) = self.ops.get_mut(handle)
+        {
+            op.number = self.handling;
+        }
+    }
+
+    fn begin_stream(&mut self, handle: u32, envelope: Envelope, total: usize) {
+        if let Some(op) = self.ops.get_mut(handle) {
+            op.posted = None;
+            op.state = State::Streaming;
+            op.peer = envelope.source;
+            op.tag = envelope.tag;
+            op.total = total;
+        }
+    }
+
+    /// Takes the next bytes of a stream into a receive.
+    fn receive_bytes(&mut self, handle: u32, from: *const u8, bytes: usize) {
+        let Some(op) = self.ops.get_mut(handle) else {
+            return;
+        };
+        if op.view.as_device().is_some() && op.total > 0 {
+            return self.stage_bytes(handle, from, bytes);
+        }
+        let at = op.moved.min(op.view.bytes());
+        let end = (op.moved + bytes).min(op.view.bytes());
+        // SAFETY: the view is writable until the operation is over; callers
+        // pass `bytes` readable bytes.
+        unsafe { op.view.unpack(at..end, from) };
+        op.moved += bytes;
+        if op.moved >= op.total {
+            self.received(handle);
+        }
+    }
+
+    pub(super) fn on_fragment(&mut self, message: &Incoming, send: u32) -> bool {
+        let incoming = &mut self.peers[message.peer as usize].incoming;
+        let Some(at) = incoming.iter().position(|(s, _)| *s == send) else {
+            return false;
+        };
+        let bytes = message.payload.len();
+        let from = message.payload.as_ptr();
+        let since = self.trace_stamp();
+        let incoming = &mut self.peers[message.peer as usize].incoming;
+        let left = match &mut incoming[at].1 {
+            Target::Discard(left) => {
+                *left = left.saturating_sub(bytes);
+                *left
+            }
+            Target::Op(handle) => {
+                let handle = *handle;
+                let Some(left) = self.ops.get(handle).map(|op| op.total - op.moved) else {
+                    return false;
+                };
+                if bytes > left {
+                    return false;
+                }
+                self.receive_bytes(handle, from, bytes);
+                left - bytes
+            }
+            Target::Arrival(arrival) => {
+                match self.arrivals.get_mut(*arrival).map(|a| &mut a.what) {
+                    Some(Arrival::Stream { total, data, .. }) if data.len() + bytes <= *total => {
+                        // SAFETY: not released yet; the buffer is ours.
+                        unsafe { append(data, from, bytes) };
+                        *total - data.len()
+                    }
+                    _ => return false,
+                }
+            }
+        };
+        self.trace_piece(Kind::FragmentIn, message.peer, bytes, since);
+        if left == 0 {
+            self.peers[message.peer as usize].incoming.remove(at);
+        }
+        true
+    }
+
+    pub(super) fn on_announce(&mut self, message: &Incoming, tag: u32, send: u32) -> bool {
+        if message.payload.len() > wire::Announcement::MAX_BYTES {
+            return false;
+        }
+        let mut body = [0; wire::Announcement::MAX_BYTES];
+        let n = message.payload.len();
+        let from = message.payload.as_ptr();
+        // SAFETY: not released yet, at most the array's length.
+        unsafe { std::ptr::copy_nonoverlapping(from, body.as_mut_ptr(), n) };
+        let Some(a) = wire::Announcement::from_wire(&body[..n], message.head.aux) else {
+            return false;
+        };
+        let (key, memory) = match a.reach {
+            wire::Reach::Nothing => (None, None),
+            wire::Reach::Key(key) => (Some(key), None),
+            wire::Reach::Offer(offer) => (None, Some(self.remote(message.peer, offer))),
+        };
+        let envelope = Envelope {
+            source: message.peer,
+            tag,
+        };
+        let total = a.total as usize;
+        let offer = Offer {
+            key,
+            on_device: message.head.aux & wire::ON_DEVICE != 0,
+            late: message.head.aux & wire::LATE != 0,
+            memory,
+        };
+        let told = self.told(message.peer, message.head.aux);
+        match self.posted.take(envelope) {
+            Some(handle) => {
+                if let Some(told) = told {
+                    self.compare_op(handle, &told, message.peer, tag, total);
+                }
+                self.number(handle);
+                self.begin_rendezvous(handle, envelope, send, total, &offer);
+                true
+            }
+            None => self
+                .arrive(envelope, Arrival::Announced { send, total, offer }, told)
+                .is_some(),
+        }
+    }
+
+    fn begin_rendezvous(
+        &mut self,
+        handle: u32,
+        envelope: Envelope,
+        send: u32,
+        total: usize,
+        offer: &Offer,
+    ) {
+        self.begin_stream(handle, envelope, total);
+        let peer = envelope.source;
+        self.trace_piece(Kind::Matched, peer, total, self.trace_stamp());
+        if total == 0 {
+            self.control(peer, wire::head(wire::FINISH, wire::OUTCOME_DONE, send, 0));
+            return self.received(handle);
+        }
+        let elsewhere = self
+            .ops
+            .get(handle)
+            .is_some_and(|op| op.view.as_device().is_some());
+        if let Some(remote) = &offer.memory
+            && self.begin_reached(handle, peer, send, remote)
+        {
+            return;
+        }
+        if elsewhere || offer.on_device {
+            return self.begin_staged(handle, peer, send, total, offer);
+        }
+        match rendezvous::decide(&self.selection, total, offer.key) {
+            Way::Fragments => self.ask_fragments(handle, peer, send),
+            Way::Pull(key) => self.begin_pull(handle, peer, send, key),
+        }
+    }
+
+    pub(super) fn ask_fragments(&mut self, handle: u32, peer: u32, send: u32) {
+        if let Some(how) = self.peers[peer as usize].dead {
+            let e = self.death_error(handle, peer, how);
+            return self.finish(handle, Some(e));
+        }
+        self.peers[peer as usize]
+            .incoming
+            .push((send, Target::Op(handle)));
+        if self
+            .ops
+            .get(handle)
+            .is_some_and(|op| op.view.as_device().is_some())
+        {
+            return self.open_stepwise(handle, send);
+        }
+        self.control(peer, wire::head(wire::GO, 0, send, 0));
+    }
+
+    pub(super) fn on_withdraw(&mut self, peer: u32, send: u32, aux: u16, blame: u32) -> bool {
+        let culprit = (aux & wire::OF_RUN != 0).then_some(blame);
+        let answer = wire::head(wire::FINISH, wire::OUTCOME_WITHDRAWN, send, 0);
+        let incoming = &mut self.peers[peer as usize].incoming;
+        if let Some(at) = incoming.iter().position(|(s, _)| *s == send) {
+            let (_, target) = incoming.remove(at);
+            match target {
+                Target::Op(handle) => match culprit {
+                    Some(culprit) => self.finish_poisoned(handle, peer, culprit),
+                    None => {
+                        let e = Error::new(
+                            ErrorKind::Cancelled,
+                            format!("{}: the sender withdrew it", self.describe(handle)),
+                        );
+                        self.finish(handle, Some(e));
+                    }
+                },
+                Target::Arrival(arrival) => self.withdraw_arrival(arrival, culprit),
+                Target::Discard(_) => {}
+            }
+            self.control(peer, answer);
+            return true;
+        }
+        let found = self.arrivals.handles().find(|a| {
+            self.arrivals.get(*a).is_some_and(|a| {
+                a.envelope.source == peer
+                    && matches!(a.what, Arrival::Announced { send: s, .. } if s == send)
+            })
+        });
+        if let Some(arrival) = found {
+            self.withdraw_arrival(arrival, culprit);
+            self.control(peer, answer);
+        }
+        // Otherwise it is being pulled, or was; FINISH says so.
+        true
+    }
+
+    /// Forgets a message, or puts poison in its place: the receive that it is owed to is
+    /// not posted yet.
+    fn withdraw_arrival(&mut self, arrival: u32, culprit: Option<u32>) {
+        let Some(arrived) = self.arrivals.get_mut(arrival) else {
+            return;
+        };
+        let peer = arrived.envelope.source;
+        let what = match culprit {
+            Some(culprit) => {
+                arrived.told = None;
+                std::mem::replace(&mut arrived.what, Arrival::Poison { culprit })
+            }
+            None => {
+                let queued = arrived.queued;
+                if let Some(key) = queued {
+                    self.unexpected.remove(key);
+                }
+                match self.arrivals.remove(arrival) {
+                    Some(arrived) => arrived.what,
+                    None => return,
+                }
+            }
+        };
+        match what {
+            Arrival::Announced { .. } | Arrival::Poison { .. } => {}
+            Arrival::Whole { data, .. } => self.credit(peer, data.len()),
+            Arrival::Stream { total, .. } => self.credit(peer, total),
+        }
+    }
+}
+
+/// What [`Lane::receive_direct`] met.
+pub enum Direct {
+    /// Nothing has come.
+    Nothing,
+    /// The message, now in the view.
+    Received(Outcome),
+    /// Something else, which has been handled.
+    Other,
+}
+
+/// Appends foreign bytes to a buffer.
+///
+/// # Safety
+/// `bytes` bytes at `from` are readable.
+unsafe fn append(to: &mut Vec<u8>, from: *const u8, bytes: usize) {
+    to.reserve(bytes);
+    // SAFETY: inside the reserved capacity.
+    let end = unsafe { to.as_mut_ptr().add(to.len()) };
+    // SAFETY: reserved above, readable by the caller's contract.
+    unsafe { std::ptr::copy_nonoverlapping(from, end, bytes) };
+    // SAFETY: initialised by the copy.
+    unsafe { to.set_len(to.len() + bytes) };
+}

@@ -1,0 +1,328 @@
+//! The endpoints of one lane: itself, and one transport for all others.
+
+#[cfg(debug_assertions)]
+use super::steps::{self, Phase};
+use osier_transports::loopback::Loopback;
+use osier_transports::shm::ShmEndpoint;
+use osier_transports::sim::SimEndpoint;
+use osier_transports::{
+    AmHead, Capabilities, Endpoint, Incoming, OneSided, Peer, PostError, RegionKey, RegionKind,
+    TransportError, TransportErrorKind,
+};
+
+/// The transport that reaches the other members.
+pub enum Remote {
+    /// There are no others.
+    None,
+    Shm(ShmEndpoint),
+    Sim(SimEndpoint),
+}
+
+pub struct Links {
+    own: Peer,
+    loopback: Loopback,
+    /// Loopback messages posted and not yet polled.
+    looped: usize,
+    remote: Remote,
+}
+
+fn nobody() -> TransportError {
+    TransportError::new(TransportErrorKind::Invalid, "this job has one rank")
+}
+
+/// Calls the endpoint that reaches a peer.
+macro_rules! to_peer {
+    ($self:ident, $peer:expr, $e:ident => $call:expr, none: $none:expr) => {
+        if $peer == $self.own {
+            let $e = &mut $self.loopback;
+            $call
+        } else {
+            match &mut $self.remote {
+                Remote::Shm($e) => $call,
+                Remote::Sim($e) => $call,
+                Remote::None => $none,
+            }
+        }
+    };
+}
+
+impl Links {
+    pub fn new(own: Peer, remote: Remote) -> Self {
+        Self {
+            own,
+            loopback: Loopback::new(own),
+            looped: 0,
+            remote,
+        }
+    }
+
+    /// Messages to this rank itself that are on their way.
+    pub fn looped(&self) -> usize {
+        self.looped
+    }
+
+    /// Name of the transport to a peer.
+    pub fn transport(&self, peer: Peer) -> &'static str {
+        if peer == self.own {
+            return "self";
+        }
+        self.capabilities().map_or("none", |c| c.transport)
+    }
+
+    /// What the transport to the others can do.
+    pub fn capabilities(&self) -> Option<Capabilities> {
+        match &self.remote {
+            Remote::None => None,
+            Remote::Shm(e) => Some(e.capabilities()),
+            Remote::Sim(e) => Some(e.capabilities()),
+        }
+    }
+
+    /// Largest payload of one message to a peer.
+    pub fn max_payload(&self, peer: Peer) -> usize {
+        if peer == self.own {
+            return self.loopback.capabilities().max_payload_bytes;
+        }
+        self.capabilities().map_or(0, |c| c.max_payload_bytes)
+    }
+
+    #[inline]
+    pub fn post_with(
+        &mut self,
+        peer: Peer,
+        head: AmHead,
+        bytes: usize,
+        fill: impl FnOnce(*mut u8),
+    ) -> Result<(), PostError> {
+        if peer == self.own {
+            self.loopback.post_with(peer, head, bytes, fill)?;
+            self.looped += 1;
+            return Ok(());
+        }
+        #[cfg(debug_assertions)]
+        steps::at(Phase::Posts, head.kind);
+        let posted = match &mut self.remote {
+            Remote::Shm(e) => e.post_with(peer, head, bytes, fill),
+            Remote::Sim(e) => e.post_with(peer, head, bytes, fill),
+            Remote::None => Err(PostError::Failed(nobody())),
+        };
+        #[cfg(debug_assertions)]
+        if posted.is_ok() {
+            steps::at(Phase::Posted, head.kind);
+        }
+        posted
+    }
+
+    /// Posts a message of at most eight bytes without more than a 32-bit
+    /// argument; false if it needs [`Links::post_with`].
+    #[inline]
+    pub fn post_short(&mut self, peer: Peer, kind: u8, arg: u32, data: u64, bytes: usize) -> bool {
+        match &mut self.remote {
+            Remote::Shm(e) if peer != self.own => e.post_short(peer, kind, arg, data, bytes),
+            // No shorter there, but the engine's short path runs.
+            Remote::Sim(e) if peer != self.own => {
+                let (aux, arg) = (0, arg.into());
+                let data = data.to_ne_bytes();
+                e.post(peer, AmHead { kind, aux, arg }, &data[..bytes.min(8)])
+                    .is_ok()
+            }
+            _ => false,
+        }
+    }
+
+    #[inline(always)]
+    pub fn poll(&mut self) -> Option<Incoming> {
+        if self.looped > 0
+            && let Some(m) = self.loopback.poll()
+        {
+            return Some(m);
+        }
+        match &mut self.remote {
+            Remote::Shm(e) => e.poll(),
+            Remote::Sim(e) => e.poll(),
+            Remote::None => None,
+        }
+    }
+
+    /// Takes the next message of a peer, if it is short, of this kind and
+    /// argument, and has at most `room` bytes, which `copy` reads. `None` says
+    /// nothing: what is there may need [`Links::poll`].
+    #[inline(always)]
+    pub fn take_next(
+        &mut self,
+        peer: Peer,
+        kind: u8,
+        arg: u32,
+        room: usize,
+        copy: impl FnMut(*const u8, usize),
+    ) -> Option<usize> {
+        match &mut self.remote {
+            Remote::Shm(e) if peer != self.own => e.take_next(peer, kind, arg, room, copy),
+            _ => None,
+        }
+    }
+
+    /// Gives a message back to its endpoint.
+    #[inline]
+    pub fn release(&mut self, message: &Incoming) {
+        if message.peer == self.own {
+            self.looped -= 1;
+            return self.loopback.release(message);
+        }
+        match &mut self.remote {
+            Remote::Shm(e) => e.release(message),
+            Remote::Sim(e) => e.release(message),
+            Remote::None => {}
+        }
+    }
+
+    /// Exports memory to one peer.
+    ///
+    /// # Safety
+    /// As [`Endpoint::export`].
+    pub unsafe fn export(
+        &mut self,
+        peer: Peer,
+        ptr: *const u8,
+        bytes: usize,
+    ) -> Result<RegionKey, TransportError> {
+        // SAFETY: the caller's contract.
+        to_peer!(self, peer, e => unsafe { e.export_to(peer, ptr.cast_mut(), bytes, false) }, none: Err(nobody()))
+    }
+
+    /// Exports memory that one peer will write.
+    ///
+    /// # Safety
+    /// As [`Endpoint::export_writable`].
+    pub unsafe fn export_writable(
+        &mut self,
+        peer: Peer,
+        ptr: *mut u8,
+        bytes: usize,
+    ) -> Result<RegionKey, TransportError> {
+        // SAFETY: the caller's contract.
+        to_peer!(self, peer, e => unsafe { e.export_to(peer, ptr, bytes, true) }, none: Err(nobody()))
+    }
+
+    /// Whether a peer would answer at once.
+    pub fn attending(&mut self, peer: Peer) -> bool {
+        to_peer!(self, peer, e => e.attending(peer), none: false)
+    }
+
+    /// # Safety
+    /// As [`Endpoint::put`].
+    pub unsafe fn put(
+        &mut self,
+        peer: Peer,
+        key: &RegionKey,
+        offset: u64,
+        from: *const u8,
+        bytes: usize,
+    ) -> Result<OneSided, TransportError> {
+        // SAFETY: the caller's contract.
+        to_peer!(self, peer, e => unsafe { e.put(peer, key, offset, from, bytes) }, none: Err(nobody()))
+    }
+
+    /// Whether a peer is a thread of this process.
+    pub fn shares_process(&self, peer: Peer) -> bool {
+        match &self.remote {
+            _ if peer == self.own => true,
+            Remote::Shm(e) => e.here(peer),
+            Remote::Sim(_) | Remote::None => false,
+        }
+    }
+
+    /// Whether a peer reads and writes memory of ours in place.
+    pub fn shares_memory(&self, peer: Peer) -> bool {
+        peer != self.own && matches!(self.remote, Remote::Shm(_))
+    }
+
+    /// Whether a peer's process has the number here that it has for itself.
+    pub fn counts_alike(&self, peer: Peer) -> bool {
+        match &self.remote {
+            Remote::Shm(e) if peer != self.own => e.counts_alike(peer),
+            _ => true,
+        }
+    }
+
+    /// The number of a peer's process here, if it has one.
+    pub fn process(&self, peer: Peer) -> Option<u32> {
+        match &self.remote {
+            Remote::Shm(e) if peer != self.own => e.process(peer),
+            _ => None,
+        }
+    }
+
+    /// Withdraws an export where the transport keeps account of them.
+    pub fn unexport(&mut self, key: &RegionKey) {
+        // A key of our own loopback may name the same memory.
+        if key.kind == RegionKind::Sim
+            && let Remote::Sim(e) = &self.remote
+        {
+            e.net().unexport(key);
+        }
+    }
+
+    /// # Safety
+    /// As [`Endpoint::get`].
+    pub unsafe fn get(
+        &mut self,
+        peer: Peer,
+        key: &RegionKey,
+        offset: u64,
+        to: *mut u8,
+        bytes: usize,
+    ) -> Result<OneSided, TransportError> {
+        // SAFETY: the caller's contract.
+        to_peer!(self, peer, e => unsafe { e.get(peer, key, offset, to, bytes) }, none: Err(nobody()))
+    }
+
+    pub fn mapped(&mut self, peer: Peer, key: &RegionKey) -> Option<*const u8> {
+        to_peer!(self, peer, e => e.mapped(peer, key), none: None)
+    }
+
+    pub fn poll_completion(&mut self) -> Option<(u64, Result<u64, TransportError>)> {
+        match &mut self.remote {
+            Remote::Sim(e) => e.poll_completion(),
+            Remote::Shm(e) => e.poll_completion(),
+            Remote::None => None,
+        }
+    }
+
+    /// Whether a peer has dropped the channel, as far as the transport knows.
+    pub fn closed(&self, peer: Peer) -> bool {
+        match &self.remote {
+            Remote::Shm(e) if peer != self.own => e.closed(peer),
+            Remote::Sim(e) if peer != self.own => e.closed(peer),
+            _ => false,
+        }
+    }
+
+    /// A peer whose messages somebody has written over, each once.
+    pub fn overwritten(&mut self) -> Option<Peer> {
+        match &mut self.remote {
+            Remote::Shm(e) => e.overwritten(),
+            _ => None,
+        }
+    }
+
+    /// Somebody has written over a message of this peer: nothing more is taken from it, and
+    /// [`Links::overwritten`] names it.
+    #[cold]
+    pub fn cut_off(&mut self, peer: Peer) {
+        if let Remote::Shm(e) = &mut self.remote
+            && peer != self.own
+        {
+            e.cut_off(peer);
+        }
+    }
+
+    /// Messages that the transport rejected.
+    pub fn malformed(&self) -> u64 {
+        match &self.remote {
+            Remote::Shm(e) => e.malformed(),
+            Remote::Sim(e) => e.malformed(),
+            Remote::None => 0,
+        }
+    }
+}

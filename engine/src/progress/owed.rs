@@ -1,0 +1,152 @@
+//! Foreign code that a lane owes: wakers to call, values of the user to drop, reduction
+//! functions to run.
+//!
+//! ```text
+//! lane (held)      a receive ends, a request is given up, a step is ready -> Owed
+//! LaneGuard::drop  releases the lock -> settles what was owed
+//!                  takes the lock again where functions were run: their steps are over
+//! ```
+//!
+//! # Invariants
+//! 1. Nothing of this runs while this thread holds a lane or another lock of the library,
+//!    so it may call whatever it likes. A call that releases a lane while it holds another
+//!    lock says so by [`Later`].
+//! 2. A step whose function is owed or runs counts as an operation of its run in flight:
+//!    the run's memory and operator outlive it.
+//! 3. One piece of foreign code that panics keeps no other from running; the first panic
+//!    goes on in the thread that released the lane.
+
+use super::cell::LaneCell;
+use crate::error::Result;
+use crate::exec::run::{Combination, Combiner};
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Waker;
+
+/// A value whose `Drop` is foreign code.
+#[expect(dead_code, reason = "they are only dropped")]
+pub(super) enum Foreign {
+    Waker(Waker),
+    /// Memory that an operation owned, or what a panic left.
+    Value(Box<dyn Any + Send>),
+    Operator(Combiner),
+}
+
+thread_local! {
+    /// Locks of the library under which this thread may release lanes, and whether it has
+    /// released one that owes.
+    static HELD: Cell<(u32, bool)> = const { Cell::new((0, false)) };
+}
+
+/// Whether a lane that this thread releases has to keep what it owes.
+pub(super) fn is_put_off() -> bool {
+    let (held, _) = HELD.get();
+    if held > 0 {
+        HELD.set((held, true));
+    }
+    held > 0
+}
+
+/// To be made before a lock of the library is taken under which lanes are released, and so
+/// to be dropped behind it: then this lane, one of those, settles what it owes.
+pub struct Later<'a>(&'a LaneCell);
+
+impl<'a> Later<'a> {
+    pub fn begin(lane: &'a LaneCell) -> Self {
+        let (held, owes) = HELD.get();
+        HELD.set((held + 1, owes));
+        Self(lane)
+    }
+}
+
+impl Drop for Later<'_> {
+    fn drop(&mut self) {
+        let (held, owes) = HELD.get();
+        HELD.set((held - 1, owes && held > 1));
+        if owes && held == 1 {
+            drop(self.0.lock());
+        }
+    }
+}
+
+/// How a step that a function of the user has taken ended: a panic, or what it says.
+pub(super) type Combined = std::thread::Result<Result<()>>;
+
+/// Run, step and end of such a step.
+pub(super) type Ended = (u32, u32, Combined);
+
+/// A step of a run.
+struct Step {
+    run: u32,
+    instance: u32,
+    combination: Combination,
+}
+
+#[derive(Default)]
+pub(super) struct Owed {
+    /// Whether there is anything: one look for each release of a lane.
+    any: bool,
+    wake: Vec<Waker>,
+    drop: Vec<Foreign>,
+    combine: Vec<Step>,
+}
+
+impl Owed {
+    #[inline]
+    pub fn any(&self) -> bool {
+        self.any
+    }
+
+    /// A waker is to be called.
+    pub fn wake(&mut self, waker: Option<Waker>) {
+        if let Some(waker) = waker {
+            self.any = true;
+            self.wake.push(waker);
+        }
+    }
+
+    /// A value is to be dropped.
+    pub fn drop(&mut self, value: Option<Foreign>) {
+        if let Some(value) = value {
+            self.any = true;
+            self.drop.push(value);
+        }
+    }
+
+    /// A function is to be run, which takes this step of a run.
+    pub fn combine(&mut self, run: u32, instance: u32, combination: Combination) {
+        self.any = true;
+        self.combine.push(Step {
+            run,
+            instance,
+            combination,
+        });
+    }
+
+    /// Runs everything, without any lock: how the steps that were run have ended, and the
+    /// first panic.
+    #[cold]
+    pub fn settle(self) -> (Vec<Ended>, Option<Box<dyn Any + Send>>) {
+        let mut panic = None;
+        let mut run = |f: &mut dyn FnMut()| {
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(f)) {
+                panic.get_or_insert(payload);
+            }
+        };
+        for waker in self.wake {
+            let mut waker = Some(waker);
+            run(&mut || waker.take().into_iter().for_each(Waker::wake));
+        }
+        for value in self.drop {
+            let mut value = Some(value);
+            run(&mut || drop(value.take()));
+        }
+        let combined = |step: Step| {
+            let end = catch_unwind(AssertUnwindSafe(|| step.combination.execute()));
+            (step.run, step.instance, end)
+        };
+        let ends = self.combine.into_iter().map(combined).collect();
+        (ends, panic)
+    }
+}

@@ -1,0 +1,834 @@
+//! What a message is made of: memory and a layout.
+
+pub mod on_device;
+mod sections;
+
+use crate::device::pool::Claim;
+use crate::device::stage::Outbound;
+use crate::device::{DeviceMemory, Devices};
+use crate::error::{Error, ErrorKind, Result};
+use osier_datatype::{Basic, Datatype, Layout, Signature, Type};
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Memory of a message as the engine sees it: no lifetime. Whoever makes one
+/// says until when it is valid.
+#[derive(Clone, Debug)]
+pub struct RawView {
+    /// Origin of the first instance; first byte if contiguous.
+    pub origin: *mut u8,
+    /// Packed bytes.
+    pub bytes: usize,
+    pub shape: Shape,
+}
+
+/// How the bytes lie, and of what types they are. All but `Loose`, `Device`, `Section`
+/// and `Parts` are contiguous memory of the host; their types are only asked for where
+/// somebody checks.
+#[derive(Clone, Debug)]
+pub enum Shape {
+    /// Of nobody knows what.
+    Untyped,
+    /// Elements of a Rust type.
+    Slice(fn() -> Layout),
+    /// Elements of one predefined type.
+    Uniform(Basic),
+    /// Instances of a layout without gaps.
+    Dense(Layout),
+    /// Instances of a layout with gaps.
+    Loose(Layout, usize),
+    /// Instances in a device's memory; the origin is an address there.
+    Device(Arc<DeviceMemory>),
+    /// Instances of a layout with gaps, without their first packed bytes.
+    Section(Layout, usize, usize),
+    /// One after the other, on the host.
+    Parts(Arc<[RawView]>),
+}
+
+impl Default for RawView {
+    fn default() -> Self {
+        Self::empty()
+    }
+}
+
+// SAFETY: an address and a shared layout; the operation that holds the view
+// owns the right to the memory, on whatever thread progress runs.
+unsafe impl Send for RawView {}
+// SAFETY: a shared view tells where memory lies, and reads it as its maker permits from any
+// thread; what writes is unsafe.
+unsafe impl Sync for RawView {}
+
+impl RawView {
+    /// No bytes at all.
+    pub fn empty() -> Self {
+        Self {
+            origin: std::ptr::null_mut(),
+            bytes: 0,
+            shape: Shape::Untyped,
+        }
+    }
+
+    /// Bytes of unknown types, which nobody checks.
+    #[inline]
+    pub fn untyped(origin: *mut u8, bytes: usize) -> Self {
+        Self {
+            origin,
+            bytes,
+            shape: Shape::Untyped,
+        }
+    }
+
+    /// Bytes of elements without padding.
+    #[inline]
+    pub fn dense<T: Datatype>(origin: *mut u8, bytes: usize) -> Self {
+        Self {
+            origin,
+            bytes,
+            shape: Shape::Slice(T::layout),
+        }
+    }
+
+    /// Memory of a device.
+    pub fn device(origin: u64, bytes: usize, memory: DeviceMemory) -> Self {
+        Self {
+            origin: std::ptr::without_provenance_mut(origin as usize),
+            bytes,
+            shape: Shape::Device(Arc::new(memory)),
+        }
+    }
+
+    /// Memory of a device, as a message.
+    pub fn of_device(memory: DeviceMemory) -> Self {
+        Self::device(memory.origin(), memory.bytes(), memory)
+    }
+
+    /// The device's memory, if it is there.
+    #[inline]
+    pub fn as_device(&self) -> Option<&Arc<DeviceMemory>> {
+        match &self.shape {
+            Shape::Device(memory) => Some(memory),
+            _ => None,
+        }
+    }
+
+    /// Copies all packed bytes to the host; waits for a device.
+    ///
+    /// # Safety
+    /// As [`RawView::pack`].
+    pub unsafe fn pack_all(&self, devices: &Arc<Devices>, to: *mut u8) -> Result<()> {
+        let Shape::Device(memory) = &self.shape else {
+            // SAFETY: the caller's contract.
+            unsafe { self.pack(0..self.bytes, to) };
+            return Ok(());
+        };
+        let mut stage = Outbound::new(devices, memory, Claim::Send)?;
+        let mut at = 0;
+        while at < self.bytes {
+            stage.wait()?;
+            let (from, bytes) = stage.ready()?;
+            // SAFETY: packed there; the caller's room is as long as the message.
+            unsafe { std::ptr::copy_nonoverlapping(from, to.wrapping_add(at), bytes) };
+            stage.took(bytes);
+            at += bytes;
+        }
+        Ok(())
+    }
+
+    /// The message of this view where it was packed to.
+    pub fn packed_at(&self, origin: *mut u8) -> Self {
+        let shape = match &self.shape {
+            Shape::Loose(layout, _) => Shape::Dense(layout.clone()),
+            Shape::Device(memory) => Shape::Dense(memory.instances().0.clone()),
+            Shape::Section(..) | Shape::Parts(_) => Shape::Untyped,
+            other => other.clone(),
+        };
+        Self {
+            origin,
+            bytes: self.bytes,
+            shape,
+        }
+    }
+
+    /// The sequence of predefined types; `None` if nobody knows.
+    pub fn signature(&self) -> Option<Signature> {
+        let of_bytes = |layout: &Layout| {
+            let whole = self.bytes.checked_div(layout.size()).unwrap_or(0);
+            (whole * layout.size() == self.bytes).then(|| layout.signature().repeat(whole as u64))
+        };
+        match &self.shape {
+            Shape::Untyped | Shape::Section(..) | Shape::Parts(_) => None,
+            Shape::Slice(layout) => of_bytes(&layout()),
+            Shape::Uniform(basic) => {
+                Some(Signature::run(*basic, (self.bytes / basic.size()) as u64))
+            }
+            Shape::Dense(layout) => of_bytes(layout),
+            Shape::Loose(layout, count) => Some(layout.signature().repeat(*count as u64)),
+            Shape::Device(memory) => {
+                let (layout, count) = memory.instances();
+                Some(layout.signature().repeat(count as u64))
+            }
+        }
+    }
+
+    #[inline]
+    fn is_loose(&self) -> bool {
+        matches!(
+            self.shape,
+            Shape::Loose(..) | Shape::Device(..) | Shape::Section(..) | Shape::Parts(_)
+        )
+    }
+
+    /// Whether the two touch a byte in common. Exact, blocks and all.
+    pub fn overlaps(&self, other: &RawView) -> bool {
+        let ((start, end), (other_start, other_end)) = (self.span(), other.span());
+        if self.bytes == 0 || other.bytes == 0 || start >= other_end || other_start >= end {
+            return false;
+        }
+        if !self.is_loose() && !other.is_loose() {
+            return true;
+        }
+        let (Some((a, count)), Some((b, other_count))) = (self.instances(), other.instances())
+        else {
+            return false;
+        };
+        let offset = other.origin.addr().wrapping_sub(self.origin.addr());
+        a.overlaps(count, &b, other_count, offset as isize)
+    }
+
+    /// Addresses between which all bytes lie.
+    pub fn span(&self) -> (usize, usize) {
+        let at = self.origin.addr();
+        match &self.shape {
+            Shape::Loose(layout, count) | Shape::Section(layout, count, _) => {
+                let (start, end) = layout.span(*count);
+                (at.wrapping_add_signed(start), at.wrapping_add_signed(end))
+            }
+            Shape::Device(memory) => {
+                let (layout, count) = memory.instances();
+                let (start, end) = layout.span(count);
+                (at.wrapping_add_signed(start), at.wrapping_add_signed(end))
+            }
+            _ => (at, at.wrapping_add(self.bytes)),
+        }
+    }
+
+    /// The addresses of its bytes on the host, as runs.
+    pub fn runs(&self, mut f: impl FnMut(Range<usize>)) {
+        let at = self.origin.addr();
+        match &self.shape {
+            Shape::Loose(layout, count) | Shape::Section(layout, count, _) => {
+                for (offset, bytes) in layout.blocks(*count) {
+                    let start = at.wrapping_add_signed(offset);
+                    f(start..start.wrapping_add(bytes));
+                }
+            }
+            Shape::Parts(parts) => {
+                for part in parts.iter() {
+                    part.runs(&mut f as &mut dyn FnMut(Range<usize>));
+                }
+            }
+            Shape::Device(_) => {}
+            _ => f(at..at.wrapping_add(self.bytes)),
+        }
+    }
+
+    /// Layout and count around the origin.
+    fn instances(&self) -> Option<(Layout, usize)> {
+        match &self.shape {
+            Shape::Loose(layout, count) => Some((layout.clone(), *count)),
+            Shape::Device(memory) => {
+                let (layout, count) = memory.instances();
+                Some((layout.clone(), count))
+            }
+            // Nobody asks which of its bytes they are.
+            Shape::Section(..) | Shape::Parts(_) => None,
+            _ => Some((Type::of::<u8>().commit().ok()?, self.bytes)),
+        }
+    }
+
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Address, if all bytes lie there in order.
+    #[inline]
+    pub fn as_contiguous(&self) -> Option<*mut u8> {
+        (!self.is_loose()).then_some(self.origin)
+    }
+
+    /// The bytes, in memory order, of a contiguous view of at most eight.
+    #[inline]
+    pub fn short(&self) -> Option<u64> {
+        if self.bytes > 8 || self.is_loose() {
+            return None;
+        }
+        let from = self.origin;
+        Some(match self.bytes {
+            // SAFETY: whoever made the view lets its bytes be read.
+            8 => unsafe { from.cast::<u64>().read_unaligned() },
+            // SAFETY: as above.
+            4 => u64::from(unsafe { from.cast::<u32>().read_unaligned() }).to_le(),
+            n => {
+                let mut data = 0u64;
+                for i in 0..n {
+                    // SAFETY: as above, of `n` bytes.
+                    let byte = unsafe { from.wrapping_add(i).read() };
+                    data |= u64::from(byte) << (8 * i);
+                }
+                data.to_le()
+            }
+        })
+    }
+
+    /// Packs part of the packed stream.
+    ///
+    /// # Safety
+    /// The memory is readable, `packed` lies within [`RawView::bytes`], and
+    /// `to` is writable for as many bytes.
+    #[inline]
+    pub unsafe fn pack(&self, packed: Range<usize>, to: *mut u8) {
+        match &self.shape {
+            Shape::Loose(layout, count) => {
+                // SAFETY: the caller's contract.
+                unsafe { layout.pack_raw(self.origin, *count, packed, to) }
+            }
+            Shape::Device(_) if packed.is_empty() => {}
+            Shape::Device(_) => not_of_the_host(),
+            Shape::Section(layout, count, skip) => {
+                let packed = packed.start + skip..packed.end + skip;
+                // SAFETY: the caller's contract.
+                unsafe { layout.pack_raw(self.origin, *count, packed, to) }
+            }
+            Shape::Parts(parts) => {
+                // SAFETY: the caller's contract.
+                unsafe { sections::pack(parts, packed, to) }
+            }
+            _ => {
+                let from = self.origin.wrapping_add(packed.start);
+                // SAFETY: the caller's contract.
+                unsafe { copy_contiguous(from, to, packed.len()) }
+            }
+        }
+    }
+
+    /// Unpacks part of the packed stream.
+    ///
+    /// # Safety
+    /// The memory is writable, `packed` lies within [`RawView::bytes`], and
+    /// `from` is readable for as many bytes.
+    #[inline]
+    pub unsafe fn unpack(&self, packed: Range<usize>, from: *const u8) {
+        match &self.shape {
+            Shape::Loose(layout, count) => {
+                // SAFETY: the caller's contract.
+                unsafe { layout.unpack_raw(self.origin, *count, packed, from) }
+            }
+            Shape::Device(_) if packed.is_empty() => {}
+            Shape::Device(_) => not_of_the_host(),
+            Shape::Section(layout, count, skip) => {
+                let packed = packed.start + skip..packed.end + skip;
+                // SAFETY: the caller's contract.
+                unsafe { layout.unpack_raw(self.origin, *count, packed, from) }
+            }
+            Shape::Parts(parts) => {
+                // SAFETY: the caller's contract.
+                unsafe { sections::unpack(parts, packed, from) }
+            }
+            _ => {
+                let to = self.origin.wrapping_add(packed.start);
+                // SAFETY: the caller's contract.
+                unsafe { copy_contiguous(from, to, packed.len()) }
+            }
+        }
+    }
+
+    pub fn of_slice<T: Datatype>(origin: *mut T, len: usize) -> Self {
+        if T::DENSE {
+            return Self::dense::<T>(origin.cast(), len * size_of::<T>());
+        }
+        let layout = T::layout();
+        Self {
+            origin: origin.cast(),
+            // A slice fits the address space, so its payload does.
+            bytes: layout.packed_bytes(len).unwrap_or(0),
+            shape: Shape::Loose(layout, len),
+        }
+    }
+
+    fn with_layout(
+        base: *mut u8,
+        buffer_bytes: usize,
+        origin: usize,
+        layout: &Layout,
+        count: usize,
+    ) -> Result<Self> {
+        layout.check_span(buffer_bytes, origin, count)?;
+        Self::at(base.wrapping_add(origin), layout, count)
+    }
+
+    /// Elements of one predefined type, of so many bytes in all.
+    #[inline]
+    pub fn uniform(origin: *mut u8, bytes: usize, basic: Basic) -> Self {
+        Self {
+            origin,
+            bytes,
+            shape: Shape::Uniform(basic),
+        }
+    }
+
+    /// Instances around an address.
+    pub fn at(origin: *mut u8, layout: &Layout, count: usize) -> Result<Self> {
+        let bytes = layout.packed_bytes(count).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Count,
+                format!("{count} instances of {} bytes overflow", layout.size()),
+            )
+        })?;
+        Ok(match layout.contiguous_at(count) {
+            Some(at) => Self {
+                origin: origin.wrapping_offset(at),
+                bytes,
+                shape: match layout.signature().uniform() {
+                    Some(basic) if layout.size() == basic.size() => Shape::Uniform(basic),
+                    _ => Shape::Dense(layout.clone()),
+                },
+            },
+            None => Self {
+                origin,
+                bytes,
+                shape: Shape::Loose(layout.clone(), count),
+            },
+        })
+    }
+}
+
+/// Memory of a device goes through a stage; whoever reads its address here would
+/// read anything.
+#[cold]
+fn not_of_the_host() -> ! {
+    panic!("memory of a device is not the host's to read")
+}
+
+/// Copies, without a call for the smallest sizes.
+///
+/// # Safety
+/// As for `copy_nonoverlapping`.
+#[inline]
+unsafe fn copy_contiguous(from: *const u8, to: *mut u8, bytes: usize) {
+    macro_rules! whole {
+        ($t:ty) => {{
+            // SAFETY: the caller's contract.
+            let value = unsafe { from.cast::<$t>().read_unaligned() };
+            // SAFETY: the caller's contract.
+            unsafe { to.cast::<$t>().write_unaligned(value) }
+        }};
+    }
+    match bytes {
+        8 => whole!(u64),
+        4 => whole!(u32),
+        0 => {}
+        // SAFETY: the caller's contract.
+        _ => unsafe { osier_datatype::copy_bytes(from, to, bytes) },
+    }
+}
+
+/// Memory to send from: a borrowed buffer and a layout.
+#[derive(Clone, Debug)]
+pub struct View<'a> {
+    raw: RawView,
+    borrow: PhantomData<&'a [u8]>,
+}
+
+impl<'a> View<'a> {
+    /// `count` instances of `layout`, the first with its origin at element
+    /// `origin` of the buffer. An error if any byte lies outside of it.
+    pub fn new<T: Datatype>(
+        buffer: &'a [T],
+        origin: usize,
+        layout: &Layout,
+        count: usize,
+    ) -> Result<Self> {
+        require_dense::<T>()?;
+        let at = offset::<T>(origin)?;
+        let base = buffer.as_ptr().cast_mut().cast();
+        Ok(Self {
+            raw: RawView::with_layout(base, size_of_val(buffer), at, layout, count)?,
+            borrow: PhantomData,
+        })
+    }
+
+    /// `count` instances of `layout` around an address, for layers above that
+    /// have no slice.
+    ///
+    /// With [`bottom`](osier_datatype::bottom) as the origin the displacements
+    /// are absolute addresses, as with `MPI_BOTTOM`: one message may then take
+    /// its parts from anywhere. See [`address`](osier_datatype::address).
+    ///
+    /// # Safety
+    /// While the view or a transfer from it exists, all bytes that the
+    /// instances touch are valid for reads, from any thread, and nobody writes
+    /// them.
+    pub unsafe fn from_raw(origin: *const u8, layout: &Layout, count: usize) -> Result<Self> {
+        Ok(Self {
+            raw: RawView::at(origin.cast_mut(), layout, count)?,
+            borrow: PhantomData,
+        })
+    }
+
+    /// Packed size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.raw.bytes
+    }
+
+    /// Memory that its holder counts, or vouches for.
+    #[inline]
+    pub fn of_raw(raw: RawView) -> View<'a> {
+        View {
+            raw,
+            borrow: PhantomData,
+        }
+    }
+
+    #[inline]
+    pub fn raw(self) -> RawView {
+        self.raw
+    }
+
+    #[inline]
+    pub fn as_raw(&self) -> &RawView {
+        &self.raw
+    }
+}
+
+/// Memory to receive into: a mutably borrowed buffer and a layout.
+#[derive(Debug)]
+pub struct ViewMut<'a> {
+    raw: RawView,
+    borrow: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> ViewMut<'a> {
+    /// `count` instances of `layout`, the first with its origin at element
+    /// `origin` of the buffer. An error if any byte lies outside of it, or if
+    /// the layout touches a byte twice.
+    pub fn new<T: Datatype>(
+        buffer: &'a mut [T],
+        origin: usize,
+        layout: &Layout,
+        count: usize,
+    ) -> Result<Self> {
+        require_dense::<T>()?;
+        let at = offset::<T>(origin)?;
+        let bytes = size_of_val(buffer);
+        // First whether it lies inside, which costs nothing: what does, has no more blocks
+        // than bytes.
+        let raw = RawView::with_layout(buffer.as_mut_ptr().cast(), bytes, at, layout, count)?;
+        layout.check_receive(count)?;
+        Ok(Self {
+            raw,
+            borrow: PhantomData,
+        })
+    }
+
+    /// `count` instances of `layout` around an address: [`View::from_raw`] for
+    /// receiving. An error if the layout touches a byte twice.
+    ///
+    /// # Safety
+    /// While the view or a transfer into it exists, all bytes that the
+    /// instances touch are valid for writes, from any thread, and nobody else
+    /// reads or writes them; any bytes are valid values there.
+    pub unsafe fn from_raw(origin: *mut u8, layout: &Layout, count: usize) -> Result<Self> {
+        layout.check_receive(count)?;
+        Ok(Self {
+            raw: RawView::at(origin, layout, count)?,
+            borrow: PhantomData,
+        })
+    }
+
+    /// Packed size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.raw.bytes
+    }
+
+    /// As [`View::of_raw`].
+    #[inline]
+    pub fn of_raw(raw: RawView) -> ViewMut<'a> {
+        ViewMut {
+            raw,
+            borrow: PhantomData,
+        }
+    }
+
+    #[inline]
+    pub fn raw(self) -> RawView {
+        self.raw
+    }
+
+    #[inline]
+    pub fn as_raw(&self) -> &RawView {
+        &self.raw
+    }
+}
+
+/// A layout over elements with padding could expose or leave bytes that no
+/// value defines; typed slices of such elements go through their own layout.
+pub fn require_dense<T: Datatype>() -> Result<()> {
+    if T::DENSE {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Datatype,
+        "a layout over elements with padding (hint: use a buffer of plain numbers, or send the slice itself)",
+    ))
+}
+
+fn offset<T>(origin: usize) -> Result<usize> {
+    origin.checked_mul(size_of::<T>()).ok_or_else(|| {
+        Error::new(
+            ErrorKind::Argument,
+            format!("element {origin} lies outside of any memory"),
+        )
+    })
+}
+
+/// Anything that can be sent: slices, arrays, vectors, numbers and views.
+pub trait Buffer {
+    /// The memory, borrowed.
+    fn view(&self) -> View<'_>;
+
+    /// Shows the memory to somebody who only looks at its description: a view
+    /// need not be cloned.
+    #[doc(hidden)]
+    #[inline]
+    fn lend<R>(&self, look: impl FnOnce(&View<'_>) -> R) -> R {
+        look(&self.view())
+    }
+}
+
+/// Anything that can be received into.
+pub trait BufferMut {
+    /// The memory, mutably borrowed.
+    fn view_mut(&mut self) -> ViewMut<'_>;
+
+    /// As [`Buffer::lend`].
+    #[doc(hidden)]
+    #[inline]
+    fn lend_mut<R>(&mut self, look: impl FnOnce(&ViewMut<'_>) -> R) -> R {
+        look(&self.view_mut())
+    }
+}
+
+impl<T: Datatype> Buffer for [T] {
+    #[inline]
+    fn view(&self) -> View<'_> {
+        View {
+            raw: RawView::of_slice(self.as_ptr().cast_mut(), self.len()),
+            borrow: PhantomData,
+        }
+    }
+}
+
+impl<T: Datatype> BufferMut for [T] {
+    #[inline]
+    fn view_mut(&mut self) -> ViewMut<'_> {
+        ViewMut {
+            raw: RawView::of_slice(self.as_mut_ptr(), self.len()),
+            borrow: PhantomData,
+        }
+    }
+}
+
+impl<T: Datatype, const N: usize> Buffer for [T; N] {
+    #[inline]
+    fn view(&self) -> View<'_> {
+        self.as_slice().view()
+    }
+}
+
+impl<T: Datatype, const N: usize> BufferMut for [T; N] {
+    #[inline]
+    fn view_mut(&mut self) -> ViewMut<'_> {
+        self.as_mut_slice().view_mut()
+    }
+}
+
+impl<T: Datatype> Buffer for Vec<T> {
+    #[inline]
+    fn view(&self) -> View<'_> {
+        self.as_slice().view()
+    }
+}
+
+impl<T: Datatype> BufferMut for Vec<T> {
+    #[inline]
+    fn view_mut(&mut self) -> ViewMut<'_> {
+        self.as_mut_slice().view_mut()
+    }
+}
+
+impl<T: Datatype> Buffer for Box<[T]> {
+    #[inline]
+    fn view(&self) -> View<'_> {
+        (**self).view()
+    }
+}
+
+impl<T: Datatype> BufferMut for Box<[T]> {
+    #[inline]
+    fn view_mut(&mut self) -> ViewMut<'_> {
+        (**self).view_mut()
+    }
+}
+
+impl Buffer for View<'_> {
+    #[inline]
+    fn view(&self) -> View<'_> {
+        self.clone()
+    }
+
+    #[inline]
+    fn lend<R>(&self, look: impl FnOnce(&View<'_>) -> R) -> R {
+        look(self)
+    }
+}
+
+impl Buffer for ViewMut<'_> {
+    #[inline]
+    fn view(&self) -> View<'_> {
+        View::of_raw(self.raw.clone())
+    }
+}
+
+impl BufferMut for ViewMut<'_> {
+    #[inline]
+    fn view_mut(&mut self) -> ViewMut<'_> {
+        ViewMut {
+            raw: self.raw.clone(),
+            borrow: PhantomData,
+        }
+    }
+
+    #[inline]
+    fn lend_mut<R>(&mut self, look: impl FnOnce(&ViewMut<'_>) -> R) -> R {
+        look(self)
+    }
+}
+
+macro_rules! scalars {
+    ($($t:ty)*) => {$(
+        impl Buffer for $t {
+            #[inline]
+            fn view(&self) -> View<'_> {
+                std::slice::from_ref(self).view_static()
+            }
+        }
+
+        impl BufferMut for $t {
+            #[inline]
+            fn view_mut(&mut self) -> ViewMut<'_> {
+                std::slice::from_mut(self).view_static_mut()
+            }
+        }
+    )*};
+}
+
+trait Static {
+    fn view_static(&self) -> View<'_>;
+    fn view_static_mut(&mut self) -> ViewMut<'_>;
+}
+
+impl<T: Datatype> Static for [T] {
+    #[inline]
+    fn view_static(&self) -> View<'_> {
+        Buffer::view(self)
+    }
+
+    #[inline]
+    fn view_static_mut(&mut self) -> ViewMut<'_> {
+        BufferMut::view_mut(self)
+    }
+}
+
+scalars!(i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 isize usize f32 f64);
+
+/// Buffers that a request may own: their memory does not move when the value
+/// does.
+///
+/// # Safety
+/// The bytes that the view names stay valid and in place while the value is
+/// moved, and nobody else changes (or, for [`OwnedBufferMut`], touches) them
+/// while the value is not used.
+pub unsafe trait OwnedBuffer: Buffer + Send + 'static {}
+
+/// Owned buffers that can be received into.
+///
+/// # Safety
+/// As [`OwnedBuffer`], with sole access.
+pub unsafe trait OwnedBufferMut: OwnedBuffer + BufferMut {}
+
+// SAFETY: a vector's elements stay where they are when it is moved.
+unsafe impl<T: Datatype> OwnedBuffer for Vec<T> {}
+// SAFETY: as above, owned by nobody else.
+unsafe impl<T: Datatype> OwnedBufferMut for Vec<T> {}
+// SAFETY: the memory is borrowed for good, or is what the maker of a raw view vouched for
+// for as long as a transfer from it exists.
+unsafe impl OwnedBuffer for View<'static> {}
+// SAFETY: as above, with sole access.
+unsafe impl OwnedBuffer for ViewMut<'static> {}
+// SAFETY: as above.
+unsafe impl OwnedBufferMut for ViewMut<'static> {}
+
+impl<T: Datatype> Buffer for std::sync::Arc<[T]> {
+    #[inline]
+    fn view(&self) -> View<'_> {
+        (**self).view()
+    }
+}
+
+// SAFETY: shared elements do not move and cannot change while this clone lives.
+unsafe impl<T: Datatype> OwnedBuffer for std::sync::Arc<[T]> {}
+
+/// A sum of what a view holds (FNV-1a over words); 0 of memory of a device.
+pub fn sum(view: &RawView) -> u64 {
+    const PIECE: usize = 64 << 10;
+    if view.as_device().is_some() {
+        return 0; // nobody waits for a device to find out
+    }
+    let mut piece = vec![0u8; PIECE.min(view.bytes())];
+    let mut sum = 0xcbf2_9ce4_8422_2325u64;
+    let mut at = 0;
+    while at < view.bytes() {
+        let n = piece.len().min(view.bytes() - at);
+        // SAFETY: the operation may read its memory; the piece has room.
+        unsafe { view.pack(at..at + n, piece.as_mut_ptr()) };
+        for word in piece[..n].chunks(8) {
+            let mut bytes = [0; 8];
+            bytes[..word.len()].copy_from_slice(word);
+            sum = (sum ^ u64::from_le_bytes(bytes)).wrapping_mul(0x0000_0100_0000_01b3);
+            sum ^= sum >> 29;
+        }
+        at += n;
+    }
+    sum
+}
+
+/// Zeroes.
+///
+/// # Errors
+/// [`ErrorKind::OutOfMemory`].
+pub fn zeroed_vec<T: Datatype>(count: usize) -> Result<Vec<T>> {
+    let mut v: Vec<T> = Vec::new();
+    v.try_reserve_exact(count).map_err(|e| {
+        Error::new(
+            ErrorKind::OutOfMemory,
+            format!("a vector of {count} elements: {e}"),
+        )
+    })?;
+    // SAFETY: reserved above.
+    unsafe { std::ptr::write_bytes(v.as_mut_ptr(), 0, count) };
+    // SAFETY: any bit pattern is a value of a `Datatype`, zeroes too.
+    unsafe { v.set_len(count) };
+    Ok(v)
+}

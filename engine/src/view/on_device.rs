@@ -1,0 +1,220 @@
+//! Buffers in the memory of devices.
+//!
+//! A device buffer is handed over together with the moment from which its bytes are
+//! valid ([`Ordered`]): an event, or a stream's work so far. A send packs it behind
+//! that moment; a receive unpacks into it behind that moment, and is over when the
+//! bytes lie there, so that work that is queued afterwards, on any stream, sees them.
+//!
+//! A buffer of the host belongs to its request alone, so a request that is dropped goes on
+//! by itself. Of a device's buffer there are clones, and its owner may use it at once: a
+//! receive that is dropped is given up instead, after waiting for a kernel that writes
+//! there (`Request::detach` lets it go on).
+
+use super::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
+use crate::device::{DeviceMemory, Use};
+use crate::error::Result;
+use osier_datatype::{Datatype, Layout};
+use osier_kernels::{
+    After, Context, DeviceError, DeviceSlice, DeviceView, Memory, Ordered, Stream, classify,
+};
+
+/// Memory of a device that can be sent and received when it is handed over with a moment
+/// ([`Ordered`]), as by [`DeviceSlice::after_stream`].
+///
+/// # Lifetimes
+/// A message counts what it needs: its allocation, the stream in whose order that is given
+/// back, the context of both. So all of it may be dropped at any time:
+///
+/// ```no_run
+/// use osier::devices::{DeviceSlice, Stream};
+///
+/// fn send(comm: &osier::Communicator, field: DeviceSlice<f64>, stream: Stream) -> osier::Result<()> {
+///     let sent = comm.isend(field.after_stream(&stream), 1, 0)?;
+///     drop((field, stream)); // they live until the message is over
+///     sent.wait()?;
+///     Ok(())
+/// }
+/// ```
+///
+/// Memory and streams of other libraries are not counted, so taking them is a promise:
+///
+/// ```compile_fail,E0133
+/// use osier::devices::{Context, Memory};
+///
+/// fn take(context: &Context) {
+///     // Who keeps it alive? This does not compile without `unsafe`.
+///     let _ = Memory::foreign(context, 0x7f00_0000_0000, 4096);
+/// }
+/// ```
+///
+/// If it is broken, memory that [`Memory::found`](osier_kernels::Memory::found) has found
+/// is refused as soon as it was freed: the message ends with
+/// [`DeviceError::Freed`] here, and with an error that names this rank at its peer.
+pub trait DeviceBuffer: Clone {
+    /// Its elements.
+    type Element: Datatype;
+
+    /// The elements and their layout.
+    ///
+    /// # Errors
+    /// There is no such view.
+    fn device_view(&self) -> std::result::Result<DeviceView<Self::Element>, DeviceError>;
+}
+
+impl<T: Datatype> DeviceBuffer for DeviceSlice<T> {
+    type Element = T;
+
+    fn device_view(&self) -> std::result::Result<DeviceView<T>, DeviceError> {
+        DeviceView::of(self)
+    }
+}
+
+impl<T: Datatype> DeviceBuffer for DeviceView<T> {
+    type Element = T;
+
+    fn device_view(&self) -> std::result::Result<DeviceView<T>, DeviceError> {
+        Ok(self.clone())
+    }
+}
+
+/// The memory of a view; the moment is fixed now, if it is used.
+pub fn handed_over<T: Datatype>(view: Ordered<DeviceView<T>>, use_: Use) -> RawView {
+    let (origin, bytes) = (view.buffer().origin(), view.buffer().packed_bytes());
+    RawView::device(origin, bytes, DeviceMemory::new(view, use_))
+}
+
+/// The device's memory around an address, if it is a device's: ready now, and its owner's to
+/// keep ([`Memory::found`]).
+///
+/// # Safety
+/// As [`View::from_raw`].
+#[cold]
+unsafe fn found(
+    origin: *const u8,
+    layout: &Layout,
+    count: usize,
+    use_: Use,
+) -> Result<Option<RawView>> {
+    if count == 0 || layout.size() == 0 {
+        return Ok(None);
+    }
+    // The origin need not lie in the memory; the first byte does.
+    let first = origin.wrapping_offset(layout.true_lb()).addr() as u64;
+    let Some(place) = classify::find(first)? else {
+        return Ok(None);
+    };
+    let context = Context::new(place.home)?;
+    // SAFETY: the caller's contract: what is touched stays until the transfer is over.
+    let memory = unsafe { Memory::found(&context, place.start, place.bytes) }?;
+    let all = DeviceSlice::<u8>::of(memory)?;
+    let origin = origin.addr() as u64;
+    let view = match place.start.checked_sub(origin) {
+        None | Some(0) => DeviceView::around(&all, origin, layout, count)?,
+        // As of a type of addresses: the memory's own first byte takes its place.
+        Some(ahead) => {
+            let layout = layout.seen_from(ahead as isize);
+            DeviceView::around(&all, place.start, &layout, count)?
+        }
+    };
+    Ok(Some(handed_over(Ordered::new(view, After::Now), use_)))
+}
+
+impl View<'_> {
+    /// As [`View::from_raw`], of memory wherever it lies: of the host, or of a device.
+    ///
+    /// Layers that get addresses of they do not know what say so once, by
+    /// [`classify::expect`]; before, all memory is taken
+    /// for the host's. Then the driver is asked, for each view. Memory of a device is taken
+    /// as it is now: whoever has work under way there waits for it first.
+    ///
+    /// # Safety
+    /// As [`View::from_raw`].
+    ///
+    /// # Errors
+    /// As [`View::from_raw`]; or the instances reach out of the device's allocation.
+    #[inline]
+    pub unsafe fn found(origin: *const u8, layout: &Layout, count: usize) -> Result<Self> {
+        if classify::is_expected()
+            // SAFETY: the caller's contract.
+            && let Some(raw) = unsafe { found(origin, layout, count, Use::Read) }?
+        {
+            return Ok(View::of_raw(raw));
+        }
+        // SAFETY: the caller's contract.
+        unsafe { View::from_raw(origin, layout, count) }
+    }
+
+    /// Whether it is memory of a device.
+    #[inline]
+    pub fn is_on_device(&self) -> bool {
+        self.as_raw().as_device().is_some()
+    }
+}
+
+impl ViewMut<'_> {
+    /// As [`ViewMut::from_raw`], of memory wherever it lies: see [`View::found`].
+    ///
+    /// # Safety
+    /// As [`ViewMut::from_raw`].
+    ///
+    /// # Errors
+    /// As [`ViewMut::from_raw`]; or the instances reach out of the device's allocation.
+    #[inline]
+    pub unsafe fn found(origin: *mut u8, layout: &Layout, count: usize) -> Result<Self> {
+        if classify::is_expected()
+            // SAFETY: the caller's contract.
+            && let Some(raw) = unsafe { found(origin, layout, count, Use::Write) }?
+        {
+            return Ok(ViewMut::of_raw(raw));
+        }
+        // SAFETY: the caller's contract.
+        unsafe { ViewMut::from_raw(origin, layout, count) }
+    }
+
+    /// Whether it is memory of a device.
+    #[inline]
+    pub fn is_on_device(&self) -> bool {
+        self.as_raw().as_device().is_some()
+    }
+}
+
+fn raw<B: DeviceBuffer>(buffer: &Ordered<B>, use_: Use) -> RawView {
+    match buffer.buffer().device_view() {
+        Ok(view) => handed_over(buffer.clone().map(|_| view), use_),
+        Err(e) => RawView::device(0, 0, DeviceMemory::failed(e, B::Element::layout())),
+    }
+}
+
+/// A buffer's memory behind a stream's work so far.
+pub fn raw_of<B: DeviceBuffer>(buffer: &B, stream: &Stream, use_: Use) -> RawView {
+    match buffer.device_view() {
+        Ok(view) => handed_over(view.after_stream(stream), use_),
+        Err(e) => RawView::device(0, 0, DeviceMemory::failed(e, B::Element::layout())),
+    }
+}
+
+impl<B: DeviceBuffer> Buffer for Ordered<B> {
+    fn view(&self) -> View<'_> {
+        View::of_raw(raw(self, Use::Read))
+    }
+
+    fn lend<R>(&self, look: impl FnOnce(&View<'_>) -> R) -> R {
+        look(&View::of_raw(raw(self, Use::Look)))
+    }
+}
+
+impl<B: DeviceBuffer> BufferMut for Ordered<B> {
+    fn view_mut(&mut self) -> ViewMut<'_> {
+        ViewMut::of_raw(raw(self, Use::Write))
+    }
+
+    fn lend_mut<R>(&mut self, look: impl FnOnce(&ViewMut<'_>) -> R) -> R {
+        look(&ViewMut::of_raw(raw(self, Use::Look)))
+    }
+}
+
+// SAFETY: the transfer counts the allocation, which does not move, and devices do not
+// keep Rust's rules of aliasing: who writes meanwhile gets other bytes.
+unsafe impl<B: DeviceBuffer + Send + 'static> OwnedBuffer for Ordered<B> {}
+// SAFETY: as above.
+unsafe impl<B: DeviceBuffer + Send + 'static> OwnedBufferMut for Ordered<B> {}

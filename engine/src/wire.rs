@@ -1,0 +1,379 @@
+//! What two lanes say to each other: active messages.
+//!
+//! The table is `kinds`; a number that is derived from it stands beside each version of the
+//! wire in `wire/version.rs`.
+//!
+//! `send` is the sender's handle of the operation: the receiver only repeats
+//! it. Fragments of one send arrive in order, so they carry no offset. POISON says that
+//! a message of a collective will not come, and for whose death, by rank in the world; so
+//! does a WITHDRAW of one that has begun.
+//!
+//! Where something is checked (`crate::check`), a CHECK stands in front of EAGER, FIRST and
+//! ANNOUNCE.
+
+pub mod offer;
+#[cfg(test)]
+mod version;
+
+use offer::Offer;
+use osier_datatype::SignatureDigest;
+use osier_transports::{AmHead, RegionKey};
+
+/// The kinds of messages, with the fields of their heads and what follows these.
+macro_rules! kinds {
+    ($($name:ident = $number:literal: $aux:literal, $low:literal, $high:literal, $payload:literal;)*) => {
+        $(pub const $name: u8 = $number;)*
+
+        /// Name of a kind of message.
+        pub fn name(kind: u8) -> &'static str {
+            match kind {
+                $($name => stringify!($name),)*
+                _ => "unknown",
+            }
+        }
+
+        /// The table, for what is derived from it.
+        #[cfg(test)]
+        const KINDS: &[Kind] = &[$(Kind {
+            name: stringify!($name),
+            number: $name,
+            fields: [$aux, $low, $high, $payload],
+        }),*];
+    };
+}
+
+kinds! {
+    // kind     aux; low and high half of the argument; payload
+    EAGER = 1: "1 = wants ACK, 2 = after CHECK", "tag", "send", "data";
+    FIRST = 2: "1 = wants ACK, 2 = after CHECK", "tag", "send", "total u32, check u32, data";
+    FRAGMENT = 3: "0", "send", "0", "data";
+    ANNOUNCE = 4: "1 = key follows, 2 = after CHECK, 4 = on a device, 8 = offer follows, 16 = not valid yet",
+        "tag", "send", "total u64 [, region key or offer]";
+    // Send fragments.
+    GO = 5: "units, 0: all", "send", "0", "none";
+    FINISH = 6: "outcome", "send", "0", "none";
+    // It is matched.
+    ACK = 7: "0", "send", "0", "none";
+    CREDIT = 8: "0", "bytes", "0", "none";
+    // The rest will not come.
+    WITHDRAW = 9: "1 = of a run", "send", "rank", "none";
+    SHARE = 10: "0", "send", "receive", "region key, first byte u64";
+    PUSHED = 11: "1 = not pushed", "receive", "0", "none";
+    CHECK = 12: "0", "send", "0", "types and source line of the next start";
+    // Hand chunks over.
+    STAGE = 13: "2 = on the device, 4 = linked to ours", "send", "0", "none";
+    CHUNK = 14: "1 = there are none, 2 = on the device", "send", "0",
+        "where in shared memory, or on the device, the next bytes lie";
+    // Chunks are the sender's again.
+    TAKEN = 15: "how many", "send", "0", "none";
+    LAYOUT = 16: "0", "slot", "0", "a layout, kept for later offers";
+    // In place of a message.
+    POISON = 17: "0", "tag", "rank", "none";
+    WANT = 18: "1 = of chunks, 2 = of the receive (halves are exchanged)", "send", "receive",
+        "number u64, socket: descriptors of the memory";
+    // There are no descriptors. Names the send, if that wanted them.
+    WITHOUT = 19: "0", "receive", "0", "none";
+    PLACE = 20: "1 = give up", "send", "receive", "offer: write the message there";
+    PLACED = 21: "1 = not written", "receive", "0", "none";
+    // The offered memory may be used.
+    READY = 22: "1 = it never is", "send", "0", "none";
+}
+
+/// A line of the table.
+#[cfg(test)]
+struct Kind {
+    name: &'static str,
+    number: u8,
+    fields: [&'static str; 4],
+}
+
+/// Unit in which GO says how many bytes more may come.
+pub const WINDOW_BYTES: usize = 64 << 10;
+
+/// In the aux of an announcement: a region key follows.
+pub const KEYED: u16 = 1;
+/// In the aux of a start: a CHECK came before.
+pub const CHECKED: u16 = 2;
+/// In the aux of ANNOUNCE: the bytes lie in a device's memory.
+pub const ON_DEVICE: u16 = 4;
+/// In the aux of ANNOUNCE: an offer of that memory follows.
+pub const OFFERED: u16 = 8;
+/// In the aux of ANNOUNCE: the bytes are not valid yet; some stream's work comes first.
+pub const LATE: u16 = 16;
+/// In the aux of CHUNK: the sender has no memory to hand over.
+pub const NO_CHUNKS: u16 = 1;
+
+/// In the aux of STAGE and CHUNK: chunks on the sender's device.
+pub const DEVICE_CHUNKS: u16 = 2;
+/// In the aux of STAGE: the receiver's device is another, linked one.
+pub const LINKED: u16 = 4;
+/// In the aux of WANT: descriptors of the memory for chunks on the send's device.
+pub const OF_CHUNKS: u16 = 1;
+/// In the aux of WANT: descriptors of the receive's memory.
+pub const OF_RECEIVE: u16 = 2;
+/// In the aux of WITHDRAW: a collective owes the message, and fails.
+pub const OF_RUN: u16 = 1;
+/// In the aux of PLACE: do not begin.
+pub const GIVE_UP: u16 = 1;
+/// In the aux of PLACED: nothing was written.
+pub const NOT_WRITTEN: u16 = 1;
+
+/// In the aux of READY: what the memory waits for has failed.
+pub const NEVER: u16 = 1;
+
+/// The receiver has the data.
+pub const OUTCOME_DONE: u16 = 0;
+/// The receiver has forgotten the message, as the sender asked.
+pub const OUTCOME_WITHDRAWN: u16 = 1;
+
+/// The receiver has dropped the communicator, and nobody will receive it.
+pub const OUTCOME_CLOSED: u16 = 2;
+
+/// Bytes of the total in front of a FIRST message's data.
+pub const TOTAL_BYTES: usize = 8;
+
+/// A message's fixed part.
+#[inline]
+pub fn head(kind: u8, aux: u16, low: u32, high: u32) -> AmHead {
+    AmHead {
+        kind,
+        aux,
+        arg: u64::from(low) | u64::from(high) << 32,
+    }
+}
+
+/// The total of a FIRST, with check bits: it lies among the bytes of a payload, which the
+/// transport does not look at, and says how long the message is.
+#[inline]
+pub fn first_total(total: u64, tag: u32) -> u64 {
+    let total = total & 0xffff_ffff;
+    let mixed = (total << 32 | u64::from(tag)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    total | (mixed ^ mixed << 29) & !0xffff_ffff
+}
+
+/// The total of a FIRST; `None` if it is not as it was written.
+#[inline]
+pub fn open_first_total(word: u64, tag: u32) -> Option<u64> {
+    (word == first_total(word, tag)).then_some(word & 0xffff_ffff)
+}
+
+/// Low and high half of the argument.
+#[inline]
+pub fn halves(arg: u64) -> (u32, u32) {
+    (arg as u32, (arg >> 32) as u32)
+}
+
+/// What an announcement says of the memory behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reach {
+    Nothing,
+    /// Memory that a transport reads.
+    Key(RegionKey),
+    /// Memory of a device in another process.
+    Offer(Box<Offer>),
+}
+
+/// Body of an announcement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announcement {
+    pub total: u64,
+    pub reach: Reach,
+}
+
+impl Announcement {
+    pub const MAX_BYTES: usize = TOTAL_BYTES + Offer::BYTES;
+
+    /// Writes the wire form; returns it with its length, and the aux that names it.
+    pub fn to_wire(&self) -> ([u8; Self::MAX_BYTES], usize, u16) {
+        let mut w = [0; Self::MAX_BYTES];
+        w[..TOTAL_BYTES].copy_from_slice(&self.total.to_le_bytes());
+        let (bytes, aux) = match &self.reach {
+            Reach::Nothing => (0, 0),
+            Reach::Key(key) => {
+                w[TOTAL_BYTES..TOTAL_BYTES + RegionKey::WIRE_BYTES].copy_from_slice(&key.to_wire());
+                (RegionKey::WIRE_BYTES, KEYED)
+            }
+            Reach::Offer(offer) => {
+                w[TOTAL_BYTES..].copy_from_slice(&offer.to_wire());
+                (Offer::BYTES, OFFERED)
+            }
+        };
+        (w, TOTAL_BYTES + bytes, aux)
+    }
+
+    /// Parses the wire form; `None` for what this version never writes.
+    pub fn from_wire(bytes: &[u8], aux: u16) -> Option<Self> {
+        let (total, rest) = bytes.split_first_chunk::<TOTAL_BYTES>()?;
+        let total = u64::from_le_bytes(*total);
+        let reach = match aux & (KEYED | OFFERED) {
+            0 if rest.is_empty() => Reach::Nothing,
+            KEYED if rest.len() == RegionKey::WIRE_BYTES => {
+                Reach::Key(RegionKey::from_wire(rest).filter(|k| k.bytes == total)?)
+            }
+            OFFERED => Reach::Offer(Box::new(Offer::from_wire(rest)?)),
+            _ => return None,
+        };
+        (total <= isize::MAX as u64).then_some(Self { total, reach })
+    }
+}
+
+/// Body of a request to write the rear part of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShareRequest {
+    /// Where the rear part goes; its size is the part's.
+    pub key: RegionKey,
+    /// First byte of the message that belongs to it.
+    pub from: u64,
+}
+
+impl ShareRequest {
+    pub const BYTES: usize = RegionKey::WIRE_BYTES + 8;
+
+    pub fn to_wire(self) -> [u8; Self::BYTES] {
+        let mut w = [0; Self::BYTES];
+        w[..RegionKey::WIRE_BYTES].copy_from_slice(&self.key.to_wire());
+        w[RegionKey::WIRE_BYTES..].copy_from_slice(&self.from.to_le_bytes());
+        w
+    }
+
+    pub fn from_wire(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
+        let (key, from) = bytes.split_at(RegionKey::WIRE_BYTES);
+        Some(Self {
+            key: RegionKey::from_wire(key)?,
+            from: u64::from_le_bytes(from.try_into().ok()?),
+        })
+    }
+}
+
+/// Body of a CHECK: what a sender tells of its next message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// `None` if the sender does not know the types.
+    pub digest: Option<SignatureDigest>,
+    /// The types as text.
+    pub types: String,
+    /// The user's line that sent it.
+    pub file: String,
+    pub line: u32,
+    /// It was sent in ready mode.
+    pub ready: bool,
+}
+
+impl Told {
+    /// Longest text.
+    const TEXT_BYTES: usize = 160;
+    const FIXED_BYTES: usize = 8 + 8 + 4 + 1 + 2;
+    pub const MAX_BYTES: usize = Self::FIXED_BYTES + 2 * Self::TEXT_BYTES;
+
+    /// Writes the wire form; longer texts are cut, a path at its front.
+    pub fn to_wire(&self) -> Vec<u8> {
+        let mut file = self.file.as_str();
+        while file.len() > Self::TEXT_BYTES {
+            file = &file[file.chars().next().map_or(1, char::len_utf8)..];
+        }
+        let mut types = self.types.as_str();
+        while types.len() > Self::TEXT_BYTES {
+            types = &types[..types.char_indices().last().map_or(0, |(at, _)| at)];
+        }
+        // No message has so many elements.
+        let digest = self.digest.unwrap_or(SignatureDigest {
+            elements: u64::MAX,
+            hash: 0,
+        });
+        let mut w = Vec::with_capacity(Self::MAX_BYTES);
+        w.extend(digest.elements.to_le_bytes());
+        w.extend(digest.hash.to_le_bytes());
+        w.extend(self.line.to_le_bytes());
+        w.push(u8::from(self.ready));
+        w.extend((file.len() as u16).to_le_bytes());
+        w.extend(file.as_bytes());
+        w.extend(types.as_bytes());
+        w
+    }
+
+    /// Parses the wire form; `None` for what this version never writes.
+    pub fn from_wire(bytes: &[u8]) -> Option<Self> {
+        let (elements, rest) = bytes.split_first_chunk::<8>()?;
+        let (hash, rest) = rest.split_first_chunk::<8>()?;
+        let (line, rest) = rest.split_first_chunk::<4>()?;
+        let (ready, rest) = rest.split_first()?;
+        let (length, rest) = rest.split_first_chunk::<2>()?;
+        let (file, types) = rest.split_at_checked(u16::from_le_bytes(*length).into())?;
+        if file.len() > Self::TEXT_BYTES || types.len() > Self::TEXT_BYTES || *ready > 1 {
+            return None;
+        }
+        let elements = u64::from_le_bytes(*elements);
+        Some(Self {
+            digest: (elements != u64::MAX).then(|| SignatureDigest {
+                elements,
+                hash: u64::from_le_bytes(*hash),
+            }),
+            types: String::from_utf8(types.to_vec()).ok()?,
+            file: String::from_utf8(file.to_vec()).ok()?,
+            line: u32::from_le_bytes(*line),
+            ready: *ready == 1,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use osier_transports::RegionKind;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_total_that_was_overwritten_is_none() {
+        let word = first_total(20_000, 7);
+        assert_eq!(open_first_total(word, 7), Some(20_000));
+        let others = (0..64).map(|bit| word ^ 1 << bit).chain([0, u64::MAX]);
+        assert!(others.into_iter().all(|w| open_first_total(w, 7).is_none()));
+        assert_eq!(open_first_total(word, 8), None);
+    }
+
+    proptest! {
+        #[test]
+        fn announcements_survive_the_wire(total in 0..=isize::MAX as u64, base in any::<u32>(), key in any::<bool>()) {
+            let region = RegionKey {
+                kind: RegionKind::Process,
+                owner: 9,
+                base: u64::from(base),
+                bytes: total,
+            };
+            let reach = if key { Reach::Key(region) } else { Reach::Nothing };
+            let a = Announcement { total, reach };
+            let (w, n, aux) = a.to_wire();
+            prop_assert_eq!(Announcement::from_wire(&w[..n], aux), Some(a));
+            prop_assert_eq!(Announcement::from_wire(&w[..n], KEYED - aux), None);
+            prop_assert_eq!(Announcement::from_wire(&w[..n], OFFERED), None);
+        }
+
+        #[test]
+        fn checks_survive_the_wire(elements in any::<u64>(), hash in any::<u64>(), file in "[a-zé/]{0,100}", types in ".{0,400}", line in any::<u32>(), ready in any::<bool>()) {
+            let digest = (elements != u64::MAX).then_some(SignatureDigest { elements, hash });
+            let told = Told { digest, types, file, line, ready };
+            let w = told.to_wire();
+            prop_assert!(w.len() <= Told::MAX_BYTES);
+            let back = Told::from_wire(&w).expect("what was written");
+            prop_assert_eq!((back.digest, back.line), (told.digest, told.line));
+            prop_assert_eq!(back.ready, told.ready);
+            prop_assert!(told.file.ends_with(&back.file) && told.types.starts_with(&back.types));
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), aux in 0..16u16) {
+            // Of the length that offers have, too.
+            let mut whole = bytes.clone();
+            whole.resize(Announcement::MAX_BYTES, 0);
+            whole[7] = 0;
+            for made in 0..9 {
+                whole[TOTAL_BYTES] = made;
+                let _ = Announcement::from_wire(&whole, OFFERED);
+            }
+            let _ = Announcement::from_wire(&bytes, aux);
+            let _ = ShareRequest::from_wire(&bytes);
+            let _ = Told::from_wire(&bytes);
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! What one rank tells another process of device memory, so that it can be reached there.
+//!
+//! ```text
+//! offer   key 105, origin u64, count u64, slot u16, moment u8, event 64
+//! slot    where the receiver of a LAYOUT keeps it; 0xffff: one run of bytes at the
+//!         origin; 0xfffe: the layout was not told
+//! moment  0 passed, 1 when the event has passed, 2 when READY says so
+//! ```
+//!
+//! # Invariants
+//! 1. A parsed offer is data: places, spans and sizes are checked where the memory is
+//!    opened.
+
+use osier_kernels::handle::{EventHandle, Key};
+use osier_transports::cuda_ipc::Name;
+
+/// Layouts that one rank keeps of another.
+pub const LAYOUTS: usize = 64;
+/// Longest LAYOUT message.
+pub const LAYOUT_BYTES: usize = 16 << 10;
+
+/// The layout of an offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// One run of bytes.
+    Run,
+    /// The layout last told for this slot.
+    Slot(u16),
+    /// Too long to tell.
+    Not,
+}
+
+/// From when the memory of an offer may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// At once.
+    Passed,
+    /// When this event has passed.
+    Event(EventHandle),
+    /// When the other side says so.
+    Told,
+}
+
+/// Memory of a device and what lies there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    pub key: Key,
+    /// Bytes from the allocation's first to the origin of the first instance.
+    pub origin: u64,
+    /// Instances of the layout; bytes of a run.
+    pub count: u64,
+    pub layout: Told,
+    pub when: When,
+}
+
+impl Offer {
+    pub const BYTES: usize = Key::WIRE_BYTES + 8 + 8 + 2 + 1 + 64;
+
+    pub fn to_wire(&self) -> [u8; Self::BYTES] {
+        const AT: usize = Key::WIRE_BYTES;
+        let mut w = [0; Self::BYTES];
+        w[..AT].copy_from_slice(&self.key.to_wire());
+        w[AT..AT + 8].copy_from_slice(&self.origin.to_le_bytes());
+        w[AT + 8..AT + 16].copy_from_slice(&self.count.to_le_bytes());
+        let slot = match self.layout {
+            Told::Run => u16::MAX,
+            Told::Not => u16::MAX - 1,
+            Told::Slot(slot) => slot,
+        };
+        w[AT + 16..AT + 18].copy_from_slice(&slot.to_le_bytes());
+        match &self.when {
+            When::Passed => {}
+            When::Event(event) => {
+                w[AT + 18] = 1;
+                w[AT + 19..].copy_from_slice(&event.0);
+            }
+            When::Told => w[AT + 18] = 2,
+        }
+        w
+    }
+
+    /// `None` for what this version never writes.
+    pub fn from_wire(w: &[u8]) -> Option<Offer> {
+        let w: &[u8; Self::BYTES] = w.try_into().ok()?;
+        let (key, rest) = w.split_at(Key::WIRE_BYTES);
+        let (origin, rest) = rest.split_first_chunk::<8>()?;
+        let (count, rest) = rest.split_first_chunk::<8>()?;
+        let (slot, rest) = rest.split_first_chunk::<2>()?;
+        let (moment, event) = rest.split_first()?;
+        let layout = match u16::from_le_bytes(*slot) {
+            u16::MAX => Told::Run,
+            slot if slot == u16::MAX - 1 => Told::Not,
+            slot if usize::from(slot) < LAYOUTS => Told::Slot(slot),
+            _ => return None,
+        };
+        let event: [u8; 64] = event.try_into().ok()?;
+        let when = match moment {
+            0 if event == [0; 64] => When::Passed,
+            1 => When::Event(EventHandle(event)),
+            2 if event == [0; 64] => When::Told,
+            _ => return None,
+        };
+        Some(Offer {
+            key: Key::from_wire(key)?,
+            origin: u64::from_le_bytes(*origin),
+            count: u64::from_le_bytes(*count),
+            layout,
+            when,
+        })
+    }
+}
+
+/// Body of a WANT: descriptors are sent to a socket, under a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Want {
+    pub number: u64,
+    pub socket: Name,
+}
+
+impl Want {
+    pub const BYTES: usize = 8 + size_of::<Name>();
+
+    pub fn to_wire(self) -> [u8; Self::BYTES] {
+        let mut w = [0; Self::BYTES];
+        w[..8].copy_from_slice(&self.number.to_le_bytes());
+        w[8..].copy_from_slice(&self.socket);
+        w
+    }
+
+    pub fn from_wire(w: &[u8; Self::BYTES]) -> Option<Want> {
+        let (number, socket) = w.split_first_chunk::<8>()?;
+        Some(Want {
+            number: u64::from_le_bytes(*number),
+            socket: socket.try_into().ok()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use osier_kernels::handle::Made;
+    use proptest::prelude::*;
+
+    fn offer() -> impl Strategy<Value = Offer> {
+        let key = (
+            0..Made::ALL.len(),
+            any::<[u8; 16]>(),
+            any::<u64>(),
+            any::<[u32; 2]>(),
+            any::<u8>(),
+        );
+        let layout = prop_oneof![
+            Just(Told::Run),
+            Just(Told::Not),
+            (0..LAYOUTS as u16).prop_map(Told::Slot)
+        ];
+        let when = prop_oneof![
+            Just(When::Passed),
+            Just(When::Told),
+            any::<u8>().prop_map(|byte| When::Event(EventHandle([byte; 64]))),
+        ];
+        (key, any::<[u64; 2]>(), layout, when).prop_map(
+            |((made, device, identity, [start, bytes], handle), [origin, count], layout, when)| {
+                Offer {
+                    key: Key {
+                        made: Made::ALL[made],
+                        device,
+                        identity,
+                        start: start.into(),
+                        bytes: bytes.into(),
+                        handle: [handle; 64],
+                    },
+                    origin,
+                    count,
+                    layout,
+                    when,
+                }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn wishes_survive_the_wire(number in any::<u64>(), socket in any::<[u8; 16]>()) {
+            let want = Want { number, socket };
+            prop_assert_eq!(Want::from_wire(&want.to_wire()), Some(want));
+        }
+
+        #[test]
+        fn offers_survive_the_wire(offer in offer()) {
+            prop_assert_eq!(Offer::from_wire(&offer.to_wire()), Some(offer));
+        }
+
+        /// Whatever is changed on the way is another offer or none.
+        #[test]
+        fn damaged_offers_are_data(offer in offer(), at in 0..Offer::BYTES, byte in any::<u8>(), cut in 0..Offer::BYTES) {
+            let mut w = offer.to_wire();
+            w[at] = byte;
+            if let Some(other) = Offer::from_wire(&w) {
+                prop_assert_eq!(Offer::from_wire(&other.to_wire()), Some(other));
+            }
+            prop_assert_eq!(Offer::from_wire(&w[..cut]), None);
+        }
+    }
+}
