@@ -118,12 +118,12 @@ const WAITS: &[Wait] = &[
         By(&[("generalized", "0 generalized request any any world")]),
     ),
     (
-        "src/p2p/buffered.rs",
+        "engine/src/progress/attached.rs",
         "detach",
         By(&[("detach", "0 buffered send 1 7 world 8388608")]),
     ),
     (
-        "src/p2p/buffered.rs",
+        "engine/src/progress/attached.rs",
         "flush",
         By(&[("flush", "0 buffered send 1 7 world 8388608")]),
     ),
