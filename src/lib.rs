@@ -34,18 +34,19 @@ pub mod bootstrap;
 pub mod comm;
 pub mod config;
 pub mod model;
+mod names;
 #[allow(unsafe_code, reason = "memory of transfers is named by address")]
 pub mod p2p;
 pub mod testing;
 
-pub use bootstrap::{Session, Universe, init, run, run_code};
+pub use bootstrap::{Universe, init, run, run_code};
 pub use comm::{
     CartTopology, Collective, CommKeyval, Communicator, Comparison, Contribution, Destination,
     DeviceContribution, DistGraphTopology, Edges, ErrorCode, ErrorCodes, ErrorHandler,
     GraphTopology, Group, GroupComparison, IN_PLACE, InPlace, Info, Neighbour, OwnedContribution,
     OwnedDestination, PendingCommunicator, PersistentCollective, PredefinedAttributes, ProcessSets,
-    Queues, Raised, RankRange, Resource, ScopedCollective, ScopedPersistentCollective, SplitType,
-    Topology, dims_create, hardware_info, reduce_local,
+    Queues, Raised, RankRange, Resource, ScopedCollective, ScopedPersistentCollective, Session,
+    SplitType, Topology, dims_create, hardware_info, reduce_local,
 };
 /// Plans of collectives, and predictions of their time.
 pub use osier_collectives as plans;

@@ -13,12 +13,10 @@ mod descriptor;
 mod launcher;
 mod pmi1;
 mod run;
-mod session;
 
 pub use run::{Failure, run, run_code};
-pub use session::Session;
 
-use crate::comm::{Communicator, ErrorCodes, Joined, Member, ProcessSets};
+use crate::comm::{Communicator, ErrorCodes, Joined, Member, ProcessSets, Session};
 use crate::config;
 use crate::model::calls::Agreed;
 use crate::p2p::HeapBuffer;
@@ -72,6 +70,16 @@ impl fmt::Debug for Universe {
 /// each would be rank 0 of 1. The error names the launcher and what works.
 pub fn init() -> Result<Universe> {
     Universe::open(&join()?)
+}
+
+impl Session {
+    /// Joins a job as [`init`](crate::init) does. No communicator is made.
+    ///
+    /// # Errors
+    /// As of [`init`](crate::init), or if this process has joined the job before: a rank's place is taken once.
+    pub fn init() -> Result<Session> {
+        Ok(Self::of(&join()?))
+    }
 }
 
 /// Joins the job of this process's launcher, or a job of one rank.
@@ -341,4 +349,21 @@ impl Drop for Universe {
 /// What the launcher left for all ranks, so that all agree.
 fn agreed(job: &Job) -> Agreed {
     Agreed::of_note(&job.note())
+}
+
+impl Universe {
+    crate::p2p::buffer_calls!("this rank");
+
+    fn buffers_core(&self) -> &Arc<Core> {
+        self.own().core()
+    }
+
+    /// Errors that belong to no communicator are its own's, as in MPI.
+    fn buffers_comm(&self) -> Option<&Communicator> {
+        Some(self.own())
+    }
+
+    fn buffers_reported<T>(&self, result: Result<T>) -> Result<T> {
+        self.own().reported(result)
+    }
 }

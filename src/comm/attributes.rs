@@ -4,7 +4,7 @@
 //! MPI 5.0, sections 7.7 (caching) and 9.1.2 (environmental inquiries).
 
 use super::Communicator;
-use crate::p2p::{ANY_SOURCE, Source};
+use crate::names::{ANY_SOURCE, Source};
 use osier_datatype::Keyval;
 use osier_engine::progress::core::Place;
 

@@ -8,8 +8,7 @@
 use super::create::listed;
 use super::inter::{CONTEXTS, argument, check_sides};
 use super::meeting::Key;
-use super::{Communicator, Design, Group};
-use crate::bootstrap::Session;
+use super::{Communicator, Design, Group, Session};
 use osier_engine::error::{Error, ErrorKind, Result};
 
 impl Session {

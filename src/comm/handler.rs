@@ -7,8 +7,7 @@
 //! MPI 5.0, sections 9.3 and 9.5. What differs, and why, is told in
 //! `docs/decisions/0019-error-handlers-run-beside-results.md`.
 
-use super::Communicator;
-use crate::bootstrap::Session;
+use super::{Communicator, Session};
 use osier_engine::diagnose::tell;
 use osier_engine::error::{Error, Result};
 use std::fmt;

@@ -23,7 +23,7 @@ use super::create::{BAD, Wish, colors, exhausted, listed, members_of, others_arg
 use super::meeting::Key;
 use super::member::Member;
 use super::{Communicator, Design, Group};
-use crate::p2p::{Rank, Tag};
+use crate::names::{Rank, Tag};
 use osier_datatype::Datatype;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::lane::{Mode, Posted};

@@ -23,10 +23,12 @@ mod group;
 mod handler;
 mod info;
 mod inter;
+mod kept;
 mod meeting;
 mod member;
 mod psets;
 mod sends;
+mod session;
 mod split_type;
 mod topology;
 
@@ -47,15 +49,12 @@ pub use info::Info;
 pub(crate) use member::{Joined, Member};
 pub use osier_engine::error::ErrorCode;
 pub use psets::ProcessSets;
+pub use session::Session;
 pub use split_type::{Resource, SplitType, hardware_info};
 pub use topology::Topology;
 
-use crate::bootstrap::Session;
-use crate::p2p::HeapBuffer;
-use crate::p2p::enqueue::OnStreams;
-use crate::p2p::partitioned::Registry;
 use inter::Inter;
-use osier_datatype::Datatype;
+use kept::Kept;
 use osier_engine::check::{Check, Tracked};
 use osier_engine::diagnose::waits::{hear, listens};
 use osier_engine::error::{Error, ErrorKind, Result};
@@ -98,8 +97,10 @@ struct Inner {
     attached: Attached,
     /// The buffer of the session that it stems from.
     session_attached: Option<Arc<Attached>>,
-    partitioned: Registry,
-    on_streams: OnStreams,
+    /// Of partitioned transfers.
+    partitioned: Kept,
+    /// Of operations on streams.
+    on_streams: Kept,
     /// For an intercommunicator: the other side.
     inter: Option<Inter>,
     topology: Option<Topology>,
@@ -288,8 +289,8 @@ impl Communicator {
             spaces: collective::Spaces::new(member.agreed.knows_devices()),
             around: OnceLock::new(),
             idups: AtomicU32::new(0),
-            partitioned: Registry::default(),
-            on_streams: OnStreams::default(),
+            partitioned: Kept::default(),
+            on_streams: Kept::default(),
             _tracked: tracked,
         })))
     }
@@ -355,13 +356,13 @@ impl Communicator {
         &self.0.lane
     }
 
-    /// What is known of partitioned transfers.
-    pub(crate) fn partitioned(&self) -> &Registry {
+    /// The slot of partitioned transfers.
+    pub(crate) fn kept_of_partitions(&self) -> &Kept {
         &self.0.partitioned
     }
 
-    /// Operations on streams.
-    pub(crate) fn on_streams(&self) -> &OnStreams {
+    /// The slot of operations on streams.
+    pub(crate) fn kept_of_streams(&self) -> &Kept {
         &self.0.on_streams
     }
 
@@ -484,7 +485,7 @@ impl Communicator {
 
     /// Name of the transport to a rank, as in `osier info`.
     pub fn transport(&self, rank: usize) -> Result<&'static str> {
-        match self.reported(crate::p2p::Rank::from(rank).check(self.peer_count()))? {
+        match self.reported(crate::names::Rank::from(rank).check(self.peer_count()))? {
             Some(peer) => Ok(self.core().with(self.lane(), |lane| lane.transport(peer))),
             None => Ok("none"),
         }
@@ -527,10 +528,5 @@ impl Communicator {
             }
             (!unfinished).then_some(())
         });
-    }
-
-    /// A buffer that peers on this machine read in place, zeroed.
-    pub fn alloc<T: Datatype>(&self, len: usize) -> Result<HeapBuffer<T>> {
-        self.reported(HeapBuffer::new(self.core(), len))
     }
 }

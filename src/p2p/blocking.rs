@@ -1,9 +1,9 @@
 //! Calls that return when they are over.
 
 use super::message::Message;
-use super::names::{self, Rank, Source, Tag, TagSelector};
 use super::status::Status;
 use crate::comm::Communicator;
+use crate::names::{self, Rank, Source, Tag, TagSelector};
 use osier_datatype::Datatype;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::matching::{Pattern, TagPattern};

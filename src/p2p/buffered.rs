@@ -8,11 +8,10 @@
 //! # Sources
 //! MPI 5.0, section 3.6, with the model implementation of 3.6.1.
 
-use super::names::{Rank, Tag};
 use super::status::Status;
 use super::waits::{Waitable, sealed};
-use crate::bootstrap::{Session, Universe};
-use crate::comm::Communicator;
+use crate::comm::{Communicator, Session};
+use crate::names::{Rank, Tag};
 use osier_engine::completion::ready::Ready;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::attached::Pool;
@@ -28,16 +27,17 @@ use std::task::{Context, Poll};
 /// (MPI's `MPI_BSEND_OVERHEAD`).
 pub const BSEND_OVERHEAD: usize = 0;
 
+/// The calls of an owner of an attached buffer.
 macro_rules! buffer_calls {
     ($whose:literal) => {
-        #[doc = concat!("Gives ", $whose, " a buffer for [`Communicator::bsend`]. An error if one is attached.")]
-        pub fn attach_buffer(&self, memory: Vec<u8>) -> Result<()> {
-            self.buffers_reported(self.attached().attach(Pool::new(Some(memory))))
+        #[doc = concat!("Gives ", $whose, " a buffer for [`Communicator::bsend`](crate::Communicator::bsend). An error if one is attached.")]
+        pub fn attach_buffer(&self, memory: Vec<u8>) -> $crate::Result<()> {
+            self.buffers_reported(self.attached().attach($crate::p2p::Pool::new(Some(memory))))
         }
 
         #[doc = concat!("Has memory for each buffered send of ", $whose, " allocated as it comes, without a limit (MPI's `MPI_BUFFER_AUTOMATIC`).")]
-        pub fn attach_automatic(&self) -> Result<()> {
-            self.buffers_reported(self.attached().attach(Pool::new(None)))
+        pub fn attach_automatic(&self) -> $crate::Result<()> {
+            self.buffers_reported(self.attached().attach($crate::p2p::Pool::new(None)))
         }
 
         /// Waits until every message in the attached buffer has left it, and
@@ -54,15 +54,14 @@ macro_rules! buffer_calls {
         }
 
         /// As `flush_buffer`, as a request.
-        pub fn iflush_buffer(&self) -> FlushRequest {
-            FlushRequest {
-                core: self.buffers_core().clone(),
-                comm: self.buffers_comm().cloned(),
-                pool: self.attached().pool(),
-            }
+        pub fn iflush_buffer(&self) -> $crate::p2p::FlushRequest {
+            let comm = self.buffers_comm().cloned();
+            $crate::p2p::FlushRequest::of(self.buffers_core(), comm, self.attached().pool())
         }
     };
 }
+
+pub(crate) use buffer_calls;
 
 impl Communicator {
     buffer_calls!("this communicator");
@@ -151,23 +150,6 @@ impl Communicator {
     }
 }
 
-impl Universe {
-    buffer_calls!("this rank");
-
-    fn buffers_core(&self) -> &Arc<Core> {
-        self.own().core()
-    }
-
-    /// Errors that belong to no communicator are its own's, as in MPI.
-    fn buffers_comm(&self) -> Option<&Communicator> {
-        Some(self.own())
-    }
-
-    fn buffers_reported<T>(&self, result: Result<T>) -> Result<T> {
-        self.own().reported(result)
-    }
-}
-
 /// For communicators that were made of the session, and their duplicates and
 /// parts, unless they have a buffer of their own.
 impl Session {
@@ -196,6 +178,15 @@ pub struct FlushRequest {
 }
 
 impl FlushRequest {
+    pub(crate) fn of(
+        core: &Arc<Core>,
+        comm: Option<Communicator>,
+        pool: Option<Arc<Pool>>,
+    ) -> Self {
+        let core = core.clone();
+        Self { core, comm, pool }
+    }
+
     /// Makes progress and asks whether the buffer is empty.
     pub fn test(&mut self) -> bool {
         if !self.is_over() {

@@ -30,9 +30,9 @@
 mod captured;
 mod copied;
 
-use super::names::{self, Rank, Source, Tag, TagSelector};
 use super::status::Status;
 use crate::comm::Communicator;
+use crate::names::{self, Rank, Source, Tag, TagSelector};
 use captured::Captured;
 use osier_engine::completion::hold::Hold;
 use osier_engine::device::Use;
@@ -646,6 +646,13 @@ impl Once {
             State::Pending(_) => false,
             State::Over { result, told } => *told || result.is_ok(),
         }
+    }
+}
+
+impl Communicator {
+    /// Operations on streams here.
+    fn on_streams(&self) -> &OnStreams {
+        self.kept_of_streams().get()
     }
 }
 

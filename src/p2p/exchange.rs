@@ -1,10 +1,10 @@
 //! A send and a receive at the same time.
 
-use super::names::{self, Rank, Source, Tag, TagSelector};
 use super::request::Request;
 use super::status::Status;
 use super::waits::{Waitable, sealed};
 use crate::comm::Communicator;
+use crate::names::{self, Rank, Source, Tag, TagSelector};
 use osier_engine::completion::ready::Ready;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::lane::{Mode, Posted};

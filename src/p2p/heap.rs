@@ -1,5 +1,6 @@
 //! Buffers in Osier's shared heap.
 
+use crate::comm::Communicator;
 use osier_datatype::Datatype;
 use osier_engine::error::Result;
 use osier_engine::progress::core::{Core, Place};
@@ -29,7 +30,7 @@ unsafe impl<T: Datatype> Send for HeapBuffer<T> {}
 unsafe impl<T: Datatype> Sync for HeapBuffer<T> {}
 
 impl<T: Datatype> HeapBuffer<T> {
-    pub(crate) fn new(core: &Core, len: usize) -> Result<Self> {
+    fn new(core: &Core, len: usize) -> Result<Self> {
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| {
             crate::Error::new(
                 crate::ErrorKind::OutOfMemory,
@@ -50,6 +51,16 @@ impl<T: Datatype> HeapBuffer<T> {
     /// Whether peers read it in place.
     pub fn is_shared(&self) -> bool {
         matches!(self.memory, Memory::Shared { .. })
+    }
+}
+
+impl Communicator {
+    /// A buffer that peers on this machine read in place, zeroed.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory), if there is no room.
+    pub fn alloc<T: Datatype>(&self, len: usize) -> Result<HeapBuffer<T>> {
+        self.reported(HeapBuffer::new(self.core(), len))
     }
 }
 

@@ -50,7 +50,6 @@ mod exchange;
 mod generalized;
 mod heap;
 mod message;
-mod names;
 pub(crate) mod partitioned;
 mod persistent;
 mod regions;
@@ -61,6 +60,8 @@ mod transfer;
 mod waits;
 mod waitset;
 
+pub use crate::names::{ANY_SOURCE, ANY_TAG, PROC_NULL, ROOT, Rank, Source, Tag, TagSelector};
+pub(crate) use buffered::buffer_calls;
 pub use buffered::{BSEND_OVERHEAD, FlushRequest};
 #[doc(hidden)]
 pub use elements::Elements;
@@ -69,7 +70,7 @@ pub use exchange::{SendRecv, SendRecvReplace};
 pub use generalized::{Callbacks, Completer, GeneralizedRequest};
 pub use heap::HeapBuffer;
 pub use message::Message;
-pub use names::{ANY_SOURCE, ANY_TAG, PROC_NULL, ROOT, Rank, Source, Tag, TagSelector};
+pub(crate) use osier_engine::progress::attached::Pool;
 pub use osier_engine::view::on_device::DeviceBuffer;
 pub use osier_engine::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, View, ViewMut};
 pub use partitioned::{

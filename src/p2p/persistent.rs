@@ -16,12 +16,12 @@
 //! # Sources
 //! MPI 5.0, section 3.9.
 
-use super::names::{self, Rank, Source, Tag, TagSelector};
 use super::scope::{Scope, ScopedRequest};
 use super::status::Status;
 use super::transfer::Transfer;
 use super::waits::{Waitable, sealed};
 use crate::comm::Communicator;
+use crate::names::{self, Rank, Source, Tag, TagSelector};
 use osier_engine::completion::ready::Ready;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::matching::Pattern;

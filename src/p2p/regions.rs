@@ -5,8 +5,8 @@
 //! what is received into is disjoint from everything else; then one mutable
 //! borrow serves all transfers of a scope.
 
-use super::names::{self, Rank, Source, Tag, TagSelector};
 use super::scope::{Scope, ScopedRequest};
+use crate::names::{self, Rank, Source, Tag, TagSelector};
 use osier_datatype::{Datatype, Layout};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::lane::Mode;

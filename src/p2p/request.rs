@@ -2,11 +2,11 @@
 //! function that began them.
 
 use super::message::Message;
-use super::names::{self, Rank, Source, Tag, TagSelector};
 use super::status::Status;
 use super::transfer::{Transfer, driven_waker};
 use super::waits::{Waitable, sealed};
 use crate::comm::Communicator;
+use crate::names::{self, Rank, Source, Tag, TagSelector};
 use osier_engine::completion::ready::Ready;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::lane::{Mode, Posted};

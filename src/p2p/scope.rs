@@ -7,11 +7,11 @@
 //! 2. `pending` holds the handle of each transfer that nobody has waited for.
 
 use super::message::Message;
-use super::names::{self, Rank, Source, Tag, TagSelector};
 use super::partitioned::{self, Side};
 use super::status::Status;
 use super::waits::{Waitable, sealed};
 use crate::comm::Communicator;
+use crate::names::{self, Rank, Source, Tag, TagSelector};
 use osier_engine::completion::ready::Ready;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::matching::Pattern;

@@ -678,7 +678,7 @@ fn every_operation_that_fails_runs_its_handler_once() {
 fn fallible_functions() -> BTreeSet<String> {
     let mut names: BTreeSet<String> = BY_MACROS.iter().map(|n| (*n).to_owned()).collect();
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src");
-    let mut files = vec![src.join("bootstrap/session.rs")];
+    let mut files = Vec::new();
     let mut folders = vec![src.join("p2p"), src.join("comm")];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).expect("a folder") {

@@ -2,7 +2,7 @@
 
 use super::ask::{Contribution, given};
 use crate::comm::Communicator;
-use crate::p2p::Rank;
+use crate::names::Rank;
 use osier_collectives::{Call, Operation};
 use osier_datatype::Datatype;
 use osier_engine::error::Result;

@@ -6,7 +6,7 @@
 
 use super::ask::{Ask, in_place_elsewhere, mismatch};
 use crate::comm::Communicator;
-use crate::p2p::Rank;
+use crate::names::Rank;
 use osier_collectives::Operation;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::exec::memory::{Buffers, Pieces, Sizes};

@@ -9,7 +9,7 @@
 
 use super::ask::{Ask, InPlace, mismatch};
 use super::forms::owned;
-use crate::p2p::Rank;
+use crate::names::Rank;
 use crate::p2p::enqueue::{Enqueued, OnStream};
 use osier_engine::device::Use;
 use osier_engine::error::{Error, ErrorKind, Result};

@@ -6,7 +6,7 @@
 use super::ask::{Ask, in_place_elsewhere, mismatch};
 use crate::comm::Communicator;
 use crate::comm::inter::Inter;
-use crate::p2p::{PROC_NULL, ROOT, Rank};
+use crate::names::{PROC_NULL, ROOT, Rank};
 use osier_collectives::{Association, Call, Operation};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::exec::memory::{Buffers, Pieces, Sizes};

@@ -5,7 +5,7 @@
 
 use super::ask::{Contribution, Destination, given, wanted};
 use crate::comm::Communicator;
-use crate::p2p::Rank;
+use crate::names::Rank;
 use osier_engine::error::Result;
 use osier_engine::exec::operator::Reduction;
 use osier_engine::exec::run::Combiner;

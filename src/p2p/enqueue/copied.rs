@@ -1,7 +1,7 @@
 //! Operations that send a copy: the stream makes it in memory of its own.
 
 use super::{Enqueued, OnStream};
-use crate::p2p::names::{Rank, Source, Tag, TagSelector};
+use crate::names::{Rank, Source, Tag, TagSelector};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::lane::Mode;
 use osier_engine::view::on_device::DeviceBuffer;

@@ -6,7 +6,7 @@ use super::send::Sending;
 use super::shape::{Partitions, Shape};
 use super::{Side, is_active, is_started, revoke, start, status, test, wait};
 use crate::comm::Communicator;
-use crate::p2p::names::{Rank, Tag};
+use crate::names::{Rank, Tag};
 use crate::p2p::persistent::Startable;
 use crate::p2p::status::Status;
 use crate::p2p::waits::{Waitable, sealed};

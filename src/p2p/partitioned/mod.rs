@@ -45,12 +45,12 @@ pub(crate) use registry::Registry;
 pub use send::Sending;
 pub use shape::Partitions;
 
-use super::names::{Rank, Tag};
 use super::persistent::Startable;
 use super::scope::Scope;
 use super::status::Status;
 use super::waits::{Waitable, sealed};
 use crate::comm::Communicator;
+use crate::names::{Rank, Tag};
 use osier_datatype::Datatype;
 use osier_engine::check::Site;
 use osier_engine::completion::ready::Ready;

@@ -5,7 +5,7 @@ use super::registry::{Place, Setup};
 use super::shape::{Pieces, Shape};
 use super::{PartitionedRecv, Side, Told, lock, no_partition, not_started};
 use crate::comm::Communicator;
-use crate::p2p::names::{Rank, Tag};
+use crate::names::{Rank, Tag};
 use crate::p2p::status::Status;
 use osier_datatype::Datatype;
 use osier_engine::completion::ready::Ready;

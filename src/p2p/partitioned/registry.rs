@@ -112,6 +112,13 @@ impl Wake for Bell {
     }
 }
 
+impl Communicator {
+    /// What is known of partitioned transfers here.
+    pub(crate) fn partitioned(&self) -> &Registry {
+        self.kept_of_partitions().get()
+    }
+}
+
 impl Registry {
     /// Receives for setups that are posted.
     pub(crate) fn awaited(&self) -> usize {

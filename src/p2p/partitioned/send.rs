@@ -5,7 +5,7 @@ use super::registry::Setup;
 use super::shape::Shape;
 use super::{PartitionedSend, SETUP, Side, Told, no_partition, not_started};
 use crate::comm::Communicator;
-use crate::p2p::names::{Rank, Tag};
+use crate::names::{Rank, Tag};
 use crate::p2p::status::Status;
 use osier_datatype::Datatype;
 use osier_engine::completion::ready::Ready;

@@ -240,7 +240,7 @@ const PRIMITIVES: &[&str] = &[
 /// Files that may use them for anything.
 const APART: &[&str] = &[
     "engine/src/progress/core/waiting.rs", // the primitives themselves
-    "src/testing/",                 // what tests use
+    "src/testing/",                        // what tests use
 ];
 
 /// Uses that are no waits, or of processes that are no ranks.

@@ -3,7 +3,7 @@
 //! # Sources
 //! MPI 5.0, section 11.3 (the sessions model).
 
-use crate::comm::{
+use super::{
     ErrorCodes, ErrorHandler, Group, HandlerCell, Info, Joined, Member, ProcessSets, Raised,
 };
 use osier_engine::error::{Error, Result};
@@ -37,14 +37,6 @@ pub struct Session {
 }
 
 impl Session {
-    /// Joins a job as [`init`](crate::init) does. No communicator is made.
-    ///
-    /// # Errors
-    /// As of [`init`](crate::init), or if this process has joined the job before: a rank's place is taken once.
-    pub fn init() -> Result<Session> {
-        Ok(Self::of(&super::join()?))
-    }
-
     pub(crate) fn of(member: &Arc<Member>) -> Session {
         Session {
             joined: Joined::new(member, false),
