@@ -33,6 +33,7 @@
 pub mod bootstrap;
 pub mod comm;
 pub mod config;
+pub mod measure;
 pub mod model;
 mod names;
 #[allow(unsafe_code, reason = "memory of transfers is named by address")]
@@ -46,7 +47,7 @@ pub use comm::{
     GraphTopology, Group, GroupComparison, IN_PLACE, InPlace, Info, Neighbour, OwnedContribution,
     OwnedDestination, PendingCommunicator, PersistentCollective, PredefinedAttributes, ProcessSets,
     Queues, Raised, RankRange, Resource, ScopedCollective, ScopedPersistentCollective, Session,
-    SplitType, Topology, dims_create, hardware_info, reduce_local,
+    SplitType, Topology, dims_create, hardware_info,
 };
 /// Plans of collectives, and predictions of their time.
 pub use osier_collectives as plans;
@@ -61,6 +62,7 @@ pub use osier_engine::error::{Error, ErrorKind, Result};
 pub use osier_engine::exec::operator::{
     Function, PackedFunction, Reduction, function, packed_function,
 };
+pub use osier_engine::exec::reduce_local::reduce_local;
 /// What is checked, what ranks wait for, which protocol moves a message, timelines.
 pub use osier_engine::{check, diagnose, protocol, trace};
 /// Devices: memory, streams, events, copies, kernels.

@@ -401,7 +401,7 @@ fn a_device_can_be_measured() {
         Some(_) => 64,
         None => 1,
     };
-    let costs = osier::model::measure_device_with(&context, part).unwrap();
+    let costs = osier::measure::device_with(&context, part).unwrap();
     let mut all = vec![costs.launch_ns, costs.copy_ns, costs.block_ns_per_byte];
     all.extend(costs.pack_ns_per_byte);
     all.extend([costs.to_host_ns_per_byte, costs.to_device_ns_per_byte]);

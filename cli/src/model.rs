@@ -249,7 +249,7 @@ fn measure() -> Result<ExitCode> {
             ),
         ));
     }
-    let mut costs = model::measure()?;
+    let mut costs = osier::measure::measure()?;
     costs.device = protocols::device_costs();
     model::store(&file, costs, None)?;
     if run::cores() < 2 {

@@ -17,11 +17,11 @@ use std::sync::{Arc, OnceLock};
 
 pub(crate) struct Member {
     pub core: Arc<Core>,
-    pub(super) contexts: Contexts,
+    pub contexts: Contexts,
     meeting: OnceLock<Meeting>,
-    pub(super) choices: Choices,
+    pub choices: Choices,
     /// What the job's ranks agree on: costs and places.
-    pub(super) agreed: Agreed,
+    pub agreed: Agreed,
     pub codes: ErrorCodes,
     pub psets: ProcessSets,
     /// Universes and sessions.
@@ -47,7 +47,7 @@ impl Member {
         self.core.rank as usize
     }
 
-    pub(super) fn meeting(&self) -> &Meeting {
+    pub fn meeting(&self) -> &Meeting {
         self.meeting.get_or_init(|| Meeting::open(&self.core))
     }
 

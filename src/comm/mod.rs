@@ -38,7 +38,7 @@ pub use codes::ErrorCodes;
 pub use collective::{
     Collective, Contribution, Destination, DeviceContribution, IN_PLACE, InPlace,
     OwnedContribution, OwnedDestination, PersistentCollective, ScopedCollective,
-    ScopedPersistentCollective, reduce_local,
+    ScopedPersistentCollective,
 };
 pub use create::PendingCommunicator;
 pub use graph::{DistGraphTopology, Edges, GraphTopology, Neighbour};

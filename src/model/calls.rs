@@ -337,7 +337,7 @@ pub(super) fn paths(ranks: &[u32], places: Option<&Places>) -> (Vec<Vec<u32>>, V
 
 /// Lets no message cost less than a shorter one, nor occupy an end for longer than it
 /// takes.
-pub(super) fn rise(messages: &mut [MessageCost]) {
+pub(crate) fn rise(messages: &mut [MessageCost]) {
     let (mut one_way, mut busy) = (0.1f64, 0.1f64);
     for m in messages {
         one_way = one_way.max(m.one_way_ns);
@@ -347,7 +347,7 @@ pub(super) fn rise(messages: &mut [MessageCost]) {
 }
 
 /// To a tenth of a nanosecond: what is less is no measurement, and makes long texts.
-pub(super) fn round(ns: f64) -> f64 {
+pub(crate) fn round(ns: f64) -> f64 {
     (ns * 10.0).round() / 10.0
 }
 

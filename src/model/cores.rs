@@ -6,7 +6,7 @@ use std::mem::{MaybeUninit, size_of};
 
 /// Confines the calling thread to the n-th processor that it may use. Without
 /// so many, or without permission, it stays where it is.
-pub(super) fn bind(n: usize) {
+pub(crate) fn bind(n: usize) {
     // SAFETY: all zeros is the empty set.
     let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
     let bytes = size_of::<libc::cpu_set_t>();

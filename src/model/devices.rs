@@ -17,26 +17,15 @@
 
 use super::calls::{CallCosts, ClassCosts, MessageCost, Places, WorkCost, rise, round};
 use super::device_links::RankJoints;
-use super::rounds::median;
-use crate::comm::{Communicator, IN_PLACE};
-use osier_collectives::{Algorithm, Aside, Curve, Executor, Joined, Joint, Machine, Point};
-use osier_datatype::{Basic, Operator, Type};
-use osier_engine::error::Result;
+use osier_collectives::{Aside, Curve, Executor, Joined, Joint, Machine, Point};
 use osier_engine::protocol::cost::LinkCosts;
 use osier_engine::protocol::device::{Between, Class, End, Model, Place, Placement, Short, ways};
 use osier_engine::protocol::select::{AT_ONCE_BYTES, Selection};
-use osier_kernels::{Context, DeviceSlice, DeviceView, Memory, Packer, Stream};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Sizes of messages and of kernels' work.
-const LOGS: [u32; 9] = [3, 8, 12, 14, 16, 18, 20, 22, 24];
-/// The largest of an emulated device.
-const MOST_EMULATED: u32 = 18;
-/// Times that a kernel is measured; the shortest counts.
-const TIMES: usize = 8;
-
+pub(crate) const LOGS: [u32; 9] = [3, 8, 12, 14, 16, 18, 20, 22, 24];
 /// What collective calls cost on devices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceCalls {
@@ -220,145 +209,6 @@ impl CallCosts {
             })),
         })
     }
-}
-
-/// A rank's device, to measure with.
-pub(super) struct Lab {
-    name: String,
-    emulated: bool,
-    stream: Stream,
-    packer: Packer,
-    buffer: DeviceSlice<u8>,
-    other: DeviceSlice<u8>,
-    pinned: DeviceSlice<u8>,
-}
-
-impl Lab {
-    /// A lab on all ranks, or on none: where a rank has no device. Collective.
-    ///
-    /// # Errors
-    /// If a rank dies.
-    pub fn on_all(comm: &Communicator) -> Result<Option<Lab>> {
-        let mine = Lab::here(comm.rank());
-        let mut all = [u32::from(mine.is_some())];
-        comm.allreduce(&IN_PLACE, &mut all, crate::Op::Min)?;
-        Ok(mine.filter(|_| all[0] == 1))
-    }
-
-    fn here(rank: usize) -> Option<Lab> {
-        let all = osier_kernels::devices().ok()?;
-        let info = all.get(rank % all.len().max(1))?;
-        let emulated = info.name.to_lowercase().contains("emulated");
-        let context = Context::new(info.ordinal).ok()?;
-        let stream = Stream::new(&context).ok()?;
-        let most = 1usize << logs(emulated).last()?;
-        let room = || Some(DeviceSlice::<u8>::new(&stream, most).ok()?.into_inner());
-        Some(Lab {
-            name: info.name.clone(),
-            emulated,
-            packer: Packer::new(&context),
-            buffer: room()?,
-            other: room()?,
-            pinned: DeviceSlice::of(Memory::pinned(&context, most).ok()?).ok()?,
-            stream,
-        })
-    }
-
-    /// The device's number.
-    pub fn ordinal(&self) -> i32 {
-        self.stream.context().ordinal()
-    }
-
-    /// What kernels and copies of this device take. No class of links yet.
-    ///
-    /// # Errors
-    /// The driver refuses.
-    pub fn works(&self) -> Result<DeviceCalls> {
-        let [mut copy, mut combine, mut to_host, mut to_device] = [const { Vec::new() }; 4];
-        let double = Type::basic(Basic::F64).commit()?;
-        for log in logs(self.emulated) {
-            let bytes = 1usize << log;
-            let doubles = |from: &DeviceSlice<u8>| -> Result<_> {
-                Ok(DeviceView::new(from, 0, &double, bytes / 8)?.after_stream(&self.stream))
-            };
-            let (own, other) = (doubles(&self.buffer)?, doubles(&self.other)?);
-            let pinned = doubles(&self.pinned)?;
-            let (stream, packer, all) = (&self.stream, &self.packer, 0..bytes);
-            let add = |works: &mut Vec<WorkCost>, body: &dyn Fn() -> Result<()>| -> Result<()> {
-                let before = works.last().map_or(0.1, |w: &WorkCost| w.ns);
-                let mut ns = f64::INFINITY;
-                for _ in 0..TIMES {
-                    let start = Instant::now();
-                    body()?;
-                    ns = ns.min(start.elapsed().as_nanos() as f64);
-                }
-                works.push(WorkCost {
-                    bytes: bytes as u64,
-                    ns: round(ns).max(before),
-                });
-                Ok(())
-            };
-            let moved = |from: &osier_kernels::Ordered<DeviceView<u8>>,
-                         to: &osier_kernels::Ordered<DeviceView<u8>>| {
-                seen(&packer.copy(stream, from, to, all.clone(), None)?)
-            };
-            add(&mut copy, &|| moved(&own, &other))?;
-            add(&mut to_host, &|| moved(&own, &pinned))?;
-            add(&mut to_device, &|| moved(&pinned, &own))?;
-            add(&mut combine, &|| {
-                let sum = Operator::Sum;
-                seen(&packer.combine(stream, sum, &own, &other, all.clone(), None)?)
-            })?;
-        }
-        Ok(DeviceCalls {
-            device: self.name.clone(),
-            emulated: self.emulated,
-            classes: Vec::new(),
-            copy,
-            combine,
-            to_host,
-            to_device,
-        })
-    }
-
-    /// Messages between a pair of ranks; `table`: what a run and a step cost.
-    ///
-    /// # Errors
-    /// If a rank dies.
-    pub fn messages(&self, pair: &Communicator, table: &CallCosts) -> Result<Vec<MessageCost>> {
-        let mut messages = Vec::new();
-        let (run, step) = (table.run_ns, table.step_ns);
-        pair.use_algorithm_on_devices(Algorithm::Linear, 1, true);
-        for log in logs(self.emulated) {
-            let bytes = 1usize << log;
-            let part = self.buffer.slice(..bytes)?;
-            let mut data = part.after_stream(&self.stream);
-            let turns = median(pair, false, |i| pair.bcast(&mut data, i % 2))?;
-            let stream = median(pair, true, |_| pair.bcast(&mut data, 0))?;
-            let one_way_ns = (turns - run - 2.0 * step).max(turns / 10.0);
-            messages.push(MessageCost {
-                bytes: bytes as u64,
-                one_way_ns,
-                busy_ns: (stream - run - step).clamp(one_way_ns / 20.0, one_way_ns),
-            });
-        }
-        pair.use_algorithm(None);
-        rise(&mut messages);
-        Ok(messages)
-    }
-}
-
-fn logs(emulated: bool) -> impl Iterator<Item = u32> + Clone {
-    let most = if emulated { MOST_EMULATED } else { u32::MAX };
-    LOGS.into_iter().filter(move |log| *log <= most)
-}
-
-/// Waits as the engine does: it asks.
-fn seen(event: &osier_kernels::Event) -> Result<()> {
-    while !event.is_passed()? {
-        std::hint::spin_loop();
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,132 +1,39 @@
-//! What the machine costs, measured.
-//!
-//! [`measure`] runs real transfers between two ranks (threads, in a job of
-//! shared memory of their own) and fits [`LinkCosts`], the six numbers that
-//! predict the time of every protocol ([`osier_engine::protocol::cost`]):
-//!
-//! | number | from | by |
-//! |---|---|---|
-//! | latency `L` | ping-pong of 8 bytes | half the round trip |
-//! | copy `c`, overhead `o` | ping-pong of `n` bytes in fragments of `f` bytes, for several `n` and `f` | least squares of `T - 3 L = (n + f) c + (n / f) o`, residuals relative to `T` |
-//! | mapped `m` | ping-pong of `n` bytes of heap memory, for several `n` | least squares of `T = t + n m`, residuals relative to `T` |
-//! | attach, call and per byte | copies of `n` bytes by the kernel from a child process | least squares of `T = call + n a`, residuals relative to `T` |
-//!
-//! What a device costs ([`measure_device`]) is measured by packs and copies of one buffer:
-//!
-//! | number | from |
-//! |---|---|
-//! | kernel's launch | packs of 256 bytes with gaps to pinned memory |
-//! | copy's start | copies of 64 bytes to pinned memory |
-//! | a block's rate | packs of 256 KiB by one block, less the launch |
-//! | pack rates | packs of 8 MiB within the device: a run, equal blocks, listed blocks |
-//! | link rates | copies of 4 MiB to and from pinned memory |
-//!
-//! Each `T` is the shortest of many batches: a disturbance only adds, and on a
-//! busy machine most batches are disturbed. So predictions lie some 10 % below
-//! the medians of a benchmark, for all protocols alike. A shortest time counts if
-//! others come near it; until then bursts of batches follow each other, a few. What
-//! no batches agree on, and what no machine takes (`plausible`), is refused.
-//!
-//! What the system's copies between processes cost is set once more by messages of two
-//! ranks, where there are processes to measure with (`rounds`).
+//! Costs of the machine: tables, where they are kept, who lies where.
 //!
 //! [`cached`] gives what was measured before, without measuring: the library never does so
 //! on its own, its launcher once, before the first job of a machine.
 
-#[allow(
-    unsafe_code,
-    reason = "forks a child whose memory the kernel copies from"
-)]
-mod attach;
 pub(crate) mod calls;
 #[allow(unsafe_code, reason = "binds threads to processors")]
-mod cores;
-mod device;
+pub(crate) mod cores;
 mod device_links;
-mod devices;
-mod fit;
+pub(crate) mod devices;
 pub(crate) mod hardware;
 #[cfg(feature = "hwloc")]
 mod hwloc;
-mod links;
 mod machine;
 mod map;
-mod plausible;
+pub(crate) mod plausible;
 mod recheck;
-pub(crate) mod rounds;
 pub mod settings;
 mod store;
 
 pub(crate) use cores::confine;
 
-pub use attach::{NOT_PERMITTED_NS, permitted as attach_permitted};
 pub use calls::{Agreed, CallCosts, ClassCosts, MessageCost, Places, WorkCost};
-pub use device::{measure as measure_device, measure_with as measure_device_with};
 pub use device_links::{GpuLink, GpuLinks, RankJoints, Way};
 pub use devices::DeviceCalls;
 pub use machine::Machine;
 pub use map::{Gpu, Part};
+pub use plausible::NOT_PERMITTED_NS;
 pub use recheck::Probe;
 pub use store::{Cached, Measured, Origin, cache_file, cached, load, store};
 
-use osier_engine::error::{Error, ErrorKind, Result};
-use osier_engine::protocol::cost::LinkCosts;
-
-/// Measures the costs of links on this machine, in well under a second.
-/// Starts two threads and one child process, which end with it.
-///
-/// # Errors
-/// If other work is in the way, so that times differ widely or are none that a machine has.
-pub fn measure() -> Result<LinkCosts> {
-    let latency_ns = links::latency_ns()?;
-    let (copy_ns_per_byte, overhead_ns) = fit::pipeline(latency_ns, &links::fragments()?);
-    let (_, mapped_ns_per_byte) = fit::line(&links::mapped()?);
-    let (attach_call_ns, attach_ns_per_byte) = match attach::times() {
-        Ok(times) => fit::line(&times?),
-        Err(_) => (NOT_PERMITTED_NS, 1.0),
-    };
-    let costs = LinkCosts {
-        latency_ns,
-        overhead_ns,
-        copy_ns_per_byte,
-        mapped_ns_per_byte,
-        attach_call_ns,
-        attach_ns_per_byte,
-        device: None,
-    };
-    match plausible::absurd(&costs, None) {
-        Some(how) => Err(disturbed(&how)),
-        None => Ok(costs),
-    }
-}
-
-/// Bursts of batches, at most.
-const BURSTS: usize = 6;
-/// So many times must come near the shortest,
-const AGREE: usize = 3;
-/// that is within so much of it.
-const NEAR: f64 = 1.25;
-
-/// The shortest of some times that are taken in bursts, until a few agree.
-fn shortest(what: &str, mut burst: impl FnMut() -> Result<Vec<f64>>) -> Result<f64> {
-    let mut times: Vec<f64> = Vec::new();
-    for _ in 0..BURSTS {
-        times.extend(burst()?);
-        times.sort_by(f64::total_cmp);
-        if times.len() >= AGREE && times[AGREE - 1] <= NEAR * times[0] {
-            return Ok(times[0]);
-        }
-    }
-    Err(disturbed(&format!(
-        "{what} took {:.0} ns at least, and then {:.0} ns",
-        times.first().unwrap_or(&0.0),
-        times.get(AGREE - 1).unwrap_or(&0.0)
-    )))
-}
+use osier_engine::error::{Error, ErrorKind};
 
 /// Two pieces of memory that lie half a page apart within their pages: where one lies just
 /// ahead of the other some processors copy slowly, and places of vectors are chance.
-struct Apart {
+pub(crate) struct Apart {
     all: Vec<f64>,
     start: usize,
     elements: usize,
@@ -135,7 +42,7 @@ struct Apart {
 impl Apart {
     const PAGE: usize = 4096 / size_of::<f64>();
 
-    fn of(elements: usize) -> Apart {
+    pub fn of(elements: usize) -> Apart {
         let all = vec![1.0; 2 * elements.next_multiple_of(Self::PAGE) + 2 * Self::PAGE];
         let start = all.as_ptr().align_offset(4096).min(Self::PAGE);
         Apart {
@@ -145,7 +52,7 @@ impl Apart {
         }
     }
 
-    fn both(&mut self) -> (&[f64], &mut [f64]) {
+    pub fn both(&mut self) -> (&[f64], &mut [f64]) {
         let begin = self.start;
         let second = begin + self.elements.next_multiple_of(Self::PAGE) + Self::PAGE / 2;
         let (from, to) = self.all.split_at_mut(second);
@@ -154,59 +61,9 @@ impl Apart {
 }
 
 /// That other work was in the way of a measurement.
-fn disturbed(how: &str) -> Error {
+pub(crate) fn disturbed(how: &str) -> Error {
     Error::new(
         ErrorKind::Unavailable,
         format!("costs cannot be measured beside other work: {how} (hint: on a quiet machine)"),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Bursts go on until times agree, and end where they never do.
-    #[test]
-    fn shortest_times_are_those_that_others_come_near() {
-        let taken = |bursts: &[&[f64]]| {
-            let mut bursts = bursts.iter();
-            shortest("it", || {
-                Ok(bursts.next().map_or(Vec::new(), |b| b.to_vec()))
-            })
-        };
-        assert_eq!(taken(&[&[9.0, 11.0, 10.0, 80.0]]).unwrap(), 9.0);
-        assert_eq!(taken(&[&[90.0, 700.0], &[100.0, 95.0]]).unwrap(), 90.0);
-        let why = taken(&[&[90.0, 700.0, 748_000.0]]).unwrap_err().to_string();
-        assert!(
-            why.contains("other work") && why.contains("748000"),
-            "{why}"
-        );
-    }
-
-    #[test]
-    fn what_is_measured_is_usable() {
-        let costs = match measure() {
-            Ok(costs) => costs,
-            // Of the other tests.
-            Err(e) if e.to_string().contains("other work") => return eprintln!("skipped: {e}"),
-            Err(e) => panic!("{e}"),
-        };
-        let all = [
-            costs.latency_ns,
-            costs.overhead_ns,
-            costs.copy_ns_per_byte,
-            costs.mapped_ns_per_byte,
-            costs.attach_call_ns,
-            costs.attach_ns_per_byte,
-        ];
-        assert!(all.iter().all(|v| v.is_finite() && *v > 0.0), "{costs:?}");
-        // It must survive the launcher's note to the ranks.
-        let note = serde_json::to_vec(&costs).expect("JSON");
-        let back: LinkCosts = serde_json::from_slice(&note).expect("JSON");
-        assert_eq!(back, costs);
-        osier_engine::protocol::select::Selection::new(
-            costs,
-            osier_engine::protocol::select::AT_ONCE_BYTES,
-        );
-    }
 }

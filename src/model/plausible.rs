@@ -5,9 +5,12 @@
 //! Limits lie a hundred times above what machines known here take (latencies below half
 //! a microsecond, copies of 0.03 to 0.1 ns a byte), so that slow ones pass, too.
 
-use super::attach::NOT_PERMITTED_NS;
 use super::calls::CallCosts;
 use osier_engine::protocol::cost::LinkCosts;
+
+/// Stands for the cost of a call that the system forbids: a finite number,
+/// which JSON can carry, and longer than any transfer.
+pub const NOT_PERMITTED_NS: f64 = 1e15;
 
 /// What does not depend on bytes, in ns.
 const MOST_NS: f64 = 50_000.0;
@@ -17,7 +20,7 @@ const MOST_NS_PER_BYTE: f64 = 10.0;
 const MOST_ERROR: f64 = 0.5;
 
 /// What of the costs of links and calls no machine has; `None`: all may be.
-pub(super) fn absurd(links: &LinkCosts, calls: Option<&CallCosts>) -> Option<String> {
+pub(crate) fn absurd(links: &LinkCosts, calls: Option<&CallCosts>) -> Option<String> {
     let mut all = vec![
         ("latency_ns", links.latency_ns, MOST_NS),
         ("overhead_ns", links.overhead_ns, MOST_NS),

@@ -6,6 +6,8 @@
 //! costs, which are medians, so that like is compared with like.
 
 use super::Apart;
+use osier_datatype::Operator;
+use osier_engine::exec::reduce_local::reduce_local;
 use serde::{Deserialize, Serialize};
 use std::hint::black_box;
 use std::time::Instant;
@@ -42,7 +44,7 @@ impl Probe {
                     let begin = Instant::now();
                     let from = black_box(&from[..n]);
                     if sum {
-                        let done = crate::reduce_local(from, &mut to[..n], crate::Op::Sum);
+                        let done = reduce_local(from, &mut to[..n], Operator::Sum);
                         black_box(done).unwrap_or_default();
                     } else {
                         black_box(&mut to[..n]).copy_from_slice(from);

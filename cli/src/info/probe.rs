@@ -106,7 +106,7 @@ fn shm() -> Entry {
 }
 
 fn cma() -> Entry {
-    match model::attach_permitted() {
+    match osier::measure::attach_permitted() {
         Ok(()) => Entry::new(
             "cma",
             true,

@@ -82,7 +82,7 @@ pub fn print(measure: bool, as_json: bool) -> Result<()> {
 
 /// Measures; keeps the result, or says why not.
 fn measured() -> Result<(Cached, Option<String>)> {
-    let mut costs = model::measure()?;
+    let mut costs = osier::measure::measure()?;
     costs.device = device_costs();
     let (origin, note) = match model::cache_file() {
         None => (
@@ -114,7 +114,7 @@ pub fn device_costs() -> Option<DeviceCosts> {
         return None;
     }
     let context = osier_kernels::Context::new(first.ordinal).ok()?;
-    match model::measure_device(&context) {
+    match osier::measure::device(&context) {
         Ok(costs) => Some(costs),
         Err(e) => {
             eprintln!("osier: info: gpu 0 was not measured: {e}");

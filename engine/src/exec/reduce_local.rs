@@ -2,10 +2,46 @@
 //! kernel where both do, without gaps; else on the host, packed.
 
 use super::on_device::{Combining, Operands};
-use super::operator::{Fit, Reduction};
-use crate::error::Result;
-use crate::view::RawView;
+use super::operator::{Data, Fit, Reduction};
+use crate::error::{Error, ErrorKind, Result};
+use crate::view::{Buffer, BufferMut, RawView};
 use osier_kernels::{DeviceSlice, DeviceView, Event, Memory, Ordered, Packer, Stream};
+
+/// Combines two buffers of this rank: `inout = input op inout` (`MPI_Reduce_local`).
+///
+/// ```
+/// let mut sum = [1, 2];
+/// osier::reduce_local(&[10, 20], &mut sum, osier::Op::Sum)?;
+/// assert_eq!(sum, [11, 22]);
+/// # Ok::<(), osier::Error>(())
+/// ```
+///
+/// Of two buffers on a device a kernel combines, if they have no gaps and it has one for the
+/// operator; else they go through the host. To have a stream combine them behind its work,
+/// see `OnStream::reduce_local`.
+///
+/// # Errors
+/// If the buffers differ in size, have gaps on the host, or the operator is not defined for
+/// them; of devices, if the driver refuses.
+pub fn reduce_local<S: Buffer + ?Sized, R: BufferMut + ?Sized>(
+    input: &S,
+    inout: &mut R,
+    op: impl Reduction,
+) -> Result<()> {
+    let (input, inout) = (input.view().raw(), inout.view_mut().raw());
+    let fit = op.fit(&Data(&inout))?;
+    if input.bytes() != inout.bytes() {
+        return Err(Error::new(
+            ErrorKind::Argument,
+            format!(
+                "reduce_local: {} bytes and {}",
+                input.bytes(),
+                inout.bytes()
+            ),
+        ));
+    }
+    reduce(&op, &fit, &input, &inout)
+}
 
 /// `inout = input op inout`; over when this returns.
 ///

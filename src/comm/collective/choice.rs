@@ -8,7 +8,7 @@
 use super::ask::{Ask, bytes_of, class_of};
 use crate::comm::{Communicator, IN_PLACE};
 use crate::model::calls::{Agreed, parsed};
-use crate::model::{CallCosts, Places, RankJoints, rounds};
+use crate::model::{CallCosts, Places, RankJoints};
 use osier_collectives::{
     Algorithm, Association, Call, Choice, Machine, Model, Operation, Plan, Sizes, choose,
 };
@@ -267,63 +267,11 @@ impl Communicator {
         self.described().table.clone()
     }
 
-    /// Measures what collective calls cost between the ranks of this communicator, in
-    /// well under a second per class of links. Collective, on one group; the result is
-    /// rank 0's on all ranks. Plans go on being chosen by the costs that they were chosen
-    /// by ([`Communicator::adopt_costs`] changes that).
-    ///
-    /// # Errors
-    /// If there is one rank only, between two groups, or if a rank dies.
-    #[track_caller]
-    pub fn measure_call_costs(&self) -> Result<CallCosts> {
-        Ok(self.measure(false)?.1)
-    }
-
-    /// As [`Communicator::measure_call_costs`], and before that what the system's copies
-    /// between processes cost beside messages that go at once: of the job's costs of links
-    /// all else stays. Calls are measured by protocols that are chosen by what was found.
-    ///
-    /// # Errors
-    /// As there.
-    #[track_caller]
-    pub fn measure_costs(&self) -> Result<(LinkCosts, CallCosts)> {
-        self.measure(true)
-    }
-
-    #[track_caller]
-    fn measure(&self, sets: bool) -> Result<(LinkCosts, CallCosts)> {
-        // The calls that it makes report what fails in them.
-        self.reported(self.may_measure())?;
-        let ranks: Vec<u32> = self.group().world_ranks().map(|r| r as u32).collect();
-        let mut classes: Vec<(String, usize)> = Vec::new();
-        for rank in 1..ranks.len() {
-            let class = match &self.member().agreed.places {
-                Some(places) => places.class(ranks[0], ranks[rank]),
-                None => "machine",
-            };
-            if !classes.iter().any(|(known, _)| known == class) {
-                classes.push((class.to_owned(), rank));
-            }
-        }
-        rounds::measure(self, &classes, sets)
-    }
-
     /// Has protocols of this communicator's messages chosen by these costs.
     pub(crate) fn choose_by(&self, costs: &LinkCosts) {
         let selection = Arc::new(self.core().selection.by(*costs));
         self.core()
             .with(self.lane(), |lane| lane.use_selection(selection));
-    }
-
-    fn may_measure(&self) -> Result<()> {
-        self.within()?;
-        match self.size() {
-            1 => Err(Error::new(
-                ErrorKind::Unavailable,
-                "costs of calls are measured between ranks, and there is one (hint: osier model measure)",
-            )),
-            _ => Ok(()),
-        }
     }
 
     /// Goes over to other costs: those of the first rank that passes some, on all ranks.

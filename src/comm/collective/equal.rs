@@ -64,7 +64,7 @@ impl Communicator {
     }
 
     /// Refuses what is not defined between groups.
-    pub(super) fn within(&self) -> Result<()> {
+    pub(crate) fn within(&self) -> Result<()> {
         if !self.is_inter() {
             return Ok(());
         }

@@ -48,7 +48,6 @@ mod v_and_w;
 pub use ask::{Contribution, Destination, IN_PLACE, InPlace, OwnedContribution, OwnedDestination};
 pub(super) use choice::{Choices, Chosen, Described};
 pub use enqueued::DeviceContribution;
-pub use more::reduce_local;
 pub(super) use neighbors::Around;
 pub use persistent::{PersistentCollective, ScopedPersistentCollective};
 pub use requests::Collective;

@@ -1,11 +1,11 @@
 //! Collective calls that wait, with equal contributions: the others.
 
-use super::ask::{Contribution, Destination, given, mismatch, wanted};
+use super::ask::{Contribution, Destination, given, wanted};
 use crate::comm::Communicator;
 use crate::names::Rank;
 use osier_collectives::{Call, Operation};
 use osier_engine::error::Result;
-use osier_engine::exec::operator::{Data, Reduction};
+use osier_engine::exec::operator::Reduction;
 use osier_engine::exec::run::Combiner;
 use osier_engine::trace::event::{ANY, Kind};
 use osier_engine::view::{Buffer, BufferMut, RawView};
@@ -151,37 +151,4 @@ impl Communicator {
         });
         self.reported(result.map_err(|e| e.context("exscan")))
     }
-}
-
-/// Combines two buffers of this rank: `inout = input op inout` (`MPI_Reduce_local`).
-///
-/// ```
-/// let mut sum = [1, 2];
-/// osier::reduce_local(&[10, 20], &mut sum, osier::Op::Sum)?;
-/// assert_eq!(sum, [11, 22]);
-/// # Ok::<(), osier::Error>(())
-/// ```
-///
-/// Of two buffers on a device a kernel combines, if they have no gaps and it has one for the
-/// operator; else they go through the host. To have a stream combine them behind its work,
-/// see [`OnStream::reduce_local`](crate::OnStream::reduce_local).
-///
-/// # Errors
-/// If the buffers differ in size, have gaps on the host, or the operator is not defined for
-/// them; of devices, if the driver refuses.
-pub fn reduce_local<S: Buffer + ?Sized, R: BufferMut + ?Sized>(
-    input: &S,
-    inout: &mut R,
-    op: impl Reduction,
-) -> Result<()> {
-    let (input, inout) = (input.view().raw(), inout.view_mut().raw());
-    let fit = op.fit(&Data(&inout))?;
-    if input.bytes() != inout.bytes() {
-        return Err(mismatch(format!(
-            "reduce_local: {} bytes and {}",
-            input.bytes(),
-            inout.bytes()
-        )));
-    }
-    osier_engine::exec::reduce_local::reduce(&op, &fit, &input, &inout)
 }

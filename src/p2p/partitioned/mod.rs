@@ -41,7 +41,6 @@ mod shape;
 
 pub use device::{DevicePartitioned, DevicePartitionedRecv, DevicePartitionedSend};
 pub use recv::Receiving;
-pub(crate) use registry::Registry;
 pub use send::Sending;
 pub use shape::Partitions;
 

@@ -14,10 +14,6 @@ use std::io::{self, PipeReader, PipeWriter, Read};
 use std::os::fd::AsRawFd;
 use std::time::Instant;
 
-/// Stands for the cost of a call that the system forbids: a finite number,
-/// which JSON can carry, and longer than any transfer.
-pub const NOT_PERMITTED_NS: f64 = 1e15;
-
 const SIZES: [usize; 4] = [4 << 10, 64 << 10, 1 << 20, 4 << 20];
 const CALLS: usize = 24;
 const MOST_BYTES: usize = 4 << 20;

@@ -39,12 +39,12 @@
 //! Where predictions by the table turn out to be far off, other work came between: all is
 //! measured again, up to three times in all, and of each time the shortest counts.
 
-use super::calls::{CallCosts, ClassCosts, MessageCost, ROW_BYTES, WorkCost, rise, round};
 use super::devices::Lab;
+use super::{Apart, fit};
 use crate::comm::{Communicator, IN_PLACE};
-use crate::model::{Apart, fit};
+use crate::model::calls::{CallCosts, ClassCosts, MessageCost, ROW_BYTES, WorkCost, rise, round};
 use osier_collectives::{Algorithm, Operation, Piecewise};
-use osier_engine::error::Result;
+use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::protocol::cost::LinkCosts;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -73,6 +73,60 @@ const CHECKED_SIZES: [usize; 4] = [8, 1 << 10, 64 << 10, 1 << 20];
 const ATTACH_SIZES: [usize; 5] = [8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10];
 /// Rounds of both ways, of which the shortest counts.
 const ATTACH_ROUNDS: usize = 2;
+
+impl Communicator {
+    /// Measures what collective calls cost between the ranks of this communicator, in
+    /// well under a second per class of links. Collective, on one group; the result is
+    /// rank 0's on all ranks. Plans go on being chosen by the costs that they were chosen
+    /// by ([`Communicator::adopt_costs`] changes that).
+    ///
+    /// # Errors
+    /// If there is one rank only, between two groups, or if a rank dies.
+    #[track_caller]
+    pub fn measure_call_costs(&self) -> Result<CallCosts> {
+        Ok(self.measure(false)?.1)
+    }
+
+    /// As [`Communicator::measure_call_costs`], and before that what the system's copies
+    /// between processes cost beside messages that go at once: of the job's costs of links
+    /// all else stays. Calls are measured by protocols that are chosen by what was found.
+    ///
+    /// # Errors
+    /// As there.
+    #[track_caller]
+    pub fn measure_costs(&self) -> Result<(LinkCosts, CallCosts)> {
+        self.measure(true)
+    }
+
+    #[track_caller]
+    fn measure(&self, sets: bool) -> Result<(LinkCosts, CallCosts)> {
+        // The calls that it makes report what fails in them.
+        self.reported(self.may_measure())?;
+        let ranks: Vec<u32> = self.group().world_ranks().map(|r| r as u32).collect();
+        let mut classes: Vec<(String, usize)> = Vec::new();
+        for rank in 1..ranks.len() {
+            let class = match &self.member().agreed.places {
+                Some(places) => places.class(ranks[0], ranks[rank]),
+                None => "machine",
+            };
+            if !classes.iter().any(|(known, _)| known == class) {
+                classes.push((class.to_owned(), rank));
+            }
+        }
+        measure(self, &classes, sets)
+    }
+
+    fn may_measure(&self) -> Result<()> {
+        self.within()?;
+        match self.size() {
+            1 => Err(Error::new(
+                ErrorKind::Unavailable,
+                "costs of calls are measured between ranks, and there is one (hint: osier model measure)",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
 
 /// Measures the classes of links between the first rank and others, each with one of
 /// them. Before that, if `sets` it, sets what of links is known by messages alone.
@@ -144,7 +198,7 @@ pub(crate) fn measure(
         measure_devices(comm, lab, &links, &mut table)?;
     }
     let text = serde_json::to_vec(&table).unwrap_or_default();
-    let table = comm.reported(super::calls::parsed(&comm.first_says(text)?))?;
+    let table = comm.reported(crate::model::calls::parsed(&comm.first_says(text)?))?;
     let text = serde_json::to_vec(&links).unwrap_or_default();
     let links = serde_json::from_slice(&comm.first_says(text)?).unwrap_or(links);
     Ok((links, table))

@@ -1,11 +1,11 @@
 //! Times of real transfers between two ranks of one process.
 
-use super::calls::Agreed;
-use super::cores;
 use super::fit::Piped;
 use super::shortest;
 use crate::bootstrap::Universe;
 use crate::comm::Communicator;
+use crate::model::calls::Agreed;
+use crate::model::cores;
 use crate::p2p::{View, ViewMut};
 use osier_datatype::{Layout, Type};
 use osier_engine::error::{Error, ErrorKind, Result};
