@@ -12,27 +12,38 @@
 //! Start it with `osier run -n 4 -- program`; without the launcher it is a job
 //! of one rank.
 //!
-//! | room | duty |
+//! Modules, from the lowest to the highest; each uses those above it in this table only,
+//! and the engine, a crate below this one:
+//!
+//! | module | duty |
 //! |---|---|
-//! | [`comm`] | ranks, groups, communicators, topologies |
-//! | [`p2p`] | send, receive, probe; requests, statuses, views |
-//! | [`protocol`] | eager and rendezvous as pure decisions; costs and choice |
-//! | [`bootstrap`] | how a process becomes a rank |
-//! | [`model`] | what the machine costs, measured |
-//! | [`check`] | types, buffers and leaks, where asked for |
-//! | [`diagnose`] | what ranks wait for; hangs |
+//! | `names` | ranks, tags and wildcards as arguments |
+//! | [`model`] | costs of the machine, who lies where |
+//! | `choice` | which plan a collective call takes |
+//! | [`comm`] | groups, communicators, topologies, sessions |
+//! | [`p2p`] | send, receive, probe; requests, statuses |
 //! | [`config`] | environment variables |
-//! | [`trace`] | a timeline of what ranks do |
+//! | `coll` | collective calls |
+//! | `create` | communicators made from others |
+//! | [`bootstrap`] | how a process becomes a rank |
+//! | [`measure`] | measurements of the machine |
 //! | [`testing`] | ranks as threads of one process |
-//! | [`datatype`] | type trees, layouts, pack and unpack (a crate of its own) |
+//!
+//! Of the engine: [`protocol`] (eager and rendezvous as pure decisions; costs and choice),
+//! [`check`] (types, buffers and leaks, where enabled), [`diagnose`] (what ranks wait for;
+//! hangs), [`trace`] (a timeline of what ranks do). [`datatype`] has type trees, layouts,
+//! pack and unpack.
 //!
 //! `docs/architecture.md` tells how they fit together.
 
 #![deny(unsafe_code)]
 
 pub mod bootstrap;
+mod choice;
+mod coll;
 pub mod comm;
 pub mod config;
+mod create;
 pub mod measure;
 pub mod model;
 mod names;
@@ -41,14 +52,17 @@ pub mod p2p;
 pub mod testing;
 
 pub use bootstrap::{Universe, init, run, run_code};
-pub use comm::{
-    CartTopology, Collective, CommKeyval, Communicator, Comparison, Contribution, Destination,
-    DeviceContribution, DistGraphTopology, Edges, ErrorCode, ErrorCodes, ErrorHandler,
-    GraphTopology, Group, GroupComparison, IN_PLACE, InPlace, Info, Neighbour, OwnedContribution,
-    OwnedDestination, PendingCommunicator, PersistentCollective, PredefinedAttributes, ProcessSets,
-    Queues, Raised, RankRange, Resource, ScopedCollective, ScopedPersistentCollective, Session,
-    SplitType, Topology, dims_create, hardware_info,
+pub use coll::{
+    Collective, Contribution, Destination, DeviceContribution, IN_PLACE, InPlace,
+    OwnedContribution, OwnedDestination, PersistentCollective, ScopedCollective,
+    ScopedPersistentCollective,
 };
+pub use comm::{
+    CartTopology, CommKeyval, Communicator, Comparison, DistGraphTopology, Edges, ErrorCode,
+    ErrorCodes, ErrorHandler, GraphTopology, Group, GroupComparison, Info, Neighbour,
+    PredefinedAttributes, ProcessSets, Queues, Raised, RankRange, Session, Topology, dims_create,
+};
+pub use create::{PendingCommunicator, Resource, SplitType, hardware_info};
 /// Plans of collectives, and predictions of their time.
 pub use osier_collectives as plans;
 pub use osier_datatype as datatype;

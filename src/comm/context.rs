@@ -41,14 +41,14 @@ use osier_engine::error::{Error, ErrorKind, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Context of the communicator of all ranks.
-pub(super) const WORLD: u64 = 1;
+pub(crate) const WORLD: u64 = 1;
 /// Context of the meeting: ranks that share no communicator.
-pub(super) const MEETING: u64 = 2;
+pub(crate) const MEETING: u64 = 2;
 
 const COUNT_BITS: u32 = 40;
 
 /// The numbers of one rank.
-pub(super) struct Contexts {
+pub(crate) struct Contexts {
     base: u64,
     used: AtomicU64,
 }

@@ -114,7 +114,7 @@ impl DistGraphTopology {
     ///
     /// # Errors
     /// If a neighbour is no rank, or there are not as many weights as edges.
-    pub(super) fn adjacent(
+    pub(crate) fn adjacent(
         size: usize,
         sources: &[usize],
         source_weights: Option<&[u32]>,
@@ -135,7 +135,7 @@ impl DistGraphTopology {
         })
     }
 
-    pub(super) fn from_edges(
+    pub(crate) fn from_edges(
         sources: Vec<Neighbour>,
         destinations: Vec<Neighbour>,
         weighted: bool,
@@ -198,7 +198,7 @@ pub struct Edges<'a> {
 
 impl Edges<'_> {
     /// All edges as (source, destination, weight).
-    pub(super) fn list(&self, size: usize) -> Result<Vec<(usize, Neighbour)>> {
+    pub(crate) fn list(&self, size: usize) -> Result<Vec<(usize, Neighbour)>> {
         if self.sources.len() != self.degrees.len() {
             return Err(no_sense(format!(
                 "{} degrees for {} sources",

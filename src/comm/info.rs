@@ -116,7 +116,7 @@ impl Info {
     }
 
     /// The pairs that a communicator understands.
-    pub(super) fn understood(&self) -> Self {
+    pub(crate) fn understood(&self) -> Self {
         let known = |(key, _): &&(String, String)| UNDERSTOOD.contains(&key.as_str());
         Self(self.0.iter().filter(known).cloned().collect())
     }

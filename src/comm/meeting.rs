@@ -44,7 +44,7 @@ const TAG: u32 = INTERNAL_TAG | 0x100;
 
 /// Which call a message belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Key(Vec<u8>);
+pub(crate) struct Key(Vec<u8>);
 
 impl Key {
     /// Group calls without a parent, told apart by a string.
@@ -108,7 +108,7 @@ enum Found {
     Message(Matched),
 }
 
-pub(super) struct Meeting {
+pub(crate) struct Meeting {
     core: Arc<Core>,
     lane: Arc<LaneCell>,
     mail: Mutex<Mail>,

@@ -1,11 +1,11 @@
 //! A rank's membership in its job: what its communicators and sessions share.
 
 use super::codes::ErrorCodes;
-use super::collective::Choices;
 use super::context::Contexts;
 use super::group::Group;
 use super::meeting::Meeting;
 use super::psets::ProcessSets;
+use crate::choice::Choices;
 use crate::model::calls::Agreed;
 use osier_engine::progress::cell::LaneCell;
 use osier_engine::progress::core::{Core, Place};
@@ -100,7 +100,7 @@ impl Drop for Joined {
 
 /// A lane on the job's transport. `own` is this rank's place in `members`,
 /// which are world ranks. `session` is the mark of the one that it stems from.
-pub(super) fn open_lane(
+pub(crate) fn open_lane(
     core: &Arc<Core>,
     members: Vec<u32>,
     own: u32,

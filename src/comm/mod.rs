@@ -6,18 +6,16 @@
 //! | `member` | what the communicators and sessions of a rank share |
 //! | `context` | numbers of communicators, and who hands them out |
 //! | `meeting` | ranks that share no communicator find each other |
-//! | `create`, `split_type`, `topology`, `inter`, `from_groups` | new communicators |
+//! | `topology`, `neighborhood`, `inter` | grids, graphs and second groups of a communicator |
 //! | `attributes`, `handler`, `codes` | what users hang on communicators |
-//! | `collective` | collective calls |
+//! | `session` | a way into a job without a world |
+//! | `kept` | state of layers above |
 
 mod attributes;
 mod cart;
 mod codes;
-mod collective;
 mod context;
-mod create;
 mod failures;
-mod from_groups;
 mod graph;
 mod group;
 mod handler;
@@ -26,21 +24,15 @@ mod inter;
 mod kept;
 mod meeting;
 mod member;
-mod psets;
+mod neighborhood;
+pub(crate) mod psets;
 mod sends;
 mod session;
-mod split_type;
 mod topology;
 
 pub use attributes::{Attributes, CommKeyval, PredefinedAttributes};
 pub use cart::{CartError, CartTopology, dims_create};
 pub use codes::ErrorCodes;
-pub use collective::{
-    Collective, Contribution, Destination, DeviceContribution, IN_PLACE, InPlace,
-    OwnedContribution, OwnedDestination, PersistentCollective, ScopedCollective,
-    ScopedPersistentCollective,
-};
-pub use create::PendingCommunicator;
 pub use graph::{DistGraphTopology, Edges, GraphTopology, Neighbour};
 pub use group::{Group, GroupComparison, GroupError, RankRange};
 pub(crate) use handler::HandlerCell;
@@ -50,10 +42,15 @@ pub(crate) use member::{Joined, Member};
 pub use osier_engine::error::ErrorCode;
 pub use psets::ProcessSets;
 pub use session::Session;
-pub use split_type::{Resource, SplitType, hardware_info};
 pub use topology::Topology;
 
-use inter::Inter;
+pub(crate) use inter::{CONTEXTS, Inter, argument};
+pub(crate) use meeting::Key;
+pub(crate) use neighborhood::Neighborhood;
+pub(crate) use sends::Sends;
+
+use crate::choice::spaces::Spaces;
+use crate::choice::{Chosen, Described};
 use kept::Kept;
 use osier_engine::check::{Check, Tracked};
 use osier_engine::diagnose::waits::{hear, listens};
@@ -86,63 +83,63 @@ fn with_hint(e: &dyn fmt::Display, hint: Option<&str>) -> String {
 
 /// Read by every call, so nothing that is written lies on its lines.
 #[repr(align(128))]
-struct Inner {
-    core: Arc<Core>,
-    lane: Arc<LaneCell>,
-    group: Group,
-    rank: usize,
+pub(crate) struct Inner {
+    pub core: Arc<Core>,
+    pub lane: Arc<LaneCell>,
+    pub group: Group,
+    pub rank: usize,
     /// Number of ranks that messages can go to.
-    peers: usize,
-    context: u64,
-    attached: Attached,
+    pub peers: usize,
+    pub context: u64,
+    pub attached: Attached,
     /// The buffer of the session that it stems from.
-    session_attached: Option<Arc<Attached>>,
+    pub session_attached: Option<Arc<Attached>>,
     /// Of partitioned transfers.
-    partitioned: Kept,
+    pub partitioned: Kept,
     /// Of operations on streams.
-    on_streams: Kept,
+    pub on_streams: Kept,
     /// For an intercommunicator: the other side.
-    inter: Option<Inter>,
-    topology: Option<Topology>,
-    member: Arc<Member>,
-    attributes: Attributes,
-    handler: HandlerCell,
+    pub inter: Option<Inter>,
+    pub topology: Option<Topology>,
+    pub member: Arc<Member>,
+    pub attributes: Attributes,
+    pub handler: HandlerCell,
     /// Errors here are those of another communicator.
-    hidden: bool,
-    info: Mutex<Info>,
-    name: Mutex<String>,
+    pub hidden: bool,
+    pub info: Mutex<Info>,
+    pub name: Mutex<String>,
     /// The algorithm that calls are to use, and its segments.
-    forced: Mutex<Option<collective::Chosen>>,
+    pub forced: Mutex<Option<Chosen>>,
     /// The machine that plans are chosen for, once one was.
-    described: Mutex<Option<Arc<collective::Described>>>,
+    pub described: Mutex<Option<Arc<Described>>>,
     /// Which calls have their buffers on devices.
-    spaces: collective::Spaces,
+    pub spaces: Spaces,
     /// Who lies around this rank, once a neighbourhood collective has asked.
-    around: OnceLock<collective::Around>,
+    pub around: OnceLock<Neighborhood>,
     /// Duplications begun: each has a tag of its own.
-    idups: AtomicU32,
+    pub idups: AtomicU32,
     /// Reported as a leak if it is left at the end.
-    _tracked: Option<Tracked>,
+    pub _tracked: Option<Tracked>,
 }
 
 /// What a communicator begins with.
-struct Design {
-    group: Group,
-    context: u64,
-    inter: Option<Inter>,
-    topology: Option<Topology>,
-    attributes: Attributes,
-    handler: ErrorHandler,
-    info: Info,
-    session_attached: Option<Arc<Attached>>,
+pub(crate) struct Design {
+    pub group: Group,
+    pub context: u64,
+    pub inter: Option<Inter>,
+    pub topology: Option<Topology>,
+    pub attributes: Attributes,
+    pub handler: ErrorHandler,
+    pub info: Info,
+    pub session_attached: Option<Arc<Attached>>,
     /// The universe's own: never left behind.
-    predefined: bool,
+    pub predefined: bool,
     /// One side of an intercommunicator, which the program does not know of.
-    hidden: bool,
+    pub hidden: bool,
 }
 
 impl Design {
-    fn new(group: Group, context: u64) -> Self {
+    pub fn new(group: Group, context: u64) -> Self {
         Self {
             group,
             context,
@@ -198,7 +195,7 @@ pub enum Comparison {
 /// Clones are the same communicator. All operations may be called from many
 /// threads at once; communicators share no lock.
 #[derive(Clone)]
-pub struct Communicator(Arc<Inner>);
+pub struct Communicator(pub(crate) Arc<Inner>);
 
 impl fmt::Debug for Communicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -231,7 +228,7 @@ impl Drop for Inner {
 
 impl Communicator {
     #[track_caller]
-    fn open(member: &Arc<Member>, design: Design) -> Result<Self> {
+    pub(crate) fn open(member: &Arc<Member>, design: Design) -> Result<Self> {
         let core = &member.core;
         let rank = design.group.rank_of(member.rank()).ok_or_else(|| {
             Error::new(
@@ -286,7 +283,7 @@ impl Communicator {
             name: Mutex::default(),
             forced: Mutex::default(),
             described: Mutex::default(),
-            spaces: collective::Spaces::new(member.agreed.knows_devices()),
+            spaces: Spaces::new(member.agreed.knows_devices()),
             around: OnceLock::new(),
             idups: AtomicU32::new(0),
             partitioned: Kept::default(),

@@ -10,7 +10,7 @@ use std::any::Any;
 
 /// Sends under way on a lane, with their data. Dropped, they go on by
 /// themselves.
-pub(super) struct Sends<'a> {
+pub(crate) struct Sends<'a> {
     core: &'a Core,
     lane: &'a LaneCell,
     under_way: Vec<(u32, Box<dyn Any + Send>)>,

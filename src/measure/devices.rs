@@ -16,7 +16,8 @@
 //! a GPU.
 
 use super::rounds::median;
-use crate::comm::{Communicator, IN_PLACE};
+use crate::coll::IN_PLACE;
+use crate::comm::Communicator;
 use crate::model::calls::{CallCosts, MessageCost, WorkCost, rise, round};
 use crate::model::devices::{DeviceCalls, LOGS};
 use osier_collectives::Algorithm;

@@ -41,7 +41,8 @@
 
 use super::devices::Lab;
 use super::{Apart, fit};
-use crate::comm::{Communicator, IN_PLACE};
+use crate::coll::IN_PLACE;
+use crate::comm::Communicator;
 use crate::model::calls::{CallCosts, ClassCosts, MessageCost, ROW_BYTES, WorkCost, rise, round};
 use osier_collectives::{Algorithm, Operation, Piecewise};
 use osier_engine::error::{Error, ErrorKind, Result};

@@ -16,6 +16,7 @@ mod demo;
 mod install;
 mod invariants;
 mod kernels;
+mod layers;
 #[allow(dead_code)]
 #[path = "../../emulated-cuda/scan.rs"]
 mod scan;

@@ -104,6 +104,7 @@ fn check_steps(steps: &mut Steps) {
         run_command(cargo().args(["fmt", "--all", "--check"]))
     });
     steps.step("invariants", crate::invariants::check);
+    steps.step("layers", crate::layers::check);
     steps.step("clippy", || {
         run_command(cargo().args([
             "clippy",

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 /// From world rank to rank in the group.
-pub(super) enum Inverse {
+pub(crate) enum Inverse {
     /// For members that lie close together: indexed by world rank - `first`,
     /// `ABSENT` in the gaps.
     Dense { first: u32, ranks: Box<[u32]> },

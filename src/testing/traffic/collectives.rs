@@ -14,7 +14,8 @@
 
 use super::dice::Rng;
 use super::plan::sim;
-use crate::comm::{Communicator, Member, PersistentCollective, ProcessSets};
+use crate::coll::PersistentCollective;
+use crate::comm::{Communicator, Member, ProcessSets};
 use crate::model::calls::Agreed;
 use crate::p2p::{PROC_NULL, ROOT, Rank, Waitable};
 use osier_collectives::{Algorithm, Call, Operation};

@@ -5,10 +5,10 @@
 //! made by the same function as that of the call that waits.
 
 use super::ask::{Contribution, Destination, OwnedContribution, OwnedDestination, given, wanted};
+use super::blocking::counts::{all_given, all_wanted};
 use super::persistent::{PersistentCollective, ScopedPersistentCollective};
 use super::requests::Collective;
 use super::scoped::ScopedCollective;
-use super::v_and_w::{all_given, all_wanted};
 use crate::comm::Communicator;
 use crate::names::Rank;
 use crate::p2p::Scope;
@@ -31,7 +31,7 @@ fn each<S: Contribution + ?Sized, R: Destination + ?Sized>(
 }
 
 /// An operator that may borrow for as long as a scope.
-pub(super) fn owned<'a>(op: impl Reduction + 'a) -> Combiner {
+pub(crate) fn owned<'a>(op: impl Reduction + 'a) -> Combiner {
     let op: Arc<dyn Reduction + 'a> = Arc::new(op);
     Combiner::shared(op)
 }

@@ -18,109 +18,24 @@
 //! # Sources
 //! MPI 5.0, section 8.6, and its advice to implementors on dimensions of 1 and 2 ranks.
 
-use super::ask::{Ask, mismatch};
 use super::counts::{Blocks, apart, listed, ranges};
-use crate::comm::{Communicator, Topology};
-use osier_collectives::{Call, Neighbors, Operation};
+use super::{Ask, mismatch};
+use crate::comm::{Communicator, Neighborhood, Topology};
+use osier_collectives::{Neighbors, Operation};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::exec::memory::Pieces;
 use osier_engine::view::RawView;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Who lies around a rank.
-#[derive(Clone)]
-pub(in crate::comm) struct Around {
-    plan: Arc<Neighbors>,
-    /// Blocks of the buffers.
-    incoming: usize,
-    outgoing: usize,
-    /// The block of each source and destination of the plan.
-    from: Vec<usize>,
-    to: Vec<usize>,
+/// The plan's pieces of a buffer with these blocks.
+fn pieces(view: RawView, blocks: Vec<Range<usize>>, which: &[usize]) -> Pieces {
+    let all = which.iter().map(|at| blocks[*at].clone());
+    Pieces::Ranges(view, all.collect())
 }
 
-impl Around {
-    /// From neighbours by block; `None` where there is none. `order` is that of the plan's
-    /// sources.
-    fn new(
-        rank: usize,
-        sources: &[Option<usize>],
-        destinations: &[Option<usize>],
-        order: impl Iterator<Item = usize>,
-    ) -> Self {
-        let from: Vec<usize> = order.filter(|at| sources[*at].is_some()).collect();
-        let to: Vec<usize> = (0..destinations.len())
-            .filter(|at| destinations[*at].is_some())
-            .collect();
-        let ranks = |blocks: &[usize], all: &[Option<usize>]| -> Vec<u32> {
-            blocks
-                .iter()
-                .filter_map(|at| all[*at])
-                .map(|r| r as u32)
-                .collect()
-        };
-        let plan = Neighbors::of_one(rank as u32, ranks(&from, sources), ranks(&to, destinations));
-        Self {
-            plan: Arc::new(plan),
-            incoming: sources.len(),
-            outgoing: destinations.len(),
-            from,
-            to,
-        }
-    }
-
-    fn of(topology: &Topology, rank: usize) -> Result<Self> {
-        match topology {
-            Topology::Cart(cart) => {
-                let mut blocks = Vec::with_capacity(2 * cart.dims().len());
-                for dim in 0..cart.dims().len() {
-                    let (below, above) = cart.shift(rank, dim, 1)?;
-                    blocks.extend([below, above]);
-                }
-                let swapped = (0..blocks.len()).map(|at| at ^ 1);
-                Ok(Self::new(rank, &blocks, &blocks, swapped))
-            }
-            Topology::Graph(graph) => {
-                for one in 0..graph.nodes() {
-                    let list = graph.neighbours(one)?;
-                    for other in list {
-                        let edges = |list: &[usize], to| list.iter().filter(|r| **r == to).count();
-                        let (there, back) =
-                            (edges(list, *other), edges(graph.neighbours(*other)?, one));
-                        if there != back {
-                            return Err(mismatch(format!(
-                                "{there} edges from rank {one} to {other}, but {back} back (hint: neighbourhood collectives want a symmetric graph; a distributed graph need not be)"
-                            )));
-                        }
-                    }
-                }
-                let all: Vec<_> = graph.neighbours(rank)?.iter().copied().map(Some).collect();
-                Ok(Self::new(rank, &all, &all, 0..all.len()))
-            }
-            Topology::DistGraph(graph) => {
-                let ranks = |ends: &[crate::comm::Neighbour]| -> Vec<Option<usize>> {
-                    ends.iter().map(|end| Some(end.rank)).collect()
-                };
-                let (sources, destinations) = (ranks(graph.sources()), ranks(graph.destinations()));
-                Ok(Self::new(rank, &sources, &destinations, 0..sources.len()))
-            }
-        }
-    }
-
-    fn call(&self, operation: Operation, size: usize) -> Call {
-        Call::new(operation, size as u32).on(self.plan.clone())
-    }
-
-    /// The plan's pieces of a buffer with these blocks.
-    fn pieces(view: RawView, blocks: Vec<Range<usize>>, which: &[usize]) -> Pieces {
-        let all = which.iter().map(|at| blocks[*at].clone());
-        Pieces::Ranges(view, all.collect())
-    }
-
-    fn views(views: &[RawView], which: &[usize]) -> Pieces {
-        Pieces::Listed(which.iter().map(|at| views[*at].clone()).collect())
-    }
+fn listed_views(views: &[RawView], which: &[usize]) -> Pieces {
+    Pieces::Listed(which.iter().map(|at| views[*at].clone()).collect())
 }
 
 /// Equal blocks.
@@ -146,7 +61,7 @@ impl Communicator {
     }
 
     /// The neighbours of all ranks, in the order of plans.
-    pub(super) fn all_around(&self) -> Result<Arc<Neighbors>> {
+    pub(crate) fn all_around(&self) -> Result<Arc<Neighbors>> {
         let topology = self.neighborhood()?;
         if let Topology::DistGraph(_) = topology {
             return Err(Error::new(
@@ -156,7 +71,7 @@ impl Communicator {
         }
         let mut all = Neighbors::default();
         for rank in 0..self.size() {
-            let around = Around::of(topology, rank)?;
+            let around = Neighborhood::of(topology, rank)?;
             all.sources.extend_from_slice(&around.plan.sources);
             all.destinations
                 .extend_from_slice(&around.plan.destinations);
@@ -164,16 +79,16 @@ impl Communicator {
         Ok(Arc::new(all))
     }
 
-    fn around(&self) -> Result<&Around> {
+    fn around(&self) -> Result<&Neighborhood> {
         if let Some(around) = self.0.around.get() {
             return Ok(around);
         }
         let topology = self.neighborhood()?;
-        let around = Around::of(topology, self.rank())?;
+        let around = Neighborhood::of(topology, self.rank())?;
         Ok(self.0.around.get_or_init(|| around))
     }
 
-    pub(super) fn neighbor_allgather_ask(
+    pub(crate) fn neighbor_allgather_ask(
         &self,
         send: Option<RawView>,
         recv: Option<RawView>,
@@ -185,7 +100,7 @@ impl Communicator {
         self.spread_ask("neighbor_allgather", send, recv, blocks)
     }
 
-    pub(super) fn neighbor_allgatherv_ask(
+    pub(crate) fn neighbor_allgatherv_ask(
         &self,
         send: Option<RawView>,
         recv: Option<RawView>,
@@ -209,7 +124,7 @@ impl Communicator {
         let around = self.around()?;
         let call = around.call(Operation::NeighborAllgather, self.size());
         let bytes = send.bytes();
-        let recv = blocks.map(|blocks| Around::pieces(recv, blocks, &around.from));
+        let recv = blocks.map(|blocks| pieces(recv, blocks, &around.from));
         Ok(listed(
             name,
             call,
@@ -219,7 +134,7 @@ impl Communicator {
         ))
     }
 
-    pub(super) fn neighbor_alltoall_ask(
+    pub(crate) fn neighbor_alltoall_ask(
         &self,
         send: Option<RawView>,
         recv: Option<RawView>,
@@ -231,7 +146,7 @@ impl Communicator {
         Ok(self.swap_ask("neighbor_alltoall", around, (send, from), (recv, into)))
     }
 
-    pub(super) fn neighbor_alltoallv_ask(
+    pub(crate) fn neighbor_alltoallv_ask(
         &self,
         send: Option<RawView>,
         recv: Option<RawView>,
@@ -248,17 +163,17 @@ impl Communicator {
     fn swap_ask(
         &self,
         name: &'static str,
-        around: &Around,
+        around: &Neighborhood,
         (send, from): (RawView, Result<Vec<Range<usize>>>),
         (recv, into): (RawView, Result<Vec<Range<usize>>>),
     ) -> Ask {
         let call = around.call(Operation::NeighborAlltoall, self.size());
-        let send = from.map(|from| Around::pieces(send, from, &around.to));
-        let recv = into.map(|into| Around::pieces(recv, into, &around.from));
+        let send = from.map(|from| pieces(send, from, &around.to));
+        let recv = into.map(|into| pieces(recv, into, &around.from));
         listed(name, call, send, recv, Vec::new())
     }
 
-    pub(super) fn neighbor_alltoallw_ask(
+    pub(crate) fn neighbor_alltoallw_ask(
         &self,
         send: Vec<RawView>,
         recv: Vec<RawView>,
@@ -271,7 +186,7 @@ impl Communicator {
                     views.len()
                 )));
             }
-            Ok(Around::views(views, which))
+            Ok(listed_views(views, which))
         };
         let call = around.call(Operation::NeighborAlltoall, self.size());
         let send = all(&send, around.outgoing, &around.to, "destinations");

@@ -5,7 +5,12 @@
 //! devices', and packed operands in place of those with gaps; or leaves memory of devices
 //! where it is (`stays`).
 
-use super::stays::Crossings;
+pub(crate) mod counts;
+mod equal;
+mod neighbors;
+
+use super::placement::Crossings;
+use crate::choice::class_of;
 use crate::comm::Communicator;
 use osier_collectives::Call;
 use osier_engine::error::{Error, ErrorKind};
@@ -67,13 +72,13 @@ impl OwnedDestination for InPlace {}
 
 /// The memory of a contribution.
 #[inline]
-pub(super) fn given<S: Contribution + ?Sized>(send: &S) -> Option<RawView> {
+pub(crate) fn given<S: Contribution + ?Sized>(send: &S) -> Option<RawView> {
     send.contribution().map(View::raw)
 }
 
 /// The memory of a destination.
 #[inline]
-pub(super) fn wanted<R: Destination + ?Sized>(recv: &mut R) -> Option<RawView> {
+pub(crate) fn wanted<R: Destination + ?Sized>(recv: &mut R) -> Option<RawView> {
     recv.destination().map(ViewMut::raw)
 }
 
@@ -100,7 +105,7 @@ impl Contribution for InPlace {
 
 /// What a call asks for.
 #[derive(Clone)]
-pub(super) struct Ask {
+pub(crate) struct Ask {
     /// The user's word for it.
     pub name: &'static str,
     pub call: Call,
@@ -128,7 +133,7 @@ pub(super) struct Ask {
 
 /// What stands in for memory that a run cannot work on.
 #[derive(Default)]
-pub(super) struct Staged {
+pub(crate) struct Staged {
     /// What is copied from devices before, and to them behind.
     pub before: Vec<(RawView, RawView)>,
     pub after: Vec<(RawView, RawView)>,
@@ -149,28 +154,12 @@ impl Staged {
     }
 }
 
-/// Bytes, coarsely: 0, and powers of two rounded up.
-pub(super) fn class_of(bytes: usize) -> u32 {
-    match bytes {
-        0 => 0,
-        n => (n - 1).checked_ilog2().map_or(1, |log| log + 2),
-    }
-}
-
-/// The largest size of a class.
-pub(super) fn bytes_of(class: u32) -> u64 {
-    match class {
-        0 => 0,
-        class => 1u64 << (class - 1).min(62),
-    }
-}
-
 /// Data in place on a rank that is not the root.
-pub(super) fn in_place_elsewhere() -> Error {
+pub(crate) fn in_place_elsewhere() -> Error {
     Error::new(ErrorKind::Buffer, "only the root works in place")
 }
 
-pub(super) fn mismatch(message: impl Into<String>) -> Error {
+pub(crate) fn mismatch(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Argument, message)
 }
 
@@ -325,7 +314,7 @@ impl Ask {
 const FOR_DEVICES: u64 = 1 << 50;
 
 /// A number for what programs depend on, but for the communicator.
-pub(super) fn key_of(call: &Call, class: u32) -> u64 {
+pub(crate) fn key_of(call: &Call, class: u32) -> u64 {
     call.operation as u64
         | u64::from(call.in_place) << 5
         | u64::from(call.varying) << 6

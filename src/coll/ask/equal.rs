@@ -3,9 +3,9 @@
 //! On an intercommunicator a plan's ranks are those of both sides, the first side's
 //! first; runs are those of the hidden communicator of both (`Inter::both`).
 
-use super::ask::{Ask, in_place_elsewhere, mismatch};
+use super::{Ask, in_place_elsewhere, mismatch};
 use crate::comm::Communicator;
-use crate::comm::inter::Inter;
+use crate::comm::Inter;
 use crate::names::{PROC_NULL, ROOT, Rank};
 use osier_collectives::{Association, Call, Operation};
 use osier_engine::error::{Error, ErrorKind, Result};
@@ -25,12 +25,12 @@ impl Communicator {
     }
 
     /// Ranks that this one exchanges data with.
-    pub(super) fn others(&self) -> usize {
+    pub(crate) fn others(&self) -> usize {
         self.peer_count()
     }
 
     /// A call of this communicator.
-    pub(super) fn call_of(&self, operation: Operation) -> Call {
+    pub(crate) fn call_of(&self, operation: Operation) -> Call {
         let size = self.runs_on().size() as u32;
         match &self.0.inter {
             None => Call::new(operation, size),
@@ -40,7 +40,7 @@ impl Communicator {
 
     /// The root as a rank of the plan; `None`: this rank's side has it, and this rank
     /// looks on.
-    pub(super) fn plan_root(&self, root: Rank) -> Result<Option<u32>> {
+    pub(crate) fn plan_root(&self, root: Rank) -> Result<Option<u32>> {
         let no_root = || Error::new(ErrorKind::Rank, "a collective needs a root");
         let Some(inter) = &self.0.inter else {
             return root.check(self.size())?.map(Some).ok_or_else(no_root);
@@ -57,7 +57,7 @@ impl Communicator {
     }
 
     /// A call that this rank has no part in, though its communicator has.
-    pub(super) fn looks_on(&self, name: &'static str, operation: Operation) -> Ask {
+    pub(crate) fn looks_on(&self, name: &'static str, operation: Operation) -> Ask {
         let mut ask = Ask::new(name, self.call_of(operation), 0, Buffers::default());
         ask.idle = true;
         ask
@@ -80,7 +80,7 @@ impl Communicator {
             .then(|| mismatch("in place on an intercommunicator (hint: pass a buffer)"))
     }
 
-    pub(super) fn barrier_ask(&self) -> Ask {
+    pub(crate) fn barrier_ask(&self) -> Ask {
         let buffers = Buffers {
             unit: 1,
             ..Buffers::default()
@@ -88,7 +88,7 @@ impl Communicator {
         Ask::new("barrier", self.call_of(Operation::Barrier), 0, buffers)
     }
 
-    pub(super) fn bcast_ask(&self, data: Option<RawView>, root: Rank) -> Result<Ask> {
+    pub(crate) fn bcast_ask(&self, data: Option<RawView>, root: Rank) -> Result<Ask> {
         let Some(root) = self.plan_root(root)? else {
             return Ok(self.looks_on("bcast", Operation::Bcast));
         };
@@ -104,7 +104,7 @@ impl Communicator {
         Ok(Ask::new("bcast", call, bytes, buffers))
     }
 
-    pub(super) fn gather_ask(
+    pub(crate) fn gather_ask(
         &self,
         send: Option<RawView>,
         recv: Option<RawView>,
@@ -145,7 +145,7 @@ impl Communicator {
         Ok(Ask::new("gather", call, each, buffers).failed(error))
     }
 
-    pub(super) fn allgather_ask(
+    pub(crate) fn allgather_ask(
         &self,
         send: Option<RawView>,
         recv: Option<RawView>,
@@ -173,7 +173,7 @@ impl Communicator {
         Ok(Ask::new("allgather", call, mine.max(theirs), buffers).failed(error))
     }
 
-    pub(super) fn scatter_ask(
+    pub(crate) fn scatter_ask(
         &self,
         send: Option<RawView>,
         recv: Option<RawView>,
@@ -211,7 +211,7 @@ impl Communicator {
         Ok(Ask::new("scatter", call, each, buffers).failed(error))
     }
 
-    pub(super) fn alltoall_ask(&self, send: Option<RawView>, recv: Option<RawView>) -> Result<Ask> {
+    pub(crate) fn alltoall_ask(&self, send: Option<RawView>, recv: Option<RawView>) -> Result<Ask> {
         let recv = recv.unwrap_or_default();
         let others = self.others();
         let mut error = self.may_be_in_place(send.as_ref());
@@ -245,7 +245,7 @@ impl Communicator {
         Ok(Ask::new("alltoall", call, mine.max(theirs), buffers).failed(error))
     }
 
-    pub(super) fn reduce_ask(
+    pub(crate) fn reduce_ask(
         &self,
         send: Option<RawView>,
         recv: Option<RawView>,
@@ -274,7 +274,7 @@ impl Communicator {
         Ok(vectors("reduce", call, send, recv, combiner).failed(error))
     }
 
-    pub(super) fn allreduce_ask(
+    pub(crate) fn allreduce_ask(
         &self,
         send: Option<RawView>,
         recv: Option<RawView>,
@@ -288,7 +288,7 @@ impl Communicator {
         Ok(vectors("allreduce", call, send, recv, combiner).failed(error))
     }
 
-    pub(super) fn scan_ask(
+    pub(crate) fn scan_ask(
         &self,
         send: Option<RawView>,
         recv: Option<RawView>,
@@ -297,7 +297,7 @@ impl Communicator {
         self.prefix_ask(Operation::Scan, send, recv, combiner)
     }
 
-    pub(super) fn exscan_ask(
+    pub(crate) fn exscan_ask(
         &self,
         send: Option<RawView>,
         recv: Option<RawView>,
@@ -323,7 +323,7 @@ impl Communicator {
         Ok(vectors(operation.name(), call, send, recv, combiner))
     }
 
-    pub(super) fn reduce_scatter_block_ask(
+    pub(crate) fn reduce_scatter_block_ask(
         &self,
         send: Option<RawView>,
         recv: Option<RawView>,
@@ -365,7 +365,7 @@ impl Communicator {
     }
 
     /// Shares of a combination, of so many bytes on this side's ranks.
-    pub(super) fn shares_ask(
+    pub(crate) fn shares_ask(
         &self,
         name: &'static str,
         send: RawView,
@@ -421,7 +421,7 @@ fn combined(mut ask: Ask, combiner: Combiner) -> Ask {
 
 impl Inter {
     /// Ranks of the first side, where this side has so many.
-    pub(super) fn first_side(&self, own: usize) -> u32 {
+    pub(crate) fn first_side(&self, own: usize) -> u32 {
         match self.first {
             true => own as u32,
             false => self.remote.size() as u32,

@@ -18,7 +18,7 @@
 
 use super::Communicator;
 use super::ask::{Ask, mismatch};
-use super::spaces::Found;
+use crate::choice::spaces::Found;
 use osier_collectives::{Algorithm, Association, Call, Operation, Plan};
 use osier_engine::check::{Check, Checks, Site};
 use osier_engine::error::{Error, Result};
@@ -62,7 +62,7 @@ const FILE: (usize, usize) = (168, 88);
 const NONE: u64 = u64::MAX;
 
 /// The round before a call.
-pub(super) struct Round {
+pub(crate) struct Round {
     pub program: Arc<Program>,
     pub ask: Ask,
     /// The record, and room for the result.
@@ -73,7 +73,7 @@ pub(super) struct Round {
 impl Communicator {
     /// The round before a call, if calls are checked. For the communicator of the runs.
     #[inline]
-    pub(super) fn round(&self, ask: &Ask, site: Site) -> Result<Option<Box<Round>>> {
+    pub(crate) fn round(&self, ask: &Ask, site: Site) -> Result<Option<Box<Round>>> {
         if !self.core().checks.has(Check::Collectives) || self.size() == 1 {
             return Ok(None);
         }
@@ -122,7 +122,7 @@ impl Communicator {
     /// The round before a call that waits, to its end: what ranks say of their memory, if no
     /// rank's call has failed.
     #[track_caller]
-    pub(super) fn round_first(&self, ask: &mut Ask) -> Result<Option<Found>> {
+    pub(crate) fn round_first(&self, ask: &mut Ask) -> Result<Option<Found>> {
         let site = self.core().checks.site(Location::caller());
         let round = *self.make_round(ask, site)?;
         let kept = round.kept;

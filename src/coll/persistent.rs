@@ -11,8 +11,8 @@
 //! MPI 5.0, section 6.13.
 
 use super::ask::Ask;
+use super::in_flight::{InFlight, SetUp};
 use super::scoped::ScopedCollective;
-use super::under_way::{SetUp, UnderWay};
 use crate::comm::Communicator;
 use crate::p2p::sealed::{Home, Notifies};
 use crate::p2p::{Scope, Startable, Status, Waitable};
@@ -67,7 +67,7 @@ fn buffers_in_use() -> Error {
 ///
 /// Dropped while it is active, it goes on by itself.
 pub struct PersistentCollective<B: Send + 'static> {
-    under_way: UnderWay,
+    under_way: InFlight,
     set_up: SetUp,
     buffers: Option<B>,
     each: Each<B>,
@@ -199,7 +199,7 @@ impl<B: Send + 'static> Drop for PersistentCollective<B> {
 }
 
 impl Communicator {
-    pub(super) fn set_up<B: Send + 'static>(
+    pub(crate) fn set_up<B: Send + 'static>(
         &self,
         ask: Result<Ask>,
         mut buffers: B,
@@ -207,7 +207,7 @@ impl Communicator {
     ) -> Result<PersistentCollective<B>> {
         let set_up = self.set_up_ask(ask, |look| each(&mut buffers, look))?;
         Ok(PersistentCollective {
-            under_way: UnderWay::idle(self, set_up.name()),
+            under_way: InFlight::idle(self, set_up.name()),
             set_up,
             buffers: Some(buffers),
             each,
@@ -243,7 +243,7 @@ pub struct ScopedPersistentCollective<'scope, 'env, B> {
 }
 
 impl<'scope, 'env, B> ScopedPersistentCollective<'scope, 'env, B> {
-    pub(super) fn new(
+    pub(crate) fn new(
         scope: &'scope Scope<'scope, 'env>,
         ask: Result<Ask>,
         mut buffers: B,

@@ -3,8 +3,8 @@
 //! # Sources
 //! MPI 5.0, section 7.4.2 (`MPI_COMM_SPLIT_TYPE`).
 
-use super::create::Wish;
-use super::{Communicator, Info};
+use super::split::Wish;
+use crate::comm::{Communicator, Info};
 use crate::model::hardware::{Hardware, LEVELS, Level};
 use osier_engine::error::Result;
 use std::sync::PoisonError;
@@ -141,7 +141,7 @@ impl Communicator {
         let number = psets.names().position(|other| other == name);
         // The set of the rank alone is another one on each rank.
         let number = match name {
-            super::psets::SELF => Some(psets.names().len() + self.member().rank()),
+            crate::comm::psets::SELF => Some(psets.names().len() + self.member().rank()),
             _ => number,
         };
         Ok(number.filter(|_| inside).map(|n| SETS | n as u32))

@@ -5,12 +5,8 @@
 //! colors, and tells everybody. A rank whose arguments make no sense says so in
 //! place of a color, so that all ranks get an error and none waits for ever.
 
-use super::collective::IDUP;
-use super::info::Info;
-use super::inter::CONTEXTS;
-use super::meeting::Key;
-use super::sends::Sends;
-use super::{Communicator, Design, Group, Topology};
+use crate::coll::IDUP;
+use crate::comm::{CONTEXTS, Communicator, Design, Group, Info, Key, Sends, Topology};
 use crate::names::Tag;
 use crate::p2p::sealed::{Home, Notifies};
 use crate::p2p::{Request, Status, Waitable};
@@ -34,16 +30,16 @@ fn idup_tag(number: u32) -> u32 {
 }
 
 /// What a rank wants of a split.
-pub(super) struct Wish {
+pub(crate) struct Wish {
     pub color: Option<u32>,
     pub key: i64,
     pub topology: Option<Topology>,
 }
 
 /// In place of a color: this rank's arguments make no sense.
-pub(super) const BAD: i64 = -1;
+pub(crate) const BAD: i64 = -1;
 
-pub(super) fn others_arguments() -> Error {
+pub(crate) fn others_arguments() -> Error {
     Error::new(
         ErrorKind::Argument,
         "another rank's arguments make no sense, and the call is collective (hint: its own error says why)",
@@ -51,7 +47,7 @@ pub(super) fn others_arguments() -> Error {
 }
 
 /// Colors in use, in ascending order. 0 means none.
-pub(super) fn colors(table: &[[i64; 2]]) -> Vec<i64> {
+pub(crate) fn colors(table: &[[i64; 2]]) -> Vec<i64> {
     let mut colors: Vec<i64> = table.iter().map(|e| e[0]).filter(|c| *c > 0).collect();
     colors.sort_unstable();
     colors.dedup();
@@ -59,7 +55,7 @@ pub(super) fn colors(table: &[[i64; 2]]) -> Vec<i64> {
 }
 
 /// The ranks of a color, ordered by key, then by rank.
-pub(super) fn members_of(table: &[[i64; 2]], color: i64) -> Vec<usize> {
+pub(crate) fn members_of(table: &[[i64; 2]], color: i64) -> Vec<usize> {
     let mut members: Vec<usize> = (0..table.len()).filter(|r| table[*r][0] == color).collect();
     members.sort_by_key(|r| (table[*r][1], *r));
     members
@@ -183,7 +179,7 @@ impl Communicator {
     }
 
     #[track_caller]
-    pub(super) fn make(&self, wish: Result<Wish>) -> Result<Option<Self>> {
+    pub(crate) fn make(&self, wish: Result<Wish>) -> Result<Option<Self>> {
         if self.is_inter() {
             return self.make_inter(wish);
         }
@@ -307,7 +303,7 @@ impl Communicator {
     }
 
     /// What a communicator takes over from its parent.
-    pub(super) fn heir(&self, group: Group, context: u64) -> Design {
+    pub(crate) fn heir(&self, group: Group, context: u64) -> Design {
         let mut design = Design::new(group, context);
         design.handler = self.error_handler();
         design.session_attached = self.0.session_attached.clone();
@@ -315,7 +311,7 @@ impl Communicator {
     }
 }
 
-pub(super) fn exhausted() -> Error {
+pub(crate) fn exhausted() -> Error {
     Error::new(
         ErrorKind::Unavailable,
         "rank 0 has handed out all of its context ids",
@@ -323,7 +319,7 @@ pub(super) fn exhausted() -> Error {
 }
 
 /// A group's world ranks as bytes.
-pub(super) fn listed(group: &Group) -> Vec<u8> {
+pub(crate) fn listed(group: &Group) -> Vec<u8> {
     group
         .world_ranks()
         .flat_map(|rank| (rank as u32).to_le_bytes())
@@ -356,7 +352,7 @@ pub struct PendingCommunicator {
     parent: Communicator,
     context: Context,
     info: Info,
-    attributes: Option<super::Attributes>,
+    attributes: Option<crate::comm::Attributes>,
 }
 
 impl PendingCommunicator {

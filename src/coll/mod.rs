@@ -26,35 +26,27 @@
 //! | `requests`, `persistent`, `scoped` | what those forms return |
 
 mod agree;
-mod around;
 mod ask;
 mod blocking;
-mod choice;
-mod counts;
 mod enqueued;
-mod equal;
-mod forms;
-mod more;
-mod neighbors;
+mod in_flight;
+mod inline;
+mod nonblocking;
 mod persistent;
+mod placement;
+mod plan;
 mod requests;
 mod scoped;
 mod spaces;
-mod stays;
-mod straight;
-mod under_way;
-mod v_and_w;
 
 pub use ask::{Contribution, Destination, IN_PLACE, InPlace, OwnedContribution, OwnedDestination};
-pub(super) use choice::{Choices, Chosen, Described};
 pub use enqueued::DeviceContribution;
-pub(super) use neighbors::Around;
 pub use persistent::{PersistentCollective, ScopedPersistentCollective};
 pub use requests::Collective;
 pub use scoped::ScopedCollective;
-pub(super) use spaces::Spaces;
 
-use super::Communicator;
+use crate::choice::Chosen;
+use crate::comm::Communicator;
 use agree::Round;
 use ask::{Ask, Staged};
 use osier_collectives::{Algorithm, Plan};
@@ -81,14 +73,14 @@ struct Launch {
 }
 
 /// Between the leaders of an intercommunicator.
-pub(super) const BETWEEN: u32 = INTERNAL_TAG | 4;
-pub(super) const TOPOLOGY: u32 = INTERNAL_TAG | 6;
+pub(crate) const BETWEEN: u32 = INTERNAL_TAG | 4;
+pub(crate) const TOPOLOGY: u32 = INTERNAL_TAG | 6;
 /// As persistent calls, of phase 0.
-pub(super) const IDUP: u32 = INTERNAL_TAG | 0x4000_0000;
+pub(crate) const IDUP: u32 = INTERNAL_TAG | 0x4000_0000;
 
 impl Communicator {
     #[track_caller]
-    pub(super) fn take_view(&self, view: RawView, source: usize, tag: u32) -> Result<()> {
+    pub(crate) fn take_view(&self, view: RawView, source: usize, tag: u32) -> Result<()> {
         let bytes = view.bytes();
         let pattern = Pattern::exact(source as u32, tag);
         let got = self.recv_raw(view, pattern)?.bytes;
@@ -157,7 +149,11 @@ impl Communicator {
                 segments: 1,
                 place: Place::ByCost,
             },
-            None => self.member().choices.of(&self.described(), ask)?,
+            None => {
+                self.member()
+                    .choices
+                    .of(&self.described(), &ask.call, ask.class, ask.on_devices)?
+            }
         };
         let plan = Plan::new(ask.call.clone(), chosen.algorithm, chosen.segments);
         let plan = plan.map_err(unsuitable)?;
@@ -272,7 +268,7 @@ impl Communicator {
 
     /// Waits for the end of a call.
     #[track_caller]
-    pub(super) fn finish(&self, id: u32) -> Result<()> {
+    pub(crate) fn finish(&self, id: u32) -> Result<()> {
         let guard = GivesUp { comm: self, id };
         let end = self.await_run(id);
         std::mem::forget(guard);

@@ -5,7 +5,8 @@
 //! as a run, so that errors, reports and deaths have one way. Other ranks see no
 //! difference: the messages are the same.
 
-use super::ask::{Ask, class_of, key_of, mismatch};
+use super::ask::{Ask, key_of, mismatch};
+use crate::choice::class_of;
 use crate::comm::Communicator;
 use osier_collectives::Call;
 use osier_engine::check::Check;
@@ -19,7 +20,7 @@ use osier_engine::progress::lane::Lane;
 use osier_engine::view::RawView;
 
 /// The operator of a call, and what it combines there.
-pub(super) type Operands<'a> = Option<(&'a dyn Reduction, Fit)>;
+pub(crate) type Operands<'a> = Option<(&'a dyn Reduction, Fit)>;
 
 /// What became of a step.
 enum Taken {
@@ -31,7 +32,7 @@ enum Taken {
 }
 
 /// A reduction that may run here.
-pub(super) struct SmallReduction<'a> {
+pub(crate) struct SmallReduction<'a> {
     call: Call,
     small: Small,
     operator: &'a dyn Reduction,
@@ -41,7 +42,7 @@ pub(super) struct SmallReduction<'a> {
 impl Communicator {
     /// Memory that a call may work on here; none where a run is needed anyway.
     #[inline]
-    pub(super) fn small(&self, send: Option<&RawView>, recv: Option<&RawView>) -> Option<Small> {
+    pub(crate) fn small(&self, send: Option<&RawView>, recv: Option<&RawView>) -> Option<Small> {
         let core = self.core();
         if core.trace.is_some() || self.is_inter() || core.checks.has(Check::Collectives) {
             return None;
@@ -51,7 +52,7 @@ impl Communicator {
 
     /// The same of a call in pieces: so many of each buffer, each of so many bytes.
     #[inline]
-    pub(super) fn small_pieces(
+    pub(crate) fn small_pieces(
         &self,
         send: Option<(&RawView, usize)>,
         recv: Option<(&RawView, usize)>,
@@ -66,7 +67,7 @@ impl Communicator {
 
     /// The same of a reduction, with an operator that cannot panic.
     #[inline]
-    pub(super) fn small_reduction<'a>(
+    pub(crate) fn small_reduction<'a>(
         &self,
         mut call: Call,
         send: Option<&RawView>,
@@ -95,7 +96,7 @@ impl Communicator {
     /// Runs a reduction to its end.
     #[inline]
     #[track_caller]
-    pub(super) fn call_reducing(
+    pub(crate) fn call_reducing(
         &self,
         here: Option<SmallReduction<'_>>,
         ask: impl FnOnce() -> Result<Ask>,
@@ -112,7 +113,7 @@ impl Communicator {
     /// Runs a call to its end. What it asks for is only worked out where a run is needed.
     #[inline]
     #[track_caller]
-    pub(super) fn call_small(
+    pub(crate) fn call_small(
         &self,
         call: &Call,
         small: Option<Small>,

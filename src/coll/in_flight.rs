@@ -32,7 +32,7 @@ enum State {
 }
 
 /// A call that was begun.
-pub(super) struct UnderWay {
+pub(crate) struct InFlight {
     comm: Communicator,
     name: &'static str,
     state: State,
@@ -40,7 +40,7 @@ pub(super) struct UnderWay {
     counted: bool,
 }
 
-impl UnderWay {
+impl InFlight {
     /// Of a call that is not begun yet.
     pub fn idle(comm: &Communicator, name: &'static str) -> Self {
         Self {
@@ -203,7 +203,7 @@ impl UnderWay {
 impl Communicator {
     /// Begins a call that nobody waits for yet.
     #[track_caller]
-    pub(super) fn begin_ask(&self, ask: Result<Ask>) -> Result<UnderWay> {
+    pub(crate) fn begin_ask(&self, ask: Result<Ask>) -> Result<InFlight> {
         let (name, begun) = match ask {
             Ok(mut ask) => {
                 ask.defers = false;
@@ -212,7 +212,7 @@ impl Communicator {
             Err(e) => ("collective", Err(e)),
         };
         let id = self.reported(begun.map_err(|e| e.context(name)))?;
-        let mut under_way = UnderWay::idle(self, name);
+        let mut under_way = InFlight::idle(self, name);
         under_way.begin(id);
         Ok(under_way)
     }
@@ -232,7 +232,7 @@ impl Communicator {
 }
 
 /// What a persistent call begins again and again.
-pub(super) struct SetUp {
+pub(crate) struct SetUp {
     ask: Ask,
     program: Arc<Program>,
     tags: u32,
@@ -245,7 +245,7 @@ pub(super) struct SetUp {
 
 /// The memory of a persistent call's buffers, as they are at a start.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     mark: u64,
     /// Where any lies on a device.
     fresh: Vec<RawView>,
@@ -275,7 +275,7 @@ impl SetUp {
 
 impl Communicator {
     /// Sets up a persistent call: chooses its plan, and reserves its tags.
-    pub(super) fn set_up_ask(
+    pub(crate) fn set_up_ask(
         &self,
         ask: Result<Ask>,
         each: impl FnOnce(&mut dyn FnMut(RawView)),
@@ -306,7 +306,7 @@ impl Communicator {
 
     /// Begins a persistent call once more.
     #[track_caller]
-    pub(super) fn start_set_up(&self, set_up: &SetUp, seen: Seen) -> Result<u32> {
+    pub(crate) fn start_set_up(&self, set_up: &SetUp, seen: Seen) -> Result<u32> {
         if seen.mark != set_up.mark {
             return self.reported(Err(Error::new(
                 ErrorKind::Argument,

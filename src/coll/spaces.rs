@@ -22,87 +22,20 @@
 //! 3. Calls that a rank may take step by step by itself (`straight`) ask nothing: others
 //!    would wait for it.
 
-use super::ask::{Ask, bytes_of};
+use super::ask::Ask;
+use crate::choice::bytes_of;
+use crate::choice::spaces::{Found, Kind};
 use crate::comm::Communicator;
 use crate::model::calls::ROW_BYTES;
 use crate::model::{GpuLinks, Places, RankJoints};
 use osier_collectives::{Association, Joint, Joints, Operation};
 use osier_engine::check::Check;
 use osier_engine::error::Result;
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// Calls that are counted together.
-type Kind = (Operation, Association, u32);
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 /// In place of the size class of a kind whose bytes are exchanged.
 const ANY_CLASS: u32 = u32::MAX;
-
-/// What ranks agree on.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Found {
-    on_devices: bool,
-    /// The largest of any rank.
-    class: u32,
-}
-
-impl Found {
-    /// From whether all memory lies on devices, and any.
-    pub fn new(all: bool, any: bool, class: u32) -> Found {
-        Found {
-            on_devices: all && any,
-            class,
-        }
-    }
-}
-
-/// What all ranks know of calls of a kind.
-#[derive(Clone, Copy, Default)]
-struct Known {
-    calls: u64,
-    found: Found,
-}
-
-/// What is known on a communicator.
-pub(in crate::comm) struct Spaces {
-    /// Costs know devices; changed in collective calls only.
-    matter: AtomicBool,
-    /// Ranks know where their devices are.
-    placed: AtomicBool,
-    kinds: Mutex<Option<HashMap<Kind, Known>>>,
-}
-
-impl Spaces {
-    pub fn new(matter: bool) -> Spaces {
-        Spaces {
-            matter: AtomicBool::new(matter),
-            placed: AtomicBool::new(false),
-            kinds: Mutex::default(),
-        }
-    }
-
-    /// Begins anew, by other costs.
-    pub fn forget(&self, matter: bool) {
-        self.matter.store(matter, Ordering::Relaxed);
-        self.placed.store(false, Ordering::Relaxed);
-        *self.kinds.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-
-    /// What is known of a kind, and whether it is to be asked now.
-    fn of(&self, kind: Kind, counts: bool) -> (Found, bool) {
-        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = kinds.get_or_insert_default().entry(kind).or_default();
-        known.calls += u64::from(counts);
-        (known.found, counts && known.calls.is_power_of_two())
-    }
-
-    fn learn(&self, kind: Kind, found: Found) {
-        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = kinds.get_or_insert_default().entry(kind).or_default();
-        known.found = found;
-    }
-}
 
 /// The kind of a call, and whether all ranks know its size class. None: one that asks nothing.
 fn kind_of(ask: &Ask) -> Option<(Kind, bool)> {
@@ -124,7 +57,7 @@ impl Communicator {
     /// that `waits` asks them now and then.
     #[inline]
     #[track_caller]
-    pub(super) fn know_spaces(&self, ask: &mut Ask, waits: bool) -> Result<()> {
+    pub(crate) fn know_spaces(&self, ask: &mut Ask, waits: bool) -> Result<()> {
         let known = ask.on_devices || ask.agreed.is_some();
         if known || !self.0.spaces.matter.load(Ordering::Relaxed) {
             return Ok(());

@@ -23,14 +23,14 @@ use osier_engine::view::RawView;
 
 /// Which memory a run on the host needs copied before, and behind.
 #[derive(Clone, Copy)]
-pub(super) struct Crossings {
+pub(crate) struct Crossings {
     pub reads: bool,
     pub writes: bool,
 }
 
 impl Ask {
     /// What happens to the buffers of `Send` and `Recv` at a rank.
-    pub(super) fn crossings(&self, rank: usize) -> [Crossings; 2] {
+    pub(crate) fn crossings(&self, rank: usize) -> [Crossings; 2] {
         let call = &self.call;
         let sends = call.operation == Operation::Bcast && rank == call.root as usize;
         // What a rank 0 of an exclusive prefix has in place of a result; what lies
@@ -53,7 +53,7 @@ impl Ask {
     /// How a run works on memory of devices, if that is to stay there: all ranks have agreed
     /// on it, or it is expected to take this one less time. Buffers are as such a run wants
     /// them then.
-    pub(super) fn stays(&mut self, comm: &Communicator, program: &Program) -> Option<Combining> {
+    pub(crate) fn stays(&mut self, comm: &Communicator, program: &Program) -> Option<Combining> {
         let devices = &comm.core().devices;
         let reduces = self.call.operation.reduces();
         let by_cost = match devices.reductions() {

@@ -3,7 +3,7 @@
 //! Blocks are given by counts and displacements in elements: of a slice in its own, of a
 //! view in instances of its layout.
 
-use super::ask::{Contribution, Destination, given, wanted};
+use crate::coll::ask::{Contribution, Destination, given, wanted};
 use crate::comm::Communicator;
 use crate::names::Rank;
 use osier_engine::error::Result;
@@ -17,12 +17,12 @@ fn bytes(view: Option<&RawView>) -> usize {
 }
 
 /// The memory of several buffers.
-pub(super) fn all_given<B: Buffer>(buffers: &[B]) -> Vec<RawView> {
+pub(crate) fn all_given<B: Buffer>(buffers: &[B]) -> Vec<RawView> {
     buffers.iter().map(|buffer| buffer.view().raw()).collect()
 }
 
 /// As [`all_given`], to write.
-pub(super) fn all_wanted<B: BufferMut>(buffers: &mut [B]) -> Vec<RawView> {
+pub(crate) fn all_wanted<B: BufferMut>(buffers: &mut [B]) -> Vec<RawView> {
     let views = buffers.iter_mut().map(|buffer| buffer.view_mut().raw());
     views.collect()
 }

@@ -1,7 +1,7 @@
 //! Collective calls that wait, on the neighbourhood of a grid or graph.
 
-use super::ask::given;
-use super::v_and_w::{all_given, all_wanted};
+use super::counts::{all_given, all_wanted};
+use crate::coll::ask::given;
 use crate::comm::Communicator;
 use osier_engine::error::Result;
 use osier_engine::trace::event::{ANY, Kind};

@@ -4,7 +4,7 @@
 //! on, with its buffers.
 
 use super::ask::Ask;
-use super::under_way::UnderWay;
+use super::in_flight::InFlight;
 use crate::comm::Communicator;
 use crate::p2p::sealed::{Home, Notifies};
 use crate::p2p::{Status, Waitable};
@@ -29,7 +29,7 @@ use std::task::{Context, Poll};
 /// ```
 #[must_use = "a request that is dropped is detached"]
 pub struct Collective<B: Send + 'static> {
-    under_way: UnderWay,
+    under_way: InFlight,
     buffers: Option<B>,
 }
 
@@ -115,7 +115,7 @@ impl<B: Send + 'static> Drop for Collective<B> {
 impl Communicator {
     /// A call that owns its buffers, begun.
     #[track_caller]
-    pub(super) fn under_way<B: Send + 'static>(
+    pub(crate) fn under_way<B: Send + 'static>(
         &self,
         ask: Result<Ask>,
         buffers: B,

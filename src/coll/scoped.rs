@@ -1,7 +1,7 @@
 //! Collective calls of memory that a scope borrows.
 
 use super::ask::Ask;
-use super::under_way::UnderWay;
+use super::in_flight::InFlight;
 use crate::p2p::sealed::{Home, Notifies};
 use crate::p2p::{Scope, ScopedRuns, Status, Waitable};
 use osier_engine::completion::ready::Ready;
@@ -39,13 +39,13 @@ use std::sync::Arc;
 /// # });
 /// ```
 pub struct ScopedCollective<'scope> {
-    under_way: UnderWay,
+    under_way: InFlight,
     runs: &'scope ScopedRuns,
 }
 
 impl<'scope> ScopedCollective<'scope> {
-    pub(super) fn new(scope: &'scope Scope<'scope, '_>, name: &'static str, id: u32) -> Self {
-        let mut under_way = UnderWay::idle(scope.communicator(), name);
+    pub(crate) fn new(scope: &'scope Scope<'scope, '_>, name: &'static str, id: u32) -> Self {
+        let mut under_way = InFlight::idle(scope.communicator(), name);
         under_way.begin(id);
         scope.runs().add(id);
         Self {
@@ -55,7 +55,7 @@ impl<'scope> ScopedCollective<'scope> {
     }
 
     #[track_caller]
-    pub(super) fn begin(scope: &'scope Scope<'scope, '_>, ask: Result<Ask>) -> Result<Self> {
+    pub(crate) fn begin(scope: &'scope Scope<'scope, '_>, ask: Result<Ask>) -> Result<Self> {
         let under_way = scope.communicator().begin_ask(ask)?;
         if let Some(id) = under_way.run() {
             scope.runs().add(id);
@@ -67,7 +67,7 @@ impl<'scope> ScopedCollective<'scope> {
     }
 
     /// Whether its memory may be in use.
-    pub(super) fn is_pending(&self) -> bool {
+    pub(crate) fn is_pending(&self) -> bool {
         self.under_way.run().is_some()
     }
 

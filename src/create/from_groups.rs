@@ -5,10 +5,9 @@
 //! `MPI_INTERCOMM_CREATE_FROM_GROUPS`). Here the calls belong to a session,
 //! because a group is a value without one.
 
-use super::create::listed;
-use super::inter::{CONTEXTS, argument, check_sides};
-use super::meeting::Key;
-use super::{Communicator, Design, Group, Session};
+use super::inter::check_sides;
+use super::split::listed;
+use crate::comm::{CONTEXTS, Communicator, Design, Group, Key, Session, argument};
 use osier_engine::error::{Error, ErrorKind, Result};
 
 impl Session {

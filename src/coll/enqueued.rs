@@ -8,7 +8,7 @@
 //!    of calls stay alike: also where an earlier operation's error is told instead.
 
 use super::ask::{Ask, InPlace, mismatch};
-use super::forms::owned;
+use super::nonblocking::owned;
 use crate::names::Rank;
 use crate::p2p::enqueue::{Enqueued, OnStream};
 use osier_engine::device::Use;

@@ -4,7 +4,7 @@
 //! theirs, of views in instances of the layout, as MPI counts them. What a rank sends must
 //! be as long as what its peer expects of it.
 
-use super::ask::{Ask, in_place_elsewhere, mismatch};
+use super::{Ask, in_place_elsewhere, mismatch};
 use crate::comm::Communicator;
 use crate::names::Rank;
 use osier_collectives::Operation;
@@ -15,13 +15,13 @@ use osier_engine::view::RawView;
 use std::ops::Range;
 
 /// Counts and displacements, in elements, of one block per rank.
-pub(super) type Blocks<'a> = (&'a [usize], &'a [usize]);
+pub(crate) type Blocks<'a> = (&'a [usize], &'a [usize]);
 
 /// What calls whose sizes nobody knows are planned for.
 const MIDDLE_BYTES: usize = 1024;
 
 /// Packed bytes of an element.
-pub(super) fn element(view: &RawView) -> Result<usize> {
+pub(crate) fn element(view: &RawView) -> Result<usize> {
     view.element_bytes().ok_or_else(|| {
         Error::new(
             ErrorKind::Datatype,
@@ -31,7 +31,7 @@ pub(super) fn element(view: &RawView) -> Result<usize> {
 }
 
 /// The blocks of a buffer, as ranges of its packed bytes.
-pub(super) fn ranges(
+pub(crate) fn ranges(
     view: &RawView,
     (counts, displacements): Blocks<'_>,
     ranks: usize,
@@ -59,7 +59,7 @@ pub(super) fn ranges(
 }
 
 /// As [`ranges`], of memory that others write: blocks must not share elements.
-pub(super) fn apart(
+pub(crate) fn apart(
     view: &RawView,
     blocks: Blocks<'_>,
     ranks: usize,
@@ -80,7 +80,7 @@ pub(super) fn apart(
 }
 
 /// A call with these pieces, or with what is wrong with them.
-pub(super) fn listed(
+pub(crate) fn listed(
     name: &'static str,
     call: osier_collectives::Call,
     send: Result<Pieces>,
@@ -133,7 +133,7 @@ impl Communicator {
         }
     }
 
-    pub(super) fn gatherv_ask(
+    pub(crate) fn gatherv_ask(
         &self,
         send: Option<RawView>,
         recv: Option<RawView>,
@@ -168,7 +168,7 @@ impl Communicator {
         Ok(listed("gatherv", call, send, recv, Vec::new()))
     }
 
-    pub(super) fn scatterv_ask(
+    pub(crate) fn scatterv_ask(
         &self,
         send: Option<RawView>,
         recv: Option<RawView>,
@@ -203,7 +203,7 @@ impl Communicator {
         Ok(listed("scatterv", call, send, recv, Vec::new()))
     }
 
-    pub(super) fn allgatherv_ask(
+    pub(crate) fn allgatherv_ask(
         &self,
         send: Option<RawView>,
         recv: Option<RawView>,
@@ -234,7 +234,7 @@ impl Communicator {
         Ok(listed("allgatherv", call, send, placed(recv, all), sizes))
     }
 
-    pub(super) fn alltoallv_ask(
+    pub(crate) fn alltoallv_ask(
         &self,
         send: Option<RawView>,
         recv: Option<RawView>,
@@ -258,7 +258,7 @@ impl Communicator {
         Ok(listed("alltoallv", call, send, placed(recv, into), sizes))
     }
 
-    pub(super) fn alltoallw_ask(&self, send: Vec<RawView>, recv: Vec<RawView>) -> Result<Ask> {
+    pub(crate) fn alltoallw_ask(&self, send: Vec<RawView>, recv: Vec<RawView>) -> Result<Ask> {
         let others = self.others();
         let all = |views: Vec<RawView>| match views.len() == others {
             true => Ok(Pieces::Listed(views.into())),
@@ -271,7 +271,7 @@ impl Communicator {
         Ok(listed("alltoallw", call, all(send), all(recv), Vec::new()))
     }
 
-    pub(super) fn reduce_scatter_ask(
+    pub(crate) fn reduce_scatter_ask(
         &self,
         send: Option<RawView>,
         recv: Option<RawView>,

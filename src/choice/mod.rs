@@ -1,0 +1,208 @@
+//! Which plan: the cheapest by costs that all ranks share.
+//!
+//! All ranks of a job have the table of costs that the launcher left, or the built-in
+//! one, and know each other's places; so they choose alike. A communicator may go over
+//! to another table, in a collective call. A choice is made once per machine, operation,
+//! number of ranks and size class, and kept by the rank for all its communicators.
+
+pub(crate) mod spaces;
+
+use crate::model::calls::Agreed;
+use crate::model::{CallCosts, Places, RankJoints};
+use osier_collectives::{
+    Algorithm, Association, Call, Choice, Machine, Model, Operation, Plan, Sizes, choose,
+};
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::exec::lower::lower;
+use osier_engine::exec::program::Place;
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Mutex, PoisonError};
+
+/// What is used for a call.
+#[derive(Clone, Debug)]
+pub(crate) struct Chosen {
+    pub algorithm: Algorithm,
+    pub segments: u32,
+    /// Where it works, of memory of devices.
+    pub place: Place,
+}
+
+#[derive(Clone, Copy, Hash, PartialEq, Eq)]
+struct Key {
+    pub machine: u64,
+    operation: Operation,
+    required: Association,
+    varying: bool,
+    size: u32,
+    first_side: Option<u32>,
+    class: u32,
+    /// A reduction to another rank than the first: some algorithms keep less of its order.
+    turned: bool,
+    /// For memory of devices.
+    on_devices: bool,
+}
+
+/// What a rank has chosen so far.
+#[derive(Default)]
+pub(crate) struct Choices(Mutex<HashMap<Key, Chosen>>);
+
+/// The planner's machine of a communicator's ranks.
+pub(crate) struct Described {
+    /// Equal machines have equal numbers, in one process.
+    pub id: u64,
+    pub table: CallCosts,
+    pub ranks_per_core: u32,
+    pub machine: Machine,
+    /// The same where buffers lie on devices, if anybody knows what that costs.
+    pub devices: Option<Machine>,
+}
+
+impl Described {
+    pub fn of(
+        table: CallCosts,
+        ranks: &[u32],
+        ranks_per_core: u32,
+        agreed: &Agreed,
+        eager_bytes: usize,
+    ) -> Described {
+        let here = table.shared_by(ranks_per_core);
+        let machine = here.machine(ranks, agreed.places.as_ref(), eager_bytes);
+        let unknown = RankJoints::default();
+        let devices = here.machine_of_devices(ranks, agreed.places.as_ref(), &unknown, &machine);
+        let mut hasher = DefaultHasher::new();
+        table.version().hash(&mut hasher);
+        machine.places.hash(&mut hasher);
+        Described {
+            id: hasher.finish(),
+            table,
+            ranks_per_core,
+            machine,
+            devices,
+        }
+    }
+}
+
+impl Described {
+    /// The same, with ranks placed by their devices for what lies there.
+    pub(crate) fn with_devices(&self, places: &Places, joints: &RankJoints) -> Described {
+        let ranks: Vec<u32> = (0..places.ranks.len() as u32).collect();
+        let eager_bytes = self.machine.eager_bytes as usize;
+        let here = self.table.shared_by(self.ranks_per_core);
+        let host = here.machine(&ranks, Some(places), eager_bytes);
+        let devices = here.machine_of_devices(&ranks, Some(places), joints, &host);
+        let mut hasher = DefaultHasher::new();
+        self.id.hash(&mut hasher);
+        joints.joints.hash(&mut hasher);
+        host.places.hash(&mut hasher);
+        Described {
+            id: hasher.finish(),
+            table: self.table.clone(),
+            ranks_per_core: self.ranks_per_core,
+            machine: self.machine.clone(),
+            devices,
+        }
+    }
+}
+
+/// All candidates for a call, best first.
+pub(crate) fn ranking(machine: &Machine, call: &Call, class: u32) -> Result<Choice> {
+    let sizes = Sizes::Equal(bytes_of(class));
+    choose(call, &sizes, machine, Model::LogGp)
+        .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))
+}
+
+/// A plan as it may run where buffers lie on devices: all that a step touches is a run of
+/// bytes there, on every rank. What is not in several segments may be in one.
+fn that_stays(plan: &Plan) -> Option<Plan> {
+    let fits = |plan: &Plan| {
+        let call = plan.call();
+        let fits = |rank| {
+            let part = plan.part(rank);
+            let cut = part.cut.max(1);
+            let program = lower(call, &part).ok()?;
+            let pieces = |buffer| call.pieces(rank, buffer, cut);
+            program
+                .lies_in_runs(call.has_places(), pieces)
+                .then_some(())
+        };
+        (0..call.size).all(|rank| fits(rank).is_some())
+    };
+    if fits(plan) {
+        return Some(plan.clone());
+    }
+    let whole = Plan::new(plan.call().clone(), plan.algorithm().clone(), 1).ok()?;
+    fits(&whole).then_some(whole)
+}
+
+impl Choices {
+    /// What to use for a call of a size class.
+    pub(crate) fn of(
+        &self,
+        described: &Described,
+        call: &Call,
+        class: u32,
+        on_devices: bool,
+    ) -> Result<Chosen> {
+        let devices = described.devices.as_ref().filter(|_| on_devices);
+        let key = Key {
+            on_devices: devices.is_some(),
+            machine: described.id,
+            operation: call.operation,
+            required: call.required,
+            varying: call.varying,
+            size: call.size,
+            first_side: call.first_side,
+            class,
+            turned: call.operation.reduces() && call.root != 0,
+        };
+        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(chosen) = lock().get(&key) {
+            return Ok(chosen.clone());
+        }
+        // Ranks may differ in whether they work in place, and all roots are alike.
+        let alike = Call {
+            in_place: false,
+            root: 0,
+            ..call.clone()
+        };
+        let choice = ranking(devices.unwrap_or(&described.machine), &alike, class)?;
+        let kept = |plan: &Plan| {
+            let kept = plan.algorithm().keeps(call);
+            kept.is_some_and(|kept| !call.operation.reduces() || kept >= call.required)
+        };
+        let candidates = choice.ranking.iter();
+        let suits = candidates
+            .filter(|candidate| kept(&candidate.plan))
+            .find_map(|candidate| match (devices, candidate.through_host) {
+                (None, _) => Some((candidate.plan.clone(), Place::ByCost)),
+                (Some(_), true) => Some((candidate.plan.clone(), Place::Host)),
+                (Some(_), false) => Some((that_stays(&candidate.plan)?, Place::Device)),
+            });
+        let no_plan = || Error::new(ErrorKind::Unavailable, "no plan for this root");
+        let (plan, place) = suits.ok_or_else(no_plan)?;
+        let chosen = Chosen {
+            algorithm: plan.algorithm().clone(),
+            segments: plan.segments(),
+            place,
+        };
+        lock().insert(key, chosen.clone());
+        Ok(chosen)
+    }
+}
+
+/// Bytes, coarsely: 0, and powers of two rounded up.
+pub(crate) fn class_of(bytes: usize) -> u32 {
+    match bytes {
+        0 => 0,
+        n => (n - 1).checked_ilog2().map_or(1, |log| log + 2),
+    }
+}
+
+/// The largest size of a class.
+pub(crate) fn bytes_of(class: u32) -> u64 {
+    match class {
+        0 => 0,
+        class => 1u64 << (class - 1).min(62),
+    }
+}

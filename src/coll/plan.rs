@@ -1,0 +1,165 @@
+//! Plans of a communicator: the machine they are chosen for, and the costs.
+
+use crate::choice::{Described, class_of, ranking};
+use crate::comm::Communicator;
+use crate::model::CallCosts;
+use crate::model::calls::parsed;
+use osier_collectives::{Call, Choice, Operation};
+use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::protocol::cost::LinkCosts;
+use osier_engine::protocol::select::Memory;
+use std::sync::{Arc, PoisonError};
+
+impl Communicator {
+    /// The machine of this communicator's ranks, made where it is asked for first.
+    pub(crate) fn described(&self) -> Arc<Described> {
+        let runs = self.runs_on();
+        let mut kept = runs
+            .0
+            .described
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(described) = &*kept {
+            return described.clone();
+        }
+        let described = Arc::new(runs.describe(self.member().agreed.table()));
+        *kept = Some(described.clone());
+        described
+    }
+
+    fn describe(&self, table: CallCosts) -> Described {
+        let ranks: Vec<u32> = self.group().world_ranks().map(|r| r as u32).collect();
+        let eager_bytes = self.core().selection.eager_max(Memory::Plain);
+        let ranks_per_core = self.core().ranks_per_core();
+        Described::of(
+            table,
+            &ranks,
+            ranks_per_core,
+            &self.member().agreed,
+            eager_bytes,
+        )
+    }
+
+    /// Which plans there are for an operation on so many bytes, by predicted time, the
+    /// one that calls use first; and what was left out, and why. Of reductions, for
+    /// operators that round. On an intercommunicator, of this side; on a neighbourhood, where
+    /// all ranks know the whole of it: on grids and graphs.
+    ///
+    /// ```
+    /// use osier::plans::Operation;
+    ///
+    /// let universe = osier::init()?;
+    /// let choice = universe.world().explain(Operation::Allreduce, 1 << 20)?;
+    /// println!("{choice}"); // the chosen plan, the runner-up, ...; what was left out
+    /// # Ok::<(), osier::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If no algorithm is for the operation.
+    pub fn explain(&self, operation: Operation, bytes: usize) -> Result<Choice> {
+        let described = self.described();
+        let mut call = Call::new(operation, self.size() as u32);
+        if operation.of_neighbors() {
+            call = call.on(self.reported(self.all_around())?);
+        }
+        self.reported(ranking(&described.machine, &call, class_of(bytes)))
+    }
+
+    /// As [`Communicator::explain`], of buffers in memory of devices: by what messages,
+    /// copies and combinations cost there, beside plans through the host's memory.
+    ///
+    /// # Errors
+    /// If no algorithm is for the operation, or the costs of this communicator know nothing
+    /// of devices.
+    pub fn explain_on_devices(&self, operation: Operation, bytes: usize) -> Result<Choice> {
+        let described = self.described();
+        let call = Call::new(operation, self.size() as u32);
+        let unknown = || {
+            Error::new(
+                ErrorKind::Unavailable,
+                "no costs of devices are known (hint: osier model measure, where a device is)",
+            )
+        };
+        let machine = self.reported(described.devices.as_ref().ok_or_else(unknown))?;
+        self.reported(ranking(machine, &call, class_of(bytes)))
+    }
+
+    /// The costs by which plans are chosen here: equal on all ranks.
+    pub fn call_costs(&self) -> CallCosts {
+        self.described().table.clone()
+    }
+
+    /// Has protocols of this communicator's messages chosen by these costs.
+    pub(crate) fn choose_by(&self, costs: &LinkCosts) {
+        let selection = Arc::new(self.core().selection.by(*costs));
+        self.core()
+            .with(self.lane(), |lane| lane.use_selection(selection));
+    }
+
+    /// Goes over to other costs: those of the first rank that passes some, on all ranks.
+    /// From the next call on plans are chosen by them; if no rank has any, by the job's
+    /// own. A table that makes no sense counts as none. Collective, on one group.
+    /// Communicators made of this one later begin with the job's costs.
+    ///
+    /// Returns the table's number, the same on all ranks.
+    ///
+    /// ```
+    /// let universe = osier::init()?;
+    /// let world = universe.world();
+    /// let mine = world.call_costs();
+    /// world.adopt_costs(Some(&mine))?;
+    /// # Ok::<(), osier::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Between two groups, or if a rank dies.
+    #[track_caller]
+    pub fn adopt_costs(&self, costs: Option<&CallCosts>) -> Result<u64> {
+        // The calls that it makes report what fails in them.
+        self.reported(self.within())?;
+        let mine = costs.and_then(|costs| costs.clone().checked().ok());
+        let mut first = [match mine {
+            Some(_) => self.rank() as u64,
+            None => self.size() as u64,
+        }];
+        self.allreduce(&super::IN_PLACE, &mut first, crate::Op::Min)?;
+        let first = first[0] as usize;
+        let table = match first < self.size() {
+            true => {
+                let text = mine.map(|mine| serde_json::to_vec(&mine).unwrap_or_default());
+                self.reported(parsed(&self.says(first, text.unwrap_or_default())?))?
+            }
+            false => self.member().agreed.table(),
+        };
+        let described = self.describe(table);
+        let version = described.table.version();
+        self.0.spaces.forget(described.devices.is_some());
+        let mut kept = self
+            .0
+            .described
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *kept = Some(Arc::new(described));
+        drop(kept);
+        // What was made for the old costs.
+        self.core().with(
+            self.lane(),
+            osier_engine::progress::lane::Lane::forget_programs,
+        );
+        Ok(version)
+    }
+
+    /// Bytes of one rank, at all.
+    fn says(&self, rank: usize, mut text: Vec<u8>) -> Result<Vec<u8>> {
+        let mut bytes = [text.len() as u64];
+        self.bcast(&mut bytes, rank)?;
+        text.resize(bytes[0] as usize, 0);
+        self.bcast(&mut text[..], rank)?;
+        Ok(text)
+    }
+
+    /// Bytes of rank 0, at all.
+    pub(crate) fn first_says(&self, text: Vec<u8>) -> Result<Vec<u8>> {
+        self.says(0, text)
+    }
+}
