@@ -80,7 +80,7 @@ impl Communicator {
 
     /// Copies the message to the attached buffer and returns (buffered mode).
     /// It is the communicator's buffer, or else that of the [`Session`] that it
-    /// stems from, or else the one of the [`Universe`]. A message that can leave at once is not copied. An error
+    /// stems from, or else the one of the [`Universe`](crate::Universe). A message that can leave at once is not copied. An error
     /// that names the sizes if the buffer is full, and if there is none.
     ///
     /// ```
