@@ -6,7 +6,7 @@
 //! | `buffers` | memory that a transfer owns and another transfer writes, or that changes while it is sent |
 //! | `ready` | a ready-mode send that comes before its receive is posted |
 //! | `leaks` | requests, communicators and handles that are left when the rank leaves its job |
-//! | `collectives` | ranks of a communicator that make different collective calls: a round before each asks (`comm/collective/agree.rs`) |
+//! | `collectives` | ranks of a communicator that make different collective calls: a round before each asks (`coll/agree.rs`) |
 //! | `threads` | in C: calls of threads that `MPI_Init_thread` was not asked for, communicators that another thread still uses when they are freed (`capi/src/threads.rs`) |
 //!
 //! `payload`, which is asked for by name, finds messages whose bytes somebody writes over in

@@ -161,12 +161,12 @@ const WAITS: &[Wait] = &[
         Ends("its sender has begun to send, and waits inside Osier"),
     ),
     (
-        "src/comm/topology.rs",
+        "src/create/topology.rs",
         "next_of_any",
         Ends("its senders were counted before, in the same call"),
     ),
     (
-        "src/comm/collective/mod.rs",
+        "src/coll/mod.rs",
         "await_run",
         By(&[
             ("barrier", "0 receive 1 collective world"),
@@ -175,12 +175,12 @@ const WAITS: &[Wait] = &[
         ]),
     ),
     (
-        "src/comm/collective/mod.rs",
+        "src/coll/mod.rs",
         "drop",
         Ends("a call that is given up waits for nobody"),
     ),
     (
-        "src/comm/collective/under_way.rs",
+        "src/coll/in_flight.rs",
         "wait",
         By(&[
             ("ibarrier", "0 receive 1 collective world"),
@@ -189,7 +189,7 @@ const WAITS: &[Wait] = &[
         ]),
     ),
     (
-        "src/comm/collective/under_way.rs",
+        "src/coll/in_flight.rs",
         "give_up_collective",
         Ends("a call that is given up waits for nobody"),
     ),
@@ -246,7 +246,7 @@ const APART: &[&str] = &[
 /// Uses that are no waits, or of processes that are no ranks.
 const NO_WAIT: &[(&str, &str)] = &[
     ("engine/src/progress/core.rs", "new"),
-    ("src/model/attach.rs", "live"), // a child process of a measurement
+    ("src/measure/attach.rs", "live"), // a child process of a measurement
 ];
 
 fn sources(folder: &Path, to: &mut Vec<PathBuf>) {
