@@ -205,7 +205,7 @@ impl Meeting {
                 let at = (matched.outcome.source, key);
                 mail.boxes.entry(at).or_default().push_back(payload);
             }
-            lane.finished = true;
+            lane.mark_finished();
         });
     }
 

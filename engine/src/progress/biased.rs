@@ -67,7 +67,7 @@ struct Hand {
     busy: AtomicU32,
 }
 
-pub(super) struct BiasedLock {
+pub(crate) struct BiasedLock {
     /// The present one of `hands`.
     hand: AtomicUsize,
     hands: [Hand; SHARED + 1],

@@ -104,7 +104,7 @@ impl DerefMut for LaneGuard<'_> {
 impl Drop for LaneGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.owed.any() && !is_put_off() {
+        if self.port.owed.any() && !is_put_off() {
             self.release_and_settle();
         } else {
             self.release();
@@ -129,8 +129,8 @@ impl LaneGuard<'_> {
         // Dropped behind the last release: it may be the last that holds the core.
         let core = self.cell.core.upgrade();
         let mut panic: Option<Box<dyn Any + Send>> = None;
-        while self.owed.any() {
-            let owed = std::mem::take(&mut self.owed);
+        while self.port.owed.any() {
+            let owed = std::mem::take(&mut self.port.owed);
             self.release();
             let (ends, payload) = owed.settle();
             panic = panic.or(payload);

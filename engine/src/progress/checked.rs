@@ -11,7 +11,11 @@
 //! 2. A start that is marked CHECKED is no start that a receive takes directly.
 //! 3. What an operation has claimed is given back when its memory is.
 
-use super::lane::{Arrival, Direction, Lane, Op, Rare, describe};
+use super::arrival::Arrival;
+use super::lane::Lane;
+use super::op::{Direction, Op, Rare, State};
+use super::port::{Port, describe};
+
 use crate::check::{Check, Checks, Claim, Side, Site, mismatch};
 use crate::diagnose::report::communicator;
 use crate::matching::Envelope;
@@ -32,7 +36,7 @@ pub struct LaneCheck {
 }
 
 /// What is checked of one operation.
-pub(super) struct OpCheck {
+pub(crate) struct OpCheck {
     /// Its CHECK was posted.
     told: bool,
     /// The program's call that posted it.
@@ -55,72 +59,10 @@ impl LaneCheck {
     }
 }
 
-impl Lane {
-    /// Has everything checked from here on; before the first message.
-    pub fn check_with(&mut self, checks: Checks) {
-        for peer in &mut self.peers {
-            peer.blocked = true;
-        }
-        self.check = Some(Box::new(LaneCheck {
-            checks,
-            told: HashMap::new(),
-            acts_for: None,
-        }));
-    }
-
-    /// Begins to follow an operation.
-    #[inline]
-    pub(super) fn follow(&mut self, handle: u32) {
-        if self.check.is_some() {
-            self.follow_on(handle);
-        }
-    }
-
-    #[cold]
-    fn follow_on(&mut self, handle: u32) {
-        let Some(check) = &self.check else {
-            return;
-        };
-        let Some(op) = self.ops.get(handle) else {
-            return;
-        };
-        let mut follow = OpCheck {
-            told: false,
-            site: check.site(op.site),
-            sum: None,
-            _claim: None,
-        };
-        if check.claims() {
-            let what = self.in_communicator(self.describe(handle));
-            let writes = op.direction == Direction::Receive;
-            follow._claim = Some(check.checks.claim(&op.view, writes, what, follow.site));
-            follow.sum = (!writes).then(|| sum(&op.view));
-        }
-        if let Some(rare) = self.rare(handle) {
-            rare.check = Some(Box::new(follow));
-        }
-    }
-
-    /// Looks for others that use a view, for a receive that is over at once.
-    pub(super) fn follow_shortly(
-        &self,
-        view: &RawView,
-        peer: u32,
-        tag: u32,
-        site: &'static Location<'static>,
-    ) {
-        if let Some(check) = &self.check
-            && check.claims()
-        {
-            let what = describe("receive from", Some(peer), tag, view.bytes(), &self.links);
-            let what = self.in_communicator(what);
-            drop(check.checks.claim(view, true, what, check.site(site)));
-        }
-    }
-
+impl Port {
     /// An operation gives its memory back.
     #[cold]
-    pub(super) fn followed(&mut self, handle: u32) {
+    pub(crate) fn followed(&mut self, handle: u32) {
         let rare = self.ops.get_mut(handle).and_then(|op| op.rare.as_mut());
         let Some(follow) = rare.and_then(|rare| rare.check.take()) else {
             return;
@@ -141,7 +83,7 @@ impl Lane {
     }
 
     /// Posts the CHECK of a start, unless that has been done.
-    pub(super) fn tell(&mut self, handle: u32) -> Result<(), PostError> {
+    pub(crate) fn tell(&mut self, handle: u32) -> Result<(), PostError> {
         let Some(op) = self.ops.get_mut(handle) else {
             return Ok(());
         };
@@ -173,8 +115,82 @@ impl Lane {
         Ok(())
     }
 
-    pub(super) fn on_check(&mut self, message: &Incoming) -> bool {
-        let Some(check) = &mut self.check else {
+    fn in_communicator(&self, what: String) -> String {
+        format!("{what}, communicator {}", communicator(self.context))
+    }
+}
+
+impl Lane {
+    /// Has everything checked from here on; before the first message.
+    pub fn check_with(&mut self, checks: Checks) {
+        for peer in &mut self.port.peers {
+            peer.blocked = true;
+        }
+        self.port.check = Some(Box::new(LaneCheck {
+            checks,
+            told: HashMap::new(),
+            acts_for: None,
+        }));
+    }
+
+    /// Begins to follow an operation.
+    #[inline]
+    pub(crate) fn follow(&mut self, handle: u32) {
+        if self.port.check.is_some() {
+            self.follow_on(handle);
+        }
+    }
+
+    #[cold]
+    fn follow_on(&mut self, handle: u32) {
+        let Some(check) = &self.port.check else {
+            return;
+        };
+        let Some(op) = self.port.ops.get(handle) else {
+            return;
+        };
+        let mut follow = OpCheck {
+            told: false,
+            site: check.site(op.site),
+            sum: None,
+            _claim: None,
+        };
+        if check.claims() {
+            let what = self.port.in_communicator(self.port.describe(handle));
+            let writes = op.direction == Direction::Receive;
+            follow._claim = Some(check.checks.claim(&op.view, writes, what, follow.site));
+            follow.sum = (!writes).then(|| sum(&op.view));
+        }
+        if let Some(rare) = self.port.rare(handle) {
+            rare.check = Some(Box::new(follow));
+        }
+    }
+
+    /// Looks for others that use a view, for a receive that is over at once.
+    pub(crate) fn follow_shortly(
+        &self,
+        view: &RawView,
+        peer: u32,
+        tag: u32,
+        site: &'static Location<'static>,
+    ) {
+        if let Some(check) = &self.port.check
+            && check.claims()
+        {
+            let what = describe(
+                "receive from",
+                Some(peer),
+                tag,
+                view.bytes(),
+                &self.port.links,
+            );
+            let what = self.port.in_communicator(what);
+            drop(check.checks.claim(view, true, what, check.site(site)));
+        }
+    }
+
+    pub(crate) fn on_check(&mut self, message: &Incoming) -> bool {
+        let Some(check) = &mut self.port.check else {
             return false;
         };
         let mut body = vec![0; message.payload.len()];
@@ -196,17 +212,17 @@ impl Lane {
 
     /// What was told of the start that is being handled.
     #[inline]
-    pub(super) fn told(&mut self, peer: u32, aux: u16) -> Option<Box<Told>> {
+    pub(crate) fn told(&mut self, peer: u32, aux: u16) -> Option<Box<Told>> {
         if aux & wire::CHECKED == 0 {
             return None;
         }
-        self.check.as_mut()?.told.remove(&peer)
+        self.port.check.as_mut()?.told.remove(&peer)
     }
 
     /// Compares a message of `bytes` bytes with the receive that it has met.
     #[cold]
-    pub(super) fn compare_op(&self, handle: u32, told: &Told, peer: u32, tag: u32, bytes: usize) {
-        if let Some(op) = self.ops.get(handle) {
+    pub(crate) fn compare_op(&self, handle: u32, told: &Told, peer: u32, tag: u32, bytes: usize) {
+        if let Some(op) = self.port.ops.get(handle) {
             let site = self.site_of(op);
             self.compare_at(&op.view, told, peer, tag, bytes, site);
         }
@@ -214,7 +230,7 @@ impl Lane {
 
     /// As [`Lane::compare_op`], for a receive that needs no operation.
     #[cold]
-    pub(super) fn compare(
+    pub(crate) fn compare(
         &self,
         view: &RawView,
         told: &Told,
@@ -223,7 +239,7 @@ impl Lane {
         bytes: usize,
         site: &'static Location<'static>,
     ) {
-        if let Some(check) = self.check.as_ref() {
+        if let Some(check) = self.port.check.as_ref() {
             self.compare_at(view, told, peer, tag, bytes, check.site(site));
         }
     }
@@ -237,7 +253,7 @@ impl Lane {
         bytes: usize,
         site: Site,
     ) {
-        let Some(lane) = self.check.as_ref() else {
+        let Some(lane) = self.port.check.as_ref() else {
             return;
         };
         let check = &lane.checks;
@@ -251,7 +267,7 @@ impl Lane {
         if expected.admits(sent) {
             return;
         }
-        let what = describe("receive from", Some(peer), tag, bytes, &self.links);
+        let what = describe("receive from", Some(peer), tag, bytes, &self.port.links);
         let sent_at = self::told(&told.file, told.line);
         let sent = Side {
             types: &told.types,
@@ -266,31 +282,31 @@ impl Lane {
                 self::told(&file, line)
             },
         };
-        let text = mismatch(&self.in_communicator(what), &sent, &expected);
+        let text = mismatch(&self.port.in_communicator(what), &sent, &expected);
         check.report(Check::Signature, text);
     }
 
     /// A message in ready mode has met no receive.
     #[cold]
-    pub(super) fn not_posted(&self, told: &Told, envelope: Envelope, bytes: usize) {
-        let Some(check) = self.check.as_ref().map(|check| &check.checks) else {
+    pub(crate) fn not_posted(&self, told: &Told, envelope: Envelope, bytes: usize) {
+        let Some(check) = self.port.check.as_ref().map(|check| &check.checks) else {
             return;
         };
-        if !check.has(Check::Ready) || self.refusing {
+        if !check.has(Check::Ready) || self.port.refusing {
             return;
         }
         let Envelope { source, tag } = envelope;
-        let what = describe("receive from", Some(source), tag, bytes, &self.links);
+        let what = describe("receive from", Some(source), tag, bytes, &self.port.links);
         let text = format!(
             "a ready-mode send came before its receive was posted: {}\n  sent at {}\n  (hint: post the receive before the sender calls rsend, or call send)\n",
-            self.in_communicator(what),
+            self.port.in_communicator(what),
             self::told(&told.file, told.line)
         );
         check.report(Check::Ready, text);
     }
 
     /// The program's call that posted an operation.
-    pub(super) fn site_of(&self, op: &Op) -> Site {
+    pub(crate) fn site_of(&self, op: &Op) -> Site {
         let check = op.rare.as_ref().and_then(|rare| rare.check.as_ref());
         check.map_or(op.site.into(), |check| check.site)
     }
@@ -298,14 +314,10 @@ impl Lane {
     /// Has what is posted from here on named by the call that began a run; `None`: by the
     /// call that this thread is in.
     #[inline]
-    pub(super) fn act_for(&mut self, site: Option<Site>) {
-        if let Some(check) = &mut self.check {
+    pub(crate) fn act_for(&mut self, site: Option<Site>) {
+        if let Some(check) = &mut self.port.check {
             check.acts_for = site;
         }
-    }
-
-    fn in_communicator(&self, what: String) -> String {
-        format!("{what}, communicator {}", communicator(self.context))
     }
 
     /// Reports messages that have come and that nobody will receive any more, each once. Only
@@ -331,8 +343,8 @@ impl Lane {
                 Some(told) => format!("  sent at {}\n", self::told(&told.file, told.line)),
                 None => String::new(),
             };
-            let what = describe("message from", Some(source), tag, bytes, &self.links);
-            let what = self.in_communicator(what);
+            let what = describe("message from", Some(source), tag, bytes, &self.port.links);
+            let what = self.port.in_communicator(what);
             let text = format!("leak: a message was never received: {what}\n{sent}");
             checks.report(Check::Leaks, text);
         }
@@ -341,12 +353,12 @@ impl Lane {
     /// Reports the operations, and the messages, that are left when the rank leaves.
     pub fn report_leaks(&mut self, checks: &Checks) {
         self.report_unreceived(checks);
-        for handle in self.ops.handles() {
-            let Some(op) = self.ops.get(handle) else {
+        for handle in self.port.ops.handles() {
+            let Some(op) = self.port.ops.get(handle) else {
                 continue;
             };
             let what = match (op.state, op.detached) {
-                (super::lane::State::Done, _) => "is over, and nobody has taken its result",
+                (State::Done, _) => "is over, and nobody has taken its result",
                 (_, true) => "was let go, and never ends",
                 _ => "was never completed",
             };
@@ -357,7 +369,7 @@ impl Lane {
             };
             let text = format!(
                 "leak: a request {what}: {}\n{posted}",
-                self.in_communicator(self.describe(handle)),
+                self.port.in_communicator(self.port.describe(handle)),
             );
             checks.report(Check::Leaks, text);
         }

@@ -21,9 +21,14 @@
 //! 3. Each STAGE is answered by chunks, by one CHUNK that says there are none (then the
 //!    receiver asks for fragments), or by WITHDRAW.
 
-use super::lane::{Lane, Offer, Op, State, Target};
+use super::arrival::Rts;
+use super::lane_send;
 use super::lane_send::Step;
+use super::op::{Op, State};
+use super::peer::Target;
+use super::port::Port;
 use super::staged::Stage;
+use super::{mapped, staged};
 use crate::device::pool::{Claim, Place};
 use crate::device::stage::Outbound;
 use crate::error::Error;
@@ -33,473 +38,475 @@ use crate::wire;
 use osier_kernels::DeviceError;
 use osier_transports::{Incoming, PostError, RegionKind};
 
-impl Lane {
-    /// Begins to receive an announced message of which an end is a device's, in the
-    /// cheapest way that there is.
-    pub(super) fn begin_staged(
-        &mut self,
-        handle: u32,
-        peer: u32,
-        send: u32,
-        total: usize,
-        offer: &Offer,
-    ) {
-        let Some(op) = self.ops.get(handle) else {
+/// Begins to receive an announced message of which an end is a device's, in the
+/// cheapest way that there is.
+pub(crate) fn begin_staged(
+    port: &mut Port,
+    handle: u32,
+    peer: u32,
+    send: u32,
+    total: usize,
+    offer: &Rts,
+) {
+    let Some(op) = port.ops.get(handle) else {
+        return;
+    };
+    let end = |on_device: bool| End {
+        place: if on_device { At::Device } else { At::Host },
+        class: Class::Strided,
+    };
+    let from = end(offer.on_device);
+    let end_is_device = op.view.as_device().is_some();
+    let to = op
+        .view
+        .as_device()
+        .map_or(end(false), |memory| memory.end());
+    let described = offer.key.filter(|key| key.kind == RegionKind::Described);
+    let mut ways = vec![Way::Fragments];
+    if port.links.shares_memory(peer) {
+        ways.push(Way::Chunks);
+    }
+    if described.is_some() {
+        ways.push(Way::Kernel);
+    }
+    let model = port.devices.model();
+    let best = |ways: &[Way]| model.best(from, to, total, ways).map(|best| best.way);
+    if staged::keep_short(port, handle, peer, send) {
+        return;
+    }
+    if best(&ways) == Some(Way::Kernel) {
+        if described.is_some_and(|key| staged::begin_direct(port, handle, peer, send, key)) {
             return;
-        };
-        let end = |on_device: bool| End {
-            place: if on_device { At::Device } else { At::Host },
-            class: Class::Strided,
-        };
-        let from = end(offer.on_device);
-        let end_is_device = op.view.as_device().is_some();
-        let to = op
-            .view
-            .as_device()
-            .map_or(end(false), |memory| memory.end());
-        let described = offer.key.filter(|key| key.kind == RegionKind::Described);
-        let mut ways = vec![Way::Fragments];
-        if self.links.shares_memory(peer) {
-            ways.push(Way::Chunks);
         }
-        if described.is_some() {
-            ways.push(Way::Kernel);
+        ways.pop();
+    }
+    match best(&ways) {
+        // It answers when its bytes are valid, so that no memory waits for them here.
+        _ if offer.late && end_is_device => ask_chunks(port, handle, peer, send),
+        Some(Way::Chunks) => ask_chunks(port, handle, peer, send),
+        _ => lane_send::ask_fragments(port, handle, peer, send),
+    }
+}
+
+/// Asks the sender of an announced message to hand chunks over.
+pub(crate) fn ask_chunks(port: &mut Port, handle: u32, peer: u32, send: u32) {
+    if let Some(how) = port.peers[peer as usize].dead {
+        let e = port.death_error(handle, peer, how);
+        return port.finish(handle, Some(e));
+    }
+    port.peers[peer as usize]
+        .incoming
+        .push((send, Target::Op(handle)));
+    let to_device = |op: &Op| op.view.as_device().is_some();
+    if port.ops.get(handle).is_some_and(to_device) {
+        // A receive that fails drops what comes.
+        staged::begin_inbound(port, handle);
+    }
+    let asked = match staged::inbound(port, handle) {
+        Some(stage) => stage.ask_chunks((send, 0)),
+        None => Ok(Some((send, 0))),
+    };
+    say_stage(port, handle, peer, asked);
+}
+
+/// Asks a send for chunks, when that is due. True if anything was said.
+pub(crate) fn say_stage(
+    port: &mut Port,
+    handle: u32,
+    peer: u32,
+    due: Result<Option<(u32, u16)>, DeviceError>,
+) -> bool {
+    match due {
+        Ok(None) => return false,
+        Ok(Some((send, aux))) => {
+            port.control(peer, wire::head(wire::STAGE, aux, send, 0));
         }
-        let model = self.devices.model();
-        let best = |ways: &[Way]| model.best(from, to, total, ways).map(|best| best.way);
-        if self.keep_short(handle, peer, send) {
-            return;
+        Err(e) => {
+            let e = port.device_error(handle, e);
+            staged::fail_inbound(port, handle, e);
         }
-        if best(&ways) == Some(Way::Kernel) {
-            if described.is_some_and(|key| self.begin_direct(handle, peer, send, key)) {
-                return;
+    }
+    true
+}
+
+/// Whether a send is announced and not over, so that it can do as its receiver asks.
+///
+/// # Errors
+/// Whether asking made sense all the same: it was revoked or has failed, which the
+/// receiver has not heard of, and is told.
+pub(crate) fn may_answer(port: &mut Port, peer: u32, handle: u32) -> Result<(), bool> {
+    let Some(op) = port.send_op(peer, handle) else {
+        return Err(false);
+    };
+    match op.state {
+        State::Announced => {}
+        // The receiver has not heard of it yet.
+        State::Withdrawn => return Err(true),
+        _ => return Err(false),
+    }
+    if op.has_failed() {
+        return Err(staged::tell_failure(port, peer, handle));
+    }
+    if op.acked {
+        // It has not heard of it if it was about to open our memory.
+        lane_send::withdraw(port, peer, handle);
+        return Err(true);
+    }
+    Ok(())
+}
+
+/// The receiver wants chunks.
+pub(crate) fn on_stage(port: &mut Port, peer: u32, handle: u32, aux: u16) -> bool {
+    if let Err(sound) = may_answer(port, peer, handle) {
+        return sound;
+    }
+    let on_device = aux & wire::DEVICE_CHUNKS;
+    let begun = match on_device {
+        0 => begin_handing(port, handle),
+        _ => Ok(begin_handing_on_device(
+            port,
+            handle,
+            aux & wire::LINKED != 0,
+        )),
+    };
+    match begun {
+        Ok(true) => lane_send::stream(port, peer, handle),
+        Ok(false) if on_device == 0 && refuses_later(port, handle) => {}
+        Ok(false) => {
+            let none = wire::head(wire::CHUNK, wire::NO_CHUNKS | on_device, handle, 0);
+            port.control(peer, none);
+        }
+        Err(e) => {
+            if let Some(rare) = port.rare(handle) {
+                rare.error = Some(e);
             }
-            ways.pop();
-        }
-        match best(&ways) {
-            // It answers when its bytes are valid, so that no memory waits for them here.
-            _ if offer.late && end_is_device => self.ask_chunks(handle, peer, send),
-            Some(Way::Chunks) => self.ask_chunks(handle, peer, send),
-            _ => self.ask_fragments(handle, peer, send),
+            return staged::tell_failure(port, peer, handle);
         }
     }
+    true
+}
 
-    /// Asks the sender of an announced message to hand chunks over.
-    pub(super) fn ask_chunks(&mut self, handle: u32, peer: u32, send: u32) {
-        if let Some(how) = self.peers[peer as usize].dead {
-            let e = self.death_error(handle, peer, how);
-            return self.finish(handle, Some(e));
-        }
-        self.peers[peer as usize]
-            .incoming
-            .push((send, Target::Op(handle)));
-        let to_device = |op: &Op| op.view.as_device().is_some();
-        if self.ops.get(handle).is_some_and(to_device) {
-            // A receive that fails drops what comes.
-            self.begin_inbound(handle);
-        }
-        let asked = match self.inbound(handle) {
-            Some(stage) => stage.ask_chunks((send, 0)),
-            None => Ok(Some((send, 0))),
-        };
-        self.say_stage(handle, peer, asked);
+/// Whether a send that has no memory to hand over says so when its bytes are valid:
+/// the memory that is taken for them then waits for no stream of the user's.
+pub(crate) fn refuses_later(port: &mut Port, handle: u32) -> bool {
+    match port.ops.get_mut(handle).and_then(Op::stage) {
+        Some(Stage::Out(stage)) => stage.refuses_later(),
+        _ => false,
     }
+}
 
-    /// Asks a send for chunks, when that is due. True if anything was said.
-    pub(super) fn say_stage(
-        &mut self,
-        handle: u32,
-        peer: u32,
-        due: Result<Option<(u32, u16)>, DeviceError>,
-    ) -> bool {
-        match due {
-            Ok(None) => return false,
-            Ok(Some((send, aux))) => {
-                self.control(peer, wire::head(wire::STAGE, aux, send, 0));
-            }
-            Err(e) => {
-                let e = self.device_error(handle, e);
-                self.fail_inbound(handle, e);
-            }
-        }
-        true
+/// Says so, when that is due. True if it was said.
+pub(crate) fn refuse_chunks(port: &mut Port, handle: u32) -> bool {
+    let Some(op) = port.ops.get_mut(handle) else {
+        return false;
+    };
+    let (peer, announced) = (op.peer, op.state == State::Announced);
+    let due = match op.stage() {
+        Some(Stage::Out(stage)) => stage.refuses_now(),
+        _ => false,
+    };
+    if due && announced {
+        port.control(peer, wire::head(wire::CHUNK, wire::NO_CHUNKS, handle, 0));
     }
+    due
+}
 
-    /// Whether a send is announced and not over, so that it can do as its receiver asks.
-    ///
-    /// # Errors
-    /// Whether asking made sense all the same: it was revoked or has failed, which the
-    /// receiver has not heard of, and is told.
-    pub(super) fn may_answer(&mut self, peer: u32, handle: u32) -> Result<(), bool> {
-        let Some(op) = self.send_op(peer, handle) else {
-            return Err(false);
-        };
-        match op.state {
-            State::Announced => {}
-            // The receiver has not heard of it yet.
-            State::Withdrawn => return Err(true),
-            _ => return Err(false),
-        }
-        if op.has_failed() {
-            return Err(self.tell_failure(peer, handle));
-        }
-        if op.acked {
-            // It has not heard of it if it was about to open our memory.
-            self.withdraw(peer, handle);
-            return Err(true);
-        }
-        Ok(())
+/// Makes a send hand chunks over. False where it has no memory for that.
+pub(crate) fn begin_handing(port: &mut Port, handle: u32) -> Result<bool, Error> {
+    let Some(op) = port.ops.get_mut(handle) else {
+        return Ok(false);
+    };
+    if let Some(Stage::Out(stage)) = op.stage() {
+        return Ok(stage.hand_over());
     }
-
-    /// The receiver wants chunks.
-    pub(super) fn on_stage(&mut self, peer: u32, handle: u32, aux: u16) -> bool {
-        if let Err(sound) = self.may_answer(peer, handle) {
-            return sound;
-        }
-        let on_device = aux & wire::DEVICE_CHUNKS;
-        let begun = match on_device {
-            0 => self.begin_handing(handle),
-            _ => Ok(self.begin_handing_on_device(handle, aux & wire::LINKED != 0)),
-        };
-        match begun {
-            Ok(true) => self.stream(peer, handle),
-            Ok(false) if on_device == 0 && self.refuses_later(handle) => {}
-            Ok(false) => {
-                let none = wire::head(wire::CHUNK, wire::NO_CHUNKS | on_device, handle, 0);
-                self.control(peer, none);
-            }
-            Err(e) => {
-                if let Some(rare) = self.rare(handle) {
-                    rare.error = Some(e);
-                }
-                return self.tell_failure(peer, handle);
-            }
-        }
-        true
-    }
-
-    /// Whether a send that has no memory to hand over says so when its bytes are valid:
-    /// the memory that is taken for them then waits for no stream of the user's.
-    fn refuses_later(&mut self, handle: u32) -> bool {
-        match self.ops.get_mut(handle).and_then(Op::stage) {
-            Some(Stage::Out(stage)) => stage.refuses_later(),
-            _ => false,
-        }
-    }
-
-    /// Says so, when that is due. True if it was said.
-    pub(super) fn refuse_chunks(&mut self, handle: u32) -> bool {
-        let Some(op) = self.ops.get_mut(handle) else {
-            return false;
-        };
-        let (peer, announced) = (op.peer, op.state == State::Announced);
-        let due = match op.stage() {
-            Some(Stage::Out(stage)) => stage.refuses_now(),
-            _ => false,
-        };
-        if due && announced {
-            self.control(peer, wire::head(wire::CHUNK, wire::NO_CHUNKS, handle, 0));
-        }
-        due
-    }
-
-    /// Makes a send hand chunks over. False where it has no memory for that.
-    fn begin_handing(&mut self, handle: u32) -> Result<bool, Error> {
-        let Some(op) = self.ops.get_mut(handle) else {
-            return Ok(false);
-        };
-        if let Some(Stage::Out(stage)) = op.stage() {
-            return Ok(stage.hand_over());
-        }
-        let made = match op.view.as_device().cloned() {
-            Some(memory) => Outbound::new(&self.devices, &memory, Claim::Announced),
-            None => Ok(Outbound::of_host(&self.devices, op.total)),
-        };
-        let mut stage = made.map_err(|e| self.device_error(handle, e))?;
-        let shared = stage.hand_over();
-        let keep = shared
-            || self
-                .ops
-                .get(handle)
-                .is_some_and(|op| op.view.as_device().is_some());
-        if let (true, Some(rare)) = (keep, self.rare(handle)) {
-            rare.stage = Some(Stage::Out(stage));
-            self.staged.push(handle);
-        }
-        Ok(shared)
-    }
-
-    /// Makes a send hand chunks over on its device. False where it has no memory for
-    /// that.
-    fn begin_handing_on_device(&mut self, handle: u32, linked: bool) -> bool {
-        let memory = (self.ops.get(handle)).and_then(|op| op.view.as_device().cloned());
-        let stage = memory.map(|memory| Outbound::on_device(&self.devices, &memory, linked));
-        let (Some(Ok(stage)), Some(rare)) = (stage, self.rare(handle)) else {
-            return false;
-        };
+    let made = match op.view.as_device().cloned() {
+        Some(memory) => Outbound::new(&port.devices, &memory, Claim::Announced),
+        None => Ok(Outbound::of_host(&port.devices, op.total)),
+    };
+    let mut stage = made.map_err(|e| port.device_error(handle, e))?;
+    let shared = stage.hand_over();
+    let keep = shared
+        || port
+            .ops
+            .get(handle)
+            .is_some_and(|op| op.view.as_device().is_some());
+    if let (true, Some(rare)) = (keep, port.rare(handle)) {
         rare.stage = Some(Stage::Out(stage));
-        self.staged.push(handle);
-        true
+        port.staged.push(handle);
     }
+    Ok(shared)
+}
 
-    /// Whether a send hands chunks over.
-    pub(super) fn hands_over(&mut self, handle: u32) -> bool {
-        match self.ops.get_mut(handle).and_then(Op::stage) {
-            Some(Stage::Out(stage)) => stage.hands_over(),
-            _ => false,
+/// Makes a send hand chunks over on its device. False where it has no memory for
+/// that.
+pub(crate) fn begin_handing_on_device(port: &mut Port, handle: u32, linked: bool) -> bool {
+    let memory = (port.ops.get(handle)).and_then(|op| op.view.as_device().cloned());
+    let stage = memory.map(|memory| Outbound::on_device(&port.devices, &memory, linked));
+    let (Some(Ok(stage)), Some(rare)) = (stage, port.rare(handle)) else {
+        return false;
+    };
+    rare.stage = Some(Stage::Out(stage));
+    port.staged.push(handle);
+    true
+}
+
+/// Whether a send hands chunks over.
+pub(crate) fn hands_over(port: &mut Port, handle: u32) -> bool {
+    match port.ops.get_mut(handle).and_then(Op::stage) {
+        Some(Stage::Out(stage)) => stage.hands_over(),
+        _ => false,
+    }
+}
+
+/// Whether a send goes on when its receiver has taken something.
+pub(crate) fn waits_for_receiver(port: &mut Port, handle: u32) -> bool {
+    match port.ops.get_mut(handle).and_then(Op::stage) {
+        Some(Stage::Out(stage)) => stage.waits_for_receiver(),
+        _ => false,
+    }
+}
+
+/// Hands the next chunk over.
+pub(crate) fn hand(port: &mut Port, handle: u32) -> Step {
+    let Some(op) = port.ops.get_mut(handle) else {
+        return Step::Moved;
+    };
+    let (peer, before) = (op.peer, op.moved);
+    if before == op.total {
+        return Step::Moved;
+    }
+    let Some(rare) = &mut op.rare else {
+        return Step::Moved;
+    };
+    let Some(Stage::Out(stage)) = &mut rare.stage else {
+        return Step::Moved;
+    };
+    let view = &op.view;
+    let mut filled = 0;
+    let next = stage
+        .fill(|range, to| {
+            filled = range.len();
+            // SAFETY: the view is readable until the operation is over, the chunk as
+            // long as the range.
+            unsafe { view.pack(range, to) };
+        })
+        .and_then(|_| stage.next_handed());
+    port.counters.copied += filled as u64;
+    let (place, bytes) = match next {
+        Ok(Some(next)) => next,
+        Ok(None) if stage.waits_for_receiver() => return Step::Moved,
+        Ok(None) => return Step::NotReady,
+        Err(e) => return Step::Broken(port.device_error(handle, e)),
+    };
+    let on_device = match stage.is_on_device() {
+        true => wire::DEVICE_CHUNKS,
+        false => 0,
+    };
+    let since = port.trace_stamp();
+    let body = place.to_wire();
+    let fill = |to: *mut u8| {
+        // SAFETY: room for the body.
+        unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) }
+    };
+    let head = wire::head(wire::CHUNK, on_device, handle, 0);
+    match port.links.post_with(peer, head, body.len(), fill) {
+        Ok(()) => {}
+        Err(PostError::Full) => return Step::Full,
+        Err(PostError::Failed(e)) => return Step::Failed(e),
+    }
+    port.trace_piece(Kind::Fragment, peer, bytes, since);
+    match on_device {
+        0 => port.counters.handed += 1,
+        _ => port.counters.device_chunks += 1,
+    }
+    if let Some(op) = port.ops.get_mut(handle) {
+        op.moved += bytes;
+        if let Some(Stage::Out(stage)) = op.stage() {
+            stage.handed();
         }
     }
+    Step::Moved
+}
 
-    /// Whether a send goes on when its receiver has taken something.
-    pub(super) fn waits_for_receiver(&mut self, handle: u32) -> bool {
-        match self.ops.get_mut(handle).and_then(Op::stage) {
-            Some(Stage::Out(stage)) => stage.waits_for_receiver(),
-            _ => false,
-        }
+/// The receiver has taken chunks.
+pub(crate) fn on_taken(port: &mut Port, peer: u32, handle: u32, pieces: u16) -> bool {
+    let Some(op) = port.send_op(peer, handle) else {
+        return false;
+    };
+    if !matches!(op.state, State::Streaming | State::Withdrawn) {
+        return false;
     }
+    let Some(Stage::Out(stage)) = op.stage() else {
+        return false;
+    };
+    let waited = stage.waits_for_receiver();
+    if !stage.returned(usize::from(pieces)) {
+        return false;
+    }
+    let lends = stage.lends();
+    if op.moved == op.total && !lends {
+        lane_send::sent(port, handle);
+    } else if waited && op.state == State::Streaming && op.moved < op.total {
+        port.peers[peer as usize].streams.push_back(handle);
+        port.mark_busy(peer);
+    }
+    true
+}
 
-    /// Hands the next chunk over.
-    pub(super) fn hand(&mut self, handle: u32) -> Step {
-        let Some(op) = self.ops.get_mut(handle) else {
-            return Step::Moved;
-        };
-        let (peer, before) = (op.peer, op.moved);
-        if before == op.total {
-            return Step::Moved;
-        }
-        let Some(rare) = &mut op.rare else {
-            return Step::Moved;
-        };
-        let Some(Stage::Out(stage)) = &mut rare.stage else {
-            return Step::Moved;
-        };
-        let view = &op.view;
-        let mut filled = 0;
-        let next = stage
-            .fill(|range, to| {
-                filled = range.len();
-                // SAFETY: the view is readable until the operation is over, the chunk as
-                // long as the range.
-                unsafe { view.pack(range, to) };
-            })
-            .and_then(|_| stage.next_handed());
-        self.counters.copied += filled as u64;
-        let (place, bytes) = match next {
-            Ok(Some(next)) => next,
-            Ok(None) if stage.waits_for_receiver() => return Step::Moved,
-            Ok(None) => return Step::NotReady,
-            Err(e) => return Step::Broken(self.device_error(handle, e)),
-        };
-        let on_device = match stage.is_on_device() {
-            true => wire::DEVICE_CHUNKS,
-            false => 0,
-        };
-        let since = self.trace_stamp();
-        let body = place.to_wire();
-        let fill = |to: *mut u8| {
-            // SAFETY: room for the body.
-            unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) }
-        };
-        let head = wire::head(wire::CHUNK, on_device, handle, 0);
-        match self.links.post_with(peer, head, body.len(), fill) {
-            Ok(()) => {}
-            Err(PostError::Full) => return Step::Full,
-            Err(PostError::Failed(e)) => return Step::Failed(e),
-        }
-        self.trace_piece(Kind::Fragment, peer, bytes, since);
-        match on_device {
-            0 => self.counters.handed += 1,
-            _ => self.counters.device_chunks += 1,
-        }
-        if let Some(op) = self.ops.get_mut(handle) {
-            op.moved += bytes;
-            if let Some(Stage::Out(stage)) = op.stage() {
-                stage.handed();
+/// The next bytes of a message lie in a chunk of its sender.
+pub(crate) fn on_chunk(port: &mut Port, message: &Incoming, send: u32) -> bool {
+    let peer = message.peer;
+    let incoming = &mut port.peers[peer as usize].incoming;
+    let Some(at) = incoming.iter().position(|(s, _)| *s == send) else {
+        return false;
+    };
+    let target = incoming[at].1;
+    if message.head.aux & wire::NO_CHUNKS != 0 {
+        incoming.remove(at);
+        match target {
+            Target::Op(handle) if message.head.aux & wire::DEVICE_CHUNKS != 0 => {
+                mapped::go_without(port, handle, peer, send);
             }
-        }
-        Step::Moved
-    }
-
-    /// The receiver has taken chunks.
-    pub(super) fn on_taken(&mut self, peer: u32, handle: u32, pieces: u16) -> bool {
-        let Some(op) = self.send_op(peer, handle) else {
-            return false;
-        };
-        if !matches!(op.state, State::Streaming | State::Withdrawn) {
-            return false;
-        }
-        let Some(Stage::Out(stage)) = op.stage() else {
-            return false;
-        };
-        let waited = stage.waits_for_receiver();
-        if !stage.returned(usize::from(pieces)) {
-            return false;
-        }
-        let lends = stage.lends();
-        if op.moved == op.total && !lends {
-            self.sent(handle);
-        } else if waited && op.state == State::Streaming && op.moved < op.total {
-            self.peers[peer as usize].streams.push_back(handle);
-            self.mark_busy(peer);
-        }
-        true
-    }
-
-    /// The next bytes of a message lie in a chunk of its sender.
-    pub(super) fn on_chunk(&mut self, message: &Incoming, send: u32) -> bool {
-        let peer = message.peer;
-        let incoming = &mut self.peers[peer as usize].incoming;
-        let Some(at) = incoming.iter().position(|(s, _)| *s == send) else {
-            return false;
-        };
-        let target = incoming[at].1;
-        if message.head.aux & wire::NO_CHUNKS != 0 {
-            incoming.remove(at);
-            match target {
-                Target::Op(handle) if message.head.aux & wire::DEVICE_CHUNKS != 0 => {
-                    self.go_without(handle, peer, send);
-                }
-                Target::Op(handle) => self.ask_fragments(handle, peer, send),
-                Target::Discard(_) => {
-                    self.peers[peer as usize].incoming.push((send, target));
-                    self.control(peer, wire::head(wire::GO, 0, send, 0));
-                }
-                Target::Arrival(_) => return false,
-            }
-            return true;
-        }
-        let mut body = [0; Place::WIRE_BYTES];
-        if message.payload.len() != body.len() {
-            return false;
-        }
-        // SAFETY: not released yet, as long as the array.
-        unsafe {
-            std::ptr::copy_nonoverlapping(message.payload.as_ptr(), body.as_mut_ptr(), body.len());
-        }
-        let Some(place) = Place::from_wire(&body) else {
-            return false;
-        };
-        let bytes = place.bytes as usize;
-        let on_device = message.head.aux & wire::DEVICE_CHUNKS != 0;
-        let since = self.trace_stamp();
-        let left = match target {
-            Target::Discard(left) => {
-                let left = left.saturating_sub(bytes);
-                self.peers[peer as usize].incoming[at].1 = Target::Discard(left);
-                self.control(peer, wire::head(wire::TAKEN, 1, send, 0));
-                left
-            }
-            Target::Op(handle) => {
-                let chunk = match self.inbound(handle) {
-                    Some(stage) if stage.is_on_peer() == on_device => stage.handed(place),
-                    None if !on_device => self.devices.pool().handed(place),
-                    _ => None,
-                };
-                let (Some(chunk), Some(op)) = (chunk, self.ops.get_mut(handle)) else {
-                    return false;
-                };
-                let left = op.total - op.moved;
-                if bytes > left || bytes == 0 {
-                    return false;
-                }
-                let room = op.view.bytes().min(op.total);
-                let start = op.moved.min(room);
-                let end = (op.moved + bytes).min(room);
-                op.moved += bytes;
-                if op.view.as_device().is_none() {
-                    let Some(from) = chunk.host() else {
-                        return false;
-                    };
-                    // SAFETY: the view is writable until the operation is over; the chunk
-                    // is ours until TAKEN.
-                    unsafe { op.view.unpack(start..end, from) };
-                    self.counters.copied += (end - start) as u64;
-                    self.control(peer, wire::head(wire::TAKEN, 1, send, 0));
-                    if left == bytes {
-                        self.received(handle);
-                    }
-                } else {
-                    let Some(stage) = self.inbound(handle) else {
-                        return false;
-                    };
-                    stage.from = Some(send);
-                    if let Err(e) = stage.take_handed(chunk, end - start) {
-                        let e = self.device_error(handle, e);
-                        self.fail_inbound(handle, e);
-                    } else if left == bytes {
-                        self.drain(handle);
-                    }
-                }
-                left - bytes
+            Target::Op(handle) => lane_send::ask_fragments(port, handle, peer, send),
+            Target::Discard(_) => {
+                port.peers[peer as usize].incoming.push((send, target));
+                port.control(peer, wire::head(wire::GO, 0, send, 0));
             }
             Target::Arrival(_) => return false,
-        };
-        self.trace_piece(Kind::FragmentIn, peer, bytes, since);
-        let incoming = &mut self.peers[peer as usize].incoming;
-        if left == 0
-            && let Some(at) = incoming.iter().position(|(s, _)| *s == send)
-        {
-            incoming.remove(at);
         }
-        true
+        return true;
     }
-
-    /// Tells the sender which of its chunks our device has read. True if it was told
-    /// anything.
-    pub(super) fn tell_taken(&mut self, handle: u32) -> bool {
-        let Some(stage) = self.inbound(handle) else {
-            return false;
-        };
-        let Some(send) = stage.from else {
-            return false;
-        };
-        // What fails is told to the next that asks.
-        let done = stage.done().unwrap_or(0);
-        self.say_taken(handle, send, done)
+    let mut body = [0; Place::WIRE_BYTES];
+    if message.payload.len() != body.len() {
+        return false;
     }
-
-    /// Gives back what the sender of a receive that ends early has handed over, after
-    /// waiting for our device.
-    pub(super) fn give_chunks_back(&mut self, handle: u32) {
-        let Some(stage) = self.inbound(handle) else {
-            return;
-        };
-        if let Some(send) = stage.from {
-            let lent = stage.give_up();
-            self.say_taken(handle, send, lent);
+    // SAFETY: not released yet, as long as the array.
+    unsafe {
+        std::ptr::copy_nonoverlapping(message.payload.as_ptr(), body.as_mut_ptr(), body.len());
+    }
+    let Some(place) = Place::from_wire(&body) else {
+        return false;
+    };
+    let bytes = place.bytes as usize;
+    let on_device = message.head.aux & wire::DEVICE_CHUNKS != 0;
+    let since = port.trace_stamp();
+    let left = match target {
+        Target::Discard(left) => {
+            let left = left.saturating_sub(bytes);
+            port.peers[peer as usize].incoming[at].1 = Target::Discard(left);
+            port.control(peer, wire::head(wire::TAKEN, 1, send, 0));
+            left
         }
-    }
-
-    fn say_taken(&mut self, handle: u32, send: u32, chunks: usize) -> bool {
-        let Some(peer) = self.ops.get(handle).map(|op| op.peer) else {
-            return false;
-        };
-        let mut left = chunks;
-        while left > 0 {
-            let n = u16::try_from(left).unwrap_or(u16::MAX);
-            self.control(peer, wire::head(wire::TAKEN, n, send, 0));
-            left -= usize::from(n);
-        }
-        chunks > 0
-    }
-
-    /// Ends a send whose device has failed in the middle.
-    pub(super) fn break_off(&mut self, peer: u32, handle: u32, e: Error) {
-        self.withdraw(peer, handle);
-        let lends = match self.ops.get_mut(handle).and_then(Op::stage) {
-            Some(Stage::Out(stage)) if stage.lends() => {
-                stage.stop();
-                true
+        Target::Op(handle) => {
+            let chunk = match staged::inbound(port, handle) {
+                Some(stage) if stage.is_on_peer() == on_device => stage.handed(place),
+                None if !on_device => port.devices.pool().handed(place),
+                _ => None,
+            };
+            let (Some(chunk), Some(op)) = (chunk, port.ops.get_mut(handle)) else {
+                return false;
+            };
+            let left = op.total - op.moved;
+            if bytes > left || bytes == 0 {
+                return false;
             }
-            _ => false,
-        };
-        if !lends {
-            return self.finish(handle, Some(e));
+            let room = op.view.bytes().min(op.total);
+            let start = op.moved.min(room);
+            let end = (op.moved + bytes).min(room);
+            op.moved += bytes;
+            if op.view.as_device().is_none() {
+                let Some(from) = chunk.host() else {
+                    return false;
+                };
+                // SAFETY: the view is writable until the operation is over; the chunk
+                // is ours until TAKEN.
+                unsafe { op.view.unpack(start..end, from) };
+                port.counters.copied += (end - start) as u64;
+                port.control(peer, wire::head(wire::TAKEN, 1, send, 0));
+                if left == bytes {
+                    port.received(handle);
+                }
+            } else {
+                let Some(stage) = staged::inbound(port, handle) else {
+                    return false;
+                };
+                stage.from = Some(send);
+                if let Err(e) = stage.take_handed(chunk, end - start) {
+                    let e = port.device_error(handle, e);
+                    staged::fail_inbound(port, handle, e);
+                } else if left == bytes {
+                    staged::drain(port, handle);
+                }
+            }
+            left - bytes
         }
-        // Until the receiver answers: invariant 1.
-        if let Some(op) = self.ops.get_mut(handle) {
-            op.state = State::Withdrawn;
-            op.rare().error = Some(e);
+        Target::Arrival(_) => return false,
+    };
+    port.trace_piece(Kind::FragmentIn, peer, bytes, since);
+    let incoming = &mut port.peers[peer as usize].incoming;
+    if left == 0
+        && let Some(at) = incoming.iter().position(|(s, _)| *s == send)
+    {
+        incoming.remove(at);
+    }
+    true
+}
+
+/// Tells the sender which of its chunks our device has read. True if it was told
+/// anything.
+pub(crate) fn tell_taken(port: &mut Port, handle: u32) -> bool {
+    let Some(stage) = staged::inbound(port, handle) else {
+        return false;
+    };
+    let Some(send) = stage.from else {
+        return false;
+    };
+    // What fails is told to the next that asks.
+    let done = stage.done().unwrap_or(0);
+    say_taken(port, handle, send, done)
+}
+
+/// Gives back what the sender of a receive that ends early has handed over, after
+/// waiting for our device.
+pub(crate) fn give_chunks_back(port: &mut Port, handle: u32) {
+    let Some(stage) = staged::inbound(port, handle) else {
+        return;
+    };
+    if let Some(send) = stage.from {
+        let lent = stage.give_up();
+        say_taken(port, handle, send, lent);
+    }
+}
+
+pub(crate) fn say_taken(port: &mut Port, handle: u32, send: u32, chunks: usize) -> bool {
+    let Some(peer) = port.ops.get(handle).map(|op| op.peer) else {
+        return false;
+    };
+    let mut left = chunks;
+    while left > 0 {
+        let n = u16::try_from(left).unwrap_or(u16::MAX);
+        port.control(peer, wire::head(wire::TAKEN, n, send, 0));
+        left -= usize::from(n);
+    }
+    chunks > 0
+}
+
+/// Ends a send whose device has failed in the middle.
+pub(crate) fn break_off(port: &mut Port, peer: u32, handle: u32, e: Error) {
+    lane_send::withdraw(port, peer, handle);
+    let lends = match port.ops.get_mut(handle).and_then(Op::stage) {
+        Some(Stage::Out(stage)) if stage.lends() => {
+            stage.stop();
+            true
         }
+        _ => false,
+    };
+    if !lends {
+        return port.finish(handle, Some(e));
+    }
+    // Until the receiver answers: invariant 1.
+    if let Some(op) = port.ops.get_mut(handle) {
+        op.state = State::Withdrawn;
+        op.rare().error = Some(e);
     }
 }

@@ -71,9 +71,9 @@ pub struct Core {
     /// The rank's buffer for buffered sends.
     pub attached: Attached,
     /// Requests that foreign executors wait for, and streams that wait.
-    pub(super) futures: AtomicUsize,
+    pub(crate) futures: AtomicUsize,
     /// What graphs have begun.
-    pub(super) rung: Rung,
+    pub(crate) rung: Rung,
     /// Polls in vain of callers that never sleep.
     idle_polls: AtomicU32,
     /// As it counts, but of ranks that share cores only: see [`Core::give_way`].
@@ -257,7 +257,7 @@ impl Core {
 
     /// Calls `f` for every lane. The list is not locked meanwhile: a lane that is released,
     /// or dropped because its communicator went, runs foreign code.
-    pub(super) fn each_lane(&self, mut f: impl FnMut(&Arc<LaneCell>, &Arc<[u32]>)) {
+    pub(crate) fn each_lane(&self, mut f: impl FnMut(&Arc<LaneCell>, &Arc<[u32]>)) {
         // Kept by the thread, so that a poll allocates nothing. `f` may come here again.
         thread_local! {
             static KEPT: Cell<Vec<Reached>> = const { Cell::new(Vec::new()) };
@@ -307,11 +307,8 @@ impl Core {
     /// To be called with a lane's lock after it made progress.
     #[inline]
     pub fn after(&self, lane: &mut Lane) {
-        if lane.finished {
-            lane.finished = false;
-            if self.sleepers.load(Ordering::Relaxed) != 0 {
-                self.wake_sleepers();
-            }
+        if lane.take_finished() && self.sleepers.load(Ordering::Relaxed) != 0 {
+            self.wake_sleepers();
         }
     }
 
@@ -375,7 +372,7 @@ impl Core {
 
     /// Names the messages of a closed lane that nobody received.
     fn report_lost(&self, lane: &LaneCell) {
-        let lost = std::mem::take(&mut lane.lock().lost);
+        let lost = std::mem::take(&mut lane.lock().port.lost);
         for e in lost.iter().take(SHOWN) {
             self.say(&format!("drops a communicator, and a message is lost: {e}"));
         }
@@ -419,7 +416,7 @@ impl Core {
         live().for_each(|lane| self.report_lost(&lane));
     }
 
-    pub(super) fn say(&self, what: &str) {
+    pub(crate) fn say(&self, what: &str) {
         tell(format_args!("rank {} {what}", self.rank));
     }
 
@@ -438,7 +435,7 @@ impl Core {
     }
 
     /// Whether a rank has left a communicator of ours.
-    pub(super) fn any_left(&self) -> bool {
+    pub(crate) fn any_left(&self) -> bool {
         let mut any = false;
         self.each_lane(|lane, _| any = any || lane.lock().any_left());
         any
@@ -476,16 +473,16 @@ impl Core {
     }
 
     /// Whether there is a progress thread; starts it.
-    pub(super) fn has_progress_thread(self: &Arc<Self>) -> bool {
+    pub(crate) fn has_progress_thread(self: &Arc<Self>) -> bool {
         self.progress_thread().name() == Some(PROGRESS_THREAD)
     }
 
-    pub(super) fn is_closing(&self) -> bool {
+    pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }
 
     /// What streams and futures wait for.
-    pub(super) fn asked_by_others(&self) -> (Vec<Asked>, Vec<Asked>) {
+    pub(crate) fn asked_by_others(&self) -> (Vec<Asked>, Vec<Asked>) {
         let (mut streams, mut futures) = (Vec::new(), Vec::new());
         self.each_lane(|lane, _| {
             if let Some(guard) = lane.try_lock_to_help() {

@@ -6,7 +6,9 @@
 //! the driver. So the rank's progress thread runs as long as any stream waits.
 
 use super::core::Core;
-use super::lane::{Lane, State};
+use super::lane::Lane;
+use super::op::State;
+
 use crate::completion::hold::{Drives, Hold, Latch};
 use crate::diagnose::waits::{Asked, EndedBy, Watch};
 use crate::error::{Error, ErrorKind, Result};
@@ -58,7 +60,7 @@ impl Core {
     }
 
     /// Begins what launches have reached. True if anything was.
-    pub(super) fn begin_rung(&self) -> bool {
+    pub(crate) fn begin_rung(&self) -> bool {
         let mut any = false;
         loop {
             let next = self.rung.lock().pop_front();
@@ -84,7 +86,7 @@ impl Core {
     }
 
     /// Registers what streams and futures wait for, once that is long.
-    pub(super) fn watch_others<'a>(&'a self, watch: &mut Option<Watch<'a>>) {
+    pub(crate) fn watch_others<'a>(&'a self, watch: &mut Option<Watch<'a>>) {
         let (mut asked, futures) = self.asked_by_others();
         // A device may do anything meanwhile.
         let ends = match asked.is_empty() {
@@ -107,7 +109,7 @@ impl Core {
     }
 
     /// Lets all streams go on: the rank leaves its job.
-    pub(super) fn release_held(&self) {
+    pub(crate) fn release_held(&self) {
         // Dropped without the lock: it may be the last that holds a communicator.
         let rung = std::mem::take(&mut *self.rung.lock());
         for launched in rung {
@@ -131,55 +133,59 @@ impl Lane {
         if self.any_left() {
             self.resign(handle);
         }
-        if !self.is_done(handle)
-            && let Some(rare) = self.rare(handle)
+        if !self.port.is_done(handle)
+            && let Some(rare) = self.port.rare(handle)
         {
             rare.holds.push(hold);
         }
     }
 
     /// What streams wait for.
-    pub(super) fn asked_held(&self) -> Vec<Asked> {
+    pub(crate) fn asked_held(&self) -> Vec<Asked> {
         let steps = self.held_runs().flat_map(|run| self.steps_under_way(run));
         let held = self.held().into_iter().chain(steps);
         held.map(|handle| self.asked(handle)).collect()
     }
 
     /// What futures wait for.
-    pub(super) fn asked_awaited(&self) -> Vec<Asked> {
+    pub(crate) fn asked_awaited(&self) -> Vec<Asked> {
         let awaited = |h: &u32| {
-            let rare = self.ops.get(*h).and_then(|op| op.rare.as_ref());
+            let rare = self.port.ops.get(*h).and_then(|op| op.rare.as_ref());
             rare.is_some_and(|rare| rare.waker.is_some())
         };
         let steps = self
             .awaited_runs()
             .flat_map(|run| self.steps_under_way(run));
-        let awaited = self.ops.handles().filter(awaited).chain(steps);
+        let awaited = self.port.ops.handles().filter(awaited).chain(steps);
         awaited.map(|handle| self.asked(handle)).collect()
     }
 
     fn held(&self) -> Vec<u32> {
         let held = |h: &u32| {
-            let op = self.ops.get(*h);
+            let op = self.port.ops.get(*h);
             op.is_some_and(|op| {
                 let rare = op.rare.as_ref();
                 op.state != State::Done && rare.is_some_and(|rare| !rare.holds.is_empty())
             })
         };
-        self.ops.handles().filter(held).collect()
+        self.port.ops.handles().filter(held).collect()
     }
 
     fn release_held(&mut self) -> Vec<String> {
         let held = self.held();
-        let mut told: Vec<String> = held.iter().map(|handle| self.describe(*handle)).collect();
+        let mut told: Vec<String> = held
+            .iter()
+            .map(|handle| self.port.describe(*handle))
+            .collect();
         for run in self.held_runs().collect::<Vec<_>>() {
             let step = self.steps_under_way(run).next();
-            let step = step.map_or_else(String::new, |op| format!(", at {}", self.describe(op)));
+            let step =
+                step.map_or_else(String::new, |op| format!(", at {}", self.port.describe(op)));
             told.push(format!("a collective{step}"));
             self.release_run(run);
         }
         for handle in held {
-            if let Some(rare) = self.rare(handle) {
+            if let Some(rare) = self.port.rare(handle) {
                 rare.holds.clear();
             }
         }

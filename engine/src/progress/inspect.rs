@@ -1,6 +1,9 @@
 //! What reports and the test bed ask a lane: nothing here changes it.
 
-use super::lane::{Arrival, Direction, Lane, Outcome, State};
+use super::arrival::Arrival;
+use super::lane::Lane;
+use super::op::{Direction, Outcome, State};
+use super::staged;
 use crate::diagnose::page::{Operation, WaitTag};
 use crate::diagnose::waits::{Asked, hear, listens};
 use crate::matching::{INTERNAL_TAG, Pattern, TagPattern};
@@ -25,20 +28,20 @@ impl Lane {
     /// Whether one-sided transfers or posts are under way, which may go on
     /// without a message.
     pub fn unsettled(&self) -> bool {
-        !(self.busy.is_empty() && self.pulls.is_empty() && self.pushes.is_empty())
-            || self.devices_work()
+        !(self.port.busy.is_empty() && self.get.is_idle())
+            || staged::devices_work(&self.port)
             || self.runs.work()
     }
 
     /// Whether a peer is known to be dead.
     pub fn knows_dead(&self, peer: u32) -> bool {
-        self.peers[peer as usize].dead.is_some()
+        self.port.peers[peer as usize].dead.is_some()
     }
 
     /// Whether a receive from any source is posted while a failure is not acknowledged.
     pub fn breaks_acknowledgement(&self) -> bool {
         let from_any = |handle: u32| {
-            let pattern = self.ops.get(handle).and_then(|op| op.pattern);
+            let pattern = self.port.ops.get(handle).and_then(|op| op.pattern);
             pattern.is_some_and(|pattern| pattern.source.is_none())
         };
         self.unacknowledged > 0 && self.posted.iter().any(from_any)
@@ -51,8 +54,8 @@ impl Lane {
 
     /// What an operation that is not over is, for reports.
     #[cold]
-    pub(super) fn asked(&self, handle: u32) -> Asked {
-        let Some(op) = self.ops.get(handle) else {
+    pub(crate) fn asked(&self, handle: u32) -> Asked {
+        let Some(op) = self.port.ops.get(handle) else {
             return Asked::OTHER;
         };
         let (operation, peer, tag) = match (op.direction, op.pattern) {
@@ -69,7 +72,7 @@ impl Lane {
             operation,
             peer: peer.map(|p| self.in_world(p)),
             tag,
-            context: self.context,
+            context: self.port.context,
             bytes: op.view.bytes() as u64,
             posted: Some(self.site_of(op)),
             unreachable: self.is_unreachable(handle),
@@ -77,13 +80,13 @@ impl Lane {
     }
 
     /// Tells a thread that listens of a probe in vain.
-    pub(super) fn probed_in_vain(&self, pattern: Pattern) {
+    pub(crate) fn probed_in_vain(&self, pattern: Pattern) {
         if listens() {
             hear(Asked {
                 operation: Operation::Probe,
                 peer: pattern.source.map(|p| self.in_world(p)),
                 tag: tag_of(pattern),
-                context: self.context,
+                context: self.port.context,
                 bytes: 0,
                 posted: None,
                 unreachable: self.unreachable(pattern).is_some(),
@@ -93,10 +96,12 @@ impl Lane {
 
     /// Sends that the peers still need this rank for.
     pub fn asked_sends(&self) -> Vec<Asked> {
-        self.ops
+        self.port
+            .ops
             .handles()
             .filter(|h| {
-                self.ops
+                self.port
+                    .ops
                     .get(*h)
                     .is_some_and(|op| op.direction == Direction::Send && op.state != State::Done)
             })
@@ -107,22 +112,26 @@ impl Lane {
     /// Unfinished sends whose memory's owner this is true of.
     pub fn asked_owned(&self, owner: &dyn Fn(&dyn Any) -> bool) -> Vec<Asked> {
         let owned = |h: &u32| {
-            let op = self.ops.get(*h).filter(|op| op.state != State::Done);
+            let op = self.port.ops.get(*h).filter(|op| op.state != State::Done);
             let its = op.and_then(|op| op.rare.as_ref()?.owner.as_deref());
             its.is_some_and(|its| owner(its))
         };
-        let owned = self.ops.handles().filter(owned);
+        let owned = self.port.ops.handles().filter(owned);
         owned.map(|h| self.asked(h)).collect()
     }
 
     /// A peer's rank in the world.
     pub fn in_world(&self, peer: u32) -> u32 {
-        self.members.get(peer as usize).copied().unwrap_or(peer)
+        self.port
+            .members
+            .get(peer as usize)
+            .copied()
+            .unwrap_or(peer)
     }
 
     /// The message that a receive has met, once it has.
     pub fn met(&self, handle: u32) -> Option<Outcome> {
-        let op = self.ops.get(handle)?;
+        let op = self.port.ops.get(handle)?;
         (op.direction == Direction::Receive && op.posted.is_none()).then_some(Outcome {
             source: op.peer,
             tag: op.tag,
@@ -132,32 +141,34 @@ impl Lane {
 
     /// Whether a send only waits to hear that it was matched.
     pub fn awaits_ack(&self, handle: u32) -> bool {
-        self.ops
+        self.port
+            .ops
             .get(handle)
             .is_some_and(|op| op.state == State::AwaitAck)
     }
 
     /// Credit taken from a peer, and credit owed to it.
     pub fn credits(&self, peer: u32) -> (u64, u64) {
-        let peer = &self.peers[peer as usize];
+        let peer = &self.port.peers[peer as usize];
         (peer.sender.out(), peer.receiver.owed())
     }
 
     /// What is still there.
     pub fn leftovers(&self) -> Leftovers {
         Leftovers {
-            operations: self.ops.len(),
+            operations: self.port.ops.len(),
             posted: self.posted.len(),
             unexpected: self.unexpected.len(),
             arrivals: self.arrivals.len(),
-            pulls: self.pulls.len() + self.pushes.len(),
-            busy: self.busy.len(),
+            pulls: self.get.len(),
+            busy: self.port.busy.len(),
             queued: self
+                .port
                 .peers
                 .iter()
                 .map(|p| p.control.len() + p.starts.len() + p.streams.len())
                 .sum(),
-            incoming: self.peers.iter().map(|p| p.incoming.len()).sum(),
+            incoming: self.port.peers.iter().map(|p| p.incoming.len()).sum(),
         }
     }
 
@@ -175,7 +186,7 @@ impl Lane {
 
     /// Operations that are not detached.
     pub fn attended(&self) -> usize {
-        let ops = self.ops.handles().filter_map(|h| self.ops.get(h));
+        let ops = self.port.ops.handles().filter_map(|h| self.port.ops.get(h));
         ops.filter(|op| !op.detached).count()
     }
 
@@ -193,7 +204,7 @@ impl Lane {
 
     /// Credit that waits to be returned to a peer.
     pub fn queued_credit(&self, peer: u32) -> u64 {
-        let control = &self.peers[peer as usize].control;
+        let control = &self.port.peers[peer as usize].control;
         control
             .iter()
             .filter(|head| head.kind == wire::CREDIT)
@@ -203,7 +214,7 @@ impl Lane {
 
     /// Whether messages to itself are on their way.
     pub fn talks_to_itself(&self) -> bool {
-        self.links.looped() > 0
+        self.port.links.looped() > 0
     }
 }
 

@@ -7,8 +7,11 @@
 //! 3. What is still to come of a message that nobody wants is discarded as it comes, so
 //!    its sender goes on.
 
-use super::lane::{Direction, Lane, State, Target};
+use super::lane::Lane;
+use super::lane_send;
+use super::op::{Direction, State};
 use super::owed::Foreign;
+use super::{place, staged};
 use crate::diagnose::page::Operation;
 use crate::diagnose::waits::{Asked, hear, listens};
 use std::any::Any;
@@ -18,6 +21,7 @@ impl Lane {
     /// sends always do.
     pub fn cancel(&mut self, handle: u32) -> bool {
         let posted = self
+            .port
             .ops
             .get(handle)
             .is_some_and(|op| op.direction == Direction::Receive && op.state == State::Posted);
@@ -29,7 +33,7 @@ impl Lane {
 
     /// Nobody waits any more, and the operation goes on to its own end.
     pub fn let_go(&mut self, handle: u32) {
-        let Some(op) = self.ops.get_mut(handle) else {
+        let Some(op) = self.port.ops.get_mut(handle) else {
             return;
         };
         let mut waker = None;
@@ -37,27 +41,27 @@ impl Lane {
             waker = rare.waker.take();
             rare.notify = None;
         }
-        self.owed.drop(waker.map(Foreign::Waker));
+        self.port.owed.drop(waker.map(Foreign::Waker));
         match op.state {
-            State::Done => drop(self.free(handle)),
+            State::Done => drop(self.port.free(handle)),
             _ => op.detached = true,
         }
     }
 
     /// Gives the operation what it must keep alive.
     pub fn set_owner(&mut self, handle: u32, owner: Box<dyn Any + Send>) {
-        let unused = match self.ops.get_mut(handle) {
+        let unused = match self.port.ops.get_mut(handle) {
             Some(op) => op.rare().owner.replace(owner),
             None => Some(owner),
         };
-        self.owed.drop(unused.map(Foreign::Value));
+        self.port.owed.drop(unused.map(Foreign::Value));
     }
 
     /// Nobody waits any more: sends go on by themselves, receives that no
     /// message has met are cancelled, others go on into memory that the
     /// operation owns.
     pub fn detach(&mut self, handle: u32) {
-        let Some(op) = self.ops.get_mut(handle) else {
+        let Some(op) = self.port.ops.get_mut(handle) else {
             return;
         };
         let mut waker = None;
@@ -65,19 +69,19 @@ impl Lane {
             waker = rare.waker.take();
             rare.notify = None;
         }
-        self.owed.drop(waker.map(Foreign::Waker));
+        self.port.owed.drop(waker.map(Foreign::Waker));
         match (op.direction, op.state) {
-            (_, State::Done) => drop(self.free(handle)),
+            (_, State::Done) => drop(self.port.free(handle)),
             (Direction::Receive, State::Posted) => {
                 if let Some(key) = op.posted.take() {
                     self.posted.cancel(key);
                 }
-                self.free(handle);
+                self.port.free(handle);
             }
             // Clones of a device's buffer name it still, so nothing may come there later.
             (Direction::Receive, _) if op.view.as_device().is_some() => {
                 if !self.try_revoke(handle)
-                    && let Some(op) = self.ops.get_mut(handle)
+                    && let Some(op) = self.port.ops.get_mut(handle)
                 {
                     op.detached = true;
                 }
@@ -102,13 +106,13 @@ impl Lane {
     }
 
     fn try_revoke(&mut self, handle: u32) -> bool {
-        let Some(op) = self.ops.get_mut(handle) else {
+        let Some(op) = self.port.ops.get_mut(handle) else {
             return true;
         };
         let (state, direction) = (op.state, op.direction);
         match (direction, state) {
             (_, State::Done) => {
-                self.free(handle);
+                self.port.free(handle);
                 true
             }
             (Direction::Receive, State::Posted) => {
@@ -116,40 +120,23 @@ impl Lane {
                 true
             }
             (Direction::Receive, State::Pulling) => {
-                if !self.stop_pull(handle) {
+                if !self.get.stop_pull(&mut self.port, handle) {
                     return false; // somebody writes our memory right now
                 }
-                self.free(handle);
+                self.port.free(handle);
                 true
             }
             (Direction::Receive, _) => {
-                if !self.stop_placed(handle) {
+                if !place::stop_placed(&mut self.port, handle) {
                     return false; // the sender's device may write our memory
                 }
-                self.open_window(handle);
-                self.end_direct(handle);
-                self.discard_rest(handle);
-                self.free(handle);
+                staged::open_window(&mut self.port, handle);
+                staged::end_direct(&mut self.port, handle);
+                self.port.discard_rest(handle);
+                self.port.free(handle);
                 true
             }
-            (Direction::Send, _) => self.revoke_send(handle, state),
-        }
-    }
-
-    /// Nobody wants what is still to come of a message.
-    pub(super) fn discard_rest(&mut self, handle: u32) {
-        let Some(op) = self.ops.get(handle) else {
-            return;
-        };
-        let left = op.total.saturating_sub(op.moved);
-        if left == 0 {
-            return; // whoever brings the last bytes forgets it
-        }
-        let incoming = &mut self.peers[op.peer as usize].incoming;
-        for (_, target) in incoming {
-            if *target == Target::Op(handle) {
-                *target = Target::Discard(left);
-            }
+            (Direction::Send, _) => lane_send::revoke_send(&mut self.port, handle, state),
         }
     }
 }

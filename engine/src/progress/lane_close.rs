@@ -26,14 +26,17 @@
 //!    sender waits for.
 //! 3. What is unreachable stays so: a peer that has left does not come back.
 
-use super::lane::{Arrival, Direction, Lane, State};
+use super::arrival::Arrival;
+use super::lane::Lane;
+use super::op::{Direction, State};
+
 use crate::error::{Error, ErrorKind};
 use crate::matching::{INTERNAL_TAG, Pattern, TagPattern};
 use crate::wire;
 
 /// How a peer left a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Left {
+pub(crate) enum Left {
     /// It has dropped the communicator.
     Dropped,
     /// It has finalized.
@@ -45,11 +48,11 @@ impl Lane {
     /// if anything was learnt.
     pub fn check_closed(&mut self) -> bool {
         let overwritten = self.check_overwritten();
-        if self.peers.len() > 1 {
+        if self.port.peers.len() > 1 {
             self.ask_awaited();
         }
-        let closed: Vec<u32> = (0..self.peers.len() as u32)
-            .filter(|p| self.links.closed(*p))
+        let closed: Vec<u32> = (0..self.port.peers.len() as u32)
+            .filter(|p| self.port.links.closed(*p))
             .collect();
         // What was posted since it was known that a peer had left.
         let mut learnt = self.end_unowned();
@@ -60,16 +63,17 @@ impl Lane {
         // What a peer posted before it closed may still end an operation.
         while self.progress() {}
         for &peer in &closed {
-            if self.peers[peer as usize].left.is_none() {
+            if self.port.peers[peer as usize].left.is_none() {
                 learnt = true;
                 self.peer_left(peer, Left::Dropped);
             }
         }
         let waiting: Vec<(u32, u32)> = self
+            .port
             .ops
             .handles()
             .filter_map(|h| {
-                let op = self.ops.get(h)?;
+                let op = self.port.ops.get(h)?;
                 let stuck = op.direction == Direction::Send
                     && op.state != State::Done
                     && closed.contains(&op.peer);
@@ -77,11 +81,11 @@ impl Lane {
             })
             .collect();
         for (handle, peer) in waiting {
-            let e = self.left_error(handle, peer);
-            let state = &mut self.peers[peer as usize];
+            let e = self.port.left_error(handle, peer);
+            let state = &mut self.port.peers[peer as usize];
             state.starts.retain(|h| *h != handle);
             state.streams.retain(|h| *h != handle);
-            self.finish(handle, Some(e));
+            self.port.finish(handle, Some(e));
             learnt = true;
         }
         learnt
@@ -89,19 +93,19 @@ impl Lane {
 
     /// A peer has left, and all that it sent was handled: ends what nobody can cancel, and
     /// wakes the futures that wait for what is unreachable now.
-    pub(super) fn peer_left(&mut self, peer: u32, how: Left) {
-        let state = &mut self.peers[peer as usize];
-        self.left_count += usize::from(state.left.is_none());
+    pub(crate) fn peer_left(&mut self, peer: u32, how: Left) {
+        let state = &mut self.port.peers[peer as usize];
+        self.port.left_count += usize::from(state.left.is_none());
         state.left = Some(how);
         self.end_unowned();
         // Somebody may sleep in a wait that is hopeless now.
-        self.finished = true;
+        self.port.finished = true;
     }
 
     /// Ends unreachable receives that nobody can cancel, and wakes the futures of others.
     /// True if any ended.
     fn end_unowned(&mut self) -> bool {
-        if self.left_count == 0 {
+        if self.port.left_count == 0 {
             return false;
         }
         let all: Vec<u32> = self.posted.iter().collect();
@@ -110,7 +114,7 @@ impl Lane {
             let Some(gone) = self.gone_source(handle) else {
                 continue;
             };
-            let Some(op) = self.ops.get_mut(handle) else {
+            let Some(op) = self.port.ops.get_mut(handle) else {
                 continue;
             };
             let held = op.rare.as_ref().is_some_and(|rare| !rare.holds.is_empty());
@@ -118,7 +122,7 @@ impl Lane {
                 self.end_unreachable(handle, gone);
                 any = true;
             } else if let Some(waker) = op.rare.as_mut().and_then(|rare| rare.waker.take()) {
-                self.owed.wake(Some(waker));
+                self.port.owed.wake(Some(waker));
             }
         }
         any
@@ -126,32 +130,32 @@ impl Lane {
 
     /// Whether any peer has left.
     pub fn any_left(&self) -> bool {
-        self.left_count != 0
+        self.port.left_count != 0
     }
 
     /// Of the ranks that could send what a pattern accepts, one that has left, if all have
     /// left or failed.
-    pub(super) fn unreachable(&self, pattern: Pattern) -> Option<u32> {
-        if self.left_count == 0 {
+    pub(crate) fn unreachable(&self, pattern: Pattern) -> Option<u32> {
+        if self.port.left_count == 0 {
             return None;
         }
         if let Some(source) = pattern.source {
-            return self.peers[source as usize].left.map(|_| source);
+            return self.port.peers[source as usize].left.map(|_| source);
         }
-        let mut others = (0..self.peers.len() as u32).filter(|peer| *peer != self.own);
+        let mut others = (0..self.port.peers.len() as u32).filter(|peer| *peer != self.port.own);
         let gone = |peer: u32| {
-            let state = &self.peers[peer as usize];
+            let state = &self.port.peers[peer as usize];
             state.left.is_some() || state.dead.is_some()
         };
         match others.clone().all(gone) {
-            true => others.find(|peer| self.peers[*peer as usize].left.is_some()),
+            true => others.find(|peer| self.port.peers[*peer as usize].left.is_some()),
             false => None,
         }
     }
 
     /// As [`Lane::unreachable`], of a receive that is posted.
     fn gone_source(&self, handle: u32) -> Option<u32> {
-        let op = self.ops.get(handle)?;
+        let op = self.port.ops.get(handle)?;
         if op.state != State::Posted {
             return None;
         }
@@ -159,8 +163,8 @@ impl Lane {
     }
 
     /// Whether an operation is a receive that no rank is left to meet.
-    pub(super) fn is_unreachable(&self, handle: u32) -> bool {
-        self.left_count != 0 && self.gone_source(handle).is_some()
+    pub(crate) fn is_unreachable(&self, handle: u32) -> bool {
+        self.port.left_count != 0 && self.gone_source(handle).is_some()
     }
 
     /// Ends a receive that no rank is left to meet. True if it was one.
@@ -175,35 +179,23 @@ impl Lane {
 
     fn end_unreachable(&mut self, handle: u32, peer: u32) {
         let from_any = self
+            .port
             .ops
             .get(handle)
             .and_then(|op| op.pattern)
             .is_some_and(|p| p.source.is_none());
         let e = match from_any {
-            true => self.all_left(&self.describe(handle)),
-            false => self.left_error(handle, peer),
+            true => self.all_left(&self.port.describe(handle)),
+            false => self.port.left_error(handle, peer),
         };
         self.end_posted(handle, e);
     }
 
-    /// The error of an operation that needs a peer which has left.
-    fn left_error(&self, handle: u32, peer: u32) -> Error {
-        self.left(&self.describe(handle), peer)
-    }
-
-    fn left(&self, what: &str, peer: u32) -> Error {
-        let how = match self.peers[peer as usize].left {
-            Some(Left::Finalized) => "has finalized".to_owned(),
-            _ => format!("has dropped the communicator (context {:#x})", self.context),
-        };
-        Error::new(ErrorKind::Closed, format!("{what}: rank {peer} {how}"))
-    }
-
     /// The error of what any rank could have met; names them, up to a few.
     fn all_left(&self, what: &str) -> Error {
-        let others = (0..self.peers.len() as u32).filter(|peer| *peer != self.own);
+        let others = (0..self.port.peers.len() as u32).filter(|peer| *peer != self.port.own);
         let each = others.filter_map(|peer| {
-            let state = &self.peers[peer as usize];
+            let state = &self.port.peers[peer as usize];
             Some(match (state.dead, state.left) {
                 (Some(how), _) => format!("rank {peer} {how}"),
                 (None, Some(_)) => format!("rank {peer} has dropped the communicator"),
@@ -224,10 +216,10 @@ impl Lane {
     }
 
     /// Why nothing that a pattern accepts will come, if all that could send it have left.
-    pub(super) fn left_source(&self, pattern: Pattern, what: &str) -> Option<Error> {
+    pub(crate) fn left_source(&self, pattern: Pattern, what: &str) -> Option<Error> {
         let peer = self.unreachable(pattern)?;
         Some(match pattern.source {
-            Some(_) => self.left(what, peer),
+            Some(_) => self.port.left(what, peer),
             None => self.all_left(what),
         })
     }
@@ -237,17 +229,18 @@ impl Lane {
     fn ask_awaited(&mut self) {
         let mut any = false;
         for peer in self.posted.sources().chain(self.probed) {
-            let state = &mut self.peers[peer as usize];
-            if !state.asked && peer != self.own {
+            let state = &mut self.port.peers[peer as usize];
+            if !state.asked && peer != self.port.own {
                 (state.asked, state.to_ask, any) = (true, true, true);
             }
         }
         if !any {
             return;
         }
-        for peer in 0..self.peers.len() {
-            if std::mem::take(&mut self.peers[peer].to_ask) {
-                self.control(peer as u32, wire::head(wire::CREDIT, 0, 0, 0));
+        for peer in 0..self.port.peers.len() {
+            if std::mem::take(&mut self.port.peers[peer].to_ask) {
+                self.port
+                    .control(peer as u32, wire::head(wire::CREDIT, 0, 0, 0));
             }
         }
     }
@@ -255,7 +248,7 @@ impl Lane {
     /// Nobody will receive here any more: messages that their senders wait
     /// for are refused, those that have come and those to come.
     pub fn refuse(&mut self) {
-        self.refusing = true;
+        self.port.refusing = true;
         let arrivals: Vec<u32> = self.arrivals.handles().collect();
         for arrival in arrivals {
             let Some(arrived) = self.arrivals.get(arrival) else {
@@ -275,35 +268,11 @@ impl Lane {
     }
 
     /// Tells a sender that nobody will receive its message.
-    pub(super) fn refuse_send(&mut self, peer: u32, send: u32) {
-        self.control(
+    pub(crate) fn refuse_send(&mut self, peer: u32, send: u32) {
+        self.port.control(
             peer,
             wire::head(wire::FINISH, wire::OUTCOME_CLOSED, send, 0),
         );
-    }
-
-    /// The receiver of a send has dropped the communicator.
-    pub(super) fn refused(&mut self, handle: u32) -> bool {
-        let Some(op) = self.ops.get(handle) else {
-            return false;
-        };
-        let (state, peer) = (op.state, op.peer);
-        let e = self.left_error(handle, peer);
-        match state {
-            State::Announced | State::AwaitAck => self.finish(handle, Some(e)),
-            // Its bytes go on to a receiver that drops them.
-            State::Streaming if op.synchronous => {
-                if let Some(rare) = self.rare(handle) {
-                    rare.error = Some(e);
-                }
-                if let Some(op) = self.ops.get_mut(handle) {
-                    op.acked = true;
-                }
-            }
-            State::Withdrawn => self.finish(handle, None),
-            _ => return false,
-        }
-        true
     }
 }
 
@@ -311,6 +280,6 @@ impl Lane {
 const MOST_NAMED: usize = 8;
 
 /// Whether a receive belongs to a collective or a partitioned transfer.
-pub(super) fn is_internal(pattern: Pattern) -> bool {
+pub(crate) fn is_internal(pattern: Pattern) -> bool {
     matches!(pattern.tag, TagPattern::Exact(tag) if tag & INTERNAL_TAG != 0)
 }

@@ -15,8 +15,12 @@
 //!    are end without a message, later ones are refused.
 //! 3. A receive from any source ends when all others have failed, acknowledged or not.
 
-use super::lane::{Arrival, Direction, Lane, State, Target};
+use super::arrival::Arrival;
+use super::lane::Lane;
 use super::lane_close::Left;
+use super::mapped;
+use super::op::{Direction, State};
+use super::peer::Target;
 use crate::error::{Error, ErrorKind};
 use crate::matching::Pattern;
 use osier_transports::shm::Death;
@@ -24,14 +28,14 @@ use osier_transports::shm::Death;
 impl Lane {
     /// How a peer ended, if it has.
     pub fn death(&self, peer: u32) -> Option<Death> {
-        self.peers[peer as usize].dead
+        self.port.peers[peer as usize].dead
     }
 
     /// Fails what needs peers whose messages somebody has written over. True if there are
     /// such.
-    pub(super) fn check_overwritten(&mut self) -> bool {
+    pub(crate) fn check_overwritten(&mut self) -> bool {
         let mut any = false;
-        while let Some(peer) = self.links.overwritten() {
+        while let Some(peer) = self.port.links.overwritten() {
             self.peer_ended(peer, Death::Overwritten);
             any = true;
         }
@@ -41,16 +45,16 @@ impl Lane {
     /// A peer has ended: what it sent before is still received, what needs it
     /// fails.
     pub fn peer_ended(&mut self, peer: u32, how: Death) {
-        if self.peers[peer as usize].dead.is_some() {
+        if self.port.peers[peer as usize].dead.is_some() {
             return;
         }
-        while let Some(message) = self.links.poll() {
+        while let Some(message) = self.port.links.poll() {
             self.handle(&message);
         }
-        self.peers[peer as usize].dead = Some(how);
-        self.peers[peer as usize].blocked = true;
+        self.port.peers[peer as usize].dead = Some(how);
+        self.port.peers[peer as usize].blocked = true;
         self.dead_count += 1;
-        let error = |lane: &Lane, handle: u32| Some(lane.death_error(handle, peer, how));
+        let error = |lane: &Lane, handle: u32| Some(lane.port.death_error(handle, peer, how));
         // Receives before sends: a send may have to wait for kernels of a stream that a
         // receive holds.
         if how.is_failure() {
@@ -58,25 +62,25 @@ impl Lane {
             self.unacknowledged += 1;
             for handle in self.posted.take_all_from(peer) {
                 let e = error(self, handle);
-                self.finish(handle, e);
+                self.port.finish(handle, e);
             }
             self.end_receives_from_any(peer, how);
         } else {
             self.peer_left(peer, Left::Finalized);
         }
-        let state = &mut self.peers[peer as usize];
+        let state = &mut self.port.peers[peer as usize];
         state.control.clear();
         state.starts.clear();
         state.streams.clear();
-        self.forget_pushes(peer);
-        self.fail_shared_pulls(peer, how);
-        self.fail_mapped(peer, how);
-        let state = &mut self.peers[peer as usize];
+        self.get.forget_pushes(&mut self.port, peer);
+        self.get.fail_shared_pulls(&mut self.port, peer, how);
+        mapped::fail_mapped(&mut self.port, peer, how);
+        let state = &mut self.port.peers[peer as usize];
         for (_, target) in std::mem::take(&mut state.incoming) {
             match target {
                 Target::Op(handle) => {
                     let e = error(self, handle);
-                    self.finish(handle, e);
+                    self.port.finish(handle, e);
                 }
                 Target::Arrival(arrival) => self.forget_arrival(arrival),
                 Target::Discard(_) => {}
@@ -95,70 +99,80 @@ impl Lane {
             self.forget_arrival(arrival);
         }
         let sends: Vec<u32> = self
+            .port
             .ops
             .handles()
             .filter(|h| {
-                self.ops.get(*h).is_some_and(|op| {
+                self.port.ops.get(*h).is_some_and(|op| {
                     op.direction == Direction::Send && op.peer == peer && op.state != State::Done
                 })
             })
             .collect();
         for handle in sends {
             let e = error(self, handle);
-            self.finish(handle, e);
+            self.port.finish(handle, e);
         }
         // What was opened of it is used no more.
-        self.devices.sweep();
+        self.port.devices.sweep();
     }
 
     /// Ends the posted receives from any source (invariant 2). None of them has met a
     /// message.
     fn end_receives_from_any(&mut self, peer: u32, how: Death) {
         let from_any = |h: &u32| {
-            let op = self.ops.get(*h);
+            let op = self.port.ops.get(*h);
             op.and_then(|op| op.pattern)
                 .is_some_and(|p| p.source.is_none())
         };
         let all: Vec<u32> = self.posted.iter().filter(from_any).collect();
         for handle in all {
-            let e = self.death_error(handle, peer, how);
+            let e = self.port.death_error(handle, peer, how);
             self.end_posted(handle, e);
         }
     }
 
     /// Ends a receive that is posted.
-    pub(super) fn end_posted(&mut self, handle: u32, e: Error) {
-        if let Some(key) = self.ops.get_mut(handle).and_then(|op| op.posted.take()) {
+    pub(crate) fn end_posted(&mut self, handle: u32, e: Error) {
+        if let Some(key) = self
+            .port
+            .ops
+            .get_mut(handle)
+            .and_then(|op| op.posted.take())
+        {
             self.posted.cancel(key);
         }
-        self.finish(handle, Some(e));
+        self.port.finish(handle, Some(e));
     }
 
     /// The failed rank for which a receive of this pattern fails, if for one.
-    pub(super) fn failed_source(&self, pattern: Pattern) -> Option<(u32, Death)> {
+    pub(crate) fn failed_source(&self, pattern: Pattern) -> Option<(u32, Death)> {
         if self.failed_count == 0 {
             return None;
         }
         if let Some(source) = pattern.source {
-            let how = self.peers[source as usize].dead?;
+            let how = self.port.peers[source as usize].dead?;
             return how.is_failure().then_some((source, how));
         }
-        let nobody_lives = self.failed_count + 1 >= self.peers.len();
+        let nobody_lives = self.failed_count + 1 >= self.port.peers.len();
         if self.unacknowledged == 0 && !nobody_lives {
             return None;
         }
         let mut failed = self.failed().filter(|(p, _)| {
-            let peer = &self.peers[*p as usize];
+            let peer = &self.port.peers[*p as usize];
             nobody_lives || !peer.acknowledged
         });
         failed.next()
     }
 
     fn failed(&self) -> impl Iterator<Item = (u32, Death)> {
-        self.peers.iter().enumerate().filter_map(|(peer, state)| {
-            let how = state.dead.filter(|how| how.is_failure())?;
-            Some((peer as u32, how))
-        })
+        self.port
+            .peers
+            .iter()
+            .enumerate()
+            .filter_map(|(peer, state)| {
+                let how = state.dead.filter(|how| how.is_failure())?;
+                Some((peer as u32, how))
+            })
     }
 
     /// Peers that have failed.
@@ -171,7 +185,7 @@ impl Lane {
     pub fn acknowledge_failures(&mut self) -> Vec<usize> {
         let failed = self.failed_peers();
         for peer in &failed {
-            self.peers[*peer].acknowledged = true;
+            self.port.peers[*peer].acknowledged = true;
         }
         self.unacknowledged = 0;
         failed
@@ -185,14 +199,10 @@ impl Lane {
             self.unexpected.remove(key);
         }
     }
-
-    pub(super) fn death_error(&self, handle: u32, peer: u32, how: Death) -> Error {
-        ended(&self.describe(handle), peer, how)
-    }
 }
 
 /// The error of what needs a rank that has ended.
-pub(super) fn ended(what: &str, peer: u32, how: Death) -> Error {
+pub(crate) fn ended(what: &str, peer: u32, how: Death) -> Error {
     let kind = match how.is_failure() {
         true => ErrorKind::RankDead,
         false => ErrorKind::Closed,

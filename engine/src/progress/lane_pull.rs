@@ -17,12 +17,16 @@
 //! 2. Each SHARE is answered by one PUSHED.
 //! 3. At most one slice of a pull or push is under way.
 
-use super::lane::{Direction, Lane, State};
+use super::lane_send;
+use super::op::{Direction, State};
+use super::port::Port;
+
 use crate::error::{Error, ErrorKind};
 use crate::trace::event::Kind;
 use crate::wire;
 use osier_transports::shm::Death;
 use osier_transports::{Incoming, OneSided, RegionKey, TransportError, TransportErrorKind};
+use std::collections::VecDeque;
 
 /// Bytes moved before the lane polls again.
 const SLICE_BYTES: usize = 4 << 20;
@@ -39,7 +43,7 @@ enum Share {
 }
 
 /// A receive that reads the sender's memory.
-pub(super) struct Pull {
+pub(crate) struct Pull {
     op: u32,
     peer: u32,
     send: u32,
@@ -57,7 +61,7 @@ pub(super) struct Pull {
 }
 
 /// A send that writes the rear part of its message.
-pub(super) struct Push {
+pub(crate) struct Push {
     op: u32,
     peer: u32,
     receive: u32,
@@ -69,9 +73,33 @@ pub(super) struct Push {
     slice: usize,
 }
 
-impl Lane {
-    pub(super) fn begin_pull(&mut self, handle: u32, peer: u32, send: u32, key: RegionKey) {
-        let Some(op) = self.ops.get_mut(handle) else {
+/// Rendezvous by get: the receives that read, and the sends that write a rear part.
+#[derive(Default)]
+pub(crate) struct Get {
+    pulls: VecDeque<Pull>,
+    pushes: VecDeque<Push>,
+}
+
+impl Get {
+    /// Whether nothing is under way.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pulls.is_empty() && self.pushes.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.pulls.len() + self.pushes.len()
+    }
+
+    pub(crate) fn begin_pull(
+        &mut self,
+        port: &mut Port,
+        handle: u32,
+        peer: u32,
+        send: u32,
+        key: RegionKey,
+    ) {
+        let Some(op) = port.ops.get_mut(handle) else {
             return;
         };
         op.state = State::Pulling;
@@ -92,35 +120,35 @@ impl Lane {
         };
         if total <= room
             && let Some(to) = op.view.as_contiguous()
-            && self.links.attending(peer)
-            && !self.exchanges(peer)
+            && port.links.attending(peer)
+            && !self.exchanges(port, peer)
         {
-            self.share(&mut pull, to, total);
+            self.share(port, &mut pull, to, total);
         }
-        self.counters.pulled += 1;
+        port.counters.pulled += 1;
         self.pulls.push_back(pull);
-        self.advance_one_sided();
+        self.advance_one_sided(port);
     }
 
     /// Whether the peer has something of ours to read: then both copy anyway, and what it
     /// wrote here would be one message more, and lines that change hands.
-    fn exchanges(&self, peer: u32) -> bool {
-        self.ops.first_values().any(|op| {
+    fn exchanges(&self, port: &mut Port, peer: u32) -> bool {
+        port.ops.first_values().any(|op| {
             op.direction == Direction::Send && op.peer == peer && op.state == State::Announced
         })
     }
 
     /// Asks the sender to write the rear part of a message.
-    fn share(&mut self, pull: &mut Pull, to: *mut u8, total: usize) {
-        let mapped = self.links.mapped(pull.peer, &pull.key).is_some();
-        let from = self.selection.share(total, mapped);
+    fn share(&mut self, port: &mut Port, pull: &mut Pull, to: *mut u8, total: usize) {
+        let mapped = port.links.mapped(pull.peer, &pull.key).is_some();
+        let from = port.selection.share(total, mapped);
         if from >= total {
             return;
         }
         let rear = to.wrapping_add(from);
         // SAFETY: the receive keeps its memory until PUSHED (invariant 1), and
         // the rear part is read by nobody else.
-        let exported = unsafe { self.links.export_writable(pull.peer, rear, total - from) };
+        let exported = unsafe { port.links.export_writable(pull.peer, rear, total - from) };
         let Ok(key) = exported else {
             return;
         };
@@ -134,9 +162,9 @@ impl Lane {
             // SAFETY: room for the body.
             unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), at, body.len()) }
         };
-        let clear = self.peers[pull.peer as usize].control.is_empty();
+        let clear = port.peers[pull.peer as usize].control.is_empty();
         if clear
-            && self
+            && port
                 .links
                 .post_with(pull.peer, head, body.len(), fill)
                 .is_ok()
@@ -144,11 +172,17 @@ impl Lane {
             pull.wanted = from;
             pull.share = Share::Under(key);
         } else {
-            self.links.unexport(&key);
+            port.links.unexport(&key);
         }
     }
 
-    pub(super) fn on_share(&mut self, message: &Incoming, send: u32, receive: u32) -> bool {
+    pub(crate) fn on_share(
+        &mut self,
+        port: &mut Port,
+        message: &Incoming,
+        send: u32,
+        receive: u32,
+    ) -> bool {
         let mut body = [0; wire::ShareRequest::BYTES];
         if message.payload.len() != body.len() {
             return false;
@@ -159,7 +193,7 @@ impl Lane {
         }
         let peer = message.peer;
         let fits = wire::ShareRequest::from_wire(&body).and_then(|share| {
-            let op = self.ops.get(send)?;
+            let op = port.ops.get(send)?;
             let from = usize::try_from(share.from).ok()?;
             let sound = op.direction == Direction::Send
                 && op.peer == peer
@@ -171,7 +205,7 @@ impl Lane {
         });
         let Some((key, from, end)) = fits else {
             // Withdrawn meanwhile, or nonsense: the receiver helps itself.
-            self.control(peer, wire::head(wire::PUSHED, 1, receive, 0));
+            port.control(peer, wire::head(wire::PUSHED, 1, receive, 0));
             return true;
         };
         self.pushes.push_back(Push {
@@ -188,13 +222,19 @@ impl Lane {
         true
     }
 
-    pub(super) fn on_pushed(&mut self, peer: u32, receive: u32, refused: bool) -> bool {
+    pub(crate) fn on_pushed(
+        &mut self,
+        port: &mut Port,
+        peer: u32,
+        receive: u32,
+        refused: bool,
+    ) -> bool {
         let under = |p: &Pull| p.op == receive && p.peer == peer && p.share != Share::No;
         let Some(pull) = self.pulls.iter_mut().find(|p| under(p)) else {
             return false;
         };
         if let Share::Under(key) = std::mem::replace(&mut pull.share, Share::No) {
-            self.links.unexport(&key);
+            port.links.unexport(&key);
         }
         if refused && pull.failed.is_none() {
             pull.wanted = pull.room;
@@ -203,11 +243,11 @@ impl Lane {
     }
 
     /// Moves pulls and pushes on. True if anything moved.
-    pub(super) fn advance_one_sided(&mut self) -> bool {
+    pub(crate) fn advance_one_sided(&mut self, port: &mut Port) -> bool {
         let mut any = false;
-        while let Some((number, result)) = self.links.poll_completion() {
+        while let Some((number, result)) = port.links.poll_completion() {
             any = true;
-            self.completed(number, result.map(drop));
+            self.completed(port, number, result.map(drop));
         }
         for _ in 0..self.pulls.len() {
             let Some(mut pull) = self.pulls.pop_front() else {
@@ -215,9 +255,9 @@ impl Lane {
             };
             if pull.pending.is_none() && pull.at < pull.wanted && pull.failed.is_none() {
                 any = true;
-                let (since, before) = (self.trace_stamp(), pull.at);
-                self.read_slice(&mut pull);
-                self.trace_piece(Kind::Pull, pull.peer, pull.at - before, since);
+                let (since, before) = (port.trace_stamp(), pull.at);
+                self.read_slice(port, &mut pull);
+                port.trace_piece(Kind::Pull, pull.peer, pull.at - before, since);
             }
             let open = pull.pending.is_some()
                 || pull.share != Share::No
@@ -226,7 +266,7 @@ impl Lane {
                 self.pulls.push_back(pull);
             } else {
                 any = true;
-                self.end_pull(pull);
+                self.end_pull(port, pull);
             }
         }
         for _ in 0..self.pushes.len() {
@@ -238,25 +278,25 @@ impl Lane {
                 continue;
             }
             any = true;
-            let (since, before) = (self.trace_stamp(), push.at);
-            let written = self.write_slice(&mut push);
-            self.trace_piece(Kind::Push, push.peer, push.at - before, since);
+            let (since, before) = (port.trace_stamp(), push.at);
+            let written = self.write_slice(port, &mut push);
+            port.trace_piece(Kind::Push, push.peer, push.at - before, since);
             match written {
                 Ok(false) => self.pushes.push_back(push),
-                Ok(true) => self.answer_push(&push, 0),
-                Err(_) => self.answer_push(&push, 1),
+                Ok(true) => self.answer_push(port, &push, 0),
+                Err(_) => self.answer_push(port, &push, 1),
             }
         }
         any
     }
 
-    fn completed(&mut self, number: u64, result: Result<(), TransportError>) {
+    fn completed(&mut self, port: &mut Port, number: u64, result: Result<(), TransportError>) {
         if let Some(pull) = self.pulls.iter_mut().find(|p| p.pending == Some(number)) {
             pull.pending = None;
             match result {
                 Ok(()) => {
                     if !pull.bounce.is_empty()
-                        && let Some(op) = self.ops.get(pull.op)
+                        && let Some(op) = port.ops.get(pull.op)
                     {
                         let slice = pull.at..pull.at + pull.slice;
                         // SAFETY: the view is writable until the operation is
@@ -279,20 +319,20 @@ impl Lane {
             Ok(()) => push.at += push.slice,
             Err(_) => {
                 if let Some(push) = self.pushes.remove(at) {
-                    self.answer_push(&push, 1);
+                    self.answer_push(port, &push, 1);
                 }
             }
         }
     }
 
     /// Reads the next slice of a pull.
-    fn read_slice(&mut self, pull: &mut Pull) {
-        let Some(op) = self.ops.get(pull.op) else {
+    fn read_slice(&mut self, port: &mut Port, pull: &mut Pull) {
+        let Some(op) = port.ops.get(pull.op) else {
             pull.at = pull.wanted;
             return;
         };
         let n = (pull.wanted - pull.at).min(SLICE_BYTES);
-        if let Some(from) = self.links.mapped(pull.peer, &pull.key) {
+        if let Some(from) = port.links.mapped(pull.peer, &pull.key) {
             let from = from.wrapping_add(pull.at);
             // SAFETY: `mapped` says that the whole region is readable; the
             // view is writable until the operation is over.
@@ -310,7 +350,7 @@ impl Lane {
         pull.slice = n;
         // SAFETY: the view, or the bounce buffer that the pull owns, is
         // writable until the pull ends.
-        let got = unsafe { self.links.get(pull.peer, &pull.key, pull.at as u64, to, n) };
+        let got = unsafe { port.links.get(pull.peer, &pull.key, pull.at as u64, to, n) };
         match got {
             Ok(OneSided::Pending(number)) => pull.pending = Some(number),
             Ok(OneSided::Done(_)) => {
@@ -324,40 +364,40 @@ impl Lane {
         }
     }
 
-    fn end_pull(&mut self, pull: Pull) {
+    fn end_pull(&mut self, port: &mut Port, pull: Pull) {
         let Some(e) = &pull.failed else {
-            self.control(
+            port.control(
                 pull.peer,
                 wire::head(wire::FINISH, wire::OUTCOME_DONE, pull.send, 0),
             );
-            return self.received(pull.op);
+            return port.received(pull.op);
         };
         use TransportErrorKind as T;
         if matches!(e.kind(), T::Permission | T::Unavailable)
-            && let Some(op) = self.ops.get_mut(pull.op)
+            && let Some(op) = port.ops.get_mut(pull.op)
         {
             // The memory cannot be read after all; fragments can.
             op.state = State::Streaming;
             op.moved = 0;
-            return self.ask_fragments(pull.op, pull.peer, pull.send);
+            return lane_send::ask_fragments(port, pull.op, pull.peer, pull.send);
         }
-        self.control(
+        port.control(
             pull.peer,
             wire::head(wire::FINISH, wire::OUTCOME_WITHDRAWN, pull.send, 0),
         );
         let kind = Error::from(e.clone()).kind();
-        let what = self.describe(pull.op);
+        let what = port.describe(pull.op);
         let error = match kind {
             // The transport counts the ranks of the job, not ours.
             ErrorKind::RankDead => Error::new(kind, format!("{what}: rank {} is dead", pull.peer)),
             _ => Error::new(kind, format!("{what}: {e}")),
         };
-        self.finish(pull.op, Some(error));
+        port.finish(pull.op, Some(error));
     }
 
     /// Writes the next slice of a push. True if it was the last.
-    fn write_slice(&mut self, push: &mut Push) -> Result<bool, TransportError> {
-        let Some(from) = self.ops.get(push.op).and_then(|op| op.view.as_contiguous()) else {
+    fn write_slice(&mut self, port: &mut Port, push: &mut Push) -> Result<bool, TransportError> {
+        let Some(from) = port.ops.get(push.op).and_then(|op| op.view.as_contiguous()) else {
             return Ok(true);
         };
         let n = (push.end - push.at).min(SLICE_BYTES);
@@ -368,15 +408,15 @@ impl Lane {
         let offset = (push.at - push.from) as u64;
         let from = from.wrapping_add(push.at);
         // SAFETY: the send keeps its memory until FINISH, which follows PUSHED.
-        match unsafe { self.links.put(push.peer, &push.key, offset, from, n) }? {
+        match unsafe { port.links.put(push.peer, &push.key, offset, from, n) }? {
             OneSided::Pending(number) => push.pending = Some(number),
             OneSided::Done(_) => push.at += n,
         }
         Ok(push.pending.is_none() && push.at == push.end)
     }
 
-    fn answer_push(&mut self, push: &Push, refused: u16) {
-        self.control(
+    fn answer_push(&mut self, port: &mut Port, push: &Push, refused: u16) {
+        port.control(
             push.peer,
             wire::head(wire::PUSHED, refused, push.receive, 0),
         );
@@ -384,7 +424,7 @@ impl Lane {
 
     /// Ends the pull of a receive that gives its memory back. False while
     /// somebody may still write it.
-    pub(super) fn stop_pull(&mut self, handle: u32) -> bool {
+    pub(crate) fn stop_pull(&mut self, port: &mut Port, handle: u32) -> bool {
         let Some(at) = self.pulls.iter().position(|p| p.op == handle) else {
             return true;
         };
@@ -393,7 +433,7 @@ impl Lane {
             return false;
         }
         if let Some(pull) = self.pulls.remove(at) {
-            self.control(
+            port.control(
                 pull.peer,
                 wire::head(wire::FINISH, wire::OUTCOME_DONE, pull.send, 0),
             );
@@ -403,13 +443,13 @@ impl Lane {
 
     /// A peer has died: nobody waits for what was to be written there. A slice
     /// under way ends first.
-    pub(super) fn forget_pushes(&mut self, peer: u32) {
+    pub(crate) fn forget_pushes(&mut self, _port: &mut Port, peer: u32) {
         self.pushes
             .retain(|p| p.peer != peer || p.pending.is_some());
     }
 
     /// A peer has died: it will not write the rest of what it shared.
-    pub(super) fn fail_shared_pulls(&mut self, peer: u32, how: Death) {
+    pub(crate) fn fail_shared_pulls(&mut self, port: &mut Port, peer: u32, how: Death) {
         while let Some(at) = self
             .pulls
             .iter()
@@ -419,17 +459,17 @@ impl Lane {
                 return;
             };
             if let Share::Under(key) = pull.share {
-                self.links.unexport(&key);
+                port.links.unexport(&key);
             }
-            let e = self.death_error(pull.op, peer, how);
-            self.finish(pull.op, Some(e));
+            let e = port.death_error(pull.op, peer, how);
+            port.finish(pull.op, Some(e));
         }
         // A slice under way ends first; then the pull fails.
         for pull in &mut self.pulls {
             if pull.peer == peer
                 && let Share::Under(key) = std::mem::replace(&mut pull.share, Share::No)
             {
-                self.links.unexport(&key);
+                port.links.unexport(&key);
                 pull.failed = Some(TransportError::new(
                     TransportErrorKind::PeerDead,
                     "its sender has died",

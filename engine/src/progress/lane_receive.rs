@@ -1,12 +1,16 @@
 //! The receiving half of a lane: matching, unpacking, pulling.
 
-use super::lane::{
-    Arrival, Arrived, Direction, Lane, Matched, Offer, Op, Outcome, Posted, State, Target, describe,
-};
+use super::arrival::{Arrival, Arrived, Rts};
+use super::lane::{Lane, Matched};
 use super::lane_close::is_internal;
 use super::lane_deaths::ended;
+use super::lane_send;
 use super::lane_send::too_many;
+use super::op::{Direction, Op, Outcome, Posted, State};
+use super::peer::Target;
+use super::port::describe;
 use super::staged::check_moment;
+use super::{chunks, offers, reached, staged};
 use crate::diagnose::waits::resigns;
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::{Envelope, Pattern, TagPattern};
@@ -44,7 +48,7 @@ impl Lane {
                 return None;
             }
             if !self.posted.is_empty() {
-                let message = &self.links.poll()?;
+                let message = &self.port.links.poll()?;
                 self.handle(message);
                 continue;
             }
@@ -71,7 +75,7 @@ impl Lane {
         self.refuse_dead(&view, pattern)?;
         let handle = self.receive_op(view, pattern)?;
         let key = self.posted.post(pattern, handle);
-        if let Some(op) = self.ops.get_mut(handle) {
+        if let Some(op) = self.port.ops.get_mut(handle) {
             op.posted = Some(key);
         }
         Ok(Posted::Pending(handle))
@@ -90,8 +94,8 @@ impl Lane {
     #[cold]
     fn gone(&self, view: &RawView, was: Outcome) -> Error {
         let (peer, room) = (was.source, view.bytes());
-        let what = describe("receive from", Some(peer), was.tag, room, &self.links);
-        match self.peers[peer as usize].dead {
+        let what = describe("receive from", Some(peer), was.tag, room, &self.port.links);
+        match self.port.peers[peer as usize].dead {
             Some(how) => ended(&what, peer, how),
             None => Error::new(
                 ErrorKind::Cancelled,
@@ -117,7 +121,7 @@ impl Lane {
         debug_assert!(self.posted.is_empty());
         // By reference: what is copied straight after it was written waits for
         // the stores before it.
-        let Some(message) = &self.links.poll() else {
+        let Some(message) = &self.port.links.poll() else {
             return Direct::Nothing;
         };
         if message.head.kind == wire::EAGER && message.head.aux == 0 {
@@ -128,14 +132,15 @@ impl Lane {
             };
             let bytes = message.payload.len();
             if pattern.accepts(envelope) && bytes <= view.bytes() {
-                let since = self.trace_stamp();
+                let since = self.port.trace_stamp();
                 // SAFETY: the view is writable for its bytes by the caller's
                 // contract, the payload readable until released.
                 unsafe { view.unpack(0..bytes, message.payload.as_ptr()) };
-                self.links.release(message);
+                self.port.links.release(message);
                 self.credit(message.peer, bytes);
-                let number = self.trace_handled(message.peer, wire::EAGER);
-                self.trace_received(message.peer, tag, bytes, number, since);
+                let number = self.port.trace_handled(message.peer, wire::EAGER);
+                self.port
+                    .trace_received(message.peer, tag, bytes, number, since);
                 return Direct::Received(Outcome {
                     source: message.peer,
                     tag,
@@ -156,7 +161,10 @@ impl Lane {
         // the payload readable while it is taken.
         let copy = |from, bytes| unsafe { view.unpack(0..bytes, from) };
         let room = view.bytes();
-        let bytes = self.links.take_next(source, wire::EAGER, tag, room, copy)?;
+        let bytes = self
+            .port
+            .links
+            .take_next(source, wire::EAGER, tag, room, copy)?;
         self.credit(source, bytes);
         Some(bytes)
     }
@@ -173,11 +181,10 @@ impl Lane {
     /// receives, so that it is known which were.
     #[inline]
     pub fn idle(&self) -> bool {
-        self.check.is_none()
+        self.port.check.is_none()
             && self.posted.is_empty()
-            && self.busy.is_empty()
-            && self.pulls.is_empty()
-            && self.pushes.is_empty()
+            && self.port.busy.is_empty()
+            && self.get.is_idle()
     }
 
     /// Why a probe for these messages fails, if it does: a rank has failed, or a wait
@@ -199,7 +206,7 @@ impl Lane {
     fn describe_probe(&self, pattern: Pattern) -> String {
         let source = pattern.source;
         match pattern.tag {
-            TagPattern::Exact(tag) => describe("probe for", source, tag, 0, &self.links),
+            TagPattern::Exact(tag) => describe("probe for", source, tag, 0, &self.port.links),
             TagPattern::Any => {
                 let who = source.map_or("any rank".into(), |s| format!("rank {s}"));
                 format!("probe for {who}, any tag")
@@ -217,7 +224,7 @@ impl Lane {
         let finalized = || {
             let source = pattern.source.filter(|_| is_internal(pattern))?;
             // Nobody could cancel it.
-            Some((source, self.peers[source as usize].dead?))
+            Some((source, self.port.peers[source as usize].dead?))
         };
         let Some((peer, how)) = self.failed_source(pattern).or_else(finalized) else {
             return Ok(());
@@ -227,7 +234,7 @@ impl Lane {
             TagPattern::Any => 0,
         };
         let (source, bytes) = (pattern.source, view.bytes());
-        let what = describe("receive from", source, tag, bytes, &self.links);
+        let what = describe("receive from", source, tag, bytes, &self.port.links);
         Err(ended(&what, peer, how))
     }
 
@@ -237,10 +244,10 @@ impl Lane {
             TagPattern::Exact(tag) => tag,
             TagPattern::Any => 0,
         };
-        let source = pattern.source.unwrap_or(self.own);
+        let source = pattern.source.unwrap_or(self.port.own);
         let mut op = Op::new(Direction::Receive, State::Posted, view, source, tag);
         op.pattern = Some(pattern);
-        let handle = self.ops.insert(op).ok_or_else(too_many)?;
+        let handle = self.port.ops.insert(op).ok_or_else(too_many)?;
         self.follow(handle);
         Ok(handle)
     }
@@ -274,13 +281,14 @@ impl Lane {
             self.follow_shortly(&view, peer, envelope.tag, Location::caller());
             let bytes = data.len();
             let fits = bytes.min(view.bytes());
-            let since = self.trace_stamp();
+            let since = self.port.trace_stamp();
             // SAFETY: the view is writable by the caller's contract.
             unsafe { view.unpack(0..fits, data.as_ptr()) };
-            self.trace_received(peer, envelope.tag, bytes, number, since);
+            self.port
+                .trace_received(peer, envelope.tag, bytes, number, since);
             self.credit(peer, bytes);
             if let Some(send) = *ack {
-                self.control(peer, wire::head(wire::ACK, 0, send, 0));
+                self.port.control(peer, wire::head(wire::ACK, 0, send, 0));
             }
             if let Arrival::Whole { data, .. } = what {
                 self.recycle(data);
@@ -290,16 +298,16 @@ impl Lane {
             }
             // The error is the receive's, not the call's that posted it.
             let handle = self.receive_op(view, Pattern::exact(peer, envelope.tag))?;
-            if let Some(op) = self.ops.get_mut(handle) {
+            if let Some(op) = self.port.ops.get_mut(handle) {
                 op.total = bytes;
             }
-            self.received(handle);
+            self.port.received(handle);
             return Ok(Posted::Pending(handle));
         }
         let total = what.bytes();
         let pattern = Pattern::exact(peer, envelope.tag);
         let handle = self.receive_op(view, pattern)?;
-        if let Some(op) = self.ops.get_mut(handle) {
+        if let Some(op) = self.port.ops.get_mut(handle) {
             op.number = number;
         }
         match what {
@@ -307,7 +315,7 @@ impl Lane {
             Arrival::Whole { data, ack } => {
                 self.begin_stream(handle, envelope, data.len());
                 if let Some(send) = ack {
-                    self.control(peer, wire::head(wire::ACK, 0, send, 0));
+                    self.port.control(peer, wire::head(wire::ACK, 0, send, 0));
                 }
                 self.credit(peer, data.len());
                 self.receive_bytes(handle, data.as_ptr(), data.len());
@@ -321,11 +329,11 @@ impl Lane {
             } => {
                 self.begin_stream(handle, envelope, total);
                 if ack {
-                    self.control(peer, wire::head(wire::ACK, 0, send, 0));
+                    self.port.control(peer, wire::head(wire::ACK, 0, send, 0));
                 }
                 self.credit(peer, total);
                 if data.len() < total {
-                    for (_, target) in &mut self.peers[peer as usize].incoming {
+                    for (_, target) in &mut self.port.peers[peer as usize].incoming {
                         if *target == Target::Arrival(arrival) {
                             *target = Target::Op(handle);
                         }
@@ -347,34 +355,13 @@ impl Lane {
     /// A receive has this message's bytes: its sender gets its credit back.
     #[inline]
     fn credit(&mut self, peer: u32, bytes: usize) {
-        if let Some(amount) = self.peers[peer as usize].receiver.received(bytes) {
-            self.control(peer, wire::head(wire::CREDIT, 0, amount, 0));
+        if let Some(amount) = self.port.peers[peer as usize].receiver.received(bytes) {
+            self.port
+                .control(peer, wire::head(wire::CREDIT, 0, amount, 0));
         }
     }
 
-    fn truncation(&self, peer: u32, tag: u32, sent: usize, room: usize) -> Error {
-        Error::new(
-            ErrorKind::Truncated,
-            format!(
-                "{}: the message has {sent} bytes, the receive buffer {room}",
-                describe("receive from", Some(peer), tag, room, &self.links)
-            ),
-        )
-        .with_envelope(peer, tag)
-    }
-
-    /// Ends a receive whose bytes have all come.
-    pub(super) fn received(&mut self, handle: u32) {
-        let Some(op) = self.ops.get(handle) else {
-            return;
-        };
-        let room = op.view.bytes();
-        self.trace_received(op.peer, op.tag, op.total, op.number, 0);
-        let error = (op.total > room).then(|| self.truncation(op.peer, op.tag, op.total, room));
-        self.finish(handle, error);
-    }
-
-    pub(super) fn on_eager(&mut self, message: &Incoming, tag: u32, send: u32) -> bool {
+    pub(crate) fn on_eager(&mut self, message: &Incoming, tag: u32, send: u32) -> bool {
         let peer = message.peer;
         let bytes = message.payload.len();
         let envelope = Envelope { source: peer, tag };
@@ -392,14 +379,14 @@ impl Lane {
         if let Some(told) = told {
             self.compare_op(handle, &told, peer, tag, bytes);
         }
-        let Some(op) = self.ops.get_mut(handle) else {
+        let Some(op) = self.port.ops.get_mut(handle) else {
             return false;
         };
         op.posted = None;
         op.peer = peer;
         op.tag = tag;
         op.total = bytes;
-        op.number = self.handling;
+        op.number = self.port.handling;
         if op.view.as_device().is_some() {
             op.state = State::Streaming;
             self.receive_bytes(handle, message.payload.as_ptr(), bytes);
@@ -408,16 +395,16 @@ impl Lane {
             // SAFETY: the view is writable until the operation is over, the
             // payload readable until released.
             unsafe { op.view.unpack(0..fits, message.payload.as_ptr()) };
-            self.received(handle);
+            self.port.received(handle);
         }
         self.credit(peer, bytes);
         if wants_ack {
-            self.control(peer, wire::head(wire::ACK, 0, send, 0));
+            self.port.control(peer, wire::head(wire::ACK, 0, send, 0));
         }
         true
     }
 
-    pub(super) fn arrive(
+    pub(crate) fn arrive(
         &mut self,
         envelope: Envelope,
         what: Arrival,
@@ -428,10 +415,10 @@ impl Lane {
         {
             self.not_posted(told, envelope, what.bytes());
         }
-        self.counters.unexpected += 1;
-        self.finished = true; // somebody may sleep in a probe
+        self.port.counters.unexpected += 1;
+        self.port.finished = true; // somebody may sleep in a probe
         let bytes = what.bytes();
-        if self.refusing
+        if self.port.refusing
             && let Some(send) = match &what {
                 Arrival::Whole { ack, .. } => *ack,
                 Arrival::Stream { send, ack, .. } => ack.then_some(*send),
@@ -445,10 +432,15 @@ impl Lane {
             what,
             queued: None,
             envelope,
-            number: self.handling,
+            number: self.port.handling,
             told,
         })?;
-        self.trace_piece(Kind::Unexpected, envelope.source, bytes, self.trace_stamp());
+        self.port.trace_piece(
+            Kind::Unexpected,
+            envelope.source,
+            bytes,
+            self.port.trace_stamp(),
+        );
         let key = self.unexpected.push(envelope, arrival);
         if let Some(a) = self.arrivals.get_mut(arrival) {
             a.queued = Some(key);
@@ -456,7 +448,7 @@ impl Lane {
         Some(arrival)
     }
 
-    pub(super) fn on_first(&mut self, message: &Incoming, tag: u32, send: u32) -> bool {
+    pub(crate) fn on_first(&mut self, message: &Incoming, tag: u32, send: u32) -> bool {
         let peer = message.peer;
         let Some(n) = message.payload.len().checked_sub(wire::TOTAL_BYTES) else {
             return false;
@@ -467,7 +459,7 @@ impl Lane {
         unsafe { std::ptr::copy_nonoverlapping(from, total.as_mut_ptr(), wire::TOTAL_BYTES) };
         let Some(total) = wire::open_first_total(u64::from_le_bytes(total), tag) else {
             // How long it is, and which fragments are its, nobody knows.
-            self.links.cut_off(peer);
+            self.port.links.cut_off(peer);
             return false;
         };
         // Eager bytes are bounded by credit, so a larger total is nonsense
@@ -487,13 +479,13 @@ impl Lane {
                 }
                 self.number(handle);
                 self.begin_stream(handle, envelope, total);
-                self.peers[peer as usize]
+                self.port.peers[peer as usize]
                     .incoming
                     .push((send, Target::Op(handle)));
                 self.receive_bytes(handle, from, n);
                 self.credit(peer, total);
                 if wants_ack {
-                    self.control(peer, wire::head(wire::ACK, 0, send, 0));
+                    self.port.control(peer, wire::head(wire::ACK, 0, send, 0));
                 }
                 true
             }
@@ -511,7 +503,7 @@ impl Lane {
                 let Some(arrival) = self.arrive(envelope, arrival, told) else {
                     return false;
                 };
-                self.peers[peer as usize]
+                self.port.peers[peer as usize]
                     .incoming
                     .push((send, Target::Arrival(arrival)));
                 true
@@ -522,15 +514,15 @@ impl Lane {
     /// The receive is met by the message that is being handled.
     #[inline]
     fn number(&mut self, handle: u32) {
-        if self.handling != 0
-            && let Some(op) = self.ops.get_mut(handle)
+        if self.port.handling != 0
+            && let Some(op) = self.port.ops.get_mut(handle)
         {
-            op.number = self.handling;
+            op.number = self.port.handling;
         }
     }
 
     fn begin_stream(&mut self, handle: u32, envelope: Envelope, total: usize) {
-        if let Some(op) = self.ops.get_mut(handle) {
+        if let Some(op) = self.port.ops.get_mut(handle) {
             op.posted = None;
             op.state = State::Streaming;
             op.peer = envelope.source;
@@ -541,11 +533,11 @@ impl Lane {
 
     /// Takes the next bytes of a stream into a receive.
     fn receive_bytes(&mut self, handle: u32, from: *const u8, bytes: usize) {
-        let Some(op) = self.ops.get_mut(handle) else {
+        let Some(op) = self.port.ops.get_mut(handle) else {
             return;
         };
         if op.view.as_device().is_some() && op.total > 0 {
-            return self.stage_bytes(handle, from, bytes);
+            return staged::stage_bytes(&mut self.port, handle, from, bytes);
         }
         let at = op.moved.min(op.view.bytes());
         let end = (op.moved + bytes).min(op.view.bytes());
@@ -554,19 +546,19 @@ impl Lane {
         unsafe { op.view.unpack(at..end, from) };
         op.moved += bytes;
         if op.moved >= op.total {
-            self.received(handle);
+            self.port.received(handle);
         }
     }
 
-    pub(super) fn on_fragment(&mut self, message: &Incoming, send: u32) -> bool {
-        let incoming = &mut self.peers[message.peer as usize].incoming;
+    pub(crate) fn on_fragment(&mut self, message: &Incoming, send: u32) -> bool {
+        let incoming = &mut self.port.peers[message.peer as usize].incoming;
         let Some(at) = incoming.iter().position(|(s, _)| *s == send) else {
             return false;
         };
         let bytes = message.payload.len();
         let from = message.payload.as_ptr();
-        let since = self.trace_stamp();
-        let incoming = &mut self.peers[message.peer as usize].incoming;
+        let since = self.port.trace_stamp();
+        let incoming = &mut self.port.peers[message.peer as usize].incoming;
         let left = match &mut incoming[at].1 {
             Target::Discard(left) => {
                 *left = left.saturating_sub(bytes);
@@ -574,7 +566,7 @@ impl Lane {
             }
             Target::Op(handle) => {
                 let handle = *handle;
-                let Some(left) = self.ops.get(handle).map(|op| op.total - op.moved) else {
+                let Some(left) = self.port.ops.get(handle).map(|op| op.total - op.moved) else {
                     return false;
                 };
                 if bytes > left {
@@ -594,14 +586,15 @@ impl Lane {
                 }
             }
         };
-        self.trace_piece(Kind::FragmentIn, message.peer, bytes, since);
+        self.port
+            .trace_piece(Kind::FragmentIn, message.peer, bytes, since);
         if left == 0 {
-            self.peers[message.peer as usize].incoming.remove(at);
+            self.port.peers[message.peer as usize].incoming.remove(at);
         }
         true
     }
 
-    pub(super) fn on_announce(&mut self, message: &Incoming, tag: u32, send: u32) -> bool {
+    pub(crate) fn on_announce(&mut self, message: &Incoming, tag: u32, send: u32) -> bool {
         if message.payload.len() > wire::Announcement::MAX_BYTES {
             return false;
         }
@@ -616,14 +609,17 @@ impl Lane {
         let (key, memory) = match a.reach {
             wire::Reach::Nothing => (None, None),
             wire::Reach::Key(key) => (Some(key), None),
-            wire::Reach::Offer(offer) => (None, Some(self.remote(message.peer, offer))),
+            wire::Reach::Offer(offer) => (
+                None,
+                Some(offers::remote(&mut self.port, message.peer, offer)),
+            ),
         };
         let envelope = Envelope {
             source: message.peer,
             tag,
         };
         let total = a.total as usize;
-        let offer = Offer {
+        let offer = Rts {
             key,
             on_device: message.head.aux & wire::ON_DEVICE != 0,
             late: message.head.aux & wire::LATE != 0,
@@ -651,55 +647,40 @@ impl Lane {
         envelope: Envelope,
         send: u32,
         total: usize,
-        offer: &Offer,
+        offer: &Rts,
     ) {
         self.begin_stream(handle, envelope, total);
         let peer = envelope.source;
-        self.trace_piece(Kind::Matched, peer, total, self.trace_stamp());
+        self.port
+            .trace_piece(Kind::Matched, peer, total, self.port.trace_stamp());
         if total == 0 {
-            self.control(peer, wire::head(wire::FINISH, wire::OUTCOME_DONE, send, 0));
-            return self.received(handle);
+            self.port
+                .control(peer, wire::head(wire::FINISH, wire::OUTCOME_DONE, send, 0));
+            return self.port.received(handle);
         }
         let elsewhere = self
+            .port
             .ops
             .get(handle)
             .is_some_and(|op| op.view.as_device().is_some());
         if let Some(remote) = &offer.memory
-            && self.begin_reached(handle, peer, send, remote)
+            && reached::begin_reached(&mut self.port, handle, peer, send, remote)
         {
             return;
         }
         if elsewhere || offer.on_device {
-            return self.begin_staged(handle, peer, send, total, offer);
+            return chunks::begin_staged(&mut self.port, handle, peer, send, total, offer);
         }
-        match rendezvous::decide(&self.selection, total, offer.key) {
-            Way::Fragments => self.ask_fragments(handle, peer, send),
-            Way::Pull(key) => self.begin_pull(handle, peer, send, key),
+        match rendezvous::decide(&self.port.selection, total, offer.key) {
+            Way::Fragments => lane_send::ask_fragments(&mut self.port, handle, peer, send),
+            Way::Pull(key) => self.get.begin_pull(&mut self.port, handle, peer, send, key),
         }
     }
 
-    pub(super) fn ask_fragments(&mut self, handle: u32, peer: u32, send: u32) {
-        if let Some(how) = self.peers[peer as usize].dead {
-            let e = self.death_error(handle, peer, how);
-            return self.finish(handle, Some(e));
-        }
-        self.peers[peer as usize]
-            .incoming
-            .push((send, Target::Op(handle)));
-        if self
-            .ops
-            .get(handle)
-            .is_some_and(|op| op.view.as_device().is_some())
-        {
-            return self.open_stepwise(handle, send);
-        }
-        self.control(peer, wire::head(wire::GO, 0, send, 0));
-    }
-
-    pub(super) fn on_withdraw(&mut self, peer: u32, send: u32, aux: u16, blame: u32) -> bool {
+    pub(crate) fn on_withdraw(&mut self, peer: u32, send: u32, aux: u16, blame: u32) -> bool {
         let culprit = (aux & wire::OF_RUN != 0).then_some(blame);
         let answer = wire::head(wire::FINISH, wire::OUTCOME_WITHDRAWN, send, 0);
-        let incoming = &mut self.peers[peer as usize].incoming;
+        let incoming = &mut self.port.peers[peer as usize].incoming;
         if let Some(at) = incoming.iter().position(|(s, _)| *s == send) {
             let (_, target) = incoming.remove(at);
             match target {
@@ -708,15 +689,15 @@ impl Lane {
                     None => {
                         let e = Error::new(
                             ErrorKind::Cancelled,
-                            format!("{}: the sender withdrew it", self.describe(handle)),
+                            format!("{}: the sender withdrew it", self.port.describe(handle)),
                         );
-                        self.finish(handle, Some(e));
+                        self.port.finish(handle, Some(e));
                     }
                 },
                 Target::Arrival(arrival) => self.withdraw_arrival(arrival, culprit),
                 Target::Discard(_) => {}
             }
-            self.control(peer, answer);
+            self.port.control(peer, answer);
             return true;
         }
         let found = self.arrivals.handles().find(|a| {
@@ -727,7 +708,7 @@ impl Lane {
         });
         if let Some(arrival) = found {
             self.withdraw_arrival(arrival, culprit);
-            self.control(peer, answer);
+            self.port.control(peer, answer);
         }
         // Otherwise it is being pulled, or was; FINISH says so.
         true

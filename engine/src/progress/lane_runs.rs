@@ -19,7 +19,10 @@
 //! Failure as a poisoned input that spreads along the graph: M. Bauer, S. Treichler,
 //! E. Slaughter, A. Aiken, "Legion", SC 2012, and its runtime Realm.
 
-use super::lane::{Arrival, Direction, Lane, Outcome, Posted, State};
+use super::arrival::Arrival;
+use super::lane::Lane;
+use super::op::{Direction, Outcome, Posted, State};
+
 use super::owed::{Combined, Foreign};
 use super::slab::Slab;
 use crate::check::Site;
@@ -38,9 +41,9 @@ use std::sync::Arc;
 use std::task::Waker;
 
 /// Of an operation that belongs to no run.
-pub(super) const NO_RUN: u32 = u32::MAX;
+pub(crate) const NO_RUN: u32 = u32::MAX;
 /// Nobody knows who is to blame.
-pub(super) const NOBODY: u32 = u32::MAX;
+pub(crate) const NOBODY: u32 = u32::MAX;
 /// Bits of a tag that tell runs apart.
 const SEQUENCE_BITS: u32 = 10;
 /// Of the tags of persistent calls.
@@ -55,19 +58,18 @@ const SPARE_RUNS: usize = 8;
 const KEPT_PROGRAMS: usize = 256;
 
 /// An operation of a run is over.
-struct Event {
-    run: u32,
-    instance: u32,
-    handle: u32,
+pub(crate) struct StepEnd {
+    pub run: u32,
+    pub instance: u32,
+    pub handle: u32,
     /// The rank of the job that the run fails for.
-    culprit: u32,
+    pub culprit: u32,
 }
 
 /// The runs of a lane.
-pub(super) struct Runs {
+pub(crate) struct Runs {
     /// Empty while a run is advanced.
     slots: Slab<Option<Box<Run>>>,
-    events: Vec<Event>,
     /// Those whose steps a device takes now.
     working: Vec<u32>,
     #[expect(clippy::vec_box, reason = "boxes to be used again")]
@@ -76,21 +78,17 @@ pub(super) struct Runs {
     sequence: u32,
     /// Of persistent calls.
     reserved: u32,
-    /// Who is to blame for the error that is being returned.
-    culprit: u32,
 }
 
 impl Default for Runs {
     fn default() -> Self {
         Self {
             slots: Slab::new(),
-            events: Vec::new(),
             working: Vec::new(),
             spare: Vec::new(),
             programs: Vec::new(),
             sequence: 0,
             reserved: 0,
-            culprit: NOBODY,
         }
     }
 }
@@ -98,11 +96,6 @@ impl Default for Runs {
 impl Runs {
     pub fn len(&self) -> usize {
         self.slots.len()
-    }
-
-    #[inline]
-    pub fn have_events(&self) -> bool {
-        !self.events.is_empty()
     }
 
     /// Whether devices take steps of any.
@@ -129,18 +122,6 @@ pub struct End {
 }
 
 impl Lane {
-    /// An operation of a run is over.
-    #[cold]
-    pub(super) fn run_event(&mut self, run: u32, instance: u32, handle: u32) {
-        let culprit = std::mem::replace(&mut self.runs.culprit, NOBODY);
-        self.runs.events.push(Event {
-            run,
-            instance,
-            handle,
-            culprit,
-        });
-    }
-
     /// Room for a run.
     pub fn spare_run(&mut self) -> Box<Run> {
         self.runs.spare.pop().unwrap_or_default()
@@ -264,7 +245,7 @@ impl Lane {
             if run.phase != Phase::Running {
                 return;
             }
-            let (own, room) = (self.own, to.bytes());
+            let (own, room) = (self.port.own, to.bytes());
             let tag = run.tags | (tag + at as u32 % COPY_TAGS);
             run.copies += 1;
             match self.irecv_at(to, Pattern::exact(own, tag), run.site()) {
@@ -286,8 +267,8 @@ impl Lane {
 
     fn put_back(&mut self, id: u32, mut run: Box<Run>) {
         if run.is_over() {
-            self.finished = true;
-            self.owed.wake(run.waker.take());
+            self.port.finished = true;
+            self.port.owed.wake(run.waker.take());
             run.holds.clear();
             if let Some((ready, token)) = run.notify.take() {
                 ready.push(token);
@@ -306,13 +287,13 @@ impl Lane {
         if let Some(then) = run.then.take() {
             self.recycle_run(then.run);
         }
-        self.owed.drop(run.waker.take().map(Foreign::Waker));
-        self.owed.drop(run.owner.take().map(Foreign::Value));
-        self.owed.drop(run.panic.take().map(Foreign::Value));
+        self.port.owed.drop(run.waker.take().map(Foreign::Waker));
+        self.port.owed.drop(run.owner.take().map(Foreign::Value));
+        self.port.owed.drop(run.panic.take().map(Foreign::Value));
         if let Some((combiner, _)) = run.combiner.take()
             && combiner.is_foreign()
         {
-            self.owed.drop(Some(Foreign::Operator(combiner)));
+            self.port.owed.drop(Some(Foreign::Operator(combiner)));
         }
         run.clear();
         if !self.runs.spare.is_empty() {
@@ -388,7 +369,7 @@ impl Lane {
                     Ok(work) => {
                         // Invariant 2 of `owed`.
                         run.in_flight += 1;
-                        self.owed.combine(id, instance, work);
+                        self.port.owed.combine(id, instance, work);
                     }
                     Err(e) => {
                         run.complete(instance);
@@ -408,7 +389,7 @@ impl Lane {
 
     /// The function of the user that takes a step has returned, or panicked.
     #[cold]
-    pub(super) fn combined(&mut self, id: u32, instance: u32, end: Combined) {
+    pub(crate) fn combined(&mut self, id: u32, instance: u32, end: Combined) {
         let Some(mut run) = self.runs.slots.get_mut(id).and_then(Option::take) else {
             debug_assert!(false, "a run outlives its steps");
             return;
@@ -418,7 +399,8 @@ impl Lane {
         let failed = match end {
             Ok(result) => result.err(),
             Err(payload) => {
-                self.owed
+                self.port
+                    .owed
                     .drop(run.panic.replace(payload).map(Foreign::Value));
                 Some(Error::new(ErrorKind::User, "the operator panicked"))
             }
@@ -437,10 +419,10 @@ impl Lane {
         if let Some((from, to)) = run.apart(action, segment) {
             return self.copy_within(id, run, instance, from, to);
         }
-        match run.begin_work(&self.devices, action, segment) {
+        match run.begin_work(&self.port.devices, action, segment) {
             Ok(Some(work)) => {
                 if matches!(action, Action::Combine { .. }) {
-                    self.counters.combined += 1;
+                    self.port.counters.combined += 1;
                 }
                 run.works.push((instance, work));
                 run.in_flight += 1;
@@ -467,7 +449,7 @@ impl Lane {
             }
             return;
         }
-        let (own, room) = (self.own, to.bytes());
+        let (own, room) = (self.port.own, to.bytes());
         let tag = run.tags | (WITHIN + instance % COPY_TAGS);
         match self.irecv_at(to, Pattern::exact(own, tag), run.site()) {
             Ok(Posted::Done(got)) => self.step_received(id, run, instance, got, room),
@@ -486,7 +468,7 @@ impl Lane {
 
     /// Looks after the steps that devices take. True if any is over.
     #[cold]
-    pub(super) fn advance_works(&mut self) -> bool {
+    pub(crate) fn advance_works(&mut self) -> bool {
         let (mut any, mut at) = (false, 0);
         while let Some(&id) = self.runs.working.get(at) {
             let Some(mut run) = self.runs.slots.get_mut(id).and_then(Option::take) else {
@@ -539,13 +521,13 @@ impl Lane {
 
     /// An operation is one of a run.
     fn join(&mut self, id: u32, run: &mut Run, handle: u32, instance: u32) {
-        if let Some(op) = self.ops.get_mut(handle) {
+        if let Some(op) = self.port.ops.get_mut(handle) {
             (op.run, op.instance) = (id, instance);
         }
         run.in_flight += 1;
         // It may have failed at the call.
-        if self.is_done(handle) {
-            self.run_event(id, instance, handle);
+        if self.port.is_done(handle) {
+            self.port.run_event(id, instance, handle);
         }
     }
 
@@ -556,7 +538,7 @@ impl Lane {
                 ErrorKind::Argument,
                 format!(
                     "collective: rank {} sent {} bytes, rank {} expected {room} (hint: all ranks pass the same count)",
-                    got.source, got.bytes, self.own
+                    got.source, got.bytes, self.port.own
                 ),
             );
             self.fail_run(id, run, e, NOBODY);
@@ -564,9 +546,14 @@ impl Lane {
     }
 
     fn step_failed(&mut self, id: u32, run: &mut Run, instance: u32, peer: u32, e: Error) {
-        let mut culprit = std::mem::replace(&mut self.runs.culprit, NOBODY);
+        let mut culprit = std::mem::replace(&mut self.port.culprit, NOBODY);
         if culprit == NOBODY && matches!(e.kind(), ErrorKind::RankDead | ErrorKind::Closed) {
-            culprit = self.members.get(peer as usize).copied().unwrap_or(NOBODY);
+            culprit = self
+                .port
+                .members
+                .get(peer as usize)
+                .copied()
+                .unwrap_or(NOBODY);
         }
         run.complete(instance);
         self.fail_run(id, run, e, culprit);
@@ -590,10 +577,11 @@ impl Lane {
             run.complete(instance);
         }
         let ops: Vec<u32> = self
+            .port
             .ops
             .handles()
             .filter(|h| {
-                let op = self.ops.get(*h);
+                let op = self.port.ops.get(*h);
                 op.is_some_and(|op| op.run == id && op.state != State::Done)
             })
             .collect();
@@ -605,7 +593,7 @@ impl Lane {
     /// Makes an operation of a failing run stop using its memory. If it cannot at once,
     /// its end will be an event.
     fn stop(&mut self, run: &mut Run, handle: u32) {
-        let Some(op) = self.ops.get_mut(handle) else {
+        let Some(op) = self.port.ops.get_mut(handle) else {
             return;
         };
         let (instance, peer, tag) = (op.instance, op.peer, op.tag);
@@ -614,7 +602,7 @@ impl Lane {
                 let owner = op.forget_memory();
                 op.detached = true;
                 op.run = NO_RUN;
-                self.owed.drop(owner);
+                self.port.owed.drop(owner);
             }
             (direction, state) => {
                 if direction == Direction::Send && state != State::Starting {
@@ -622,7 +610,7 @@ impl Lane {
                 }
                 op.run = NO_RUN;
                 if !self.revoke(handle) {
-                    if let Some(op) = self.ops.get_mut(handle) {
+                    if let Some(op) = self.port.ops.get_mut(handle) {
                         op.run = run.id;
                     }
                     return;
@@ -642,26 +630,27 @@ impl Lane {
         {
             self.let_go(handle);
         }
-        self.runs.culprit = NOBODY;
+        self.port.culprit = NOBODY;
     }
 
     /// Says in place of a message that its run has failed.
     fn poison(&mut self, to: u32, tag: u32, culprit: u32) {
-        if to == self.own {
+        if to == self.port.own {
             return; // a copy of its own, whose other end is given up, too
         }
-        self.control(to, wire::head(wire::POISON, 0, tag, culprit));
+        self.port
+            .control(to, wire::head(wire::POISON, 0, tag, culprit));
     }
 
     /// A peer's run has failed.
-    pub(super) fn on_poison(&mut self, peer: u32, tag: u32, culprit: u32) -> bool {
+    pub(crate) fn on_poison(&mut self, peer: u32, tag: u32, culprit: u32) -> bool {
         let envelope = Envelope { source: peer, tag };
         if tag & INTERNAL_TAG == 0 {
             return false;
         }
         match self.posted.take(envelope) {
             Some(handle) => {
-                if let Some(op) = self.ops.get_mut(handle) {
+                if let Some(op) = self.port.ops.get_mut(handle) {
                     op.posted = None;
                 }
                 self.finish_poisoned(handle, peer, culprit);
@@ -674,27 +663,27 @@ impl Lane {
     }
 
     /// Ends a receive whose message will not come.
-    pub(super) fn finish_poisoned(&mut self, handle: u32, peer: u32, culprit: u32) {
+    pub(crate) fn finish_poisoned(&mut self, handle: u32, peer: u32, culprit: u32) {
         let e = self.poisoned(peer, culprit);
-        self.runs.culprit = culprit;
-        self.finish(handle, Some(e));
-        self.runs.culprit = NOBODY;
+        self.port.culprit = culprit;
+        self.port.finish(handle, Some(e));
+        self.port.culprit = NOBODY;
     }
 
     /// The error of a receive that meets poison.
-    pub(super) fn poisoned(&mut self, peer: u32, culprit: u32) -> Error {
+    pub(crate) fn poisoned(&mut self, peer: u32, culprit: u32) -> Error {
         let Some(culprit) = (culprit != NOBODY).then_some(culprit) else {
             return Error::new(
                 ErrorKind::Cancelled,
                 format!("rank {peer} has failed in this collective (hint: its own error says why)"),
             );
         };
-        let place = self.members.iter().position(|world| *world == culprit);
+        let place = self.port.members.iter().position(|world| *world == culprit);
         let who = match place {
             Some(rank) => format!("rank {rank}"),
             None => format!("rank {culprit} of the job"),
         };
-        let state = place.and_then(|rank| self.peers.get(rank));
+        let state = place.and_then(|rank| self.port.peers.get(rank));
         let kind = match state.is_some_and(|s| s.left.is_some() && !s.has_failed()) {
             true => ErrorKind::Closed,
             false => ErrorKind::RankDead,
@@ -706,30 +695,30 @@ impl Lane {
     }
 
     /// As `poisoned`, for a message that had come before its receive.
-    pub(super) fn meets_poison(&mut self, peer: u32, culprit: u32) -> Error {
-        self.runs.culprit = culprit;
+    pub(crate) fn meets_poison(&mut self, peer: u32, culprit: u32) -> Error {
+        self.port.culprit = culprit;
         self.poisoned(peer, culprit)
     }
 
     /// Handles what has ended. True if anything had.
     #[cold]
-    pub(super) fn advance_runs(&mut self) -> bool {
+    pub(crate) fn advance_runs(&mut self) -> bool {
         let mut any = false;
-        while !self.runs.events.is_empty() {
-            let mut events = std::mem::take(&mut self.runs.events);
+        while !self.port.ended.is_empty() {
+            let mut events = std::mem::take(&mut self.port.ended);
             for event in events.drain(..) {
                 self.run_goes_on(event);
                 any = true;
             }
-            if self.runs.events.is_empty() {
-                self.runs.events = events;
+            if self.port.ended.is_empty() {
+                self.port.ended = events;
             }
         }
         any
     }
 
-    fn run_goes_on(&mut self, event: Event) {
-        let Some(op) = self.ops.get(event.handle) else {
+    fn run_goes_on(&mut self, event: StepEnd) {
+        let Some(op) = self.port.ops.get(event.handle) else {
             return;
         };
         let (direction, peer, room) = (op.direction, op.peer, op.view.bytes());
@@ -745,7 +734,7 @@ impl Lane {
                 self.step_received(id, &mut run, event.instance, outcome, room);
             }
             Some(Err(e)) => {
-                self.runs.culprit = event.culprit;
+                self.port.culprit = event.culprit;
                 self.step_failed(id, &mut run, event.instance, peer, e);
             }
             _ => run.complete(event.instance),
@@ -831,7 +820,7 @@ impl Lane {
     /// Whether a run is over.
     #[inline]
     pub fn run_is_over(&mut self, id: u32) -> bool {
-        if self.runs.have_events() {
+        if !self.port.ended.is_empty() {
             self.advance_runs();
         }
         self.run(id).is_none_or(Run::is_over)
@@ -870,9 +859,9 @@ impl Lane {
     }
 
     /// Operations of a run that are not over.
-    pub(super) fn steps_under_way(&self, id: u32) -> impl Iterator<Item = u32> {
-        self.ops.handles().filter(move |h| {
-            let op = self.ops.get(*h);
+    pub(crate) fn steps_under_way(&self, id: u32) -> impl Iterator<Item = u32> {
+        self.port.ops.handles().filter(move |h| {
+            let op = self.port.ops.get(*h);
             op.is_some_and(|op| op.run == id && op.state != State::Done)
         })
     }
@@ -885,19 +874,19 @@ impl Lane {
     }
 
     /// Runs that streams wait for.
-    pub(super) fn held_runs(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn held_runs(&self) -> impl Iterator<Item = u32> {
         let all = self.runs.slots.handles();
         all.filter(|id| self.run(*id).is_some_and(|run| !run.holds.is_empty()))
     }
 
     /// Runs that futures wait for.
-    pub(super) fn awaited_runs(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn awaited_runs(&self) -> impl Iterator<Item = u32> {
         let all = self.runs.slots.handles();
         all.filter(|id| self.run(*id).is_some_and(|run| run.waker.is_some()))
     }
 
     /// Lets the streams go on that wait for a run.
-    pub(super) fn release_run(&mut self, id: u32) {
+    pub(crate) fn release_run(&mut self, id: u32) {
         if let Some(run) = self.run_mut(id) {
             run.holds.clear();
         }
@@ -922,7 +911,7 @@ impl Lane {
             Some(run) => run.waker.replace(waker),
             None => Some(waker),
         };
-        self.owed.drop(unused.map(Foreign::Waker));
+        self.port.owed.drop(unused.map(Foreign::Waker));
     }
 
     /// As [`Lane::notify`], for a run.
@@ -942,11 +931,13 @@ impl Lane {
     /// Nobody waits for a run any more: it goes on with what it must keep alive.
     pub fn let_run_go(&mut self, id: u32, owner: Box<dyn Any + Send>) {
         let Some(mut run) = self.runs.slots.get_mut(id).and_then(Option::take) else {
-            return self.owed.drop(Some(Foreign::Value(owner)));
+            return self.port.owed.drop(Some(Foreign::Value(owner)));
         };
-        self.owed.drop(run.waker.take().map(Foreign::Waker));
+        self.port.owed.drop(run.waker.take().map(Foreign::Waker));
         run.notify = None;
-        self.owed.drop(run.owner.replace(owner).map(Foreign::Value));
+        self.port
+            .owed
+            .drop(run.owner.replace(owner).map(Foreign::Value));
         run.detached = true;
         self.put_back(id, run);
     }
@@ -979,7 +970,7 @@ impl Lane {
         self.act_for(None);
         let posted = posted?;
         if let Posted::Pending(handle) = posted
-            && let Some(op) = self.ops.get_mut(handle)
+            && let Some(op) = self.port.ops.get_mut(handle)
         {
             op.site = site.line();
         }

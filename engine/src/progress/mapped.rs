@@ -33,9 +33,12 @@
 //!    when the offer comes.
 //! 3. Opened memory is closed when no transfer of this rank is under way on a device.
 
-use super::lane::{Direction, Lane, Op, State};
+use super::lane_send;
 use super::offers::{Remote, Said};
+use super::op::{Direction, Op, State};
+use super::port::Port;
 use super::staged::Stage;
+use super::{chunks, offers, reached, staged};
 use crate::device::direct::{Direct, How};
 use crate::device::imports::Room;
 use crate::device::{DeviceMemory, Devices, PoolLoan, Through, UnderWay};
@@ -50,7 +53,7 @@ use std::sync::Arc;
 
 /// A message that our device reads from another process's memory, or writes there.
 #[derive(Debug)]
-pub(super) struct Mapped {
+pub(crate) struct Mapped {
     /// The other side's operation.
     pub other: u32,
     pub remote: Remote,
@@ -190,389 +193,378 @@ impl Mapped {
     }
 }
 
-impl Lane {
-    /// Begins to read a message from its sender's memory, or to write it to its
-    /// receiver's, if that can be opened here. `Ok(false)`: nothing was begun.
-    ///
-    /// # Errors
-    /// Nothing was begun because somebody refused, for this reason.
-    pub(super) fn begin_mapped(
-        &mut self,
-        handle: u32,
-        peer: u32,
-        other: u32,
-        remote: &Remote,
-    ) -> Result<bool, String> {
-        let Some(op) = self.ops.get(handle) else {
-            return Ok(false);
-        };
-        let (total, writes) = (op.total, op.direction == Direction::Send);
-        let Some(own) = op.view.as_device().cloned() else {
-            return Ok(false);
-        };
-        let Ok(view) = own.view() else {
-            return Ok(false); // told by the stage
-        };
-        let context = view.buffer().memory().context().clone();
-        let key = &remote.offer.key;
-        let placement = Placement::between(context.link(&key.device));
-        let owner = (self.members[peer as usize], context.ordinal());
-        let room = self.devices.has_room(owner, key);
-        let want = match (room, supported(key.made, placement)) {
-            (_, Reach::No(_)) | (Room::None, _) => return Ok(false),
-            (Room::Free, Reach::Descriptors | Reach::Pool) => {
-                match self.devices.descriptors.ask(self.links.process(peer)) {
-                    Ok((number, socket)) => Some((Want { number, socket }, false)),
-                    Err(e) => return Err(e.to_string()),
-                }
+/// Begins to read a message from its sender's memory, or to write it to its
+/// receiver's, if that can be opened here. `Ok(false)`: nothing was begun.
+///
+/// # Errors
+/// Nothing was begun because somebody refused, for this reason.
+pub(crate) fn begin_mapped(
+    port: &mut Port,
+    handle: u32,
+    peer: u32,
+    other: u32,
+    remote: &Remote,
+) -> Result<bool, String> {
+    let Some(op) = port.ops.get(handle) else {
+        return Ok(false);
+    };
+    let (total, writes) = (op.total, op.direction == Direction::Send);
+    let Some(own) = op.view.as_device().cloned() else {
+        return Ok(false);
+    };
+    let Ok(view) = own.view() else {
+        return Ok(false); // told by the stage
+    };
+    let context = view.buffer().memory().context().clone();
+    let key = &remote.offer.key;
+    let placement = Placement::between(context.link(&key.device));
+    let owner = (port.members[peer as usize], context.ordinal());
+    let room = port.devices.has_room(owner, key);
+    let want = match (room, supported(key.made, placement)) {
+        (_, Reach::No(_)) | (Room::None, _) => return Ok(false),
+        (Room::Free, Reach::Descriptors | Reach::Pool) => {
+            match port.devices.descriptors.ask(port.links.process(peer)) {
+                Ok((number, socket)) => Some((Want { number, socket }, false)),
+                Err(e) => return Err(e.to_string()),
             }
-            _ => None,
-        };
-        let mut mapped = Mapped {
-            other,
-            remote: remote.clone(),
-            writes,
-            opened: Opened::Not,
-            owner,
-            own,
-            bytes: total,
-            event: None,
-            copy: None,
-            want,
-            dead: None,
-            _under_way: UnderWay::new(&self.devices),
-            devices: self.devices.clone(),
-        };
-        if want.is_none() && !self.open_memory(&mut mapped, peer, &[])? {
-            return Ok(false);
         }
-        if let Some(rare) = self.rare(handle) {
-            rare.stage = Some(Stage::Mapped(Box::new(mapped)));
-        }
-        if !writes {
-            self.await_device(handle);
-        }
-        self.staged.push(handle);
-        self.advance_mapped(handle);
-        Ok(true)
+        _ => None,
+    };
+    let mut mapped = Mapped {
+        other,
+        remote: remote.clone(),
+        writes,
+        opened: Opened::Not,
+        owner,
+        own,
+        bytes: total,
+        event: None,
+        copy: None,
+        want,
+        dead: None,
+        _under_way: UnderWay::new(&port.devices),
+        devices: port.devices.clone(),
+    };
+    if want.is_none() && !open_memory(port, &mut mapped, peer, &[])? {
+        return Ok(false);
     }
-
-    /// The bytes of a receive come by a device.
-    pub(super) fn await_device(&mut self, handle: u32) {
-        if let Some(op) = self.ops.get_mut(handle) {
-            op.state = State::Draining;
-            op.moved = op.total;
-        }
+    if let Some(rare) = port.rare(handle) {
+        rare.stage = Some(Stage::Mapped(Box::new(mapped)));
     }
-
-    /// Says once why memory is not opened that could be.
-    pub(super) fn say(&self, made: Kind, placement: Placement, why: &str) {
-        self.devices.say_once(made, placement, Through::Host, why);
+    if !writes {
+        await_device(port, handle);
     }
+    port.staged.push(handle);
+    advance_mapped(port, handle);
+    Ok(true)
+}
 
-    /// Opens what a message is read from. `Ok(false)`: there is no room, or it
-    /// is not what was announced.
-    ///
-    /// # Errors
-    /// Why it cannot be.
-    fn open_memory(
-        &mut self,
-        mapped: &mut Mapped,
-        peer: u32,
-        given: &[Piece],
-    ) -> Result<bool, String> {
-        let Ok(own) = mapped.own.view() else {
-            return Ok(false);
-        };
-        let context = own.buffer().memory().context().clone();
-        let offer = &mapped.remote.offer;
-        let owner = (self.members[peer as usize], context.ordinal());
-        let (devices, key) = (&self.devices, &offer.key);
-        let from = match key.made {
-            Kind::SharedPool | Kind::OtherPool => devices
-                .open_pool(owner, &context, key, given)
-                .map(|pool| Some(Opened::Pool(pool, None))),
-            _ => devices
-                .open(owner, &context, key, given)
-                .and_then(|memory| {
-                    memory
-                        .map(|memory| mapped.remote.view(&DeviceSlice::of(memory)?))
-                        .transpose()
-                })
-                .map(|view| view.map(Opened::View)),
-        };
-        let event = match &offer.when {
-            When::Event(event) => devices.opened_event(owner, &context, event).map(Some),
-            When::Passed | When::Told => Ok(None),
-        };
-        let opened = from.and_then(|from| Ok(from.zip(Some(event?))));
-        match opened {
-            Ok(Some((from, event))) => {
-                let told = mapped.remote.packed_bytes();
-                let fits = match mapped.writes {
-                    true => told >= Some(mapped.bytes),
-                    false => told == Some(mapped.bytes),
-                };
-                if !fits {
-                    self.counters.malformed += 1;
-                    return Ok(false);
-                }
-                mapped.opened = from;
-                mapped.event = event;
-                Ok(true)
-            }
-            Ok(None) => Ok(false), // no room for another mapping
-            Err(e) => Err(e.to_string()),
-        }
+/// The bytes of a receive come by a device.
+pub(crate) fn await_device(port: &mut Port, handle: u32) {
+    if let Some(op) = port.ops.get_mut(handle) {
+        op.state = State::Draining;
+        op.moved = op.total;
     }
+}
 
-    /// Asks for descriptors, and opens the memory when they have come. True if anything
-    /// moved.
-    fn fetch(&mut self, handle: u32) -> bool {
-        let Some(peer) = self.ops.get(handle).map(|op| op.peer) else {
-            return false;
-        };
-        let Some(mapped) = self.mapped(handle) else {
-            return false;
-        };
-        let other = mapped.other;
-        let Some((want, asked)) = mapped.want else {
-            return false;
-        };
-        let of = match mapped.writes {
-            true => wire::OF_RECEIVE,
-            false => 0,
-        };
-        if !asked {
-            let posted = self.post_want(peer, wire::head(wire::WANT, of, other, handle), want);
-            if let Some(mapped) = self.mapped(handle) {
-                mapped.want = Some((want, posted));
-            }
-            return posted;
-        }
-        let Some(pieces) = self.devices.descriptors.take(want.number) else {
-            return false;
-        };
-        let Some(rare) = self.rare(handle) else {
-            return false;
-        };
-        let Some(Stage::Mapped(mut mapped)) = rare.stage.take() else {
-            return false;
-        };
-        mapped.want = None;
-        let key = mapped.remote.offer.key;
-        let device = self
-            .context_of(handle)
-            .map(|context| context.link(&key.device));
-        let open = self.open_memory(&mut mapped, peer, &pieces);
-        let writes = mapped.writes;
-        let open = open.unwrap_or_else(|why| {
-            if let (Some(link), false) = (device, writes) {
-                self.say(key.made, Placement::between(link), &why);
-            }
-            false
-        });
-        if let Some(rare) = self.rare(handle) {
-            rare.stage = Some(Stage::Mapped(mapped));
-        }
-        if !open {
-            self.go_without(handle, peer, other);
-        }
-        true
-    }
+/// Says once why memory is not opened that could be.
+pub(crate) fn say(port: &Port, made: Kind, placement: Placement, why: &str) {
+    port.devices.say_once(made, placement, Through::Host, why);
+}
 
-    /// Asks the other side for descriptors. False: there was no room to say so.
-    pub(super) fn post_want(&mut self, peer: u32, head: AmHead, want: Want) -> bool {
-        let body = want.to_wire();
-        let fill = |to: *mut u8| {
-            // SAFETY: room for the body.
-            unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) }
-        };
-        self.links.post_with(peer, head, body.len(), fill).is_ok()
-    }
-
-    /// Asks for the bytes of a message whose memory cannot be read; or says that they
-    /// cannot be written.
-    pub(super) fn go_without(&mut self, handle: u32, peer: u32, send: u32) {
-        if let Some(rare) = self.rare(handle) {
-            rare.stage = None;
-        }
-        if (self.ops.get(handle)).is_some_and(|op| op.direction == Direction::Send) {
-            let head = wire::head(wire::PLACED, wire::NOT_WRITTEN, send, 0);
-            return self.control(peer, head);
-        }
-        if let Some(op) = self.ops.get_mut(handle) {
-            op.state = State::Streaming;
-            op.moved = 0;
-        }
-        match self.links.shares_memory(peer) {
-            true => self.ask_chunks(handle, peer, send),
-            false => self.ask_fragments(handle, peer, send),
-        }
-    }
-
-    /// The other side of a message wants descriptors of its memory, or of the memory for
-    /// chunks on its device.
-    pub(super) fn on_want(&mut self, message: &Incoming, own: u32, other: u32) -> bool {
-        let mut body = [0; Want::BYTES];
-        if message.payload.len() != body.len() {
-            return false;
-        }
-        // SAFETY: not released yet, as long as the array.
-        unsafe {
-            std::ptr::copy_nonoverlapping(message.payload.as_ptr(), body.as_mut_ptr(), body.len());
-        }
-        let (peer, what) = (message.peer, message.head.aux);
-        let Some(want) = Want::from_wire(&body) else {
-            return false;
-        };
-        let offered = self.ops.get(own).is_some_and(|op| {
-            let stage = op.rare.as_ref().and_then(|rare| rare.stage.as_ref());
-            op.peer == peer
-                && match (op.direction, what) {
-                    (Direction::Send, wire::OF_CHUNKS) => op.state == State::Announced,
-                    (Direction::Send, 0) => {
-                        op.state == State::Announced && self.offered(own).is_some()
-                    }
-                    (Direction::Receive, wire::OF_RECEIVE) => {
-                        matches!(stage, Some(Stage::Placed(_)))
-                    }
-                    _ => false,
-                }
-        });
-        let op = self.ops.get(own).filter(|_| offered);
-        let memory = op.and_then(|op| op.view.as_device().cloned());
-        let sent = memory.is_some_and(|memory| {
-            let pieces = match what {
-                wire::OF_CHUNKS => memory.view().and_then(|view| {
-                    let context = view.buffer().memory().context();
-                    self.devices.chunk_pieces(context)
-                }),
-                _ => memory.pieces(),
+/// Opens what a message is read from. `Ok(false)`: there is no room, or it
+/// is not what was announced.
+///
+/// # Errors
+/// Why it cannot be.
+pub(crate) fn open_memory(
+    port: &mut Port,
+    mapped: &mut Mapped,
+    peer: u32,
+    given: &[Piece],
+) -> Result<bool, String> {
+    let Ok(own) = mapped.own.view() else {
+        return Ok(false);
+    };
+    let context = own.buffer().memory().context().clone();
+    let offer = &mapped.remote.offer;
+    let owner = (port.members[peer as usize], context.ordinal());
+    let (devices, key) = (&port.devices, &offer.key);
+    let from = match key.made {
+        Kind::SharedPool | Kind::OtherPool => devices
+            .open_pool(owner, &context, key, given)
+            .map(|pool| Some(Opened::Pool(pool, None))),
+        _ => devices
+            .open(owner, &context, key, given)
+            .and_then(|memory| {
+                memory
+                    .map(|memory| mapped.remote.view(&DeviceSlice::of(memory)?))
+                    .transpose()
+            })
+            .map(|view| view.map(Opened::View)),
+    };
+    let event = match &offer.when {
+        When::Event(event) => devices.opened_event(owner, &context, event).map(Some),
+        When::Passed | When::Told => Ok(None),
+    };
+    let opened = from.and_then(|from| Ok(from.zip(Some(event?))));
+    match opened {
+        Ok(Some((from, event))) => {
+            let told = mapped.remote.packed_bytes();
+            let fits = match mapped.writes {
+                true => told >= Some(mapped.bytes),
+                false => told == Some(mapped.bytes),
             };
-            pieces.is_ok_and(|pieces| cuda_ipc::send(&want.socket, want.number, &pieces).is_ok())
-        });
-        if !sent {
-            self.control(peer, wire::head(wire::WITHOUT, 0, other, 0));
-        }
-        true
-    }
-
-    /// There are no descriptors of a message's memory.
-    pub(super) fn on_without(&mut self, peer: u32, handle: u32) -> bool {
-        if self.ops.get(handle).is_none_or(|op| op.peer != peer) {
-            return false;
-        }
-        let why = "its descriptors could not be sent";
-        let (other, made) = match self.ops.get_mut(handle).and_then(Op::stage) {
-            Some(Stage::Mapped(mapped)) if mapped.want.is_some() => {
-                (mapped.other, Some(mapped.remote.offer.key.made))
+            if !fits {
+                port.counters.malformed += 1;
+                return Ok(false);
             }
-            Some(Stage::Opening(opening)) => (opening.send, None),
-            _ => return false,
-        };
-        if let Some(made) = made {
-            self.say(made, Placement::Device, why);
+            mapped.opened = from;
+            mapped.event = event;
+            Ok(true)
         }
-        self.go_without(handle, peer, other);
-        true
+        Ok(None) => Ok(false), // no room for another mapping
+        Err(e) => Err(e.to_string()),
     }
+}
 
-    /// A kernel copies so many bytes of a message from device to device.
-    pub(super) fn note_kernel(&mut self, bytes: usize) {
-        self.counters.pulled += 1;
-        self.counters.kernels += 1;
-        self.counters.kernel_bytes += bytes as u64;
-    }
-
-    pub(super) fn mapped(&mut self, handle: u32) -> Option<&mut Mapped> {
-        match self.ops.get_mut(handle).and_then(Op::stage)? {
-            Stage::Mapped(mapped) => Some(mapped),
-            _ => None,
+/// Asks for descriptors, and opens the memory when they have come. True if anything
+/// moved.
+pub(crate) fn fetch(port: &mut Port, handle: u32) -> bool {
+    let Some(peer) = port.ops.get(handle).map(|op| op.peer) else {
+        return false;
+    };
+    let Some(mapped) = state(port, handle) else {
+        return false;
+    };
+    let other = mapped.other;
+    let Some((want, asked)) = mapped.want else {
+        return false;
+    };
+    let of = match mapped.writes {
+        true => wire::OF_RECEIVE,
+        false => 0,
+    };
+    if !asked {
+        let posted = post_want(port, peer, wire::head(wire::WANT, of, other, handle), want);
+        if let Some(mapped) = state(port, handle) {
+            mapped.want = Some((want, posted));
         }
+        return posted;
     }
-
-    /// Looks after a message that is read from opened memory. True if it moved.
-    pub(super) fn advance_mapped(&mut self, handle: u32) -> bool {
-        let fetched = self.fetch(handle);
-        let Some(mapped) = self.mapped(handle) else {
-            return fetched;
-        };
-        let (other, dead, before) = (mapped.other, mapped.dead, mapped.copy.is_some());
-        let writes = mapped.writes;
-        let mapped_bytes = mapped.bytes;
-        let step = mapped.advance();
-        let begun = !before && mapped.copy.is_some();
-        let Some(peer) = self.ops.get(handle).map(|op| op.peer) else {
-            return false;
-        };
-        if begun {
-            self.note_kernel(mapped_bytes);
+    let Some(pieces) = port.devices.descriptors.take(want.number) else {
+        return false;
+    };
+    let Some(rare) = port.rare(handle) else {
+        return false;
+    };
+    let Some(Stage::Mapped(mut mapped)) = rare.stage.take() else {
+        return false;
+    };
+    mapped.want = None;
+    let key = mapped.remote.offer.key;
+    let device = reached::context_of(port, handle).map(|context| context.link(&key.device));
+    let open = open_memory(port, &mut mapped, peer, &pieces);
+    let writes = mapped.writes;
+    let open = open.unwrap_or_else(|why| {
+        if let (Some(link), false) = (device, writes) {
+            say(port, key.made, Placement::between(link), &why);
         }
-        match (step, dead) {
-            (Step::Waits, _) => return begun || fetched,
-            // Nobody can say that the memory was whole until the end.
-            (_, Some(how)) => {
-                self.end_direct(handle);
-                let e = self.death_error(handle, peer, how);
-                self.finish(handle, Some(e));
-            }
-            (Step::Over, None) => {
-                self.end_direct(handle);
-                match writes {
-                    true => self.finish(handle, None),
-                    false => self.received(handle),
+        false
+    });
+    if let Some(rare) = port.rare(handle) {
+        rare.stage = Some(Stage::Mapped(mapped));
+    }
+    if !open {
+        go_without(port, handle, peer, other);
+    }
+    true
+}
+
+/// Asks the other side for descriptors. False: there was no room to say so.
+pub(crate) fn post_want(port: &mut Port, peer: u32, head: AmHead, want: Want) -> bool {
+    let body = want.to_wire();
+    let fill = |to: *mut u8| {
+        // SAFETY: room for the body.
+        unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) }
+    };
+    port.links.post_with(peer, head, body.len(), fill).is_ok()
+}
+
+/// Asks for the bytes of a message whose memory cannot be read; or says that they
+/// cannot be written.
+pub(crate) fn go_without(port: &mut Port, handle: u32, peer: u32, send: u32) {
+    if let Some(rare) = port.rare(handle) {
+        rare.stage = None;
+    }
+    if (port.ops.get(handle)).is_some_and(|op| op.direction == Direction::Send) {
+        let head = wire::head(wire::PLACED, wire::NOT_WRITTEN, send, 0);
+        return port.control(peer, head);
+    }
+    if let Some(op) = port.ops.get_mut(handle) {
+        op.state = State::Streaming;
+        op.moved = 0;
+    }
+    match port.links.shares_memory(peer) {
+        true => chunks::ask_chunks(port, handle, peer, send),
+        false => lane_send::ask_fragments(port, handle, peer, send),
+    }
+}
+
+/// The other side of a message wants descriptors of its memory, or of the memory for
+/// chunks on its device.
+pub(crate) fn on_want(port: &mut Port, message: &Incoming, own: u32, other: u32) -> bool {
+    let mut body = [0; Want::BYTES];
+    if message.payload.len() != body.len() {
+        return false;
+    }
+    // SAFETY: not released yet, as long as the array.
+    unsafe {
+        std::ptr::copy_nonoverlapping(message.payload.as_ptr(), body.as_mut_ptr(), body.len());
+    }
+    let (peer, what) = (message.peer, message.head.aux);
+    let Some(want) = Want::from_wire(&body) else {
+        return false;
+    };
+    let offered = port.ops.get(own).is_some_and(|op| {
+        let stage = op.rare.as_ref().and_then(|rare| rare.stage.as_ref());
+        op.peer == peer
+            && match (op.direction, what) {
+                (Direction::Send, wire::OF_CHUNKS) => op.state == State::Announced,
+                (Direction::Send, 0) => {
+                    op.state == State::Announced && offers::offered(port, own).is_some()
                 }
-            }
-            (Step::Refused, None) => self.go_without(handle, peer, other),
-            (Step::Failed(e), None) => {
-                match writes {
-                    true => self.withdraw(peer, handle),
-                    false => self.end_direct(handle),
+                (Direction::Receive, wire::OF_RECEIVE) => {
+                    matches!(stage, Some(Stage::Placed(_)))
                 }
-                let e = self.device_error(handle, e);
-                self.finish(handle, Some(e));
+                _ => false,
             }
-        }
-        self.devices.sweep();
-        true
+    });
+    let op = port.ops.get(own).filter(|_| offered);
+    let memory = op.and_then(|op| op.view.as_device().cloned());
+    let sent = memory.is_some_and(|memory| {
+        let pieces = match what {
+            wire::OF_CHUNKS => memory.view().and_then(|view| {
+                let context = view.buffer().memory().context();
+                port.devices.chunk_pieces(context)
+            }),
+            _ => memory.pieces(),
+        };
+        pieces.is_ok_and(|pieces| cuda_ipc::send(&want.socket, want.number, &pieces).is_ok())
+    });
+    if !sent {
+        port.control(peer, wire::head(wire::WITHOUT, 0, other, 0));
     }
+    true
+}
 
-    /// What has not begun ends with the death of its peer.
-    fn fail_reached(&mut self, handle: u32, peer: u32, how: Death) {
-        self.end_direct(handle);
-        let e = self.death_error(handle, peer, how);
-        self.finish(handle, Some(e));
+/// There are no descriptors of a message's memory.
+pub(crate) fn on_without(port: &mut Port, peer: u32, handle: u32) -> bool {
+    if port.ops.get(handle).is_none_or(|op| op.peer != peer) {
+        return false;
     }
+    let why = "its descriptors could not be sent";
+    let (other, made) = match port.ops.get_mut(handle).and_then(Op::stage) {
+        Some(Stage::Mapped(mapped)) if mapped.want.is_some() => {
+            (mapped.other, Some(mapped.remote.offer.key.made))
+        }
+        Some(Stage::Opening(opening)) => (opening.send, None),
+        _ => return false,
+    };
+    if let Some(made) = made {
+        say(port, made, Placement::Device, why);
+    }
+    go_without(port, handle, peer, other);
+    true
+}
 
-    /// A peer has died: what was read from its memory cannot be relied on.
-    pub(super) fn fail_mapped(&mut self, peer: u32, how: Death) {
-        for at in (0..self.staged.len()).rev() {
-            let handle = self.staged[at];
-            if self.ops.get(handle).is_none_or(|op| op.peer != peer) {
-                continue;
-            }
-            match self.ops.get_mut(handle).and_then(Op::stage) {
-                Some(Stage::Mapped(_)) => {}
-                Some(Stage::Opening(_)) => self.fail_reached(handle, peer, how),
-                Some(Stage::Placed(placed)) if placed.is_under_way() => {
-                    self.fail_reached(handle, peer, how);
-                }
-                _ => {}
-            }
-            let Some(mapped) = self.mapped(handle) else {
-                continue;
-            };
-            // A kernel that runs is waited for by whoever looks after it.
-            mapped.dead = Some(how);
-            if mapped.copy.is_none() {
-                self.end_direct(handle);
-                let e = self.death_error(handle, peer, how);
-                self.finish(handle, Some(e));
+pub(crate) fn state(port: &mut Port, handle: u32) -> Option<&mut Mapped> {
+    match port.ops.get_mut(handle).and_then(Op::stage)? {
+        Stage::Mapped(mapped) => Some(mapped),
+        _ => None,
+    }
+}
+
+/// Looks after a message that is read from opened memory. True if it moved.
+pub(crate) fn advance_mapped(port: &mut Port, handle: u32) -> bool {
+    let fetched = fetch(port, handle);
+    let Some(mapped) = state(port, handle) else {
+        return fetched;
+    };
+    let (other, dead, before) = (mapped.other, mapped.dead, mapped.copy.is_some());
+    let writes = mapped.writes;
+    let mapped_bytes = mapped.bytes;
+    let step = mapped.advance();
+    let begun = !before && mapped.copy.is_some();
+    let Some(peer) = port.ops.get(handle).map(|op| op.peer) else {
+        return false;
+    };
+    if begun {
+        port.note_kernel(mapped_bytes);
+    }
+    match (step, dead) {
+        (Step::Waits, _) => return begun || fetched,
+        // Nobody can say that the memory was whole until the end.
+        (_, Some(how)) => {
+            staged::end_direct(port, handle);
+            let e = port.death_error(handle, peer, how);
+            port.finish(handle, Some(e));
+        }
+        (Step::Over, None) => {
+            staged::end_direct(port, handle);
+            match writes {
+                true => port.finish(handle, None),
+                false => port.received(handle),
             }
         }
-        if let Some(&rank) = self.members.get(peer as usize) {
-            self.devices.forget(rank);
+        (Step::Refused, None) => go_without(port, handle, peer, other),
+        (Step::Failed(e), None) => {
+            match writes {
+                true => lane_send::withdraw(port, peer, handle),
+                false => staged::end_direct(port, handle),
+            }
+            let e = port.device_error(handle, e);
+            port.finish(handle, Some(e));
         }
+    }
+    port.devices.sweep();
+    true
+}
+
+/// What has not begun ends with the death of its peer.
+pub(crate) fn fail_reached(port: &mut Port, handle: u32, peer: u32, how: Death) {
+    staged::end_direct(port, handle);
+    let e = port.death_error(handle, peer, how);
+    port.finish(handle, Some(e));
+}
+
+/// A peer has died: what was read from its memory cannot be relied on.
+pub(crate) fn fail_mapped(port: &mut Port, peer: u32, how: Death) {
+    for at in (0..port.staged.len()).rev() {
+        let handle = port.staged[at];
+        if port.ops.get(handle).is_none_or(|op| op.peer != peer) {
+            continue;
+        }
+        match port.ops.get_mut(handle).and_then(Op::stage) {
+            Some(Stage::Mapped(_)) => {}
+            Some(Stage::Opening(_)) => fail_reached(port, handle, peer, how),
+            Some(Stage::Placed(placed)) if placed.is_under_way() => {
+                fail_reached(port, handle, peer, how);
+            }
+            _ => {}
+        }
+        let Some(mapped) = state(port, handle) else {
+            continue;
+        };
+        // A kernel that runs is waited for by whoever looks after it.
+        mapped.dead = Some(how);
+        if mapped.copy.is_none() {
+            staged::end_direct(port, handle);
+            let e = port.death_error(handle, peer, how);
+            port.finish(handle, Some(e));
+        }
+    }
+    if let Some(&rank) = port.members.get(peer as usize) {
+        port.devices.forget(rank);
     }
 }

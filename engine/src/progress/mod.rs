@@ -5,6 +5,7 @@
 //! Communicators share no lane, so they share no lock. [`core::Core`] is what
 //! a rank's lanes have in common: where they sleep, who is dead.
 
+mod arrival;
 pub mod attached;
 mod biased;
 pub mod cell;
@@ -24,9 +25,12 @@ mod lane_send;
 pub mod links;
 mod mapped;
 mod offers;
+pub mod op;
 pub mod owed;
 pub mod pace;
+mod peer;
 mod place;
+pub mod port;
 mod reached;
 mod slab;
 mod staged;

@@ -4,7 +4,11 @@
 //! What is done with them is in [`super::mapped`], [`super::place`] and
 //! [`super::reached`]. Invariant: 2 of [`super::mapped`].
 
-use super::lane::{Arrival, Lane, State};
+use super::arrival::Arrival;
+use super::lane::Lane;
+use super::mapped;
+use super::op::State;
+use super::port::Port;
 use super::staged::Stage;
 use crate::device::UnderWay;
 use crate::device::export::{Moment, Told as ToldEvent};
@@ -18,7 +22,7 @@ use osier_transports::{Incoming, PostError, TransportError};
 
 /// Layouts between two ranks, per direction.
 #[derive(Default)]
-pub(super) struct Layouts {
+pub(crate) struct Layouts {
     /// Told to the peer: by slot, with the time of their last use.
     told: Vec<(Layout, u64)>,
     clock: u64,
@@ -27,14 +31,14 @@ pub(super) struct Layouts {
 }
 
 /// An offer that is made, and the event it names.
-pub(super) struct Made {
+pub(crate) struct Made {
     offer: Box<Offer>,
     /// Ours until the receiver has answered.
     _event: Option<ToldEvent>,
 }
 
 /// What a send can say of its memory.
-pub(super) enum Offering {
+pub(crate) enum Offering {
     /// That is not asked for, or cannot be said.
     None,
     /// All, in `rare.offer`.
@@ -46,7 +50,7 @@ pub(super) enum Offering {
 
 /// Device memory of another process.
 #[derive(Clone, Debug)]
-pub(super) struct Remote {
+pub(crate) struct Remote {
     pub offer: Box<Offer>,
     /// Of each instance; `None`: not told.
     layout: Option<Layout>,
@@ -56,7 +60,7 @@ pub(super) struct Remote {
 
 /// What the owner of memory has said of the moment from which it may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(crate) enum Said {
     /// That it will say so.
     Nothing,
     /// All that there is to be said.
@@ -103,106 +107,206 @@ impl Remote {
     }
 }
 
+/// Says where the memory of a device send lies, if its peer may open it.
+pub(crate) fn offer(port: &mut Port, handle: u32) -> Offering {
+    let Some(op) = port.ops.get(handle) else {
+        return Offering::None;
+    };
+    if op.rare.as_ref().is_some_and(|rare| rare.offer.is_some()) {
+        return Offering::Made;
+    }
+    let Some(memory) = op.view.as_device().cloned() else {
+        return Offering::None;
+    };
+    let (peer, total) = (op.peer, op.total);
+    if op.has_failed() || !opens_devices(port, peer) || total == 0 {
+        return Offering::None;
+    }
+    let Ok((key, origin)) = memory.key() else {
+        return Offering::None;
+    };
+    // Handles of events name processes by their numbers.
+    let tells = port.links.counts_alike(peer);
+    let (event, when) = match memory.moment(&port.devices, tells) {
+        Ok(Moment::Passed) => (None, When::Passed),
+        Ok(Moment::Event(told)) => {
+            let handle = told.handle;
+            (Some(told), When::Event(handle))
+        }
+        Ok(Moment::Later) => (None, When::Told),
+        Err(e) => return Offering::Broken(port.device_error(handle, e)),
+    };
+    let (layout, count) = memory.instances();
+    let (layout, origin, count) = match layout.contiguous_at(count) {
+        Some(base) => (Told::Run, origin.wrapping_add_signed(base as i64), total),
+        None => match tell_layout(port, peer, layout) {
+            Ok(told) => (told, origin, count),
+            Err(PostError::Full) => return Offering::Full,
+            Err(PostError::Failed(e)) => return Offering::Failed(e),
+        },
+    };
+    let made = Made {
+        offer: Box::new(Offer {
+            key,
+            origin,
+            count: count as u64,
+            layout,
+            when,
+        }),
+        _event: event,
+    };
+    let waits = (when == When::Told).then(|| UnderWay::new(&port.devices));
+    if let Some(rare) = port.rare(handle) {
+        rare.offer = Some(made);
+        rare.stage = waits.map(|_waits| Stage::Later { _waits });
+    }
+    if when == When::Told {
+        port.staged.push(handle);
+    }
+    Offering::Made
+}
+
+/// Tells the receiver of an announced message that its memory may be used, if so.
+/// True if it was told.
+pub(crate) fn tell_ready(port: &mut Port, handle: u32) -> bool {
+    let Some(op) = port.ops.get_mut(handle) else {
+        return false;
+    };
+    if op.state != State::Announced {
+        return false; // not announced yet
+    }
+    let (peer, memory) = (op.peer, op.view.as_device().cloned());
+    let aux = match memory.map(|memory| memory.is_valid()) {
+        Some(Ok(true)) => 0,
+        Some(Ok(false)) => return false,
+        Some(Err(e)) => {
+            let e = port.device_error(handle, e);
+            if let Some(rare) = port.rare(handle) {
+                rare.error = Some(e);
+            }
+            wire::NEVER
+        }
+        None => wire::NEVER,
+    };
+    if let Some(rare) = port.rare(handle) {
+        rare.stage = None;
+    }
+    port.control(peer, wire::head(wire::READY, aux, handle, 0));
+    true
+}
+
+/// Whether a peer is another process that may open our devices' memory.
+pub(crate) fn opens_devices(port: &Port, peer: u32) -> bool {
+    port.links.transport(peer) == "shm" && !port.links.shares_process(peer)
+}
+
+/// What an announcement says of the memory.
+pub(crate) fn offered(port: &Port, handle: u32) -> Option<Box<Offer>> {
+    let rare = port.ops.get(handle)?.rare.as_ref()?;
+    rare.offer.as_ref().map(|made| made.offer.clone())
+}
+
+/// Tells a peer a layout, unless it knows it.
+pub(crate) fn tell_layout(port: &mut Port, peer: u32, layout: &Layout) -> Result<Told, PostError> {
+    let known = port.peers[peer as usize].layouts.get_or_insert_default();
+    known.clock += 1;
+    let clock = known.clock;
+    if let Some(at) = known
+        .told
+        .iter()
+        .position(|(told, _)| told.id() == layout.id())
+    {
+        known.told[at].1 = clock;
+        return Ok(Told::Slot(at as u16));
+    }
+    let limit = LAYOUT_BYTES.min(port.links.max_payload(peer));
+    let Some(wire) = layout.to_wire(limit) else {
+        return Ok(Told::Not);
+    };
+    let slot = match known.told.len() {
+        n if n < LAYOUTS => n,
+        _ => {
+            let oldest = known.told.iter().enumerate().min_by_key(|(_, told)| told.1);
+            oldest.map_or(0, |(at, _)| at)
+        }
+    };
+    let fill = |at: *mut u8| {
+        // SAFETY: room for all of the wire form.
+        unsafe { std::ptr::copy_nonoverlapping(wire.as_ptr(), at, wire.len()) }
+    };
+    let head = wire::head(wire::LAYOUT, 0, slot as u32, 0);
+    port.links.post_with(peer, head, wire.len(), fill)?;
+    let told = &mut port.peers[peer as usize]
+        .layouts
+        .get_or_insert_default()
+        .told;
+    match told.get_mut(slot) {
+        Some(old) => *old = (layout.clone(), clock),
+        None => told.push((layout.clone(), clock)),
+    }
+    Ok(Told::Slot(slot as u16))
+}
+
+pub(crate) fn on_layout(port: &mut Port, message: &Incoming, slot: u32) -> bool {
+    let bytes = message.payload.len();
+    if bytes > LAYOUT_BYTES || slot as usize >= LAYOUTS {
+        return false;
+    }
+    let mut wire = vec![0; bytes];
+    // SAFETY: not released yet, as long as the vector.
+    unsafe {
+        std::ptr::copy_nonoverlapping(message.payload.as_ptr(), wire.as_mut_ptr(), bytes);
+    }
+    let layout = Layout::from_wire(&wire);
+    let sound = layout.is_some();
+    let heard = &mut port.peers[message.peer as usize]
+        .layouts
+        .get_or_insert_default()
+        .heard;
+    if heard.len() <= slot as usize {
+        heard.resize(slot as usize + 1, None);
+    }
+    heard[slot as usize] = layout;
+    sound
+}
+
+/// The memory that an announcement offers, with the layout as it is now: invariant 2.
+/// One that never came, or came damaged, is counted; the message takes a way that needs
+/// none.
+pub(crate) fn remote(port: &mut Port, peer: u32, offer: Box<Offer>) -> Box<Remote> {
+    let layout = match offer.layout {
+        Told::Run => Some(u8::layout()),
+        Told::Not => None,
+        Told::Slot(slot) => {
+            let heard = port.peers[peer as usize].layouts.as_ref();
+            let layout = heard.and_then(|all| all.heard.get(usize::from(slot))?.clone());
+            port.counters.malformed += u64::from(layout.is_none());
+            layout
+        }
+    };
+    let told = match offer.when {
+        When::Told => Said::Nothing,
+        When::Passed | When::Event(_) => Said::All,
+    };
+    Box::new(Remote {
+        offer,
+        layout,
+        told,
+    })
+}
+
 impl Lane {
-    /// Says where the memory of a device send lies, if its peer may open it.
-    pub(super) fn offer(&mut self, handle: u32) -> Offering {
-        let Some(op) = self.ops.get(handle) else {
-            return Offering::None;
-        };
-        if op.rare.as_ref().is_some_and(|rare| rare.offer.is_some()) {
-            return Offering::Made;
-        }
-        let Some(memory) = op.view.as_device().cloned() else {
-            return Offering::None;
-        };
-        let (peer, total) = (op.peer, op.total);
-        if op.has_failed() || !self.opens_devices(peer) || total == 0 {
-            return Offering::None;
-        }
-        let Ok((key, origin)) = memory.key() else {
-            return Offering::None;
-        };
-        // Handles of events name processes by their numbers.
-        let tells = self.links.counts_alike(peer);
-        let (event, when) = match memory.moment(&self.devices, tells) {
-            Ok(Moment::Passed) => (None, When::Passed),
-            Ok(Moment::Event(told)) => {
-                let handle = told.handle;
-                (Some(told), When::Event(handle))
-            }
-            Ok(Moment::Later) => (None, When::Told),
-            Err(e) => return Offering::Broken(self.device_error(handle, e)),
-        };
-        let (layout, count) = memory.instances();
-        let (layout, origin, count) = match layout.contiguous_at(count) {
-            Some(base) => (Told::Run, origin.wrapping_add_signed(base as i64), total),
-            None => match self.tell_layout(peer, layout) {
-                Ok(told) => (told, origin, count),
-                Err(PostError::Full) => return Offering::Full,
-                Err(PostError::Failed(e)) => return Offering::Failed(e),
-            },
-        };
-        let made = Made {
-            offer: Box::new(Offer {
-                key,
-                origin,
-                count: count as u64,
-                layout,
-                when,
-            }),
-            _event: event,
-        };
-        let waits = (when == When::Told).then(|| UnderWay::new(&self.devices));
-        if let Some(rare) = self.rare(handle) {
-            rare.offer = Some(made);
-            rare.stage = waits.map(|_waits| Stage::Later { _waits });
-        }
-        if when == When::Told {
-            self.staged.push(handle);
-        }
-        Offering::Made
-    }
-
-    /// Tells the receiver of an announced message that its memory may be used, if so.
-    /// True if it was told.
-    pub(super) fn tell_ready(&mut self, handle: u32) -> bool {
-        let Some(op) = self.ops.get_mut(handle) else {
-            return false;
-        };
-        if op.state != State::Announced {
-            return false; // not announced yet
-        }
-        let (peer, memory) = (op.peer, op.view.as_device().cloned());
-        let aux = match memory.map(|memory| memory.is_valid()) {
-            Some(Ok(true)) => 0,
-            Some(Ok(false)) => return false,
-            Some(Err(e)) => {
-                let e = self.device_error(handle, e);
-                if let Some(rare) = self.rare(handle) {
-                    rare.error = Some(e);
-                }
-                wire::NEVER
-            }
-            None => wire::NEVER,
-        };
-        if let Some(rare) = self.rare(handle) {
-            rare.stage = None;
-        }
-        self.control(peer, wire::head(wire::READY, aux, handle, 0));
-        true
-    }
-
     /// The memory that a peer's announcement has offered may be used, or never will.
-    pub(super) fn on_ready(&mut self, peer: u32, send: u32, aux: u16) -> bool {
+    pub(crate) fn on_ready(&mut self, peer: u32, send: u32, aux: u16) -> bool {
         let told = match aux {
             0 => Said::All,
             wire::NEVER => Said::Never,
             _ => return false,
         };
         let waits = |remote: &Remote| remote.told == Said::Nothing;
-        for handle in self.staged.clone() {
-            if self.ops.get(handle).is_some_and(|op| op.peer == peer)
-                && let Some(mapped) = self.mapped(handle)
+        for handle in self.port.staged.clone() {
+            if self.port.ops.get(handle).is_some_and(|op| op.peer == peer)
+                && let Some(mapped) = mapped::state(&mut self.port, handle)
                 && !mapped.writes
                 && mapped.other == send
             {
@@ -227,105 +331,5 @@ impl Lane {
         }
         // It goes another way, or is over.
         true
-    }
-
-    /// Whether a peer is another process that may open our devices' memory.
-    pub(super) fn opens_devices(&self, peer: u32) -> bool {
-        self.links.transport(peer) == "shm" && !self.links.shares_process(peer)
-    }
-
-    /// What an announcement says of the memory.
-    pub(super) fn offered(&self, handle: u32) -> Option<Box<Offer>> {
-        let rare = self.ops.get(handle)?.rare.as_ref()?;
-        rare.offer.as_ref().map(|made| made.offer.clone())
-    }
-
-    /// Tells a peer a layout, unless it knows it.
-    pub(super) fn tell_layout(&mut self, peer: u32, layout: &Layout) -> Result<Told, PostError> {
-        let known = self.peers[peer as usize].layouts.get_or_insert_default();
-        known.clock += 1;
-        let clock = known.clock;
-        if let Some(at) = known
-            .told
-            .iter()
-            .position(|(told, _)| told.id() == layout.id())
-        {
-            known.told[at].1 = clock;
-            return Ok(Told::Slot(at as u16));
-        }
-        let limit = LAYOUT_BYTES.min(self.links.max_payload(peer));
-        let Some(wire) = layout.to_wire(limit) else {
-            return Ok(Told::Not);
-        };
-        let slot = match known.told.len() {
-            n if n < LAYOUTS => n,
-            _ => {
-                let oldest = known.told.iter().enumerate().min_by_key(|(_, told)| told.1);
-                oldest.map_or(0, |(at, _)| at)
-            }
-        };
-        let fill = |at: *mut u8| {
-            // SAFETY: room for all of the wire form.
-            unsafe { std::ptr::copy_nonoverlapping(wire.as_ptr(), at, wire.len()) }
-        };
-        let head = wire::head(wire::LAYOUT, 0, slot as u32, 0);
-        self.links.post_with(peer, head, wire.len(), fill)?;
-        let told = &mut self.peers[peer as usize]
-            .layouts
-            .get_or_insert_default()
-            .told;
-        match told.get_mut(slot) {
-            Some(old) => *old = (layout.clone(), clock),
-            None => told.push((layout.clone(), clock)),
-        }
-        Ok(Told::Slot(slot as u16))
-    }
-
-    pub(super) fn on_layout(&mut self, message: &Incoming, slot: u32) -> bool {
-        let bytes = message.payload.len();
-        if bytes > LAYOUT_BYTES || slot as usize >= LAYOUTS {
-            return false;
-        }
-        let mut wire = vec![0; bytes];
-        // SAFETY: not released yet, as long as the vector.
-        unsafe {
-            std::ptr::copy_nonoverlapping(message.payload.as_ptr(), wire.as_mut_ptr(), bytes);
-        }
-        let layout = Layout::from_wire(&wire);
-        let sound = layout.is_some();
-        let heard = &mut self.peers[message.peer as usize]
-            .layouts
-            .get_or_insert_default()
-            .heard;
-        if heard.len() <= slot as usize {
-            heard.resize(slot as usize + 1, None);
-        }
-        heard[slot as usize] = layout;
-        sound
-    }
-
-    /// The memory that an announcement offers, with the layout as it is now: invariant 2.
-    /// One that never came, or came damaged, is counted; the message takes a way that needs
-    /// none.
-    pub(super) fn remote(&mut self, peer: u32, offer: Box<Offer>) -> Box<Remote> {
-        let layout = match offer.layout {
-            Told::Run => Some(u8::layout()),
-            Told::Not => None,
-            Told::Slot(slot) => {
-                let heard = self.peers[peer as usize].layouts.as_ref();
-                let layout = heard.and_then(|all| all.heard.get(usize::from(slot))?.clone());
-                self.counters.malformed += u64::from(layout.is_none());
-                layout
-            }
-        };
-        let told = match offer.when {
-            When::Told => Said::Nothing,
-            When::Passed | When::Event(_) => Said::All,
-        };
-        Box::new(Remote {
-            offer,
-            layout,
-            told,
-        })
     }
 }

@@ -26,7 +26,7 @@ use std::task::Waker;
 
 /// A value whose `Drop` is foreign code.
 #[expect(dead_code, reason = "they are only dropped")]
-pub(super) enum Foreign {
+pub(crate) enum Foreign {
     Waker(Waker),
     /// Memory that an operation owned, or what a panic left.
     Value(Box<dyn Any + Send>),
@@ -40,7 +40,7 @@ thread_local! {
 }
 
 /// Whether a lane that this thread releases has to keep what it owes.
-pub(super) fn is_put_off() -> bool {
+pub(crate) fn is_put_off() -> bool {
     let (held, _) = HELD.get();
     if held > 0 {
         HELD.set((held, true));
@@ -71,10 +71,10 @@ impl Drop for Later<'_> {
 }
 
 /// How a step that a function of the user has taken ended: a panic, or what it says.
-pub(super) type Combined = std::thread::Result<Result<()>>;
+pub(crate) type Combined = std::thread::Result<Result<()>>;
 
 /// Run, step and end of such a step.
-pub(super) type Ended = (u32, u32, Combined);
+pub(crate) type Ended = (u32, u32, Combined);
 
 /// A step of a run.
 struct Step {
@@ -84,7 +84,7 @@ struct Step {
 }
 
 #[derive(Default)]
-pub(super) struct Owed {
+pub(crate) struct Owed {
     /// Whether there is anything: one look for each release of a lane.
     any: bool,
     wake: Vec<Waker>,

@@ -26,9 +26,12 @@
 //! memory, acknowledged as early as the receiver's copy. There both sides agree first,
 //! here the receiver alone decides, which knows both.
 
-use super::lane::{Lane, Op, State, Target};
 use super::offers::Remote;
+use super::op::{Op, State};
+use super::peer::Target;
+use super::port::Port;
 use super::staged::Stage;
+use super::{chunks, mapped, place, staged};
 use crate::device::stage::Inbound;
 use crate::device::{Devices, Through, UnderWay};
 use crate::protocol::device::{End, Place, Way};
@@ -42,7 +45,7 @@ use std::sync::Arc;
 
 /// A receive whose sender's memory for chunks is opened first.
 #[derive(Debug)]
-pub(super) struct Opening {
+pub(crate) struct Opening {
     pub send: u32,
     /// The sender's device.
     device: BusId,
@@ -65,219 +68,217 @@ impl Drop for Opening {
     }
 }
 
-impl Lane {
-    /// Begins to receive an announced message from a device of another process without
-    /// the host's memory, if that can be. False: nothing was begun.
-    pub(super) fn begin_reached(
-        &mut self,
-        handle: u32,
-        peer: u32,
-        send: u32,
-        remote: &Remote,
-    ) -> bool {
-        let Some(op) = self.ops.get(handle) else {
-            return false;
-        };
-        let (total, room) = (op.total, op.view.bytes());
-        let Some(to) = op.view.as_device().cloned() else {
-            return false;
-        };
-        let Some(context) = self.context_of(handle).filter(|_| self.devices.opens()) else {
-            return false; // what cannot be used is told by the stage
-        };
-        let key = &remote.offer.key;
-        let placement = Placement::between(context.link(&key.device));
-        let reach = supported(key.made, placement);
-        // Asked for where it matters: the driver is.
-        let own = match reach.is_there() && remote.is_told() {
-            true => None,
-            false => to.key().ok().map(|(key, _)| key.made),
-        };
-        let sides = Sides {
-            placement,
-            from: key.made,
-            to: own,
-            told: remote.is_told(),
-            fits: total <= room,
-            shares: self.links.shares_memory(peer),
-        };
-        let from = End {
-            place: match key.made {
-                Made::Pinned => Place::Pinned,
-                _ => Place::Device,
+/// Begins to receive an announced message from a device of another process without
+/// the host's memory, if that can be. False: nothing was begun.
+pub(crate) fn begin_reached(
+    port: &mut Port,
+    handle: u32,
+    peer: u32,
+    send: u32,
+    remote: &Remote,
+) -> bool {
+    let Some(op) = port.ops.get(handle) else {
+        return false;
+    };
+    let (total, room) = (op.total, op.view.bytes());
+    let Some(to) = op.view.as_device().cloned() else {
+        return false;
+    };
+    let Some(context) = context_of(port, handle).filter(|_| port.devices.opens()) else {
+        return false; // what cannot be used is told by the stage
+    };
+    let key = &remote.offer.key;
+    let placement = Placement::between(context.link(&key.device));
+    let reach = supported(key.made, placement);
+    // Asked for where it matters: the driver is.
+    let own = match reach.is_there() && remote.is_told() {
+        true => None,
+        false => to.key().ok().map(|(key, _)| key.made),
+    };
+    let sides = Sides {
+        placement,
+        from: key.made,
+        to: own,
+        told: remote.is_told(),
+        fits: total <= room,
+        shares: port.links.shares_memory(peer),
+    };
+    let from = End {
+        place: match key.made {
+            Made::Pinned => Place::Pinned,
+            _ => Place::Device,
+        },
+        class: remote.class(),
+    };
+    let model = port.devices.model();
+    let ways = strategy(
+        &sides,
+        port.devices.pipelining(),
+        &model,
+        (from, to.end(), total),
+    );
+    // Why the message takes a longer way.
+    let mut why = match reach {
+        Reach::No(why) => Some(why.to_owned()),
+        _ => None,
+    };
+    let say = |port: &Port, through: Through, why: Option<String>| {
+        if let Some(why) = why {
+            port.devices.say_once(key.made, placement, through, &why);
+        }
+    };
+    for way in ways {
+        let begun = match way {
+            Way::Kernel => match mapped::begin_mapped(port, handle, peer, send, remote) {
+                Ok(begun) => begun,
+                Err(refused) => {
+                    why = Some(refused);
+                    false
+                }
             },
-            class: remote.class(),
-        };
-        let model = self.devices.model();
-        let ways = strategy(
-            &sides,
-            self.devices.pipelining(),
-            &model,
-            (from, to.end(), total),
-        );
-        // Why the message takes a longer way.
-        let mut why = match reach {
-            Reach::No(why) => Some(why.to_owned()),
-            _ => None,
-        };
-        let say = |lane: &Lane, through: Through, why: Option<String>| {
-            if let Some(why) = why {
-                lane.devices.say_once(key.made, placement, through, &why);
-            }
-        };
-        for way in ways {
-            let begun = match way {
-                Way::Kernel => match self.begin_mapped(handle, peer, send, remote) {
-                    Ok(begun) => begun,
-                    Err(refused) => {
-                        why = Some(refused);
-                        false
-                    }
-                },
-                Way::Put => self.begin_place(handle, peer, send, remote),
-                Way::DeviceChunks => {
-                    let begun = self.begin_on_device(handle, peer, send, &key.device);
-                    if begun {
-                        say(self, Through::Device, why.take());
-                    }
-                    begun
+            Way::Put => place::begin_place(port, handle, peer, send, remote),
+            Way::DeviceChunks => {
+                let begun = begin_on_device(port, handle, peer, send, &key.device);
+                if begun {
+                    say(port, Through::Device, why.take());
                 }
-                _ => break,
-            };
-            if begun {
-                return true;
+                begun
             }
+            _ => break,
+        };
+        if begun {
+            return true;
         }
-        say(self, Through::Host, why);
-        false
     }
+    say(port, Through::Host, why);
+    false
+}
 
-    /// The device of an operation's memory.
-    pub(super) fn context_of(&self, handle: u32) -> Option<Context> {
-        let memory = self.ops.get(handle)?.view.as_device()?;
-        let view = memory.view().ok()?;
-        Some(view.buffer().memory().context().clone())
-    }
+/// The device of an operation's memory.
+pub(crate) fn context_of(port: &Port, handle: u32) -> Option<Context> {
+    let memory = port.ops.get(handle)?.view.as_device()?;
+    let view = memory.view().ok()?;
+    Some(view.buffer().memory().context().clone())
+}
 
-    /// Begins to receive a message in chunks on its sender's device. False: it cannot be.
-    pub(super) fn begin_on_device(
-        &mut self,
-        handle: u32,
-        peer: u32,
-        send: u32,
-        device: &BusId,
-    ) -> bool {
-        let Some(context) = self.context_of(handle) else {
-            return false;
-        };
-        let owner = (self.members[peer as usize], context.ordinal());
-        match self.devices.open_chunks(owner, &context, device, None) {
-            Ok(Some(memory)) => {
-                self.ask_on_device(handle, peer, send, (device, memory));
-                return true;
-            }
-            Ok(None) => {}
-            Err(_) => return false,
+/// Begins to receive a message in chunks on its sender's device. False: it cannot be.
+pub(crate) fn begin_on_device(
+    port: &mut Port,
+    handle: u32,
+    peer: u32,
+    send: u32,
+    device: &BusId,
+) -> bool {
+    let Some(context) = context_of(port, handle) else {
+        return false;
+    };
+    let owner = (port.members[peer as usize], context.ordinal());
+    match port.devices.open_chunks(owner, &context, device, None) {
+        Ok(Some(memory)) => {
+            ask_on_device(port, handle, peer, send, (device, memory));
+            return true;
         }
-        let process = self.links.process(peer);
-        let Ok((number, socket)) = self.devices.descriptors.ask(process) else {
-            return false;
-        };
-        let opening = Opening {
-            send,
-            device: *device,
-            want: Want { number, socket },
-            asked: false,
-            devices: self.devices.clone(),
-            _under_way: UnderWay::new(&self.devices),
-        };
-        if let Some(rare) = self.rare(handle) {
-            rare.stage = Some(Stage::Opening(Box::new(opening)));
-        }
-        self.await_device(handle);
-        self.staged.push(handle);
-        self.advance_opening(handle);
-        true
+        Ok(None) => {}
+        Err(_) => return false,
     }
+    let process = port.links.process(peer);
+    let Ok((number, socket)) = port.devices.descriptors.ask(process) else {
+        return false;
+    };
+    let opening = Opening {
+        send,
+        device: *device,
+        want: Want { number, socket },
+        asked: false,
+        devices: port.devices.clone(),
+        _under_way: UnderWay::new(&port.devices),
+    };
+    if let Some(rare) = port.rare(handle) {
+        rare.stage = Some(Stage::Opening(Box::new(opening)));
+    }
+    mapped::await_device(port, handle);
+    port.staged.push(handle);
+    advance_opening(port, handle);
+    true
+}
 
-    /// Looks whether a sender's memory for chunks can be opened. True if it moved.
-    pub(super) fn advance_opening(&mut self, handle: u32) -> bool {
-        let Some(op) = self.ops.get_mut(handle) else {
-            return false;
-        };
-        let peer = op.peer;
-        let Some(Stage::Opening(opening)) = op.stage() else {
-            return false;
-        };
-        let (send, want, device) = (opening.send, opening.want, opening.device);
-        if !opening.asked {
-            let head = wire::head(wire::WANT, wire::OF_CHUNKS, send, handle);
-            let posted = self.post_want(peer, head, want);
-            if let Some(Stage::Opening(opening)) = self.ops.get_mut(handle).and_then(Op::stage) {
-                opening.asked = posted;
-            }
-            return posted;
+/// Looks whether a sender's memory for chunks can be opened. True if it moved.
+pub(crate) fn advance_opening(port: &mut Port, handle: u32) -> bool {
+    let Some(op) = port.ops.get_mut(handle) else {
+        return false;
+    };
+    let peer = op.peer;
+    let Some(Stage::Opening(opening)) = op.stage() else {
+        return false;
+    };
+    let (send, want, device) = (opening.send, opening.want, opening.device);
+    if !opening.asked {
+        let head = wire::head(wire::WANT, wire::OF_CHUNKS, send, handle);
+        let posted = mapped::post_want(port, peer, head, want);
+        if let Some(Stage::Opening(opening)) = port.ops.get_mut(handle).and_then(Op::stage) {
+            opening.asked = posted;
         }
-        let Some(pieces) = self.devices.descriptors.take(want.number) else {
-            return false;
-        };
-        let Some(context) = self.context_of(handle) else {
-            return false;
-        };
-        let owner = (self.members[peer as usize], context.ordinal());
-        let opened = (self.devices).open_chunks(owner, &context, &device, Some(&pieces));
-        match opened {
-            Ok(Some(memory)) => self.ask_on_device(handle, peer, send, (&device, memory)),
-            _ => self.go_without(handle, peer, send),
-        }
-        true
+        return posted;
     }
+    let Some(pieces) = port.devices.descriptors.take(want.number) else {
+        return false;
+    };
+    let Some(context) = context_of(port, handle) else {
+        return false;
+    };
+    let owner = (port.members[peer as usize], context.ordinal());
+    let opened = (port.devices).open_chunks(owner, &context, &device, Some(&pieces));
+    match opened {
+        Ok(Some(memory)) => ask_on_device(port, handle, peer, send, (&device, memory)),
+        _ => mapped::go_without(port, handle, peer, send),
+    }
+    true
+}
 
-    /// Asks the sender of an announced message for chunks on its device.
-    fn ask_on_device(
-        &mut self,
-        handle: u32,
-        peer: u32,
-        send: u32,
-        (device, memory): (&BusId, Arc<Memory>),
-    ) {
-        if let Some(how) = self.peers[peer as usize].dead {
-            let e = self.death_error(handle, peer, how);
-            return self.finish(handle, Some(e));
-        }
-        let Some(context) = self.context_of(handle) else {
-            return;
-        };
-        let linked = Placement::between(context.link(device)) == Placement::Linked;
-        let Some(op) = self.ops.get_mut(handle) else {
-            return;
-        };
-        (op.state, op.moved) = (State::Streaming, 0);
-        let (total, own) = (op.total, op.view.as_device().cloned());
-        self.peers[peer as usize]
-            .incoming
-            .push((send, Target::Op(handle)));
-        let stage = own.map(|own| Inbound::of_peer(&self.devices, &own, total, (memory, linked)));
-        match stage {
-            Some(Ok(stage)) => {
-                if let Some(rare) = self.rare(handle) {
-                    rare.stage = Some(Stage::In(stage));
-                }
-                self.staged.push(handle);
-            }
-            Some(Err(e)) => {
-                // A receive that fails drops what comes.
-                let e = self.device_error(handle, e);
-                self.fail_inbound(handle, e);
-            }
-            None => {}
-        }
-        let linked = if linked { wire::LINKED } else { 0 };
-        let ask = (send, wire::DEVICE_CHUNKS | linked);
-        let due = match self.inbound(handle) {
-            Some(stage) => stage.ask_chunks(ask),
-            None => Ok(Some(ask)),
-        };
-        self.say_stage(handle, peer, due);
+/// Asks the sender of an announced message for chunks on its device.
+pub(crate) fn ask_on_device(
+    port: &mut Port,
+    handle: u32,
+    peer: u32,
+    send: u32,
+    (device, memory): (&BusId, Arc<Memory>),
+) {
+    if let Some(how) = port.peers[peer as usize].dead {
+        let e = port.death_error(handle, peer, how);
+        return port.finish(handle, Some(e));
     }
+    let Some(context) = context_of(port, handle) else {
+        return;
+    };
+    let linked = Placement::between(context.link(device)) == Placement::Linked;
+    let Some(op) = port.ops.get_mut(handle) else {
+        return;
+    };
+    (op.state, op.moved) = (State::Streaming, 0);
+    let (total, own) = (op.total, op.view.as_device().cloned());
+    port.peers[peer as usize]
+        .incoming
+        .push((send, Target::Op(handle)));
+    let stage = own.map(|own| Inbound::of_peer(&port.devices, &own, total, (memory, linked)));
+    match stage {
+        Some(Ok(stage)) => {
+            if let Some(rare) = port.rare(handle) {
+                rare.stage = Some(Stage::In(stage));
+            }
+            port.staged.push(handle);
+        }
+        Some(Err(e)) => {
+            // A receive that fails drops what comes.
+            let e = port.device_error(handle, e);
+            staged::fail_inbound(port, handle, e);
+        }
+        None => {}
+    }
+    let linked = if linked { wire::LINKED } else { 0 };
+    let ask = (send, wire::DEVICE_CHUNKS | linked);
+    let due = match staged::inbound(port, handle) {
+        Some(stage) => stage.ask_chunks(ask),
+        None => Ok(Some(ask)),
+    };
+    chunks::say_stage(port, handle, peer, due);
 }

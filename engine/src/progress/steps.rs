@@ -17,7 +17,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Where a message of a lane is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(crate) enum Phase {
     Posts,
     Posted,
     Handles,
@@ -103,7 +103,7 @@ fn steps() -> &'static Steps {
 }
 
 /// A message of a kind is at a phase.
-pub(super) fn at(phase: Phase, kind: u8) {
+pub(crate) fn at(phase: Phase, kind: u8) {
     let steps = steps();
     if steps.dies.is_none() && steps.file.is_none() {
         return;

@@ -1,12 +1,12 @@
 //! One name for the standard library's tools and loom's.
 
 #[cfg(loom)]
-pub(super) use loom::sync::{
+pub(crate) use loom::sync::{
     Mutex, MutexGuard,
     atomic::{AtomicU32, AtomicUsize, Ordering},
 };
 #[cfg(not(loom))]
-pub(super) use std::sync::{
+pub(crate) use std::sync::{
     Mutex, MutexGuard,
     atomic::{AtomicU32, AtomicUsize, Ordering},
 };
@@ -15,7 +15,7 @@ pub(super) use std::sync::{
 /// here it only binds the compiler. loom knows no barrier in other threads, so
 /// there both sides are fences; see `biased.rs` for why that is enough.
 #[inline(always)]
-pub(super) fn fence_by_others() {
+pub(crate) fn fence_by_others() {
     #[cfg(not(loom))]
     std::sync::atomic::compiler_fence(Ordering::SeqCst);
     #[cfg(loom)]
@@ -27,7 +27,7 @@ pub(super) fn fence_by_others() {
 /// variable of the thread's own is reached by a call.
 #[cfg(all(not(loom), not(miri), target_os = "linux", target_arch = "x86_64"))]
 #[inline(always)]
-pub(super) fn this_thread() -> usize {
+pub(crate) fn this_thread() -> usize {
     let block: usize;
     // SAFETY: reads one word that is there for every thread (System V ABI, thread-local
     // storage, variant II).
@@ -47,7 +47,7 @@ pub(super) fn this_thread() -> usize {
     any(miri, not(target_os = "linux"), not(target_arch = "x86_64"))
 ))]
 #[inline]
-pub(super) fn this_thread() -> usize {
+pub(crate) fn this_thread() -> usize {
     thread_local! {
         static HERE: u8 = const { 0 };
     }
@@ -56,14 +56,14 @@ pub(super) fn this_thread() -> usize {
 
 /// loom's threads share one thread of the system.
 #[cfg(loom)]
-pub(super) fn this_thread() -> usize {
+pub(crate) fn this_thread() -> usize {
     loom::thread_local! {
         static HERE: Box<u8> = Box::new(0);
     }
     HERE.with(|here| std::ptr::from_ref(&**here) as usize)
 }
 
-pub(super) fn wait_a_bit(turns: &mut u32) {
+pub(crate) fn wait_a_bit(turns: &mut u32) {
     *turns += 1;
     #[cfg(loom)]
     loom::thread::yield_now();

@@ -3,7 +3,8 @@
 //! Every function does nothing, at the price of a branch, unless somebody
 //! records.
 
-use super::lane::Lane;
+use super::port::Port;
+
 use crate::trace::event::{Event, Kind};
 use crate::trace::{Tracer, now_ns};
 use crate::wire;
@@ -50,10 +51,10 @@ fn next(count: &mut u32) -> u32 {
     *count
 }
 
-impl Lane {
+impl Port {
     /// When something begins; 0 unless somebody records.
     #[inline]
-    pub(super) fn trace_stamp(&self) -> u64 {
+    pub(crate) fn trace_stamp(&self) -> u64 {
         match &self.trace {
             None => 0,
             Some(_) => now_ns(),
@@ -62,7 +63,7 @@ impl Lane {
 
     /// A message has started, `since_ns` when its start was begun.
     #[inline]
-    pub(super) fn trace_start(
+    pub(crate) fn trace_start(
         &mut self,
         kind: Kind,
         peer: u32,
@@ -90,7 +91,7 @@ impl Lane {
 
     /// A piece of a message was moved, or something was said about it.
     #[inline]
-    pub(super) fn trace_piece(&self, kind: Kind, peer: u32, bytes: usize, since_ns: u64) {
+    pub(crate) fn trace_piece(&self, kind: Kind, peer: u32, bytes: usize, since_ns: u64) {
         if since_ns != 0 {
             self.trace_piece_on(kind, peer, bytes, since_ns);
         }
@@ -109,7 +110,7 @@ impl Lane {
 
     /// Counts an active message that begins a message of a peer; its number.
     #[inline]
-    pub(super) fn trace_handled(&mut self, peer: u32, kind: u8) -> u32 {
+    pub(crate) fn trace_handled(&mut self, peer: u32, kind: u8) -> u32 {
         match &mut self.trace {
             Some(trace) if matches!(kind, wire::EAGER | wire::FIRST | wire::ANNOUNCE) => {
                 next(&mut trace.handled[peer as usize])
@@ -120,7 +121,7 @@ impl Lane {
 
     /// A receive has all of its message.
     #[inline]
-    pub(super) fn trace_received(
+    pub(crate) fn trace_received(
         &self,
         peer: u32,
         tag: u32,

@@ -1,0 +1,396 @@
+//! Port: what the protocols of a lane share.
+//!
+//! A protocol owns its states and transitions. It reaches operations, links, peers, devices,
+//! counters and the choice by costs through this, and nothing else of the lane: neither the
+//! queues of matching, nor runs, nor other protocols' states.
+
+use super::checked::LaneCheck;
+use super::lane::{PARTITIONED_TAG, SPARE_BUFFERS};
+use super::lane_close::Left;
+use super::lane_deaths::ended;
+use super::lane_runs::{NO_RUN, NOBODY, StepEnd};
+use super::links::Links;
+use super::op::{Direction, Op, Rare, State};
+use super::owed::{Foreign, Owed};
+use super::peer::{PeerState, Target};
+use super::slab::Slab;
+use super::traced::LaneTrace;
+use crate::device::Devices;
+use crate::error::{Error, ErrorKind};
+use crate::protocol::select::Selection;
+use osier_kernels::DeviceError;
+use osier_transports::shm::Death;
+use osier_transports::{AmHead, PostError, TransportErrorKind};
+use std::sync::Arc;
+
+/// Counters that tests and `osier info` read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    pub malformed: u64,
+    pub unexpected: u64,
+    pub announced: u64,
+    pub pulled: u64,
+    /// Bytes of messages from or to devices that the host has copied, each time.
+    pub copied: u64,
+    /// Chunks that were handed over.
+    pub handed: u64,
+    /// Chunks that were handed over on the device.
+    pub device_chunks: u64,
+    /// Chunks that were copied from a linked device to the own one first.
+    pub copied_first: u64,
+    /// Ends of messages of devices that the processor has read or written itself.
+    pub apertures: u64,
+    /// Kernels that copied from a peer's device memory, or to it, and their bytes.
+    pub kernels: u64,
+    pub kernel_bytes: u64,
+    /// Combinations of runs that kernels have made.
+    pub combined: u64,
+}
+
+/// What the protocols of a lane share; see [`super::port`].
+pub struct Port {
+    pub(crate) links: Links,
+    pub(crate) own: u32,
+    pub(crate) ops: Slab<Op>,
+    pub(crate) peers: Vec<PeerState>,
+    pub(crate) busy: Vec<u32>,
+    /// Operations of which an end is a device's.
+    pub(crate) staged: Vec<u32>,
+    pub(crate) devices: Arc<Devices>,
+    pub(crate) selection: Arc<Selection>,
+    pub(crate) always_eager: usize,
+    pub(crate) counters: Counters,
+    /// Peers that have left.
+    pub(crate) left_count: usize,
+    /// Foreign code that is to run without the lock.
+    pub(crate) owed: Owed,
+    /// Ends of operations of runs, which these have not heard of.
+    pub(crate) ended: Vec<StepEnd>,
+    /// Who is to blame for the error that is being returned.
+    pub(crate) culprit: u32,
+    /// Something finished since the flag was last taken.
+    pub finished: bool,
+    /// Context of the communicator, and its members' ranks in the world, for
+    /// reports.
+    pub(crate) context: u64,
+    pub(crate) members: Arc<[u32]>,
+    /// Nobody will receive here any more.
+    pub(crate) refusing: bool,
+    /// How sends ended that nobody waited for, since the lane refuses.
+    pub lost: Vec<Error>,
+    /// Packed bytes of the short message that is posted next.
+    pub(crate) scratch: Vec<u8>,
+    /// Which, while it is begun.
+    pub(crate) scratch_of: Option<u32>,
+    #[expect(clippy::vec_box, reason = "boxes to be used again")]
+    pub(crate) spare_rare: Vec<Box<Rare>>,
+    pub(crate) trace: Option<Box<LaneTrace>>,
+    pub(crate) check: Option<Box<LaneCheck>>,
+    /// Number of the message that is being handled, if somebody records.
+    pub(crate) handling: u32,
+}
+
+impl Port {
+    pub(crate) fn new(own: u32, size: usize, links: Links, selection: Arc<Selection>) -> Self {
+        Self {
+            always_eager: whole_message(&selection, &links),
+            links,
+            own,
+            ops: Slab::new(),
+            peers: (0..size).map(|_| PeerState::default()).collect(),
+            busy: Vec::new(),
+            staged: Vec::new(),
+            devices: Arc::default(),
+            selection,
+            counters: Counters::default(),
+            left_count: 0,
+            owed: Owed::default(),
+            ended: Vec::new(),
+            culprit: NOBODY,
+            finished: false,
+            context: 0,
+            members: Arc::default(),
+            refusing: false,
+            lost: Vec::new(),
+            scratch: Vec::new(),
+            scratch_of: None,
+            spare_rare: Vec::new(),
+            trace: None,
+            check: None,
+            handling: 0,
+        }
+    }
+}
+
+impl Port {
+    /// Ends an operation.
+    pub(crate) fn finish(&mut self, handle: u32, error: Option<Error>) {
+        if self.check.is_some() {
+            self.followed(handle);
+        }
+        let Some(op) = self.ops.get_mut(handle) else {
+            return;
+        };
+        debug_assert_ne!(op.state, State::Done, "an operation finishes once");
+        op.state = State::Done;
+        self.finished = true;
+        if error.is_some() {
+            op.rare().error = error;
+        }
+        if let Some(rare) = &mut op.rare {
+            rare.stage = None;
+            rare.offer = None;
+            rare.holds.clear();
+            self.owed.wake(rare.waker.take());
+            if let Some((ready, token)) = rare.notify.take() {
+                ready.push(token);
+            }
+            if let Some(key) = rare.key.take() {
+                self.links.unexport(&key);
+            }
+        }
+        if op.run != NO_RUN {
+            let (run, instance) = (op.run, op.instance);
+            return self.run_event(run, instance, handle);
+        }
+        if op.detached {
+            let error = self.free(handle);
+            if self.refusing {
+                self.lost.extend(error);
+            }
+        }
+    }
+
+    /// What few operations need, of one that lives.
+    pub(crate) fn rare(&mut self, handle: u32) -> Option<&mut Rare> {
+        let op = self.ops.get_mut(handle)?;
+        if op.rare.is_none() {
+            op.rare = Some(self.spare_rare.pop().unwrap_or_default());
+        }
+        op.rare.as_deref_mut()
+    }
+
+    /// Keeps an ended operation's box for another; the error that was in it.
+    pub(crate) fn recycle_rare(&mut self, mut rare: Box<Rare>) -> Option<Error> {
+        let error = rare.error.take();
+        self.owed.drop(rare.waker.take().map(Foreign::Waker));
+        self.owed.drop(rare.owner.take().map(Foreign::Value));
+        if self.spare_rare.len() < SPARE_BUFFERS {
+            *rare = Rare::default();
+            self.spare_rare.push(rare);
+        }
+        error
+    }
+
+    /// Frees an operation, whatever its state; the error that it had.
+    pub(crate) fn free(&mut self, handle: u32) -> Option<Error> {
+        let rare = self.ops.remove(handle)?.rare?;
+        self.recycle_rare(rare)
+    }
+
+    /// Whether an operation is over; `take` will return its result.
+    #[inline]
+    pub fn is_done(&self, handle: u32) -> bool {
+        self.ops
+            .get(handle)
+            .is_none_or(|op| op.state == State::Done)
+    }
+
+    /// Queues a message without payload.
+    pub(crate) fn control(&mut self, peer: u32, head: AmHead) {
+        let state = &mut self.peers[peer as usize];
+        if state.dead.is_some() {
+            return;
+        }
+        if state.control.is_empty() {
+            match self.links.post_with(peer, head, 0, |_| {}) {
+                Ok(()) => return,
+                Err(PostError::Full) => {}
+                // Its peer waits for it, so it must go once there is memory.
+                Err(PostError::Failed(e)) if e.kind() == TransportErrorKind::OutOfMemory => {}
+                Err(PostError::Failed(_)) => return, // its death or close is noticed elsewhere
+            }
+        }
+        state.control.push_back(head);
+        self.mark_busy(peer);
+    }
+
+    pub(crate) fn mark_busy(&mut self, peer: u32) {
+        let state = &mut self.peers[peer as usize];
+        if !state.busy {
+            state.busy = true;
+            self.busy.push(peer);
+        }
+    }
+
+    /// What an operation is, for messages: "send to rank 3, tag 7 (8 bytes, shm)".
+    pub fn describe(&self, handle: u32) -> String {
+        let Some(op) = self.ops.get(handle) else {
+            return "finished operation".into();
+        };
+        let bytes = op.view.bytes();
+        match op.direction {
+            Direction::Send => describe("send to", Some(op.peer), op.tag, bytes, &self.links),
+            Direction::Receive => {
+                let source = op.pattern.map_or(Some(op.peer), |p| p.source);
+                let tag = match op.pattern.map(|p| p.tag) {
+                    Some(crate::matching::TagPattern::Any) => None,
+                    _ => Some(op.tag),
+                };
+                match tag {
+                    Some(tag) => describe("receive from", source, tag, bytes, &self.links),
+                    None => {
+                        let who = source.map_or("any rank".into(), |s| format!("rank {s}"));
+                        format!("receive from {who}, any tag ({bytes} bytes)")
+                    }
+                }
+            }
+        }
+    }
+
+    /// Nobody wants what is still to come of a message.
+    pub(crate) fn discard_rest(&mut self, handle: u32) {
+        let Some(op) = self.ops.get(handle) else {
+            return;
+        };
+        let left = op.total.saturating_sub(op.moved);
+        if left == 0 {
+            return; // whoever brings the last bytes forgets it
+        }
+        let incoming = &mut self.peers[op.peer as usize].incoming;
+        for (_, target) in incoming {
+            if *target == Target::Op(handle) {
+                *target = Target::Discard(left);
+            }
+        }
+    }
+
+    /// The error of an operation that needs a peer which has left.
+    pub(crate) fn left_error(&self, handle: u32, peer: u32) -> Error {
+        self.left(&self.describe(handle), peer)
+    }
+
+    pub(crate) fn left(&self, what: &str, peer: u32) -> Error {
+        let how = match self.peers[peer as usize].left {
+            Some(Left::Finalized) => "has finalized".to_owned(),
+            _ => format!("has dropped the communicator (context {:#x})", self.context),
+        };
+        Error::new(ErrorKind::Closed, format!("{what}: rank {peer} {how}"))
+    }
+
+    /// The receiver of a send has dropped the communicator.
+    pub(crate) fn refused(&mut self, handle: u32) -> bool {
+        let Some(op) = self.ops.get(handle) else {
+            return false;
+        };
+        let (state, peer) = (op.state, op.peer);
+        let e = self.left_error(handle, peer);
+        match state {
+            State::Announced | State::AwaitAck => self.finish(handle, Some(e)),
+            // Its bytes go on to a receiver that drops them.
+            State::Streaming if op.synchronous => {
+                if let Some(rare) = self.rare(handle) {
+                    rare.error = Some(e);
+                }
+                if let Some(op) = self.ops.get_mut(handle) {
+                    op.acked = true;
+                }
+            }
+            State::Withdrawn => self.finish(handle, None),
+            _ => return false,
+        }
+        true
+    }
+
+    pub(crate) fn death_error(&self, handle: u32, peer: u32, how: Death) -> Error {
+        ended(&self.describe(handle), peer, how)
+    }
+
+    fn truncation(&self, peer: u32, tag: u32, sent: usize, room: usize) -> Error {
+        Error::new(
+            ErrorKind::Truncated,
+            format!(
+                "{}: the message has {sent} bytes, the receive buffer {room}",
+                describe("receive from", Some(peer), tag, room, &self.links)
+            ),
+        )
+        .with_envelope(peer, tag)
+    }
+
+    /// Ends a receive whose bytes have all come.
+    pub(crate) fn received(&mut self, handle: u32) {
+        let Some(op) = self.ops.get(handle) else {
+            return;
+        };
+        let room = op.view.bytes();
+        self.trace_received(op.peer, op.tag, op.total, op.number, 0);
+        let error = (op.total > room).then(|| self.truncation(op.peer, op.tag, op.total, room));
+        self.finish(handle, error);
+    }
+
+    /// An operation of a run is over.
+    #[cold]
+    pub(crate) fn run_event(&mut self, run: u32, instance: u32, handle: u32) {
+        let culprit = std::mem::replace(&mut self.culprit, NOBODY);
+        self.ended.push(StepEnd {
+            run,
+            instance,
+            handle,
+            culprit,
+        });
+    }
+
+    pub(crate) fn send_op(&mut self, peer: u32, handle: u32) -> Option<&mut Op> {
+        self.ops
+            .get_mut(handle)
+            .filter(|op| op.direction == Direction::Send && op.peer == peer)
+    }
+
+    /// A kernel copies so many bytes of a message from device to device.
+    pub(crate) fn note_kernel(&mut self, bytes: usize) {
+        self.counters.pulled += 1;
+        self.counters.kernels += 1;
+        self.counters.kernel_bytes += bytes as u64;
+    }
+
+    pub(crate) fn device_error(&self, handle: u32, e: DeviceError) -> Error {
+        Error::from(e).context(self.describe(handle))
+    }
+}
+
+/// Largest message that always goes at once and in one piece.
+pub(crate) fn whole_message(selection: &Selection, links: &Links) -> usize {
+    let most = links
+        .capabilities()
+        .map_or(usize::MAX, |c| c.max_payload_bytes)
+        .min(selection.always_eager());
+    let whole = |n: usize| n <= selection.costs().fragment_bytes(n);
+    if whole(most) {
+        return most;
+    }
+    let mut n = crate::protocol::cost::MIN_FRAGMENT_BYTES.min(most);
+    while n * 2 <= most && whole(n * 2) {
+        n *= 2;
+    }
+    n
+}
+
+pub(crate) fn describe(
+    what: &str,
+    peer: Option<u32>,
+    tag: u32,
+    bytes: usize,
+    links: &Links,
+) -> String {
+    let who = peer.map_or("any rank".into(), |p| format!("rank {p}"));
+    let by = peer.map_or("any transport", |p| links.transport(p));
+    if tag & crate::matching::INTERNAL_TAG != 0 {
+        let how = if tag & PARTITIONED_TAG != 0 {
+            "of a partitioned transfer"
+        } else {
+            "in a collective"
+        };
+        return format!("{what} {who} {how} ({bytes} bytes, {by})");
+    }
+    format!("{what} {who}, tag {tag} ({bytes} bytes, {by})")
+}
