@@ -18,7 +18,7 @@ use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::exec::memory::Buffers;
 use osier_engine::exec::program::Program;
 use osier_engine::progress::core::Core;
-use osier_engine::progress::lane_runs::End;
+use osier_engine::progress::runs::End;
 use osier_engine::view::RawView;
 use std::any::Any;
 use std::panic::{Location, resume_unwind};

@@ -57,7 +57,7 @@ use osier_engine::exec::program::{Place, Program};
 use osier_engine::exec::run::Then;
 use osier_engine::matching::{INTERNAL_TAG, Pattern};
 use osier_engine::progress::cell::LaneGuard;
-use osier_engine::progress::lane_runs::End;
+use osier_engine::progress::runs::End;
 use osier_engine::view::RawView;
 use std::panic::{Location, resume_unwind};
 use std::sync::Arc;

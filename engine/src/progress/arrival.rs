@@ -1,6 +1,6 @@
 //! Messages that no receive has asked for.
 
-use super::offers::Remote;
+use super::protocols::device_memory::Remote;
 use crate::matching::{Envelope, UnexpectedKey};
 use crate::wire;
 use osier_transports::RegionKey;

@@ -3,7 +3,7 @@
 use super::arrival::Arrival;
 use super::lane::Lane;
 use super::op::{Direction, Outcome, State};
-use super::staged;
+use super::protocols;
 use crate::diagnose::page::{Operation, WaitTag};
 use crate::diagnose::waits::{Asked, hear, listens};
 use crate::matching::{INTERNAL_TAG, Pattern, TagPattern};
@@ -29,7 +29,7 @@ impl Lane {
     /// without a message.
     pub fn unsettled(&self) -> bool {
         !(self.port.busy.is_empty() && self.get.is_idle())
-            || staged::devices_work(&self.port)
+            || protocols::devices_work(&self.port)
             || self.runs.work()
     }
 

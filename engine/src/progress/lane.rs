@@ -22,8 +22,6 @@
 //! 3. Every stream of a peer has exactly one target until its last byte.
 
 use super::arrival::Arrived;
-use super::lane_pull::Get;
-use super::lane_runs::Runs;
 use super::links::Links;
 use super::op::{Direction, State};
 pub use super::op::{Mode, Outcome, Posted};
@@ -31,11 +29,16 @@ use super::owed::Foreign;
 use super::pace::Pace;
 pub use super::port::Counters;
 use super::port::{Port, whole_message};
+use super::protocols;
+use super::protocols::get::Get;
+use super::protocols::{
+    device_get, device_memory, device_put, eager, host_pipeline, outbox, rendezvous,
+};
+use super::runs::Runs;
 use super::slab::Slab;
 #[cfg(debug_assertions)]
 use super::steps::{self, Phase};
 use super::traced::LaneTrace;
-use super::{chunks, lane_send, mapped, offers, place, staged};
 use crate::completion::ready::Ready;
 use crate::device::Devices;
 use crate::diagnose::waits::{hear, listens, resigns};
@@ -132,12 +135,12 @@ impl Lane {
 
     /// Whether the sender's device may write a receive's memory.
     pub fn is_placed(&mut self, handle: u32) -> bool {
-        place::is_placed(&mut self.port, handle)
+        device_put::is_placed(&mut self.port, handle)
     }
 
     /// Operations that hold something of a device's message.
     pub fn staged_transfers(&self) -> usize {
-        staged::staged_transfers(&self.port)
+        protocols::staged_transfers(&self.port)
     }
 
     /// Has whoever waits for the lane look again.
@@ -191,13 +194,13 @@ impl Lane {
             any = true;
         }
         if !self.port.busy.is_empty() {
-            any |= lane_send::push(&mut self.port);
+            any |= outbox::push(&mut self.port);
         }
         if !self.get.is_idle() {
             any |= self.get.advance_one_sided(&mut self.port);
         }
         if !self.port.staged.is_empty() {
-            any |= staged::advance_staged(&mut self.port);
+            any |= protocols::advance_staged(&mut self.port);
         }
         if self.runs.work() {
             any |= self.advance_works();
@@ -284,9 +287,9 @@ impl Lane {
             wire::FRAGMENT => self.on_fragment(message, low),
             wire::FIRST => self.on_first(message, low, high),
             wire::ANNOUNCE => self.on_announce(message, low, high),
-            wire::GO => lane_send::on_go(&mut self.port, peer, low, message.head.aux),
-            wire::FINISH => lane_send::on_finish(&mut self.port, peer, low, message.head.aux),
-            wire::ACK => lane_send::on_ack(&mut self.port, peer, low),
+            wire::GO => rendezvous::on_go(&mut self.port, peer, low, message.head.aux),
+            wire::FINISH => rendezvous::on_finish(&mut self.port, peer, low, message.head.aux),
+            wire::ACK => eager::on_ack(&mut self.port, peer, low),
             wire::CREDIT => self.port.peers[peer as usize].sender.give(u64::from(low)),
             wire::WITHDRAW => self.on_withdraw(peer, low, message.head.aux, high),
             wire::SHARE => self.get.on_share(&mut self.port, message, low, high),
@@ -294,15 +297,15 @@ impl Lane {
                 .get
                 .on_pushed(&mut self.port, peer, low, message.head.aux != 0),
             wire::CHECK => self.on_check(message),
-            wire::STAGE => chunks::on_stage(&mut self.port, peer, low, message.head.aux),
-            wire::CHUNK => chunks::on_chunk(&mut self.port, message, low),
-            wire::TAKEN => chunks::on_taken(&mut self.port, peer, low, message.head.aux),
-            wire::LAYOUT => offers::on_layout(&mut self.port, message, low),
+            wire::STAGE => host_pipeline::on_stage(&mut self.port, peer, low, message.head.aux),
+            wire::CHUNK => host_pipeline::on_chunk(&mut self.port, message, low),
+            wire::TAKEN => host_pipeline::on_taken(&mut self.port, peer, low, message.head.aux),
+            wire::LAYOUT => device_memory::on_layout(&mut self.port, message, low),
             wire::POISON => self.on_poison(peer, low, high),
-            wire::WANT => mapped::on_want(&mut self.port, message, low, high),
-            wire::WITHOUT => mapped::on_without(&mut self.port, peer, low),
-            wire::PLACE => place::on_place(&mut self.port, message, low, high),
-            wire::PLACED => place::on_placed(&mut self.port, peer, low, message.head.aux),
+            wire::WANT => device_get::on_want(&mut self.port, message, low, high),
+            wire::WITHOUT => device_get::on_without(&mut self.port, peer, low),
+            wire::PLACE => device_put::on_place(&mut self.port, message, low, high),
+            wire::PLACED => device_put::on_placed(&mut self.port, peer, low, message.head.aux),
             wire::READY => self.on_ready(peer, low, message.head.aux),
             _ => false,
         };

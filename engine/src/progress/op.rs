@@ -1,10 +1,10 @@
 //! Operations of a lane.
 
 use super::checked::OpCheck;
-use super::lane_runs::NO_RUN;
-use super::offers::Made;
 use super::owed::Foreign;
-use super::staged::Stage;
+use super::protocols::Stage;
+use super::protocols::device_memory::Made;
+use super::runs::NO_RUN;
 use crate::completion::hold::Hold;
 use crate::completion::ready::Ready;
 use crate::error::Error;

@@ -1,7 +1,7 @@
 //! What a lane keeps of each peer.
 
-use super::lane_close::Left;
-use super::offers::Layouts;
+use super::closing::Left;
+use super::protocols::device_memory::Layouts;
 use crate::protocol::eager::{ReceiverCredit, SenderCredit};
 use osier_transports::AmHead;
 use osier_transports::shm::Death;

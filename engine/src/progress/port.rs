@@ -5,14 +5,14 @@
 //! queues of matching, nor runs, nor other protocols' states.
 
 use super::checked::LaneCheck;
+use super::closing::Left;
+use super::failures::ended;
 use super::lane::{PARTITIONED_TAG, SPARE_BUFFERS};
-use super::lane_close::Left;
-use super::lane_deaths::ended;
-use super::lane_runs::{NO_RUN, NOBODY, StepEnd};
 use super::links::Links;
 use super::op::{Direction, Op, Rare, State};
 use super::owed::{Foreign, Owed};
 use super::peer::{PeerState, Target};
+use super::runs::{NO_RUN, NOBODY, StepEnd};
 use super::slab::Slab;
 use super::traced::LaneTrace;
 use crate::device::Devices;

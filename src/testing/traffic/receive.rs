@@ -5,7 +5,7 @@ use super::world::{Check, LARGEST, Receive, Receiving, Sending, World, short_key
 use osier_engine::error::{Error, ErrorKind};
 use osier_engine::matching::{Envelope, Pattern};
 use osier_engine::progress::lane::{Outcome, Posted};
-use osier_engine::progress::lane_receive::Direct;
+use osier_engine::progress::receive::Direct;
 
 /// A receive to post.
 pub(super) struct ToReceive {

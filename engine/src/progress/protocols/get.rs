@@ -17,9 +17,9 @@
 //! 2. Each SHARE is answered by one PUSHED.
 //! 3. At most one slice of a pull or push is under way.
 
-use super::lane_send;
-use super::op::{Direction, State};
-use super::port::Port;
+use super::rendezvous;
+use crate::progress::op::{Direction, State};
+use crate::progress::port::Port;
 
 use crate::error::{Error, ErrorKind};
 use crate::trace::event::Kind;
@@ -379,7 +379,7 @@ impl Get {
             // The memory cannot be read after all; fragments can.
             op.state = State::Streaming;
             op.moved = 0;
-            return lane_send::ask_fragments(port, pull.op, pull.peer, pull.send);
+            return rendezvous::ask_fragments(port, pull.op, pull.peer, pull.send);
         }
         port.control(
             pull.peer,

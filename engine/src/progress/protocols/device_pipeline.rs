@@ -26,14 +26,14 @@
 //! memory, acknowledged as early as the receiver's copy. There both sides agree first,
 //! here the receiver alone decides, which knows both.
 
-use super::offers::Remote;
-use super::op::{Op, State};
-use super::peer::Target;
-use super::port::Port;
-use super::staged::Stage;
-use super::{chunks, mapped, place, staged};
+use super::device_memory::Remote;
+use super::{device_get, device_put, host_pipeline, host_staged};
 use crate::device::stage::Inbound;
 use crate::device::{Devices, Through, UnderWay};
+use crate::progress::op::{Op, State};
+use crate::progress::peer::Target;
+use crate::progress::port::Port;
+use crate::progress::protocols::Stage;
 use crate::protocol::device::{End, Place, Way};
 use crate::protocol::reach::{Placement, Reach, Sides, strategy, supported};
 use crate::wire;
@@ -129,14 +129,14 @@ pub(crate) fn begin_reached(
     };
     for way in ways {
         let begun = match way {
-            Way::Kernel => match mapped::begin_mapped(port, handle, peer, send, remote) {
+            Way::Kernel => match device_get::begin_mapped(port, handle, peer, send, remote) {
                 Ok(begun) => begun,
                 Err(refused) => {
                     why = Some(refused);
                     false
                 }
             },
-            Way::Put => place::begin_place(port, handle, peer, send, remote),
+            Way::Put => device_put::begin_place(port, handle, peer, send, remote),
             Way::DeviceChunks => {
                 let begun = begin_on_device(port, handle, peer, send, &key.device);
                 if begun {
@@ -196,7 +196,7 @@ pub(crate) fn begin_on_device(
     if let Some(rare) = port.rare(handle) {
         rare.stage = Some(Stage::Opening(Box::new(opening)));
     }
-    mapped::await_device(port, handle);
+    device_get::await_device(port, handle);
     port.staged.push(handle);
     advance_opening(port, handle);
     true
@@ -214,7 +214,7 @@ pub(crate) fn advance_opening(port: &mut Port, handle: u32) -> bool {
     let (send, want, device) = (opening.send, opening.want, opening.device);
     if !opening.asked {
         let head = wire::head(wire::WANT, wire::OF_CHUNKS, send, handle);
-        let posted = mapped::post_want(port, peer, head, want);
+        let posted = device_get::post_want(port, peer, head, want);
         if let Some(Stage::Opening(opening)) = port.ops.get_mut(handle).and_then(Op::stage) {
             opening.asked = posted;
         }
@@ -230,7 +230,7 @@ pub(crate) fn advance_opening(port: &mut Port, handle: u32) -> bool {
     let opened = (port.devices).open_chunks(owner, &context, &device, Some(&pieces));
     match opened {
         Ok(Some(memory)) => ask_on_device(port, handle, peer, send, (&device, memory)),
-        _ => mapped::go_without(port, handle, peer, send),
+        _ => device_get::go_without(port, handle, peer, send),
     }
     true
 }
@@ -270,15 +270,15 @@ pub(crate) fn ask_on_device(
         Some(Err(e)) => {
             // A receive that fails drops what comes.
             let e = port.device_error(handle, e);
-            staged::fail_inbound(port, handle, e);
+            host_staged::fail_inbound(port, handle, e);
         }
         None => {}
     }
     let linked = if linked { wire::LINKED } else { 0 };
     let ask = (send, wire::DEVICE_CHUNKS | linked);
-    let due = match staged::inbound(port, handle) {
+    let due = match host_staged::inbound(port, handle) {
         Some(stage) => stage.ask_chunks(ask),
         None => Ok(Some(ask)),
     };
-    chunks::say_stage(port, handle, peer, due);
+    host_pipeline::say_stage(port, handle, peer, due);
 }

@@ -4,15 +4,15 @@
 //! What is done with them is in [`super::mapped`], [`super::place`] and
 //! [`super::reached`]. Invariant: 2 of [`super::mapped`].
 
-use super::arrival::Arrival;
-use super::lane::Lane;
-use super::mapped;
-use super::op::State;
-use super::port::Port;
-use super::staged::Stage;
+use super::device_get;
 use crate::device::UnderWay;
 use crate::device::export::{Moment, Told as ToldEvent};
 use crate::error::Error;
+use crate::progress::arrival::Arrival;
+use crate::progress::lane::Lane;
+use crate::progress::op::State;
+use crate::progress::port::Port;
+use crate::progress::protocols::Stage;
 use crate::protocol::device::Class;
 use crate::wire;
 use crate::wire::offer::{LAYOUT_BYTES, LAYOUTS, Offer, Told, When};
@@ -306,7 +306,7 @@ impl Lane {
         let waits = |remote: &Remote| remote.told == Said::Nothing;
         for handle in self.port.staged.clone() {
             if self.port.ops.get(handle).is_some_and(|op| op.peer == peer)
-                && let Some(mapped) = mapped::state(&mut self.port, handle)
+                && let Some(mapped) = device_get::state(&mut self.port, handle)
                 && !mapped.writes
                 && mapped.other == send
             {

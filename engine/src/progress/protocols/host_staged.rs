@@ -24,48 +24,20 @@
 //! 3. Whoever ends a windowed receive early lets its sender go on: the rest is dropped
 //!    as it comes.
 
-use super::lane_send;
-use super::mapped::Mapped;
-use super::op::{Op, State};
-use super::peer::Target;
-use super::place::Placed;
-use super::port::Port;
-use super::reached::Opening;
-use super::{chunks, mapped, offers, place, reached};
-use crate::device::direct::{Direct, How};
+use super::{device_memory, host_pipeline, rendezvous};
+use crate::device::DeviceMemory;
 use crate::device::pool::Claim;
 use crate::device::stage::{Inbound, Outbound};
-use crate::device::{DeviceMemory, Devices, Through, UnderWay};
 use crate::error::{Error, ErrorKind};
+use crate::progress::op::{Op, State};
+use crate::progress::peer::Target;
+use crate::progress::port::Port;
+use crate::progress::protocols::Stage;
 use crate::protocol::device::{Between, Move, Way};
-use crate::protocol::reach::Placement;
 use crate::view::RawView;
 use crate::wire;
-use osier_kernels::handle::Made;
-use osier_kernels::{DeviceError, DeviceView, Ordered};
-use osier_transports::{RegionKey, RegionKind};
+use osier_kernels::DeviceError;
 use std::ops::Range;
-use std::sync::Arc;
-
-/// A message between the host and a device.
-#[derive(Debug)]
-pub(crate) enum Stage {
-    Out(Outbound),
-    In(Inbound),
-    /// The receiver's device copies; the send waits for FINISH.
-    Direct(Direct, u32),
-    /// Our device reads memory of another process, or writes it.
-    Mapped(Box<Mapped>),
-    /// The sender's memory for chunks is opened.
-    Opening(Box<Opening>),
-    /// The sender's device writes our memory.
-    Placed(Box<Placed>),
-    /// A send that is announced, and whose receiver is to be told when its memory's moment
-    /// has passed.
-    Later {
-        _waits: UnderWay,
-    },
-}
 
 /// Packed bytes that a send posts next.
 pub(crate) enum Source {
@@ -101,51 +73,6 @@ pub(crate) fn check_moment(view: &RawView) -> Result<(), Error> {
     match view.as_device().map(|memory| memory.check()) {
         Some(Err(e @ DeviceError::Capture(_))) => Err(e.into()),
         _ => Ok(()),
-    }
-}
-
-/// Begins a copy between buffers of one process, by the kernel of a device that reaches
-/// both: the receiver's, else the sender's.
-///
-/// # Errors
-/// Neither does, or the driver refuses.
-fn direct(
-    devices: &Arc<Devices>,
-    from: &Ordered<DeviceView<u8>>,
-    to: &Ordered<DeviceView<u8>>,
-    bytes: usize,
-) -> Result<Direct, DeviceError> {
-    let (source, target) = (from.buffer().memory(), to.buffer().memory());
-    let (there, here) = (source.context(), target.context());
-    match here.reach(source) {
-        Ok(()) => Direct::new(devices, here, to, |_| Ok(from.clone()), (How::Reads, bytes)),
-        Err(why) => {
-            there.reach(target).map_err(|_| why)?;
-            Direct::new(
-                devices,
-                there,
-                from,
-                |_| Ok(to.clone()),
-                (How::Writes, bytes),
-            )
-        }
-    }
-}
-
-impl Op {
-    pub(crate) fn stage(&mut self) -> Option<&mut Stage> {
-        self.rare.as_mut()?.stage.as_mut()
-    }
-
-    /// Whether its device has failed before it began, which its receiver is to learn.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.rare.as_ref().is_some_and(|rare| rare.error.is_some())
-    }
-
-    /// Bytes up to which the receiver lets a send go.
-    pub(crate) fn window(&self) -> usize {
-        let window = self.rare.as_ref().and_then(|rare| rare.window);
-        window.unwrap_or(self.total)
     }
 }
 
@@ -273,7 +200,7 @@ pub(crate) fn announcing_pays(port: &mut Port, handle: u32) -> bool {
     };
     let near = match port.links.shares_process(peer) {
         true => true,
-        false => offers::opens_devices(port, peer) && memory.is_opened_elsewhere(),
+        false => device_memory::opens_devices(port, peer) && memory.is_opened_elsewhere(),
     };
     let end = memory.end();
     // The other side is taken to be like this one.
@@ -305,7 +232,7 @@ pub(crate) fn breaks(port: &mut Port, handle: u32, e: Error) {
 
 /// Tells the receiver of an announced message that it will not come.
 pub(crate) fn tell_failure(port: &mut Port, peer: u32, handle: u32) -> bool {
-    lane_send::withdraw(port, peer, handle);
+    rendezvous::withdraw(port, peer, handle);
     let e = port.rare(handle).and_then(|rare| rare.error.take());
     port.finish(handle, e);
     true
@@ -333,14 +260,6 @@ pub(crate) fn took(port: &mut Port, handle: u32, bytes: usize) {
         stage.took(bytes);
         port.counters.copied += bytes as u64;
     }
-}
-
-/// That a send's memory was freed while its receiver could read it: then nobody knows
-/// what it has read.
-pub(crate) fn freed(port: &Port, handle: u32) -> Option<Error> {
-    let memory = port.ops.get(handle)?.view.as_device()?;
-    let gone = memory.check_lives().err()?;
-    Some(port.device_error(handle, gone))
 }
 
 /// Makes room for a message to a device. False: the receive has failed.
@@ -419,7 +338,7 @@ pub(crate) fn stage_bytes(port: &mut Port, handle: u32, from: *const u8, bytes: 
 /// All bytes of a message to a device have come.
 pub(crate) fn drain(port: &mut Port, handle: u32) {
     let over = inbound(port, handle).map(Inbound::is_over);
-    chunks::tell_taken(port, handle);
+    host_pipeline::tell_taken(port, handle);
     match over {
         Some(Ok(false)) => {
             if let Some(op) = port.ops.get_mut(handle) {
@@ -448,117 +367,9 @@ pub(crate) fn fail_inbound(port: &mut Port, handle: u32, e: Error) {
     port.finish(handle, Some(e));
 }
 
-/// What a send says of its memory to a receiver of the same process.
-pub(crate) fn device_key(port: &mut Port, handle: u32) -> Option<RegionKey> {
-    let op = port.ops.get(handle)?;
-    let memory = op.view.as_device()?;
-    memory.check().ok()?;
-    let (peer, total, at) = (op.peer, op.total, Arc::as_ptr(memory));
-    if op.has_failed() || !port.links.shares_process(peer) {
-        return None;
-    }
-    // SAFETY: the operation keeps its view until FINISH; what lies there is not read
-    // through the key but by `begin_direct`.
-    let key = unsafe { port.links.export(peer, at.cast(), total) }.ok()?;
-    (key.kind == RegionKind::Local).then_some(RegionKey {
-        kind: RegionKind::Described,
-        ..key
-    })
-}
-
-/// Copies a message of the same process from device to device, if a kernel reaches
-/// both. False: nothing was begun.
-pub(crate) fn begin_direct(
-    port: &mut Port,
-    handle: u32,
-    peer: u32,
-    send: u32,
-    key: RegionKey,
-) -> bool {
-    let Some(op) = port.ops.get(handle) else {
-        return false;
-    };
-    let (total, room) = (op.total, op.view.bytes());
-    let Some(to) = op.view.as_device().cloned() else {
-        return false;
-    };
-    let local = RegionKey {
-        kind: RegionKind::Local,
-        ..key
-    };
-    if total > room || !port.links.shares_process(peer) {
-        return false;
-    }
-    let Some(at) = port.links.mapped(peer, &local) else {
-        return false;
-    };
-    // SAFETY: a rank of our process says that its send's view lies there, and keeps
-    // it until FINISH, which follows.
-    let from = unsafe { &*at.cast::<DeviceMemory>() };
-    let (Ok(from), Ok(to)) = (from.view(), to.view()) else {
-        return false;
-    };
-    let begun = direct(&port.devices, from, to, total);
-    let stage = match begun {
-        Ok(stage) => stage,
-        Err(why) => {
-            say_apart(port, from, to, &why);
-            return false;
-        }
-    };
-    if let Some(rare) = port.rare(handle) {
-        rare.stage = Some(Stage::Direct(stage, send));
-    }
-    if let Some(op) = port.ops.get_mut(handle) {
-        op.state = State::Draining;
-        op.moved = total;
-    }
-    port.note_kernel(total);
-    port.staged.push(handle);
-    true
-}
-
-/// Says once why a message between two devices of this process takes a longer way.
-pub(crate) fn say_apart(
-    port: &Port,
-    from: &Ordered<DeviceView<u8>>,
-    to: &Ordered<DeviceView<u8>>,
-    why: &DeviceError,
-) {
-    let (source, target) = (from.buffer().memory(), to.buffer().memory());
-    let link = target.context().link(&source.context().bus_id());
-    if source.context() != target.context()
-        && let Ok(made) = Made::of(source)
-    {
-        let (placement, why) = (Placement::within(link), why.to_string());
-        port.devices.say_once(made, placement, Through::Host, &why);
-    }
-}
-
-/// Ends a copy from device to device, after waiting for it if it is under way, and
-/// tells the sender.
-pub(crate) fn end_direct(port: &mut Port, handle: u32) {
-    let Some(op) = port.ops.get_mut(handle) else {
-        return;
-    };
-    let peer = op.peer;
-    let Some(rare) = &mut op.rare else {
-        return;
-    };
-    let end = match &rare.stage {
-        Some(Stage::Direct(_, send)) => wire::head(wire::FINISH, wire::OUTCOME_DONE, *send, 0),
-        Some(Stage::Mapped(mapped)) => mapped.end(),
-        Some(Stage::Opening(opening)) => opening.end(),
-        Some(Stage::Placed(placed)) => placed.end(),
-        _ => return,
-    };
-    rare.stage = None;
-    port.control(peer, end);
-}
-
 /// Lets the sender of a receive that ends early go on: invariant 3.
 pub(crate) fn open_window(port: &mut Port, handle: u32) {
-    chunks::give_chunks_back(port, handle);
+    host_pipeline::give_chunks_back(port, handle);
     let Some(stage) = inbound(port, handle) else {
         return;
     };
@@ -603,50 +414,6 @@ pub(crate) fn keep_short(port: &mut Port, handle: u32, peer: u32, send: u32) -> 
     true
 }
 
-/// Looks after the messages of devices. True if anything moved.
-pub(crate) fn advance_staged(port: &mut Port) -> bool {
-    let mut any = false;
-    let mut at = 0;
-    while let Some(&handle) = port.staged.get(at) {
-        match port.ops.get_mut(handle).and_then(Op::stage) {
-            None => {
-                port.staged.swap_remove(at);
-                continue;
-            }
-            // What fails is told to whoever takes the next bytes.
-            Some(Stage::Out(stage)) => {
-                stage.look();
-                any |= chunks::refuse_chunks(port, handle);
-            }
-            Some(Stage::In(_)) => any |= advance_inbound(port, handle),
-            Some(Stage::Mapped(_)) => any |= mapped::advance_mapped(port, handle),
-            Some(Stage::Opening(_)) => any |= reached::advance_opening(port, handle),
-            Some(Stage::Placed(_)) => any |= place::advance_placed(port, handle),
-            Some(Stage::Later { .. }) => any |= offers::tell_ready(port, handle),
-            Some(Stage::Direct(stage, _)) => match stage.is_over() {
-                Ok(false) => {}
-                over => {
-                    end_direct(port, handle);
-                    match over {
-                        Ok(_) => port.received(handle),
-                        Err(e) => {
-                            let e = port.device_error(handle, e);
-                            port.finish(handle, Some(e));
-                        }
-                    }
-                    any = true;
-                }
-            },
-        }
-        at += 1;
-    }
-    if port.staged.is_empty() {
-        // What was let go while a transfer was under way, as by a death.
-        port.devices.sweep();
-    }
-    any
-}
-
 pub(crate) fn advance_inbound(port: &mut Port, handle: u32) -> bool {
     let Some(op) = port.ops.get_mut(handle) else {
         return false;
@@ -656,13 +423,13 @@ pub(crate) fn advance_inbound(port: &mut Port, handle: u32) -> bool {
         drain(port, handle);
         return port.is_done(handle);
     }
-    let told = chunks::tell_taken(port, handle);
+    let told = host_pipeline::tell_taken(port, handle);
     let Some(stage) = inbound(port, handle) else {
         return told;
     };
     if stage.hands.is_some() {
         let due = stage.begin_chunks();
-        return chunks::say_stage(port, handle, peer, due) || told;
+        return host_pipeline::say_stage(port, handle, peer, due) || told;
     }
     let send = stage.send;
     match stage.ask() {
@@ -679,33 +446,6 @@ pub(crate) fn advance_inbound(port: &mut Port, handle: u32) -> bool {
             true
         }
     }
-}
-
-/// Operations that hold something of a device's message.
-pub(crate) fn staged_transfers(port: &Port) -> usize {
-    let holds = |handle: &&u32| {
-        let rare = port.ops.get(**handle).and_then(|op| op.rare.as_ref());
-        rare.is_some_and(|rare| rare.stage.is_some())
-    };
-    port.staged.iter().filter(holds).count()
-}
-
-/// Whether devices work on messages of this lane.
-pub(crate) fn devices_work(port: &Port) -> bool {
-    let works = |op: &Op| match op.rare.as_ref().and_then(|rare| rare.stage.as_ref()) {
-        Some(Stage::In(stage)) => stage.is_under_way(),
-        Some(Stage::Out(stage)) => stage.is_under_way(),
-        Some(Stage::Direct(..) | Stage::Mapped(_) | Stage::Opening(_) | Stage::Later { .. }) => {
-            true
-        }
-        Some(Stage::Placed(placed)) => placed.is_under_way(),
-        None => false,
-    };
-    let mut staged = port
-        .staged
-        .iter()
-        .filter_map(|handle| port.ops.get(*handle));
-    staged.any(works)
 }
 
 /// The units that GO carries; 0 says all.

@@ -16,11 +16,11 @@
 //! 3. A receive from any source ends when all others have failed, acknowledged or not.
 
 use super::arrival::Arrival;
+use super::closing::Left;
 use super::lane::Lane;
-use super::lane_close::Left;
-use super::mapped;
 use super::op::{Direction, State};
 use super::peer::Target;
+use super::protocols::device_get;
 use crate::error::{Error, ErrorKind};
 use crate::matching::Pattern;
 use osier_transports::shm::Death;
@@ -74,7 +74,7 @@ impl Lane {
         state.streams.clear();
         self.get.forget_pushes(&mut self.port, peer);
         self.get.fail_shared_pulls(&mut self.port, peer, how);
-        mapped::fail_mapped(&mut self.port, peer, how);
+        device_get::fail_mapped(&mut self.port, peer, how);
         let state = &mut self.port.peers[peer as usize];
         for (_, target) in std::mem::take(&mut state.incoming) {
             match target {

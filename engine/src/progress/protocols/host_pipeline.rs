@@ -21,17 +21,16 @@
 //! 3. Each STAGE is answered by chunks, by one CHUNK that says there are none (then the
 //!    receiver asks for fragments), or by WITHDRAW.
 
-use super::arrival::Rts;
-use super::lane_send;
-use super::lane_send::Step;
-use super::op::{Op, State};
-use super::peer::Target;
-use super::port::Port;
-use super::staged::Stage;
-use super::{mapped, staged};
+use super::outbox::Step;
+use super::{device_copy, device_get, eager, host_staged, rendezvous};
 use crate::device::pool::{Claim, Place};
 use crate::device::stage::Outbound;
 use crate::error::Error;
+use crate::progress::arrival::Rts;
+use crate::progress::op::{Op, State};
+use crate::progress::peer::Target;
+use crate::progress::port::Port;
+use crate::progress::protocols::Stage;
 use crate::protocol::device::{Class, End, Place as At, Way};
 use crate::trace::event::Kind;
 use crate::wire;
@@ -71,11 +70,11 @@ pub(crate) fn begin_staged(
     }
     let model = port.devices.model();
     let best = |ways: &[Way]| model.best(from, to, total, ways).map(|best| best.way);
-    if staged::keep_short(port, handle, peer, send) {
+    if host_staged::keep_short(port, handle, peer, send) {
         return;
     }
     if best(&ways) == Some(Way::Kernel) {
-        if described.is_some_and(|key| staged::begin_direct(port, handle, peer, send, key)) {
+        if described.is_some_and(|key| device_copy::begin_direct(port, handle, peer, send, key)) {
             return;
         }
         ways.pop();
@@ -84,7 +83,7 @@ pub(crate) fn begin_staged(
         // It answers when its bytes are valid, so that no memory waits for them here.
         _ if offer.late && end_is_device => ask_chunks(port, handle, peer, send),
         Some(Way::Chunks) => ask_chunks(port, handle, peer, send),
-        _ => lane_send::ask_fragments(port, handle, peer, send),
+        _ => rendezvous::ask_fragments(port, handle, peer, send),
     }
 }
 
@@ -100,9 +99,9 @@ pub(crate) fn ask_chunks(port: &mut Port, handle: u32, peer: u32, send: u32) {
     let to_device = |op: &Op| op.view.as_device().is_some();
     if port.ops.get(handle).is_some_and(to_device) {
         // A receive that fails drops what comes.
-        staged::begin_inbound(port, handle);
+        host_staged::begin_inbound(port, handle);
     }
-    let asked = match staged::inbound(port, handle) {
+    let asked = match host_staged::inbound(port, handle) {
         Some(stage) => stage.ask_chunks((send, 0)),
         None => Ok(Some((send, 0))),
     };
@@ -123,7 +122,7 @@ pub(crate) fn say_stage(
         }
         Err(e) => {
             let e = port.device_error(handle, e);
-            staged::fail_inbound(port, handle, e);
+            host_staged::fail_inbound(port, handle, e);
         }
     }
     true
@@ -145,11 +144,11 @@ pub(crate) fn may_answer(port: &mut Port, peer: u32, handle: u32) -> Result<(), 
         _ => return Err(false),
     }
     if op.has_failed() {
-        return Err(staged::tell_failure(port, peer, handle));
+        return Err(host_staged::tell_failure(port, peer, handle));
     }
     if op.acked {
         // It has not heard of it if it was about to open our memory.
-        lane_send::withdraw(port, peer, handle);
+        rendezvous::withdraw(port, peer, handle);
         return Err(true);
     }
     Ok(())
@@ -170,7 +169,7 @@ pub(crate) fn on_stage(port: &mut Port, peer: u32, handle: u32, aux: u16) -> boo
         )),
     };
     match begun {
-        Ok(true) => lane_send::stream(port, peer, handle),
+        Ok(true) => rendezvous::stream(port, peer, handle),
         Ok(false) if on_device == 0 && refuses_later(port, handle) => {}
         Ok(false) => {
             let none = wire::head(wire::CHUNK, wire::NO_CHUNKS | on_device, handle, 0);
@@ -180,7 +179,7 @@ pub(crate) fn on_stage(port: &mut Port, peer: u32, handle: u32, aux: u16) -> boo
             if let Some(rare) = port.rare(handle) {
                 rare.error = Some(e);
             }
-            return staged::tell_failure(port, peer, handle);
+            return host_staged::tell_failure(port, peer, handle);
         }
     }
     true
@@ -345,7 +344,7 @@ pub(crate) fn on_taken(port: &mut Port, peer: u32, handle: u32, pieces: u16) -> 
     }
     let lends = stage.lends();
     if op.moved == op.total && !lends {
-        lane_send::sent(port, handle);
+        eager::sent(port, handle);
     } else if waited && op.state == State::Streaming && op.moved < op.total {
         port.peers[peer as usize].streams.push_back(handle);
         port.mark_busy(peer);
@@ -365,9 +364,9 @@ pub(crate) fn on_chunk(port: &mut Port, message: &Incoming, send: u32) -> bool {
         incoming.remove(at);
         match target {
             Target::Op(handle) if message.head.aux & wire::DEVICE_CHUNKS != 0 => {
-                mapped::go_without(port, handle, peer, send);
+                device_get::go_without(port, handle, peer, send);
             }
-            Target::Op(handle) => lane_send::ask_fragments(port, handle, peer, send),
+            Target::Op(handle) => rendezvous::ask_fragments(port, handle, peer, send),
             Target::Discard(_) => {
                 port.peers[peer as usize].incoming.push((send, target));
                 port.control(peer, wire::head(wire::GO, 0, send, 0));
@@ -398,7 +397,7 @@ pub(crate) fn on_chunk(port: &mut Port, message: &Incoming, send: u32) -> bool {
             left
         }
         Target::Op(handle) => {
-            let chunk = match staged::inbound(port, handle) {
+            let chunk = match host_staged::inbound(port, handle) {
                 Some(stage) if stage.is_on_peer() == on_device => stage.handed(place),
                 None if !on_device => port.devices.pool().handed(place),
                 _ => None,
@@ -427,15 +426,15 @@ pub(crate) fn on_chunk(port: &mut Port, message: &Incoming, send: u32) -> bool {
                     port.received(handle);
                 }
             } else {
-                let Some(stage) = staged::inbound(port, handle) else {
+                let Some(stage) = host_staged::inbound(port, handle) else {
                     return false;
                 };
                 stage.from = Some(send);
                 if let Err(e) = stage.take_handed(chunk, end - start) {
                     let e = port.device_error(handle, e);
-                    staged::fail_inbound(port, handle, e);
+                    host_staged::fail_inbound(port, handle, e);
                 } else if left == bytes {
-                    staged::drain(port, handle);
+                    host_staged::drain(port, handle);
                 }
             }
             left - bytes
@@ -455,7 +454,7 @@ pub(crate) fn on_chunk(port: &mut Port, message: &Incoming, send: u32) -> bool {
 /// Tells the sender which of its chunks our device has read. True if it was told
 /// anything.
 pub(crate) fn tell_taken(port: &mut Port, handle: u32) -> bool {
-    let Some(stage) = staged::inbound(port, handle) else {
+    let Some(stage) = host_staged::inbound(port, handle) else {
         return false;
     };
     let Some(send) = stage.from else {
@@ -469,7 +468,7 @@ pub(crate) fn tell_taken(port: &mut Port, handle: u32) -> bool {
 /// Gives back what the sender of a receive that ends early has handed over, after
 /// waiting for our device.
 pub(crate) fn give_chunks_back(port: &mut Port, handle: u32) {
-    let Some(stage) = staged::inbound(port, handle) else {
+    let Some(stage) = host_staged::inbound(port, handle) else {
         return;
     };
     if let Some(send) = stage.from {
@@ -493,7 +492,7 @@ pub(crate) fn say_taken(port: &mut Port, handle: u32, send: u32, chunks: usize) 
 
 /// Ends a send whose device has failed in the middle.
 pub(crate) fn break_off(port: &mut Port, peer: u32, handle: u32, e: Error) {
-    lane_send::withdraw(port, peer, handle);
+    rendezvous::withdraw(port, peer, handle);
     let lends = match port.ops.get_mut(handle).and_then(Op::stage) {
         Some(Stage::Out(stage)) if stage.lends() => {
             stage.stop();

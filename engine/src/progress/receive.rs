@@ -1,20 +1,19 @@
 //! The receiving half of a lane: matching, unpacking, pulling.
 
 use super::arrival::{Arrival, Arrived, Rts};
+use super::closing::is_internal;
+use super::failures::ended;
 use super::lane::{Lane, Matched};
-use super::lane_close::is_internal;
-use super::lane_deaths::ended;
-use super::lane_send;
-use super::lane_send::too_many;
 use super::op::{Direction, Op, Outcome, Posted, State};
 use super::peer::Target;
 use super::port::describe;
-use super::staged::check_moment;
-use super::{chunks, offers, reached, staged};
+use super::protocols::host_staged::check_moment;
+use super::protocols::{device_memory, device_pipeline, host_pipeline, host_staged, rendezvous};
+use super::send::too_many;
 use crate::diagnose::waits::resigns;
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::{Envelope, Pattern, TagPattern};
-use crate::protocol::rendezvous::{self, Way};
+use crate::protocol::rendezvous::{Way, decide};
 use crate::trace::event::Kind;
 use crate::view::RawView;
 use crate::wire;
@@ -537,7 +536,7 @@ impl Lane {
             return;
         };
         if op.view.as_device().is_some() && op.total > 0 {
-            return staged::stage_bytes(&mut self.port, handle, from, bytes);
+            return host_staged::stage_bytes(&mut self.port, handle, from, bytes);
         }
         let at = op.moved.min(op.view.bytes());
         let end = (op.moved + bytes).min(op.view.bytes());
@@ -611,7 +610,7 @@ impl Lane {
             wire::Reach::Key(key) => (Some(key), None),
             wire::Reach::Offer(offer) => (
                 None,
-                Some(offers::remote(&mut self.port, message.peer, offer)),
+                Some(device_memory::remote(&mut self.port, message.peer, offer)),
             ),
         };
         let envelope = Envelope {
@@ -664,15 +663,15 @@ impl Lane {
             .get(handle)
             .is_some_and(|op| op.view.as_device().is_some());
         if let Some(remote) = &offer.memory
-            && reached::begin_reached(&mut self.port, handle, peer, send, remote)
+            && device_pipeline::begin_reached(&mut self.port, handle, peer, send, remote)
         {
             return;
         }
         if elsewhere || offer.on_device {
-            return chunks::begin_staged(&mut self.port, handle, peer, send, total, offer);
+            return host_pipeline::begin_staged(&mut self.port, handle, peer, send, total, offer);
         }
-        match rendezvous::decide(&self.port.selection, total, offer.key) {
-            Way::Fragments => lane_send::ask_fragments(&mut self.port, handle, peer, send),
+        match decide(&self.port.selection, total, offer.key) {
+            Way::Fragments => rendezvous::ask_fragments(&mut self.port, handle, peer, send),
             Way::Pull(key) => self.get.begin_pull(&mut self.port, handle, peer, send, key),
         }
     }

@@ -8,10 +8,9 @@
 //!    its sender goes on.
 
 use super::lane::Lane;
-use super::lane_send;
 use super::op::{Direction, State};
 use super::owed::Foreign;
-use super::{place, staged};
+use super::protocols::{device_copy, device_put, host_staged, outbox};
 use crate::diagnose::page::Operation;
 use crate::diagnose::waits::{Asked, hear, listens};
 use std::any::Any;
@@ -127,16 +126,16 @@ impl Lane {
                 true
             }
             (Direction::Receive, _) => {
-                if !place::stop_placed(&mut self.port, handle) {
+                if !device_put::stop_placed(&mut self.port, handle) {
                     return false; // the sender's device may write our memory
                 }
-                staged::open_window(&mut self.port, handle);
-                staged::end_direct(&mut self.port, handle);
+                host_staged::open_window(&mut self.port, handle);
+                device_copy::end_direct(&mut self.port, handle);
                 self.port.discard_rest(handle);
                 self.port.free(handle);
                 true
             }
-            (Direction::Send, _) => lane_send::revoke_send(&mut self.port, handle, state),
+            (Direction::Send, _) => outbox::revoke_send(&mut self.port, handle, state),
         }
     }
 }

@@ -195,7 +195,7 @@ impl Lane {
     /// Begins a run. Its buffers belong to it until it is over.
     pub fn begin_run(&mut self, mut run: Box<Run>, error: Option<Error>) -> Result<u32> {
         let Some(id) = self.runs.slots.insert(None) else {
-            return Err(super::lane_send::too_many());
+            return Err(super::send::too_many());
         };
         run.id = id;
         self.start_run(id, &mut run, error, NOBODY);

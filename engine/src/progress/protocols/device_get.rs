@@ -33,15 +33,14 @@
 //!    when the offer comes.
 //! 3. Opened memory is closed when no transfer of this rank is under way on a device.
 
-use super::lane_send;
-use super::offers::{Remote, Said};
-use super::op::{Direction, Op, State};
-use super::port::Port;
-use super::staged::Stage;
-use super::{chunks, offers, reached, staged};
+use super::device_memory::{Remote, Said};
+use super::{device_copy, device_memory, device_pipeline, host_pipeline, rendezvous};
 use crate::device::direct::{Direct, How};
 use crate::device::imports::Room;
 use crate::device::{DeviceMemory, Devices, PoolLoan, Through, UnderWay};
+use crate::progress::op::{Direction, Op, State};
+use crate::progress::port::Port;
+use crate::progress::protocols::Stage;
 use crate::protocol::reach::{Placement, Reach, supported};
 use crate::wire;
 use crate::wire::offer::{Want, When};
@@ -363,7 +362,7 @@ pub(crate) fn fetch(port: &mut Port, handle: u32) -> bool {
     };
     mapped.want = None;
     let key = mapped.remote.offer.key;
-    let device = reached::context_of(port, handle).map(|context| context.link(&key.device));
+    let device = device_pipeline::context_of(port, handle).map(|context| context.link(&key.device));
     let open = open_memory(port, &mut mapped, peer, &pieces);
     let writes = mapped.writes;
     let open = open.unwrap_or_else(|why| {
@@ -406,8 +405,8 @@ pub(crate) fn go_without(port: &mut Port, handle: u32, peer: u32, send: u32) {
         op.moved = 0;
     }
     match port.links.shares_memory(peer) {
-        true => chunks::ask_chunks(port, handle, peer, send),
-        false => lane_send::ask_fragments(port, handle, peer, send),
+        true => host_pipeline::ask_chunks(port, handle, peer, send),
+        false => rendezvous::ask_fragments(port, handle, peer, send),
     }
 }
 
@@ -432,7 +431,7 @@ pub(crate) fn on_want(port: &mut Port, message: &Incoming, own: u32, other: u32)
             && match (op.direction, what) {
                 (Direction::Send, wire::OF_CHUNKS) => op.state == State::Announced,
                 (Direction::Send, 0) => {
-                    op.state == State::Announced && offers::offered(port, own).is_some()
+                    op.state == State::Announced && device_memory::offered(port, own).is_some()
                 }
                 (Direction::Receive, wire::OF_RECEIVE) => {
                     matches!(stage, Some(Stage::Placed(_)))
@@ -506,12 +505,12 @@ pub(crate) fn advance_mapped(port: &mut Port, handle: u32) -> bool {
         (Step::Waits, _) => return begun || fetched,
         // Nobody can say that the memory was whole until the end.
         (_, Some(how)) => {
-            staged::end_direct(port, handle);
+            device_copy::end_direct(port, handle);
             let e = port.death_error(handle, peer, how);
             port.finish(handle, Some(e));
         }
         (Step::Over, None) => {
-            staged::end_direct(port, handle);
+            device_copy::end_direct(port, handle);
             match writes {
                 true => port.finish(handle, None),
                 false => port.received(handle),
@@ -520,8 +519,8 @@ pub(crate) fn advance_mapped(port: &mut Port, handle: u32) -> bool {
         (Step::Refused, None) => go_without(port, handle, peer, other),
         (Step::Failed(e), None) => {
             match writes {
-                true => lane_send::withdraw(port, peer, handle),
-                false => staged::end_direct(port, handle),
+                true => rendezvous::withdraw(port, peer, handle),
+                false => device_copy::end_direct(port, handle),
             }
             let e = port.device_error(handle, e);
             port.finish(handle, Some(e));
@@ -533,7 +532,7 @@ pub(crate) fn advance_mapped(port: &mut Port, handle: u32) -> bool {
 
 /// What has not begun ends with the death of its peer.
 pub(crate) fn fail_reached(port: &mut Port, handle: u32, peer: u32, how: Death) {
-    staged::end_direct(port, handle);
+    device_copy::end_direct(port, handle);
     let e = port.death_error(handle, peer, how);
     port.finish(handle, Some(e));
 }
@@ -559,7 +558,7 @@ pub(crate) fn fail_mapped(port: &mut Port, peer: u32, how: Death) {
         // A kernel that runs is waited for by whoever looks after it.
         mapped.dead = Some(how);
         if mapped.copy.is_none() {
-            staged::end_direct(port, handle);
+            device_copy::end_direct(port, handle);
             let e = port.death_error(handle, peer, how);
             port.finish(handle, Some(e));
         }

@@ -22,16 +22,15 @@
 //! 3. A sender queues its kernel when both moments have passed; until then either side
 //!    can give up.
 
-use super::lane_send;
-use super::offers::Remote;
-use super::op::{Direction, Op};
-use super::peer::Target;
-use super::port::Port;
-use super::staged::Stage;
-use super::{chunks, mapped, offers, reached};
+use super::device_memory::Remote;
+use super::{device_get, device_memory, device_pipeline, host_pipeline, rendezvous};
 use crate::device::UnderWay;
 use crate::device::export::{Moment, Told as ToldEvent};
 use crate::error::{Error, ErrorKind};
+use crate::progress::op::{Direction, Op};
+use crate::progress::peer::Target;
+use crate::progress::port::Port;
+use crate::progress::protocols::Stage;
 use crate::protocol::reach::Pipelining;
 use crate::wire;
 use crate::wire::offer::{Offer, Told, When};
@@ -98,7 +97,7 @@ pub(crate) fn begin_place(
     if let Some(rare) = port.rare(handle) {
         rare.stage = Some(Stage::Placed(Box::new(placed)));
     }
-    mapped::await_device(port, handle);
+    device_get::await_device(port, handle);
     port.staged.push(handle);
     advance_placed(port, handle);
     true
@@ -134,7 +133,7 @@ pub(crate) fn advance_placed(port: &mut Port, handle: u32) -> bool {
             count *= layout.size();
             Ok(Told::Run)
         }
-        None => offers::tell_layout(port, peer, layout),
+        None => device_memory::tell_layout(port, peer, layout),
     };
     let layout = match told {
         Ok(Told::Not) => {
@@ -179,8 +178,8 @@ pub(crate) fn go_otherwise(port: &mut Port, handle: u32, peer: u32, send: u32, d
         rare.stage = None;
     }
     let pipelines = port.devices.pipelining() != Pipelining::Off;
-    if !pipelines || !reached::begin_on_device(port, handle, peer, send, device) {
-        mapped::go_without(port, handle, peer, send);
+    if !pipelines || !device_pipeline::begin_on_device(port, handle, peer, send, device) {
+        device_get::go_without(port, handle, peer, send);
     }
 }
 
@@ -190,7 +189,7 @@ pub(crate) fn on_place(port: &mut Port, message: &Incoming, send: u32, receive: 
     let peer = message.peer;
     if message.head.aux & wire::GIVE_UP != 0 {
         if writes_to(port, send, receive) {
-            mapped::go_without(port, send, peer, receive);
+            device_get::go_without(port, send, peer, receive);
             port.finish(send, None);
         }
         return true;
@@ -208,12 +207,12 @@ pub(crate) fn on_place(port: &mut Port, message: &Incoming, send: u32, receive: 
     let Some(offer) = offer else {
         return false;
     };
-    if let Err(sound) = chunks::may_answer(port, peer, send) {
+    if let Err(sound) = host_pipeline::may_answer(port, peer, send) {
         return sound;
     }
-    let remote = offers::remote(port, peer, Box::new(offer));
-    if mapped::begin_mapped(port, send, peer, receive, &remote) != Ok(true) {
-        mapped::go_without(port, send, peer, receive);
+    let remote = device_memory::remote(port, peer, Box::new(offer));
+    if device_get::begin_mapped(port, send, peer, receive, &remote) != Ok(true) {
+        device_get::go_without(port, send, peer, receive);
     }
     true
 }
@@ -241,8 +240,8 @@ pub(crate) fn stop_writing(port: &mut Port, handle: u32) -> bool {
         _ => return false, // a kernel runs
     };
     op.acked = true;
-    mapped::go_without(port, handle, peer, receive);
-    lane_send::withdraw(port, peer, handle);
+    device_get::go_without(port, handle, peer, receive);
+    rendezvous::withdraw(port, peer, handle);
     false
 }
 

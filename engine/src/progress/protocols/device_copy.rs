@@ -1,0 +1,155 @@
+//! Device to device within a process: a kernel that reaches both memories copies.
+//!
+//! ```text
+//! sender                              receiver
+//! ANNOUNCE total, its view      ->    (match) one kernel, of either device
+//!                               <-    FINISH
+//! ```
+
+use crate::device::direct::{Direct, How};
+use crate::device::{DeviceMemory, Devices, Through};
+use crate::progress::op::State;
+use crate::progress::port::Port;
+use crate::progress::protocols::Stage;
+use crate::protocol::reach::Placement;
+use crate::wire;
+use osier_kernels::handle::Made;
+use osier_kernels::{DeviceError, DeviceView, Ordered};
+use osier_transports::{RegionKey, RegionKind};
+use std::sync::Arc;
+
+/// Begins a copy between buffers of one process, by the kernel of a device that reaches
+/// both: the receiver's, else the sender's.
+///
+/// # Errors
+/// Neither does, or the driver refuses.
+fn direct(
+    devices: &Arc<Devices>,
+    from: &Ordered<DeviceView<u8>>,
+    to: &Ordered<DeviceView<u8>>,
+    bytes: usize,
+) -> Result<Direct, DeviceError> {
+    let (source, target) = (from.buffer().memory(), to.buffer().memory());
+    let (there, here) = (source.context(), target.context());
+    match here.reach(source) {
+        Ok(()) => Direct::new(devices, here, to, |_| Ok(from.clone()), (How::Reads, bytes)),
+        Err(why) => {
+            there.reach(target).map_err(|_| why)?;
+            Direct::new(
+                devices,
+                there,
+                from,
+                |_| Ok(to.clone()),
+                (How::Writes, bytes),
+            )
+        }
+    }
+}
+
+/// What a send says of its memory to a receiver of the same process.
+pub(crate) fn device_key(port: &mut Port, handle: u32) -> Option<RegionKey> {
+    let op = port.ops.get(handle)?;
+    let memory = op.view.as_device()?;
+    memory.check().ok()?;
+    let (peer, total, at) = (op.peer, op.total, Arc::as_ptr(memory));
+    if op.has_failed() || !port.links.shares_process(peer) {
+        return None;
+    }
+    // SAFETY: the operation keeps its view until FINISH; what lies there is not read
+    // through the key but by `begin_direct`.
+    let key = unsafe { port.links.export(peer, at.cast(), total) }.ok()?;
+    (key.kind == RegionKind::Local).then_some(RegionKey {
+        kind: RegionKind::Described,
+        ..key
+    })
+}
+
+/// Copies a message of the same process from device to device, if a kernel reaches
+/// both. False: nothing was begun.
+pub(crate) fn begin_direct(
+    port: &mut Port,
+    handle: u32,
+    peer: u32,
+    send: u32,
+    key: RegionKey,
+) -> bool {
+    let Some(op) = port.ops.get(handle) else {
+        return false;
+    };
+    let (total, room) = (op.total, op.view.bytes());
+    let Some(to) = op.view.as_device().cloned() else {
+        return false;
+    };
+    let local = RegionKey {
+        kind: RegionKind::Local,
+        ..key
+    };
+    if total > room || !port.links.shares_process(peer) {
+        return false;
+    }
+    let Some(at) = port.links.mapped(peer, &local) else {
+        return false;
+    };
+    // SAFETY: a rank of our process says that its send's view lies there, and keeps
+    // it until FINISH, which follows.
+    let from = unsafe { &*at.cast::<DeviceMemory>() };
+    let (Ok(from), Ok(to)) = (from.view(), to.view()) else {
+        return false;
+    };
+    let begun = direct(&port.devices, from, to, total);
+    let stage = match begun {
+        Ok(stage) => stage,
+        Err(why) => {
+            say_apart(port, from, to, &why);
+            return false;
+        }
+    };
+    if let Some(rare) = port.rare(handle) {
+        rare.stage = Some(Stage::Direct(stage, send));
+    }
+    if let Some(op) = port.ops.get_mut(handle) {
+        op.state = State::Draining;
+        op.moved = total;
+    }
+    port.note_kernel(total);
+    port.staged.push(handle);
+    true
+}
+
+/// Says once why a message between two devices of this process takes a longer way.
+pub(crate) fn say_apart(
+    port: &Port,
+    from: &Ordered<DeviceView<u8>>,
+    to: &Ordered<DeviceView<u8>>,
+    why: &DeviceError,
+) {
+    let (source, target) = (from.buffer().memory(), to.buffer().memory());
+    let link = target.context().link(&source.context().bus_id());
+    if source.context() != target.context()
+        && let Ok(made) = Made::of(source)
+    {
+        let (placement, why) = (Placement::within(link), why.to_string());
+        port.devices.say_once(made, placement, Through::Host, &why);
+    }
+}
+
+/// Ends a copy from device to device, after waiting for it if it is under way, and
+/// tells the sender.
+pub(crate) fn end_direct(port: &mut Port, handle: u32) {
+    let Some(op) = port.ops.get_mut(handle) else {
+        return;
+    };
+    let peer = op.peer;
+    let Some(rare) = &mut op.rare else {
+        return;
+    };
+    let end = match &rare.stage {
+        Some(Stage::Direct(_, send)) => wire::head(wire::FINISH, wire::OUTCOME_DONE, *send, 0),
+        Some(Stage::Mapped(mapped)) => mapped.end(),
+        Some(Stage::Opening(opening)) => opening.end(),
+        Some(Stage::Placed(placed)) => placed.end(),
+        _ => return,
+    };
+    rare.stage = None;
+    port.control(peer, end);
+}

@@ -1,0 +1,162 @@
+//! Eager: a message leaves without asking, whole or in fragments, within credit.
+//!
+//! ```text
+//! Starting -> Done                      whole
+//!          -> Streaming -> Done         FIRST, FRAGMENT ...
+//!                       -> AwaitAck     synchronous
+//! ```
+//!
+//! Fragments of a message that was announced leave the same way, once its receiver has
+//! asked for them.
+
+use super::outbox::Step;
+use super::{host_pipeline, host_staged};
+use crate::progress::op::State;
+use crate::progress::port::Port;
+use crate::progress::protocols::host_staged::Source;
+use crate::trace::event::Kind;
+use crate::wire;
+use osier_transports::PostError;
+
+pub(crate) fn start_eager(port: &mut Port, handle: u32) -> Step {
+    let Some(op) = port.ops.get_mut(handle) else {
+        return Step::Moved;
+    };
+    let (peer, tag, bytes) = (op.peer, op.tag, op.total);
+    let fragment = fragment_bytes(port, peer, bytes);
+    let since = port.trace_stamp();
+    let checked = port.check.as_ref().map_or(0, |_| wire::CHECKED);
+    let source = match host_staged::source(port, handle) {
+        Ok(Source::NotReady) => return Step::NotReady,
+        Ok(source) => source,
+        Err(e) => return Step::Broken(e),
+    };
+    let Some(op) = port.ops.get_mut(handle) else {
+        return Step::Moved;
+    };
+    let aux = u16::from(op.synchronous) | checked;
+    let whole = bytes <= fragment;
+    let (kind, moved, payload) = match whole {
+        true => (wire::EAGER, bytes, bytes),
+        false => (wire::FIRST, fragment - wire::TOTAL_BYTES, fragment),
+    };
+    let view = &op.view;
+    let fill = |to: *mut u8| {
+        let mut to = to;
+        if !whole {
+            let total = wire::first_total(bytes as u64, tag).to_le_bytes();
+            // SAFETY: room for a fragment, which is larger than this.
+            unsafe { std::ptr::copy_nonoverlapping(total.as_ptr(), to, wire::TOTAL_BYTES) };
+            to = to.wrapping_add(wire::TOTAL_BYTES);
+        }
+        // SAFETY: the view is readable until the operation is over, and
+        // the room ends after these bytes.
+        unsafe { source.put(view, 0..moved, to) };
+    };
+    let head = wire::head(kind, aux, tag, handle);
+    match port.links.post_with(peer, head, payload, fill) {
+        Ok(()) => {}
+        Err(PostError::Full) => return Step::Full,
+        Err(PostError::Failed(e)) => return Step::Failed(e),
+    }
+    op.moved = moved;
+    host_staged::took(port, handle, moved);
+    let Some(op) = port.ops.get_mut(handle) else {
+        return Step::Moved;
+    };
+    if whole {
+        port.trace_start(Kind::Eager, peer, tag, bytes, since);
+        sent(port, handle);
+    } else {
+        op.state = State::Streaming;
+        port.peers[peer as usize].streams.push_back(handle);
+        port.trace_start(Kind::First, peer, tag, bytes, since);
+    }
+    Step::Moved
+}
+
+pub(crate) fn fragment_bytes(port: &Port, peer: u32, bytes: usize) -> usize {
+    port.selection
+        .costs()
+        .fragment_bytes(bytes)
+        .min(port.links.max_payload(peer))
+}
+
+/// Posts the next fragment of a stream.
+pub(crate) fn fragment(port: &mut Port, handle: u32) -> Step {
+    let Some(op) = port.ops.get(handle) else {
+        return Step::Moved; // revoked meanwhile
+    };
+    if op.state != State::Streaming {
+        return Step::Moved;
+    }
+    let (peer, at) = (op.peer, op.moved);
+    if host_pipeline::hands_over(port, handle) {
+        return host_pipeline::hand(port, handle);
+    }
+    let Some(op) = port.ops.get(handle) else {
+        return Step::Moved;
+    };
+    let open = op.total.min(op.window());
+    if at >= open {
+        return Step::Moved; // until the receiver asks for more
+    }
+    let mut n = fragment_bytes(port, peer, op.total).min(open - at);
+    let source = match host_staged::source(port, handle) {
+        Ok(Source::NotReady) => return Step::NotReady,
+        Ok(source) => source,
+        Err(e) => return Step::Broken(e),
+    };
+    if let Source::Packed(_, ready) = source {
+        n = n.min(ready);
+    }
+    let Some(op) = port.ops.get(handle) else {
+        return Step::Moved;
+    };
+    let since = port.trace_stamp();
+    let head = wire::head(wire::FRAGMENT, 0, handle, 0);
+    let view = &op.view;
+    // SAFETY: the view is readable until the operation is over, and the
+    // endpoint hands out room for `n` bytes.
+    let fill = |to: *mut u8| unsafe { source.put(view, at..at + n, to) };
+    match port.links.post_with(peer, head, n, fill) {
+        Ok(()) => {}
+        Err(PostError::Full) => return Step::Full,
+        Err(PostError::Failed(e)) => return Step::Failed(e),
+    }
+    host_staged::took(port, handle, n);
+    port.trace_piece(Kind::Fragment, peer, n, since);
+    if let Some(op) = port.ops.get_mut(handle) {
+        op.moved += n;
+        if op.moved == op.total {
+            sent(port, handle);
+        }
+    }
+    Step::Moved
+}
+
+/// All bytes of a send have left its memory.
+pub(crate) fn sent(port: &mut Port, handle: u32) {
+    let Some(op) = port.ops.get_mut(handle) else {
+        return;
+    };
+    if op.synchronous && !op.acked {
+        op.state = State::AwaitAck;
+    } else {
+        port.finish(handle, None);
+    }
+}
+
+pub(crate) fn on_ack(port: &mut Port, peer: u32, handle: u32) -> bool {
+    port.trace_piece(Kind::Ack, peer, 0, port.trace_stamp());
+    let Some(op) = port.send_op(peer, handle) else {
+        return false;
+    };
+    match op.state {
+        State::AwaitAck => port.finish(handle, None),
+        State::Streaming if op.synchronous => op.acked = true,
+        State::Withdrawn => {}
+        _ => return false,
+    }
+    true
+}

@@ -1,0 +1,155 @@
+//! Protocols: each moves the bytes of a message in one way.
+//!
+//! | module | protocol |
+//! |---|---|
+//! | [`outbox`] | order of sends to a peer; which protocol a send begins with |
+//! | [`eager`] | at once, whole or in fragments |
+//! | [`rendezvous`] | announced first; the receiver says how it comes |
+//! | [`get`] | rendezvous by get on the host, the rear part put by the sender |
+//! | [`host_staged`] | between a device and the host, staged in bounce buffers |
+//! | [`host_pipeline`] | pipelined copy: bounce buffers handed over between processes |
+//! | [`device_copy`] | device to device within a process |
+//! | [`device_get`] | rendezvous by get from another process's device |
+//! | [`device_put`] | rendezvous by put to another process's device |
+//! | [`device_pipeline`] | pipelined copy through bounce buffers on the sender's device |
+//! | [`device_memory`] | what ranks tell each other of devices' memory |
+//!
+//! A protocol owns its states; what protocols share is [`super::port::Port`].
+
+pub(crate) mod device_copy;
+pub(crate) mod device_get;
+pub(crate) mod device_memory;
+pub(crate) mod device_pipeline;
+pub(crate) mod device_put;
+pub(crate) mod eager;
+pub(crate) mod get;
+pub(crate) mod host_pipeline;
+pub(crate) mod host_staged;
+pub(crate) mod outbox;
+pub(crate) mod rendezvous;
+
+use self::device_get::Mapped;
+use self::device_pipeline::Opening;
+use self::device_put::Placed;
+use crate::device::UnderWay;
+use crate::device::direct::Direct;
+use crate::device::stage::{Inbound, Outbound};
+use crate::error::Error;
+use crate::progress::op::Op;
+use crate::progress::port::Port;
+
+/// A message between the host and a device.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    Out(Outbound),
+    In(Inbound),
+    /// The receiver's device copies; the send waits for FINISH.
+    Direct(Direct, u32),
+    /// Our device reads memory of another process, or writes it.
+    Mapped(Box<Mapped>),
+    /// The sender's memory for chunks is opened.
+    Opening(Box<Opening>),
+    /// The sender's device writes our memory.
+    Placed(Box<Placed>),
+    /// A send that is announced, and whose receiver is to be told when its memory's moment
+    /// has passed.
+    Later {
+        _waits: UnderWay,
+    },
+}
+
+impl Op {
+    pub(crate) fn stage(&mut self) -> Option<&mut Stage> {
+        self.rare.as_mut()?.stage.as_mut()
+    }
+
+    /// Whether its device has failed before it began, which its receiver is to learn.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.error.is_some())
+    }
+
+    /// Bytes up to which the receiver lets a send go.
+    pub(crate) fn window(&self) -> usize {
+        let window = self.rare.as_ref().and_then(|rare| rare.window);
+        window.unwrap_or(self.total)
+    }
+}
+
+/// Looks after the messages of devices. True if anything moved.
+pub(crate) fn advance_staged(port: &mut Port) -> bool {
+    let mut any = false;
+    let mut at = 0;
+    while let Some(&handle) = port.staged.get(at) {
+        match port.ops.get_mut(handle).and_then(Op::stage) {
+            None => {
+                port.staged.swap_remove(at);
+                continue;
+            }
+            // What fails is told to whoever takes the next bytes.
+            Some(Stage::Out(stage)) => {
+                stage.look();
+                any |= host_pipeline::refuse_chunks(port, handle);
+            }
+            Some(Stage::In(_)) => any |= host_staged::advance_inbound(port, handle),
+            Some(Stage::Mapped(_)) => any |= device_get::advance_mapped(port, handle),
+            Some(Stage::Opening(_)) => any |= device_pipeline::advance_opening(port, handle),
+            Some(Stage::Placed(_)) => any |= device_put::advance_placed(port, handle),
+            Some(Stage::Later { .. }) => any |= device_memory::tell_ready(port, handle),
+            Some(Stage::Direct(stage, _)) => match stage.is_over() {
+                Ok(false) => {}
+                over => {
+                    device_copy::end_direct(port, handle);
+                    match over {
+                        Ok(_) => port.received(handle),
+                        Err(e) => {
+                            let e = port.device_error(handle, e);
+                            port.finish(handle, Some(e));
+                        }
+                    }
+                    any = true;
+                }
+            },
+        }
+        at += 1;
+    }
+    if port.staged.is_empty() {
+        // What was let go while a transfer was under way, as by a death.
+        port.devices.sweep();
+    }
+    any
+}
+
+/// Operations that hold something of a device's message.
+pub(crate) fn staged_transfers(port: &Port) -> usize {
+    let holds = |handle: &&u32| {
+        let rare = port.ops.get(**handle).and_then(|op| op.rare.as_ref());
+        rare.is_some_and(|rare| rare.stage.is_some())
+    };
+    port.staged.iter().filter(holds).count()
+}
+
+/// Whether devices work on messages of this lane.
+pub(crate) fn devices_work(port: &Port) -> bool {
+    let works = |op: &Op| match op.rare.as_ref().and_then(|rare| rare.stage.as_ref()) {
+        Some(Stage::In(stage)) => stage.is_under_way(),
+        Some(Stage::Out(stage)) => stage.is_under_way(),
+        Some(Stage::Direct(..) | Stage::Mapped(_) | Stage::Opening(_) | Stage::Later { .. }) => {
+            true
+        }
+        Some(Stage::Placed(placed)) => placed.is_under_way(),
+        None => false,
+    };
+    let mut staged = port
+        .staged
+        .iter()
+        .filter_map(|handle| port.ops.get(*handle));
+    staged.any(works)
+}
+
+/// That a send's memory was freed while its receiver could read it: then nobody knows
+/// what it has read.
+pub(crate) fn freed(port: &Port, handle: u32) -> Option<Error> {
+    let memory = port.ops.get(handle)?.view.as_device()?;
+    let gone = memory.check_lives().err()?;
+    Some(port.device_error(handle, gone))
+}

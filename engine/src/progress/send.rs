@@ -1,0 +1,129 @@
+//! Sends: posted, or gone at once.
+
+use super::failures::ended;
+use super::lane::Lane;
+use super::op::{Direction, Mode, Op, Outcome, Posted, State};
+use super::port::describe;
+use super::protocols::host_staged::check_moment;
+use super::protocols::outbox;
+use crate::error::{Error, ErrorKind, Result};
+use crate::trace::event::Kind;
+use crate::view::RawView;
+use crate::wire;
+use std::panic::Location;
+
+impl Lane {
+    /// Posts a send. The memory belongs to the operation until it is over.
+    #[inline]
+    #[track_caller]
+    pub fn isend(&mut self, view: RawView, dest: u32, tag: u32, mode: Mode) -> Result<Posted> {
+        if mode != Mode::Synchronous && self.send_now(&view, dest, tag) {
+            return Ok(Posted::Done(Outcome {
+                source: dest,
+                tag,
+                bytes: view.bytes(),
+            }));
+        }
+        self.isend_from(view, dest, tag, mode, false, Location::caller())
+    }
+
+    /// Sends a message whole, if nothing stands in its way.
+    ///
+    /// The answer fits a register, and callers should keep to registers, too:
+    /// a load that straddles fresh stores waits until the store buffer is
+    /// empty, that is until the message's line has come from the peer.
+    #[inline]
+    pub fn send_now(&mut self, view: &RawView, dest: u32, tag: u32) -> bool {
+        let bytes = view.bytes();
+        let peer = &mut self.port.peers[dest as usize];
+        let elsewhere = view.as_device().is_some();
+        if bytes > self.port.always_eager || elsewhere || peer.blocked || !peer.sender.take(bytes) {
+            return false;
+        }
+        if self.port.trace.is_some() {
+            return self.post_recorded(view, dest, tag);
+        }
+        self.has_just_sent();
+        self.post_at_once(view, dest, tag)
+    }
+
+    #[inline]
+    fn post_at_once(&mut self, view: &RawView, dest: u32, tag: u32) -> bool {
+        let bytes = view.bytes();
+        let posted = view.short().is_some_and(|data| {
+            self.port
+                .links
+                .post_short(dest, wire::EAGER, tag, data, bytes)
+        });
+        if posted || self.send_whole(view, dest, tag) {
+            return true;
+        }
+        self.port.peers[dest as usize]
+            .sender
+            .give(crate::protocol::eager::cost(bytes));
+        false
+    }
+
+    #[cold]
+    fn post_recorded(&mut self, view: &RawView, dest: u32, tag: u32) -> bool {
+        let since = self.port.trace_stamp();
+        let posted = self.post_at_once(view, dest, tag);
+        if posted {
+            self.port
+                .trace_start(Kind::Eager, dest, tag, view.bytes(), since);
+        }
+        posted
+    }
+
+    fn send_whole(&mut self, view: &RawView, dest: u32, tag: u32) -> bool {
+        let bytes = view.bytes();
+        let head = wire::head(wire::EAGER, 0, tag, 0);
+        // SAFETY: the view is readable by the caller's contract, and the
+        // endpoint hands out room for all of its bytes.
+        let fill = |to: *mut u8| unsafe { view.pack(0..bytes, to) };
+        self.port.links.post_with(dest, head, bytes, fill).is_ok()
+    }
+
+    /// Posts a send that could not leave at once, of this line of the user's; one that
+    /// crosses belongs to a run that receives at the same time.
+    #[cold]
+    pub(crate) fn isend_from(
+        &mut self,
+        view: RawView,
+        dest: u32,
+        tag: u32,
+        mode: Mode,
+        crossing: bool,
+        site: &'static Location<'static>,
+    ) -> Result<Posted> {
+        let bytes = view.bytes();
+        check_moment(&view)?;
+        if let Some(how) = self.port.peers[dest as usize].dead {
+            let what = describe("send to", Some(dest), tag, bytes, &self.port.links);
+            return Err(ended(&what, dest, how));
+        }
+        let mut op = Op::new(Direction::Send, State::Starting, view, dest, tag);
+        op.site = site;
+        op.total = bytes;
+        op.synchronous = mode == Mode::Synchronous;
+        op.ready = mode == Mode::Ready;
+        op.crossing = crossing;
+        let handle = self.port.ops.insert(op).ok_or_else(too_many)?;
+        self.follow(handle);
+        self.port.peers[dest as usize].starts.push_back(handle);
+        self.port.peers[dest as usize].blocked = true;
+        self.port.mark_busy(dest);
+        outbox::push(&mut self.port);
+        match self.take(handle) {
+            Some(result) => result.map(Posted::Done),
+            None => Ok(Posted::Pending(handle)),
+        }
+    }
+}
+
+pub(crate) fn too_many() -> Error {
+    Error::new(
+        ErrorKind::OutOfMemory,
+        "more than 16 million operations under way (hint: complete requests before posting more)",
+    )
+}
