@@ -8,7 +8,7 @@
 //!    its sender goes on.
 
 use super::lane::Lane;
-use super::op::{Direction, State};
+use super::op::{Op, Protocol};
 use super::owed::Foreign;
 use super::protocols::{device_copy, device_put, host_staged, outbox};
 use crate::diagnose::page::Operation;
@@ -19,11 +19,7 @@ impl Lane {
     /// Takes back a receive that no message has met. False if it goes on:
     /// sends always do.
     pub fn cancel(&mut self, handle: u32) -> bool {
-        let posted = self
-            .port
-            .ops
-            .get(handle)
-            .is_some_and(|op| op.direction == Direction::Receive && op.state == State::Posted);
+        let posted = self.port.ops.get(handle).is_some_and(Op::is_posted);
         if posted {
             self.detach(handle);
         }
@@ -41,9 +37,9 @@ impl Lane {
             rare.notify = None;
         }
         self.port.owed.drop(waker.map(Foreign::Waker));
-        match op.state {
-            State::Done => drop(self.port.free(handle)),
-            _ => op.detached = true,
+        match op.is_done() {
+            true => drop(self.port.free(handle)),
+            false => op.detached = true,
         }
     }
 
@@ -69,16 +65,17 @@ impl Lane {
             rare.notify = None;
         }
         self.port.owed.drop(waker.map(Foreign::Waker));
-        match (op.direction, op.state) {
-            (_, State::Done) => drop(self.port.free(handle)),
-            (Direction::Receive, State::Posted) => {
-                if let Some(key) = op.posted.take() {
+        let lent = op.is_receive() && op.view.as_device().is_some();
+        match &mut op.protocol {
+            Protocol::Done { .. } => drop(self.port.free(handle)),
+            Protocol::Posted(key) => {
+                if let Some(key) = key.take() {
                     self.posted.cancel(key);
                 }
                 self.port.free(handle);
             }
             // Clones of a device's buffer name it still, so nothing may come there later.
-            (Direction::Receive, _) if op.view.as_device().is_some() => {
+            _ if lent => {
                 if !self.try_revoke(handle)
                     && let Some(op) = self.port.ops.get_mut(handle)
                 {
@@ -108,24 +105,23 @@ impl Lane {
         let Some(op) = self.port.ops.get_mut(handle) else {
             return true;
         };
-        let (state, direction) = (op.state, op.direction);
-        match (direction, state) {
-            (_, State::Done) => {
+        match &op.protocol {
+            Protocol::Done { .. } => {
                 self.port.free(handle);
                 true
             }
-            (Direction::Receive, State::Posted) => {
+            Protocol::Posted(_) => {
                 self.detach(handle);
                 true
             }
-            (Direction::Receive, State::Pulling) => {
+            Protocol::Reading => {
                 if !self.get.stop_pull(&mut self.port, handle) {
                     return false; // somebody writes our memory right now
                 }
                 self.port.free(handle);
                 true
             }
-            (Direction::Receive, _) => {
+            Protocol::Stream(_) | Protocol::Draining => {
                 if !device_put::stop_placed(&mut self.port, handle) {
                     return false; // the sender's device may write our memory
                 }
@@ -135,7 +131,7 @@ impl Lane {
                 self.port.free(handle);
                 true
             }
-            (Direction::Send, _) => outbox::revoke_send(&mut self.port, handle, state),
+            _ => outbox::revoke_send(&mut self.port, handle),
         }
     }
 }

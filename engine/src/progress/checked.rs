@@ -13,7 +13,7 @@
 
 use super::arrival::Arrival;
 use super::lane::Lane;
-use super::op::{Direction, Op, Rare, State};
+use super::op::{Mode, Op, Rare};
 use super::port::{Port, describe};
 
 use crate::check::{Check, Checks, Claim, Side, Site, mismatch};
@@ -100,7 +100,7 @@ impl Port {
             types: signature.map_or_else(String::new, |s| s.to_string()),
             file,
             line,
-            ready: op.ready,
+            ready: op.mode == Mode::Ready,
         }
         .to_wire();
         let head = wire::head(wire::CHECK, 0, handle, 0);
@@ -157,7 +157,7 @@ impl Lane {
         };
         if check.claims() {
             let what = self.port.in_communicator(self.port.describe(handle));
-            let writes = op.direction == Direction::Receive;
+            let writes = op.is_receive();
             follow._claim = Some(check.checks.claim(&op.view, writes, what, follow.site));
             follow.sum = (!writes).then(|| sum(&op.view));
         }
@@ -357,8 +357,8 @@ impl Lane {
             let Some(op) = self.port.ops.get(handle) else {
                 continue;
             };
-            let what = match (op.state, op.detached) {
-                (State::Done, _) => "is over, and nobody has taken its result",
+            let what = match (op.is_done(), op.detached) {
+                (true, _) => "is over, and nobody has taken its result",
                 (_, true) => "was let go, and never ends",
                 _ => "was never completed",
             };

@@ -28,7 +28,6 @@
 
 use super::arrival::Arrival;
 use super::lane::Lane;
-use super::op::{Direction, State};
 
 use crate::error::{Error, ErrorKind};
 use crate::matching::{INTERNAL_TAG, Pattern, TagPattern};
@@ -74,9 +73,7 @@ impl Lane {
             .handles()
             .filter_map(|h| {
                 let op = self.port.ops.get(h)?;
-                let stuck = op.direction == Direction::Send
-                    && op.state != State::Done
-                    && closed.contains(&op.peer);
+                let stuck = op.is_send() && !op.is_done() && closed.contains(&op.peer);
                 stuck.then_some((h, op.peer))
             })
             .collect();
@@ -156,7 +153,7 @@ impl Lane {
     /// As [`Lane::unreachable`], of a receive that is posted.
     fn gone_source(&self, handle: u32) -> Option<u32> {
         let op = self.port.ops.get(handle)?;
-        if op.state != State::Posted {
+        if !op.is_posted() {
             return None;
         }
         self.unreachable(op.pattern?)

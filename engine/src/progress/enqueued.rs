@@ -7,7 +7,6 @@
 
 use super::core::Core;
 use super::lane::Lane;
-use super::op::State;
 
 use crate::completion::hold::{Drives, Hold, Latch};
 use crate::diagnose::waits::{Asked, EndedBy, Watch};
@@ -165,7 +164,7 @@ impl Lane {
             let op = self.port.ops.get(*h);
             op.is_some_and(|op| {
                 let rare = op.rare.as_ref();
-                op.state != State::Done && rare.is_some_and(|rare| !rare.holds.is_empty())
+                !op.is_done() && rare.is_some_and(|rare| !rare.holds.is_empty())
             })
         };
         self.port.ops.handles().filter(held).collect()

@@ -18,7 +18,7 @@
 use super::arrival::Arrival;
 use super::closing::Left;
 use super::lane::Lane;
-use super::op::{Direction, State};
+use super::op::Op;
 use super::peer::Target;
 use super::protocols::device_get;
 use crate::error::{Error, ErrorKind};
@@ -103,9 +103,10 @@ impl Lane {
             .ops
             .handles()
             .filter(|h| {
-                self.port.ops.get(*h).is_some_and(|op| {
-                    op.direction == Direction::Send && op.peer == peer && op.state != State::Done
-                })
+                self.port
+                    .ops
+                    .get(*h)
+                    .is_some_and(|op| op.is_send() && op.peer == peer && !op.is_done())
             })
             .collect();
         for handle in sends {
@@ -133,12 +134,7 @@ impl Lane {
 
     /// Ends a receive that is posted.
     pub(crate) fn end_posted(&mut self, handle: u32, e: Error) {
-        if let Some(key) = self
-            .port
-            .ops
-            .get_mut(handle)
-            .and_then(|op| op.posted.take())
-        {
+        if let Some(key) = self.port.ops.get_mut(handle).and_then(Op::take_posted) {
             self.posted.cancel(key);
         }
         self.port.finish(handle, Some(e));

@@ -2,7 +2,7 @@
 
 use super::arrival::Arrival;
 use super::lane::Lane;
-use super::op::{Direction, Outcome, State};
+use super::op::{Mode, Outcome, Protocol};
 use super::protocols;
 use crate::diagnose::page::{Operation, WaitTag};
 use crate::diagnose::waits::{Asked, hear, listens};
@@ -58,15 +58,13 @@ impl Lane {
         let Some(op) = self.port.ops.get(handle) else {
             return Asked::OTHER;
         };
-        let (operation, peer, tag) = match (op.direction, op.pattern) {
-            (Direction::Send, _) if op.synchronous => {
+        let (operation, peer, tag) = match (op.pattern, &op.protocol) {
+            (None, _) if op.mode == Mode::Synchronous => {
                 (Operation::SynchronousSend, Some(op.peer), exact(op.tag))
             }
-            (Direction::Send, _) => (Operation::Send, Some(op.peer), exact(op.tag)),
-            (Direction::Receive, Some(p)) if op.posted.is_some() => {
-                (Operation::Receive, p.source, tag_of(p))
-            }
-            (Direction::Receive, _) => (Operation::Receive, Some(op.peer), exact(op.tag)),
+            (None, _) => (Operation::Send, Some(op.peer), exact(op.tag)),
+            (Some(p), Protocol::Posted(Some(_))) => (Operation::Receive, p.source, tag_of(p)),
+            (Some(_), _) => (Operation::Receive, Some(op.peer), exact(op.tag)),
         };
         Asked {
             operation,
@@ -103,7 +101,7 @@ impl Lane {
                 self.port
                     .ops
                     .get(*h)
-                    .is_some_and(|op| op.direction == Direction::Send && op.state != State::Done)
+                    .is_some_and(|op| op.is_send() && !op.is_done())
             })
             .map(|h| self.asked(h))
             .collect()
@@ -112,7 +110,7 @@ impl Lane {
     /// Unfinished sends whose memory's owner this is true of.
     pub fn asked_owned(&self, owner: &dyn Fn(&dyn Any) -> bool) -> Vec<Asked> {
         let owned = |h: &u32| {
-            let op = self.port.ops.get(*h).filter(|op| op.state != State::Done);
+            let op = self.port.ops.get(*h).filter(|op| !op.is_done());
             let its = op.and_then(|op| op.rare.as_ref()?.owner.as_deref());
             its.is_some_and(|its| owner(its))
         };
@@ -132,7 +130,11 @@ impl Lane {
     /// The message that a receive has met, once it has.
     pub fn met(&self, handle: u32) -> Option<Outcome> {
         let op = self.port.ops.get(handle)?;
-        (op.direction == Direction::Receive && op.posted.is_none()).then_some(Outcome {
+        let met = !matches!(
+            op.protocol,
+            Protocol::Posted(Some(_)) | Protocol::Done { met: false }
+        );
+        (op.is_receive() && met).then_some(Outcome {
             source: op.peer,
             tag: op.tag,
             bytes: op.total,
@@ -144,7 +146,7 @@ impl Lane {
         self.port
             .ops
             .get(handle)
-            .is_some_and(|op| op.state == State::AwaitAck)
+            .is_some_and(|op| matches!(op.protocol, Protocol::AwaitAck))
     }
 
     /// Credit taken from a peer, and credit owed to it.

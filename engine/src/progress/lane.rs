@@ -23,7 +23,6 @@
 
 use super::arrival::Arrived;
 use super::links::Links;
-use super::op::{Direction, State};
 pub use super::op::{Mode, Outcome, Posted};
 use super::owed::Foreign;
 use super::pace::Pace;
@@ -237,7 +236,7 @@ impl Lane {
                 self.port
                     .ops
                     .get(h)
-                    .is_some_and(|op| op.direction == Direction::Send && op.state != State::Done)
+                    .is_some_and(|op| op.is_send() && !op.is_done())
             })
     }
 
@@ -324,7 +323,7 @@ impl Lane {
         let Some(op) = self.port.ops.get_mut(handle) else {
             return Some(Err(completed_elsewhere()));
         };
-        if op.state != State::Done {
+        if !op.is_done() {
             if listens() {
                 hear(self.asked(handle));
                 if resigns() && self.resign(handle) {
@@ -356,7 +355,7 @@ impl Lane {
     /// Frees an operation that is over without an error. False if it is not.
     pub(crate) fn succeeded(&mut self, handle: u32) -> bool {
         let done = self.port.ops.get(handle).is_some_and(|op| {
-            op.state == State::Done && op.rare.as_ref().is_none_or(|rare| rare.error.is_none())
+            op.is_done() && op.rare.as_ref().is_none_or(|rare| rare.error.is_none())
         });
         if done {
             self.port.free(handle);
@@ -381,7 +380,7 @@ impl Lane {
             return false;
         }
         match self.port.ops.get_mut(handle) {
-            Some(op) if op.state != State::Done => {}
+            Some(op) if !op.is_done() => {}
             _ => return false,
         }
         if let Some(rare) = self.port.rare(handle) {

@@ -4,6 +4,9 @@ use super::checked::OpCheck;
 use super::owed::Foreign;
 use super::protocols::Stage;
 use super::protocols::device_memory::Made;
+use super::protocols::eager::{Receiving, Sending};
+use super::protocols::outbox::Queued;
+use super::protocols::rendezvous::{Announced, Granted};
 use super::runs::NO_RUN;
 use crate::completion::hold::Hold;
 use crate::completion::ready::Ready;
@@ -25,49 +28,59 @@ pub struct Outcome {
     pub bytes: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    Starting,
-    Streaming,
-    Announced,
+/// What moves the bytes of an operation, and how far that is.
+///
+/// ```text
+/// send     Queued -> Done                              eager, whole
+///                 -> Eager -> Done                     eager, in fragments
+///                 -> (Eager ->) AwaitAck -> Done       eager, synchronous
+///                 -> Announced -> Granted -> Done      GO, STAGE
+///                              -> Done                 FINISH
+///          Eager, Granted -> Withdrawn -> gone         revoked, FINISH
+/// receive  Posted -> Stream -> Done
+///                 -> Reading -> Done                   `get` has the rest
+///                 -> Draining -> Done                  a device has the bytes
+/// ```
+pub(crate) enum Protocol {
+    /// A send in the outbox, of which nothing has left.
+    Queued(Queued),
+    /// A send whose fragments leave within credit.
+    Eager(Sending),
+    /// A send that has left, and whose match is to be acknowledged.
     AwaitAck,
-    /// Revoked in the middle of a stream; the receiver is to answer.
+    /// A send that is announced.
+    Announced(Announced),
+    /// A send whose receiver lets fragments go, or chunks.
+    Granted(Granted),
+    /// A send that was revoked in the middle; the receiver is to answer.
     Withdrawn,
-    Posted,
-    Pulling,
-    /// All bytes have come, and a device unpacks them.
+    /// A receive; the key is its place among those that are posted.
+    Posted(Option<PostedKey>),
+    /// A receive whose bytes come in order.
+    Stream(Receiving),
+    /// A receive that reads its sender's memory.
+    Reading,
+    /// A receive whose bytes a device brings, or unpacks.
     Draining,
-    Done,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
-    Send,
-    Receive,
+    /// It is over; of a receive, whether it has met a message.
+    Done { met: bool },
 }
 
 pub(crate) struct Op {
-    pub state: State,
-    pub direction: Direction,
+    pub protocol: Protocol,
     pub view: RawView,
     /// Destination, or source once it is known.
     pub peer: u32,
     pub tag: u32,
-    /// Bytes sent or received so far.
-    pub moved: usize,
+    /// What a receive accepts; none of a send.
+    pub pattern: Option<Pattern>,
+    /// Of a send.
+    pub mode: Mode,
     /// Bytes of the whole message.
     pub total: usize,
-    pub synchronous: bool,
-    /// Its receive is said to be posted.
-    pub ready: bool,
-    /// Of a run that receives at the same time.
-    pub crossing: bool,
-    pub acked: bool,
     /// Nobody waits: free it when it is done.
     pub detached: bool,
-    pub posted: Option<PostedKey>,
-    pub pattern: Option<Pattern>,
-    /// The run that it is a step of, and which; see `lane_runs`.
+    /// The run that it is a step of, and which; see `runs`.
     pub run: u32,
     pub instance: u32,
     /// The user's line that posted it: every function on the way here from
@@ -92,8 +105,6 @@ pub(crate) struct Rare {
     pub check: Option<Box<OpCheck>>,
     /// Its bytes between the host and a device.
     pub stage: Option<Stage>,
-    /// Bytes up to which the receiver lets a send go; `None`: all.
-    pub window: Option<usize>,
     /// What the receiver is told of a device's memory.
     pub offer: Option<Made>,
     /// Streams that wait for its end.
@@ -105,28 +116,133 @@ pub(crate) struct Rare {
 impl Op {
     #[inline(always)]
     #[track_caller]
-    pub fn new(direction: Direction, state: State, view: RawView, peer: u32, tag: u32) -> Self {
+    fn new(protocol: Protocol, view: RawView, peer: u32, tag: u32) -> Self {
         Self {
             site: Location::caller(),
-            state,
-            direction,
+            protocol,
             view,
             peer,
             tag,
-            moved: 0,
-            total: 0,
-            synchronous: false,
-            ready: false,
-            crossing: false,
-            acked: false,
-            detached: false,
-            posted: None,
             pattern: None,
+            mode: Mode::Standard,
+            total: 0,
+            detached: false,
             run: NO_RUN,
             instance: 0,
             number: 0,
             rare: None,
         }
+    }
+
+    /// A send of all of a view; one that crosses belongs to a run that receives at the same
+    /// time.
+    #[inline(always)]
+    #[track_caller]
+    pub fn send(view: RawView, peer: u32, tag: u32, mode: Mode, crossing: bool) -> Self {
+        let total = view.bytes();
+        Self {
+            mode,
+            total,
+            ..Self::new(Protocol::Queued(Queued { crossing }), view, peer, tag)
+        }
+    }
+
+    /// A receive that is not posted yet.
+    #[inline(always)]
+    #[track_caller]
+    pub fn receive(view: RawView, pattern: Pattern, peer: u32, tag: u32) -> Self {
+        Self {
+            pattern: Some(pattern),
+            ..Self::new(Protocol::Posted(None), view, peer, tag)
+        }
+    }
+
+    #[inline]
+    pub fn is_send(&self) -> bool {
+        self.pattern.is_none()
+    }
+
+    #[inline]
+    pub fn is_receive(&self) -> bool {
+        self.pattern.is_some()
+    }
+
+    #[inline]
+    pub fn is_done(&self) -> bool {
+        matches!(self.protocol, Protocol::Done { .. })
+    }
+
+    /// Whether it is a send that is announced, and that nobody has answered.
+    pub fn is_announced(&self) -> bool {
+        matches!(self.protocol, Protocol::Announced(_))
+    }
+
+    /// Has an announced send be withdrawn. True if that is to be asked for now.
+    pub fn ask_once(&mut self) -> bool {
+        match &mut self.protocol {
+            Protocol::Announced(announced) => !std::mem::replace(&mut announced.withdrawing, true),
+            _ => false,
+        }
+    }
+
+    pub fn is_posted(&self) -> bool {
+        matches!(self.protocol, Protocol::Posted(_))
+    }
+
+    /// Takes its place among posted receives, if it has one.
+    pub fn take_posted(&mut self) -> Option<PostedKey> {
+        match &mut self.protocol {
+            Protocol::Posted(key) => key.take(),
+            _ => None,
+        }
+    }
+
+    /// Bytes of a send that have left in fragments, and up to which they may; `None`: it
+    /// does not send fragments.
+    pub fn fragments(&self) -> Option<(usize, usize)> {
+        match &self.protocol {
+            Protocol::Eager(sending) => Some((sending.moved, self.total)),
+            Protocol::Granted(granted) => {
+                let window = granted.window.unwrap_or(self.total);
+                Some((granted.moved, self.total.min(window)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Bytes of a send have left in a fragment, or a chunk. True if they were the last.
+    pub fn sent(&mut self, bytes: usize) -> bool {
+        let moved = match &mut self.protocol {
+            Protocol::Eager(sending) => &mut sending.moved,
+            Protocol::Granted(granted) => &mut granted.moved,
+            _ => return false,
+        };
+        *moved += bytes;
+        *moved == self.total
+    }
+
+    /// Bytes of a receive that have come.
+    #[inline]
+    pub fn received(&self) -> usize {
+        match &self.protocol {
+            Protocol::Stream(stream) => stream.moved,
+            Protocol::Draining | Protocol::Done { .. } => self.total,
+            _ => 0,
+        }
+    }
+
+    /// The next bytes of a receive have come.
+    #[inline]
+    pub fn receive_more(&mut self, bytes: usize) {
+        if let Protocol::Stream(stream) = &mut self.protocol {
+            stream.moved += bytes;
+        }
+    }
+
+    /// The bytes of a receive come in order from now on.
+    #[inline]
+    pub fn stream(&mut self) {
+        self.protocol = Protocol::Stream(Receiving::default());
     }
 
     pub fn rare(&mut self) -> &mut Rare {

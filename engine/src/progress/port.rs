@@ -9,7 +9,7 @@ use super::closing::Left;
 use super::failures::ended;
 use super::lane::{PARTITIONED_TAG, SPARE_BUFFERS};
 use super::links::Links;
-use super::op::{Direction, Op, Rare, State};
+use super::op::{Mode, Op, Protocol, Rare};
 use super::owed::{Foreign, Owed};
 use super::peer::{PeerState, Target};
 use super::runs::{NO_RUN, NOBODY, StepEnd};
@@ -17,6 +17,7 @@ use super::slab::Slab;
 use super::traced::LaneTrace;
 use crate::device::Devices;
 use crate::error::{Error, ErrorKind};
+use crate::matching::{Pattern, TagPattern};
 use crate::protocol::select::Selection;
 use osier_kernels::DeviceError;
 use osier_transports::shm::Death;
@@ -131,8 +132,9 @@ impl Port {
         let Some(op) = self.ops.get_mut(handle) else {
             return;
         };
-        debug_assert_ne!(op.state, State::Done, "an operation finishes once");
-        op.state = State::Done;
+        debug_assert!(!op.is_done(), "an operation finishes once");
+        let met = !matches!(op.protocol, Protocol::Posted(Some(_)));
+        op.protocol = Protocol::Done { met };
         self.finished = true;
         if error.is_some() {
             op.rare().error = error;
@@ -191,9 +193,7 @@ impl Port {
     /// Whether an operation is over; `take` will return its result.
     #[inline]
     pub fn is_done(&self, handle: u32) -> bool {
-        self.ops
-            .get(handle)
-            .is_none_or(|op| op.state == State::Done)
+        self.ops.get(handle).is_none_or(Op::is_done)
     }
 
     /// Queues a message without payload.
@@ -229,21 +229,14 @@ impl Port {
             return "finished operation".into();
         };
         let bytes = op.view.bytes();
-        match op.direction {
-            Direction::Send => describe("send to", Some(op.peer), op.tag, bytes, &self.links),
-            Direction::Receive => {
-                let source = op.pattern.map_or(Some(op.peer), |p| p.source);
-                let tag = match op.pattern.map(|p| p.tag) {
-                    Some(crate::matching::TagPattern::Any) => None,
-                    _ => Some(op.tag),
-                };
-                match tag {
-                    Some(tag) => describe("receive from", source, tag, bytes, &self.links),
-                    None => {
-                        let who = source.map_or("any rank".into(), |s| format!("rank {s}"));
-                        format!("receive from {who}, any tag ({bytes} bytes)")
-                    }
-                }
+        let Some(Pattern { source, tag }) = op.pattern else {
+            return describe("send to", Some(op.peer), op.tag, bytes, &self.links);
+        };
+        match tag {
+            TagPattern::Exact(_) => describe("receive from", source, op.tag, bytes, &self.links),
+            TagPattern::Any => {
+                let who = source.map_or("any rank".into(), |s| format!("rank {s}"));
+                format!("receive from {who}, any tag ({bytes} bytes)")
             }
         }
     }
@@ -253,7 +246,7 @@ impl Port {
         let Some(op) = self.ops.get(handle) else {
             return;
         };
-        let left = op.total.saturating_sub(op.moved);
+        let left = op.total.saturating_sub(op.received());
         if left == 0 {
             return; // whoever brings the last bytes forgets it
         }
@@ -280,23 +273,25 @@ impl Port {
 
     /// The receiver of a send has dropped the communicator.
     pub(crate) fn refused(&mut self, handle: u32) -> bool {
-        let Some(op) = self.ops.get(handle) else {
+        let Some(peer) = self.ops.get(handle).map(|op| op.peer) else {
             return false;
         };
-        let (state, peer) = (op.state, op.peer);
         let e = self.left_error(handle, peer);
-        match state {
-            State::Announced | State::AwaitAck => self.finish(handle, Some(e)),
+        let Some(op) = self.ops.get_mut(handle) else {
+            return false;
+        };
+        match &mut op.protocol {
+            Protocol::Announced(_) | Protocol::AwaitAck => self.finish(handle, Some(e)),
             // Its bytes go on to a receiver that drops them.
-            State::Streaming if op.synchronous => {
+            Protocol::Eager(_) | Protocol::Granted(_) if op.mode == Mode::Synchronous => {
+                if let Protocol::Eager(sending) = &mut op.protocol {
+                    sending.awaits_ack = false;
+                }
                 if let Some(rare) = self.rare(handle) {
                     rare.error = Some(e);
                 }
-                if let Some(op) = self.ops.get_mut(handle) {
-                    op.acked = true;
-                }
             }
-            State::Withdrawn => self.finish(handle, None),
+            Protocol::Withdrawn => self.finish(handle, None),
             _ => return false,
         }
         true
@@ -343,7 +338,7 @@ impl Port {
     pub(crate) fn send_op(&mut self, peer: u32, handle: u32) -> Option<&mut Op> {
         self.ops
             .get_mut(handle)
-            .filter(|op| op.direction == Direction::Send && op.peer == peer)
+            .filter(|op| op.is_send() && op.peer == peer)
     }
 
     /// A kernel copies so many bytes of a message from device to device.

@@ -4,7 +4,7 @@ use super::arrival::{Arrival, Arrived, Rts};
 use super::closing::is_internal;
 use super::failures::ended;
 use super::lane::{Lane, Matched};
-use super::op::{Direction, Op, Outcome, Posted, State};
+use super::op::{Op, Outcome, Posted, Protocol};
 use super::peer::Target;
 use super::port::describe;
 use super::protocols::host_staged::check_moment;
@@ -75,7 +75,7 @@ impl Lane {
         let handle = self.receive_op(view, pattern)?;
         let key = self.posted.post(pattern, handle);
         if let Some(op) = self.port.ops.get_mut(handle) {
-            op.posted = Some(key);
+            op.protocol = Protocol::Posted(Some(key));
         }
         Ok(Posted::Pending(handle))
     }
@@ -244,8 +244,7 @@ impl Lane {
             TagPattern::Any => 0,
         };
         let source = pattern.source.unwrap_or(self.port.own);
-        let mut op = Op::new(Direction::Receive, State::Posted, view, source, tag);
-        op.pattern = Some(pattern);
+        let op = Op::receive(view, pattern, source, tag);
         let handle = self.port.ops.insert(op).ok_or_else(too_many)?;
         self.follow(handle);
         Ok(handle)
@@ -381,13 +380,12 @@ impl Lane {
         let Some(op) = self.port.ops.get_mut(handle) else {
             return false;
         };
-        op.posted = None;
+        op.stream();
         op.peer = peer;
         op.tag = tag;
         op.total = bytes;
         op.number = self.port.handling;
         if op.view.as_device().is_some() {
-            op.state = State::Streaming;
             self.receive_bytes(handle, message.payload.as_ptr(), bytes);
         } else {
             let fits = bytes.min(op.view.bytes());
@@ -522,8 +520,7 @@ impl Lane {
 
     fn begin_stream(&mut self, handle: u32, envelope: Envelope, total: usize) {
         if let Some(op) = self.port.ops.get_mut(handle) {
-            op.posted = None;
-            op.state = State::Streaming;
+            op.stream();
             op.peer = envelope.source;
             op.tag = envelope.tag;
             op.total = total;
@@ -538,13 +535,14 @@ impl Lane {
         if op.view.as_device().is_some() && op.total > 0 {
             return host_staged::stage_bytes(&mut self.port, handle, from, bytes);
         }
-        let at = op.moved.min(op.view.bytes());
-        let end = (op.moved + bytes).min(op.view.bytes());
+        let moved = op.received();
+        let at = moved.min(op.view.bytes());
+        let end = (moved + bytes).min(op.view.bytes());
         // SAFETY: the view is writable until the operation is over; callers
         // pass `bytes` readable bytes.
         unsafe { op.view.unpack(at..end, from) };
-        op.moved += bytes;
-        if op.moved >= op.total {
+        op.receive_more(bytes);
+        if moved + bytes >= op.total {
             self.port.received(handle);
         }
     }
@@ -565,7 +563,8 @@ impl Lane {
             }
             Target::Op(handle) => {
                 let handle = *handle;
-                let Some(left) = self.port.ops.get(handle).map(|op| op.total - op.moved) else {
+                let Some(left) = self.port.ops.get(handle).map(|op| op.total - op.received())
+                else {
                     return false;
                 };
                 if bytes > left {

@@ -21,7 +21,7 @@
 
 use super::arrival::Arrival;
 use super::lane::Lane;
-use super::op::{Direction, Outcome, Posted, State};
+use super::op::{Outcome, Posted, Protocol};
 
 use super::owed::{Combined, Foreign};
 use super::slab::Slab;
@@ -582,7 +582,7 @@ impl Lane {
             .handles()
             .filter(|h| {
                 let op = self.port.ops.get(*h);
-                op.is_some_and(|op| op.run == id && op.state != State::Done)
+                op.is_some_and(|op| op.run == id && !op.is_done())
             })
             .collect();
         for handle in ops {
@@ -597,27 +597,25 @@ impl Lane {
             return;
         };
         let (instance, peer, tag) = (op.instance, op.peer, op.tag);
-        match (op.direction, op.state) {
-            (Direction::Receive, State::Posted) => {
-                let owner = op.forget_memory();
-                op.detached = true;
-                op.run = NO_RUN;
-                self.port.owed.drop(owner);
+        if op.is_posted() {
+            let owner = op.forget_memory();
+            op.detached = true;
+            op.run = NO_RUN;
+            self.port.owed.drop(owner);
+        } else {
+            let queued = matches!(op.protocol, Protocol::Queued(_));
+            if op.is_send() && !queued {
+                op.rare().blame = Some(run.culprit());
             }
-            (direction, state) => {
-                if direction == Direction::Send && state != State::Starting {
-                    op.rare().blame = Some(run.culprit());
+            op.run = NO_RUN;
+            if !self.revoke(handle) {
+                if let Some(op) = self.port.ops.get_mut(handle) {
+                    op.run = run.id;
                 }
-                op.run = NO_RUN;
-                if !self.revoke(handle) {
-                    if let Some(op) = self.port.ops.get_mut(handle) {
-                        op.run = run.id;
-                    }
-                    return;
-                }
-                if (direction, state) == (Direction::Send, State::Starting) {
-                    self.poison(peer, tag, run.culprit());
-                }
+                return;
+            }
+            if queued {
+                self.poison(peer, tag, run.culprit());
             }
         }
         run.in_flight -= 1;
@@ -651,7 +649,7 @@ impl Lane {
         match self.posted.take(envelope) {
             Some(handle) => {
                 if let Some(op) = self.port.ops.get_mut(handle) {
-                    op.posted = None;
+                    op.protocol = Protocol::Posted(None);
                 }
                 self.finish_poisoned(handle, peer, culprit);
                 true
@@ -721,7 +719,7 @@ impl Lane {
         let Some(op) = self.port.ops.get(event.handle) else {
             return;
         };
-        let (direction, peer, room) = (op.direction, op.peer, op.view.bytes());
+        let (receives, peer, room) = (op.is_receive(), op.peer, op.view.bytes());
         let run = self.runs.slots.get_mut(event.run).and_then(Option::take);
         let result = self.take(event.handle);
         let Some(mut run) = run else {
@@ -730,7 +728,7 @@ impl Lane {
         let id = event.run;
         run.in_flight -= 1;
         match result {
-            Some(Ok(outcome)) if direction == Direction::Receive => {
+            Some(Ok(outcome)) if receives => {
                 self.step_received(id, &mut run, event.instance, outcome, room);
             }
             Some(Err(e)) => {
@@ -862,7 +860,7 @@ impl Lane {
     pub(crate) fn steps_under_way(&self, id: u32) -> impl Iterator<Item = u32> {
         self.port.ops.handles().filter(move |h| {
             let op = self.port.ops.get(*h);
-            op.is_some_and(|op| op.run == id && op.state != State::Done)
+            op.is_some_and(|op| op.run == id && !op.is_done())
         })
     }
 

@@ -2,7 +2,7 @@
 
 use super::failures::ended;
 use super::lane::Lane;
-use super::op::{Direction, Mode, Op, Outcome, Posted, State};
+use super::op::{Mode, Op, Outcome, Posted};
 use super::port::describe;
 use super::protocols::host_staged::check_moment;
 use super::protocols::outbox;
@@ -102,12 +102,8 @@ impl Lane {
             let what = describe("send to", Some(dest), tag, bytes, &self.port.links);
             return Err(ended(&what, dest, how));
         }
-        let mut op = Op::new(Direction::Send, State::Starting, view, dest, tag);
+        let mut op = Op::send(view, dest, tag, mode, crossing);
         op.site = site;
-        op.total = bytes;
-        op.synchronous = mode == Mode::Synchronous;
-        op.ready = mode == Mode::Ready;
-        op.crossing = crossing;
         let handle = self.port.ops.insert(op).ok_or_else(too_many)?;
         self.follow(handle);
         self.port.peers[dest as usize].starts.push_back(handle);

@@ -8,7 +8,7 @@
 
 use crate::device::direct::{Direct, How};
 use crate::device::{DeviceMemory, Devices, Through};
-use crate::progress::op::State;
+use crate::progress::op::Protocol;
 use crate::progress::port::Port;
 use crate::progress::protocols::Stage;
 use crate::protocol::reach::Placement;
@@ -108,8 +108,7 @@ pub(crate) fn begin_direct(
         rare.stage = Some(Stage::Direct(stage, send));
     }
     if let Some(op) = port.ops.get_mut(handle) {
-        op.state = State::Draining;
-        op.moved = total;
+        op.protocol = Protocol::Draining;
     }
     port.note_kernel(total);
     port.staged.push(handle);

@@ -38,7 +38,7 @@ use super::{device_copy, device_memory, device_pipeline, host_pipeline, rendezvo
 use crate::device::direct::{Direct, How};
 use crate::device::imports::Room;
 use crate::device::{DeviceMemory, Devices, PoolLoan, Through, UnderWay};
-use crate::progress::op::{Direction, Op, State};
+use crate::progress::op::{Op, Protocol};
 use crate::progress::port::Port;
 use crate::progress::protocols::Stage;
 use crate::protocol::reach::{Placement, Reach, supported};
@@ -207,7 +207,7 @@ pub(crate) fn begin_mapped(
     let Some(op) = port.ops.get(handle) else {
         return Ok(false);
     };
-    let (total, writes) = (op.total, op.direction == Direction::Send);
+    let (total, writes) = (op.total, op.is_send());
     let Some(own) = op.view.as_device().cloned() else {
         return Ok(false);
     };
@@ -261,8 +261,7 @@ pub(crate) fn begin_mapped(
 /// The bytes of a receive come by a device.
 pub(crate) fn await_device(port: &mut Port, handle: u32) {
     if let Some(op) = port.ops.get_mut(handle) {
-        op.state = State::Draining;
-        op.moved = op.total;
+        op.protocol = Protocol::Draining;
     }
 }
 
@@ -396,13 +395,12 @@ pub(crate) fn go_without(port: &mut Port, handle: u32, peer: u32, send: u32) {
     if let Some(rare) = port.rare(handle) {
         rare.stage = None;
     }
-    if (port.ops.get(handle)).is_some_and(|op| op.direction == Direction::Send) {
+    if (port.ops.get(handle)).is_some_and(Op::is_send) {
         let head = wire::head(wire::PLACED, wire::NOT_WRITTEN, send, 0);
         return port.control(peer, head);
     }
     if let Some(op) = port.ops.get_mut(handle) {
-        op.state = State::Streaming;
-        op.moved = 0;
+        op.stream();
     }
     match port.links.shares_memory(peer) {
         true => host_pipeline::ask_chunks(port, handle, peer, send),
@@ -428,14 +426,10 @@ pub(crate) fn on_want(port: &mut Port, message: &Incoming, own: u32, other: u32)
     let offered = port.ops.get(own).is_some_and(|op| {
         let stage = op.rare.as_ref().and_then(|rare| rare.stage.as_ref());
         op.peer == peer
-            && match (op.direction, what) {
-                (Direction::Send, wire::OF_CHUNKS) => op.state == State::Announced,
-                (Direction::Send, 0) => {
-                    op.state == State::Announced && device_memory::offered(port, own).is_some()
-                }
-                (Direction::Receive, wire::OF_RECEIVE) => {
-                    matches!(stage, Some(Stage::Placed(_)))
-                }
+            && match what {
+                wire::OF_CHUNKS => op.is_announced(),
+                0 => op.is_announced() && device_memory::offered(port, own).is_some(),
+                wire::OF_RECEIVE => op.is_receive() && matches!(stage, Some(Stage::Placed(_))),
                 _ => false,
             }
     });

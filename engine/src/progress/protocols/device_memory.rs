@@ -10,7 +10,6 @@ use crate::device::export::{Moment, Told as ToldEvent};
 use crate::error::Error;
 use crate::progress::arrival::Arrival;
 use crate::progress::lane::Lane;
-use crate::progress::op::State;
 use crate::progress::port::Port;
 use crate::progress::protocols::Stage;
 use crate::protocol::device::Class;
@@ -172,7 +171,7 @@ pub(crate) fn tell_ready(port: &mut Port, handle: u32) -> bool {
     let Some(op) = port.ops.get_mut(handle) else {
         return false;
     };
-    if op.state != State::Announced {
+    if !op.is_announced() {
         return false; // not announced yet
     }
     let (peer, memory) = (op.peer, op.view.as_device().cloned());

@@ -30,7 +30,7 @@ use super::device_memory::Remote;
 use super::{device_get, device_put, host_pipeline, host_staged};
 use crate::device::stage::Inbound;
 use crate::device::{Devices, Through, UnderWay};
-use crate::progress::op::{Op, State};
+use crate::progress::op::Op;
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
 use crate::progress::protocols::Stage;
@@ -254,7 +254,7 @@ pub(crate) fn ask_on_device(
     let Some(op) = port.ops.get_mut(handle) else {
         return;
     };
-    (op.state, op.moved) = (State::Streaming, 0);
+    op.stream();
     let (total, own) = (op.total, op.view.as_device().cloned());
     port.peers[peer as usize]
         .incoming

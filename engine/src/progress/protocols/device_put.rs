@@ -27,7 +27,7 @@ use super::{device_get, device_memory, device_pipeline, host_pipeline, rendezvou
 use crate::device::UnderWay;
 use crate::device::export::{Moment, Told as ToldEvent};
 use crate::error::{Error, ErrorKind};
-use crate::progress::op::{Direction, Op};
+use crate::progress::op::Op;
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
 use crate::progress::protocols::Stage;
@@ -239,7 +239,7 @@ pub(crate) fn stop_writing(port: &mut Port, handle: u32) -> bool {
         Some(Stage::Mapped(mapped)) if mapped.is_idle() => mapped.other,
         _ => return false, // a kernel runs
     };
-    op.acked = true;
+    op.ask_once();
     device_get::go_without(port, handle, peer, receive);
     rendezvous::withdraw(port, peer, handle);
     false
@@ -247,7 +247,7 @@ pub(crate) fn stop_writing(port: &mut Port, handle: u32) -> bool {
 
 /// The sender has written a message to our memory, or not.
 pub(crate) fn on_placed(port: &mut Port, peer: u32, handle: u32, aux: u16) -> bool {
-    let theirs = |op: &&mut Op| op.direction == Direction::Receive && op.peer == peer;
+    let theirs = |op: &&mut Op| op.is_receive() && op.peer == peer;
     let Some(op) = port.ops.get_mut(handle).filter(theirs) else {
         return false;
     };

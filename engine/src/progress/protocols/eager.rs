@@ -11,12 +11,27 @@
 
 use super::outbox::Step;
 use super::{host_pipeline, host_staged};
-use crate::progress::op::State;
+use crate::progress::op::{Mode, Protocol};
 use crate::progress::port::Port;
 use crate::progress::protocols::host_staged::Source;
 use crate::trace::event::Kind;
 use crate::wire;
 use osier_transports::PostError;
+
+/// A send whose fragments leave within credit.
+pub(crate) struct Sending {
+    /// Bytes that have left.
+    pub moved: usize,
+    /// It is synchronous, and was not acknowledged yet.
+    pub awaits_ack: bool,
+}
+
+/// A receive whose bytes come in order.
+#[derive(Default)]
+pub(crate) struct Receiving {
+    /// Bytes that have come.
+    pub moved: usize,
+}
 
 pub(crate) fn start_eager(port: &mut Port, handle: u32) -> Step {
     let Some(op) = port.ops.get_mut(handle) else {
@@ -34,7 +49,8 @@ pub(crate) fn start_eager(port: &mut Port, handle: u32) -> Step {
     let Some(op) = port.ops.get_mut(handle) else {
         return Step::Moved;
     };
-    let aux = u16::from(op.synchronous) | checked;
+    let synchronous = op.mode == Mode::Synchronous;
+    let aux = u16::from(synchronous) | checked;
     let whole = bytes <= fragment;
     let (kind, moved, payload) = match whole {
         true => (wire::EAGER, bytes, bytes),
@@ -59,16 +75,15 @@ pub(crate) fn start_eager(port: &mut Port, handle: u32) -> Step {
         Err(PostError::Full) => return Step::Full,
         Err(PostError::Failed(e)) => return Step::Failed(e),
     }
-    op.moved = moved;
+    op.protocol = Protocol::Eager(Sending {
+        moved,
+        awaits_ack: synchronous,
+    });
     host_staged::took(port, handle, moved);
-    let Some(op) = port.ops.get_mut(handle) else {
-        return Step::Moved;
-    };
     if whole {
         port.trace_start(Kind::Eager, peer, tag, bytes, since);
         sent(port, handle);
     } else {
-        op.state = State::Streaming;
         port.peers[peer as usize].streams.push_back(handle);
         port.trace_start(Kind::First, peer, tag, bytes, since);
     }
@@ -87,20 +102,19 @@ pub(crate) fn fragment(port: &mut Port, handle: u32) -> Step {
     let Some(op) = port.ops.get(handle) else {
         return Step::Moved; // revoked meanwhile
     };
-    if op.state != State::Streaming {
+    let Some((at, open)) = op.fragments() else {
         return Step::Moved;
-    }
-    let (peer, at) = (op.peer, op.moved);
+    };
+    let peer = op.peer;
     if host_pipeline::hands_over(port, handle) {
         return host_pipeline::hand(port, handle);
+    }
+    if at >= open {
+        return Step::Moved; // until the receiver asks for more
     }
     let Some(op) = port.ops.get(handle) else {
         return Step::Moved;
     };
-    let open = op.total.min(op.window());
-    if at >= open {
-        return Step::Moved; // until the receiver asks for more
-    }
     let mut n = fragment_bytes(port, peer, op.total).min(open - at);
     let source = match host_staged::source(port, handle) {
         Ok(Source::NotReady) => return Step::NotReady,
@@ -126,11 +140,8 @@ pub(crate) fn fragment(port: &mut Port, handle: u32) -> Step {
     }
     host_staged::took(port, handle, n);
     port.trace_piece(Kind::Fragment, peer, n, since);
-    if let Some(op) = port.ops.get_mut(handle) {
-        op.moved += n;
-        if op.moved == op.total {
-            sent(port, handle);
-        }
+    if port.ops.get_mut(handle).is_some_and(|op| op.sent(n)) {
+        sent(port, handle);
     }
     Step::Moved
 }
@@ -140,10 +151,9 @@ pub(crate) fn sent(port: &mut Port, handle: u32) {
     let Some(op) = port.ops.get_mut(handle) else {
         return;
     };
-    if op.synchronous && !op.acked {
-        op.state = State::AwaitAck;
-    } else {
-        port.finish(handle, None);
+    match &op.protocol {
+        Protocol::Eager(sending) if sending.awaits_ack => op.protocol = Protocol::AwaitAck,
+        _ => port.finish(handle, None),
     }
 }
 
@@ -152,10 +162,12 @@ pub(crate) fn on_ack(port: &mut Port, peer: u32, handle: u32) -> bool {
     let Some(op) = port.send_op(peer, handle) else {
         return false;
     };
-    match op.state {
-        State::AwaitAck => port.finish(handle, None),
-        State::Streaming if op.synchronous => op.acked = true,
-        State::Withdrawn => {}
+    let synchronous = op.mode == Mode::Synchronous;
+    match &mut op.protocol {
+        Protocol::AwaitAck => port.finish(handle, None),
+        Protocol::Eager(sending) if synchronous => sending.awaits_ack = false,
+        Protocol::Granted(_) if synchronous => {}
+        Protocol::Withdrawn => {}
         _ => return false,
     }
     true

@@ -18,7 +18,7 @@
 //! 3. At most one slice of a pull or push is under way.
 
 use super::rendezvous;
-use crate::progress::op::{Direction, State};
+use crate::progress::op::Protocol;
 use crate::progress::port::Port;
 
 use crate::error::{Error, ErrorKind};
@@ -102,7 +102,7 @@ impl Get {
         let Some(op) = port.ops.get_mut(handle) else {
             return;
         };
-        op.state = State::Pulling;
+        op.protocol = Protocol::Reading;
         let (total, room) = (op.total, op.view.bytes());
         let mut pull = Pull {
             op: handle,
@@ -133,9 +133,9 @@ impl Get {
     /// Whether the peer has something of ours to read: then both copy anyway, and what it
     /// wrote here would be one message more, and lines that change hands.
     fn exchanges(&self, port: &mut Port, peer: u32) -> bool {
-        port.ops.first_values().any(|op| {
-            op.direction == Direction::Send && op.peer == peer && op.state == State::Announced
-        })
+        port.ops
+            .first_values()
+            .any(|op| op.is_announced() && op.peer == peer)
     }
 
     /// Asks the sender to write the rear part of a message.
@@ -195,9 +195,8 @@ impl Get {
         let fits = wire::ShareRequest::from_wire(&body).and_then(|share| {
             let op = port.ops.get(send)?;
             let from = usize::try_from(share.from).ok()?;
-            let sound = op.direction == Direction::Send
+            let sound = op.is_announced()
                 && op.peer == peer
-                && op.state == State::Announced
                 && op.view.as_contiguous().is_some()
                 && from < op.total
                 && share.key.bytes == (op.total - from) as u64;
@@ -377,8 +376,7 @@ impl Get {
             && let Some(op) = port.ops.get_mut(pull.op)
         {
             // The memory cannot be read after all; fragments can.
-            op.state = State::Streaming;
-            op.moved = 0;
+            op.stream();
             return rendezvous::ask_fragments(port, pull.op, pull.peer, pull.send);
         }
         port.control(

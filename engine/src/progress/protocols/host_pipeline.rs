@@ -27,7 +27,7 @@ use crate::device::pool::{Claim, Place};
 use crate::device::stage::Outbound;
 use crate::error::Error;
 use crate::progress::arrival::Rts;
-use crate::progress::op::{Op, State};
+use crate::progress::op::{Op, Protocol};
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
 use crate::progress::protocols::Stage;
@@ -137,16 +137,16 @@ pub(crate) fn may_answer(port: &mut Port, peer: u32, handle: u32) -> Result<(), 
     let Some(op) = port.send_op(peer, handle) else {
         return Err(false);
     };
-    match op.state {
-        State::Announced => {}
+    let withdrawing = match &op.protocol {
+        Protocol::Announced(announced) => announced.withdrawing,
         // The receiver has not heard of it yet.
-        State::Withdrawn => return Err(true),
+        Protocol::Withdrawn => return Err(true),
         _ => return Err(false),
-    }
+    };
     if op.has_failed() {
         return Err(host_staged::tell_failure(port, peer, handle));
     }
-    if op.acked {
+    if withdrawing {
         // It has not heard of it if it was about to open our memory.
         rendezvous::withdraw(port, peer, handle);
         return Err(true);
@@ -169,7 +169,7 @@ pub(crate) fn on_stage(port: &mut Port, peer: u32, handle: u32, aux: u16) -> boo
         )),
     };
     match begun {
-        Ok(true) => rendezvous::stream(port, peer, handle),
+        Ok(true) => rendezvous::grant(port, peer, handle, None),
         Ok(false) if on_device == 0 && refuses_later(port, handle) => {}
         Ok(false) => {
             let none = wire::head(wire::CHUNK, wire::NO_CHUNKS | on_device, handle, 0);
@@ -199,7 +199,7 @@ pub(crate) fn refuse_chunks(port: &mut Port, handle: u32) -> bool {
     let Some(op) = port.ops.get_mut(handle) else {
         return false;
     };
-    let (peer, announced) = (op.peer, op.state == State::Announced);
+    let (peer, announced) = (op.peer, op.is_announced());
     let due = match op.stage() {
         Some(Stage::Out(stage)) => stage.refuses_now(),
         _ => false,
@@ -270,8 +270,8 @@ pub(crate) fn hand(port: &mut Port, handle: u32) -> Step {
     let Some(op) = port.ops.get_mut(handle) else {
         return Step::Moved;
     };
-    let (peer, before) = (op.peer, op.moved);
-    if before == op.total {
+    let peer = op.peer;
+    if op.fragments().is_none_or(|(moved, _)| moved == op.total) {
         return Step::Moved;
     }
     let Some(rare) = &mut op.rare else {
@@ -319,7 +319,7 @@ pub(crate) fn hand(port: &mut Port, handle: u32) -> Step {
         _ => port.counters.device_chunks += 1,
     }
     if let Some(op) = port.ops.get_mut(handle) {
-        op.moved += bytes;
+        op.sent(bytes);
         if let Some(Stage::Out(stage)) = op.stage() {
             stage.handed();
         }
@@ -332,9 +332,12 @@ pub(crate) fn on_taken(port: &mut Port, peer: u32, handle: u32, pieces: u16) -> 
     let Some(op) = port.send_op(peer, handle) else {
         return false;
     };
-    if !matches!(op.state, State::Streaming | State::Withdrawn) {
-        return false;
-    }
+    let left = match &op.protocol {
+        Protocol::Granted(granted) => op.total - granted.moved,
+        Protocol::Withdrawn => 1,
+        _ => return false,
+    };
+    let granted = !matches!(op.protocol, Protocol::Withdrawn);
     let Some(Stage::Out(stage)) = op.stage() else {
         return false;
     };
@@ -343,9 +346,9 @@ pub(crate) fn on_taken(port: &mut Port, peer: u32, handle: u32, pieces: u16) -> 
         return false;
     }
     let lends = stage.lends();
-    if op.moved == op.total && !lends {
+    if left == 0 && !lends {
         eager::sent(port, handle);
-    } else if waited && op.state == State::Streaming && op.moved < op.total {
+    } else if waited && granted && left > 0 {
         port.peers[peer as usize].streams.push_back(handle);
         port.mark_busy(peer);
     }
@@ -405,14 +408,15 @@ pub(crate) fn on_chunk(port: &mut Port, message: &Incoming, send: u32) -> bool {
             let (Some(chunk), Some(op)) = (chunk, port.ops.get_mut(handle)) else {
                 return false;
             };
-            let left = op.total - op.moved;
+            let moved = op.received();
+            let left = op.total - moved;
             if bytes > left || bytes == 0 {
                 return false;
             }
             let room = op.view.bytes().min(op.total);
-            let start = op.moved.min(room);
-            let end = (op.moved + bytes).min(room);
-            op.moved += bytes;
+            let start = moved.min(room);
+            let end = (moved + bytes).min(room);
+            op.receive_more(bytes);
             if op.view.as_device().is_none() {
                 let Some(from) = chunk.host() else {
                     return false;
@@ -505,7 +509,7 @@ pub(crate) fn break_off(port: &mut Port, peer: u32, handle: u32, e: Error) {
     }
     // Until the receiver answers: invariant 1.
     if let Some(op) = port.ops.get_mut(handle) {
-        op.state = State::Withdrawn;
+        op.protocol = Protocol::Withdrawn;
         op.rare().error = Some(e);
     }
 }

@@ -29,7 +29,7 @@ use crate::device::DeviceMemory;
 use crate::device::pool::Claim;
 use crate::device::stage::{Inbound, Outbound};
 use crate::error::{Error, ErrorKind};
-use crate::progress::op::{Op, State};
+use crate::progress::op::{Mode, Op, Protocol};
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
 use crate::progress::protocols::Stage;
@@ -84,22 +84,22 @@ pub(crate) fn source(port: &mut Port, handle: u32) -> Result<Source, Error> {
     let Some(memory) = op.view.as_device() else {
         return Ok(Source::View);
     };
-    let (memory, state) = (memory.clone(), op.state);
+    let (memory, queued) = (memory.clone(), matches!(op.protocol, Protocol::Queued(_)));
     if op.total == 0 {
         let nothing = Source::Packed(std::ptr::dangling(), 0);
         let usable = memory.check().map(|()| nothing);
         return usable.map_err(|e| port.device_error(handle, e));
     }
-    if state == State::Starting
+    if queued
         && port.ops.get_mut(handle).and_then(Op::stage).is_none()
         && let Some(source) = read_aperture(port, handle, &memory)
     {
         return Ok(source);
     }
-    let claim = match state {
-        State::Starting if goes_at_once(port, handle) => Claim::Short,
-        State::Starting => Claim::Announced,
-        _ => Claim::Send,
+    let claim = match queued {
+        true if goes_at_once(port, handle) => Claim::Short,
+        true => Claim::Announced,
+        false => Claim::Send,
     };
     let ready = match port.ops.get_mut(handle).and_then(Op::stage) {
         Some(Stage::Out(stage)) => stage.ready(),
@@ -148,7 +148,7 @@ pub(crate) fn write_aperture(port: &mut Port, handle: u32, from: *const u8, byte
     let wanted = op.view.bytes().min(op.total);
     let rare = op.rare.as_ref();
     let begun = rare.is_some_and(|rare| rare.stage.is_some() || !rare.holds.is_empty());
-    if begun || op.moved != 0 || bytes != op.total || wanted == 0 {
+    if begun || op.received() != 0 || bytes != op.total || wanted == 0 {
         return false;
     }
     let Some(memory) = op.view.as_device().cloned() else {
@@ -165,7 +165,7 @@ pub(crate) fn write_aperture(port: &mut Port, handle: u32, from: *const u8, byte
     port.counters.apertures += 1;
     port.counters.copied += wanted as u64;
     if let Some(op) = port.ops.get_mut(handle) {
-        op.moved = bytes;
+        op.receive_more(bytes);
     }
     port.received(handle);
     true
@@ -180,7 +180,7 @@ pub(crate) fn goes_at_once(port: &mut Port, handle: u32) -> bool {
     let most = port.devices.eager_max(port.selection.device_eager_max());
     match op.total <= most {
         true if op.total == 0 || op.has_failed() => true,
-        true => !(op.synchronous || op.ready) || !announcing_pays(port, handle),
+        true => op.mode == Mode::Standard || !announcing_pays(port, handle),
         false => false,
     }
 }
@@ -303,9 +303,10 @@ pub(crate) fn stage_bytes(port: &mut Port, handle: u32, from: *const u8, bytes: 
         return;
     };
     let room = op.view.bytes().min(op.total);
-    let wanted = bytes.min(room - op.moved.min(room));
-    op.moved += bytes;
-    let whole = op.moved >= op.total;
+    let moved = op.received();
+    let wanted = bytes.min(room - moved.min(room));
+    op.receive_more(bytes);
+    let whole = moved + bytes >= op.total;
     if inbound(port, handle).is_none() && !begin_inbound(port, handle) {
         return;
     }
@@ -342,7 +343,7 @@ pub(crate) fn drain(port: &mut Port, handle: u32) {
     match over {
         Some(Ok(false)) => {
             if let Some(op) = port.ops.get_mut(handle) {
-                op.state = State::Draining;
+                op.protocol = Protocol::Draining;
             }
         }
         Some(Err(e)) => {
@@ -418,8 +419,8 @@ pub(crate) fn advance_inbound(port: &mut Port, handle: u32) -> bool {
     let Some(op) = port.ops.get_mut(handle) else {
         return false;
     };
-    let (peer, state) = (op.peer, op.state);
-    if state == State::Draining {
+    let (peer, draining) = (op.peer, matches!(op.protocol, Protocol::Draining));
+    if draining {
         drain(port, handle);
         return port.is_done(handle);
     }

@@ -67,12 +67,6 @@ impl Op {
     pub(crate) fn has_failed(&self) -> bool {
         self.rare.as_ref().is_some_and(|rare| rare.error.is_some())
     }
-
-    /// Bytes up to which the receiver lets a send go.
-    pub(crate) fn window(&self) -> usize {
-        let window = self.rare.as_ref().and_then(|rare| rare.window);
-        window.unwrap_or(self.total)
-    }
 }
 
 /// Looks after the messages of devices. True if anything moved.

@@ -13,7 +13,7 @@ use super::device_memory::Offering;
 use super::{device_copy, device_memory, device_put, host_pipeline, host_staged};
 use super::{eager, rendezvous};
 use crate::error::{Error, ErrorKind};
-use crate::progress::op::{Op, State};
+use crate::progress::op::{Op, Protocol};
 use crate::progress::port::Port;
 use crate::progress::protocols::host_staged::Source;
 use crate::protocol::select::Memory;
@@ -21,6 +21,12 @@ use osier_transports::{PostError, RegionKind, TransportError, TransportErrorKind
 
 /// Fragments posted per peer before the lane polls again.
 const FRAGMENTS_PER_ROUND: usize = 8;
+
+/// A send of which nothing has left.
+pub(crate) struct Queued {
+    /// Of a run that receives at the same time.
+    pub crossing: bool,
+}
 
 pub(crate) enum Step {
     Moved,
@@ -101,9 +107,10 @@ pub(crate) fn push_peer(port: &mut Port, peer: u32) -> bool {
                 continue;
             }
             Step::Moved => {
-                let more = port.ops.get_mut(handle).is_some_and(|op| {
-                    op.state == State::Streaming && op.moved < op.total.min(op.window())
-                });
+                let more = port
+                    .ops
+                    .get_mut(handle)
+                    .is_some_and(|op| op.fragments().is_some_and(|(moved, open)| moved < open));
                 if more && !host_pipeline::waits_for_receiver(port, handle) {
                     port.peers[peer as usize].streams.push_back(handle);
                 }
@@ -139,7 +146,8 @@ pub(crate) fn start(port: &mut Port, handle: u32, hurry: bool) -> Step {
     let Some(op) = port.ops.get_mut(handle) else {
         return Step::Moved; // revoked meanwhile
     };
-    let (peer, bytes, crossing) = (op.peer, op.total, op.crossing);
+    let (peer, bytes) = (op.peer, op.total);
+    let crossing = matches!(op.protocol, Protocol::Queued(Queued { crossing: true }));
     if op.has_failed() {
         return rendezvous::announce(port, handle);
     }
@@ -220,7 +228,7 @@ pub(crate) fn start(port: &mut Port, handle: u32, hurry: bool) -> Step {
     }
     if let Step::Moved = step
         && let Some(op) = port.ops.get_mut(handle)
-        && op.state != State::Announced
+        && !op.is_announced()
         && let Some(key) = op.take_key()
     {
         port.links.unexport(&key);
@@ -229,13 +237,13 @@ pub(crate) fn start(port: &mut Port, handle: u32, hurry: bool) -> Step {
 }
 
 /// Stops a send from reading its memory. True once it has.
-pub(crate) fn revoke_send(port: &mut Port, handle: u32, state: State) -> bool {
+pub(crate) fn revoke_send(port: &mut Port, handle: u32) -> bool {
     let Some(op) = port.ops.get_mut(handle) else {
         return true;
     };
     let peer = op.peer;
-    match state {
-        State::Starting => {
+    match &op.protocol {
+        Protocol::Queued(_) => {
             // A start that found no room may have exported its memory.
             let key = op.take_key();
             port.peers[peer as usize].starts.retain(|h| *h != handle);
@@ -245,38 +253,33 @@ pub(crate) fn revoke_send(port: &mut Port, handle: u32, state: State) -> bool {
             }
             true
         }
-        State::AwaitAck => {
+        Protocol::AwaitAck => {
             let owner = op.forget_memory();
             op.detached = true;
             port.owed.drop(owner);
             true
         }
-        // The receiver has all of it, and gives the chunks back.
-        State::Streaming if op.moved == op.total => {
+        Protocol::Eager(_) | Protocol::Granted(_) => {
+            let all = op.fragments().is_some_and(|(moved, _)| moved == op.total);
             let owner = op.forget_memory();
             op.detached = true;
             port.owed.drop(owner);
+            // If it has all of it, the receiver gives the chunks back.
+            if !all {
+                // The handle stays until the receiver answers, so that what it
+                // says meanwhile meets no other operation.
+                op.protocol = Protocol::Withdrawn;
+                port.peers[peer as usize].streams.retain(|h| *h != handle);
+                rendezvous::withdraw(port, peer, handle);
+            }
             true
         }
-        State::Streaming => {
-            // The handle stays until the receiver answers, so that what it
-            // says meanwhile meets no other operation.
-            op.state = State::Withdrawn;
-            let owner = op.forget_memory();
-            op.detached = true;
-            port.owed.drop(owner);
-            port.peers[peer as usize].streams.retain(|h| *h != handle);
-            rendezvous::withdraw(port, peer, handle);
-            true
-        }
-        _ if device_put::writes(port, handle) => device_put::stop_writing(port, handle),
-        // The peer may read our memory until it answers.
         _ => {
-            let Some(op) = port.ops.get_mut(handle) else {
-                return true;
-            };
-            if !op.acked {
-                op.acked = true; // asked once
+            if device_put::writes(port, handle) {
+                return device_put::stop_writing(port, handle);
+            }
+            // The peer may read our memory until it answers.
+            if port.ops.get_mut(handle).is_some_and(Op::ask_once) {
                 rendezvous::withdraw(port, peer, handle);
             }
             false

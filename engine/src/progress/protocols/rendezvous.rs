@@ -11,7 +11,7 @@
 use super::outbox::Step;
 use super::{device_copy, device_memory, host_staged};
 use crate::error::{Error, ErrorKind};
-use crate::progress::op::State;
+use crate::progress::op::Protocol;
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
 use crate::progress::protocols;
@@ -20,6 +20,20 @@ use crate::progress::runs::{NO_RUN, NOBODY};
 use crate::trace::event::Kind;
 use crate::wire;
 use osier_transports::PostError;
+
+/// A send that is announced.
+pub(crate) struct Announced {
+    /// The receiver was asked to let it go.
+    pub withdrawing: bool,
+}
+
+/// A send whose receiver lets fragments go, or chunks.
+pub(crate) struct Granted {
+    /// Bytes that have left.
+    pub moved: usize,
+    /// Bytes up to which the receiver lets it go; `None`: all.
+    pub window: Option<usize>,
+}
 
 pub(crate) fn announce(port: &mut Port, handle: u32) -> Step {
     let checked = port.check.as_ref().map_or(0, |_| wire::CHECKED);
@@ -60,7 +74,7 @@ pub(crate) fn announce(port: &mut Port, handle: u32) -> Step {
         Err(PostError::Full) => return Step::Full,
         Err(PostError::Failed(e)) => return Step::Failed(e),
     }
-    op.state = State::Announced;
+    op.protocol = Protocol::Announced(Announced { withdrawing: false });
     let bytes = op.total;
     port.counters.announced += 1;
     port.trace_start(Kind::Announce, peer, tag, bytes, since);
@@ -72,18 +86,15 @@ pub(crate) fn on_go(port: &mut Port, peer: u32, handle: u32, units: u16) -> bool
         return false;
     };
     let more = usize::from(units) * wire::WINDOW_BYTES;
-    match (op.state, op.rare.as_ref().and_then(|rare| rare.window)) {
-        (State::Announced, _) => {
-            if op.has_failed() {
-                return host_staged::tell_failure(port, peer, handle);
-            }
-            if units != 0 {
-                op.rare().window = Some(more);
-            }
-        }
-        (State::Streaming, Some(window)) => {
-            let stopped = op.moved >= window;
-            op.rare().window = (units != 0).then(|| window.saturating_add(more));
+    let withdrawing = match &mut op.protocol {
+        Protocol::Announced(announced) => announced.withdrawing,
+        Protocol::Granted(Granted {
+            moved,
+            window: open @ Some(_),
+        }) => {
+            let window = open.unwrap_or_default();
+            let stopped = *moved >= window;
+            *open = (units != 0).then(|| window.saturating_add(more));
             if stopped {
                 port.peers[peer as usize].streams.push_back(handle);
                 port.mark_busy(peer);
@@ -91,27 +102,29 @@ pub(crate) fn on_go(port: &mut Port, peer: u32, handle: u32, units: u16) -> bool
             return true;
         }
         // It was revoked; the receiver has not heard of it yet.
-        (State::Withdrawn, _) => return true,
+        Protocol::Withdrawn => return true,
         _ => return false,
+    };
+    if op.has_failed() {
+        return host_staged::tell_failure(port, peer, handle);
     }
-    if op.acked {
+    if withdrawing {
         // We have asked to withdraw it. The receiver has an answer to
-        // that under way unless it was pulling when it was asked and fell
+        // that under way unless it was reading when it was asked and fell
         // back to fragments; then it answers now, and once in any case.
         withdraw(port, peer, handle);
         return true;
     }
-    stream(port, peer, handle);
+    grant(port, peer, handle, (units != 0).then_some(more));
     true
 }
 
 /// The receiver wants the bytes of an announced message.
-pub(crate) fn stream(port: &mut Port, peer: u32, handle: u32) {
+pub(crate) fn grant(port: &mut Port, peer: u32, handle: u32, window: Option<usize>) {
     let Some(op) = port.ops.get_mut(handle) else {
         return;
     };
-    op.acked = true;
-    op.state = State::Streaming;
+    op.protocol = Protocol::Granted(Granted { moved: 0, window });
     if let Some(rare) = &mut op.rare {
         rare.offer = None;
     }
@@ -133,7 +146,7 @@ pub(crate) fn on_finish(port: &mut Port, peer: u32, handle: u32, outcome: u16) -
     if outcome == wire::OUTCOME_CLOSED {
         return port.refused(handle);
     }
-    if !matches!(op.state, State::Announced | State::Withdrawn) {
+    if !matches!(op.protocol, Protocol::Announced(_) | Protocol::Withdrawn) {
         return false;
     }
     port.trace_piece(Kind::Finish, peer, 0, port.trace_stamp());
