@@ -12,6 +12,7 @@ mod datatype;
 mod hop;
 mod sample;
 mod table;
+mod with;
 
 use crate::steps::{Result, root};
 use cases::{CASES, Case};
@@ -34,6 +35,7 @@ pub const NAMES: [&str; 4] = ["osier", "openmpi", "mpich", "intelmpi"];
   cargo xtask compare --only latency,pack --rounds 9
   cargo xtask compare --json compare.json --update-docs
   cargo xtask compare --only datatype
+  cargo xtask compare --with 2243401 --rounds 9
   cargo xtask compare --only barrier,allreduce,bcast,alltoall,allgather
 
 The peers are installed with pip below the target folder on first use, about
@@ -56,6 +58,10 @@ pub struct Args {
     /// Write the table into docs/performance.md between its markers
     #[arg(long)]
     update_docs: bool,
+    /// Beside another commit of Osier instead of the peers: both are built and run in turn,
+    /// at least 7 rounds; an error if a row is worse
+    #[arg(long, value_name = "COMMIT")]
+    with: Option<String>,
     /// These columns only [possible values: osier, openmpi, mpich, intelmpi]
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     columns: Vec<String>,
@@ -86,6 +92,9 @@ pub fn run(args: &Args) -> Result {
         .iter()
         .filter(|case| args.only.is_empty() || args.only.iter().any(|only| only == case.bench))
         .collect();
+    if let Some(commit) = &args.with {
+        return with::compare(commit, &args.only, args.rounds as usize, args.quick);
+    }
     let rounds = if args.quick { 1 } else { args.rounds };
 
     let mut troubles = Troubles::default();

@@ -35,6 +35,11 @@ impl Osier {
                     .env("OSIER_MODEL", "cached"),
             )
         })?;
+        Self::at(program)
+    }
+
+    /// One that is built.
+    pub fn at(program: PathBuf) -> Result<Self> {
         let folder = target_dir().join("xtask");
         std::fs::create_dir_all(&folder)
             .map_err(|e| format!("cannot make the folder {}: {e}", folder.display()))?;

@@ -93,6 +93,11 @@ impl Value {
         }
     }
 
+    /// In the unit of its row.
+    pub const fn number(&self) -> f64 {
+        self.value
+    }
+
     fn from_line(bench: &str, line: Line) -> Result<Self> {
         let (unit, scale) = match line.unit.as_str() {
             "ns" => (Unit::Micros, 1e-3),
