@@ -21,7 +21,8 @@ use crate::config;
 use osier_engine::diagnose::tell;
 use osier_engine::diagnose::threads::Inside;
 use osier_engine::error::{Error, ErrorKind, Result};
-use osier_transports::shm::{Death, Job, MAX_RANKS};
+use osier_transports::Death;
+use osier_transports::shm::{Job, MAX_RANKS};
 use std::process::ExitCode;
 
 /// What a rank's thread has for its stack, in bytes: as much as a main thread

@@ -10,7 +10,8 @@ use crate::p2p::{View, ViewMut};
 use osier_datatype::{Layout, Type};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::protocol::cost::LinkCosts;
-use osier_transports::shm::{Death, Job, JobOptions, NOTE_BYTES};
+use osier_transports::Death;
+use osier_transports::shm::{Job, JobOptions, NOTE_BYTES};
 use std::time::{Duration, Instant};
 
 /// Most time for one kind of transfer, whatever else the machine does.

@@ -18,7 +18,8 @@ use crate::comm::Communicator;
 use osier_engine::check::Setting;
 use osier_engine::diagnose::threads::Inside;
 use osier_engine::wire;
-use osier_transports::shm::{Death, Job, JobOptions};
+use osier_transports::Death;
+use osier_transports::shm::{Job, JobOptions};
 use osier_transports::sim::{SimNet, SimOptions};
 
 /// What the ranks talk over.

@@ -1,7 +1,8 @@
 //! What makes no sense gets an error that says why, and harms nothing else.
 
 use crate::support::{Watchdog, fails, on_all, pattern};
-use osier::transports::shm::{Death, Job, JobOptions};
+use osier::transports::Death;
+use osier::transports::shm::{Job, JobOptions};
 use osier::{
     ANY_SOURCE, ANY_TAG, Communicator, Datatype, Error, ErrorKind, Op, PROC_NULL, Result, Type,
     Universe, View, ViewMut,

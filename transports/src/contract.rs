@@ -47,6 +47,34 @@ pub struct Capabilities {
     pub export_plain: bool,
 }
 
+/// What a rank shares with a peer, as the transport between them knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sharing {
+    /// The process: the peer is a thread of it.
+    pub process: bool,
+    /// The number of the peer's process here, if it has one.
+    pub process_id: Option<u32>,
+    /// Numbers of processes: the peer's has the number here that it has for itself.
+    pub process_numbers: bool,
+    /// Host memory: each reads and writes what the other shows it, in place.
+    pub host_memory: bool,
+    /// Devices: each may open what the other exports of them.
+    pub devices: bool,
+}
+
+impl Sharing {
+    /// Of a rank with itself, and of one whose peers are elsewhere on a simulated network.
+    pub const fn simulated(process: bool) -> Self {
+        Self {
+            process,
+            process_id: None,
+            process_numbers: true,
+            host_memory: false,
+            devices: false,
+        }
+    }
+}
+
 /// The fixed part of an active message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct AmHead {

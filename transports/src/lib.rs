@@ -11,6 +11,7 @@
 
 pub mod contract;
 pub mod cuda_ipc;
+mod death;
 pub mod loopback;
 pub mod shm;
 pub mod sim;
@@ -18,5 +19,6 @@ mod sync;
 
 pub use contract::{
     AmHead, AtomicOp, Capabilities, Endpoint, ForeignBytes, Incoming, OneSided, Peer, PostError,
-    RegionKey, RegionKind, TransportError, TransportErrorKind, WIRE_VERSION,
+    RegionKey, RegionKind, Sharing, TransportError, TransportErrorKind, WIRE_VERSION,
 };
+pub use death::Death;

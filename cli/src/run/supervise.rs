@@ -26,7 +26,8 @@ use std::time::{Duration, Instant};
 use libc::{c_int, pid_t};
 use osier::check::Setting;
 use osier::diagnose::{LONG, watch::Watcher};
-use osier_transports::shm::{Death, Job, JobStatus};
+use osier_transports::Death;
+use osier_transports::shm::{Job, JobStatus};
 
 use super::keeper::Keeper;
 use super::lines::Lines;

@@ -3,7 +3,7 @@
 use super::outside::Sleeper;
 use super::page::{Operation, Wait, WaitTag};
 use super::verdict::cycles;
-use osier_transports::shm::Death;
+use osier_transports::Death;
 
 /// Context of the world.
 const WORLD: u64 = 1;

@@ -4,7 +4,8 @@ use super::outside::{Outside, Process, Sleeper};
 use super::page::{Page, State, Wait};
 use super::report::{self, Line};
 use super::verdict::{Drowse, Standing, hangs, probably_hangs};
-use osier_transports::shm::{Death, JobStatus, STATUS_WORDS, monotonic_ns};
+use osier_transports::Death;
+use osier_transports::shm::{JobStatus, STATUS_WORDS, monotonic_ns};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 

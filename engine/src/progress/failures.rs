@@ -3,7 +3,7 @@
 //! ```text
 //!            finalized                      failed
 //! sends      end with Closed                end with RankDead
-//! receives   stay; see `lane_close`         end with RankDead
+//! receives   stay; see `closing`         end with RankDead
 //!   from any source                         end with RankDead, until acknowledged
 //! ```
 //!
@@ -23,7 +23,7 @@ use super::peer::Target;
 use super::protocols::device_get;
 use crate::error::{Error, ErrorKind};
 use crate::matching::Pattern;
-use osier_transports::shm::Death;
+use osier_transports::Death;
 
 impl Lane {
     /// How a peer ended, if it has.

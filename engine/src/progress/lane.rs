@@ -4,15 +4,9 @@
 //! moves them, [`Lane::take`] collects what has finished. The same code runs on
 //! shared memory and on the simulated network.
 //!
-//! ```text
-//! send     Starting -> Streaming -> Done          eager
-//!                   -> AwaitAck  -> Done          eager, synchronous
-//!          Starting -> Announced -> Streaming -> Done      GO
-//!                                -> Done                   FINISH
-//!          Streaming -> Withdrawn -> gone                  revoked, FINISH
-//! receive  Posted -> Streaming -> Done
-//!                 -> Pulling   -> Done
-//! ```
+//! A lane matches, and switches: each active message goes to the protocol that it belongs
+//! to ([`super::protocols`]), with the [`Port`] that they share. The states of an operation
+//! are those of [`super::op::Protocol`].
 //!
 //! # Invariants
 //! 1. Starts to one peer leave in the order in which they were posted;

@@ -7,7 +7,7 @@ use osier_transports::shm::ShmEndpoint;
 use osier_transports::sim::SimEndpoint;
 use osier_transports::{
     AmHead, Capabilities, Endpoint, Incoming, OneSided, Peer, PostError, RegionKey, RegionKind,
-    TransportError, TransportErrorKind,
+    Sharing, TransportError, TransportErrorKind,
 };
 
 /// The transport that reaches the other members.
@@ -223,33 +223,12 @@ impl Links {
         to_peer!(self, peer, e => unsafe { e.put(peer, key, offset, from, bytes) }, none: Err(nobody()))
     }
 
-    /// Whether a peer is a thread of this process.
-    pub fn shares_process(&self, peer: Peer) -> bool {
+    /// What this rank shares with a peer.
+    pub fn sharing(&self, peer: Peer) -> Sharing {
         match &self.remote {
-            _ if peer == self.own => true,
-            Remote::Shm(e) => e.here(peer),
-            Remote::Sim(_) | Remote::None => false,
-        }
-    }
-
-    /// Whether a peer reads and writes memory of ours in place.
-    pub fn shares_memory(&self, peer: Peer) -> bool {
-        peer != self.own && matches!(self.remote, Remote::Shm(_))
-    }
-
-    /// Whether a peer's process has the number here that it has for itself.
-    pub fn counts_alike(&self, peer: Peer) -> bool {
-        match &self.remote {
-            Remote::Shm(e) if peer != self.own => e.counts_alike(peer),
-            _ => true,
-        }
-    }
-
-    /// The number of a peer's process here, if it has one.
-    pub fn process(&self, peer: Peer) -> Option<u32> {
-        match &self.remote {
-            Remote::Shm(e) if peer != self.own => e.process(peer),
-            _ => None,
+            _ if peer == self.own => Sharing::simulated(true),
+            Remote::Shm(e) => e.sharing(peer),
+            Remote::Sim(_) | Remote::None => Sharing::simulated(false),
         }
     }
 

@@ -4,7 +4,7 @@ use super::closing::Left;
 use super::protocols::device_memory::Layouts;
 use crate::protocol::eager::{ReceiverCredit, SenderCredit};
 use osier_transports::AmHead;
-use osier_transports::shm::Death;
+use osier_transports::Death;
 use std::collections::VecDeque;
 
 /// Where the fragments of a peer's send go.

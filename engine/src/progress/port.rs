@@ -20,7 +20,7 @@ use crate::error::{Error, ErrorKind};
 use crate::matching::{Pattern, TagPattern};
 use crate::protocol::select::Selection;
 use osier_kernels::DeviceError;
-use osier_transports::shm::Death;
+use osier_transports::Death;
 use osier_transports::{AmHead, PostError, TransportErrorKind};
 use std::sync::Arc;
 

@@ -14,7 +14,7 @@ use osier_engine::error::{Error, ErrorKind};
 use osier_engine::matching::{Envelope, Pattern, TagPattern};
 use osier_engine::progress::cell::LaneGuard;
 use osier_engine::progress::lane::{Matched, Mode, Outcome};
-use osier_transports::shm::Death;
+use osier_transports::Death;
 use osier_transports::sim::SimNet;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

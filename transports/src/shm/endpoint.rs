@@ -18,10 +18,11 @@
 use super::mailbox::{MAIL_BYTES, Mail, Mailbox};
 use super::rank::{Arrivals, Level, ShmRank};
 use super::ring::{Consumer, Found, INLINE_BYTES, Producer};
-use super::{cma, job::Death, words};
+use super::{cma, words};
+use crate::Death;
 use crate::contract::{
     AmHead, AtomicOp, Capabilities, Endpoint, ForeignBytes, Incoming, OneSided, Peer, PostError,
-    RegionKey, RegionKind, TransportError, TransportErrorKind,
+    RegionKey, RegionKind, Sharing, TransportError, TransportErrorKind,
 };
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
@@ -610,15 +611,22 @@ impl ShmEndpoint {
         (pid != 0 && namespace != 0).then(|| *known.get_or_init(|| (pid, namespace)))
     }
 
-    /// Whether a peer is a thread of this process. It says so itself when it
-    /// joins, so a key cannot make it look like one.
-    pub fn here(&self, peer: Peer) -> bool {
-        self.process(peer) == Some(self.rank.pid())
+    /// What this rank shares with a peer. That it is a thread of this process a peer says
+    /// itself when it joins, so a key cannot make it look like one.
+    pub fn sharing(&self, peer: Peer) -> Sharing {
+        let process_id = self.process(peer);
+        let process = process_id == Some(self.rank.pid());
+        Sharing {
+            process,
+            process_id,
+            process_numbers: process_id.is_some(),
+            host_memory: true,
+            devices: !process,
+        }
     }
 
-    /// Whether a peer's process has the number here that it has for itself.
-    pub fn counts_alike(&self, peer: Peer) -> bool {
-        self.process(peer).is_some()
+    fn here(&self, peer: Peer) -> bool {
+        self.process(peer) == Some(self.rank.pid())
     }
 
     /// That a key of a process is the peer's own: what it names is reached by number.
@@ -634,7 +642,7 @@ impl ShmEndpoint {
     }
 
     /// The number of a peer's process, if it is one here.
-    pub fn process(&self, peer: Peer) -> Option<u32> {
+    fn process(&self, peer: Peer) -> Option<u32> {
         let (pid, namespace) = self.process_of(peer)?;
         (namespace == self.rank.namespace()).then_some(pid)
     }
@@ -867,7 +875,7 @@ impl Endpoint for ShmEndpoint {
             unsafe { self.export(ptr, bytes) }
         };
         match exported {
-            Ok(key) if key.kind == RegionKind::Process && !self.counts_alike(peer) => {
+            Ok(key) if key.kind == RegionKind::Process && self.process(peer).is_none() => {
                 Err(elsewhere())
             }
             exported => exported,

@@ -6,6 +6,7 @@
 //! 2. A descriptor that a system call has just returned is owned by nobody else.
 
 use super::segment::{RankControl, Segment};
+use crate::Death;
 use crate::contract::{TransportError, TransportErrorKind};
 use crate::sync::Ordering;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -23,58 +24,25 @@ pub struct JobOptions {
     pub limit_bytes: Option<u64>,
 }
 
-/// How a rank ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Death {
-    /// It has left the job in order: no failed rank, whatever its process does later.
-    Finalized,
-    /// Its process exited with this code, and the rank had not finalized: a failed rank,
-    /// also if the code is 0.
-    Exited(i32),
-    /// Its process was killed by this signal, and the rank had not finalized.
-    Signaled(i32),
-    /// It may live, but what it sends was overwritten in shared memory: nobody hears it.
-    Overwritten,
-}
-
-impl std::fmt::Display for Death {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Death::Finalized => f.write_str("has finalized"),
-            Death::Exited(0) => f.write_str("exited with code 0 without finalizing"),
-            Death::Exited(code) => write!(f, "exited with code {code}"),
-            Death::Signaled(signal) => write!(f, "was killed by signal {signal}"),
-            Death::Overwritten => {
-                f.write_str("cannot be heard: what it sent was overwritten in shared memory")
-            }
-        }
+/// How a rank ended, as a word of the segment; 0 says that it has not.
+fn to_word(how: Death) -> u32 {
+    match how {
+        Death::Finalized => 3 << 16,
+        Death::Exited(code) => 1 << 16 | (code as u32 & 0xffff),
+        Death::Signaled(signal) => 2 << 16 | (signal as u32 & 0xffff),
+        Death::Overwritten => 4 << 16,
     }
 }
 
-impl Death {
-    /// Whether the rank has failed. One that finalized has not.
-    pub fn is_failure(self) -> bool {
-        self != Death::Finalized
-    }
-
-    fn to_word(self) -> u32 {
-        match self {
-            Death::Finalized => 3 << 16,
-            Death::Exited(code) => 1 << 16 | (code as u32 & 0xffff),
-            Death::Signaled(signal) => 2 << 16 | (signal as u32 & 0xffff),
-            Death::Overwritten => 4 << 16,
-        }
-    }
-
-    pub(crate) fn from_word(word: u32) -> Option<Self> {
-        let value = i32::from((word & 0xffff) as u16);
-        match word >> 16 {
-            1 => Some(Death::Exited(value)),
-            2 => Some(Death::Signaled(value)),
-            3 if value == 0 => Some(Death::Finalized),
-            4 if value == 0 => Some(Death::Overwritten),
-            _ => None,
-        }
+/// Reads [`to_word`]; `None` also for what it never writes.
+pub(crate) fn death_of_word(word: u32) -> Option<Death> {
+    let value = i32::from((word & 0xffff) as u16);
+    match word >> 16 {
+        1 => Some(Death::Exited(value)),
+        2 => Some(Death::Signaled(value)),
+        3 if value == 0 => Some(Death::Finalized),
+        4 if value == 0 => Some(Death::Overwritten),
+        _ => None,
     }
 }
 
@@ -249,7 +217,7 @@ impl Job {
             _ => Death::Finalized,
         };
         let epoch = &self.0.segment.header().death_epoch;
-        super::words::record_death(&self.control(rank).death, epoch, how.to_word());
+        super::words::record_death(&self.control(rank).death, epoch, to_word(how));
         for r in 0..self.ranks() {
             self.ring(r);
         }
@@ -273,7 +241,7 @@ impl Job {
 
     /// How a rank ended, if it has.
     pub fn death(&self, rank: usize) -> Option<Death> {
-        Death::from_word(self.control(rank).death.load(Ordering::Acquire))
+        death_of_word(self.control(rank).death.load(Ordering::Acquire))
     }
 
     /// Changes with each death.

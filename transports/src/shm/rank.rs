@@ -15,13 +15,14 @@
 
 use super::endpoint::ShmEndpoint;
 use super::heap::Heap;
-use super::job::{Death, Job};
+use super::job::Job;
 use super::mailbox;
 use super::mapping::{self, Steps};
 use super::ring::{Cell, Control, RingMemory};
 use super::segment::{self, GRANULE};
 use super::spans::Spans;
 use super::{cma, wait, words};
+use crate::Death;
 use crate::contract::{TransportError, TransportErrorKind, WIRE_VERSION};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::collections::HashMap;

@@ -13,9 +13,10 @@
 //! Sequence locks with atomics: H.-J. Boehm, "Can Seqlocks Get Along with
 //! Programming Language Memory Models?", MSPC 2012.
 
-use super::job::{Death, Job};
+use super::job::Job;
 use super::mapping::Mapping;
 use super::segment::{JobHeader, RankControl, control_at, header_at, map_head, status_at};
+use crate::Death;
 use crate::contract::TransportError;
 use crate::sync::{AtomicU64, Ordering, fence};
 use std::os::fd::OwnedFd;
@@ -119,7 +120,7 @@ impl JobStatus {
 
     /// How a rank ended, if it has.
     pub fn death(&self, rank: usize) -> Option<Death> {
-        Death::from_word(self.control(rank).death.load(Ordering::Acquire))
+        super::job::death_of_word(self.control(rank).death.load(Ordering::Acquire))
     }
 
     /// Whether a thread of the rank waits in the library right now.

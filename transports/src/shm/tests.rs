@@ -1,4 +1,5 @@
 use super::*;
+use crate::Death;
 use crate::contract::{AmHead, AtomicOp, Endpoint, OneSided, PostError, RegionKey, RegionKind};
 use crate::sync::{AtomicU64, Ordering};
 
@@ -324,17 +325,17 @@ fn a_number_of_another_namespace_is_another_process() {
     let (a, b) = pair();
     let ea = a.endpoint(5, vec![0, 1]);
     let mut eb = b.endpoint(5, vec![0, 1]);
-    assert!(ea.here(1));
+    assert!(ea.sharing(1).process);
     let mut words = [7u64];
     // SAFETY: invariant 5 of `endpoint`: `words` outlives every use of the key.
     let key = unsafe { ea.export(words.as_mut_ptr().cast(), 8) }.expect("a key");
     assert_eq!(key.kind, RegionKind::Process);
     let space = &a.job().control(0).namespace;
     space.store(!space.load(Ordering::Relaxed), Ordering::Relaxed);
-    assert!(!eb.here(0));
+    assert!(!eb.sharing(0).process);
     // It was asked: what is written there later changes nothing.
     space.store(!space.load(Ordering::Relaxed), Ordering::Relaxed);
-    assert!(!eb.here(0));
+    assert!(!eb.sharing(0).process);
     // SAFETY: invariant 5 of `endpoint`: eight bytes are writable.
     let done = unsafe { eb.get(0, &key, 0, words.as_mut_ptr().cast(), 8) };
     let e = done.expect_err("another process may have this number");

@@ -52,7 +52,7 @@ pub(crate) fn device_key(port: &mut Port, handle: u32) -> Option<RegionKey> {
     let memory = op.view.as_device()?;
     memory.check().ok()?;
     let (peer, total, at) = (op.peer, op.total, Arc::as_ptr(memory));
-    if op.has_failed() || !port.links.shares_process(peer) {
+    if op.has_failed() || !port.links.sharing(peer).process {
         return None;
     }
     // SAFETY: the operation keeps its view until FINISH; what lies there is not read
@@ -84,7 +84,7 @@ pub(crate) fn begin_direct(
         kind: RegionKind::Local,
         ..key
     };
-    if total > room || !port.links.shares_process(peer) {
+    if total > room || !port.links.sharing(peer).process {
         return false;
     }
     let Some(at) = port.links.mapped(peer, &local) else {

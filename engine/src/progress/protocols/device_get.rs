@@ -1,4 +1,4 @@
-//! Messages between devices' memory of two processes, by opened memory.
+//! Rendezvous by get between devices: a kernel of the receiver reads opened memory.
 //!
 //! ```text
 //! sender                          receiver
@@ -46,7 +46,7 @@ use crate::wire;
 use crate::wire::offer::{Want, When};
 use osier_kernels::handle::{Made as Kind, OpenPool, Piece};
 use osier_kernels::{After, DeviceError, DeviceSlice, DeviceView, Event, Ordered, Stream};
-use osier_transports::shm::Death;
+use osier_transports::Death;
 use osier_transports::{AmHead, Incoming, cuda_ipc};
 use std::sync::Arc;
 
@@ -222,7 +222,11 @@ pub(crate) fn begin_mapped(
     let want = match (room, supported(key.made, placement)) {
         (_, Reach::No(_)) | (Room::None, _) => return Ok(false),
         (Room::Free, Reach::Descriptors | Reach::Pool) => {
-            match port.devices.descriptors.ask(port.links.process(peer)) {
+            match port
+                .devices
+                .descriptors
+                .ask(port.links.sharing(peer).process_id)
+            {
                 Ok((number, socket)) => Some((Want { number, socket }, false)),
                 Err(e) => return Err(e.to_string()),
             }
@@ -402,7 +406,7 @@ pub(crate) fn go_without(port: &mut Port, handle: u32, peer: u32, send: u32) {
     if let Some(op) = port.ops.get_mut(handle) {
         op.stream();
     }
-    match port.links.shares_memory(peer) {
+    match port.links.sharing(peer).host_memory {
         true => host_pipeline::ask_chunks(port, handle, peer, send),
         false => rendezvous::ask_fragments(port, handle, peer, send),
     }

@@ -1,8 +1,8 @@
 //! What ranks tell each other of the memory of their devices: offers and layouts, and
 //! when the memory may be used.
 //!
-//! What is done with them is in [`super::mapped`], [`super::place`] and
-//! [`super::reached`]. Invariant: 2 of [`super::mapped`].
+//! What is done with them is in [`super::device_get`], [`super::device_put`] and
+//! [`super::device_pipeline`]. Invariant: 2 of [`super::device_get`].
 
 use super::device_get;
 use crate::device::UnderWay;
@@ -125,7 +125,7 @@ pub(crate) fn offer(port: &mut Port, handle: u32) -> Offering {
         return Offering::None;
     };
     // Handles of events name processes by their numbers.
-    let tells = port.links.counts_alike(peer);
+    let tells = port.links.sharing(peer).process_numbers;
     let (event, when) = match memory.moment(&port.devices, tells) {
         Ok(Moment::Passed) => (None, When::Passed),
         Ok(Moment::Event(told)) => {
@@ -196,7 +196,7 @@ pub(crate) fn tell_ready(port: &mut Port, handle: u32) -> bool {
 
 /// Whether a peer is another process that may open our devices' memory.
 pub(crate) fn opens_devices(port: &Port, peer: u32) -> bool {
-    port.links.transport(peer) == "shm" && !port.links.shares_process(peer)
+    port.links.sharing(peer).devices
 }
 
 /// What an announcement says of the memory.

@@ -1,5 +1,5 @@
-//! Messages between devices of two processes: which way they take, and chunks on the
-//! sender's device.
+//! Pipelined copy between devices of two processes: bounce buffers on the sender's device;
+//! and which protocol such a message takes.
 //!
 //! ```text
 //! sender                              receiver
@@ -13,7 +13,7 @@
 //!                                                           copied
 //! ```
 //!
-//! From STAGE on chunks go as those of the host's memory do ([`super::chunks`]), with the
+//! From STAGE on chunks go as those of the host's memory do ([`super::host_pipeline`]), with the
 //! same rules for revoking, withdrawal and death.
 //!
 //! # Invariants
@@ -101,7 +101,7 @@ pub(crate) fn begin_reached(
         to: own,
         told: remote.is_told(),
         fits: total <= room,
-        shares: port.links.shares_memory(peer),
+        shares: port.links.sharing(peer).host_memory,
     };
     let from = End {
         place: match key.made {
@@ -181,7 +181,7 @@ pub(crate) fn begin_on_device(
         Ok(None) => {}
         Err(_) => return false,
     }
-    let process = port.links.process(peer);
+    let process = port.links.sharing(peer).process_id;
     let Ok((number, socket)) = port.devices.descriptors.ask(process) else {
         return false;
     };

@@ -1,4 +1,4 @@
-//! Messages that the sender's device writes to the receiver's memory.
+//! Rendezvous by put between devices: a kernel of the sender writes.
 //!
 //! ```text
 //! sender                              receiver
@@ -11,7 +11,7 @@
 //! PLACED                        ->
 //! ```
 //!
-//! The sender does as a receiver does that reads ([`super::mapped`]), the other way
+//! The sender does as a receiver does that reads ([`super::device_get`]), the other way
 //! round. What it cannot open it answers by PLACED, not written, and the message goes
 //! another way.
 //!
@@ -79,7 +79,7 @@ pub(crate) fn begin_place(
     let Some((memory, Ok((key, origin)))) = memory.map(|m| (m.clone(), m.key())) else {
         return false;
     };
-    let tells = port.links.counts_alike(peer);
+    let tells = port.links.sharing(peer).process_numbers;
     let event = match memory.moment(&port.devices, tells) {
         Ok(Moment::Passed) => None,
         Ok(Moment::Event(told)) => Some(told),

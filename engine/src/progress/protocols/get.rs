@@ -1,4 +1,5 @@
-//! Transfers in which one side reads or writes the other's memory.
+//! Rendezvous by get: the receiver reads the sender's memory; a sender that waits puts the
+//! rear part (shared pull).
 //!
 //! ```text
 //! receiver                              sender
@@ -24,7 +25,7 @@ use crate::progress::port::Port;
 use crate::error::{Error, ErrorKind};
 use crate::trace::event::Kind;
 use crate::wire;
-use osier_transports::shm::Death;
+use osier_transports::Death;
 use osier_transports::{Incoming, OneSided, RegionKey, TransportError, TransportErrorKind};
 use std::collections::VecDeque;
 

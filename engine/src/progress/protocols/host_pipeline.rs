@@ -1,4 +1,4 @@
-//! Messages from or to devices between ranks that share memory: chunks are handed over.
+//! Pipelined copy through shared host memory: bounce buffers are handed over.
 //!
 //! ```text
 //! sender                              receiver
@@ -12,7 +12,7 @@
 //! them, or the host has; a kernel of the receiver's unpacks them, or the host does. So
 //! between two devices the host copies nothing, and between a device and a host once.
 //!
-//! STAGE may ask for chunks on the sender's device instead ([`super::reached`]).
+//! STAGE may ask for chunks on the sender's device instead ([`super::device_pipeline`]).
 //!
 //! # Invariants
 //! 1. A chunk is the receiver's from CHUNK to TAKEN, or to the FINISH that answers a
@@ -62,7 +62,7 @@ pub(crate) fn begin_staged(
         .map_or(end(false), |memory| memory.end());
     let described = offer.key.filter(|key| key.kind == RegionKind::Described);
     let mut ways = vec![Way::Fragments];
-    if port.links.shares_memory(peer) {
+    if port.links.sharing(peer).host_memory {
         ways.push(Way::Chunks);
     }
     if described.is_some() {

@@ -1,4 +1,4 @@
-//! Messages from and to the memory of devices.
+//! Messages between a device and the host, staged in pinned memory.
 //!
 //! The engine's protocols stay as they are: a send takes its packed bytes from a stage
 //! as they become ready, a receive puts them into one ([`crate::device::stage`]).
@@ -10,7 +10,7 @@
 //!          Draining   the device unpacks the rest -> Done
 //! ```
 //!
-//! Ranks that share memory hand chunks over ([`super::chunks`]). Between others a long
+//! Ranks that share memory hand chunks over ([`super::host_pipeline`]). Between others a long
 //! message is sent as far as its receiver has chunks: GO says how many units of
 //! [`wire::WINDOW_BYTES`] may come, and further ones follow as chunks are unpacked. So
 //! what waits on the host is bounded by the stage, whatever the message's size.
@@ -198,7 +198,7 @@ pub(crate) fn announcing_pays(port: &mut Port, handle: u32) -> bool {
     let Some(memory) = op.view.as_device().cloned() else {
         return false;
     };
-    let near = match port.links.shares_process(peer) {
+    let near = match port.links.sharing(peer).process {
         true => true,
         false => device_memory::opens_devices(port, peer) && memory.is_opened_elsewhere(),
     };
