@@ -60,19 +60,18 @@ impl Kernels {
         }
         let absent = || DeviceError::Unavailable(format!("there is no kernel {name}"));
         let driver = context.enter()?;
-        let modules = ptx::MODULES.iter();
-        let (stem, text) = modules
-            .copied()
-            .find(|(stem, _)| name.contains(stem))
+        let stem = ptx::modules()
+            .find(|stem| name.contains(stem))
             .ok_or_else(absent)?;
         let module = match loaded.modules.get(stem) {
             Some(&(module, _)) => module,
             None => {
+                let text = ptx::text(stem)?;
                 // A capture must not hinder the first use.
                 let _relaxed = Relaxed::new(&driver);
-                let (module, image) = match cubin(&driver, context.capability(), stem, text) {
+                let (module, image) = match cubin(&driver, context.capability(), stem, &text) {
                     Some((module, path)) => (module, Image::Cubin(path)),
-                    None => (load(&driver, stem, text)?, Image::Ptx),
+                    None => (load(&driver, stem, &text)?, Image::Ptx),
                 };
                 loaded.modules.insert(stem, (module, image));
                 module

@@ -680,7 +680,7 @@ mod tests {
     #[test]
     fn kernels_exist() {
         use crate::plan::arguments::{General, Strided, Transpose};
-        let ptx: String = crate::ptx::MODULES.iter().map(|(_, text)| *text).collect();
+        let ptx = crate::ptx::all();
         let mut arguments = vec![
             Argument::Transposed(Transpose::default()),
             Argument::General(General::default()),

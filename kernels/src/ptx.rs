@@ -1,14 +1,65 @@
-//! The kernels, compiled ahead to PTX: `cargo xtask kernels` makes the files.
+//! The kernels, compiled ahead to PTX: `cargo xtask kernels` makes the files, the build
+//! script compresses them.
 
-/// Name and PTX of each module. A kernel is in the first whose name is in its.
-pub(crate) const MODULES: &[(&str, &str)] = &[
-    ("reduce_int", include_str!("../ptx/reduce_int.ptx")),
-    ("reduce_float", include_str!("../ptx/reduce_float.ptx")),
-    ("reduce_pair", include_str!("../ptx/reduce_pair.ptx")),
-    ("baseline", include_str!("../ptx/baseline.ptx")),
-    ("copy", include_str!("../ptx/copy.ptx")),
-    ("strided", include_str!("../ptx/strided.ptx")),
-    ("general", include_str!("../ptx/general.ptx")),
-    ("funnel", include_str!("../ptx/funnel.ptx")),
-    ("transpose", include_str!("../ptx/transpose.ptx")),
-];
+use crate::error::Result;
+use std::borrow::Cow;
+
+/// Names of the modules. A kernel is in the first whose name is in its.
+pub(crate) fn modules() -> impl Iterator<Item = &'static str> {
+    embedded::MODULES.iter().map(|(stem, _)| *stem)
+}
+
+/// The PTX of a module.
+///
+/// # Errors
+/// [`DeviceError::Unavailable`](crate::DeviceError::Unavailable): there is none of this name.
+pub(crate) fn text(stem: &str) -> Result<Cow<'static, str>> {
+    embedded::text(stem)
+}
+
+#[cfg(feature = "gpu")]
+mod embedded {
+    use crate::error::{DeviceError, Result};
+    use std::borrow::Cow;
+
+    /// A module's text is no longer.
+    const MOST_TEXT_BYTES: usize = 1 << 26;
+
+    macro_rules! modules {
+        ($($name:literal)*) => {
+            &[$(($name, include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".z")))),*]
+        };
+    }
+
+    pub const MODULES: &[(&str, &[u8])] = modules! {
+        "reduce_int" "reduce_float" "reduce_pair" "baseline" "copy" "strided" "general"
+        "funnel" "transpose"
+    };
+
+    pub fn text(stem: &str) -> Result<Cow<'static, str>> {
+        let broken = || DeviceError::Unavailable(format!("there is no module {stem}"));
+        let found = MODULES.iter().find(|(name, _)| *name == stem);
+        let (_, packed) = found.ok_or_else(broken)?;
+        let unpacked =
+            miniz_oxide::inflate::decompress_to_vec_zlib_with_limit(packed, MOST_TEXT_BYTES);
+        let text = String::from_utf8(unpacked.map_err(|_| broken())?);
+        Ok(text.map_err(|_| broken())?.into())
+    }
+}
+
+#[cfg(not(feature = "gpu"))]
+mod embedded {
+    use crate::error::Result;
+    use std::borrow::Cow;
+
+    pub const MODULES: &[(&str, &[u8])] = &[];
+
+    pub fn text(_stem: &str) -> Result<Cow<'static, str>> {
+        Err(crate::driver::left_out())
+    }
+}
+
+#[cfg(all(test, feature = "gpu"))]
+pub(crate) fn all() -> String {
+    modules().map(|stem| text(stem).expect(stem)).collect()
+}

@@ -115,6 +115,14 @@ fn check_steps(steps: &mut Steps) {
             "warnings",
         ]))
     });
+    // Of the features by default one is `gpu`.
+    steps.step("without gpu", || {
+        let without = ["--no-default-features", "-p"];
+        let kernels = ["osier-kernels", "--test", "without_gpu"];
+        run_command(cargo().arg("test").args(without).args(kernels))?;
+        run_command(cargo().arg("check").args(without).arg("osier-cli"))?;
+        run_command(cargo().arg("check").args(without).arg("osier-capi"))
+    });
     steps.step("rustdoc", || {
         run_command(cargo().env("RUSTDOCFLAGS", "-D warnings").args([
             "doc",
@@ -148,17 +156,18 @@ fn hwloc(steps: &mut Steps) {
 }
 
 fn loom(steps: &mut Steps) {
-    let with_models = [("osier-transports", "transports/src"), ("osier", "src")]
-        .into_iter()
-        .filter(|(_, folder)| mentions(&root().join(folder), "loom::model"));
     // One build for all.
-    let packages: Vec<&str> = with_models
-        .flat_map(|(package, _)| ["-p", package])
-        .collect();
-    if packages.is_empty() {
-        return steps.skip("loom", "there is no loom test");
-    }
+    const PACKAGES: [(&str, &str); 2] = [
+        ("osier-transports", "transports/src"),
+        ("osier-engine", "engine/src"),
+    ];
     steps.step("loom", || {
+        for (package, folder) in PACKAGES {
+            if !mentions(&root().join(folder), "loom::model") {
+                return Err(format!("{package} has no loom test (hint: did it move?)"));
+            }
+        }
+        let packages = PACKAGES.iter().flat_map(|(package, _)| ["-p", package]);
         run_command(
             cargo()
                 .env("RUSTFLAGS", "--cfg loom")

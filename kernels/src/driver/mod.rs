@@ -210,6 +210,13 @@ fn missing(name: &str) -> DeviceError {
     ))
 }
 
+/// This build has no kernels.
+pub(crate) fn left_out() -> DeviceError {
+    DeviceError::Unavailable(
+        "this build is without the feature `gpu` (hint: it is on by default)".into(),
+    )
+}
+
 impl Driver {
     /// The process's driver, loaded and initialised by the first call.
     ///
@@ -231,6 +238,9 @@ impl Driver {
         static DRIVER: OnceLock<Result<Driver>> = OnceLock::new();
         DRIVER
             .get_or_init(|| {
+                if cfg!(not(feature = "gpu")) {
+                    return Err(left_out());
+                }
                 let named = std::env::var_os(LIBRARY_VARIABLE).filter(|name| !name.is_empty());
                 let name = named.or_else(|| PREFERRED.get().cloned());
                 Driver::open(&name.unwrap_or_else(|| LIBRARY.into()))

@@ -279,7 +279,7 @@ mod tests {
     /// operator has one for whatever the host computes, but for floats that no device has.
     #[test]
     fn kernels_exist() {
-        let ptx: String = crate::ptx::MODULES.iter().map(|(_, text)| *text).collect();
+        let ptx = crate::ptx::all();
         let exists = |name: &str| ptx.contains(&format!(".visible .entry {name}("));
         assert!(exists(PAIR));
         for name in BITS {
