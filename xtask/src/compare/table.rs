@@ -232,8 +232,17 @@ fn number(v: f64) -> String {
     }
 }
 
-/// Machine, commit, command and date.
+/// How the numbers were taken, and [`origin`].
 pub fn provenance(command: &str, rounds: u32, hops: &str) -> String {
+    format!(
+        "Medians over {rounds} interleaved rounds; spread is (max - min) / median of the least \
+         steady column; ratio is Osier to the best peer. {hops} {}",
+        origin(command)
+    )
+}
+
+/// Machine, commit, command and date.
+pub fn origin(command: &str) -> String {
     let said = |program: &str, args: &[&str]| {
         let out = Command::new(program)
             .args(args)
@@ -251,9 +260,7 @@ pub fn provenance(command: &str, rounds: u32, hops: &str) -> String {
         .map_or("?", |(_, name)| name.trim());
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     format!(
-        "Medians over {rounds} interleaved rounds; spread is (max - min) / median of the least \
-         steady column; ratio is Osier to the best peer. {hops} Machine: {cpu}, {cores} cores. \
-         Commit: {}. Command: `{command}`. Date: {}.",
+        "Machine: {cpu}, {cores} cores. Commit: {}. Command: `{command}`. Date: {}.",
         said("git", &["describe", "--always", "--dirty"]),
         said("date", &["-u", "+%Y-%m-%d"]),
     )

@@ -2,7 +2,9 @@
 //!
 //! Each round runs the older build, this one, and the older one again. The two runs of the
 //! older build say by how much one binary differs from itself on this machine; a row is
-//! worse only if it is slower by more than 5 % and by more than twice that.
+//! worse only if it is slower by more than 5 % and by more than twice that. No run is done
+//! again because the host had moved the cores apart: the three follow each other within a
+//! second or two, and the medians are over rounds.
 
 use super::cases::{CASES, Case};
 use super::contestant::{Contestant, Osier};
@@ -101,11 +103,14 @@ pub fn compare(commit: &str, only: &[String], rounds: usize, quick: bool) -> Res
     );
     bar.enable_steady_tick(Duration::from_millis(500));
     let mut rows: BTreeMap<(usize, Key), Row> = BTreeMap::new();
-    for _ in 0..rounds {
+    for round in 1..=rounds {
+        if bar.is_hidden() {
+            println!("round {round} of {rounds}");
+        }
         for (at, (case, bytes)) in parts.iter().enumerate() {
             for (column, build) in [&older, &now, &older].into_iter().enumerate() {
                 bar.set_message(case.title());
-                for value in hops.near(|| build.run(case, *bytes, quick))? {
+                for value in build.run(case, *bytes, quick)? {
                     let row = rows.entry((at, value.key.clone())).or_default();
                     row.values[column].push(value.number());
                 }
@@ -145,7 +150,11 @@ pub fn compare(commit: &str, only: &[String], rounds: usize, quick: bool) -> Res
         }
     }
     let line = format!("cargo xtask compare --with {commit} --rounds {rounds}");
-    println!("{}", table::provenance(&line, rounds as u32, &hops.text()));
+    println!(
+        "\nMedians over {rounds} rounds of older, now, older; slower: now to the older; spread: \
+         the older to itself. {}",
+        table::origin(&line)
+    );
     match (judged, worse.is_empty()) {
         (0, _) => Err("no benchmark gave a number for both builds".into()),
         (_, true) => Ok(()),
@@ -159,16 +168,16 @@ fn build_older(commit: &str) -> Result<PathBuf> {
     let tree = folder.join("tree");
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     if tree.exists() {
-        run(Command::new("git")
-            .current_dir(&tree)
-            .args(["checkout", "--quiet", "--detach", commit]))?;
-    } else {
-        run(Command::new("git")
-            .current_dir(root())
-            .args(["worktree", "add", "--force", "--detach"])
-            .arg(&tree)
-            .arg(commit))?;
+        std::fs::remove_dir_all(&tree).map_err(|e| format!("{}: {e}", tree.display()))?;
     }
+    // A clone, not a worktree: the repository keeps no trace of it.
+    run(Command::new("git")
+        .args(["clone", "--quiet", "--shared", "--no-checkout"])
+        .arg(root())
+        .arg(&tree))?;
+    run(Command::new("git")
+        .current_dir(&tree)
+        .args(["checkout", "--quiet", "--detach", commit]))?;
     let built = folder.join("build");
     run(cargo()
         .current_dir(&tree)
