@@ -128,6 +128,56 @@ fn the_launcher_names_the_variable_that_makes_no_sense() {
     assert!(all.is_empty(), "{}", all.join("\n"));
 }
 
+/// The emulated driver's, which `osier bench` starts.
+const NOT_OURS: [&str; 1] = ["OSIER_EMULATED_GPUS"];
+
+/// Sources of what users run, without their tests.
+fn sources(folder: &std::path::Path, found: &mut Vec<String>) {
+    for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|e| e == "rs") && !path.ends_with("tests.rs") {
+            let text = std::fs::read_to_string(&path).expect("a source");
+            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+            found.push(code.to_owned());
+        }
+    }
+}
+
+#[test]
+fn each_variable_that_is_read_is_in_the_table() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut found = Vec::new();
+    for folder in [
+        "src",
+        "engine/src",
+        "cli/src",
+        "capi/src",
+        "kernels/src",
+        "transports/src",
+    ] {
+        sources(&root.join(folder), &mut found);
+    }
+    let lines = found.iter().flat_map(|text| text.lines());
+    let code = lines.filter(|line| !line.trim_start().starts_with("//"));
+    let named = code.flat_map(|line| line.split('"').skip(1).step_by(2));
+    let is_name = |text: &&str| {
+        let rest = text.strip_prefix("OSIER_");
+        rest.is_some_and(|rest| {
+            let fits = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+            !rest.is_empty() && rest.chars().all(fits)
+        })
+    };
+    let names: std::collections::BTreeSet<&str> = named.filter(is_name).collect();
+    assert!(names.len() >= VARIABLES.len(), "{names:?}");
+    let declared = |name: &&str| VARIABLES.iter().any(|v| v.name == *name);
+    let unknown = names
+        .iter()
+        .filter(|name| !declared(name) && !NOT_OURS.contains(name));
+    assert_eq!(unknown.collect::<Vec<_>>(), Vec::<&&str>::new());
+}
+
 /// Its ranks do where it does not look: it passes on what is for them alone.
 #[test]
 fn ranks_name_the_variable_that_makes_no_sense() {
