@@ -1,9 +1,9 @@
 //! Eager: a message leaves without asking, whole or in fragments, within credit.
 //!
 //! ```text
-//! Starting -> Done                      whole
-//!          -> Streaming -> Done         FIRST, FRAGMENT ...
-//!                       -> AwaitAck     synchronous
+//! Queued -> Done                        whole
+//!        -> Eager -> Done               FIRST, FRAGMENT ...
+//!        -> (Eager ->) AwaitAck -> Done synchronous: ACK
 //! ```
 //!
 //! Fragments of a message that was announced leave the same way, once its receiver has
@@ -33,6 +33,7 @@ pub(crate) struct Receiving {
     pub moved: usize,
 }
 
+/// Posts the first message of a send, or all of it.
 pub(crate) fn start_eager(port: &mut Port, handle: u32) -> Step {
     let Some(op) = port.ops.get_mut(handle) else {
         return Step::Moved;

@@ -1,13 +1,13 @@
 //! Messages between a device and the host, staged in pinned memory.
 //!
-//! The engine's protocols stay as they are: a send takes its packed bytes from a stage
+//! Eager and rendezvous stay as they are: a send takes its packed bytes from a stage
 //! as they become ready, a receive puts them into one ([`crate::device::stage`]).
 //!
 //! ```text
-//! send     Starting   waits for its first chunk, if the message is short
-//!          Streaming  fragments as far as chunks are packed
-//! receive  Streaming  bytes into pinned memory
-//!          Draining   the device unpacks the rest -> Done
+//! send     Queued          waits for its first chunk, if the message is short
+//!          Eager, Granted  fragments as far as chunks are packed
+//! receive  Stream          bytes into pinned memory
+//!          Draining        the device unpacks the rest -> Done
 //! ```
 //!
 //! Ranks that share memory hand chunks over ([`super::host_pipeline`]). Between others a long

@@ -28,6 +28,7 @@ pub(crate) struct Queued {
     pub crossing: bool,
 }
 
+/// How far a send has come by one call.
 pub(crate) enum Step {
     Moved,
     Full,
@@ -56,6 +57,7 @@ pub(crate) fn push(port: &mut Port) -> bool {
     any
 }
 
+/// Posts what is queued to one peer. True if anything left.
 pub(crate) fn push_peer(port: &mut Port, peer: u32) -> bool {
     let mut any = false;
     while let Some(&head) = port.peers[peer as usize].control.front() {
@@ -127,6 +129,7 @@ pub(crate) fn push_peer(port: &mut Port, peer: u32) -> bool {
     any
 }
 
+/// Ends a send that its transport refused.
 pub(crate) fn fail(port: &mut Port, handle: u32, e: &TransportError) {
     let kind = Error::from(e.clone()).kind();
     let what = port.describe(handle);

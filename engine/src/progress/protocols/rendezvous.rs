@@ -35,6 +35,7 @@ pub(crate) struct Granted {
     pub window: Option<usize>,
 }
 
+/// Posts the announcement of a send.
 pub(crate) fn announce(port: &mut Port, handle: u32) -> Step {
     let checked = port.check.as_ref().map_or(0, |_| wire::CHECKED);
     let described = device_copy::device_key(port, handle);
