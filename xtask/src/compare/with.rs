@@ -149,7 +149,10 @@ pub fn compare(commit: &str, only: &[String], rounds: usize, quick: bool) -> Res
             worse.push(format!("{title}, {} bytes", key.bytes));
         }
     }
-    let line = format!("cargo xtask compare --with {commit} --rounds {rounds}");
+    let mut line = format!("cargo xtask compare --with {commit} --rounds {rounds}");
+    if !only.is_empty() {
+        line += &format!(" --only {}", only.join(","));
+    }
     println!(
         "\nMedians over {rounds} rounds of older, now, older; slower: now to the older; spread: \
          the older to itself. {}",
