@@ -1,4 +1,4 @@
-//! Compresses the kernels' PTX, which is text: a tenth of it is left to embed.
+//! Compresses the kernels' PTX, which is text: a fifth of it is left to embed.
 
 #[cfg(feature = "gpu")]
 fn main() {

@@ -30,7 +30,7 @@ pub(crate) struct Chosen {
 
 #[derive(Clone, Copy, Hash, PartialEq, Eq)]
 struct Key {
-    pub machine: u64,
+    machine: u64,
     operation: Operation,
     required: Association,
     varying: bool,

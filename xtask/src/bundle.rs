@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> Result {
     write(&run, RUN)?;
     executable(&run)?;
     let needs = format!("glibc {}", newest_glibc(&bin)?);
-    // Each program holds the kernels' text, which packs well.
+    // Programs have their names of functions and lines, which pack well.
     for program in files(&bin)? {
         if program.extension().is_none() {
             run_command(Command::new("gzip").args(["-9", "-n"]).arg(program))?;

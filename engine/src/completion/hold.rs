@@ -35,7 +35,7 @@ impl Latch {
         self.count(1);
     }
 
-    /// One is over.
+    /// An operation has ended.
     pub fn ended(&self) {
         self.count(-1);
     }

@@ -23,7 +23,7 @@ pub enum Share {
 }
 
 impl Share {
-    /// Of so many, at least one.
+    /// The share of this number of multiprocessors, at least 1.
     pub fn of(self, multiprocessors: u32) -> u32 {
         match self {
             Share::Count(count) => count.min(multiprocessors),

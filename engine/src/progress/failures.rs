@@ -72,7 +72,7 @@ impl Lane {
         state.control.clear();
         state.starts.clear();
         state.streams.clear();
-        self.get.forget_pushes(&mut self.port, peer);
+        self.get.forget_pushes(peer);
         self.get.fail_shared_pulls(&mut self.port, peer, how);
         device_get::fail_mapped(&mut self.port, peer, how);
         let state = &mut self.port.peers[peer as usize];

@@ -115,7 +115,7 @@ impl Lane {
         }
     }
 
-    /// Whether an operation is over; `take` will return its result.
+    /// Whether an operation has ended; `take` will return its result.
     #[inline]
     pub fn is_done(&self, handle: u32) -> bool {
         self.port.is_done(handle)
@@ -136,7 +136,7 @@ impl Lane {
         protocols::staged_transfers(&self.port)
     }
 
-    /// Has whoever waits for the lane look again.
+    /// Has threads that wait for the lane look again after its release.
     pub fn mark_finished(&mut self) {
         self.port.finished = true;
     }

@@ -19,14 +19,12 @@
 //! 3. At most one slice of a pull or push is under way.
 
 use super::rendezvous;
+use crate::error::{Error, ErrorKind};
 use crate::progress::op::Protocol;
 use crate::progress::port::Port;
-
-use crate::error::{Error, ErrorKind};
 use crate::trace::event::Kind;
 use crate::wire;
-use osier_transports::Death;
-use osier_transports::{Incoming, OneSided, RegionKey, TransportError, TransportErrorKind};
+use osier_transports::{Death, Incoming, OneSided, RegionKey, TransportError, TransportErrorKind};
 use std::collections::VecDeque;
 
 /// Bytes moved before the lane polls again.
@@ -442,7 +440,7 @@ impl Get {
 
     /// A peer has died: nobody waits for what was to be written there. A slice
     /// under way ends first.
-    pub(crate) fn forget_pushes(&mut self, _port: &mut Port, peer: u32) {
+    pub(crate) fn forget_pushes(&mut self, peer: u32) {
         self.pushes
             .retain(|p| p.peer != peer || p.pending.is_some());
     }
