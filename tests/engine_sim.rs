@@ -2,13 +2,11 @@
 //! cut down and printed as a timeline, with the command that repeats it;
 //! `OSIER_SEED=... cargo test --test engine_sim one_seed` plays a whole seed.
 
-use osier::plans::*;
-use osier::testing::emulated::{SimLink, SimMachine, emulated_ns};
 use osier::testing::traffic::{
     Bounds, Calls, Failure, Fault, Report, Traffic, Wrong, collectives, explore_all, replay, run,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 fn plain() -> Traffic {
@@ -510,65 +508,5 @@ fn soak() {
             );
         }
         round += 1;
-    }
-}
-
-/// Ranks on 4 nodes of 2 packages of 4, by core, by node and at random: the plans that are
-/// chosen for these places take the engine the same virtual time within 2 %.
-#[test]
-fn placement_costs_nothing_on_an_emulated_machine() {
-    const GAP_NS: u64 = 200;
-    let links = [(160, 0.08), (280, 0.1), (1900, 0.08)];
-    let shuffled = |rank: u32| (rank * 13 + 5) % 32;
-    let by_node = |rank: u32| rank % 4 * 8 + rank / 4;
-    let orders: [&dyn Fn(u32) -> u32; 3] = [&|rank| rank, &by_node, &shuffled];
-    let machines = orders.map(|order| {
-        let link = |distance: usize| Link {
-            latency_ns: f64::from(links[distance].0),
-            gap_ns: GAP_NS as f64,
-            per_byte_ns: links[distance].1,
-            shared_per_byte_ns: if distance > 0 { links[distance].1 } else { 0.0 },
-            ..Link::default()
-        };
-        let mut machine = Machine::regular(&[4, 2, 4], (0..3).map(link).collect(), order);
-        machine.eager_bytes = 8192.0;
-        machine
-    });
-    for (operation, bytes) in [
-        (Operation::Barrier, 0),
-        (Operation::Bcast, 8),
-        (Operation::Bcast, 1 << 18),
-        (Operation::Reduce, 1 << 18),
-        (Operation::Allreduce, 8),
-        (Operation::Allreduce, 1 << 18),
-    ] {
-        let times: Vec<u64> = machines
-            .iter()
-            .map(|machine| {
-                let call = Call::new(operation, 32).requires(Association::Any);
-                let sizes = Sizes::Equal(bytes as u64);
-                let choice = choose(&call, &sizes, machine, Model::LogGp).expect("a plan");
-                let emulated = SimMachine {
-                    places: machine.places.to_vec(),
-                    links: links
-                        .iter()
-                        .map(|&(latency_ns, ns_per_byte)| SimLink {
-                            latency_ns: latency_ns as u64,
-                            gap_ns: GAP_NS,
-                            ns_per_byte,
-                        })
-                        .collect(),
-                };
-                let chosen = (choice.plan().algorithm(), choice.plan().segments());
-                let ns = emulated_ns(&Arc::new(emulated), operation, bytes, chosen);
-                println!("{operation:?}, {bytes} bytes: {ns:?}, {choice}");
-                ns.expect("an end")
-            })
-            .collect();
-        let (least, most) = (*times.iter().min().unwrap(), *times.iter().max().unwrap());
-        assert!(
-            most as f64 <= 1.02 * least as f64,
-            "{operation:?}, {bytes} bytes: {times:?} ns by core, by node, at random"
-        );
     }
 }

@@ -3,7 +3,7 @@
 
 use std::str::FromStr;
 
-use osier::testing::emulated::{SimLink, SimMachine};
+use osier::transports::sim::{SimLink, SimMachine};
 use osier_collectives::{
     Algorithm, Aside, Association, Call, Choice, Curve, Executor, Hierarchy, Joined, Joint, Joints,
     Link, Machine, Model, Operation, Piecewise, Sizes, Topology, Tree, choose,

@@ -10,7 +10,6 @@
 //! });
 //! ```
 
-pub mod emulated;
 pub mod traffic;
 
 use crate::bootstrap::Universe;

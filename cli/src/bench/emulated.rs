@@ -2,11 +2,13 @@
 //! the engine and the executor on the simulated network. Times are virtual: what links take,
 //! and nothing for what processors do.
 
+mod play;
+
 use std::sync::Arc;
 
-use osier::testing::emulated::emulated_ns;
 use osier_collectives::{Association, Call, Model, Operation, Sizes, Topology, choose};
 
+use self::play::emulated_ns;
 use super::options::Plan;
 use super::report::{Record, number, write_records};
 use super::{Failure, Result};
