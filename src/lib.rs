@@ -28,6 +28,7 @@
 //! | [`bootstrap`] | how a process becomes a rank |
 //! | [`measure`] | measurements of the machine |
 //! | [`testing`] | ranks as threads of one process |
+//! | `internals` | what the test bed reaches into; no API |
 //!
 //! Of the engine: [`protocol`] (eager and rendezvous as pure decisions; costs and choice),
 //! [`check`] (types, buffers and leaks, where enabled), [`diagnose`] (what ranks wait for;
@@ -44,6 +45,8 @@ mod coll;
 pub mod comm;
 pub mod config;
 mod create;
+#[doc(hidden)]
+pub mod internals;
 pub mod measure;
 pub mod model;
 mod names;

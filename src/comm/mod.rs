@@ -154,7 +154,7 @@ impl Design {
         }
     }
 
-    fn predefined(group: Group, context: u64) -> Self {
+    pub fn predefined(group: Group, context: u64) -> Self {
         Self {
             predefined: true,
             ..Self::new(group, context)
@@ -308,33 +308,6 @@ impl Communicator {
         let own = Self::open(member, Design::predefined(group, member.contexts.take(1)?))?;
         own.set_name("MPI_COMM_SELF")?;
         Ok(own)
-    }
-
-    /// A communicator whose members have agreed on it beforehand, as in the
-    /// test bed.
-    pub(crate) fn agreed(member: &Arc<Member>, ranks: &[usize], context: u64) -> Result<Self> {
-        let group = Group::from_world_ranks(ranks)?;
-        Self::open(member, Design::predefined(group, context))
-    }
-
-    /// As [`Communicator::agreed`], on a periodic grid of one dimension.
-    pub(crate) fn agreed_ring(member: &Arc<Member>, ranks: &[usize], context: u64) -> Result<Self> {
-        let mut design = Design::predefined(Group::from_world_ranks(ranks)?, context);
-        let ring = CartTopology::new(&[ranks.len()], &[true])?;
-        design.topology = Some(Topology::Cart(ring));
-        Self::open(member, design)
-    }
-
-    /// As [`Communicator::agreed`], of two groups. Takes four contexts.
-    pub(crate) fn agreed_inter(
-        member: &Arc<Member>,
-        [local, remote]: [&[usize]; 2],
-        context: u64,
-        first: bool,
-    ) -> Result<Self> {
-        let design = Design::predefined(Group::from_world_ranks(local)?, context);
-        let remote = Group::from_world_ranks(remote)?;
-        Self::open_inter(member, design, remote, first)
     }
 
     /// Whether nobody else holds the communicator: no operation of it can be

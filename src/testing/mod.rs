@@ -1,5 +1,4 @@
-//! Ranks as threads of one process, for tests; random traffic over the engine
-//! in [`traffic`].
+//! Ranks as threads of one process, for tests.
 //!
 //! ```
 //! osier::testing::ranks(4, |comm| {
@@ -9,8 +8,6 @@
 //!     assert_eq!(sum, [6]);
 //! });
 //! ```
-
-pub mod traffic;
 
 use crate::bootstrap::Universe;
 use crate::comm::Communicator;

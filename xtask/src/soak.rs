@@ -99,7 +99,7 @@ pub fn run(args: &Args) -> Result {
         _ => {}
     }
     let (package, test) = match args.room {
-        Room::Engine => ("osier", "engine_sim"),
+        Room::Engine => ("osier-bed", "engine_sim"),
         Room::Datatype => ("osier-datatype", "trees"),
         _ => ("osier-kernels", "trees"),
     };

@@ -69,7 +69,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Internal tags of partitioned transfers; the first is for setups.
-pub(crate) const SETUP: u32 = INTERNAL_TAG | PARTITIONED_TAG;
+const SETUP: u32 = INTERNAL_TAG | PARTITIONED_TAG;
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)

@@ -7,10 +7,11 @@
 use super::act::Act;
 use super::memory::contents;
 use super::world::{Check, World};
-use crate::p2p::partitioned::SETUP;
-use crate::p2p::{PartitionedRecv, PartitionedSend};
+use osier::internals::parts_settled;
+use osier::{PartitionedRecv, PartitionedSend};
 use osier_engine::error::{Error, ErrorKind};
-use osier_engine::matching::{Pattern, TagPattern};
+use osier_engine::matching::{INTERNAL_TAG, Pattern, TagPattern};
+use osier_engine::progress::lane::PARTITIONED_TAG;
 use serde::{Deserialize, Serialize};
 
 /// A partitioned transfer that will be.
@@ -272,7 +273,7 @@ impl World {
             let Some(sender) = self.seat(rank).senders.get(&q) else {
                 continue;
             };
-            if !sender.request.is_settled() {
+            if !parts_settled(&sender.request) {
                 continue;
             }
             ended += 1;
@@ -289,7 +290,7 @@ impl World {
             let Some(receiver) = seat.receivers.get(&q).filter(|r| r.active) else {
                 continue;
             };
-            let over = receiver.request.is_settled();
+            let over = parts_settled(&receiver.request);
             let start = receiver.starts;
             self.note_deaths();
             if !self.alive[rank as usize] {
@@ -429,7 +430,8 @@ impl World {
         if self.parted.is_empty() || self.alive.iter().all(|a| *a) {
             return;
         }
-        let first = SETUP;
+        // Of setups.
+        let first = INTERNAL_TAG | PARTITIONED_TAG;
         let partitions: usize = self.parted.iter().map(|p| p.sends).sum();
         for rank in 0..self.ranks {
             if !self.alive[rank as usize] {

@@ -14,10 +14,8 @@
 
 use super::dice::Rng;
 use super::plan::sim;
-use crate::coll::PersistentCollective;
-use crate::comm::{Communicator, Member, ProcessSets};
-use crate::model::calls::Agreed;
-use crate::p2p::{PROC_NULL, ROOT, Rank, Waitable};
+use osier::internals::{Agreeing, lane, lane_of_collectives};
+use osier::{Communicator, PROC_NULL, PersistentCollective, ROOT, Rank, Waitable};
 use osier_collectives::{Algorithm, Call, Operation};
 use osier_datatype::Operator;
 use osier_engine::check::Setting;
@@ -167,8 +165,7 @@ impl Seat {
         let comm = &self.comms[call.on];
         let me = self.core.rank as usize;
         let what = format!("{call:?} at rank {me}");
-        comm.runs_on()
-            .use_algorithm(Some((call.algorithm.clone(), call.segments)));
+        comm.use_algorithm(Some((call.algorithm.clone(), call.segments)));
         let everybody: Vec<usize> = (0..self.core.ranks as usize).collect();
         let low = sides[0].contains(&me);
         let (own, others): (&[usize], &[usize]) = match (call.on, low) {
@@ -502,17 +499,16 @@ fn play(seed: u64, deaths: bool, checks: Setting) -> Check<Calls> {
             None,
             checks,
         );
-        let sets = ProcessSets::predefined(rank, ranks as u32)?;
-        let member = Member::new(core.clone(), sets, Agreed::default());
+        let member = Agreeing::new(&core)?;
         let all: Vec<usize> = (0..ranks).collect();
         let (own, other) = match rank < low {
             true => (&sides[0], &sides[1]),
             false => (&sides[1], &sides[0]),
         };
         let comms = vec![
-            Communicator::agreed(&member, &all, 1)?,
-            Communicator::agreed_ring(&member, &all, 9)?,
-            Communicator::agreed_inter(&member, [own, other], 17, rank < low)?,
+            member.group(&all, 1)?,
+            member.ring(&all, 9)?,
+            member.between([own, other], 17, rank < low)?,
         ];
         Ok(Seat {
             comms,
@@ -598,8 +594,8 @@ fn play(seed: u64, deaths: bool, checks: Setting) -> Check<Calls> {
                 let seat = &seats[alive[rng.below(alive.len())]];
                 seat.core.check_deaths();
                 for comm in &seat.comms {
-                    comm.runs_on().lane().lock().progress();
-                    comm.lane().lock().progress();
+                    lane_of_collectives(comm).lock().progress();
+                    lane(comm).lock().progress();
                 }
             }
         }
@@ -651,7 +647,7 @@ fn nothing_left(net: &SimNet, mut seats: Vec<Seat>) -> Check {
         for seat in seats.iter().filter(|s| !net.is_dead(s.core.rank)) {
             seat.core.check_deaths();
             for comm in &seat.comms {
-                any |= comm.runs_on().lane().lock().progress();
+                any |= lane_of_collectives(comm).lock().progress();
             }
         }
         rounds += 1;
@@ -661,7 +657,7 @@ fn nothing_left(net: &SimNet, mut seats: Vec<Seat>) -> Check {
     let (dead, none) = (net.dead_ranks(), Leftovers::default());
     for seat in &seats {
         for (at, comm) in seat.comms.iter().enumerate() {
-            let lane = comm.runs_on().lane().lock();
+            let lane = lane_of_collectives(comm).lock();
             let (left, messages) = (lane.leftovers(), lane.messages());
             // A plain message waits for ever if its receiver has stopped for a death.
             let owed = messages.iter().any(|(_, tag, _)| tag & INTERNAL_TAG != 0);

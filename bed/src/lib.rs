@@ -1,6 +1,9 @@
 //! The real engine on a simulated network: the test bed of matching, protocols
 //! and progress.
 //!
+//! Only tests use it. Of the library it takes what programs take, and for the rest
+//! [`osier::internals`].
+//!
 //! One thread plays all ranks. A run is a list of acts: sends and receives of
 //! every kind, turns of a rank's progress, moves of the virtual clock or single
 //! arrivals, revokes, detaches, probes, deaths, corruption. [`run`] draws the
@@ -46,7 +49,7 @@
 //!    never end are then allowed.
 //!
 //! ```
-//! use osier::testing::traffic::{Traffic, run};
+//! use osier_bed::{Traffic, run};
 //!
 //! let report = run(7, &Traffic::default()).unwrap();
 //! assert!(report.received > 0);
@@ -257,7 +260,7 @@ impl fmt::Display for Failure {
         )?;
         write!(
             f,
-            "repeat: OSIER_CASE='{}' cargo test --test engine_sim one_case -- --nocapture",
+            "repeat: OSIER_CASE='{}' cargo test -p osier-bed --test engine_sim one_case -- --nocapture",
             self.case
         )
     }

@@ -14,6 +14,7 @@
 use super::case::How;
 use super::seat::context_of;
 use super::world::{Check, Receiving, Sending, World};
+use osier::internals::attached;
 use osier_engine::protocol::eager;
 use osier_engine::wire;
 
@@ -154,7 +155,7 @@ impl World {
             if !self.alive[rank as usize] {
                 continue;
             }
-            let live = self.seat(rank).comms[context].attached().live();
+            let live = attached(&self.seat(rank).comms[context]).live();
             let detached = self.messages.iter().filter(|m| {
                 (m.from, m.context) == (rank, context)
                     && m.how == How::Buffered

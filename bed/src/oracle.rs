@@ -1,6 +1,7 @@
 //! The rules that are checked once a run is over.
 
 use super::world::{Check, Message, Receive, Receiving, Sending, World};
+use osier::internals::lane;
 use osier_engine::matching::Envelope;
 use osier_engine::progress::inspect::Leftovers;
 use osier_engine::progress::lane::{Mode, Outcome};
@@ -34,7 +35,7 @@ impl World {
     fn count(&mut self) {
         for seat in self.seats.iter().flatten() {
             for comm in &seat.comms {
-                let c = comm.lane().lock().counters();
+                let c = lane(comm).lock().counters();
                 self.report.unexpected += c.unexpected;
                 self.report.announced += c.announced;
                 self.report.pulled += c.pulled;

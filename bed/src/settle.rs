@@ -6,6 +6,7 @@ use super::hangs::Hangs;
 use super::memory::Memory;
 use super::receive::ToReceive;
 use super::world::{Check, LARGEST, Receive, Receiving, World};
+use osier::internals::attached;
 use osier_engine::error::ErrorKind;
 
 /// Rounds after which a network that is still busy is taken for a livelock.
@@ -308,7 +309,7 @@ impl World {
                 continue;
             }
             let comm = &self.seat(rank).comms[context];
-            let live = comm.attached().live();
+            let live = attached(comm).live();
             if live != Some(0) {
                 return Err(format!(
                     "{live:?} messages are left in a buffer of rank {rank}"

@@ -1,7 +1,7 @@
 //! Memory of random messages: layouts with gaps, guard bytes, known contents.
 
 use super::dice::Rng;
-use crate::{Buffer, BufferMut, Layout, OwnedBuffer, OwnedBufferMut, Type, View, ViewMut};
+use osier::{Buffer, BufferMut, Layout, OwnedBuffer, OwnedBufferMut, Type, View, ViewMut};
 use osier_engine::view::RawView;
 use std::sync::OnceLock;
 
@@ -48,7 +48,7 @@ fn stripes(which: usize) -> &'static Stripes {
     &all[which]
 }
 
-fn layout(blocks: &[(usize, usize)], extent: usize) -> Result<Layout, crate::datatype::TypeError> {
+fn layout(blocks: &[(usize, usize)], extent: usize) -> Result<Layout, osier::datatype::TypeError> {
     let blocks: Vec<_> = blocks.iter().map(|(at, n)| (*n, *at as isize)).collect();
     let blocks = Type::hindexed(&blocks, &Type::of::<u8>())?;
     Type::resized(0, extent as isize, &blocks)?.commit()

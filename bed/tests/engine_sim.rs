@@ -1,12 +1,12 @@
 //! The real engine under random traffic on the simulated network. A failure is
 //! cut down and printed as a timeline, with the command that repeats it;
-//! `OSIER_SEED=... cargo test --test engine_sim one_seed` plays a whole seed.
+//! `OSIER_SEED=... cargo test -p osier-bed --test engine_sim one_seed` plays a whole seed.
 
-use osier::testing::traffic::{
+use osier_bed::{
     Bounds, Calls, Failure, Fault, Report, Traffic, Wrong, collectives, explore_all, replay, run,
 };
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 fn plain() -> Traffic {

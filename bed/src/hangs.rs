@@ -6,6 +6,7 @@
 //! The simulated network holds messages back, and says so.
 
 use super::world::{Check, World};
+use osier::internals::lane;
 use osier_engine::diagnose::verdict::{Quiet, Standing, hangs};
 
 /// What the ranks tell of themselves, and what was said of it.
@@ -98,7 +99,7 @@ impl World {
             }
         }
         let mut comms = self.seats.iter().flatten().flat_map(|seat| &seat.comms);
-        let unsettled = comms.any(|c| c.lane().lock().unsettled());
+        let unsettled = comms.any(|c| lane(c).lock().unsettled());
         let nobody = !self.alive.contains(&true);
         if self.hangs(state) || unsettled || nobody || !self.notices.is_empty() {
             return Ok(false);

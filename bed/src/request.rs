@@ -8,8 +8,8 @@ use super::case::How;
 use super::memory::Memory;
 use super::receive::ToReceive;
 use super::world::{Check, Receiving, Sending, World};
-use crate::p2p::sealed::{Home, Notifies};
-use crate::p2p::{
+use osier::internals::{self, Handles, Home, Notifies};
+use osier::{
     ANY_SOURCE, ANY_TAG, Callbacks, Completer, FlushRequest, GeneralizedRequest, Persistent,
     Request, SendRecvReplace, Source, Status, TagSelector, Waitable,
 };
@@ -68,23 +68,26 @@ impl Back {
 }
 
 impl Held {
-    /// Operations of a lane that it holds.
-    pub fn operations(&self) -> usize {
+    /// Operations of a lane that it holds; of an exchange, the send and the receive.
+    fn handles(&self) -> [Option<u32>; 2] {
         match self {
-            Held::Request(r) => usize::from(r.handle().is_some()),
-            Held::Persistent(p) => usize::from(p.handle().is_some()),
-            Held::Exchange(e) => e.handles().iter().flatten().count(),
-            Held::General(_) | Held::Flush(_) => 0,
+            Held::Request(r) => r.handles(),
+            Held::Persistent(p) => p.handles(),
+            Held::Exchange(e) => e.handles(),
+            Held::General(_) | Held::Flush(_) => [None; 2],
         }
+    }
+
+    /// Number of operations of a lane that it holds.
+    pub fn operations(&self) -> usize {
+        self.handles().iter().flatten().count()
     }
 
     /// The operation of the receive in it, if that is not known to be over.
     fn receive_handle(&self) -> Option<u32> {
         match self {
-            Held::Request(r) => r.handle(),
-            Held::Persistent(p) => p.handle(),
-            Held::Exchange(e) => e.handles()[1],
-            Held::General(_) | Held::Flush(_) => None,
+            Held::Exchange(_) => self.handles()[1],
+            _ => self.handles()[0],
         }
     }
 
@@ -136,7 +139,7 @@ impl Waitable for Held {
             Held::Persistent(p) => p.status(),
             Held::Exchange(e) => e.status(),
             Held::General(g) => g.status(),
-            Held::Flush(f) => f.test().then_some(Ok(Status::EMPTY)),
+            Held::Flush(f) => f.status(),
         }
     }
 }
@@ -646,7 +649,7 @@ impl World {
     pub fn leave_set(&mut self, rank: u32) -> Check {
         while let Some(&listed) = self.seat(rank).listed.first() {
             let context = listed.context;
-            let handle = self.seat_mut(rank).set.member(listed.entry);
+            let handle = internals::member(&mut self.seat_mut(rank).set, listed.entry);
             let handle = handle.and_then(|held| held.receive_handle());
             match listed.key {
                 Key::Send(m) => {
@@ -657,7 +660,7 @@ impl World {
                     return Err(format!("deadlock: generalised request {id} never ends"));
                 }
                 Key::Flush(_) => {
-                    let live = self.seat(rank).comms[context].attached().live();
+                    let live = internals::attached(&self.seat(rank).comms[context]).live();
                     return Err(format!(
                         "deadlock: rank {rank} has {live:?} messages in a buffer for ever"
                     ));

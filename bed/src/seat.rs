@@ -5,9 +5,9 @@ use super::case::Case;
 use super::memory::Memory;
 use super::partition::{Receiver, Sender};
 use super::request::{Held, Key};
-use crate::comm::{Communicator, Member, ProcessSets};
-use crate::model::calls::Agreed;
-use crate::p2p::{Member as Entry, Persistent, WaitSet};
+use osier::internals::{self, Agreeing};
+use osier::p2p::Member as Entry;
+use osier::{Communicator, Persistent, WaitSet};
 use osier_engine::check::Setting;
 use osier_engine::progress::cell::LaneGuard;
 use osier_engine::progress::core::{Core, Place};
@@ -64,18 +64,17 @@ impl Seat {
         let ranks = case.net.ranks;
         let place = Place::Sim(net.clone(), rank);
         let core = Core::new(place, rank, ranks, selection.clone(), true, None, checks);
-        let sets = ProcessSets::predefined(rank as usize, ranks).expect("a rank of the job");
-        let member = Member::new(core.clone(), sets, Agreed::default());
+        let member = Agreeing::new(&core).expect("a rank of the job");
         let comms = (0..case.members.len()).map(|at| {
             let (first, second) = case.sides(at);
             let world = |side: &[u32]| side.iter().map(|r| *r as usize).collect::<Vec<_>>();
             let (a, b) = (world(first), world(second));
             let comm = if b.is_empty() {
-                Communicator::agreed(&member, &a, channel(at))
+                member.group(&a, channel(at))
             } else if first.contains(&rank) {
-                Communicator::agreed_inter(&member, [&a, &b], channel(at), true)
+                member.between([&a, &b], channel(at), true)
             } else {
-                Communicator::agreed_inter(&member, [&b, &a], channel(at), false)
+                member.between([&b, &a], channel(at), false)
             };
             comm.expect("every rank is a member")
         });
@@ -92,7 +91,7 @@ impl Seat {
     }
 
     pub fn lane(&self, context: usize) -> LaneGuard<'_> {
-        self.comms[context].lane().lock()
+        internals::lane(&self.comms[context]).lock()
     }
 
     /// Puts a request into the wait set.
@@ -124,7 +123,7 @@ impl Seat {
 
     /// One request that is over.
     pub fn next(&mut self) -> Option<(Key, super::request::Back)> {
-        let (key, back) = self.set.next()?;
+        let (key, back) = internals::next_over(&mut self.set)?;
         let at = self.find(|k| k == key)?;
         self.listed.swap_remove(at);
         back.ok().map(|back| (key, back))
@@ -132,17 +131,21 @@ impl Seat {
 
     /// Operations of a context's lane that its requests hold.
     pub fn operations(&mut self, context: usize) -> usize {
-        let mut sum = self.comms[context].partitioned().awaited();
+        let mut sum = internals::awaited_setups(&self.comms[context]);
         for listed in &self.listed {
             if listed.context == context
-                && let Some(held) = self.set.member(listed.entry)
+                && let Some(held) = internals::member(&mut self.set, listed.entry)
             {
                 sum += held.operations();
             }
         }
         let sends = self.senders.values().filter(|s| s.context == context);
-        sum += sends.map(|s| s.request.under_way()).sum::<usize>();
+        sum += sends
+            .map(|s| internals::parts_under_way(&s.request))
+            .sum::<usize>();
         let receives = self.receivers.values().filter(|r| r.context == context);
-        sum + receives.map(|r| r.request.under_way()).sum::<usize>()
+        sum + receives
+            .map(|r| internals::parts_under_way(&r.request))
+            .sum::<usize>()
     }
 }

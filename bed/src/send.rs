@@ -4,6 +4,7 @@ use super::case::How;
 use super::memory::Memory;
 use super::request::{Held, Key};
 use super::world::{Check, Sending, World};
+use osier::internals::attached;
 use osier_engine::error::{Error, ErrorKind};
 use osier_engine::progress::lane::{Mode, Outcome, Posted};
 
@@ -65,7 +66,7 @@ impl World {
     /// Gives a communicator a buffer.
     pub fn attach(&mut self, rank: u32, context: usize, bytes: Option<usize>) -> Check {
         let comm = &self.seat(rank).comms[context];
-        let there = comm.attached().live().is_some();
+        let there = attached(comm).live().is_some();
         let attached = match bytes {
             Some(bytes) => comm.attach_buffer(vec![0; bytes]),
             None => comm.attach_automatic(),
@@ -94,7 +95,7 @@ impl World {
         let (context, from, to, tag, _) = self.route(m);
         let peer = self.peer(context, from, to) as usize;
         let comm = &self.seat(from).comms[context];
-        let live = comm.attached().live();
+        let live = attached(comm).live();
         let result = comm.bsend(&memory, peer, tag);
         // The memory is the program's again, whatever comes.
         memory.wipe();
