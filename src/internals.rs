@@ -81,9 +81,14 @@ pub fn lane(comm: &Communicator) -> &LaneCell {
     comm.lane()
 }
 
-/// The lane of its collective calls: of an intercommunicator another one.
-pub fn lane_of_collectives(comm: &Communicator) -> &LaneCell {
-    comm.runs_on().lane()
+/// The communicator whose lane has its collective calls: itself, or that of both sides.
+pub fn runs_on(comm: &Communicator) -> &Communicator {
+    comm.runs_on()
+}
+
+/// The rank's engine.
+pub fn core(comm: &Communicator) -> &Arc<Core> {
+    comm.core()
 }
 
 /// The buffer for its buffered sends.

@@ -8,8 +8,9 @@ use osier::model::DeviceCalls;
 use osier::plans::{Algorithm, Hierarchy, Operation, Tree};
 use osier::protocol::cost::LinkCosts;
 use osier::protocol::device::Reductions;
-use osier::testing::{Network, device_traffic, ranks_on, reduce_devices};
+use osier::testing::{Network, ranks_on};
 use osier::{Communicator, Datatype, ErrorKind, IN_PLACE, Op};
+use osier_bed::devices::{device_traffic, reduce_devices};
 use std::sync::Arc;
 
 /// Elements of each rank's share.

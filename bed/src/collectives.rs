@@ -14,7 +14,7 @@
 
 use super::dice::Rng;
 use super::plan::sim;
-use osier::internals::{Agreeing, lane, lane_of_collectives};
+use osier::internals::{Agreeing, lane, runs_on};
 use osier::{Communicator, PROC_NULL, PersistentCollective, ROOT, Rank, Waitable};
 use osier_collectives::{Algorithm, Call, Operation};
 use osier_datatype::Operator;
@@ -594,7 +594,7 @@ fn play(seed: u64, deaths: bool, checks: Setting) -> Check<Calls> {
                 let seat = &seats[alive[rng.below(alive.len())]];
                 seat.core.check_deaths();
                 for comm in &seat.comms {
-                    lane_of_collectives(comm).lock().progress();
+                    lane(runs_on(comm)).lock().progress();
                     lane(comm).lock().progress();
                 }
             }
@@ -647,7 +647,7 @@ fn nothing_left(net: &SimNet, mut seats: Vec<Seat>) -> Check {
         for seat in seats.iter().filter(|s| !net.is_dead(s.core.rank)) {
             seat.core.check_deaths();
             for comm in &seat.comms {
-                any |= lane_of_collectives(comm).lock().progress();
+                any |= lane(runs_on(comm)).lock().progress();
             }
         }
         rounds += 1;
@@ -657,7 +657,7 @@ fn nothing_left(net: &SimNet, mut seats: Vec<Seat>) -> Check {
     let (dead, none) = (net.dead_ranks(), Leftovers::default());
     for seat in &seats {
         for (at, comm) in seat.comms.iter().enumerate() {
-            let lane = lane_of_collectives(comm).lock();
+            let lane = lane(runs_on(comm)).lock();
             let (left, messages) = (lane.leftovers(), lane.messages());
             // A plain message waits for ever if its receiver has stopped for a death.
             let owed = messages.iter().any(|(_, tag, _)| tag & INTERNAL_TAG != 0);

@@ -18,6 +18,7 @@
 //! invariants        after a step            oracle              at the end
 //! collectives       collective calls, which have rules of their own
 //! shrink, timeline  a failure for people    case                a run as a value
+//! devices, words    for other tests: counters and settings of devices, malformed messages
 //! ```
 //!
 //! # What is checked
@@ -55,9 +56,12 @@
 //! assert!(report.received > 0);
 //! ```
 
+#![deny(unsafe_code)]
+
 mod act;
 mod case;
 mod collectives;
+pub mod devices;
 mod dice;
 mod draw;
 mod explore;
@@ -77,6 +81,7 @@ mod send;
 mod settle;
 mod shrink;
 mod timeline;
+pub mod words;
 mod world;
 
 use osier_engine::check::Setting;

@@ -7,8 +7,9 @@ use osier::check::Setting;
 use osier::devices::Stream;
 use osier::model::{CallCosts, DeviceCalls};
 use osier::protocol::cost::LinkCosts;
-use osier::testing::{Network, device_traffic, plan_by, universes_checked};
+use osier::testing::{Network, universes_checked};
 use osier::{Communicator, ErrorKind, IN_PLACE, Op, PROC_NULL, ROOT};
+use osier_bed::devices::{device_traffic, plan_by};
 use std::cell::RefCell;
 
 /// Costs by which all goes through the host, or nothing does.

@@ -2,8 +2,9 @@
 
 use crate::memory::{Draw, Maker, Mem, Spaces, by_plan, halves, layouts, on_devices};
 use osier::plans::Algorithm;
-use osier::testing::{Network, device_traffic};
+use osier::testing::Network;
 use osier::{Communicator, IN_PLACE, Op};
+use osier_bed::devices::device_traffic;
 use std::cell::RefCell;
 
 /// What a call has moved on this communicator, of all ranks.

@@ -4,8 +4,8 @@
 use super::mapped::Device;
 use osier::devices::{DeviceView, Kind};
 use osier::plans::Algorithm;
-use osier::testing::device_traffic;
 use osier::{Basic, Communicator, ErrorKind, Type};
+use osier_bed::devices::device_traffic;
 
 /// Bytes from one rank to another.
 fn block(from: usize, to: usize) -> usize {

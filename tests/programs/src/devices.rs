@@ -1,8 +1,8 @@
 //! What ranks with a device do.
 
 use osier::devices::{Context, DeviceSlice, DeviceView, Kind, Pinned, Stream, copy, devices};
-use osier::testing::{device_traffic, device_use};
 use osier::{Basic, Communicator, ErrorKind, Type};
+use osier_bed::devices::{device_traffic, device_use};
 
 /// A rank's device, by turns.
 pub fn device(comm: &Communicator) -> (Context, Stream) {

@@ -6,8 +6,9 @@
 use crate::mapped::Device;
 use crate::matrix::cells::Dice;
 use osier::devices::{DeviceView, Gate, Kind};
-use osier::testing::{Word, device_use, malformed, post};
 use osier::{Basic, Communicator, Type};
+use osier_bed::devices::device_use;
+use osier_bed::words::{Word, malformed, post};
 
 /// No operation has it.
 const STALE: u32 = 0xffff_fff0;

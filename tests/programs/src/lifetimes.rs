@@ -8,8 +8,8 @@
 use crate::devices::driver_function;
 use crate::mapped::Device;
 use osier::devices::{DeviceSlice, Kind, Memory, Stream, copy};
-use osier::testing::{device_traffic, device_use};
 use osier::{Communicator, ErrorKind};
+use osier_bed::devices::{device_traffic, device_use};
 use std::ffi::{c_int, c_uint, c_void};
 
 /// Several pieces.

@@ -4,8 +4,8 @@ use crate::foreign::{self, Foreign};
 use osier::devices::{
     Context, DeviceSlice, DeviceView, Kind, Memory, Ordered, Pinned, Stream, copy, devices,
 };
-use osier::testing::{DeviceTraffic, device_traffic, device_use};
 use osier::{Basic, Communicator, ErrorKind, Layout, Type};
+use osier_bed::devices::{DeviceTraffic, device_traffic, device_use};
 
 /// A rank's device, by turns.
 pub struct Device {

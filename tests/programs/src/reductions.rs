@@ -3,8 +3,8 @@
 
 use super::devices::{device, download, upload};
 use osier::devices::{DeviceSlice, DeviceView, Stream};
-use osier::testing::device_traffic;
 use osier::{Basic, Communicator, ErrorKind, IN_PLACE, Layout, Op, Result, Type};
+use osier_bed::devices::device_traffic;
 
 const ELEMENTS: usize = 9000;
 

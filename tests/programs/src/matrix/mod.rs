@@ -11,8 +11,9 @@ mod shapes;
 use crate::foreign::{self, Foreign};
 use cells::{Cell, Dice, Place, Way};
 use osier::devices::{Context, DeviceSlice, DeviceView, Kind, Pinned, Stream, copy, devices};
-use osier::testing::{DeviceTraffic, Network, device_traffic, device_use, ranks_on};
+use osier::testing::{Network, ranks_on};
 use osier::{Communicator, HeapBuffer, Layout, Result, Status, View, ViewMut};
+use osier_bed::devices::{DeviceTraffic, device_traffic, device_use};
 use shapes::Shaped;
 use std::time::Duration;
 

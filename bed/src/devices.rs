@@ -1,0 +1,90 @@
+//! How messages and reductions of device memory went on a rank, and what decides how they go;
+//! for the tests of devices.
+
+use osier::Communicator;
+use osier::internals::{core, lane, runs_on};
+use osier_engine::protocol::device::Reductions;
+
+/// How messages between the host and devices, and between devices, went on a
+/// communicator of this rank so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceTraffic {
+    /// Bytes that this rank's processor has copied for them, each time.
+    pub copied: u64,
+    /// Chunks of shared memory that this rank has handed over.
+    pub handed: u64,
+    /// Chunks of its device's memory that this rank has handed over.
+    pub device_chunks: u64,
+    /// Chunks of a peer's device that this rank has copied to its own before it unpacked
+    /// them.
+    pub copied_first: u64,
+    /// Ends of messages that the processor has read from a device's memory, or written
+    /// there, itself.
+    pub apertures: u64,
+    /// Kernels of this rank that copied between its device memory and a peer's.
+    pub kernels: u64,
+    /// What they copied.
+    pub kernel_bytes: u64,
+    /// Combinations of collective calls that kernels of this rank have made.
+    pub combined: u64,
+    /// Allocations of other processes that this rank has open now.
+    pub mappings: usize,
+}
+
+/// How messages of devices went; of an intercommunicator, those of its collective calls.
+pub fn device_traffic(comm: &Communicator) -> DeviceTraffic {
+    let counters = lane(runs_on(comm)).lock().counters();
+    DeviceTraffic {
+        copied: counters.copied,
+        handed: counters.handed,
+        device_chunks: counters.device_chunks,
+        copied_first: counters.copied_first,
+        apertures: counters.apertures,
+        kernels: counters.kernels,
+        kernel_bytes: counters.kernel_bytes,
+        combined: counters.combined,
+        mappings: core(comm).devices.mappings(),
+    }
+}
+
+/// What messages of devices hold of a rank now: nothing, when they are over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceUse {
+    /// Bytes of chunks of host memory.
+    pub pinned: usize,
+    /// Bytes of chunks of its devices' memory.
+    pub chunks: usize,
+    /// Descriptors that were asked for and have not come.
+    pub awaited: usize,
+    /// Transfers of this communicator.
+    pub staged: usize,
+    /// Transfers of this rank of which nobody knows that their device is done.
+    pub under_way: usize,
+}
+
+/// What messages of devices hold of this rank.
+pub fn device_use(comm: &Communicator) -> DeviceUse {
+    let devices = &core(comm).devices;
+    DeviceUse {
+        pinned: devices.pool().used(),
+        chunks: devices.used_chunks(),
+        awaited: devices.descriptors.awaited(),
+        staged: lane(comm).lock().staged_transfers(),
+        under_way: devices.under_way(),
+    }
+}
+
+/// Where reductions of this rank's device memory combine, from now on;
+/// `OSIER_DEVICE_REDUCTIONS` says it at first.
+pub fn reduce_devices(comm: &Communicator, where_: Reductions) {
+    core(comm).devices.reduce(where_);
+}
+
+/// Has plans of a communicator chosen by these costs, also between groups, which
+/// [`Communicator::adopt_costs`] refuses. Collective.
+///
+/// # Errors
+/// If a rank dies.
+pub fn plan_by(comm: &Communicator, costs: &osier::model::CallCosts) -> osier::Result<()> {
+    runs_on(comm).adopt_costs(Some(costs)).map(drop)
+}
