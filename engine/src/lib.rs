@@ -5,7 +5,7 @@
 //!
 //! | module | duty |
 //! |---|---|
-//! | [`error`], [`mod@env`], [`site`] | the one error; environment variables; call sites |
+//! | [`error`], [`mod@env`], [`site`], [`slab`] | the one error; environment variables; call sites; values by handle |
 //! | [`wire`] | active messages of lanes, as bytes |
 //! | [`matching`] | posted and unexpected queues |
 //! | [`protocol`] | eager and rendezvous as pure decisions; costs and choice |
@@ -45,6 +45,7 @@ pub mod matching;
 pub mod progress;
 pub mod protocol;
 pub mod site;
+pub mod slab;
 pub mod trace;
 #[allow(unsafe_code, reason = "memory of transfers is named by address")]
 pub mod view;

@@ -22,6 +22,7 @@ use crate::choice::spaces::Found;
 use osier_collectives::{Algorithm, Association, Call, Operation, Plan};
 use osier_engine::check::{Check, Checks, Site};
 use osier_engine::error::{Error, Result};
+use osier_engine::exec::executor;
 use osier_engine::exec::lower::lower;
 use osier_engine::exec::memory::{Buffers, Pieces, Sizes};
 use osier_engine::exec::operator::{Data, Fit, Reduction};
@@ -127,9 +128,9 @@ impl Communicator {
         let round = *self.make_round(ask, site)?;
         let kept = round.kept;
         let mut lane = self.lane().lock();
-        let tags = lane.next_tags();
+        let tags = lane.executor.next_tags();
         ask.agreed = Some(tags);
-        let mut run = lane.spare_run();
+        let mut run = lane.executor.spare_run();
         if let Err(e) = run.memory.begin(&round.program, round.ask.buffers, None) {
             return Err(e.into());
         }
@@ -138,7 +139,7 @@ impl Communicator {
         run.tags = tags;
         run.site = Some(site);
         run.defers = round.ask.defers;
-        let begun = lane.begin_run(run, None);
+        let begun = executor::begin(&mut *lane, run, None);
         self.core().after(&mut lane);
         drop(lane);
         self.finish(begun?)?;
@@ -152,13 +153,13 @@ impl Communicator {
 
     /// Always the same, whatever calls are to use.
     fn program_of_round(&self, call: &Call) -> Result<Arc<Program>> {
-        if let Some(program) = self.lane().lock().program(KEY) {
+        if let Some(program) = self.lane().lock().executor.program(KEY) {
             return Ok(program);
         }
         let plan = Plan::new(call.clone(), Algorithm::RecursiveDoubling, 1);
         let plan = plan.map_err(|e| mismatch(e.to_string()))?;
         let made = Arc::new(lower(plan.call(), &plan.part(self.rank() as u32))?);
-        self.lane().lock().keep_program(KEY, made.clone());
+        self.lane().lock().executor.keep_program(KEY, made.clone());
         Ok(made)
     }
 }

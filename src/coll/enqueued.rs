@@ -13,6 +13,7 @@ use crate::names::Rank;
 use crate::p2p::enqueue::{Enqueued, OnStream};
 use osier_engine::device::Use;
 use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::exec::executor;
 use osier_engine::exec::operator::{Data, Reduction};
 use osier_engine::exec::reduce_local;
 use osier_engine::view::RawView;
@@ -66,7 +67,7 @@ impl OnStream<'_> {
         if let Some(e) = earlier {
             let nothing = Box::new(());
             runs.core()
-                .with(runs.lane(), |lane| lane.let_run_go(id, nothing));
+                .with(runs.lane(), |lane| executor::detach(lane, id, nothing));
             return Err(comm.raise(e));
         }
         self.hold_collective(id, name)

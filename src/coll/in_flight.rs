@@ -15,10 +15,10 @@ use crate::p2p::{Status, is_driven};
 use osier_engine::check::Check;
 use osier_engine::completion::ready::Ready;
 use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::exec::executor::{self, End};
 use osier_engine::exec::memory::Buffers;
 use osier_engine::exec::program::Program;
 use osier_engine::progress::core::Core;
-use osier_engine::progress::runs::End;
 use osier_engine::view::RawView;
 use std::any::Any;
 use std::panic::{Location, resume_unwind};
@@ -85,10 +85,10 @@ impl InFlight {
         let runs = self.comm.runs_on();
         runs.core().check_deaths();
         let end = runs.core().with(runs.lane(), |lane| {
-            if !lane.run_is_over(id) {
+            if !executor::is_over(lane, id) {
                 lane.progress_awake();
             }
-            lane.take_run(id)
+            executor::take(lane, id)
         });
         self.ended(end)
     }
@@ -110,7 +110,9 @@ impl InFlight {
     pub fn wait(&mut self) -> Result<()> {
         if let State::Pending(id) = self.state {
             let runs = self.comm.runs_on();
-            let end = runs.core().wait_on(runs.lane(), |lane| lane.take_run(id));
+            let end = runs
+                .core()
+                .wait_on(runs.lane(), |lane| executor::take(lane, id));
             self.ended(Some(end));
         }
         self.take()
@@ -147,9 +149,9 @@ impl InFlight {
         let runs = self.comm.runs_on();
         let over = runs.core().with(runs.lane(), |lane| {
             if let Some(waker) = waker.take() {
-                lane.set_run_waker(id, waker);
+                executor::set_waker(lane, id, waker);
             }
-            lane.run_is_over(id)
+            executor::is_over(lane, id)
         });
         if over && self.test() {
             return Poll::Ready(());
@@ -179,10 +181,10 @@ impl InFlight {
         };
         let runs = self.comm.runs_on();
         let end = runs.core().with(runs.lane(), |lane| {
-            if lane.notify_run(id, ready, token) {
+            if executor::notify(lane, id, ready, token) {
                 return None;
             }
-            lane.take_run(id)
+            executor::take(lane, id)
         });
         self.ended(end)
     }
@@ -194,7 +196,7 @@ impl InFlight {
             let runs = self.comm.runs_on();
             let owner = owner();
             runs.core()
-                .with(runs.lane(), |lane| lane.let_run_go(id, owner));
+                .with(runs.lane(), |lane| executor::detach(lane, id, owner));
         }
         self.state = State::Idle;
     }
@@ -220,8 +222,12 @@ impl Communicator {
     /// Ends a run as soon as its memory is free.
     pub(crate) fn give_up_collective(&self, id: u32) {
         let runs = self.runs_on();
-        runs.core().with(runs.lane(), |lane| lane.give_up_run(id));
-        drop(runs.core().wait_on(runs.lane(), |lane| lane.take_run(id)));
+        runs.core()
+            .with(runs.lane(), |lane| executor::cancel(lane, id));
+        drop(
+            runs.core()
+                .wait_on(runs.lane(), |lane| executor::take(lane, id)),
+        );
     }
 
     /// Waits for the end of a run whose request is gone.
@@ -281,7 +287,7 @@ impl Communicator {
         each: impl FnOnce(&mut dyn FnMut(RawView)),
     ) -> Result<SetUp> {
         let runs = self.runs_on();
-        let tags = runs.lane().lock().reserve_tags();
+        let tags = runs.lane().lock().executor.reserve_tags();
         let mut ask = self.reported(ask)?;
         ask.defers = false;
         if let Some(e) = ask.error.take() {

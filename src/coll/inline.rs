@@ -1,34 +1,69 @@
-//! Short calls of little data: run by the call itself, as far as that goes.
+//! Short calls of little data: their plans run inline, within the call, as far as messages
+//! end at once.
 //!
-//! The lane is held from the first step to the last. What must wait for longer than a
-//! short look, what fails, what may panic, and what somebody records or checks, goes on
-//! as a run, so that errors, reports and deaths have one way. Other ranks see no
-//! difference: the messages are the same.
+//! The lane is held from the first step to the last. A message that must wait for longer
+//! than a short poll, an error, an operator that may panic, and a call that is recorded or
+//! checked go on as a run, so that errors, reports and deaths have one path. Other ranks see
+//! no difference: the messages are the same.
 
-use super::ask::{Ask, key_of, mismatch};
+use super::ask::{Ask, key_of};
 use crate::choice::class_of;
 use crate::comm::Communicator;
 use osier_collectives::Call;
 use osier_engine::check::Check;
 use osier_engine::error::{Error, Result};
+use osier_engine::exec::inline::{self, Begun, Call as InlineCall, Desk, Refused, Small};
 use osier_engine::exec::operator::{Data, Fit, Reduction};
 use osier_engine::exec::program::Action;
-use osier_engine::exec::run::{combine, copy};
-use osier_engine::exec::straight::{Begun, Desk, Small};
+use osier_engine::exec::step::{Messages, Started};
 use osier_engine::matching::Pattern;
-use osier_engine::progress::lane::Lane;
+use osier_engine::progress::cell::LaneGuard;
 use osier_engine::view::RawView;
 
 /// The operator of a call, and what it combines there.
 pub(crate) type Operands<'a> = Option<(&'a dyn Reduction, Fit)>;
 
-/// What became of a step.
-enum Taken {
-    Whole,
-    /// A run must take it.
-    Not,
-    /// A message from this rank, of so many bytes instead of so many.
-    Short(u32, usize, usize),
+/// The driver of an inline schedule: a blocking call that holds the lane.
+struct Caller<'a> {
+    comm: &'a Communicator,
+    lane: LaneGuard<'a>,
+    /// Where the lane keeps the program.
+    program: usize,
+}
+
+impl Messages for Caller<'_> {
+    type Later = Refused;
+
+    #[inline]
+    fn own(&self) -> u32 {
+        self.comm.rank() as u32
+    }
+
+    #[inline]
+    fn send(&mut self, view: RawView, to: u32, tag: u32) -> Result<Started<Refused>> {
+        let sent = !self.lane.knows_dead(to) && self.lane.send_now(&view, to, tag);
+        Ok(match sent {
+            true => Started::Done(view.bytes()),
+            false => Started::Later(Refused),
+        })
+    }
+
+    #[inline]
+    fn receive(&mut self, view: RawView, from: u32, tag: u32) -> Result<Started<Refused>> {
+        let lane = &mut self.lane;
+        if !lane.may_receive_directly(Pattern::exact(from, tag)) || lane.knows_dead(from) {
+            return Ok(Started::Later(Refused));
+        }
+        let bytes = self.comm.receive_here(lane, &view, from, tag);
+        Ok(bytes.map_or(Started::Later(Refused), Started::Done))
+    }
+}
+
+impl InlineCall for Caller<'_> {
+    #[inline]
+    fn step(&self, at: usize) -> Option<Action> {
+        self.lane.executor.inline_step(self.program, at)
+    }
 }
 
 /// A reduction that may run here.
@@ -142,32 +177,24 @@ impl Communicator {
         operands: Operands<'_>,
     ) -> Option<Option<(Begun, Option<Error>)>> {
         let mut lane = self.lane().lock();
-        let Some((program, steps)) = lane.straight(key, small.bytes).filter(|_| lane.idle()) else {
+        let kept = lane.executor.inline_program(key, small.bytes);
+        let Some((program, steps)) = kept.filter(|_| lane.idle()) else {
             return Some(None);
         };
-        let tags = lane.next_tags();
-        let mut desk = Desk::new(small);
-        let mut taken = 0;
-        let mut error = None;
-        while let Some(action) = lane.straight_step(program, taken) {
-            match self.step_here(&mut lane, action, tags, &mut desk, &operands) {
-                Taken::Whole => taken += 1,
-                Taken::Not => break,
-                Taken::Short(from, bytes, wanted) => {
-                    taken += 1;
-                    error = Some(mismatch(format!(
-                        "rank {from} sent {bytes} bytes, rank {} expected {wanted} (hint: all ranks pass the same count)",
-                        self.rank(),
-                    )));
-                    break;
-                }
-            }
-        }
+        let tags = lane.executor.next_tags();
+        let mut desk = Desk::new(small, operands);
+        let mut caller = Caller {
+            comm: self,
+            lane,
+            program,
+        };
+        let (taken, error) = inline::run(&mut caller, tags, &mut desk);
+        let mut lane = caller.lane;
         if taken == steps && error.is_none() {
             self.core().after(&mut lane);
             return None;
         }
-        let begun = lane.begun(program, taken, tags, &desk);
+        let begun = lane.executor.begun(program, taken, tags, &desk);
         Some(begun.map(|begun| (begun, error)))
     }
 
@@ -180,42 +207,5 @@ impl Communicator {
             ask = ask.failed(error);
         }
         self.call(ask)
-    }
-
-    #[inline]
-    fn step_here(
-        &self,
-        lane: &mut Lane,
-        action: Action,
-        tags: u32,
-        desk: &mut Desk,
-        operands: &Operands<'_>,
-    ) -> Taken {
-        let whole = match action {
-            Action::Send { to, tag, data } => {
-                let view = desk.view(data);
-                !lane.knows_dead(to) && lane.send_now(&view, to, tags | tag)
-            }
-            Action::Receive { from, tag, data } => {
-                let (view, tag) = (desk.view(data), tags | tag);
-                let pattern = Pattern::exact(from, tag);
-                if !lane.may_receive_directly(pattern) || lane.knows_dead(from) {
-                    return Taken::Not;
-                }
-                match self.receive_here(lane, &view, from, tag) {
-                    None => false,
-                    Some(got) if got == view.bytes() => true,
-                    Some(got) => return Taken::Short(from, got, view.bytes()),
-                }
-            }
-            Action::Copy { from, to } => copy(&desk.view(from), &desk.view(to)).is_ok(),
-            Action::Combine { left, right, into } => {
-                let (left, right, into) = (desk.view(left), desk.view(right), desk.view(into));
-                operands.as_ref().is_some_and(|(operator, fit)| {
-                    combine(*operator, fit, &left, &right, &into).is_ok()
-                })
-            }
-        };
-        if whole { Taken::Whole } else { Taken::Not }
     }
 }

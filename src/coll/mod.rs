@@ -14,15 +14,15 @@
 //! |---|---|
 //! | `choice` | the cheapest plan, by costs that all ranks share |
 //! | `spaces` | whether all ranks' buffers lie on devices |
-//! | `stays` | what of a rank's memory stays on devices, what goes through the host |
+//! | `placement` | what of a rank's memory stays on devices, what goes through the host |
 //! | `ask` | what a call asks for |
 //! | `agree` | whether all ranks ask for the same, where that is checked |
-//! | `equal`, `counts`, `neighbors` | from buffers to pieces: equal contributions, different ones, neighbourhoods |
-//! | `blocking`, `more`, `v_and_w`, `around` | the calls that wait |
-//! | `straight` | short calls of little data, without a run |
-//! | `forms` | every call once more: as a future, persistent, and in scopes |
+//! | `ask::{equal, counts, neighbors}` | from buffers to pieces: equal contributions, different ones, neighbourhoods |
+//! | `blocking` | the calls that wait |
+//! | `inline` | short calls of little data, within the call |
+//! | `nonblocking` | every call once more: as a future, persistent, and in scopes |
 //! | `enqueued` | every call on a stream of a device |
-//! | `under_way` | a run from the side of whoever waits for it |
+//! | `in_flight` | a run from the side of its waiter |
 //! | `requests`, `persistent`, `scoped` | what those forms return |
 
 mod agree;
@@ -52,12 +52,12 @@ use ask::{Ask, Staged};
 use osier_collectives::{Algorithm, Plan};
 use osier_engine::check::Site;
 use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::exec::executor::{self, End};
 use osier_engine::exec::lower::lower;
 use osier_engine::exec::program::{Place, Program};
 use osier_engine::exec::run::Then;
 use osier_engine::matching::{INTERNAL_TAG, Pattern};
 use osier_engine::progress::cell::LaneGuard;
-use osier_engine::progress::runs::End;
 use osier_engine::view::RawView;
 use std::panic::{Location, resume_unwind};
 use std::sync::Arc;
@@ -113,10 +113,8 @@ impl Communicator {
 
     fn force(&self, algorithm: Option<(Algorithm, u32)>, place: Place) {
         let runs = self.runs_on();
-        runs.core().with(
-            runs.lane(),
-            osier_engine::progress::lane::Lane::forget_programs,
-        );
+        runs.core()
+            .with(runs.lane(), |lane| lane.executor.forget_programs());
         let mut forced = runs.0.forced.lock().unwrap_or_else(|e| e.into_inner());
         *forced = algorithm.map(|(algorithm, segments)| Chosen {
             algorithm,
@@ -175,9 +173,9 @@ impl Communicator {
         let tags = match (&ask.begun, ask.agreed) {
             (Some(begun), _) => begun.tags,
             (None, Some(tags)) => tags,
-            (None, None) => lane.next_tags(),
+            (None, None) => lane.executor.next_tags(),
         };
-        let program = match lane.program(ask.program_key()) {
+        let program = match lane.executor.program(ask.program_key()) {
             Some(program) => program,
             None => {
                 drop(lane);
@@ -190,7 +188,7 @@ impl Communicator {
                     }
                     (Err(_), Some(error)) | (Err(error), None) => return Err(error),
                 };
-                lane.keep_program(ask.program_key(), made.clone());
+                lane.executor.keep_program(ask.program_key(), made.clone());
                 made
             }
         };
@@ -207,19 +205,19 @@ impl Communicator {
 
     /// The program of a call, kept or made.
     fn program_of(&self, ask: &Ask) -> Result<Arc<Program>> {
-        let kept = self.lane().lock().program(ask.program_key());
+        let kept = self.lane().lock().executor.program(ask.program_key());
         if let Some(program) = kept {
             return Ok(program);
         }
         let made = self.make_program(ask)?;
         let mut lane = self.lane().lock();
-        lane.keep_program(ask.program_key(), made.clone());
+        lane.executor.keep_program(ask.program_key(), made.clone());
         Ok(made)
     }
 
     /// Begins a run.
     fn launch(&self, lane: &mut LaneGuard<'_>, mut ask: Ask, call: Launch) -> Result<u32> {
-        let mut run = lane.spare_run();
+        let mut run = lane.executor.spare_run();
         let on = call.staged.as_ref().and_then(|s| s.on_device.as_ref());
         if let Err(e) = run.memory.begin(&call.program, ask.buffers, on) {
             ask.error = ask.error.or(Some(e.into()));
@@ -241,14 +239,14 @@ impl Communicator {
         run.site = Some(call.site);
         run.defers = ask.defers;
         let begun = match call.round {
-            None => lane.begin_run(run, ask.error),
+            None => executor::begin(&mut **lane, run, ask.error),
             Some(round) => {
                 let then = Then {
                     run,
                     error: ask.error,
                     judge: round.judge,
                 };
-                let mut run = lane.spare_run();
+                let mut run = lane.executor.spare_run();
                 if let Err(e) = run.memory.begin(&round.program, round.ask.buffers, None) {
                     return Err(e.into());
                 }
@@ -259,7 +257,7 @@ impl Communicator {
                 run.site = Some(call.site);
                 run.defers = round.ask.defers;
                 run.then = Some(Box::new(then));
-                lane.begin_run(run, None)
+                executor::begin(&mut **lane, run, None)
             }
         };
         self.core().after(lane);
@@ -283,7 +281,8 @@ impl Communicator {
         let mut lane = self.lane().lock();
         let direct = self.core().trace.is_none();
         loop {
-            if let Some(end) = lane.run_is_over(id).then(|| lane.take_run(id)).flatten() {
+            let over = executor::is_over(&mut *lane, id);
+            if let Some(end) = over.then(|| executor::take(&mut *lane, id)).flatten() {
                 self.core().after(&mut lane);
                 return end;
             }
@@ -294,7 +293,7 @@ impl Communicator {
                 lane = self.lane().lock();
                 continue;
             }
-            let Some((view, source, tag)) = lane.sole_receive(id) else {
+            let Some((view, source, tag)) = lane.executor.sole_receive(id) else {
                 break;
             };
             let room = view.bytes();
@@ -305,14 +304,15 @@ impl Communicator {
                 break;
             }
             match self.receive_here(&mut lane, &view, source, tag) {
-                Some(bytes) => lane.received_directly(id, source, bytes, room),
+                Some(bytes) => executor::received_directly(&mut *lane, id, source, bytes, room),
                 None => break,
             }
         }
-        lane.stop_deferring(id);
+        executor::stop_deferring(&mut *lane, id);
         self.core().after(&mut lane);
         drop(lane);
-        self.core().wait_on(self.lane(), |lane| lane.take_run(id))
+        self.core()
+            .wait_on(self.lane(), |lane| executor::take(lane, id))
     }
 
     /// As [`Communicator::call`], of what may make no sense. No closure: the caller's source
@@ -341,7 +341,7 @@ struct GivesUp<'a> {
 impl Drop for GivesUp<'_> {
     fn drop(&mut self) {
         let (core, lane) = (self.comm.core(), self.comm.lane());
-        core.with(lane, |lane| lane.give_up_run(self.id));
-        drop(core.wait_on(lane, |lane| lane.take_run(self.id)));
+        core.with(lane, |lane| executor::cancel(lane, self.id));
+        drop(core.wait_on(lane, |lane| executor::take(lane, self.id)));
     }
 }

@@ -142,10 +142,8 @@ impl Communicator {
         *kept = Some(Arc::new(described));
         drop(kept);
         // What was made for the old costs.
-        self.core().with(
-            self.lane(),
-            osier_engine::progress::lane::Lane::forget_programs,
-        );
+        self.core()
+            .with(self.lane(), |lane| lane.executor.forget_programs());
         Ok(version)
     }
 

@@ -19,7 +19,7 @@
 //! 1. Nobody asks unless the agreed costs know devices: jobs without them pay one load.
 //! 2. Who asks, and when, depends on what all ranks have alike: the order of calls, their
 //!    operation, the form of the call, and, where all know them, size class and association.
-//! 3. Calls that a rank may take step by step by itself (`straight`) ask nothing: others
+//! 3. Calls that a rank may take step by step by itself (`inline`) ask nothing: others
 //!    would wait for it.
 
 use super::ask::Ask;

@@ -20,7 +20,7 @@ use osier_engine::protocol::select::{AT_ONCE_BYTES, Memory, Selection};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a vector up to which a call may take its steps itself.
-pub(crate) const ROW_BYTES: u64 = osier_engine::exec::straight::MOST_BYTES as u64;
+pub(crate) const ROW_BYTES: u64 = osier_engine::exec::inline::MOST_BYTES as u64;
 
 /// What messages of one size cost between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

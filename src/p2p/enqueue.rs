@@ -38,6 +38,7 @@ use osier_engine::completion::hold::Hold;
 use osier_engine::device::Use;
 use osier_engine::diagnose::waits::listens;
 use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::exec::executor;
 use osier_engine::matching::Pattern;
 use osier_engine::progress::lane::{Mode, Posted};
 use osier_engine::progress::owed::Later;
@@ -110,7 +111,9 @@ impl Awaited {
             }
             Awaited::Run(id, name) => {
                 let runs = comm.runs_on();
-                let end = runs.core().with(runs.lane(), |lane| lane.take_run(id))?;
+                let end = runs
+                    .core()
+                    .with(runs.lane(), |lane| executor::take(lane, id))?;
                 let result = end.result.map_err(|e| e.context(name));
                 Some(result.map(|()| Status::EMPTY))
             }
@@ -125,7 +128,7 @@ impl Awaited {
             Awaited::Run(id, _) => {
                 let runs = comm.runs_on();
                 runs.core()
-                    .with(runs.lane(), |lane| lane.hold_run(id, hold));
+                    .with(runs.lane(), |lane| lane.executor.hold(id, hold));
             }
         }
     }

@@ -6,8 +6,8 @@
 //! of the steps; then they match in that order, because messages do not overtake.
 
 use super::graph::{Edge, Graph};
+use super::inline::InlineSchedule;
 use super::program::{Action, Place, Program, SEGMENT_TAGS};
-use super::straight::Straight;
 use crate::error::{Error, ErrorKind, Result};
 use osier_collectives::{Buffer, Call, Part, Region, Step};
 use std::collections::HashMap;
@@ -117,12 +117,12 @@ pub fn lower(call: &Call, part: &Part) -> Result<Program> {
         .collect();
     let cut = part.cut.max(1);
     let crossing = crossing(&actions, &before);
-    let straight = part.row_pieces(call).and_then(|pieces| {
+    let inline = part.row_pieces(call).and_then(|pieces| {
         let before: Vec<Vec<u32>> = before
             .iter()
             .map(|list| list.iter().map(|edge| edge.step).collect())
             .collect();
-        Straight::new(&actions, &before, &part.scratch, pieces)
+        InlineSchedule::new(&actions, &before, &part.scratch, pieces)
     });
     Ok(Program {
         graph: Graph::new(part.segments, before.into_iter()),
@@ -130,7 +130,7 @@ pub fn lower(call: &Call, part: &Part) -> Result<Program> {
         scratch: part.scratch.clone(),
         cut,
         crossing,
-        straight,
+        inline,
         place: Place::default(),
     })
 }

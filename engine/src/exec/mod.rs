@@ -1,17 +1,18 @@
-//! The executor: steps with dependencies, run as operations of a lane.
+//! The executor: plans as steps with dependencies.
 //!
 //! ```text
-//! Graph, Actions  -> Program      what happens, shared and kept
-//! Program, memory -> Run          one time that it happens
+//! Graph, Actions  -> Program      one rank's part of a plan, shared and kept
+//! Program, memory -> Run          state of one collective in flight
 //! Schedule                        which step may begin: counts and a queue
-//! lane                            begins steps, hears of their ends, begins others
-//! Straight                        a short program in one row, which a call runs itself
+//! step                            rules of a step, for every way to run a plan
+//! executor                        runs in flight: steps become operations of a lane
+//! inline                          short plans, run within a blocking call
 //! ```
 //!
-//! Nothing here waits. A run belongs to the lane that its messages go through, and is
-//! advanced there by whoever polls ([`crate::progress`]); so runs go on whatever call
-//! the program is in. Nothing here knows what a collective is, but for [`lower`],
-//! which makes programs of plans.
+//! Nothing here waits. The executor is a field of the lane that its messages go through,
+//! which it sees as a narrow driver ([`executor::Driver`]), and is advanced by every thread
+//! that polls ([`crate::progress`]); so runs go on whatever call the program is in. Nothing
+//! here knows what a collective is, but for [`lower`], which makes programs of plans.
 //!
 //! # Invariants
 //! 1. A step begins once, after all that it waits for, and ends once.
@@ -21,7 +22,10 @@
 //! 3. Starting a run of a program that was run before allocates nothing, unless its
 //!    messages have gaps or lie in several pieces.
 
+pub mod executor;
+pub mod foreign;
 pub mod graph;
+pub mod inline;
 pub mod lower;
 pub mod memory;
 pub mod on_device;
@@ -29,4 +33,4 @@ pub mod operator;
 pub mod program;
 pub mod reduce_local;
 pub mod run;
-pub mod straight;
+pub mod step;

@@ -1,7 +1,7 @@
 //! What a run does: actions over pieces of named buffers, and their graph.
 
 use super::graph::Graph;
-use super::straight::Straight;
+use super::inline::InlineSchedule;
 use crate::exec::on_device::Work;
 use osier_collectives::{Buffer, Region, Scratch};
 
@@ -51,8 +51,8 @@ pub struct Program {
     pub cut: u32,
     /// Steps that send while the rank itself receives, by bits.
     pub crossing: u128,
-    /// Its steps in a row, if it is short.
-    pub straight: Option<Straight>,
+    /// Its inline schedule, if it is short.
+    pub inline: Option<InlineSchedule>,
     /// Where it works.
     pub place: Place,
 }

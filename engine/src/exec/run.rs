@@ -3,7 +3,8 @@
 use super::graph::Schedule;
 use super::memory::Memory;
 use super::operator::{Fit, Reduction};
-use super::program::{Action, Program, SEGMENT_TAGS};
+use super::program::{Action, Program};
+use super::step::Regions;
 use crate::check::Site;
 use crate::completion::hold::Hold;
 use crate::completion::ready::Ready;
@@ -12,6 +13,7 @@ use crate::device::direct::Direct;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::on_device::{Combining, Operands};
 use crate::view::RawView;
+use osier_collectives::Region;
 use std::any::Any;
 use std::panic::Location;
 use std::sync::Arc;
@@ -63,7 +65,7 @@ impl Combiner {
 }
 
 /// A step that combines by a function of the user, which runs without the lane: see
-/// [`crate::progress::owed`]. Its memory and operator are the run's.
+/// [`super::executor::Driver::combine`]. Its memory and operator are the run's.
 pub struct Combination {
     combiner: Combiner,
     fit: Fit,
@@ -163,7 +165,7 @@ pub struct Run {
     pub detached: bool,
     /// Streams that wait for its end.
     pub holds: Vec<Hold>,
-    /// Steps that were over before it began, by bits: see [`super::straight`].
+    /// Steps that were over before it began, by bits: see [`super::inline`].
     pub done: u64,
     pub then: Option<Box<Then>>,
 }
@@ -259,12 +261,6 @@ impl Run {
         self.program.crosses(instance % steps)
     }
 
-    /// Tag of a message in one segment.
-    #[inline]
-    pub fn tag(&self, tag: u32, segment: u32) -> u32 {
-        self.tags | tag | (segment % SEGMENT_TAGS)
-    }
-
     /// An instance is over.
     #[inline]
     pub fn complete(&mut self, instance: u32) {
@@ -345,11 +341,7 @@ impl Run {
         })
     }
 
-    fn operands(
-        &self,
-        of: [osier_collectives::Region; 3],
-        segment: u32,
-    ) -> impl Iterator<Item = [RawView; 3]> {
+    fn operands(&self, of: [Region; 3], segment: u32) -> impl Iterator<Item = [RawView; 3]> {
         let [left, right, into] = of.map(|region| self.memory.views(region, segment));
         let pairs = left.zip(right).zip(into);
         pairs.map(|((left, right), into)| [left, right, into])
@@ -366,41 +358,13 @@ impl Run {
         let (Action::Combine { left, right, into }, Some((combiner, fit))) =
             (action, &self.combiner)
         else {
-            return Err(Error::new(
-                ErrorKind::Argument,
-                "a reduction without operator",
-            ));
+            return Err(no_operator());
         };
         Ok(Combination {
             combiner: combiner.clone(),
             fit: *fit,
             operands: self.operands([left, right, into], segment).collect(),
         })
-    }
-
-    /// Copies, or combines by an operator of the library.
-    pub fn compute(&self, action: Action, segment: u32) -> Result<()> {
-        match action {
-            Action::Copy { from, to } => {
-                let from = self.memory.view(from, segment);
-                let to = self.memory.view(to, segment);
-                copy(&from, &to)
-            }
-            Action::Combine { left, right, into } => {
-                let Some((combiner, fit)) = &self.combiner else {
-                    return Err(Error::new(
-                        ErrorKind::Argument,
-                        "a reduction without operator",
-                    ));
-                };
-                let operator = combiner.get();
-                for [left, right, into] in self.operands([left, right, into], segment) {
-                    combine(operator, fit, &left, &right, &into)?;
-                }
-                Ok(())
-            }
-            Action::Send { .. } | Action::Receive { .. } => Ok(()),
-        }
     }
 
     /// Puts the result where it belongs.
@@ -410,6 +374,28 @@ impl Run {
             None => Ok(()),
         }
     }
+}
+
+/// Memory of the host, combined by an operator of the library.
+impl Regions for &Run {
+    #[inline]
+    fn view(&mut self, region: Region, segment: u32) -> RawView {
+        self.memory.view(region, segment)
+    }
+
+    fn combine(&mut self, regions: [Region; 3], segment: u32) -> Result<()> {
+        let (combiner, fit) = self.combiner.as_ref().ok_or_else(no_operator)?;
+        let operator = combiner.get();
+        for [left, right, into] in self.operands(regions, segment) {
+            combine(operator, fit, &left, &right, &into)?;
+        }
+        Ok(())
+    }
+}
+
+#[cold]
+fn no_operator() -> Error {
+    Error::new(ErrorKind::Argument, "a reduction without operator")
 }
 
 /// Copies a message of the host.

@@ -139,7 +139,7 @@ impl KeyIndex {
     }
 
     /// Adds node `at` as the youngest of its key.
-    #[inline]
+    #[inline(always)]
     pub(super) fn insert<N: Keyed>(&mut self, nodes: &mut [N], at: u32) {
         if self.keys * 4 >= self.buckets.len() {
             self.grow(nodes);

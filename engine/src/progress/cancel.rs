@@ -9,10 +9,10 @@
 
 use super::lane::Lane;
 use super::op::{Op, Protocol};
-use super::owed::Foreign;
 use super::protocols::{device_copy, device_put, host_staged, outbox};
 use crate::diagnose::page::Operation;
 use crate::diagnose::waits::{Asked, hear, listens};
+use crate::exec::foreign::Foreign;
 use std::any::Any;
 
 impl Lane {

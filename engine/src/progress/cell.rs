@@ -13,6 +13,7 @@ use super::biased::BiasedLock;
 use super::core::Core;
 use super::lane::Lane;
 use super::owed::is_put_off;
+use crate::exec::executor;
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -136,7 +137,7 @@ impl LaneGuard<'_> {
             panic = panic.or(payload);
             self.cell.lock.lock();
             for (run, instance, end) in ends {
-                self.combined(run, instance, end);
+                executor::combined(&mut **self, run, instance, end);
             }
             if let Some(core) = &core {
                 core.after(self);

@@ -141,7 +141,10 @@ impl Lane {
 
     /// What streams wait for.
     pub(crate) fn asked_held(&self) -> Vec<Asked> {
-        let steps = self.held_runs().flat_map(|run| self.steps_under_way(run));
+        let steps = self
+            .executor
+            .held()
+            .flat_map(|run| self.steps_under_way(run));
         let held = self.held().into_iter().chain(steps);
         held.map(|handle| self.asked(handle)).collect()
     }
@@ -153,7 +156,8 @@ impl Lane {
             rare.is_some_and(|rare| rare.waker.is_some())
         };
         let steps = self
-            .awaited_runs()
+            .executor
+            .awaited()
             .flat_map(|run| self.steps_under_way(run));
         let awaited = self.port.ops.handles().filter(awaited).chain(steps);
         awaited.map(|handle| self.asked(handle)).collect()
@@ -176,12 +180,12 @@ impl Lane {
             .iter()
             .map(|handle| self.port.describe(*handle))
             .collect();
-        for run in self.held_runs().collect::<Vec<_>>() {
+        for run in self.executor.held().collect::<Vec<_>>() {
             let step = self.steps_under_way(run).next();
             let step =
                 step.map_or_else(String::new, |op| format!(", at {}", self.port.describe(op)));
             told.push(format!("a collective{step}"));
-            self.release_run(run);
+            self.executor.release(run);
         }
         for handle in held {
             if let Some(rare) = self.port.rare(handle) {

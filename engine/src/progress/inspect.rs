@@ -30,7 +30,7 @@ impl Lane {
     pub fn unsettled(&self) -> bool {
         !(self.port.busy.is_empty() && self.get.is_idle())
             || protocols::devices_work(&self.port)
-            || self.runs.work()
+            || self.executor.uses_devices()
     }
 
     /// Whether a peer is known to be dead.

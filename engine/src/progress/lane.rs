@@ -18,7 +18,6 @@
 use super::arrival::Arrived;
 use super::links::Links;
 pub use super::op::{Mode, Outcome, Posted};
-use super::owed::Foreign;
 use super::pace::Pace;
 pub use super::port::Counters;
 use super::port::{Port, whole_message};
@@ -27,8 +26,6 @@ use super::protocols::get::Get;
 use super::protocols::{
     device_get, device_memory, device_put, eager, host_pipeline, outbox, rendezvous,
 };
-use super::runs::Runs;
-use super::slab::Slab;
 #[cfg(debug_assertions)]
 use super::steps::{self, Phase};
 use super::traced::LaneTrace;
@@ -36,8 +33,11 @@ use crate::completion::ready::Ready;
 use crate::device::Devices;
 use crate::diagnose::waits::{hear, listens, resigns};
 use crate::error::{Error, ErrorKind, Result};
+use crate::exec::executor::{self, Executor};
+use crate::exec::foreign::Foreign;
 use crate::matching::{Pattern, PostedQueue, UnexpectedQueue};
 use crate::protocol::select::Selection;
+use crate::slab::Slab;
 use crate::wire;
 use osier_transports::{AmHead, Incoming, PostError};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ pub struct Lane {
     pub(crate) arrivals: Slab<Arrived>,
     /// Rendezvous by get, and the parts that senders write.
     pub(crate) get: Get,
-    pub(crate) runs: Runs,
+    pub executor: Executor,
     /// Peers that have ended; of these, those that have failed, and whose failure is not
     /// acknowledged.
     pub(crate) dead_count: usize,
@@ -102,7 +102,7 @@ impl Lane {
             unexpected: UnexpectedQueue::new(),
             arrivals: Slab::new(),
             get: Get::default(),
-            runs: Runs::default(),
+            executor: Executor::default(),
             dead_count: 0,
             failed_count: 0,
             unacknowledged: 0,
@@ -195,12 +195,10 @@ impl Lane {
         if !self.port.staged.is_empty() {
             any |= protocols::advance_staged(&mut self.port);
         }
-        if self.runs.work() {
-            any |= self.advance_works();
+        if self.executor.uses_devices() {
+            any |= executor::advance_device_steps(self);
         }
-        if !self.port.ended.is_empty() {
-            any |= self.advance_runs();
-        }
+        any |= executor::advance(self);
         self.moved += u64::from(any);
         any
     }
@@ -219,13 +217,13 @@ impl Lane {
 
     /// Operations and messages under way that need this rank's progress.
     pub fn outstanding(&self) -> usize {
-        self.port.ops.len() + self.port.busy.len() + self.get.len() + self.runs.len()
+        self.port.ops.len() + self.port.busy.len() + self.get.len() + self.executor.len()
     }
 
     /// Sends that the peers still need this rank for.
     pub fn unfinished_sends(&self) -> bool {
         !self.port.busy.is_empty()
-            || self.runs.unfinished()
+            || self.executor.unfinished()
             || self.port.ops.handles().any(|h| {
                 self.port
                     .ops
@@ -236,7 +234,7 @@ impl Lane {
 
     /// Whether runs are not over.
     pub fn has_runs(&self) -> bool {
-        self.runs.unfinished()
+        self.executor.unfinished()
     }
 
     /// Name of the transport to a peer.

@@ -1,16 +1,16 @@
 //! Operations of a lane.
 
 use super::checked::OpCheck;
-use super::owed::Foreign;
 use super::protocols::Stage;
 use super::protocols::device_memory::Made;
 use super::protocols::eager::{Receiving, Sending};
 use super::protocols::outbox::Queued;
 use super::protocols::rendezvous::{Announced, Granted};
-use super::runs::NO_RUN;
 use crate::completion::hold::Hold;
 use crate::completion::ready::Ready;
 use crate::error::Error;
+use crate::exec::executor::NO_RUN;
+use crate::exec::foreign::Foreign;
 use crate::matching::{Pattern, PostedKey};
 use crate::view::RawView;
 use osier_transports::RegionKey;

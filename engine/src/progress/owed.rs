@@ -17,21 +17,13 @@
 //!    goes on in the thread that released the lane.
 
 use super::cell::LaneCell;
-use crate::error::Result;
-use crate::exec::run::{Combination, Combiner};
+use crate::exec::executor::Combined;
+use crate::exec::foreign::Foreign;
+use crate::exec::run::Combination;
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
-
-/// A value whose `Drop` is foreign code.
-#[expect(dead_code, reason = "they are only dropped")]
-pub(crate) enum Foreign {
-    Waker(Waker),
-    /// Memory that an operation owned, or what a panic left.
-    Value(Box<dyn Any + Send>),
-    Operator(Combiner),
-}
 
 thread_local! {
     /// Locks of the library under which this thread may release lanes, and whether it has
@@ -69,9 +61,6 @@ impl Drop for Later<'_> {
         }
     }
 }
-
-/// How a step that a function of the user has taken ended: a panic, or what it says.
-pub(crate) type Combined = std::thread::Result<Result<()>>;
 
 /// Run, step and end of such a step.
 pub(crate) type Ended = (u32, u32, Combined);

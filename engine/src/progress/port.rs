@@ -10,18 +10,20 @@ use super::failures::ended;
 use super::lane::{PARTITIONED_TAG, SPARE_BUFFERS};
 use super::links::Links;
 use super::op::{Mode, Op, Protocol, Rare};
-use super::owed::{Foreign, Owed};
+use super::owed::Owed;
 use super::peer::{PeerState, Target};
-use super::runs::{NO_RUN, NOBODY, StepEnd};
-use super::slab::Slab;
 use super::traced::LaneTrace;
 use crate::device::Devices;
 use crate::error::{Error, ErrorKind};
+use crate::exec::executor::{NO_RUN, NOBODY, StepEnd};
+use crate::exec::foreign::Foreign;
 use crate::matching::{Pattern, TagPattern};
 use crate::protocol::select::Selection;
+use crate::slab::Slab;
 use osier_kernels::DeviceError;
 use osier_transports::Death;
 use osier_transports::{AmHead, PostError, TransportErrorKind};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Counters that tests and `osier info` read.
@@ -66,7 +68,7 @@ pub struct Port {
     /// Foreign code that is to run without the lock.
     pub(crate) owed: Owed,
     /// Ends of operations of runs, which these have not heard of.
-    pub(crate) ended: Vec<StepEnd>,
+    pub(crate) ended: VecDeque<StepEnd>,
     /// Who is to blame for the error that is being returned.
     pub(crate) culprit: u32,
     /// Something finished since the flag was last taken.
@@ -106,7 +108,7 @@ impl Port {
             counters: Counters::default(),
             left_count: 0,
             owed: Owed::default(),
-            ended: Vec::new(),
+            ended: VecDeque::new(),
             culprit: NOBODY,
             finished: false,
             context: 0,
@@ -327,7 +329,7 @@ impl Port {
     #[cold]
     pub(crate) fn run_event(&mut self, run: u32, instance: u32, handle: u32) {
         let culprit = std::mem::replace(&mut self.culprit, NOBODY);
-        self.ended.push(StepEnd {
+        self.ended.push_back(StepEnd {
             run,
             instance,
             handle,

@@ -9,7 +9,6 @@ use super::peer::Target;
 use super::port::describe;
 use super::protocols::host_staged::check_moment;
 use super::protocols::{device_memory, device_pipeline, host_pipeline, host_staged, rendezvous};
-use super::send::too_many;
 use crate::diagnose::waits::resigns;
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::{Envelope, Pattern, TagPattern};
@@ -245,7 +244,7 @@ impl Lane {
         };
         let source = pattern.source.unwrap_or(self.port.own);
         let op = Op::receive(view, pattern, source, tag);
-        let handle = self.port.ops.insert(op).ok_or_else(too_many)?;
+        let handle = self.port.ops.insert(op).ok_or_else(crate::slab::full)?;
         self.follow(handle);
         Ok(handle)
     }

@@ -6,7 +6,8 @@ use super::op::{Mode, Op, Outcome, Posted};
 use super::port::describe;
 use super::protocols::host_staged::check_moment;
 use super::protocols::outbox;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
+use crate::slab;
 use crate::trace::event::Kind;
 use crate::view::RawView;
 use crate::wire;
@@ -104,7 +105,7 @@ impl Lane {
         }
         let mut op = Op::send(view, dest, tag, mode, crossing);
         op.site = site;
-        let handle = self.port.ops.insert(op).ok_or_else(too_many)?;
+        let handle = self.port.ops.insert(op).ok_or_else(slab::full)?;
         self.follow(handle);
         self.port.peers[dest as usize].starts.push_back(handle);
         self.port.peers[dest as usize].blocked = true;
@@ -115,11 +116,4 @@ impl Lane {
             None => Ok(Posted::Pending(handle)),
         }
     }
-}
-
-pub(crate) fn too_many() -> Error {
-    Error::new(
-        ErrorKind::OutOfMemory,
-        "more than 16 million operations under way (hint: complete requests before posting more)",
-    )
 }

@@ -14,12 +14,12 @@ use crate::choice::class_of;
 use crate::comm::Communicator;
 use osier_collectives::Call;
 use osier_engine::error::{Error, ErrorKind};
+use osier_engine::exec::inline::Begun;
 use osier_engine::exec::memory::{Buffers, Pieces};
 use osier_engine::exec::on_device::Combining;
 use osier_engine::exec::operator::Fit;
 use osier_engine::exec::program::Program;
 use osier_engine::exec::run::{Combiner, Shadow};
-use osier_engine::exec::straight::Begun;
 use osier_engine::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
 
 /// What a rank puts into a collective: a buffer, or [`IN_PLACE`].

@@ -11,12 +11,12 @@
 use super::outbox::Step;
 use super::{device_copy, device_memory, host_staged};
 use crate::error::{Error, ErrorKind};
+use crate::exec::executor::{NO_RUN, NOBODY};
 use crate::progress::op::Protocol;
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
 use crate::progress::protocols;
 use crate::progress::protocols::Stage;
-use crate::progress::runs::{NO_RUN, NOBODY};
 use crate::trace::event::Kind;
 use crate::wire;
 use osier_transports::PostError;

@@ -1,20 +1,26 @@
-//! Short programs in one row: a call that waits anyway runs them itself, without a run.
+//! Inline schedules: short plans that a blocking call runs itself, without a run.
 //!
 //! A message of a few bytes takes a tenth of a microsecond; a schedule, operations and
-//! their events take several. So a program of few steps, all of whose regions are pieces
-//! of one length that lie one behind the other, is kept in the order in which one thread
-//! would take its steps, and its memory is some addresses. What does not go through at
-//! once is left to a run, which takes up the program where this has come to ([`Begun`]).
+//! their events take several. So a program of few steps, all of whose regions are
+//! contiguous pieces of one length, keeps its steps in an order in which one thread can
+//! take them, and its memory is some addresses. The steps are those of every plan
+//! ([`super::step::execute`]); the driver is the call, which sends and receives at once or
+//! not at all. A step that does not end at once is left to a run, which takes up the program
+//! from there ([`Begun`]).
 //!
 //! # Invariants
-//! 1. A step comes after all that it waits for. What sends comes before what receives,
-//!    as far as that allows, so that two ranks in one row do not wait for each other;
-//!    if they do, the wait has an end, and the run posts all receives.
+//! 1. A step comes after all that it waits for. Sends come before receives as far as that
+//!    allows, so that two ranks with the same order do not wait for each other; if they do,
+//!    the wait has an end, and the run posts all receives.
 //! 2. A region, and a scratch buffer, has at most [`MOST_BYTES`]; a run that takes up the
 //!    program copies scratch to its own.
 
 use super::memory::Memory;
+use super::operator::{Fit, Reduction};
 use super::program::Action;
+use super::run::combine;
+use super::step::{self, Messages, Regions, Taken};
+use crate::error::{Error, ErrorKind, Result};
 use crate::protocol::select::AT_ONCE_BYTES;
 use crate::view::RawView;
 use osier_collectives::{Buffer, Region, Scratch};
@@ -29,7 +35,7 @@ const MOST_SCRATCH: usize = 4;
 
 /// Steps in an order that one thread can take.
 #[derive(Debug)]
-pub struct Straight {
+pub struct InlineSchedule {
     order: Box<[u32]>,
     /// Pieces of each scratch buffer,
     scratch: Box<[u32]>,
@@ -42,7 +48,7 @@ pub struct Straight {
 #[derive(Clone, Copy)]
 struct Line([MaybeUninit<u8>; MOST_BYTES]);
 
-/// Contiguous memory of the host that a straight program works on.
+/// Contiguous memory of the host that an inline schedule works on.
 #[derive(Clone, Copy)]
 pub struct Small {
     pub send: *mut u8,
@@ -51,9 +57,11 @@ pub struct Small {
     pub bytes: usize,
 }
 
-/// The same, with the scratch buffers.
-pub struct Desk {
+/// The same, with scratch buffers and operator.
+pub struct Desk<'a> {
     small: Small,
+    /// The operator of a call that combines, and what it combines there.
+    operator: Option<(&'a dyn Reduction, Fit)>,
     scratch: [Line; MOST_SCRATCH],
 }
 
@@ -72,15 +80,14 @@ pub struct Begun {
     bytes: usize,
 }
 
-impl Straight {
-    /// The order of the steps of a row, each with what it waits for; none if it is too
-    /// long. Regions and scratch buffers have up to so many pieces.
+impl InlineSchedule {
+    /// The order of steps, each with what it waits for; none if there are too many. Regions and scratch buffers have up to so many pieces.
     pub fn new(
         actions: &[Action],
         before: &[Vec<u32>],
         scratch: &[Scratch],
         pieces: u32,
-    ) -> Option<Straight> {
+    ) -> Option<InlineSchedule> {
         if actions.len() > MOST_STEPS || scratch.len() > MOST_SCRATCH {
             return None;
         }
@@ -99,7 +106,7 @@ impl Straight {
             done |= 1 << next;
             order.push(next as u32);
         }
-        Some(Straight {
+        Some(InlineSchedule {
             order: order.into(),
             scratch: scratch.iter().map(|s| s.pieces).collect(),
             pieces: pieces as usize,
@@ -123,7 +130,7 @@ impl Straight {
     }
 
     /// For a run that takes up the program after `taken` steps.
-    pub fn begun(&self, taken: usize, tags: u32, desk: &Desk) -> Begun {
+    pub fn begun(&self, taken: usize, tags: u32, desk: &Desk<'_>) -> Begun {
         Begun {
             tags,
             done: self.order[..taken]
@@ -188,28 +195,68 @@ impl Small {
     }
 }
 
-impl Desk {
+impl<'a> Desk<'a> {
     #[inline]
-    pub fn new(small: Small) -> Self {
+    pub fn new(small: Small, operator: Option<(&'a dyn Reduction, Fit)>) -> Self {
         Self {
             small,
+            operator,
             scratch: [Line([MaybeUninit::uninit(); MOST_BYTES]); MOST_SCRATCH],
         }
     }
+}
 
-    /// What a region is.
+impl Regions for Desk<'_> {
     #[inline]
-    pub fn view(&mut self, region: Region) -> RawView {
+    fn view(&mut self, region: Region, _segment: u32) -> RawView {
         let each = self.small.bytes;
         let start: *mut u8 = match region.buffer {
             Buffer::Send => self.small.send,
             Buffer::Recv => self.small.recv,
             Buffer::Scratch(k) => self.scratch[k as usize].0.as_mut_ptr().cast(),
         };
-        // Of no bytes, nobody looks where it is.
+        // Of no bytes, the address does not matter.
         let at = start.wrapping_add(region.first as usize * each);
         RawView::untyped(at, region.count as usize * each)
     }
+
+    #[inline]
+    fn combine(&mut self, [left, right, into]: [Region; 3], segment: u32) -> Result<()> {
+        let (left, right) = (self.view(left, segment), self.view(right, segment));
+        let into = self.view(into, segment);
+        match &self.operator {
+            Some((operator, fit)) => combine(*operator, fit, &left, &right, &into),
+            None => Err(Error::new(
+                ErrorKind::Argument,
+                "a reduction without operator",
+            )),
+        }
+    }
+}
+
+/// A message cannot end at once: a run takes the step.
+pub struct Refused;
+
+/// The driver of an inline schedule: messages that end at once, and the steps of the
+/// program, which is kept elsewhere.
+pub trait Call: Messages<Later = Refused> {
+    /// A step of the program; none behind the last.
+    fn step(&self, at: usize) -> Option<Action>;
+}
+
+/// Runs a program as far as its messages end at once: the steps that were taken, and the
+/// error of the last of them.
+#[inline]
+pub fn run<C: Call>(call: &mut C, tags: u32, desk: &mut Desk<'_>) -> (usize, Option<Error>) {
+    let mut taken = 0;
+    while let Some(action) = call.step(taken) {
+        match step::execute((action, 0), tags, desk, call) {
+            Taken::Done => taken += 1,
+            Taken::Later(Refused) => break,
+            Taken::Failed(e, _) => return (taken + 1, Some(e)),
+        }
+    }
+    (taken, None)
 }
 
 impl Begun {
@@ -252,17 +299,17 @@ mod tests {
         };
         let actions = [receive(1), send(1), receive(2), send(2)];
         let before = [vec![], vec![], vec![1], vec![0]];
-        let straight = Straight::new(&actions, &before, &[], 1).expect("short");
-        let order: Vec<u32> = (0..5).map_while(|at| straight.step(at)).collect();
+        let inline = InlineSchedule::new(&actions, &before, &[], 1).expect("short");
+        let order: Vec<u32> = (0..5).map_while(|at| inline.step(at)).collect();
         assert_eq!(order, [1, 0, 3, 2]);
         let circle = [vec![1], vec![0], vec![], vec![]];
-        assert!(Straight::new(&actions, &circle, &[], 1).is_none());
-        assert!(straight.fits(MOST_BYTES) && !straight.fits(MOST_BYTES + 1));
+        assert!(InlineSchedule::new(&actions, &circle, &[], 1).is_none());
+        assert!(inline.fits(MOST_BYTES) && !inline.fits(MOST_BYTES + 1));
     }
 
-    /// The planner knows what is straight: it costs no run.
+    /// The planner knows what is inline: it costs no run.
     #[test]
-    fn rows_of_the_planner_are_straight() {
+    fn rows_of_the_planner_are_inline() {
         for operation in Operation::ALL {
             for (algorithm, ranks) in Algorithm::FLAT
                 .into_iter()
@@ -277,7 +324,7 @@ mod tests {
                         part.steps().len() <= MOST_STEPS && part.scratch.len() <= MOST_SCRATCH;
                     let program = lower(plan.call(), &part).expect("a program");
                     assert_eq!(
-                        program.straight.is_some(),
+                        program.inline.is_some(),
                         fits && part.row_pieces(plan.call()).is_some(),
                         "{operation:?} by {} of {rank} of {ranks}",
                         plan.algorithm()
@@ -287,9 +334,9 @@ mod tests {
         }
     }
 
-    /// What is meant to be quick is straight.
+    /// What is meant to be quick is inline.
     #[test]
-    fn small_calls_are_straight() {
+    fn small_calls_are_inline() {
         for ranks in 2..9 {
             for (operation, algorithm) in [
                 (Operation::Barrier, Algorithm::Dissemination),
@@ -306,7 +353,7 @@ mod tests {
                 for rank in 0..ranks {
                     let program = lower(plan.call(), &plan.part(rank)).expect("a program");
                     assert!(
-                        program.straight.is_some(),
+                        program.inline.is_some(),
                         "{operation:?} of {rank} of {ranks}"
                     );
                 }

@@ -1,6 +1,8 @@
 //! Operations by handle: an index and a generation in 32 bits, so that a
 //! handle fits a message header and a stale one is noticed.
 
+use crate::error::{Error, ErrorKind};
+
 const INDEX_BITS: u32 = 24;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 const NONE: u32 = u32::MAX;
@@ -131,6 +133,21 @@ impl<T> Slab<T> {
                 .then_some(i as u32 | u32::from(e.generation) << INDEX_BITS)
         })
     }
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The error of a slab without room.
+#[cold]
+pub fn full() -> Error {
+    Error::new(
+        ErrorKind::OutOfMemory,
+        "more than 16 million operations under way (hint: complete requests before posting more)",
+    )
 }
 
 #[cfg(test)]

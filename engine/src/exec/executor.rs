@@ -1,0 +1,894 @@
+//! Executor: plans in flight on one lane.
+//!
+//! It starts steps as their inputs are there, hears of the ends of the operations that they
+//! became, and starts what waited for them. Its state ([`Executor`]) is a field of the lane;
+//! what it needs of the lane's other parts is [`Driver`].
+//!
+//! ```text
+//! Running -> Over
+//!         -> Failing -> Over      a step failed, here or at a peer
+//! ```
+//!
+//! # Invariants
+//! 1. An operation of a run names it and the instance; its end is an event of the run,
+//!    which [`advance`] handles.
+//! 2. A run that fails sends POISON in place of each message that it owes, or a cancelled
+//!    send that is one in place of the rest, and posts a receive without memory for each
+//!    that is owed to it: each receive meets one message or one poison, peers that wait are
+//!    told, and nothing of the run is left over for a later one.
+//! 3. A run is over when no operation uses its memory, not before.
+//! 4. A run is taken out of its slot while it is advanced, so a driver that is called
+//!    meanwhile reaches every run but this one.
+//!
+//! # Sources
+//! Failure as a poisoned input that spreads along the graph: M. Bauer, S. Treichler,
+//! E. Slaughter, A. Aiken, "Legion", SC 2012, and its runtime Realm.
+
+use super::foreign::Foreign;
+use super::inline::{Begun, Desk};
+use super::program::{Action, Program, TAG_BITS};
+use super::run::{COPY, Combination, HALF, Phase, Run, copy};
+use super::step::{self, Messages, Started, Taken};
+use crate::check::Site;
+use crate::completion::hold::Hold;
+use crate::completion::ready::Ready;
+use crate::device::Devices;
+use crate::error::{Error, ErrorKind, Result};
+use crate::matching::INTERNAL_TAG;
+use crate::slab::{self, Slab};
+use crate::view::RawView;
+use std::any::Any;
+use std::sync::Arc;
+use std::task::Waker;
+
+/// The run of an operation that belongs to none.
+pub const NO_RUN: u32 = u32::MAX;
+/// The failed rank, where it is not known.
+pub const NOBODY: u32 = u32::MAX;
+/// Bits of a tag that tell runs apart.
+const SEQUENCE_BITS: u32 = 10;
+/// Of the tags of persistent calls.
+const PERSISTENT: u32 = 1 << (TAG_BITS + SEQUENCE_BITS);
+/// Tags of a run's messages to itself, which no program has.
+const TO_HOST: u32 = 8;
+const TO_DEVICE: u32 = 16;
+const WITHIN: u32 = 24;
+const COPY_TAGS: u32 = 8;
+/// Runs and programs that are kept to be used again.
+const SPARE_RUNS: usize = 8;
+const KEPT_PROGRAMS: usize = 256;
+
+/// An operation of a run has ended.
+pub struct StepEnd {
+    pub run: u32,
+    pub instance: u32,
+    pub handle: u32,
+    /// The failed rank of the job, or [`NOBODY`].
+    pub culprit: u32,
+}
+
+/// How an operation has ended.
+pub struct OperationEnd {
+    pub peer: u32,
+    /// Bytes of a receive's memory; none of a send.
+    pub room: Option<usize>,
+    /// Bytes of its message.
+    pub result: Result<usize>,
+}
+
+/// How a user's function that combines has ended: a panic, or its result.
+pub type Combined = std::thread::Result<Result<()>>;
+
+/// What the executor needs of the lane that it is a part of.
+pub trait Driver {
+    fn executor(&mut self) -> &mut Executor;
+
+    /// This rank.
+    fn own(&self) -> u32;
+
+    /// Posts a send, of this call of the user; one that crosses belongs to a run that
+    /// receives at the same time.
+    ///
+    /// # Errors
+    /// Those of a send; [`Driver::culprit`] tells more.
+    fn post_send(
+        &mut self,
+        view: RawView,
+        to: u32,
+        tag: u32,
+        crossing: bool,
+        site: Site,
+    ) -> Result<Started<u32>>;
+
+    /// Posts a receive, of this call of the user.
+    ///
+    /// # Errors
+    /// Those of a receive; [`Driver::culprit`] tells more.
+    fn post_receive(
+        &mut self,
+        view: RawView,
+        from: u32,
+        tag: u32,
+        site: Site,
+    ) -> Result<Started<u32>>;
+
+    /// Makes an operation a step of a run: its end is an event of it, which comes at once
+    /// if the operation has ended.
+    fn adopt(&mut self, handle: u32, run: u32, instance: u32);
+
+    /// Whether there is an event.
+    fn has_ends(&self) -> bool;
+
+    /// The oldest event.
+    fn next_end(&mut self) -> Option<StepEnd>;
+
+    /// Frees an operation that has ended, and tells how; none if there is no such.
+    fn take_end(&mut self, handle: u32) -> Option<OperationEnd>;
+
+    /// Operations of a run that have not ended.
+    fn operations(&self, run: u32) -> Vec<u32>;
+
+    /// Tells a thread that asks what these wait for.
+    fn hear(&self, run: u32);
+
+    /// Makes an operation of a failing run stop using its memory: the instance that it
+    /// belongs to, or none where its end will be an event.
+    fn stop(&mut self, handle: u32, culprit: u32) -> Option<u32>;
+
+    /// Receives a message into nothing.
+    fn discard(&mut self, from: u32, tag: u32);
+
+    /// Tells a receive of a peer that its message will not come, and for which failed rank.
+    fn poison(&mut self, to: u32, tag: u32, culprit: u32);
+
+    /// The failed rank of the job for which the last post failed, with this error and for
+    /// this peer; [`NOBODY`] if none did.
+    fn culprit(&mut self, peer: u32, error: &Error) -> u32;
+
+    fn devices(&self) -> &Arc<Devices>;
+
+    /// Counts a combination that a kernel makes.
+    fn count_combined(&mut self);
+
+    /// Runs a user's function once the lane's lock is free, and then calls [`combined`].
+    fn combine(&mut self, run: u32, instance: u32, combination: Combination);
+
+    /// Drops a value once the lane's lock is free.
+    fn drop_later(&mut self, value: Option<Foreign>);
+
+    /// Calls the waker of a run that is over once the lane's lock is free, and has threads
+    /// that wait for the lane look again.
+    fn run_is_over(&mut self, waker: Option<Waker>);
+}
+
+/// The plans in flight on a lane, and the programs that it keeps.
+#[derive(Default)]
+pub struct Executor {
+    /// Empty while a run is advanced.
+    slots: Slab<Option<Box<Run>>>,
+    /// Those whose steps a device takes now.
+    working: Vec<u32>,
+    #[expect(clippy::vec_box, reason = "boxes to be used again")]
+    spare: Vec<Box<Run>>,
+    programs: Vec<(u64, Arc<Program>)>,
+    sequence: u32,
+    /// Of persistent calls.
+    reserved: u32,
+}
+
+/// How a run has ended.
+pub struct End {
+    pub result: Result<()>,
+    /// A panic of the program's operator, which belongs to the thread that waits.
+    pub panic: Option<Box<dyn Any + Send>>,
+}
+
+impl Executor {
+    /// Runs whose ends nobody has taken.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether devices take steps of any.
+    #[inline]
+    pub fn uses_devices(&self) -> bool {
+        !self.working.is_empty()
+    }
+
+    /// Whether a run goes on for which no thread waits.
+    pub fn unfinished(&self) -> bool {
+        self.slots.len() > 0
+            && self.slots.handles().any(|run| {
+                let run = self.slots.get(run).and_then(Option::as_ref);
+                run.is_some_and(|run| (run.detached || !run.holds.is_empty()) && !run.is_over())
+            })
+    }
+
+    /// Room for a run.
+    pub fn spare_run(&mut self) -> Box<Run> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// A program that was kept.
+    #[inline]
+    pub fn program(&mut self, key: u64) -> Option<Arc<Program>> {
+        let at = self.programs.iter().position(|(k, _)| *k == key)?;
+        if at > 2 {
+            self.programs.swap(at, at / 2);
+            return Some(self.programs[at / 2].1.clone());
+        }
+        Some(self.programs[at].1.clone())
+    }
+
+    /// Where a program that was kept stands, and how many steps its inline form has, if it
+    /// has one whose pieces may have this many bytes.
+    #[inline]
+    pub fn inline_program(&self, key: u64, bytes: usize) -> Option<(usize, usize)> {
+        let at = self.programs.iter().position(|(k, _)| *k == key)?;
+        let inline = self.programs[at].1.inline.as_ref()?;
+        inline.fits(bytes).then(|| (at, inline.len()))
+    }
+
+    /// A step of such a program.
+    #[inline]
+    pub fn inline_step(&self, program: usize, at: usize) -> Option<Action> {
+        let program = &self.programs.get(program)?.1;
+        let step = program.inline.as_ref()?.step(at)?;
+        Some(program.actions[step as usize])
+    }
+
+    /// For a run that takes up such a program after `taken` steps.
+    #[cold]
+    pub fn begun(&self, program: usize, taken: usize, tags: u32, desk: &Desk<'_>) -> Option<Begun> {
+        let inline = self.programs.get(program)?.1.inline.as_ref()?;
+        Some(inline.begun(taken, tags, desk))
+    }
+
+    /// Keeps a program.
+    pub fn keep_program(&mut self, key: u64, program: Arc<Program>) {
+        if self.programs.len() >= KEPT_PROGRAMS {
+            self.programs.truncate(KEPT_PROGRAMS / 2);
+        }
+        self.programs.push((key, program));
+    }
+
+    /// Forgets all programs.
+    pub fn forget_programs(&mut self) {
+        self.programs.clear();
+    }
+
+    /// Upper part of the tags of the next run: all ranks begin their runs in the same
+    /// order.
+    #[inline]
+    pub fn next_tags(&mut self) -> u32 {
+        let sequence = self.sequence;
+        self.sequence = sequence.wrapping_add(1);
+        INTERNAL_TAG | (sequence % (1 << SEQUENCE_BITS)) << TAG_BITS
+    }
+
+    /// Upper part of the tags of a persistent call, for all of its runs: all ranks set
+    /// them up in the same order, and start them in any.
+    pub fn reserve_tags(&mut self) -> u32 {
+        let sequence = self.reserved;
+        self.reserved = sequence.wrapping_add(1);
+        INTERNAL_TAG | PERSISTENT | (sequence % (1 << SEQUENCE_BITS)) << TAG_BITS
+    }
+
+    fn run(&self, id: u32) -> Option<&Run> {
+        self.slots.get(id)?.as_deref()
+    }
+
+    fn run_mut(&mut self, id: u32) -> Option<&mut Run> {
+        self.slots.get_mut(id)?.as_deref_mut()
+    }
+
+    /// Invariant 4.
+    fn take_out(&mut self, id: u32) -> Option<Box<Run>> {
+        self.slots.get_mut(id).and_then(Option::take)
+    }
+
+    /// The one receive that a run waits for, if it was deferred and nothing else is
+    /// under way.
+    #[inline]
+    pub fn sole_receive(&self, id: u32) -> Option<(RawView, u32, u32)> {
+        let run = self.run(id)?;
+        if run.in_flight != 0 || run.phase != Phase::Running {
+            return None;
+        }
+        let [instance] = run.deferred[..] else {
+            return None;
+        };
+        let (Action::Receive { from, tag, data }, segment) = run.place(instance) else {
+            return None;
+        };
+        let tag = step::tag_of(run.tags, tag, segment);
+        let view = run.memory.view(data, segment);
+        // Kernels unpack there; it takes a post.
+        view.as_device().is_none().then_some((view, from, tag))
+    }
+
+    /// Lets a stream wait for a run; one that is over lets it go on at once.
+    pub fn hold(&mut self, id: u32, hold: Hold) {
+        if let Some(run) = self.run_mut(id).filter(|run| !run.is_over()) {
+            run.holds.push(hold);
+        }
+    }
+
+    /// Lets the streams go on that wait for a run.
+    pub fn release(&mut self, id: u32) {
+        if let Some(run) = self.run_mut(id) {
+            run.holds.clear();
+        }
+    }
+
+    /// Runs that streams wait for.
+    pub fn held(&self) -> impl Iterator<Item = u32> {
+        let all = self.slots.handles();
+        all.filter(|id| self.run(*id).is_some_and(|run| !run.holds.is_empty()))
+    }
+
+    /// Runs that futures wait for.
+    pub fn awaited(&self) -> impl Iterator<Item = u32> {
+        let all = self.slots.handles();
+        all.filter(|id| self.run(*id).is_some_and(|run| run.waker.is_some()))
+    }
+}
+
+/// Starts a run, or fails it with this error. Its buffers belong to it until it is over.
+///
+/// # Errors
+/// There are too many runs.
+pub fn begin<D: Driver>(driver: &mut D, mut run: Box<Run>, error: Option<Error>) -> Result<u32> {
+    let Some(id) = driver.executor().slots.insert(None) else {
+        return Err(slab::full());
+    };
+    run.id = id;
+    start(driver, &mut run, error, NOBODY);
+    put_back(driver, run);
+    Ok(id)
+}
+
+fn start<D: Driver>(driver: &mut D, run: &mut Run, error: Option<Error>, culprit: u32) {
+    run.schedule.begin(&run.program.graph);
+    run.phase = Phase::Running;
+    if let Some(e) = error {
+        fail(driver, run, e, culprit);
+    }
+    let before = std::mem::take(&mut run.before);
+    copy_across(driver, run, before, TO_HOST);
+    go_on(driver, run);
+}
+
+/// The run that follows one that is over starts, or fails as the one before, or does not
+/// start on any rank.
+#[cold]
+fn follow<D: Driver>(driver: &mut D, run: &mut Run) {
+    let Some(then) = run.then.take() else {
+        return;
+    };
+    let then = *then;
+    let failed = run.error.take();
+    let verdict = match failed {
+        None => (then.judge)(&run.kept),
+        Some(_) => None,
+    };
+    let before = run.become_next(then.run);
+    let culprit = before.culprit();
+    recycle(driver, before);
+    match verdict {
+        Some(e) => {
+            run.error = Some(e);
+            run.phase = Phase::Over;
+        }
+        None => start(driver, run, failed.or(then.error), culprit),
+    }
+}
+
+fn put_back<D: Driver>(driver: &mut D, mut run: Box<Run>) {
+    let id = run.id;
+    if run.is_over() {
+        driver.run_is_over(run.waker.take());
+        run.holds.clear();
+        if let Some((ready, token)) = run.notify.take() {
+            ready.push(token);
+        }
+        if run.detached {
+            driver.executor().slots.discard(id);
+            return recycle(driver, run);
+        }
+    }
+    if let Some(slot) = driver.executor().slots.get_mut(id) {
+        *slot = Some(run);
+    }
+}
+
+fn recycle<D: Driver>(driver: &mut D, mut run: Box<Run>) {
+    if let Some(then) = run.then.take() {
+        recycle(driver, then.run);
+    }
+    driver.drop_later(run.waker.take().map(Foreign::Waker));
+    driver.drop_later(run.owner.take().map(Foreign::Value));
+    driver.drop_later(run.panic.take().map(Foreign::Value));
+    if let Some((combiner, _)) = run.combiner.take()
+        && combiner.is_foreign()
+    {
+        driver.drop_later(Some(Foreign::Operator(combiner)));
+    }
+    run.clear();
+    let spare = &mut driver.executor().spare;
+    if !spare.is_empty() {
+        run.memory.trim();
+    }
+    if spare.len() < SPARE_RUNS {
+        spare.push(run);
+    }
+}
+
+/// Starts every step whose inputs are there, and ends the run behind the last.
+#[inline]
+fn go_on<D: Driver>(driver: &mut D, run: &mut Run) {
+    if run.copies > 0 && run.phase == Phase::Running {
+        return;
+    }
+    while let Some(instance) = run.schedule.next() {
+        begin_step(driver, run, instance);
+    }
+    let settled = run.in_flight == 0 && run.deferred.is_empty();
+    if settled && !run.is_over() && run.schedule.is_over(&run.program.graph) {
+        if run.phase == Phase::Running && !run.after.is_empty() {
+            let after = std::mem::take(&mut run.after);
+            copy_across(driver, run, after, TO_DEVICE);
+            if run.in_flight > 0 {
+                return;
+            }
+        }
+        if run.phase == Phase::Running
+            && let Err(e) = run.deliver()
+        {
+            run.error = Some(e);
+        }
+        if run.then.is_some() {
+            return follow(driver, run);
+        }
+        run.phase = Phase::Over;
+    }
+}
+
+/// Messages of one run, as operations of the lane.
+struct Posting<'a, D> {
+    driver: &'a mut D,
+    site: Site,
+    crossing: bool,
+}
+
+impl<D: Driver> Messages for Posting<'_, D> {
+    type Later = u32;
+
+    fn own(&self) -> u32 {
+        self.driver.own()
+    }
+
+    #[inline]
+    fn send(&mut self, view: RawView, to: u32, tag: u32) -> Result<Started<u32>> {
+        self.driver
+            .post_send(view, to, tag, self.crossing, self.site)
+    }
+
+    #[inline]
+    fn receive(&mut self, view: RawView, from: u32, tag: u32) -> Result<Started<u32>> {
+        self.driver.post_receive(view, from, tag, self.site)
+    }
+}
+
+fn begin_step<D: Driver>(driver: &mut D, run: &mut Run, instance: u32) {
+    if run.was_done(instance) {
+        return run.complete(instance);
+    }
+    let (action, segment) = run.place(instance);
+    if run.phase == Phase::Failing {
+        give_up_step(driver, run, action, segment);
+        return run.complete(instance);
+    }
+    match action {
+        Action::Receive { .. } if run.defers => run.deferred.push(instance),
+        Action::Copy { .. } | Action::Combine { .. } if run.on_device.is_some() => {
+            begin_device_step(driver, run, instance);
+        }
+        Action::Combine { .. } if run.combines_by_foreign_code() => {
+            match run.combination(action, segment) {
+                Ok(work) => {
+                    // The run's memory and operator outlive it: it counts as an operation.
+                    run.in_flight += 1;
+                    driver.combine(run.id, instance, work);
+                }
+                Err(e) => settle(driver, run, instance, Taken::Failed(e, None)),
+            }
+        }
+        _ => execute(driver, run, instance),
+    }
+}
+
+/// Takes a step that the host takes.
+#[inline]
+fn execute<D: Driver>(driver: &mut D, run: &mut Run, instance: u32) {
+    let (action, segment) = run.place(instance);
+    let mut messages = Posting {
+        driver,
+        site: run.site(),
+        crossing: run.crosses(instance),
+    };
+    let taken = step::execute((action, segment), run.tags, &mut &*run, &mut messages);
+    settle(driver, run, instance, taken);
+}
+
+/// Invariant 2, of a step that has not begun.
+fn give_up_step<D: Driver>(driver: &mut D, run: &Run, action: Action, segment: u32) {
+    match action {
+        Action::Send { to, tag, .. } => {
+            driver.poison(to, step::tag_of(run.tags, tag, segment), run.culprit());
+        }
+        Action::Receive { from, tag, .. } => {
+            driver.discard(from, step::tag_of(run.tags, tag, segment));
+        }
+        Action::Copy { .. } | Action::Combine { .. } => {}
+    }
+}
+
+/// Notes how far a step has come.
+#[inline]
+fn settle<D: Driver>(driver: &mut D, run: &mut Run, instance: u32, taken: Taken<u32>) {
+    match taken {
+        Taken::Done => run.complete(instance),
+        Taken::Later(handle) => {
+            run.in_flight += 1;
+            driver.adopt(handle, run.id, instance);
+        }
+        Taken::Failed(e, peer) => {
+            let culprit = peer.map_or(NOBODY, |peer| driver.culprit(peer, &e));
+            run.complete(instance);
+            fail(driver, run, e, culprit);
+        }
+    }
+}
+
+/// Begins a message of a run to its own rank: both halves, of which the receive stands for
+/// `instance`.
+fn message_within<D: Driver>(
+    driver: &mut D,
+    run: &mut Run,
+    (from, to): (RawView, RawView),
+    tag: u32,
+    [sends, receives]: [u32; 2],
+) {
+    let (own, site, tag) = (driver.own(), run.site(), run.tags | tag);
+    let crossing = false;
+    let mut messages = Posting {
+        driver,
+        site,
+        crossing,
+    };
+    if receives == COPY {
+        run.copies += 1;
+    }
+    let taken = step::receive(to, own, tag, &mut messages);
+    settle(messages.driver, run, receives, taken);
+    if run.phase != Phase::Running {
+        return;
+    }
+    if sends == COPY {
+        run.copies += 1;
+    }
+    let taken = step::send(from, own, tag, &mut messages);
+    settle(messages.driver, run, sends, taken);
+}
+
+/// Begins to copy between devices and the host, by messages to itself.
+fn copy_across<D: Driver>(driver: &mut D, run: &mut Run, all: Vec<(RawView, RawView)>, tag: u32) {
+    for (at, ends) in all.into_iter().enumerate() {
+        if run.phase != Phase::Running {
+            return;
+        }
+        let tag = tag + at as u32 % COPY_TAGS;
+        message_within(driver, run, ends, tag, [COPY, COPY]);
+    }
+}
+
+/// A user's function that takes a step has returned, or panicked.
+#[cold]
+pub fn combined<D: Driver>(driver: &mut D, id: u32, instance: u32, end: Combined) {
+    let Some(mut run) = driver.executor().take_out(id) else {
+        debug_assert!(false, "a run outlives its steps");
+        return;
+    };
+    run.in_flight -= 1;
+    run.complete(instance);
+    let failed = match end {
+        Ok(result) => result.err(),
+        Err(payload) => {
+            driver.drop_later(run.panic.replace(payload).map(Foreign::Value));
+            Some(Error::new(ErrorKind::User, "the operator panicked"))
+        }
+    };
+    if let Some(e) = failed {
+        fail(driver, &mut run, e, NOBODY);
+    }
+    go_on(driver, &mut run);
+    put_back(driver, run);
+}
+
+/// Begins a step that a device takes.
+#[cold]
+fn begin_device_step<D: Driver>(driver: &mut D, run: &mut Run, instance: u32) {
+    let (action, segment) = run.place(instance);
+    if let Some((from, to)) = run.apart(action, segment) {
+        return copy_within(driver, run, instance, from, to);
+    }
+    match run.begin_work(driver.devices(), action, segment) {
+        Ok(Some(work)) => {
+            if matches!(action, Action::Combine { .. }) {
+                driver.count_combined();
+            }
+            run.works.push((instance, work));
+            run.in_flight += 1;
+            let working = &mut driver.executor().working;
+            if !working.contains(&run.id) {
+                working.push(run.id);
+            }
+        }
+        Ok(None) => run.complete(instance),
+        Err(e) => settle(driver, run, instance, Taken::Failed(e, None)),
+    }
+}
+
+/// Begins a copy between memory of the host and of devices, or of two devices, by a
+/// message to itself.
+fn copy_within<D: Driver>(
+    driver: &mut D,
+    run: &mut Run,
+    instance: u32,
+    from: RawView,
+    to: RawView,
+) {
+    if from.as_device().is_none() && to.as_device().is_none() {
+        let taken = match copy(&from, &to) {
+            Ok(()) => Taken::Done,
+            Err(e) => Taken::Failed(e, None),
+        };
+        return settle(driver, run, instance, taken);
+    }
+    let tag = WITHIN + instance % COPY_TAGS;
+    message_within(driver, run, (from, to), tag, [HALF, instance]);
+}
+
+/// Asks after the steps that devices take. True if any has ended.
+#[cold]
+pub fn advance_device_steps<D: Driver>(driver: &mut D) -> bool {
+    let (mut any, mut at) = (false, 0);
+    while let Some(&id) = driver.executor().working.get(at) {
+        let Some(mut run) = driver.executor().take_out(id) else {
+            driver.executor().working.swap_remove(at);
+            continue;
+        };
+        let (mut moved, mut next) = (false, 0);
+        while let Some((_, work)) = run.works.get_mut(next) {
+            let over = work.is_over();
+            if over == Ok(false) {
+                next += 1;
+                continue;
+            }
+            let (instance, work) = run.works.swap_remove(next);
+            drop(work);
+            run.in_flight -= 1;
+            run.complete(instance);
+            if let Err(e) = over {
+                fail(driver, &mut run, e.into(), NOBODY);
+            }
+            moved = true;
+        }
+        if moved {
+            go_on(driver, &mut run);
+        }
+        let idle = run.works.is_empty();
+        put_back(driver, run);
+        match idle {
+            true => drop(driver.executor().working.swap_remove(at)),
+            false => at += 1,
+        }
+        any |= moved;
+    }
+    any
+}
+
+/// A run fails: its peers are told, and its operations give their memory back.
+#[cold]
+fn fail<D: Driver>(driver: &mut D, run: &mut Run, e: Error, culprit: u32) {
+    if run.error.is_none() {
+        run.error = Some(e);
+    }
+    if run.phase != Phase::Running {
+        return;
+    }
+    run.phase = Phase::Failing;
+    run.set_culprit(culprit);
+    for instance in std::mem::take(&mut run.deferred) {
+        let (action, segment) = run.place(instance);
+        give_up_step(driver, run, action, segment);
+        run.complete(instance);
+    }
+    for handle in driver.operations(run.id) {
+        if let Some(instance) = driver.stop(handle, run.culprit()) {
+            run.in_flight -= 1;
+            run.complete(instance);
+        }
+    }
+}
+
+/// Handles the operations of runs that have ended. True if any had.
+#[inline]
+pub fn advance<D: Driver>(driver: &mut D) -> bool {
+    driver.has_ends() && handle_ends(driver)
+}
+
+#[cold]
+fn handle_ends<D: Driver>(driver: &mut D) -> bool {
+    let mut any = false;
+    while let Some(event) = driver.next_end() {
+        step_ended(driver, &event);
+        any = true;
+    }
+    any
+}
+
+fn step_ended<D: Driver>(driver: &mut D, event: &StepEnd) {
+    let Some(end) = driver.take_end(event.handle) else {
+        return;
+    };
+    let Some(mut run) = driver.executor().take_out(event.run) else {
+        return;
+    };
+    run.in_flight -= 1;
+    let failed = match (end.result, end.room) {
+        (Ok(bytes), Some(room)) => step::received(end.peer, bytes, driver.own(), room)
+            .err()
+            .map(|e| (e, NOBODY)),
+        (Ok(_), None) => None,
+        (Err(e), _) if event.culprit != NOBODY => Some((e, event.culprit)),
+        (Err(e), _) => {
+            let culprit = driver.culprit(end.peer, &e);
+            Some((e, culprit))
+        }
+    };
+    run.complete(event.instance);
+    if let Some((e, culprit)) = failed {
+        fail(driver, &mut run, e, culprit);
+    }
+    go_on(driver, &mut run);
+    put_back(driver, run);
+}
+
+/// The sole receive of a run ([`Executor::sole_receive`]) has got its message, without a
+/// post.
+#[inline]
+pub fn received_directly<D: Driver>(
+    driver: &mut D,
+    id: u32,
+    source: u32,
+    bytes: usize,
+    room: usize,
+) {
+    let Some(mut run) = driver.executor().take_out(id) else {
+        return;
+    };
+    if let Some(instance) = run.deferred.pop() {
+        let taken = match step::received(source, bytes, driver.own(), room) {
+            Ok(()) => Taken::Done,
+            Err(e) => Taken::Failed(e, None),
+        };
+        settle(driver, &mut run, instance, taken);
+    }
+    go_on(driver, &mut run);
+    put_back(driver, run);
+}
+
+/// From now on receives are posted as soon as they may be.
+pub fn stop_deferring<D: Driver>(driver: &mut D, id: u32) {
+    let Some(mut run) = driver.executor().take_out(id) else {
+        return;
+    };
+    run.defers = false;
+    let mut deferred = std::mem::take(&mut run.deferred);
+    for instance in deferred.drain(..) {
+        begin_step(driver, &mut run, instance);
+    }
+    if run.deferred.is_empty() {
+        run.deferred = deferred;
+    }
+    go_on(driver, &mut run);
+    put_back(driver, run);
+}
+
+/// Whether a run is over.
+#[inline]
+pub fn is_over<D: Driver>(driver: &mut D, id: u32) -> bool {
+    advance(driver);
+    driver.executor().run(id).is_none_or(Run::is_over)
+}
+
+/// How a run has ended, once it has; frees it.
+#[inline]
+pub fn take<D: Driver>(driver: &mut D, id: u32) -> Option<End> {
+    if !is_over(driver, id) {
+        driver.hear(id);
+        return None;
+    }
+    let Some(mut run) = driver.executor().slots.remove(id).flatten() else {
+        let e = Error::new(
+            ErrorKind::Argument,
+            "a request that was polled after its end",
+        );
+        return Some(End {
+            result: Err(e),
+            panic: None,
+        });
+    };
+    let end = End {
+        result: run.error.take().map_or(Ok(()), Err),
+        panic: run.panic.take(),
+    };
+    recycle(driver, run);
+    Some(end)
+}
+
+/// Cancels a run: it is over as soon as its memory is free.
+pub fn cancel<D: Driver>(driver: &mut D, id: u32) {
+    let Some(mut run) = driver.executor().take_out(id) else {
+        return;
+    };
+    if run.phase == Phase::Running {
+        let e = Error::new(ErrorKind::Cancelled, "the collective was given up");
+        fail(driver, &mut run, e, NOBODY);
+        go_on(driver, &mut run);
+    }
+    put_back(driver, run);
+}
+
+/// Has a waker called when a run is over.
+pub fn set_waker<D: Driver>(driver: &mut D, id: u32, waker: Waker) {
+    let unused = match driver.executor().run_mut(id) {
+        Some(run) => run.waker.replace(waker),
+        None => Some(waker),
+    };
+    driver.drop_later(unused.map(Foreign::Waker));
+}
+
+/// Has `token` left in a list when a run is over. False if it is over already; nothing is
+/// left then.
+pub fn notify<D: Driver>(driver: &mut D, id: u32, ready: &Arc<Ready>, token: u64) -> bool {
+    if is_over(driver, id) {
+        return false;
+    }
+    if let Some(run) = driver.executor().run_mut(id) {
+        run.notify = Some((ready.clone(), token));
+    }
+    driver.hear(id);
+    true
+}
+
+/// Detaches a run: it completes without a waiter, with what it must keep alive.
+pub fn detach<D: Driver>(driver: &mut D, id: u32, owner: Box<dyn Any + Send>) {
+    let Some(mut run) = driver.executor().take_out(id) else {
+        return driver.drop_later(Some(Foreign::Value(owner)));
+    };
+    driver.drop_later(run.waker.take().map(Foreign::Waker));
+    run.notify = None;
+    driver.drop_later(run.owner.replace(owner).map(Foreign::Value));
+    run.detached = true;
+    put_back(driver, run);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,454 @@
+//! The executor without a lane: ranks as values, messages in queues, ends in any order.
+
+use super::*;
+use crate::exec::lower::lower;
+use crate::exec::memory::{Buffers, Pieces, Sizes};
+use crate::exec::operator::{Data, Fit, Reduction};
+use crate::exec::run::Combiner;
+use osier_collectives::{Algorithm, Association, Call, Operation, Plan};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::rc::Rc;
+
+const UNIT: usize = 8;
+
+/// Wrapping sums of 64-bit numbers.
+struct Sum;
+
+impl Reduction for Sum {
+    fn fit(&self, _data: &Data<'_>) -> Result<Fit> {
+        Ok(Fit::of_unit(UNIT, Association::Any))
+    }
+
+    fn is_foreign(&self) -> bool {
+        false
+    }
+
+    fn combine(&self, _fit: &Fit, left: &mut [u8], right: &[u8]) -> Result<()> {
+        for (left, right) in left.chunks_exact_mut(UNIT).zip(right.chunks_exact(UNIT)) {
+            let sum = number(left).wrapping_add(number(right));
+            left.copy_from_slice(&sum.to_le_bytes());
+        }
+        Ok(())
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |n, byte| n << 8 | u64::from(*byte))
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 33) as usize % n.max(1)
+    }
+}
+
+/// A message, or the failed rank that stands in its place.
+type Sent = std::result::Result<Vec<u8>, u32>;
+
+/// What all ranks share.
+struct Net {
+    random: Random,
+    /// By receiver, sender and tag.
+    queues: BTreeMap<(u32, u32, u32), VecDeque<Sent>>,
+    /// Receives without memory that are owed a message.
+    sinks: BTreeMap<(u32, u32, u32), usize>,
+    /// Posts until one fails.
+    fails_in: Option<usize>,
+}
+
+struct Pending {
+    run: u32,
+    instance: u32,
+    view: RawView,
+    peer: u32,
+    tag: u32,
+    receives: bool,
+}
+
+struct Rank {
+    own: u32,
+    executor: Executor,
+    net: Rc<RefCell<Net>>,
+    next: u32,
+    pending: BTreeMap<u32, Pending>,
+    ends: HashMap<u32, OperationEnd>,
+    ended: VecDeque<StepEnd>,
+    culprit: u32,
+    devices: Arc<Devices>,
+}
+
+fn bytes_of(view: &RawView) -> Vec<u8> {
+    let mut bytes = vec![0; view.bytes()];
+    // SAFETY: the test keeps the memory until all runs are over.
+    unsafe { view.pack(0..bytes.len(), bytes.as_mut_ptr()) };
+    bytes
+}
+
+impl Rank {
+    fn fails(&mut self) -> bool {
+        let mut net = self.net.borrow_mut();
+        match &mut net.fails_in {
+            Some(0) => {
+                net.fails_in = None;
+                true
+            }
+            Some(left) => {
+                *left -= 1;
+                false
+            }
+            None => false,
+        }
+    }
+
+    fn later(&mut self, view: RawView, peer: u32, tag: u32, receives: bool) -> Started<u32> {
+        self.next += 1;
+        let pending = Pending {
+            run: NO_RUN,
+            instance: 0,
+            view,
+            peer,
+            tag,
+            receives,
+        };
+        self.pending.insert(self.next, pending);
+        Started::Later(self.next)
+    }
+
+    fn deliver(&self, to: u32, tag: u32, sent: Sent) {
+        let key = (to, self.own, tag);
+        let mut net = self.net.borrow_mut();
+        if let Some(left) = net.sinks.get_mut(&key).filter(|left| **left > 0) {
+            *left -= 1;
+            return;
+        }
+        net.queues.entry(key).or_default().push_back(sent);
+    }
+
+    fn accept(&mut self, view: &RawView, from: u32, tag: u32) -> Option<Result<usize>> {
+        let key = (self.own, from, tag);
+        let sent = self.net.borrow_mut().queues.get_mut(&key)?.pop_front()?;
+        Some(match sent {
+            Ok(bytes) => {
+                // SAFETY: as in `bytes_of`; plans send what their peers expect.
+                unsafe { view.unpack(0..bytes.len(), bytes.as_ptr()) };
+                Ok(bytes.len())
+            }
+            Err(culprit) => {
+                self.culprit = culprit;
+                Err(Error::new(ErrorKind::Cancelled, "poisoned"))
+            }
+        })
+    }
+
+    /// Ends one operation that can end, any of them. False if none can.
+    fn progress(&mut self) -> bool {
+        let handles: Vec<u32> = self.pending.keys().copied().collect();
+        let first = self.net.borrow_mut().random.below(handles.len());
+        for at in 0..handles.len() {
+            let handle = handles[(first + at) % handles.len()];
+            let Some(Pending {
+                view,
+                peer,
+                tag,
+                receives,
+                ..
+            }) = self.pending.get(&handle)
+            else {
+                continue;
+            };
+            let (view, peer, tag, receives) = (view.clone(), *peer, *tag, *receives);
+            let earlier = self.pending.iter().any(|(other, pending)| {
+                *other < handle
+                    && (pending.peer, pending.tag, pending.receives) == (peer, tag, receives)
+            });
+            if earlier {
+                continue; // messages of one pair do not overtake
+            }
+            let result = match receives {
+                true => match self.accept(&view, peer, tag) {
+                    Some(result) => result,
+                    None => continue,
+                },
+                false => {
+                    self.deliver(peer, tag, Ok(bytes_of(&view)));
+                    Ok(view.bytes())
+                }
+            };
+            let Some(pending) = self.pending.remove(&handle) else {
+                continue;
+            };
+            self.ended.push_back(StepEnd {
+                run: pending.run,
+                instance: pending.instance,
+                handle,
+                culprit: std::mem::replace(&mut self.culprit, NOBODY),
+            });
+            let room = receives.then(|| view.bytes());
+            self.ends
+                .insert(handle, OperationEnd { peer, room, result });
+            advance(self);
+            return true;
+        }
+        false
+    }
+}
+
+impl Driver for Rank {
+    fn executor(&mut self) -> &mut Executor {
+        &mut self.executor
+    }
+
+    fn own(&self) -> u32 {
+        self.own
+    }
+
+    fn post_send(
+        &mut self,
+        view: RawView,
+        to: u32,
+        tag: u32,
+        _crossing: bool,
+        _site: Site,
+    ) -> Result<Started<u32>> {
+        if self.fails() {
+            // It names no rank: the message was not sent.
+            self.deliver(to, tag, Err(NOBODY));
+            return Err(Error::new(ErrorKind::System, "a post that fails"));
+        }
+        let waits = self
+            .pending
+            .values()
+            .any(|p| (p.peer, p.tag, p.receives) == (to, tag, false));
+        if waits || self.net.borrow_mut().random.below(2) == 0 {
+            return Ok(self.later(view, to, tag, false));
+        }
+        self.deliver(to, tag, Ok(bytes_of(&view)));
+        Ok(Started::Done(view.bytes()))
+    }
+
+    fn post_receive(
+        &mut self,
+        view: RawView,
+        from: u32,
+        tag: u32,
+        _site: Site,
+    ) -> Result<Started<u32>> {
+        let waits = self
+            .pending
+            .values()
+            .any(|p| (p.peer, p.tag, p.receives) == (from, tag, true));
+        if !waits
+            && self.net.borrow_mut().random.below(2) == 0
+            && let Some(result) = self.accept(&view, from, tag)
+        {
+            return result.map(Started::Done);
+        }
+        Ok(self.later(view, from, tag, true))
+    }
+
+    fn adopt(&mut self, handle: u32, run: u32, instance: u32) {
+        if let Some(pending) = self.pending.get_mut(&handle) {
+            (pending.run, pending.instance) = (run, instance);
+        }
+    }
+
+    fn has_ends(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
+    fn next_end(&mut self) -> Option<StepEnd> {
+        self.ended.pop_front()
+    }
+
+    fn take_end(&mut self, handle: u32) -> Option<OperationEnd> {
+        self.ends.remove(&handle)
+    }
+
+    fn operations(&self, run: u32) -> Vec<u32> {
+        let of = self
+            .pending
+            .iter()
+            .filter(|(_, pending)| pending.run == run);
+        of.map(|(handle, _)| *handle).collect()
+    }
+
+    fn hear(&self, _run: u32) {}
+
+    fn stop(&mut self, handle: u32, culprit: u32) -> Option<u32> {
+        let pending = self.pending.remove(&handle)?;
+        match pending.receives {
+            true => self.discard(pending.peer, pending.tag),
+            false => self.poison(pending.peer, pending.tag, culprit),
+        }
+        Some(pending.instance)
+    }
+
+    fn discard(&mut self, from: u32, tag: u32) {
+        let key = (self.own, from, tag);
+        let mut net = self.net.borrow_mut();
+        let there = net.queues.get_mut(&key).and_then(VecDeque::pop_front);
+        if there.is_none() {
+            *net.sinks.entry(key).or_default() += 1;
+        }
+    }
+
+    fn poison(&mut self, to: u32, tag: u32, culprit: u32) {
+        self.deliver(to, tag, Err(culprit));
+    }
+
+    fn culprit(&mut self, _peer: u32, _error: &Error) -> u32 {
+        std::mem::replace(&mut self.culprit, NOBODY)
+    }
+
+    fn devices(&self) -> &Arc<Devices> {
+        &self.devices
+    }
+
+    fn count_combined(&mut self) {}
+
+    fn combine(&mut self, _run: u32, _instance: u32, _combination: Combination) {
+        unreachable!("the operator is the library's")
+    }
+
+    fn drop_later(&mut self, value: Option<Foreign>) {
+        drop(value);
+    }
+
+    fn run_is_over(&mut self, _waker: Option<Waker>) {}
+}
+
+/// Runs an allreduce of `elements` numbers on all ranks to its end: the results of each, and
+/// what is left in the net.
+fn play(
+    (algorithm, size, segments): (Algorithm, u32, u32),
+    elements: usize,
+    seed: u64,
+    fails_in: Option<usize>,
+) -> Option<(Vec<Result<Vec<u8>>>, usize)> {
+    let call = Call::new(Operation::Allreduce, size);
+    let plan = Plan::new(call, algorithm, segments).ok()?;
+    let net = Rc::new(RefCell::new(Net {
+        random: Random(seed),
+        queues: BTreeMap::new(),
+        sinks: BTreeMap::new(),
+        fails_in,
+    }));
+    let bytes = elements * UNIT;
+    let number_of = |rank: u32, at: usize| u64::from(rank + 1) * 1000 + at as u64;
+    let mut inputs: Vec<Vec<u8>> = (0..size)
+        .map(|rank| {
+            (0..elements)
+                .flat_map(|at| number_of(rank, at).to_le_bytes())
+                .collect()
+        })
+        .collect();
+    let mut outputs = vec![vec![0u8; bytes]; size as usize];
+    let mut ranks: Vec<(Rank, u32)> = Vec::new();
+    for rank in 0..size {
+        let mut driver = Rank {
+            own: rank,
+            executor: Executor::default(),
+            net: net.clone(),
+            next: 0,
+            pending: BTreeMap::new(),
+            ends: HashMap::new(),
+            ended: VecDeque::new(),
+            culprit: NOBODY,
+            devices: Arc::default(),
+        };
+        let view =
+            |bytes: &mut Vec<u8>| Pieces::Cut(RawView::untyped(bytes.as_mut_ptr(), bytes.len()));
+        let buffers = Buffers {
+            send: view(&mut inputs[rank as usize]),
+            recv: view(&mut outputs[rank as usize]),
+            sizes: Sizes::Cut(bytes),
+            unit: UNIT,
+        };
+        let program = lower(plan.call(), &plan.part(rank)).expect("a program");
+        let mut run = driver.executor.spare_run();
+        run.memory.begin(&program, buffers, None).expect("memory");
+        run.program = Arc::new(program);
+        run.combiner = Some((
+            Combiner::Owned(Arc::new(Sum)),
+            Fit::of_unit(UNIT, Association::Any),
+        ));
+        run.tags = driver.executor.next_tags();
+        let id = begin(&mut driver, run, None).expect("a run");
+        ranks.push((driver, id));
+    }
+    let mut order = Random(seed ^ 0x9e37_79b9);
+    loop {
+        let first = order.below(ranks.len());
+        let mut at = (0..ranks.len()).map(|at| (first + at) % size as usize);
+        if !at.any(|at| ranks[at].0.progress()) {
+            break;
+        }
+    }
+    let mut results = Vec::new();
+    for (at, (driver, id)) in ranks.iter_mut().enumerate() {
+        let end = take(driver, *id).expect("the run is over");
+        assert!(driver.pending.is_empty() && driver.executor.is_empty());
+        results.push(end.result.map(|()| outputs[at].clone()));
+    }
+    let net = net.borrow();
+    let left = net.queues.values().map(VecDeque::len).sum::<usize>();
+    Some((results, left + net.sinks.values().sum::<usize>()))
+}
+
+fn cases() -> impl Iterator<Item = (Algorithm, u32, u32)> {
+    let all = Algorithm::FLAT.into_iter();
+    all.flat_map(|algorithm| {
+        let sizes = (1..8).map(move |size| (algorithm.clone(), size));
+        sizes.flat_map(|(algorithm, size)| [1, 3, 20].map(|cut| (algorithm.clone(), size, cut)))
+    })
+}
+
+#[test]
+fn every_allreduce_gives_sums_in_any_order_of_ends() {
+    let mut played = 0;
+    for case in cases() {
+        for seed in 0..6 {
+            let elements = [0, 1, 7, 200][seed as usize % 4];
+            let Some((results, left)) = play(case.clone(), elements, seed, None) else {
+                continue;
+            };
+            let size = u64::from(case.1);
+            for result in results {
+                let sums = result.expect("no step fails");
+                for (at, sum) in sums.chunks_exact(UNIT).enumerate() {
+                    let expected = 1000 * size * (size + 1) / 2 + size * at as u64;
+                    assert_eq!(number(sum), expected, "{case:?} seed {seed}");
+                }
+            }
+            assert_eq!(left, 0, "{case:?} seed {seed}");
+            played += 1;
+        }
+    }
+    assert!(played > 100);
+}
+
+/// Invariant 2: whichever post fails, every run ends, and each message meets a receive.
+#[test]
+fn a_failed_post_ends_every_run_and_leaves_no_message() {
+    let mut failed = 0;
+    for case in cases().filter(|(_, size, _)| *size > 1) {
+        for at in 0..24 {
+            let Some((results, left)) = play(case.clone(), 40, at as u64, Some(at)) else {
+                continue;
+            };
+            failed += usize::from(results.iter().any(Result::is_err));
+            assert_eq!(left, 0, "{case:?}, post {at} fails");
+        }
+    }
+    assert!(failed > 100);
+}

@@ -1,0 +1,200 @@
+//! The lane as the executor's driver: steps of plans become its operations.
+
+use super::lane::Lane;
+use super::op::{Mode, Outcome, Posted, Protocol};
+use crate::check::Site;
+use crate::device::Devices;
+use crate::diagnose::waits::{hear, listens};
+use crate::error::{Error, ErrorKind, Result};
+use crate::exec::executor::{Driver, Executor, NO_RUN, NOBODY, OperationEnd, StepEnd};
+use crate::exec::foreign::Foreign;
+use crate::exec::run::Combination;
+use crate::exec::step::Started;
+use crate::matching::Pattern;
+use crate::view::RawView;
+use crate::wire;
+use std::sync::Arc;
+use std::task::Waker;
+
+impl From<Posted> for Started<u32> {
+    #[inline]
+    fn from(posted: Posted) -> Self {
+        match posted {
+            Posted::Done(Outcome { bytes, .. }) => Started::Done(bytes),
+            Posted::Pending(handle) => Started::Later(handle),
+        }
+    }
+}
+
+impl Lane {
+    /// Operations of a run that have not ended.
+    pub(crate) fn steps_under_way(&self, run: u32) -> impl Iterator<Item = u32> {
+        self.port.ops.handles().filter(move |h| {
+            let op = self.port.ops.get(*h);
+            op.is_some_and(|op| op.run == run && !op.is_done())
+        })
+    }
+}
+
+impl Driver for Lane {
+    #[inline]
+    fn executor(&mut self) -> &mut Executor {
+        &mut self.executor
+    }
+
+    #[inline]
+    fn own(&self) -> u32 {
+        self.port.own
+    }
+
+    fn post_send(
+        &mut self,
+        view: RawView,
+        to: u32,
+        tag: u32,
+        crossing: bool,
+        site: Site,
+    ) -> Result<Started<u32>> {
+        if self.send_now(&view, to, tag) {
+            return Ok(Started::Done(view.bytes()));
+        }
+        self.act_for(Some(site));
+        let posted = self.isend_from(view, to, tag, Mode::Standard, crossing, site.line());
+        self.act_for(None);
+        posted.map(Started::from)
+    }
+
+    fn post_receive(
+        &mut self,
+        view: RawView,
+        from: u32,
+        tag: u32,
+        site: Site,
+    ) -> Result<Started<u32>> {
+        self.act_for(Some(site));
+        let posted = self.irecv(view, Pattern::exact(from, tag));
+        self.act_for(None);
+        let posted = posted?;
+        if let Posted::Pending(handle) = posted
+            && let Some(op) = self.port.ops.get_mut(handle)
+        {
+            op.site = site.line();
+        }
+        Ok(posted.into())
+    }
+
+    fn adopt(&mut self, handle: u32, run: u32, instance: u32) {
+        if let Some(op) = self.port.ops.get_mut(handle) {
+            (op.run, op.instance) = (run, instance);
+        }
+        // It may have failed at the call.
+        if self.port.is_done(handle) {
+            self.port.run_event(run, instance, handle);
+        }
+    }
+
+    #[inline]
+    fn has_ends(&self) -> bool {
+        !self.port.ended.is_empty()
+    }
+
+    fn next_end(&mut self) -> Option<StepEnd> {
+        self.port.ended.pop_front()
+    }
+
+    fn take_end(&mut self, handle: u32) -> Option<OperationEnd> {
+        let op = self.port.ops.get(handle)?;
+        let (peer, room) = (op.peer, op.is_receive().then(|| op.view.bytes()));
+        let result = self.take(handle)?;
+        Some(OperationEnd {
+            // A receive's peer is its message's source.
+            peer: result.as_ref().map_or(peer, |outcome| outcome.source),
+            room,
+            result: result.map(|outcome| outcome.bytes),
+        })
+    }
+
+    fn operations(&self, run: u32) -> Vec<u32> {
+        self.steps_under_way(run).collect()
+    }
+
+    #[inline]
+    fn hear(&self, run: u32) {
+        if listens() {
+            self.steps_under_way(run)
+                .for_each(|op| hear(self.asked(op)));
+        }
+    }
+
+    fn stop(&mut self, handle: u32, culprit: u32) -> Option<u32> {
+        let op = self.port.ops.get_mut(handle)?;
+        let (run, instance, peer, tag) = (op.run, op.instance, op.peer, op.tag);
+        op.run = NO_RUN;
+        if op.is_posted() {
+            let owner = op.forget_memory();
+            op.detached = true;
+            self.port.owed.drop(owner);
+            return Some(instance);
+        }
+        let queued = matches!(op.protocol, Protocol::Queued(_));
+        if op.is_send() && !queued {
+            op.rare().blame = Some(culprit);
+        }
+        if !self.revoke(handle) {
+            if let Some(op) = self.port.ops.get_mut(handle) {
+                op.run = run;
+            }
+            return None;
+        }
+        if queued {
+            self.poison(peer, tag, culprit);
+        }
+        Some(instance)
+    }
+
+    fn discard(&mut self, from: u32, tag: u32) {
+        let posted = self.irecv(RawView::empty(), Pattern::exact(from, tag));
+        if let Ok(Posted::Pending(handle)) = posted {
+            self.let_go(handle);
+        }
+        self.port.culprit = NOBODY;
+    }
+
+    fn poison(&mut self, to: u32, tag: u32, culprit: u32) {
+        if to == self.port.own {
+            return; // a copy of its own, whose other end is given up, too
+        }
+        self.port
+            .control(to, wire::head(wire::POISON, 0, tag, culprit));
+    }
+
+    fn culprit(&mut self, peer: u32, error: &Error) -> u32 {
+        let culprit = std::mem::replace(&mut self.port.culprit, NOBODY);
+        if culprit == NOBODY && matches!(error.kind(), ErrorKind::RankDead | ErrorKind::Closed) {
+            let member = self.port.members.get(peer as usize);
+            return member.copied().unwrap_or(NOBODY);
+        }
+        culprit
+    }
+
+    fn devices(&self) -> &Arc<Devices> {
+        &self.port.devices
+    }
+
+    fn count_combined(&mut self) {
+        self.port.counters.combined += 1;
+    }
+
+    fn combine(&mut self, run: u32, instance: u32, combination: Combination) {
+        self.port.owed.combine(run, instance, combination);
+    }
+
+    fn drop_later(&mut self, value: Option<Foreign>) {
+        self.port.owed.drop(value);
+    }
+
+    fn run_is_over(&mut self, waker: Option<Waker>) {
+        self.port.finished = true;
+        self.port.owed.wake(waker);
+    }
+}

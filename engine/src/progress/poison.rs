@@ -1,0 +1,76 @@
+//! Abort propagation: messages that will not come, because their collective has failed at
+//! the peer.
+//!
+//! POISON takes the place of one message of a plan, and names the failed rank if there is
+//! one. The receive that it matches ends with an error, its run fails in turn, and so the
+//! failure follows the edges of the plan.
+//!
+//! # Sources
+//! M. Bauer, S. Treichler, E. Slaughter, A. Aiken, "Legion", SC 2012: poisoned events.
+
+use super::arrival::Arrival;
+use super::lane::Lane;
+use super::op::Protocol;
+use crate::error::{Error, ErrorKind};
+use crate::exec::executor::NOBODY;
+use crate::matching::{Envelope, INTERNAL_TAG};
+
+impl Lane {
+    /// A peer's run has failed.
+    pub(crate) fn on_poison(&mut self, peer: u32, tag: u32, culprit: u32) -> bool {
+        let envelope = Envelope { source: peer, tag };
+        if tag & INTERNAL_TAG == 0 {
+            return false;
+        }
+        match self.posted.take(envelope) {
+            Some(handle) => {
+                if let Some(op) = self.port.ops.get_mut(handle) {
+                    op.protocol = Protocol::Posted(None);
+                }
+                self.finish_poisoned(handle, peer, culprit);
+                true
+            }
+            None => self
+                .arrive(envelope, Arrival::Poison { culprit }, None)
+                .is_some(),
+        }
+    }
+
+    /// Ends a receive whose message will not come.
+    pub(crate) fn finish_poisoned(&mut self, handle: u32, peer: u32, culprit: u32) {
+        let e = self.poisoned(peer, culprit);
+        self.port.culprit = culprit;
+        self.port.finish(handle, Some(e));
+        self.port.culprit = NOBODY;
+    }
+
+    /// The error of a receive that meets poison.
+    fn poisoned(&mut self, peer: u32, culprit: u32) -> Error {
+        let Some(culprit) = (culprit != NOBODY).then_some(culprit) else {
+            return Error::new(
+                ErrorKind::Cancelled,
+                format!("rank {peer} has failed in this collective (hint: its own error says why)"),
+            );
+        };
+        let member = self.port.members.iter().position(|world| *world == culprit);
+        let who = match member {
+            Some(rank) => format!("rank {rank}"),
+            None => format!("rank {culprit} of the job"),
+        };
+        let state = member.and_then(|rank| self.port.peers.get(rank));
+        let kind = match state.is_some_and(|s| s.left.is_some() && !s.has_failed()) {
+            true => ErrorKind::Closed,
+            false => ErrorKind::RankDead,
+        };
+        Error::new(
+            kind,
+            format!("{who} is dead or has left, as rank {peer} has found in this collective"),
+        )
+    }
+
+    /// The error of a receive whose poison came before it.
+    pub(crate) fn meets_poison(&mut self, peer: u32, culprit: u32) -> Error {
+        self.port.culprit = culprit;
+        self.poisoned(peer, culprit)
+    }
+}
