@@ -4,16 +4,16 @@ mod calls;
 
 use std::process::ExitCode;
 
+use osier::Result;
 use osier::config;
 use osier::devices::handle::Made;
 use osier::model::{self, Cached, Origin};
+use osier::protocol::Protocol;
 use osier::protocol::device::{
-    Between, Class, DeviceCosts, End, LEAST_DEVICE_CHUNK_BYTES, Means, Model, Move, Place,
-    Placement, Predicted, Short, Way, ways,
+    Class, DeviceCosts, End, LEAST_DEVICE_CHUNK_BYTES, Means, Move, Place, Predicted,
 };
-use osier::protocol::reach::{self, Pipelining, Reach, Sides, supported};
-use osier::protocol::select::{AT_ONCE_BYTES, Selection};
-use osier::{Error, ErrorKind, Result};
+use osier::protocol::reach::Placement;
+use osier::protocol::select::{AT_ONCE_BYTES, Able, Candidate, DevicePair, Memory, Message, Rules};
 use serde_json::{Value, json};
 
 use crate::bench::layout::Pattern;
@@ -45,8 +45,8 @@ pub enum Command {
     Call(calls::Command),
 }
 
-/// Print which way a message of a device takes, its pieces, and what it is expected to
-/// take, beside the other ways
+/// Print which protocol moves a message, its pieces, and what it is expected to take,
+/// beside the other candidates
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -176,9 +176,9 @@ impl Ranks {
         match self {
             Ranks::Process => Placement::Process,
             Ranks::Devices => Placement::Devices,
-            Ranks::Gpu => Placement::Gpu,
+            Ranks::Gpu => Placement::Device,
             Ranks::Linked => Placement::Linked,
-            Ranks::Gpus => Placement::Gpus,
+            Ranks::Gpus => Placement::Apart,
         }
     }
 
@@ -222,13 +222,6 @@ struct Explained {
 }
 
 fn explain(args: &Args) -> Result<()> {
-    if args.from == Where::Host && args.to == Where::Host {
-        return Err(Error::new(
-            ErrorKind::Argument,
-            "neither end is a device's (hint: osier info --protocols shows messages between \
-             hosts)",
-        ));
-    }
     let to_layout = args.to_layout.as_ref().unwrap_or(&args.layout);
     let end = |place: Where, pattern: &Pattern| -> Result<(End, usize)> {
         let shape = pattern.shape(args.bytes)?;
@@ -260,147 +253,87 @@ fn explain(args: &Args) -> Result<()> {
 
 fn predict(
     (from, to): (End, End),
-    memory: (Made, Made),
+    (sent, received): (Made, Made),
     (bytes, mode): (usize, Mode),
     placement: Placement,
 ) -> Result<Explained> {
     let cached = model::cached()?;
-    let mut model = Model::unlimited(&cached.costs);
-    model.limits.memory = model.limits.memory.min(config::pinned_limit()? / 4);
+    let mut rules = Rules::new(&cached.costs, AT_ONCE_BYTES);
+    rules.pipelining = config::pipeline()?;
+    rules.device_eager_bytes = config::device_eager()?.unwrap_or(rules.device_eager_bytes);
+    let limits = &mut rules.model.limits;
+    limits.memory = limits.memory.min(config::pinned_limit()? / 4);
     // Of the device that is there; else of one as the built-in costs have it.
     let devices = osier_kernels::devices().unwrap_or_default();
     let processors = devices
         .first()
         .map_or(132, |d| d.multiprocessors.max(1) as u32);
-    model.limits.blocks = match config::pack_multiprocessors()? {
+    limits.blocks = match config::pack_multiprocessors()? {
         Some(share) => share.of(processors),
         None => processors * 8,
     };
-    let selection = Selection::new(cached.costs, AT_ONCE_BYTES);
-    // A host's send does not know that a device receives it.
-    let short = match from.place {
-        Place::Host => selection.eager_max(osier::protocol::select::Memory::Private),
-        _ => config::device_eager()?.unwrap_or(selection.device_eager_max()),
-    };
-    let short = Short {
-        bytes: short,
-        waits: mode != Mode::Standard && from.place != Place::Host,
-    };
-    let open = allowed(from, to, memory, (placement, bytes, short))?;
+    let chunks = config::device_chunks()?;
+    let (least, most) = (2 * LEAST_DEVICE_CHUNK_BYTES, limits.device_memory);
+    limits.device_memory = (chunks / 4).max(least).min(most);
+    let blocks = limits.blocks;
     let devices = from.place != Place::Host && to.place != Place::Host;
-    let between = Between {
-        linked: matches!(placement, Placement::Linked | Placement::Devices),
-        offered: devices && lie(placement).is_some(),
+    let message = Message {
+        memory: match from.class {
+            Class::Run => Memory::Plain,
+            _ => Memory::Private,
+        },
+        pair: devices.then_some(DevicePair {
+            from: sent,
+            to: Some(received),
+            ..DevicePair::opened(placement)
+        }),
+        // A host's send does not know that a device receives it.
+        waits: mode != Mode::Standard && from.place != Place::Host,
+        offered: devices && !placement.is_one_process(),
         apertures: match probe::gdrcopy().available {
-            true => (memory.0 == Made::Plain, memory.1 == Made::Plain),
+            true => (sent == Made::Plain, received == Made::Plain),
             false => (false, false),
         },
+        ..Message::between(from, to, bytes)
     };
-    let chunks = config::device_chunks()?;
-    let (least, most) = (2 * LEAST_DEVICE_CHUNK_BYTES, model.limits.device_memory);
-    model.limits.device_memory = (chunks / 4).max(least).min(most);
-    let mut ranking: Vec<Predicted> = open
+    let candidates = rules.candidates(&message);
+    let of = |protocol: Protocol| -> Option<&Candidate> {
+        candidates.iter().find(|one| one.protocol == protocol)
+    };
+    let ranking = rules.ranking(&message);
+    let ranking = ranking
         .iter()
-        .map(|way| model.predict_between(from, to, bytes, *way, between))
-        .collect();
-    ranking.sort_by(|a, b| a.ns.total_cmp(&b.ns));
-    if config::pipeline()? == Pipelining::On {
-        ranking.sort_by_key(|p| p.way != Way::DeviceChunks);
-    }
-    let mut others: Vec<_> = Way::ALL
-        .into_iter()
-        .filter(|way| !open.contains(way))
-        .map(|way| {
-            let reaches = [Way::Kernel, Way::Put, Way::DeviceChunks].contains(&way);
-            let there = !reaches || placement != Placement::Gpus;
-            let ns = there.then(|| model.predict_between(from, to, bytes, way, between).ns);
-            (
-                way.to_string(),
-                ns,
-                absent(way, memory, (placement, bytes, short)),
-            )
-        })
-        .collect();
-    if bytes <= short.bytes && !probe::gdrcopy().available {
+        .filter_map(|protocol| of(protocol)?.predicted);
+    let others = candidates.iter().filter_map(|one| match one.able {
+        Able::No(why) => {
+            let ns = one.predicted.map(|predicted| predicted.ns);
+            Some((one.protocol.to_string(), ns, why.to_owned()))
+        }
+        Able::Yes | Able::Always => None,
+    });
+    let mut others: Vec<_> = others.collect();
+    let short = rules.able(Protocol::Eager, &message);
+    if !matches!(short, Able::No(_)) && !probe::gdrcopy().available {
         others.push(("aperture (gdrcopy)".into(), None, probe::gdrcopy().note));
     }
     let means = (
-        model.means(from, Move::Fill, bytes, between.apertures.0).0,
-        model.means(to, Move::Empty, bytes, between.apertures.1).0,
+        rules
+            .model
+            .means(from, Move::Fill, bytes, message.apertures.0)
+            .0,
+        rules
+            .model
+            .means(to, Move::Empty, bytes, message.apertures.1)
+            .0,
     );
     Ok(Explained {
         bytes,
         means,
-        ranking,
+        ranking: ranking.collect(),
         others,
         cached,
-        blocks: model.limits.blocks,
+        blocks,
     })
-}
-
-/// Ways that the message may take, as its receiver finds them.
-fn allowed(
-    from: End,
-    to: End,
-    (sent, received): (Made, Made),
-    (placement, bytes, short): (Placement, usize, Short),
-) -> Result<Vec<Way>> {
-    let mut open = ways(from, to, placement, bytes, short);
-    if let Some(lie) = lie(placement) {
-        let sides = Sides {
-            placement: lie,
-            from: sent,
-            to: Some(received),
-            told: true,
-            fits: true,
-            shares: true,
-        };
-        let reached = reach::ways(&sides, config::pipeline()?);
-        let needs = [Way::Kernel, Way::Put, Way::DeviceChunks];
-        open.retain(|way| !needs.contains(way) || reached.contains(way));
-    }
-    Ok(open)
-}
-
-/// Where the buffers of two processes lie.
-fn lie(placement: Placement) -> Option<reach::Placement> {
-    match placement {
-        Placement::Process | Placement::Devices => None,
-        Placement::Gpu => Some(reach::Placement::Device),
-        Placement::Linked => Some(reach::Placement::Linked),
-        Placement::Gpus => Some(reach::Placement::Apart),
-    }
-}
-
-/// Why a way does not carry a message.
-fn absent(
-    way: Way,
-    (sent, received): (Made, Made),
-    (placement, bytes, short): (Placement, usize, Short),
-) -> String {
-    let closed = |made| match lie(placement).map(|lie| supported(made, lie)) {
-        Some(Reach::No(why)) => Some(why),
-        _ => None,
-    };
-    match way {
-        Way::Bounce => format!("up to {}", size(short.bytes)),
-        _ if bytes <= short.bytes && !short.waits => {
-            "standard sends of short messages wait for no receive (hint: --mode, \
-             OSIER_DEVICE_EAGER)"
-                .into()
-        }
-        Way::Chunks | Way::Fragments | Way::Put | Way::DeviceChunks if bytes <= short.bytes => {
-            "short messages are announced to be read by one kernel only".into()
-        }
-        Way::Kernel if closed(sent).is_some() => closed(sent).unwrap_or_default().into(),
-        Way::Put if closed(received).is_some() => closed(received).unwrap_or_default().into(),
-        _ if placement == Placement::Gpus => "the GPUs are not linked".into(),
-        Way::Put | Way::DeviceChunks if lie(placement).is_none() => {
-            "one process reads at once".into()
-        }
-        Way::DeviceChunks => "forbidden, or an end is the host's".into(),
-        _ => "an end is the host's".into(),
-    }
 }
 
 fn grid(blocks: u32) -> String {
@@ -432,7 +365,7 @@ fn print(args: &Args, to_layout: &Pattern, found: &Explained) {
     );
     let mut table = Table::new(2).right(&[1, 2, 3, 4, 5, 6]);
     let head = [
-        "way",
+        "protocol",
         "piece",
         "depth",
         "pack blocks",
@@ -443,12 +376,12 @@ fn print(args: &Args, to_layout: &Pattern, found: &Explained) {
     table.row(head.map(str::to_owned));
     let best = found.ranking.first().map_or(f64::NAN, |best| best.ns);
     for (at, p) in found.ranking.iter().enumerate() {
-        let way = match p.way {
-            Way::Bounce => format!("{} ({}, {})", p.way, found.means.0, found.means.1),
-            way => way.to_string(),
+        let name = match p.protocol {
+            Protocol::Eager => format!("{} ({}, {})", p.protocol, found.means.0, found.means.1),
+            protocol => protocol.to_string(),
         };
         table.row([
-            way,
+            name,
             size(p.pipeline.fragment.min(found.bytes)),
             p.pipeline.depth.to_string(),
             grid(p.grids.0),
@@ -467,9 +400,9 @@ fn print(args: &Args, to_layout: &Pattern, found: &Explained) {
     }
     println!("\nNot for this message");
     let mut table = Table::new(2).right(&[1]);
-    for (way, ns, why) in &found.others {
+    for (name, ns, why) in &found.others {
         let ns = ns.map_or_else(|| "-".into(), time);
-        table.row([way.clone(), ns, why.clone()]);
+        table.row([name.clone(), ns, why.clone()]);
     }
     table.print();
     let (link, device) = measured(&found.cached);
@@ -494,7 +427,7 @@ fn to_json(args: &Args, found: &Explained) -> Value {
         .iter()
         .map(|p| {
             json!({
-                "way": p.way.to_string(),
+                "protocol": p.protocol.to_string(),
                 "fragment_bytes": p.pipeline.fragment,
                 "depth": p.pipeline.depth,
                 "pack_blocks": p.grids.0,
@@ -515,7 +448,7 @@ fn to_json(args: &Args, found: &Explained) -> Value {
         "mode": format!("{:?}", args.mode).to_lowercase(),
         "at_once_by": [found.means.0.to_string(), found.means.1.to_string()],
         "ranking": ranking,
-        "others": found.others.iter().map(|(way, ns, why)| json!({"way": way, "predicted_ns": ns, "why": why})).collect::<Value>(),
+        "others": found.others.iter().map(|(name, ns, why)| json!({"protocol": name, "predicted_ns": ns, "why": why})).collect::<Value>(),
         "link": {"costs": found.cached.costs, "from": link},
         "device": {"costs": costs, "from": device},
         "most_blocks": found.blocks,

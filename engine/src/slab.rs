@@ -37,6 +37,12 @@ impl<T> Slab<T> {
         self.len
     }
 
+    /// Whether no entry lives.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Most entries at a time.
     pub const CAPACITY: usize = INDEX_MASK as usize;
 

@@ -19,8 +19,9 @@ use super::calls::{CallCosts, ClassCosts, MessageCost, Places, WorkCost, rise, r
 use super::device_links::RankJoints;
 use osier_collectives::{Aside, Curve, Executor, Joined, Joint, Machine, Point};
 use osier_engine::protocol::cost::LinkCosts;
-use osier_engine::protocol::device::{Between, Class, End, Model, Place, Placement, Short, ways};
-use osier_engine::protocol::select::{AT_ONCE_BYTES, Selection};
+use osier_engine::protocol::device::{Class, End, Place};
+use osier_engine::protocol::reach::Placement;
+use osier_engine::protocol::select::{AT_ONCE_BYTES, DevicePair, Message, Rules};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -59,24 +60,22 @@ impl DeviceCalls {
             device: Some(device),
             ..*links
         };
-        let model = Model::unlimited(links);
-        let short = Short {
-            bytes: Selection::new(*links, AT_ONCE_BYTES).device_eager_max(),
-            waits: false,
-        };
+        let rules = Rules::new(links, AT_ONCE_BYTES);
         let end = End {
             place: Place::Device,
             class: Class::Run,
         };
-        let between = Between {
-            linked: true,
-            offered: true,
-            apertures: (false, false),
-        };
         let message = |log: u32| {
             let bytes = 1usize << log;
-            let all = ways(end, end, Placement::Linked, bytes, short).into_iter();
-            let times = all.map(|way| model.predict_between(end, end, bytes, way, between).ns);
+            let message = Message {
+                pair: Some(DevicePair::opened(Placement::Linked)),
+                offered: true,
+                ..Message::between(end, end, bytes)
+            };
+            let times = rules.ranking(&message);
+            let times = times
+                .iter()
+                .map(|protocol| rules.predict(protocol, &message).ns);
             let one_way_ns = times.fold(f64::INFINITY, f64::min);
             MessageCost {
                 bytes: bytes as u64,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use osier::plans::Algorithm;
-use osier::protocol::reach::Pipelining;
+use osier::protocol::select::Pipelining;
 
 use super::by_copies::By;
 use super::calls::Form;

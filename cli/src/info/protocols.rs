@@ -1,9 +1,10 @@
 //! Which protocol carries which message, and what that is expected to take.
 
 use osier::model::{self, Agreed, Cached, NOT_PERMITTED_NS, Origin};
+use osier::protocol::Protocol;
 use osier::protocol::cost::LinkCosts;
 use osier::protocol::device::DeviceCosts;
-use osier::protocol::select::{Memory, Protocol, Selection};
+use osier::protocol::select::{Memory, Selection};
 use osier::{Error, Result, Universe};
 use osier_transports::shm::{Job, JobOptions, NOTE_BYTES};
 use serde_json::{Value, json};

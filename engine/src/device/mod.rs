@@ -31,7 +31,8 @@ pub mod stage;
 
 use crate::protocol::cost::LinkCosts;
 use crate::protocol::device::{Class, End, LEAST_DEVICE_CHUNK_BYTES, Model, Place, Reductions};
-use crate::protocol::reach::{Pipelining, Placement};
+use crate::protocol::reach::Placement;
+use crate::protocol::select::Pipelining;
 use descriptors::Descriptors;
 use imports::{Imports, Limits, Room};
 use osier_datatype::{Datatype, Layout};

@@ -4,8 +4,7 @@ use super::pool::LEAST_LIMIT_BYTES;
 use crate::env::{MOST_BYTES, bad, bounded, parse_bytes, value};
 use crate::error::Result;
 use crate::protocol::device::{LEAST_DEVICE_CHUNK_BYTES, Reductions};
-use crate::protocol::reach::Pipelining;
-use crate::protocol::select::EAGER_LIMIT_BYTES;
+use crate::protocol::select::{EAGER_LIMIT_BYTES, Pipelining};
 use std::ops::RangeInclusive;
 
 /// Bounds of `OSIER_DEVICE_MAPPINGS`.

@@ -201,7 +201,7 @@ impl Executor {
 
     /// Whether a run goes on for which no thread waits.
     pub fn unfinished(&self) -> bool {
-        self.slots.len() > 0
+        !self.slots.is_empty()
             && self.slots.handles().any(|run| {
                 let run = self.slots.get(run).and_then(Option::as_ref);
                 run.is_some_and(|run| (run.detached || !run.holds.is_empty()) && !run.is_over())

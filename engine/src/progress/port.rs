@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind};
 use crate::exec::executor::{NO_RUN, NOBODY, StepEnd};
 use crate::exec::foreign::Foreign;
 use crate::matching::{Pattern, TagPattern};
-use crate::protocol::select::Selection;
+use crate::protocol::select::{Rules, Selection};
 use crate::slab::Slab;
 use osier_kernels::DeviceError;
 use osier_transports::Death;
@@ -341,6 +341,21 @@ impl Port {
         self.ops
             .get_mut(handle)
             .filter(|op| op.is_send() && op.peer == peer)
+    }
+
+    /// Largest eager message of a device.
+    pub(crate) fn eager_max_of_devices(&self) -> usize {
+        self.devices.eager_max(self.selection.device_eager_max())
+    }
+
+    /// What the table of protocols goes by for messages of devices.
+    pub(crate) fn rules(&self) -> Rules {
+        Rules {
+            model: self.devices.model(),
+            device_eager_bytes: self.eager_max_of_devices(),
+            pipelining: self.devices.pipelining(),
+            ..*self.selection.rules()
+        }
     }
 
     /// A kernel copies so many bytes of a message from device to device.

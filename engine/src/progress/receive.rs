@@ -8,11 +8,10 @@ use super::op::{Op, Outcome, Posted, Protocol};
 use super::peer::Target;
 use super::port::describe;
 use super::protocols::host_staged::check_moment;
-use super::protocols::{device_memory, device_pipeline, host_pipeline, host_staged, rendezvous};
+use super::protocols::{device_memory, host_staged, rendezvous};
 use crate::diagnose::waits::resigns;
 use crate::error::{Error, ErrorKind, Result};
 use crate::matching::{Envelope, Pattern, TagPattern};
-use crate::protocol::rendezvous::{Way, decide};
 use crate::trace::event::Kind;
 use crate::view::RawView;
 use crate::wire;
@@ -655,22 +654,9 @@ impl Lane {
                 .control(peer, wire::head(wire::FINISH, wire::OUTCOME_DONE, send, 0));
             return self.port.received(handle);
         }
-        let elsewhere = self
-            .port
-            .ops
-            .get(handle)
-            .is_some_and(|op| op.view.as_device().is_some());
-        if let Some(remote) = &offer.memory
-            && device_pipeline::begin_reached(&mut self.port, handle, peer, send, remote)
-        {
-            return;
-        }
-        if elsewhere || offer.on_device {
-            return host_pipeline::begin_staged(&mut self.port, handle, peer, send, total, offer);
-        }
-        match decide(&self.port.selection, total, offer.key) {
-            Way::Fragments => rendezvous::ask_fragments(&mut self.port, handle, peer, send),
-            Way::Pull(key) => self.get.begin_pull(&mut self.port, handle, peer, send, key),
+        let pulled = rendezvous::answer(&mut self.port, handle, peer, send, offer);
+        if let Some(key) = pulled {
+            self.get.begin_pull(&mut self.port, handle, peer, send, key);
         }
     }
 

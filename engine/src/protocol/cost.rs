@@ -112,6 +112,11 @@ impl LinkCosts {
             + 2.0 * (fragments - 1) as f64 * self.overhead_ns
     }
 
+    /// Announce, then fragments, between two that do so at the same time, in ns.
+    pub fn crossing_fragments_ns(&self, bytes: usize) -> f64 {
+        2.0 * self.latency_ns + self.crossing_eager_ns(bytes)
+    }
+
     /// Announce, then a copy by the kernel, between two that do so at the same time, in
     /// ns: neither has time for the other's.
     pub fn crossing_attach_ns(&self, bytes: usize) -> f64 {

@@ -35,6 +35,7 @@
 //! beyond the slowest stage; as many thread blocks as keep packing no slower than the
 //! link (figures 4.15 and 4.16).
 
+use super::Protocol;
 use super::cost::{LinkCosts, MAX_FRAGMENT_BYTES};
 use crate::wire;
 use serde::{Deserialize, Serialize};
@@ -179,21 +180,6 @@ pub struct End {
     pub class: Class,
 }
 
-/// Where the two ranks are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placement {
-    /// Threads of one process, on one device.
-    Process,
-    /// Threads of one process with a device each, which are linked.
-    Devices,
-    /// Two processes on one device.
-    Gpu,
-    /// Two processes with a device each, which are linked.
-    Linked,
-    /// Two processes with a device each.
-    Gpus,
-}
-
 /// Where reductions of a device's memory combine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reductions {
@@ -204,58 +190,6 @@ pub enum Reductions {
     Device,
     /// On the host.
     Host,
-}
-
-/// How a message of a device travels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// Packed to pinned memory, sent as a host's message at once, unpacked.
-    Bounce,
-    /// Announced; packed pieces are handed over in shared memory.
-    Chunks,
-    /// Announced; packed pieces go as fragments.
-    Fragments,
-    /// Announced; one kernel copies from layout to layout: within a process, or from
-    /// memory of another that can be opened.
-    Kernel,
-    /// Announced; the sender's kernel copies from layout to layout, to memory of the
-    /// receiver that can be opened.
-    Put,
-    /// Announced; packed pieces are handed over in memory of the sender's device.
-    DeviceChunks,
-}
-
-impl Way {
-    /// All of them.
-    pub const ALL: [Way; 6] = [
-        Way::Bounce,
-        Way::Chunks,
-        Way::Fragments,
-        Way::Kernel,
-        Way::Put,
-        Way::DeviceChunks,
-    ];
-
-    /// Least bytes of its pieces.
-    fn least_bytes(self) -> usize {
-        match self {
-            Way::DeviceChunks => LEAST_DEVICE_CHUNK_BYTES,
-            _ => LEAST_FRAGMENT_BYTES,
-        }
-    }
-}
-
-impl fmt::Display for Way {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Way::Bounce => "at once, through pinned memory",
-            Way::Chunks => "rendezvous, chunks handed over",
-            Way::Fragments => "rendezvous, fragments",
-            Way::Kernel => "rendezvous, one kernel",
-            Way::Put => "rendezvous, one kernel writes",
-            Way::DeviceChunks => "rendezvous, chunks on the device",
-        })
-    }
 }
 
 /// The pieces of a message.
@@ -278,11 +212,10 @@ pub struct Limits {
     pub blocks: u32,
 }
 
-/// A way, and what it is expected to take.
+/// A protocol, and what it is expected to take.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Predicted {
-    /// Which.
-    pub way: Way,
+    pub protocol: Protocol,
     /// Its pieces.
     pub pipeline: Pipeline,
     /// Thread blocks of the sender's kernels and of the receiver's; 0: there are none.
@@ -351,7 +284,7 @@ pub struct Between {
 struct Hop {
     from: End,
     to: End,
-    way: Way,
+    protocol: Protocol,
     between: Between,
 }
 
@@ -491,7 +424,7 @@ impl Model {
     fn stages(&self, hop: Hop, f: usize, pieces: usize) -> Stages {
         let message = self.link.latency_ns + self.link.overhead_ns;
         let shake = 2.0 * self.link.latency_ns;
-        if hop.way == Way::DeviceChunks {
+        if hop.protocol == Protocol::DeviceSlots {
             let fill = self.on_device_ns(hop.from, f);
             let linked = hop.between.linked;
             let direct = self.chunk_ns(hop.to, linked, f);
@@ -505,8 +438,8 @@ impl Model {
                 cycle: fill + taken + 2.0 * message,
             };
         }
-        let between = match hop.way {
-            Way::Fragments => 2.0 * f as f64 * self.link.copy_ns_per_byte,
+        let between = match hop.protocol {
+            Protocol::Fragments => 2.0 * f as f64 * self.link.copy_ns_per_byte,
             _ => 0.0,
         };
         let fill = self.piece_ns(hop.from, Move::Fill, f);
@@ -586,9 +519,9 @@ impl Model {
     }
 
     /// Pieces that are allowed: those of the least size always are.
-    fn most_depth(&self, way: Way, fragment: usize) -> usize {
-        let memory = match way {
-            Way::DeviceChunks => self.limits.device_memory,
+    fn most_depth(&self, protocol: Protocol, fragment: usize) -> usize {
+        let memory = match protocol {
+            Protocol::DeviceSlots => self.limits.device_memory,
             _ => self.limits.memory,
         };
         (memory / fragment).min(MOST_DEPTH)
@@ -598,10 +531,10 @@ impl Model {
     /// the least memory.
     fn cut(&self, hop: Hop, bytes: usize) -> (Pipeline, f64) {
         let mut best: Option<(Pipeline, f64)> = None;
-        let least = hop.way.least_bytes();
+        let least = least_bytes(hop.protocol);
         let mut fragment = least;
         while fragment <= MOST_FRAGMENT_BYTES {
-            let most = match self.most_depth(hop.way, fragment) {
+            let most = match self.most_depth(hop.protocol, fragment) {
                 most if fragment == least => most.max(1),
                 most => most,
             };
@@ -656,8 +589,8 @@ impl Model {
     }
 
     /// What a way is expected to take, on one device or between such that are not linked.
-    pub fn predict(&self, from: End, to: End, bytes: usize, way: Way) -> Predicted {
-        self.predict_between(from, to, bytes, way, Between::default())
+    pub fn predict(&self, from: End, to: End, bytes: usize, protocol: Protocol) -> Predicted {
+        self.predict_between(from, to, bytes, protocol, Between::default())
     }
 
     /// What a way is expected to take.
@@ -666,34 +599,38 @@ impl Model {
         from: End,
         to: End,
         bytes: usize,
-        way: Way,
+        protocol: Protocol,
         between: Between,
     ) -> Predicted {
         let hop = Hop {
             from,
             to,
-            way,
+            protocol,
             between,
         };
         let whole = Pipeline {
             fragment: bytes,
             depth: 1,
         };
-        let (pipeline, ns) = match way {
-            Way::Bounce => (whole, self.bounce_ns(hop, bytes)),
-            Way::Kernel => (whole, self.kernel_ns(hop, bytes, 2.0)),
-            Way::Put => (whole, self.kernel_ns(hop, bytes, 3.0)),
-            Way::Chunks | Way::Fragments | Way::DeviceChunks => self.cut(hop, bytes),
+        let (pipeline, ns) = match protocol {
+            Protocol::Eager => (whole, self.bounce_ns(hop, bytes)),
+            Protocol::DeviceGet => (whole, self.kernel_ns(hop, bytes, 2.0)),
+            Protocol::DevicePut => (whole, self.kernel_ns(hop, bytes, 3.0)),
+            Protocol::HostSlots | Protocol::Fragments | Protocol::DeviceSlots => {
+                self.cut(hop, bytes)
+            }
+            Protocol::GetMapped => (whole, self.link.mapped_ns(bytes)),
+            Protocol::GetAttach => (whole, self.link.attach_ns(bytes)),
         };
         let runs = from.class == Class::Run && to.class == Class::Run;
         let copies = match runs {
             true => 0,
             false => self.copy_blocks(from.class, to.class),
         };
-        let grids = match way {
-            Way::Kernel => (0, copies),
-            Way::Put => (copies, 0),
-            Way::DeviceChunks => {
+        let grids = match protocol {
+            Protocol::DeviceGet => (0, copies),
+            Protocol::DevicePut => (copies, 0),
+            Protocol::DeviceSlots => {
                 let grid = |class| match class {
                     Class::Run => 0,
                     class => self.copy_blocks(class, Class::Run),
@@ -703,17 +640,11 @@ impl Model {
             _ => (self.grid(from, Move::Fill), self.grid(to, Move::Empty)),
         };
         Predicted {
-            way,
+            protocol,
             pipeline,
             grids,
             ns,
         }
-    }
-
-    /// The cheapest of some ways for a message.
-    pub fn best(&self, from: End, to: End, bytes: usize, ways: &[Way]) -> Option<Predicted> {
-        let all = ways.iter().map(|way| self.predict(from, to, bytes, *way));
-        all.min_by(|a, b| a.ns.total_cmp(&b.ns))
     }
 
     /// The pieces that a sender cuts a long message into before it knows where it goes:
@@ -726,7 +657,7 @@ impl Model {
         let hop = Hop {
             from,
             to,
-            way: Way::Chunks,
+            protocol: Protocol::HostSlots,
             between: Between::default(),
         };
         self.cut(hop, bytes).0
@@ -737,7 +668,7 @@ impl Model {
         let hop = Hop {
             from,
             to,
-            way: Way::DeviceChunks,
+            protocol: Protocol::DeviceSlots,
             between: Between {
                 linked,
                 offered: true,
@@ -754,7 +685,7 @@ impl Model {
             class: Class::Strided,
         };
         let ns = |n: usize, way| self.predict(end, end, n, way).ns;
-        let pays = |n: usize| ns(n, Way::Bounce) <= ns(n, Way::Chunks);
+        let pays = |n: usize| ns(n, Protocol::Eager) <= ns(n, Protocol::HostSlots);
         let mut last = SHORT_BYTES;
         while last * 2 <= most && pays(last * 2) {
             last *= 2;
@@ -763,34 +694,12 @@ impl Model {
     }
 }
 
-/// Messages that need no rendezvous.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Short {
-    /// Up to so many bytes.
-    pub bytes: usize,
-    /// The send may wait for its receive all the same.
-    pub waits: bool,
-}
-
-/// Ways that a message may take.
-pub fn ways(from: End, to: End, placement: Placement, bytes: usize, short: Short) -> Vec<Way> {
-    let device = |end: End| end.place != Place::Host;
-    let reached = !matches!(placement, Placement::Gpus);
-    if bytes <= short.bytes {
-        let mut ways = vec![Way::Bounce];
-        if short.waits && reached && device(from) && device(to) {
-            ways.push(Way::Kernel);
-        }
-        return ways;
+/// Least bytes of a protocol's pieces.
+fn least_bytes(protocol: Protocol) -> usize {
+    match protocol {
+        Protocol::DeviceSlots => LEAST_DEVICE_CHUNK_BYTES,
+        _ => LEAST_FRAGMENT_BYTES,
     }
-    let mut ways = vec![Way::Chunks, Way::Fragments];
-    if reached && device(from) && device(to) {
-        ways.push(Way::Kernel);
-        if !matches!(placement, Placement::Process | Placement::Devices) {
-            ways.extend([Way::Put, Way::DeviceChunks]);
-        }
-    }
-    ways
 }
 
 #[cfg(test)]
@@ -830,11 +739,6 @@ mod tests {
         })
     }
 
-    const SHORT: Short = Short {
-        bytes: SHORT_BYTES,
-        waits: false,
-    };
-
     fn ends() -> impl Strategy<Value = End> {
         let places = prop_oneof![Just(Place::Host), Just(Place::Pinned), Just(Place::Device)];
         let classes = prop_oneof![Just(Class::Run), Just(Class::Strided), Just(Class::Listed)];
@@ -844,8 +748,8 @@ mod tests {
     /// All pieces that there are, one by one.
     fn naive(model: &Model, hop: Hop, bytes: usize) -> f64 {
         let mut best = f64::INFINITY;
-        let (least_bytes, memory) = match hop.way {
-            Way::DeviceChunks => (LEAST_DEVICE_CHUNK_BYTES, model.limits.device_memory),
+        let (least_bytes, memory) = match hop.protocol {
+            Protocol::DeviceSlots => (LEAST_DEVICE_CHUNK_BYTES, model.limits.device_memory),
             _ => (LEAST_FRAGMENT_BYTES, model.limits.memory),
         };
         for exponent in least_bytes.ilog2()..=22 {
@@ -868,27 +772,17 @@ mod tests {
         fn pieces_are_the_cheapest_that_there_are(model in models(), from in ends(), to in ends(), exponent in 0.0..31.0f64, (linked, offered) in any::<(bool, bool)>()) {
             let between = Between { linked, offered, ..Between::default() };
             let bytes = 2f64.powf(exponent) as usize;
-            for way in [Way::Chunks, Way::Fragments, Way::DeviceChunks] {
-                let predicted = model.predict_between(from, to, bytes, way, between);
-                let best = naive(&model, Hop { from, to, way, between }, bytes);
+            for protocol in [Protocol::HostSlots, Protocol::Fragments, Protocol::DeviceSlots] {
+                let predicted = model.predict_between(from, to, bytes, protocol, between);
+                let best = naive(&model, Hop { from, to, protocol, between }, bytes);
                 prop_assert!(predicted.ns <= best * (1.0 + 1e-9), "{predicted:?}, but {best}");
                 let cut = predicted.pipeline;
                 prop_assert!(cut.fragment.is_power_of_two() && (1..=MOST_DEPTH).contains(&cut.depth));
-                let memory = match way {
-                    Way::DeviceChunks => model.limits.device_memory,
+                let memory = match protocol {
+                    Protocol::DeviceSlots => model.limits.device_memory,
                     _ => model.limits.memory,
                 };
-                prop_assert!(cut.fragment * cut.depth <= memory.max(way.least_bytes()));
-            }
-        }
-
-        #[test]
-        fn the_choice_is_the_cheapest_way(model in models(), from in ends(), to in ends(), exponent in 0.0..31.0f64) {
-            let bytes = 2f64.powf(exponent) as usize;
-            let all = ways(from, to, Placement::Process, bytes, SHORT);
-            let best = model.best(from, to, bytes, &all).expect("a way");
-            for way in all {
-                prop_assert!(best.ns <= model.predict(from, to, bytes, way).ns);
+                prop_assert!(cut.fragment * cut.depth <= memory.max(least_bytes(protocol)));
             }
         }
 
@@ -909,15 +803,15 @@ mod tests {
         #[test]
         fn longer_messages_take_longer(model in models(), from in ends(), to in ends(), exponent in 0.0..30.0f64) {
             let bytes = 2f64.powf(exponent) as usize;
-            for way in [Way::Bounce, Way::Kernel, Way::Put] {
-                let ns = |n| model.predict(from, to, n, way).ns;
+            for protocol in [Protocol::Eager, Protocol::DeviceGet, Protocol::DevicePut] {
+                let ns = |n| model.predict(from, to, n, protocol).ns;
                 prop_assert!(ns(bytes) <= ns(2 * bytes) * (1.0 + 1e-9));
             }
         }
     }
 
     /// A short message of one run is moved by what is quickest to begin; one with gaps by a
-    /// kernel. Whoever waits for its receive anyway lets one kernel read it.
+    /// kernel.
     #[test]
     fn a_table_of_means() {
         let with = |launch_ns: f64, copy_ns: f64| {
@@ -959,15 +853,6 @@ mod tests {
             Means::Kernel,
         ];
         assert_eq!(table, expected);
-        let waits = Short {
-            waits: true,
-            ..SHORT
-        };
-        let chosen = |short| {
-            let all = ways(run, run, Placement::Gpu, 8, short);
-            copies.best(run, run, 8, &all).expect("a way").way
-        };
-        assert_eq!((chosen(SHORT), chosen(waits)), (Way::Bounce, Way::Kernel));
     }
 
     /// Over a link many chunks are copied first, one is not; within a device none is.
@@ -987,7 +872,7 @@ mod tests {
 
     /// With costs that are fixed here, so that it is seen when the table moves.
     #[test]
-    fn a_table_of_choices() {
+    fn the_table_of_pieces() {
         let model = Model {
             link: LinkCosts {
                 latency_ns: 250.0,
@@ -1020,27 +905,17 @@ mod tests {
             class: Class::Strided,
         };
         let (host, device) = (end(Place::Host), end(Place::Device));
-        let chosen = |from, to, placement, bytes| {
-            let all = ways(from, to, placement, bytes, SHORT);
-            let best = model.best(from, to, bytes, &all).expect("a way");
-            (best.way, best.pipeline.fragment, best.pipeline.depth)
+        let pieces = |from, to, bytes| {
+            let cut = model.predict(from, to, bytes, Protocol::HostSlots).pipeline;
+            (cut.fragment, cut.depth)
         };
         let table = [
-            chosen(device, device, Placement::Gpu, 8),
-            chosen(device, device, Placement::Process, 64 << 10),
-            chosen(device, device, Placement::Gpus, 64 << 10),
-            chosen(device, device, Placement::Gpus, 4 << 20),
-            chosen(device, device, Placement::Gpus, 256 << 20),
-            chosen(host, device, Placement::Gpu, 64 << 20),
+            pieces(device, device, 64 << 10),
+            pieces(device, device, 4 << 20),
+            pieces(device, device, 256 << 20),
+            pieces(host, device, 64 << 20),
         ];
-        let expected = [
-            (Way::Bounce, 8, 1),
-            (Way::Kernel, 64 << 10, 1),
-            (Way::Chunks, 64 << 10, 1),
-            (Way::Chunks, 1 << 20, 3),
-            (Way::Chunks, 4 << 20, 3),
-            (Way::Chunks, 64 << 10, 2),
-        ];
+        let expected = [(64 << 10, 1), (1 << 20, 3), (4 << 20, 3), (64 << 10, 2)];
         assert_eq!(table, expected);
     }
 }

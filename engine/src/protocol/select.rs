@@ -1,16 +1,38 @@
-//! Which protocol carries a message: the cheapest by predicted cost.
+//! Selection: which protocol carries a message, of the host's memory or of a device's.
 //!
-//! The choice is cut into a table when a link is set up, so that a message
-//! costs a comparison or two. `osier info --protocols` prints the table.
+//! One table ([`TABLE`]) has a row for each protocol: whether it can carry a message, and
+//! what that is predicted to take. The cheapest that can carry it wins. Both ends ask the
+//! same table: the sender whether to go eagerly, the receiver of an announcement (RTS), which
+//! knows both ends, how to move the bytes. `osier explain send` prints the candidates with
+//! their reasons.
+//!
+//! Messages of the host's memory are too short to evaluate rows for each: [`Selection`] cuts
+//! the table by size when a link is set up, so that a message costs a comparison or two.
+//! `osier info --protocols` prints the cuts.
+//!
+//! # Invariants
+//! 1. Of an announced message at least one candidate can carry it: fragments, or slots of the
+//!    host's memory where the sender's bytes are late.
+//! 2. A choice of the sender holds whatever the receiver knows besides: eager messages are
+//!    received by any receive, and announced ones are answered by the receiver's choice.
+//!
+//! # Sources
+//! W. Wu, "Programming Models' Support for Heterogeneous Architecture", PhD thesis,
+//! University of Tennessee, 2017, section 4.3 (pipelined RDMA; sender or receiver
+//! contiguous; receiver-driven handshake, one per transfer). Where both sides are mapped a
+//! kernel goes from layout to layout here, which needs no fragments at all.
 
+use super::Protocol;
 use super::cost::LinkCosts;
-use super::device::Model;
-use std::fmt;
+use super::device::{Between, Class, End, Model, Pipeline, Place, Predicted};
+use super::reach::{Placement, Reach, supported};
+use osier_kernels::handle::Made;
 
-/// What the sender can offer for a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a sender of the host's memory can offer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Memory {
     /// Nothing but copies: a layout with gaps, or a link without get.
+    #[default]
     Private,
     /// Contiguous memory of the process, which the kernel can read.
     Plain,
@@ -18,35 +40,23 @@ pub enum Memory {
     Heap,
 }
 
-/// A protocol by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// Data at once.
-    Eager,
-    /// Announce, then pipelined copy through shared memory.
-    RendezvousFragments,
-    /// Announce, then one copy from mapped memory.
-    RendezvousMapped,
-    /// Announce, then cross-memory attach.
-    RendezvousAttach,
-}
-
-impl fmt::Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Protocol::Eager => "eager",
-            Protocol::RendezvousFragments => "rendezvous, pipelined copy",
-            Protocol::RendezvousMapped => "rendezvous, one copy from the heap",
-            Protocol::RendezvousAttach => "rendezvous, cross-memory attach",
-        })
-    }
+/// Whether messages use bounce buffers on the sender's device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pipelining {
+    /// Where nothing is cheaper.
+    #[default]
+    Auto,
+    /// Wherever they can.
+    On,
+    /// Never.
+    Off,
 }
 
 /// Share of the predicted time below which a handshake no longer matters:
 /// from there on a message is announced, and costs the receiver no memory
 /// when nobody waits for it yet.
 const HANDSHAKE_SHARE: f64 = 0.05;
-/// Between processes of one machine, messages up to this size go at once
+/// Between processes of one machine, messages up to this size go eagerly
 /// whatever the costs say: then the sender need not ask where its bytes lie, and
 /// keeps no operation for them. A copy of this size costs about as much as the
 /// handshake that would save it.
@@ -54,11 +64,423 @@ pub const AT_ONCE_BYTES: usize = 4 << 10;
 /// Eager messages are at most this large whatever a handshake costs.
 pub const EAGER_LIMIT_BYTES: usize = 256 << 10;
 
-/// The choice, cut into sizes.
+/// Two buffers of devices, as the rank that decides knows them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DevicePair {
+    /// Where they lie.
+    pub placement: Placement,
+    /// How the sender's memory was allocated.
+    pub from: Made,
+    /// How the receiver's memory was, if it can be told.
+    pub to: Option<Made>,
+    /// The receiver knows the sender's layout.
+    pub told: bool,
+    /// The receive has room for all of the message.
+    pub fits: bool,
+}
+
+impl DevicePair {
+    /// Buffers that kernels of either rank reach, and whose layouts both know.
+    pub fn opened(placement: Placement) -> DevicePair {
+        DevicePair {
+            placement,
+            from: Made::Plain,
+            to: Some(Made::Plain),
+            told: true,
+            fits: true,
+        }
+    }
+}
+
+/// A message, as the rank that decides knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    pub bytes: usize,
+    pub from: End,
+    pub to: End,
+    /// The sender's memory, of the host.
+    pub memory: Memory,
+    /// Both ends, if both are devices'.
+    pub pair: Option<DevicePair>,
+    /// The receiver decides: an RTS has come.
+    pub announced: bool,
+    /// The sender may wait for its receive: a synchronous or ready send.
+    pub waits: bool,
+    /// The sender receives another message meanwhile.
+    pub crosses: bool,
+    /// The ranks share memory of the host.
+    pub shares_host: bool,
+    /// The sender's bytes are not valid yet: they wait for a stream.
+    pub late: bool,
+    /// The sender has offered its memory, and packs nothing before it is asked to.
+    pub offered: bool,
+    /// The processor reaches the sender's memory, and the receiver's, by a BAR1 window.
+    pub apertures: (bool, bool),
+}
+
+impl Message {
+    /// Between memory of the host, for a sender.
+    pub fn of_host(bytes: usize, memory: Memory) -> Message {
+        let end = End {
+            place: Place::Host,
+            class: Class::Run,
+        };
+        Message {
+            memory,
+            ..Message::between(end, end, bytes)
+        }
+    }
+
+    /// Between two ends, for a sender.
+    pub fn between(from: End, to: End, bytes: usize) -> Message {
+        Message {
+            bytes,
+            from,
+            to,
+            memory: Memory::Private,
+            pair: None,
+            announced: false,
+            waits: false,
+            crosses: false,
+            shares_host: true,
+            late: false,
+            offered: false,
+            apertures: (false, false),
+        }
+    }
+
+    fn of_hosts(&self) -> bool {
+        self.from.place == Place::Host && self.to.place == Place::Host
+    }
+
+    fn linked(&self) -> bool {
+        let linked =
+            |pair: DevicePair| matches!(pair.placement, Placement::Linked | Placement::Devices);
+        self.pair.is_some_and(linked)
+    }
+}
+
+/// Whether a protocol can carry a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Able {
+    /// It does, whatever the costs: by a setting, or below all thresholds.
+    Always,
+    Yes,
+    /// Why not.
+    No(&'static str),
+}
+
+/// A protocol beside a message.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate {
+    pub protocol: Protocol,
+    pub able: Able,
+    /// What it takes, or would take; none where it makes no sense.
+    pub predicted: Option<Predicted>,
+}
+
+/// A row of the table.
+pub struct Row {
+    pub protocol: Protocol,
+    /// Whether it can carry a message.
+    able: fn(&Rules, &Message) -> Able,
+}
+
+/// The table: every protocol, once. What each takes is [`Rules::predict`].
+pub const TABLE: [Row; 8] = [
+    Row {
+        protocol: Protocol::Eager,
+        able: eager,
+    },
+    Row {
+        protocol: Protocol::Fragments,
+        able: fragments,
+    },
+    Row {
+        protocol: Protocol::GetMapped,
+        able: get_mapped,
+    },
+    Row {
+        protocol: Protocol::GetAttach,
+        able: get_attach,
+    },
+    Row {
+        protocol: Protocol::HostSlots,
+        able: host_slots,
+    },
+    Row {
+        protocol: Protocol::DeviceGet,
+        able: device_get,
+    },
+    Row {
+        protocol: Protocol::DevicePut,
+        able: device_put,
+    },
+    Row {
+        protocol: Protocol::DeviceSlots,
+        able: device_slots,
+    },
+];
+
+const ONE_KERNEL_ONLY: &str = "short messages are announced to be read by one kernel only";
+const WAITS_FOR_NO_RECEIVE: &str =
+    "standard sends of short messages wait for no receive (hint: --mode)";
+
+fn eager(rules: &Rules, m: &Message) -> Able {
+    match m.from.place {
+        _ if m.announced => Able::No("it is announced"),
+        Place::Host if m.bytes <= rules.at_once_bytes => Able::Always,
+        Place::Host if m.bytes > EAGER_LIMIT_BYTES => Able::No("eager messages are shorter"),
+        Place::Host => {
+            let eager = rules.model.link.eager_ns(m.bytes);
+            let handshake = rules.model.link.fragments_ns(m.bytes) - eager;
+            match handshake > HANDSHAKE_SHARE * eager {
+                // The sender does not know that a device receives it.
+                true if m.to.place != Place::Host => Able::Always,
+                true => Able::Yes,
+                false => Able::No("a handshake does not matter beside its copies"),
+            }
+        }
+        _ if m.bytes <= rules.device_eager_bytes => Able::Yes,
+        _ => Able::No("eager messages are shorter"),
+    }
+}
+
+/// Why a short message of a device that is not announced yet does not wait for its receive.
+fn short(rules: &Rules, m: &Message) -> Option<Able> {
+    let device = m.from.place != Place::Host;
+    let short = device && !m.announced && m.bytes <= rules.device_eager_bytes;
+    short.then_some(match m.waits {
+        true => Able::No(ONE_KERNEL_ONLY),
+        false => Able::No(WAITS_FOR_NO_RECEIVE),
+    })
+}
+
+fn fragments(rules: &Rules, m: &Message) -> Able {
+    match short(rules, m) {
+        Some(no) => no,
+        None if m.late && m.to.place != Place::Host => {
+            Able::No("the sender answers when its bytes are valid")
+        }
+        None => Able::Yes,
+    }
+}
+
+fn get_mapped(_rules: &Rules, m: &Message) -> Able {
+    match (m.of_hosts(), m.memory) {
+        (false, _) => Able::No("an end is a device's"),
+        (true, Memory::Heap) => Able::Yes,
+        (true, _) => Able::No("the sender's memory is not of Osier's heap"),
+    }
+}
+
+fn get_attach(_rules: &Rules, m: &Message) -> Able {
+    match (m.of_hosts(), m.memory) {
+        (false, _) => Able::No("an end is a device's"),
+        (true, Memory::Plain) => Able::Yes,
+        (true, Memory::Heap) => Able::No("the peer has mapped the sender's memory"),
+        (true, Memory::Private) => Able::No("the sender's memory has gaps, or is out of reach"),
+    }
+}
+
+fn host_slots(rules: &Rules, m: &Message) -> Able {
+    match short(rules, m) {
+        Some(no) => no,
+        None if m.of_hosts() => Able::No("neither end is a device's"),
+        None if m.shares_host || (m.late && m.to.place != Place::Host) => Able::Yes,
+        None => Able::No("the ranks share no memory"),
+    }
+}
+
+/// Both ends, for what reaches from device to device.
+fn pair(m: &Message) -> Result<DevicePair, Able> {
+    m.pair.ok_or(Able::No(match m.of_hosts() {
+        true => "neither end is a device's",
+        false => "an end is the host's, or not offered",
+    }))
+}
+
+fn device_get(rules: &Rules, m: &Message) -> Able {
+    let pair = match pair(m) {
+        Ok(pair) => pair,
+        Err(no) => return no,
+    };
+    match (short(rules, m), supported(pair.from, pair.placement)) {
+        (Some(no), _) if !m.waits => no,
+        (_, Reach::No(why)) => Able::No(why),
+        _ if !pair.told => Able::No("the receiver does not know the sender's layout"),
+        _ if !pair.fits => Able::No("the receive is too short"),
+        _ => Able::Yes,
+    }
+}
+
+fn device_put(rules: &Rules, m: &Message) -> Able {
+    let pair = match pair(m) {
+        Ok(pair) => pair,
+        Err(no) => return no,
+    };
+    let to = pair.to.map(|to| supported(to, pair.placement));
+    match (short(rules, m), to) {
+        (Some(no), _) => no,
+        _ if pair.placement.is_one_process() => Able::No("one process reads at once"),
+        (_, None) => Able::No("the receiver's memory is of unknown kind"),
+        (_, Some(Reach::No(why))) => Able::No(why),
+        _ if !pair.fits => Able::No("the receive is too short"),
+        _ => Able::Yes,
+    }
+}
+
+fn device_slots(rules: &Rules, m: &Message) -> Able {
+    let pair = match pair(m) {
+        Ok(pair) => pair,
+        Err(no) => return no,
+    };
+    match (short(rules, m), pair.placement) {
+        (Some(no), _) => no,
+        (_, placement) if placement.is_one_process() => Able::No("one process reads at once"),
+        (_, Placement::Apart) => Able::No("the devices are not linked"),
+        _ => match rules.pipelining {
+            Pipelining::Off => Able::No("forbidden"),
+            Pipelining::On => Able::Always,
+            Pipelining::Auto => Able::Yes,
+        },
+    }
+}
+
+/// What the table's rows go by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rules {
+    /// Costs, and bounds of memory and thread blocks.
+    pub model: Model,
+    /// Messages of the host up to this size are eager whatever the costs say.
+    pub at_once_bytes: usize,
+    /// Largest eager message of a device.
+    pub device_eager_bytes: usize,
+    pub pipelining: Pipelining,
+}
+
+impl Rules {
+    /// By the costs of a link, without bounds.
+    pub fn new(costs: &LinkCosts, at_once_bytes: usize) -> Rules {
+        let model = Model::unlimited(costs);
+        Rules {
+            device_eager_bytes: model.short_bytes(EAGER_LIMIT_BYTES),
+            model,
+            at_once_bytes,
+            pipelining: Pipelining::Auto,
+        }
+    }
+
+    /// Whether a protocol can carry a message.
+    pub fn able(&self, protocol: Protocol, m: &Message) -> Able {
+        (TABLE[protocol as usize].able)(self, m)
+    }
+
+    /// What a protocol takes for a message.
+    pub fn predict(&self, protocol: Protocol, m: &Message) -> Predicted {
+        let link = &self.model.link;
+        let host = match (m.of_hosts(), protocol) {
+            (true, Protocol::Eager) if m.crosses => Some(link.crossing_eager_ns(m.bytes)),
+            (true, Protocol::Eager) => Some(link.eager_ns(m.bytes)),
+            (true, Protocol::Fragments) if m.crosses => Some(link.crossing_fragments_ns(m.bytes)),
+            (true, Protocol::Fragments) => Some(link.fragments_ns(m.bytes)),
+            (true, Protocol::GetAttach) if m.crosses => Some(link.crossing_attach_ns(m.bytes)),
+            (_, Protocol::GetAttach) => Some(link.attach_ns(m.bytes)),
+            (_, Protocol::GetMapped) => Some(link.mapped_ns(m.bytes)),
+            _ => None,
+        };
+        let Some(ns) = host else {
+            let between = Between {
+                linked: m.linked(),
+                offered: m.offered,
+                apertures: m.apertures,
+            };
+            return self
+                .model
+                .predict_between(m.from, m.to, m.bytes, protocol, between);
+        };
+        let fragment = match protocol {
+            Protocol::Eager | Protocol::Fragments => link.fragment_bytes(m.bytes).min(m.bytes),
+            _ => m.bytes,
+        };
+        Predicted {
+            protocol,
+            pipeline: Pipeline { fragment, depth: 1 },
+            grids: (0, 0),
+            ns,
+        }
+    }
+
+    /// All protocols beside a message, in the order of the table.
+    pub fn candidates(&self, m: &Message) -> [Candidate; TABLE.len()] {
+        TABLE.map(|row| {
+            let able = (row.able)(self, m);
+            let apart = m.pair.is_none_or(|pair| pair.placement == Placement::Apart);
+            let senseless = match row.protocol {
+                Protocol::GetMapped | Protocol::GetAttach => !m.of_hosts(),
+                Protocol::DeviceGet | Protocol::DevicePut | Protocol::DeviceSlots => apart,
+                Protocol::Eager | Protocol::Fragments | Protocol::HostSlots => false,
+            };
+            let predicted = (!senseless).then(|| self.predict(row.protocol, m));
+            Candidate {
+                protocol: row.protocol,
+                able,
+                predicted,
+            }
+        })
+    }
+
+    /// The candidates that can carry a message, the first choice in front.
+    pub fn ranking(&self, m: &Message) -> Ranking {
+        let mut ranking = Ranking {
+            order: [(f64::NAN, Protocol::Eager); TABLE.len()],
+            len: 0,
+        };
+        for row in &TABLE {
+            let ns = match (row.able)(self, m) {
+                Able::No(_) => continue,
+                Able::Always => 0.0,
+                Able::Yes => self.predict(row.protocol, m).ns,
+            };
+            ranking.order[ranking.len] = (ns, row.protocol);
+            ranking.len += 1;
+        }
+        ranking.order[..ranking.len].sort_by(|a, b| a.0.total_cmp(&b.0));
+        ranking
+    }
+
+    /// The protocol for a message: the first of [`Rules::ranking`].
+    pub fn choose(&self, m: &Message) -> Option<Protocol> {
+        self.ranking(m).iter().next()
+    }
+
+    /// Whether a sender sends a message eagerly.
+    pub fn is_eager(&self, m: &Message) -> bool {
+        match eager(self, m) {
+            Able::No(_) => false,
+            Able::Always => true,
+            Able::Yes => self.choose(m) == Some(Protocol::Eager),
+        }
+    }
+}
+
+/// Protocols for one message, the first choice in front.
+#[derive(Clone, Copy, Debug)]
+pub struct Ranking {
+    order: [(f64, Protocol); TABLE.len()],
+    len: usize,
+}
+
+impl Ranking {
+    pub fn iter(&self) -> impl Iterator<Item = Protocol> {
+        self.order[..self.len].iter().map(|(_, protocol)| *protocol)
+    }
+}
+
+/// The table for messages of the host's memory, cut by size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Selection {
-    costs: LinkCosts,
-    at_once_bytes: usize,
+    rules: Rules,
     /// Largest eager message of private memory.
     eager_max: usize,
     /// Largest eager message of plain memory.
@@ -67,53 +489,55 @@ pub struct Selection {
     eager_heap_max: usize,
     /// Largest eager message of plain memory between two that send to each other.
     crossing_plain_max: usize,
-    /// Smallest message for which attach beats fragments.
+    /// Smallest announced message of plain memory that is read through the kernel.
     attach_min: usize,
-    /// Largest eager message of a device.
-    device_max: usize,
 }
 
 impl Selection {
-    /// Cuts the cost curves. `at_once_bytes`: what is never worth a handshake.
+    /// Cuts the table. `at_once_bytes`: messages up to this size are eager whatever the
+    /// costs say.
     pub fn new(costs: LinkCosts, at_once_bytes: usize) -> Self {
-        let eager_max = last_size(EAGER_LIMIT_BYTES, |n| {
-            let eager = costs.eager_ns(n);
-            let handshake = costs.fragments_ns(n) - eager;
-            handshake > HANDSHAKE_SHARE * eager
-        })
-        .max(at_once_bytes);
-        let eager_heap_max = last_size(eager_max, |n| costs.eager_ns(n) < costs.mapped_ns(n));
-        let eager_plain_max = last_size(eager_max, |n| costs.eager_ns(n) < costs.attach_ns(n));
-        let crossing_plain_max = last_size(eager_max, |n| {
-            costs.crossing_eager_ns(n) < costs.crossing_attach_ns(n)
-        });
-        let attach_min = last_size(usize::MAX >> 1, |n| {
-            costs.fragments_ns(n) <= costs.attach_ns(n)
-        })
-        .saturating_add(1);
+        let rules = Rules::new(&costs, at_once_bytes);
+        let eager = |memory, crosses| {
+            let is_eager = |bytes| {
+                rules.is_eager(&Message {
+                    crosses,
+                    ..Message::of_host(bytes, memory)
+                })
+            };
+            last_size(EAGER_LIMIT_BYTES, is_eager).max(at_once_bytes)
+        };
+        let announced = |bytes| Message {
+            announced: true,
+            ..Message::of_host(bytes, Memory::Plain)
+        };
+        let fragments = |bytes| rules.choose(&announced(bytes)) == Some(Protocol::Fragments);
         Self {
-            device_max: Model::unlimited(&costs).short_bytes(EAGER_LIMIT_BYTES),
-            costs,
-            at_once_bytes,
-            eager_max,
-            eager_plain_max: eager_plain_max.max(at_once_bytes),
-            eager_heap_max: eager_heap_max.max(at_once_bytes),
-            crossing_plain_max: crossing_plain_max.max(at_once_bytes),
-            attach_min,
+            eager_max: eager(Memory::Private, false),
+            eager_plain_max: eager(Memory::Plain, false),
+            eager_heap_max: eager(Memory::Heap, false),
+            crossing_plain_max: eager(Memory::Plain, true),
+            attach_min: last_size(usize::MAX >> 1, fragments).saturating_add(1),
+            rules,
         }
     }
 
     /// The same by other costs.
     pub fn by(&self, costs: LinkCosts) -> Self {
-        Self::new(costs, self.at_once_bytes)
+        Self::new(costs, self.rules.at_once_bytes)
+    }
+
+    /// What was cut.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
     }
 
     /// The costs behind the table.
     pub fn costs(&self) -> &LinkCosts {
-        &self.costs
+        &self.rules.model.link
     }
 
-    /// Largest message that goes at once.
+    /// Largest eager message.
     #[inline]
     pub fn eager_max(&self, memory: Memory) -> usize {
         match memory {
@@ -132,14 +556,14 @@ impl Selection {
         }
     }
 
-    /// Largest message of a device that goes at once.
+    /// Largest eager message of a device.
     #[inline]
     pub fn device_eager_max(&self) -> usize {
-        self.device_max
+        self.rules.device_eager_bytes
     }
 
-    /// Smallest eager message that might have gone another way in other
-    /// memory: below, the sender need not ask where its bytes lie.
+    /// Smallest eager message that another memory might have announced: below, the sender
+    /// need not ask where its bytes lie.
     #[inline]
     pub fn always_eager(&self) -> usize {
         self.eager_heap_max
@@ -152,35 +576,31 @@ impl Selection {
     /// waits, writes the rest.
     #[inline]
     pub fn share(&self, bytes: usize, mapped: bool) -> usize {
-        self.costs.share(bytes, mapped)
+        self.costs().share(bytes, mapped)
     }
 
-    /// Whether the receiver of an announcement reads through the kernel.
+    /// How the receiver of an announcement moves a message between memory of the host.
     #[inline]
-    pub fn attach_pays(&self, bytes: usize) -> bool {
-        bytes >= self.attach_min
-    }
-
-    /// The protocol for a message.
-    pub fn choose(&self, bytes: usize, memory: Memory) -> Protocol {
-        if bytes <= self.eager_max(memory) {
-            return Protocol::Eager;
-        }
+    pub fn answer(&self, bytes: usize, memory: Memory) -> Protocol {
         match memory {
-            Memory::Heap => Protocol::RendezvousMapped,
-            Memory::Plain if self.attach_pays(bytes) => Protocol::RendezvousAttach,
-            _ => Protocol::RendezvousFragments,
+            Memory::Heap => Protocol::GetMapped,
+            Memory::Plain if bytes >= self.attach_min => Protocol::GetAttach,
+            Memory::Plain | Memory::Private => Protocol::Fragments,
         }
     }
 
-    /// Predicted time of a protocol, in ns.
-    pub fn predicted_ns(&self, bytes: usize, protocol: Protocol) -> f64 {
-        match protocol {
-            Protocol::Eager => self.costs.eager_ns(bytes),
-            Protocol::RendezvousFragments => self.costs.fragments_ns(bytes),
-            Protocol::RendezvousMapped => self.costs.mapped_ns(bytes),
-            Protocol::RendezvousAttach => self.costs.attach_ns(bytes),
+    /// The protocol for a message of the host.
+    pub fn choose(&self, bytes: usize, memory: Memory) -> Protocol {
+        match bytes <= self.eager_max(memory) {
+            true => Protocol::Eager,
+            false => self.answer(bytes, memory),
         }
+    }
+
+    /// Predicted time of a protocol between memory of the host, in ns.
+    pub fn predicted_ns(&self, bytes: usize, protocol: Protocol) -> f64 {
+        let message = Message::of_host(bytes, Memory::Plain);
+        self.rules.predict(protocol, &message).ns
     }
 
     /// The table "size range -> protocol": first size, last size (`None`: no
@@ -225,118 +645,4 @@ fn last_size(limit: usize, holds: impl Fn(usize) -> bool) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn fixed() -> LinkCosts {
-        LinkCosts {
-            latency_ns: 100.0,
-            overhead_ns: 50.0,
-            copy_ns_per_byte: 0.05,
-            mapped_ns_per_byte: 0.04,
-            attach_call_ns: 2000.0,
-            attach_ns_per_byte: 0.04,
-            device: None,
-        }
-    }
-
-    #[test]
-    fn the_table_for_fixed_costs() {
-        let s = Selection::new(fixed(), AT_ONCE_BYTES);
-        assert_eq!(
-            s.table(Memory::Private),
-            [
-                (0, Some(49152), Protocol::Eager),
-                (49153, None, Protocol::RendezvousFragments),
-            ]
-        );
-        assert_eq!(
-            s.table(Memory::Plain),
-            [
-                (0, Some(32768), Protocol::Eager),
-                (32769, None, Protocol::RendezvousAttach),
-            ]
-        );
-        assert_eq!(
-            s.table(Memory::Heap),
-            [
-                (0, Some(4096), Protocol::Eager),
-                (4097, None, Protocol::RendezvousMapped),
-            ]
-        );
-    }
-
-    /// What needs no operation, no allocation and no system call.
-    #[test]
-    fn four_kibibytes_are_eager_whatever_the_costs() {
-        let instant = LinkCosts {
-            latency_ns: 0.0,
-            attach_call_ns: 0.0,
-            ..fixed()
-        };
-        for costs in [fixed(), LinkCosts::default(), instant] {
-            let s = Selection::new(costs, AT_ONCE_BYTES);
-            assert!(s.always_eager() >= 4096);
-        }
-    }
-
-    #[test]
-    fn both_sides_of_a_shared_transfer_end_together() {
-        let c = fixed();
-        for bytes in [256 << 10, 1 << 20, 64 << 20] {
-            let k = c.share(bytes, false) as f64;
-            let n = bytes as f64;
-            let read = c.attach_call_ns + k * c.attach_ns_per_byte;
-            let write = c.latency_ns + c.attach_call_ns + (n - k) * c.attach_ns_per_byte;
-            assert!(
-                (read - write).abs() < 0.05 * read,
-                "{bytes}: {read} {write}"
-            );
-        }
-        assert_eq!(c.share(4096, false), 4096, "too small to share");
-    }
-
-    /// Who receives as well copies twice for each message that goes at once.
-    #[test]
-    fn crossing_messages_are_announced_earlier() {
-        let s = Selection::new(fixed(), AT_ONCE_BYTES);
-        // 100 + 2 * 0.05 n + overheads against 2200 + 0.04 n.
-        assert_eq!(s.crossing_max(Memory::Plain), 32768);
-        assert_eq!(s.crossing_max(Memory::Private), 49152);
-        let slow = LinkCosts {
-            copy_ns_per_byte: 0.2,
-            ..fixed()
-        };
-        let s = Selection::new(slow, AT_ONCE_BYTES);
-        assert_eq!(s.crossing_max(Memory::Plain), 4096);
-    }
-
-    #[test]
-    fn attach_is_never_chosen_where_its_rate_is_lower() {
-        let costs = LinkCosts {
-            attach_ns_per_byte: 0.12,
-            ..fixed()
-        };
-        let s = Selection::new(costs, AT_ONCE_BYTES);
-        assert_eq!(
-            s.choose(1 << 35, Memory::Plain),
-            Protocol::RendezvousFragments
-        );
-        assert_eq!(s.table(Memory::Plain).len(), 2);
-    }
-
-    #[test]
-    fn the_choice_is_the_cheapest_among_the_announced() {
-        let s = Selection::new(fixed(), AT_ONCE_BYTES);
-        let c = fixed();
-        for shift in 17..36 {
-            let n = 1usize << shift;
-            let best = if c.attach_ns(n) < c.fragments_ns(n) {
-                Protocol::RendezvousAttach
-            } else {
-                Protocol::RendezvousFragments
-            };
-            assert_eq!(s.choose(n, Memory::Plain), best, "{n} bytes");
-        }
-    }
-}
+mod tests;

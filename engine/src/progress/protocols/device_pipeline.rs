@@ -1,5 +1,4 @@
-//! Pipelined copy between devices of two processes: bounce buffers on the sender's device;
-//! and which protocol such a message takes.
+//! Pipelined copy between devices of two processes: bounce buffers on the sender's device.
 //!
 //! ```text
 //! sender                              receiver
@@ -26,19 +25,16 @@
 //! memory, acknowledged as early as the receiver's copy. There both sides agree first,
 //! here the receiver alone decides, which knows both.
 
-use super::device_memory::Remote;
-use super::{device_get, device_put, host_pipeline, host_staged};
+use super::{device_get, host_pipeline, host_staged};
 use crate::device::stage::Inbound;
-use crate::device::{Devices, Through, UnderWay};
+use crate::device::{Devices, UnderWay};
 use crate::progress::op::Op;
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
 use crate::progress::protocols::Stage;
-use crate::protocol::device::{End, Place, Way};
-use crate::protocol::reach::{Placement, Reach, Sides, strategy, supported};
+use crate::protocol::reach::Placement;
 use crate::wire;
 use crate::wire::offer::Want;
-use osier_kernels::handle::Made;
 use osier_kernels::{BusId, Context, Memory};
 use osier_transports::AmHead;
 use std::sync::Arc;
@@ -66,92 +62,6 @@ impl Drop for Opening {
     fn drop(&mut self) {
         self.devices.descriptors.forget(self.want.number);
     }
-}
-
-/// Begins to receive an announced message from a device of another process without
-/// the host's memory, if that can be. False: nothing was begun.
-pub(crate) fn begin_reached(
-    port: &mut Port,
-    handle: u32,
-    peer: u32,
-    send: u32,
-    remote: &Remote,
-) -> bool {
-    let Some(op) = port.ops.get(handle) else {
-        return false;
-    };
-    let (total, room) = (op.total, op.view.bytes());
-    let Some(to) = op.view.as_device().cloned() else {
-        return false;
-    };
-    let Some(context) = context_of(port, handle).filter(|_| port.devices.opens()) else {
-        return false; // what cannot be used is told by the stage
-    };
-    let key = &remote.offer.key;
-    let placement = Placement::between(context.link(&key.device));
-    let reach = supported(key.made, placement);
-    // Asked for where it matters: the driver is.
-    let own = match reach.is_there() && remote.is_told() {
-        true => None,
-        false => to.key().ok().map(|(key, _)| key.made),
-    };
-    let sides = Sides {
-        placement,
-        from: key.made,
-        to: own,
-        told: remote.is_told(),
-        fits: total <= room,
-        shares: port.links.sharing(peer).host_memory,
-    };
-    let from = End {
-        place: match key.made {
-            Made::Pinned => Place::Pinned,
-            _ => Place::Device,
-        },
-        class: remote.class(),
-    };
-    let model = port.devices.model();
-    let ways = strategy(
-        &sides,
-        port.devices.pipelining(),
-        &model,
-        (from, to.end(), total),
-    );
-    // Why the message takes a longer way.
-    let mut why = match reach {
-        Reach::No(why) => Some(why.to_owned()),
-        _ => None,
-    };
-    let say = |port: &Port, through: Through, why: Option<String>| {
-        if let Some(why) = why {
-            port.devices.say_once(key.made, placement, through, &why);
-        }
-    };
-    for way in ways {
-        let begun = match way {
-            Way::Kernel => match device_get::begin_mapped(port, handle, peer, send, remote) {
-                Ok(begun) => begun,
-                Err(refused) => {
-                    why = Some(refused);
-                    false
-                }
-            },
-            Way::Put => device_put::begin_place(port, handle, peer, send, remote),
-            Way::DeviceChunks => {
-                let begun = begin_on_device(port, handle, peer, send, &key.device);
-                if begun {
-                    say(port, Through::Device, why.take());
-                }
-                begun
-            }
-            _ => break,
-        };
-        if begun {
-            return true;
-        }
-    }
-    say(port, Through::Host, why);
-    false
 }
 
 /// The device of an operation's memory.

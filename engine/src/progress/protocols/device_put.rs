@@ -31,7 +31,7 @@ use crate::progress::op::Op;
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
 use crate::progress::protocols::Stage;
-use crate::protocol::reach::Pipelining;
+use crate::protocol::select::Pipelining;
 use crate::wire;
 use crate::wire::offer::{Offer, Told, When};
 use osier_kernels::BusId;

@@ -22,70 +22,18 @@
 //!    receiver asks for fragments), or by WITHDRAW.
 
 use super::outbox::Step;
-use super::{device_copy, device_get, eager, host_staged, rendezvous};
+use super::{device_get, eager, host_staged, rendezvous};
 use crate::device::pool::{Claim, Place};
 use crate::device::stage::Outbound;
 use crate::error::Error;
-use crate::progress::arrival::Rts;
 use crate::progress::op::{Op, Protocol};
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
 use crate::progress::protocols::Stage;
-use crate::protocol::device::{Class, End, Place as At, Way};
 use crate::trace::event::Kind;
 use crate::wire;
 use osier_kernels::DeviceError;
-use osier_transports::{Incoming, PostError, RegionKind};
-
-/// Begins to receive an announced message of which an end is a device's, in the
-/// cheapest way that there is.
-pub(crate) fn begin_staged(
-    port: &mut Port,
-    handle: u32,
-    peer: u32,
-    send: u32,
-    total: usize,
-    offer: &Rts,
-) {
-    let Some(op) = port.ops.get(handle) else {
-        return;
-    };
-    let end = |on_device: bool| End {
-        place: if on_device { At::Device } else { At::Host },
-        class: Class::Strided,
-    };
-    let from = end(offer.on_device);
-    let end_is_device = op.view.as_device().is_some();
-    let to = op
-        .view
-        .as_device()
-        .map_or(end(false), |memory| memory.end());
-    let described = offer.key.filter(|key| key.kind == RegionKind::Described);
-    let mut ways = vec![Way::Fragments];
-    if port.links.sharing(peer).host_memory {
-        ways.push(Way::Chunks);
-    }
-    if described.is_some() {
-        ways.push(Way::Kernel);
-    }
-    let model = port.devices.model();
-    let best = |ways: &[Way]| model.best(from, to, total, ways).map(|best| best.way);
-    if host_staged::keep_short(port, handle, peer, send) {
-        return;
-    }
-    if best(&ways) == Some(Way::Kernel) {
-        if described.is_some_and(|key| device_copy::begin_direct(port, handle, peer, send, key)) {
-            return;
-        }
-        ways.pop();
-    }
-    match best(&ways) {
-        // It answers when its bytes are valid, so that no memory waits for them here.
-        _ if offer.late && end_is_device => ask_chunks(port, handle, peer, send),
-        Some(Way::Chunks) => ask_chunks(port, handle, peer, send),
-        _ => rendezvous::ask_fragments(port, handle, peer, send),
-    }
-}
+use osier_transports::{Incoming, PostError};
 
 /// Asks the sender of an announced message to hand chunks over.
 pub(crate) fn ask_chunks(port: &mut Port, handle: u32, peer: u32, send: u32) {

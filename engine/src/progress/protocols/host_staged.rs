@@ -33,7 +33,9 @@ use crate::progress::op::{Mode, Op, Protocol};
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
 use crate::progress::protocols::Stage;
-use crate::protocol::device::{Between, Move, Way};
+use crate::protocol::device::Move;
+use crate::protocol::reach::Placement;
+use crate::protocol::select::{DevicePair, Message};
 use crate::view::RawView;
 use crate::wire;
 use osier_kernels::DeviceError;
@@ -97,7 +99,7 @@ pub(crate) fn source(port: &mut Port, handle: u32) -> Result<Source, Error> {
         return Ok(source);
     }
     let claim = match queued {
-        true if goes_at_once(port, handle) => Claim::Short,
+        true if is_eager(port, handle) => Claim::Short,
         true => Claim::Announced,
         false => Claim::Send,
     };
@@ -123,7 +125,7 @@ pub(crate) fn source(port: &mut Port, handle: u32) -> Result<Source, Error> {
 /// quicker, or its moment has not passed.
 pub(crate) fn read_aperture(port: &mut Port, handle: u32, memory: &DeviceMemory) -> Option<Source> {
     let total = port.ops.get(handle)?.total;
-    if !goes_at_once(port, handle) {
+    if !is_eager(port, handle) {
         return None;
     }
     if port.scratch_of == Some(handle) {
@@ -171,47 +173,38 @@ pub(crate) fn write_aperture(port: &mut Port, handle: u32, from: *const u8, byte
     true
 }
 
-/// Whether a message of a device goes at once, without an announcement. Whoever may
-/// wait for the receive anyway is announced where one kernel is expected to be quicker.
-pub(crate) fn goes_at_once(port: &mut Port, handle: u32) -> bool {
+/// Whether a message of a device goes eagerly: the sender's choice from the one table. A
+/// send that may wait for its receive is announced where one kernel is expected to be quicker.
+pub(crate) fn is_eager(port: &mut Port, handle: u32) -> bool {
     let Some(op) = port.ops.get(handle) else {
         return true;
     };
-    let most = port.devices.eager_max(port.selection.device_eager_max());
-    match op.total <= most {
-        true if op.total == 0 || op.has_failed() => true,
-        true => op.mode == Mode::Standard || !announcing_pays(port, handle),
-        false => false,
+    // The table, cut: all others of this length are eager.
+    let waits = op.mode != Mode::Standard && op.total > 0 && !op.has_failed();
+    if !waits || op.total > port.eager_max_of_devices() {
+        return op.total <= port.eager_max_of_devices();
     }
-}
-
-/// Whether a kernel of a receiver that is a device, too, would read a short message
-/// sooner than it would come through the host.
-pub(crate) fn announcing_pays(port: &mut Port, handle: u32) -> bool {
-    let Some(op) = port.ops.get(handle) else {
-        return false;
-    };
     if op.rare.as_ref().is_some_and(|rare| rare.offer.is_some()) {
-        return true; // decided
+        return false; // decided
     }
     let (peer, total) = (op.peer, op.total);
     let Some(memory) = op.view.as_device().cloned() else {
-        return false;
+        return true;
     };
-    let near = match port.links.sharing(peer).process {
-        true => true,
-        false => device_memory::opens_devices(port, peer) && memory.is_opened_elsewhere(),
+    let placement = match port.links.sharing(peer).process {
+        true => Some(Placement::Process),
+        false => (device_memory::opens_devices(port, peer) && memory.is_opened_elsewhere())
+            .then_some(Placement::Device),
     };
-    let end = memory.end();
     // The other side is taken to be like this one.
     let reached = port.devices.reached_by_processor(&memory, total).is_some();
-    let between = Between {
+    let message = Message {
+        pair: placement.map(DevicePair::opened),
+        waits: true,
         apertures: (reached, reached),
-        ..Between::default()
+        ..Message::between(memory.end(), memory.end(), total)
     };
-    let model = port.devices.model();
-    let ns = |way| model.predict_between(end, end, total, way, between).ns;
-    near && ns(Way::Kernel) < ns(Way::Bounce)
+    port.rules().is_eager(&message)
 }
 
 /// The device of a send has failed before anything was posted. The message is

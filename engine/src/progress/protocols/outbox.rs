@@ -155,7 +155,7 @@ pub(crate) fn start(port: &mut Port, handle: u32, hurry: bool) -> Step {
         return rendezvous::announce(port, handle);
     }
     let on_device = op.view.as_device().is_some();
-    let mut at_once = on_device && host_staged::goes_at_once(port, handle);
+    let mut at_once = on_device && host_staged::is_eager(port, handle);
     port.scratch_of = None;
     if on_device {
         // A long message is announced at once, and packed meanwhile.

@@ -1,25 +1,49 @@
-//! Rendezvous: a message is announced, and its receiver says how it comes.
+//! Rendezvous: a message is announced, and its receiver answers how it moves.
 //!
 //! ```text
 //! sender                      receiver
 //! ANNOUNCE total [key]  ->    (match)
 //!                       <-    GO          fragments
-//!                       <-    FINISH      it was read (`get`), or is over
+//!                       <-    STAGE       bounce buffers
+//!                       <-    PLACE       put: the sender's kernel writes
+//!                       <-    FINISH      it was read (get), or is over
 //! WITHDRAW              ->                it will not come
 //! ```
+//!
+//! The receiver decides ([`answer`]), because it alone knows both ends: it takes the first
+//! protocol of the one table ([`crate::protocol::select`]) that begins.
+//!
+//! # Invariants
+//! 1. Each announcement is answered exactly once, even after the sender has asked to withdraw
+//!    it; a GO may follow a FINISH that says the memory could not be read.
+//! 2. The sender's memory is read only between announcement and FINISH.
+//!
+//! # Sources
+//! W. Wu, "Programming Models' Support for Heterogeneous Architecture", PhD thesis,
+//! University of Tennessee, 2017, section 4.3.1 (receiver-driven handshake, one per transfer).
 
+use super::device_memory::Remote;
 use super::outbox::Step;
-use super::{device_copy, device_memory, host_staged};
+use super::{
+    device_copy, device_get, device_memory, device_pipeline, device_put, host_pipeline, host_staged,
+};
+use crate::device::{DeviceMemory, Through};
 use crate::error::{Error, ErrorKind};
 use crate::exec::executor::{NO_RUN, NOBODY};
+use crate::progress::arrival::Rts;
 use crate::progress::op::Protocol;
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
 use crate::progress::protocols;
 use crate::progress::protocols::Stage;
+use crate::protocol::Protocol as Select;
+use crate::protocol::device::{Class, End, Place};
+use crate::protocol::reach::{Placement, Reach, supported};
+use crate::protocol::select::{DevicePair, Memory, Message};
 use crate::trace::event::Kind;
 use crate::wire;
-use osier_transports::PostError;
+use osier_kernels::handle::Made;
+use osier_transports::{PostError, RegionKey, RegionKind};
 
 /// A send that is announced.
 pub(crate) struct Announced {
@@ -180,6 +204,186 @@ pub(crate) fn withdraw(port: &mut Port, peer: u32, handle: u32) {
         peer,
         wire::head(wire::WITHDRAW, aux, handle, blame.unwrap_or(0)),
     );
+}
+
+/// Answers an announced message by the first protocol of the table that begins: the key by
+/// which the message is to be read (`get`), if it is read from memory of the host.
+pub(crate) fn answer(
+    port: &mut Port,
+    handle: u32,
+    peer: u32,
+    send: u32,
+    rts: &Rts,
+) -> Option<RegionKey> {
+    let op = port.ops.get(handle)?;
+    if op.view.as_device().is_none() && !rts.on_device {
+        return answer_of_host(port, handle, peer, send, rts.key);
+    }
+    if rts.memory.is_none() && host_staged::keep_short(port, handle, peer, send) {
+        return None;
+    }
+    let message = message_of(port, handle, peer, rts)?;
+    let described = rts.key.filter(|key| key.kind == RegionKind::Described);
+    let ranking = port.rules().ranking(&message);
+    // Why the message takes a longer way than between memory that can be opened.
+    let mut why =
+        opened_pair(rts, &message).and_then(|(made, placement)| match supported(made, placement) {
+            Reach::No(why) => Some(why.to_owned()),
+            _ => None,
+        });
+    for protocol in ranking.iter() {
+        let begun = match (protocol, &rts.memory) {
+            (Select::DeviceGet, Some(remote)) => {
+                match device_get::begin_mapped(port, handle, peer, send, remote) {
+                    Ok(begun) => begun,
+                    Err(refused) => {
+                        why = Some(refused);
+                        false
+                    }
+                }
+            }
+            (Select::DeviceGet, None) => described
+                .is_some_and(|key| device_copy::begin_direct(port, handle, peer, send, key)),
+            (Select::DevicePut, Some(remote)) => {
+                device_put::begin_place(port, handle, peer, send, remote)
+            }
+            (Select::DeviceSlots, Some(remote)) => {
+                let device = &remote.offer.key.device;
+                let begun = device_pipeline::begin_on_device(port, handle, peer, send, device);
+                if begun {
+                    say(port, rts, &message, Through::Device, why.take());
+                }
+                begun
+            }
+            (Select::HostSlots | Select::Fragments, _) => {
+                say(port, rts, &message, Through::Host, why.take());
+                if rts.memory.is_some() && host_staged::keep_short(port, handle, peer, send) {
+                    return None;
+                }
+                match protocol {
+                    Select::HostSlots => host_pipeline::ask_chunks(port, handle, peer, send),
+                    _ => ask_fragments(port, handle, peer, send),
+                }
+                true
+            }
+            _ => false,
+        };
+        if begun {
+            return None;
+        }
+    }
+    debug_assert!(false, "invariant 1 of the table");
+    ask_fragments(port, handle, peer, send);
+    None
+}
+
+/// The same between memory of the host: the table, cut by size.
+fn answer_of_host(
+    port: &mut Port,
+    handle: u32,
+    peer: u32,
+    send: u32,
+    key: Option<RegionKey>,
+) -> Option<RegionKey> {
+    let total = port.ops.get(handle)?.total;
+    let memory = match key.map(|key| key.kind) {
+        None => Memory::Private,
+        Some(RegionKind::Process) => Memory::Plain,
+        Some(_) => Memory::Heap,
+    };
+    match port.selection.answer(total, memory) {
+        Select::GetMapped | Select::GetAttach => key,
+        _ => {
+            ask_fragments(port, handle, peer, send);
+            None
+        }
+    }
+}
+
+/// What the receiver of an announcement knows of a message of which an end is a device's.
+fn message_of(port: &mut Port, handle: u32, peer: u32, rts: &Rts) -> Option<Message> {
+    let op = port.ops.get(handle)?;
+    let (total, room) = (op.total, op.view.bytes());
+    let own = op.view.as_device().cloned();
+    let staged = |on_device: bool| End {
+        place: if on_device {
+            Place::Device
+        } else {
+            Place::Host
+        },
+        class: Class::Strided,
+    };
+    let from = match &rts.memory {
+        Some(remote) => End {
+            place: match remote.offer.key.made {
+                Made::Pinned => Place::Pinned,
+                _ => Place::Device,
+            },
+            class: remote.class(),
+        },
+        None => staged(rts.on_device),
+    };
+    let to = own.as_ref().map_or(staged(false), |memory| memory.end());
+    let described = rts.key.is_some_and(|key| key.kind == RegionKind::Described);
+    let fits = total <= room;
+    let pair = match (&rts.memory, &own) {
+        (Some(remote), Some(own)) => pair_of(port, handle, remote, own, fits),
+        (None, Some(_)) if described => Some(DevicePair {
+            fits,
+            ..DevicePair::opened(Placement::Process)
+        }),
+        _ => None,
+    };
+    Some(Message {
+        pair,
+        announced: true,
+        waits: true,
+        shares_host: port.links.sharing(peer).host_memory,
+        late: rts.late,
+        offered: pair.is_some() && rts.memory.is_some(),
+        ..Message::between(from, to, total)
+    })
+}
+
+/// Memory of two devices, of which the other process has offered its own; none where nothing
+/// can be opened.
+fn pair_of(
+    port: &mut Port,
+    handle: u32,
+    remote: &Remote,
+    own: &DeviceMemory,
+    fits: bool,
+) -> Option<DevicePair> {
+    // Memory that cannot be used is an error of the stage.
+    let context = device_pipeline::context_of(port, handle).filter(|_| port.devices.opens())?;
+    let key = &remote.offer.key;
+    let placement = Placement::between(context.link(&key.device));
+    let told = remote.is_told();
+    // Asked for where it matters: it takes a call of the driver.
+    let to = match supported(key.made, placement).is_there() && told {
+        true => None,
+        false => own.key().ok().map(|(key, _)| key.made),
+    };
+    Some(DevicePair {
+        placement,
+        from: key.made,
+        to,
+        told,
+        fits,
+    })
+}
+
+/// Kind and placement of memory that was offered and might be opened.
+fn opened_pair(rts: &Rts, message: &Message) -> Option<(Made, Placement)> {
+    let pair = message.pair.filter(|_| rts.memory.is_some())?;
+    Some((pair.from, pair.placement))
+}
+
+/// Says once why a message takes a longer way.
+fn say(port: &Port, rts: &Rts, message: &Message, through: Through, why: Option<String>) {
+    if let (Some((made, placement)), Some(why)) = (opened_pair(rts, message), why) {
+        port.devices.say_once(made, placement, through, &why);
+    }
 }
 
 pub(crate) fn ask_fragments(port: &mut Port, handle: u32, peer: u32, send: u32) {

@@ -1,0 +1,345 @@
+use super::*;
+use crate::protocol::device::DeviceCosts;
+
+fn fixed() -> LinkCosts {
+    LinkCosts {
+        latency_ns: 100.0,
+        overhead_ns: 50.0,
+        copy_ns_per_byte: 0.05,
+        mapped_ns_per_byte: 0.04,
+        attach_call_ns: 2000.0,
+        attach_ns_per_byte: 0.04,
+        device: None,
+    }
+}
+
+#[test]
+fn the_table_for_fixed_costs() {
+    let s = Selection::new(fixed(), AT_ONCE_BYTES);
+    assert_eq!(
+        s.table(Memory::Private),
+        [
+            (0, Some(49152), Protocol::Eager),
+            (49153, None, Protocol::Fragments),
+        ]
+    );
+    assert_eq!(
+        s.table(Memory::Plain),
+        [
+            (0, Some(32768), Protocol::Eager),
+            (32769, None, Protocol::GetAttach),
+        ]
+    );
+    assert_eq!(
+        s.table(Memory::Heap),
+        [
+            (0, Some(4096), Protocol::Eager),
+            (4097, None, Protocol::GetMapped),
+        ]
+    );
+}
+
+/// What needs no operation, no allocation and no system call.
+#[test]
+fn four_kibibytes_are_eager_whatever_the_costs() {
+    let instant = LinkCosts {
+        latency_ns: 0.0,
+        attach_call_ns: 0.0,
+        ..fixed()
+    };
+    for costs in [fixed(), LinkCosts::default(), instant] {
+        let s = Selection::new(costs, AT_ONCE_BYTES);
+        assert!(s.always_eager() >= 4096);
+    }
+}
+
+#[test]
+fn both_sides_of_a_shared_transfer_end_together() {
+    let c = fixed();
+    for bytes in [256 << 10, 1 << 20, 64 << 20] {
+        let k = c.share(bytes, false) as f64;
+        let n = bytes as f64;
+        let read = c.attach_call_ns + k * c.attach_ns_per_byte;
+        let write = c.latency_ns + c.attach_call_ns + (n - k) * c.attach_ns_per_byte;
+        assert!(
+            (read - write).abs() < 0.05 * read,
+            "{bytes}: {read} {write}"
+        );
+    }
+    assert_eq!(c.share(4096, false), 4096, "too small to share");
+}
+
+/// Who receives as well copies twice for each message that goes at once.
+#[test]
+fn crossing_messages_are_announced_earlier() {
+    let s = Selection::new(fixed(), AT_ONCE_BYTES);
+    // 100 + 2 * 0.05 n + overheads against 2200 + 0.04 n.
+    assert_eq!(s.crossing_max(Memory::Plain), 32768);
+    assert_eq!(s.crossing_max(Memory::Private), 49152);
+    let slow = LinkCosts {
+        copy_ns_per_byte: 0.2,
+        ..fixed()
+    };
+    let s = Selection::new(slow, AT_ONCE_BYTES);
+    assert_eq!(s.crossing_max(Memory::Plain), 4096);
+}
+
+#[test]
+fn attach_is_never_chosen_where_its_rate_is_lower() {
+    let costs = LinkCosts {
+        attach_ns_per_byte: 0.12,
+        ..fixed()
+    };
+    let s = Selection::new(costs, AT_ONCE_BYTES);
+    assert_eq!(s.choose(1 << 35, Memory::Plain), Protocol::Fragments);
+    assert_eq!(s.table(Memory::Plain).len(), 2);
+}
+
+#[test]
+fn the_choice_is_the_cheapest_among_the_announced() {
+    let s = Selection::new(fixed(), AT_ONCE_BYTES);
+    let c = fixed();
+    for shift in 17..36 {
+        let n = 1usize << shift;
+        let best = if c.attach_ns(n) < c.fragments_ns(n) {
+            Protocol::GetAttach
+        } else {
+            Protocol::Fragments
+        };
+        assert_eq!(s.choose(n, Memory::Plain), best, "{n} bytes");
+    }
+}
+
+/// Rows are found by their protocol.
+#[test]
+fn each_protocol_has_one_row_at_its_place() {
+    for (at, row) in TABLE.iter().enumerate() {
+        assert_eq!(row.protocol as usize, at, "{}", row.protocol);
+    }
+}
+
+const PAIR: DevicePair = DevicePair {
+    placement: Placement::Device,
+    from: Made::Plain,
+    to: Some(Made::Plain),
+    told: true,
+    fits: true,
+};
+
+const STRIDED: End = End {
+    place: Place::Device,
+    class: Class::Strided,
+};
+
+/// An announced message between two devices.
+fn announced(pair: DevicePair, bytes: usize) -> Message {
+    Message {
+        pair: Some(pair),
+        announced: true,
+        waits: true,
+        offered: true,
+        ..Message::between(STRIDED, STRIDED, bytes)
+    }
+}
+
+fn chosen(pair: DevicePair, pipelining: Pipelining, bytes: usize) -> Option<Protocol> {
+    let rules = Rules {
+        pipelining,
+        ..Rules::new(&LinkCosts::default(), AT_ONCE_BYTES)
+    };
+    rules.choose(&announced(pair, bytes))
+}
+
+/// Memory that can be opened is read or written by one kernel; between devices that reach
+/// each other nothing crosses the host.
+#[test]
+fn reached_memory_needs_no_host() {
+    for placement in [Placement::Device, Placement::Linked, Placement::Apart] {
+        for (from, to) in Made::ALL
+            .into_iter()
+            .flat_map(|a| Made::ALL.map(|b| (a, b)))
+        {
+            let pair = DevicePair {
+                placement,
+                from,
+                to: Some(to),
+                ..PAIR
+            };
+            let reached = |made| supported(made, placement).is_there();
+            let protocol = match (reached(from), reached(to), placement) {
+                (true, _, _) => Protocol::DeviceGet,
+                (false, true, _) => Protocol::DevicePut,
+                (false, false, Placement::Device | Placement::Linked) => Protocol::DeviceSlots,
+                (false, false, _) => Protocol::HostSlots,
+            };
+            for bytes in [9 << 10, 1 << 20, 64 << 20] {
+                assert_eq!(
+                    chosen(pair, Pipelining::Auto, bytes),
+                    Some(protocol),
+                    "{pair:?}"
+                );
+            }
+        }
+    }
+}
+
+/// Of one process, one kernel of either device, or slots of the host.
+#[test]
+fn one_process_reads_by_one_kernel() {
+    for placement in [
+        Placement::Process,
+        Placement::Devices,
+        Placement::DevicesApart,
+    ] {
+        let pair = DevicePair { placement, ..PAIR };
+        let protocol = match placement {
+            Placement::DevicesApart => Protocol::HostSlots,
+            _ => Protocol::DeviceGet,
+        };
+        assert_eq!(chosen(pair, Pipelining::On, 1 << 20), Some(protocol));
+    }
+}
+
+#[test]
+fn the_table_of_protocols_between_devices() {
+    let pool = DevicePair {
+        from: Made::Pool,
+        ..PAIR
+    };
+    let untold = DevicePair {
+        told: false,
+        ..PAIR
+    };
+    let short = DevicePair {
+        fits: false,
+        ..PAIR
+    };
+    let unknown = DevicePair { to: None, ..pool };
+    let table = [
+        (untold, Pipelining::Auto, Protocol::DevicePut),
+        (short, Pipelining::Auto, Protocol::DeviceSlots),
+        (pool, Pipelining::Auto, Protocol::DevicePut),
+        (unknown, Pipelining::Auto, Protocol::DeviceSlots),
+        (unknown, Pipelining::Off, Protocol::HostSlots),
+        (PAIR, Pipelining::On, Protocol::DeviceSlots),
+        (PAIR, Pipelining::Off, Protocol::DeviceGet),
+    ];
+    for (pair, pipelining, protocol) in table {
+        assert_eq!(
+            chosen(pair, pipelining, 1 << 20),
+            Some(protocol),
+            "{pair:?}, {pipelining:?}"
+        );
+    }
+}
+
+/// Invariant 1, of all that a receiver may know.
+#[test]
+fn every_announced_message_has_a_protocol() {
+    let rules = Rules::new(&LinkCosts::default(), AT_ONCE_BYTES);
+    let host = End {
+        place: Place::Host,
+        class: Class::Strided,
+    };
+    let pairs = [None, Some(PAIR), Some(DevicePair { to: None, ..PAIR })];
+    for (from, to) in [
+        (STRIDED, STRIDED),
+        (STRIDED, host),
+        (host, STRIDED),
+        (host, host),
+    ] {
+        for (late, shares_host) in [(false, false), (false, true), (true, false), (true, true)] {
+            for pair in pairs {
+                let message = Message {
+                    pair: pair.filter(|_| from == to && from == STRIDED),
+                    announced: true,
+                    waits: true,
+                    shares_host,
+                    late: late && from == STRIDED,
+                    ..Message::between(from, to, 1 << 20)
+                };
+                let chosen = rules.choose(&message);
+                assert!(
+                    chosen.is_some_and(|protocol| protocol != Protocol::Eager),
+                    "{message:?}: {chosen:?}"
+                );
+            }
+        }
+    }
+    let apart = announced(
+        DevicePair {
+            placement: Placement::Apart,
+            ..PAIR
+        },
+        1 << 20,
+    );
+    let apart = Message {
+        shares_host: false,
+        ..apart
+    };
+    assert_eq!(rules.choose(&apart), Some(Protocol::Fragments));
+}
+
+/// A short message of a device waits for no receive, or is read by one kernel.
+#[test]
+fn short_messages_of_devices_are_eager_unless_one_kernel_is_quicker() {
+    let costs = LinkCosts {
+        device: Some(DeviceCosts {
+            launch_ns: 4000.0,
+            copy_ns: 7000.0,
+            ..DeviceCosts::default()
+        }),
+        ..LinkCosts::default()
+    };
+    let rules = Rules::new(&costs, AT_ONCE_BYTES);
+    let standard = Message {
+        pair: Some(PAIR),
+        ..Message::between(STRIDED, STRIDED, 8)
+    };
+    let waits = Message {
+        waits: true,
+        ..standard
+    };
+    assert!(rules.is_eager(&standard));
+    assert_eq!(rules.choose(&waits), Some(Protocol::DeviceGet));
+    assert!(!rules.is_eager(&waits));
+    let alone = Message {
+        pair: None,
+        ..waits
+    };
+    assert!(rules.is_eager(&alone));
+    let long = Message {
+        bytes: rules.device_eager_bytes + 1,
+        ..alone
+    };
+    assert!(!rules.is_eager(&long));
+}
+
+/// Candidates and ranking are one: those that can carry a message, by their times.
+#[test]
+fn the_ranking_is_the_candidates_by_time() {
+    let rules = Rules::new(&LinkCosts::default(), AT_ONCE_BYTES);
+    for bytes in [0, 8, 4 << 10, 64 << 10, 1 << 20, 256 << 20] {
+        let of_hosts = [Memory::Private, Memory::Plain, Memory::Heap]
+            .map(|memory| Message::of_host(bytes, memory));
+        let of_devices = [
+            announced(PAIR, bytes),
+            Message::between(STRIDED, STRIDED, bytes),
+        ];
+        for message in of_hosts.into_iter().chain(of_devices) {
+            let candidates = rules.candidates(&message);
+            let able = candidates
+                .iter()
+                .filter(|one| !matches!(one.able, Able::No(_)));
+            let ranking: Vec<Protocol> = rules.ranking(&message).iter().collect();
+            assert_eq!(able.clone().count(), ranking.len());
+            for one in able {
+                let best = rules.predict(ranking[0], &message).ns;
+                let own = one.predicted.expect("a prediction").ns;
+                let always = rules.able(ranking[0], &message) == Able::Always;
+                assert!(always || best <= own, "{message:?}");
+                assert!(ranking.contains(&one.protocol));
+            }
+        }
+    }
+}
