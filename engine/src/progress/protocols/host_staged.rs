@@ -70,7 +70,7 @@ impl Source {
 }
 
 /// Refuses memory with a moment in the work of a graph, which nobody outside can wait for.
-#[inline]
+#[inline(always)]
 pub(crate) fn check_moment(view: &RawView) -> Result<(), Error> {
     match view.as_device().map(|memory| memory.check()) {
         Some(Err(e @ DeviceError::Capture(_))) => Err(e.into()),
