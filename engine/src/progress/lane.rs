@@ -20,7 +20,7 @@ use super::links::Links;
 pub use super::op::{Mode, Outcome, Posted};
 use super::pace::Pace;
 pub use super::port::Counters;
-use super::port::{Port, whole_message};
+use super::port::Port;
 use super::protocols;
 use super::protocols::get::Get;
 use super::protocols::{
@@ -91,8 +91,10 @@ impl Lane {
     /// Protocols are chosen otherwise from now on. Any two ends understand each other,
     /// whatever either chooses by.
     pub fn use_selection(&mut self, selection: Arc<Selection>) {
-        self.port.always_eager = whole_message(&selection, &self.port.links);
-        self.port.selection = selection;
+        for peer in 0..self.port.peers.len() as u32 {
+            let most = self.port.links.max_payload(peer);
+            self.port.peers[peer as usize].select_by(selection.clone(), most);
+        }
     }
 
     pub fn new(own: u32, size: usize, links: Links, selection: Arc<Selection>) -> Self {

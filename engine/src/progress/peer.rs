@@ -3,9 +3,11 @@
 use super::closing::Left;
 use super::protocols::device_memory::Layouts;
 use crate::protocol::eager::{ReceiverCredit, SenderCredit};
+use crate::protocol::select::Selection;
 use osier_transports::AmHead;
 use osier_transports::Death;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Where the fragments of a peer's send go.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -17,15 +19,18 @@ pub(crate) enum Target {
 }
 
 /// On lines of its own, as invariant 3 of the lane's cell asks.
-#[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct PeerState {
+    /// Largest message that is always eager and one piece.
+    pub always_eager: usize,
     pub sender: SenderCredit,
     pub receiver: ReceiverCredit,
     pub control: VecDeque<AmHead>,
     pub starts: VecDeque<u32>,
     pub streams: VecDeque<u32>,
     pub incoming: Vec<(u32, Target)>,
+    /// The protocols of messages to it and from it.
+    pub selection: Arc<Selection>,
     /// Layouts of devices' memory that were told.
     pub layouts: Option<Box<Layouts>>,
     /// How it has ended.
@@ -45,6 +50,35 @@ pub(crate) struct PeerState {
 }
 
 impl PeerState {
+    /// Of a peer that takes payloads of so many bytes.
+    pub fn new(selection: Arc<Selection>, max_payload_bytes: usize) -> Self {
+        Self {
+            always_eager: selection.whole_bytes(max_payload_bytes),
+            sender: SenderCredit::default(),
+            receiver: ReceiverCredit::default(),
+            control: VecDeque::new(),
+            starts: VecDeque::new(),
+            streams: VecDeque::new(),
+            incoming: Vec::new(),
+            selection,
+            layouts: None,
+            dead: None,
+            acknowledged: false,
+            left: None,
+            asked: false,
+            to_ask: false,
+            busy: false,
+            blocked: false,
+        }
+    }
+
+    /// Protocols are chosen by other costs from now on. Any two ends understand each other,
+    /// whatever either chooses by.
+    pub fn select_by(&mut self, selection: Arc<Selection>, max_payload_bytes: usize) {
+        self.always_eager = selection.whole_bytes(max_payload_bytes);
+        self.selection = selection;
+    }
+
     /// Whether it has ended without finalizing.
     pub fn has_failed(&self) -> bool {
         self.dead.is_some_and(Death::is_failure)

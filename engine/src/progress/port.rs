@@ -60,8 +60,6 @@ pub struct Port {
     /// Operations of which an end is a device's.
     pub(crate) staged: Vec<u32>,
     pub(crate) devices: Arc<Devices>,
-    pub(crate) selection: Arc<Selection>,
-    pub(crate) always_eager: usize,
     pub(crate) counters: Counters,
     /// Peers that have left.
     pub(crate) left_count: usize,
@@ -96,15 +94,15 @@ pub struct Port {
 impl Port {
     pub(crate) fn new(own: u32, size: usize, links: Links, selection: Arc<Selection>) -> Self {
         Self {
-            always_eager: whole_message(&selection, &links),
-            links,
             own,
             ops: Slab::new(),
-            peers: (0..size).map(|_| PeerState::default()).collect(),
+            peers: (0..size as u32)
+                .map(|peer| PeerState::new(selection.clone(), links.max_payload(peer)))
+                .collect(),
+            links,
             busy: Vec::new(),
             staged: Vec::new(),
             devices: Arc::default(),
-            selection,
             counters: Counters::default(),
             left_count: 0,
             owed: Owed::default(),
@@ -343,18 +341,19 @@ impl Port {
             .filter(|op| op.is_send() && op.peer == peer)
     }
 
-    /// Largest eager message of a device.
-    pub(crate) fn eager_max_of_devices(&self) -> usize {
-        self.devices.eager_max(self.selection.device_eager_max())
+    /// Largest eager message of a device to a peer.
+    pub(crate) fn eager_max_of_devices(&self, peer: u32) -> usize {
+        let selection = &self.peers[peer as usize].selection;
+        self.devices.eager_max(selection.device_eager_max())
     }
 
-    /// What the table of protocols goes by for messages of devices.
-    pub(crate) fn rules(&self) -> Rules {
+    /// What the table of protocols goes by for a peer's messages of devices.
+    pub(crate) fn rules(&self, peer: u32) -> Rules {
         Rules {
             model: self.devices.model(),
-            device_eager_bytes: self.eager_max_of_devices(),
+            device_eager_bytes: self.eager_max_of_devices(peer),
             pipelining: self.devices.pipelining(),
-            ..*self.selection.rules()
+            ..*self.peers[peer as usize].selection.rules()
         }
     }
 
@@ -368,23 +367,6 @@ impl Port {
     pub(crate) fn device_error(&self, handle: u32, e: DeviceError) -> Error {
         Error::from(e).context(self.describe(handle))
     }
-}
-
-/// Largest message that always goes at once and in one piece.
-pub(crate) fn whole_message(selection: &Selection, links: &Links) -> usize {
-    let most = links
-        .capabilities()
-        .map_or(usize::MAX, |c| c.max_payload_bytes)
-        .min(selection.always_eager());
-    let whole = |n: usize| n <= selection.costs().fragment_bytes(n);
-    if whole(most) {
-        return most;
-    }
-    let mut n = crate::protocol::cost::MIN_FRAGMENT_BYTES.min(most);
-    while n * 2 <= most && whole(n * 2) {
-        n *= 2;
-    }
-    n
 }
 
 pub(crate) fn describe(

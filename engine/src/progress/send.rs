@@ -38,7 +38,7 @@ impl Lane {
         let bytes = view.bytes();
         let peer = &mut self.port.peers[dest as usize];
         let elsewhere = view.as_device().is_some();
-        if bytes > self.port.always_eager || elsewhere || peer.blocked || !peer.sender.take(bytes) {
+        if bytes > peer.always_eager || elsewhere || peer.blocked || !peer.sender.take(bytes) {
             return false;
         }
         if self.port.trace.is_some() {

@@ -23,7 +23,7 @@
 //! kernel goes from layout to layout here, which needs no fragments at all.
 
 use super::Protocol;
-use super::cost::LinkCosts;
+use super::cost::{LinkCosts, MIN_FRAGMENT_BYTES};
 use super::device::{Between, Class, End, Model, Pipeline, Place, Predicted};
 use super::reach::{Placement, Reach, supported};
 use osier_kernels::handle::Made;
@@ -570,6 +570,21 @@ impl Selection {
             .min(self.eager_plain_max)
             .min(self.crossing_plain_max)
             .min(self.eager_max)
+    }
+
+    /// Largest message that is always eager and one piece, where a payload may have so many
+    /// bytes.
+    pub fn whole_bytes(&self, max_payload_bytes: usize) -> usize {
+        let most = max_payload_bytes.min(self.always_eager());
+        let whole = |n: usize| n <= self.costs().fragment_bytes(n);
+        if whole(most) {
+            return most;
+        }
+        let mut n = MIN_FRAGMENT_BYTES.min(most);
+        while n * 2 <= most && whole(n * 2) {
+            n *= 2;
+        }
+        n
     }
 
     /// Bytes of a message that the receiver reads while the sender, which

@@ -92,7 +92,8 @@ pub(crate) fn start_eager(port: &mut Port, handle: u32) -> Step {
 }
 
 pub(crate) fn fragment_bytes(port: &Port, peer: u32, bytes: usize) -> usize {
-    port.selection
+    port.peers[peer as usize]
+        .selection
         .costs()
         .fragment_bytes(bytes)
         .min(port.links.max_payload(peer))

@@ -140,7 +140,9 @@ impl Get {
     /// Asks the sender to write the rear part of a message.
     fn share(&mut self, port: &mut Port, pull: &mut Pull, to: *mut u8, total: usize) {
         let mapped = port.links.mapped(pull.peer, &pull.key).is_some();
-        let from = port.selection.share(total, mapped);
+        let from = port.peers[pull.peer as usize]
+            .selection
+            .share(total, mapped);
         if from >= total {
             return;
         }

@@ -181,8 +181,9 @@ pub(crate) fn is_eager(port: &mut Port, handle: u32) -> bool {
     };
     // The table, cut: all others of this length are eager.
     let waits = op.mode != Mode::Standard && op.total > 0 && !op.has_failed();
-    if !waits || op.total > port.eager_max_of_devices() {
-        return op.total <= port.eager_max_of_devices();
+    let short = op.total <= port.eager_max_of_devices(op.peer);
+    if !waits || !short {
+        return short;
     }
     if op.rare.as_ref().is_some_and(|rare| rare.offer.is_some()) {
         return false; // decided
@@ -204,7 +205,7 @@ pub(crate) fn is_eager(port: &mut Port, handle: u32) -> bool {
         apertures: (reached, reached),
         ..Message::between(memory.end(), memory.end(), total)
     };
-    port.rules().is_eager(&message)
+    port.rules(peer).is_eager(&message)
 }
 
 /// The device of a send has failed before anything was posted. The message is
@@ -394,7 +395,7 @@ pub(crate) fn open_stepwise(port: &mut Port, handle: u32, send: u32) {
 /// if they had come at once, so that its sender does not wait for our streams. False: it
 /// is none.
 pub(crate) fn keep_short(port: &mut Port, handle: u32, peer: u32, send: u32) -> bool {
-    let most = port.selection.device_eager_max();
+    let most = port.peers[peer as usize].selection.device_eager_max();
     let short = port.ops.get(handle).filter(|op| op.total <= most);
     let late = short.is_some_and(|op| op.view.as_device().is_some_and(|m| m.is_late()));
     if !late || port.peers[peer as usize].dead.is_some() {

@@ -194,7 +194,7 @@ pub(crate) fn start(port: &mut Port, handle: u32, hurry: bool) -> Step {
         return Step::Moved;
     };
     let mut memory = Memory::Private;
-    if bytes > port.always_eager
+    if bytes > port.peers[peer as usize].always_eager
         && let Some(ptr) = op.view.as_contiguous()
     {
         if op.key().is_none() {
@@ -214,10 +214,11 @@ pub(crate) fn start(port: &mut Port, handle: u32, hurry: bool) -> Step {
             None => Memory::Private,
         };
     }
+    let selection = &port.peers[peer as usize].selection;
     let eager = match on_device {
         true => at_once,
-        false if crossing => bytes <= port.selection.crossing_max(memory),
-        false => bytes <= port.selection.eager_max(memory),
+        false if crossing => bytes <= selection.crossing_max(memory),
+        false => bytes <= selection.eager_max(memory),
     };
     let credit = eager && port.peers[peer as usize].sender.take(bytes);
     let step = match credit {

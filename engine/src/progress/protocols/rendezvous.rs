@@ -224,7 +224,7 @@ pub(crate) fn answer(
     }
     let message = message_of(port, handle, peer, rts)?;
     let described = rts.key.filter(|key| key.kind == RegionKind::Described);
-    let ranking = port.rules().ranking(&message);
+    let ranking = port.rules(peer).ranking(&message);
     // Why the message takes a longer way than between memory that can be opened.
     let mut why =
         opened_pair(rts, &message).and_then(|(made, placement)| match supported(made, placement) {
@@ -291,7 +291,7 @@ fn answer_of_host(
         Some(RegionKind::Process) => Memory::Plain,
         Some(_) => Memory::Heap,
     };
-    match port.selection.answer(total, memory) {
+    match port.peers[peer as usize].selection.answer(total, memory) {
         Select::GetMapped | Select::GetAttach => key,
         _ => {
             ask_fragments(port, handle, peer, send);
