@@ -76,7 +76,7 @@ impl World {
             };
             match head.kind {
                 wire::EAGER => sum.0 += eager::cost(payload.len()),
-                wire::FIRST => {
+                wire::EAGER_FIRST => {
                     let total = payload
                         .first_chunk::<{ wire::TOTAL_BYTES }>()
                         .map_or(0, |t| u64::from_le_bytes(*t));

@@ -231,8 +231,16 @@ fn explored(bounds: &Bounds) -> (usize, usize) {
             }
             let sends = |kind| all.iter().any(|e| e.kinds.contains(&kind));
             for kind in [
-                "EAGER", "FIRST", "FRAGMENT", "ANNOUNCE", "GO", "FINISH", "ACK", "WITHDRAW",
-                "SHARE", "PUSHED",
+                "EAGER",
+                "EAGER_FIRST",
+                "FRAGMENT",
+                "RTS",
+                "CTS",
+                "FIN",
+                "ACK",
+                "CANCEL",
+                "REAR_PUT",
+                "REAR_DONE",
             ] {
                 assert!(sends(kind), "no job sends {kind}");
             }
@@ -281,9 +289,9 @@ fn faults_on_purpose_are_found_by_exploring() {
         (Some(EAGER), Repeat),
         (Some(EAGER), Overtake),
         (Some(FRAGMENT), Overtake),
-        (Some(ANNOUNCE), Overtake),
+        (Some(RTS), Overtake),
         (Some(FRAGMENT), Repeat),
-        (Some(WITHDRAW), Lose),
+        (Some(CANCEL), Lose),
         (None, KeepCredit),
         (None, ShortCopy),
     ] {
@@ -315,7 +323,7 @@ fn regressions() {
         (4, plain()),
         // Starts overtaken by a short message.
         (49, plain()),
-        // A revoke crosses the receiver's GO.
+        // A revoke crosses the receiver's CTS.
         (173, plain()),
         // A message outlives its sender and begins what never ends.
         (2, deadly()),
@@ -359,13 +367,13 @@ fn one_case() {
 /// Kinds of messages on the wire (`engine/src/wire.rs`).
 const EAGER: u8 = 1;
 const FRAGMENT: u8 = 3;
-const ANNOUNCE: u8 = 4;
-const GO: u8 = 5;
-const FINISH: u8 = 6;
+const RTS: u8 = 4;
+const CTS: u8 = 5;
+const FIN: u8 = 6;
 const ACK: u8 = 7;
 const CREDIT: u8 = 8;
-const WITHDRAW: u8 = 9;
-const PUSHED: u8 = 11;
+const CANCEL: u8 = 9;
+const REAR_DONE: u8 = 11;
 
 /// What goes wrong on purpose is found, cut down to a handful of acts, and
 /// breaks the same rule when its line is played again.
@@ -379,18 +387,18 @@ fn faults_on_purpose_are_found_and_cut_down() {
         (None, KeepCredit),
         (Some(FRAGMENT), Lose),
         (Some(FRAGMENT), Overtake),
-        (Some(ANNOUNCE), Lose),
-        (Some(ANNOUNCE), Repeat),
-        (Some(GO), Lose),
-        (Some(GO), Repeat),
-        (Some(FINISH), Lose),
-        (Some(FINISH), Repeat),
+        (Some(RTS), Lose),
+        (Some(RTS), Repeat),
+        (Some(CTS), Lose),
+        (Some(CTS), Repeat),
+        (Some(FIN), Lose),
+        (Some(FIN), Repeat),
         (Some(ACK), Lose),
         (Some(ACK), Repeat),
         (Some(CREDIT), Lose),
         (Some(CREDIT), Repeat),
-        (Some(WITHDRAW), Lose),
-        (Some(PUSHED), Lose),
+        (Some(CANCEL), Lose),
+        (Some(REAR_DONE), Lose),
         (None, ShortCopy),
     ];
     for (kind, what) in faults {

@@ -1,15 +1,16 @@
-//! What two lanes say to each other: active messages.
+//! Wire format of lanes: active messages.
 //!
-//! The table is `kinds`; a number that is derived from it stands beside each version of the
-//! wire in `wire/version.rs`.
+//! The table is `kinds`; a digest of it stands beside each version of the wire in
+//! `wire/version.rs`. RTS (ready to send) announces a message, CTS (clear to send) asks for
+//! its fragments, FIN ends a rendezvous: the sender's memory is free.
 //!
 //! `send` is the sender's handle of the operation: the receiver only repeats
 //! it. Fragments of one send arrive in order, so they carry no offset. POISON says that
-//! a message of a collective will not come, and for whose death, by rank in the world; so
-//! does a WITHDRAW of one that has begun.
+//! a message of a collective will not come, and names the failed rank of the job; so does a
+//! CANCEL of one that has begun.
 //!
-//! Where something is checked (`crate::check`), a CHECK stands in front of EAGER, FIRST and
-//! ANNOUNCE.
+//! Where something is checked (`crate::check`), a CHECK stands in front of EAGER, EAGER_FIRST and
+//! RTS.
 
 pub mod offer;
 #[cfg(test)]
@@ -45,36 +46,36 @@ macro_rules! kinds {
 kinds! {
     // kind     aux; low and high half of the argument; payload
     EAGER = 1: "1 = wants ACK, 2 = after CHECK", "tag", "send", "data";
-    FIRST = 2: "1 = wants ACK, 2 = after CHECK", "tag", "send", "total u32, check u32, data";
+    EAGER_FIRST = 2: "1 = wants ACK, 2 = after CHECK", "tag", "send", "total u32, check u32, data";
     FRAGMENT = 3: "0", "send", "0", "data";
-    ANNOUNCE = 4: "1 = key follows, 2 = after CHECK, 4 = on a device, 8 = offer follows, 16 = not valid yet",
+    RTS = 4: "1 = key follows, 2 = after CHECK, 4 = on a device, 8 = offer follows, 16 = not valid yet",
         "tag", "send", "total u64 [, region key or offer]";
     // Send fragments.
-    GO = 5: "units, 0: all", "send", "0", "none";
-    FINISH = 6: "outcome", "send", "0", "none";
+    CTS = 5: "units, 0: all", "send", "0", "none";
+    FIN = 6: "outcome", "send", "0", "none";
     // It is matched.
     ACK = 7: "0", "send", "0", "none";
     CREDIT = 8: "0", "bytes", "0", "none";
     // The rest will not come.
-    WITHDRAW = 9: "1 = of a run", "send", "rank", "none";
-    SHARE = 10: "0", "send", "receive", "region key, first byte u64";
-    PUSHED = 11: "1 = not pushed", "receive", "0", "none";
+    CANCEL = 9: "1 = of a run", "send", "rank", "none";
+    REAR_PUT = 10: "0", "send", "receive", "region key, first byte u64";
+    REAR_DONE = 11: "1 = not pushed", "receive", "0", "none";
     CHECK = 12: "0", "send", "0", "types and source line of the next start";
-    // Hand chunks over.
-    STAGE = 13: "2 = on the device, 4 = linked to ours", "send", "0", "none";
-    CHUNK = 14: "1 = there are none, 2 = on the device", "send", "0",
+    // Clear to send by bounce buffers, which are handed over slot by slot.
+    SLOT_CTS = 13: "2 = on the device, 4 = linked to ours", "send", "0", "none";
+    SLOT = 14: "1 = there are none, 2 = on the device", "send", "0",
         "where in shared memory, or on the device, the next bytes lie";
-    // Chunks are the sender's again.
-    TAKEN = 15: "how many", "send", "0", "none";
+    // Slots are the sender's again.
+    SLOT_CREDIT = 15: "how many", "send", "0", "none";
     LAYOUT = 16: "0", "slot", "0", "a layout, kept for later offers";
     // In place of a message.
     POISON = 17: "0", "tag", "rank", "none";
-    WANT = 18: "1 = of chunks, 2 = of the receive (halves are exchanged)", "send", "receive",
+    FD_REQUEST = 18: "1 = of slots, 2 = of the receive (halves are exchanged)", "send", "receive",
         "number u64, socket: descriptors of the memory";
-    // There are no descriptors. Names the send, if that wanted them.
-    WITHOUT = 19: "0", "receive", "0", "none";
-    PLACE = 20: "1 = give up", "send", "receive", "offer: write the message there";
-    PLACED = 21: "1 = not written", "receive", "0", "none";
+    // There are no descriptors. Names the send, if that asked for them.
+    FD_REFUSED = 19: "0", "receive", "0", "none";
+    PUT_OFFER = 20: "1 = give up", "send", "receive", "offer of the receive's memory";
+    PUT_DONE = 21: "1 = not written", "receive", "0", "none";
     // The offered memory may be used.
     READY = 22: "1 = it never is", "send", "0", "none";
 }
@@ -87,35 +88,35 @@ struct Kind {
     fields: [&'static str; 4],
 }
 
-/// Unit in which GO says how many bytes more may come.
+/// Unit of the window in CTS.
 pub const WINDOW_BYTES: usize = 64 << 10;
 
-/// In the aux of an announcement: a region key follows.
+/// In the aux of RTS: a region key follows.
 pub const KEYED: u16 = 1;
 /// In the aux of a start: a CHECK came before.
 pub const CHECKED: u16 = 2;
-/// In the aux of ANNOUNCE: the bytes lie in a device's memory.
+/// In the aux of RTS: the bytes lie in a device's memory.
 pub const ON_DEVICE: u16 = 4;
-/// In the aux of ANNOUNCE: an offer of that memory follows.
+/// In the aux of RTS: an offer of that memory follows.
 pub const OFFERED: u16 = 8;
-/// In the aux of ANNOUNCE: the bytes are not valid yet; some stream's work comes first.
+/// In the aux of RTS: the bytes are not valid yet; their ready event is pending.
 pub const LATE: u16 = 16;
-/// In the aux of CHUNK: the sender has no memory to hand over.
-pub const NO_CHUNKS: u16 = 1;
+/// In the aux of SLOT: the sender has no slots to hand over.
+pub const NO_SLOTS: u16 = 1;
 
-/// In the aux of STAGE and CHUNK: chunks on the sender's device.
-pub const DEVICE_CHUNKS: u16 = 2;
-/// In the aux of STAGE: the receiver's device is another, linked one.
+/// In the aux of SLOT_CTS and SLOT: slots on the sender's device.
+pub const DEVICE_SLOTS: u16 = 2;
+/// In the aux of SLOT_CTS: the receiver's device is another, linked one.
 pub const LINKED: u16 = 4;
-/// In the aux of WANT: descriptors of the memory for chunks on the send's device.
-pub const OF_CHUNKS: u16 = 1;
-/// In the aux of WANT: descriptors of the receive's memory.
+/// In the aux of FD_REQUEST: descriptors of the slots on the send's device.
+pub const OF_SLOTS: u16 = 1;
+/// In the aux of FD_REQUEST: descriptors of the receive's memory.
 pub const OF_RECEIVE: u16 = 2;
-/// In the aux of WITHDRAW: a collective owes the message, and fails.
+/// In the aux of CANCEL: a collective owes the message, and fails.
 pub const OF_RUN: u16 = 1;
-/// In the aux of PLACE: do not begin.
+/// In the aux of PUT_OFFER: do not begin.
 pub const GIVE_UP: u16 = 1;
-/// In the aux of PLACED: nothing was written.
+/// In the aux of PUT_DONE: nothing was written.
 pub const NOT_WRITTEN: u16 = 1;
 
 /// In the aux of READY: what the memory waits for has failed.
@@ -124,12 +125,12 @@ pub const NEVER: u16 = 1;
 /// The receiver has the data.
 pub const OUTCOME_DONE: u16 = 0;
 /// The receiver has forgotten the message, as the sender asked.
-pub const OUTCOME_WITHDRAWN: u16 = 1;
+pub const OUTCOME_CANCELLED: u16 = 1;
 
 /// The receiver has dropped the communicator, and nobody will receive it.
 pub const OUTCOME_CLOSED: u16 = 2;
 
-/// Bytes of the total in front of a FIRST message's data.
+/// Bytes of the total in front of a EAGER_FIRST message's data.
 pub const TOTAL_BYTES: usize = 8;
 
 /// A message's fixed part.
@@ -142,19 +143,19 @@ pub fn head(kind: u8, aux: u16, low: u32, high: u32) -> AmHead {
     }
 }
 
-/// The total of a FIRST, with check bits: it lies among the bytes of a payload, which the
+/// The total of a EAGER_FIRST, with check bits: it lies among the bytes of a payload, which the
 /// transport does not look at, and says how long the message is.
 #[inline]
-pub fn first_total(total: u64, tag: u32) -> u64 {
+pub fn eager_first_total(total: u64, tag: u32) -> u64 {
     let total = total & 0xffff_ffff;
     let mixed = (total << 32 | u64::from(tag)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     total | (mixed ^ mixed << 29) & !0xffff_ffff
 }
 
-/// The total of a FIRST; `None` if it is not as it was written.
+/// The total of a EAGER_FIRST; `None` if it is not as it was written.
 #[inline]
-pub fn open_first_total(word: u64, tag: u32) -> Option<u64> {
-    (word == first_total(word, tag)).then_some(word & 0xffff_ffff)
+pub fn open_eager_first_total(word: u64, tag: u32) -> Option<u64> {
+    (word == eager_first_total(word, tag)).then_some(word & 0xffff_ffff)
 }
 
 /// Low and high half of the argument.
@@ -163,7 +164,7 @@ pub fn halves(arg: u64) -> (u32, u32) {
     (arg as u32, (arg >> 32) as u32)
 }
 
-/// What an announcement says of the memory behind it.
+/// The sender's memory, as an RTS offers it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
     Nothing,
@@ -173,14 +174,14 @@ pub enum Reach {
     Offer(Box<Offer>),
 }
 
-/// Body of an announcement.
+/// Body of an RTS.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Announcement {
+pub struct RtsBody {
     pub total: u64,
     pub reach: Reach,
 }
 
-impl Announcement {
+impl RtsBody {
     pub const MAX_BYTES: usize = TOTAL_BYTES + Offer::BYTES;
 
     /// Writes the wire form; returns it with its length, and the aux that names it.
@@ -217,16 +218,16 @@ impl Announcement {
     }
 }
 
-/// Body of a request to write the rear part of a message.
+/// Body of a REAR_PUT: the sender is to write the rear part of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ShareRequest {
+pub struct RearPutBody {
     /// Where the rear part goes; its size is the part's.
     pub key: RegionKey,
     /// First byte of the message that belongs to it.
     pub from: u64,
 }
 
-impl ShareRequest {
+impl RearPutBody {
     pub const BYTES: usize = RegionKey::WIRE_BYTES + 8;
 
     pub fn to_wire(self) -> [u8; Self::BYTES] {
@@ -325,11 +326,15 @@ mod tests {
 
     #[test]
     fn a_total_that_was_overwritten_is_none() {
-        let word = first_total(20_000, 7);
-        assert_eq!(open_first_total(word, 7), Some(20_000));
+        let word = eager_first_total(20_000, 7);
+        assert_eq!(open_eager_first_total(word, 7), Some(20_000));
         let others = (0..64).map(|bit| word ^ 1 << bit).chain([0, u64::MAX]);
-        assert!(others.into_iter().all(|w| open_first_total(w, 7).is_none()));
-        assert_eq!(open_first_total(word, 8), None);
+        assert!(
+            others
+                .into_iter()
+                .all(|w| open_eager_first_total(w, 7).is_none())
+        );
+        assert_eq!(open_eager_first_total(word, 8), None);
     }
 
     proptest! {
@@ -342,11 +347,11 @@ mod tests {
                 bytes: total,
             };
             let reach = if key { Reach::Key(region) } else { Reach::Nothing };
-            let a = Announcement { total, reach };
+            let a = RtsBody { total, reach };
             let (w, n, aux) = a.to_wire();
-            prop_assert_eq!(Announcement::from_wire(&w[..n], aux), Some(a));
-            prop_assert_eq!(Announcement::from_wire(&w[..n], KEYED - aux), None);
-            prop_assert_eq!(Announcement::from_wire(&w[..n], OFFERED), None);
+            prop_assert_eq!(RtsBody::from_wire(&w[..n], aux), Some(a));
+            prop_assert_eq!(RtsBody::from_wire(&w[..n], KEYED - aux), None);
+            prop_assert_eq!(RtsBody::from_wire(&w[..n], OFFERED), None);
         }
 
         #[test]
@@ -365,14 +370,14 @@ mod tests {
         fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), aux in 0..16u16) {
             // Of the length that offers have, too.
             let mut whole = bytes.clone();
-            whole.resize(Announcement::MAX_BYTES, 0);
+            whole.resize(RtsBody::MAX_BYTES, 0);
             whole[7] = 0;
             for made in 0..9 {
                 whole[TOTAL_BYTES] = made;
-                let _ = Announcement::from_wire(&whole, OFFERED);
+                let _ = RtsBody::from_wire(&whole, OFFERED);
             }
-            let _ = Announcement::from_wire(&bytes, aux);
-            let _ = ShareRequest::from_wire(&bytes);
+            let _ = RtsBody::from_wire(&bytes, aux);
+            let _ = RearPutBody::from_wire(&bytes);
             let _ = Told::from_wire(&bytes);
         }
     }

@@ -166,20 +166,13 @@ fn every_message_has_its_arrow() {
     assert_eq!(arrows(&events, 1, 1), n);
     let all = 7 * n;
     assert_eq!(merged.arrows, all);
-    let starts: usize = ["eager", "first fragment", "announce"]
+    let starts: usize = ["eager", "first fragment", "rts"]
         .iter()
         .map(|name| count(&events, name))
         .sum();
     assert_eq!(starts, all);
     assert_eq!(count(&events, "received"), all);
-    for name in [
-        "eager",
-        "first fragment",
-        "announce",
-        "fragment",
-        "go",
-        "pull",
-    ] {
+    for name in ["eager", "first fragment", "rts", "fragment", "cts", "pull"] {
         assert!(count(&events, name) > 0, "{name}");
     }
     // Calls say what they were called with, and where.
@@ -213,7 +206,7 @@ fn collectives_and_communicators_are_spans() {
     for name in ["barrier", "allreduce", "make communicator", "sendrecv"] {
         assert_eq!(count(&events, name), 3, "{name}");
     }
-    let starts = ["eager", "first fragment", "announce"];
+    let starts = ["eager", "first fragment", "rts"];
     let starts: usize = starts.iter().map(|name| count(&events, name)).sum();
     assert_eq!(merged.arrows, starts, "also those of collectives");
 }

@@ -17,7 +17,7 @@ pub(crate) enum Arrival {
         data: Vec<u8>,
         ack: bool,
     },
-    Announced {
+    Rts {
         send: u32,
         total: usize,
         offer: Rts,
@@ -43,7 +43,7 @@ impl Arrival {
     pub fn bytes(&self) -> usize {
         match self {
             Arrival::Whole { data, .. } => data.len(),
-            Arrival::Stream { total, .. } | Arrival::Announced { total, .. } => *total,
+            Arrival::Stream { total, .. } | Arrival::Rts { total, .. } => *total,
             Arrival::Poison { .. } => 0,
         }
     }

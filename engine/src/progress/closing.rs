@@ -255,7 +255,7 @@ impl Lane {
             let send = match arrived.what {
                 Arrival::Whole { ack, .. } => ack,
                 Arrival::Stream { send, ack, .. } => ack.then_some(send),
-                Arrival::Announced { send, .. } => Some(send),
+                Arrival::Rts { send, .. } => Some(send),
                 Arrival::Poison { .. } => None,
             };
             if let Some(send) = send {
@@ -266,10 +266,8 @@ impl Lane {
 
     /// Tells a sender that nobody will receive its message.
     pub(crate) fn refuse_send(&mut self, peer: u32, send: u32) {
-        self.port.control(
-            peer,
-            wire::head(wire::FINISH, wire::OUTCOME_CLOSED, send, 0),
-        );
+        self.port
+            .control(peer, wire::head(wire::FIN, wire::OUTCOME_CLOSED, send, 0));
     }
 }
 

@@ -91,7 +91,7 @@ impl Lane {
             .handles()
             .filter(|a| {
                 self.arrivals.get(*a).is_some_and(|a| {
-                    a.envelope.source == peer && matches!(a.what, Arrival::Announced { .. })
+                    a.envelope.source == peer && matches!(a.what, Arrival::Rts { .. })
                 })
             })
             .collect();

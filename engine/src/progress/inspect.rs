@@ -198,7 +198,7 @@ impl Lane {
         arrivals
             .filter(|a| a.envelope.source == peer)
             .map(|a| match &a.what {
-                Arrival::Announced { .. } | Arrival::Poison { .. } => 0,
+                Arrival::Rts { .. } | Arrival::Poison { .. } => 0,
                 other => eager::cost(other.bytes()),
             })
             .sum()

@@ -278,27 +278,32 @@ impl Lane {
         let sound = match message.head.kind {
             wire::EAGER => self.on_eager(message, low, high),
             wire::FRAGMENT => self.on_fragment(message, low),
-            wire::FIRST => self.on_first(message, low, high),
-            wire::ANNOUNCE => self.on_announce(message, low, high),
-            wire::GO => rendezvous::on_go(&mut self.port, peer, low, message.head.aux),
-            wire::FINISH => rendezvous::on_finish(&mut self.port, peer, low, message.head.aux),
+            wire::EAGER_FIRST => self.on_first(message, low, high),
+            wire::RTS => self.on_rts(message, low, high),
+            wire::CTS => rendezvous::on_cts(&mut self.port, peer, low, message.head.aux),
+            wire::FIN => rendezvous::on_fin(&mut self.port, peer, low, message.head.aux),
             wire::ACK => eager::on_ack(&mut self.port, peer, low),
             wire::CREDIT => self.port.peers[peer as usize].sender.give(u64::from(low)),
-            wire::WITHDRAW => self.on_withdraw(peer, low, message.head.aux, high),
-            wire::SHARE => self.get.on_share(&mut self.port, message, low, high),
-            wire::PUSHED => self
-                .get
-                .on_pushed(&mut self.port, peer, low, message.head.aux != 0),
+            wire::CANCEL => self.on_cancel(peer, low, message.head.aux, high),
+            wire::REAR_PUT => self.get.on_rear_put(&mut self.port, message, low, high),
+            wire::REAR_DONE => {
+                self.get
+                    .on_rear_done(&mut self.port, peer, low, message.head.aux != 0)
+            }
             wire::CHECK => self.on_check(message),
-            wire::STAGE => host_pipeline::on_stage(&mut self.port, peer, low, message.head.aux),
-            wire::CHUNK => host_pipeline::on_chunk(&mut self.port, message, low),
-            wire::TAKEN => host_pipeline::on_taken(&mut self.port, peer, low, message.head.aux),
+            wire::SLOT_CTS => {
+                host_pipeline::on_slot_cts(&mut self.port, peer, low, message.head.aux)
+            }
+            wire::SLOT => host_pipeline::on_slot(&mut self.port, message, low),
+            wire::SLOT_CREDIT => {
+                host_pipeline::on_slot_credit(&mut self.port, peer, low, message.head.aux)
+            }
             wire::LAYOUT => device_memory::on_layout(&mut self.port, message, low),
             wire::POISON => self.on_poison(peer, low, high),
-            wire::WANT => device_get::on_want(&mut self.port, message, low, high),
-            wire::WITHOUT => device_get::on_without(&mut self.port, peer, low),
-            wire::PLACE => device_put::on_place(&mut self.port, message, low, high),
-            wire::PLACED => device_put::on_placed(&mut self.port, peer, low, message.head.aux),
+            wire::FD_REQUEST => device_get::on_fd_request(&mut self.port, message, low, high),
+            wire::FD_REFUSED => device_get::on_fd_refused(&mut self.port, peer, low),
+            wire::PUT_OFFER => device_put::on_put_offer(&mut self.port, message, low, high),
+            wire::PUT_DONE => device_put::on_put_done(&mut self.port, peer, low, message.head.aux),
             wire::READY => self.on_ready(peer, low, message.head.aux),
             _ => false,
         };

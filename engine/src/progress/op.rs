@@ -5,7 +5,7 @@ use super::protocols::Stage;
 use super::protocols::device_memory::Made;
 use super::protocols::eager::{Receiving, Sending};
 use super::protocols::outbox::Queued;
-use super::protocols::rendezvous::{Announced, Granted};
+use super::protocols::rendezvous::{RtsSent, Streaming};
 use crate::completion::hold::Hold;
 use crate::completion::ready::Ready;
 use crate::error::Error;
@@ -34,9 +34,9 @@ pub struct Outcome {
 /// send     Queued -> Done                              eager, whole
 ///                 -> Eager -> Done                     eager, in fragments
 ///                 -> (Eager ->) AwaitAck -> Done       eager, synchronous
-///                 -> Announced -> Granted -> Done      GO, STAGE
-///                              -> Done                 FINISH
-///          Eager, Granted -> Withdrawn -> gone         revoked, FINISH
+///                 -> RtsSent -> Streaming -> Done      CTS, SLOT_CTS
+///                              -> Done                 FIN
+///          Eager, Streaming -> Cancelling -> gone         revoked, FIN
 /// receive  Posted -> Stream -> Done
 ///                 -> Reading -> Done                   `get` has the rest
 ///                 -> Draining -> Done                  a device has the bytes
@@ -49,11 +49,11 @@ pub(crate) enum Protocol {
     /// A send that has left, and whose match is to be acknowledged.
     AwaitAck,
     /// A send that is announced.
-    Announced(Announced),
+    RtsSent(RtsSent),
     /// A send whose receiver lets fragments go, or chunks.
-    Granted(Granted),
+    Streaming(Streaming),
     /// A send that was revoked in the middle; the receiver is to answer.
-    Withdrawn,
+    Cancelling,
     /// A receive; the key is its place among those that are posted.
     Posted(Option<PostedKey>),
     /// A receive whose bytes come in order.
@@ -174,13 +174,13 @@ impl Op {
 
     /// Whether it is a send that is announced, and that nobody has answered.
     pub fn is_announced(&self) -> bool {
-        matches!(self.protocol, Protocol::Announced(_))
+        matches!(self.protocol, Protocol::RtsSent(_))
     }
 
     /// Has an announced send be withdrawn. True if that is to be asked for now.
     pub fn ask_once(&mut self) -> bool {
         match &mut self.protocol {
-            Protocol::Announced(announced) => !std::mem::replace(&mut announced.withdrawing, true),
+            Protocol::RtsSent(sent) => !std::mem::replace(&mut sent.cancelling, true),
             _ => false,
         }
     }
@@ -202,9 +202,9 @@ impl Op {
     pub fn fragments(&self) -> Option<(usize, usize)> {
         match &self.protocol {
             Protocol::Eager(sending) => Some((sending.moved, self.total)),
-            Protocol::Granted(granted) => {
-                let window = granted.window.unwrap_or(self.total);
-                Some((granted.moved, self.total.min(window)))
+            Protocol::Streaming(stream) => {
+                let window = stream.window.unwrap_or(self.total);
+                Some((stream.moved, self.total.min(window)))
             }
             _ => None,
         }
@@ -214,7 +214,7 @@ impl Op {
     pub fn sent(&mut self, bytes: usize) -> bool {
         let moved = match &mut self.protocol {
             Protocol::Eager(sending) => &mut sending.moved,
-            Protocol::Granted(granted) => &mut granted.moved,
+            Protocol::Streaming(stream) => &mut stream.moved,
             _ => return false,
         };
         *moved += bytes;

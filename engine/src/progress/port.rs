@@ -281,9 +281,9 @@ impl Port {
             return false;
         };
         match &mut op.protocol {
-            Protocol::Announced(_) | Protocol::AwaitAck => self.finish(handle, Some(e)),
+            Protocol::RtsSent(_) | Protocol::AwaitAck => self.finish(handle, Some(e)),
             // Its bytes go on to a receiver that drops them.
-            Protocol::Eager(_) | Protocol::Granted(_) if op.mode == Mode::Synchronous => {
+            Protocol::Eager(_) | Protocol::Streaming(_) if op.mode == Mode::Synchronous => {
                 if let Protocol::Eager(sending) = &mut op.protocol {
                     sending.awaits_ack = false;
                 }
@@ -291,7 +291,7 @@ impl Port {
                     rare.error = Some(e);
                 }
             }
-            Protocol::Withdrawn => self.finish(handle, None),
+            Protocol::Cancelling => self.finish(handle, None),
             _ => return false,
         }
         true

@@ -337,7 +337,7 @@ impl Lane {
                 }
                 self.receive_bytes(handle, data.as_ptr(), data.len());
             }
-            Arrival::Announced { send, total, offer } => {
+            Arrival::Rts { send, total, offer } => {
                 self.begin_rendezvous(handle, envelope, send, total, &offer);
             }
             Arrival::Poison { .. } => {}
@@ -417,7 +417,7 @@ impl Lane {
             && let Some(send) = match &what {
                 Arrival::Whole { ack, .. } => *ack,
                 Arrival::Stream { send, ack, .. } => ack.then_some(*send),
-                Arrival::Announced { send, .. } => Some(*send),
+                Arrival::Rts { send, .. } => Some(*send),
                 Arrival::Poison { .. } => None,
             }
         {
@@ -452,7 +452,7 @@ impl Lane {
         let from = message.payload.as_ptr();
         // SAFETY: not released yet, long enough by the check above.
         unsafe { std::ptr::copy_nonoverlapping(from, total.as_mut_ptr(), wire::TOTAL_BYTES) };
-        let Some(total) = wire::open_first_total(u64::from_le_bytes(total), tag) else {
+        let Some(total) = wire::open_eager_first_total(u64::from_le_bytes(total), tag) else {
             // How long it is, and which fragments are its, nobody knows.
             self.port.links.cut_off(peer);
             return false;
@@ -590,16 +590,16 @@ impl Lane {
         true
     }
 
-    pub(crate) fn on_announce(&mut self, message: &Incoming, tag: u32, send: u32) -> bool {
-        if message.payload.len() > wire::Announcement::MAX_BYTES {
+    pub(crate) fn on_rts(&mut self, message: &Incoming, tag: u32, send: u32) -> bool {
+        if message.payload.len() > wire::RtsBody::MAX_BYTES {
             return false;
         }
-        let mut body = [0; wire::Announcement::MAX_BYTES];
+        let mut body = [0; wire::RtsBody::MAX_BYTES];
         let n = message.payload.len();
         let from = message.payload.as_ptr();
         // SAFETY: not released yet, at most the array's length.
         unsafe { std::ptr::copy_nonoverlapping(from, body.as_mut_ptr(), n) };
-        let Some(a) = wire::Announcement::from_wire(&body[..n], message.head.aux) else {
+        let Some(a) = wire::RtsBody::from_wire(&body[..n], message.head.aux) else {
             return false;
         };
         let (key, memory) = match a.reach {
@@ -632,7 +632,7 @@ impl Lane {
                 true
             }
             None => self
-                .arrive(envelope, Arrival::Announced { send, total, offer }, told)
+                .arrive(envelope, Arrival::Rts { send, total, offer }, told)
                 .is_some(),
         }
     }
@@ -651,7 +651,7 @@ impl Lane {
             .trace_piece(Kind::Matched, peer, total, self.port.trace_stamp());
         if total == 0 {
             self.port
-                .control(peer, wire::head(wire::FINISH, wire::OUTCOME_DONE, send, 0));
+                .control(peer, wire::head(wire::FIN, wire::OUTCOME_DONE, send, 0));
             return self.port.received(handle);
         }
         let pulled = rendezvous::answer(&mut self.port, handle, peer, send, offer);
@@ -660,9 +660,9 @@ impl Lane {
         }
     }
 
-    pub(crate) fn on_withdraw(&mut self, peer: u32, send: u32, aux: u16, blame: u32) -> bool {
+    pub(crate) fn on_cancel(&mut self, peer: u32, send: u32, aux: u16, blame: u32) -> bool {
         let culprit = (aux & wire::OF_RUN != 0).then_some(blame);
-        let answer = wire::head(wire::FINISH, wire::OUTCOME_WITHDRAWN, send, 0);
+        let answer = wire::head(wire::FIN, wire::OUTCOME_CANCELLED, send, 0);
         let incoming = &mut self.port.peers[peer as usize].incoming;
         if let Some(at) = incoming.iter().position(|(s, _)| *s == send) {
             let (_, target) = incoming.remove(at);
@@ -677,7 +677,7 @@ impl Lane {
                         self.port.finish(handle, Some(e));
                     }
                 },
-                Target::Arrival(arrival) => self.withdraw_arrival(arrival, culprit),
+                Target::Arrival(arrival) => self.cancel_arrival(arrival, culprit),
                 Target::Discard(_) => {}
             }
             self.port.control(peer, answer);
@@ -686,20 +686,20 @@ impl Lane {
         let found = self.arrivals.handles().find(|a| {
             self.arrivals.get(*a).is_some_and(|a| {
                 a.envelope.source == peer
-                    && matches!(a.what, Arrival::Announced { send: s, .. } if s == send)
+                    && matches!(a.what, Arrival::Rts { send: s, .. } if s == send)
             })
         });
         if let Some(arrival) = found {
-            self.withdraw_arrival(arrival, culprit);
+            self.cancel_arrival(arrival, culprit);
             self.port.control(peer, answer);
         }
-        // Otherwise it is being pulled, or was; FINISH says so.
+        // Otherwise it is being pulled, or was; FIN says so.
         true
     }
 
     /// Forgets a message, or puts poison in its place: the receive that it is owed to is
     /// not posted yet.
-    fn withdraw_arrival(&mut self, arrival: u32, culprit: Option<u32>) {
+    fn cancel_arrival(&mut self, arrival: u32, culprit: Option<u32>) {
         let Some(arrived) = self.arrivals.get_mut(arrival) else {
             return;
         };
@@ -721,7 +721,7 @@ impl Lane {
             }
         };
         match what {
-            Arrival::Announced { .. } | Arrival::Poison { .. } => {}
+            Arrival::Rts { .. } | Arrival::Poison { .. } => {}
             Arrival::Whole { data, .. } => self.credit(peer, data.len()),
             Arrival::Stream { total, .. } => self.credit(peer, total),
         }

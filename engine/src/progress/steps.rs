@@ -68,7 +68,7 @@ pub fn parse(text: &str) -> Result<End> {
         Error::new(
             ErrorKind::Config,
             format!(
-                "{} is no step (hint: PHASE:KIND:N[@RANK], such as posted:CHUNK:2@1)",
+                "{} is no step (hint: PHASE:KIND:N[@RANK], such as posted:SLOT:2@1)",
                 env::shown(text)
             ),
         )

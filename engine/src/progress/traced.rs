@@ -112,7 +112,7 @@ impl Port {
     #[inline]
     pub(crate) fn trace_handled(&mut self, peer: u32, kind: u8) -> u32 {
         match &mut self.trace {
-            Some(trace) if matches!(kind, wire::EAGER | wire::FIRST | wire::ANNOUNCE) => {
+            Some(trace) if matches!(kind, wire::EAGER | wire::EAGER_FIRST | wire::RTS) => {
                 next(&mut trace.handled[peer as usize])
             }
             _ => 0,

@@ -52,7 +52,7 @@ pub const LEAST_DEVICE_CHUNK_BYTES: usize = 256 << 10;
 /// Messages up to here go at once, whoever may wait for them: no rendezvous.
 pub const SHORT_BYTES: usize = 8 << 10;
 
-// An engine's fragment is sent from one piece, and GO counts pieces in its units.
+// An engine's fragment is sent from one piece, and CTS counts pieces in its units.
 const _: () = assert!(MAX_FRAGMENT_BYTES <= LEAST_FRAGMENT_BYTES);
 const _: () = assert!(LEAST_FRAGMENT_BYTES.is_multiple_of(wire::WINDOW_BYTES));
 

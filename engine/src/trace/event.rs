@@ -88,15 +88,15 @@ kinds! {
     /// A whole message was posted eagerly: a start.
     Eager = 32, "eager", "protocol";
     /// The first fragment of a message was posted eagerly: a start.
-    First = 33, "first fragment", "protocol";
-    /// A message was announced: a start.
-    Announce = 34, "announce", "protocol";
+    EagerFirst = 33, "first fragment", "protocol";
+    /// A message was announced (RTS): a start.
+    Rts = 34, "rts", "protocol";
     /// A fragment was posted.
     Fragment = 35, "fragment", "protocol";
-    /// The receiver asked for fragments.
-    Go = 36, "go", "protocol";
+    /// The receiver asked for fragments (CTS).
+    Cts = 36, "cts", "protocol";
     /// The receiver needs the sender's memory no longer.
-    Finish = 37, "finish", "protocol";
+    Fin = 37, "fin", "protocol";
     /// A slice was read from the sender's memory.
     Pull = 38, "pull", "protocol";
     /// A slice was written into the receiver's memory.
@@ -116,7 +116,7 @@ kinds! {
 impl Kind {
     /// Whether a message begins with it.
     pub fn is_start(self) -> bool {
-        matches!(self, Kind::Eager | Kind::First | Kind::Announce)
+        matches!(self, Kind::Eager | Kind::EagerFirst | Kind::Rts)
     }
 }
 

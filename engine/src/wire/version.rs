@@ -11,7 +11,7 @@ use osier_kernels::handle::{EventHandle, Key, Made};
 use osier_transports::{RegionKind, WIRE_VERSION};
 
 /// Each version since there is this table, and the number of its messages.
-const VERSIONS: &[(u16, u64)] = &[(4, 0x6386_983d_1989_85fe)];
+const VERSIONS: &[(u16, u64)] = &[(4, 0x6386_983d_1989_85fe), (5, 0xab55_aed0_865d_0419)];
 
 /// FNV-1a over bytes, each piece with its length in front.
 struct Digest(u64);
@@ -41,17 +41,17 @@ fn digest(kinds: &[Kind]) -> u64 {
         ("ON_DEVICE", ON_DEVICE),
         ("OFFERED", OFFERED),
         ("LATE", LATE),
-        ("NO_CHUNKS", NO_CHUNKS),
-        ("DEVICE_CHUNKS", DEVICE_CHUNKS),
+        ("NO_SLOTS", NO_SLOTS),
+        ("DEVICE_SLOTS", DEVICE_SLOTS),
         ("LINKED", LINKED),
-        ("OF_CHUNKS", OF_CHUNKS),
+        ("OF_SLOTS", OF_SLOTS),
         ("OF_RECEIVE", OF_RECEIVE),
         ("OF_RUN", OF_RUN),
         ("GIVE_UP", GIVE_UP),
         ("NOT_WRITTEN", NOT_WRITTEN),
         ("NEVER", NEVER),
         ("OUTCOME_DONE", OUTCOME_DONE),
-        ("OUTCOME_WITHDRAWN", OUTCOME_WITHDRAWN),
+        ("OUTCOME_CANCELLED", OUTCOME_CANCELLED),
         ("OUTCOME_CLOSED", OUTCOME_CLOSED),
     ] {
         digest.add(name.as_bytes());
@@ -87,7 +87,7 @@ fn bodies() -> Vec<Vec<u8>> {
     let mut bodies = Vec::new();
     let announced = |reach| {
         let total = key.bytes;
-        let (bytes, length, aux) = Announcement { total, reach }.to_wire();
+        let (bytes, length, aux) = RtsBody { total, reach }.to_wire();
         (bytes[..length].to_vec(), aux)
     };
     let (bytes, _) = announced(Reach::Nothing);
@@ -120,7 +120,7 @@ fn bodies() -> Vec<Vec<u8>> {
             bodies.push(offer.to_wire().to_vec());
         }
     }
-    let share = ShareRequest {
+    let share = RearPutBody {
         key,
         from: 0xa1a2_a3a4,
     };

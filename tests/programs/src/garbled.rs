@@ -46,18 +46,18 @@ fn offer(change: impl FnOnce(&mut [u8])) -> Vec<u8> {
 fn of_any(handle: u32) -> Vec<Word> {
     let far = place(1 << 50, 4 << 20, 0, 65_536);
     vec![
-        word("CHUNK", 0, handle, &[0; 5]),
-        word("CHUNK", 2, handle, &[0; CHUNK_BYTES + 1]),
+        word("SLOT", 0, handle, &[0; 5]),
+        word("SLOT", 2, handle, &[0; CHUNK_BYTES + 1]),
         // Outside of its slab, in numbers that overflow, where no slab is, of no bytes.
-        word("CHUNK", 0, handle, &place(0, 65_536, 65_536, 1)),
-        word("CHUNK", 2, handle, &place(0, 1 << 60, 1 << 59, 65_536)),
-        word("CHUNK", 0, handle, &place(0, u64::MAX, u64::MAX, 2)),
-        word("CHUNK", 0, handle, &far),
-        word("CHUNK", 2, handle, &place(0, 0, 0, 0)),
-        word("TAKEN", 60_000, handle, &[]),
-        word("PLACE", 0, handle, &[1; OFFER_BYTES - 1]),
-        word("PLACE", 0, handle, &[0xee; OFFER_BYTES]),
-        word("WANT", 1, handle, &[0; 3]),
+        word("SLOT", 0, handle, &place(0, 65_536, 65_536, 1)),
+        word("SLOT", 2, handle, &place(0, 1 << 60, 1 << 59, 65_536)),
+        word("SLOT", 0, handle, &place(0, u64::MAX, u64::MAX, 2)),
+        word("SLOT", 0, handle, &far),
+        word("SLOT", 2, handle, &place(0, 0, 0, 0)),
+        word("SLOT_CREDIT", 60_000, handle, &[]),
+        word("PUT_OFFER", 0, handle, &[1; OFFER_BYTES - 1]),
+        word("PUT_OFFER", 0, handle, &[0xee; OFFER_BYTES]),
+        word("FD_REQUEST", 1, handle, &[0; 3]),
     ]
 }
 
@@ -79,22 +79,30 @@ fn of_none() -> Vec<Word> {
         (12, offer(|o| o[130] = 1)),
     ];
     let mut all: Vec<_> = (announces.iter())
-        .map(|(aux, body)| word("ANNOUNCE", *aux, 900, body))
+        .map(|(aux, body)| word("RTS", *aux, 900, body))
         .collect();
     for kind in [
-        "GO", "STAGE", "FINISH", "ACK", "PUSHED", "PLACED", "WITHOUT", "FRAGMENT", "CHECK",
+        "CTS",
+        "SLOT_CTS",
+        "FIN",
+        "ACK",
+        "REAR_DONE",
+        "PUT_DONE",
+        "FD_REFUSED",
+        "FRAGMENT",
+        "CHECK",
     ] {
         all.push(word(kind, 1, STALE, &[]));
     }
-    all.push(word("TAKEN", 1, STALE, &[]));
-    all.push(word("SHARE", 0, STALE, &[0; 4]));
+    all.push(word("SLOT_CREDIT", 1, STALE, &[]));
+    all.push(word("REAR_PUT", 0, STALE, &[0; 4]));
     all.push(word("POISON", 0, 5, &[]));
     all.push(word("CREDIT", 0, u32::MAX, &[]));
     all.push(word("LAYOUT", 0, 64, &[0; 40]));
     all.push(word("LAYOUT", 0, 63, &[0xee; 40]));
     all.extend([23, 63].map(|kind| Word {
         kind,
-        ..word("GO", 0, 0, &[])
+        ..word("CTS", 0, 0, &[])
     }));
     all
 }
@@ -102,20 +110,28 @@ fn of_none() -> Vec<Word> {
 /// Noise by seed, about no operation.
 fn noise(seed: u64) -> Vec<Word> {
     let mut dice = Dice::new(seed);
-    let kinds = ["CHUNK", "TAKEN", "PLACE", "WANT", "LAYOUT", "GO", "STAGE"];
+    let kinds = [
+        "SLOT",
+        "SLOT_CREDIT",
+        "PUT_OFFER",
+        "FD_REQUEST",
+        "LAYOUT",
+        "CTS",
+        "SLOT_CTS",
+    ];
     let mut all = Vec::new();
     for _ in 0..200 {
         let kind = dice.of(&kinds);
         let mut bytes = match kind {
-            "CHUNK" => CHUNK_BYTES,
-            "PLACE" => OFFER_BYTES,
+            "SLOT" => CHUNK_BYTES,
+            "PUT_OFFER" => OFFER_BYTES,
             _ => dice.below(300),
         };
-        if kind == "WANT" && bytes == 24 {
+        if kind == "FD_REQUEST" && bytes == 24 {
             bytes = 25; // what it asks for could be denied
         }
         let body: Vec<_> = (0..bytes).map(|_| dice.below(256) as u8).collect();
-        // Odd ones take a PLACE back, in vain.
+        // Odd ones take a PUT_OFFER back, in vain.
         let aux = 2 * dice.below(8) as u16;
         all.push(word(kind, aux, STALE - dice.below(1000) as u32, &body));
     }

@@ -131,12 +131,24 @@ fn kill_on_wire(first: usize, every: usize) {
         .flat_map(|at| wire_steps(at).into_iter().map(move |step| (at, step)))
         .collect();
     let kinds = [
-        "ANNOUNCE", "STAGE", "CHUNK", "TAKEN", "FINISH", "GO", "FRAGMENT",
+        "RTS",
+        "SLOT_CTS",
+        "SLOT",
+        "SLOT_CREDIT",
+        "FIN",
+        "CTS",
+        "FRAGMENT",
     ];
     for kind in [
         &kinds[..],
         &[
-            "LAYOUT", "WANT", "WITHOUT", "WITHDRAW", "ACK", "PLACE", "PLACED",
+            "LAYOUT",
+            "FD_REQUEST",
+            "FD_REFUSED",
+            "CANCEL",
+            "ACK",
+            "PUT_OFFER",
+            "PUT_DONE",
         ],
     ]
     .concat()

@@ -457,7 +457,7 @@ impl Inbound {
         };
         let mut may = asked;
         while may < self.bytes {
-            // Whole units, as GO counts them.
+            // Whole units, as CTS counts them.
             let Some(chunk) = self.chunk(self.plan.fragment)? else {
                 break;
             };
@@ -486,7 +486,7 @@ impl Inbound {
 
     /// Has a send hand pieces over, at once or when our memory may be written: a kernel
     /// that waits would keep its chunks. The send, if it is to begin now.
-    pub fn ask_chunks(&mut self, send: (u32, u16)) -> Result<Option<(u32, u16)>, DeviceError> {
+    pub fn ask_slots(&mut self, send: (u32, u16)) -> Result<Option<(u32, u16)>, DeviceError> {
         self.hands = Some(send);
         self.begin_chunks()
     }

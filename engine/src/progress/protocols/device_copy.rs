@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! sender                              receiver
-//! ANNOUNCE total, its view      ->    (match) one kernel, of either device
-//!                               <-    FINISH
+//! RTS total, its view      ->    (match) one kernel, of either device
+//!                               <-    FIN
 //! ```
 
 use crate::device::direct::{Direct, How};
@@ -55,7 +55,7 @@ pub(crate) fn device_key(port: &mut Port, handle: u32) -> Option<RegionKey> {
     if op.has_failed() || !port.links.sharing(peer).process {
         return None;
     }
-    // SAFETY: the operation keeps its view until FINISH; what lies there is not read
+    // SAFETY: the operation keeps its view until FIN; what lies there is not read
     // through the key but by `begin_direct`.
     let key = unsafe { port.links.export(peer, at.cast(), total) }.ok()?;
     (key.kind == RegionKind::Local).then_some(RegionKey {
@@ -91,7 +91,7 @@ pub(crate) fn begin_direct(
         return false;
     };
     // SAFETY: a rank of our process says that its send's view lies there, and keeps
-    // it until FINISH, which follows.
+    // it until FIN, which follows.
     let from = unsafe { &*at.cast::<DeviceMemory>() };
     let (Ok(from), Ok(to)) = (from.view(), to.view()) else {
         return false;
@@ -143,7 +143,7 @@ pub(crate) fn end_direct(port: &mut Port, handle: u32) {
         return;
     };
     let end = match &rare.stage {
-        Some(Stage::Direct(_, send)) => wire::head(wire::FINISH, wire::OUTCOME_DONE, *send, 0),
+        Some(Stage::Direct(_, send)) => wire::head(wire::FIN, wire::OUTCOME_DONE, *send, 0),
         Some(Stage::Mapped(mapped)) => mapped.end(),
         Some(Stage::Opening(opening)) => opening.end(),
         Some(Stage::Placed(placed)) => placed.end(),

@@ -3,16 +3,16 @@
 //! ```text
 //! sender                          receiver
 //! [LAYOUT slot]             ->    keeps it
-//! ANNOUNCE total, offer     ->    (match) opens the memory, or finds it open
+//! RTS total, offer     ->    (match) opens the memory, or finds it open
 //!                                 when the moment has passed: one kernel, from layout
 //!                                 to layout
-//!                           <-    FINISH
+//!                           <-    FIN
 //! ```
 //!
 //! Memory that goes by descriptors is asked for once, before it is opened:
 //!
 //! ```text
-//!                           <-    WANT number, socket
+//!                           <-    FD_REQUEST number, socket
 //! descriptors, by a socket  ->
 //! ```
 //!
@@ -20,9 +20,9 @@
 //! matches and opens the memory meanwhile.
 //!
 //! Of an exportable pool, the pool is asked for; its memory is open for one message only,
-//! and closed before FINISH.
+//! and closed before FIN.
 //!
-//! What cannot go this way is asked for by GO, as any message.
+//! What cannot go this way is asked for by CTS, as any message.
 //!
 //! # Invariants
 //! 1. No work of ours waits on a device for an event of another process: it is asked
@@ -103,8 +103,8 @@ impl Mapped {
     /// What tells the other side that it is over.
     pub fn end(&self) -> AmHead {
         match self.writes {
-            false => wire::head(wire::FINISH, wire::OUTCOME_DONE, self.other, 0),
-            true => wire::head(wire::PLACED, 0, self.other, 0),
+            false => wire::head(wire::FIN, wire::OUTCOME_DONE, self.other, 0),
+            true => wire::head(wire::PUT_DONE, 0, self.other, 0),
         }
     }
 
@@ -348,7 +348,12 @@ pub(crate) fn fetch(port: &mut Port, handle: u32) -> bool {
         false => 0,
     };
     if !asked {
-        let posted = post_want(port, peer, wire::head(wire::WANT, of, other, handle), want);
+        let posted = post_want(
+            port,
+            peer,
+            wire::head(wire::FD_REQUEST, of, other, handle),
+            want,
+        );
         if let Some(mapped) = state(port, handle) {
             mapped.want = Some((want, posted));
         }
@@ -400,21 +405,21 @@ pub(crate) fn go_without(port: &mut Port, handle: u32, peer: u32, send: u32) {
         rare.stage = None;
     }
     if (port.ops.get(handle)).is_some_and(Op::is_send) {
-        let head = wire::head(wire::PLACED, wire::NOT_WRITTEN, send, 0);
+        let head = wire::head(wire::PUT_DONE, wire::NOT_WRITTEN, send, 0);
         return port.control(peer, head);
     }
     if let Some(op) = port.ops.get_mut(handle) {
         op.stream();
     }
     match port.links.sharing(peer).host_memory {
-        true => host_pipeline::ask_chunks(port, handle, peer, send),
+        true => host_pipeline::ask_slots(port, handle, peer, send),
         false => rendezvous::ask_fragments(port, handle, peer, send),
     }
 }
 
 /// The other side of a message wants descriptors of its memory, or of the memory for
 /// chunks on its device.
-pub(crate) fn on_want(port: &mut Port, message: &Incoming, own: u32, other: u32) -> bool {
+pub(crate) fn on_fd_request(port: &mut Port, message: &Incoming, own: u32, other: u32) -> bool {
     let mut body = [0; Want::BYTES];
     if message.payload.len() != body.len() {
         return false;
@@ -431,7 +436,7 @@ pub(crate) fn on_want(port: &mut Port, message: &Incoming, own: u32, other: u32)
         let stage = op.rare.as_ref().and_then(|rare| rare.stage.as_ref());
         op.peer == peer
             && match what {
-                wire::OF_CHUNKS => op.is_announced(),
+                wire::OF_SLOTS => op.is_announced(),
                 0 => op.is_announced() && device_memory::offered(port, own).is_some(),
                 wire::OF_RECEIVE => op.is_receive() && matches!(stage, Some(Stage::Placed(_))),
                 _ => false,
@@ -441,7 +446,7 @@ pub(crate) fn on_want(port: &mut Port, message: &Incoming, own: u32, other: u32)
     let memory = op.and_then(|op| op.view.as_device().cloned());
     let sent = memory.is_some_and(|memory| {
         let pieces = match what {
-            wire::OF_CHUNKS => memory.view().and_then(|view| {
+            wire::OF_SLOTS => memory.view().and_then(|view| {
                 let context = view.buffer().memory().context();
                 port.devices.chunk_pieces(context)
             }),
@@ -450,13 +455,13 @@ pub(crate) fn on_want(port: &mut Port, message: &Incoming, own: u32, other: u32)
         pieces.is_ok_and(|pieces| cuda_ipc::send(&want.socket, want.number, &pieces).is_ok())
     });
     if !sent {
-        port.control(peer, wire::head(wire::WITHOUT, 0, other, 0));
+        port.control(peer, wire::head(wire::FD_REFUSED, 0, other, 0));
     }
     true
 }
 
 /// There are no descriptors of a message's memory.
-pub(crate) fn on_without(port: &mut Port, peer: u32, handle: u32) -> bool {
+pub(crate) fn on_fd_refused(port: &mut Port, peer: u32, handle: u32) -> bool {
     if port.ops.get(handle).is_none_or(|op| op.peer != peer) {
         return false;
     }
@@ -517,7 +522,7 @@ pub(crate) fn advance_mapped(port: &mut Port, handle: u32) -> bool {
         (Step::Refused, None) => go_without(port, handle, peer, other),
         (Step::Failed(e), None) => {
             match writes {
-                true => rendezvous::withdraw(port, peer, handle),
+                true => rendezvous::cancel(port, peer, handle),
                 false => device_copy::end_direct(port, handle),
             }
             let e = port.device_error(handle, e);

@@ -319,7 +319,7 @@ impl Lane {
         for arrival in arrivals {
             if let Some(arrived) = self.arrivals.get_mut(arrival)
                 && arrived.envelope.source == peer
-                && let Arrival::Announced { send: s, offer, .. } = &mut arrived.what
+                && let Arrival::Rts { send: s, offer, .. } = &mut arrived.what
                 && *s == send
                 && let Some(remote) = &mut offer.memory
             {

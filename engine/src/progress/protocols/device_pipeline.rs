@@ -2,17 +2,17 @@
 //!
 //! ```text
 //! sender                              receiver
-//! ANNOUNCE total, offer         ->    (match)
-//!                               <-    WANT number, socket   once: its memory for chunks
+//! RTS total, offer         ->    (match)
+//!                               <-    FD_REQUEST number, socket   once: its memory for chunks
 //! a descriptor, by a socket     ->    opens it, and keeps it
-//!                               <-    STAGE on the device
-//! CHUNK place ...               ->    its kernel unpacks there; or copies it to its own
+//!                               <-    SLOT_CTS on the device
+//! SLOT place ...               ->    its kernel unpacks there; or copies it to its own
 //!                                     device first, and unpacks it there
-//!                               <-    TAKEN n               as soon as it is unpacked, or
+//!                               <-    SLOT_CREDIT n               as soon as it is unpacked, or
 //!                                                           copied
 //! ```
 //!
-//! From STAGE on chunks go as those of the host's memory do ([`super::host_pipeline`]), with the
+//! From SLOT_CTS on chunks go as those of the host's memory do ([`super::host_pipeline`]), with the
 //! same rules for revoking, withdrawal and death.
 //!
 //! # Invariants
@@ -54,7 +54,7 @@ pub(crate) struct Opening {
 impl Opening {
     /// What tells the sender that it is over.
     pub fn end(&self) -> AmHead {
-        wire::head(wire::FINISH, wire::OUTCOME_DONE, self.send, 0)
+        wire::head(wire::FIN, wire::OUTCOME_DONE, self.send, 0)
     }
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn begin_on_device(
     let owner = (port.members[peer as usize], context.ordinal());
     match port.devices.open_chunks(owner, &context, device, None) {
         Ok(Some(memory)) => {
-            ask_on_device(port, handle, peer, send, (device, memory));
+            ask_device_slots(port, handle, peer, send, (device, memory));
             return true;
         }
         Ok(None) => {}
@@ -123,7 +123,7 @@ pub(crate) fn advance_opening(port: &mut Port, handle: u32) -> bool {
     };
     let (send, want, device) = (opening.send, opening.want, opening.device);
     if !opening.asked {
-        let head = wire::head(wire::WANT, wire::OF_CHUNKS, send, handle);
+        let head = wire::head(wire::FD_REQUEST, wire::OF_SLOTS, send, handle);
         let posted = device_get::post_want(port, peer, head, want);
         if let Some(Stage::Opening(opening)) = port.ops.get_mut(handle).and_then(Op::stage) {
             opening.asked = posted;
@@ -139,14 +139,14 @@ pub(crate) fn advance_opening(port: &mut Port, handle: u32) -> bool {
     let owner = (port.members[peer as usize], context.ordinal());
     let opened = (port.devices).open_chunks(owner, &context, &device, Some(&pieces));
     match opened {
-        Ok(Some(memory)) => ask_on_device(port, handle, peer, send, (&device, memory)),
+        Ok(Some(memory)) => ask_device_slots(port, handle, peer, send, (&device, memory)),
         _ => device_get::go_without(port, handle, peer, send),
     }
     true
 }
 
 /// Asks the sender of an announced message for chunks on its device.
-pub(crate) fn ask_on_device(
+pub(crate) fn ask_device_slots(
     port: &mut Port,
     handle: u32,
     peer: u32,
@@ -185,10 +185,10 @@ pub(crate) fn ask_on_device(
         None => {}
     }
     let linked = if linked { wire::LINKED } else { 0 };
-    let ask = (send, wire::DEVICE_CHUNKS | linked);
+    let ask = (send, wire::DEVICE_SLOTS | linked);
     let due = match host_staged::inbound(port, handle) {
-        Some(stage) => stage.ask_chunks(ask),
+        Some(stage) => stage.ask_slots(ask),
         None => Ok(Some(ask)),
     };
-    host_pipeline::say_stage(port, handle, peer, due);
+    host_pipeline::send_slot_cts(port, handle, peer, due);
 }

@@ -2,23 +2,23 @@
 //!
 //! ```text
 //! sender                              receiver
-//! ANNOUNCE total, offer         ->    (match) cannot open that, but may be opened
+//! RTS total, offer         ->    (match) cannot open that, but may be opened
 //!                               <-    [LAYOUT slot]
-//!                               <-    PLACE offer
+//!                               <-    PUT_OFFER offer
 //! opens the memory, or finds it
 //! open; one kernel, from layout
 //! to layout
-//! PLACED                        ->
+//! PUT_DONE                        ->
 //! ```
 //!
 //! The sender does as a receiver does that reads ([`super::device_get`]), the other way
-//! round. What it cannot open it answers by PLACED, not written, and the message goes
+//! round. What it cannot open it answers by PUT_DONE, not written, and the message goes
 //! another way.
 //!
 //! # Invariants
-//! 1. From PLACE to PLACED, or the sender's death, the receive keeps its memory: who
-//!    revokes it asks the sender to give up, and waits for PLACED.
-//! 2. A PLACE is answered by one PLACED, or by WITHDRAW.
+//! 1. From PUT_OFFER to PUT_DONE, or the sender's death, the receive keeps its memory: who
+//!    revokes it asks the sender to give up, and waits for PUT_DONE.
+//! 2. A PUT_OFFER is answered by one PUT_DONE, or by CANCEL.
 //! 3. A sender queues its kernel when both moments have passed; until then either side
 //!    can give up.
 
@@ -57,7 +57,7 @@ pub(crate) struct Placed {
 impl Placed {
     /// What tells the sender that it is over, before it was told anything else.
     pub fn end(&self) -> AmHead {
-        wire::head(wire::FINISH, wire::OUTCOME_DONE, self.send, 0)
+        wire::head(wire::FIN, wire::OUTCOME_DONE, self.send, 0)
     }
 
     /// Whether the sender was not told yet.
@@ -159,7 +159,7 @@ pub(crate) fn advance_placed(port: &mut Port, handle: u32) -> bool {
         // SAFETY: room for the body.
         unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) }
     };
-    let head = wire::head(wire::PLACE, 0, send, handle);
+    let head = wire::head(wire::PUT_OFFER, 0, send, handle);
     if port.links.post_with(peer, head, body.len(), fill).is_err() {
         return false;
     }
@@ -185,7 +185,7 @@ pub(crate) fn go_otherwise(port: &mut Port, handle: u32, peer: u32, send: u32, d
 
 /// The receiver of an announced message wants it written to its memory, or not any
 /// more.
-pub(crate) fn on_place(port: &mut Port, message: &Incoming, send: u32, receive: u32) -> bool {
+pub(crate) fn on_put_offer(port: &mut Port, message: &Incoming, send: u32, receive: u32) -> bool {
     let peer = message.peer;
     if message.head.aux & wire::GIVE_UP != 0 {
         if writes_to(port, send, receive) {
@@ -241,12 +241,12 @@ pub(crate) fn stop_writing(port: &mut Port, handle: u32) -> bool {
     };
     op.ask_once();
     device_get::go_without(port, handle, peer, receive);
-    rendezvous::withdraw(port, peer, handle);
+    rendezvous::cancel(port, peer, handle);
     false
 }
 
 /// The sender has written a message to our memory, or not.
-pub(crate) fn on_placed(port: &mut Port, peer: u32, handle: u32, aux: u16) -> bool {
+pub(crate) fn on_put_done(port: &mut Port, peer: u32, handle: u32, aux: u16) -> bool {
     let theirs = |op: &&mut Op| op.is_receive() && op.peer == peer;
     let Some(op) = port.ops.get_mut(handle).filter(theirs) else {
         return false;
@@ -293,7 +293,10 @@ pub(crate) fn stop_placed(port: &mut Port, handle: u32) -> bool {
     }
     if !std::mem::replace(&mut placed.stopped, true) {
         let send = placed.send;
-        port.control(peer, wire::head(wire::PLACE, wire::GIVE_UP, send, handle));
+        port.control(
+            peer,
+            wire::head(wire::PUT_OFFER, wire::GIVE_UP, send, handle),
+        );
     }
     false
 }

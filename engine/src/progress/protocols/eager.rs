@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Queued -> Done                        whole
-//!        -> Eager -> Done               FIRST, FRAGMENT ...
+//!        -> Eager -> Done               EAGER_FIRST, FRAGMENT ...
 //!        -> (Eager ->) AwaitAck -> Done synchronous: ACK
 //! ```
 //!
@@ -55,13 +55,13 @@ pub(crate) fn start_eager(port: &mut Port, handle: u32) -> Step {
     let whole = bytes <= fragment;
     let (kind, moved, payload) = match whole {
         true => (wire::EAGER, bytes, bytes),
-        false => (wire::FIRST, fragment - wire::TOTAL_BYTES, fragment),
+        false => (wire::EAGER_FIRST, fragment - wire::TOTAL_BYTES, fragment),
     };
     let view = &op.view;
     let fill = |to: *mut u8| {
         let mut to = to;
         if !whole {
-            let total = wire::first_total(bytes as u64, tag).to_le_bytes();
+            let total = wire::eager_first_total(bytes as u64, tag).to_le_bytes();
             // SAFETY: room for a fragment, which is larger than this.
             unsafe { std::ptr::copy_nonoverlapping(total.as_ptr(), to, wire::TOTAL_BYTES) };
             to = to.wrapping_add(wire::TOTAL_BYTES);
@@ -86,7 +86,7 @@ pub(crate) fn start_eager(port: &mut Port, handle: u32) -> Step {
         sent(port, handle);
     } else {
         port.peers[peer as usize].streams.push_back(handle);
-        port.trace_start(Kind::First, peer, tag, bytes, since);
+        port.trace_start(Kind::EagerFirst, peer, tag, bytes, since);
     }
     Step::Moved
 }
@@ -168,8 +168,8 @@ pub(crate) fn on_ack(port: &mut Port, peer: u32, handle: u32) -> bool {
     match &mut op.protocol {
         Protocol::AwaitAck => port.finish(handle, None),
         Protocol::Eager(sending) if synchronous => sending.awaits_ack = false,
-        Protocol::Granted(_) if synchronous => {}
-        Protocol::Withdrawn => {}
+        Protocol::Streaming(_) if synchronous => {}
+        Protocol::Cancelling => {}
         _ => return false,
     }
     true

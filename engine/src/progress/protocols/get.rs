@@ -3,9 +3,9 @@
 //!
 //! ```text
 //! receiver                              sender
-//! reads bytes 0 .. k    SHARE   ->      writes bytes k .. n
-//!                       <-      PUSHED
-//!                       FINISH  ->
+//! reads bytes 0 .. k    REAR_PUT   ->      writes bytes k .. n
+//!                       <-      REAR_DONE
+//!                       FIN  ->
 //! ```
 //!
 //! The receiver reads. While the sender waits anyway it writes the rear part,
@@ -13,9 +13,9 @@
 //! has a message of ours to read.
 //!
 //! # Invariants
-//! 1. A pull that has shared its memory ends only after PUSHED, or after the
+//! 1. A pull that has shared its memory ends only after REAR_DONE, or after the
 //!    sender's death: nobody writes memory that a receive has given back.
-//! 2. Each SHARE is answered by one PUSHED.
+//! 2. Each REAR_PUT is answered by one REAR_DONE.
 //! 3. At most one slice of a pull or push is under way.
 
 use super::rendezvous;
@@ -147,18 +147,18 @@ impl Get {
             return;
         }
         let rear = to.wrapping_add(from);
-        // SAFETY: the receive keeps its memory until PUSHED (invariant 1), and
+        // SAFETY: the receive keeps its memory until REAR_DONE (invariant 1), and
         // the rear part is read by nobody else.
         let exported = unsafe { port.links.export_writable(pull.peer, rear, total - from) };
         let Ok(key) = exported else {
             return;
         };
-        let body = wire::ShareRequest {
+        let body = wire::RearPutBody {
             key,
             from: from as u64,
         }
         .to_wire();
-        let head = wire::head(wire::SHARE, 0, pull.send, pull.op);
+        let head = wire::head(wire::REAR_PUT, 0, pull.send, pull.op);
         let fill = |at: *mut u8| {
             // SAFETY: room for the body.
             unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), at, body.len()) }
@@ -177,14 +177,14 @@ impl Get {
         }
     }
 
-    pub(crate) fn on_share(
+    pub(crate) fn on_rear_put(
         &mut self,
         port: &mut Port,
         message: &Incoming,
         send: u32,
         receive: u32,
     ) -> bool {
-        let mut body = [0; wire::ShareRequest::BYTES];
+        let mut body = [0; wire::RearPutBody::BYTES];
         if message.payload.len() != body.len() {
             return false;
         }
@@ -193,7 +193,7 @@ impl Get {
             std::ptr::copy_nonoverlapping(message.payload.as_ptr(), body.as_mut_ptr(), body.len());
         }
         let peer = message.peer;
-        let fits = wire::ShareRequest::from_wire(&body).and_then(|share| {
+        let fits = wire::RearPutBody::from_wire(&body).and_then(|share| {
             let op = port.ops.get(send)?;
             let from = usize::try_from(share.from).ok()?;
             let sound = op.is_announced()
@@ -204,8 +204,8 @@ impl Get {
             sound.then_some((share.key, from, op.total))
         });
         let Some((key, from, end)) = fits else {
-            // Withdrawn meanwhile, or nonsense: the receiver helps itself.
-            port.control(peer, wire::head(wire::PUSHED, 1, receive, 0));
+            // Cancelling meanwhile, or nonsense: the receiver helps itself.
+            port.control(peer, wire::head(wire::REAR_DONE, 1, receive, 0));
             return true;
         };
         self.pushes.push_back(Push {
@@ -222,7 +222,7 @@ impl Get {
         true
     }
 
-    pub(crate) fn on_pushed(
+    pub(crate) fn on_rear_done(
         &mut self,
         port: &mut Port,
         peer: u32,
@@ -368,7 +368,7 @@ impl Get {
         let Some(e) = &pull.failed else {
             port.control(
                 pull.peer,
-                wire::head(wire::FINISH, wire::OUTCOME_DONE, pull.send, 0),
+                wire::head(wire::FIN, wire::OUTCOME_DONE, pull.send, 0),
             );
             return port.received(pull.op);
         };
@@ -382,7 +382,7 @@ impl Get {
         }
         port.control(
             pull.peer,
-            wire::head(wire::FINISH, wire::OUTCOME_WITHDRAWN, pull.send, 0),
+            wire::head(wire::FIN, wire::OUTCOME_CANCELLED, pull.send, 0),
         );
         let kind = Error::from(e.clone()).kind();
         let what = port.describe(pull.op);
@@ -406,7 +406,7 @@ impl Get {
         push.slice = n;
         let offset = (push.at - push.from) as u64;
         let from = from.wrapping_add(push.at);
-        // SAFETY: the send keeps its memory until FINISH, which follows PUSHED.
+        // SAFETY: the send keeps its memory until FIN, which follows REAR_DONE.
         match unsafe { port.links.put(push.peer, &push.key, offset, from, n) }? {
             OneSided::Pending(number) => push.pending = Some(number),
             OneSided::Done(_) => push.at += n,
@@ -417,7 +417,7 @@ impl Get {
     fn answer_push(&mut self, port: &mut Port, push: &Push, refused: u16) {
         port.control(
             push.peer,
-            wire::head(wire::PUSHED, refused, push.receive, 0),
+            wire::head(wire::REAR_DONE, refused, push.receive, 0),
         );
     }
 
@@ -434,7 +434,7 @@ impl Get {
         if let Some(pull) = self.pulls.remove(at) {
             port.control(
                 pull.peer,
-                wire::head(wire::FINISH, wire::OUTCOME_DONE, pull.send, 0),
+                wire::head(wire::FIN, wire::OUTCOME_DONE, pull.send, 0),
             );
         }
         true

@@ -2,24 +2,24 @@
 //!
 //! ```text
 //! sender                              receiver
-//! ANNOUNCE total, on a device   ->    (match)
-//!                               <-    STAGE         hand chunks over
-//! CHUNK place ...               ->                  its kernel, or the host, unpacks there
-//!                               <-    TAKEN n       in order; the chunks are packed anew
+//! RTS total, on a device   ->    (match)
+//!                               <-    SLOT_CTS         hand chunks over
+//! SLOT place ...               ->                  its kernel, or the host, unpacks there
+//!                               <-    SLOT_CREDIT n       in order; the chunks are packed anew
 //! ```
 //!
 //! The chunks are the sender's, whichever end is a device: a kernel of its has packed
 //! them, or the host has; a kernel of the receiver's unpacks them, or the host does. So
 //! between two devices the host copies nothing, and between a device and a host once.
 //!
-//! STAGE may ask for chunks on the sender's device instead ([`super::device_pipeline`]).
+//! SLOT_CTS may ask for chunks on the sender's device instead ([`super::device_pipeline`]).
 //!
 //! # Invariants
-//! 1. A chunk is the receiver's from CHUNK to TAKEN, or to the FINISH that answers a
+//! 1. A chunk is the receiver's from SLOT to SLOT_CREDIT, or to the FIN that answers a
 //!    withdrawal; the sender keeps it meanwhile, whatever becomes of the send.
 //! 2. A send is over when all of its chunks were taken.
-//! 3. Each STAGE is answered by chunks, by one CHUNK that says there are none (then the
-//!    receiver asks for fragments), or by WITHDRAW.
+//! 3. Each SLOT_CTS is answered by chunks, by one SLOT that says there are none (then the
+//!    receiver asks for fragments), or by CANCEL.
 
 use super::outbox::Step;
 use super::{device_get, eager, host_staged, rendezvous};
@@ -36,7 +36,7 @@ use osier_kernels::DeviceError;
 use osier_transports::{Incoming, PostError};
 
 /// Asks the sender of an announced message to hand chunks over.
-pub(crate) fn ask_chunks(port: &mut Port, handle: u32, peer: u32, send: u32) {
+pub(crate) fn ask_slots(port: &mut Port, handle: u32, peer: u32, send: u32) {
     if let Some(how) = port.peers[peer as usize].dead {
         let e = port.death_error(handle, peer, how);
         return port.finish(handle, Some(e));
@@ -50,14 +50,14 @@ pub(crate) fn ask_chunks(port: &mut Port, handle: u32, peer: u32, send: u32) {
         host_staged::begin_inbound(port, handle);
     }
     let asked = match host_staged::inbound(port, handle) {
-        Some(stage) => stage.ask_chunks((send, 0)),
+        Some(stage) => stage.ask_slots((send, 0)),
         None => Ok(Some((send, 0))),
     };
-    say_stage(port, handle, peer, asked);
+    send_slot_cts(port, handle, peer, asked);
 }
 
 /// Asks a send for chunks, when that is due. True if anything was said.
-pub(crate) fn say_stage(
+pub(crate) fn send_slot_cts(
     port: &mut Port,
     handle: u32,
     peer: u32,
@@ -66,7 +66,7 @@ pub(crate) fn say_stage(
     match due {
         Ok(None) => return false,
         Ok(Some((send, aux))) => {
-            port.control(peer, wire::head(wire::STAGE, aux, send, 0));
+            port.control(peer, wire::head(wire::SLOT_CTS, aux, send, 0));
         }
         Err(e) => {
             let e = port.device_error(handle, e);
@@ -85,29 +85,29 @@ pub(crate) fn may_answer(port: &mut Port, peer: u32, handle: u32) -> Result<(), 
     let Some(op) = port.send_op(peer, handle) else {
         return Err(false);
     };
-    let withdrawing = match &op.protocol {
-        Protocol::Announced(announced) => announced.withdrawing,
+    let cancelling = match &op.protocol {
+        Protocol::RtsSent(sent) => sent.cancelling,
         // The receiver has not heard of it yet.
-        Protocol::Withdrawn => return Err(true),
+        Protocol::Cancelling => return Err(true),
         _ => return Err(false),
     };
     if op.has_failed() {
         return Err(host_staged::tell_failure(port, peer, handle));
     }
-    if withdrawing {
+    if cancelling {
         // It has not heard of it if it was about to open our memory.
-        rendezvous::withdraw(port, peer, handle);
+        rendezvous::cancel(port, peer, handle);
         return Err(true);
     }
     Ok(())
 }
 
 /// The receiver wants chunks.
-pub(crate) fn on_stage(port: &mut Port, peer: u32, handle: u32, aux: u16) -> bool {
+pub(crate) fn on_slot_cts(port: &mut Port, peer: u32, handle: u32, aux: u16) -> bool {
     if let Err(sound) = may_answer(port, peer, handle) {
         return sound;
     }
-    let on_device = aux & wire::DEVICE_CHUNKS;
+    let on_device = aux & wire::DEVICE_SLOTS;
     let begun = match on_device {
         0 => begin_handing(port, handle),
         _ => Ok(begin_handing_on_device(
@@ -120,7 +120,7 @@ pub(crate) fn on_stage(port: &mut Port, peer: u32, handle: u32, aux: u16) -> boo
         Ok(true) => rendezvous::grant(port, peer, handle, None),
         Ok(false) if on_device == 0 && refuses_later(port, handle) => {}
         Ok(false) => {
-            let none = wire::head(wire::CHUNK, wire::NO_CHUNKS | on_device, handle, 0);
+            let none = wire::head(wire::SLOT, wire::NO_SLOTS | on_device, handle, 0);
             port.control(peer, none);
         }
         Err(e) => {
@@ -153,7 +153,7 @@ pub(crate) fn refuse_chunks(port: &mut Port, handle: u32) -> bool {
         _ => false,
     };
     if due && announced {
-        port.control(peer, wire::head(wire::CHUNK, wire::NO_CHUNKS, handle, 0));
+        port.control(peer, wire::head(wire::SLOT, wire::NO_SLOTS, handle, 0));
     }
     due
 }
@@ -246,7 +246,7 @@ pub(crate) fn hand(port: &mut Port, handle: u32) -> Step {
         Err(e) => return Step::Broken(port.device_error(handle, e)),
     };
     let on_device = match stage.is_on_device() {
-        true => wire::DEVICE_CHUNKS,
+        true => wire::DEVICE_SLOTS,
         false => 0,
     };
     let since = port.trace_stamp();
@@ -255,7 +255,7 @@ pub(crate) fn hand(port: &mut Port, handle: u32) -> Step {
         // SAFETY: room for the body.
         unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) }
     };
-    let head = wire::head(wire::CHUNK, on_device, handle, 0);
+    let head = wire::head(wire::SLOT, on_device, handle, 0);
     match port.links.post_with(peer, head, body.len(), fill) {
         Ok(()) => {}
         Err(PostError::Full) => return Step::Full,
@@ -276,16 +276,16 @@ pub(crate) fn hand(port: &mut Port, handle: u32) -> Step {
 }
 
 /// The receiver has taken chunks.
-pub(crate) fn on_taken(port: &mut Port, peer: u32, handle: u32, pieces: u16) -> bool {
+pub(crate) fn on_slot_credit(port: &mut Port, peer: u32, handle: u32, pieces: u16) -> bool {
     let Some(op) = port.send_op(peer, handle) else {
         return false;
     };
     let left = match &op.protocol {
-        Protocol::Granted(granted) => op.total - granted.moved,
-        Protocol::Withdrawn => 1,
+        Protocol::Streaming(stream) => op.total - stream.moved,
+        Protocol::Cancelling => 1,
         _ => return false,
     };
-    let granted = !matches!(op.protocol, Protocol::Withdrawn);
+    let granted = !matches!(op.protocol, Protocol::Cancelling);
     let Some(Stage::Out(stage)) = op.stage() else {
         return false;
     };
@@ -304,23 +304,23 @@ pub(crate) fn on_taken(port: &mut Port, peer: u32, handle: u32, pieces: u16) -> 
 }
 
 /// The next bytes of a message lie in a chunk of its sender.
-pub(crate) fn on_chunk(port: &mut Port, message: &Incoming, send: u32) -> bool {
+pub(crate) fn on_slot(port: &mut Port, message: &Incoming, send: u32) -> bool {
     let peer = message.peer;
     let incoming = &mut port.peers[peer as usize].incoming;
     let Some(at) = incoming.iter().position(|(s, _)| *s == send) else {
         return false;
     };
     let target = incoming[at].1;
-    if message.head.aux & wire::NO_CHUNKS != 0 {
+    if message.head.aux & wire::NO_SLOTS != 0 {
         incoming.remove(at);
         match target {
-            Target::Op(handle) if message.head.aux & wire::DEVICE_CHUNKS != 0 => {
+            Target::Op(handle) if message.head.aux & wire::DEVICE_SLOTS != 0 => {
                 device_get::go_without(port, handle, peer, send);
             }
             Target::Op(handle) => rendezvous::ask_fragments(port, handle, peer, send),
             Target::Discard(_) => {
                 port.peers[peer as usize].incoming.push((send, target));
-                port.control(peer, wire::head(wire::GO, 0, send, 0));
+                port.control(peer, wire::head(wire::CTS, 0, send, 0));
             }
             Target::Arrival(_) => return false,
         }
@@ -338,13 +338,13 @@ pub(crate) fn on_chunk(port: &mut Port, message: &Incoming, send: u32) -> bool {
         return false;
     };
     let bytes = place.bytes as usize;
-    let on_device = message.head.aux & wire::DEVICE_CHUNKS != 0;
+    let on_device = message.head.aux & wire::DEVICE_SLOTS != 0;
     let since = port.trace_stamp();
     let left = match target {
         Target::Discard(left) => {
             let left = left.saturating_sub(bytes);
             port.peers[peer as usize].incoming[at].1 = Target::Discard(left);
-            port.control(peer, wire::head(wire::TAKEN, 1, send, 0));
+            port.control(peer, wire::head(wire::SLOT_CREDIT, 1, send, 0));
             left
         }
         Target::Op(handle) => {
@@ -370,10 +370,10 @@ pub(crate) fn on_chunk(port: &mut Port, message: &Incoming, send: u32) -> bool {
                     return false;
                 };
                 // SAFETY: the view is writable until the operation is over; the chunk
-                // is ours until TAKEN.
+                // is ours until SLOT_CREDIT.
                 unsafe { op.view.unpack(start..end, from) };
                 port.counters.copied += (end - start) as u64;
-                port.control(peer, wire::head(wire::TAKEN, 1, send, 0));
+                port.control(peer, wire::head(wire::SLOT_CREDIT, 1, send, 0));
                 if left == bytes {
                     port.received(handle);
                 }
@@ -436,7 +436,7 @@ pub(crate) fn say_taken(port: &mut Port, handle: u32, send: u32, chunks: usize) 
     let mut left = chunks;
     while left > 0 {
         let n = u16::try_from(left).unwrap_or(u16::MAX);
-        port.control(peer, wire::head(wire::TAKEN, n, send, 0));
+        port.control(peer, wire::head(wire::SLOT_CREDIT, n, send, 0));
         left -= usize::from(n);
     }
     chunks > 0
@@ -444,7 +444,7 @@ pub(crate) fn say_taken(port: &mut Port, handle: u32, send: u32, chunks: usize) 
 
 /// Ends a send whose device has failed in the middle.
 pub(crate) fn break_off(port: &mut Port, peer: u32, handle: u32, e: Error) {
-    rendezvous::withdraw(port, peer, handle);
+    rendezvous::cancel(port, peer, handle);
     let lends = match port.ops.get_mut(handle).and_then(Op::stage) {
         Some(Stage::Out(stage)) if stage.lends() => {
             stage.stop();
@@ -457,7 +457,7 @@ pub(crate) fn break_off(port: &mut Port, peer: u32, handle: u32, e: Error) {
     }
     // Until the receiver answers: invariant 1.
     if let Some(op) = port.ops.get_mut(handle) {
-        op.protocol = Protocol::Withdrawn;
+        op.protocol = Protocol::Cancelling;
         op.rare().error = Some(e);
     }
 }

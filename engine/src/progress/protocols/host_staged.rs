@@ -5,13 +5,13 @@
 //!
 //! ```text
 //! send     Queued          waits for its first chunk, if the message is short
-//!          Eager, Granted  fragments as far as chunks are packed
+//!          Eager, Streaming  fragments as far as chunks are packed
 //! receive  Stream          bytes into pinned memory
 //!          Draining        the device unpacks the rest -> Done
 //! ```
 //!
 //! Ranks that share memory hand chunks over ([`super::host_pipeline`]). Between others a long
-//! message is sent as far as its receiver has chunks: GO says how many units of
+//! message is sent as far as its receiver has chunks: CTS says how many units of
 //! [`wire::WINDOW_BYTES`] may come, and further ones follow as chunks are unpacked. So
 //! what waits on the host is bounded by the stage, whatever the message's size.
 //!
@@ -226,7 +226,7 @@ pub(crate) fn breaks(port: &mut Port, handle: u32, e: Error) {
 
 /// Tells the receiver of an announced message that it will not come.
 pub(crate) fn tell_failure(port: &mut Port, peer: u32, handle: u32) -> bool {
-    rendezvous::withdraw(port, peer, handle);
+    rendezvous::cancel(port, peer, handle);
     let e = port.rare(handle).and_then(|rare| rare.error.take());
     port.finish(handle, e);
     true
@@ -371,7 +371,7 @@ pub(crate) fn open_window(port: &mut Port, handle: u32) {
     if let Some(send) = stage.asks()
         && let Some(peer) = port.ops.get(handle).map(|op| op.peer)
     {
-        port.control(peer, wire::head(wire::GO, 0, send, 0));
+        port.control(peer, wire::head(wire::CTS, 0, send, 0));
     }
 }
 
@@ -383,7 +383,7 @@ pub(crate) fn open_stepwise(port: &mut Port, handle: u32, send: u32) {
         let Some(peer) = port.ops.get(handle).map(|op| op.peer) else {
             return;
         };
-        return port.control(peer, wire::head(wire::GO, 0, send, 0));
+        return port.control(peer, wire::head(wire::CTS, 0, send, 0));
     }
     if let Some(stage) = inbound(port, handle) {
         stage.ask_stepwise(send);
@@ -405,7 +405,7 @@ pub(crate) fn keep_short(port: &mut Port, handle: u32, peer: u32, send: u32) -> 
     incoming.push((send, Target::Op(handle)));
     // A receive that fails drops what comes.
     begin_inbound(port, handle);
-    port.control(peer, wire::head(wire::GO, 0, send, 0));
+    port.control(peer, wire::head(wire::CTS, 0, send, 0));
     true
 }
 
@@ -424,14 +424,14 @@ pub(crate) fn advance_inbound(port: &mut Port, handle: u32) -> bool {
     };
     if stage.hands.is_some() {
         let due = stage.begin_chunks();
-        return host_pipeline::say_stage(port, handle, peer, due) || told;
+        return host_pipeline::send_slot_cts(port, handle, peer, due) || told;
     }
     let send = stage.send;
     match stage.ask() {
         Ok(None) => told,
         Ok(more) => {
             if let Some(send) = send {
-                port.control(peer, wire::head(wire::GO, units(more), send, 0));
+                port.control(peer, wire::head(wire::CTS, units(more), send, 0));
             }
             true
         }
@@ -443,7 +443,7 @@ pub(crate) fn advance_inbound(port: &mut Port, handle: u32) -> bool {
     }
 }
 
-/// The units that GO carries; 0 says all.
+/// The units that CTS carries; 0 says all.
 fn units(more: Option<Option<usize>>) -> u16 {
     more.flatten()
         .map_or(0, |units| u16::try_from(units).unwrap_or(u16::MAX))

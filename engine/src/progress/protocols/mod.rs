@@ -43,7 +43,7 @@ use crate::progress::port::Port;
 pub(crate) enum Stage {
     Out(Outbound),
     In(Inbound),
-    /// The receiver's device copies; the send waits for FINISH.
+    /// The receiver's device copies; the send waits for FIN.
     Direct(Direct, u32),
     /// Our device reads memory of another process, or writes it.
     Mapped(Box<Mapped>),

@@ -120,7 +120,7 @@ pub(crate) fn push_peer(port: &mut Port, peer: u32) -> bool {
             Step::Broken(e) => host_pipeline::break_off(port, peer, handle, e),
             Step::Failed(e) => {
                 // The receiver waits for the rest.
-                rendezvous::withdraw(port, peer, handle);
+                rendezvous::cancel(port, peer, handle);
                 fail(port, handle, &e);
             }
         }
@@ -152,7 +152,7 @@ pub(crate) fn start(port: &mut Port, handle: u32, hurry: bool) -> Step {
     let (peer, bytes) = (op.peer, op.total);
     let crossing = matches!(op.protocol, Protocol::Queued(Queued { crossing: true }));
     if op.has_failed() {
-        return rendezvous::announce(port, handle);
+        return rendezvous::send_rts(port, handle);
     }
     let on_device = op.view.as_device().is_some();
     let mut at_once = on_device && host_staged::is_eager(port, handle);
@@ -198,7 +198,7 @@ pub(crate) fn start(port: &mut Port, handle: u32, hurry: bool) -> Step {
         && let Some(ptr) = op.view.as_contiguous()
     {
         if op.key().is_none() {
-            // SAFETY: the operation keeps the memory until FINISH.
+            // SAFETY: the operation keeps the memory until FIN.
             let key = unsafe { port.links.export(peer, ptr, bytes) }.ok();
             if key.is_some()
                 && let Some(rare) = port.rare(handle)
@@ -223,7 +223,7 @@ pub(crate) fn start(port: &mut Port, handle: u32, hurry: bool) -> Step {
     let credit = eager && port.peers[peer as usize].sender.take(bytes);
     let step = match credit {
         true => eager::start_eager(port, handle),
-        false => rendezvous::announce(port, handle),
+        false => rendezvous::send_rts(port, handle),
     };
     if credit && !matches!(step, Step::Moved) {
         port.peers[peer as usize]
@@ -263,7 +263,7 @@ pub(crate) fn revoke_send(port: &mut Port, handle: u32) -> bool {
             port.owed.drop(owner);
             true
         }
-        Protocol::Eager(_) | Protocol::Granted(_) => {
+        Protocol::Eager(_) | Protocol::Streaming(_) => {
             let all = op.fragments().is_some_and(|(moved, _)| moved == op.total);
             let owner = op.forget_memory();
             op.detached = true;
@@ -272,9 +272,9 @@ pub(crate) fn revoke_send(port: &mut Port, handle: u32) -> bool {
             if !all {
                 // The handle stays until the receiver answers, so that what it
                 // says meanwhile meets no other operation.
-                op.protocol = Protocol::Withdrawn;
+                op.protocol = Protocol::Cancelling;
                 port.peers[peer as usize].streams.retain(|h| *h != handle);
-                rendezvous::withdraw(port, peer, handle);
+                rendezvous::cancel(port, peer, handle);
             }
             true
         }
@@ -284,7 +284,7 @@ pub(crate) fn revoke_send(port: &mut Port, handle: u32) -> bool {
             }
             // The peer may read our memory until it answers.
             if port.ops.get_mut(handle).is_some_and(Op::ask_once) {
-                rendezvous::withdraw(port, peer, handle);
+                rendezvous::cancel(port, peer, handle);
             }
             false
         }

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! sender                      receiver
-//! ANNOUNCE total [key]  ->    (match)
-//!                       <-    GO          fragments
-//!                       <-    STAGE       bounce buffers
-//!                       <-    PLACE       put: the sender's kernel writes
-//!                       <-    FINISH      it was read (get), or is over
-//! WITHDRAW              ->                it will not come
+//! RTS total [key]  ->    (match)
+//!                       <-    CTS          fragments
+//!                       <-    SLOT_CTS       bounce buffers
+//!                       <-    PUT_OFFER       put: the sender's kernel writes
+//!                       <-    FIN      it was read (get), or is over
+//! CANCEL              ->                it will not come
 //! ```
 //!
 //! The receiver decides ([`answer`]), because it alone knows both ends: it takes the first
@@ -15,8 +15,8 @@
 //!
 //! # Invariants
 //! 1. Each announcement is answered exactly once, even after the sender has asked to withdraw
-//!    it; a GO may follow a FINISH that says the memory could not be read.
-//! 2. The sender's memory is read only between announcement and FINISH.
+//!    it; a CTS may follow a FIN that says the memory could not be read.
+//! 2. The sender's memory is read only between announcement and FIN.
 //!
 //! # Sources
 //! W. Wu, "Programming Models' Support for Heterogeneous Architecture", PhD thesis,
@@ -46,13 +46,13 @@ use osier_kernels::handle::Made;
 use osier_transports::{PostError, RegionKey, RegionKind};
 
 /// A send that is announced.
-pub(crate) struct Announced {
+pub(crate) struct RtsSent {
     /// The receiver was asked to let it go.
-    pub withdrawing: bool,
+    pub cancelling: bool,
 }
 
 /// A send whose receiver lets fragments go, or chunks.
-pub(crate) struct Granted {
+pub(crate) struct Streaming {
     /// Bytes that have left.
     pub moved: usize,
     /// Bytes up to which the receiver lets it go; `None`: all.
@@ -60,7 +60,7 @@ pub(crate) struct Granted {
 }
 
 /// Posts the announcement of a send.
-pub(crate) fn announce(port: &mut Port, handle: u32) -> Step {
+pub(crate) fn send_rts(port: &mut Port, handle: u32) -> Step {
     let checked = port.check.as_ref().map_or(0, |_| wire::CHECKED);
     let described = device_copy::device_key(port, handle);
     let offered = device_memory::offered(port, handle);
@@ -77,7 +77,7 @@ pub(crate) fn announce(port: &mut Port, handle: u32) -> Step {
         None => 0,
         Some(_) => crate::trace::now_ns(),
     };
-    let announcement = wire::Announcement {
+    let announcement = wire::RtsBody {
         total: op.total as u64,
         reach,
     };
@@ -89,7 +89,7 @@ pub(crate) fn announce(port: &mut Port, handle: u32) -> Step {
             aux |= wire::LATE;
         }
     }
-    let head = wire::head(wire::ANNOUNCE, aux, tag, handle);
+    let head = wire::head(wire::RTS, aux, tag, handle);
     let fill = |to: *mut u8| {
         // SAFETY: room for `n` bytes.
         unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, n) }
@@ -99,21 +99,21 @@ pub(crate) fn announce(port: &mut Port, handle: u32) -> Step {
         Err(PostError::Full) => return Step::Full,
         Err(PostError::Failed(e)) => return Step::Failed(e),
     }
-    op.protocol = Protocol::Announced(Announced { withdrawing: false });
+    op.protocol = Protocol::RtsSent(RtsSent { cancelling: false });
     let bytes = op.total;
     port.counters.announced += 1;
-    port.trace_start(Kind::Announce, peer, tag, bytes, since);
+    port.trace_start(Kind::Rts, peer, tag, bytes, since);
     Step::Moved
 }
 
-pub(crate) fn on_go(port: &mut Port, peer: u32, handle: u32, units: u16) -> bool {
+pub(crate) fn on_cts(port: &mut Port, peer: u32, handle: u32, units: u16) -> bool {
     let Some(op) = port.send_op(peer, handle) else {
         return false;
     };
     let more = usize::from(units) * wire::WINDOW_BYTES;
-    let withdrawing = match &mut op.protocol {
-        Protocol::Announced(announced) => announced.withdrawing,
-        Protocol::Granted(Granted {
+    let cancelling = match &mut op.protocol {
+        Protocol::RtsSent(sent) => sent.cancelling,
+        Protocol::Streaming(Streaming {
             moved,
             window: open @ Some(_),
         }) => {
@@ -127,17 +127,17 @@ pub(crate) fn on_go(port: &mut Port, peer: u32, handle: u32, units: u16) -> bool
             return true;
         }
         // It was revoked; the receiver has not heard of it yet.
-        Protocol::Withdrawn => return true,
+        Protocol::Cancelling => return true,
         _ => return false,
     };
     if op.has_failed() {
         return host_staged::tell_failure(port, peer, handle);
     }
-    if withdrawing {
+    if cancelling {
         // We have asked to withdraw it. The receiver has an answer to
         // that under way unless it was reading when it was asked and fell
         // back to fragments; then it answers now, and once in any case.
-        withdraw(port, peer, handle);
+        cancel(port, peer, handle);
         return true;
     }
     grant(port, peer, handle, (units != 0).then_some(more));
@@ -149,7 +149,7 @@ pub(crate) fn grant(port: &mut Port, peer: u32, handle: u32, window: Option<usiz
     let Some(op) = port.ops.get_mut(handle) else {
         return;
     };
-    op.protocol = Protocol::Granted(Granted { moved: 0, window });
+    op.protocol = Protocol::Streaming(Streaming { moved: 0, window });
     if let Some(rare) = &mut op.rare {
         rare.offer = None;
     }
@@ -161,25 +161,25 @@ pub(crate) fn grant(port: &mut Port, peer: u32, handle: u32, window: Option<usiz
     }
     port.peers[peer as usize].streams.push_back(handle);
     port.mark_busy(peer);
-    port.trace_piece(Kind::Go, peer, 0, port.trace_stamp());
+    port.trace_piece(Kind::Cts, peer, 0, port.trace_stamp());
 }
 
-pub(crate) fn on_finish(port: &mut Port, peer: u32, handle: u32, outcome: u16) -> bool {
+pub(crate) fn on_fin(port: &mut Port, peer: u32, handle: u32, outcome: u16) -> bool {
     let Some(op) = port.send_op(peer, handle) else {
         return false;
     };
     if outcome == wire::OUTCOME_CLOSED {
         return port.refused(handle);
     }
-    if !matches!(op.protocol, Protocol::Announced(_) | Protocol::Withdrawn) {
+    if !matches!(op.protocol, Protocol::RtsSent(_) | Protocol::Cancelling) {
         return false;
     }
-    port.trace_piece(Kind::Finish, peer, 0, port.trace_stamp());
+    port.trace_piece(Kind::Fin, peer, 0, port.trace_stamp());
     let rare = port.ops.get_mut(handle).and_then(|op| op.rare.as_mut());
     let broken = rare.and_then(|rare| rare.error.take());
     if broken.is_some() {
         port.finish(handle, broken);
-    } else if outcome == wire::OUTCOME_WITHDRAWN {
+    } else if outcome == wire::OUTCOME_CANCELLED {
         let e = Error::new(
             ErrorKind::Cancelled,
             format!("{}: withdrawn", port.describe(handle)),
@@ -194,7 +194,7 @@ pub(crate) fn on_finish(port: &mut Port, peer: u32, handle: u32, outcome: u16) -
 
 /// Tells the receiver of a send that its rest will not come; where a run owes it, in
 /// the same message for whose death, so that there is one answer to each step.
-pub(crate) fn withdraw(port: &mut Port, peer: u32, handle: u32) {
+pub(crate) fn cancel(port: &mut Port, peer: u32, handle: u32) {
     let blame = port.ops.get(handle).and_then(|op| {
         let given_up = op.rare.as_ref().and_then(|rare| rare.blame);
         given_up.or((op.run != NO_RUN).then_some(NOBODY))
@@ -202,7 +202,7 @@ pub(crate) fn withdraw(port: &mut Port, peer: u32, handle: u32) {
     let aux = blame.map_or(0, |_| wire::OF_RUN);
     port.control(
         peer,
-        wire::head(wire::WITHDRAW, aux, handle, blame.unwrap_or(0)),
+        wire::head(wire::CANCEL, aux, handle, blame.unwrap_or(0)),
     );
 }
 
@@ -261,7 +261,7 @@ pub(crate) fn answer(
                     return None;
                 }
                 match protocol {
-                    Select::HostSlots => host_pipeline::ask_chunks(port, handle, peer, send),
+                    Select::HostSlots => host_pipeline::ask_slots(port, handle, peer, send),
                     _ => ask_fragments(port, handle, peer, send),
                 }
                 true
@@ -401,5 +401,5 @@ pub(crate) fn ask_fragments(port: &mut Port, handle: u32, peer: u32, send: u32) 
     {
         return host_staged::open_stepwise(port, handle, send);
     }
-    port.control(peer, wire::head(wire::GO, 0, send, 0));
+    port.control(peer, wire::head(wire::CTS, 0, send, 0));
 }
