@@ -21,7 +21,7 @@ use osier_datatype::Operator;
 use osier_engine::check::Setting;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::matching::INTERNAL_TAG;
-use osier_engine::progress::core::{Core, Place};
+use osier_engine::progress::core::{Core, JobTransport};
 use osier_engine::progress::inspect::Leftovers;
 use osier_engine::protocol::cost::LinkCosts;
 use osier_engine::protocol::select::Selection;
@@ -488,10 +488,10 @@ fn play(seed: u64, deaths: bool, checks: Setting) -> Check<Calls> {
         })
         .collect();
     let seat = |rank: usize| -> Result<Seat> {
-        let place = Place::Sim(net.clone(), rank as u32);
+        let transport = JobTransport::Sim(net.clone(), rank as u32);
         let selection = Arc::new(Selection::new(LinkCosts::default(), inline));
         let core = Core::new(
-            place,
+            transport,
             rank as u32,
             ranks as u32,
             selection,

@@ -10,7 +10,7 @@ use osier::p2p::Member as Entry;
 use osier::{Communicator, Persistent, WaitSet};
 use osier_engine::check::Setting;
 use osier_engine::progress::cell::LaneGuard;
-use osier_engine::progress::core::{Core, Place};
+use osier_engine::progress::core::{Core, JobTransport};
 use osier_engine::protocol::select::Selection;
 use osier_transports::sim::SimNet;
 use std::collections::BTreeMap;
@@ -62,8 +62,16 @@ impl Seat {
         checks: Setting,
     ) -> Self {
         let ranks = case.net.ranks;
-        let place = Place::Sim(net.clone(), rank);
-        let core = Core::new(place, rank, ranks, selection.clone(), true, None, checks);
+        let transport = JobTransport::Sim(net.clone(), rank);
+        let core = Core::new(
+            transport,
+            rank,
+            ranks,
+            selection.clone(),
+            true,
+            None,
+            checks,
+        );
         let member = Agreeing::new(&core).expect("a rank of the job");
         let comms = (0..case.members.len()).map(|at| {
             let (first, second) = case.sides(at);

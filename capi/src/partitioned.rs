@@ -59,7 +59,7 @@ unsafe impl OwnedBuffer for Bytes {}
 unsafe impl OwnedBufferMut for Bytes {}
 
 /// Where the partitions lie.
-enum Place {
+enum PartitionMemory {
     Host(Bytes),
     /// Partitions are ready when the program says so, as everywhere in C.
     Device(DeviceSlice<u8>),
@@ -77,7 +77,12 @@ fn on_device(first: *const u8, bytes: usize) -> osier::Result<DeviceSlice<u8>> {
 }
 
 /// The memory and its partitions.
-fn shape(at: Address, partitions: usize, n: usize, layout: &Layout) -> Res<(Place, Partitions)> {
+fn shape(
+    at: Address,
+    partitions: usize,
+    n: usize,
+    layout: &Layout,
+) -> Res<(PartitionMemory, Partitions)> {
     let all = partitions
         .checked_mul(n)
         .ok_or_else(|| Fail::new(MPI_ERR_COUNT, "more instances than fit in memory"))?;
@@ -87,8 +92,8 @@ fn shape(at: Address, partitions: usize, n: usize, layout: &Layout) -> Res<(Plac
         false => (std::ptr::NonNull::dangling().as_ptr(), 0),
     };
     let place = match view_of(at, all, layout)?.is_on_device() {
-        true => Place::Device(on_device(first, len)?),
-        false => Place::Host(Bytes { at: first, len }),
+        true => PartitionMemory::Device(on_device(first, len)?),
+        false => PartitionMemory::Host(Bytes { at: first, len }),
     };
     // The first byte is the buffer's, wherever the type has its origin.
     let partitions = Partitions::of(partitions, &layout.seen_from(start), n);
@@ -97,7 +102,7 @@ fn shape(at: Address, partitions: usize, n: usize, layout: &Layout) -> Res<(Plac
 
 struct Set {
     comm: &'static Comm,
-    place: Place,
+    place: PartitionMemory,
     partitions: Partitions,
 }
 
@@ -152,8 +157,8 @@ fn init(
 ) -> Res {
     let comm = &set.comm.comm;
     let work = match set.place {
-        Place::Host(bytes) => of_host(comm, bytes, set.partitions)?,
-        Place::Device(slice) => of_device(comm, &slice, set.partitions)?,
+        PartitionMemory::Host(bytes) => of_host(comm, bytes, set.partitions)?,
+        PartitionMemory::Device(slice) => of_device(comm, &slice, set.partitions)?,
     };
     pend(work, on, request)
 }

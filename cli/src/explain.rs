@@ -10,7 +10,7 @@ use osier::devices::handle::Made;
 use osier::model::{self, Cached, Origin};
 use osier::protocol::Protocol;
 use osier::protocol::device::{
-    Class, DeviceCosts, End, LEAST_DEVICE_CHUNK_BYTES, Means, Move, Place, Predicted,
+    Class, DeviceCosts, End, LEAST_DEVICE_CHUNK_BYTES, Means, Move, Predicted, Space,
 };
 use osier::protocol::reach::Placement;
 use osier::protocol::select::{AT_ONCE_BYTES, Able, Candidate, DevicePair, Memory, Message, Rules};
@@ -154,11 +154,11 @@ impl Kind {
 }
 
 impl Where {
-    fn place(self) -> Place {
+    fn space(self) -> Space {
         match self {
-            Where::Host => Place::Host,
-            Where::Pinned => Place::Pinned,
-            Where::Device => Place::Device,
+            Where::Host => Space::Host,
+            Where::Pinned => Space::Pinned,
+            Where::Device => Space::Device,
         }
     }
 
@@ -223,17 +223,17 @@ struct Explained {
 
 fn explain(args: &Args) -> Result<()> {
     let to_layout = args.to_layout.as_ref().unwrap_or(&args.layout);
-    let end = |place: Where, pattern: &Pattern| -> Result<(End, usize)> {
+    let end = |space: Where, pattern: &Pattern| -> Result<(End, usize)> {
         let shape = pattern.shape(args.bytes)?;
         let end = End {
-            place: place.place(),
+            space: space.space(),
             class: Class::of(&shape.layout, 1),
         };
         Ok((end, shape.bytes()))
     };
     let ((from, bytes), (to, _)) = (end(args.from, &args.layout)?, end(args.to, to_layout)?);
     let to_memory = args.to_memory.unwrap_or(args.memory);
-    let made = |place: Where, kind: Kind| match place {
+    let made = |space: Where, kind: Kind| match space {
         Where::Device => kind.made(),
         _ => Made::Pinned,
     };
@@ -276,7 +276,7 @@ fn predict(
     let (least, most) = (2 * LEAST_DEVICE_CHUNK_BYTES, limits.device_memory);
     limits.device_memory = (chunks / 4).max(least).min(most);
     let blocks = limits.blocks;
-    let devices = from.place != Place::Host && to.place != Place::Host;
+    let devices = from.space != Space::Host && to.space != Space::Host;
     let message = Message {
         memory: match from.class {
             Class::Run => Memory::Plain,
@@ -288,7 +288,7 @@ fn predict(
             ..DevicePair::opened(placement)
         }),
         // A host's send does not know that a device receives it.
-        waits: mode != Mode::Standard && from.place != Place::Host,
+        waits: mode != Mode::Standard && from.space != Space::Host,
         offered: devices && !placement.is_one_process(),
         apertures: match probe::gdrcopy().available {
             true => (sent == Made::Plain, received == Made::Plain),

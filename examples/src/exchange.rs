@@ -20,30 +20,30 @@ pub struct Exchange {
 
 /// Where both buffers lie.
 #[derive(Debug)]
-pub enum Place {
+pub enum Space {
     /// In the process's memory.
     Host,
     /// In the memory of a device.
     Device(Gpu),
 }
 
-impl Place {
+impl Space {
     /// On the rank's device, or on the host.
     ///
     /// # Errors
     /// There is no device.
-    pub fn of(comm: &Communicator, device: bool) -> Result<Place> {
+    pub fn of(comm: &Communicator, device: bool) -> Result<Space> {
         Ok(match device {
-            true => Place::Device(Gpu::of(comm)?),
-            false => Place::Host,
+            true => Space::Device(Gpu::of(comm)?),
+            false => Space::Host,
         })
     }
 
     /// What to tell the user.
     pub fn shown(&self) -> String {
         match self {
-            Place::Host => "host".into(),
-            Place::Device(gpu) => gpu.shown(),
+            Space::Host => "host".into(),
+            Space::Device(gpu) => gpu.shown(),
         }
     }
 }
@@ -58,14 +58,14 @@ impl Exchange {
     pub fn run<T: Datatype + Copy>(
         &self,
         comm: &Communicator,
-        place: &Place,
+        place: &Space,
         from: &[T],
         to: &mut [T],
         repetitions: usize,
     ) -> Result<f64> {
         match place {
-            Place::Host => self.on_host(comm, from, to, repetitions),
-            Place::Device(gpu) => self.on_device(comm, gpu, from, to, repetitions),
+            Space::Host => self.on_host(comm, from, to, repetitions),
+            Space::Device(gpu) => self.on_device(comm, gpu, from, to, repetitions),
         }
     }
 
@@ -164,7 +164,7 @@ fn median(
 pub fn report(
     comm: &Communicator,
     what: &str,
-    place: &Place,
+    place: &Space,
     (bytes, seconds): (usize, f64),
     wrong: usize,
 ) -> Result<u8> {

@@ -14,7 +14,7 @@ use crate::memory::Memory;
 use crate::plan::Plan;
 use crate::plan::arguments::Tables;
 use crate::plan::parts::{PART, Sink, feed};
-use crate::plan::transfer::Place;
+use crate::plan::transfer::PlacedPlan;
 use crate::slice::{DeviceSlice, Pinned};
 use crate::stream::{Event, Stream};
 use osier_datatype::Layout;
@@ -109,9 +109,9 @@ impl Prepared {
     }
 
     /// The plan for a layout's origin at an address.
-    pub fn at(&self, origin: u64) -> Place<'_> {
+    pub fn at(&self, origin: u64) -> PlacedPlan<'_> {
         let lists = self.on_device.as_ref();
-        Place {
+        PlacedPlan {
             plan: &self.plan,
             tables: &self.tables,
             tables_at: lists.map_or(0, |(place, _)| place.address()),
@@ -126,7 +126,7 @@ impl Prepared {
 }
 
 /// Told of what is ready: a plan in the making, and packed bytes.
-pub(crate) type Ready<'a> = dyn FnMut(Place<'_>, u64) -> Result<()> + 'a;
+pub(crate) type Ready<'a> = dyn FnMut(PlacedPlan<'_>, u64) -> Result<()> + 'a;
 
 /// Pinned buffers through which lists go, in turn, and bytes of each at most.
 const STAGES: usize = 4;
@@ -204,7 +204,7 @@ impl Sink for Upload<'_, '_> {
         {
             self.stream.wait(event)?;
         }
-        let place = Place {
+        let place = PlacedPlan {
             plan,
             tables,
             tables_at: self.place.as_ref().map_or(0, DeviceSlice::address),

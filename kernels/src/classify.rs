@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What is known of the memory at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct Allocation {
     /// Where it lives.
     pub space: Space,
     /// The allocation's first byte.
@@ -34,17 +34,17 @@ pub struct Place {
 
 /// A map from addresses to allocations.
 #[derive(Debug, Default)]
-pub struct Intervals(BTreeMap<u64, Place>);
+pub struct Intervals(BTreeMap<u64, Allocation>);
 
 impl Intervals {
     /// The allocation that holds an address.
-    pub fn find(&self, at: u64) -> Option<Place> {
+    pub fn find(&self, at: u64) -> Option<Allocation> {
         let (_, place) = self.0.range(..=at).next_back()?;
         (at - place.start < place.bytes as u64).then_some(*place)
     }
 
     /// Learns an allocation; what it overlaps was freed and is forgotten.
-    pub fn insert(&mut self, place: Place) {
+    pub fn insert(&mut self, place: Allocation) {
         self.forget(place.start..place.start.saturating_add(place.bytes as u64));
         self.0.insert(place.start, place);
     }
@@ -77,7 +77,7 @@ static KNOWN: Mutex<Intervals> = Mutex::new(Intervals(BTreeMap::new()));
 ///
 /// # Errors
 /// No driver.
-pub fn classify(context: &Context, at: u64) -> Result<Place> {
+pub fn classify(context: &Context, at: u64) -> Result<Allocation> {
     let mut known = KNOWN.lock().unwrap_or_else(|e| e.into_inner());
     if let Some(place) = known.find(at)
         && buffer(context, at)? == place.buffer
@@ -114,7 +114,7 @@ pub fn is_expected() -> bool {
 ///
 /// # Errors
 /// The driver refuses.
-pub fn find(at: u64) -> Result<Option<Place>> {
+pub fn find(at: u64) -> Result<Option<Allocation>> {
     match Driver::opened() {
         Ok(driver) if driver.memory_type(at) != 0 => {}
         _ => return Ok(None),
@@ -141,7 +141,7 @@ pub(crate) fn buffer(context: &Context, at: u64) -> Result<u64> {
     Ok(number)
 }
 
-fn ask(driver: &Driver, at: u64) -> Result<Place> {
+fn ask(driver: &Driver, at: u64) -> Result<Allocation> {
     let (mut kind, mut managed, mut ordinal) = (0 as c_uint, 0 as c_uint, -1 as c_int);
     let (mut start, mut bytes, mut buffer) = (0u64, 0usize, 0u64);
     let mut which = [
@@ -169,7 +169,7 @@ fn ask(driver: &Driver, at: u64) -> Result<Place> {
         abi::MEMORY_UNIFIED => Space::Managed,
         _ => Space::Host,
     };
-    Ok(Place {
+    Ok(Allocation {
         space,
         start: if space == Space::Host { at } else { start },
         bytes,
@@ -182,8 +182,8 @@ fn ask(driver: &Driver, at: u64) -> Result<Place> {
 mod tests {
     use super::*;
 
-    fn place(start: u64, bytes: usize, buffer: u64) -> Place {
-        Place {
+    fn place(start: u64, bytes: usize, buffer: u64) -> Allocation {
+        Allocation {
             space: Space::Device(0),
             start,
             bytes,

@@ -73,15 +73,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// One word, until it is given back.
 #[derive(Debug)]
-struct Place {
+struct Word {
     context: Context,
     page: Arc<Page>,
     at: usize,
     list: usize,
 }
 
-impl Place {
-    fn new(context: &Context, list: usize) -> Result<Place> {
+impl Word {
+    fn new(context: &Context, list: usize) -> Result<Word> {
         let mut free = lock(&context.gates().free[list]);
         if free.is_empty() {
             let memory = Memory::pinned(context, WORDS * WORD_BYTES)?;
@@ -97,7 +97,7 @@ impl Place {
         }
         let missing = || DeviceError::Unavailable("no gate is left".into());
         let (page, at) = free.pop().ok_or_else(missing)?;
-        Ok(Place {
+        Ok(Word {
             context: context.clone(),
             page,
             at,
@@ -139,7 +139,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Word {
     fn drop(&mut self) {
         lock(&self.context.gates().free[self.list]).push((self.page.clone(), self.at));
     }
@@ -148,7 +148,7 @@ impl Drop for Place {
 /// Holds streams until it is opened, once.
 #[derive(Debug)]
 pub struct Gate {
-    place: Place,
+    place: Word,
     turn: u32,
 }
 
@@ -158,7 +158,7 @@ impl Gate {
     /// # Errors
     /// Out of pinned memory.
     pub fn new(context: &Context) -> Result<Gate> {
-        let place = Place::new(context, GATES)?;
+        let place = Word::new(context, GATES)?;
         let turn = place.word().load(Ordering::Relaxed).wrapping_add(1);
         Ok(Gate { place, turn })
     }
@@ -188,7 +188,7 @@ const OPEN: u32 = 1;
 /// Holds the streams of a graph, as often as it is shut.
 #[derive(Debug)]
 pub struct Valve {
-    place: Place,
+    place: Word,
 }
 
 impl Valve {
@@ -197,7 +197,7 @@ impl Valve {
     /// # Errors
     /// Out of pinned memory.
     pub fn new(context: &Context) -> Result<Valve> {
-        let place = Place::new(context, VALVES)?;
+        let place = Word::new(context, VALVES)?;
         place.set(OPEN);
         Ok(Valve { place })
     }

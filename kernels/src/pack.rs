@@ -18,7 +18,7 @@ use crate::error::{DeviceError, Result};
 use crate::launch::launch;
 use crate::memory::Memory;
 use crate::plan::arguments::{Argument, Launch, THREADS};
-use crate::plan::transfer::{Place, Transfer};
+use crate::plan::transfer::{PlacedPlan, Transfer};
 use crate::plan::{Plan, Shape, WIDEST};
 use crate::slice::{After, DeviceSlice, Ordered};
 use crate::stream::{Event, Stream};
@@ -236,7 +236,7 @@ pub(crate) fn noted(stream: &Stream, touched: [&Arc<Memory>; 2]) {
 }
 
 /// Queues packed bytes that have their places on both sides.
-type Both<'a> = dyn FnMut(Place<'_>, Place<'_>, Range<u64>) -> Result<()> + 'a;
+type Both<'a> = dyn FnMut(PlacedPlan<'_>, PlacedPlan<'_>, Range<u64>) -> Result<()> + 'a;
 
 /// Packed bytes, piece by piece.
 pub(crate) struct Pieces {
@@ -383,7 +383,7 @@ impl Packer {
         target.check_range(&range)?;
         from.order(stream)?;
         to.order(stream)?;
-        let mut queue = |reads: Place<'_>, writes: Place<'_>, bytes: Range<u64>| {
+        let mut queue = |reads: PlacedPlan<'_>, writes: PlacedPlan<'_>, bytes: Range<u64>| {
             // A side of one run is a packed buffer.
             if writes.plan.shape() == Shape::Contiguous {
                 let flat = writes.layout().wrapping_add(bytes.start);
@@ -443,7 +443,7 @@ impl Packer {
                     let written = self.prepared(stream, to)?;
                     written.order(stream)?;
                     let writes = written.at(to.origin);
-                    let mut ready = |place: Place<'_>, until: u64| match pieces.next(until) {
+                    let mut ready = |place: PlacedPlan<'_>, until: u64| match pieces.next(until) {
                         Some(bytes) => queue(place.moved_to(from.origin), writes, bytes),
                         None => Ok(()),
                     };
@@ -454,7 +454,7 @@ impl Packer {
                     let read = self.prepared(stream, from)?;
                     read.order(stream)?;
                     let reads = read.at(from.origin);
-                    let mut ready = |place: Place<'_>, until: u64| match pieces.next(until) {
+                    let mut ready = |place: PlacedPlan<'_>, until: u64| match pieces.next(until) {
                         Some(bytes) => queue(reads, place.moved_to(to.origin), bytes),
                         None => Ok(()),
                     };
@@ -479,9 +479,9 @@ impl Packer {
         stream: &Stream,
         view: &DeviceView<T>,
         mut pieces: Pieces,
-        queue: &mut dyn FnMut(Place<'_>, Range<u64>) -> Result<()>,
+        queue: &mut dyn FnMut(PlacedPlan<'_>, Range<u64>) -> Result<()>,
     ) -> Result<Arc<Prepared>> {
-        let mut ready = |place: Place<'_>, until: u64| match pieces.next(until) {
+        let mut ready = |place: PlacedPlan<'_>, until: u64| match pieces.next(until) {
             Some(bytes) => queue(place.moved_to(view.origin), bytes),
             None => Ok(()),
         };
@@ -517,7 +517,7 @@ impl Packer {
         packed.order(stream)?;
         let flat_at = packed.buffer.address();
         let start = range.start as u64;
-        let mut queue = |place: Place<'_>, bytes: Range<u64>| {
+        let mut queue = |place: PlacedPlan<'_>, bytes: Range<u64>| {
             let flat = flat_at + (bytes.start - start);
             self.queue_packed(stream, (pack, engine), place, flat, bytes, blocks)
         };
@@ -533,7 +533,7 @@ impl Packer {
         &self,
         stream: &Stream,
         (pack, engine): (bool, Engine),
-        place: Place<'_>,
+        place: PlacedPlan<'_>,
         flat: u64,
         range: Range<u64>,
         blocks: Option<u32>,

@@ -14,7 +14,7 @@ use crate::memory::Memory;
 use crate::pack::{DeviceView, Packer, Pieces, noted};
 use crate::plan::arguments::{THREADS, Tables};
 use crate::plan::reduction::Reduction;
-use crate::plan::transfer::Place;
+use crate::plan::transfer::PlacedPlan;
 use crate::plan::{Plan, Shape};
 use crate::slice::{DeviceSlice, Ordered};
 use crate::stream::{Event, Stream};
@@ -89,7 +89,7 @@ impl Packer {
         right.order(stream)?;
         left.order(stream)?;
         let what = (operator, element);
-        let mut queue = |reads: Place<'_>, writes: Place<'_>, bytes: Range<u64>| {
+        let mut queue = |reads: PlacedPlan<'_>, writes: PlacedPlan<'_>, bytes: Range<u64>| {
             self.queue_reduction(stream, what, reads, writes, bytes, blocks)
         };
         let pieces = Pieces::new(&range, element.size());
@@ -135,14 +135,14 @@ impl Packer {
         right.order(stream)?;
         left.order(stream)?;
         let (plan, tables) = (Plan::flat(range.end as u64), Tables::default());
-        let reads = Place {
+        let reads = PlacedPlan {
             plan: &plan,
             tables: &tables,
             tables_at: 0,
             origin: source.address().wrapping_sub(range.start as u64),
         };
         let what = (operator, element);
-        let mut queue = |writes: Place<'_>, bytes: Range<u64>| {
+        let mut queue = |writes: PlacedPlan<'_>, bytes: Range<u64>| {
             self.queue_reduction(stream, what, reads, writes, bytes, blocks)
         };
         let pieces = Pieces::new(&range, element.size());
@@ -289,8 +289,8 @@ impl Packer {
         &self,
         stream: &Stream,
         (operator, element): (Operator, Element),
-        right: Place<'_>,
-        left: Place<'_>,
+        right: PlacedPlan<'_>,
+        left: PlacedPlan<'_>,
         bytes: Range<u64>,
         blocks: Option<u32>,
     ) -> Result<()> {

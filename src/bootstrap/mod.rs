@@ -26,7 +26,7 @@ use osier_engine::check::{Checks, Setting};
 use osier_engine::device::imports::Limits;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::attached::Attached;
-use osier_engine::progress::core::{Core, Place};
+use osier_engine::progress::core::{Core, JobTransport};
 use osier_engine::progress::lane::Lane;
 use osier_engine::protocol::cost::LinkCosts;
 use osier_engine::protocol::select::{AT_ONCE_BYTES, Selection};
@@ -143,8 +143,8 @@ fn alone() -> Result<Arc<Core>> {
     let job = u64::from(std::process::id()) << 32 | trace::now_ns() & 0xffff_ffff;
     let trace = tracer(trace::Options::from_env()?, job, 0, 1)?;
     let checks = Setting::from_env()?;
-    let place = Place::Alone;
-    Ok(Core::new(place, 0, 1, selection, false, trace, checks))
+    let transport = JobTransport::Alone;
+    Ok(Core::new(transport, 0, 1, selection, false, trace, checks))
 }
 
 fn in_job(job: &Job, rank: usize) -> Result<Arc<Core>> {
@@ -162,7 +162,7 @@ fn in_job_traced(job: &Job, rank: usize, options: Option<trace::Options>) -> Res
     let costs = agreed(job).links;
     let shared_cores = job.ranks() > job.cores();
     Ok(Core::new(
-        Place::Shm(member),
+        JobTransport::Shm(member),
         rank as u32,
         job.ranks() as u32,
         Arc::new(Selection::new(costs, AT_ONCE_BYTES)),
@@ -253,7 +253,7 @@ impl Universe {
         let ranks = net.options().ranks as usize;
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let core = Core::new(
-            Place::Sim(net.clone(), rank as u32),
+            JobTransport::Sim(net.clone(), rank as u32),
             rank as u32,
             ranks as u32,
             Arc::new(Selection::new(LinkCosts::default(), AT_ONCE_BYTES)),

@@ -14,7 +14,7 @@ use osier_collectives::{
 };
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::exec::lower::lower;
-use osier_engine::exec::program::Place;
+use osier_engine::exec::program::RunsOn;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, PoisonError};
@@ -25,7 +25,7 @@ pub(crate) struct Chosen {
     pub algorithm: Algorithm,
     pub segments: u32,
     /// Where it works, of memory of devices.
-    pub place: Place,
+    pub runs_on: RunsOn,
 }
 
 #[derive(Clone, Copy, Hash, PartialEq, Eq)]
@@ -175,16 +175,16 @@ impl Choices {
         let suits = candidates
             .filter(|candidate| kept(&candidate.plan))
             .find_map(|candidate| match (devices, candidate.through_host) {
-                (None, _) => Some((candidate.plan.clone(), Place::ByCost)),
-                (Some(_), true) => Some((candidate.plan.clone(), Place::Host)),
-                (Some(_), false) => Some((that_stays(&candidate.plan)?, Place::Device)),
+                (None, _) => Some((candidate.plan.clone(), RunsOn::ByCost)),
+                (Some(_), true) => Some((candidate.plan.clone(), RunsOn::Host)),
+                (Some(_), false) => Some((that_stays(&candidate.plan)?, RunsOn::Device)),
             });
         let no_plan = || Error::new(ErrorKind::Unavailable, "no plan for this root");
-        let (plan, place) = suits.ok_or_else(no_plan)?;
+        let (plan, runs_on) = suits.ok_or_else(no_plan)?;
         let chosen = Chosen {
             algorithm: plan.algorithm().clone(),
             segments: plan.segments(),
-            place,
+            runs_on,
         };
         lock().insert(key, chosen.clone());
         Ok(chosen)

@@ -54,7 +54,7 @@ use osier_engine::check::Site;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::exec::executor::{self, End};
 use osier_engine::exec::lower::lower;
-use osier_engine::exec::program::{Place, Program};
+use osier_engine::exec::program::{Program, RunsOn};
 use osier_engine::exec::run::Then;
 use osier_engine::matching::{INTERNAL_TAG, Pattern};
 use osier_engine::progress::cell::LaneGuard;
@@ -100,18 +100,18 @@ impl Communicator {
     /// tests and measurements. Collective.
     #[doc(hidden)]
     pub fn use_algorithm(&self, algorithm: Option<(Algorithm, u32)>) {
-        self.force(algorithm, Place::ByCost);
+        self.force(algorithm, RunsOn::ByCost);
     }
 
     /// The same of calls on memory of devices, which stays there where kernels can do it, or
     /// goes through the host's.
     #[doc(hidden)]
     pub fn use_algorithm_on_devices(&self, algorithm: Algorithm, segments: u32, stays: bool) {
-        let place = if stays { Place::Device } else { Place::Host };
-        self.force(Some((algorithm, segments)), place);
+        let runs_on = if stays { RunsOn::Device } else { RunsOn::Host };
+        self.force(Some((algorithm, segments)), runs_on);
     }
 
-    fn force(&self, algorithm: Option<(Algorithm, u32)>, place: Place) {
+    fn force(&self, algorithm: Option<(Algorithm, u32)>, runs_on: RunsOn) {
         let runs = self.runs_on();
         runs.core()
             .with(runs.lane(), |lane| lane.executor.forget_programs());
@@ -119,7 +119,7 @@ impl Communicator {
         *forced = algorithm.map(|(algorithm, segments)| Chosen {
             algorithm,
             segments,
-            place,
+            runs_on,
         });
     }
 
@@ -145,7 +145,7 @@ impl Communicator {
             None if ask.call.operation.of_neighbors() => Chosen {
                 algorithm: Algorithm::Linear,
                 segments: 1,
-                place: Place::ByCost,
+                runs_on: RunsOn::ByCost,
             },
             None => {
                 self.member()
@@ -156,7 +156,7 @@ impl Communicator {
         let plan = Plan::new(ask.call.clone(), chosen.algorithm, chosen.segments);
         let plan = plan.map_err(unsuitable)?;
         let mut program = lower(plan.call(), &plan.part(self.rank() as u32))?;
-        program.place = chosen.place;
+        program.runs_on = chosen.runs_on;
         Ok(Arc::new(program))
     }
 

@@ -17,7 +17,7 @@ use osier_datatype::{Basic, Layout, Type};
 use osier_engine::device::DeviceMemory;
 use osier_engine::exec::memory::Pieces;
 use osier_engine::exec::on_device::Combining;
-use osier_engine::exec::program::{Place, Program};
+use osier_engine::exec::program::{Program, RunsOn};
 use osier_engine::protocol::device::Reductions;
 use osier_engine::view::RawView;
 
@@ -57,9 +57,9 @@ impl Ask {
         let devices = &comm.core().devices;
         let reduces = self.call.operation.reduces();
         let by_cost = match devices.reductions() {
-            _ if program.place == Place::Host => return None,
+            _ if program.runs_on == RunsOn::Host => return None,
             Reductions::Host if reduces => return None,
-            _ if program.place == Place::Device => false,
+            _ if program.runs_on == RunsOn::Device => false,
             Reductions::Device if reduces => false,
             _ => true,
         };

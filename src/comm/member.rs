@@ -8,7 +8,7 @@ use super::psets::ProcessSets;
 use crate::choice::Choices;
 use crate::model::calls::Agreed;
 use osier_engine::progress::cell::LaneCell;
-use osier_engine::progress::core::{Core, Place};
+use osier_engine::progress::core::{Core, JobTransport};
 use osier_engine::progress::lane::Lane;
 use osier_engine::progress::links::{Links, Remote};
 use osier_engine::progress::traced::LaneTrace;
@@ -107,11 +107,11 @@ pub(crate) fn open_lane(
     context: u64,
     session: Option<usize>,
 ) -> Arc<LaneCell> {
-    let remote = match &core.place {
+    let remote = match &core.transport {
         _ if members.len() == 1 => Remote::None,
-        Place::Alone => Remote::None,
-        Place::Shm(r) => Remote::Shm(r.endpoint(context, members.clone())),
-        Place::Sim(net, rank) => Remote::Sim(net.endpoint(*rank, context, &members)),
+        JobTransport::Alone => Remote::None,
+        JobTransport::Shm(r) => Remote::Shm(r.endpoint(context, members.clone())),
+        JobTransport::Sim(net, rank) => Remote::Sim(net.endpoint(*rank, context, &members)),
     };
     let links = Links::new(own, remote);
     let mut lane = Lane::new(own, members.len(), links, core.selection.clone());

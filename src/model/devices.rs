@@ -19,7 +19,7 @@ use super::calls::{CallCosts, ClassCosts, MessageCost, Places, WorkCost, rise, r
 use super::device_links::RankJoints;
 use osier_collectives::{Aside, Curve, Executor, Joined, Joint, Machine, Point};
 use osier_engine::protocol::cost::LinkCosts;
-use osier_engine::protocol::device::{Class, End, Place};
+use osier_engine::protocol::device::{Class, End, Space};
 use osier_engine::protocol::reach::Placement;
 use osier_engine::protocol::select::{AT_ONCE_BYTES, DevicePair, Message, Rules};
 use serde::{Deserialize, Serialize};
@@ -62,7 +62,7 @@ impl DeviceCalls {
         };
         let rules = Rules::new(links, AT_ONCE_BYTES);
         let end = End {
-            place: Place::Device,
+            space: Space::Device,
             class: Class::Run,
         };
         let message = |log: u32| {

@@ -3,7 +3,7 @@
 use crate::comm::Communicator;
 use osier_datatype::Datatype;
 use osier_engine::error::Result;
-use osier_engine::progress::core::{Core, Place};
+use osier_engine::progress::core::{Core, JobTransport};
 use osier_engine::view::zeroed_vec;
 use osier_engine::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, View, ViewMut};
 use osier_transports::shm::ShmRank;
@@ -37,8 +37,8 @@ impl<T: Datatype> HeapBuffer<T> {
                 format!("{len} elements exceed the address space"),
             )
         })?;
-        let memory = match &core.place {
-            Place::Shm(rank) if align_of::<T>() <= 64 => Memory::Shared {
+        let memory = match &core.transport {
+            JobTransport::Shm(rank) if align_of::<T>() <= 64 => Memory::Shared {
                 ptr: rank.heap_alloc(bytes)?.cast(),
                 rank: rank.clone(),
                 len,

@@ -31,12 +31,12 @@ pub struct Claims {
 
 #[derive(Default)]
 struct ByAddress {
-    held: BTreeMap<Place, Held>,
+    held: BTreeMap<ClaimKey, Held>,
     used: u64,
 }
 
 /// Class, first address, number.
-type Place = (u32, usize, u64);
+type ClaimKey = (u32, usize, u64);
 
 struct Held {
     writes: bool,
@@ -49,7 +49,7 @@ struct Held {
 pub struct Claim {
     checks: Checks,
     writes: bool,
-    place: Place,
+    place: ClaimKey,
 }
 
 /// Spans of a class are shorter than `2 << class`.
@@ -101,7 +101,7 @@ impl Claims {
         }
     }
 
-    fn hold(&mut self, held: Held) -> Place {
+    fn hold(&mut self, held: Held) -> ClaimKey {
         let span = held.view.span();
         self.next += 1;
         let place = (class_of(span), span.0, self.next);

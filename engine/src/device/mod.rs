@@ -30,7 +30,7 @@ mod shares;
 pub mod stage;
 
 use crate::protocol::cost::LinkCosts;
-use crate::protocol::device::{Class, End, LEAST_DEVICE_CHUNK_BYTES, Model, Place, Reductions};
+use crate::protocol::device::{Class, End, LEAST_DEVICE_CHUNK_BYTES, Model, Reductions, Space};
 use crate::protocol::reach::Placement;
 use crate::protocol::select::Pipelining;
 use descriptors::Descriptors;
@@ -165,7 +165,7 @@ impl DeviceMemory {
     /// What a message of it costs like.
     pub fn end(&self) -> End {
         End {
-            place: Place::Device,
+            space: Space::Device,
             class: Class::of(&self.layout, self.count),
         }
     }

@@ -513,14 +513,14 @@ impl Chunk {
     }
 
     /// How a peer finds its first bytes.
-    pub fn place(&self, bytes: usize) -> Option<Place> {
+    pub fn place(&self, bytes: usize) -> Option<SlotAddress> {
         let slab = match self.slab.backing {
             Backing::Shared(_, slab) => slab,
             // There is one.
             Backing::Device => 0,
             Backing::Private => return None,
         };
-        Some(Place {
+        Some(SlotAddress {
             slab,
             slab_bytes: self.slab.bytes as u64,
             start: self.start as u64,
@@ -555,14 +555,14 @@ impl Drop for Chunk {
 
 /// Where a chunk lies in the job's shared memory, or in the slab of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SlotAddress {
     pub slab: u64,
     pub slab_bytes: u64,
     pub start: u64,
     pub bytes: u64,
 }
 
-impl Place {
+impl SlotAddress {
     pub const WIRE_BYTES: usize = 32;
 
     /// Writes the wire form.
@@ -576,9 +576,9 @@ impl Place {
     }
 
     /// Parses the wire form; `None` for what is no part of a slab.
-    pub fn from_wire(bytes: &[u8; Self::WIRE_BYTES]) -> Option<Place> {
+    pub fn from_wire(bytes: &[u8; Self::WIRE_BYTES]) -> Option<SlotAddress> {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or([0; 8]));
-        let place = Place {
+        let place = SlotAddress {
             slab: word(0),
             slab_bytes: word(8),
             start: word(16),
@@ -591,7 +591,7 @@ impl Place {
 
 impl Pool {
     /// What a peer has handed over; none if nobody reserved it.
-    pub fn handed(&self, place: Place) -> Option<Handed> {
+    pub fn handed(&self, place: SlotAddress) -> Option<Handed> {
         let slab = self.peer_slab(&place)?;
         Some(Handed {
             memory: Lies::Host(slab),
@@ -601,7 +601,7 @@ impl Pool {
     }
 
     /// A peer's slab, registered once.
-    fn peer_slab(&self, place: &Place) -> Option<Arc<Slab>> {
+    fn peer_slab(&self, place: &SlotAddress) -> Option<Arc<Slab>> {
         let mut known = lock(&self.peers);
         let same = |slab: &&Arc<Slab>| {
             slab.bytes as u64 == place.slab_bytes
@@ -633,7 +633,7 @@ enum Lies {
 
 impl Handed {
     /// A chunk in a device's memory that was opened; none if it is not inside.
-    pub fn on_peer(memory: &Arc<Memory>, place: Place) -> Option<Handed> {
+    pub fn on_peer(memory: &Arc<Memory>, place: SlotAddress) -> Option<Handed> {
         let (start, bytes) = (
             usize::try_from(place.start).ok()?,
             usize::try_from(place.bytes).ok()?,
@@ -683,12 +683,12 @@ mod tests {
         /// arithmetic that overflows; where nothing is shared there is none.
         #[test]
         fn places_are_checked(words in any::<[u64; 4]>(), small in any::<[bool; 4]>()) {
-            let mut wire = [0; Place::WIRE_BYTES];
+            let mut wire = [0; SlotAddress::WIRE_BYTES];
             for (at, word) in words.into_iter().enumerate() {
                 let word = if small[at] { word % 10_000 } else { word };
                 wire[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
             }
-            if let Some(place) = Place::from_wire(&wire) {
+            if let Some(place) = SlotAddress::from_wire(&wire) {
                 prop_assert!(place.start + place.bytes <= place.slab_bytes);
                 prop_assert_eq!(place.to_wire(), wire);
                 prop_assert!(Pool::new(None, LEAST_LIMIT_BYTES).handed(place).is_none());

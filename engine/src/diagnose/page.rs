@@ -95,27 +95,27 @@ impl Operation {
 
 /// A source line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct SourceLine {
     /// File as the compiler names it; only its end if the name is long.
     pub file: String,
     /// Line, from 1; 0 where `file` is the whole name, of a caller in another language.
     pub line: u32,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourceLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&told(&self.file, self.line))
     }
 }
 
-impl From<Site> for Place {
+impl From<Site> for SourceLine {
     fn from(site: Site) -> Self {
         let (name, line) = site.parts();
         let mut from = name.len().saturating_sub(FILE_WORDS * 8);
         while !name.is_char_boundary(from) {
             from += 1;
         }
-        Place {
+        SourceLine {
             file: name[from..].into(),
             line,
         }
@@ -149,9 +149,9 @@ pub struct Wait {
     /// When the thread began to wait.
     pub since_ns: u64,
     /// The line that posted the operation.
-    pub posted: Place,
+    pub posted: SourceLine,
     /// The line that waits.
-    pub waits: Place,
+    pub waits: SourceLine,
 }
 
 /// Whether a rank takes part.
@@ -301,7 +301,7 @@ impl Page {
     }
 }
 
-fn place_to_words(place: &Place, words: &mut Vec<u64>) {
+fn place_to_words(place: &SourceLine, words: &mut Vec<u64>) {
     let name = place.file.as_bytes();
     let name = &name[name.len().saturating_sub(FILE_WORDS * 8)..];
     words.push(u64::from(place.line) | (name.len() as u64) << 32);
@@ -346,10 +346,10 @@ fn printable(bytes: &[u8]) -> String {
     text.chars().map(plain).collect()
 }
 
-fn place_from_words(words: &[u64]) -> Place {
+fn place_from_words(words: &[u64]) -> SourceLine {
     let bytes: Vec<u8> = words[1..].iter().flat_map(|w| w.to_le_bytes()).collect();
     let n = ((words[0] >> 32) as usize).min(bytes.len());
-    Place {
+    SourceLine {
         file: printable(&bytes[..n]),
         line: words[0] as u32,
     }
@@ -368,7 +368,7 @@ mod tests {
             context: u64::from(i) << 33,
             bytes: 1 << i,
             since_ns: 7,
-            posted: Place {
+            posted: SourceLine {
                 file: "src/main.rs".into(),
                 line: i,
             },

@@ -188,11 +188,11 @@ pub fn stall(rank: u32, waits: &[Wait], now_ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::outside::Sleep;
-    use super::super::page::Place;
+    use super::super::page::SourceLine;
     use super::*;
 
     fn line(rank: usize, peer: u32) -> Line {
-        let place = |line| Place {
+        let place = |line| SourceLine {
             file: "src/main.rs".into(),
             line,
         };

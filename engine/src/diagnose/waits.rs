@@ -15,7 +15,7 @@
 
 use super::LONG;
 use super::outside::{Asleep, Sleeper};
-use super::page::{Operation, Page, Place, State, Wait, WaitTag};
+use super::page::{Operation, Page, SourceLine, State, Wait, WaitTag};
 use super::threads::Inside;
 use super::verdict::{Drowse, Quiet, Standing};
 use crate::site::{Callers, Layer, Site};
@@ -206,13 +206,16 @@ impl<'a> Watch<'a> {
     /// [`Watch::is_long`] asked for these in vain.
     pub fn tell(&mut self, asked: Vec<Asked>) {
         // Named before the list is locked: a name may have to be read from a file.
-        let posted: Vec<_> = asked.iter().map(|a| a.posted.map(Place::from)).collect();
+        let posted: Vec<_> = asked
+            .iter()
+            .map(|a| a.posted.map(SourceLine::from))
+            .collect();
         let asked = asked.into_iter().zip(posted).collect();
         let site = match self.registered {
             Some(_) => None,
             None => Some(Site::here(&self.waits.layer, self.site)),
         };
-        let waits_at = site.map(Place::from);
+        let waits_at = site.map(SourceLine::from);
         let mut state = self.waits.lock();
         if let Some((id, _)) = &self.registered {
             if let Some(entry) = state.list.iter_mut().find(|e| e.id == *id) {
@@ -252,12 +255,12 @@ struct Entry {
     since_ns: u64,
     /// When the last check in vain began.
     checked_ns: u64,
-    site: Place,
+    site: SourceLine,
     /// It is called from another language: lines are the library's.
     foreign: bool,
     ends: EndedBy,
     /// And where each was posted.
-    asked: Vec<(Asked, Option<Place>)>,
+    asked: Vec<(Asked, Option<SourceLine>)>,
     /// Its rank has complained of it.
     told: bool,
 }
@@ -502,7 +505,7 @@ impl Listed {
 impl Entry {
     /// Where an operation was posted; where that is known only as a line of the library,
     /// where it is waited for.
-    fn posted(&self, asked: &Asked, place: Option<&Place>) -> Place {
+    fn posted(&self, asked: &Asked, place: Option<&SourceLine>) -> SourceLine {
         let ours = asked.posted.is_none_or(|site| !site.is_foreign());
         match place {
             Some(place) if !(self.foreign && ours) => place.clone(),
@@ -511,7 +514,7 @@ impl Entry {
     }
 
     fn describe(&self, to: &mut Vec<Wait>) {
-        let asked: &[(Asked, Option<Place>)] = match &self.asked[..] {
+        let asked: &[(Asked, Option<SourceLine>)] = match &self.asked[..] {
             [] => &[(Asked::OTHER, None)],
             some => some,
         };

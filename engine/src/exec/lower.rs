@@ -7,7 +7,7 @@
 
 use super::graph::{Edge, Graph};
 use super::inline::InlineSchedule;
-use super::program::{Action, Place, Program, SEGMENT_TAGS};
+use super::program::{Action, Program, RunsOn, SEGMENT_TAGS};
 use crate::error::{Error, ErrorKind, Result};
 use osier_collectives::{Buffer, Call, Part, Region, Step};
 use std::collections::HashMap;
@@ -131,7 +131,7 @@ pub fn lower(call: &Call, part: &Part) -> Result<Program> {
         cut,
         crossing,
         inline,
-        place: Place::default(),
+        runs_on: RunsOn::default(),
     })
 }
 

@@ -29,7 +29,7 @@ pub const TAG_BITS: u32 = 20;
 
 /// Where a run works whose buffers lie on a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Place {
+pub enum RunsOn {
     /// Where this rank expects it to take less time: the plan was chosen by costs of the
     /// host.
     #[default]
@@ -54,7 +54,7 @@ pub struct Program {
     /// Its inline schedule, if it is short.
     pub inline: Option<InlineSchedule>,
     /// Where it works.
-    pub place: Place,
+    pub runs_on: RunsOn,
 }
 
 impl Program {

@@ -88,13 +88,13 @@ impl<M> Keyed for Node<M> {
 
 /// A node's place in an index that is built on demand.
 #[derive(Clone, Copy)]
-struct Place {
+struct Indexed {
     key: u64,
     ends: Ends,
     chain: u32,
 }
 
-impl Place {
+impl Indexed {
     const NONE: Self = Self {
         key: 0,
         ends: Ends::NONE,
@@ -102,7 +102,7 @@ impl Place {
     };
 }
 
-impl Fifo<0> for Place {
+impl Fifo<0> for Indexed {
     #[inline]
     fn ends(&self) -> &Ends {
         &self.ends
@@ -113,7 +113,7 @@ impl Fifo<0> for Place {
     }
 }
 
-impl Keyed for Place {
+impl Keyed for Indexed {
     #[inline]
     fn key(&self) -> u64 {
         self.key
@@ -133,7 +133,7 @@ struct SideIndex {
     built: bool,
     index: KeyIndex,
     /// Same numbers as the slab's nodes.
-    places: Vec<Place>,
+    places: Vec<Indexed>,
 }
 
 impl SideIndex {
@@ -148,7 +148,7 @@ impl SideIndex {
     fn insert(&mut self, at: u32, key: u32) {
         let wanted = at as usize + 1;
         if self.places.len() < wanted {
-            self.places.resize(wanted, Place::NONE);
+            self.places.resize(wanted, Indexed::NONE);
         }
         self.places[at as usize].key = u64::from(key);
         self.index.insert(&mut self.places, at);

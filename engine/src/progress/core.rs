@@ -38,7 +38,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, 
 use std::time::Duration;
 
 /// How this rank reaches its job.
-pub enum Place {
+pub enum JobTransport {
     /// A job of one rank.
     Alone,
     Shm(ShmRank),
@@ -54,7 +54,7 @@ const SHOWN: usize = 8;
 /// own, so that nobody writes beside it.
 #[repr(align(128))]
 pub struct Core {
-    pub place: Place,
+    pub transport: JobTransport,
     pub selection: Arc<Selection>,
     /// This rank's number in the job, and the job's size.
     pub rank: u32,
@@ -136,7 +136,7 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Core {
     pub fn new(
-        place: Place,
+        transport: JobTransport,
         rank: u32,
         ranks: u32,
         selection: Arc<Selection>,
@@ -144,30 +144,32 @@ impl Core {
         trace: Option<Arc<Tracer>>,
         checks: Setting,
     ) -> Arc<Self> {
-        let abort: Box<dyn Fn(i32) + Send + Sync> = match &place {
-            Place::Shm(r) => {
+        let abort: Box<dyn Fn(i32) + Send + Sync> = match &transport {
+            JobTransport::Shm(r) => {
                 // Not the rank: `Checks` may outlive it, and it finalizes when its last
                 // user is gone.
                 let job = r.job().clone();
                 Box::new(move |code| job.abort(code))
             }
-            Place::Alone | Place::Sim(..) => Box::new(|_| {}),
+            JobTransport::Alone | JobTransport::Sim(..) => Box::new(|_| {}),
         };
-        let waits = match &place {
-            Place::Shm(r) => {
+        let waits = match &transport {
+            JobTransport::Shm(r) => {
                 let own = r.clone();
                 Waits::new(r.job().id(), Box::new(move |words| own.publish(words)))
             }
             // Nobody else could read it.
-            Place::Alone | Place::Sim(..) => Waits::new(monotonic_ns(), Box::new(|_| {})),
+            JobTransport::Alone | JobTransport::Sim(..) => {
+                Waits::new(monotonic_ns(), Box::new(|_| {}))
+            }
         };
-        let shared = match &place {
-            Place::Shm(r) => Some(r.clone()),
-            Place::Alone | Place::Sim(..) => None,
+        let shared = match &transport {
+            JobTransport::Shm(r) => Some(r.clone()),
+            JobTransport::Alone | JobTransport::Sim(..) => None,
         };
         let devices = Devices::new(shared, selection.costs());
         Arc::new(Self {
-            place,
+            transport,
             waits,
             watcher: Mutex::default(),
             outside: Mutex::new(Outside::new(Process::own())),
@@ -198,7 +200,7 @@ impl Core {
 
     /// Ends the job: this process, and by the launcher's hand the others.
     pub fn abort(&self, code: i32) -> ! {
-        if let Place::Shm(r) = &self.place {
+        if let JobTransport::Shm(r) = &self.transport {
             r.job().abort(code);
         }
         if let Some(launcher) = self.launcher.get() {
@@ -240,19 +242,19 @@ impl Core {
     }
 
     fn death_epoch(&self) -> u64 {
-        match &self.place {
-            Place::Alone => 0,
-            Place::Shm(r) => u64::from(r.job().death_epoch()),
-            Place::Sim(net, _) => net.death_epoch(),
+        match &self.transport {
+            JobTransport::Alone => 0,
+            JobTransport::Shm(r) => u64::from(r.job().death_epoch()),
+            JobTransport::Sim(net, _) => net.death_epoch(),
         }
     }
 
     fn death(&self, rank: u32) -> Option<Death> {
-        match &self.place {
-            Place::Alone => None,
-            Place::Shm(r) => r.job().death(rank as usize),
-            Place::Sim(net, _) if net.has_finalized(rank) => Some(Death::Finalized),
-            Place::Sim(net, _) => net.is_dead(rank).then_some(Death::Signaled(9)),
+        match &self.transport {
+            JobTransport::Alone => None,
+            JobTransport::Shm(r) => r.job().death(rank as usize),
+            JobTransport::Sim(net, _) if net.has_finalized(rank) => Some(Death::Finalized),
+            JobTransport::Sim(net, _) => net.is_dead(rank).then_some(Death::Signaled(9)),
         }
     }
 
@@ -292,7 +294,7 @@ impl Core {
         self.each_lane(|lane, members| {
             let mut guard = lane.lock();
             for (peer, rank) in members.iter().enumerate() {
-                if *rank == self.rank && !matches!(self.place, Place::Sim(..)) {
+                if *rank == self.rank && !matches!(self.transport, JobTransport::Sim(..)) {
                     continue;
                 }
                 if guard.death(peer as u32).is_none()
@@ -325,10 +327,10 @@ impl Core {
 
     #[cold]
     fn wake_sleepers(&self) {
-        match &self.place {
-            Place::Shm(r) => r.wake(),
-            Place::Sim(net, _) => net.notify(),
-            Place::Alone => {}
+        match &self.transport {
+            JobTransport::Shm(r) => r.wake(),
+            JobTransport::Sim(net, _) => net.notify(),
+            JobTransport::Alone => {}
         }
         lock(&self.bed).events += 1;
         self.changed.notify_all();
@@ -517,7 +519,7 @@ impl Core {
     /// The rank leaves its job in order. Others learn of it once nothing of it is left in this
     /// process, or the process has ended.
     pub fn finalize(&self) {
-        if let Place::Shm(r) = &self.place {
+        if let JobTransport::Shm(r) = &self.transport {
             r.finalize();
         }
     }
@@ -530,7 +532,7 @@ impl Core {
             thread.unpark();
         }
         // Nobody else would put the recordings of a job of one rank together.
-        if let (Place::Alone, Some(tracer)) = (&self.place, &self.trace)
+        if let (JobTransport::Alone, Some(tracer)) = (&self.transport, &self.trace)
             && let Err(e) = crate::trace::merge(tracer.folder(), Some(tracer.job()))
         {
             tell(e);

@@ -162,7 +162,7 @@ impl Class {
 
 /// Where a buffer lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Space {
     /// Memory that the processor packs and unpacks.
     Host,
     /// Host memory that is handed over as a device's: kernels reach it.
@@ -175,7 +175,7 @@ pub enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
     /// Where it lies.
-    pub place: Place,
+    pub space: Space,
     /// How.
     pub class: Class,
 }
@@ -318,11 +318,11 @@ impl Model {
             Move::Fill => self.device.to_host_ns_per_byte,
             Move::Empty => self.device.to_device_ns_per_byte,
         };
-        match end.place {
-            Place::Host => 0.0,
-            Place::Device => own,
+        match end.space {
+            Space::Host => 0.0,
+            Space::Device => own,
             // Both sides of the kernel are the host's memory.
-            Place::Pinned => self.device.to_host_ns_per_byte + self.device.to_device_ns_per_byte,
+            Space::Pinned => self.device.to_host_ns_per_byte + self.device.to_device_ns_per_byte,
         }
     }
 
@@ -336,7 +336,7 @@ impl Model {
     /// Thread blocks of a kernel that packs to pinned memory.
     pub fn pack_blocks(&self, class: Class) -> u32 {
         let end = End {
-            place: Place::Device,
+            space: Space::Device,
             class,
         };
         self.fewest(class, self.link_ns(end, Move::Fill))
@@ -345,7 +345,7 @@ impl Model {
     /// Thread blocks of a kernel that unpacks from pinned memory.
     pub fn unpack_blocks(&self, class: Class) -> u32 {
         let end = End {
-            place: Place::Device,
+            space: Space::Device,
             class,
         };
         self.fewest(class, self.link_ns(end, Move::Empty))
@@ -363,8 +363,8 @@ impl Model {
     }
 
     fn grid(&self, end: End, what: Move) -> u32 {
-        match (end.place, end.class) {
-            (Place::Host, _) | (_, Class::Run) => 0,
+        match (end.space, end.class) {
+            (Space::Host, _) | (_, Class::Run) => 0,
             _ => self.fewest(end.class, self.link_ns(end, what)),
         }
     }
@@ -373,8 +373,8 @@ impl Model {
     fn piece_ns(&self, end: End, what: Move, bytes: usize) -> f64 {
         let (n, device) = (bytes as f64, &self.device);
         let link = self.link_ns(end, what);
-        match (end.place, end.class) {
-            (Place::Host, _) => n * self.link.copy_ns_per_byte,
+        match (end.space, end.class) {
+            (Space::Host, _) => n * self.link.copy_ns_per_byte,
             (_, Class::Run) => device.copy_ns + n * link.max(device.pack_ns_per_byte[0]),
             (_, class) => {
                 let blocks = f64::from(self.fewest(class, link));
@@ -387,7 +387,7 @@ impl Model {
     /// What moves a short message at one of its ends, and how long that takes. An
     /// `aperture`: the processor reaches the memory by one.
     pub fn means(&self, end: End, what: Move, bytes: usize, aperture: bool) -> (Means, f64) {
-        if end.place == Place::Host {
+        if end.space == Space::Host {
             return (Means::Host, 0.0);
         }
         let (n, device) = (bytes as f64, &self.device);
@@ -444,8 +444,8 @@ impl Model {
         };
         let fill = self.piece_ns(hop.from, Move::Fill, f);
         let empty = self.piece_ns(hop.to, Move::Empty, f);
-        let first = match hop.from.place {
-            Place::Host => shake + fill,
+        let first = match hop.from.space {
+            Space::Host => shake + fill,
             _ if hop.between.offered => shake + fill,
             _ => shake.max(fill),
         };
@@ -459,8 +459,8 @@ impl Model {
     /// Time in which an end packs or unpacks a piece within its device.
     fn on_device_ns(&self, end: End, bytes: usize) -> f64 {
         let (n, device) = (bytes as f64, &self.device);
-        let link = match end.place {
-            Place::Pinned => device.to_device_ns_per_byte,
+        let link = match end.space {
+            Space::Pinned => device.to_device_ns_per_byte,
             _ => 0.0,
         };
         match end.class {
@@ -651,7 +651,7 @@ impl Model {
     /// as for another device.
     pub fn pieces(&self, from: End, bytes: usize) -> Pipeline {
         let to = End {
-            place: Place::Device,
+            space: Space::Device,
             class: from.class,
         };
         let hop = Hop {
@@ -681,7 +681,7 @@ impl Model {
     /// Largest message of a device that goes at once.
     pub fn short_bytes(&self, most: usize) -> usize {
         let end = End {
-            place: Place::Device,
+            space: Space::Device,
             class: Class::Strided,
         };
         let ns = |n: usize, way| self.predict(end, end, n, way).ns;
@@ -740,9 +740,9 @@ mod tests {
     }
 
     fn ends() -> impl Strategy<Value = End> {
-        let places = prop_oneof![Just(Place::Host), Just(Place::Pinned), Just(Place::Device)];
+        let places = prop_oneof![Just(Space::Host), Just(Space::Pinned), Just(Space::Device)];
         let classes = prop_oneof![Just(Class::Run), Just(Class::Strided), Just(Class::Listed)];
-        (places, classes).prop_map(|(place, class)| End { place, class })
+        (places, classes).prop_map(|(space, class)| End { space, class })
     }
 
     /// All pieces that there are, one by one.
@@ -791,7 +791,7 @@ mod tests {
         #[test]
         fn no_block_is_wasted(model in models(), listed in any::<bool>()) {
             let class = if listed { Class::Listed } else { Class::Strided };
-            let end = End { place: Place::Device, class };
+            let end = End { space: Space::Device, class };
             let blocks = model.pack_blocks(end.class);
             let each = |blocks: u32| model.device.block_ns_per_byte / f64::from(blocks);
             let rest = model.device.pack_ns_per_byte[end.class as usize].max(model.device.to_host_ns_per_byte);
@@ -826,7 +826,7 @@ mod tests {
             })
         };
         let end = |class| End {
-            place: Place::Device,
+            space: Space::Device,
             class,
         };
         let (run, strided) = (end(Class::Run), end(Class::Strided));
@@ -860,7 +860,7 @@ mod tests {
     fn chunks_are_copied_first_where_blocks_cross_a_link() {
         let model = Model::unlimited(&LinkCosts::default());
         let to = |class| End {
-            place: Place::Device,
+            space: Space::Device,
             class,
         };
         let strided = to(Class::Strided);
@@ -900,11 +900,11 @@ mod tests {
         assert_eq!(model.short_bytes(256 << 10), SHORT_BYTES);
         assert_eq!(model.pack_blocks(Class::Strided), 5);
         assert_eq!(model.copy_blocks(Class::Strided, Class::Run), 112);
-        let end = |place| End {
-            place,
+        let end = |space| End {
+            space,
             class: Class::Strided,
         };
-        let (host, device) = (end(Place::Host), end(Place::Device));
+        let (host, device) = (end(Space::Host), end(Space::Device));
         let pieces = |from, to, bytes| {
             let cut = model.predict(from, to, bytes, Protocol::HostSlots).pipeline;
             (cut.fragment, cut.depth)

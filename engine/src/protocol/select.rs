@@ -24,7 +24,7 @@
 
 use super::Protocol;
 use super::cost::{LinkCosts, MIN_FRAGMENT_BYTES};
-use super::device::{Between, Class, End, Model, Pipeline, Place, Predicted};
+use super::device::{Between, Class, End, Model, Pipeline, Predicted, Space};
 use super::reach::{Placement, Reach, supported};
 use osier_kernels::handle::Made;
 
@@ -122,7 +122,7 @@ impl Message {
     /// Between memory of the host, for a sender.
     pub fn of_host(bytes: usize, memory: Memory) -> Message {
         let end = End {
-            place: Place::Host,
+            space: Space::Host,
             class: Class::Run,
         };
         Message {
@@ -150,7 +150,7 @@ impl Message {
     }
 
     fn of_hosts(&self) -> bool {
-        self.from.place == Place::Host && self.to.place == Place::Host
+        self.from.space == Space::Host && self.to.space == Space::Host
     }
 
     fn linked(&self) -> bool {
@@ -227,16 +227,16 @@ const WAITS_FOR_NO_RECEIVE: &str =
     "standard sends of short messages wait for no receive (hint: --mode)";
 
 fn eager(rules: &Rules, m: &Message) -> Able {
-    match m.from.place {
+    match m.from.space {
         _ if m.announced => Able::No("it is announced"),
-        Place::Host if m.bytes <= rules.at_once_bytes => Able::Always,
-        Place::Host if m.bytes > EAGER_LIMIT_BYTES => Able::No("eager messages are shorter"),
-        Place::Host => {
+        Space::Host if m.bytes <= rules.at_once_bytes => Able::Always,
+        Space::Host if m.bytes > EAGER_LIMIT_BYTES => Able::No("eager messages are shorter"),
+        Space::Host => {
             let eager = rules.model.link.eager_ns(m.bytes);
             let handshake = rules.model.link.fragments_ns(m.bytes) - eager;
             match handshake > HANDSHAKE_SHARE * eager {
                 // The sender does not know that a device receives it.
-                true if m.to.place != Place::Host => Able::Always,
+                true if m.to.space != Space::Host => Able::Always,
                 true => Able::Yes,
                 false => Able::No("a handshake does not matter beside its copies"),
             }
@@ -248,7 +248,7 @@ fn eager(rules: &Rules, m: &Message) -> Able {
 
 /// Why a short message of a device that is not announced yet does not wait for its receive.
 fn short(rules: &Rules, m: &Message) -> Option<Able> {
-    let device = m.from.place != Place::Host;
+    let device = m.from.space != Space::Host;
     let short = device && !m.announced && m.bytes <= rules.device_eager_bytes;
     short.then_some(match m.waits {
         true => Able::No(ONE_KERNEL_ONLY),
@@ -259,7 +259,7 @@ fn short(rules: &Rules, m: &Message) -> Option<Able> {
 fn fragments(rules: &Rules, m: &Message) -> Able {
     match short(rules, m) {
         Some(no) => no,
-        None if m.late && m.to.place != Place::Host => {
+        None if m.late && m.to.space != Space::Host => {
             Able::No("the sender answers when its bytes are valid")
         }
         None => Able::Yes,
@@ -287,7 +287,7 @@ fn host_slots(rules: &Rules, m: &Message) -> Able {
     match short(rules, m) {
         Some(no) => no,
         None if m.of_hosts() => Able::No("neither end is a device's"),
-        None if m.shares_host || (m.late && m.to.place != Place::Host) => Able::Yes,
+        None if m.shares_host || (m.late && m.to.space != Space::Host) => Able::Yes,
         None => Able::No("the ranks share no memory"),
     }
 }

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use osier::{Communicator, Datatype, Layout, Region, Result, Type};
 use osier_examples::cli::{self, say_once};
-use osier_examples::exchange::{Exchange, Place, report};
+use osier_examples::exchange::{Exchange, Space, report};
 
 /// Move the paged cache of one sequence between pairs of ranks
 #[derive(Parser)]
@@ -151,7 +151,7 @@ fn migrate(world: &Communicator, options: &Options) -> Result<u8> {
         false => vec![0xffff; cache.numbers()],
         true => Vec::new(),
     };
-    let place = Place::of(world, options.device)?;
+    let place = Space::of(world, options.device)?;
     let seconds = exchange.run(world, &place, &from, &mut to, options.repeat)?;
 
     let mut wrong = 0;

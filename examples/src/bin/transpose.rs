@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use osier::{Communicator, Datatype, Order, Region, Result, Type};
-use osier_examples::exchange::{Exchange, Place, report};
+use osier_examples::exchange::{Exchange, Space, report};
 
 /// Transpose a matrix of doubles that is spread over the ranks by rows
 #[derive(Parser)]
@@ -79,7 +79,7 @@ fn transpose(world: &Communicator, options: &Options) -> Result<u8> {
         exchange.receives.push((Region::new(place.commit()?), peer));
     }
 
-    let place = Place::of(world, options.device)?;
+    let place = Space::of(world, options.device)?;
     let seconds = exchange.run(world, &place, &matrix, &mut transposed, options.repeat)?;
 
     let right = mine.flat_map(|row| (0..n).map(move |column| value(column, row)));

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use osier::{Communicator, Datatype, Region, Result, Type};
-use osier_examples::exchange::{Exchange, Place, report};
+use osier_examples::exchange::{Exchange, Space, report};
 
 /// Exchange lower triangles of matrices of doubles between pairs of ranks
 #[derive(Parser)]
@@ -53,7 +53,7 @@ fn triangles(world: &Communicator, options: &Options) -> Result<u8> {
     let partner = if rank ^ 1 < size { rank ^ 1 } else { rank };
     let value = |rank: usize, row: usize, column: usize| (rank * n * n + row * n + column) as f64;
     let element = f64::datatype();
-    let place = Place::of(world, options.device)?;
+    let place = Space::of(world, options.device)?;
 
     let by_columns: Vec<f64> = (0..n * n).map(|i| value(rank, i % n, i / n)).collect();
     // Column c begins at its diagonal and has n - c elements.

@@ -9,7 +9,7 @@
 //! 2. A range holds whole elements.
 
 use super::arguments::THREADS;
-use super::transfer::{CopyArgument, Place, widest};
+use super::transfer::{CopyArgument, PlacedPlan, widest};
 use super::{Plan, Shape, WIDEST};
 use osier_datatype::{Basic, BasicKind, Element, Operator, TypeError};
 use std::ops::Range;
@@ -171,8 +171,8 @@ impl Reduction {
     pub fn new(
         operator: Operator,
         element: Element,
-        right: Place<'_>,
-        left: Place<'_>,
+        right: PlacedPlan<'_>,
+        left: PlacedPlan<'_>,
         range: Range<u64>,
     ) -> Result<Option<Reduction>, TypeError> {
         operator.combine(element, &mut [], &[])?;
@@ -199,9 +199,9 @@ impl Reduction {
         }
         // A run is packed bytes, whatever its length: words need not fill it.
         let flat = Plan::flat(range.end + WIDEST as u64);
-        let run = |side: Place<'_>| side.plan.shape() == Shape::Contiguous;
+        let run = |side: PlacedPlan<'_>| side.plan.shape() == Shape::Contiguous;
         let flattened = |side| match run(side) {
-            true => Place {
+            true => PlacedPlan {
                 origin: side.layout(),
                 plan: &flat,
                 ..side

@@ -2,7 +2,7 @@
 
 use super::arguments::{Argument, Divisor, General, Strided, Tables, Transpose};
 use super::parts::{Sink, feed};
-use super::transfer::{CopyArgument, Place, Transfer};
+use super::transfer::{CopyArgument, PlacedPlan, Transfer};
 use super::{Plan, Shape};
 use osier_datatype::{Basic, Layout, Type, TypeError};
 use osier_datatype_corpus::random::{self, Random};
@@ -194,7 +194,7 @@ fn copy_agrees(from: &Layout, to: &Layout, count: usize, random: &mut Random) {
     let twin = expected.as_mut_ptr().cast::<u8>().wrapping_offset(to_at);
     // SAFETY: as above.
     unsafe { to.unpack_raw(twin, count, bytes, packed.as_ptr()) };
-    let place = |side: usize, origin: u64| Place {
+    let place = |side: usize, origin: u64| PlacedPlan {
         plan: &plans[side],
         tables: &tables[side],
         tables_at: lists[side].as_ptr() as u64,

@@ -45,7 +45,7 @@ pub struct CopyArgument {
 
 /// A plan, its tables at an address, and its origin at another.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+pub struct PlacedPlan<'a> {
     /// The plan.
     pub plan: &'a Plan,
     /// Its tables.
@@ -56,10 +56,10 @@ pub struct Place<'a> {
     pub origin: u64,
 }
 
-impl<'a> Place<'a> {
+impl<'a> PlacedPlan<'a> {
     /// The same for an origin elsewhere.
-    pub fn moved_to(self, origin: u64) -> Place<'a> {
-        Place { origin, ..self }
+    pub fn moved_to(self, origin: u64) -> PlacedPlan<'a> {
+        PlacedPlan { origin, ..self }
     }
 
     /// The origin, base included.
@@ -96,7 +96,7 @@ pub struct Transfer {
 
 impl Transfer {
     /// The launch that copies the packed bytes `range`; none if that is nothing.
-    pub fn new(from: Place<'_>, to: Place<'_>, range: Range<u64>) -> Option<Transfer> {
+    pub fn new(from: PlacedPlan<'_>, to: PlacedPlan<'_>, range: Range<u64>) -> Option<Transfer> {
         if range.is_empty() {
             return None;
         }

@@ -1,7 +1,7 @@
 //! The receiving side of a partitioned transfer.
 
 use super::parts::Parts;
-use super::registry::{Place, Setup};
+use super::registry::{Setup, SetupKey};
 use super::shape::{Pieces, Shape};
 use super::{PartitionedRecv, Side, Told, lock, no_partition, not_started};
 use crate::comm::Communicator;
@@ -26,7 +26,7 @@ pub struct Receiving {
     comm: Communicator,
     shape: Shape,
     /// `None`: nobody.
-    place: Option<Place>,
+    place: Option<SetupKey>,
     told: Told,
     /// Held to meet the sender, and to post.
     meeting: Mutex<()>,
@@ -108,7 +108,7 @@ impl Receiving {
 
     /// The sender's setup, or why it will not come; given out once.
     #[track_caller]
-    fn look(&self, place: Place) -> Option<Result<Setup>> {
+    fn look(&self, place: SetupKey) -> Option<Result<Setup>> {
         let _later = Later::begin(self.comm.lane());
         let _meeting = lock(&self.meeting);
         if self.met.get().is_some() {
@@ -123,7 +123,7 @@ impl Receiving {
         }
     }
 
-    fn meet(&self, setup: Setup, place: Place) -> Result<Met> {
+    fn meet(&self, setup: Setup, place: SetupKey) -> Result<Met> {
         let here = self.shape.number * self.shape.bytes();
         if !setup.has_tags() {
             return Err(Error::new(
@@ -157,7 +157,7 @@ impl Receiving {
     }
 
     #[track_caller]
-    fn post(&self, met: &Met, place: Place) {
+    fn post(&self, met: &Met, place: SetupKey) {
         let base = self.base.load(Ordering::Relaxed);
         for at in 0..met.setup.partitions {
             let pattern = Pattern::exact(place.source, met.setup.first + at as u32);

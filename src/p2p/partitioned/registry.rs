@@ -69,13 +69,13 @@ struct Setups {
     /// have come.
     counts: HashMap<(u32, u32), (u64, u64)>,
     /// Setups that have come and were not met.
-    arrived: HashMap<Place, Setup>,
+    arrived: HashMap<SetupKey, Setup>,
     sources: HashMap<u32, Awaited>,
 }
 
 /// A receive's place among those of its source and tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Place {
+pub(super) struct SetupKey {
     pub source: u32,
     pub tag: u32,
     pub number: u64,
@@ -147,7 +147,7 @@ impl Registry {
     }
 
     /// Counts a receive that has not met its sender.
-    pub(super) fn expect(&self, comm: &Communicator, source: u32, tag: u32) -> Place {
+    pub(super) fn expect(&self, comm: &Communicator, source: u32, tag: u32) -> SetupKey {
         let mut setups = lock(&self.setups);
         let counts = setups.counts.entry((source, tag)).or_default();
         let number = counts.0;
@@ -161,7 +161,7 @@ impl Registry {
             }),
         });
         awaited.unmet += 1;
-        Place {
+        SetupKey {
             source,
             tag,
             number,
@@ -171,7 +171,7 @@ impl Registry {
     /// The setup for a receive, once it has come. Then, and never twice, the
     /// receive is no longer counted.
     #[track_caller]
-    pub(super) fn find(&self, comm: &Communicator, place: Place) -> Result<Option<Setup>> {
+    pub(super) fn find(&self, comm: &Communicator, place: SetupKey) -> Result<Option<Setup>> {
         let _later = Later::begin(comm.lane());
         let mut setups = lock(&self.setups);
         setups.look(comm, place)?;
@@ -183,7 +183,7 @@ impl Registry {
     }
 
     /// A receive that has not met its sender is given up.
-    pub(super) fn give_up(&self, comm: &Communicator, place: Place) {
+    pub(super) fn give_up(&self, comm: &Communicator, place: SetupKey) {
         let _later = Later::begin(comm.lane());
         lock(&self.setups).met(comm, place.source);
     }
@@ -202,7 +202,7 @@ impl Setups {
     /// waits for more. Not beyond: the next one may never come, and is
     /// nothing to a transfer that has its own; others hear the bell and look.
     #[track_caller]
-    fn look(&mut self, comm: &Communicator, place: Place) -> Result<()> {
+    fn look(&mut self, comm: &Communicator, place: SetupKey) -> Result<()> {
         let source = place.source;
         while !self.arrived.contains_key(&place) {
             let Some(awaited) = self.sources.get_mut(&source) else {
@@ -248,7 +248,7 @@ impl Setups {
         let [tag, first, partitions, bytes] =
             std::array::from_fn(|i| words.0[i].load(Ordering::Relaxed));
         let counts = self.counts.entry((source, tag as u32)).or_default();
-        let place = Place {
+        let place = SetupKey {
             source,
             tag: tag as u32,
             number: counts.1,

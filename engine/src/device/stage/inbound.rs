@@ -1,9 +1,9 @@
 //! The receiver's end: pieces are unpacked behind the engine. Invariants: [`super`].
 
 use super::{Lent, engine};
-use crate::device::pool::{Chunk, Claim, Handed, Kind, Place};
+use crate::device::pool::{Chunk, Claim, Handed, Kind, SlotAddress};
 use crate::device::{DeviceMemory, Devices, Late, UnderWay, passed};
-use crate::protocol::device::{self, Class, End, Move, Pipeline, Place as Where};
+use crate::protocol::device::{self, Class, End, Move, Pipeline, Space};
 use crate::wire;
 use osier_kernels::{DeviceError, DeviceSlice, DeviceView, Engine, Event, Memory, Ordered, copy};
 use std::collections::VecDeque;
@@ -149,7 +149,7 @@ impl Inbound {
         let end = memory.end();
         let model = inbound.lent.device.model;
         let from = End {
-            place: Where::Device,
+            space: Space::Device,
             class: end.class,
         };
         inbound.plan = devices.model().device_pieces(from, end, message, linked);
@@ -168,10 +168,10 @@ impl Inbound {
     }
 
     /// A chunk that its sender has handed over.
-    pub fn handed(&self, place: Place) -> Option<Handed> {
+    pub fn handed(&self, space: SlotAddress) -> Option<Handed> {
         match &self.peer {
-            Some(peer) => Handed::on_peer(&peer.memory, place),
-            None => self.devices.pool().handed(place),
+            Some(peer) => Handed::on_peer(&peer.memory, space),
+            None => self.devices.pool().handed(space),
         }
     }
 

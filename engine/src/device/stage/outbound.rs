@@ -1,9 +1,9 @@
 //! The sender's end: pieces are packed ahead of the engine. Invariants: [`super`].
 
 use super::{Lent, engine};
-use crate::device::pool::{Chunk, Claim, Kind, Place};
+use crate::device::pool::{Chunk, Claim, Kind, SlotAddress};
 use crate::device::{DeviceMemory, Devices, Late, UnderWay, passed};
-use crate::protocol::device::{self, Class, End, Move, Pipeline, Place as Where};
+use crate::protocol::device::{self, Class, End, Move, Pipeline, Space};
 use osier_kernels::{DeviceError, DeviceView, Engine, Event, Ordered};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -66,7 +66,7 @@ impl Outbound {
     /// Of bytes on the host, for chunks that are handed over.
     pub fn of_host(devices: &Arc<Devices>, bytes: usize) -> Outbound {
         let end = End {
-            place: Where::Host,
+            space: Space::Host,
             class: Class::Run,
         };
         Outbound::of(devices, bytes, Claim::Send, end, None)
@@ -116,7 +116,7 @@ impl Outbound {
         let end = memory.end();
         let mut outbound = Outbound::of(devices, bytes, Claim::Send, end, Some((lent, view)));
         let to = End {
-            place: Where::Device,
+            space: Space::Device,
             class: end.class,
         };
         outbound.plan = devices.model().device_pieces(end, to, bytes, linked);
@@ -335,7 +335,7 @@ impl Outbound {
     }
 
     /// The next piece to be handed over, once it is packed, and its bytes.
-    pub fn next_handed(&mut self) -> Result<Option<(Place, usize)>, DeviceError> {
+    pub fn next_handed(&mut self) -> Result<Option<(SlotAddress, usize)>, DeviceError> {
         self.advance()?;
         let next = self.handed.and_then(|at| self.pieces.get_mut(at));
         let Some(piece) = next else {

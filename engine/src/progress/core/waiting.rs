@@ -2,7 +2,7 @@
 //!
 //! What the stages hold to stands at the head of [`super`].
 
-use super::{Core, Place, lock};
+use super::{Core, JobTransport, lock};
 use crate::diagnose::threads;
 use crate::diagnose::waits::{EndedBy, Looked, Watch, is_hopeless, listen, resign};
 use crate::diagnose::{LONG, report, watch};
@@ -125,7 +125,7 @@ impl Core {
     /// at once. A hint; several threads may overwrite each other's.
     #[inline]
     fn attend(&self, waits: bool) {
-        if let Place::Shm(r) = &self.place {
+        if let JobTransport::Shm(r) = &self.transport {
             r.attend(waits);
         }
     }
@@ -210,12 +210,12 @@ impl Core {
     /// How many ranks of the job share a core, as all its ranks see it; 1 if none do or
     /// nobody knows.
     pub fn ranks_per_core(&self) -> u32 {
-        match &self.place {
-            Place::Shm(r) => match r.job().cores() {
+        match &self.transport {
+            JobTransport::Shm(r) => match r.job().cores() {
                 0 => 1,
                 cores => r.job().ranks().div_ceil(cores) as u32,
             },
-            Place::Alone | Place::Sim(..) => 1,
+            JobTransport::Alone | JobTransport::Sim(..) => 1,
         }
     }
 
@@ -290,8 +290,8 @@ impl Core {
         }
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let seen = lock(&self.bed).events;
-        let generation = match &self.place {
-            Place::Sim(net, _) => net.generation(),
+        let generation = match &self.transport {
+            JobTransport::Sim(net, _) => net.generation(),
             _ => 0,
         };
         // A device may have begun after the first look.
@@ -306,25 +306,27 @@ impl Core {
         if bed.events != seen {
             return;
         }
-        if bed.leader || matches!(self.place, Place::Alone) {
+        if bed.leader || matches!(self.transport, JobTransport::Alone) {
             // Somebody else listens, or there is nobody to listen to; whoever
             // finishes an operation wakes us.
             drop(self.changed.wait_timeout(bed, SLEEP));
-            if matches!(self.place, Place::Alone) {
+            if matches!(self.transport, JobTransport::Alone) {
                 self.tick();
             }
             return;
         }
         bed.leader = true;
         drop(bed);
-        match &self.place {
-            Place::Shm(r) => r.sleep(&[], SLEEP, || !self.poll_all() && !self.check_closed()),
-            Place::Sim(net, _) => {
+        match &self.transport {
+            JobTransport::Shm(r) => {
+                r.sleep(&[], SLEEP, || !self.poll_all() && !self.check_closed())
+            }
+            JobTransport::Sim(net, _) => {
                 if !self.poll_all() {
                     net.wait_generation_change(generation, SLEEP);
                 }
             }
-            Place::Alone => {}
+            JobTransport::Alone => {}
         }
         let mut bed = lock(&self.bed);
         bed.leader = false;
@@ -345,7 +347,7 @@ impl Core {
             return;
         };
         // In the simulated network a look moves the clock.
-        let known = ends < EndedBy::Anything && !matches!(self.place, Place::Sim(..));
+        let known = ends < EndedBy::Anything && !matches!(self.transport, JobTransport::Sim(..));
         let sure = known
             && ends == EndedBy::Ranks
             && self.futures.load(Ordering::Acquire) == 0
@@ -410,12 +412,12 @@ impl Core {
     fn look_out(&self) {
         let mut watcher = lock(&self.watcher);
         let patience = self.waits.patience.get().copied();
-        let report = match &self.place {
-            Place::Alone => {
+        let report = match &self.transport {
+            JobTransport::Alone => {
                 let verdict = watch::verdict([self.waits.standing()], patience);
                 verdict.and_then(|sure| watcher.tell(sure, &[(0, self.waits.page())], &[], 1))
             }
-            Place::Shm(r) => {
+            JobTransport::Shm(r) => {
                 let job = r.job();
                 let lowest = (0..job.ranks()).find(|r| job.death(*r).is_none());
                 if job.watched() || lowest != Some(r.rank()) {

@@ -23,7 +23,7 @@
 
 use super::outbox::Step;
 use super::{device_get, eager, host_staged, rendezvous};
-use crate::device::pool::{Claim, Place};
+use crate::device::pool::{Claim, SlotAddress};
 use crate::device::stage::Outbound;
 use crate::error::Error;
 use crate::progress::op::{Op, Protocol};
@@ -326,7 +326,7 @@ pub(crate) fn on_slot(port: &mut Port, message: &Incoming, send: u32) -> bool {
         }
         return true;
     }
-    let mut body = [0; Place::WIRE_BYTES];
+    let mut body = [0; SlotAddress::WIRE_BYTES];
     if message.payload.len() != body.len() {
         return false;
     }
@@ -334,7 +334,7 @@ pub(crate) fn on_slot(port: &mut Port, message: &Incoming, send: u32) -> bool {
     unsafe {
         std::ptr::copy_nonoverlapping(message.payload.as_ptr(), body.as_mut_ptr(), body.len());
     }
-    let Some(place) = Place::from_wire(&body) else {
+    let Some(place) = SlotAddress::from_wire(&body) else {
         return false;
     };
     let bytes = place.bytes as usize;

@@ -37,7 +37,7 @@ use crate::progress::port::Port;
 use crate::progress::protocols;
 use crate::progress::protocols::Stage;
 use crate::protocol::Protocol as Select;
-use crate::protocol::device::{Class, End, Place};
+use crate::protocol::device::{Class, End, Space};
 use crate::protocol::reach::{Placement, Reach, supported};
 use crate::protocol::select::{DevicePair, Memory, Message};
 use crate::trace::event::Kind;
@@ -306,18 +306,18 @@ fn message_of(port: &mut Port, handle: u32, peer: u32, rts: &Rts) -> Option<Mess
     let (total, room) = (op.total, op.view.bytes());
     let own = op.view.as_device().cloned();
     let staged = |on_device: bool| End {
-        place: if on_device {
-            Place::Device
+        space: if on_device {
+            Space::Device
         } else {
-            Place::Host
+            Space::Host
         },
         class: Class::Strided,
     };
     let from = match &rts.memory {
         Some(remote) => End {
-            place: match remote.offer.key.made {
-                Made::Pinned => Place::Pinned,
-                _ => Place::Device,
+            space: match remote.offer.key.made {
+                Made::Pinned => Space::Pinned,
+                _ => Space::Device,
             },
             class: remote.class(),
         },

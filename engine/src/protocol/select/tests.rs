@@ -127,7 +127,7 @@ const PAIR: DevicePair = DevicePair {
 };
 
 const STRIDED: End = End {
-    place: Place::Device,
+    space: Space::Device,
     class: Class::Strided,
 };
 
@@ -238,7 +238,7 @@ fn the_table_of_protocols_between_devices() {
 fn every_announced_message_has_a_protocol() {
     let rules = Rules::new(&LinkCosts::default(), AT_ONCE_BYTES);
     let host = End {
-        place: Place::Host,
+        space: Space::Host,
         class: Class::Strided,
     };
     let pairs = [None, Some(PAIR), Some(DevicePair { to: None, ..PAIR })];
