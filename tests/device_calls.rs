@@ -8,7 +8,9 @@ mod driver;
 #[allow(dead_code)]
 mod support;
 
-use osier::devices::{DeviceSlice, DeviceView, Gate, Graph, LIBRARY_VARIABLE, Pinned, Stream};
+use osier::devices::{
+    DeviceSlice, DeviceView, Graph, LIBRARY_VARIABLE, Pinned, Stream, StreamSemaphore,
+};
 use osier::testing::{Network, ranks_on};
 use osier::{Communicator, Layout, Type, View, ViewMut};
 use std::sync::Mutex;
@@ -322,8 +324,8 @@ fn play(
     });
     // As many as there can be: senders wait for their producer, receivers for theirs.
     sections.run("many at once", || {
-        let gate = Gate::new(stream.context()).unwrap();
-        gate.hold(stream).unwrap();
+        let semaphore = StreamSemaphore::new(stream.context()).unwrap();
+        semaphore.hold(stream).unwrap();
         let list = |way| rank.view(2, way, &kinds[0][0]).after_stream(stream);
         let beside = |i: usize| rank.device[1].slice(i * 100..(i + 1) * 100).unwrap();
         let all: Vec<_> = (0..4)
@@ -340,7 +342,7 @@ fn play(
         if own == 1 {
             comm.recv(&mut [0u8], 0, 30).unwrap();
         }
-        gate.open();
+        semaphore.open();
         for request in all {
             request.wait().unwrap();
         }

@@ -2,7 +2,7 @@
 
 use crate::support::{fails, pattern};
 use crate::{driver, memory, on_streams, upload};
-use osier::devices::{Gate, Stream, copy};
+use osier::devices::{Stream, StreamSemaphore, copy};
 use osier::testing::Network;
 use osier::{
     Communicator, Datatype, ErrorHandler, ErrorKind, Layout, Partitions, Startable, Type, wait_all,
@@ -125,12 +125,12 @@ fn ends_on_devices_and_hosts_cut_as_they_like() {
 }
 
 #[test]
-fn a_partition_goes_when_its_moment_has_come() {
+fn a_partition_is_sent_when_its_ready_event_has_passed() {
     on_streams(&Network::all(), |comm, stream| {
         let bytes = pattern(90_000, 1);
         if comm.rank() == 0 {
-            let (gate, slow) = (
-                Gate::new(stream.context()).unwrap(),
+            let (semaphore, slow) = (
+                StreamSemaphore::new(stream.context()).unwrap(),
                 Stream::new(stream.context()).unwrap(),
             );
             let data = memory(stream, bytes.len());
@@ -140,7 +140,7 @@ fn a_partition_goes_when_its_moment_has_come() {
             Startable::start(&mut send).unwrap();
             // The last third is computed on a stream that is late.
             slow.wait(&stream.record().unwrap()).unwrap();
-            gate.hold(&slow).unwrap();
+            semaphore.hold(&slow).unwrap();
             let (a, b) = (
                 first.slice(..60_000).unwrap(),
                 first.slice(60_000..).unwrap(),
@@ -155,7 +155,7 @@ fn a_partition_goes_when_its_moment_has_come() {
             // Two thirds are there while the last is not computed.
             comm.recv(&mut [0u8], 1, 1).unwrap();
             assert!(!send.test());
-            gate.open();
+            semaphore.open();
             send.wait().unwrap();
         } else {
             let place = memory(stream, bytes.len());

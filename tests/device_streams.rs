@@ -44,11 +44,11 @@ struct Late(Arc<(Mutex<bool>, Condvar)>);
 
 impl Late {
     fn hold(&self, stream: &Stream) {
-        let gate = self.0.clone();
+        let semaphore = self.0.clone();
         let wait = move || {
-            let mut open = gate.0.lock().unwrap();
+            let mut open = semaphore.0.lock().unwrap();
             while !*open {
-                open = gate.1.wait(open).unwrap();
+                open = semaphore.1.wait(open).unwrap();
             }
         };
         stream.call(&Callback::new(wait)).unwrap();
@@ -389,7 +389,7 @@ fn what_cannot_be_captured_is_named() {
             let on = comm.on_stream(stream);
             let told = on.wait(&before);
             fails(told, ErrorKind::Device, &["captured", "outside"]);
-            // A call of the host has no moment in the capture.
+            // A call of the host has no ready event in the capture.
             let told = comm.send(&slice.after_stream(stream), 0, 6);
             fails(told, ErrorKind::Device, &["captured"]);
             captured = Some(on.isend(&slice, PROC_NULL, 0).unwrap());

@@ -9,7 +9,7 @@
 //! # What is checked
 //! 1. Every call of a living rank ends, with what follows from all ranks' input, or, if a
 //!    rank has died, with an error that names it. (A message that was announced and then
-//!    withdrawn tells no name: such ends are counted.)
+//!    cancelled tells no name: such ends are counted.)
 //! 2. At the end lanes keep nothing, and nothing is under way.
 
 use super::dice::Rng;

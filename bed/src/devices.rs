@@ -20,7 +20,7 @@ pub struct DeviceTraffic {
     pub copied_first: u64,
     /// Ends of messages that the processor has read from a device's memory, or written
     /// there, itself.
-    pub apertures: u64,
+    pub bar1_windows: u64,
     /// Kernels of this rank that copied between its device memory and a peer's.
     pub kernels: u64,
     /// What they copied.
@@ -39,7 +39,7 @@ pub fn device_traffic(comm: &Communicator) -> DeviceTraffic {
         handed: counters.handed,
         device_chunks: counters.device_chunks,
         copied_first: counters.copied_first,
-        apertures: counters.apertures,
+        bar1_windows: counters.bar1_windows,
         kernels: counters.kernels,
         kernel_bytes: counters.kernel_bytes,
         combined: counters.combined,

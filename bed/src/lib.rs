@@ -22,7 +22,7 @@
 //! ```
 //!
 //! # What is checked
-//! 1. Each message that was not withdrawn is received exactly once, into the
+//! 1. Each message that was not cancelled is received exactly once, into the
 //!    memory of its receive and nowhere else, with its own bytes, source, tag
 //!    and size; too long a message is an error that names both sizes.
 //! 2. Messages do not overtake. For messages `a` before `b` of one sender: if
@@ -173,7 +173,7 @@ report! {
     probed
     /// Messages taken by a matched probe.
     matched
-    /// Messages that their sender withdrew.
+    /// Messages that their sender cancelled.
     withdrawn
     /// Receives revoked before or while a message came.
     revoked

@@ -121,7 +121,7 @@ impl World {
 
     /// Finds out which message each receive got. Those that look alike are
     /// given in posting order; messages are unsure (true) where one that looks
-    /// alike was withdrawn or its sender died.
+    /// alike was cancelled or its sender died.
     fn identify(&mut self) -> Check<Vec<bool>> {
         let mut taken = vec![false; self.messages.len()];
         let mut unsure = vec![false; self.messages.len()];
@@ -215,7 +215,7 @@ impl World {
         let cut = |r: &&Receive| r.state == Receiving::Withdrawn;
         if self.receives.iter().filter(cut).count() > withdrawn && self.alive.iter().all(|a| *a) {
             return Err(format!(
-                "more receives than the {withdrawn} withdrawn sends were cancelled"
+                "more receives than the {withdrawn} cancelled sends were cancelled"
             ));
         }
         Ok(())

@@ -112,7 +112,7 @@ impl World {
             Ok(_) => (Receiving::Received, "received"),
             Err(e) => match e.kind() {
                 ErrorKind::Truncated => (Receiving::Truncated, "received, truncated"),
-                ErrorKind::Cancelled => (Receiving::Withdrawn, "withdrawn receive"),
+                ErrorKind::Cancelled => (Receiving::Withdrawn, "cancelled receive"),
                 _ => (Receiving::Lost, "lost receive"),
             },
         };

@@ -148,7 +148,7 @@ impl World {
             Ok(_) => (Sending::Sent, "sent"),
             Err(e) if revoking && e.kind() == ErrorKind::Cancelled => {
                 self.report.withdrawn += 1;
-                (Sending::Withdrawn, "withdrawn")
+                (Sending::Withdrawn, "cancelled")
             }
             Err(_) => (Sending::Lost, "lost send"),
         };

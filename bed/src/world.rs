@@ -67,7 +67,7 @@ pub(super) enum Receiving {
     Consumed,
     /// Revoked before it met a message.
     Revoked,
-    /// Its sender withdrew it.
+    /// Its sender cancelled it.
     Withdrawn,
     Lost,
     /// Nothing was left that it accepts.

@@ -109,7 +109,7 @@ fn random_traffic_under_many_seeds() {
         ("direct", r.direct),
         ("probed", r.probed),
         ("matched", r.matched),
-        ("withdrawn", r.withdrawn),
+        ("cancelled", r.withdrawn),
         ("revoked", r.revoked),
         ("detached", r.detached),
         ("cancelled", r.cancelled),

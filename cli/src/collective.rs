@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use osier::transports::sim::{SimLink, SimMachine};
 use osier_collectives::{
-    Algorithm, Aside, Association, Call, Choice, Curve, Executor, Hierarchy, Joined, Joint, Joints,
-    Link, Machine, Model, Operation, Piecewise, Sizes, Topology, Tree, choose,
+    Algorithm, Aside, Association, Call, Choice, Curve, DeviceLink, DeviceLinks, Executor,
+    Hierarchy, Joined, Link, Machine, Model, Operation, Piecewise, Sizes, Topology, Tree, choose,
 };
 use std::sync::Arc;
 
@@ -84,9 +84,9 @@ pub fn joined(topology: &Topology, nvlink: Option<&str>) -> Result<Topology, Str
     let first = topology.places().first().and_then(|place| place.first());
     let beside = |place: &&Vec<u32>| place.first() == first;
     let each = topology.places().iter().filter(beside).count() as u32;
-    let joints = Joints::regular(text, topology.size(), each);
-    let joints = joints.map_err(|why| format!("--nvlink {why}"))?;
-    Ok(topology.clone().with_joints(joints))
+    let device_links = DeviceLinks::regular(text, topology.size(), each);
+    let device_links = device_links.map_err(|why| format!("--nvlink {why}"))?;
+    Ok(topology.clone().with_device_links(device_links))
 }
 
 /// Where the buffers of a collective are.
@@ -296,11 +296,11 @@ pub fn machine_of_devices(
         (0.0, CROSSING.latency_ns),
         (1e9, CROSSING.latency_ns + 1e9 * CROSSING.per_byte_ns),
     ]);
-    let joined = topology.joints().map(|joints| {
-        let over = |joint: Joint| {
-            let per_byte_ns = match joint {
-                Joint::Same => KERNEL_NS_PER_BYTE,
-                joint => NVLINK.per_byte_ns / f64::from(joint.links()),
+    let joined = topology.device_links().map(|device_links| {
+        let over = |device_link: DeviceLink| {
+            let per_byte_ns = match device_link {
+                DeviceLink::Same => KERNEL_NS_PER_BYTE,
+                device_link => NVLINK.per_byte_ns / f64::from(device_link.links()),
             };
             let spec = Link {
                 latency_ns: NVLINK.latency_ns * 0.8,
@@ -308,11 +308,11 @@ pub fn machine_of_devices(
                 per_byte_ns,
                 ..Link::default()
             };
-            (joint, Curve::from(spec))
+            (device_link, Curve::from(spec))
         };
         Arc::new(Joined {
-            joints: joints.clone(),
-            links: joints.kinds().into_iter().map(over).collect(),
+            device_links: device_links.clone(),
+            links: device_links.kinds().into_iter().map(over).collect(),
         })
     });
     Machine {

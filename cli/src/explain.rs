@@ -290,7 +290,7 @@ fn predict(
         // A host's send does not know that a device receives it.
         waits: mode != Mode::Standard && from.space != Space::Host,
         offered: devices && !placement.is_one_process(),
-        apertures: match probe::gdrcopy().available {
+        bar1_windows: match probe::gdrcopy().available {
             true => (sent == Made::Plain, received == Made::Plain),
             false => (false, false),
         },
@@ -314,16 +314,16 @@ fn predict(
     let mut others: Vec<_> = others.collect();
     let short = rules.able(Protocol::Eager, &message);
     if !matches!(short, Able::No(_)) && !probe::gdrcopy().available {
-        others.push(("aperture (gdrcopy)".into(), None, probe::gdrcopy().note));
+        others.push(("BAR1 window (gdrcopy)".into(), None, probe::gdrcopy().note));
     }
     let means = (
         rules
             .model
-            .means(from, Move::Fill, bytes, message.apertures.0)
+            .means(from, Move::Fill, bytes, message.bar1_windows.0)
             .0,
         rules
             .model
-            .means(to, Move::Empty, bytes, message.apertures.1)
+            .means(to, Move::Empty, bytes, message.bar1_windows.1)
             .0,
     );
     Ok(Explained {

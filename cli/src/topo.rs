@@ -128,7 +128,7 @@ fn print(args: &Args) -> Result<String, (u8, String)> {
             let described = collective::joined(described, args.nvlink.as_deref());
             let described = described.map_err(usage)?;
             text += &described.draw();
-            if let Some(matrix) = described.draw_joints() {
+            if let Some(matrix) = described.draw_device_links() {
                 text += "\n";
                 text += &matrix;
             }
@@ -166,7 +166,9 @@ fn print(args: &Args) -> Result<String, (u8, String)> {
                     text += &turns(&gpus, ranks).map_err(|why| (FAILED, why))?;
                     let topology = Places::of_gpus(&gpus, ranks).topology();
                     match &links {
-                        Some(links) => topology.with_joints(links.of_ranks(ranks).joints),
+                        Some(links) => {
+                            topology.with_device_links(links.of_ranks(ranks).device_links)
+                        }
                         None => topology,
                     }
                 }
@@ -340,13 +342,13 @@ fn turns(gpus: &[&Gpu], ranks: u32) -> Result<String, String> {
 fn pictured(gpus: &[&Gpu], links: Option<&GpuLinks>) -> Vec<Device> {
     let place = |ordinal: &i32| gpus.iter().position(|gpu| gpu.ordinal == *ordinal);
     // Both lists are by number.
-    let joint = |at: usize, other: usize| {
-        let joint = links.filter(|l| l.gpus.len() == gpus.len())?;
-        Some((other, joint.joint(at, other)?.to_string()))
+    let device_link = |at: usize, other: usize| {
+        let device_link = links.filter(|l| l.gpus.len() == gpus.len())?;
+        Some((other, device_link.device_link(at, other)?.to_string()))
     };
     let device = |(at, gpu): (usize, &&Gpu)| Device {
         links: (0..gpus.len())
-            .filter_map(|other| joint(at, other))
+            .filter_map(|other| device_link(at, other))
             .collect(),
         name: format!("gpu {}", gpu.ordinal),
         behind: match (&gpu.bridges[..], gpu.node) {

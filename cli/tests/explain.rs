@@ -148,10 +148,10 @@ fn short_messages_are_not_announced() {
     let found = text(&["--bytes", "8"]);
     assert!(found.contains("eager ("), "{found}");
     // Why not is for the machine to say: no driver, or no gdrcopy.
-    let aperture = found
+    let bar1 = found
         .lines()
-        .find(|line| line.contains("aperture (gdrcopy)"));
-    let told = aperture.is_some_and(|line| line.contains("unavailable"));
+        .find(|line| line.contains("BAR1 window (gdrcopy)"));
+    let told = bar1.is_some_and(|line| line.contains("unavailable"));
     assert!(told, "{found}");
     assert!(found.contains("no runner-up"), "{found}");
 }

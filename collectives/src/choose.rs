@@ -11,8 +11,8 @@
 use crate::algorithms::{Across, Algorithm, Hierarchy, Plan, Tree};
 use crate::call::{Call, Operation};
 use crate::cost::{Aside, Machine, Model, Piecewise, Sizes, simulate_parts, tree_ns};
+use crate::device_links::{Joined, clique_places, order};
 use crate::group::{Group, Permutation};
-use crate::joints::{Joined, island_places, order};
 use crate::plan::{Buffer, Part};
 use crate::rehearsal::Rehearsal;
 use crate::search::{Search, at_least, steps};
@@ -224,10 +224,10 @@ pub fn candidates(
 }
 
 /// Where links of their own join devices: flat algorithms whose neighbours are joined, trees
-/// over islands of links, and these with copies on the host between islands.
+/// over NVLink cliques, and these with copies on the host between NVLink cliques.
 fn along_links(call: &Call, machine: &Machine, bytes: u64, all: &mut Vec<Algorithm>) {
-    let alike = |joined: &Arc<Joined>| joined.joints.are_alike();
-    let Some(islands) = island_places(machine) else {
+    let alike = |joined: &Arc<Joined>| joined.device_links.are_alike();
+    let Some(cliques) = clique_places(machine) else {
         return;
     };
     if machine.joined.as_ref().is_none_or(alike) {
@@ -257,11 +257,11 @@ fn along_links(call: &Call, machine: &Machine, bytes: u64, all: &mut Vec<Algorit
         &[Tree::Linear, Tree::Chain],
     ];
     for trees in shapes {
-        for merged in 0..islands[0].len().min(MOST_MERGED) {
-            let levels = Arc::new(Hierarchy::by_links(&islands, merged, &orders[0], trees));
+        for merged in 0..cliques[0].len().min(MOST_MERGED) {
+            let levels = Arc::new(Hierarchy::by_links(&cliques, merged, &orders[0], trees));
             let copies = (1..levels.levels() as u32)
                 .map(|from| Algorithm::HostLeaders(levels.clone(), from));
-            // Nothing is outside of one island.
+            // Nothing is outside of one NVLink clique.
             let outside = levels.widest(levels.levels() - 1) > 1;
             let mut more: Vec<Algorithm> = match machine.aside {
                 Some(_) if outside => copies.collect(),

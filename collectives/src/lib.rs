@@ -16,7 +16,7 @@
 //! | `check/` | symbolic execution |
 //! | `cost/` | plans played in virtual time; closed formulas |
 //! | `choose.rs`, `search.rs`, `rehearsal.rs` | the lower envelope of costs; of many ranks by way of few |
-//! | `joints.rs` | links between pairs of devices, and orders along them |
+//! | `device_links.rs` | links between pairs of devices, and orders along them |
 //! | `topology.rs`, `picture.rs` | where ranks are; pictures as text and SVG |
 //! | `synthesis/` | plans from measured costs between pairs |
 //!
@@ -33,8 +33,8 @@ mod call;
 mod check;
 mod choose;
 mod cost;
+mod device_links;
 mod group;
-mod joints;
 mod picture;
 mod plan;
 mod rehearsal;
@@ -52,8 +52,8 @@ pub use cost::{
     Aside, Curve, Executor, Link, Machine, Model, Piecewise, Point, Sizes, Time, simulate,
     simulate_parts, split_binary_ns, tree_ns,
 };
+pub use device_links::{DeviceLink, DeviceLinks, Joined};
 pub use group::{Group, Permutation};
-pub use joints::{Joined, Joint, Joints};
 pub use picture::{Device, MOST_RANKS, messages, svg};
 pub use plan::{Buffer, Dep, Lengths, Part, Region, Scratch, Step};
 pub use synthesis::{

@@ -14,7 +14,7 @@
 //! lines.
 
 use crate::algorithms::Plan;
-use crate::joints::Joints;
+use crate::device_links::DeviceLinks;
 use crate::plan::Step;
 use crate::topology::Topology;
 use std::collections::BTreeMap;
@@ -134,8 +134,11 @@ pub fn svg(
             escaped(&part.title)
         );
     }
-    let joints = topology.joints().into_iter().flat_map(Joints::pairs);
-    for (from, to, joint) in joints {
+    let device_links = topology
+        .device_links()
+        .into_iter()
+        .flat_map(DeviceLinks::pairs);
+    for (from, to, device_link) in device_links {
         let at = |rank| drawing.centers.get(rank);
         let (Some((ax, ay)), Some((bx, by))) = (at(&from), at(&to)) else {
             continue;
@@ -143,8 +146,8 @@ pub fn svg(
         let _ = writeln!(
             text,
             "<line x1=\"{ax:.1}\" y1=\"{ay:.1}\" x2=\"{bx:.1}\" y2=\"{by:.1}\" stroke=\"{LINKS}\" \
-             stroke-opacity=\"0.5\" stroke-width=\"{}\"><title>{joint}</title></line>",
-            1 + joint.links().min(5)
+             stroke-opacity=\"0.5\" stroke-width=\"{}\"><title>{device_link}</title></line>",
+            1 + device_link.links().min(5)
         );
     }
     for &(from, to) in messages {
@@ -372,8 +375,9 @@ mod tests {
         assert_eq!(drawn.matches("stroke=\"#393\"").count(), 1, "{drawn}");
         assert_eq!(drawn.matches("stroke=\"#c60\"").count(), 1, "{drawn}");
         assert!(drawn.contains(">NV4<"), "{drawn}");
-        let joints = Joints::regular("0-1:4", 4, 2).expect("pairs");
-        let joined = svg(&machine.with_joints(joints), &[], &[], "").expect("few ranks");
+        let device_links = DeviceLinks::regular("0-1:4", 4, 2).expect("pairs");
+        let joined =
+            svg(&machine.with_device_links(device_links), &[], &[], "").expect("few ranks");
         assert_eq!(joined.matches("<title>NV4</title>").count(), 2, "{joined}");
         assert!(drawn.contains("switch 1") && drawn.contains("gpu 3"));
     }

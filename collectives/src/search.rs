@@ -13,8 +13,8 @@ use crate::call::Operation;
 use crate::check::graph::Graph;
 use crate::choose::Candidate;
 use crate::cost::{Machine, Model, Sizes, play_ahead};
+use crate::device_links::DeviceLink;
 use crate::group::Group;
-use crate::joints::Joint;
 use crate::plan::{Part, Step};
 
 /// Of a plan of more segments so many are played, or more: instances that take little time.
@@ -259,13 +259,13 @@ pub(crate) fn at_least(plan: &Plan, sizes: &Sizes, machine: &Machine) -> f64 {
     for step in part.steps() {
         if let Step::Send { to, data, .. } = *step {
             let m = sizes.bytes(call, &part, data);
-            let (joint, curve) = machine.way(part.rank, to, false);
+            let (device_link, curve) = machine.way(part.rank, to, false);
             let link = curve.of(m);
             let wire = link.per_byte_ns * m;
-            let (port, wire) = match joint {
+            let (port, wire) = match device_link {
                 None => (0, wire),
-                Some(Joint::Switched(_)) => (1, wire),
-                Some(Joint::Direct(_) | Joint::Same) => (2, 0.0),
+                Some(DeviceLink::Switched(_)) => (1, wire),
+                Some(DeviceLink::Direct(_) | DeviceLink::Same) => (2, 0.0),
             };
             own[port] += wire.max(link.gap_ns).max(link.work_ns(m));
         }

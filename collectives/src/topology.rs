@@ -6,7 +6,7 @@
 //!    that tell them apart there.
 
 use crate::algorithms::Plan;
-use crate::joints::Joints;
+use crate::device_links::DeviceLinks;
 use crate::plan::Step;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -16,7 +16,7 @@ use std::fmt::Write;
 pub struct Topology {
     levels: Vec<String>,
     places: Vec<Vec<u32>>,
-    joints: Option<Joints>,
+    device_links: Option<DeviceLinks>,
 }
 
 impl Topology {
@@ -31,7 +31,7 @@ impl Topology {
         Self {
             levels: levels.iter().map(|l| (*l).to_owned()).collect(),
             places: places.iter().enumerate().map(place).collect(),
-            joints: None,
+            device_links: None,
         }
     }
 
@@ -78,7 +78,7 @@ impl Topology {
         Ok(Self {
             levels,
             places: (0..size).map(place).collect(),
-            joints: None,
+            device_links: None,
         })
     }
 
@@ -124,33 +124,33 @@ impl Topology {
                 .iter()
                 .map(|p| kept.iter().map(|l| p[*l]).collect())
                 .collect(),
-            joints: self.joints.clone(),
+            device_links: self.device_links.clone(),
         }
     }
 
     /// The same, with links of their own between devices of ranks.
-    pub fn with_joints(mut self, joints: Joints) -> Self {
-        self.joints = Some(joints).filter(|joints| !joints.is_empty());
+    pub fn with_device_links(mut self, device_links: DeviceLinks) -> Self {
+        self.device_links = Some(device_links).filter(|device_links| !device_links.is_empty());
         self
     }
 
     /// Links of their own between devices of ranks, if there are any.
-    pub fn joints(&self) -> Option<&Joints> {
-        self.joints.as_ref()
+    pub fn device_links(&self) -> Option<&DeviceLinks> {
+        self.device_links.as_ref()
     }
 
     /// What joins devices of ranks, as a matrix: links of their own, else the innermost part
     /// that holds both. None where there are no such links, or too many ranks for a matrix.
-    pub fn draw_joints(&self) -> Option<String> {
-        let joints = self.joints.as_ref()?;
+    pub fn draw_device_links(&self) -> Option<String> {
+        let device_links = self.device_links.as_ref()?;
         if self.size() > MOST_IN_MATRIX {
             return None;
         }
         let names: Vec<String> = (0..self.size()).map(|rank| rank.to_string()).collect();
         Some(matrix(&names, &|a, b| {
             let (a, b) = (a as u32, b as u32);
-            match joints.between(a, b) {
-                Some(joint) => joint.to_string(),
+            match device_links.between(a, b) {
+                Some(device_link) => device_link.to_string(),
                 None => self.part_of_both(a, b).to_owned(),
             }
         }))
@@ -349,12 +349,15 @@ mod tests {
     }
 
     #[test]
-    fn joints_are_drawn_as_a_matrix() {
+    fn device_links_are_drawn_as_a_matrix() {
         let machine = Topology::regular("2x2").expect("a shape");
-        assert_eq!(machine.draw_joints(), None);
-        let joints = Joints::regular("0-1:4,1-2:12", 4, 4).expect("pairs");
+        assert_eq!(machine.draw_device_links(), None);
+        let device_links = DeviceLinks::regular("0-1:4,1-2:12", 4, 4).expect("pairs");
         assert_eq!(
-            machine.with_joints(joints).draw_joints().expect("few"),
+            machine
+                .with_device_links(device_links)
+                .draw_device_links()
+                .expect("few"),
             "   0    1     2     3\n0  X    NV4   -     -\n1  NV4  X     NV12  -\n\
              2  -    NV12  X     node\n3  -    -     node  X\n"
         );

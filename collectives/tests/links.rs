@@ -38,10 +38,17 @@ fn machine(shape: &[u32], links: &str) -> Machine {
         Piecewise::through(&[(0.0, first), (1e9, first + 1e9 * per_byte)])
     };
     let joined = (!links.is_empty()).then(|| {
-        let joints = Joints::regular(links, size, each).expect("links");
-        let curve = |j: Joint| Curve::from(link(5000.0, LINK / f64::from(j.links()), false));
-        let links = joints.kinds().into_iter().map(|j| (j, curve(j))).collect();
-        Arc::new(Joined { joints, links })
+        let device_links = DeviceLinks::regular(links, size, each).expect("links");
+        let curve = |j: DeviceLink| Curve::from(link(5000.0, LINK / f64::from(j.links()), false));
+        let links = device_links
+            .kinds()
+            .into_iter()
+            .map(|j| (j, curve(j)))
+            .collect();
+        Arc::new(Joined {
+            device_links,
+            links,
+        })
     });
     Machine {
         combine: line(6000.0, 0.0015),
@@ -114,7 +121,12 @@ fn plans_along_links_are_right() {
                 }
             }
             let trees = !matches!(operation, Operation::Allgather | Operation::ReduceScatter);
-            let alike = machine.joined.as_ref().expect("joined").joints.are_alike();
+            let alike = machine
+                .joined
+                .as_ref()
+                .expect("joined")
+                .device_links
+                .are_alike();
             assert!(
                 (along > 0) != alike || !trees,
                 "{shape:?} {links}: {}",
@@ -166,9 +178,9 @@ fn chains_follow_links() {
     let along = all.iter().find(|a| a.to_string() == wanted);
     let along = along.expect("a chain").clone();
     let by_bus = |plan: &Plan| {
-        let joints = &machine.joined.as_ref().expect("joined").joints;
+        let device_links = &machine.joined.as_ref().expect("joined").device_links;
         let all = messages(plan).into_iter();
-        all.filter(|(a, b)| joints.between(*a, *b).is_none())
+        all.filter(|(a, b)| device_links.between(*a, *b).is_none())
             .count()
     };
     let time = |plan: &Plan| {
@@ -188,9 +200,9 @@ fn chains_follow_links() {
 fn rings_follow_links() {
     let machine = machine(&[2, 4], MESH);
     let choice = best(&machine, Operation::Allreduce, 256 << 20);
-    let joints = &machine.joined.as_ref().expect("joined").joints;
+    let device_links = &machine.joined.as_ref().expect("joined").device_links;
     for (from, to) in messages(choice.plan()) {
-        assert!(joints.between(from, to).is_some(), "{choice}");
+        assert!(device_links.between(from, to).is_some(), "{choice}");
     }
 }
 

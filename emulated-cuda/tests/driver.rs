@@ -421,9 +421,9 @@ fn misuse_has_a_name() {
     assert!(fault().contains("not its begin"), "{}", fault());
     // Free while queued work uses it.
     let s = stream();
-    let gate = pinned(8);
+    let semaphore = pinned(8);
     assert_eq!(
-        cu!(cuStreamWaitValue32_v2(s => u64, gate => u64, 1 => u32, 0 => u32)),
+        cu!(cuStreamWaitValue32_v2(s => u64, semaphore => u64, 1 => u32, 0 => u32)),
         0
     );
     assert_eq!(
@@ -441,7 +441,7 @@ fn misuse_has_a_name() {
         600
     );
     // SAFETY: an aligned word of pinned memory.
-    unsafe { std::sync::atomic::AtomicU32::from_ptr(gate as *mut u32) }
+    unsafe { std::sync::atomic::AtomicU32::from_ptr(semaphore as *mut u32) }
         .store(1, std::sync::atomic::Ordering::Release);
     assert_eq!(cu!(cuEventSynchronize(e => u64)), 0);
     assert_eq!(cu!(cuMemFree_v2(at => u64)), 0);
@@ -774,9 +774,9 @@ fn child_failures() {
 fn child_late_allocation() {
     start();
     let (s, t) = (stream(), stream());
-    let gate = pinned(8);
+    let semaphore = pinned(8);
     assert_eq!(
-        cu!(cuStreamWaitValue32_v2(s => u64, gate => u64, 1 => u32, 0 => u32)),
+        cu!(cuStreamWaitValue32_v2(s => u64, semaphore => u64, 1 => u32, 0 => u32)),
         0
     );
     let mut at = 0u64;

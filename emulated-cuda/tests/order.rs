@@ -191,9 +191,9 @@ fn child_is_in_order() {
     fill(a, 4096, t);
     // By an event that is recorded again elsewhere while its first record is waited for:
     // the wait is for the first.
-    let gate = pinned(8);
+    let semaphore = pinned(8);
     assert_eq!(
-        cu!(cuStreamWaitValue32_v2(s => u64, gate => u64, 1 => u32, 0 => u32)),
+        cu!(cuStreamWaitValue32_v2(s => u64, semaphore => u64, 1 => u32, 0 => u32)),
         0
     );
     fill(a, 4096, s);
@@ -204,7 +204,7 @@ fn child_is_in_order() {
     assert_eq!(cu!(cuEventSynchronize(e => u64)), 0);
     assert_eq!(cu!(cuStreamQuery(t => u64)), 600);
     // SAFETY: an aligned word of pinned memory.
-    unsafe { AtomicU32::from_ptr(gate as *mut u32) }.store(1, Ordering::Release);
+    unsafe { AtomicU32::from_ptr(semaphore as *mut u32) }.store(1, Ordering::Release);
     assert_eq!(cu!(cuStreamSynchronize(t => u64)), 0);
     // By the legacy default stream.
     let mut blocking = 0u64;

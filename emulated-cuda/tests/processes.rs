@@ -49,10 +49,10 @@ fn another_process_opens_memory_and_events() {
         cu!(cuIpcOpenMemHandle_v2(&mut again => *mut u64, memory => Handle, 1 => u32)),
         201
     );
-    // The child waits for our event, which happens once the gate opens.
-    let gate = pinned(8);
+    // The child waits for our event, which happens once the semaphore opens.
+    let semaphore = pinned(8);
     assert_eq!(
-        cu!(cuStreamWaitValue32_v2(s => u64, gate => u64, 1 => u32, 0 => u32)),
+        cu!(cuStreamWaitValue32_v2(s => u64, semaphore => u64, 1 => u32, 0 => u32)),
         0
     );
     assert_eq!(
@@ -75,7 +75,7 @@ fn another_process_opens_memory_and_events() {
         .any(|l| l.contains("child waits"));
     assert!(waits, "the child has not come to its wait");
     // SAFETY: an aligned word of pinned memory.
-    unsafe { std::sync::atomic::AtomicU32::from_ptr(gate as *mut u32) }
+    unsafe { std::sync::atomic::AtomicU32::from_ptr(semaphore as *mut u32) }
         .store(1, std::sync::atomic::Ordering::Release);
     let rest: Vec<String> = lines.map_while(Result::ok).collect();
     assert!(child.wait().unwrap().success(), "{rest:?}");

@@ -35,7 +35,7 @@ pub enum ErrorKind {
     RankDead,
     /// The ranks that the operation needs have dropped the communicator, or finalized.
     Closed,
-    /// The operation was cancelled or its sender withdrew it.
+    /// The operation was cancelled or its sender cancelled it.
     Cancelled,
     /// No buffer is attached for buffered sends, or it is full; or data in place where that
     /// is not allowed.

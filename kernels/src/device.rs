@@ -7,12 +7,12 @@
 //!    anew takes long, and handles of the old one would be void.
 //! 2. Whatever context the thread had before a call is current after it.
 
-use crate::aperture::Apertures;
+use crate::bar1::Bar1Windows;
 use crate::driver::{Driver, abi};
 use crate::error::{DeviceError, Result};
-use crate::gate::Gates;
 use crate::graph::Captures;
 use crate::launch::Kernels;
+use crate::stream_semaphore::StreamSemaphores;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_uint};
@@ -164,7 +164,7 @@ struct Inner {
     events: Mutex<Vec<abi::Event>>,
     kernels: Kernels,
     captures: Captures,
-    gates: Gates,
+    semaphores: StreamSemaphores,
     /// Devices whose plain memory this one reaches, as bits.
     linked: AtomicU64,
     /// Multiprocessors for packing; 0: all.
@@ -175,7 +175,7 @@ struct Inner {
     /// Allocations of other devices that were opened for this one, by number.
     opened: Mutex<BTreeSet<u64>>,
     /// What the processor reaches of memory that other libraries keep.
-    apertures: Mutex<Apertures>,
+    bar1_windows: Mutex<Bar1Windows>,
 }
 
 /// Names a device in all processes of the machine: its place on the PCI bus, as text.
@@ -231,12 +231,12 @@ impl Context {
             events: Mutex::new(Vec::new()),
             kernels: Kernels::default(),
             captures: Captures::default(),
-            gates: Gates::default(),
+            semaphores: StreamSemaphores::default(),
             linked: AtomicU64::new(0),
             bus_id: bus_id(driver, device)?,
             links: Mutex::default(),
             opened: Mutex::default(),
-            apertures: Mutex::default(),
+            bar1_windows: Mutex::default(),
             packing: AtomicU32::new(0),
         }));
         contexts.push(context.clone());
@@ -357,8 +357,8 @@ impl Context {
     }
 
     /// What the processor reaches of memory on the device that other libraries keep.
-    pub(crate) fn apertures_of_others(&self) -> &Mutex<Apertures> {
-        &self.0.apertures
+    pub(crate) fn bar1_windows_of_others(&self) -> &Mutex<Bar1Windows> {
+        &self.0.bar1_windows
     }
 
     /// Does something once for an allocation of another device, by its number.
@@ -394,9 +394,9 @@ impl Context {
         &self.0.kernels
     }
 
-    /// Words of gates that nobody uses.
-    pub(crate) fn gates(&self) -> &Gates {
-        &self.0.gates
+    /// Words of semaphores that nobody uses.
+    pub(crate) fn semaphores(&self) -> &StreamSemaphores {
+        &self.0.semaphores
     }
 
     /// Captures of streams of this device.

@@ -17,7 +17,7 @@
 //! |---|---|
 //! | `driver` | the table of driver functions; loads the library |
 //! | `device` | what devices there are; primary contexts |
-//! | `joint` | how devices are joined: reach, NVLinks |
+//! | `device_link` | how devices are joined: reach, NVLinks |
 //! | `stream` | streams, pooled events |
 //! | `memory` | allocations: plain, pool, mapped, pinned, managed |
 //! | [`handle`] | memory and events for other processes, as data |
@@ -29,7 +29,7 @@
 //! | `reduce` | reductions of views by predefined operators and kernels of the user |
 //! | `user` | [`Kernel`]: kernels of the user |
 //! | `graph` | [`Graph`]: captured work |
-//! | `callback`, `gate` | [`Callback`], [`Gate`], [`Valve`]: streams tell the host, and wait for it |
+//! | `callback`, `stream_semaphore` | [`Callback`], [`StreamSemaphore`], [`Valve`]: streams tell the host, and wait for it |
 //! | [`baseline`] | what pack is measured against |
 //! | [`files`] | files of the user that are read whole |
 //! | `cache` | plans and their lists on a device, kept |
@@ -37,20 +37,19 @@
 //!
 //! This room knows no rank.
 
-pub mod aperture;
+pub mod bar1;
 pub mod baseline;
 mod cache;
 mod callback;
 pub mod classify;
 pub mod copy;
 mod device;
+mod device_link;
 mod driver;
 mod error;
 pub mod files;
-mod gate;
 mod graph;
 pub mod handle;
-mod joint;
 pub mod launch;
 mod memory;
 mod pack;
@@ -60,19 +59,20 @@ mod reach;
 mod reduce;
 mod slice;
 mod stream;
+mod stream_semaphore;
 mod user;
 
 pub use callback::Callback;
 pub use device::{BusId, Context, DeviceInfo, Held, Link, devices};
+pub use device_link::{DeviceLink, DeviceLinks, NvLinks, device_links};
 pub use driver::nvml::LIBRARY_VARIABLE as NVML_VARIABLE;
 pub use driver::{Driver, ENTRY_POINTS, LIBRARY_VARIABLE};
 pub use error::{DeviceError, Result};
-pub use gate::{Gate, Valve};
 pub use graph::Graph;
-pub use joint::{Joint, Joints, NvLinks, joints};
 pub use memory::{Kind, Memory, Space, reap};
 pub use pack::{DeviceView, Engine, Packer};
 pub use reduce::UserKernel;
 pub use slice::{After, DeviceSlice, Ordered, Pinned};
 pub use stream::{Event, Stream};
+pub use stream_semaphore::{StreamSemaphore, Valve};
 pub use user::Kernel;

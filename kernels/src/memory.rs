@@ -14,7 +14,7 @@
 //! CUDA Driver API reference 12.0: stream ordered allocator, virtual memory
 //! management.
 
-use crate::aperture::Apertures;
+use crate::bar1::Bar1Windows;
 use crate::classify::{buffer, classify};
 use crate::device::Context;
 use crate::driver::{Driver, abi};
@@ -100,7 +100,7 @@ pub struct Memory {
     /// Other devices that it was opened for, as bits.
     reached: AtomicU64,
     /// What the processor reaches of it.
-    apertures: Mutex<Apertures>,
+    bar1_windows: Mutex<Bar1Windows>,
 }
 
 impl Memory {
@@ -372,7 +372,7 @@ impl Memory {
             region,
             uses: Mutex::new(Vec::new()),
             reached: AtomicU64::new(0),
-            apertures: Mutex::default(),
+            bar1_windows: Mutex::default(),
         })
     }
 
@@ -380,8 +380,8 @@ impl Memory {
         &self.region
     }
 
-    pub(crate) fn apertures(&self) -> &Mutex<Apertures> {
-        &self.apertures
+    pub(crate) fn bar1_windows(&self) -> &Mutex<Bar1Windows> {
+        &self.bar1_windows
     }
 
     /// Whether it was opened for a device ([`Context::reach`]).
@@ -481,7 +481,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        drop(std::mem::take(&mut self.apertures));
+        drop(std::mem::take(&mut self.bar1_windows));
         let uses = std::mem::take(&mut *self.uses.lock().unwrap_or_else(|e| e.into_inner()));
         let region = std::mem::replace(&mut self.region, Region::Foreign { buffer: None });
         if let Region::Pool { home } = &region

@@ -59,7 +59,7 @@ impl From<&Stream> for After {
     }
 }
 
-/// A buffer and the moment from which its bytes are valid.
+/// A buffer and the ready event of its bytes.
 #[derive(Debug, Clone)]
 pub struct Ordered<B> {
     pub(crate) buffer: B,
@@ -67,7 +67,7 @@ pub struct Ordered<B> {
 }
 
 impl<B> Ordered<B> {
-    /// A buffer and its moment.
+    /// A buffer and its ready event.
     pub fn new(buffer: B, after: After) -> Ordered<B> {
         Ordered { buffer, after }
     }
@@ -101,7 +101,7 @@ impl<B> Ordered<B> {
         })
     }
 
-    /// The same moment for another buffer.
+    /// The same ready event for another buffer.
     pub fn map<C>(self, other: impl FnOnce(B) -> C) -> Ordered<C> {
         Ordered {
             buffer: other(self.buffer),
@@ -115,7 +115,7 @@ impl<B> Ordered<B> {
     }
 
     /// When it is valid.
-    pub fn moment(&self) -> &After {
+    pub fn ready_event(&self) -> &After {
         &self.after
     }
 
@@ -125,7 +125,7 @@ impl<B> Ordered<B> {
     }
 }
 
-/// Makes a stream wait for a moment; the host does not.
+/// Makes a stream wait for a ready event; the host does not.
 pub(crate) fn order(after: &After, stream: &Stream) -> Result<()> {
     match after {
         After::Stream(other) if other == stream => Ok(()),

@@ -8,7 +8,7 @@
 pub(crate) mod spaces;
 
 use crate::model::calls::Agreed;
-use crate::model::{CallCosts, Places, RankJoints};
+use crate::model::{CallCosts, Places, RankLinks};
 use osier_collectives::{
     Algorithm, Association, Call, Choice, Machine, Model, Operation, Plan, Sizes, choose,
 };
@@ -68,7 +68,7 @@ impl Described {
     ) -> Described {
         let here = table.shared_by(ranks_per_core);
         let machine = here.machine(ranks, agreed.places.as_ref(), eager_bytes);
-        let unknown = RankJoints::default();
+        let unknown = RankLinks::default();
         let devices = here.machine_of_devices(ranks, agreed.places.as_ref(), &unknown, &machine);
         let mut hasher = DefaultHasher::new();
         table.version().hash(&mut hasher);
@@ -85,15 +85,15 @@ impl Described {
 
 impl Described {
     /// The same, with ranks placed by their devices for what lies there.
-    pub(crate) fn with_devices(&self, places: &Places, joints: &RankJoints) -> Described {
+    pub(crate) fn with_devices(&self, places: &Places, device_links: &RankLinks) -> Described {
         let ranks: Vec<u32> = (0..places.ranks.len() as u32).collect();
         let eager_bytes = self.machine.eager_bytes as usize;
         let here = self.table.shared_by(self.ranks_per_core);
         let host = here.machine(&ranks, Some(places), eager_bytes);
-        let devices = here.machine_of_devices(&ranks, Some(places), joints, &host);
+        let devices = here.machine_of_devices(&ranks, Some(places), device_links, &host);
         let mut hasher = DefaultHasher::new();
         self.id.hash(&mut hasher);
-        joints.joints.hash(&mut hasher);
+        device_links.device_links.hash(&mut hasher);
         host.places.hash(&mut hasher);
         Described {
             id: hasher.finish(),

@@ -244,7 +244,7 @@ pub(crate) struct SetUp {
     tags: u32,
     /// What tells its memory from other.
     mark: u64,
-    /// Memory of a device is handed over anew at each start, with the moment from which
+    /// Memory of a device is handed over anew at each start, with the ready event from which
     /// its bytes are valid.
     on_device: bool,
 }

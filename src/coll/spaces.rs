@@ -27,8 +27,8 @@ use crate::choice::bytes_of;
 use crate::choice::spaces::{Found, Kind};
 use crate::comm::Communicator;
 use crate::model::calls::ROW_BYTES;
-use crate::model::{GpuLinks, Places, RankJoints};
-use osier_collectives::{Association, Joint, Joints, Operation};
+use crate::model::{GpuLinks, Places, RankLinks};
+use osier_collectives::{Association, DeviceLink, DeviceLinks, Operation};
 use osier_engine::check::Check;
 use osier_engine::error::Result;
 use std::sync::atomic::Ordering;
@@ -108,8 +108,8 @@ impl Communicator {
         if self.0.spaces.placed.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let (places, joints) = self.exchange_devices(ask.device())?;
-        let described = Arc::new(self.described().with_devices(&places, &joints));
+        let (places, device_links) = self.exchange_devices(ask.device())?;
+        let described = Arc::new(self.described().with_devices(&places, &device_links));
         let kept = &self.0.described;
         *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(described);
         self.0.spaces.placed.store(true, Ordering::Relaxed);
@@ -119,7 +119,7 @@ impl Communicator {
     /// Each rank tells where its device is, if it has one, and then what joins this to those
     /// that were told of. Collective.
     #[track_caller]
-    pub(crate) fn exchange_devices(&self, ordinal: Option<i32>) -> Result<(Places, RankJoints)> {
+    pub(crate) fn exchange_devices(&self, ordinal: Option<i32>) -> Result<(Places, RankLinks)> {
         let links = ordinal.and_then(|_| GpuLinks::here());
         let own = links.as_ref().zip(ordinal);
         let own = own.and_then(|(links, ordinal)| Some((links, links.find(ordinal)?)));
@@ -150,10 +150,11 @@ impl Communicator {
             for (column, other) in devices.iter().enumerate() {
                 let there = |at: &usize| links.bus(*at).map(|b| u64::from(b) + 1) == Some(*other);
                 let other = (0..links.gpus.len()).find(there);
-                table[row * n + column] = match other.and_then(|other| links.joint(at, other)) {
-                    Some(Joint::Direct(links)) => 2 * u64::from(links),
-                    Some(Joint::Switched(links)) => 2 * u64::from(links) + 1,
-                    Some(Joint::Same) | None => 0,
+                table[row * n + column] = match other.and_then(|other| links.device_link(at, other))
+                {
+                    Some(DeviceLink::Direct(links)) => 2 * u64::from(links),
+                    Some(DeviceLink::Switched(links)) => 2 * u64::from(links) + 1,
+                    Some(DeviceLink::Same) | None => 0,
                 };
             }
             table[n * n] = (1e6 * links.link_ns_per_byte) as u64;
@@ -171,19 +172,19 @@ impl Communicator {
                 };
                 // Either may see the other alone.
                 let told = table[one * n + other].max(table[other * n + one]);
-                let joint = match (told, told % 2) {
-                    _ if one == other => Joint::Same,
+                let device_link = match (told, told % 2) {
+                    _ if one == other => DeviceLink::Same,
                     (0, _) => continue,
-                    (_, 0) => Joint::Direct((told / 2) as u32),
-                    _ => Joint::Switched((told / 2) as u32),
+                    (_, 0) => DeviceLink::Direct((told / 2) as u32),
+                    _ => DeviceLink::Switched((told / 2) as u32),
                 };
-                pairs.push((a as u32, b as u32, joint));
+                pairs.push((a as u32, b as u32, device_link));
             }
         }
-        let joints = RankJoints {
-            joints: Joints::of(self.size() as u32, pairs),
+        let device_links = RankLinks {
+            device_links: DeviceLinks::of(self.size() as u32, pairs),
             link_ns_per_byte: table[n * n] as f64 / 1e6,
         };
-        Ok((places, joints))
+        Ok((places, device_links))
     }
 }

@@ -2,7 +2,7 @@
 
 use osier_datatype::{Basic, Type};
 use osier_engine::error::{Error, Result};
-use osier_engine::protocol::device::{ApertureCosts, Class, DeviceCosts};
+use osier_engine::protocol::device::{Bar1Costs, Class, DeviceCosts};
 use osier_kernels::{Context, DeviceSlice, DeviceView, Kind, Memory, Packer, Stream};
 use std::time::Instant;
 
@@ -10,8 +10,8 @@ use std::time::Instant;
 const PACK_BYTES: usize = 8 << 20;
 const BLOCK_BYTES: usize = 256 << 10;
 const LINK_BYTES: usize = 4 << 20;
-/// Bytes of copies through an aperture.
-const APERTURE_BYTES: usize = 4 << 10;
+/// Bytes of copies through a BAR1 window.
+const BAR1_BYTES: usize = 4 << 10;
 /// Times that each is measured; the shortest counts.
 const TIMES: usize = 12;
 
@@ -73,7 +73,7 @@ pub fn measure_with(context: &Context, part: usize) -> Result<DeviceCosts> {
         to_device_ns_per_byte: rate(to_device, copy_ns, link),
         peer_ns_per_byte: peer,
         peer_block_ns_per_byte: blocks,
-        aperture: lab.aperture()?.unwrap_or_default(),
+        bar1: lab.bar1()?.unwrap_or_default(),
     })
 }
 
@@ -145,28 +145,28 @@ impl Lab {
         Ok(Some((run, self.unpack(Class::Strided, &from, bytes)?)))
     }
 
-    /// Times of the processor's copies through an aperture; none where there is none.
-    fn aperture(&self) -> Result<Option<ApertureCosts>> {
-        let plain = DeviceSlice::<u8>::with_kind(&self.stream, Kind::Plain, APERTURE_BYTES)?;
+    /// Times of the processor's copies through a BAR1 window; none where there is none.
+    fn bar1(&self) -> Result<Option<Bar1Costs>> {
+        let plain = DeviceSlice::<u8>::with_kind(&self.stream, Kind::Plain, BAR1_BYTES)?;
         let plain = plain.into_inner();
         let (memory, at) = (plain.memory(), plain.address());
-        if !memory.has_aperture(at, APERTURE_BYTES) {
+        if !memory.has_bar1(at, BAR1_BYTES) {
             return Ok(None);
         }
-        let mut bytes = vec![0; APERTURE_BYTES];
+        let mut bytes = vec![0; BAR1_BYTES];
         let mut time = |n: usize, writes: bool| {
             self.shortest(|| match writes {
-                true => Ok(memory.write_through_aperture(at, &bytes[..n])?),
-                false => Ok(memory.read_through_aperture(at, &mut bytes[..n])?),
+                true => Ok(memory.write_through_bar1(at, &bytes[..n])?),
+                false => Ok(memory.read_through_bar1(at, &mut bytes[..n])?),
             })
         };
         let (read_ns, write_ns) = (time(8, false)?, time(8, true)?);
-        let each = |ns: f64, first: f64| (ns - first).max(1.0) / APERTURE_BYTES as f64;
-        Ok(Some(ApertureCosts {
+        let each = |ns: f64, first: f64| (ns - first).max(1.0) / BAR1_BYTES as f64;
+        Ok(Some(Bar1Costs {
             read_ns,
-            read_ns_per_byte: each(time(APERTURE_BYTES, false)?, read_ns),
+            read_ns_per_byte: each(time(BAR1_BYTES, false)?, read_ns),
             write_ns,
-            write_ns_per_byte: each(time(APERTURE_BYTES, true)?, write_ns),
+            write_ns_per_byte: each(time(BAR1_BYTES, true)?, write_ns),
         }))
     }
 

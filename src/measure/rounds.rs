@@ -213,11 +213,11 @@ fn measure_devices(
     links: &LinkCosts,
     table: &mut CallCosts,
 ) -> Result<()> {
-    let (places, joints) = comm.exchange_devices(Some(lab.ordinal()))?;
+    let (places, device_links) = comm.exchange_devices(Some(lab.ordinal()))?;
     let mut known: Vec<String> = Vec::new();
     for partner in 1..comm.size() {
-        let class = match joints.joints.between(0, partner as u32) {
-            Some(joint) => joint.to_string(),
+        let class = match device_links.device_links.between(0, partner as u32) {
+            Some(device_link) => device_link.to_string(),
             None => places.class(0, partner as u32).to_owned(),
         };
         if known.contains(&class) {

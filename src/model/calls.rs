@@ -290,7 +290,7 @@ fn class<'a>(classes: &'a [ClassCosts], wanted: &str) -> &'a ClassCosts {
         }
     };
     // Links between pairs of devices stand for nothing else, if there is anything.
-    let own = |c: &ClassCosts| is_joint(&c.class);
+    let own = |c: &ClassCosts| is_device_link(&c.class);
     if let Some(found) = classes.iter().find(|c| own(c) && c.class == named) {
         return found;
     }
@@ -300,7 +300,7 @@ fn class<'a>(classes: &'a [ClassCosts], wanted: &str) -> &'a ClassCosts {
 }
 
 /// Whether a class is one of links between pairs of devices, and no part of the machine.
-fn is_joint(class: &str) -> bool {
+fn is_device_link(class: &str) -> bool {
     class == "same" || class.starts_with("NV")
 }
 

@@ -20,7 +20,7 @@
 //! that are taken as what messages get. Measured nowhere yet.
 
 use super::map::Gpu;
-use osier_collectives::{Joint, Joints, matrix};
+use osier_collectives::{DeviceLink, DeviceLinks, matrix};
 use osier_kernels::NvLinks;
 use std::fmt;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub enum Way {
     /// They are one.
     Same,
     /// NVLinks.
-    Links(Joint),
+    Links(DeviceLink),
     /// One PCIe switch.
     Switch,
     /// Several PCIe switches, no host bridge.
@@ -59,7 +59,7 @@ impl fmt::Display for GpuLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = match self.way {
             Way::Same => "X".to_owned(),
-            Way::Links(joint) => joint.to_string(),
+            Way::Links(device_link) => device_link.to_string(),
             Way::Switch => "PIX".into(),
             Way::Switches => "PXB".into(),
             Way::HostBridge => "PHB".into(),
@@ -90,28 +90,35 @@ pub struct GpuLinks {
 impl GpuLinks {
     /// Of this machine; none where the driver shows no GPU.
     pub fn here() -> Option<GpuLinks> {
-        let joints = osier_kernels::joints().ok()?;
+        let device_links = osier_kernels::device_links().ok()?;
         let sys = Path::new("/sys");
-        let gpus = joints.devices.iter().map(|info| Gpu::of(info, sys));
-        let rate = joints.devices.iter().map(|info| rate(info.capability));
+        let gpus = device_links.devices.iter().map(|info| Gpu::of(info, sys));
+        let rate = device_links
+            .devices
+            .iter()
+            .map(|info| rate(info.capability));
         Some(GpuLinks::of(
             gpus.collect(),
-            joints,
+            device_links,
             rate.fold(f64::INFINITY, f64::min),
         ))
     }
 
-    fn of(gpus: Vec<Gpu>, joints: &osier_kernels::Joints, bytes_per_ns: f64) -> GpuLinks {
+    fn of(
+        gpus: Vec<Gpu>,
+        device_links: &osier_kernels::DeviceLinks,
+        bytes_per_ns: f64,
+    ) -> GpuLinks {
         let link = |one: usize, other: usize| {
-            let joint = joints.between[one][other];
+            let device_link = device_links.between[one][other];
             GpuLink {
-                way: match joint.nvlinks {
+                way: match device_link.nvlinks {
                     _ if one == other => Way::Same,
-                    NvLinks::Direct(n) => Way::Links(Joint::Direct(n)),
-                    NvLinks::Switched(n) => Way::Links(Joint::Switched(n)),
+                    NvLinks::Direct(n) => Way::Links(DeviceLink::Direct(n)),
+                    NvLinks::Switched(n) => Way::Links(DeviceLink::Switched(n)),
                     NvLinks::None | NvLinks::Unknown => bus(&gpus[one], &gpus[other]),
                 },
-                reached: joint.reached,
+                reached: device_link.reached,
             }
         };
         let all = 0..gpus.len();
@@ -121,19 +128,19 @@ impl GpuLinks {
         });
         GpuLinks {
             between: between.collect(),
-            unknown: joints.unknown.clone(),
+            unknown: device_links.unknown.clone(),
             link_ns_per_byte: 1.0 / bytes_per_ns,
             gpus,
         }
     }
 
     /// What joins two GPUs besides the bus, where one reaches the other.
-    pub fn joint(&self, one: usize, other: usize) -> Option<Joint> {
+    pub fn device_link(&self, one: usize, other: usize) -> Option<DeviceLink> {
         match self.between[one][other] {
             GpuLink {
-                way: Way::Links(joint),
+                way: Way::Links(device_link),
                 reached: true,
-            } => Some(joint),
+            } => Some(device_link),
             _ => None,
         }
     }
@@ -150,15 +157,15 @@ impl GpuLinks {
     }
 
     /// What joins the GPUs of ranks that have them by turns.
-    pub fn of_ranks(&self, ranks: u32) -> RankJoints {
+    pub fn of_ranks(&self, ranks: u32) -> RankLinks {
         let gpu = |rank: u32| rank as usize % self.gpus.len().max(1);
         let pairs = (0..ranks).flat_map(|a| (a + 1..ranks).map(move |b| (a, b)));
-        let joint = |(a, b): (u32, u32)| match gpu(a) == gpu(b) {
-            true => Some((a, b, Joint::Same)),
-            false => Some((a, b, self.joint(gpu(a), gpu(b))?)),
+        let device_link = |(a, b): (u32, u32)| match gpu(a) == gpu(b) {
+            true => Some((a, b, DeviceLink::Same)),
+            false => Some((a, b, self.device_link(gpu(a), gpu(b))?)),
         };
-        RankJoints {
-            joints: Joints::of(ranks, pairs.filter_map(joint)),
+        RankLinks {
+            device_links: DeviceLinks::of(ranks, pairs.filter_map(device_link)),
             link_ns_per_byte: self.link_ns_per_byte,
         }
     }
@@ -184,13 +191,13 @@ impl GpuLinks {
                 text += &format!("  {meaning}\n");
             }
         }
-        let joint = |wanted: &dyn Fn(Joint) -> bool| {
-            all().any(|link| matches!(link.way, Way::Links(joint) if wanted(joint)))
+        let device_link = |wanted: &dyn Fn(DeviceLink) -> bool| {
+            all().any(|link| matches!(link.way, Way::Links(device_link) if wanted(device_link)))
         };
-        if joint(&|joint| matches!(joint, Joint::Direct(_))) {
+        if device_link(&|device_link| matches!(device_link, DeviceLink::Direct(_))) {
             text += "  NVn: n NVLinks between the two\n";
         }
-        if joint(&|joint| matches!(joint, Joint::Switched(_))) {
+        if device_link(&|device_link| matches!(device_link, DeviceLink::Switched(_))) {
             text += "  NVns: n NVLinks of each, through switches\n";
         }
         if all().any(|link| !link.reached) {
@@ -205,9 +212,9 @@ impl GpuLinks {
 
 /// What joins the devices of ranks, and what it is worth.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct RankJoints {
+pub struct RankLinks {
     /// Who is joined.
-    pub joints: Joints,
+    pub device_links: DeviceLinks,
     /// What a byte takes over one link, in ns.
     pub link_ns_per_byte: f64,
 }
@@ -276,23 +283,23 @@ mod tests {
             gpu(3, 0, &["0000:5a:00.0", "0000:5b:00.0", "0000:5c:00.0"]),
             gpu(4, 1, &["0000:8a:00.0", "0000:8b:00.0", "0000:8c:00.0"]),
         ];
-        let joint = |one: usize, other: usize| osier_kernels::Joint {
+        let device_link = |one: usize, other: usize| osier_kernels::DeviceLink {
             reached: one.max(other) < 4,
             nvlinks: match (one.min(other), one.max(other)) {
                 (1, 2) => NvLinks::Direct(4),
                 (2, 4) => NvLinks::Direct(2),
                 _ => NvLinks::None,
             },
-            ..osier_kernels::Joint::default()
+            ..osier_kernels::DeviceLink::default()
         };
-        let joints = osier_kernels::Joints {
+        let device_links = osier_kernels::DeviceLinks {
             devices: Vec::new(),
             between: (0..5)
-                .map(|a| (0..5).map(|b| joint(a, b)).collect())
+                .map(|a| (0..5).map(|b| device_link(a, b)).collect())
                 .collect(),
             unknown: None,
         };
-        GpuLinks::of(gpus, &joints, rate((9, 0)))
+        GpuLinks::of(gpus, &device_links, rate((9, 0)))
     }
 
     #[test]
@@ -306,8 +313,8 @@ mod tests {
         assert_eq!(word(0, 4), "[SYS]");
         assert_eq!(word(2, 4), "[NV2]");
         // What is not reached is no link for plans.
-        assert_eq!(links.joint(2, 4), None);
-        assert_eq!(links.joint(2, 1), Some(Joint::Direct(4)));
+        assert_eq!(links.device_link(2, 4), None);
+        assert_eq!(links.device_link(2, 1), Some(DeviceLink::Direct(4)));
         let text = links.draw();
         assert!(text.starts_with("       gpu 0  gpu 1"), "{text}");
         assert!(
@@ -329,10 +336,10 @@ mod tests {
     #[test]
     fn ranks_have_the_links_of_their_devices() {
         let all = machine().of_ranks(7);
-        assert_eq!(all.joints.between(1, 2), Some(Joint::Direct(4)));
-        assert_eq!(all.joints.between(6, 2), Some(Joint::Direct(4)));
-        assert_eq!(all.joints.between(0, 5), Some(Joint::Same));
-        assert_eq!(all.joints.between(0, 1), None);
+        assert_eq!(all.device_links.between(1, 2), Some(DeviceLink::Direct(4)));
+        assert_eq!(all.device_links.between(6, 2), Some(DeviceLink::Direct(4)));
+        assert_eq!(all.device_links.between(0, 5), Some(DeviceLink::Same));
+        assert_eq!(all.device_links.between(0, 1), None);
         assert!((all.link_ns_per_byte - 0.05).abs() < 1e-9);
     }
 }

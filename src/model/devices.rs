@@ -16,8 +16,8 @@
 //! a GPU.
 
 use super::calls::{CallCosts, ClassCosts, MessageCost, Places, WorkCost, rise, round};
-use super::device_links::RankJoints;
-use osier_collectives::{Aside, Curve, Executor, Joined, Joint, Machine, Point};
+use super::device_links::RankLinks;
+use osier_collectives::{Aside, Curve, DeviceLink, Executor, Joined, Machine, Point};
 use osier_engine::protocol::cost::LinkCosts;
 use osier_engine::protocol::device::{Class, End, Space};
 use osier_engine::protocol::reach::Placement;
@@ -113,17 +113,17 @@ impl DeviceCalls {
 
     /// What messages between two devices cost that are joined: as measured; of links of which
     /// no pair was there, as over the bus but for their bytes.
-    fn over(&self, joint: Joint, link_ns_per_byte: f64) -> Curve {
-        let class = joint.to_string();
+    fn over(&self, device_link: DeviceLink, link_ns_per_byte: f64) -> Curve {
+        let class = device_link.to_string();
         if self.classes.iter().any(|known| known.class == class) {
             return super::calls::curve(&self.classes, &class, false);
         }
         let works = super::calls::line(&self.copy);
         let within = (works.at(16e6) - works.at(8.0)).max(0.0) / 16e6;
-        let ns_per_byte = match joint {
-            Joint::Same => within,
+        let ns_per_byte = match device_link {
+            DeviceLink::Same => within,
             // No quicker than a device's own memory.
-            joint => within.max(link_ns_per_byte / f64::from(joint.links().max(1))),
+            device_link => within.max(link_ns_per_byte / f64::from(device_link.links().max(1))),
         };
         let bus = super::calls::curve(&self.classes, "machine", false);
         let first = self
@@ -159,14 +159,14 @@ impl DeviceCalls {
 }
 
 impl CallCosts {
-    /// The planner's machine of these ranks where buffers lie on devices; `joints`: what joins
+    /// The planner's machine of these ranks where buffers lie on devices; `device_links`: what joins
     /// them besides the bus, by their place in `ranks`; `host`: the same where buffers do not
     /// lie on devices. None if nothing is known of devices.
     pub fn machine_of_devices(
         &self,
         ranks: &[u32],
         places: Option<&Places>,
-        joints: &RankJoints,
+        device_links: &RankLinks,
         host: &Machine,
     ) -> Option<Machine> {
         let devices = self.devices.as_ref()?;
@@ -179,11 +179,16 @@ impl CallCosts {
                 _ => curve.with_shared_way(),
             }
         };
-        let kinds = joints.joints.kinds().into_iter();
-        let curves = kinds.map(|joint| (joint, devices.over(joint, joints.link_ns_per_byte)));
-        let joined = (!joints.joints.is_empty()).then(|| {
+        let kinds = device_links.device_links.kinds().into_iter();
+        let curves = kinds.map(|device_link| {
+            (
+                device_link,
+                devices.over(device_link, device_links.link_ns_per_byte),
+            )
+        });
+        let joined = (!device_links.device_links.is_empty()).then(|| {
             Arc::new(Joined {
-                joints: joints.joints.clone(),
+                device_links: device_links.device_links.clone(),
                 links: curves.collect(),
             })
         });
@@ -213,7 +218,7 @@ impl CallCosts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use osier_collectives::{Association, Call, Joints, Operation, Sizes, choose};
+    use osier_collectives::{Association, Call, DeviceLinks, Operation, Sizes, choose};
     use osier_engine::protocol::device::DeviceCosts;
 
     fn table() -> CallCosts {
@@ -248,11 +253,11 @@ mod tests {
         let mut table = table();
         let host = table.machine(&ranks, None, 8192);
         let ns = |table: &CallCosts, links: &str| {
-            let joints = RankJoints {
-                joints: Joints::regular(links, 8, 8).expect("links"),
+            let device_links = RankLinks {
+                device_links: DeviceLinks::regular(links, 8, 8).expect("links"),
                 link_ns_per_byte: 0.05,
             };
-            let machine = table.machine_of_devices(&ranks, None, &joints, &host);
+            let machine = table.machine_of_devices(&ranks, None, &device_links, &host);
             let machine = machine.expect("known");
             let call = Call::new(Operation::Bcast, 8);
             let model = osier_collectives::Model::LogGp;
@@ -288,7 +293,7 @@ mod tests {
         let table = table();
         let host = table.machine(&ranks, None, 8192);
         let devices = table
-            .machine_of_devices(&ranks, None, &RankJoints::default(), &host)
+            .machine_of_devices(&ranks, None, &RankLinks::default(), &host)
             .expect("known");
         let call = Call::new(Operation::Allreduce, 8).requires(Association::Any);
         let best = |machine: &Machine, bytes| {

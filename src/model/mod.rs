@@ -21,7 +21,7 @@ mod store;
 pub(crate) use cores::confine;
 
 pub use calls::{Agreed, CallCosts, ClassCosts, MessageCost, Places, WorkCost};
-pub use device_links::{GpuLink, GpuLinks, RankJoints, Way};
+pub use device_links::{GpuLink, GpuLinks, RankLinks, Way};
 pub use devices::DeviceCalls;
 pub use machine::Machine;
 pub use map::{Gpu, Part};

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! No thread of the host waits: an event says when the stream has come to the operation,
-//! and a gate holds the stream until that is over. The rank's progress thread makes
+//! and a stream semaphore holds the stream until that is over. The rank's progress thread makes
 //! progress as long as a stream waits.
 //!
 //! An operation takes its place among the rank's messages when it is enqueued; one that
@@ -44,7 +44,7 @@ use osier_engine::progress::lane::{Mode, Posted};
 use osier_engine::progress::owed::Later;
 use osier_engine::view::RawView;
 use osier_engine::view::on_device::{DeviceBuffer, handed_over};
-use osier_kernels::{DeviceError, Event, Gate, Stream};
+use osier_kernels::{DeviceError, Event, Stream, StreamSemaphore};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -466,10 +466,10 @@ impl OnStream<'_> {
                 if !matches!(*lock(&once.state), State::Pending(_)) {
                     return Ok(());
                 }
-                let gate = Gate::new(self.stream.context())?;
-                gate.hold(self.stream)?;
+                let semaphore = StreamSemaphore::new(self.stream.context())?;
+                semaphore.hold(self.stream)?;
                 let comm = &enqueued.comm;
-                let hold = Hold::new(comm.core(), gate);
+                let hold = Hold::new(comm.core(), semaphore);
                 let _later = Later::begin(comm.lane());
                 // Nobody takes the result meanwhile: a handle could be another's then.
                 let state = lock(&once.state);
@@ -690,7 +690,7 @@ impl OnStreams {
     }
 }
 
-/// A moment that has passed, for what the host has waited for.
+/// A ready event that has passed, for what the host has waited for.
 fn passed(idle: &Stream) -> Result<Event> {
     Ok(idle.record()?)
 }

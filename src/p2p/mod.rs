@@ -8,8 +8,8 @@
 //! | a stream of a device that is to wait instead of you | [`Communicator::on_stream`] | is a device's, and counted |
 //!
 //! Memory of a device is sent and received like a slice, with any layout. It is handed
-//! over together with the moment from which its bytes are valid: a send packs it behind
-//! that moment, a receive unpacks into it behind that moment and is over when the bytes
+//! over together with the ready event of its bytes: a send packs it behind
+//! that ready event, a receive unpacks into it behind that ready event and is over when the bytes
 //! lie there.
 //!
 //! ```no_run

@@ -189,13 +189,13 @@ impl<B: OwnedBuffer> Request<B> {
     /// Cancels a receive that no message has met: it is over, and
     /// [`Status::cancelled`] says so. False if the request goes on as if
     /// nothing had been asked: a receive that has met its message, or any
-    /// send (MPI deprecates cancelling sends; [`Request::revoke`] withdraws
+    /// send (MPI deprecates cancelling sends; [`Request::revoke`] cancels
     /// one).
     pub fn cancel(&mut self) -> bool {
         self.transfer.cancel()
     }
 
-    /// Cancels a receive, or withdraws a send, and gives back the buffer. A
+    /// Cancels a receive, or cancels a send, and gives back the buffer. A
     /// message that was under way may be lost.
     #[track_caller]
     pub fn revoke(mut self) -> Option<B> {

@@ -498,7 +498,7 @@ impl ScopedRequest<'_> {
         cancelled
     }
 
-    /// Cancels a receive, or withdraws a send. A message that was under way
+    /// Cancels a receive, or cancels a send. A message that was under way
     /// may be lost.
     #[track_caller]
     pub fn revoke(self) -> Result<()> {

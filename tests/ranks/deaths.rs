@@ -380,7 +380,7 @@ fn a_sender_dies_in_mid_stream() {
                 comm.barrier().expect("posted");
                 match receive.wait() {
                     Ok((got, _)) => assert!(got.iter().all(|x| *x == 5)),
-                    // Its scope has withdrawn it before it ended.
+                    // Its scope has cancelled it before it ended.
                     Err(e) if e.kind() == ErrorKind::Cancelled => {
                         assert!(e.to_string().contains("rank 1"), "{e}");
                     }

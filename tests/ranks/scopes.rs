@@ -170,7 +170,7 @@ fn announced_sends_are_withdrawn() {
 }
 
 #[test]
-fn sends_in_mid_stream_are_withdrawn() {
+fn sends_in_mid_stream_are_cancelled() {
     const N: usize = 1 << 20;
     let gaps = gaps(N);
     on_all(2, |comm| {
@@ -200,7 +200,7 @@ fn sends_in_mid_stream_are_withdrawn() {
                 let mut next = [0u8];
                 comm.recv(&mut next, 0, 1).expect("the next message");
                 assert_eq!(next, [3]);
-                // A withdrawal answers the announcement: either it met the
+                // A cancellation answers the announcement: either it met the
                 // receive and took it along, or all of the data came.
                 match receive.wait() {
                     Ok((data, status)) => {
@@ -211,7 +211,7 @@ fn sends_in_mid_stream_are_withdrawn() {
                         fails::<()>(
                             Err(e),
                             ErrorKind::Cancelled,
-                            &["rank 0", "tag 0", "withdrew"],
+                            &["rank 0", "tag 0", "cancelled"],
                         );
                     }
                 }

@@ -1,7 +1,7 @@
 //! `osier explain allreduce` and the other collectives: which plan, why, and what it is
 //! expected to take beside the others.
 
-use osier::model::{self, CallCosts, DeviceCalls, GpuLinks, Places, RankJoints};
+use osier::model::{self, CallCosts, DeviceCalls, GpuLinks, Places, RankLinks};
 use osier::plans::{
     Association, Call, Candidate, Choice, Machine, Model, Neighbors, Operation, Sizes, Time,
     choose, simulate,
@@ -260,13 +260,13 @@ fn find(operation: Operation, args: &Args) -> Result<Explained> {
             let table = table.shared_by(ranks.div_ceil((run::cores() as u32).max(1)));
             let host = table.machine(&all, places.as_ref(), eager);
             // No driver is asked about memory of the host.
-            let joints = match args.memory {
-                Space::Host => RankJoints::default(),
+            let device_links = match args.memory {
+                Space::Host => RankLinks::default(),
                 Space::Device => GpuLinks::here()
                     .map(|links| links.of_ranks(ranks))
                     .unwrap_or_default(),
             };
-            let devices = table.machine_of_devices(&all, places.as_ref(), &joints, &host);
+            let devices = table.machine_of_devices(&all, places.as_ref(), &device_links, &host);
             let machine = match args.memory {
                 Space::Host => host,
                 Space::Device => devices.unwrap_or(host),

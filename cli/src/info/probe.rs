@@ -169,17 +169,19 @@ pub fn is_emulated(device: &DeviceInfo) -> bool {
 
 /// Copies by the processor through a mapped window of the device's memory.
 pub fn gdrcopy() -> Entry {
-    match osier_kernels::aperture::available() {
+    match osier_kernels::bar1::available() {
         Ok(()) => Entry::new(
             "gdrcopy",
             true,
-            "apertures of plain device memory: the processor moves short messages itself where \
+            "BAR1 windows of plain device memory: the processor moves short messages itself where \
              that is quicker; not tested on hardware",
         ),
         Err(why) => Entry::new(
             "gdrcopy",
             false,
-            format!("apertures of device memory: {why}; short messages go through pinned memory"),
+            format!(
+                "BAR1 windows of device memory: {why}; short messages go through pinned memory"
+            ),
         ),
     }
 }

@@ -225,10 +225,10 @@ fn print_device(costs: &LinkCosts) {
     row("pack, listed blocks", d.pack_ns_per_byte[2], "rate");
     row("to the host", d.to_host_ns_per_byte, "rate");
     row("from the host", d.to_device_ns_per_byte, "rate");
-    row("aperture, read", d.aperture.read_ns, "ns");
-    row("", d.aperture.read_ns_per_byte, "rate");
-    row("aperture, write", d.aperture.write_ns, "ns");
-    row("", d.aperture.write_ns_per_byte, "rate");
+    row("BAR1 window, read", d.bar1.read_ns, "ns");
+    row("", d.bar1.read_ns_per_byte, "rate");
+    row("BAR1 window, write", d.bar1.write_ns, "ns");
+    row("", d.bar1.write_ns_per_byte, "rate");
     table.print();
     if costs.device.is_none() {
         println!("  built in, estimated from data sheets: no device was measured");

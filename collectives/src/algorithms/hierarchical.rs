@@ -47,7 +47,7 @@ pub struct Hierarchy {
     pub trees: Vec<Tree>,
     /// And across the outermost one.
     pub across: Across,
-    /// Levels are those of islands of links, and members come in an order along links.
+    /// Levels are those of NVLink cliques, and members come in an order along links.
     pub by_links: bool,
     /// By level: groups, the leader first.
     groups: Vec<Vec<Arc<[u32]>>>,
@@ -67,7 +67,7 @@ impl Hierarchy {
         Self::of(places, depth, root, trees, None)
     }
 
-    /// Of islands of links: `places` end with the island, and the `merged` innermost levels
+    /// Of NVLink cliques: `places` end with the NVLink clique, and the `merged` innermost levels
     /// are one. Members of all groups come in this order, that of the root first; who is
     /// first leads.
     pub fn by_links(

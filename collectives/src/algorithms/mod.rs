@@ -106,7 +106,7 @@ impl fmt::Display for Algorithm {
             Self::Adapted(adapted) => f.write_str(&adapted.name),
             Self::Hierarchical(levels) => {
                 f.write_str(match levels.by_links {
-                    true => "islands of links, levels of",
+                    true => "NVLink cliques, levels of",
                     false => "levels of",
                 })?;
                 for (at, tree) in levels.trees.iter().enumerate() {

@@ -10,7 +10,7 @@
 
 use super::curve::{Curve, Piecewise};
 use crate::call::{Call, Operation};
-use crate::joints::{Joined, Joint, renamed};
+use crate::device_links::{DeviceLink, Joined, renamed};
 use crate::plan::{Part, Region};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -244,10 +244,10 @@ impl Machine {
 
     /// What messages between two ranks go over, and cost.
     #[inline]
-    pub(crate) fn way(&self, a: u32, b: u32, kept: bool) -> (Option<Joint>, &Curve) {
+    pub(crate) fn way(&self, a: u32, b: u32, kept: bool) -> (Option<DeviceLink>, &Curve) {
         let own = self.joined.as_ref().and_then(|j| j.between(a, b));
         match own {
-            Some((joint, curve)) => (Some(joint), curve),
+            Some((device_link, curve)) => (Some(device_link), curve),
             None => (None, self.curve(self.distance(a, b), kept)),
         }
     }

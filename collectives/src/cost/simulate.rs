@@ -29,7 +29,7 @@ use super::machine::{Link, Machine, Sizes};
 use crate::algorithms::Plan;
 use crate::check::Fault;
 use crate::check::graph::{Graph, NONE};
-use crate::joints::Joint;
+use crate::device_links::DeviceLink;
 use crate::plan::{Buffer, Part, Region, Step};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -472,11 +472,11 @@ impl<'a> Ways<'a> {
         if let Some(all) = &machine.joined {
             // First a port of each rank into switches.
             let (switches, mut direct) = (ports, ports + ranks);
-            for (a, b, joint) in all.joints.pairs().filter(|(_, b, _)| *b < size) {
+            for (a, b, device_link) in all.device_links.pairs().filter(|(_, b, _)| *b < size) {
                 for (from, to) in [(a, b), (b, a)] {
-                    let port = match joint {
-                        Joint::Switched(_) => switches + from as usize,
-                        Joint::Direct(_) | Joint::Same => direct,
+                    let port = match device_link {
+                        DeviceLink::Switched(_) => switches + from as usize,
+                        DeviceLink::Direct(_) | DeviceLink::Same => direct,
                     };
                     direct += usize::from(port == direct);
                     joined.insert((from, to), port);
@@ -556,16 +556,16 @@ impl<'a> Ways<'a> {
     }
 
     /// What a message costs, and the machine whose memory it is of.
-    fn link(&self, from: u32, to: u32, m: Message) -> (&'a Machine, Option<Joint>, Link) {
+    fn link(&self, from: u32, to: u32, m: Message) -> (&'a Machine, Option<DeviceLink>, Link) {
         let machine = match (&self.machine.aside, m.aside) {
             (Some(aside), true) => &aside.host,
             _ => self.machine,
         };
-        let (joint, curve) = match machine.joined {
+        let (device_link, curve) = match machine.joined {
             None => (None, machine.curve(self.distance(from, to), m.kept)),
             Some(_) => machine.way(from, to, m.kept),
         };
-        (machine, joint, curve.of_part(m.bytes, self.whole))
+        (machine, device_link, curve.of_part(m.bytes, self.whole))
     }
 
     fn receive(&mut self, now: f64, from: u32, rank: u32, m: Message) -> f64 {
@@ -582,17 +582,17 @@ impl<'a> Ways<'a> {
     fn message(&mut self, now: f64, from: u32, to: u32, m: Message) -> (f64, f64) {
         let bytes = m.bytes;
         let distance = self.distance(from, to);
-        let (machine, joint, link) = self.link(from, to, m);
+        let (machine, device_link, link) = self.link(from, to, m);
         // From the host's memory each distance has a way of its own, and so has a pair that
         // is joined.
-        let port = |one: u32, other: u32| match (joint, m.aside) {
-            (Some(Joint::Switched(_)), _) => self.joined[&(one, other)],
-            (Some(Joint::Direct(_) | Joint::Same), _) => self.joined[&(from, to)],
+        let port = |one: u32, other: u32| match (device_link, m.aside) {
+            (Some(DeviceLink::Switched(_)), _) => self.joined[&(one, other)],
+            (Some(DeviceLink::Direct(_) | DeviceLink::Same), _) => self.joined[&(from, to)],
             (None, true) => (1 + distance) * self.processor.len() + one as usize,
             (None, false) => one as usize,
         };
         let (out, into) = (port(from, to), port(to, from));
-        let shares = if joint.is_some() { 0 } else { distance };
+        let shares = if device_link.is_some() { 0 } else { distance };
         self.messages += 1;
         self.bytes[distance] += bytes;
         let wire = link.per_byte_ns * bytes;

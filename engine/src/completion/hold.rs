@@ -5,7 +5,7 @@
 //!    stream go on and takes it off the count.
 //! 2. Dropping one takes no lane's lock: it is dropped under one.
 
-use osier_kernels::{Gate, Valve};
+use osier_kernels::{StreamSemaphore, Valve};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A rank that makes progress while streams wait.
@@ -61,17 +61,17 @@ impl Latch {
 pub struct Hold {
     rank: Arc<dyn Drives>,
     /// Opens as it is dropped.
-    _gate: Option<Gate>,
+    _semaphore: Option<StreamSemaphore>,
     latch: Option<Arc<Latch>>,
 }
 
 impl Hold {
-    /// By a gate.
-    pub fn new(rank: &Arc<impl Drives + 'static>, gate: Gate) -> Hold {
+    /// By a stream semaphore.
+    pub fn new(rank: &Arc<impl Drives + 'static>, semaphore: StreamSemaphore) -> Hold {
         rank.clone().begin_drive();
         Hold {
             rank: rank.clone(),
-            _gate: Some(gate),
+            _semaphore: Some(semaphore),
             latch: None,
         }
     }
@@ -81,7 +81,7 @@ impl Hold {
         rank.clone().begin_drive();
         Hold {
             rank: rank.clone(),
-            _gate: None,
+            _semaphore: None,
             latch: Some(latch.clone()),
         }
     }

@@ -1,4 +1,4 @@
-//! What a rank tells other processes of its memory: a key, and a moment.
+//! What a rank tells other processes of its memory: a key, and a ready event.
 //!
 //! # Invariants
 //! 1. An event that was told belongs to one transfer until the other side has answered:
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// From when another process may use memory.
 #[derive(Debug)]
-pub enum Moment {
+pub enum ReadyEvent {
     /// At once.
     Passed,
     /// When this event has passed.
@@ -29,7 +29,7 @@ pub struct Told {
     device: Arc<Device>,
     event: Event,
     pub handle: EventHandle,
-    /// The stream that waits for the moment.
+    /// The stream that waits for the ready event.
     stream: Stream,
 }
 
@@ -62,12 +62,12 @@ impl DeviceMemory {
         made.is_ok_and(|made| supported(made, Placement::Device).is_there())
     }
 
-    /// Whether the moment from which it is valid has passed.
+    /// Whether its ready event has passed.
     ///
     /// # Errors
     /// What is awaited has failed.
     pub fn is_valid(&self) -> Result<bool, DeviceError> {
-        match self.view()?.moment() {
+        match self.view()?.ready_event() {
             _ if self.ready => Ok(true),
             After::Event(event) => event.is_passed(),
             After::Stream(_) => Ok(false),
@@ -97,21 +97,25 @@ impl DeviceMemory {
     ///
     /// # Errors
     /// What is awaited has failed.
-    pub fn moment(&self, devices: &Arc<Devices>, tells: bool) -> Result<Moment, DeviceError> {
+    pub fn ready_event(
+        &self,
+        devices: &Arc<Devices>,
+        tells: bool,
+    ) -> Result<ReadyEvent, DeviceError> {
         let view = self.view()?;
-        let event = match view.moment() {
+        let event = match view.ready_event() {
             After::Event(event) => event,
-            After::Stream(_) => return Ok(Moment::Later), // not settled: nobody sends it
-            After::Now => return Ok(Moment::Passed),
+            After::Stream(_) => return Ok(ReadyEvent::Later), // not settled: nobody sends it
+            After::Now => return Ok(ReadyEvent::Passed),
         };
         if event.is_passed()? {
-            return Ok(Moment::Passed);
+            return Ok(ReadyEvent::Passed);
         }
         if !tells {
-            return Ok(Moment::Later);
+            return Ok(ReadyEvent::Later);
         }
         let device = devices.of(view.buffer().memory().context());
-        Ok(tell(&device, event).map_or(Moment::Later, Moment::Event))
+        Ok(tell(&device, event).map_or(ReadyEvent::Later, ReadyEvent::Event))
     }
 }
 

@@ -11,7 +11,7 @@
 //! # Invariants
 //! 1. Nothing here waits on the host, but for what is named "blocking" and for
 //!    transfers that are given up in the middle.
-//! 2. A kernel of a transfer runs behind the moment from which the user's buffer is
+//! 2. A kernel of a transfer runs behind the ready event from which the user's buffer is
 //!    valid, and on a stream that no other transfer uses meanwhile: one that waits for
 //!    its producer holds up nobody else.
 //!
@@ -19,7 +19,7 @@
 //! The copy-in/out protocol of W. Wu, G. Bosilca, R. vandeVaart, S. Jeaugey,
 //! J. Dongarra, "GPU-Aware Non-contiguous Data Movement In Open MPI", HPDC 2016.
 
-pub mod aperture;
+pub mod bar1;
 pub mod descriptors;
 pub mod direct;
 pub mod export;
@@ -77,14 +77,14 @@ const _: fn() = || {
 };
 
 impl DeviceMemory {
-    /// A view, valid from a moment on that is fixed now, or that is left open because
+    /// A view, valid from a ready event on that is fixed now, or that is left open because
     /// nothing will be moved.
     pub fn new<T: Datatype>(view: Ordered<DeviceView<T>>, use_: Use) -> DeviceMemory {
         let (layout, count) = (view.buffer().layout().clone(), view.buffer().count());
         // What fails is told by the calls that follow.
         let context = view.buffer().memory().context().clone();
         let _held = (use_ != Use::Look).then(|| context.hold().ok());
-        let ready = use_ != Use::Look && is_ready(view.moment());
+        let ready = use_ != Use::Look && is_ready(view.ready_event());
         let view = view.map(DeviceView::erased);
         DeviceMemory {
             ready,
@@ -180,7 +180,7 @@ impl DeviceMemory {
         self.view()?.buffer().memory().check_lives()
     }
 
-    /// Whether the moment from which it may be used has not come: some stream's work, which
+    /// Whether its ready event has not come: some stream's work, which
     /// may wait for anything.
     pub fn is_late(&self) -> bool {
         self.view()
@@ -532,11 +532,11 @@ impl Drop for UnderWay {
     }
 }
 
-/// Whether a moment has passed already, where that is worth a question: a message that the
+/// Whether a ready event has passed already, where that is worth a question: a message that the
 /// processor could move itself would wait for the event that is recorded behind it.
-fn is_ready(moment: &After) -> bool {
-    match moment {
-        After::Stream(stream) if osier_kernels::aperture::available().is_ok() => {
+fn is_ready(ready_event: &After) -> bool {
+    match ready_event {
+        After::Stream(stream) if osier_kernels::bar1::available().is_ok() => {
             // Asking a stream that is captured would end the capture.
             stream.is_captured() == Ok(false) && stream.is_done() == Ok(true)
         }
@@ -545,14 +545,14 @@ fn is_ready(moment: &After) -> bool {
     }
 }
 
-/// A moment that may not have come yet. What waits for it waits for work of the user's,
+/// A ready event that may not have come yet. What waits for it waits for work of the user's,
 /// which may wait for other messages: it must not hold memory that these need.
 #[derive(Debug)]
 struct Late(Option<Event>);
 
 impl Late {
     fn of(view: &Ordered<DeviceView<u8>>) -> Late {
-        Late(match view.moment() {
+        Late(match view.ready_event() {
             After::Event(event) => Some(event.clone()),
             After::Stream(_) => None, // not settled: nothing is moved
             After::Now => None,

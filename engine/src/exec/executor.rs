@@ -64,7 +64,7 @@ pub struct StepEnd {
     pub instance: u32,
     pub handle: u32,
     /// The failed rank of the job, or [`NOBODY`].
-    pub culprit: u32,
+    pub failed_rank: u32,
 }
 
 /// How an operation has ended.
@@ -90,7 +90,7 @@ pub trait Driver {
     /// receives at the same time.
     ///
     /// # Errors
-    /// Those of a send; [`Driver::culprit`] tells more.
+    /// Those of a send; [`Driver::failed rank`] tells more.
     fn post_send(
         &mut self,
         view: RawView,
@@ -103,7 +103,7 @@ pub trait Driver {
     /// Posts a receive, of this call of the user.
     ///
     /// # Errors
-    /// Those of a receive; [`Driver::culprit`] tells more.
+    /// Those of a receive; [`Driver::failed rank`] tells more.
     fn post_receive(
         &mut self,
         view: RawView,
@@ -133,17 +133,17 @@ pub trait Driver {
 
     /// Makes an operation of a failing run stop using its memory: the instance that it
     /// belongs to, or none where its end will be an event.
-    fn stop(&mut self, handle: u32, culprit: u32) -> Option<u32>;
+    fn stop(&mut self, handle: u32, failed_rank: u32) -> Option<u32>;
 
     /// Receives a message into nothing.
     fn discard(&mut self, from: u32, tag: u32);
 
     /// Tells a receive of a peer that its message will not come, and for which failed rank.
-    fn poison(&mut self, to: u32, tag: u32, culprit: u32);
+    fn poison(&mut self, to: u32, tag: u32, failed_rank: u32);
 
     /// The failed rank of the job for which the last post failed, with this error and for
     /// this peer; [`NOBODY`] if none did.
-    fn culprit(&mut self, peer: u32, error: &Error) -> u32;
+    fn failed_rank(&mut self, peer: u32, error: &Error) -> u32;
 
     fn devices(&self) -> &Arc<Devices>;
 
@@ -352,11 +352,11 @@ pub fn begin<D: Driver>(driver: &mut D, mut run: Box<Run>, error: Option<Error>)
     Ok(id)
 }
 
-fn start<D: Driver>(driver: &mut D, run: &mut Run, error: Option<Error>, culprit: u32) {
+fn start<D: Driver>(driver: &mut D, run: &mut Run, error: Option<Error>, failed_rank: u32) {
     run.schedule.begin(&run.program.graph);
     run.phase = Phase::Running;
     if let Some(e) = error {
-        fail(driver, run, e, culprit);
+        fail(driver, run, e, failed_rank);
     }
     let before = std::mem::take(&mut run.before);
     copy_across(driver, run, before, TO_HOST);
@@ -377,14 +377,14 @@ fn follow<D: Driver>(driver: &mut D, run: &mut Run) {
         Some(_) => None,
     };
     let before = run.become_next(then.run);
-    let culprit = before.culprit();
+    let failed_rank = before.failed_rank();
     recycle(driver, before);
     match verdict {
         Some(e) => {
             run.error = Some(e);
             run.phase = Phase::Over;
         }
-        None => start(driver, run, failed.or(then.error), culprit),
+        None => start(driver, run, failed.or(then.error), failed_rank),
     }
 }
 
@@ -529,7 +529,7 @@ fn execute<D: Driver>(driver: &mut D, run: &mut Run, instance: u32) {
 fn give_up_step<D: Driver>(driver: &mut D, run: &Run, action: Action, segment: u32) {
     match action {
         Action::Send { to, tag, .. } => {
-            driver.poison(to, step::tag_of(run.tags, tag, segment), run.culprit());
+            driver.poison(to, step::tag_of(run.tags, tag, segment), run.failed_rank());
         }
         Action::Receive { from, tag, .. } => {
             driver.discard(from, step::tag_of(run.tags, tag, segment));
@@ -548,9 +548,9 @@ fn settle<D: Driver>(driver: &mut D, run: &mut Run, instance: u32, taken: Taken<
             driver.adopt(handle, run.id, instance);
         }
         Taken::Failed(e, peer) => {
-            let culprit = peer.map_or(NOBODY, |peer| driver.culprit(peer, &e));
+            let failed_rank = peer.map_or(NOBODY, |peer| driver.failed_rank(peer, &e));
             run.complete(instance);
-            fail(driver, run, e, culprit);
+            fail(driver, run, e, failed_rank);
         }
     }
 }
@@ -705,7 +705,7 @@ pub fn advance_device_steps<D: Driver>(driver: &mut D) -> bool {
 
 /// A run fails: its peers are told, and its operations give their memory back.
 #[cold]
-fn fail<D: Driver>(driver: &mut D, run: &mut Run, e: Error, culprit: u32) {
+fn fail<D: Driver>(driver: &mut D, run: &mut Run, e: Error, failed_rank: u32) {
     if run.error.is_none() {
         run.error = Some(e);
     }
@@ -713,14 +713,14 @@ fn fail<D: Driver>(driver: &mut D, run: &mut Run, e: Error, culprit: u32) {
         return;
     }
     run.phase = Phase::Failing;
-    run.set_culprit(culprit);
+    run.set_failed_rank(failed_rank);
     for instance in std::mem::take(&mut run.deferred) {
         let (action, segment) = run.place(instance);
         give_up_step(driver, run, action, segment);
         run.complete(instance);
     }
     for handle in driver.operations(run.id) {
-        if let Some(instance) = driver.stop(handle, run.culprit()) {
+        if let Some(instance) = driver.stop(handle, run.failed_rank()) {
             run.in_flight -= 1;
             run.complete(instance);
         }
@@ -756,15 +756,15 @@ fn step_ended<D: Driver>(driver: &mut D, event: &StepEnd) {
             .err()
             .map(|e| (e, NOBODY)),
         (Ok(_), None) => None,
-        (Err(e), _) if event.culprit != NOBODY => Some((e, event.culprit)),
+        (Err(e), _) if event.failed_rank != NOBODY => Some((e, event.failed_rank)),
         (Err(e), _) => {
-            let culprit = driver.culprit(end.peer, &e);
-            Some((e, culprit))
+            let failed_rank = driver.failed_rank(end.peer, &e);
+            Some((e, failed_rank))
         }
     };
     run.complete(event.instance);
-    if let Some((e, culprit)) = failed {
-        fail(driver, &mut run, e, culprit);
+    if let Some((e, failed_rank)) = failed {
+        fail(driver, &mut run, e, failed_rank);
     }
     go_on(driver, &mut run);
     put_back(driver, run);

@@ -138,7 +138,7 @@ pub struct Run {
     pub defers: bool,
     pub error: Option<Error>,
     /// The rank of the job that it fails for; `None` if nobody knows.
-    culprit: Option<u32>,
+    failed_rank: Option<u32>,
     /// Its number in the lane.
     pub id: u32,
     /// A panic of the program's operator.
@@ -190,7 +190,7 @@ impl Run {
         self.deferred.clear();
         self.defers = false;
         self.error = None;
-        self.culprit = None;
+        self.failed_rank = None;
         self.id = 0;
         self.panic = None;
         self.shadow = None;
@@ -219,17 +219,17 @@ impl Run {
         self.detached = next.detached;
         self.holds = std::mem::take(&mut next.holds);
         self.defers &= next.defers;
-        self.culprit = next.culprit;
+        self.failed_rank = next.failed_rank;
         next
     }
 
     /// Whom to blame, as it travels.
-    pub fn culprit(&self) -> u32 {
-        self.culprit.unwrap_or(u32::MAX)
+    pub fn failed_rank(&self) -> u32 {
+        self.failed_rank.unwrap_or(u32::MAX)
     }
 
-    pub fn set_culprit(&mut self, culprit: u32) {
-        self.culprit = (culprit != u32::MAX).then_some(culprit);
+    pub fn set_failed_rank(&mut self, failed_rank: u32) {
+        self.failed_rank = (failed_rank != u32::MAX).then_some(failed_rank);
     }
 
     /// The program's call that began it.

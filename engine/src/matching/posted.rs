@@ -213,8 +213,8 @@ impl PostedQueue {
         (best.1 != NIL).then(|| self.remove(best.1))
     }
 
-    /// Withdraws a receive and returns its item; `None` if it was taken or
-    /// withdrawn before.
+    /// Cancels a receive and returns its item; `None` if it was taken or
+    /// cancelled before.
     pub fn cancel(&mut self, key: PostedKey) -> Option<u32> {
         let node = self.slab.nodes().get(key.at as usize)?;
         (node.order == key.order).then(|| self.remove(key.at))

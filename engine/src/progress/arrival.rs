@@ -24,7 +24,7 @@ pub(crate) enum Arrival {
     },
     /// In place of a message: its run has failed.
     Poison {
-        culprit: u32,
+        failed_rank: u32,
     },
 }
 

@@ -126,7 +126,7 @@ impl Driver for Lane {
         }
     }
 
-    fn stop(&mut self, handle: u32, culprit: u32) -> Option<u32> {
+    fn stop(&mut self, handle: u32, failed_rank: u32) -> Option<u32> {
         let op = self.port.ops.get_mut(handle)?;
         let (run, instance, peer, tag) = (op.run, op.instance, op.peer, op.tag);
         op.run = NO_RUN;
@@ -138,7 +138,7 @@ impl Driver for Lane {
         }
         let queued = matches!(op.protocol, Protocol::Queued(_));
         if op.is_send() && !queued {
-            op.rare().blame = Some(culprit);
+            op.rare().blame = Some(failed_rank);
         }
         if !self.revoke(handle) {
             if let Some(op) = self.port.ops.get_mut(handle) {
@@ -147,7 +147,7 @@ impl Driver for Lane {
             return None;
         }
         if queued {
-            self.poison(peer, tag, culprit);
+            self.poison(peer, tag, failed_rank);
         }
         Some(instance)
     }
@@ -157,24 +157,25 @@ impl Driver for Lane {
         if let Ok(Posted::Pending(handle)) = posted {
             self.let_go(handle);
         }
-        self.port.culprit = NOBODY;
+        self.port.failed_rank = NOBODY;
     }
 
-    fn poison(&mut self, to: u32, tag: u32, culprit: u32) {
+    fn poison(&mut self, to: u32, tag: u32, failed_rank: u32) {
         if to == self.port.own {
             return; // a copy of its own, whose other end is given up, too
         }
         self.port
-            .control(to, wire::head(wire::POISON, 0, tag, culprit));
+            .control(to, wire::head(wire::POISON, 0, tag, failed_rank));
     }
 
-    fn culprit(&mut self, peer: u32, error: &Error) -> u32 {
-        let culprit = std::mem::replace(&mut self.port.culprit, NOBODY);
-        if culprit == NOBODY && matches!(error.kind(), ErrorKind::RankDead | ErrorKind::Closed) {
+    fn failed_rank(&mut self, peer: u32, error: &Error) -> u32 {
+        let failed_rank = std::mem::replace(&mut self.port.failed_rank, NOBODY);
+        if failed_rank == NOBODY && matches!(error.kind(), ErrorKind::RankDead | ErrorKind::Closed)
+        {
             let member = self.port.members.get(peer as usize);
             return member.copied().unwrap_or(NOBODY);
         }
-        culprit
+        failed_rank
     }
 
     fn devices(&self) -> &Arc<Devices> {

@@ -1,6 +1,6 @@
 //! Operations that streams of devices wait for.
 //!
-//! A stream that waits for an operation is held by a gate, which lies with the operation
+//! A stream that waits for an operation is held by a stream semaphore, which lies with the operation
 //! and is opened when that ends, in whatever way: by a message, an error, a revoke, or
 //! because lane or rank go away. The host's threads do other things meanwhile, or wait in
 //! the driver. So the rank's progress thread runs as long as any stream waits.

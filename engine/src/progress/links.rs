@@ -232,7 +232,7 @@ impl Links {
         }
     }
 
-    /// Withdraws an export where the transport keeps account of them.
+    /// Cancels an export where the transport keeps account of them.
     pub fn unexport(&mut self, key: &RegionKey) {
         // A key of our own loopback may name the same memory.
         if key.kind == RegionKind::Sim

@@ -177,7 +177,7 @@ impl Op {
         matches!(self.protocol, Protocol::RtsSent(_))
     }
 
-    /// Has an announced send be withdrawn. True if that is to be asked for now.
+    /// Has an announced send be cancelled. True if that is to be asked for now.
     pub fn ask_once(&mut self) -> bool {
         match &mut self.protocol {
             Protocol::RtsSent(sent) => !std::mem::replace(&mut sent.cancelling, true),

@@ -17,7 +17,7 @@ use crate::matching::{Envelope, INTERNAL_TAG};
 
 impl Lane {
     /// A peer's run has failed.
-    pub(crate) fn on_poison(&mut self, peer: u32, tag: u32, culprit: u32) -> bool {
+    pub(crate) fn on_poison(&mut self, peer: u32, tag: u32, failed_rank: u32) -> bool {
         let envelope = Envelope { source: peer, tag };
         if tag & INTERNAL_TAG == 0 {
             return false;
@@ -27,35 +27,39 @@ impl Lane {
                 if let Some(op) = self.port.ops.get_mut(handle) {
                     op.protocol = Protocol::Posted(None);
                 }
-                self.finish_poisoned(handle, peer, culprit);
+                self.finish_poisoned(handle, peer, failed_rank);
                 true
             }
             None => self
-                .arrive(envelope, Arrival::Poison { culprit }, None)
+                .arrive(envelope, Arrival::Poison { failed_rank }, None)
                 .is_some(),
         }
     }
 
     /// Ends a receive whose message will not come.
-    pub(crate) fn finish_poisoned(&mut self, handle: u32, peer: u32, culprit: u32) {
-        let e = self.poisoned(peer, culprit);
-        self.port.culprit = culprit;
+    pub(crate) fn finish_poisoned(&mut self, handle: u32, peer: u32, failed_rank: u32) {
+        let e = self.poisoned(peer, failed_rank);
+        self.port.failed_rank = failed_rank;
         self.port.finish(handle, Some(e));
-        self.port.culprit = NOBODY;
+        self.port.failed_rank = NOBODY;
     }
 
     /// The error of a receive that meets poison.
-    fn poisoned(&mut self, peer: u32, culprit: u32) -> Error {
-        let Some(culprit) = (culprit != NOBODY).then_some(culprit) else {
+    fn poisoned(&mut self, peer: u32, failed_rank: u32) -> Error {
+        let Some(failed_rank) = (failed_rank != NOBODY).then_some(failed_rank) else {
             return Error::new(
                 ErrorKind::Cancelled,
                 format!("rank {peer} has failed in this collective (hint: its own error says why)"),
             );
         };
-        let member = self.port.members.iter().position(|world| *world == culprit);
+        let member = self
+            .port
+            .members
+            .iter()
+            .position(|world| *world == failed_rank);
         let who = match member {
             Some(rank) => format!("rank {rank}"),
-            None => format!("rank {culprit} of the job"),
+            None => format!("rank {failed_rank} of the job"),
         };
         let state = member.and_then(|rank| self.port.peers.get(rank));
         let kind = match state.is_some_and(|s| s.left.is_some() && !s.has_failed()) {
@@ -69,8 +73,8 @@ impl Lane {
     }
 
     /// The error of a receive whose poison came before it.
-    pub(crate) fn meets_poison(&mut self, peer: u32, culprit: u32) -> Error {
-        self.port.culprit = culprit;
-        self.poisoned(peer, culprit)
+    pub(crate) fn meets_poison(&mut self, peer: u32, failed_rank: u32) -> Error {
+        self.port.failed_rank = failed_rank;
+        self.poisoned(peer, failed_rank)
     }
 }

@@ -42,7 +42,7 @@ pub struct Counters {
     /// Chunks that were copied from a linked device to the own one first.
     pub copied_first: u64,
     /// Ends of messages of devices that the processor has read or written itself.
-    pub apertures: u64,
+    pub bar1_windows: u64,
     /// Kernels that copied from a peer's device memory, or to it, and their bytes.
     pub kernels: u64,
     pub kernel_bytes: u64,
@@ -68,7 +68,7 @@ pub struct Port {
     /// Ends of operations of runs, which these have not heard of.
     pub(crate) ended: VecDeque<StepEnd>,
     /// Who is to blame for the error that is being returned.
-    pub(crate) culprit: u32,
+    pub(crate) failed_rank: u32,
     /// Something finished since the flag was last taken.
     pub finished: bool,
     /// Context of the communicator, and its members' ranks in the world, for
@@ -107,7 +107,7 @@ impl Port {
             left_count: 0,
             owed: Owed::default(),
             ended: VecDeque::new(),
-            culprit: NOBODY,
+            failed_rank: NOBODY,
             finished: false,
             context: 0,
             members: Arc::default(),
@@ -326,12 +326,12 @@ impl Port {
     /// An operation of a run is over.
     #[cold]
     pub(crate) fn run_event(&mut self, run: u32, instance: u32, handle: u32) {
-        let culprit = std::mem::replace(&mut self.culprit, NOBODY);
+        let failed_rank = std::mem::replace(&mut self.failed_rank, NOBODY);
         self.ended.push_back(StepEnd {
             run,
             instance,
             handle,
-            culprit,
+            failed_rank,
         });
     }
 

@@ -7,7 +7,7 @@ use super::lane::{Lane, Matched};
 use super::op::{Op, Outcome, Posted, Protocol};
 use super::peer::Target;
 use super::port::describe;
-use super::protocols::host_staged::check_moment;
+use super::protocols::host_staged::check_ready_event;
 use super::protocols::{device_memory, host_staged, rendezvous};
 use crate::diagnose::waits::resigns;
 use crate::error::{Error, ErrorKind, Result};
@@ -60,7 +60,7 @@ impl Lane {
 
     #[track_caller]
     fn post(&mut self, view: RawView, pattern: Pattern) -> Result<Posted> {
-        check_moment(&view)?;
+        check_ready_event(&view)?;
         let arrived = if self.unexpected.is_empty() {
             None
         } else {
@@ -96,7 +96,7 @@ impl Lane {
             Some(how) => ended(&what, peer, how),
             None => Error::new(
                 ErrorKind::Cancelled,
-                format!("{what}: the sender withdrew it"),
+                format!("{what}: the sender cancelled it"),
             ),
         }
     }
@@ -266,8 +266,8 @@ impl Lane {
             tag: envelope.tag,
             bytes,
         };
-        if let Arrival::Poison { culprit } = what {
-            return Err(self.meets_poison(peer, culprit));
+        if let Arrival::Poison { failed_rank } = what {
+            return Err(self.meets_poison(peer, failed_rank));
         }
         if let Some(told) = &told {
             let bytes = what.bytes();
@@ -661,23 +661,23 @@ impl Lane {
     }
 
     pub(crate) fn on_cancel(&mut self, peer: u32, send: u32, aux: u16, blame: u32) -> bool {
-        let culprit = (aux & wire::OF_RUN != 0).then_some(blame);
+        let failed_rank = (aux & wire::OF_RUN != 0).then_some(blame);
         let answer = wire::head(wire::FIN, wire::OUTCOME_CANCELLED, send, 0);
         let incoming = &mut self.port.peers[peer as usize].incoming;
         if let Some(at) = incoming.iter().position(|(s, _)| *s == send) {
             let (_, target) = incoming.remove(at);
             match target {
-                Target::Op(handle) => match culprit {
-                    Some(culprit) => self.finish_poisoned(handle, peer, culprit),
+                Target::Op(handle) => match failed_rank {
+                    Some(failed_rank) => self.finish_poisoned(handle, peer, failed_rank),
                     None => {
                         let e = Error::new(
                             ErrorKind::Cancelled,
-                            format!("{}: the sender withdrew it", self.port.describe(handle)),
+                            format!("{}: the sender cancelled it", self.port.describe(handle)),
                         );
                         self.port.finish(handle, Some(e));
                     }
                 },
-                Target::Arrival(arrival) => self.cancel_arrival(arrival, culprit),
+                Target::Arrival(arrival) => self.cancel_arrival(arrival, failed_rank),
                 Target::Discard(_) => {}
             }
             self.port.control(peer, answer);
@@ -690,7 +690,7 @@ impl Lane {
             })
         });
         if let Some(arrival) = found {
-            self.cancel_arrival(arrival, culprit);
+            self.cancel_arrival(arrival, failed_rank);
             self.port.control(peer, answer);
         }
         // Otherwise it is being pulled, or was; FIN says so.
@@ -699,15 +699,15 @@ impl Lane {
 
     /// Forgets a message, or puts poison in its place: the receive that it is owed to is
     /// not posted yet.
-    fn cancel_arrival(&mut self, arrival: u32, culprit: Option<u32>) {
+    fn cancel_arrival(&mut self, arrival: u32, failed_rank: Option<u32>) {
         let Some(arrived) = self.arrivals.get_mut(arrival) else {
             return;
         };
         let peer = arrived.envelope.source;
-        let what = match culprit {
-            Some(culprit) => {
+        let what = match failed_rank {
+            Some(failed_rank) => {
                 arrived.told = None;
-                std::mem::replace(&mut arrived.what, Arrival::Poison { culprit })
+                std::mem::replace(&mut arrived.what, Arrival::Poison { failed_rank })
             }
             None => {
                 let queued = arrived.queued;

@@ -4,7 +4,7 @@ use super::failures::ended;
 use super::lane::Lane;
 use super::op::{Mode, Op, Outcome, Posted};
 use super::port::describe;
-use super::protocols::host_staged::check_moment;
+use super::protocols::host_staged::check_ready_event;
 use super::protocols::outbox;
 use crate::error::Result;
 use crate::slab;
@@ -98,7 +98,7 @@ impl Lane {
         site: &'static Location<'static>,
     ) -> Result<Posted> {
         let bytes = view.bytes();
-        check_moment(&view)?;
+        check_ready_event(&view)?;
         if let Some(how) = self.port.peers[dest as usize].dead {
             let what = describe("send to", Some(dest), tag, bytes, &self.port.links);
             return Err(ended(&what, dest, how));

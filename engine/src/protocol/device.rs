@@ -22,7 +22,7 @@
 //! what its thread blocks take together. A copy of one run takes the copy engine.
 //!
 //! A short message of one run is moved by the copy engine, by a kernel, or by the processor
-//! through an aperture, where there is one ([`Means`]); what has gaps by a kernel.
+//! through a BAR1 window, where there is one ([`Means`]); what has gaps by a kernel.
 //!
 //! Where the two devices are linked, what crosses the link takes as long as the link, and
 //! longer if a kernel reads it in blocks. So a receiver with gaps copies a chunk to its
@@ -78,15 +78,15 @@ pub struct DeviceCosts {
     /// Moving one byte of a block to or from a linked device by a kernel, in ns.
     #[serde(default = "peer_block_ns")]
     pub peer_block_ns_per_byte: f64,
-    /// The processor's copies through an aperture, where there is one.
-    #[serde(default)]
-    pub aperture: ApertureCosts,
+    /// The processor's copies through a BAR1 window, where there is one.
+    #[serde(default, alias = "aperture")]
+    pub bar1: Bar1Costs,
 }
 
 /// Costs of a window in the processor's addresses through which it reads and writes a
 /// device's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ApertureCosts {
+pub struct Bar1Costs {
     /// Reading the first byte, in ns.
     pub read_ns: f64,
     /// Reading each byte, in ns.
@@ -97,7 +97,7 @@ pub struct ApertureCosts {
     pub write_ns_per_byte: f64,
 }
 
-impl Default for ApertureCosts {
+impl Default for Bar1Costs {
     /// After the figures that gdrcopy's own documentation gives for PCIe 3.0 to 5.0, not
     /// measured: reads are not cached and not combined, writes are combined.
     fn default() -> Self {
@@ -132,7 +132,7 @@ impl Default for DeviceCosts {
             to_device_ns_per_byte: 0.02,
             peer_ns_per_byte: peer_ns(),
             peer_block_ns_per_byte: peer_block_ns(),
-            aperture: ApertureCosts::default(),
+            bar1: Bar1Costs::default(),
         }
     }
 }
@@ -253,8 +253,8 @@ pub enum Means {
     Copies,
     /// A kernel that reads or writes the host's memory itself.
     Kernel,
-    /// The processor, one run, through an aperture.
-    Aperture,
+    /// The processor, one run, through a BAR1 window.
+    Bar1Window,
 }
 
 impl fmt::Display for Means {
@@ -263,7 +263,7 @@ impl fmt::Display for Means {
             Means::Host => "host",
             Means::Copies => "copy engine",
             Means::Kernel => "kernel",
-            Means::Aperture => "aperture",
+            Means::Bar1Window => "BAR1 window",
         })
     }
 }
@@ -275,8 +275,8 @@ pub struct Between {
     pub linked: bool,
     /// The sender has offered its memory, and packs nothing before it is asked to.
     pub offered: bool,
-    /// The processor reaches the sender's memory, and the receiver's, by an aperture.
-    pub apertures: (bool, bool),
+    /// The processor reaches the sender's memory, and the receiver's, by a BAR1 window.
+    pub bar1_windows: (bool, bool),
 }
 
 /// One message's way from one end to the other.
@@ -386,7 +386,7 @@ impl Model {
 
     /// What moves a short message at one of its ends, and how long that takes. An
     /// `aperture`: the processor reaches the memory by one.
-    pub fn means(&self, end: End, what: Move, bytes: usize, aperture: bool) -> (Means, f64) {
+    pub fn means(&self, end: End, what: Move, bytes: usize, bar1: bool) -> (Means, f64) {
         if end.space == Space::Host {
             return (Means::Host, 0.0);
         }
@@ -402,19 +402,19 @@ impl Model {
             return kernel;
         }
         let copies = (Means::Copies, self.piece_ns(end, what, bytes));
-        let costs = &device.aperture;
+        let costs = &device.bar1;
         let through = match what {
             Move::Fill => costs.read_ns + n * costs.read_ns_per_byte,
             Move::Empty => costs.write_ns + n * costs.write_ns_per_byte,
         };
-        let through = aperture.then_some((Means::Aperture, through));
+        let through = bar1.then_some((Means::Bar1Window, through));
         let all = [Some(copies), Some(kernel), through].into_iter().flatten();
         let cheapest = all.min_by(|a, b| a.1.total_cmp(&b.1));
         cheapest.unwrap_or(kernel)
     }
 
     fn bounce_ns(&self, hop: Hop, bytes: usize) -> f64 {
-        let (read, written) = hop.between.apertures;
+        let (read, written) = hop.between.bar1_windows;
         let (_, fill) = self.means(hop.from, Move::Fill, bytes, read);
         let (_, empty) = self.means(hop.to, Move::Empty, bytes, written);
         self.link.eager_ns(bytes) + fill + empty
@@ -729,7 +729,7 @@ mod tests {
                 to_device_ns_per_byte: c[8],
                 peer_ns_per_byte: c[10],
                 peer_block_ns_per_byte: c[11],
-                aperture: ApertureCosts::default(),
+                bar1: Bar1Costs::default(),
             },
             limits: Limits {
                 memory: 1 << memory,
@@ -831,13 +831,12 @@ mod tests {
         };
         let (run, strided) = (end(Class::Run), end(Class::Strided));
         let (copies, kernels) = (with(6000.0, 5000.0), with(4000.0, 7000.0));
-        let means =
-            |model: &Model, end, what, bytes, aperture| model.means(end, what, bytes, aperture).0;
+        let means = |model: &Model, end, what, bytes, bar1| model.means(end, what, bytes, bar1).0;
         let table = [
             means(&copies, run, Move::Fill, 8, false),
             means(&kernels, run, Move::Fill, 8, false),
             means(&copies, strided, Move::Empty, 8, false),
-            // Reading through an aperture is quick for few bytes, writing for many.
+            // Reading through a BAR1 window is quick for few bytes, writing for many.
             means(&copies, run, Move::Fill, 8, true),
             means(&copies, run, Move::Fill, 8 << 10, true),
             means(&copies, run, Move::Empty, 8 << 10, true),
@@ -847,9 +846,9 @@ mod tests {
             Means::Copies,
             Means::Kernel,
             Means::Kernel,
-            Means::Aperture,
+            Means::Bar1Window,
             Means::Copies,
-            Means::Aperture,
+            Means::Bar1Window,
             Means::Kernel,
         ];
         assert_eq!(table, expected);
@@ -889,7 +888,7 @@ mod tests {
                 to_device_ns_per_byte: 0.02,
                 peer_ns_per_byte: 0.0025,
                 peer_block_ns_per_byte: 0.0028,
-                aperture: ApertureCosts::default(),
+                bar1: Bar1Costs::default(),
             },
             limits: Limits {
                 memory: 16 << 20,

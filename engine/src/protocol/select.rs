@@ -115,7 +115,7 @@ pub struct Message {
     /// The sender has offered its memory, and packs nothing before it is asked to.
     pub offered: bool,
     /// The processor reaches the sender's memory, and the receiver's, by a BAR1 window.
-    pub apertures: (bool, bool),
+    pub bar1_windows: (bool, bool),
 }
 
 impl Message {
@@ -145,7 +145,7 @@ impl Message {
             shares_host: true,
             late: false,
             offered: false,
-            apertures: (false, false),
+            bar1_windows: (false, false),
         }
     }
 
@@ -393,7 +393,7 @@ impl Rules {
             let between = Between {
                 linked: m.linked(),
                 offered: m.offered,
-                apertures: m.apertures,
+                bar1_windows: m.bar1_windows,
             };
             return self
                 .model

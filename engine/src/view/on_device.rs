@@ -1,8 +1,8 @@
 //! Buffers in the memory of devices.
 //!
-//! A device buffer is handed over together with the moment from which its bytes are
+//! A device buffer is handed over together with the ready event from which its bytes are
 //! valid ([`Ordered`]): an event, or a stream's work so far. A send packs it behind
-//! that moment; a receive unpacks into it behind that moment, and is over when the
+//! that ready event; a receive unpacks into it behind that ready event, and is over when the
 //! bytes lie there, so that work that is queued afterwards, on any stream, sees them.
 //!
 //! A buffer of the host belongs to its request alone, so a request that is dropped goes on
@@ -18,7 +18,7 @@ use osier_kernels::{
     After, Context, DeviceError, DeviceSlice, DeviceView, Memory, Ordered, Stream, classify,
 };
 
-/// Memory of a device that can be sent and received when it is handed over with a moment
+/// Memory of a device that can be sent and received when it is handed over with a ready event
 /// ([`Ordered`]), as by [`DeviceSlice::after_stream`].
 ///
 /// # Lifetimes
@@ -77,7 +77,7 @@ impl<T: Datatype> DeviceBuffer for DeviceView<T> {
     }
 }
 
-/// The memory of a view; the moment is fixed now, if it is used.
+/// The memory of a view; the ready event is fixed now, if it is used.
 pub fn handed_over<T: Datatype>(view: Ordered<DeviceView<T>>, use_: Use) -> RawView {
     let (origin, bytes) = (view.buffer().origin(), view.buffer().packed_bytes());
     RawView::device(origin, bytes, DeviceMemory::new(view, use_))

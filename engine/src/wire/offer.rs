@@ -1,10 +1,10 @@
 //! What one rank tells another process of device memory, so that it can be reached there.
 //!
 //! ```text
-//! offer   key 105, origin u64, count u64, slot u16, moment u8, event 64
+//! offer   key 105, origin u64, count u64, slot u16, ready event u8, event 64
 //! slot    where the receiver of a LAYOUT keeps it; 0xffff: one run of bytes at the
 //!         origin; 0xfffe: the layout was not told
-//! moment  0 passed, 1 when the event has passed, 2 when READY says so
+//! ready event  0 passed, 1 when the event has passed, 2 when READY says so
 //! ```
 //!
 //! # Invariants
@@ -86,7 +86,7 @@ impl Offer {
         let (origin, rest) = rest.split_first_chunk::<8>()?;
         let (count, rest) = rest.split_first_chunk::<8>()?;
         let (slot, rest) = rest.split_first_chunk::<2>()?;
-        let (moment, event) = rest.split_first()?;
+        let (ready_event, event) = rest.split_first()?;
         let layout = match u16::from_le_bytes(*slot) {
             u16::MAX => Told::Run,
             slot if slot == u16::MAX - 1 => Told::Not,
@@ -94,7 +94,7 @@ impl Offer {
             _ => return None,
         };
         let event: [u8; 64] = event.try_into().ok()?;
-        let when = match moment {
+        let when = match ready_event {
             0 if event == [0; 64] => When::Passed,
             1 => When::Event(EventHandle(event)),
             2 if event == [0; 64] => When::Told,

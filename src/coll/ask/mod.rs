@@ -123,7 +123,7 @@ pub(crate) struct Ask {
     pub error: Option<Error>,
     /// What the call itself has done already.
     pub begun: Option<Begun>,
-    /// Memory of a device whose moment the run waits for, and which it does not use.
+    /// Memory of a device whose ready event the run waits for, and which it does not use.
     pub behind: Option<RawView>,
     /// All ranks know that buffers of such calls lie on devices: see `spaces`.
     pub on_devices: bool,

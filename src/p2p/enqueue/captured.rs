@@ -31,7 +31,7 @@ pub(super) struct Captured {
     kind: Kind,
     view: DeviceView<u8>,
     latch: Arc<Latch>,
-    /// A stream without work, for moments that have passed.
+    /// A stream without work, for ready events that have passed.
     idle: Stream,
     stream: usize,
     /// Of the last launch.

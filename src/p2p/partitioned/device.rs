@@ -1,4 +1,4 @@
-//! Partitioned transfers of a device's memory: a partition is ready from a moment on, an
+//! Partitioned transfers of a device's memory: a partition is ready from a ready event on, an
 //! event or a stream's work so far, and the host does not wait for it.
 
 use super::recv::Receiving;
@@ -36,7 +36,7 @@ pub type DevicePartitionedRecv<T> = DevicePartitioned<Receiving, T>;
 
 impl Communicator {
     /// As [`Communicator::psend_init`], of a device's memory. Partitions are marked ready
-    /// with the moment from which their bytes are valid.
+    /// with the ready event of their bytes.
     ///
     /// ```no_run
     /// # fn f(comm: &osier::Communicator, stream: &osier::devices::Stream) -> osier::Result<()> {
@@ -137,12 +137,12 @@ impl<S: Side, T: Datatype> DevicePartitioned<S, T> {
         status(&*self.side)
     }
 
-    /// A moment that is fixed now: work that a stream gets later is not waited for.
-    fn settled(&self, moment: After) -> Result<After> {
-        match moment {
+    /// A ready event that is fixed now: work that a stream gets later is not waited for.
+    fn settled(&self, ready_event: After) -> Result<After> {
+        match ready_event {
             After::Stream(stream) => {
                 let settled = self.slice.after_stream(&stream).settled()?;
-                Ok(settled.moment().clone())
+                Ok(settled.ready_event().clone())
             }
             event => Ok(event),
         }
@@ -160,13 +160,13 @@ impl<T: Datatype> DevicePartitionedSend<T> {
         self.comm().reported(started)
     }
 
-    /// Says that a partition may be sent from a moment on. Any thread may.
+    /// Says that a partition may be sent from a ready event on. Any thread may.
     ///
     /// # Errors
     /// If the request is not active, or has no such partition, or it was marked already.
     #[track_caller]
-    pub fn pready(&self, at: usize, moment: impl Into<After>) -> Result<()> {
-        let ready = self.side.pready(at, Some(&moment.into()));
+    pub fn pready(&self, at: usize, ready_event: impl Into<After>) -> Result<()> {
+        let ready = self.side.pready(at, Some(&ready_event.into()));
         self.comm().reported(ready)
     }
 
@@ -178,9 +178,9 @@ impl<T: Datatype> DevicePartitionedSend<T> {
     pub fn pready_range(
         &self,
         range: RangeInclusive<usize>,
-        moment: impl Into<After>,
+        ready_event: impl Into<After>,
     ) -> Result<()> {
-        self.all_ready(range, moment.into())
+        self.all_ready(range, ready_event.into())
     }
 
     /// As [`DevicePartitionedSend::pready`] for each partition of a list.
@@ -188,17 +188,17 @@ impl<T: Datatype> DevicePartitionedSend<T> {
     /// # Errors
     /// As there, of the first that fails.
     #[track_caller]
-    pub fn pready_list(&self, list: &[usize], moment: impl Into<After>) -> Result<()> {
-        self.all_ready(list.iter().copied(), moment.into())
+    pub fn pready_list(&self, list: &[usize], ready_event: impl Into<After>) -> Result<()> {
+        self.all_ready(list.iter().copied(), ready_event.into())
     }
 
     #[track_caller]
-    fn all_ready(&self, all: impl Iterator<Item = usize>, moment: After) -> Result<()> {
+    fn all_ready(&self, all: impl Iterator<Item = usize>, ready_event: After) -> Result<()> {
         // One event for all.
-        let moment = self.settled(moment);
-        let moment = self.comm().reported(moment)?;
+        let ready_event = self.settled(ready_event);
+        let ready_event = self.comm().reported(ready_event)?;
         for at in all {
-            let ready = self.side.pready(at, Some(&moment));
+            let ready = self.side.pready(at, Some(&ready_event));
             self.comm().reported(ready)?;
         }
         Ok(())
@@ -206,22 +206,22 @@ impl<T: Datatype> DevicePartitionedSend<T> {
 }
 
 impl<T: Datatype> DevicePartitionedRecv<T> {
-    /// Begins a transfer into the memory, which may be written from a moment on.
+    /// Begins a transfer into the memory, which may be written from a ready event on.
     ///
     /// # Errors
     /// If it is active, or the driver refuses.
     #[track_caller]
-    pub fn start(&mut self, moment: impl Into<After>) -> Result<()> {
-        let started = self.start_unreported(moment.into());
+    pub fn start(&mut self, ready_event: impl Into<After>) -> Result<()> {
+        let started = self.start_unreported(ready_event.into());
         self.comm().reported(started)
     }
 
     #[track_caller]
-    fn start_unreported(&self, moment: After) -> Result<()> {
+    fn start_unreported(&self, ready_event: After) -> Result<()> {
         if self.is_active() {
             return Err(is_started());
         }
-        self.side.set_moment(self.settled(moment)?);
+        self.side.set_ready_event(self.settled(ready_event)?);
         start(&*self.side, std::ptr::null_mut())
     }
 

@@ -73,9 +73,9 @@ impl Receiving {
     }
 
     /// When the next start may write a device's memory.
-    pub(super) fn set_moment(&self, moment: After) {
+    pub(super) fn set_ready_event(&self, ready_event: After) {
         if let Some((_, kept)) = &self.device {
-            *lock(kept) = Some(moment);
+            *lock(kept) = Some(ready_event);
         }
     }
 
@@ -165,8 +165,8 @@ impl Receiving {
             let spot = self.shape.piece(&met.pieces, at);
             let view = match &self.device {
                 None => spot.on(base),
-                Some((slice, moment)) => match &*lock(moment) {
-                    Some(moment) => spot.on_device(slice, moment, Use::Write),
+                Some((slice, ready_event)) => match &*lock(ready_event) {
+                    Some(ready_event) => spot.on_device(slice, ready_event, Use::Write),
                     None => Err(not_started()),
                 },
             };

@@ -108,12 +108,14 @@ impl Sending {
         self.claim(at, WRITING).map(Written)
     }
 
-    /// Sends a partition, of a device's memory from a moment on.
+    /// Sends a partition, of a device's memory from a ready event on.
     #[track_caller]
-    pub(super) fn pready(&self, at: usize, moment: Option<&After>) -> Result<()> {
+    pub(super) fn pready(&self, at: usize, ready_event: Option<&After>) -> Result<()> {
         self.claim(at, POSTING)?;
-        let view = match (&self.device, moment) {
-            (Some(slice), Some(moment)) => self.shape.spot(at).on_device(slice, moment, Use::Read),
+        let view = match (&self.device, ready_event) {
+            (Some(slice), Some(ready_event)) => {
+                self.shape.spot(at).on_device(slice, ready_event, Use::Read)
+            }
             _ => self.view(at),
         };
         let posted = match (self.dest, view) {

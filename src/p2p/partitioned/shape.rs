@@ -307,8 +307,13 @@ impl Spot<'_> {
         }
     }
 
-    /// In a device's memory, valid from a moment on.
-    pub fn on_device(&self, slice: &DeviceSlice<u8>, moment: &After, use_: Use) -> Result<RawView> {
+    /// In a device's memory, valid from a ready event on.
+    pub fn on_device(
+        &self,
+        slice: &DeviceSlice<u8>,
+        ready_event: &After,
+        use_: Use,
+    ) -> Result<RawView> {
         let bytes = u8::layout();
         let (offset, layout, count) = match self {
             Spot::Instances {
@@ -323,7 +328,7 @@ impl Spot<'_> {
             // The origin lies in front of the memory.
             Err(_) => DeviceView::new(slice, 0, &layout.seen_from(offset.wrapping_neg()), count)?,
         };
-        Ok(handed_over(Ordered::new(view, moment.clone()), use_))
+        Ok(handed_over(Ordered::new(view, ready_event.clone()), use_))
     }
 }
 

@@ -156,17 +156,17 @@ pub fn exhaust(comm: &Communicator) {
         let n = [3_000, 150_000, 20_000][round];
         let (late, echo) = (upload(&held, &[0; 90_000]), upload(&held, &vec![0; n]));
         let on = comm.on_stream(&held);
-        let gate = on.recv(&late, other, 90).expect("enqueued");
+        let semaphore = on.recv(&late, other, 90).expect("enqueued");
         let mut gated = Vec::new();
         for tag in 91..97 {
-            // Behind the gate: a receive, and sends short and long.
+            // Behind the semaphore: a receive, and sends short and long.
             gated.push(match (tag - 91 + round) % 3 {
                 0 => on.send(&late.slice(..3_000).expect("inside"), other, tag),
                 1 => on.send(&late, other, tag),
                 _ => on.send(&late.slice(..20_000).expect("inside"), other, tag),
             });
         }
-        // Its memory is free when the gate opens.
+        // Its memory is free when the semaphore opens.
         let into = comm
             .irecv(echo.after_stream(&held), other, 98)
             .expect("begun");
@@ -222,7 +222,7 @@ pub fn exhaust(comm: &Communicator) {
             let right = bytes_of(round, gated_bytes(tag));
             assert!(download(&stream, &to) == right, "round {round}, {tag}");
         }
-        gate.wait().expect("received");
+        semaphore.wait().expect("received");
         for sent in gated {
             sent.expect("enqueued").wait().expect("sent");
         }
@@ -273,7 +273,7 @@ pub fn steps(comm: &Communicator) {
                 0 => drop(comm.recv(&mut ordered.clone(), other, 2)?),
                 _ => comm.send(&ordered, other, 2)?,
             }
-            // One is withdrawn before anybody receives it.
+            // One is cancelled before anybody receives it.
             if me == 1 && bytes > 1000 {
                 drop(comm.isend(ordered.clone(), other, 4)?.revoke());
                 comm.send(&[1u8], other, 5)?;

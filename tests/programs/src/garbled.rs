@@ -5,7 +5,7 @@
 
 use crate::mapped::Device;
 use crate::matrix::cells::Dice;
-use osier::devices::{DeviceView, Gate, Kind};
+use osier::devices::{DeviceView, Kind, StreamSemaphore};
 use osier::{Basic, Communicator, Type};
 use osier_bed::devices::device_use;
 use osier_bed::words::{Word, malformed, post};
@@ -158,8 +158,8 @@ pub fn run(comm: &Communicator) {
                 .collect()
         };
         let held = device.another_stream();
-        let gate = Gate::new(held.context()).expect("a gate");
-        gate.hold(&held).expect("held");
+        let semaphore = StreamSemaphore::new(held.context()).expect("a stream semaphore");
+        semaphore.hold(&held).expect("held");
         // Late bytes, late room, and both; one that is received at the end.
         let own: Vec<_> = (0..4)
             .map(|tag| device.with(kinds[me], &bytes(tag, me)))
@@ -201,7 +201,7 @@ pub fn run(comm: &Communicator) {
             // They came before the number.
             assert_eq!(malformed(comm) - before, posted[0], "round {round}");
         }
-        gate.open();
+        semaphore.open();
         receives.push(receive(3));
         for (tag, request) in receives.into_iter().enumerate() {
             request.wait().expect("received");

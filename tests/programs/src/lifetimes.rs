@@ -68,7 +68,7 @@ pub fn run(comm: &Communicator, how: &str) {
         "freed-receive" => freed(comm, &device, false),
         "stream" => stream_destroyed(comm, &device),
         "dropped" => dropped(comm),
-        "apertures" => apertures(comm, &device),
+        "BAR1 windows" => bar1_windows(comm, &device),
         "context" => return context_reset(comm, &device),
         _ => panic!("{how}?"),
     }
@@ -169,8 +169,8 @@ fn freed(comm: &Communicator, device: &Device, sends: bool) {
     raw::free(again);
 }
 
-/// Short messages by apertures of memory that comes and goes, mostly at one address.
-fn apertures(comm: &Communicator, device: &Device) {
+/// Short messages by BAR1 windows of memory that comes and goes, mostly at one address.
+fn bar1_windows(comm: &Communicator, device: &Device) {
     let (me, other) = (comm.rank(), 1 - comm.rank());
     let stream = device.stream();
     let mut kept = Vec::new();
@@ -182,7 +182,7 @@ fn apertures(comm: &Communicator, device: &Device) {
         let ready = || slice.after_stream(stream);
         copy::fill(stream, &ready(), round + me as u8).expect("a fill");
         stream.synchronize().expect("filled");
-        let before = device_traffic(comm).apertures;
+        let before = device_traffic(comm).bar1_windows;
         if me == round as usize % 2 {
             let sent = slice.slice(..64).map(|part| part.after_stream(stream));
             comm.send(&sent.expect("inside"), other, 1).expect("sent");
@@ -195,7 +195,7 @@ fn apertures(comm: &Communicator, device: &Device) {
             assert!(device.bytes(&slice) == right, "round {round}");
         }
         // All that are kept live, so that in the end there is no room for more.
-        let moved = device_traffic(comm).apertures - before;
+        let moved = device_traffic(comm).bar1_windows - before;
         assert!(moved == 1 || kept.len() > 20, "round {round}");
         if round % 4 == 3 {
             kept.push(slice);

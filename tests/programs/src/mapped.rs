@@ -150,7 +150,7 @@ fn less(now: DeviceTraffic, before: DeviceTraffic) -> DeviceTraffic {
         handed: now.handed - before.handed,
         device_chunks: now.device_chunks - before.device_chunks,
         copied_first: now.copied_first - before.copied_first,
-        apertures: now.apertures - before.apertures,
+        bar1_windows: now.bar1_windows - before.bar1_windows,
         kernels: now.kernels - before.kernels,
         kernel_bytes: now.kernel_bytes - before.kernel_bytes,
         combined: now.combined - before.combined,
@@ -252,7 +252,7 @@ fn short(comm: &Communicator, how: &str) {
                     let what = format!("{n} bytes, {made:?}, run {is_run}, {mode}, {how}");
                     let bytes = pattern(2 * n, n + me);
                     let slice = device.with(made, &bytes);
-                    // Its moment has passed.
+                    // Its ready event has passed.
                     device.stream.synchronize().expect("a stream");
                     let before = device_traffic(comm);
                     let view = DeviceView::new(&slice, 0, &layout, 1).expect("inside");
@@ -282,16 +282,16 @@ fn short(comm: &Communicator, how: &str) {
                         assert!(right, "{what}");
                     }
                     let did = less(device_traffic(comm), before);
-                    let reached = how == "aperture" && plain && is_run;
+                    let reached = how == "BAR1 window" && plain && is_run;
                     let waits = mode != "standard" || how == "announced";
-                    // With an aperture few bytes are quicker without a kernel.
+                    // With a BAR1 window few bytes are quicker without a kernel.
                     let kernel = waits && plain && !(reached && n < 1500);
                     let through = match me {
                         0 => reached && !kernel && n <= 1500,
                         _ => reached && !kernel,
                     };
                     assert_eq!(did.kernels, u64::from(kernel && me == 1), "{what}");
-                    assert_eq!(did.apertures, u64::from(through), "{what}");
+                    assert_eq!(did.bar1_windows, u64::from(through), "{what}");
                     let chunks = did.device_chunks + did.handed;
                     assert!(chunks == 0 || (how == "announced" && !plain), "{what}");
                 }
@@ -590,7 +590,7 @@ fn dies(comm: &Communicator, when: &str, from: Made, to: Made) {
     if comm.rank() == 1 {
         let view = slice.after_stream(&device.stream);
         let _request = match when {
-            // Its moment never comes.
+            // Its ready event never comes.
             "late" => {
                 for i in 0..200 {
                     copy::fill(&device.stream, &view, i).expect("a fill");

@@ -134,12 +134,12 @@ fn what_goes_in_the_middle_of_a_message_harms_nobody_else() {
 }
 
 #[test]
-fn apertures_of_other_libraries_memory_go_with_it() {
+fn bar1_windows_of_other_libraries_memory_end_with_it() {
     if !emulated() {
         return;
     }
     let options = ["--emulate-gpus", "1"];
-    let mut job = job(2, &options, &["device-lifetime", "apertures"]);
+    let mut job = job(2, &options, &["device-lifetime", "BAR1 windows"]);
     job.env("OSIER_EMULATED_GDRCOPY", "1")
         .env("OSIER_EMULATED_ADDRESSES", "reused");
     finish(&mut job).through(&[0, 1]).code(0);

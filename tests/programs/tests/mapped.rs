@@ -88,7 +88,7 @@ fn short_messages_take_the_quickest_way() {
     if emulated() {
         mapped("1", &[], &["short", "bounced"]).quiet();
         let gdrcopy = [("OSIER_EMULATED_GDRCOPY", "1")];
-        mapped("1", &gdrcopy, &["short", "aperture"]).quiet();
+        mapped("1", &gdrcopy, &["short", "BAR1 window"]).quiet();
         mapped("1", &[("OSIER_DEVICE_EAGER", "0")], &["short", "announced"]);
         // Launches that are seen sooner than copies: kernels move runs.
         let costs = std::env::temp_dir().join(format!("osier-launch-{}", std::process::id()));

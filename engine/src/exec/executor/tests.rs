@@ -83,7 +83,7 @@ struct Rank {
     pending: BTreeMap<u32, Pending>,
     ends: HashMap<u32, OperationEnd>,
     ended: VecDeque<StepEnd>,
-    culprit: u32,
+    failed_rank: u32,
     devices: Arc<Devices>,
 }
 
@@ -143,8 +143,8 @@ impl Rank {
                 unsafe { view.unpack(0..bytes.len(), bytes.as_ptr()) };
                 Ok(bytes.len())
             }
-            Err(culprit) => {
-                self.culprit = culprit;
+            Err(failed_rank) => {
+                self.failed_rank = failed_rank;
                 Err(Error::new(ErrorKind::Cancelled, "poisoned"))
             }
         })
@@ -191,7 +191,7 @@ impl Rank {
                 run: pending.run,
                 instance: pending.instance,
                 handle,
-                culprit: std::mem::replace(&mut self.culprit, NOBODY),
+                failed_rank: std::mem::replace(&mut self.failed_rank, NOBODY),
             });
             let room = receives.then(|| view.bytes());
             self.ends
@@ -284,11 +284,11 @@ impl Driver for Rank {
 
     fn hear(&self, _run: u32) {}
 
-    fn stop(&mut self, handle: u32, culprit: u32) -> Option<u32> {
+    fn stop(&mut self, handle: u32, failed_rank: u32) -> Option<u32> {
         let pending = self.pending.remove(&handle)?;
         match pending.receives {
             true => self.discard(pending.peer, pending.tag),
-            false => self.poison(pending.peer, pending.tag, culprit),
+            false => self.poison(pending.peer, pending.tag, failed_rank),
         }
         Some(pending.instance)
     }
@@ -302,12 +302,12 @@ impl Driver for Rank {
         }
     }
 
-    fn poison(&mut self, to: u32, tag: u32, culprit: u32) {
-        self.deliver(to, tag, Err(culprit));
+    fn poison(&mut self, to: u32, tag: u32, failed_rank: u32) {
+        self.deliver(to, tag, Err(failed_rank));
     }
 
-    fn culprit(&mut self, _peer: u32, _error: &Error) -> u32 {
-        std::mem::replace(&mut self.culprit, NOBODY)
+    fn failed_rank(&mut self, _peer: u32, _error: &Error) -> u32 {
+        std::mem::replace(&mut self.failed_rank, NOBODY)
     }
 
     fn devices(&self) -> &Arc<Devices> {
@@ -363,7 +363,7 @@ fn play(
             pending: BTreeMap::new(),
             ends: HashMap::new(),
             ended: VecDeque::new(),
-            culprit: NOBODY,
+            failed_rank: NOBODY,
             devices: Arc::default(),
         };
         let view =

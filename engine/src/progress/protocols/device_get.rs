@@ -4,7 +4,7 @@
 //! sender                          receiver
 //! [LAYOUT slot]             ->    keeps it
 //! RTS total, offer     ->    (match) opens the memory, or finds it open
-//!                                 when the moment has passed: one kernel, from layout
+//!                                 when the ready event has passed: one kernel, from layout
 //!                                 to layout
 //!                           <-    FIN
 //! ```
@@ -121,8 +121,8 @@ impl Mapped {
     fn advance(&mut self) -> Step {
         if self.writes && self.copy.is_none() {
             // Until then it can be given up.
-            let moment = self.own.view().map(Ordered::moment);
-            match moment.and_then(|moment| match moment {
+            let ready_event = self.own.view().map(Ordered::ready_event);
+            match ready_event.and_then(|ready_event| match ready_event {
                 After::Event(event) => event.is_passed(),
                 After::Stream(_) | After::Now => Ok(true),
             }) {

@@ -6,7 +6,7 @@
 
 use super::device_get;
 use crate::device::UnderWay;
-use crate::device::export::{Moment, Told as ToldEvent};
+use crate::device::export::{ReadyEvent, Told as ToldEvent};
 use crate::error::Error;
 use crate::progress::arrival::Arrival;
 use crate::progress::lane::Lane;
@@ -57,7 +57,7 @@ pub(crate) struct Remote {
     pub told: Said,
 }
 
-/// What the owner of memory has said of the moment from which it may be used.
+/// What the owner of memory has said of its ready event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
     /// That it will say so.
@@ -126,13 +126,13 @@ pub(crate) fn offer(port: &mut Port, handle: u32) -> Offering {
     };
     // Handles of events name processes by their numbers.
     let tells = port.links.sharing(peer).process_numbers;
-    let (event, when) = match memory.moment(&port.devices, tells) {
-        Ok(Moment::Passed) => (None, When::Passed),
-        Ok(Moment::Event(told)) => {
+    let (event, when) = match memory.ready_event(&port.devices, tells) {
+        Ok(ReadyEvent::Passed) => (None, When::Passed),
+        Ok(ReadyEvent::Event(told)) => {
             let handle = told.handle;
             (Some(told), When::Event(handle))
         }
-        Ok(Moment::Later) => (None, When::Told),
+        Ok(ReadyEvent::Later) => (None, When::Told),
         Err(e) => return Offering::Broken(port.device_error(handle, e)),
     };
     let (layout, count) = memory.instances();

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! From SLOT_CTS on chunks go as those of the host's memory do ([`super::host_pipeline`]), with the
-//! same rules for revoking, withdrawal and death.
+//! same rules for revoking, cancellation and death.
 //!
 //! # Invariants
 //! 1. The memory for chunks is opened before the first chunk is asked for, so that each

@@ -19,13 +19,13 @@
 //! 1. From PUT_OFFER to PUT_DONE, or the sender's death, the receive keeps its memory: who
 //!    revokes it asks the sender to give up, and waits for PUT_DONE.
 //! 2. A PUT_OFFER is answered by one PUT_DONE, or by CANCEL.
-//! 3. A sender queues its kernel when both moments have passed; until then either side
+//! 3. A sender queues its kernel when both ready events have passed; until then either side
 //!    can give up.
 
 use super::device_memory::Remote;
 use super::{device_get, device_memory, device_pipeline, host_pipeline, rendezvous};
 use crate::device::UnderWay;
-use crate::device::export::{Moment, Told as ToldEvent};
+use crate::device::export::{ReadyEvent, Told as ToldEvent};
 use crate::error::{Error, ErrorKind};
 use crate::progress::op::Op;
 use crate::progress::peer::Target;
@@ -80,10 +80,10 @@ pub(crate) fn begin_place(
         return false;
     };
     let tells = port.links.sharing(peer).process_numbers;
-    let event = match memory.moment(&port.devices, tells) {
-        Ok(Moment::Passed) => None,
-        Ok(Moment::Event(told)) => Some(told),
-        Ok(Moment::Later) | Err(_) => return false,
+    let event = match memory.ready_event(&port.devices, tells) {
+        Ok(ReadyEvent::Passed) => None,
+        Ok(ReadyEvent::Event(told)) => Some(told),
+        Ok(ReadyEvent::Later) | Err(_) => return false,
     };
     let placed = Placed {
         send,
@@ -202,7 +202,7 @@ pub(crate) fn on_put_offer(port: &mut Port, message: &Incoming, send: u32, recei
     unsafe {
         std::ptr::copy_nonoverlapping(message.payload.as_ptr(), body.as_mut_ptr(), body.len());
     }
-    // Whoever places knows the moment, or does not place.
+    // Whoever places knows the ready event, or does not place.
     let offer = Offer::from_wire(&body).filter(|offer| offer.when != When::Told);
     let Some(offer) = offer else {
         return false;

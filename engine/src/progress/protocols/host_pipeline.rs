@@ -16,7 +16,7 @@
 //!
 //! # Invariants
 //! 1. A chunk is the receiver's from SLOT to SLOT_CREDIT, or to the FIN that answers a
-//!    withdrawal; the sender keeps it meanwhile, whatever becomes of the send.
+//!    cancellation; the sender keeps it meanwhile, whatever becomes of the send.
 //! 2. A send is over when all of its chunks were taken.
 //! 3. Each SLOT_CTS is answered by chunks, by one SLOT that says there are none (then the
 //!    receiver asks for fragments), or by CANCEL.

@@ -69,9 +69,9 @@ impl Source {
     }
 }
 
-/// Refuses memory with a moment in the work of a graph, which nobody outside can wait for.
+/// Refuses memory with a ready event in the work of a graph, which nobody outside can wait for.
 #[inline(always)]
-pub(crate) fn check_moment(view: &RawView) -> Result<(), Error> {
+pub(crate) fn check_ready_event(view: &RawView) -> Result<(), Error> {
     match view.as_device().map(|memory| memory.check()) {
         Some(Err(e @ DeviceError::Capture(_))) => Err(e.into()),
         _ => Ok(()),
@@ -94,7 +94,7 @@ pub(crate) fn source(port: &mut Port, handle: u32) -> Result<Source, Error> {
     }
     if queued
         && port.ops.get_mut(handle).and_then(Op::stage).is_none()
-        && let Some(source) = read_aperture(port, handle, &memory)
+        && let Some(source) = read_bar1(port, handle, &memory)
     {
         return Ok(source);
     }
@@ -122,8 +122,8 @@ pub(crate) fn source(port: &mut Port, handle: u32) -> Result<Source, Error> {
 }
 
 /// The bytes of a short message, read by the processor; none where something else is
-/// quicker, or its moment has not passed.
-pub(crate) fn read_aperture(port: &mut Port, handle: u32, memory: &DeviceMemory) -> Option<Source> {
+/// quicker, or its ready event is pending.
+pub(crate) fn read_bar1(port: &mut Port, handle: u32, memory: &DeviceMemory) -> Option<Source> {
     let total = port.ops.get(handle)?.total;
     if !is_eager(port, handle) {
         return None;
@@ -131,19 +131,19 @@ pub(crate) fn read_aperture(port: &mut Port, handle: u32, memory: &DeviceMemory)
     if port.scratch_of == Some(handle) {
         return Some(Source::Packed(port.scratch.as_ptr(), total));
     }
-    let run = port.devices.aperture(memory, Move::Fill, total)?;
+    let run = port.devices.bar1(memory, Move::Fill, total)?;
     port.scratch.resize(total, 0);
     run.read(&mut port.scratch).ok()?;
     port.scratch_of = Some(handle);
-    port.counters.apertures += 1;
+    port.counters.bar1_windows += 1;
     port.counters.copied += total as u64;
     Some(Source::Packed(port.scratch.as_ptr(), total))
 }
 
 /// Writes a message that has come whole into a device's memory by the processor. False:
-/// something else is quicker, its moment has not passed, or a stream waits for it, for
+/// something else is quicker, its ready event is pending, or a stream waits for it, for
 /// work that was queued before need not see such writes.
-pub(crate) fn write_aperture(port: &mut Port, handle: u32, from: *const u8, bytes: usize) -> bool {
+pub(crate) fn write_bar1(port: &mut Port, handle: u32, from: *const u8, bytes: usize) -> bool {
     let Some(op) = port.ops.get(handle) else {
         return false;
     };
@@ -156,7 +156,7 @@ pub(crate) fn write_aperture(port: &mut Port, handle: u32, from: *const u8, byte
     let Some(memory) = op.view.as_device().cloned() else {
         return false;
     };
-    let Some(run) = port.devices.aperture(&memory, Move::Empty, wanted) else {
+    let Some(run) = port.devices.bar1(&memory, Move::Empty, wanted) else {
         return false;
     };
     // SAFETY: callers pass `bytes` readable bytes, which are no fewer.
@@ -164,7 +164,7 @@ pub(crate) fn write_aperture(port: &mut Port, handle: u32, from: *const u8, byte
     if run.write(from).is_err() {
         return false;
     }
-    port.counters.apertures += 1;
+    port.counters.bar1_windows += 1;
     port.counters.copied += wanted as u64;
     if let Some(op) = port.ops.get_mut(handle) {
         op.receive_more(bytes);
@@ -202,7 +202,7 @@ pub(crate) fn is_eager(port: &mut Port, handle: u32) -> bool {
     let message = Message {
         pair: placement.map(DevicePair::opened),
         waits: true,
-        apertures: (reached, reached),
+        bar1_windows: (reached, reached),
         ..Message::between(memory.end(), memory.end(), total)
     };
     port.rules(peer).is_eager(&message)
@@ -290,7 +290,7 @@ pub(crate) fn inbound(port: &mut Port, handle: u32) -> Option<&mut Inbound> {
 
 /// Takes the next bytes of a message to a device.
 pub(crate) fn stage_bytes(port: &mut Port, handle: u32, from: *const u8, bytes: usize) {
-    if write_aperture(port, handle, from, bytes) {
+    if write_bar1(port, handle, from, bytes) {
         return;
     }
     let Some(op) = port.ops.get_mut(handle) else {

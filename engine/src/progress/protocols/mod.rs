@@ -51,7 +51,7 @@ pub(crate) enum Stage {
     Opening(Box<Opening>),
     /// The sender's device writes our memory.
     Placed(Box<Placed>),
-    /// A send that is announced, and whose receiver is to be told when its memory's moment
+    /// A send that is announced, and whose receiver is to be told when its memory's ready event
     /// has passed.
     Later {
         _waits: UnderWay,

@@ -14,7 +14,7 @@
 //! protocol of the one table ([`crate::protocol::select`]) that begins.
 //!
 //! # Invariants
-//! 1. Each announcement is answered exactly once, even after the sender has asked to withdraw
+//! 1. Each announcement is answered exactly once, even after the sender has asked to cancel
 //!    it; a CTS may follow a FIN that says the memory could not be read.
 //! 2. The sender's memory is read only between announcement and FIN.
 //!
@@ -134,7 +134,7 @@ pub(crate) fn on_cts(port: &mut Port, peer: u32, handle: u32, units: u16) -> boo
         return host_staged::tell_failure(port, peer, handle);
     }
     if cancelling {
-        // We have asked to withdraw it. The receiver has an answer to
+        // We have asked to cancel it. The receiver has an answer to
         // that under way unless it was reading when it was asked and fell
         // back to fragments; then it answers now, and once in any case.
         cancel(port, peer, handle);
@@ -182,7 +182,7 @@ pub(crate) fn on_fin(port: &mut Port, peer: u32, handle: u32, outcome: u16) -> b
     } else if outcome == wire::OUTCOME_CANCELLED {
         let e = Error::new(
             ErrorKind::Cancelled,
-            format!("{}: withdrawn", port.describe(handle)),
+            format!("{}: cancelled", port.describe(handle)),
         );
         port.finish(handle, Some(e));
     } else {

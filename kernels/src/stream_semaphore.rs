@@ -1,19 +1,19 @@
-//! Gates: the host holds a stream, and lets it go on.
+//! Stream semaphores: the host holds a stream, and lets it go on.
 //!
 //! An event cannot hold a stream for what has not been queued yet, such as the arrival of
-//! a message. A gate can: it is a word in pinned memory. The stream waits until the word
+//! a message. A semaphore can: it is a word in pinned memory. The stream waits until the word
 //! has a value, which the host stores.
 //!
 //! ```text
-//! Gate    shut --open--> open          a number that only grows: the word is used again
+//! Semaphore    shut --open--> open          a number that only grows: the word is used again
 //! Valve   shut <-> open                as often as a graph is launched
 //! ```
 //!
 //! # Invariants
-//! 1. A word of a [`Gate`] never gets less, so whoever waits for its last user passes.
-//! 2. A gate that is dropped is open: no stream waits for what nobody will do.
+//! 1. A word of a [`StreamSemaphore`] never gets less, so whoever waits for its last user passes.
+//! 2. A semaphore that is dropped is open: no stream waits for what nobody will do.
 //! 3. The words' memory lives as long as the process: a stream may look at a word long
-//!    after its gate was opened.
+//!    after its semaphore was opened.
 //!
 //! # What to know
 //! The driver does not see this order. Streams that share a queue of the device's hardware
@@ -40,16 +40,16 @@ const WAIT_EQUAL: c_uint = 1;
 /// The driver offers it, the device does not.
 const NOT_SUPPORTED: u32 = 801;
 
-/// The words of one device that nobody uses: those of gates, and those of valves, which
+/// The words of one device that nobody uses: those of semaphores, and those of valves, which
 /// go up and down.
 #[derive(Debug, Default)]
-pub(crate) struct Gates {
+pub(crate) struct StreamSemaphores {
     free: [Mutex<Vec<Free>>; 2],
 }
 
 type Free = (Arc<Page>, usize);
 
-const GATES: usize = 0;
+const SEMAPHORES: usize = 0;
 const VALVES: usize = 1;
 
 #[derive(Debug)]
@@ -82,7 +82,7 @@ struct Word {
 
 impl Word {
     fn new(context: &Context, list: usize) -> Result<Word> {
-        let mut free = lock(&context.gates().free[list]);
+        let mut free = lock(&context.semaphores().free[list]);
         if free.is_empty() {
             let memory = Memory::pinned(context, WORDS * WORD_BYTES)?;
             let lost = || DeviceError::Unavailable("pinned memory has no host address".into());
@@ -95,7 +95,7 @@ impl Word {
             });
             free.extend((0..WORDS).map(|at| (page.clone(), at)));
         }
-        let missing = || DeviceError::Unavailable("no gate is left".into());
+        let missing = || DeviceError::Unavailable("no semaphore is left".into());
         let (page, at) = free.pop().ok_or_else(missing)?;
         Ok(Word {
             context: context.clone(),
@@ -141,29 +141,29 @@ impl Word {
 
 impl Drop for Word {
     fn drop(&mut self) {
-        lock(&self.context.gates().free[self.list]).push((self.page.clone(), self.at));
+        lock(&self.context.semaphores().free[self.list]).push((self.page.clone(), self.at));
     }
 }
 
 /// Holds streams until it is opened, once.
 #[derive(Debug)]
-pub struct Gate {
+pub struct StreamSemaphore {
     place: Word,
     turn: u32,
 }
 
-impl Gate {
-    /// A gate for streams of a device, shut.
+impl StreamSemaphore {
+    /// A semaphore for streams of a device, shut.
     ///
     /// # Errors
     /// Out of pinned memory.
-    pub fn new(context: &Context) -> Result<Gate> {
-        let place = Word::new(context, GATES)?;
+    pub fn new(context: &Context) -> Result<StreamSemaphore> {
+        let place = Word::new(context, SEMAPHORES)?;
         let turn = place.word().load(Ordering::Relaxed).wrapping_add(1);
-        Ok(Gate { place, turn })
+        Ok(StreamSemaphore { place, turn })
     }
 
-    /// Holds the work that is queued on a stream from now on until the gate is open; the
+    /// Holds the work that is queued on a stream from now on until the semaphore is open; the
     /// host does not wait.
     ///
     /// # Errors
@@ -176,7 +176,7 @@ impl Gate {
     pub fn open(self) {}
 }
 
-impl Drop for Gate {
+impl Drop for StreamSemaphore {
     fn drop(&mut self) {
         self.place.set(self.turn);
     }
@@ -202,10 +202,10 @@ impl Valve {
         Ok(Valve { place })
     }
 
-    /// As [`Gate::hold`], for streams that are captured: at each launch.
+    /// As [`StreamSemaphore::hold`], for streams that are captured: at each launch.
     ///
     /// # Errors
-    /// As [`Gate::hold`].
+    /// As [`StreamSemaphore::hold`].
     pub fn hold(&self, stream: &Stream) -> Result<()> {
         self.place.hold(stream, OPEN, WAIT_EQUAL)
     }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// What joins two devices besides the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Joint {
+pub enum DeviceLink {
     /// They are one device, of two ranks.
     Same,
     /// So many links from one to the other, which carry nothing else.
@@ -26,7 +26,7 @@ pub enum Joint {
     Switched(u32),
 }
 
-impl Joint {
+impl DeviceLink {
     /// Number of links at either end.
     pub fn links(self) -> u32 {
         match self {
@@ -37,7 +37,7 @@ impl Joint {
 }
 
 /// As `nvidia-smi` writes it: `NV4`. Through a switch it is `NV18s`.
-impl fmt::Display for Joint {
+impl fmt::Display for DeviceLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Same => f.pad("same"),
@@ -49,22 +49,22 @@ impl fmt::Display for Joint {
 
 /// Which ranks' devices are joined.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Joints {
+pub struct DeviceLinks {
     /// By rank: the others, and what joins them.
-    of: Vec<Vec<(u32, Joint)>>,
+    of: Vec<Vec<(u32, DeviceLink)>>,
 }
 
-impl Joints {
+impl DeviceLinks {
     /// Of pairs of ranks; of one that is named twice the last counts.
     ///
     /// # Panics
     /// If a rank is none of `size`, or joined to itself.
-    pub fn of(size: u32, pairs: impl IntoIterator<Item = (u32, u32, Joint)>) -> Self {
+    pub fn of(size: u32, pairs: impl IntoIterator<Item = (u32, u32, DeviceLink)>) -> Self {
         let mut of = vec![BTreeMap::new(); size as usize];
-        for (a, b, joint) in pairs {
+        for (a, b, device_link) in pairs {
             assert_ne!(a, b, "a rank is not joined to itself");
-            of[a as usize].insert(b, joint);
-            of[b as usize].insert(a, joint);
+            of[a as usize].insert(b, device_link);
+            of[b as usize].insert(a, device_link);
         }
         let of = of.into_iter().map(|others| others.into_iter().collect());
         Self { of: of.collect() }
@@ -87,7 +87,7 @@ impl Joints {
             }
             if who == "switch" {
                 let all = (0..each).flat_map(|a| (a + 1..each).map(move |b| (a, b)));
-                pairs.extend(all.map(|(a, b)| (a, b, Joint::Switched(links))));
+                pairs.extend(all.map(|(a, b)| (a, b, DeviceLink::Switched(links))));
                 continue;
             }
             let (a, b) = who.split_once('-').ok_or_else(|| wrong(item))?;
@@ -96,7 +96,7 @@ impl Joints {
             if a == b || a.max(b) >= each {
                 return Err(format!("{item}: a node has devices 0 to {}", each - 1));
             }
-            pairs.push((a, b, Joint::Direct(links)));
+            pairs.push((a, b, DeviceLink::Direct(links)));
         }
         let nodes = (0..size).step_by(each.max(1) as usize);
         Ok(Self::of(
@@ -113,7 +113,7 @@ impl Joints {
 
     /// What joins two ranks.
     #[inline]
-    pub fn between(&self, a: u32, b: u32) -> Option<Joint> {
+    pub fn between(&self, a: u32, b: u32) -> Option<DeviceLink> {
         let others = self.of.get(a as usize)?;
         let at = others.binary_search_by_key(&b, |(other, _)| *other).ok()?;
         Some(others[at].1)
@@ -131,16 +131,23 @@ impl Joints {
     }
 
     /// All pairs, each once.
-    pub fn pairs(&self) -> impl Iterator<Item = (u32, u32, Joint)> + '_ {
+    pub fn pairs(&self) -> impl Iterator<Item = (u32, u32, DeviceLink)> + '_ {
         self.of.iter().enumerate().flat_map(|(a, others)| {
-            let others = others.iter().map(move |(b, joint)| (a as u32, *b, *joint));
+            let others = others
+                .iter()
+                .map(move |(b, device_link)| (a as u32, *b, *device_link));
             others.filter(|(a, b, _)| a < b)
         })
     }
 
     /// Kinds of links that there are, in order.
-    pub fn kinds(&self) -> Vec<Joint> {
-        let mut all: Vec<Joint> = self.of.iter().flatten().map(|(_, joint)| *joint).collect();
+    pub fn kinds(&self) -> Vec<DeviceLink> {
+        let mut all: Vec<DeviceLink> = self
+            .of
+            .iter()
+            .flatten()
+            .map(|(_, device_link)| *device_link)
+            .collect();
         all.sort_unstable();
         all.dedup();
         all
@@ -149,47 +156,47 @@ impl Joints {
     /// Of some ranks, which are numbered anew in this order.
     pub fn of_ranks(&self, ranks: &[u32]) -> Self {
         let new: BTreeMap<u32, u32> = ranks.iter().copied().zip(0..).collect();
-        let kept = self.pairs().filter_map(|(a, b, joint)| {
+        let kept = self.pairs().filter_map(|(a, b, device_link)| {
             let (a, b) = (new.get(&a)?, new.get(&b)?);
-            Some((*a, *b, joint))
+            Some((*a, *b, device_link))
         });
         Self::of(ranks.len() as u32, kept)
     }
 
     /// By rank, the lowest rank that can be reached from it over links alone.
-    pub fn islands(&self) -> Vec<u32> {
-        let mut island: Vec<Option<u32>> = vec![None; self.of.len()];
+    pub fn cliques(&self) -> Vec<u32> {
+        let mut clique: Vec<Option<u32>> = vec![None; self.of.len()];
         for first in 0..self.of.len() {
-            if island[first].is_some() {
+            if clique[first].is_some() {
                 continue;
             }
             let mut open = vec![first];
             while let Some(rank) = open.pop() {
-                if island[rank].replace(first as u32).is_none() {
+                if clique[rank].replace(first as u32).is_none() {
                     open.extend(self.of[rank].iter().map(|(other, _)| *other as usize));
                 }
             }
         }
-        island.into_iter().flatten().collect()
+        clique.into_iter().flatten().collect()
     }
 }
 
-/// Joints, and what messages over them cost.
+/// Links between devices, and what messages over them cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Joined {
     /// Who is joined.
-    pub joints: Joints,
+    pub device_links: DeviceLinks,
     /// What messages over a kind of links cost; of each kind that there is.
-    pub links: Vec<(Joint, Curve)>,
+    pub links: Vec<(DeviceLink, Curve)>,
 }
 
 impl Joined {
     /// What messages between two ranks cost, if they are joined.
     #[inline]
-    pub fn between(&self, a: u32, b: u32) -> Option<(Joint, &Curve)> {
-        let joint = self.joints.between(a, b)?;
-        let (_, curve) = self.links.iter().find(|(kind, _)| *kind == joint)?;
-        Some((joint, curve))
+    pub fn between(&self, a: u32, b: u32) -> Option<(DeviceLink, &Curve)> {
+        let device_link = self.device_links.between(a, b)?;
+        let (_, curve) = self.links.iter().find(|(kind, _)| *kind == device_link)?;
+        Some((device_link, curve))
     }
 }
 
@@ -201,14 +208,14 @@ const EXACT: usize = 10;
 /// without others in between; `root` is the first of all. If `closed`, the way from the last
 /// to the first counts, too, where links join all.
 ///
-/// So a chain passes each island of links once, and a ring stays on links where they make
+/// So a chain passes each NVLink clique once, and a ring stays on links where they make
 /// one.
 pub(crate) fn order(machine: &Machine, root: u32, bytes: u64, closed: bool) -> Vec<u32> {
     let size = machine.places.len();
     let Some(joined) = &machine.joined else {
         return (0..size as u32).collect();
     };
-    let prefix = common(machine, &joined.joints);
+    let prefix = common(machine, &joined.device_links);
     let home = &machine.places[root as usize];
     // Parts that no link leaves, the root's first at every level.
     let mut parts: BTreeMap<(usize, &[u32]), Vec<u32>> = BTreeMap::new();
@@ -231,24 +238,27 @@ pub(crate) fn order(machine: &Machine, root: u32, bytes: u64, closed: bool) -> V
 }
 
 /// How many outermost levels no link crosses.
-fn common(machine: &Machine, joints: &Joints) -> usize {
+fn common(machine: &Machine, device_links: &DeviceLinks) -> usize {
     let depth = machine.places.first().map_or(0, Vec::len);
-    let crossed = joints.pairs().map(|(a, b, _)| machine.distance(a, b)).max();
+    let crossed = device_links
+        .pairs()
+        .map(|(a, b, _)| machine.distance(a, b))
+        .max();
     depth - crossed.unwrap_or(0)
 }
 
-/// Places by islands of links: outer levels that no link crosses, and the island in place of
+/// Places by NVLink cliques: outer levels that no link crosses, and the NVLink clique in place of
 /// the others.
-pub(crate) fn island_places(machine: &Machine) -> Option<Vec<Vec<u32>>> {
+pub(crate) fn clique_places(machine: &Machine) -> Option<Vec<Vec<u32>>> {
     let joined = machine.joined.as_ref()?;
-    let prefix = common(machine, &joined.joints);
-    let islands = joined.joints.islands();
-    let place = |(place, island): (&Vec<u32>, u32)| {
+    let prefix = common(machine, &joined.device_links);
+    let cliques = joined.device_links.cliques();
+    let place = |(place, clique): (&Vec<u32>, u32)| {
         let mut path = place[..prefix].to_vec();
-        path.push(island);
+        path.push(clique);
         path
     };
-    Some(machine.places.iter().zip(islands).map(place).collect())
+    Some(machine.places.iter().zip(cliques).map(place).collect())
 }
 
 /// The shortest way through all members, from the first one if it is said.
@@ -344,7 +354,7 @@ fn greedy(members: &[u32], first: usize, ns: &impl Fn(u32, u32) -> f64) -> Vec<u
 pub(crate) fn renamed(joined: Option<&Arc<Joined>>, ranks: &[u32]) -> Option<Arc<Joined>> {
     let joined = joined?;
     Some(Arc::new(Joined {
-        joints: joined.joints.of_ranks(ranks),
+        device_links: joined.device_links.of_ranks(ranks),
         links: joined.links.clone(),
     }))
 }
@@ -358,14 +368,20 @@ mod tests {
     const MESH: &str = "0-1:1,0-2:1,0-3:2,0-4:2,1-2:2,1-3:1,1-5:2,2-3:2,2-6:1,3-7:1,\
                         4-5:1,4-6:1,4-7:2,5-6:2,5-7:1,6-7:2";
 
-    fn machine(shape: &[u32], joints: Joints) -> Machine {
+    fn machine(shape: &[u32], device_links: DeviceLinks) -> Machine {
         let level = |level: usize| Link::hockney(5000.0 + 500.0 * level as f64, 0.04);
         let links = (0..shape.len()).map(level).collect();
-        let curve = |joint: Joint| Link::hockney(5000.0, 0.04 / f64::from(joint.links())).into();
-        let links_of = joints.kinds().into_iter().map(|j| (j, curve(j))).collect();
+        let curve = |device_link: DeviceLink| {
+            Link::hockney(5000.0, 0.04 / f64::from(device_link.links())).into()
+        };
+        let links_of = device_links
+            .kinds()
+            .into_iter()
+            .map(|j| (j, curve(j)))
+            .collect();
         Machine {
             joined: Some(Arc::new(Joined {
-                joints,
+                device_links,
                 links: links_of,
             })),
             ..Machine::regular(shape, links, |rank| rank)
@@ -373,39 +389,48 @@ mod tests {
     }
 
     #[test]
-    fn joints_of_nodes() {
-        let joints = Joints::regular("0-1:4,2-3:2", 8, 4).expect("pairs");
-        assert_eq!(joints.between(1, 0), Some(Joint::Direct(4)));
-        assert_eq!(joints.between(6, 7), Some(Joint::Direct(2)));
-        assert_eq!((joints.between(1, 2), joints.between(3, 4)), (None, None));
-        assert_eq!(joints.islands(), [0, 0, 2, 2, 4, 4, 6, 6]);
-        assert_eq!(joints.kinds(), [Joint::Direct(2), Joint::Direct(4)]);
-        assert_eq!(joints.pairs().count(), 4);
-        let some = joints.of_ranks(&[7, 6, 0]);
-        assert_eq!(some.pairs().collect::<Vec<_>>(), [(0, 1, Joint::Direct(2))]);
-        assert!(!joints.are_alike());
+    fn device_links_of_nodes() {
+        let device_links = DeviceLinks::regular("0-1:4,2-3:2", 8, 4).expect("pairs");
+        assert_eq!(device_links.between(1, 0), Some(DeviceLink::Direct(4)));
+        assert_eq!(device_links.between(6, 7), Some(DeviceLink::Direct(2)));
+        assert_eq!(
+            (device_links.between(1, 2), device_links.between(3, 4)),
+            (None, None)
+        );
+        assert_eq!(device_links.cliques(), [0, 0, 2, 2, 4, 4, 6, 6]);
+        assert_eq!(
+            device_links.kinds(),
+            [DeviceLink::Direct(2), DeviceLink::Direct(4)]
+        );
+        assert_eq!(device_links.pairs().count(), 4);
+        let some = device_links.of_ranks(&[7, 6, 0]);
+        assert_eq!(
+            some.pairs().collect::<Vec<_>>(),
+            [(0, 1, DeviceLink::Direct(2))]
+        );
+        assert!(!device_links.are_alike());
         assert!(
-            Joints::regular("switch:18", 3, 3)
+            DeviceLinks::regular("switch:18", 3, 3)
                 .expect("a switch")
                 .are_alike()
         );
-        let switch = Joints::regular("switch:18", 6, 3).expect("a switch");
-        assert_eq!(switch.islands(), [0, 0, 0, 3, 3, 3]);
+        let switch = DeviceLinks::regular("switch:18", 6, 3).expect("a switch");
+        assert_eq!(switch.cliques(), [0, 0, 0, 3, 3, 3]);
         assert_eq!(
             switch.between(0, 2).map(|j| j.to_string()),
             Some("NV18s".into())
         );
         for wrong in ["", "0-1", "0-4:1", "1-1:2", "0-1:0", "switch", "switch:x"] {
-            assert!(Joints::regular(wrong, 8, 4).is_err(), "{wrong}");
+            assert!(DeviceLinks::regular(wrong, 8, 4).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn neighbours_are_joined_where_they_can_be() {
-        let two = Joints::regular("0-2:4,1-3:4", 4, 4).expect("pairs");
+        let two = DeviceLinks::regular("0-2:4,1-3:4", 4, 4).expect("pairs");
         let machine_ = machine(&[2, 2], two);
         assert_eq!(order(&machine_, 1, 1 << 20, false)[..2], [1, 3]);
-        let mesh = machine(&[2, 4], Joints::regular(MESH, 8, 8).expect("a mesh"));
+        let mesh = machine(&[2, 4], DeviceLinks::regular(MESH, 8, 8).expect("a mesh"));
         for closed in [false, true] {
             let order = order(&mesh, 5, 1 << 24, closed);
             assert_eq!(order[0], 5);
@@ -418,8 +443,8 @@ mod tests {
             for (a, b) in pairs.chain(back) {
                 // There is a ring of two links each.
                 assert_eq!(
-                    joined.joints.between(a, b),
-                    Some(Joint::Direct(2)),
+                    joined.device_links.between(a, b),
+                    Some(DeviceLink::Direct(2)),
                     "{order:?}"
                 );
             }
@@ -427,15 +452,15 @@ mod tests {
     }
 
     #[test]
-    fn islands_come_one_after_the_other() {
-        // Islands across the sockets of each of two nodes.
-        let joints = Joints::regular("0-2:4,1-3:4", 8, 4).expect("pairs");
-        let machine = machine(&[2, 2, 2], joints);
+    fn cliques_come_one_after_the_other() {
+        // NVLink cliques across the sockets of each of two nodes.
+        let device_links = DeviceLinks::regular("0-2:4,1-3:4", 8, 4).expect("pairs");
+        let machine = machine(&[2, 2, 2], device_links);
         assert_eq!(order(&machine, 5, 1 << 20, false), [5, 7, 6, 4, 1, 3, 2, 0]);
-        let places = island_places(&machine).expect("joined");
+        let places = clique_places(&machine).expect("joined");
         assert_eq!(places[2], [0, 0]);
         assert_eq!(places[7], [1, 5]);
-        let many = Joints::regular("switch:2", 16, 16).expect("a switch");
+        let many = DeviceLinks::regular("switch:2", 16, 16).expect("a switch");
         let many = self::machine(&[16], many);
         assert_eq!(order(&many, 3, 8, false).len(), 16);
     }

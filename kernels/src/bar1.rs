@@ -1,21 +1,21 @@
-//! Apertures: windows in the processor's addresses through which it reads and writes a
+//! BAR1 windows: windows in the processor's addresses through which it reads and writes a
 //! device's memory itself, by the library of gdrcopy.
 //!
 //! For a few bytes that is quicker than to ask the device for a copy: writes are posted and
 //! combined, reads wait for the bus one by one. The library and its kernel module are no
-//! part of the driver, so they are looked for when the first aperture is wanted;
+//! part of the driver, so they are looked for when the first BAR1 window is wanted;
 //! `OSIER_GDRCOPY_LIBRARY` names the library, or says `off`.
 //!
 //! Served is plain memory: pools and mapped memory cannot be pinned for the bus unless they
 //! were made for it. Of memory that other libraries keep nobody says when it goes; so its
-//! apertures belong to the context, by the driver's number of the allocation.
+//! BAR1 windows belong to the context, by the driver's number of the allocation.
 //!
 //! # Invariants
-//! 1. An aperture is used only in an allocation that lives. One of our own belongs to its
+//! 1. A BAR1 window is used only in an allocation that lives. One of our own belongs to its
 //!    [`Memory`], and goes before that is given back; of another library's the driver is
 //!    asked for the allocation's number before each use.
 //! 2. What is missing is unavailable with a reason, and asked for once.
-//! 3. Apertures are few: `MOST` of an allocation of ours, `MOST_OF_OTHERS` of a
+//! 3. BAR1 windows are few: `MOST` of an allocation of ours, `MOST_OF_OTHERS` of a
 //!    device's other memory, of which those go that have outlived their allocations.
 //!
 //! # Sources
@@ -39,13 +39,13 @@ const LIBRARIES: [&str; 2] = ["libgdrapi.so.2", "libgdrapi.so"];
 
 /// Pages of a device, of which whole ones are pinned.
 const PAGE_BYTES: u64 = 64 << 10;
-/// Bytes of an aperture, at multiples of its size: the space for them on the bus is short.
-const APERTURE_BYTES: u64 = 2 << 20;
-/// Apertures of one allocation.
+/// Bytes of a BAR1 window, at multiples of its size: the space for them on the bus is short.
+const BAR1_BYTES: u64 = 2 << 20;
+/// BAR1 windows of one allocation.
 const MOST: usize = 8;
-/// Apertures of a device's memory that other libraries keep.
+/// BAR1 windows of a device's memory that other libraries keep.
 const MOST_OF_OTHERS: usize = 32;
-/// In place of a number: the apertures are of one allocation. The driver's begin with 1.
+/// In place of a number: the BAR1 windows are of one allocation. The driver's begin with 1.
 const OWN: u64 = 0;
 /// Where there is no room, the driver is asked which have outlived their allocations once in
 /// so many times.
@@ -163,7 +163,7 @@ impl Library {
     }
 }
 
-/// Whether apertures can be opened at all.
+/// Whether BAR1 windows can be opened at all.
 ///
 /// # Errors
 /// Why not, the same at every call.
@@ -172,7 +172,7 @@ pub fn available() -> Result<()> {
 }
 
 /// A run of pages of a device, mapped.
-struct Aperture {
+struct Bar1Window {
     library: &'static Library,
     handle: Handle,
     host: *mut u8,
@@ -181,10 +181,10 @@ struct Aperture {
 }
 
 // SAFETY: an address that is tied to no thread.
-unsafe impl Send for Aperture {}
+unsafe impl Send for Bar1Window {}
 
-impl Aperture {
-    fn open(library: &'static Library, start: u64, end: u64) -> Result<Aperture> {
+impl Bar1Window {
+    fn open(library: &'static Library, start: u64, end: u64) -> Result<Bar1Window> {
         let failed = |call: &str, code: c_int| {
             DeviceError::Unavailable(format!("{call} has failed with {code}"))
         };
@@ -203,7 +203,7 @@ impl Aperture {
             unsafe { (library.unpin)(library.session, handle) };
             return Err(failed("gdr_map", code));
         }
-        Ok(Aperture {
+        Ok(Bar1Window {
             library,
             handle,
             host: host.cast(),
@@ -218,7 +218,7 @@ impl Aperture {
     }
 }
 
-impl Drop for Aperture {
+impl Drop for Bar1Window {
     fn drop(&mut self) {
         let host = self.host.cast();
         // SAFETY: mapped by `open`.
@@ -237,7 +237,7 @@ struct Part {
     /// An address in it that was asked for.
     asked: u64,
     /// None: the allocation cannot be reached so, and is not tried again.
-    aperture: Option<Aperture>,
+    bar1: Option<Bar1Window>,
 }
 
 impl Part {
@@ -248,30 +248,30 @@ impl Part {
 
 /// What is open of an allocation, or of a device's memory that other libraries keep.
 #[derive(Default)]
-pub(crate) struct Apertures {
+pub(crate) struct Bar1Windows {
     parts: Vec<Part>,
     misses: u32,
 }
 
-impl std::fmt::Debug for Apertures {
+impl std::fmt::Debug for Bar1Windows {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Apertures({})", self.parts.len())
+        write!(f, "Bar1Windows({})", self.parts.len())
     }
 }
 
-impl Apertures {
-    /// The aperture for some bytes of an allocation, which is our own, or another library's
+impl Bar1Windows {
+    /// The BAR1 window for some bytes of an allocation, which is our own, or another library's
     /// with the driver's number; opened now if it can be.
-    fn of(&mut self, memory: &Memory, number: u64, at: u64, bytes: usize) -> Option<&Aperture> {
+    fn of(&mut self, memory: &Memory, number: u64, at: u64, bytes: usize) -> Option<&Bar1Window> {
         let library = Library::get().ok()?;
         let known = |part: &Part| part.holds(number, at, bytes);
         if let Some(known) = self.parts.iter().position(known) {
-            return self.parts[known].aperture.as_ref();
+            return self.parts[known].bar1.as_ref();
         }
         let all = memory.address()..memory.address() + memory.bytes() as u64;
-        let low = at / APERTURE_BYTES * APERTURE_BYTES;
+        let low = at / BAR1_BYTES * BAR1_BYTES;
         let start = low.max(all.start / PAGE_BYTES * PAGE_BYTES);
-        let end = (low + APERTURE_BYTES).min(all.end.next_multiple_of(PAGE_BYTES));
+        let end = (low + BAR1_BYTES).min(all.end.next_multiple_of(PAGE_BYTES));
         if at + bytes as u64 > end {
             return None;
         }
@@ -293,9 +293,9 @@ impl Apertures {
             }
         }
         let plain = number == OWN || Made::of(memory) == Ok(Made::Plain);
-        let aperture = plain.then(|| Aperture::open(library, start, end).ok());
-        let aperture = aperture.flatten();
-        let (start, end) = match &aperture {
+        let bar1 = plain.then(|| Bar1Window::open(library, start, end).ok());
+        let bar1 = bar1.flatten();
+        let (start, end) = match &bar1 {
             Some(_) => (start, end),
             None => (all.start, all.end),
         };
@@ -304,25 +304,25 @@ impl Apertures {
             start,
             end,
             asked: at,
-            aperture,
+            bar1,
         });
-        self.parts.last()?.aperture.as_ref()
+        self.parts.last()?.bar1.as_ref()
     }
 }
 
 impl Memory {
-    /// Whether the processor reaches some bytes at an address by an aperture; opened now,
+    /// Whether the processor reaches some bytes at an address by a BAR1 window; opened now,
     /// if it can be.
-    pub fn has_aperture(&self, at: u64, bytes: usize) -> bool {
-        self.with_aperture(at, bytes, |_| ()).is_some()
+    pub fn has_bar1(&self, at: u64, bytes: usize) -> bool {
+        self.with_bar1(at, bytes, |_| ()).is_some()
     }
 
-    /// Does something with the aperture for some bytes, which stays open meanwhile.
-    fn with_aperture<R>(
+    /// Does something with the BAR1 window for some bytes, which stays open meanwhile.
+    fn with_bar1<R>(
         &self,
         at: u64,
         bytes: usize,
-        then: impl FnOnce(&Aperture) -> R,
+        then: impl FnOnce(&Bar1Window) -> R,
     ) -> Option<R> {
         Library::get().ok()?;
         let all = self.address()..self.address() + self.bytes() as u64;
@@ -332,13 +332,13 @@ impl Memory {
         }
         match self.region() {
             Region::Plain => {
-                let mut own = lock(self.apertures());
+                let mut own = lock(self.bar1_windows());
                 own.of(self, OWN, at, bytes).map(then)
             }
             Region::Foreign {
                 buffer: Some(number),
             } => {
-                let mut others = lock(self.context().apertures_of_others());
+                let mut others = lock(self.context().bar1_windows_of_others());
                 // Behind the lock: nothing is older than the answer.
                 self.check_lives().ok()?;
                 others.of(self, *number, at, bytes).map(then)
@@ -351,33 +351,29 @@ impl Memory {
     /// not.
     ///
     /// # Errors
-    /// There is no aperture.
-    pub fn read_through_aperture(&self, at: u64, to: &mut [u8]) -> Result<()> {
+    /// There is no BAR1 window.
+    pub fn read_through_bar1(&self, at: u64, to: &mut [u8]) -> Result<()> {
         let bytes = to.len();
-        let read = |aperture: &Aperture| {
-            let place = aperture.place(at);
+        let read = |bar1: &Bar1Window| {
+            let place = bar1.place(at);
             // SAFETY: mapped for as long as the lock is held, checked to hold so many bytes.
-            unsafe {
-                (aperture.library.read)(aperture.handle, to.as_mut_ptr().cast(), place, bytes)
-            }
+            unsafe { (bar1.library.read)(bar1.handle, to.as_mut_ptr().cast(), place, bytes) }
         };
-        let code = self.with_aperture(at, bytes, read).ok_or_else(none)?;
+        let code = self.with_bar1(at, bytes, read).ok_or_else(none)?;
         told("gdr_copy_from_mapping", code)
     }
 
     /// Writes bytes by the processor. Work that is queued afterwards sees them.
     ///
     /// # Errors
-    /// There is no aperture.
-    pub fn write_through_aperture(&self, at: u64, from: &[u8]) -> Result<()> {
-        let write = |aperture: &Aperture| {
-            let place = aperture.place(at);
+    /// There is no BAR1 window.
+    pub fn write_through_bar1(&self, at: u64, from: &[u8]) -> Result<()> {
+        let write = |bar1: &Bar1Window| {
+            let place = bar1.place(at);
             // SAFETY: as in `read_through_aperture`.
-            unsafe {
-                (aperture.library.write)(aperture.handle, place, from.as_ptr().cast(), from.len())
-            }
+            unsafe { (bar1.library.write)(bar1.handle, place, from.as_ptr().cast(), from.len()) }
         };
-        let code = self.with_aperture(at, from.len(), write).ok_or_else(none)?;
+        let code = self.with_bar1(at, from.len(), write).ok_or_else(none)?;
         told("gdr_copy_to_mapping", code)
     }
 }
@@ -395,6 +391,6 @@ fn told(call: &str, code: c_int) -> Result<()> {
     }
 }
 
-fn lock(apertures: &Mutex<Apertures>) -> MutexGuard<'_, Apertures> {
-    apertures.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(bar1_windows: &Mutex<Bar1Windows>) -> MutexGuard<'_, Bar1Windows> {
+    bar1_windows.lock().unwrap_or_else(PoisonError::into_inner)
 }

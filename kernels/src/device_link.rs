@@ -28,13 +28,13 @@ pub enum NvLinks {
     Direct(u32),
     /// So many from each into switches that join both.
     Switched(u32),
-    /// Nobody tells; [`Joints::unknown`] says why.
+    /// Nobody tells; [`DeviceLinks::unknown`] says why.
     Unknown,
 }
 
 /// How a device is joined to another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Joint {
+pub struct DeviceLink {
     /// Its kernels can be given the other's memory.
     pub reached: bool,
     /// All atomic operations work there.
@@ -47,11 +47,11 @@ pub struct Joint {
 
 /// How the devices that the driver shows are joined.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Joints {
+pub struct DeviceLinks {
     /// The devices.
     pub devices: Vec<DeviceInfo>,
     /// By device, by the other.
-    pub between: Vec<Vec<Joint>>,
+    pub between: Vec<Vec<DeviceLink>>,
     /// Why nothing is known of NVLinks, if that is so.
     pub unknown: Option<String>,
 }
@@ -61,22 +61,22 @@ pub struct Joints {
 ///
 /// # Errors
 /// No driver, or it refuses; the same at every call.
-pub fn joints() -> Result<&'static Joints> {
-    static FOUND: OnceLock<Result<Joints>> = OnceLock::new();
+pub fn device_links() -> Result<&'static DeviceLinks> {
+    static FOUND: OnceLock<Result<DeviceLinks>> = OnceLock::new();
     FOUND.get_or_init(find).as_ref().map_err(Clone::clone)
 }
 
-fn find() -> Result<Joints> {
+fn find() -> Result<DeviceLinks> {
     let devices = devices()?;
     let driver = Driver::get()?;
     let (links, unknown) = match Nvml::get() {
         Ok(nvml) => (Some(Links::of(nvml, &devices)), None),
         Err(why) => (None, Some(why.to_string())),
     };
-    let joint = |one: usize, other: usize| {
+    let device_link = |one: usize, other: usize| {
         let (a, b) = (&devices[one], &devices[other]);
         if one == other {
-            return Joint {
+            return DeviceLink {
                 reached: true,
                 atomics: true,
                 rank: None,
@@ -84,7 +84,7 @@ fn find() -> Result<Joints> {
             };
         }
         let told = |which| attribute(driver, which, a.ordinal, b.ordinal);
-        Joint {
+        DeviceLink {
             reached: a.peers.contains(&b.ordinal),
             atomics: told(abi::P2P_NATIVE_ATOMICS).is_ok_and(|value| value != 0),
             rank: told(abi::P2P_PERFORMANCE_RANK).ok(),
@@ -97,9 +97,9 @@ fn find() -> Result<Joints> {
     let all = 0..devices.len();
     let between = all
         .clone()
-        .map(|one| all.clone().map(|other| joint(one, other)).collect())
+        .map(|one| all.clone().map(|other| device_link(one, other)).collect())
         .collect();
-    Ok(Joints {
+    Ok(DeviceLinks {
         between,
         unknown,
         devices,

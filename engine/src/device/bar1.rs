@@ -17,7 +17,7 @@ impl Run {
     /// # Errors
     /// It is not reached after all.
     pub fn read(&self, to: &mut [u8]) -> Result<(), DeviceError> {
-        self.memory.read_through_aperture(self.at, to)
+        self.memory.read_through_bar1(self.at, to)
     }
 
     /// Writes the first bytes.
@@ -25,21 +25,21 @@ impl Run {
     /// # Errors
     /// It is not reached after all.
     pub fn write(&self, from: &[u8]) -> Result<(), DeviceError> {
-        self.memory.write_through_aperture(self.at, from)
+        self.memory.write_through_bar1(self.at, from)
     }
 }
 
 impl Devices {
-    /// Where the processor reaches a short message: one run in memory with an aperture.
+    /// Where the processor reaches a short message: one run in memory with a BAR1 window.
     pub fn reached_by_processor(&self, memory: &DeviceMemory, bytes: usize) -> Option<Run> {
-        if bytes == 0 || bytes > SHORT_BYTES || osier_kernels::aperture::available().is_err() {
+        if bytes == 0 || bytes > SHORT_BYTES || osier_kernels::bar1::available().is_err() {
             return None;
         }
         let (layout, count) = memory.instances();
         let base = layout.contiguous_at(count)?;
         let view = memory.view().ok()?.buffer();
         let at = view.origin().wrapping_add_signed(base as i64);
-        let reached = view.memory().has_aperture(at, bytes);
+        let reached = view.memory().has_bar1(at, bytes);
         reached.then(|| Run {
             memory: view.memory().clone(),
             at,
@@ -48,9 +48,9 @@ impl Devices {
 
     /// Where the processor is to move a short message itself: it reaches the memory, which
     /// is one run and valid now, and nothing is predicted to be quicker.
-    pub fn aperture(&self, memory: &DeviceMemory, what: Move, bytes: usize) -> Option<Run> {
+    pub fn bar1(&self, memory: &DeviceMemory, what: Move, bytes: usize) -> Option<Run> {
         let run = self.reached_by_processor(memory, bytes)?;
         let quickest = self.model().means(memory.end(), what, bytes, true).0;
-        (quickest == Means::Aperture && memory.is_valid() == Ok(true)).then_some(run)
+        (quickest == Means::Bar1Window && memory.is_valid() == Ok(true)).then_some(run)
     }
 }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use osier_kernels::{Joint, NVML_VARIABLE, NvLinks, devices, joints};
+use osier_kernels::{DeviceLink, NVML_VARIABLE, NvLinks, device_links, devices};
 use std::process::Command;
 
 const GPUS: &str = "OSIER_EMULATED_GPUS";
@@ -43,11 +43,11 @@ fn child() {
     }
 }
 
-fn between(one: usize, other: usize) -> Joint {
-    let joints = joints().unwrap();
-    assert_eq!(joints.unknown, None);
-    assert_eq!(joints.devices, devices().unwrap());
-    joints.between[one][other]
+fn between(one: usize, other: usize) -> DeviceLink {
+    let device_links = device_links().unwrap();
+    assert_eq!(device_links.unknown, None);
+    assert_eq!(device_links.devices, devices().unwrap());
+    device_links.between[one][other]
 }
 
 #[test]
@@ -56,9 +56,12 @@ fn two_devices_on_the_bus() {
 }
 
 fn bus() {
-    let joint = between(0, 1);
-    assert!(joint.reached && !joint.atomics);
-    assert_eq!((joint.rank, joint.nvlinks), (Some(1), NvLinks::None));
+    let device_link = between(0, 1);
+    assert!(device_link.reached && !device_link.atomics);
+    assert_eq!(
+        (device_link.rank, device_link.nvlinks),
+        (Some(1), NvLinks::None)
+    );
     assert!(between(1, 1).reached);
 }
 
@@ -87,9 +90,9 @@ fn eight_devices_in_a_mesh() {
 }
 
 fn mesh() {
-    let all = joints().unwrap();
-    let each = |row: &Vec<Joint>| -> u32 {
-        let count = |joint: &Joint| match joint.nvlinks {
+    let all = device_links().unwrap();
+    let each = |row: &Vec<DeviceLink>| -> u32 {
+        let count = |device_link: &DeviceLink| match device_link.nvlinks {
             NvLinks::Direct(n) => n,
             _ => 0,
         };
@@ -128,10 +131,10 @@ fn links_may_be_unknown() {
 }
 
 fn unknown() {
-    let joints = joints().unwrap();
-    let why = joints.unknown.as_ref().expect("a reason");
+    let device_links = device_links().unwrap();
+    let why = device_links.unknown.as_ref().expect("a reason");
     assert!(why.contains("nvml") || why.contains("NVML"), "{why}");
-    let joint = joints.between[0][1];
-    assert_eq!(joint.nvlinks, NvLinks::Unknown);
-    assert!(joint.reached && joint.rank == Some(0));
+    let device_link = device_links.between[0][1];
+    assert_eq!(device_link.nvlinks, NvLinks::Unknown);
+    assert!(device_link.reached && device_link.rank == Some(0));
 }
