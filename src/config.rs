@@ -1,14 +1,30 @@
-//! The environment variables of Osier: one table, with default, meaning and parser.
+//! The environment variables of Osier, and the keys of `OSIER_DEBUG`: tables with default,
+//! meaning and parser.
+//!
+//! | table | what |
+//! |---|---|
+//! | [`USER`] | variables that users set |
+//! | [`LAUNCHER`] | variables that `osier run` sets; scripts may read the first two |
+//! | [`DEBUG`] | `OSIER_DEBUG` |
+//! | [`KEYS`] | its keys, for developers |
+//! | [`RENAMED`] | variables that once were, with what took their place |
+
+mod process;
+mod renamed;
 
 use crate::comm::ProcessSets;
 use crate::model::settings as model_settings;
 use osier_engine::check::Setting;
 use osier_engine::device::settings;
-use osier_engine::env::{MOST_BYTES, bad, bounded, number, shown, size};
+use osier_engine::diagnose::settings::PROBABLE_HANG;
+use osier_engine::env::{MOST_BYTES, bounded, number, shown, size};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::trace;
+use osier_kernels::debug as pairs;
 use osier_transports::shm::MAX_RANKS;
+use std::ffi::OsStr;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 pub use crate::model::settings::{Costs, wanted as model};
 pub use osier_engine::device::settings::{
@@ -19,8 +35,10 @@ pub use osier_engine::diagnose::settings::{patience, stall};
 pub use osier_engine::env::parse_duration;
 pub use osier_engine::env::{parse_bytes, path, value};
 pub use osier_engine::trace::parse_events;
+pub use process::Process;
+pub use renamed::{RENAMED, Renamed, Successor};
 
-/// A variable, for `osier info`.
+/// A variable, or a key of `OSIER_DEBUG`, for `osier info`.
 #[derive(Clone, Copy, Debug)]
 pub struct Variable {
     /// Its name.
@@ -43,73 +61,13 @@ pub enum Syntax {
     Text(fn(&str) -> Result<()>),
 }
 
-/// All variables.
-pub const VARIABLES: &[Variable] = &[
+/// Variables that users set.
+pub const USER: &[Variable] = &[
     Variable {
-        name: "OSIER_RANK",
-        default: "0",
-        meaning: "this process's rank; set by osier run",
-        syntax: Syntax::Text(|text| number(text, 0, MAX_RANKS - 1)),
-    },
-    Variable {
-        name: "OSIER_RANKS",
-        default: "1",
-        meaning: "number of ranks; set by osier run, for scripts",
-        syntax: Syntax::Text(|text| number(text, 1, MAX_RANKS)),
-    },
-    Variable {
-        name: "OSIER_RANKS_HERE",
-        default: "1",
-        meaning: "ranks that are threads of this process; set by osier run --ranks-per-process",
-        syntax: Syntax::Text(|text| number(text, 1, MAX_RANKS)),
-    },
-    Variable {
-        name: "OSIER_CPUS",
-        default: "not bound",
-        meaning: "processors of each rank of this process, such as 0,4;1,5; set by osier run --ranks-per-process",
-        syntax: Syntax::Text(|text| parse_cpus(text).map(drop)),
-    },
-    Variable {
-        name: "OSIER_JOB",
-        default: "a job of one rank",
-        meaning: "version and file descriptors of the job; set by osier run",
-        syntax: Syntax::Text(|text| Ok(osier_transports::shm::check_description(text)?)),
-    },
-    Variable {
-        name: "OSIER_ALONE",
-        default: "0",
-        meaning: "1: this process is a job of one rank on purpose, though a launcher started it or a rank is its parent; osier run clears it for its ranks",
-        syntax: Syntax::Text(|text| parse_alone(text).map(drop)),
-    },
-    Variable {
-        name: "OSIER_PSETS",
-        default: "none",
-        meaning: "process sets of the user, as NAME=0-3,7;NAME=...; set by osier run",
-        syntax: Syntax::Text(psets),
-    },
-    Variable {
-        name: "OSIER_APPNUM",
-        default: "0",
-        meaning: "number of this rank's program in a job of several; set by mpiexec",
-        syntax: Syntax::Text(|text| number(text, 0, MAX_RANKS - 1)),
-    },
-    Variable {
-        name: "OSIER_SHM_LIMIT",
-        default: "no limit",
-        meaning: "most shared memory of a job, such as 512M or 2G; read by osier run, or by rank 0 under other launchers",
-        syntax: Syntax::Text(|text| bounded(text, SHM_LIMIT_BOUNDS).map(drop)),
-    },
-    Variable {
-        name: "OSIER_STALL",
-        default: "60s",
-        meaning: "a rank that waits longer says so once, such as 500ms, 60s or 5m; off: never",
-        syntax: Syntax::Text(|text| parse_duration(text).map(drop)),
-    },
-    Variable {
-        name: "OSIER_PROBABLE_HANG",
-        default: "5s",
-        meaning: "a job that stands still for so long, while threads outside Osier sleep, probably hangs, and says so once, such as 500ms, 5s or 1m; off: it never does",
-        syntax: Syntax::Text(|text| parse_duration(text).map(drop)),
+        name: "OSIER_CHECK",
+        default: "off",
+        meaning: "what is checked: signature, buffers, leaks, ready, collectives, threads, or all; payload, too, by name; fatal ends the job at the first finding; also osier run --check",
+        syntax: Syntax::Text(|text| text.parse::<Setting>().map(drop)),
     },
     Variable {
         name: "OSIER_TRACE",
@@ -118,100 +76,22 @@ pub const VARIABLES: &[Variable] = &[
         syntax: Syntax::Path,
     },
     Variable {
-        name: "OSIER_TRACE_EVENTS",
-        default: "64K",
-        meaning: "events of the timeline that each thread keeps, the newest; 64 bytes each, at most 16M of them",
-        syntax: Syntax::Text(|text| trace::parse_events(text).map(drop)),
+        name: "OSIER_STALL",
+        default: "60s",
+        meaning: "a rank that waits longer says so once, such as 500ms, 60s or 5m; off: never",
+        syntax: Syntax::Text(|text| parse_duration(text).map(drop)),
     },
     Variable {
-        name: "OSIER_CUBINS",
-        default: "cubins beside the executable",
-        meaning: "folder with binaries of the kernels; without, the driver compiles at first use",
-        syntax: Syntax::Path,
-    },
-    Variable {
-        name: "OSIER_CUDA_LIBRARY",
-        default: "libcuda.so.1",
-        meaning: "the CUDA driver's library; loaded when a device is first asked for",
-        syntax: Syntax::Path,
-    },
-    Variable {
-        name: "OSIER_GDRCOPY_LIBRARY",
-        default: "libgdrapi.so.2",
-        meaning: "the library of gdrcopy, by which the processor reaches a device's memory; off: none",
-        syntax: Syntax::Path,
-    },
-    Variable {
-        name: "OSIER_NVML_LIBRARY",
-        default: "libnvidia-ml.so.1",
-        meaning: "NVIDIA's management library, which tells of NVLinks; loaded when they are first asked for; off: they are unknown",
-        syntax: Syntax::Path,
-    },
-    Variable {
-        name: "OSIER_DEVICE_MAPPINGS",
-        default: "256",
-        meaning: "most allocations of other processes' devices that a rank keeps open; 0: none, messages go through the host",
-        syntax: Syntax::Text(|text| bounded(text, settings::MAPPINGS_BOUNDS).map(drop)),
-    },
-    Variable {
-        name: "OSIER_DEVICE_MAPPED",
-        default: "1T",
-        meaning: "most bytes of these, such as 8G",
-        syntax: Syntax::Text(|text| bounded(text, settings::MAPPED_BOUNDS).map(drop)),
-    },
-    Variable {
-        name: "OSIER_CHECK",
-        default: "off",
-        meaning: "what is checked: signature, buffers, leaks, ready, collectives, threads, or all; payload, too, by name; fatal ends the job at the first finding; also osier run --check",
-        syntax: Syntax::Text(|text| text.parse::<Setting>().map(drop)),
+        name: "OSIER_SHM_LIMIT",
+        default: "no limit",
+        meaning: "most shared memory of a job, such as 512M or 2G; read by osier run, or by rank 0 under other launchers",
+        syntax: Syntax::Text(|text| bounded(text, SHM_LIMIT_BOUNDS).map(drop)),
     },
     Variable {
         name: "OSIER_PINNED_LIMIT",
         default: "64M",
         meaning: "most host memory that a rank pins for messages of devices, at least 256K; less of it makes shorter pipelines",
         syntax: Syntax::Text(|text| settings::parse_pinned_limit(text).map(drop)),
-    },
-    Variable {
-        name: "OSIER_DIE_AT",
-        default: "never",
-        meaning: "for tests, in builds with debug assertions: PHASE:KIND:N[@RANK]; the process is killed when it posts, posted, handles or handled so many messages of a kind, such as posted:CHUNK:2@1",
-        syntax: Syntax::Text(die_at),
-    },
-    Variable {
-        name: "OSIER_STEPS",
-        default: "not written",
-        meaning: "for tests, in builds with debug assertions: each process writes what OSIER_DIE_AT counts, one a line, to this path with its process number behind a dot",
-        syntax: Syntax::Path,
-    },
-    Variable {
-        name: "OSIER_DEVICE_CHUNKS",
-        default: "32M",
-        meaning: "memory of each device that a rank takes for chunks of messages to other processes, once one needs them, at least 512K; 0: none, messages go through the host",
-        syntax: Syntax::Text(|text| settings::parse_device_chunks(text).map(drop)),
-    },
-    Variable {
-        name: "OSIER_DEVICE_EAGER",
-        default: "8K, or more where the costs say so",
-        meaning: "messages from a device up to so many bytes go at once, at most 256K, whether somebody waits for them or not; 0: all are announced",
-        syntax: Syntax::Text(|text| settings::parse_device_eager(text).map(drop)),
-    },
-    Variable {
-        name: "OSIER_DEVICE_REDUCTIONS",
-        default: "auto",
-        meaning: "reductions of a device's memory combine on the device, wherever they can, on the host, or, auto, where it is expected to take less time",
-        syntax: Syntax::Text(|text| settings::parse_reductions(text).map(drop)),
-    },
-    Variable {
-        name: "OSIER_PIPELINE",
-        default: "auto",
-        meaning: "messages between devices of two processes in chunks on the device: on, wherever they can, off, never, auto, where nothing is cheaper",
-        syntax: Syntax::Text(|text| settings::parse_pipeline(text).map(drop)),
-    },
-    Variable {
-        name: "OSIER_PACK_MULTIPROCESSORS",
-        default: "as many as packing needs to keep up",
-        meaning: "most multiprocessors of a GPU that kernels of messages take, such as 8 or 25%",
-        syntax: Syntax::Text(|text| settings::Share::parse(text).map(drop)),
     },
     Variable {
         name: "OSIER_MODEL",
@@ -225,7 +105,148 @@ pub const VARIABLES: &[Variable] = &[
         meaning: "file with the costs of links from which protocols are chosen",
         syntax: Syntax::Path,
     },
+    Variable {
+        name: "OSIER_CUBINS",
+        default: "cubins beside the executable",
+        meaning: "folder with binaries of the kernels; without, the driver compiles at first use",
+        syntax: Syntax::Path,
+    },
+    Variable {
+        name: "OSIER_ALONE",
+        default: "0",
+        meaning: "1: this process is a job of one rank on purpose, though a launcher started it or a rank is its parent; osier run clears it for its ranks",
+        syntax: Syntax::Text(|text| parse_alone(text).map(drop)),
+    },
 ];
+
+/// Variables that the launcher sets for its ranks.
+pub const LAUNCHER: &[Variable] = &[
+    Variable {
+        name: "OSIER_RANK",
+        default: "0",
+        meaning: "this process's rank; set by osier run",
+        syntax: Syntax::Text(|text| number(text, 0, MAX_RANKS - 1)),
+    },
+    Variable {
+        name: "OSIER_RANKS",
+        default: "1",
+        meaning: "number of ranks; set by osier run, for scripts",
+        syntax: Syntax::Text(|text| number(text, 1, MAX_RANKS)),
+    },
+    Variable {
+        name: "OSIER_JOB",
+        default: "a job of one rank",
+        meaning: "version and file descriptors of the job, and what this process is of it: ranks, processors, program, process sets; set by osier run",
+        syntax: Syntax::Text(job),
+    },
+];
+
+/// The variable of developers, whose keys are [`KEYS`].
+pub const DEBUG: &[Variable] = &[Variable {
+    name: pairs::VARIABLE,
+    default: "none",
+    meaning: "settings for developers, as key=value,key=value; a comma of a value is written twice",
+    syntax: Syntax::Text(debug),
+}];
+
+/// All keys of [`DEBUG`].
+pub const KEYS: &[Variable] = &[
+    Variable {
+        name: PROBABLE_HANG,
+        default: "5s",
+        meaning: "a job that stands still for so long, while threads outside Osier sleep, probably hangs, and says so once, such as 500ms, 5s or 1m; off: it never does",
+        syntax: Syntax::Text(|text| parse_duration(text).map(drop)),
+    },
+    Variable {
+        name: "trace-events",
+        default: "64K",
+        meaning: "events of the timeline that each thread keeps, the newest; 64 bytes each, at most 16M of them",
+        syntax: Syntax::Text(|text| trace::parse_events(text).map(drop)),
+    },
+    Variable {
+        name: "pipeline",
+        default: "auto",
+        meaning: "messages between devices of two processes in chunks on the device: on, wherever they can, off, never, auto, where nothing is cheaper",
+        syntax: Syntax::Text(|text| settings::parse_pipeline(text).map(drop)),
+    },
+    Variable {
+        name: "device-eager",
+        default: "8K, or more where the costs say so",
+        meaning: "messages from a device up to so many bytes go at once, at most 256K, whether somebody waits for them or not; 0: all are announced",
+        syntax: Syntax::Text(|text| settings::parse_device_eager(text).map(drop)),
+    },
+    Variable {
+        name: "device-chunks",
+        default: "32M",
+        meaning: "memory of each device that a rank takes for chunks of messages to other processes, once one needs them, at least 512K; 0: none, messages go through the host",
+        syntax: Syntax::Text(|text| settings::parse_device_chunks(text).map(drop)),
+    },
+    Variable {
+        name: "device-mappings",
+        default: "256",
+        meaning: "most allocations of other processes' devices that a rank keeps open; 0: none, messages go through the host",
+        syntax: Syntax::Text(|text| bounded(text, settings::MAPPINGS_BOUNDS).map(drop)),
+    },
+    Variable {
+        name: "device-mapped",
+        default: "1T",
+        meaning: "most bytes of these, such as 8G",
+        syntax: Syntax::Text(|text| bounded(text, settings::MAPPED_BOUNDS).map(drop)),
+    },
+    Variable {
+        name: "device-reductions",
+        default: "auto",
+        meaning: "reductions of a device's memory combine on the device, wherever they can, on the host, or, auto, where it is expected to take less time",
+        syntax: Syntax::Text(|text| settings::parse_reductions(text).map(drop)),
+    },
+    Variable {
+        name: "pack-multiprocessors",
+        default: "as many as packing needs to keep up",
+        meaning: "most multiprocessors of a GPU that kernels of messages take, such as 8 or 25%",
+        syntax: Syntax::Text(|text| settings::Share::parse(text).map(drop)),
+    },
+    Variable {
+        name: pairs::CUDA_LIBRARY,
+        default: "libcuda.so.1",
+        meaning: "the CUDA driver's library; loaded when a device is first asked for",
+        syntax: Syntax::Path,
+    },
+    Variable {
+        name: pairs::GDRCOPY_LIBRARY,
+        default: "libgdrapi.so.2",
+        meaning: "the library of gdrcopy, by which the processor reaches a device's memory; off: none",
+        syntax: Syntax::Path,
+    },
+    Variable {
+        name: pairs::NVML_LIBRARY,
+        default: "libnvidia-ml.so.1",
+        meaning: "NVIDIA's management library, which tells of NVLinks; loaded when they are first asked for; off: they are unknown",
+        syntax: Syntax::Path,
+    },
+    Variable {
+        name: "die-at",
+        default: "never",
+        meaning: "for tests, in builds with debug assertions: PHASE:KIND:N[@RANK]; the process is killed when it posts, posted, handles or handled so many messages of a kind, such as posted:CHUNK:2@1",
+        syntax: Syntax::Text(die_at),
+    },
+    Variable {
+        name: "steps",
+        default: "not written",
+        meaning: "for tests, in builds with debug assertions: each process writes what die-at counts, one a line, to this path with its process number behind a dot",
+        syntax: Syntax::Path,
+    },
+];
+
+/// All variables that are read.
+pub fn variables() -> impl Iterator<Item = &'static Variable> {
+    USER.iter().chain(LAUNCHER).chain(DEBUG)
+}
+
+/// The value of a key of `OSIER_DEBUG`.
+pub fn debug_value(key: &str) -> Option<String> {
+    let value = pairs::value(key);
+    value.map(|value| value.to_string_lossy().into_owned())
+}
 
 /// Refuses values that make no sense, of any variable: before a job is made or joined, so
 /// that none is found out only where it is used, if at all.
@@ -233,12 +254,121 @@ pub const VARIABLES: &[Variable] = &[
 /// # Errors
 /// Of kind [`ErrorKind::Config`], with the variable's name in front.
 pub fn check() -> Result<()> {
-    for variable in VARIABLES {
+    check_names()?;
+    for variable in USER.iter().chain(LAUNCHER) {
         if let (Syntax::Text(check), Some(text)) = (variable.syntax, value(variable.name)) {
             check(&text).map_err(|e| e.context(variable.name))?;
         }
     }
     Ok(())
+}
+
+/// Refuses variables that are read no longer, and what `OSIER_DEBUG` must not say.
+///
+/// # Errors
+/// Of kind [`ErrorKind::Config`]: what took the variable's place; or the key, with names that
+/// are close to it.
+pub fn check_names() -> Result<()> {
+    renamed::check(&|name| value(name))?;
+    match path(pairs::VARIABLE) {
+        Some(text) => debug_pairs(text.as_os_str()).map_err(|e| e.context(pairs::VARIABLE)),
+        None => Ok(()),
+    }
+}
+
+fn debug(text: &str) -> Result<()> {
+    debug_pairs(OsStr::new(text))
+}
+
+/// Checks keys and values.
+fn debug_pairs(text: &OsStr) -> Result<()> {
+    let pairs = pairs::pairs(text).map_err(|part| {
+        config_error(format!(
+            "{} is no key=value (hint: pairs end at a comma; a comma of a value is written twice)",
+            shown(&part)
+        ))
+    })?;
+    for (key, value) in pairs {
+        let known = KEYS.iter().find(|known| known.name == key);
+        let known = known.ok_or_else(|| {
+            config_error(format!(
+                "there is no key {} (hint: {})",
+                shown(&key),
+                close(&key)
+            ))
+        })?;
+        if let (Syntax::Text(check), false) = (known.syntax, value.is_empty()) {
+            check(&value.to_string_lossy()).map_err(|e| e.context(known.name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Which keys a name may stand for.
+fn close(key: &str) -> String {
+    let key = key.to_ascii_lowercase().replace('_', "-");
+    let most = (key.len() / 3).clamp(1, 3);
+    let is_close = |known: &&Variable| {
+        let part = key.len() >= 4 && (known.name.contains(&key) || key.contains(known.name));
+        part || distance(&key, known.name) <= most
+    };
+    let found = KEYS.iter().filter(is_close).map(|known| known.name);
+    let found: Vec<&str> = found.collect();
+    match found.is_empty() {
+        true => "osier info --all lists the keys".into(),
+        false => format!("{}? osier info --all lists all keys", found.join(" or ")),
+    }
+}
+
+/// How many characters are to be changed, added or taken away.
+fn distance(a: &str, b: &str) -> usize {
+    // Names are short; a long text is close to none.
+    if a.len() > 64 {
+        return usize::MAX;
+    }
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut before = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.bytes().enumerate() {
+            let change = before + usize::from(x != y);
+            before = row[j + 1];
+            row[j + 1] = change.min(before + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+fn config_error(message: String) -> Error {
+    Error::new(ErrorKind::Config, message)
+}
+
+/// What `osier run` told this process; a process of one rank without it.
+///
+/// # Errors
+/// Of kind [`ErrorKind::Config`]: a part makes no sense.
+pub fn process() -> Result<Process> {
+    let process = value(JOB).map(|text| Process::of(&text));
+    let process = process.transpose().map_err(|e| e.context(JOB))?;
+    Ok(process.unwrap_or_default())
+}
+
+const JOB: &str = "OSIER_JOB";
+
+fn job(text: &str) -> Result<()> {
+    osier_transports::shm::check_description(text)?;
+    Process::of(text).and_then(|process| psets(&process.sets.join(";")))
+}
+
+/// How long a job stands still before it probably hangs, by this text of `OSIER_DEBUG`.
+///
+/// # Errors
+/// Of kind [`ErrorKind::Config`].
+pub fn patience_in(debug: &OsStr) -> Result<Option<Duration>> {
+    let Some(text) = pairs::value_in(debug, PROBABLE_HANG) else {
+        return Ok(Some(Duration::from_secs(5)));
+    };
+    parse_duration(&text.to_string_lossy())
+        .map_err(|e| e.context(osier_engine::env::named(PROBABLE_HANG)))
 }
 
 #[cfg(debug_assertions)]
@@ -260,17 +390,6 @@ fn psets(text: &str) -> Result<()> {
     sets.add(text, MAX_RANKS)
 }
 
-/// Parses the processors of several ranks, such as `0,4;1,5`; none for a rank that is not
-/// bound.
-pub fn parse_cpus(text: &str) -> Result<Vec<Vec<usize>>> {
-    let parse = |list: &str| -> Option<Vec<usize>> {
-        let numbers = list.split(',').filter(|n| !n.is_empty());
-        numbers.map(|n| n.parse().ok()).collect()
-    };
-    let places: Option<Vec<Vec<usize>>> = text.split(';').map(parse).collect();
-    places.ok_or_else(|| bad(text, "list of processors", "it is set by osier run"))
-}
-
 const SHM_LIMIT_BOUNDS: RangeInclusive<u64> = 1..=MOST_BYTES;
 
 /// Whether a process is to be a job of one rank.
@@ -288,4 +407,57 @@ pub(crate) fn parse_alone(text: &str) -> Result<bool> {
 /// The limit on a job's shared memory.
 pub fn shm_limit() -> Result<Option<u64>> {
     size("OSIER_SHM_LIMIT", SHM_LIMIT_BOUNDS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        debug(text).expect_err(text).to_string()
+    }
+
+    #[test]
+    fn keys_are_checked_as_variables_are() {
+        for good in [
+            "",
+            "pipeline=on",
+            "pipeline=,device-chunks=0",
+            "steps=a,,b,pack-multiprocessors=25%",
+        ] {
+            debug(good).expect(good);
+        }
+        assert!(refused("pipeline=perhaps").contains("pipeline: \"perhaps\""));
+        assert!(refused("pipeline").contains("no key=value"));
+        assert!(refused("device-chunks=1").contains("device-chunks"));
+    }
+
+    #[test]
+    fn unknown_key_names_those_that_are_close() {
+        for (key, close) in [
+            ("pipelin", "pipeline?"),
+            ("PIPELINE", "pipeline?"),
+            ("cuda_library", "cuda-library?"),
+            ("mapping", "device-mappings?"),
+            ("device-chunk", "device-chunks?"),
+            ("xyz", "lists the keys"),
+        ] {
+            let said = refused(&format!("{key}=1"));
+            assert!(said.contains(close) && said.contains("hint"), "{said}");
+        }
+        assert!(refused(&format!("{}=1", "x".repeat(100_000))).len() < 500);
+    }
+
+    #[test]
+    fn distances_are_those_of_levenshtein() {
+        for (a, b, far) in [
+            ("", "", 0),
+            ("a", "", 1),
+            ("kitten", "sitting", 3),
+            ("abc", "abc", 0),
+        ] {
+            assert_eq!(distance(a, b), far, "{a} {b}");
+            assert_eq!(distance(b, a), far, "{b} {a}");
+        }
+    }
 }

@@ -8,9 +8,8 @@ mod driver;
 #[allow(dead_code)]
 mod support;
 
-use osier::devices::{
-    DeviceSlice, DeviceView, Graph, LIBRARY_VARIABLE, Pinned, Stream, StreamSemaphore,
-};
+use osier::devices::debug::Debug as _;
+use osier::devices::{DeviceSlice, DeviceView, Graph, Pinned, Stream, StreamSemaphore};
 use osier::testing::{Network, ranks_on};
 use osier::{Communicator, Layout, Type, View, ViewMut};
 use std::sync::Mutex;
@@ -67,7 +66,7 @@ fn messages_make_no_call_that_waits_for_the_device() {
             "--ignored",
             "--nocapture",
         ])
-        .env(LIBRARY_VARIABLE, &library)
+        .debug("cuda-library", &library)
         .env("OSIER_EMULATED_TRACE", &prefix)
         .output()
         .unwrap();

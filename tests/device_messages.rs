@@ -7,6 +7,7 @@ mod driver;
 #[allow(dead_code)]
 mod support;
 
+use osier::devices::debug::Debug as _;
 use osier::devices::{Context, DeviceSlice, DeviceView, Stream, copy};
 use osier::testing::{Network, ranks_on};
 use osier::{ANY_SOURCE, ANY_TAG, Basic, Communicator, ErrorKind, Layout, Type, View, ViewMut};
@@ -445,7 +446,7 @@ fn a_device_that_fails_ends_its_transfer() {
                 "--ignored",
                 "--nocapture",
             ])
-            .env(osier::devices::LIBRARY_VARIABLE, &library)
+            .debug("cuda-library", &library)
             .env("OSIER_EMULATED_QUIET", "1")
             .env("OSIER_EMULATED_FAIL", &fail)
             .env("OSIER_TEST_WAY", way)

@@ -11,6 +11,7 @@ mod partitions;
 #[allow(dead_code)]
 mod support;
 
+use osier::devices::debug::Debug as _;
 use osier::devices::{Callback, DeviceSlice, DeviceView, Graph, Stream, copy};
 use osier::testing::{Network, ranks_on};
 use osier::{ANY_SOURCE, ANY_TAG, Communicator, ErrorHandler, ErrorKind, PROC_NULL, Type};
@@ -468,7 +469,7 @@ fn streams_that_wait_for_no_words() {
     };
     let run = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child_without_words", "--ignored", "--nocapture"])
-        .env(osier::devices::LIBRARY_VARIABLE, &library)
+        .debug("cuda-library", &library)
         .env("OSIER_EMULATED_FAIL", "cuStreamWaitValue32:1:801")
         .output()
         .unwrap();

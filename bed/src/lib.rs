@@ -265,8 +265,8 @@ impl fmt::Display for Failure {
         )?;
         write!(
             f,
-            "repeat: OSIER_CASE='{}' cargo test -p osier-bed --test engine_sim one_case -- --nocapture",
-            self.case
+            "repeat: OSIER_TEST='case={}' cargo test -p osier-bed --test engine_sim one_case -- --nocapture",
+            self.case.replace(',', ",,")
         )
     }
 }

@@ -1,6 +1,9 @@
 //! The real engine under random traffic on the simulated network. A failure is
 //! cut down and printed as a timeline, with the command that repeats it;
-//! `OSIER_SEED=... cargo test -p osier-bed --test engine_sim one_seed` plays a whole seed.
+//! `OSIER_TEST=seed=... cargo test -p osier-bed --test engine_sim one_seed` plays a whole seed.
+
+#[path = "../../tests/asked.rs"]
+mod asked;
 
 use osier_bed::{
     Bounds, Calls, Failure, Fault, Report, Traffic, Wrong, collectives, explore_all, replay, run,
@@ -92,10 +95,6 @@ fn seeds(options: &Traffic, count: u64) -> Report {
 }
 
 /// A number from the environment.
-fn variable(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
-
 #[test]
 fn random_traffic_under_many_seeds() {
     let r = seeds(&plain(), 70_000);
@@ -144,12 +143,12 @@ fn survivors_go_on_without_the_dead() {
     }
 }
 
-/// Collective calls of seeds, `OSIER_SEED_OF_CALLS` alone if it is set.
+/// Collective calls of seeds, `OSIER_TEST=call-seed=N` alone if it is set.
 fn calls(count: u64, deaths: bool, checks: &str) -> Calls {
     let checks = checks.parse().expect("a setting");
-    let (first, count) = match variable("OSIER_SEED_OF_CALLS") {
+    let (first, count) = match asked::number("call-seed") {
         Some(seed) => (seed, 1),
-        None => (0, variable("OSIER_CALLS").unwrap_or(count)),
+        None => (0, asked::number("calls").unwrap_or(count)),
     };
     let cores = std::thread::available_parallelism().map_or(2, usize::from) as u64;
     let sum = Mutex::new(Calls::default());
@@ -260,10 +259,10 @@ fn explored(bounds: &Bounds) -> (usize, usize) {
 #[test]
 fn small_jobs_under_all_schedules_and_deaths() {
     let (schedules, deaths) = explored(&Bounds {
-        deviations: bound("OSIER_DEVIATIONS", 5),
-        schedules: bound("OSIER_SCHEDULES", 5_000),
+        deviations: bound("deviations", 5),
+        schedules: bound("schedules", 5_000),
         deviations_with_death: 2,
-        schedules_with_death: bound("OSIER_DEADLY", 150),
+        schedules_with_death: bound("deadly", 150),
     });
     assert!(schedules > 100_000, "only {schedules} schedules");
     assert!(deaths > 100_000, "only {deaths} deaths");
@@ -271,7 +270,7 @@ fn small_jobs_under_all_schedules_and_deaths() {
 
 /// A bound from the environment, or the one of the tests.
 fn bound(name: &str, default: usize) -> usize {
-    variable(name).map_or(default, |n| n as usize)
+    asked::number(name).map_or(default, |n| n as usize)
 }
 
 /// The exploration, too, finds what goes wrong on purpose.
@@ -338,10 +337,10 @@ fn regressions() {
     }
 }
 
-/// Repeats the seed in `OSIER_SEED`, in each kind of traffic.
+/// Repeats the seed of `OSIER_TEST=seed=N`, in each kind of traffic.
 #[test]
 fn one_seed() {
-    let Some(seed) = variable("OSIER_SEED") else {
+    let Some(seed) = asked::number("seed") else {
         return;
     };
     for options in [checked(plain()), plain(), deadly(), corrupt()] {
@@ -355,7 +354,7 @@ fn one_seed() {
 /// Repeats what a failure has printed.
 #[test]
 fn one_case() {
-    let Ok(case) = std::env::var("OSIER_CASE") else {
+    let Some(case) = asked::text("case") else {
         return;
     };
     match replay(&case) {
@@ -469,16 +468,16 @@ fn programs(first: u64, runs: u64) {
     }
 }
 
-/// Plays from `OSIER_SOAK_SEED` on for `OSIER_SOAK_SECONDS`, or as many
-/// programs as `OSIER_SOAK_RUNS` says.
+/// Plays from `seed` of `OSIER_TEST` on for its `seconds`, or as many programs as its
+/// `runs`.
 #[test]
 #[ignore = "as long as wanted"]
 fn soak() {
-    if let Some(runs) = variable("OSIER_SOAK_RUNS") {
-        return programs(variable("OSIER_SOAK_SEED").unwrap_or(0), runs);
+    if let Some(runs) = asked::number("runs") {
+        return programs(asked::number("seed").unwrap_or(0), runs);
     }
-    let seconds = variable("OSIER_SOAK_SECONDS").unwrap_or(10);
-    let first = variable("OSIER_SOAK_SEED").unwrap_or(1) << 24;
+    let seconds = asked::number("seconds").unwrap_or(10);
+    let first = asked::number("seed").unwrap_or(1) << 24;
     let start = Instant::now();
     let end = Duration::from_secs(seconds);
     let mut total = Report::default();

@@ -14,6 +14,7 @@ use crate::tool::{begun, index, no_name, put_string};
 use osier::config;
 use osier::protocol::select::{Memory, Selection};
 use std::ops::Range;
+use std::sync::LazyLock;
 
 /// A size, in bytes.
 struct Limit {
@@ -53,9 +54,33 @@ pub fn limits() -> Range<usize> {
     0..LIMITS.len()
 }
 
+/// A variable of the environment, or a key of `OSIER_DEBUG`.
+struct Setting {
+    name: String,
+    meaning: &'static str,
+    value: fn(&str) -> Option<String>,
+}
+
+/// All of them; a key is `OSIER_DEBUG.KEY`.
+static ENVIRONMENT: LazyLock<Vec<Setting>> = LazyLock::new(|| {
+    let variables = config::variables().map(|variable| Setting {
+        name: variable.name.to_owned(),
+        meaning: variable.meaning,
+        value: config::value,
+    });
+    let keys = config::KEYS.iter().map(|key| Setting {
+        name: format!("{KEYS_OF}{}", key.name),
+        meaning: key.meaning,
+        value: |name| config::debug_value(name.strip_prefix(KEYS_OF)?),
+    });
+    variables.chain(keys).collect()
+});
+
+const KEYS_OF: &str = "OSIER_DEBUG.";
+
 /// Variables of the environment.
 pub fn environment() -> Range<usize> {
-    LIMITS.len()..LIMITS.len() + config::VARIABLES.len()
+    LIMITS.len()..LIMITS.len() + ENVIRONMENT.len()
 }
 
 /// The number of the variable that a handle is for.
@@ -80,10 +105,10 @@ fn describe(at: usize) -> (&'static str, &'static str, Handle, c_int) {
             MPI_T_SCOPE_READONLY,
         ),
         None => {
-            let variable = &config::VARIABLES[at - LIMITS.len()];
+            let setting = &ENVIRONMENT[at - LIMITS.len()];
             (
-                variable.name,
-                variable.meaning,
+                setting.name.as_str(),
+                setting.meaning,
                 MPI_CHAR,
                 MPI_T_SCOPE_READONLY,
             )
@@ -97,8 +122,8 @@ fn all() -> usize {
 
 fn read(at: usize, to: *mut u8) -> Res {
     let Some(limit) = LIMITS.get(at) else {
-        let variable = &config::VARIABLES[at - LIMITS.len()];
-        let value = config::value(variable.name).unwrap_or_default();
+        let setting = &ENVIRONMENT[at - LIMITS.len()];
+        let value = (setting.value)(&setting.name).unwrap_or_default();
         return crate::fail::put_text(to.cast(), TEXT, &value, std::ptr::null_mut());
     };
     let bytes = state::with(|universe| (limit.of)(universe.selection()));

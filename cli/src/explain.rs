@@ -410,8 +410,8 @@ fn print(args: &Args, to_layout: &Pattern, found: &Explained) {
     let mut table = Table::new(2);
     table.row(["costs of the link".into(), link]);
     table.row(["costs of the device".into(), device]);
-    let share = match config::value("OSIER_PACK_MULTIPROCESSORS") {
-        Some(text) => format!(" (OSIER_PACK_MULTIPROCESSORS={text})"),
+    let share = match config::debug_value("pack-multiprocessors") {
+        Some(text) => format!(" (OSIER_DEBUG=pack-multiprocessors={text})"),
         None => String::new(),
     };
     table.row([

@@ -92,6 +92,10 @@ fn main() -> ExitCode {
             return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
         }
     };
+    if let Err(e) = osier::config::check_names() {
+        eprintln!("osier: {e}");
+        return ExitCode::from(2);
+    }
     let code = match command {
         Command::Run(mut args) => {
             args.sections = asked.sections;

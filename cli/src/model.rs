@@ -180,13 +180,7 @@ fn by_another_process() -> std::result::Result<(), String> {
     command
         .args(["model", "measure"])
         .env("OSIER_MODEL", "cached");
-    for variable in [
-        "OSIER_CHECK",
-        "OSIER_TRACE",
-        "OSIER_STALL",
-        "OSIER_PROBABLE_HANG",
-        "OSIER_CUDA_LIBRARY",
-    ] {
+    for variable in ["OSIER_CHECK", "OSIER_TRACE", "OSIER_STALL", "OSIER_DEBUG"] {
         command.env_remove(variable);
     }
     let quiet = process::Stdio::null;

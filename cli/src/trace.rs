@@ -67,7 +67,9 @@ fn summary(merged: &Merged) -> String {
         file.display()
     );
     if *dropped > 0 {
-        text += &format!("; {dropped} older events were dropped (hint: raise OSIER_TRACE_EVENTS)");
+        text += &format!(
+            "; {dropped} older events were dropped (hint: raise OSIER_DEBUG=trace-events)"
+        );
     }
     text
 }

@@ -1,6 +1,7 @@
 //! `osier bench` from outside: tables, files, bad usage. Nothing here looks at
 //! how fast anything is.
 
+use osier_kernels::debug::Debug as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -368,7 +369,7 @@ fn packing_on_a_device_is_measured_or_refused() {
             .args(["--trees", "2", "--json", &json, "--plot", &svg])
             .args(["--shapes", "matrix,block-4-8,aos,kv,random"])
             .args(["-i", "1", "-x", "0", "-r", "2"])
-            .env("OSIER_CUDA_LIBRARY", library)
+            .debug("cuda-library", library)
             .output()
             .unwrap()
     };
@@ -424,7 +425,7 @@ fn messages_of_devices_are_measured_or_refused() {
         Command::new(env!("CARGO_BIN_EXE_osier"))
             .args(["bench", "--bind", "none", "-i", "2", "-x", "1", "-r", "2"])
             .args(line.split_whitespace())
-            .env("OSIER_CUDA_LIBRARY", &library)
+            .debug("cuda-library", &library)
             .output()
             .unwrap()
     };
@@ -513,7 +514,7 @@ fn packing_is_measured_by_thread_blocks() {
             "bench", "pack", "--device", "--shapes", "V,T", "--sizes", "16K",
         ])
         .args(["--blocks", "1,4,16", "-i", "1", "-x", "0", "-r", "2"])
-        .env("OSIER_CUDA_LIBRARY", &library)
+        .debug("cuda-library", &library)
         .output()
         .unwrap();
     let table = String::from_utf8(out.stdout).unwrap();

@@ -1,5 +1,6 @@
 //! `osier explain` from outside.
 
+use osier_kernels::debug::Debug as _;
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -10,11 +11,11 @@ fn explain(args: &[&str], variables: &[(&str, &str)]) -> Output {
         .args(args)
         .env_remove("OSIER_COSTS")
         .env_remove("OSIER_PINNED_LIMIT")
-        .env_remove("OSIER_PACK_MULTIPROCESSORS")
-        // No device, no cache: the built-in costs.
-        .env("OSIER_CUDA_LIBRARY", "/nowhere/libcuda.so.1")
-        .env("XDG_CACHE_HOME", "/nowhere")
+        .env_remove("OSIER_DEBUG")
         .envs(variables.iter().copied())
+        // No device, no cache: the built-in costs.
+        .debug("cuda-library", "/nowhere/libcuda.so.1")
+        .env("XDG_CACHE_HOME", "/nowhere")
         .output()
         .unwrap()
 }
@@ -71,15 +72,18 @@ fn places_and_bounds_change_the_choice() {
     assert!(pool["depth"].as_u64() >= Some(2), "{pool}");
     let put = with(&["--memory", "pool", "--to-memory", "plain"], &[]);
     assert_eq!(put["protocol"], "rendezvous, put by one kernel");
-    let linked = with(&["--placement", "linked"], &[("OSIER_PIPELINE", "on")]);
+    let linked = with(
+        &["--placement", "linked"],
+        &[("OSIER_DEBUG", "pipeline=on")],
+    );
     assert_eq!(linked["protocol"], "rendezvous, device bounce buffers");
-    let off = with(&["--memory", "pool"], &[("OSIER_PIPELINE", "off")]);
+    let off = with(&["--memory", "pool"], &[("OSIER_DEBUG", "pipeline=off")]);
     assert_eq!(off["protocol"], "rendezvous, host bounce buffers");
     let gpus = &["--placement", "gpus"];
     let tight = with(gpus, &[("OSIER_PINNED_LIMIT", "256K")]);
     assert_eq!(tight["fragment_bytes"], 64 << 10);
     assert_eq!(tight["depth"], 1);
-    let one = with(gpus, &[("OSIER_PACK_MULTIPROCESSORS", "1")]);
+    let one = with(gpus, &[("OSIER_DEBUG", "pack-multiprocessors=1")]);
     assert_eq!(one["pack_blocks"], 1);
     let host = with(&["--from", "host"], &[]);
     assert_eq!(host["pack_blocks"], 0);
@@ -91,7 +95,7 @@ fn collectives_of_devices_have_plans_of_their_own() {
         let output = Command::new(env!("CARGO_BIN_EXE_osier"))
             .args(args)
             .env_remove("OSIER_COSTS")
-            .env("OSIER_CUDA_LIBRARY", "/nowhere/libcuda.so.1")
+            .debug("cuda-library", "/nowhere/libcuda.so.1")
             .env("XDG_CACHE_HOME", "/nowhere")
             .output()
             .unwrap();

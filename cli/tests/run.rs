@@ -32,11 +32,11 @@ fn ranks_know_who_they_are() {
 fn emulated_gpus_are_told_to_the_ranks_or_refused() {
     let done = Launch::ranks(2)
         .option("--emulate-gpus=2")
-        .shell("echo $OSIER_EMULATED_GPUS $OSIER_CUDA_LIBRARY")
+        .shell("echo $OSIER_EMULATED_GPUS $OSIER_DEBUG")
         .finish();
     if done.code == Some(0) {
         for line in done.sorted_lines() {
-            assert!(line.starts_with("2 /"), "{line}");
+            assert!(line.starts_with("2 cuda-library=/"), "{line}");
             assert!(line.ends_with("/libosier_emulated_cuda.so"), "{line}");
         }
     } else {
@@ -49,7 +49,7 @@ fn emulated_gpus_are_told_to_the_ranks_or_refused() {
     }
     let done = Launch::ranks(1)
         .option("--emulate-gpus=1")
-        .option("--env=OSIER_CUDA_LIBRARY=/nowhere/libcuda.so.1")
+        .option("--env=OSIER_DEBUG=cuda-library=/nowhere/libcuda.so.1")
         .shell("true")
         .finish();
     assert_eq!(done.code, Some(2));

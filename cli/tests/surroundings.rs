@@ -1,5 +1,6 @@
 //! The command where its output, its files, its variables or its user are not as hoped for.
 
+use osier_kernels::debug::Debug as _;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -155,12 +156,8 @@ fn files_of_costs_that_are_no_files() {
         }
     }
     // Libraries that the loader would wait for.
-    for name in [
-        "OSIER_CUDA_LIBRARY",
-        "OSIER_NVML_LIBRARY",
-        "OSIER_GDRCOPY_LIBRARY",
-    ] {
-        let output = ended(osier(&["info"]).env(name, &pipe).spawn().unwrap());
+    for name in ["cuda-library", "nvml-library", "gdrcopy-library"] {
+        let output = ended(osier(&["info"]).debug(name, &pipe).spawn().unwrap());
         assert!(output.status.success(), "{name}: {}", text(&output.stderr));
     }
 }
@@ -170,22 +167,22 @@ fn values_that_make_no_sense() {
     for (name, value) in [
         ("OSIER_SHM_LIMIT", "0"),
         ("OSIER_SHM_LIMIT", "16000000T"),
-        ("OSIER_TRACE_EVENTS", "0"),
-        ("OSIER_TRACE_EVENTS", "1"),
-        ("OSIER_TRACE_EVENTS", "1G"),
+        ("OSIER_DEBUG", "trace-events=0"),
+        ("OSIER_DEBUG", "trace-events=1"),
+        ("OSIER_DEBUG", "trace-events=1G"),
         ("OSIER_STALL", "0s"),
         ("OSIER_STALL", "9999999h"),
         ("OSIER_PINNED_LIMIT", "1"),
         ("OSIER_PINNED_LIMIT", "1000T"),
-        ("OSIER_DEVICE_CHUNKS", "1"),
-        ("OSIER_DEVICE_CHUNKS", "1000T"),
-        ("OSIER_DEVICE_EAGER", "1G"),
-        ("OSIER_DEVICE_MAPPINGS", "1G"),
-        ("OSIER_DEVICE_MAPPED", "1000T"),
-        ("OSIER_PACK_MULTIPROCESSORS", "0"),
+        ("OSIER_DEBUG", "device-chunks=1"),
+        ("OSIER_DEBUG", "device-chunks=1000T"),
+        ("OSIER_DEBUG", "device-eager=1G"),
+        ("OSIER_DEBUG", "device-mappings=1G"),
+        ("OSIER_DEBUG", "device-mapped=1000T"),
+        ("OSIER_DEBUG", "pack-multiprocessors=0"),
         ("OSIER_MODEL", "guess"),
-        ("OSIER_PIPELINE", "perhaps"),
-        ("OSIER_DEVICE_REDUCTIONS", "nowhere"),
+        ("OSIER_DEBUG", "pipeline=perhaps"),
+        ("OSIER_DEBUG", "device-reductions=nowhere"),
         ("OSIER_CHECK", "everything"),
     ] {
         let output = ended(
@@ -200,12 +197,12 @@ fn values_that_make_no_sense() {
     }
     for (name, value) in [
         ("OSIER_SHM_LIMIT", "1G"),
-        ("OSIER_TRACE_EVENTS", "16M"),
+        ("OSIER_DEBUG", "trace-events=16M"),
         ("OSIER_STALL", "8760h"),
         ("OSIER_PINNED_LIMIT", "256K"),
-        ("OSIER_DEVICE_CHUNKS", "0"),
-        ("OSIER_DEVICE_EAGER", "0"),
-        ("OSIER_DEVICE_MAPPINGS", "0"),
+        ("OSIER_DEBUG", "device-chunks=0"),
+        ("OSIER_DEBUG", "device-eager=0"),
+        ("OSIER_DEBUG", "device-mappings=0"),
     ] {
         let output = ended(
             osier(&["run", "-n", "2", "true"])

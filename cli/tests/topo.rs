@@ -1,5 +1,6 @@
 //! `osier topo` as a user types it.
 
+use osier_kernels::debug::Debug as _;
 use std::process::Command;
 
 #[test]
@@ -73,7 +74,7 @@ fn gpus_are_drawn_with_their_ranks() {
         .args(["topo", "-n", "4", "--of", "allreduce", "--bytes", "4M"])
         .args(["--memory", "device", "--svg"])
         .arg(&file)
-        .env("OSIER_CUDA_LIBRARY", &library)
+        .debug("cuda-library", &library)
         .env("OSIER_EMULATED_GPUS", "2")
         .output()
         .unwrap();
@@ -95,7 +96,7 @@ fn gpus_are_drawn_with_their_ranks() {
         .args([
             "topo", "-n", "8", "--of", "bcast", "--bytes", "4M", "--memory", "device",
         ])
-        .env("OSIER_CUDA_LIBRARY", library)
+        .debug("cuda-library", library)
         .env("OSIER_EMULATED_GPUS", "4")
         .env("OSIER_EMULATED_LINKS", "0-1:4,2-3:12,0-3:none")
         .output()

@@ -3,11 +3,13 @@
 //! A seed makes a tree of any constructors or a nest of loops, checks all that
 //! its layout says and does, and sends its payload through another layout of the
 //! same signature. A failure prints the seed and the smallest type found that
-//! fails still; `OSIER_TREE_SEED=N cargo test -p osier-datatype --test trees
+//! fails still; `OSIER_TEST=seed=N cargo test -p osier-datatype --test trees
 //! one_seed` repeats it.
 //!
 //! `cargo xtask soak datatype` runs the same without end.
 
+#[path = "../../tests/asked.rs"]
+mod asked;
 mod support;
 
 use osier_datatype::Type;
@@ -17,12 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::agrees;
 
-/// Trees of the quick tests; `OSIER_TREES` overrides it.
+/// Trees of the quick tests; `OSIER_TEST=trees=N` overrides it.
 const TREES: u64 = 100_000;
-
-fn variable(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
 
 /// The type of a seed, a number of instances, and places to cut at.
 fn draw(seed: u64) -> (Type, usize, Vec<usize>) {
@@ -113,27 +111,27 @@ fn holds(seed: u64) -> bool {
         return true;
     }
     let small = shrink(&ty, |ty| !passes(ty));
-    eprintln!("OSIER_TREE_SEED={seed} fails: {count} of {small:?}, cut at {cuts:?}");
+    eprintln!("OSIER_TEST=seed={seed} fails: {count} of {small:?}, cut at {cuts:?}");
     false
 }
 
 #[test]
 fn trees_agree_with_the_typemap() {
-    let trees = variable("OSIER_TREES").unwrap_or(TREES);
+    let trees = asked::number("trees").unwrap_or(TREES);
     run(0, |done| done >= trees);
 }
 
 #[test]
 fn one_seed() {
-    assert!(holds(variable("OSIER_TREE_SEED").unwrap_or(1)));
+    assert!(holds(asked::number("seed").unwrap_or(1)));
 }
 
 #[test]
 #[ignore = "as long as one likes: cargo xtask soak datatype"]
 fn soak() {
-    let seconds = Duration::from_secs(variable("OSIER_SOAK_SECONDS").unwrap_or(10));
-    let trees = variable("OSIER_SOAK_TREES").unwrap_or(u64::MAX);
-    let first = variable("OSIER_SOAK_SEED").unwrap_or(1) << 32;
+    let seconds = Duration::from_secs(asked::number("seconds").unwrap_or(10));
+    let trees = asked::number("trees").unwrap_or(u64::MAX);
+    let first = asked::number("seed").unwrap_or(1) << 32;
     let (start, last) = (Instant::now(), AtomicU64::new(0));
     let done = run(first, |done| {
         let elapsed = start.elapsed();

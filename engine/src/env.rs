@@ -1,9 +1,11 @@
 //! Environment variables: reading and parsing.
 //!
 //! Each setting has its parser where it is used; the table of all variables, with default
-//! and meaning, is the crate's that users see.
+//! and meaning, is the crate's that users see. Settings for developers are keys of
+//! `OSIER_DEBUG`.
 
 use crate::error::{Error, ErrorKind, Result};
+use osier_kernels::debug;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,6 +20,25 @@ pub fn value(name: &str) -> Option<String> {
 pub fn path(name: &str) -> Option<PathBuf> {
     let value = std::env::var_os(name).filter(|v| !v.is_empty());
     value.map(PathBuf::from)
+}
+
+/// A setting for developers, if its key is set in `OSIER_DEBUG`.
+///
+/// # Errors
+/// What the parser says, with the variable and the key in front.
+pub fn debug<T>(key: &str, parse: impl FnOnce(&str) -> Result<T>) -> Result<Option<T>> {
+    let value = debug::value(key).map(|value| parse(&value.to_string_lossy()));
+    value.transpose().map_err(|e| e.context(named(key)))
+}
+
+/// As [`debug()`], a path byte for byte.
+pub fn debug_path(key: &str) -> Option<PathBuf> {
+    debug::value(key).map(PathBuf::from)
+}
+
+/// How messages name a key of `OSIER_DEBUG`.
+pub fn named(key: &str) -> String {
+    format!("{}: {key}", debug::VARIABLE)
 }
 
 /// A value for a message, cut at 80 characters.

@@ -6,8 +6,7 @@
 use std::path::PathBuf;
 
 use osier::devices::{
-    Context, DeviceError, DeviceSlice, Driver, Kernel, LIBRARY_VARIABLE, Pinned, Stream, copy,
-    devices,
+    Context, DeviceError, DeviceSlice, Driver, Kernel, Pinned, Stream, copy, debug, devices,
 };
 use osier::{Communicator, Datatype};
 
@@ -39,7 +38,7 @@ impl Gpu {
     /// # Errors
     /// There is neither.
     pub fn of(comm: &Communicator) -> Result<Gpu> {
-        let named = std::env::var_os(LIBRARY_VARIABLE).is_some();
+        let named = debug::value(debug::CUDA_LIBRARY).is_some();
         if !named
             && !PathBuf::from("/dev/nvidiactl").exists()
             && let Some(library) = emulated_driver()

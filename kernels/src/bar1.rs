@@ -4,7 +4,7 @@
 //! For a few bytes that is quicker than to ask the device for a copy: writes are posted and
 //! combined, reads wait for the bus one by one. The library and its kernel module are no
 //! part of the driver, so they are looked for when the first BAR1 window is wanted;
-//! `OSIER_GDRCOPY_LIBRARY` names the library, or says `off`.
+//! the key `gdrcopy-library` of `OSIER_DEBUG` names the library, or says `off`.
 //!
 //! Served is plain memory: pools and mapped memory cannot be pinned for the bus unless they
 //! were made for it. Of memory that other libraries keep nobody says when it goes; so its
@@ -24,6 +24,7 @@
 //! Not tested on hardware.
 
 use crate::classify::buffer;
+use crate::debug::{self, GDRCOPY_LIBRARY};
 use crate::driver::Driver;
 use crate::error::{DeviceError, Result};
 use crate::files;
@@ -31,9 +32,6 @@ use crate::handle::Made;
 use crate::memory::{Memory, Region, Space};
 use std::ffi::{c_int, c_ulong, c_void};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-
-/// The variable that names gdrcopy's library.
-pub const LIBRARY_VARIABLE: &str = "OSIER_GDRCOPY_LIBRARY";
 
 const LIBRARIES: [&str; 2] = ["libgdrapi.so.2", "libgdrapi.so"];
 
@@ -96,9 +94,10 @@ impl Library {
     }
 
     fn load() -> Result<Library> {
-        let named = std::env::var(LIBRARY_VARIABLE).unwrap_or_default();
+        let named = debug::value(GDRCOPY_LIBRARY).unwrap_or_default();
+        let named = named.to_string_lossy();
         if named == "off" {
-            let why = format!("{LIBRARY_VARIABLE}=off");
+            let why = format!("{}={GDRCOPY_LIBRARY}=off", debug::VARIABLE);
             return Err(DeviceError::Unavailable(why));
         }
         // A driver that brings its own knows its own addresses.

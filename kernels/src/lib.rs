@@ -31,6 +31,7 @@
 //! | `graph` | [`Graph`]: captured work |
 //! | `callback`, `stream_semaphore` | [`Callback`], [`StreamSemaphore`], [`Valve`]: streams tell the host, and wait for it |
 //! | [`baseline`] | what pack is measured against |
+//! | [`debug`] | `OSIER_DEBUG`: settings for developers |
 //! | [`files`] | files of the user that are read whole |
 //! | `cache` | plans and their lists on a device, kept |
 //! | [`plan`] | pack plans from committed layouts: pure |
@@ -43,6 +44,7 @@ mod cache;
 mod callback;
 pub mod classify;
 pub mod copy;
+pub mod debug;
 mod device;
 mod device_link;
 mod driver;
@@ -65,8 +67,7 @@ mod user;
 pub use callback::Callback;
 pub use device::{BusId, Context, DeviceInfo, Held, Link, devices};
 pub use device_link::{DeviceLink, DeviceLinks, NvLinks, device_links};
-pub use driver::nvml::LIBRARY_VARIABLE as NVML_VARIABLE;
-pub use driver::{Driver, ENTRY_POINTS, LIBRARY_VARIABLE};
+pub use driver::{Driver, ENTRY_POINTS};
 pub use error::{DeviceError, Result};
 pub use graph::Graph;
 pub use memory::{Kind, Memory, Space, reap};

@@ -1,6 +1,8 @@
 //! Memory, streams, copies, handles, pack and unpack of chosen shapes, on the
 //! driver that `support` finds.
 
+#[path = "../../tests/asked.rs"]
+mod asked;
 mod support;
 
 use osier_datatype::{Basic, Layout, Type};
@@ -382,16 +384,14 @@ fn copy_agrees(
     );
 }
 
-/// 200 random trees, each to another layout of its signature; `OSIER_TREES` says
-/// how many.
+/// 200 random trees, each to another layout of its signature; `OSIER_TEST=trees=N`
+/// says how many.
 #[test]
 fn random_copies() {
     let Some(context) = context() else { return };
     let stream = Stream::new(&context).unwrap();
     let packer = Packer::with_limit(&context, 1 << 20);
-    let trees = std::env::var("OSIER_TREES")
-        .ok()
-        .and_then(|n| n.parse().ok());
+    let trees = asked::number("trees");
     for seed in 0..trees.unwrap_or(200) {
         let mut random = Random::new(seed);
         let ty = random::tree(&mut random, 4096);

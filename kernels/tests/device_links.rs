@@ -2,7 +2,11 @@
 
 mod support;
 
-use osier_kernels::{DeviceLink, NVML_VARIABLE, NvLinks, device_links, devices};
+use osier_kernels::{
+    DeviceLink, NvLinks,
+    debug::{self, Debug as _},
+    device_links, devices,
+};
 use std::process::Command;
 
 const GPUS: &str = "OSIER_EMULATED_GPUS";
@@ -16,10 +20,10 @@ fn passes(case: &str, devices: usize, variables: &[(&str, &str)]) {
     };
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
-        .env(osier_kernels::LIBRARY_VARIABLE, driver)
         .env(GPUS, devices.to_string())
         .env(CASE, case)
         .envs(variables.iter().copied())
+        .debug("cuda-library", driver)
         .output()
         .unwrap();
     let told = String::from_utf8_lossy(&child.stdout);
@@ -127,7 +131,11 @@ fn switch() {
 fn links_may_be_unknown() {
     let links = (LINKS, "0-1:4");
     passes("unknown", 2, &[links, ("OSIER_EMULATED_NVML", "0")]);
-    passes("unknown", 2, &[links, (NVML_VARIABLE, "off")]);
+    passes(
+        "unknown",
+        2,
+        &[links, (debug::VARIABLE, "nvml-library=off")],
+    );
 }
 
 fn unknown() {

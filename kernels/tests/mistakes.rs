@@ -4,9 +4,10 @@
 mod support;
 
 use osier_datatype::{Basic, Type};
+use osier_kernels::debug::Debug as _;
 use osier_kernels::{
-    Context, DeviceError, DeviceSlice, DeviceView, Kind, LIBRARY_VARIABLE, Memory, Packer, Pinned,
-    Stream, copy, launch,
+    Context, DeviceError, DeviceSlice, DeviceView, Kind, Memory, Packer, Pinned, Stream, copy,
+    launch,
 };
 use std::path::PathBuf;
 use support::context;
@@ -39,7 +40,7 @@ fn child(test: &str, variables: &[(&str, &str)]) {
     };
     let run = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--ignored"])
-        .env(LIBRARY_VARIABLE, driver)
+        .debug("cuda-library", driver)
         .env("OSIER_EMULATED_QUIET", "1")
         .envs(variables.iter().copied())
         .output()

@@ -1,9 +1,12 @@
 //! Reductions on the device against the host's, bit for bit; kernels of the user.
 
+#[path = "../../tests/asked.rs"]
+mod asked;
 mod support;
 
 use osier_datatype::{Basic, Element, Layout, Operator, Pair, Type, TypeError};
 use osier_datatype_corpus::random::Random;
+use osier_kernels::debug::Debug as _;
 use osier_kernels::plan::reduction::has_kernel;
 use osier_kernels::{
     Context, DeviceError, DeviceSlice, DeviceView, Ordered, Packer, Pinned, Stream, UserKernel,
@@ -243,11 +246,10 @@ fn run(rounds: usize, elements: impl Iterator<Item = Element>) {
 }
 
 fn rounds(usual: usize) -> usize {
-    let asked = std::env::var("OSIER_ROUNDS").ok();
-    asked.and_then(|n| n.parse().ok()).unwrap_or(usual)
+    asked::number("rounds").map_or(usual, |n| n as usize)
 }
 
-/// Every operator on every representation that has it; `OSIER_ROUNDS` rounds each.
+/// Every operator on every representation that has it; `OSIER_TEST=rounds=N` rounds each.
 #[test]
 fn numbers() {
     let basics = Basic::ALL.iter().copied();
@@ -429,7 +431,7 @@ fn kernels_of_the_user() {
         };
         let driver = support::emulated().unwrap();
         command
-            .env(osier_kernels::LIBRARY_VARIABLE, driver)
+            .debug("cuda-library", driver)
             .env("OSIER_EMULATED_KERNELS", library);
     }
     let child = command.output().unwrap();

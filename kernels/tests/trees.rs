@@ -7,9 +7,11 @@
 //! are compared, so that whatever is written beside a layout is seen.
 //!
 //! A failure prints the seed and the smallest type found that fails still;
-//! `OSIER_TREE_SEED=N cargo test -p osier-kernels --test trees one_seed` repeats it.
+//! `OSIER_TEST=seed=N cargo test -p osier-kernels --test trees one_seed` repeats it.
 //! `cargo xtask soak gpu-datatype` runs the same without end.
 
+#[path = "../../tests/asked.rs"]
+mod asked;
 mod support;
 
 use osier_datatype::{Basic, Layout, Type};
@@ -20,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::context;
 
-/// Trees of the quick tests; `OSIER_TREES` overrides it.
+/// Trees of the quick tests; `OSIER_TEST=trees=N` overrides it.
 const TREES: u64 = 100_000;
 
 /// Cases of one arena, and the bytes from which on it takes no more.
@@ -35,10 +37,6 @@ const MARGIN: usize = 16;
 
 /// Lists on the device, so few that they are made anew and thrown away all the time.
 const LISTS_BYTES: usize = 256 << 10;
-
-fn variable(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
 
 /// What to pack and unpack, and how.
 struct Case {
@@ -375,7 +373,7 @@ impl Lane {
                 .borrow_mut()
                 .passes(&[Case::new(ty, count, seed)], seed)
         });
-        eprintln!("OSIER_TREE_SEED={seed} fails: {count} of {small:?}");
+        eprintln!("OSIER_TEST=seed={seed} fails: {count} of {small:?}");
         false
     }
 }
@@ -410,14 +408,14 @@ fn run(context: &Context, first: u64, enough: impl Fn(u64) -> bool + Sync) -> u6
 #[test]
 fn random_trees() {
     let Some(context) = context() else { return };
-    let trees = variable("OSIER_TREES").unwrap_or(TREES);
+    let trees = asked::number("trees").unwrap_or(TREES);
     run(&context, 0, |done| done >= trees);
 }
 
 #[test]
 fn one_seed() {
     let Some(context) = context() else { return };
-    let seed = variable("OSIER_TREE_SEED").unwrap_or(1);
+    let seed = asked::number("seed").unwrap_or(1);
     assert!(Lane::new(&context).holds(seed));
 }
 
@@ -450,9 +448,9 @@ fn every_alignment() {
 #[ignore = "as long as one likes: cargo xtask soak gpu-datatype"]
 fn soak() {
     let context = context().expect("a driver");
-    let seconds = Duration::from_secs(variable("OSIER_SOAK_SECONDS").unwrap_or(10));
-    let trees = variable("OSIER_SOAK_TREES").unwrap_or(u64::MAX);
-    let first = variable("OSIER_SOAK_SEED").unwrap_or(1) << 32;
+    let seconds = Duration::from_secs(asked::number("seconds").unwrap_or(10));
+    let trees = asked::number("trees").unwrap_or(u64::MAX);
+    let first = asked::number("seed").unwrap_or(1) << 32;
     let (start, last) = (Instant::now(), AtomicU64::new(0));
     let done = run(&context, first, |done| {
         let elapsed = start.elapsed();

@@ -131,9 +131,9 @@ fn member(core: Arc<Core>, agreed: Agreed, launched: bool) -> Result<Arc<Member>
     }
     core.devices.configure(core.rank, Limits::from_env()?);
     let mut sets = ProcessSets::predefined(core.rank as usize, core.ranks)?;
-    if launched && let Some(text) = config::value("OSIER_PSETS") {
-        sets.add(&text, core.ranks as usize)
-            .map_err(|e| e.context("OSIER_PSETS"))?;
+    if launched {
+        sets.add(&config::process()?.sets.join(";"), core.ranks as usize)
+            .map_err(|e| e.context("OSIER_JOB"))?;
     }
     Ok(Member::new(core, sets, agreed))
 }
@@ -299,10 +299,11 @@ impl Universe {
     /// The number of this rank's program in a job of several programs (`MPI_APPNUM`).
     #[doc(hidden)]
     pub fn application(&self) -> usize {
-        let told = config::value("OSIER_APPNUM").and_then(|text| text.parse().ok());
-        let launcher = self.joined.member.core.launcher.get();
-        told.or_else(|| launcher.map(|launcher| launcher.application()))
-            .unwrap_or(0)
+        match self.joined.member.core.launcher.get() {
+            Some(launcher) => launcher.application(),
+            // Whoever has joined a job has had it checked.
+            None => config::process().map_or(0, |process| process.program),
+        }
     }
 
     /// Ends the job: all ranks, with this exit code (`MPI_Abort`).

@@ -18,7 +18,7 @@ use osier_engine::check::Setting;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::core::Launcher;
 use osier_transports::cuda_ipc::{Name, Socket, send};
-use osier_transports::shm::{Job, JobOptions};
+use osier_transports::shm::{self, Job, JobOptions};
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::fs::File;
@@ -328,7 +328,7 @@ fn follow(connection: &mut Connection, space: &str, rank: usize) -> Result<Job> 
     }
     // Which duplicates what it is told of.
     let numbers: Vec<String> = fds.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
-    let job = Job::attach(&format!("1:{}", numbers.join(",")));
+    let job = Job::attach(&shm::describe(&numbers.join(",")));
     job.map_err(|e| failed("joining the job", e))
 }
 

@@ -22,7 +22,7 @@ use osier_engine::diagnose::tell;
 use osier_engine::diagnose::threads::Inside;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_transports::Death;
-use osier_transports::shm::{Job, MAX_RANKS};
+use osier_transports::shm::Job;
 use std::process::ExitCode;
 
 /// What a rank's thread has for its stack, in bytes: as much as a main thread
@@ -84,21 +84,10 @@ pub fn run_code(program: impl Fn(Communicator) -> u8 + Sync) -> ExitCode {
 /// Number of ranks that this process is to be.
 pub(super) fn here() -> Result<usize> {
     config::check()?;
-    let Some(text) = config::value("OSIER_RANKS_HERE") else {
-        return Ok(1);
-    };
     if launcher::is_alone(&launcher::variable)? {
         return Ok(1);
     }
-    let ranks = text.parse().ok().filter(|n| (1..=MAX_RANKS).contains(n));
-    ranks.ok_or_else(|| {
-        Error::new(
-            ErrorKind::Config,
-            format!(
-                "OSIER_RANKS_HERE={text:?} is no number of ranks (hint: it is set by osier run)"
-            ),
-        )
-    })
+    Ok(config::process()?.ranks)
 }
 
 /// Refuses to be one rank where the launcher wants several.
@@ -118,17 +107,10 @@ pub(super) fn refuse_many() -> Result<()> {
 /// Processors of each rank of this process, as the launcher has it; none
 /// where ranks are not bound.
 fn places(ranks: usize) -> Result<Vec<Vec<usize>>> {
-    let Some(text) = config::value("OSIER_CPUS") else {
-        return Ok(vec![Vec::new(); ranks]);
-    };
-    let places = Some(config::parse_cpus(&text).map_err(|e| e.context("OSIER_CPUS"))?);
-    places.filter(|p| p.len() == ranks).ok_or_else(|| {
-        Error::new(
-            ErrorKind::Config,
-            format!(
-                "OSIER_CPUS={text:?} does not place {ranks} ranks (hint: it is set by osier run)"
-            ),
-        )
+    let cpus = config::process()?.cpus;
+    Ok(match cpus.is_empty() {
+        true => vec![Vec::new(); ranks],
+        false => cpus,
     })
 }
 
@@ -136,7 +118,7 @@ fn many(ranks: usize, program: &(impl Fn(Communicator) -> u8 + Sync)) -> Result<
     let Some((job, first)) = joined_rank()? else {
         return Err(Error::new(
             ErrorKind::Config,
-            "OSIER_RANKS_HERE is set and OSIER_JOB is not (hint: start programs with osier run)",
+            "OSIER_JOB is set no longer (hint: it is for osier run to set)",
         ));
     };
     let places = places(ranks)?;

@@ -1,8 +1,7 @@
 //! Process sets: named groups of a job's ranks.
 //!
 //! `mpi://WORLD` and `mpi://SELF` are always there. Others come from the
-//! launcher, `osier run --pset NAME=0-3,7`, in the variable `OSIER_PSETS` as
-//! `NAME=0-3,7;NAME=...`. All ranks see all sets.
+//! launcher, `osier run --pset NAME=0-3,7`, in the variable `OSIER_JOB`. All ranks see all sets.
 //!
 //! # Sources
 //! MPI 5.0, section 11.3.2 (process sets).

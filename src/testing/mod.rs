@@ -60,7 +60,7 @@ pub fn ranks_on<R: Send>(
 }
 
 /// When messages that this rank receives from devices of other processes come in chunks
-/// on the device, from now on; `OSIER_PIPELINE` says it at first.
+/// on the device, from now on; `OSIER_DEBUG=pipeline=..` says it at first.
 pub fn pipeline_devices(comm: &Communicator, when: osier_engine::protocol::select::Pipelining) {
     comm.core().devices.pipeline(when);
 }

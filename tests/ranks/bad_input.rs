@@ -331,12 +331,12 @@ fn jobs_that_make_no_sense() {
     for garbage in [
         "",
         "1",
-        "1:",
-        "1:x",
-        "2:3,4,5",
-        "1:3,4",
-        "1:999999,999998,999997",
-        "1:-1,-1,-1",
+        "2:",
+        "2:x",
+        "1:3,4,5",
+        "2:3,4",
+        "2:999999,999998,999997",
+        "2:-1,-1,-1",
     ] {
         let e = Job::attach(garbage).map(drop).map_err(Error::from);
         let e = e.expect_err(garbage);

@@ -256,12 +256,12 @@ fn check(bundle: &Path) -> Result {
         let mut command = Command::new(bundle.join("run"));
         command
             .current_dir("/")
-            .env("OSIER_CUDA_LIBRARY", library)
-            .env("OSIER_TREES", "2000")
-            .env("OSIER_BENCH", "--shapes matrix,cache,indexed,random -r 2")
-            .env("OSIER_BENCH_BLOCKS", "--sizes 64K -r 2")
-            .env("OSIER_BENCH_MESSAGES", "--sizes 8,64K -i 2 -x 1 -r 2")
-            .env("OSIER_EXAMPLES", "small")
+            .env("OSIER_DEBUG", format!("cuda-library={}", library.display()))
+            .args(["--trees", "2000"])
+            .args(["--bench", "--shapes matrix,cache,indexed,random -r 2"])
+            .args(["--bench-blocks", "--sizes 64K -r 2"])
+            .args(["--bench-messages", "--sizes 8,64K -i 2 -x 1 -r 2"])
+            .args(["--examples", "small"])
             .arg(&folder)
             .stdin(Stdio::null());
         println!("$ {}", line(&command));

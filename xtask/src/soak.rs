@@ -23,7 +23,7 @@ enum Room {
     /// Random types against the naive typemap
     Datatype,
     /// Random types on a device against typemap and host: the emulated driver, or
-    /// the one that OSIER_CUDA_LIBRARY names
+    /// the one that OSIER_DEBUG=cuda-library names
     GpuDatatype,
     /// Messages between all kinds of memory, in all layouts, on all ways, on the emulated
     /// driver, with streams and peers that are late
@@ -107,22 +107,21 @@ pub fn run(args: &Args) -> Result {
         Some(runs) => println!("seed {seed}, {runs} runs"),
         None => println!("seed {seed}, {} s", args.seconds),
     }
-    let named = std::env::var_os("OSIER_CUDA_LIBRARY").is_some_and(|name| !name.is_empty());
+    let named = std::env::var("OSIER_DEBUG").is_ok_and(|text| text.contains("cuda-library="));
     if matches!(args.room, Room::GpuDatatype) && !named {
         crate::setup::cplusplus()?;
         run_command(cargo().args(["build", "--release", "-p", "osier-emulated-cuda"]))?;
     }
     let mut command = cargo();
-    if let Some(trees) = args.trees {
-        command.env("OSIER_SOAK_TREES", trees.to_string());
-    }
-    if let Some(runs) = args.runs {
-        command.env("OSIER_SOAK_RUNS", runs.to_string());
+    let mut settings = format!("seconds={},seed={seed}", args.seconds);
+    for (key, value) in [("trees", args.trees), ("runs", args.runs)] {
+        if let Some(value) = value {
+            settings += &format!(",{key}={value}");
+        }
     }
     let done = run_command(
         command
-            .env("OSIER_SOAK_SECONDS", args.seconds.to_string())
-            .env("OSIER_SOAK_SEED", seed.to_string())
+            .env("OSIER_TEST", settings)
             .args(["test", "--release", "-p", package, "--test", test])
             .args(["--", "--ignored", "soak", "--nocapture"]),
     );
@@ -208,7 +207,7 @@ fn device_job(folder: &Path, seed: u64) -> Outcome {
         .arg(folder.join("osier"))
         .arg("run")
         .args(cells::arguments(way, &program, &seed.to_string()))
-        .envs(variables)
+        .envs(cells::environment(variables))
         .stdin(Stdio::null());
     if way != Way::Unshared {
         command.env_remove("OSIER_SHM_LIMIT");

@@ -226,7 +226,7 @@ fn sanitizer(steps: &mut Steps) {
             .current_dir(root())
             .env("RUSTFLAGS", "-Zsanitizer=address")
             .env("CARGO_TARGET_DIR", target_dir().join("sanitizer"))
-            .env("OSIER_TREES", SANITIZED_TREES)
+            .env("OSIER_TEST", format!("trees={SANITIZED_TREES}"))
             .args(["+nightly", "test", "-p", "osier-datatype"])
             .args(["--target", "x86_64-unknown-linux-gnu"])
             .args(["--lib", "--test", "trees", "--test", "respellings"])
@@ -270,7 +270,7 @@ fn kernel_sanitizer(steps: &mut Steps) {
                         "detect_leaks=0:handle_segv=0:handle_sigbus=0:use_sigaltstack=0",
                     )
                     .env("UBSAN_OPTIONS", "print_stacktrace=1")
-                    .env("OSIER_TREES", SANITIZED_TREES),
+                    .env("OSIER_TEST", format!("trees={SANITIZED_TREES}")),
             )?;
         }
         Ok(())

@@ -28,8 +28,12 @@ static inline void *symbol(void *library, const char *name) {
 }
 
 static inline void open_driver(void) {
-    const char *name = getenv("OSIER_CUDA_LIBRARY");
-    void *library = dlopen(name ? name : "libcuda.so.1", RTLD_NOW);
+    /* The last pair of this key in OSIER_DEBUG; the path has no comma. */
+    const char *key = "cuda-library=", *text = getenv("OSIER_DEBUG"), *name = NULL;
+    char path[4096] = "libcuda.so.1";
+    while (text && (text = strstr(text, key))) name = text += strlen(key);
+    if (name) snprintf(path, sizeof path, "%.*s", (int)strcspn(name, ","), name);
+    void *library = dlopen(path, RTLD_NOW);
     if (!library) fprintf(stderr, "%s\n", dlerror());
     CHECK(library);
 #define ENTRY(field, name) *(void **)&cuda.field = symbol(library, name)

@@ -64,6 +64,7 @@ int main(int argc, char **argv) {
     OK(MPI_T_cvar_read(handle, text));
     CHECK(atoi(text) == size);
     OK(MPI_T_cvar_handle_free(&handle));
+    cvar_named("OSIER_DEBUG.pipeline", MPI_CHAR);
     FAILS(MPI_T_cvar_get_index("nothing", &n), MPI_T_ERR_INVALID_NAME);
     FAILS(MPI_T_cvar_handle_alloc(-1, NULL, &handle, &n), MPI_T_ERR_INVALID_INDEX);
 

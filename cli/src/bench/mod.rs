@@ -75,7 +75,7 @@ Examples:
       messages straight from strided memory
   osier bench latency --memory device --layout contiguous,matrix,triangle --min 64K
       messages from and to a GPU's memory; with --emulate-gpus in front of
-      osier run, or OSIER_CUDA_LIBRARY, on an emulated one
+      osier run, or OSIER_DEBUG=cuda-library, on an emulated one
   osier bench latency --from device --to device --layout matrix --to-layout contiguous
       a matrix out of a larger one into contiguous memory
   osier bench latency --memory device --layout matrix --pipeline off,on
@@ -95,7 +95,7 @@ Examples:
   osier run -n 2 --bind none -- osier bench message-rate
       in a job that somebody else has started
   osier bench pack --device --shapes V,T,stair,block-8 --json gpu.json
-      packing in device memory; OSIER_CUDA_LIBRARY may name the emulated driver
+      packing in device memory; OSIER_DEBUG=cuda-library may name the emulated driver
   osier bench pack --device --shapes V,T --sizes 8M --blocks 1,2,4,8,16,32,132
       how many thread blocks a pack needs
 

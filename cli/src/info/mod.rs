@@ -14,7 +14,7 @@ pub mod table;
 
 use std::process::ExitCode;
 
-use osier::config::{self, VARIABLES};
+use osier::config::{self, KEYS, Variable};
 use osier::model::GpuLinks;
 use osier::protocol::reach::{Placement, Reach, supported};
 use osier_kernels::DeviceInfo;
@@ -147,10 +147,12 @@ fn print(as_json: bool) {
     println!("\nConfiguration");
     let mut variables = Table::new(2);
     variables.row(["variable", "value", "default", "meaning"].map(str::to_owned));
-    for v in VARIABLES {
+    let settings = config::variables().map(|v| (v, config::value(v.name)));
+    let keys = KEYS.iter().map(|v| (v, config::debug_value(v.name)));
+    for (v, value) in settings.chain(keys) {
         variables.row([
             v.name.to_owned(),
-            config::value(v.name).unwrap_or_else(|| "-".to_owned()),
+            value.unwrap_or_else(|| "-".to_owned()),
             v.default.to_owned(),
             v.meaning.to_owned(),
         ]);
@@ -165,16 +167,20 @@ fn json(report: &Report) -> Value {
             .map(|e| json!({"name": e.name, "available": e.available, "note": e.note}))
             .collect()
     };
-    let variables: Value = VARIABLES
-        .iter()
-        .map(|v| {
-            json!({
-                "name": v.name,
-                "value": config::value(v.name),
-                "default": v.default,
-                "meaning": v.meaning,
-            })
+    let setting = |v: &Variable, value: Option<String>| {
+        json!({
+            "name": v.name,
+            "value": value,
+            "default": v.default,
+            "meaning": v.meaning,
         })
+    };
+    let variables: Value = config::variables()
+        .map(|v| setting(v, config::value(v.name)))
+        .collect();
+    let keys: Value = KEYS
+        .iter()
+        .map(|v| setting(v, config::debug_value(v.name)))
         .collect();
     let machine: serde_json::Map<String, Value> = report
         .machine
@@ -191,6 +197,7 @@ fn json(report: &Report) -> Value {
         "device_memory": reach(),
         "system": entries(&report.system),
         "variables": variables,
+        "debug_keys": keys,
     })
 }
 

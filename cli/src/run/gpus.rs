@@ -3,12 +3,12 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use osier::devices::files;
+use osier::devices::{debug, files};
 
-use super::{Failure, USAGE};
+use super::{Failure, USAGE, debug_text};
 
-/// Variable that names the driver's library.
-const LIBRARY: &str = "OSIER_CUDA_LIBRARY";
+/// What names the driver's library, for messages.
+const LIBRARY: &str = "OSIER_DEBUG=cuda-library";
 /// What cargo calls the library.
 const FILE: &str = "libosier_emulated_cuda.so";
 /// A symbol that no real driver has.
@@ -27,29 +27,38 @@ pub fn parse(text: &str) -> Result<usize, String> {
 
 /// Whether ranks have the emulated driver: asked for, or named as the driver's library.
 pub fn are_emulated(asked: bool) -> bool {
-    asked || std::env::var_os(LIBRARY).is_some_and(|path| named_library(&path).is_ok())
+    let named = debug::value(debug::CUDA_LIBRARY);
+    asked || named.is_some_and(|path| named_library(&path).is_ok())
 }
 
-/// Variables of the ranks. `given` are those of `--env`.
-pub fn variables(
+/// The emulated devices of a job.
+pub struct Devices {
     gpus: usize,
-    given: &[(OsString, OsString)],
-) -> Result<Vec<(String, OsString)>, Failure> {
-    let of_ranks = given.iter().rfind(|(key, _)| key == LIBRARY);
-    let named = of_ranks
-        .map(|(_, value)| value.clone())
-        .or_else(|| std::env::var_os(LIBRARY));
-    let library = match named {
-        Some(path) => named_library(&path)?,
-        None => {
-            let exe = std::env::current_exe().ok();
-            library_beside(exe.as_deref().and_then(Path::parent))?
-        }
-    };
-    Ok(vec![
-        (LIBRARY.into(), library.into()),
-        ("OSIER_EMULATED_GPUS".into(), gpus.to_string().into()),
-    ])
+    library: PathBuf,
+}
+
+impl Devices {
+    /// `given` are the variables of `--env`.
+    pub fn find(gpus: usize, given: &[(OsString, OsString)]) -> Result<Devices, Failure> {
+        let library = match debug::value_in(&debug_text(given), debug::CUDA_LIBRARY) {
+            Some(path) => named_library(&path)?,
+            None => {
+                let exe = std::env::current_exe().ok();
+                library_beside(exe.as_deref().and_then(Path::parent))?
+            }
+        };
+        Ok(Devices { gpus, library })
+    }
+
+    /// Variables of a process; `given` are those that the user wants set for it.
+    pub fn variables(&self, given: &[(OsString, OsString)]) -> [(String, OsString); 2] {
+        let library = self.library.as_os_str();
+        let text = debug::with(&debug_text(given), debug::CUDA_LIBRARY, library);
+        [
+            (debug::VARIABLE.into(), text),
+            ("OSIER_EMULATED_GPUS".into(), self.gpus.to_string().into()),
+        ]
+    }
 }
 
 /// A driver is no longer.

@@ -43,6 +43,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use osier::check::Setting;
+use osier::devices::debug;
 use osier::model::{Agreed, Part, Places};
 use osier_transports::shm::{Job, JobOptions, MAX_RANKS, NOTE_BYTES};
 
@@ -264,8 +265,8 @@ fn start(args: &Args) -> Result<u8, Failure> {
     // Before anything is started; the supervisor takes it.
     patience(args).map_err(usage)?;
     let devices = match args.emulate_gpus {
-        Some(gpus) => gpus::variables(gpus, &args.env)?,
-        None => Vec::new(),
+        Some(gpus) => Some(gpus::Devices::find(gpus, &args.env)?),
+        None => None,
     };
 
     crate::model::measured_once(args.ranks);
@@ -299,7 +300,14 @@ fn start(args: &Args) -> Result<u8, Failure> {
     let agreed = agreed.for_emulated(gpus::are_emulated(args.emulate_gpus.is_some()));
     job.set_note(&agreed.note(NOTE_BYTES));
     let trace = trace_folder(args)?;
-    let code = supervise::run(args, &sections, &keeper, &job, trace.as_deref(), &devices)?;
+    let code = supervise::run(
+        args,
+        &sections,
+        &keeper,
+        &job,
+        trace.as_deref(),
+        devices.as_ref(),
+    )?;
     if let Some(folder) = trace {
         crate::trace::merge_job(&folder, &job);
     }
@@ -329,13 +337,18 @@ pub fn places(bind: Option<Bind>, ranks: usize) -> Option<Places> {
 /// Time without progress after which the job probably hangs: of `--env`, else of the
 /// environment.
 fn patience(args: &Args) -> osier::Result<Option<Duration>> {
-    const NAME: &str = "OSIER_PROBABLE_HANG";
-    match args.env.iter().rfind(|(key, _)| key == NAME) {
-        Some((_, value)) => {
-            osier::config::parse_duration(&value.to_string_lossy()).map_err(|e| e.context(NAME))
-        }
-        None => osier::config::patience(),
+    match args.env.iter().any(|(key, _)| key == debug::VARIABLE) {
+        true => osier::config::patience_in(&debug_text(&args.env)),
+        false => osier::config::patience(),
     }
+}
+
+/// `OSIER_DEBUG` of ranks that get these variables.
+fn debug_text(given: &[(OsString, OsString)]) -> OsString {
+    let of_ranks = given.iter().rfind(|(key, _)| key == debug::VARIABLE);
+    let text = of_ranks.map(|(_, value)| value.clone());
+    text.or_else(|| std::env::var_os(debug::VARIABLE))
+        .unwrap_or_default()
 }
 
 /// What is checked, whoever asks for it.

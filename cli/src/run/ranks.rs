@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::ops::Range;
 
+use osier::config::Process;
 use osier_transports::shm::Job;
 
 use super::bind::CpuSet;
@@ -46,25 +47,28 @@ impl Ranks {
         }
     }
 
-    /// Variables by which the process finds its job and its ranks.
-    pub fn env(&self, job: &Job, places: &[Option<CpuSet>]) -> Vec<(String, OsString)> {
-        let env = job.env(self.first).into_iter();
-        let mut env: Vec<(String, OsString)> = env.map(|(k, v)| (k, v.into())).collect();
-        env.push(("OSIER_RANKS_HERE".into(), self.count.to_string().into()));
-        let bound: Option<Vec<String>> = places
+    /// Variables by which the process finds its job and its ranks. `program` is the number
+    /// of its program, `sets` are those of `--pset`.
+    pub fn env(
+        &self,
+        job: &Job,
+        places: &[Option<CpuSet>],
+        program: usize,
+        sets: &[String],
+    ) -> Vec<(String, OsString)> {
+        let bound: Option<Vec<Vec<usize>>> = places
             .iter()
-            .map(|set| Some(list(&set.as_ref()?.cpus())))
+            .map(|set| Some(set.as_ref()?.cpus()))
             .collect();
-        // Set to nothing is not set; but one that we inherited must not hold.
-        let bound = bound.filter(|_| self.count > 1).unwrap_or_default();
-        env.push(("OSIER_CPUS".into(), bound.join(";").into()));
-        env
+        let process = Process {
+            ranks: self.count,
+            cpus: bound.filter(|_| self.count > 1).unwrap_or_default(),
+            program,
+            sets: sets.to_vec(),
+        };
+        let env = job.env(self.first, &process.text()).into_iter();
+        env.map(|(k, v)| (k, v.into())).collect()
     }
-}
-
-fn list(cpus: &[usize]) -> String {
-    let numbers: Vec<String> = cpus.iter().map(usize::to_string).collect();
-    numbers.join(",")
 }
 
 impl fmt::Display for Ranks {

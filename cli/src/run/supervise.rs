@@ -29,6 +29,7 @@ use osier::diagnose::{LONG, watch::Watcher};
 use osier_transports::Death;
 use osier_transports::shm::{Job, JobStatus};
 
+use super::gpus::Devices;
 use super::keeper::Keeper;
 use super::lines::Lines;
 use super::output::Sinks;
@@ -70,7 +71,7 @@ pub fn run(
     keeper: &Keeper,
     job: &Job,
     trace: Option<&Path>,
-    devices: &[(String, OsString)],
+    devices: Option<&Devices>,
 ) -> Result<u8, Failure> {
     // Before the first rank, so that none of its signals is lost.
     let signals: Vec<c_int> = FORWARDED.into_iter().chain([libc::SIGCHLD]).collect();
@@ -119,8 +120,8 @@ pub fn run(
 struct Supervisor<'a> {
     args: &'a Args,
     sections: &'a Sections,
-    /// Variables of the emulated GPUs.
-    devices: &'a [(String, OsString)],
+    /// The emulated GPUs.
+    devices: Option<&'a Devices>,
     /// Where ranks record what they do.
     trace: Option<&'a Path>,
     job: &'a Job,
@@ -217,18 +218,18 @@ impl Supervisor<'_> {
             let stderr = self.pipe(ranks, self.sinks.stderr).map_err(no_pipe)?;
             (stdout, stderr)
         };
-        let mut job = ranks.env(self.job, places);
-        job.push(("OSIER_PSETS".into(), self.args.psets.join(";").into()));
+        let mut job = ranks.env(self.job, places, number, &self.args.psets);
         let checks = Setting::from_bits(self.job.checks());
         job.push(("OSIER_CHECK".into(), checks.to_string().into()));
         if let Some(folder) = self.trace {
             job.push(("OSIER_TRACE".into(), folder.into()));
         }
-        job.push(("OSIER_APPNUM".into(), number.to_string().into()));
         // It was not meant for them.
         job.push(("OSIER_ALONE".into(), OsString::new()));
-        job.extend(self.devices.iter().cloned());
         let variables = [&self.args.env[..], &section.env].concat();
+        if let Some(devices) = self.devices {
+            job.extend(devices.variables(&variables));
+        }
         let plan = Plan {
             program,
             command: &section.command,

@@ -45,10 +45,14 @@ impl Limits {
     /// As the environment has it.
     pub fn from_env() -> Result<Limits> {
         let mut limits = Limits::default();
-        if let Some(n) = env::size("OSIER_DEVICE_MAPPINGS", settings::MAPPINGS_BOUNDS)? {
+        if let Some(n) = env::debug("device-mappings", |text| {
+            env::bounded(text, settings::MAPPINGS_BOUNDS)
+        })? {
             limits.mappings = n as usize;
         }
-        if let Some(n) = env::size("OSIER_DEVICE_MAPPED", settings::MAPPED_BOUNDS)? {
+        if let Some(n) = env::debug("device-mapped", |text| {
+            env::bounded(text, settings::MAPPED_BOUNDS)
+        })? {
             limits.bytes = n;
         }
         Ok(limits)

@@ -367,7 +367,9 @@ impl Pool {
             return Err(why.clone());
         }
         let made = match self.limit {
-            0 => Err(DeviceError::Unavailable("OSIER_DEVICE_CHUNKS is 0".into())),
+            0 => Err(DeviceError::Unavailable(
+                "OSIER_DEBUG: device-chunks is 0".into(),
+            )),
             limit => Slab::on_device(context, limit),
         };
         match made {

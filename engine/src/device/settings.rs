@@ -1,15 +1,15 @@
-//! Settings of messages from and to devices, by environment variables.
+//! Settings of messages from and to devices: of `OSIER_PINNED_LIMIT` and `OSIER_DEBUG`.
 
 use super::pool::LEAST_LIMIT_BYTES;
-use crate::env::{MOST_BYTES, bad, bounded, parse_bytes, value};
+use crate::env::{MOST_BYTES, bad, bounded, debug, parse_bytes, value};
 use crate::error::Result;
 use crate::protocol::device::{LEAST_DEVICE_CHUNK_BYTES, Reductions};
 use crate::protocol::select::{EAGER_LIMIT_BYTES, Pipelining};
 use std::ops::RangeInclusive;
 
-/// Bounds of `OSIER_DEVICE_MAPPINGS`.
+/// Bounds of `device-mappings`.
 pub const MAPPINGS_BOUNDS: RangeInclusive<u64> = 0..=1 << 20;
-/// Bounds of `OSIER_DEVICE_MAPPED`, in bytes.
+/// Bounds of `device-mapped`, in bytes.
 pub const MAPPED_BOUNDS: RangeInclusive<u64> = 0..=MOST_BYTES;
 
 /// A part of a device's multiprocessors.
@@ -31,7 +31,7 @@ impl Share {
         .max(1)
     }
 
-    /// Parses `OSIER_PACK_MULTIPROCESSORS`.
+    /// Parses `pack-multiprocessors`.
     ///
     /// # Errors
     /// Of kind [`ErrorKind::Config`](crate::error::ErrorKind::Config).
@@ -51,9 +51,7 @@ impl Share {
 
 /// Most multiprocessors of a device that kernels of messages take.
 pub fn pack_multiprocessors() -> Result<Option<Share>> {
-    value("OSIER_PACK_MULTIPROCESSORS")
-        .map(|text| Share::parse(&text).map_err(|e| e.context("OSIER_PACK_MULTIPROCESSORS")))
-        .transpose()
+    debug("pack-multiprocessors", Share::parse)
 }
 
 /// Host memory that a rank pins for messages of devices, unless told otherwise.
@@ -81,13 +79,11 @@ pub const DEVICE_CHUNKS_BYTES: usize = 32 << 20;
 
 /// The memory of each device that a rank takes for chunks, in bytes.
 pub fn device_chunks() -> Result<usize> {
-    match value("OSIER_DEVICE_CHUNKS") {
-        None => Ok(DEVICE_CHUNKS_BYTES),
-        Some(text) => parse_device_chunks(&text).map_err(|e| e.context("OSIER_DEVICE_CHUNKS")),
-    }
+    let bytes = debug("device-chunks", parse_device_chunks)?;
+    Ok(bytes.unwrap_or(DEVICE_CHUNKS_BYTES))
 }
 
-/// Parses `OSIER_DEVICE_CHUNKS`.
+/// Parses `device-chunks`.
 ///
 /// # Errors
 /// Of kind [`ErrorKind::Config`](crate::error::ErrorKind::Config).
@@ -103,13 +99,10 @@ pub fn parse_device_chunks(text: &str) -> Result<usize> {
 
 /// Largest message of a device that goes at once, in bytes; `None`: as the costs say.
 pub fn device_eager() -> Result<Option<usize>> {
-    let limit = value("OSIER_DEVICE_EAGER").map(|text| parse_device_eager(&text));
-    limit
-        .transpose()
-        .map_err(|e| e.context("OSIER_DEVICE_EAGER"))
+    debug("device-eager", parse_device_eager)
 }
 
-/// Parses `OSIER_DEVICE_EAGER`.
+/// Parses `device-eager`.
 ///
 /// # Errors
 /// Of kind [`ErrorKind::Config`](crate::error::ErrorKind::Config).
@@ -120,13 +113,11 @@ pub fn parse_device_eager(text: &str) -> Result<usize> {
 
 /// Where reductions of a device's memory combine.
 pub fn device_reductions() -> Result<Reductions> {
-    match value("OSIER_DEVICE_REDUCTIONS") {
-        None => Ok(Reductions::Auto),
-        Some(text) => parse_reductions(&text).map_err(|e| e.context("OSIER_DEVICE_REDUCTIONS")),
-    }
+    let place = debug("device-reductions", parse_reductions)?;
+    Ok(place.unwrap_or(Reductions::Auto))
 }
 
-/// Parses `OSIER_DEVICE_REDUCTIONS`.
+/// Parses `device-reductions`.
 ///
 /// # Errors
 /// Of kind [`ErrorKind::Config`](crate::error::ErrorKind::Config).
@@ -145,13 +136,11 @@ pub fn parse_reductions(text: &str) -> Result<Reductions> {
 
 /// When messages between devices go in chunks on the device.
 pub fn pipeline() -> Result<Pipelining> {
-    match value("OSIER_PIPELINE") {
-        None => Ok(Pipelining::Auto),
-        Some(text) => parse_pipeline(&text).map_err(|e| e.context("OSIER_PIPELINE")),
-    }
+    let asked = debug("pipeline", parse_pipeline)?;
+    Ok(asked.unwrap_or(Pipelining::Auto))
 }
 
-/// Parses `OSIER_PIPELINE`.
+/// Parses `pipeline`.
 ///
 /// # Errors
 /// Of kind [`ErrorKind::Config`](crate::error::ErrorKind::Config).

@@ -1,6 +1,6 @@
-//! Settings of the reports about long waits, by environment variables.
+//! Settings of the reports about long waits: of `OSIER_STALL` and `OSIER_DEBUG`.
 
-use crate::env::{parse_duration, value};
+use crate::env::{debug, parse_duration, value};
 use crate::error::Result;
 use std::time::Duration;
 
@@ -12,10 +12,11 @@ pub fn stall() -> Result<Option<Duration>> {
     }
 }
 
+/// The key of `OSIER_DEBUG` for [`patience`].
+pub const PROBABLE_HANG: &str = "probable-hang";
+
 /// How long a job stands still before it probably hangs.
 pub fn patience() -> Result<Option<Duration>> {
-    match value("OSIER_PROBABLE_HANG") {
-        Some(text) => parse_duration(&text).map_err(|e| e.context("OSIER_PROBABLE_HANG")),
-        None => Ok(Some(Duration::from_secs(5))),
-    }
+    let asked = debug(PROBABLE_HANG, parse_duration)?;
+    Ok(asked.unwrap_or(Some(Duration::from_secs(5))))
 }

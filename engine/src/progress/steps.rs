@@ -2,8 +2,8 @@
 //! down: for tests of deaths, in builds with debug assertions alone.
 //!
 //! ```text
-//! OSIER_DIE_AT=PHASE:KIND:N[@RANK]   killed at the N-th step of this phase and kind
-//! OSIER_STEPS=PREFIX                 each step is a line of PREFIX.PID
+//! OSIER_DEBUG=die-at=PHASE:KIND:N[@RANK]   killed at the N-th step of this phase and kind
+//! OSIER_DEBUG=steps=PREFIX                 each step is a line of PREFIX.PID
 //! ```
 //!
 //! Phases are `posts`, `posted`, `handles` and `handled`; kinds those of [`wire`].
@@ -86,13 +86,13 @@ fn steps() -> &'static Steps {
     STEPS.get_or_init(|| {
         let own = env::value("OSIER_RANK").and_then(|rank| rank.parse().ok());
         // Who joins a job has had it checked.
-        let end = env::value("OSIER_DIE_AT").and_then(|text| parse(&text).ok());
+        let end = env::debug("die-at", parse).ok().flatten();
         let ours = end.filter(|end| end.rank.is_none() || end.rank == own);
-        let file = env::path("OSIER_STEPS").and_then(|prefix| {
+        let file = env::debug_path("steps").and_then(|prefix| {
             let mut path = prefix.into_os_string();
             path.push(format!(".{}", std::process::id()));
             let made = File::create(&path);
-            made.inspect_err(|e| eprintln!("osier: OSIER_STEPS: {}: {e}", path.display()))
+            made.inspect_err(|e| eprintln!("osier: OSIER_DEBUG: steps: {}: {e}", path.display()))
                 .ok()
         });
         Steps {

@@ -46,7 +46,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Events that a thread keeps unless `OSIER_TRACE_EVENTS` says otherwise.
+/// Events that a thread keeps unless `OSIER_DEBUG=trace-events=N` says otherwise.
 pub const DEFAULT_EVENTS: usize = 1 << 16;
 /// Most events of a timeline that a thread keeps: 1 GiB of them.
 const MOST_EVENTS: usize = 1 << 24;
@@ -68,15 +68,13 @@ impl Options {
     /// What the environment asks for, if anything.
     pub fn from_env() -> Result<Option<Options>> {
         let folder = env::path("OSIER_TRACE");
-        let events = match env::value("OSIER_TRACE_EVENTS") {
-            None => DEFAULT_EVENTS,
-            Some(text) => parse_events(&text).map_err(|e| e.context("OSIER_TRACE_EVENTS"))?,
-        };
+        let events = env::debug("trace-events", parse_events)?;
+        let events = events.unwrap_or(DEFAULT_EVENTS);
         Ok(folder.map(|folder| Options { folder, events }))
     }
 }
 
-/// Parses `OSIER_TRACE_EVENTS`: events of the timeline that each thread keeps.
+/// Parses `trace-events`: events of the timeline that each thread keeps.
 ///
 /// # Errors
 /// Of kind [`ErrorKind::Config`].

@@ -1,6 +1,6 @@
 //! The CUDA driver: loaded at first use, called through one table.
 //!
-//! `OSIER_CUDA_LIBRARY` names the library, else the loader seeks
+//! The key `cuda-library` of `OSIER_DEBUG` names the library, else the loader seeks
 //! `libcuda.so.1`. Nothing is opened before the first call, and a process
 //! without devices never opens anything.
 //!
@@ -17,6 +17,7 @@
 pub(crate) mod abi;
 pub(crate) mod nvml;
 
+use crate::debug;
 use crate::error::{DeviceError, Result};
 use crate::files;
 use abi::*;
@@ -25,9 +26,6 @@ use std::sync::OnceLock;
 
 /// Memory is used up.
 pub(crate) const OUT_OF_MEMORY: u32 = 2;
-
-/// The variable that names the driver's library.
-pub const LIBRARY_VARIABLE: &str = "OSIER_CUDA_LIBRARY";
 
 const LIBRARY: &str = "libcuda.so.1";
 
@@ -241,7 +239,7 @@ impl Driver {
                 if cfg!(not(feature = "gpu")) {
                     return Err(left_out());
                 }
-                let named = std::env::var_os(LIBRARY_VARIABLE).filter(|name| !name.is_empty());
+                let named = debug::value(debug::CUDA_LIBRARY);
                 let name = named.or_else(|| PREFERRED.get().cloned());
                 Driver::open(&name.unwrap_or_else(|| LIBRARY.into()))
             })
@@ -249,7 +247,7 @@ impl Driver {
             .map_err(Clone::clone)
     }
 
-    /// Names the library to load where the variable names none; says whether it
+    /// Names the library to load where `OSIER_DEBUG` names none; says whether it
     /// came before any other name. Has no effect behind the first [`Driver::get`].
     pub fn prefer(library: impl Into<OsString>) -> bool {
         PREFERRED.set(library.into()).is_ok()

@@ -2,7 +2,8 @@
 //!
 //! The driver says who reaches whom, not by what. The management library does; it is no
 //! part of the driver, so it is looked for when somebody asks for links, and never at
-//! start. `OSIER_NVML_LIBRARY` names the library, or says `off`. A driver that brings its
+//! start. The key
+//! `nvml-library` of `OSIER_DEBUG` names the library, or says `off`. A driver that brings its
 //! own, as the emulated one does, is asked itself.
 //!
 //! # Invariants
@@ -15,13 +16,11 @@
 //! Not tested on hardware.
 
 use super::Driver;
+use crate::debug::{self, NVML_LIBRARY};
 use crate::error::{DeviceError, Result};
 use crate::files;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
-
-/// The variable that names the library.
-pub const LIBRARY_VARIABLE: &str = "OSIER_NVML_LIBRARY";
 
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
@@ -109,9 +108,10 @@ impl Nvml {
     }
 
     fn load() -> Result<Nvml> {
-        let named = std::env::var(LIBRARY_VARIABLE).unwrap_or_default();
+        let named = debug::value(NVML_LIBRARY).unwrap_or_default();
+        let named = named.to_string_lossy();
         if named == "off" {
-            let why = format!("{LIBRARY_VARIABLE}=off");
+            let why = format!("{}={NVML_LIBRARY}=off", debug::VARIABLE);
             return Err(DeviceError::Unavailable(why));
         }
         let driver = Driver::get()?.loaded();

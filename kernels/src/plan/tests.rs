@@ -7,6 +7,9 @@ use super::{Plan, Shape};
 use osier_datatype::{Basic, Layout, Type, TypeError};
 use osier_datatype_corpus::random::{self, Random};
 
+#[path = "../../../tests/asked.rs"]
+mod asked;
+
 /// Sizes of the C structures, which the compiler of the kernels confirms.
 #[test]
 fn arguments_are_those_of_the_kernels() {
@@ -132,12 +135,10 @@ fn agrees(layout: &Layout, count: usize, random: &mut Random) -> Shape {
     plan.shape()
 }
 
-/// 10^4 random trees; `OSIER_TREES` says how many.
+/// 10^4 random trees; `OSIER_TEST=trees=N` says how many.
 #[test]
 fn random_trees() {
-    let trees = std::env::var("OSIER_TREES")
-        .ok()
-        .and_then(|n| n.parse().ok());
+    let trees = asked::number("trees");
     for seed in 0..trees.unwrap_or(10_000) {
         let mut random = Random::new(seed);
         let ty = random::tree(&mut random, 4096);
@@ -212,9 +213,7 @@ fn copy_agrees(from: &Layout, to: &Layout, count: usize, random: &mut Random) {
 /// Trees of one signature in two layouts.
 #[test]
 fn random_copies() {
-    let trees = std::env::var("OSIER_TREES")
-        .ok()
-        .and_then(|n| n.parse().ok());
+    let trees = asked::number("trees");
     for seed in 0..trees.unwrap_or(5000) {
         let mut random = Random::new(seed);
         let ty = random::tree(&mut random, 2048);
@@ -301,9 +300,7 @@ fn parts_agree(layout: &Layout, count: usize, part: usize, random: &mut Random) 
 /// Lists made part by part, each used as soon as it is there.
 #[test]
 fn lists_in_parts() {
-    let trees = std::env::var("OSIER_TREES")
-        .ok()
-        .and_then(|n| n.parse().ok());
+    let trees = asked::number("trees");
     let mut several = 0;
     for seed in 0..trees.unwrap_or(5000) {
         let mut random = Random::new(seed);

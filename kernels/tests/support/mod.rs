@@ -1,9 +1,9 @@
-//! Which driver tests run on: the one that `OSIER_CUDA_LIBRARY` names; else the
+//! Which driver tests run on: the one that `cuda-library` of `OSIER_DEBUG` names; else the
 //! emulated one where it was built beside this test (as by
 //! `cargo test --workspace`); else the system's. Without one they are skipped, out
-//! loud. `OSIER_CUDA_LIBRARY=libcuda.so.1` chooses a real GPU.
+//! loud. `OSIER_DEBUG=cuda-library=libcuda.so.1` chooses a real GPU.
 
-use osier_kernels::{Context, DeviceSlice, Driver, LIBRARY_VARIABLE, Pinned, Stream, copy};
+use osier_kernels::{Context, DeviceSlice, Driver, Pinned, Stream, copy, debug};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -30,7 +30,7 @@ pub fn context() -> Option<Context> {
         Ok(context) => Some(context),
         Err(why) => {
             // A driver that was asked for must work.
-            assert!(std::env::var_os(LIBRARY_VARIABLE).is_none(), "{why}");
+            assert!(debug::value(debug::CUDA_LIBRARY).is_none(), "{why}");
             eprintln!("SKIPPED: {why}");
             None
         }

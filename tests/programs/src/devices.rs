@@ -1,6 +1,8 @@
 //! What ranks with a device do.
 
-use osier::devices::{Context, DeviceSlice, DeviceView, Kind, Pinned, Stream, copy, devices};
+use osier::devices::{
+    Context, DeviceSlice, DeviceView, Kind, Pinned, Stream, copy, debug, devices,
+};
 use osier::{Basic, Communicator, ErrorKind, Type};
 use osier_bed::devices::{device_traffic, device_use};
 
@@ -329,8 +331,8 @@ fn opened() -> u64 {
 
 /// A function of the emulated driver.
 pub fn driver_function(name: &std::ffi::CStr) -> *mut libc::c_void {
-    let library = std::env::var("OSIER_CUDA_LIBRARY").unwrap_or_default();
-    let library = std::ffi::CString::new(library).expect("a path");
+    let library = debug::value(debug::CUDA_LIBRARY).unwrap_or_default();
+    let library = std::ffi::CString::new(library.into_encoded_bytes()).expect("a path");
     // SAFETY: a path; the library is loaded already, and stays so.
     let loaded = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_NOW) };
     // SAFETY: a library, or none at all; a name.

@@ -1,6 +1,6 @@
 //! Device memory that another library has made: by calls of the driver's own.
 
-use osier::devices::{Context, DeviceSlice, LIBRARY_VARIABLE, Memory};
+use osier::devices::{Context, DeviceSlice, Memory, debug};
 use std::ffi::{CString, c_char, c_int, c_void};
 
 /// How it was made.
@@ -29,9 +29,10 @@ struct Props {
 
 /// A function of the driver's.
 fn function(name: &str) -> *mut c_void {
-    let library = std::env::var(LIBRARY_VARIABLE);
-    let library = library.as_deref().unwrap_or("libcuda.so.1");
-    let [library, name] = [library, name].map(|s| CString::new(s).expect("text"));
+    let library = debug::value(debug::CUDA_LIBRARY);
+    let library = library.unwrap_or_else(|| "libcuda.so.1".into());
+    let library = CString::new(library.into_encoded_bytes()).expect("a path");
+    let name = CString::new(name).expect("a name");
     // SAFETY: a C string; the library is loaded already.
     let open = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_NOW) };
     assert!(!open.is_null(), "{library:?}");

@@ -1,9 +1,12 @@
 //! A rank is killed at each step that its device takes for a message, where the emulated
 //! driver ends it, and at each that a lane takes, where the lane does.
 
+#[path = "../../asked.rs"]
+mod asked;
 mod support;
 
-use support::{driver_calls, emulated, finish, job, killed_at};
+use osier::devices::debug::Debug as _;
+use support::{driver_calls, emulated, finish, job, killed_at, settings};
 
 /// The steps that rank 1 takes if it lives: its longer list of driver calls.
 fn steps() -> usize {
@@ -17,13 +20,11 @@ fn steps() -> usize {
 const PIPELINES: [&str; 2] = ["auto", "off"];
 
 /// The first of a sample of every `every`-th step: another one in each run, or that of
-/// `OSIER_FIRST_STEP`, which repeats a run.
+/// `OSIER_TEST=first-step=N`, which repeats a run.
 fn first_of(every: usize) -> usize {
-    let first = match std::env::var("OSIER_FIRST_STEP") {
-        Ok(first) => first.parse().expect("a number in OSIER_FIRST_STEP"),
-        Err(_) => std::process::id() as usize % every,
-    };
-    println!("OSIER_FIRST_STEP={first} repeats this sample");
+    let first = asked::number("first-step").map(|first| first as usize);
+    let first = first.unwrap_or(std::process::id() as usize % every);
+    println!("OSIER_TEST=first-step={first} repeats this sample");
     first
 }
 
@@ -46,7 +47,7 @@ fn kill_at(first: usize, every: usize, pipeline: usize) {
     for (turn, step) in (first..=steps).step_by(every).enumerate() {
         let options = ["--on-death", "report", "--emulate-gpus", "1"];
         let mut job = job(2, &options, &["device-steps"]);
-        job.env("OSIER_PIPELINE", PIPELINES[(turn + pipeline) % 2]);
+        job.debug("pipeline", PIPELINES[(turn + pipeline) % 2]);
         match killed_at(step, &mut job) {
             true => killed += 1,
             false => println!("step {step} of {steps}: nobody was killed"),
@@ -79,10 +80,10 @@ fn variants() -> Vec<(&'static str, Vec<(&'static str, String)>)> {
         ]
     };
     let mut fragments = fail("cuMemHostRegister");
-    fragments.push(set("OSIER_DEVICE_MAPPINGS", "0"));
+    fragments.push(set("device-mappings", "0"));
     vec![
         ("1", vec![]),
-        ("2", vec![set("OSIER_DEVICE_MAPPINGS", "1")]),
+        ("2", vec![set("device-mappings", "1")]),
         ("1", fragments),
         ("1", fail("cuMemExportToShareableHandle")),
     ]
@@ -91,7 +92,7 @@ fn variants() -> Vec<(&'static str, Vec<(&'static str, String)>)> {
 fn job_of(gpus: &str, variables: &[(&'static str, String)]) -> std::process::Command {
     let options = ["--on-death", "report", "--emulate-gpus", gpus];
     let mut command = job(2, &options, &["device-steps"]);
-    command.envs(variables.iter().map(|(name, value)| (name, value)));
+    settings(&mut command, variables);
     command
 }
 
@@ -101,7 +102,7 @@ fn wire_steps(at: usize) -> Vec<(usize, String, usize)> {
     let folder = std::env::temp_dir().join(format!("osier-wire-{}-{at}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let mut job = job_of(gpus, variables);
-    job.env("OSIER_STEPS", folder.join("steps"));
+    job.debug("steps", folder.join("steps"));
     finish(&mut job).through(&[0, 1]).code(0);
     let mut found = std::collections::BTreeMap::new();
     for file in std::fs::read_dir(&folder).expect("the steps") {
@@ -170,7 +171,7 @@ fn kill_on_wire(first: usize, every: usize) {
                     let n = 1 + number % times;
                     let dies = format!("{step}:{n}@{rank}");
                     let mut job = job_of(gpus, variables);
-                    let done = finish(job.env("OSIER_DIE_AT", &dies));
+                    let done = finish(job.debug("die-at", &dies));
                     if done.code != Some(137) {
                         println!("{dies}, variant {at}: nobody was killed");
                         done.through(&[0, 1]).code(0);

@@ -6,7 +6,8 @@ mod cells;
 mod support;
 
 use cells::{AXES, Way};
-use support::{Done, EXERCISE, emulated, finish, job, launcher};
+use osier::devices::debug::Debug as _;
+use support::{Done, EXERCISE, emulated, finish, job, launcher, settings};
 
 #[test]
 fn ranks_exchange_what_lies_on_devices() {
@@ -54,7 +55,7 @@ fn a_rank_is_killed_while_its_device_works() {
         ("receiver", "auto"),
     ] {
         let options = ["--on-death", "report", "--emulate-gpus", "1"];
-        finish(job(2, &options, &["device-stream", how]).env("OSIER_PIPELINE", pipeline))
+        finish(job(2, &options, &["device-stream", how]).debug("pipeline", pipeline))
             .says("rank 1 of 2")
             .through(&[0])
             .code(137);
@@ -82,7 +83,8 @@ fn the_sample_covers_every_pair() {
 fn cells_of(way: Way, which: &str) -> Done {
     let mut command = std::process::Command::new(launcher());
     let arguments = cells::arguments(way, EXERCISE, which);
-    command.arg("run").args(arguments).envs(way.variables());
+    command.arg("run").args(arguments);
+    settings(&mut command, &way.variables());
     if way != Way::Unshared {
         command.env_remove("OSIER_SHM_LIMIT");
     }
@@ -126,7 +128,7 @@ fn what_goes_in_the_middle_of_a_message_harms_nobody_else() {
         for mappings in ["256", "0"] {
             let options = ["--emulate-gpus", "1", "--on-death", "report"];
             let mut job = job(2, &options, &["device-lifetime", how]);
-            job.env("OSIER_DEVICE_MAPPINGS", mappings)
+            job.debug("device-mappings", mappings)
                 .env("OSIER_EMULATED_ADDRESSES", "reused");
             finish(&mut job).through(&[0, 1]).code(0);
         }
@@ -154,7 +156,7 @@ fn malformed_words_are_refused_among_messages() {
     // Chunks on the device, where they are cheaper, and on the host.
     for pipeline in ["auto", "off"] {
         let mut job = job(2, &["--emulate-gpus", "1"], &["device-garbled"]);
-        finish(job.env("OSIER_PIPELINE", pipeline))
+        finish(job.debug("pipeline", pipeline))
             .through(&[0, 1])
             .code(0);
     }
@@ -185,13 +187,10 @@ fn little_memory(every: usize) {
         ("OSIER_EMULATED_FAIL", all.join(","))
     };
     let set = |name, value: &str| (name, value.to_owned());
-    let closed = set("OSIER_DEVICE_MAPPINGS", "0");
+    let closed = set("device-mappings", "0");
     let least = set("OSIER_PINNED_LIMIT", "256K");
     let machines = [
-        vec![
-            set("OSIER_PIPELINE", "on"),
-            set("OSIER_DEVICE_CHUNKS", "512K"),
-        ],
+        vec![set("pipeline", "on"), set("device-chunks", "512K")],
         vec![least.clone()],
         vec![least.clone(), closed.clone()],
         vec![least.clone(), closed.clone(), set("OSIER_SHM_LIMIT", "4M")],
@@ -201,7 +200,8 @@ fn little_memory(every: usize) {
     ];
     for variables in machines.into_iter().step_by(every) {
         let mut job = job(2, &["--emulate-gpus", "1"], &["device-exhaust"]);
-        let done = finish(job.envs(variables).env("OSIER_EMULATED_QUIET", "1"));
+        settings(&mut job, &variables);
+        let done = finish(job.env("OSIER_EMULATED_QUIET", "1"));
         done.through(&[0, 1]).code(0);
     }
 }
@@ -215,10 +215,7 @@ fn kernels_keep_to_their_multiprocessors() {
         let options = ["--emulate-gpus", "1"];
         let mut job = job(2, &options, &["devices"]);
         job.env("OSIER_EMULATED_MOST_BLOCKS", "3");
-        match share {
-            Some(share) => job.env("OSIER_PACK_MULTIPROCESSORS", share),
-            None => job.env_remove("OSIER_PACK_MULTIPROCESSORS"),
-        };
+        job.debug("pack-multiprocessors", share.unwrap_or_default());
         finish(&mut job)
     };
     run(Some("3")).through(&[0, 1]).code(0);

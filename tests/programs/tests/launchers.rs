@@ -168,10 +168,17 @@ fn garbled_variables_are_refused() {
             "OSIER_JOB",
         ),
         (
-            &[("OSIER_JOB", b"1:3,4,5"), ("OSIER_RANK", b"\xff")],
+            &[("OSIER_JOB", b"2:3,4,5"), ("OSIER_RANK", b"\xff")],
             "OSIER_RANK",
         ),
-        (&[("OSIER_RANKS_HERE", b"4000000000")], "OSIER_RANKS_HERE"),
+        (
+            &[
+                ("OSIER_JOB", b"2:3,4,5;ranks=4000000000"),
+                ("OSIER_RANK", b"0"),
+            ],
+            "ranks=4000000000",
+        ),
+        (&[("OSIER_RANKS_HERE", b"2")], "in OSIER_JOB"),
         (&[("OSIER_ALONE", b"\xff")], "OSIER_ALONE"),
     ] {
         let variables = variables.iter().map(|(k, v)| (k, OsStr::from_bytes(v)));

@@ -2,14 +2,15 @@
 
 mod support;
 
-use support::{EXERCISE, emulated, finish, job};
+use support::{EXERCISE, emulated, finish, job, settings};
 
 /// Two ranks that do something with each other's memory.
 #[track_caller]
 fn mapped(gpus: &str, variables: &[(&str, &str)], what: &[&str]) -> support::Done {
     let what = [&["mapped"], what].concat();
     let mut command = job(2, &["--emulate-gpus", gpus], &what);
-    let done = finish(command.envs(variables.iter().copied()));
+    settings(&mut command, variables);
+    let done = finish(&mut command);
     done.through(&[0, 1]).code(0);
     done
 }
@@ -89,7 +90,7 @@ fn short_messages_take_the_quickest_way() {
         mapped("1", &[], &["short", "bounced"]).quiet();
         let gdrcopy = [("OSIER_EMULATED_GDRCOPY", "1")];
         mapped("1", &gdrcopy, &["short", "BAR1 window"]).quiet();
-        mapped("1", &[("OSIER_DEVICE_EAGER", "0")], &["short", "announced"]);
+        mapped("1", &[("device-eager", "0")], &["short", "announced"]);
         // Launches that are seen sooner than copies: kernels move runs.
         let costs = std::env::temp_dir().join(format!("osier-launch-{}", std::process::id()));
         let quick = SLOW_LINK.replace("6000, \"copy_ns\": 5000", "4000, \"copy_ns\": 7000");
@@ -105,7 +106,7 @@ fn short_messages_take_the_quickest_way() {
 fn chunks_on_the_device_are_forced_and_forbidden() {
     if emulated() {
         // Two chunks in all, with copies to the own device.
-        let on = [("OSIER_PIPELINE", "on"), ("OSIER_DEVICE_CHUNKS", "512K")];
+        let on = [("pipeline", "on"), ("device-chunks", "512K")];
         mapped(
             "2",
             &on,
@@ -123,7 +124,7 @@ fn chunks_on_the_device_are_forced_and_forbidden() {
             &["edges", "copied"],
         );
         let _ = std::fs::remove_file(&costs);
-        let off = [("OSIER_PIPELINE", "off")];
+        let off = [("pipeline", "off")];
         mapped("1", &off, &cells(&[&["pool-pool-host", "pool-plain-put"]]))
             .says("pinned memory of the host");
     }
@@ -211,9 +212,9 @@ fn an_address_that_is_used_again_does_not_meet_the_old_memory() {
 fn mappings_are_bounded() {
     if emulated() {
         for most in ["0", "1", "2", "4"] {
-            mapped("1", &[("OSIER_DEVICE_MAPPINGS", most)], &["limit", most]);
+            mapped("1", &[("device-mappings", most)], &["limit", most]);
         }
-        mapped("1", &[("OSIER_DEVICE_MAPPED", "250000")], &["limit", "2"]);
+        mapped("1", &[("device-mapped", "250000")], &["limit", "2"]);
     }
 }
 

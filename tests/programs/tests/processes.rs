@@ -1,5 +1,7 @@
 //! Ranks as real processes, started by the real launcher.
 
+#[path = "../../asked.rs"]
+mod asked;
 mod support;
 
 use support::{alone, finish, job};
@@ -132,24 +134,27 @@ fn a_program_without_a_launcher_is_alone() {
 fn a_job_that_makes_no_sense_is_refused() {
     for job in [
         "garbage",
-        "1:",
-        "1:a,b,c",
-        "1:0,1",
-        "1:0,1,2",
+        "2:",
+        "2:a,b,c",
+        "2:0,1",
+        "2:0,1,2",
         "7:3,4,5",
-        "1:900,901,902",
+        "1:3,4,5",
+        "2:3,4,5;ranks=0",
+        "2:3,4,5;other=1",
+        "2:900,901,902",
     ] {
         alone(&[("OSIER_JOB", job), ("OSIER_RANK", "0")])
             .says("hint")
             .says("job")
             .code(9);
     }
-    alone(&[("OSIER_JOB", "1:3,4,5")])
+    alone(&[("OSIER_JOB", "2:3,4,5")])
         .says("OSIER_RANK is not")
         .says("hint")
         .code(9);
     for rank in ["x", "-1", "1.5", "99999999999999999999"] {
-        alone(&[("OSIER_JOB", "1:3,4,5"), ("OSIER_RANK", rank)])
+        alone(&[("OSIER_JOB", "2:3,4,5"), ("OSIER_RANK", rank)])
             .says("OSIER_RANK")
             .says("hint")
             .code(9);
@@ -194,11 +199,10 @@ fn a_fatal_error_ends_the_job() {
         .code(1);
 }
 
-/// Seeds for which a job makes collective calls of all kinds; `OSIER_COLLECTIVE_SEEDS` sets
-/// their number.
+/// Seeds for which a job makes collective calls of all kinds; `OSIER_TEST=collective-seeds=N`
+/// sets their number.
 fn seeds() -> u64 {
-    let set = std::env::var("OSIER_COLLECTIVE_SEEDS");
-    set.map_or(6, |n| n.parse().expect("a number"))
+    asked::number("collective-seeds").unwrap_or(6)
 }
 
 #[test]

@@ -2,12 +2,13 @@
 
 mod support;
 
+use osier::devices::debug::Debug as _;
 use support::{driver_calls, emulated, finish, job, killed_at};
 
 fn reductions(ranks: usize, gpus: &str, what: &str) -> std::process::Command {
     let options = ["--on-death", "report", "--emulate-gpus", gpus];
     let mut command = job(ranks, &options, &[what]);
-    command.env("OSIER_DEVICE_REDUCTIONS", "device");
+    command.debug("device-reductions", "device");
     command
 }
 

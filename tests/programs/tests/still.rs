@@ -3,12 +3,13 @@
 
 mod support;
 
+use osier::devices::debug::Debug as _;
 use std::sync::Mutex;
 use support::{Done, finish, job};
 
 /// How long a job stands still here before it probably hangs. The programs that only look
 /// stuck stand still for six times as long.
-const PATIENCE: (&str, &str) = ("OSIER_PROBABLE_HANG", "300ms");
+const PATIENCE: (&str, &str) = ("probable-hang", "300ms");
 
 /// What rank 0 sleeps in, with a part of the report.
 const STUCK: &[(&str, &str)] = &[
@@ -111,7 +112,7 @@ fn wrong(what: &str, done: &Done) -> String {
 
 fn still(options: &[&str], what: &[&str]) -> Done {
     let options = [&["--timeout", "100"], options].concat();
-    finish(job(2, &options, what).env(PATIENCE.0, PATIENCE.1))
+    finish(job(2, &options, what).debug(PATIENCE.0, PATIENCE.1))
 }
 
 #[test]
@@ -161,7 +162,7 @@ fn a_probable_hang_names_failed_ranks_and_is_not_killed_by_kill() {
         ],
         &["stuck", "failed"],
     );
-    finish(command.env(PATIENCE.0, PATIENCE.1))
+    finish(command.debug(PATIENCE.0, PATIENCE.1))
         .says("the job probably hangs")
         .says("  rank 1 has failed (signal 9)\n")
         .says("--timeout")
@@ -172,9 +173,11 @@ fn a_probable_hang_names_failed_ranks_and_is_not_killed_by_kill() {
 fn the_time_to_a_probable_hang_can_be_set_and_switched_off() {
     let options = ["--on-hang", "kill-probable", "--timeout", "2"];
     let mut off = job(2, &options, &["stuck", "park"]);
-    let done = finish(off.env(PATIENCE.0, "off"));
+    let done = finish(off.debug(PATIENCE.0, "off"));
     done.code(124);
     assert!(!done.stderr.contains("probably"), "{}", done.stderr);
     let mut bad = job(2, &[], &["stuck", "park"]);
-    finish(bad.env(PATIENCE.0, "soon")).code(2).says(PATIENCE.0);
+    finish(bad.debug(PATIENCE.0, "soon"))
+        .code(2)
+        .says(PATIENCE.0);
 }

@@ -2,6 +2,7 @@
 
 mod support;
 
+use osier::devices::debug::Debug as _;
 use std::path::{Path, PathBuf};
 use support::{finish, job};
 
@@ -120,12 +121,12 @@ fn a_folder_that_cannot_be_is_an_error_before_the_job() {
 fn few_events_are_told() {
     let folder = Folder::new("few");
     let mut command = job(2, &["--trace", folder.path()], &["crowd"]);
-    finish(command.env("OSIER_TRACE_EVENTS", "64"))
-        .says("older events were dropped (hint: raise OSIER_TRACE_EVENTS)")
+    finish(command.debug("trace-events", "64"))
+        .says("older events were dropped (hint: raise OSIER_DEBUG=trace-events)")
         .code(0);
     let mut command = job(2, &["--trace", folder.path()], &["join"]);
-    finish(command.env("OSIER_TRACE_EVENTS", "many"))
-        .says("OSIER_TRACE_EVENTS")
+    finish(command.debug("trace-events", "many"))
+        .says("OSIER_DEBUG: trace-events")
         .says("hint")
         .code(2);
 }

@@ -1,12 +1,16 @@
-//! Every variable of the library with values that make no sense: an error that names it, before
-//! anything else happens, or nothing at all where the value is one. The list is the
-//! library's own, so that a new variable is here when it is declared.
+//! Every variable of the library, and every key of `OSIER_DEBUG`, with values that make no
+//! sense: an error that names it, before anything else happens, or nothing at all where the
+//! value is one. The lists are the library's own, so that a new one is here when it is
+//! declared. How many names there may be is counted here, too.
 
 mod support;
 
-use osier::config::{Syntax, VARIABLES, Variable};
+use osier::config::{KEYS, RENAMED, Syntax, USER, Variable, variables};
+use osier::devices::debug;
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
 use std::process::Command;
 use support::{Done, EXERCISE, finish, job};
 
@@ -47,28 +51,64 @@ fn values() -> impl Iterator<Item = OsString> {
         .chain(other())
 }
 
-/// The program alone, with this variable set and no other.
-fn alone(variable: &Variable, value: &OsStr) -> Done {
-    let mut command = Command::new(EXERCISE);
-    for v in VARIABLES {
-        command.env_remove(v.name);
-    }
-    finish(command.arg("join").env(variable.name, value))
+/// A variable, or a key of `OSIER_DEBUG`.
+#[derive(Clone, Copy)]
+struct Tried {
+    of: &'static Variable,
+    is_key: bool,
 }
 
-fn takes(variable: &Variable, value: &OsStr) -> bool {
-    match variable.syntax {
-        Syntax::Path => true,
-        Syntax::Text(check) => check(&value.to_string_lossy()).is_ok(),
+impl Tried {
+    /// Name and value of the variable to set.
+    fn set(&self, value: &OsStr) -> (&'static str, OsString) {
+        match self.is_key {
+            true => (
+                debug::VARIABLE,
+                debug::with(OsStr::new(""), self.of.name, value),
+            ),
+            false => (self.of.name, value.to_owned()),
+        }
     }
+
+    fn takes(&self, value: &OsStr) -> bool {
+        let text = value.to_string_lossy();
+        match self.of.syntax {
+            Syntax::Path => true,
+            // A key without a value is not set.
+            Syntax::Text(_) if self.is_key && text.trim().is_empty() => true,
+            Syntax::Text(check) => check(&text).is_ok(),
+        }
+    }
+
+    /// Whether a message says what it is about.
+    fn named(&self, said: &str) -> bool {
+        said.contains(self.of.name) && (!self.is_key || said.contains(debug::VARIABLE))
+    }
+}
+
+/// All variables and keys.
+fn all() -> impl Iterator<Item = Tried> {
+    let tried = |is_key| move |of| Tried { of, is_key };
+    variables()
+        .map(tried(false))
+        .chain(KEYS.iter().map(tried(true)))
+}
+
+/// The program alone, with this variable set and no other.
+fn alone(tried: &Tried, value: &OsStr) -> Done {
+    let mut command = Command::new(EXERCISE);
+    for v in variables() {
+        command.env_remove(v.name);
+    }
+    finish(command.arg("join").envs([tried.set(value)]))
 }
 
 /// What is wrong with how a process ended, if anything.
-fn wrong(variable: &Variable, value: &OsStr, done: &Done) -> Option<String> {
+fn wrong(tried: &Tried, value: &OsStr, done: &Done) -> Option<String> {
     let refused = done.code.is_some_and(|code| REFUSED.contains(&code));
-    let named = done.stderr.contains(variable.name);
+    let named = tried.named(&done.stderr);
     let brief = done.stderr.len() < 2_000;
-    let fine = match takes(variable, value) {
+    let fine = match tried.takes(value) {
         // It may still be wrong for this job.
         true => done.code == Some(0) || refused && named,
         false => refused && named && brief,
@@ -76,123 +116,176 @@ fn wrong(variable: &Variable, value: &OsStr, done: &Done) -> Option<String> {
     let shown: String = value.to_string_lossy().chars().take(30).collect();
     let said: String = done.stderr.chars().take(300).collect();
     let panicked = done.stderr.contains("panicked");
-    (!fine || panicked).then(|| format!("{}={shown}: {:?} {said}", variable.name, done.code))
+    let name = tried.of.name;
+    (!fine || panicked).then(|| format!("{name}={shown}: {:?} {said}", done.code))
 }
 
 #[test]
 fn no_variable_takes_garbage() {
-    for variable in VARIABLES {
-        let paths = matches!(variable.syntax, Syntax::Path);
+    for tried in all() {
+        let paths = matches!(tried.of.syntax, Syntax::Path);
         for garbage in GARBAGE {
-            assert_eq!(
-                takes(variable, garbage.as_ref()),
-                paths,
-                "{}={garbage}",
-                variable.name
-            );
+            let name = tried.of.name;
+            assert_eq!(tried.takes(garbage.as_ref()), paths, "{name}={garbage}");
         }
         for value in other() {
-            assert_eq!(takes(variable, &value), paths, "{}", variable.name);
+            assert_eq!(tried.takes(&value), paths, "{}", tried.of.name);
         }
     }
 }
 
 #[test]
 fn programs_name_the_variable_that_makes_no_sense() {
-    let mut all = Vec::new();
-    for variable in VARIABLES {
+    let mut found = Vec::new();
+    for tried in all() {
         for value in values() {
-            all.extend(wrong(variable, &value, &alone(variable, &value)));
+            found.extend(wrong(&tried, &value, &alone(&tried, &value)));
         }
         // Set to nothing is not set.
-        let done = alone(variable, OsStr::new(""));
+        let done = alone(&tried, OsStr::new(""));
         if done.code != Some(0) || !done.stderr.is_empty() {
-            all.push(format!(
-                "{}= : {:?} {}",
-                variable.name, done.code, done.stderr
-            ));
+            let name = tried.of.name;
+            found.push(format!("{name}= : {:?} {}", done.code, done.stderr));
         }
     }
-    assert!(all.is_empty(), "{}", all.join("\n"));
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 #[test]
 fn the_launcher_names_the_variable_that_makes_no_sense() {
-    let mut all = Vec::new();
-    for variable in VARIABLES {
+    let mut found = Vec::new();
+    for tried in all() {
         for value in GARBAGE.iter().map(OsString::from).chain(other()) {
-            let done = finish(job(2, &[], &["join"]).env(variable.name, &value));
-            all.extend(wrong(variable, &value, &done));
+            let done = finish(job(2, &[], &["join"]).envs([tried.set(&value)]));
+            found.extend(wrong(&tried, &value, &done));
         }
     }
-    assert!(all.is_empty(), "{}", all.join("\n"));
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// The emulated driver's, which `osier bench` starts.
-const NOT_OURS: [&str; 1] = ["OSIER_EMULATED_GPUS"];
+/// A program and the launcher say what took the place of a variable that is read no longer.
+#[test]
+fn variables_that_once_were_are_refused_with_their_successors() {
+    for renamed in RENAMED {
+        let mut program = Command::new(EXERCISE);
+        let done = finish(program.arg("join").env(renamed.old, "7"));
+        done.code(9).says(renamed.old).says("hint");
+        let done = finish(job(2, &[], &["join"]).env(renamed.old, "7"));
+        done.code(2).says(renamed.old).says("hint");
+    }
+    let done = finish(job(2, &[], &["join"]).env("OSIER_PIPELINE", "on"));
+    done.says("set OSIER_DEBUG=pipeline=on");
+}
 
-/// Sources of what users run, without their tests.
-fn sources(folder: &std::path::Path, found: &mut Vec<String>) {
+#[test]
+fn unknown_key_is_refused_with_close_names() {
+    let done = finish(job(2, &[], &["join"]).env(debug::VARIABLE, "device-chunk=512K"));
+    done.code(2).says("device-chunk").says("device-chunks?");
+    let set = "OSIER_DEBUG=pipelin=on";
+    finish(&mut job(2, &["--env", set], &["join"])).says("pipeline?");
+}
+
+/// Names between `xtask` and the tests that it runs, beside those of the library.
+const OF_TESTS: &str = "OSIER_TEST";
+/// Most names, and most of them for users: decision 0180.
+const MOST_NAMES: usize = 16;
+const MOST_OF_USERS: usize = 10;
+
+/// Whether a folder or a file is of the tests, of the emulated driver, or no source.
+fn is_left_out(path: &Path) -> bool {
+    let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    name.starts_with("target")
+        || name == ".git"
+        || ["tests", "tests.rs", "docs", "emulated-cuda"].contains(&name)
+        // The table of names that are read no longer.
+        || path.ends_with("config/renamed.rs")
+}
+
+/// Names of variables in the text of a source.
+fn names(text: &str, found: &mut BTreeSet<String>) {
+    for (at, _) in text.match_indices("OSIER_") {
+        let fits = |c: &char| c.is_ascii_uppercase() || c.is_ascii_digit() || *c == '_';
+        let name: String = text[at..].chars().take_while(fits).collect();
+        if name.len() > "OSIER_".len() && !name.starts_with("OSIER_EMULATED") {
+            found.insert(name.trim_end_matches('_').to_owned());
+        }
+    }
+}
+
+/// Names of variables in all that is built or run from this folder.
+fn names_below(folder: &Path, found: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
         let path = entry.path();
+        if is_left_out(&path) {
+            continue;
+        }
         if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|e| e == "rs") && !path.ends_with("tests.rs") {
-            let text = std::fs::read_to_string(&path).expect("a source");
-            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-            found.push(code.to_owned());
+            names_below(&path, found);
+            continue;
+        }
+        let ext = path.extension().and_then(OsStr::to_str).unwrap_or_default();
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let Ok(text) = std::fs::read_to_string(&path) else {
+            continue;
+        };
+        match ext {
+            "rs" => {
+                let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+                let lines = code.lines();
+                let lines = lines.filter(|line| !line.trim_start().starts_with("//"));
+                // Macros of the C header.
+                let lines = lines.filter(|line| !line.starts_with('#'));
+                lines.for_each(|line| names(line, found));
+            }
+            // What is no variable there is a macro or a constant.
+            "c" | "h" | "cu" | "cuh" | "cpp" => {
+                let quoted = text.split('"').skip(1).step_by(2);
+                quoted.for_each(|text| names(text, found));
+            }
+            "py" | "sh" | "toml" | "yml" => text.lines().for_each(|line| names(line, found)),
+            "" if name == "run" => {
+                let lines = text.lines().filter(|line| !line.starts_with('#'));
+                lines.for_each(|line| names(line, found));
+            }
+            _ => {}
         }
     }
 }
 
 #[test]
-fn each_variable_that_is_read_is_in_the_table() {
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut found = Vec::new();
-    for folder in [
-        "src",
-        "engine/src",
-        "cli/src",
-        "capi/src",
-        "kernels/src",
-        "transports/src",
-    ] {
-        sources(&root.join(folder), &mut found);
-    }
-    let lines = found.iter().flat_map(|text| text.lines());
-    let code = lines.filter(|line| !line.trim_start().starts_with("//"));
-    let named = code.flat_map(|line| line.split('"').skip(1).step_by(2));
-    let is_name = |text: &&str| {
-        let rest = text.strip_prefix("OSIER_");
-        rest.is_some_and(|rest| {
-            let fits = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
-            !rest.is_empty() && rest.chars().all(fits)
-        })
-    };
-    let names: std::collections::BTreeSet<&str> = named.filter(is_name).collect();
-    assert!(names.len() >= VARIABLES.len(), "{names:?}");
-    let declared = |name: &&str| VARIABLES.iter().any(|v| v.name == *name);
-    let unknown = names
-        .iter()
-        .filter(|name| !declared(name) && !NOT_OURS.contains(name));
-    assert_eq!(unknown.collect::<Vec<_>>(), Vec::<&&str>::new());
+fn names_that_are_read_are_in_the_table_and_few() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut found = BTreeSet::new();
+    names_below(&root, &mut found);
+    let mut declared: BTreeSet<String> = variables().map(|v| v.name.to_owned()).collect();
+    declared.insert(OF_TESTS.to_owned());
+    assert_eq!(found, declared);
+    assert!(
+        found.len() <= MOST_NAMES,
+        "{} names: {found:?}",
+        found.len()
+    );
+    assert!(USER.len() <= MOST_OF_USERS, "{} for users", USER.len());
 }
 
 /// Its ranks do where it does not look: it passes on what is for them alone.
 #[test]
 fn ranks_name_the_variable_that_makes_no_sense() {
-    let mut all = Vec::new();
+    let mut found = Vec::new();
     // What it sets or clears itself, it does so whatever it is told.
-    let its_own = |v: &&Variable| v.meaning.contains("set by") || v.meaning.contains("clears it");
-    let for_ranks = VARIABLES.iter().filter(|v| !its_own(v));
-    for variable in for_ranks {
-        let set = format!("{}=%garbage%", variable.name);
+    let its_own = |tried: &Tried| {
+        let meaning = tried.of.meaning;
+        meaning.contains("set by") || meaning.contains("clears it")
+    };
+    for tried in all().filter(|tried| !its_own(tried)) {
+        let (name, value) = tried.set("%garbage%".as_ref());
+        let set = format!("{name}={}", value.display());
         let mut done = finish(&mut job(2, &["--env", &set], &["join"]));
         // The code of the program, or of the launcher.
-        if done.code == Some(1) && done.stderr.contains(variable.name) {
+        if done.code == Some(1) && tried.named(&done.stderr) {
             done.code = Some(REFUSED[1]);
         }
-        all.extend(wrong(variable, OsStr::new("%garbage%"), &done));
+        found.extend(wrong(&tried, OsStr::new("%garbage%"), &done));
     }
-    assert!(all.is_empty(), "{}", all.join("\n"));
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }

@@ -71,10 +71,24 @@ fn no_job(description: &str) -> TransportError {
     )
 }
 
-/// The file descriptors that the value of `OSIER_JOB` names.
+/// Version of what `OSIER_JOB` says.
+const VERSION: u32 = 2;
+
+/// The file descriptors that the value of `OSIER_JOB` names: `VERSION:FD,FD,...`, and behind
+/// a semicolon what is not the transport's.
 fn descriptors(description: &str) -> Result<Vec<RawFd>, TransportError> {
     let bad = || no_job(description);
-    let list = description.strip_prefix("1:").ok_or_else(bad)?;
+    let (version, rest) = description.split_once(':').ok_or_else(bad)?;
+    let version: u32 = version.parse().map_err(|_| bad())?;
+    if version != VERSION {
+        return Err(TransportError::new(
+            TransportErrorKind::Malformed,
+            format!(
+                "OSIER_JOB describes a job in version {version}, and this program reads version {VERSION} (hint: osier run and the program are of different versions of Osier)"
+            ),
+        ));
+    }
+    let list = rest.split_once(';').map_or(rest, |(list, _)| list);
     let fds: Result<Vec<RawFd>, _> = list.split(',').map(str::parse).collect();
     let fds = fds.map_err(|_| bad())?;
     // Two segments, and a bell at least.
@@ -82,6 +96,11 @@ fn descriptors(description: &str) -> Result<Vec<RawFd>, TransportError> {
         true => Ok(fds),
         false => Err(bad()),
     }
+}
+
+/// The value of `OSIER_JOB` for descriptors, as `3,4,5`.
+pub fn describe(descriptors: &str) -> String {
+    format!("{VERSION}:{descriptors}")
 }
 
 /// Refuses what cannot be the value of `OSIER_JOB`, in whatever process.
@@ -132,13 +151,15 @@ impl Job {
             .map(AsFd::as_fd)
     }
 
-    /// Environment by which a process finds the job as the given rank.
-    pub fn env(&self, rank: usize) -> Vec<(String, String)> {
+    /// Environment by which a process finds the job as the given rank. `process` is what the
+    /// launcher says besides, empty or with a semicolon in front.
+    pub fn env(&self, rank: usize, process: &str) -> Vec<(String, String)> {
         let fds: Vec<String> = self.inherited_fds().iter().map(RawFd::to_string).collect();
+        let fds = fds.join(",");
         vec![
             ("OSIER_RANK".into(), rank.to_string()),
             ("OSIER_RANKS".into(), self.ranks().to_string()),
-            ("OSIER_JOB".into(), format!("1:{}", fds.join(","))),
+            ("OSIER_JOB".into(), format!("{}{process}", describe(&fds))),
         ]
     }
 

@@ -22,7 +22,7 @@ mod wait;
 mod words;
 
 pub use endpoint::{MAX_PAYLOAD_BYTES, ShmEndpoint};
-pub use job::{Job, JobOptions, MAX_RANKS, check_description};
+pub use job::{Job, JobOptions, MAX_RANKS, check_description, describe};
 pub use rank::ShmRank;
 pub use segment::NOTE_BYTES;
 pub use status::{JobStatus, STATUS_WORDS, monotonic_ns};

@@ -56,8 +56,8 @@ pub fn put(parts: &Parts<'_>, prefix: &Path) -> Result<(), String> {
     copy(parts.library, "lib/libmpi_abi.so.1")?;
     link("libmpi_abi.so.1", "lib/libmpi_abi.so")?;
     copy(parts.header, "include/mpi.h")?;
-    write("bin/mpicc", &wrapper("mpicc", "C", "OSIER_CC", "cc"), 0o755)?;
-    let cxx = wrapper("mpicxx", "C++", "OSIER_CXX", "c++");
+    write("bin/mpicc", &wrapper("mpicc", "C", "cc", "cc"), 0o755)?;
+    let cxx = wrapper("mpicxx", "C++", "cxx", "c++");
     write("bin/mpicxx", &cxx, 0o755)?;
     link("mpicxx", "bin/mpic++")?;
     write("bin/mpifort", NO_FORTRAN, 0o755)?;
@@ -67,11 +67,13 @@ pub fn put(parts: &Parts<'_>, prefix: &Path) -> Result<(), String> {
     write("lib/pkgconfig/mpi.pc", PKG_CONFIG, 0o644)
 }
 
-fn wrapper(name: &str, language: &str, variable: &str, compiler: &str) -> String {
+fn wrapper(name: &str, language: &str, option: &str, compiler: &str) -> String {
+    let old = format!("OSIER_{}", option.to_ascii_uppercase());
     WRAPPER
         .replace("@NAME@", name)
         .replace("@LANGUAGE@", language)
-        .replace("@VARIABLE@", variable)
+        .replace("@OPTION@", option)
+        .replace("@OLD@", &old)
         .replace("@COMPILER@", compiler)
 }
 
@@ -100,11 +102,21 @@ exit 1
 
 const WRAPPER: &str = r#"#!/bin/sh
 # @NAME@ of Osier: the @LANGUAGE@ compiler with the header and the library of this folder.
-# The compiler is @COMPILER@, or the one that @VARIABLE@ names.
+# The compiler is @COMPILER@.
+#   -@OPTION@=COMPILER                      another compiler; the first argument
 #   -show, -compile-info, -link-info   print the command, or a part of it, and do nothing
 here=$(readlink -f -- "$0")
 prefix=$(dirname -- "$(dirname -- "$here")")
-compiler=${@VARIABLE@:-@COMPILER@}
+if [ -n "${@OLD@:-}" ]; then
+    echo "@NAME@: @OLD@ is read no longer (hint: @NAME@ -@OPTION@=$@OLD@)" >&2
+    exit 1
+fi
+compiler=@COMPILER@
+case $1 in
+    -@OPTION@=?*)
+        compiler=${1#*=}
+        shift ;;
+esac
 compile="-I$prefix/include"
 link="-L$prefix/lib -Wl,-rpath,$prefix/lib -Wl,--enable-new-dtags -lmpi_abi"
 links=yes

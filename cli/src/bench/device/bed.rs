@@ -90,7 +90,7 @@ impl Bed {
     pub fn new(effort: Effort) -> Result<Bed> {
         let absent = |why: DeviceError| {
             Failure::failed(format!(
-                "no GPU to pack on: {why} (hint: OSIER_CUDA_LIBRARY names a driver, the \
+                "no GPU to pack on: {why} (hint: OSIER_DEBUG=cuda-library=PATH names a driver, the \
                  emulated one included)"
             ))
         };

@@ -1,6 +1,8 @@
 //! The verdict against a naive wait-for graph, on simulated ranks with random
 //! scripts: never a false alarm, and every deadlock is found.
 
+#[path = "../../../../tests/asked.rs"]
+mod asked;
 mod outside;
 
 use super::*;
@@ -372,13 +374,10 @@ fn play(seed: u64) -> (bool, bool) {
 
 /// A number from the environment.
 fn seeds() -> u64 {
-    std::env::var("OSIER_HANG_SEEDS")
-        .ok()
-        .and_then(|n| n.parse().ok())
-        .unwrap_or(100_000)
+    asked::number("hang-seeds").unwrap_or(100_000)
 }
 
-/// 100 000 runs; `OSIER_HANG_SEEDS` sets another number.
+/// 100 000 runs; `OSIER_TEST=hang-seeds=N` sets another number.
 #[test]
 fn no_false_alarm_and_no_deadlock_missed() {
     let mut deadlocks = 0;

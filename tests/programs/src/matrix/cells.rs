@@ -189,18 +189,15 @@ impl Way {
         }
     }
 
-    /// Variables of the job.
+    /// Variables of the job, and keys of `OSIER_DEBUG` in lower case.
     pub fn variables(self) -> Vec<(&'static str, String)> {
         let set = |name, value: &str| (name, value.to_owned());
-        let closed = set("OSIER_DEVICE_MAPPINGS", "0");
+        let closed = set("device-mappings", "0");
         match self {
             Way::Apart => vec![set("OSIER_EMULATED_LINKS", "none")],
-            Way::Pipelined => vec![
-                set("OSIER_PIPELINE", "on"),
-                set("OSIER_DEVICE_CHUNKS", "512K"),
-            ],
+            Way::Pipelined => vec![set("pipeline", "on"), set("device-chunks", "512K")],
             Way::Closed => vec![closed],
-            Way::Bounded => vec![set("OSIER_DEVICE_MAPPINGS", "1")],
+            Way::Bounded => vec![set("device-mappings", "1")],
             Way::Tight => vec![set("OSIER_PINNED_LIMIT", "256K"), closed],
             Way::Unregistered => {
                 let all: Vec<_> = (1..100).map(|n| format!("cuMemHostRegister:{n}")).collect();
@@ -424,6 +421,20 @@ pub fn line(way: Way, program: &str, which: &str) -> Vec<String> {
     all
 }
 
+/// Settings as variables: those in lower case are keys of `OSIER_DEBUG`, and stand behind
+/// what this process has there.
+pub fn environment(settings: Vec<(&'static str, String)>) -> Vec<(&'static str, String)> {
+    let is_key = |(name, _): &(&'static str, String)| !name.starts_with("OSIER_");
+    let (keys, mut variables): (Vec<_>, Vec<_>) = settings.into_iter().partition(is_key);
+    if !keys.is_empty() {
+        let own = std::env::var("OSIER_DEBUG").ok();
+        let pairs = keys.iter().map(|(key, value)| format!("{key}={value}"));
+        let all: Vec<String> = own.into_iter().chain(pairs).collect();
+        variables.push(("OSIER_DEBUG", all.join(",")));
+    }
+    variables
+}
+
 /// A job by seed: its way and variables beside those of the way.
 pub fn job(seed: u64) -> (Way, Vec<(&'static str, String)>) {
     let mut dice = Dice::new(!seed);
@@ -443,17 +454,17 @@ pub fn job(seed: u64) -> (Way, Vec<(&'static str, String)>) {
         );
     }
     if dice.below(3) == 0 {
-        set("OSIER_PIPELINE", dice.of(&["on", "off"]).into());
+        set("pipeline", dice.of(&["on", "off"]).into());
     }
     if dice.below(3) == 0 {
-        set("OSIER_DEVICE_MAPPINGS", dice.below(4).to_string());
+        set("device-mappings", dice.below(4).to_string());
     }
     if dice.below(3) == 0 {
         set("OSIER_EMULATED_ADDRESSES", "reused".into());
     }
     if dice.below(3) == 0 {
         let most = dice.of(&["0", "100", "100K", "256K"]);
-        set("OSIER_DEVICE_EAGER", most.into());
+        set("device-eager", most.into());
     }
     if dice.below(3) == 0 {
         set("OSIER_EMULATED_GDRCOPY", "1".into());

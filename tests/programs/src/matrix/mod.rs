@@ -43,6 +43,7 @@ pub fn print_jobs(launcher: &str, program: &str) {
         if variables.iter().any(|(name, _)| name.contains("EMULATED")) {
             continue;
         }
+        let variables = cells::environment(variables);
         let variables = variables
             .iter()
             .map(|(name, value)| format!("{name}={value}"));

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+use osier::devices::debug::Debug as _;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -123,6 +124,19 @@ pub fn job(ranks: usize, options: &[&str], what: &[&str]) -> Command {
         .args(what)
         .env_remove("OSIER_SHM_LIMIT");
     command
+}
+
+/// Sets variables, and keys of `OSIER_DEBUG`, whose names are in lower case.
+pub fn settings<'a, V: AsRef<str> + 'a>(
+    command: &mut Command,
+    settings: impl IntoIterator<Item = &'a (&'a str, V)>,
+) {
+    for (name, value) in settings {
+        match name.starts_with("OSIER_") {
+            true => command.env(name, value.as_ref()),
+            false => command.debug(name, value.as_ref()),
+        };
+    }
 }
 
 /// Whether the emulated driver was built beside the launcher; it needs a C++ compiler.
