@@ -65,7 +65,7 @@ impl Scratch {
 #[test]
 fn transports_are_listed_with_reasons() {
     let scratch = Scratch::new("transports");
-    let text = scratch.text(&["info"]);
+    let text = scratch.text(&["info", "--all"]);
     for word in [
         "Machine",
         "kernel",
@@ -101,8 +101,30 @@ fn transports_are_listed_with_reasons() {
 }
 
 #[test]
+fn summary_fits_a_screen() {
+    let scratch = Scratch::new("summary");
+    let text = scratch.text(&["info"]);
+    assert!(text.lines().count() <= 24, "{text}");
+    assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
+    let at = |word: &str| text.find(word).unwrap_or_else(|| panic!("{word}: {text}"));
+    assert!(at("Works here") < at("  shm "), "{text}");
+    assert!(at("  shm ") < at("Missing here"), "{text}");
+    for word in ["OSIER_MODEL=cached", "built in", "--all", "not yet"] {
+        at(word);
+    }
+    // However much is set.
+    let long = "x".repeat(300);
+    let keys = "pipeline=on,device-chunks=0,device-eager=0,device-mapped=0,device-mappings=0";
+    let set = [("OSIER_DEBUG", keys), ("OSIER_TRACE", &long)];
+    let text = String::from_utf8(scratch.osier(&["info"], &set).stdout).unwrap();
+    assert!(text.lines().count() <= 24, "{text}");
+    assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
+    assert!(text.contains("more"), "{text}");
+}
+
+#[test]
 fn columns_start_below_each_other() {
-    let text = Scratch::new("columns").text(&["info"]);
+    let text = Scratch::new("columns").text(&["info", "--all"]);
     let table = text.split("Configuration\n").nth(1).unwrap();
     let at = table.lines().next().unwrap().find("default").unwrap();
     for line in table.lines() {
@@ -324,7 +346,7 @@ fn the_limit_on_shared_memory_is_heeded() {
 #[test]
 fn device_memory_is_told_by_kind_and_placement() {
     let scratch = Scratch::new("reach");
-    let text = scratch.text(&["info"]);
+    let text = scratch.text(&["info", "--all"]);
     let row = |name: &str| {
         let line = text
             .lines()

@@ -4,12 +4,14 @@
 //! |---|---|
 //! | [`probe`] | asks the system |
 //! | [`protocols`] | the table "size range -> protocol" |
+//! | [`summary`] | one screen: what works here, what is missing and why |
 //! | [`table`] | columns that line up |
 //!
 //! Nothing here is asked before this command is.
 
 pub mod probe;
 pub mod protocols;
+mod summary;
 pub mod table;
 
 use std::process::ExitCode;
@@ -29,7 +31,9 @@ const FAILED: u8 = 1;
 const EXAMPLES: &str = "\
 Examples:
   osier info
-      machine, transports and why one is absent, configuration
+      what works here, what is missing and why, on one screen
+  osier info --all
+      machine, transports, memory of devices, variables and their meaning
   osier info --protocols
       which protocol carries which message, and its predicted time
   osier info --protocols --measure
@@ -41,6 +45,10 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
+    /// Print all: each transport, memory of devices, variables with default and meaning
+    #[arg(long)]
+    all: bool,
+
     /// Print the table \"size range -> protocol\" and the costs behind it
     #[arg(long)]
     protocols: bool,
@@ -59,7 +67,7 @@ pub fn main(args: &Args) -> ExitCode {
     let result = if args.protocols {
         protocols::print(args.measure, args.json)
     } else {
-        print(args.json);
+        print(args);
         Ok(())
     };
     match result {
@@ -71,10 +79,13 @@ pub fn main(args: &Args) -> ExitCode {
     }
 }
 
-fn print(as_json: bool) {
+fn print(args: &Args) {
     let report = Report::of_this_machine();
-    if as_json {
-        print_json(&json(&report));
+    if args.json {
+        return print_json(&json(&report));
+    }
+    if !args.all {
+        print!("{}", summary::text(&report));
         return;
     }
     let wire = osier::transports::WIRE_VERSION;

@@ -25,6 +25,11 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Whether a later version will have it, on any machine.
+    pub fn is_of_later(&self) -> bool {
+        self.note == LATER
+    }
+
     fn new(name: &'static str, available: bool, note: impl Into<String>) -> Entry {
         Entry {
             name,
