@@ -3,6 +3,7 @@
 //! | module | subcommand |
 //! |---|---|
 //! | [`bench`] | `osier bench`: times and rates beside the machine's floor |
+//! | [`docs`] | `osier docs`: pages of the documentation, for `cargo xtask docs` |
 //! | [`explain`] | `osier explain`: why a message goes the way it goes, why a collective has its plan |
 //! | [`info`] | `osier info`: what this machine offers; the table of protocols |
 //! | [`model`], [`scale`] | `osier model`: what the machine costs, and what follows at scale |
@@ -18,6 +19,7 @@ mod say;
 
 mod bench;
 mod collective;
+mod docs;
 mod explain;
 mod info;
 mod model;
@@ -47,6 +49,8 @@ enum Command {
     /// Run a program as a job of N ranks on this machine
     Run(run::Args),
     Bench(Box<bench::Args>),
+    #[command(hide = true)]
+    Docs(docs::Args),
     /// Say how a message would travel, or which plan a collective has, and why
     #[command(subcommand)]
     Explain(explain::Command),
@@ -102,6 +106,7 @@ fn main() -> ExitCode {
             run::main(&args)
         }
         Command::Bench(args) => bench::main(&args),
+        Command::Docs(args) => docs::main(&args),
         Command::Explain(command) => explain::main(&command),
         Command::Info(args) => info::main(&args),
         Command::Model(args) => model::main(&args),

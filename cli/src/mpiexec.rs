@@ -28,7 +28,7 @@ pub fn is_ours(program: &OsString) -> bool {
 }
 
 /// Options without a value that ask for what is done anyway.
-const DONE_ANYWAY: &[&str] = &[
+pub const DONE_ANYWAY: &[&str] = &[
     "--oversubscribe",
     "-oversubscribe",
     "--allow-run-as-root",
@@ -52,6 +52,11 @@ const WITHOUT_EFFECT: &[(&str, usize)] = &[
     ("--mca", 2),
     ("-mca", 2),
 ];
+
+/// Options that have no effect.
+pub fn without_effect() -> impl Iterator<Item = &'static str> {
+    WITHOUT_EFFECT.iter().map(|(option, _)| *option)
+}
 
 /// Variables in which other launchers look for a host file.
 const HOST_FILES: &[&str] = &["HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE"];

@@ -125,6 +125,7 @@ pub fn run(args: &Args) -> Result {
         if args.update_docs {
             let note = table::provenance(&command, rounds, &hops.text());
             table::update_docs(&docs, table::MARKERS, &text, &note, &troubles.0)?;
+            crate::docs::draw()?;
         }
     }
     if args.only.is_empty() || args.only.iter().any(|only| only == datatype::NAME) {

@@ -1,4 +1,4 @@
-//! Developer commands: `cargo xtask check|test|demo|soak|kernels|gpu-bundle|compare|suites`.
+//! Developer commands: `cargo xtask check|test|demo|docs|soak|kernels|gpu-bundle|compare|suites`.
 //!
 //! Each command sets up what it needs, says what it installs and why, and
 //! returns the first failure as its exit code.
@@ -13,6 +13,7 @@ mod checked;
 mod checking;
 mod compare;
 mod demo;
+mod docs;
 mod install;
 mod invariants;
 mod kernels;
@@ -57,6 +58,8 @@ enum Command {
     Abi,
     /// What checks find in wrong programs: the page, and the programs of others
     Checking(checked::Args),
+    /// Pages of the documentation that follow from the code
+    Docs,
     /// The C interface below a folder: library, header, compiler wrappers, launcher
     Install(install::Args),
     /// CUDA kernels to PTX, or the check that they match
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         Command::Soak(args) => soak::run(&args),
         Command::Abi => abi::run(),
         Command::Checking(args) => checked::run(&args),
+        Command::Docs => docs::run(),
         Command::Install(args) => install::run(&args),
         Command::Kernels(args) => kernels::run(&args),
         Command::GpuBundle(args) => bundle::run(&args),

@@ -105,6 +105,7 @@ fn check_steps(steps: &mut Steps) {
     });
     steps.step("invariants", crate::invariants::check);
     steps.step("layers", crate::layers::check);
+    steps.step("docs", crate::docs::check);
     steps.step("clippy", || {
         run_command(cargo().args([
             "clippy",
