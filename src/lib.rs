@@ -102,7 +102,8 @@ pub use p2p::{
 #[doc = include_str!("../docs/mpi-chapters.md")]
 pub mod mpi {}
 
-/// The program of the README is a test.
+/// The programs of the README and of the page on running are tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
+#[doc = include_str!("../docs/running.md")]
 struct Readme;
