@@ -268,6 +268,27 @@ fn names_that_are_read_are_in_the_table_and_few() {
     assert!(USER.len() <= MOST_OF_USERS, "{} for users", USER.len());
 }
 
+/// Pages name no variable that is not read; one lists those that once were.
+#[test]
+fn pages_name_variables_that_are_read() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let docs = std::fs::read_dir(root.join("docs")).expect("pages");
+    let pages = docs.flatten().map(|entry| entry.path());
+    let own = ["README.md", "CONTRIBUTING.md", "examples/README.md"];
+    for page in pages.chain(own.map(|page| root.join(page))) {
+        if page.extension().is_none_or(|e| e != "md") || page.ends_with("environment.md") {
+            continue;
+        }
+        let mut found = BTreeSet::new();
+        names(&std::fs::read_to_string(&page).expect("text"), &mut found);
+        let known = |name: &&String| {
+            name.as_str() == OF_TESTS || variables().any(|v| v.name == name.as_str())
+        };
+        let unknown: Vec<&String> = found.iter().filter(|name| !known(name)).collect();
+        assert!(unknown.is_empty(), "{}: {unknown:?}", page.display());
+    }
+}
+
 /// Its ranks do where it does not look: it passes on what is for them alone.
 #[test]
 fn ranks_name_the_variable_that_makes_no_sense() {
