@@ -226,7 +226,7 @@ pub const KEYS: &[Variable] = &[
     Variable {
         name: "die-at",
         default: "never",
-        meaning: "for tests, in builds with debug assertions: PHASE:KIND:N[@RANK]; the process is killed when it posts, posted, handles or handled so many messages of a kind, such as posted:CHUNK:2@1",
+        meaning: "for tests, in builds with debug assertions: PHASE:KIND:N[@RANK]; the process is killed when it posts, posted, handles or handled so many messages of a kind, such as posted:SLOT:2@1",
         syntax: Syntax::Text(die_at),
     },
     Variable {
