@@ -62,7 +62,7 @@ pub use coll::{
 };
 pub use comm::{
     CartTopology, CommKeyval, Communicator, Comparison, DistGraphTopology, Edges, ErrorCode,
-    ErrorCodes, ErrorHandler, GraphTopology, Group, GroupComparison, Info, Neighbour,
+    ErrorCodes, ErrorHandler, GraphTopology, Group, GroupComparison, Info, Neighbor,
     PredefinedAttributes, ProcessSets, Queues, Raised, RankRange, Session, Topology, dims_create,
 };
 pub use create::{PendingCommunicator, Resource, SplitType, hardware_info};

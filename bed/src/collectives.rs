@@ -3,7 +3,7 @@
 //!
 //! All ranks make the same calls in the same order on each communicator: of every kind, by
 //! any algorithm that is for it, in one segment or several, some of them persistent, on a
-//! group, a ring of neighbours and an intercommunicator, with transfers between them. A
+//! group, a ring of neighbors and an intercommunicator, with transfers between them. A
 //! rank may die.
 //!
 //! # What is checked

@@ -1,4 +1,4 @@
-//! Collective calls of blocks of any size, and those with neighbours.
+//! Collective calls of blocks of any size, and those with neighbors.
 
 use crate::abi::*;
 use crate::buffers::{
@@ -242,17 +242,17 @@ collective! {
     ) Fail::from;
 }
 
-/// How many neighbours send to this rank, and how many it sends to.
-fn neighbours(c: &Comm) -> Res<(usize, usize)> {
+/// How many neighbors send to this rank, and how many it sends to.
+fn neighbors(c: &Comm) -> Res<(usize, usize)> {
     match c.comm.topology() {
         Some(Topology::Cart(cart)) => Ok((2 * cart.dims().len(), 2 * cart.dims().len())),
         Some(Topology::Graph(graph)) => {
-            let n = graph.neighbours(c.comm.rank())?.len();
+            let n = graph.neighbors(c.comm.rank())?.len();
             Ok((n, n))
         }
         Some(Topology::DistGraph(graph)) => Ok((graph.sources().len(), graph.destinations().len())),
         _ => Err(bad_topology(
-            "a call with neighbours on a communicator that has no topology",
+            "a call with neighbors on a communicator that has no topology",
         )),
     }
 }
@@ -267,7 +267,7 @@ collective! {
         sendbuf: Address, sendcount: N, sendtype: Handle, recvbuf: Address, recvcount: N,
         recvtype: Handle
     ) |c, s, r| {
-        let (from, _) = neighbours(c)?;
+        let (from, _) = neighbors(c)?;
         (view(sendbuf, sendcount, sendtype)?, view_mut(recvbuf, times(from, recvcount)?, recvtype)?)
     }
     wait c.comm.neighbor_allgather(&s, &mut r);
@@ -280,17 +280,17 @@ collective! {
         sendbuf: Address, sendcount: N, sendtype: Handle, recvbuf: Address,
         recvcounts: *const N, at: *const V<N>, recvtype: Handle
     ) |c, s, r| {
-        let (from, _) = neighbours(c)?;
+        let (from, _) = neighbors(c)?;
         let send = view(sendbuf, sendcount, sendtype)?;
         (send, blocks(from, recvcounts, at)?.view_mut(recvbuf, recvtype)?)
     }
     wait {
-        let b = blocks(neighbours(c)?.0, recvcounts, at)?;
+        let b = blocks(neighbors(c)?.0, recvcounts, at)?;
         c.comm.neighbor_allgatherv(&s, &mut r, &b.counts, &b.at)
     };
     rest(
-        &blocks(neighbours(c)?.0, recvcounts, at)?.counts,
-        &blocks(neighbours(c)?.0, recvcounts, at)?.at
+        &blocks(neighbors(c)?.0, recvcounts, at)?.counts,
+        &blocks(neighbors(c)?.0, recvcounts, at)?.at
     ) Fail::from;
 }
 
@@ -300,7 +300,7 @@ collective! {
         sendbuf: Address, sendcount: N, sendtype: Handle, recvbuf: Address, recvcount: N,
         recvtype: Handle
     ) |c, s, r| {
-        let (from, to) = neighbours(c)?;
+        let (from, to) = neighbors(c)?;
         let send = view(sendbuf, times(to, sendcount)?, sendtype)?;
         (send, view_mut(recvbuf, times(from, recvcount)?, recvtype)?)
     }
@@ -314,18 +314,18 @@ collective! {
         sendbuf: Address, sendcounts: *const N, sendat: *const V<N>, sendtype: Handle,
         recvbuf: Address, recvcounts: *const N, recvat: *const V<N>, recvtype: Handle
     ) |c, s, r| {
-        let (from, to) = neighbours(c)?;
+        let (from, to) = neighbors(c)?;
         let send = blocks(to, sendcounts, sendat)?.view(sendbuf, sendtype)?;
         (send, blocks(from, recvcounts, recvat)?.view_mut(recvbuf, recvtype)?)
     }
     wait {
-        let (from, to) = neighbours(c)?;
+        let (from, to) = neighbors(c)?;
         let (to, from) = (blocks(to, sendcounts, sendat)?, blocks(from, recvcounts, recvat)?);
         c.comm.neighbor_alltoallv(&s, to.pair(), &mut r, from.pair())
     };
     rest(
-        blocks(neighbours(c)?.1, sendcounts, sendat)?.pair(),
-        blocks(neighbours(c)?.0, recvcounts, recvat)?.pair()
+        blocks(neighbors(c)?.1, sendcounts, sendat)?.pair(),
+        blocks(neighbors(c)?.0, recvcounts, recvat)?.pair()
     ) Fail::from;
 }
 
@@ -566,5 +566,5 @@ typed! {
 
 typed! {
     fn MPI_Neighbor_alltoallw, MPI_Neighbor_alltoallw_c, MPI_Ineighbor_alltoallw, MPI_Ineighbor_alltoallw_c, MPI_Neighbor_alltoallw_init, MPI_Neighbor_alltoallw_init_c:
-    neighbor_alltoallw ineighbor_alltoallw neighbor_alltoallw_init addresses |c| neighbours(c)?;
+    neighbor_alltoallw ineighbor_alltoallw neighbor_alltoallw_init addresses |c| neighbors(c)?;
 }

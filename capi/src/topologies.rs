@@ -215,12 +215,12 @@ mpi! {
 
     fn MPI_Graph_neighbors_count(on: Handle, rank: c_int, n: *mut c_int) on On::Comm(on); {
         let comm = comm(on)?;
-        put(n, graph(comm)?.neighbours(member(comm, rank)?)?.len() as c_int)?;
+        put(n, graph(comm)?.neighbors(member(comm, rank)?)?.len() as c_int)?;
     }
 
     fn MPI_Graph_neighbors(on: Handle, rank: c_int, room: c_int, list: *mut c_int) on On::Comm(on); {
         let comm = comm(on)?;
-        let found = graph(comm)?.neighbours(member(comm, rank)?)?;
+        let found = graph(comm)?.neighbors(member(comm, rank)?)?;
         fill(list, room, found.iter().map(|n| *n as c_int))?;
     }
 

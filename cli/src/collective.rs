@@ -142,7 +142,7 @@ pub fn operation(name: &str) -> Result<Operation, String> {
 fn plain(name: &str) -> String {
     name.to_ascii_lowercase()
         .replace([' ', '-', '_'], "")
-        .replace("neighbour", "neighbor")
+        .replace("neighbor", "neighbor")
 }
 
 /// An algorithm by its textbook name, `levels` for trees per level.
@@ -355,7 +355,7 @@ mod tests {
         }
         assert_eq!(operation("reduce-scatter"), Ok(Operation::ReduceScatter));
         assert_eq!(
-            operation("neighbour_alltoall"),
+            operation("neighbor_alltoall"),
             Ok(Operation::NeighborAlltoall)
         );
         assert!(operation("sum").unwrap_err().contains("allreduce"));

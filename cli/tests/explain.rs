@@ -119,7 +119,7 @@ fn collectives_of_devices_have_plans_of_their_own() {
             .contains("copies on the host")
     };
     assert!(ranking.iter().any(copies), "{found}");
-    // Of neighbours: a wider grid has more of them, and takes longer.
+    // Of neighbors: a wider grid has more of them, and takes longer.
     let of = |grid: &[&str]| -> f64 {
         let args = [
             "explain",

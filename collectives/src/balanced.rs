@@ -7,7 +7,7 @@
 //! Let 2^k be the largest power of two that is not above P. The first 2 (P - 2^k)
 //! ranks are paired; pairs and other ranks, in order, are the leaves of the full
 //! binary tree of 2^k leaves. It depends on P alone, and binomial trees, recursive
-//! doubling and recursive halving between nearest neighbours first all make it
+//! doubling and recursive halving between nearest neighbors first all make it
 //! without a detour. Prefixes (scan) have a tree of their own: the full subtrees of
 //! ranks whose union the prefix is, from the right.
 //!

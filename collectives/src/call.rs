@@ -11,7 +11,7 @@
 //!
 //! # Sources
 //! MPI 5.0, chapter 6 (definitions, in place, intercommunicators), section 8.6
-//! (neighbourhoods).
+//! (neighborhoods).
 
 use crate::plan::{Buffer, Region};
 use std::sync::Arc;
@@ -89,7 +89,7 @@ impl Operation {
         )
     }
 
-    /// Is it one of neighbours?
+    /// Is it one of neighbors?
     pub const fn of_neighbors(self) -> bool {
         matches!(self, Self::NeighborAllgather | Self::NeighborAlltoall)
     }
@@ -135,7 +135,7 @@ pub enum Association {
 }
 
 /// Who sends to whom, by rank. Entry k of rank r's list of destinations is its
-/// piece k in a neighbourhood alltoall.
+/// piece k in a neighborhood alltoall.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Neighbors {
     /// Per rank: where from.
@@ -147,7 +147,7 @@ pub struct Neighbors {
 }
 
 impl Neighbors {
-    /// What one rank knows of a neighbourhood.
+    /// What one rank knows of a neighborhood.
     pub fn of_one(rank: u32, sources: Vec<u32>, destinations: Vec<u32>) -> Self {
         Self {
             sources: vec![sources],
@@ -182,7 +182,7 @@ pub struct Call {
     pub in_place: bool,
     /// What brackets the operator allows.
     pub required: Association,
-    /// The neighbourhood, for the operations on one.
+    /// The neighborhood, for the operations on one.
     pub neighbors: Option<Arc<Neighbors>>,
     /// On an intercommunicator: ranks below this one are one side, the others the
     /// other.
@@ -254,7 +254,7 @@ impl Call {
         self
     }
 
-    /// On this neighbourhood.
+    /// On this neighborhood.
     pub fn on(mut self, neighbors: Arc<Neighbors>) -> Self {
         let lists = match neighbors.only {
             None => self.size as usize,
@@ -349,14 +349,14 @@ impl Call {
         self.in_place && self.operation == Operation::ReduceScatter
     }
 
-    /// Where a rank's neighbours are that it receives from.
+    /// Where a rank's neighbors are that it receives from.
     pub fn sources(&self, rank: u32) -> &[u32] {
         self.neighbors
             .as_ref()
             .map_or(&[], |n| n.of(&n.sources, rank))
     }
 
-    /// Where a rank's neighbours are that it sends to.
+    /// Where a rank's neighbors are that it sends to.
     pub fn destinations(&self, rank: u32) -> &[u32] {
         self.neighbors
             .as_ref()

@@ -223,7 +223,7 @@ pub fn candidates(
     (all, left_out)
 }
 
-/// Where links of their own join devices: flat algorithms whose neighbours are joined, trees
+/// Where links of their own join devices: flat algorithms whose neighbors are joined, trees
 /// over NVLink cliques, and these with copies on the host between NVLink cliques.
 fn along_links(call: &Call, machine: &Machine, bytes: u64, all: &mut Vec<Algorithm>) {
     let alike = |joined: &Arc<Joined>| joined.device_links.are_alike();
@@ -364,7 +364,7 @@ pub(crate) fn choose_within(
         }
     }
     found.sort_by(|a, b| a.candidate.ns.total_cmp(&b.candidate.ns));
-    // On a neighbourhood nobody knows the bytes of others, so messages are whole.
+    // On a neighborhood nobody knows the bytes of others, so messages are whole.
     if !call.operation.of_neighbors() {
         for one in &mut found {
             search.cut(one, rehearsal.is_some())?;

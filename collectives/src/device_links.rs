@@ -203,7 +203,7 @@ impl Joined {
 /// Sets of ranks up to this many are ordered exactly.
 const EXACT: usize = 10;
 
-/// All ranks in an order in which neighbours are near to each other: by a link of their own
+/// All ranks in an order in which neighbors are near to each other: by a link of their own
 /// where there is one, else by place. Ranks that links join, whatever is between them, come
 /// without others in between; `root` is the first of all. If `closed`, the way from the last
 /// to the first counts, too, where links join all.
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_joined_where_they_can_be() {
+    fn neighbors_are_joined_where_they_can_be() {
         let two = DeviceLinks::regular("0-2:4,1-3:4", 4, 4).expect("pairs");
         let machine_ = machine(&[2, 2], two);
         assert_eq!(order(&machine_, 1, 1 << 20, false)[..2], [1, 3]);

@@ -1,4 +1,4 @@
-//! Random roots, segments, shapes of levels and neighbourhoods; and broken plans.
+//! Random roots, segments, shapes of levels and neighborhoods; and broken plans.
 
 use osier_collectives::*;
 use proptest::prelude::*;

@@ -108,7 +108,7 @@ fn flat(wanted: impl Fn(u32, bool) -> bool + Sync) {
     });
 }
 
-/// Each rank has a few neighbours, itself and others more than once among them.
+/// Each rank has a few neighbors, itself and others more than once among them.
 fn ring_of_neighbors(size: u32, dice: u32) -> Neighbors {
     let mut neighbors = Neighbors {
         sources: vec![Vec::new(); size as usize],

@@ -16,7 +16,7 @@
 //! | 2 | a level of count 1 | its body | `nest` |
 //! | 3 | a block under a level whose stride is its length | a longer block | `nest` |
 //! | 4 | a level over a level whose stride is the reach of the inner one (count x stride) | one level: loops collapse | `nest` |
-//! | 5 | neighbours of a list that touch in pack order | one block | `compress` |
+//! | 5 | neighbors of a list that touch in pack order | one block | `compress` |
 //! | 6 | a list that repeats itself at a constant distance | a level over the shortest part that repeats, and so on inside | `compress` |
 //! | 7 | a body other than a block of at most [`FLATTEN`] blocks; a sequence of up to 8 blocks a part | the list of its blocks, then 5 and 6 | `lower` |
 //! | 8 | a sequence inside of a sequence | its parts | `lower` |

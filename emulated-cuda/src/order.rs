@@ -224,7 +224,7 @@ pub fn finished(state: &mut State, stream: Handle, op: &Op, item: Item) -> Resul
     let ticket = item.ticket;
     let mut clock = state.order.streams.remove(&stream).unwrap_or_default();
     clock.join(&item.host);
-    for other in neighbours(state, stream) {
+    for other in neighbors(state, stream) {
         if let Some(other) = state.order.streams.get(&other) {
             clock.join(other);
         }
@@ -265,7 +265,7 @@ pub fn finished(state: &mut State, stream: Handle, op: &Op, item: Item) -> Resul
 }
 
 /// Streams that a stream's work comes behind by the rules of the legacy default stream.
-fn neighbours(state: &State, handle: Handle) -> Vec<Handle> {
+fn neighbors(state: &State, handle: Handle) -> Vec<Handle> {
     let Some(stream) = state.streams.get(&handle) else {
         return Vec::new();
     };

@@ -1,4 +1,4 @@
-//! What a kernel touches: its compiler reports each access here, and neighbours are
+//! What a kernel touches: its compiler reports each access here, and neighbors are
 //! joined at once.
 //!
 //! # Invariants

@@ -481,7 +481,7 @@ fn misuse_has_a_name() {
 }
 
 /// Each of these runs as a process of its own.
-/// Freed addresses stay closed and known, but as one mapping with their neighbours: a
+/// Freed addresses stay closed and known, but as one mapping with their neighbors: a
 /// process has only so many.
 #[test]
 fn freed_memory_takes_no_mappings() {

@@ -17,7 +17,7 @@
 //! | `placement` | what of a rank's memory stays on devices, what goes through the host |
 //! | `ask` | what a call asks for |
 //! | `agree` | whether all ranks ask for the same, where that is checked |
-//! | `ask::{equal, counts, neighbors}` | from buffers to pieces: equal contributions, different ones, neighbourhoods |
+//! | `ask::{equal, counts, neighbors}` | from buffers to pieces: equal contributions, different ones, neighborhoods |
 //! | `blocking` | the calls that wait |
 //! | `inline` | short calls of little data, within the call |
 //! | `nonblocking` | every call once more: as a future, persistent, and in scopes |

@@ -42,7 +42,7 @@ impl Communicator {
 
     /// Which plans there are for an operation on so many bytes, by predicted time, the
     /// one that calls use first; and what was left out, and why. Of reductions, for
-    /// operators that round. On an intercommunicator, of this side; on a neighbourhood, where
+    /// operators that round. On an intercommunicator, of this side; on a neighborhood, where
     /// all ranks know the whole of it: on grids and graphs.
     ///
     /// ```

@@ -9,7 +9,7 @@
 //!
 //! What is asked: whether all memory lies on devices, and any; and the size class, for calls
 //! whose bytes ranks do not all know: with counts, and between groups, where who looks on
-//! knows none. Calls on neighbourhoods ask nothing: they have one plan, and each rank decides
+//! knows none. Calls on neighborhoods ask nothing: they have one plan, and each rank decides
 //! for itself what stays on its device (`stays`).
 //!
 //! Where calls are checked, the round before each call (`agree`) has the answers: calls that

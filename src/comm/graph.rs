@@ -1,9 +1,9 @@
-//! Graph topologies: neighbours as lists, given whole or by each rank.
+//! Graph topologies: neighbors as lists, given whole or by each rank.
 //!
 //! # Invariants
-//! 1. Neighbour lists keep their order and multiplicity: an edge that was given
+//! 1. Neighbor lists keep their order and multiplicity: an edge that was given
 //!    twice is there twice.
-//! 2. All neighbours are ranks of the communicator.
+//! 2. All neighbors are ranks of the communicator.
 //!
 //! # Sources
 //! MPI 5.0, sections 8.5.3, 8.5.4 and 8.5.8. Ranks are never reordered, as the
@@ -31,13 +31,13 @@ fn check_ranks(what: &str, ranks: &[usize], size: usize) -> Result<()> {
 /// A graph that every rank knows whole.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GraphTopology {
-    /// Where the neighbours of each node end in `edges`.
+    /// Where the neighbors of each node end in `edges`.
     index: Box<[usize]>,
     edges: Box<[usize]>,
 }
 
 impl GraphTopology {
-    /// A graph of `index.len()` nodes; the neighbours of node `i` are
+    /// A graph of `index.len()` nodes; the neighbors of node `i` are
     /// `edges[index[i - 1] .. index[i]]`, from 0 for the first. An edge need
     /// not be there in both directions.
     ///
@@ -47,7 +47,7 @@ impl GraphTopology {
     pub fn new(index: &[usize], edges: &[usize]) -> Result<Self> {
         if !index.is_sorted() {
             return Err(no_sense(format!(
-                "graph index {index:?} is not ascending (hint: entry i is the number of neighbours of nodes 0 to i together)"
+                "graph index {index:?} is not ascending (hint: entry i is the number of neighbors of nodes 0 to i together)"
             )));
         }
         let last = index.last().copied().unwrap_or(0);
@@ -81,11 +81,11 @@ impl GraphTopology {
         &self.edges
     }
 
-    /// The neighbours of a rank.
+    /// The neighbors of a rank.
     ///
     /// # Errors
     /// If there is no such rank.
-    pub fn neighbours(&self, rank: usize) -> Result<&[usize]> {
+    pub fn neighbors(&self, rank: usize) -> Result<&[usize]> {
         check_ranks("rank", &[rank], self.nodes())?;
         let from = if rank == 0 { 0 } else { self.index[rank - 1] };
         Ok(&self.edges[from..self.index[rank]])
@@ -94,7 +94,7 @@ impl GraphTopology {
 
 /// One end of an edge: the rank at the other end, and the edge's weight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Neighbour {
+pub struct Neighbor {
     /// The other rank.
     pub rank: usize,
     /// The weight; 1 where none was given.
@@ -104,8 +104,8 @@ pub struct Neighbour {
 /// What one rank knows of a distributed graph: its own edges.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DistGraphTopology {
-    sources: Box<[Neighbour]>,
-    destinations: Box<[Neighbour]>,
+    sources: Box<[Neighbor]>,
+    destinations: Box<[Neighbor]>,
     weighted: bool,
 }
 
@@ -113,7 +113,7 @@ impl DistGraphTopology {
     /// The edges of one rank of `size`. No weights at all means unweighted.
     ///
     /// # Errors
-    /// If a neighbour is no rank, or there are not as many weights as edges.
+    /// If a neighbor is no rank, or there are not as many weights as edges.
     pub(crate) fn adjacent(
         size: usize,
         sources: &[usize],
@@ -136,8 +136,8 @@ impl DistGraphTopology {
     }
 
     pub(crate) fn from_edges(
-        sources: Vec<Neighbour>,
-        destinations: Vec<Neighbour>,
+        sources: Vec<Neighbor>,
+        destinations: Vec<Neighbor>,
         weighted: bool,
     ) -> Self {
         Self {
@@ -148,12 +148,12 @@ impl DistGraphTopology {
     }
 
     /// The ranks that this rank receives from.
-    pub fn sources(&self) -> &[Neighbour] {
+    pub fn sources(&self) -> &[Neighbor] {
         &self.sources
     }
 
     /// The ranks that this rank sends to.
-    pub fn destinations(&self) -> &[Neighbour] {
+    pub fn destinations(&self) -> &[Neighbor] {
         &self.destinations
     }
 
@@ -163,7 +163,7 @@ impl DistGraphTopology {
     }
 }
 
-fn weigh(ranks: &[usize], weights: Option<&[u32]>) -> Result<Box<[Neighbour]>> {
+fn weigh(ranks: &[usize], weights: Option<&[u32]>) -> Result<Box<[Neighbor]>> {
     if let Some(weights) = weights
         && weights.len() != ranks.len()
     {
@@ -176,7 +176,7 @@ fn weigh(ranks: &[usize], weights: Option<&[u32]>) -> Result<Box<[Neighbour]>> {
     let weight = |i: usize| weights.map_or(1, |weights| weights[i]);
     let weighed = ranks.iter().enumerate();
     Ok(weighed
-        .map(|(i, &rank)| Neighbour {
+        .map(|(i, &rank)| Neighbor {
             rank,
             weight: weight(i),
         })
@@ -198,7 +198,7 @@ pub struct Edges<'a> {
 
 impl Edges<'_> {
     /// All edges as (source, destination, weight).
-    pub(crate) fn list(&self, size: usize) -> Result<Vec<(usize, Neighbour)>> {
+    pub(crate) fn list(&self, size: usize) -> Result<Vec<(usize, Neighbor)>> {
         if self.sources.len() != self.degrees.len() {
             return Err(no_sense(format!(
                 "{} degrees for {} sources",
@@ -231,18 +231,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_as_in_the_standard() {
+    fn neighbors_as_in_the_standard() {
         // The example of MPI 5.0, section 8.5.3.
         let graph = GraphTopology::new(&[2, 3, 4, 6], &[1, 3, 0, 3, 0, 2]).expect("sound");
-        let lists: Vec<&[usize]> = (0..4).map(|r| graph.neighbours(r).expect("node")).collect();
+        let lists: Vec<&[usize]> = (0..4).map(|r| graph.neighbors(r).expect("node")).collect();
         assert_eq!(lists, [&[1, 3][..], &[0], &[3], &[0, 2]]);
-        assert!(graph.neighbours(4).is_err());
+        assert!(graph.neighbors(4).is_err());
         let none = GraphTopology::new(&[], &[]).expect("empty");
         assert_eq!(none.nodes(), 0);
         // Loops and double edges are allowed.
         let odd = GraphTopology::new(&[3, 3], &[0, 1, 1]).expect("odd");
-        assert_eq!(odd.neighbours(0).expect("node"), [0, 1, 1]);
-        assert!(odd.neighbours(1).expect("node").is_empty());
+        assert_eq!(odd.neighbors(0).expect("node"), [0, 1, 1]);
+        assert!(odd.neighbors(1).expect("node").is_empty());
     }
 
     #[test]

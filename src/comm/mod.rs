@@ -33,7 +33,7 @@ mod topology;
 pub use attributes::{Attributes, CommKeyval, PredefinedAttributes};
 pub use cart::{CartError, CartTopology, dims_create};
 pub use codes::ErrorCodes;
-pub use graph::{DistGraphTopology, Edges, GraphTopology, Neighbour};
+pub use graph::{DistGraphTopology, Edges, GraphTopology, Neighbor};
 pub use group::{Group, GroupComparison, GroupError, RankRange};
 pub(crate) use handler::HandlerCell;
 pub use handler::{ErrorHandler, Raised};
@@ -114,7 +114,7 @@ pub(crate) struct Inner {
     pub described: Mutex<Option<Arc<Described>>>,
     /// Which calls have their buffers on devices.
     pub spaces: Spaces,
-    /// Who lies around this rank, once a neighbourhood collective has asked.
+    /// Who lies around this rank, once a neighborhood collective has asked.
     pub around: OnceLock<Neighborhood>,
     /// Duplications begun: each has a tag of its own.
     pub idups: AtomicU32,

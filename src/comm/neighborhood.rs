@@ -1,7 +1,7 @@
 //! Neighbors of a rank on its communicator's topology, by block of a buffer.
 
 use super::inter::argument;
-use super::{Neighbour, Topology};
+use super::{Neighbor, Topology};
 use osier_collectives::{Call, Neighbors, Operation};
 use osier_engine::error::Result;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) struct Neighborhood {
 }
 
 impl Neighborhood {
-    /// From neighbours by block; `None` where there is none. `order` is that of the plan's
+    /// From neighbors by block; `None` where there is none. `order` is that of the plan's
     /// sources.
     fn new(
         rank: usize,
@@ -61,23 +61,23 @@ impl Neighborhood {
             }
             Topology::Graph(graph) => {
                 for one in 0..graph.nodes() {
-                    let list = graph.neighbours(one)?;
+                    let list = graph.neighbors(one)?;
                     for other in list {
                         let edges = |list: &[usize], to| list.iter().filter(|r| **r == to).count();
                         let (there, back) =
-                            (edges(list, *other), edges(graph.neighbours(*other)?, one));
+                            (edges(list, *other), edges(graph.neighbors(*other)?, one));
                         if there != back {
                             return Err(argument(format!(
-                                "{there} edges from rank {one} to {other}, but {back} back (hint: neighbourhood collectives want a symmetric graph; a distributed graph need not be)"
+                                "{there} edges from rank {one} to {other}, but {back} back (hint: neighborhood collectives want a symmetric graph; a distributed graph need not be)"
                             )));
                         }
                     }
                 }
-                let all: Vec<_> = graph.neighbours(rank)?.iter().copied().map(Some).collect();
+                let all: Vec<_> = graph.neighbors(rank)?.iter().copied().map(Some).collect();
                 Ok(Self::new(rank, &all, &all, 0..all.len()))
             }
             Topology::DistGraph(graph) => {
-                let ranks = |ends: &[Neighbour]| -> Vec<Option<usize>> {
+                let ranks = |ends: &[Neighbor]| -> Vec<Option<usize>> {
                     ends.iter().map(|end| Some(end.rank)).collect()
                 };
                 let (sources, destinations) = (ranks(graph.sources()), ranks(graph.destinations()));

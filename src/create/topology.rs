@@ -3,7 +3,7 @@
 use super::split::{Wish, others_arguments};
 use crate::coll::TOPOLOGY;
 use crate::comm::{
-    CartTopology, Communicator, DistGraphTopology, Edges, GraphTopology, Neighbour, Sends, Topology,
+    CartTopology, Communicator, DistGraphTopology, Edges, GraphTopology, Neighbor, Sends, Topology,
 };
 use crate::p2p::Message;
 use osier_engine::error::{Error, ErrorKind, Result};
@@ -164,7 +164,7 @@ impl Communicator {
     }
 
     /// A distributed graph: each rank names any edges, its own or others', on
-    /// all ranks with weights or on none. A rank's neighbours are in the order
+    /// all ranks with weights or on none. A rank's neighbors are in the order
     /// of the ranks that named them. `reorder` permits other ranks, which is
     /// not made use of. Collective.
     #[track_caller]
@@ -223,7 +223,7 @@ impl Communicator {
         received.sort_by_key(|(from, _)| *from);
         let (mut sources, mut destinations) = (Vec::new(), Vec::new());
         for [direction, rank, weight] in received.into_iter().flat_map(|(_, rows)| rows) {
-            let end = Neighbour {
+            let end = Neighbor {
                 rank: rank as usize,
                 weight: weight as u32,
             };

@@ -116,7 +116,7 @@ fn linked_devices_need_no_host() {
             }
         }
         comm.use_algorithm(None);
-        // Neighbours choose each for itself: these are long.
+        // Neighbors choose each for itself: these are long.
         let (left, right) = ((me + N - 1) % N, (me + 1) % N);
         let (gives, gets) = (
             [block(me, left), block(me, right)],
@@ -130,7 +130,7 @@ fn linked_devices_need_no_host() {
             ring.neighbor_alltoallv(send, gives, recv, gets).unwrap();
         });
         let both = (0..N).map(|me| block(me, (me + N - 1) % N) + block(me, (me + 1) % N));
-        assert_eq!((host, kernels), (0, bytes(both.sum())), "neighbours");
+        assert_eq!((host, kernels), (0, bytes(both.sum())), "neighbors");
         // Between groups, too: each contribution to all ranks of the other side.
         by_plan(&inter, &Some((Algorithm::Between, 1, true)));
         let (mine, theirs) = (1 << 16, inter.remote_size().unwrap() << 16);

@@ -1,4 +1,4 @@
-//! Collective calls with counts, of neighbours and between groups, of buffers on devices:
+//! Collective calls with counts, of neighbors and between groups, of buffers on devices:
 //! beside the same calls of the host, in drawn layouts, places and plans; and what of them
 //! goes through the host.
 
@@ -9,7 +9,7 @@ mod driver;
 mod groups;
 mod linked;
 mod memory;
-mod neighbours;
+mod neighbors;
 #[path = "../ranks/support.rs"]
 #[allow(dead_code)]
 mod support;

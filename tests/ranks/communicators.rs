@@ -151,7 +151,7 @@ fn communicators_are_made_from_groups() {
 }
 
 #[test]
-fn grids_have_neighbours() {
+fn grids_have_neighbors() {
     on_all(7, |comm| {
         let mut dims = [0, 0];
         dims_create(6, &mut dims).expect("dims");

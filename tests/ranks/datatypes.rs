@@ -244,15 +244,15 @@ fn halos_are_exchanged_in_one_array() {
                 }
             }
             let topology = cart.cart().expect("a topology").clone();
-            let mut neighbours = Vec::new();
+            let mut neighbors = Vec::new();
             for axis in [1, 0] {
                 let (source, dest) = topology.shift(cart.rank(), axis, 1).expect("shift");
-                neighbours.push((source, dest));
+                neighbors.push((source, dest));
             }
             for sweep in 0..3usize {
                 cart.scope(|s| {
                     let parts = s.regions(&mut array, &regions)?;
-                    for (axis, (before, after)) in neighbours.iter().enumerate() {
+                    for (axis, (before, after)) in neighbors.iter().enumerate() {
                         // Part 2 * axis goes back, the next one goes ahead.
                         parts.irecv(2 * axis, *after, sweep)?;
                         parts.irecv(2 * axis + 1, *before, sweep)?;
@@ -263,8 +263,8 @@ fn halos_are_exchanged_in_one_array() {
                 })
                 .expect("exchange");
             }
-            let (left, right) = (neighbours[0].0, neighbours[0].1);
-            let (up, down) = (neighbours[1].0, neighbours[1].1);
+            let (left, right) = (neighbors[0].0, neighbors[0].1);
+            let (up, down) = (neighbors[1].0, neighbors[1].1);
             for k in 1..=side {
                 let at = |i: usize, j: usize| array[i * n + j];
                 assert_eq!(at(k, 0), value(left.expect("left"), k, side));

@@ -1,4 +1,4 @@
-//! Neighbourhood collectives, against what a naive program would exchange.
+//! Neighborhood collectives, against what a naive program would exchange.
 
 use crate::support::{Random, fails, on_all, on_shm};
 use osier::plans::Operation;
@@ -281,14 +281,14 @@ fn random_symmetric_graphs() {
 }
 
 #[test]
-fn neighbourhoods_that_make_no_sense() {
+fn neighborhoods_that_make_no_sense() {
     on_all(3, |comm| {
         let kind = ErrorKind::Argument;
         let mut none = [0u8; 0];
         fails(
             comm.neighbor_allgather(&[1u8], &mut none),
             kind,
-            &["no neighbourhood", "hint"],
+            &["no neighborhood", "hint"],
         );
         // 0 knows 1, which does not know 0.
         let graph = comm.graph_create(&[1, 1, 1], &[1], false).expect("graph");
@@ -314,7 +314,7 @@ fn neighbourhoods_that_make_no_sense() {
     });
 }
 
-/// What a call takes is predicted where all ranks know the whole neighbourhood.
+/// What a call takes is predicted where all ranks know the whole neighborhood.
 #[test]
 fn calls_of_neighbors_are_explained() {
     on_shm(4, |comm| {

@@ -221,7 +221,7 @@ fn nothing_is_a_message_too() {
 }
 
 #[test]
-fn neighbours_shift_in_a_ring() {
+fn neighbors_shift_in_a_ring() {
     on_all(4, |comm| {
         let (me, n) = (comm.rank(), comm.size());
         for (i, &bytes) in SIZES.iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use crate::support::{Random, fails, on_all};
 use osier::{
-    Communicator, Edges, ErrorKind, GraphTopology, Neighbour, Op, Resource, SplitType, Topology,
+    Communicator, Edges, ErrorKind, GraphTopology, Neighbor, Op, Resource, SplitType, Topology,
 };
 
 #[test]
@@ -79,7 +79,7 @@ fn graphs_are_known_whole() {
             );
             let lists = [&[1, 3][..], &[0], &[3], &[0, 2]];
             assert_eq!(
-                topology.neighbours(twin.rank()).expect("me"),
+                topology.neighbors(twin.rank()).expect("me"),
                 lists[twin.rank()]
             );
             assert!(matches!(twin.topology(), Some(Topology::Graph(_))));
@@ -113,8 +113,8 @@ fn graphs_are_known_whole() {
     });
 }
 
-fn ends(of: &[(usize, u32)]) -> Vec<Neighbour> {
-    let end = |&(rank, weight)| Neighbour { rank, weight };
+fn ends(of: &[(usize, u32)]) -> Vec<Neighbor> {
+    let end = |&(rank, weight)| Neighbor { rank, weight };
     of.iter().map(end).collect()
 }
 

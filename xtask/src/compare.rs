@@ -244,7 +244,7 @@ fn measure(
     for round in 0..rounds as usize {
         for &(at, case, bytes) in &parts {
             // Each round starts with another column, so that none always runs
-            // right after the same neighbour.
+            // right after the same neighbor.
             for turn in 0..contestants.len() {
                 let (column, contestant) = &contestants[(turn + round) % contestants.len()];
                 bar.set_message(format!("{} {}", case.bench, NAMES[*column]));

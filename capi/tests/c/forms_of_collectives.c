@@ -112,7 +112,7 @@ static void of_all(MPI_Comm w) {
     PERSISTENT(MPI_Barrier_init(w, MPI_INFO_NULL, &request), 1);
 }
 
-static void of_neighbours(MPI_Comm ring) {
+static void of_neighbors(MPI_Comm ring) {
     int left = (rank + size - 1) % size, right = (rank + 1) % size;
     int twos[] = {2, 2}, at[] = {3, 0};
     MPI_Count twos_c[] = {2, 2};
@@ -150,7 +150,7 @@ int main(int argc, char **argv) {
     MPI_Comm ring;
     int round = 1;
     OK(MPI_Cart_create(MPI_COMM_WORLD, 1, &size, &round, 0, &ring));
-    of_neighbours(ring);
+    of_neighbors(ring);
     OK(MPI_Comm_free(&ring));
     MPI_Op op;
     int one[] = {1, 2}, other[] = {3, 4}, got[2];

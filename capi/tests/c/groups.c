@@ -50,9 +50,9 @@ int main(int argc, char **argv) {
     OK(MPI_Topo_test(cart, &result)); CHECK(result == MPI_CART);
     OK(MPI_Cart_coords(cart, rank, 2, coords)); CHECK(coords[0] == rank / 2 && coords[1] == rank % 2);
     OK(MPI_Cart_shift(cart, 1, 1, &from, &to)); CHECK(to == (coords[1] ? MPI_PROC_NULL : rank + 1));
-    int neighbours[4] = {-1, -1, -1, -1};
-    OK(MPI_Neighbor_allgather(&rank, 1, MPI_INT, neighbours, 1, MPI_INT, cart));
-    CHECK(neighbours[0] == (rank + 2) % 4 && neighbours[3] == (coords[1] ? -1 : rank + 1));
+    int neighbors[4] = {-1, -1, -1, -1};
+    OK(MPI_Neighbor_allgather(&rank, 1, MPI_INT, neighbors, 1, MPI_INT, cart));
+    CHECK(neighbors[0] == (rank + 2) % 4 && neighbors[3] == (coords[1] ? -1 : rank + 1));
     FAILS(MPI_Cart_rank(MPI_COMM_WORLD, coords, &n), MPI_ERR_TOPOLOGY);
     OK(MPI_Comm_free(&cart));
     int left = (rank + 3) % 4, right = (rank + 1) % 4, weight = 5;

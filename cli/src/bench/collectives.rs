@@ -73,7 +73,7 @@ fn measure(plan: &Plan, comm: &Communicator) -> Result<()> {
         let costs = comm.measure_call_costs()?;
         comm.adopt_costs(Some(&costs))?;
     }
-    // Neighbours are those on a ring.
+    // Neighbors are those on a ring.
     let ring = match operation.of_neighbors() {
         true => comm.cart_create(&[comm.size()], &[true])?,
         false => None,

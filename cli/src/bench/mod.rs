@@ -406,11 +406,11 @@ enum Bench {
     Scan,
     /// Sums over the ranks before each
     Exscan,
-    /// A contribution to both neighbours on a ring
+    /// A contribution to both neighbors on a ring
     NeighborAllgather,
     /// The same with counts
     NeighborAllgatherv,
-    /// A part for each neighbour on a ring
+    /// A part for each neighbor on a ring
     NeighborAlltoall,
     /// The same with counts
     NeighborAlltoallv,

@@ -30,7 +30,7 @@ Examples:
   osier explain allreduce --bytes 256M --topology 1x2x4 --memory device --nvlink switch:18
       of eight devices that NVLinks join through a switch
   osier explain neighbor-alltoall --bytes 64K --topology 2x2x4 --grid 4x4
-      of neighbours on a grid: one plan, and what it is expected to take
+      of neighbors on a grid: one plan, and what it is expected to take
   osier explain alltoall --bytes 8 -n 4 --json
       for programs; osier model show has the costs behind it";
 
@@ -59,9 +59,9 @@ pub enum Command {
     Scan(Args),
     /// The same of an exclusive prefix
     Exscan(Args),
-    /// The same of a contribution to all neighbours on a periodic grid
+    /// The same of a contribution to all neighbors on a periodic grid
     NeighborAllgather(Args),
-    /// The same of a part for each neighbour on a periodic grid
+    /// The same of a part for each neighbor on a periodic grid
     NeighborAlltoall(Args),
 }
 
@@ -112,7 +112,7 @@ pub struct Args {
     #[arg(long)]
     any_order: bool,
 
-    /// Of neighbours: the grid on which ranks lie, as in 4x2, outermost first [default: a
+    /// Of neighbors: the grid on which ranks lie, as in 4x2, outermost first [default: a
     /// ring]
     #[arg(long, value_name = "SHAPE", value_parser = grid)]
     grid: Option<Grid>,
@@ -135,7 +135,7 @@ fn grid(shape: &str) -> std::result::Result<Grid, String> {
         .ok_or_else(|| "write the ranks of each dimension, as in 4x2".into())
 }
 
-/// Neighbours on a periodic grid, as those of `Communicator::cart_create`: what is sent in
+/// Neighbors on a periodic grid, as those of `Communicator::cart_create`: what is sent in
 /// the negative direction of a dimension comes from the positive one.
 fn neighbors(widths: &[u32]) -> Neighbors {
     let size: u32 = widths.iter().product();

@@ -1,6 +1,6 @@
 //! Binomial tree: whoever has the data passes it on, so holders double each round.
 //!
-//! Gather and scatter move whole subtrees, whose ranks are neighbours. The reduction
+//! Gather and scatter move whole subtrees, whose ranks are neighbors. The reduction
 //! runs in the folded group, between indices that differ in one bit, and so keeps
 //! the balanced association for any root.
 //!

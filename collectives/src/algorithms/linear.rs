@@ -2,7 +2,7 @@
 //!
 //! The only way to gather and scatter contributions of different lengths, which
 //! nobody but the root and the owner knows. Reductions combine at the root, in the
-//! balanced association. Neighbourhoods have no other algorithm here.
+//! balanced association. Neighborhoods have no other algorithm here.
 
 use super::tree::Family;
 use crate::balanced;

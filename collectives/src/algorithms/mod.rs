@@ -57,7 +57,7 @@ pub enum Algorithm {
     RecursiveDoubling,
     /// Rounds of halving distance and data.
     RecursiveHalving,
-    /// Neighbours in a ring.
+    /// Neighbors in a ring.
     Ring,
     /// Rounds of doubling distance with rotations.
     Bruck,
@@ -458,7 +458,7 @@ impl Plan {
             )));
         }
         if call.operation.of_neighbors() && call.neighbors.is_none() {
-            return Err(Unsuitable(format!("{name} without a neighbourhood")));
+            return Err(Unsuitable(format!("{name} without a neighborhood")));
         }
         // A result that shares memory with the input comes when all is read; a
         // barrier has nothing to cut; and where two groups cut a vector differently, it

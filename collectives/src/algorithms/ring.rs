@@ -1,4 +1,4 @@
-//! Ring: pieces travel around, each rank talks to its neighbours only.
+//! Ring: pieces travel around, each rank talks to its neighbors only.
 //!
 //! Moves the least data that is possible, in P - 1 rounds. Reductions begin each
 //! piece at another rank, so they are for operators that allow any association.

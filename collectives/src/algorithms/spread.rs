@@ -1,4 +1,4 @@
-//! Spread: everything to everybody at once, each rank beginning with its neighbour.
+//! Spread: everything to everybody at once, each rank beginning with its neighbor.
 //!
 //! Nothing waits, so the transport sees all messages. As reduce_scatter each rank
 //! gets all contributions to its piece and combines them in the balanced

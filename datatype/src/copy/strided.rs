@@ -39,7 +39,7 @@ const FEW: usize = 64;
 /// Bytes of a tile whose columns are copied one after the other, on the side
 /// that spreads further.
 const TILE_BYTES: usize = 16 << 10;
-/// Strides within which neighbours share cache lines.
+/// Strides within which neighbors share cache lines.
 const NEAR: usize = 64;
 /// Rows of a transposed tile: as many pages as the first-level TLB holds with
 /// ease.

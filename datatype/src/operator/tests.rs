@@ -19,7 +19,7 @@ fn halves_are_those_of_the_crate() {
         state = state
             .wrapping_mul(6364136223846793005)
             .wrapping_add(1442695040888963407);
-        // Every upper half with ties and their neighbours, then anything.
+        // Every upper half with ties and their neighbors, then anything.
         let value = match round {
             0..393_216 => f32::from_bits(
                 (round / 6) << 16 | [0, 1, 0x1000, 0x8000, 0x7fff, 0x8001][round as usize % 6],

@@ -23,7 +23,7 @@
 /// No node.
 pub(super) const NIL: u32 = u32::MAX;
 
-/// Neighbours in one list.
+/// Neighbors in one list.
 #[derive(Clone, Copy)]
 pub(super) struct Ends {
     pub(super) next: u32,

@@ -49,7 +49,7 @@ impl RawView {
         }
     }
 
-    /// Several views of the host's memory as one message. Neighbours are joined.
+    /// Several views of the host's memory as one message. Neighbors are joined.
     pub fn joined(views: &mut dyn Iterator<Item = RawView>) -> RawView {
         let mut parts: Vec<RawView> = Vec::new();
         for view in views {

@@ -8,7 +8,7 @@ use osier::devices::{DeviceError, DeviceSlice, DeviceView, Kernel};
 use osier::{Communicator, Result};
 
 use super::decomposition::Block;
-use super::halo::{Faces, Halo, Neighbours};
+use super::halo::{Faces, Halo, Neighbors};
 use super::kernel;
 use crate::gpu::Gpu;
 
@@ -35,7 +35,7 @@ pub struct HostField {
 pub struct DeviceField {
     gpu: Gpu,
     block: Block,
-    neighbours: Neighbours,
+    neighbors: Neighbors,
     sweep: Kernel,
     old: Layers,
     new: Layers,
@@ -83,7 +83,7 @@ impl Field {
     /// # Errors
     /// The device refuses.
     pub fn on_device(comm: &Communicator, block: &Block, gpu: Gpu) -> Result<Option<Field>> {
-        let neighbours = Neighbours::new(comm)?;
+        let neighbors = Neighbors::new(comm)?;
         let faces = Faces::new(block)?;
         let sweep = gpu.kernel("example_jacobi_sweep")?;
         let layers = || -> std::result::Result<Layers, DeviceError> {
@@ -112,7 +112,7 @@ impl Field {
         Ok(Some(Field::Device(Box::new(DeviceField {
             gpu,
             block: *block,
-            neighbours,
+            neighbors,
             sweep,
             old,
             new,
@@ -146,7 +146,7 @@ impl Field {
         Ok(())
     }
 
-    /// Fills the ghosts from the neighbours.
+    /// Fills the ghosts from the neighbors.
     ///
     /// # Errors
     /// Communication fails.
@@ -210,7 +210,7 @@ impl DeviceField {
     }
 
     /// Each face is a subarray of the device's array: kernels pack it, and unpack it
-    /// into the neighbour's. The sends wait on the device for the last sweep, not here.
+    /// into the neighbor's. The sends wait on the device for the last sweep, not here.
     fn exchange(&mut self, comm: &Communicator) -> Result<()> {
         self.seen = None;
         let stream = &self.gpu.stream;
@@ -222,10 +222,10 @@ impl DeviceField {
         let mut receives = ordered(&self.old.receives);
         comm.scope(|s| {
             for (side, ghost) in receives.iter_mut().enumerate() {
-                s.irecv(ghost, self.neighbours.0[side], side ^ 1)?;
+                s.irecv(ghost, self.neighbors.0[side], side ^ 1)?;
             }
             for (side, face) in sends.iter().enumerate() {
-                s.isend(face, self.neighbours.0[side], side)?;
+                s.isend(face, self.neighbors.0[side], side)?;
             }
             Ok(())
         })

@@ -16,27 +16,27 @@ use osier::{Communicator, Datatype, Layout, Order, Region, Regions, Result, Type
 
 use super::decomposition::Block;
 
-/// Neighbours of a block: for dimension `d`, entry `2 d` is the low side and `2 d + 1`
+/// Neighbors of a block: for dimension `d`, entry `2 d` is the low side and `2 d + 1`
 /// the high side; `None` at the boundary of the grid, as MPI's `PROC_NULL`.
 #[derive(Clone, Copy, Debug)]
-pub struct Neighbours(pub [Option<usize>; 6]);
+pub struct Neighbors(pub [Option<usize>; 6]);
 
-impl Neighbours {
+impl Neighbors {
     /// Those in a communicator with a Cartesian topology.
     pub fn new(comm: &Communicator) -> Result<Self> {
-        let mut neighbours = [None; 6];
+        let mut neighbors = [None; 6];
         if let Some(topology) = comm.cart() {
             for d in 0..3 {
                 let (low, high) = topology.shift(comm.rank(), d, 1)?;
-                neighbours[2 * d] = low;
-                neighbours[2 * d + 1] = high;
+                neighbors[2 * d] = low;
+                neighbors[2 * d + 1] = high;
             }
         }
-        Ok(Self(neighbours))
+        Ok(Self(neighbors))
     }
 }
 
-/// Faces of a block by side, in the order of [`Neighbours`]: layouts over the array.
+/// Faces of a block by side, in the order of [`Neighbors`]: layouts over the array.
 #[derive(Debug)]
 pub struct Faces {
     /// The layers next to the ghosts.
@@ -65,7 +65,7 @@ impl Faces {
 #[derive(Debug)]
 pub struct Halo {
     faces: Regions<f64>,
-    neighbours: Neighbours,
+    neighbors: Neighbors,
 }
 
 impl Halo {
@@ -75,21 +75,21 @@ impl Halo {
         let regions = |layouts: Vec<Layout>| layouts.into_iter().map(Region::new).collect();
         Ok(Self {
             faces: Regions::new(regions(faces.sends), regions(faces.receives))?,
-            neighbours: Neighbours::new(comm)?,
+            neighbors: Neighbors::new(comm)?,
         })
     }
 
-    /// Fills the ghosts from the neighbours.
+    /// Fills the ghosts from the neighbors.
     pub fn exchange(&self, comm: &Communicator, field: &mut [f64]) -> Result<()> {
         comm.scope(|s| {
             let faces = s.regions(field, &self.faces)?;
-            for (side, neighbour) in self.neighbours.0.into_iter().enumerate() {
-                // What goes to my low side arrives at the neighbour's high side.
+            for (side, neighbor) in self.neighbors.0.into_iter().enumerate() {
+                // What goes to my low side arrives at the neighbor's high side.
                 let from_other_side = side ^ 1;
-                faces.irecv(side, neighbour, from_other_side)?;
+                faces.irecv(side, neighbor, from_other_side)?;
             }
-            for (side, neighbour) in self.neighbours.0.into_iter().enumerate() {
-                faces.isend(side, neighbour, side)?;
+            for (side, neighbor) in self.neighbors.0.into_iter().enumerate() {
+                faces.isend(side, neighbor, side)?;
             }
             Ok(())
         })

@@ -1,6 +1,6 @@
 //! The arithmetic: one sweep, the residual, the comparison and the checksum.
 //!
-//! A row along x is contiguous, and the neighbours of its points lie in five
+//! A row along x is contiguous, and the neighbors of its points lie in five
 //! rows, so the inner loops run over slices of equal length: the compiler
 //! drops the bounds checks and vectorises.
 //!
@@ -15,7 +15,7 @@ use super::mode::Mode;
 
 const SIXTH: f64 = 1.0 / 6.0;
 
-/// The row of a point and the five that hold its neighbours, in step: element
+/// The row of a point and the five that hold its neighbors, in step: element
 /// `i` of each belongs to point `i`.
 struct Rows<'a> {
     here: &'a [f64],
@@ -48,7 +48,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// One sweep: every point of `new` becomes the mean of its six neighbours in
+/// One sweep: every point of `new` becomes the mean of its six neighbors in
 /// `old`. The order of the additions is part of the result.
 pub fn sweep(old: &[f64], new: &mut [f64], block: &Block) {
     let [nz, ny, nx] = block.points;
@@ -82,7 +82,7 @@ fn tile_rows(block: &Block) -> usize {
     (CACHE_BYTES / (4 * row_bytes)).max(8)
 }
 
-/// Sum of the squares of (sum of neighbours - 6 u): the residual without its
+/// Sum of the squares of (sum of neighbors - 6 u): the residual without its
 /// factor. Needs the ghosts. Summed by rows, then planes, so that the rounding
 /// of a sum over many points stays near that of a sum over few.
 pub fn residual_squares(field: &[f64], block: &Block) -> f64 {

@@ -3,7 +3,7 @@
 //! On a grid of `N` interior points along each axis, all with the same
 //! spacing and zero on the boundary, `u = sin(a i) sin(b j) sin(c k)` with
 //! `a = pi KX / (NX + 1)` and so on is an eigenvector of the sweep: the mean
-//! of the six neighbours is `lambda u`, `lambda = (cos a + cos b + cos c) / 3`.
+//! of the six neighbors is `lambda u`, `lambda = (cos a + cos b + cos c) / 3`.
 
 use std::f64::consts::PI;
 

@@ -190,7 +190,7 @@ impl Rank {
         self.talking += begin.elapsed();
         let longest = parts.grid.into_iter().max().unwrap_or(0);
         let spacing = 1.0 / (longest as f64 + 1.0);
-        // r = (sum of neighbours - 6 u) / h^2, and h^3 is the volume of a point.
+        // r = (sum of neighbors - 6 u) / h^2, and h^3 is the volume of a point.
         Ok((sum[0] * spacing.powi(3)).sqrt() / spacing.powi(2))
     }
 }

@@ -1,13 +1,13 @@
-//! From buffers to asks: calls on neighbourhoods.
+//! From buffers to asks: calls on neighborhoods.
 //!
 //! A plan has lists of sources and destinations, where the k-th edge from a rank is met
 //! by the k-th edge to the other. Buffers have a block for each edge, in the order of the
 //! topology:
 //!
-//! | topology | blocks | edges without a neighbour |
+//! | topology | blocks | edges without a neighbor |
 //! |---|---|---|
 //! | grid | per dimension the negative direction, then the positive | beyond an edge that is not periodic: blocks that are left alone |
-//! | graph | as `GraphTopology::neighbours`, in both directions | |
+//! | graph | as `GraphTopology::neighbors`, in both directions | |
 //! | distributed graph | as its sources, and as its destinations | |
 //!
 //! On a grid what is sent in the negative direction comes from the positive one. Where a
@@ -55,18 +55,18 @@ impl Communicator {
         self.topology().ok_or_else(|| {
             Error::new(
                 ErrorKind::Argument,
-                "the communicator has no neighbourhood (hint: cart_create and dist_graph_create_adjacent make one that has)",
+                "the communicator has no neighborhood (hint: cart_create and dist_graph_create_adjacent make one that has)",
             )
         })
     }
 
-    /// The neighbours of all ranks, in the order of plans.
+    /// The neighbors of all ranks, in the order of plans.
     pub(crate) fn all_around(&self) -> Result<Arc<Neighbors>> {
         let topology = self.neighborhood()?;
         if let Topology::DistGraph(_) = topology {
             return Err(Error::new(
                 ErrorKind::Unavailable,
-                "a rank of a distributed graph knows its own neighbours alone (hint: grids and graphs are known whole)",
+                "a rank of a distributed graph knows its own neighbors alone (hint: grids and graphs are known whole)",
             ));
         }
         let mut all = Neighbors::default();

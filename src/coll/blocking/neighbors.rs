@@ -1,4 +1,4 @@
-//! Collective calls that wait, on the neighbourhood of a grid or graph.
+//! Collective calls that wait, on the neighborhood of a grid or graph.
 
 use super::counts::{all_given, all_wanted};
 use crate::coll::ask::given;
@@ -11,9 +11,9 @@ impl Communicator {
     /// Sends `send` to each destination of this rank in the communicator's topology, and
     /// receives equally much from each source, into equal blocks of `recv`. Collective.
     ///
-    /// On a grid there are two neighbours per dimension, the one in the negative direction
+    /// On a grid there are two neighbors per dimension, the one in the negative direction
     /// first; blocks of those that a grid which is not periodic lacks at its edge are left
-    /// alone. A neighbour that is listed more than once has as many blocks, and the k-th
+    /// alone. A neighbor that is listed more than once has as many blocks, and the k-th
     /// from it is the k-th that it sends here.
     ///
     /// ```
@@ -65,7 +65,7 @@ impl Communicator {
     /// [`Communicator::neighbor_allgather`]. Collective.
     ///
     /// On a grid what is sent in the negative direction comes from the positive one, also
-    /// where a periodic dimension of one or two ranks has the same neighbour twice.
+    /// where a periodic dimension of one or two ranks has the same neighbor twice.
     ///
     /// ```
     /// # osier::testing::ranks(2, |comm| {

@@ -130,12 +130,12 @@ impl CartTopology {
         };
         let stride: usize = self.dims[dim + 1..].iter().product();
         let here = rank / stride % extent;
-        let neighbour = |by: i128| {
+        let neighbor = |by: i128| {
             let there = self.place(dim, here as i128 + by)?;
             Some(rank - here * stride + there * stride)
         };
         let by = displacement as i128;
-        Ok((neighbour(-by), neighbour(by)))
+        Ok((neighbor(-by), neighbor(by)))
     }
 
     /// The part of the grid in which a rank's coordinates of the dropped

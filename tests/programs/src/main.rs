@@ -306,7 +306,7 @@ fn sizes(comm: &Communicator, sizes: &[usize]) {
         assert!(filled == theirs, "gaps, {bytes} bytes");
         assert!(left_alone.iter().all(|b| *b == 255));
     }
-    assert_eq!(comm.transport(right).expect("neighbour"), "shm");
+    assert_eq!(comm.transport(right).expect("neighbor"), "shm");
     through(comm);
 }
 
@@ -338,7 +338,7 @@ fn hang(comm: &Communicator, how: &str) {
     let mut word = [0u64];
     // Something comes and goes first.
     comm.sendrecv(&[1u64], right, 0, &mut word, left, 0)
-        .expect("a neighbour");
+        .expect("a neighbor");
     match how {
         "recv" => drop(comm.recv(&mut word, left, 7)),
         "ssend" => drop(comm.ssend(&word, right, 8)),

@@ -2,7 +2,7 @@
 //! copy.
 //!
 //! Each rank owns a window of the job's heap file. Free ranges are kept by
-//! address and merged with their neighbours; the window grows at its top.
+//! address and merged with their neighbors; the window grows at its top.
 //!
 //! # Invariants
 //! 1. A range that `alloc` returns lies in one step of the window, below `top`, and was
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_merge_with_both_neighbours() {
+    fn ranges_merge_with_both_neighbors() {
         let mut r = Ranges::default();
         r.give(0, 64);
         r.give(128, 64);

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_one_span() {
+    fn neighbors_are_one_span() {
         let mut spans = Spans::default();
         for number in (0..1000).chain((2000..3000).rev()).chain([u64::MAX, 0]) {
             spans.insert(number);

@@ -125,7 +125,7 @@ fn tags(i: u32) -> Envelope {
     }
 }
 
-/// Neighbours in time are not neighbours in the table.
+/// Neighbors in time are not neighbors in the table.
 fn scattered(i: u32) -> Envelope {
     Envelope {
         source: i % 64,

@@ -4,9 +4,9 @@ use crate::memory::{Draw, Maker, Rank, Spaces, by_plan, counts, layouts, on_devi
 use osier::plans::Algorithm;
 use osier::testing::Network;
 
-/// All calls of a neighbourhood with so many blocks in and out at this rank: `seed` is all
+/// All calls of a neighborhood with so many blocks in and out at this rank: `seed` is all
 /// ranks', counts of an edge are those of its sender.
-fn calls_of_neighbours(rank: &Rank<'_>, seed: usize, sources: &[usize], to: &[usize]) {
+fn calls_of_neighbors(rank: &Rank<'_>, seed: usize, sources: &[usize], to: &[usize]) {
     let me = rank.twin.rank();
     let mut draw = Draw(seed as u64);
     let kinds = layouts();
@@ -87,7 +87,7 @@ fn calls_of_neighbours(rank: &Rank<'_>, seed: usize, sources: &[usize], to: &[us
 }
 
 #[test]
-fn calls_of_neighbours_are_those_of_the_host() {
+fn calls_of_neighbors_are_those_of_the_host() {
     for n in 1..=5 {
         on_devices(&[Network::Shm], n, |comm, stream| {
             let me = comm.rank();
@@ -134,7 +134,7 @@ fn calls_of_neighbours_are_those_of_the_host() {
                                 spaces,
                                 what,
                             };
-                            calls_of_neighbours(&rank, 10 * seed + n, sources, to);
+                            calls_of_neighbors(&rank, 10 * seed + n, sources, to);
                         }
                     }
                 }
