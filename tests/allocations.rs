@@ -1,4 +1,4 @@
-//! What must not allocate, counted by an allocator that counts per thread.
+//! Calls that must not allocate, counted by an allocator that counts per thread.
 
 use osier::testing::{Network, ranks_on};
 use osier::{Op, Startable, start_all};

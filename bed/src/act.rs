@@ -1,4 +1,4 @@
-//! What is done to the ranks, one act at a time.
+//! One act on the ranks: post, progress, clock, arrival, revoke, death, corruption.
 //!
 //! A run is a list of acts. Random traffic and the exploration of schedules
 //! only differ in who makes the list; a list that broke a rule can be played

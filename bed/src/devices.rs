@@ -1,5 +1,4 @@
-//! How messages and reductions of device memory went on a rank, and what decides how they go;
-//! for the tests of devices.
+//! Counters and settings of device messages and reductions of a rank, for tests.
 
 use osier::Communicator;
 use osier::internals::{core, lane, runs_on};

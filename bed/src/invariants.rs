@@ -1,4 +1,4 @@
-//! What holds after every step, not only at the end.
+//! Invariants that are checked after every step.
 //!
 //! 1. Every credit of the network belongs to a message on its way.
 //! 2. What a sender has taken of its eager credit is on its way, waits to be

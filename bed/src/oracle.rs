@@ -1,4 +1,4 @@
-//! The rules that are checked once a run is over.
+//! Rules that are checked at the end of a run.
 
 use super::world::{Check, Message, Receive, Receiving, Sending, World};
 use osier::internals::lane;

@@ -1,4 +1,4 @@
-//! What a seed decides before the first step.
+//! The network, ranks and settings that a seed draws before the first step.
 
 use super::Traffic;
 use super::act::Act;

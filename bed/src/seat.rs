@@ -1,5 +1,4 @@
-//! What a rank of a run holds: its communicators, and the requests that its
-//! program would hold.
+//! State of one rank of a run: its communicators and requests.
 
 use super::case::Case;
 use super::memory::Memory;

@@ -1,5 +1,4 @@
-//! The end of a run: everything goes on until nothing moves, what is left is
-//! received, what can never end is given up.
+//! End of a run: progress until quiescence, late receives, cancellation of the rest.
 
 use super::act::{Act, By, Want};
 use super::hangs::Hangs;

@@ -1,4 +1,4 @@
-//! What happened in a run, for people: one column per rank, one line per step.
+//! Timeline of a run as text: one column per rank, one line per step.
 
 use osier_engine::wire;
 use osier_transports::sim::{Did, SimEvent};

@@ -1,4 +1,4 @@
-//! Messages of a lane that no correct peer writes, for tests of what is refused.
+//! Malformed messages of a lane, for tests.
 
 use osier::Communicator;
 use osier::internals::lane;

@@ -1,4 +1,4 @@
-//! The ranks of a run, played by one thread: what they hold, and who is alive.
+//! All ranks of a run, on one thread.
 
 use super::Report;
 use super::act::Act;

@@ -1,4 +1,4 @@
-//! The way in from C, and the way that errors take.
+//! Entry from C: argument checks, panics, and errors.
 
 use crate::abi::*;
 use crate::errors;

@@ -1,4 +1,4 @@
-//! Who calls: the place in the program that findings and hang reports name.
+//! Caller: the place in the C program that findings and hang reports name.
 //!
 //! The stack is unwound to the first frame outside of this library, only where somebody
 //! wants to know: at a post if checks are on, and at a wait that has become long. So a call

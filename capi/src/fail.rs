@@ -1,4 +1,4 @@
-//! Errors on their way to a code: a class or code of MPI, and what happened in words.
+//! Errors on their way to a code: class or code of MPI, with a text.
 
 use crate::abi::*;
 use crate::call::On;

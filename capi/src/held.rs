@@ -1,4 +1,4 @@
-//! Buffers of the program that calls have: `--check buffers`.
+//! Claims of user buffers: `--check buffers`.
 //!
 //! ```text
 //! call: view of a buffer -> mapped? -> held by the call

@@ -1,4 +1,4 @@
-//! Handles that the program leaves behind: `--check leaks`.
+//! Leaked handles: `--check leaks`.
 //!
 //! # Invariants
 //! 1. `FOLLOWS` is set before the first handle is made, and stays.

@@ -1,4 +1,4 @@
-//! Whether a buffer is memory of the program, to its end.
+//! Test whether a buffer is mapped memory, to its end.
 //!
 //! A byte of each page is read by the kernel, which answers where a load would end the
 //! process; what is to be written is looked up in the list of mappings. Only gaps between

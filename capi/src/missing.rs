@@ -1,4 +1,4 @@
-//! Functions that are not there yet: they can be bound, return an error, and say so once.
+//! Missing functions: they can be bound, return an error, and say so once.
 
 use crate::abi::{MPI_ERR_UNSUPPORTED_OPERATION, c_int};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -1,4 +1,4 @@
-//! Memory of devices for what works on the host's alone: a copy there, and back.
+//! Host copies of device memory, for calls that work on the host alone.
 //!
 //! # Invariants
 //! 1. A copy has the same instances of the same layout around its origin, so that whoever

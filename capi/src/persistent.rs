@@ -1,4 +1,4 @@
-//! Requests that are started again and again; what is done with any request but waiting.
+//! Persistent requests; calls on any request but waiting.
 
 use crate::abi::*;
 use crate::buffers::{Address, view, view_mut};

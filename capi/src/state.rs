@@ -1,4 +1,4 @@
-//! What the process is: before, within or after MPI.
+//! State of the process: before, within or after MPI.
 //!
 //! # Invariants
 //! 1. The membership in the job is made once and by the first who initialises, of the

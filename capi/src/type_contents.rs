@@ -1,4 +1,4 @@
-//! How a datatype was built, in arrays.
+//! Envelope and contents of a datatype.
 //!
 //! # Sources
 //! MPI 5.0, section 5.1.13: which argument stands where, for types of both forms of the

@@ -1,4 +1,4 @@
-//! What a request handle names: a request of the library, of any kind.
+//! Requests behind handles, of any kind.
 
 use crate::abi::*;
 use crate::buffers::{Given, Memory, MemoryMut, Piece, Wanted};

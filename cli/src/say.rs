@@ -1,4 +1,4 @@
-//! What tools print: the macros of the standard library, which end the tool where those panic.
+//! Output of tools: the macros of the standard library would panic where this ends the tool.
 //!
 //! `println!` of the standard library panics when nobody reads any more (`osier ... | head -1`)
 //! and when the disk is full. These end the process: by SIGPIPE, as tools in C end, and with a

@@ -1,4 +1,4 @@
-//! What is asked: a collective, by whom, with which buffers.
+//! A collective call: operation, ranks, root and buffers.
 //!
 //! A call is what all ranks agree on. It names no sizes: a plan is in pieces, and
 //! how long a piece is only the executor and the costs want to know.

@@ -1,4 +1,4 @@
-//! Which plan: the cheapest by prediction, among those that keep what is required.
+//! Plan selection: the cheapest predicted plan that keeps the required association.
 //!
 //! Nothing here has a threshold. Candidates are all algorithms that are for the call,
 //! in one segment and in several; each is played on the machine, and the lower

@@ -1,5 +1,5 @@
-//! How devices of ranks are joined, beside where they are: NVLinks between two, or into a
-//! switch that joins many.
+//! Links between devices of ranks, beside their places: NVLinks between two, or into a switch
+//! that joins many.
 //!
 //! Two devices are as far apart as their places say. A link of their own may join them
 //! nevertheless: across sockets, or past the switch that both are behind. So links are told

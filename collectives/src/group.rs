@@ -1,4 +1,4 @@
-//! Some ranks in an order: who takes part in a phase of a plan.
+//! Ordered group of ranks that takes part in a phase of a plan.
 
 use std::sync::Arc;
 

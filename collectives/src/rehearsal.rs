@@ -1,4 +1,4 @@
-//! Choosing for many ranks: first on a part of the machine.
+//! Coarse-to-fine plan search for large rank counts: first on a part of the machine.
 //!
 //! Plans for all ranks of a large machine have too many steps to play each of them. So all
 //! are played for an eighth of the ranks, those of the machine's first parts, and for all

@@ -1,4 +1,4 @@
-//! Plays candidates on a machine, and finds in how many segments each is best.
+//! Plan search: simulates candidates, and finds the best number of segments of each.
 //!
 //! ```text
 //! all, whole -> each in 4, 16, 64... segments while that gains -> the first ones exactly

@@ -1,4 +1,4 @@
-//! Where ranks are in a machine: levels with names, and pictures of them as text.
+//! Topology: levels of a machine by name, places of ranks, and drawings as text.
 //!
 //! # Invariants
 //! 1. All ranks' paths are equally long, an entry per level, outermost first.

@@ -1,4 +1,4 @@
-//! Who touched which pieces of a buffer last, while a part is written.
+//! Last-writer tracking for the inference of dependencies.
 //!
 //! ```text
 //! few pieces, or many touched one by one:  a track for each

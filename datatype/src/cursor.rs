@@ -1,5 +1,4 @@
-//! Packing one thing after the other into a buffer of the caller, with a
-//! position that moves along, as `MPI_Pack` and `MPI_Unpack` do.
+//! Packing of several items into one buffer with a position, as `MPI_Pack` and `MPI_Unpack` do.
 //!
 //! The packed bytes are those that a message has: the payload in order, without
 //! gaps and without a head. So what was packed may be sent as

@@ -1,4 +1,4 @@
-//! How a type was built, asked from outside: combiner, contents, rebuilding.
+//! Envelope and contents of a type: combiner, arguments, reconstruction.
 //!
 //! # Sources
 //! MPI 5.0, section 5.1.13 (decoding a datatype). The arrays of integers,

@@ -1,4 +1,4 @@
-//! What can be wrong with a type, a count or a buffer.
+//! Errors of types, counts and buffers.
 
 use crate::AttributeError;
 

@@ -1,4 +1,4 @@
-//! What users hang on a type: a name and attributes.
+//! Name and attributes of a type.
 //!
 //! Neither changes what the type describes. They belong to the type, not to a
 //! clone of it, and go when its last clone goes (or the last type that was

@@ -1,5 +1,4 @@
-//! A borrowed look at the canonical form, for engines that plan copies of their
-//! own (on devices).
+//! Borrowed view of the canonical form, for engines that plan copies of their own (on devices).
 
 use crate::Layout;
 use crate::form::{Body, Form, Level};

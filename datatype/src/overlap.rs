@@ -1,4 +1,5 @@
-//! Do layouts touch a byte twice? Exact answers, but for layouts that no program has.
+//! Overlap test: whether a layout touches a byte twice. Exact, but for layouts that no program
+//! has.
 //!
 //! Nested strides: two blocks of widths `a` and `b` share a byte if the
 //! difference of their offsets lies strictly between `-b` and `a`. The offsets

@@ -1,4 +1,4 @@
-//! The oracle: a type as a flat list, straight from the definition.
+//! Typemap oracle: a type as a flat list, from the definition.
 //!
 //! Recursion by the rules of MPI 4.1, section 5.1, element by element, bounds
 //! markers included. It shares no code with the committed form, takes memory

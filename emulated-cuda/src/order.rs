@@ -1,6 +1,5 @@
-//! Whether accesses of different streams are ordered, by happens-before: two works
-//! that touch a byte, one of them writing, and that nothing orders, are an error even
-//! where the schedule was kind.
+//! Happens-before check of accesses of different streams: two works that touch a byte, one of
+//! them writing, and that nothing orders, are an error.
 //!
 //! Each stream has a clock: of each stream, the last work that is known to be over.
 //! Work takes what its stream knows, and what the host knew when it was queued; an

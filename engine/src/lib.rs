@@ -1,4 +1,4 @@
-//! The engine below Osier's API: what moves messages and runs plans on one rank.
+//! The engine below Osier's API: moves messages and runs plans on one rank.
 //!
 //! Unpublished: programs use the crate `osier`, which names what is public. Each module
 //! uses those above it in this table only.

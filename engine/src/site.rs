@@ -1,4 +1,4 @@
-//! The place in a program that a finding or a wait names.
+//! Call site: the place in a program that a finding or a wait names.
 //!
 //! A program in Rust is named by the line of the call, which `#[track_caller]` hands
 //! down. A layer for another language has only lines of its own to hand down: it says

@@ -1,5 +1,5 @@
-//! Operations by handle: an index and a generation in 32 bits, so that a
-//! handle fits a message header and a stale one is noticed.
+//! Slab: values by handle, an index and a generation in 32 bits, so that a handle fits a
+//! message header and a stale one is noticed.
 
 use crate::error::{Error, ErrorKind};
 

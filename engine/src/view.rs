@@ -1,4 +1,4 @@
-//! What a message is made of: memory and a layout.
+//! View: memory and datatype of a message.
 
 pub mod on_device;
 mod sections;

@@ -1,6 +1,6 @@
-//! What pack is measured against: copies block by block, a linear scan through all
-//! blocks, a gather of the memory sectors that a layout touches, an empty kernel.
-//! For benchmarks; no message uses these.
+//! Baselines of pack: copies block by block, a linear scan through all blocks, a gather of the
+//! memory sectors that a layout touches, an empty kernel. For benchmarks; no message uses
+//! these.
 //!
 //! # Sources
 //! The linear scan is what yaksa (Raffenetti and others, <https://yaksa.org>) does

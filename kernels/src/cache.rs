@@ -1,4 +1,4 @@
-//! Plans and their lists on one device, kept for the next time.
+//! Plan cache of one device: plans and their lists.
 //!
 //! # Invariants
 //! 1. Lists are uploaded once per layout, count and cache, in the order of the

@@ -1,4 +1,4 @@
-//! Functions of the host that a stream calls when its work so far is done.
+//! Host functions that a stream calls when its work so far is done.
 //!
 //! The driver calls them on a thread of its own, one after the other. They must not call
 //! the driver, nor take long: they tell somebody and return.

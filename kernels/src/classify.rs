@@ -1,4 +1,4 @@
-//! Which space a pointer is in, asked of the driver once per allocation.
+//! Pointer classification: the space of an address, asked of the driver once per allocation.
 //!
 //! # Invariants
 //! 1. Intervals in the cache do not overlap.

@@ -1,4 +1,4 @@
-//! How devices are joined: who reaches whose memory, and over how many NVLinks.
+//! Links between devices: peer access, and NVLinks.
 //!
 //! ```text
 //! driver                 reached, atomics, rank of the link

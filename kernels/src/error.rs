@@ -1,4 +1,4 @@
-//! What can go wrong with devices, as values.
+//! Errors of devices.
 
 use osier_datatype::TypeError;
 use std::ops::Range;

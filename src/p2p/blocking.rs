@@ -7,8 +7,8 @@ use crate::names::{self, Rank, Source, Tag, TagSelector};
 use osier_datatype::Datatype;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::matching::{Pattern, TagPattern};
+use osier_engine::progress::backoff;
 use osier_engine::progress::lane::{Lane, Mode, Outcome, Posted};
-use osier_engine::progress::pace;
 use osier_engine::progress::receive::Direct;
 use osier_engine::trace::event::{ANY, Event, Kind};
 use osier_engine::trace::{Span, now_ns};
@@ -393,9 +393,9 @@ impl Communicator {
         let mut yields = self.core().direct_yields();
         let mut misses = 1; // of the caller
         loop {
-            pace::pause(lane.pace.missed(misses));
+            backoff::pause(lane.backoff.missed(misses));
             if let Some(bytes) = lane.receive_next(view, source, tag) {
-                lane.pace.found(misses);
+                lane.backoff.found(misses);
                 return Some(bytes);
             }
             if self.lane().wanted() {
@@ -412,7 +412,7 @@ impl Communicator {
             match lane.receive_direct(view, pattern) {
                 Direct::Nothing => misses += 1,
                 Direct::Received(outcome) => {
-                    lane.pace.found(misses);
+                    lane.backoff.found(misses);
                     return Some(outcome.bytes);
                 }
                 Direct::Other => return None,
@@ -445,10 +445,10 @@ impl Communicator {
                 match lane.receive_direct(&view, pattern) {
                     Direct::Nothing => {
                         misses += 1;
-                        pace::pause(lane.pace.missed(misses));
+                        backoff::pause(lane.backoff.missed(misses));
                     }
                     Direct::Received(outcome) => {
-                        lane.pace.found(misses);
+                        lane.backoff.found(misses);
                         return Ok(outcome);
                     }
                     Direct::Other => break,

@@ -1,4 +1,4 @@
-//! What makes no sense gets an error that says why, and harms nothing else.
+//! Bad input: an error that says why, and no other harm.
 
 use crate::support::{Watchdog, fails, on_all, pattern};
 use osier::transports::Death;

@@ -1,4 +1,4 @@
-//! What `OSIER_CHECK` finds, and what it leaves in peace.
+//! Findings of `OSIER_CHECK`, and correct twins without any.
 
 use crate::support::Watchdog;
 use osier::check::{Check, Checks, Finding, Setting};

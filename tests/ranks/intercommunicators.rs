@@ -1,4 +1,4 @@
-//! Two groups that talk across.
+//! Intercommunicators.
 
 use crate::support::{Watchdog, fails, on_all, one_fails, pattern};
 use osier::testing::Network;

@@ -38,7 +38,7 @@ fn often(mut ask: impl FnMut()) {
     }
 }
 
-/// Three ranks, standing receives, and ranks that finalize at different ready events.
+/// Three ranks, standing receives, and ranks that finalize at different moments.
 #[test]
 fn receives_that_nobody_can_meet_are_not_complete_and_can_be_cancelled() {
     leaving(3, |comm, gone| {

@@ -1,4 +1,4 @@
-//! Which receive gets which message.
+//! Matching rules.
 
 use crate::support::{Random, on_all, simulated};
 use osier::{ANY_SOURCE, ANY_TAG, Communicator, Request, Source, TagSelector, wait_all};

@@ -1,4 +1,4 @@
-//! Short collectives, which a call runs itself as far as that goes.
+//! Short collectives, by inline schedules.
 
 use crate::support::{Random, fails, on_all};
 use osier::{Communicator, Datatype, ErrorKind, Op, Type, ViewMut};

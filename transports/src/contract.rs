@@ -1,4 +1,4 @@
-//! What every transport offers: active messages, get, put and atomics.
+//! Endpoint contract of every transport: active messages, get, put and atomics.
 //!
 //! An [`Endpoint`] serves one *channel*: an opaque 64-bit number that all
 //! members agree on, and a list of members. Members are named by their index

@@ -1,4 +1,4 @@
-//! How ranks end: an event with a cause, whichever transport learns of it.
+//! Ends of ranks: events with a cause, whichever transport learns of them.
 
 /// How a rank ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

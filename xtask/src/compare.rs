@@ -3,7 +3,7 @@
 //! The peers are Python packages in throwaway environments under the target
 //! folder; one set of small C programs (`benches/peers`) is built against each.
 //! Runs are interleaved, contestant by contestant, so that a slow minute of the
-//! machine falls on all of them, and runs that fall into ready events in which the cores are
+//! machine falls on all of them, and runs that fall into moments in which the cores are
 //! far apart are done again (`hop.rs`); each number is the median over the rounds.
 
 mod cases;

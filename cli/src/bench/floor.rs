@@ -1,4 +1,4 @@
-//! What the machine could do: flags, copies, rings of lines.
+//! Floor of the machine: flags, copies, rings of lines.
 //!
 //! Measured by rank 0 while the others wait, with threads of its own on the
 //! ranks' cores: a cache line does not care whose it is.

@@ -1,4 +1,4 @@
-//! Start to end of an empty program.
+//! Launch time of an empty program.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;

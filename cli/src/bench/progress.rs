@@ -1,4 +1,4 @@
-//! A bar on standard error for whoever waits at a terminal.
+//! Progress bar on standard error, on terminals.
 //!
 //! Drawn by hand because a rank writes into the launcher's pipe, which bar
 //! libraries take for no terminal; the launcher passes it on and wipes it

@@ -1,4 +1,4 @@
-//! Which protocol carries which message, and what that is expected to take.
+//! Protocols by size and memory, with predicted time.
 
 use osier::model::{self, Agreed, Cached, NOT_PERMITTED_NS, Origin};
 use osier::protocol::Protocol;

@@ -1,4 +1,4 @@
-//! Columns that line up.
+//! Text tables.
 
 /// A table of text.
 pub struct Table {

@@ -1,4 +1,4 @@
-//! Which processors each rank may use.
+//! Processor binding of ranks.
 //!
 //! | policy | rank r runs on |
 //! |---|---|

@@ -1,5 +1,4 @@
-//! The keeper: a process that outlives the launcher by a moment, to leave no
-//! process behind.
+//! Keeper: a process that outlives the launcher, to leave no process behind.
 //!
 //! It leads the process group of the job and reads a pipe whose other end
 //! only the launcher holds. When that end closes, which the kernel does even

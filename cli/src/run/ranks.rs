@@ -1,4 +1,4 @@
-//! Which ranks a process holds: blocks of consecutive numbers.
+//! Ranks of each process: blocks of consecutive numbers.
 
 use std::ffi::OsString;
 use std::fmt;

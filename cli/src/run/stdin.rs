@@ -1,4 +1,4 @@
-//! Standard input, which belongs to rank 0.
+//! Forwarding of standard input to rank 0.
 //!
 //! A file or pipe is given to rank 0 as it is. A terminal cannot be: ranks
 //! are in a process group of their own, in the background, and a read would

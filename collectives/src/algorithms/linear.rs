@@ -1,4 +1,4 @@
-//! Linear (flat): the root talks to everybody itself.
+//! Linear (flat): the root exchanges with every rank itself.
 //!
 //! The only way to gather and scatter contributions of different lengths, which
 //! nobody but the root and the owner knows. Reductions combine at the root, in the

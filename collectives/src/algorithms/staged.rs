@@ -1,4 +1,4 @@
-//! A barrier by stages of signals, whatever they are: what a synthesis found.
+//! Barrier by stages of signals, as a synthesis found them.
 //!
 //! # Sources
 //! J. C. Meyer, PhD thesis, NTNU 2012, section 5.6.1: one routine for all patterns.

@@ -1,4 +1,4 @@
-//! All ranks' steps as one graph: who waits for whom, within ranks and across.
+//! Dependency graph of all ranks' steps.
 //!
 //! A step has a number among all, rank by rank; an instance is
 //! `segment * total + step`.

@@ -1,4 +1,4 @@
-//! Are the accesses of one rank ordered?
+//! Ordering of the accesses of one rank.
 //!
 //! Walks the instances of a rank in the order of its part, which the dependencies
 //! must agree with, and keeps for each the set of instances before it. Two accesses

@@ -1,4 +1,4 @@
-//! Reads of a peer's memory: is what they read there in time, and for long enough?
+//! Validity and lifetime of reads of a peer's memory.
 //!
 //! Between two ranks only flags and messages order. A read is safe if
 //! 1. all writes of the peer to what is read come before it, or after;

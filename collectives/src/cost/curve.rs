@@ -1,4 +1,4 @@
-//! What something costs by its size: straight lines between points.
+//! Cost by size: piecewise linear curves.
 
 use super::machine::Link;
 use std::sync::Arc;

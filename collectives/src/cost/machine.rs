@@ -1,4 +1,4 @@
-//! A machine, as far as costs depend on it: where ranks are, and what links cost.
+//! Machine model of the planner: where ranks are, and what links cost.
 //!
 //! A rank's place is its path from the outermost part of the machine inward. Two
 //! ranks are as far apart as the outermost part in which their paths differ. All

@@ -1,4 +1,4 @@
-//! How long plans take on a machine that is described by numbers.
+//! Cost model: predicted time of plans on a described machine.
 
 mod curve;
 mod formulas;

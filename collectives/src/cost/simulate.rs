@@ -1,4 +1,4 @@
-//! How long a plan takes: its steps, played on a machine in virtual time.
+//! Simulation of a plan on a machine in virtual time.
 //!
 //! A message begins when it is posted (above `eager_bytes`: at both ends) and what it
 //! needs is free. Two models say what that is:

@@ -1,4 +1,4 @@
-//! Trees of earliest completion: whoever can be reached first is reached next.
+//! Earliest-completion trees: the rank that can be reached first is reached next.
 //!
 //! Again and again the edge from a rank that has the message to one that has not is
 //! added that would end first. A reduction over the tree runs backward.

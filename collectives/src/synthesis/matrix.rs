@@ -1,4 +1,4 @@
-//! What a message between two ranks costs, pair by pair.
+//! Message costs of each pair of ranks.
 
 use crate::cost::Machine;
 

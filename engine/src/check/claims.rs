@@ -1,4 +1,4 @@
-//! Memory that pending operations own.
+//! Claims: memory that pending operations read or write.
 //!
 //! A send shares its memory with other sends, and a receive shares it with
 //! nobody. Operations of all communicators of the rank are compared, block by

@@ -1,4 +1,4 @@
-//! What was found, as text.
+//! Findings as text.
 
 use super::Check;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Memory that a program in another language hands over, until the program takes it back.
+//! Claims of buffers that a C program hands over until its request completes.
 //!
 //! A Rust program cannot touch what a request has borrowed, and a claim lives as long as
 //! the operation. A C program has its buffer back when it has completed the request, however

@@ -1,4 +1,4 @@
-//! Streams and graphs of devices that wait for an operation.
+//! Streams and graphs of devices that an operation holds.
 //!
 //! # Invariants
 //! 1. A [`Hold`] counts as a waiter of the rank's progress thread; dropping it lets the

@@ -1,4 +1,4 @@
-//! How the end of an operation reaches those who wait for it.
+//! Completion: how the end of an operation reaches its waiters.
 
 pub mod hold;
 pub mod ready;

@@ -1,4 +1,4 @@
-//! What has finished, in the order in which it did.
+//! Ready list: finished operations in the order of their ends.
 //!
 //! An operation that is told to ([`crate::progress::lane::Lane::notify`]) leaves a number
 //! here when it ends, so that whoever waits for thousands looks only at those

@@ -1,4 +1,4 @@
-//! Short messages that the processor reads from a device's memory, or writes there, itself.
+//! Short device messages by BAR1 window: the processor reads and writes device memory itself.
 
 use super::{DeviceMemory, Devices};
 use crate::protocol::device::{Means, Move, SHORT_BYTES};

@@ -1,4 +1,4 @@
-//! Descriptors of other processes' memory that this rank has asked for.
+//! Outstanding requests for descriptors of other processes' memory.
 //!
 //! # Invariants
 //! 1. What comes under a number that nobody waits for, or from another process than the

@@ -1,4 +1,4 @@
-//! A message from device memory to device memory in one kernel, without the host.
+//! Device-to-device copy by one kernel, without the host.
 
 use super::{Device, Devices, UnderWay, passed};
 use crate::protocol::device::Class;

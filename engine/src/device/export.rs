@@ -1,4 +1,4 @@
-//! What a rank tells other processes of its memory: a key, and a ready event.
+//! Export of device memory to other processes: key and ready event.
 //!
 //! # Invariants
 //! 1. An event that was told belongs to one transfer until the other side has answered:

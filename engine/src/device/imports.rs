@@ -1,4 +1,4 @@
-//! Memory and events of other processes that this rank has opened.
+//! Import cache: opened memory and events of other processes.
 //!
 //! # Invariants
 //! 1. What is found for a key was opened for this key, of the same rank: its identity is

@@ -1,5 +1,4 @@
-//! Memory of devices in messages: what a transfer holds of it, and what a rank keeps
-//! to move it.
+//! Device memory in messages: resources of a transfer and of a rank.
 //!
 //! The engine moves bytes of the host. So a message in device memory goes through host
 //! memory that kernels reach ([`pool`]): they pack into it and unpack from it, piece by

@@ -1,5 +1,5 @@
-//! Memory that kernels pack to and unpack from: chunks of slabs that a rank keeps, on the
-//! host, and on each device for other processes that may open it.
+//! Bounce-buffer pool: slots of slabs that a rank keeps on the host, and on each device for
+//! other processes that may open it.
 //!
 //! ```text
 //! slab     4 MiB of the job's shared memory, registered with the driver by whoever has

@@ -1,5 +1,4 @@
-//! Which transfer may have how much of a rank's memory for chunks, so that none waits for
-//! ever for another; pure.
+//! Deadlock-free shares of the bounce-buffer memory among transfers; pure.
 //!
 //! # Invariants
 //! 1. What waits for something else than a device or a peer that has met it may hold a part

@@ -1,4 +1,4 @@
-//! What ranks wait for: hangs that explain themselves, and `osier ps`.
+//! Hang diagnosis: waits of ranks, reports, and `osier ps`.
 //!
 //! ```text
 //! Core::wait_on ..sleeps.. -> waits (this rank's long waits, its quiet time)

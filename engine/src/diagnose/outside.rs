@@ -1,4 +1,5 @@
-//! Threads outside Osier that sleep until another thread of their process wakes them.
+//! Detection of threads outside Osier that sleep until another thread of their process wakes
+//! them.
 //!
 //! A thread in a private futex without a time-out is woken by threads of its own process
 //! only. If all threads outside Osier sleep so, and all others wait inside, then a message is

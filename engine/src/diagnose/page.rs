@@ -1,4 +1,4 @@
-//! What a rank says of itself, as words of its status page.
+//! Status page of a rank: its waits and counters as words.
 //!
 //! ```text
 //! word  0      1      2       3      4       5                6              7

@@ -1,4 +1,4 @@
-//! What a hang looks like, as text.
+//! Text of a hang report.
 
 use super::outside::Sleeper;
 use super::page::{Operation, Wait, WaitTag};

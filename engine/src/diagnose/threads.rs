@@ -1,4 +1,4 @@
-//! Which threads of this process wait inside Osier.
+//! Registry of this process's threads that wait inside Osier.
 //!
 //! Any thread of a process may hold a communicator and send. So a rank is
 //! stuck for certain only if every thread that its process has is in a wait

@@ -1,4 +1,4 @@
-//! When a job hangs for certain, and when it probably does.
+//! Verdict on hangs: certain and probable.
 //!
 //! Each rank tells two times of one clock: since when all of its threads wait
 //! and nothing has come (`since`), and when it last began to look at all its

@@ -1,4 +1,4 @@
-//! A rank's long waits.
+//! Long waits of a rank.
 //!
 //! A wait has a [`Watch`]. Once it has slept for [`LONG`] it registers, with
 //! what it waits for: its check is run once more while the thread listens, and

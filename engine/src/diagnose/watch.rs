@@ -1,4 +1,4 @@
-//! Looks at the pages of a job.
+//! Watcher: reads the status pages of a job.
 
 use super::outside::{Outside, Process, Sleeper};
 use super::page::{Page, State, Wait};

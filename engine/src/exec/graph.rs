@@ -1,4 +1,4 @@
-//! Steps that wait for each other, and which of them may begin. Pure.
+//! Dependency graph of steps, and the schedule of ready ones. Pure. Pure.
 //!
 //! Each step stands for one instance per segment. An instance waits for others of its
 //! own segment, or for those some segments before (`lag`). Instances are numbered

@@ -1,4 +1,4 @@
-//! Where the pieces of a run's buffers lie.
+//! Memory of a run: where the pieces of its buffers lie.
 //!
 //! A piece is a range of a buffer's packed bytes; what layout these have in memory is
 //! the view's affair. A segment of a piece is a share of it, at whole elements.

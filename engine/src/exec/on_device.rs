@@ -1,5 +1,4 @@
-//! Runs whose buffers lie on a device, and stay there: messages of its memory, and kernels
-//! that copy and combine its pieces.
+//! Runs on device memory: messages of it, and kernels that copy and combine its pieces.
 //!
 //! A run on a device ([`Combining`]) has its scratch there, too, but for what its plan
 //! keeps aside, in memory of the host that kernels reach. Its messages are those of

@@ -1,4 +1,4 @@
-//! Operators of reductions: what they combine, and in which order they may be asked to.
+//! Operators of reductions: elements, and permitted orders.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::view::RawView;

@@ -1,4 +1,4 @@
-//! What a run does: actions over pieces of named buffers, and their graph.
+//! Program of a rank: actions over pieces of named buffers, and their graph.
 
 use super::graph::Graph;
 use super::inline::InlineSchedule;

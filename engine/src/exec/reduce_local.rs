@@ -1,5 +1,5 @@
-//! A combination of two buffers of one rank, of which one lies on a device at least: by a
-//! kernel where both do, without gaps; else on the host, packed.
+//! Local reduction where an operand is on a GPU: by a kernel where both are, without gaps; else
+//! on the host, packed.
 
 use super::on_device::{Combining, Operands};
 use super::operator::{Data, Fit, Reduction};

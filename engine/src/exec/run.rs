@@ -1,4 +1,4 @@
-//! One run of a program: how far it has come, and what it works on.
+//! State of one collective in flight.
 
 use super::graph::Schedule;
 use super::memory::Memory;

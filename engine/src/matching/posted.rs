@@ -1,4 +1,4 @@
-//! Receives that wait for a message.
+//! Posted-receive queue.
 //!
 //! An entry is in exactly one place, by the kind of its pattern:
 //!

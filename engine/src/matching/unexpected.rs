@@ -1,4 +1,4 @@
-//! Messages that wait for a receive.
+//! Unexpected-message queue.
 //!
 //! Four kinds of pattern ask for the earliest message:
 //!

@@ -1,4 +1,4 @@
-//! Messages that no receive has asked for.
+//! Unexpected messages: their state until a receive matches.
 
 use super::protocols::device_memory::Remote;
 use crate::matching::{Envelope, UnexpectedKey};

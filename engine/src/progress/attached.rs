@@ -1,4 +1,4 @@
-//! Memory that buffered sends are copied to, which the program has attached.
+//! Attached buffer of buffered sends.
 //!
 //! # Invariants
 //! 1. Pieces do not overlap, and a piece's memory is used only by the send

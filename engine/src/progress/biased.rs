@@ -1,4 +1,4 @@
-//! A lock that prefers the thread that had it last.
+//! Biased lock: cheap for the thread that had it last.
 //!
 //! Nearly always one thread uses a communicator, so the lock is biased: the
 //! thread that had it last takes it with a store and a load, without an atomic

@@ -1,5 +1,4 @@
-//! Operations that nobody waits for any more: given up before their end, or left to come
-//! to it alone.
+//! Cancelled and detached operations.
 //!
 //! # Invariants
 //! 1. Memory that was borrowed is not touched once [`Lane::revoke`] has said true.

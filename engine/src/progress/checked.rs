@@ -1,4 +1,4 @@
-//! What a lane checks, if anybody asks it to.
+//! Checks of a lane (`OSIER_CHECK`).
 //!
 //! ```text
 //! sender     CHECK (types, source line), start with CHECKED

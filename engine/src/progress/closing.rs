@@ -1,5 +1,5 @@
-//! Ranks that have left a communicator: they dropped it, or finalized. Seen from both
-//! sides.
+//! Ranks that have left a communicator, by dropping it or by finalizing, seen from both sides.
+//! Seen from both sides.
 //!
 //! A rank that drops a communicator receives nothing on it any more. Its peers
 //! find out when they are about to sleep: the transport says whose end is

@@ -1,4 +1,4 @@
-//! What the lanes of a rank share: who is dead, where threads wait.
+//! State that the lanes of a rank share: ended ranks, waiting threads.
 //!
 //! A wait spins, then yields, then sleeps. One thread per rank sleeps on the
 //! rank's doorbell and file descriptors; others that wait sleep on a condition

@@ -1,4 +1,4 @@
-//! Operations that streams of devices wait for.
+//! Operations enqueued on streams of devices.
 //!
 //! A stream that waits for an operation is held by a stream semaphore, which lies with the operation
 //! and is opened when that ends, in whatever way: by a message, an error, a revoke, or

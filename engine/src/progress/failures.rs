@@ -1,4 +1,4 @@
-//! What the end of a peer's process, or of its part in the job, does to a communicator.
+//! Failure handling of a lane: what the end of a peer does to a communicator.
 //!
 //! ```text
 //!            finalized                      failed

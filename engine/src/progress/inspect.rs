@@ -1,4 +1,4 @@
-//! What reports and the test bed ask a lane: nothing here changes it.
+//! Read-only queries of a lane, for reports and the test bed.
 
 use super::arrival::Arrival;
 use super::lane::Lane;

@@ -16,9 +16,9 @@
 //! 3. Every stream of a peer has exactly one target until its last byte.
 
 use super::arrival::Arrived;
+use super::backoff::Backoff;
 use super::links::Links;
 pub use super::op::{Mode, Outcome, Posted};
-use super::pace::Pace;
 pub use super::port::Counters;
 use super::port::Port;
 use super::protocols;
@@ -67,7 +67,7 @@ pub struct Lane {
     /// Counts times at which anything moved.
     pub(crate) moved: u64,
     /// How long a thread that waits here leaves the peer alone.
-    pub pace: Pace,
+    pub backoff: Backoff,
     /// The source that a thread probes for.
     pub probed: Option<u32>,
     spare: Vec<Vec<u8>>,
@@ -109,7 +109,7 @@ impl Lane {
             failed_count: 0,
             unacknowledged: 0,
             moved: 0,
-            pace: Pace::default(),
+            backoff: Backoff::default(),
             probed: None,
             spare: Vec::new(),
             idle_polls: 0,

@@ -7,6 +7,7 @@
 
 mod arrival;
 pub mod attached;
+pub mod backoff;
 mod biased;
 mod cancel;
 pub mod cell;
@@ -21,7 +22,6 @@ pub mod lane;
 pub mod links;
 pub mod op;
 pub mod owed;
-pub mod pace;
 mod peer;
 mod poison;
 pub mod port;

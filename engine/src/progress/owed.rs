@@ -1,4 +1,4 @@
-//! Foreign code that a lane owes: wakers to call, values of the user to drop, reduction
+//! Deferred foreign code of a lane: wakers to call, values of the user to drop, reduction
 //! functions to run.
 //!
 //! ```text

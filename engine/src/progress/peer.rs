@@ -1,4 +1,4 @@
-//! What a lane keeps of each peer.
+//! State of a lane for each peer.
 
 use super::closing::Left;
 use super::protocols::device_memory::Layouts;

@@ -1,4 +1,4 @@
-//! Sends: posted, or gone at once.
+//! Sends: whole at once, or posted.
 
 use super::failures::ended;
 use super::lane::Lane;

@@ -1,5 +1,5 @@
-//! Ends this process at a step of what lanes say to each other, and writes the steps
-//! down: for tests of deaths, in builds with debug assertions alone.
+//! Crash injection: ends this process at a chosen message of a lane, and writes the messages
+//! down; for tests of deaths, in builds with debug assertions alone.
 //!
 //! ```text
 //! OSIER_DEBUG=die-at=PHASE:KIND:N[@RANK]   killed at the N-th step of this phase and kind

@@ -1,4 +1,4 @@
-//! One name for the standard library's tools and loom's.
+//! Atomics and locks of the standard library, or loom's.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{

@@ -1,4 +1,4 @@
-//! What a lane tells the timeline: protocol phases, and the ends of messages.
+//! Timeline events of a lane: protocol phases, and the ends of messages.
 //!
 //! Every function does nothing, at the price of a branch, unless somebody
 //! records.

@@ -1,4 +1,4 @@
-//! What a link costs, and from it the time of each protocol.
+//! Cost model of a link, and predicted time of each protocol.
 //!
 //! For a message of `n` bytes, `L` the one-way latency, `o` the overhead of
 //! one active message, `c` the time to copy a byte, `f` the fragment:

@@ -1,5 +1,4 @@
-//! How messages of devices travel, and how they are cut: the cheapest by predicted
-//! time.
+//! Cost model of device messages: predicted time and pipeline of each protocol.
 //!
 //! For a message of `n` bytes in pieces of `f`, `p(f)` the time in which the sender fills
 //! a piece and `u(f)` that in which the receiver empties it, `L` and `o` the latency and

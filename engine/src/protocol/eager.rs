@@ -1,4 +1,4 @@
-//! Eager: the data goes at once, without asking.
+//! Eager credit: bytes that may be under way without a receive.
 //!
 //! Small messages are one active message; larger ones a first message and
 //! fragments. The receiver keeps what nobody has asked for yet, so eager bytes

@@ -1,4 +1,4 @@
-//! Device memory between two ranks: who can reach whose.
+//! Reachability of device memory between two ranks.
 //!
 //! [`supported`] is the table of memory kinds and placements. Pure; what is made of it is
 //! [`super::select`]'s.

@@ -1,4 +1,4 @@
-//! What is recorded: an event of one thread, a cache line.
+//! Event of one thread, a cache line.
 //!
 //! ```text
 //! byte 0      8     9      10          16       24     32    36

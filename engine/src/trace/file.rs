@@ -1,4 +1,4 @@
-//! The file of one thread, version 1, and its strict reader.
+//! Recording of one thread: file format, version 1, and its strict reader.
 //!
 //! ```text
 //! byte 0        header, 4 KiB

@@ -1,4 +1,4 @@
-//! Where a thread records: a file that it has mapped.
+//! Event ring of a thread, in a mapped file.
 //!
 //! An event is written, then counted. The file is the memory, so a process
 //! that is killed loses at most the event that it was writing.

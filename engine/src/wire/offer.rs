@@ -1,4 +1,4 @@
-//! What one rank tells another process of device memory, so that it can be reached there.
+//! Offer of device memory to another process: key, layout and ready event.
 //!
 //! ```text
 //! offer   key 105, origin u64, count u64, slot u16, ready event u8, event 64

@@ -1,4 +1,4 @@
-//! The version of the wire against what it stands for.
+//! Test of the wire version against the table of messages and their bodies.
 //!
 //! A number is derived from the table of messages and from how their bodies are written. Who
 //! changes either sees this test fail, raises `osier_transports::WIRE_VERSION` by one and appends

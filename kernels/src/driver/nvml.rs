@@ -1,4 +1,4 @@
-//! NVIDIA's management library, in so far as it tells which devices NVLinks join.
+//! NVIDIA's management library: NVLinks between devices.
 //!
 //! The driver says who reaches whom, not by what. The management library does; it is no
 //! part of the driver, so it is looked for when somebody asks for links, and never at

@@ -1,4 +1,4 @@
-//! What memory is for other processes ([`Made`]), and the key that opens it there.
+//! Kind of an allocation for other processes ([`Made`]), and the key that opens it there.
 //!
 //! ```text
 //! key   made u8, bus id 16, identity u64, start u64, bytes u64, handle 64

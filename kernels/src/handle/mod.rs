@@ -1,4 +1,4 @@
-//! What another process opens memory and events with: plain data, to be sent.
+//! Handles by which another process opens memory and events: plain data, to be sent.
 //!
 //! Memory from plain allocations goes by a handle of 64 bytes for the whole
 //! allocation, mapped memory by a file descriptor, memory of an exportable pool by both.

@@ -1,6 +1,6 @@
-//! The kernels in Rust, slow and plain: what they do with their arguments, word
-//! by word, on memory of the host. An oracle of plans and arguments, without a
-//! driver; the kernels themselves are tested apart.
+//! Interpreter of the kernels in Rust, word by word, on memory of the host: the oracle of plans
+//! and arguments, without a device. An oracle of plans and arguments, without a driver; the
+//! kernels themselves are tested apart.
 
 use super::Plan;
 use super::arguments::{Argument, Launch, Nest, Span, Strided, Tables, Transpose};

@@ -1,4 +1,4 @@
-//! What to copy, from a committed layout: pure, the same for all devices.
+//! Pack plans from committed layouts: pure, the same for all devices.
 //!
 //! ```text
 //! Layout x count --Plan--> dimensions over a core     (this file)

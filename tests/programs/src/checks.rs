@@ -1,4 +1,4 @@
-//! What `--check` is to find: `exercise check WHAT`.
+//! Wrong programs for `--check`: `exercise check WHAT`.
 
 use osier::{Communicator, Datatype, Result, Type, View, ViewMut};
 

@@ -72,7 +72,7 @@ pub fn workers(comm: &Communicator) {
     through(comm);
 }
 
-/// Ranks end at different ready events; rank 0 has receives that nobody meets. Rank 1 exits with
+/// Ranks end at different moments; rank 0 has receives that nobody meets. Rank 1 exits with
 /// code 0 without finalizing, if it is to fail.
 pub fn leave(comm: &Communicator, fails: bool) {
     if comm.rank() != 0 {

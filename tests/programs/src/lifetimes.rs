@@ -1,4 +1,5 @@
-//! What goes while messages need it: `exercise device-lifetime HOW`.
+//! Buffers, streams and contexts that are freed while messages need them: `exercise
+//! device-lifetime HOW`.
 //!
 //! Rank 1 gives something up in the middle of its transfers with rank 0: by safe means,
 //! which keep it as long as it is needed, or behind the library's back, by the driver's raw

@@ -325,7 +325,7 @@ pub fn run(comm: &Communicator, seed: u64) {
                     return eprintln!("no {name}");
                 };
                 for _ in 0..1 + dice.below(8) {
-                    // Another ready event of the exchange; nobody waits for it.
+                    // Another moment of the exchange; nobody waits for it.
                     std::thread::park_timeout(Duration::from_micros(dice.below(500) as u64));
                     let what = target.scribble(&mut dice);
                     eprintln!("rank {writer} writes {what} of {name}");

@@ -1,4 +1,4 @@
-//! A job on one machine: its shared memory, a doorbell per rank, who lives.
+//! Job on one machine: shared memory, a doorbell per rank, liveness.
 //!
 //! # Invariants
 //! 1. A system call on a descriptor and numbers, or on eight bytes of ours, touches no other

@@ -1,4 +1,4 @@
-//! What lies in shared memory against the version of the wire.
+//! Test of the wire version against the layout of shared memory.
 //!
 //! Launcher and ranks may come from two builds, and only the version tells them. Who moves or
 //! adds a field raises [`WIRE_VERSION`] by one and appends a line to [`VERSIONS`] here and in

@@ -1,5 +1,5 @@
-//! One cache line per pair of ranks that carries the message nobody has to
-//! queue behind, in either direction.
+//! Mailbox: one cache line per pair of ranks for a message that need not queue, in either
+//! direction.
 //!
 //! A ring costs a line per direction: the line of an answer is not the line of
 //! the question, and both must be taken back from the cache that read them

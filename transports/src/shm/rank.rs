@@ -1,5 +1,4 @@
-//! A rank's place in a job: its arena, its inbox of newly opened rings, its
-//! heap, its sleep.
+//! A rank's attachment to a job: arena, inbox of newly opened rings, heap, sleep.
 //!
 //! # Invariants
 //! 1. A ring's block is written whole before it is linked into the receiver's

@@ -1,4 +1,4 @@
-//! Check bits of the words that ranks write for each other.
+//! Check bits of shared words.
 //!
 //! A rank that writes where it must not overwrites words of rings and mailboxes. The first
 //! word of each cell carries a number of 16 bits, by which its reader knows that it is new;

@@ -1,5 +1,5 @@
-//! Numbers as spans: of the channels that were ever closed, which are handed out one after
-//! the other, a few words remain however many there were.
+//! Interval set of closed channel ids: ids are handed out one after the other, so a few words
+//! remain however many there were.
 
 use std::collections::BTreeMap;
 

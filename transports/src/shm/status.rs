@@ -1,5 +1,5 @@
-//! A page per rank on which it says how it is: written by the rank, read by
-//! anyone who has the arena, without disturbing the rank.
+//! Status page: written by its rank, read by anyone who has the arena, without disturbing the
+//! rank.
 //!
 //! What the words mean is the writer's business.
 //!

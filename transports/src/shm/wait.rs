@@ -1,4 +1,4 @@
-//! Sleeping without a fence on the senders' side.
+//! Asymmetric sleep and wake (membarrier): no fence on the senders' side.
 //!
 //! A rank that goes to sleep sets its flag, makes every running thread of the
 //! job pass a barrier, and looks once more; a sender publishes, then looks at

@@ -1,5 +1,4 @@
-//! What ranks tell each other by single words of shared memory, outside of the
-//! rings.
+//! Control words in shared memory, outside of the rings.
 //!
 //! | word | said by | heard by |
 //! |---|---|---|

@@ -1,5 +1,5 @@
-//! Faults on purpose, for tests of the tests: a bed that finds none of them
-//! shows nothing.
+//! Injected faults of the simulated network, for tests of the tests: a bed that finds none of
+//! them shows nothing.
 
 /// What goes wrong, once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! What the simulated network holds: mailboxes, links, clock, exports, deaths.
+//! State of the simulated network: mailboxes, links, clock, exports, deaths.
 //!
 //! ```text
 //! post -> link (credit, last due) -> mailbox (heap by due time) -> poll -> release

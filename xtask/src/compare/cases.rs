@@ -1,4 +1,4 @@
-//! What is compared, and the bar that each row has to meet.
+//! Cases of the comparison, and the bar of each row.
 
 /// One benchmark in one setting: a row for each size.
 pub struct Case {

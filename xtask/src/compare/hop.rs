@@ -1,4 +1,4 @@
-//! How far apart the cores are at this ready event.
+//! Distance of the two cores at the moment: latency of a cache line.
 //!
 //! On a virtual machine two cores are now next to each other and now not: the host moves
 //! them every few seconds, and what one writes and the other reads takes up to four times

@@ -1,4 +1,5 @@
-//! The receiver's end: pieces are unpacked behind the engine. Invariants: [`super`].
+//! Receiver's bounce buffers: pieces are unpacked behind the engine. Invariants: [`super`].
+//! Invariants: [`super`].
 
 use super::{Lent, engine};
 use crate::device::pool::{Chunk, Claim, Handed, Kind, SlotAddress};

@@ -1,4 +1,4 @@
-//! A message on its way between a device and the host's memory.
+//! Staging between a device and the host: state of one transfer.
 //!
 //! The packed message is cut into pieces, each in a chunk of the pool, several at a
 //! time, so that kernels work on some while others travel.

@@ -1,4 +1,5 @@
-//! The sender's end: pieces are packed ahead of the engine. Invariants: [`super`].
+//! Sender's bounce buffers: pieces are packed ahead of the engine. Invariants: [`super`].
+//! Invariants: [`super`].
 
 use super::{Lent, engine};
 use crate::device::pool::{Chunk, Claim, Kind, SlotAddress};

@@ -1,4 +1,4 @@
-//! What else than its own threads may wake a process, as far as `/proc` shows it.
+//! Wake sources of a process besides its own threads, as far as `/proc` shows them.
 
 use super::{Call, Process, field, sys};
 use std::collections::BTreeSet;

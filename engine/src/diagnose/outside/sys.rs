@@ -1,4 +1,4 @@
-//! The system calls that a look at threads takes.
+//! System calls for inspecting threads.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 

@@ -1,4 +1,4 @@
-//! How a thread waits: it spins, then yields, then sleeps.
+//! Waiting of a thread: it spins, then yields, then sleeps.
 //!
 //! What the stages hold to stands at the head of [`super`].
 
@@ -6,9 +6,9 @@ use super::{Core, JobTransport, lock};
 use crate::diagnose::threads;
 use crate::diagnose::waits::{EndedBy, Looked, Watch, is_hopeless, listen, resign};
 use crate::diagnose::{LONG, report, watch};
+use crate::progress::backoff;
 use crate::progress::cell::LaneCell;
 use crate::progress::lane::{IDLE_POLLS, Lane};
-use crate::progress::pace;
 use crate::trace::event::{Event, Kind};
 use osier_transports::shm::{JobStatus, monotonic_ns};
 use std::panic::Location;
@@ -88,12 +88,12 @@ impl Core {
                 continue;
             }
             if guard.progress() {
-                guard.pace.found(idle);
+                guard.backoff.found(idle);
                 idle = 0;
                 continue;
             }
             idle += 1;
-            pace::pause(guard.pace.missed(idle));
+            backoff::pause(guard.backoff.missed(idle));
             if idle == 1 && !attends {
                 attends = true;
                 self.attend(true);

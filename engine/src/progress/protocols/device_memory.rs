@@ -1,5 +1,4 @@
-//! What ranks tell each other of the memory of their devices: offers and layouts, and
-//! when the memory may be used.
+//! Metadata of device memory between ranks: offers, layouts, and ready events.
 //!
 //! What is done with them is in [`super::device_get`], [`super::device_put`] and
 //! [`super::device_pipeline`]. Invariant: 2 of [`super::device_get`].

@@ -1,4 +1,4 @@
-//! How long a waiting thread leaves the peer alone between two looks.
+//! Adaptive poll backoff of a waiting thread.
 //!
 //! Question and answer travel in one cache line (see the mailbox of the shared
 //! memory transport), which moves to whoever reads it. A peer that has read the
@@ -34,17 +34,17 @@ const GAP: u32 = 1;
 
 /// What a lane has learned.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct Backoff {
     quiet: u16,
 }
 
-impl Default for Pace {
+impl Default for Backoff {
     fn default() -> Self {
         Self { quiet: 6 * UNIT }
     }
 }
 
-impl Pace {
+impl Backoff {
     /// The `nth` look in a row, counted from 1, has found nothing; returns the
     /// number of spin-loop hints until the next.
     #[inline]
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn the_quiet_time_settles_where_most_answers_come() {
         for center in [2u32, 5, 9] {
-            let mut pace = Pace::default();
+            let mut pace = Backoff::default();
             let mut found = 0;
             let rounds = 10_000;
             for round in 0..rounds {
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn the_quiet_time_is_bounded() {
-        let mut pace = Pace::default();
+        let mut pace = Backoff::default();
         for _ in 0..1000 {
             pace.missed(1);
             pace.missed(2);
