@@ -28,7 +28,7 @@ use std::time::Duration;
 
 pub use crate::model::settings::{Costs, wanted as model};
 pub use osier_engine::device::settings::{
-    DEVICE_CHUNKS_BYTES, PINNED_LIMIT_BYTES, Share, device_chunks, device_eager, device_reductions,
+    DEVICE_SLOTS_BYTES, PINNED_LIMIT_BYTES, Share, device_eager, device_reductions, device_slots,
     pack_multiprocessors, pinned_limit, pipeline,
 };
 pub use osier_engine::diagnose::settings::{patience, stall};
@@ -166,7 +166,7 @@ pub const KEYS: &[Variable] = &[
     Variable {
         name: "pipeline",
         default: "auto",
-        meaning: "messages between devices of two processes in chunks on the device: on, wherever they can, off, never, auto, where nothing is cheaper",
+        meaning: "messages between devices of two processes in slots on the device: on, wherever they can, off, never, auto, where nothing is cheaper",
         syntax: Syntax::Text(|text| settings::parse_pipeline(text).map(drop)),
     },
     Variable {
@@ -176,10 +176,10 @@ pub const KEYS: &[Variable] = &[
         syntax: Syntax::Text(|text| settings::parse_device_eager(text).map(drop)),
     },
     Variable {
-        name: "device-chunks",
+        name: "device-slots",
         default: "32M",
-        meaning: "memory of each device that a rank takes for chunks of messages to other processes, once one needs them, at least 512K; 0: none, messages go through the host",
-        syntax: Syntax::Text(|text| settings::parse_device_chunks(text).map(drop)),
+        meaning: "memory of each device that a rank takes for slots of messages to other processes, once one needs them, at least 512K; 0: none, messages go through the host",
+        syntax: Syntax::Text(|text| settings::parse_device_slots(text).map(drop)),
     },
     Variable {
         name: "device-mappings",
@@ -422,14 +422,14 @@ mod tests {
         for good in [
             "",
             "pipeline=on",
-            "pipeline=,device-chunks=0",
+            "pipeline=,device-slots=0",
             "steps=a,,b,pack-multiprocessors=25%",
         ] {
             debug(good).expect(good);
         }
         assert!(refused("pipeline=perhaps").contains("pipeline: \"perhaps\""));
         assert!(refused("pipeline").contains("no key=value"));
-        assert!(refused("device-chunks=1").contains("device-chunks"));
+        assert!(refused("device-slots=1").contains("device-slots"));
     }
 
     #[test]
@@ -439,7 +439,7 @@ mod tests {
             ("PIPELINE", "pipeline?"),
             ("cuda_library", "cuda-library?"),
             ("mapping", "device-mappings?"),
-            ("device-chunk", "device-chunks?"),
+            ("device-slot", "device-slots?"),
             ("xyz", "lists the keys"),
         ] {
             let said = refused(&format!("{key}=1"));

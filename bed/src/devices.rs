@@ -10,11 +10,11 @@ use osier_engine::protocol::device::Reductions;
 pub struct DeviceTraffic {
     /// Bytes that this rank's processor has copied for them, each time.
     pub copied: u64,
-    /// Chunks of shared memory that this rank has handed over.
+    /// Slots of shared memory that this rank has handed over.
     pub handed: u64,
-    /// Chunks of its device's memory that this rank has handed over.
-    pub device_chunks: u64,
-    /// Chunks of a peer's device that this rank has copied to its own before it unpacked
+    /// Slots of its device's memory that this rank has handed over.
+    pub device_slots: u64,
+    /// Slots of a peer's device that this rank has copied to its own before it unpacked
     /// them.
     pub copied_first: u64,
     /// Ends of messages that the processor has read from a device's memory, or written
@@ -36,7 +36,7 @@ pub fn device_traffic(comm: &Communicator) -> DeviceTraffic {
     DeviceTraffic {
         copied: counters.copied,
         handed: counters.handed,
-        device_chunks: counters.device_chunks,
+        device_slots: counters.device_slots,
         copied_first: counters.copied_first,
         bar1_windows: counters.bar1_windows,
         kernels: counters.kernels,
@@ -49,10 +49,10 @@ pub fn device_traffic(comm: &Communicator) -> DeviceTraffic {
 /// What messages of devices hold of a rank now: nothing, when they are over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceUse {
-    /// Bytes of chunks of host memory.
+    /// Bytes of slots of host memory.
     pub pinned: usize,
-    /// Bytes of chunks of its devices' memory.
-    pub chunks: usize,
+    /// Bytes of slots of its devices' memory.
+    pub slots: usize,
     /// Descriptors that were asked for and have not come.
     pub awaited: usize,
     /// Transfers of this communicator.
@@ -66,7 +66,7 @@ pub fn device_use(comm: &Communicator) -> DeviceUse {
     let devices = &core(comm).devices;
     DeviceUse {
         pinned: devices.pool().used(),
-        chunks: devices.used_chunks(),
+        slots: devices.used_slots(),
         awaited: devices.descriptors.awaited(),
         staged: lane(comm).lock().staged_transfers(),
         under_way: devices.under_way(),

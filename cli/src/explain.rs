@@ -10,7 +10,7 @@ use osier::devices::handle::Made;
 use osier::model::{self, Cached, Origin};
 use osier::protocol::Protocol;
 use osier::protocol::device::{
-    Class, DeviceCosts, End, LEAST_DEVICE_CHUNK_BYTES, Means, Move, Predicted, Space,
+    Class, DeviceCosts, End, LEAST_DEVICE_SLOT_BYTES, Means, Move, Predicted, Space,
 };
 use osier::protocol::reach::Placement;
 use osier::protocol::select::{AT_ONCE_BYTES, Able, Candidate, DevicePair, Memory, Message, Rules};
@@ -272,9 +272,9 @@ fn predict(
         Some(share) => share.of(processors),
         None => processors * 8,
     };
-    let chunks = config::device_chunks()?;
-    let (least, most) = (2 * LEAST_DEVICE_CHUNK_BYTES, limits.device_memory);
-    limits.device_memory = (chunks / 4).max(least).min(most);
+    let slots = config::device_slots()?;
+    let (least, most) = (2 * LEAST_DEVICE_SLOT_BYTES, limits.device_memory);
+    limits.device_memory = (slots / 4).max(least).min(most);
     let blocks = limits.blocks;
     let devices = from.space != Space::Host && to.space != Space::Host;
     let message = Message {

@@ -114,7 +114,7 @@ fn summary_fits_a_screen() {
     }
     // However much is set.
     let long = "x".repeat(300);
-    let keys = "pipeline=on,device-chunks=0,device-eager=0,device-mapped=0,device-mappings=0";
+    let keys = "pipeline=on,device-slots=0,device-eager=0,device-mapped=0,device-mappings=0";
     let set = [("OSIER_DEBUG", keys), ("OSIER_TRACE", &long)];
     let text = String::from_utf8(scratch.osier(&["info"], &set).stdout).unwrap();
     assert!(text.lines().count() <= 24, "{text}");

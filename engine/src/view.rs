@@ -3,8 +3,8 @@
 pub mod on_device;
 mod sections;
 
+use crate::device::bounce::Outbound;
 use crate::device::pool::Claim;
-use crate::device::stage::Outbound;
 use crate::device::{DeviceMemory, Devices};
 use crate::error::{Error, ErrorKind, Result};
 use osier_datatype::{Basic, Datatype, Layout, Signature, Type};
@@ -122,14 +122,14 @@ impl RawView {
             unsafe { self.pack(0..self.bytes, to) };
             return Ok(());
         };
-        let mut stage = Outbound::new(devices, memory, Claim::Send)?;
+        let mut transfer = Outbound::new(devices, memory, Claim::Send)?;
         let mut at = 0;
         while at < self.bytes {
-            stage.wait()?;
-            let (from, bytes) = stage.ready()?;
+            transfer.wait()?;
+            let (from, bytes) = transfer.ready()?;
             // SAFETY: packed there; the caller's room is as long as the message.
             unsafe { std::ptr::copy_nonoverlapping(from, to.wrapping_add(at), bytes) };
-            stage.took(bytes);
+            transfer.took(bytes);
             at += bytes;
         }
         Ok(())
@@ -404,7 +404,7 @@ impl RawView {
     }
 }
 
-/// Memory of a device goes through a stage; whoever reads its address here would
+/// Memory of a device goes through bounce buffers; whoever reads its address here would
 /// read anything.
 #[cold]
 fn not_of_the_host() -> ! {

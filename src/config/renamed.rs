@@ -39,7 +39,7 @@ pub const RENAMED: &[Renamed] = &[
     debug("OSIER_TRACE_EVENTS", "trace-events"),
     debug("OSIER_PIPELINE", "pipeline"),
     debug("OSIER_DEVICE_EAGER", "device-eager"),
-    debug("OSIER_DEVICE_CHUNKS", "device-chunks"),
+    debug("OSIER_DEVICE_CHUNKS", "device-slots"),
     debug("OSIER_DEVICE_MAPPINGS", "device-mappings"),
     debug("OSIER_DEVICE_MAPPED", "device-mapped"),
     debug("OSIER_DEVICE_REDUCTIONS", "device-reductions"),

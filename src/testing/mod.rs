@@ -59,7 +59,7 @@ pub fn ranks_on<R: Send>(
     universes_on(network, n, |u| f(u.world().clone()))
 }
 
-/// When messages that this rank receives from devices of other processes come in chunks
+/// When messages that this rank receives from devices of other processes come in slots
 /// on the device, from now on; `OSIER_DEBUG=pipeline=..` says it at first.
 pub fn pipeline_devices(comm: &Communicator, when: osier_engine::protocol::select::Pipelining) {
     comm.core().devices.pipeline(when);

@@ -33,7 +33,7 @@ fn costs(comm: &Communicator, through_host: bool) -> CallCosts {
     table
 }
 
-/// An alltoallv of long blocks: bytes that the host has copied, or chunks it has handed over.
+/// An alltoallv of long blocks: bytes that the host has copied, or slots it has handed over.
 fn exchange(comm: &Communicator, stream: &Stream, spaces: Spaces) -> u64 {
     let (me, n) = (comm.rank(), comm.size());
     let int = &layouts()[0];

@@ -79,7 +79,7 @@ Examples:
   osier bench latency --from device --to device --layout matrix --to-layout contiguous
       a matrix out of a larger one into contiguous memory
   osier bench latency --memory device --layout matrix --pipeline off,on
-      one kernel from layout to layout, and packed chunks on the device
+      one kernel from layout to layout, and packed slots on the device
   osier bench latency --memory device --layout transpose --by osier,blocks,host
       beside models of programs that copy block by block, or pack on the host
   osier bench bandwidth --memory device --layout matrix --busy 50
@@ -240,7 +240,7 @@ pub struct Args {
     #[arg(long, value_name = "LAYOUT")]
     to_layout: Option<Pattern>,
 
-    /// Messages between GPUs' memory in chunks on the device, a curve each: on, wherever
+    /// Messages between GPUs' memory in slots on the device, a curve each: on, wherever
     /// they can, off, never, auto, where nothing is cheaper
     #[arg(
         long,
@@ -456,7 +456,7 @@ impl Bench {
     }
 }
 
-/// When messages go in chunks on the device.
+/// When messages go in slots on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Pipeline {
     Auto,

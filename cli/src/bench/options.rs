@@ -55,7 +55,7 @@ pub struct Curve {
     /// Where the sender's and the receiver's buffers lie.
     pub from: Memory,
     pub to: Memory,
-    /// When messages go in chunks on the device.
+    /// When messages go in slots on the device.
     pub pipelining: Pipelining,
     /// Who moves bytes with gaps.
     pub by: By,
@@ -87,8 +87,8 @@ impl Curve {
         match self.pipelining {
             _ if self.by != By::Osier => self.by.name(),
             Pipelining::Auto => None,
-            Pipelining::On => Some("in chunks"),
-            Pipelining::Off => Some("no chunks"),
+            Pipelining::On => Some("in slots"),
+            Pipelining::Off => Some("no slots"),
         }
     }
 
@@ -132,7 +132,7 @@ impl Plan {
             let each = ends.flat_map(|ends| args.pipeline.iter().map(move |way| (ends, way)));
             for ((from, to), way) in each {
                 for by in &args.by {
-                    // Models are the same in chunks or not.
+                    // Models are the same in slots or not.
                     if *by != By::Osier && *way != args.pipeline[0] {
                         continue;
                     }

@@ -113,7 +113,7 @@ const OF_DEVELOPERS: &str = "
 libraries for tests, or bound what is bounded already.
 
 ```sh
-OSIER_DEBUG=pipeline=on,device-chunks=512K osier run -n 2 ./program
+OSIER_DEBUG=pipeline=on,device-slots=512K osier run -n 2 ./program
 ```
 
 Pairs end at a comma; a comma of a value is written twice. A key without a value is not set, spaces

@@ -135,7 +135,7 @@ fn print(args: &Args) {
             (Reach::No(_), Placement::Apart | Placement::DevicesApart) => {
                 "through the host".to_owned()
             }
-            (Reach::No(_), _) => "in chunks".to_owned(),
+            (Reach::No(_), _) => "in slots".to_owned(),
             (reach, _) => reach.to_string(),
         };
         let cells = Placement::ALL.iter().map(cell);

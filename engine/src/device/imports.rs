@@ -6,7 +6,7 @@
 //!    anew is not found. What it replaces is let go.
 //! 2. There are at most so many mappings, and so many bytes, as the limits say; those
 //!    that are let go count until they are closed.
-//!    Memory for chunks counts as none: there is one for each rank and device.
+//!    Memory for slots counts as none: there is one for each rank and device.
 //! 3. Memory of a pool is open for one transfer, and for one at a time; what is kept is
 //!    the pool, of other libraries' pools for one allocation.
 //! 4. A mapping is closed only by [`Imports::sweep`], when its caller knows that no
@@ -93,8 +93,8 @@ pub struct Imports<M = Memory> {
     pools: Vec<((u32, i32), BusId, u64, OpenPool)>,
     /// Let go, to be closed.
     gone_pools: Vec<OpenPool>,
-    /// Memory that ranks pack their chunks into, by owner and device.
-    chunks: Vec<((u32, i32), BusId, Arc<M>)>,
+    /// Memory that ranks pack their slots into, by owner and device.
+    slots: Vec<((u32, i32), BusId, Arc<M>)>,
     /// Memory of pools that a transfer has open: owner, identity.
     lent: Vec<((u32, i32), u64)>,
     clock: u64,
@@ -109,7 +109,7 @@ impl<M> Default for Imports<M> {
             events: Vec::new(),
             pools: Vec::new(),
             gone_pools: Vec::new(),
-            chunks: Vec::new(),
+            slots: Vec::new(),
             lent: Vec::new(),
             clock: 0,
         }
@@ -250,16 +250,16 @@ impl<M> Imports<M> {
         self.pools.push((owner, device, allocation, pool.clone()));
     }
 
-    /// The memory that a rank packs its chunks into on a device, if it is open.
-    pub fn chunks(&self, owner: (u32, i32), device: &BusId) -> Option<Arc<M>> {
-        let mut chunks = self.chunks.iter();
-        let found = chunks.find(|(o, d, _)| *o == owner && d == device);
+    /// The memory that a rank packs its slots into on a device, if it is open.
+    pub fn slots(&self, owner: (u32, i32), device: &BusId) -> Option<Arc<M>> {
+        let mut slots = self.slots.iter();
+        let found = slots.find(|(o, d, _)| *o == owner && d == device);
         found.map(|(_, _, memory)| memory.clone())
     }
 
     /// Keeps it, now that it was opened.
-    pub fn keep_chunks(&mut self, owner: (u32, i32), device: &BusId, memory: &Arc<M>) {
-        self.chunks.push((owner, *device, memory.clone()));
+    pub fn keep_slots(&mut self, owner: (u32, i32), device: &BusId, memory: &Arc<M>) {
+        self.slots.push((owner, *device, memory.clone()));
     }
 
     /// Whether anything is opened at all.
@@ -291,8 +291,8 @@ impl<M> Imports<M> {
         let pools = self.pools.extract_if(.., of_rank);
         self.gone_pools.extend(pools.map(|(_, _, _, pool)| pool));
         let gone = |(owner, _, _): &mut ((u32, i32), BusId, Arc<M>)| owner.0 == rank;
-        let chunks = self.chunks.extract_if(.., gone);
-        self.gone.extend(chunks.map(|(_, _, memory)| (0, memory)));
+        let slots = self.slots.extract_if(.., gone);
+        self.gone.extend(slots.map(|(_, _, memory)| (0, memory)));
     }
 
     /// What was let go and nobody uses, to be closed by dropping it: invariant 4.

@@ -2,7 +2,7 @@
 //!
 //! The engine moves bytes of the host. So a message in device memory goes through host
 //! memory that kernels reach ([`pool`]): they pack into it and unpack from it, piece by
-//! piece, while other pieces are on their way ([`stage`]). Between processes that share
+//! piece, while other pieces are on their way ([`bounce`]). Between processes that share
 //! memory a piece is packed by the one and unpacked by the other where it lies. Where a
 //! kernel reaches both ends it copies from layout to layout ([`direct`]); memory of other
 //! processes is opened for that ([`export`], [`imports`]).
@@ -19,6 +19,7 @@
 //! J. Dongarra, "GPU-Aware Non-contiguous Data Movement In Open MPI", HPDC 2016.
 
 pub mod bar1;
+pub mod bounce;
 pub mod descriptors;
 pub mod direct;
 pub mod export;
@@ -26,10 +27,9 @@ pub mod imports;
 pub mod pool;
 pub mod settings;
 mod shares;
-pub mod stage;
 
 use crate::protocol::cost::LinkCosts;
-use crate::protocol::device::{Class, End, LEAST_DEVICE_CHUNK_BYTES, Model, Reductions, Space};
+use crate::protocol::device::{Class, End, LEAST_DEVICE_SLOT_BYTES, Model, Reductions, Space};
 use crate::protocol::reach::Placement;
 use crate::protocol::select::Pipelining;
 use descriptors::Descriptors;
@@ -196,7 +196,7 @@ impl DeviceMemory {
 pub enum Through {
     /// Host memory.
     Host,
-    /// Chunks on the sender's device.
+    /// Slots on the sender's device.
     Device,
 }
 
@@ -206,8 +206,8 @@ pub struct Devices {
     known: Mutex<Vec<Arc<Device>>>,
     /// Host memory that kernels reach.
     pool: Arc<Pool>,
-    /// Memory of each device for chunks, in bytes.
-    chunks: usize,
+    /// Memory of each device for slots, in bytes.
+    slots: usize,
     pipelining: Mutex<Pipelining>,
     /// Where reductions combine.
     reductions: Mutex<Reductions>,
@@ -234,12 +234,12 @@ impl Devices {
         let mut model = Model::unlimited(costs);
         // Some messages at a time.
         model.limits.memory = model.limits.memory.min(limit / 4);
-        let chunks = settings::device_chunks().unwrap_or(settings::DEVICE_CHUNKS_BYTES);
-        let (least, most) = (2 * LEAST_DEVICE_CHUNK_BYTES, model.limits.device_memory);
-        model.limits.device_memory = (chunks / 4).max(least).min(most);
+        let slots = settings::device_slots().unwrap_or(settings::DEVICE_SLOTS_BYTES);
+        let (least, most) = (2 * LEAST_DEVICE_SLOT_BYTES, model.limits.device_memory);
+        model.limits.device_memory = (slots / 4).max(least).min(most);
         Devices {
             pool: Arc::new(Pool::new(rank, limit)),
-            chunks,
+            slots,
             pipelining: Mutex::new(settings::pipeline().unwrap_or_default()),
             reductions: Mutex::new(settings::device_reductions().unwrap_or_default()),
             eager_max: settings::device_eager().unwrap_or_default(),
@@ -248,7 +248,7 @@ impl Devices {
         }
     }
 
-    /// When messages come in chunks on the device.
+    /// When messages come in slots on the device.
     pub fn pipelining(&self) -> Pipelining {
         *lock(&self.pipelining)
     }
@@ -321,9 +321,9 @@ impl Devices {
         Ok(pool)
     }
 
-    /// The memory that another rank packs its chunks into on a device: found, or opened
+    /// The memory that another rank packs its slots into on a device: found, or opened
     /// by what it has given.
-    pub fn open_chunks(
+    pub fn open_slots(
         &self,
         owner: (u32, i32),
         context: &Context,
@@ -331,14 +331,14 @@ impl Devices {
         given: Option<&[Piece]>,
     ) -> Result<Option<Arc<Memory>>, DeviceError> {
         let mut imports = lock(&self.imports);
-        if let Some(known) = imports.chunks(owner, device) {
+        if let Some(known) = imports.slots(owner, device) {
             return Ok(Some(known));
         }
         let Some(given) = given else {
             return Ok(None);
         };
         let memory = import_pieces(context, given)?;
-        imports.keep_chunks(owner, device, &memory);
+        imports.keep_slots(owner, device, &memory);
         Ok(Some(memory))
     }
 
@@ -347,18 +347,18 @@ impl Devices {
         lock(&self.imports).opens()
     }
 
-    /// Bytes of chunks on devices that transfers have now.
-    pub fn used_chunks(&self) -> usize {
+    /// Bytes of slots on devices that transfers have now.
+    pub fn used_slots(&self) -> usize {
         let known = lock(&self.known);
-        known.iter().map(|device| device.chunks.used()).sum()
+        known.iter().map(|device| device.slots.used()).sum()
     }
 
-    /// Descriptors of the memory for chunks on a device.
+    /// Descriptors of the memory for slots on a device.
     ///
     /// # Errors
     /// There is none, or the driver refuses.
-    pub fn chunk_pieces(&self, context: &Context) -> Result<Vec<Piece>, DeviceError> {
-        let memory = self.of(context).chunks.exported()?;
+    pub fn slot_pieces(&self, context: &Context) -> Result<Vec<Piece>, DeviceError> {
+        let memory = self.of(context).slots.exported()?;
         let start = memory.address();
         export_pieces(context, start..start + memory.bytes() as u64)
     }
@@ -465,7 +465,7 @@ impl Devices {
         model.limits.blocks = context.packing_blocks();
         let device = Arc::new(Device {
             model,
-            chunks: Arc::new(Pool::on_device(context, self.chunks)),
+            slots: Arc::new(Pool::on_device(context, self.slots)),
             context: context.clone(),
             packer: Packer::new(context),
             streams: Mutex::default(),
@@ -483,8 +483,8 @@ struct Device {
     /// With the blocks that this device has for messages.
     model: Model,
     streams: Mutex<Vec<Stream>>,
-    /// Memory that other processes open, for chunks.
-    chunks: Arc<Pool>,
+    /// Memory that other processes open, for slots.
+    slots: Arc<Pool>,
     /// Events that other processes can open and no transfer uses now.
     told: Mutex<Vec<(Event, EventHandle)>>,
 }

@@ -3,21 +3,21 @@
 //!
 //! ```text
 //! slab     4 MiB of the job's shared memory, registered with the driver by whoever has
-//!          a device: once by its owner, once by each peer that a chunk was handed to
-//! chunk    part of a slab that one transfer has
+//!          a device: once by its owner, once by each peer that a slot was handed to
+//! slot    part of a slab that one transfer has
 //! ```
 //!
 //! Where there is no shared memory, or no more of it, slabs are pinned memory of the
-//! process, whose chunks are handed to nobody. A device has one slab, as large as its
+//! process, whose slots are handed to nobody. A device has one slab, as large as its
 //! limit, which each peer opens once.
 //!
 //! # Invariants
 //! 1. Slabs are no more than the limit; they stay until the rank goes, so that nothing
 //!    is registered or pinned per message.
-//! 2. A chunk is one transfer's until it is dropped, and whoever drops it knows that no
+//! 2. A slot is one transfer's until it is dropped, and whoever drops it knows that no
 //!    kernel uses it.
 //! 3. Who may have how much, and what is kept for whom, is said by [`Shares`], so that
-//!    nobody waits in a circle. (On a device only sends and copies take chunks, and copies
+//!    nobody waits in a circle. (On a device only sends and copies take slots, and copies
 //!    do without: nothing is kept there.)
 
 use super::lock;
@@ -28,16 +28,16 @@ use osier_kernels::{Context, DeviceError, DeviceSlice, Memory};
 use osier_transports::shm::ShmRank;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Least memory of a chunk; others are multiples.
+/// Least memory of a slot; others are multiples.
 const UNIT_BYTES: usize = 4 << 10;
 /// Memory that is reserved, and registered, at a time, where the limit allows it.
 const SLAB_BYTES: usize = 4 << 20;
-/// Kept for each kind of transfer of a message that has met its receive: a chunk of a
+/// Kept for each kind of transfer of a message that has met its receive: a slot of a
 /// long one.
 const RESERVE_BYTES: usize = LEAST_FRAGMENT_BYTES;
 /// All that is kept.
 const RESERVED_BYTES: usize = Claim::KEPT * RESERVE_BYTES;
-/// Least limit: what is kept, and a chunk for all.
+/// Least limit: what is kept, and a slot for all.
 pub const LEAST_LIMIT_BYTES: usize = RESERVED_BYTES + LEAST_FRAGMENT_BYTES;
 
 /// Which memory will do.
@@ -49,7 +49,7 @@ pub enum Kind {
     Any,
 }
 
-/// A rank's chunks.
+/// A rank's slots.
 #[derive(Default)]
 pub struct Pool {
     rank: Option<ShmRank>,
@@ -65,12 +65,12 @@ pub struct Pool {
 struct State {
     slabs: Vec<Arc<Slab>>,
     total: usize,
-    /// Of chunks but those of `reserves`.
+    /// Of slots but those of `reserves`.
     shares: Shares,
     /// What is kept for claims, in shared memory and, where a device does not reach that,
     /// in pinned memory of the process; made when it is needed first.
     reserves: [[Option<Arc<Slab>>; 2]; Claim::KEPT],
-    /// Bytes of their chunks.
+    /// Bytes of their slots.
     reserved: usize,
     /// Why there is no shared memory.
     refused: Option<DeviceError>,
@@ -86,7 +86,7 @@ impl State {
     }
 }
 
-/// A run of host memory of which transfers take chunks.
+/// A run of host memory of which transfers take slots.
 struct Slab {
     host: *mut u8,
     bytes: usize,
@@ -107,7 +107,7 @@ enum Backing {
 }
 
 impl Backing {
-    /// Whether chunks can be handed to a peer.
+    /// Whether slots can be handed to a peer.
     fn is_shared(&self) -> bool {
         !matches!(self, Backing::Private)
     }
@@ -158,7 +158,7 @@ impl Pool {
     /// # Errors
     /// There is none.
     pub fn exported(&self) -> Result<Arc<Memory>, DeviceError> {
-        let none = || DeviceError::Unavailable("no chunks on the device".into());
+        let none = || DeviceError::Unavailable("no slots on the device".into());
         let context = self.device.as_ref().ok_or_else(none)?;
         let mut state = lock(&self.state);
         if state.slabs.is_empty() {
@@ -167,7 +167,7 @@ impl Pool {
         state.slabs.first().ok_or_else(none)?.memory(context)
     }
 
-    /// A chunk of `bytes` bytes, or of fewer, but at least `least`. None: others have
+    /// A slot of `bytes` bytes, or of fewer, but at least `least`. None: others have
     /// what there is.
     ///
     /// # Errors
@@ -178,7 +178,7 @@ impl Pool {
         (bytes, least): (usize, usize),
         claim: Claim,
         kind: Kind,
-    ) -> Result<Option<Chunk>, DeviceError> {
+    ) -> Result<Option<Slot>, DeviceError> {
         let mut state = lock(&self.state);
         let round = |bytes: usize| bytes.max(1).next_multiple_of(UNIT_BYTES);
         let (mut want, least) = (round(bytes), round(least.min(bytes)));
@@ -189,7 +189,7 @@ impl Pool {
         };
         loop {
             match self.take_exactly(&mut state, context, want, claim, kind) {
-                Ok(Some(chunk)) => return Ok(Some(chunk)),
+                Ok(Some(slot)) => return Ok(Some(slot)),
                 Ok(None) if want > least => want = halved(want),
                 // It may have memory of its own, now or when it waits for less.
                 Err(e) if self.device.is_some() => return Err(e),
@@ -207,7 +207,7 @@ impl Pool {
         let whole = slab.take(RESERVE_BYTES);
         Ok(whole.map(|start| {
             state.reserved += RESERVE_BYTES;
-            Chunk {
+            Slot {
                 pool: self.clone(),
                 slab,
                 start,
@@ -271,7 +271,7 @@ impl Pool {
         bytes: usize,
         claim: Claim,
         kind: Kind,
-    ) -> Result<Option<Chunk>, DeviceError> {
+    ) -> Result<Option<Slot>, DeviceError> {
         if !state.shares.allows(claim, bytes) {
             return Ok(None);
         }
@@ -295,7 +295,7 @@ impl Pool {
             return Ok(None);
         };
         state.shares.take(claim, bytes);
-        Ok(Some(Chunk {
+        Ok(Some(Slot {
             pool: self.clone(),
             slab,
             start,
@@ -348,7 +348,7 @@ impl Pool {
         Ok(Some(slab))
     }
 
-    /// Bytes of chunks that transfers have now.
+    /// Bytes of slots that transfers have now.
     pub fn used(&self) -> usize {
         let state = lock(&self.state);
         state.reserved + state.shares.used()
@@ -361,14 +361,14 @@ impl Pool {
         context: &Context,
     ) -> Result<Option<Arc<Slab>>, DeviceError> {
         if !state.slabs.is_empty() {
-            return Ok(None); // its chunks come back
+            return Ok(None); // its slots come back
         }
         if let Some(why) = &state.refused {
             return Err(why.clone());
         }
         let made = match self.limit {
             0 => Err(DeviceError::Unavailable(
-                "OSIER_DEBUG: device-chunks is 0".into(),
+                "OSIER_DEBUG: device-slots is 0".into(),
             )),
             limit => Slab::on_device(context, limit),
         };
@@ -477,7 +477,7 @@ impl Slab {
 }
 
 /// Host memory of one transfer, given back when it is dropped.
-pub struct Chunk {
+pub struct Slot {
     pool: Arc<Pool>,
     slab: Arc<Slab>,
     start: usize,
@@ -487,19 +487,19 @@ pub struct Chunk {
     kept: bool,
 }
 
-impl std::fmt::Debug for Chunk {
+impl std::fmt::Debug for Slot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Chunk({} bytes)", self.bytes)
+        write!(f, "Slot({} bytes)", self.bytes)
     }
 }
 
-impl Chunk {
+impl Slot {
     /// Bytes of it.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Its address on the host; of a device's chunk none.
+    /// Its address on the host; of a device's slot none.
     pub fn host(&self) -> *mut u8 {
         self.slab.host.wrapping_add(self.start)
     }
@@ -542,7 +542,7 @@ impl Chunk {
     }
 }
 
-impl Drop for Chunk {
+impl Drop for Slot {
     fn drop(&mut self) {
         let mut state = lock(&self.pool.state);
         if self.kept {
@@ -555,7 +555,7 @@ impl Drop for Chunk {
     }
 }
 
-/// Where a chunk lies in the job's shared memory, or in the slab of a device.
+/// Where a slot lies in the job's shared memory, or in the slab of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotAddress {
     pub slab: u64,
@@ -619,14 +619,14 @@ impl Pool {
     }
 }
 
-/// A peer's chunk, which is ours until we say that we have taken it.
+/// A peer's slot, which is ours until we say that we have taken it.
 pub struct Handed {
     memory: Lies,
     start: usize,
     bytes: usize,
 }
 
-/// Where a peer's chunk lies.
+/// Where a peer's slot lies.
 enum Lies {
     Host(Arc<Slab>),
     /// In memory of a device that was opened.
@@ -634,7 +634,7 @@ enum Lies {
 }
 
 impl Handed {
-    /// A chunk in a device's memory that was opened; none if it is not inside.
+    /// A slot in a device's memory that was opened; none if it is not inside.
     pub fn on_peer(memory: &Arc<Memory>, place: SlotAddress) -> Option<Handed> {
         let (start, bytes) = (
             usize::try_from(place.start).ok()?,

@@ -3,7 +3,7 @@
 use super::pool::LEAST_LIMIT_BYTES;
 use crate::env::{MOST_BYTES, bad, bounded, debug, parse_bytes, value};
 use crate::error::Result;
-use crate::protocol::device::{LEAST_DEVICE_CHUNK_BYTES, Reductions};
+use crate::protocol::device::{LEAST_DEVICE_SLOT_BYTES, Reductions};
 use crate::protocol::select::{EAGER_LIMIT_BYTES, Pipelining};
 use std::ops::RangeInclusive;
 
@@ -74,21 +74,21 @@ pub fn parse_pinned_limit(text: &str) -> Result<usize> {
     bounded(text, least..=MOST_BYTES).map(|bytes| bytes as usize)
 }
 
-/// Memory of a device that a rank takes for chunks, unless told otherwise.
-pub const DEVICE_CHUNKS_BYTES: usize = 32 << 20;
+/// Memory of a device that a rank takes for slots, unless told otherwise.
+pub const DEVICE_SLOTS_BYTES: usize = 32 << 20;
 
-/// The memory of each device that a rank takes for chunks, in bytes.
-pub fn device_chunks() -> Result<usize> {
-    let bytes = debug("device-chunks", parse_device_chunks)?;
-    Ok(bytes.unwrap_or(DEVICE_CHUNKS_BYTES))
+/// The memory of each device that a rank takes for slots, in bytes.
+pub fn device_slots() -> Result<usize> {
+    let bytes = debug("device-slots", parse_device_slots)?;
+    Ok(bytes.unwrap_or(DEVICE_SLOTS_BYTES))
 }
 
-/// Parses `device-chunks`.
+/// Parses `device-slots`.
 ///
 /// # Errors
 /// Of kind [`ErrorKind::Config`](crate::error::ErrorKind::Config).
-pub fn parse_device_chunks(text: &str) -> Result<usize> {
-    let least = 2 * LEAST_DEVICE_CHUNK_BYTES as u64;
+pub fn parse_device_slots(text: &str) -> Result<usize> {
+    let least = 2 * LEAST_DEVICE_SLOT_BYTES as u64;
     match parse_bytes(text)? {
         0 => Ok(0),
         _ => bounded(text, least..=MOST_BYTES)
@@ -134,7 +134,7 @@ pub fn parse_reductions(text: &str) -> Result<Reductions> {
     }
 }
 
-/// When messages between devices go in chunks on the device.
+/// When messages between devices go in slots on the device.
 pub fn pipeline() -> Result<Pipelining> {
     let asked = debug("pipeline", parse_pipeline)?;
     Ok(asked.unwrap_or(Pipelining::Auto))

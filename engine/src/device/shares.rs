@@ -7,7 +7,7 @@
 //! 2. Each kind of transfer whose message has met its receive has memory that is nobody
 //!    else's ([`Claim::kept`]). Whoever holds it ends without more memory of that kind: a
 //!    copy when its kernel has, a send when its receiver takes what it gives (by a kernel,
-//!    by a copy, or into chunks that the receiver holds already), a receive that has asked
+//!    by a copy, or into slots that the receiver holds already), a receive that has asked
 //!    for bytes when its sender gives some, which has none of this kind to wait for.
 //!
 //! So waits go from receives that ask to sends, from sends to copies, from copies to
@@ -101,11 +101,11 @@ mod tests {
     /// How the bytes of a message travel.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Way {
-        /// The receiver's kernel reads the sender's chunks.
+        /// The receiver's kernel reads the sender's slots.
         Handed,
         /// Its host copies them first.
         Copied,
-        /// The receiver asks for as much as it has chunks for.
+        /// The receiver asks for as much as it has slots for.
         Asked,
     }
 
@@ -121,21 +121,21 @@ mod tests {
         posted: Vec<usize>,
     }
 
-    /// A chunk: what it is accounted as, and whether it is one that is kept.
-    type Chunk = (Claim, bool);
+    /// A slot: what it is accounted as, and whether it is one that is kept.
+    type Slot = (Claim, bool);
 
     #[derive(Clone, Debug, Default)]
     struct Transfer {
         met: bool,
-        /// Chunks of the sender, not packed; packed; of the receiver's.
-        empty: Vec<Chunk>,
-        packed: Vec<Chunk>,
-        room: Vec<Chunk>,
+        /// Slots of the sender, not packed; packed; of the receiver's.
+        empty: Vec<Slot>,
+        packed: Vec<Slot>,
+        room: Vec<Slot>,
         begun: usize,
         done: usize,
     }
 
-    /// A rank's memory, in chunks.
+    /// A rank's memory, in slots.
     #[derive(Clone, Debug)]
     struct Rank {
         shares: Shares,
@@ -144,7 +144,7 @@ mod tests {
     }
 
     impl Rank {
-        fn take(&mut self, claim: Claim) -> Option<Chunk> {
+        fn take(&mut self, claim: Claim) -> Option<Slot> {
             let free = self.shares.used() < self.shares.all();
             if free && self.shares.allows(claim, 1) {
                 self.shares.take(claim, 1);
@@ -154,7 +154,7 @@ mod tests {
             (!std::mem::replace(kept, true)).then_some((claim, true))
         }
 
-        fn give(&mut self, (claim, kept): Chunk) {
+        fn give(&mut self, (claim, kept): Slot) {
             match claim.kept().filter(|_| kept) {
                 Some(which) => self.kept[which] = false,
                 None => self.shares.give(claim, 1),
@@ -257,12 +257,12 @@ mod tests {
                     }
                 }
                 _ => {
-                    if let Some(chunk) = t.packed.pop() {
-                        from.give(chunk);
+                    if let Some(slot) = t.packed.pop() {
+                        from.give(slot);
                     }
                     t.done += 1;
                     if t.done == m.pieces {
-                        t.room.drain(..).for_each(|chunk| to.give(chunk));
+                        t.room.drain(..).for_each(|slot| to.give(slot));
                     }
                 }
             }

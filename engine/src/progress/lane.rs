@@ -195,7 +195,7 @@ impl Lane {
             any |= self.get.advance_one_sided(&mut self.port);
         }
         if !self.port.staged.is_empty() {
-            any |= protocols::advance_staged(&mut self.port);
+            any |= protocols::advance_transfers(&mut self.port);
         }
         if self.executor.uses_devices() {
             any |= executor::advance_device_steps(self);

@@ -1,7 +1,7 @@
 //! Operations of a lane.
 
 use super::checked::OpCheck;
-use super::protocols::Stage;
+use super::protocols::DeviceTransfer;
 use super::protocols::device_memory::Made;
 use super::protocols::eager::{Receiving, Sending};
 use super::protocols::outbox::Queued;
@@ -50,7 +50,7 @@ pub(crate) enum Protocol {
     AwaitAck,
     /// A send that is announced.
     RtsSent(RtsSent),
-    /// A send whose receiver lets fragments go, or chunks.
+    /// A send whose receiver lets fragments go, or slots.
     Streaming(Streaming),
     /// A send that was revoked in the middle; the receiver is to answer.
     Cancelling,
@@ -104,7 +104,7 @@ pub(crate) struct Rare {
     /// What is checked of it, until it gives its memory back.
     pub check: Option<Box<OpCheck>>,
     /// Its bytes between the host and a device.
-    pub stage: Option<Stage>,
+    pub transfer: Option<DeviceTransfer>,
     /// What the receiver is told of a device's memory.
     pub offer: Option<Made>,
     /// Streams that wait for its end.
@@ -210,7 +210,7 @@ impl Op {
         }
     }
 
-    /// Bytes of a send have left in a fragment, or a chunk. True if they were the last.
+    /// Bytes of a send have left in a fragment, or a slot. True if they were the last.
     pub fn sent(&mut self, bytes: usize) -> bool {
         let moved = match &mut self.protocol {
             Protocol::Eager(sending) => &mut sending.moved,
@@ -259,9 +259,9 @@ impl Op {
     pub fn forget_memory(&mut self) -> Option<Foreign> {
         self.view = RawView::empty();
         let rare = self.rare.as_mut()?;
-        match &mut rare.stage {
-            Some(Stage::Out(stage)) if stage.lends() => stage.stop(),
-            stage => *stage = None,
+        match &mut rare.transfer {
+            Some(DeviceTransfer::Out(transfer)) if transfer.lends() => transfer.stop(),
+            transfer => *transfer = None,
         }
         rare.offer = None;
         rare.check = None;

@@ -35,11 +35,11 @@ pub struct Counters {
     pub pulled: u64,
     /// Bytes of messages from or to devices that the host has copied, each time.
     pub copied: u64,
-    /// Chunks that were handed over.
+    /// Slots that were handed over.
     pub handed: u64,
-    /// Chunks that were handed over on the device.
-    pub device_chunks: u64,
-    /// Chunks that were copied from a linked device to the own one first.
+    /// Slots that were handed over on the device.
+    pub device_slots: u64,
+    /// Slots that were copied from a linked device to the own one first.
     pub copied_first: u64,
     /// Ends of messages of devices that the processor has read or written itself.
     pub bar1_windows: u64,
@@ -140,7 +140,7 @@ impl Port {
             op.rare().error = error;
         }
         if let Some(rare) = &mut op.rare {
-            rare.stage = None;
+            rare.transfer = None;
             rare.offer = None;
             rare.holds.clear();
             self.owed.wake(rare.waker.take());

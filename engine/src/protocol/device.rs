@@ -7,11 +7,11 @@
 //! | way | time |
 //! |---|---|
 //! | at once, through rings | `p(n) + L + 2 n c + u(n)`, each of `p` and `u` by the cheapest means |
-//! | chunks handed over | `s + L + o + u(f) + (n / f - 1) max(p(f), u(f), (s + u(f) + 2 (L + o)) / d)` |
+//! | slots handed over | `s + L + o + u(f) + (n / f - 1) max(p(f), u(f), (s + u(f) + 2 (L + o)) / d)` |
 //! | fragments through rings | the same, with `2 f c` between |
 //! | one kernel reads | `2 L + k + n max(r, w)` |
 //! | one kernel writes | `3 L + k + n max(r, w)` |
-//! | chunks of a device handed over | as chunks, with `p` and `u` within the device |
+//! | slots of a device handed over | as slots, with `p` and `u` within the device |
 //!
 //! `s`, the time until the first piece is there, is `p(f)` at a device, which packs while
 //! it is announced, or the handshake `2 L` if that is longer; at a host both follow each
@@ -24,7 +24,7 @@
 //! through a BAR1 window, where there is one ([`Means`]); what has gaps by a kernel.
 //!
 //! Where the two devices are linked, what crosses the link takes as long as the link, and
-//! longer if a kernel reads it in blocks. So a receiver with gaps copies a chunk to its
+//! longer if a kernel reads it in blocks. So a receiver with gaps copies a slot to its
 //! own device first where that is quicker, and unpacks it there: `u` is the copy, and the
 //! unpacking a stage of its own.
 //!
@@ -47,7 +47,7 @@ pub const MOST_FRAGMENT_BYTES: usize = 4 << 20;
 /// Most pieces under way.
 pub const MOST_DEPTH: usize = 8;
 /// Least bytes of a piece in a device's memory: less does not fill it.
-pub const LEAST_DEVICE_CHUNK_BYTES: usize = 256 << 10;
+pub const LEAST_DEVICE_SLOT_BYTES: usize = 256 << 10;
 /// Messages up to here go at once, whoever may wait for them: no rendezvous.
 pub const SHORT_BYTES: usize = 8 << 10;
 
@@ -205,7 +205,7 @@ pub struct Pipeline {
 pub struct Limits {
     /// Pinned memory, in bytes.
     pub memory: usize,
-    /// Memory of the device for chunks, in bytes.
+    /// Memory of the device for slots, in bytes.
     pub device_memory: usize,
     /// Thread blocks.
     pub blocks: u32,
@@ -426,7 +426,7 @@ impl Model {
         if hop.protocol == Protocol::DeviceSlots {
             let fill = self.on_device_ns(hop.from, f);
             let linked = hop.between.linked;
-            let direct = self.chunk_ns(hop.to, linked, f);
+            let direct = self.slot_ns(hop.to, linked, f);
             let (taken, unpack) = match self.copies_first(hop.to, linked, (f, pieces)) {
                 true => (self.peer_copy_ns(f), self.on_device_ns(hop.to, f)),
                 false => (direct, 0.0),
@@ -477,8 +477,8 @@ impl Model {
         self.device.copy_ns + bytes as f64 * self.device.peer_ns_per_byte
     }
 
-    /// Time in which a receiver empties a chunk where it lies.
-    fn chunk_ns(&self, to: End, linked: bool, bytes: usize) -> f64 {
+    /// Time in which a receiver empties a slot where it lies.
+    fn slot_ns(&self, to: End, linked: bool, bytes: usize) -> f64 {
         let own = self.on_device_ns(to, bytes);
         match (linked, to.class) {
             (false, _) => own,
@@ -490,14 +490,14 @@ impl Model {
         }
     }
 
-    /// Whether a receiver copies so many chunks of a linked device before it unpacks them.
-    pub fn copies_first(&self, to: End, linked: bool, (chunk, chunks): (usize, usize)) -> bool {
+    /// Whether a receiver copies so many slots of a linked device before it unpacks them.
+    pub fn copies_first(&self, to: End, linked: bool, (slot, slots): (usize, usize)) -> bool {
         if !linked || to.class == Class::Run {
             return false;
         }
-        let more = chunks.saturating_sub(1) as f64;
-        let (copy, unpack) = (self.peer_copy_ns(chunk), self.on_device_ns(to, chunk));
-        let direct = self.chunk_ns(to, true, chunk);
+        let more = slots.saturating_sub(1) as f64;
+        let (copy, unpack) = (self.peer_copy_ns(slot), self.on_device_ns(to, slot));
+        let direct = self.slot_ns(to, true, slot);
         copy + unpack + more * copy.max(unpack) < direct + more * direct
     }
 
@@ -662,7 +662,7 @@ impl Model {
         self.cut(hop, bytes).0
     }
 
-    /// The pieces of a message that goes in chunks of a device's memory.
+    /// The pieces of a message that goes in slots of a device's memory.
     pub fn device_pieces(&self, from: End, to: End, bytes: usize, linked: bool) -> Pipeline {
         let hop = Hop {
             from,
@@ -696,7 +696,7 @@ impl Model {
 /// Least bytes of a protocol's pieces.
 fn least_bytes(protocol: Protocol) -> usize {
     match protocol {
-        Protocol::DeviceSlots => LEAST_DEVICE_CHUNK_BYTES,
+        Protocol::DeviceSlots => LEAST_DEVICE_SLOT_BYTES,
         _ => LEAST_FRAGMENT_BYTES,
     }
 }
@@ -748,7 +748,7 @@ mod tests {
     fn naive(model: &Model, hop: Hop, bytes: usize) -> f64 {
         let mut best = f64::INFINITY;
         let (least_bytes, memory) = match hop.protocol {
-            Protocol::DeviceSlots => (LEAST_DEVICE_CHUNK_BYTES, model.limits.device_memory),
+            Protocol::DeviceSlots => (LEAST_DEVICE_SLOT_BYTES, model.limits.device_memory),
             _ => (LEAST_FRAGMENT_BYTES, model.limits.memory),
         };
         for exponent in least_bytes.ilog2()..=22 {
@@ -853,9 +853,9 @@ mod tests {
         assert_eq!(table, expected);
     }
 
-    /// Over a link many chunks are copied first, one is not; within a device none is.
+    /// Over a link many slots are copied first, one is not; within a device none is.
     #[test]
-    fn chunks_are_copied_first_where_blocks_cross_a_link() {
+    fn slots_are_copied_first_where_blocks_cross_a_link() {
         let model = Model::unlimited(&LinkCosts::default());
         let to = |class| End {
             space: Space::Device,

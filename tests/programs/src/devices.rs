@@ -245,7 +245,7 @@ pub fn steps(comm: &Communicator) {
     let (me, other) = (comm.rank(), 1 - comm.rank());
     let byte = Type::basic(Basic::U8);
     const EDGE: usize = 4096;
-    // In chunks, read, written by either.
+    // In slots, read, written by either.
     for (kinds, bytes) in [
         ([Kind::Pool; 2], 700usize),
         ([Kind::Pool; 2], 1_300_000),

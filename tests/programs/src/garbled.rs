@@ -13,7 +13,7 @@ use osier_bed::words::{Word, malformed, post};
 /// No operation has it.
 const STALE: u32 = 0xffff_fff0;
 const OFFER_BYTES: usize = 105 + 83;
-const CHUNK_BYTES: usize = 32;
+const SLOT_BYTES: usize = 32;
 
 /// A kind and its aux; low and high half of the argument; what follows.
 fn word(kind: &str, aux: u16, low: u32, body: &[u8]) -> Word {
@@ -26,7 +26,7 @@ fn word(kind: &str, aux: u16, low: u32, body: &[u8]) -> Word {
     }
 }
 
-/// Where a chunk lies.
+/// Where a slot lies.
 fn place(slab: u64, slab_bytes: u64, start: u64, bytes: u64) -> Vec<u8> {
     let words = [slab, slab_bytes, start, bytes];
     words.into_iter().flat_map(u64::to_le_bytes).collect()
@@ -47,7 +47,7 @@ fn of_any(handle: u32) -> Vec<Word> {
     let far = place(1 << 50, 4 << 20, 0, 65_536);
     vec![
         word("SLOT", 0, handle, &[0; 5]),
-        word("SLOT", 2, handle, &[0; CHUNK_BYTES + 1]),
+        word("SLOT", 2, handle, &[0; SLOT_BYTES + 1]),
         // Outside of its slab, in numbers that overflow, where no slab is, of no bytes.
         word("SLOT", 0, handle, &place(0, 65_536, 65_536, 1)),
         word("SLOT", 2, handle, &place(0, 1 << 60, 1 << 59, 65_536)),
@@ -123,7 +123,7 @@ fn noise(seed: u64) -> Vec<Word> {
     for _ in 0..200 {
         let kind = dice.of(&kinds);
         let mut bytes = match kind {
-            "SLOT" => CHUNK_BYTES,
+            "SLOT" => SLOT_BYTES,
             "PUT_OFFER" => OFFER_BYTES,
             _ => dice.below(300),
         };

@@ -148,7 +148,7 @@ fn less(now: DeviceTraffic, before: DeviceTraffic) -> DeviceTraffic {
     DeviceTraffic {
         copied: now.copied - before.copied,
         handed: now.handed - before.handed,
-        device_chunks: now.device_chunks - before.device_chunks,
+        device_slots: now.device_slots - before.device_slots,
         copied_first: now.copied_first - before.copied_first,
         bar1_windows: now.bar1_windows - before.bar1_windows,
         kernels: now.kernels - before.kernels,
@@ -189,8 +189,8 @@ fn counted(comm: &Communicator, (from, to, way): (Made, Made, &str), all: bool) 
     let device = Device::of(comm);
     let me = comm.rank();
     let mut seed = 0;
-    // Several chunks.
-    let long = (way == "chunks").then_some((1 << 20) + 1024);
+    // Several slots.
+    let long = (way == "slots").then_some((1 << 20) + 1024);
     for bytes in [64 << 10].into_iter().chain(long) {
         for (i, sent) in layouts(bytes).iter().enumerate() {
             for (j, received) in layouts(bytes).iter().enumerate() {
@@ -223,8 +223,8 @@ fn counted(comm: &Communicator, (from, to, way): (Made, Made, &str), all: bool) 
                     assert_eq!(did.copied, 0, "{what}");
                     assert_eq!(did.kernels, u64::from(kernels), "{what}");
                     assert_eq!(did.handed > 0, way == "host" && sends, "{what}");
-                    assert_eq!(did.device_chunks > 0, way == "chunks" && sends, "{what}");
-                    assert!(["kernel", "put", "chunks", "host"].contains(&way));
+                    assert_eq!(did.device_slots > 0, way == "slots" && sends, "{what}");
+                    assert!(["kernel", "put", "slots", "host"].contains(&way));
                 }
             }
         }
@@ -292,28 +292,28 @@ fn short(comm: &Communicator, how: &str) {
                     };
                     assert_eq!(did.kernels, u64::from(kernel && me == 1), "{what}");
                     assert_eq!(did.bar1_windows, u64::from(through), "{what}");
-                    let chunks = did.device_chunks + did.handed;
-                    assert!(chunks == 0 || (how == "announced" && !plain), "{what}");
+                    let slots = did.device_slots + did.handed;
+                    assert!(slots == 0 || (how == "announced" && !plain), "{what}");
                 }
             }
         }
     }
 }
 
-/// Sizes around those of chunks on the device, which are copied `first` to the own one
+/// Sizes around those of slots on the device, which are copied `first` to the own one
 /// where they are unpacked.
 fn edges(comm: &Communicator, first: bool) {
     let device = Device::of(comm);
-    let chunk = 256 << 10;
+    let slot = 256 << 10;
     let sizes = [
-        chunk - 1,
-        chunk,
-        chunk + 1,
-        2 * chunk - 1,
-        2 * chunk,
-        2 * chunk + 1,
+        slot - 1,
+        slot,
+        slot + 1,
+        2 * slot - 1,
+        2 * slot,
+        2 * slot + 1,
     ];
-    for (tag, bytes) in sizes.into_iter().chain([5 * chunk + 7]).enumerate() {
+    for (tag, bytes) in sizes.into_iter().chain([5 * slot + 7]).enumerate() {
         let all = layouts(bytes);
         let (run, list) = (&all[0], &all[2]);
         let (sent, received) = if tag % 2 == 0 {
@@ -330,7 +330,7 @@ fn edges(comm: &Communicator, first: bool) {
             let did = less(device_traffic(comm), before);
             // Of 256 or 512 KiB.
             assert!(
-                did.device_chunks >= bytes.div_ceil(2 * chunk) as u64,
+                did.device_slots >= bytes.div_ceil(2 * slot) as u64,
                 "{bytes} bytes"
             );
             assert_eq!(did.handed, 0, "{bytes} bytes");

@@ -16,7 +16,7 @@ fn steps() -> usize {
     most
 }
 
-/// Chunks on the device, and on the host.
+/// Slots on the device, and on the host.
 const PIPELINES: [&str; 2] = ["auto", "off"];
 
 /// The first of a sample of every `every`-th step: another one in each run, or that of

@@ -47,7 +47,7 @@ fn a_rank_is_killed_while_its_device_works() {
     if !emulated() {
         return;
     }
-    // Chunks on the host, and on the device.
+    // Slots on the host, and on the device.
     for (how, pipeline) in [
         ("sender", "off"),
         ("receiver", "off"),
@@ -153,7 +153,7 @@ fn malformed_words_are_refused_among_messages() {
     if !emulated() {
         return;
     }
-    // Chunks on the device, where they are cheaper, and on the host.
+    // Slots on the device, where they are cheaper, and on the host.
     for pipeline in ["auto", "off"] {
         let mut job = job(2, &["--emulate-gpus", "1"], &["device-garbled"]);
         finish(job.debug("pipeline", pipeline))
@@ -190,7 +190,7 @@ fn little_memory(every: usize) {
     let closed = set("device-mappings", "0");
     let least = set("OSIER_PINNED_LIMIT", "256K");
     let machines = [
-        vec![set("pipeline", "on"), set("device-chunks", "512K")],
+        vec![set("pipeline", "on"), set("device-slots", "512K")],
         vec![least.clone()],
         vec![least.clone(), closed.clone()],
         vec![least.clone(), closed.clone(), set("OSIER_SHM_LIMIT", "4M")],

@@ -34,10 +34,10 @@ const WRITTEN: &[&str] = &[
     "private-others-put",
 ];
 const PACKED: &[&str] = &[
-    "pool-pool-chunks",
-    "managed-pool-chunks",
-    "pinned-managed-chunks",
-    "unexported-private-chunks",
+    "pool-pool-slots",
+    "managed-pool-slots",
+    "pinned-managed-slots",
+    "unexported-private-slots",
 ];
 /// Where devices are not linked.
 const APART: &[&str] = &[
@@ -103,14 +103,14 @@ fn short_messages_take_the_quickest_way() {
 }
 
 #[test]
-fn chunks_on_the_device_are_forced_and_forbidden() {
+fn slots_on_the_device_are_forced_and_forbidden() {
     if emulated() {
-        // Two chunks in all, with copies to the own device.
-        let on = [("pipeline", "on"), ("device-chunks", "512K")];
+        // Two slots in all, with copies to the own device.
+        let on = [("pipeline", "on"), ("device-slots", "512K")];
         mapped(
             "2",
             &on,
-            &cells(&[&["plain-plain-chunks", "exportable-plain-chunks"]]),
+            &cells(&[&["plain-plain-slots", "exportable-plain-slots"]]),
         )
         .quiet();
         mapped("1", &on, &["edges", "unpacked"]);
@@ -198,7 +198,7 @@ fn descriptors_cross_namespaces_of_processes() {
     run("mapped", "kernel").quiet();
     run("exportable", "kernel").quiet();
     run("others", "kernel").quiet();
-    run("plain", "chunks").says("namespace");
+    run("plain", "slots").says("namespace");
 }
 
 #[test]

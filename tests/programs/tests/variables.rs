@@ -179,8 +179,8 @@ fn variables_that_once_were_are_refused_with_their_successors() {
 
 #[test]
 fn unknown_key_is_refused_with_close_names() {
-    let done = finish(job(2, &[], &["join"]).env(debug::VARIABLE, "device-chunk=512K"));
-    done.code(2).says("device-chunk").says("device-chunks?");
+    let done = finish(job(2, &[], &["join"]).env(debug::VARIABLE, "device-slot=512K"));
+    done.code(2).says("device-slot").says("device-slots?");
     let set = "OSIER_DEBUG=pipelin=on";
     finish(&mut job(2, &["--env", set], &["join"])).says("pipeline?");
 }

@@ -10,7 +10,7 @@ use crate::device::direct::{Direct, How};
 use crate::device::{DeviceMemory, Devices, Through};
 use crate::progress::op::Protocol;
 use crate::progress::port::Port;
-use crate::progress::protocols::Stage;
+use crate::progress::protocols::DeviceTransfer;
 use crate::protocol::reach::Placement;
 use crate::wire;
 use osier_kernels::handle::Made;
@@ -97,15 +97,15 @@ pub(crate) fn begin_direct(
         return false;
     };
     let begun = direct(&port.devices, from, to, total);
-    let stage = match begun {
-        Ok(stage) => stage,
+    let transfer = match begun {
+        Ok(transfer) => transfer,
         Err(why) => {
             say_apart(port, from, to, &why);
             return false;
         }
     };
     if let Some(rare) = port.rare(handle) {
-        rare.stage = Some(Stage::Direct(stage, send));
+        rare.transfer = Some(DeviceTransfer::Direct(transfer, send));
     }
     if let Some(op) = port.ops.get_mut(handle) {
         op.protocol = Protocol::Draining;
@@ -142,13 +142,15 @@ pub(crate) fn end_direct(port: &mut Port, handle: u32) {
     let Some(rare) = &mut op.rare else {
         return;
     };
-    let end = match &rare.stage {
-        Some(Stage::Direct(_, send)) => wire::head(wire::FIN, wire::OUTCOME_DONE, *send, 0),
-        Some(Stage::Mapped(mapped)) => mapped.end(),
-        Some(Stage::Opening(opening)) => opening.end(),
-        Some(Stage::Placed(placed)) => placed.end(),
+    let end = match &rare.transfer {
+        Some(DeviceTransfer::Direct(_, send)) => {
+            wire::head(wire::FIN, wire::OUTCOME_DONE, *send, 0)
+        }
+        Some(DeviceTransfer::Mapped(mapped)) => mapped.end(),
+        Some(DeviceTransfer::Opening(opening)) => opening.end(),
+        Some(DeviceTransfer::Placed(placed)) => placed.end(),
         _ => return,
     };
-    rare.stage = None;
+    rare.transfer = None;
     port.control(peer, end);
 }

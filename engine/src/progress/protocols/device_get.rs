@@ -40,7 +40,7 @@ use crate::device::imports::Room;
 use crate::device::{DeviceMemory, Devices, PoolLoan, Through, UnderWay};
 use crate::progress::op::{Op, Protocol};
 use crate::progress::port::Port;
-use crate::progress::protocols::Stage;
+use crate::progress::protocols::DeviceTransfer;
 use crate::protocol::reach::{Placement, Reach, supported};
 use crate::wire;
 use crate::wire::offer::{Want, When};
@@ -212,7 +212,7 @@ pub(crate) fn begin_mapped(
         return Ok(false);
     };
     let Ok(view) = own.view() else {
-        return Ok(false); // told by the stage
+        return Ok(false); // told by the transfer
     };
     let context = view.buffer().memory().context().clone();
     let key = &remote.offer.key;
@@ -252,7 +252,7 @@ pub(crate) fn begin_mapped(
         return Ok(false);
     }
     if let Some(rare) = port.rare(handle) {
-        rare.stage = Some(Stage::Mapped(Box::new(mapped)));
+        rare.transfer = Some(DeviceTransfer::Mapped(Box::new(mapped)));
     }
     if !writes {
         await_device(port, handle);
@@ -365,7 +365,7 @@ pub(crate) fn fetch(port: &mut Port, handle: u32) -> bool {
     let Some(rare) = port.rare(handle) else {
         return false;
     };
-    let Some(Stage::Mapped(mut mapped)) = rare.stage.take() else {
+    let Some(DeviceTransfer::Mapped(mut mapped)) = rare.transfer.take() else {
         return false;
     };
     mapped.want = None;
@@ -380,7 +380,7 @@ pub(crate) fn fetch(port: &mut Port, handle: u32) -> bool {
         false
     });
     if let Some(rare) = port.rare(handle) {
-        rare.stage = Some(Stage::Mapped(mapped));
+        rare.transfer = Some(DeviceTransfer::Mapped(mapped));
     }
     if !open {
         go_without(port, handle, peer, other);
@@ -402,7 +402,7 @@ pub(crate) fn post_want(port: &mut Port, peer: u32, head: AmHead, want: Want) ->
 /// cannot be written.
 pub(crate) fn go_without(port: &mut Port, handle: u32, peer: u32, send: u32) {
     if let Some(rare) = port.rare(handle) {
-        rare.stage = None;
+        rare.transfer = None;
     }
     if (port.ops.get(handle)).is_some_and(Op::is_send) {
         let head = wire::head(wire::PUT_DONE, wire::NOT_WRITTEN, send, 0);
@@ -418,7 +418,7 @@ pub(crate) fn go_without(port: &mut Port, handle: u32, peer: u32, send: u32) {
 }
 
 /// The other side of a message wants descriptors of its memory, or of the memory for
-/// chunks on its device.
+/// slots on its device.
 pub(crate) fn on_fd_request(port: &mut Port, message: &Incoming, own: u32, other: u32) -> bool {
     let mut body = [0; Want::BYTES];
     if message.payload.len() != body.len() {
@@ -433,12 +433,14 @@ pub(crate) fn on_fd_request(port: &mut Port, message: &Incoming, own: u32, other
         return false;
     };
     let offered = port.ops.get(own).is_some_and(|op| {
-        let stage = op.rare.as_ref().and_then(|rare| rare.stage.as_ref());
+        let transfer = op.rare.as_ref().and_then(|rare| rare.transfer.as_ref());
         op.peer == peer
             && match what {
                 wire::OF_SLOTS => op.is_announced(),
                 0 => op.is_announced() && device_memory::offered(port, own).is_some(),
-                wire::OF_RECEIVE => op.is_receive() && matches!(stage, Some(Stage::Placed(_))),
+                wire::OF_RECEIVE => {
+                    op.is_receive() && matches!(transfer, Some(DeviceTransfer::Placed(_)))
+                }
                 _ => false,
             }
     });
@@ -448,7 +450,7 @@ pub(crate) fn on_fd_request(port: &mut Port, message: &Incoming, own: u32, other
         let pieces = match what {
             wire::OF_SLOTS => memory.view().and_then(|view| {
                 let context = view.buffer().memory().context();
-                port.devices.chunk_pieces(context)
+                port.devices.slot_pieces(context)
             }),
             _ => memory.pieces(),
         };
@@ -466,11 +468,11 @@ pub(crate) fn on_fd_refused(port: &mut Port, peer: u32, handle: u32) -> bool {
         return false;
     }
     let why = "its descriptors could not be sent";
-    let (other, made) = match port.ops.get_mut(handle).and_then(Op::stage) {
-        Some(Stage::Mapped(mapped)) if mapped.want.is_some() => {
+    let (other, made) = match port.ops.get_mut(handle).and_then(Op::transfer) {
+        Some(DeviceTransfer::Mapped(mapped)) if mapped.want.is_some() => {
             (mapped.other, Some(mapped.remote.offer.key.made))
         }
-        Some(Stage::Opening(opening)) => (opening.send, None),
+        Some(DeviceTransfer::Opening(opening)) => (opening.send, None),
         _ => return false,
     };
     if let Some(made) = made {
@@ -481,8 +483,8 @@ pub(crate) fn on_fd_refused(port: &mut Port, peer: u32, handle: u32) -> bool {
 }
 
 pub(crate) fn state(port: &mut Port, handle: u32) -> Option<&mut Mapped> {
-    match port.ops.get_mut(handle).and_then(Op::stage)? {
-        Stage::Mapped(mapped) => Some(mapped),
+    match port.ops.get_mut(handle).and_then(Op::transfer)? {
+        DeviceTransfer::Mapped(mapped) => Some(mapped),
         _ => None,
     }
 }
@@ -547,10 +549,10 @@ pub(crate) fn fail_mapped(port: &mut Port, peer: u32, how: Death) {
         if port.ops.get(handle).is_none_or(|op| op.peer != peer) {
             continue;
         }
-        match port.ops.get_mut(handle).and_then(Op::stage) {
-            Some(Stage::Mapped(_)) => {}
-            Some(Stage::Opening(_)) => fail_reached(port, handle, peer, how),
-            Some(Stage::Placed(placed)) if placed.is_under_way() => {
+        match port.ops.get_mut(handle).and_then(Op::transfer) {
+            Some(DeviceTransfer::Mapped(_)) => {}
+            Some(DeviceTransfer::Opening(_)) => fail_reached(port, handle, peer, how),
+            Some(DeviceTransfer::Placed(placed)) if placed.is_under_way() => {
                 fail_reached(port, handle, peer, how);
             }
             _ => {}

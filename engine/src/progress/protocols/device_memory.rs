@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::progress::arrival::Arrival;
 use crate::progress::lane::Lane;
 use crate::progress::port::Port;
-use crate::progress::protocols::Stage;
+use crate::progress::protocols::DeviceTransfer;
 use crate::protocol::device::Class;
 use crate::wire;
 use crate::wire::offer::{LAYOUT_BYTES, LAYOUTS, Offer, Told, When};
@@ -156,7 +156,7 @@ pub(crate) fn offer(port: &mut Port, handle: u32) -> Offering {
     let waits = (when == When::Told).then(|| UnderWay::new(&port.devices));
     if let Some(rare) = port.rare(handle) {
         rare.offer = Some(made);
-        rare.stage = waits.map(|_waits| Stage::Later { _waits });
+        rare.transfer = waits.map(|_waits| DeviceTransfer::Later { _waits });
     }
     if when == When::Told {
         port.staged.push(handle);
@@ -187,7 +187,7 @@ pub(crate) fn tell_ready(port: &mut Port, handle: u32) -> bool {
         None => wire::NEVER,
     };
     if let Some(rare) = port.rare(handle) {
-        rare.stage = None;
+        rare.transfer = None;
     }
     port.control(peer, wire::head(wire::READY, aux, handle, 0));
     true

@@ -3,7 +3,7 @@
 //! ```text
 //! sender                              receiver
 //! RTS total, offer         ->    (match)
-//!                               <-    FD_REQUEST number, socket   once: its memory for chunks
+//!                               <-    FD_REQUEST number, socket   once: its memory for slots
 //! a descriptor, by a socket     ->    opens it, and keeps it
 //!                               <-    SLOT_CTS on the device
 //! SLOT place ...               ->    its kernel unpacks there; or copies it to its own
@@ -12,12 +12,12 @@
 //!                                                           copied
 //! ```
 //!
-//! From SLOT_CTS on chunks go as those of the host's memory do ([`super::host_pipeline`]), with the
+//! From SLOT_CTS on slots go as those of the host's memory do ([`super::host_pipeline`]), with the
 //! same rules for revoking, cancellation and death.
 //!
 //! # Invariants
-//! 1. The memory for chunks is opened before the first chunk is asked for, so that each
-//!    chunk that comes can be read.
+//! 1. The memory for slots is opened before the first slot is asked for, so that each
+//!    slot that comes can be read.
 //!
 //! # Sources
 //! The pipelined protocol of W. Wu, G. Bosilca, R. vandeVaart, S. Jeaugey, J. Dongarra,
@@ -26,12 +26,12 @@
 //! here the receiver alone decides, which knows both.
 
 use super::{device_get, host_pipeline, host_staged};
-use crate::device::stage::Inbound;
+use crate::device::bounce::Inbound;
 use crate::device::{Devices, UnderWay};
 use crate::progress::op::Op;
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
-use crate::progress::protocols::Stage;
+use crate::progress::protocols::DeviceTransfer;
 use crate::protocol::reach::Placement;
 use crate::wire;
 use crate::wire::offer::Want;
@@ -39,7 +39,7 @@ use osier_kernels::{BusId, Context, Memory};
 use osier_transports::AmHead;
 use std::sync::Arc;
 
-/// A receive whose sender's memory for chunks is opened first.
+/// A receive whose sender's memory for slots is opened first.
 #[derive(Debug)]
 pub(crate) struct Opening {
     pub send: u32,
@@ -71,7 +71,7 @@ pub(crate) fn context_of(port: &Port, handle: u32) -> Option<Context> {
     Some(view.buffer().memory().context().clone())
 }
 
-/// Begins to receive a message in chunks on its sender's device. False: it cannot be.
+/// Begins to receive a message in slots on its sender's device. False: it cannot be.
 pub(crate) fn begin_on_device(
     port: &mut Port,
     handle: u32,
@@ -83,7 +83,7 @@ pub(crate) fn begin_on_device(
         return false;
     };
     let owner = (port.members[peer as usize], context.ordinal());
-    match port.devices.open_chunks(owner, &context, device, None) {
+    match port.devices.open_slots(owner, &context, device, None) {
         Ok(Some(memory)) => {
             ask_device_slots(port, handle, peer, send, (device, memory));
             return true;
@@ -104,7 +104,7 @@ pub(crate) fn begin_on_device(
         _under_way: UnderWay::new(&port.devices),
     };
     if let Some(rare) = port.rare(handle) {
-        rare.stage = Some(Stage::Opening(Box::new(opening)));
+        rare.transfer = Some(DeviceTransfer::Opening(Box::new(opening)));
     }
     device_get::await_device(port, handle);
     port.staged.push(handle);
@@ -112,20 +112,22 @@ pub(crate) fn begin_on_device(
     true
 }
 
-/// Looks whether a sender's memory for chunks can be opened. True if it moved.
+/// Looks whether a sender's memory for slots can be opened. True if it moved.
 pub(crate) fn advance_opening(port: &mut Port, handle: u32) -> bool {
     let Some(op) = port.ops.get_mut(handle) else {
         return false;
     };
     let peer = op.peer;
-    let Some(Stage::Opening(opening)) = op.stage() else {
+    let Some(DeviceTransfer::Opening(opening)) = op.transfer() else {
         return false;
     };
     let (send, want, device) = (opening.send, opening.want, opening.device);
     if !opening.asked {
         let head = wire::head(wire::FD_REQUEST, wire::OF_SLOTS, send, handle);
         let posted = device_get::post_want(port, peer, head, want);
-        if let Some(Stage::Opening(opening)) = port.ops.get_mut(handle).and_then(Op::stage) {
+        if let Some(DeviceTransfer::Opening(opening)) =
+            port.ops.get_mut(handle).and_then(Op::transfer)
+        {
             opening.asked = posted;
         }
         return posted;
@@ -137,7 +139,7 @@ pub(crate) fn advance_opening(port: &mut Port, handle: u32) -> bool {
         return false;
     };
     let owner = (port.members[peer as usize], context.ordinal());
-    let opened = (port.devices).open_chunks(owner, &context, &device, Some(&pieces));
+    let opened = (port.devices).open_slots(owner, &context, &device, Some(&pieces));
     match opened {
         Ok(Some(memory)) => ask_device_slots(port, handle, peer, send, (&device, memory)),
         _ => device_get::go_without(port, handle, peer, send),
@@ -145,7 +147,7 @@ pub(crate) fn advance_opening(port: &mut Port, handle: u32) -> bool {
     true
 }
 
-/// Asks the sender of an announced message for chunks on its device.
+/// Asks the sender of an announced message for slots on its device.
 pub(crate) fn ask_device_slots(
     port: &mut Port,
     handle: u32,
@@ -169,11 +171,11 @@ pub(crate) fn ask_device_slots(
     port.peers[peer as usize]
         .incoming
         .push((send, Target::Op(handle)));
-    let stage = own.map(|own| Inbound::of_peer(&port.devices, &own, total, (memory, linked)));
-    match stage {
-        Some(Ok(stage)) => {
+    let transfer = own.map(|own| Inbound::of_peer(&port.devices, &own, total, (memory, linked)));
+    match transfer {
+        Some(Ok(transfer)) => {
             if let Some(rare) = port.rare(handle) {
-                rare.stage = Some(Stage::In(stage));
+                rare.transfer = Some(DeviceTransfer::In(transfer));
             }
             port.staged.push(handle);
         }
@@ -187,7 +189,7 @@ pub(crate) fn ask_device_slots(
     let linked = if linked { wire::LINKED } else { 0 };
     let ask = (send, wire::DEVICE_SLOTS | linked);
     let due = match host_staged::inbound(port, handle) {
-        Some(stage) => stage.ask_slots(ask),
+        Some(transfer) => transfer.ask_slots(ask),
         None => Ok(Some(ask)),
     };
     host_pipeline::send_slot_cts(port, handle, peer, due);

@@ -30,7 +30,7 @@ use crate::error::{Error, ErrorKind};
 use crate::progress::op::Op;
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
-use crate::progress::protocols::Stage;
+use crate::progress::protocols::DeviceTransfer;
 use crate::protocol::select::Pipelining;
 use crate::wire;
 use crate::wire::offer::{Offer, Told, When};
@@ -95,7 +95,7 @@ pub(crate) fn begin_place(
         stopped: false,
     };
     if let Some(rare) = port.rare(handle) {
-        rare.stage = Some(Stage::Placed(Box::new(placed)));
+        rare.transfer = Some(DeviceTransfer::Placed(Box::new(placed)));
     }
     device_get::await_device(port, handle);
     port.staged.push(handle);
@@ -104,8 +104,8 @@ pub(crate) fn begin_place(
 }
 
 pub(crate) fn state(port: &mut Port, handle: u32) -> Option<&mut Placed> {
-    match port.ops.get_mut(handle).and_then(Op::stage)? {
-        Stage::Placed(placed) => Some(placed),
+    match port.ops.get_mut(handle).and_then(Op::transfer)? {
+        DeviceTransfer::Placed(placed) => Some(placed),
         _ => None,
     }
 }
@@ -172,10 +172,10 @@ pub(crate) fn advance_placed(port: &mut Port, handle: u32) -> bool {
     true
 }
 
-/// Goes on with a message that was not written: in chunks.
+/// Goes on with a message that was not written: in slots.
 pub(crate) fn go_otherwise(port: &mut Port, handle: u32, peer: u32, send: u32, device: &BusId) {
     if let Some(rare) = port.rare(handle) {
-        rare.stage = None;
+        rare.transfer = None;
     }
     let pipelines = port.devices.pipelining() != Pipelining::Off;
     if !pipelines || !device_pipeline::begin_on_device(port, handle, peer, send, device) {
@@ -219,14 +219,14 @@ pub(crate) fn on_put_offer(port: &mut Port, message: &Incoming, send: u32, recei
 
 /// Whether a send writes its receiver's memory, or is about to.
 pub(crate) fn writes(port: &mut Port, handle: u32) -> bool {
-    let stage = port.ops.get_mut(handle).and_then(Op::stage);
-    matches!(stage, Some(Stage::Mapped(mapped)) if mapped.writes)
+    let transfer = port.ops.get_mut(handle).and_then(Op::transfer);
+    matches!(transfer, Some(DeviceTransfer::Mapped(mapped)) if mapped.writes)
 }
 
 /// Whether a send is about to write to a receive.
 pub(crate) fn writes_to(port: &mut Port, handle: u32, receive: u32) -> bool {
-    let stage = port.ops.get_mut(handle).and_then(Op::stage);
-    matches!(stage, Some(Stage::Mapped(m)) if m.writes && m.waits_for(receive))
+    let transfer = port.ops.get_mut(handle).and_then(Op::transfer);
+    matches!(transfer, Some(DeviceTransfer::Mapped(m)) if m.writes && m.waits_for(receive))
 }
 
 /// Gives up to write. False: the send is to be asked again.
@@ -235,8 +235,8 @@ pub(crate) fn stop_writing(port: &mut Port, handle: u32) -> bool {
         return true;
     };
     let peer = op.peer;
-    let receive = match op.stage() {
-        Some(Stage::Mapped(mapped)) if mapped.is_idle() => mapped.other,
+    let receive = match op.transfer() {
+        Some(DeviceTransfer::Mapped(mapped)) if mapped.is_idle() => mapped.other,
         _ => return false, // a kernel runs
     };
     op.ask_once();
@@ -251,7 +251,7 @@ pub(crate) fn on_put_done(port: &mut Port, peer: u32, handle: u32, aux: u16) -> 
     let Some(op) = port.ops.get_mut(handle).filter(theirs) else {
         return false;
     };
-    let Some(Stage::Placed(placed)) = op.stage() else {
+    let Some(DeviceTransfer::Placed(placed)) = op.transfer() else {
         return false;
     };
     if placed.is_under_way() {
@@ -259,7 +259,7 @@ pub(crate) fn on_put_done(port: &mut Port, peer: u32, handle: u32, aux: u16) -> 
     }
     let (send, device, stopped) = (placed.send, placed.device, placed.stopped);
     if let Some(rare) = &mut op.rare {
-        rare.stage = None;
+        rare.transfer = None;
     }
     let incoming = &mut port.peers[peer as usize].incoming;
     incoming.retain(|(s, _)| *s != send);

@@ -3,39 +3,39 @@
 //! ```text
 //! sender                              receiver
 //! RTS total, on a device   ->    (match)
-//!                               <-    SLOT_CTS         hand chunks over
+//!                               <-    SLOT_CTS         hand slots over
 //! SLOT place ...               ->                  its kernel, or the host, unpacks there
-//!                               <-    SLOT_CREDIT n       in order; the chunks are packed anew
+//!                               <-    SLOT_CREDIT n       in order; the slots are packed anew
 //! ```
 //!
-//! The chunks are the sender's, whichever end is a device: a kernel of its has packed
+//! The slots are the sender's, whichever end is a device: a kernel of its has packed
 //! them, or the host has; a kernel of the receiver's unpacks them, or the host does. So
 //! between two devices the host copies nothing, and between a device and a host once.
 //!
-//! SLOT_CTS may ask for chunks on the sender's device instead ([`super::device_pipeline`]).
+//! SLOT_CTS may ask for slots on the sender's device instead ([`super::device_pipeline`]).
 //!
 //! # Invariants
-//! 1. A chunk is the receiver's from SLOT to SLOT_CREDIT, or to the FIN that answers a
+//! 1. A slot is the receiver's from SLOT to SLOT_CREDIT, or to the FIN that answers a
 //!    cancellation; the sender keeps it meanwhile, whatever becomes of the send.
-//! 2. A send is over when all of its chunks were taken.
-//! 3. Each SLOT_CTS is answered by chunks, by one SLOT that says there are none (then the
+//! 2. A send is over when all of its slots were taken.
+//! 3. Each SLOT_CTS is answered by slots, by one SLOT that says there are none (then the
 //!    receiver asks for fragments), or by CANCEL.
 
 use super::outbox::Step;
 use super::{device_get, eager, host_staged, rendezvous};
+use crate::device::bounce::Outbound;
 use crate::device::pool::{Claim, SlotAddress};
-use crate::device::stage::Outbound;
 use crate::error::Error;
 use crate::progress::op::{Op, Protocol};
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
-use crate::progress::protocols::Stage;
+use crate::progress::protocols::DeviceTransfer;
 use crate::trace::event::Kind;
 use crate::wire;
 use osier_kernels::DeviceError;
 use osier_transports::{Incoming, PostError};
 
-/// Asks the sender of an announced message to hand chunks over.
+/// Asks the sender of an announced message to hand slots over.
 pub(crate) fn ask_slots(port: &mut Port, handle: u32, peer: u32, send: u32) {
     if let Some(how) = port.peers[peer as usize].dead {
         let e = port.death_error(handle, peer, how);
@@ -50,13 +50,13 @@ pub(crate) fn ask_slots(port: &mut Port, handle: u32, peer: u32, send: u32) {
         host_staged::begin_inbound(port, handle);
     }
     let asked = match host_staged::inbound(port, handle) {
-        Some(stage) => stage.ask_slots((send, 0)),
+        Some(transfer) => transfer.ask_slots((send, 0)),
         None => Ok(Some((send, 0))),
     };
     send_slot_cts(port, handle, peer, asked);
 }
 
-/// Asks a send for chunks, when that is due. True if anything was said.
+/// Asks a send for slots, when that is due. True if anything was said.
 pub(crate) fn send_slot_cts(
     port: &mut Port,
     handle: u32,
@@ -102,7 +102,7 @@ pub(crate) fn may_answer(port: &mut Port, peer: u32, handle: u32) -> Result<(), 
     Ok(())
 }
 
-/// The receiver wants chunks.
+/// The receiver wants slots.
 pub(crate) fn on_slot_cts(port: &mut Port, peer: u32, handle: u32, aux: u16) -> bool {
     if let Err(sound) = may_answer(port, peer, handle) {
         return sound;
@@ -136,20 +136,20 @@ pub(crate) fn on_slot_cts(port: &mut Port, peer: u32, handle: u32, aux: u16) -> 
 /// Whether a send that has no memory to hand over says so when its bytes are valid:
 /// the memory that is taken for them then waits for no stream of the user's.
 pub(crate) fn refuses_later(port: &mut Port, handle: u32) -> bool {
-    match port.ops.get_mut(handle).and_then(Op::stage) {
-        Some(Stage::Out(stage)) => stage.refuses_later(),
+    match port.ops.get_mut(handle).and_then(Op::transfer) {
+        Some(DeviceTransfer::Out(transfer)) => transfer.refuses_later(),
         _ => false,
     }
 }
 
 /// Says so, when that is due. True if it was said.
-pub(crate) fn refuse_chunks(port: &mut Port, handle: u32) -> bool {
+pub(crate) fn refuse_slots(port: &mut Port, handle: u32) -> bool {
     let Some(op) = port.ops.get_mut(handle) else {
         return false;
     };
     let (peer, announced) = (op.peer, op.is_announced());
-    let due = match op.stage() {
-        Some(Stage::Out(stage)) => stage.refuses_now(),
+    let due = match op.transfer() {
+        Some(DeviceTransfer::Out(transfer)) => transfer.refuses_now(),
         _ => false,
     };
     if due && announced {
@@ -158,62 +158,62 @@ pub(crate) fn refuse_chunks(port: &mut Port, handle: u32) -> bool {
     due
 }
 
-/// Makes a send hand chunks over. False where it has no memory for that.
+/// Makes a send hand slots over. False where it has no memory for that.
 pub(crate) fn begin_handing(port: &mut Port, handle: u32) -> Result<bool, Error> {
     let Some(op) = port.ops.get_mut(handle) else {
         return Ok(false);
     };
-    if let Some(Stage::Out(stage)) = op.stage() {
-        return Ok(stage.hand_over());
+    if let Some(DeviceTransfer::Out(transfer)) = op.transfer() {
+        return Ok(transfer.hand_over());
     }
     let made = match op.view.as_device().cloned() {
         Some(memory) => Outbound::new(&port.devices, &memory, Claim::Announced),
         None => Ok(Outbound::of_host(&port.devices, op.total)),
     };
-    let mut stage = made.map_err(|e| port.device_error(handle, e))?;
-    let shared = stage.hand_over();
+    let mut transfer = made.map_err(|e| port.device_error(handle, e))?;
+    let shared = transfer.hand_over();
     let keep = shared
         || port
             .ops
             .get(handle)
             .is_some_and(|op| op.view.as_device().is_some());
     if let (true, Some(rare)) = (keep, port.rare(handle)) {
-        rare.stage = Some(Stage::Out(stage));
+        rare.transfer = Some(DeviceTransfer::Out(transfer));
         port.staged.push(handle);
     }
     Ok(shared)
 }
 
-/// Makes a send hand chunks over on its device. False where it has no memory for
+/// Makes a send hand slots over on its device. False where it has no memory for
 /// that.
 pub(crate) fn begin_handing_on_device(port: &mut Port, handle: u32, linked: bool) -> bool {
     let memory = (port.ops.get(handle)).and_then(|op| op.view.as_device().cloned());
-    let stage = memory.map(|memory| Outbound::on_device(&port.devices, &memory, linked));
-    let (Some(Ok(stage)), Some(rare)) = (stage, port.rare(handle)) else {
+    let transfer = memory.map(|memory| Outbound::on_device(&port.devices, &memory, linked));
+    let (Some(Ok(transfer)), Some(rare)) = (transfer, port.rare(handle)) else {
         return false;
     };
-    rare.stage = Some(Stage::Out(stage));
+    rare.transfer = Some(DeviceTransfer::Out(transfer));
     port.staged.push(handle);
     true
 }
 
-/// Whether a send hands chunks over.
+/// Whether a send hands slots over.
 pub(crate) fn hands_over(port: &mut Port, handle: u32) -> bool {
-    match port.ops.get_mut(handle).and_then(Op::stage) {
-        Some(Stage::Out(stage)) => stage.hands_over(),
+    match port.ops.get_mut(handle).and_then(Op::transfer) {
+        Some(DeviceTransfer::Out(transfer)) => transfer.hands_over(),
         _ => false,
     }
 }
 
 /// Whether a send goes on when its receiver has taken something.
 pub(crate) fn waits_for_receiver(port: &mut Port, handle: u32) -> bool {
-    match port.ops.get_mut(handle).and_then(Op::stage) {
-        Some(Stage::Out(stage)) => stage.waits_for_receiver(),
+    match port.ops.get_mut(handle).and_then(Op::transfer) {
+        Some(DeviceTransfer::Out(transfer)) => transfer.waits_for_receiver(),
         _ => false,
     }
 }
 
-/// Hands the next chunk over.
+/// Hands the next slot over.
 pub(crate) fn hand(port: &mut Port, handle: u32) -> Step {
     let Some(op) = port.ops.get_mut(handle) else {
         return Step::Moved;
@@ -225,27 +225,27 @@ pub(crate) fn hand(port: &mut Port, handle: u32) -> Step {
     let Some(rare) = &mut op.rare else {
         return Step::Moved;
     };
-    let Some(Stage::Out(stage)) = &mut rare.stage else {
+    let Some(DeviceTransfer::Out(transfer)) = &mut rare.transfer else {
         return Step::Moved;
     };
     let view = &op.view;
     let mut filled = 0;
-    let next = stage
+    let next = transfer
         .fill(|range, to| {
             filled = range.len();
-            // SAFETY: the view is readable until the operation is over, the chunk as
+            // SAFETY: the view is readable until the operation is over, the slot as
             // long as the range.
             unsafe { view.pack(range, to) };
         })
-        .and_then(|_| stage.next_handed());
+        .and_then(|_| transfer.next_handed());
     port.counters.copied += filled as u64;
     let (place, bytes) = match next {
         Ok(Some(next)) => next,
-        Ok(None) if stage.waits_for_receiver() => return Step::Moved,
+        Ok(None) if transfer.waits_for_receiver() => return Step::Moved,
         Ok(None) => return Step::NotReady,
         Err(e) => return Step::Broken(port.device_error(handle, e)),
     };
-    let on_device = match stage.is_on_device() {
+    let on_device = match transfer.is_on_device() {
         true => wire::DEVICE_SLOTS,
         false => 0,
     };
@@ -264,18 +264,18 @@ pub(crate) fn hand(port: &mut Port, handle: u32) -> Step {
     port.trace_piece(Kind::Fragment, peer, bytes, since);
     match on_device {
         0 => port.counters.handed += 1,
-        _ => port.counters.device_chunks += 1,
+        _ => port.counters.device_slots += 1,
     }
     if let Some(op) = port.ops.get_mut(handle) {
         op.sent(bytes);
-        if let Some(Stage::Out(stage)) = op.stage() {
-            stage.handed();
+        if let Some(DeviceTransfer::Out(transfer)) = op.transfer() {
+            transfer.handed();
         }
     }
     Step::Moved
 }
 
-/// The receiver has taken chunks.
+/// The receiver has taken slots.
 pub(crate) fn on_slot_credit(port: &mut Port, peer: u32, handle: u32, pieces: u16) -> bool {
     let Some(op) = port.send_op(peer, handle) else {
         return false;
@@ -286,14 +286,14 @@ pub(crate) fn on_slot_credit(port: &mut Port, peer: u32, handle: u32, pieces: u1
         _ => return false,
     };
     let granted = !matches!(op.protocol, Protocol::Cancelling);
-    let Some(Stage::Out(stage)) = op.stage() else {
+    let Some(DeviceTransfer::Out(transfer)) = op.transfer() else {
         return false;
     };
-    let waited = stage.waits_for_receiver();
-    if !stage.returned(usize::from(pieces)) {
+    let waited = transfer.waits_for_receiver();
+    if !transfer.returned(usize::from(pieces)) {
         return false;
     }
-    let lends = stage.lends();
+    let lends = transfer.lends();
     if left == 0 && !lends {
         eager::sent(port, handle);
     } else if waited && granted && left > 0 {
@@ -303,7 +303,7 @@ pub(crate) fn on_slot_credit(port: &mut Port, peer: u32, handle: u32, pieces: u1
     true
 }
 
-/// The next bytes of a message lie in a chunk of its sender.
+/// The next bytes of a message lie in a slot of its sender.
 pub(crate) fn on_slot(port: &mut Port, message: &Incoming, send: u32) -> bool {
     let peer = message.peer;
     let incoming = &mut port.peers[peer as usize].incoming;
@@ -348,12 +348,12 @@ pub(crate) fn on_slot(port: &mut Port, message: &Incoming, send: u32) -> bool {
             left
         }
         Target::Op(handle) => {
-            let chunk = match host_staged::inbound(port, handle) {
-                Some(stage) if stage.is_on_peer() == on_device => stage.handed(place),
+            let slot = match host_staged::inbound(port, handle) {
+                Some(transfer) if transfer.is_on_peer() == on_device => transfer.handed(place),
                 None if !on_device => port.devices.pool().handed(place),
                 _ => None,
             };
-            let (Some(chunk), Some(op)) = (chunk, port.ops.get_mut(handle)) else {
+            let (Some(slot), Some(op)) = (slot, port.ops.get_mut(handle)) else {
                 return false;
             };
             let moved = op.received();
@@ -366,10 +366,10 @@ pub(crate) fn on_slot(port: &mut Port, message: &Incoming, send: u32) -> bool {
             let end = (moved + bytes).min(room);
             op.receive_more(bytes);
             if op.view.as_device().is_none() {
-                let Some(from) = chunk.host() else {
+                let Some(from) = slot.host() else {
                     return false;
                 };
-                // SAFETY: the view is writable until the operation is over; the chunk
+                // SAFETY: the view is writable until the operation is over; the slot
                 // is ours until SLOT_CREDIT.
                 unsafe { op.view.unpack(start..end, from) };
                 port.counters.copied += (end - start) as u64;
@@ -378,11 +378,11 @@ pub(crate) fn on_slot(port: &mut Port, message: &Incoming, send: u32) -> bool {
                     port.received(handle);
                 }
             } else {
-                let Some(stage) = host_staged::inbound(port, handle) else {
+                let Some(transfer) = host_staged::inbound(port, handle) else {
                     return false;
                 };
-                stage.from = Some(send);
-                if let Err(e) = stage.take_handed(chunk, end - start) {
+                transfer.from = Some(send);
+                if let Err(e) = transfer.take_handed(slot, end - start) {
                     let e = port.device_error(handle, e);
                     host_staged::fail_inbound(port, handle, e);
                 } else if left == bytes {
@@ -403,51 +403,51 @@ pub(crate) fn on_slot(port: &mut Port, message: &Incoming, send: u32) -> bool {
     true
 }
 
-/// Tells the sender which of its chunks our device has read. True if it was told
+/// Tells the sender which of its slots our device has read. True if it was told
 /// anything.
 pub(crate) fn tell_taken(port: &mut Port, handle: u32) -> bool {
-    let Some(stage) = host_staged::inbound(port, handle) else {
+    let Some(transfer) = host_staged::inbound(port, handle) else {
         return false;
     };
-    let Some(send) = stage.from else {
+    let Some(send) = transfer.from else {
         return false;
     };
     // What fails is told to the next that asks.
-    let done = stage.done().unwrap_or(0);
+    let done = transfer.done().unwrap_or(0);
     say_taken(port, handle, send, done)
 }
 
 /// Gives back what the sender of a receive that ends early has handed over, after
 /// waiting for our device.
-pub(crate) fn give_chunks_back(port: &mut Port, handle: u32) {
-    let Some(stage) = host_staged::inbound(port, handle) else {
+pub(crate) fn give_slots_back(port: &mut Port, handle: u32) {
+    let Some(transfer) = host_staged::inbound(port, handle) else {
         return;
     };
-    if let Some(send) = stage.from {
-        let lent = stage.give_up();
+    if let Some(send) = transfer.from {
+        let lent = transfer.give_up();
         say_taken(port, handle, send, lent);
     }
 }
 
-pub(crate) fn say_taken(port: &mut Port, handle: u32, send: u32, chunks: usize) -> bool {
+pub(crate) fn say_taken(port: &mut Port, handle: u32, send: u32, slots: usize) -> bool {
     let Some(peer) = port.ops.get(handle).map(|op| op.peer) else {
         return false;
     };
-    let mut left = chunks;
+    let mut left = slots;
     while left > 0 {
         let n = u16::try_from(left).unwrap_or(u16::MAX);
         port.control(peer, wire::head(wire::SLOT_CREDIT, n, send, 0));
         left -= usize::from(n);
     }
-    chunks > 0
+    slots > 0
 }
 
 /// Ends a send whose device has failed in the middle.
 pub(crate) fn break_off(port: &mut Port, peer: u32, handle: u32, e: Error) {
     rendezvous::cancel(port, peer, handle);
-    let lends = match port.ops.get_mut(handle).and_then(Op::stage) {
-        Some(Stage::Out(stage)) if stage.lends() => {
-            stage.stop();
+    let lends = match port.ops.get_mut(handle).and_then(Op::transfer) {
+        Some(DeviceTransfer::Out(transfer)) if transfer.lends() => {
+            transfer.stop();
             true
         }
         _ => false,

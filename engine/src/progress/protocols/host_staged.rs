@@ -1,38 +1,38 @@
 //! Messages between a device and the host, staged in pinned memory.
 //!
-//! Eager and rendezvous stay as they are: a send takes its packed bytes from a stage
-//! as they become ready, a receive puts them into one ([`crate::device::stage`]).
+//! Eager and rendezvous stay as they are: a send takes its packed bytes from a transfer
+//! as they become ready, a receive puts them into one ([`crate::device::bounce`]).
 //!
 //! ```text
-//! send     Queued          waits for its first chunk, if the message is short
-//!          Eager, Streaming  fragments as far as chunks are packed
+//! send     Queued          waits for its first slot, if the message is short
+//!          Eager, Streaming  fragments as far as slots are packed
 //! receive  Stream          bytes into pinned memory
 //!          Draining        the device unpacks the rest -> Done
 //! ```
 //!
-//! Ranks that share memory hand chunks over ([`super::host_pipeline`]). Between others a long
-//! message is sent as far as its receiver has chunks: CTS says how many units of
-//! [`wire::WINDOW_BYTES`] may come, and further ones follow as chunks are unpacked. So
-//! what waits on the host is bounded by the stage, whatever the message's size.
+//! Ranks that share memory hand slots over ([`super::host_pipeline`]). Between others a long
+//! message is sent as far as its receiver has slots: CTS says how many units of
+//! [`wire::WINDOW_BYTES`] may come, and further ones follow as slots are unpacked. So
+//! what waits on the host is bounded by the transfer, whatever the message's size.
 //!
 //! # Invariants
 //! 1. A send that waits for its device holds up later starts to its peer, which must
 //!    not overtake it, and nothing else; if it waits for its producer, and not for its
 //!    own kernel, it is announced instead as soon as there are any.
-//! 2. An operation with a stage is in `staged`: it is looked after as long as a device
+//! 2. An operation with a transfer is in `staged`: it is looked after as long as a device
 //!    may work for it.
 //! 3. Whoever ends a windowed receive early lets its sender go on: the rest is dropped
 //!    as it comes.
 
 use super::{device_memory, host_pipeline, rendezvous};
 use crate::device::DeviceMemory;
+use crate::device::bounce::{Inbound, Outbound};
 use crate::device::pool::Claim;
-use crate::device::stage::{Inbound, Outbound};
 use crate::error::{Error, ErrorKind};
 use crate::progress::op::{Mode, Op, Protocol};
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
-use crate::progress::protocols::Stage;
+use crate::progress::protocols::DeviceTransfer;
 use crate::protocol::device::Move;
 use crate::protocol::reach::Placement;
 use crate::protocol::select::{DevicePair, Message};
@@ -93,7 +93,7 @@ pub(crate) fn source(port: &mut Port, handle: u32) -> Result<Source, Error> {
         return usable.map_err(|e| port.device_error(handle, e));
     }
     if queued
-        && port.ops.get_mut(handle).and_then(Op::stage).is_none()
+        && port.ops.get_mut(handle).and_then(Op::transfer).is_none()
         && let Some(source) = read_bar1(port, handle, &memory)
     {
         return Ok(source);
@@ -103,12 +103,12 @@ pub(crate) fn source(port: &mut Port, handle: u32) -> Result<Source, Error> {
         true => Claim::Announced,
         false => Claim::Send,
     };
-    let ready = match port.ops.get_mut(handle).and_then(Op::stage) {
-        Some(Stage::Out(stage)) => stage.ready(),
-        _ => Outbound::new(&port.devices, &memory, claim).and_then(|mut stage| {
-            let ready = stage.ready();
+    let ready = match port.ops.get_mut(handle).and_then(Op::transfer) {
+        Some(DeviceTransfer::Out(transfer)) => transfer.ready(),
+        _ => Outbound::new(&port.devices, &memory, claim).and_then(|mut transfer| {
+            let ready = transfer.ready();
             if let Some(rare) = port.rare(handle) {
-                rare.stage = Some(Stage::Out(stage));
+                rare.transfer = Some(DeviceTransfer::Out(transfer));
             }
             port.staged.push(handle);
             ready
@@ -149,7 +149,7 @@ pub(crate) fn write_bar1(port: &mut Port, handle: u32, from: *const u8, bytes: u
     };
     let wanted = op.view.bytes().min(op.total);
     let rare = op.rare.as_ref();
-    let begun = rare.is_some_and(|rare| rare.stage.is_some() || !rare.holds.is_empty());
+    let begun = rare.is_some_and(|rare| rare.transfer.is_some() || !rare.holds.is_empty());
     if begun || op.received() != 0 || bytes != op.total || wanted == 0 {
         return false;
     }
@@ -219,7 +219,7 @@ pub(crate) fn breaks(port: &mut Port, handle: u32, e: Error) {
         return port.finish(handle, Some(e));
     }
     if let Some(rare) = port.rare(handle) {
-        rare.stage = None;
+        rare.transfer = None;
         rare.error = Some(e);
     }
 }
@@ -239,9 +239,9 @@ pub(crate) fn must_not_wait(port: &mut Port, handle: u32, hurry: bool) -> bool {
         return false;
     };
     let late = hurry && op.view.as_device().is_some_and(|memory| memory.is_late());
-    match op.stage() {
-        Some(Stage::Out(stage)) if late || stage.starves() => {
-            stage.announced();
+    match op.transfer() {
+        Some(DeviceTransfer::Out(transfer)) if late || transfer.starves() => {
+            transfer.announced();
             true
         }
         _ => false,
@@ -250,8 +250,8 @@ pub(crate) fn must_not_wait(port: &mut Port, handle: u32, hurry: bool) -> bool {
 
 /// So many bytes of a send were posted.
 pub(crate) fn took(port: &mut Port, handle: u32, bytes: usize) {
-    if let Some(Stage::Out(stage)) = port.ops.get_mut(handle).and_then(Op::stage) {
-        stage.took(bytes);
+    if let Some(DeviceTransfer::Out(transfer)) = port.ops.get_mut(handle).and_then(Op::transfer) {
+        transfer.took(bytes);
         port.counters.copied += bytes as u64;
     }
 }
@@ -266,9 +266,9 @@ pub(crate) fn begin_inbound(port: &mut Port, handle: u32) -> bool {
         return false;
     };
     match Inbound::new(&port.devices, &memory, total) {
-        Ok(stage) => {
+        Ok(transfer) => {
             if let Some(rare) = port.rare(handle) {
-                rare.stage = Some(Stage::In(stage));
+                rare.transfer = Some(DeviceTransfer::In(transfer));
             }
             port.staged.push(handle);
             true
@@ -282,8 +282,8 @@ pub(crate) fn begin_inbound(port: &mut Port, handle: u32) -> bool {
 }
 
 pub(crate) fn inbound(port: &mut Port, handle: u32) -> Option<&mut Inbound> {
-    match port.ops.get_mut(handle)?.stage()? {
-        Stage::In(stage) => Some(stage),
+    match port.ops.get_mut(handle)?.transfer()? {
+        DeviceTransfer::In(transfer) => Some(transfer),
         _ => None,
     }
 }
@@ -304,11 +304,11 @@ pub(crate) fn stage_bytes(port: &mut Port, handle: u32, from: *const u8, bytes: 
     if inbound(port, handle).is_none() && !begin_inbound(port, handle) {
         return;
     }
-    let Some(stage) = inbound(port, handle) else {
+    let Some(transfer) = inbound(port, handle) else {
         return;
     };
     // SAFETY: callers pass `bytes` readable bytes.
-    match unsafe { stage.take(from, wanted) } {
+    match unsafe { transfer.take(from, wanted) } {
         Ok(true) => {}
         // It has not been asked for these.
         Ok(false) => {
@@ -345,8 +345,8 @@ pub(crate) fn drain(port: &mut Port, handle: u32) {
             fail_inbound(port, handle, e);
         }
         Some(Ok(true)) | None => {
-            if let Some(stage) = inbound(port, handle) {
-                let (copied, first) = (stage.copied, stage.copied_first);
+            if let Some(transfer) = inbound(port, handle) {
+                let (copied, first) = (transfer.copied, transfer.copied_first);
                 port.counters.copied += copied;
                 port.counters.copied_first += first;
             }
@@ -364,11 +364,11 @@ pub(crate) fn fail_inbound(port: &mut Port, handle: u32, e: Error) {
 
 /// Lets the sender of a receive that ends early go on: invariant 3.
 pub(crate) fn open_window(port: &mut Port, handle: u32) {
-    host_pipeline::give_chunks_back(port, handle);
-    let Some(stage) = inbound(port, handle) else {
+    host_pipeline::give_slots_back(port, handle);
+    let Some(transfer) = inbound(port, handle) else {
         return;
     };
-    if let Some(send) = stage.asks()
+    if let Some(send) = transfer.asks()
         && let Some(peer) = port.ops.get(handle).map(|op| op.peer)
     {
         port.control(peer, wire::head(wire::CTS, 0, send, 0));
@@ -385,8 +385,8 @@ pub(crate) fn open_stepwise(port: &mut Port, handle: u32, send: u32) {
         };
         return port.control(peer, wire::head(wire::CTS, 0, send, 0));
     }
-    if let Some(stage) = inbound(port, handle) {
-        stage.ask_stepwise(send);
+    if let Some(transfer) = inbound(port, handle) {
+        transfer.ask_stepwise(send);
     }
     advance_inbound(port, handle);
 }
@@ -419,15 +419,15 @@ pub(crate) fn advance_inbound(port: &mut Port, handle: u32) -> bool {
         return port.is_done(handle);
     }
     let told = host_pipeline::tell_taken(port, handle);
-    let Some(stage) = inbound(port, handle) else {
+    let Some(transfer) = inbound(port, handle) else {
         return told;
     };
-    if stage.hands.is_some() {
-        let due = stage.begin_chunks();
+    if transfer.hands.is_some() {
+        let due = transfer.begin_slots();
         return host_pipeline::send_slot_cts(port, handle, peer, due) || told;
     }
-    let send = stage.send;
-    match stage.ask() {
+    let send = transfer.send;
+    match transfer.ask() {
         Ok(None) => told,
         Ok(more) => {
             if let Some(send) = send {

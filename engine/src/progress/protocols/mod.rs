@@ -32,22 +32,22 @@ use self::device_get::Mapped;
 use self::device_pipeline::Opening;
 use self::device_put::Placed;
 use crate::device::UnderWay;
+use crate::device::bounce::{Inbound, Outbound};
 use crate::device::direct::Direct;
-use crate::device::stage::{Inbound, Outbound};
 use crate::error::Error;
 use crate::progress::op::Op;
 use crate::progress::port::Port;
 
 /// A message between the host and a device.
 #[derive(Debug)]
-pub(crate) enum Stage {
+pub(crate) enum DeviceTransfer {
     Out(Outbound),
     In(Inbound),
     /// The receiver's device copies; the send waits for FIN.
     Direct(Direct, u32),
     /// Our device reads memory of another process, or writes it.
     Mapped(Box<Mapped>),
-    /// The sender's memory for chunks is opened.
+    /// The sender's memory for slots is opened.
     Opening(Box<Opening>),
     /// The sender's device writes our memory.
     Placed(Box<Placed>),
@@ -59,8 +59,8 @@ pub(crate) enum Stage {
 }
 
 impl Op {
-    pub(crate) fn stage(&mut self) -> Option<&mut Stage> {
-        self.rare.as_mut()?.stage.as_mut()
+    pub(crate) fn transfer(&mut self) -> Option<&mut DeviceTransfer> {
+        self.rare.as_mut()?.transfer.as_mut()
     }
 
     /// Whether its device has failed before it began, which its receiver is to learn.
@@ -70,26 +70,28 @@ impl Op {
 }
 
 /// Looks after the messages of devices. True if anything moved.
-pub(crate) fn advance_staged(port: &mut Port) -> bool {
+pub(crate) fn advance_transfers(port: &mut Port) -> bool {
     let mut any = false;
     let mut at = 0;
     while let Some(&handle) = port.staged.get(at) {
-        match port.ops.get_mut(handle).and_then(Op::stage) {
+        match port.ops.get_mut(handle).and_then(Op::transfer) {
             None => {
                 port.staged.swap_remove(at);
                 continue;
             }
             // What fails is told to whoever takes the next bytes.
-            Some(Stage::Out(stage)) => {
-                stage.look();
-                any |= host_pipeline::refuse_chunks(port, handle);
+            Some(DeviceTransfer::Out(transfer)) => {
+                transfer.look();
+                any |= host_pipeline::refuse_slots(port, handle);
             }
-            Some(Stage::In(_)) => any |= host_staged::advance_inbound(port, handle),
-            Some(Stage::Mapped(_)) => any |= device_get::advance_mapped(port, handle),
-            Some(Stage::Opening(_)) => any |= device_pipeline::advance_opening(port, handle),
-            Some(Stage::Placed(_)) => any |= device_put::advance_placed(port, handle),
-            Some(Stage::Later { .. }) => any |= device_memory::tell_ready(port, handle),
-            Some(Stage::Direct(stage, _)) => match stage.is_over() {
+            Some(DeviceTransfer::In(_)) => any |= host_staged::advance_inbound(port, handle),
+            Some(DeviceTransfer::Mapped(_)) => any |= device_get::advance_mapped(port, handle),
+            Some(DeviceTransfer::Opening(_)) => {
+                any |= device_pipeline::advance_opening(port, handle)
+            }
+            Some(DeviceTransfer::Placed(_)) => any |= device_put::advance_placed(port, handle),
+            Some(DeviceTransfer::Later { .. }) => any |= device_memory::tell_ready(port, handle),
+            Some(DeviceTransfer::Direct(transfer, _)) => match transfer.is_over() {
                 Ok(false) => {}
                 over => {
                     device_copy::end_direct(port, handle);
@@ -117,20 +119,23 @@ pub(crate) fn advance_staged(port: &mut Port) -> bool {
 pub(crate) fn staged_transfers(port: &Port) -> usize {
     let holds = |handle: &&u32| {
         let rare = port.ops.get(**handle).and_then(|op| op.rare.as_ref());
-        rare.is_some_and(|rare| rare.stage.is_some())
+        rare.is_some_and(|rare| rare.transfer.is_some())
     };
     port.staged.iter().filter(holds).count()
 }
 
 /// Whether devices work on messages of this lane.
 pub(crate) fn devices_work(port: &Port) -> bool {
-    let works = |op: &Op| match op.rare.as_ref().and_then(|rare| rare.stage.as_ref()) {
-        Some(Stage::In(stage)) => stage.is_under_way(),
-        Some(Stage::Out(stage)) => stage.is_under_way(),
-        Some(Stage::Direct(..) | Stage::Mapped(_) | Stage::Opening(_) | Stage::Later { .. }) => {
-            true
-        }
-        Some(Stage::Placed(placed)) => placed.is_under_way(),
+    let works = |op: &Op| match op.rare.as_ref().and_then(|rare| rare.transfer.as_ref()) {
+        Some(DeviceTransfer::In(transfer)) => transfer.is_under_way(),
+        Some(DeviceTransfer::Out(transfer)) => transfer.is_under_way(),
+        Some(
+            DeviceTransfer::Direct(..)
+            | DeviceTransfer::Mapped(_)
+            | DeviceTransfer::Opening(_)
+            | DeviceTransfer::Later { .. },
+        ) => true,
+        Some(DeviceTransfer::Placed(placed)) => placed.is_under_way(),
         None => false,
     };
     let mut staged = port

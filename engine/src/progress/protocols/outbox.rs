@@ -268,7 +268,7 @@ pub(crate) fn revoke_send(port: &mut Port, handle: u32) -> bool {
             let owner = op.forget_memory();
             op.detached = true;
             port.owed.drop(owner);
-            // If it has all of it, the receiver gives the chunks back.
+            // If it has all of it, the receiver gives the slots back.
             if !all {
                 // The handle stays until the receiver answers, so that what it
                 // says meanwhile meets no other operation.

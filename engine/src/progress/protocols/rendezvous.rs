@@ -35,7 +35,7 @@ use crate::progress::op::Protocol;
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
 use crate::progress::protocols;
-use crate::progress::protocols::Stage;
+use crate::progress::protocols::DeviceTransfer;
 use crate::protocol::Protocol as Select;
 use crate::protocol::device::{Class, End, Space};
 use crate::protocol::reach::{Placement, Reach, supported};
@@ -51,7 +51,7 @@ pub(crate) struct RtsSent {
     pub cancelling: bool,
 }
 
-/// A send whose receiver lets fragments go, or chunks.
+/// A send whose receiver lets fragments go, or slots.
 pub(crate) struct Streaming {
     /// Bytes that have left.
     pub moved: usize,
@@ -153,8 +153,8 @@ pub(crate) fn grant(port: &mut Port, peer: u32, handle: u32, window: Option<usiz
     if let Some(rare) = &mut op.rare {
         rare.offer = None;
     }
-    if let Some(Stage::Out(stage)) = op.stage() {
-        stage.meet();
+    if let Some(DeviceTransfer::Out(transfer)) = op.transfer() {
+        transfer.meet();
     }
     if let Some(key) = op.take_key() {
         port.links.unexport(&key);
@@ -354,7 +354,7 @@ fn pair_of(
     own: &DeviceMemory,
     fits: bool,
 ) -> Option<DevicePair> {
-    // Memory that cannot be used is an error of the stage.
+    // Memory that cannot be used is an error of the transfer.
     let context = device_pipeline::context_of(port, handle).filter(|_| port.devices.opens())?;
     let key = &remote.offer.key;
     let placement = Placement::between(context.link(&key.device));

@@ -124,7 +124,7 @@ pub enum Way {
     Linked,
     /// The same, without a link between the devices.
     Apart,
-    /// The same, linked; all in chunks on the device, of which there are two.
+    /// The same, linked; all in slots on the device, of which there are two.
     Pipelined,
     /// No memory of the other process is opened.
     Closed,
@@ -134,7 +134,7 @@ pub enum Way {
     Tight,
     /// The driver registers no shared memory.
     Unregistered,
-    /// There is no shared memory for chunks.
+    /// There is no shared memory for slots.
     Unshared,
     /// The simulated network, threads.
     Network,
@@ -195,7 +195,7 @@ impl Way {
         let closed = set("device-mappings", "0");
         match self {
             Way::Apart => vec![set("OSIER_EMULATED_LINKS", "none")],
-            Way::Pipelined => vec![set("pipeline", "on"), set("device-chunks", "512K")],
+            Way::Pipelined => vec![set("pipeline", "on"), set("device-slots", "512K")],
             Way::Closed => vec![closed],
             Way::Bounded => vec![set("device-mappings", "1")],
             Way::Tight => vec![set("OSIER_PINNED_LIMIT", "256K"), closed],

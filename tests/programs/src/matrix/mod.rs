@@ -109,7 +109,7 @@ impl Device {
         let kind = match place {
             Place::Host => return Memory::Host(bytes.to_vec()),
             Place::Heap => {
-                // Without shared memory there is none for chunks, but for rings.
+                // Without shared memory there is none for slots, but for rings.
                 if self.way == Way::Unshared {
                     return Memory::Host(bytes.to_vec());
                 }
@@ -312,7 +312,7 @@ fn check_way(comm: &Communicator, cell: &Cell, before: DeviceTraffic) {
         now.kernels - before.kernels,
         now.handed - before.handed,
         now.copied - before.copied,
-        now.device_chunks - before.device_chunks,
+        now.device_slots - before.device_slots,
     ];
     if cell.bytes < cells::MANY {
         return;
@@ -322,7 +322,7 @@ fn check_way(comm: &Communicator, cell: &Cell, before: DeviceTraffic) {
     let (reads, writes) = (cell.from.is_opened(), cell.to.is_opened());
     // By every device, linked or not.
     let by_all = |place| matches!(place, Place::Pinned | Place::Managed);
-    // One kernel, or chunks on the device.
+    // One kernel, or slots on the device.
     let right = match cell.way {
         _ if !devices => None,
         Way::Threads => Some([u64::from(!sends), 0, 0, 0]),
@@ -346,7 +346,7 @@ fn check_way(comm: &Communicator, cell: &Cell, before: DeviceTraffic) {
         return;
     }
     assert_eq!((did[0], did[3]), (0, 0), "{cell}");
-    // Chunks are handed over; the host end copies, once.
+    // Slots are handed over; the host end copies, once.
     let hands_over = !matches!(cell.way, Way::Unregistered | Way::Unshared | Way::Network);
     if hands_over {
         let end = if sends { cell.from } else { cell.to };

@@ -2,7 +2,7 @@
 //! Invariants: [`super`].
 
 use super::{Lent, engine};
-use crate::device::pool::{Chunk, Claim, Kind, SlotAddress};
+use crate::device::pool::{Claim, Kind, Slot, SlotAddress};
 use crate::device::{DeviceMemory, Devices, Late, UnderWay, passed};
 use crate::protocol::device::{self, Class, End, Move, Pipeline, Space};
 use osier_kernels::{DeviceError, DeviceView, Engine, Event, Ordered};
@@ -10,10 +10,10 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A part of a message that a send has put into a chunk.
+/// A part of a message that a send has put into a slot.
 #[derive(Debug)]
 struct Piece {
-    chunk: Chunk,
+    slot: Slot,
     bytes: usize,
     /// Passes when it is packed.
     event: Option<Event>,
@@ -36,7 +36,7 @@ pub struct Outbound {
     queued: usize,
     /// What is packed, or being packed, and not over.
     pieces: VecDeque<Piece>,
-    idle: Vec<Chunk>,
+    idle: Vec<Slot>,
     /// Bytes of the first piece that the engine has taken.
     taken: usize,
     /// Pieces are handed over, so many of them by now.
@@ -64,7 +64,7 @@ impl Outbound {
         Ok(outbound)
     }
 
-    /// Of bytes on the host, for chunks that are handed over.
+    /// Of bytes on the host, for slots that are handed over.
     pub fn of_host(devices: &Arc<Devices>, bytes: usize) -> Outbound {
         let end = End {
             space: Space::Host,
@@ -126,8 +126,8 @@ impl Outbound {
         }
         outbound.handed = Some(0);
         outbound.on_device = true;
-        let chunk = outbound.chunk()?;
-        outbound.idle.extend(chunk);
+        let slot = outbound.slot()?;
+        outbound.idle.extend(slot);
         Ok(outbound)
     }
 
@@ -136,10 +136,10 @@ impl Outbound {
         self.on_device
     }
 
-    /// A chunk for the next piece; none now.
-    fn chunk(&mut self) -> Result<Option<Chunk>, DeviceError> {
-        if let Some(chunk) = self.idle.pop() {
-            return Ok(Some(chunk));
+    /// A slot for the next piece; none now.
+    fn slot(&mut self) -> Result<Option<Slot>, DeviceError> {
+        if let Some(slot) = self.idle.pop() {
+            return Ok(Some(slot));
         }
         let kind = match self.handed {
             Some(_) => Kind::Shared,
@@ -149,7 +149,7 @@ impl Outbound {
         let want = self.plan.fragment.min(self.bytes - self.queued);
         let least = device::LEAST_FRAGMENT_BYTES;
         let pool = match (&self.from, self.on_device) {
-            (Some((lent, _)), true) => &lent.device.chunks,
+            (Some((lent, _)), true) => &lent.device.slots,
             _ => self.devices.pool(),
         };
         // Whoever waits for its producer is as one that waits for its receive.
@@ -157,11 +157,11 @@ impl Outbound {
             Claim::Send if self.late.is_late()? => Claim::Announced,
             claim => claim,
         };
-        let chunk = pool.take(context, (want, least), claim, kind)?;
-        if chunk.is_none() && self.wants_memory() {
+        let slot = pool.take(context, (want, least), claim, kind)?;
+        if slot.is_none() && self.wants_memory() {
             self.note(); // nobody rings when memory is there
         }
-        Ok(chunk)
+        Ok(slot)
     }
 
     /// Whether it waits for memory that others have.
@@ -169,25 +169,25 @@ impl Outbound {
         self.claim != Claim::Announced && self.starves()
     }
 
-    fn wants_chunk(&self) -> bool {
+    fn wants_slot(&self) -> bool {
         self.queued < self.bytes && self.pieces.len() < self.plan.depth
     }
 
     fn advance(&mut self) -> Result<(), DeviceError> {
         let context = match &self.from {
-            Some((lent, _)) if self.wants_chunk() => lent.device.context.clone(),
+            Some((lent, _)) if self.wants_slot() => lent.device.context.clone(),
             _ => return Ok(()),
         };
         let _held = context.hold()?;
-        while self.wants_chunk() {
-            let Some(chunk) = self.chunk()? else {
+        while self.wants_slot() {
+            let Some(slot) = self.slot()? else {
                 return Ok(());
             };
             let start = self.queued;
-            let bytes = chunk.bytes().min(self.bytes - start);
-            let event = self.pack(start..start + bytes, &chunk)?;
+            let bytes = slot.bytes().min(self.bytes - start);
+            let event = self.pack(start..start + bytes, &slot)?;
             self.pieces.push_back(Piece {
-                chunk,
+                slot,
                 bytes,
                 event: Some(event),
             });
@@ -197,7 +197,7 @@ impl Outbound {
         Ok(())
     }
 
-    fn pack(&self, range: Range<usize>, to: &Chunk) -> Result<Event, DeviceError> {
+    fn pack(&self, range: Range<usize>, to: &Slot) -> Result<Event, DeviceError> {
         let Some((lent, view)) = &self.from else {
             return Err(DeviceError::Unavailable("a message of the host".into()));
         };
@@ -208,18 +208,18 @@ impl Outbound {
         packer.pack_by(self.engine, stream, view, range, &room, self.blocks)
     }
 
-    /// Puts the next piece of a host's message into a chunk. False: there is no room.
+    /// Puts the next piece of a host's message into a slot. False: there is no room.
     pub fn fill(&mut self, pack: impl FnOnce(Range<usize>, *mut u8)) -> Result<bool, DeviceError> {
-        if self.from.is_some() || !self.wants_chunk() {
+        if self.from.is_some() || !self.wants_slot() {
             return Ok(false);
         }
-        let Some(chunk) = self.chunk()? else {
+        let Some(slot) = self.slot()? else {
             return Ok(false);
         };
-        let bytes = chunk.bytes().min(self.bytes - self.queued);
-        pack(self.queued..self.queued + bytes, chunk.host());
+        let bytes = slot.bytes().min(self.bytes - self.queued);
+        pack(self.queued..self.queued + bytes, slot.host());
         self.pieces.push_back(Piece {
-            chunk,
+            slot,
             bytes,
             event: None,
         });
@@ -256,7 +256,7 @@ impl Outbound {
         if !passed(&mut piece.event)? {
             return Ok((std::ptr::null(), 0));
         }
-        let host = piece.chunk.host().wrapping_add(self.taken);
+        let host = piece.slot.host().wrapping_add(self.taken);
         Ok((host, piece.bytes - self.taken))
     }
 
@@ -274,7 +274,7 @@ impl Outbound {
         if let Some(piece) = self.pieces.pop_front()
             && self.queued < self.bytes
         {
-            self.idle.push(piece.chunk);
+            self.idle.push(piece.slot);
         }
     }
 
@@ -293,14 +293,14 @@ impl Outbound {
     /// Its receive is there.
     pub fn meet(&mut self) {
         self.claim = Claim::Send;
-        let chunks = self.pieces.iter_mut().map(|piece| &mut piece.chunk);
-        chunks.chain(&mut self.idle).for_each(Chunk::meet);
+        let slots = self.pieces.iter_mut().map(|piece| &mut piece.slot);
+        slots.chain(&mut self.idle).for_each(Slot::meet);
     }
 
     /// From now on pieces are handed over. False where there is no memory for that: then
     /// nothing has changed, and its receive still has to ask for it.
     pub fn hand_over(&mut self) -> bool {
-        let shared = |piece: &Piece| piece.chunk.place(piece.bytes).is_some();
+        let shared = |piece: &Piece| piece.slot.place(piece.bytes).is_some();
         let context = self.from.as_ref().map(|(lent, _)| &lent.device.context);
         let keeps = || self.devices.pool().keeps(context, Claim::Send).is_ok();
         let all = self.pieces.iter().all(shared);
@@ -345,7 +345,7 @@ impl Outbound {
         if !passed(&mut piece.event)? {
             return Ok(None);
         }
-        Ok(piece.chunk.place(piece.bytes).map(|p| (p, piece.bytes)))
+        Ok(piece.slot.place(piece.bytes).map(|p| (p, piece.bytes)))
     }
 
     /// It was.
@@ -365,7 +365,7 @@ impl Outbound {
 
     /// Whether nothing can be handed over before the receiver has taken something.
     pub fn waits_for_receiver(&self) -> bool {
-        self.handed == Some(self.pieces.len()) && !self.wants_chunk()
+        self.handed == Some(self.pieces.len()) && !self.wants_slot()
     }
 
     /// Whether the receiver has pieces.

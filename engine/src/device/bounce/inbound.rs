@@ -2,7 +2,7 @@
 //! Invariants: [`super`].
 
 use super::{Lent, engine};
-use crate::device::pool::{Chunk, Claim, Handed, Kind, SlotAddress};
+use crate::device::pool::{Claim, Handed, Kind, Slot, SlotAddress};
 use crate::device::{DeviceMemory, Devices, Late, UnderWay, passed};
 use crate::protocol::device::{self, Class, End, Move, Pipeline, Space};
 use crate::wire;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Bytes that wait for memory from which a kernel unpacks.
 enum Waiting {
     Bytes(Vec<u8>),
-    /// A peer's chunk on the host that our device does not reach.
+    /// A peer's slot on the host that our device does not reach.
     Handed(Handed),
 }
 
@@ -30,15 +30,15 @@ impl Waiting {
 /// What a kernel unpacks from.
 #[derive(Debug)]
 enum Source {
-    Own(Chunk),
-    /// A peer's chunk, which it is told of.
+    Own(Slot),
+    /// A peer's slot, which it is told of.
     Handed,
 }
 
-/// A peer's chunks on its device.
+/// A peer's slots on its device.
 struct Peer {
     memory: Arc<Memory>,
-    /// Copies of chunks to our own device, which are unpacked there.
+    /// Copies of slots to our own device, which are unpacked there.
     copies: Option<Lent>,
 }
 
@@ -53,18 +53,18 @@ pub struct Inbound {
     engine: Engine,
     /// Bytes that will be unpacked.
     bytes: usize,
-    /// Bytes that lie in chunks, or are unpacked.
+    /// Bytes that lie in slots, or are unpacked.
     written: usize,
     /// Bytes that kernels have been queued for.
     queued: usize,
-    /// Chunks for the next bytes; the first has some already.
-    room: VecDeque<Chunk>,
+    /// Slots for the next bytes; the first has some already.
+    room: VecDeque<Slot>,
     /// Kernels and copies that may be under way, in order.
     kernels: VecDeque<(Option<Event>, Source)>,
     peer: Option<Peer>,
-    /// Copies of a peer's chunks that kernels unpack.
-    copied_chunks: VecDeque<(Option<Event>, Chunk)>,
-    idle: Vec<Chunk>,
+    /// Copies of a peer's slots that kernels unpack.
+    copied_slots: VecDeque<(Option<Event>, Slot)>,
+    idle: Vec<Slot>,
     /// What came before there was room, and how much of its first part is done.
     waiting: VecDeque<Waiting>,
     waited: usize,
@@ -84,7 +84,7 @@ pub struct Inbound {
     under_way: Option<UnderWay>,
     /// Bytes that the host has copied.
     pub copied: u64,
-    /// Chunks that were copied to the own device first.
+    /// Slots that were copied to the own device first.
     pub copied_first: u64,
 }
 
@@ -123,7 +123,7 @@ impl Inbound {
             room: VecDeque::new(),
             kernels: VecDeque::new(),
             peer: None,
-            copied_chunks: VecDeque::new(),
+            copied_slots: VecDeque::new(),
             idle: Vec::new(),
             waiting: VecDeque::new(),
             waited: 0,
@@ -139,7 +139,7 @@ impl Inbound {
         })
     }
 
-    /// Of a message that comes in chunks of its sender's device, opened here.
+    /// Of a message that comes in slots of its sender's device, opened here.
     pub fn of_peer(
         devices: &Arc<Devices>,
         memory: &DeviceMemory,
@@ -155,9 +155,9 @@ impl Inbound {
         };
         inbound.plan = devices.model().device_pieces(from, end, message, linked);
         inbound.blocks = model.copy_blocks(end.class, Class::Run);
-        let chunk = inbound.plan.fragment;
-        let chunks = (chunk, message.div_ceil(chunk));
-        let copies = match model.copies_first(end, linked, chunks) {
+        let slot = inbound.plan.fragment;
+        let slots = (slot, message.div_ceil(slot));
+        let copies = match model.copies_first(end, linked, slots) {
             true => Some(Lent::new(devices, &inbound.view)?),
             false => None,
         };
@@ -168,7 +168,7 @@ impl Inbound {
         Ok(inbound)
     }
 
-    /// A chunk that its sender has handed over.
+    /// A slot that its sender has handed over.
     pub fn handed(&self, space: SlotAddress) -> Option<Handed> {
         match &self.peer {
             Some(peer) => Handed::on_peer(&peer.memory, space),
@@ -176,7 +176,7 @@ impl Inbound {
         }
     }
 
-    /// Whether chunks of its sender's device come.
+    /// Whether slots of its sender's device come.
     pub fn is_on_peer(&self) -> bool {
         self.peer.is_some()
     }
@@ -187,10 +187,10 @@ impl Inbound {
         }
     }
 
-    /// A chunk for bytes to come; none now.
-    fn chunk(&mut self, bytes: usize) -> Result<Option<Chunk>, DeviceError> {
-        if let Some(chunk) = self.idle.pop() {
-            return Ok(Some(chunk));
+    /// A slot for bytes to come; none now.
+    fn slot(&mut self, bytes: usize) -> Result<Option<Slot>, DeviceError> {
+        if let Some(slot) = self.idle.pop() {
+            return Ok(Some(slot));
         }
         let own = |(_, source): &&(Option<Event>, Source)| matches!(source, Source::Own(_));
         let held = self.room.len() + self.kernels.iter().filter(own).count();
@@ -208,46 +208,46 @@ impl Inbound {
             .take(Some(context), size, claim, Kind::Any)
     }
 
-    /// Copies bytes to chunks as far as there are some, and unpacks those that are full.
+    /// Copies bytes to slots as far as there are some, and unpacks those that are full.
     fn put(&mut self, from: *const u8, bytes: usize) -> Result<usize, DeviceError> {
         let mut done = 0;
         while done < bytes {
             // A sender that is asked for its bytes has room for those.
             if self.room.is_empty() && self.send.is_none() {
                 let rest = self.bytes - self.written;
-                match self.chunk(self.plan.fragment.min(rest))? {
-                    Some(chunk) => self.room.push_back(chunk),
+                match self.slot(self.plan.fragment.min(rest))? {
+                    Some(slot) => self.room.push_back(slot),
                     None => break,
                 }
             }
-            let Some(chunk) = self.room.front() else {
+            let Some(slot) = self.room.front() else {
                 break;
             };
             let filled = self.written - self.queued;
-            let n = (chunk.bytes() - filled).min(bytes - done);
-            let to = chunk.host().wrapping_add(filled);
-            // SAFETY: a chunk of ours that no kernel uses, with room for `n` bytes; the
+            let n = (slot.bytes() - filled).min(bytes - done);
+            let to = slot.host().wrapping_add(filled);
+            // SAFETY: a slot of ours that no kernel uses, with room for `n` bytes; the
             // caller has `bytes` readable ones.
             unsafe { std::ptr::copy_nonoverlapping(from.wrapping_add(done), to, n) };
             done += n;
             self.copied += n as u64;
             self.written += n;
-            if filled + n == chunk.bytes() || self.written == self.bytes {
+            if filled + n == slot.bytes() || self.written == self.bytes {
                 self.unpack_room()?;
             }
         }
         Ok(done)
     }
 
-    /// Unpacks the first chunk of the room.
+    /// Unpacks the first slot of the room.
     fn unpack_room(&mut self) -> Result<(), DeviceError> {
-        let Some(chunk) = self.room.pop_front() else {
+        let Some(slot) = self.room.pop_front() else {
             return Ok(());
         };
         let range = self.queued..self.written;
-        let packed = chunk.on_device(&self.lent.device.context, range.len())?;
+        let packed = slot.on_device(&self.lent.device.context, range.len())?;
         let event = self.unpack(packed.after_stream(self.lent.stream()?), range)?;
-        self.kernels.push_back((Some(event), Source::Own(chunk)));
+        self.kernels.push_back((Some(event), Source::Own(slot)));
         Ok(())
     }
 
@@ -294,7 +294,7 @@ impl Inbound {
         Ok(true)
     }
 
-    /// Takes a peer's chunk, of which `bytes` bytes fit the view.
+    /// Takes a peer's slot, of which `bytes` bytes fit the view.
     pub fn take_handed(&mut self, handed: Handed, bytes: usize) -> Result<(), DeviceError> {
         self.handed += 1;
         if bytes == 0 {
@@ -326,7 +326,7 @@ impl Inbound {
     fn take_from_peer(&mut self, packed: &DeviceSlice<u8>) -> Result<(), DeviceError> {
         let range = self.queued..self.queued + packed.len();
         self.written += packed.len();
-        let Some((copied, chunk, own)) = self.copy_first(packed)? else {
+        let Some((copied, slot, own)) = self.copy_first(packed)? else {
             let event = self.unpack(packed.after_stream(self.lent.stream()?), range)?;
             self.kernels.push_back((Some(event), Source::Handed));
             return Ok(());
@@ -335,20 +335,20 @@ impl Inbound {
         self.copied_first += 1;
         (self.kernels).push_back((Some(copied.clone()), Source::Handed));
         // Whatever follows, the copy is under way.
-        self.copied_chunks.push_back((Some(copied.clone()), chunk));
+        self.copied_slots.push_back((Some(copied.clone()), slot));
         let event = self.unpack(own.after(&copied), range)?;
-        if let Some((last, _)) = self.copied_chunks.back_mut() {
+        if let Some((last, _)) = self.copied_slots.back_mut() {
             *last = Some(event);
         }
         Ok(())
     }
 
-    /// Copies bytes to a chunk of our own device, if that is how they go and there is
+    /// Copies bytes to a slot of our own device, if that is how they go and there is
     /// one.
     fn copy_first(
         &self,
         packed: &DeviceSlice<u8>,
-    ) -> Result<Option<(Event, Chunk, DeviceSlice<u8>)>, DeviceError> {
+    ) -> Result<Option<(Event, Slot, DeviceSlice<u8>)>, DeviceError> {
         let Some(copies) = self.peer.as_ref().and_then(|peer| peer.copies.as_ref()) else {
             return Ok(None);
         };
@@ -356,19 +356,19 @@ impl Inbound {
         let _held = device.context.hold()?;
         let bytes = packed.len();
         let size = (bytes, bytes);
-        let chunk = match self.copied_chunks.len() < self.plan.depth.max(2) {
-            true => (device.chunks).take(Some(&device.context), size, Claim::Copy, Kind::Shared),
+        let slot = match self.copied_slots.len() < self.plan.depth.max(2) {
+            true => (device.slots).take(Some(&device.context), size, Claim::Copy, Kind::Shared),
             false => Ok(None),
         };
         // Without one it is unpacked where it lies.
-        let Ok(Some(chunk)) = chunk else {
+        let Ok(Some(slot)) = slot else {
             return Ok(None);
         };
-        let own = chunk.on_device(&device.context, bytes)?;
+        let own = slot.on_device(&device.context, bytes)?;
         let stream = copies.stream()?;
         let to = own.after_stream(stream);
         let event = copy::copy(stream, &packed.after_stream(stream), &to)?;
-        Ok(Some((event, chunk, own)))
+        Ok(Some((event, slot, own)))
     }
 
     /// Looks which kernels are done, and goes on with what waits.
@@ -379,20 +379,20 @@ impl Inbound {
             }
             match self.kernels.pop_front() {
                 // What nobody has asked for takes memory when it comes.
-                Some((_, Source::Own(chunk)))
+                Some((_, Source::Own(slot)))
                     if self.written < self.bytes && self.send.is_some() =>
                 {
-                    self.idle.push(chunk);
+                    self.idle.push(slot);
                 }
                 Some((_, Source::Handed)) => self.done += 1,
                 _ => {}
             }
         }
-        while let Some((event, _)) = self.copied_chunks.front_mut() {
+        while let Some((event, _)) = self.copied_slots.front_mut() {
             if !passed(event)? {
                 break;
             }
-            self.copied_chunks.pop_front();
+            self.copied_slots.pop_front();
         }
         while let Some(first) = self.waiting.front() {
             let (from, bytes) = first.bytes();
@@ -420,7 +420,7 @@ impl Inbound {
 
     /// Whether nothing is under way.
     fn is_idle(&self) -> bool {
-        self.kernels.is_empty() && self.copied_chunks.is_empty() && self.waiting.is_empty()
+        self.kernels.is_empty() && self.copied_slots.is_empty() && self.waiting.is_empty()
     }
 
     /// Whether the sender waits for memory that others have, or for ours.
@@ -459,11 +459,11 @@ impl Inbound {
         let mut may = asked;
         while may < self.bytes {
             // Whole units, as CTS counts them.
-            let Some(chunk) = self.chunk(self.plan.fragment)? else {
+            let Some(slot) = self.slot(self.plan.fragment)? else {
                 break;
             };
-            may += chunk.bytes();
-            self.room.push_back(chunk);
+            may += slot.bytes();
+            self.room.push_back(slot);
         }
         if may >= self.bytes {
             self.asked = None;
@@ -486,14 +486,14 @@ impl Inbound {
     }
 
     /// Has a send hand pieces over, at once or when our memory may be written: a kernel
-    /// that waits would keep its chunks. The send, if it is to begin now.
+    /// that waits would keep its slots. The send, if it is to begin now.
     pub fn ask_slots(&mut self, send: (u32, u16)) -> Result<Option<(u32, u16)>, DeviceError> {
         self.hands = Some(send);
-        self.begin_chunks()
+        self.begin_slots()
     }
 
     /// The send that is to begin to hand pieces over now.
-    pub fn begin_chunks(&mut self) -> Result<Option<(u32, u16)>, DeviceError> {
+    pub fn begin_slots(&mut self) -> Result<Option<(u32, u16)>, DeviceError> {
         match self.hands {
             Some(_) if self.late.is_late()? => {
                 self.note();
@@ -517,7 +517,7 @@ impl Inbound {
 
     fn wait_for_kernels(&mut self) {
         let mut failed = false;
-        let copies = self.copied_chunks.iter_mut().map(|(event, _)| event);
+        let copies = self.copied_slots.iter_mut().map(|(event, _)| event);
         for event in self
             .kernels
             .iter_mut()

@@ -1,22 +1,22 @@
 //! Staging between a device and the host: state of one transfer.
 //!
-//! The packed message is cut into pieces, each in a chunk of the pool, several at a
+//! The packed message is cut into pieces, each in a slot of the pool, several at a
 //! time, so that kernels work on some while others travel.
 //!
 //! ```text
-//! Outbound   kernel packs piece 1 | engine sends piece 0, or hands its chunk over
+//! Outbound   kernel packs piece 1 | engine sends piece 0, or hands its slot over
 //! Inbound    engine receives piece 1, or is handed it | kernel unpacks piece 0
 //! ```
 //!
-//! Between ranks that share memory the sender hands its chunks over: the receiver's
+//! Between ranks that share memory the sender hands its slots over: the receiver's
 //! kernel reads what the sender's has written, and no byte is copied by the host. The
-//! chunks lie on the host, or on the sender's device where the receiver opens them there;
+//! slots lie on the host, or on the sender's device where the receiver opens them there;
 //! on a linked device it may copy them to its own first.
 //!
 //! # Invariants
-//! 1. The host reads and writes a chunk only while no kernel uses it, and the sender
+//! 1. The host reads and writes a slot only while no kernel uses it, and the sender
 //!    none that it has handed over.
-//! 2. Chunks and the stream are given back when no work is under way on them.
+//! 2. Slots and the stream are given back when no work is under way on them.
 
 mod inbound;
 mod outbound;
