@@ -138,11 +138,9 @@ pub fn operation(name: &str) -> Result<Operation, String> {
         })
 }
 
-/// Lower case, without what separates words.
+/// Lower case, without separators of words.
 fn plain(name: &str) -> String {
-    name.to_ascii_lowercase()
-        .replace([' ', '-', '_'], "")
-        .replace("neighbor", "neighbor")
+    name.to_ascii_lowercase().replace([' ', '-', '_'], "")
 }
 
 /// An algorithm by its textbook name, `levels` for trees per level.
