@@ -6,7 +6,14 @@
 //! # Invariants
 //! 1. A ring is reached only through `RINGS` and `CURRENT` of the thread that
 //!    made it.
-//! 2. `CURRENT` points to a ring that `RINGS` owns, or to none.
+//! 2. `CURRENT` points to a ring that `RINGS` owns, or to none: a ring that is dropped
+//!    takes itself out.
+//! 3. From `base` on `bytes` bytes are mapped, at whole pages, as long as the ring: its
+//!    thread alone reaches them in this process. Offsets of words are multiples of eight
+//!    inside the file, which callers of `word` see to; words that readers look at are
+//!    atomics.
+//! 4. A system call on a descriptor of ours and numbers, or on memory of ours of the
+//!    length that is said, touches no other memory of the process.
 
 use super::event::{EVENT_BYTES, Event};
 use super::file::{EVENTS_AT, HEADER_BYTES, MAGIC, NAME_BYTES, SITES_BYTES, VERSION};
@@ -48,7 +55,7 @@ pub(super) fn now_ns() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: writes to our own value; this clock exists on every Linux.
+    // SAFETY: invariant 4: writes to our own value; this clock exists on every Linux.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
@@ -72,8 +79,8 @@ pub(super) fn record(
             None => return,
         }
     };
-    // SAFETY: owned by this thread's `RINGS` (invariants 1 and 2), and nothing
-    // below comes back here.
+    // SAFETY: invariants 1 and 2: owned by this thread's `RINGS`, and nothing below comes
+    // back here.
     let ring = unsafe { &mut *ring };
     ring.push(event, site);
 }
@@ -165,9 +172,10 @@ impl Ring {
     /// Writes bytes to the head of the file.
     fn put(&mut self, at: usize, with: &[u8]) {
         assert!(at + with.len() <= EVENTS_AT);
-        // SAFETY: inside the mapping by the assertion.
+        // SAFETY: invariant 3: inside the mapping by the assertion.
         let to = unsafe { self.base.add(at) };
-        // SAFETY: as above; only this thread writes the file.
+        // SAFETY: invariants 1 and 3: inside the mapping by the assertion; only this thread
+        // writes the file.
         unsafe { std::ptr::copy_nonoverlapping(with.as_ptr(), to, with.len()) };
     }
 
@@ -175,9 +183,9 @@ impl Ring {
     #[inline]
     fn word(&self, at: usize) -> &AtomicU64 {
         debug_assert!(at + 8 <= self.bytes && at.is_multiple_of(8));
-        // SAFETY: callers pass offsets inside the file.
+        // SAFETY: invariant 3: callers pass offsets inside the file.
         let at = unsafe { self.base.add(at) };
-        // SAFETY: aligned, mapped as long as `self`, reached by atomics.
+        // SAFETY: invariant 3: aligned, mapped as long as `self`, reached by atomics.
         unsafe { AtomicU64::from_ptr(at.cast()) }
     }
 
@@ -239,7 +247,15 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map`, and nobody else has the address.
+        // A value of the thread's own that is dropped behind its rings may record.
+        let at: *mut Ring = self;
+        if CURRENT
+            .try_with(Cell::get)
+            .is_ok_and(|(_, ring)| ring == at)
+        {
+            CURRENT.set((0, std::ptr::null_mut()));
+        }
+        // SAFETY: invariants 1 and 3: mapped by `map`, and nobody else has the address.
         unsafe { libc::munmap(self.base.cast(), self.bytes) };
     }
 }
@@ -248,12 +264,12 @@ impl Drop for Ring {
 /// signal later.
 fn map(file: &File, bytes: usize) -> std::io::Result<*mut u8> {
     let length = libc::off_t::try_from(bytes).map_err(std::io::Error::other)?;
-    // SAFETY: a system call on our own file.
+    // SAFETY: invariant 4: our own file.
     let rc = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) };
     if rc != 0 {
         return Err(std::io::Error::from_raw_os_error(rc));
     }
-    // SAFETY: a new mapping at an address of the kernel's choice.
+    // SAFETY: invariant 4: a new mapping, at an address of the kernel's choice.
     let base = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -268,4 +284,53 @@ fn map(file: &File, bytes: usize) -> std::io::Result<*mut u8> {
         return Err(std::io::Error::last_os_error());
     }
     Ok(base.cast())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::Options;
+    use crate::trace::event::Kind;
+
+    /// Records when it is dropped.
+    struct Late(Arc<Tracer>);
+
+    impl Drop for Late {
+        fn drop(&mut self) {
+            self.0.record(event());
+        }
+    }
+
+    fn event() -> Event {
+        Event::of(Kind::Send)
+    }
+
+    /// Values of a thread are dropped one after the other, rings among them.
+    #[test]
+    fn what_is_dropped_behind_the_rings_records_nothing() {
+        thread_local! {
+            static BEFORE: RefCell<Option<Late>> = const { RefCell::new(None) };
+            static BEHIND: RefCell<Option<Late>> = const { RefCell::new(None) };
+        }
+        let folder = std::env::temp_dir().join(format!("osier-rings-{}", std::process::id()));
+        let options = Options {
+            folder: folder.clone(),
+            events: 16,
+        };
+        let tracer = Tracer::new(options, 1, 0, 1).expect("a tracer");
+        let of_thread = tracer.clone();
+        let thread = std::thread::spawn(move || {
+            BEFORE.set(Some(Late(of_thread.clone())));
+            of_thread.record(event());
+            BEHIND.set(Some(Late(of_thread)));
+        });
+        thread.join().expect("it ends");
+        let mut files = std::fs::read_dir(&folder).expect("the folder");
+        let file = files.next().expect("a recording").expect("a file");
+        let bytes = std::fs::read(file.path()).expect("its bytes");
+        let written = u64::from_le_bytes(bytes[56..64].try_into().expect("a word"));
+        // Of the two values one is dropped before the rings.
+        assert_eq!(written, 2);
+        std::fs::remove_dir_all(folder).expect("removed");
+    }
 }
