@@ -9,6 +9,8 @@
 //!    anywhere. What lives in our buffer also lives in the model's, which frees
 //!    in order only.
 //! 4. The lock is a leaf: pieces are dropped under a lane's lock.
+//! 5. `base` is the address of the vector's first byte: its elements do not move while it
+//!    is the pool's.
 //!
 //! # Sources
 //! MPI 5.0, section 3.6, with the model implementation of 3.6.1.
@@ -49,7 +51,7 @@ struct Space {
     notify: Vec<(Arc<Ready>, u64)>,
 }
 
-// SAFETY: `base` points into `memory`, which the pool owns.
+// SAFETY: invariants 2 and 5: an address into the vector that goes along, tied to no thread.
 unsafe impl Send for Space {}
 
 impl Space {
@@ -89,8 +91,7 @@ enum PieceMemory {
     Own(Vec<u8>),
 }
 
-// SAFETY: the memory is the pool's, which the piece keeps alive, and the
-// piece's alone (invariant 1).
+// SAFETY: invariants 1 and 2: the memory is the piece's alone, of a pool that it keeps alive.
 unsafe impl Send for Piece {}
 
 impl Piece {
@@ -185,6 +186,16 @@ impl Pool {
         lock(&self.space).live == 0
     }
 
+    /// The vector, if no piece of it lives, and `None` in its place where there is none. A
+    /// thread that has the pool still gets no piece any more.
+    fn take(&self) -> Option<Option<Vec<u8>>> {
+        let mut space = lock(&self.space);
+        (space.live == 0).then(|| {
+            let memory = std::mem::take(&mut space.memory);
+            self.capacity.is_some().then_some(memory)
+        })
+    }
+
     /// Has a number left in a list when it is empty; true if it is so already.
     pub fn notify(&self, ready: &Arc<Ready>, token: u64) -> bool {
         let mut space = lock(&self.space);
@@ -248,9 +259,7 @@ impl Attached {
     #[track_caller]
     pub fn detach(&self, core: &Core) -> Option<Vec<u8>> {
         let pool = lock(&self.0).take()?;
-        core.wait_until(|| pool.is_drained(core).then_some(()));
-        pool.capacity?;
-        Some(std::mem::take(&mut lock(&pool.space).memory))
+        core.wait_until(|| pool.is_drained(core).then(|| pool.take()).flatten())
     }
 
     #[track_caller]
@@ -300,6 +309,21 @@ mod tests {
                 self.entries.pop_front();
             }
         }
+    }
+
+    /// Between a look that finds the pool empty and the end of its life, a thread that has
+    /// it may take a piece.
+    #[test]
+    fn a_pool_with_a_piece_keeps_its_vector() {
+        let pool = Arc::new(Pool::new(Some(vec![0; 100])));
+        let piece = pool.reserve(60).expect("room");
+        assert!(pool.take().is_none(), "a piece lives");
+        drop(piece);
+        let memory = pool.take().expect("none lives").expect("a vector");
+        assert_eq!(memory.len(), 100);
+        assert!(pool.reserve(1).is_err(), "there is no memory any more");
+        let automatic = Arc::new(Pool::new(None));
+        assert_eq!(automatic.take(), Some(None));
     }
 
     proptest! {
