@@ -17,6 +17,14 @@
 //!    sender's death: nobody writes memory that a receive has given back.
 //! 2. Each REAR_PUT is answered by one REAR_DONE.
 //! 3. At most one slice of a pull or push is under way.
+//! 4. A region that is read has the length of the message that was announced with it
+//!    (what says otherwise is refused as it comes), and a pull reads neither more than
+//!    that nor more than the view has room for.
+//! 5. A pull owns its bounce buffer, in which the slice that was read last lies: it is
+//!    neither moved nor resized while a slice is under way.
+//! 6. A push reads its send's memory, from the rear part's first byte to the message's
+//!    end, while that send is announced, so not over: a receiver says what becomes of the
+//!    message after it was answered. Of one that does not wait, nothing is read.
 
 use super::rendezvous;
 use crate::error::{Error, ErrorKind};
@@ -147,8 +155,8 @@ impl Get {
             return;
         }
         let rear = to.wrapping_add(from);
-        // SAFETY: the receive keeps its memory until REAR_DONE (invariant 1), and
-        // the rear part is read by nobody else.
+        // SAFETY: invariant 1: the receive keeps its memory until the sender has answered,
+        // and the rear part is used by nobody else.
         let exported = unsafe { port.links.export_writable(pull.peer, rear, total - from) };
         let Ok(key) = exported else {
             return;
@@ -160,7 +168,7 @@ impl Get {
         .to_wire();
         let head = wire::head(wire::REAR_PUT, 0, pull.send, pull.op);
         let fill = |at: *mut u8| {
-            // SAFETY: room for the body.
+            // SAFETY: invariant 2 of `protocols`: room for the body.
             unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), at, body.len()) }
         };
         let clear = port.peers[pull.peer as usize].control.is_empty();
@@ -188,7 +196,7 @@ impl Get {
         if message.payload.len() != body.len() {
             return false;
         }
-        // SAFETY: not released yet, as long as the array.
+        // SAFETY: invariant 1 of `protocols`: not released yet, as long as the array.
         unsafe {
             std::ptr::copy_nonoverlapping(message.payload.as_ptr(), body.as_mut_ptr(), body.len());
         }
@@ -299,8 +307,8 @@ impl Get {
                         && let Some(op) = port.ops.get(pull.op)
                     {
                         let slice = pull.at..pull.at + pull.slice;
-                        // SAFETY: the view is writable until the operation is
-                        // over; the bounce buffer holds the slice.
+                        // SAFETY: invariant 5: the bounce buffer holds the slice; the receive
+                        // is not over (invariant 3 of `protocols`).
                         unsafe { op.view.unpack(slice, pull.bounce.as_ptr()) };
                     }
                     pull.at += pull.slice;
@@ -334,8 +342,8 @@ impl Get {
         let n = (pull.wanted - pull.at).min(SLICE_BYTES);
         if let Some(from) = port.links.mapped(pull.peer, &pull.key) {
             let from = from.wrapping_add(pull.at);
-            // SAFETY: `mapped` says that the whole region is readable; the
-            // view is writable until the operation is over.
+            // SAFETY: invariant 4: `mapped` says that the whole region is readable; the
+            // receive is not over (invariant 3 of `protocols`).
             unsafe { op.view.unpack(pull.at..pull.at + n, from) };
             pull.at += n;
             return;
@@ -348,14 +356,15 @@ impl Get {
             }
         };
         pull.slice = n;
-        // SAFETY: the view, or the bounce buffer that the pull owns, is
-        // writable until the pull ends.
+        // SAFETY: invariants 3 and 5: the bounce buffer, or the view of a receive that is not
+        // over (invariant 3 of `protocols`), is writable until the slice ends.
         let got = unsafe { port.links.get(pull.peer, &pull.key, pull.at as u64, to, n) };
         match got {
             Ok(OneSided::Pending(number)) => pull.pending = Some(number),
             Ok(OneSided::Done(_)) => {
                 if !pull.bounce.is_empty() {
-                    // SAFETY: as in `completed`.
+                    // SAFETY: invariant 5: the bounce buffer holds the slice; the receive is
+                    // not over (invariant 3 of `protocols`).
                     unsafe { op.view.unpack(pull.at..pull.at + n, pull.bounce.as_ptr()) };
                 }
                 pull.at += n;
@@ -396,8 +405,9 @@ impl Get {
 
     /// Writes the next slice of a push. True if it was the last.
     fn write_slice(&mut self, port: &mut Port, push: &mut Push) -> Result<bool, TransportError> {
-        let Some(from) = port.ops.get(push.op).and_then(|op| op.view.as_contiguous()) else {
-            return Ok(true);
+        let op = port.ops.get(push.op).filter(|op| op.is_announced());
+        let Some(from) = op.and_then(|op| op.view.as_contiguous()) else {
+            return Ok(true); // no correct receiver goes on before it is answered
         };
         let n = (push.end - push.at).min(SLICE_BYTES);
         if n == 0 {
@@ -406,7 +416,7 @@ impl Get {
         push.slice = n;
         let offset = (push.at - push.from) as u64;
         let from = from.wrapping_add(push.at);
-        // SAFETY: the send keeps its memory until FIN, which follows REAR_DONE.
+        // SAFETY: invariant 6: so many bytes are left of the send's memory, and it is announced.
         match unsafe { port.links.put(push.peer, &push.key, offset, from, n) }? {
             OneSided::Pending(number) => push.pending = Some(number),
             OneSided::Done(_) => push.at += n,
@@ -475,5 +485,53 @@ impl Get {
                 ));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::lane::{Lane, Mode, Posted};
+    use crate::progress::links::{Links, Remote};
+    use crate::protocol::cost::LinkCosts;
+    use crate::protocol::select::Selection;
+    use crate::view::RawView;
+    use std::sync::Arc;
+
+    /// A receiver that asks for fragments while the sender still writes breaks the rules; the
+    /// sender's memory may be gone by then.
+    #[test]
+    fn a_push_of_a_send_that_gave_its_memory_back_reads_nothing() {
+        let selection = Arc::new(Selection::new(LinkCosts::default(), 48));
+        let mut lane = Lane::new(0, 1, Links::new(0, Remote::None), selection);
+        let (mut sent, mut room) = (vec![1u8; 1 << 20], vec![0u8; 1 << 20]);
+        let view = RawView::untyped(sent.as_mut_ptr(), sent.len());
+        let Ok(Posted::Pending(handle)) = lane.isend(view, 0, 1, Mode::Synchronous) else {
+            panic!("nobody receives it");
+        };
+        let links = &mut lane.port.links;
+        // SAFETY: invariant 4 of `protocols`: the room lives until the end of the test.
+        let key = unsafe { links.export_writable(0, room.as_mut_ptr(), room.len()) };
+        let mut push = Push {
+            op: handle,
+            peer: 0,
+            receive: 0,
+            key: key.expect("a key"),
+            from: 0,
+            at: 0,
+            end: sent.len(),
+            pending: None,
+            slice: 0,
+        };
+        let written = lane.get.write_slice(&mut lane.port, &mut push);
+        assert_eq!(written.ok(), Some(true));
+        assert_eq!(sent, room);
+        room.fill(0);
+        rendezvous::grant(&mut lane.port, 0, handle, None);
+        assert!(lane.revoke(handle));
+        push.at = 0;
+        let written = lane.get.write_slice(&mut lane.port, &mut push);
+        assert_eq!(written.ok(), Some(true));
+        assert!(room.iter().all(|byte| *byte == 0));
     }
 }
