@@ -1,4 +1,24 @@
 //! View: memory and datatype of a message.
+//!
+//! # Invariants
+//! 1. The bytes that a [`RawView`] names are readable, and those of one to receive into
+//!    writable and nobody else's, from when it is handed over until the operation, run or
+//!    call that has it is over or has given it back. Whoever makes the view sees to that:
+//!    by the borrow or the owned buffer behind a [`View`] or [`ViewMut`], by the promise
+//!    of a caller (`from_raw`), or by taking a part of another view. (`of_raw` asks for
+//!    it without being `unsafe`: only the library's own layers make views so.)
+//! 2. `bytes` is the packed length of the shape, so a range within it is a range of bytes
+//!    that the view names: a slice's views are checked to lie inside the slice, sections
+//!    inside their view.
+//! 3. Nothing in a view is tied to a thread: it is addresses, numbers and shared
+//!    descriptions, which are `Send` and `Sync`.
+//! 4. What an [`OwnedBuffer`] of this file names is no part of the value that moves:
+//!    elements that a vector owns alone, elements that an `Arc` keeps and nobody changes,
+//!    or what a view for good names (invariant 1).
+//! 5. Any bytes are a value of a [`Datatype`], by its contract.
+//! 6. Whoever calls an unsafe function of this module keeps the promises of its `#
+//!    Safety`; what is promised of a whole holds for each part.
+//! 7. [`zeroed_vec`] has reserved room for all elements before it writes them.
 
 pub mod on_device;
 mod sections;
@@ -52,11 +72,11 @@ impl Default for RawView {
     }
 }
 
-// SAFETY: an address and a shared layout; the operation that holds the view
-// owns the right to the memory, on whatever thread progress runs.
+// SAFETY: invariants 1 and 3: whoever holds the view may use the memory, on whatever thread
+// progress runs.
 unsafe impl Send for RawView {}
-// SAFETY: a shared view tells where memory lies, and reads it as its maker permits from any
-// thread; what writes is unsafe.
+// SAFETY: invariants 1 and 3: a shared view tells where memory lies, and reads it as its
+// maker permits from any thread; what writes is unsafe.
 unsafe impl Sync for RawView {}
 
 impl RawView {
@@ -118,7 +138,7 @@ impl RawView {
     /// As [`RawView::pack`].
     pub unsafe fn pack_all(&self, devices: &Arc<Devices>, to: *mut u8) -> Result<()> {
         let Shape::Device(memory) = &self.shape else {
-            // SAFETY: the caller's contract.
+            // SAFETY: invariant 6: all of the view, and the caller's room for it.
             unsafe { self.pack(0..self.bytes, to) };
             return Ok(());
         };
@@ -127,7 +147,9 @@ impl RawView {
         while at < self.bytes {
             transfer.wait()?;
             let (from, bytes) = transfer.ready()?;
-            // SAFETY: packed there; the caller's room is as long as the message.
+            // SAFETY: invariant 1 of `device::bounce`: so many bytes are packed there; by
+            // invariant 6 the caller's room is as long as the message, of which these are a
+            // part.
             unsafe { std::ptr::copy_nonoverlapping(from, to.wrapping_add(at), bytes) };
             transfer.took(bytes);
             at += bytes;
@@ -266,14 +288,15 @@ impl RawView {
         }
         let from = self.origin;
         Some(match self.bytes {
-            // SAFETY: whoever made the view lets its bytes be read.
+            // SAFETY: invariant 1: it is contiguous and has eight bytes, which may be read.
             8 => unsafe { from.cast::<u64>().read_unaligned() },
-            // SAFETY: as above.
+            // SAFETY: invariant 1: it is contiguous and has four bytes, which may be read.
             4 => u64::from(unsafe { from.cast::<u32>().read_unaligned() }).to_le(),
             n => {
                 let mut data = 0u64;
                 for i in 0..n {
-                    // SAFETY: as above, of `n` bytes.
+                    // SAFETY: invariant 1: it is contiguous and has `n` bytes, which may be
+                    // read.
                     let byte = unsafe { from.wrapping_add(i).read() };
                     data |= u64::from(byte) << (8 * i);
                 }
@@ -291,23 +314,25 @@ impl RawView {
     pub unsafe fn pack(&self, packed: Range<usize>, to: *mut u8) {
         match &self.shape {
             Shape::Loose(layout, count) => {
-                // SAFETY: the caller's contract.
+                // SAFETY: invariant 6: the caller's range, and room for it.
                 unsafe { layout.pack_raw(self.origin, *count, packed, to) }
             }
             Shape::Device(_) if packed.is_empty() => {}
             Shape::Device(_) => not_of_the_host(),
             Shape::Section(layout, count, skip) => {
                 let packed = packed.start + skip..packed.end + skip;
-                // SAFETY: the caller's contract.
+                // SAFETY: invariants 2 and 6: the caller's range, behind the bytes that the
+                // section leaves out.
                 unsafe { layout.pack_raw(self.origin, *count, packed, to) }
             }
             Shape::Parts(parts) => {
-                // SAFETY: the caller's contract.
+                // SAFETY: invariant 6: the caller's range of the parts, and room for it.
                 unsafe { sections::pack(parts, packed, to) }
             }
             _ => {
                 let from = self.origin.wrapping_add(packed.start);
-                // SAFETY: the caller's contract.
+                // SAFETY: invariants 2 and 6: the caller's range begins at `from`, and there
+                // is room for it.
                 unsafe { copy_contiguous(from, to, packed.len()) }
             }
         }
@@ -322,23 +347,26 @@ impl RawView {
     pub unsafe fn unpack(&self, packed: Range<usize>, from: *const u8) {
         match &self.shape {
             Shape::Loose(layout, count) => {
-                // SAFETY: the caller's contract.
+                // SAFETY: invariant 6: the caller's range, and as many bytes to fill it.
                 unsafe { layout.unpack_raw(self.origin, *count, packed, from) }
             }
             Shape::Device(_) if packed.is_empty() => {}
             Shape::Device(_) => not_of_the_host(),
             Shape::Section(layout, count, skip) => {
                 let packed = packed.start + skip..packed.end + skip;
-                // SAFETY: the caller's contract.
+                // SAFETY: invariants 2 and 6: the caller's range, behind the bytes that the
+                // section leaves out.
                 unsafe { layout.unpack_raw(self.origin, *count, packed, from) }
             }
             Shape::Parts(parts) => {
-                // SAFETY: the caller's contract.
+                // SAFETY: invariant 6: the caller's range of the parts, and as many bytes to
+                // fill it.
                 unsafe { sections::unpack(parts, packed, from) }
             }
             _ => {
                 let to = self.origin.wrapping_add(packed.start);
-                // SAFETY: the caller's contract.
+                // SAFETY: invariants 2 and 6: the caller's range begins at `to`, and there
+                // are as many bytes to fill it.
                 unsafe { copy_contiguous(from, to, packed.len()) }
             }
         }
@@ -419,9 +447,11 @@ fn not_of_the_host() -> ! {
 unsafe fn copy_contiguous(from: *const u8, to: *mut u8, bytes: usize) {
     macro_rules! whole {
         ($t:ty) => {{
-            // SAFETY: the caller's contract.
+            // SAFETY: invariant 6: the caller lets `bytes` bytes be read, which are as many
+            // as the type has.
             let value = unsafe { from.cast::<$t>().read_unaligned() };
-            // SAFETY: the caller's contract.
+            // SAFETY: invariant 6: the caller lets `bytes` bytes be written, which are as
+            // many as the type has.
             unsafe { to.cast::<$t>().write_unaligned(value) }
         }};
     }
@@ -429,7 +459,7 @@ unsafe fn copy_contiguous(from: *const u8, to: *mut u8, bytes: usize) {
         8 => whole!(u64),
         4 => whole!(u32),
         0 => {}
-        // SAFETY: the caller's contract.
+        // SAFETY: invariant 6: the caller's contract is that of the copy.
         _ => unsafe { osier_datatype::copy_bytes(from, to, bytes) },
     }
 }
@@ -768,16 +798,16 @@ pub unsafe trait OwnedBuffer: Buffer + Send + 'static {}
 /// As [`OwnedBuffer`], with sole access.
 pub unsafe trait OwnedBufferMut: OwnedBuffer + BufferMut {}
 
-// SAFETY: a vector's elements stay where they are when it is moved.
+// SAFETY: invariant 4: a vector's elements stay where they are when it is moved.
 unsafe impl<T: Datatype> OwnedBuffer for Vec<T> {}
-// SAFETY: as above, owned by nobody else.
+// SAFETY: invariant 4: a vector owns its elements alone.
 unsafe impl<T: Datatype> OwnedBufferMut for Vec<T> {}
-// SAFETY: the memory is borrowed for good, or is what the maker of a raw view vouched for
-// for as long as a transfer from it exists.
+// SAFETY: invariants 1 and 4: the memory is borrowed for good, or is what the maker of a raw
+// view vouched for as long as a transfer from it exists.
 unsafe impl OwnedBuffer for View<'static> {}
-// SAFETY: as above, with sole access.
+// SAFETY: invariants 1 and 4: borrowed for good, or vouched for, with sole access.
 unsafe impl OwnedBuffer for ViewMut<'static> {}
-// SAFETY: as above.
+// SAFETY: invariants 1 and 4: borrowed for good, or vouched for, with sole access.
 unsafe impl OwnedBufferMut for ViewMut<'static> {}
 
 impl<T: Datatype> Buffer for std::sync::Arc<[T]> {
@@ -787,7 +817,7 @@ impl<T: Datatype> Buffer for std::sync::Arc<[T]> {
     }
 }
 
-// SAFETY: shared elements do not move and cannot change while this clone lives.
+// SAFETY: invariant 4: shared elements do not move, and cannot change while this clone lives.
 unsafe impl<T: Datatype> OwnedBuffer for std::sync::Arc<[T]> {}
 
 /// A sum of what a view holds (FNV-1a over words); 0 of memory of a device.
@@ -801,7 +831,8 @@ pub fn sum(view: &RawView) -> u64 {
     let mut at = 0;
     while at < view.bytes() {
         let n = piece.len().min(view.bytes() - at);
-        // SAFETY: the operation may read its memory; the piece has room.
+        // SAFETY: invariants 1 and 2: the operation may read its memory, the range is within;
+        // the piece has room for `n` bytes.
         unsafe { view.pack(at..at + n, piece.as_mut_ptr()) };
         for word in piece[..n].chunks(8) {
             let mut bytes = [0; 8];
@@ -826,9 +857,9 @@ pub fn zeroed_vec<T: Datatype>(count: usize) -> Result<Vec<T>> {
             format!("a vector of {count} elements: {e}"),
         )
     })?;
-    // SAFETY: reserved above.
+    // SAFETY: invariant 7: there is room for `count` elements.
     unsafe { std::ptr::write_bytes(v.as_mut_ptr(), 0, count) };
-    // SAFETY: any bit pattern is a value of a `Datatype`, zeroes too.
+    // SAFETY: invariants 5 and 7: `count` elements are zeroes, which are values.
     unsafe { v.set_len(count) };
     Ok(v)
 }

@@ -9,6 +9,11 @@
 //! by itself. Of a device's buffer there are clones, and its owner may use it at once: a
 //! receive that is dropped is given up instead, after waiting for a kernel that writes
 //! there (`Request::detach` lets it go on).
+//!
+//! # Invariants
+//! 1. A view of a device's buffer counts the allocation, which does not move. Kernels and
+//!    copies of the driver read and write it, which Rust's rules of aliasing do not bind:
+//!    who writes meanwhile gets other bytes, and nothing else.
 
 use super::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
 use crate::device::{DeviceMemory, Use};
@@ -104,7 +109,8 @@ unsafe fn found(
         return Ok(None);
     };
     let context = Context::new(place.home)?;
-    // SAFETY: the caller's contract: what is touched stays until the transfer is over.
+    // SAFETY: invariant 6 of `view`: by the caller's contract, what is touched stays until
+    // the transfer is over.
     let memory = unsafe { Memory::found(&context, place.start, place.bytes) }?;
     let all = DeviceSlice::<u8>::of(memory)?;
     let origin = origin.addr() as u64;
@@ -135,12 +141,13 @@ impl View<'_> {
     #[inline]
     pub unsafe fn found(origin: *const u8, layout: &Layout, count: usize) -> Result<Self> {
         if classify::is_expected()
-            // SAFETY: the caller's contract.
+            // SAFETY: invariant 6 of `view`: the caller's contract is that of `from_raw`,
+            // which is `found`'s.
             && let Some(raw) = unsafe { found(origin, layout, count, Use::Read) }?
         {
             return Ok(View::of_raw(raw));
         }
-        // SAFETY: the caller's contract.
+        // SAFETY: invariant 6 of `view`: the caller's contract is the same.
         unsafe { View::from_raw(origin, layout, count) }
     }
 
@@ -162,12 +169,13 @@ impl ViewMut<'_> {
     #[inline]
     pub unsafe fn found(origin: *mut u8, layout: &Layout, count: usize) -> Result<Self> {
         if classify::is_expected()
-            // SAFETY: the caller's contract.
+            // SAFETY: invariant 6 of `view`: the caller's contract is that of `from_raw`,
+            // which is `found`'s.
             && let Some(raw) = unsafe { found(origin, layout, count, Use::Write) }?
         {
             return Ok(ViewMut::of_raw(raw));
         }
-        // SAFETY: the caller's contract.
+        // SAFETY: invariant 6 of `view`: the caller's contract is the same.
         unsafe { ViewMut::from_raw(origin, layout, count) }
     }
 
@@ -213,8 +221,8 @@ impl<B: DeviceBuffer> BufferMut for Ordered<B> {
     }
 }
 
-// SAFETY: the transfer counts the allocation, which does not move, and devices do not
-// keep Rust's rules of aliasing: who writes meanwhile gets other bytes.
+// SAFETY: invariant 1: the transfer counts the allocation, wherever the value moves.
 unsafe impl<B: DeviceBuffer + Send + 'static> OwnedBuffer for Ordered<B> {}
-// SAFETY: as above.
+// SAFETY: invariant 1: the transfer counts the allocation, and whoever writes meanwhile gets
+// other bytes.
 unsafe impl<B: DeviceBuffer + Send + 'static> OwnedBufferMut for Ordered<B> {}

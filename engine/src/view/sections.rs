@@ -148,7 +148,7 @@ fn inner(
 /// As [`RawView::pack`], for each.
 pub(super) unsafe fn pack(parts: &Arc<[RawView]>, packed: Range<usize>, to: *mut u8) {
     for (part, range, at) in inner(parts, packed) {
-        // SAFETY: the caller's contract.
+        // SAFETY: invariant 6: the part's share of the caller's range, and of the room.
         unsafe { part.pack(range, to.wrapping_add(at)) };
     }
 }
@@ -159,7 +159,8 @@ pub(super) unsafe fn pack(parts: &Arc<[RawView]>, packed: Range<usize>, to: *mut
 /// As [`RawView::unpack`], for each.
 pub(super) unsafe fn unpack(parts: &Arc<[RawView]>, packed: Range<usize>, from: *const u8) {
     for (part, range, at) in inner(parts, packed) {
-        // SAFETY: the caller's contract.
+        // SAFETY: invariant 6: the part's share of the caller's range, and of the bytes to
+        // fill it.
         unsafe { part.unpack(range, from.wrapping_add(at)) };
     }
 }
