@@ -268,8 +268,9 @@ impl Begun {
                 let to = memory.view(Region::piece(Buffer::Scratch(k as u16), piece), 0);
                 let bytes = to.bytes().min(line.len());
                 if let Some(to) = to.as_contiguous() {
-                    // SAFETY: the run's own, of as many bytes; what was never written
-                    // there is read by no step.
+                    // SAFETY: invariant 2 of `memory`: scratch of the run alone, of no fewer
+                    // bytes, as the line has no fewer; what was never written there is read
+                    // by no step.
                     unsafe { std::ptr::copy_nonoverlapping(line.as_ptr().cast(), to, bytes) };
                 }
             }

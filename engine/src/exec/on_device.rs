@@ -9,6 +9,9 @@
 //! 1. Bits are those of the host: operands keep their sides. Where the result takes the
 //!    right operand's place, and sides may not change, the left one is copied first.
 //! 2. What fails leaves no kernel under way.
+//! 3. A kernel of the user combines elements of the type that its operator's function
+//!    has: whoever loads it, which is unsafe, vouches for what it does, and whoever gives
+//!    it to a function says that it does the same. `element` is that type's layout.
 //!
 //! # Sources
 //! X. Luo, W. Wu, G. Bosilca et al., "ADAPT: An Event-Based Adaptive Collective
@@ -288,8 +291,8 @@ impl Combining {
             By::Predefined(operator) => packer.combine(stream, *operator, right, left, all, None),
             By::Kernel(kernel) => {
                 let kernel = (kernel, self.element.size());
-                // SAFETY: whoever loaded the kernel says that it combines elements of the
-                // type that the operator's function has, and the element is that type's.
+                // SAFETY: invariant 3: so many packed bytes are one element, as the kernel
+                // has them.
                 unsafe { packer.combine_with(stream, kernel, right, left, all, None) }
             }
         }

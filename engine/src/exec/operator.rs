@@ -1,4 +1,13 @@
 //! Operators of reductions: elements, and permitted orders.
+//!
+//! # Invariants
+//! 1. A [`Fit`] goes to the operator that made it, with operands of the call that it was
+//!    made for: runs and calls keep operator and fit together. So `unit` is the packed
+//!    size of the operator's elements, or 1 where these have no bytes, and then there are
+//!    none.
+//! 2. Any bytes are a value of a [`Datatype`], whose layout names all bytes that are no
+//!    padding; a dense one has no padding, and its packed form is its memory (the
+//!    contract of the trait).
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::view::RawView;
@@ -324,12 +333,12 @@ impl<T: Datatype, F: Fn(T, T) -> T + Send + Sync> Reduction for Function<T, F> {
             .zip(right.chunks_exact(fit.unit));
         if T::DENSE {
             for (left, right) in operands {
-                // SAFETY: an element's bytes, any of which make a value.
+                // SAFETY: invariants 1 and 2: one element's bytes, which make a value.
                 let a = unsafe { left.as_ptr().cast::<T>().read_unaligned() };
-                // SAFETY: as above.
+                // SAFETY: invariants 1 and 2: one element's bytes, which make a value.
                 let b = unsafe { right.as_ptr().cast::<T>().read_unaligned() };
                 let result = (self.f)(a, b);
-                // SAFETY: as above; the element has no padding.
+                // SAFETY: invariants 1 and 2: one element's bytes; the value has no padding.
                 unsafe { left.as_mut_ptr().cast::<T>().write_unaligned(result) };
             }
             return Ok(());
@@ -338,7 +347,7 @@ impl<T: Datatype, F: Fn(T, T) -> T + Send + Sync> Reduction for Function<T, F> {
         for (left, right) in operands {
             let result = (self.f)(unpacked::<T>(&layout, left), unpacked::<T>(&layout, right));
             let from = std::ptr::from_ref(&result).cast::<u8>();
-            // SAFETY: one value, and room for its packed bytes.
+            // SAFETY: invariants 1 and 2: one value, and room for its packed bytes.
             unsafe { layout.pack_raw(from, 1, 0..fit.unit, left.as_mut_ptr()) };
         }
         Ok(())
@@ -406,8 +415,8 @@ impl<F: Fn(&mut [u8], &[u8]) + Send + Sync> Reduction for PackedFunction<F> {
 fn unpacked<T: Datatype>(layout: &osier_datatype::Layout, packed: &[u8]) -> T {
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
     let to = value.as_mut_ptr().cast::<u8>();
-    // SAFETY: one value's memory, and one value's packed bytes.
+    // SAFETY: invariants 1 and 2: one value's memory, and its packed bytes.
     unsafe { layout.unpack_raw(to, 1, 0..packed.len(), packed.as_ptr()) };
-    // SAFETY: all bytes that are not padding were written, and any make a value.
+    // SAFETY: invariant 2: all bytes that are no padding were written, and any make a value.
     unsafe { value.assume_init() }
 }

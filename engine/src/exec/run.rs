@@ -1,4 +1,21 @@
 //! State of one collective in flight.
+//!
+//! # Invariants
+//! 1. An operator outlives the run that combines by it, so its lifetime may be taken off:
+//!    a run owns it, or the call that has lent it, or the scope that it borrows from,
+//!    waits for the run's end, also when it unwinds while it waits.
+//! 2. The memory of a run is valid, and no other operation's, from its start to its end
+//!    (invariant 3 of `executor`, invariant 1 of `view`); scratch is its own (invariant 2
+//!    of `memory`).
+//! 3. Steps of which one writes what another touches are ordered by the plan, which its
+//!    checker proves; a step that runs without the lane is under way until it has
+//!    returned (invariant 2 of `owed`). So nobody else touches the bytes of a step that
+//!    is being taken.
+//! 4. The three regions of a combination have one length. The result is one operand, or
+//!    apart from both, and the operands are apart from each other: the checker refuses a
+//!    plan where a part of an operand is written over, or a contribution is combined
+//!    twice; pieces of a buffer do not overlap, and the buffers of a call are borrowed
+//!    apart.
 
 use super::graph::Schedule;
 use super::memory::Memory;
@@ -27,14 +44,13 @@ pub enum Combiner {
     Owned(Arc<dyn Reduction>),
 }
 
-// SAFETY: operators are shared between threads; a lent one outlives the run, for the
-// call that lent it waits for the run's end.
+// SAFETY: invariant 1; operators are `Send` and `Sync`.
 unsafe impl Send for Combiner {}
 
 impl Combiner {
     /// An operator that the caller keeps until the run is over.
     pub fn lent(operator: &dyn Reduction) -> Combiner {
-        // SAFETY: only the lifetime changes; the caller's duty.
+        // SAFETY: invariant 1: only the lifetime changes.
         let operator: *const (dyn Reduction + 'static) =
             unsafe { std::mem::transmute(std::ptr::from_ref(operator)) };
         Combiner::Lent(operator)
@@ -43,7 +59,7 @@ impl Combiner {
     /// An operator that may borrow; the caller sees to it that the run ends before what
     /// it borrows.
     pub fn shared<'a>(operator: Arc<dyn Reduction + 'a>) -> Combiner {
-        // SAFETY: only the lifetime changes; the caller's duty.
+        // SAFETY: invariant 1: only the lifetime changes.
         let operator = unsafe {
             std::mem::transmute::<Arc<dyn Reduction + 'a>, Arc<dyn Reduction + 'static>>(operator)
         };
@@ -52,7 +68,7 @@ impl Combiner {
 
     pub fn get(&self) -> &dyn Reduction {
         match self {
-            // SAFETY: kept by whoever lent it.
+            // SAFETY: invariant 1: whoever has lent it keeps it until the run is over.
             Combiner::Lent(operator) => unsafe { &**operator },
             Combiner::Owned(operator) => &**operator,
         }
@@ -412,15 +428,17 @@ pub fn copy(from: &RawView, to: &RawView) -> Result<()> {
     }
     match (from.as_contiguous(), to.as_contiguous()) {
         (Some(from), Some(to)) => {
-            // SAFETY: both valid for the run; they may overlap.
+            // SAFETY: invariants 2 and 3: both have so many bytes; they may overlap.
             unsafe { std::ptr::copy(from, to, bytes) };
         }
         (_, Some(to)) => {
-            // SAFETY: as above; memory with gaps overlaps no other.
+            // SAFETY: invariants 2 and 3: both have so many bytes; memory with gaps overlaps
+            // no other.
             unsafe { from.pack(0..bytes, to) };
         }
         (Some(from), _) => {
-            // SAFETY: as above.
+            // SAFETY: invariants 2 and 3: both have so many bytes; memory with gaps overlaps
+            // no other.
             unsafe { to.unpack(0..bytes, from) };
         }
         (None, None) => {
@@ -428,9 +446,10 @@ pub fn copy(from: &RawView, to: &RawView) -> Result<()> {
             let mut at = 0;
             while at < bytes {
                 let end = bytes.min(at + block.len());
-                // SAFETY: as above; the block has room.
+                // SAFETY: invariants 2 and 3: the range is the view's; the block has room.
                 unsafe { from.pack(at..end, block.as_mut_ptr()) };
-                // SAFETY: as above.
+                // SAFETY: invariants 2 and 3: the range is the view's; the block has just
+                // been filled.
                 unsafe { to.unpack(at..end, block.as_ptr()) };
                 at = end;
             }
@@ -473,12 +492,15 @@ pub fn combine(
             let n = step.min(bytes - at);
             let to = to.wrapping_add(at);
             if to != left.wrapping_add(at) {
-                // SAFETY: as many bytes in each; pieces are the same or disjoint.
+                // SAFETY: invariants 2 and 4: as many bytes in each, of regions that are
+                // apart.
                 unsafe { osier_datatype::copy_bytes(left.wrapping_add(at), to, n) };
             }
-            // SAFETY: the run's own piece, which no step uses meanwhile.
+            // SAFETY: invariants 2, 3 and 4: the run's own piece, written by the copy or a
+            // step before.
             let to = unsafe { std::slice::from_raw_parts_mut(to, n) };
-            // SAFETY: as above; another piece.
+            // SAFETY: invariants 2, 3 and 4: the run's own piece, apart from `to`, written by
+            // a step before.
             let right = unsafe { std::slice::from_raw_parts(right.wrapping_add(at), n) };
             operator.combine(fit, to, right)?;
             at += n;
@@ -486,9 +508,10 @@ pub fn combine(
         return Ok(());
     }
     if fit.commutes {
-        // SAFETY: the run's own piece, which no step uses meanwhile.
+        // SAFETY: invariants 2, 3 and 4: the run's own piece, written by a step before.
         let to = unsafe { std::slice::from_raw_parts_mut(to, bytes) };
-        // SAFETY: as above; another piece.
+        // SAFETY: invariants 2, 3 and 4: the run's own piece, apart from `to`, written by a
+        // step before.
         let left = unsafe { std::slice::from_raw_parts(left, bytes) };
         return operator.combine(fit, to, left);
     }
@@ -509,9 +532,9 @@ pub fn combine(
     while at < bytes {
         let n = step.min(bytes - at);
         let sum = &mut block[..n];
-        // SAFETY: within the left piece; the block is elsewhere.
+        // SAFETY: invariants 2 and 3: within the left piece; the block is elsewhere.
         unsafe { std::ptr::copy_nonoverlapping(left.wrapping_add(at), sum.as_mut_ptr(), n) };
-        // SAFETY: within the right piece, which no step uses meanwhile.
+        // SAFETY: invariants 2 and 3: within the right piece, written by a step before.
         let to = unsafe { std::slice::from_raw_parts_mut(to.wrapping_add(at), n) };
         operator.combine(fit, sum, to)?;
         to.copy_from_slice(sum);
