@@ -33,6 +33,7 @@
 //!    [`BiasedLock::try_lock`], and ends the process in [`BiasedLock::lock`]. In an owned
 //!    hand a thread recognises itself by owner and `busy`, which by invariant 2 only it has
 //!    set; in the shared hand by `owner`, which the thread inside writes and clears.
+//! 5. A system call on numbers touches no memory of the process.
 //!
 //! # Model
 //! `loom_*` below runs this code under loom, with two hands instead of sixteen.
@@ -253,7 +254,7 @@ const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
 fn membarrier(command: libc::c_int) -> bool {
-    // SAFETY: a system call without pointers.
+    // SAFETY: invariant 5.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
@@ -285,14 +286,15 @@ mod tests {
         value: UnsafeCell<u32>,
     }
 
-    // SAFETY: the value is reached under the lock only; loom notices if not.
+    // SAFETY: invariant 1: the value is reached under the lock only; loom notices if not.
     unsafe impl Sync for Guarded {}
-    // SAFETY: as above.
+    // SAFETY: invariant 1: the value is reached under the lock only, and is a number.
     unsafe impl Send for Guarded {}
 
     impl Guarded {
         fn count(&self) {
-            // SAFETY: loom checks that nobody else is here.
+            // SAFETY: invariant 1: callers have taken the lock; loom checks that nobody else
+            // is here.
             self.value.with_mut(|v| unsafe { *v += 1 });
             self.lock.unlock();
         }
@@ -318,7 +320,7 @@ mod tests {
                 expected += thread.join().expect("it ends");
             }
             guarded.lock.lock();
-            // SAFETY: under the lock.
+            // SAFETY: invariant 1: under the lock.
             let counted = guarded.value.with(|v| unsafe { *v });
             assert_eq!(counted, expected);
         });

@@ -34,10 +34,11 @@ pub struct LaneCell {
     lane: UnsafeCell<Lane>,
 }
 
-// SAFETY: the lane is reached through the lock only (invariant 1), and it is
-// `Send`: its raw addresses are not tied to a thread.
+// SAFETY: invariant 1: one thread at a time reaches the lane, which is `Send`: its raw
+// addresses are not tied to a thread.
 unsafe impl Sync for LaneCell {}
-// SAFETY: as above.
+// SAFETY: invariant 1: what holds for threads that share it holds for one that gets it; the
+// lane is `Send`.
 unsafe impl Send for LaneCell {}
 
 /// The right to use a lane.
@@ -89,7 +90,7 @@ impl Deref for LaneGuard<'_> {
 
     #[inline]
     fn deref(&self) -> &Lane {
-        // SAFETY: the guard exists, so this thread is in (invariant 1).
+        // SAFETY: invariant 1: the guard is used while its thread is inside only.
         unsafe { &*self.cell.lane.get() }
     }
 }
@@ -97,7 +98,8 @@ impl Deref for LaneGuard<'_> {
 impl DerefMut for LaneGuard<'_> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Lane {
-        // SAFETY: as for `deref`, and the guard is borrowed mutably.
+        // SAFETY: invariant 1: this thread is inside, and the guard is borrowed mutably, so
+        // there is no other reference.
         unsafe { &mut *self.cell.lane.get() }
     }
 }

@@ -105,7 +105,7 @@ impl Port {
         .to_wire();
         let head = wire::head(wire::CHECK, 0, handle, 0);
         let fill = |to: *mut u8| {
-            // SAFETY: room for the body.
+            // SAFETY: invariant 2 of `protocols`: room for the body.
             unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) }
         };
         self.links.post_with(op.peer, head, body.len(), fill)?;
@@ -197,7 +197,7 @@ impl Lane {
         if body.len() > Told::MAX_BYTES {
             return false;
         }
-        // SAFETY: not released yet, as long as the vector.
+        // SAFETY: invariant 1 of `protocols`: not released yet, as long as the vector.
         unsafe {
             std::ptr::copy_nonoverlapping(message.payload.as_ptr(), body.as_mut_ptr(), body.len());
         }

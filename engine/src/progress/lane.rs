@@ -254,7 +254,7 @@ impl Lane {
     /// Posts a message of which nothing is checked, for tests. False: there is no room now.
     pub fn post_as_is(&mut self, peer: u32, head: AmHead, body: &[u8]) -> bool {
         let fill = |to: *mut u8| {
-            // SAFETY: room for the body.
+            // SAFETY: invariant 2 of `protocols`: room for the body.
             unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) }
         };
         !matches!(

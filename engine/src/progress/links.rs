@@ -1,4 +1,8 @@
 //! The endpoints of one lane: itself, and one transport for all others.
+//!
+//! # Invariants
+//! 1. Whoever calls an unsafe function here keeps the contract of the endpoint's function
+//!    of that name, to which peer, memory and length go as they are.
 
 #[cfg(debug_assertions)]
 use super::steps::{self, Phase};
@@ -186,7 +190,7 @@ impl Links {
         ptr: *const u8,
         bytes: usize,
     ) -> Result<RegionKey, TransportError> {
-        // SAFETY: the caller's contract.
+        // SAFETY: invariant 1.
         to_peer!(self, peer, e => unsafe { e.export_to(peer, ptr.cast_mut(), bytes, false) }, none: Err(nobody()))
     }
 
@@ -200,7 +204,7 @@ impl Links {
         ptr: *mut u8,
         bytes: usize,
     ) -> Result<RegionKey, TransportError> {
-        // SAFETY: the caller's contract.
+        // SAFETY: invariant 1.
         to_peer!(self, peer, e => unsafe { e.export_to(peer, ptr, bytes, true) }, none: Err(nobody()))
     }
 
@@ -219,7 +223,7 @@ impl Links {
         from: *const u8,
         bytes: usize,
     ) -> Result<OneSided, TransportError> {
-        // SAFETY: the caller's contract.
+        // SAFETY: invariant 1.
         to_peer!(self, peer, e => unsafe { e.put(peer, key, offset, from, bytes) }, none: Err(nobody()))
     }
 
@@ -252,7 +256,7 @@ impl Links {
         to: *mut u8,
         bytes: usize,
     ) -> Result<OneSided, TransportError> {
-        // SAFETY: the caller's contract.
+        // SAFETY: invariant 1.
         to_peer!(self, peer, e => unsafe { e.get(peer, key, offset, to, bytes) }, none: Err(nobody()))
     }
 

@@ -1,4 +1,13 @@
 //! The receiving half of a lane: matching, unpacking, pulling.
+//!
+//! # Invariants
+//! 1. The view of a call is writable for its bytes until the call returns, or the receive
+//!    that it posts is over (invariant 1 of the view); the callers of a lane vouch for
+//!    that.
+//! 2. What an unexpected message holds is a vector of ours, whose capacity is reserved
+//!    before bytes are appended.
+//! 3. `receive_bytes` is handed as many readable bytes as it is told: a part of a payload
+//!    that is not released (invariant 1 of the protocols), or such a vector.
 
 use super::arrival::{Arrival, Arrived, Rts};
 use super::closing::is_internal;
@@ -130,8 +139,8 @@ impl Lane {
             let bytes = message.payload.len();
             if pattern.accepts(envelope) && bytes <= view.bytes() {
                 let since = self.port.trace_stamp();
-                // SAFETY: the view is writable for its bytes by the caller's
-                // contract, the payload readable until released.
+                // SAFETY: invariant 1 for the view, which has as many bytes; invariant 1 of
+                // `protocols` for the payload.
                 unsafe { view.unpack(0..bytes, message.payload.as_ptr()) };
                 self.port.links.release(message);
                 self.credit(message.peer, bytes);
@@ -154,8 +163,8 @@ impl Lane {
     /// [`Lane::receive_direct`], and while nobody records.
     #[inline]
     pub fn receive_next(&mut self, view: &RawView, source: u32, tag: u32) -> Option<usize> {
-        // SAFETY: the view is writable for its bytes by the caller's contract,
-        // the payload readable while it is taken.
+        // SAFETY: invariant 1 for the view, which has `room` bytes; invariant 1 of
+        // `protocols` for the payload, which has no more.
         let copy = |from, bytes| unsafe { view.unpack(0..bytes, from) };
         let room = view.bytes();
         let bytes = self
@@ -278,7 +287,7 @@ impl Lane {
             let bytes = data.len();
             let fits = bytes.min(view.bytes());
             let since = self.port.trace_stamp();
-            // SAFETY: the view is writable by the caller's contract.
+            // SAFETY: invariants 1 and 2: `fits` is cut to the lengths of both.
             unsafe { view.unpack(0..fits, data.as_ptr()) };
             self.port
                 .trace_received(peer, envelope.tag, bytes, number, since);
@@ -365,7 +374,7 @@ impl Lane {
         let told = self.told(peer, message.head.aux);
         let Some(handle) = self.posted.take(envelope) else {
             let mut data = self.buffer(bytes);
-            // SAFETY: not released yet; the buffer is ours.
+            // SAFETY: invariant 1 of `protocols`: not released yet.
             unsafe { append(&mut data, message.payload.as_ptr(), bytes) };
             let ack = wants_ack.then_some(send);
             return self
@@ -387,8 +396,9 @@ impl Lane {
             self.receive_bytes(handle, message.payload.as_ptr(), bytes);
         } else {
             let fits = bytes.min(op.view.bytes());
-            // SAFETY: the view is writable until the operation is over, the
-            // payload readable until released.
+            // SAFETY: invariant 3 of `protocols`: the receive is not over, the payload is not
+            // released (invariant 1 of `protocols`), and `fits` is cut to the lengths of
+            // both.
             unsafe { op.view.unpack(0..fits, message.payload.as_ptr()) };
             self.port.received(handle);
         }
@@ -450,7 +460,8 @@ impl Lane {
         };
         let mut total = [0; wire::TOTAL_BYTES];
         let from = message.payload.as_ptr();
-        // SAFETY: not released yet, long enough by the check above.
+        // SAFETY: invariant 1 of `protocols`: not released yet, long enough by the check
+        // above.
         unsafe { std::ptr::copy_nonoverlapping(from, total.as_mut_ptr(), wire::TOTAL_BYTES) };
         let Some(total) = wire::open_eager_first_total(u64::from_le_bytes(total), tag) else {
             // How long it is, and which fragments are its, nobody knows.
@@ -487,7 +498,8 @@ impl Lane {
             None => {
                 let mut data = self.buffer(total);
                 data.reserve(total);
-                // SAFETY: not released yet; the buffer is ours.
+                // SAFETY: invariant 1 of `protocols`: not released yet, `n` bytes behind the
+                // total.
                 unsafe { append(&mut data, from, n) };
                 let arrival = Arrival::Stream {
                     send,
@@ -536,8 +548,8 @@ impl Lane {
         let moved = op.received();
         let at = moved.min(op.view.bytes());
         let end = (moved + bytes).min(op.view.bytes());
-        // SAFETY: the view is writable until the operation is over; callers
-        // pass `bytes` readable bytes.
+        // SAFETY: invariant 3 for the bytes; the receive is not over (invariant 3 of
+        // `protocols`), and the range is cut to its view.
         unsafe { op.view.unpack(at..end, from) };
         op.receive_more(bytes);
         if moved + bytes >= op.total {
@@ -574,7 +586,7 @@ impl Lane {
             Target::Arrival(arrival) => {
                 match self.arrivals.get_mut(*arrival).map(|a| &mut a.what) {
                     Some(Arrival::Stream { total, data, .. }) if data.len() + bytes <= *total => {
-                        // SAFETY: not released yet; the buffer is ours.
+                        // SAFETY: invariant 1 of `protocols`: not released yet.
                         unsafe { append(data, from, bytes) };
                         *total - data.len()
                     }
@@ -597,7 +609,7 @@ impl Lane {
         let mut body = [0; wire::RtsBody::MAX_BYTES];
         let n = message.payload.len();
         let from = message.payload.as_ptr();
-        // SAFETY: not released yet, at most the array's length.
+        // SAFETY: invariant 1 of `protocols`: not released yet, at most the array's length.
         unsafe { std::ptr::copy_nonoverlapping(from, body.as_mut_ptr(), n) };
         let Some(a) = wire::RtsBody::from_wire(&body[..n], message.head.aux) else {
             return false;
@@ -744,10 +756,11 @@ pub enum Direct {
 /// `bytes` bytes at `from` are readable.
 unsafe fn append(to: &mut Vec<u8>, from: *const u8, bytes: usize) {
     to.reserve(bytes);
-    // SAFETY: inside the reserved capacity.
+    // SAFETY: invariant 2: inside the reserved capacity.
     let end = unsafe { to.as_mut_ptr().add(to.len()) };
-    // SAFETY: reserved above, readable by the caller's contract.
+    // SAFETY: invariant 2: reserved above; by the caller's contract as many bytes are
+    // readable.
     unsafe { std::ptr::copy_nonoverlapping(from, end, bytes) };
-    // SAFETY: initialised by the copy.
+    // SAFETY: invariant 2: initialised by the copy.
     unsafe { to.set_len(to.len() + bytes) };
 }

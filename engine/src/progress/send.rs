@@ -79,8 +79,8 @@ impl Lane {
     fn send_whole(&mut self, view: &RawView, dest: u32, tag: u32) -> bool {
         let bytes = view.bytes();
         let head = wire::head(wire::EAGER, 0, tag, 0);
-        // SAFETY: the view is readable by the caller's contract, and the
-        // endpoint hands out room for all of its bytes.
+        // SAFETY: invariant 1 of `view`: the caller's view is readable; the room is for all
+        // of its bytes (invariant 2 of `protocols`).
         let fill = |to: *mut u8| unsafe { view.pack(0..bytes, to) };
         self.port.links.post_with(dest, head, bytes, fill).is_ok()
     }

@@ -7,6 +7,9 @@
 //! ```
 //!
 //! Phases are `posts`, `posted`, `handles` and `handled`; kinds those of [`wire`].
+//!
+//! # Invariants
+//! 1. A system call on numbers touches no memory of the process.
 
 use crate::env;
 use crate::error::{Error, ErrorKind, Result};
@@ -119,7 +122,7 @@ pub(crate) fn at(phase: Phase, kind: u8) {
         let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
         *left = left.saturating_sub(1);
         if *left == 0 {
-            // SAFETY: a signal to this process.
+            // SAFETY: invariant 1: a signal to this process.
             unsafe { libc::raise(libc::SIGKILL) };
         }
     }

@@ -1,4 +1,9 @@
 //! Atomics and locks of the standard library, or loom's.
+//!
+//! # Invariants
+//! 1. On x86-64 Linux the first word that the segment register `fs` shows is the address
+//!    of the thread's control block, for as long as the thread runs (System V ABI,
+//!    thread-local storage, variant II).
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{
@@ -29,8 +34,7 @@ pub(crate) fn fence_by_others() {
 #[inline(always)]
 pub(crate) fn this_thread() -> usize {
     let block: usize;
-    // SAFETY: reads one word that is there for every thread (System V ABI, thread-local
-    // storage, variant II).
+    // SAFETY: invariant 1: one word is read, and nothing else touched.
     unsafe {
         std::arch::asm!(
             "mov {}, fs:0",

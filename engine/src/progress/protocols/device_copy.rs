@@ -5,6 +5,14 @@
 //! RTS total, its view      ->    (match) one kernel, of either device
 //!                               <-    FIN
 //! ```
+//!
+//! # Invariants
+//! 1. A send that tells its memory by a description counts it, and keeps it in place and
+//!    as it is until its receiver is done (invariant 4 of [`super`]): the key holds the
+//!    address of that [`DeviceMemory`]. Nobody reads there through the key itself.
+//! 2. Such a key is followed only where the peer is a rank of our own process, so what it
+//!    names has the type and the layout that we know. It is believed, as is all that this
+//!    process tells itself.
 
 use crate::device::direct::{Direct, How};
 use crate::device::{DeviceMemory, Devices, Through};
@@ -55,7 +63,7 @@ pub(crate) fn device_key(port: &mut Port, handle: u32) -> Option<RegionKey> {
     if op.has_failed() || !port.links.sharing(peer).process {
         return None;
     }
-    // SAFETY: the operation keeps its view until FIN; what lies there is not read
+    // SAFETY: invariant 1: the operation keeps its view, and what lies there is not read
     // through the key but by `begin_direct`.
     let key = unsafe { port.links.export(peer, at.cast(), total) }.ok()?;
     (key.kind == RegionKind::Local).then_some(RegionKey {
@@ -90,8 +98,8 @@ pub(crate) fn begin_direct(
     let Some(at) = port.links.mapped(peer, &local) else {
         return false;
     };
-    // SAFETY: a rank of our process says that its send's view lies there, and keeps
-    // it until FIN, which follows.
+    // SAFETY: invariants 1 and 2: a rank of our process says that its send's view lies there,
+    // and keeps it until it is told that we are done, which follows.
     let from = unsafe { &*at.cast::<DeviceMemory>() };
     let (Ok(from), Ok(to)) = (from.view(), to.view()) else {
         return false;

@@ -392,7 +392,7 @@ pub(crate) fn fetch(port: &mut Port, handle: u32) -> bool {
 pub(crate) fn post_want(port: &mut Port, peer: u32, head: AmHead, want: Want) -> bool {
     let body = want.to_wire();
     let fill = |to: *mut u8| {
-        // SAFETY: room for the body.
+        // SAFETY: invariant 2 of `protocols`: room for the body.
         unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) }
     };
     port.links.post_with(peer, head, body.len(), fill).is_ok()
@@ -424,7 +424,7 @@ pub(crate) fn on_fd_request(port: &mut Port, message: &Incoming, own: u32, other
     if message.payload.len() != body.len() {
         return false;
     }
-    // SAFETY: not released yet, as long as the array.
+    // SAFETY: invariant 1 of `protocols`: not released yet, as long as the array.
     unsafe {
         std::ptr::copy_nonoverlapping(message.payload.as_ptr(), body.as_mut_ptr(), body.len());
     }

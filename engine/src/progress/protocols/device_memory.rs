@@ -229,7 +229,7 @@ pub(crate) fn tell_layout(port: &mut Port, peer: u32, layout: &Layout) -> Result
         }
     };
     let fill = |at: *mut u8| {
-        // SAFETY: room for all of the wire form.
+        // SAFETY: invariant 2 of `protocols`: room for all of the wire form.
         unsafe { std::ptr::copy_nonoverlapping(wire.as_ptr(), at, wire.len()) }
     };
     let head = wire::head(wire::LAYOUT, 0, slot as u32, 0);
@@ -251,7 +251,7 @@ pub(crate) fn on_layout(port: &mut Port, message: &Incoming, slot: u32) -> bool 
         return false;
     }
     let mut wire = vec![0; bytes];
-    // SAFETY: not released yet, as long as the vector.
+    // SAFETY: invariant 1 of `protocols`: not released yet, as long as the vector.
     unsafe {
         std::ptr::copy_nonoverlapping(message.payload.as_ptr(), wire.as_mut_ptr(), bytes);
     }

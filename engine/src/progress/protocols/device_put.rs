@@ -156,7 +156,7 @@ pub(crate) fn advance_placed(port: &mut Port, handle: u32) -> bool {
     };
     let body = offer.to_wire();
     let fill = |to: *mut u8| {
-        // SAFETY: room for the body.
+        // SAFETY: invariant 2 of `protocols`: room for the body.
         unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) }
     };
     let head = wire::head(wire::PUT_OFFER, 0, send, handle);
@@ -198,7 +198,7 @@ pub(crate) fn on_put_offer(port: &mut Port, message: &Incoming, send: u32, recei
         return false;
     }
     let mut body = [0; Offer::BYTES];
-    // SAFETY: not released yet, as long as the array.
+    // SAFETY: invariant 1 of `protocols`: not released yet, as long as the array.
     unsafe {
         std::ptr::copy_nonoverlapping(message.payload.as_ptr(), body.as_mut_ptr(), body.len());
     }

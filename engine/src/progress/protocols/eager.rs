@@ -62,12 +62,14 @@ pub(crate) fn start_eager(port: &mut Port, handle: u32) -> Step {
         let mut to = to;
         if !whole {
             let total = wire::eager_first_total(bytes as u64, tag).to_le_bytes();
-            // SAFETY: room for a fragment, which is larger than this.
+            // SAFETY: invariant 2 of `protocols`: room for a fragment, which is longer than
+            // this.
             unsafe { std::ptr::copy_nonoverlapping(total.as_ptr(), to, wire::TOTAL_BYTES) };
             to = to.wrapping_add(wire::TOTAL_BYTES);
         }
-        // SAFETY: the view is readable until the operation is over, and
-        // the room ends after these bytes.
+        // SAFETY: invariant 3 of `protocols`: the send is not over, and the room ends after
+        // these bytes (invariant 2 of `protocols`); of packed bytes there are as many
+        // (invariant 4 of `host_staged`).
         unsafe { source.put(view, 0..moved, to) };
     };
     let head = wire::head(kind, aux, tag, handle);
@@ -132,8 +134,9 @@ pub(crate) fn fragment(port: &mut Port, handle: u32) -> Step {
     let since = port.trace_stamp();
     let head = wire::head(wire::FRAGMENT, 0, handle, 0);
     let view = &op.view;
-    // SAFETY: the view is readable until the operation is over, and the
-    // endpoint hands out room for `n` bytes.
+    // SAFETY: invariant 3 of `protocols`: the send is not over, and there is room for `n`
+    // bytes (invariant 2 of `protocols`); of packed bytes there are as many (invariant 4 of
+    // `host_staged`).
     let fill = |to: *mut u8| unsafe { source.put(view, at..at + n, to) };
     match port.links.post_with(peer, head, n, fill) {
         Ok(()) => {}

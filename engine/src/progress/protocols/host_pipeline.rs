@@ -233,8 +233,8 @@ pub(crate) fn hand(port: &mut Port, handle: u32) -> Step {
     let next = transfer
         .fill(|range, to| {
             filled = range.len();
-            // SAFETY: the view is readable until the operation is over, the slot as
-            // long as the range.
+            // SAFETY: invariant 3 of `protocols`: the send is not over; the slot is as long
+            // as the range, and the host's alone (invariant 1 of `device::bounce`).
             unsafe { view.pack(range, to) };
         })
         .and_then(|_| transfer.next_handed());
@@ -252,7 +252,7 @@ pub(crate) fn hand(port: &mut Port, handle: u32) -> Step {
     let since = port.trace_stamp();
     let body = place.to_wire();
     let fill = |to: *mut u8| {
-        // SAFETY: room for the body.
+        // SAFETY: invariant 2 of `protocols`: room for the body.
         unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) }
     };
     let head = wire::head(wire::SLOT, on_device, handle, 0);
@@ -330,7 +330,7 @@ pub(crate) fn on_slot(port: &mut Port, message: &Incoming, send: u32) -> bool {
     if message.payload.len() != body.len() {
         return false;
     }
-    // SAFETY: not released yet, as long as the array.
+    // SAFETY: invariant 1 of `protocols`: not released yet, as long as the array.
     unsafe {
         std::ptr::copy_nonoverlapping(message.payload.as_ptr(), body.as_mut_ptr(), body.len());
     }
@@ -369,8 +369,8 @@ pub(crate) fn on_slot(port: &mut Port, message: &Incoming, send: u32) -> bool {
                 let Some(from) = slot.host() else {
                     return false;
                 };
-                // SAFETY: the view is writable until the operation is over; the slot
-                // is ours until SLOT_CREDIT.
+                // SAFETY: invariant 1: the slot is ours until we say that it is taken, and as
+                // long as the range; the receive is not over (invariant 3 of `protocols`).
                 unsafe { op.view.unpack(start..end, from) };
                 port.counters.copied += (end - start) as u64;
                 port.control(peer, wire::head(wire::SLOT_CREDIT, 1, send, 0));

@@ -23,6 +23,13 @@
 //!    may work for it.
 //! 3. Whoever ends a windowed receive early lets its sender go on: the rest is dropped
 //!    as it comes.
+//! 4. Packed bytes of a [`Source`] stay where they are until it is said that they were
+//!    taken. There are as many as it says, and as a send's first message has: no fragment
+//!    is longer than the least slot.
+//! 5. Bytes of a message to a device are handed to [`stage_bytes`] as many as it is told,
+//!    readable until it returns: a part of a payload (invariant 1 of [`super`]), or of
+//!    what a lane has kept of a message. What writes a BAR1 window copies them by
+//!    address; a peer that changes them meanwhile changes what it sends.
 
 use super::{device_memory, host_pipeline, rendezvous};
 use crate::device::DeviceMemory;
@@ -59,11 +66,13 @@ impl Source {
     #[inline]
     pub(crate) unsafe fn put(&self, view: &RawView, packed: Range<usize>, to: *mut u8) {
         match self {
-            // SAFETY: the caller's contract.
+            // SAFETY: invariant 4: by the caller's contract so many bytes lie there, and `to`
+            // has room for them.
             Source::Packed(from, _) => unsafe {
                 std::ptr::copy_nonoverlapping(*from, to, packed.len());
             },
-            // SAFETY: the caller's contract.
+            // SAFETY: invariant 3 of `protocols`: the caller's contract is that of packing
+            // the view.
             _ => unsafe { view.pack(packed, to) },
         }
     }
@@ -159,7 +168,7 @@ pub(crate) fn write_bar1(port: &mut Port, handle: u32, from: *const u8, bytes: u
     let Some(run) = port.devices.bar1(&memory, Move::Empty, wanted) else {
         return false;
     };
-    // SAFETY: callers pass `bytes` readable bytes, which are no fewer.
+    // SAFETY: invariant 5: callers pass `bytes` readable bytes, which are no fewer.
     let from = unsafe { std::slice::from_raw_parts(from, wanted) };
     if run.write(from).is_err() {
         return false;
@@ -307,7 +316,7 @@ pub(crate) fn stage_bytes(port: &mut Port, handle: u32, from: *const u8, bytes: 
     let Some(transfer) = inbound(port, handle) else {
         return;
     };
-    // SAFETY: callers pass `bytes` readable bytes.
+    // SAFETY: invariant 5: callers pass `bytes` readable bytes, of which no more are wanted.
     match unsafe { transfer.take(from, wanted) } {
         Ok(true) => {}
         // It has not been asked for these.

@@ -15,6 +15,23 @@
 //! | [`device_memory`] | what ranks tell each other of devices' memory |
 //!
 //! A protocol owns its states; what protocols share is [`super::port::Port`].
+//!
+//! # Invariants
+//! 1. The payload of an incoming message is readable for the length that it says until
+//!    the message is released, or while `take_next` shows it: that is the endpoint's
+//!    contract. [`super::lane::Lane`] releases a message behind the handler that it
+//!    calls. Who has sent it may change the bytes meanwhile: they are copied once, by
+//!    address, and parsed from the copy.
+//! 2. An endpoint calls what fills a message with room for as many bytes as the post
+//!    says, which is nobody else's until that returns.
+//! 3. An operation that is not over may use the memory of its view, a send to read it and
+//!    a receive to write it, within [`RawView::bytes`](crate::view::RawView::bytes):
+//!    whoever posts it keeps that memory until then, and who takes it back first ends the
+//!    operation or empties its view (invariant 1 of the view). A send's total is its
+//!    view's length; what a receive takes is cut to its view.
+//! 4. Memory of which a peer was told where it is, for it to read or to write, is kept
+//!    until that peer has said that it is done, or has ended: the operation is not over
+//!    before.
 
 pub(crate) mod device_copy;
 pub(crate) mod device_get;

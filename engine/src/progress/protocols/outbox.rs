@@ -198,7 +198,8 @@ pub(crate) fn start(port: &mut Port, handle: u32, hurry: bool) -> Step {
         && let Some(ptr) = op.view.as_contiguous()
     {
         if op.key().is_none() {
-            // SAFETY: the operation keeps the memory until FIN.
+            // SAFETY: invariant 4 of `protocols`: a send that tells the key keeps its memory
+            // until its receiver is done; one that does not withdraws it.
             let key = unsafe { port.links.export(peer, ptr, bytes) }.ok();
             if key.is_some()
                 && let Some(rare) = port.rare(handle)

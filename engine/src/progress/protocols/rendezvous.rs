@@ -91,7 +91,7 @@ pub(crate) fn send_rts(port: &mut Port, handle: u32) -> Step {
     }
     let head = wire::head(wire::RTS, aux, tag, handle);
     let fill = |to: *mut u8| {
-        // SAFETY: room for `n` bytes.
+        // SAFETY: invariant 2 of `protocols`: room for `n` bytes, which the body has.
         unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, n) }
     };
     match port.links.post_with(peer, head, n, fill) {
