@@ -19,6 +19,10 @@
 //! 3. Who may have how much, and what is kept for whom, is said by [`Shares`], so that
 //!    nobody waits in a circle. (On a device only sends and copies take slots, and copies
 //!    do without: nothing is kept there.)
+//! 4. `host` is the first of a slab's `bytes` bytes, all mapped, readable and writable as
+//!    long as the slab, or null where it lies on a device: reserved by this rank or, of a
+//!    peer's slab, checked by [`ShmRank::shared`] to be, in memory that the job keeps
+//!    mapped; or pinned memory that `memory` counts. Nothing of it is tied to a thread.
 
 use super::lock;
 pub use super::shares::Claim;
@@ -113,9 +117,10 @@ impl Backing {
     }
 }
 
-// SAFETY: the address of memory that lives as long as the slab and is tied to no thread.
+// SAFETY: invariant 4: an address that is valid on any thread.
 unsafe impl Send for Slab {}
-// SAFETY: as above; who may touch which bytes is invariant 2.
+// SAFETY: invariants 2 and 4: a shared slab gives slots out under its lock; who may touch
+// which bytes is who has the slot.
 unsafe impl Sync for Slab {}
 
 impl std::fmt::Debug for Pool {
@@ -451,7 +456,7 @@ impl Slab {
                 return Err(DeviceError::Unavailable("a slab without memory".into()));
             };
             let owner = Arc::new(rank.job().clone());
-            // SAFETY: reserved memory of the arena, which the job keeps mapped.
+            // SAFETY: invariant 4: the job, which keeps the arena mapped, is the owner.
             unsafe { Memory::registered(context, self.host, self.bytes, owner) }
         };
         self.memory.get_or_init(register).clone()

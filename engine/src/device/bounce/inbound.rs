@@ -226,8 +226,8 @@ impl Inbound {
             let filled = self.written - self.queued;
             let n = (slot.bytes() - filled).min(bytes - done);
             let to = slot.host().wrapping_add(filled);
-            // SAFETY: a slot of ours that no kernel uses, with room for `n` bytes; the
-            // caller has `bytes` readable ones.
+            // SAFETY: invariants 1 and 3: a slot of ours that no kernel uses, with room for
+            // `n` bytes; of the bytes that come as many are left.
             unsafe { std::ptr::copy_nonoverlapping(from.wrapping_add(done), to, n) };
             done += n;
             self.copied += n as u64;
@@ -284,7 +284,8 @@ impl Inbound {
             return Ok(false);
         }
         let mut rest = vec![0; bytes - done];
-        // SAFETY: the caller's contract; the vector has as many bytes.
+        // SAFETY: invariant 3: the bytes that come and were not put into slots; the vector
+        // has as many.
         unsafe {
             std::ptr::copy_nonoverlapping(from.wrapping_add(done), rest.as_mut_ptr(), rest.len());
         }

@@ -1,4 +1,9 @@
 //! System calls for inspecting threads.
+//!
+//! # Invariants
+//! 1. A system call on numbers, or on memory of ours of the length that is said, touches
+//!    no other memory of the process.
+//! 2. A descriptor that a system call has just returned is owned by nobody else.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -15,12 +20,12 @@ const MESSAGE: usize = 16;
 /// `man 7 sock_diag`: a request for one socket by its inode is answered by its attributes.
 pub fn unix_peer(inode: u32) -> Option<u32> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: a system call without pointers.
+    // SAFETY: invariant 1.
     let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_SOCK_DIAG) };
     if fd < 0 {
         return None;
     }
-    // SAFETY: the descriptor was opened above, and nobody else has it.
+    // SAFETY: invariant 2: opened above.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     // nlmsghdr: length, type, flags, sequence, port; unix_diag_req: family, protocol, padding,
     // states, inode, what to show, cookie (none).
@@ -34,7 +39,8 @@ pub fn unix_peer(inode: u32) -> Option<u32> {
     request.extend(inode.to_ne_bytes());
     request.extend(UDIAG_SHOW_PEER.to_ne_bytes());
     request.extend([0xff; 8]);
-    // SAFETY: `request` is a local of this length, alive for the call, which reads it.
+    // SAFETY: invariant 1: `request` is a local of this length, alive for the call, which
+    // reads it.
     let sent = unsafe {
         libc::send(
             socket.as_raw_fd(),
@@ -47,7 +53,8 @@ pub fn unix_peer(inode: u32) -> Option<u32> {
         return None;
     }
     let mut answer = [0u8; 512];
-    // SAFETY: `answer` is a local of this length, alive for the call, which writes it.
+    // SAFETY: invariant 1: `answer` is a local of this length, alive for the call, which
+    // writes it.
     let came = unsafe {
         libc::recv(
             socket.as_raw_fd(),

@@ -117,17 +117,17 @@ fn a_thread_in_a_futex_sleeps_and_one_with_a_time_out_does_not() {
 
 /// What a thread in epoll with this descriptor is woken by.
 fn epoll_of(fds: &[i32]) -> bool {
-    // SAFETY: a system call without pointers.
+    // SAFETY: invariant 1 of `sys`.
     let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
     assert!(epoll >= 0);
-    // SAFETY: opened above, and nobody else has it.
+    // SAFETY: invariant 2 of `sys`: opened above.
     let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
     for fd in fds {
         let mut event = libc::epoll_event {
             events: libc::EPOLLIN as u32,
             u64: 0,
         };
-        // SAFETY: the event is a local, alive for the call.
+        // SAFETY: invariant 1 of `sys`: the event is a local, alive for the call.
         let added =
             unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, *fd, &raw mut event) };
         assert_eq!(added, 0);
@@ -137,10 +137,10 @@ fn epoll_of(fds: &[i32]) -> bool {
 }
 
 fn eventfd(flags: i32) -> OwnedFd {
-    // SAFETY: a system call without pointers.
+    // SAFETY: invariant 1 of `sys`.
     let fd = unsafe { libc::eventfd(0, flags) };
     assert!(fd >= 0);
-    // SAFETY: opened above, and nobody else has it.
+    // SAFETY: invariant 2 of `sys`: opened above.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
