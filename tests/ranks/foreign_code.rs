@@ -13,6 +13,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 /// What foreign code does.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -260,7 +261,7 @@ fn wakers_are_called_without_a_lock() {
             let mut receive = pin!(comm.irecv(vec![0u8; 8], 0, 3).unwrap());
             let polled = receive.as_mut().poll(&mut Context::from_waker(&waker));
             assert!(polled.is_pending());
-            // The receive ends in this call, or in the progress thread, which a panic ends.
+            // The receive ends in this call, or in the progress thread, which outlives a panic.
             unwinds(deed, || {
                 comm.send(&[1u8; 8], 0, 3).unwrap();
                 while times.load(Ordering::SeqCst) == 0 {
@@ -322,6 +323,38 @@ fn owned_buffers_are_dropped_without_a_lock() {
             });
         }
     }
+}
+
+/// A blocking call has lent its buffer: it must not unwind while its receive is posted, whatever
+/// code of others it happens to run.
+#[test]
+fn a_blocking_receive_outlives_panics_of_dropped_buffers() {
+    on_shm(1, |comm| {
+        let (act, times) = Act::new(&comm, Deed::Panics);
+        let memory = Memory {
+            bytes: vec![3; 8],
+            _at_drop: AtDrop(act),
+        };
+        // Nobody waits for it: its buffer is dropped where its receive comes.
+        drop(comm.issend(memory, 0, 1).unwrap());
+        let mut buffer = [0u64; 1];
+        std::thread::scope(|s| {
+            let other = comm.clone();
+            let times = times.clone();
+            s.spawn(move || {
+                std::thread::sleep(Duration::from_millis(50));
+                let first = other.irecv(vec![0u8; 8], 0, 1).unwrap();
+                while times.load(Ordering::SeqCst) == 0 {
+                    std::thread::yield_now();
+                }
+                assert_eq!(first.wait().unwrap().0, [3; 8]);
+                other.send(&[7u64], 0, 2).unwrap();
+            });
+            comm.recv(&mut buffer, 0, 2).unwrap();
+        });
+        assert_eq!(buffer, [7]);
+        assert_eq!(times.load(Ordering::SeqCst), 1);
+    });
 }
 
 #[test]

@@ -14,10 +14,8 @@ use super::core::Core;
 use super::lane::Lane;
 use super::owed::is_put_off;
 use crate::exec::executor;
-use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
-use std::panic::resume_unwind;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -131,12 +129,10 @@ impl LaneGuard<'_> {
     fn release_and_settle(&mut self) {
         // Dropped behind the last release: it may be the last that holds the core.
         let core = self.cell.core.upgrade();
-        let mut panic: Option<Box<dyn Any + Send>> = None;
         while self.port.owed.any() {
             let owed = std::mem::take(&mut self.port.owed);
             self.release();
-            let (ends, payload) = owed.settle();
-            panic = panic.or(payload);
+            let ends = owed.settle();
             self.cell.lock.lock();
             for (run, instance, end) in ends {
                 executor::combined(&mut **self, run, instance, end);
@@ -146,11 +142,6 @@ impl LaneGuard<'_> {
             }
         }
         self.release();
-        if let Some(payload) = panic
-            && !std::thread::panicking()
-        {
-            resume_unwind(payload);
-        }
     }
 }
 

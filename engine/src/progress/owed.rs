@@ -13,14 +13,15 @@
 //!    lock says so by [`Later`].
 //! 2. A step whose function is owed or runs counts as an operation of its run in flight:
 //!    the run's memory and operator outlive it.
-//! 3. One piece of foreign code that panics keeps no other from running; the first panic
-//!    goes on in the thread that released the lane.
+//! 3. A panic of a waker or of a value's `Drop` ends there: the panic hook has reported it.
+//!    The thread that happens to release the lane may be in a call that lent a buffer to an
+//!    operation, which must not unwind while that goes on. A panic of a reduction function
+//!    belongs to the call that waits for the collective ([`Combined`]).
 
 use super::cell::LaneCell;
 use crate::exec::executor::Combined;
 use crate::exec::foreign::Foreign;
 use crate::exec::run::Combination;
-use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
@@ -113,29 +114,29 @@ impl Owed {
         });
     }
 
-    /// Runs everything, without any lock: how the steps that were run have ended, and the
-    /// first panic.
+    /// Runs everything, without any lock: how the steps that were run have ended.
     #[cold]
-    pub fn settle(self) -> (Vec<Ended>, Option<Box<dyn Any + Send>>) {
-        let mut panic = None;
-        let mut run = |f: &mut dyn FnMut()| {
-            if let Err(payload) = catch_unwind(AssertUnwindSafe(f)) {
-                panic.get_or_insert(payload);
-            }
-        };
+    pub fn settle(self) -> Vec<Ended> {
         for waker in self.wake {
-            let mut waker = Some(waker);
-            run(&mut || waker.take().into_iter().for_each(Waker::wake));
+            contain(|| waker.wake());
         }
         for value in self.drop {
-            let mut value = Some(value);
-            run(&mut || drop(value.take()));
+            contain(|| drop(value));
         }
         let combined = |step: Step| {
             let end = catch_unwind(AssertUnwindSafe(|| step.combination.execute()));
             (step.run, step.instance, end)
         };
-        let ends = self.combine.into_iter().map(combined).collect();
-        (ends, panic)
+        self.combine.into_iter().map(combined).collect()
+    }
+}
+
+/// Runs foreign code whose panic ends here (invariant 3), also one of dropping the payload.
+fn contain(f: impl FnOnce()) {
+    let Err(payload) = catch_unwind(AssertUnwindSafe(f)) else {
+        return;
+    };
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(payload);
     }
 }
