@@ -12,95 +12,233 @@
 //! Start it with `osier run -n 4 -- program`; without the launcher it is a job
 //! of one rank.
 //!
-//! Modules, from the lowest to the highest; each uses those above it in this table only,
-//! and the engine, a crate below this one:
+//! | you look for | see |
+//! |---|---|
+//! | joining a job; ranks as threads | [`init`], [`run`], [`Universe`] |
+//! | send, receive, collectives | [`Communicator`], [`Scope`], [`Request`] |
+//! | data that is not contiguous | [`Type`], [`View`], [`ViewMut`], [`derive@Datatype`], [`datatype`] |
+//! | several requests, sets of them | [`requests`], [`persistent`], [`partitioned`] |
+//! | grids and graphs of ranks | [`topology`] |
+//! | parts and copies of communicators | [`communicators`], [`Group`], [`Session`] |
+//! | memory that requests own | [`buffers`] |
+//! | reductions by functions of yours | [`operators`] |
+//! | GPUs | [`devices`] |
+//! | errors and their handlers | [`Error`], [`errors`] |
+//! | attributes and info | [`attributes`] |
+//! | tests of your own | [`testing::ranks`] |
+//! | procedures of MPI | [`mpi`] |
+//!
+//! Costs, plans, protocols, wire, timelines and pages of running jobs belong to the crates
+//! below, which are not published; `osier explain`, `info` and `ps` show them.
+//!
+//! # Modules of the source
+//!
+//! From the lowest to the highest; each uses those above it in this table only, and the
+//! engine, a crate below this one:
 //!
 //! | module | duty |
 //! |---|---|
 //! | `names` | ranks, tags and wildcards as arguments |
-//! | [`model`] | costs of the machine, who lies where |
+//! | `model` | costs of the machine, who lies where |
 //! | `choice` | which plan a collective call takes |
-//! | [`comm`] | groups, communicators, topologies, sessions |
-//! | [`p2p`] | send, receive, probe; requests, statuses |
-//! | [`config`] | environment variables |
+//! | `comm` | groups, communicators, topologies, sessions |
+//! | `p2p` | send, receive, probe; requests, statuses |
+//! | `config` | environment variables |
 //! | `coll` | collective calls |
 //! | `create` | communicators made from others |
-//! | [`bootstrap`] | how a process becomes a rank |
-//! | [`measure`] | measurements of the machine |
-//! | [`testing`] | ranks as threads of one process |
+//! | `bootstrap` | how a process becomes a rank |
+//! | `measure` | measurements of the machine |
+//! | `testing` | ranks as threads of one process |
 //! | `internals` | what the test bed reaches into; no API |
-//!
-//! Of the engine: [`protocol`] (eager and rendezvous as pure decisions; costs and choice),
-//! [`check`] (types, buffers and leaks, where enabled), [`diagnose`] (what ranks wait for;
-//! hangs), [`trace`] (a timeline of what ranks do). [`datatype`] has type trees, layouts,
-//! pack and unpack.
 //!
 //! `docs/architecture.md` tells how they fit together.
 
 #![deny(unsafe_code)]
 
-pub mod bootstrap;
+mod bootstrap;
 mod choice;
 mod coll;
-pub mod comm;
+mod comm;
+#[doc(hidden)]
 pub mod config;
 mod create;
 #[doc(hidden)]
 pub mod internals;
+#[doc(hidden)]
 pub mod measure;
+#[doc(hidden)]
 pub mod model;
 mod names;
 #[allow(unsafe_code, reason = "memory of transfers is named by address")]
-pub mod p2p;
+mod p2p;
 pub mod testing;
 
 pub use bootstrap::{Universe, init, run, run_code};
-pub use coll::{
-    Collective, Contribution, Destination, DeviceContribution, IN_PLACE, InPlace,
-    OwnedContribution, OwnedDestination, PersistentCollective, ScopedCollective,
-    ScopedPersistentCollective,
-};
-pub use comm::{
-    CartTopology, CommKeyval, Communicator, Comparison, DistGraphTopology, Edges, ErrorCode,
-    ErrorCodes, ErrorHandler, GraphTopology, Group, GroupComparison, Info, Neighbor,
-    PredefinedAttributes, ProcessSets, Queues, Raised, RankRange, Session, Topology, dims_create,
-};
-pub use create::{PendingCommunicator, Resource, SplitType, hardware_info};
-/// Plans of collectives, and predictions of their time.
-pub use osier_collectives as plans;
-pub use osier_datatype as datatype;
-pub use osier_datatype::Operator as Op;
-pub use osier_datatype::{
-    AttributeError, AttributeFailure, Attributes, Basic, Combiner, Constructor, DarrayDimension,
-    Datatype, Distribution, Keyval, Layout, Order, Pair, Type, TypeClass,
-};
+pub use coll::IN_PLACE;
+pub use comm::{Communicator, Group, Session};
+pub use names::{ANY_SOURCE, ANY_TAG, PROC_NULL, ROOT, Rank, Source, Tag, TagSelector};
+#[doc(inline)]
+pub use osier_datatype::{Datatype, Layout, Operator as Op, Order, Type};
+#[doc(inline)]
 pub use osier_derive::Datatype;
+#[doc(inline)]
 pub use osier_engine::error::{Error, ErrorKind, Result};
-pub use osier_engine::exec::operator::{
-    Function, PackedFunction, Reduction, function, packed_function,
-};
-pub use osier_engine::exec::reduce_local::reduce_local;
-/// What is checked, what ranks wait for, which protocol moves a message, timelines.
-pub use osier_engine::{check, diagnose, protocol, trace};
-/// Devices: memory, streams, events, copies, kernels.
-pub use osier_kernels as devices;
-/// What ranks talk over; for tools and tests.
-pub use osier_transports as transports;
+#[doc(inline)]
+pub use osier_engine::view::{Buffer, BufferMut, View, ViewMut};
 #[doc(hidden)]
 pub use p2p::Elements;
-pub use p2p::{
-    ANY_SOURCE, ANY_TAG, AnyRequest, BSEND_OVERHEAD, Buffer, BufferMut, Callbacks, Completer,
-    DeviceBuffer, DevicePartitioned, DevicePartitionedRecv, DevicePartitionedSend, Enqueued,
-    FlushRequest, GeneralizedRequest, HeapBuffer, Member, Message, OnStream, OwnedBuffer,
-    OwnedBufferMut, PROC_NULL, Partitioned, PartitionedRecv, PartitionedSend, Partitions,
-    Persistent, ROOT, Rank, Region, Regions, Request, Scope, ScopedPersistent, ScopedRequest,
-    ScopedSlice, SendRecv, SendRecvReplace, Source, Startable, Status, Tag, TagSelector, View,
-    ViewMut, WaitSet, Waitable, Watched, first_over, start_all, status_all, status_any,
-    status_some, test_all, test_any, test_some, wait_all, wait_any, wait_some,
-};
+pub use p2p::{Message, Request, Scope, Status};
 
-#[doc = include_str!("../docs/mpi-chapters.md")]
-pub mod mpi {}
+/// What most programs import: `use osier::prelude::*;`.
+///
+/// ```
+/// use osier::prelude::*;
+///
+/// osier::testing::ranks(2, |comm| {
+///     let other = 1 - comm.rank();
+///     let mut got = [0u32];
+///     comm.sendrecv(&[comm.rank() as u32], other, 0, &mut got, ANY_SOURCE, ANY_TAG)?;
+///     assert_eq!(got, [other as u32]);
+///     Ok::<(), Error>(())
+/// });
+/// ```
+pub mod prelude {
+    #[doc(no_inline)]
+    pub use crate::{
+        ANY_SOURCE, ANY_TAG, Buffer, BufferMut, Communicator, Datatype, Error, ErrorKind, IN_PLACE,
+        Layout, Op, Order, PROC_NULL, Rank, Request, Result, Scope, Status, Tag, Type, Universe,
+        View, ViewMut,
+    };
+}
+
+/// Values that programs hang on objects: attributes and info.
+pub mod attributes {
+    pub use crate::comm::{CommKeyval, Info, PredefinedAttributes};
+    #[doc(inline)]
+    pub use osier_datatype::{AttributeError, AttributeFailure, Attributes, Keyval};
+}
+
+/// Memory in other forms than slices and [`View`]s: memory that requests own,
+/// memory that peers read in place, several regions in one message.
+pub mod buffers {
+    pub use crate::p2p::{HeapBuffer, Region, RegionSet, Regions};
+    #[doc(inline)]
+    pub use osier_engine::view::{OwnedBuffer, OwnedBufferMut};
+}
+
+/// Collective calls in flight, and what their buffers may be. The calls are methods of
+/// [`Communicator`].
+pub mod collectives {
+    pub use crate::coll::{
+        Collective, Contribution, Destination, DeviceContribution, InPlace, OwnedContribution,
+        OwnedDestination, ScopedCollective,
+    };
+}
+
+/// How communicators and groups are made from others, compared and looked into.
+pub mod communicators {
+    pub use crate::comm::{
+        Comparison, GroupComparison, GroupError, ProcessSets, Queues, RankRange,
+    };
+    pub use crate::create::{PendingCommunicator, Resource, SplitType, hardware_info};
+}
+
+/// Datatypes in full: predefined ones, constructors and what can be asked of them.
+/// [`Type`] builds them, [`Layout`] is their committed form.
+pub mod datatype {
+    #[doc(hidden)]
+    pub use osier_datatype::derive_support;
+    #[doc(inline)]
+    pub use osier_datatype::{
+        Basic, BasicKind, Blocks, Class, Combiner, Constructor, DarrayDimension, Distribution,
+        Pair, Signature, SignatureDigest, TypeClass, TypeError, address, bottom,
+    };
+    #[doc(no_inline)]
+    pub use osier_datatype::{Datatype, Layout, Order, Type};
+}
+
+/// Memory of GPUs, streams, events, graphs and kernels, and communication on streams.
+pub mod devices {
+    pub use crate::p2p::{Enqueued, OnStream};
+    #[doc(inline)]
+    pub use osier_engine::view::on_device::DeviceBuffer;
+    #[doc(inline)]
+    pub use osier_kernels::{
+        After, BusId, Callback, Context, DeviceError, DeviceInfo, DeviceSlice, DeviceView, Event,
+        Graph, Held, Kernel, Kind, Link, Memory, Ordered, Pinned, Space, Stream, StreamSemaphore,
+        UserKernel, Valve, copy, devices,
+    };
+}
+
+/// What happens on errors: handlers of communicators, error codes of a program, and how a
+/// job of threads fails.
+pub mod errors {
+    pub use crate::bootstrap::Failure;
+    pub use crate::comm::{ErrorCodes, ErrorHandler, Raised};
+    #[doc(inline)]
+    pub use osier_engine::error::ErrorCode;
+}
+
+/// Operators of reductions beyond the predefined ones of [`Op`].
+pub mod operators {
+    #[doc(inline)]
+    pub use osier_engine::exec::operator::{
+        Function, PackedFunction, Reduction, function, packed_function,
+    };
+    #[doc(inline)]
+    pub use osier_engine::exec::reduce_local::reduce_local;
+}
+
+/// Partitioned transfers: a message whose parts become ready one by one.
+pub mod partitioned {
+    pub use crate::p2p::{
+        DevicePartitioned, DevicePartitionedRecv, DevicePartitionedSend, Partitioned,
+        PartitionedRecv, PartitionedSend, Partitions, ScopedSlice,
+    };
+}
+
+/// Transfers and collective calls that are described once and started many times.
+pub mod persistent {
+    pub use crate::coll::{PersistentCollective, ScopedPersistentCollective};
+    pub use crate::p2p::{Persistent, ScopedPersistent, Startable, start_all};
+}
+
+/// Requests beyond [`Request`]: waiting for several, sets, exchanges,
+/// requests of the program's own, buffered sends.
+pub mod requests {
+    pub use crate::p2p::{
+        AnyRequest, BSEND_OVERHEAD, Callbacks, Completer, FlushRequest, GeneralizedRequest, Member,
+        ScopedRequest, SendRecv, SendRecvReplace, WaitSet, Waitable, Watched, first_over,
+        status_all, status_any, status_some, test_all, test_any, test_some, wait_all, wait_any,
+        wait_some,
+    };
+}
+
+/// Grids and graphs of ranks.
+pub mod topology {
+    pub use crate::comm::{
+        CartError, CartTopology, DistGraphTopology, Edges, GraphTopology, Neighbor, Topology,
+        dims_create,
+    };
+}
+
+pub mod mpi {
+    #![doc = include_str!("../docs/mpi-chapters.md")]
+    #![allow(unused_imports, reason = "names of links")]
+    use crate::attributes::*;
+    use crate::buffers::*;
+    use crate::collectives::*;
+    use crate::communicators::*;
+    use crate::datatype::*;
+    use crate::devices::*;
+    use crate::errors::*;
+    use crate::operators::*;
+    use crate::partitioned::*;
+    use crate::persistent::*;
+    use crate::requests::*;
+    use crate::topology::*;
+    use crate::*;
+}
 
 /// The programs of the README and of the page on running are tests.
 #[cfg(doctest)]

@@ -1,7 +1,8 @@
 //! Calls that must not allocate, counted by an allocator that counts per thread.
 
+use osier::Op;
+use osier::persistent::{Startable, start_all};
 use osier::testing::{Network, ranks_on};
-use osier::{Op, Startable, start_all};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 

@@ -8,10 +8,10 @@ mod driver;
 #[allow(dead_code)]
 mod support;
 
-use osier::devices::debug::Debug as _;
 use osier::devices::{DeviceSlice, DeviceView, Graph, Pinned, Stream, StreamSemaphore};
 use osier::testing::{Network, ranks_on};
 use osier::{Communicator, Layout, Type, View, ViewMut};
+use osier_kernels::debug::Debug as _;
 use std::sync::Mutex;
 use support::{Watchdog, pattern};
 
@@ -91,7 +91,7 @@ const SIZES: [usize; 4] = [100, 9000, 90_000, 1_100_000];
 
 /// Three layouts of so many bytes.
 fn layouts(bytes: usize) -> Vec<Layout> {
-    let byte = Type::basic(osier::Basic::U8);
+    let byte = Type::basic(osier::datatype::Basic::U8);
     let block = bytes.div_ceil(90).max(1);
     let (blocks, rest) = (bytes / block, bytes % block);
     let places = |step: usize| -> Vec<(usize, isize)> {
@@ -209,8 +209,8 @@ fn child_that_is_traced() {
 /// What is set up once.
 struct Lasting {
     graph: Graph,
-    send: osier::Persistent<osier::devices::Ordered<DeviceView<u8>>>,
-    receive: osier::Persistent<osier::devices::Ordered<DeviceView<u8>>>,
+    send: osier::persistent::Persistent<osier::devices::Ordered<DeviceView<u8>>>,
+    receive: osier::persistent::Persistent<osier::devices::Ordered<DeviceView<u8>>>,
 }
 
 impl Lasting {

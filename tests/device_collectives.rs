@@ -5,12 +5,12 @@ use crate::support::{Watchdog, fails};
 use crate::{Late, memory, on_streams};
 use osier::devices::{DeviceSlice, Graph, Pinned, Stream, UserKernel, copy};
 use osier::model::DeviceCalls;
-use osier::plans::{Algorithm, Hierarchy, Operation, Tree};
-use osier::protocol::cost::LinkCosts;
-use osier::protocol::device::Reductions;
 use osier::testing::{Network, ranks_on};
 use osier::{Communicator, Datatype, ErrorKind, IN_PLACE, Op};
 use osier_bed::devices::{device_traffic, reduce_devices};
+use osier_collectives::{Algorithm, Hierarchy, Operation, Tree};
+use osier_engine::protocol::cost::LinkCosts;
+use osier_engine::protocol::device::Reductions;
 use std::sync::Arc;
 
 /// Elements of each rank's share.
@@ -272,7 +272,8 @@ macro_rules! alike {
 fn reductions_of(comm: &Communicator, stream: &Stream) {
     let (me, n) = (comm.rank(), comm.size());
     let sums = || roundings(me, EACH);
-    let longest = osier::function(|a: f64, b: f64| if b.abs() > a.abs() { b } else { a });
+    let longest =
+        osier::operators::function(|a: f64, b: f64| if b.abs() > a.abs() { b } else { a });
     for (algorithm, segments) in [
         (None, 1),
         (Some(Algorithm::RecursiveDoubling), 3),
@@ -387,7 +388,8 @@ fn kernels_of_the_user_combine() {
     ranks_on(&Network::Shm, 2, |comm| {
         reduce_devices(&comm, Reductions::Device);
         let (comm, stream) = (&comm, &Stream::new(&context).unwrap());
-        let op = osier::function(|a: f64, b: f64| a + 2.0 * b).with_kernel(kernel.clone());
+        let op =
+            osier::operators::function(|a: f64, b: f64| a + 2.0 * b).with_kernel(kernel.clone());
         let data = roundings(comm.rank(), EACH);
         let (sum, kernels) = alike!(comm, stream, &op, allreduce, data, vec![0.0; EACH]);
         assert!(kernels > 0);
@@ -477,9 +479,9 @@ fn buffers_of_a_device_are_combined_here() {
     ranks_on(&Network::Shm, 1, |comm| {
         let stream = &Stream::new(&context).unwrap();
         let (mut right, input) = (numbers(1, 1), numbers(2, 1));
-        osier::reduce_local(&input, &mut right, Op::Sum).unwrap();
+        osier::operators::reduce_local(&input, &mut right, Op::Sum).unwrap();
         let (from, into) = (upload(stream, &input), upload(stream, &numbers(1, 1)));
-        osier::reduce_local(
+        osier::operators::reduce_local(
             &from.after_stream(stream),
             &mut into.after_stream(stream),
             Op::Sum,
@@ -487,13 +489,13 @@ fn buffers_of_a_device_are_combined_here() {
         .unwrap();
         assert!(download(stream, &into) == right, "on the device");
         // One of them on the host, and a function without a kernel.
-        let minus = osier::function(|a: i32, b: i32| a - b);
-        osier::reduce_local(&input, &mut right, &minus).unwrap();
-        osier::reduce_local(&input, &mut into.after_stream(stream), &minus).unwrap();
+        let minus = osier::operators::function(|a: i32, b: i32| a - b);
+        osier::operators::reduce_local(&input, &mut right, &minus).unwrap();
+        osier::operators::reduce_local(&input, &mut into.after_stream(stream), &minus).unwrap();
         assert!(download(stream, &into) == right, "through the host");
         let on = comm.on_stream(stream);
         on.reduce_local(&from, &into, Op::Max).unwrap();
-        osier::reduce_local(&input, &mut right, Op::Max).unwrap();
+        osier::operators::reduce_local(&input, &mut right, Op::Max).unwrap();
         assert!(download(stream, &into) == right, "behind the stream's work");
         let refused = on.reduce_local(&from, &into, &minus).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unavailable);

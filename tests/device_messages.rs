@@ -7,10 +7,11 @@ mod driver;
 #[allow(dead_code)]
 mod support;
 
-use osier::devices::debug::Debug as _;
+use osier::datatype::Basic;
 use osier::devices::{Context, DeviceSlice, DeviceView, Stream, copy};
 use osier::testing::{Network, ranks_on};
-use osier::{ANY_SOURCE, ANY_TAG, Basic, Communicator, ErrorKind, Layout, Type, View, ViewMut};
+use osier::{ANY_SOURCE, ANY_TAG, Communicator, ErrorKind, Layout, Type, View, ViewMut};
+use osier_kernels::debug::Debug as _;
 use support::{Watchdog, fails, pattern};
 
 /// What a rank needs to use its device.
@@ -407,13 +408,13 @@ fn a_device_can_be_measured() {
     all.extend(costs.pack_ns_per_byte);
     all.extend([costs.to_host_ns_per_byte, costs.to_device_ns_per_byte]);
     assert!(all.iter().all(|v| v.is_finite() && *v > 0.0), "{costs:?}");
-    let link = osier::protocol::cost::LinkCosts {
+    let link = osier_engine::protocol::cost::LinkCosts {
         device: Some(costs),
         ..Default::default()
     };
     let note = serde_json::to_vec(&link).unwrap();
     assert_eq!(
-        serde_json::from_slice::<osier::protocol::cost::LinkCosts>(&note).unwrap(),
+        serde_json::from_slice::<osier_engine::protocol::cost::LinkCosts>(&note).unwrap(),
         link
     );
 }
@@ -652,7 +653,7 @@ fn collectives_give_what_they_give_on_the_host() {
                 sums.after_stream(stream),
                 Op::Sum,
             )
-            .and_then(osier::Collective::wait)
+            .and_then(osier::collectives::Collective::wait)
             .unwrap();
         let theirs = if rank == 0 { vec![1, 2] } else { vec![0] };
         let right: Vec<u8> = (0..5000)

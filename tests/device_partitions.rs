@@ -3,10 +3,12 @@
 use crate::support::{fails, pattern};
 use crate::{driver, memory, on_streams, upload};
 use osier::devices::{Stream, StreamSemaphore, copy};
+use osier::errors::ErrorHandler;
+use osier::partitioned::Partitions;
+use osier::persistent::Startable;
+use osier::requests::wait_all;
 use osier::testing::Network;
-use osier::{
-    Communicator, Datatype, ErrorHandler, ErrorKind, Layout, Partitions, Startable, Type, wait_all,
-};
+use osier::{Communicator, Datatype, ErrorKind, Layout, Type};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

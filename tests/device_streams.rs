@@ -11,10 +11,11 @@ mod partitions;
 #[allow(dead_code)]
 mod support;
 
-use osier::devices::debug::Debug as _;
 use osier::devices::{Callback, DeviceSlice, DeviceView, Graph, Stream, copy};
+use osier::errors::ErrorHandler;
 use osier::testing::{Network, ranks_on};
-use osier::{ANY_SOURCE, ANY_TAG, Communicator, ErrorHandler, ErrorKind, PROC_NULL, Type};
+use osier::{ANY_SOURCE, ANY_TAG, Communicator, ErrorKind, PROC_NULL, Type};
+use osier_kernels::debug::Debug as _;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use support::{Watchdog, fails, pattern};

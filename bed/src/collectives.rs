@@ -15,7 +15,9 @@
 use super::dice::Rng;
 use super::plan::sim;
 use osier::internals::{Agreeing, lane, runs_on};
-use osier::{Communicator, PROC_NULL, PersistentCollective, ROOT, Rank, Waitable};
+use osier::persistent::PersistentCollective;
+use osier::requests::Waitable;
+use osier::{Communicator, PROC_NULL, ROOT, Rank};
 use osier_collectives::{Algorithm, Call, Operation};
 use osier_datatype::Operator;
 use osier_engine::check::Setting;

@@ -1,7 +1,8 @@
 //! Memory of random messages: layouts with gaps, guard bytes, known contents.
 
 use super::dice::Rng;
-use osier::{Buffer, BufferMut, Layout, OwnedBuffer, OwnedBufferMut, Type, View, ViewMut};
+use osier::buffers::{OwnedBuffer, OwnedBufferMut};
+use osier::{Buffer, BufferMut, Layout, Type, View, ViewMut};
 use osier_engine::view::RawView;
 use std::sync::OnceLock;
 

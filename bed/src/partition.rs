@@ -8,7 +8,7 @@ use super::act::Act;
 use super::memory::contents;
 use super::world::{Check, World};
 use osier::internals::parts_settled;
-use osier::{PartitionedRecv, PartitionedSend};
+use osier::partitioned::{PartitionedRecv, PartitionedSend};
 use osier_engine::error::{Error, ErrorKind};
 use osier_engine::matching::{INTERNAL_TAG, Pattern, TagPattern};
 use osier_engine::progress::lane::PARTITIONED_TAG;

@@ -9,10 +9,11 @@ use super::memory::Memory;
 use super::receive::ToReceive;
 use super::world::{Check, Receiving, Sending, World};
 use osier::internals::{self, Handles, Home, Notifies};
-use osier::{
-    ANY_SOURCE, ANY_TAG, Callbacks, Completer, FlushRequest, GeneralizedRequest, Persistent,
-    Request, SendRecvReplace, Source, Status, TagSelector, Waitable,
+use osier::persistent::Persistent;
+use osier::requests::{
+    Callbacks, Completer, FlushRequest, GeneralizedRequest, SendRecvReplace, Waitable,
 };
+use osier::{ANY_SOURCE, ANY_TAG, Request, Source, Status, TagSelector};
 use osier_engine::completion::ready::Ready;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::matching::{Pattern, TagPattern};

@@ -9,11 +9,10 @@ use crate::fail::{Fail, Int, Res, count};
 use crate::held;
 use crate::objects::ctype;
 use crate::types::{element, note_element};
+use osier::buffers::{OwnedBuffer, OwnedBufferMut};
+use osier::collectives::{Contribution, Destination, OwnedContribution, OwnedDestination};
 use osier::datatype::bottom;
-use osier::{
-    Buffer, BufferMut, Contribution, Destination, Elements, Layout, OwnedBuffer, OwnedBufferMut,
-    OwnedContribution, OwnedDestination, View, ViewMut,
-};
+use osier::{Buffer, BufferMut, Elements, Layout, View, ViewMut};
 
 /// An address that C gives.
 pub type Address = *mut u8;
@@ -229,7 +228,7 @@ fn any_view_mut<N: Int>(at: Address, n: N, ty: Handle) -> Res<MemoryMut> {
 /// Whether an address is surely one of the host's memory, which nobody follows.
 #[inline]
 fn is_of_the_host(at: Address) -> bool {
-    at.addr() >= CONSTANTS && !osier::devices::classify::is_expected() && !held::follows()
+    at.addr() >= CONSTANTS && !osier_kernels::classify::is_expected() && !held::follows()
 }
 
 /// What a rank puts into a collective.
@@ -345,7 +344,7 @@ impl osier::Buffer for Piece {
 }
 
 // SAFETY: C's memory, or a vector's, which do not move.
-unsafe impl osier::OwnedBuffer for Piece {}
+unsafe impl osier::buffers::OwnedBuffer for Piece {}
 
 /// No memory at all.
 pub fn nothing() -> Res<MemoryMut> {

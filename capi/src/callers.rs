@@ -12,7 +12,7 @@
 //! | neither | `halo+0x11ad` |
 
 use crate::objects::lock;
-use osier::check::Callers;
+use osier_engine::check::Callers;
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::ops::Range;

@@ -13,7 +13,9 @@ use crate::objects::{Comm, comm, ctype};
 use crate::on_host::{copy, packed_mut};
 use crate::p2p::pend;
 use crate::work::{Repeated, Sort, Work};
-use osier::{Layout, Status, Topology, Watched};
+use osier::requests::Watched;
+use osier::topology::Topology;
+use osier::{Layout, Status};
 
 /// Blocks of one buffer, counted in instances of its type.
 struct Blocks {

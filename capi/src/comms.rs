@@ -9,7 +9,8 @@ use crate::objects::{
     COMMS, Comm, REQUESTS, adopt, comm, comm_shared, group, lock, new_comm, origin,
 };
 use crate::work::{Duplicate, Pending, Work};
-use osier::{Communicator, Comparison, PendingCommunicator, Resource, SplitType};
+use osier::Communicator;
+use osier::communicators::{Comparison, PendingCommunicator, Resource, SplitType};
 
 /// A name that is not too long.
 pub fn checked_name(mut name: String) -> Res<String> {
@@ -104,7 +105,7 @@ fn free(on: *mut Handle) -> Res {
 fn of_session(
     group: Handle,
     errhandler: Handle,
-    hints: &osier::Info,
+    hints: &osier::attributes::Info,
     make: impl FnOnce(&osier::Session) -> osier::Result<Communicator>,
 ) -> Res<Handle> {
     let handler = Handler::of(errhandler)?;

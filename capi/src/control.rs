@@ -12,7 +12,7 @@ use crate::state;
 use crate::table::Table;
 use crate::tool::{begun, index, no_name, put_string};
 use osier::config;
-use osier::protocol::select::{Memory, Selection};
+use osier_engine::protocol::select::{Memory, Selection};
 use std::ops::Range;
 use std::sync::LazyLock;
 

@@ -136,7 +136,7 @@ mpi! {
     fn MPI_Abort(on: Handle, code: c_int) on On::Own; {
         let _ = comm(on);
         let rank = state::rank().map_or(String::new(), |rank| format!("rank {rank}: "));
-        osier::diagnose::tell(format_args!("{rank}MPI_Abort with code {code}"));
+        osier_engine::diagnose::tell(format_args!("{rank}MPI_Abort with code {code}"));
         state::abort(code);
     }
 

@@ -166,7 +166,7 @@ fn raise(on: On, code: c_int, say: impl FnOnce() -> String) -> c_int {
         }
         Handler::Fatal | Handler::Abort => {
             let rank = state::rank().map_or(String::new(), |rank| format!("rank {rank}: "));
-            osier::diagnose::tell(format_args!(
+            osier_engine::diagnose::tell(format_args!(
                 "{rank}{} (hint: MPI_Comm_set_errhandler with MPI_ERRORS_RETURN goes on)",
                 say()
             ));

@@ -5,7 +5,8 @@ use crate::call::{On, mpi};
 use crate::fail::{Res, array, array_mut, bad_group, bad_rank, get, number, place, put};
 use crate::objects::{GROUPS, Origin, SESSIONS, comm, group, new_group, origin};
 use crate::state;
-use osier::{Group, GroupComparison, RankRange};
+use osier::Group;
+use osier::communicators::{GroupComparison, RankRange};
 use std::sync::Arc;
 
 /// Ranks of a group, which exist and differ.

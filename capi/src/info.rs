@@ -4,7 +4,7 @@ use crate::abi::*;
 use crate::call::{On, mpi};
 use crate::fail::{Fail, Res, get, number, put, put_text, text};
 use crate::objects::{INFOS, comm, lock};
-use osier::Info;
+use osier::attributes::Info;
 use std::sync::Mutex;
 
 fn bad_info(message: &'static str) -> Fail {
@@ -148,7 +148,7 @@ mpi! {
     }
 
     fn MPI_Get_hw_resource_info(to: *mut Handle) on On::Own; {
-        put(to, new_info(osier::hardware_info()))?;
+        put(to, new_info(osier::communicators::hardware_info()))?;
     }
 
     fn MPI_Abi_get_info(to: *mut Handle) on On::Own; {

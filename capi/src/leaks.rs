@@ -10,7 +10,7 @@ use crate::held;
 use crate::objects::*;
 use crate::state;
 use crate::work::{Pending, Sort, Work};
-use osier::check::{Check, Checks, Site};
+use osier_engine::check::{Check, Checks, Site};
 use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering};

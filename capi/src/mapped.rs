@@ -6,7 +6,7 @@
 //! address.
 
 use crate::objects::lock;
-use osier::check::Region;
+use osier_engine::check::Region;
 use std::ops::Range;
 use std::sync::Mutex;
 

@@ -45,7 +45,9 @@ fn take(message: *mut Handle) -> Res<Option<(Message, Handle)>> {
 /// A request that is over, of a message from nobody.
 fn from_nobody() -> Res<Work> {
     let own = crate::state::predefined(true).ok_or_else(crate::state::not_initialised)?;
-    let (request, completer) = own.comm.generalized_request(osier::Callbacks::new());
+    let (request, completer) = own
+        .comm
+        .generalized_request(osier::requests::Callbacks::new());
     completer.complete();
     Ok(Work::Once(Box::new(request), Sort::Receives))
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 #[cold]
 fn unsupported(name: &str, said: &AtomicBool) -> c_int {
     if !said.swap(true, Relaxed) {
-        osier::diagnose::tell(format_args!(
+        osier_engine::diagnose::tell(format_args!(
             "{name} is not supported yet: it returns MPI_ERR_UNSUPPORTED_OPERATION (hint: docs/mpi-coverage.md lists what is)"
         ));
     }

@@ -7,7 +7,9 @@ use crate::fail::{Res, bad_comm, bad_group, bad_type};
 use crate::state;
 use crate::table::Table;
 use crate::work::Pending;
-use osier::{Basic, Communicator, Constructor, Group, Info, Layout, Message, Session, Type};
+use osier::attributes::Info;
+use osier::datatype::{Basic, Constructor};
+use osier::{Communicator, Group, Layout, Message, Session, Type};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 

@@ -11,8 +11,8 @@ use crate::buffers::{Address, view_mut_of, view_of};
 use crate::fail::Res;
 use crate::objects::ctype;
 use crate::state;
-use osier::devices::classify;
 use osier::{Layout, View, ViewMut};
+use osier_kernels::classify;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Whether an address is one of a device.

@@ -12,8 +12,9 @@ use crate::held;
 use crate::leaks;
 use crate::objects::{OPS, ctype};
 use crate::on_host::{OnHost, Room};
-use osier::check::Check;
-use osier::{Layout, Op, Reduction, packed_function};
+use osier::operators::{Reduction, packed_function};
+use osier::{Layout, Op};
+use osier_engine::check::Check;
 use std::panic::Location;
 use std::sync::{Arc, OnceLock};
 
@@ -269,7 +270,7 @@ mpi! {
         }
         let op = reduction(op, ty)?;
         let mut both = view_mut_of(right.at(), n, layout)?;
-        osier::reduce_local(&view_of(left.at(), n, layout)?, &mut both, &op)
+        osier::operators::reduce_local(&view_of(left.at(), n, layout)?, &mut both, &op)
             .map_err(|e| Fail::from(e).class(MPI_ERR_TYPE, MPI_ERR_OP))?;
         right.give_back(inout, n, layout)?;
     }

@@ -10,8 +10,9 @@ use crate::objects::{COMMS, REQUESTS, SESSIONS, comm, lock, session};
 use crate::state;
 use crate::status::leave_received;
 use crate::work::{Pending, Sort, Work};
-use osier::check::Site;
-use osier::{ANY_SOURCE, ANY_TAG, FlushRequest, PROC_NULL, Rank, Source, TagSelector};
+use osier::requests::FlushRequest;
+use osier::{ANY_SOURCE, ANY_TAG, PROC_NULL, Rank, Source, TagSelector};
+use osier_engine::check::Site;
 use std::panic::Location;
 use std::sync::Mutex;
 

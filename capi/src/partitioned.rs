@@ -7,11 +7,11 @@ use crate::fail::{Fail, Res, array, bad_request, count, number, put};
 use crate::objects::{Comm, REQUESTS, comm, ctype};
 use crate::p2p::{pend, to_rank};
 use crate::work::{Pending, Work};
-use osier::devices::{After, Context, DeviceError, DeviceSlice, Memory, classify};
-use osier::{
-    Buffer, BufferMut, Communicator, DevicePartitionedSend, Layout, OwnedBuffer, OwnedBufferMut,
-    PartitionedSend, Partitions, View, ViewMut,
-};
+use osier::buffers::{OwnedBuffer, OwnedBufferMut};
+use osier::devices::{After, Context, DeviceError, DeviceSlice, Memory};
+use osier::partitioned::{DevicePartitionedSend, PartitionedSend, Partitions};
+use osier::{Buffer, BufferMut, Communicator, Layout, View, ViewMut};
+use osier_kernels::classify;
 use std::ops::{Deref, DerefMut};
 
 /// All bytes of C's that the partitions lie in.

@@ -14,7 +14,7 @@ use crate::fail::{Fail, Res, get, put, put_if, text};
 use crate::objects::comm;
 use crate::table::Table;
 use crate::tool::{begun, index, no_name, put_string};
-use osier::Queues;
+use osier::communicators::Queues;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// A number of a communicator's.

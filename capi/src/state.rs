@@ -121,7 +121,7 @@ fn join() -> Res {
             scratch: None,
         });
         // Buffers may lie on a device if there is one.
-        osier::devices::classify::expect();
+        osier_kernels::classify::expect();
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ use crate::call::On;
 use crate::leaks;
 use crate::objects::lock;
 use crate::state;
-use osier::check::{Check, Checks, Site};
+use osier_engine::check::{Check, Checks, Site};
 use std::panic::Location;
 use std::sync::Mutex;
 use std::thread::ThreadId;

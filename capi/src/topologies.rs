@@ -5,7 +5,9 @@ use crate::call::{On, mpi};
 use crate::comms::missing_topology;
 use crate::fail::{Fail, Res, argument, array, array_mut, bad_dims, bad_rank, number, put};
 use crate::objects::{Comm, comm, new_comm};
-use osier::{CartTopology, DistGraphTopology, Edges, GraphTopology, Topology, dims_create};
+use osier::topology::{
+    CartTopology, DistGraphTopology, Edges, GraphTopology, Topology, dims_create,
+};
 
 fn cart(comm: &Comm) -> Res<&CartTopology> {
     comm.comm

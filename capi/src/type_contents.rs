@@ -8,7 +8,8 @@ use crate::abi::*;
 use crate::call::{On, mpi};
 use crate::fail::{Int, Res, argument, array_mut, bad_type, put};
 use crate::objects::{CType, ctype, lock, type_handle};
-use osier::{Basic, Combiner, Constructor, Distribution, Order, Type};
+use osier::datatype::{Basic, Combiner, Constructor, Distribution};
+use osier::{Order, Type};
 use std::collections::HashSet;
 use std::sync::Mutex;
 

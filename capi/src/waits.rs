@@ -10,7 +10,7 @@ use crate::held;
 use crate::objects::REQUESTS;
 use crate::persistent::request;
 use crate::status::{EMPTY, error_in, leave};
-use osier::{Watched, first_over};
+use osier::requests::{Watched, first_over};
 
 /// Waits for one; its handle is null afterwards, unless it can be started again.
 #[inline]

@@ -7,12 +7,14 @@ use crate::fail::{Fail, Res, bad_request};
 use crate::objects::{Comm, lock};
 use crate::partitioned::Bytes;
 use crate::status::EMPTY;
+use osier::communicators::PendingCommunicator;
 use osier::devices::After;
-use osier::{
-    Communicator, DevicePartitionedRecv, DevicePartitionedSend, GeneralizedRequest,
-    PartitionedRecv, PartitionedSend, PendingCommunicator, Persistent, PersistentCollective,
-    Request, Status, Waitable, Watched,
+use osier::partitioned::{
+    DevicePartitionedRecv, DevicePartitionedSend, PartitionedRecv, PartitionedSend,
 };
+use osier::persistent::{Persistent, PersistentCollective};
+use osier::requests::{GeneralizedRequest, Waitable, Watched};
+use osier::{Communicator, Request, Status};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;

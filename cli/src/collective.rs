@@ -3,11 +3,11 @@
 
 use std::str::FromStr;
 
-use osier::transports::sim::{SimLink, SimMachine};
 use osier_collectives::{
     Algorithm, Aside, Association, Call, Choice, Curve, DeviceLink, DeviceLinks, Executor,
     Hierarchy, Joined, Link, Machine, Model, Operation, Piecewise, Sizes, Topology, Tree, choose,
 };
+use osier_transports::sim::{SimLink, SimMachine};
 use std::sync::Arc;
 
 /// What a described machine's links cost, innermost first: within a package, across

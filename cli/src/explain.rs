@@ -6,14 +6,16 @@ use std::process::ExitCode;
 
 use osier::Result;
 use osier::config;
-use osier::devices::handle::Made;
 use osier::model::{self, Cached, Origin};
-use osier::protocol::Protocol;
-use osier::protocol::device::{
+use osier_engine::protocol::Protocol;
+use osier_engine::protocol::device::{
     Class, DeviceCosts, End, LEAST_DEVICE_SLOT_BYTES, Means, Move, Predicted, Space,
 };
-use osier::protocol::reach::Placement;
-use osier::protocol::select::{AT_ONCE_BYTES, Able, Candidate, DevicePair, Memory, Message, Rules};
+use osier_engine::protocol::reach::Placement;
+use osier_engine::protocol::select::{
+    AT_ONCE_BYTES, Able, Candidate, DevicePair, Memory, Message, Rules,
+};
+use osier_kernels::handle::Made;
 use serde_json::{Value, json};
 
 use crate::bench::layout::Pattern;

@@ -11,8 +11,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use osier::diagnose::page::{Page, State};
-use osier::diagnose::{report, watch};
+use osier_engine::diagnose::page::{Page, State};
+use osier_engine::diagnose::{report, watch};
 use osier_transports::shm::{JobStatus, monotonic_ns};
 use serde_json::{Value, json};
 

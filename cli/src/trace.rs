@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use osier::trace::{Merged, merge};
+use osier_engine::trace::{Merged, merge};
 use osier_transports::shm::Job;
 
 /// What to do with timelines.

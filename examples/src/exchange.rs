@@ -3,8 +3,9 @@
 
 use std::time::Instant;
 
+use osier::buffers::{Region, Regions};
 use osier::devices::{DeviceError, DeviceSlice, DeviceView};
-use osier::{Communicator, Datatype, Op, Region, Regions, Result, View};
+use osier::{Communicator, Datatype, Op, Result, View};
 
 use crate::cli::say_once;
 use crate::gpu::Gpu;

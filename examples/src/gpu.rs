@@ -5,10 +5,9 @@
 
 use std::path::PathBuf;
 
-use osier::devices::{
-    Context, DeviceError, DeviceSlice, Driver, Kernel, Pinned, Stream, copy, debug, devices,
-};
+use osier::devices::{Context, DeviceError, DeviceSlice, Kernel, Pinned, Stream, copy, devices};
 use osier::{Communicator, Datatype};
+use osier_kernels::{Driver, debug};
 
 /// The kernels of the examples for GPUs.
 const PTX: &[u8] = include_bytes!("../ptx/jacobi.ptx");

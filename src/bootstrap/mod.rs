@@ -227,11 +227,13 @@ impl Universe {
     }
 
     /// Joins a job on this machine as the given rank.
+    #[doc(hidden)]
     pub fn join(job: &Job, rank: usize) -> Result<Universe> {
         Self::open(&member(in_job(job, rank)?, agreed(job), false)?)
     }
 
     /// As [`Universe::join`], recording what the rank does.
+    #[doc(hidden)]
     pub fn join_traced(job: &Job, rank: usize, options: &trace::Options) -> Result<Universe> {
         let core = in_job_traced(job, rank, Some(options.clone()))?;
         Self::open(&member(core, agreed(job), false)?)
@@ -243,12 +245,14 @@ impl Universe {
     }
 
     /// Joins a simulated job as the given rank.
+    #[doc(hidden)]
     pub fn simulated(net: &SimNet, rank: usize) -> Result<Universe> {
         Self::simulated_checked(net, rank, Setting::from_env()?)
     }
 
     /// As [`Universe::simulated`], with checks of choice; all ranks should
     /// choose the same.
+    #[doc(hidden)]
     pub fn simulated_checked(net: &SimNet, rank: usize, checks: Setting) -> Result<Universe> {
         let ranks = net.options().ranks as usize;
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -279,12 +283,14 @@ impl Universe {
 
     /// What is checked, and what was found so far. Leaks are found when the
     /// universe is dropped; what this returns outlives it.
+    #[doc(hidden)]
     pub fn checks(&self) -> Checks {
         self.joined.member.core.checks.clone()
     }
 
     /// Has findings and hang reports name callers in another language: for the layer that
     /// they call.
+    #[doc(hidden)]
     pub fn name_callers(&self, callers: osier_engine::check::Callers) {
         let core = &self.joined.member.core;
         core.checks.name_callers(callers);
@@ -331,6 +337,7 @@ impl Universe {
     }
 
     /// Which protocol carries which size.
+    #[doc(hidden)]
     pub fn selection(&self) -> &Selection {
         &self.joined.member.core.selection
     }

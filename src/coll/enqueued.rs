@@ -121,7 +121,7 @@ impl OnStream<'_> {
 }
 
 impl OnStream<'_> {
-    /// Enqueues a [`reduce_local`](crate::reduce_local): `inout = input op inout`, by a kernel
+    /// Enqueues a [`reduce_local`](crate::operators::reduce_local): `inout = input op inout`, by a kernel
     /// behind the stream's work so far. Nobody waits.
     ///
     /// # Errors
@@ -152,7 +152,7 @@ impl OnStream<'_> {
             let packer = Packer::new(stream.context());
             let begun = reduce_local::begin(&op, &fit, &from, &into, &packer, stream);
             let none = || {
-                let told = "no kernel combines these buffers (hint: osier::reduce_local goes \
+                let told = "no kernel combines these buffers (hint: osier::operators::reduce_local goes \
                             through the host then)";
                 Err(Error::new(ErrorKind::Unavailable, told))
             };

@@ -56,7 +56,7 @@ fn buffers_in_use() -> Error {
 /// let mut all = comm.barrier_init()?;
 /// for round in 0..10 {
 ///     sum.buffers_mut()?.0.fill(round);
-///     osier::start_all([&mut sum as &mut dyn osier::Startable, &mut all])?;
+///     osier::persistent::start_all([&mut sum as &mut dyn osier::persistent::Startable, &mut all])?;
 ///     all.wait()?;
 ///     sum.wait()?;
 ///     assert_eq!(sum.buffers()?.1, [3 * round; 2]);

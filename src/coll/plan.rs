@@ -46,7 +46,7 @@ impl Communicator {
     /// all ranks know the whole of it: on grids and graphs.
     ///
     /// ```
-    /// use osier::plans::Operation;
+    /// use osier_collectives::Operation;
     ///
     /// let universe = osier::init()?;
     /// let choice = universe.world().explain(Operation::Allreduce, 1 << 20)?;
@@ -56,6 +56,7 @@ impl Communicator {
     ///
     /// # Errors
     /// If no algorithm is for the operation.
+    #[doc(hidden)]
     pub fn explain(&self, operation: Operation, bytes: usize) -> Result<Choice> {
         let described = self.described();
         let mut call = Call::new(operation, self.size() as u32);
@@ -71,6 +72,7 @@ impl Communicator {
     /// # Errors
     /// If no algorithm is for the operation, or the costs of this communicator know nothing
     /// of devices.
+    #[doc(hidden)]
     pub fn explain_on_devices(&self, operation: Operation, bytes: usize) -> Result<Choice> {
         let described = self.described();
         let call = Call::new(operation, self.size() as u32);

@@ -39,7 +39,6 @@ pub(crate) use handler::HandlerCell;
 pub use handler::{ErrorHandler, Raised};
 pub use info::Info;
 pub(crate) use member::{Joined, Member};
-pub use osier_engine::error::ErrorCode;
 pub use psets::ProcessSets;
 pub use session::Session;
 pub use topology::Topology;

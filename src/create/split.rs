@@ -334,7 +334,7 @@ enum Context {
 }
 
 /// A communicator under way, from [`Communicator::idup`]: a future, and a
-/// request among others in a [`WaitSet`](crate::WaitSet). Dropping it gives the
+/// request among others in a [`WaitSet`](crate::requests::WaitSet). Dropping it gives the
 /// communicator up on this rank.
 ///
 /// ```

@@ -50,7 +50,7 @@ fn color(level: Level, instance: u32) -> u32 {
 /// (`MPI_Get_hw_resource_info`).
 ///
 /// ```
-/// let info = osier::hardware_info();
+/// let info = osier::communicators::hardware_info();
 /// assert_eq!(info.get("hwloc://Machine"), Some("true"));
 /// ```
 pub fn hardware_info() -> Info {

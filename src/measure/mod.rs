@@ -11,7 +11,7 @@
 //! | mapped `m` | ping-pong of `n` bytes of heap memory, for several `n` | least squares of `T = t + n m`, residuals relative to `T` |
 //! | attach, call and per byte | copies of `n` bytes by the kernel from a child process | least squares of `T = call + n a`, residuals relative to `T` |
 //!
-//! What a device costs ([`device`]) is measured by packs and copies of one buffer:
+//! What a device costs (`device`) is measured by packs and copies of one buffer:
 //!
 //! | number | from |
 //! |---|---|

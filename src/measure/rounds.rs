@@ -46,6 +46,7 @@ use crate::comm::Communicator;
 use crate::model::calls::{CallCosts, ClassCosts, MessageCost, ROW_BYTES, WorkCost, rise, round};
 use osier_collectives::{Algorithm, Operation, Piecewise};
 use osier_engine::error::{Error, ErrorKind, Result};
+use osier_engine::exec::reduce_local::reduce_local;
 use osier_engine::protocol::cost::LinkCosts;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -578,7 +579,7 @@ fn works() -> (Vec<WorkCost>, Vec<WorkCost>) {
         });
         add(&mut combine, &mut || {
             // Sums of ones stay finite.
-            let sum = crate::reduce_local(black_box(&from[..n]), &mut to[..n], crate::Op::Sum);
+            let sum = reduce_local(black_box(&from[..n]), &mut to[..n], crate::Op::Sum);
             black_box(sum).unwrap_or_default();
         });
     }

@@ -121,7 +121,8 @@ impl Drop for Shared {
 /// and as a future.
 ///
 /// ```
-/// use osier::{Callbacks, Status};
+/// use osier::Status;
+/// use osier::requests::Callbacks;
 ///
 /// let universe = osier::init()?;
 /// let callbacks = Callbacks::new().query(|| Ok(Status::new(0, 7, 40)));

@@ -60,7 +60,6 @@ mod transfer;
 mod waits;
 mod waitset;
 
-pub use crate::names::{ANY_SOURCE, ANY_TAG, PROC_NULL, ROOT, Rank, Source, Tag, TagSelector};
 pub(crate) use buffered::buffer_calls;
 pub use buffered::{BSEND_OVERHEAD, FlushRequest};
 #[doc(hidden)]
@@ -71,8 +70,6 @@ pub use generalized::{Callbacks, Completer, GeneralizedRequest};
 pub use heap::HeapBuffer;
 pub use message::Message;
 pub(crate) use osier_engine::progress::attached::Pool;
-pub use osier_engine::view::on_device::DeviceBuffer;
-pub use osier_engine::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, View, ViewMut};
 pub use partitioned::{
     DevicePartitioned, DevicePartitionedRecv, DevicePartitionedSend, Partitioned, PartitionedRecv,
     PartitionedSend, Partitions, ScopedSlice,

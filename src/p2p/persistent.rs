@@ -48,7 +48,7 @@ pub trait Startable {
 /// let mut recv = comm.recv_init(vec![0u64; 4], peer, 0)?;
 /// for round in 0..10 {
 ///     send.buffer_mut()?.fill(round);
-///     osier::start_all([&mut recv as &mut dyn osier::Startable, &mut send])?;
+///     osier::persistent::start_all([&mut recv as &mut dyn osier::persistent::Startable, &mut send])?;
 ///     send.wait()?;
 ///     recv.wait()?;
 ///     assert_eq!(recv.buffer()?[..], [round; 4]);

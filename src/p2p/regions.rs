@@ -179,7 +179,8 @@ impl<'scope, T: Datatype> RegionSet<'scope, '_, T> {
     /// writes any of them. A part whose receive is over can be read, too.
     ///
     /// ```
-    /// # use osier::{Datatype, Region, Regions, Type};
+    /// # use osier::{Datatype, Type};
+    /// # use osier::buffers::{Region, Regions};
     /// # osier::testing::ranks(2, |comm| {
     /// let peer = 1 - comm.rank();
     /// // Ghost, six of our own, ghost.

@@ -62,7 +62,7 @@ impl<R: sealed::Notifies + ?Sized> Watched for R {}
 /// # osier::testing::ranks(2, |comm| {
 /// let mut later = comm.irecv(vec![0u8], comm.rank(), 7)?;
 /// let mut barrier = comm.ibarrier()?;
-/// assert_eq!(osier::first_over(&mut [&mut later, &mut barrier]), Some(1));
+/// assert_eq!(osier::requests::first_over(&mut [&mut later, &mut barrier]), Some(1));
 /// barrier.wait()?;
 /// comm.send(&[1u8], comm.rank(), 7)?;
 /// assert_eq!(later.wait()?.0, [1]);

@@ -32,7 +32,7 @@ struct Slot<K, R> {
 /// ```
 /// # osier::testing::ranks(2, |comm| {
 /// let peer = 1 - comm.rank();
-/// let mut set = osier::WaitSet::new();
+/// let mut set = osier::requests::WaitSet::new();
 /// for tag in 0..1000u32 {
 ///     set.add(tag, comm.irecv(vec![0u32], peer, tag)?)?;
 /// }

@@ -18,6 +18,7 @@ use osier_transports::shm::{Job, JobOptions};
 use osier_transports::sim::{SimNet, SimOptions};
 
 /// What the ranks talk over.
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub enum Network {
     /// Shared memory, as between processes.
@@ -51,6 +52,7 @@ pub fn ranks<R: Send>(n: usize, f: impl Fn(Communicator) -> R + Sync) -> Vec<R> 
 }
 
 /// As [`ranks`], over a network of choice.
+#[doc(hidden)]
 pub fn ranks_on<R: Send>(
     network: &Network,
     n: usize,
@@ -61,12 +63,14 @@ pub fn ranks_on<R: Send>(
 
 /// When messages that this rank receives from devices of other processes come in slots
 /// on the device, from now on; `OSIER_DEBUG=pipeline=..` says it at first.
+#[doc(hidden)]
 pub fn pipeline_devices(comm: &Communicator, when: osier_engine::protocol::select::Pipelining) {
     comm.core().devices.pipeline(when);
 }
 
 /// As [`ranks`], with what they do recorded; merge it with
 /// [`osier_engine::trace::merge`].
+#[doc(hidden)]
 pub fn ranks_traced<R: Send>(
     options: &osier_engine::trace::Options,
     n: usize,
@@ -76,6 +80,7 @@ pub fn ranks_traced<R: Send>(
 }
 
 /// As [`universes_on`], with checks of choice instead of `OSIER_CHECK`'s.
+#[doc(hidden)]
 pub fn universes_checked<R: Send>(
     network: &Network,
     checks: Setting,
@@ -93,6 +98,7 @@ fn from_env() -> Setting {
 }
 
 /// As [`ranks_on`], with the whole [`Universe`].
+#[doc(hidden)]
 pub fn universes_on<R: Send>(
     network: &Network,
     n: usize,

@@ -3,13 +3,13 @@
 use crate::driver;
 use crate::memory::{Draw, Maker, Spaces, halves, layouts};
 use crate::support::Watchdog;
-use osier::check::Setting;
 use osier::devices::Stream;
 use osier::model::{CallCosts, DeviceCalls};
-use osier::protocol::cost::LinkCosts;
 use osier::testing::{Network, universes_checked};
 use osier::{Communicator, ErrorKind, IN_PLACE, Op, PROC_NULL, ROOT};
 use osier_bed::devices::{device_traffic, plan_by};
+use osier_engine::check::Setting;
+use osier_engine::protocol::cost::LinkCosts;
 use std::cell::RefCell;
 
 /// Costs by which all goes through the host, or nothing does.

@@ -38,7 +38,13 @@ fn calls_with_counts(rank: &Rank<'_>, seed: usize) {
         |comm, all| {
             let [send, recv] = all else { panic!() };
             match in_place && me == root {
-                true => comm.scatterv(send, &blocks, &places, &mut osier::InPlace, root),
+                true => comm.scatterv(
+                    send,
+                    &blocks,
+                    &places,
+                    &mut osier::collectives::InPlace,
+                    root,
+                ),
                 false => comm.scatterv(send, &blocks, &places, recv, root),
             }
         },

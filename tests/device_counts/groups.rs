@@ -3,9 +3,9 @@
 use crate::memory::{
     Draw, Maker, Rank, Spaces, by_plan, counts, halves, layouts, on_devices, scattered,
 };
-use osier::plans::Algorithm;
 use osier::testing::Network;
 use osier::{Op, PROC_NULL, ROOT};
+use osier_collectives::Algorithm;
 
 /// All calls between two groups; `first`: this rank is in the one with the root.
 fn calls_between(rank: &Rank<'_>, seed: usize, first: bool) {

@@ -1,10 +1,10 @@
 //! What is copied on the host where devices reach each other: nothing.
 
 use crate::memory::{Draw, Maker, Mem, Spaces, by_plan, halves, layouts, on_devices};
-use osier::plans::Algorithm;
 use osier::testing::Network;
 use osier::{Communicator, IN_PLACE, Op};
 use osier_bed::devices::device_traffic;
+use osier_collectives::Algorithm;
 use std::cell::RefCell;
 
 /// What a call has moved on this communicator, of all ranks.

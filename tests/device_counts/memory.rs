@@ -2,10 +2,11 @@
 
 use crate::driver;
 use crate::support::Watchdog;
+use osier::datatype::Basic;
 use osier::devices::{DeviceSlice, DeviceView, Ordered, Stream};
-use osier::plans::Algorithm;
 use osier::testing::{Network, ranks_on};
-use osier::{Basic, Buffer, BufferMut, Communicator, Layout, Type, View, ViewMut};
+use osier::{Buffer, BufferMut, Communicator, Layout, Type, View, ViewMut};
+use osier_collectives::Algorithm;
 use std::cell::RefCell;
 
 /// Drawn numbers, the same from the same seed.

@@ -1,8 +1,8 @@
 //! Calls on grids and graphs.
 
 use crate::memory::{Draw, Maker, Rank, Spaces, by_plan, counts, layouts, on_devices, scattered};
-use osier::plans::Algorithm;
 use osier::testing::Network;
+use osier_collectives::Algorithm;
 
 /// All calls of a neighborhood with so many blocks in and out at this rank: `seed` is all
 /// ranks', counts of an edge are those of its sender.

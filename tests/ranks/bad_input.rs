@@ -1,12 +1,12 @@
 //! Bad input: an error that says why, and no other harm.
 
 use crate::support::{Watchdog, fails, on_all, pattern};
-use osier::transports::Death;
-use osier::transports::shm::{Job, JobOptions};
 use osier::{
     ANY_SOURCE, ANY_TAG, Communicator, Datatype, Error, ErrorKind, Op, PROC_NULL, Result, Type,
     Universe, View, ViewMut,
 };
+use osier_transports::Death;
+use osier_transports::shm::{Job, JobOptions};
 
 /// That the communicator is as good as before.
 fn still_works(comm: &Communicator) {

@@ -1,9 +1,9 @@
 //! Findings of `OSIER_CHECK`, and correct twins without any.
 
 use crate::support::Watchdog;
-use osier::check::{Check, Checks, Finding, Setting};
 use osier::testing::{Network, universes_checked};
 use osier::{Datatype, Type, Universe, View, ViewMut};
+use osier_engine::check::{Check, Checks, Finding, Setting};
 
 /// Runs `f` on two ranks, on one network after the other; what each rank has
 /// found by the time it has left.
@@ -415,7 +415,7 @@ fn collective_calls_that_differ_are_named() {
             0 => world.barrier().expect("barrier"),
             _ => world
                 .ibarrier()
-                .and_then(osier::Collective::wait)
+                .and_then(osier::collectives::Collective::wait)
                 .expect("barrier"),
         }
         let mut all = [0u8; 3];

@@ -1,8 +1,9 @@
 //! Ranks that live on and have dropped a communicator that others wait on.
 
 use crate::support::{Watchdog, fails, on_all, pattern};
+use osier::requests::WaitSet;
 use osier::testing::{Network, universes_on};
-use osier::{ANY_TAG, ErrorKind, WaitSet};
+use osier::{ANY_TAG, ErrorKind};
 
 #[test]
 fn a_receive_from_a_rank_that_dropped_the_communicator_ends() {

@@ -1,8 +1,10 @@
 //! Every collective by every algorithm, against what a naive program would give.
 
 use crate::support::{Random, on_shm, pattern};
-use osier::plans::{Algorithm, Call, Operation};
-use osier::{Communicator, IN_PLACE, InPlace, Op, Order, Type, View, ViewMut, function};
+use osier::collectives::InPlace;
+use osier::operators::function;
+use osier::{Communicator, IN_PLACE, Op, Order, Type, View, ViewMut};
+use osier_collectives::{Algorithm, Call, Operation};
 
 /// Runs a check by every algorithm that is for the operation, whole and in segments,
 /// and by the one that is chosen.
@@ -144,7 +146,7 @@ fn sums_have_the_same_bits_by_every_algorithm() {
         on_shm(size, |comm| {
             for (n, count) in [1usize, 7, 3000].into_iter().enumerate() {
                 let inputs: Vec<Vec<f64>> = (0..size).map(|r| rough(count, r * 10 + n)).collect();
-                let right = osier::plans::balanced::reduce(
+                let right = osier_collectives::balanced::reduce(
                     size as u32,
                     |r| inputs[r as usize].clone(),
                     |a: Vec<f64>, b: Vec<f64>| a.iter().zip(&b).map(|(a, b)| a + b).collect(),
@@ -304,7 +306,7 @@ fn reductions_to_one_rank_and_prefixes() {
             };
             let inputs: Vec<Vec<f64>> = (0..size).map(|r| rough(700, r)).collect();
             let operand = |r: u32| inputs[r as usize].clone();
-            let all = osier::plans::balanced::reduce(size as u32, operand, plus);
+            let all = osier_collectives::balanced::reduce(size as u32, operand, plus);
             by_all(&comm, Operation::Reduce, |how| {
                 for root in [0, size - 1] {
                     let mine = rank == root;
@@ -488,7 +490,7 @@ fn many_are_under_way_at_once() {
                 let data = data.expect("bcast");
                 assert!(data == pattern(data.len(), round));
             }
-            let sums = osier::wait_all(sums).expect("sums");
+            let sums = osier::requests::wait_all(sums).expect("sums");
             for (round, (_, sum)) in sums.into_iter().enumerate() {
                 let right: usize = (0..size).map(|r| r + round).sum();
                 assert!(sum.iter().all(|s| *s == right as u64));

@@ -1,7 +1,9 @@
 //! Communicators: contexts, groups, topologies, ends.
 
 use crate::support::{Random, fails, on_all, on_shm, pattern};
-use osier::{ANY_SOURCE, ANY_TAG, Communicator, ErrorKind, Group, Op, dims_create, wait_any};
+use osier::requests::wait_any;
+use osier::topology::dims_create;
+use osier::{ANY_SOURCE, ANY_TAG, Communicator, ErrorKind, Group, Op};
 use std::collections::HashSet;
 use std::sync::Mutex;
 
@@ -128,7 +130,10 @@ fn communicators_are_made_from_groups() {
         match comm.create(&group).expect("create") {
             Some(c) => {
                 assert_eq!(c.rank(), [1, 9, 9, 0, 2][comm.rank()]);
-                assert_eq!(c.group().compare(&group), osier::GroupComparison::Ident);
+                assert_eq!(
+                    c.group().compare(&group),
+                    osier::communicators::GroupComparison::Ident
+                );
                 check_ring(&c, 5);
                 // One of a part of a part, whose ranks are numbered anew.
                 let inner = c.group().excl(&[1]).expect("group");

@@ -2,9 +2,9 @@
 
 use crate::support::{fails, on_shm};
 use osier::model::CallCosts;
-use osier::plans::Operation;
-use osier::protocol::cost::LinkCosts;
 use osier::{Communicator, ErrorKind, IN_PLACE, Op};
+use osier_collectives::Operation;
+use osier_engine::protocol::cost::LinkCosts;
 
 /// Another table for each seed: latencies, rates and what an executor costs, far apart.
 fn table(seed: usize) -> CallCosts {

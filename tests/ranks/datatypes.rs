@@ -1,9 +1,8 @@
 //! Layouts end to end: pack on one rank, unpack into another layout.
 
 use crate::support::{fails, on_all};
-use osier::{
-    Communicator, Datatype, ErrorKind, Layout, Order, Region, Regions, Type, View, ViewMut,
-};
+use osier::buffers::{Region, Regions};
+use osier::{Communicator, Datatype, ErrorKind, Layout, Order, Type, View, ViewMut};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Datatype)]
 #[repr(C)]

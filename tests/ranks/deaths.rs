@@ -1,8 +1,9 @@
 //! Ranks that end while others need them.
 
 use crate::support::{Watchdog, fails as fails_with, on_all, one_fails, pattern};
+use osier::requests::wait_any;
 use osier::testing::Network;
-use osier::{ANY_SOURCE, ANY_TAG, Communicator, Error, ErrorKind, Op, Type, View, wait_any};
+use osier::{ANY_SOURCE, ANY_TAG, Communicator, Error, ErrorKind, Op, Type, View};
 use std::cell::Cell;
 
 const DEAD: ErrorKind = ErrorKind::RankDead;
@@ -489,7 +490,7 @@ fn a_communicator_made_after_a_death_knows_it() {
 
 #[test]
 fn a_death_ends_the_collective_of_all_that_depend_on_it() {
-    use osier::plans::Algorithm;
+    use osier_collectives::Algorithm;
     for algorithm in [
         Algorithm::Binomial,
         Algorithm::Chain,

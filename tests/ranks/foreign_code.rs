@@ -4,9 +4,11 @@
 //! it runs while the library holds no lock, so all of this works.
 
 use crate::support::on_shm;
-use osier::{
-    Buffer, Callbacks, CommKeyval, Communicator, ErrorHandler, ErrorKind, Op, OwnedBuffer, View,
-};
+use osier::attributes::CommKeyval;
+use osier::buffers::OwnedBuffer;
+use osier::errors::ErrorHandler;
+use osier::requests::Callbacks;
+use osier::{Buffer, Communicator, ErrorKind, Op, View};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -224,7 +226,7 @@ fn wakers_of_generalized_requests_are_dropped_without_a_lock() {
         on_shm(1, |comm| {
             // The waker completes the request that holds it, besides.
             let (request, completer) = comm.generalized_request(Callbacks::new());
-            struct Completes(Mutex<Option<osier::Completer>>, Act);
+            struct Completes(Mutex<Option<osier::requests::Completer>>, Act);
             impl Wake for Completes {
                 fn wake(self: Arc<Self>) {}
             }
@@ -364,7 +366,7 @@ fn reduction_functions_run_without_a_lock() {
             on_shm(3, |comm| {
                 let acted = AtomicUsize::new(0);
                 let inside = comm.clone();
-                let sum = osier::function(|a: u64, b: u64| {
+                let sum = osier::operators::function(|a: u64, b: u64| {
                     if acted.fetch_add(1, Ordering::SeqCst) == 0 {
                         deed.act(&inside);
                     }
@@ -405,7 +407,7 @@ fn reduction_functions_of_requests_run_without_a_lock() {
     for deed in [Deed::Communicates, Deed::Drops, Deed::Blocks] {
         on_shm(2, |comm| {
             let (act, times) = Act::new(&comm, deed);
-            let sum = osier::function(move |a: u64, b: u64| {
+            let sum = osier::operators::function(move |a: u64, b: u64| {
                 act.act();
                 a + b
             });

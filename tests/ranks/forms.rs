@@ -2,10 +2,9 @@
 //! follows from everybody's input.
 
 use crate::support::{Random, fails, on_all, on_shm};
-use osier::{
-    Communicator, ErrorKind, IN_PLACE, Op, PROC_NULL, ROOT, Rank, Type, View, ViewMut, function,
-    start_all,
-};
+use osier::operators::function;
+use osier::persistent::start_all;
+use osier::{Communicator, ErrorKind, IN_PLACE, Op, PROC_NULL, ROOT, Rank, Type, View, ViewMut};
 
 /// What rank `from` of the job has for rank `to` of the job.
 fn gift(from: usize, to: usize, n: usize) -> Vec<u32> {
@@ -253,7 +252,7 @@ impl Seat<'_> {
         let blank: Vec<Vec<u32>> = got.iter().map(|n| vec![7; *n]).collect();
         let (_, whole) = comm
             .ialltoallw(out.clone(), blank.clone())
-            .and_then(osier::Collective::wait)
+            .and_then(osier::collectives::Collective::wait)
             .expect("ialltoallw");
         assert_eq!(whole, into);
         let mut set = comm
@@ -431,8 +430,14 @@ fn in_place_with_counts() {
                 comm.gatherv(&IN_PLACE, &mut at_root, &counts, &places, me)
                     .expect("gatherv");
                 assert_eq!(at_root, right);
-                comm.scatterv(&right, &counts, &places, &mut osier::InPlace, me)
-                    .expect("scatterv");
+                comm.scatterv(
+                    &right,
+                    &counts,
+                    &places,
+                    &mut osier::collectives::InPlace,
+                    me,
+                )
+                .expect("scatterv");
             } else {
                 comm.gatherv(&blocks[me], &mut at_root, &counts, &places, size - 1)
                     .expect("gatherv");
@@ -544,7 +549,7 @@ fn persistent_ones_start_in_any_order() {
             .expect("send");
         let mut recv = comm.recv_init(vec![0u64], (me + 2) % 3, 0).expect("recv");
         start_all([
-            &mut recv as &mut dyn osier::Startable,
+            &mut recv as &mut dyn osier::persistent::Startable,
             &mut send,
             &mut barrier,
         ])
@@ -558,7 +563,7 @@ fn persistent_ones_start_in_any_order() {
             ErrorKind::Argument,
             &["set up with", "hint"],
         );
-        let moved: Vec<_> = osier::wait_all(sets).expect("inactive");
+        let moved: Vec<_> = osier::requests::wait_all(sets).expect("inactive");
         assert_eq!(moved.len(), 6);
     });
 }

@@ -1,9 +1,8 @@
 //! Requests as futures, and requests that nobody waits for.
 
 use crate::support::{Random, fails, on_all, pattern};
-use osier::{
-    Buffer, BufferMut, Communicator, ErrorKind, OwnedBuffer, OwnedBufferMut, View, ViewMut,
-};
+use osier::buffers::{OwnedBuffer, OwnedBufferMut};
+use osier::{Buffer, BufferMut, Communicator, ErrorKind, View, ViewMut};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;

@@ -5,12 +5,19 @@
 mod forms;
 
 use crate::support::{Watchdog, on_all};
+use osier::buffers::{Region, Regions};
+use osier::communicators::{Resource, SplitType};
+use osier::errors::ErrorHandler;
+use osier::operators::function;
+use osier::persistent::start_all;
+use osier::requests::{
+    Callbacks, WaitSet, status_all, status_any, status_some, test_all, test_any, test_some,
+    wait_all, wait_any, wait_some,
+};
 use osier::testing::{Network, universes_on};
+use osier::topology::Edges;
 use osier::{
-    ANY_SOURCE, Callbacks, Communicator, Datatype, Edges, Error, ErrorHandler, ErrorKind, Group,
-    PROC_NULL, Region, Regions, Resource, Result, Scope, Session, SplitType, WaitSet, function,
-    start_all, status_all, status_any, status_some, test_all, test_any, test_some, wait_all,
-    wait_any, wait_some,
+    ANY_SOURCE, Communicator, Datatype, Error, ErrorKind, Group, PROC_NULL, Result, Scope, Session,
 };
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -404,12 +411,16 @@ fn partitioned(comm: &Communicator, b: &Bench) {
     });
     inner.expect("scope");
     let element = u64::datatype().commit().expect("commit");
-    let half = osier::Partitions::of(2, &u8::datatype().commit().expect("commit"), 12);
+    let half = osier::partitioned::Partitions::of(2, &u8::datatype().commit().expect("commit"), 12);
     let mut send = comm.psend_init(v(), 2, me, 0).expect("init");
     let mut recv = comm.precv_init(v(), 2, me, 0).expect("init");
     b.check("PartitionedSend::write", || send.write(0, |_| ()));
     b.check("PartitionedSend::pready", || send.pready(0));
-    start_all([&mut send as &mut dyn osier::Startable, &mut recv]).expect("start");
+    start_all([
+        &mut send as &mut dyn osier::persistent::Startable,
+        &mut recv,
+    ])
+    .expect("start");
     b.check("Partitioned::start", || send.start());
     b.check("Partitioned::buffer", || send.buffer().map(drop));
     b.check("Partitioned::buffer_mut", || send.buffer_mut().map(drop));
@@ -432,7 +443,12 @@ fn partitioned(comm: &Communicator, b: &Bench) {
     let _long = comm.psend_init(vec![0u64; 6], 2, me, 2).expect("init");
     let mut short = comm.precv_init(v(), 2, me, 2).expect("init");
     b.check("Partitioned::start", || short.start());
-    let _same = comm.psend_init(v(), osier::Partitions::of(2, &element, 2), me, 2);
+    let _same = comm.psend_init(
+        v(),
+        osier::partitioned::Partitions::of(2, &element, 2),
+        me,
+        2,
+    );
 }
 
 /// Calls whose arguments make no sense, on all ranks.
@@ -483,12 +499,12 @@ fn making(comm: &Communicator, b: &Bench) {
         comm.reduce_scatter(&one, &mut [0u8], &nine, osier::Op::Sum)
     });
     forms::check(comm, b);
-    let neighbors = osier::plans::Operation::NeighborAlltoall;
+    let neighbors = osier_collectives::Operation::NeighborAlltoall;
     b.check("Communicator::explain", || {
         comm.explain(neighbors, 8).map(drop)
     });
     b.check("Communicator::explain_on_devices", || {
-        comm.explain_on_devices(osier::plans::Operation::Bcast, 8)
+        comm.explain_on_devices(osier_collectives::Operation::Bcast, 8)
             .map(drop)
     });
     b.check("Communicator::allreduce", || {
@@ -621,7 +637,7 @@ fn every_operation_that_fails_runs_its_handler_once() {
         }
         drop(other);
         // The attribute that cannot be copied fails before anybody is asked.
-        let broken = osier::CommKeyval::<u8>::with(
+        let broken = osier::attributes::CommKeyval::<u8>::with(
             |_: &Communicator, _| Err("cannot be copied".into()),
             |_| Ok(()),
         );
@@ -649,11 +665,11 @@ fn every_operation_that_fails_runs_its_handler_once() {
         checked.lock().expect("lock").extend(b.checked.take());
     });
     // A set has the requests of one rank; two universes are two ranks.
-    let options = osier::transports::sim::SimOptions {
+    let options = osier_transports::sim::SimOptions {
         ranks: 2,
         ..Default::default()
     };
-    let net = osier::transports::sim::SimNet::new(options);
+    let net = osier_transports::sim::SimNet::new(options);
     let one = osier::Universe::simulated(&net, 0).expect("universe");
     let two = osier::Universe::simulated(&net, 1).expect("universe");
     let b = Bench::new();

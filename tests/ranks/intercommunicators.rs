@@ -1,10 +1,10 @@
 //! Intercommunicators.
 
 use crate::support::{Watchdog, fails, on_all, one_fails, pattern};
+use osier::communicators::{Comparison, SplitType};
 use osier::testing::Network;
-use osier::{
-    ANY_SOURCE, Communicator, Comparison, ErrorKind, Op, PROC_NULL, ROOT, SplitType, dims_create,
-};
+use osier::topology::dims_create;
+use osier::{ANY_SOURCE, Communicator, ErrorKind, Op, PROC_NULL, ROOT};
 
 /// The low and the high ranks of a communicator, joined; `low` is the number
 /// of low ranks.

@@ -1,8 +1,9 @@
 //! Ranks that finalize while others still have receives that only they could meet.
 
 use crate::support::{Watchdog, fails, on_all};
+use osier::requests::{WaitSet, test_some, wait_any};
 use osier::testing::{Network, ranks_on};
-use osier::{ANY_SOURCE, ANY_TAG, Communicator, ErrorKind, WaitSet, test_some, wait_any};
+use osier::{ANY_SOURCE, ANY_TAG, Communicator, ErrorKind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const LEFT: ErrorKind = ErrorKind::Closed;

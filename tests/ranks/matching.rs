@@ -1,7 +1,8 @@
 //! Matching rules.
 
 use crate::support::{Random, on_all, simulated};
-use osier::{ANY_SOURCE, ANY_TAG, Communicator, Request, Source, TagSelector, wait_all};
+use osier::requests::wait_all;
+use osier::{ANY_SOURCE, ANY_TAG, Communicator, Request, Source, TagSelector};
 use std::collections::VecDeque;
 
 /// Eager in a line, eager in a ring, in fragments, announced.

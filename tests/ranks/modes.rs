@@ -1,8 +1,9 @@
 //! Buffered and ready mode, exchanges in place, cancelling, statuses.
 
 use crate::support::{fails, on_all, pattern};
+use osier::requests::wait_all;
 use osier::testing::{Network, universes_on};
-use osier::{ANY_SOURCE, ANY_TAG, Datatype, ErrorKind, PROC_NULL, Status, Type, wait_all};
+use osier::{ANY_SOURCE, ANY_TAG, Datatype, ErrorKind, PROC_NULL, Status, Type};
 
 #[test]
 fn buffered_sends_are_over_before_anybody_receives() {

@@ -1,8 +1,8 @@
 //! Neighborhood collectives, against what a naive program would exchange.
 
 use crate::support::{Random, fails, on_all, on_shm};
-use osier::plans::Operation;
 use osier::{Communicator, ErrorKind, Type, View, ViewMut};
+use osier_collectives::Operation;
 
 /// What edge k of those from one rank to another carries: different lengths, all alike in
 /// one call.

@@ -2,11 +2,11 @@
 //! duplicates under way.
 
 use crate::support::{fails, on_all};
+use osier::attributes::{CommKeyval, Info};
+use osier::communicators::Comparison;
+use osier::errors::{ErrorCode, ErrorHandler, Raised};
 use osier::testing::{Network, universes_on};
-use osier::{
-    ANY_SOURCE, CommKeyval, Communicator, Comparison, Error, ErrorCode, ErrorHandler, ErrorKind,
-    Info, PROC_NULL, Raised,
-};
+use osier::{ANY_SOURCE, Communicator, Error, ErrorKind, PROC_NULL};
 use std::sync::{Arc, Mutex};
 
 #[test]

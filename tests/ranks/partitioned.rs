@@ -1,10 +1,10 @@
 //! Partitioned transfers.
 
 use crate::support::{Random, fails, on_all};
-use osier::{
-    AnyRequest, Communicator, Datatype, ErrorKind, Layout, Order, PROC_NULL, Partitions, Result,
-    Startable, Status, Type, WaitSet, start_all, wait_any,
-};
+use osier::partitioned::Partitions;
+use osier::persistent::{Startable, start_all};
+use osier::requests::{AnyRequest, WaitSet, wait_any};
+use osier::{Communicator, Datatype, ErrorKind, Layout, Order, PROC_NULL, Result, Status, Type};
 
 #[test]
 fn threads_say_what_is_ready_and_ends_differ() {

@@ -1,7 +1,9 @@
 //! Persistent requests.
 
 use crate::support::{fails, on_all, pattern};
-use osier::{ANY_SOURCE, ErrorKind, PROC_NULL, Startable, WaitSet, start_all};
+use osier::persistent::{Startable, start_all};
+use osier::requests::WaitSet;
+use osier::{ANY_SOURCE, ErrorKind, PROC_NULL};
 
 #[test]
 fn requests_are_started_again_and_again() {

@@ -1,7 +1,8 @@
 //! Waiting and testing: one, any, all, some.
 
 use crate::support::{Random, fails, on_all, pattern};
-use osier::{ErrorKind, Request, test_all, test_any, test_some, wait_all, wait_any, wait_some};
+use osier::requests::{test_all, test_any, test_some, wait_all, wait_any, wait_some};
+use osier::{ErrorKind, Request};
 
 const SIZES: [usize; 8] = [0, 8, 100, 5_000, 70_000, 150_000, 400_000, 1_500_000];
 

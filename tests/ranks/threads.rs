@@ -1,7 +1,8 @@
 //! Many threads of one rank at once.
 
 use crate::support::{Random, on_all, pattern};
-use osier::{ANY_SOURCE, ANY_TAG, Communicator, Op, wait_any};
+use osier::requests::wait_any;
+use osier::{ANY_SOURCE, ANY_TAG, Communicator, Op};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 

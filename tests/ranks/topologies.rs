@@ -1,9 +1,9 @@
 //! Grids and graphs.
 
 use crate::support::{Random, fails, on_all};
-use osier::{
-    Communicator, Edges, ErrorKind, GraphTopology, Neighbor, Op, Resource, SplitType, Topology,
-};
+use osier::communicators::{Resource, SplitType};
+use osier::topology::{Edges, GraphTopology, Neighbor, Topology};
+use osier::{Communicator, ErrorKind, Op};
 
 #[test]
 fn grids_are_cut() {

@@ -2,8 +2,8 @@
 
 use crate::support::{Watchdog, pattern};
 use osier::testing::ranks_traced;
-use osier::trace::{Merged, Options, merge};
 use osier::{ANY_SOURCE, ANY_TAG, Communicator, Op, Type, View, ViewMut};
+use osier_engine::trace::{Merged, Options, merge};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::path::PathBuf;

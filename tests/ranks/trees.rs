@@ -4,8 +4,9 @@
 //! the same time.
 
 use crate::support::{Random, Watchdog};
+use osier::communicators::Comparison;
 use osier::testing::{Network, universes_on};
-use osier::{Communicator, Comparison, Group, Universe};
+use osier::{Communicator, Group, Universe};
 use std::collections::HashMap;
 use std::sync::Mutex;
 

@@ -1,11 +1,12 @@
 //! Wait sets and generalised requests.
 
 use crate::support::{Random, fails, on_all, pattern};
-use osier::testing::{Network, universes_on};
-use osier::{
-    AnyRequest, Callbacks, ErrorKind, Status, WaitSet, Waitable, status_all, status_any,
-    status_some, wait_any, wait_some,
+use osier::requests::{
+    AnyRequest, Callbacks, WaitSet, Waitable, status_all, status_any, status_some, wait_any,
+    wait_some,
 };
+use osier::testing::{Network, universes_on};
+use osier::{ErrorKind, Status};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 

@@ -1,7 +1,8 @@
 //! Slots to send from and receive into: one that is reused, or more than the
 //! caches hold.
 
-use osier::{Communicator, HeapBuffer, View, ViewMut};
+use osier::buffers::HeapBuffer;
+use osier::{Communicator, View, ViewMut};
 
 use super::layout::Shape;
 use super::{Memory, Result};

@@ -2,9 +2,9 @@
 //! by one copy a block, or through the host. Models to compare with, made of Osier's own
 //! contiguous messages; no measurement of any other library.
 
-use osier::devices::baseline::Runs;
 use osier::devices::{DeviceSlice, Ordered, Pinned, copy};
 use osier::{Communicator, View, ViewMut};
+use osier_kernels::baseline::Runs;
 
 use super::gpu::{Gpu, failed};
 use super::layout::Shape;

@@ -6,8 +6,8 @@
 
 use std::ops::{Deref, DerefMut};
 
-use osier::plans::Operation;
 use osier::{Communicator, Op};
+use osier_collectives::Operation;
 
 use super::device_calls::{Blocks, OnDevice};
 use super::gpu::Gpu;

@@ -11,8 +11,8 @@ use std::process::ExitCode;
 
 use std::time::{Duration, Instant};
 
-use osier::plans::{Algorithm, Operation};
 use osier::{Communicator, ErrorKind};
+use osier_collectives::{Algorithm, Operation};
 
 use super::by_copies::By;
 use super::calls::{Calls, Form};

@@ -2,8 +2,9 @@
 //! whose library takes no such buffers, by a copy to the host before and one back behind. The
 //! latter is a model to compare with; its collective is Osier's own on memory of the host.
 
+use osier::datatype::Basic;
 use osier::devices::{DeviceSlice, DeviceView, Ordered, Pinned, copy};
-use osier::{Basic, Buffer, BufferMut, Communicator, Layout, Op, Type, View, ViewMut};
+use osier::{Buffer, BufferMut, Communicator, Layout, Op, Type, View, ViewMut};
 
 use super::gpu::{Gpu, failed};
 use super::{Bench, Memory, Result};

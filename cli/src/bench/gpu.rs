@@ -7,9 +7,10 @@ use std::thread::JoinHandle;
 
 use osier::devices::{
     Context, DeviceError, DeviceSlice, DeviceView, Memory as DeviceMemory, Ordered, Pinned, Stream,
-    baseline, copy, devices,
+    copy, devices,
 };
 use osier::{Buffer, BufferMut, Communicator, View, ViewMut};
+use osier_kernels::baseline;
 
 use super::layout::Shape;
 use super::{Failure, Memory, Result};

@@ -51,7 +51,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use osier::protocol::select::Pipelining;
+use osier_engine::protocol::select::Pipelining;
 
 use crate::run;
 use by_copies::By;

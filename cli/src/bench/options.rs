@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use osier::plans::Algorithm;
-use osier::protocol::select::Pipelining;
+use osier_collectives::Algorithm;
+use osier_engine::protocol::select::Pipelining;
 
 use super::by_copies::By;
 use super::calls::Form;

@@ -2,12 +2,12 @@
 //! expected to take beside the others.
 
 use osier::model::{self, CallCosts, DeviceCalls, GpuLinks, Places, RankLinks};
-use osier::plans::{
+use osier::{Error, ErrorKind, Result};
+use osier_collectives::{
     Association, Call, Candidate, Choice, Machine, Model, Neighbors, Operation, Sizes, Time,
     choose, simulate,
 };
-use osier::protocol::select::{AT_ONCE_BYTES, Memory, Selection};
-use osier::{Error, ErrorKind, Result};
+use osier_engine::protocol::select::{AT_ONCE_BYTES, Memory, Selection};
 use serde_json::{Value, json};
 
 use crate::bench::parse_size;

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use osier::config::{self, KEYS, Variable};
 use osier::model::GpuLinks;
-use osier::protocol::reach::{Placement, Reach, supported};
+use osier_engine::protocol::reach::{Placement, Reach, supported};
 use osier_kernels::DeviceInfo;
 use osier_kernels::handle::Made;
 use serde_json::{Value, json};
@@ -88,7 +88,7 @@ fn print(args: &Args) {
         print!("{}", summary::text(&report));
         return;
     }
-    let wire = osier::transports::WIRE_VERSION;
+    let wire = osier_transports::WIRE_VERSION;
     let version = env!("CARGO_PKG_VERSION");
     println!("osier {version}, wire version {wire}\n");
     println!("Machine");
@@ -200,7 +200,7 @@ fn json(report: &Report) -> Value {
         .collect();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "wire_version": osier::transports::WIRE_VERSION,
+        "wire_version": osier_transports::WIRE_VERSION,
         "machine": machine,
         "transports": entries(&report.transports),
         "devices": devices(&report.devices),

@@ -1,11 +1,11 @@
 //! Protocols by size and memory, with predicted time.
 
 use osier::model::{self, Agreed, Cached, NOT_PERMITTED_NS, Origin};
-use osier::protocol::Protocol;
-use osier::protocol::cost::LinkCosts;
-use osier::protocol::device::DeviceCosts;
-use osier::protocol::select::{Memory, Selection};
 use osier::{Error, Result, Universe};
+use osier_engine::protocol::Protocol;
+use osier_engine::protocol::cost::LinkCosts;
+use osier_engine::protocol::device::DeviceCosts;
+use osier_engine::protocol::select::{Memory, Selection};
 use osier_transports::shm::{Job, JobOptions, NOTE_BYTES};
 use serde_json::{Value, json};
 

@@ -4,7 +4,7 @@
 //! Hydra's host files (`HOST[:RANKS] [key=value]...`, `#` before comments), Open MPI's
 //! (`[USER@]HOST [slots=N]...`), and lists of batch systems, which repeat a host per slot.
 
-use osier::devices::files;
+use osier_kernels::files;
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 

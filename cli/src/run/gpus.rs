@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use osier::devices::{debug, files};
+use osier_kernels::{debug, files};
 
 use super::{Failure, USAGE, debug_text};
 

@@ -42,9 +42,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use osier::check::Setting;
-use osier::devices::debug;
 use osier::model::{Agreed, Part, Places};
+use osier_engine::check::Setting;
+use osier_kernels::debug;
 use osier_transports::shm::{Job, JobOptions, MAX_RANKS, NOTE_BYTES};
 
 use section::Sections;
@@ -258,7 +258,7 @@ fn start(args: &Args) -> Result<u8, Failure> {
     osier::config::check().map_err(usage)?;
     let sections = Sections::find(sections(args))?;
     let psets = args.psets.join(";");
-    osier::ProcessSets::predefined(0, args.ranks as u32)
+    osier::communicators::ProcessSets::predefined(0, args.ranks as u32)
         .and_then(|mut sets| sets.add(&psets, args.ranks))
         .map_err(|e| usage(e.context("--pset")))?;
 

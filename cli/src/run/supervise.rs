@@ -24,8 +24,9 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use libc::{c_int, pid_t};
-use osier::check::Setting;
-use osier::diagnose::{LONG, watch::Watcher};
+use osier_engine::check::Setting;
+use osier_engine::diagnose::LONG;
+use osier_engine::diagnose::watch::Watcher;
 use osier_transports::Death;
 use osier_transports::shm::{Job, JobStatus};
 

@@ -91,7 +91,7 @@ impl Check {
 /// What is checked, as `OSIER_CHECK` says.
 ///
 /// ```
-/// use osier::check::{Check, Setting};
+/// use osier_engine::check::{Check, Setting};
 ///
 /// let setting: Setting = "signature,fatal".parse()?;
 /// assert!(setting.has(Check::Signature) && !setting.has(Check::Leaks));

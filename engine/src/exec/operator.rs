@@ -218,7 +218,7 @@ impl Reduction for Operator {
 ///
 /// ```
 /// // The longest of all vectors of three numbers.
-/// let longest = osier::function(|a: [f64; 3], b: [f64; 3]| {
+/// let longest = osier::operators::function(|a: [f64; 3], b: [f64; 3]| {
 ///     let square = |v: [f64; 3]| v.iter().map(|x| x * x).sum::<f64>();
 ///     if square(b) > square(a) { b } else { a }
 /// });
@@ -277,7 +277,7 @@ impl<T: Datatype, F: Fn(T, T) -> T + Send + Sync> Function<T, F> {
     ///     a
     /// };
     /// let mut found = [0u64];
-    /// let op = osier::function(gcd).exact().commutative();
+    /// let op = osier::operators::function(gcd).exact().commutative();
     /// comm.allreduce(&[12 * (comm.rank() as u64 + 1)], &mut found, op)?;
     /// assert_eq!(found, [12]);
     /// # Ok::<(), osier::Error>(())
@@ -361,11 +361,11 @@ impl<T: Datatype, F: Fn(T, T) -> T + Send + Sync> Reduction for Function<T, F> {
 ///
 /// ```
 /// let layout = osier::Type::of::<u32>().commit()?;
-/// let xor = osier::packed_function(&layout, true, |left, right| {
+/// let xor = osier::operators::packed_function(&layout, true, |left, right| {
 ///     left.iter_mut().zip(right).for_each(|(a, b)| *a ^= b);
 /// });
 /// let mut found = [6u32];
-/// osier::reduce_local(&[3u32], &mut found, &xor)?;
+/// osier::operators::reduce_local(&[3u32], &mut found, &xor)?;
 /// assert_eq!(found, [5]);
 /// # Ok::<(), osier::Error>(())
 /// ```

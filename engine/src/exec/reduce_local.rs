@@ -11,7 +11,7 @@ use osier_kernels::{DeviceSlice, DeviceView, Event, Memory, Ordered, Packer, Str
 ///
 /// ```
 /// let mut sum = [1, 2];
-/// osier::reduce_local(&[10, 20], &mut sum, osier::Op::Sum)?;
+/// osier::operators::reduce_local(&[10, 20], &mut sum, osier::Op::Sum)?;
 /// assert_eq!(sum, [11, 22]);
 /// # Ok::<(), osier::Error>(())
 /// ```

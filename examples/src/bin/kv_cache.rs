@@ -18,7 +18,8 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use osier::{Communicator, Datatype, Layout, Region, Result, Type};
+use osier::buffers::Region;
+use osier::{Communicator, Datatype, Layout, Result, Type};
 use osier_examples::cli::{self, say_once};
 use osier_examples::exchange::{Exchange, Space, report};
 

@@ -15,7 +15,8 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use osier::{Communicator, Datatype, Order, Region, Result, Type};
+use osier::buffers::Region;
+use osier::{Communicator, Datatype, Order, Result, Type};
 use osier_examples::exchange::{Exchange, Space, report};
 
 /// Transpose a matrix of doubles that is spread over the ranks by rows

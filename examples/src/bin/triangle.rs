@@ -17,7 +17,8 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use osier::{Communicator, Datatype, Region, Result, Type};
+use osier::buffers::Region;
+use osier::{Communicator, Datatype, Result, Type};
 use osier_examples::exchange::{Exchange, Space, report};
 
 /// Exchange lower triangles of matrices of doubles between pairs of ranks

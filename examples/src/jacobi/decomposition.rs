@@ -125,7 +125,7 @@ fn fits(grid: &[usize; 3], ranks: &[usize; 3]) -> bool {
 
 /// Of all that fit, the one with the smallest faces; among equals the one that
 /// cuts z, then y, most, since those faces have the longest rows. On a cube
-/// this is what [`osier::dims_create`] gives, which knows no grid.
+/// this is what [`osier::topology::dims_create`] gives, which knows no grid.
 fn choose(size: usize, grid: &[usize; 3]) -> Option<[usize; 3]> {
     let mut best = None;
     for z in (1..=size).rev().filter(|z| size.is_multiple_of(*z)) {
@@ -184,7 +184,7 @@ mod tests {
         let ranks = |size, grid| Decomposition::new(size, Triple(grid), None).map(|d| d.ranks);
         for size in [1, 2, 3, 4, 6, 8, 12, 16, 30] {
             let mut dims = [0; 3];
-            osier::dims_create(size, &mut dims).expect("dims");
+            osier::topology::dims_create(size, &mut dims).expect("dims");
             assert_eq!(ranks(size, [64; 3]).expect("cube"), dims);
         }
         assert_eq!(ranks(4, [64, 64, 1]).expect("plate"), [1, 2, 2]);

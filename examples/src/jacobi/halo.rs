@@ -12,7 +12,8 @@
 //! Nothing is computed meanwhile: the array is lent as a whole, and where
 //! ranks share memory, and here also cores, it is their processors that copy.
 
-use osier::{Communicator, Datatype, Layout, Order, Region, Regions, Result, Type};
+use osier::buffers::{Region, Regions};
+use osier::{Communicator, Datatype, Layout, Order, Result, Type};
 
 use super::decomposition::Block;
 

@@ -8,7 +8,8 @@ use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::Path;
 
-use osier::{Communicator, Datatype, Error, ErrorKind, Order, Region, Regions, Result, Type, View};
+use osier::buffers::{Region, Regions};
+use osier::{Communicator, Datatype, Error, ErrorKind, Order, Result, Type, View};
 
 use super::decomposition::{Block, Decomposition};
 use super::font;

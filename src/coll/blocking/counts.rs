@@ -49,7 +49,7 @@ impl Communicator {
     }
 
     /// Gives each rank its block of the root's elements: the reverse of
-    /// [`Communicator::gatherv`]. The root may pass [`InPlace`](crate::InPlace) as `recv`.
+    /// [`Communicator::gatherv`]. The root may pass [`InPlace`](crate::collectives::InPlace) as `recv`.
     /// Collective.
     #[track_caller]
     pub fn scatterv<S: Buffer + ?Sized, R: Destination + ?Sized>(

@@ -213,7 +213,7 @@ impl Communicator {
     }
 
     /// Gives each rank its share of the root's data, in rank order; elsewhere `send` is
-    /// not looked at. The root may pass [`InPlace`](crate::InPlace) as `recv`: then
+    /// not looked at. The root may pass [`InPlace`](crate::collectives::InPlace) as `recv`: then
     /// its share stays where it is. Collective; on an intercommunicator the other side
     /// gets the shares.
     #[track_caller]

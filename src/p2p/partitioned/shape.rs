@@ -16,7 +16,8 @@ use std::ops::Range;
 /// number means equal runs of the buffer's elements.
 ///
 /// ```
-/// use osier::{Datatype, Partitions, Type};
+/// use osier::{Datatype, Type};
+/// use osier::partitioned::Partitions;
 ///
 /// // Eight columns of an 8 x 8 matrix, one partition each.
 /// let column = Type::vector(8, 1, 8, &f64::datatype())?;
@@ -26,7 +27,7 @@ use std::ops::Range;
 /// let peer = 1 - comm.rank();
 /// let mut send = comm.psend_init(vec![1.0f64; 64], columns.clone(), peer, 0)?;
 /// let mut recv = comm.precv_init(vec![0.0f64; 64], 2, peer, 0)?; // rows of the transpose
-/// osier::start_all([&mut send as &mut dyn osier::Startable, &mut recv])?;
+/// osier::persistent::start_all([&mut send as &mut dyn osier::persistent::Startable, &mut recv])?;
 /// for at in 0..8 {
 ///     send.write_from(at, &[at as f64; 8])?;
 ///     send.pready(at)?;

@@ -3,10 +3,9 @@
 //! Rank 0 makes the call; the others wait for a message that nobody sends, so the job
 //! hangs. `tests/blocking.rs` says which call of the library each stands for.
 
-use osier::{
-    Callbacks, Communicator, Edges, Result, Universe, WaitSet, first_over, wait_all, wait_any,
-    wait_some,
-};
+use osier::requests::{Callbacks, WaitSet, first_over, wait_all, wait_any, wait_some};
+use osier::topology::Edges;
+use osier::{Communicator, Result, Universe};
 
 /// More than goes without asking the receiver.
 const LARGE: usize = 8 << 20;

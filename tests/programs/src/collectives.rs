@@ -5,7 +5,8 @@
 //! all calls; those that fail must name the victim.
 
 use crate::kill_me;
-use osier::{Communicator, ErrorKind, Op, Result, function};
+use osier::operators::function;
+use osier::{Communicator, ErrorKind, Op, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Numbers that all ranks draw alike (xorshift64*).

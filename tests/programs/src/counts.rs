@@ -2,10 +2,11 @@
 //! device-counts CALLS WAY`.
 
 use super::mapped::Device;
+use osier::datatype::Basic;
 use osier::devices::{DeviceView, Kind};
-use osier::plans::Algorithm;
-use osier::{Basic, Communicator, ErrorKind, Type};
+use osier::{Communicator, ErrorKind, Type};
 use osier_bed::devices::device_traffic;
+use osier_collectives::Algorithm;
 
 /// Bytes from one rank to another.
 fn block(from: usize, to: usize) -> usize {

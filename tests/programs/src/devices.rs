@@ -1,10 +1,10 @@
 //! What ranks with a device do.
 
-use osier::devices::{
-    Context, DeviceSlice, DeviceView, Kind, Pinned, Stream, copy, debug, devices,
-};
-use osier::{Basic, Communicator, ErrorKind, Type};
+use osier::datatype::Basic;
+use osier::devices::{Context, DeviceSlice, DeviceView, Kind, Pinned, Stream, copy, devices};
+use osier::{Communicator, ErrorKind, Type};
 use osier_bed::devices::{device_traffic, device_use};
+use osier_kernels::debug;
 
 /// A rank's device, by turns.
 pub fn device(comm: &Communicator) -> (Context, Stream) {
@@ -315,7 +315,7 @@ pub fn nothing_left(comm: &Communicator, dead: usize) {
         }
         // Makes progress.
         let _ = comm.iprobe(dead, 77);
-        osier::devices::reap();
+        osier_kernels::reap();
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     panic!("the dead rank left {:?}", holds());

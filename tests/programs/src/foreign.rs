@@ -1,6 +1,7 @@
 //! Device memory that another library has made: by calls of the driver's own.
 
-use osier::devices::{Context, DeviceSlice, Memory, debug};
+use osier::devices::{Context, DeviceSlice, Memory};
+use osier_kernels::debug;
 use std::ffi::{CString, c_char, c_int, c_void};
 
 /// How it was made.

@@ -5,8 +5,9 @@
 
 use crate::mapped::Device;
 use crate::matrix::cells::Dice;
+use osier::datatype::Basic;
 use osier::devices::{DeviceView, Kind, StreamSemaphore};
-use osier::{Basic, Communicator, Type};
+use osier::{Communicator, Type};
 use osier_bed::devices::device_use;
 use osier_bed::words::{Word, malformed, post};
 

@@ -3,9 +3,9 @@
 
 use super::devices::{device, download, upload};
 use osier::model::DeviceCalls;
-use osier::plans::Operation;
-use osier::protocol::cost::LinkCosts;
 use osier::{Communicator, IN_PLACE, Op};
+use osier_collectives::Operation;
+use osier_engine::protocol::cost::LinkCosts;
 
 const BYTES: usize = 200_000;
 

@@ -228,7 +228,7 @@ fn abort(universe: &Universe, code: i32) {
 fn fatal(comm: &Communicator) {
     let strict = comm.dup().expect("dup");
     strict.set_name("strict").expect("short");
-    strict.set_error_handler(osier::ErrorHandler::Fatal);
+    strict.set_error_handler(osier::errors::ErrorHandler::Fatal);
     comm.barrier().expect("all are here");
     if comm.rank() == 1 {
         let _ = strict.send(&[0u8], 99, 0);
@@ -355,10 +355,10 @@ fn hang(comm: &Communicator, how: &str) {
         })),
         "request" => {
             let request = comm.irecv(vec![0u64; 3], left, 4).expect("posted");
-            drop(osier::wait_any(&mut vec![request]));
+            drop(osier::requests::wait_any(&mut vec![request]));
         }
         "set" => {
-            let mut set = osier::WaitSet::new();
+            let mut set = osier::requests::WaitSet::new();
             let request = comm.irecv(vec![0u64; 3], left, 4).expect("posted");
             set.add((), request).expect("one of ours");
             drop(set.wait());
@@ -482,7 +482,8 @@ fn die(comm: &Communicator, how: &str) {
 /// Rank 0 of 2 is killed within a call of the library.
 fn die_inside(comm: &Communicator) {
     let me = comm.rank();
-    let deadly = osier::function(|a: u64, b: u64| if me == 0 { kill_me() } else { a + b });
+    let deadly =
+        osier::operators::function(|a: u64, b: u64| if me == 0 { kill_me() } else { a + b });
     let mut sum = [0u64];
     // Rank 0 may have sent what it had before it combined.
     if let Err(e) = comm.allreduce(&[1u64], &mut sum, deadly) {
@@ -656,7 +657,7 @@ fn panic_hook(comm: &Communicator) {
         assert_eq!(got, [7; 100]);
         eprintln!("hooked on rank {me}");
     }));
-    let fails = osier::function(|_: u64, _: u64| -> u64 { panic!("as asked") });
+    let fails = osier::operators::function(|_: u64, _: u64| -> u64 { panic!("as asked") });
     let reduced = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         comm.allreduce(&[1u64], &mut [0u64], &fails)
     }));

@@ -1,10 +1,11 @@
 //! What two processes with devices do with each other's memory: `exercise mapped WHAT`.
 
 use crate::foreign::{self, Foreign};
+use osier::datatype::Basic;
 use osier::devices::{
     Context, DeviceSlice, DeviceView, Kind, Memory, Ordered, Pinned, Stream, copy, devices,
 };
-use osier::{Basic, Communicator, ErrorKind, Layout, Type};
+use osier::{Communicator, ErrorKind, Layout, Type};
 use osier_bed::devices::{DeviceTraffic, device_traffic, device_use};
 
 /// A rank's device, by turns.

@@ -2,8 +2,9 @@
 //! has gaps goes through the host, and either gives the bits of the host.
 
 use super::devices::{device, download, upload};
+use osier::datatype::Basic;
 use osier::devices::{DeviceSlice, DeviceView, Stream};
-use osier::{Basic, Communicator, ErrorKind, IN_PLACE, Layout, Op, Result, Type};
+use osier::{Communicator, ErrorKind, IN_PLACE, Layout, Op, Result, Type};
 use osier_bed::devices::device_traffic;
 
 const ELEMENTS: usize = 9000;

@@ -5,7 +5,7 @@
 mod asked;
 mod support;
 
-use osier::devices::debug::Debug as _;
+use osier_kernels::debug::Debug as _;
 use support::{driver_calls, emulated, finish, job, killed_at, settings};
 
 /// The steps that rank 1 takes if it lives: its longer list of driver calls.

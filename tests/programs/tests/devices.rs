@@ -6,7 +6,7 @@ mod cells;
 mod support;
 
 use cells::{AXES, Way};
-use osier::devices::debug::Debug as _;
+use osier_kernels::debug::Debug as _;
 use support::{Done, EXERCISE, emulated, finish, job, launcher, settings};
 
 #[test]

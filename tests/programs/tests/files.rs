@@ -4,7 +4,7 @@
 mod support;
 
 use osier::model::{CallCosts, load, store};
-use osier::protocol::cost::LinkCosts;
+use osier_engine::protocol::cost::LinkCosts;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use support::{finish, job, launcher};

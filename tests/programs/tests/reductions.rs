@@ -2,7 +2,7 @@
 
 mod support;
 
-use osier::devices::debug::Debug as _;
+use osier_kernels::debug::Debug as _;
 use support::{driver_calls, emulated, finish, job, killed_at};
 
 fn reductions(ranks: usize, gpus: &str, what: &str) -> std::process::Command {

@@ -3,7 +3,7 @@
 
 mod support;
 
-use osier::devices::debug::Debug as _;
+use osier_kernels::debug::Debug as _;
 use std::sync::Mutex;
 use support::{Done, finish, job};
 

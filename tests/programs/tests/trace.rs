@@ -2,7 +2,7 @@
 
 mod support;
 
-use osier::devices::debug::Debug as _;
+use osier_kernels::debug::Debug as _;
 use std::path::{Path, PathBuf};
 use support::{finish, job};
 

@@ -6,7 +6,7 @@
 mod support;
 
 use osier::config::{KEYS, RENAMED, Syntax, USER, Variable, variables};
-use osier::devices::debug;
+use osier_kernels::debug;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;

@@ -1,7 +1,8 @@
 //! Collective calls that fail, in all forms but the one that waits.
 
 use super::Bench;
-use osier::{Communicator, Error, ErrorKind, Op, Startable};
+use osier::persistent::Startable;
+use osier::{Communicator, Error, ErrorKind, Op};
 
 /// Begins and sets up a call that makes no sense, of memory that is owned and borrowed.
 macro_rules! fails {

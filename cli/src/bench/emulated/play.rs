@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
-use osier::check::Setting;
-use osier::transports::sim::{SimMachine, SimNet, SimOptions};
-use osier::{ANY_SOURCE, ANY_TAG, Communicator, Error, ErrorKind, Op, Result, Universe, Waitable};
+use osier::requests::Waitable;
+use osier::{ANY_SOURCE, ANY_TAG, Communicator, Error, ErrorKind, Op, Result, Universe};
 use osier_collectives::{Algorithm, Operation};
+use osier_engine::check::Setting;
+use osier_transports::sim::{SimMachine, SimNet, SimOptions};
 
 /// Nobody has anything left to do if all were asked so often, and nothing moved.
 const IDLE_ROUNDS: u32 = 3;
@@ -129,8 +130,8 @@ fn play(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use osier::transports::sim::SimLink;
     use osier_collectives::*;
+    use osier_transports::sim::SimLink;
 
     /// Ranks on 4 nodes of 2 packages of 4, by core, by node and at random: the plans that are
     /// chosen for these places take the engine the same virtual time within 2 %.

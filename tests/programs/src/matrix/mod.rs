@@ -10,9 +10,10 @@ mod shapes;
 
 use crate::foreign::{self, Foreign};
 use cells::{Cell, Dice, Place, Way};
+use osier::buffers::HeapBuffer;
 use osier::devices::{Context, DeviceSlice, DeviceView, Kind, Pinned, Stream, copy, devices};
 use osier::testing::{Network, ranks_on};
-use osier::{Communicator, HeapBuffer, Layout, Result, Status, View, ViewMut};
+use osier::{Communicator, Layout, Result, Status, View, ViewMut};
 use osier_bed::devices::{DeviceTraffic, device_traffic, device_use};
 use shapes::Shaped;
 use std::time::Duration;

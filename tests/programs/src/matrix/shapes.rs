@@ -1,7 +1,8 @@
 //! Layouts of so many bytes.
 
 use super::cells::{Dice, Shape};
-use osier::{Basic, Layout, Type};
+use osier::datatype::Basic;
+use osier::{Layout, Type};
 
 /// A layout, and the bytes that one instance of it touches.
 pub struct Shaped {

@@ -1,7 +1,8 @@
 //! Jobs that stand still for ever, beside threads that sleep outside Osier.
 
 use super::{epoll, eventfd, parked, semaphore};
-use osier::{Callbacks, Communicator};
+use osier::Communicator;
+use osier::requests::Callbacks;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Barrier, Condvar, Mutex, OnceLock, RwLock, mpsc};

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
-use osier::devices::debug::Debug as _;
+use osier_kernels::debug::Debug as _;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
