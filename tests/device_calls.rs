@@ -220,8 +220,8 @@ impl Lasting {
         Lasting {
             graph: Graph::capture(rank.stream, |stream| {
                 let on = comm.on_stream(stream);
-                let (from, to) = (rank.view(2, 0, &layouts[1]), rank.view(2, 1, &layouts[2]));
-                on.sendrecv(&from, other, 70, &to, other, 70).unwrap();
+                let (from, mut to) = (rank.view(2, 0, &layouts[1]), rank.view(2, 1, &layouts[2]));
+                on.sendrecv(&from, other, 70, &mut to, other, 70).unwrap();
                 Ok(())
             })
             .unwrap(),
@@ -273,15 +273,15 @@ fn play(
             sent.wait().unwrap();
         });
         sections.run("on streams", || {
-            let (from, to) = (from.buffer(), to.buffer());
-            on.sendrecv(from, other, 5, to, other, 5).unwrap();
+            let (from, mut to) = (from.buffer(), to.buffer().clone());
+            on.sendrecv(from, other, 5, &mut to, other, 5).unwrap();
             // The next two are not to be on their way beside these: two more streams.
             comm.barrier().unwrap();
             let last = stream.record().unwrap();
             while !last.is_passed().unwrap() {
                 std::thread::yield_now();
             }
-            let got = on.irecv(to, other, 6).unwrap();
+            let got = on.irecv(&mut to, other, 6).unwrap();
             let sent = on.issend(from, other, 6).unwrap();
             on.wait_all([&got, &sent]).unwrap();
             got.wait().unwrap();

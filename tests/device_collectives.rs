@@ -50,8 +50,8 @@ macro_rules! both {
         let (send, recv) = (numbers($comm.rank(), $send), numbers($comm.rank() + 10, $recv));
         let mut right = recv.clone();
         $comm.$call(&send, $($at, $($more,)?)? &mut right $(, $arg)*).unwrap();
-        let (from, to) = (upload($stream, &send), upload($stream, &recv));
-        $comm.on_stream($stream).$call(&from, $($at, $($more,)?)? &to $(, $arg)*).unwrap();
+        let (from, mut to) = (upload($stream, &send), upload($stream, &recv));
+        $comm.on_stream($stream).$call(&from, $($at, $($more,)?)? &mut to $(, $arg)*).unwrap();
         // Behind it, the contribution may be used again.
         copy::fill($stream, &from.after_stream($stream), 1).unwrap();
         assert!(download($stream, &to) == right, stringify!($call));
@@ -62,8 +62,8 @@ fn every_call(comm: &Communicator, stream: &Stream) {
     let n = comm.size();
     let on = comm.on_stream(stream);
     let mut right = numbers(comm.rank(), 1);
-    let data = upload(stream, &right);
-    on.bcast(&data, n - 1).unwrap();
+    let mut data = upload(stream, &right);
+    on.bcast(&mut data, n - 1).unwrap();
     comm.bcast(&mut right, n - 1).unwrap();
     assert!(download(stream, &data) == right, "bcast");
 
@@ -100,19 +100,19 @@ fn every_call(comm: &Communicator, stream: &Stream) {
         let of_ring = comm.cart().is_some();
         let blocks = if of_ring { 2 } else { n };
         let send: Vec<_> = (0..blocks).map(|to| part(10 * comm.rank() + to)).collect();
-        let recv: Vec<_> = (0..blocks).map(|_| part(99)).collect();
+        let mut recv: Vec<_> = (0..blocks).map(|_| part(99)).collect();
         let on = comm.on_stream(stream);
         let from = |from: usize, at: usize| numbers(10 * from + at, 1);
         let (me, right): (usize, Vec<Vec<i32>>) = (comm.rank(), Vec::new());
         let mut right = right;
         match of_ring {
             true => {
-                on.neighbor_alltoallw(&send, &recv).unwrap();
+                on.neighbor_alltoallw(&send, &mut recv).unwrap();
                 // From the left its block to the right, and the reverse.
                 right.extend([from((me + n - 1) % n, 1), from((me + 1) % n, 0)]);
             }
             false => {
-                on.alltoallw(&send, &recv).unwrap();
+                on.alltoallw(&send, &mut recv).unwrap();
                 right.extend((0..n).map(|rank| from(rank, me)));
             }
         }
@@ -140,11 +140,11 @@ fn every_collective_is_enqueued() {
 fn calls_in_a_row_wait_for_each_other_on_the_stream() {
     on_streams(&Network::all(), |comm, stream| {
         let on = comm.on_stream(stream);
-        let sum = upload(stream, &vec![1; 100]);
-        let all = upload(stream, &vec![0; 200]);
+        let mut sum = upload(stream, &vec![1; 100]);
+        let mut all = upload(stream, &vec![0; 200]);
         for _ in 0..5 {
-            on.allreduce(&IN_PLACE, &sum, Op::Sum).unwrap();
-            on.allgather(&sum, &all).unwrap();
+            on.allreduce(&IN_PLACE, &mut sum, Op::Sum).unwrap();
+            on.allgather(&sum, &mut all).unwrap();
             let half = all.slice(100 * (1 - comm.rank())..).unwrap();
             let half = half.slice(..100).unwrap();
             copy::copy(
@@ -189,8 +189,12 @@ fn a_barrier_waits_for_streams() {
 fn errors_of_collectives_are_told_and_streams_go_on() {
     on_streams(&[Network::Shm], |comm, stream| {
         let on = comm.on_stream(stream);
-        let (data, short) = (upload(stream, &[1; 50]), upload(stream, &[1; 40]));
-        let mine = if comm.rank() == 0 { &data } else { &short };
+        let (mut data, mut short) = (upload(stream, &[1; 50]), upload(stream, &[1; 40]));
+        let mine = if comm.rank() == 0 {
+            &mut data
+        } else {
+            &mut short
+        };
         let told = on.bcast(mine, 0).unwrap();
         stream.synchronize().unwrap();
         if comm.rank() == 1 {
@@ -199,19 +203,19 @@ fn errors_of_collectives_are_told_and_streams_go_on() {
             told.wait().unwrap();
         }
         // Nobody asks for this one's.
-        let byte = memory(stream, 1);
+        let mut byte = memory(stream, 1);
         if comm.rank() == 1 {
             comm.send(&[0u8; 9], 1, 7).unwrap();
-            drop(on.recv(&byte, 1, 7).unwrap());
+            drop(on.recv(&mut byte, 1, 7).unwrap());
             stream.synchronize().unwrap();
-            let told = on.allreduce(&IN_PLACE, &data, Op::Sum);
+            let told = on.allreduce(&IN_PLACE, &mut data, Op::Sum);
             fails(told, ErrorKind::Truncated, &["earlier", "9", "1"]);
         } else {
-            let told = on.allreduce(&IN_PLACE, &data, Op::Sum).unwrap();
+            let told = on.allreduce(&IN_PLACE, &mut data, Op::Sum).unwrap();
             fails(told.wait(), ErrorKind::Cancelled, &["rank 1", "allreduce"]);
         }
         stream.synchronize().unwrap();
-        on.allreduce(&IN_PLACE, &data, Op::Sum).unwrap();
+        on.allreduce(&IN_PLACE, &mut data, Op::Sum).unwrap();
         on.synchronize().unwrap();
     });
 }
@@ -235,11 +239,11 @@ fn collectives_are_not_captured() {
 fn a_stream_that_waits_for_a_collective_is_released() {
     on_streams(&Network::all(), |comm, stream| {
         let on = comm.on_stream(stream);
-        let data = upload(stream, &[1; 50]);
+        let mut data = upload(stream, &[1; 50]);
         if comm.rank() == 1 {
             return;
         }
-        let told = on.allreduce(&IN_PLACE, &data, Op::Sum).unwrap();
+        let told = on.allreduce(&IN_PLACE, &mut data, Op::Sum).unwrap();
         stream.synchronize().unwrap();
         let e = told.wait().unwrap_err();
         let kinds = [ErrorKind::RankDead, ErrorKind::Closed];
@@ -480,7 +484,7 @@ fn buffers_of_a_device_are_combined_here() {
         let stream = &Stream::new(&context).unwrap();
         let (mut right, input) = (numbers(1, 1), numbers(2, 1));
         osier::operators::reduce_local(&input, &mut right, Op::Sum).unwrap();
-        let (from, into) = (upload(stream, &input), upload(stream, &numbers(1, 1)));
+        let (from, mut into) = (upload(stream, &input), upload(stream, &numbers(1, 1)));
         osier::operators::reduce_local(
             &from.after_stream(stream),
             &mut into.after_stream(stream),
@@ -494,10 +498,10 @@ fn buffers_of_a_device_are_combined_here() {
         osier::operators::reduce_local(&input, &mut into.after_stream(stream), &minus).unwrap();
         assert!(download(stream, &into) == right, "through the host");
         let on = comm.on_stream(stream);
-        on.reduce_local(&from, &into, Op::Max).unwrap();
+        on.reduce_local(&from, &mut into, Op::Max).unwrap();
         osier::operators::reduce_local(&input, &mut right, Op::Max).unwrap();
         assert!(download(stream, &into) == right, "behind the stream's work");
-        let refused = on.reduce_local(&from, &into, &minus).unwrap_err();
+        let refused = on.reduce_local(&from, &mut into, &minus).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unavailable);
     });
 }
@@ -559,9 +563,9 @@ fn plans_for_devices_are_agreed() {
         }
         assert!(data == right);
         // One that does not wait uses what is known; roots and in place do not matter.
-        let there = upload(stream, &sums);
+        let mut there = upload(stream, &sums);
         let on = comm.on_stream(stream);
-        on.allreduce(&IN_PLACE, &there, Op::Sum).unwrap();
+        on.allreduce(&IN_PLACE, &mut there, Op::Sum).unwrap();
         assert!(download(stream, &there) == right);
     });
 }

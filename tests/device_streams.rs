@@ -76,7 +76,7 @@ fn work_behind_an_operation_waits_for_it() {
             if comm.transport(other).unwrap() == "sim" && n > 100_000 {
                 continue;
             }
-            let (from, to) = (memory(stream, n), memory(stream, n));
+            let (from, mut to) = (memory(stream, n), memory(stream, n));
             let copied = memory(stream, n);
             for round in 0..4usize {
                 let seed = n + 10 * round;
@@ -84,19 +84,19 @@ fn work_behind_an_operation_waits_for_it() {
                 copy::fill(stream, &to.after_stream(stream), 9).unwrap();
                 match (round, own) {
                     (0, _) => {
-                        on.sendrecv(&from, other, tag, &to, other, tag).unwrap();
+                        on.sendrecv(&from, other, tag, &mut to, other, tag).unwrap();
                     }
                     (1, _) => {
-                        let received = on.irecv(&to, other, tag).unwrap();
+                        let received = on.irecv(&mut to, other, tag).unwrap();
                         let sent = on.isend(&from, other, tag).unwrap();
                         on.wait_all([&received, &sent]).unwrap();
                     }
                     (2, 0) | (3, 1) => {
                         on.ssend(&from, other, tag).unwrap();
-                        on.recv(&to, ANY_SOURCE, ANY_TAG).unwrap();
+                        on.recv(&mut to, ANY_SOURCE, ANY_TAG).unwrap();
                     }
                     _ => {
-                        let received = on.recv(&to, other, tag).unwrap();
+                        let received = on.recv(&mut to, other, tag).unwrap();
                         on.rsend(&from, other, tag).unwrap();
                         assert_eq!(received.wait().unwrap().bytes(), n);
                     }
@@ -128,7 +128,7 @@ fn the_host_and_other_streams_go_on() {
     on_streams(&Network::all(), |comm, stream| {
         let n = 70_000;
         let late = Late::default();
-        let slice = memory(stream, n);
+        let mut slice = memory(stream, n);
         let on = comm.on_stream(stream);
         if comm.rank() == 0 {
             late.hold(stream);
@@ -142,7 +142,7 @@ fn the_host_and_other_streams_go_on() {
             late.go();
             sent.wait().unwrap();
         } else {
-            let received = on.recv(&slice, 0, 1).unwrap();
+            let received = on.recv(&mut slice, 0, 1).unwrap();
             let beside = comm.dup().unwrap();
             let mut two = [0u8; 2];
             beside.recv(&mut two, 0, 2).unwrap();
@@ -219,14 +219,14 @@ fn any_stream_may_wait() {
     on_streams(&[Network::Shm], |comm, stream| {
         let other = Stream::new(stream.context()).unwrap();
         let n = 30_000;
-        let slice = memory(stream, n);
+        let mut slice = memory(stream, n);
         let ready = stream.record().unwrap();
         other.wait(&ready).unwrap();
         if comm.rank() == 0 {
             upload(stream, &pattern(n, 4), &slice);
             comm.on_stream(stream).send(&slice, 1, 0).unwrap();
         } else {
-            let received = comm.on_stream(stream).irecv(&slice, 0, 0).unwrap();
+            let received = comm.on_stream(stream).irecv(&mut slice, 0, 0).unwrap();
             comm.on_stream(&other).wait(&received).unwrap();
             assert!(driver::download(&other, &slice) == pattern(n, 4));
             // Over already: nothing to wait for.
@@ -242,7 +242,7 @@ fn errors_are_told_once_and_streams_go_on() {
     on_streams(&[Network::Shm], |comm, stream| {
         let on = comm.on_stream(stream);
         let slice = memory(stream, 1000);
-        let half = slice.slice(..500).unwrap();
+        let mut half = slice.slice(..500).unwrap();
         copy::fill(stream, &slice.after_stream(stream), 1).unwrap();
         on.send(&slice, PROC_NULL, 0).unwrap();
         fails(on.send(&slice, 7, 0), ErrorKind::Rank, &["rank 7"]);
@@ -255,12 +255,12 @@ fn errors_are_told_once_and_streams_go_on() {
             comm.barrier().unwrap();
         } else {
             // By the handle.
-            let told = on.recv(&half, 0, 3).unwrap();
+            let told = on.recv(&mut half, 0, 3).unwrap();
             stream.synchronize().unwrap();
             fails(told.wait(), ErrorKind::Truncated, &["1000", "500"]);
             on.send(&slice, PROC_NULL, 0).unwrap();
             // By the next call.
-            drop(on.recv(&half, 0, 3).unwrap());
+            drop(on.recv(&mut half, 0, 3).unwrap());
             stream.synchronize().unwrap();
             let told = on.send(&slice, PROC_NULL, 0);
             fails(told, ErrorKind::Truncated, &["earlier", "1000", "500"]);
@@ -285,10 +285,10 @@ fn a_dead_peer_releases_streams() {
                 }
                 return; // both communicators go; the rank, too
             }
-            let (slice, big) = (memory(stream, 100), memory(stream, 3 << 20));
+            let (mut slice, big) = (memory(stream, 100), memory(stream, 3 << 20));
             copy::fill(stream, &big.after_stream(stream), 1).unwrap();
             let second = Stream::new(stream.context()).unwrap();
-            let received = sub.on_stream(stream).recv(&slice, 1, 0).unwrap();
+            let received = sub.on_stream(stream).recv(&mut slice, 1, 0).unwrap();
             second.wait(&stream.record().unwrap()).unwrap_or(());
             let sent = sub.on_stream(&second).issend(&slice, 1, 0).unwrap();
             comm.barrier().unwrap();
@@ -314,7 +314,10 @@ fn leaving_releases_streams() {
     let slice = memory(&stream, 100);
     ranks_on(&Network::Shm, 2, |comm| {
         if comm.rank() == 0 {
-            let never = comm.on_stream(&stream).recv(&slice, 1, 0).unwrap();
+            let never = comm
+                .on_stream(&stream)
+                .recv(&mut slice.clone(), 1, 0)
+                .unwrap();
             assert!(!never.is_over());
         }
         comm.barrier().unwrap();
@@ -327,23 +330,23 @@ fn graphs_send_and_receive_at_each_launch() {
     on_streams(&Network::all(), |comm, stream| {
         let (own, other) = (comm.rank(), 1 - comm.rank());
         for n in [7usize, 5000, 90_000] {
-            let (from, to) = (memory(stream, n), memory(stream, n));
+            let (from, mut to) = (memory(stream, n), memory(stream, n));
             let sum = memory(stream, n);
             for slice in [&from, &to, &sum] {
                 copy::fill(stream, &slice.after_stream(stream), 0).unwrap();
             }
             let every = Type::vector(n.div_ceil(2), 1, 2, &Type::of::<u8>()).unwrap();
             let every = every.commit().unwrap();
-            let part = |slice| DeviceView::new(slice, 0, &every, 1).unwrap();
+            let part = |slice: &DeviceSlice<u8>| DeviceView::new(slice, 0, &every, 1).unwrap();
             let mut handles = Vec::new();
             let graph = Graph::capture(stream, |stream| {
                 let on = comm.on_stream(stream);
-                let got = on.irecv(&part(&to), other, 1).unwrap();
+                let got = on.irecv(&mut part(&to), other, 1).unwrap();
                 let sent = on.isend(&part(&from), other, 1).unwrap();
                 on.wait_all([&sent, &got]).unwrap();
                 copy::copy(stream, &to.after_stream(stream), &sum.after_stream(stream))?;
                 copy::fill(stream, &from.after_stream(stream), 0)?;
-                on.sendrecv(&sum, other, 2, &to, other, 2).unwrap();
+                on.sendrecv(&sum, other, 2, &mut to, other, 2).unwrap();
                 handles.push(got);
                 Ok(())
             })
@@ -382,10 +385,10 @@ fn graphs_send_and_receive_at_each_launch() {
 #[test]
 fn what_cannot_be_captured_is_named() {
     on_streams(&[Network::Shm], |comm, stream| {
-        let (slice, into) = (memory(stream, 100), memory(stream, 100));
+        let (slice, mut into) = (memory(stream, 100), memory(stream, 100));
         copy::fill(stream, &slice.after_stream(stream), 3).unwrap();
         let on = comm.on_stream(stream);
-        let before = on.irecv(&into, 1 - comm.rank(), 5).unwrap();
+        let before = on.irecv(&mut into, 1 - comm.rank(), 5).unwrap();
         let mut captured = None;
         let graph = Graph::capture(stream, |stream| {
             let on = comm.on_stream(stream);
@@ -415,7 +418,7 @@ fn errors_pass_the_handler() {
         comm.set_error_handler(ErrorHandler::custom(move |_, _| {
             counter.fetch_add(1, Ordering::Relaxed);
         }));
-        let slice = memory(stream, 10);
+        let mut slice = memory(stream, 10);
         let (on, bad) = (comm.on_stream(stream), comm.size());
         let check = |name: &str, failed: osier::Result<()>| {
             assert!(failed.is_err(), "{name}");
@@ -426,20 +429,20 @@ fn errors_pass_the_handler() {
         check("rsend", on.rsend(&slice, bad, 0).map(drop));
         check("isend", on.isend(&slice, 0, -1).map(drop));
         check("issend", on.issend(&slice, bad, 0).map(drop));
-        check("recv", on.recv(&slice, bad, 0).map(drop));
-        check("irecv", on.irecv(&slice, bad, 0).map(drop));
-        let both = on.sendrecv(&slice, bad, 0, &slice, 0, 0);
+        check("recv", on.recv(&mut slice, bad, 0).map(drop));
+        check("irecv", on.irecv(&mut slice, bad, 0).map(drop));
+        let both = on.sendrecv(&slice, bad, 0, &mut slice.clone(), 0, 0);
         check("sendrecv", both.map(drop));
         check("bsend", on.bsend(&slice, bad, 0).map(drop));
         check("irsend", on.irsend(&slice, bad, 0).map(drop));
-        let replaced = on.sendrecv_replace(&slice, bad, 0, 0, 0);
+        let replaced = on.sendrecv_replace(&mut slice, bad, 0, 0, 0);
         check("sendrecv_replace", replaced.map(drop));
         check("probe", on.probe(0, 0));
         // A message that is longer than its receive.
         let own = comm.rank();
-        let short = slice.slice(..3).unwrap();
-        let long = || {
-            let received = on.irecv(&short, own, 1).unwrap();
+        let mut short = slice.slice(..3).unwrap();
+        let mut long = || {
+            let received = on.irecv(&mut short, own, 1).unwrap();
             on.send(&slice, own, 1).unwrap();
             received
         };
@@ -487,15 +490,15 @@ fn child_without_words() {
     ranks_on(&Network::Shm, 1, |comm| {
         let stream = Stream::new(&context).unwrap();
         let on = comm.on_stream(&stream);
-        let (one, two) = (memory(&stream, 10), memory(&stream, 10));
+        let (mut one, two) = (memory(&stream, 10), memory(&stream, 10));
         copy::fill(&stream, &one.after_stream(&stream), 1).unwrap();
         copy::fill(&stream, &two.after_stream(&stream), 2).unwrap();
-        let told = on.recv(&one, 0, 0);
+        let told = on.recv(&mut one, 0, 0);
         fails(told, ErrorKind::Unavailable, &["wait for words", "hint"]);
         // Nothing receives there.
         comm.send(&two.after_stream(&stream), 0, 0).unwrap();
         assert!(driver::download(&stream, &one) == [1; 10]);
-        on.recv(&one, 0, 0).unwrap();
+        on.recv(&mut one, 0, 0).unwrap();
         assert!(driver::download(&stream, &one) == [2; 10]);
     });
 }
@@ -507,14 +510,15 @@ fn copies_are_sent_while_the_buffer_is_used_again() {
         let (mine, theirs) = (comm.rank(), other);
         for (at, bytes) in SIZES.into_iter().enumerate() {
             let tag = at as u32;
-            let data = memory(stream, bytes);
+            let mut data = memory(stream, bytes);
             upload(stream, &pattern(bytes, mine), &data);
             // Both send first; nobody waits for the other.
             let sent = on.bsend(&data, other, tag).unwrap();
             upload(stream, &vec![0; bytes], &data);
-            on.recv(&data, other, tag).unwrap();
+            on.recv(&mut data, other, tag).unwrap();
             assert!(driver::download(stream, &data) == pattern(bytes, theirs));
-            on.sendrecv_replace(&data, other, tag, other, tag).unwrap();
+            on.sendrecv_replace(&mut data, other, tag, other, tag)
+                .unwrap();
             assert!(driver::download(stream, &data) == pattern(bytes, mine));
             on.synchronize().unwrap();
             sent.wait().unwrap();
@@ -523,8 +527,9 @@ fn copies_are_sent_while_the_buffer_is_used_again() {
                 let every = Type::vector(bytes / 8, 4, 8, &Type::of::<u8>()).unwrap();
                 let every = every.commit().unwrap();
                 let view = DeviceView::new(&data, 4, &every, 1);
-                let Ok(view) = view else { continue };
-                on.sendrecv_replace(&view, other, tag, other, tag).unwrap();
+                let Ok(mut view) = view else { continue };
+                on.sendrecv_replace(&mut view, other, tag, other, tag)
+                    .unwrap();
                 let want: Vec<u8> = pattern(bytes, mine)
                     .into_iter()
                     .zip(pattern(bytes, theirs))

@@ -101,10 +101,10 @@ impl OnStream<'_> {
     /// # use osier::devices::{Context, DeviceSlice, Stream};
     /// let universe = osier::init()?;
     /// let stream = Stream::new(&Context::new(0)?)?;
-    /// let weights = DeviceSlice::<f32>::new(&stream, 1 << 20)?.into_inner();
+    /// let mut weights = DeviceSlice::<f32>::new(&stream, 1 << 20)?.into_inner();
     /// let on = universe.world().on_stream(&stream);
     /// // Kernels that write the weights at rank 0, then:
-    /// on.bcast(&weights, 0)?;
+    /// on.bcast(&mut weights, 0)?;
     /// // Kernels that read them, everywhere.
     /// on.synchronize()?;
     /// # Ok(())
@@ -114,7 +114,7 @@ impl OnStream<'_> {
     /// # Errors
     /// As [`OnStream::send`].
     #[track_caller]
-    pub fn bcast<B: DeviceBuffer>(&self, data: &B, root: impl Into<Rank>) -> Result<Enqueued> {
+    pub fn bcast<B: DeviceBuffer>(&self, data: &mut B, root: impl Into<Rank>) -> Result<Enqueued> {
         let (comm, stream) = self.parts();
         self.collective(comm.bcast_ask(wanted(data, stream), root.into()))
     }
@@ -131,7 +131,7 @@ impl OnStream<'_> {
     pub fn reduce_local<S: DeviceBuffer, R: DeviceBuffer>(
         &self,
         input: &S,
-        inout: &R,
+        inout: &mut R,
         op: impl Reduction,
     ) -> Result<()> {
         let (comm, stream) = self.parts();
@@ -178,7 +178,7 @@ macro_rules! on_stream {
                 &self,
                 send: &S,
                 $($($at: $At,)*)?
-                recv: &R,
+                recv: &mut R,
                 $($arg: $T,)*
                 $($op: impl Reduction + 'static,)?
             ) -> Result<Enqueued> {
@@ -229,7 +229,7 @@ macro_rules! blocks_on_stream {
             pub fn $name<S: DeviceBuffer, R: DeviceBuffer>(
                 &self,
                 send: &[S],
-                recv: &[R],
+                recv: &mut [R],
             ) -> Result<Enqueued> {
                 let (comm, stream) = self.parts();
                 let from = send.iter().map(|b| raw_of(b, stream, Use::Read)).collect();

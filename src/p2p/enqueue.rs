@@ -182,13 +182,13 @@ impl Communicator {
     /// let universe = osier::init()?;
     /// let comm = universe.world();
     /// let stream = Stream::new(&Context::new(0)?)?;
-    /// let halo = DeviceSlice::<f64>::new(&stream, 1 << 20)?.into_inner();
+    /// let mut halo = DeviceSlice::<f64>::new(&stream, 1 << 20)?.into_inner();
     /// if comm.rank() == 0 {
     ///     copy::fill(&stream, &halo.after_stream(&stream), 0)?; // any kernel
     ///     comm.on_stream(&stream).send(&halo, 1, 0)?;
     ///     copy::fill(&stream, &halo.after_stream(&stream), 1)?; // behind the send
     /// } else {
-    ///     comm.on_stream(&stream).recv(&halo, 0, 0)?;
+    ///     comm.on_stream(&stream).recv(&mut halo, 0, 0)?;
     ///     // Kernels that are queued here find the message.
     /// }
     /// comm.on_stream(&stream).synchronize()?;
@@ -257,7 +257,7 @@ impl OnStream<'_> {
     #[track_caller]
     pub fn recv<B: DeviceBuffer>(
         &self,
-        buffer: &B,
+        buffer: &mut B,
         source: impl Into<Source>,
         tag: impl Into<TagSelector>,
     ) -> Result<Enqueued> {
@@ -275,7 +275,7 @@ impl OnStream<'_> {
         send: &S,
         dest: impl Into<Rank>,
         send_tag: impl Into<Tag>,
-        recv: &R,
+        recv: &mut R,
         source: impl Into<Source>,
         recv_tag: impl Into<TagSelector>,
     ) -> Result<Enqueued> {
@@ -338,7 +338,7 @@ impl OnStream<'_> {
     #[track_caller]
     pub fn irecv<B: DeviceBuffer>(
         &self,
-        buffer: &B,
+        buffer: &mut B,
         source: impl Into<Source>,
         tag: impl Into<TagSelector>,
     ) -> Result<Enqueued> {

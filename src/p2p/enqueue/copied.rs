@@ -50,7 +50,7 @@ impl OnStream<'_> {
     #[track_caller]
     pub fn sendrecv_replace<B: DeviceBuffer>(
         &self,
-        buffer: &B,
+        buffer: &mut B,
         dest: impl Into<Rank>,
         send_tag: impl Into<Tag>,
         source: impl Into<Source>,

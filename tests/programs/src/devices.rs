@@ -156,9 +156,9 @@ pub fn exhaust(comm: &Communicator) {
     for round in 0..3 {
         let held = Stream::new(&context).expect("a stream");
         let n = [3_000, 150_000, 20_000][round];
-        let (late, echo) = (upload(&held, &[0; 90_000]), upload(&held, &vec![0; n]));
+        let (mut late, echo) = (upload(&held, &[0; 90_000]), upload(&held, &vec![0; n]));
         let on = comm.on_stream(&held);
-        let semaphore = on.recv(&late, other, 90).expect("enqueued");
+        let semaphore = on.recv(&mut late, other, 90).expect("enqueued");
         let mut gated = Vec::new();
         for tag in 91..97 {
             // Behind the semaphore: a receive, and sends short and long.
@@ -263,7 +263,7 @@ pub fn steps(comm: &Communicator) {
         let layout = Type::vector(50, block, 2 * block as isize, &byte).expect("a type");
         let layout = layout.commit().expect("a layout");
         let inner = all.slice(EDGE..EDGE + room).expect("inside");
-        let view = DeviceView::new(&inner, 0, &layout, 1).expect("inside");
+        let mut view = DeviceView::new(&inner, 0, &layout, 1).expect("inside");
         let ordered = view.after_stream(&stream);
         let exchanged = || -> osier::Result<()> {
             match me {
@@ -284,7 +284,7 @@ pub fn steps(comm: &Communicator) {
             }
             let on = comm.on_stream(&stream);
             match me {
-                0 => on.recv(&view, other, 3)?.wait().map(drop),
+                0 => on.recv(&mut view, other, 3)?.wait().map(drop),
                 _ => on.send(&view, other, 3)?.wait().map(drop),
             }
         }();

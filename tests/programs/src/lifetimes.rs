@@ -256,7 +256,7 @@ fn stream_destroyed(comm: &Communicator, device: &Device) {
     fill(1, 20);
     let on = comm.on_stream(&stream);
     let second = on.send(&all[1], 0, 2).expect("enqueued");
-    let third = on.recv(&all[2], 0, 3).expect("enqueued");
+    let third = on.recv(&mut all[2].clone(), 0, 3).expect("enqueued");
     fill(3, 20);
     let fourth = on.send(&all[3], 0, 4).expect("enqueued");
     raw::destroy(handle);
