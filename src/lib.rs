@@ -54,6 +54,7 @@
 //! `docs/architecture.md` tells how they fit together.
 
 #![deny(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 mod bootstrap;
 mod choice;

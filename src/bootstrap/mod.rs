@@ -222,6 +222,10 @@ fn agree_on_checks(job: &Job, rank: usize) -> Result<()> {
 
 impl Universe {
     /// A job of this rank alone.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Config`], if a variable of the environment makes no sense; as the
+    /// system says, if a trace cannot be begun.
     pub fn alone() -> Result<Universe> {
         Self::open(&member(alone()?, Agreed::default(), false)?)
     }
@@ -328,6 +332,9 @@ impl Universe {
     }
 
     /// A buffer that peers on this machine read in place, zeroed.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::OutOfMemory`], if there is no room.
     pub fn alloc<T: Datatype>(&self, len: usize) -> Result<HeapBuffer<T>> {
         self.world.alloc(len)
     }

@@ -46,6 +46,10 @@ macro_rules! two_buffers {
     ) => {
         impl Communicator {
             #[doc = concat!("Begins a [`Communicator::", stringify!($name), "`]; the buffers belong to the request.")]
+            ///
+            /// # Errors
+            /// As of the call that waits, of what is known at once; what happens later is an error of
+            /// [`Collective::wait`], with which the buffers are dropped.
             #[track_caller]
             pub fn $begin<S: $OwnedS, R: $OwnedR>(
                 &self,
@@ -60,6 +64,10 @@ macro_rules! two_buffers {
             }
 
             #[doc = concat!("Sets up a [`Communicator::", stringify!($name), "`], to be started again and again; the buffers belong to the request. Collective.")]
+            ///
+            /// # Errors
+            /// As of the call that waits, of what is known at once; what happens later is an error of
+            /// [`PersistentCollective::start`] or [`PersistentCollective::wait`].
             pub fn $init<S: $OwnedS, R: $OwnedR>(
                 &self,
                 send: S,
@@ -75,6 +83,10 @@ macro_rules! two_buffers {
 
         impl<'scope, 'env> Scope<'scope, 'env> {
             #[doc = concat!("Begins a [`Communicator::", stringify!($name), "`] of memory that the scope borrows.")]
+            ///
+            /// # Errors
+            /// As of the call that waits, of what is known at once; what happens later is an error of
+            /// [`ScopedCollective::wait`], or of the scope.
             #[track_caller]
             pub fn $begin<S: $S + ?Sized, R: $R + ?Sized>(
                 &'scope self,
@@ -89,6 +101,10 @@ macro_rules! two_buffers {
             }
 
             #[doc = concat!("Sets up a [`Communicator::", stringify!($name), "`] of memory that the scope borrows, to be started again and again. Collective.")]
+            ///
+            /// # Errors
+            /// As of the call that waits, of what is known at once; what happens later is an error of
+            /// [`ScopedPersistentCollective::start`] or [`ScopedPersistentCollective::wait`].
             pub fn $init<S: $S + ?Sized, R: $R + ?Sized>(
                 &'scope self,
                 send: &'scope mut S,
@@ -161,6 +177,10 @@ macro_rules! many_buffers {
     ($name:ident: $begin:ident, $init:ident, $ask:ident) => {
         impl Communicator {
             #[doc = concat!("Begins a [`Communicator::", stringify!($name), "`]; the buffers belong to the request.")]
+            ///
+            /// # Errors
+            /// As of the call that waits, of what is known at once; what happens later is an error of
+            /// [`Collective::wait`], with which the buffers are dropped.
             #[track_caller]
             pub fn $begin<S: OwnedBuffer, R: OwnedBufferMut>(
                 &self,
@@ -172,6 +192,10 @@ macro_rules! many_buffers {
             }
 
             #[doc = concat!("Sets up a [`Communicator::", stringify!($name), "`], to be started again and again; the buffers belong to the request. Collective.")]
+            ///
+            /// # Errors
+            /// As of the call that waits, of what is known at once; what happens later is an error of
+            /// [`PersistentCollective::start`] or [`PersistentCollective::wait`].
             pub fn $init<S: OwnedBuffer, R: OwnedBufferMut>(
                 &self,
                 send: Vec<S>,
@@ -187,6 +211,10 @@ macro_rules! many_buffers {
 
         impl<'scope, 'env> Scope<'scope, 'env> {
             #[doc = concat!("Begins a [`Communicator::", stringify!($name), "`] of memory that the scope borrows.")]
+            ///
+            /// # Errors
+            /// As of the call that waits, of what is known at once; what happens later is an error of
+            /// [`ScopedCollective::wait`], or of the scope.
             #[track_caller]
             pub fn $begin<S: Buffer, R: BufferMut>(
                 &'scope self,
@@ -206,17 +234,29 @@ many_buffers!(neighbor_alltoallw: ineighbor_alltoallw, neighbor_alltoallw_init,
 
 impl Communicator {
     /// Begins a [`Communicator::barrier`].
+    ///
+    /// # Errors
+    /// As of the call that waits, of what is known at once; what happens later is an error of
+    /// [`Collective::wait`], with which the buffers are dropped.
     #[track_caller]
     pub fn ibarrier(&self) -> Result<Collective<()>> {
         self.under_way(Ok(self.barrier_ask()), ())
     }
 
     /// Sets up a [`Communicator::barrier`], to be started again and again. Collective.
+    ///
+    /// # Errors
+    /// As of the call that waits, of what is known at once; what happens later is an error of
+    /// [`PersistentCollective::start`] or [`PersistentCollective::wait`].
     pub fn barrier_init(&self) -> Result<PersistentCollective<()>> {
         self.set_up(Ok(self.barrier_ask()), (), |(), _| ())
     }
 
     /// Begins a [`Communicator::bcast`]; the buffer belongs to the request.
+    ///
+    /// # Errors
+    /// As of the call that waits, of what is known at once; what happens later is an error of
+    /// [`Collective::wait`], with which the buffers are dropped.
     #[track_caller]
     pub fn ibcast<B: OwnedBufferMut>(
         &self,
@@ -229,6 +269,10 @@ impl Communicator {
 
     /// Sets up a [`Communicator::bcast`], to be started again and again; the buffer
     /// belongs to the request. Collective.
+    ///
+    /// # Errors
+    /// As of the call that waits, of what is known at once; what happens later is an error of
+    /// [`PersistentCollective::start`] or [`PersistentCollective::wait`].
     pub fn bcast_init<B: OwnedBufferMut>(
         &self,
         mut data: B,
@@ -243,12 +287,20 @@ impl Communicator {
 
 impl<'scope, 'env> Scope<'scope, 'env> {
     /// Begins a [`Communicator::barrier`].
+    ///
+    /// # Errors
+    /// As of the call that waits, of what is known at once; what happens later is an error of
+    /// [`ScopedCollective::wait`], or of the scope.
     #[track_caller]
     pub fn ibarrier(&'scope self) -> Result<ScopedCollective<'scope>> {
         ScopedCollective::begin(self, Ok(self.communicator().barrier_ask()))
     }
 
     /// Begins a [`Communicator::bcast`] of memory that the scope borrows.
+    ///
+    /// # Errors
+    /// As of the call that waits, of what is known at once; what happens later is an error of
+    /// [`ScopedCollective::wait`], or of the scope.
     #[track_caller]
     pub fn ibcast<B: BufferMut + ?Sized>(
         &'scope self,
@@ -261,6 +313,10 @@ impl<'scope, 'env> Scope<'scope, 'env> {
 
     /// Sets up a [`Communicator::bcast`] of memory that the scope borrows, to be started
     /// again and again. Collective.
+    ///
+    /// # Errors
+    /// As of the call that waits, of what is known at once; what happens later is an error of
+    /// [`ScopedPersistentCollective::start`] or [`ScopedPersistentCollective::wait`].
     pub fn bcast_init<B: BufferMut + ?Sized>(
         &'scope self,
         data: &'scope mut B,

@@ -74,8 +74,11 @@ pub struct PersistentCollective<B: Send + 'static> {
 }
 
 impl<B: Send + 'static> PersistentCollective<B> {
-    /// Begins the call. An error if it is active, or if its buffers lie elsewhere than
-    /// they did when it was set up.
+    /// Begins the call.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], if it is active, or its buffers lie elsewhere than they
+    /// did when it was set up; else as of the call that waits, of what is known at once.
     #[track_caller]
     pub fn start(&mut self) -> Result<()> {
         let comm = self.under_way.communicator();
@@ -98,6 +101,9 @@ impl<B: Send + 'static> PersistentCollective<B> {
 
     /// Waits for the end; the request is inactive then.
     ///
+    /// # Errors
+    /// As of the call that waits. The request is inactive then, too.
+    ///
     /// # Panics
     /// If the operator has.
     #[track_caller]
@@ -114,7 +120,10 @@ impl<B: Send + 'static> PersistentCollective<B> {
         self.under_way.test()
     }
 
-    /// The buffers. An error while the call is under way.
+    /// The buffers.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], while the call is under way.
     pub fn buffers(&self) -> Result<&B> {
         match &self.buffers {
             Some(buffers) if self.under_way.run().is_none() => Ok(buffers),
@@ -122,7 +131,10 @@ impl<B: Send + 'static> PersistentCollective<B> {
         }
     }
 
-    /// The buffers, to fill them. An error while the call is under way.
+    /// The buffers, to fill them.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], while the call is under way.
     pub fn buffers_mut(&mut self) -> Result<&mut B> {
         match &mut self.buffers {
             Some(buffers) if self.under_way.run().is_none() => Ok(buffers),
@@ -131,6 +143,9 @@ impl<B: Send + 'static> PersistentCollective<B> {
     }
 
     /// Waits for the end, and gives back the buffers.
+    ///
+    /// # Errors
+    /// As [`PersistentCollective::wait`]; the buffers are dropped then.
     #[track_caller]
     pub fn into_buffers(mut self) -> Result<B> {
         self.wait()?;
@@ -260,7 +275,11 @@ impl<'scope, 'env, B> ScopedPersistentCollective<'scope, 'env, B> {
         })
     }
 
-    /// Begins the call. An error if it is active.
+    /// Begins the call.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], if it is active, or its buffers lie elsewhere than they
+    /// did when it was set up; else as of the call that waits, of what is known at once.
     #[track_caller]
     pub fn start(&mut self) -> Result<()> {
         let comm = self.scope.communicator();
@@ -281,6 +300,9 @@ impl<'scope, 'env, B> ScopedPersistentCollective<'scope, 'env, B> {
     }
 
     /// Waits for the end; the request is inactive then.
+    ///
+    /// # Errors
+    /// As of the call that waits. The request is inactive then, too.
     #[track_caller]
     pub fn wait(&mut self) -> Result<()> {
         match self.request.take() {
@@ -300,7 +322,10 @@ impl<'scope, 'env, B> ScopedPersistentCollective<'scope, 'env, B> {
             .is_some_and(ScopedCollective::is_pending)
     }
 
-    /// The memory. An error while the call is under way.
+    /// The memory.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], while the call is under way.
     pub fn buffers(&self) -> Result<&B> {
         match self.is_pending() {
             true => Err(self.scope.communicator().raise(buffers_in_use())),
@@ -308,7 +333,10 @@ impl<'scope, 'env, B> ScopedPersistentCollective<'scope, 'env, B> {
         }
     }
 
-    /// The memory, to fill it. An error while the call is under way.
+    /// The memory, to fill it.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], while the call is under way.
     pub fn buffers_mut(&mut self) -> Result<&mut B> {
         match self.is_pending() {
             true => Err(self.scope.communicator().raise(buffers_in_use())),

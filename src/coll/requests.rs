@@ -41,6 +41,10 @@ impl<B: Send + 'static> Collective<B> {
 
     /// Waits for the end; gives back the buffers.
     ///
+    /// # Errors
+    /// As of the call that waits; the buffers are dropped then. Of kind
+    /// [`ErrorKind::Argument`], if the request was polled to its end as a future.
+    ///
     /// # Panics
     /// If the operator has.
     #[track_caller]

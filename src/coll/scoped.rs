@@ -80,6 +80,9 @@ impl<'scope> ScopedCollective<'scope> {
 
     /// Waits for the end.
     ///
+    /// # Errors
+    /// As of the call that waits.
+    ///
     /// # Panics
     /// If the operator has.
     #[track_caller]

@@ -54,6 +54,9 @@ impl ErrorCodes {
     }
 
     /// Adds a class.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Unavailable`], if all numbers are used up.
     pub fn add_class(&self) -> Result<ErrorCode> {
         self.add(None)
     }

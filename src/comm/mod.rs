@@ -453,6 +453,9 @@ impl Communicator {
     }
 
     /// Name of the transport to a rank, as in `osier info`.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Rank`], if there is no such rank.
     pub fn transport(&self, rank: usize) -> Result<&'static str> {
         match self.reported(crate::names::Rank::from(rank).check(self.peer_count()))? {
             Some(peer) => Ok(self.core().with(self.lane(), |lane| lane.transport(peer))),

@@ -156,6 +156,10 @@ impl Communicator {
     /// One communicator of both groups. The side that passes `high` comes
     /// second; if both or neither do, the side whose leader had the lower
     /// world rank comes first. Collective; all ranks of a side pass the same.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], if this is no intercommunicator, or ranks of a side
+    /// differ in `high`; else as [`Communicator::split`].
     #[track_caller]
     pub fn merge(&self, high: bool) -> Result<Self> {
         let made = self.merge_sides(high);

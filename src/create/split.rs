@@ -77,13 +77,16 @@ impl Communicator {
     ///
     /// # Errors
     /// If a copy function of an attribute fails here; then the others get a
-    /// communicator, on which this rank takes no part.
+    /// communicator, on which this rank takes no part. Else as [`Communicator::split`].
     #[track_caller]
     pub fn dup(&self) -> Result<Self> {
         self.dup_with_info(&Info::new())
     }
 
     /// As [`Communicator::dup`], with info of its own. Collective.
+    ///
+    /// # Errors
+    /// As [`Communicator::dup`].
     #[track_caller]
     pub fn dup_with_info(&self, info: &Info) -> Result<Self> {
         let _span = self.span(Kind::Split, ANY, ANY, 0);
@@ -98,12 +101,28 @@ impl Communicator {
     /// Begins a [`Communicator::dup`]: does not wait for other ranks.
     /// Attributes are copied now. Collective, in the order of other collective
     /// calls.
+    ///
+    /// ```
+    /// # osier::testing::ranks(2, |comm| {
+    /// let pending = comm.idup()?;
+    /// let other = pending.wait()?; // other work may come before
+    /// assert_eq!(other.size(), comm.size());
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::dup`], of what is known at once; the rest is told by
+    /// [`PendingCommunicator::wait`].
     #[track_caller]
     pub fn idup(&self) -> Result<PendingCommunicator> {
         self.idup_with_info(&Info::new())
     }
 
     /// As [`Communicator::idup`], with info of its own.
+    ///
+    /// # Errors
+    /// As [`Communicator::idup`].
     #[track_caller]
     pub fn idup_with_info(&self, info: &Info) -> Result<PendingCommunicator> {
         self.reported(self.idup_unreported(info))
@@ -167,6 +186,19 @@ impl Communicator {
     /// `None` for ranks that pass no color. On an intercommunicator, one
     /// intercommunicator per color that both sides have; `None` for the
     /// others. Collective.
+    ///
+    /// ```
+    /// # osier::testing::ranks(4, |comm| {
+    /// let row = comm.split(Some(comm.rank() as u32 / 2), 0)?.expect("a color was passed");
+    /// assert_eq!((row.size(), row.rank()), (2, comm.rank() % 2));
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::RankDead`] or [`ErrorKind::Closed`], if a rank has failed or left;
+    /// of kind [`ErrorKind::Argument`], if another rank's arguments make no sense; of kind
+    /// [`ErrorKind::Unavailable`], if no context is left for a new communicator.
     #[track_caller]
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
         let _span = self.span(Kind::Split, ANY, ANY, 0);
@@ -212,6 +244,9 @@ impl Communicator {
     }
 
     /// One communicator per machine: the ranks that share memory. Collective.
+    ///
+    /// # Errors
+    /// As [`Communicator::split`].
     #[track_caller]
     pub fn split_shared(&self, key: i64) -> Result<Self> {
         // All transports of this version join ranks of one machine.
@@ -224,6 +259,22 @@ impl Communicator {
     /// others may pass another group, or an empty one. On an intercommunicator
     /// the group is a part of the local side, and the result is `None`
     /// everywhere if one side's is empty.
+    ///
+    /// ```
+    /// # osier::testing::ranks(3, |comm| {
+    /// let ends = comm.group().incl(&[2, 0])?;
+    /// match comm.create(&ends)? {
+    ///     Some(two) => assert_eq!(two.rank(), if comm.rank() == 2 { 0 } else { 1 }),
+    ///     None => assert_eq!(comm.rank(), 1),
+    /// }
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Group`], if the group has ranks that the communicator has not; of
+    /// kind [`ErrorKind::Argument`], if members of the group passed different groups; else as
+    /// [`Communicator::split`].
     #[track_caller]
     pub fn create(&self, group: &Group) -> Result<Option<Self>> {
         let wish = self.create_wish(group);
@@ -357,6 +408,10 @@ pub struct PendingCommunicator {
 
 impl PendingCommunicator {
     /// Waits for the communicator.
+    ///
+    /// # Errors
+    /// As [`Communicator::split`]; of kind [`ErrorKind::Argument`], if it was polled to its end
+    /// as a future.
     #[track_caller]
     pub fn wait(mut self) -> Result<Communicator> {
         self.take()

@@ -76,6 +76,9 @@ impl Communicator {
     ///
     /// Of an intercommunicator: one intercommunicator per set, of the ranks of each group
     /// that are in it; `None` where one of the groups has none.
+    ///
+    /// # Errors
+    /// As [`Communicator::split`].
     #[track_caller]
     pub fn split_type(&self, kind: Option<SplitType<'_>>, key: i64) -> Result<Option<Self>> {
         let made = self.split_type_unreported(kind, key);

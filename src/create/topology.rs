@@ -32,6 +32,22 @@ impl Communicator {
 
     /// A Cartesian grid over the first ranks; `None` for ranks beyond it.
     /// Ranks keep their order (row-major). Collective.
+    ///
+    /// ```
+    /// # osier::testing::ranks(4, |comm| {
+    /// let mut dims = [0, 0];
+    /// osier::topology::dims_create(comm.size(), &mut dims)?;
+    /// let grid = comm.cart_create(&dims, &[true, false])?.expect("a place for all");
+    /// let cart = grid.cart().expect("a grid");
+    /// assert_eq!(cart.coords_of(grid.rank())?, [comm.rank() / 2, comm.rank() % 2]);
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], if the grid has more places than the communicator has
+    /// ranks, or dimensions and periods differ in number; of kind [`ErrorKind::Communicator`],
+    /// on an intercommunicator; else as [`Communicator::split`].
     #[track_caller]
     pub fn cart_create(&self, dims: &[usize], periods: &[bool]) -> Result<Option<Self>> {
         let made = self.cart_wish(dims, periods);
@@ -50,6 +66,11 @@ impl Communicator {
     /// A graph over the first `index.len()` ranks; `None` for ranks beyond it.
     /// All ranks pass the whole graph ([`GraphTopology::new`]). `reorder`
     /// permits other ranks, which is not made use of. Collective.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], if the graph has more ranks than the communicator, or
+    /// makes no sense; of kind [`ErrorKind::Communicator`], on an intercommunicator; else as
+    /// [`Communicator::split`].
     #[track_caller]
     pub fn graph_create(
         &self,
@@ -84,6 +105,10 @@ impl Communicator {
 
     /// The rank that this rank would have on a grid; `None` if it would be
     /// beyond it. Ranks are never reordered, so it is this rank's own number.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`] or [`ErrorKind::Communicator`], as
+    /// [`Communicator::cart_create`].
     pub fn cart_map(&self, dims: &[usize], periods: &[bool]) -> Result<Option<usize>> {
         let (need, _) = self.reported(self.cart_wish(dims, periods))?;
         Ok((self.rank() < need).then_some(self.rank()))
@@ -91,6 +116,10 @@ impl Communicator {
 
     /// The rank that this rank would have in a graph; `None` if it would be
     /// beyond it.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`] or [`ErrorKind::Communicator`], as
+    /// [`Communicator::graph_create`].
     pub fn graph_map(&self, index: &[usize], edges: &[usize]) -> Result<Option<usize>> {
         let (need, _) = self.reported(self.graph_wish(index, edges))?;
         Ok((self.rank() < need).then_some(self.rank()))
@@ -130,6 +159,22 @@ impl Communicator {
     /// itself. `weights` are those of the sources and those of the
     /// destinations, on all ranks or on none. `reorder` permits other ranks,
     /// which is not made use of. Collective.
+    ///
+    /// ```
+    /// # osier::testing::ranks(3, |comm| {
+    /// let (left, right) = ((comm.rank() + 2) % 3, (comm.rank() + 1) % 3);
+    /// let ring = comm.dist_graph_create_adjacent(&[left], &[right], None, false)?;
+    /// let mut from = [9usize];
+    /// ring.neighbor_allgather(&[ring.rank()], &mut from)?;
+    /// assert_eq!(from, [left]);
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], if the graph names ranks that do not exist, or weights
+    /// differ from edges in number; of kind [`ErrorKind::Communicator`], on an
+    /// intercommunicator; else as [`Communicator::split`].
     #[track_caller]
     pub fn dist_graph_create_adjacent(
         &self,
@@ -167,6 +212,10 @@ impl Communicator {
     /// all ranks with weights or on none. A rank's neighbors are in the order
     /// of the ranks that named them. `reorder` permits other ranks, which is
     /// not made use of. Collective.
+    ///
+    /// # Errors
+    /// As [`Communicator::dist_graph_create_adjacent`]; of kind [`ErrorKind::Argument`], if
+    /// some ranks give weights and others none.
     #[track_caller]
     pub fn dist_graph_create(&self, edges: Edges<'_>, reorder: bool) -> Result<Self> {
         let _ = reorder;

@@ -21,6 +21,38 @@ const DIRECT_POLLS: u32 = 150;
 
 impl Communicator {
     /// Sends, and returns when the buffer may be used again (standard mode).
+    ///
+    /// The message is what `buffer` describes: the elements of a slice, or the bytes of a
+    /// [`View`](crate::View) in the order of its datatype. The receiver may use another layout
+    /// and other counts; the number of bytes, and the predefined types in their order, are the
+    /// same on both sides. Whether the call waits for a receive depends on the size, so two
+    /// ranks that send to each other first, and receive then, may wait for ever.
+    ///
+    /// Messages of one sender on one communicator do not overtake each other: of two that a
+    /// receive could take, it takes the one that was sent first. To
+    /// [`PROC_NULL`](crate::PROC_NULL) nothing is sent.
+    ///
+    /// ```
+    /// # osier::testing::ranks(2, |comm| {
+    /// if comm.rank() == 0 {
+    ///     comm.send(&[1.5f64, 2.5], 1, 7)?;
+    /// } else {
+    ///     let mut two = [0.0f64; 2];
+    ///     let status = comm.recv(&mut two, 0, 7)?;
+    ///     assert_eq!((two, status.count::<f64>()), ([1.5, 2.5], Some(2)));
+    /// }
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Rank`] or [`ErrorKind::Tag`], if there is no such rank, or the tag
+    /// lies outside of 0 to 2^31 - 1; nothing is sent then. Of kind [`ErrorKind::RankDead`] or
+    /// [`ErrorKind::Closed`], if the destination has failed, or has dropped the communicator or
+    /// finalized, before the message was handed over. Of kind [`ErrorKind::Cancelled`], if the
+    /// receiver gave up the transfer; of kind [`ErrorKind::OutOfMemory`], if there is no memory
+    /// for the operation; of kind [`ErrorKind::Device`], if the memory is a device's and its
+    /// driver fails.
     #[inline]
     #[track_caller]
     pub fn send<B: Buffer + ?Sized>(
@@ -62,6 +94,9 @@ impl Communicator {
 
     /// Sends, and returns when the receiver has begun to receive
     /// (synchronous mode).
+    ///
+    /// # Errors
+    /// As [`Communicator::send`].
     #[track_caller]
     pub fn ssend<B: Buffer + ?Sized>(
         &self,
@@ -83,6 +118,9 @@ impl Communicator {
     /// standard one, also when the receive comes later. With
     /// `OSIER_CHECK=ready` a receive that is not posted is found, and named
     /// with the line of the send.
+    ///
+    /// # Errors
+    /// As [`Communicator::send`].
     #[inline]
     #[track_caller]
     pub fn rsend<B: Buffer + ?Sized>(
@@ -101,6 +139,22 @@ impl Communicator {
     /// Receives into a buffer that may be larger than the message. A longer
     /// message is an error that names both sizes; the buffer then holds its
     /// beginning, and the rest is dropped.
+    ///
+    /// Messages of one sender come in the order in which they were sent; with
+    /// [`ANY_SOURCE`](crate::ANY_SOURCE) or [`ANY_TAG`](crate::ANY_TAG) the status says whose
+    /// it was. Two receives that wait for the same message get theirs in the order in which
+    /// they were posted. From [`PROC_NULL`](crate::PROC_NULL) nothing is received, and the
+    /// status is empty.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Truncated`], if the message is longer than the buffer;
+    /// [`Error::envelope`] has its source and tag. Of kind [`ErrorKind::Rank`] or
+    /// [`ErrorKind::Tag`], if source or tag make no sense; of kind [`ErrorKind::RankDead`] or
+    /// [`ErrorKind::Closed`], if the source, or with a wildcard every rank that could send, has
+    /// failed or left and no message of it is left; of kind [`ErrorKind::Cancelled`], if the
+    /// sender gave up the message; of kind [`ErrorKind::OutOfMemory`], if there is no memory
+    /// for the operation; of kind [`ErrorKind::Device`], if the memory is a device's and its
+    /// driver fails.
     #[inline]
     #[track_caller]
     pub fn recv<B: BufferMut + ?Sized>(
@@ -125,6 +179,12 @@ impl Communicator {
     }
 
     /// Receives a message of any length into a new vector.
+    ///
+    /// The vector has as many elements as the message.
+    ///
+    /// # Errors
+    /// As [`Communicator::recv`], except that nothing is too long; of kind
+    /// [`ErrorKind::Datatype`], if the message is no whole number of elements.
     #[track_caller]
     pub fn recv_vec<T: Datatype>(
         &self,
@@ -135,6 +195,23 @@ impl Communicator {
     }
 
     /// Sends one message and receives another at the same time.
+    ///
+    /// Both are under way together, so ranks may exchange messages in a circle. The status is
+    /// the receive's.
+    ///
+    /// ```
+    /// # osier::testing::ranks(3, |comm| {
+    /// let (next, previous) = ((comm.rank() + 1) % 3, (comm.rank() + 2) % 3);
+    /// let mut got = [0u32];
+    /// comm.sendrecv(&[comm.rank() as u32], next, 0, &mut got, previous, 0)?;
+    /// assert_eq!(got, [previous as u32]);
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::send`] and [`Communicator::recv`]. If the send fails, the receive is
+    /// given up.
     #[track_caller]
     pub fn sendrecv<S: Buffer + ?Sized, R: BufferMut + ?Sized>(
         &self,
@@ -173,6 +250,29 @@ impl Communicator {
     }
 
     /// Waits for a message without receiving it.
+    ///
+    /// The status has the source, the tag and the size of the message that a receive with the
+    /// same arguments would take. Another thread may take it first; [`Communicator::mprobe`]
+    /// excludes that.
+    ///
+    /// ```
+    /// # osier::testing::ranks(2, |comm| {
+    /// if comm.rank() == 0 {
+    ///     comm.send(&[1u16, 2, 3], 1, 0)?;
+    /// } else {
+    ///     let status = comm.probe(osier::ANY_SOURCE, 0)?;
+    ///     let mut all = vec![0u16; status.count::<u16>().unwrap_or(0)];
+    ///     comm.recv(&mut all, status.source(), 0)?;
+    ///     assert_eq!(all, [1, 2, 3]);
+    /// }
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Rank`] or [`ErrorKind::Tag`], if source or tag make no sense; of
+    /// kind [`ErrorKind::RankDead`] or [`ErrorKind::Closed`], if the source has failed or left
+    /// and no message of it is left.
     #[track_caller]
     pub fn probe(&self, source: impl Into<Source>, tag: impl Into<TagSelector>) -> Result<Status> {
         let Some(pattern) =
@@ -194,6 +294,9 @@ impl Communicator {
     }
 
     /// Asks whether a message is there.
+    ///
+    /// # Errors
+    /// As [`Communicator::probe`].
     #[track_caller]
     pub fn iprobe(
         &self,
@@ -224,6 +327,21 @@ impl Communicator {
 
     /// Waits for a message and takes it out of the queue: nobody else can
     /// receive it.
+    ///
+    /// ```
+    /// # osier::testing::ranks(2, |comm| {
+    /// if comm.rank() == 0 {
+    ///     comm.send(&[1u16, 2, 3], 1, 0)?;
+    /// } else {
+    ///     let (all, _) = comm.mprobe(0, 0)?.recv_vec::<u16>()?;
+    ///     assert_eq!(all, [1, 2, 3]);
+    /// }
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::probe`].
     #[track_caller]
     pub fn mprobe(
         &self,
@@ -249,6 +367,9 @@ impl Communicator {
     }
 
     /// Asks whether a message is there, and takes it out of the queue if so.
+    ///
+    /// # Errors
+    /// As [`Communicator::probe`].
     #[track_caller]
     pub fn improbe(
         &self,

@@ -30,12 +30,18 @@ pub const BSEND_OVERHEAD: usize = 0;
 /// The calls of an owner of an attached buffer.
 macro_rules! buffer_calls {
     ($whose:literal) => {
-        #[doc = concat!("Gives ", $whose, " a buffer for [`Communicator::bsend`](crate::Communicator::bsend). An error if one is attached.")]
+        #[doc = concat!("Gives ", $whose, " a buffer for [`Communicator::bsend`](crate::Communicator::bsend).")]
+        ///
+        /// # Errors
+        /// Of kind [`ErrorKind::Buffer`](crate::ErrorKind::Buffer), if one is attached already.
         pub fn attach_buffer(&self, memory: Vec<u8>) -> $crate::Result<()> {
             self.buffers_reported(self.attached().attach($crate::p2p::Pool::new(Some(memory))))
         }
 
         #[doc = concat!("Has memory for each buffered send of ", $whose, " allocated as it comes, without a limit (MPI's `MPI_BUFFER_AUTOMATIC`).")]
+        ///
+        /// # Errors
+        /// Of kind [`ErrorKind::Buffer`](crate::ErrorKind::Buffer), if one is attached already.
         pub fn attach_automatic(&self) -> $crate::Result<()> {
             self.buffers_reported(self.attached().attach($crate::p2p::Pool::new(None)))
         }
@@ -80,8 +86,7 @@ impl Communicator {
 
     /// Copies the message to the attached buffer and returns (buffered mode).
     /// It is the communicator's buffer, or else that of the [`Session`] that it
-    /// stems from, or else the one of the [`Universe`](crate::Universe). A message that can leave at once is not copied. An error
-    /// that names the sizes if the buffer is full, and if there is none.
+    /// stems from, or else the one of the [`Universe`](crate::Universe). A message that can leave at once is not copied.
     ///
     /// ```
     /// # osier::testing::ranks(2, |comm| {
@@ -94,6 +99,10 @@ impl Communicator {
     /// # Ok::<(), osier::Error>(())
     /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
     /// ```
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Buffer`], if no buffer is attached, or there is no room in it, with
+    /// the sizes; else as [`Communicator::send`], of what is known at the call.
     #[track_caller]
     pub fn bsend<B: Buffer + ?Sized>(
         &self,
@@ -196,6 +205,9 @@ impl FlushRequest {
     }
 
     /// Waits until the buffer is empty.
+    ///
+    /// # Errors
+    /// None today: it is the form of all requests.
     #[track_caller]
     pub fn wait(self) -> Result<Status> {
         self.core

@@ -225,7 +225,10 @@ impl OnStream<'_> {
     }
 
     /// Enqueues a send (synchronous mode): the stream goes on when the receiver has begun
-    /// to receive. Errors as [`OnStream::send`].
+    /// to receive.
+    ///
+    /// # Errors
+    /// As [`OnStream::send`].
     #[track_caller]
     pub fn ssend<B: DeviceBuffer>(
         &self,
@@ -239,6 +242,9 @@ impl OnStream<'_> {
 
     /// As [`OnStream::send`], where the caller knows that the receive is posted (ready
     /// mode).
+    ///
+    /// # Errors
+    /// As [`OnStream::send`].
     #[track_caller]
     pub fn rsend<B: DeviceBuffer>(
         &self,
@@ -320,6 +326,9 @@ impl OnStream<'_> {
     }
 
     /// As [`OnStream::isend`], in synchronous mode.
+    ///
+    /// # Errors
+    /// As [`OnStream::send`].
     #[track_caller]
     pub fn issend<B: DeviceBuffer>(
         &self,

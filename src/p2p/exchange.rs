@@ -27,6 +27,10 @@ fn copy_of(comm: &Communicator, view: &RawView) -> Result<Vec<u8>> {
 impl Communicator {
     /// Sends what is in the buffer, and receives another message into it. A
     /// message that does not leave at once is copied.
+    ///
+    /// # Errors
+    /// As [`Communicator::sendrecv`]; of kind [`ErrorKind::OutOfMemory`], if there is no memory
+    /// for the copy.
     #[track_caller]
     pub fn sendrecv_replace<B: BufferMut + ?Sized>(
         &self,
@@ -66,6 +70,9 @@ impl Communicator {
 
     /// Begins to send one buffer and to receive into another; the request owns
     /// both.
+    ///
+    /// # Errors
+    /// As [`Communicator::isend`] and [`Communicator::irecv`].
     #[track_caller]
     pub fn isendrecv<S: OwnedBuffer, R: OwnedBufferMut>(
         &self,
@@ -86,6 +93,10 @@ impl Communicator {
 
     /// Begins to send what is in the buffer and to receive another message
     /// into it; the request owns it. What is sent is copied.
+    ///
+    /// # Errors
+    /// As [`Communicator::isendrecv`]; of kind [`ErrorKind::OutOfMemory`], if there is no
+    /// memory for the copy.
     #[track_caller]
     pub fn isendrecv_replace<B: OwnedBufferMut>(
         &self,
@@ -145,6 +156,10 @@ fn polled_after_end() -> Error {
 impl<S: OwnedBuffer, R: OwnedBuffer> SendRecv<S, R> {
     /// Waits for the end of both; gives back both buffers, and the status of
     /// the receive.
+    ///
+    /// # Errors
+    /// As [`Communicator::sendrecv`], after both are over; of kind [`ErrorKind::Argument`], if
+    /// the request was polled to its end as a future.
     #[track_caller]
     pub fn wait(mut self) -> Result<(S, R, Status)> {
         self.output()
@@ -256,6 +271,10 @@ pub struct SendRecvReplace<B: OwnedBuffer>(SendRecv<Vec<u8>, B>);
 impl<B: OwnedBuffer> SendRecvReplace<B> {
     /// Waits for the end of both; gives back the buffer with what was
     /// received.
+    ///
+    /// # Errors
+    /// As [`Communicator::sendrecv`], after both are over; of kind [`ErrorKind::Argument`], if
+    /// the request was polled to its end as a future.
     #[track_caller]
     pub fn wait(self) -> Result<(B, Status)> {
         let (_, buffer, status) = self.0.wait()?;

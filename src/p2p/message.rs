@@ -40,6 +40,11 @@ impl Message {
     }
 
     /// Receives it.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Truncated`](crate::ErrorKind::Truncated), if the message is longer
+    /// than the buffer; else as [`Communicator::recv`], of a sender that fails or gives up the
+    /// message before all of it has come.
     #[track_caller]
     pub fn recv<B: BufferMut + ?Sized>(mut self, buffer: &mut B) -> Result<Status> {
         let received = self.recv_raw(buffer.view_mut().raw());
@@ -47,6 +52,11 @@ impl Message {
     }
 
     /// Receives it into a new vector.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Datatype`](crate::ErrorKind::Datatype), if the message is no whole
+    /// number of elements; of kind [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory),
+    /// if there is no memory for them; else as [`Message::recv`].
     #[track_caller]
     pub fn recv_vec<T: Datatype>(mut self) -> Result<(Vec<T>, Status)> {
         let room = elements::<T>(self.status.bytes()).and_then(zeroed_vec::<T>);

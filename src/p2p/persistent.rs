@@ -34,7 +34,10 @@ use std::task::{Context, Poll};
 
 /// A request that can be started again when it is over.
 pub trait Startable {
-    /// Begins the transfer. An error if it is active.
+    /// Begins the transfer.
+    ///
+    /// # Errors
+    /// If it is active, or what it stands for cannot begin: see the request's own `start`.
     #[track_caller]
     fn start(&mut self) -> Result<()>;
 }
@@ -56,6 +59,9 @@ pub trait Startable {
 /// # Ok::<(), osier::Error>(())
 /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
 /// ```
+///
+/// # Errors
+/// The first of a request, by its own `start`; requests behind it are not started.
 #[track_caller]
 pub fn start_all<'a, R: Startable + ?Sized + 'a>(
     requests: impl IntoIterator<Item = &'a mut R>,
@@ -129,6 +135,9 @@ fn buffer_in_use() -> Error {
 macro_rules! inits {
     ($(#[$doc:meta])* $name:ident, $how:expr) => {
         $(#[$doc])*
+        ///
+        /// # Errors
+        /// Of kind [`ErrorKind::Rank`] or [`ErrorKind::Tag`], if there is no such rank or tag.
         pub fn $name<B: OwnedBuffer>(
             &self,
             buffer: B,
@@ -162,6 +171,9 @@ impl Communicator {
     }
 
     /// Sets up a receive into a buffer that the request owns.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Rank`] or [`ErrorKind::Tag`], if source or tag make no sense.
     pub fn recv_init<B: OwnedBufferMut>(
         &self,
         buffer: B,
@@ -219,7 +231,11 @@ impl<B: OwnedBuffer> Persistent<B> {
         }
     }
 
-    /// Begins the transfer. An error if it is active.
+    /// Begins the transfer.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], if it is active; else as [`Communicator::isend`] or
+    /// [`Communicator::irecv`].
     #[track_caller]
     pub fn start(&mut self) -> Result<()> {
         // No closure: the caller's source line passes through.
@@ -250,6 +266,10 @@ impl<B: OwnedBuffer> Persistent<B> {
     }
 
     /// Waits for the end; the request is inactive then.
+    ///
+    /// # Errors
+    /// As [`Communicator::send`] or [`Communicator::recv`], of the transfer. The request is
+    /// inactive then, too.
     #[track_caller]
     pub fn wait(&mut self) -> Result<Status> {
         if !self.transfer.is_active() {
@@ -275,7 +295,10 @@ impl<B: OwnedBuffer> Persistent<B> {
         self.transfer.cancel()
     }
 
-    /// The buffer. An error while the transfer is under way.
+    /// The buffer.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], while the transfer is under way.
     pub fn buffer(&self) -> Result<&B> {
         match &self.buffer {
             Some(buffer) if !self.transfer.is_pending() => Ok(buffer),
@@ -283,8 +306,10 @@ impl<B: OwnedBuffer> Persistent<B> {
         }
     }
 
-    /// The buffer, to fill it or to exchange it. An error while the transfer
-    /// is under way.
+    /// The buffer, to fill it or to exchange it.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], while the transfer is under way.
     pub fn buffer_mut(&mut self) -> Result<&mut B> {
         match &mut self.buffer {
             Some(buffer) if !self.transfer.is_pending() => Ok(buffer),
@@ -293,6 +318,9 @@ impl<B: OwnedBuffer> Persistent<B> {
     }
 
     /// Waits for the end, and gives back the buffer.
+    ///
+    /// # Errors
+    /// As [`Persistent::wait`]; the buffer is dropped then.
     #[track_caller]
     pub fn into_buffer(mut self) -> Result<B> {
         self.wait()?;
@@ -364,6 +392,9 @@ impl<B: OwnedBuffer> Drop for Persistent<B> {
 macro_rules! scoped_inits {
     ($(#[$doc:meta])* $name:ident, $how:expr) => {
         $(#[$doc])*
+        ///
+        /// # Errors
+        /// Of kind [`ErrorKind::Rank`] or [`ErrorKind::Tag`], if there is no such rank or tag.
         pub fn $name<B: Buffer + ?Sized>(
             &'scope self,
             buffer: &'scope mut B,
@@ -404,6 +435,9 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     }
 
     /// Sets up a receive into memory that the scope borrows.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Rank`] or [`ErrorKind::Tag`], if source or tag make no sense.
     pub fn recv_init<B: BufferMut + ?Sized>(
         &'scope self,
         buffer: &'scope mut B,
@@ -468,7 +502,11 @@ pub struct ScopedPersistent<'scope, 'env, B: ?Sized> {
 }
 
 impl<B: ?Sized> ScopedPersistent<'_, '_, B> {
-    /// Begins the transfer. An error if it is active.
+    /// Begins the transfer.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], if it is active; else as [`Communicator::isend`] or
+    /// [`Communicator::irecv`].
     #[track_caller]
     pub fn start(&mut self) -> Result<()> {
         let comm = self.scope.communicator();
@@ -487,6 +525,10 @@ impl<B: ?Sized> ScopedPersistent<'_, '_, B> {
     }
 
     /// Waits for the end; the request is inactive then.
+    ///
+    /// # Errors
+    /// As [`Communicator::send`] or [`Communicator::recv`], of the transfer. The request is
+    /// inactive then, too.
     #[track_caller]
     pub fn wait(&mut self) -> Result<Status> {
         match self.request.take() {
@@ -513,7 +555,10 @@ impl<B: ?Sized> ScopedPersistent<'_, '_, B> {
         self.request.as_mut().is_some_and(ScopedRequest::cancel)
     }
 
-    /// The memory. An error while the transfer is under way.
+    /// The memory.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], while the transfer is under way.
     pub fn buffer(&self) -> Result<&B> {
         match &self.request {
             Some(request) if request.is_pending() => {
@@ -523,7 +568,10 @@ impl<B: ?Sized> ScopedPersistent<'_, '_, B> {
         }
     }
 
-    /// The memory, to fill it. An error while the transfer is under way.
+    /// The memory, to fill it.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], while the transfer is under way.
     pub fn buffer_mut(&mut self) -> Result<&mut B> {
         match &self.request {
             Some(request) if request.is_pending() => {

@@ -45,6 +45,11 @@ pub struct Regions<T: Datatype> {
 impl<T: Datatype> Regions<T> {
     /// Checks that no two parts that are received into share a byte, nor one
     /// that is received into and one that is sent. The cost is paid here, once.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], if parts share bytes of which one is received into, or
+    /// lie too far apart; of kind [`ErrorKind::Datatype`], if a layout that is received into
+    /// names a byte twice.
     pub fn new(sends: Vec<Region>, receives: Vec<Region>) -> Result<Self> {
         for (i, r) in receives.iter().enumerate() {
             r.layout.check_receive(1)?;
@@ -98,6 +103,9 @@ enum Receive {
 impl<'scope, 'env> Scope<'scope, 'env> {
     /// Lends a buffer to the scope, to send from some parts while others are
     /// received into.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Datatype`], if a part reaches out of the buffer.
     pub fn regions<T: Datatype>(
         &'scope self,
         buffer: &'scope mut [T],
@@ -128,6 +136,9 @@ impl<'scope, 'env> Scope<'scope, 'env> {
 
 impl<'scope, T: Datatype> RegionSet<'scope, '_, T> {
     /// Begins to send the part with the given index.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], if there is no such part; else as [`Scope::isend`].
     #[track_caller]
     pub fn isend(
         &self,
@@ -143,6 +154,10 @@ impl<'scope, T: Datatype> RegionSet<'scope, '_, T> {
     }
 
     /// Begins to receive into the part with the given index, once.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], if there is no such part, or it was received into
+    /// before; else as [`Scope::irecv`].
     #[track_caller]
     pub fn irecv(
         &self,
@@ -175,8 +190,7 @@ impl<'scope, T: Datatype> RegionSet<'scope, '_, T> {
     }
 
     /// Elements of the buffer, to compute with while transfers are under way.
-    /// An error if a receive that is under way, or that may still be posted,
-    /// writes any of them. A part whose receive is over can be read, too.
+    /// A part whose receive is over can be read, too.
     ///
     /// ```
     /// # use osier::{Datatype, Type};
@@ -204,6 +218,10 @@ impl<'scope, T: Datatype> RegionSet<'scope, '_, T> {
     /// # Ok::<(), osier::Error>(())
     /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
     /// ```
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], if the elements lie outside of the buffer, or a receive
+    /// that is not over, or may still be posted, writes any of them.
     pub fn read(&self, elements: Range<usize>) -> Result<&'scope [T]> {
         let slice = self.read_unreported(elements);
         self.scope.communicator().reported(slice)

@@ -41,6 +41,27 @@ pub struct Request<B: OwnedBuffer> {
 
 impl Communicator {
     /// Begins to send a buffer that the request owns (standard mode).
+    ///
+    /// The buffer comes back with [`Request::wait`], when it may be used again; the message may
+    /// not have been received by then. Counts, types and order are as of
+    /// [`Communicator::send`]: a message takes its place among the others when this call begins
+    /// it.
+    ///
+    /// ```
+    /// # osier::testing::ranks(2, |comm| {
+    /// let peer = 1 - comm.rank();
+    /// let got = comm.irecv(vec![0u8; 3], peer, 0)?;
+    /// let sent = comm.isend(vec![comm.rank() as u8; 3], peer, 0)?;
+    /// let (got, status) = got.wait()?;
+    /// assert_eq!((got, status.bytes()), (vec![peer as u8; 3], 3));
+    /// let (_mine, _) = sent.wait()?; // ours again
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::send`], of what is known at the call; what happens later is an error
+    /// of [`Request::wait`]. The buffer is dropped with the error.
     #[track_caller]
     pub fn isend<B: OwnedBuffer>(
         &self,
@@ -53,6 +74,9 @@ impl Communicator {
 
     /// Begins to send a buffer that the request owns; over when the receiver
     /// has begun to receive (synchronous mode).
+    ///
+    /// # Errors
+    /// As [`Communicator::isend`].
     #[track_caller]
     pub fn issend<B: OwnedBuffer>(
         &self,
@@ -65,6 +89,9 @@ impl Communicator {
 
     /// As [`Communicator::isend`], where the caller knows that the receive is
     /// posted (ready mode); see [`Communicator::rsend`].
+    ///
+    /// # Errors
+    /// As [`Communicator::isend`].
     #[track_caller]
     pub fn irsend<B: OwnedBuffer>(
         &self,
@@ -77,6 +104,9 @@ impl Communicator {
 
     /// As [`Communicator::bsend`]; the request is over at once and gives the
     /// buffer back.
+    ///
+    /// # Errors
+    /// As [`Communicator::bsend`].
     #[track_caller]
     pub fn ibsend<B: OwnedBuffer>(
         &self,
@@ -108,6 +138,13 @@ impl Communicator {
     }
 
     /// Begins to receive into a buffer that the request owns.
+    ///
+    /// The buffer comes back with [`Request::wait`]. Posted receives meet messages in the order
+    /// of the calls.
+    ///
+    /// # Errors
+    /// As [`Communicator::recv`], of what is known at the call; what happens later is an error
+    /// of [`Request::wait`]. The buffer is dropped with the error.
     #[track_caller]
     pub fn irecv<B: OwnedBufferMut>(
         &self,
@@ -143,6 +180,10 @@ impl Communicator {
 
 impl Message {
     /// Begins to receive it into a buffer that the request owns.
+    ///
+    /// # Errors
+    /// As [`Message::recv`], of what is known at the call; what happens later is an error of
+    /// [`Request::wait`].
     #[track_caller]
     pub fn irecv<B: OwnedBufferMut>(mut self, mut buffer: B) -> Result<Request<B>> {
         let posted = self.post(buffer.view_mut().raw());
@@ -160,6 +201,11 @@ impl<B: OwnedBuffer> Request<B> {
     }
 
     /// Waits for the end; gives back the buffer.
+    ///
+    /// # Errors
+    /// As [`Communicator::send`] or [`Communicator::recv`], of the transfer; the buffer is
+    /// dropped then. Of kind [`ErrorKind::Argument`], if the request was polled to its end as a
+    /// future.
     #[track_caller]
     pub fn wait(mut self) -> Result<(B, Status)> {
         let result = self.transfer.wait();

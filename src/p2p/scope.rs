@@ -156,6 +156,12 @@ impl Communicator {
     /// let request = comm.scope(|s| s.isend(&data, 0, 0)).unwrap();
     /// # });
     /// ```
+    ///
+    /// All buffers are the caller's again when the call returns, whatever it returns.
+    ///
+    /// # Errors
+    /// Those of `f`; else the first of a transfer or collective that nobody has waited for,
+    /// after all are over. Errors of requests that were waited for are told there.
     #[track_caller]
     pub fn scope<'env, R>(
         &'env self,
@@ -232,6 +238,13 @@ impl Drop for Revoker<'_> {
 
 impl<'scope, 'env> Scope<'scope, 'env> {
     /// Begins to send (standard mode).
+    ///
+    /// The buffer may be read meanwhile; counts, types and order are as of
+    /// [`Communicator::send`].
+    ///
+    /// # Errors
+    /// As [`Communicator::send`], of what is known at the call; what happens later is an error
+    /// of [`ScopedRequest::wait`], or of the scope.
     #[inline]
     #[track_caller]
     pub fn isend<B: Buffer + ?Sized>(
@@ -255,6 +268,9 @@ impl<'scope, 'env> Scope<'scope, 'env> {
 
     /// Begins to send; over when the receiver has begun to receive
     /// (synchronous mode).
+    ///
+    /// # Errors
+    /// As [`Scope::isend`].
     #[track_caller]
     pub fn issend<B: Buffer + ?Sized>(
         &'scope self,
@@ -271,6 +287,12 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     }
 
     /// Begins to receive.
+    ///
+    /// The buffer stays borrowed until the scope ends, also when the receive is over.
+    ///
+    /// # Errors
+    /// As [`Communicator::recv`], of what is known at the call; what happens later is an error
+    /// of [`ScopedRequest::wait`], or of the scope.
     #[inline]
     #[track_caller]
     pub fn irecv<B: BufferMut + ?Sized>(
@@ -292,6 +314,9 @@ impl<'scope, 'env> Scope<'scope, 'env> {
 
     /// As [`Scope::isend`], where the caller knows that the receive is posted
     /// (ready mode); see [`Communicator::rsend`].
+    ///
+    /// # Errors
+    /// As [`Scope::isend`].
     #[inline]
     #[track_caller]
     pub fn irsend<B: Buffer + ?Sized>(
@@ -305,6 +330,9 @@ impl<'scope, 'env> Scope<'scope, 'env> {
 
     /// As [`Communicator::bsend`]; the request is over at once, and the buffer
     /// is borrowed for the call only.
+    ///
+    /// # Errors
+    /// As [`Communicator::bsend`].
     #[track_caller]
     pub fn ibsend<B: Buffer + ?Sized>(
         &'scope self,
@@ -317,6 +345,10 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     }
 
     /// Begins to receive a message that a matched probe has taken.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], if the message is of another communicator; else as
+    /// [`Message::recv`].
     #[track_caller]
     pub fn imrecv<B: BufferMut + ?Sized>(
         &'scope self,
@@ -434,6 +466,9 @@ impl ScopedRequest<'_> {
     }
 
     /// Waits for the end.
+    ///
+    /// # Errors
+    /// As [`Communicator::send`] or [`Communicator::recv`], of the transfer.
     #[track_caller]
     pub fn wait(self) -> Result<Status> {
         let result = match self.state {
@@ -500,6 +535,9 @@ impl ScopedRequest<'_> {
 
     /// Cancels a receive, or cancels a send. A message that was under way
     /// may be lost.
+    ///
+    /// # Errors
+    /// None today.
     #[track_caller]
     pub fn revoke(self) -> Result<()> {
         if let State::Pending { handle, at } = self.state {

@@ -139,6 +139,10 @@ impl Status {
 
     /// Sets the size to that of so many predefined elements of a layout's
     /// items.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], if the items have no elements, or the size exceeds the
+    /// address space.
     pub fn set_elements(&mut self, layout: &Layout, elements: usize) -> Result<()> {
         let signature = layout.signature();
         let per_item = signature.elements() as usize;

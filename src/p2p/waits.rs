@@ -19,6 +19,9 @@ pub trait Waitable: Sized + sealed::Notifies {
     fn test(&mut self) -> bool;
 
     /// Waits for its end, and gives its output.
+    ///
+    /// # Errors
+    /// That of the operation, as its own `wait` has it.
     #[track_caller]
     fn finish(self) -> Result<Self::Output>;
 
@@ -90,6 +93,26 @@ impl<R: sealed::Notifies + ?Sized> sealed::Notifies for &mut R {
 
 /// Waits for all; the outputs are in the order of the requests. The first
 /// error is returned after all are over.
+///
+/// ```
+/// # osier::testing::ranks(3, |comm| {
+/// use osier::requests::wait_all;
+/// let others = || (0..3).filter(|other| *other != comm.rank());
+/// let receives: Vec<_> = others()
+///     .map(|other| comm.irecv(vec![0usize], other, 0))
+///     .collect::<osier::Result<_>>()?;
+/// for other in others() {
+///     comm.send(&[comm.rank()], other, 0)?;
+/// }
+/// let got: Vec<usize> = wait_all(receives)?.into_iter().map(|(v, _)| v[0]).collect();
+/// assert_eq!(got, others().collect::<Vec<_>>());
+/// # Ok::<(), osier::Error>(())
+/// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+/// ```
+///
+/// # Errors
+/// The first of a request in their order, after all are over; what the others had is
+/// dropped.
 #[track_caller]
 pub fn wait_all<R: Waitable>(requests: impl IntoIterator<Item = R>) -> Result<Vec<R::Output>> {
     let requests = requests.into_iter();

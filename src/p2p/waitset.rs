@@ -96,6 +96,10 @@ impl<K, R: Waitable> WaitSet<K, R> {
     }
 
     /// Adds a request. All requests of a set belong to one rank.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], if the request is of another rank of this process than
+    /// the set's others.
     pub fn add(&mut self, key: K, mut request: R) -> Result<Member> {
         let core = self.core.get_or_insert_with(|| request.home().0.clone());
         if !Arc::ptr_eq(core, request.home().0) {

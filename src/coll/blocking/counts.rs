@@ -32,6 +32,26 @@ impl Communicator {
     /// `recv`. `recv`, `counts` and `displacements` matter at the root only, which may pass
     /// [`IN_PLACE`](crate::IN_PLACE). Collective; on an intercommunicator the root gets the
     /// other side's.
+    ///
+    /// Counts and displacements are in elements of a slice, or in instances of a view's layout.
+    ///
+    /// ```
+    /// # osier::testing::ranks(3, |comm| {
+    /// let mine = vec![comm.rank(); comm.rank()]; // none, one, two
+    /// let mut all = [9usize; 4];
+    /// comm.gatherv(&mine, &mut all, &[0, 1, 2], &[0, 0, 2], 0)?;
+    /// if comm.rank() == 0 {
+    ///     assert_eq!(all, [1, 9, 2, 2]);
+    /// }
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::bcast`]; of kind [`ErrorKind::Argument`](crate::ErrorKind::Argument),
+    /// if there is not one count and displacement for each block, or a block reaches out of its
+    /// buffer; of kind [`ErrorKind::Datatype`](crate::ErrorKind::Datatype), if data has no
+    /// known type to count in.
     #[track_caller]
     pub fn gatherv<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
         &self,
@@ -51,6 +71,9 @@ impl Communicator {
     /// Gives each rank its block of the root's elements: the reverse of
     /// [`Communicator::gatherv`]. The root may pass [`InPlace`](crate::collectives::InPlace) as `recv`.
     /// Collective.
+    ///
+    /// # Errors
+    /// As [`Communicator::gatherv`].
     #[track_caller]
     pub fn scatterv<S: Buffer + ?Sized, R: Destination + ?Sized>(
         &self,
@@ -70,6 +93,9 @@ impl Communicator {
     /// Collects the elements of all ranks at all ranks: rank r's in the r-th block. All
     /// pass the same counts; with [`IN_PLACE`](crate::IN_PLACE) a rank's own lie in its
     /// block. Collective; on an intercommunicator each side gets the other's.
+    ///
+    /// # Errors
+    /// As [`Communicator::gatherv`].
     #[track_caller]
     pub fn allgatherv<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
         &self,
@@ -89,6 +115,9 @@ impl Communicator {
     /// [`IN_PLACE`](crate::IN_PLACE) on all ranks the blocks of `recv` are exchanged, and
     /// those to send are not looked at. Collective; on an intercommunicator with the ranks
     /// of the other side.
+    ///
+    /// # Errors
+    /// As [`Communicator::gatherv`].
     #[track_caller]
     pub fn alltoallv<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
         &self,
@@ -106,6 +135,10 @@ impl Communicator {
 
     /// As [`Communicator::alltoallv`], with a buffer of its own for each rank: any
     /// layouts. Collective.
+    ///
+    /// # Errors
+    /// As [`Communicator::bcast`]; of kind [`ErrorKind::Argument`](crate::ErrorKind::Argument),
+    /// if there is not one buffer for each rank.
     #[track_caller]
     pub fn alltoallw<S: Buffer, R: BufferMut>(&self, send: &[S], recv: &mut [R]) -> Result<()> {
         let _span = self.span(Kind::Alltoall, ANY, ANY, 0);
@@ -119,6 +152,12 @@ impl Communicator {
     /// the input is `recv`, and the share lies at its front. Collective; on an
     /// intercommunicator each side gets the shares of the other's, by its own counts, and
     /// equally many elements are combined on both.
+    ///
+    /// # Errors
+    /// As [`Communicator::allreduce`] and [`Communicator::gatherv`].
+    ///
+    /// # Panics
+    /// As [`Communicator::allreduce`].
     #[track_caller]
     pub fn reduce_scatter<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
         &self,

@@ -16,6 +16,26 @@ use osier_engine::view::{Buffer, BufferMut, RawView};
 
 impl Communicator {
     /// Returns when all ranks have called it. Collective.
+    ///
+    /// No rank leaves it before all have come. Messages are not waited for: a send that was
+    /// begun may still be under way.
+    ///
+    /// Collective calls of one communicator are made by all its ranks in the same order, each
+    /// as the same call; messages of `send` and `recv` never meet theirs.
+    ///
+    /// ```
+    /// # osier::testing::ranks(3, |comm| {
+    /// comm.barrier()?;
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::RankDead`](crate::ErrorKind::RankDead) or
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), if a rank has failed or left without
+    /// having done its part; of kind [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), if
+    /// the call has failed on another rank, whose own error says why. A rank whose part was
+    /// over before has succeeded, so ranks may differ. The communicator can be used again.
     #[track_caller]
     pub fn barrier(&self) -> Result<()> {
         let _span = self.span(Kind::Barrier, ANY, ANY, 0);
@@ -35,6 +55,30 @@ impl Communicator {
     /// passes [`ROOT`](crate::ROOT) at the root and [`PROC_NULL`](crate::PROC_NULL)
     /// elsewhere, the other side the root's rank, and only that side's data changes.
     /// The same holds for all calls with a root: it exchanges data with the other side.
+    ///
+    /// The buffer is the rank's own again when the call returns; others may not have their data
+    /// yet.
+    ///
+    /// ```
+    /// # osier::testing::ranks(3, |comm| {
+    /// let mut data = if comm.rank() == 1 { [1, 2, 3] } else { [0; 3] };
+    /// comm.bcast(&mut data, 1)?;
+    /// assert_eq!(data, [1, 2, 3]);
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::barrier`]. Of kind [`ErrorKind::Rank`](crate::ErrorKind::Rank), if a
+    /// rank that is named does not exist; of kind
+    /// [`ErrorKind::Truncated`](crate::ErrorKind::Truncated) or
+    /// [`ErrorKind::Argument`](crate::ErrorKind::Argument), if ranks pass different numbers of
+    /// bytes, as far as they meet, or sizes that ranks cannot share equally; of kind
+    /// [`ErrorKind::Buffer`](crate::ErrorKind::Buffer), if data lie in place where they may
+    /// not; of kind [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory), if there is no
+    /// memory for the call; of kind [`ErrorKind::Device`](crate::ErrorKind::Device), if memory
+    /// is a device's and its driver fails. A rank with such an error takes part as one that has
+    /// failed, so the others are not left waiting.
     #[track_caller]
     pub fn bcast<B: BufferMut + ?Sized>(&self, data: &mut B, root: impl Into<Rank>) -> Result<()> {
         let view = data.view_mut().raw();
@@ -69,6 +113,22 @@ impl Communicator {
     /// Collects equal contributions from all ranks at the root, in rank order. Other
     /// ranks' `recv` is not touched. The root may pass [`IN_PLACE`](crate::IN_PLACE):
     /// then its contribution lies in its place of `recv`. Collective.
+    ///
+    /// `recv` of the root has room for as many elements as all ranks send.
+    ///
+    /// ```
+    /// # osier::testing::ranks(3, |comm| {
+    /// let mut all = [0usize; 3];
+    /// comm.gather(&[comm.rank() * 10], &mut all, 0)?;
+    /// if comm.rank() == 0 {
+    ///     assert_eq!(all, [0, 10, 20]);
+    /// }
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::bcast`].
     #[track_caller]
     pub fn gather<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
         &self,
@@ -119,6 +179,18 @@ impl Communicator {
     /// Collects equal contributions from all ranks at all ranks. Collective; with
     /// [`IN_PLACE`](crate::IN_PLACE) a rank's contribution lies in its place of `recv`.
     /// On an intercommunicator each side gets the other's.
+    ///
+    /// ```
+    /// # osier::testing::ranks(3, |comm| {
+    /// let mut all = [0usize; 6];
+    /// comm.allgather(&[comm.rank(), 7], &mut all)?;
+    /// assert_eq!(all, [0, 7, 1, 7, 2, 7]);
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::bcast`].
     #[track_caller]
     pub fn allgather<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
         &self,
@@ -146,6 +218,24 @@ impl Communicator {
     /// round, so equal inputs give equal bits. Collective; with
     /// [`IN_PLACE`](crate::IN_PLACE) on all ranks the input lies in `recv`. On an
     /// intercommunicator each side gets the combination of the other's.
+    ///
+    /// Element by element: all ranks pass equally many, of one type.
+    ///
+    /// ```
+    /// # osier::testing::ranks(3, |comm| {
+    /// let mut sums = [0.0f64; 2];
+    /// comm.allreduce(&[1.0, comm.rank() as f64], &mut sums, osier::Op::Sum)?;
+    /// assert_eq!(sums, [3.0, 3.0]);
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::bcast`]; of kind [`ErrorKind::Datatype`](crate::ErrorKind::Datatype),
+    /// if the operator is not defined for the elements, or their type is not known.
+    ///
+    /// # Panics
+    /// If the operator is a function that does.
     #[track_caller]
     pub fn allreduce<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
         &self,
@@ -187,6 +277,23 @@ impl Communicator {
     /// Combines the elements of all ranks, in rank order, at the root; elsewhere `recv`
     /// is not touched. The root may pass [`IN_PLACE`](crate::IN_PLACE). Collective; on an
     /// intercommunicator the root gets the combination of the other side's.
+    ///
+    /// ```
+    /// # osier::testing::ranks(3, |comm| {
+    /// let mut largest = [0usize];
+    /// comm.reduce(&[comm.rank() + 4], &mut largest, 2, osier::Op::Max)?;
+    /// if comm.rank() == 2 {
+    ///     assert_eq!(largest, [6]);
+    /// }
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::allreduce`].
+    ///
+    /// # Panics
+    /// As [`Communicator::allreduce`].
     #[track_caller]
     pub fn reduce<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
         &self,
@@ -216,6 +323,19 @@ impl Communicator {
     /// not looked at. The root may pass [`InPlace`](crate::collectives::InPlace) as `recv`: then
     /// its share stays where it is. Collective; on an intercommunicator the other side
     /// gets the shares.
+    ///
+    /// ```
+    /// # osier::testing::ranks(3, |comm| {
+    /// let all = [10usize, 20, 30];
+    /// let mut mine = [0usize];
+    /// comm.scatter(&all, &mut mine, 0)?; // the others' `all` is not looked at
+    /// assert_eq!(mine, [10 * (comm.rank() + 1)]);
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::bcast`].
     #[track_caller]
     pub fn scatter<S: Buffer + ?Sized, R: Destination + ?Sized>(
         &self,
@@ -247,6 +367,21 @@ impl Communicator {
     /// Sends an equal share to each rank and receives one from each, in rank order.
     /// With [`IN_PLACE`](crate::IN_PLACE) on all ranks the shares of `recv` are
     /// exchanged. Collective; on an intercommunicator with the ranks of the other side.
+    ///
+    /// A share is the buffer's elements by the number of ranks.
+    ///
+    /// ```
+    /// # osier::testing::ranks(3, |comm| {
+    /// let mine = [0, 1, 2].map(|to| 10 * comm.rank() + to);
+    /// let mut theirs = [0usize; 3];
+    /// comm.alltoall(&mine, &mut theirs)?;
+    /// assert_eq!(theirs, [0, 1, 2].map(|from| 10 * from + comm.rank()));
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::bcast`].
     #[track_caller]
     pub fn alltoall<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
         &self,
@@ -270,6 +405,12 @@ impl Communicator {
     /// rank order. With [`IN_PLACE`](crate::IN_PLACE) on all ranks the input is `recv`, and
     /// the share lies at its front. Collective; on an intercommunicator each side gets the
     /// shares of the other's, and equally many bytes are combined on both.
+    ///
+    /// # Errors
+    /// As [`Communicator::allreduce`].
+    ///
+    /// # Panics
+    /// As [`Communicator::allreduce`].
     #[track_caller]
     pub fn reduce_scatter_block<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
         &self,
@@ -287,6 +428,22 @@ impl Communicator {
     }
 
     /// Combines the elements of ranks 0 to this one, in rank order. Collective.
+    ///
+    /// ```
+    /// # osier::testing::ranks(3, |comm| {
+    /// let mut sum = [0usize];
+    /// comm.scan(&[comm.rank() + 1], &mut sum, osier::Op::Sum)?;
+    /// assert_eq!(sum, [[1], [3], [6]][comm.rank()]);
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::allreduce`]; of kind
+    /// [`ErrorKind::Communicator`](crate::ErrorKind::Communicator), on an intercommunicator.
+    ///
+    /// # Panics
+    /// As [`Communicator::allreduce`].
     #[track_caller]
     pub fn scan<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
         &self,
@@ -307,6 +464,13 @@ impl Communicator {
 
     /// Combines the elements of the ranks before this one, in rank order; on rank 0
     /// `recv` is not touched. Collective.
+    ///
+    /// # Errors
+    /// As [`Communicator::allreduce`]; of kind
+    /// [`ErrorKind::Communicator`](crate::ErrorKind::Communicator), on an intercommunicator.
+    ///
+    /// # Panics
+    /// As [`Communicator::allreduce`].
     #[track_caller]
     pub fn exscan<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
         &self,

@@ -28,7 +28,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// If the communicator has no topology, or a graph that is not symmetric.
+    /// If the communicator has no topology, or a graph that is not symmetric; else as
+    /// [`Communicator::bcast`].
     #[track_caller]
     pub fn neighbor_allgather<S: Buffer + ?Sized, R: BufferMut + ?Sized>(
         &self,
@@ -45,6 +46,9 @@ impl Communicator {
     /// As [`Communicator::neighbor_allgather`]; sources may send different amounts. Counts
     /// and displacements are those of the blocks of `recv`, as in
     /// [`Communicator::allgatherv`].
+    ///
+    /// # Errors
+    /// As [`Communicator::neighbor_allgather`] and [`Communicator::gatherv`].
     #[track_caller]
     pub fn neighbor_allgatherv<S: Buffer + ?Sized, R: BufferMut + ?Sized>(
         &self,
@@ -77,6 +81,9 @@ impl Communicator {
     /// # Ok::<(), osier::Error>(())
     /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
     /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::neighbor_allgather`].
     #[track_caller]
     pub fn neighbor_alltoall<S: Buffer + ?Sized, R: BufferMut + ?Sized>(
         &self,
@@ -92,6 +99,9 @@ impl Communicator {
 
     /// As [`Communicator::neighbor_alltoall`], with counts and displacements of the blocks
     /// as in [`Communicator::alltoallv`].
+    ///
+    /// # Errors
+    /// As [`Communicator::neighbor_allgather`] and [`Communicator::gatherv`].
     #[track_caller]
     pub fn neighbor_alltoallv<S: Buffer + ?Sized, R: BufferMut + ?Sized>(
         &self,
@@ -109,6 +119,9 @@ impl Communicator {
 
     /// As [`Communicator::neighbor_alltoall`], with a buffer of its own for each block: any
     /// layouts, such as the faces of a grid where they lie.
+    ///
+    /// # Errors
+    /// As [`Communicator::neighbor_allgather`]; if there is not one buffer for each neighbor.
     #[track_caller]
     pub fn neighbor_alltoallw<S: Buffer, R: BufferMut>(
         &self,

@@ -127,6 +127,10 @@ impl<S: Side, T: Datatype> DevicePartitioned<S, T> {
 
     /// Waits until all partitions were ready and have left the memory, or have come; the
     /// request is inactive then.
+    ///
+    /// # Errors
+    /// As [`Partitioned::wait`](super::Partitioned::wait); of kind
+    /// [`ErrorKind::Device`](crate::ErrorKind::Device), if the driver fails.
     #[track_caller]
     pub fn wait(&self) -> Result<Status> {
         wait(&*self.side)

@@ -453,6 +453,9 @@ impl<'scope> Scope<'scope, '_> {
     /// })
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::psend_init`].
     #[track_caller]
     pub fn psend_init<T: Datatype>(
         &'scope self,
@@ -469,6 +472,9 @@ impl<'scope> Scope<'scope, '_> {
 
     /// As [`Communicator::precv_init`], into memory that the scope borrows. The
     /// scope waits for all of an active one.
+    ///
+    /// # Errors
+    /// As [`Communicator::precv_init`].
     pub fn precv_init<T: Datatype>(
         &'scope self,
         memory: &'scope mut [T],
@@ -562,6 +568,12 @@ impl<S: Side, T: Datatype, B: DerefMut<Target = [T]>> Partitioned<S, T, B> {
     /// Waits until all partitions were ready and have left the buffer, or have
     /// come; the request is inactive then. Others may say meanwhile what is
     /// ready.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::RankDead`] or [`ErrorKind::Closed`], if the peer has failed or
+    /// left; of kind [`ErrorKind::Truncated`], if the two ends differ in bytes; of kind
+    /// [`ErrorKind::Malformed`], if the peer's setup makes no sense. The request is inactive
+    /// then, too.
     #[track_caller]
     pub fn wait(&self) -> Result<Status> {
         wait(&*self.side)
@@ -572,7 +584,10 @@ impl<S: Side, T: Datatype, B: DerefMut<Target = [T]>> Partitioned<S, T, B> {
         status(&*self.side)
     }
 
-    /// The buffer. An error while the request is active.
+    /// The buffer.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], while the request is active.
     pub fn buffer(&self) -> Result<&B> {
         match &self.buffer {
             Some(buffer) if !self.is_active() => Ok(buffer),
@@ -580,7 +595,10 @@ impl<S: Side, T: Datatype, B: DerefMut<Target = [T]>> Partitioned<S, T, B> {
         }
     }
 
-    /// The buffer, to fill it. An error while the request is active.
+    /// The buffer, to fill it.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], while the request is active.
     pub fn buffer_mut(&mut self) -> Result<&mut B> {
         match &mut self.buffer {
             Some(buffer) if !self.side.active().load(Ordering::Acquire) => Ok(buffer),
@@ -589,6 +607,9 @@ impl<S: Side, T: Datatype, B: DerefMut<Target = [T]>> Partitioned<S, T, B> {
     }
 
     /// Waits, and gives back the buffer.
+    ///
+    /// # Errors
+    /// As [`Partitioned::wait`]; the buffer is dropped then.
     #[track_caller]
     pub fn into_buffer(mut self) -> Result<B> {
         self.wait()?;

@@ -303,6 +303,11 @@ impl<T: Datatype, B: DerefMut<Target = [T]>> PartitionedSend<T, B> {
     }
 
     /// Says that a partition may be sent. Any thread may.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Argument`], if there is no such partition, the request is not
+    /// active, or the partition is ready already or being written; else as
+    /// [`Communicator::isend`](crate::Communicator::isend).
     #[track_caller]
     pub fn pready(&self, at: usize) -> Result<()> {
         let ready = self.side.pready(at, None);
@@ -310,6 +315,10 @@ impl<T: Datatype, B: DerefMut<Target = [T]>> PartitionedSend<T, B> {
     }
 
     /// As [`PartitionedSend::pready`] for each partition of a range.
+    ///
+    /// # Errors
+    /// The first of a partition, as of [`PartitionedSend::pready`]; those behind it are not
+    /// marked.
     #[track_caller]
     pub fn pready_range(&self, range: RangeInclusive<usize>) -> Result<()> {
         for at in range {
@@ -319,6 +328,10 @@ impl<T: Datatype, B: DerefMut<Target = [T]>> PartitionedSend<T, B> {
     }
 
     /// As [`PartitionedSend::pready`] for each partition of a list.
+    ///
+    /// # Errors
+    /// The first of a partition, as of [`PartitionedSend::pready`]; those behind it are not
+    /// marked.
     #[track_caller]
     pub fn pready_list(&self, list: &[usize]) -> Result<()> {
         for at in list {
