@@ -28,6 +28,44 @@
 //! | tests of your own | [`testing::ranks`] |
 //! | procedures of MPI | [`mpi`] |
 //!
+//! # Who has the memory
+//!
+//! | you have | use | the memory |
+//! |---|---|---|
+//! | time to wait | [`Communicator::send`], [`Communicator::recv`] | is borrowed for the call |
+//! | several transfers at a time | [`Communicator::scope`] | is borrowed until the scope ends, which completes or revokes |
+//! | a future, or a transfer that outlives the function | [`Communicator::isend`], [`Communicator::irecv`] | belongs to the request |
+//! | a stream of a device that is to wait instead of you | [`Communicator::on_stream`] | is a device's, and counted |
+//!
+//! Memory of a device is sent and received like a slice, with any layout. It is handed over
+//! together with the ready event of its bytes: a send packs it behind that event, a receive
+//! unpacks into it behind that event and is over when the bytes lie there.
+//!
+//! ```no_run
+//! use osier::Type;
+//! use osier::devices::{Context, DeviceSlice, DeviceView, Stream};
+//!
+//! # fn main() -> osier::Result<()> {
+//! let universe = osier::init()?;
+//! let (comm, n) = (universe.world(), 1024);
+//! let stream = Stream::new(&Context::new(0)?)?;
+//! let field = DeviceSlice::<f64>::new(&stream, n * n)?.into_inner();
+//! // Kernels of `stream` fill the field; then its first column goes to rank 1.
+//! let column = Type::vector(n, 1, n as isize, &Type::of::<f64>())?.commit()?;
+//! let column = DeviceView::new(&field, 0, &column, 1)?;
+//! match comm.rank() {
+//!     0 => comm.send(&column.after_stream(&stream), 1, 0)?,
+//!     1 => {
+//!         comm.recv(&mut column.after_stream(&stream), 0, 0)?;
+//!     }
+//!     _ => {}
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is not here
+//!
 //! Costs, plans, protocols, wire, timelines and pages of running jobs belong to the crates
 //! below, which are not published; `osier explain`, `info` and `ps` show them.
 //!

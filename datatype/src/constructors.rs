@@ -35,6 +35,17 @@ impl Type {
     }
 
     /// `count` elements, each an extent after the last.
+    ///
+    /// ```
+    /// use osier_datatype::{Order, Type};
+    /// let three = Type::contiguous(3, &Type::of::<f64>())?;
+    /// assert_eq!((three.size(), three.extent()), (24, 24));
+    /// # Ok::<(), osier_datatype::TypeError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`TypeError::Overflow`], if a size, bound or displacement exceeds 64 bits;
+    /// [`TypeError::Depth`], if the tree is too deep.
     pub fn contiguous(count: usize, old: &Type) -> Result<Type, TypeError> {
         const NAME: &str = "contiguous";
         let copies = grid(NAME, &[(count, old.extent())])?;
@@ -44,6 +55,20 @@ impl Type {
     }
 
     /// `count` blocks of `blocklength` elements, `stride` extents apart.
+    ///
+    /// A column of a matrix of rows is such a type.
+    ///
+    /// ```
+    /// use osier_datatype::{Order, Type};
+    /// // The first column of a matrix of 4 rows of 6.
+    /// let column = Type::vector(4, 1, 6, &Type::of::<f64>())?.commit()?;
+    /// assert_eq!(column.size(), 4 * 8);
+    /// # Ok::<(), osier_datatype::TypeError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`TypeError::Overflow`], if a size, bound or displacement exceeds 64 bits;
+    /// [`TypeError::Depth`], if the tree is too deep.
     pub fn vector(
         count: usize,
         blocklength: usize,
@@ -64,6 +89,10 @@ impl Type {
     }
 
     /// `count` blocks of `blocklength` elements, `stride_bytes` apart.
+    ///
+    /// # Errors
+    /// [`TypeError::Overflow`], if a size, bound or displacement exceeds 64 bits;
+    /// [`TypeError::Depth`], if the tree is too deep.
     pub fn hvector(
         count: usize,
         blocklength: usize,
@@ -83,6 +112,17 @@ impl Type {
     }
 
     /// Blocks of (elements, displacement in extents).
+    ///
+    /// ```
+    /// use osier_datatype::{Order, Type};
+    /// let parts = Type::indexed(&[(2, 0), (1, 5)], &Type::of::<i32>())?.commit()?;
+    /// assert_eq!(parts.blocks(1).collect::<Vec<_>>(), [(0, 8), (20, 4)]);
+    /// # Ok::<(), osier_datatype::TypeError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`TypeError::Overflow`], if a size, bound or displacement exceeds 64 bits;
+    /// [`TypeError::Depth`], if the tree is too deep.
     pub fn indexed(blocks: &[(usize, isize)], old: &Type) -> Result<Type, TypeError> {
         const NAME: &str = "indexed";
         let facts = list(NAME, blocks.iter().copied(), old.extent(), old)?;
@@ -94,6 +134,10 @@ impl Type {
     }
 
     /// Blocks of (elements, displacement in bytes).
+    ///
+    /// # Errors
+    /// [`TypeError::Overflow`], if a size, bound or displacement exceeds 64 bits;
+    /// [`TypeError::Depth`], if the tree is too deep.
     pub fn hindexed(blocks: &[(usize, isize)], old: &Type) -> Result<Type, TypeError> {
         const NAME: &str = "hindexed";
         let facts = list(NAME, blocks.iter().copied(), 1, old)?;
@@ -105,6 +149,10 @@ impl Type {
     }
 
     /// Blocks of `blocklength` elements at displacements in extents.
+    ///
+    /// # Errors
+    /// [`TypeError::Overflow`], if a size, bound or displacement exceeds 64 bits;
+    /// [`TypeError::Depth`], if the tree is too deep.
     pub fn indexed_block(
         blocklength: usize,
         displacements: &[isize],
@@ -122,6 +170,10 @@ impl Type {
     }
 
     /// Blocks of `blocklength` elements at displacements in bytes.
+    ///
+    /// # Errors
+    /// [`TypeError::Overflow`], if a size, bound or displacement exceeds 64 bits;
+    /// [`TypeError::Depth`], if the tree is too deep.
     pub fn hindexed_block(
         blocklength: usize,
         displacements: &[isize],
@@ -140,6 +192,21 @@ impl Type {
 
     /// A box of `subsizes` elements from `starts` on in an array of `sizes`.
     /// Its extent is that of the whole array.
+    ///
+    /// So instances of it lie in arrays one after the other.
+    ///
+    /// ```
+    /// use osier_datatype::{Order, Type};
+    /// // The right half of a 2 x 4 matrix in C's order.
+    /// let half = Type::subarray(&[2, 4], &[2, 2], &[0, 2], Order::C, &Type::of::<u8>())?.commit()?;
+    /// assert_eq!(half.blocks(1).collect::<Vec<_>>(), [(2, 2), (6, 2)]);
+    /// # Ok::<(), osier_datatype::TypeError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`TypeError::Dimensions`], if the lists differ in length or are empty;
+    /// [`TypeError::Subarray`], if the box is empty or reaches out of the array; else as
+    /// [`Type::vector`].
     pub fn subarray(
         sizes: &[usize],
         subsizes: &[usize],
@@ -191,6 +258,19 @@ impl Type {
     }
 
     /// Fields of (elements, displacement in bytes, type).
+    ///
+    /// For Rust's types `#[derive(Datatype)]` writes it.
+    ///
+    /// ```
+    /// use osier_datatype::{Order, Type};
+    /// let pair = Type::structure(&[(1, 0, Type::of::<u32>()), (2, 8, Type::of::<f64>())])?;
+    /// assert_eq!((pair.size(), pair.extent()), (20, 24));
+    /// # Ok::<(), osier_datatype::TypeError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`TypeError::Overflow`], if a size, bound or displacement exceeds 64 bits;
+    /// [`TypeError::Depth`], if the tree is too deep.
     pub fn structure(fields: &[(usize, isize, Type)]) -> Result<Type, TypeError> {
         const NAME: &str = "struct";
         let mut parts = Vec::with_capacity(fields.len());
@@ -208,6 +288,20 @@ impl Type {
     }
 
     /// The same typemap with lower bound and extent set.
+    ///
+    /// The extent says how far apart instances lie.
+    ///
+    /// ```
+    /// use osier_datatype::{Order, Type};
+    /// // Every fourth byte, as often as a count says.
+    /// let fourth = Type::resized(0, 4, &Type::of::<u8>())?.commit()?;
+    /// assert_eq!(fourth.blocks(2).collect::<Vec<_>>(), [(0, 1), (4, 1)]);
+    /// # Ok::<(), osier_datatype::TypeError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`TypeError::Overflow`], if a size, bound or displacement exceeds 64 bits;
+    /// [`TypeError::Depth`], if the tree is too deep.
     pub fn resized(lb: isize, extent: isize, old: &Type) -> Result<Type, TypeError> {
         const NAME: &str = "resized";
         let facts = old.0.facts.clone().marked(NAME, lb, extent as i128)?;

@@ -266,6 +266,13 @@ impl Layout {
 
     /// Packs the bytes `packed` of the packed stream of `count` instances in
     /// `src`, whose origin is byte `origin`, to `dst`.
+    ///
+    /// Counts are instances; origin and range are bytes.
+    ///
+    /// # Errors
+    /// [`TypeError::Memory`], if an instance reaches out of the buffer;
+    /// [`TypeError::Fragment`], if the range lies beyond the packed bytes or differs from the
+    /// other buffer's length; [`TypeError::Count`], if the packed size is no 64-bit number.
     pub fn pack(
         &self,
         src: &[u8],
@@ -283,6 +290,9 @@ impl Layout {
 
     /// Unpacks `src` as the bytes `packed` of the packed stream of `count`
     /// instances into `dst`, whose origin is byte `origin`.
+    ///
+    /// # Errors
+    /// As [`Layout::pack`].
     pub fn unpack(
         &self,
         dst: &mut [u8],
@@ -300,6 +310,9 @@ impl Layout {
 
     /// Whether `count` instances at byte `origin` stay within a buffer of
     /// `bytes` bytes.
+    ///
+    /// # Errors
+    /// [`TypeError::Memory`], if they do not.
     pub fn check_span(&self, bytes: usize, origin: usize, count: usize) -> Result<(), TypeError> {
         let (low, high) = self.span(count);
         let fits = |at: isize| {

@@ -194,6 +194,11 @@ impl Type {
     }
 
     /// Brings the type into the one canonical form that pack and unpack use.
+    ///
+    /// It costs time once, and nothing communicates; messages take the layout.
+    ///
+    /// # Errors
+    /// None today.
     pub fn commit(&self) -> Result<Layout, TypeError> {
         Ok(Layout::new(&self.0.facts, lower::form(self)))
     }

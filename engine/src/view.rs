@@ -407,6 +407,9 @@ impl RawView {
     }
 
     /// Instances around an address.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Count`], if the packed size is no 64-bit number.
     pub fn at(origin: *mut u8, layout: &Layout, count: usize) -> Result<Self> {
         let bytes = layout.packed_bytes(count).ok_or_else(|| {
             Error::new(
@@ -465,6 +468,22 @@ unsafe fn copy_contiguous(from: *const u8, to: *mut u8, bytes: usize) {
 }
 
 /// Memory to send from: a borrowed buffer and a layout.
+///
+/// ```
+/// # osier::testing::ranks(2, |comm| {
+/// use osier::{Type, View};
+/// if comm.rank() == 0 {
+///     let matrix: Vec<f64> = (0..12).map(f64::from).collect(); // 3 rows of 4
+///     let column = Type::vector(3, 1, 4, &Type::of::<f64>())?.commit()?;
+///     comm.send(&View::new(&matrix, 1, &column, 1)?, 1, 0)?;
+/// } else {
+///     let mut got = [0.0; 3]; // another layout of the same numbers
+///     comm.recv(&mut got, 0, 0)?;
+///     assert_eq!(got, [1.0, 5.0, 9.0]);
+/// }
+/// # Ok::<(), osier::Error>(())
+/// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+/// ```
 #[derive(Clone, Debug)]
 pub struct View<'a> {
     raw: RawView,
@@ -473,7 +492,14 @@ pub struct View<'a> {
 
 impl<'a> View<'a> {
     /// `count` instances of `layout`, the first with its origin at element
-    /// `origin` of the buffer. An error if any byte lies outside of it.
+    /// `origin` of the buffer.
+    ///
+    /// Counts are instances of the layout, the origin counts elements. The message has their
+    /// bytes in the order of the datatype, without gaps.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Datatype`], if a byte lies outside of the buffer, or elements of
+    /// `T` have padding; of kind [`ErrorKind::Count`], if the packed size is no 64-bit number.
     pub fn new<T: Datatype>(
         buffer: &'a [T],
         origin: usize,
@@ -500,6 +526,9 @@ impl<'a> View<'a> {
     /// While the view or a transfer from it exists, all bytes that the
     /// instances touch are valid for reads, from any thread, and nobody writes
     /// them.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Count`], if the packed size is no 64-bit number.
     pub unsafe fn from_raw(origin: *const u8, layout: &Layout, count: usize) -> Result<Self> {
         Ok(Self {
             raw: RawView::at(origin.cast_mut(), layout, count)?,
@@ -533,6 +562,21 @@ impl<'a> View<'a> {
 }
 
 /// Memory to receive into: a mutably borrowed buffer and a layout.
+///
+/// ```
+/// # osier::testing::ranks(2, |comm| {
+/// use osier::{Type, ViewMut};
+/// if comm.rank() == 0 {
+///     comm.send(&[7, 8], 1, 0)?;
+/// } else {
+///     let mut got = [0; 4];
+///     let every_second = Type::vector(2, 1, 2, &Type::of::<i32>())?.commit()?;
+///     comm.recv(&mut ViewMut::new(&mut got, 1, &every_second, 1)?, 0, 0)?;
+///     assert_eq!(got, [0, 7, 0, 8]);
+/// }
+/// # Ok::<(), osier::Error>(())
+/// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+/// ```
 #[derive(Debug)]
 pub struct ViewMut<'a> {
     raw: RawView,
@@ -541,8 +585,14 @@ pub struct ViewMut<'a> {
 
 impl<'a> ViewMut<'a> {
     /// `count` instances of `layout`, the first with its origin at element
-    /// `origin` of the buffer. An error if any byte lies outside of it, or if
-    /// the layout touches a byte twice.
+    /// `origin` of the buffer.
+    ///
+    /// Bytes between the parts of the layout stay as they are.
+    ///
+    /// # Errors
+    /// Of kind [`ErrorKind::Datatype`], if a byte lies outside of the buffer, elements of `T`
+    /// have padding, or the layout touches a byte twice; of kind [`ErrorKind::Count`], if the
+    /// packed size is no 64-bit number.
     pub fn new<T: Datatype>(
         buffer: &'a mut [T],
         origin: usize,
@@ -563,12 +613,15 @@ impl<'a> ViewMut<'a> {
     }
 
     /// `count` instances of `layout` around an address: [`View::from_raw`] for
-    /// receiving. An error if the layout touches a byte twice.
+    /// receiving.
     ///
     /// # Safety
     /// While the view or a transfer into it exists, all bytes that the
     /// instances touch are valid for writes, from any thread, and nobody else
     /// reads or writes them; any bytes are valid values there.
+    ///
+    /// # Errors
+    /// As [`View::from_raw`]; of kind [`ErrorKind::Datatype`], if the layout touches a byte twice.
     pub unsafe fn from_raw(origin: *mut u8, layout: &Layout, count: usize) -> Result<Self> {
         layout.check_receive(count)?;
         Ok(Self {

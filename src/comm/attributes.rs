@@ -11,6 +11,17 @@ use osier_engine::progress::core::JobTransport;
 /// The attributes of a communicator, in the order of setting.
 pub type Attributes = osier_datatype::Attributes<Communicator>;
 /// A key for attributes of communicators.
+///
+/// ```
+/// # osier::testing::ranks(2, |comm| {
+/// use osier::attributes::CommKeyval;
+/// let key = CommKeyval::<String>::inherited(); // duplicates get it, too
+/// comm.attributes().set(&key, "solver".to_string())?;
+/// let twin = comm.dup()?;
+/// assert_eq!(twin.attributes().get(&key).map(|s| s.len()), Some(6));
+/// # Ok::<(), osier::Error>(())
+/// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+/// ```
 pub type CommKeyval<T> = Keyval<Communicator, T>;
 
 /// What MPI's predefined attributes say.

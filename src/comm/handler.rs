@@ -26,6 +26,15 @@ pub enum Raised<'a> {
 type Function = dyn Fn(Raised<'_>, &Error) + Send + Sync;
 
 /// What happens besides returning an error.
+///
+/// ```
+/// # osier::testing::ranks(1, |comm| {
+/// use osier::errors::ErrorHandler;
+/// comm.set_error_handler(ErrorHandler::custom(|_, e| eprintln!("osier: {e}")));
+/// assert!(comm.send(&[0u8], 99, 0).is_err()); // printed, and returned
+/// # Ok::<(), osier::Error>(())
+/// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+/// ```
 #[derive(Clone, Default)]
 pub enum ErrorHandler {
     /// Nothing (MPI's `MPI_ERRORS_RETURN`); the default.

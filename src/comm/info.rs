@@ -9,6 +9,17 @@ use osier_engine::error::{Error, ErrorKind, Result};
 use std::fmt;
 
 /// Hints and descriptions: pairs of key and value, in the order of setting.
+///
+/// ```
+/// # osier::testing::ranks(2, |comm| {
+/// let mut info = osier::attributes::Info::new();
+/// info.set("access", "read mostly")?;
+/// let other = comm.dup_with_info(&info)?;
+/// assert_eq!(info.get("access"), Some("read mostly"));
+/// # drop(other);
+/// # Ok::<(), osier::Error>(())
+/// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+/// ```
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Info(Vec<(String, String)>);
 

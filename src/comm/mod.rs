@@ -193,6 +193,19 @@ pub enum Comparison {
 ///
 /// Clones are the same communicator. All operations may be called from many
 /// threads at once; communicators share no lock.
+///
+/// ```
+/// # osier::testing::ranks(2, |comm| {
+/// let (rank, size) = (comm.rank(), comm.size());
+/// let mut sum = [0];
+/// comm.allreduce(&[rank as u64], &mut sum, osier::Op::Sum)?;
+/// assert_eq!(sum, [(size * (size - 1) / 2) as u64]);
+/// // A context of its own, for a library: its messages meet no other's.
+/// let own = comm.dup()?;
+/// own.barrier()?;
+/// # Ok::<(), osier::Error>(())
+/// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+/// ```
 #[derive(Clone)]
 pub struct Communicator(pub(crate) Arc<Inner>);
 

@@ -11,6 +11,18 @@ use std::ops::{Deref, DerefMut};
 
 /// A buffer that peers on the same machine read in place: a message from it
 /// costs one copy. Where there is no shared memory it is plain memory.
+///
+/// ```
+/// # osier::testing::ranks(2, |comm| {
+/// let peer = 1 - comm.rank();
+/// let mut mine = comm.alloc::<f64>(100_000)?;
+/// mine.fill(comm.rank() as f64);
+/// let mut theirs = vec![0.0; 100_000];
+/// comm.sendrecv(&mine, peer, 0, &mut theirs, peer, 0)?;
+/// assert_eq!(theirs[99_999], peer as f64);
+/// # Ok::<(), osier::Error>(())
+/// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+/// ```
 pub struct HeapBuffer<T: Datatype> {
     memory: Memory<T>,
 }

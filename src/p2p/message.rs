@@ -10,6 +10,20 @@ use osier_engine::view::zeroed_vec;
 use osier_engine::view::{Buffer, BufferMut, RawView};
 
 /// A message that only its holder can receive. Dropping it drops the message.
+///
+/// ```
+/// # osier::testing::ranks(2, |comm| {
+/// if comm.rank() == 0 {
+///     comm.send(&[4u8, 5], 1, 0)?;
+/// } else {
+///     let message = comm.mprobe(osier::ANY_SOURCE, osier::ANY_TAG)?;
+///     let mut bytes = vec![0u8; message.status().bytes()];
+///     message.recv(&mut bytes)?;
+///     assert_eq!(bytes, [4, 5]);
+/// }
+/// # Ok::<(), osier::Error>(())
+/// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+/// ```
 #[derive(Debug)]
 pub struct Message {
     comm: Communicator,

@@ -7,34 +7,6 @@
 //! | a future, or a transfer that outlives the function | [`Communicator::isend`], [`Communicator::irecv`] | belongs to the request |
 //! | a stream of a device that is to wait instead of you | [`Communicator::on_stream`] | is a device's, and counted |
 //!
-//! Memory of a device is sent and received like a slice, with any layout. It is handed
-//! over together with the ready event of its bytes: a send packs it behind
-//! that ready event, a receive unpacks into it behind that ready event and is over when the bytes
-//! lie there.
-//!
-//! ```no_run
-//! use osier::Type;
-//! use osier::devices::{Context, DeviceSlice, DeviceView, Stream};
-//!
-//! # fn main() -> osier::Result<()> {
-//! let universe = osier::init()?;
-//! let (comm, n) = (universe.world(), 1024);
-//! let stream = Stream::new(&Context::new(0)?)?;
-//! let field = DeviceSlice::<f64>::new(&stream, n * n)?.into_inner();
-//! // Kernels of `stream` fill the field; then its first column goes to rank 1.
-//! let column = Type::vector(n, 1, n as isize, &Type::of::<f64>())?.commit()?;
-//! let column = DeviceView::new(&field, 0, &column, 1)?;
-//! match comm.rank() {
-//!     0 => comm.send(&column.after_stream(&stream), 1, 0)?,
-//!     1 => {
-//!         comm.recv(&mut column.after_stream(&stream), 0, 0)?;
-//!     }
-//!     _ => {}
-//! }
-//! # Ok(())
-//! # }
-//! ```
-//!
 //! [`Communicator::send`]: crate::Communicator::send
 //! [`Communicator::recv`]: crate::Communicator::recv
 //! [`Communicator::scope`]: crate::Communicator::scope

@@ -213,6 +213,23 @@ impl Communicator {
 /// # Ok(())
 /// # }
 /// ```
+///
+/// ```
+/// # osier::testing::ranks(2, |comm| {
+/// let peer = 1 - comm.rank();
+/// let mut send = comm.send_init(vec![0u64; 4], peer, 0)?;
+/// let mut recv = comm.recv_init(vec![0u64; 4], peer, 0)?;
+/// for round in 0..3 {
+///     send.buffer_mut()?.fill(round);
+///     recv.start()?;
+///     send.start()?;
+///     send.wait()?;
+///     recv.wait()?;
+///     assert_eq!(recv.buffer()?[..], [round; 4]);
+/// }
+/// # Ok::<(), osier::Error>(())
+/// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+/// ```
 pub struct Persistent<B: OwnedBuffer> {
     transfer: Transfer,
     plan: Plan,

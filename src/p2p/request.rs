@@ -33,6 +33,21 @@ use std::task::{Context, Poll};
 /// let request = comm.isend(&data, 1, 0); // a reference owns nothing
 /// # }
 /// ```
+///
+/// ```
+/// # osier::testing::ranks(2, |comm| {
+/// let peer = 1 - comm.rank();
+/// let got = comm.irecv(vec![0u32; 2], peer, 0)?;
+/// let sent = comm.isend(vec![comm.rank() as u32; 2], peer, 0)?;
+/// // As futures, one after the other; `wait` does the same without an executor.
+/// let (got, _) = comm.block_on(async {
+///     sent.await?;
+///     got.await
+/// })?;
+/// assert_eq!(got, [peer as u32; 2]);
+/// # Ok::<(), osier::Error>(())
+/// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+/// ```
 #[must_use = "a request that is dropped is detached"]
 pub struct Request<B: OwnedBuffer> {
     transfer: Transfer,

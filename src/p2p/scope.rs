@@ -88,6 +88,21 @@ impl Pending {
 }
 
 /// A transfer under way in a scope.
+///
+/// ```
+/// # osier::testing::ranks(2, |comm| {
+/// let (mine, mut theirs) = ([comm.rank()], [9]);
+/// let peer = 1 - comm.rank();
+/// comm.scope(|s| {
+///     let got = s.irecv(&mut theirs, peer, 0)?;
+///     s.isend(&mine, peer, 0)?; // the scope waits for this one
+///     assert_eq!(got.wait()?.source(), Some(peer));
+///     Ok(())
+/// })?;
+/// assert_eq!(theirs, [peer]);
+/// # Ok::<(), osier::Error>(())
+/// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+/// ```
 #[derive(Debug)]
 pub struct ScopedRequest<'scope> {
     comm: &'scope Communicator,

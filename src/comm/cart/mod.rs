@@ -17,6 +17,16 @@ pub use dims::dims_create;
 pub use error::CartError;
 
 /// A grid with a rank on each position.
+///
+/// ```
+/// # osier::testing::ranks(2, |comm| {
+/// let ring = comm.cart_create(&[2], &[true])?.expect("two ranks");
+/// let cart = ring.cart().expect("a grid");
+/// assert_eq!(cart.coords_of(1)?, [1]);
+/// assert_eq!(cart.periods(), [true]);
+/// # Ok::<(), osier::Error>(())
+/// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CartTopology {
     dims: Vec<usize>,

@@ -26,6 +26,16 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 /// An ordered set of job-wide ranks. Cloning is cheap.
+///
+/// ```
+/// # osier::testing::ranks(2, |comm| {
+/// let all = comm.group();
+/// let first = all.incl(&[0])?;
+/// assert_eq!(all.difference(&first).size(), comm.size() - 1);
+/// assert_eq!(first.rank_of(0), Some(0));
+/// # Ok::<(), osier::Error>(())
+/// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+/// ```
 #[derive(Clone)]
 pub struct Group(Members);
 
