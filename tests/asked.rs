@@ -16,9 +16,10 @@
 //! | `hang-seeds` | seeds of the verdict on hangs | unit tests of the engine |
 //! | `collective-seeds` | seeds of jobs that lose a rank | `processes` |
 //! | `first-step` | where a sample of deaths begins | `device_deaths` |
+//! | `skip` | what tests may do without, of the keys in `tests/needs.rs` | all that use it |
 
 /// Each key, for what is not known to be refused.
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 15] = [
     "trees",
     "seed",
     "seconds",
@@ -33,6 +34,7 @@ const KEYS: [&str; 14] = [
     "hang-seeds",
     "collective-seeds",
     "first-step",
+    "skip",
 ];
 
 /// Variables that once were; `SOAK_SEED` and `TREE_SEED` are `seed` now, and so on.

@@ -385,8 +385,7 @@ fn kernels_of_the_user_combine() {
     // SAFETY: the kernel adds twice the right operand to the left one.
     let kernel = unsafe { UserKernel::load(&context, &image, "osier_test_axpy") };
     let Ok(kernel) = kernel else {
-        eprintln!("SKIPPED: a GPU takes no library of the host");
-        return;
+        return driver::needs::missing("gpu", "it takes no library of the host");
     };
     let _watchdog = Watchdog::start();
     ranks_on(&Network::Shm, 2, |comm| {

@@ -7,6 +7,10 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+#[path = "../../tests/needs.rs"]
+#[allow(dead_code)]
+mod needs;
+
 const TINY: [&str; 6] = ["-i", "6", "-x", "1", "-r", "2"];
 const FIELDS: [&str; 10] = [
     "bench",
@@ -351,14 +355,6 @@ fn datatype_writes_shapes_for_the_peers() {
     );
 }
 
-/// The emulated driver, where it was built beside these tests.
-fn emulated_driver() -> Option<PathBuf> {
-    let exe = std::env::current_exe().ok()?;
-    let folders = exe.ancestors().skip(1).take(2);
-    let mut found = folders.map(|folder| folder.join("libosier_emulated_cuda.so"));
-    found.find(|library| library.is_file())
-}
-
 #[test]
 fn packing_on_a_device_is_measured_or_refused() {
     let scratch = Scratch::new("device");
@@ -377,8 +373,7 @@ fn packing_on_a_device_is_measured_or_refused() {
     let told = String::from_utf8(absent.stderr).unwrap();
     assert_eq!(absent.status.code(), Some(1), "{told}");
     assert!(told.contains("/nowhere/libcuda.so.1"), "{told}");
-    let Some(library) = emulated_driver() else {
-        eprintln!("SKIPPED: no emulated driver beside the tests");
+    let Some(library) = needs::driver() else {
         return;
     };
     let done = run(&library);
@@ -415,8 +410,7 @@ fn packing_on_a_device_is_measured_or_refused() {
 
 #[test]
 fn messages_of_devices_are_measured_or_refused() {
-    let Some(library) = emulated_driver() else {
-        eprintln!("SKIPPED: no emulated driver beside the tests");
+    let Some(library) = needs::driver() else {
         return;
     };
     let scratch = Scratch::new("device-messages");
@@ -505,8 +499,7 @@ fn messages_of_devices_are_measured_or_refused() {
 
 #[test]
 fn packing_is_measured_by_thread_blocks() {
-    let Some(library) = emulated_driver() else {
-        eprintln!("SKIPPED: no emulated driver beside the tests");
+    let Some(library) = needs::driver() else {
         return;
     };
     let out = Command::new(env!("CARGO_BIN_EXE_osier"))

@@ -5,6 +5,10 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+#[path = "../../tests/needs.rs"]
+#[allow(dead_code)]
+mod needs;
+
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -46,8 +50,8 @@ impl Scratch {
         serde_json::from_str(&self.text(args)).unwrap()
     }
 
-    /// What a command prints that measures; `None`, and said, where other tests are in its
-    /// way each time.
+    /// What a command prints that measures; `None` where other tests are in its way
+    /// each time, and the skip was asked for.
     fn measured(&self, args: &[&str]) -> Option<String> {
         for _ in 0..5 {
             let output = self.osier(args, &[]);
@@ -57,7 +61,7 @@ impl Scratch {
             }
             assert!(errors.contains("beside other work"), "{args:?}: {errors}");
         }
-        eprintln!("skipped: {args:?} beside other work");
+        needs::missing("quiet", format_args!("{args:?} beside other work"));
         None
     }
 }

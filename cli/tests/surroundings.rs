@@ -9,6 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+#[path = "../../tests/needs.rs"]
+#[allow(dead_code)]
+mod needs;
+
 /// Ends a test that hangs: ten times what the longest may take.
 const GUARD: Duration = Duration::from_secs(60);
 
@@ -311,8 +315,7 @@ fn host_files_are_read() {
 fn root_sees_jobs_of_others() {
     // SAFETY: a system call without arguments.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: only root can start a job as another user");
-        return;
+        return needs::missing("root", "this is another user");
     }
     // Of a place that others may enter.
     let scratch = Scratch::new("ps");

@@ -3,6 +3,10 @@
 use osier_kernels::debug::Debug as _;
 use std::process::Command;
 
+#[path = "../../tests/needs.rs"]
+#[allow(dead_code)]
+mod needs;
+
 #[test]
 fn a_described_machine_is_drawn() {
     let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
@@ -57,15 +61,7 @@ fn a_described_machine_is_drawn() {
 /// GPUs of the emulated driver, which reach each other.
 #[test]
 fn gpus_are_drawn_with_their_ranks() {
-    let exe = std::env::current_exe().unwrap();
-    let library = exe
-        .ancestors()
-        .skip(1)
-        .take(2)
-        .map(|folder| folder.join("libosier_emulated_cuda.so"))
-        .find(|library| library.is_file());
-    let Some(library) = library else {
-        eprintln!("SKIPPED: no emulated driver beside the tests");
+    let Some(library) = needs::driver() else {
         return;
     };
     let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"));

@@ -550,9 +550,6 @@ fn with_settings() {
 #[test]
 #[ignore = "a child of with_settings"]
 fn child_kernels() {
-    if fixture().is_none() {
-        return;
-    }
     start();
     let n = 1000u32;
     let data: Vec<u32> = (0..n).collect();
@@ -635,9 +632,6 @@ fn child_kernels() {
 #[test]
 #[ignore = "a child of with_settings"]
 fn child_bad_kernels() {
-    if fixture().is_none() {
-        return;
-    }
     assert_eq!(cu!(cuInit(0 => u32)), 0);
     let fresh = || {
         let mut context = 0u64;
@@ -691,7 +685,7 @@ fn child_bad_kernels() {
 fn child_wrong_context() {
     let first = start();
     let (s, at) = (stream(), alloc(4096));
-    let here = fixture().map(|_| kernel("add_one"));
+    let here = kernel("add_one");
     let second = context(1);
     assert_eq!(cu!(cuStreamSynchronize(s => u64)), 201);
     assert!(fault().contains("wrong context"), "{}", fault());
@@ -714,7 +708,6 @@ fn child_wrong_context() {
         cu!(cuMemcpyPeerAsync(other => u64, first => u64, at => u64, second => u64, 16 => usize, t => u64)),
         1
     );
-    let Some(here) = here else { return };
     let n = 4u32;
     assert_eq!(
         launch(here, 1, 4, 0, t, &[address(&other), address(&n)]),

@@ -8,6 +8,10 @@ use osier::ErrorKind;
 use osier::testing::ranks;
 use osier_examples::jacobi::{self, Failure, Options, Report};
 
+#[path = "../../tests/needs.rs"]
+#[allow(dead_code)]
+mod needs;
+
 fn options(line: &str) -> Options {
     let words = ["jacobi3d", "--quiet", "--no-picture"]
         .into_iter()
@@ -69,7 +73,6 @@ fn any_shape_of_ranks_gives_the_field_of_one() {
     }
 }
 
-/// Without the emulated driver beside the test, or its compiler, there is no device.
 #[test]
 fn a_field_on_devices_is_that_of_the_host() {
     for (n, line) in [
@@ -85,8 +88,7 @@ fn a_field_on_devices_is_that_of_the_host() {
             let report = match report {
                 Ok(report) => report,
                 Err(Failure::Options(e)) if e.kind() == ErrorKind::Device => {
-                    eprintln!("SKIPPED: {e}");
-                    return;
+                    return needs::missing("driver", e);
                 }
                 Err(e) => panic!("{e}"),
             };

@@ -3,6 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+#[path = "../../tests/needs.rs"]
+#[allow(dead_code)]
+mod needs;
+
 /// A program beside this test's; none where it was not built.
 fn beside(name: &str) -> Option<PathBuf> {
     let program = Path::new(env!("CARGO_BIN_EXE_ring")).with_file_name(name);
@@ -11,7 +15,7 @@ fn beside(name: &str) -> Option<PathBuf> {
 
 fn run(line: &str) -> Option<Output> {
     let Some(launcher) = beside("osier") else {
-        eprintln!("SKIPPED: osier was not built (hint: cargo test --workspace)");
+        needs::missing("launcher", "it was not built beside the programs");
         return None;
     };
     Some(
@@ -49,7 +53,7 @@ fn buffers_of_the_host() {
 #[test]
 fn buffers_of_devices() {
     if beside("libosier_emulated_cuda.so").is_none() {
-        return eprintln!("SKIPPED: the emulated driver was not built beside the programs");
+        return needs::missing("driver", "it was not built beside the programs");
     }
     verifies("run -n 2 --emulate-gpus 1 --bind none -- transpose --device --block 40 --repeat 2");
     verifies("run -n 2 --emulate-gpus 2 --bind none -- triangle --device -N 90 --repeat 2");

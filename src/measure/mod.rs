@@ -101,6 +101,11 @@ fn shortest(what: &str, mut burst: impl FnMut() -> Result<Vec<f64>>) -> Result<f
 }
 
 #[cfg(test)]
+#[path = "../../tests/needs.rs"]
+#[allow(dead_code)]
+mod needs;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -127,7 +132,7 @@ mod tests {
         let costs = match measure() {
             Ok(costs) => costs,
             // Of the other tests.
-            Err(e) if e.to_string().contains("other work") => return eprintln!("skipped: {e}"),
+            Err(e) if e.to_string().contains("other work") => return needs::missing("quiet", e),
             Err(e) => panic!("{e}"),
         };
         let all = [

@@ -213,7 +213,7 @@ pub fn by_plan(comm: &Communicator, plan: &Option<(Algorithm, u32, bool)>) {
     }
 }
 
-/// Runs ranks with a stream each; none, said aloud, where there is no driver.
+/// Runs ranks with a stream each.
 pub fn on_devices(networks: &[Network], n: usize, f: impl Fn(&Communicator, &Stream) + Sync) {
     let Some(context) = driver::context() else {
         return;

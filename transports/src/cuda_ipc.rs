@@ -431,7 +431,7 @@ mod tests {
     fn other_users_are_refused_and_counted() {
         // SAFETY: invariant 4.
         if unsafe { libc::geteuid() } != 0 {
-            return eprintln!("SKIPPED: only root can send as another user");
+            return crate::needs::missing("root", "only root can send as another user");
         }
         let socket = Socket::bind().expect("a socket");
         let (one, name) = ([(1, file())], socket.name());

@@ -17,6 +17,11 @@ pub mod shm;
 pub mod sim;
 mod sync;
 
+#[cfg(test)]
+#[path = "../../tests/needs.rs"]
+#[allow(dead_code)]
+mod needs;
+
 pub use contract::{
     AmHead, AtomicOp, Capabilities, Endpoint, ForeignBytes, Incoming, OneSided, Peer, PostError,
     RegionKey, RegionKind, Sharing, TransportError, TransportErrorKind, WIRE_VERSION,

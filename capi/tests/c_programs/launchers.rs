@@ -1,7 +1,7 @@
 //! Launchers of others: a small one of our own that speaks PMI-1, Hydra where it is, and those
 //! whose jobs cannot be joined.
 
-use super::{build, ended, place, run, text};
+use super::{build, ended, needs, place, run, text};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -183,7 +183,7 @@ fn hydra_starts_ranks() {
     }
     let hydras = hydras();
     if hydras.is_empty() {
-        eprintln!("skipped: no mpiexec.hydra (hint: cargo xtask compare installs MPICH's)");
+        needs::missing("hydra", "neither below the target folder nor on PATH");
     }
     for hydra in &hydras {
         // Intel MPI finds its other programs by this.

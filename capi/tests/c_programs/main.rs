@@ -14,6 +14,10 @@ mod generate;
 #[path = "../../../xtask/src/install/layout.rs"]
 mod layout;
 
+#[path = "../../../tests/needs.rs"]
+#[allow(dead_code)]
+mod needs;
+
 mod launchers;
 mod misuses;
 mod nulls;
@@ -40,22 +44,23 @@ fn run(command: &mut Command) -> Output {
     output.unwrap_or_else(|e| panic!("{command:?}: {e}"))
 }
 
-/// An installation; `None` where programs cannot be built or started.
+/// An installation; `None` where programs cannot be built or started, and the skip was
+/// asked for.
 fn place() -> Option<&'static Path> {
     static PLACE: OnceLock<Option<PathBuf>> = OnceLock::new();
     PLACE
         .get_or_init(|| {
-            if Command::new("cc").arg("--version").output().is_err() {
-                eprintln!("skipped: no C compiler (hint: apt-get install gcc)");
+            let launcher = target().join("osier");
+            if !needs::program("cc", "cc") {
                 return None;
             }
-            if !target().join("osier").exists() {
-                eprintln!("skipped: no launcher (hint: cargo build -p osier-cli)");
+            if !launcher.exists() {
+                needs::missing("launcher", launcher.display());
                 return None;
             }
             let place = target().join("tests-in-c");
             let parts = layout::Parts {
-                launcher: &target().join("osier"),
+                launcher: &launcher,
                 library: &library(),
                 header: &Path::new(env!("CARGO_MANIFEST_DIR")).join("include/mpi.h"),
             };
@@ -286,7 +291,6 @@ fn threads() {
     passes("threads", &[1, 2]);
 }
 
-/// Skipped where the emulated driver was not built.
 #[test]
 fn buffers_on_devices() {
     let Some(program) = build("devices") else {
@@ -295,8 +299,7 @@ fn buffers_on_devices() {
     let file = "libosier_emulated_cuda.so";
     let places = [target().join(file), target().join("deps").join(file)];
     if !places.iter().any(|place| place.is_file()) {
-        eprintln!("skipped: no {file} (hint: cargo build -p osier-emulated-cuda, with g++)");
-        return;
+        return needs::missing("driver", places[0].display());
     }
     let (code, stdout, stderr) = start_with(&program, 2, &["--emulate-gpus", "1"], &[]);
     assert_eq!((code, stdout.as_str()), (Some(0), "through\n"), "{stderr}");
@@ -368,10 +371,10 @@ fn what_is_generated_is_checked_in() {
 #[test]
 fn all_names_are_exported() {
     let library = library();
-    let Ok(listed) = Command::new("nm").arg("-D").arg(&library).output() else {
-        eprintln!("skipped: no nm (hint: apt-get install binutils)");
+    if !needs::program("nm", "nm") {
         return;
-    };
+    }
+    let listed = run(Command::new("nm").arg("-D").arg(&library));
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
     let names: std::collections::HashSet<&str> = listed
         .lines()

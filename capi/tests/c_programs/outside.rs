@@ -1,6 +1,6 @@
 //! The installation as others use it: wrappers, `pkg-config`, CMake, `mpiexec`.
 
-use super::{build, ended, place, run, source, text, wrapper};
+use super::{build, ended, needs, place, run, source, text, wrapper};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -68,8 +68,7 @@ fn objects_and_shared_objects() {
 #[test]
 fn programs_in_cpp() {
     let Some(place) = place() else { return };
-    if Command::new("c++").arg("--version").output().is_err() {
-        eprintln!("skipped: no C++ compiler (hint: apt-get install g++)");
+    if !needs::program("cxx", "c++") {
         return;
     }
     let program = place.join("plus");
@@ -86,10 +85,10 @@ fn pkg_config_knows_the_flags() {
     let mut ask = Command::new("pkg-config");
     ask.args(["--cflags", "--libs", "mpi"])
         .env("PKG_CONFIG_PATH", place.join("lib/pkgconfig"));
-    let Ok(answer) = ask.output() else {
-        eprintln!("skipped: no pkg-config (hint: apt-get install pkg-config)");
+    if !needs::program("pkg-config", "pkg-config") {
         return;
-    };
+    }
+    let answer = run(&mut ask);
     assert!(answer.status.success(), "{answer:?}");
     let flags = String::from_utf8_lossy(&answer.stdout).into_owned();
     let program = place.join("by-pkg-config");
@@ -102,8 +101,7 @@ fn pkg_config_knows_the_flags() {
 #[test]
 fn cmake_finds_it() {
     let Some(place) = place() else { return };
-    if Command::new("cmake").arg("--version").output().is_err() {
-        eprintln!("skipped: no cmake (hint: pip install cmake)");
+    if !needs::program("cmake", "cmake") {
         return;
     }
     let folder = place.join("cmake");
@@ -175,14 +173,11 @@ fn there_is_no_fortran() {
 #[test]
 fn cmake_takes_no_fortran_of_others() {
     let Some(place) = place() else { return };
-    for (tool, hint) in [
-        ("cmake", "pip install cmake"),
-        ("gfortran", "apt-get install gfortran"),
-    ] {
-        if Command::new(tool).arg("--version").output().is_err() {
-            eprintln!("skipped: no {tool} (hint: {hint})");
-            return;
-        }
+    if !["cmake", "gfortran"]
+        .iter()
+        .all(|tool| needs::program(tool, tool))
+    {
+        return;
     }
     let folder = place.join("cmake-fortran");
     let _ = std::fs::remove_dir_all(&folder);

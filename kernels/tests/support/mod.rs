@@ -1,29 +1,27 @@
 //! Which driver tests run on: the one that `cuda-library` of `OSIER_DEBUG` names; else the
-//! emulated one where it was built beside this test (as by
-//! `cargo test --workspace`); else the system's. Without one they are skipped, out
-//! loud. `OSIER_DEBUG=cuda-library=libcuda.so.1` chooses a real GPU.
+//! emulated one where it was built beside this test (as by `cargo build --workspace`); else
+//! the system's. Without one they fail (`tests/needs.rs`). `OSIER_DEBUG=cuda-library=libcuda.so.1` chooses a real GPU.
 
 use osier_kernels::{Context, DeviceSlice, Driver, Pinned, Stream, copy, debug};
 use std::path::PathBuf;
 use std::process::Command;
 
+#[path = "../../../tests/needs.rs"]
+#[allow(dead_code, clippy::duplicate_mod)]
+pub mod needs;
+
 #[path = "../../../emulated-cuda/scan.rs"]
 #[allow(dead_code, clippy::duplicate_mod)]
 mod scan;
 
-/// The emulated driver's library, beside the test or one folder up.
-#[allow(dead_code)]
-pub fn emulated() -> Option<PathBuf> {
-    let exe = std::env::current_exe().ok()?;
-    let folders = exe.ancestors().skip(1).take(2);
-    let mut libraries = folders.map(|folder| folder.join("libosier_emulated_cuda.so"));
-    libraries.find(|library| library.is_file())
-}
+#[allow(unused_imports)]
+pub use needs::{driver as emulated, emulated_driver};
 
-/// The first device's context; none, said aloud, where there is no driver.
+/// The first device's context; none where there is no driver, and the skip was asked for.
 #[allow(dead_code)]
+#[track_caller]
 pub fn context() -> Option<Context> {
-    if let Some(library) = emulated() {
+    if let Some(library) = emulated_driver() {
         Driver::prefer(library);
     }
     match Driver::get().and_then(|_| Context::new(0)) {
@@ -31,7 +29,7 @@ pub fn context() -> Option<Context> {
         Err(why) => {
             // A driver that was asked for must work.
             assert!(debug::value(debug::CUDA_LIBRARY).is_none(), "{why}");
-            eprintln!("SKIPPED: {why}");
+            needs::missing("driver", why);
             None
         }
     }
@@ -59,17 +57,12 @@ pub fn download(stream: &Stream, from: &DeviceSlice<u8>) -> Vec<u8> {
     staged.host().unwrap().to_vec()
 }
 
-/// Compiles a folder of kernels, of the crate that is tested, for the emulated driver; `None`,
-/// said aloud, without a compiler or without the emulated driver.
+/// Compiles a folder of kernels, of the crate that is tested, for the emulated driver; `None`
+/// without a compiler or without the emulated driver, if the skip was asked for.
 #[allow(dead_code)]
 pub fn library_of_kernels(folder: &str) -> Option<PathBuf> {
-    if emulated().is_none() {
-        eprintln!("SKIPPED: the emulated driver was not built beside this test");
-        return None;
-    }
     let program = scan::program();
-    if Command::new(&program).arg("--version").output().is_err() {
-        eprintln!("SKIPPED: no C++ compiler for the kernels of the test");
+    if emulated().is_none() || !needs::program("cxx", &program) {
         return None;
     }
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));

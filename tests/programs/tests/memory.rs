@@ -3,8 +3,8 @@
 mod support;
 
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
-use support::{EXERCISE, finish, job, launcher};
+use std::process::Command;
+use support::{EXERCISE, finish, job, launcher, needs};
 
 /// `ulimit -v`, for the launcher and its ranks.
 #[test]
@@ -42,14 +42,8 @@ fn ranks_run_in_little_address_space() {
 /// no barrier between processes.
 #[test]
 fn valgrind_finds_nothing_in_a_job_of_two() {
-    let there = Command::new("valgrind")
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success());
-    if !there {
-        return eprintln!("SKIPPED: valgrind is not installed (hint: apt-get install valgrind)");
+    if !needs::program("valgrind", "valgrind") {
+        return;
     }
     let mut command = Command::new(launcher());
     command

@@ -10,6 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+#[path = "../../../needs.rs"]
+#[allow(dead_code, clippy::duplicate_mod)]
+pub mod needs;
+
 /// Ends a test that hangs: ten times what the longest may take.
 pub const GUARD: Duration = Duration::from_secs(120);
 
@@ -139,12 +143,14 @@ pub fn settings<'a, V: AsRef<str> + 'a>(
     }
 }
 
-/// Whether the emulated driver was built beside the launcher; it needs a C++ compiler.
+/// Whether the emulated driver was built beside the launcher; false only where the skip was
+/// asked for.
+#[track_caller]
 pub fn emulated() -> bool {
     let beside = Path::new(EXERCISE).with_file_name("libosier_emulated_cuda.so");
     let there = beside.is_file();
     if !there {
-        eprintln!("SKIPPED: {} was not built", beside.display());
+        needs::missing("driver", beside.display());
     }
     there
 }
