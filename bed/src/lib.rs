@@ -265,7 +265,7 @@ impl fmt::Display for Failure {
         )?;
         write!(
             f,
-            "repeat: OSIER_TEST='case={}' cargo test -p osier-bed --test engine_sim one_case -- --nocapture",
+            "repeat: OSIER_TEST='case={}' cargo test -p osier-bed --test engine_sim one_case -- --ignored --nocapture",
             self.case.replace(',', ",,")
         )
     }

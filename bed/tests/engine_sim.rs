@@ -1,6 +1,6 @@
 //! The real engine under random traffic on the simulated network. A failure is
 //! cut down and printed as a timeline, with the command that repeats it;
-//! `OSIER_TEST=seed=... cargo test -p osier-bed --test engine_sim one_seed` plays a whole seed.
+//! `OSIER_TEST=seed=... cargo test -p osier-bed --test engine_sim one_seed -- --ignored` plays a whole seed.
 
 #[path = "../../tests/asked.rs"]
 mod asked;
@@ -339,10 +339,9 @@ fn regressions() {
 
 /// Repeats the seed of `OSIER_TEST=seed=N`, in each kind of traffic.
 #[test]
+#[ignore = "repeats the seed of OSIER_TEST"]
 fn one_seed() {
-    let Some(seed) = asked::number("seed") else {
-        return;
-    };
+    let seed = asked::number("seed").expect("OSIER_TEST=seed=N");
     for options in [checked(plain()), plain(), deadly(), corrupt()] {
         match run(seed, &options) {
             Ok(report) => println!("{options:?}: {report:?}"),
@@ -353,10 +352,9 @@ fn one_seed() {
 
 /// Repeats what a failure has printed.
 #[test]
+#[ignore = "repeats the case of OSIER_TEST"]
 fn one_case() {
-    let Some(case) = asked::text("case") else {
-        return;
-    };
+    let case = asked::text("case").expect("OSIER_TEST=case=...");
     match replay(&case) {
         Ok(report) => println!("no rule is broken: {report:?}"),
         Err(failure) => panic!("{failure}"),
@@ -427,10 +425,10 @@ fn faults_on_purpose_are_found_and_cut_down() {
     }
 }
 
-/// Programs of one kind in a row.
+/// Programs of one kind in a row, at most.
 const CHUNK: u64 = 10_000;
 
-/// Plays so many random programs: of ten thousands in a row six are plain, two
+/// Plays so many random programs: of ten rows six are plain, two
 /// have deaths, one has corruption, and one all checks. A run fails if its
 /// hang is not seen, or one is seen that is none, as by any other rule.
 fn programs(first: u64, runs: u64) {
@@ -446,12 +444,14 @@ fn programs(first: u64, runs: u64) {
         .collect();
     let mut totals = vec![Report::default(); kinds.len()];
     let mut done = 0;
+    // Few are of all kinds, too.
+    let in_a_row = CHUNK.min(runs.div_ceil(10));
     for &kind in turns.iter().cycle() {
         if done == runs {
             break;
         }
         let (name, _, options) = &kinds[kind];
-        let (from, count) = (first + done, CHUNK.min(runs - done));
+        let (from, count) = (first + done, in_a_row.min(runs - done));
         match play(options, from, |n| n >= count) {
             Ok(report) => totals[kind] += report,
             Err(failure) => panic!("{failure}"),
