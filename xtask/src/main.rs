@@ -17,6 +17,7 @@ mod docs;
 mod install;
 mod invariants;
 mod kernels;
+mod lacks;
 mod layers;
 #[allow(dead_code)]
 #[path = "../../emulated-cuda/scan.rs"]

@@ -62,7 +62,7 @@ pub fn lints() -> Result {
     apt(&packages, "check needs it, and this toolchain lacks it")
 }
 
-/// Valgrind, under which a test runs a job; without it the test says that it is skipped.
+/// Valgrind, under which a test runs a job; without it `test` asks for the skip.
 pub fn valgrind() -> Result {
     if on_path("valgrind") {
         return Ok(());

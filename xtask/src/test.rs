@@ -1,5 +1,6 @@
 //! `check` and `test`: what CI runs, step by step.
 
+use crate::lacks::Lacks;
 use crate::scan;
 use crate::setup;
 use crate::steps::{Result, Steps, cargo, root, run as run_command, succeeds, target_dir};
@@ -59,19 +60,26 @@ pub fn run(args: &Args) -> Result {
         crate::kernels::check_steps(&mut steps);
     }
     if wanted(Part::Unit) {
+        let mut lacks = None;
         steps.step("unit", || {
             setup::cplusplus()?;
             if let Err(e) = setup::valgrind() {
                 println!("without valgrind: {e}");
             }
+            let lacks = lacks.insert(Lacks::here());
             // Tests alone leave no libraries beside the programs that load them, the
             // emulated driver's among them. Without --tests cargo would choose other
             // features, and compile everything twice.
             run_command(cargo().args(["build", "--workspace", "--lib", "--bins", "--tests"]))?;
-            run_command(cargo().args(["test", "--workspace", "--no-fail-fast"]))
+            run_command(cargo().env("OSIER_TEST", lacks.asked()).args([
+                "test",
+                "--workspace",
+                "--no-fail-fast",
+            ]))
         });
-    }
-    if wanted(Part::Unit) {
+        for (key, why) in lacks.iter().flat_map(Lacks::iter) {
+            steps.skip(&format!("unit: {key}"), why);
+        }
         hwloc(&mut steps);
     }
     if wanted(Part::Loom) {
@@ -333,7 +341,7 @@ fn built_tests(folder: &str, names: &[&str]) -> std::result::Result<Vec<PathBuf>
 }
 
 /// A library that the C++ compiler brings along.
-fn compilers_library(name: &str) -> Option<PathBuf> {
+pub fn compilers_library(name: &str) -> Option<PathBuf> {
     let compiler = std::env::var_os("CXX").unwrap_or_else(|| "g++".into());
     let answer = Command::new(compiler)
         .arg(format!("-print-file-name={name}"))
