@@ -1,4 +1,4 @@
-//! Developer commands: `cargo xtask check|test|demo|docs|soak|kernels|gpu-bundle|compare|suites`.
+//! Developer commands: `cargo xtask check|quick|test|demo|docs|soak|kernels|gpu-bundle|compare|suites`.
 //!
 //! Each command sets up what it needs, says what it installs and why, and
 //! returns the first failure as its exit code.
@@ -19,6 +19,7 @@ mod invariants;
 mod kernels;
 mod lacks;
 mod layers;
+mod quick;
 #[allow(dead_code)]
 #[path = "../../emulated-cuda/scan.rs"]
 mod scan;
@@ -35,6 +36,7 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", version)]
 #[command(after_help = "Examples:
+  cargo xtask quick                 of what a change touches, in a minute
   cargo xtask check                 formatting, lints, documentation
   cargo xtask test                  everything that CI runs
   cargo xtask demo                  the main job and two tables
@@ -49,6 +51,8 @@ struct Args {
 enum Command {
     /// Formatting, clippy and rustdoc, warnings denied
     Check,
+    /// The first answer on a change: format, lints, unit tests and seeds of what it touches
+    Quick(quick::Args),
     /// Every test; exactly what CI runs
     Test(test::Args),
     /// The main job on four ranks, then latency and bandwidth beside the machine's floor
@@ -76,6 +80,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Check => test::check(),
+        Command::Quick(args) => quick::run(&args),
         Command::Test(args) => test::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Soak(args) => soak::run(&args),
