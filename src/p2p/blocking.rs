@@ -149,12 +149,13 @@ impl Communicator {
     /// # Errors
     /// Of kind [`ErrorKind::Truncated`], if the message is longer than the buffer;
     /// [`Error::envelope`] has its source and tag. Of kind [`ErrorKind::Rank`] or
-    /// [`ErrorKind::Tag`], if source or tag make no sense; of kind [`ErrorKind::RankDead`] or
-    /// [`ErrorKind::Closed`], if the source, or with a wildcard every rank that could send, has
-    /// failed or left and no message of it is left; of kind [`ErrorKind::Cancelled`], if the
-    /// sender gave up the message; of kind [`ErrorKind::OutOfMemory`], if there is no memory
-    /// for the operation; of kind [`ErrorKind::Device`], if the memory is a device's and its
-    /// driver fails.
+    /// [`ErrorKind::Tag`], if source or tag make no sense. Of kind [`ErrorKind::RankDead`] or
+    /// [`ErrorKind::Closed`], if the source has failed or left and no message of it is left;
+    /// from any source, if any rank has failed that was not acknowledged
+    /// ([`Communicator::acknowledge_failures`]), or no rank is left that could send. Of kind
+    /// [`ErrorKind::Cancelled`], if the sender gave up the message; of kind
+    /// [`ErrorKind::OutOfMemory`], if there is no memory for the operation; of kind
+    /// [`ErrorKind::Device`], if the memory is a device's and its driver fails.
     #[inline]
     #[track_caller]
     pub fn recv<B: BufferMut + ?Sized>(
@@ -271,8 +272,8 @@ impl Communicator {
     ///
     /// # Errors
     /// Of kind [`ErrorKind::Rank`] or [`ErrorKind::Tag`], if source or tag make no sense; of
-    /// kind [`ErrorKind::RankDead`] or [`ErrorKind::Closed`], if the source has failed or left
-    /// and no message of it is left.
+    /// kind [`ErrorKind::RankDead`] or [`ErrorKind::Closed`], if no message is there and a
+    /// receive would end so (see [`Communicator::recv`]).
     #[track_caller]
     pub fn probe(&self, source: impl Into<Source>, tag: impl Into<TagSelector>) -> Result<Status> {
         let Some(pattern) =

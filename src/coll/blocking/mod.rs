@@ -35,7 +35,8 @@ impl Communicator {
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), if a rank has failed or left without
     /// having done its part; of kind [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), if
     /// the call has failed on another rank, whose own error says why. A rank whose part was
-    /// over before has succeeded, so ranks may differ. The communicator can be used again.
+    /// over before has succeeded, so ranks may differ. Collective calls of a
+    /// communicator with a failed rank go on failing; after other errors it can be used again.
     #[track_caller]
     pub fn barrier(&self) -> Result<()> {
         let _span = self.span(Kind::Barrier, ANY, ANY, 0);
