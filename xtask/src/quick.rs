@@ -119,6 +119,7 @@ pub fn run(args: &Args) -> Result {
         let package = &packages[name];
         let mut test = cargo();
         test.args(["test", "--quiet", "-p", name]);
+        test.env("OSIER_TEST", crate::lacks::Lacks::here().asked());
         if package.has_lib {
             test.arg("--lib");
         }
