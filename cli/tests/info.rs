@@ -146,7 +146,7 @@ fn protocols_cover_all_sizes() {
         "plain:",
         "heap:",
         "eager",
-        "one copy from the heap",
+        "get from the heap",
         "built in",
     ] {
         assert!(text.contains(word), "{word}: {text}");
