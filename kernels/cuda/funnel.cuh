@@ -10,7 +10,7 @@
 // Pack: a unit inside of one run is one word; the others are written byte by byte.
 // Unpack: the unit in which W begins writes W, if run and range hold all of W; bytes
 // of the run that no such word has are written by the unit that they are in. So each
-// byte is written once, and who writes it is known without asking a neighbor.
+// byte is written once, and who writes it is known without asking a neighbour.
 #pragma once
 #include "general.cuh"
 
