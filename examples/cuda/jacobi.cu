@@ -1,5 +1,5 @@
 // One Jacobi sweep over a block with ghosts: every point becomes the mean of its six
-// neighbors. The order of the additions is that of the host's sweep, and nothing is
+// neighbours. The order of the additions is that of the host's sweep, and nothing is
 // fused, so the fields are equal bit for bit.
 struct jacobi_sweep_plan {
     const double* from;
