@@ -428,7 +428,7 @@ fn faults_on_purpose_are_found_and_cut_down() {
 /// Programs of one kind in a row, at most.
 const CHUNK: u64 = 10_000;
 
-/// Plays so many random programs: of ten rows six are plain, two
+/// Plays `runs` random programs from seed `first` on: of ten groups six are plain, two
 /// have deaths, one has corruption, and one all checks. A run fails if its
 /// hang is not seen, or one is seen that is none, as by any other rule.
 fn programs(first: u64, runs: u64) {

@@ -130,7 +130,7 @@ pub const OUTCOME_CANCELLED: u16 = 1;
 /// The receiver has dropped the communicator, and nobody will receive it.
 pub const OUTCOME_CLOSED: u16 = 2;
 
-/// Bytes of the total in front of a EAGER_FIRST message's data.
+/// Bytes of the total in front of an EAGER_FIRST message's data.
 pub const TOTAL_BYTES: usize = 8;
 
 /// A message's fixed part.
@@ -143,7 +143,7 @@ pub fn head(kind: u8, aux: u16, low: u32, high: u32) -> AmHead {
     }
 }
 
-/// The total of a EAGER_FIRST, with check bits: it lies among the bytes of a payload, which the
+/// The total of an EAGER_FIRST, with check bits: it lies among the bytes of a payload, which the
 /// transport does not look at, and says how long the message is.
 #[inline]
 pub fn eager_first_total(total: u64, tag: u32) -> u64 {
@@ -152,7 +152,7 @@ pub fn eager_first_total(total: u64, tag: u32) -> u64 {
     total | (mixed ^ mixed << 29) & !0xffff_ffff
 }
 
-/// The total of a EAGER_FIRST; `None` if it is not as it was written.
+/// The total of an EAGER_FIRST; `None` if it is not as it was written.
 #[inline]
 pub fn open_eager_first_total(word: u64, tag: u32) -> Option<u64> {
     (word == eager_first_total(word, tag)).then_some(word & 0xffff_ffff)

@@ -369,7 +369,7 @@ impl Memory {
     pub fn write_through_bar1(&self, at: u64, from: &[u8]) -> Result<()> {
         let write = |bar1: &Bar1Window| {
             let place = bar1.place(at);
-            // SAFETY: as in `read_through_aperture`.
+            // SAFETY: mapped for as long as the lock is held, checked to hold so many bytes.
             unsafe { (bar1.library.write)(bar1.handle, place, from.as_ptr().cast(), from.len()) }
         };
         let code = self.with_bar1(at, from.len(), write).ok_or_else(none)?;

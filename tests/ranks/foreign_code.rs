@@ -15,7 +15,6 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
 
 /// What foreign code does.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -344,7 +343,6 @@ fn a_blocking_receive_outlives_panics_of_dropped_buffers() {
             let other = comm.clone();
             let times = times.clone();
             s.spawn(move || {
-                std::thread::sleep(Duration::from_millis(50));
                 let first = other.irecv(vec![0u8; 8], 0, 1).unwrap();
                 while times.load(Ordering::SeqCst) == 0 {
                     std::thread::yield_now();

@@ -239,7 +239,7 @@ macro_rules! many {
 }
 
 impl<'a> Calls<'a> {
-    /// Of so many bytes. `comm` is a ring of ranks where neighbors are asked for.
+    /// Calls of `bytes` bytes. `comm` is a ring of ranks where neighbors are asked for.
     pub fn new(bench: Bench, comm: &'a Communicator, form: Form, bytes: usize) -> Calls<'a> {
         let (rank, size) = (comm.rank(), comm.size());
         let mut calls = Calls {

@@ -14,7 +14,7 @@
 //! # Invariants
 //! 1. Slabs are no more than the limit; they stay until the rank goes, so that nothing
 //!    is registered or pinned per message.
-//! 2. A slot is one transfer's until it is dropped, and whoever drops it knows that no
+//! 2. A slot belongs to one transfer until it is dropped, and is dropped only when no
 //!    kernel uses it.
 //! 3. Who may have how much, and what is kept for whom, is said by [`Shares`], so that
 //!    nobody waits in a circle. (On a device only sends and copies take slots, and copies

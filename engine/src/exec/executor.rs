@@ -16,7 +16,7 @@
 //!    send that is one in place of the rest, and posts a receive without memory for each
 //!    that is owed to it: each receive meets one message or one poison, peers that wait are
 //!    told, and nothing of the run is left over for a later one.
-//! 3. A run is over when no operation uses its memory, not before.
+//! 3. A run completes when no operation uses its memory, not before.
 //! 4. A run is taken out of its slot while it is advanced, so a driver that is called
 //!    meanwhile reaches every run but this one.
 //!
@@ -156,8 +156,8 @@ pub trait Driver {
     /// Drops a value once the lane's lock is free.
     fn drop_later(&mut self, value: Option<Foreign>);
 
-    /// Calls the waker of a run that is over once the lane's lock is free, and has threads
-    /// that wait for the lane look again.
+    /// Calls the waker of a completed run once the lane's lock is free, and has the lane's
+    /// waiters poll again.
     fn run_is_over(&mut self, waker: Option<Waker>);
 }
 
@@ -311,7 +311,7 @@ impl Executor {
         view.as_device().is_none().then_some((view, from, tag))
     }
 
-    /// Lets a stream wait for a run; one that is over lets it go on at once.
+    /// Holds a stream until a run completes; not at all if it has completed.
     pub fn hold(&mut self, id: u32, hold: Hold) {
         if let Some(run) = self.run_mut(id).filter(|run| !run.is_over()) {
             run.holds.push(hold);
@@ -338,7 +338,7 @@ impl Executor {
     }
 }
 
-/// Starts a run, or fails it with this error. Its buffers belong to it until it is over.
+/// Starts a run, or fails it with this error. Its buffers belong to it until it completes.
 ///
 /// # Errors
 /// There are too many runs.

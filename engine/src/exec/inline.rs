@@ -284,9 +284,9 @@ mod tests {
     use crate::exec::lower::lower;
     use osier_collectives::{Algorithm, Call, Operation, Plan};
 
-    /// Orders keep what must come before.
+    /// Orders keep dependencies.
     #[test]
-    fn what_sends_comes_first_and_nothing_too_early() {
+    fn sends_come_first_and_dependencies_hold() {
         let nothing = Region::run(Buffer::Recv, 0, 0);
         let send = |to| Action::Send {
             to,
@@ -308,9 +308,9 @@ mod tests {
         assert!(inline.fits(MOST_BYTES) && !inline.fits(MOST_BYTES + 1));
     }
 
-    /// The planner knows what is inline: it costs no run.
+    /// The planner and the executor agree on which plans run inline.
     #[test]
-    fn rows_of_the_planner_are_inline() {
+    fn short_plans_have_inline_schedules() {
         for operation in Operation::ALL {
             for (algorithm, ranks) in Algorithm::FLAT
                 .into_iter()
@@ -335,7 +335,7 @@ mod tests {
         }
     }
 
-    /// What is meant to be quick is inline.
+    /// Calls that are meant to be quick run inline.
     #[test]
     fn small_calls_are_inline() {
         for ranks in 2..9 {

@@ -224,7 +224,7 @@ pub const TABLE: [Row; 8] = [
 
 const ONE_KERNEL_ONLY: &str = "short messages are announced to be read by one kernel only";
 const WAITS_FOR_NO_RECEIVE: &str =
-    "standard sends of short messages wait for no receive (hint: --mode)";
+    "standard sends of short messages wait for no receive (hint: OSIER_DEBUG=device-eager=N)";
 
 fn eager(rules: &Rules, m: &Message) -> Able {
     match m.from.space {
@@ -340,7 +340,7 @@ fn device_slots(rules: &Rules, m: &Message) -> Able {
         (_, placement) if placement.is_one_process() => Able::No("one process reads at once"),
         (_, Placement::Apart) => Able::No("the devices are not linked"),
         _ => match rules.pipelining {
-            Pipelining::Off => Able::No("forbidden"),
+            Pipelining::Off => Able::No("forbidden by OSIER_DEBUG=pipeline=off"),
             Pipelining::On => Able::Always,
             Pipelining::Auto => Able::Yes,
         },

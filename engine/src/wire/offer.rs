@@ -110,7 +110,7 @@ impl Offer {
     }
 }
 
-/// Body of a FD_REQUEST: descriptors are sent to a socket, under a number.
+/// Body of an FD_REQUEST: descriptors are sent to a socket, under a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
     pub number: u64,

@@ -50,8 +50,8 @@ fn begin(comm: &Communicator, operation: Operation, bytes: usize) -> Result<Open
     })
 }
 
-/// Virtual time, in ns, of one call on all ranks of a machine, by an algorithm in so many
-/// segments.
+/// Virtual time, in ns, of one call on all ranks of a machine, by an algorithm and its
+/// number of segments.
 ///
 /// # Errors
 /// The algorithm is not for the call, or an operation is not played here.
@@ -185,7 +185,8 @@ mod tests {
                     ns.expect("an end")
                 })
                 .collect();
-            let (least, most) = (*times.iter().min().unwrap(), *times.iter().max().unwrap());
+            let least = *times.iter().min().expect("three placements");
+            let most = *times.iter().max().expect("three placements");
             assert!(
                 most as f64 <= 1.02 * least as f64,
                 "{operation:?}, {bytes} bytes: {times:?} ns by core, by node, at random"

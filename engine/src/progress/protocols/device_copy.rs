@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! sender                              receiver
-//! RTS total, its view      ->    (match) one kernel, of either device
+//! RTS total, its view           ->    (match) one kernel, of either device
 //!                               <-    FIN
 //! ```
 //!

@@ -3,7 +3,7 @@
 //! ```text
 //! sender                          receiver
 //! [LAYOUT slot]             ->    keeps it
-//! RTS total, offer     ->    (match) opens the memory, or finds it open
+//! RTS total, offer          ->    (match) opens the memory, or finds it open
 //!                                 when the ready event has passed: one kernel, from layout
 //!                                 to layout
 //!                           <-    FIN

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! sender                              receiver
-//! RTS total, offer         ->    (match)
+//! RTS total, offer              ->    (match)
 //!                               <-    FD_REQUEST number, socket   once: its memory for slots
 //! a descriptor, by a socket     ->    opens it, and keeps it
 //!                               <-    SLOT_CTS on the device
-//! SLOT place ...               ->    its kernel unpacks there; or copies it to its own
+//! SLOT place ...                ->    its kernel unpacks there; or copies it to its own
 //!                                     device first, and unpacks it there
 //!                               <-    SLOT_CREDIT n               as soon as it is unpacked, or
-//!                                                           copied
+//!                                                               copied
 //! ```
 //!
 //! From SLOT_CTS on slots go as those of the host's memory do ([`super::host_pipeline`]), with the

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! sender                              receiver
-//! RTS total, offer         ->    (match) cannot open that, but may be opened
+//! RTS total, offer              ->    (match) cannot open that, but may be opened
 //!                               <-    [LAYOUT slot]
 //!                               <-    PUT_OFFER offer
 //! opens the memory, or finds it
 //! open; one kernel, from layout
 //! to layout
-//! PUT_DONE                        ->
+//! PUT_DONE                      ->
 //! ```
 //!
 //! The sender does as a receiver does that reads ([`super::device_get`]), the other way

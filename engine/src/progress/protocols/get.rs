@@ -2,10 +2,11 @@
 //! rear part (shared pull).
 //!
 //! ```text
-//! receiver                              sender
-//! reads bytes 0 .. k    REAR_PUT   ->      writes bytes k .. n
-//!                       <-      REAR_DONE
-//!                       FIN  ->
+//! receiver                         sender
+//! reads bytes 0 .. k
+//! REAR_PUT                   ->    writes bytes k .. n
+//!                            <-    REAR_DONE
+//! FIN                        ->
 //! ```
 //!
 //! The receiver reads. While the sender waits anyway it writes the rear part,

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! sender                              receiver
-//! RTS total, on a device   ->    (match)
-//!                               <-    SLOT_CTS         hand slots over
-//! SLOT place ...               ->                  its kernel, or the host, unpacks there
-//!                               <-    SLOT_CREDIT n       in order; the slots are packed anew
+//! RTS total, on a device        ->    (match)
+//!                               <-    SLOT_CTS        hand slots over
+//! SLOT place ...                ->    its kernel, or the host, unpacks there
+//!                               <-    SLOT_CREDIT n   in order; the slots are packed anew
 //! ```
 //!
 //! The slots are the sender's, whichever end is a device: a kernel of its has packed

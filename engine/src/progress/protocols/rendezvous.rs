@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! sender                      receiver
-//! RTS total [key]  ->    (match)
-//!                       <-    CTS          fragments
-//!                       <-    SLOT_CTS       bounce buffers
-//!                       <-    PUT_OFFER       put: the sender's kernel writes
-//!                       <-    FIN      it was read (get), or is over
-//! CANCEL              ->                it will not come
+//! RTS total [key]       ->    (match)
+//!                       <-    CTS         fragments
+//!                       <-    SLOT_CTS    bounce buffers
+//!                       <-    PUT_OFFER   put: the sender's kernel writes
+//!                       <-    FIN         it was read (get), or is over
+//! CANCEL                ->    it will not come
 //! ```
 //!
 //! The receiver decides ([`answer`]), because it alone knows both ends: it takes the first
