@@ -40,8 +40,8 @@ impl Messages for Caller<'_> {
     }
 
     #[inline]
-    fn send(&mut self, view: RawView, to: u32, tag: u32) -> Result<Started<Refused>> {
-        let sent = !self.lane.knows_dead(to) && self.lane.send_now(&view, to, tag);
+    fn send(&mut self, view: &RawView, to: u32, tag: u32) -> Result<Started<Refused>> {
+        let sent = !self.lane.knows_dead(to) && self.lane.send_now(view, to, tag);
         Ok(match sent {
             true => Started::Done(view.bytes()),
             false => Started::Later(Refused),
@@ -49,12 +49,12 @@ impl Messages for Caller<'_> {
     }
 
     #[inline]
-    fn receive(&mut self, view: RawView, from: u32, tag: u32) -> Result<Started<Refused>> {
+    fn receive(&mut self, view: &RawView, from: u32, tag: u32) -> Result<Started<Refused>> {
         let lane = &mut self.lane;
         if !lane.may_receive_directly(Pattern::exact(from, tag)) || lane.knows_dead(from) {
             return Ok(Started::Later(Refused));
         }
-        let bytes = self.comm.receive_here(lane, &view, from, tag);
+        let bytes = self.comm.receive_here(lane, view, from, tag);
         Ok(bytes.map_or(Started::Later(Refused), Started::Done))
     }
 }

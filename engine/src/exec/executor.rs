@@ -473,14 +473,14 @@ impl<D: Driver> Messages for Posting<'_, D> {
     }
 
     #[inline]
-    fn send(&mut self, view: RawView, to: u32, tag: u32) -> Result<Started<u32>> {
+    fn send(&mut self, view: &RawView, to: u32, tag: u32) -> Result<Started<u32>> {
         self.driver
-            .post_send(view, to, tag, self.crossing, self.site)
+            .post_send(view.clone(), to, tag, self.crossing, self.site)
     }
 
     #[inline]
-    fn receive(&mut self, view: RawView, from: u32, tag: u32) -> Result<Started<u32>> {
-        self.driver.post_receive(view, from, tag, self.site)
+    fn receive(&mut self, view: &RawView, from: u32, tag: u32) -> Result<Started<u32>> {
+        self.driver.post_receive(view.clone(), from, tag, self.site)
     }
 }
 
@@ -574,7 +574,7 @@ fn message_within<D: Driver>(
     if receives == COPY {
         run.copies += 1;
     }
-    let taken = step::receive(to, own, tag, &mut messages);
+    let taken = step::receive(&to, own, tag, &mut messages);
     settle(messages.driver, run, receives, taken);
     if run.phase != Phase::Running {
         return;
@@ -582,7 +582,7 @@ fn message_within<D: Driver>(
     if sends == COPY {
         run.copies += 1;
     }
-    let taken = step::send(from, own, tag, &mut messages);
+    let taken = step::send(&from, own, tag, &mut messages);
     settle(messages.driver, run, sends, taken);
 }
 

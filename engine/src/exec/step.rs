@@ -43,7 +43,10 @@ pub trait Regions {
     fn combine(&mut self, regions: [Region; 3], segment: u32) -> Result<()>;
 }
 
-/// Messages of one rank. The views stay valid until the message has ended.
+/// Messages of one rank. The memory of views stays valid until the message has ended.
+///
+/// Views are passed by reference: to move one copies it by wide loads behind narrow stores,
+/// which wait until the store buffer is empty, so until the peer's line has come.
 pub trait Messages {
     /// What tells of a message that ends later.
     type Later;
@@ -55,13 +58,13 @@ pub trait Messages {
     ///
     /// # Errors
     /// Those of a send.
-    fn send(&mut self, view: RawView, to: u32, tag: u32) -> Result<Started<Self::Later>>;
+    fn send(&mut self, view: &RawView, to: u32, tag: u32) -> Result<Started<Self::Later>>;
 
     /// Receives a message.
     ///
     /// # Errors
     /// Those of a receive.
-    fn receive(&mut self, view: RawView, from: u32, tag: u32) -> Result<Started<Self::Later>>;
+    fn receive(&mut self, view: &RawView, from: u32, tag: u32) -> Result<Started<Self::Later>>;
 }
 
 /// Tag of a plan's message: that of the run, the step and the segment.
@@ -81,11 +84,11 @@ pub fn execute<M: Messages>(
     let computed = match action {
         Action::Send { to, tag, data } => {
             let view = regions.view(data, segment);
-            return send(view, to, tag_of(tags, tag, segment), messages);
+            return send(&view, to, tag_of(tags, tag, segment), messages);
         }
         Action::Receive { from, tag, data } => {
             let view = regions.view(data, segment);
-            return receive(view, from, tag_of(tags, tag, segment), messages);
+            return receive(&view, from, tag_of(tags, tag, segment), messages);
         }
         Action::Copy { from, to } => copy(&regions.view(from, segment), &regions.view(to, segment)),
         Action::Combine { left, right, into } => regions.combine([left, right, into], segment),
@@ -98,7 +101,7 @@ pub fn execute<M: Messages>(
 
 /// Sends a message of a step.
 #[inline]
-pub fn send<M: Messages>(view: RawView, to: u32, tag: u32, messages: &mut M) -> Taken<M::Later> {
+pub fn send<M: Messages>(view: &RawView, to: u32, tag: u32, messages: &mut M) -> Taken<M::Later> {
     match messages.send(view, to, tag) {
         Ok(Started::Done(_)) => Taken::Done,
         Ok(Started::Later(later)) => Taken::Later(later),
@@ -109,7 +112,7 @@ pub fn send<M: Messages>(view: RawView, to: u32, tag: u32, messages: &mut M) -> 
 /// Receives a message of a step, which fills its memory.
 #[inline]
 pub fn receive<M: Messages>(
-    view: RawView,
+    view: &RawView,
     from: u32,
     tag: u32,
     messages: &mut M,
