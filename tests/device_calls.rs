@@ -1,6 +1,11 @@
 //! Which calls of the driver messages make, once everything was set up: none that may
 //! wait for the whole device, or make it wait. On the emulated driver, which writes its
 //! calls down.
+//!
+//! The messages are repeated. Pools grow to the most memory that was in use at one time, and
+//! when a peer is slow more is in use than in the passes before; so memory may be made in
+//! some passes, but within [`PASSES`] one has to make none. Calls that wait for an event are
+//! never excused after the first pass.
 
 #[path = "../kernels/tests/support/mod.rs"]
 mod driver;
@@ -73,7 +78,7 @@ fn messages_make_no_call_that_waits_for_the_device() {
     let told = [run.stdout, run.stderr].concat();
     let told = String::from_utf8_lossy(&told);
     assert!(run.status.success() && told.contains("1 passed"), "{told}");
-    assert!(told.contains("calls in the second pass"), "{told}");
+    assert!(told.contains("calls in a later pass"), "{told}");
 }
 
 /// What one rank sends and receives with.
@@ -85,6 +90,9 @@ struct Rank<'a> {
     pinned: [DeviceSlice<u8>; 2],
     device: [DeviceSlice<u8>; 2],
 }
+
+/// Passes by which the pools must have grown as far as they do.
+const PASSES: usize = 6;
 
 const ROOM: usize = 4 << 20;
 const SIZES: [usize; 4] = [100, 9000, 90_000, 1_100_000];
@@ -191,17 +199,23 @@ fn child_that_is_traced() {
             trace: &trace,
             begun: Vec::new(),
         };
-        for pass in 0..2 {
-            if pass == 1 {
-                sections.begun.clear();
-            }
+        play(&rank, &kinds, &mut lasting, &mut sections);
+        let mut found = Vec::new();
+        for _ in 1..PASSES {
+            sections.begun.clear();
             play(&rank, &kinds, &mut lasting, &mut sections);
+            sections.run("the end", || {});
+            // One rank decides, for both write to the same file.
+            if comm.rank() == 0 {
+                found = judge(&sections);
+            }
+            let mut again = [u8::from(!found.is_empty())];
+            comm.bcast(&mut again, 0).unwrap();
+            if again == [0] {
+                break;
+            }
         }
-        sections.run("the end", || {});
-        if comm.rank() == 0 {
-            judge(&sections);
-        }
-        comm.barrier().unwrap();
+        assert!(found.is_empty(), "{found:#?}");
     });
     let _ = std::fs::remove_file(trace);
 }
@@ -351,9 +365,10 @@ fn play(
     });
 }
 
-fn judge(sections: &Sections<'_>) {
+/// The forbidden calls of a pass that made or gave up something; panics where one waited.
+fn judge(sections: &Sections<'_>) -> Vec<String> {
     let calls = std::fs::read_to_string(sections.trace).unwrap();
-    let mut found = Vec::new();
+    let (mut found, mut waits) = (Vec::new(), Vec::new());
     let mut number = 0;
     for pair in sections.begun.windows(2) {
         let [(name, from), (_, to)] = pair else {
@@ -361,16 +376,19 @@ fn judge(sections: &Sections<'_>) {
         };
         for call in calls[*from as usize..*to as usize].lines() {
             number += 1;
-            let waits = call == WAITS && !MAY_WAIT.contains(&name.as_str());
-            if is_forbidden(call) || waits {
+            if is_forbidden(call) {
                 found.push(format!("{name}: {call}"));
+            }
+            if call == WAITS && !MAY_WAIT.contains(&name.as_str()) {
+                waits.push(format!("{name}: {call}"));
             }
         }
     }
-    println!("{number} calls in the second pass");
+    println!("{number} calls in a later pass");
     assert!(
         number > 1000,
         "only {number} calls: is anything written down?"
     );
-    assert!(found.is_empty(), "{found:#?}");
+    assert!(waits.is_empty(), "{waits:#?}");
+    found
 }

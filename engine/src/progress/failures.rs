@@ -103,10 +103,9 @@ impl Lane {
             .ops
             .handles()
             .filter(|h| {
-                self.port
-                    .ops
-                    .get(*h)
-                    .is_some_and(|op| op.is_send() && op.peer == peer && !op.is_done())
+                self.port.ops.get(*h).is_some_and(|op| {
+                    op.is_send() && op.peer == peer && !op.is_done() && !op.drains()
+                })
             })
             .collect();
         for handle in sends {

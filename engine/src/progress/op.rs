@@ -35,7 +35,7 @@ pub struct Outcome {
 ///                 -> Eager -> Done                     eager, in fragments
 ///                 -> (Eager ->) AwaitAck -> Done       eager, synchronous
 ///                 -> RtsSent -> Streaming -> Done      CTS, SLOT_CTS
-///                              -> Done                 FIN
+///                              -> (Draining ->) Done   FIN
 ///          Eager, Streaming -> Cancelling -> gone         revoked, FIN
 /// receive  Posted -> Stream -> Done
 ///                 -> Reading -> Done                   `get` has the rest
@@ -60,7 +60,8 @@ pub(crate) enum Protocol {
     Stream(Receiving),
     /// A receive that reads its sender's memory.
     Reading,
-    /// A receive whose bytes a device brings, or unpacks.
+    /// A receive whose bytes a device brings, or unpacks; a send that its receiver has
+    /// taken, while kernels that pack it ahead still read its memory.
     Draining,
     /// It is over; of a receive, whether it has met a message.
     Done { met: bool },
@@ -183,6 +184,11 @@ impl Op {
             Protocol::RtsSent(sent) => !std::mem::replace(&mut sent.cancelling, true),
             _ => false,
         }
+    }
+
+    /// Whether it is a send that its receiver has taken, and whose kernels still run.
+    pub fn drains(&self) -> bool {
+        self.is_send() && matches!(self.protocol, Protocol::Draining)
     }
 
     pub fn is_posted(&self) -> bool {

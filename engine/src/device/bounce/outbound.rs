@@ -234,6 +234,12 @@ impl Outbound {
         }
     }
 
+    /// Whether kernels still read the user's memory. A failed one does not.
+    pub fn packs(&mut self) -> bool {
+        let mut events = self.pieces.iter_mut().map(|piece| &mut piece.event);
+        events.any(|event| matches!(passed(event), Ok(false)))
+    }
+
     /// Notes that no kernel is under way, and none waits for memory, if so.
     pub fn look(&mut self) {
         let mut works = self.wants_memory() || self.refuses;

@@ -257,6 +257,38 @@ pub(crate) fn must_not_wait(port: &mut Port, handle: u32, hurry: bool) -> bool {
     }
 }
 
+/// Ends a send that its receiver has taken, at once or when the kernels that pack it ahead
+/// of the engine have ended: the user may write its memory then.
+pub(crate) fn end_send(port: &mut Port, handle: u32, error: Option<Error>) {
+    if !packs(port, handle) {
+        return port.finish(handle, error);
+    }
+    if let Some(rare) = port.rare(handle) {
+        rare.error = error;
+    }
+    if let Some(op) = port.ops.get_mut(handle) {
+        op.protocol = Protocol::Draining;
+    }
+}
+
+/// Whether kernels that pack a send ahead still read its memory.
+fn packs(port: &mut Port, handle: u32) -> bool {
+    match port.ops.get_mut(handle).and_then(Op::transfer) {
+        Some(DeviceTransfer::Out(transfer)) => transfer.packs(),
+        _ => false,
+    }
+}
+
+/// Ends a send that waited only for its kernels, once they have ended.
+pub(crate) fn advance_draining(port: &mut Port, handle: u32) -> bool {
+    if !port.ops.get(handle).is_some_and(Op::drains) || packs(port, handle) {
+        return false;
+    }
+    let error = port.rare(handle).and_then(|rare| rare.error.take());
+    port.finish(handle, error);
+    true
+}
+
 /// So many bytes of a send were posted.
 pub(crate) fn took(port: &mut Port, handle: u32, bytes: usize) {
     if let Some(DeviceTransfer::Out(transfer)) = port.ops.get_mut(handle).and_then(Op::transfer) {

@@ -100,6 +100,7 @@ pub(crate) fn advance_transfers(port: &mut Port) -> bool {
             Some(DeviceTransfer::Out(transfer)) => {
                 transfer.look();
                 any |= host_pipeline::refuse_slots(port, handle);
+                any |= host_staged::advance_draining(port, handle);
             }
             Some(DeviceTransfer::In(_)) => any |= host_staged::advance_inbound(port, handle),
             Some(DeviceTransfer::Mapped(_)) => any |= device_get::advance_mapped(port, handle),

@@ -187,7 +187,7 @@ pub(crate) fn on_fin(port: &mut Port, peer: u32, handle: u32, outcome: u16) -> b
         port.finish(handle, Some(e));
     } else {
         let gone = protocols::freed(port, handle);
-        port.finish(handle, gone);
+        host_staged::end_send(port, handle, gone);
     }
     true
 }
