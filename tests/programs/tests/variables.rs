@@ -17,6 +17,9 @@ use support::{Done, EXERCISE, finish, job};
 /// Exit codes of the program and of the launcher for what they refuse.
 const REFUSED: [i32; 2] = [9, 2];
 
+/// Where the programs run: some values are paths of folders that are made.
+const FOLDER: &str = env!("CARGO_TARGET_TMPDIR");
+
 /// What no variable but a path takes.
 const GARBAGE: [&str; 3] = ["%garbage%", "-1", "99999999999999999999999999"];
 
@@ -100,7 +103,12 @@ fn alone(tried: &Tried, value: &OsStr) -> Done {
     for v in variables() {
         command.env_remove(v.name);
     }
-    finish(command.arg("join").envs([tried.set(value)]))
+    finish(
+        command
+            .current_dir(FOLDER)
+            .arg("join")
+            .envs([tried.set(value)]),
+    )
 }
 
 /// What is wrong with how a process ended, if anything.
@@ -156,7 +164,11 @@ fn the_launcher_names_the_variable_that_makes_no_sense() {
     let mut found = Vec::new();
     for tried in all() {
         for value in GARBAGE.iter().map(OsString::from).chain(other()) {
-            let done = finish(job(2, &[], &["join"]).envs([tried.set(&value)]));
+            let done = finish(
+                job(2, &[], &["join"])
+                    .current_dir(FOLDER)
+                    .envs([tried.set(&value)]),
+            );
             found.extend(wrong(&tried, &value, &done));
         }
     }
@@ -301,7 +313,7 @@ fn ranks_name_the_variable_that_makes_no_sense() {
     for tried in all().filter(|tried| !its_own(tried)) {
         let (name, value) = tried.set("%garbage%".as_ref());
         let set = format!("{name}={}", value.display());
-        let mut done = finish(&mut job(2, &["--env", &set], &["join"]));
+        let mut done = finish(job(2, &["--env", &set], &["join"]).current_dir(FOLDER));
         // The code of the program, or of the launcher.
         if done.code == Some(1) && tried.named(&done.stderr) {
             done.code = Some(REFUSED[1]);
