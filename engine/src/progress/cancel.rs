@@ -8,7 +8,7 @@
 
 use super::lane::Lane;
 use super::op::{Op, Protocol};
-use super::protocols::{device_copy, device_put, host_staged, outbox};
+use super::protocols::{self, device_put, host_staged, outbox};
 use crate::diagnose::page::Operation;
 use crate::diagnose::waits::{Asked, hear, listens};
 use crate::exec::foreign::Foreign;
@@ -120,12 +120,17 @@ impl Lane {
                 self.port.free(handle);
                 true
             }
-            Protocol::Stream(_) | Protocol::Draining => {
+            Protocol::Stream(_)
+            | Protocol::DeviceCopy(_)
+            | Protocol::DeviceGet(_)
+            | Protocol::DevicePut(_)
+            | Protocol::Opening(_)
+            | Protocol::Draining => {
                 if !device_put::stop_placed(&mut self.port, handle) {
                     return false; // the sender's device may write our memory
                 }
                 host_staged::open_window(&mut self.port, handle);
-                device_copy::end_direct(&mut self.port, handle);
+                protocols::end_device_work(&mut self.port, handle);
                 self.port.discard_rest(handle);
                 self.port.free(handle);
                 true

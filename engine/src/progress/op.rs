@@ -1,13 +1,17 @@
 //! Operations of a lane.
 
 use super::checked::OpCheck;
-use super::protocols::DeviceTransfer;
+use super::protocols::device_copy::Copying;
+use super::protocols::device_get::Mapped;
 use super::protocols::device_memory::Made;
+use super::protocols::device_pipeline::Opening;
+use super::protocols::device_put::Placed;
 use super::protocols::eager::{Receiving, Sending};
 use super::protocols::outbox::Queued;
 use super::protocols::rendezvous::{RtsSent, Streaming};
 use crate::completion::hold::Hold;
 use crate::completion::ready::Ready;
+use crate::device::bounce::{Inbound, Outbound};
 use crate::error::Error;
 use crate::exec::executor::NO_RUN;
 use crate::exec::foreign::Foreign;
@@ -35,11 +39,17 @@ pub struct Outcome {
 ///                 -> Eager -> Done                     eager, in fragments
 ///                 -> (Eager ->) AwaitAck -> Done       eager, synchronous
 ///                 -> RtsSent -> Streaming -> Done      CTS, SLOT_CTS
-///                              -> (Draining ->) Done   FIN
-///          Eager, Streaming -> Cancelling -> gone         revoked, FIN
+///                            -> DeviceWrite -> Done    PUT_OFFER
+///                            -> (Draining ->) Done     FIN
+///          Eager, Streaming -> Cancelling -> gone      revoked, FIN
 /// receive  Posted -> Stream -> Done
 ///                 -> Reading -> Done                   `get` has the rest
-///                 -> Draining -> Done                  a device has the bytes
+///                 -> DeviceCopy, DeviceGet -> Done     our kernel copies
+///                 -> DevicePut -> Done                 the sender's kernel writes
+///                 -> Opening -> Stream                 slots on the sender's device
+///          Stream -> Draining -> Done                  our kernels unpack
+/// DeviceGet, DevicePut -> Opening, Stream              it cannot be opened
+/// DeviceWrite -> RtsSent                               it cannot be opened
 /// ```
 pub(crate) enum Protocol {
     /// A send in the outbox, of which nothing has left.
@@ -50,6 +60,8 @@ pub(crate) enum Protocol {
     AwaitAck,
     /// A send that is announced.
     RtsSent(RtsSent),
+    /// A send whose device writes its receiver's memory.
+    DeviceWrite(Box<Mapped>),
     /// A send whose receiver lets fragments go, or slots.
     Streaming(Streaming),
     /// A send that was revoked in the middle; the receiver is to answer.
@@ -60,7 +72,15 @@ pub(crate) enum Protocol {
     Stream(Receiving),
     /// A receive that reads its sender's memory.
     Reading,
-    /// A receive whose bytes a device brings, or unpacks; a send that its receiver has
+    /// A receive that a device copies within this process.
+    DeviceCopy(Box<Copying>),
+    /// A receive whose device reads its sender's memory.
+    DeviceGet(Box<Mapped>),
+    /// A receive whose memory the sender's device writes.
+    DevicePut(Box<Placed>),
+    /// A receive that opens the sender's memory for slots.
+    Opening(Box<Opening>),
+    /// A receive whose bytes a device unpacks; a send that its receiver has
     /// taken, while kernels that pack it ahead still read its memory.
     Draining,
     /// It is over; of a receive, whether it has met a message.
@@ -95,7 +115,8 @@ pub(crate) struct Op {
 
 #[derive(Default)]
 pub(crate) struct Rare {
-    pub key: Option<RegionKey>,
+    /// Of a send, what its receiver is told of its memory.
+    pub exposed: Option<Exposed>,
     pub error: Option<Error>,
     pub waker: Option<Waker>,
     /// Where to leave which number at the end.
@@ -104,14 +125,25 @@ pub(crate) struct Rare {
     pub owner: Option<Box<dyn Any + Send>>,
     /// What is checked of it, until it gives its memory back.
     pub check: Option<Box<OpCheck>>,
-    /// Its bytes between the host and a device.
-    pub transfer: Option<DeviceTransfer>,
-    /// What the receiver is told of a device's memory.
-    pub offer: Option<Made>,
+    /// Bounce buffers between its device and the host, or another process.
+    pub bounce: Option<Bounce>,
     /// Streams that wait for its end.
     pub holds: Vec<Hold>,
     /// A failing run gave it up, for this rank of the job.
     pub blame: Option<u32>,
+}
+
+/// Memory of a send that its receiver may use.
+pub(crate) enum Exposed {
+    Host(RegionKey),
+    Device(Made),
+}
+
+/// Bounce buffers of an operation.
+#[derive(Debug)]
+pub(crate) enum Bounce {
+    Out(Outbound),
+    In(Inbound),
 }
 
 impl Op {
@@ -232,7 +264,12 @@ impl Op {
     pub fn received(&self) -> usize {
         match &self.protocol {
             Protocol::Stream(stream) => stream.moved,
-            Protocol::Draining | Protocol::Done { .. } => self.total,
+            Protocol::Draining
+            | Protocol::DeviceCopy(_)
+            | Protocol::DeviceGet(_)
+            | Protocol::DevicePut(_)
+            | Protocol::Opening(_)
+            | Protocol::Done { .. } => self.total,
             _ => 0,
         }
     }
@@ -255,9 +292,53 @@ impl Op {
         self.rare.get_or_insert_default()
     }
 
-    /// Key of the exported memory.
+    /// Key of the exported memory of the host.
     pub fn key(&self) -> Option<RegionKey> {
-        self.rare.as_ref()?.key
+        match self.rare.as_ref()?.exposed {
+            Some(Exposed::Host(key)) => Some(key),
+            _ => None,
+        }
+    }
+
+    pub fn take_key(&mut self) -> Option<RegionKey> {
+        let rare = self.rare.as_mut()?;
+        match rare.exposed {
+            Some(Exposed::Host(key)) => {
+                rare.exposed = None;
+                Some(key)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether its receiver is offered its device's memory.
+    pub fn has_offered(&self) -> bool {
+        let exposed = self.rare.as_ref().and_then(|rare| rare.exposed.as_ref());
+        matches!(exposed, Some(Exposed::Device(_)))
+    }
+
+    /// What its receiver is told of its device's memory.
+    pub fn offer(&mut self) -> Option<&mut Made> {
+        match self.rare.as_mut()?.exposed.as_mut()? {
+            Exposed::Device(made) => Some(made),
+            Exposed::Host(_) => None,
+        }
+    }
+
+    /// Bounce buffers of a send.
+    pub fn outbound(&mut self) -> Option<&mut Outbound> {
+        match self.rare.as_mut()?.bounce.as_mut()? {
+            Bounce::Out(outbound) => Some(outbound),
+            Bounce::In(_) => None,
+        }
+    }
+
+    /// Bounce buffers of a receive.
+    pub fn inbound(&mut self) -> Option<&mut Inbound> {
+        match self.rare.as_mut()?.bounce.as_mut()? {
+            Bounce::In(inbound) => Some(inbound),
+            Bounce::Out(_) => None,
+        }
     }
 
     /// It uses its memory no longer; the memory's owner is to go to [`Owed::drop`].
@@ -265,18 +346,16 @@ impl Op {
     pub fn forget_memory(&mut self) -> Option<Foreign> {
         self.view = RawView::empty();
         let rare = self.rare.as_mut()?;
-        match &mut rare.transfer {
-            Some(DeviceTransfer::Out(transfer)) if transfer.lends() => transfer.stop(),
-            transfer => *transfer = None,
+        match &mut rare.bounce {
+            Some(Bounce::Out(outbound)) if outbound.lends() => outbound.stop(),
+            bounce => *bounce = None,
         }
-        rare.offer = None;
+        if let Some(Exposed::Device(_)) = rare.exposed {
+            rare.exposed = None;
+        }
         rare.check = None;
         rare.holds.clear();
         rare.owner.take().map(Foreign::Value)
-    }
-
-    pub fn take_key(&mut self) -> Option<RegionKey> {
-        self.rare.as_mut()?.key.take()
     }
 }
 

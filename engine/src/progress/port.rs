@@ -9,7 +9,7 @@ use super::closing::Left;
 use super::failures::ended;
 use super::lane::{PARTITIONED_TAG, SPARE_BUFFERS};
 use super::links::Links;
-use super::op::{Mode, Op, Protocol, Rare};
+use super::op::{Exposed, Mode, Op, Protocol, Rare};
 use super::owed::Owed;
 use super::peer::{PeerState, Target};
 use super::traced::LaneTrace;
@@ -140,14 +140,13 @@ impl Port {
             op.rare().error = error;
         }
         if let Some(rare) = &mut op.rare {
-            rare.transfer = None;
-            rare.offer = None;
+            rare.bounce = None;
             rare.holds.clear();
             self.owed.wake(rare.waker.take());
             if let Some((ready, token)) = rare.notify.take() {
                 ready.push(token);
             }
-            if let Some(key) = rare.key.take() {
+            if let Some(Exposed::Host(key)) = rare.exposed.take() {
                 self.links.unexport(&key);
             }
         }
@@ -281,7 +280,9 @@ impl Port {
             return false;
         };
         match &mut op.protocol {
-            Protocol::RtsSent(_) | Protocol::AwaitAck => self.finish(handle, Some(e)),
+            Protocol::RtsSent(_) | Protocol::DeviceWrite(_) | Protocol::AwaitAck => {
+                self.finish(handle, Some(e));
+            }
             // Its bytes go on to a receiver that drops them.
             Protocol::Eager(_) | Protocol::Streaming(_) if op.mode == Mode::Synchronous => {
                 if let Protocol::Eager(sending) = &mut op.protocol {

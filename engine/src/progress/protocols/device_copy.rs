@@ -18,13 +18,27 @@ use crate::device::direct::{Direct, How};
 use crate::device::{DeviceMemory, Devices, Through};
 use crate::progress::op::Protocol;
 use crate::progress::port::Port;
-use crate::progress::protocols::DeviceTransfer;
+use crate::progress::protocols;
 use crate::protocol::reach::Placement;
 use crate::wire;
 use osier_kernels::handle::Made;
 use osier_kernels::{DeviceError, DeviceView, Ordered};
-use osier_transports::{RegionKey, RegionKind};
+use osier_transports::{AmHead, RegionKey, RegionKind};
 use std::sync::Arc;
+
+/// A receive that a kernel copies, while the send waits for FIN.
+#[derive(Debug)]
+pub(crate) struct Copying {
+    direct: Direct,
+    send: u32,
+}
+
+impl Copying {
+    /// The message that ends it.
+    pub fn end(&self) -> AmHead {
+        wire::head(wire::FIN, wire::OUTCOME_DONE, self.send, 0)
+    }
+}
 
 /// Begins a copy between buffers of one process, by the kernel of a device that reaches
 /// both: the receiver's, else the sender's.
@@ -104,22 +118,16 @@ pub(crate) fn begin_direct(
     let (Ok(from), Ok(to)) = (from.view(), to.view()) else {
         return false;
     };
-    let begun = direct(&port.devices, from, to, total);
-    let transfer = match begun {
-        Ok(transfer) => transfer,
+    let direct = match direct(&port.devices, from, to, total) {
+        Ok(direct) => direct,
         Err(why) => {
             say_apart(port, from, to, &why);
             return false;
         }
     };
-    if let Some(rare) = port.rare(handle) {
-        rare.transfer = Some(DeviceTransfer::Direct(transfer, send));
-    }
-    if let Some(op) = port.ops.get_mut(handle) {
-        op.protocol = Protocol::Draining;
-    }
     port.note_kernel(total);
-    port.staged.push(handle);
+    let copying = Box::new(Copying { direct, send });
+    protocols::begin_device_work(port, handle, Protocol::DeviceCopy(copying));
     true
 }
 
@@ -140,25 +148,22 @@ pub(crate) fn say_apart(
     }
 }
 
-/// Ends a copy from device to device, after waiting for it if it is under way, and
-/// tells the sender.
-pub(crate) fn end_direct(port: &mut Port, handle: u32) {
-    let Some(op) = port.ops.get_mut(handle) else {
-        return;
+/// Asks whether a copy has ended. True if it has.
+pub(crate) fn advance(port: &mut Port, handle: u32) -> bool {
+    let over = match port.ops.get_mut(handle).map(|op| &mut op.protocol) {
+        Some(Protocol::DeviceCopy(copying)) => copying.direct.is_over(),
+        _ => return false,
     };
-    let peer = op.peer;
-    let Some(rare) = &mut op.rare else {
-        return;
-    };
-    let end = match &rare.transfer {
-        Some(DeviceTransfer::Direct(_, send)) => {
-            wire::head(wire::FIN, wire::OUTCOME_DONE, *send, 0)
+    if let Ok(false) = over {
+        return false;
+    }
+    protocols::end_device_work(port, handle);
+    match over {
+        Ok(_) => port.received(handle),
+        Err(e) => {
+            let e = port.device_error(handle, e);
+            port.finish(handle, Some(e));
         }
-        Some(DeviceTransfer::Mapped(mapped)) => mapped.end(),
-        Some(DeviceTransfer::Opening(opening)) => opening.end(),
-        Some(DeviceTransfer::Placed(placed)) => placed.end(),
-        _ => return,
-    };
-    rare.transfer = None;
-    port.control(peer, end);
+    }
+    true
 }

@@ -34,13 +34,14 @@
 //! 3. Opened memory is closed when no transfer of this rank is under way on a device.
 
 use super::device_memory::{Remote, Said};
-use super::{device_copy, device_memory, device_pipeline, host_pipeline, rendezvous};
+use super::rendezvous::RtsSent;
+use super::{device_memory, device_pipeline, host_pipeline, rendezvous};
 use crate::device::direct::{Direct, How};
 use crate::device::imports::Room;
 use crate::device::{DeviceMemory, Devices, PoolLoan, Through, UnderWay};
-use crate::progress::op::{Op, Protocol};
+use crate::progress::op::Protocol;
 use crate::progress::port::Port;
-use crate::progress::protocols::DeviceTransfer;
+use crate::progress::protocols;
 use crate::protocol::reach::{Placement, Reach, supported};
 use crate::wire;
 use crate::wire::offer::{Want, When};
@@ -89,6 +90,15 @@ impl Drop for Mapped {
             self.devices.descriptors.forget(want.number);
         }
     }
+}
+
+/// What became of opening memory.
+enum Opening {
+    Done,
+    /// There is no room for another mapping, or our own memory has failed.
+    NoRoom,
+    /// It is not as long as the message.
+    Malformed,
 }
 
 enum Step {
@@ -162,6 +172,51 @@ impl Mapped {
             Ok(false) => Step::Waits,
             Err(e) => Step::Failed(e),
         }
+    }
+
+    /// Opens the other side's memory, with the descriptors that it has sent.
+    ///
+    /// # Errors
+    /// The reason why it cannot be opened.
+    fn open(&mut self, given: &[Piece]) -> Result<Opening, String> {
+        let Ok(own) = self.own.view() else {
+            return Ok(Opening::NoRoom);
+        };
+        let context = own.buffer().memory().context();
+        let (devices, owner, offer) = (&self.devices, self.owner, &self.remote.offer);
+        let key = &offer.key;
+        let from = match key.made {
+            Kind::SharedPool | Kind::OtherPool => devices
+                .open_pool(owner, context, key, given)
+                .map(|pool| Some(Opened::Pool(pool, None))),
+            _ => devices
+                .open(owner, context, key, given)
+                .and_then(|memory| {
+                    memory
+                        .map(|memory| self.remote.view(&DeviceSlice::of(memory)?))
+                        .transpose()
+                })
+                .map(|view| view.map(Opened::View)),
+        };
+        let event = match &offer.when {
+            When::Event(event) => devices.opened_event(owner, context, event).map(Some),
+            When::Passed | When::Told => Ok(None),
+        };
+        let opened = from.and_then(|from| Ok(from.zip(Some(event?))));
+        let Some((from, event)) = opened.map_err(|e| e.to_string())? else {
+            return Ok(Opening::NoRoom);
+        };
+        let offered = self.remote.packed_bytes();
+        let fits = match self.writes {
+            true => offered >= Some(self.bytes),
+            false => offered == Some(self.bytes),
+        };
+        if !fits {
+            return Ok(Opening::Malformed);
+        }
+        self.opened = from;
+        self.event = event;
+        Ok(Opening::Done)
     }
 
     /// Queues the kernel.
@@ -248,25 +303,19 @@ pub(crate) fn begin_mapped(
         _under_way: UnderWay::new(&port.devices),
         devices: port.devices.clone(),
     };
-    if want.is_none() && !open_memory(port, &mut mapped, peer, &[])? {
-        return Ok(false);
+    if want.is_none() {
+        let opening = mapped.open(&[]);
+        if !has_opened(port, opening)? {
+            return Ok(false);
+        }
     }
-    if let Some(rare) = port.rare(handle) {
-        rare.transfer = Some(DeviceTransfer::Mapped(Box::new(mapped)));
-    }
-    if !writes {
-        await_device(port, handle);
-    }
-    port.staged.push(handle);
+    let protocol = match writes {
+        true => Protocol::DeviceWrite(Box::new(mapped)),
+        false => Protocol::DeviceGet(Box::new(mapped)),
+    };
+    protocols::begin_device_work(port, handle, protocol);
     advance_mapped(port, handle);
     Ok(true)
-}
-
-/// The bytes of a receive come by a device.
-pub(crate) fn await_device(port: &mut Port, handle: u32) {
-    if let Some(op) = port.ops.get_mut(handle) {
-        op.protocol = Protocol::Draining;
-    }
 }
 
 /// Says once why memory is not opened that could be.
@@ -274,60 +323,16 @@ pub(crate) fn say(port: &Port, made: Kind, placement: Placement, why: &str) {
     port.devices.say_once(made, placement, Through::Host, why);
 }
 
-/// Opens what a message is read from. `Ok(false)`: there is no room, or it
-/// is not what was announced.
-///
-/// # Errors
-/// Why it cannot be.
-pub(crate) fn open_memory(
-    port: &mut Port,
-    mapped: &mut Mapped,
-    peer: u32,
-    given: &[Piece],
-) -> Result<bool, String> {
-    let Ok(own) = mapped.own.view() else {
-        return Ok(false);
-    };
-    let context = own.buffer().memory().context().clone();
-    let offer = &mapped.remote.offer;
-    let owner = (port.members[peer as usize], context.ordinal());
-    let (devices, key) = (&port.devices, &offer.key);
-    let from = match key.made {
-        Kind::SharedPool | Kind::OtherPool => devices
-            .open_pool(owner, &context, key, given)
-            .map(|pool| Some(Opened::Pool(pool, None))),
-        _ => devices
-            .open(owner, &context, key, given)
-            .and_then(|memory| {
-                memory
-                    .map(|memory| mapped.remote.view(&DeviceSlice::of(memory)?))
-                    .transpose()
-            })
-            .map(|view| view.map(Opened::View)),
-    };
-    let event = match &offer.when {
-        When::Event(event) => devices.opened_event(owner, &context, event).map(Some),
-        When::Passed | When::Told => Ok(None),
-    };
-    let opened = from.and_then(|from| Ok(from.zip(Some(event?))));
-    match opened {
-        Ok(Some((from, event))) => {
-            let told = mapped.remote.packed_bytes();
-            let fits = match mapped.writes {
-                true => told >= Some(mapped.bytes),
-                false => told == Some(mapped.bytes),
-            };
-            if !fits {
-                port.counters.malformed += 1;
-                return Ok(false);
-            }
-            mapped.opened = from;
-            mapped.event = event;
-            Ok(true)
+/// Whether memory was opened; counts what is malformed.
+fn has_opened(port: &mut Port, opening: Result<Opening, String>) -> Result<bool, String> {
+    Ok(match opening? {
+        Opening::Done => true,
+        Opening::NoRoom => false,
+        Opening::Malformed => {
+            port.counters.malformed += 1;
+            false
         }
-        Ok(None) => Ok(false), // no room for another mapping
-        Err(e) => Err(e.to_string()),
-    }
+    })
 }
 
 /// Asks for descriptors, and opens the memory when they have come. True if anything
@@ -362,27 +367,18 @@ pub(crate) fn fetch(port: &mut Port, handle: u32) -> bool {
     let Some(pieces) = port.devices.descriptors.take(want.number) else {
         return false;
     };
-    let Some(rare) = port.rare(handle) else {
-        return false;
-    };
-    let Some(DeviceTransfer::Mapped(mut mapped)) = rare.transfer.take() else {
+    let context = device_pipeline::context_of(port, handle);
+    let Some(mapped) = state(port, handle) else {
         return false;
     };
     mapped.want = None;
-    let key = mapped.remote.offer.key;
-    let device = device_pipeline::context_of(port, handle).map(|context| context.link(&key.device));
-    let open = open_memory(port, &mut mapped, peer, &pieces);
-    let writes = mapped.writes;
-    let open = open.unwrap_or_else(|why| {
-        if let (Some(link), false) = (device, writes) {
-            say(port, key.made, Placement::between(link), &why);
-        }
-        false
-    });
-    if let Some(rare) = port.rare(handle) {
-        rare.transfer = Some(DeviceTransfer::Mapped(mapped));
+    let (key, writes) = (mapped.remote.offer.key, mapped.writes);
+    let opening = mapped.open(&pieces);
+    if let (Err(why), Some(context), false) = (&opening, context, writes) {
+        let placement = Placement::between(context.link(&key.device));
+        say(port, key.made, placement, why);
     }
-    if !open {
+    if !has_opened(port, opening).unwrap_or(false) {
         go_without(port, handle, peer, other);
     }
     true
@@ -401,15 +397,19 @@ pub(crate) fn post_want(port: &mut Port, peer: u32, head: AmHead, want: Want) ->
 /// Asks for the bytes of a message whose memory cannot be read; or says that they
 /// cannot be written.
 pub(crate) fn go_without(port: &mut Port, handle: u32, peer: u32, send: u32) {
-    if let Some(rare) = port.rare(handle) {
-        rare.transfer = None;
-    }
-    if (port.ops.get(handle)).is_some_and(Op::is_send) {
+    let Some(op) = port.ops.get_mut(handle) else {
+        return;
+    };
+    if op.is_send() {
+        if let Protocol::DeviceWrite(_) = op.protocol {
+            op.protocol = Protocol::RtsSent(RtsSent { cancelling: false });
+        }
         let head = wire::head(wire::PUT_DONE, wire::NOT_WRITTEN, send, 0);
         return port.control(peer, head);
     }
-    if let Some(op) = port.ops.get_mut(handle) {
-        op.stream();
+    op.stream();
+    if let Some(rare) = &mut op.rare {
+        rare.bounce = None;
     }
     match port.links.sharing(peer).host_memory {
         true => host_pipeline::ask_slots(port, handle, peer, send),
@@ -433,14 +433,11 @@ pub(crate) fn on_fd_request(port: &mut Port, message: &Incoming, own: u32, other
         return false;
     };
     let offered = port.ops.get(own).is_some_and(|op| {
-        let transfer = op.rare.as_ref().and_then(|rare| rare.transfer.as_ref());
         op.peer == peer
             && match what {
                 wire::OF_SLOTS => op.is_announced(),
                 0 => op.is_announced() && device_memory::offered(port, own).is_some(),
-                wire::OF_RECEIVE => {
-                    op.is_receive() && matches!(transfer, Some(DeviceTransfer::Placed(_)))
-                }
+                wire::OF_RECEIVE => matches!(op.protocol, Protocol::DevicePut(_)),
                 _ => false,
             }
     });
@@ -468,11 +465,13 @@ pub(crate) fn on_fd_refused(port: &mut Port, peer: u32, handle: u32) -> bool {
         return false;
     }
     let why = "its descriptors could not be sent";
-    let (other, made) = match port.ops.get_mut(handle).and_then(Op::transfer) {
-        Some(DeviceTransfer::Mapped(mapped)) if mapped.want.is_some() => {
+    let (other, made) = match port.ops.get(handle).map(|op| &op.protocol) {
+        Some(Protocol::DeviceGet(mapped) | Protocol::DeviceWrite(mapped))
+            if mapped.want.is_some() =>
+        {
             (mapped.other, Some(mapped.remote.offer.key.made))
         }
-        Some(DeviceTransfer::Opening(opening)) => (opening.send, None),
+        Some(Protocol::Opening(opening)) => (opening.send, None),
         _ => return false,
     };
     if let Some(made) = made {
@@ -483,13 +482,13 @@ pub(crate) fn on_fd_refused(port: &mut Port, peer: u32, handle: u32) -> bool {
 }
 
 pub(crate) fn state(port: &mut Port, handle: u32) -> Option<&mut Mapped> {
-    match port.ops.get_mut(handle).and_then(Op::transfer)? {
-        DeviceTransfer::Mapped(mapped) => Some(mapped),
+    match &mut port.ops.get_mut(handle)?.protocol {
+        Protocol::DeviceGet(mapped) | Protocol::DeviceWrite(mapped) => Some(mapped),
         _ => None,
     }
 }
 
-/// Looks after a message that is read from opened memory. True if it moved.
+/// Advances a message that is read from opened memory, or written there. True if it moved.
 pub(crate) fn advance_mapped(port: &mut Port, handle: u32) -> bool {
     let fetched = fetch(port, handle);
     let Some(mapped) = state(port, handle) else {
@@ -510,12 +509,12 @@ pub(crate) fn advance_mapped(port: &mut Port, handle: u32) -> bool {
         (Step::Waits, _) => return begun || fetched,
         // Nobody can say that the memory was whole until the end.
         (_, Some(how)) => {
-            device_copy::end_direct(port, handle);
+            protocols::end_device_work(port, handle);
             let e = port.death_error(handle, peer, how);
             port.finish(handle, Some(e));
         }
         (Step::Over, None) => {
-            device_copy::end_direct(port, handle);
+            protocols::end_device_work(port, handle);
             match writes {
                 true => port.finish(handle, None),
                 false => port.received(handle),
@@ -525,7 +524,7 @@ pub(crate) fn advance_mapped(port: &mut Port, handle: u32) -> bool {
         (Step::Failed(e), None) => {
             match writes {
                 true => rendezvous::cancel(port, peer, handle),
-                false => device_copy::end_direct(port, handle),
+                false => protocols::end_device_work(port, handle),
             }
             let e = port.device_error(handle, e);
             port.finish(handle, Some(e));
@@ -537,7 +536,7 @@ pub(crate) fn advance_mapped(port: &mut Port, handle: u32) -> bool {
 
 /// What has not begun ends with the death of its peer.
 pub(crate) fn fail_reached(port: &mut Port, handle: u32, peer: u32, how: Death) {
-    device_copy::end_direct(port, handle);
+    protocols::end_device_work(port, handle);
     let e = port.death_error(handle, peer, how);
     port.finish(handle, Some(e));
 }
@@ -549,23 +548,18 @@ pub(crate) fn fail_mapped(port: &mut Port, peer: u32, how: Death) {
         if port.ops.get(handle).is_none_or(|op| op.peer != peer) {
             continue;
         }
-        match port.ops.get_mut(handle).and_then(Op::transfer) {
-            Some(DeviceTransfer::Mapped(_)) => {}
-            Some(DeviceTransfer::Opening(_)) => fail_reached(port, handle, peer, how),
-            Some(DeviceTransfer::Placed(placed)) if placed.is_under_way() => {
-                fail_reached(port, handle, peer, how);
+        let begun = match port.ops.get_mut(handle).map(|op| &mut op.protocol) {
+            // A kernel that runs is waited for, and then the operation fails.
+            Some(Protocol::DeviceGet(mapped) | Protocol::DeviceWrite(mapped)) => {
+                mapped.dead = Some(how);
+                mapped.copy.is_some()
             }
-            _ => {}
-        }
-        let Some(mapped) = state(port, handle) else {
-            continue;
+            Some(Protocol::Opening(_)) => false,
+            Some(Protocol::DevicePut(placed)) => !placed.is_under_way(),
+            _ => true,
         };
-        // A kernel that runs is waited for by whoever looks after it.
-        mapped.dead = Some(how);
-        if mapped.copy.is_none() {
-            device_copy::end_direct(port, handle);
-            let e = port.death_error(handle, peer, how);
-            port.finish(handle, Some(e));
+        if !begun {
+            fail_reached(port, handle, peer, how);
         }
     }
     if let Some(&rank) = port.members.get(peer as usize) {

@@ -9,8 +9,8 @@ use crate::device::export::{ReadyEvent, Told as ToldEvent};
 use crate::error::Error;
 use crate::progress::arrival::Arrival;
 use crate::progress::lane::Lane;
+use crate::progress::op::{Exposed, Op};
 use crate::progress::port::Port;
-use crate::progress::protocols::DeviceTransfer;
 use crate::protocol::device::Class;
 use crate::wire;
 use crate::wire::offer::{LAYOUT_BYTES, LAYOUTS, Offer, Told, When};
@@ -33,13 +33,27 @@ pub(crate) struct Made {
     offer: Box<Offer>,
     /// Ours until the receiver has answered.
     _event: Option<ToldEvent>,
+    /// READY is to follow when the memory's ready event has passed.
+    waits: Option<UnderWay>,
+}
+
+impl Made {
+    /// Whether READY is still to be sent.
+    pub fn waits(&self) -> bool {
+        self.waits.is_some()
+    }
+
+    /// READY was sent, or the message takes another protocol.
+    pub fn stop_waiting(&mut self) {
+        self.waits = None;
+    }
 }
 
 /// What a send can say of its memory.
 pub(crate) enum Offering {
     /// That is not asked for, or cannot be said.
     None,
-    /// All, in `rare.offer`.
+    /// All, in `rare.exposed`.
     Made,
     Full,
     Failed(TransportError),
@@ -110,7 +124,7 @@ pub(crate) fn offer(port: &mut Port, handle: u32) -> Offering {
     let Some(op) = port.ops.get(handle) else {
         return Offering::None;
     };
-    if op.rare.as_ref().is_some_and(|rare| rare.offer.is_some()) {
+    if op.has_offered() {
         return Offering::Made;
     }
     let Some(memory) = op.view.as_device().cloned() else {
@@ -152,11 +166,10 @@ pub(crate) fn offer(port: &mut Port, handle: u32) -> Offering {
             when,
         }),
         _event: event,
+        waits: (when == When::Told).then(|| UnderWay::new(&port.devices)),
     };
-    let waits = (when == When::Told).then(|| UnderWay::new(&port.devices));
     if let Some(rare) = port.rare(handle) {
-        rare.offer = Some(made);
-        rare.transfer = waits.map(|_waits| DeviceTransfer::Later { _waits });
+        rare.exposed = Some(Exposed::Device(made));
     }
     if when == When::Told {
         port.staged.push(handle);
@@ -186,8 +199,8 @@ pub(crate) fn tell_ready(port: &mut Port, handle: u32) -> bool {
         }
         None => wire::NEVER,
     };
-    if let Some(rare) = port.rare(handle) {
-        rare.transfer = None;
+    if let Some(made) = port.ops.get_mut(handle).and_then(Op::offer) {
+        made.stop_waiting();
     }
     port.control(peer, wire::head(wire::READY, aux, handle, 0));
     true
@@ -200,8 +213,10 @@ pub(crate) fn opens_devices(port: &Port, peer: u32) -> bool {
 
 /// What an announcement says of the memory.
 pub(crate) fn offered(port: &Port, handle: u32) -> Option<Box<Offer>> {
-    let rare = port.ops.get(handle)?.rare.as_ref()?;
-    rare.offer.as_ref().map(|made| made.offer.clone())
+    match &port.ops.get(handle)?.rare.as_ref()?.exposed {
+        Some(Exposed::Device(made)) => Some(made.offer.clone()),
+        _ => None,
+    }
 }
 
 /// Tells a peer a layout, unless it knows it.

@@ -28,10 +28,10 @@
 use super::{device_get, host_pipeline, host_staged};
 use crate::device::bounce::Inbound;
 use crate::device::{Devices, UnderWay};
-use crate::progress::op::Op;
+use crate::progress::op::{Bounce, Protocol};
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
-use crate::progress::protocols::DeviceTransfer;
+use crate::progress::protocols;
 use crate::protocol::reach::Placement;
 use crate::wire;
 use crate::wire::offer::Want;
@@ -103,30 +103,26 @@ pub(crate) fn begin_on_device(
         devices: port.devices.clone(),
         _under_way: UnderWay::new(&port.devices),
     };
-    if let Some(rare) = port.rare(handle) {
-        rare.transfer = Some(DeviceTransfer::Opening(Box::new(opening)));
-    }
-    device_get::await_device(port, handle);
-    port.staged.push(handle);
+    protocols::begin_device_work(port, handle, Protocol::Opening(Box::new(opening)));
     advance_opening(port, handle);
     true
 }
 
-/// Looks whether a sender's memory for slots can be opened. True if it moved.
+/// Asks whether a sender's memory for slots can be opened. True if it moved.
 pub(crate) fn advance_opening(port: &mut Port, handle: u32) -> bool {
     let Some(op) = port.ops.get_mut(handle) else {
         return false;
     };
     let peer = op.peer;
-    let Some(DeviceTransfer::Opening(opening)) = op.transfer() else {
+    let Protocol::Opening(opening) = &op.protocol else {
         return false;
     };
     let (send, want, device) = (opening.send, opening.want, opening.device);
     if !opening.asked {
         let head = wire::head(wire::FD_REQUEST, wire::OF_SLOTS, send, handle);
         let posted = device_get::post_want(port, peer, head, want);
-        if let Some(DeviceTransfer::Opening(opening)) =
-            port.ops.get_mut(handle).and_then(Op::transfer)
+        if let Some(Protocol::Opening(opening)) =
+            port.ops.get_mut(handle).map(|op| &mut op.protocol)
         {
             opening.asked = posted;
         }
@@ -173,12 +169,7 @@ pub(crate) fn ask_device_slots(
         .push((send, Target::Op(handle)));
     let transfer = own.map(|own| Inbound::of_peer(&port.devices, &own, total, (memory, linked)));
     match transfer {
-        Some(Ok(transfer)) => {
-            if let Some(rare) = port.rare(handle) {
-                rare.transfer = Some(DeviceTransfer::In(transfer));
-            }
-            port.staged.push(handle);
-        }
+        Some(Ok(inbound)) => protocols::set_bounce(port, handle, Bounce::In(inbound)),
         Some(Err(e)) => {
             // A receive that fails drops what comes.
             let e = port.device_error(handle, e);

@@ -27,10 +27,10 @@ use super::{device_get, device_memory, device_pipeline, host_pipeline, rendezvou
 use crate::device::UnderWay;
 use crate::device::export::{ReadyEvent, Told as ToldEvent};
 use crate::error::{Error, ErrorKind};
-use crate::progress::op::Op;
+use crate::progress::op::{Op, Protocol};
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
-use crate::progress::protocols::DeviceTransfer;
+use crate::progress::protocols;
 use crate::protocol::select::Pipelining;
 use crate::wire;
 use crate::wire::offer::{Offer, Told, When};
@@ -94,18 +94,14 @@ pub(crate) fn begin_place(
         unsaid: Some(UnderWay::new(&port.devices)),
         stopped: false,
     };
-    if let Some(rare) = port.rare(handle) {
-        rare.transfer = Some(DeviceTransfer::Placed(Box::new(placed)));
-    }
-    device_get::await_device(port, handle);
-    port.staged.push(handle);
+    protocols::begin_device_work(port, handle, Protocol::DevicePut(Box::new(placed)));
     advance_placed(port, handle);
     true
 }
 
 pub(crate) fn state(port: &mut Port, handle: u32) -> Option<&mut Placed> {
-    match port.ops.get_mut(handle).and_then(Op::transfer)? {
-        DeviceTransfer::Placed(placed) => Some(placed),
+    match &mut port.ops.get_mut(handle)?.protocol {
+        Protocol::DevicePut(placed) => Some(placed),
         _ => None,
     }
 }
@@ -174,9 +170,6 @@ pub(crate) fn advance_placed(port: &mut Port, handle: u32) -> bool {
 
 /// Goes on with a message that was not written: in slots.
 pub(crate) fn go_otherwise(port: &mut Port, handle: u32, peer: u32, send: u32, device: &BusId) {
-    if let Some(rare) = port.rare(handle) {
-        rare.transfer = None;
-    }
     let pipelines = port.devices.pipelining() != Pipelining::Off;
     if !pipelines || !device_pipeline::begin_on_device(port, handle, peer, send, device) {
         device_get::go_without(port, handle, peer, send);
@@ -217,16 +210,10 @@ pub(crate) fn on_put_offer(port: &mut Port, message: &Incoming, send: u32, recei
     true
 }
 
-/// Whether a send writes its receiver's memory, or is about to.
-pub(crate) fn writes(port: &mut Port, handle: u32) -> bool {
-    let transfer = port.ops.get_mut(handle).and_then(Op::transfer);
-    matches!(transfer, Some(DeviceTransfer::Mapped(mapped)) if mapped.writes)
-}
-
 /// Whether a send is about to write to a receive.
 pub(crate) fn writes_to(port: &mut Port, handle: u32, receive: u32) -> bool {
-    let transfer = port.ops.get_mut(handle).and_then(Op::transfer);
-    matches!(transfer, Some(DeviceTransfer::Mapped(m)) if m.writes && m.waits_for(receive))
+    let op = port.ops.get(handle);
+    op.is_some_and(|op| matches!(&op.protocol, Protocol::DeviceWrite(m) if m.waits_for(receive)))
 }
 
 /// Gives up to write. False: the send is to be asked again.
@@ -235,12 +222,14 @@ pub(crate) fn stop_writing(port: &mut Port, handle: u32) -> bool {
         return true;
     };
     let peer = op.peer;
-    let receive = match op.transfer() {
-        Some(DeviceTransfer::Mapped(mapped)) if mapped.is_idle() => mapped.other,
+    let receive = match &op.protocol {
+        Protocol::DeviceWrite(mapped) if mapped.is_idle() => mapped.other,
         _ => return false, // a kernel runs
     };
-    op.ask_once();
     device_get::go_without(port, handle, peer, receive);
+    if let Some(op) = port.ops.get_mut(handle) {
+        op.ask_once();
+    }
     rendezvous::cancel(port, peer, handle);
     false
 }
@@ -251,16 +240,13 @@ pub(crate) fn on_put_done(port: &mut Port, peer: u32, handle: u32, aux: u16) -> 
     let Some(op) = port.ops.get_mut(handle).filter(theirs) else {
         return false;
     };
-    let Some(DeviceTransfer::Placed(placed)) = op.transfer() else {
+    let Protocol::DevicePut(placed) = &op.protocol else {
         return false;
     };
     if placed.is_under_way() {
         return false;
     }
     let (send, device, stopped) = (placed.send, placed.device, placed.stopped);
-    if let Some(rare) = &mut op.rare {
-        rare.transfer = None;
-    }
     let incoming = &mut port.peers[peer as usize].incoming;
     incoming.retain(|(s, _)| *s != send);
     match (aux & wire::NOT_WRITTEN != 0, stopped) {

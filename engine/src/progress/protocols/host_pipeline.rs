@@ -26,10 +26,10 @@ use super::{device_get, eager, host_staged, rendezvous};
 use crate::device::bounce::Outbound;
 use crate::device::pool::{Claim, SlotAddress};
 use crate::error::Error;
-use crate::progress::op::{Op, Protocol};
+use crate::progress::op::{Bounce, Op, Protocol};
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
-use crate::progress::protocols::DeviceTransfer;
+use crate::progress::protocols;
 use crate::trace::event::Kind;
 use crate::wire;
 use osier_kernels::DeviceError;
@@ -136,10 +136,9 @@ pub(crate) fn on_slot_cts(port: &mut Port, peer: u32, handle: u32, aux: u16) -> 
 /// Whether a send that has no memory to hand over says so when its bytes are valid:
 /// the memory that is taken for them then waits for no stream of the user's.
 pub(crate) fn refuses_later(port: &mut Port, handle: u32) -> bool {
-    match port.ops.get_mut(handle).and_then(Op::transfer) {
-        Some(DeviceTransfer::Out(transfer)) => transfer.refuses_later(),
-        _ => false,
-    }
+    let op = port.ops.get_mut(handle);
+    op.and_then(Op::outbound)
+        .is_some_and(Outbound::refuses_later)
 }
 
 /// Says so, when that is due. True if it was said.
@@ -148,10 +147,7 @@ pub(crate) fn refuse_slots(port: &mut Port, handle: u32) -> bool {
         return false;
     };
     let (peer, announced) = (op.peer, op.is_announced());
-    let due = match op.transfer() {
-        Some(DeviceTransfer::Out(transfer)) => transfer.refuses_now(),
-        _ => false,
-    };
+    let due = op.outbound().is_some_and(Outbound::refuses_now);
     if due && announced {
         port.control(peer, wire::head(wire::SLOT, wire::NO_SLOTS, handle, 0));
     }
@@ -163,8 +159,8 @@ pub(crate) fn begin_handing(port: &mut Port, handle: u32) -> Result<bool, Error>
     let Some(op) = port.ops.get_mut(handle) else {
         return Ok(false);
     };
-    if let Some(DeviceTransfer::Out(transfer)) = op.transfer() {
-        return Ok(transfer.hand_over());
+    if let Some(outbound) = op.outbound() {
+        return Ok(outbound.hand_over());
     }
     let made = match op.view.as_device().cloned() {
         Some(memory) => Outbound::new(&port.devices, &memory, Claim::Announced),
@@ -177,9 +173,8 @@ pub(crate) fn begin_handing(port: &mut Port, handle: u32) -> Result<bool, Error>
             .ops
             .get(handle)
             .is_some_and(|op| op.view.as_device().is_some());
-    if let (true, Some(rare)) = (keep, port.rare(handle)) {
-        rare.transfer = Some(DeviceTransfer::Out(transfer));
-        port.staged.push(handle);
+    if keep {
+        protocols::set_bounce(port, handle, Bounce::Out(transfer));
     }
     Ok(shared)
 }
@@ -189,28 +184,23 @@ pub(crate) fn begin_handing(port: &mut Port, handle: u32) -> Result<bool, Error>
 pub(crate) fn begin_handing_on_device(port: &mut Port, handle: u32, linked: bool) -> bool {
     let memory = (port.ops.get(handle)).and_then(|op| op.view.as_device().cloned());
     let transfer = memory.map(|memory| Outbound::on_device(&port.devices, &memory, linked));
-    let (Some(Ok(transfer)), Some(rare)) = (transfer, port.rare(handle)) else {
+    let Some(Ok(outbound)) = transfer else {
         return false;
     };
-    rare.transfer = Some(DeviceTransfer::Out(transfer));
-    port.staged.push(handle);
+    protocols::set_bounce(port, handle, Bounce::Out(outbound));
     true
 }
 
 /// Whether a send hands slots over.
 pub(crate) fn hands_over(port: &mut Port, handle: u32) -> bool {
-    match port.ops.get_mut(handle).and_then(Op::transfer) {
-        Some(DeviceTransfer::Out(transfer)) => transfer.hands_over(),
-        _ => false,
-    }
+    let outbound = port.ops.get_mut(handle).and_then(Op::outbound);
+    outbound.is_some_and(|outbound| outbound.hands_over())
 }
 
 /// Whether a send goes on when its receiver has taken something.
 pub(crate) fn waits_for_receiver(port: &mut Port, handle: u32) -> bool {
-    match port.ops.get_mut(handle).and_then(Op::transfer) {
-        Some(DeviceTransfer::Out(transfer)) => transfer.waits_for_receiver(),
-        _ => false,
-    }
+    let outbound = port.ops.get_mut(handle).and_then(Op::outbound);
+    outbound.is_some_and(|outbound| outbound.waits_for_receiver())
 }
 
 /// Hands the next slot over.
@@ -225,7 +215,7 @@ pub(crate) fn hand(port: &mut Port, handle: u32) -> Step {
     let Some(rare) = &mut op.rare else {
         return Step::Moved;
     };
-    let Some(DeviceTransfer::Out(transfer)) = &mut rare.transfer else {
+    let Some(Bounce::Out(transfer)) = &mut rare.bounce else {
         return Step::Moved;
     };
     let view = &op.view;
@@ -268,8 +258,8 @@ pub(crate) fn hand(port: &mut Port, handle: u32) -> Step {
     }
     if let Some(op) = port.ops.get_mut(handle) {
         op.sent(bytes);
-        if let Some(DeviceTransfer::Out(transfer)) = op.transfer() {
-            transfer.handed();
+        if let Some(outbound) = op.outbound() {
+            outbound.handed();
         }
     }
     Step::Moved
@@ -286,7 +276,7 @@ pub(crate) fn on_slot_credit(port: &mut Port, peer: u32, handle: u32, pieces: u1
         _ => return false,
     };
     let granted = !matches!(op.protocol, Protocol::Cancelling);
-    let Some(DeviceTransfer::Out(transfer)) = op.transfer() else {
+    let Some(transfer) = op.outbound() else {
         return false;
     };
     let waited = transfer.waits_for_receiver();
@@ -445,16 +435,11 @@ pub(crate) fn say_taken(port: &mut Port, handle: u32, send: u32, slots: usize) -
 /// Ends a send whose device has failed in the middle.
 pub(crate) fn break_off(port: &mut Port, peer: u32, handle: u32, e: Error) {
     rendezvous::cancel(port, peer, handle);
-    let lends = match port.ops.get_mut(handle).and_then(Op::transfer) {
-        Some(DeviceTransfer::Out(transfer)) if transfer.lends() => {
-            transfer.stop();
-            true
-        }
-        _ => false,
-    };
-    if !lends {
+    let outbound = port.ops.get_mut(handle).and_then(Op::outbound);
+    let Some(outbound) = outbound.filter(|outbound| outbound.lends()) else {
         return port.finish(handle, Some(e));
-    }
+    };
+    outbound.stop();
     // Until the receiver answers: invariant 1.
     if let Some(op) = port.ops.get_mut(handle) {
         op.protocol = Protocol::Cancelling;

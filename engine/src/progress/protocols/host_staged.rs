@@ -36,10 +36,10 @@ use crate::device::DeviceMemory;
 use crate::device::bounce::{Inbound, Outbound};
 use crate::device::pool::Claim;
 use crate::error::{Error, ErrorKind};
-use crate::progress::op::{Mode, Op, Protocol};
+use crate::progress::op::{Bounce, Mode, Op, Protocol};
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
-use crate::progress::protocols::DeviceTransfer;
+use crate::progress::protocols;
 use crate::protocol::device::Move;
 use crate::protocol::reach::Placement;
 use crate::protocol::select::{DevicePair, Message};
@@ -102,7 +102,7 @@ pub(crate) fn source(port: &mut Port, handle: u32) -> Result<Source, Error> {
         return usable.map_err(|e| port.device_error(handle, e));
     }
     if queued
-        && port.ops.get_mut(handle).and_then(Op::transfer).is_none()
+        && port.ops.get_mut(handle).and_then(Op::outbound).is_none()
         && let Some(source) = read_bar1(port, handle, &memory)
     {
         return Ok(source);
@@ -112,14 +112,11 @@ pub(crate) fn source(port: &mut Port, handle: u32) -> Result<Source, Error> {
         true => Claim::Announced,
         false => Claim::Send,
     };
-    let ready = match port.ops.get_mut(handle).and_then(Op::transfer) {
-        Some(DeviceTransfer::Out(transfer)) => transfer.ready(),
-        _ => Outbound::new(&port.devices, &memory, claim).and_then(|mut transfer| {
-            let ready = transfer.ready();
-            if let Some(rare) = port.rare(handle) {
-                rare.transfer = Some(DeviceTransfer::Out(transfer));
-            }
-            port.staged.push(handle);
+    let ready = match port.ops.get_mut(handle).and_then(Op::outbound) {
+        Some(outbound) => outbound.ready(),
+        None => Outbound::new(&port.devices, &memory, claim).and_then(|mut outbound| {
+            let ready = outbound.ready();
+            protocols::set_bounce(port, handle, Bounce::Out(outbound));
             ready
         }),
     };
@@ -158,7 +155,7 @@ pub(crate) fn write_bar1(port: &mut Port, handle: u32, from: *const u8, bytes: u
     };
     let wanted = op.view.bytes().min(op.total);
     let rare = op.rare.as_ref();
-    let begun = rare.is_some_and(|rare| rare.transfer.is_some() || !rare.holds.is_empty());
+    let begun = rare.is_some_and(|rare| rare.bounce.is_some() || !rare.holds.is_empty());
     if begun || op.received() != 0 || bytes != op.total || wanted == 0 {
         return false;
     }
@@ -194,7 +191,7 @@ pub(crate) fn is_eager(port: &mut Port, handle: u32) -> bool {
     if !waits || !short {
         return short;
     }
-    if op.rare.as_ref().is_some_and(|rare| rare.offer.is_some()) {
+    if op.has_offered() {
         return false; // decided
     }
     let (peer, total) = (op.peer, op.total);
@@ -228,8 +225,11 @@ pub(crate) fn breaks(port: &mut Port, handle: u32, e: Error) {
         return port.finish(handle, Some(e));
     }
     if let Some(rare) = port.rare(handle) {
-        rare.transfer = None;
+        rare.bounce = None;
         rare.error = Some(e);
+    }
+    if let Some(made) = port.ops.get_mut(handle).and_then(Op::offer) {
+        made.stop_waiting();
     }
 }
 
@@ -248,9 +248,9 @@ pub(crate) fn must_not_wait(port: &mut Port, handle: u32, hurry: bool) -> bool {
         return false;
     };
     let late = hurry && op.view.as_device().is_some_and(|memory| memory.is_late());
-    match op.transfer() {
-        Some(DeviceTransfer::Out(transfer)) if late || transfer.starves() => {
-            transfer.announced();
+    match op.outbound() {
+        Some(outbound) if late || outbound.starves() => {
+            outbound.announced();
             true
         }
         _ => false,
@@ -273,14 +273,21 @@ pub(crate) fn end_send(port: &mut Port, handle: u32, error: Option<Error>) {
 
 /// Whether kernels that pack a send ahead still read its memory.
 fn packs(port: &mut Port, handle: u32) -> bool {
-    match port.ops.get_mut(handle).and_then(Op::transfer) {
-        Some(DeviceTransfer::Out(transfer)) => transfer.packs(),
-        _ => false,
+    let op = port.ops.get_mut(handle);
+    op.and_then(Op::outbound).is_some_and(Outbound::packs)
+}
+
+/// Asks the kernels of a send that is packed. True if anything moved.
+pub(crate) fn advance_outbound(port: &mut Port, handle: u32) -> bool {
+    // A failure is reported to the next that asks for bytes.
+    if let Some(outbound) = port.ops.get_mut(handle).and_then(Op::outbound) {
+        outbound.look();
     }
+    host_pipeline::refuse_slots(port, handle) || end_drained(port, handle)
 }
 
 /// Ends a send that waited only for its kernels, once they have ended.
-pub(crate) fn advance_draining(port: &mut Port, handle: u32) -> bool {
+fn end_drained(port: &mut Port, handle: u32) -> bool {
     if !port.ops.get(handle).is_some_and(Op::drains) || packs(port, handle) {
         return false;
     }
@@ -291,8 +298,8 @@ pub(crate) fn advance_draining(port: &mut Port, handle: u32) -> bool {
 
 /// So many bytes of a send were posted.
 pub(crate) fn took(port: &mut Port, handle: u32, bytes: usize) {
-    if let Some(DeviceTransfer::Out(transfer)) = port.ops.get_mut(handle).and_then(Op::transfer) {
-        transfer.took(bytes);
+    if let Some(outbound) = port.ops.get_mut(handle).and_then(Op::outbound) {
+        outbound.took(bytes);
         port.counters.copied += bytes as u64;
     }
 }
@@ -307,11 +314,8 @@ pub(crate) fn begin_inbound(port: &mut Port, handle: u32) -> bool {
         return false;
     };
     match Inbound::new(&port.devices, &memory, total) {
-        Ok(transfer) => {
-            if let Some(rare) = port.rare(handle) {
-                rare.transfer = Some(DeviceTransfer::In(transfer));
-            }
-            port.staged.push(handle);
+        Ok(inbound) => {
+            protocols::set_bounce(port, handle, Bounce::In(inbound));
             true
         }
         Err(e) => {
@@ -323,10 +327,7 @@ pub(crate) fn begin_inbound(port: &mut Port, handle: u32) -> bool {
 }
 
 pub(crate) fn inbound(port: &mut Port, handle: u32) -> Option<&mut Inbound> {
-    match port.ops.get_mut(handle)?.transfer()? {
-        DeviceTransfer::In(transfer) => Some(transfer),
-        _ => None,
-    }
+    port.ops.get_mut(handle)?.inbound()
 }
 
 /// Takes the next bytes of a message to a device.

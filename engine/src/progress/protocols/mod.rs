@@ -45,85 +45,108 @@ pub(crate) mod host_staged;
 pub(crate) mod outbox;
 pub(crate) mod rendezvous;
 
-use self::device_get::Mapped;
-use self::device_pipeline::Opening;
-use self::device_put::Placed;
-use crate::device::UnderWay;
-use crate::device::bounce::{Inbound, Outbound};
-use crate::device::direct::Direct;
 use crate::error::Error;
-use crate::progress::op::Op;
+use crate::progress::op::{Bounce, Exposed, Op, Protocol};
 use crate::progress::port::Port;
 
-/// A message between the host and a device.
-#[derive(Debug)]
-pub(crate) enum DeviceTransfer {
-    Out(Outbound),
-    In(Inbound),
-    /// The receiver's device copies; the send waits for FIN.
-    Direct(Direct, u32),
+/// What a device is asked about for an operation.
+#[derive(Clone, Copy)]
+enum Work {
+    Copy,
     /// Our device reads memory of another process, or writes it.
-    Mapped(Box<Mapped>),
-    /// The sender's memory for slots is opened.
-    Opening(Box<Opening>),
-    /// The sender's device writes our memory.
-    Placed(Box<Placed>),
-    /// A send that is announced, and whose receiver is to be told when its memory's ready event
-    /// has passed.
-    Later {
-        _waits: UnderWay,
-    },
+    Mapped,
+    Opening,
+    Placed,
+    Out,
+    In,
+    /// The ready event of the memory that a send has offered.
+    ReadyEvent,
+}
+
+impl Work {
+    fn of(op: &Op) -> Option<Work> {
+        match &op.protocol {
+            Protocol::DeviceCopy(_) => return Some(Work::Copy),
+            Protocol::DeviceGet(_) | Protocol::DeviceWrite(_) => return Some(Work::Mapped),
+            Protocol::Opening(_) => return Some(Work::Opening),
+            Protocol::DevicePut(_) => return Some(Work::Placed),
+            _ => {}
+        }
+        let rare = op.rare.as_ref()?;
+        match (&rare.bounce, &rare.exposed) {
+            (Some(Bounce::Out(_)), _) => Some(Work::Out),
+            (Some(Bounce::In(_)), _) => Some(Work::In),
+            (None, Some(Exposed::Device(made))) if made.waits() => Some(Work::ReadyEvent),
+            _ => None,
+        }
+    }
 }
 
 impl Op {
-    pub(crate) fn transfer(&mut self) -> Option<&mut DeviceTransfer> {
-        self.rare.as_mut()?.transfer.as_mut()
-    }
-
     /// Whether its device has failed before it began, which its receiver is to learn.
     pub(crate) fn has_failed(&self) -> bool {
         self.rare.as_ref().is_some_and(|rare| rare.error.is_some())
     }
 }
 
-/// Looks after the messages of devices. True if anything moved.
+/// Gives an operation its bounce buffers, which are asked about from now on.
+pub(crate) fn set_bounce(port: &mut Port, handle: u32, bounce: Bounce) {
+    if let Some(rare) = port.rare(handle) {
+        rare.bounce = Some(bounce);
+    }
+    if let Some(made) = port.ops.get_mut(handle).and_then(Op::offer) {
+        made.stop_waiting();
+    }
+    port.staged.push(handle);
+}
+
+/// Has a device move the bytes of an operation.
+pub(crate) fn begin_device_work(port: &mut Port, handle: u32, protocol: Protocol) {
+    if let Some(op) = port.ops.get_mut(handle) {
+        op.protocol = protocol;
+        if let Some(made) = op.offer() {
+            made.stop_waiting();
+        }
+    }
+    port.staged.push(handle);
+}
+
+/// Ends what a device does for an operation, after waiting for a kernel that runs, and
+/// sends the other side the end.
+pub(crate) fn end_device_work(port: &mut Port, handle: u32) {
+    let Some(op) = port.ops.get_mut(handle) else {
+        return;
+    };
+    let end = match &op.protocol {
+        Protocol::DeviceCopy(copying) => copying.end(),
+        Protocol::DeviceGet(mapped) | Protocol::DeviceWrite(mapped) => mapped.end(),
+        Protocol::Opening(opening) => opening.end(),
+        Protocol::DevicePut(placed) => placed.end(),
+        _ => return,
+    };
+    let peer = op.peer;
+    op.protocol = Protocol::Draining;
+    port.control(peer, end);
+}
+
+/// Asks devices about the messages that they work on. True if anything moved.
 pub(crate) fn advance_transfers(port: &mut Port) -> bool {
     let mut any = false;
     let mut at = 0;
     while let Some(&handle) = port.staged.get(at) {
-        match port.ops.get_mut(handle).and_then(Op::transfer) {
+        any |= match port.ops.get(handle).and_then(Work::of) {
             None => {
                 port.staged.swap_remove(at);
                 continue;
             }
-            // What fails is told to whoever takes the next bytes.
-            Some(DeviceTransfer::Out(transfer)) => {
-                transfer.look();
-                any |= host_pipeline::refuse_slots(port, handle);
-                any |= host_staged::advance_draining(port, handle);
-            }
-            Some(DeviceTransfer::In(_)) => any |= host_staged::advance_inbound(port, handle),
-            Some(DeviceTransfer::Mapped(_)) => any |= device_get::advance_mapped(port, handle),
-            Some(DeviceTransfer::Opening(_)) => {
-                any |= device_pipeline::advance_opening(port, handle)
-            }
-            Some(DeviceTransfer::Placed(_)) => any |= device_put::advance_placed(port, handle),
-            Some(DeviceTransfer::Later { .. }) => any |= device_memory::tell_ready(port, handle),
-            Some(DeviceTransfer::Direct(transfer, _)) => match transfer.is_over() {
-                Ok(false) => {}
-                over => {
-                    device_copy::end_direct(port, handle);
-                    match over {
-                        Ok(_) => port.received(handle),
-                        Err(e) => {
-                            let e = port.device_error(handle, e);
-                            port.finish(handle, Some(e));
-                        }
-                    }
-                    any = true;
-                }
-            },
-        }
+            Some(Work::Out) => host_staged::advance_outbound(port, handle),
+            Some(Work::In) => host_staged::advance_inbound(port, handle),
+            Some(Work::Mapped) => device_get::advance_mapped(port, handle),
+            Some(Work::Opening) => device_pipeline::advance_opening(port, handle),
+            Some(Work::Placed) => device_put::advance_placed(port, handle),
+            Some(Work::ReadyEvent) => device_memory::tell_ready(port, handle),
+            Some(Work::Copy) => device_copy::advance(port, handle),
+        };
         at += 1;
     }
     if port.staged.is_empty() {
@@ -135,26 +158,24 @@ pub(crate) fn advance_transfers(port: &mut Port) -> bool {
 
 /// Operations that hold something of a device's message.
 pub(crate) fn staged_transfers(port: &Port) -> usize {
-    let holds = |handle: &&u32| {
-        let rare = port.ops.get(**handle).and_then(|op| op.rare.as_ref());
-        rare.is_some_and(|rare| rare.transfer.is_some())
-    };
+    let holds = |handle: &&u32| port.ops.get(**handle).and_then(Work::of).is_some();
     port.staged.iter().filter(holds).count()
 }
 
 /// Whether devices work on messages of this lane.
 pub(crate) fn devices_work(port: &Port) -> bool {
-    let works = |op: &Op| match op.rare.as_ref().and_then(|rare| rare.transfer.as_ref()) {
-        Some(DeviceTransfer::In(transfer)) => transfer.is_under_way(),
-        Some(DeviceTransfer::Out(transfer)) => transfer.is_under_way(),
-        Some(
-            DeviceTransfer::Direct(..)
-            | DeviceTransfer::Mapped(_)
-            | DeviceTransfer::Opening(_)
-            | DeviceTransfer::Later { .. },
-        ) => true,
-        Some(DeviceTransfer::Placed(placed)) => placed.is_under_way(),
-        None => false,
+    let works = |op: &Op| match (Work::of(op), &op.protocol) {
+        (None, _) => false,
+        (Some(Work::Placed), Protocol::DevicePut(placed)) => placed.is_under_way(),
+        (Some(Work::In | Work::Out), _) => {
+            let bounce = op.rare.as_ref().and_then(|rare| rare.bounce.as_ref());
+            match bounce {
+                Some(Bounce::Out(outbound)) => outbound.is_under_way(),
+                Some(Bounce::In(inbound)) => inbound.is_under_way(),
+                None => false,
+            }
+        }
+        _ => true,
     };
     let mut staged = port
         .staged

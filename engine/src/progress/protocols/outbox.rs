@@ -13,7 +13,7 @@ use super::device_memory::Offering;
 use super::{device_copy, device_memory, device_put, host_pipeline, host_staged};
 use super::{eager, rendezvous};
 use crate::error::{Error, ErrorKind};
-use crate::progress::op::{Op, Protocol};
+use crate::progress::op::{Exposed, Op, Protocol};
 use crate::progress::port::Port;
 use crate::progress::protocols::host_staged::Source;
 use crate::protocol::select::Memory;
@@ -204,7 +204,7 @@ pub(crate) fn start(port: &mut Port, handle: u32, hurry: bool) -> Step {
             if key.is_some()
                 && let Some(rare) = port.rare(handle)
             {
-                rare.key = key;
+                rare.exposed = key.map(Exposed::Host);
             }
         }
         memory = match port.ops.get(handle).and_then(Op::key).map(|k| k.kind) {
@@ -279,10 +279,8 @@ pub(crate) fn revoke_send(port: &mut Port, handle: u32) -> bool {
             }
             true
         }
+        Protocol::DeviceWrite(_) => device_put::stop_writing(port, handle),
         _ => {
-            if device_put::writes(port, handle) {
-                return device_put::stop_writing(port, handle);
-            }
             // The peer may read our memory until it answers.
             if port.ops.get_mut(handle).is_some_and(Op::ask_once) {
                 rendezvous::cancel(port, peer, handle);

@@ -31,11 +31,10 @@ use crate::device::{DeviceMemory, Through};
 use crate::error::{Error, ErrorKind};
 use crate::exec::executor::{NO_RUN, NOBODY};
 use crate::progress::arrival::Rts;
-use crate::progress::op::Protocol;
+use crate::progress::op::{Exposed, Protocol};
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
 use crate::progress::protocols;
-use crate::progress::protocols::DeviceTransfer;
 use crate::protocol::Protocol as Select;
 use crate::protocol::device::{Class, End, Space};
 use crate::protocol::reach::{Placement, Reach, supported};
@@ -150,13 +149,10 @@ pub(crate) fn grant(port: &mut Port, peer: u32, handle: u32, window: Option<usiz
         return;
     };
     op.protocol = Protocol::Streaming(Streaming { moved: 0, window });
-    if let Some(rare) = &mut op.rare {
-        rare.offer = None;
+    if let Some(outbound) = op.outbound() {
+        outbound.meet();
     }
-    if let Some(DeviceTransfer::Out(transfer)) = op.transfer() {
-        transfer.meet();
-    }
-    if let Some(key) = op.take_key() {
+    if let Some(Exposed::Host(key)) = op.rare.as_mut().and_then(|rare| rare.exposed.take()) {
         port.links.unexport(&key);
     }
     port.peers[peer as usize].streams.push_back(handle);
