@@ -1,14 +1,10 @@
 //! Operations of a lane.
 
 use super::checked::OpCheck;
-use super::protocols::device_copy::Copying;
-use super::protocols::device_get::Mapped;
+pub(crate) use super::protocols::Protocol;
 use super::protocols::device_memory::Made;
-use super::protocols::device_pipeline::Opening;
-use super::protocols::device_put::Placed;
-use super::protocols::eager::{Receiving, Sending};
+use super::protocols::eager::Receiving;
 use super::protocols::outbox::Queued;
-use super::protocols::rendezvous::{RtsSent, Streaming};
 use crate::completion::hold::Hold;
 use crate::completion::ready::Ready;
 use crate::device::bounce::{Inbound, Outbound};
@@ -30,61 +26,6 @@ pub struct Outcome {
     pub source: u32,
     pub tag: u32,
     pub bytes: usize,
-}
-
-/// What moves the bytes of an operation, and how far that is.
-///
-/// ```text
-/// send     Queued -> Done                              eager, whole
-///                 -> Eager -> Done                     eager, in fragments
-///                 -> (Eager ->) AwaitAck -> Done       eager, synchronous
-///                 -> RtsSent -> Streaming -> Done      CTS, SLOT_CTS
-///                            -> DeviceWrite -> Done    PUT_OFFER
-///                            -> (Draining ->) Done     FIN
-///          Eager, Streaming -> Cancelling -> gone      revoked, FIN
-/// receive  Posted -> Stream -> Done
-///                 -> Reading -> Done                   `get` has the rest
-///                 -> DeviceCopy, DeviceGet -> Done     our kernel copies
-///                 -> DevicePut -> Done                 the sender's kernel writes
-///                 -> Opening -> Stream                 slots on the sender's device
-///          Stream -> Draining -> Done                  our kernels unpack
-/// DeviceGet, DevicePut -> Opening, Stream              it cannot be opened
-/// DeviceWrite -> RtsSent                               it cannot be opened
-/// ```
-pub(crate) enum Protocol {
-    /// A send in the outbox, of which nothing has left.
-    Queued(Queued),
-    /// A send whose fragments leave within credit.
-    Eager(Sending),
-    /// A send that has left, and whose match is to be acknowledged.
-    AwaitAck,
-    /// A send that is announced.
-    RtsSent(RtsSent),
-    /// A send whose device writes its receiver's memory.
-    DeviceWrite(Box<Mapped>),
-    /// A send whose receiver lets fragments go, or slots.
-    Streaming(Streaming),
-    /// A send that was revoked in the middle; the receiver is to answer.
-    Cancelling,
-    /// A receive; the key is its place among those that are posted.
-    Posted(Option<PostedKey>),
-    /// A receive whose bytes come in order.
-    Stream(Receiving),
-    /// A receive that reads its sender's memory.
-    Reading,
-    /// A receive that a device copies within this process.
-    DeviceCopy(Box<Copying>),
-    /// A receive whose device reads its sender's memory.
-    DeviceGet(Box<Mapped>),
-    /// A receive whose memory the sender's device writes.
-    DevicePut(Box<Placed>),
-    /// A receive that opens the sender's memory for slots.
-    Opening(Box<Opening>),
-    /// A receive whose bytes a device unpacks; a send that its receiver has
-    /// taken, while kernels that pack it ahead still read its memory.
-    Draining,
-    /// It is over; of a receive, whether it has met a message.
-    Done { met: bool },
 }
 
 pub(crate) struct Op {
@@ -262,16 +203,7 @@ impl Op {
     /// Bytes of a receive that have come.
     #[inline]
     pub fn received(&self) -> usize {
-        match &self.protocol {
-            Protocol::Stream(stream) => stream.moved,
-            Protocol::Draining
-            | Protocol::DeviceCopy(_)
-            | Protocol::DeviceGet(_)
-            | Protocol::DevicePut(_)
-            | Protocol::Opening(_)
-            | Protocol::Done { .. } => self.total,
-            _ => 0,
-        }
+        self.protocol.received(self.total)
     }
 
     /// The next bytes of a receive have come.
