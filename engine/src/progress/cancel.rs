@@ -120,12 +120,7 @@ impl Lane {
                 self.port.free(handle);
                 true
             }
-            Protocol::Stream(_)
-            | Protocol::DeviceCopy(_)
-            | Protocol::DeviceGet(_)
-            | Protocol::DevicePut(_)
-            | Protocol::Opening(_)
-            | Protocol::Draining => {
+            Protocol::Stream(_) | Protocol::Device(_) | Protocol::Draining if op.is_receive() => {
                 if !device_put::stop_placed(&mut self.port, handle) {
                     return false; // the sender's device may write our memory
                 }

@@ -280,7 +280,7 @@ impl Port {
             return false;
         };
         match &mut op.protocol {
-            Protocol::RtsSent(_) | Protocol::DeviceWrite(_) | Protocol::AwaitAck => {
+            Protocol::RtsSent(_) | Protocol::Device(_) | Protocol::AwaitAck => {
                 self.finish(handle, Some(e));
             }
             // Its bytes go on to a receiver that drops them.

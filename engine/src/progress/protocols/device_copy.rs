@@ -16,9 +16,8 @@
 
 use crate::device::direct::{Direct, How};
 use crate::device::{DeviceMemory, Devices, Through};
-use crate::progress::op::Protocol;
 use crate::progress::port::Port;
-use crate::progress::protocols;
+use crate::progress::protocols::{self, Device};
 use crate::protocol::reach::Placement;
 use crate::wire;
 use osier_kernels::handle::Made;
@@ -126,8 +125,8 @@ pub(crate) fn begin_direct(
         }
     };
     port.note_kernel(total);
-    let copying = Box::new(Copying { direct, send });
-    protocols::begin_device_work(port, handle, Protocol::DeviceCopy(copying));
+    let copying = Copying { direct, send };
+    protocols::begin_device_work(port, handle, Device::Copy(copying));
     true
 }
 
@@ -150,8 +149,9 @@ pub(crate) fn say_apart(
 
 /// Asks whether a copy has ended. True if it has.
 pub(crate) fn advance(port: &mut Port, handle: u32) -> bool {
-    let over = match port.ops.get_mut(handle).map(|op| &mut op.protocol) {
-        Some(Protocol::DeviceCopy(copying)) => copying.direct.is_over(),
+    let op = port.ops.get_mut(handle);
+    let over = match op.and_then(|op| op.protocol.device_mut()) {
+        Some(Device::Copy(copying)) => copying.direct.is_over(),
         _ => return false,
     };
     if let Ok(false) = over {

@@ -41,7 +41,7 @@ use crate::device::imports::Room;
 use crate::device::{DeviceMemory, Devices, PoolLoan, Through, UnderWay};
 use crate::progress::op::Protocol;
 use crate::progress::port::Port;
-use crate::progress::protocols;
+use crate::progress::protocols::{self, Device};
 use crate::protocol::reach::{Placement, Reach, supported};
 use crate::wire;
 use crate::wire::offer::{Want, When};
@@ -309,11 +309,11 @@ pub(crate) fn begin_mapped(
             return Ok(false);
         }
     }
-    let protocol = match writes {
-        true => Protocol::DeviceWrite(Box::new(mapped)),
-        false => Protocol::DeviceGet(Box::new(mapped)),
+    let device = match writes {
+        true => Device::Write(mapped),
+        false => Device::Get(mapped),
     };
-    protocols::begin_device_work(port, handle, protocol);
+    protocols::begin_device_work(port, handle, device);
     advance_mapped(port, handle);
     Ok(true)
 }
@@ -401,7 +401,7 @@ pub(crate) fn go_without(port: &mut Port, handle: u32, peer: u32, send: u32) {
         return;
     };
     if op.is_send() {
-        if let Protocol::DeviceWrite(_) = op.protocol {
+        if let Protocol::Device(_) = op.protocol {
             op.protocol = Protocol::RtsSent(RtsSent { cancelling: false });
         }
         let head = wire::head(wire::PUT_DONE, wire::NOT_WRITTEN, send, 0);
@@ -437,7 +437,7 @@ pub(crate) fn on_fd_request(port: &mut Port, message: &Incoming, own: u32, other
             && match what {
                 wire::OF_SLOTS => op.is_announced(),
                 0 => op.is_announced() && device_memory::offered(port, own).is_some(),
-                wire::OF_RECEIVE => matches!(op.protocol, Protocol::DevicePut(_)),
+                wire::OF_RECEIVE => matches!(op.protocol.device(), Some(Device::Put(_))),
                 _ => false,
             }
     });
@@ -465,13 +465,12 @@ pub(crate) fn on_fd_refused(port: &mut Port, peer: u32, handle: u32) -> bool {
         return false;
     }
     let why = "its descriptors could not be sent";
-    let (other, made) = match port.ops.get(handle).map(|op| &op.protocol) {
-        Some(Protocol::DeviceGet(mapped) | Protocol::DeviceWrite(mapped))
-            if mapped.want.is_some() =>
-        {
+    let device = port.ops.get(handle).and_then(|op| op.protocol.device());
+    let (other, made) = match device {
+        Some(Device::Get(mapped) | Device::Write(mapped)) if mapped.want.is_some() => {
             (mapped.other, Some(mapped.remote.offer.key.made))
         }
-        Some(Protocol::Opening(opening)) => (opening.send, None),
+        Some(Device::Opening(opening)) => (opening.send, None),
         _ => return false,
     };
     if let Some(made) = made {
@@ -482,8 +481,8 @@ pub(crate) fn on_fd_refused(port: &mut Port, peer: u32, handle: u32) -> bool {
 }
 
 pub(crate) fn state(port: &mut Port, handle: u32) -> Option<&mut Mapped> {
-    match &mut port.ops.get_mut(handle)?.protocol {
-        Protocol::DeviceGet(mapped) | Protocol::DeviceWrite(mapped) => Some(mapped),
+    match port.ops.get_mut(handle)?.protocol.device_mut()? {
+        Device::Get(mapped) | Device::Write(mapped) => Some(mapped),
         _ => None,
     }
 }
@@ -548,15 +547,16 @@ pub(crate) fn fail_mapped(port: &mut Port, peer: u32, how: Death) {
         if port.ops.get(handle).is_none_or(|op| op.peer != peer) {
             continue;
         }
-        let begun = match port.ops.get_mut(handle).map(|op| &mut op.protocol) {
+        let op = port.ops.get_mut(handle);
+        let begun = match op.and_then(|op| op.protocol.device_mut()) {
             // A kernel that runs is waited for, and then the operation fails.
-            Some(Protocol::DeviceGet(mapped) | Protocol::DeviceWrite(mapped)) => {
+            Some(Device::Get(mapped) | Device::Write(mapped)) => {
                 mapped.dead = Some(how);
                 mapped.copy.is_some()
             }
-            Some(Protocol::Opening(_)) => false,
-            Some(Protocol::DevicePut(placed)) => !placed.is_under_way(),
-            _ => true,
+            Some(Device::Opening(_)) => false,
+            Some(Device::Put(placed)) => !placed.is_under_way(),
+            Some(Device::Copy(_)) | None => true,
         };
         if !begun {
             fail_reached(port, handle, peer, how);

@@ -28,10 +28,10 @@
 use super::{device_get, host_pipeline, host_staged};
 use crate::device::bounce::Inbound;
 use crate::device::{Devices, UnderWay};
-use crate::progress::op::{Bounce, Protocol};
+use crate::progress::op::Bounce;
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
-use crate::progress::protocols;
+use crate::progress::protocols::{self, Device};
 use crate::protocol::reach::Placement;
 use crate::wire;
 use crate::wire::offer::Want;
@@ -103,7 +103,7 @@ pub(crate) fn begin_on_device(
         devices: port.devices.clone(),
         _under_way: UnderWay::new(&port.devices),
     };
-    protocols::begin_device_work(port, handle, Protocol::Opening(Box::new(opening)));
+    protocols::begin_device_work(port, handle, Device::Opening(opening));
     advance_opening(port, handle);
     true
 }
@@ -114,16 +114,15 @@ pub(crate) fn advance_opening(port: &mut Port, handle: u32) -> bool {
         return false;
     };
     let peer = op.peer;
-    let Protocol::Opening(opening) = &op.protocol else {
+    let Some(Device::Opening(opening)) = op.protocol.device() else {
         return false;
     };
     let (send, want, device) = (opening.send, opening.want, opening.device);
     if !opening.asked {
         let head = wire::head(wire::FD_REQUEST, wire::OF_SLOTS, send, handle);
         let posted = device_get::post_want(port, peer, head, want);
-        if let Some(Protocol::Opening(opening)) =
-            port.ops.get_mut(handle).map(|op| &mut op.protocol)
-        {
+        let op = port.ops.get_mut(handle);
+        if let Some(Device::Opening(opening)) = op.and_then(|op| op.protocol.device_mut()) {
             opening.asked = posted;
         }
         return posted;

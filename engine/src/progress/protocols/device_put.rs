@@ -27,10 +27,10 @@ use super::{device_get, device_memory, device_pipeline, host_pipeline, rendezvou
 use crate::device::UnderWay;
 use crate::device::export::{ReadyEvent, Told as ToldEvent};
 use crate::error::{Error, ErrorKind};
-use crate::progress::op::{Op, Protocol};
+use crate::progress::op::Op;
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
-use crate::progress::protocols;
+use crate::progress::protocols::{self, Device};
 use crate::protocol::select::Pipelining;
 use crate::wire;
 use crate::wire::offer::{Offer, Told, When};
@@ -94,14 +94,14 @@ pub(crate) fn begin_place(
         unsaid: Some(UnderWay::new(&port.devices)),
         stopped: false,
     };
-    protocols::begin_device_work(port, handle, Protocol::DevicePut(Box::new(placed)));
+    protocols::begin_device_work(port, handle, Device::Put(placed));
     advance_placed(port, handle);
     true
 }
 
 pub(crate) fn state(port: &mut Port, handle: u32) -> Option<&mut Placed> {
-    match &mut port.ops.get_mut(handle)?.protocol {
-        Protocol::DevicePut(placed) => Some(placed),
+    match port.ops.get_mut(handle)?.protocol.device_mut()? {
+        Device::Put(placed) => Some(placed),
         _ => None,
     }
 }
@@ -212,8 +212,8 @@ pub(crate) fn on_put_offer(port: &mut Port, message: &Incoming, send: u32, recei
 
 /// Whether a send is about to write to a receive.
 pub(crate) fn writes_to(port: &mut Port, handle: u32, receive: u32) -> bool {
-    let op = port.ops.get(handle);
-    op.is_some_and(|op| matches!(&op.protocol, Protocol::DeviceWrite(m) if m.waits_for(receive)))
+    let device = port.ops.get(handle).and_then(|op| op.protocol.device());
+    matches!(device, Some(Device::Write(mapped)) if mapped.waits_for(receive))
 }
 
 /// Gives up to write. False: the send is to be asked again.
@@ -222,8 +222,8 @@ pub(crate) fn stop_writing(port: &mut Port, handle: u32) -> bool {
         return true;
     };
     let peer = op.peer;
-    let receive = match &op.protocol {
-        Protocol::DeviceWrite(mapped) if mapped.is_idle() => mapped.other,
+    let receive = match op.protocol.device() {
+        Some(Device::Write(mapped)) if mapped.is_idle() => mapped.other,
         _ => return false, // a kernel runs
     };
     device_get::go_without(port, handle, peer, receive);
@@ -240,7 +240,7 @@ pub(crate) fn on_put_done(port: &mut Port, peer: u32, handle: u32, aux: u16) -> 
     let Some(op) = port.ops.get_mut(handle).filter(theirs) else {
         return false;
     };
-    let Protocol::DevicePut(placed) = &op.protocol else {
+    let Some(Device::Put(placed)) = op.protocol.device() else {
         return false;
     };
     if placed.is_under_way() {

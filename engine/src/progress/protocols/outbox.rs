@@ -279,7 +279,7 @@ pub(crate) fn revoke_send(port: &mut Port, handle: u32) -> bool {
             }
             true
         }
-        Protocol::DeviceWrite(_) => device_put::stop_writing(port, handle),
+        Protocol::Device(_) => device_put::stop_writing(port, handle),
         _ => {
             // The peer may read our memory until it answers.
             if port.ops.get_mut(handle).is_some_and(Op::ask_once) {
