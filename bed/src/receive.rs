@@ -171,8 +171,10 @@ impl World {
     /// or `any` of them.
     pub fn names_dead(&mut self, r: usize, e: &Error, any: bool) -> Check {
         let receive = &self.receives[r];
-        let (context, own, source) = (receive.context, receive.rank, receive.pattern.source);
-        let posted = receive.posted;
+        let (context, own) = (receive.context, receive.rank);
+        // A matched probe has tied it to one message, which no acknowledgment excuses.
+        let matched = receive.promised.map(|message| message.source);
+        let (source, posted) = (receive.pattern.source.or(matched), receive.posted);
         let peers = self.peers(context, own);
         let text = e.to_string();
         let someone = peers
