@@ -58,8 +58,8 @@ fn receive(
         }
         return recv.into_buffer().unwrap();
     }
-    let place = memory(stream, len);
-    let mut recv = comm.precv_init_device(&place, cut, 0, 3).unwrap();
+    let mut place = memory(stream, len);
+    let mut recv = comm.precv_init_device(&mut place, cut, 0, 3).unwrap();
     for _ in 0..2 {
         upload(stream, &before, &place);
         recv.start(stream).unwrap();
@@ -160,8 +160,8 @@ fn a_partition_is_sent_when_its_ready_event_has_passed() {
             semaphore.open();
             send.wait().unwrap();
         } else {
-            let place = memory(stream, bytes.len());
-            let mut recv = comm.precv_init_device(&place, 3, 0, 0).unwrap();
+            let mut place = memory(stream, bytes.len());
+            let mut recv = comm.precv_init_device(&mut place, 3, 0, 0).unwrap();
             recv.start(stream).unwrap();
             fails(recv.start(stream), ErrorKind::Argument, &["active"]);
             while !(recv.parrived(0).unwrap() && recv.parrived(1).unwrap()) {}
@@ -187,18 +187,18 @@ fn what_is_dropped_is_given_up_or_goes_on() {
             send.pready_list(&[0, 1], stream).unwrap();
             drop((send, data));
             // One that nobody will ever send to.
-            let place = driver::upload(stream, &[1; 64]);
-            let mut recv = comm.precv_init_device(&place, 2, 1, 0).unwrap();
+            let mut place = driver::upload(stream, &[1; 64]);
+            let mut recv = comm.precv_init_device(&mut place, 2, 1, 0).unwrap();
             recv.start(stream).unwrap();
             drop(recv);
             assert_eq!(driver::download(stream, &place), [1; 64]);
         } else {
-            let place = memory(stream, 4096);
-            let mut recv = comm.precv_init_device(&place, 8, 0, 0).unwrap();
+            let mut place = memory(stream, 4096);
+            let mut recv = comm.precv_init_device(&mut place, 8, 0, 0).unwrap();
             recv.start(stream).unwrap();
             recv.wait().unwrap();
             assert_eq!(driver::download(stream, &place), [7; 4096]);
-            let wrong = comm.precv_init_device(&place, 3, 0, 0);
+            let wrong = comm.precv_init_device(&mut place, 3, 0, 0);
             fails(
                 wrong.map(drop),
                 ErrorKind::Argument,
@@ -222,17 +222,17 @@ fn errors_pass_the_handler_once() {
             assert!(failed.is_err(), "{name}");
             assert_eq!(runs.swap(0, Ordering::Relaxed), 1, "{name}");
         };
-        let (data, me) = (driver::upload(stream, &[1; 12]), comm.rank());
+        let (mut data, me) = (driver::upload(stream, &[1; 12]), comm.rank());
         check("rank", comm.psend_init_device(&data, 2, 9, 0).map(drop));
-        check("cut", comm.precv_init_device(&data, 5, me, 0).map(drop));
+        check("cut", comm.precv_init_device(&mut data, 5, me, 0).map(drop));
         let mut send = comm.psend_init_device(&data, 2, me, 0).unwrap();
         check("pready", send.pready(0, stream));
         send.start().unwrap();
         check("start", send.start());
         check("pready_range", send.pready_range(7..=7, stream));
         check("pready_list", send.pready_list(&[7], stream));
-        let place = memory(stream, 12);
-        let mut recv = comm.precv_init_device(&place, 3, me, 0).unwrap();
+        let mut place = memory(stream, 12);
+        let mut recv = comm.precv_init_device(&mut place, 3, me, 0).unwrap();
         recv.start(stream).unwrap();
         check("start", recv.start(stream));
         check("parrived", recv.parrived(7).map(drop));
@@ -242,12 +242,12 @@ fn errors_pass_the_handler_once() {
         // What the sender has does not fit.
         let _long = comm.psend_init_device(&data, 2, me, 1).unwrap();
         let mut short = comm
-            .precv_init_device(&place.slice(..6).unwrap(), 2, me, 1)
+            .precv_init_device(&mut place.slice(..6).unwrap(), 2, me, 1)
             .unwrap();
         check("start", short.start(stream));
         // Its sender leaves.
-        let begun = || {
-            let mut recv = comm.precv_init_device(&place, 2, 0, 2).unwrap();
+        let mut begun = || {
+            let mut recv = comm.precv_init_device(&mut place, 2, 0, 2).unwrap();
             recv.start(stream).unwrap();
             recv
         };

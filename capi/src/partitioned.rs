@@ -151,14 +151,14 @@ fn no_send() -> Fail {
 fn init(
     set: Set,
     of_host: impl FnOnce(&Communicator, Bytes, Partitions) -> osier::Result<Work>,
-    of_device: impl FnOnce(&Communicator, &DeviceSlice<u8>, Partitions) -> osier::Result<Work>,
+    of_device: impl FnOnce(&Communicator, &mut DeviceSlice<u8>, Partitions) -> osier::Result<Work>,
     on: Handle,
     request: *mut Handle,
 ) -> Res {
     let comm = &set.comm.comm;
     let work = match set.place {
         PartitionMemory::Host(bytes) => of_host(comm, bytes, set.partitions)?,
-        PartitionMemory::Device(slice) => of_device(comm, &slice, set.partitions)?,
+        PartitionMemory::Device(mut slice) => of_device(comm, &mut slice, set.partitions)?,
     };
     pend(work, on, request)
 }

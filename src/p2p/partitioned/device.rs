@@ -41,7 +41,7 @@ impl Communicator {
     /// ```no_run
     /// # fn f(comm: &osier::Communicator, stream: &osier::devices::Stream) -> osier::Result<()> {
     /// use osier::devices::DeviceSlice;
-    /// let faces = DeviceSlice::<f64>::new(stream, 4096)?.into_inner();
+    /// let mut faces = DeviceSlice::<f64>::new(stream, 4096)?.into_inner();
     /// if comm.rank() == 0 {
     ///     let mut send = comm.psend_init_device(&faces, 4, 1, 0)?;
     ///     send.start()?;
@@ -51,7 +51,7 @@ impl Communicator {
     ///     }
     ///     send.wait()?;
     /// } else {
-    ///     let mut recv = comm.precv_init_device(&faces, 4, 0, 0)?;
+    ///     let mut recv = comm.precv_init_device(&mut faces, 4, 0, 0)?;
     ///     recv.start(stream)?; // may be written behind the stream's work so far
     ///     recv.wait()?;
     /// }
@@ -84,7 +84,7 @@ impl Communicator {
     /// As for [`Communicator::precv_init`].
     pub fn precv_init_device<T: Datatype>(
         &self,
-        slice: &DeviceSlice<T>,
+        slice: &mut DeviceSlice<T>,
         partitions: impl Into<Partitions>,
         source: impl Into<Rank>,
         tag: impl Into<Tag>,
