@@ -1,8 +1,7 @@
 //! Waiting for one, any, all or some of several requests.
 //!
-//! The functions look at all requests that they are given. For thousands of
-//! them take a [`WaitSet`](super::WaitSet), which looks only at those that are
-//! over.
+//! Each call asks all requests that it is given. For thousands of requests take a
+//! [`WaitSet`](super::WaitSet), which asks only those that are complete.
 
 use super::status::Status;
 use osier_engine::completion::ready::Ready;
@@ -11,21 +10,28 @@ use osier_engine::error::{Error, Result};
 use std::sync::Arc;
 
 /// A request that can be waited for together with others.
+///
+/// The functions of this module and [`WaitSet`](super::WaitSet) take all kinds: transfers,
+/// collectives, persistent and partitioned requests. An inactive persistent or partitioned
+/// request is complete. A buffer comes back with the output, and may be used again then.
 pub trait Waitable: Sized + sealed::Notifies {
-    /// What it gives when it is over.
+    /// The result of a complete request, as of its own `wait`: a buffer and a status, for
+    /// example.
     type Output;
 
-    /// Makes progress and asks whether it is over.
+    /// Makes progress; true if the request is complete, also with an error. Takes nothing
+    /// out.
     fn test(&mut self) -> bool;
 
-    /// Waits for its end, and gives its output.
+    /// Waits until the request is complete, and returns its output.
     ///
     /// # Errors
-    /// That of the operation, as its own `wait` has it.
+    /// The error of the operation, as its own `wait` returns it.
     #[track_caller]
     fn finish(self) -> Result<Self::Output>;
 
-    /// Makes progress; the status if it is over, which leaves it as it is.
+    /// Makes progress; the status if the request is complete. Leaves the request, its output
+    /// and its error to [`Waitable::finish`].
     fn status(&mut self) -> Option<Result<Status>>;
 }
 
@@ -53,13 +59,14 @@ pub(crate) mod sealed {
     }
 }
 
-/// A request of any kind where it lies, for [`first_over`].
+/// A request of any kind, borrowed by [`first_over`].
 pub trait Watched: sealed::Notifies {}
 
 impl<R: sealed::Notifies + ?Sized> Watched for R {}
 
-/// Waits until one of them is over, and leaves it where it is; its place, or `None` if
-/// there are none. For layers above that keep requests of different kinds themselves.
+/// Waits until a request is complete, and returns its index; `None` of an empty list. Leaves
+/// all requests as they are. For libraries that keep requests of different kinds. All
+/// requests belong to one rank.
 ///
 /// ```
 /// # osier::testing::ranks(2, |comm| {
@@ -91,8 +98,8 @@ impl<R: sealed::Notifies + ?Sized> sealed::Notifies for &mut R {
     }
 }
 
-/// Waits for all; the outputs are in the order of the requests. The first
-/// error is returned after all are over.
+/// Waits for all requests (`MPI_Waitall`). The outputs are in the order of the
+/// requests, in whatever order these complete.
 ///
 /// ```
 /// # osier::testing::ranks(3, |comm| {
@@ -111,8 +118,8 @@ impl<R: sealed::Notifies + ?Sized> sealed::Notifies for &mut R {
 /// ```
 ///
 /// # Errors
-/// The first of a request in their order, after all are over; what the others had is
-/// dropped.
+/// The first error in the order of the requests, after all are complete; the outputs of the
+/// others are dropped, with their buffers.
 #[track_caller]
 pub fn wait_all<R: Waitable>(requests: impl IntoIterator<Item = R>) -> Result<Vec<R::Output>> {
     let requests = requests.into_iter();
@@ -123,16 +130,42 @@ pub fn wait_all<R: Waitable>(requests: impl IntoIterator<Item = R>) -> Result<Ve
     results.into_iter().collect()
 }
 
-/// Waits until one is over, takes it out (its place goes to the last), and
-/// returns where it was; `None` if there are none.
+/// Waits until a request is complete, takes it out, and returns the index that it
+/// had with its result (`MPI_Waitany`); `None` if the list is empty. The last
+/// request moves to this index. All requests belong to one rank.
+///
+/// ```
+/// # osier::testing::ranks(2, |comm| {
+/// use osier::requests::{test_any, wait_all, wait_any, wait_some};
+/// let peer = 1 - comm.rank();
+/// let mut receives = (0..4u8)
+///     .map(|tag| comm.irecv(vec![0u8], peer, u32::from(tag)))
+///     .collect::<osier::Result<Vec<_>>>()?;
+/// assert!(test_any(&mut receives).is_none());
+/// comm.barrier()?;
+/// comm.send(&[2u8], peer, 2)?;
+/// let (index, result) = wait_any(&mut receives).expect("four requests");
+/// assert_eq!((index, result?.0), (2, vec![2]));
+/// assert_eq!(receives.len(), 3); // of tags 0, 1 and 3
+/// comm.barrier()?;
+/// for tag in [0u8, 1, 3] {
+///     comm.send(&[tag], peer, u32::from(tag))?;
+/// }
+/// let some = wait_some(&mut receives);
+/// assert!(!some.is_empty());
+/// wait_all(receives)?;
+/// # Ok::<(), osier::Error>(())
+/// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+/// ```
 #[track_caller]
 pub fn wait_any<R: Waitable>(requests: &mut Vec<R>) -> Option<(usize, Result<R::Output>)> {
     let at = wait_one(requests)?;
     Some((at, requests.swap_remove(at).finish()))
 }
 
-/// Waits until at least one is over, and takes out all that are; with the
-/// places where they were. Empty only if there are none.
+/// Waits until a request is complete, and takes out all that are, each with the
+/// index that it had and its result (`MPI_Waitsome`). Both these and the requests
+/// that stay keep their order. Empty only if the list was.
 #[track_caller]
 pub fn wait_some<R: Waitable>(requests: &mut Vec<R>) -> Vec<(usize, Result<R::Output>)> {
     if wait_one(requests).is_none() {
@@ -141,7 +174,8 @@ pub fn wait_some<R: Waitable>(requests: &mut Vec<R>) -> Vec<(usize, Result<R::Ou
     test_some(requests)
 }
 
-/// Whether all are over: their outputs if so, in order, and none are left.
+/// Makes progress; if all requests are complete, takes them out and returns what
+/// [`wait_all`] does (`MPI_Testall`). Otherwise takes out none.
 #[track_caller]
 pub fn test_all<R: Waitable>(requests: &mut Vec<R>) -> Option<Result<Vec<R::Output>>> {
     if requests.iter_mut().all(Waitable::test) {
@@ -150,14 +184,16 @@ pub fn test_all<R: Waitable>(requests: &mut Vec<R>) -> Option<Result<Vec<R::Outp
     None
 }
 
-/// Takes out one that is over, if any is.
+/// Makes progress, and takes out the first request that is complete, as [`wait_any`]
+/// does (`MPI_Testany`); `None` if none is.
 #[track_caller]
 pub fn test_any<R: Waitable>(requests: &mut Vec<R>) -> Option<(usize, Result<R::Output>)> {
     let at = requests.iter_mut().position(Waitable::test)?;
     Some((at, requests.swap_remove(at).finish()))
 }
 
-/// Takes out all that are over, with the places where they were.
+/// Makes progress, and takes out all requests that are complete, as [`wait_some`]
+/// does (`MPI_Testsome`); empty if none is.
 #[track_caller]
 pub fn test_some<R: Waitable>(requests: &mut Vec<R>) -> Vec<(usize, Result<R::Output>)> {
     let mut over = Vec::new();
@@ -173,28 +209,29 @@ pub fn test_some<R: Waitable>(requests: &mut Vec<R>) -> Vec<(usize, Result<R::Ou
     over
 }
 
-/// The statuses of all if all are over, in order; leaves the requests as they
-/// are.
+/// Makes progress; the statuses in the order of the requests, if all are complete
+/// (`MPI_Request_get_status_all`). Leaves the requests as they are; the first error in
+/// their order takes the place of the statuses.
 pub fn status_all<R: Waitable>(requests: &mut [R]) -> Option<Result<Vec<Status>>> {
     requests.iter_mut().map(Waitable::status).collect()
 }
 
-/// Place and status of one that is over, if any is; leaves the requests as
-/// they are.
+/// Makes progress; index and status of the first request that is complete, if any
+/// (`MPI_Request_get_status_any`). Leaves the requests as they are.
 pub fn status_any<R: Waitable>(requests: &mut [R]) -> Option<(usize, Result<Status>)> {
     let mut all = requests.iter_mut().enumerate();
     all.find_map(|(at, r)| r.status().map(|status| (at, status)))
 }
 
-/// Places and statuses of those that are over; leaves the requests as they
-/// are.
+/// Makes progress; indices and statuses of all requests that are complete, in their
+/// order (`MPI_Request_get_status_some`). Leaves the requests as they are.
 pub fn status_some<R: Waitable>(requests: &mut [R]) -> Vec<(usize, Result<Status>)> {
     let all = requests.iter_mut().enumerate();
     all.filter_map(|(at, r)| r.status().map(|status| (at, status)))
         .collect()
 }
 
-/// Waits until one is over: each is looked at once, and then only those that
+/// Waits until a request is complete: asks each once, and then only those that
 /// report.
 #[track_caller]
 fn wait_one<R: sealed::Notifies>(requests: &mut [R]) -> Option<usize> {
@@ -207,7 +244,7 @@ fn wait_one<R: sealed::Notifies>(requests: &mut [R]) -> Option<usize> {
     }
     Some(core.wait_until(|| {
         if listens() {
-            // Each says what it is.
+            // Each reports its operation.
             for (at, request) in requests.iter_mut().enumerate() {
                 if request.notify(&ready, at as u64) {
                     return Some(at);

@@ -1,17 +1,17 @@
-//! Waiting for thousands of requests in time of those that are over.
+//! Waiting for thousands of requests in time of those that are complete.
 //!
-//! A request that is added is told where to leave its number when it ends; the
-//! set looks only at numbers that were left. `examined` counts the looks.
+//! A request that is added gets a number, which it leaves in `ready` when it
+//! ends; the set asks only those requests. `examined` counts the questions.
 //!
 //! # Invariants
 //! 1. A slot's generation changes when its request leaves, so that a number
-//!    that a request leaves behind finds nobody.
+//!    that a request leaves behind finds no other.
 //! 2. Each request in the set has either a number in `ready` or will leave one.
 //!
 //! # Sources
-//! MPI 5.0 has `MPI_Waitany` and `MPI_Waitsome` over arrays, which cost a look
-//! at each request per call. Completion queues of network cards and epoll
-//! report what has happened instead.
+//! MPI 5.0 has `MPI_Waitany` and `MPI_Waitsome` over arrays, which ask each
+//! request in each call. Completion queues of network cards and epoll report
+//! events instead.
 
 use super::status::Status;
 use super::waits::{Waitable, sealed};
@@ -26,8 +26,14 @@ struct Slot<K, R> {
     member: Option<(K, R)>,
 }
 
-/// A set of requests, each with a key of its user's, that gives them back as
-/// they end. For requests of one kind, or of any as [`AnyRequest`].
+/// A set of requests, each with a key of the program's, that returns them as
+/// they complete. For requests of one kind, or of any as [`AnyRequest`].
+///
+/// A call costs time for the requests that have completed, whatever the size of
+/// the set. Requests come out in the order in which the library learned of their
+/// ends, which need not be that of the additions; keys may repeat. A buffer comes
+/// out with its request, and may be used again then. All requests of a set belong
+/// to one rank. A dropped set drops its requests.
 ///
 /// ```
 /// # osier::testing::ranks(2, |comm| {
@@ -53,7 +59,8 @@ pub struct WaitSet<K, R: Waitable> {
     examined: u64,
 }
 
-/// Names a request in a [`WaitSet`].
+/// Names a request in a [`WaitSet`], for as long as it is in the set; afterwards it names
+/// none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Member(u64);
 
@@ -89,17 +96,17 @@ impl<K, R: Waitable> WaitSet<K, R> {
         self.len() == 0
     }
 
-    /// How often the set has looked at a request since it was made: once when
-    /// it is added, once after each `get_mut`, and once or twice at its end.
+    /// Number of questions whether a request is complete, since the set was made:
+    /// one when it is added, one after each `get_mut`, one or two at its end.
     pub fn examined(&self) -> u64 {
         self.examined
     }
 
-    /// Adds a request. All requests of a set belong to one rank.
+    /// Adds a request, which may be complete, under a key.
     ///
     /// # Errors
     /// Of kind [`ErrorKind::Argument`], if the request is of another rank of this process than
-    /// the set's others.
+    /// the first that was added. The request is dropped then.
     pub fn add(&mut self, key: K, mut request: R) -> Result<Member> {
         let core = self.core.get_or_insert_with(|| request.home().0.clone());
         if !Arc::ptr_eq(core, request.home().0) {
@@ -133,7 +140,7 @@ impl<K, R: Waitable> WaitSet<K, R> {
         Ok(member)
     }
 
-    /// The request, to cancel it for example.
+    /// The request, to cancel it for example; `None` if it has left the set.
     pub fn get_mut(&mut self, member: Member) -> Option<&mut R> {
         self.member(member)?;
         // It may be over by what is done to it, which nobody else reports.
@@ -141,7 +148,7 @@ impl<K, R: Waitable> WaitSet<K, R> {
         self.member(member)
     }
 
-    /// As [`WaitSet::get_mut`], for those who leave it as it is.
+    /// As [`WaitSet::get_mut`], for callers that do not change the request.
     pub(crate) fn member(&mut self, member: Member) -> Option<&mut R> {
         let slot = self.slots.get_mut(member.slot())?;
         (slot.generation == member.generation())
@@ -150,7 +157,7 @@ impl<K, R: Waitable> WaitSet<K, R> {
             .map(|(_, request)| request)
     }
 
-    /// Takes a request out before its end.
+    /// Takes a request out, complete or not; `None` if it has left the set.
     pub fn remove(&mut self, member: Member) -> Option<(K, R)> {
         self.member(member)?;
         self.leave(member)
@@ -164,7 +171,7 @@ impl<K, R: Waitable> WaitSet<K, R> {
         Some(left)
     }
 
-    /// One that is over, of those that have reported; makes no progress.
+    /// A complete request, of those that have reported; makes no progress.
     pub(crate) fn next(&mut self) -> Option<(K, Result<R::Output>)> {
         while let Some(token) = self.ready.pop() {
             let member = Member(token);
@@ -182,7 +189,7 @@ impl<K, R: Waitable> WaitSet<K, R> {
         None
     }
 
-    /// Asks each request, so that it says what it is.
+    /// Asks each request, so that it reports its operation.
     #[cold]
     fn ask_all(&mut self) {
         for (at, slot) in self.slots.iter_mut().enumerate() {
@@ -195,7 +202,8 @@ impl<K, R: Waitable> WaitSet<K, R> {
         }
     }
 
-    /// Waits until one is over and takes it out; `None` if the set is empty.
+    /// Waits until a request is complete, takes it out, and returns its key and
+    /// result; `None` if the set is empty.
     #[track_caller]
     pub fn wait(&mut self) -> Option<(K, Result<R::Output>)> {
         if self.is_empty() {
@@ -210,7 +218,7 @@ impl<K, R: Waitable> WaitSet<K, R> {
         }))
     }
 
-    /// Makes progress, and takes out one that is over, if any is.
+    /// Makes progress, and takes out a request that is complete; `None` if none is.
     pub fn test(&mut self) -> Option<(K, Result<R::Output>)> {
         if let Some(over) = self.next() {
             return Some(over);
@@ -219,8 +227,8 @@ impl<K, R: Waitable> WaitSet<K, R> {
         self.next()
     }
 
-    /// Waits until at least one is over, and takes out all that are. Empty
-    /// only if the set is.
+    /// Waits until a request is complete, and takes out all that are known to be.
+    /// Empty only if the set is.
     #[track_caller]
     pub fn wait_some(&mut self) -> Vec<(K, Result<R::Output>)> {
         let mut over: Vec<_> = self.wait().into_iter().collect();
@@ -228,7 +236,8 @@ impl<K, R: Waitable> WaitSet<K, R> {
         over
     }
 
-    /// Waits for all, in the order in which they end.
+    /// Waits for all requests; the results are in the order in which they end. An
+    /// error of one does not end the wait for the others.
     #[track_caller]
     pub fn wait_all(&mut self) -> Vec<(K, Result<R::Output>)> {
         std::iter::from_fn(|| self.wait()).collect()
@@ -242,7 +251,28 @@ impl<K, R: Waitable> Default for WaitSet<K, R> {
 }
 
 /// A request of any kind whose output becomes a `T`: for a [`WaitSet`] of
-/// different kinds. [`Status`] can be made of the output of every transfer.
+/// different kinds. [`Status`] can be made of the output of every transfer; the
+/// buffer is dropped then.
+///
+/// ```
+/// # osier::testing::ranks(2, |comm| {
+/// use osier::requests::{AnyRequest, WaitSet};
+/// let peer = 1 - comm.rank();
+/// let mut set = WaitSet::new();
+/// set.add("receive", AnyRequest::<osier::Status>::new(comm.irecv(vec![0u8; 3], peer, 0)?))?;
+/// set.add("send", AnyRequest::new(comm.isend(vec![1u16; 1], peer, 1)?))?;
+/// comm.send(&[1u8; 3], peer, 0)?;
+/// comm.recv(&mut [0u16], peer, 1)?;
+/// let mut keys = Vec::new();
+/// while let Some((key, status)) = set.wait() {
+///     status?;
+///     keys.push(key);
+/// }
+/// keys.sort();
+/// assert_eq!(keys, ["receive", "send"]);
+/// # Ok::<(), osier::Error>(())
+/// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+/// ```
 pub struct AnyRequest<'a, T = Status>(Box<dyn Erased<T> + 'a>);
 
 trait Erased<T>: sealed::Notifies {
@@ -271,7 +301,7 @@ where
 }
 
 impl<'a, T> AnyRequest<'a, T> {
-    /// Forgets the kind of a request.
+    /// Wraps a request of any kind.
     pub fn new<R: Waitable + 'a>(request: R) -> Self
     where
         R::Output: Into<T>,

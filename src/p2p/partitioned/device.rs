@@ -17,11 +17,19 @@ use osier_kernels::{After, DeviceSlice};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// A partitioned request of a device's memory, which it counts.
+/// A partitioned request of a device's memory: [`DevicePartitionedSend`] or
+/// [`DevicePartitionedRecv`].
 ///
-/// Which bytes a partition has is as on the host; the other end may be there. Dropped
-/// while active, a send goes on with what is ready, and a receive is given up: clones of
-/// the memory may be used at once.
+/// It keeps a counted handle of the memory; the other end may lie on the host. Counts and
+/// the order of calls are those of [`Partitioned`](super::Partitioned). Ready events replace
+/// `write` and `read`: work of streams writes a partition before the event that
+/// [`pready`](DevicePartitioned::pready) names, and the library writes a receive's memory
+/// behind the event that [`start`](DevicePartitioned::start) names. The types prove nothing
+/// about clones of the handle: between these events and `wait` no work of the program may
+/// write a partition of a send, or touch one of a receive that has not arrived.
+///
+/// Dropped while active, a send goes on with the partitions that are ready, and a receive
+/// is given up: clones of the memory may be used at once.
 pub struct DevicePartitioned<S: Side, T: Datatype> {
     side: Arc<S>,
     slice: DeviceSlice<T>,
@@ -35,8 +43,8 @@ pub type DevicePartitionedSend<T> = DevicePartitioned<Sending, T>;
 pub type DevicePartitionedRecv<T> = DevicePartitioned<Receiving, T>;
 
 impl Communicator {
-    /// As [`Communicator::psend_init`], of a device's memory. Partitions are marked ready
-    /// with the ready event of their bytes.
+    /// As [`Communicator::psend_init`], of a device's memory. Each partition is marked with
+    /// the ready event of its bytes: an event, or the work that a stream has got so far.
     ///
     /// ```no_run
     /// # fn f(comm: &osier::Communicator, stream: &osier::devices::Stream) -> osier::Result<()> {
@@ -53,6 +61,8 @@ impl Communicator {
     /// } else {
     ///     let mut recv = comm.precv_init_device(&mut faces, 4, 0, 0)?;
     ///     recv.start(stream)?; // may be written behind the stream's work so far
+    ///     while !recv.parrived(0)? {}
+    ///     // ... a kernel on any stream that reads the first partition ...
     ///     recv.wait()?;
     /// }
     /// # Ok(())
@@ -60,7 +70,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As for [`Communicator::psend_init`].
+    /// As [`Communicator::psend_init`].
     #[track_caller]
     pub fn psend_init_device<T: Datatype>(
         &self,
@@ -78,10 +88,11 @@ impl Communicator {
         })
     }
 
-    /// As [`Communicator::precv_init`], into a device's memory.
+    /// As [`Communicator::precv_init`], into a device's memory. `&mut` tells which memory is
+    /// written; the borrow ends with the call, since the request keeps a clone of the handle.
     ///
     /// # Errors
-    /// As for [`Communicator::precv_init`].
+    /// As [`Communicator::precv_init`].
     pub fn precv_init_device<T: Datatype>(
         &self,
         slice: &mut DeviceSlice<T>,
@@ -104,7 +115,7 @@ impl<S: Side, T: Datatype> DevicePartitioned<S, T> {
         self.side.comm()
     }
 
-    /// The memory.
+    /// The memory; [`DevicePartitioned`] says when which part of it may be used.
     pub fn buffer(&self) -> &DeviceSlice<T> {
         &self.slice
     }
@@ -114,19 +125,19 @@ impl<S: Side, T: Datatype> DevicePartitioned<S, T> {
         self.side.shape().number
     }
 
-    /// Whether it was started and not waited for since.
+    /// Whether the request was started and not waited for since.
     pub fn is_active(&self) -> bool {
         is_active(&*self.side)
     }
 
-    /// Makes progress and asks whether all partitions have left the memory, or have come.
-    /// An inactive request is over, and one that has failed.
+    /// As [`Partitioned::test`](super::Partitioned::test).
     pub fn test(&self) -> bool {
         test(&*self.side)
     }
 
-    /// Waits until all partitions were ready and have left the memory, or have come; the
-    /// request is inactive then.
+    /// Waits until all partitions of a send were marked and have left the memory, or all of
+    /// a receive have arrived; their bytes lie there for work that any stream gets from now
+    /// on. The request is inactive then, and the memory the program's.
     ///
     /// # Errors
     /// As [`Partitioned::wait`](super::Partitioned::wait); of kind
@@ -136,7 +147,7 @@ impl<S: Side, T: Datatype> DevicePartitioned<S, T> {
         wait(&*self.side)
     }
 
-    /// The status if the transfer is over, which leaves the request as it is.
+    /// As [`Partitioned::status`](super::Partitioned::status).
     pub fn status(&self) -> Option<Result<Status>> {
         status(&*self.side)
     }
@@ -157,27 +168,31 @@ impl<T: Datatype> DevicePartitionedSend<T> {
     /// Begins a transfer; no partition is ready yet.
     ///
     /// # Errors
-    /// If it is active.
+    /// Of kind [`ErrorKind::Argument`](crate::ErrorKind::Argument), if the request is active.
     #[track_caller]
     pub fn start(&mut self) -> Result<()> {
         let started = start(&*self.side, std::ptr::null_mut());
         self.comm().reported(started)
     }
 
-    /// Says that a partition may be sent from a ready event on. Any thread may.
+    /// Marks partition `at` as ready from `ready_event` on, for which the host does not
+    /// wait. Any thread may mark, each partition once per start, in any order. No work may
+    /// write the partition between the event and [`wait`](DevicePartitioned::wait).
     ///
     /// # Errors
-    /// If the request is not active, or has no such partition, or it was marked already.
+    /// As [`Partitioned::pready`](super::Partitioned::pready); of kind
+    /// [`ErrorKind::Device`](crate::ErrorKind::Device), if the driver fails.
     #[track_caller]
     pub fn pready(&self, at: usize, ready_event: impl Into<After>) -> Result<()> {
         let ready = self.side.pready(at, Some(&ready_event.into()));
         self.comm().reported(ready)
     }
 
-    /// As [`DevicePartitionedSend::pready`] for each partition of a range.
+    /// Marks each partition of a range, both ends included, in order, with one ready event.
     ///
     /// # Errors
-    /// As there, of the first that fails.
+    /// The first error of [`DevicePartitionedSend::pready`]; partitions behind it are not
+    /// marked.
     #[track_caller]
     pub fn pready_range(
         &self,
@@ -187,10 +202,11 @@ impl<T: Datatype> DevicePartitionedSend<T> {
         self.all_ready(range, ready_event.into())
     }
 
-    /// As [`DevicePartitionedSend::pready`] for each partition of a list.
+    /// Marks each partition of a list, in its order, with one ready event.
     ///
     /// # Errors
-    /// As there, of the first that fails.
+    /// The first error of [`DevicePartitionedSend::pready`]; partitions behind it are not
+    /// marked.
     #[track_caller]
     pub fn pready_list(&self, list: &[usize], ready_event: impl Into<After>) -> Result<()> {
         self.all_ready(list.iter().copied(), ready_event.into())
@@ -210,10 +226,14 @@ impl<T: Datatype> DevicePartitionedSend<T> {
 }
 
 impl<T: Datatype> DevicePartitionedRecv<T> {
-    /// Begins a transfer into the memory, which may be written from a ready event on.
+    /// Begins a transfer into the memory, which the library may write from `ready_event` on:
+    /// work that reads or writes the memory before belongs in front of it.
     ///
     /// # Errors
-    /// If it is active, or the driver refuses.
+    /// Of kind [`ErrorKind::Argument`](crate::ErrorKind::Argument), if the request is active,
+    /// and stays so. Of kind [`ErrorKind::Device`](crate::ErrorKind::Device), if the driver
+    /// cannot record the event, or an error of [`wait`](DevicePartitioned::wait) that is known
+    /// by now; the request is inactive then.
     #[track_caller]
     pub fn start(&mut self, ready_event: impl Into<After>) -> Result<()> {
         let started = self.start_unreported(ready_event.into());
@@ -229,11 +249,11 @@ impl<T: Datatype> DevicePartitionedRecv<T> {
         start(&*self.side, std::ptr::null_mut())
     }
 
-    /// Whether a partition at this end has come: its bytes lie there for work that any
-    /// stream gets from now on. Makes progress. True if the request is inactive.
+    /// Makes progress; true if partition `at` of this end has arrived: its bytes lie there
+    /// for work that any stream gets from now on. True also if the request is inactive.
     ///
     /// # Errors
-    /// If it never will, because its sender has gone for example.
+    /// As [`Partitioned::parrived`](super::Partitioned::parrived).
     pub fn parrived(&self, at: usize) -> Result<bool> {
         self.comm().reported(self.side.parrived(at))
     }

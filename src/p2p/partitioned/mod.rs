@@ -1,5 +1,5 @@
-//! Partitioned transfers: one message whose parts become ready, and arrive, one
-//! by one; any thread may say so of any part.
+//! Partitioned transfers: one message whose partitions become ready and arrive
+//! one by one; any thread may mark or ask for any partition.
 //!
 //! ```text
 //! psend_init   SETUP tag, first internal tag, partitions, bytes  -> precv_init
@@ -245,16 +245,41 @@ fn is_started() -> Error {
     )
 }
 
-/// A partitioned request: a transfer that is set up once and started again and
-/// again, whose partitions become ready or arrive one by one.
+/// A partitioned request: a transfer that is set up once and started any number
+/// of times, whose partitions become ready or arrive one by one.
 ///
 /// [`PartitionedSend`] and [`PartitionedRecv`] are its two kinds. Threads share
-/// it by reference. A request that owns its buffer lets go on what is under way
-/// when it is dropped; one whose memory a [`Scope`] borrows belongs to the
-/// scope.
+/// it by reference.
 ///
-/// Memory that is borrowed cannot be handed over without a scope, nor the
-/// buffer be held across a start:
+/// # Order of calls
+/// `psend_init` and `precv_init`; then for each transfer `start` on both sides,
+/// [`pready`](Partitioned::pready) once for each partition of the sender, and
+/// [`wait`](Partitioned::wait) on both sides. The n-th start of the sender meets
+/// the n-th start of the receiver; either may come first. Partitions may be
+/// marked in any order and arrive in any order.
+///
+/// # Counts
+/// `at` counts partitions of this end, from 0. The ends may have different
+/// numbers of partitions, and different layouts: both cut the same packed
+/// stream of bytes, in the order of the partitions. A partition of the receiver
+/// has arrived once every partition of the sender that overlaps it has. The
+/// receiver may have room for more bytes than are sent, never for fewer.
+///
+/// # Buffers
+/// | state | who may touch the buffer |
+/// |---|---|
+/// | inactive | the program: [`buffer`](Partitioned::buffer), [`buffer_mut`](Partitioned::buffer_mut) |
+/// | active send, partition not ready | one thread per partition: [`write`](Partitioned::write), [`write_from`](Partitioned::write_from) |
+/// | active send, partition ready | the library reads it; the program may not touch it before `wait` |
+/// | active receive, partition not arrived | the library writes it |
+/// | active receive, partition arrived | any thread reads it: [`read`](Partitioned::read), [`read_into`](Partitioned::read_into) |
+///
+/// Only `wait` makes a request inactive; `test` and `status` do not.
+///
+/// A dropped request that is active keeps its owned buffer until the library no
+/// longer uses it; memory that a [`Scope`] lends belongs to the scope. The
+/// compiler refuses borrowed memory without a scope, a buffer that is kept across
+/// a start, and a partition that is kept behind its `write`:
 ///
 /// ```compile_fail
 /// # fn f(comm: &osier::Communicator) -> osier::Result<()> {
@@ -296,7 +321,8 @@ pub type PartitionedSend<T, B = Vec<T>> = Partitioned<Sending, T, B>;
 /// A partitioned receive; see [`Communicator::precv_init`].
 pub type PartitionedRecv<T, B = Vec<T>> = Partitioned<Receiving, T, B>;
 
-/// Memory that a scope has lent to a partitioned request.
+/// The buffer of a partitioned request of a [`Scope`]: derefs to the slice that the scope
+/// borrows. [`Partitioned::buffer`] returns it while the request is inactive.
 pub struct ScopedSlice<'scope, T> {
     at: *mut T,
     len: usize,
@@ -339,9 +365,19 @@ fn owner<B: Send + Sync + 'static>(buffer: B) -> Arc<dyn Any + Send + Sync> {
 }
 
 impl Communicator {
-    /// Sets up a send in partitions of a buffer that the request owns. It meets
-    /// the `precv_init` of the receiver in the order of the calls with this
-    /// tag, and no other receive.
+    /// Sets up a partitioned send of a buffer that the request owns
+    /// (`MPI_Psend_init`).
+    ///
+    /// A number as `partitions` cuts the elements of the buffer into equal runs;
+    /// [`Partitions::of`] makes each partition of instances of a datatype. The
+    /// n-th `psend_init` to a rank with a tag meets the n-th `precv_init` there
+    /// from this rank with the same tag, on the same communicator, and no other
+    /// receive. The call does not wait for the receiver and sends no partition.
+    /// To [`PROC_NULL`](crate::PROC_NULL) nothing is sent: a transfer is complete
+    /// when all partitions are marked.
+    ///
+    /// [`Partitioned`] lists the order of calls, the counts, and who may touch the
+    /// buffer when.
     ///
     /// ```
     /// # osier::testing::ranks(2, |comm| {
@@ -371,7 +407,13 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// If the partitions do not fit the buffer, or rank or tag make no sense.
+    /// Of kind [`ErrorKind::Argument`], if there are no partitions, or the number does not
+    /// divide the elements of the buffer; of kind [`ErrorKind::Datatype`], if instances of
+    /// the datatype reach beyond the buffer, or its elements have padding; of kind
+    /// [`ErrorKind::Rank`] or [`ErrorKind::Tag`], if there is no such rank or tag; of kind
+    /// [`ErrorKind::OutOfMemory`], if the sends of this communicator have more than 2^30 - 1 partitions;
+    /// of kind [`ErrorKind::RankDead`] or [`ErrorKind::Closed`], if the receiver has failed or
+    /// left. The buffer is dropped with the error.
     #[track_caller]
     pub fn psend_init<T: Datatype, B>(
         &self,
@@ -392,13 +434,44 @@ impl Communicator {
         })
     }
 
-    /// Sets up a receive in partitions, not necessarily as many as the
-    /// sender's, into a buffer that the request owns. Both ends have the same
-    /// number of bytes.
+    /// Sets up a partitioned receive into a buffer that the request owns
+    /// (`MPI_Precv_init`).
+    ///
+    /// The number of partitions and their layout need not be the sender's; the
+    /// bytes of all partitions must be at least the sender's. The call is local:
+    /// it neither waits for the sender nor learns its number of bytes, which the
+    /// first [`start`](Partitioned::start), [`parrived`](Partitioned::parrived) or
+    /// [`wait`](Partitioned::wait) after the sender's setup checks. From
+    /// [`PROC_NULL`](crate::PROC_NULL) all partitions have arrived at once, with an
+    /// empty status. The sender is named: neither
+    /// [`ANY_SOURCE`](crate::ANY_SOURCE) nor [`ANY_TAG`](crate::ANY_TAG) is taken.
+    ///
+    /// ```
+    /// # osier::testing::ranks(2, |comm| {
+    /// if comm.rank() == 0 {
+    ///     let mut send = comm.psend_init((0..8u32).collect::<Vec<_>>(), 2, 1, 0)?;
+    ///     send.start()?;
+    ///     send.pready_list(&[1, 0])?;
+    ///     send.wait()?;
+    /// } else {
+    ///     // Four partitions of two elements for the sender's two of four.
+    ///     let mut recv = comm.precv_init(vec![0u32; 8], 4, 0, 0)?;
+    ///     recv.start()?;
+    ///     while !recv.parrived(3)? {}
+    ///     assert_eq!(recv.read(3)?, [6, 7]); // others may be under way
+    ///     assert_eq!(recv.wait()?.bytes(), 32);
+    ///     assert_eq!(recv.buffer()?[..2], [0, 1]);
+    /// }
+    /// # Ok::<(), osier::Error>(())
+    /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    /// ```
     ///
     /// # Errors
-    /// As for [`Communicator::psend_init`]; if a byte belongs to two places of
-    /// the message.
+    /// Of kind [`ErrorKind::Argument`], if there are no partitions, or the number does not
+    /// divide the elements of the buffer; of kind [`ErrorKind::Datatype`], if instances of
+    /// the datatype reach beyond the buffer or overlap, or its elements have padding; of kind
+    /// [`ErrorKind::Rank`] or [`ErrorKind::Tag`], if there is no such rank or tag. The buffer
+    /// is dropped with the error.
     pub fn precv_init<T: Datatype, B>(
         &self,
         buffer: B,
@@ -420,9 +493,9 @@ impl Communicator {
 }
 
 impl<'scope> Scope<'scope, '_> {
-    /// As [`Communicator::psend_init`], of memory that the scope borrows. When
-    /// the scope ends, partitions that are ready are waited for; it is an error
-    /// if an active send has others.
+    /// As [`Communicator::psend_init`], of memory that the scope borrows. The end
+    /// of the scope waits for the partitions that are ready, and returns an error
+    /// of kind [`ErrorKind::Argument`] if an active send has others.
     ///
     /// ```
     /// # osier::testing::ranks(2, |comm| {
@@ -455,7 +528,7 @@ impl<'scope> Scope<'scope, '_> {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::psend_init`].
+    /// As [`Communicator::psend_init`]; the memory stays borrowed.
     #[track_caller]
     pub fn psend_init<T: Datatype>(
         &'scope self,
@@ -471,10 +544,10 @@ impl<'scope> Scope<'scope, '_> {
     }
 
     /// As [`Communicator::precv_init`], into memory that the scope borrows. The
-    /// scope waits for all of an active one.
+    /// end of the scope waits for all partitions of an active receive.
     ///
     /// # Errors
-    /// As [`Communicator::precv_init`].
+    /// As [`Communicator::precv_init`]; the memory stays borrowed.
     pub fn precv_init<T: Datatype>(
         &'scope self,
         memory: &'scope mut [T],
@@ -512,16 +585,19 @@ impl<S: Side, T: Datatype, B: DerefMut<Target = [T]>> Partitioned<S, T, B> {
         self.side.shape().number
     }
 
-    /// Whether it was started and not waited for since.
+    /// Whether the request was started and not waited for since.
     pub fn is_active(&self) -> bool {
         is_active(&*self.side)
     }
 
-    /// Begins a transfer; no partition is ready yet.
+    /// Begins a transfer of the buffer (`MPI_Start`). Of a send no partition is
+    /// ready yet; a receive may be written at once. Neither waits for the other
+    /// side: partitions that come before the receiver's start wait for it.
     ///
     /// # Errors
-    /// If it is active, or its buffer has another length than when it was set
-    /// up. The request is inactive then.
+    /// Of kind [`ErrorKind::Argument`], if the request is active, and stays so, or its buffer
+    /// has another length than when it was set up. Of a receive also the errors of
+    /// [`Partitioned::wait`] that are known by now; the request is inactive then.
     #[track_caller]
     pub fn start(&mut self) -> Result<()> {
         // No closure: the caller's source line passes through.
@@ -559,32 +635,38 @@ impl<S: Side, T: Datatype, B: DerefMut<Target = [T]>> Partitioned<S, T, B> {
         self.side.parts().map_or(0, Parts::under_way)
     }
 
-    /// Makes progress and asks whether all partitions have left the buffer, or
-    /// have come. An inactive request is over, and one that has failed.
+    /// Makes progress; true if all partitions were marked and have left the
+    /// buffer, or all have arrived, and also if the transfer has failed or the
+    /// request is inactive. Leaves the request active: [`Partitioned::wait`]
+    /// returns the error and frees the buffer.
     pub fn test(&self) -> bool {
         test(&*self.side)
     }
 
-    /// Waits until all partitions were ready and have left the buffer, or have
-    /// come; the request is inactive then. Others may say meanwhile what is
-    /// ready.
+    /// Waits until all partitions of a send were marked and have left the buffer,
+    /// or all partitions of a receive have arrived. The request is inactive then
+    /// and the buffer the program's. Other threads may mark partitions meanwhile.
+    ///
+    /// The status of a receive has source, tag and bytes of all partitions; that
+    /// of a send, and of an inactive request, is empty.
     ///
     /// # Errors
     /// Of kind [`ErrorKind::RankDead`] or [`ErrorKind::Closed`], if the peer has failed or
-    /// left; of kind [`ErrorKind::Truncated`], if the two ends differ in bytes; of kind
-    /// [`ErrorKind::Malformed`], if the peer's setup makes no sense. The request is inactive
-    /// then, too.
+    /// left; of kind [`ErrorKind::Truncated`], if the sender's partitions have more bytes than
+    /// the receiver's; of kind [`ErrorKind::Malformed`], if the peer's setup makes no sense.
+    /// The request is inactive then, too. Of several errors the first is returned.
     #[track_caller]
     pub fn wait(&self) -> Result<Status> {
         wait(&*self.side)
     }
 
-    /// The status if the transfer is over, which leaves the request as it is.
+    /// Makes progress; the status if [`Partitioned::test`] would be true. Leaves the
+    /// request active. The error inside is that of [`Partitioned::wait`].
     pub fn status(&self) -> Option<Result<Status>> {
         status(&*self.side)
     }
 
-    /// The buffer.
+    /// The buffer of an inactive request.
     ///
     /// # Errors
     /// Of kind [`ErrorKind::Argument`], while the request is active.
@@ -595,7 +677,8 @@ impl<S: Side, T: Datatype, B: DerefMut<Target = [T]>> Partitioned<S, T, B> {
         }
     }
 
-    /// The buffer, to fill it.
+    /// The buffer of an inactive request, to fill it. It may be exchanged for another of the
+    /// same length.
     ///
     /// # Errors
     /// Of kind [`ErrorKind::Argument`], while the request is active.

@@ -324,22 +324,25 @@ impl Drop for Receiving {
 }
 
 impl<T: Datatype, B: DerefMut<Target = [T]>> PartitionedRecv<T, B> {
-    /// Whether the elements of a partition at this end have come. Makes
-    /// progress. True if the request is inactive.
+    /// Makes progress; true if partition `at` of this end has arrived
+    /// (`MPI_Parrived`): any thread may [`read`](super::Partitioned::read) it, while
+    /// others are under way. True also if the request is inactive.
     ///
     /// # Errors
-    /// If they never will, because their sender has gone for example; other
-    /// partitions may have come.
+    /// Of kind [`ErrorKind::Argument`], if the request has no such partition; else as
+    /// [`Partitioned::wait`](super::Partitioned::wait), if the partition will not arrive. Other
+    /// partitions may have.
     pub fn parrived(&self, at: usize) -> Result<bool> {
         self.comm().reported(self.side.parrived(at))
     }
 
-    /// The elements of a partition that has arrived, also while others are
-    /// under way.
+    /// The elements of partition `at`, which has arrived; others may be under way.
+    /// The borrow ends before the next start, which overwrites them.
     ///
     /// # Errors
-    /// If it has not arrived, or is no run of whole elements
-    /// ([`Partitioned::read_into`] reads those).
+    /// Of kind [`ErrorKind::Argument`], if the request has no such partition, it has not
+    /// arrived, or it is no run of whole elements ([`Partitioned::read_into`] reads those);
+    /// else as [`Partitioned::parrived`](super::Partitioned::parrived).
     ///
     /// [`Partitioned::read_into`]: super::Partitioned::read_into
     pub fn read(&self, at: usize) -> Result<&[T]> {
@@ -360,11 +363,12 @@ impl<T: Datatype, B: DerefMut<Target = [T]>> PartitionedRecv<T, B> {
         Ok(unsafe { std::slice::from_raw_parts(from, run.len()) })
     }
 
-    /// Copies a partition that has arrived: its elements, in the order of the
-    /// layout.
+    /// Copies partition `at`, which has arrived, to `values`: its elements, in the
+    /// order of the layout.
     ///
     /// # Errors
-    /// If it has not arrived, or the length is another.
+    /// Of kind [`ErrorKind::Argument`], if `values` has not the bytes of a partition; else as
+    /// [`PartitionedRecv::read`], but for runs. Nothing is copied then.
     pub fn read_into(&self, at: usize, values: &mut [T]) -> Result<()> {
         let read = self.read_into_unreported(at, values);
         self.comm().reported(read)

@@ -245,11 +245,14 @@ impl Drop for Written<'_> {
 }
 
 impl<T: Datatype, B: DerefMut<Target = [T]>> PartitionedSend<T, B> {
-    /// Runs `f` on the elements of a partition of an active send that is not
-    /// ready yet.
+    /// Runs `f` on the elements of partition `at` of an active send that is not
+    /// ready yet. Threads may write different partitions at a time, and a
+    /// partition as often as they like before it is marked.
     ///
     /// # Errors
-    /// If another thread is at it, or the partition is no run of whole elements
+    /// Of kind [`ErrorKind::Argument`], and `f` does not run, if the request is not active,
+    /// has no such partition, or another thread writes it; if it is ready already; if
+    /// partitions share bytes; or if it is no run of whole elements
     /// ([`Partitioned::write_from`] writes those).
     ///
     /// [`Partitioned::write_from`]: super::Partitioned::write_from
@@ -274,11 +277,12 @@ impl<T: Datatype, B: DerefMut<Target = [T]>> PartitionedSend<T, B> {
         Ok((written, self.elements(base, run.start), run.len()))
     }
 
-    /// Writes a partition of an active send that is not ready yet: its
-    /// elements, in the order of the layout.
+    /// Copies `values` to partition `at` of an active send that is not ready yet:
+    /// the elements of the partition, in the order of the layout.
     ///
     /// # Errors
-    /// If another thread is at it, or the length is another.
+    /// Of kind [`ErrorKind::Argument`], if `values` has not the bytes of a partition; else as
+    /// [`PartitionedSend::write`], but for runs. Nothing is written then.
     pub fn write_from(&self, at: usize, values: &[T]) -> Result<()> {
         let written = self.write_from_unreported(at, values);
         self.comm().reported(written)
@@ -302,23 +306,29 @@ impl<T: Datatype, B: DerefMut<Target = [T]>> PartitionedSend<T, B> {
         Ok(())
     }
 
-    /// Says that a partition may be sent. Any thread may.
+    /// Marks partition `at` as ready (`MPI_Pready`): the library sends it, and the
+    /// program may not write it before the next start. Any thread may mark, each
+    /// partition once per start, in any order. What the thread wrote before is
+    /// sent; the call does not wait for the receiver.
     ///
     /// # Errors
-    /// Of kind [`ErrorKind::Argument`], if there is no such partition, the request is not
-    /// active, or the partition is ready already or being written; else as
-    /// [`Communicator::isend`](crate::Communicator::isend).
+    /// Of kind [`ErrorKind::Argument`], if the request is not active, has no such partition,
+    /// the partition is ready already, or a thread writes it. Of kind
+    /// [`ErrorKind::RankDead`] or [`ErrorKind::Closed`], if the receiver has failed or left,
+    /// and of kind [`ErrorKind::OutOfMemory`], if there is no memory for the operation: the
+    /// partition is marked then, and [`Partitioned::wait`](super::Partitioned::wait) returns
+    /// the first of these errors again.
     #[track_caller]
     pub fn pready(&self, at: usize) -> Result<()> {
         let ready = self.side.pready(at, None);
         self.comm().reported(ready)
     }
 
-    /// As [`PartitionedSend::pready`] for each partition of a range.
+    /// Marks each partition of a range, both ends included, in order
+    /// (`MPI_Pready_range`).
     ///
     /// # Errors
-    /// The first of a partition, as of [`PartitionedSend::pready`]; those behind it are not
-    /// marked.
+    /// The first error of [`PartitionedSend::pready`]; partitions behind it are not marked.
     #[track_caller]
     pub fn pready_range(&self, range: RangeInclusive<usize>) -> Result<()> {
         for at in range {
@@ -327,11 +337,10 @@ impl<T: Datatype, B: DerefMut<Target = [T]>> PartitionedSend<T, B> {
         Ok(())
     }
 
-    /// As [`PartitionedSend::pready`] for each partition of a list.
+    /// Marks each partition of a list, in its order (`MPI_Pready_list`).
     ///
     /// # Errors
-    /// The first of a partition, as of [`PartitionedSend::pready`]; those behind it are not
-    /// marked.
+    /// The first error of [`PartitionedSend::pready`]; partitions behind it are not marked.
     #[track_caller]
     pub fn pready_list(&self, list: &[usize]) -> Result<()> {
         for at in list {

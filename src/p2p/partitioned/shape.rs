@@ -12,8 +12,12 @@ use osier_engine::view::{RawView, require_dense};
 use osier_kernels::{After, DeviceSlice, DeviceView, Ordered};
 use std::ops::Range;
 
-/// Into how many partitions a buffer is cut, and what each is made of. A plain
-/// number means equal runs of the buffer's elements.
+/// The cut of a buffer into partitions: their number, and the datatype of each.
+/// A plain number means equal runs of the buffer's elements.
+///
+/// Both ends of a transfer cut the same stream of packed bytes; neither number nor
+/// datatype need be the same. [`Partitioned`](super::Partitioned) says when a
+/// partition of the receiver has arrived.
 ///
 /// ```
 /// use osier::{Datatype, Type};
@@ -54,13 +58,13 @@ struct Each {
 }
 
 impl Partitions {
-    /// Equal runs of the buffer's elements.
+    /// `number` equal runs of the buffer's elements; the number must divide their count.
     pub fn equal(number: usize) -> Self {
         Self { number, each: None }
     }
 
-    /// Each of `count` instances of `layout`. As in MPI a partition begins an
-    /// extent behind the last instance of the one before it.
+    /// `number` partitions of `count` instances of `layout` each. As in MPI a
+    /// partition begins an extent behind the last instance of the one before it.
     pub fn of(number: usize, layout: &Layout, count: usize) -> Self {
         let each = Each {
             layout: layout.clone(),
@@ -73,8 +77,8 @@ impl Partitions {
         }
     }
 
-    /// With the origin of the first instance at this element of the buffer.
-    /// Equal runs have none, and take the whole buffer.
+    /// Puts the origin of the first instance at element `origin` of the buffer.
+    /// Changes nothing of equal runs, which take the whole buffer.
     #[must_use]
     pub fn at(mut self, origin: usize) -> Self {
         if let Some(each) = &mut self.each {
