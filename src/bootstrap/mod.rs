@@ -66,8 +66,10 @@ impl fmt::Debug for Universe {
 /// A process that enters this way is one rank; see [`run`] for several.
 ///
 /// # Errors
-/// Another launcher started this process as one of several, and its job cannot be joined:
-/// each would be rank 0 of 1. The error names the launcher and what works.
+/// Of kind [`ErrorKind::Config`], if a variable of the environment is wrong, or the launcher
+/// wants several ranks in this process ([`run`] makes them). If another launcher started this
+/// process as one of several, and its job cannot be joined: each would be rank 0 of 1; the
+/// error names the launcher and a way that works.
 pub fn init() -> Result<Universe> {
     Universe::open(&join()?)
 }
@@ -76,7 +78,8 @@ impl Session {
     /// Joins a job as [`init`](crate::init) does. No communicator is made.
     ///
     /// # Errors
-    /// As of [`init`](crate::init), or if this process has joined the job before: a rank's place is taken once.
+    /// As [`init`](crate::init); if this process has joined the job before, since a rank joins
+    /// once.
     pub fn init() -> Result<Session> {
         Ok(Self::of(&join()?))
     }
@@ -224,8 +227,8 @@ impl Universe {
     /// A job of this rank alone.
     ///
     /// # Errors
-    /// Of kind [`ErrorKind::Config`], if a variable of the environment makes no sense; as the
-    /// system says, if a trace cannot be begun.
+    /// Of kind [`ErrorKind::Config`], if a variable of the environment is wrong; of kind
+    /// [`ErrorKind::System`], if the file of a trace cannot be made.
     pub fn alone() -> Result<Universe> {
         Self::open(&member(alone()?, Agreed::default(), false)?)
     }

@@ -125,8 +125,12 @@ impl OnStream<'_> {
     /// behind the stream's work so far. Nobody waits.
     ///
     /// # Errors
-    /// If the buffers differ in size, have gaps or lie on another device than the stream, or
-    /// no kernel is there for the operator; and as the driver says.
+    /// Of kind [`ErrorKind::Argument`](crate::ErrorKind::Argument), if the buffers differ in
+    /// bytes; of kind [`ErrorKind::Datatype`](crate::ErrorKind::Datatype), if the operator is
+    /// not defined for the elements; of kind
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable), if no kernel combines the
+    /// buffers: they have gaps, lie on another device than the stream, or the operator is a
+    /// function; of kind [`ErrorKind::Device`](crate::ErrorKind::Device), if the driver fails.
     #[track_caller]
     pub fn reduce_local<S: DeviceBuffer, R: DeviceBuffer>(
         &self,

@@ -48,8 +48,9 @@ macro_rules! two_buffers {
             #[doc = concat!("Begins a [`Communicator::", stringify!($name), "`]; the buffers belong to the request.")]
             ///
             /// # Errors
-            /// As of the call that waits, of what is known at once; what happens later is an error of
-            /// [`Collective::wait`], with which the buffers are dropped.
+            #[doc = concat!("As [`Communicator::", stringify!($name), "`].")]
+            /// Errors in the arguments of this rank may be returned by this call, all others by
+            /// [`Collective::wait`]. The buffers are dropped with the error.
             #[track_caller]
             pub fn $begin<S: $OwnedS, R: $OwnedR>(
                 &self,
@@ -66,7 +67,8 @@ macro_rules! two_buffers {
             #[doc = concat!("Sets up a [`Communicator::", stringify!($name), "`], to be started again and again; the buffers belong to the request. Collective.")]
             ///
             /// # Errors
-            /// As of the call that waits, of what is known at once; what happens later is an error of
+            #[doc = concat!("As [`Communicator::", stringify!($name), "`].")]
+            /// Errors in the arguments of this rank are returned by this call, all others by
             /// [`PersistentCollective::start`] or [`PersistentCollective::wait`].
             pub fn $init<S: $OwnedS, R: $OwnedR>(
                 &self,
@@ -85,8 +87,9 @@ macro_rules! two_buffers {
             #[doc = concat!("Begins a [`Communicator::", stringify!($name), "`] of memory that the scope borrows.")]
             ///
             /// # Errors
-            /// As of the call that waits, of what is known at once; what happens later is an error of
-            /// [`ScopedCollective::wait`], or of the scope.
+            #[doc = concat!("As [`Communicator::", stringify!($name), "`].")]
+            /// Errors in the arguments of this rank may be returned by this call, all others by
+            /// [`ScopedCollective::wait`], or by the scope.
             #[track_caller]
             pub fn $begin<S: $S + ?Sized, R: $R + ?Sized>(
                 &'scope self,
@@ -103,7 +106,8 @@ macro_rules! two_buffers {
             #[doc = concat!("Sets up a [`Communicator::", stringify!($name), "`] of memory that the scope borrows, to be started again and again. Collective.")]
             ///
             /// # Errors
-            /// As of the call that waits, of what is known at once; what happens later is an error of
+            #[doc = concat!("As [`Communicator::", stringify!($name), "`].")]
+            /// Errors in the arguments of this rank are returned by this call, all others by
             /// [`ScopedPersistentCollective::start`] or [`ScopedPersistentCollective::wait`].
             pub fn $init<S: $S + ?Sized, R: $R + ?Sized>(
                 &'scope self,
@@ -179,8 +183,9 @@ macro_rules! many_buffers {
             #[doc = concat!("Begins a [`Communicator::", stringify!($name), "`]; the buffers belong to the request.")]
             ///
             /// # Errors
-            /// As of the call that waits, of what is known at once; what happens later is an error of
-            /// [`Collective::wait`], with which the buffers are dropped.
+            #[doc = concat!("As [`Communicator::", stringify!($name), "`].")]
+            /// Errors in the arguments of this rank may be returned by this call, all others by
+            /// [`Collective::wait`]. The buffers are dropped with the error.
             #[track_caller]
             pub fn $begin<S: OwnedBuffer, R: OwnedBufferMut>(
                 &self,
@@ -194,7 +199,8 @@ macro_rules! many_buffers {
             #[doc = concat!("Sets up a [`Communicator::", stringify!($name), "`], to be started again and again; the buffers belong to the request. Collective.")]
             ///
             /// # Errors
-            /// As of the call that waits, of what is known at once; what happens later is an error of
+            #[doc = concat!("As [`Communicator::", stringify!($name), "`].")]
+            /// Errors in the arguments of this rank are returned by this call, all others by
             /// [`PersistentCollective::start`] or [`PersistentCollective::wait`].
             pub fn $init<S: OwnedBuffer, R: OwnedBufferMut>(
                 &self,
@@ -213,8 +219,9 @@ macro_rules! many_buffers {
             #[doc = concat!("Begins a [`Communicator::", stringify!($name), "`] of memory that the scope borrows.")]
             ///
             /// # Errors
-            /// As of the call that waits, of what is known at once; what happens later is an error of
-            /// [`ScopedCollective::wait`], or of the scope.
+            #[doc = concat!("As [`Communicator::", stringify!($name), "`].")]
+            /// Errors in the arguments of this rank may be returned by this call, all others by
+            /// [`ScopedCollective::wait`], or by the scope.
             #[track_caller]
             pub fn $begin<S: Buffer, R: BufferMut>(
                 &'scope self,
@@ -236,8 +243,8 @@ impl Communicator {
     /// Begins a [`Communicator::barrier`].
     ///
     /// # Errors
-    /// As of the call that waits, of what is known at once; what happens later is an error of
-    /// [`Collective::wait`], with which the buffers are dropped.
+    /// As [`Communicator::barrier`]. Errors in the arguments of this rank may be returned by this
+    /// call, all others by [`Collective::wait`]. The buffers are dropped with the error.
     #[track_caller]
     pub fn ibarrier(&self) -> Result<Collective<()>> {
         self.under_way(Ok(self.barrier_ask()), ())
@@ -246,8 +253,8 @@ impl Communicator {
     /// Sets up a [`Communicator::barrier`], to be started again and again. Collective.
     ///
     /// # Errors
-    /// As of the call that waits, of what is known at once; what happens later is an error of
-    /// [`PersistentCollective::start`] or [`PersistentCollective::wait`].
+    /// As [`Communicator::barrier`]. Errors in the arguments of this rank are returned by this
+    /// call, all others by [`PersistentCollective::start`] or [`PersistentCollective::wait`].
     pub fn barrier_init(&self) -> Result<PersistentCollective<()>> {
         self.set_up(Ok(self.barrier_ask()), (), |(), _| ())
     }
@@ -255,8 +262,8 @@ impl Communicator {
     /// Begins a [`Communicator::bcast`]; the buffer belongs to the request.
     ///
     /// # Errors
-    /// As of the call that waits, of what is known at once; what happens later is an error of
-    /// [`Collective::wait`], with which the buffers are dropped.
+    /// As [`Communicator::bcast`]. Errors in the arguments of this rank may be returned by this
+    /// call, all others by [`Collective::wait`]. The buffers are dropped with the error.
     #[track_caller]
     pub fn ibcast<B: OwnedBufferMut>(
         &self,
@@ -271,8 +278,8 @@ impl Communicator {
     /// belongs to the request. Collective.
     ///
     /// # Errors
-    /// As of the call that waits, of what is known at once; what happens later is an error of
-    /// [`PersistentCollective::start`] or [`PersistentCollective::wait`].
+    /// As [`Communicator::bcast`]. Errors in the arguments of this rank are returned by this call,
+    /// all others by [`PersistentCollective::start`] or [`PersistentCollective::wait`].
     pub fn bcast_init<B: OwnedBufferMut>(
         &self,
         mut data: B,
@@ -289,8 +296,8 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// Begins a [`Communicator::barrier`].
     ///
     /// # Errors
-    /// As of the call that waits, of what is known at once; what happens later is an error of
-    /// [`ScopedCollective::wait`], or of the scope.
+    /// As [`Communicator::barrier`]. Errors in the arguments of this rank may be returned by this
+    /// call, all others by [`ScopedCollective::wait`], or by the scope.
     #[track_caller]
     pub fn ibarrier(&'scope self) -> Result<ScopedCollective<'scope>> {
         ScopedCollective::begin(self, Ok(self.communicator().barrier_ask()))
@@ -299,8 +306,8 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// Begins a [`Communicator::bcast`] of memory that the scope borrows.
     ///
     /// # Errors
-    /// As of the call that waits, of what is known at once; what happens later is an error of
-    /// [`ScopedCollective::wait`], or of the scope.
+    /// As [`Communicator::bcast`]. Errors in the arguments of this rank may be returned by this
+    /// call, all others by [`ScopedCollective::wait`], or by the scope.
     #[track_caller]
     pub fn ibcast<B: BufferMut + ?Sized>(
         &'scope self,
@@ -315,8 +322,8 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// again and again. Collective.
     ///
     /// # Errors
-    /// As of the call that waits, of what is known at once; what happens later is an error of
-    /// [`ScopedPersistentCollective::start`] or [`ScopedPersistentCollective::wait`].
+    /// As [`Communicator::bcast`]. Errors in the arguments of this rank are returned by this call,
+    /// all others by [`ScopedPersistentCollective::start`] or [`ScopedPersistentCollective::wait`].
     pub fn bcast_init<B: BufferMut + ?Sized>(
         &'scope self,
         data: &'scope mut B,

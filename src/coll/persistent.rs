@@ -77,8 +77,9 @@ impl<B: Send + 'static> PersistentCollective<B> {
     /// Begins the call.
     ///
     /// # Errors
-    /// Of kind [`ErrorKind::Argument`], if it is active, or its buffers lie elsewhere than they
-    /// did when it was set up; else as of the call that waits, of what is known at once.
+    /// Of kind [`ErrorKind::Argument`], if it is active, and stays so, or its buffers lie
+    /// elsewhere than they did when it was set up; of kind [`ErrorKind::OutOfMemory`], if there
+    /// is no memory for the call. It is inactive then.
     #[track_caller]
     pub fn start(&mut self) -> Result<()> {
         let comm = self.under_way.communicator();
@@ -102,10 +103,11 @@ impl<B: Send + 'static> PersistentCollective<B> {
     /// Waits for the end; the request is inactive then.
     ///
     /// # Errors
-    /// As of the call that waits. The request is inactive then, too.
+    /// As the blocking call of the same name ([`Communicator::bcast`], for example). The
+    /// request is inactive then, too.
     ///
     /// # Panics
-    /// If the operator has.
+    /// If the operator panicked.
     #[track_caller]
     pub fn wait(&mut self) -> Result<()> {
         match self.under_way.is_active() {
@@ -278,8 +280,9 @@ impl<'scope, 'env, B> ScopedPersistentCollective<'scope, 'env, B> {
     /// Begins the call.
     ///
     /// # Errors
-    /// Of kind [`ErrorKind::Argument`], if it is active, or its buffers lie elsewhere than they
-    /// did when it was set up; else as of the call that waits, of what is known at once.
+    /// Of kind [`ErrorKind::Argument`], if it is active, and stays so, or its buffers lie
+    /// elsewhere than they did when it was set up; of kind [`ErrorKind::OutOfMemory`], if there
+    /// is no memory for the call. It is inactive then.
     #[track_caller]
     pub fn start(&mut self) -> Result<()> {
         let comm = self.scope.communicator();
@@ -302,7 +305,8 @@ impl<'scope, 'env, B> ScopedPersistentCollective<'scope, 'env, B> {
     /// Waits for the end; the request is inactive then.
     ///
     /// # Errors
-    /// As of the call that waits. The request is inactive then, too.
+    /// As the blocking call of the same name ([`Communicator::bcast`], for example). The
+    /// request is inactive then, too.
     #[track_caller]
     pub fn wait(&mut self) -> Result<()> {
         match self.request.take() {

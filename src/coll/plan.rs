@@ -55,7 +55,9 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// If no algorithm is for the operation.
+    /// Of kind [`ErrorKind::Unavailable`], if no algorithm implements the operation, or it is
+    /// one of neighbors on a distributed graph; of kind [`ErrorKind::Argument`], if it is one
+    /// of neighbors and the communicator has no topology.
     #[doc(hidden)]
     pub fn explain(&self, operation: Operation, bytes: usize) -> Result<Choice> {
         let described = self.described();
@@ -70,8 +72,8 @@ impl Communicator {
     /// copies and combinations cost there, beside plans through the host's memory.
     ///
     /// # Errors
-    /// If no algorithm is for the operation, or the costs of this communicator know nothing
-    /// of devices.
+    /// Of kind [`ErrorKind::Unavailable`], if no algorithm implements the operation, or the
+    /// costs of this communicator have none of devices.
     #[doc(hidden)]
     pub fn explain_on_devices(&self, operation: Operation, bytes: usize) -> Result<Choice> {
         let described = self.described();
@@ -114,7 +116,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Between two groups, or if a rank dies.
+    /// Of kind [`ErrorKind::Communicator`], on an intercommunicator; else as
+    /// [`Communicator::allreduce`].
     #[track_caller]
     pub fn adopt_costs(&self, costs: Option<&CallCosts>) -> Result<u64> {
         // The calls that it makes report what fails in them.

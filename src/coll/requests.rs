@@ -42,11 +42,12 @@ impl<B: Send + 'static> Collective<B> {
     /// Waits for the end; gives back the buffers.
     ///
     /// # Errors
-    /// As of the call that waits; the buffers are dropped then. Of kind
-    /// [`ErrorKind::Argument`], if the request was polled to its end as a future.
+    /// As the blocking call of the same name ([`Communicator::bcast`], for example); the
+    /// buffers are dropped then. Of kind [`ErrorKind::Argument`], if the request was polled to
+    /// its end as a future.
     ///
     /// # Panics
-    /// If the operator has.
+    /// If the operator panicked.
     #[track_caller]
     pub fn wait(mut self) -> Result<B> {
         let result = self.under_way.wait();

@@ -81,10 +81,11 @@ impl<'scope> ScopedCollective<'scope> {
     /// Waits for the end.
     ///
     /// # Errors
-    /// As of the call that waits.
+    /// As the blocking call of the same name ([`Communicator::bcast`](crate::Communicator::bcast),
+    /// for example).
     ///
     /// # Panics
-    /// If the operator has.
+    /// If the operator panicked.
     #[track_caller]
     pub fn wait(mut self) -> Result<()> {
         // What ends here the scope must not look for, even if the operator has panicked.

@@ -64,7 +64,8 @@ impl ErrorCodes {
     /// Adds a code to a class of the library or of the user.
     ///
     /// # Errors
-    /// If there is no such class.
+    /// Of kind [`ErrorKind::Argument`], if there is no such class, or `class` is a code; of kind
+    /// [`ErrorKind::Unavailable`], if all numbers are used up.
     pub fn add_code(&self, class: impl Into<ErrorCode>) -> Result<ErrorCode> {
         self.add(Some(class.into()))
     }
@@ -72,7 +73,7 @@ impl ErrorCodes {
     /// Sets the text of a code or class that a user has added.
     ///
     /// # Errors
-    /// If no user has added it.
+    /// Of kind [`ErrorKind::Argument`], if no user has added the code.
     pub fn set_text(&self, code: ErrorCode, text: impl Into<String>) -> Result<()> {
         let mut table = self.table();
         let entry = table
@@ -99,7 +100,8 @@ impl ErrorCodes {
     /// Removes a code, or a class that has no other codes left, and its text.
     ///
     /// # Errors
-    /// If no user has added it, or the class still has codes.
+    /// Of kind [`ErrorKind::Argument`], if no user has added the code, or it is a class that
+    /// still has codes.
     pub fn remove(&self, code: ErrorCode) -> Result<()> {
         let mut table = self.table();
         let others = table

@@ -42,8 +42,8 @@ impl GraphTopology {
     /// not be there in both directions.
     ///
     /// # Errors
-    /// If `index` is not ascending, does not end at the number of edges, or an
-    /// edge leads outside.
+    /// Of kind [`ErrorKind::Argument`], if `index` is not ascending or does not end at the
+    /// number of edges; of kind [`ErrorKind::Rank`], if an edge leads to no node.
     pub fn new(index: &[usize], edges: &[usize]) -> Result<Self> {
         if !index.is_sorted() {
             return Err(no_sense(format!(
@@ -84,7 +84,7 @@ impl GraphTopology {
     /// The neighbors of a rank.
     ///
     /// # Errors
-    /// If there is no such rank.
+    /// Of kind [`ErrorKind::Rank`], if there is no such rank.
     pub fn neighbors(&self, rank: usize) -> Result<&[usize]> {
         check_ranks("rank", &[rank], self.nodes())?;
         let from = if rank == 0 { 0 } else { self.index[rank - 1] };

@@ -69,7 +69,8 @@ impl Info {
     /// Sets a pair; a key that is there keeps its place.
     ///
     /// # Errors
-    /// If the key is empty, or key or value are too long or contain a zero.
+    /// Of kind [`ErrorKind::Argument`], if the key is empty or longer than [`Info::MAX_KEY`]
+    /// bytes, the value is longer than [`Info::MAX_VALUE`], or one of them contains a zero.
     pub fn set(&mut self, key: impl Into<String>, value: impl Into<String>) -> Result<()> {
         let (key, value) = (key.into(), value.into());
         check("key", &key, Self::MAX_KEY)?;
@@ -93,7 +94,7 @@ impl Info {
     /// Removes a pair.
     ///
     /// # Errors
-    /// If there is no such key.
+    /// Of kind [`ErrorKind::Argument`], if there is no such key.
     pub fn delete(&mut self, key: &str) -> Result<()> {
         let at = self.0.iter().position(|(k, _)| k == key);
         let at = at.ok_or_else(|| {

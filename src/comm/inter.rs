@@ -50,7 +50,7 @@ impl Communicator {
     /// Number of ranks of the remote group.
     ///
     /// # Errors
-    /// If it is no intercommunicator.
+    /// Of kind [`ErrorKind::Argument`], if it is no intercommunicator.
     pub fn remote_size(&self) -> Result<usize> {
         self.remote_group().map(Group::size)
     }
@@ -58,7 +58,7 @@ impl Communicator {
     /// The remote group, to whose ranks messages go.
     ///
     /// # Errors
-    /// If it is no intercommunicator.
+    /// Of kind [`ErrorKind::Argument`], if it is no intercommunicator.
     pub fn remote_group(&self) -> Result<&Group> {
         self.reported(self.inter().map(|inter| &inter.remote))
     }

@@ -417,7 +417,7 @@ impl Communicator {
     /// Names the communicator on this rank.
     ///
     /// # Errors
-    /// If the name is longer than [`Communicator::MAX_NAME`].
+    /// Of kind [`ErrorKind::Argument`], if the name is longer than [`Communicator::MAX_NAME`].
     pub fn set_name(&self, name: &str) -> Result<()> {
         if name.len() > Self::MAX_NAME {
             return self.reported(Err(Error::new(

@@ -23,7 +23,7 @@ impl ProcessSets {
     /// The two predefined sets, for a rank of a job.
     ///
     /// # Errors
-    /// If the rank does not fit 32 bits.
+    /// Of kind [`ErrorKind::Rank`], if `rank` is 2^32 - 1 or above.
     pub fn predefined(rank: usize, ranks: u32) -> Result<Self> {
         Ok(Self(vec![
             (WORLD.into(), Group::identity(ranks)),
@@ -35,7 +35,9 @@ impl ProcessSets {
     /// `ranks`. No text adds none.
     ///
     /// # Errors
-    /// If a name is empty, taken or reserved, or a list of ranks makes no sense.
+    /// Of kind [`ErrorKind::Config`], if a set has no `=`, its name is empty, longer than 255
+    /// bytes, taken or begins with `mpi://`, or its list is empty, counts down, names a rank
+    /// twice, or one that is not below `ranks`.
     pub fn add(&mut self, text: &str, ranks: usize) -> Result<()> {
         for set in text.split(';').filter(|set| !set.is_empty()) {
             let (name, group) = parse(set, ranks)?;
@@ -59,7 +61,7 @@ impl ProcessSets {
     /// The ranks of a set.
     ///
     /// # Errors
-    /// If there is no such set.
+    /// Of kind [`ErrorKind::Argument`], if there is no such set; the error lists the names.
     pub fn group(&self, name: &str) -> Result<&Group> {
         let is_it = |other: &str| match other.starts_with("mpi://") {
             // Scheme and authority of a URI, which letters of either size may write.
@@ -82,7 +84,7 @@ impl ProcessSets {
     /// What is known of a set: `mpi_size`.
     ///
     /// # Errors
-    /// If there is no such set.
+    /// Of kind [`ErrorKind::Argument`], if there is no such set; the error lists the names.
     pub fn info(&self, name: &str) -> Result<Info> {
         let mut info = Info::new();
         info.set("mpi_size", self.group(name)?.size().to_string())?;

@@ -75,7 +75,8 @@ impl Session {
     /// The group of a process set.
     ///
     /// # Errors
-    /// If there is no such set.
+    /// Of kind [`ErrorKind::Argument`](crate::ErrorKind::Argument), if there is no such set; the
+    /// error lists the names.
     pub fn group(&self, process_set: &str) -> Result<Group> {
         self.reported(self.process_sets().group(process_set).cloned())
     }

@@ -16,8 +16,10 @@ impl Session {
     /// their tags.
     ///
     /// # Errors
-    /// If this rank is no member, the members pass different groups, the tag
-    /// has more than 255 bytes, or a member has died.
+    /// Of kind [`ErrorKind::Rank`], if this rank is no member of the group; of kind
+    /// [`ErrorKind::Argument`], if members pass different groups; of kind [`ErrorKind::Tag`], if
+    /// the tag has more than 255 bytes; of kind [`ErrorKind::RankDead`], if a member has failed;
+    /// of kind [`ErrorKind::Unavailable`], if no context is left.
     #[track_caller]
     pub fn create_from_group(&self, group: &Group, tag: &str) -> Result<Communicator> {
         let member = self.member();
@@ -40,7 +42,8 @@ impl Session {
     /// their groups.
     ///
     /// # Errors
-    /// As [`Session::create_from_group`]; if the groups have a rank in common.
+    /// As [`Session::create_from_group`]; of kind [`ErrorKind::Argument`], if the groups have a
+    /// rank in common; of kind [`ErrorKind::Rank`], if there is no such leader.
     #[track_caller]
     pub fn intercomm_create_from_groups(
         &self,

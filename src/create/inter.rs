@@ -42,7 +42,12 @@ impl Communicator {
     /// groups at once tell them apart by `tag`. Collective over both groups.
     ///
     /// # Errors
-    /// If the groups have a rank in common, or a leader makes no sense.
+    /// Of kind [`ErrorKind::Argument`], if this communicator has two groups, the groups have a
+    /// rank in common, or the leader passes no bridge or one of another universe; of kind
+    /// [`ErrorKind::Rank`] or [`ErrorKind::Tag`], if there is no such leader or tag; of kind
+    /// [`ErrorKind::RankDead`] or [`ErrorKind::Closed`], if a rank has failed or left; of kind
+    /// [`ErrorKind::Unavailable`], if no context is left. Where the leader alone fails, the
+    /// other ranks of its group get an error of kind [`ErrorKind::Argument`].
     #[track_caller]
     pub fn intercomm_create(
         &self,

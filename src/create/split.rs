@@ -76,8 +76,9 @@ impl Communicator {
     /// keys say; topology and error handler are kept; info is not. Collective.
     ///
     /// # Errors
-    /// If a copy function of an attribute fails here; then the others get a
-    /// communicator, on which this rank takes no part. Else as [`Communicator::split`].
+    /// Of kind [`ErrorKind::Attribute`], if a copy function of an attribute fails on this rank:
+    /// the others get a communicator, in which this rank takes no part. Else as
+    /// [`Communicator::split`].
     #[track_caller]
     pub fn dup(&self) -> Result<Self> {
         self.dup_with_info(&Info::new())
@@ -112,8 +113,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::dup`], of what is known at once; the rest is told by
-    /// [`PendingCommunicator::wait`].
+    /// Of kind [`ErrorKind::Attribute`], as [`Communicator::dup`]; errors of other ranks are
+    /// returned by [`PendingCommunicator::wait`].
     #[track_caller]
     pub fn idup(&self) -> Result<PendingCommunicator> {
         self.idup_with_info(&Info::new())
@@ -197,7 +198,7 @@ impl Communicator {
     ///
     /// # Errors
     /// Of kind [`ErrorKind::RankDead`] or [`ErrorKind::Closed`], if a rank has failed or left;
-    /// of kind [`ErrorKind::Argument`], if another rank's arguments make no sense; of kind
+    /// of kind [`ErrorKind::Argument`], if another rank passed wrong arguments; of kind
     /// [`ErrorKind::Unavailable`], if no context is left for a new communicator.
     #[track_caller]
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>> {
@@ -327,8 +328,12 @@ impl Communicator {
     /// differ.
     ///
     /// # Errors
-    /// If this rank is no member of the group, or the group no part of the
-    /// communicator.
+    /// Of kind [`ErrorKind::Rank`], if this rank is no member of the group; of kind
+    /// [`ErrorKind::Group`], if the group has ranks that the communicator has not; of kind
+    /// [`ErrorKind::Communicator`], on an intercommunicator; of kind [`ErrorKind::Tag`], if
+    /// there is no such tag; of kind [`ErrorKind::Argument`], if members pass different groups;
+    /// of kind [`ErrorKind::RankDead`], if a member has failed; of kind
+    /// [`ErrorKind::Unavailable`], if no context is left.
     #[track_caller]
     pub fn create_group(&self, group: &Group, tag: impl Into<Tag>) -> Result<Self> {
         let made = self.create_group_unreported(group, tag.into());

@@ -68,9 +68,9 @@ impl Communicator {
     /// permits other ranks, which is not made use of. Collective.
     ///
     /// # Errors
-    /// Of kind [`ErrorKind::Argument`], if the graph has more ranks than the communicator, or
-    /// makes no sense; of kind [`ErrorKind::Communicator`], on an intercommunicator; else as
-    /// [`Communicator::split`].
+    /// Of kind [`ErrorKind::Argument`], if the graph has more ranks than the communicator; of
+    /// kind [`ErrorKind::Communicator`], on an intercommunicator; else as
+    /// [`GraphTopology::new`] and [`Communicator::split`].
     #[track_caller]
     pub fn graph_create(
         &self,
@@ -129,8 +129,8 @@ impl Communicator {
     /// equal; `remain` says which dimensions stay. Collective.
     ///
     /// # Errors
-    /// If the communicator has no grid, or `remain` another number of
-    /// dimensions.
+    /// Of kind [`ErrorKind::Argument`], if the communicator has no grid, or `remain` has
+    /// another number of entries than the grid has dimensions; else as [`Communicator::split`].
     #[track_caller]
     pub fn cart_sub(&self, remain: &[bool]) -> Result<Self> {
         // That there is no grid all ranks see alike; the rest they tell.

@@ -149,7 +149,7 @@ impl Communicator {
     /// # Errors
     /// Of kind [`ErrorKind::Truncated`], if the message is longer than the buffer;
     /// [`Error::envelope`] has its source and tag. Of kind [`ErrorKind::Rank`] or
-    /// [`ErrorKind::Tag`], if source or tag make no sense. Of kind [`ErrorKind::RankDead`] or
+    /// [`ErrorKind::Tag`], if there is no such source or tag. Of kind [`ErrorKind::RankDead`] or
     /// [`ErrorKind::Closed`], if the source has failed or left and no message of it is left;
     /// from any source, if any rank has failed that was not acknowledged
     /// ([`Communicator::acknowledge_failures`]), or no rank is left that could send. Of kind
@@ -271,7 +271,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Of kind [`ErrorKind::Rank`] or [`ErrorKind::Tag`], if source or tag make no sense; of
+    /// Of kind [`ErrorKind::Rank`] or [`ErrorKind::Tag`], if there is no such source or tag; of
     /// kind [`ErrorKind::RankDead`] or [`ErrorKind::Closed`], if no message is there and a
     /// receive would end so (see [`Communicator::recv`]).
     #[track_caller]

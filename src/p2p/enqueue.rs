@@ -211,8 +211,12 @@ impl OnStream<'_> {
     /// again.
     ///
     /// # Errors
-    /// Of the call: rank, tag or buffer make no sense, the destination is dead, the
-    /// driver refuses, or an operation on this stream has failed that nobody was told of.
+    /// Of kind [`ErrorKind::Rank`] or [`ErrorKind::Tag`], if there is no such rank or tag; of
+    /// kind [`ErrorKind::RankDead`] or [`ErrorKind::Closed`], if the destination has failed or
+    /// left; of kind [`ErrorKind::Device`], if the driver fails; of kind [`ErrorKind::System`],
+    /// if no thread can make progress for the stream. The error of an operation enqueued on this
+    /// stream before, if no call has returned it: nothing is enqueued then. What fails later is
+    /// an error of [`Enqueued::status`].
     #[track_caller]
     pub fn send<B: DeviceBuffer>(
         &self,
@@ -454,8 +458,8 @@ impl OnStream<'_> {
     /// another.
     ///
     /// # Errors
-    /// A stream of another device than the operation's; one that is captured, for an
-    /// operation that is not, or the reverse; or the driver refuses.
+    /// Of kind [`ErrorKind::Device`], if the stream is captured and the operation is not, or
+    /// the reverse, or the driver fails.
     #[track_caller]
     pub fn wait(&self, enqueued: &Enqueued) -> Result<()> {
         let waits = self.wait_unreported(enqueued);
@@ -505,7 +509,7 @@ impl OnStream<'_> {
     /// Cannot be enqueued: whether to receive, and how much, is decided by the host.
     ///
     /// # Errors
-    /// Always; says what to do instead.
+    /// Always, of kind [`ErrorKind::Unavailable`]; the hint names the calls to use.
     pub fn probe(&self, _source: impl Into<Source>, _tag: impl Into<TagSelector>) -> Result<()> {
         let e = Error::new(
             ErrorKind::Unavailable,
@@ -516,11 +520,12 @@ impl OnStream<'_> {
     }
 
     /// Waits on the host until all work of the stream is done, operations of this
-    /// communicator among it. Who waits here is seen by the diagnosis of hangs, who waits
-    /// in the driver is not.
+    /// communicator among it. The diagnosis of hangs sees a thread that waits here, and none
+    /// that waits in the driver.
     ///
     /// # Errors
-    /// The first of an operation that nobody was told of; or the stream's work failed.
+    /// The first error of an operation on this stream that no call has returned; of kind
+    /// [`ErrorKind::Device`], if the stream's work failed.
     #[track_caller]
     pub fn synchronize(&self) -> Result<()> {
         let (comm, stream) = (self.comm, address(self.stream));

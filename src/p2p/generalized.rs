@@ -200,8 +200,8 @@ impl GeneralizedRequest {
     /// Waits until it is complete; the status is that of `query`.
     ///
     /// # Errors
-    /// That of `query`; of kind [`ErrorKind::Cancelled`], if the completer was dropped without
-    /// completing the request.
+    /// The error that `query` returns; of kind [`ErrorKind::Cancelled`], if the completer was
+    /// dropped without completing the request.
     #[track_caller]
     pub fn wait(mut self) -> Result<Status> {
         let core = Arc::clone(&self.shared.core);

@@ -37,7 +37,8 @@ pub trait Startable {
     /// Begins the transfer.
     ///
     /// # Errors
-    /// If it is active, or what it stands for cannot begin: see the request's own `start`.
+    /// Of kind [`ErrorKind::Argument`], if the request is active; else as the request's own
+    /// `start`.
     #[track_caller]
     fn start(&mut self) -> Result<()>;
 }
@@ -61,7 +62,7 @@ pub trait Startable {
 /// ```
 ///
 /// # Errors
-/// The first of a request, by its own `start`; requests behind it are not started.
+/// The first error of a request's own `start`; requests behind it are not started.
 #[track_caller]
 pub fn start_all<'a, R: Startable + ?Sized + 'a>(
     requests: impl IntoIterator<Item = &'a mut R>,
@@ -173,7 +174,7 @@ impl Communicator {
     /// Sets up a receive into a buffer that the request owns.
     ///
     /// # Errors
-    /// Of kind [`ErrorKind::Rank`] or [`ErrorKind::Tag`], if source or tag make no sense.
+    /// Of kind [`ErrorKind::Rank`] or [`ErrorKind::Tag`], if there is no such source or tag.
     pub fn recv_init<B: OwnedBufferMut>(
         &self,
         buffer: B,
@@ -454,7 +455,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// Sets up a receive into memory that the scope borrows.
     ///
     /// # Errors
-    /// Of kind [`ErrorKind::Rank`] or [`ErrorKind::Tag`], if source or tag make no sense.
+    /// Of kind [`ErrorKind::Rank`] or [`ErrorKind::Tag`], if there is no such source or tag.
     pub fn recv_init<B: BufferMut + ?Sized>(
         &'scope self,
         buffer: &'scope mut B,

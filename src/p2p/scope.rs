@@ -175,8 +175,9 @@ impl Communicator {
     /// All buffers are the caller's again when the call returns, whatever it returns.
     ///
     /// # Errors
-    /// Those of `f`; else the first of a transfer or collective that nobody has waited for,
-    /// after all are over. Errors of requests that were waited for are told there.
+    /// The error of `f`, after its transfers are revoked; else the first error of a transfer or
+    /// collective for which `f` did not wait, after all are complete. A request for which `f`
+    /// waited returned its error there.
     #[track_caller]
     pub fn scope<'env, R>(
         &'env self,

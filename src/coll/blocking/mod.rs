@@ -236,7 +236,7 @@ impl Communicator {
     /// if the operator is not defined for the elements, or their type is not known.
     ///
     /// # Panics
-    /// If the operator is a function that does.
+    /// If the operator is a function that panics.
     #[track_caller]
     pub fn allreduce<S: Contribution + ?Sized, R: BufferMut + ?Sized>(
         &self,

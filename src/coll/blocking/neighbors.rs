@@ -28,8 +28,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// If the communicator has no topology, or a graph that is not symmetric; else as
-    /// [`Communicator::bcast`].
+    /// Of kind [`ErrorKind::Argument`](crate::ErrorKind::Argument), if the communicator has no
+    /// topology, or a graph that is not symmetric; else as [`Communicator::bcast`].
     #[track_caller]
     pub fn neighbor_allgather<S: Buffer + ?Sized, R: BufferMut + ?Sized>(
         &self,

@@ -16,8 +16,9 @@ use super::CartError;
 /// Other entries stay. On error `dims` is left as it was.
 ///
 /// # Errors
-/// If `nodes` is 0 or above 2^32 - 1, or not a multiple of the entries given,
-/// or not equal to their product where none is free.
+/// [`CartError::BadNodeCount`], if `nodes` is 0 or above 2^32 - 1;
+/// [`CartError::NotDivisible`], if it is no multiple of the product of the entries that are
+/// not 0, or not equal to it where none is 0.
 pub fn dims_create(nodes: usize, dims: &mut [usize]) -> Result<(), CartError> {
     if nodes == 0 || u32::try_from(nodes).is_err() {
         return Err(CartError::BadNodeCount { nodes });

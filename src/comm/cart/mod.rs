@@ -39,8 +39,9 @@ impl CartTopology {
     /// dimension at all gives a single position.
     ///
     /// # Errors
-    /// If the lists differ in length, an extent is 0, or there are more than
-    /// 2^32 - 1 positions.
+    /// [`CartError::WrongLength`], if the lists differ in length;
+    /// [`CartError::ZeroDimension`], if an extent is 0; [`CartError::TooManyPositions`], if
+    /// there are more than 2^32 - 1.
     pub fn new(dims: &[usize], periods: &[bool]) -> Result<Self, CartError> {
         check_length("periods", periods.len(), dims.len())?;
         if let Some(dim) = dims.iter().position(|&extent| extent == 0) {
@@ -77,7 +78,9 @@ impl CartTopology {
     /// The rank at these coordinates, wrapped around in periodic dimensions.
     ///
     /// # Errors
-    /// If their number is wrong or one is off the grid.
+    /// [`CartError::WrongLength`], if there is not one coordinate per dimension;
+    /// [`CartError::CoordinateOutOfRange`], if one is off the grid in a dimension that does not
+    /// wrap around.
     pub fn rank_of(&self, coords: &[isize]) -> Result<usize, CartError> {
         check_length("coordinates", coords.len(), self.dims.len())?;
         let mut rank = 0;
@@ -110,7 +113,7 @@ impl CartTopology {
     /// The coordinates of a rank.
     ///
     /// # Errors
-    /// If the rank is not on the grid.
+    /// [`CartError::RankOutOfRange`], if the rank is not on the grid.
     pub fn coords_of(&self, rank: usize) -> Result<Vec<usize>, CartError> {
         self.check_rank(rank)?;
         let mut coords = vec![0; self.dims.len()];
@@ -126,7 +129,8 @@ impl CartTopology {
     /// `rank` receives from and the one that it sends to; `None` beyond an edge.
     ///
     /// # Errors
-    /// If there is no such rank or dimension.
+    /// [`CartError::RankOutOfRange`] or [`CartError::NoSuchDimension`], if the grid has no such
+    /// rank or dimension.
     pub fn shift(
         &self,
         rank: usize,
@@ -153,7 +157,8 @@ impl CartTopology {
     /// there, and its shape. `remain` says which dimensions stay.
     ///
     /// # Errors
-    /// If there is no such rank, or `remain` has the wrong length.
+    /// [`CartError::RankOutOfRange`], if the grid has no such rank; [`CartError::WrongLength`],
+    /// if `remain` has not one entry per dimension.
     pub fn sub(&self, rank: usize, remain: &[bool]) -> Result<(usize, usize, Self), CartError> {
         check_length("flags", remain.len(), self.dims.len())?;
         let coords = self.coords_of(rank)?;

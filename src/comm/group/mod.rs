@@ -87,7 +87,7 @@ impl Group {
     /// One member.
     ///
     /// # Errors
-    /// If `world` does not fit 32 bits.
+    /// [`GroupError::RankTooLarge`], if `world` is 2^32 - 1 or above.
     pub fn single(world: usize) -> Result<Self, GroupError> {
         Self::from_world_ranks(&[world])
     }
@@ -95,7 +95,8 @@ impl Group {
     /// The world ranks given, in this order.
     ///
     /// # Errors
-    /// If a rank appears twice or does not fit 32 bits.
+    /// [`GroupError::DuplicateRank`], if a rank appears twice, or
+    /// [`GroupError::RankTooLarge`], if it is 2^32 - 1 or above.
     pub fn from_world_ranks(ranks: &[usize]) -> Result<Self, GroupError> {
         let small: Vec<u32> = ranks
             .iter()
@@ -207,7 +208,8 @@ impl Group {
     /// The members with these ranks, in the order given.
     ///
     /// # Errors
-    /// If a rank is out of range or named twice.
+    /// [`GroupError::RankOutOfRange`], if a rank is not below the group's size, or
+    /// [`GroupError::DuplicateRank`], if it is named twice.
     pub fn incl(&self, ranks: &[usize]) -> Result<Self, GroupError> {
         self.marks(ranks.iter().copied())?;
         let worlds = ranks.iter().map(|&rank| self.world(rank));
@@ -217,7 +219,8 @@ impl Group {
     /// The members without these ranks, in this group's order.
     ///
     /// # Errors
-    /// If a rank is out of range or named twice.
+    /// [`GroupError::RankOutOfRange`], if a rank is not below the group's size, or
+    /// [`GroupError::DuplicateRank`], if it is named twice.
     pub fn excl(&self, ranks: &[usize]) -> Result<Self, GroupError> {
         let marks = self.marks(ranks.iter().copied())?;
         let left = self.worlds().zip(marks).filter(|(_, gone)| !gone);
@@ -227,8 +230,9 @@ impl Group {
     /// The members in these ranges, in the order given.
     ///
     /// # Errors
-    /// If a stride is 0 or leads away from the last rank, a rank is out of
-    /// range, or two ranges overlap.
+    /// [`GroupError::ZeroStride`], [`GroupError::StrideSign`], if a stride leads away from the
+    /// last rank, [`GroupError::RankOutOfRange`], or [`GroupError::DuplicateRank`], if two
+    /// ranges have a rank in common.
     pub fn range_incl(&self, ranges: &[RankRange]) -> Result<Self, GroupError> {
         self.incl(&self.expand(ranges)?)
     }
@@ -313,7 +317,7 @@ impl Group {
     /// `other`, or `None` if it is not a member there. Linear time.
     ///
     /// # Errors
-    /// If a rank is out of range in `self`.
+    /// [`GroupError::RankOutOfRange`], if a rank is not below the size of `self`.
     pub fn translate_ranks(
         &self,
         ranks: &[usize],
