@@ -1,8 +1,8 @@
 //! Outstanding requests for descriptors of other processes' memory.
 //!
 //! # Invariants
-//! 1. What comes under a number that nobody waits for, or from another process than the
-//!    one that was asked, is closed at once.
+//! 1. A descriptor under a number that no call waits for, or from another process than
+//!    the one that was asked, is closed at once.
 
 use super::lock;
 use osier_kernels::handle::Piece;

@@ -9,14 +9,14 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     Reads,
-    /// The memory is given back on its stream before it is over.
+    /// The memory is given back on its stream before the copy completes.
     ReadsAndReturns,
     Writes,
     /// As well.
     WritesAndReturns,
 }
 
-/// A copy from layout to layout that is under way.
+/// A copy from layout to layout in flight.
 #[derive(Debug)]
 pub struct Direct {
     device: Arc<Device>,
@@ -32,7 +32,7 @@ impl Direct {
     ///
     /// # Errors
     /// The kernel does not reach both, they share a byte, or the driver refuses; nothing
-    /// is under way then.
+    /// is in flight then.
     pub fn new(
         devices: &Arc<Devices>,
         context: &Context,
@@ -66,7 +66,7 @@ impl Direct {
     /// Begins what is queued on a stream that nothing else uses.
     ///
     /// # Errors
-    /// Those of what queues; nothing is under way then.
+    /// Those of the call that queues; nothing is in flight then.
     pub fn queued(
         devices: &Arc<Devices>,
         context: &Context,

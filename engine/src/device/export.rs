@@ -1,8 +1,8 @@
 //! Export of device memory to other processes: key and ready event.
 //!
 //! # Invariants
-//! 1. An event that was told belongs to one transfer until the other side has answered:
-//!    nobody records it anew before.
+//! 1. An event that a peer knows belongs to one transfer until the peer has answered: no
+//!    other transfer records it before.
 //! 2. Nothing here waits on the host.
 
 use super::{Device, DeviceMemory, Devices, lock};
@@ -19,11 +19,11 @@ pub enum ReadyEvent {
     Passed,
     /// When this event has passed.
     Event(Told),
-    /// When the memory's own event has passed, which cannot be told.
+    /// When the memory's own event has passed, which no peer can open.
     Later,
 }
 
-/// An event that another process was told of; given back when dropped.
+/// An event that another process knows; given back when dropped.
 #[derive(Debug)]
 pub struct Told {
     device: Arc<Device>,
@@ -93,7 +93,7 @@ impl DeviceMemory {
         place(low.min(0))..place(high)
     }
 
-    /// From when another process may use it; `tells`: an event can be told to it.
+    /// From when another process may use it; `tells`: it can open an event.
     ///
     /// # Errors
     /// What is awaited has failed.

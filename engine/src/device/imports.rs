@@ -4,13 +4,13 @@
 //! 1. What is found for a key was opened for this key, of the same rank: its identity is
 //!    the exporter's number of the allocation, so memory that was freed and allocated
 //!    anew is not found. What it replaces is let go.
-//! 2. There are at most so many mappings, and so many bytes, as the limits say; those
-//!    that are let go count until they are closed.
+//! 2. The limits bound the number of mappings and their bytes; those that are let go
+//!    count until they are closed.
 //!    Memory for slots counts as none: there is one for each rank and device.
 //! 3. Memory of a pool is open for one transfer, and for one at a time; what is kept is
 //!    the pool, of other libraries' pools for one allocation.
 //! 4. A mapping is closed only by [`Imports::sweep`], when its caller knows that no
-//!    transfer is under way, and not before the work on it is done: closing synchronises
+//!    transfer is in flight, and not before the work on it is done: closing synchronises
 //!    the device.
 
 use super::settings;
@@ -295,7 +295,7 @@ impl<M> Imports<M> {
         self.gone.extend(slots.map(|(_, _, memory)| (0, memory)));
     }
 
-    /// What was let go and nobody uses, to be closed by dropping it: invariant 4.
+    /// Mappings let go and unused, to be closed by dropping them: invariant 4.
     #[must_use]
     pub fn sweep(&mut self) -> (Vec<Arc<M>>, Vec<OpenPool>) {
         let pools = self

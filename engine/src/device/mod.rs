@@ -2,7 +2,7 @@
 //!
 //! The engine moves bytes of the host. So a message in device memory goes through host
 //! memory that kernels reach ([`pool`]): they pack into it and unpack from it, piece by
-//! piece, while other pieces are on their way ([`bounce`]). Between processes that share
+//! piece, while other pieces are in flight ([`bounce`]). Between processes that share
 //! memory a piece is packed by the one and unpacked by the other where it lies. Where a
 //! kernel reaches both ends it copies from layout to layout ([`direct`]); memory of other
 //! processes is opened for that ([`export`], [`imports`]).
@@ -12,7 +12,7 @@
 //!    transfers that are given up in the middle.
 //! 2. A kernel of a transfer runs behind the ready event from which the user's buffer is
 //!    valid, and on a stream that no other transfer uses meanwhile: one that waits for
-//!    its producer holds up nobody else.
+//!    its producer delays no other.
 //!
 //! # Sources
 //! The copy-in/out protocol of W. Wu, G. Bosilca, R. vandeVaart, S. Jeaugey,
@@ -50,7 +50,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 /// What a view of a device's memory is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// To look at its description.
+    /// Only its description is read.
     Look,
     /// To send it.
     Read,
@@ -61,7 +61,7 @@ pub enum Use {
 /// What a transfer holds of a device's memory: the allocation lives as long.
 #[derive(Debug)]
 pub struct DeviceMemory {
-    /// What could not be handed over is told by the transfer.
+    /// The transfer returns the error, if it could not be handed over.
     view: Result<Ordered<DeviceView<u8>>, DeviceError>,
     layout: Layout,
     count: usize,
@@ -80,7 +80,7 @@ impl DeviceMemory {
     /// nothing will be moved.
     pub fn new<T: Datatype>(view: Ordered<DeviceView<T>>, use_: Use) -> DeviceMemory {
         let (layout, count) = (view.buffer().layout().clone(), view.buffer().count());
-        // What fails is told by the calls that follow.
+        // The calls that follow return an error of it.
         let context = view.buffer().memory().context().clone();
         let _held = (use_ != Use::Look).then(|| context.hold().ok());
         let ready = use_ != Use::Look && is_ready(view.ready_event());
@@ -97,7 +97,7 @@ impl DeviceMemory {
         }
     }
 
-    /// What cannot be handed over.
+    /// Memory that cannot be handed over.
     pub fn failed(error: DeviceError, layout: Layout) -> DeviceMemory {
         DeviceMemory {
             view: Err(error),
@@ -211,11 +211,11 @@ pub struct Devices {
     pipelining: Mutex<Pipelining>,
     /// Where reductions combine.
     reductions: Mutex<Reductions>,
-    /// Messages up to so many bytes go at once; `None`: as the costs say.
+    /// Most bytes of an eager message; `None`: as the costs say.
     eager_max: Option<usize>,
     /// Predicts what messages take.
     model: Option<Model>,
-    /// Transfers with work on a device of which nobody knows yet that it is over.
+    /// Transfers with work on a device that is not known to be complete.
     under_way: AtomicUsize,
     /// What was opened of other processes.
     imports: Mutex<Imports>,
@@ -227,8 +227,8 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Of a rank whose peers share memory with it, or not. A limit that makes no sense
-    /// is told where a rank joins its job.
+    /// Of a rank whose peers share memory with it, or not. A wrong limit is an error
+    /// where a rank joins its job.
     pub fn new(rank: Option<ShmRank>, costs: &LinkCosts) -> Devices {
         let limit = settings::pinned_limit().unwrap_or(settings::PINNED_LIMIT_BYTES);
         let mut model = Model::unlimited(costs);
@@ -300,7 +300,7 @@ impl Devices {
         lock(&self.imports).get(owner, key, || key.open(context, given))
     }
 
-    /// The pool of another process's memory: found, or opened by what it has given.
+    /// The pool of another process's memory: found, or opened by its descriptor.
     pub fn open_pool(
         &self,
         owner: (u32, i32),
@@ -321,8 +321,8 @@ impl Devices {
         Ok(pool)
     }
 
-    /// The memory that another rank packs its slots into on a device: found, or opened
-    /// by what it has given.
+    /// The device memory of another rank's slots: found, or opened by the key that it
+    /// has sent.
     pub fn open_slots(
         &self,
         owner: (u32, i32),
@@ -396,7 +396,7 @@ impl Devices {
         self.sweep();
     }
 
-    /// Closes what was let go, if no transfer is under way.
+    /// Closes mappings that were let go, if no transfer is in flight.
     pub fn sweep(&self) {
         if !self.is_busy() {
             let closed = lock(&self.imports).sweep();
@@ -404,7 +404,7 @@ impl Devices {
         }
     }
 
-    /// Says once why messages of a kind of memory take a longer way, and what that costs.
+    /// Says once why messages of a kind of memory take a slower path, and its cost.
     pub fn say_once(&self, made: Made, placement: Placement, through: Through, why: &str) {
         let mut said = lock(&self.said);
         if said.contains(&(made, placement, through)) {
@@ -429,12 +429,12 @@ impl Devices {
         ));
     }
 
-    /// Whether a device works on a message: nobody rings when it is done.
+    /// Whether a device works on a message: its end rings no doorbell.
     pub fn is_busy(&self) -> bool {
         self.under_way() != 0
     }
 
-    /// Transfers with work on a device of which nobody knows yet that it is over.
+    /// Transfers with work on a device that is not known to be complete.
     pub fn under_way(&self) -> usize {
         self.under_way.load(Ordering::Relaxed)
     }

@@ -2,13 +2,13 @@
 //! other processes that may open it.
 //!
 //! ```text
-//! slab     4 MiB of the job's shared memory, registered with the driver by whoever has
+//! slab     4 MiB of the job's shared memory, registered with the driver by ranks with
 //!          a device: once by its owner, once by each peer that a slot was handed to
 //! slot    part of a slab that one transfer has
 //! ```
 //!
 //! Where there is no shared memory, or no more of it, slabs are pinned memory of the
-//! process, whose slots are handed to nobody. A device has one slab, as large as its
+//! process, whose slots no peer gets. A device has one slab, as large as its
 //! limit, which each peer opens once.
 //!
 //! # Invariants
@@ -16,8 +16,8 @@
 //!    is registered or pinned per message.
 //! 2. A slot belongs to one transfer until it is dropped, and is dropped only when no
 //!    kernel uses it.
-//! 3. Who may have how much, and what is kept for whom, is said by [`Shares`], so that
-//!    nobody waits in a circle. (On a device only sends and copies take slots, and copies
+//! 3. [`Shares`] decides the most that each transfer may have and the memory kept for
+//!    it, so that none waits in a circle. (On a device only sends and copies take slots, and copies
 //!    do without: nothing is kept there.)
 //! 4. `host` is the first of a slab's `bytes` bytes, all mapped, readable and writable as
 //!    long as the slab, or null where it lies on a device: reserved by this rank or, of a
@@ -81,7 +81,7 @@ struct State {
 }
 
 impl State {
-    /// Of a pool with so many bytes beside what is kept.
+    /// Of a pool of `bytes` bytes beside those kept.
     fn of(bytes: usize) -> Mutex<State> {
         Mutex::new(State {
             shares: Shares::new(bytes),
@@ -119,8 +119,8 @@ impl Backing {
 
 // SAFETY: invariant 4: an address that is valid on any thread.
 unsafe impl Send for Slab {}
-// SAFETY: invariants 2 and 4: a shared slab gives slots out under its lock; who may touch
-// which bytes is who has the slot.
+// SAFETY: invariants 2 and 4: a shared slab gives slots out under its lock; the owner of
+// a slot alone touches its bytes.
 unsafe impl Sync for Slab {}
 
 impl std::fmt::Debug for Pool {
@@ -135,7 +135,7 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// A pool of at most so many bytes, of the job's shared memory where there is one.
+    /// A pool of at most `limit` bytes, of the job's shared memory where there is one.
     pub fn new(rank: Option<ShmRank>, limit: usize) -> Pool {
         let limit = limit.max(LEAST_LIMIT_BYTES) / UNIT_BYTES * UNIT_BYTES;
         Pool {
@@ -146,7 +146,7 @@ impl Pool {
         }
     }
 
-    /// A pool of so many bytes of a device's memory, allocated when the first are taken;
+    /// A pool of `limit` bytes of a device's memory, allocated when the first are taken;
     /// 0: there are none.
     pub fn on_device(context: &Context, limit: usize) -> Pool {
         let limit = limit / UNIT_BYTES * UNIT_BYTES;
@@ -173,10 +173,10 @@ impl Pool {
     }
 
     /// A slot of `bytes` bytes, or of fewer, but at least `least`. None: others have
-    /// what there is.
+    /// the rest.
     ///
     /// # Errors
-    /// There is none, and nobody will give any back.
+    /// There is none, and no transfer will give any back.
     pub fn take(
         self: &Arc<Self>,
         context: Option<&Context>,
@@ -310,7 +310,7 @@ impl Pool {
         }))
     }
 
-    /// Another slab, if the limit allows one for so many bytes.
+    /// Another slab, if the limit allows one of this size.
     fn grow(
         &self,
         state: &mut State,
@@ -597,7 +597,7 @@ impl SlotAddress {
 }
 
 impl Pool {
-    /// What a peer has handed over; none if nobody reserved it.
+    /// A slot that a peer has handed over; none if it is not reserved.
     pub fn handed(&self, place: SlotAddress) -> Option<Handed> {
         let slab = self.peer_slab(&place)?;
         Some(Handed {

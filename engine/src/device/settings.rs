@@ -54,7 +54,7 @@ pub fn pack_multiprocessors() -> Result<Option<Share>> {
     debug("pack-multiprocessors", Share::parse)
 }
 
-/// Host memory that a rank pins for messages of devices, unless told otherwise.
+/// Default of the host memory that a rank pins for messages of devices.
 pub const PINNED_LIMIT_BYTES: usize = 64 << 20;
 
 /// The limit on the host memory that a rank pins for messages of devices, in bytes.
@@ -74,7 +74,7 @@ pub fn parse_pinned_limit(text: &str) -> Result<usize> {
     bounded(text, least..=MOST_BYTES).map(|bytes| bytes as usize)
 }
 
-/// Memory of a device that a rank takes for slots, unless told otherwise.
+/// Default of the device memory that a rank takes for slots.
 pub const DEVICE_SLOTS_BYTES: usize = 32 << 20;
 
 /// The memory of each device that a rank takes for slots, in bytes.

@@ -4,8 +4,8 @@
 //! 1. What waits for something else than a device or a peer that has met it may hold a part
 //!    of the memory only: messages that are announced, and those that wait for their
 //!    producer.
-//! 2. Each kind of transfer whose message has met its receive has memory that is nobody
-//!    else's ([`Claim::kept`]). Whoever holds it ends without more memory of that kind: a
+//! 2. Each kind of transfer whose message has met its receive has memory of its own
+//!    ([`Claim::kept`]). A transfer that has it ends without more memory of that kind: a
 //!    copy when its kernel has, a send when its receiver takes what it gives (by a kernel,
 //!    by a copy, or into slots that the receiver holds already), a receive that has asked
 //!    for bytes when its sender gives some, which has none of this kind to wait for.
@@ -22,7 +22,7 @@ pub enum Claim {
     Announced,
     /// A send for its own device, before it is sent at all: half of it.
     Short,
-    /// A send for its device and its receiver, who takes what it gives.
+    /// A send for its device and its receiver, which takes its slots.
     Send,
     /// A receive for bytes that it has asked for.
     Window,
@@ -54,7 +54,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Of so many bytes.
+    /// Of `all` bytes.
     pub fn new(all: usize) -> Shares {
         Shares {
             all,
@@ -67,7 +67,7 @@ impl Shares {
         self.all
     }
 
-    /// Whether a transfer may have so many more, if they are free.
+    /// Whether a transfer may have `bytes` more, if they are free.
     pub fn allows(&self, claim: Claim, bytes: usize) -> bool {
         let most = match claim {
             Claim::Announced => self.all / 4,
@@ -109,7 +109,7 @@ mod tests {
         Asked,
     }
 
-    /// A message, and which earlier ones must be over first: for its producer, for the
+    /// A message, and the earlier ones that must complete first: for its producer, for the
     /// receiver's buffer, and for the program to post the receive.
     #[derive(Clone, Debug)]
     struct Message {
@@ -121,7 +121,7 @@ mod tests {
         posted: Vec<usize>,
     }
 
-    /// A slot: what it is accounted as, and whether it is one that is kept.
+    /// A slot: the claim that it counts for, and whether it is a kept one.
     type Slot = (Claim, bool);
 
     #[derive(Clone, Debug, Default)]
@@ -162,8 +162,8 @@ mod tests {
         }
     }
 
-    /// Two ranks play the transfers in an order by `dice`; which messages are over when
-    /// nothing moves.
+    /// Two ranks play the transfers in an order by `dice`; the messages that are complete
+    /// when nothing moves.
     fn play(
         messages: &[Message],
         ranks: &mut [Rank; 2],
@@ -210,7 +210,7 @@ mod tests {
                     }
                     _ if meets => moves.push((i, 3)),
                     Way::Handed if t.met && !t.packed.is_empty() => moves.push((i, 5)),
-                    // Its kernel needs nothing else: it is over with this move.
+                    // Its kernel needs nothing else: it completes with this move.
                     Way::Copied
                         if t.met
                             && !t.packed.is_empty()

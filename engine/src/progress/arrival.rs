@@ -56,6 +56,6 @@ pub(crate) struct Arrived {
     pub envelope: Envelope,
     /// Its number in a timeline, or 0.
     pub number: u32,
-    /// What its sender told of it, if it is checked.
+    /// The CHECK of its sender, if it is checked.
     pub told: Option<Box<wire::Told>>,
 }

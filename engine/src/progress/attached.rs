@@ -205,7 +205,7 @@ impl Pool {
         space.live == 0
     }
 
-    /// As [`Pool::is_empty`]; tells a thread that listens which messages are in it.
+    /// As [`Pool::is_empty`]; reports the messages in it to a thread that listens.
     pub fn is_drained(&self, core: &Core) -> bool {
         let empty = self.is_empty();
         if !empty && listens() {
@@ -311,8 +311,8 @@ mod tests {
         }
     }
 
-    /// Between a look that finds the pool empty and the end of its life, a thread that has
-    /// it may take a piece.
+    /// A thread may take a piece between the check that the pool is empty and the pool's
+    /// end.
     #[test]
     fn a_pool_with_a_piece_keeps_its_vector() {
         let pool = Arc::new(Pool::new(Some(vec![0; 100])));

@@ -1,24 +1,24 @@
 //! Adaptive poll backoff of a waiting thread.
 //!
 //! Question and answer travel in one cache line (see the mailbox of the shared
-//! memory transport), which moves to whoever reads it. A peer that has read the
-//! question owns the line and can answer without fetching it, unless the asker
-//! looks meanwhile: then the line goes back, must be fetched again for the
-//! answer, and once more by the asker. Looking twice in a row costs more than
-//! looking late.
+//! memory transport), which moves to the core that reads it. A peer that has read
+//! the question owns the line and can answer without fetching it, unless the asker
+//! polls meanwhile: then the line goes back, must be fetched again for the
+//! answer, and once more by the asker. A second poll too early costs more than
+//! one too late.
 //!
-//! So after the first look without result, which finds only what was there
-//! already, and instead of it right after a send, a thread is quiet for as long
-//! as answers usually take, learned by the lane: an answer that the look after
+//! So after the first poll without result, which finds only earlier answers,
+//! and instead of it right after a send, a thread is quiet for as long
+//! as answers usually take, learned by the lane: an answer that the poll after
 //! the quiet time finds makes it shorter, one that it misses makes it longer, so
 //! that two of three are found. (A higher share makes both sides of an exchange
-//! wait for each other.) It is bounded, and what takes longer is met by looks in
+//! wait for each other.) It is bounded; the thread polls for longer answers in
 //! quick succession.
 //!
 //! # Sources
-//! Measured on a 2-core virtual Sapphire Rapids, 2026-11-21: 8 bytes one way
+//! Measured on a 2-core virtual Sapphire Rapids, 2026-11-21: 8 bytes in one direction
 //! 0.22 to 0.25 us without pauses, 0.13 us with the best fixed quiet time
-//! (0.1 us), 0.15 to 0.17 us with the learned one; 0.16 us without the look right
+//! (0.1 us), 0.15 to 0.17 us with the learned one; 0.16 us without the poll right
 //! after a send where 0.19 us with it.
 
 /// Quiet times are counted in eighths of a processor's spin-loop hint.
@@ -29,7 +29,7 @@ const MOST: u16 = 16 * UNIT;
 /// shorter.
 const LONGER: u16 = 4;
 const SHORTER: u16 = 2;
-/// Hints between later looks.
+/// Hints between later polls.
 const GAP: u32 = 1;
 
 /// What a lane has learned.
@@ -45,7 +45,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The `nth` look in a row, counted from 1, has found nothing; returns the
+    /// The `nth` poll in a row, counted from 1, has found nothing; returns the
     /// number of spin-loop hints until the next.
     #[inline]
     pub fn missed(&mut self, nth: u32) -> u32 {
@@ -57,7 +57,7 @@ impl Backoff {
         GAP
     }
 
-    /// A look has found something after so many that have not.
+    /// A poll has found something after this number in vain.
     #[inline]
     pub fn found(&mut self, misses: u32) {
         if misses == 1 {
@@ -66,7 +66,7 @@ impl Backoff {
     }
 }
 
-/// Waits for so many spin-loop hints.
+/// Waits for `hints` spin-loop hints.
 #[inline]
 pub fn pause(hints: u32) {
     for _ in 0..hints {
@@ -78,8 +78,8 @@ pub fn pause(hints: u32) {
 mod tests {
     use super::*;
 
-    /// Two of three answers are found by the look after the quiet time,
-    /// wherever below the bound they lie.
+    /// The poll after the quiet time finds two of three answers, wherever below
+    /// the bound they lie.
     #[test]
     fn the_quiet_time_settles_where_most_answers_come() {
         for center in [2u32, 5, 9] {

@@ -15,8 +15,8 @@
 //! hand = SHARED       exchange busy, as any spin lock
 //! ```
 //!
-//! Each hand has a `busy` of its own, because an owner may be held up between
-//! its look at the hand and its store, and then store to a hand that is over.
+//! Each hand has a `busy` of its own, because an owner may be delayed between
+//! its load of the hand and its store, and then store to a hand that has ended.
 //! The last hand is shared for good.
 //!
 //! The lock is held while a thread spins for its own message. A thread that
@@ -39,13 +39,13 @@
 //! `loom_*` below runs this code under loom, with two hands instead of sixteen.
 //! The barrier in all threads becomes a fence of the taker, and the owner's
 //! compiler fence a fence, too. That is enough: the barrier makes the owner pass
-//! a fence at some place of its own. Between its store of `busy` and its look
-//! at `wanted`, that is the fence of the model. Before the store, the owner
-//! looks at `wanted` after the barrier, so after it was set: it stays outside,
-//! which the model also contains. After the look, the store has been seen.
+//! a fence at some place of its own. Between its store of `busy` and its load
+//! of `wanted`, that is the fence of the model. Before the store, the owner
+//! loads `wanted` after the barrier, so after it was set: it stays outside,
+//! which the model also contains. After the load, the store has been seen.
 //! Checked by hand that it fails without the owner's fence, without the
 //! taker's barrier, with `busy` released relaxed or read relaxed by the taker,
-//! and without the owner's second look at the hand.
+//! and without the owner's second load of the hand.
 //!
 //! # Sources
 //! Quickly reacquirable locks: D. Dice, M. Moir, W. Scherer, "Quickly
@@ -57,8 +57,8 @@ use super::sync::{
 };
 use std::sync::{PoisonError, TryLockError};
 
-/// A lock that has changed hands so often becomes shared: nobody is preferred
-/// in this hand.
+/// A lock that has changed hands this often becomes shared: this hand prefers
+/// no thread.
 const SHARED: usize = if cfg!(loom) { 2 } else { 16 };
 
 /// A time in which one thread is preferred.
@@ -120,7 +120,7 @@ impl BiasedLock {
             && hand.busy.load(Ordering::Relaxed) != 0
     }
 
-    /// The two ways in that cost little.
+    /// The two cheap paths to the lock.
     #[inline]
     fn enter(&self) -> bool {
         let at = self.hand.load(Ordering::Acquire);
@@ -137,7 +137,7 @@ impl BiasedLock {
         hand.busy.store(1, Ordering::Relaxed);
         // The taker's barrier makes a fence of this.
         fence_by_others();
-        // Acquire: whoever sees that the taker is in sees its hand, too.
+        // Acquire: a thread that sees the taker inside sees its hand, too.
         if self.wanted.load(Ordering::Acquire) == 0 && self.hand.load(Ordering::Relaxed) == at {
             return true;
         }
@@ -180,7 +180,7 @@ impl BiasedLock {
     }
 
     /// Begins the next hand, inside. False if the lane is shared by now, or if
-    /// somebody is inside and `patient` is not set.
+    /// a thread is inside and `patient` is not set.
     fn take_over(&self, _turn: &MutexGuard<'_, ()>, patient: bool) -> bool {
         let at = self.hand.load(Ordering::Acquire);
         if at >= SHARED {
@@ -201,7 +201,7 @@ impl BiasedLock {
         true
     }
 
-    /// In, unless somebody else is.
+    /// Takes the lock, unless another thread has it.
     pub fn try_lock(&self) -> bool {
         if self.enter() {
             return true;
@@ -236,8 +236,8 @@ impl BiasedLock {
 /// A lock that is free has no owner in the shared hand: no thread has this number.
 const NOBODY: usize = 0;
 
-/// Ends the process: this thread asks for a lock that it holds. To go on would give it the
-/// lane twice, and to wait would be for ever.
+/// Ends the process: this thread asks for a lock that it holds. With it the thread would
+/// have the lane twice, and a wait for it would never end.
 #[cold]
 fn reentered() -> ! {
     // Nothing is allocated here: an allocator that communicates would come here again.
@@ -293,8 +293,8 @@ mod tests {
 
     impl Guarded {
         fn count(&self) {
-            // SAFETY: invariant 1: callers have taken the lock; loom checks that nobody else
-            // is here.
+            // SAFETY: invariant 1: callers have taken the lock; loom checks that no other
+            // thread is here.
             self.value.with_mut(|v| unsafe { *v += 1 });
             self.lock.unlock();
         }

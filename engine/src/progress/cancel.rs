@@ -3,8 +3,8 @@
 //! # Invariants
 //! 1. Memory that was borrowed is not touched once [`Lane::revoke`] has said true.
 //! 2. A waker or an owner that is given up is dropped without the lane ([`super::owed`]).
-//! 3. What is still to come of a message that nobody wants is discarded as it comes, so
-//!    its sender goes on.
+//! 3. The rest of a message without a receive is discarded as it comes, so its sender
+//!    completes.
 
 use super::lane::Lane;
 use super::op::{Op, Protocol};
@@ -15,8 +15,8 @@ use crate::exec::foreign::Foreign;
 use std::any::Any;
 
 impl Lane {
-    /// Takes back a receive that no message has met. False if it goes on:
-    /// sends always do.
+    /// Cancels a receive that no message has matched. False if one has, and for
+    /// every send.
     pub fn cancel(&mut self, handle: u32) -> bool {
         let posted = self.port.ops.get(handle).is_some_and(Op::is_posted);
         if posted {
@@ -25,7 +25,7 @@ impl Lane {
         posted
     }
 
-    /// Nobody waits any more, and the operation goes on to its own end.
+    /// No caller waits any more; the operation completes by itself.
     pub fn let_go(&mut self, handle: u32) {
         let Some(op) = self.port.ops.get_mut(handle) else {
             return;
@@ -51,8 +51,8 @@ impl Lane {
         self.port.owed.drop(unused.map(Foreign::Value));
     }
 
-    /// Nobody waits any more: sends go on by themselves, receives that no
-    /// message has met are cancelled, others go on into memory that the
+    /// No caller waits any more: sends complete by themselves, receives that no
+    /// message has matched are cancelled, others complete into memory that the
     /// operation owns.
     pub fn detach(&mut self, handle: u32) {
         let Some(op) = self.port.ops.get_mut(handle) else {

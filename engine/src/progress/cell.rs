@@ -1,8 +1,8 @@
 //! A lane behind its lock.
 //!
 //! # Invariants
-//! 1. `lane` is touched only by the thread that is inside [`BiasedLock`], which
-//!    a [`LaneGuard`] stands for.
+//! 1. `lane` is touched only by the thread that is inside [`BiasedLock`], as its
+//!    [`LaneGuard`] proves.
 //! 2. Foreign code (wakers, `Drop` of values of the user, reduction functions) runs after
 //!    the lock is released: see [`super::owed`].
 //! 3. A lane shares no cache line with anything else, nor do its peers and
@@ -27,7 +27,7 @@ pub struct LaneCell {
     /// Operations under way when the lock was last released, for threads
     /// that only want to help.
     outstanding: AtomicUsize,
-    /// Whose threads sleep until something ends; nobody's in tests.
+    /// The core whose threads sleep until something ends; none in tests.
     core: Weak<Core>,
     lane: UnsafeCell<Lane>,
 }
@@ -62,7 +62,7 @@ impl LaneCell {
         LaneGuard { cell: self }
     }
 
-    /// The lane, if it has operations under way and nobody holds it.
+    /// The lane, if it has operations in flight and its lock is free.
     pub fn try_lock_to_help(&self) -> Option<LaneGuard<'_>> {
         if self.outstanding.load(Ordering::Relaxed) == 0 {
             return None;
@@ -70,7 +70,7 @@ impl LaneCell {
         self.try_lock()
     }
 
-    /// The lane, if nobody holds it, this thread included.
+    /// The lane, if no thread has its lock, this one included.
     pub fn try_lock(&self) -> Option<LaneGuard<'_>> {
         // Not `then_some`: a guard that is made and dropped gives the lock back.
         self.lock.try_lock().then(|| LaneGuard { cell: self })
@@ -123,7 +123,7 @@ impl LaneGuard<'_> {
         self.cell.lock.unlock();
     }
 
-    /// Releases the lane, runs the foreign code that it owes, and goes on with the steps
+    /// Releases the lane, runs the foreign code that it owes, and continues the steps
     /// whose functions have run, which may owe more.
     #[cold]
     fn release_and_settle(&mut self) {

@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //! 1. A lane that checks sends every start by the slow path, right behind its
-//!    CHECK; its peers stay `blocked`, so that no start goes another way.
+//!    CHECK; its peers stay `blocked`, so that no start takes another path.
 //! 2. A start that is marked CHECKED is no start that a receive takes directly.
 //! 3. What an operation has claimed is given back when its memory is.
 
@@ -29,7 +29,7 @@ use std::panic::Location;
 /// A lane's part in checking.
 pub struct LaneCheck {
     checks: Checks,
-    /// Of each peer, what was told of its next start.
+    /// The CHECK of the next start of each peer.
     told: HashMap<u32, Box<Told>>,
     /// What a run that posts now was called by.
     acts_for: Option<Site>,
@@ -41,7 +41,7 @@ pub(crate) struct OpCheck {
     told: bool,
     /// The program's call that posted it.
     site: Site,
-    /// What its memory held when it was posted.
+    /// Checksum of its memory when it was posted.
     sum: Option<u64>,
     _claim: Option<Claim>,
 }
@@ -166,7 +166,7 @@ impl Lane {
         }
     }
 
-    /// Looks for others that use a view, for a receive that is over at once.
+    /// Finds other uses of a view, for a receive that completes at once.
     pub(crate) fn follow_shortly(
         &self,
         view: &RawView,
@@ -210,7 +210,7 @@ impl Lane {
         }
     }
 
-    /// What was told of the start that is being handled.
+    /// The CHECK of the start that is being handled.
     #[inline]
     pub(crate) fn told(&mut self, peer: u32, aux: u16) -> Option<Box<Told>> {
         if aux & wire::CHECKED == 0 {
@@ -320,7 +320,7 @@ impl Lane {
         }
     }
 
-    /// Reports messages that have come and that nobody will receive any more, each once. Only
+    /// Reports messages that have come and that no call will receive, each once. Only
     /// of programs in C: in Rust dropping a receive says that its message is not wanted.
     #[cold]
     pub fn report_unreceived(&mut self, checks: &Checks) {

@@ -7,17 +7,17 @@
 //! that is only waited for is sent an empty report of credit, once. A rank that
 //! finalizes says so to all ([`Lane::peer_ended`]).
 //!
-//! Sends that the dropped communicator still has under way go on. Meanwhile it
+//! Sends that the dropped communicator still has in flight complete. Meanwhile it
 //! refuses what comes in, so that two ranks that drop a communicator with a
 //! message for each other do not wait for ever.
 //!
 //! A rank that has left has not failed. Sends to it end with an error, because their
 //! messages are lost. A receive that only such ranks could meet is unreachable: it stays
 //! posted, so that tests say "not complete" and its owner may cancel it. It ends with an
-//! error where somebody waits for nothing else: when a blocking wait has found all that it
-//! asks for to be unreachable ([`crate::diagnose::waits::resigns`]), when a future is
-//! polled, when a stream waits, and in collectives and partitioned transfers, which nobody
-//! can cancel.
+//! error where a caller waits for nothing else: when a blocking wait finds all of its
+//! operations unreachable ([`crate::diagnose::waits::resigns`]), when a future is
+//! polled, when a stream waits, and in collectives and partitioned transfers, which no
+//! caller can cancel.
 //!
 //! # Invariants
 //! 1. A peer counts as one that has left only after everything that it posted before was
@@ -88,8 +88,8 @@ impl Lane {
         learnt
     }
 
-    /// A peer has left, and all that it sent was handled: ends what nobody can cancel, and
-    /// wakes the futures that wait for what is unreachable now.
+    /// A peer has left, and all its messages were handled: ends operations without a caller
+    /// that could cancel, and wakes futures of receives that are unreachable now.
     pub(crate) fn peer_left(&mut self, peer: u32, how: Left) {
         let state = &mut self.port.peers[peer as usize];
         self.port.left_count += usize::from(state.left.is_none());
@@ -99,7 +99,7 @@ impl Lane {
         self.port.finished = true;
     }
 
-    /// Ends unreachable receives that nobody can cancel, and wakes the futures of others.
+    /// Ends unreachable receives that no caller can cancel; wakes the futures of others.
     /// True if any ended.
     fn end_unowned(&mut self) -> bool {
         if self.port.left_count == 0 {
@@ -264,7 +264,7 @@ impl Lane {
         }
     }
 
-    /// Tells a sender that nobody will receive its message.
+    /// Answers a sender that its message will not be received.
     pub(crate) fn refuse_send(&mut self, peer: u32, send: u32) {
         self.port
             .control(peer, wire::head(wire::FIN, wire::OUTCOME_CLOSED, send, 0));

@@ -2,15 +2,15 @@
 //!
 //! A wait spins, then yields, then sleeps. One thread per rank sleeps on the
 //! rank's doorbell and file descriptors; others that wait sleep on a condition
-//! variable behind it and take its place in turn. Whoever finishes another
-//! thread's operation while somebody sleeps wakes the sleepers.
+//! variable behind it and take its place in turn. A thread that completes the
+//! operation of another while threads sleep wakes the sleepers.
 //!
 //! # Invariants
-//! 1. `sleepers` is raised before a thread looks at its operation for the last
-//!    time under the lane's lock, and whoever finishes an operation looks at
+//! 1. A thread raises `sleepers` before it checks its operation for the last
+//!    time under the lane's lock, and a thread that completes an operation loads
 //!    `sleepers` afterwards under the same lock: one of the two sees the other.
-//! 2. Every lane with operations under way is polled by every thread that
-//!    waits, at the latest before it sleeps.
+//! 2. Every thread that waits polls every lane with operations in flight, at the
+//!    latest before it sleeps.
 
 mod waiting;
 
@@ -51,7 +51,7 @@ const PROGRESS_THREAD: &str = "osier-progress";
 const SHOWN: usize = 8;
 
 /// Read by every call of every thread, and hardly ever written; on lines of its
-/// own, so that nobody writes beside it.
+/// own, so that no thread writes beside it.
 #[repr(align(128))]
 pub struct Core {
     pub transport: JobTransport,
@@ -93,7 +93,7 @@ pub struct Core {
     pub checks: Checks,
     /// What messages of devices need.
     pub devices: Arc<Devices>,
-    /// A launcher of others that must hear of this rank's end.
+    /// A foreign launcher, which this rank notifies of its end.
     pub launcher: OnceLock<Box<dyn Launcher>>,
 }
 
@@ -222,15 +222,15 @@ impl Core {
         self.seen_deaths.store(0, Ordering::Relaxed);
     }
 
-    /// Keeps a lane until its sends are over.
+    /// Keeps a lane until its sends are complete.
     pub fn linger(&self, lane: Arc<LaneCell>) {
         let mut all = std::mem::take(&mut *lock(&self.lingering));
         all.push(lane);
         self.linger_on(all, |lane| lane.lock().unfinished_sends());
     }
 
-    /// Keeps those of these lanes that have something to send; the others are given back.
-    /// Lanes are asked and dropped while no lock is held: both may run foreign code.
+    /// Keeps the lanes that have something to send, and returns the others. Asks and drops
+    /// lanes without a lock: both may run foreign code.
     fn linger_on(
         &self,
         all: Vec<Arc<LaneCell>>,
@@ -278,7 +278,7 @@ impl Core {
         let _ = KEPT.try_with(|kept| kept.set(reached));
     }
 
-    /// Tells the lanes of deaths that they have not heard of.
+    /// Passes deaths on to lanes that do not know them.
     #[inline]
     pub fn check_deaths(&self) {
         let epoch = self.death_epoch();
@@ -289,7 +289,7 @@ impl Core {
 
     #[cold]
     fn spread_deaths(&self, epoch: u64) {
-        // First, so that a lane added meanwhile is told by the next round.
+        // First, so that the next round reaches a lane added meanwhile.
         self.seen_deaths.store(epoch, Ordering::Relaxed);
         self.each_lane(|lane, members| {
             let mut guard = lane.lock();
@@ -315,10 +315,10 @@ impl Core {
         }
     }
 
-    /// To be called after something has changed that a sleeper may wait for
-    /// and that no lane knows of.
+    /// Wakes sleepers after a change that they may wait for and that no lane
+    /// sees.
     pub fn wake_waiting(&self) {
-        // Either a sleeper's last look sees the change, or we see the sleeper.
+        // Either a sleeper's last check sees the change, or we see the sleeper.
         fence(Ordering::SeqCst);
         if self.sleepers.load(Ordering::Relaxed) != 0 {
             self.wake_sleepers();
@@ -336,7 +336,7 @@ impl Core {
         self.changed.notify_all();
     }
 
-    /// Polls every lane that nobody holds and that has anything under way.
+    /// Polls every lane whose lock is free and that has operations in flight.
     /// True if any made progress.
     pub fn progress_all(&self) -> bool {
         self.check_deaths();
@@ -359,7 +359,7 @@ impl Core {
         result
     }
 
-    /// Forgets the lanes of dropped communicators whose sends are over, so
+    /// Forgets the lanes of dropped communicators whose sends are complete, so
     /// that their peers learn of the end.
     fn forget_lingering(&self) {
         let all = std::mem::take(&mut *lock(&self.lingering));
@@ -373,7 +373,7 @@ impl Core {
         }
     }
 
-    /// Names the messages of a closed lane that nobody received.
+    /// Names the messages of a closed lane that were not received.
     fn report_lost(&self, lane: &LaneCell) {
         let lost = std::mem::take(&mut lane.lock().port.lost);
         for e in lost.iter().take(SHOWN) {
@@ -381,8 +381,8 @@ impl Core {
         }
     }
 
-    /// The lanes of a session, or all. Held weakly: what lingers has to go when it is over,
-    /// for its peers' sake.
+    /// The lanes of a session, or all. Weak references: a lane that lingers goes when its
+    /// sends are complete, for its peers' sake.
     fn lanes_of(&self, session: Option<usize>) -> Vec<Weak<LaneCell>> {
         let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
         let theirs = |listed: &&Listed| session.is_none() || listed.session == session;
@@ -390,8 +390,8 @@ impl Core {
         lanes.map(|listed| listed.lane.clone()).collect()
     }
 
-    /// Progresses until no send is under way, or none of a session: what was sent and not
-    /// waited for still reaches its receiver. Says on standard error what does not.
+    /// Progresses until no send is in flight, or none of a session: a message that no call
+    /// waited for still reaches its receiver. Reports the others on standard error.
     #[track_caller]
     pub fn flush(&self, session: Option<usize>) {
         let lanes = self.lanes_of(session);
@@ -506,7 +506,7 @@ impl Core {
         if !self.checks.has(Check::Leaks) {
             return;
         }
-        // What has come and was not looked at, so that it is found whoever was quicker.
+        // Handles messages that have come, so that no report depends on timing.
         for _ in 0..64 {
             if !self.progress_all() {
                 break;
@@ -568,7 +568,7 @@ fn progress_thread(core: &Weak<Core>) {
 /// Makes progress as long as futures or streams wait.
 fn drive(core: &Core) {
     let mut idle = 0u32;
-    // The driver's threads and executors wait for these, so their waits are ours to tell.
+    // Threads of the driver and executors wait for these: we report their waits.
     let mut watch = None;
     while core.futures.load(Ordering::Acquire) != 0 && !core.is_closing() {
         if core.begin_rung() | core.progress_all() {

@@ -1,9 +1,9 @@
 //! Operations enqueued on streams of devices.
 //!
-//! A stream that waits for an operation is held by a stream semaphore, which lies with the operation
-//! and is opened when that ends, in whatever way: by a message, an error, a revoke, or
-//! because lane or rank go away. The host's threads do other things meanwhile, or wait in
-//! the driver. So the rank's progress thread runs as long as any stream waits.
+//! A stream semaphore stops a stream that waits for an operation. It lies with the operation,
+//! whose end opens it: a message, an error, a revoke, or the end of lane or rank. The host's
+//! threads do other things meanwhile, or wait in the driver. So the rank's progress thread
+//! runs as long as any stream waits.
 
 use super::core::Core;
 use super::lane::Lane;
@@ -72,7 +72,7 @@ impl Core {
         }
     }
 
-    /// That somebody makes progress for streams.
+    /// Makes sure that a thread makes progress for streams.
     pub fn need_progress_thread(self: &Arc<Self>) -> Result<()> {
         match self.has_progress_thread() {
             true => Ok(()),
@@ -107,7 +107,7 @@ impl Core {
         }
     }
 
-    /// Lets all streams go on: the rank leaves its job.
+    /// Opens the semaphores of all streams: the rank leaves its job.
     pub(crate) fn release_held(&self) {
         // Dropped without the lock: it may be the last that holds a communicator.
         let rung = std::mem::take(&mut *self.rung.lock());
@@ -126,8 +126,8 @@ impl Core {
 }
 
 impl Lane {
-    /// Lets a stream wait for an operation; one that is over lets it go on at once, and one
-    /// that no rank is left to meet ends.
+    /// Makes a stream wait for an operation; a complete one opens its semaphore at once, and
+    /// one that no rank can match ends.
     pub fn hold(&mut self, handle: u32, hold: Hold) {
         if self.any_left() {
             self.resign(handle);

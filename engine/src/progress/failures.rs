@@ -31,8 +31,8 @@ impl Lane {
         self.port.peers[peer as usize].dead
     }
 
-    /// Fails what needs peers whose messages somebody has written over. True if there are
-    /// such.
+    /// Fails operations that need peers whose messages were overwritten. True if there are
+    /// any.
     pub(crate) fn check_overwritten(&mut self) -> bool {
         let mut any = false;
         while let Some(peer) = self.port.links.overwritten() {
@@ -175,8 +175,8 @@ impl Lane {
         self.failed().map(|(peer, _)| peer as usize).collect()
     }
 
-    /// From now on receives from any source go on without the peers that have failed so
-    /// far; these peers.
+    /// Makes receives from any source continue without the peers that have failed so far;
+    /// returns these peers.
     pub fn acknowledge_failures(&mut self) -> Vec<usize> {
         let failed = self.failed_peers();
         for peer in &failed {

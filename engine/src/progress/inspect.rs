@@ -11,7 +11,7 @@ use crate::protocol::eager;
 use crate::wire;
 use std::any::Any;
 
-/// What a lane still holds; all zero when everything is over.
+/// Counts of what a lane still keeps; all zero when everything is complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leftovers {
     pub operations: usize,
@@ -25,7 +25,7 @@ pub struct Leftovers {
 }
 
 impl Lane {
-    /// Whether one-sided transfers or posts are under way, which may go on
+    /// Whether one-sided transfers or posts are in flight, which may proceed
     /// without a message.
     pub fn unsettled(&self) -> bool {
         !(self.port.busy.is_empty() && self.get.is_idle())
@@ -52,7 +52,7 @@ impl Lane {
         self.moved
     }
 
-    /// What an operation that is not over is, for reports.
+    /// Describes a pending operation, for reports.
     #[cold]
     pub(crate) fn asked(&self, handle: u32) -> Asked {
         let Some(op) = self.port.ops.get(handle) else {
@@ -141,7 +141,7 @@ impl Lane {
         })
     }
 
-    /// Whether a send only waits to hear that it was matched.
+    /// Whether a send waits only for the acknowledgement of its match.
     pub fn awaits_ack(&self, handle: u32) -> bool {
         self.port
             .ops
@@ -214,7 +214,7 @@ impl Lane {
             .sum()
     }
 
-    /// Whether messages to itself are on their way.
+    /// Whether messages to itself are in flight.
     pub fn talks_to_itself(&self) -> bool {
         self.port.links.looped() > 0
     }

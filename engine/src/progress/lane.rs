@@ -83,7 +83,7 @@ pub const PARTITIONED_TAG: u32 = 0x4000_0000;
 pub(crate) const SPARE_BUFFERS: usize = 64;
 const SPARE_BYTES: usize = 4096;
 
-/// Polls in vain after which a caller that never sleeps looks for peers that
+/// Polls in vain after which a caller that never sleeps checks for peers that
 /// have dropped the communicator.
 pub(crate) const IDLE_POLLS: u32 = 1024;
 
@@ -138,7 +138,7 @@ impl Lane {
         protocols::staged_transfers(&self.port)
     }
 
-    /// Has threads that wait for the lane look again after its release.
+    /// Makes threads that wait for the lane check again after its release.
     pub fn mark_finished(&mut self) {
         self.port.finished = true;
     }
@@ -205,8 +205,8 @@ impl Lane {
         any
     }
 
-    /// As [`Lane::progress`], for callers that ask again and again and never
-    /// sleep: looks now and then for peers that have dropped the communicator.
+    /// As [`Lane::progress`], for callers that poll in a loop and never sleep:
+    /// checks now and then for peers that have dropped the communicator.
     pub fn progress_awake(&mut self) {
         if self.progress() {
             return;
@@ -217,7 +217,7 @@ impl Lane {
         }
     }
 
-    /// Operations and messages under way that need this rank's progress.
+    /// Operations and messages in flight that need this rank's progress.
     pub fn outstanding(&self) -> usize {
         self.port.ops.len() + self.port.busy.len() + self.get.len() + self.executor.len()
     }
@@ -234,7 +234,7 @@ impl Lane {
             })
     }
 
-    /// Whether runs are not over.
+    /// Whether runs are in flight.
     pub fn has_runs(&self) -> bool {
         self.executor.unfinished()
     }
@@ -315,7 +315,7 @@ impl Lane {
         steps::at(Phase::Handled, message.head.kind);
     }
 
-    /// Result of an operation, once it is over; frees the handle. An error for a handle that
+    /// Result of a complete operation; frees the handle. An error for a handle that
     /// was freed: two threads of a C program waited for one request.
     #[inline]
     pub fn take(&mut self, handle: u32) -> Option<Result<Outcome>> {
@@ -351,7 +351,7 @@ impl Lane {
         self.port.owed.any()
     }
 
-    /// Frees an operation that is over without an error. False if it is not.
+    /// Frees an operation that completed without an error. False if it has not.
     pub(crate) fn succeeded(&mut self, handle: u32) -> bool {
         let done = self.port.ops.get(handle).is_some_and(|op| {
             op.is_done() && op.rare.as_ref().is_none_or(|rare| rare.error.is_none())
@@ -362,7 +362,7 @@ impl Lane {
         done
     }
 
-    /// Has a waker called when the operation is over. It was cloned without the lane: the
+    /// Calls a waker when the operation completes. It was cloned without the lane: the
     /// clone is foreign code, too.
     pub fn set_waker(&mut self, handle: u32, waker: Waker) {
         let unused = match self.port.ops.get_mut(handle) {
@@ -372,8 +372,8 @@ impl Lane {
         self.port.owed.drop(unused.map(Foreign::Waker));
     }
 
-    /// Has a number left in a list when the operation is over. False if it is
-    /// over already; nothing is left then.
+    /// Pushes a number to a list when the operation completes. False if it is
+    /// complete already; nothing is pushed then.
     pub fn notify(&mut self, handle: u32, ready: &Arc<Ready>, token: u64) -> bool {
         if resigns() && self.resign(handle) {
             return false;

@@ -60,7 +60,7 @@ impl Links {
         }
     }
 
-    /// Messages to this rank itself that are on their way.
+    /// Number of messages to this rank itself in flight.
     pub fn looped(&self) -> usize {
         self.looped
     }
@@ -281,7 +281,7 @@ impl Links {
         }
     }
 
-    /// A peer whose messages somebody has written over, each once.
+    /// A peer whose messages were overwritten, each once.
     pub fn overwritten(&mut self) -> Option<Peer> {
         match &mut self.remote {
             Remote::Shm(e) => e.overwritten(),
@@ -289,7 +289,7 @@ impl Links {
         }
     }
 
-    /// Somebody has written over a message of this peer: nothing more is taken from it, and
+    /// A message of this peer was overwritten: nothing more is taken from it, and
     /// [`Links::overwritten`] names it.
     #[cold]
     pub fn cut_off(&mut self, peer: Peer) {

@@ -2,8 +2,8 @@
 //!
 //! A [`lane::Lane`] is the engine of one communicator on one rank: matching,
 //! protocols and links, single-threaded, behind one lock ([`cell::LaneCell`]).
-//! Communicators share no lane, so they share no lock. [`core::Core`] is what
-//! a rank's lanes have in common: where they sleep, who is dead.
+//! Communicators share no lane, so they share no lock. [`core::Core`] is the
+//! state that a rank's lanes share: sleeping threads, dead ranks.
 
 mod arrival;
 pub mod attached;

@@ -2,9 +2,9 @@
 //! functions to run.
 //!
 //! ```text
-//! lane (held)      a receive ends, a request is given up, a step is ready -> Owed
+//! lane (locked)    a receive ends, a request is given up, a step is ready -> Owed
 //! LaneGuard::drop  releases the lock -> settles what was owed
-//!                  takes the lock again where functions were run: their steps are over
+//!                  takes the lock again where functions were run: their steps are complete
 //! ```
 //!
 //! # Invariants
@@ -15,7 +15,7 @@
 //!    the run's memory and operator outlive it.
 //! 3. A panic of a waker or of a value's `Drop` ends there: the panic hook has reported it.
 //!    The thread that happens to release the lane may be in a call that lent a buffer to an
-//!    operation, which must not unwind while that goes on. A panic of a reduction function
+//!    operation, which must not unwind while that is in flight. A panic of a reduction function
 //!    belongs to the call that waits for the collective ([`Combined`]).
 
 use super::cell::LaneCell;
@@ -75,7 +75,7 @@ struct Step {
 
 #[derive(Default)]
 pub(crate) struct Owed {
-    /// Whether there is anything: one look for each release of a lane.
+    /// Whether anything is owed: one load for each release of a lane.
     any: bool,
     wake: Vec<Waker>,
     drop: Vec<Foreign>,

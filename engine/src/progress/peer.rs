@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub(crate) enum Target {
     Op(u32),
     Arrival(u32),
-    /// Bytes still to come that nobody wants.
+    /// Bytes still to come that have no receive.
     Discard(usize),
 }
 
@@ -31,11 +31,11 @@ pub(crate) struct PeerState {
     pub incoming: Vec<(u32, Target)>,
     /// The protocols of messages to it and from it.
     pub selection: Arc<Selection>,
-    /// Layouts of devices' memory that were told.
+    /// Layouts of devices' memory that both have sent.
     pub layouts: Option<Box<Layouts>>,
     /// How it has ended.
     pub dead: Option<Death>,
-    /// Its failure is known to the program: receives from any source go on without it.
+    /// The program has acknowledged its failure: receives from any source ignore it.
     pub acknowledged: bool,
     /// It has left, and all that it sent was handled.
     pub left: Option<Left>,
@@ -50,7 +50,7 @@ pub(crate) struct PeerState {
 }
 
 impl PeerState {
-    /// Of a peer that takes payloads of so many bytes.
+    /// A peer that takes payloads of at most `max_payload_bytes`.
     pub fn new(selection: Arc<Selection>, max_payload_bytes: usize) -> Self {
         Self {
             always_eager: selection.whole_bytes(max_payload_bytes),

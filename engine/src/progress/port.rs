@@ -65,7 +65,7 @@ pub struct Port {
     pub(crate) left_count: usize,
     /// Foreign code that is to run without the lock.
     pub(crate) owed: Owed,
-    /// Ends of operations of runs, which these have not heard of.
+    /// Ends of operations of runs that are not delivered to these.
     pub(crate) ended: VecDeque<StepEnd>,
     /// Who is to blame for the error that is being returned.
     pub(crate) failed_rank: u32,
@@ -77,7 +77,7 @@ pub struct Port {
     pub(crate) members: Arc<[u32]>,
     /// Nobody will receive here any more.
     pub(crate) refusing: bool,
-    /// How sends ended that nobody waited for, since the lane refuses.
+    /// Errors of sends without a waiting caller, since the lane refuses.
     pub lost: Vec<Error>,
     /// Packed bytes of the short message that is posted next.
     pub(crate) scratch: Vec<u8>,
@@ -87,7 +87,7 @@ pub struct Port {
     pub(crate) spare_rare: Vec<Box<Rare>>,
     pub(crate) trace: Option<Box<LaneTrace>>,
     pub(crate) check: Option<Box<LaneCheck>>,
-    /// Number of the message that is being handled, if somebody records.
+    /// Number of the message that is being handled, where a trace records.
     pub(crate) handling: u32,
 }
 
@@ -189,7 +189,7 @@ impl Port {
         self.recycle_rare(rare)
     }
 
-    /// Whether an operation is over; `take` will return its result.
+    /// Whether an operation is complete; `take` will return its result.
     #[inline]
     pub fn is_done(&self, handle: u32) -> bool {
         self.ops.get(handle).is_none_or(Op::is_done)
@@ -283,7 +283,7 @@ impl Port {
             Protocol::RtsSent(_) | Protocol::Device(_) | Protocol::AwaitAck => {
                 self.finish(handle, Some(e));
             }
-            // Its bytes go on to a receiver that drops them.
+            // Its bytes still go to a receiver, which drops them.
             Protocol::Eager(_) | Protocol::Streaming(_) if op.mode == Mode::Synchronous => {
                 if let Protocol::Eager(sending) = &mut op.protocol {
                     sending.awaits_ack = false;
@@ -324,7 +324,7 @@ impl Port {
         self.finish(handle, error);
     }
 
-    /// An operation of a run is over.
+    /// An operation of a run is complete.
     #[cold]
     pub(crate) fn run_event(&mut self, run: u32, instance: u32, handle: u32) {
         let failed_rank = std::mem::replace(&mut self.failed_rank, NOBODY);
@@ -358,7 +358,7 @@ impl Port {
         }
     }
 
-    /// A kernel copies so many bytes of a message from device to device.
+    /// A kernel copies `bytes` bytes of a message from device to device.
     pub(crate) fn note_kernel(&mut self, bytes: usize) {
         self.counters.pulled += 1;
         self.counters.kernels += 1;

@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //! 1. The view of a call is writable for its bytes until the call returns, or the receive
-//!    that it posts is over (invariant 1 of the view); the callers of a lane vouch for
-//!    that.
+//!    that it posts is complete (invariant 1 of the view); the callers of a lane vouch
+//!    for that.
 //! 2. What an unexpected message holds is a vector of ours, whose capacity is reserved
 //!    before bytes are appended.
-//! 3. `receive_bytes` is handed as many readable bytes as it is told: a part of a payload
+//! 3. `receive_bytes` gets a length and as many readable bytes: a part of a payload
 //!    that is not released (invariant 1 of the protocols), or such a vector.
 
 use super::arrival::{Arrival, Arrived, Rts};
@@ -27,11 +27,11 @@ use crate::wire;
 use osier_transports::Incoming;
 use std::panic::Location;
 
-/// Messages that a new receive looks at before it is posted.
+/// Messages that a new receive examines before it is posted.
 const EARLY_POLLS: usize = 4;
 
 impl Lane {
-    /// Posts a receive. The memory belongs to the operation until it is over.
+    /// Posts a receive. The memory belongs to the operation until it completes.
     #[inline]
     #[track_caller]
     pub fn irecv(&mut self, view: RawView, pattern: Pattern) -> Result<Posted> {
@@ -110,8 +110,8 @@ impl Lane {
         }
     }
 
-    /// Puts back what a matched probe took and nobody received: it is dropped
-    /// as if received, so that its sender goes on.
+    /// Drops the message of a matched probe that no call received, as if it
+    /// was received, so that its sender completes.
     pub fn drop_matched(&mut self, matched: Matched) {
         if let Ok(Posted::Pending(handle)) = self.receive_arrival(RawView::empty(), matched.arrival)
         {
@@ -160,7 +160,7 @@ impl Lane {
 
     /// Asks once for the next message of `source`, if it is short and has this
     /// tag; returns its bytes. `None` says nothing. Under the conditions of
-    /// [`Lane::receive_direct`], and while nobody records.
+    /// [`Lane::receive_direct`], and where no trace records.
     #[inline]
     pub fn receive_next(&mut self, view: &RawView, source: u32, tag: u32) -> Option<usize> {
         // SAFETY: invariant 1 for the view, which has `room` bytes; invariant 1 of
@@ -175,14 +175,14 @@ impl Lane {
         Some(bytes)
     }
 
-    /// Whether a receive of `pattern` may look for its message before it is
+    /// Whether a receive of `pattern` may search for its message before it is
     /// posted.
     #[inline]
     pub fn may_receive_directly(&mut self, pattern: Pattern) -> bool {
         self.idle() && !self.has_unexpected(pattern)
     }
 
-    /// Whether nothing is posted or under way, so that
+    /// Whether nothing is posted or in flight, so that
     /// [`Lane::receive_direct`] may be used. A lane that checks posts all
     /// receives, so that it is known which were.
     #[inline]
@@ -396,7 +396,7 @@ impl Lane {
             self.receive_bytes(handle, message.payload.as_ptr(), bytes);
         } else {
             let fits = bytes.min(op.view.bytes());
-            // SAFETY: invariant 3 of `protocols`: the receive is not over, the payload is not
+            // SAFETY: invariant 3 of `protocols`: the receive is pending, the payload is not
             // released (invariant 1 of `protocols`), and `fits` is cut to the lengths of
             // both.
             unsafe { op.view.unpack(0..fits, message.payload.as_ptr()) };
@@ -464,7 +464,7 @@ impl Lane {
         // above.
         unsafe { std::ptr::copy_nonoverlapping(from, total.as_mut_ptr(), wire::TOTAL_BYTES) };
         let Some(total) = wire::open_eager_first_total(u64::from_le_bytes(total), tag) else {
-            // How long it is, and which fragments are its, nobody knows.
+            // Neither its length nor its fragments are known.
             self.port.links.cut_off(peer);
             return false;
         };
@@ -548,7 +548,7 @@ impl Lane {
         let moved = op.received();
         let at = moved.min(op.view.bytes());
         let end = (moved + bytes).min(op.view.bytes());
-        // SAFETY: invariant 3 for the bytes; the receive is not over (invariant 3 of
+        // SAFETY: invariant 3 for the bytes; the receive is pending (invariant 3 of
         // `protocols`), and the range is cut to its view.
         unsafe { op.view.unpack(at..end, from) };
         op.receive_more(bytes);

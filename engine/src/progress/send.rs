@@ -14,7 +14,7 @@ use crate::wire;
 use std::panic::Location;
 
 impl Lane {
-    /// Posts a send. The memory belongs to the operation until it is over.
+    /// Posts a send. The memory belongs to the operation until it completes.
     #[inline]
     #[track_caller]
     pub fn isend(&mut self, view: RawView, dest: u32, tag: u32, mode: Mode) -> Result<Posted> {
@@ -28,7 +28,7 @@ impl Lane {
         self.isend_from(view, dest, tag, mode, false, Location::caller())
     }
 
-    /// Sends a message whole, if nothing stands in its way.
+    /// Sends a message whole, if nothing keeps it from leaving at once.
     ///
     /// The answer fits a register, and callers should keep to registers, too:
     /// a load that straddles fresh stores waits until the store buffer is

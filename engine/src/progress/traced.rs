@@ -1,6 +1,6 @@
 //! Timeline events of a lane: protocol phases, and the ends of messages.
 //!
-//! Every function does nothing, at the price of a branch, unless somebody
+//! Every function does nothing, at the price of a branch, unless a trace
 //! records.
 
 use super::port::Port;
@@ -52,7 +52,7 @@ fn next(count: &mut u32) -> u32 {
 }
 
 impl Port {
-    /// When something begins; 0 unless somebody records.
+    /// Start of an event; 0 unless a trace records.
     #[inline]
     pub(crate) fn trace_stamp(&self) -> u64 {
         match &self.trace {

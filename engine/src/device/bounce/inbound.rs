@@ -31,7 +31,7 @@ impl Waiting {
 #[derive(Debug)]
 enum Source {
     Own(Slot),
-    /// A peer's slot, which it is told of.
+    /// A slot of a peer, which gets it back.
     Handed,
 }
 
@@ -59,7 +59,7 @@ pub struct Inbound {
     queued: usize,
     /// Slots for the next bytes; the first has some already.
     room: VecDeque<Slot>,
-    /// Kernels and copies that may be under way, in order.
+    /// Kernels and copies that may be in flight, in order.
     kernels: VecDeque<(Option<Event>, Source)>,
     peer: Option<Peer>,
     /// Copies of a peer's slots that kernels unpack.
@@ -78,7 +78,7 @@ pub struct Inbound {
     pub hands: Option<(u32, u16)>,
     /// What our kernels wait for.
     late: Late,
-    /// Pieces that were handed over, and of these those that are done and not told.
+    /// Pieces that the peer handed over, and of these those done and not returned.
     handed: usize,
     done: usize,
     under_way: Option<UnderWay>,
@@ -99,7 +99,7 @@ impl std::fmt::Debug for Inbound {
 }
 
 impl Inbound {
-    /// Of a message of so many bytes, of which those that do not fit the view are
+    /// For a message of `message` bytes, of which those that do not fit the view are
     /// never written.
     pub fn new(
         devices: &Arc<Devices>,
@@ -335,7 +335,7 @@ impl Inbound {
         self.note();
         self.copied_first += 1;
         (self.kernels).push_back((Some(copied.clone()), Source::Handed));
-        // Whatever follows, the copy is under way.
+        // The copy is in flight, also if the following calls fail.
         self.copied_slots.push_back((Some(copied.clone()), slot));
         let event = self.unpack(own.after(&copied), range)?;
         if let Some((last, _)) = self.copied_slots.back_mut() {
@@ -372,14 +372,14 @@ impl Inbound {
         Ok(Some((event, slot, own)))
     }
 
-    /// Looks which kernels are done, and goes on with what waits.
+    /// Finds the kernels that are done, and starts waiting work.
     fn advance(&mut self) -> Result<(), DeviceError> {
         while let Some((event, _)) = self.kernels.front_mut() {
             if !passed(event)? {
                 break;
             }
             match self.kernels.pop_front() {
-                // What nobody has asked for takes memory when it comes.
+                // A piece that came unasked takes memory when it comes.
                 Some((_, Source::Own(slot)))
                     if self.written < self.bytes && self.send.is_some() =>
                 {
@@ -419,7 +419,7 @@ impl Inbound {
         Ok(())
     }
 
-    /// Whether nothing is under way.
+    /// Whether nothing is in flight.
     fn is_idle(&self) -> bool {
         self.kernels.is_empty() && self.copied_slots.is_empty() && self.waiting.is_empty()
     }
@@ -436,15 +436,15 @@ impl Inbound {
         Ok(self.is_idle() && self.written >= self.bytes)
     }
 
-    /// Pieces of the peer that are done and were not told of yet.
+    /// Pieces of the peer that are done and were not returned yet.
     pub fn done(&mut self) -> Result<usize, DeviceError> {
         self.advance()?;
         self.handed -= self.done;
         Ok(std::mem::take(&mut self.done))
     }
 
-    /// Gives up: waits for kernels, and says how many pieces of the peer were not told
-    /// of yet.
+    /// Gives up: waits for kernels; the number of pieces of the peer that were not
+    /// returned yet.
     pub fn give_up(&mut self) -> usize {
         self.wait_for_kernels();
         self.done = 0;
@@ -511,7 +511,7 @@ impl Inbound {
             .or(self.asked.and(self.send))
     }
 
-    /// Whether kernels are under way.
+    /// Whether kernels are in flight.
     pub fn is_under_way(&self) -> bool {
         self.under_way.is_some()
     }

@@ -16,8 +16,8 @@
 //! # Invariants
 //! 1. The host reads and writes a slot only while no kernel uses it, and the sender
 //!    none that it has handed over.
-//! 2. Slots and the stream are given back when no work is under way on them.
-//! 3. Bytes that come are readable, as many as are told, until the call returns: by the
+//! 2. Slots and the stream are given back when no work on them is in flight.
+//! 3. Bytes that come are readable, for the length given, until the call returns: by the
 //!    contract of [`Inbound::take`], or because they have waited here.
 
 mod inbound;

@@ -19,7 +19,7 @@ struct Piece {
     event: Option<Event>,
 }
 
-/// Packs a message ahead of the engine: by kernels, or by whoever sends, on the host.
+/// Packs a message ahead of the engine: by kernels, or by the sending thread.
 #[derive(Debug)]
 pub struct Outbound {
     devices: Arc<Devices>,
@@ -34,16 +34,16 @@ pub struct Outbound {
     bytes: usize,
     /// Bytes that have a piece.
     queued: usize,
-    /// What is packed, or being packed, and not over.
+    /// Pieces that are packed, or being packed, and not taken.
     pieces: VecDeque<Piece>,
     idle: Vec<Slot>,
     /// Bytes of the first piece that the engine has taken.
     taken: usize,
-    /// Pieces are handed over, so many of them by now.
+    /// Number of pieces handed over so far, if any are.
     handed: Option<usize>,
     /// They lie on the device.
     on_device: bool,
-    /// Its receiver is told, once the bytes are valid, that there are none to hand over.
+    /// It refuses its receiver any slot, once the bytes are valid.
     refuses: bool,
     under_way: Option<UnderWay>,
 }
@@ -240,11 +240,11 @@ impl Outbound {
         events.any(|event| matches!(passed(event), Ok(false)))
     }
 
-    /// Notes that no kernel is under way, and none waits for memory, if so.
+    /// Notes whether no kernel is in flight, and none waits for memory.
     pub fn look(&mut self) {
         let mut works = self.wants_memory() || self.refuses;
         for piece in &mut self.pieces {
-            // What fails is told to the next that asks.
+            // The next call returns an error of it.
             works |= matches!(passed(&mut piece.event), Ok(false));
         }
         if !works {
@@ -266,7 +266,7 @@ impl Outbound {
         Ok((host, piece.bytes - self.taken))
     }
 
-    /// The engine has taken so many bytes more.
+    /// The engine has taken `bytes` bytes more.
     pub fn took(&mut self, bytes: usize) {
         self.taken += bytes;
         if self.pieces.front().is_some_and(|p| p.bytes <= self.taken) {
@@ -275,7 +275,7 @@ impl Outbound {
         }
     }
 
-    /// The first piece is over.
+    /// Drops the first piece, which was taken.
     fn forget(&mut self) {
         if let Some(piece) = self.pieces.pop_front()
             && self.queued < self.bytes
@@ -318,8 +318,8 @@ impl Outbound {
         true
     }
 
-    /// Whether its receiver is told later that nothing is handed over, as the bytes are
-    /// not valid yet.
+    /// Whether it refuses its receiver slots later, because the bytes are not
+    /// valid yet.
     pub fn refuses_later(&mut self) -> bool {
         self.refuses = self.late.is_late() == Ok(true);
         if self.refuses {
@@ -328,9 +328,9 @@ impl Outbound {
         self.refuses
     }
 
-    /// Whether its receiver is to be told now.
+    /// Whether it has to refuse its receiver now.
     pub fn refuses_now(&mut self) -> bool {
-        // What fails is told to whoever takes the bytes.
+        // The call that takes the bytes returns an error of it.
         let now = self.refuses && self.late.is_late() != Ok(true);
         self.refuses &= !now;
         now
@@ -359,7 +359,7 @@ impl Outbound {
         self.handed = self.handed.map(|handed| handed + 1);
     }
 
-    /// The receiver has taken so many pieces. False: it had not got them.
+    /// The receiver has taken `pieces` pieces. False: it had fewer.
     pub fn returned(&mut self, pieces: usize) -> bool {
         match self.handed {
             Some(handed) if pieces <= handed => self.handed = Some(handed - pieces),
@@ -401,7 +401,7 @@ impl Outbound {
         }
     }
 
-    /// Whether kernels are under way.
+    /// Whether kernels are in flight.
     pub fn is_under_way(&self) -> bool {
         self.under_way.is_some()
     }

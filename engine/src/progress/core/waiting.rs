@@ -15,7 +15,7 @@ use std::panic::Location;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Polls in a row that find nothing before a thread looks at other lanes.
+/// Polls in a row that find nothing before a thread polls other lanes.
 const LOOK_AROUND: u32 = 128;
 /// Polls without result before a thread yields its core.
 const SPIN_POLLS: u32 = 800;
@@ -27,21 +27,21 @@ const YIELDS_SHARED: u32 = 2_000;
 /// Of these, yields of a call that takes its steps itself, before it leaves them to a run:
 /// what a rank on the same core sends next comes after a switch to it and back.
 const DIRECT_YIELDS_SHARED: u32 = 64;
-/// Longest sleep. After it a rank looks whether its waits have become long;
+/// Longest sleep. After it a rank checks whether its waits have become long;
 /// and a lost wake-up would end here.
 const SLEEP: Duration = LONG;
-/// What a look at all lanes has shown.
+/// Result of one poll of all lanes.
 #[derive(Default)]
 struct Look {
-    /// Something came, or something is under way.
+    /// A message came, or an operation is in flight.
     found: bool,
     /// Counts whatever the lanes have received or posted so far.
     moved: u64,
 }
 
 impl Core {
-    /// As `progress_all`, for callers that ask again and again and never sleep:
-    /// looks now and then for peers that have dropped a communicator.
+    /// As `progress_all`, for callers that poll in a loop and never sleep: checks
+    /// now and then for peers that have dropped a communicator.
     pub fn progress_awake(&self) -> bool {
         if self.progress_all() {
             return true;
@@ -51,8 +51,8 @@ impl Core {
         idle.is_multiple_of(IDLE_POLLS) && self.check_closed()
     }
 
-    /// For callers that have asked in vain, hold no lock and may ask again at once: where
-    /// ranks share cores, somebody else may have to run before there is an answer.
+    /// Yields, for callers that have polled in vain, hold no lock and may poll at once: where
+    /// ranks share cores, another may have to run before there is an answer.
     pub fn give_way(&self) {
         if self.shared_cores {
             let asked = self.asked_in_vain.fetch_add(1, Ordering::Relaxed);
@@ -81,7 +81,7 @@ impl Core {
                 return result;
             }
             if guard.owes() {
-                // Foreign code runs where no lane is held; it may be what we wait for.
+                // Foreign code runs without a lane; it may be what we wait for.
                 self.after(&mut guard);
                 drop(guard);
                 guard = lane.lock();
@@ -104,8 +104,8 @@ impl Core {
             self.after(&mut guard);
             drop(guard);
             if self.progress_all() {
-                // Who has just moved something for others is soon asked again: it gives
-                // way before it sleeps once more.
+                // A thread that has just moved something for others is soon needed again:
+                // it yields before it sleeps once more.
                 idle = idle.min(spin);
                 helped = helped.wrapping_add(1);
                 if helped.is_multiple_of(IDLE_POLLS) {
@@ -207,8 +207,8 @@ impl Core {
         }
     }
 
-    /// How many ranks of the job share a core, as all its ranks see it; 1 if none do or
-    /// nobody knows.
+    /// Number of ranks of the job that share a core, the same on all ranks; 1 if none do
+    /// or it is unknown.
     pub fn ranks_per_core(&self) -> u32 {
         match &self.transport {
             JobTransport::Shm(r) => match r.job().cores() {
@@ -228,7 +228,7 @@ impl Core {
         }
     }
 
-    /// Polls in a row that find nothing before a thread gives way.
+    /// Polls in a row that find nothing before a thread yields.
     #[inline]
     pub fn spin_polls(&self) -> u32 {
         if self.shared_cores {
@@ -238,7 +238,7 @@ impl Core {
         }
     }
 
-    /// Yields or sleeps once; a result found on the way is returned.
+    /// Yields or sleeps once; returns a result that it finds before.
     #[cold]
     fn idle<R>(
         &self,
@@ -294,7 +294,7 @@ impl Core {
             JobTransport::Sim(net, _) => net.generation(),
             _ => 0,
         };
-        // A device may have begun after the first look.
+        // A device may have begun after the first check.
         if quiet() && !self.devices.is_busy() {
             self.sleep_quiet(seen, generation);
         }
@@ -307,8 +307,8 @@ impl Core {
             return;
         }
         if bed.leader || matches!(self.transport, JobTransport::Alone) {
-            // Somebody else listens, or there is nobody to listen to; whoever
-            // finishes an operation wakes us.
+            // Another thread listens, or there is no peer; the thread that
+            // completes an operation wakes us.
             drop(self.changed.wait_timeout(bed, SLEEP));
             if matches!(self.transport, JobTransport::Alone) {
                 self.tick();
@@ -336,9 +336,9 @@ impl Core {
         self.tick();
     }
 
-    /// Looks around, about every [`LONG`] while somebody sleeps: says what this
-    /// rank waits for, complains of what takes too long, and finds out whether
-    /// the job hangs if nobody else does.
+    /// Runs about every [`LONG`] while a thread sleeps: publishes the waits of this
+    /// rank, reports those that are too long, and finds out whether the job hangs
+    /// if no other rank does.
     fn tick(&self) {
         if !self.waits.is_due() {
             return;
@@ -346,7 +346,7 @@ impl Core {
         let Some((changes, ends)) = self.waits.before_look() else {
             return;
         };
-        // In the simulated network a look moves the clock.
+        // In the simulated network a poll moves the clock.
         let known = ends < EndedBy::Anything && !matches!(self.transport, JobTransport::Sim(..));
         let sure = known
             && ends == EndedBy::Ranks
@@ -434,8 +434,8 @@ impl Core {
         }
     }
 
-    /// Polls every lane, those without operations too: somebody may wait for
-    /// a message that it has not posted a receive for (a probe).
+    /// Polls every lane, those without operations too: a thread may wait for a
+    /// message without a posted receive (a probe).
     fn poll_all(&self) -> bool {
         let mut any = self.death_epoch() != self.seen_deaths.load(Ordering::Relaxed);
         self.each_lane(|lane, _| any |= self.with(lane, Lane::progress));

@@ -6,7 +6,7 @@
 //!        -> (Eager ->) AwaitAck -> Done synchronous: ACK
 //! ```
 //!
-//! Fragments of a message that was announced leave the same way, once its receiver has
+//! Fragments of a message that an RTS announced leave like these, once its receiver has
 //! asked for them.
 
 use super::outbox::Step;
@@ -67,7 +67,7 @@ pub(crate) fn start_eager(port: &mut Port, handle: u32) -> Step {
             unsafe { std::ptr::copy_nonoverlapping(total.as_ptr(), to, wire::TOTAL_BYTES) };
             to = to.wrapping_add(wire::TOTAL_BYTES);
         }
-        // SAFETY: invariant 3 of `protocols`: the send is not over, and the room ends after
+        // SAFETY: invariant 3 of `protocols`: the send is pending, and the room ends after
         // these bytes (invariant 2 of `protocols`); of packed bytes there are as many
         // (invariant 4 of `host_staged`).
         unsafe { source.put(view, 0..moved, to) };
@@ -134,7 +134,7 @@ pub(crate) fn fragment(port: &mut Port, handle: u32) -> Step {
     let since = port.trace_stamp();
     let head = wire::head(wire::FRAGMENT, 0, handle, 0);
     let view = &op.view;
-    // SAFETY: invariant 3 of `protocols`: the send is not over, and there is room for `n`
+    // SAFETY: invariant 3 of `protocols`: the send is pending, and there is room for `n`
     // bytes (invariant 2 of `protocols`); of packed bytes there are as many (invariant 4 of
     // `host_staged`).
     let fill = |to: *mut u8| unsafe { source.put(view, at..at + n, to) };

@@ -15,17 +15,17 @@
 //!
 //! # Invariants
 //! 1. A pull that has shared its memory ends only after REAR_DONE, or after the
-//!    sender's death: nobody writes memory that a receive has given back.
+//!    sender's death: no peer writes memory that a receive has given back.
 //! 2. Each REAR_PUT is answered by one REAR_DONE.
-//! 3. At most one slice of a pull or push is under way.
+//! 3. At most one slice of a pull or push is in flight.
 //! 4. A region that is read has the length of the message that was announced with it
 //!    (what says otherwise is refused as it comes), and a pull reads neither more than
 //!    that nor more than the view has room for.
 //! 5. A pull owns its bounce buffer, in which the slice that was read last lies: it is
-//!    neither moved nor resized while a slice is under way.
+//!    neither moved nor resized while a slice is in flight.
 //! 6. A push reads its send's memory, from the rear part's first byte to the message's
-//!    end, while that send is announced, so not over: a receiver says what becomes of the
-//!    message after it was answered. Of one that does not wait, nothing is read.
+//!    end, while that send is announced, so pending: a receiver ends the message
+//!    only after it was answered. Of one that does not wait, nothing is read.
 
 use super::rendezvous;
 use crate::error::{Error, ErrorKind};
@@ -89,7 +89,7 @@ pub(crate) struct Get {
 }
 
 impl Get {
-    /// Whether nothing is under way.
+    /// Whether nothing is in flight.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.pulls.is_empty() && self.pushes.is_empty()
@@ -157,7 +157,7 @@ impl Get {
         }
         let rear = to.wrapping_add(from);
         // SAFETY: invariant 1: the receive keeps its memory until the sender has answered,
-        // and the rear part is used by nobody else.
+        // and nothing else uses the rear part.
         let exported = unsafe { port.links.export_writable(pull.peer, rear, total - from) };
         let Ok(key) = exported else {
             return;
@@ -309,7 +309,7 @@ impl Get {
                     {
                         let slice = pull.at..pull.at + pull.slice;
                         // SAFETY: invariant 5: the bounce buffer holds the slice; the receive
-                        // is not over (invariant 3 of `protocols`).
+                        // is pending (invariant 3 of `protocols`).
                         unsafe { op.view.unpack(slice, pull.bounce.as_ptr()) };
                     }
                     pull.at += pull.slice;
@@ -344,7 +344,7 @@ impl Get {
         if let Some(from) = port.links.mapped(pull.peer, &pull.key) {
             let from = from.wrapping_add(pull.at);
             // SAFETY: invariant 4: `mapped` says that the whole region is readable; the
-            // receive is not over (invariant 3 of `protocols`).
+            // receive is pending (invariant 3 of `protocols`).
             unsafe { op.view.unpack(pull.at..pull.at + n, from) };
             pull.at += n;
             return;
@@ -357,15 +357,15 @@ impl Get {
             }
         };
         pull.slice = n;
-        // SAFETY: invariants 3 and 5: the bounce buffer, or the view of a receive that is not
-        // over (invariant 3 of `protocols`), is writable until the slice ends.
+        // SAFETY: invariants 3 and 5: the bounce buffer, or the view of a pending
+        // receive (invariant 3 of `protocols`), is writable until the slice ends.
         let got = unsafe { port.links.get(pull.peer, &pull.key, pull.at as u64, to, n) };
         match got {
             Ok(OneSided::Pending(number)) => pull.pending = Some(number),
             Ok(OneSided::Done(_)) => {
                 if !pull.bounce.is_empty() {
                     // SAFETY: invariant 5: the bounce buffer holds the slice; the receive is
-                    // not over (invariant 3 of `protocols`).
+                    // pending (invariant 3 of `protocols`).
                     unsafe { op.view.unpack(pull.at..pull.at + n, pull.bounce.as_ptr()) };
                 }
                 pull.at += n;
@@ -417,7 +417,7 @@ impl Get {
         push.slice = n;
         let offset = (push.at - push.from) as u64;
         let from = from.wrapping_add(push.at);
-        // SAFETY: invariant 6: so many bytes are left of the send's memory, and it is announced.
+        // SAFETY: invariant 6: `n` bytes are left of the send's memory, and it is announced.
         match unsafe { port.links.put(push.peer, &push.key, offset, from, n) }? {
             OneSided::Pending(number) => push.pending = Some(number),
             OneSided::Done(_) => push.at += n,
@@ -432,8 +432,8 @@ impl Get {
         );
     }
 
-    /// Ends the pull of a receive that gives its memory back. False while
-    /// somebody may still write it.
+    /// Ends the pull of a receive that gives its memory back. False while a
+    /// peer may still write it.
     pub(crate) fn stop_pull(&mut self, port: &mut Port, handle: u32) -> bool {
         let Some(at) = self.pulls.iter().position(|p| p.op == handle) else {
             return true;
@@ -451,8 +451,8 @@ impl Get {
         true
     }
 
-    /// A peer has died: nobody waits for what was to be written there. A slice
-    /// under way ends first.
+    /// A peer has died: drops the pushes to it. A slice in flight ends
+    /// first.
     pub(crate) fn forget_pushes(&mut self, peer: u32) {
         self.pushes
             .retain(|p| p.peer != peer || p.pending.is_some());
@@ -474,7 +474,7 @@ impl Get {
             let e = port.death_error(pull.op, peer, how);
             port.finish(pull.op, Some(e));
         }
-        // A slice under way ends first; then the pull fails.
+        // A slice in flight ends first; then the pull fails.
         for pull in &mut self.pulls {
             if pull.peer == peer
                 && let Share::Under(key) = std::mem::replace(&mut pull.share, Share::No)

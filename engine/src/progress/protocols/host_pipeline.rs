@@ -16,8 +16,8 @@
 //!
 //! # Invariants
 //! 1. A slot is the receiver's from SLOT to SLOT_CREDIT, or to the FIN that answers a
-//!    cancellation; the sender keeps it meanwhile, whatever becomes of the send.
-//! 2. A send is over when all of its slots were taken.
+//!    cancellation; the sender keeps it until then, even if the send fails.
+//! 2. A send is complete when all of its slots were taken.
 //! 3. Each SLOT_CTS is answered by slots, by one SLOT that says there are none (then the
 //!    receiver asks for fragments), or by CANCEL.
 
@@ -76,18 +76,18 @@ pub(crate) fn send_slot_cts(
     true
 }
 
-/// Whether a send is announced and not over, so that it can do as its receiver asks.
+/// Whether a send is announced and pending, so that it can answer its receiver.
 ///
 /// # Errors
-/// Whether asking made sense all the same: it was revoked or has failed, which the
-/// receiver has not heard of, and is told.
+/// Whether the request was legal all the same: the send was revoked or has failed, which
+/// the receiver did not know; an answer says so.
 pub(crate) fn may_answer(port: &mut Port, peer: u32, handle: u32) -> Result<(), bool> {
     let Some(op) = port.send_op(peer, handle) else {
         return Err(false);
     };
     let cancelling = match &op.protocol {
         Protocol::RtsSent(sent) => sent.cancelling,
-        // The receiver has not heard of it yet.
+        // The receiver does not know of it yet.
         Protocol::Cancelling => return Err(true),
         _ => return Err(false),
     };
@@ -95,7 +95,7 @@ pub(crate) fn may_answer(port: &mut Port, peer: u32, handle: u32) -> Result<(), 
         return Err(host_staged::tell_failure(port, peer, handle));
     }
     if cancelling {
-        // It has not heard of it if it was about to open our memory.
+        // It does not know if it was about to open our memory.
         rendezvous::cancel(port, peer, handle);
         return Err(true);
     }
@@ -197,7 +197,7 @@ pub(crate) fn hands_over(port: &mut Port, handle: u32) -> bool {
     outbound.is_some_and(|outbound| outbound.hands_over())
 }
 
-/// Whether a send goes on when its receiver has taken something.
+/// Whether a send continues when its receiver has taken something.
 pub(crate) fn waits_for_receiver(port: &mut Port, handle: u32) -> bool {
     let outbound = port.ops.get_mut(handle).and_then(Op::outbound);
     outbound.is_some_and(|outbound| outbound.waits_for_receiver())
@@ -223,7 +223,7 @@ pub(crate) fn hand(port: &mut Port, handle: u32) -> Step {
     let next = transfer
         .fill(|range, to| {
             filled = range.len();
-            // SAFETY: invariant 3 of `protocols`: the send is not over; the slot is as long
+            // SAFETY: invariant 3 of `protocols`: the send is pending; the slot is as long
             // as the range, and the host's alone (invariant 1 of `device::bounce`).
             unsafe { view.pack(range, to) };
         })
@@ -360,7 +360,7 @@ pub(crate) fn on_slot(port: &mut Port, message: &Incoming, send: u32) -> bool {
                     return false;
                 };
                 // SAFETY: invariant 1: the slot is ours until we say that it is taken, and as
-                // long as the range; the receive is not over (invariant 3 of `protocols`).
+                // long as the range; the receive is pending (invariant 3 of `protocols`).
                 unsafe { op.view.unpack(start..end, from) };
                 port.counters.copied += (end - start) as u64;
                 port.control(peer, wire::head(wire::SLOT_CREDIT, 1, send, 0));
@@ -393,8 +393,8 @@ pub(crate) fn on_slot(port: &mut Port, message: &Incoming, send: u32) -> bool {
     true
 }
 
-/// Tells the sender which of its slots our device has read. True if it was told
-/// anything.
+/// Returns to the sender the slots that our device has read. True if there were
+/// any.
 pub(crate) fn tell_taken(port: &mut Port, handle: u32) -> bool {
     let Some(transfer) = host_staged::inbound(port, handle) else {
         return false;
@@ -402,7 +402,7 @@ pub(crate) fn tell_taken(port: &mut Port, handle: u32) -> bool {
     let Some(send) = transfer.from else {
         return false;
     };
-    // What fails is told to the next that asks.
+    // The next call returns an error of it.
     let done = transfer.done().unwrap_or(0);
     say_taken(port, handle, send, done)
 }

@@ -77,7 +77,7 @@ pub(crate) fn push_peer(port: &mut Port, peer: u32) -> bool {
         let hurry = port.peers[peer as usize].starts.len() > 1;
         match start(port, handle, hurry) {
             Step::Full => return any,
-            // Fragments of other messages go on: its producer may need them.
+            // Fragments of other messages are sent: its producer may need them.
             Step::NotReady => break,
             Step::Moved => {
                 port.peers[peer as usize].starts.pop_front();
@@ -87,7 +87,7 @@ pub(crate) fn push_peer(port: &mut Port, peer: u32) -> bool {
                 fail(port, handle, &e);
             }
             Step::Broken(e) => {
-                // Its turn comes again, to tell the receiver.
+                // Its turn comes again, to notify the receiver.
                 host_staged::breaks(port, handle, e);
             }
         }
@@ -198,7 +198,7 @@ pub(crate) fn start(port: &mut Port, handle: u32, hurry: bool) -> Step {
         && let Some(ptr) = op.view.as_contiguous()
     {
         if op.key().is_none() {
-            // SAFETY: invariant 4 of `protocols`: a send that tells the key keeps its memory
+            // SAFETY: invariant 4 of `protocols`: a send that sends the key keeps its memory
             // until its receiver is done; one that does not withdraws it.
             let key = unsafe { port.links.export(peer, ptr, bytes) }.ok();
             if key.is_some()
