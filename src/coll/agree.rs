@@ -6,14 +6,14 @@
 //!                                        -> not: an error on all ranks, with both calls
 //! ```
 //!
-//! A record tells what all ranks of a call agree on. Two of them make a pair if they
-//! differ, and a pair stays the result whatever it meets. So all ranks have the same
-//! verdict, and nobody begins a call that others do not make. The round is a run that
-//! another follows, so calls that do not wait do not wait for it either. It tells beside
-//! that where the ranks' memory lies, for `spaces`.
+//! A record has the arguments on which all ranks of a call agree. Two records that differ
+//! make a pair, and a pair combined with anything stays the result. So all ranks have the
+//! same verdict, and no rank begins a call that others do not make. The round is a run that
+//! another follows, so calls that do not wait do not wait for it either. It also collects
+//! where the ranks' memory lies, for `spaces`.
 //!
 //! # Invariants
-//! 1. The round is the same whatever is called: one allreduce over all ranks of the lane,
+//! 1. The round is the same for all calls: one allreduce over all ranks of the lane,
 //!    of as many bytes, by the tags of the call's number.
 
 use super::Communicator;
@@ -226,7 +226,7 @@ fn write(record: &mut [u8], (at, room): (usize, usize), text: &str) {
     record[at + 1..at + 1 + end.len()].copy_from_slice(end);
 }
 
-/// How much a record tells that others may not.
+/// Number of fields that a record has and others may lack.
 fn knows(record: &[u8]) -> usize {
     [BYTES, COUNTS, TYPES]
         .iter()

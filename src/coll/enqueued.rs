@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //! 1. A call that fails at this rank takes part as one that has failed, so that the numbers
-//!    of calls stay alike: also where an earlier operation's error is told instead.
+//!    of calls stay alike: also where it returns the error of an earlier operation.
 
 use super::ask::{Ask, InPlace, mismatch};
 use super::nonblocking::owned;

@@ -64,7 +64,7 @@ impl InFlight {
         self.comm.core()
     }
 
-    /// The run, while it is not known to be over.
+    /// The run, while it is not known to be complete.
     pub fn run(&self) -> Option<u32> {
         match self.state {
             State::Pending(id) => Some(id),
@@ -77,7 +77,7 @@ impl InFlight {
         !matches!(self.state, State::Idle)
     }
 
-    /// Makes progress and asks whether it is over.
+    /// Makes progress; true if it is complete.
     pub fn test(&mut self) -> bool {
         let State::Pending(id) = self.state else {
             return true;
@@ -118,7 +118,7 @@ impl InFlight {
         self.take()
     }
 
-    /// The result of what is over.
+    /// The result of a complete run.
     #[track_caller]
     pub fn take(&mut self) -> Result<()> {
         match std::mem::replace(&mut self.state, State::Idle) {
@@ -136,7 +136,7 @@ impl InFlight {
         }
     }
 
-    /// As a future: ready when it is over.
+    /// As a future: ready when it is complete.
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.test() {
             return Poll::Ready(());
@@ -163,7 +163,7 @@ impl InFlight {
         Poll::Pending
     }
 
-    /// The status if it is over, which leaves it as it is.
+    /// The status if it is complete. Leaves it as it is.
     pub fn status(&mut self) -> Option<Result<Status>> {
         if !self.test() {
             return None;
@@ -189,7 +189,7 @@ impl InFlight {
         self.ended(end)
     }
 
-    /// Nobody waits any more: the run goes on with what it uses.
+    /// Detaches the run, which keeps the memory that it uses.
     pub fn let_go(&mut self, owner: impl FnOnce() -> Box<dyn Any + Send>) {
         self.uncount();
         if let State::Pending(id) = self.state {
@@ -203,7 +203,7 @@ impl InFlight {
 }
 
 impl Communicator {
-    /// Begins a call that nobody waits for yet.
+    /// Begins a call that does not wait.
     #[track_caller]
     pub(crate) fn begin_ask(&self, ask: Result<Ask>) -> Result<InFlight> {
         let (name, begun) = match ask {
@@ -237,12 +237,12 @@ impl Communicator {
     }
 }
 
-/// What a persistent call begins again and again.
+/// A persistent call as it was set up.
 pub(crate) struct SetUp {
     ask: Ask,
     program: Arc<Program>,
     tags: u32,
-    /// What tells its memory from other.
+    /// Identifies its memory.
     mark: u64,
     /// Memory of a device is handed over anew at each start, with the ready event from which
     /// its bytes are valid.

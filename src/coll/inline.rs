@@ -1,9 +1,9 @@
 //! Short calls of little data: their plans run inline, within the call, as far as messages
 //! end at once.
 //!
-//! The lane is held from the first step to the last. A message that must wait for longer
+//! The lane is locked from the first step to the last. A message that must wait for longer
 //! than a short poll, an error, an operator that may panic, and a call that is recorded or
-//! checked go on as a run, so that errors, reports and deaths have one path. Other ranks see
+//! checked continue as a run, so that errors, reports and deaths have one path. Other ranks see
 //! no difference: the messages are the same.
 
 use super::ask::{Ask, key_of};
@@ -85,7 +85,7 @@ impl Communicator {
         Small::new(send, recv)
     }
 
-    /// The same of a call in pieces: so many of each buffer, each of so many bytes.
+    /// The same of a call in pieces: their number per buffer, and the bytes of each.
     #[inline]
     pub(crate) fn small_pieces(
         &self,
@@ -168,7 +168,7 @@ impl Communicator {
         }
     }
 
-    /// Runs it as far as it goes: `None` if that is to its end.
+    /// Runs it as far as possible: `None` if that is to its end.
     #[inline]
     fn run_here(
         &self,

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A call takes the next number of its communicator, whether it succeeds or not, and
-//! its messages carry it; so several may be under way, and the order of the calls says
-//! which belong together (MPI 5.0, section 6.1 and 6.12). A call whose arguments make
-//! no sense takes part as one that has failed: the others are told.
+//! its messages carry it; so several may be in flight, and the order of the calls says
+//! which belong together (MPI 5.0, section 6.1 and 6.12). A call with wrong arguments
+//! takes part as one that has failed: the others get an error.
 //!
 //! | module | duty |
 //! |---|---|
@@ -141,7 +141,7 @@ impl Communicator {
         let chosen = match forced {
             _ if ask.idle => return Ok(Arc::default()),
             Some(forced) => forced,
-            // The only one, and nobody knows the bytes of others.
+            // The only one, and no rank knows the bytes of others.
             None if ask.call.operation.of_neighbors() => Chosen {
                 algorithm: Algorithm::Linear,
                 segments: 1,
@@ -160,7 +160,7 @@ impl Communicator {
         Ok(Arc::new(program))
     }
 
-    /// Begins a call. Its memory belongs to the run until that is over.
+    /// Begins a call. Its memory belongs to the run until that completes.
     #[track_caller]
     fn begin(&self, mut ask: Ask) -> Result<u32> {
         let site = self.core().checks.site(Location::caller());

@@ -1,8 +1,8 @@
 //! Every collective call once more: as a future that owns its buffers, as a persistent
 //! request, and both of memory that a scope borrows.
 //!
-//! The forms differ in who has the memory and when the run begins; what is asked for is
-//! made by the same function as that of the call that waits.
+//! The forms differ in the owner of the memory and the begin of the run; the same function
+//! as for the blocking call makes the request for a plan.
 
 use super::ask::{Contribution, Destination, OwnedContribution, OwnedDestination, given, wanted};
 use super::blocking::counts::{all_given, all_wanted};
@@ -18,7 +18,7 @@ use osier_engine::exec::run::Combiner;
 use osier_engine::view::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView};
 use std::sync::Arc;
 
-/// Shows both buffers.
+/// Passes both buffers to `look`.
 fn each<S: Contribution + ?Sized, R: Destination + ?Sized>(
     send: &S,
     recv: &mut R,

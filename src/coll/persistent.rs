@@ -1,7 +1,7 @@
 //! Collective calls that are set up once and begun again and again.
 //!
 //! # Invariants
-//! 1. While a run is under way its buffers are out of reach.
+//! 1. While a run is in flight its buffers are out of reach.
 //! 2. Each request has tags of its own, given in the order in which requests are set up:
 //!    all ranks set them up alike, and may start them in different orders.
 //! 3. Starting chooses no plan; where buffers have no gaps and are of the host, it
@@ -65,7 +65,7 @@ fn buffers_in_use() -> Error {
 /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
 /// ```
 ///
-/// Dropped while it is active, it goes on by itself.
+/// Dropped while it is active, it completes by itself.
 pub struct PersistentCollective<B: Send + 'static> {
     under_way: InFlight,
     set_up: SetUp,
@@ -116,7 +116,7 @@ impl<B: Send + 'static> PersistentCollective<B> {
         }
     }
 
-    /// Makes progress and asks whether it is over, so that
+    /// Makes progress; true if it is complete, so that
     /// [`PersistentCollective::wait`] will not block.
     pub fn test(&mut self) -> bool {
         self.under_way.test()
@@ -125,7 +125,7 @@ impl<B: Send + 'static> PersistentCollective<B> {
     /// The buffers.
     ///
     /// # Errors
-    /// Of kind [`ErrorKind::Argument`], while the call is under way.
+    /// Of kind [`ErrorKind::Argument`], while the call is in flight.
     pub fn buffers(&self) -> Result<&B> {
         match &self.buffers {
             Some(buffers) if self.under_way.run().is_none() => Ok(buffers),
@@ -136,7 +136,7 @@ impl<B: Send + 'static> PersistentCollective<B> {
     /// The buffers, to fill them.
     ///
     /// # Errors
-    /// Of kind [`ErrorKind::Argument`], while the call is under way.
+    /// Of kind [`ErrorKind::Argument`], while the call is in flight.
     pub fn buffers_mut(&mut self) -> Result<&mut B> {
         match &mut self.buffers {
             Some(buffers) if self.under_way.run().is_none() => Ok(buffers),
@@ -315,7 +315,7 @@ impl<'scope, 'env, B> ScopedPersistentCollective<'scope, 'env, B> {
         }
     }
 
-    /// Makes progress and asks whether it is over.
+    /// Makes progress; true if it is complete.
     pub fn test(&mut self) -> bool {
         self.request.as_mut().is_none_or(ScopedCollective::test)
     }
@@ -329,7 +329,7 @@ impl<'scope, 'env, B> ScopedPersistentCollective<'scope, 'env, B> {
     /// The memory.
     ///
     /// # Errors
-    /// Of kind [`ErrorKind::Argument`], while the call is under way.
+    /// Of kind [`ErrorKind::Argument`], while the call is in flight.
     pub fn buffers(&self) -> Result<&B> {
         match self.is_pending() {
             true => Err(self.scope.communicator().raise(buffers_in_use())),
@@ -340,7 +340,7 @@ impl<'scope, 'env, B> ScopedPersistentCollective<'scope, 'env, B> {
     /// The memory, to fill it.
     ///
     /// # Errors
-    /// Of kind [`ErrorKind::Argument`], while the call is under way.
+    /// Of kind [`ErrorKind::Argument`], while the call is in flight.
     pub fn buffers_mut(&mut self) -> Result<&mut B> {
         match self.is_pending() {
             true => Err(self.scope.communicator().raise(buffers_in_use())),

@@ -51,8 +51,8 @@ impl Ask {
     }
 
     /// How a run works on memory of devices, if that is to stay there: all ranks have agreed
-    /// on it, or it is expected to take this one less time. Buffers are as such a run wants
-    /// them then.
+    /// on it, or it is predicted to take less time here. The buffers then have the form that
+    /// the run needs.
     pub(crate) fn stays(&mut self, comm: &Communicator, program: &Program) -> Option<Combining> {
         let devices = &comm.core().devices;
         let reduces = self.call.operation.reduces();

@@ -40,8 +40,8 @@ impl Communicator {
         )
     }
 
-    /// Which plans there are for an operation on so many bytes, by predicted time, the
-    /// one that calls use first; and what was left out, and why. Of reductions, for
+    /// The plans for an operation on `bytes` bytes, by predicted time, the one that
+    /// calls use first; and those left out, and why. Of reductions, for
     /// operators that round. On an intercommunicator, of this side; on a neighborhood, where
     /// all ranks know the whole of it: on grids and graphs.
     ///
@@ -100,7 +100,7 @@ impl Communicator {
             .with(self.lane(), |lane| lane.use_selection(selection));
     }
 
-    /// Goes over to other costs: those of the first rank that passes some, on all ranks.
+    /// Adopts other costs: those of the first rank that passes some, on all ranks.
     /// From the next call on plans are chosen by them; if no rank has any, by the job's
     /// own. A table that makes no sense counts as none. Collective, on one group.
     /// Communicators made of this one later begin with the job's costs.

@@ -1,7 +1,7 @@
 //! Collective calls that do not wait: requests that own their buffers.
 //!
-//! A run goes on whatever call of this rank polls. A request that is dropped lets it go
-//! on, with its buffers.
+//! Any call of this rank that polls advances a run. A dropped request detaches its run,
+//! which keeps the buffers.
 
 use super::ask::Ask;
 use super::in_flight::InFlight;
@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// A collective under way that owns its buffers; a [`Future`] of any executor.
+/// A collective in flight that owns its buffers; a [`Future`] of any executor.
 ///
 /// ```
 /// # osier::testing::ranks(3, |comm| {
@@ -34,7 +34,7 @@ pub struct Collective<B: Send + 'static> {
 }
 
 impl<B: Send + 'static> Collective<B> {
-    /// Makes progress and asks whether it is over.
+    /// Makes progress; true if it is complete.
     pub fn test(&mut self) -> bool {
         self.under_way.test()
     }

@@ -8,8 +8,8 @@ use osier_engine::completion::ready::Ready;
 use osier_engine::error::{Error, Result};
 use std::sync::Arc;
 
-/// A collective under way in a scope; see [`Communicator::scope`](crate::Communicator::scope).
-/// The scope waits for it if nobody else has; a scope that ends with an error gives it up,
+/// A collective in flight in a scope; see [`Communicator::scope`](crate::Communicator::scope).
+/// The scope waits for it if no call has; a scope that ends with an error gives it up,
 /// and then it fails on the other ranks, too.
 ///
 /// ```
@@ -71,7 +71,7 @@ impl<'scope> ScopedCollective<'scope> {
         self.under_way.run().is_some()
     }
 
-    /// The scope need not see to a run that is over.
+    /// The scope forgets a complete run.
     fn settle(&mut self, before: Option<u32>) {
         if let (Some(id), None) = (before, self.under_way.run()) {
             self.runs.remove(id);
@@ -88,15 +88,15 @@ impl<'scope> ScopedCollective<'scope> {
     /// If the operator panicked.
     #[track_caller]
     pub fn wait(mut self) -> Result<()> {
-        // What ends here the scope must not look for, even if the operator has panicked.
+        // The scope must not wait for a run that ends here, even if the operator panics.
         if let Some(id) = self.under_way.run() {
             self.runs.remove(id);
         }
         self.under_way.wait()
     }
 
-    /// Makes progress and asks whether it is over; [`ScopedCollective::wait`] will not
-    /// block then.
+    /// Makes progress; true if it is complete: [`ScopedCollective::wait`] will not block
+    /// then.
     pub fn test(&mut self) -> bool {
         let before = self.under_way.run();
         let over = self.under_way.test();

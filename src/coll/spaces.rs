@@ -7,10 +7,10 @@
 //! where their buffers are get another plan before they have been made twice as often, and
 //! calls that do not wait use what was found before them.
 //!
-//! What is asked: whether all memory lies on devices, and any; and the size class, for calls
-//! whose bytes ranks do not all know: with counts, and between groups, where who looks on
-//! knows none. Calls on neighborhoods ask nothing: they have one plan, and each rank decides
-//! for itself what stays on its device (`stays`).
+//! Ranks agree whether all memory lies on devices, and any; and on the size class, for calls
+//! whose bytes ranks do not all know: with counts, and between groups, where a rank that does
+//! nothing knows none. Calls on neighborhoods ask nothing: they have one plan, and each rank
+//! decides for itself what stays on its device (`stays`).
 //!
 //! Where calls are checked, the round before each call (`agree`) has the answers: calls that
 //! wait wait for it first.
@@ -43,7 +43,7 @@ fn kind_of(ask: &Ask) -> Option<(Kind, bool)> {
     if call.operation == Operation::Barrier || call.operation.of_neighbors() {
         return None;
     }
-    // Who looks on knows neither bytes nor operator.
+    // A rank that does nothing knows neither bytes nor operator.
     if call.has_places() || call.first_side.is_some() {
         return Some(((call.operation, Association::Any, ANY_CLASS), false));
     }
@@ -100,7 +100,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// Ranks tell each other where their devices are: once, when all are known to use one.
+    /// Ranks exchange the places of their devices: once, when all are known to use one.
     /// Plans for devices are made for these places, so chains go through one PCIe switch
     /// after the other, and along NVLinks.
     #[track_caller]
@@ -116,8 +116,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Each rank tells where its device is, if it has one, and then what joins this to those
-    /// that were told of. Collective.
+    /// Each rank sends the place of its device, if it has one, and then the links from this
+    /// to those of the others. Collective.
     #[track_caller]
     pub(crate) fn exchange_devices(&self, ordinal: Option<i32>) -> Result<(Places, RankLinks)> {
         let links = ordinal.and_then(|_| GpuLinks::here());
@@ -143,7 +143,7 @@ impl Communicator {
         devices.sort_unstable();
         devices.dedup();
         let n = devices.len();
-        // What joins each two of them, then what a MB takes over one link, in ns.
+        // The links of each two of them, then the time of a MB over one link, in ns.
         let mut table = vec![0u64; n * n + 1];
         if let Some((links, (at, bus))) = own {
             let row = devices.binary_search(&(u64::from(bus) + 1)).unwrap_or(0);

@@ -75,7 +75,7 @@ impl Communicator {
     }
 
     /// Sends a message if it can leave at once, for layers above that need no request then.
-    /// False: it needs another way, and nothing has happened.
+    /// False: it needs a request, and nothing has happened.
     #[doc(hidden)]
     #[inline]
     pub fn send_at_once<B: Buffer + ?Sized>(
@@ -197,7 +197,7 @@ impl Communicator {
 
     /// Sends one message and receives another at the same time.
     ///
-    /// Both are under way together, so ranks may exchange messages in a circle. The status is
+    /// Both proceed at the same time, so ranks may exchange messages in a circle. The status is
     /// the receive's.
     ///
     /// ```
@@ -326,7 +326,7 @@ impl Communicator {
         self.reported(found)
     }
 
-    /// Waits for a message and takes it out of the queue: nobody else can
+    /// Waits for a message and takes it out of the queue: no other call can
     /// receive it.
     ///
     /// ```
@@ -410,7 +410,7 @@ impl Communicator {
         self.wait_raw(posted).map(drop)
     }
 
-    /// Sends a message whole, if nothing stands in its way.
+    /// Sends a message whole, if nothing keeps it from leaving at once.
     #[inline]
     pub(crate) fn send_now(&self, view: &RawView, dest: u32, tag: u32) -> bool {
         self.lane().lock().send_now(view, dest, tag)
@@ -457,7 +457,7 @@ impl Communicator {
     }
 
     /// Waits a while for a short message, and receives it; `None`: receive it
-    /// in another way.
+    /// by a request.
     #[inline]
     fn receive_short(&self, view: &RawView, source: u32, tag: u32) -> Option<usize> {
         if self.core().trace.is_some() || view.as_device().is_some() {
@@ -467,7 +467,7 @@ impl Communicator {
         if !lane.may_receive_directly(Pattern::exact(source, tag)) {
             return None;
         }
-        // An answer takes a while: a look now would only take the line away
+        // An answer takes a while: a poll now would only take the line away
         // from the peer that is about to write it.
         if !lane.take_just_sent()
             && let Some(bytes) = lane.receive_next(view, source, tag)
@@ -638,7 +638,7 @@ impl Communicator {
         }
     }
 
-    /// When a call that does not wait was begun; 0 unless somebody records.
+    /// Start of a call that does not wait; 0 unless a trace records.
     #[inline]
     pub(crate) fn trace_ask(&self) -> u64 {
         match &self.core().trace {

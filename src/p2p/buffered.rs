@@ -138,14 +138,14 @@ impl Communicator {
         let mut piece = match pool.reserve(bytes) {
             Ok(piece) => piece,
             Err(_) => {
-                // Some may have been delivered and not been looked at.
+                // Some may have been delivered and not been handled.
                 self.core().progress_all();
                 pool.reserve(bytes)?
             }
         };
         let origin = piece.origin();
         // SAFETY: the buffer is borrowed, and the piece has as many bytes,
-        // which nobody else uses (invariant 1).
+        // which nothing else uses (invariant 1).
         unsafe { view.pack_all(&self.core().devices, origin) }?;
         let copy = view.packed_at(origin);
         let posted = self.isend_raw(copy, dest, tag, Mode::Standard)?;

@@ -26,8 +26,8 @@ impl Elements {
     ///
     /// # Safety
     /// While the value or a transfer of it exists, the elements are valid for reads from any
-    /// thread, and nobody writes them. If they are received into, also for writes, and nobody
-    /// else touches them; any bytes are valid values there.
+    /// thread, and no thread writes them. If they are received into, also for writes, and
+    /// nothing else touches them; any bytes are valid values there.
     #[inline]
     pub unsafe fn new(origin: *mut u8, basic: Basic, bytes: usize, count: usize) -> Option<Self> {
         let bytes = bytes.checked_mul(count)?;

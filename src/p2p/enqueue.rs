@@ -12,15 +12,15 @@
 //! ```
 //!
 //! No thread of the host waits: an event says when the stream has come to the operation,
-//! and a stream semaphore holds the stream until that is over. The rank's progress thread makes
+//! and a stream semaphore stops the stream until that completes. The rank's progress thread makes
 //! progress as long as a stream waits.
 //!
 //! An operation takes its place among the rank's messages when it is enqueued; one that
 //! is captured in a graph, whenever a launch comes to it ([`captured`]).
 //!
 //! # Invariants
-//! 1. A stream goes on when its operation is over, in whatever way.
-//! 2. An error is told once: by the handle, or by the next call on the stream.
+//! 1. A stream continues when its operation completes, also with an error.
+//! 2. An error is returned once: by the handle, or by the next call on the stream.
 //!
 //! # Sources
 //! H. Zhou et al., "MPIX Stream: An Explicit Solution to Hybrid MPI+X Programming",
@@ -59,7 +59,7 @@ pub struct OnStream<'a> {
     stream: &'a Stream,
 }
 
-/// An operation that was enqueued. It goes on if this is dropped; cheap to clone.
+/// An enqueued operation. It continues if this is dropped; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Enqueued {
     comm: Communicator,
@@ -93,7 +93,7 @@ enum State {
     Over { result: Result<Status>, told: bool },
 }
 
-/// What is under way, by its number in the lane.
+/// A pending operation or run, by its number in the lane.
 #[derive(Clone, Copy)]
 enum Awaited {
     Operation(u32),
@@ -134,8 +134,8 @@ impl Awaited {
     }
 }
 
-/// What a communicator keeps of its operations on streams: those under way, and failed
-/// ones that nobody was told of.
+/// The operations on streams that a communicator keeps: pending ones, and failed ones
+/// whose error no call has returned.
 #[derive(Default)]
 pub(crate) struct OnStreams(Mutex<Vec<Arc<Once>>>);
 
@@ -196,9 +196,9 @@ impl Communicator {
     /// # }
     /// ```
     ///
-    /// An operation that fails lets the stream go on, with what the buffer held. Its
-    /// error is told by [`Enqueued::status`], else by the next call for the same stream,
-    /// which then does nothing else.
+    /// After an operation that fails the stream continues, with the old bytes of the buffer.
+    /// [`Enqueued::status`] returns the error, else the next call for the same stream, which
+    /// then does nothing else.
     ///
     /// [`Graph::capture`]: crate::devices::Graph::capture
     pub fn on_stream<'a>(&'a self, stream: &'a Stream) -> OnStream<'a> {
@@ -207,7 +207,7 @@ impl Communicator {
 }
 
 impl OnStream<'_> {
-    /// Enqueues a send (standard mode): the stream goes on when the buffer may be used
+    /// Enqueues a send (standard mode): the stream continues when the buffer may be used
     /// again.
     ///
     /// # Errors
@@ -228,7 +228,7 @@ impl OnStream<'_> {
         self.held(begun)
     }
 
-    /// Enqueues a send (synchronous mode): the stream goes on when the receiver has begun
+    /// Enqueues a send (synchronous mode): the stream continues when the receiver has begun
     /// to receive.
     ///
     /// # Errors
@@ -260,7 +260,7 @@ impl OnStream<'_> {
         self.held(begun)
     }
 
-    /// Enqueues a receive: the stream goes on when the message lies in the buffer.
+    /// Enqueues a receive: the stream continues when the message lies in the buffer.
     ///
     /// # Errors
     /// As [`OnStream::send`].
@@ -314,8 +314,8 @@ impl OnStream<'_> {
         }
     }
 
-    /// Enqueues the begin of a send: the stream goes on at once, and may wait later
-    /// ([`OnStream::wait`]). The buffer is not to be written before.
+    /// Enqueues the begin of a send: the stream continues at once, and may wait later
+    /// ([`OnStream::wait`]). No work may write the buffer before.
     ///
     /// # Errors
     /// As [`OnStream::send`].
@@ -343,8 +343,8 @@ impl OnStream<'_> {
         self.begin_send(buffer, dest.into(), tag.into(), Mode::Synchronous)
     }
 
-    /// Enqueues the begin of a receive: the stream goes on at once, and may wait later
-    /// ([`OnStream::wait`]). The buffer is not to be used before.
+    /// Enqueues the begin of a receive: the stream continues at once, and may wait later
+    /// ([`OnStream::wait`]). No work may use the buffer before.
     ///
     /// # Errors
     /// As [`OnStream::send`].
@@ -445,7 +445,7 @@ impl OnStream<'_> {
         self.held(self.enqueued(State::Pending(Awaited::Run(id, name))))
     }
 
-    /// The error of an operation on this stream that nobody was told of.
+    /// The error of an operation on this stream that no call has returned.
     pub(crate) fn earlier(&self) -> Result<()> {
         let (comm, stream) = (self.comm, address(self.stream));
         match comm.on_streams().first_error(comm, stream) {
@@ -454,8 +454,8 @@ impl OnStream<'_> {
         }
     }
 
-    /// Has the stream wait until an operation is over that was enqueued on this stream or
-    /// another.
+    /// Makes the stream wait until an operation completes that was enqueued on this stream
+    /// or another.
     ///
     /// # Errors
     /// Of kind [`ErrorKind::Device`], if the stream is captured and the operation is not, or
@@ -541,7 +541,7 @@ fn address(stream: &Stream) -> usize {
 }
 
 impl Enqueued {
-    /// Whether it is over; of a captured one, whether no launch of it is under way.
+    /// Whether it is complete; of a captured one, whether no launch of it is in flight.
     /// Makes progress.
     pub fn is_over(&self) -> bool {
         self.comm.core().progress_awake();
@@ -551,7 +551,7 @@ impl Enqueued {
         }
     }
 
-    /// The status if it is over, else none; of a captured one, that of the last launch.
+    /// The status if it is complete, else none; of a captured one, that of the last launch.
     /// Makes progress.
     pub fn status(&self) -> Option<Result<Status>> {
         if !self.is_over() {
@@ -564,7 +564,7 @@ impl Enqueued {
         result.map(|result| self.comm.reported(result))
     }
 
-    /// Waits on the host until it is over.
+    /// Waits on the host until it is complete.
     ///
     /// # Errors
     /// The operation has failed.
@@ -584,7 +584,7 @@ impl Enqueued {
         self.comm.reported(result.unwrap_or(Ok(Status::EMPTY)))
     }
 
-    /// Takes it back on the host: streams that wait for it go on.
+    /// Revokes it on the host: streams that wait for it continue.
     #[track_caller]
     fn revoke(&self) {
         if let What::Once(once) = &self.what {
@@ -612,7 +612,7 @@ impl Once {
         })
     }
 
-    /// Whether it is over; takes the result from the lane.
+    /// Whether it is complete; takes the result from the lane.
     fn poll(&self, comm: &Communicator) -> bool {
         let _later = match *lock(&self.state) {
             State::Pending(Awaited::Operation(_)) => Later::begin(comm.lane()),
@@ -635,7 +635,7 @@ impl Once {
         }
     }
 
-    /// The result, which is told.
+    /// The result, which counts as returned.
     fn result(&self) -> Option<Result<Status>> {
         match &mut *lock(&self.state) {
             State::Pending(_) => None,
@@ -646,7 +646,7 @@ impl Once {
         }
     }
 
-    /// An error that nobody was told of; it is now.
+    /// An error that no call has returned; it counts as returned now.
     fn untold(&self) -> Option<Error> {
         match &mut *lock(&self.state) {
             State::Over {
@@ -657,7 +657,7 @@ impl Once {
         }
     }
 
-    /// Whether nobody has to hear of it any more.
+    /// Whether no call has to return its result any more.
     fn is_settled(&self) -> bool {
         match &*lock(&self.state) {
             State::Pending(_) => false,

@@ -57,7 +57,7 @@ impl Communicator {
             }
             _ => None,
         };
-        // On an error the send goes on by itself: it owns its copy.
+        // On an error the send completes by itself: it owns its copy.
         let status = match pattern {
             Some(pattern) => self.reported(self.recv_raw(view, pattern))?.into(),
             None => Status::EMPTY,
@@ -138,7 +138,7 @@ impl Communicator {
     }
 }
 
-/// A send and a receive under way that own their buffers; over when both are.
+/// A send and a receive in flight that own their buffers; complete when both are.
 /// Dropping it drops both, as [`Request`] says.
 #[must_use = "a request that is dropped is detached"]
 pub struct SendRecv<S: OwnedBuffer, R: OwnedBuffer> {
@@ -158,21 +158,21 @@ impl<S: OwnedBuffer, R: OwnedBuffer> SendRecv<S, R> {
     /// the receive.
     ///
     /// # Errors
-    /// As [`Communicator::sendrecv`], after both are over; of kind [`ErrorKind::Argument`], if
+    /// As [`Communicator::sendrecv`], after both are complete; of kind [`ErrorKind::Argument`], if
     /// the request was polled to its end as a future.
     #[track_caller]
     pub fn wait(mut self) -> Result<(S, R, Status)> {
         self.output()
     }
 
-    /// Makes progress and asks whether both are over.
+    /// Makes progress; true if both are complete.
     pub fn test(&mut self) -> bool {
         let sent = self.send.as_mut().is_none_or(Request::test);
         sent && self.recv.as_mut().is_none_or(Request::test)
     }
 
-    /// The status of the receive if both are over, which leaves the request as
-    /// it is.
+    /// The status of the receive if both are complete. Leaves the request as it
+    /// is.
     pub fn status(&mut self) -> Option<Result<Status>> {
         let sent = match &mut self.send {
             Some(send) => send.status()?,
@@ -273,7 +273,7 @@ impl<B: OwnedBuffer> SendRecvReplace<B> {
     /// received.
     ///
     /// # Errors
-    /// As [`Communicator::sendrecv`], after both are over; of kind [`ErrorKind::Argument`], if
+    /// As [`Communicator::sendrecv`], after both are complete; of kind [`ErrorKind::Argument`], if
     /// the request was polled to its end as a future.
     #[track_caller]
     pub fn wait(self) -> Result<(B, Status)> {
@@ -287,13 +287,13 @@ impl<B: OwnedBuffer> SendRecvReplace<B> {
         [send, self.0.recv.as_ref().and_then(Request::handle)]
     }
 
-    /// Makes progress and asks whether both are over.
+    /// Makes progress; true if both are complete.
     pub fn test(&mut self) -> bool {
         self.0.test()
     }
 
-    /// The status of the receive if both are over, which leaves the request as
-    /// it is.
+    /// The status of the receive if both are complete. Leaves the request as it
+    /// is.
     pub fn status(&mut self) -> Option<Result<Status>> {
         self.0.status()
     }

@@ -2,10 +2,10 @@
 //! transfer.
 //!
 //! # Invariants
-//! 1. A request is complete once its [`Completer`] is gone, however it went:
-//!    nobody waits for what can no longer come.
-//! 2. `query` runs once, by whoever takes the result; `free` once after it, or
-//!    when the request is dropped and the work is complete, whichever is last.
+//! 1. A request is complete once its [`Completer`] is gone, used or dropped:
+//!    no call waits for an end that cannot come.
+//! 2. `query` runs once, in the call that takes the result; `free` once after it,
+//!    or when the request is dropped and the work is complete, whichever is last.
 //!
 //! # Sources
 //! MPI 5.0, section 13.2. There the callbacks share a pointer `extra_state`;
@@ -61,7 +61,7 @@ impl Callbacks {
         self
     }
 
-    /// Called once when the request is complete and nobody asks any more.
+    /// Called once when the request is complete and no call asks any more.
     #[must_use]
     pub fn free(mut self, free: impl FnOnce() + Send + 'static) -> Self {
         self.free = Some(Box::new(free));

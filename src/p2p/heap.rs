@@ -129,5 +129,5 @@ impl<T: Datatype> BufferMut for HeapBuffer<T> {
 
 // SAFETY: the memory stays in place when the buffer is moved.
 unsafe impl<T: Datatype> OwnedBuffer for HeapBuffer<T> {}
-// SAFETY: as above, owned by nobody else.
+// SAFETY: as above, with no other owner.
 unsafe impl<T: Datatype> OwnedBufferMut for HeapBuffer<T> {}

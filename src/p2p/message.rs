@@ -89,7 +89,7 @@ impl Message {
         }
     }
 
-    /// Begins to receive it; `None` if it came from nobody.
+    /// Begins to receive it; `None` if its source is `PROC_NULL`.
     #[track_caller]
     pub(super) fn post(&mut self, view: RawView) -> Result<Option<Posted>> {
         let Some(matched) = self.matched.take() else {

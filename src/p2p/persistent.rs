@@ -4,12 +4,12 @@
 //! Only an inactive one gives access to its buffer.
 //!
 //! # Invariants
-//! 1. While a transfer is under way its buffer is out of reach: it is owned or
+//! 1. While a transfer is in flight its buffer is out of reach: it is owned or
 //!    borrowed by the request, which hands it out only when nothing uses it.
 //! 2. Leaking a request leaks the buffer it owns; one that borrows belongs to a
 //!    scope, which completes or revokes what was started whatever becomes of
 //!    the request.
-//! 3. Starting allocates nothing once as many transfers have been under way
+//! 3. Starting allocates nothing once as many transfers have been in flight
 //!    before (`tests/allocations.rs` counts); buffered mode may, as its copies
 //!    do.
 //!
@@ -32,7 +32,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// A request that can be started again when it is over.
+/// A request that can be started again when it is complete.
 pub trait Startable {
     /// Begins the transfer.
     ///
@@ -193,7 +193,7 @@ impl Communicator {
 /// future, `(&mut request).await` waits and leaves it inactive. Dropped while
 /// active, it is as a [`Request`](super::Request) that is dropped.
 ///
-/// The buffer cannot be held across a start:
+/// The buffer cannot stay borrowed across a start:
 ///
 /// ```compile_fail
 /// # fn f(comm: &osier::Communicator) -> osier::Result<()> {
@@ -278,7 +278,7 @@ impl<B: OwnedBuffer> Persistent<B> {
         self.transfer.is_active()
     }
 
-    /// Of its operation, while that is not known to be over.
+    /// Of its operation, while that is not known to be complete.
     pub(crate) fn handle(&self) -> Option<u32> {
         self.transfer.handle()
     }
@@ -296,13 +296,13 @@ impl<B: OwnedBuffer> Persistent<B> {
         self.transfer.wait()
     }
 
-    /// Makes progress and asks whether the transfer is over, so that
+    /// Makes progress; true if the transfer is complete, so that
     /// [`Persistent::wait`] will not block.
     pub fn test(&mut self) -> bool {
         self.transfer.test()
     }
 
-    /// The status if the transfer is over, which leaves the request as it is.
+    /// The status if the transfer is complete. Leaves the request as it is.
     pub fn status(&mut self) -> Option<Result<Status>> {
         self.transfer.status()
     }
@@ -316,7 +316,7 @@ impl<B: OwnedBuffer> Persistent<B> {
     /// The buffer.
     ///
     /// # Errors
-    /// Of kind [`ErrorKind::Argument`], while the transfer is under way.
+    /// Of kind [`ErrorKind::Argument`], while the transfer is in flight.
     pub fn buffer(&self) -> Result<&B> {
         match &self.buffer {
             Some(buffer) if !self.transfer.is_pending() => Ok(buffer),
@@ -327,7 +327,7 @@ impl<B: OwnedBuffer> Persistent<B> {
     /// The buffer, to fill it or to exchange it.
     ///
     /// # Errors
-    /// Of kind [`ErrorKind::Argument`], while the transfer is under way.
+    /// Of kind [`ErrorKind::Argument`], while the transfer is in flight.
     pub fn buffer_mut(&mut self) -> Result<&mut B> {
         match &mut self.buffer {
             Some(buffer) if !self.transfer.is_pending() => Ok(buffer),
@@ -555,12 +555,12 @@ impl<B: ?Sized> ScopedPersistent<'_, '_, B> {
         }
     }
 
-    /// Makes progress and asks whether the transfer is over.
+    /// Makes progress; true if the transfer is complete.
     pub fn test(&mut self) -> bool {
         self.request.as_mut().is_none_or(ScopedRequest::test)
     }
 
-    /// The status if the transfer is over, which leaves the request as it is.
+    /// The status if the transfer is complete. Leaves the request as it is.
     pub fn status(&mut self) -> Option<Result<Status>> {
         match &mut self.request {
             Some(request) => request.status(),
@@ -576,7 +576,7 @@ impl<B: ?Sized> ScopedPersistent<'_, '_, B> {
     /// The memory.
     ///
     /// # Errors
-    /// Of kind [`ErrorKind::Argument`], while the transfer is under way.
+    /// Of kind [`ErrorKind::Argument`], while the transfer is in flight.
     pub fn buffer(&self) -> Result<&B> {
         match &self.request {
             Some(request) if request.is_pending() => {
@@ -589,7 +589,7 @@ impl<B: ?Sized> ScopedPersistent<'_, '_, B> {
     /// The memory, to fill it.
     ///
     /// # Errors
-    /// Of kind [`ErrorKind::Argument`], while the transfer is under way.
+    /// Of kind [`ErrorKind::Argument`], while the transfer is in flight.
     pub fn buffer_mut(&mut self) -> Result<&mut B> {
         match &self.request {
             Some(request) if request.is_pending() => {

@@ -189,8 +189,8 @@ impl<'scope, T: Datatype> RegionSet<'scope, '_, T> {
         Ok(request)
     }
 
-    /// Elements of the buffer, to compute with while transfers are under way.
-    /// A part whose receive is over can be read, too.
+    /// Elements of the buffer, to compute with while transfers are in flight.
+    /// A part whose receive is complete can be read, too.
     ///
     /// ```
     /// # use osier::{Datatype, Type};
@@ -221,7 +221,7 @@ impl<'scope, T: Datatype> RegionSet<'scope, '_, T> {
     ///
     /// # Errors
     /// Of kind [`ErrorKind::Argument`], if the elements lie outside of the buffer, or a receive
-    /// that is not over, or may still be posted, writes any of them.
+    /// that is pending, or may still be posted, writes any of them.
     pub fn read(&self, elements: Range<usize>) -> Result<&'scope [T]> {
         let slice = self.read_unreported(elements);
         self.scope.communicator().reported(slice)
@@ -254,7 +254,7 @@ impl<'scope, T: Datatype> RegionSet<'scope, '_, T> {
         }
         let from = self.base.wrapping_add(elements.start);
         // SAFETY: inside the buffer, which the scope borrows mutably; sends
-        // only read it, and no receive that is under way or to come writes
+        // only read it, and no receive that is pending or to come writes
         // these bytes, as was just checked: a part is received into once.
         Ok(unsafe { std::slice::from_raw_parts(from, elements.len()) })
     }

@@ -16,11 +16,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// A transfer under way that owns its buffer.
+/// A transfer in flight that owns its buffer.
 ///
 /// It is a [`Future`] of any executor; [`Request::wait`] blocks instead.
-/// Dropping it lets a send go on by itself and cancels a receive that no
-/// message has met; the buffer lives until nothing uses it. A receive into a
+/// When it is dropped, a send completes by itself, and a receive that no message
+/// has matched is cancelled; the buffer lives until nothing uses it. A receive into a
 /// device's memory, of which others have clones, is given up in any case. Leaking it leaks
 /// the buffer and no more.
 ///
@@ -87,7 +87,7 @@ impl Communicator {
         self.isend_mode(buffer, dest.into(), tag.into(), Mode::Standard)
     }
 
-    /// Begins to send a buffer that the request owns; over when the receiver
+    /// Begins to send a buffer that the request owns; complete when the receiver
     /// has begun to receive (synchronous mode).
     ///
     /// # Errors
@@ -117,7 +117,7 @@ impl Communicator {
         self.isend_mode(buffer, dest.into(), tag.into(), Mode::Ready)
     }
 
-    /// As [`Communicator::bsend`]; the request is over at once and gives the
+    /// As [`Communicator::bsend`]; the request is complete at once and gives the
     /// buffer back.
     ///
     /// # Errors
@@ -235,44 +235,43 @@ impl<B: OwnedBuffer> Request<B> {
         self.transfer.wait()
     }
 
-    /// Makes progress and asks whether the request is over; [`Request::wait`]
-    /// will not block then.
+    /// Makes progress; true if the request is complete: [`Request::wait`] will not
+    /// block then.
     pub fn test(&mut self) -> bool {
         self.transfer.test()
     }
 
-    /// Makes progress; the status if the request is over, which leaves it as
-    /// it is ([`Request::wait`] gives the buffer).
+    /// Makes progress; the status if the request is complete. Leaves it as it
+    /// is ([`Request::wait`] gives the buffer).
     pub fn status(&mut self) -> Option<Result<Status>> {
         self.transfer.status()
     }
 
-    /// Cancels a receive that no message has met: it is over, and
-    /// [`Status::cancelled`] says so. False if the request goes on as if
-    /// nothing had been asked: a receive that has met its message, or any
-    /// send (MPI deprecates cancelling sends; [`Request::revoke`] cancels
-    /// one).
+    /// Cancels a receive that no message has matched: it is complete, and
+    /// [`Status::cancelled`] says so. False if the request continues: a
+    /// receive that has matched its message, or any send (MPI deprecates
+    /// cancelling sends; [`Request::revoke`] cancels one).
     pub fn cancel(&mut self) -> bool {
         self.transfer.cancel()
     }
 
     /// Cancels a receive, or cancels a send, and gives back the buffer. A
-    /// message that was under way may be lost.
+    /// message in flight may be lost.
     #[track_caller]
     pub fn revoke(mut self) -> Option<B> {
         self.transfer.revoke();
         self.buffer.take()
     }
 
-    /// Lets the transfer go on to its own end, a receive too: it takes its
-    /// message when that comes. The buffer lives until then.
+    /// Detaches the transfer, which completes by itself, a receive too: it takes
+    /// its message when that comes. The buffer lives until then.
     pub fn detach(mut self) {
         if let Some(buffer) = self.buffer.take() {
             self.transfer.let_go(|| Box::new(buffer));
         }
     }
 
-    /// Of its operation, while that is not known to be over.
+    /// Of its operation, while that is not known to be complete.
     pub(crate) fn handle(&self) -> Option<u32> {
         self.transfer.handle()
     }

@@ -4,7 +4,7 @@
 //! 1. Memory lent to a scope stays borrowed until the scope's function has
 //!    returned or unwound and every transfer is complete or revoked: `'scope`
 //!    outlives the function, as in `std::thread::scope`.
-//! 2. `pending` holds the handle of each transfer that nobody has waited for.
+//! 2. `pending` has the handle of each transfer that no call has waited for.
 
 use super::message::Message;
 use super::partitioned::{self, Side};
@@ -33,7 +33,7 @@ pub struct Scope<'scope, 'env: 'scope> {
     env: PhantomData<&'env mut &'env ()>,
 }
 
-/// Collectives that nobody has waited for.
+/// Collectives that no call has waited for.
 #[derive(Debug, Default)]
 pub(crate) struct ScopedRuns(RefCell<Vec<u32>>);
 
@@ -50,7 +50,7 @@ impl ScopedRuns {
     }
 }
 
-/// Grows with the transfers under way, not with those begun.
+/// Grows with the transfers in flight, not with those begun.
 #[derive(Default)]
 pub(super) struct Pending {
     /// Partitioned requests that were set up.
@@ -87,7 +87,7 @@ impl Pending {
     }
 }
 
-/// A transfer under way in a scope.
+/// A transfer in flight in a scope.
 ///
 /// ```
 /// # osier::testing::ranks(2, |comm| {
@@ -282,7 +282,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         self.send_raw(buffer.view().raw(), dest, tag, Mode::Standard)
     }
 
-    /// Begins to send; over when the receiver has begun to receive
+    /// Begins to send; complete when the receiver has begun to receive
     /// (synchronous mode).
     ///
     /// # Errors
@@ -304,7 +304,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
 
     /// Begins to receive.
     ///
-    /// The buffer stays borrowed until the scope ends, also when the receive is over.
+    /// The buffer stays borrowed until the scope ends, also when the receive is complete.
     ///
     /// # Errors
     /// As [`Communicator::recv`], of what is known at the call; what happens later is an error
@@ -344,7 +344,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         self.send_raw(buffer.view().raw(), dest.into(), tag.into(), Mode::Ready)
     }
 
-    /// As [`Communicator::bsend`]; the request is over at once, and the buffer
+    /// As [`Communicator::bsend`]; the request is complete at once, and the buffer
     /// is borrowed for the call only.
     ///
     /// # Errors
@@ -439,7 +439,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         }
     }
 
-    /// A request that is over.
+    /// A request that is complete.
     #[inline]
     fn done(&'scope self, status: Status) -> ScopedRequest<'scope> {
         ScopedRequest {
@@ -498,7 +498,7 @@ impl ScopedRequest<'_> {
         self.comm.reported(result)
     }
 
-    /// Makes progress and asks whether the request is over;
+    /// Makes progress; true if the request is complete:
     /// [`ScopedRequest::wait`] will not block then.
     pub fn test(&mut self) -> bool {
         let State::Pending { handle, at } = self.state else {
@@ -522,8 +522,8 @@ impl ScopedRequest<'_> {
         }
     }
 
-    /// Makes progress; the status if the request is over, which leaves it as
-    /// it is.
+    /// Makes progress; the status if the request is complete. Leaves it as it
+    /// is.
     pub fn status(&mut self) -> Option<Result<Status>> {
         self.test();
         match &mut self.state {
@@ -533,9 +533,9 @@ impl ScopedRequest<'_> {
         }
     }
 
-    /// Cancels a receive that no message has met: it is over, and
-    /// [`Status::cancelled`] says so. False if the request goes on as if
-    /// nothing had been asked, as any send does.
+    /// Cancels a receive that no message has matched: it is complete, and
+    /// [`Status::cancelled`] says so. False if the request continues as
+    /// before, as any send does.
     pub fn cancel(&mut self) -> bool {
         let State::Pending { handle, at } = self.state else {
             return false;
@@ -549,8 +549,8 @@ impl ScopedRequest<'_> {
         cancelled
     }
 
-    /// Cancels a receive, or cancels a send. A message that was under way
-    /// may be lost.
+    /// Cancels a receive, or cancels a send. A message in flight may
+    /// be lost.
     ///
     /// # Errors
     /// None today.

@@ -137,7 +137,7 @@ impl Status {
         self.bytes = bytes;
     }
 
-    /// Sets the size to that of so many predefined elements of a layout's
+    /// Sets the size to that of `elements` predefined elements of a layout's
     /// items.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ enum State {
     Taken,
 }
 
-/// A transfer under way, without its memory.
+/// A transfer in flight, without its memory.
 pub(super) struct Transfer {
     comm: Communicator,
     state: State,
@@ -28,7 +28,7 @@ pub(super) struct Transfer {
 }
 
 impl Transfer {
-    /// What was posted; `None` if the peer is nobody.
+    /// The posted operation; `None` if the peer is `PROC_NULL`.
     pub fn new(comm: &Communicator, posted: Option<Posted>) -> Self {
         let mut transfer = Self::taken(comm);
         transfer.begin(posted);
@@ -79,7 +79,7 @@ impl Transfer {
         self.comm.core()
     }
 
-    /// Makes progress and asks whether it is over.
+    /// Makes progress; true if it is complete.
     pub fn test(&mut self) -> bool {
         let State::Pending(handle) = self.state else {
             return true;
@@ -118,7 +118,7 @@ impl Transfer {
         self.take()
     }
 
-    /// Result of what is over.
+    /// Result of a complete transfer.
     pub fn take(&mut self) -> Result<Status> {
         match std::mem::replace(&mut self.state, State::Taken) {
             State::Done(result) => self.comm.reported(result),
@@ -129,7 +129,7 @@ impl Transfer {
         }
     }
 
-    /// Makes progress; the result if it is over, which stays where it is.
+    /// Makes progress; the result if it is complete. Takes nothing.
     pub fn status(&mut self) -> Option<Result<Status>> {
         self.test();
         match &mut self.state {
@@ -172,7 +172,7 @@ impl Transfer {
             let mut waker = (!driven).then(|| context.waker().clone());
             let done = self.comm.core().with(self.comm.lane(), |lane| {
                 if lane.any_left() {
-                    // A future is a wait: nobody else would end it.
+                    // A future is a wait: no other call would end it.
                     lane.resign(handle);
                 }
                 if let Some(waker) = waker.take() {
@@ -193,7 +193,7 @@ impl Transfer {
         Poll::Ready(())
     }
 
-    /// Has `token` left in `ready` at the end; true if it is over already.
+    /// Pushes `token` to `ready` at the end; true if it is complete already.
     pub fn notify(&mut self, ready: &Arc<Ready>, token: u64) -> bool {
         let State::Pending(handle) = self.state else {
             return true;
@@ -214,7 +214,7 @@ impl Transfer {
         }
     }
 
-    /// Leaves it alone: a send goes on, a receive that no message has met is
+    /// Detaches it: a send completes by itself, a receive that no message has matched is
     /// cancelled. `owner` lives as long as its memory is used. Waits for a sender's device
     /// that may write the memory.
     pub fn detach(&mut self, owner: impl FnOnce() -> Box<dyn Any + Send>) {
@@ -235,7 +235,7 @@ impl Transfer {
         self.state = State::Taken;
     }
 
-    /// Leaves it alone: it goes on to its own end, a receive too.
+    /// Detaches it: it completes by itself, a receive too.
     pub fn let_go(&mut self, owner: impl FnOnce() -> Box<dyn Any + Send>) {
         if let State::Pending(handle) = self.state {
             let owner = owner();

@@ -52,9 +52,9 @@ pub(crate) mod sealed {
         /// Runs the handler of the communicator that it belongs to.
         fn raise(&self, e: Error) -> Error;
 
-        /// Has `token` left in `ready` when something about it has changed,
-        /// most often its end. True if it is over already, and then nothing
-        /// is left. To be called again after each token.
+        /// Pushes `token` to `ready` when something about it has changed,
+        /// most often its end. True if it is complete already; pushes nothing
+        /// then. To be called again after each token.
         fn notify(&mut self, ready: &Arc<Ready>, token: u64) -> bool;
     }
 }

@@ -143,7 +143,7 @@ impl<K, R: Waitable> WaitSet<K, R> {
     /// The request, to cancel it for example; `None` if it has left the set.
     pub fn get_mut(&mut self, member: Member) -> Option<&mut R> {
         self.member(member)?;
-        // It may be over by what is done to it, which nobody else reports.
+        // The caller may complete it, which nothing else reports.
         self.ready.push(member.0);
         self.member(member)
     }

@@ -17,7 +17,7 @@ use std::ops::Range;
 /// Counts and displacements, in elements, of one block per rank.
 pub(crate) type Blocks<'a> = (&'a [usize], &'a [usize]);
 
-/// What calls whose sizes nobody knows are planned for.
+/// Bytes for which calls of unknown size are planned.
 const MIDDLE_BYTES: usize = 1024;
 
 /// Packed bytes of an element.
@@ -213,7 +213,7 @@ impl Communicator {
         let recv = recv.unwrap_or_default();
         let mut call = self.call_of(Operation::Allgather);
         let all = apart(&recv, (counts, displacements), self.others(), "ranks");
-        // Between groups nobody knows what this side gives.
+        // Between groups the bytes of this side are not known to all.
         let sizes = match self.is_inter() {
             true => Vec::new(),
             false => lens(&all),

@@ -39,7 +39,7 @@ impl Communicator {
     }
 
     /// The root as a rank of the plan; `None`: this rank's side has it, and this rank
-    /// looks on.
+    /// does nothing.
     pub(crate) fn plan_root(&self, root: Rank) -> Result<Option<u32>> {
         let no_root = || Error::new(ErrorKind::Rank, "a collective needs a root");
         let Some(inter) = &self.0.inter else {
@@ -364,7 +364,7 @@ impl Communicator {
         Ok(combined(ask, combiner))
     }
 
-    /// Shares of a combination, of so many bytes on this side's ranks.
+    /// Shares of a combination, of these bytes on this side's ranks.
     pub(crate) fn shares_ask(
         &self,
         name: &'static str,
@@ -420,7 +420,7 @@ fn combined(mut ask: Ask, combiner: Combiner) -> Ask {
 }
 
 impl Inter {
-    /// Ranks of the first side, where this side has so many.
+    /// Ranks of the first side, where this side has `own`.
     pub(crate) fn first_side(&self, own: usize) -> u32 {
         match self.first {
             true => own as u32,

@@ -115,7 +115,7 @@ pub(crate) struct Ask {
     pub class: u32,
     pub buffers: Buffers,
     pub combiner: Option<(Combiner, Fit)>,
-    /// A call that waits: it may look for a message before it posts a receive.
+    /// A call that waits: it may search for a message before it posts a receive.
     pub defers: bool,
     /// A rank of an intercommunicator that takes no part.
     pub idle: bool,
@@ -125,7 +125,7 @@ pub(crate) struct Ask {
     pub begun: Option<Begun>,
     /// Memory of a device whose ready event the run waits for, and which it does not use.
     pub behind: Option<RawView>,
-    /// All ranks know that buffers of such calls lie on devices: see `spaces`.
+    /// All ranks know that buffers of this call lie on devices: see `spaces`.
     pub on_devices: bool,
     /// All ranks make the same call, as a round by this number's tags has found.
     pub agreed: Option<u32>,
@@ -164,7 +164,7 @@ pub(crate) fn mismatch(message: impl Into<String>) -> Error {
 }
 
 impl Ask {
-    /// A call with so many bytes, as all ranks know.
+    /// A call with `bytes` bytes, as all ranks know.
     pub fn new(name: &'static str, call: Call, bytes: usize, buffers: Buffers) -> Self {
         let class = class_of(bytes);
         Self {
@@ -212,7 +212,7 @@ impl Ask {
         (all, any, class)
     }
 
-    /// Names the program, also of a rank that looks on.
+    /// Names the program, also of a rank that does nothing.
     #[inline]
     pub fn program_key(&self) -> u64 {
         if self.idle { u64::MAX } else { self.key }
@@ -233,8 +233,8 @@ impl Ask {
         self
     }
 
-    /// Makes the memory such that a run can work on it. What was copied for that is for
-    /// the run to keep.
+    /// Makes the memory fit for a run, which keeps the copies that were made for
+    /// that.
     #[inline]
     pub fn settle(&mut self, comm: &Communicator, program: &Program) -> Option<Box<Staged>> {
         if self.error.is_some() {

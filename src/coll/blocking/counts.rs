@@ -113,7 +113,7 @@ impl Communicator {
 
     /// Sends the r-th block to rank r, and receives one from each rank. With
     /// [`IN_PLACE`](crate::IN_PLACE) on all ranks the blocks of `recv` are exchanged, and
-    /// those to send are not looked at. Collective; on an intercommunicator with the ranks
+    /// those to send are not read. Collective; on an intercommunicator with the ranks
     /// of the other side.
     ///
     /// # Errors

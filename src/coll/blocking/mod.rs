@@ -18,7 +18,7 @@ impl Communicator {
     /// Returns when all ranks have called it. Collective.
     ///
     /// No rank leaves it before all have come. Messages are not waited for: a send that was
-    /// begun may still be under way.
+    /// begun may still be in flight.
     ///
     /// Collective calls of one communicator are made by all its ranks in the same order, each
     /// as the same call; messages of `send` and `recv` never meet theirs.
@@ -35,8 +35,8 @@ impl Communicator {
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), if a rank has failed or left without
     /// having done its part; of kind [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), if
     /// the call has failed on another rank, whose own error says why. A rank whose part was
-    /// over before has succeeded, so ranks may differ. Collective calls of a
-    /// communicator with a failed rank go on failing; after other errors it can be used again.
+    /// complete before has succeeded, so ranks may differ. All later collective calls of a
+    /// communicator with a failed rank fail; after other errors it can be used again.
     #[track_caller]
     pub fn barrier(&self) -> Result<()> {
         let _span = self.span(Kind::Barrier, ANY, ANY, 0);
@@ -321,7 +321,7 @@ impl Communicator {
     }
 
     /// Gives each rank its share of the root's data, in rank order; elsewhere `send` is
-    /// not looked at. The root may pass [`InPlace`](crate::collectives::InPlace) as `recv`: then
+    /// not read. The root may pass [`InPlace`](crate::collectives::InPlace) as `recv`: then
     /// its share stays where it is. Collective; on an intercommunicator the other side
     /// gets the shares.
     ///
@@ -329,7 +329,7 @@ impl Communicator {
     /// # osier::testing::ranks(3, |comm| {
     /// let all = [10usize, 20, 30];
     /// let mut mine = [0usize];
-    /// comm.scatter(&all, &mut mine, 0)?; // the others' `all` is not looked at
+    /// comm.scatter(&all, &mut mine, 0)?; // the others' `all` is not read
     /// assert_eq!(mine, [10 * (comm.rank() + 1)]);
     /// # Ok::<(), osier::Error>(())
     /// # }).into_iter().collect::<Result<Vec<_>, _>>().unwrap();

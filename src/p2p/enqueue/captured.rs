@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! graph            call: shut, ring | ... | wait until open
-//! progress thread                   post ... over: open
+//! progress thread                   post ... done: open
 //! ```
 //!
 //! The driver's thread only rings; the progress thread posts the operation, as it was
@@ -46,7 +46,7 @@ impl Captured {
         view: DeviceView<u8>,
         kind: Kind,
     ) -> Result<Arc<Captured>> {
-        // What could not be handed over at a launch is told now.
+        // A buffer that no launch could hand over is an error now.
         let idle = Stream::new(stream.context())?;
         let raw = handed_over(view.after(&passed(&idle)?), kind.usage());
         if let Some(memory) = raw.as_device() {

@@ -8,8 +8,8 @@ use osier_engine::view::on_device::DeviceBuffer;
 use osier_kernels::{DeviceSlice, DeviceView};
 
 impl OnStream<'_> {
-    /// Enqueues a buffered send: the stream copies the message and goes on; what is
-    /// returned is the send of the copy. The memory is the stream's, in sequence with its
+    /// Enqueues a buffered send: the stream copies the message and continues; the
+    /// result is the send of the copy. The memory is the stream's, in sequence with its
     /// work, as with MPI's automatic buffering (MPI 5.0, section 3.6); nothing is attached.
     ///
     /// # Errors

@@ -6,8 +6,8 @@
 //! pready(i)    partition i, under an internal tag of its own     -> its place
 //! ```
 //!
-//! The sender reserves one internal tag per partition and tells the receiver,
-//! once. From then on each partition is a message that goes straight to its
+//! The sender reserves one internal tag per partition and sends the first to the
+//! receiver, once. From then on each partition is a message that goes straight to its
 //! place; the receiver need not have the same number of partitions, nor the
 //! same layout.
 //!
@@ -92,18 +92,18 @@ pub trait Side: Send + Sync + 'static {
     fn is_over(&self) -> Result<bool>;
     /// The messages, if it is known which there are.
     fn parts(&self) -> Option<&Parts>;
-    /// What is told of a transfer that is over without an error.
+    /// The status of a transfer that completed without an error.
     fn outcome(&self) -> Status;
-    /// Has a number left in `ready` when more is known. True if it is over.
+    /// Pushes a number to `ready` when more is known. True if it is complete.
     fn notify(&self, ready: &Arc<Ready>, token: u64) -> bool;
-    /// Waits as long as anything is sure to end, for a scope that ends.
+    /// Waits for the partitions that are sure to end, when a scope ends.
     #[track_caller]
     fn complete(&self) -> Result<()>;
 }
 
-/// What reports of hangs say of a transfer.
+/// A transfer as reports of hangs describe it.
 struct Told {
-    /// `None`: nobody.
+    /// `None`: `PROC_NULL`.
     peer: Option<u32>,
     tag: u32,
     /// The line that started it last.
@@ -124,7 +124,7 @@ impl Told {
         *lock(&self.started) = Some(comm.core().checks.site(Location::caller()));
     }
 
-    /// Tells a thread that listens.
+    /// Reports to a thread that listens.
     #[cold]
     fn hear(&self, comm: &Communicator, operation: Operation, bytes: usize) {
         let peer = |peer| comm.core().with(comm.lane(), |lane| lane.in_world(peer));
@@ -203,7 +203,7 @@ fn status(side: &dyn Side) -> Option<Result<Status>> {
     Some(side.comm().reported(result.map(|()| side.outcome())))
 }
 
-/// Stops the transfer of memory that a scope borrows, if it is under way.
+/// Stops the transfer of memory that a scope borrows, if it is active.
 #[track_caller]
 pub(super) fn revoke(side: &dyn Side) {
     if side.active().swap(false, Ordering::AcqRel)
@@ -339,7 +339,7 @@ impl<'scope, T> ScopedSlice<'scope, T> {
     }
 }
 
-// SAFETY: stands for a `&mut [T]`.
+// SAFETY: equivalent to a `&mut [T]`.
 unsafe impl<T: Send> Send for ScopedSlice<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for ScopedSlice<'_, T> {}
@@ -355,7 +355,7 @@ impl<T> Deref for ScopedSlice<'_, T> {
 
 impl<T> DerefMut for ScopedSlice<'_, T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as above, borrowed mutably and by nobody else.
+        // SAFETY: as above, borrowed mutably, so by no other.
         unsafe { std::slice::from_raw_parts_mut(self.at, self.len) }
     }
 }
@@ -625,7 +625,7 @@ impl<S: Side, T: Datatype, B: DerefMut<Target = [T]>> Partitioned<S, T, B> {
         start(&*self.side, base)
     }
 
-    /// Whether it is active and over; makes no progress.
+    /// Whether it is active and complete; makes no progress.
     pub(crate) fn is_settled(&self) -> bool {
         self.is_active() && self.side.is_over().unwrap_or(true)
     }

@@ -1,4 +1,4 @@
-//! The messages of a partitioned transfer, and how they stand.
+//! The messages of a partitioned transfer and their states.
 //!
 //! ```text
 //! send      IDLE <-> WRITING
@@ -8,8 +8,8 @@
 //!
 //! # Invariants
 //! 1. One thread has a part in state WRITING or POSTING: the one that set it.
-//! 2. Whoever is told to wait for a part that is not posted yet finds a number
-//!    in its list when any part is.
+//! 2. A thread that waits for a part that is not posted yet finds a number in its
+//!    list when any part is posted.
 
 use crate::comm::Communicator;
 use osier_engine::completion::ready::Ready;
@@ -25,7 +25,7 @@ pub(super) const IDLE: u64 = 0;
 pub(super) const WRITING: u64 = 1;
 pub(super) const POSTING: u64 = 2;
 const DONE: u64 = 3;
-/// Over, with an error that is the transfer's.
+/// Ended with an error, which is the transfer's.
 const FAILED: u64 = 4;
 /// With the handle in the low half.
 const PENDING: u64 = 1 << 32;
@@ -37,7 +37,7 @@ pub struct Parts {
     /// Those before are done.
     cursor: AtomicUsize,
     error: Mutex<Option<Error>>,
-    /// Who waits for something to be posted.
+    /// The list of a thread that waits for a post.
     notify: Mutex<Option<(Arc<Ready>, u64)>>,
 }
 
@@ -64,7 +64,7 @@ impl Parts {
         }
     }
 
-    /// Records what became of a post.
+    /// Records the result of a post.
     pub(super) fn posted(&self, at: usize, posted: Result<Posted>) -> Result<()> {
         let (state, result) = match posted {
             Ok(Posted::Done(_)) => (DONE, Ok(())),
@@ -85,7 +85,7 @@ impl Parts {
         lock(&self.error).get_or_insert(e);
     }
 
-    /// Whether a part is over; takes its result.
+    /// Whether a part has ended; takes its result.
     pub(super) fn settle(&self, at: usize) -> bool {
         let state = self.states[at].load(Ordering::Acquire);
         if state & PENDING == 0 {
@@ -110,7 +110,7 @@ impl Parts {
         }
     }
 
-    /// Whether a part is over with an error.
+    /// Whether a part has ended with an error.
     pub(super) fn has_failed(&self, at: usize) -> bool {
         self.states[at].load(Ordering::Acquire) == FAILED
     }
@@ -121,7 +121,7 @@ impl Parts {
         self.states.iter().filter(pending).count()
     }
 
-    /// The first part that is not over.
+    /// The first part that has not ended.
     fn first_open(&self) -> Option<usize> {
         let mut at = self.cursor.load(Ordering::Relaxed);
         while at < self.states.len() && self.settle(at) {
@@ -135,7 +135,7 @@ impl Parts {
         self.first_open().is_none()
     }
 
-    /// Whether all that was posted is over.
+    /// Whether all posted parts have ended.
     pub(super) fn posted_settled(&self) -> bool {
         (0..self.states.len()).all(|at| self.is_idle(at) || self.settle(at))
     }
@@ -144,7 +144,7 @@ impl Parts {
         self.states[at].load(Ordering::Acquire) < POSTING
     }
 
-    /// Number of parts that are not over.
+    /// Number of parts that have not ended.
     pub(super) fn open(&self) -> usize {
         let over = |s: &&AtomicU64| matches!(s.load(Ordering::Relaxed), DONE | FAILED);
         self.states.len() - self.states.iter().filter(over).count()
@@ -157,8 +157,8 @@ impl Parts {
             .count()
     }
 
-    /// Has a number left in `ready` when more is known of the first part that
-    /// is not over. True if all are.
+    /// Pushes a number to `ready` when more is known of the first part that
+    /// has not ended. True if all have.
     pub(super) fn notify(&self, ready: &Arc<Ready>, token: u64) -> bool {
         while let Some(at) = self.first_open() {
             let state = self.states[at].load(Ordering::Acquire);
@@ -172,7 +172,7 @@ impl Parts {
                 continue;
             }
             *lock(&self.notify) = Some((ready.clone(), token));
-            // Whoever posts looks into `notify` after it has changed the state.
+            // A thread that posts reads `notify` after it has changed the state.
             if self.states[at].load(Ordering::Acquire) < DONE {
                 return false;
             }
@@ -200,7 +200,7 @@ impl Parts {
         Err(e)
     }
 
-    /// Lets what is under way go on with its memory's owner.
+    /// Detaches pending parts, with their memory's owner.
     pub(super) fn detach(&self, owner: &Arc<dyn Any + Send + Sync>) {
         self.comm.core().with(self.comm.lane(), |lane| {
             for state in &self.states {
@@ -213,7 +213,7 @@ impl Parts {
         });
     }
 
-    /// Makes what is under way stop using its memory.
+    /// Makes pending parts stop using their memory.
     #[track_caller]
     pub(super) fn revoke(&self) {
         for state in &self.states {

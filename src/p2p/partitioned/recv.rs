@@ -25,10 +25,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 pub struct Receiving {
     comm: Communicator,
     shape: Shape,
-    /// `None`: nobody.
+    /// `None`: `PROC_NULL`.
     place: Option<SetupKey>,
     told: Told,
-    /// Held to meet the sender, and to post.
+    /// Locked to meet the sender, and to post.
     meeting: Mutex<()>,
     /// The sender's partitions, once known.
     met: OnceLock<Result<Met>>,
@@ -41,7 +41,7 @@ pub struct Receiving {
     device: Option<(DeviceSlice<u8>, Mutex<Option<After>>)>,
 }
 
-/// What is known of the sender.
+/// The sender, once its setup has come.
 struct Met {
     setup: Setup,
     pieces: Pieces,
@@ -179,7 +179,7 @@ impl Receiving {
         }
     }
 
-    /// Tells a thread that listens what a transfer that is not over waits for.
+    /// Reports the wait of a pending transfer to a thread that listens.
     #[cold]
     fn tell(&self) {
         let bytes = match self.met.get() {
@@ -288,7 +288,7 @@ impl Side for Receiving {
         let Some(place) = self.place else {
             return true;
         };
-        // First, so that nothing comes between the look and the wait.
+        // First, so that nothing comes between the check and the wait.
         if self.met.get().is_none() {
             self.comm.partitioned().notify(place.source, ready, token);
         }

@@ -2,14 +2,14 @@
 //! out, and setups that have come.
 //!
 //! While a rank has receives that have not met their sender, a receive for its
-//! next setup is posted. What comes is kept by number, and a bell is rung: all
-//! that wait for this sender look again.
+//! next setup is posted. A setup that comes is kept by number, and rings a bell:
+//! all that wait for this sender check again.
 //!
 //! # Invariants
 //! 1. The k-th setup of a source and tag is for the k-th receive of both.
-//! 2. A setup's receive is posted only while somebody waits for the source.
-//! 3. The lock of the setups may be held while a lane's is taken, not the
-//!    other way round; the bell's lock is a leaf.
+//! 2. A setup's receive is posted only while a receive waits for the source.
+//! 3. A thread may take a lane's lock while it has that of the setups, and never
+//!    the reverse; the bell's lock is a leaf.
 
 use super::{SETUP, lock};
 use crate::comm::Communicator;
@@ -55,7 +55,7 @@ impl Setup {
     }
 }
 
-/// What a communicator knows of partitioned transfers.
+/// The partitioned transfers of a communicator.
 #[derive(Default)]
 pub(crate) struct Registry {
     /// Internal tags handed out.
@@ -90,11 +90,11 @@ struct Awaited {
     bell: Arc<Bell>,
 }
 
-/// Memory of a setup under way.
+/// Memory of a setup in flight.
 #[derive(Default)]
 struct Words([AtomicU64; 4]);
 
-/// Tells those that wait for a source that something has come from it.
+/// Wakes those that wait for a source when a setup has come from it.
 struct Bell {
     core: Weak<Core>,
     /// By list and number.
@@ -113,7 +113,7 @@ impl Wake for Bell {
 }
 
 impl Communicator {
-    /// What is known of partitioned transfers here.
+    /// The partitioned transfers of this communicator.
     pub(crate) fn partitioned(&self) -> &Registry {
         self.kept_of_partitions().get()
     }
@@ -188,7 +188,7 @@ impl Registry {
         lock(&self.setups).met(comm, place.source);
     }
 
-    /// Has a number left in `ready` when something has come from the source.
+    /// Pushes a number to `ready` when a setup has come from the source.
     pub(super) fn notify(&self, source: u32, ready: &Arc<Ready>, token: u64) {
         if let Some(awaited) = lock(&self.setups).sources.get(&source) {
             let list = Arc::as_ptr(ready).addr();
@@ -199,8 +199,8 @@ impl Registry {
 
 impl Setups {
     /// Takes what has come from a source until a place has its setup, and
-    /// waits for more. Not beyond: the next one may never come, and is
-    /// nothing to a transfer that has its own; others hear the bell and look.
+    /// waits for more. Not beyond: the next one may never come, and does not
+    /// concern a transfer that has its own; the bell wakes others.
     #[track_caller]
     fn look(&mut self, comm: &Communicator, place: SetupKey) -> Result<()> {
         let source = place.source;
@@ -260,7 +260,7 @@ impl Setups {
             bytes: bytes as usize,
         };
         self.arrived.insert(place, setup);
-        // It may be for another than who looks.
+        // It may be for another receive than the caller's.
         if let Some(awaited) = self.sources.get(&source) {
             awaited.bell.clone().wake();
         }
@@ -284,7 +284,7 @@ impl Setups {
                 Some(Ok(_)) => self.arrive(source, &words),
                 Some(Err(_)) => {}
                 None if cancelled => {}
-                // It is half here; whoever waits for the source next has it.
+                // It has come in part; the next that waits for the source takes it.
                 None => {
                     awaited.posted = Some((handle, words));
                     return;

@@ -30,7 +30,7 @@ pub struct Sending {
     base: AtomicPtr<u8>,
     /// The buffer, if it is a device's.
     device: Option<DeviceSlice<u8>>,
-    /// `None`: nobody.
+    /// `None`: `PROC_NULL`.
     dest: Option<u32>,
     told: Told,
     /// Internal tag of the first partition.
@@ -131,12 +131,12 @@ impl Sending {
             })),
         };
         let result = self.parts.posted(at, self.comm.reported(posted));
-        // Somebody may sleep in `wait`.
+        // A thread may sleep in `wait`.
         self.comm.core().wake_waiting();
         result
     }
 
-    /// Tells a thread that listens what a transfer that is not over waits for.
+    /// Reports the wait of a pending transfer to a thread that listens.
     #[cold]
     fn tell(&self) {
         let (idle, bytes) = (self.parts.idle(), self.shape.bytes());
@@ -151,7 +151,7 @@ impl Sending {
         }
     }
 
-    /// Whether all that was made ready has left.
+    /// Whether all partitions that were marked have left.
     fn has_left(&self) -> bool {
         let whole = Unheard::begin();
         let settled = self.parts.posted_settled();

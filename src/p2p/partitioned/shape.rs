@@ -262,7 +262,7 @@ impl Shape {
         Ok(Pieces::Parts(layouts))
     }
 
-    /// Where such a piece lies.
+    /// Where the piece `at` lies.
     pub(super) fn piece<'a>(&'a self, pieces: &'a Pieces, at: usize) -> Spot<'a> {
         match pieces {
             Pieces::Instances { each } => self.instances(at * each, *each),
