@@ -123,7 +123,7 @@ fn every_call(comm: &Communicator, stream: &Stream) {
 }
 
 #[test]
-fn every_collective_is_enqueued() {
+fn enqueued_collective_gives_result_of_blocking_one() {
     let Some(context) = driver::context() else {
         return;
     };
@@ -161,7 +161,7 @@ fn calls_in_a_row_wait_for_each_other_on_the_stream() {
 
 /// A barrier stands behind the work of all streams.
 #[test]
-fn a_barrier_waits_for_streams() {
+fn enqueued_barrier_waits_for_work_of_all_streams() {
     on_streams(&[Network::Shm], |comm, stream| {
         let (on, late) = (comm.on_stream(stream), Late::default());
         if comm.rank() == 0 {
@@ -186,7 +186,7 @@ fn a_barrier_waits_for_streams() {
 /// An error is told by the handle, else by the next call, in which this rank takes part as
 /// one that has failed.
 #[test]
-fn errors_of_collectives_are_told_and_streams_go_on() {
+fn stream_continues_after_enqueued_collective_failed() {
     on_streams(&[Network::Shm], |comm, stream| {
         let on = comm.on_stream(stream);
         let (mut data, mut short) = (upload(stream, &[1; 50]), upload(stream, &[1; 40]));
@@ -221,7 +221,7 @@ fn errors_of_collectives_are_told_and_streams_go_on() {
 }
 
 #[test]
-fn collectives_are_not_captured() {
+fn collective_on_captured_stream_is_refused() {
     on_streams(&[Network::Shm], |comm, stream| {
         let graph = Graph::capture(stream, |stream| {
             let told = comm.on_stream(stream).barrier();
@@ -374,7 +374,7 @@ fn reductions_combine_on_the_device() {
 
 /// A function of the user has a kernel, too.
 #[test]
-fn kernels_of_the_user_combine() {
+fn reduction_on_device_runs_kernel_of_the_user() {
     let Some(context) = driver::context() else {
         return;
     };
@@ -571,7 +571,7 @@ fn plans_for_devices_are_agreed() {
 
 /// A rank leaves while kernels combine: the others are told, and nothing is left.
 #[test]
-fn a_reduction_on_the_device_names_who_left() {
+fn device_reduction_names_rank_that_left() {
     on_streams(&[Network::Shm], |comm, stream| {
         reduce_devices(comm, Reductions::Device);
         let data = upload(stream, &roundings(comm.rank(), EACH));

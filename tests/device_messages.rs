@@ -204,7 +204,7 @@ fn every_pairing_of_long_messages() {
 }
 
 #[test]
-fn messages_that_nobody_expects_wait() {
+fn unexpected_message_of_device_waits_for_its_receive() {
     on_devices(&Network::all(), 2, |comm, device| {
         let sizes = [3usize, 4000, 100_000];
         if comm.rank() == 0 {
@@ -234,7 +234,7 @@ fn messages_that_nobody_expects_wait() {
 
 /// What lies on the device may be written again after a send, and read after a receive.
 #[test]
-fn every_call_takes_devices() {
+fn every_call_accepts_device_memory() {
     on_devices(&Network::all(), 2, |comm, device| {
         let (own, other) = (comm.rank(), 1 - comm.rank());
         let after = |slice: &DeviceSlice<u8>| slice.after_stream(&device.stream);
@@ -297,7 +297,7 @@ fn every_call_takes_devices() {
 }
 
 #[test]
-fn what_makes_no_sense_is_told() {
+fn wrong_device_buffers_are_refused_with_an_error() {
     on_devices(&Network::all(), 2, |comm, device| {
         let slice = device.with(&pattern(200_000, 1));
         let part = |n: usize| slice.slice(..n).unwrap().after_stream(&device.stream);
@@ -340,7 +340,7 @@ fn what_makes_no_sense_is_told() {
 /// A scope that ends early takes back what it lent: the sender goes on, and the memory
 /// is the user's again.
 #[test]
-fn receives_that_are_given_up_let_their_senders_go() {
+fn sender_completes_after_its_receive_is_given_up() {
     on_devices(&[Network::Shm], 2, |comm, device| {
         let n = (4 << 20) + 5;
         for from in SIDES {
@@ -422,7 +422,7 @@ fn a_device_can_be_measured() {
 /// A device that fails in the middle ends the two transfers that it concerns, with an
 /// error that says what failed, and nothing else.
 #[test]
-fn a_device_that_fails_ends_its_transfer() {
+fn transfer_ends_with_error_when_its_device_fails() {
     let Some(library) = driver::emulated() else {
         return;
     };
@@ -465,7 +465,7 @@ fn a_device_that_fails_ends_its_transfer() {
 }
 
 #[test]
-#[ignore = "run by a_device_that_fails_ends_its_transfer"]
+#[ignore = "run by transfer_ends_with_error_when_its_device_fails"]
 fn child_whose_device_fails() {
     let context = driver::context().unwrap();
     let way = std::env::var("OSIER_TEST_WAY").unwrap();
@@ -518,7 +518,7 @@ fn child_whose_device_fails() {
 
 /// Collectives of device memory, in any layout, give the bits that they give on the host.
 #[test]
-fn collectives_give_what_they_give_on_the_host() {
+fn collective_on_device_gives_result_of_host() {
     use osier::{IN_PLACE, Op};
     on_devices(&[Network::Shm], 3, |comm, device| {
         let (rank, size) = (comm.rank(), comm.size());

@@ -79,7 +79,7 @@ fn every_third(bytes: usize) -> Layout {
 }
 
 #[test]
-fn ends_on_devices_and_hosts_cut_as_they_like() {
+fn ends_on_device_and_host_match_with_different_partitions() {
     on_streams(&Network::all(), |comm, stream| {
         for (from, to) in [(true, true), (true, false), (false, true)] {
             for (total, sends, receives) in [(0, 3, 2), (48, 6, 2), (24_000, 5, 3), (3 << 20, 4, 6)]
@@ -177,7 +177,7 @@ fn a_partition_is_sent_when_its_ready_event_has_passed() {
 }
 
 #[test]
-fn what_is_dropped_is_given_up_or_goes_on() {
+fn dropped_send_completes_and_dropped_receive_is_given_up() {
     on_streams(&Network::all(), |comm, stream| {
         let data = driver::upload(stream, &[7; 4096]);
         if comm.rank() == 0 {
@@ -210,7 +210,7 @@ fn what_is_dropped_is_given_up_or_goes_on() {
 }
 
 #[test]
-fn errors_pass_the_handler_once() {
+fn failed_partitioned_call_runs_handler_once() {
     on_streams(&[Network::Shm], |comm, stream| {
         let comm = comm.dup().unwrap();
         let runs = Arc::new(AtomicUsize::new(0));

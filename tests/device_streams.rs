@@ -124,7 +124,7 @@ fn work_behind_an_operation_waits_for_it() {
 /// A host that asks a stream that waits gets its thread back at once, and other streams
 /// go on.
 #[test]
-fn the_host_and_other_streams_go_on() {
+fn host_and_other_streams_continue_while_one_stream_waits() {
     on_streams(&Network::all(), |comm, stream| {
         let n = 70_000;
         let late = Late::default();
@@ -215,7 +215,7 @@ fn later_messages_pass_one_whose_stream_waits() {
 
 /// One stream waits for what was enqueued on another.
 #[test]
-fn any_stream_may_wait() {
+fn stream_waits_for_operation_of_another_stream() {
     on_streams(&[Network::Shm], |comm, stream| {
         let other = Stream::new(stream.context()).unwrap();
         let n = 30_000;
@@ -238,7 +238,7 @@ fn any_stream_may_wait() {
 }
 
 #[test]
-fn errors_are_told_once_and_streams_go_on() {
+fn stream_goes_on_after_an_error_is_reported_once() {
     on_streams(&[Network::Shm], |comm, stream| {
         let on = comm.on_stream(stream);
         let slice = memory(stream, 1000);
@@ -383,7 +383,7 @@ fn graphs_send_and_receive_at_each_launch() {
 }
 
 #[test]
-fn what_cannot_be_captured_is_named() {
+fn capture_of_unsupported_call_is_refused_by_name() {
     on_streams(&[Network::Shm], |comm, stream| {
         let (slice, mut into) = (memory(stream, 100), memory(stream, 100));
         copy::fill(stream, &slice.after_stream(stream), 3).unwrap();
@@ -410,7 +410,7 @@ fn what_cannot_be_captured_is_named() {
 
 /// Every call that fails runs the handler of its communicator, once.
 #[test]
-fn errors_pass_the_handler() {
+fn failed_stream_call_runs_the_handler() {
     on_streams(&[Network::Shm], |comm, stream| {
         let comm = comm.dup().unwrap();
         let runs = Arc::new(AtomicUsize::new(0));
@@ -467,7 +467,7 @@ fn errors_pass_the_handler() {
 /// Where streams cannot wait for words in memory, the call says so, and takes back what
 /// it has begun.
 #[test]
-fn streams_that_wait_for_no_words() {
+fn call_is_refused_where_streams_cannot_wait_for_memory() {
     let Some(library) = driver::emulated() else {
         return;
     };
@@ -483,7 +483,7 @@ fn streams_that_wait_for_no_words() {
 }
 
 #[test]
-#[ignore = "run by streams_that_wait_for_no_words"]
+#[ignore = "run by call_is_refused_where_streams_cannot_wait_for_memory"]
 fn child_without_words() {
     let context = driver::context().unwrap();
     let _watchdog = Watchdog::start();

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_told_as_they_are_written() {
+    fn sizes_are_printed_as_they_are_parsed() {
         for bytes in [0, 1, 1000, 1 << 10, 3 << 20, 1 << 46] {
             assert_eq!(parse_bytes(&bytes_text(bytes)).expect("a size"), bytes);
         }

@@ -41,7 +41,7 @@ fn a_contrived_layout_is_refused_at_once() {
 }
 
 #[test]
-fn ranks_outside() {
+fn ranks_out_of_range_are_refused() {
     on_all(2, |comm| {
         let mut b = [0u8];
         let parts = ["rank 2", "communicator of 2", "hint: ranks are 0 to 1"];
@@ -79,7 +79,7 @@ fn ranks_outside() {
 }
 
 #[test]
-fn tags_outside() {
+fn tags_out_of_range_are_refused() {
     on_all(2, |comm| {
         let mut b = [0u8];
         let kind = ErrorKind::Tag;
@@ -171,7 +171,7 @@ fn bad_arguments_in_the_middle_of_an_exchange_lose_nothing() {
 }
 
 #[test]
-fn errors_are_small_and_tell_their_source() {
+fn errors_are_one_word_and_have_their_source() {
     assert_eq!(size_of::<Error>(), size_of::<usize>());
     let e = Type::subarray(&[3], &[4], &[0], osier::Order::C, &Type::of::<u8>());
     let e = Error::from(e.expect_err("larger than the array"));
@@ -302,7 +302,7 @@ fn full_shared_memory_is_an_error_at_new_communicators() {
 }
 
 #[test]
-fn jobs_that_make_no_sense() {
+fn jobs_of_impossible_size_are_refused() {
     for ranks in [0, 1 << 20] {
         let options = JobOptions {
             ranks,

@@ -80,7 +80,7 @@ fn types_that_do_not_match_are_named_with_both_lines() {
 }
 
 #[test]
-fn equal_signatures_in_other_layouts_are_left_in_peace() {
+fn equal_signatures_in_other_layouts_are_no_finding() {
     let runs = found("all", |u| {
         let world = u.world();
         let column = Type::vector(50, 1, 2, &f64::datatype()).expect("a vector");
@@ -155,7 +155,7 @@ fn memory_that_two_receives_write_is_found() {
 }
 
 #[test]
-fn interleaved_receives_and_shared_sends_are_left_in_peace() {
+fn interleaved_receives_and_shared_sends_are_no_finding() {
     let runs = found("buffers", |u| {
         let world = u.world();
         let mut memory = [0u64; 64];
@@ -227,7 +227,7 @@ fn a_buffer_that_changes_while_it_is_sent_is_found() {
 }
 
 #[test]
-fn what_is_left_at_the_end_is_named() {
+fn leaked_objects_are_named_at_the_end() {
     let runs = found("leaks", |u| {
         let world = u.world();
         let other = world.dup().expect("a duplicate");
@@ -299,7 +299,7 @@ fn a_ready_send_without_its_receive_is_named() {
 /// is left. One that is forgotten is named once, without what the library keeps
 /// behind it.
 #[test]
-fn sides_of_one_rank_are_left_in_peace() {
+fn dropped_communicators_of_one_rank_are_no_leak() {
     for forget in [false, true] {
         let runs = found("all", |u| {
             let world = u.world();

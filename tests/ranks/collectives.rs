@@ -262,7 +262,7 @@ fn operators_are_refused_where_they_are_not_defined() {
 }
 
 #[test]
-fn a_call_that_makes_no_sense_is_told_to_the_others() {
+fn all_ranks_get_an_error_when_one_passes_wrong_arguments() {
     on_shm(3, |comm| {
         let mut all = vec![0u8; if comm.rank() == 1 { 5 } else { 6 }];
         let e = comm.allgather(&[1u8, 2], &mut all);
@@ -454,7 +454,7 @@ fn contributions_of_different_lengths() {
 }
 
 #[test]
-fn many_are_under_way_at_once() {
+fn collectives_in_flight_at_once_give_their_results() {
     for size in 1..=5usize {
         on_shm(size, |comm| {
             let (rank, size) = (comm.rank(), comm.size());
@@ -500,7 +500,7 @@ fn many_are_under_way_at_once() {
 }
 
 #[test]
-fn requests_that_are_dropped_go_on() {
+fn dropped_collective_completes_on_all_ranks() {
     on_shm(3, |comm| {
         let data = vec![comm.rank() as u64; 30_000];
         if comm.rank() == 0 {

@@ -94,7 +94,7 @@ fn survivors_go_on(comm: &Communicator) {
 }
 
 #[test]
-fn a_rank_that_fails_is_named() {
+fn error_names_the_failed_rank() {
     both_ways(3, |comm| {
         if comm.rank() != 1 {
             needs_rank_1(&comm);
@@ -104,7 +104,7 @@ fn a_rank_that_fails_is_named() {
 }
 
 #[test]
-fn whoever_waits_already_is_told() {
+fn pending_wait_fails_when_its_peer_dies() {
     for way in 0..9 {
         both_ways(2, |comm| {
             if comm.rank() == 1 {
@@ -139,7 +139,7 @@ fn whoever_waits_already_is_told() {
 }
 
 #[test]
-fn futures_are_told() {
+fn pending_future_fails_when_its_peer_dies() {
     both_ways(2, |comm| {
         if comm.rank() == 1 {
             comm.barrier().expect("almost waiting");
@@ -154,7 +154,7 @@ fn futures_are_told() {
 }
 
 #[test]
-fn any_source_goes_on_while_anybody_lives() {
+fn any_source_receives_while_another_rank_lives() {
     both_ways(3, |comm| {
         if comm.rank() == 1 {
             return;
@@ -313,7 +313,7 @@ fn receives_that_end_with_a_failure_take_nothing() {
 }
 
 #[test]
-fn what_was_sent_before_is_still_received() {
+fn messages_sent_before_a_death_are_received() {
     both_ways(2, |comm| {
         if comm.rank() == 1 {
             for i in 0..100u64 {
@@ -449,7 +449,7 @@ fn a_receiver_dies_in_mid_stream() {
 }
 
 #[test]
-fn communicators_of_the_living_go_on() {
+fn communicators_without_the_dead_rank_still_work() {
     on_all(4, |comm| {
         // Ranks of the part are 0, 1, 2 for 3, 2, 0 of the world.
         let part = comm.split((comm.rank() != 1).then_some(0), -(comm.rank() as i64));

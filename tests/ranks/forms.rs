@@ -308,7 +308,7 @@ impl Seat<'_> {
 }
 
 #[test]
-fn within_a_group() {
+fn every_form_of_collectives_gives_same_result_in_one_group() {
     for size in 1..=5 {
         on_shm(size, |comm| {
             let me = comm.rank();
@@ -362,7 +362,7 @@ fn halves(comm: &Communicator, low: usize) -> Communicator {
 }
 
 #[test]
-fn between_two_groups() {
+fn every_form_of_collectives_gives_same_result_between_groups() {
     for (size, low) in [(2, 1), (3, 1), (5, 2), (6, 3)] {
         on_shm(size, |comm| {
             let inter = halves(&comm, low);
@@ -596,7 +596,7 @@ fn a_scope_that_ends_with_an_error_gives_up() {
 }
 
 #[test]
-fn types_that_differ_are_named() {
+fn collective_refuses_send_and_receive_of_different_types() {
     on_shm(2, |comm| {
         let mut out = [0i32];
         let e = comm.allreduce(&[1u64], &mut out, Op::Sum);

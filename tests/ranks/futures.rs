@@ -228,7 +228,7 @@ fn dropped_receives_are_cancelled() {
 }
 
 #[test]
-fn receives_dropped_in_mid_stream_harm_nobody() {
+fn receive_dropped_in_mid_stream_leaves_other_messages_whole() {
     on_all(2, |comm| {
         for polls in [1, 3, 10, 30, 100, 300] {
             if comm.rank() == 0 {
@@ -286,7 +286,7 @@ unsafe impl OwnedBuffer for Counted {}
 unsafe impl OwnedBufferMut for Counted {}
 
 #[test]
-fn buffers_live_until_nobody_uses_them_and_are_dropped_once() {
+fn buffers_are_dropped_once_after_their_last_use() {
     on_all(2, |comm| {
         for (i, &n) in SIZES.iter().enumerate() {
             let dropped = Arc::new(AtomicUsize::new(0));
@@ -355,7 +355,7 @@ fn forgotten_requests_leak_and_no_more() {
 }
 
 #[test]
-fn a_forgotten_send_that_nobody_receives_keeps_nobody() {
+fn forgotten_send_without_receive_delays_no_exit() {
     on_all(2, |comm| {
         if comm.rank() == 0 {
             std::mem::forget(comm.isend(pattern(2_000_000, 0), 1, 0).expect("isend"));

@@ -73,7 +73,7 @@ fn messages_go_to_the_remote_group() {
 }
 
 #[test]
-fn collectives_cross() {
+fn collectives_exchange_data_between_groups() {
     on_all(5, |comm| {
         let inter = halves(&comm, 2, 0);
         let low = comm.rank() < 2;
@@ -235,7 +235,7 @@ fn joins_on_an_intercommunicator_and_at_once() {
 }
 
 #[test]
-fn what_makes_no_sense_between_groups() {
+fn wrong_calls_on_intercommunicators_are_refused() {
     on_all(4, |comm| {
         let kind = ErrorKind::Argument;
         fails(comm.remote_size(), kind, &["no remote group", "hint"]);
@@ -305,7 +305,7 @@ fn what_makes_no_sense_between_groups() {
 }
 
 #[test]
-fn the_other_side_dies() {
+fn operations_fail_when_a_rank_of_the_other_side_dies() {
     let _watchdog = Watchdog::start();
     for network in Network::all() {
         one_fails(&network, 4, |comm| {

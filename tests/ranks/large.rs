@@ -19,7 +19,7 @@ fn repeated() -> Layout {
 }
 
 #[test]
-fn sizes_beyond_32_bits_are_told_right() {
+fn status_has_sizes_beyond_32_bits() {
     on_shm(2, |comm| {
         if comm.rank() == 0 {
             let memory = vec![9u8; (64 << 10) + 17];

@@ -41,7 +41,7 @@ fn often(mut ask: impl FnMut()) {
 
 /// Three ranks, standing receives, and ranks that finalize at different moments.
 #[test]
-fn receives_that_nobody_can_meet_are_not_complete_and_can_be_cancelled() {
+fn unreachable_receives_stay_pending_and_can_be_cancelled() {
     leaving(3, |comm, gone| {
         if comm.rank() != 0 {
             return;
@@ -76,7 +76,7 @@ fn receives_that_nobody_can_meet_are_not_complete_and_can_be_cancelled() {
 }
 
 #[test]
-fn blocking_waits_that_nobody_can_end_name_who_has_left() {
+fn unreachable_blocking_waits_name_the_rank_that_left() {
     for way in 0..9 {
         leaving(3, |comm, gone| {
             if comm.rank() != 0 {
@@ -122,7 +122,7 @@ fn blocking_waits_that_nobody_can_end_name_who_has_left() {
 
 /// As long as one request can still end, a wait for any of them goes on.
 #[test]
-fn a_wait_for_any_ignores_what_nobody_can_meet() {
+fn wait_any_ignores_unreachable_receives() {
     leaving(3, |comm, gone| {
         match comm.rank() {
             0 => {
@@ -159,7 +159,7 @@ fn a_wait_for_any_ignores_what_nobody_can_meet() {
 
 /// A future is a wait, whoever drives it.
 #[test]
-fn futures_that_nobody_can_end_say_so() {
+fn unreachable_futures_end_with_an_error() {
     for gone_first in [false, true] {
         leaving(3, |comm, gone| {
             if comm.rank() != 0 {
@@ -205,7 +205,7 @@ fn what_a_rank_sent_before_it_finalized_is_received() {
 
 /// What needs a rank that has left, and cannot be cancelled, ends at once.
 #[test]
-fn sends_and_collectives_end() {
+fn sends_and_collectives_fail_when_their_peer_has_left() {
     on_all(2, |comm| {
         if comm.rank() == 1 {
             return;

@@ -114,7 +114,7 @@ fn tags_choose_among_waiting_messages() {
 }
 
 #[test]
-fn any_source_takes_from_everybody() {
+fn any_source_receives_from_every_rank() {
     const EACH: usize = 50;
     on_all(5, |comm| {
         if comm.rank() != 0 {

@@ -6,7 +6,7 @@ use osier::testing::{Network, universes_on};
 use osier::{ANY_SOURCE, ANY_TAG, Datatype, ErrorKind, PROC_NULL, Status, Type};
 
 #[test]
-fn buffered_sends_are_over_before_anybody_receives() {
+fn buffered_send_completes_before_its_receive_is_posted() {
     on_all(2, |comm| {
         let peer = 1 - comm.rank();
         comm.attach_buffer(vec![0; 3_000_000]).expect("attach");
@@ -267,7 +267,7 @@ fn matched_messages_are_received_by_requests() {
 }
 
 #[test]
-fn nobody_is_sent_to_in_every_mode() {
+fn proc_null_completes_in_every_mode() {
     on_all(1, |comm| {
         comm.attach_automatic().expect("attach");
         let data = [1u8; 8];

@@ -198,7 +198,7 @@ fn check(comm: &Communicator, twin: &Twin, n: usize) {
 }
 
 #[test]
-fn grids() {
+fn neighborhood_collectives_on_grids_give_model_result() {
     let shapes: [(&[usize], u32); 8] = [
         (&[1], 1),
         (&[2], 1),
@@ -281,7 +281,7 @@ fn random_symmetric_graphs() {
 }
 
 #[test]
-fn neighborhoods_that_make_no_sense() {
+fn neighborhood_call_without_topology_is_refused() {
     on_all(3, |comm| {
         let kind = ErrorKind::Argument;
         let mut none = [0u8; 0];

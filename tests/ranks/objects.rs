@@ -10,7 +10,7 @@ use osier::{ANY_SOURCE, Communicator, Error, ErrorKind, PROC_NULL};
 use std::sync::{Arc, Mutex};
 
 #[test]
-fn names() {
+fn communicator_has_name_that_was_set() {
     on_all(2, |comm| {
         assert_eq!(comm.name(), "MPI_COMM_WORLD");
         let twin = comm.dup().expect("dup");
@@ -222,7 +222,7 @@ fn sessions_have_handlers_and_codes() {
 }
 
 #[test]
-fn duplicates_under_way() {
+fn pending_duplicates_may_be_waited_for_in_any_order() {
     on_all(3, |comm| {
         // Several at once, waited for in any order, some given up.
         let mut pending: Vec<_> = (0..6).map(|_| Some(comm.idup().expect("idup"))).collect();

@@ -7,7 +7,7 @@ use osier::requests::{AnyRequest, WaitSet, wait_any};
 use osier::{Communicator, Datatype, ErrorKind, Layout, Order, PROC_NULL, Result, Status, Type};
 
 #[test]
-fn threads_say_what_is_ready_and_ends_differ() {
+fn threads_mark_partitions_and_ends_have_different_numbers() {
     on_all(2, |comm| {
         for (n, sends, receives) in [
             (1200, 4, 6),
@@ -164,7 +164,7 @@ struct Gap {
 
 /// A receive may have more room than is sent, as that of any message.
 #[test]
-fn room_may_be_larger_than_what_is_sent() {
+fn receive_may_be_larger_than_its_send() {
     on_all(2, |comm| {
         let peer = 1 - comm.rank();
         // Partitions and bytes sent, partitions and bytes of the room.
@@ -209,7 +209,7 @@ fn room_may_be_larger_than_what_is_sent() {
 }
 
 #[test]
-fn what_does_not_fit_is_an_error() {
+fn partitions_that_do_not_fit_are_refused() {
     on_all(2, |comm| {
         let peer = 1 - comm.rank();
         fails(
@@ -261,7 +261,7 @@ fn what_does_not_fit_is_an_error() {
 }
 
 #[test]
-fn dropped_while_active() {
+fn dropped_send_completes_and_its_partitions_arrive() {
     on_all(2, |comm| {
         let peer = 1 - comm.rank();
         let mut send = comm
@@ -296,7 +296,7 @@ fn dropped_while_active() {
 /// The sender has sent all and gone, or has dropped the communicator, before the
 /// receiver asks; or goes while it waits.
 #[test]
-fn what_was_sent_before_the_sender_went_is_received() {
+fn partitions_sent_before_the_sender_left_are_received() {
     for (leaves, early) in [(true, true), (true, false), (false, true), (false, false)] {
         on_all(2, |world| {
             let comm = world.dup().expect("dup");
@@ -368,7 +368,7 @@ fn a_partition_that_never_comes_does_not_arrive() {
 }
 
 #[test]
-fn the_end_of_the_sender_is_told() {
+fn receive_fails_when_its_sender_has_left() {
     on_all(2, |comm| {
         if comm.rank() == 0 {
             let mut recv = comm.precv_init(vec![0u8; 4], 2, 1, 0).expect("init");
@@ -647,7 +647,7 @@ fn wait_sets_have_partitioned_requests() {
 }
 
 #[test]
-fn among_requests_of_other_kinds() {
+fn wait_any_takes_partitioned_requests_among_other_kinds() {
     on_all(2, |comm| {
         let peer = 1 - comm.rank();
         let mut recv = comm.precv_init(vec![0u8; 6], 3, peer, 0).expect("init");

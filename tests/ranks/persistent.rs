@@ -46,7 +46,7 @@ fn requests_are_started_again_and_again() {
 }
 
 #[test]
-fn what_is_active_is_out_of_reach() {
+fn active_request_refuses_start_and_buffer() {
     on_all(2, |comm| {
         let peer = 1 - comm.rank();
         let mut recv = comm.recv_init(vec![0u8; 8], peer, 0).expect("recv_init");
@@ -108,7 +108,7 @@ fn borrowed_memory_ends_with_the_scope() {
 }
 
 #[test]
-fn dropped_while_active() {
+fn dropped_active_send_completes_and_receive_is_cancelled() {
     on_all(2, |comm| {
         let peer = 1 - comm.rank();
         let mut send = comm
@@ -125,7 +125,7 @@ fn dropped_while_active() {
 }
 
 #[test]
-fn a_wait_set_gives_them_back_to_be_started() {
+fn wait_set_returns_persistent_requests_to_be_started_again() {
     on_all(2, |comm| {
         let peer = 1 - comm.rank();
         let mut set = WaitSet::new();

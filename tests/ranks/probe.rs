@@ -7,7 +7,7 @@ use std::sync::Mutex;
 const SIZES: [usize; 6] = [0, 10, 700, 50_000, 200_000, 2_000_000];
 
 #[test]
-fn a_probe_tells_and_takes_nothing() {
+fn probe_returns_status_and_leaves_the_message() {
     on_all(2, |comm| {
         for (i, &n) in SIZES.iter().enumerate() {
             if comm.rank() == 0 {

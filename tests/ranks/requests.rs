@@ -191,7 +191,7 @@ fn an_answer_may_depend_on_what_wait_any_gave() {
 }
 
 #[test]
-fn none_are_nothing_to_wait_for() {
+fn waits_for_an_empty_list_return_at_once() {
     let mut none: Vec<Request<Vec<u8>>> = Vec::new();
     assert!(wait_any(&mut none).is_none());
     assert!(test_any(&mut none).is_none());

@@ -101,7 +101,7 @@ fn threads_create_at_once_told_apart_by_tags() {
 }
 
 #[test]
-fn groups_of_a_communicator_create_alone() {
+fn create_group_needs_members_only() {
     on_all(5, |comm| {
         let group = comm.group().incl(&[4, 0, 2]).expect("group");
         if group.rank_of(comm.rank()).is_some() {
@@ -145,7 +145,7 @@ fn groups_of_a_communicator_create_alone() {
 }
 
 #[test]
-fn members_that_disagree_all_hear_of_it() {
+fn members_with_different_groups_all_get_an_error() {
     universes(4, |universe| {
         let session = universe.session();
         let world = session.group("mpi://WORLD").expect("world");

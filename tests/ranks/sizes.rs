@@ -162,7 +162,7 @@ fn heap_memory_arrives_whole() {
 }
 
 #[test]
-fn nobody_takes_and_gives_nothing() {
+fn proc_null_takes_and_gives_nothing() {
     on_all(2, |comm| {
         let mut buffer = [1u32, 2];
         comm.send(&buffer, PROC_NULL, 0).expect("send");
@@ -203,7 +203,7 @@ fn nobody_takes_and_gives_nothing() {
 }
 
 #[test]
-fn nothing_is_a_message_too() {
+fn empty_message_is_received() {
     on_all(2, |comm| {
         let mut nothing: [f64; 0] = [];
         for i in 0..50u32 {

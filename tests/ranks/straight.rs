@@ -80,7 +80,7 @@ fn late_ranks_leave_the_rest_to_runs() {
 }
 
 #[test]
-fn a_call_may_meet_one_that_goes_another_way() {
+fn inline_call_matches_call_that_runs_as_schedule() {
     let every = Type::vector(4, 1, 2, &u64::datatype()).unwrap();
     let every = every.commit().unwrap();
     on_all(2, |comm| {
@@ -102,7 +102,7 @@ fn a_call_may_meet_one_that_goes_another_way() {
 }
 
 #[test]
-fn counts_that_differ_are_told_to_both() {
+fn both_ranks_get_an_error_when_their_counts_differ() {
     on_all(2, |comm| {
         // Too many bytes do not fit; too few are counted.
         let (n, kind) = match comm.rank() {

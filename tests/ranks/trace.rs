@@ -256,7 +256,7 @@ fn the_newest_events_are_kept_and_the_others_counted() {
 }
 
 #[test]
-fn what_is_no_recording_is_refused() {
+fn merge_refuses_file_that_is_no_recording() {
     let folder = Folder::new("refused");
     std::fs::create_dir_all(&folder.0).expect("a folder");
     assert_eq!(merge(&folder.0, None).expect("nothing to do"), []);

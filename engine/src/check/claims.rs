@@ -172,7 +172,7 @@ mod tests {
     const MANY: usize = 100_000;
 
     #[test]
-    fn many_claims_cost_a_few_looks_each() {
+    fn claim_among_many_examines_a_few() {
         for order in 0..3 {
             let checks = checks();
             let mut held = Vec::new();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn many_sends_of_one_buffer_do_not_look_at_each_other() {
+    fn sends_of_one_buffer_do_not_examine_each_other() {
         let checks = checks();
         let shared = at(1 << 20, 4096);
         let held: Vec<_> = (0..MANY).map(|_| claim(&checks, &shared, false)).collect();
@@ -230,7 +230,7 @@ mod tests {
     proptest! {
         /// The same is found as by looking at all of them.
         #[test]
-        fn found_as_by_looking_at_all(
+        fn clashes_equal_those_of_an_exhaustive_search(
             steps in proptest::collection::vec((any::<u16>(), any::<bool>(), any::<u8>()), 1..60)
         ) {
             let memory = vec![0; 512];

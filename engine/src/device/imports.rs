@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_used_address_does_not_meet_the_old_memory() {
+    fn reused_address_opens_the_new_memory() {
         let mut imports = limited(10, 1000);
         let (old, new) = (key(1, 100, 50), key(2, 100, 50));
         assert_eq!(*get(&mut imports, 0, old).unwrap(), old);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_stays() {
+    fn mapping_in_use_is_not_closed() {
         let mut imports = limited(1, 1000);
         let first = get(&mut imports, 0, key(1, 0, 10)).unwrap();
         assert!(get(&mut imports, 0, key(2, 100, 10)).is_none());
@@ -398,7 +398,7 @@ mod tests {
     proptest! {
         /// What is found is what was asked for, and the bounds hold.
         #[test]
-        fn bounds_hold(uses in proptest::collection::vec((0..3u32, 0..8u64, 0..3u64, any::<bool>(), any::<bool>()), 1..200)) {
+        fn mappings_stay_within_their_limits(uses in proptest::collection::vec((0..3u32, 0..8u64, 0..3u64, any::<bool>(), any::<bool>()), 1..200)) {
             let mut imports = limited(4, 300);
             let mut held = Vec::new();
             for (rank, place, identity, hold, sweep) in uses {

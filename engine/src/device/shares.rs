@@ -304,7 +304,7 @@ mod tests {
         /// Messages that would all end with memory without bounds end with the least, in
         /// every order; and all of it is given back.
         #[test]
-        fn nobody_waits_in_a_circle(
+        fn transfers_complete_with_least_memory_in_any_order(
             messages in messages(),
             all in [0..6usize, 0..6usize],
             picks in proptest::collection::vec(any::<u16>(), 64),
@@ -326,7 +326,7 @@ mod tests {
     /// The model would find it: two ranks whose receives both ask for bytes, without memory
     /// that is kept.
     #[test]
-    fn without_kept_memory_they_would_wait() {
+    fn model_finds_deadlock_without_kept_memory() {
         let asked = |sender| Message {
             sender,
             way: Way::Asked,

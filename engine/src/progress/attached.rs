@@ -328,7 +328,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_fits_the_model_fits(steps in proptest::collection::vec((1usize..40, any::<u16>(), any::<bool>()), 1..200)) {
+        fn pool_takes_every_piece_that_the_model_takes(steps in proptest::collection::vec((1usize..40, any::<u16>(), any::<bool>()), 1..200)) {
             let capacity = 100;
             let pool = Arc::new(Pool::new(Some(vec![0; capacity])));
             let mut model = Model { capacity, entries: VecDeque::new() };

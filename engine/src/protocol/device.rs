@@ -812,7 +812,7 @@ mod tests {
     /// A short message of one run is moved by what is quickest to begin; one with gaps by a
     /// kernel.
     #[test]
-    fn a_table_of_means() {
+    fn means_of_short_message_follow_costs() {
         let with = |launch_ns: f64, copy_ns: f64| {
             let costs = DeviceCosts {
                 launch_ns,

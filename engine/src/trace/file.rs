@@ -250,7 +250,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(times in proptest::collection::vec(any::<u16>(), 0..15)) {
+        fn recording_is_decoded_as_it_was_encoded(times in proptest::collection::vec(any::<u16>(), 0..15)) {
             let whole = recording(&times, 0);
             prop_assert_eq!(decode(&encode(&whole, 16)).expect("sound"), whole);
         }

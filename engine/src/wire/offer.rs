@@ -182,7 +182,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn wishes_survive_the_wire(number in any::<u64>(), socket in any::<[u8; 16]>()) {
+        fn requests_for_descriptors_survive_the_wire(number in any::<u64>(), socket in any::<[u8; 16]>()) {
             let want = Want { number, socket };
             prop_assert_eq!(Want::from_wire(&want.to_wire()), Some(want));
         }
@@ -194,7 +194,7 @@ mod tests {
 
         /// Whatever is changed on the way is another offer or none.
         #[test]
-        fn damaged_offers_are_data(offer in offer(), at in 0..Offer::BYTES, byte in any::<u8>(), cut in 0..Offer::BYTES) {
+        fn damaged_offer_parses_to_an_offer_or_none(offer in offer(), at in 0..Offer::BYTES, byte in any::<u8>(), cut in 0..Offer::BYTES) {
             let mut w = offer.to_wire();
             w[at] = byte;
             if let Some(other) = Offer::from_wire(&w) {

@@ -19,7 +19,7 @@ fn lines_after<'a>(done: &'a Done, start: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn what_is_right_is_left_in_peace() {
+fn clean_program_has_no_findings() {
     for what in ["fine", "interleaved", "alone"] {
         checked("all", what).quiet().through(&[0, 1]).code(0);
         checked("all,fatal", what).quiet().through(&[0, 1]).code(0);
@@ -91,7 +91,7 @@ fn fatal_ends_the_job() {
 }
 
 #[test]
-fn the_variable_asks_for_the_same() {
+fn variable_enables_checks_unless_option_disables_them() {
     let mut command = job(2, &[], &["check", "types"]);
     finish(command.env("OSIER_CHECK", "signature"))
         .says("types do not match")
@@ -104,7 +104,7 @@ fn the_variable_asks_for_the_same() {
 
 /// A rank that would check something else is refused at its start.
 #[test]
-fn a_rank_that_wants_something_else_is_refused() {
+fn rank_with_other_checks_than_its_job_is_refused() {
     for (of_job, of_rank) in [("off", "leaks"), ("signature", "signature,buffers")] {
         let script = format!(
             "if [ $OSIER_RANK = 1 ]; then export OSIER_CHECK={of_rank}; fi; exec {EXERCISE} join"

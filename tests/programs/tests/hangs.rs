@@ -90,7 +90,7 @@ fn a_hang_without_a_launcher_is_reported_too() {
 }
 
 #[test]
-fn what_takes_long_is_no_hang() {
+fn slow_program_is_not_reported_as_hang() {
     for how in ["compute", "sleep", "thread", "stop"] {
         finish(&mut job(3, &["--on-hang", "kill"], &["slow", how]))
             .quiet()

@@ -85,7 +85,7 @@ fn memory_that_cannot_be_opened_is_written_from_or_packed_on_the_device() {
 
 /// Which way is chosen, by what is predicted to be quickest.
 #[test]
-fn short_messages_take_the_quickest_way() {
+fn short_message_takes_the_fastest_protocol() {
     if emulated() {
         mapped("1", &[], &["short", "bounced"]).quiet();
         let gdrcopy = [("OSIER_EMULATED_GDRCOPY", "1")];
@@ -237,7 +237,7 @@ fn two_processes_export_to_each_other_at_once() {
 
 /// With events of processes, and where these cannot be had.
 #[test]
-fn a_late_producer_is_awaited_by_nobody() {
+fn late_producer_delays_no_other_message() {
     if emulated() {
         mapped("1", &[], &["late"]).quiet();
         let fails: Vec<String> = (1..40)

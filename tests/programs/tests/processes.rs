@@ -9,7 +9,7 @@ use support::{alone, finish, job};
 const REPORT: &[&str] = &["--on-death", "report"];
 
 #[test]
-fn every_size_on_every_way() {
+fn message_of_every_size_arrives_by_every_protocol() {
     for ranks in [2, 3, 4] {
         let ranks_through: Vec<usize> = (0..ranks).collect();
         finish(&mut job(ranks, &[], &["sizes"]))
@@ -37,7 +37,7 @@ fn panic_hooks_may_communicate() {
 }
 
 #[test]
-fn survivors_learn_who_was_killed() {
+fn survivors_get_error_that_names_the_killed_rank() {
     for how in ["recv", "send", "probe", "barrier", "future"] {
         finish(&mut job(3, REPORT, &["die", how]))
             .says("rank 1 of 3")
@@ -67,7 +67,7 @@ fn a_death_ends_the_job() {
 }
 
 #[test]
-fn a_rank_that_leaves_early_is_missed() {
+fn rank_that_leaves_early_is_reported_to_its_peers() {
     finish(&mut job(3, &[], &["early", "0"]))
         .through(&[0, 2])
         .code(0);
@@ -78,7 +78,7 @@ fn a_rank_that_leaves_early_is_missed() {
 }
 
 #[test]
-fn a_master_goes_on_without_a_worker_that_is_killed() {
+fn master_continues_after_a_worker_was_killed() {
     finish(&mut job(4, REPORT, &["workers"]))
         .says("rank 1 of 4")
         .through(&[0, 2, 3])

@@ -118,7 +118,7 @@ fn a_folder_that_cannot_be_is_an_error_before_the_job() {
 }
 
 #[test]
-fn few_events_are_told() {
+fn dropped_events_are_reported_with_a_hint() {
     let folder = Folder::new("few");
     let mut command = job(2, &["--trace", folder.path()], &["crowd"]);
     finish(command.debug("trace-events", "64"))

@@ -129,7 +129,7 @@ fn wrong(tried: &Tried, value: &OsStr, done: &Done) -> Option<String> {
 }
 
 #[test]
-fn no_variable_takes_garbage() {
+fn every_variable_but_paths_refuses_garbage() {
     for tried in all() {
         let paths = matches!(tried.of.syntax, Syntax::Path);
         for garbage in GARBAGE {
@@ -265,7 +265,7 @@ fn names_below(folder: &Path, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn names_that_are_read_are_in_the_table_and_few() {
+fn every_variable_that_is_read_is_declared() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut found = BTreeSet::new();
     names_below(&root, &mut found);

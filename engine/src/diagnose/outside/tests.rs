@@ -168,7 +168,7 @@ impl Drop for Kept {
 }
 
 #[test]
-fn what_another_process_holds_may_be_woken_by_it() {
+fn descriptor_shared_with_another_process_may_wake() {
     let event = eventfd(0);
     let (one, other) = UnixStream::pair().expect("a pair");
     assert!(epoll_of(&[one.as_raw_fd()]));

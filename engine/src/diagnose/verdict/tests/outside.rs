@@ -329,7 +329,7 @@ fn no_false_alarm_and_no_deadlock_missed_beside_sleepers() {
 }
 
 #[test]
-fn patience_is_how_long_all_were_still_at_once() {
+fn patience_counts_time_in_which_all_ranks_were_still() {
     let asleep = |since, polled| Standing::Asleep { since, polled };
     let quiet = |since, polled| Standing::Quiet { since, polled };
     let both = [asleep(10, 25), quiet(15, 40)];
