@@ -414,7 +414,10 @@ impl RawView {
         let bytes = layout.packed_bytes(count).ok_or_else(|| {
             Error::new(
                 ErrorKind::Count,
-                format!("{count} instances of {} bytes overflow", layout.size()),
+                format!(
+                    "{count} instances of {} bytes exceed the address space",
+                    layout.size()
+                ),
             )
         })?;
         Ok(match layout.contiguous_at(count) {

@@ -104,7 +104,13 @@ impl Connection {
         let line = format!("cmd=get kvsname={space} key=osier-{rank}");
         let answer = self.ask(&line, "get_result")?;
         let card = answer.get("value").and_then(|value| Card::of_text(value));
-        card.ok_or_else(|| failed(&line, format!("what rank {rank} put there makes no sense")))
+        card.ok_or_else(|| {
+            let why = "cannot parse the value of rank";
+            failed(
+                &line,
+                format!("{why} {rank} (hint: do all ranks run the same version?)"),
+            )
+        })
     }
 
     fn barrier(&mut self) -> Result<()> {

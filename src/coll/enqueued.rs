@@ -145,7 +145,7 @@ impl OnStream<'_> {
             let fit = op.fit(&Data(&into))?;
             if from.bytes() != into.bytes() {
                 return Err(mismatch(format!(
-                    "{} bytes and {}",
+                    "input of {} bytes, inout of {} (hint: both have the same count)",
                     from.bytes(),
                     into.bytes()
                 )));

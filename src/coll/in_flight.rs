@@ -125,7 +125,7 @@ impl InFlight {
             State::Done(result) => self.comm.reported(result),
             _ => Err(self.comm.raise(Error::new(
                 ErrorKind::Argument,
-                "a request that was polled after its end",
+                "the request was polled after its end, and its result is taken (hint: wait for or poll it once)",
             ))),
         }
     }

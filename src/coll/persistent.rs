@@ -39,7 +39,7 @@ fn started_twice() -> Error {
 fn buffers_in_use() -> Error {
     Error::new(
         ErrorKind::Argument,
-        "the buffers of a persistent collective that is under way (hint: wait for it first)",
+        "the buffers of a persistent collective are in use while it is in flight (hint: wait for it first)",
     )
 }
 

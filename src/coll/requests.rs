@@ -61,7 +61,7 @@ impl<B: Send + 'static> Collective<B> {
         buffers.ok_or_else(|| {
             Error::new(
                 ErrorKind::Argument,
-                "a request that was polled after its end",
+                "the request was polled after its end, and its result is taken (hint: wait for or poll it once)",
             )
         })
     }

@@ -168,7 +168,7 @@ fn weigh(ranks: &[usize], weights: Option<&[u32]>) -> Result<Box<[Neighbor]>> {
         && weights.len() != ranks.len()
     {
         return Err(no_sense(format!(
-            "{} weights for {} edges",
+            "{} weights for {} edges (hint: one per edge)",
             weights.len(),
             ranks.len()
         )));
@@ -201,7 +201,7 @@ impl Edges<'_> {
     pub(crate) fn list(&self, size: usize) -> Result<Vec<(usize, Neighbor)>> {
         if self.sources.len() != self.degrees.len() {
             return Err(no_sense(format!(
-                "{} degrees for {} sources",
+                "{} degrees for {} sources (hint: one per source)",
                 self.degrees.len(),
                 self.sources.len()
             )));

@@ -76,7 +76,10 @@ impl Info {
         check("key", &key, Self::MAX_KEY)?;
         check("value", &value, Self::MAX_VALUE)?;
         if key.is_empty() {
-            return Err(Error::new(ErrorKind::Argument, "an info key is empty"));
+            return Err(Error::new(
+                ErrorKind::Argument,
+                "an info key is empty (hint: keys have 1 to 255 bytes)",
+            ));
         }
         match self.0.iter_mut().find(|(k, _)| *k == key) {
             Some(pair) => pair.1 = value,

@@ -296,7 +296,7 @@ impl Meeting {
             )),
             DEAD => Err(Error::new(
                 ErrorKind::RankDead,
-                "a member of the group has died",
+                "a member of the group has failed (hint: make the group without failed ranks)",
             )),
             _ => Err(Error::new(
                 ErrorKind::Unavailable,

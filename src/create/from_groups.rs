@@ -76,7 +76,10 @@ impl Session {
             group.world_rank(rank).ok_or_else(|| {
                 Error::new(
                     ErrorKind::Rank,
-                    format!("leader {rank} of a group of {}", group.size()),
+                    format!(
+                        "leader {rank} of a group of {} (hint: leaders are ranks in their groups)",
+                        group.size()
+                    ),
                 )
             })
         };

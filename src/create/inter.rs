@@ -16,7 +16,11 @@ use std::sync::Arc;
 /// That two groups may be the sides of an intercommunicator.
 pub(crate) fn check_sides(local: &Group, remote: &Group) -> Result<()> {
     if local.is_empty() || remote.is_empty() {
-        return Err(argument("a side of an intercommunicator is empty"));
+        return Err(argument(format!(
+            "sides of {} and {} ranks for an intercommunicator (hint: each has one or more)",
+            local.size(),
+            remote.size()
+        )));
     }
     match local.intersection(remote).world_rank(0) {
         None => Ok(()),
@@ -122,7 +126,9 @@ impl Communicator {
         };
         let member = self.member();
         if !Arc::ptr_eq(member, bridge.member()) {
-            return Err(argument("the bridge belongs to another universe"));
+            return Err(argument(
+                "the bridge belongs to another universe (hint: pass a communicator of the same one)",
+            ));
         }
         let across = match &bridge.0.inter {
             Some(inter) => &inter.remote,
@@ -147,7 +153,13 @@ impl Communicator {
         let key = Key::leaders(bridge.context(), tag);
         let theirs = member.meeting().swap(world as u32, &key, &mine)?;
         let Some((offered, ranks)) = theirs.split_first_chunk::<8>() else {
-            return Err(Error::new(ErrorKind::Malformed, "the other leader's group"));
+            return Err(Error::new(
+                ErrorKind::Malformed,
+                format!(
+                    "rank {world} of the job sent a group of {} bytes",
+                    theirs.len()
+                ),
+            ));
         };
         let remote = group_of(ranks)?;
         check_sides(self.group(), &remote)?;

@@ -42,7 +42,7 @@ pub(crate) const BAD: i64 = -1;
 pub(crate) fn others_arguments() -> Error {
     Error::new(
         ErrorKind::Argument,
-        "another rank's arguments make no sense, and the call is collective (hint: its own error says why)",
+        "another rank passed wrong arguments to this collective call (hint: its own error says which)",
     )
 }
 
@@ -438,7 +438,7 @@ impl PendingCommunicator {
             Context::Coming(request) => request.wait().map(|(buffer, _)| buffer[0]),
             Context::Taken => Err(Error::new(
                 ErrorKind::Argument,
-                "a duplicate that was polled after its end",
+                "the duplicate was polled after its end, and is taken (hint: wait for or poll it once)",
             )),
         };
         // No closure: the caller's source line passes through.

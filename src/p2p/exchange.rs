@@ -149,7 +149,7 @@ pub struct SendRecv<S: OwnedBuffer, R: OwnedBuffer> {
 fn polled_after_end() -> Error {
     Error::new(
         ErrorKind::Argument,
-        "a request that was polled after its end",
+        "the request was polled after its end, and its result is taken (hint: wait for or poll it once)",
     )
 }
 

@@ -129,7 +129,7 @@ fn started_twice() -> Error {
 fn buffer_in_use() -> Error {
     Error::new(
         ErrorKind::Argument,
-        "the buffer of a persistent request that is under way (hint: wait for it first)",
+        "the buffer of a persistent request is in use while it is in flight (hint: wait for it first)",
     )
 }
 

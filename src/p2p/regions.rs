@@ -56,8 +56,15 @@ impl<T: Datatype> Regions<T> {
             let others = receives[i + 1..].iter().map(|o| (o, "receive"));
             for (o, what) in others.chain(sends.iter().map(|s| (s, "send"))) {
                 let apart = (o.origin as i128 - r.origin as i128) * size_of::<T>() as i128;
-                let apart = isize::try_from(apart)
-                    .map_err(|_| Error::new(ErrorKind::Argument, "regions lie too far apart"))?;
+                let apart = isize::try_from(apart).map_err(|_| {
+                    let (one, other) = (r.origin, o.origin);
+                    Error::new(
+                        ErrorKind::Argument,
+                        format!(
+                            "receive region {i} at element {one} is too far from a {what} region at {other}"
+                        ),
+                    )
+                })?;
                 if r.layout.overlaps(1, &o.layout, 1, apart) {
                     return Err(Error::new(
                         ErrorKind::Argument,
@@ -177,7 +184,9 @@ impl<'scope, T: Datatype> RegionSet<'scope, '_, T> {
         let Receive::Ahead(view) = receive else {
             return Err(comm.raise(Error::new(
                 ErrorKind::Argument,
-                format!("receive region {index} is in use already"),
+                format!(
+                    "receive region {index} is in use already (hint: each is received into once per set)"
+                ),
             )));
         };
         let view = view.clone();
@@ -231,7 +240,7 @@ impl<'scope, T: Datatype> RegionSet<'scope, '_, T> {
         if elements.start > elements.end || elements.end > self.len {
             return Err(Error::new(
                 ErrorKind::Argument,
-                format!("elements {elements:?} of {}", self.len),
+                format!("elements {elements:?} of a buffer of {}", self.len),
             ));
         }
         let bytes = elements.start * size_of::<T>()..elements.end * size_of::<T>();
@@ -247,7 +256,7 @@ impl<'scope, T: Datatype> RegionSet<'scope, '_, T> {
                 return Err(Error::new(
                     ErrorKind::Argument,
                     format!(
-                        "elements {elements:?} share bytes with receive region {index}, which is not over (hint: wait for it first)"
+                        "elements {elements:?} share bytes with receive region {index}, which is not complete (hint: wait for it first)"
                     ),
                 ));
             }
@@ -290,6 +299,6 @@ impl Written {
 fn missing(what: &str, index: usize, count: usize) -> Error {
     Error::new(
         ErrorKind::Argument,
-        format!("{what} region {index} of {count}"),
+        format!("no {what} region {index} of {count} (hint: they count from 0)"),
     )
 }

@@ -288,7 +288,7 @@ impl<B: OwnedBuffer> Request<B> {
             Some(buffer) => Ok((buffer, status)),
             None => Err(Error::new(
                 ErrorKind::Argument,
-                "a request that was polled after its end",
+                "the request was polled after its end, and its result is taken (hint: wait for or poll it once)",
             )),
         }
     }

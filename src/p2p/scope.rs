@@ -374,7 +374,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         if message.communicator().context() != self.comm.context() {
             return Err(self.comm.raise(Error::new(
                 ErrorKind::Argument,
-                "a message of another communicator than the scope's",
+                "a message of another communicator than the scope's (hint: use a scope of its communicator)",
             )));
         }
         let posted = message.post(buffer.view_mut().raw());

@@ -124,7 +124,7 @@ impl Transfer {
             State::Done(result) => self.comm.reported(result),
             _ => Err(self.comm.raise(Error::new(
                 ErrorKind::Argument,
-                "a request that was polled after its end",
+                "the request was polled after its end, and its result is taken (hint: wait for or poll it once)",
             ))),
         }
     }

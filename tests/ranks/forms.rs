@@ -404,7 +404,7 @@ fn every_form_of_collectives_gives_same_result_between_groups() {
             fails(
                 e,
                 ErrorKind::Argument,
-                &["in place", "intercommunicator", "hint"],
+                &["IN_PLACE", "intercommunicator", "hint"],
             );
             inter.barrier().expect("goes on");
         });

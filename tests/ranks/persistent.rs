@@ -55,11 +55,11 @@ fn active_request_refuses_start_and_buffer() {
         recv.start().expect("start");
         assert!(recv.is_active());
         fails(recv.start(), ErrorKind::Argument, &["active"]);
-        fails(recv.buffer().map(drop), ErrorKind::Argument, &["under way"]);
+        fails(recv.buffer().map(drop), ErrorKind::Argument, &["in flight"]);
         fails(
             recv.buffer_mut().map(drop),
             ErrorKind::Argument,
-            &["under way"],
+            &["in flight"],
         );
         assert!(recv.cancel());
         assert!(recv.wait().expect("cancelled").cancelled());

@@ -176,7 +176,7 @@ impl std::str::FromStr for Setting {
         if bits == FATAL {
             return Err(Error::new(
                 ErrorKind::Config,
-                "fatal says what a finding does, and nothing is checked (hint: all,fatal)",
+                "fatal without a check has no effect (hint: all,fatal)",
             ));
         }
         Ok(Setting(bits))

@@ -313,7 +313,7 @@ impl Devices {
             return Ok(known);
         }
         let [(_, descriptor)] = given else {
-            let why = "its pool was not told";
+            let why = "its pool came without a descriptor";
             return Err(DeviceError::Unavailable(why.into()));
         };
         let pool = OpenPool::open(context, descriptor)?;

@@ -828,7 +828,7 @@ pub fn take<D: Driver>(driver: &mut D, id: u32) -> Option<End> {
     let Some(mut run) = driver.executor().slots.remove(id).flatten() else {
         let e = Error::new(
             ErrorKind::Argument,
-            "a request that was polled after its end",
+            "the request was polled after its end, and its result is taken (hint: wait for or poll it once)",
         );
         return Some(End {
             result: Err(e),

@@ -308,7 +308,10 @@ impl<T: Datatype, F: Fn(T, T) -> T + Send + Sync> Reduction for Function<T, F> {
             let has = has.map_or("data of unknown type".into(), |s| s.to_string());
             return Err(Error::new(
                 ErrorKind::Datatype,
-                format!("a function of {} on {has}", std::any::type_name::<T>()),
+                format!(
+                    "a function of {} on {has} (hint: pass buffers of its type)",
+                    std::any::type_name::<T>()
+                ),
             ));
         }
         Ok(Fit {
@@ -394,7 +397,9 @@ impl<F: Fn(&mut [u8], &[u8]) + Send + Sync> Reduction for PackedFunction<F> {
         if !bytes.is_multiple_of(unit) {
             return Err(Error::new(
                 ErrorKind::Datatype,
-                format!("a function of elements of {unit} bytes on {bytes} bytes"),
+                format!(
+                    "a function of elements of {unit} bytes on {bytes} bytes (hint: pass whole elements)"
+                ),
             ));
         }
         Ok(Fit {

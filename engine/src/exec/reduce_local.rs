@@ -34,7 +34,7 @@ pub fn reduce_local<S: Buffer + ?Sized, R: BufferMut + ?Sized>(
         return Err(Error::new(
             ErrorKind::Argument,
             format!(
-                "reduce_local: {} bytes and {}",
+                "reduce_local: input of {} bytes, inout of {} (hint: both have the same count)",
                 input.bytes(),
                 inout.bytes()
             ),

@@ -476,7 +476,10 @@ pub fn combine(
         into.as_contiguous(),
     );
     let (Some(left), Some(right), Some(to)) = places else {
-        return Err(Error::new(ErrorKind::Argument, "operands with gaps"));
+        return Err(Error::new(
+            ErrorKind::Argument,
+            format!("operands of {bytes} bytes with gaps cannot be combined in place"),
+        ));
     };
     if bytes == 0 {
         return Ok(());

@@ -75,7 +75,7 @@ impl Port {
         {
             let what = self.in_communicator(self.describe(handle));
             let text = format!(
-                "a buffer has changed while it was sent: {what}\n  sent at {}\n  (hint: leave the buffer alone until the request is over)\n",
+                "a buffer has changed while it was sent: {what}\n  sent at {}\n  (hint: leave the buffer alone until the request is complete)\n",
                 follow.site
             );
             check.checks.report(Check::Buffers, text);
@@ -358,8 +358,8 @@ impl Lane {
                 continue;
             };
             let what = match (op.is_done(), op.detached) {
-                (true, _) => "is over, and nobody has taken its result",
-                (_, true) => "was let go, and never ends",
+                (true, _) => "is complete, and its result was not taken",
+                (_, true) => "was detached, and never ends",
                 _ => "was never completed",
             };
             let site = self.site_of(op);

@@ -119,7 +119,7 @@ impl Core {
         self.each_lane(|lane, _| left.extend(lane.lock().release_held()));
         for what in left {
             self.say(&format!(
-                "leaves its job while a stream waits, which goes on: {what}"
+                "leaves its job while a stream waits, which is released: {what}"
             ));
         }
     }

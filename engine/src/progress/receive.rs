@@ -267,7 +267,10 @@ impl Lane {
             ..
         }) = self.arrivals.remove(arrival)
         else {
-            return Err(Error::new(ErrorKind::Cancelled, "receive of no message"));
+            return Err(Error::new(
+                ErrorKind::Cancelled,
+                "the probed message is gone (hint: receive a matched message once)",
+            ));
         };
         let peer = envelope.source;
         let outcome = |bytes| Outcome {

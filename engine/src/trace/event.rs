@@ -218,10 +218,10 @@ impl Event {
             return Err(bad("a duration that its phase does not have"));
         }
         if w[0].checked_add(duration_ns).is_none() {
-            return Err(bad("an end beyond all time"));
+            return Err(bad("an end beyond 2^64 ns"));
         }
         if w[7] != 0 {
-            return Err(bad("something where nothing belongs"));
+            return Err(bad("a reserved word that is not 0"));
         }
         Ok(Event {
             kind,

@@ -321,7 +321,7 @@ mod tests {
         assert!(set(HEADER_BYTES + 8, 255).contains("lines"));
         assert!(set(EVENTS_AT + 8, 200).contains("event 0: an event with an unknown kind"));
         assert!(set(EVENTS_AT + 9, 9).contains("phase"));
-        assert!(set(EVENTS_AT + 56, 1).contains("nothing belongs"));
+        assert!(set(EVENTS_AT + 56, 1).contains("reserved word"));
         assert!(set(EVENTS_AT + 44, 9).contains("event 0 names a line"));
         assert!(set(EVENTS_AT + 5, 9).contains("event 1 goes back"));
     }

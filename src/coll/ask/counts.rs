@@ -39,7 +39,7 @@ pub(crate) fn ranges(
 ) -> Result<Vec<Range<usize>>> {
     if counts.len() != ranks || displacements.len() != ranks {
         return Err(mismatch(format!(
-            "{} counts and {} displacements for {ranks} {what}",
+            "{} counts and {} displacements for {ranks} {what} (hint: one of each per block)",
             counts.len(),
             displacements.len()
         )));
@@ -50,7 +50,7 @@ pub(crate) fn ranges(
         let inside = start.checked_add(*count).is_some_and(|end| end <= len);
         if !inside && each > 0 {
             return Err(mismatch(format!(
-                "{count} elements from {start} on of {len}"
+                "a block of {count} elements from element {start} on in a buffer of {len} (hint: counts and displacements are in elements)"
             )));
         }
         Ok(start * each..(start + count) * each)
@@ -71,7 +71,7 @@ pub(crate) fn apart(
     if let Some(pair) = sorted.windows(2).find(|pair| pair[0].end > pair[1].start) {
         let each = element(view)?.max(1);
         return Err(mismatch(format!(
-            "blocks from elements {} and {} on overlap",
+            "blocks from elements {} and {} on overlap (hint: blocks to receive into share no element)",
             pair[0].start / each,
             pair[1].start / each
         )));
@@ -128,7 +128,7 @@ impl Communicator {
         match self.is_inter() {
             false => Ok(()),
             true => Err(mismatch(
-                "in place on an intercommunicator (hint: pass a buffer)",
+                "IN_PLACE on an intercommunicator (hint: pass a buffer)",
             )),
         }
     }
@@ -225,7 +225,7 @@ impl Communicator {
             }
             Some(send) => match sizes.get(self.rank()) {
                 Some(own) if *own != send.bytes() => Err(mismatch(format!(
-                    "{} bytes for a block of {own}",
+                    "{} bytes to send for a block of {own} bytes (hint: the count of this rank is that of its data)",
                     send.bytes()
                 ))),
                 _ => Ok(whole(send)),
@@ -263,7 +263,7 @@ impl Communicator {
         let all = |views: Vec<RawView>| match views.len() == others {
             true => Ok(Pieces::Listed(views.into())),
             false => Err(mismatch(format!(
-                "{} views for {others} ranks",
+                "{} buffers for {others} ranks (hint: one per rank)",
                 views.len()
             ))),
         };
@@ -288,17 +288,17 @@ impl Communicator {
         let mut error = None;
         if counts.len() != size {
             error = Some(mismatch(format!(
-                "{} counts for {size} ranks",
+                "{} counts for {size} ranks (hint: one per rank)",
                 counts.len()
             )));
         } else if total != send.bytes() {
             error = Some(mismatch(format!(
-                "blocks of {total} bytes in {} (hint: counts add up to the elements given)",
+                "counts of {total} bytes for {} bytes to send (hint: counts add up to the elements given)",
                 send.bytes()
             )));
         } else if let Some(own) = own.filter(|own| !in_place && **own != recv.bytes()) {
             error = Some(mismatch(format!(
-                "a block of {own} bytes into {}",
+                "a block of {own} bytes into a buffer of {} (hint: its count is that of this rank)",
                 recv.bytes()
             )));
         }

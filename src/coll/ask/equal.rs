@@ -41,7 +41,12 @@ impl Communicator {
     /// The root as a rank of the plan; `None`: this rank's side has it, and this rank
     /// does nothing.
     pub(crate) fn plan_root(&self, root: Rank) -> Result<Option<u32>> {
-        let no_root = || Error::new(ErrorKind::Rank, "a collective needs a root");
+        let no_root = || {
+            Error::new(
+                ErrorKind::Rank,
+                "PROC_NULL as the root of a collective (hint: pass the rank of the root)",
+            )
+        };
         let Some(inter) = &self.0.inter else {
             return root.check(self.size())?.map(Some).ok_or_else(no_root);
         };
@@ -77,7 +82,7 @@ impl Communicator {
     /// In place is of one group.
     fn may_be_in_place(&self, send: Option<&RawView>) -> Option<Error> {
         (send.is_none() && self.is_inter())
-            .then(|| mismatch("in place on an intercommunicator (hint: pass a buffer)"))
+            .then(|| mismatch("IN_PLACE on an intercommunicator (hint: pass a buffer)"))
     }
 
     pub(crate) fn barrier_ask(&self) -> Ask {
@@ -227,7 +232,10 @@ impl Communicator {
                 error = error.or(shares(send, mine, others));
             }
             Some(send) if send.bytes() != bytes => {
-                error = Some(mismatch(format!("{} bytes into {bytes}", send.bytes())));
+                error = Some(mismatch(format!(
+                    "{} bytes to send, {bytes} to receive (hint: both have the same count)",
+                    send.bytes()
+                )));
             }
             Some(_) => {}
         }
@@ -342,7 +350,7 @@ impl Communicator {
         let send = send.unwrap_or_else(|| recv.clone());
         if send.bytes() != each * size {
             error = error.or(Some(mismatch(format!(
-                "{} bytes for {size} shares of {each}",
+                "{} bytes for {size} shares of {each} (hint: the input has one share per rank)",
                 send.bytes()
             ))));
         }

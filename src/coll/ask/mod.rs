@@ -156,7 +156,10 @@ impl Staged {
 
 /// Data in place on a rank that is not the root.
 pub(crate) fn in_place_elsewhere() -> Error {
-    Error::new(ErrorKind::Buffer, "only the root works in place")
+    Error::new(
+        ErrorKind::Buffer,
+        "IN_PLACE on a rank that is not the root (hint: only the root works in place)",
+    )
 }
 
 pub(crate) fn mismatch(message: impl Into<String>) -> Error {

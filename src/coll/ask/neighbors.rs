@@ -182,7 +182,7 @@ impl Communicator {
         let all = |views: &[RawView], blocks: usize, which: &[usize], what: &str| {
             if views.len() != blocks {
                 return Err(mismatch(format!(
-                    "{} views for {blocks} {what}",
+                    "{} buffers for {blocks} {what} (hint: one for each)",
                     views.len()
                 )));
             }

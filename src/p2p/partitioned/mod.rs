@@ -227,7 +227,7 @@ pub(super) fn complete(side: &dyn Side) -> Result<()> {
 fn no_partition(at: usize, partitions: usize) -> Error {
     Error::new(
         ErrorKind::Argument,
-        format!("partition {at} of {partitions}"),
+        format!("no partition {at} of {partitions} (hint: they count from 0)"),
     )
 }
 
@@ -616,7 +616,7 @@ impl<S: Side, T: Datatype, B: DerefMut<Target = [T]>> Partitioned<S, T, B> {
             return Err(Error::new(
                 ErrorKind::Argument,
                 format!(
-                    "the buffer has {} elements now, and was set up with {needed}",
+                    "the buffer has {} elements now, and was set up with {needed} (hint: keep its length)",
                     buffer.len()
                 ),
             ));
@@ -717,7 +717,9 @@ impl<S: Side, T: Datatype, B: DerefMut<Target = [T]>> Partitioned<S, T, B> {
         }
         Err(Error::new(
             ErrorKind::Argument,
-            format!("{len} elements of {own} bytes for a partition of {bytes} bytes"),
+            format!(
+                "{len} elements of {own} bytes for a partition of {bytes} bytes (hint: pass a whole partition)"
+            ),
         ))
     }
 }

@@ -129,8 +129,8 @@ impl Receiving {
             return Err(Error::new(
                 ErrorKind::Malformed,
                 format!(
-                    "partitioned receive, tag {}: a setup with tags that no sender has",
-                    place.tag
+                    "partitioned receive from rank {}, tag {}: a setup of {} partitions from internal tag {:#x} on",
+                    place.source, place.tag, setup.partitions, setup.first
                 ),
             ));
         }
@@ -140,7 +140,8 @@ impl Receiving {
             return Err(Error::new(
                 ErrorKind::Truncated,
                 format!(
-                    "partitioned receive, tag {}: the sender has {} partitions of {} bytes, the receiver {} of {}",
+                    "partitioned receive from rank {}, tag {}: the sender has {} partitions of {} bytes, the receiver {} of {}",
+                    place.source,
                     place.tag,
                     setup.partitions,
                     setup.bytes,
@@ -408,9 +409,13 @@ impl<T: Datatype, B: DerefMut<Target = [T]>> PartitionedRecv<T, B> {
             Some(buffer) if buffer.len() == self.side.shape.len => {
                 Ok(buffer.as_ptr().cast_mut().cast())
             }
-            _ => Err(Error::new(
+            buffer => Err(Error::new(
                 ErrorKind::Argument,
-                "the buffer has another length than it was set up with",
+                format!(
+                    "the buffer has {} elements now, and was set up with {} (hint: keep its length)",
+                    buffer.as_ref().map_or(0, |buffer| buffer.len()),
+                    self.side.shape.len
+                ),
             )),
         }
     }

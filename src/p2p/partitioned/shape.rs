@@ -162,7 +162,7 @@ impl Shape {
         layout.check_span(len * element, origin, all)?;
         layout.packed_bytes(all).ok_or_else(|| {
             no_sense(format!(
-                "{all} instances of {} bytes overflow",
+                "{all} instances of {} bytes exceed the address space",
                 layout.size()
             ))
         })?;
