@@ -66,19 +66,19 @@ pub const USER: &[Variable] = &[
     Variable {
         name: "OSIER_CHECK",
         default: "off",
-        meaning: "what is checked: signature, buffers, leaks, ready, collectives, threads, or all; payload, too, by name; fatal ends the job at the first finding; also osier run --check",
+        meaning: "the checks that run: signature, buffers, leaks, ready, collectives, threads, or all; payload, too, by name; fatal ends the job at the first finding; also osier run --check",
         syntax: Syntax::Text(|text| text.parse::<Setting>().map(drop)),
     },
     Variable {
         name: "OSIER_TRACE",
         default: "no trace",
-        meaning: "folder for a timeline of what all ranks do; also osier run --trace",
+        meaning: "folder for a timeline of all ranks; also osier run --trace",
         syntax: Syntax::Path,
     },
     Variable {
         name: "OSIER_STALL",
         default: "60s",
-        meaning: "a rank that waits longer says so once, such as 500ms, 60s or 5m; off: never",
+        meaning: "time after which a rank reports a wait, once, such as 500ms, 60s or 5m; off: never",
         syntax: Syntax::Text(|text| parse_duration(text).map(drop)),
     },
     Variable {
@@ -96,12 +96,12 @@ pub const USER: &[Variable] = &[
     Variable {
         name: "OSIER_MODEL",
         default: "auto",
-        meaning: "costs by which protocols and plans are chosen: auto, osier run measures them where nobody has, once, in about a second; cached, those that were measured, if any; built-in, those of the library",
+        meaning: "costs by which protocols and plans are chosen: auto, those measured on this machine, which osier run measures if there are none, once, in about a second; cached, those measured before, if any; built-in, those of the library",
         syntax: Syntax::Text(|text| model_settings::parse(text).map(drop)),
     },
     Variable {
         name: "OSIER_COSTS",
-        default: "what `osier model measure` has kept for this machine, else built in",
+        default: "those that `osier model measure` stored for this machine, else built in",
         meaning: "file with the costs of links from which protocols are chosen",
         syntax: Syntax::Path,
     },
@@ -136,7 +136,7 @@ pub const LAUNCHER: &[Variable] = &[
     Variable {
         name: "OSIER_JOB",
         default: "a job of one rank",
-        meaning: "version and file descriptors of the job, and what this process is of it: ranks, processors, program, process sets; set by osier run",
+        meaning: "version and file descriptors of the job, and the part of this process: ranks, processors, program, process sets; set by osier run",
         syntax: Syntax::Text(job),
     },
 ];
@@ -154,7 +154,7 @@ pub const KEYS: &[Variable] = &[
     Variable {
         name: PROBABLE_HANG,
         default: "5s",
-        meaning: "a job that stands still for so long, while threads outside Osier sleep, probably hangs, and says so once, such as 500ms, 5s or 1m; off: it never does",
+        meaning: "time without progress, while threads outside Osier sleep, after which a job reports once that it probably hangs, such as 500ms, 5s or 1m; off: never",
         syntax: Syntax::Text(|text| parse_duration(text).map(drop)),
     },
     Variable {
@@ -172,7 +172,7 @@ pub const KEYS: &[Variable] = &[
     Variable {
         name: "device-eager",
         default: "8K, or more where the costs say so",
-        meaning: "messages from a device up to so many bytes go at once, at most 256K, whether somebody waits for them or not; 0: all are announced",
+        meaning: "largest message from a device that is sent eagerly, whether its receive is posted or not, at most 256K; 0: none",
         syntax: Syntax::Text(|text| settings::parse_device_eager(text).map(drop)),
     },
     Variable {
@@ -196,7 +196,7 @@ pub const KEYS: &[Variable] = &[
     Variable {
         name: "device-reductions",
         default: "auto",
-        meaning: "reductions of a device's memory combine on the device, wherever they can, on the host, or, auto, where it is expected to take less time",
+        meaning: "reductions of a device's memory combine on the device, wherever they can, on the host, or, auto, where they are predicted to take less time",
         syntax: Syntax::Text(|text| settings::parse_reductions(text).map(drop)),
     },
     Variable {
@@ -220,19 +220,19 @@ pub const KEYS: &[Variable] = &[
     Variable {
         name: pairs::NVML_LIBRARY,
         default: "libnvidia-ml.so.1",
-        meaning: "NVIDIA's management library, which tells of NVLinks; loaded when they are first asked for; off: they are unknown",
+        meaning: "NVIDIA's management library, which lists NVLinks; loaded when they are first asked for; off: they are unknown",
         syntax: Syntax::Path,
     },
     Variable {
         name: "die-at",
         default: "never",
-        meaning: "for tests, in builds with debug assertions: PHASE:KIND:N[@RANK]; the process is killed when it posts, posted, handles or handled so many messages of a kind, such as posted:SLOT:2@1",
+        meaning: "for tests, in builds with debug assertions: PHASE:KIND:N[@RANK]; the process is killed when it posts, posted, handles or handled its Nth message of a kind, such as posted:SLOT:2@1",
         syntax: Syntax::Text(die_at),
     },
     Variable {
         name: "steps",
         default: "not written",
-        meaning: "for tests, in builds with debug assertions: each process writes what die-at counts, one a line, to this path with its process number behind a dot",
+        meaning: "for tests, in builds with debug assertions: each process writes the steps that die-at counts, one a line, to this path with its process number behind a dot",
         syntax: Syntax::Path,
     },
 ];
