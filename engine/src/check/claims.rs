@@ -1,25 +1,25 @@
 //! Claims: memory that pending operations read or write.
 //!
-//! A send shares its memory with other sends, and a receive shares it with
-//! nobody. Operations of all communicators of the rank are compared, block by
-//! block: interleaved layouts may be under way together.
+//! A send shares its memory with other sends, and a receive with no operation.
+//! Operations of all communicators of the rank are compared, block by
+//! block: interleaved layouts may be in flight together.
 //!
 //! Claims are found by address. They lie in classes by the length of the memory
-//! between their first and last byte, a power of two each; in a class, whatever
-//! reaches into a view begins less than one such length before it. So a new
-//! claim looks at those whose span meets its own, and at most two more per
+//! between their first and last byte, a power of two each; in a class, a claim
+//! that reaches into a view begins less than one class length before it. So a
+//! new claim examines those whose span meets its own, and at most two more per
 //! class.
 //!
 //! # Invariants
 //! 1. Reads and writes are listed apart: a read is compared with writes only,
-//!    so that many sends of one buffer do not look at each other.
+//!    so that many sends of one buffer do not examine each other.
 //! 2. `used` has a bit for each class that was ever not empty.
 
 use super::{Check, Checks, Site};
 use crate::view::RawView;
 use std::collections::BTreeMap;
 
-/// Memory of the operations under way.
+/// Memory of the operations in flight.
 #[derive(Default)]
 pub struct Claims {
     next: u64,
@@ -45,7 +45,7 @@ struct Held {
     site: Site,
 }
 
-/// An operation's right to its memory; dropped when it is over.
+/// An operation's right to its memory; dropped when it completes.
 pub struct Claim {
     checks: Checks,
     writes: bool,
@@ -113,7 +113,7 @@ impl Claims {
 }
 
 impl Checks {
-    /// Claims memory for an operation; reports whoever has it already.
+    /// Claims memory for an operation; reports operations that have it already.
     pub fn claim(&self, view: &RawView, writes: bool, what: String, site: Site) -> Claim {
         let mut claims = self.claims();
         let clash = claims.clash(view, writes).map(|held| {
@@ -176,7 +176,7 @@ mod tests {
         for order in 0..3 {
             let checks = checks();
             let mut held = Vec::new();
-            // A long one beside them must not make them all look far.
+            // A long one beside them must not make them all examine many.
             held.push(claim(&checks, &at(1 << 40, 1 << 34), true));
             for i in 0..MANY {
                 let place = match order {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     proptest! {
-        /// The same is found as by looking at all of them.
+        /// The clashes equal those of a search of all claims.
         #[test]
         fn clashes_equal_those_of_an_exhaustive_search(
             steps in proptest::collection::vec((any::<u16>(), any::<bool>(), any::<u8>()), 1..60)

@@ -9,7 +9,7 @@
 //! | `collectives` | ranks of a communicator that make different collective calls: a round before each asks (`coll/agree.rs`) |
 //! | `threads` | in C: calls of threads that `MPI_Init_thread` was not asked for, communicators that another thread still uses when they are freed (`capi/src/threads.rs`) |
 //!
-//! `payload`, which is asked for by name, finds messages whose bytes somebody writes over in
+//! `payload`, which is asked for by name, finds messages whose bytes are overwritten in
 //! shared memory: the transport adds check bits to all that goes through rings, and uses
 //! neither mailboxes nor the heaps of peers. What does not match is an error of the
 //! operation, as is any other damage to that memory.
@@ -134,7 +134,7 @@ impl Setting {
         self.0
     }
 
-    /// What [`Setting::bits`] has told.
+    /// The setting that [`Setting::bits`] encodes.
     pub fn from_bits(bits: u32) -> Setting {
         Setting(bits)
     }
@@ -312,7 +312,7 @@ impl Checks {
 
     /// Counts a handle that the program is to free before it leaves the job:
     /// for layers that hand out raw handles, such as a C interface's types.
-    /// What is not dropped by then is a leak, reported with the caller's line.
+    /// A handle that is not dropped by then is a leak, reported with the caller's line.
     #[track_caller]
     pub fn track(&self, kind: &'static str, name: impl Into<String>) -> Tracked {
         if !self.has(Check::Leaks) {

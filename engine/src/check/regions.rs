@@ -70,7 +70,7 @@ pub struct Hold {
     checks: Checks,
     region: Region,
     site: Site,
-    /// What it had when it was handed over.
+    /// Its checksum when it was handed over.
     sum: Option<u64>,
     _claim: Claim,
 }
@@ -95,7 +95,7 @@ impl Hold {
         &self.region
     }
 
-    /// The call goes on after it has returned: what it reads must not change from here on.
+    /// The operation continues after its call: memory that it reads must not change from now on.
     pub fn seal(&mut self) {
         self.sum = (!self.region.writes).then(|| sum(&self.region.view));
     }

@@ -1,8 +1,8 @@
 //! Streams and graphs of devices that an operation holds.
 //!
 //! # Invariants
-//! 1. A [`Hold`] counts as a waiter of the rank's progress thread; dropping it lets the
-//!    stream go on and takes it off the count.
+//! 1. A [`Hold`] counts as a waiter of the rank's progress thread; dropping it
+//!    releases the stream and lowers the count.
 //! 2. Dropping one takes no lane's lock: it is dropped under one.
 
 use osier_kernels::{StreamSemaphore, Valve};
@@ -16,7 +16,7 @@ pub trait Drives: Send + Sync {
     fn end_drive(&self);
 }
 
-/// Holds a graph while operations that it has begun are under way.
+/// Stops a graph while operations that it has begun are in flight.
 pub struct Latch {
     pub valve: Valve,
     under_way: Mutex<usize>,

@@ -1,11 +1,11 @@
 //! Ready list: finished operations in the order of their ends.
 //!
-//! An operation that is told to ([`crate::progress::lane::Lane::notify`]) leaves a number
-//! here when it ends, so that whoever waits for thousands looks only at those
-//! that are over.
+//! After [`crate::progress::lane::Lane::notify`] an operation pushes a number here when it
+//! ends, so that a thread that waits for thousands examines only those that have
+//! ended.
 //!
 //! # Invariants
-//! 1. The list's lock is a leaf: nothing is locked or called while it is held,
+//! 1. The list's lock is a leaf: its owner takes no other lock and calls nothing,
 //!    so it may be taken under a lane's lock.
 //! 2. A registration leaves its number at most once.
 

@@ -1,7 +1,7 @@
 //! Executor: plans in flight on one lane.
 //!
-//! It starts steps as their inputs are there, hears of the ends of the operations that they
-//! became, and starts what waited for them. Its state ([`Executor`]) is a field of the lane;
+//! It starts steps as their inputs arrive, takes the ends of the operations that they became,
+//! and starts the steps that waited for them. Its state ([`Executor`]) is a field of the lane;
 //! what it needs of the lane's other parts is [`Driver`].
 //!
 //! ```text
@@ -14,8 +14,8 @@
 //!    which [`advance`] handles.
 //! 2. A run that fails sends POISON in place of each message that it owes, or a cancelled
 //!    send that is one in place of the rest, and posts a receive without memory for each
-//!    that is owed to it: each receive meets one message or one poison, peers that wait are
-//!    told, and nothing of the run is left over for a later one.
+//!    that is owed to it: each receive meets one message or one poison, peers that wait get
+//!    an error, and nothing of the run is left over for a later one.
 //! 3. A run completes when no operation uses its memory, not before.
 //! 4. A run is taken out of its slot while it is advanced, so a driver that is called
 //!    meanwhile reaches every run but this one.
@@ -45,7 +45,7 @@ use std::task::Waker;
 pub const NO_RUN: u32 = u32::MAX;
 /// The failed rank, where it is not known.
 pub const NOBODY: u32 = u32::MAX;
-/// Bits of a tag that tell runs apart.
+/// Bits of a tag for the number of a run.
 const SEQUENCE_BITS: u32 = 10;
 /// Of the tags of persistent calls.
 const PERSISTENT: u32 = 1 << (TAG_BITS + SEQUENCE_BITS);
@@ -90,7 +90,7 @@ pub trait Driver {
     /// receives at the same time.
     ///
     /// # Errors
-    /// Those of a send; [`Driver::failed rank`] tells more.
+    /// Those of a send; [`Driver::failed rank`] has the rank.
     fn post_send(
         &mut self,
         view: RawView,
@@ -103,7 +103,7 @@ pub trait Driver {
     /// Posts a receive, of this call of the user.
     ///
     /// # Errors
-    /// Those of a receive; [`Driver::failed rank`] tells more.
+    /// Those of a receive; [`Driver::failed rank`] has the rank.
     fn post_receive(
         &mut self,
         view: RawView,
@@ -122,7 +122,7 @@ pub trait Driver {
     /// The oldest event.
     fn next_end(&mut self) -> Option<StepEnd>;
 
-    /// Frees an operation that has ended, and tells how; none if there is no such.
+    /// Frees an operation that has ended, and returns its end; none if there is none.
     fn take_end(&mut self, handle: u32) -> Option<OperationEnd>;
 
     /// Operations of a run that have not ended.
@@ -184,7 +184,7 @@ pub struct End {
 }
 
 impl Executor {
-    /// Runs whose ends nobody has taken.
+    /// Number of runs whose ends were not taken.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
@@ -199,7 +199,7 @@ impl Executor {
         !self.working.is_empty()
     }
 
-    /// Whether a run goes on for which no thread waits.
+    /// Whether a run without a waiting thread is in flight.
     pub fn unfinished(&self) -> bool {
         !self.slots.is_empty()
             && self.slots.handles().any(|run| {
@@ -292,7 +292,7 @@ impl Executor {
     }
 
     /// The one receive that a run waits for, if it was deferred and nothing else is
-    /// under way.
+    /// in flight.
     #[inline]
     pub fn sole_receive(&self, id: u32) -> Option<(RawView, u32, u32)> {
         let run = self.run(id)?;
@@ -318,7 +318,7 @@ impl Executor {
         }
     }
 
-    /// Lets the streams go on that wait for a run.
+    /// Releases the streams that wait for a run.
     pub fn release(&mut self, id: u32) {
         if let Some(run) = self.run_mut(id) {
             run.holds.clear();
@@ -363,7 +363,7 @@ fn start<D: Driver>(driver: &mut D, run: &mut Run, error: Option<Error>, failed_
     go_on(driver, run);
 }
 
-/// The run that follows one that is over starts, or fails as the one before, or does not
+/// The run that follows a complete one starts, or fails as the one before, or does not
 /// start on any rank.
 #[cold]
 fn follow<D: Driver>(driver: &mut D, run: &mut Run) {
@@ -555,7 +555,7 @@ fn settle<D: Driver>(driver: &mut D, run: &mut Run, instance: u32, taken: Taken<
     }
 }
 
-/// Begins a message of a run to its own rank: both halves, of which the receive stands for
+/// Begins a message of a run to its own rank: both halves; the receive completes
 /// `instance`.
 fn message_within<D: Driver>(
     driver: &mut D,
@@ -703,7 +703,7 @@ pub fn advance_device_steps<D: Driver>(driver: &mut D) -> bool {
     any
 }
 
-/// A run fails: its peers are told, and its operations give their memory back.
+/// Fails a run: notifies its peers, and makes its operations give their memory back.
 #[cold]
 fn fail<D: Driver>(driver: &mut D, run: &mut Run, e: Error, failed_rank: u32) {
     if run.error.is_none() {
@@ -811,7 +811,7 @@ pub fn stop_deferring<D: Driver>(driver: &mut D, id: u32) {
     put_back(driver, run);
 }
 
-/// Whether a run is over.
+/// Whether a run is complete.
 #[inline]
 pub fn is_over<D: Driver>(driver: &mut D, id: u32) -> bool {
     advance(driver);
@@ -843,7 +843,7 @@ pub fn take<D: Driver>(driver: &mut D, id: u32) -> Option<End> {
     Some(end)
 }
 
-/// Cancels a run: it is over as soon as its memory is free.
+/// Cancels a run: it completes as soon as its memory is free.
 pub fn cancel<D: Driver>(driver: &mut D, id: u32) {
     let Some(mut run) = driver.executor().take_out(id) else {
         return;
@@ -856,7 +856,7 @@ pub fn cancel<D: Driver>(driver: &mut D, id: u32) {
     put_back(driver, run);
 }
 
-/// Has a waker called when a run is over.
+/// Calls a waker when a run completes.
 pub fn set_waker<D: Driver>(driver: &mut D, id: u32, waker: Waker) {
     let unused = match driver.executor().run_mut(id) {
         Some(run) => run.waker.replace(waker),
@@ -865,8 +865,8 @@ pub fn set_waker<D: Driver>(driver: &mut D, id: u32, waker: Waker) {
     driver.drop_later(unused.map(Foreign::Waker));
 }
 
-/// Has `token` left in a list when a run is over. False if it is over already; nothing is
-/// left then.
+/// Pushes `token` to a list when a run completes. False if it is complete already; nothing
+/// is pushed then.
 pub fn notify<D: Driver>(driver: &mut D, id: u32, ready: &Arc<Ready>, token: u64) -> bool {
     if is_over(driver, id) {
         return false;

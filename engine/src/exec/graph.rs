@@ -1,20 +1,20 @@
 //! Dependency graph of steps, and the schedule of ready ones. Pure. Pure.
 //!
-//! Each step stands for one instance per segment. An instance waits for others of its
+//! Each step has one instance per segment. An instance waits for others of its
 //! own segment, or for those some segments before (`lag`). Instances are numbered
 //! `segment * steps + step`.
 //!
 //! # Invariants
-//! 1. Instances of at most [`WINDOW`] segments are under way at a time: a segment opens
-//!    when the one `WINDOW` before is over. So what a schedule holds does not grow with
-//!    the number of segments.
+//! 1. Instances of at most [`WINDOW`] segments are in flight at a time: a segment opens
+//!    when the one `WINDOW` before is complete. So the size of a schedule does not grow
+//!    with the number of segments.
 //! 2. Of a segment that is not open, counts are kept as far as dependencies reach.
 //! 3. An instance is handed out once, in the order in which it became ready; at first,
 //!    in the order of the steps.
 
 use std::collections::VecDeque;
 
-/// Segments under way at a time, at most.
+/// Most segments in flight at a time.
 pub const WINDOW: u32 = 16;
 
 /// `step` waits, `lag` segments later.
@@ -24,7 +24,7 @@ pub struct Edge {
     pub lag: u32,
 }
 
-/// Steps and who waits for whom.
+/// Steps and their dependencies.
 #[derive(Debug, Default)]
 pub struct Graph {
     steps: u32,
@@ -111,11 +111,11 @@ impl Graph {
 /// How far a graph has come.
 #[derive(Debug, Default)]
 pub struct Schedule {
-    /// By segment modulo the ring, and step: dependencies that are not over.
+    /// By segment modulo the ring, and step: pending dependencies.
     waits: Vec<u32>,
-    /// By segment modulo the ring: steps that are not over.
+    /// By segment modulo the ring: pending steps.
     left: Vec<u32>,
-    /// The first segment that is not over.
+    /// The first pending segment.
     base: u32,
     /// Segments before this one are open.
     opened: u32,
@@ -178,7 +178,7 @@ impl Schedule {
         self.ready.pop_front()
     }
 
-    /// An instance is over.
+    /// Completes an instance.
     pub fn complete(&mut self, graph: &Graph, instance: u32) {
         let (segment, step) = (instance / graph.steps, instance % graph.steps);
         let ring = graph.ring();
@@ -206,7 +206,7 @@ impl Schedule {
         }
     }
 
-    /// Whether all instances are over.
+    /// Whether all instances are complete.
     #[inline]
     pub fn is_over(&self, graph: &Graph) -> bool {
         self.base >= graph.segments
@@ -217,7 +217,7 @@ impl Schedule {
 mod tests {
     use super::*;
 
-    /// A naive twin: all instances, each looked at again and again.
+    /// A naive twin: it checks all instances each time.
     fn naive_ready(before: &[Vec<Edge>], over: &[bool], segment: u32, step: u32) -> bool {
         before[step as usize].iter().all(|edge| {
             segment < edge.lag

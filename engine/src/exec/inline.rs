@@ -70,7 +70,7 @@ pub struct Desk<'a> {
 pub struct Begun {
     /// Upper part of the messages' tags.
     pub tags: u32,
-    /// Steps that are over, by bits.
+    /// Complete steps, by bits.
     pub done: u64,
     /// The scratch buffers, piece after piece,
     scratch: Vec<MaybeUninit<u8>>,
@@ -81,7 +81,8 @@ pub struct Begun {
 }
 
 impl InlineSchedule {
-    /// The order of steps, each with what it waits for; none if there are too many. Regions and scratch buffers have up to so many pieces.
+    /// The order of steps, each with its dependencies; none if there are too many. Regions and
+    /// scratch buffers have at most these pieces.
     pub fn new(
         actions: &[Action],
         before: &[Vec<u32>],
@@ -113,7 +114,7 @@ impl InlineSchedule {
         })
     }
 
-    /// Whether there is room for pieces of so many bytes.
+    /// Whether there is room for pieces of these bytes.
     #[inline]
     pub fn fits(&self, bytes: usize) -> bool {
         bytes.saturating_mul(self.pieces) <= MOST_BYTES
@@ -161,8 +162,8 @@ impl Small {
         Self::within(send, recv, bytes)
     }
 
-    /// In pieces of so many bytes, which make up each buffer; `None` for what is long or
-    /// has gaps.
+    /// In pieces of these bytes, which make up each buffer; `None` for memory that is long
+    /// or has gaps.
     #[inline]
     pub fn of_pieces(
         send: Option<(&RawView, usize)>,

@@ -1,8 +1,8 @@
 //! Programs from plans of collectives.
 //!
-//! A plan tells messages apart by (from, to, tag, segment). A message has 20 bits for
-//! that: which phase, which round, which segment, each modulo what fits. Messages of
-//! one pair that would look alike are put behind each other, at both ends in the order
+//! A plan identifies messages by (from, to, tag, segment). A message has 20 bits for
+//! that: phase, round and segment, each modulo its bits. Messages of one pair with the
+//! same bits are put behind each other, at both ends in the order
 //! of the steps; then they match in that order, because messages do not overtake.
 
 use super::graph::{Edge, Graph};

@@ -22,10 +22,10 @@ use std::sync::Arc;
 /// How a buffer of the program's user is cut into pieces. Clones share lists.
 #[derive(Clone, Debug, Default)]
 pub enum Pieces {
-    /// There is no such buffer.
+    /// The buffer does not exist.
     #[default]
     None,
-    /// Into pieces of so many bytes.
+    /// Into pieces of these bytes.
     Equal(RawView, usize),
     /// Into as many pieces as the algorithm wants, of about equal size.
     Cut(RawView),
@@ -55,7 +55,7 @@ impl Pieces {
         }
     }
 
-    /// Bytes of a piece, in the mean, of a vector that is cut into so many.
+    /// Mean bytes of a piece of a vector that is cut into `cut`.
     pub fn mean_bytes(&self, cut: u32) -> usize {
         let mean = |bytes: usize, pieces: usize| bytes.div_ceil(pieces.max(1));
         match self {
@@ -67,7 +67,7 @@ impl Pieces {
         }
     }
 
-    /// Whether pieces that nothing cuts begin and end at multiples of so many packed bytes
+    /// Whether pieces that nothing cuts begin and end at multiples of `of` packed bytes
     /// of their buffer.
     pub fn are_multiples(&self, of: usize) -> bool {
         let whole = |bytes: usize| bytes.is_multiple_of(of.max(1));
@@ -106,9 +106,9 @@ impl Pieces {
 pub enum Sizes {
     #[default]
     Empty,
-    /// All so many bytes.
+    /// All of these bytes.
     Equal(usize),
-    /// A vector of so many bytes, cut.
+    /// A vector of these bytes, cut.
     Cut(usize),
     /// Each its own.
     Each(Arc<[usize]>),
@@ -161,7 +161,7 @@ pub struct Memory {
     segments: u32,
 }
 
-/// Bounds of share `at` of `of` shares of so many bytes, in whole units.
+/// Bounds of share `at` of `of` shares of `bytes` bytes, in whole units.
 fn share(bytes: usize, unit: usize, at: u32, of: u32) -> usize {
     if of == 1 {
         return if at == 0 { 0 } else { bytes };
@@ -262,7 +262,7 @@ impl Memory {
         }
     }
 
-    /// Gives back what is only worth keeping for whoever runs next.
+    /// Frees memory that is only worth keeping for the next run.
     pub fn trim(&mut self) {
         if self.block.capacity() > SPARE_LINES {
             self.block = Vec::new();
@@ -439,7 +439,7 @@ impl Memory {
 const KEPT_LINES: usize = 1 << 18;
 /// for those that may follow beside it: 1 MiB each;
 const SPARE_LINES: usize = 1 << 14;
-/// and of a device, whose allocations take longer, so many bytes.
+/// and of a device, whose allocations take longer, these bytes.
 const KEPT_ON_DEVICE: usize = 16 << 20;
 
 #[cfg(test)]

@@ -4,21 +4,21 @@
 //! Graph, Actions  -> Program      one rank's part of a plan, shared and kept
 //! Program, memory -> Run          state of one collective in flight
 //! Schedule                        which step may begin: counts and a queue
-//! step                            rules of a step, for every way to run a plan
+//! step                            rules of a step, for the executor and inline schedules
 //! executor                        runs in flight: steps become operations of a lane
 //! inline                          short plans, run within a blocking call
 //! ```
 //!
 //! Nothing here waits. The executor is a field of the lane that its messages go through,
 //! which it sees as a narrow driver ([`executor::Driver`]), and is advanced by every thread
-//! that polls ([`crate::progress`]); so runs go on whatever call the program is in. Nothing
-//! here knows what a collective is, but for [`lower`], which makes programs of plans.
+//! that polls ([`crate::progress`]); so any call of the program advances runs. Nothing
+//! here knows collectives, but for [`lower`], which makes programs of plans.
 //!
 //! # Invariants
 //! 1. A step begins once, after all that it waits for, and ends once.
 //! 2. A run ends: when all its steps have ended, or, if one fails, when none of its
 //!    operations uses memory any more. Then every rank that waits for a message of it
-//!    has been told.
+//!    has got an error.
 //! 3. Starting a run of a program that was run before allocates nothing, unless its
 //!    messages have gaps or lie in several pieces.
 

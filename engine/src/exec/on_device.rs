@@ -8,15 +8,15 @@
 //! # Invariants
 //! 1. Bits are those of the host: operands keep their sides. Where the result takes the
 //!    right operand's place, and sides may not change, the left one is copied first.
-//! 2. What fails leaves no kernel under way.
+//! 2. A call that fails leaves no kernel in flight.
 //! 3. A kernel of the user combines elements of the type that its operator's function
-//!    has: whoever loads it, which is unsafe, vouches for what it does, and whoever gives
-//!    it to a function says that it does the same. `element` is that type's layout.
+//!    has: the caller that loads it, which is unsafe, vouches for its effect, and the caller
+//!    that gives it to a function vouches that both do the same. `element` is that type's layout.
 //!
 //! # Sources
 //! X. Luo, W. Wu, G. Bosilca et al., "ADAPT: An Event-Based Adaptive Collective
 //! Communication Framework", HPDC 2018: combinations as events on streams of the GPU,
-//! between segments that are under way.
+//! between segments in flight.
 
 use crate::device::direct::Direct;
 use crate::device::{DeviceMemory, Devices};
@@ -74,7 +74,7 @@ pub struct Operands {
 /// What the steps of a run do in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Messages one way, and their bytes.
+    /// Messages in one direction, and their bytes.
     pub messages: usize,
     pub message_bytes: usize,
     /// Combinations and copies, and theirs.
@@ -151,7 +151,7 @@ impl Combining {
         Some(RawView::of_device(run))
     }
 
-    /// Memory for so many bytes, the same as before if that is enough.
+    /// Memory for `bytes` bytes, the same as before if that is enough.
     ///
     /// # Errors
     /// The device has no room.
@@ -179,7 +179,7 @@ impl Combining {
         Ok(RawView::device(slice.address(), bytes, memory))
     }
 
-    /// Memory of the host that kernels reach, for so many bytes, the same as before if that
+    /// Memory of the host that kernels reach, for `bytes` bytes, the same as before if that
     /// is enough: as messages have it, and as kernels.
     ///
     /// # Errors
@@ -291,7 +291,7 @@ impl Combining {
             By::Predefined(operator) => packer.combine(stream, *operator, right, left, all, None),
             By::Kernel(kernel) => {
                 let kernel = (kernel, self.element.size());
-                // SAFETY: invariant 3: so many packed bytes are one element, as the kernel
+                // SAFETY: invariant 3: these packed bytes are one element, as the kernel
                 // has them.
                 unsafe { packer.combine_with(stream, kernel, right, left, all, None) }
             }

@@ -126,7 +126,7 @@ fn association(operator: Operator, element: Element) -> Association {
     }
 }
 
-/// Operators that are known when the program runs only, and shared by calls under way.
+/// Operators that are known only at run time, and shared by calls in flight.
 impl Reduction for std::sync::Arc<dyn Reduction> {
     fn fit(&self, data: &Data<'_>) -> Result<Fit> {
         (**self).fit(data)

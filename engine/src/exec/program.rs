@@ -22,9 +22,9 @@ pub enum Action {
     },
 }
 
-/// Bits of a tag that tell segments apart: twice those that are under way at a time.
+/// Bits of a tag for the segment: twice those that are in flight at a time.
 pub const SEGMENT_TAGS: u32 = 32;
-/// Bits of a tag that tell the messages of a program apart, segments included.
+/// Bits of a tag for a message of a program, segments included.
 pub const TAG_BITS: u32 = 20;
 
 /// Where a run works whose buffers lie on a device.
@@ -82,8 +82,8 @@ impl Program {
         self.crossing.checked_shr(step).unwrap_or(0) & 1 != 0
     }
 
-    /// What it does in all, where a piece of a buffer has so many bytes. Messages count one
-    /// way, in which there are more.
+    /// Its total work, with these bytes of a piece of each buffer. Messages count in one
+    /// direction, in which there are more.
     pub fn work(&self, piece_bytes: impl Fn(Buffer) -> usize) -> Work {
         let segments = self.graph.segments() as usize;
         let mut work = Work::default();

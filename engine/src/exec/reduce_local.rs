@@ -43,7 +43,7 @@ pub fn reduce_local<S: Buffer + ?Sized, R: BufferMut + ?Sized>(
     reduce(&op, &fit, &input, &inout)
 }
 
-/// `inout = input op inout`; over when this returns.
+/// `inout = input op inout`; complete when this returns.
 ///
 /// # Errors
 /// The driver refuses, or the operator does.

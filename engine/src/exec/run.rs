@@ -8,8 +8,8 @@
 //!    (invariant 3 of `executor`, invariant 1 of `view`); scratch is its own (invariant 2
 //!    of `memory`).
 //! 3. Steps of which one writes what another touches are ordered by the plan, which its
-//!    checker proves; a step that runs without the lane is under way until it has
-//!    returned (invariant 2 of `owed`). So nobody else touches the bytes of a step that
+//!    checker proves; a step that runs without the lane is in flight until it has
+//!    returned (invariant 2 of `owed`). So nothing else touches the bytes of a step that
 //!    is being taken.
 //! 4. The three regions of a combination have one length. The result is one operand, or
 //!    apart from both, and the operands are apart from each other: the checker refuses a
@@ -48,7 +48,7 @@ pub enum Combiner {
 unsafe impl Send for Combiner {}
 
 impl Combiner {
-    /// An operator that the caller keeps until the run is over.
+    /// An operator that the caller keeps until the run completes.
     pub fn lent(operator: &dyn Reduction) -> Combiner {
         // SAFETY: invariant 1: only the lifetime changes.
         let operator: *const (dyn Reduction + 'static) =
@@ -68,7 +68,7 @@ impl Combiner {
 
     pub fn get(&self) -> &dyn Reduction {
         match self {
-            // SAFETY: invariant 1: whoever has lent it keeps it until the run is over.
+            // SAFETY: invariant 1: the lender keeps it until the run completes.
             Combiner::Lent(operator) => unsafe { &**operator },
             Combiner::Owned(operator) => &**operator,
         }
@@ -128,7 +128,7 @@ pub const HALF: u32 = u32::MAX - 1;
 pub enum Phase {
     /// Steps begin.
     Running,
-    /// A step has failed: peers were told, and memory is given back.
+    /// A step has failed: peers were notified, and memory is given back.
     Failing,
     #[default]
     Over,
@@ -146,14 +146,14 @@ pub struct Run {
     /// The program's call that began it.
     pub site: Option<Site>,
     pub phase: Phase,
-    /// Operations under way.
+    /// Operations in flight.
     pub in_flight: u32,
     /// Receives that are not posted yet.
     pub deferred: Vec<u32>,
     /// Whether receives are.
     pub defers: bool,
     pub error: Option<Error>,
-    /// The rank of the job that it fails for; `None` if nobody knows.
+    /// The rank of the job that it fails for; `None` if it is unknown.
     failed_rank: Option<u32>,
     /// Its number in the lane.
     pub id: u32,
@@ -162,13 +162,13 @@ pub struct Run {
     pub shadow: Option<Shadow>,
     /// Where copies and combinations are kernels of a device,
     pub on_device: Option<Combining>,
-    /// those under way, by instance.
+    /// those in flight, by instance.
     pub works: Vec<(u32, Direct)>,
     /// What is copied before the first step, and behind the last, by messages to
     /// itself: from and to memory of devices.
     pub before: Vec<(RawView, RawView)>,
     pub after: Vec<(RawView, RawView)>,
-    /// Operations of these that are under way.
+    /// Operations of these in flight.
     pub copies: u32,
     /// Copies of what had gaps.
     pub kept: Vec<Vec<u8>>,
@@ -181,7 +181,7 @@ pub struct Run {
     pub detached: bool,
     /// Streams that wait for its end.
     pub holds: Vec<Hold>,
-    /// Steps that were over before it began, by bits: see [`super::inline`].
+    /// Steps complete before it began, by bits: see [`super::inline`].
     pub done: u64,
     pub then: Option<Box<Then>>,
 }
@@ -225,7 +225,7 @@ impl Run {
         self.then = None;
     }
 
-    /// Becomes another run, for whoever waits for this one; gives back what it was.
+    /// Becomes another run, for callers that wait for this one; returns the old one.
     pub fn become_next(&mut self, mut next: Box<Run>) -> Box<Run> {
         std::mem::swap(self, &mut next);
         self.id = next.id;
@@ -277,7 +277,7 @@ impl Run {
         self.program.crosses(instance % steps)
     }
 
-    /// An instance is over.
+    /// Completes an instance.
     #[inline]
     pub fn complete(&mut self, instance: u32) {
         if instance == COPY {
@@ -290,7 +290,7 @@ impl Run {
         self.schedule.complete(&self.program.graph, instance);
     }
 
-    /// Whether an instance was over before the run began.
+    /// Whether an instance was complete before the run began.
     #[inline]
     pub fn was_done(&self, instance: u32) -> bool {
         self.done != 0 && self.done >> instance & 1 != 0
@@ -428,16 +428,16 @@ pub fn copy(from: &RawView, to: &RawView) -> Result<()> {
     }
     match (from.as_contiguous(), to.as_contiguous()) {
         (Some(from), Some(to)) => {
-            // SAFETY: invariants 2 and 3: both have so many bytes; they may overlap.
+            // SAFETY: invariants 2 and 3: both have `bytes` bytes; they may overlap.
             unsafe { std::ptr::copy(from, to, bytes) };
         }
         (_, Some(to)) => {
-            // SAFETY: invariants 2 and 3: both have so many bytes; memory with gaps overlaps
+            // SAFETY: invariants 2 and 3: both have `bytes` bytes; memory with gaps overlaps
             // no other.
             unsafe { from.pack(0..bytes, to) };
         }
         (Some(from), _) => {
-            // SAFETY: invariants 2 and 3: both have so many bytes; memory with gaps overlaps
+            // SAFETY: invariants 2 and 3: both have `bytes` bytes; memory with gaps overlaps
             // no other.
             unsafe { to.unpack(0..bytes, from) };
         }

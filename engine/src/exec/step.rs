@@ -48,7 +48,7 @@ pub trait Regions {
 /// Views are passed by reference: to move one copies it by wide loads behind narrow stores,
 /// which wait until the store buffer is empty, so until the peer's line has come.
 pub trait Messages {
-    /// What tells of a message that ends later.
+    /// Names a message that ends later.
     type Later;
 
     /// This rank.

@@ -10,7 +10,7 @@
 //!
 //! A message has at most one candidate in each place, the oldest of its list;
 //! the posting order decides between them. While no receive with a wildcard
-//! waits, only the exact index is looked at.
+//! waits, only the exact index is read.
 //!
 //! # Invariants
 //! 1. `order` rises with every post and is never used twice, so that a

@@ -19,7 +19,7 @@ pub(super) const PATIENCE: u32 = 32;
 pub(super) struct Slab<N> {
     nodes: Vec<N>,
     free: u32,
-    /// Times that the queue ran empty since the last look at the capacity.
+    /// Times that the queue ran empty since the last check of the capacity.
     emptied: u32,
     /// Most nodes at once since then.
     peak: usize,

@@ -220,7 +220,7 @@ fn an_empty_queue_owns_nothing() {
     assert!(UnexpectedQueue::<u64>::new().peek(anything()).is_none());
 }
 
-/// The hash must not fall for the ways in which programs lay out ranks and tags.
+/// The hash spreads the usual patterns of ranks and tags.
 #[test]
 fn usual_tag_layouts_spread_over_the_buckets() {
     type Layout = fn(u32) -> (u32, u32);

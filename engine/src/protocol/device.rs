@@ -4,7 +4,7 @@
 //! a piece and `u(f)` that in which the receiver empties it, `L` and `o` the latency and
 //! overhead of an active message, `c` the time in which the host copies a byte:
 //!
-//! | way | time |
+//! | protocol | time |
 //! |---|---|
 //! | at once, through rings | `p(n) + L + 2 n c + u(n)`, each of `p` and `u` by the cheapest means |
 //! | slots handed over | `s + L + o + u(f) + (n / f - 1) max(p(f), u(f), (s + u(f) + 2 (L + o)) / d)` |
@@ -15,7 +15,7 @@
 //!
 //! `s`, the time until the first piece is there, is `p(f)` at a device, which packs while
 //! it is announced, or the handshake `2 L` if that is longer; at a host both follow each
-//! other. `d` pieces are under way at a time (where there are no more, none waits for
+//! other. `d` pieces are in flight at a time (where there are no more, none waits for
 //! another to come back). A kernel takes `k` until its end is seen, and
 //! each byte the longest of what the layout takes, what the link to the host takes, and
 //! what its thread blocks take together. A copy of one run takes the copy engine.
@@ -44,11 +44,11 @@ use std::fmt;
 pub const LEAST_FRAGMENT_BYTES: usize = 64 << 10;
 /// Most bytes of a piece.
 pub const MOST_FRAGMENT_BYTES: usize = 4 << 20;
-/// Most pieces under way.
+/// Most pieces in flight.
 pub const MOST_DEPTH: usize = 8;
 /// Least bytes of a piece in a device's memory: less does not fill it.
 pub const LEAST_DEVICE_SLOT_BYTES: usize = 256 << 10;
-/// Messages up to here go at once, whoever may wait for them: no rendezvous.
+/// Messages up to here are eager, also without a posted receive: no rendezvous.
 pub const SHORT_BYTES: usize = 8 << 10;
 
 // An engine's fragment is sent from one piece, and CTS counts pieces in its units.
@@ -148,7 +148,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// Of so many instances of a layout.
+    /// Of `count` instances of a layout.
     pub fn of(layout: &osier_datatype::Layout, count: usize) -> Class {
         use osier_datatype::Class as Form;
         match layout.class() {
@@ -196,7 +196,7 @@ pub enum Reductions {
 pub struct Pipeline {
     /// Bytes of a piece: a power of two.
     pub fragment: usize,
-    /// Pieces under way at a time.
+    /// Pieces in flight at a time.
     pub depth: usize,
 }
 
@@ -211,7 +211,7 @@ pub struct Limits {
     pub blocks: u32,
 }
 
-/// A protocol, and what it is expected to take.
+/// A protocol and its predicted time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Predicted {
     pub protocol: Protocol,
@@ -278,7 +278,7 @@ pub struct Between {
     pub bar1_windows: (bool, bool),
 }
 
-/// One message's way from one end to the other.
+/// One message's path from one end to the other.
 #[derive(Clone, Copy)]
 struct Hop {
     from: End,
@@ -419,7 +419,7 @@ impl Model {
         self.link.eager_ns(bytes) + fill + empty
     }
 
-    /// The stages of so many pieces of a size.
+    /// The stages of `pieces` pieces of `f` bytes.
     fn stages(&self, hop: Hop, f: usize, pieces: usize) -> Stages {
         let message = self.link.latency_ns + self.link.overhead_ns;
         let shake = 2.0 * self.link.latency_ns;
@@ -490,7 +490,7 @@ impl Model {
         }
     }
 
-    /// Whether a receiver copies so many slots of a linked device before it unpacks them.
+    /// Whether a receiver copies these slots of a linked device before it unpacks them.
     pub fn copies_first(&self, to: End, linked: bool, (slot, slots): (usize, usize)) -> bool {
         if !linked || to.class == Class::Run {
             return false;
@@ -565,7 +565,7 @@ impl Model {
         best.unwrap_or((least, f64::INFINITY))
     }
 
-    /// One kernel, and so many messages on the way.
+    /// One kernel and `messages` messages.
     fn kernel_ns(&self, hop: Hop, bytes: usize, messages: f64) -> f64 {
         let Hop { from, to, .. } = hop;
         let device = &self.device;
@@ -587,12 +587,12 @@ impl Model {
         latency + device.launch_ns + bytes as f64 * each
     }
 
-    /// What a way is expected to take, on one device or between such that are not linked.
+    /// The predicted time of a protocol, on one device or between unlinked ones.
     pub fn predict(&self, from: End, to: End, bytes: usize, protocol: Protocol) -> Predicted {
         self.predict_between(from, to, bytes, protocol, Between::default())
     }
 
-    /// What a way is expected to take.
+    /// The predicted time of a protocol.
     pub fn predict_between(
         &self,
         from: End,

@@ -1,7 +1,7 @@
 //! Eager credit: bytes that may be under way without a receive.
 //!
 //! Small messages are one active message; larger ones a first message and
-//! fragments. The receiver keeps what nobody has asked for yet, so eager bytes
+//! fragments. The receiver keeps messages without a receive, so eager bytes
 //! are bounded: each sender has a credit per peer, and announces when it is
 //! used up.
 //!
@@ -12,7 +12,7 @@
 //! 3. It reports at the latest at half the limit, so a sender whose messages
 //!    are received is never without credit for long.
 
-/// Most eager bytes under way or unexpected per pair and communicator.
+/// Most eager bytes in flight or unexpected per pair and communicator.
 pub const LIMIT_BYTES: u64 = 1 << 20;
 /// What a message counts for besides its bytes.
 pub const MESSAGE_BYTES: u64 = 64;

@@ -54,7 +54,7 @@ pub enum Pipelining {
 
 /// Share of the predicted time below which a handshake no longer matters:
 /// from there on a message is announced, and costs the receiver no memory
-/// when nobody waits for it yet.
+/// when its receive is not posted yet.
 const HANDSHAKE_SHARE: f64 = 0.05;
 /// Between processes of one machine, messages up to this size go eagerly
 /// whatever the costs say: then the sender need not ask where its bytes lie, and
@@ -71,7 +71,7 @@ pub struct DevicePair {
     pub placement: Placement,
     /// How the sender's memory was allocated.
     pub from: Made,
-    /// How the receiver's memory was, if it can be told.
+    /// How the receiver's memory was allocated, if it is known.
     pub to: Option<Made>,
     /// The receiver knows the sender's layout.
     pub told: bool,
@@ -572,8 +572,8 @@ impl Selection {
             .min(self.eager_max)
     }
 
-    /// Largest message that is always eager and one piece, where a payload may have so many
-    /// bytes.
+    /// Largest message that is always eager and one piece, where a payload may have
+    /// `max_payload_bytes`.
     pub fn whole_bytes(&self, max_payload_bytes: usize) -> usize {
         let most = max_payload_bytes.min(self.always_eager());
         let whole = |n: usize| n <= self.costs().fragment_bytes(n);

@@ -89,7 +89,7 @@ struct Rank {
 
 fn bytes_of(view: &RawView) -> Vec<u8> {
     let mut bytes = vec![0; view.bytes()];
-    // SAFETY: invariant 2 of `run`: the test keeps the memory until all runs are over.
+    // SAFETY: invariant 2 of `run`: the test keeps the memory until all runs are complete.
     unsafe { view.pack(0..bytes.len(), bytes.as_mut_ptr()) };
     bytes
 }
@@ -139,7 +139,7 @@ impl Rank {
         let sent = self.net.borrow_mut().queues.get_mut(&key)?.pop_front()?;
         Some(match sent {
             Ok(bytes) => {
-                // SAFETY: invariant 2 of `run`: kept until all runs are over; plans send what
+                // SAFETY: invariant 2 of `run`: kept until all runs are complete; plans send what
                 // their peers expect.
                 unsafe { view.unpack(0..bytes.len(), bytes.as_ptr()) };
                 Ok(bytes.len())
