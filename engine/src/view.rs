@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //! 1. The bytes that a [`RawView`] names are readable, and those of one to receive into
-//!    writable and nobody else's, from when it is handed over until the operation, run or
-//!    call that has it is over or has given it back. Whoever makes the view sees to that:
+//!    writable and used by nothing else, from when it is handed over until the operation, run
+//!    or call that has it ends or has given it back. The maker of the view sees to that:
 //!    by the borrow or the owned buffer behind a [`View`] or [`ViewMut`], by the promise
 //!    of a caller (`from_raw`), or by taking a part of another view. (`of_raw` asks for
 //!    it without being `unsafe`: only the library's own layers make views so.)
@@ -13,7 +13,7 @@
 //! 3. Nothing in a view is tied to a thread: it is addresses, numbers and shared
 //!    descriptions, which are `Send` and `Sync`.
 //! 4. What an [`OwnedBuffer`] of this file names is no part of the value that moves:
-//!    elements that a vector owns alone, elements that an `Arc` keeps and nobody changes,
+//!    elements that a vector owns alone, elements that an `Arc` keeps unchanged,
 //!    or what a view for good names (invariant 1).
 //! 5. Any bytes are a value of a [`Datatype`], by its contract.
 //! 6. Whoever calls an unsafe function of this module keeps the promises of its `#
@@ -45,10 +45,10 @@ pub struct RawView {
 
 /// How the bytes lie, and of what types they are. All but `Loose`, `Device`, `Section`
 /// and `Parts` are contiguous memory of the host; their types are only asked for where
-/// somebody checks.
+/// a check needs them.
 #[derive(Clone, Debug)]
 pub enum Shape {
-    /// Of nobody knows what.
+    /// Of unknown types.
     Untyped,
     /// Elements of a Rust type.
     Slice(fn() -> Layout),
@@ -72,10 +72,10 @@ impl Default for RawView {
     }
 }
 
-// SAFETY: invariants 1 and 3: whoever holds the view may use the memory, on whatever thread
-// progress runs.
+// SAFETY: invariants 1 and 3: the owner of the view may use the memory, on any thread that
+// makes progress.
 unsafe impl Send for RawView {}
-// SAFETY: invariants 1 and 3: a shared view tells where memory lies, and reads it as its
+// SAFETY: invariants 1 and 3: a shared view has the address of memory, and reads it as its
 // maker permits from any thread; what writes is unsafe.
 unsafe impl Sync for RawView {}
 
@@ -89,7 +89,7 @@ impl RawView {
         }
     }
 
-    /// Bytes of unknown types, which nobody checks.
+    /// Bytes of unknown types, which no check compares.
     #[inline]
     pub fn untyped(origin: *mut u8, bytes: usize) -> Self {
         Self {
@@ -147,7 +147,7 @@ impl RawView {
         while at < self.bytes {
             transfer.wait()?;
             let (from, bytes) = transfer.ready()?;
-            // SAFETY: invariant 1 of `device::bounce`: so many bytes are packed there; by
+            // SAFETY: invariant 1 of `device::bounce`: these bytes are packed there; by
             // invariant 6 the caller's room is as long as the message, of which these are a
             // part.
             unsafe { std::ptr::copy_nonoverlapping(from, to.wrapping_add(at), bytes) };
@@ -172,7 +172,7 @@ impl RawView {
         }
     }
 
-    /// The sequence of predefined types; `None` if nobody knows.
+    /// The sequence of predefined types; `None` if it is unknown.
     pub fn signature(&self) -> Option<Signature> {
         let of_bytes = |layout: &Layout| {
             let whole = self.bytes.checked_div(layout.size()).unwrap_or(0);
@@ -396,7 +396,7 @@ impl RawView {
         Self::at(base.wrapping_add(origin), layout, count)
     }
 
-    /// Elements of one predefined type, of so many bytes in all.
+    /// Elements of one predefined type, of `bytes` bytes in all.
     #[inline]
     pub fn uniform(origin: *mut u8, bytes: usize, basic: Basic) -> Self {
         Self {
@@ -438,7 +438,7 @@ impl RawView {
     }
 }
 
-/// Memory of a device goes through bounce buffers; whoever reads its address here would
+/// Memory of a device goes through bounce buffers; a read of its address here would
 /// read anything.
 #[cold]
 fn not_of_the_host() -> ! {
@@ -527,7 +527,7 @@ impl<'a> View<'a> {
     ///
     /// # Safety
     /// While the view or a transfer from it exists, all bytes that the
-    /// instances touch are valid for reads, from any thread, and nobody writes
+    /// instances touch are valid for reads, from any thread, and nothing writes
     /// them.
     ///
     /// # Errors
@@ -620,7 +620,7 @@ impl<'a> ViewMut<'a> {
     ///
     /// # Safety
     /// While the view or a transfer into it exists, all bytes that the
-    /// instances touch are valid for writes, from any thread, and nobody else
+    /// instances touch are valid for writes, from any thread, and nothing else
     /// reads or writes them; any bytes are valid values there.
     ///
     /// # Errors
@@ -684,8 +684,8 @@ pub trait Buffer {
     /// The memory, borrowed.
     fn view(&self) -> View<'_>;
 
-    /// Shows the memory to somebody who only looks at its description: a view
-    /// need not be cloned.
+    /// Lends the view to a function that only reads its description: it need
+    /// not be cloned.
     #[doc(hidden)]
     #[inline]
     fn lend<R>(&self, look: impl FnOnce(&View<'_>) -> R) -> R {
@@ -844,7 +844,7 @@ scalars!(i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 isize usize f32 f64);
 ///
 /// # Safety
 /// The bytes that the view names stay valid and in place while the value is
-/// moved, and nobody else changes (or, for [`OwnedBufferMut`], touches) them
+/// moved, and nothing else changes (or, for [`OwnedBufferMut`], touches) them
 /// while the value is not used.
 pub unsafe trait OwnedBuffer: Buffer + Send + 'static {}
 
@@ -876,7 +876,7 @@ impl<T: Datatype> Buffer for std::sync::Arc<[T]> {
 // SAFETY: invariant 4: shared elements do not move, and cannot change while this clone lives.
 unsafe impl<T: Datatype> OwnedBuffer for std::sync::Arc<[T]> {}
 
-/// A sum of what a view holds (FNV-1a over words); 0 of memory of a device.
+/// A checksum of the bytes of a view (FNV-1a over words); 0 of memory of a device.
 pub fn sum(view: &RawView) -> u64 {
     const PIECE: usize = 64 << 10;
     if view.as_device().is_some() {

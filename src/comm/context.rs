@@ -11,8 +11,8 @@
 //!
 //! | made by | who hands out | how the others learn it |
 //! |---|---|---|
-//! | world | nobody: [`WORLD`] | built in |
-//! | own | this rank | nobody else needs it |
+//! | world | none: [`WORLD`] | built in |
+//! | own | this rank | no other needs it |
 //! | dup, idup, split, create, topologies | rank 0 of the parent | on the parent |
 //! | create_group, create_from_group | the group's rank 0 | up and down a tree over the meeting ([`super::meeting`]) |
 //! | intercomm_create | of the two leaders, the one with the lower world rank | leader to leader over the meeting, then within each side |
@@ -26,7 +26,7 @@
 //! # Invariants
 //! 1. A number is handed out at most once by its rank, and carries the rank: it
 //!    is unique in the job, and never used again while the job lives.
-//! 2. All members of a communicator have the same number, and nobody else has
+//! 2. All members of a communicator have the same number, and no other rank has
 //!    it: it travels only in the answer to the call that made the communicator.
 //! 3. A call that fails may use a number up. There are 2^40 per rank; when they
 //!    are gone, calls fail and nothing wraps around.
@@ -61,7 +61,7 @@ impl Contexts {
         }
     }
 
-    /// The first of `count` numbers in a row that nobody had before.
+    /// The first of `count` consecutive numbers that were never used.
     pub fn take(&self, count: u64) -> Result<u64> {
         let fits = |used: u64| {
             used.checked_add(count)

@@ -21,11 +21,11 @@ impl Communicator {
     /// As long as there is a failure that is not acknowledged, receives and probes from any
     /// source fail with [`ErrorKind::RankDead`](crate::ErrorKind::RankDead) and the name of
     /// the rank: what they wait for may have been lost. A receive that ends so has taken no
-    /// message, and its successor takes what it would have taken. Afterwards they go on
+    /// message, and its successor takes what it would have taken. Afterwards they continue
     /// with the ranks that live. Messages that a rank sent before it failed are still
     /// received, before and after.
     ///
-    /// A failed rank stays failed: what names it goes on failing, and so do collectives.
+    /// A failed rank stays failed: calls that name it fail from then on, and so do collectives.
     ///
     /// ```
     /// # use osier::{ANY_SOURCE, Communicator, ErrorKind};

@@ -4,7 +4,7 @@
 //! runs before that, once per error, on the thread that made the call.
 //!
 //! # Sources
-//! MPI 5.0, sections 9.3 and 9.5. What differs, and why, is told in
+//! MPI 5.0, sections 9.3 and 9.5. The differences and their reasons are in
 //! `docs/decisions/0019-error-handlers-run-beside-results.md`.
 
 use super::{Communicator, Session};

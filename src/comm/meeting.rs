@@ -8,9 +8,9 @@
 //! ```
 //!
 //! A message is `key length (4 bytes), key, payload`. All keys share one tag,
-//! so whoever waits receives whatever comes next and puts it where the others
-//! look. The key holds everything that tells two calls apart: the kind of
-//! call, the string tag or the parent's context and tag, and the direction.
+//! so a thread that waits receives the next message and puts it into the box of
+//! its key. The key has all that distinguishes two calls: the kind of call, the
+//! string tag or the parent's context and tag, and the direction.
 //!
 //! The channel of the meeting is opened when it is first used; what has come
 //! before is kept by the transport, as for any channel.
@@ -18,12 +18,12 @@
 //! # Invariants
 //! 1. Messages of one rank under one key are taken in the order in which they
 //!    were sent: one thread at a time receives (`receiving`), and it queues
-//!    what it got before the next may.
-//! 2. A message is put into its box, and a box is looked into, under the lock
-//!    of the lane or of the mail: nobody falls asleep over a full box, because
-//!    whoever fills it counts as having finished an operation of the lane.
-//! 3. Nobody waits for a dead rank: a wait for a rank ends with its death once
-//!    all it had sent before is in the boxes.
+//!    its message before the next may.
+//! 2. A message is put into its box, and a box is read, under the lock of the
+//!    lane or of the mail: no thread falls asleep over a full box, because the
+//!    thread that fills it counts as having completed an operation of the lane.
+//! 3. No thread waits for a dead rank: a wait for a rank ends with its death once
+//!    all messages that it had sent before are in the boxes.
 
 use super::Group;
 use super::context::{Contexts, MEETING};
@@ -47,17 +47,17 @@ const TAG: u32 = INTERNAL_TAG | 0x100;
 pub(crate) struct Key(Vec<u8>);
 
 impl Key {
-    /// Group calls without a parent, told apart by a string.
+    /// Group calls without a parent, identified by a string.
     pub fn from_group(tag: &str) -> Self {
         Self::with(0, &[tag.as_bytes()])
     }
 
-    /// Group calls within a parent, told apart by a number.
+    /// Group calls within a parent, identified by a number.
     pub fn within(context: u64, tag: u32) -> Self {
         Self::with(1, &[&context.to_le_bytes(), &tag.to_le_bytes()])
     }
 
-    /// Calls over two groups, told apart by a string.
+    /// Calls over two groups, identified by a string.
     pub fn from_groups(tag: &str) -> Self {
         Self::with(2, &[tag.as_bytes()])
     }
@@ -102,7 +102,7 @@ impl Mail {
     }
 }
 
-/// What a look at the meeting found.
+/// Result of one check of the meeting.
 enum Found {
     Payload(Vec<u8>),
     Message(Matched),
@@ -192,7 +192,7 @@ impl Meeting {
                 .wait_on(&self.lane, |lane| lane.take(handle))
                 .map(drop),
         });
-        // If its sender died in the middle, whoever waits for it hears of that.
+        // If its sender died in the middle, the thread that waits for it gets an error.
         let parsed = received.ok().and_then(|()| {
             let (length, rest) = data.split_first_chunk::<4>()?;
             let (key, payload) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
@@ -219,7 +219,7 @@ impl Meeting {
         Ok(theirs)
     }
 
-    /// Has all members of a group agree that they were given the same, and
+    /// Makes all members of a group agree that they were given the same, and
     /// gives them the first of `count` contexts. Collective over the group.
     #[track_caller]
     pub fn agree(
@@ -267,7 +267,7 @@ impl Meeting {
                 Err(_) => (EXHAUSTED, 0),
             }
         } else {
-            // The children must hear of it when the parent has died.
+            // The children must get the verdict when the parent has died.
             let parent = world(rank - mask);
             self.post(&mut sends, parent, &up, &answer(verdict, mine))
                 .and_then(|()| self.receive(parent, &down))
@@ -286,7 +286,7 @@ impl Meeting {
             }
             down_to /= 2;
         }
-        // Who has died meanwhile is no concern of this call.
+        // Ranks that have died meanwhile do not concern this call.
         let _ = sends.finish();
         match verdict {
             AGREED => Ok(base),
@@ -324,7 +324,7 @@ fn parse(bytes: &[u8]) -> (u8, u64) {
     }
 }
 
-/// FNV-1a: tells arguments apart that a mistake made different.
+/// FNV-1a: differs for arguments that differ by mistake.
 fn fingerprint(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

@@ -89,7 +89,7 @@ impl Drop for Joined {
             member.core.close();
             if orderly {
                 member.core.finalize();
-                // A launcher that hears nothing takes the end of the process for a failure.
+                // A launcher without this notice takes the end of the process for a failure.
                 if let Some(launcher) = member.core.launcher.get() {
                     launcher.finish();
                 }

@@ -165,7 +165,7 @@ impl Design {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Queues {
-    /// Transfers that are not over.
+    /// Pending transfers.
     pub operations: usize,
     /// Receives that no message has met.
     pub posted_receives: usize,
@@ -223,7 +223,7 @@ impl fmt::Debug for Communicator {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Sends that nobody waits for go on without the communicator.
+        // Detached sends complete without the communicator.
         let unfinished = self.core.with(&self.lane, |lane| {
             lane.report_unreceived(&self.core.checks);
             let unfinished = lane.unfinished_sends();
@@ -322,7 +322,7 @@ impl Communicator {
         Ok(own)
     }
 
-    /// Whether nobody else holds the communicator: no operation of it can be
+    /// Whether this is the last handle of the communicator: no operation of it can be
     /// posted any more without this handle.
     pub(crate) fn is_last(&self) -> bool {
         Arc::strong_count(&self.0) == 1
@@ -501,8 +501,8 @@ impl Communicator {
         })
     }
 
-    /// Waits until all that this rank has sent here has left it, whether or not somebody has
-    /// waited for it. For layers above.
+    /// Waits until all messages that this rank has sent here have left it, whether or not a
+    /// call has waited for them. For layers above.
     #[doc(hidden)]
     #[track_caller]
     pub fn flush_sends(&self) {

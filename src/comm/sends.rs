@@ -8,7 +8,7 @@ use osier_engine::progress::lane::{Mode, Posted};
 use osier_engine::view::Buffer;
 use std::any::Any;
 
-/// Sends under way on a lane, with their data. Dropped, they go on by
+/// Sends in flight on a lane, with their data. Dropped, they complete by
 /// themselves.
 pub(crate) struct Sends<'a> {
     core: &'a Core,

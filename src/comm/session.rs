@@ -12,7 +12,7 @@ use osier_engine::progress::core::Core;
 use std::fmt;
 use std::sync::Arc;
 
-/// A way into a job for a part of a program that brings its own groups.
+/// Access to a job for a part of a program that brings its own groups.
 ///
 /// Sessions are values. The first one of a process joins the job
 /// ([`Session::init`]); further ones come from it ([`Session::another`]) or

@@ -12,8 +12,8 @@ use osier_engine::error::{Error, ErrorKind, Result};
 
 impl Session {
     /// A communicator of a group that has no parent. Collective over the group
-    /// only. Calls at the same time, from several threads, are told apart by
-    /// their tags.
+    /// only. Calls at the same time, from several threads, have different
+    /// tags.
     ///
     /// # Errors
     /// Of kind [`ErrorKind::Rank`], if this rank is no member of the group; of kind

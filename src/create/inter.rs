@@ -87,7 +87,7 @@ impl Communicator {
                 ),
             ));
         }
-        // What the leader alone sees: the others hear whether it went well.
+        // Only the leader checks this, and sends the others the result.
         let mut head = [0u64; 3];
         let mut met = None;
         if self.rank() == local_leader {

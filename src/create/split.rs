@@ -1,9 +1,9 @@
 //! New communicators from old ones.
 //!
-//! All of them are a split: every rank says which color it wants and where it
-//! wants to stand, rank 0 collects that, takes as many contexts as there are
-//! colors, and tells everybody. A rank whose arguments make no sense says so in
-//! place of a color, so that all ranks get an error and none waits for ever.
+//! All of them are a split: every rank sends its color and key to rank 0, which
+//! takes as many contexts as there are colors, and answers all. A rank with wrong
+//! arguments says so in place of a color, so that all ranks get an error and none
+//! waits for ever.
 
 use crate::coll::IDUP;
 use crate::comm::{CONTEXTS, Communicator, Design, Group, Info, Key, Sends, Topology};
@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering;
 use std::task::{self, Poll};
 
 /// Each duplication has a tag of its own, so one that is given up leaves the
-/// others' messages alone. Bits 17 to 19 tell the messages of programs, where they are
+/// others' messages alone. Bits 17 to 19 mark the messages of programs, where they are
 /// not 0.
 fn idup_tag(number: u32) -> u32 {
     IDUP | number & 0x1_ffff | (number >> 17 & 0x3ff) << 20
@@ -132,7 +132,7 @@ impl Communicator {
     #[track_caller]
     fn idup_unreported(&self, info: &Info) -> Result<PendingCommunicator> {
         let attributes = self.0.attributes.duplicate(self);
-        // Even if that has failed: nobody shall wait for this rank in vain.
+        // Even if that has failed: no rank shall wait for this one in vain.
         let tag = idup_tag(self.0.idups.fetch_add(1, Ordering::Relaxed));
         let context = match &self.0.inter {
             None if self.rank() == 0 => {
@@ -166,7 +166,7 @@ impl Communicator {
         let mut sends = Sends::new(self.core(), self.lane());
         let me = self.0.inter.is_none().then_some(self.rank());
         for peer in (0..self.peer_count()).filter(|peer| Some(*peer) != me) {
-            // The others should hear of it even if one has died.
+            // The others get it even if one has died.
             let _ = sends.post(vec![context], peer as u32, tag);
         }
     }
@@ -297,7 +297,7 @@ impl Communicator {
         self.contains_all(group)?;
         let place = group.rank_of(self.member().rank());
         // Groups that are made at once have no member in common, so their
-        // first members tell them apart. The sides of an intercommunicator
+        // first members identify them. The sides of an intercommunicator
         // have one group each.
         let first = group.world_rank(0).filter(|_| !self.is_inter());
         let first = first.and_then(|world| self.group().rank_of(world));
@@ -389,7 +389,7 @@ enum Context {
     Taken,
 }
 
-/// A communicator under way, from [`Communicator::idup`]: a future, and a
+/// A communicator in the making, from [`Communicator::idup`]: a future, and a
 /// request among others in a [`WaitSet`](crate::requests::WaitSet). Dropping it gives the
 /// communicator up on this rank.
 ///

@@ -87,7 +87,7 @@ impl Communicator {
 
     #[track_caller]
     fn split_type_unreported(&self, kind: Option<SplitType<'_>>, key: i64) -> Result<Option<Self>> {
-        // Of an intercommunicator both groups are looked at together.
+        // Both groups of an intercommunicator are compared together.
         let merged = match self.is_inter() {
             true => Some(self.merge_sides(false)?),
             false => None,
@@ -96,7 +96,7 @@ impl Communicator {
         let bound = Hardware::bound_to();
         let hardware = Hardware::of(&bound);
         let place = |level| hardware.place(level, &bound);
-        // One step tells whether anybody is unguided, and where all are.
+        // One step shows whether any rank is unguided, and where all are.
         let mut mine = [i64::from(kind == Some(SplitType::HwUnguided)); LEVELS.len() + 1];
         for (slot, level) in mine[1..].iter_mut().zip(LEVELS) {
             *slot = place(level).map_or(-1, i64::from);

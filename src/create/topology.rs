@@ -133,7 +133,7 @@ impl Communicator {
     /// another number of entries than the grid has dimensions; else as [`Communicator::split`].
     #[track_caller]
     pub fn cart_sub(&self, remain: &[bool]) -> Result<Self> {
-        // That there is no grid all ranks see alike; the rest they tell.
+        // All ranks know alike whether there is a grid; the rest they exchange.
         let cart = self.reported(self.cart().ok_or_else(|| {
             Error::new(
                 ErrorKind::Argument,
@@ -229,8 +229,8 @@ impl Communicator {
     fn make_dist_graph(&self, edges: Edges<'_>) -> Result<Self> {
         let size = self.size();
         let list = edges.list(size);
-        // How many messages go to each rank, who made a mistake, who has
-        // edges, who has weights for them, who has weights for none.
+        // Counts of messages to each rank, and of ranks with an error, with edges,
+        // with weights for them, with weights for none.
         let mut mail: Vec<Vec<[u64; 3]>> = vec![Vec::new(); size];
         for &(source, to) in list.iter().flatten() {
             let weight = u64::from(to.weight);
@@ -282,7 +282,7 @@ impl Communicator {
                 sources.push(end);
             }
         }
-        // Of a graph without edges, those say it who have no edges to weigh.
+        // In a graph without edges, ranks that pass an empty list of weights decide.
         let weighted = weighted != 0 || some == 0 && counts[size + 3] != 0;
         let topology = DistGraphTopology::from_edges(sources, destinations, weighted);
         self.make_all(Ok(topology))
@@ -308,6 +308,6 @@ impl Communicator {
     }
 }
 
-/// Directions of an edge, as seen by the rank that is told of it.
+/// Directions of an edge, as seen by the rank that gets it.
 const OUT: u64 = 0;
 const IN: u64 = 1;

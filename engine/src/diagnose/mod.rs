@@ -13,7 +13,7 @@
 //! | [`page`] | what a rank says of itself, as words |
 //! | [`watch`] | reads the pages of a job |
 //! | [`report`] | the text |
-//! | `waits` | a rank's long waits; told by the waits themselves |
+//! | `waits` | a rank's long waits, described by the waits themselves |
 //! | [`threads`] | which threads of the process wait inside Osier |
 //! | [`outside`] | whether the others sleep until one of them wakes them |
 //!
@@ -37,9 +37,9 @@ use std::time::Duration;
 /// meanwhile has written all of it or nothing.
 pub fn tell(line: impl Display) {
     let text = format!("osier: {line}\n");
-    // Nobody is there to be told that it cannot be written.
+    // There is nowhere to report that it cannot be written.
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// A wait that has slept for so long is told to others.
+/// A wait that has slept this long is published.
 pub const LONG: Duration = Duration::from_millis(100);

@@ -24,8 +24,8 @@
 //! inside Osier have time-outs, so a process that is asleep as a whole has no thread inside.
 //!
 //! # Invariants
-//! 1. Whatever cannot be read counts as not asleep.
-//! 2. Two looks with the same print found the same threads asleep, and none has run between
+//! 1. A thread that cannot be read counts as not asleep.
+//! 2. Two inspections with the same print found the same threads asleep, and none ran between
 //!    the end of the first and the start of the second.
 
 mod files;
@@ -105,11 +105,11 @@ pub struct Outside {
     process: Process,
     /// A thread that was awake: the first to be asked next time.
     suspect: u32,
-    /// The last print, of a look that found that nothing else can wake the process.
+    /// The last print of an inspection by which nothing else can wake the process.
     sound: Option<u64>,
 }
 
-/// What a look has found: all threads outside are asleep.
+/// Result of an inspection: all threads outside are asleep.
 #[derive(Debug)]
 pub struct Asleep {
     /// They.
@@ -150,7 +150,7 @@ impl Outside {
             (one.sleeper.thread, one.sleeper.sleep, one.switches).hash(&mut hasher);
         }
         let print = hasher.finish();
-        // Nothing has run since the last look that has found the same.
+        // Nothing has run since the last inspection with the same print.
         if self.sound != Some(print) {
             self.sound = None;
             if !files::only_threads_wake(process, seen.iter().map(|one| one.call)) {

@@ -174,8 +174,8 @@ pub struct Page {
     /// Since when all of its threads wait and nothing has come; 0: they do not.
     /// If it has left, since when.
     pub quiet_ns: u64,
-    /// When it began to look at all its queues for the last time and found
-    /// nothing, after `quiet_ns`; 0: not yet.
+    /// Start of its last poll of all its queues that found nothing, after
+    /// `quiet_ns`; 0: none yet.
     pub polled_ns: u64,
     /// As `quiet_ns`, if threads outside Osier are asleep, too: see
     /// [`super::outside`].
@@ -277,7 +277,7 @@ impl Page {
         }
     }
 
-    /// Words that tell [`Page::standing`].
+    /// Words from which [`Page::standing`] is read.
     pub const STANDING_WORDS: usize = 5;
 
     /// How the rank stands, for the verdict.

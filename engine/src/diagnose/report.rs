@@ -28,7 +28,7 @@ pub fn communicator(context: u64) -> String {
     }
 }
 
-/// A duration of so many nanoseconds, roughly.
+/// A duration in nanoseconds as text, roughly.
 pub fn duration(ns: u64) -> String {
     match ns / 1_000_000_000 {
         s @ 0..60 => format!("{}.{} s", s, ns / 100_000_000 % 10),

@@ -1,24 +1,24 @@
 //! Verdict on hangs: certain and probable.
 //!
-//! Each rank tells two times of one clock: since when all of its threads wait
-//! and nothing has come (`since`), and when it last began to look at all its
-//! queues and still found nothing (`polled`). The job hangs for certain if
+//! Each rank publishes two times of one clock: the start of its quiet time, in
+//! which all its threads wait and nothing comes (`since`), and the start of its
+//! last poll of all queues that found nothing (`polled`). The job hangs for certain if
 //!
 //! ```text
 //! greatest since  <  least polled
 //! ```
 //!
-//! for between these two times every rank was quiet at once, so nobody
-//! sent anything; and every rank has looked at its queues after the time at
-//! which the last one became quiet, so nothing sent before was still under way.
-//! Only a message could end a wait: none exists, and nobody is left to send
+//! for between these two times every rank was quiet at once, so no rank
+//! sent anything; and every rank has polled its queues after the time at
+//! which the last one became quiet, so nothing sent before was still in flight.
+//! Only a message could end a wait: none exists, and no rank is left to send
 //! one. This stays so; it does not matter how old the two times are when
 //! they are read.
 //!
-//! A look covers all that is under way to a rank. In shared memory that is so
+//! A poll covers all messages in flight to a rank. In shared memory that is so
 //! because a message lies in a queue of its receiver as soon as it is posted;
-//! a transport that holds messages back must say when it does, and a look that
-//! is told so has found something.
+//! a transport that delays messages must say when it does, and such a poll
+//! counts as one that has found something.
 //!
 //! No message is counted for this. A rank that computes, that was stopped, or
 //! that has not woken yet since the last message has no `polled` after the
@@ -47,8 +47,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub enum Standing {
     /// It will never send again.
     Gone {
-        /// Since when, or since when that is known: what it sent before may
-        /// be under way.
+        /// Since when, or since when that is known: messages that it sent before
+        /// may be in flight.
         since: u64,
     },
     /// It may send, or nothing is known of it.
@@ -69,8 +69,8 @@ pub enum Standing {
     },
 }
 
-/// Whether the job hangs for certain: see the module's head. A job of which
-/// nobody is left does not hang.
+/// Whether the job hangs for certain: see the module's head. A job without
+/// ranks does not hang.
 pub fn hangs(ranks: impl IntoIterator<Item = Standing>) -> bool {
     still_for(ranks, false) > 0
 }
@@ -105,7 +105,7 @@ fn still_for(ranks: impl IntoIterator<Item = Standing>, asleep: bool) -> u64 {
     }
 }
 
-/// A rank's quiet time: what it tells of itself, from looks at its queues.
+/// A rank's quiet time, from polls of its queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quiet {
     since: u64,
@@ -114,12 +114,12 @@ pub struct Quiet {
 }
 
 impl Quiet {
-    /// Takes in a look at all queues that began and ended at these times.
+    /// Takes a poll of all queues that began and ended at these times.
     /// `calm`: all threads wait, only messages can end their waits, and the
-    /// look found nothing. `moved`: counts whatever this rank has received or
-    /// posted so far. `checked`: when the thread that has not for longest last
-    /// asked whether its wait is over, in vain; a thread whose wait was ended
-    /// by another may not have noticed yet.
+    /// poll found nothing. `moved`: number of messages that this rank has
+    /// received or posted so far. `checked`: the oldest, of all threads, of
+    /// their last checks in vain whether their wait has ended; a thread whose
+    /// wait another has ended may not have noticed yet.
     pub fn look(&mut self, calm: bool, moved: u64, checked: u64, (began, ended): (u64, u64)) {
         if !calm || moved != self.moved || self.since == 0 {
             *self = Quiet {

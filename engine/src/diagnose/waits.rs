@@ -2,16 +2,16 @@
 //!
 //! A wait has a [`Watch`]. Once it has slept for [`LONG`] it registers, with
 //! what it waits for: its check is run once more while the thread listens, and
-//! whatever the check asks a lane for in vain tells what it is
-//! ([`hear`]). So every wait describes itself, whoever wrote it.
+//! each operation that the check asks a lane for in vain describes itself
+//! ([`hear`]). So every wait describes itself, without code of its own.
 //!
-//! The thread that sleeps at the doorbell looks around now and then
+//! The thread that sleeps at the doorbell ticks now and then
 //! ([`crate::progress::core::Core::tick`]) and publishes the rank's page.
 //!
 //! # Invariants
 //! 1. A registered thread runs nothing but its wait until it has been taken
 //!    off the list, which ends the rank's quiet time.
-//! 2. The list's lock is never taken while a lane is held.
+//! 2. A thread never takes the list's lock while it has a lane's.
 
 use super::LONG;
 use super::outside::{Asleep, Sleeper};
@@ -77,7 +77,7 @@ pub fn listens() -> bool {
 #[cold]
 pub fn hear(asked: Asked) {
     HEARD.with_borrow_mut(|heard| {
-        // Whether all are unreachable, the list tells however many there are.
+        // The list shows whether all are unreachable, for any number of them.
         let first_reachable = !asked.unreachable && is_hopeless(heard);
         if heard.len() < MOST_ASKED || asked.operation == Operation::Other || first_reachable {
             heard.truncate(MOST_ASKED - 1);
@@ -131,7 +131,7 @@ pub fn resign<R>(check: impl FnOnce() -> R) -> R {
     RESIGNS.set(false);
     result
 }
-/// When a thread began what it has not done yet.
+/// Time of an event that has not come yet.
 const NOT_YET: u64 = u64::MAX;
 
 /// What can end a wait.
@@ -139,7 +139,7 @@ const NOT_YET: u64 = u64::MAX;
 pub enum EndedBy {
     /// A message, or another thread of the process.
     Ranks,
-    /// The same; but who waits is a future, and its executor may do other things.
+    /// The same; but a future waits, and its executor may do other things.
     Executor,
     /// Anything.
     Anything,
@@ -154,7 +154,7 @@ pub struct Watch<'a> {
     yields_ns: u64,
     /// When it first slept.
     since_ns: u64,
-    /// When it was last about to ask whether it is over.
+    /// Time before its last check whether it has ended.
     asks_ns: u64,
     registered: Option<(u64, Inside)>,
 }
@@ -191,8 +191,8 @@ impl<'a> Watch<'a> {
         self.ends
     }
 
-    /// To be asked before the check that precedes a sleep: whether it has been so long that the
-    /// wait should say what it is about, by [`Watch::tell`].
+    /// Whether the wait has lasted so long that it should describe itself by [`Watch::tell`]:
+    /// to be called before the check that precedes a sleep.
     pub fn is_long(&mut self) -> bool {
         let now = monotonic_ns();
         if self.since_ns == 0 {
@@ -202,7 +202,7 @@ impl<'a> Watch<'a> {
         now - self.since_ns >= LONG.as_nanos() as u64
     }
 
-    /// Registers the wait, or what it is about now: a check after
+    /// Registers the wait, or its present operations: a check after
     /// [`Watch::is_long`] asked for these in vain.
     pub fn tell(&mut self, asked: Vec<Asked>) {
         // Named before the list is locked: a name may have to be read from a file.
@@ -270,14 +270,14 @@ struct Listed {
     list: Vec<Entry>,
     quiet: Quiet,
     drowse: Drowse,
-    /// Threads outside that the last look found asleep.
+    /// Threads outside that the last inspection found asleep.
     sleepers: Vec<Sleeper>,
     next: u64,
     /// Counts threads that came and went.
     changes: u64,
 }
 
-/// What a rank has looked at, and seen.
+/// What a rank has polled or inspected, and the result.
 pub enum Looked {
     /// Nothing: not only messages can end its waits.
     Nothing,
@@ -314,7 +314,7 @@ pub struct Waits {
     /// After which a job that stands still probably hangs; set once, at init.
     pub patience: OnceLock<Duration>,
     last_tick_ns: AtomicU64,
-    /// When the threads outside were last looked at.
+    /// Time of the last inspection of the threads outside.
     looked_ns: AtomicU64,
 }
 
@@ -359,7 +359,7 @@ impl Waits {
         drop(inside);
     }
 
-    /// Whether it is time to look around: about every [`LONG`].
+    /// Whether a tick is due: about every [`LONG`].
     pub fn is_due(&self) -> bool {
         let now = monotonic_ns();
         let last = self.last_tick_ns.load(Ordering::Relaxed);
@@ -370,8 +370,8 @@ impl Waits {
                 .is_ok()
     }
 
-    /// Whether it is time to look at the threads outside: ten times while the job is still
-    /// given time, which costs a file or two per thread.
+    /// Whether an inspection of the threads outside is due: ten times within the job's
+    /// patience, which costs a file or two per thread.
     pub fn is_outside_due(&self) -> bool {
         let Some(patience) = self.patience.get() else {
             return false;
@@ -398,7 +398,7 @@ impl Waits {
         Some((state.changes, ends))
     }
 
-    /// Takes in a look at all lanes that began at `began`, if it was made; see
+    /// Takes a poll of all lanes that began at `began`, if there was one; see
     /// [`Quiet::look`].
     pub fn after_look(&self, changes: u64, looked: Looked, began: u64) {
         let mut state = self.lock();
@@ -434,7 +434,7 @@ impl Waits {
         }
     }
 
-    /// Waits that have lasted longer than the limit and were not told yet.
+    /// Waits that have lasted longer than the limit and were not reported yet.
     pub fn stalled(&self) -> Vec<Wait> {
         let Some(limit) = self.stall.get() else {
             return Vec::new();
@@ -461,7 +461,7 @@ impl Waits {
         (self.publish)(&state.page().encode());
     }
 
-    /// The rank is over.
+    /// Notes that the rank has left.
     pub fn left(&self) {
         let page = Page {
             state: State::Left,

@@ -24,7 +24,7 @@ fn standing(job: &JobStatus, rank: usize) -> Standing {
     }
 }
 
-/// Looks out for hangs of a job, and tells of each stuck wait once.
+/// Watches a job for hangs, and reports each stuck wait once.
 #[derive(Debug, Default)]
 pub struct Watcher {
     /// A rank that was busy: the first to be asked next time.
@@ -69,10 +69,10 @@ pub fn verdict(
 }
 
 impl Watcher {
-    /// The report, if the job hangs and not every wait was told before. Asks
+    /// The report, if the job hangs and not every wait was reported before. Asks
     /// one rank as long as that one is busy.
     pub fn look(&mut self, job: &JobStatus, patience: Option<Duration>) -> Option<Report> {
-        // Most of the time it still computes, and nobody else is asked.
+        // Most of the time it still computes, and no other is asked.
         self.suspect = self.suspect.min(job.ranks().checked_sub(1)?);
         if self.standing(job, self.suspect, patience) == Standing::Busy {
             return None;

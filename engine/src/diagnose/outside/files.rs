@@ -147,7 +147,7 @@ fn socket_of(link: &str) -> Option<u32> {
         .ok()
 }
 
-/// The number that tells an eventfd from others of the machine.
+/// The number of an eventfd, unique on the machine.
 fn eventfd_of(process: Process, fd: u64) -> Option<u64> {
     let info = process.read(&format!("fdinfo/{fd}"))?;
     field(&info, "eventfd-id")?.parse().ok()

@@ -3,7 +3,7 @@
 //! # Invariants
 //! 1. A system call on numbers, or on memory of ours of the length that is said, touches
 //!    no other memory of the process.
-//! 2. A descriptor that a system call has just returned is owned by nobody else.
+//! 2. A descriptor that a system call has just returned has no other owner.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
