@@ -467,14 +467,7 @@ impl Communicator {
         if !lane.may_receive_directly(Pattern::exact(source, tag)) {
             return None;
         }
-        // An answer takes a while: a poll now would only take the line away
-        // from the peer that is about to write it.
-        if !lane.take_just_sent()
-            && let Some(bytes) = lane.receive_next(view, source, tag)
-        {
-            return Some(bytes);
-        }
-        self.await_short(&mut lane, view, source, tag)
+        self.receive_here(&mut lane, view, source, tag)
     }
 
     /// Receives a short message that is there already.
@@ -500,6 +493,8 @@ impl Communicator {
         source: u32,
         tag: u32,
     ) -> Option<usize> {
+        // An answer takes a while: a poll now would only take the line away
+        // from the peer that is about to write it.
         if !lane.take_just_sent()
             && let Some(bytes) = lane.receive_next(view, source, tag)
         {
