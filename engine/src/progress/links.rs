@@ -25,8 +25,6 @@ pub enum Remote {
 pub struct Links {
     own: Peer,
     loopback: Loopback,
-    /// Loopback messages posted and not yet polled.
-    looped: usize,
     remote: Remote,
 }
 
@@ -55,14 +53,13 @@ impl Links {
         Self {
             own,
             loopback: Loopback::new(own),
-            looped: 0,
             remote,
         }
     }
 
     /// Number of messages to this rank itself in flight.
     pub fn looped(&self) -> usize {
-        self.looped
+        self.loopback.waiting()
     }
 
     /// Name of the transport to a peer.
@@ -99,9 +96,7 @@ impl Links {
         fill: impl FnOnce(*mut u8),
     ) -> Result<(), PostError> {
         if peer == self.own {
-            self.loopback.post_with(peer, head, bytes, fill)?;
-            self.looped += 1;
-            return Ok(());
+            return self.loopback.post_with(peer, head, bytes, fill);
         }
         #[cfg(debug_assertions)]
         steps::at(Phase::Posts, head.kind);
@@ -136,9 +131,7 @@ impl Links {
 
     #[inline(always)]
     pub fn poll(&mut self) -> Option<Incoming> {
-        if self.looped > 0
-            && let Some(m) = self.loopback.poll()
-        {
+        if let Some(m) = self.loopback.poll() {
             return Some(m);
         }
         match &mut self.remote {
@@ -170,7 +163,6 @@ impl Links {
     #[inline]
     pub fn release(&mut self, message: &Incoming) {
         if message.peer == self.own {
-            self.looped -= 1;
             return self.loopback.release(message);
         }
         match &mut self.remote {
