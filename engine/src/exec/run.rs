@@ -459,7 +459,7 @@ pub fn copy(from: &RawView, to: &RawView) -> Result<()> {
 }
 
 #[repr(align(64))]
-struct Block<const N: usize>([u8; N]);
+struct Block([u8; BLOCK_BYTES]);
 
 /// `into = left op right`, of contiguous memory of the host.
 pub fn combine(
@@ -518,14 +518,11 @@ pub fn combine(
         let left = unsafe { std::slice::from_raw_parts(left, bytes) };
         return operator.combine(fit, to, left);
     }
-    let mut small = Block([0; 64]);
-    let mut middle;
+    let mut short;
     let mut large;
-    let block: &mut [u8] = if bytes <= 64 {
-        &mut small.0
-    } else if fit.unit <= BLOCK_BYTES {
-        middle = Block([0; BLOCK_BYTES]);
-        &mut middle.0
+    let block: &mut [u8] = if fit.unit <= BLOCK_BYTES {
+        short = Block([0; BLOCK_BYTES]);
+        &mut short.0
     } else {
         large = vec![0u8; fit.unit];
         &mut large
