@@ -71,6 +71,9 @@ impl World {
             return Ok(());
         }
         let peer = self.peer(p.context, p.from, p.to) as usize;
+        if !self.seat(p.from).senders.contains_key(&q) {
+            self.part_tags += p.sends;
+        }
         let seat = self.seat_mut(p.from);
         if !seat.senders.contains_key(&q) {
             let buffer = vec![0u8; p.bytes];
@@ -432,13 +435,12 @@ impl World {
         }
         // Of setups.
         let first = INTERNAL_TAG | PARTITIONED_TAG;
-        let partitions: usize = self.parted.iter().map(|p| p.sends).sum();
         for rank in 0..self.ranks {
             if !self.alive[rank as usize] {
                 continue;
             }
             for context in 0..self.contexts() {
-                for tag in first..=first + partitions as u32 {
+                for tag in first..=first + self.part_tags as u32 {
                     let pattern = Pattern {
                         source: None,
                         tag: TagPattern::Exact(tag),

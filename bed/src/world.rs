@@ -123,6 +123,8 @@ pub(super) struct World {
     /// By rank; the dead have none at the end.
     pub seats: Vec<Option<Seat>>,
     pub parted: Vec<Parted>,
+    /// Partitions of all set-ups, of those that failed, too: each takes tags.
+    pub part_tags: usize,
     /// Senders and receivers of partitioned transfers, as they were set up.
     pub pairs: BTreeMap<PairKey, (Vec<usize>, Vec<usize>)>,
     pub generals: BTreeMap<usize, General>,
@@ -208,6 +210,7 @@ impl World {
             inter: (0..contexts).map(|c| !case.sides(c).1.is_empty()).collect(),
             seats,
             parted: case.parted.clone(),
+            part_tags: 0,
             pairs: BTreeMap::new(),
             generals: BTreeMap::new(),
             buffers: BTreeMap::new(),
