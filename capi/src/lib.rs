@@ -25,12 +25,12 @@
 #![recursion_limit = "512"]
 
 mod abi;
+mod alltoallw;
 mod attributes;
 mod buffers;
 mod call;
 mod callers;
 mod collectives;
-mod collectives_more;
 mod comms;
 mod control;
 mod environment;
@@ -45,6 +45,7 @@ mod leaks;
 mod mapped;
 mod messages;
 mod missing;
+mod neighbor_collectives;
 mod objects;
 mod on_host;
 mod ops;
@@ -63,5 +64,6 @@ mod topologies;
 mod type_contents;
 mod type_queries;
 mod types;
+mod vector_collectives;
 mod waits;
 mod work;

@@ -2,7 +2,7 @@
 //! runs it once. The sources say which operations there are, so that none is
 //! forgotten here.
 
-mod forms;
+mod nonblocking;
 
 use crate::support::{Watchdog, on_all};
 use osier::buffers::{Region, Regions};
@@ -498,7 +498,7 @@ fn making(comm: &Communicator, b: &Bench) {
     b.check("Communicator::reduce_scatter", || {
         comm.reduce_scatter(&one, &mut [0u8], &nine, osier::Op::Sum)
     });
-    forms::check(comm, b);
+    nonblocking::check(comm, b);
     let neighbors = osier_collectives::Operation::NeighborAlltoall;
     b.check("Communicator::explain", || {
         comm.explain(neighbors, 8).map(drop)
