@@ -31,7 +31,6 @@ use crate::progress::op::Op;
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
 use crate::progress::protocols::{self, Device};
-use crate::protocol::select::Pipelining;
 use crate::wire;
 use crate::wire::offer::{Offer, Told, When};
 use osier_kernels::BusId;
@@ -52,6 +51,8 @@ pub(crate) struct Placed {
     unsaid: Option<UnderWay>,
     /// The sender was asked to give up.
     stopped: bool,
+    /// The table ranks slots on the sender's device next, if it does not write.
+    slots_next: bool,
 }
 
 impl Placed {
@@ -74,6 +75,7 @@ pub(crate) fn begin_place(
     peer: u32,
     send: u32,
     remote: &Remote,
+    slots_next: bool,
 ) -> bool {
     let memory = (port.ops.get(handle)).and_then(|op| op.view.as_device().cloned());
     let Some((memory, Ok((key, origin)))) = memory.map(|m| (m.clone(), m.key())) else {
@@ -93,6 +95,7 @@ pub(crate) fn begin_place(
         event,
         unsaid: Some(UnderWay::new(&port.devices)),
         stopped: false,
+        slots_next,
     };
     protocols::begin_device_work(port, handle, Device::Put(placed));
     advance_placed(port, handle);
@@ -170,8 +173,8 @@ pub(crate) fn advance_placed(port: &mut Port, handle: u32) -> bool {
 
 /// Goes on with a message that was not written: in slots.
 pub(crate) fn go_otherwise(port: &mut Port, handle: u32, peer: u32, send: u32, device: &BusId) {
-    let pipelines = port.devices.pipelining() != Pipelining::Off;
-    if !pipelines || !device_pipeline::begin_on_device(port, handle, peer, send, device) {
+    let slots_next = state(port, handle).is_some_and(|placed| placed.slots_next);
+    if !slots_next || !device_pipeline::begin_on_device(port, handle, peer, send, device) {
         device_get::go_without(port, handle, peer, send);
     }
 }

@@ -241,7 +241,11 @@ pub(crate) fn answer(
             (Select::DeviceGet, None) => described
                 .is_some_and(|key| device_copy::begin_direct(port, handle, peer, send, key)),
             (Select::DevicePut, Some(remote)) => {
-                device_put::begin_place(port, handle, peer, send, remote)
+                let slots = [Select::DeviceSlots, Select::HostSlots, Select::Fragments];
+                let rest = ranking.iter().skip_while(|p| *p != Select::DevicePut);
+                let next = rest.into_iter().find(|p| slots.contains(p));
+                let slots_next = next == Some(Select::DeviceSlots);
+                device_put::begin_place(port, handle, peer, send, remote, slots_next)
             }
             (Select::DeviceSlots, Some(remote)) => {
                 let device = &remote.offer.key.device;
