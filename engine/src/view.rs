@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //! 1. The bytes that a [`RawView`] names are readable, and those of one to receive into
-//!    writable and used by nothing else, from when it is handed over until the operation, run
-//!    or call that has it ends or has given it back. The maker of the view sees to that:
+//!    writable and used by nothing else, from when it is posted until the operation, run
+//!    or call that has it ends or has given it back. The maker of the view ensures that:
 //!    by the borrow or the owned buffer behind a [`View`] or [`ViewMut`], by the promise
 //!    of a caller (`from_raw`), or by taking a part of another view. (`of_raw` asks for
 //!    it without being `unsafe`: only the library's own layers make views so.)
@@ -12,12 +12,12 @@
 //!    inside their view.
 //! 3. Nothing in a view is tied to a thread: it is addresses, numbers and shared
 //!    descriptions, which are `Send` and `Sync`.
-//! 4. What an [`OwnedBuffer`] of this file names is no part of the value that moves:
+//! 4. The memory of an [`OwnedBuffer`] of this file is no part of the value that moves:
 //!    elements that a vector owns alone, elements that an `Arc` keeps unchanged,
 //!    or what a view for good names (invariant 1).
 //! 5. Any bytes are a value of a [`Datatype`], by its contract.
-//! 6. Whoever calls an unsafe function of this module keeps the promises of its `#
-//!    Safety`; what is promised of a whole holds for each part.
+//! 6. The caller of an unsafe function of this module keeps the promises of its `#
+//!    Safety`; a promise for a whole holds for each part.
 //! 7. [`zeroed_vec`] has reserved room for all elements before it writes them.
 
 pub mod on_device;
@@ -32,8 +32,8 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Memory of a message as the engine sees it: no lifetime. Whoever makes one
-/// says until when it is valid.
+/// Memory of a message as the engine sees it: no lifetime. Its maker
+/// states until when it is valid.
 #[derive(Clone, Debug)]
 pub struct RawView {
     /// Origin of the first instance; first byte if contiguous.
@@ -43,9 +43,9 @@ pub struct RawView {
     pub shape: Shape,
 }
 
-/// How the bytes lie, and of what types they are. All but `Loose`, `Device`, `Section`
-/// and `Parts` are contiguous memory of the host; their types are only asked for where
-/// a check needs them.
+/// Layout of the bytes, and their types. All but `Loose`, `Device`, `Section`
+/// and `Parts` are contiguous memory of the host; their types are read only
+/// by checks.
 #[derive(Clone, Debug)]
 pub enum Shape {
     /// Of unknown types.
@@ -58,11 +58,11 @@ pub enum Shape {
     Dense(Layout),
     /// Instances of a layout with gaps.
     Loose(Layout, usize),
-    /// Instances in a device's memory; the origin is an address there.
+    /// Instances in device memory; the origin is a device address.
     Device(Arc<DeviceMemory>),
     /// Instances of a layout with gaps, without their first packed bytes.
     Section(Layout, usize, usize),
-    /// One after the other, on the host.
+    /// Several views of host memory, in order.
     Parts(Arc<[RawView]>),
 }
 
@@ -76,7 +76,7 @@ impl Default for RawView {
 // makes progress.
 unsafe impl Send for RawView {}
 // SAFETY: invariants 1 and 3: a shared view has the address of memory, and reads it as its
-// maker permits from any thread; what writes is unsafe.
+// maker permits from any thread; all functions that write are unsafe.
 unsafe impl Sync for RawView {}
 
 impl RawView {
@@ -123,7 +123,7 @@ impl RawView {
         Self::device(memory.origin(), memory.bytes(), memory)
     }
 
-    /// The device's memory, if it is there.
+    /// The device memory, if the view has any.
     #[inline]
     pub fn as_device(&self) -> Option<&Arc<DeviceMemory>> {
         match &self.shape {
@@ -157,7 +157,7 @@ impl RawView {
         Ok(())
     }
 
-    /// The message of this view where it was packed to.
+    /// The packed message of this view.
     pub fn packed_at(&self, origin: *mut u8) -> Self {
         let shape = match &self.shape {
             Shape::Loose(layout, _) => Shape::Dense(layout.clone()),
@@ -201,7 +201,7 @@ impl RawView {
         )
     }
 
-    /// Whether the two touch a byte in common. Exact, blocks and all.
+    /// Whether the two share a byte. Exact, also between blocks.
     pub fn overlaps(&self, other: &RawView) -> bool {
         let ((start, end), (other_start, other_end)) = (self.span(), other.span());
         if self.bytes == 0 || other.bytes == 0 || start >= other_end || other_start >= end {
@@ -218,7 +218,7 @@ impl RawView {
         a.overlaps(count, &b, other_count, offset as isize)
     }
 
-    /// Addresses between which all bytes lie.
+    /// Address range of all bytes.
     pub fn span(&self) -> (usize, usize) {
         let at = self.origin.addr();
         match &self.shape {
@@ -235,7 +235,7 @@ impl RawView {
         }
     }
 
-    /// The addresses of its bytes on the host, as runs.
+    /// Host addresses of its bytes, as runs.
     pub fn runs(&self, mut f: impl FnMut(Range<usize>)) {
         let at = self.origin.addr();
         match &self.shape {
@@ -263,7 +263,7 @@ impl RawView {
                 let (layout, count) = memory.instances();
                 Some((layout.clone(), count))
             }
-            // Nobody asks which of its bytes they are.
+            // No caller needs the exact bytes.
             Shape::Section(..) | Shape::Parts(_) => None,
             _ => Some((Type::of::<u8>().commit().ok()?, self.bytes)),
         }
@@ -438,8 +438,8 @@ impl RawView {
     }
 }
 
-/// Memory of a device goes through bounce buffers; a read of its address here would
-/// read anything.
+/// Device memory goes through bounce buffers; its address must not be read
+/// on the host.
 #[cold]
 fn not_of_the_host() -> ! {
     panic!("memory of a device is not the host's to read")
@@ -544,7 +544,7 @@ impl<'a> View<'a> {
         self.raw.bytes
     }
 
-    /// Memory that its holder counts, or vouches for.
+    /// Memory that its owner counts, or vouches for.
     #[inline]
     pub fn of_raw(raw: RawView) -> View<'a> {
         View {
@@ -605,8 +605,8 @@ impl<'a> ViewMut<'a> {
         require_dense::<T>()?;
         let at = offset::<T>(origin)?;
         let bytes = size_of_val(buffer);
-        // First whether it lies inside, which costs nothing: what does, has no more blocks
-        // than bytes.
+        // First whether it lies inside, which costs nothing: a layout that does has no more
+        // blocks than bytes.
         let raw = RawView::with_layout(buffer.as_mut_ptr().cast(), bytes, at, layout, count)?;
         layout.check_receive(count)?;
         Ok(Self {
@@ -684,8 +684,8 @@ pub trait Buffer {
     /// The memory, borrowed.
     fn view(&self) -> View<'_>;
 
-    /// Lends the view to a function that only reads its description: it need
-    /// not be cloned.
+    /// Lends the view to a function that only reads its description, which avoids
+    /// a clone.
     #[doc(hidden)]
     #[inline]
     fn lend<R>(&self, look: impl FnOnce(&View<'_>) -> R) -> R {
@@ -876,7 +876,7 @@ impl<T: Datatype> Buffer for std::sync::Arc<[T]> {
 // SAFETY: invariant 4: shared elements do not move, and cannot change while this clone lives.
 unsafe impl<T: Datatype> OwnedBuffer for std::sync::Arc<[T]> {}
 
-/// A checksum of the bytes of a view (FNV-1a over words); 0 of memory of a device.
+/// Checksum of the bytes of a view (FNV-1a over words); 0 for device memory.
 pub fn sum(view: &RawView) -> u64 {
     const PIECE: usize = 64 << 10;
     if view.as_device().is_some() {

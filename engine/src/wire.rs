@@ -5,11 +5,11 @@
 //! its fragments, FIN ends a rendezvous: the sender's memory is free.
 //!
 //! `send` is the sender's handle of the operation: the receiver only repeats
-//! it. Fragments of one send arrive in order, so they carry no offset. POISON says that
-//! a message of a collective will not come, and names the failed rank of the job; so does a
-//! CANCEL of one that has begun.
+//! it. Fragments of one send arrive in order, so they carry no offset. POISON cancels
+//! a message of a collective in advance, and names the failed rank of the job; so does a
+//! CANCEL of a message that has begun.
 //!
-//! Where something is checked (`crate::check`), a CHECK stands in front of EAGER, EAGER_FIRST and
+//! Where messages are checked (`crate::check`), a CHECK precedes EAGER, EAGER_FIRST and
 //! RTS.
 
 pub mod offer;
@@ -20,7 +20,7 @@ use offer::Offer;
 use osier_datatype::SignatureDigest;
 use osier_transports::{AmHead, RegionKey};
 
-/// The kinds of messages, with the fields of their heads and what follows these.
+/// The kinds of messages: fields of their heads, and payload.
 macro_rules! kinds {
     ($($name:ident = $number:literal: $aux:literal, $low:literal, $high:literal, $payload:literal;)*) => {
         $(pub const $name: u8 = $number;)*
@@ -33,7 +33,7 @@ macro_rules! kinds {
             }
         }
 
-        /// The table, for what is derived from it.
+        /// The table, for code derived from it.
         #[cfg(test)]
         const KINDS: &[Kind] = &[$(Kind {
             name: stringify!($name),
@@ -53,26 +53,26 @@ kinds! {
     // Send fragments.
     CTS = 5: "units, 0: all", "send", "0", "none";
     FIN = 6: "outcome", "send", "0", "none";
-    // It is matched.
+    // The send is matched.
     ACK = 7: "0", "send", "0", "none";
     CREDIT = 8: "0", "bytes", "0", "none";
-    // The rest will not come.
+    // The remaining fragments will not come.
     CANCEL = 9: "1 = of a run", "send", "rank", "none";
     REAR_PUT = 10: "0", "send", "receive", "region key, first byte u64";
     REAR_DONE = 11: "1 = not pushed", "receive", "0", "none";
     CHECK = 12: "0", "send", "0", "types and source line of the next start";
-    // Clear to send by bounce buffers, which are handed over slot by slot.
+    // Clear to send by bounce buffers, which are granted slot by slot.
     SLOT_CTS = 13: "2 = on the device, 4 = linked to ours", "send", "0", "none";
     SLOT = 14: "1 = there are none, 2 = on the device", "send", "0",
         "where in shared memory, or on the device, the next bytes lie";
-    // Slots are the sender's again.
+    // Slots return to the sender.
     SLOT_CREDIT = 15: "how many", "send", "0", "none";
     LAYOUT = 16: "0", "slot", "0", "a layout, kept for later offers";
     // In place of a message.
     POISON = 17: "0", "tag", "rank", "none";
     FD_REQUEST = 18: "1 = of slots, 2 = of the receive (halves are exchanged)", "send", "receive",
         "number u64, socket: descriptors of the memory";
-    // There are no descriptors. Names the send, if that asked for them.
+    // There are no descriptors. Names the send, if the send requested them.
     FD_REFUSED = 19: "0", "receive", "0", "none";
     PUT_OFFER = 20: "1 = give up", "send", "receive", "offer of the receive's memory";
     PUT_DONE = 21: "1 = not written", "receive", "0", "none";
@@ -93,7 +93,7 @@ pub const WINDOW_BYTES: usize = 64 << 10;
 
 /// In the aux of RTS: a region key follows.
 pub const KEYED: u16 = 1;
-/// In the aux of a start: a CHECK came before.
+/// In the aux of a start: a CHECK precedes it.
 pub const CHECKED: u16 = 2;
 /// In the aux of RTS: the bytes lie in a device's memory.
 pub const ON_DEVICE: u16 = 4;
@@ -101,7 +101,7 @@ pub const ON_DEVICE: u16 = 4;
 pub const OFFERED: u16 = 8;
 /// In the aux of RTS: the bytes are not valid yet; their ready event is pending.
 pub const LATE: u16 = 16;
-/// In the aux of SLOT: the sender has no slots to hand over.
+/// In the aux of SLOT: the sender has no slots to grant.
 pub const NO_SLOTS: u16 = 1;
 
 /// In the aux of SLOT_CTS and SLOT: slots on the sender's device.
@@ -114,20 +114,20 @@ pub const OF_SLOTS: u16 = 1;
 pub const OF_RECEIVE: u16 = 2;
 /// In the aux of CANCEL: a collective owes the message, and fails.
 pub const OF_RUN: u16 = 1;
-/// In the aux of PUT_OFFER: do not begin.
+/// In the aux of PUT_OFFER: do not begin the put.
 pub const GIVE_UP: u16 = 1;
 /// In the aux of PUT_DONE: nothing was written.
 pub const NOT_WRITTEN: u16 = 1;
 
-/// In the aux of READY: what the memory waits for has failed.
+/// In the aux of READY: the ready event of the memory has failed.
 pub const NEVER: u16 = 1;
 
 /// The receiver has the data.
 pub const OUTCOME_DONE: u16 = 0;
-/// The receiver has forgotten the message, as the sender asked.
+/// The receiver has forgotten the message, as the sender requested.
 pub const OUTCOME_CANCELLED: u16 = 1;
 
-/// The receiver has dropped the communicator, and nobody will receive it.
+/// The receiver has dropped the communicator, and no receive can match.
 pub const OUTCOME_CLOSED: u16 = 2;
 
 /// Bytes of the total in front of an EAGER_FIRST message's data.
@@ -143,8 +143,8 @@ pub fn head(kind: u8, aux: u16, low: u32, high: u32) -> AmHead {
     }
 }
 
-/// The total of an EAGER_FIRST, with check bits: it lies among the bytes of a payload, which the
-/// transport does not look at, and says how long the message is.
+/// The total of an EAGER_FIRST, with check bits: it lies in a payload, which the
+/// transport does not check, and gives the length of the message.
 #[inline]
 pub fn eager_first_total(total: u64, tag: u32) -> u64 {
     let total = total & 0xffff_ffff;
@@ -152,7 +152,7 @@ pub fn eager_first_total(total: u64, tag: u32) -> u64 {
     total | (mixed ^ mixed << 29) & !0xffff_ffff
 }
 
-/// The total of an EAGER_FIRST; `None` if it is not as it was written.
+/// The total of an EAGER_FIRST; `None` if its check bits do not match.
 #[inline]
 pub fn open_eager_first_total(word: u64, tag: u32) -> Option<u64> {
     (word == eager_first_total(word, tag)).then_some(word & 0xffff_ffff)
@@ -184,7 +184,7 @@ pub struct RtsBody {
 impl RtsBody {
     pub const MAX_BYTES: usize = TOTAL_BYTES + Offer::BYTES;
 
-    /// Writes the wire form; returns it with its length, and the aux that names it.
+    /// Writes the wire form; returns it with its length, and its aux flag.
     pub fn to_wire(&self) -> ([u8; Self::MAX_BYTES], usize, u16) {
         let mut w = [0; Self::MAX_BYTES];
         w[..TOTAL_BYTES].copy_from_slice(&self.total.to_le_bytes());
@@ -218,12 +218,12 @@ impl RtsBody {
     }
 }
 
-/// Body of a REAR_PUT: the sender is to write the rear part of a message.
+/// Body of a REAR_PUT: the sender is to put the rear part of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RearPutBody {
-    /// Where the rear part goes; its size is the part's.
+    /// Target of the rear part; its size is the part's.
     pub key: RegionKey,
-    /// First byte of the message that belongs to it.
+    /// Offset of the rear part in the message.
     pub from: u64,
 }
 
@@ -247,17 +247,17 @@ impl RearPutBody {
     }
 }
 
-/// Body of a CHECK: what a sender tells of its next message.
+/// Body of a CHECK: the sender's description of its next message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     /// `None` if the sender does not know the types.
     pub digest: Option<SignatureDigest>,
     /// The types as text.
     pub types: String,
-    /// The user's line that sent it.
+    /// Source line of the send.
     pub file: String,
     pub line: u32,
-    /// It was sent in ready mode.
+    /// The send is a ready send.
     pub ready: bool,
 }
 
@@ -368,7 +368,7 @@ mod tests {
 
         #[test]
         fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), aux in 0..16u16) {
-            // Of the length that offers have, too.
+            // Also of the length of an offer.
             let mut whole = bytes.clone();
             whole.resize(RtsBody::MAX_BYTES, 0);
             whole[7] = 0;

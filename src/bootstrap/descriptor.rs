@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! 1. A descriptor that a process inherited over `exec` is not close-on-exec, or `exec` would
-//!    have closed it. So the flag, which [`take`] sets, tells that this process has taken it.
+//!    have closed it. So the flag, which [`take`] sets, marks that this process has taken it.
 //! 2. A number from outside is only given to system calls that check it; nothing here closes
 //!    it or reads through it.
 
@@ -10,7 +10,7 @@ use super::launcher::Descriptor;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-/// What a number stands for.
+/// Kind of a descriptor.
 pub(super) fn look(number: RawFd) -> Descriptor {
     // SAFETY: invariant 2: the call takes numbers only and fails for those that are not open.
     let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };

@@ -1,4 +1,4 @@
-//! Which launcher started this process, and whether its job can be joined: a pure function
+//! The launcher that started this process, and whether its job can be joined: a pure function
 //! of the environment.
 //!
 //! | found, in this order | this process is |
@@ -28,7 +28,7 @@
 use crate::config;
 use osier_engine::error::{Error, ErrorKind, Result};
 
-/// How this process joins a job.
+/// The protocol by which this process joins a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Launch {
     /// It is a job of one rank.
@@ -43,7 +43,7 @@ pub(super) enum Launch {
     },
 }
 
-/// What a number of a descriptor stands for in this process.
+/// Kind of a descriptor in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Descriptor {
     /// No socket.
@@ -54,15 +54,15 @@ pub(super) enum Descriptor {
     Taken,
 }
 
-/// The environment, as far as it matters here.
+/// The environment: variables and descriptors.
 pub(super) struct Environment<'a> {
     /// Value of a variable; `None` if it is not set.
     pub variable: &'a dyn Fn(&str) -> Option<String>,
-    /// What a descriptor is.
+    /// Kind of a descriptor.
     pub descriptor: &'a dyn Fn(i32) -> Descriptor,
 }
 
-/// What to do instead, for every refusal.
+/// Hint of every refusal.
 const REMEDY: &str = "use osier run or Osier's mpiexec, or a launcher that speaks PMI-1 \
      (mpiexec of MPICH or Intel MPI, srun --mpi=pmi2); OSIER_ALONE=1 makes each process a job \
      of one rank";
@@ -114,7 +114,7 @@ pub(super) fn is_alone(variable: &dyn Fn(&str) -> Option<String>) -> Result<bool
     config::parse_alone(&text).map_err(|e| e.context("OSIER_ALONE"))
 }
 
-/// What the variables of PMI-1 say.
+/// The variables of PMI-1.
 #[derive(Clone, Copy)]
 struct Pmi {
     /// `PMI_FD`, if it is set.
@@ -151,7 +151,7 @@ impl Environment<'_> {
         let (descriptor, rank, ranks) = match numbers {
             (None, _, None) => return Ok(None),
             (descriptor, Some(rank), Some(ranks)) => (descriptor, rank, ranks),
-            // Whoever is rank 0 of that many: it is only counted.
+            // The rank is unused: only the count matters.
             (None, None, Some(ranks)) => (None, 0, ranks),
             (Some(_), ..) => {
                 return Err(config_error(
@@ -173,7 +173,7 @@ impl Environment<'_> {
         }))
     }
 
-    /// Refuses to be alone where a launcher started several processes.
+    /// Refuses a job of one rank where a launcher started several processes.
     fn refuse_several(&self, pmi: Option<Pmi>) -> Result<()> {
         let open_mpi = self.number("OMPI_COMM_WORLD_SIZE")?;
         let slurm = self.number("SLURM_STEP_NUM_TASKS")?;

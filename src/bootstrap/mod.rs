@@ -60,16 +60,16 @@ impl fmt::Debug for Universe {
     }
 }
 
-/// Joins the job that `osier run`, or a launcher that speaks PMI-1, started this
-/// process in. Without a launcher, or with `OSIER_ALONE=1`, it is a job of one rank.
+/// Joins the job in which `osier run`, or a launcher that speaks PMI-1, started this
+/// process. Without a launcher, or with `OSIER_ALONE=1`, it is a job of one rank.
 ///
-/// A process that enters this way is one rank; see [`run`] for several.
+/// A process that calls this is one rank; see [`run`] for several.
 ///
 /// # Errors
 /// Of kind [`ErrorKind::Config`], if a variable of the environment is wrong, or the launcher
 /// wants several ranks in this process ([`run`] makes them). If another launcher started this
 /// process as one of several, and its job cannot be joined: each would be rank 0 of 1; the
-/// error names the launcher and a way that works.
+/// error names the launcher and a remedy.
 pub fn init() -> Result<Universe> {
     Universe::open(&join()?)
 }
@@ -88,8 +88,8 @@ impl Session {
 /// Joins the job of this process's launcher, or a job of one rank.
 fn join() -> Result<Arc<Member>> {
     config::check()?;
-    // Two threads that join at a time must not both take the launcher's descriptor, which
-    // is the process's.
+    // Two threads that join at the same time must not both take the launcher's descriptor,
+    // which is the process's.
     static JOINING: Mutex<()> = Mutex::new(());
     let _joining = JOINING.lock().unwrap_or_else(PoisonError::into_inner);
     run::refuse_many()?;
@@ -116,14 +116,14 @@ fn join() -> Result<Arc<Member>> {
                 }
                 None => member(alone()?, Agreed::default(), false)?,
             };
-            // Nobody else has this core yet.
+            // No other thread uses this core yet.
             let _ = member.core.launcher.set(Box::new(launcher));
             Ok(member)
         }
     }
 }
 
-/// A rank's membership, with the process sets that the launcher tells of.
+/// A rank's membership, with the process sets of the launcher.
 fn member(core: Arc<Core>, agreed: Agreed, launched: bool) -> Result<Arc<Member>> {
     config::check()?;
     if let Some(limit) = config::stall()? {
@@ -209,7 +209,7 @@ fn joined_rank() -> Result<Option<(Job, usize)>> {
     Ok(Some((job, rank)))
 }
 
-/// That this rank is not asked for other checks than the job.
+/// Fails if other checks than the job's are requested for this rank.
 fn agree_on_checks(job: &Job, rank: usize) -> Result<()> {
     let (own, all) = (Setting::from_env()?, Setting::from_bits(job.checks()));
     if config::value("OSIER_CHECK").is_some() && own != all {
@@ -239,7 +239,7 @@ impl Universe {
         Self::open(&member(in_job(job, rank)?, agreed(job), false)?)
     }
 
-    /// As [`Universe::join`], recording what the rank does.
+    /// As [`Universe::join`], recording the events of the rank.
     #[doc(hidden)]
     pub fn join_traced(job: &Job, rank: usize, options: &trace::Options) -> Result<Universe> {
         let core = in_job_traced(job, rank, Some(options.clone()))?;
@@ -288,14 +288,14 @@ impl Universe {
         Session::of(&self.joined.member)
     }
 
-    /// What is checked, and what was found so far. Leaks are found when the
-    /// universe is dropped; what this returns outlives it.
+    /// The enabled checks, and the findings so far. Leaks are found when the
+    /// universe is dropped; the returned value outlives it.
     #[doc(hidden)]
     pub fn checks(&self) -> Checks {
         self.joined.member.core.checks.clone()
     }
 
-    /// Has findings and hang reports name callers in another language: for the layer that
+    /// Lets findings and hang reports name callers in another language: for the layer that
     /// they call.
     #[doc(hidden)]
     pub fn name_callers(&self, callers: osier_engine::check::Callers) {
@@ -314,7 +314,7 @@ impl Universe {
     pub fn application(&self) -> usize {
         match self.joined.member.core.launcher.get() {
             Some(launcher) => launcher.application(),
-            // Whoever has joined a job has had it checked.
+            // The join has checked it.
             None => config::process().map_or(0, |process| process.program),
         }
     }
@@ -355,7 +355,7 @@ impl Universe {
 
 impl Drop for Universe {
     fn drop(&mut self) {
-        // What nobody here can receive any more; then the rest is waited for.
+        // Messages that no rank here can receive any more; then wait for the rest.
         for comm in [&self.world, &self.own] {
             if comm.is_last() {
                 comm.core().with(comm.lane(), Lane::refuse);
@@ -364,7 +364,7 @@ impl Drop for Universe {
     }
 }
 
-/// What the launcher left for all ranks, so that all agree.
+/// The launcher's settings for all ranks, so that all agree.
 fn agreed(job: &Job) -> Agreed {
     Agreed::of_note(&job.note())
 }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The launcher only introduces the ranks to each other; the job is Osier's own, made by
-//! rank 0, without anybody who looks out for hangs.
+//! rank 0, without a hang watchdog.
 //!
 //! # Sources
 //! The simple wire protocol of PMI-1: lines of `key=value` words, `cmd` first.
@@ -28,10 +28,10 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long ranks wait for what rank 0 sends right after a barrier.
+/// How long ranks wait for the message of rank 0 right after a barrier.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The connection to a launcher that has been told that this rank is there.
+/// The connection to a launcher that knows that this rank has joined.
 pub(crate) struct Connected {
     connection: Mutex<Option<Connection>>,
     application: usize,
@@ -118,14 +118,14 @@ impl Connection {
     }
 }
 
-/// The machine of a rank, as far as a job of shared memory goes.
+/// Identity of a rank's machine, for shared memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Machine {
-    /// Differs between machines and between their starts; `-` if the system does not say.
+    /// Differs between machines and between their boots; `-` if unknown.
     boot: String,
     /// Network namespace, within which sockets find each other.
     network: u64,
-    /// For people.
+    /// For error messages.
     host: String,
 }
 
@@ -152,7 +152,7 @@ impl Machine {
         }
     }
 
-    /// That two ranks are on one machine.
+    /// Checks that two ranks are on one machine.
     fn meets(&self, own: usize, other: &Machine, rank: usize) -> Result<()> {
         if (&self.boot, self.network) == (&other.boot, other.network) {
             return Ok(());
@@ -167,11 +167,11 @@ impl Machine {
     }
 }
 
-/// What a rank tells of itself.
+/// A rank's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Card {
     machine: Machine,
-    /// Where it waits for the job; rank 0 waits for nothing.
+    /// Socket on which it waits for the job; none for rank 0.
     socket: Option<Name>,
 }
 
@@ -332,7 +332,7 @@ fn follow(connection: &mut Connection, space: &str, rank: usize) -> Result<Job> 
             }
         }
     }
-    // Which duplicates what it is told of.
+    // It duplicates the descriptors that it gets.
     let numbers: Vec<String> = fds.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
     let job = Job::attach(&shm::describe(&numbers.join(",")));
     job.map_err(|e| failed("joining the job", e))

@@ -1,5 +1,4 @@
-//! Ranks as threads of one process: the way in that `--ranks-per-process`
-//! needs.
+//! Ranks as threads of one process, for `osier run --ranks-per-process`.
 //!
 //! ```text
 //! process of ranks 4 to 7      main thread: starts the others, waits
@@ -8,12 +7,12 @@
 //! ```
 //!
 //! # Invariants
-//! 1. Each rank has a [`Universe`] of its own; what ranks of one process share
-//!    is the address space and the attachment to the job.
+//! 1. Each rank has a [`Universe`] of its own; ranks of one process share
+//!    the address space and the attachment to the job.
 //! 2. A process fails as a whole, as it does when it is killed: a rank that
 //!    panics or ends with another code than 0 takes its process along.
-//! 3. A rank that ends well has finalized, and is recorded so while the others go on: who
-//!    blocks for it gets an error rather than a hang.
+//! 3. A rank that ends well has finalized, and is recorded so while the others go on: a rank
+//!    that blocks for it gets an error rather than a hang.
 
 use super::{Universe, init, joined_rank, launcher};
 use crate::comm::Communicator;
@@ -25,17 +24,17 @@ use osier_transports::Death;
 use osier_transports::shm::Job;
 use std::process::ExitCode;
 
-/// What a rank's thread has for its stack, in bytes: as much as a main thread
+/// Stack of a rank's thread, in bytes: as much as a main thread
 /// has by default. Pages come with first use.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Exit code of a process that panics, as Rust has it.
+/// Exit code of a process that panics, as in Rust.
 const PANICKED: u8 = 101;
 
-/// What a program may fail with.
+/// Error of a program.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Runs a program as every rank that this process is to be, and returns the
+/// Runs a program as every rank of this process, and returns the
 /// exit code for `main`.
 ///
 /// Under `osier run --ranks-per-process K` that is K ranks, each a thread with
@@ -52,8 +51,8 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// }
 /// ```
 ///
-/// A rank that returns an error says so on standard error, and its process
-/// ends with code 1: a process is what fails, with all of its ranks.
+/// A rank that returns an error reports it on standard error, and its process
+/// ends with code 1: a process fails with all of its ranks.
 pub fn run(program: impl Fn(Communicator) -> std::result::Result<(), Failure> + Sync) -> ExitCode {
     run_code(|comm| {
         let (rank, size) = (comm.rank(), comm.size());
@@ -67,8 +66,8 @@ pub fn run(program: impl Fn(Communicator) -> std::result::Result<(), Failure> + 
     })
 }
 
-/// As [`run`], for programs that choose their exit codes and say themselves
-/// what went wrong.
+/// As [`run`], for programs that choose their exit codes and report
+/// their errors themselves.
 pub fn run_code(program: impl Fn(Communicator) -> u8 + Sync) -> ExitCode {
     let code = match here() {
         Ok(1) => init().map(|universe| program(universe.world().clone())),
@@ -81,7 +80,7 @@ pub fn run_code(program: impl Fn(Communicator) -> u8 + Sync) -> ExitCode {
     }))
 }
 
-/// Number of ranks that this process is to be.
+/// Number of ranks of this process.
 pub(super) fn here() -> Result<usize> {
     config::check()?;
     if launcher::is_alone(&launcher::variable)? {
@@ -104,7 +103,7 @@ pub(super) fn refuse_many() -> Result<()> {
     ))
 }
 
-/// Processors of each rank of this process, as the launcher has it; none
+/// Processors of each rank of this process, as the launcher bound them; none
 /// where ranks are not bound.
 fn places(ranks: usize) -> Result<Vec<Vec<usize>>> {
     let cpus = config::process()?.cpus;
@@ -122,7 +121,7 @@ fn many(ranks: usize, program: &(impl Fn(Communicator) -> u8 + Sync)) -> Result<
         ));
     };
     let places = places(ranks)?;
-    // This thread does nothing by itself from here on.
+    // From here on this thread only waits.
     let _inside = Inside::enter(job.id());
     std::thread::scope(|s| {
         for (cpus, rank) in places.iter().zip(first..) {
@@ -137,14 +136,14 @@ fn many(ranks: usize, program: &(impl Fn(Communicator) -> u8 + Sync)) -> Result<
                         format!("starting a thread for rank {rank}: {e}"),
                     )
                 })
-                // Those that were started wait for the missing one.
+                // The started ones wait for the missing one.
                 .unwrap_or_else(|e| leave(&e));
         }
     });
     Ok(())
 }
 
-/// The life of one rank's thread.
+/// Body of one rank's thread.
 fn one(job: &Job, rank: usize, cpus: &[usize], program: &(impl Fn(Communicator) -> u8 + Sync)) {
     let _guard = FailsTogether;
     if !cpus.is_empty() {

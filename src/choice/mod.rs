@@ -1,7 +1,7 @@
-//! Which plan: the cheapest by costs that all ranks share.
+//! Choice of a plan: the cheapest by costs that all ranks share.
 //!
-//! All ranks of a job have the table of costs that the launcher left, or the built-in
-//! one, and know each other's places; so they choose alike. A communicator may go over
+//! All ranks of a job have the cost table of the launcher, or the built-in
+//! one, and know each other's positions; so they choose alike. A communicator may switch
 //! to another table, in a collective call. A choice is made once per machine, operation,
 //! number of ranks and size class, and kept by the rank for all its communicators.
 
@@ -19,12 +19,12 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, PoisonError};
 
-/// What is used for a call.
+/// The plan of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct Chosen {
     pub algorithm: Algorithm,
     pub segments: u32,
-    /// Where it works, of memory of devices.
+    /// Where the work runs, for device memory.
     pub runs_on: RunsOn,
 }
 
@@ -37,13 +37,13 @@ struct Key {
     size: u32,
     first_side: Option<u32>,
     class: u32,
-    /// A reduction to another rank than the first: some algorithms keep less of its order.
+    /// A reduction with another root than the first rank: some algorithms keep less of its order.
     turned: bool,
-    /// For memory of devices.
+    /// For device memory.
     on_devices: bool,
 }
 
-/// What a rank has chosen so far.
+/// Choices of a rank so far.
 #[derive(Default)]
 pub(crate) struct Choices(Mutex<HashMap<Key, Chosen>>);
 
@@ -54,7 +54,7 @@ pub(crate) struct Described {
     pub table: CallCosts,
     pub ranks_per_core: u32,
     pub machine: Machine,
-    /// The same where buffers lie on devices, if anybody knows what that costs.
+    /// The same where buffers lie on devices, if the costs are known.
     pub devices: Option<Machine>,
 }
 
@@ -84,7 +84,7 @@ impl Described {
 }
 
 impl Described {
-    /// The same, with ranks placed by their devices for what lies there.
+    /// The same, with ranks placed by their devices for buffers there.
     pub(crate) fn with_devices(&self, places: &Places, device_links: &RankLinks) -> Described {
         let ranks: Vec<u32> = (0..places.ranks.len() as u32).collect();
         let eager_bytes = self.machine.eager_bytes as usize;
@@ -112,8 +112,8 @@ pub(crate) fn ranking(machine: &Machine, call: &Call, class: u32) -> Result<Choi
         .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))
 }
 
-/// A plan as it may run where buffers lie on devices: all that a step touches is a run of
-/// bytes there, on every rank. What is not in several segments may be in one.
+/// The plan in a form that may run where buffers lie on devices: each step touches one run of
+/// bytes there, on every rank. If several segments do not fit, one may.
 fn that_stays(plan: &Plan) -> Option<Plan> {
     let fits = |plan: &Plan| {
         let call = plan.call();
@@ -136,7 +136,7 @@ fn that_stays(plan: &Plan) -> Option<Plan> {
 }
 
 impl Choices {
-    /// What to use for a call of a size class.
+    /// Plan of a call of a size class.
     pub(crate) fn of(
         &self,
         described: &Described,
@@ -191,7 +191,7 @@ impl Choices {
     }
 }
 
-/// Bytes, coarsely: 0, and powers of two rounded up.
+/// Size class: 0, and powers of two rounded up.
 pub(crate) fn class_of(bytes: usize) -> u32 {
     match bytes {
         0 => 0,

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 /// Calls that are counted together.
 pub(crate) type Kind = (Operation, Association, u32);
 
-/// What ranks agree on.
+/// Agreement of the ranks.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Found {
     pub on_devices: bool,
@@ -17,7 +17,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// From whether all memory lies on devices, and any.
+    /// From two answers: all memory lies on devices, some does.
     pub fn new(all: bool, any: bool, class: u32) -> Found {
         Found {
             on_devices: all && any,
@@ -26,14 +26,14 @@ impl Found {
     }
 }
 
-/// What all ranks know of calls of a kind.
+/// Knowledge of all ranks about calls of a kind.
 #[derive(Clone, Copy, Default)]
 struct Known {
     calls: u64,
     found: Found,
 }
 
-/// What is known on a communicator.
+/// Knowledge on a communicator.
 pub(crate) struct Spaces {
     /// Costs know devices; changed in collective calls only.
     pub matter: AtomicBool,
@@ -51,14 +51,14 @@ impl Spaces {
         }
     }
 
-    /// Begins anew, by other costs.
+    /// Begins anew, with other costs.
     pub fn forget(&self, matter: bool) {
         self.matter.store(matter, Ordering::Relaxed);
         self.placed.store(false, Ordering::Relaxed);
         *self.kinds.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// What is known of a kind, and whether it is to be asked now.
+    /// Result for a kind, and whether this call asks again.
     pub fn of(&self, kind: Kind, counts: bool) -> (Found, bool) {
         let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
         let known = kinds.get_or_insert_default().entry(kind).or_default();

@@ -1,4 +1,4 @@
-//! A run from the side of whoever waits for it.
+//! State of one collective in flight, as its caller sees it.
 //!
 //! ```text
 //! Idle -> Pending -> Done -> Idle

@@ -30,11 +30,11 @@ pub fn permitted() -> io::Result<()> {
 pub(super) fn times() -> io::Result<Result<Vec<(f64, f64)>>> {
     let child = Child::start(MOST_BYTES)?;
     let mut to = vec![1u8; MOST_BYTES + PAGE_BYTES];
-    // Half a page away from the source within its page: elsewhere copies may be slow.
+    // Half a page away from the source within its page: other offsets may copy slowly.
     let wanted = child.source.as_ptr().addr() + PAGE_BYTES / 2;
     let start = wanted.wrapping_sub(to.as_ptr().addr()) % PAGE_BYTES;
     let to = &mut to[start..][..MOST_BYTES];
-    // Whether it is permitted at all.
+    // Check the permission first.
     child.read(to)?;
     let mut all = Vec::new();
     for bytes in SIZES {
@@ -62,7 +62,7 @@ pub(super) fn times() -> io::Result<Result<Vec<(f64, f64)>>> {
 struct Child {
     pid: libc::pid_t,
     source: Vec<u8>,
-    /// Held: its end tells the child to end.
+    /// Kept open: closing it ends the child.
     hold: Option<PipeWriter>,
 }
 
@@ -124,7 +124,7 @@ impl Drop for Child {
     }
 }
 
-/// The child's life (invariant 1).
+/// The child's body (invariant 1).
 fn live(
     memory: *mut u8,
     bytes: usize,
@@ -137,7 +137,7 @@ fn live(
     unsafe { libc::close(ours.as_raw_fd()) };
     // SAFETY: as above. Without it the pipe would never end.
     unsafe { libc::close(hold.as_raw_fd()) };
-    // As the ranks do where the system asks for consent.
+    // As ranks do where the system requires consent.
     // SAFETY: this option takes a number.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
     for at in (0..bytes).step_by(LINE_BYTES) {

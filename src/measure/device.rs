@@ -6,17 +6,17 @@ use osier_engine::protocol::device::{Bar1Costs, Class, DeviceCosts};
 use osier_kernels::{Context, DeviceSlice, DeviceView, Kind, Memory, Packer, Stream};
 use std::time::Instant;
 
-/// Bytes of packs that show a rate, of one block's, and of copies over the link.
+/// Sizes of packs that show a rate, of one block's, and of copies over the link.
 const PACK_BYTES: usize = 8 << 20;
 const BLOCK_BYTES: usize = 256 << 10;
 const LINK_BYTES: usize = 4 << 20;
 /// Bytes of copies through a BAR1 window.
 const BAR1_BYTES: usize = 4 << 10;
-/// Times that each is measured; the shortest counts.
+/// Number of repetitions; the shortest counts.
 const TIMES: usize = 12;
 
 /// Measures a device, and its link to another if it has one, in well under a second on a
-/// real one. Its memory must have room for
+/// real device. Its memory must have room for
 /// 48 MiB.
 ///
 /// # Errors
@@ -25,7 +25,7 @@ pub fn measure(context: &Context) -> Result<DeviceCosts> {
     measure_with(context, 1)
 }
 
-/// As [`measure`], with a part of the bytes: for devices that are emulated.
+/// As [`measure`], with a fraction of the bytes: for emulated devices.
 ///
 /// # Errors
 /// As [`measure`].
@@ -57,7 +57,7 @@ pub fn measure_with(context: &Context, part: usize) -> Result<DeviceCosts> {
     let to_host = lab.pack(Class::Run, link, true, None)?;
     let to_device = lab.unpack(Class::Run, &lab.pinned, link)?;
     let (peer, blocks) = match lab.peer(bytes)? {
-        // What a kernel takes in any case is no cost of the link.
+        // The launch of a kernel is no cost of the link.
         Some((run, strided)) => (rate(run, copy_ns, bytes), rate(strided, launch_ns, bytes)),
         None => {
             let costs = DeviceCosts::default();
@@ -86,7 +86,7 @@ struct Lab {
 }
 
 impl Lab {
-    /// A message of so many bytes, in blocks of 64 with as much between.
+    /// A message of this many bytes, in blocks of 64 with equal gaps.
     fn view(&self, class: Class, bytes: usize) -> Result<DeviceView<u8>> {
         let byte = Type::basic(Basic::U8);
         let count = bytes / 64;
@@ -94,7 +94,7 @@ impl Lab {
             Class::Run => Type::contiguous(bytes, &byte)?,
             Class::Strided => Type::vector(count, 64, 128, &byte)?,
             Class::Listed => {
-                // Three blocks of four lie at the distance, the fourth apart.
+                // Three blocks of four lie at the distance, the fourth does not.
                 let blocks: Vec<_> = (0..count)
                     .map(|i| (64, (i * 128 + usize::from(i % 4 == 3) * 32).cast_signed()))
                     .collect();
@@ -128,8 +128,8 @@ impl Lab {
         })
     }
 
-    /// Times of a copy, and of an unpack to blocks, from another device; none where there
-    /// is none that is linked.
+    /// Times of a copy, and of an unpack to blocks, from another device; none
+    /// without a linked one.
     fn peer(&self, bytes: usize) -> Result<Option<(f64, f64)>> {
         let own = self.stream.context();
         let all = osier_kernels::devices()?;
@@ -145,7 +145,7 @@ impl Lab {
         Ok(Some((run, self.unpack(Class::Strided, &from, bytes)?)))
     }
 
-    /// Times of the processor's copies through a BAR1 window; none where there is none.
+    /// Times of the processor's copies through a BAR1 window; none without one.
     fn bar1(&self) -> Result<Option<Bar1Costs>> {
         let plain = DeviceSlice::<u8>::with_kind(&self.stream, Kind::Plain, BAR1_BYTES)?;
         let plain = plain.into_inner();
@@ -171,7 +171,7 @@ impl Lab {
     }
 
     fn shortest(&self, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
-        // Kernels are loaded, lists are made.
+        // Loads kernels and builds lists.
         work()?;
         let mut times = Vec::with_capacity(TIMES);
         for _ in 0..TIMES {
@@ -183,7 +183,7 @@ impl Lab {
     }
 }
 
-/// Waits as the engine does: it asks.
+/// Polls, as the engine does.
 fn seen(event: &osier_kernels::Event) -> Result<()> {
     while !event.is_passed().map_err(Error::from)? {
         std::hint::spin_loop();

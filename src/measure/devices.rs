@@ -1,18 +1,18 @@
-//! What collective calls cost whose buffers lie on devices: measured between ranks of a job,
-//! or estimated from what messages of a device cost.
+//! Costs of collective calls whose buffers lie on devices: measured between ranks of a job,
+//! or estimated from the costs of messages of a device.
 //!
 //! A message between the memory of two ranks' devices costs as one of the host's: from its
-//! send to the end of its receive, and for how long either end is busy with it. Copies and
-//! combinations are kernels, and what goes to the host and back crosses the device's link.
+//! send to the end of its receive, and the time for which either end is busy with it. Copies and
+//! combinations are kernels, and data to and from the host crosses the device's link.
 //!
 //! ```text
-//! A(m)   broadcasts by turns, each on the device: one way(m) = A(m) - r - 2 s
+//! A(m)   alternating broadcasts, each on the device: one way(m) = A(m) - r - 2 s
 //! G(m)   broadcasts of the same rank: busy(m) = G(m) - r - s, at most one way(m)
 //! ```
 //!
-//! `r` and `s` are a run's and a step's costs on the host ([`super::rounds`]): the executor
-//! is the same. What an emulated device takes is measured alike, to have something to choose
-//! by in tests; it is marked, is used by jobs on emulated devices alone, and is no figure of
+//! `r` and `s` are the costs of a run and a step on the host ([`super::rounds`]): the executor
+//! is the same. An emulated device is measured alike, so that tests can choose by its
+//! costs; they are marked, are used by jobs on emulated devices alone, and are no figures of
 //! a GPU.
 
 use super::rounds::median;
@@ -26,12 +26,12 @@ use osier_engine::error::Result;
 use osier_kernels::{Context, DeviceSlice, DeviceView, Memory, Packer, Stream};
 use std::time::Instant;
 
-/// The largest of an emulated device.
+/// Largest size on an emulated device.
 const MOST_EMULATED: u32 = 18;
-/// Times that a kernel is measured; the shortest counts.
+/// Measurements of each kernel; the shortest counts.
 const TIMES: usize = 8;
 
-/// A rank's device, to measure with.
+/// A rank's device under measurement.
 pub(super) struct Lab {
     name: String,
     emulated: bool,
@@ -43,7 +43,7 @@ pub(super) struct Lab {
 }
 
 impl Lab {
-    /// A lab on all ranks, or on none: where a rank has no device. Collective.
+    /// A lab on all ranks, or on none if a rank has no device. Collective.
     ///
     /// # Errors
     /// If a rank dies.
@@ -78,7 +78,7 @@ impl Lab {
         self.stream.context().ordinal()
     }
 
-    /// What kernels and copies of this device take. No class of links yet.
+    /// Costs of kernels and copies of this device. No class of links yet.
     ///
     /// # Errors
     /// The driver refuses.
@@ -130,7 +130,7 @@ impl Lab {
         })
     }
 
-    /// Messages between a pair of ranks; `table`: what a run and a step cost.
+    /// Messages between a pair of ranks; `table`: costs of a run and a step.
     ///
     /// # Errors
     /// If a rank dies.
@@ -162,7 +162,7 @@ fn logs(emulated: bool) -> impl Iterator<Item = u32> + Clone {
     LOGS.into_iter().filter(move |log| *log <= most)
 }
 
-/// Waits as the engine does: it asks.
+/// Polls, as the engine does.
 fn seen(event: &osier_kernels::Event) -> Result<()> {
     while !event.is_passed()? {
         std::hint::spin_loop();

@@ -20,7 +20,7 @@ fn two(rows: impl Iterator<Item = (f64, f64)>) -> Option<(f64, f64)> {
         b1 += b;
     }
     let det = aa * bb - ab * ab;
-    // Relative to the terms, or a change of units would decide.
+    // Relative to the terms, to be independent of units.
     (det > 1e-12 * aa * bb).then(|| ((a1 * bb - b1 * ab) / det, (aa * b1 - ab * a1) / det))
 }
 
@@ -28,15 +28,15 @@ fn two(rows: impl Iterator<Item = (f64, f64)>) -> Option<(f64, f64)> {
 pub(super) fn pipeline(latency_ns: f64, times: &[Piped]) -> (f64, f64) {
     let rows = || {
         times.iter().map(|t| {
-            // At least half of what was measured: noise in the latency must
-            // not turn the rest around.
+            // At least half of the measurement: noise in the latency must
+            // not reverse the rest.
             let ns = (t.ns - 3.0 * latency_ns).max(t.ns / 2.0);
             ((t.bytes + t.fragment) / ns, (t.bytes / t.fragment) / ns)
         })
     };
     match two(rows()) {
         Some((copy, overhead)) if copy > 0.0 && overhead > 0.0 => (copy, overhead),
-        // Noise drowned one of them: the other alone, and 1 ns for the first.
+        // Noise hid one of them: the other alone, and 1 ns for the first.
         Some((copy, _)) if copy > 0.0 => (alone(rows().map(|r| r.0)), 1.0),
         _ => (1e-4, alone(rows().map(|r| r.1))),
     }

@@ -14,7 +14,7 @@ use osier_transports::Death;
 use osier_transports::shm::{Job, JobOptions, NOTE_BYTES};
 use std::time::{Duration, Instant};
 
-/// Most time for one kind of transfer, whatever else the machine does.
+/// Time limit for one kind of transfer, on a busy machine.
 const BUDGET: Duration = Duration::from_millis(40);
 const LEAST_BATCHES: usize = 4;
 const LATENCY_BATCHES: usize = 1000;
@@ -23,7 +23,7 @@ const LATENCY_TRIPS: usize = 8;
 const SIZES: [usize; 3] = [384 << 10, 1 << 20, 4 << 20];
 const FRAGMENTS: [usize; 3] = [4 << 10, 8 << 10, 32 << 10];
 const FRAGMENT_TRIPS: usize = 24;
-/// Gaps between such blocks keep the kernel and the heap out of it at hardly
+/// Gaps between blocks of this size exclude the kernel's copy and the heap at hardly
 /// any cost of packing.
 const BLOCK_BYTES: usize = 64 << 10;
 const GAP_BYTES: usize = 64;
@@ -85,7 +85,7 @@ fn piped(comm: &Communicator, bytes: usize) -> Result<Vec<f64>> {
 
 /// (bytes, ns) of messages that the receiver reads from the sender's heap.
 pub(super) fn mapped() -> Result<Vec<(f64, f64)>> {
-    // A call so dear that the sender never takes a part.
+    // A call so expensive that the sender never copies a part.
     let costs = LinkCosts {
         attach_call_ns: super::NOT_PERMITTED_NS,
         ..LinkCosts::default()
@@ -122,7 +122,7 @@ fn forcing(bytes: usize, fragment: usize) -> LinkCosts {
     }
 }
 
-/// Half round trips in ns, a batch each; of rank 0 only.
+/// Half round trips in ns, of a batch each; only on rank 0.
 fn trips(
     comm: &Communicator,
     batches: usize,
@@ -150,7 +150,7 @@ fn trips(
 }
 
 /// Runs `f` on two ranks that choose protocols by these costs, and returns
-/// what rank 0 has to say.
+/// the result of rank 0.
 fn pair<R: Send>(costs: LinkCosts, f: impl Fn(&Communicator) -> Result<R> + Sync) -> Result<R> {
     let job = Job::create(&JobOptions {
         ranks: 2,
@@ -165,7 +165,7 @@ fn pair<R: Send>(costs: LinkCosts, f: impl Fn(&Communicator) -> Result<R> + Sync
     let rank = |rank: usize| {
         move || {
             cores::bind(rank);
-            // The other must not wait for a rank that failed.
+            // The other must not wait for a failed rank.
             let _ends = Ends(job, rank);
             f(Universe::join(job, rank)?.world())
         }

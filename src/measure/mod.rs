@@ -11,7 +11,7 @@
 //! | mapped `m` | ping-pong of `n` bytes of heap memory, for several `n` | least squares of `T = t + n m`, residuals relative to `T` |
 //! | attach, call and per byte | copies of `n` bytes by the kernel from a child process | least squares of `T = call + n a`, residuals relative to `T` |
 //!
-//! What a device costs (`device`) is measured by packs and copies of one buffer:
+//! Costs of a device (`device`) are measured by packs and copies of one buffer:
 //!
 //! | number | from |
 //! |---|---|
@@ -24,11 +24,11 @@
 //! Each `T` is the shortest of many batches: a disturbance only adds, and on a
 //! busy machine most batches are disturbed. So predictions lie some 10 % below
 //! the medians of a benchmark, for all protocols alike. A shortest time counts if
-//! others come near it; until then bursts of batches follow each other, a few. What
-//! no batches agree on, and what no machine takes (`plausible`), is refused.
+//! others come near it; until then bursts of batches follow each other, a few. Times
+//! on which no batches agree, and implausible ones (`plausible`), are refused.
 //!
-//! What the system's copies between processes cost is set once more by messages of two
-//! ranks, where there are processes to measure with (`rounds`).
+//! Costs of the system's copies between processes are measured again by messages of two
+//! ranks, if there are processes to measure with (`rounds`).
 
 #[allow(
     unsafe_code,
@@ -49,10 +49,10 @@ use osier_engine::error::Result;
 use osier_engine::protocol::cost::LinkCosts;
 
 /// Measures the costs of links on this machine, in well under a second.
-/// Starts two threads and one child process, which end with it.
+/// Starts two threads and one child process, which end before it returns.
 ///
 /// # Errors
-/// If other work is in the way, so that times differ widely or are none that a machine has.
+/// If other work disturbs it, so that times differ widely or are implausible.
 pub fn measure() -> Result<LinkCosts> {
     let latency_ns = links::latency_ns()?;
     let (copy_ns_per_byte, overhead_ns) = fit::pipeline(latency_ns, &links::fragments()?);
@@ -76,14 +76,14 @@ pub fn measure() -> Result<LinkCosts> {
     }
 }
 
-/// Bursts of batches, at most.
+/// Maximum number of bursts of batches.
 const BURSTS: usize = 6;
-/// So many times must come near the shortest,
+/// Number of times that must come near the shortest,
 const AGREE: usize = 3;
-/// that is within so much of it.
+/// and the tolerance.
 const NEAR: f64 = 1.25;
 
-/// The shortest of some times that are taken in bursts, until a few agree.
+/// The shortest of times measured in bursts, until a few agree.
 fn shortest(what: &str, mut burst: impl FnMut() -> Result<Vec<f64>>) -> Result<f64> {
     let mut times: Vec<f64> = Vec::new();
     for _ in 0..BURSTS {
@@ -109,7 +109,7 @@ mod needs;
 mod tests {
     use super::*;
 
-    /// Bursts go on until times agree, and end where they never do.
+    /// Bursts go on until times agree, and stop at the limit if they never do.
     #[test]
     fn shortest_times_are_those_that_others_come_near() {
         let taken = |bursts: &[&[f64]]| {
@@ -144,7 +144,7 @@ mod tests {
             costs.attach_ns_per_byte,
         ];
         assert!(all.iter().all(|v| v.is_finite() && *v > 0.0), "{costs:?}");
-        // It must survive the launcher's note to the ranks.
+        // The launcher's note to the ranks must preserve it.
         let note = serde_json::to_vec(&costs).expect("JSON");
         let back: LinkCosts = serde_json::from_slice(&note).expect("JSON");
         assert_eq!(back, costs);

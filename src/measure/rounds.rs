@@ -1,42 +1,42 @@
-//! Measures what collective calls cost, between ranks of a job: [`CallCosts`].
+//! Measures the costs of collective calls, between ranks of a job: [`CallCosts`].
 //!
-//! Two ranks make calls one behind the other; a rank's clock alone counts, and of each
+//! Two ranks make calls one after the other; only the clock of one rank counts, and of each
 //! kind the median of some batches. From the times
 //!
 //! ```text
-//! A(m)   broadcasts by turns: what one rank sent, it receives next
+//! A(m)   alternating broadcasts: the receiver of one sends the next
 //! F, D   barriers: two flags in a row, and two that cross
-//! G(m)   broadcasts of the same rank: how soon it can send again
+//! G(m)   broadcasts of the same root: its time until the next send
 //! X(m)   both ranks send at the same time: allgather, less the copy of a rank's own;
-//!        where calls are rows of steps, allreduce in place, less the sum
-//! S(n)   broadcasts by turns in n segments of 64 bytes
-//! V, W   allgathers of 64 bytes: with counts, which are no row, and without, which are
+//!        for inline calls, allreduce in place, less the sum
+//! S(n)   alternating broadcasts in n segments of 64 bytes
+//! V, W   allgathers of 64 bytes: with counts, not inline, and without, inline
 //! ```
 //!
-//! follow, `r` and `s` being what a call and a step cost where a call is no row of steps,
-//! and `c` what a call costs where it is:
+//! follow, `r` and `s` being the costs of a call that the executor runs and of its step,
+//! and `c` the cost of an inline call:
 //!
 //! ```text
 //! c      2 A(0) - F                           of one message, and of two
-//! s      (S(16) - S(2)) / 14 - busy(64)       a segment more keeps either end busy
+//! s      (S(16) - S(2)) / 14 - busy(64)       one more segment occupies either end
 //! r      V - W + c - 3 s
 //! one way(m) = A(m) - r - 2 s, or A(m) - c
 //! busy(m)    = (X(m) - r - 3 s) / 2   if the exchange takes longer than one message
 //!              G(m) - r - s           else, at most half of one way(m)
 //! ```
 //!
-//! That is what the planner's simulation makes of them, turned around.
+//! The planner's simulation computes these times from the costs; this is the inverse.
 //!
-//! In A and X a rank sends what it has just written, as programs do. What stays unchanged
-//! between calls, as contributions may, is still in the peer's caches where the peer reads
-//! them, and takes half the time or less where messages do not fit the nearest ones. So A
-//! and X are measured of such memory as well.
+//! In A and X a rank sends memory that it has just written, as programs do. Memory unchanged
+//! between calls, as contributions may be, is still in the peer's caches when the peer reads
+//! it, and takes half the time or less if messages exceed the nearest ones. So A
+//! and X are also measured with unchanged memory.
 //!
-//! Before all that, messages of some sizes are sent at once, and by the system's copy
-//! between processes, by turns: the difference sets the costs by which protocols are
-//! chosen. A copy from a process that does nothing is too cheap a guess.
+//! Before that, messages of some sizes are sent eagerly and by the system's copy
+//! between processes, in turn: the difference gives the costs by which protocols are
+//! chosen. A copy from an idle process underestimates the cost.
 //!
-//! Where predictions by the table turn out to be far off, other work came between: all is
+//! If predictions by the table are far off, other work disturbed it: all is
 //! measured again, up to three times in all, and of each time the shortest counts.
 
 use super::devices::Lab;
@@ -53,34 +53,34 @@ use std::time::{Duration, Instant};
 
 /// Time for one kind of call of one size.
 const BUDGET: Duration = Duration::from_millis(6);
-/// A batch takes about so long, or one call.
+/// Approximate duration of a batch of several calls.
 const BATCH: Duration = Duration::from_micros(150);
 const LEAST_BATCHES: usize = 3;
 const MOST_BATCHES: usize = 41;
-/// Sizes of messages; ends at what is cut into pieces anyway.
+/// Sizes of messages; longer ones are split into segments anyway.
 const LOGS: [u32; 16] = [0, 3, 6, 8, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 22];
-/// Broadcasts of one rank say how busy it is where its messages leave at once.
+/// Broadcasts of one root show its busy time if its messages are sent eagerly.
 const MOST_STREAMED: usize = 16 << 10;
-/// An exchange that takes so much longer than a message keeps both ends busy.
+/// An exchange longer than a message by this factor occupies both ends.
 const LONGER: f64 = 1.05;
 const SEGMENT: usize = 64;
-/// Predictions that are off by more come from times that other work disturbed: all is
+/// Predictions with a larger error come from disturbed times: all is
 /// measured again,
 const SETTLED: f64 = 0.2;
-/// so often in all.
+/// up to this many times in all.
 const MOST_PASSES: usize = 3;
-/// Of calls that predictions are compared with.
+/// Sizes of calls for the comparison with predictions.
 const CHECKED_SIZES: [usize; 4] = [8, 1 << 10, 64 << 10, 1 << 20];
-/// Where the system's copy begins to pay, if it does.
+/// Sizes near which the system's copy begins to pay, if it does.
 const ATTACH_SIZES: [usize; 5] = [8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10];
-/// Rounds of both ways, of which the shortest counts.
+/// Rounds of both protocols, of which the shortest counts.
 const ATTACH_ROUNDS: usize = 2;
 
 impl Communicator {
-    /// Measures what collective calls cost between the ranks of this communicator, in
+    /// Measures the costs of collective calls between the ranks of this communicator, in
     /// well under a second per class of links. Collective, on one group; the result is
-    /// rank 0's on all ranks. Plans go on being chosen by the costs that they were chosen
-    /// by ([`Communicator::adopt_costs`] changes that).
+    /// rank 0's on all ranks. Plans are still chosen by the previous costs
+    /// ([`Communicator::adopt_costs`] changes that).
     ///
     /// # Errors
     /// If there is one rank only, between two groups, or if a rank dies.
@@ -89,9 +89,9 @@ impl Communicator {
         Ok(self.measure(false)?.1)
     }
 
-    /// As [`Communicator::measure_call_costs`], and before that what the system's copies
-    /// between processes cost beside messages that go at once: of the job's costs of links
-    /// all else stays. Calls are measured by protocols that are chosen by what was found.
+    /// As [`Communicator::measure_call_costs`], after measuring the costs of the system's copies
+    /// between processes relative to eager messages: the job's other costs of links
+    /// stay. Calls are measured by protocols chosen with the result.
     ///
     /// # Errors
     /// As there.
@@ -102,7 +102,7 @@ impl Communicator {
 
     #[track_caller]
     fn measure(&self, sets: bool) -> Result<(LinkCosts, CallCosts)> {
-        // The calls that it makes report what fails in them.
+        // The measured calls report their own errors.
         self.reported(self.may_measure())?;
         let ranks: Vec<u32> = self.group().world_ranks().map(|r| r as u32).collect();
         let mut classes: Vec<(String, usize)> = Vec::new();
@@ -130,8 +130,8 @@ impl Communicator {
     }
 }
 
-/// Measures the classes of links between the first rank and others, each with one of
-/// them. Before that, if `sets` it, sets what of links is known by messages alone.
+/// Measures the classes of links between the first rank and others, one pair per
+/// class. Before that, if `sets` is true, sets the costs of links that need messages.
 /// Collective; the result is the first rank's.
 ///
 /// # Errors
@@ -153,7 +153,7 @@ pub(crate) fn measure(
         devices: None,
     };
     comm.barrier()?;
-    // All at a time, as ranks do in a collective.
+    // All at the same time, as ranks do in a collective.
     (table.copy, table.combine) = works();
     comm.barrier()?;
     let (copy, combine) = works();
@@ -162,7 +162,7 @@ pub(crate) fn measure(
     comm.barrier()?;
     let lab = Lab::on_all(comm)?;
     if let Some(lab) = lab.as_ref().filter(|_| comm.rank() == 0) {
-        // The others are quiet meanwhile, as they are where links are measured.
+        // The others are idle meanwhile, as in the measurement of links.
         table.devices = Some(lab.works()?);
     }
     comm.barrier()?;
@@ -188,12 +188,12 @@ pub(crate) fn measure(
                 if done >= number(&pair, passes)? {
                     break;
                 }
-                // Other work came between: again, and of each time the shorter one.
+                // Other work disturbed it: repeat, and take the shorter of each time.
                 table.classes.pop();
                 times = times.or(&Times::of(&pair, &table)?);
             }
         }
-        // The others are quiet meanwhile.
+        // The others are idle meanwhile.
         comm.barrier()?;
     }
     if let Some(lab) = &lab {
@@ -237,19 +237,19 @@ fn measure_devices(
                 });
             }
         }
-        // The others are quiet meanwhile.
+        // The others are idle meanwhile.
         comm.barrier()?;
     }
     Ok(())
 }
 
-/// A number of the first rank's.
+/// A number from the first rank.
 fn number(pair: &Communicator, own: usize) -> Result<usize> {
     let said = pair.first_says(own.to_le_bytes().into())?;
     Ok(usize::from_le_bytes(said.try_into().unwrap_or_default()))
 }
 
-/// By how much predictions of chosen plans are off, at the median, as a share. Collective;
+/// Error of predictions of chosen plans, at the median, as a fraction. Collective;
 /// by the table of the first rank.
 fn error(pair: &Communicator, table: &CallCosts) -> Result<f64> {
     pair.adopt_costs(Some(table))?;
@@ -280,14 +280,14 @@ fn error(pair: &Communicator, table: &CallCosts) -> Result<f64> {
     Ok((1000.0 * middle(&mut off)).round() / 1000.0)
 }
 
-/// What the system's copy costs beside a message that goes at once, from messages of this
-/// pair by turns.
+/// Costs of the system's copy relative to an eager message, from alternating messages of
+/// this pair.
 fn attached(pair: &Communicator, links: LinkCosts) -> Result<LinkCosts> {
     let never = LinkCosts {
         attach_call_ns: super::NOT_PERMITTED_NS,
         ..links
     };
-    // So cheap that nothing is shared, either.
+    // So cheap that copies are not split between the ends, either.
     let always = LinkCosts {
         attach_call_ns: 1.0,
         attach_ns_per_byte: 1e-6,
@@ -322,18 +322,18 @@ fn attached(pair: &Communicator, links: LinkCosts) -> Result<LinkCosts> {
     Ok(serde_json::from_slice(&pair.first_says(text)?).unwrap_or(mine))
 }
 
-/// What was measured between two ranks, in ns.
+/// Measurements between two ranks, in ns.
 struct Times {
     /// Two flags in a row.
     flags: f64,
     /// Two that cross.
     crossing: f64,
-    /// By turns, of an empty message, and by size.
+    /// Alternating, of an empty message, and by size.
     empty: f64,
     turns: Vec<f64>,
     stream: Vec<Option<f64>>,
     exchange: Vec<Option<f64>>,
-    /// By turns and exchanged, from memory that nobody writes.
+    /// Alternating and exchanged, from unchanged memory.
     kept: Vec<Option<(f64, f64)>>,
     two_segments: f64,
     many_segments: f64,
@@ -345,11 +345,11 @@ struct Times {
 const MANY: u32 = 16;
 
 impl Times {
-    /// `own`: with what copies and sums of the first rank cost.
+    /// `own`: also the costs of copies and sums of the first rank.
     fn of(pair: &Communicator, own: &CallCosts) -> Result<Times> {
         let most = 1usize << LOGS[LOGS.len() - 1];
         let (send, mut buffer) = (vec![1u8; most], vec![1u8; 2 * most]);
-        // Nobody writes what a root sends.
+        // A root's buffer stays unchanged.
         let mut unchanged = vec![1u8; most];
         let me = pair.rank();
         let with = |algorithm| pair.use_algorithm(Some((algorithm, 1)));
@@ -435,7 +435,7 @@ impl Times {
         })
     }
 
-    /// Of each time the shorter one.
+    /// The shorter of each time.
     fn or(self, other: &Times) -> Times {
         let each = |a: Vec<f64>, b: &[f64]| a.into_iter().zip(b).map(|(a, b)| a.min(*b)).collect();
         let some = |a: Vec<Option<f64>>, b: &[Option<f64>]| {
@@ -465,7 +465,7 @@ impl Times {
         }
     }
 
-    /// What follows from them for a class of links; of the first one for calls, too.
+    /// Costs of a class of links; of the first one also costs of calls.
     fn add_to(&self, table: &mut CallCosts, class: &str) {
         if table.classes.is_empty() {
             (table.run_ns, table.step_ns) = self.executor();
@@ -479,12 +479,12 @@ impl Times {
         });
     }
 
-    /// What a call costs that is a row, beside its steps.
+    /// Cost of an inline call, beside its steps.
     fn row(&self) -> f64 {
         between(2.0 * self.empty - self.flags, 0.8 * self.empty)
     }
 
-    /// For how long a message of [`SEGMENT`] bytes keeps an end busy.
+    /// Time for which a message of [`SEGMENT`] bytes occupies an end.
     fn segment_busy(&self) -> f64 {
         let at = LOGS.iter().position(|log| 1usize << log == SEGMENT);
         let at = at.expect("a size that was measured");
@@ -493,7 +493,7 @@ impl Times {
         between(stream, one_way / 2.0)
     }
 
-    /// What a call and a step cost that are no row.
+    /// Cost of a call that the executor runs, and of its step.
     fn executor(&self) -> (f64, f64) {
         let each = (self.many_segments - self.two_segments) / f64::from(MANY - 2);
         let step = (each - self.segment_busy()).max(0.0);
@@ -501,8 +501,8 @@ impl Times {
         (round(run), round(step))
     }
 
-    /// Costs of messages, and of those from memory that nobody writes, as far as these
-    /// are no rows.
+    /// Costs of messages, and of those from unchanged memory, where the executor runs the
+    /// call.
     fn messages(&self) -> (Vec<MessageCost>, Vec<MessageCost>) {
         let (row, (run, step)) = (self.row(), self.executor());
         let flag = (self.flags - row) / 2.0;
@@ -548,13 +548,13 @@ impl Times {
     }
 }
 
-/// `ns`, but at least nothing and at most `most`: beside other work differences of what was
-/// measured can be anything, below nothing, too.
+/// `ns`, limited to 0 to `most`: beside other work differences of measurements
+/// can be anything, also negative.
 fn between(ns: f64, most: f64) -> f64 {
     ns.min(most).max(0.0)
 }
 
-/// Of each time the shorter one.
+/// The shorter of each time.
 fn lower(works: &mut [WorkCost], other: &[WorkCost]) {
     for (work, other) in works.iter_mut().zip(other) {
         work.ns = work.ns.min(other.ns);
@@ -586,7 +586,7 @@ fn works() -> (Vec<WorkCost>, Vec<WorkCost>) {
     (copy, combine)
 }
 
-/// Median time of what one rank does by itself.
+/// Median time of local work of one rank.
 fn own_median(body: &mut dyn FnMut()) -> f64 {
     let mut times = Vec::new();
     let begin = Instant::now();
@@ -612,8 +612,8 @@ fn middle(times: &mut [f64]) -> f64 {
     times[times.len() / 2]
 }
 
-/// Median time of a call, in ns; the first rank's. If it `meets`, a batch ends when both
-/// ranks are through, for calls in which one does not wait for the other.
+/// Median time of a call, in ns; the first rank's. If `meets` is true, a batch ends when both
+/// ranks have finished, for calls in which one does not wait for the other.
 pub(super) fn median(
     pair: &Communicator,
     meets: bool,
@@ -631,7 +631,7 @@ pub(super) fn median(
         }
         Ok(start.elapsed())
     };
-    // An even number keeps turns.
+    // An even number preserves the alternation.
     calls(4)?;
     let took = calls(8)?.as_secs_f64() / 8.0;
     let each = (BATCH.as_secs_f64() / took.max(1e-9)).ceil();

@@ -1,10 +1,10 @@
-//! What collective calls cost: the table that all ranks of a job agree on, and the
+//! Costs of collective calls: the table that all ranks of a job agree on, and the
 //! planner's machine made from it.
 //!
-//! A message of a collective costs what it costs between two ranks that do nothing else:
-//! the time from its send to the end of its receive, and for how long it keeps either
-//! processor busy, by size, for each class of links. A class is the innermost part of the
-//! machine that holds both ranks.
+//! A message of a collective costs as much as between two otherwise idle ranks:
+//! the time from its send to the end of its receive, and the time for which it occupies either
+//! processor, by size, for each class of links. A class is the innermost part of the
+//! machine that contains both ranks.
 //!
 //! # Invariants
 //! 1. All ranks of a job have the same table: the launcher leaves it before they start.
@@ -19,35 +19,35 @@ use osier_engine::protocol::cost::LinkCosts;
 use osier_engine::protocol::select::{AT_ONCE_BYTES, Memory, Selection};
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a vector up to which a call may take its steps itself.
+/// Bytes of a vector up to which a call may run inline.
 pub(crate) const ROW_BYTES: u64 = osier_engine::exec::inline::MOST_BYTES as u64;
 
-/// What messages of one size cost between two ranks.
+/// Costs of messages of one size between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MessageCost {
-    /// How long the message is.
+    /// Size of the message.
     pub bytes: u64,
     /// From its send to the end of its receive, in ns, if both ends are idle.
     pub one_way_ns: f64,
-    /// For how long it occupies the processor of either end, in ns.
+    /// Time for which it occupies the processor of either end, in ns.
     pub busy_ns: f64,
 }
 
-/// What messages cost over one class of links.
+/// Costs of messages over one class of links.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClassCosts {
-    /// The innermost part of the machine that holds both ends: `core`, `l3cache`,
+    /// The innermost part of the machine that contains both ends: `core`, `l3cache`,
     /// `numanode`, `package`, `machine`.
     pub class: String,
     /// By size.
     pub messages: Vec<MessageCost>,
-    /// Of messages from memory that no call before has written, from some size on; none:
+    /// Of messages from memory that no call before has written, from some size on; if empty,
     /// they cost as others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<MessageCost>,
 }
 
-/// What work of one size costs a rank.
+/// Cost of work of one size for a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkCost {
     /// Bytes of the result.
@@ -56,15 +56,15 @@ pub struct WorkCost {
     pub ns: f64,
 }
 
-/// What collective calls cost on a machine.
+/// Costs of collective calls on a machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CallCosts {
-    /// By class of links; those that there are.
+    /// By class of links; only existing ones.
     pub classes: Vec<ClassCosts>,
-    /// Beginning and ending a call that is taken step by step, in ns.
+    /// Beginning and ending an inline call, in ns.
     #[serde(default)]
     pub row_ns: f64,
-    /// The same of one that is not.
+    /// The same of a call that the executor runs.
     pub run_ns: f64,
     /// Each step of such a call, in ns.
     pub step_ns: f64,
@@ -72,22 +72,22 @@ pub struct CallCosts {
     pub copy: Vec<WorkCost>,
     /// Combining two vectors: sums of doubles.
     pub combine: Vec<WorkCost>,
-    /// What predictions by this table were off by where it was measured, at the median, as a
-    /// share of the measurement.
+    /// Error of predictions by this table where it was measured, at the median, as a
+    /// fraction of the measurement.
     #[serde(default = "unknown_error")]
     pub error: f64,
-    /// The same of buffers in memory of devices, where that was measured.
+    /// The same for buffers in device memory, where that was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devices: Option<DeviceCalls>,
 }
 
-/// Of a table that nobody has compared with anything.
+/// Error of a table that was never compared with measurements.
 fn unknown_error() -> f64 {
     0.5
 }
 
-/// Handing a core over to another rank by a yield: 2.2 to 2.6 us (2-core virtual machine,
-/// AMD EPYC of family 25, 2026-11-22, two processes on one core that take turns).
+/// Switching a core to another rank by a yield: 2.2 to 2.6 us (2-core virtual machine,
+/// AMD EPYC of family 25, 2026-11-22, two processes that alternate on one core).
 const SWITCH_NS: f64 = 2400.0;
 
 /// Classes of links, innermost first.
@@ -103,7 +103,7 @@ const CLASSES: [&str; 8] = [
 ];
 
 impl CallCosts {
-    /// What follows from the costs of messages alone, where no call was measured.
+    /// Estimate from the costs of messages alone, where no call was measured.
     pub fn estimated(links: &LinkCosts) -> CallCosts {
         let selection = Selection::new(*links, AT_ONCE_BYTES);
         let eager = selection.eager_max(Memory::Plain);
@@ -115,7 +115,7 @@ impl CallCosts {
             let copied = bytes as f64 * links.copy_ns_per_byte;
             let busy_ns = match bytes <= eager {
                 true => (links.overhead_ns / 2.0 + copied).min(one_way_ns / 2.0),
-                // Both ends copy, or wait for whoever does.
+                // Both ends copy, or wait for the other's copy.
                 false => one_way_ns,
             };
             messages.push(MessageCost {
@@ -137,7 +137,7 @@ impl CallCosts {
                 kept: Vec::new(),
             }],
             row_ns: 0.0,
-            // As on the machine of the built-in costs of links: a rough start.
+            // As on the machine of the built-in costs of links: a rough estimate.
             run_ns: 500.0,
             step_ns: 100.0,
             copy: work(links.copy_ns_per_byte),
@@ -147,10 +147,10 @@ impl CallCosts {
         }
     }
 
-    /// Itself, if it makes sense.
+    /// Returns itself, if its numbers are valid.
     ///
     /// # Errors
-    /// The number that makes none.
+    /// The invalid number.
     pub fn checked(self) -> std::result::Result<CallCosts, String> {
         let rising = |name: &str, points: &[(u64, f64)]| {
             if points.len() < 2 {
@@ -214,7 +214,7 @@ impl CallCosts {
         Ok(self)
     }
 
-    /// Tells tables apart: equal ones have equal numbers.
+    /// Digest of the table: equal tables have equal digests.
     pub fn version(&self) -> u64 {
         // FNV-1a of its text: the same on all machines.
         let text = serde_json::to_vec(self).unwrap_or_default();
@@ -223,8 +223,8 @@ impl CallCosts {
         })
     }
 
-    /// The same where so many ranks share each core: work of those of one core is done one
-    /// after the other, and what a rank waits for comes after a switch to whoever sends it.
+    /// The same where each core is shared by this number of ranks: work on one core is
+    /// serialized, and a rank that waits first waits for a switch to the sender.
     pub fn shared_by(&self, ranks_per_core: u32) -> CallCosts {
         let mut table = self.clone();
         if ranks_per_core <= 1 {
@@ -274,7 +274,7 @@ impl CallCosts {
     }
 }
 
-/// Costs of a class of links; of the next farther one that was measured, or else of the
+/// Costs of a class of links; of the next farther measured one, or else of the
 /// farthest.
 fn class<'a>(classes: &'a [ClassCosts], wanted: &str) -> &'a ClassCosts {
     let order = |class: &str| {
@@ -289,7 +289,7 @@ fn class<'a>(classes: &'a [ClassCosts], wanted: &str) -> &'a ClassCosts {
             false => CLASSES.len() + wanted - at,
         }
     };
-    // Links between pairs of devices stand for nothing else, if there is anything.
+    // Links between pairs of devices stand for no other class, unless there are only such.
     let own = |c: &ClassCosts| is_device_link(&c.class);
     if let Some(found) = classes.iter().find(|c| own(c) && c.class == named) {
         return found;
@@ -299,12 +299,12 @@ fn class<'a>(classes: &'a [ClassCosts], wanted: &str) -> &'a ClassCosts {
     nearest.expect("a table has a class")
 }
 
-/// Whether a class is one of links between pairs of devices, and no part of the machine.
+/// Whether a class is one of links between pairs of devices, and not a part of the machine.
 fn is_device_link(class: &str) -> bool {
     class == "same" || class.starts_with("NV")
 }
 
-/// What messages of a class cost by size, from kept buffers or others.
+/// Costs of messages of a class by size, from unchanged buffers or others.
 pub(super) fn curve(classes: &[ClassCosts], wanted: &str, kept: bool) -> Curve {
     let class = class(classes, wanted);
     let rest: &[MessageCost] = if kept { &class.kept } else { &[] };
@@ -321,7 +321,7 @@ pub(super) fn curve(classes: &[ClassCosts], wanted: &str, kept: bool) -> Curve {
     Curve::measured(&points)
 }
 
-/// What work costs by size.
+/// Cost of work by size.
 pub(super) fn line(works: &[WorkCost]) -> Piecewise {
     let points: Vec<(f64, f64)> = works.iter().map(|w| (w.bytes as f64, w.ns)).collect();
     Piecewise::through(&points)
@@ -335,8 +335,8 @@ pub(super) fn paths(ranks: &[u32], places: Option<&Places>) -> (Vec<Vec<u32>>, V
     }
 }
 
-/// Lets no message cost less than a shorter one, nor occupy an end for longer than it
-/// takes.
+/// Makes costs of messages grow with size, and limits occupation of an end to the
+/// duration.
 pub(crate) fn rise(messages: &mut [MessageCost]) {
     let (mut one_way, mut busy) = (0.1f64, 0.1f64);
     for m in messages {
@@ -346,17 +346,17 @@ pub(crate) fn rise(messages: &mut [MessageCost]) {
     }
 }
 
-/// To a tenth of a nanosecond: what is less is no measurement, and makes long texts.
+/// Rounded to a tenth of a nanosecond: finer digits are noise, and make long texts.
 pub(crate) fn round(ns: f64) -> f64 {
     (ns * 10.0).round() / 10.0
 }
 
-/// Where the ranks of a job are in its machine.
+/// Positions of the ranks of a job in its machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Places {
     /// Names of levels, outermost first.
     pub levels: Vec<String>,
-    /// By rank: the number of the part at each level; none where a rank is in several.
+    /// By rank: the number of the part at each level; none where a rank spans several.
     pub ranks: Vec<Vec<Option<u32>>>,
 }
 
@@ -382,7 +382,7 @@ impl Places {
         Places { levels, ranks }
     }
 
-    /// Of ranks that have these GPUs by turns: the memory node and the PCIe switch of each.
+    /// Of ranks that have these GPUs round robin: the memory node and the PCIe switch of each.
     pub fn of_gpus(gpus: &[&Gpu], ranks: u32) -> Places {
         let place = |rank: u32| match gpus.len() {
             0 => vec![None; 2],
@@ -394,13 +394,13 @@ impl Places {
         }
     }
 
-    /// As levels and paths without what tells nothing.
+    /// As levels and paths, without levels that carry no information.
     pub fn topology(&self) -> Topology {
         let levels: Vec<&str> = self.levels.iter().map(String::as_str).collect();
         Topology::of(&levels, &self.ranks).simplified()
     }
 
-    /// The innermost part that holds two ranks.
+    /// The innermost part that contains two ranks.
     pub fn class(&self, a: u32, b: u32) -> &str {
         let path = |rank: u32| self.ranks.get(rank as usize).map_or(&[][..], |p| p);
         let both = path(a).iter().zip(path(b));
@@ -426,7 +426,7 @@ impl Places {
         let paths = topology.places().to_vec();
         let distances = topology.levels().len() + 1;
         let mut classes = vec![None; distances];
-        // From the first rank of each innermost part: all pairs of a distance are alike.
+        // From the first rank of each innermost part: all pairs at a distance are alike.
         let mut firsts: Vec<usize> = Vec::new();
         for rank in 0..ranks.len() {
             let mut near = firsts.iter().filter(|f| paths[**f] == paths[rank]);
@@ -446,7 +446,7 @@ impl Places {
             }
             firsts.push(rank);
         }
-        // A distance that no pair has costs as much as the next.
+        // A distance without a pair costs as much as the next.
         let mut last = "machine".to_owned();
         for class in classes.iter_mut().rev() {
             match class {
@@ -458,8 +458,8 @@ impl Places {
     }
 }
 
-/// What the launcher leaves for all ranks of a job: costs by which they choose, and where
-/// they are.
+/// The launcher's note for all ranks of a job: costs by which they choose, and their
+/// positions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Agreed {
     /// Of messages.
@@ -467,7 +467,7 @@ pub struct Agreed {
     /// Of collective calls, where they were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls: Option<CallCosts>,
-    /// Where ranks are, where the launcher binds them.
+    /// Positions of ranks, where the launcher binds them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub places: Option<Places>,
 }
@@ -478,8 +478,8 @@ impl Agreed {
         serde_json::from_slice(note).unwrap_or_default()
     }
 
-    /// As a launcher's note of at most so many bytes: without places, then without costs of
-    /// devices, and then without calls, if there is no room for them.
+    /// As a launcher's note of at most this many bytes: without positions, then without costs of
+    /// devices, and then without calls, if the room is too small.
     pub fn note(&self, most_bytes: usize) -> Vec<u8> {
         let mut short = self.clone();
         loop {
@@ -503,21 +503,20 @@ impl Agreed {
             Some(calls) => calls.clone(),
             None => CallCosts::estimated(&self.links),
         };
-        // A device was measured, and calls were not.
+        // A device was measured, but calls were not.
         if table.devices.is_none() && self.links.device.is_some() {
             table.devices = Some(DeviceCalls::estimated(&self.links));
         }
         table
     }
 
-    /// Whether that table knows devices.
+    /// Whether that table contains devices.
     pub(crate) fn knows_devices(&self) -> bool {
         let calls = self.calls.as_ref();
         self.links.device.is_some() || calls.is_some_and(|calls| calls.devices.is_some())
     }
 
-    /// For ranks on emulated devices, or on real ones: costs of the other kind are none of
-    /// theirs.
+    /// For ranks on emulated devices, or on real ones: drops costs of the other kind.
     pub fn for_emulated(mut self, emulated: bool) -> Agreed {
         if let Some(calls) = &mut self.calls {
             calls
@@ -528,7 +527,7 @@ impl Agreed {
     }
 }
 
-/// Refuses a table that makes no sense.
+/// Refuses an invalid table.
 pub(crate) fn refused(what: String) -> Error {
     Error::new(
         ErrorKind::Config,
@@ -571,7 +570,7 @@ mod tests {
         let (paths, classes) = places.of_ranks(&[0, 1, 2, 3]);
         assert!(paths.iter().all(|p| p.len() == 2), "{paths:?}");
         assert_eq!(classes, ["l3cache", "package", "machine"]);
-        // Two ranks tell nothing of levels, but of what lies between them.
+        // Two ranks define no levels, only the link between them.
         assert_eq!(
             places.of_ranks(&[1, 0]),
             (vec![vec![]; 2], vec!["l3cache".into()])
@@ -596,7 +595,7 @@ mod tests {
         assert_eq!(machine.links.len(), 3);
         let at = |distance: usize| machine.links[distance].of(8.0).one_way_ns(8.0);
         assert!((2.0 * at(0) - at(2)).abs() < 1.0);
-        // What was not measured costs what is farther.
+        // Unmeasured classes cost as the farther one.
         assert!((at(1) - at(2)).abs() < 1e-9);
         assert_eq!(machine.distance(0, 1), 0);
         assert_eq!(machine.distance(0, 3), 2);

@@ -1,11 +1,11 @@
-//! Places threads on cores: those that measure on cores of their own (left to
-//! itself, a busy system keeps two threads that talk with each other on one),
+//! Places threads on cores: measuring threads on cores of their own (left to
+//! itself, a busy system keeps two threads that communicate on one),
 //! and ranks that are threads where the launcher wants them.
 
 use std::mem::{MaybeUninit, size_of};
 
-/// Confines the calling thread to the n-th processor that it may use. Without
-/// so many, or without permission, it stays where it is.
+/// Confines the calling thread to the n-th processor that it may use. If there
+/// are fewer, or without permission, it stays on its processors.
 pub(crate) fn bind(n: usize) {
     // SAFETY: all zeros is the empty set.
     let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -23,7 +23,7 @@ pub(crate) fn bind(n: usize) {
 }
 
 /// Confines the calling thread to these processors. Without permission it
-/// stays where it is.
+/// stays on its processors.
 pub(crate) fn confine(cpus: &[usize]) {
     // SAFETY: all zeros is the empty set.
     let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };

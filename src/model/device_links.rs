@@ -1,23 +1,23 @@
-//! What lies between GPUs: NVLinks, or the way over the bus, as `nvidia-smi topo -m` has it.
+//! Links between GPUs: NVLinks, or the path over the bus, in the notation of `nvidia-smi topo -m`.
 //!
 //! | word | between two GPUs are |
 //! |---|---|
-//! | `NV4` | NVLinks from one to the other, so many |
-//! | `NV18s` | so many NVLinks of each, into switches that join both |
+//! | `NV4` | NVLinks from one to the other, with their number |
+//! | `NV18s` | NVLinks of each, with their number, into switches that join both |
 //! | `PIX` | one PCIe switch |
 //! | `PXB` | several PCIe switches, no host bridge |
 //! | `PHB` | a host bridge |
 //! | `NODE` | host bridges of one memory node |
-//! | `SYS` | the ways between memory nodes |
-//! | `PCI` | a bus that `/sys` does not tell of |
+//! | `SYS` | the links between memory nodes |
+//! | `PCI` | a bus that `/sys` does not describe |
 //!
-//! What one does not reach of another's memory stands in brackets: messages go through the
+//! Brackets mark a lack of access to the other's memory: messages go through the
 //! host.
 //!
 //! # Sources
 //! `nvidia-smi topo -m`, legend. Rates of links: data sheets of the GPUs, per link and
 //! direction 20 GB/s (sm 60), 25 (sm 70, 80, 90), 14 (sm 86), 50 (sm 100); four fifths of
-//! that are taken as what messages get. Measured nowhere yet.
+//! that are taken as the rate of messages. Not measured yet.
 
 use super::map::Gpu;
 use osier_collectives::{DeviceLink, DeviceLinks, matrix};
@@ -25,10 +25,10 @@ use osier_kernels::NvLinks;
 use std::fmt;
 use std::path::Path;
 
-/// What carries data between two GPUs.
+/// Link between two GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// They are one.
+    /// The same GPU.
     Same,
     /// NVLinks.
     Links(DeviceLink),
@@ -40,18 +40,18 @@ pub enum Way {
     HostBridge,
     /// Host bridges of one memory node.
     Node,
-    /// Ways between memory nodes.
+    /// Links between memory nodes.
     System,
-    /// A bus, and nobody says more.
+    /// A bus, of unknown kind.
     Bus,
 }
 
-/// What lies between two GPUs.
+/// Link and access between two GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuLink {
-    /// What carries data.
+    /// The link.
     pub way: Way,
-    /// Kernels of one are given the other's memory.
+    /// Kernels of one can access the other's memory.
     pub reached: bool,
 }
 
@@ -74,21 +74,21 @@ impl fmt::Display for GpuLink {
     }
 }
 
-/// The GPUs that the driver shows, and what lies between them.
+/// The GPUs that the driver reports, and their links.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GpuLinks {
     /// The GPUs.
     pub gpus: Vec<Gpu>,
-    /// Of each to each.
+    /// By pair of GPUs.
     pub between: Vec<Vec<GpuLink>>,
     /// Why NVLinks are unknown, if they are.
     pub unknown: Option<String>,
-    /// What a byte takes over one link of these GPUs, in ns, by data sheets.
+    /// Time of a byte over one link of these GPUs, in ns, by data sheets.
     pub link_ns_per_byte: f64,
 }
 
 impl GpuLinks {
-    /// Of this machine; none where the driver shows no GPU.
+    /// Of this machine; none where the driver reports no GPU.
     pub fn here() -> Option<GpuLinks> {
         let device_links = osier_kernels::device_links().ok()?;
         let sys = Path::new("/sys");
@@ -134,7 +134,7 @@ impl GpuLinks {
         }
     }
 
-    /// What joins two GPUs besides the bus, where one reaches the other.
+    /// Links between two GPUs besides the bus, where one can access the other.
     pub fn device_link(&self, one: usize, other: usize) -> Option<DeviceLink> {
         match self.between[one][other] {
             GpuLink {
@@ -145,18 +145,18 @@ impl GpuLinks {
         }
     }
 
-    /// The GPU that this process knows by this number, and its place on the bus as a number.
+    /// The GPU with this number in this process, and its bus address as a number.
     pub(crate) fn find(&self, ordinal: i32) -> Option<(usize, u32)> {
         let at = self.gpus.iter().position(|gpu| gpu.ordinal == ordinal)?;
         Some((at, self.bus(at)?))
     }
 
-    /// The place of a GPU on the bus, as a number.
+    /// The bus address of a GPU, as a number.
     pub(crate) fn bus(&self, at: usize) -> Option<u32> {
         super::map::number(self.gpus.get(at)?.pci.as_ref()?)
     }
 
-    /// What joins the GPUs of ranks that have them by turns.
+    /// Links between the GPUs of ranks that have them round robin.
     pub fn of_ranks(&self, ranks: u32) -> RankLinks {
         let gpu = |rank: u32| rank as usize % self.gpus.len().max(1);
         let pairs = (0..ranks).flat_map(|a| (a + 1..ranks).map(move |b| (a, b)));
@@ -170,7 +170,7 @@ impl GpuLinks {
         }
     }
 
-    /// As a matrix with a legend of the words in it.
+    /// As a matrix with a legend of its words.
     pub fn draw(&self) -> String {
         let names: Vec<String> = self
             .gpus
@@ -210,16 +210,16 @@ impl GpuLinks {
     }
 }
 
-/// What joins the devices of ranks, and what it is worth.
+/// Links between the devices of ranks, and their rate.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RankLinks {
-    /// Who is joined.
+    /// The linked pairs.
     pub device_links: DeviceLinks,
-    /// What a byte takes over one link, in ns.
+    /// Time of a byte over one link, in ns.
     pub link_ns_per_byte: f64,
 }
 
-/// Bytes per ns that a message gets over one link of a GPU of this compute capability.
+/// Bytes per ns of a message over one link of a GPU of this compute capability.
 fn rate(capability: (i32, i32)) -> f64 {
     let sheet = match capability {
         (..=6, _) => 20.0,
@@ -230,12 +230,12 @@ fn rate(capability: (i32, i32)) -> f64 {
     0.8 * sheet
 }
 
-/// What the bus has between two GPUs.
+/// The path on the bus between two GPUs.
 fn bus(one: &Gpu, other: &Gpu) -> Way {
     let (a, b) = (&one.bridges, &other.bridges);
     let common = a.iter().zip(b).take_while(|(a, b)| a == b).count();
     if common > 0 {
-        // In front of each, behind what both are behind, is a port of the switch.
+        // In front of each GPU, below their common bridges, is a port of the switch.
         return match a.len().max(b.len()) - common {
             0 | 1 => Way::Switch,
             _ => Way::Switches,
@@ -245,7 +245,7 @@ fn bus(one: &Gpu, other: &Gpu) -> Way {
         let first = gpu.bridges.first().or(gpu.pci.as_ref())?;
         Some(first.rsplit_once(':')?.0.to_owned())
     };
-    // Devices that no bridge is in front of may be anywhere: emulated ones, virtual machines.
+    // Devices without a bridge in front may be anywhere: emulated ones, virtual machines.
     if a.is_empty() || b.is_empty() {
         return match (one.node, other.node) {
             (Some(a), Some(b)) if a != b => Way::System,
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(word(2, 3), "NODE");
         assert_eq!(word(0, 4), "[SYS]");
         assert_eq!(word(2, 4), "[NV2]");
-        // What is not reached is no link for plans.
+        // Plans ignore links without access.
         assert_eq!(links.device_link(2, 4), None);
         assert_eq!(links.device_link(2, 1), Some(DeviceLink::Direct(4)));
         let text = links.draw();

@@ -1,18 +1,18 @@
-//! What collective calls cost whose buffers lie on devices: measured between ranks of a job,
-//! or estimated from what messages of a device cost.
+//! Costs of collective calls whose buffers lie on devices: measured between ranks of a job,
+//! or estimated from the costs of messages of a device.
 //!
 //! A message between the memory of two ranks' devices costs as one of the host's: from its
-//! send to the end of its receive, and for how long either end is busy with it. Copies and
-//! combinations are kernels, and what goes to the host and back crosses the device's link.
+//! send to the end of its receive, and the time for which either end is busy with it. Copies and
+//! combinations are kernels, and data to and from the host crosses the device's link.
 //!
 //! ```text
-//! A(m)   broadcasts by turns, each on the device: one way(m) = A(m) - r - 2 s
+//! A(m)   alternating broadcasts, each on the device: one way(m) = A(m) - r - 2 s
 //! G(m)   broadcasts of the same rank: busy(m) = G(m) - r - s, at most one way(m)
 //! ```
 //!
-//! `r` and `s` are a run's and a step's costs on the host ([`super::rounds`]): the executor
-//! is the same. What an emulated device takes is measured alike, to have something to choose
-//! by in tests; it is marked, is used by jobs on emulated devices alone, and is no figure of
+//! `r` and `s` are the costs of a run and a step on the host ([`super::rounds`]): the executor
+//! is the same. An emulated device is measured alike, so that tests can choose by its
+//! costs; they are marked, are used by jobs on emulated devices alone, and are no figures of
 //! a GPU.
 
 use super::calls::{CallCosts, ClassCosts, MessageCost, Places, WorkCost, rise, round};
@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 /// Sizes of messages and of kernels' work.
 pub(crate) const LOGS: [u32; 9] = [3, 8, 12, 14, 16, 18, 20, 22, 24];
-/// What collective calls cost on devices.
+/// Costs of collective calls on devices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceCalls {
     /// The device, by its driver's name; "estimated" if none was measured.
@@ -48,11 +48,11 @@ pub struct DeviceCalls {
 }
 
 impl DeviceCalls {
-    /// What follows from the costs of messages of a device, measured or built in, between
+    /// Estimate from the costs of messages of a device, measured or built in, between
     /// two processes whose devices are linked by the bus.
     pub fn estimated(links: &LinkCosts) -> DeviceCalls {
         let mut device = links.device.unwrap_or_default();
-        // What was measured, or is built in, may be another link.
+        // The measured or built-in costs may be those of another link.
         let bus = device.to_host_ns_per_byte.max(device.to_device_ns_per_byte);
         device.peer_ns_per_byte = device.peer_ns_per_byte.max(bus);
         device.peer_block_ns_per_byte = device.peer_block_ns_per_byte.max(bus);
@@ -80,7 +80,7 @@ impl DeviceCalls {
             MessageCost {
                 bytes: bytes as u64,
                 one_way_ns,
-                // Whoever begins a kernel is busy for less than until its end is seen.
+                // The starting end is busy for less time than until the kernel's end is seen.
                 busy_ns: (device.launch_ns / 2.0).min(one_way_ns / 2.0),
             }
         };
@@ -104,15 +104,15 @@ impl DeviceCalls {
                 kept: Vec::new(),
             }],
             copy: line(device.launch_ns, run),
-            // Two vectors are read and one is written, of a copy one each.
+            // A combination reads two vectors and writes one, a copy reads and writes one.
             combine: line(device.launch_ns, 1.5 * run),
             to_host: line(device.copy_ns, device.to_host_ns_per_byte),
             to_device: line(device.copy_ns, device.to_device_ns_per_byte),
         }
     }
 
-    /// What messages between two devices cost that are joined: as measured; of links of which
-    /// no pair was there, as over the bus but for their bytes.
+    /// Costs of messages between two linked devices: as measured; of links without a measured
+    /// pair, as over the bus but for the time per byte.
     fn over(&self, device_link: DeviceLink, link_ns_per_byte: f64) -> Curve {
         let class = device_link.to_string();
         if self.classes.iter().any(|known| known.class == class) {
@@ -122,7 +122,7 @@ impl DeviceCalls {
         let within = (works.at(16e6) - works.at(8.0)).max(0.0) / 16e6;
         let ns_per_byte = match device_link {
             DeviceLink::Same => within,
-            // No quicker than a device's own memory.
+            // Not faster than a device's own memory.
             device_link => within.max(link_ns_per_byte / f64::from(device_link.links().max(1))),
         };
         let bus = super::calls::curve(&self.classes, "machine", false);
@@ -159,9 +159,9 @@ impl DeviceCalls {
 }
 
 impl CallCosts {
-    /// The planner's machine of these ranks where buffers lie on devices; `device_links`: what joins
-    /// them besides the bus, by their place in `ranks`; `host`: the same where buffers do not
-    /// lie on devices. None if nothing is known of devices.
+    /// The planner's machine of these ranks where buffers lie on devices; `device_links`: their
+    /// links besides the bus, by index in `ranks`; `host`: the same for buffers on the host.
+    /// None if costs of devices are unknown.
     pub fn machine_of_devices(
         &self,
         ranks: &[u32],
@@ -175,7 +175,7 @@ impl CallCosts {
             let curve = super::calls::curve(&devices.classes, class, false);
             match distance {
                 0 => curve,
-                // Devices of a part share its way out: a switch's port, a socket's link.
+                // Devices of a part share its uplink: a switch's port, a socket's link.
                 _ => curve.with_shared_way(),
             }
         };
@@ -199,7 +199,7 @@ impl CallCosts {
             kept: Vec::new(),
             combine: super::calls::line(&devices.combine),
             copy: super::calls::line(&devices.copy),
-            // What is announced waits for its receive; that is part of its time.
+            // An RTS waits for its receive; that is part of its time.
             eager_bytes: 0.0,
             executor: Executor {
                 row_bytes: -1.0,
@@ -245,8 +245,8 @@ mod tests {
         assert!(bad.checked().is_err());
     }
 
-    /// Links between devices have the costs that were measured, and else those of the bus but
-    /// for their bytes.
+    /// Links between devices have measured costs, or else those of the bus but for the time per
+    /// byte.
     #[test]
     fn joined_devices_cost_what_their_links_do() {
         let ranks: Vec<u32> = (0..8).collect();
@@ -279,14 +279,14 @@ mod tests {
         devices.classes.push(slow);
         let as_the_bus = ns(&table, "switch:18");
         assert!(as_the_bus > 2.0 * switch, "{as_the_bus} {switch}");
-        // What is measured of links is none of the bus.
+        // Measurements of links do not count for the bus.
         let devices = table.devices.as_mut().expect("devices");
         devices.classes[1].class = "NV2".into();
         assert!((ns(&table, "switch:18") - switch).abs() < 1e-6 * switch);
     }
 
-    /// What is short goes through the host, what is long stays on devices, by another plan
-    /// than the host's memory has.
+    /// Short vectors go through the host, long ones stay on devices, by another plan
+    /// than for host memory.
     #[test]
     fn plans_for_devices_are_chosen_by_their_costs() {
         let ranks: Vec<u32> = (0..8).collect();

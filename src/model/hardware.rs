@@ -1,4 +1,4 @@
-//! How the processors of this machine are nested, as far as the system tells.
+//! Nesting of the processors of this machine, as far as the system describes it.
 
 use std::fs;
 
@@ -52,16 +52,16 @@ impl Level {
     }
 }
 
-/// Which processors lie in which instance of each level.
+/// Instance of each level by processor.
 #[derive(Clone, Debug, Default)]
 pub struct Hardware {
-    /// By level, then by processor: the number of the instance. What the
-    /// system does not tell is `None`.
+    /// By level, then by processor: the number of the instance; `None` where the
+    /// system does not report it.
     instances: [Vec<Option<u32>>; LEVELS.len()],
 }
 
 impl Hardware {
-    /// What is told of these processors of this machine: by hwloc with the feature `hwloc`,
+    /// Levels of these processors of this machine: from hwloc with the feature `hwloc`,
     /// else by `/sys`.
     pub fn of(cpus: &[usize]) -> Self {
         #[cfg(feature = "hwloc")]
@@ -71,7 +71,7 @@ impl Hardware {
         Self::told(cpus, &|path| fs::read_to_string(path).ok())
     }
 
-    /// What files tell, as `/sys` has them: `read` gives a file's text, if there is one.
+    /// From files, laid out as `/sys`: `read` gives a file's text, if there is one.
     pub fn told(cpus: &[usize], read: &dyn Fn(&str) -> Option<String>) -> Self {
         let mut hardware = Self::default();
         let nodes = nodes(read);
@@ -87,7 +87,7 @@ impl Hardware {
         hardware
     }
 
-    /// What hwloc tells.
+    /// From hwloc.
     #[cfg(feature = "hwloc")]
     pub(super) fn seen(cpus: &[usize], seen: &super::hwloc::Seen) -> Self {
         let mut hardware = Self::default();
@@ -97,7 +97,7 @@ impl Hardware {
         hardware
     }
 
-    /// Adds a processor, of which `instance` tells where it lies.
+    /// Adds a processor, whose numbers `instance` gives.
     fn add(&mut self, cpu: usize, instance: impl Fn(Level) -> Option<u32>) {
         for level in LEVELS {
             let of_level = &mut self.instances[level as usize];
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_made_up_machine() {
-        // Two packages of two cores of two threads; no cache is told of.
+        // Two packages of two cores of two threads; no cache is reported.
         let mut hardware = Hardware::default();
         for cpu in 0..8u32 {
             hardware.add(cpu as usize, |level| match level {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     /// Two packages of two caches of two cores; the second package is a node without
-    /// a cache that is told of.
+    /// a reported cache.
     #[test]
     fn files_of_a_machine_that_is_not_this_one() {
         let read = |path: &str| -> Option<String> {

@@ -1,7 +1,7 @@
-//! The machine as hwloc tells it: the levels and numbers of `/sys`, and the PCI bus.
+//! The machine as hwloc reports it: the levels and numbers of `/sys`, and the PCI bus.
 //!
 //! hwloc's own variables (`HWLOC_XMLFILE`, `HWLOC_SYNTHETIC`) name another machine. That one
-//! can be drawn, with its GPUs and what ranks would have of it; ranks that run are placed
+//! can be drawn, with its GPUs and the share of each rank; ranks that run are placed
 //! on this one.
 //!
 //! # Sources
@@ -17,16 +17,16 @@ use hwlocality::object::attributes::{
 use hwlocality::object::types::ObjectType;
 use hwlocality::topology::builder::{TopologyBuilder, TypeFilter};
 
-/// Whose devices are taken for GPUs on a machine that is not this one: NVIDIA's,
+/// PCI vendor of GPUs on a machine that is not this one: NVIDIA,
 const VENDOR: u16 = 0x10de;
-/// of this class (its upper byte), displays and accelerators without one.
+/// and upper byte of their class: displays, and accelerators without one.
 const DISPLAY: u16 = 3;
 
-/// What hwloc has found.
+/// Result of hwloc's discovery.
 pub(super) struct Seen(Topology);
 
 impl Seen {
-    /// This machine's processors; none if hwloc finds nothing, or another machine.
+    /// This machine's processors; none if hwloc finds none, or another machine.
     pub fn processors() -> Option<Seen> {
         Some(Seen(Topology::new().ok()?)).filter(|seen| seen.0.is_this_system())
     }
@@ -65,7 +65,7 @@ impl Seen {
         let pu = pus.find(|pu| pu.os_index() == Some(cpu))?;
         let of = |kind| {
             let part = pu.first_ancestor_with_type(kind)?;
-            // All of it, whatever this process may use.
+            // All of it, even processors that this process may not use.
             part.complete_cpuset()?.first_set()
         };
         let first = match level {
@@ -127,7 +127,7 @@ impl Seen {
                 pci: Some(pci),
                 bridges,
                 node,
-                // Only a driver says that.
+                // Only a driver reports that.
                 peers: Vec::new(),
             }
         };
@@ -157,7 +157,7 @@ mod tests {
     use crate::model::hardware::{Hardware, LEVELS};
     use crate::model::map::Part;
 
-    /// Both ways tell the same of this machine.
+    /// Both sources agree about this machine.
     #[test]
     fn hwloc_and_sys_agree() {
         let cpus = Hardware::bound_to();
@@ -167,8 +167,8 @@ mod tests {
             for cpu in &cpus {
                 let told = files.place(level, &[*cpu]);
                 let found = seen.instance(*cpu, level);
-                // hwloc leaves out what the system does not tell, and knows a node of
-                // machines that have none.
+                // hwloc leaves out what the system does not report, and has a node for
+                // machines without one.
                 if level == Level::NumaNode && told.is_none() {
                     continue;
                 }

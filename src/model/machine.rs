@@ -1,17 +1,17 @@
-//! Which machine this is, as far as costs depend on it.
+//! Properties of this machine on which costs depend.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What costs were measured on.
+/// The machine on which costs were measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Name of the processor.
     pub cpu: String,
     /// Processors in all.
     pub processors: usize,
-    /// Packages, and cores of each, where the system says so.
+    /// Packages, and cores of each, where the system reports them.
     #[serde(default)]
     pub shape: Option<[usize; 2]>,
     /// Version of the kernel.
@@ -32,7 +32,7 @@ impl Machine {
         };
         let cpu = values("model name")
             .next()
-            // Processors that are not x86 have numbers for names.
+            // Processors that are not x86 have numbers instead of names.
             .or_else(|| values("CPU part").next())
             .unwrap_or_else(|| std::env::consts::ARCH.to_owned());
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -47,7 +47,7 @@ impl Machine {
 }
 
 impl Machine {
-    /// What tells this machine from the one that a file names, if anything does.
+    /// A difference of this machine from a file's, if any.
     pub(super) fn differs(&self, other: Option<&Machine>) -> Option<String> {
         let Some(other) = other else {
             return Some("they do not say of which machine they are".into());

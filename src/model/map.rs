@@ -1,5 +1,5 @@
-//! The machine as a tree of its parts, with the GPUs beside the memory that is near to
-//! them: what `osier topo` draws.
+//! The machine as a tree of its parts, with the GPUs beside the nearest memory:
+//! the output of `osier topo`.
 //!
 //! # Sources
 //! The folders `devices/system` and `bus/pci` of Linux' `/sys`, or hwloc (`hwloc.rs`).
@@ -8,7 +8,7 @@ use super::hardware::{Hardware, LEVELS, Level};
 use osier_kernels::DeviceInfo;
 use std::path::Path;
 
-/// Levels that are drawn, outermost first.
+/// Levels of the drawing, outermost first.
 const DRAWN: [Level; 5] = [
     Level::Package,
     Level::NumaNode,
@@ -32,10 +32,10 @@ pub struct Part {
     pub gpus: Vec<Gpu>,
 }
 
-/// A GPU and how it is reached.
+/// A GPU and its position on the bus.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
-    /// Its number, as the driver has it.
+    /// Its number in the driver.
     pub ordinal: i32,
     /// Its name.
     pub name: String,
@@ -45,13 +45,13 @@ pub struct Gpu {
     pub bridges: Vec<String>,
     /// The memory node that is near to it.
     pub node: Option<u32>,
-    /// GPUs whose memory it reaches without the host.
+    /// GPUs whose memory it accesses without the host.
     pub peers: Vec<i32>,
 }
 
 impl Part {
     /// This machine: the processors that this thread may run on, and the GPUs that the
-    /// driver shows, if there is one. With the feature `hwloc`, the machine that hwloc's
+    /// driver reports, if there is one. With the feature `hwloc`, the machine that hwloc's
     /// variables name (`HWLOC_XMLFILE`), if they do.
     pub fn machine() -> Part {
         #[cfg(feature = "hwloc")]
@@ -64,17 +64,17 @@ impl Part {
         Part::of(&Hardware::of(&cpus), &cpus, gpus.collect())
     }
 
-    /// A machine that hwloc has from elsewhere, with what it has for GPUs.
+    /// A machine that hwloc has from elsewhere, with its GPUs.
     #[cfg(feature = "hwloc")]
     pub(super) fn seen(seen: &super::hwloc::Seen) -> Part {
         let cpus = seen.cpus();
         Part::of(&Hardware::seen(&cpus, seen), &cpus, seen.gpus())
     }
 
-    /// What [`Part::told_by`] says where hwloc has the machine from a file or a description.
+    /// Value of [`Part::told_by`] where hwloc has the machine from a file or a description.
     pub const OTHER: &str = "hwloc, of another machine";
 
-    /// Who tells of [`Part::machine`]: `/sys`, `hwloc`, or hwloc, [of another machine](Part::OTHER).
+    /// Source of [`Part::machine`]: `/sys`, `hwloc`, or hwloc, [of another machine](Part::OTHER).
     pub fn told_by() -> &'static str {
         #[cfg(feature = "hwloc")]
         match super::hwloc::Seen::other() {
@@ -85,7 +85,7 @@ impl Part {
         "/sys"
     }
 
-    /// This machine without its GPUs: no driver is asked.
+    /// This machine without its GPUs: no driver is called.
     pub fn processors() -> Part {
         let cpus = Hardware::bound_to();
         Part::of(&Hardware::of(&cpus), &cpus, Vec::new())
@@ -129,7 +129,7 @@ impl Part {
     }
 }
 
-/// Parts by the first of these levels that is told of, with the parts inside.
+/// Parts by the first of these levels that is reported, with the parts inside.
 fn nested(hardware: &Hardware, cpus: &[usize], levels: &[Level]) -> Vec<Part> {
     let Some((level, inner)) = levels.split_first() else {
         return Vec::new();
@@ -137,7 +137,7 @@ fn nested(hardware: &Hardware, cpus: &[usize], levels: &[Level]) -> Vec<Part> {
     let mut parts: Vec<Part> = Vec::new();
     for &cpu in cpus {
         let Some(number) = hardware.place(*level, &[cpu]) else {
-            // Not told: what is inside hangs one level higher.
+            // Not reported: the parts inside move one level up.
             return nested(hardware, cpus, inner);
         };
         let known = parts.iter_mut().find(|part| part.number == number);
@@ -158,9 +158,9 @@ fn nested(hardware: &Hardware, cpus: &[usize], levels: &[Level]) -> Vec<Part> {
 }
 
 impl Gpu {
-    /// The memory node that is near to it, and the PCIe switch that it is behind, as a
+    /// The memory node near to it, and the PCIe switch in front of it, as a
     /// number: in front of a device are a root port, or one and a switch's two ports. None:
-    /// not told of, or behind no switch.
+    /// not reported, or no switch.
     pub fn place(&self) -> [Option<u32>; 2] {
         let upstream = match &self.bridges[..] {
             [.., upstream, _] if self.bridges.len() > 2 => number(upstream),
@@ -169,7 +169,7 @@ impl Gpu {
         [self.node, upstream]
     }
 
-    /// What the driver says of a device, and hwloc or `/sys` of its place on the bus.
+    /// The driver's data of a device, with its position on the bus from hwloc or `/sys`.
     pub(super) fn of(info: &DeviceInfo, sys: &Path) -> Gpu {
         let pci = info.pci.as_ref().map(|pci| pci.to_ascii_lowercase());
         let (bridges, node) = pci.as_ref().map(|pci| way_to(pci, sys)).unwrap_or_default();
@@ -192,7 +192,7 @@ fn way_to(pci: &str, sys: &Path) -> (Vec<String>, Option<u32>) {
     }
     let folder = sys.join("bus/pci/devices").join(pci);
     let node = std::fs::read_to_string(folder.join("numa_node")).ok();
-    // -1: the firmware does not say.
+    // -1: unknown to the firmware.
     let node = node.and_then(|text| text.trim().parse().ok());
     let path = std::fs::canonicalize(folder);
     (path.map(|path| bridges(&path)).unwrap_or_default(), node)
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     fn read(path: &str) -> Option<String> {
-        // Two packages of two cores of one thread; a cache per package is told of.
+        // Two packages of two cores of one thread; a cache per package is reported.
         if let Some(node) = path.strip_prefix("/sys/devices/system/node/") {
             let text = match node {
                 "online" => "0-1",
@@ -261,10 +261,10 @@ mod tests {
         let node = &package.parts[0];
         assert_eq!((node.level, node.number), ("numanode", 1));
         assert_eq!(node.gpus, [gpu(0, Some(1))]);
-        // No third-level cache is told of.
+        // No third-level cache is reported.
         assert_eq!(node.parts[1].level, "core");
         assert_eq!(node.parts[1].processors, [3]);
-        // What nobody places is the machine's.
+        // GPUs without a position belong to the machine.
         assert_eq!(machine.gpus, [gpu(1, None), gpu(2, Some(9))]);
     }
 

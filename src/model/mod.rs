@@ -1,6 +1,6 @@
-//! Costs of the machine: tables, where they are kept, who lies where.
+//! Costs of the machine: tables, their files, positions of ranks.
 //!
-//! [`cached`] gives what was measured before, without measuring: the library never does so
+//! [`cached`] returns earlier measurements, without measuring: the library never measures
 //! on its own, its launcher once, before the first job of a machine.
 
 pub(crate) mod calls;
@@ -31,8 +31,8 @@ pub use store::{Cached, Measured, Origin, cache_file, cached, load, store};
 
 use osier_engine::error::{Error, ErrorKind};
 
-/// Two pieces of memory that lie half a page apart within their pages: where one lies just
-/// ahead of the other some processors copy slowly, and places of vectors are chance.
+/// Two pieces of memory that lie half a page apart within their pages: some processors copy
+/// slowly if one lies just ahead of the other, and addresses of vectors are arbitrary.
 pub(crate) struct Apart {
     all: Vec<f64>,
     start: usize,
@@ -60,7 +60,7 @@ impl Apart {
     }
 }
 
-/// That other work was in the way of a measurement.
+/// Error: other work disturbed a measurement.
 pub(crate) fn disturbed(how: &str) -> Error {
     Error::new(
         ErrorKind::Unavailable,

@@ -1,25 +1,25 @@
-//! Whether costs can be those of any machine. What is measured beside other work can be a
-//! thousand times too much, and then each choice by it is wrong: such numbers are neither
-//! kept nor used.
+//! Plausible limits of costs. A measurement beside other work can be a
+//! thousand times too large, and then each choice by it is wrong: such numbers are neither
+//! stored nor used.
 //!
-//! Limits lie a hundred times above what machines known here take (latencies below half
+//! Limits lie a hundred times above the costs of machines known here (latencies below half
 //! a microsecond, copies of 0.03 to 0.1 ns a byte), so that slow ones pass, too.
 
 use super::calls::CallCosts;
 use osier_engine::protocol::cost::LinkCosts;
 
-/// Stands for the cost of a call that the system forbids: a finite number,
+/// Cost of a call that the system forbids: a finite number,
 /// which JSON can carry, and longer than any transfer.
 pub const NOT_PERMITTED_NS: f64 = 1e15;
 
-/// What does not depend on bytes, in ns.
+/// Limit of costs that do not depend on bytes, in ns.
 const MOST_NS: f64 = 50_000.0;
-/// What does.
+/// Limit of costs per byte, in ns.
 const MOST_NS_PER_BYTE: f64 = 10.0;
-/// By how much predictions may be off.
+/// Limit of the error of predictions.
 const MOST_ERROR: f64 = 0.5;
 
-/// What of the costs of links and calls no machine has; `None`: all may be.
+/// The first implausible cost of links and calls; `None`: all are plausible.
 pub(crate) fn absurd(links: &LinkCosts, calls: Option<&CallCosts>) -> Option<String> {
     let mut all = vec![
         ("latency_ns", links.latency_ns, MOST_NS),
@@ -74,7 +74,7 @@ mod tests {
             ..good
         };
         assert_eq!(absurd(&forbidden, Some(&calls)), None);
-        // As it was once kept.
+        // In an older format.
         let late = LinkCosts {
             latency_ns: 748_000.0,
             ..good

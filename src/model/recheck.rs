@@ -1,9 +1,9 @@
-//! Whether costs that were kept still hold: a few times are taken again, in less than a
+//! Check that stored costs still hold: a few times are measured again, in less than a
 //! millisecond and by this process alone.
 //!
-//! Messages take a peer, so only work of a rank is looked at: copies and sums. Of many
-//! tries the shortest counts, which other work hardly disturbs; it is kept beside the
-//! costs, which are medians, so that like is compared with like.
+//! Messages need a peer, so only work of one rank is measured: copies and sums. Of many
+//! tries the shortest counts, which other work hardly disturbs; it is stored beside the
+//! costs, which are medians, so that both sides are shortest times.
 
 use super::Apart;
 use osier_datatype::Operator;
@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Sizes, and how often each is tried.
+/// Sizes, and number of tries of each.
 const LOGS: [u32; 3] = [12, 15, 18];
 const TRIES: usize = 16;
-/// How far off times may be.
+/// Tolerated deviation of times.
 const FACTOR: f64 = 2.0;
 
 /// The shortest time of some work of one rank.
@@ -25,12 +25,12 @@ pub struct Probe {
     pub sum: bool,
     /// Of the result.
     pub bytes: u64,
-    /// How long it took, in ns.
+    /// Its duration, in ns.
     pub ns: f64,
 }
 
 impl Probe {
-    /// All of them, now.
+    /// Measures all of them, now.
     pub(super) fn take() -> Vec<Probe> {
         let most = 1usize << LOGS[LOGS.len() - 1];
         let mut memory = Apart::of(most / 8);
@@ -58,7 +58,7 @@ impl Probe {
     }
 }
 
-/// What speaks against costs that were measured when `then` was; `None`: nothing does.
+/// Reason against costs measured together with `then`; `None`: they hold.
 pub(super) fn outdated(then: &[Probe], now: &[Probe]) -> Option<String> {
     let all: Vec<(&Probe, f64)> = now
         .iter()
@@ -110,7 +110,7 @@ mod tests {
         }
         let why = outdated(&probes(1.0), &probes(3.0)).unwrap();
         assert_eq!(why, "a sum of 256 KiB takes 1.8 us instead of 0.6");
-        // Nothing to compare with.
+        // There is nothing to compare with.
         assert_eq!(outdated(&[], &probes(1.0)), None);
     }
 

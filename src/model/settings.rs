@@ -6,16 +6,16 @@ use osier_engine::error::Result;
 /// Source of the costs by which protocols and plans are chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Costs {
-    /// Measured by the launcher where they are missing.
+    /// Measured by the launcher if missing.
     #[default]
     Auto,
-    /// Measured by the user, if at all.
+    /// Measured by the user, or built in.
     Cached,
-    /// Of the library.
+    /// Built in.
     BuiltIn,
 }
 
-/// The source of costs that the user wants.
+/// The source of costs set by the user.
 ///
 /// # Errors
 /// Of kind [`ErrorKind::Config`](crate::ErrorKind::Config).

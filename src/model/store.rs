@@ -10,8 +10,8 @@
 //! ```
 //!
 //! `device`, `calls`, its `devices` and `probes` are missing where they were not measured;
-//! `machine` and `date` may be missing in a file written by hand. Format 1 knew no `devices`,
-//! format 2 not over which links they were measured: these are left out, and estimated until
+//! `machine` and `date` may be missing in a file written by hand. Format 1 had no `devices`,
+//! format 2 did not name the measured links: these are left out, and estimated until
 //! they are measured anew.
 
 use super::machine::{Machine, today};
@@ -28,62 +28,62 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const FORMAT: u32 = 3;
-/// The oldest that is read.
+/// The oldest readable format.
 const OLDEST: u32 = 1;
-/// The oldest whose costs of devices say over which links they are.
+/// The oldest format whose costs of devices name their links.
 const OLDEST_OF_LINKS: u32 = 3;
 
-/// Costs, and where and when they were measured.
+/// Costs, with machine and date of their measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     format: u32,
-    /// Where.
+    /// The machine.
     #[serde(default)]
     pub machine: Option<Machine>,
-    /// When: year-month-day, UTC.
+    /// The date: year-month-day, UTC.
     #[serde(default)]
     pub date: Option<String>,
     /// The costs.
     pub costs: LinkCosts,
-    /// What collective calls cost, if that was measured.
+    /// Costs of collective calls, if measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls: Option<CallCosts>,
-    /// Times by which it is found out whether all this still holds.
+    /// Times for the check that the costs still hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub probes: Vec<Probe>,
 }
 
-/// Where costs come from.
+/// Source of the costs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The file that `OSIER_COSTS` names.
     Variable(PathBuf),
     /// The user's cache folder.
     Cache(PathBuf),
-    /// Nothing was measured here: built in.
+    /// Built in: no measurement here.
     Default,
 }
 
-/// Costs to work with.
+/// Costs in use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cached {
     /// The costs.
     pub costs: LinkCosts,
-    /// What collective calls cost, if that was measured.
+    /// Costs of collective calls, if measured.
     pub calls: Option<CallCosts>,
-    /// Why the cache is not used, if there is one.
+    /// Why the cache is not used, if it exists.
     pub refused: Option<String>,
-    /// Where they come from.
+    /// Their source.
     pub origin: Origin,
-    /// When they were measured, if known.
+    /// Date of measurement, if known.
     pub date: Option<String>,
-    /// Times that were taken then.
+    /// Times measured then.
     pub probes: Vec<Probe>,
 }
 
 impl Cached {
-    /// Takes a few times again. What speaks against costs of the user's cache, if anything
-    /// does.
+    /// Measures a few times again. Returns the reason against costs of the user's cache, if
+    /// any.
     pub fn outdated(&self) -> Option<String> {
         match self.origin {
             Origin::Cache(_) => recheck::outdated(&self.probes, &Probe::take()),
@@ -92,10 +92,10 @@ impl Cached {
     }
 }
 
-/// The costs to work with: those of the file that `OSIER_COSTS` names, else
+/// The costs in use: those of the file that `OSIER_COSTS` names, else
 /// those that were measured on this machine, unless `OSIER_MODEL` says
-/// `built-in`, else the default. Never measures. An error only for what the
-/// user has set.
+/// `built-in`, else the default. Never measures. Returns an error only for the
+/// user's settings.
 pub fn cached() -> Result<Cached> {
     let wanted = settings::wanted()?;
     if let Some(file) = env::path("OSIER_COSTS") {
@@ -109,7 +109,7 @@ pub fn cached() -> Result<Cached> {
             probes: measured.probes,
         });
     }
-    // What is in the cache and cannot be used is as good as not there: the
+    // An unusable cache counts as missing: the
     // next measurement replaces it.
     let kept = |file: &PathBuf| wanted != settings::Costs::BuiltIn && file.exists();
     let refused = match cache_file().filter(kept) {
@@ -162,7 +162,7 @@ fn from_cache(file: PathBuf, here: &Machine) -> Result<Cached> {
 /// The file of measured costs in the user's cache folder, if there is one.
 pub fn cache_file() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
-    // The specification of base directories: a relative path counts for none.
+    // The specification of base directories: a relative path is ignored.
     let folder = set("XDG_CACHE_HOME")
         .map(PathBuf::from)
         .filter(|p| p.is_absolute())
@@ -170,7 +170,7 @@ pub fn cache_file() -> Option<PathBuf> {
     Some(folder.join("osier").join("costs.json"))
 }
 
-/// A file of costs is no longer.
+/// Maximum size of a file of costs.
 const MOST_BYTES: u64 = 16 << 20;
 
 /// Reads costs from a file.
@@ -240,7 +240,7 @@ pub fn load(file: &Path) -> Result<Measured> {
 /// folder if there is none.
 ///
 /// # Errors
-/// If the file cannot be written, or if the costs are none that a machine has.
+/// If the file cannot be written, or if the costs are implausible.
 pub fn store(file: &Path, costs: LinkCosts, calls: Option<CallCosts>) -> Result<()> {
     if let Some(how) = plausible::absurd(&costs, calls.as_ref()) {
         return Err(super::disturbed(&how));
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(cached.calls, Some(calls));
         assert_eq!(cached.probes, measured.probes);
         assert!(!cached.probes.is_empty());
-        // What no machine has is neither kept nor used.
+        // Implausible costs are neither stored nor used.
         let absurd = LinkCosts {
             latency_ns: 748_000.0,
             ..costs

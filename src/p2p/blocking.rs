@@ -1,4 +1,4 @@
-//! Calls that return when they are over.
+//! Blocking send, receive and probe.
 
 use super::message::Message;
 use super::status::Status;

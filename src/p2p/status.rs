@@ -1,8 +1,8 @@
-//! What a request says about its message when it is over.
+//! Status of a completed request: source, tag and size of its message.
 //!
 //! Counts follow MPI 5.0, sections 3.2.5, 3.8.4 and 5.1.11: `count` is the
-//! number of whole items of a type, `elements` that of predefined types, which
-//! also counts a last item that is there in part.
+//! number of complete items of a type, `elements` that of predefined types, which
+//! also counts a partial last item.
 
 use osier_datatype::{Datatype, Layout};
 use osier_engine::error::{Error, ErrorKind, Result};

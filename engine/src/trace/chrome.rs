@@ -18,7 +18,7 @@ const INTERNAL: u32 = crate::matching::INTERNAL_TAG;
 /// Writes the timeline.
 ///
 /// # Errors
-/// What the writer reports.
+/// Those of the writer.
 pub fn write(timeline: &Timeline<'_>, out: &mut impl Write) -> Result<()> {
     let zero = timeline.spans.iter().map(|s| s.start_ns).min().unwrap_or(0);
     let dropped: u64 = timeline.threads.iter().map(|t| t.dropped).sum();
@@ -65,7 +65,7 @@ pub fn write(timeline: &Timeline<'_>, out: &mut impl Write) -> Result<()> {
     let mut lines = HashMap::new();
     for span in &timeline.spans {
         let thread = &timeline.threads[span.thread];
-        // Hundreds of thousands of them: written straight, not by way of a tree.
+        // Hundreds of thousands of them: written directly, without a JSON tree.
         write!(
             out,
             ",\n{{\"ph\":\"X\",\"name\":\"{}\",\"cat\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{},\"dur\":{},\"args\":{{",
@@ -81,7 +81,7 @@ pub fn write(timeline: &Timeline<'_>, out: &mut impl Write) -> Result<()> {
     }
     for (id, arrow) in timeline.arrows.iter().enumerate() {
         let ends = [
-            // Bound to the span that holds it, not to the next.
+            // Bound to the span that encloses it, not to the next.
             ("\"s\"", arrow.from, timeline.spans[arrow.from].start_ns),
             (
                 "\"f\",\"bp\":\"e\"",
@@ -92,7 +92,7 @@ pub fn write(timeline: &Timeline<'_>, out: &mut impl Write) -> Result<()> {
         for (phase, span, at_ns) in ends {
             let span = &timeline.spans[span];
             let thread = &timeline.threads[span.thread];
-            // The end of a span does not belong to it any more.
+            // The end of a span no longer belongs to it.
             let inside = at_ns.min(span.end_ns - 1).max(span.start_ns);
             write!(
                 out,
@@ -122,8 +122,8 @@ impl fmt::Display for Micros {
     }
 }
 
-/// Writes what is known of a span, as the fields of an object. `lines` keeps
-/// the spelled lines of the user.
+/// Writes the known fields of a span into an object. `lines` caches the
+/// formatted source lines of the user.
 fn args(
     span: &Span<'_>,
     lines: &mut HashMap<*const Site, String>,

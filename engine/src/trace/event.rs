@@ -18,7 +18,7 @@ const LONGEST_NS: u64 = (1 << 48) - 1;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $number:literal, $name:literal, $category:literal;)*) => {
-        /// What happened.
+        /// Kind of event.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Kind {
@@ -29,12 +29,12 @@ macro_rules! kinds {
             /// All of them.
             pub const ALL: &'static [Kind] = &[$(Kind::$kind,)*];
 
-            /// The name in a timeline.
+            /// Its name in a timeline.
             pub fn name(self) -> &'static str {
                 match self { $(Kind::$kind => $name,)* }
             }
 
-            /// What it belongs to: `call` or `protocol`.
+            /// Its category: `call` or `protocol`.
             pub fn category(self) -> &'static str {
                 match self { $(Kind::$kind => $category,)* }
             }
@@ -51,11 +51,11 @@ kinds! {
     Send = 1, "send", "call";
     /// A blocking receive.
     Recv = 2, "recv", "call";
-    /// A send and a receive at the same time.
+    /// A combined send and receive.
     SendRecv = 3, "sendrecv", "call";
-    /// A send was begun.
+    /// A send was started.
     Isend = 4, "isend", "call";
-    /// A receive was begun.
+    /// A receive was started.
     Irecv = 5, "irecv", "call";
     /// Waits for one operation.
     Wait = 6, "wait", "call";
@@ -63,9 +63,9 @@ kinds! {
     WaitAll = 7, "wait all", "call";
     /// Waits for a message without receiving it.
     Probe = 8, "probe", "call";
-    /// A message was there when asked for; what was asked in vain is not recorded.
+    /// A probe found a message; probes that find none are not recorded.
     Iprobe = 9, "iprobe", "call";
-    /// A request was over when asked; what was asked in vain is not recorded.
+    /// A test found its request complete; tests that do not are not recorded.
     Test = 10, "test", "call";
     /// A collective.
     Barrier = 16, "barrier", "call";
@@ -89,13 +89,13 @@ kinds! {
     Eager = 32, "eager", "protocol";
     /// The first fragment of a message was posted eagerly: a start.
     EagerFirst = 33, "first fragment", "protocol";
-    /// A message was announced (RTS): a start.
+    /// An RTS was posted: a start.
     Rts = 34, "rts", "protocol";
     /// A fragment was posted.
     Fragment = 35, "fragment", "protocol";
-    /// The receiver asked for fragments (CTS).
+    /// The receiver posted a CTS.
     Cts = 36, "cts", "protocol";
-    /// The receiver needs the sender's memory no longer.
+    /// The receiver no longer needs the sender's memory.
     Fin = 37, "fin", "protocol";
     /// A slice was read from the sender's memory.
     Pull = 38, "pull", "protocol";
@@ -103,11 +103,11 @@ kinds! {
     Push = 39, "push", "protocol";
     /// A fragment was received.
     FragmentIn = 40, "fragment received", "protocol";
-    /// A start met no receive.
+    /// A start matched no receive.
     Unexpected = 41, "unexpected", "protocol";
-    /// A receive has all of its message.
+    /// A receive has its whole message.
     Received = 42, "received", "protocol";
-    /// The receiver met a synchronous send.
+    /// The receiver matched a synchronous send.
     Ack = 43, "ack", "protocol";
     /// The peer was asked for, or gave, a rendezvous; matched.
     Matched = 44, "matched", "protocol";
@@ -120,28 +120,28 @@ impl Kind {
     }
 }
 
-/// Which part of what happened.
+/// Phase of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Phase {
     /// It begins.
     Begin = 0,
-    /// The last begun of its thread ends.
+    /// The innermost open span of its thread ends.
     End = 1,
-    /// All of it, with its duration.
+    /// A whole span, with its duration.
     Whole = 2,
 }
 
 /// An event of one thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What happened.
+    /// Its kind.
     pub kind: Kind,
-    /// Which part of it.
+    /// Its phase.
     pub phase: Phase,
-    /// When it began; of an end, when it ended.
+    /// Begin of the span; of an end, the time of the end.
     pub time_ns: u64,
-    /// How long it took, if it is whole.
+    /// Duration of a whole span.
     pub duration_ns: u64,
     /// The communicator.
     pub context: u64,
@@ -156,12 +156,12 @@ pub struct Event {
     /// The user's line: a number in the table of the file, 0 for none.
     pub site: u32,
     /// The message's number from sender to receiver on the communicator, from
-    /// 1; 0 if the event tells of no message.
+    /// 1; 0 if the event belongs to no message.
     pub number: u64,
 }
 
 impl Event {
-    /// An event that says nothing but its kind.
+    /// An event with a kind and no other field.
     #[inline]
     pub fn of(kind: Kind) -> Event {
         Event {
@@ -179,7 +179,7 @@ impl Event {
         }
     }
 
-    /// When it was recorded.
+    /// The time of recording.
     pub fn recorded_ns(&self) -> u64 {
         self.time_ns.saturating_add(self.duration_ns)
     }

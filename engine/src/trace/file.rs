@@ -14,7 +14,7 @@
 //! ```
 //!
 //! A process may be killed at any store. An event counts once it is whole;
-//! when the ring has wrapped, the oldest place may be half overwritten and does
+//! when the ring has wrapped, the oldest entry may be half overwritten and does
 //! not count.
 
 use super::event::{EVENT_BYTES, Event};
@@ -40,7 +40,7 @@ pub struct Site {
     pub column: u32,
 }
 
-/// What one thread of a rank has recorded.
+/// Recording of one thread of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recording {
     /// The job's number.
@@ -55,13 +55,13 @@ pub struct Recording {
     pub pid: u32,
     /// The thread's name; may be empty.
     pub name: String,
-    /// Nanoseconds to add to its times for the job's clock.
+    /// Nanoseconds to add to its times to get the job's clock.
     pub clock_offset_ns: i64,
     /// Events that did not fit.
     pub dropped: u64,
     /// Event `site` n is `sites[n - 1]`.
     pub sites: Vec<Site>,
-    /// In the order in which they were recorded.
+    /// In the order of recording.
     pub events: Vec<Event>,
 }
 
@@ -80,7 +80,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 /// Reads a file.
 ///
 /// # Errors
-/// Whatever this version never writes, named.
+/// Anything that this version never writes, named.
 pub fn decode(bytes: &[u8]) -> Result<Recording> {
     let word = |at| u64_at(bytes, at).ok_or_else(|| bad("it is too short"));
     let half = |at| u32_at(bytes, at).ok_or_else(|| bad("it is too short"));
@@ -263,7 +263,7 @@ mod tests {
         ) {
             let mut bytes = encode(&recording(&times, 0), 16);
             for (at, with) in &changes {
-                // Mostly where something stands.
+                // Mostly in a range with content.
                 let interesting = [0..200, HEADER_BYTES..HEADER_BYTES + 40, EVENTS_AT..bytes.len()];
                 let ranges: Vec<usize> = interesting.into_iter().flatten().collect();
                 let at = ranges[at.index(ranges.len())];
@@ -298,7 +298,7 @@ mod tests {
         bytes[56..64].copy_from_slice(&9u64.to_le_bytes());
         bytes[EVENTS_AT + EVENT_BYTES + 56] = 0xff;
         let read = decode(&bytes);
-        // Place 0 holds event 8, which is 0 here: an unknown kind.
+        // Entry 0 has event 8, which is 0 here: an unknown kind.
         assert!(read.is_err());
         bytes[56..64].copy_from_slice(&8u64.to_le_bytes());
         assert!(decode(&bytes).is_err(), "a whole ring counts every place");

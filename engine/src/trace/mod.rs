@@ -1,4 +1,4 @@
-//! A timeline of what ranks do: calls, protocol phases, messages as arrows.
+//! A timeline of ranks: calls, protocol phases, messages as arrows.
 //!
 //! ```text
 //! thread -> ring (a file of DIR, mapped) --merge--> DIR/trace.json
@@ -6,9 +6,9 @@
 //!
 //! | module | duty |
 //! |---|---|
-//! | [`event`] | what is recorded, in 64 bytes |
-//! | `ring` | where a thread records: no lock, no system call |
-//! | [`mod@file`] | the file, read back strictly |
+//! | [`event`] | one event, in 64 bytes |
+//! | `ring` | event ring of a thread: no lock, no system call |
+//! | [`mod@file`] | the file, and its strict reader |
 //! | [`timeline`] | spans and arrows from the recordings of all threads; pure |
 //! | [`chrome`] | writes a timeline for Perfetto |
 //!
@@ -17,12 +17,12 @@
 //!
 //! # Invariants
 //! 1. A ring belongs to one thread of one rank; nobody else writes it.
-//! 2. What was recorded is in the file, whatever becomes of the process.
-//! 3. When a ring is full the newest events are kept, and the number of those
-//!    that were dropped is told.
-//! 4. The n-th start (eager, first, announce) that a rank posts to a peer on a
+//! 2. A recorded event is in the file, even if the process is killed.
+//! 3. When a ring is full the newest events are kept, and the number of dropped
+//!    ones is reported.
+//! 4. The n-th start (eager, first, RTS) that a rank posts to a peer on a
 //!    communicator is the n-th that the peer handles: so both ends number a
-//!    message alike without saying a word.
+//!    message alike without any exchange.
 //!
 //! # Sources
 //! The format of the result: "Trace Event Format", Google, 2016 (JSON, as
@@ -50,12 +50,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub const DEFAULT_EVENTS: usize = 1 << 16;
 /// Most events of a timeline that a thread keeps: 1 GiB of them.
 const MOST_EVENTS: usize = 1 << 24;
-/// A recording is no longer: the events, and what stands before them.
+/// Maximum size of a recording: the events, and the header and sites before them.
 const MOST_RECORDING_BYTES: u64 = 2 * (MOST_EVENTS * size_of::<Event>()) as u64;
-/// Ends the names of recordings.
+/// Suffix of the names of recordings.
 pub const SUFFIX: &str = "osiertrace";
 
-/// What to record, and where.
+/// Settings of recording: folder and size of the rings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The folder of the recordings.
@@ -65,7 +65,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// What the environment asks for, if anything.
+    /// The settings in the environment, if any.
     pub fn from_env() -> Result<Option<Options>> {
         let folder = env::path("OSIER_TRACE");
         let events = env::debug("trace-events", parse_events)?;
@@ -85,9 +85,9 @@ pub fn parse_events(text: &str) -> Result<usize> {
         .ok_or_else(|| bad(text, "number of events", "2 to 16M, such as 64K"))
 }
 
-/// Records what one rank does.
+/// Records the events of one rank.
 pub struct Tracer {
-    /// No other tracer of the process has it.
+    /// No other tracer of the process has this number.
     id: u64,
     options: Options,
     /// Job, rank and size of the job.
@@ -152,7 +152,7 @@ impl Tracer {
     }
 }
 
-/// A call under way; nothing if nobody records.
+/// A call under way; empty if recording is off.
 pub struct Span(Option<(Arc<Tracer>, Kind)>);
 
 impl Span {
@@ -178,18 +178,18 @@ pub fn now_ns() -> u64 {
     ring::now_ns()
 }
 
-/// What a merge has done.
+/// Result of a merge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Merged {
     /// The file that was written.
     pub file: PathBuf,
-    /// Ranks of which anything was recorded.
+    /// Ranks with a recording.
     pub ranks: usize,
     /// Events in it.
     pub events: u64,
-    /// Events that did not fit the rings.
+    /// Events that did not fit into the rings.
     pub dropped: u64,
-    /// Messages of which both ends were recorded.
+    /// Messages with both ends recorded.
     pub arrows: usize,
 }
 

@@ -10,10 +10,10 @@
 //!    takes itself out.
 //! 3. From `base` on `bytes` bytes are mapped, at whole pages, as long as the ring: its
 //!    thread alone reaches them in this process. Offsets of words are multiples of eight
-//!    inside the file, which callers of `word` see to; words that readers look at are
+//!    inside the file, which callers of `word` ensure; words that readers read are
 //!    atomics.
-//! 4. A system call on a descriptor of ours and numbers, or on memory of ours of the
-//!    length that is said, touches no other memory of the process.
+//! 4. A system call on a descriptor of ours and numbers, or on memory of ours with its
+//!    length, touches no other memory of the process.
 
 use super::event::{EVENT_BYTES, Event};
 use super::file::{EVENTS_AT, HEADER_BYTES, MAGIC, NAME_BYTES, SITES_BYTES, VERSION};
@@ -28,7 +28,7 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Lines that are found without a search.
+/// Source lines that are found without a search.
 const NEAR_SITES: usize = 64;
 
 /// A thread's ring.
@@ -79,13 +79,13 @@ pub(super) fn record(
             None => return,
         }
     };
-    // SAFETY: invariants 1 and 2: owned by this thread's `RINGS`, and nothing below comes
-    // back here.
+    // SAFETY: invariants 1 and 2: owned by this thread's `RINGS`, and nothing below calls
+    // this function again.
     let ring = unsafe { &mut *ring };
     ring.push(event, site);
 }
 
-/// This thread's ring for a rank, made now if need be.
+/// This thread's ring for a rank, created on first use.
 #[cold]
 fn find(tracer: &Arc<Tracer>) -> Option<*mut Ring> {
     if tracer.broken.load(Ordering::Relaxed) != 0 {
@@ -247,7 +247,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // A value of the thread's own that is dropped behind its rings may record.
+        // A thread-local value that is dropped after the rings may record.
         let at: *mut Ring = self;
         if CURRENT
             .try_with(Cell::get)
@@ -255,12 +255,12 @@ impl Drop for Ring {
         {
             CURRENT.set((0, std::ptr::null_mut()));
         }
-        // SAFETY: invariants 1 and 3: mapped by `map`, and nobody else has the address.
+        // SAFETY: invariants 1 and 3: mapped by `map`, and no other code has the address.
         unsafe { libc::munmap(self.base.cast(), self.bytes) };
     }
 }
 
-/// Reserves and maps the file, so that a full disk is an error here and no
+/// Reserves and maps the file, so that a full disk is an error here and not a
 /// signal later.
 fn map(file: &File, bytes: usize) -> std::io::Result<*mut u8> {
     let length = libc::off_t::try_from(bytes).map_err(std::io::Error::other)?;
@@ -305,7 +305,7 @@ mod tests {
         Event::of(Kind::Send)
     }
 
-    /// Values of a thread are dropped one after the other, rings among them.
+    /// Thread-local values are dropped one after the other, rings among them.
     #[test]
     fn what_is_dropped_behind_the_rings_records_nothing() {
         thread_local! {

@@ -1,7 +1,7 @@
 //! Spans and arrows from the recordings of all threads. Pure.
 //!
 //! # Invariants
-//! 1. Spans of a thread nest: of two, one holds the other or they are apart.
+//! 1. Spans of a thread nest: of two, one encloses the other or they are disjoint.
 //! 2. A message has one arrow if both its ends were recorded, else none.
 //! 3. No span ends before it begins.
 
@@ -9,25 +9,25 @@ use super::event::{Event, Kind, Phase};
 use super::file::{Recording, Site};
 use std::collections::HashMap;
 
-/// Something that a thread did, on the job's clock.
+/// A span of a thread, on the job's clock.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Span<'a> {
-    /// Place among the threads of the timeline.
+    /// Index among the threads of the timeline.
     pub thread: usize,
     /// When it began and ended, in ns.
     pub start_ns: i128,
     /// When it ended.
     pub end_ns: i128,
-    /// What was recorded when it began.
+    /// The event that began it.
     pub event: Event,
     /// The user's line.
     pub site: Option<&'a Site>,
-    /// Its end was not recorded: the rank was killed in it, or it lasts.
+    /// Its end was not recorded: the rank was killed in it, or it is still open.
     pub unfinished: bool,
 }
 
-/// A message from its start to the receive that has all of it: places among
-/// the spans.
+/// A message from its start to the receive that has all of it: indices of
+/// spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrow {
     /// The start, at the sender.
@@ -41,32 +41,32 @@ pub struct Arrow {
 pub struct Thread {
     /// Its rank.
     pub rank: u32,
-    /// The rank's own number of it.
+    /// Its number within the rank.
     pub thread: u32,
     /// Its process.
     pub pid: u32,
     /// Its name; may be empty.
     pub name: String,
-    /// Events of it that did not fit.
+    /// Its events that did not fit.
     pub dropped: u64,
-    /// What was added to its times, in ns.
+    /// Offset added to its times, in ns.
     pub clock_offset_ns: i64,
 }
 
-/// What all ranks did.
+/// Timeline of all ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timeline<'a> {
     /// Threads by rank and number.
     pub threads: Vec<Thread>,
     /// Spans by thread, and by begin within a thread; a span before those that
-    /// it holds.
+    /// it encloses.
     pub spans: Vec<Span<'a>>,
     /// Messages.
     pub arrows: Vec<Arrow>,
 }
 
 impl<'a> Timeline<'a> {
-    /// Puts recordings together.
+    /// Merges recordings.
     pub fn of(recordings: &'a [Recording]) -> Timeline<'a> {
         let mut sorted: Vec<&Recording> = recordings.iter().collect();
         sorted.sort_by_key(|r| (r.rank, r.thread, r.pid));
@@ -122,11 +122,11 @@ fn spans(thread: usize, recording: &Recording) -> Vec<Span<'_>> {
                     on_clock(event.time_ns),
                     false,
                 )),
-                // Its begin did not fit the ring: it holds all there is.
+                // Its begin did not fit into the ring: it encloses all earlier spans.
                 None => spans.push(span(event, first, on_clock(event.time_ns), false)),
             },
             Phase::Whole => {
-                // Within the innermost call, whatever the file says.
+                // Within the innermost call, even if the file says otherwise.
                 let least = open.last().map_or(i128::MIN, |b| on_clock(b.time_ns));
                 let start = on_clock(event.time_ns).max(least);
                 spans.push(span(event, start, on_clock(event.recorded_ns()), false));

@@ -1,19 +1,19 @@
 //! Buffers in the memory of devices.
 //!
-//! A device buffer is handed over together with the ready event from which its bytes are
-//! valid ([`Ordered`]): an event, or a stream's work so far. A send packs it behind
-//! that ready event; a receive unpacks into it behind that ready event, and is over when the
-//! bytes lie there, so that work that is queued afterwards, on any stream, sees them.
+//! A device buffer is posted together with the ready event from which its bytes are
+//! valid ([`Ordered`]): an event, or the work queued on a stream so far. A send packs it behind
+//! that ready event; a receive unpacks into it behind that ready event, and completes when the
+//! bytes lie there, so that work queued afterwards, on any stream, sees them.
 //!
-//! A buffer of the host belongs to its request alone, so a request that is dropped goes on
-//! by itself. Of a device's buffer there are clones, and its owner may use it at once: a
-//! receive that is dropped is given up instead, after waiting for a kernel that writes
+//! A host buffer belongs to its request alone, so a dropped request goes on
+//! by itself. A device buffer can have clones, and its owner may use it at once: a
+//! dropped receive is cancelled instead, after waiting for a kernel that writes
 //! there (`Request::detach` lets it go on).
 //!
 //! # Invariants
 //! 1. A view of a device's buffer counts the allocation, which does not move. Kernels and
 //!    copies of the driver read and write it, which Rust's rules of aliasing do not bind:
-//!    who writes meanwhile gets other bytes, and nothing else.
+//!    a concurrent writer changes the bytes, and nothing else.
 
 use super::{Buffer, BufferMut, OwnedBuffer, OwnedBufferMut, RawView, View, ViewMut};
 use crate::device::{DeviceMemory, Use};
@@ -23,12 +23,12 @@ use osier_kernels::{
     After, Context, DeviceError, DeviceSlice, DeviceView, Memory, Ordered, Stream, classify,
 };
 
-/// Memory of a device that can be sent and received when it is handed over with a ready event
+/// Device memory that can be sent and received when it is posted with a ready event
 /// ([`Ordered`]), as by [`DeviceSlice::after_stream`].
 ///
 /// # Lifetimes
-/// A message counts what it needs: its allocation, the stream in whose order that is given
-/// back, the context of both. So all of it may be dropped at any time:
+/// A message counts the objects that it needs: its allocation, the stream in whose order that is
+/// freed, the context of both. So all of them may be dropped at any time:
 ///
 /// ```no_run
 /// use osier::devices::{DeviceSlice, Stream};
@@ -52,7 +52,7 @@ use osier_kernels::{
 /// }
 /// ```
 ///
-/// If it is broken, memory that [`Memory::found`](osier_kernels::Memory::found) has found
+/// If the promise is broken, memory that [`Memory::found`](osier_kernels::Memory::found) has found
 /// is refused as soon as it was freed: the message ends with
 /// [`DeviceError::Freed`] here, and with an error that names this rank at its peer.
 pub trait DeviceBuffer: Clone {
@@ -88,8 +88,8 @@ pub fn handed_over<T: Datatype>(view: Ordered<DeviceView<T>>, use_: Use) -> RawV
     RawView::device(origin, bytes, DeviceMemory::new(view, use_))
 }
 
-/// The device's memory around an address, if it is a device's: ready now, and its owner's to
-/// keep ([`Memory::found`]).
+/// The device memory around an address, if there is any: ready now, kept by its owner
+/// ([`Memory::found`]).
 ///
 /// # Safety
 /// As [`View::from_raw`].
@@ -193,7 +193,7 @@ fn raw<B: DeviceBuffer>(buffer: &Ordered<B>, use_: Use) -> RawView {
     }
 }
 
-/// A buffer's memory behind a stream's work so far.
+/// Buffer memory behind the work queued on a stream so far.
 pub fn raw_of<B: DeviceBuffer>(buffer: &B, stream: &Stream, use_: Use) -> RawView {
     match buffer.device_view() {
         Ok(view) => handed_over(view.after_stream(stream), use_),
@@ -223,6 +223,6 @@ impl<B: DeviceBuffer> BufferMut for Ordered<B> {
 
 // SAFETY: invariant 1: the transfer counts the allocation, wherever the value moves.
 unsafe impl<B: DeviceBuffer + Send + 'static> OwnedBuffer for Ordered<B> {}
-// SAFETY: invariant 1: the transfer counts the allocation, and whoever writes meanwhile gets
-// other bytes.
+// SAFETY: invariant 1: the transfer counts the allocation, and a concurrent writer only
+// changes the bytes.
 unsafe impl<B: DeviceBuffer + Send + 'static> OwnedBufferMut for Ordered<B> {}

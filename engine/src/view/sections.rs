@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 impl RawView {
-    /// Some of the packed bytes, in place. Of a device's memory whole instances only.
+    /// A range of the packed bytes, in place. Of device memory whole instances only.
     #[inline]
     pub fn section(&self, packed: Range<usize>) -> RawView {
         debug_assert!(packed.start <= packed.end && packed.end <= self.bytes);
@@ -49,7 +49,7 @@ impl RawView {
         }
     }
 
-    /// Several views of the host's memory as one message. Neighbors are joined.
+    /// Several views of host memory as one message. Neighbors are joined.
     pub fn joined(views: &mut dyn Iterator<Item = RawView>) -> RawView {
         let mut parts: Vec<RawView> = Vec::new();
         for view in views {
@@ -85,7 +85,7 @@ impl RawView {
     }
 
     /// Packed bytes of an element: of slices one of theirs, of other views an instance of
-    /// the layout. `None` if nobody knows.
+    /// the layout. `None` if it is unknown.
     pub fn element_bytes(&self) -> Option<usize> {
         match &self.shape {
             Shape::Slice(layout) => Some(layout().size()),
@@ -100,7 +100,7 @@ impl RawView {
     #[inline]
     pub fn alike(&self, other: &RawView) -> bool {
         match (&self.shape, &other.shape) {
-            // One type may have its function in several places.
+            // One type may have its function at several addresses.
             (Shape::Slice(a), Shape::Slice(b)) => {
                 std::ptr::fn_addr_eq(*a, *b)
                     || self.element().is_some() && self.element() == other.element()
@@ -110,13 +110,13 @@ impl RawView {
         }
     }
 
-    /// Where it lies and how long it is, as a number: another for other memory.
+    /// Hash of address and length.
     pub fn mark(&self) -> u64 {
         let origin = (self.origin.addr() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (origin ^ self.bytes as u64).rotate_left(23)
     }
 
-    /// The types of one instance, if somebody knows.
+    /// The types of one instance, if known.
     pub fn instance(&self) -> Option<Signature> {
         match &self.shape {
             Shape::Slice(layout) => Some(layout().signature().clone()),
@@ -128,7 +128,7 @@ impl RawView {
     }
 }
 
-/// The parts that a range touches: what of each, and where in the range it lies.
+/// The parts that a range touches: the range of each, and its offset in the range.
 fn inner(
     parts: &Arc<[RawView]>,
     packed: Range<usize>,

@@ -2,19 +2,19 @@
 //!
 //! ```text
 //! offer   key 105, origin u64, count u64, slot u16, ready event u8, event 64
-//! slot    where the receiver of a LAYOUT keeps it; 0xffff: one run of bytes at the
-//!         origin; 0xfffe: the layout was not told
-//! ready event  0 passed, 1 when the event has passed, 2 when READY says so
+//! slot    index of the receiver's copy of a LAYOUT; 0xffff: one run of bytes at the
+//!         origin; 0xfffe: the layout was not sent
+//! ready event  0 passed, 1 pending with an event to wait for, 2 pending until READY
 //! ```
 //!
 //! # Invariants
-//! 1. A parsed offer is data: places, spans and sizes are checked where the memory is
+//! 1. A parsed offer is data: origin, count and sizes are checked where the memory is
 //!    opened.
 
 use osier_kernels::handle::{EventHandle, Key};
 use osier_transports::cuda_ipc::Name;
 
-/// Layouts that one rank keeps of another.
+/// Cached layouts of one rank at another.
 pub const LAYOUTS: usize = 64;
 /// Longest LAYOUT message.
 pub const LAYOUT_BYTES: usize = 16 << 10;
@@ -24,28 +24,28 @@ pub const LAYOUT_BYTES: usize = 16 << 10;
 pub enum Told {
     /// One run of bytes.
     Run,
-    /// The layout last told for this slot.
+    /// The last LAYOUT sent for this slot.
     Slot(u16),
-    /// Too long to tell.
+    /// Too long to send.
     Not,
 }
 
-/// From when the memory of an offer may be used.
+/// Readiness of an offer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// At once.
     Passed,
     /// When this event has passed.
     Event(EventHandle),
-    /// When the other side says so.
+    /// When the owner sends READY.
     Told,
 }
 
-/// Memory of a device and what lies there.
+/// Device memory and its layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     pub key: Key,
-    /// Bytes from the allocation's first to the origin of the first instance.
+    /// Bytes from the start of the allocation to the origin of the first instance.
     pub origin: u64,
     /// Instances of the layout; bytes of a run.
     pub count: u64,
@@ -192,7 +192,7 @@ mod tests {
             prop_assert_eq!(Offer::from_wire(&offer.to_wire()), Some(offer));
         }
 
-        /// Whatever is changed on the way is another offer or none.
+        /// Any changed byte gives another offer or none.
         #[test]
         fn damaged_offer_parses_to_an_offer_or_none(offer in offer(), at in 0..Offer::BYTES, byte in any::<u8>(), cut in 0..Offer::BYTES) {
             let mut w = offer.to_wire();

@@ -1,8 +1,8 @@
 //! Test of the wire version against the table of messages and their bodies.
 //!
-//! A number is derived from the table of messages and from how their bodies are written. Who
-//! changes either sees this test fail, raises `osier_transports::WIRE_VERSION` by one and appends
-//! a line to [`VERSIONS`] here and in `transports/src/shm/layout.rs`. Lines that stand there are
+//! A number is derived from the table of messages and from the wire form of their bodies. A
+//! change of either fails this test; then raise `osier_transports::WIRE_VERSION` by one and append
+//! a line to [`VERSIONS`] here and in `transports/src/shm/layout.rs`. Existing lines are
 //! not changed.
 
 use super::offer::{self, Offer, Want};
@@ -10,7 +10,7 @@ use super::*;
 use osier_kernels::handle::{EventHandle, Key, Made};
 use osier_transports::{RegionKind, WIRE_VERSION};
 
-/// Each version since there is this table, and the number of its messages.
+/// Each version since this table exists, and the number of its messages.
 const VERSIONS: &[(u16, u64)] = &[(4, 0x6386_983d_1989_85fe), (5, 0xab55_aed0_865d_0419)];
 
 /// FNV-1a over bytes, each piece with its length in front.
@@ -25,7 +25,7 @@ impl Digest {
     }
 }
 
-/// Of a table of messages, and of everything else that two lanes agree on.
+/// Of a table of messages, and of all other agreements of two lanes.
 fn digest(kinds: &[Kind]) -> u64 {
     let mut digest = Digest(0xcbf2_9ce4_8422_2325);
     for kind in kinds {
@@ -71,7 +71,7 @@ fn digest(kinds: &[Kind]) -> u64 {
     digest.0
 }
 
-/// A body of each kind, as it is written.
+/// The wire form of a body of each kind.
 fn bodies() -> Vec<Vec<u8>> {
     let key = RegionKey {
         kind: RegionKind::Process,
@@ -79,7 +79,7 @@ fn bodies() -> Vec<Vec<u8>> {
         base: 0x1112_1314_1516_1718,
         bytes: 0x2122_2324,
     };
-    // A key bears the version, which is no part of what it stands for.
+    // A key bears the version, which is not part of its content.
     let versionless = |mut bytes: Vec<u8>, at: usize| {
         bytes[at + 2..at + 4].fill(0);
         bytes

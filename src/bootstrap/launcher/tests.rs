@@ -1,8 +1,8 @@
-//! Environments of launchers, as they are, and what a process makes of them.
+//! Environments of launchers, as recorded, and the launcher found in each.
 
 use super::*;
 
-/// What a process does with an environment, whose `PMI_FD`, if any, is this.
+/// The launcher found in an environment whose `PMI_FD`, if any, is of this kind.
 fn detected(environment: &str, descriptor: Descriptor) -> Result<Launch> {
     let pairs: Vec<(&str, &str)> = environment
         .split_whitespace()
@@ -31,7 +31,7 @@ const RANK_0_OF_1: Launch = Launch::Pmi1 {
     ranks: 1,
 };
 
-/// What a step of Slurm has in any case, with this number of tasks.
+/// Variables of any Slurm step with this number of tasks.
 const ALLOCATION: &str = "SLURM_JOB_ID=77 SLURM_JOBID=77 SLURM_NTASKS=4 SLURM_NPROCS=4 \
      SLURM_NNODES=2 SLURM_JOB_NUM_NODES=2 SLURM_TASKS_PER_NODE=2(x2)";
 
@@ -224,7 +224,7 @@ fn jobs_that_cannot_be_joined() {
             assert!(text.contains(works), "{environment}: {text}");
         }
     }
-    // A process that is no rank, though its environment is a rank's; and nonsense.
+    // A process that is no rank but has a rank's environment; and invalid values.
     let hydra = "PMI_FD=9 PMI_RANK=1 PMI_SIZE=2";
     for (environment, descriptor, says) in [
         (
