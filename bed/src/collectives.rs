@@ -27,7 +27,7 @@ use osier_engine::progress::core::{Core, JobTransport};
 use osier_engine::progress::inspect::Leftovers;
 use osier_engine::protocol::cost::LinkCosts;
 use osier_engine::protocol::select::Selection;
-use osier_engine::wire::Told;
+use osier_engine::wire::CheckBody;
 use osier_transports::sim::SimNet;
 use std::sync::Arc;
 
@@ -462,7 +462,7 @@ fn play(seed: u64, deaths: bool, checks: Setting) -> Check<Calls> {
     let mut options = sim(&mut rng, seed, ranks as u32);
     if checks.is_on() {
         // What is told of a message travels in one.
-        options.max_payload_bytes = options.max_payload_bytes.max(Told::MAX_BYTES);
+        options.max_payload_bytes = options.max_payload_bytes.max(CheckBody::MAX_BYTES);
     }
     let inline = options.inline_bytes;
     let net = SimNet::new(options);

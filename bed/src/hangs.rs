@@ -57,7 +57,7 @@ impl World {
         found |= moves;
         state.now += 1;
         // Its results are taken after every round: its check was in vain.
-        state.quiet[rank].look(!found, moved, u64::MAX, (began, state.now));
+        state.quiet[rank].observe(!found, moved, u64::MAX, (began, state.now));
         self.note_deaths();
         if found {
             state.moved()?;

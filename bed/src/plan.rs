@@ -9,7 +9,7 @@ use super::partition::Parted;
 use osier_engine::protocol::cost::LinkCosts;
 use osier_engine::protocol::eager::LIMIT_BYTES;
 use osier_engine::protocol::select::{Memory, Selection};
-use osier_engine::wire::Told;
+use osier_engine::wire::CheckBody;
 use osier_transports::sim::SimOptions;
 
 /// How often each kind of step is taken.
@@ -51,7 +51,7 @@ impl Plan {
         let mut sim = sim(rng, seed, ranks);
         if options.checks.is_on() {
             // What is told of a message travels in one.
-            sim.max_payload_bytes = sim.max_payload_bytes.max(Told::MAX_BYTES);
+            sim.max_payload_bytes = sim.max_payload_bytes.max(CheckBody::MAX_BYTES);
         }
         let latency = rng.pick(&[80.0, 0.5, 1.0, 2.0, 8.0, 8.0]);
         let costs = LinkCosts {

@@ -88,8 +88,8 @@ impl fmt::Display for Site {
     }
 }
 
-/// What [`Site::parts`] told, as text.
-pub fn told(file: &str, line: u32) -> String {
+/// The result of [`Site::parts`] as text.
+pub fn file_line(file: &str, line: u32) -> String {
     match line {
         0 => file.into(),
         line => format!("{file}:{line}"),
@@ -113,8 +113,8 @@ mod tests {
         let c = Site::here(&layer, Location::caller());
         assert_eq!(c.to_string(), "halo.c:64 (exchange)");
         let (file, line) = c.parts();
-        assert_eq!(told(&file, line), c.to_string());
+        assert_eq!(file_line(&file, line), c.to_string());
         let (file, line) = rust.parts();
-        assert!(rust.to_string().starts_with(&told(&file, line)));
+        assert!(rust.to_string().starts_with(&file_line(&file, line)));
     }
 }

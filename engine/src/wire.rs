@@ -249,7 +249,7 @@ impl RearPutBody {
 
 /// Body of a CHECK: the sender's description of its next message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct CheckBody {
     /// `None` if the sender does not know the types.
     pub digest: Option<SignatureDigest>,
     /// The types as text.
@@ -261,7 +261,7 @@ pub struct Told {
     pub ready: bool,
 }
 
-impl Told {
+impl CheckBody {
     /// Longest text.
     const TEXT_BYTES: usize = 160;
     const FIXED_BYTES: usize = 8 + 8 + 4 + 1 + 2;
@@ -357,13 +357,13 @@ mod tests {
         #[test]
         fn checks_survive_the_wire(elements in any::<u64>(), hash in any::<u64>(), file in "[a-zé/]{0,100}", types in ".{0,400}", line in any::<u32>(), ready in any::<bool>()) {
             let digest = (elements != u64::MAX).then_some(SignatureDigest { elements, hash });
-            let told = Told { digest, types, file, line, ready };
-            let w = told.to_wire();
-            prop_assert!(w.len() <= Told::MAX_BYTES);
-            let back = Told::from_wire(&w).expect("what was written");
-            prop_assert_eq!((back.digest, back.line), (told.digest, told.line));
-            prop_assert_eq!(back.ready, told.ready);
-            prop_assert!(told.file.ends_with(&back.file) && told.types.starts_with(&back.types));
+            let check_body = CheckBody { digest, types, file, line, ready };
+            let w = check_body.to_wire();
+            prop_assert!(w.len() <= CheckBody::MAX_BYTES);
+            let back = CheckBody::from_wire(&w).expect("what was written");
+            prop_assert_eq!((back.digest, back.line), (check_body.digest, check_body.line));
+            prop_assert_eq!(back.ready, check_body.ready);
+            prop_assert!(check_body.file.ends_with(&back.file) && check_body.types.starts_with(&back.types));
         }
 
         #[test]
@@ -378,7 +378,7 @@ mod tests {
             }
             let _ = RtsBody::from_wire(&bytes, aux);
             let _ = RearPutBody::from_wire(&bytes);
-            let _ = Told::from_wire(&bytes);
+            let _ = CheckBody::from_wire(&bytes);
         }
     }
 }

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 /// Kind of a descriptor.
-pub(super) fn look(number: RawFd) -> Descriptor {
+pub(super) fn inspect(number: RawFd) -> Descriptor {
     // SAFETY: invariant 2: the call takes numbers only and fails for those that are not open.
     let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
     if flags < 0 || !is_socket(number) {
@@ -71,12 +71,12 @@ mod tests {
     fn a_socket_is_taken_once() {
         let (mut ours, its) = UnixStream::pair().expect("sockets");
         let number = its.as_fd().as_raw_fd();
-        assert_eq!(look(number), Descriptor::Taken, "std marks its own");
+        assert_eq!(inspect(number), Descriptor::Taken, "std marks its own");
         // SAFETY: a system call on a descriptor of ours.
         unsafe { libc::fcntl(number, libc::F_SETFD, 0) };
-        assert_eq!(look(number), Descriptor::Inherited);
+        assert_eq!(inspect(number), Descriptor::Inherited);
         let mut copy = UnixStream::from(take(number).expect("a copy"));
-        assert_eq!(look(number), Descriptor::Taken);
+        assert_eq!(inspect(number), Descriptor::Taken);
         copy.write_all(b"x").expect("it writes");
         let mut byte = [0];
         ours.read_exact(&mut byte).expect("it reads");
@@ -87,9 +87,9 @@ mod tests {
     #[test]
     fn what_is_no_socket() {
         let file = std::fs::File::open("/dev/null").expect("a file");
-        assert_eq!(look(file.as_raw_fd()), Descriptor::Nothing);
-        assert_eq!(look(-1), Descriptor::Nothing);
-        assert_eq!(look(i32::MAX), Descriptor::Nothing);
+        assert_eq!(inspect(file.as_raw_fd()), Descriptor::Nothing);
+        assert_eq!(inspect(-1), Descriptor::Nothing);
+        assert_eq!(inspect(i32::MAX), Descriptor::Nothing);
         assert!(take(i32::MAX).is_err());
     }
 }

@@ -95,7 +95,7 @@ fn join() -> Result<Arc<Member>> {
     run::refuse_many()?;
     let launch = launcher::detect(&Environment {
         variable: &launcher::variable,
-        descriptor: &descriptor::look,
+        descriptor: &descriptor::inspect,
     })?;
     match launch {
         Launch::Alone => member(alone()?, Agreed::default(), false),

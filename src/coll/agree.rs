@@ -28,7 +28,7 @@ use osier_engine::exec::memory::{Buffers, Pieces, Sizes};
 use osier_engine::exec::operator::{Data, Fit, Reduction};
 use osier_engine::exec::program::Program;
 use osier_engine::exec::run::{Combiner, Judge};
-use osier_engine::site::told;
+use osier_engine::site::file_line;
 use osier_engine::view::RawView;
 use std::panic::Location;
 use std::sync::Arc;
@@ -344,7 +344,7 @@ fn described(record: &[u8]) -> String {
         "  rank {:<4}  {}  at {}\n",
         short(record, RANK),
         words.join(", "),
-        told(&text(record, FILE), short(record, LINE))
+        file_line(&text(record, FILE), short(record, LINE))
     )
 }
 

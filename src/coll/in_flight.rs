@@ -147,13 +147,13 @@ impl InFlight {
         let driven = is_driven(context.waker());
         let mut waker = (!driven).then(|| context.waker().clone());
         let runs = self.comm.runs_on();
-        let over = runs.core().with(runs.lane(), |lane| {
+        let ended = runs.core().with(runs.lane(), |lane| {
             if let Some(waker) = waker.take() {
                 executor::set_waker(lane, id, waker);
             }
             executor::is_over(lane, id)
         });
-        if over && self.test() {
+        if ended && self.test() {
             return Poll::Ready(());
         }
         if !driven && !self.counted {
@@ -271,8 +271,8 @@ impl SetUp {
         self.ask.name
     }
 
-    /// Looks at the buffers.
-    pub fn look(&self, each: impl FnOnce(&mut dyn FnMut(RawView))) -> Seen {
+    /// Lists the views of the buffers.
+    pub fn inspect(&self, each: impl FnOnce(&mut dyn FnMut(RawView))) -> Seen {
         let mut seen = Seen::default();
         each(&mut |view| seen.add(view, self.on_device));
         seen

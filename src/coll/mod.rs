@@ -281,8 +281,8 @@ impl Communicator {
         let mut lane = self.lane().lock();
         let direct = self.core().trace.is_none();
         loop {
-            let over = executor::is_over(&mut *lane, id);
-            if let Some(end) = over.then(|| executor::take(&mut *lane, id)).flatten() {
+            let ended = executor::is_over(&mut *lane, id);
+            if let Some(end) = ended.then(|| executor::take(&mut *lane, id)).flatten() {
                 self.core().after(&mut lane);
                 return end;
             }

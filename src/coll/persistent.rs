@@ -89,7 +89,7 @@ impl<B: Send + 'static> PersistentCollective<B> {
         let Some(buffers) = &mut self.buffers else {
             return Err(comm.raise(buffers_in_use()));
         };
-        let seen = self.set_up.look(|look| (self.each)(buffers, look));
+        let seen = self.set_up.inspect(|look| (self.each)(buffers, look));
         let id = comm.start_set_up(&self.set_up, seen)?;
         self.under_way.begin(id);
         Ok(())
@@ -291,7 +291,7 @@ impl<'scope, 'env, B> ScopedPersistentCollective<'scope, 'env, B> {
         }
         let seen = self
             .set_up
-            .look(|look| (self.each)(&mut self.buffers, look));
+            .inspect(|look| (self.each)(&mut self.buffers, look));
         let id = comm.start_set_up(&self.set_up, seen)?;
         self.request = Some(ScopedCollective::new(self.scope, self.set_up.name(), id));
         Ok(())

@@ -99,9 +99,9 @@ impl<'scope> ScopedCollective<'scope> {
     /// then.
     pub fn test(&mut self) -> bool {
         let before = self.under_way.run();
-        let over = self.under_way.test();
+        let ended = self.under_way.test();
         self.settle(before);
-        over
+        ended
     }
 }
 
@@ -133,8 +133,8 @@ impl Notifies for ScopedCollective<'_> {
 
     fn notify(&mut self, ready: &Arc<Ready>, token: u64) -> bool {
         let before = self.under_way.run();
-        let over = self.under_way.notify(ready, token);
+        let ended = self.under_way.notify(ready, token);
         self.settle(before);
-        over
+        ended
     }
 }

@@ -68,11 +68,11 @@ impl Hardware {
         if let Some(seen) = super::hwloc::Seen::processors() {
             return Self::seen(cpus, &seen);
         }
-        Self::told(cpus, &|path| fs::read_to_string(path).ok())
+        Self::from_files(cpus, &|path| fs::read_to_string(path).ok())
     }
 
     /// From files, laid out as `/sys`: `read` gives a file's text, if there is one.
-    pub fn told(cpus: &[usize], read: &dyn Fn(&str) -> Option<String>) -> Self {
+    pub fn from_files(cpus: &[usize], read: &dyn Fn(&str) -> Option<String>) -> Self {
         let mut hardware = Self::default();
         let nodes = nodes(read);
         for &cpu in cpus {
@@ -238,7 +238,7 @@ mod tests {
             }
         };
         let cpus: Vec<usize> = (0..8).collect();
-        let hardware = Hardware::told(&cpus, &read);
+        let hardware = Hardware::from_files(&cpus, &read);
         let of = |level, cpu| hardware.place(level, &[cpu]);
         assert_eq!(of(Level::Package, 6), Some(4));
         assert_eq!(of(Level::NumaNode, 6), Some(1));

@@ -162,7 +162,7 @@ mod tests {
     fn hwloc_and_sys_agree() {
         let cpus = Hardware::bound_to();
         let seen = Seen::processors().expect("this machine");
-        let files = Hardware::told(&cpus, &|path| std::fs::read_to_string(path).ok());
+        let files = Hardware::from_files(&cpus, &|path| std::fs::read_to_string(path).ok());
         for level in LEVELS {
             for cpu in &cpus {
                 let told = files.place(level, &[*cpu]);

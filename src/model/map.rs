@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn parts_nest_and_gpus_lie_beside_their_memory() {
         let cpus = [0, 1, 2, 3];
-        let hardware = Hardware::told(&cpus, &read);
+        let hardware = Hardware::from_files(&cpus, &read);
         let gpus = vec![gpu(0, Some(1)), gpu(1, None), gpu(2, Some(9))];
         let machine = Part::of(&hardware, &cpus, gpus);
         assert_eq!(machine.parts.len(), 2);

@@ -90,7 +90,10 @@ pub(super) struct Once {
 
 enum State {
     Pending(Awaited),
-    Over { result: Result<Status>, told: bool },
+    Ended {
+        result: Result<Status>,
+        reported: bool,
+    },
 }
 
 /// A pending operation or run, by its number in the lane.
@@ -380,9 +383,9 @@ impl OnStream<'_> {
     #[track_caller]
     fn nobody(&self) -> Result<Enqueued> {
         self.comm.reported(self.earlier())?;
-        Ok(self.enqueued(State::Over {
+        Ok(self.enqueued(State::Ended {
             result: Ok(Status::EMPTY),
-            told: true,
+            reported: true,
         }))
     }
 
@@ -407,9 +410,9 @@ impl OnStream<'_> {
         let raw = handed_over(view.after_stream(self.stream), kind.usage());
         Ok(self.enqueued(match kind.post(self.comm, raw)? {
             Posted::Pending(handle) => State::Pending(Awaited::Operation(handle)),
-            Posted::Done(outcome) => State::Over {
+            Posted::Done(outcome) => State::Ended {
                 result: Ok(outcome.into()),
-                told: true,
+                reported: true,
             },
         }))
     }
@@ -590,9 +593,9 @@ impl Enqueued {
         if let What::Once(once) = &self.what {
             let mut state = lock(&once.state);
             if let State::Pending(awaited) = *state {
-                *state = State::Over {
+                *state = State::Ended {
                     result: Ok(Status::CANCELLED),
-                    told: true,
+                    reported: true,
                 };
                 drop(state);
                 match awaited {
@@ -617,7 +620,7 @@ impl Once {
         let _later = match *lock(&self.state) {
             State::Pending(Awaited::Operation(_)) => Later::begin(comm.lane()),
             State::Pending(Awaited::Run(..)) => Later::begin(comm.runs_on().lane()),
-            State::Over { .. } => return true,
+            State::Ended { .. } => return true,
         };
         let mut state = lock(&self.state);
         let State::Pending(awaited) = *state else {
@@ -625,9 +628,9 @@ impl Once {
         };
         match awaited.take(comm) {
             Some(result) => {
-                *state = State::Over {
+                *state = State::Ended {
                     result,
-                    told: false,
+                    reported: false,
                 };
                 true
             }
@@ -639,20 +642,20 @@ impl Once {
     fn result(&self) -> Option<Result<Status>> {
         match &mut *lock(&self.state) {
             State::Pending(_) => None,
-            State::Over { result, told } => {
-                *told = true;
+            State::Ended { result, reported } => {
+                *reported = true;
                 Some(result.clone())
             }
         }
     }
 
     /// An error that no call has returned; it counts as returned now.
-    fn untold(&self) -> Option<Error> {
+    fn unreported(&self) -> Option<Error> {
         match &mut *lock(&self.state) {
-            State::Over {
+            State::Ended {
                 result: Err(e),
-                told,
-            } => (!std::mem::replace(told, true)).then(|| e.clone()),
+                reported,
+            } => (!std::mem::replace(reported, true)).then(|| e.clone()),
             _ => None,
         }
     }
@@ -661,7 +664,7 @@ impl Once {
     fn is_settled(&self) -> bool {
         match &*lock(&self.state) {
             State::Pending(_) => false,
-            State::Over { result, told } => *told || result.is_ok(),
+            State::Ended { result, reported } => *reported || result.is_ok(),
         }
     }
 }
@@ -695,7 +698,7 @@ impl OnStreams {
 
     fn first_error(&self, comm: &Communicator, stream: usize) -> Option<Error> {
         let all = self.of(comm, stream);
-        all.iter().find_map(|once| once.untold())
+        all.iter().find_map(|once| once.unreported())
     }
 
     fn is_pending(&self, comm: &Communicator, stream: usize) -> bool {

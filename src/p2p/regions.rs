@@ -104,7 +104,7 @@ enum Receive {
     /// It may be posted yet.
     Ahead(RawView),
     Posted(u32),
-    Over,
+    Ended,
 }
 
 impl<'scope, 'env> Scope<'scope, 'env> {
@@ -193,7 +193,7 @@ impl<'scope, T: Datatype> RegionSet<'scope, '_, T> {
         let request = self.scope.recv_raw(view, pattern)?;
         *receive = match request.handle() {
             Some(handle) => Receive::Posted(handle),
-            None => Receive::Over,
+            None => Receive::Ended,
         };
         Ok(request)
     }
@@ -250,9 +250,9 @@ impl<'scope, T: Datatype> RegionSet<'scope, '_, T> {
             if let Receive::Posted(handle) = *receive
                 && comm.core().with(comm.lane(), |lane| lane.is_done(handle))
             {
-                *receive = Receive::Over;
+                *receive = Receive::Ended;
             }
-            if !matches!(receive, Receive::Over) && self.regions.written(index).meets(&bytes) {
+            if !matches!(receive, Receive::Ended) && self.regions.written(index).meets(&bytes) {
                 return Err(Error::new(
                     ErrorKind::Argument,
                     format!(

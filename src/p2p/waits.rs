@@ -196,17 +196,17 @@ pub fn test_any<R: Waitable>(requests: &mut Vec<R>) -> Option<(usize, Result<R::
 /// does (`MPI_Testsome`); empty if none is.
 #[track_caller]
 pub fn test_some<R: Waitable>(requests: &mut Vec<R>) -> Vec<(usize, Result<R::Output>)> {
-    let mut over = Vec::new();
+    let mut ended = Vec::new();
     let mut left = Vec::with_capacity(requests.len());
     for (at, mut request) in std::mem::take(requests).into_iter().enumerate() {
         if request.test() {
-            over.push((at, request.finish()));
+            ended.push((at, request.finish()));
         } else {
             left.push(request);
         }
     }
     *requests = left;
-    over
+    ended
 }
 
 /// Makes progress; the statuses in the order of the requests, if all are complete

@@ -179,9 +179,9 @@ impl<K, R: Waitable> WaitSet<K, R> {
             let Some(request) = self.member(member) else {
                 continue; // it has left the set
             };
-            let over = request.notify(&ready, token);
+            let ended = request.notify(&ready, token);
             self.examined += 1;
-            if over {
+            if ended {
                 let (key, request) = self.leave(member)?;
                 return Some((key, request.finish()));
             }
@@ -220,8 +220,8 @@ impl<K, R: Waitable> WaitSet<K, R> {
 
     /// Makes progress, and takes out a request that is complete; `None` if none is.
     pub fn test(&mut self) -> Option<(K, Result<R::Output>)> {
-        if let Some(over) = self.next() {
-            return Some(over);
+        if let Some(ended) = self.next() {
+            return Some(ended);
         }
         self.core.as_ref()?.progress_awake();
         self.next()
@@ -231,9 +231,9 @@ impl<K, R: Waitable> WaitSet<K, R> {
     /// Empty only if the set is.
     #[track_caller]
     pub fn wait_some(&mut self) -> Vec<(K, Result<R::Output>)> {
-        let mut over: Vec<_> = self.wait().into_iter().collect();
-        over.extend(std::iter::from_fn(|| self.next()));
-        over
+        let mut ended: Vec<_> = self.wait().into_iter().collect();
+        ended.extend(std::iter::from_fn(|| self.next()));
+        ended
     }
 
     /// Waits for all requests; the results are in the order in which they end. An

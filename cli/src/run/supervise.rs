@@ -562,7 +562,7 @@ impl Supervisor<'_> {
         if self.ending.is_some() {
             return;
         }
-        let Some(report) = hangs.watcher.look(&hangs.status, hangs.patience) else {
+        let Some(report) = hangs.watcher.observe(&hangs.status, hangs.patience) else {
             return;
         };
         self.sinks.note(&report.text);

@@ -93,11 +93,11 @@ impl Direct {
 
     /// Whether all bytes lie there.
     pub fn is_over(&mut self) -> Result<bool, DeviceError> {
-        let over = passed(&mut self.event)?;
-        if over {
+        let ended = passed(&mut self.event)?;
+        if ended {
             self.under_way = None;
         }
-        Ok(over)
+        Ok(ended)
     }
 }
 

@@ -12,20 +12,20 @@ use osier_kernels::{After, DeviceError, DeviceView, Event, Stream};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// From when another process may use memory.
+/// Ready event of memory, for another process.
 #[derive(Debug)]
 pub enum ReadyEvent {
     /// At once.
     Passed,
     /// When this event has passed.
-    Event(Told),
+    Event(ExportedEvent),
     /// When the memory's own event has passed, which no peer can open.
     Later,
 }
 
-/// An event that another process knows; given back when dropped.
+/// An event exported to another process; returned to the pool when dropped.
 #[derive(Debug)]
-pub struct Told {
+pub struct ExportedEvent {
     device: Arc<Device>,
     event: Event,
     pub handle: EventHandle,
@@ -33,13 +33,13 @@ pub struct Told {
     stream: Stream,
 }
 
-impl Drop for Told {
+impl Drop for ExportedEvent {
     fn drop(&mut self) {
         // A stream that still waits for a producer would hold up its next user.
         if self.event.is_passed() == Ok(true) {
             lock(&self.device.streams).push(self.stream.clone());
         }
-        lock(&self.device.told).push((self.event.clone(), self.handle));
+        lock(&self.device.exported_events).push((self.event.clone(), self.handle));
     }
 }
 
@@ -115,15 +115,15 @@ impl DeviceMemory {
             return Ok(ReadyEvent::Later);
         }
         let device = devices.of(view.buffer().memory().context());
-        Ok(tell(&device, event).map_or(ReadyEvent::Later, ReadyEvent::Event))
+        Ok(export_event(&device, event).map_or(ReadyEvent::Later, ReadyEvent::Event))
     }
 }
 
 /// An event of other processes that passes with one of ours.
-fn tell(device: &Arc<Device>, event: &Event) -> Result<Told, DeviceError> {
+fn export_event(device: &Arc<Device>, event: &Event) -> Result<ExportedEvent, DeviceError> {
     let stream = device.stream()?;
     stream.wait(event)?;
-    let kept = lock(&device.told).pop();
+    let kept = lock(&device.exported_events).pop();
     let (event, handle) = match kept {
         Some((event, handle)) => {
             event.record_again(&stream)?;
@@ -135,7 +135,7 @@ fn tell(device: &Arc<Device>, event: &Event) -> Result<Told, DeviceError> {
             (event, handle)
         }
     };
-    Ok(Told {
+    Ok(ExportedEvent {
         device: device.clone(),
         event,
         handle,

@@ -51,7 +51,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// Only its description is read.
-    Look,
+    Inspect,
     /// To send it.
     Read,
     /// To receive into it.
@@ -82,13 +82,13 @@ impl DeviceMemory {
         let (layout, count) = (view.buffer().layout().clone(), view.buffer().count());
         // The calls that follow return an error of it.
         let context = view.buffer().memory().context().clone();
-        let _held = (use_ != Use::Look).then(|| context.hold().ok());
-        let ready = use_ != Use::Look && is_ready(view.ready_event());
+        let _held = (use_ != Use::Inspect).then(|| context.hold().ok());
+        let ready = use_ != Use::Inspect && is_ready(view.ready_event());
         let view = view.map(DeviceView::erased);
         DeviceMemory {
             ready,
             view: match use_ {
-                Use::Look => Ok(view),
+                Use::Inspect => Ok(view),
                 Use::Write if layout.self_overlaps(count) => Err(DeviceError::Overlap { count }),
                 Use::Read | Use::Write => view.settled(),
             },
@@ -469,7 +469,7 @@ impl Devices {
             context: context.clone(),
             packer: Packer::new(context),
             streams: Mutex::default(),
-            told: Mutex::default(),
+            exported_events: Mutex::default(),
         });
         known.push(device.clone());
         device
@@ -486,7 +486,7 @@ struct Device {
     /// Memory that other processes open, for slots.
     slots: Arc<Pool>,
     /// Events that other processes can open and no transfer uses now.
-    told: Mutex<Vec<(Event, EventHandle)>>,
+    exported_events: Mutex<Vec<(Event, EventHandle)>>,
 }
 
 impl std::fmt::Debug for Device {

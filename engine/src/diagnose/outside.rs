@@ -130,7 +130,7 @@ impl Outside {
 
     /// The threads outside, if all of them sleep and only threads of the process can wake
     /// them.
-    pub fn look(&mut self, threads: &[u32]) -> Option<Asleep> {
+    pub fn observe(&mut self, threads: &[u32]) -> Option<Asleep> {
         let process = self.process;
         if threads.contains(&self.suspect) && Seen::of(process, self.suspect).is_none() {
             return None;

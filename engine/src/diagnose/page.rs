@@ -20,7 +20,7 @@
 
 use super::outside::{Sleep, Sleeper};
 use super::verdict::Standing;
-use crate::site::{Site, told};
+use crate::site::{Site, file_line};
 use osier_transports::shm::STATUS_WORDS;
 use std::fmt;
 
@@ -104,7 +104,7 @@ pub struct SourceLine {
 
 impl fmt::Display for SourceLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&told(&self.file, self.line))
+        f.write_str(&file_line(&self.file, self.line))
     }
 }
 

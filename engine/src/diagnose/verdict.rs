@@ -120,7 +120,7 @@ impl Quiet {
     /// received or posted so far. `checked`: the oldest, of all threads, of
     /// their last checks in vain whether their wait has ended; a thread whose
     /// wait another has ended may not have noticed yet.
-    pub fn look(&mut self, calm: bool, moved: u64, checked: u64, (began, ended): (u64, u64)) {
+    pub fn observe(&mut self, calm: bool, moved: u64, checked: u64, (began, ended): (u64, u64)) {
         if !calm || moved != self.moved || self.since == 0 {
             *self = Quiet {
                 since: if calm { ended.max(1) } else { 0 },
@@ -160,14 +160,14 @@ pub struct Drowse {
 }
 
 impl Drowse {
-    /// As [`Quiet::look`]. `calm`: the threads outside are asleep, too. `print` changes when
+    /// As [`Quiet::observe`]. `calm`: the threads outside are asleep, too. `print` changes when
     /// one of them has run, or there are others.
-    pub fn look(&mut self, calm: bool, print: u64, moved: u64, checked: u64, times: (u64, u64)) {
+    pub fn observe(&mut self, calm: bool, print: u64, moved: u64, checked: u64, times: (u64, u64)) {
         if print != self.print {
             self.stir();
             self.print = print;
         }
-        self.quiet.look(calm, moved, checked, times);
+        self.quiet.observe(calm, moved, checked, times);
     }
 
     /// A thread has left its wait.

@@ -235,7 +235,7 @@ impl<'a> Watch<'a> {
             site: waits_at.unwrap_or_default(),
             ends: self.ends,
             asked,
-            told: false,
+            reported: false,
         });
         self.registered = Some((id, Inside::enter(self.waits.job)));
     }
@@ -262,7 +262,7 @@ struct Entry {
     /// And where each was posted.
     asked: Vec<(Asked, Option<SourceLine>)>,
     /// Its rank has complained of it.
-    told: bool,
+    reported: bool,
 }
 
 #[derive(Default)]
@@ -278,21 +278,21 @@ struct Listed {
 }
 
 /// What a rank has polled or inspected, and the result.
-pub enum Looked {
+pub enum Observed {
     /// Nothing: not only messages can end its waits.
     Nothing,
     /// Its lanes; all threads are inside.
     Inside {
         /// Nothing came.
         calm: bool,
-        /// See [`Quiet::look`].
+        /// See [`Quiet::observe`].
         moved: u64,
     },
     /// Its lanes and its threads outside.
     Outside {
         /// Nothing came.
         calm: bool,
-        /// See [`Quiet::look`].
+        /// See [`Quiet::observe`].
         moved: u64,
         /// The threads outside, if all are asleep.
         asleep: Option<Asleep>,
@@ -399,25 +399,27 @@ impl Waits {
     }
 
     /// Takes a poll of all lanes that began at `began`, if there was one; see
-    /// [`Quiet::look`].
-    pub fn after_look(&self, changes: u64, looked: Looked, began: u64) {
+    /// [`Quiet::observe`].
+    pub fn after_observation(&self, changes: u64, observed: Observed, began: u64) {
         let mut state = self.lock();
         if state.changes == changes {
             let checked = state.list.iter().map(|e| e.checked_ns).min();
             let times = (began, monotonic_ns());
             let checked = checked.unwrap_or(0);
-            match looked {
-                Looked::Nothing => state.quiet.look(false, 0, checked, times),
-                Looked::Inside { calm, moved } => state.quiet.look(calm, moved, checked, times),
-                Looked::Outside {
+            match observed {
+                Observed::Nothing => state.quiet.observe(false, 0, checked, times),
+                Observed::Inside { calm, moved } => {
+                    state.quiet.observe(calm, moved, checked, times)
+                }
+                Observed::Outside {
                     calm,
                     moved,
                     asleep,
                 } => {
                     let (calm, print) = (calm && asleep.is_some(), asleep.as_ref());
                     let print = print.map_or(0, |asleep| asleep.print);
-                    state.quiet.look(false, moved, checked, times);
-                    state.drowse.look(calm, print, moved, checked, times);
+                    state.quiet.observe(false, moved, checked, times);
+                    state.drowse.observe(calm, print, moved, checked, times);
                     state.sleepers = asleep.map(|a| a.sleepers).unwrap_or_default();
                 }
             }
@@ -442,11 +444,11 @@ impl Waits {
         let now = monotonic_ns();
         let mut state = self.lock();
         let late = |e: &&mut Entry| {
-            !e.told && u128::from(now.saturating_sub(e.since_ns)) >= limit.as_nanos()
+            !e.reported && u128::from(now.saturating_sub(e.since_ns)) >= limit.as_nanos()
         };
         let mut stalled = Vec::new();
         for entry in state.list.iter_mut().filter(late) {
-            entry.told = true;
+            entry.reported = true;
             entry.describe(&mut stalled);
         }
         stalled

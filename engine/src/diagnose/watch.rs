@@ -31,7 +31,7 @@ pub struct Watcher {
     suspect: usize,
     /// When ranks were first seen dead.
     dead: HashMap<usize, u64>,
-    told: HashSet<(bool, usize, u64, String)>,
+    reported: HashSet<(bool, usize, u64, String)>,
     /// Ranks of which no thread waits inside, so that they cannot say how they are.
     silent: HashMap<usize, Silent>,
 }
@@ -71,7 +71,7 @@ pub fn verdict(
 impl Watcher {
     /// The report, if the job hangs and not every wait was reported before. Asks
     /// one rank as long as that one is busy.
-    pub fn look(&mut self, job: &JobStatus, patience: Option<Duration>) -> Option<Report> {
+    pub fn observe(&mut self, job: &JobStatus, patience: Option<Duration>) -> Option<Report> {
         // Most of the time it still computes, and no other is asked.
         self.suspect = self.suspect.min(job.ranks().checked_sub(1)?);
         if self.standing(job, self.suspect, patience) == Standing::Busy {
@@ -135,7 +135,7 @@ impl Watcher {
         let began = monotonic_ns();
         if u128::from(began - silent.looked_ns) * 10 >= patience.as_nanos() {
             silent.looked_ns = began;
-            silent.look(began);
+            silent.observe(began);
         }
         silent.drowse.standing()
     }
@@ -153,11 +153,11 @@ impl Watcher {
         for (rank, page) in pages {
             for sleeper in page.sleepers.iter().filter(|_| !certain) {
                 let what = (certain, *rank, u64::from(sleeper.thread), String::new());
-                fresh |= page.waits.is_empty() && self.told.insert(what);
+                fresh |= page.waits.is_empty() && self.reported.insert(what);
             }
             for wait in &page.waits {
                 let (rank, since, what) = identity(*rank, wait);
-                fresh |= self.told.insert((certain, rank, since, what));
+                fresh |= self.reported.insert((certain, rank, since, what));
                 lines.push(Line {
                     rank,
                     wait: wait.clone(),
@@ -183,17 +183,17 @@ impl Watcher {
 }
 
 impl Silent {
-    fn look(&mut self, began: u64) {
+    fn observe(&mut self, began: u64) {
         let threads = self.process.threads().unwrap_or_default();
         let asleep = match threads.is_empty() {
             true => None,
-            false => self.threads.look(&threads),
+            false => self.threads.observe(&threads),
         };
         let print = asleep.as_ref().map_or(0, |asleep| asleep.print);
         let times = (began, monotonic_ns());
         // It receives nothing that any thread waits for.
         let calm = asleep.is_some();
-        self.drowse.look(calm, print, 0, u64::MAX, times);
+        self.drowse.observe(calm, print, 0, u64::MAX, times);
         self.sleepers = asleep.map(|a| a.sleepers).unwrap_or_default();
     }
 }

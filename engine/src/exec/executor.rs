@@ -5,8 +5,8 @@
 //! what it needs of the lane's other parts is [`Driver`].
 //!
 //! ```text
-//! Running -> Over
-//!         -> Failing -> Over      a step failed, here or at a peer
+//! Running -> Ended
+//!         -> Failing -> Ended     a step failed, here or at a peer
 //! ```
 //!
 //! # Invariants
@@ -378,7 +378,7 @@ fn follow<D: Driver>(driver: &mut D, run: &mut Run) {
     match verdict {
         Some(e) => {
             run.error = Some(e);
-            run.phase = Phase::Over;
+            run.phase = Phase::Ended;
         }
         None => start(driver, run, failed.or(then.error), failed_rank),
     }
@@ -450,7 +450,7 @@ fn go_on<D: Driver>(driver: &mut D, run: &mut Run) {
         if run.then.is_some() {
             return follow(driver, run);
         }
-        run.phase = Phase::Over;
+        run.phase = Phase::Ended;
     }
 }
 
@@ -671,8 +671,8 @@ pub fn advance_device_steps<D: Driver>(driver: &mut D) -> bool {
         };
         let (mut moved, mut next) = (false, 0);
         while let Some((_, work)) = run.works.get_mut(next) {
-            let over = work.is_over();
-            if over == Ok(false) {
+            let ended = work.is_over();
+            if ended == Ok(false) {
                 next += 1;
                 continue;
             }
@@ -680,7 +680,7 @@ pub fn advance_device_steps<D: Driver>(driver: &mut D) -> bool {
             drop(work);
             run.in_flight -= 1;
             run.complete(instance);
-            if let Err(e) = over {
+            if let Err(e) = ended {
                 fail(driver, &mut run, e.into(), NOBODY);
             }
             moved = true;

@@ -218,10 +218,10 @@ mod tests {
     use super::*;
 
     /// A naive twin: it checks all instances each time.
-    fn naive_ready(before: &[Vec<Edge>], over: &[bool], segment: u32, step: u32) -> bool {
+    fn naive_ready(before: &[Vec<Edge>], ended: &[bool], segment: u32, step: u32) -> bool {
         before[step as usize].iter().all(|edge| {
             segment < edge.lag
-                || over[((segment - edge.lag) * before.len() as u32 + edge.step) as usize]
+                || ended[((segment - edge.lag) * before.len() as u32 + edge.step) as usize]
         })
     }
 
@@ -254,7 +254,7 @@ mod tests {
             let mut schedule = Schedule::default();
             for _again in 0..2 {
                 schedule.begin(&graph);
-                let mut over = vec![false; (steps * segments) as usize];
+                let mut ended = vec![false; (steps * segments) as usize];
                 let mut under_way: Vec<u32> = Vec::new();
                 let mut begun = 0;
                 loop {
@@ -263,7 +263,7 @@ mod tests {
                             break;
                         };
                         let (segment, step) = (instance / steps, instance % steps);
-                        assert!(naive_ready(&before, &over, segment, step), "case {case}");
+                        assert!(naive_ready(&before, &ended, segment, step), "case {case}");
                         under_way.push(instance);
                         begun += 1;
                     }
@@ -277,11 +277,11 @@ mod tests {
                         }
                     }
                     let instance = under_way.swap_remove(random(under_way.len() as u32) as usize);
-                    assert!(!std::mem::replace(&mut over[instance as usize], true));
+                    assert!(!std::mem::replace(&mut ended[instance as usize], true));
                     schedule.complete(&graph, instance);
                 }
                 assert_eq!(begun, steps * segments, "case {case}");
-                assert!(schedule.is_over(&graph) && over.iter().all(|o| *o));
+                assert!(schedule.is_over(&graph) && ended.iter().all(|o| *o));
             }
         }
     }

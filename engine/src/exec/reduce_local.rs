@@ -58,9 +58,9 @@ pub fn reduce(operator: &dyn Reduction, fit: &Fit, input: &RawView, inout: &RawV
     let (stream, packer) = (Stream::uncaptured(&context)?, Packer::new(&context));
     if let Some(begun) = begin(operator, fit, input, inout, &packer, &stream) {
         // A part of it may run where the rest was refused.
-        let over = stream.synchronize();
+        let ended = stream.synchronize();
         begun?;
-        return Ok(over?);
+        return Ok(ended?);
     }
     let ends = (
         Staged::of(input, &packer, &stream)?,

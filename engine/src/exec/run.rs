@@ -131,7 +131,7 @@ pub enum Phase {
     /// A step has failed: peers were notified, and memory is given back.
     Failing,
     #[default]
-    Over,
+    Ended,
 }
 
 /// One run.
@@ -201,7 +201,7 @@ impl Run {
         self.combiner = None;
         self.tags = 0;
         self.site = None;
-        self.phase = Phase::Over;
+        self.phase = Phase::Ended;
         self.in_flight = 0;
         self.deferred.clear();
         self.defers = false;
@@ -254,7 +254,7 @@ impl Run {
     }
 
     pub fn is_over(&self) -> bool {
-        self.phase == Phase::Over
+        self.phase == Phase::Ended
     }
 
     /// Step and segment of an instance.

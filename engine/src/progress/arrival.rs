@@ -57,5 +57,5 @@ pub(crate) struct Arrived {
     /// Its number in a timeline, or 0.
     pub number: u32,
     /// The CHECK of its sender, if it is checked.
-    pub told: Option<Box<wire::Told>>,
+    pub check_body: Option<Box<wire::CheckBody>>,
 }

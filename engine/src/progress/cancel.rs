@@ -88,8 +88,8 @@ impl Lane {
     /// Makes an operation stop using its memory. True once it has; ask again
     /// after progress otherwise.
     pub fn revoke(&mut self, handle: u32) -> bool {
-        let over = self.try_revoke(handle);
-        if !over && listens() {
+        let ended = self.try_revoke(handle);
+        if !ended && listens() {
             let asked = self.asked(handle);
             hear(Asked {
                 operation: Operation::Revoke,
@@ -97,7 +97,7 @@ impl Lane {
                 ..asked
             });
         }
-        over
+        ended
     }
 
     fn try_revoke(&mut self, handle: u32) -> bool {

@@ -19,9 +19,9 @@ use super::port::{Port, describe};
 use crate::check::{Check, Checks, Claim, Side, Site, mismatch};
 use crate::diagnose::report::communicator;
 use crate::matching::Envelope;
-use crate::site::told;
+use crate::site::file_line;
 use crate::view::{RawView, sum};
-use crate::wire::{self, Told};
+use crate::wire::{self, CheckBody};
 use osier_transports::{Incoming, PostError};
 use std::collections::HashMap;
 use std::panic::Location;
@@ -30,7 +30,7 @@ use std::panic::Location;
 pub struct LaneCheck {
     checks: Checks,
     /// The CHECK of the next start of each peer.
-    told: HashMap<u32, Box<Told>>,
+    received: HashMap<u32, Box<CheckBody>>,
     /// What a run that posts now was called by.
     acts_for: Option<Site>,
 }
@@ -38,7 +38,7 @@ pub struct LaneCheck {
 /// What is checked of one operation.
 pub(crate) struct OpCheck {
     /// Its CHECK was posted.
-    told: bool,
+    posted: bool,
     /// The program's call that posted it.
     site: Site,
     /// Checksum of its memory when it was posted.
@@ -87,15 +87,15 @@ impl Port {
         let Some(op) = self.ops.get_mut(handle) else {
             return Ok(());
         };
-        let told = |rare: &Rare| rare.check.as_ref().is_some_and(|check| check.told);
-        if op.rare.as_deref().is_none_or(told) {
+        let posted = |rare: &Rare| rare.check.as_ref().is_some_and(|check| check.posted);
+        if op.rare.as_deref().is_none_or(posted) {
             return Ok(());
         }
         let signature = op.view.signature();
         let check = op.rare.as_ref().and_then(|rare| rare.check.as_ref());
         let site = check.map_or(op.site.into(), |check| check.site);
         let (file, line) = site.parts();
-        let body = Told {
+        let body = CheckBody {
             digest: signature.as_ref().map(|s| s.digest()),
             types: signature.map_or_else(String::new, |s| s.to_string()),
             file,
@@ -110,7 +110,7 @@ impl Port {
         };
         self.links.post_with(op.peer, head, body.len(), fill)?;
         if let Some(check) = op.rare.as_mut().and_then(|rare| rare.check.as_mut()) {
-            check.told = true;
+            check.posted = true;
         }
         Ok(())
     }
@@ -128,7 +128,7 @@ impl Lane {
         }
         self.port.check = Some(Box::new(LaneCheck {
             checks,
-            told: HashMap::new(),
+            received: HashMap::new(),
             acts_for: None,
         }));
     }
@@ -150,7 +150,7 @@ impl Lane {
             return;
         };
         let mut follow = OpCheck {
-            told: false,
+            posted: false,
             site: check.site(op.site),
             sum: None,
             _claim: None,
@@ -194,16 +194,16 @@ impl Lane {
             return false;
         };
         let mut body = vec![0; message.payload.len()];
-        if body.len() > Told::MAX_BYTES {
+        if body.len() > CheckBody::MAX_BYTES {
             return false;
         }
         // SAFETY: invariant 1 of `protocols`: not released yet, as long as the vector.
         unsafe {
             std::ptr::copy_nonoverlapping(message.payload.as_ptr(), body.as_mut_ptr(), body.len());
         }
-        match Told::from_wire(&body) {
-            Some(told) => {
-                check.told.insert(message.peer, Box::new(told));
+        match CheckBody::from_wire(&body) {
+            Some(check_body) => {
+                check.received.insert(message.peer, Box::new(check_body));
                 true
             }
             None => false,
@@ -212,19 +212,26 @@ impl Lane {
 
     /// The CHECK of the start that is being handled.
     #[inline]
-    pub(crate) fn told(&mut self, peer: u32, aux: u16) -> Option<Box<Told>> {
+    pub(crate) fn take_check_body(&mut self, peer: u32, aux: u16) -> Option<Box<CheckBody>> {
         if aux & wire::CHECKED == 0 {
             return None;
         }
-        self.port.check.as_mut()?.told.remove(&peer)
+        self.port.check.as_mut()?.received.remove(&peer)
     }
 
     /// Compares a message of `bytes` bytes with the receive that it has met.
     #[cold]
-    pub(crate) fn compare_op(&self, handle: u32, told: &Told, peer: u32, tag: u32, bytes: usize) {
+    pub(crate) fn compare_op(
+        &self,
+        handle: u32,
+        check_body: &CheckBody,
+        peer: u32,
+        tag: u32,
+        bytes: usize,
+    ) {
         if let Some(op) = self.port.ops.get(handle) {
             let site = self.site_of(op);
-            self.compare_at(&op.view, told, peer, tag, bytes, site);
+            self.compare_at(&op.view, check_body, peer, tag, bytes, site);
         }
     }
 
@@ -233,21 +240,21 @@ impl Lane {
     pub(crate) fn compare(
         &self,
         view: &RawView,
-        told: &Told,
+        check_body: &CheckBody,
         peer: u32,
         tag: u32,
         bytes: usize,
         site: &'static Location<'static>,
     ) {
         if let Some(check) = self.port.check.as_ref() {
-            self.compare_at(view, told, peer, tag, bytes, check.site(site));
+            self.compare_at(view, check_body, peer, tag, bytes, check.site(site));
         }
     }
 
     fn compare_at(
         &self,
         view: &RawView,
-        told: &Told,
+        check_body: &CheckBody,
         peer: u32,
         tag: u32,
         bytes: usize,
@@ -261,16 +268,16 @@ impl Lane {
         if !check.has(Check::Signature) || bytes > view.bytes() {
             return;
         }
-        let (Some(sent), Some(expected)) = (told.digest, view.signature()) else {
+        let (Some(sent), Some(expected)) = (check_body.digest, view.signature()) else {
             return;
         };
         if expected.admits(sent) {
             return;
         }
         let what = describe("receive from", Some(peer), tag, bytes, &self.port.links);
-        let sent_at = self::told(&told.file, told.line);
+        let sent_at = file_line(&check_body.file, check_body.line);
         let sent = Side {
-            types: &told.types,
+            types: &check_body.types,
             bytes,
             site: &sent_at,
         };
@@ -279,7 +286,7 @@ impl Lane {
             bytes: view.bytes(),
             site: &{
                 let (file, line) = site.parts();
-                self::told(&file, line)
+                file_line(&file, line)
             },
         };
         let text = mismatch(&self.port.in_communicator(what), &sent, &expected);
@@ -288,7 +295,7 @@ impl Lane {
 
     /// A message in ready mode has met no receive.
     #[cold]
-    pub(crate) fn not_posted(&self, told: &Told, envelope: Envelope, bytes: usize) {
+    pub(crate) fn not_posted(&self, check_body: &CheckBody, envelope: Envelope, bytes: usize) {
         let Some(check) = self.port.check.as_ref().map(|check| &check.checks) else {
             return;
         };
@@ -300,7 +307,7 @@ impl Lane {
         let text = format!(
             "a ready-mode send came before its receive was posted: {}\n  sent at {}\n  (hint: post the receive before the sender calls rsend, or call send)\n",
             self.port.in_communicator(what),
-            self::told(&told.file, told.line)
+            file_line(&check_body.file, check_body.line)
         );
         check.report(Check::Ready, text);
     }
@@ -339,8 +346,11 @@ impl Lane {
                 continue;
             }
             let (Envelope { source, tag }, bytes) = (arrived.envelope, arrived.what.bytes());
-            let sent = match &arrived.told {
-                Some(told) => format!("  sent at {}\n", self::told(&told.file, told.line)),
+            let sent = match &arrived.check_body {
+                Some(check_body) => format!(
+                    "  sent at {}\n",
+                    file_line(&check_body.file, check_body.line)
+                ),
                 None => String::new(),
             };
             let what = describe("message from", Some(source), tag, bytes, &self.port.links);

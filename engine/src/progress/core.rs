@@ -236,9 +236,9 @@ impl Core {
         all: Vec<Arc<LaneCell>>,
         unfinished: impl Fn(&LaneCell) -> bool,
     ) -> Vec<Arc<LaneCell>> {
-        let (mut kept, over): (Vec<_>, Vec<_>) = all.into_iter().partition(|l| unfinished(l));
+        let (mut kept, ended): (Vec<_>, Vec<_>) = all.into_iter().partition(|l| unfinished(l));
         lock(&self.lingering).append(&mut kept);
-        over
+        ended
     }
 
     fn death_epoch(&self) -> u64 {

@@ -2,7 +2,7 @@
 
 use super::checked::OpCheck;
 pub(crate) use super::protocols::Protocol;
-use super::protocols::device_memory::Made;
+use super::protocols::device_memory::MadeOffer;
 use super::protocols::eager::Receiving;
 use super::protocols::outbox::Queued;
 use crate::completion::hold::Hold;
@@ -77,7 +77,7 @@ pub(crate) struct Rare {
 /// Memory of a send that its receiver may use.
 pub(crate) enum Exposed {
     Host(RegionKey),
-    Device(Made),
+    Device(MadeOffer),
 }
 
 /// Bounce buffers of an operation.
@@ -250,7 +250,7 @@ impl Op {
     }
 
     /// What its receiver is told of its device's memory.
-    pub fn offer(&mut self) -> Option<&mut Made> {
+    pub fn offer(&mut self) -> Option<&mut MadeOffer> {
         match self.rare.as_mut()?.exposed.as_mut()? {
             Exposed::Device(made) => Some(made),
             Exposed::Host(_) => None,

@@ -263,7 +263,7 @@ impl Lane {
             what,
             envelope,
             number,
-            told,
+            check_body,
             ..
         }) = self.arrivals.remove(arrival)
         else {
@@ -281,9 +281,16 @@ impl Lane {
         if let Arrival::Poison { failed_rank } = what {
             return Err(self.meets_poison(peer, failed_rank));
         }
-        if let Some(told) = &told {
+        if let Some(check_body) = &check_body {
             let bytes = what.bytes();
-            self.compare(&view, told, peer, envelope.tag, bytes, Location::caller());
+            self.compare(
+                &view,
+                check_body,
+                peer,
+                envelope.tag,
+                bytes,
+                Location::caller(),
+            );
         }
         if let (Arrival::Whole { data, ack }, None) = (&what, view.as_device()) {
             self.follow_shortly(&view, peer, envelope.tag, Location::caller());
@@ -374,18 +381,18 @@ impl Lane {
         let bytes = message.payload.len();
         let envelope = Envelope { source: peer, tag };
         let wants_ack = message.head.aux & 1 != 0;
-        let told = self.told(peer, message.head.aux);
+        let check_body = self.take_check_body(peer, message.head.aux);
         let Some(handle) = self.posted.take(envelope) else {
             let mut data = self.buffer(bytes);
             // SAFETY: invariant 1 of `protocols`: not released yet.
             unsafe { append(&mut data, message.payload.as_ptr(), bytes) };
             let ack = wants_ack.then_some(send);
             return self
-                .arrive(envelope, Arrival::Whole { data, ack }, told)
+                .arrive(envelope, Arrival::Whole { data, ack }, check_body)
                 .is_some();
         };
-        if let Some(told) = told {
-            self.compare_op(handle, &told, peer, tag, bytes);
+        if let Some(check_body) = check_body {
+            self.compare_op(handle, &check_body, peer, tag, bytes);
         }
         let Some(op) = self.port.ops.get_mut(handle) else {
             return false;
@@ -416,12 +423,12 @@ impl Lane {
         &mut self,
         envelope: Envelope,
         what: Arrival,
-        told: Option<Box<wire::Told>>,
+        check_body: Option<Box<wire::CheckBody>>,
     ) -> Option<u32> {
-        if let Some(told) = &told
-            && told.ready
+        if let Some(check_body) = &check_body
+            && check_body.ready
         {
-            self.not_posted(told, envelope, what.bytes());
+            self.not_posted(check_body, envelope, what.bytes());
         }
         self.port.counters.unexpected += 1;
         self.port.finished = true; // somebody may sleep in a probe
@@ -441,7 +448,7 @@ impl Lane {
             queued: None,
             envelope,
             number: self.port.handling,
-            told,
+            check_body,
         })?;
         self.port.trace_piece(
             Kind::Unexpected,
@@ -480,11 +487,11 @@ impl Lane {
         let from = from.wrapping_add(wire::TOTAL_BYTES);
         let envelope = Envelope { source: peer, tag };
         let wants_ack = message.head.aux & 1 != 0;
-        let told = self.told(peer, message.head.aux);
+        let check_body = self.take_check_body(peer, message.head.aux);
         match self.posted.take(envelope) {
             Some(handle) => {
-                if let Some(told) = told {
-                    self.compare_op(handle, &told, peer, tag, total);
+                if let Some(check_body) = check_body {
+                    self.compare_op(handle, &check_body, peer, tag, total);
                 }
                 self.number(handle);
                 self.begin_stream(handle, envelope, total);
@@ -510,7 +517,7 @@ impl Lane {
                     data,
                     ack: wants_ack,
                 };
-                let Some(arrival) = self.arrive(envelope, arrival, told) else {
+                let Some(arrival) = self.arrive(envelope, arrival, check_body) else {
                     return false;
                 };
                 self.port.peers[peer as usize]
@@ -636,18 +643,18 @@ impl Lane {
             late: message.head.aux & wire::LATE != 0,
             memory,
         };
-        let told = self.told(message.peer, message.head.aux);
+        let check_body = self.take_check_body(message.peer, message.head.aux);
         match self.posted.take(envelope) {
             Some(handle) => {
-                if let Some(told) = told {
-                    self.compare_op(handle, &told, message.peer, tag, total);
+                if let Some(check_body) = check_body {
+                    self.compare_op(handle, &check_body, message.peer, tag, total);
                 }
                 self.number(handle);
                 self.begin_rendezvous(handle, envelope, send, total, &offer);
                 true
             }
             None => self
-                .arrive(envelope, Arrival::Rts { send, total, offer }, told)
+                .arrive(envelope, Arrival::Rts { send, total, offer }, check_body)
                 .is_some(),
         }
     }
@@ -721,7 +728,7 @@ impl Lane {
         let peer = arrived.envelope.source;
         let what = match failed_rank {
             Some(failed_rank) => {
-                arrived.told = None;
+                arrived.check_body = None;
                 std::mem::replace(&mut arrived.what, Arrival::Poison { failed_rank })
             }
             None => {

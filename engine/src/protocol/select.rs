@@ -74,7 +74,7 @@ pub struct DevicePair {
     /// How the receiver's memory was allocated, if it is known.
     pub to: Option<Made>,
     /// The receiver knows the sender's layout.
-    pub told: bool,
+    pub layout_known: bool,
     /// The receive has room for all of the message.
     pub fits: bool,
 }
@@ -86,7 +86,7 @@ impl DevicePair {
             placement,
             from: Made::Plain,
             to: Some(Made::Plain),
-            told: true,
+            layout_known: true,
             fits: true,
         }
     }
@@ -308,7 +308,7 @@ fn device_get(rules: &Rules, m: &Message) -> Able {
     match (short(rules, m), supported(pair.from, pair.placement)) {
         (Some(no), _) if !m.waits => no,
         (_, Reach::No(why)) => Able::No(why),
-        _ if !pair.told => Able::No("the receiver does not know the sender's layout"),
+        _ if !pair.layout_known => Able::No("the receiver does not know the sender's layout"),
         _ if !pair.fits => Able::No("the receive is too short"),
         _ => Able::Yes,
     }

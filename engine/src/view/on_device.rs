@@ -207,7 +207,7 @@ impl<B: DeviceBuffer> Buffer for Ordered<B> {
     }
 
     fn lend<R>(&self, look: impl FnOnce(&View<'_>) -> R) -> R {
-        look(&View::of_raw(raw(self, Use::Look)))
+        look(&View::of_raw(raw(self, Use::Inspect)))
     }
 }
 
@@ -217,7 +217,7 @@ impl<B: DeviceBuffer> BufferMut for Ordered<B> {
     }
 
     fn lend_mut<R>(&mut self, look: impl FnOnce(&ViewMut<'_>) -> R) -> R {
-        look(&ViewMut::of_raw(raw(self, Use::Look)))
+        look(&ViewMut::of_raw(raw(self, Use::Inspect)))
     }
 }
 

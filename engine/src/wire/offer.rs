@@ -21,13 +21,13 @@ pub const LAYOUT_BYTES: usize = 16 << 10;
 
 /// The layout of an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum LayoutRef {
     /// One run of bytes.
-    Run,
+    Contiguous,
     /// The last LAYOUT sent for this slot.
     Slot(u16),
     /// Too long to send.
-    Not,
+    Absent,
 }
 
 /// Readiness of an offer's memory.
@@ -38,7 +38,7 @@ pub enum When {
     /// When this event has passed.
     Event(EventHandle),
     /// When the owner sends READY.
-    Told,
+    Signalled,
 }
 
 /// Device memory and its layout.
@@ -49,7 +49,7 @@ pub struct Offer {
     pub origin: u64,
     /// Instances of the layout; bytes of a run.
     pub count: u64,
-    pub layout: Told,
+    pub layout: LayoutRef,
     pub when: When,
 }
 
@@ -63,9 +63,9 @@ impl Offer {
         w[AT..AT + 8].copy_from_slice(&self.origin.to_le_bytes());
         w[AT + 8..AT + 16].copy_from_slice(&self.count.to_le_bytes());
         let slot = match self.layout {
-            Told::Run => u16::MAX,
-            Told::Not => u16::MAX - 1,
-            Told::Slot(slot) => slot,
+            LayoutRef::Contiguous => u16::MAX,
+            LayoutRef::Absent => u16::MAX - 1,
+            LayoutRef::Slot(slot) => slot,
         };
         w[AT + 16..AT + 18].copy_from_slice(&slot.to_le_bytes());
         match &self.when {
@@ -74,7 +74,7 @@ impl Offer {
                 w[AT + 18] = 1;
                 w[AT + 19..].copy_from_slice(&event.0);
             }
-            When::Told => w[AT + 18] = 2,
+            When::Signalled => w[AT + 18] = 2,
         }
         w
     }
@@ -88,16 +88,16 @@ impl Offer {
         let (slot, rest) = rest.split_first_chunk::<2>()?;
         let (ready_event, event) = rest.split_first()?;
         let layout = match u16::from_le_bytes(*slot) {
-            u16::MAX => Told::Run,
-            slot if slot == u16::MAX - 1 => Told::Not,
-            slot if usize::from(slot) < LAYOUTS => Told::Slot(slot),
+            u16::MAX => LayoutRef::Contiguous,
+            slot if slot == u16::MAX - 1 => LayoutRef::Absent,
+            slot if usize::from(slot) < LAYOUTS => LayoutRef::Slot(slot),
             _ => return None,
         };
         let event: [u8; 64] = event.try_into().ok()?;
         let when = match ready_event {
             0 if event == [0; 64] => When::Passed,
             1 => When::Event(EventHandle(event)),
-            2 if event == [0; 64] => When::Told,
+            2 if event == [0; 64] => When::Signalled,
             _ => return None,
         };
         Some(Offer {
@@ -151,13 +151,13 @@ mod tests {
             any::<u8>(),
         );
         let layout = prop_oneof![
-            Just(Told::Run),
-            Just(Told::Not),
-            (0..LAYOUTS as u16).prop_map(Told::Slot)
+            Just(LayoutRef::Contiguous),
+            Just(LayoutRef::Absent),
+            (0..LAYOUTS as u16).prop_map(LayoutRef::Slot)
         ];
         let when = prop_oneof![
             Just(When::Passed),
-            Just(When::Told),
+            Just(When::Signalled),
             any::<u8>().prop_map(|byte| When::Event(EventHandle([byte; 64]))),
         ];
         (key, any::<[u64; 2]>(), layout, when).prop_map(

@@ -96,10 +96,10 @@ fn bodies() -> Vec<Vec<u8>> {
     bodies.push(versionless(bytes, TOTAL_BYTES));
     for made in Made::ALL {
         for (layout, when) in [
-            (offer::Told::Run, offer::When::Passed),
-            (offer::Told::Not, offer::When::Told),
+            (offer::LayoutRef::Contiguous, offer::When::Passed),
+            (offer::LayoutRef::Absent, offer::When::Signalled),
             (
-                offer::Told::Slot(7),
+                offer::LayoutRef::Slot(7),
                 offer::When::Event(EventHandle([0x5a; 64])),
             ),
         ] {
@@ -130,7 +130,7 @@ fn bodies() -> Vec<Vec<u8>> {
         socket: [0xc1; 16],
     };
     bodies.push(want.to_wire().to_vec());
-    let told = Told {
+    let check_body = CheckBody {
         digest: Some(SignatureDigest {
             elements: 0xd1d2,
             hash: 0xe1e2,
@@ -140,7 +140,7 @@ fn bodies() -> Vec<Vec<u8>> {
         line: 31,
         ready: true,
     };
-    bodies.push(told.to_wire());
+    bodies.push(check_body.to_wire());
     bodies
 }
 

@@ -142,7 +142,7 @@ impl Communicator {
         root: Rank,
     ) -> Result<Ask> {
         let Some(root) = self.plan_root(root)? else {
-            return Ok(self.looks_on("gatherv", Operation::Gather));
+            return Ok(self.idle_ask("gatherv", Operation::Gather));
         };
         let mut call = self.call_of(Operation::Gather).root(root);
         let receives = self.runs_on().rank() as u32 == root;
@@ -177,7 +177,7 @@ impl Communicator {
         root: Rank,
     ) -> Result<Ask> {
         let Some(root) = self.plan_root(root)? else {
-            return Ok(self.looks_on("scatterv", Operation::Scatter));
+            return Ok(self.idle_ask("scatterv", Operation::Scatter));
         };
         let mut call = self.call_of(Operation::Scatter).root(root);
         let sends = self.runs_on().rank() as u32 == root;

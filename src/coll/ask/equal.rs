@@ -61,8 +61,8 @@ impl Communicator {
         Ok(Some(before + root))
     }
 
-    /// A call that this rank has no part in, though its communicator has.
-    pub(crate) fn looks_on(&self, name: &'static str, operation: Operation) -> Ask {
+    /// The ask of a rank without a part in a call of its communicator.
+    pub(crate) fn idle_ask(&self, name: &'static str, operation: Operation) -> Ask {
         let mut ask = Ask::new(name, self.call_of(operation), 0, Buffers::default());
         ask.idle = true;
         ask
@@ -95,7 +95,7 @@ impl Communicator {
 
     pub(crate) fn bcast_ask(&self, data: Option<RawView>, root: Rank) -> Result<Ask> {
         let Some(root) = self.plan_root(root)? else {
-            return Ok(self.looks_on("bcast", Operation::Bcast));
+            return Ok(self.idle_ask("bcast", Operation::Bcast));
         };
         let data = data.unwrap_or_default();
         let call = self.call_of(Operation::Bcast).root(root);
@@ -116,7 +116,7 @@ impl Communicator {
         root: Rank,
     ) -> Result<Ask> {
         let Some(root) = self.plan_root(root)? else {
-            return Ok(self.looks_on("gather", Operation::Gather));
+            return Ok(self.idle_ask("gather", Operation::Gather));
         };
         let recv = recv.unwrap_or_default();
         let others = self.others();
@@ -185,7 +185,7 @@ impl Communicator {
         root: Rank,
     ) -> Result<Ask> {
         let Some(root) = self.plan_root(root)? else {
-            return Ok(self.looks_on("scatter", Operation::Scatter));
+            return Ok(self.idle_ask("scatter", Operation::Scatter));
         };
         let send = send.unwrap_or_default();
         let others = self.others();
@@ -261,7 +261,7 @@ impl Communicator {
         combiner: Combiner,
     ) -> Result<Ask> {
         let Some(root) = self.plan_root(root)? else {
-            return Ok(self.looks_on("reduce", Operation::Reduce));
+            return Ok(self.idle_ask("reduce", Operation::Reduce));
         };
         let call = self.call_of(Operation::Reduce).root(root);
         let receives = self.runs_on().rank() as u32 == root;

@@ -118,16 +118,16 @@ impl Launched for Captured {
                 (State::Pending(Awaited::Operation(handle)), Some(handle))
             }
             Ok(Posted::Done(outcome)) => (
-                State::Over {
+                State::Ended {
                     result: Ok(outcome.into()),
-                    told: false,
+                    reported: false,
                 },
                 None,
             ),
             Err(e) => (
-                State::Over {
+                State::Ended {
                     result: Err(e),
-                    told: false,
+                    reported: false,
                 },
                 None,
             ),

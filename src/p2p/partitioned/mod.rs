@@ -101,8 +101,8 @@ pub trait Side: Send + Sync + 'static {
     fn complete(&self) -> Result<()>;
 }
 
-/// A transfer as reports of hangs describe it.
-struct Told {
+/// Data of a transfer for hang reports.
+struct HangInfo {
     /// `None`: `PROC_NULL`.
     peer: Option<u32>,
     tag: u32,
@@ -110,9 +110,9 @@ struct Told {
     started: Mutex<Option<Site>>,
 }
 
-impl Told {
-    fn new(peer: Option<u32>, tag: u32) -> Told {
-        Told {
+impl HangInfo {
+    fn new(peer: Option<u32>, tag: u32) -> HangInfo {
+        HangInfo {
             peer,
             tag,
             started: Mutex::new(None),
@@ -144,10 +144,10 @@ fn is_active(side: &dyn Side) -> bool {
 }
 
 #[track_caller]
-fn over(side: &dyn Side) -> Option<Result<()>> {
+fn ended(side: &dyn Side) -> Option<Result<()>> {
     match side.is_over() {
         Ok(false) => None,
-        over => Some(over.map(drop)),
+        ended => Some(ended.map(drop)),
     }
 }
 
@@ -166,11 +166,11 @@ fn start(side: &dyn Side, base: *mut u8) -> Result<()> {
 
 #[track_caller]
 fn test(side: &dyn Side) -> bool {
-    if !is_active(side) || over(side).is_some() {
+    if !is_active(side) || ended(side).is_some() {
         return true;
     }
     side.comm().core().progress_awake();
-    over(side).is_some()
+    ended(side).is_some()
 }
 
 #[track_caller]
@@ -178,11 +178,11 @@ fn wait(side: &dyn Side) -> Result<Status> {
     if !is_active(side) {
         return Ok(Status::EMPTY);
     }
-    let over = side.comm().core().wait_until(|| over(side));
+    let ended = side.comm().core().wait_until(|| ended(side));
     side.active().store(false, Ordering::Release);
-    let result = match (over, side.parts()) {
+    let result = match (ended, side.parts()) {
         (Ok(()), Some(parts)) => parts.result(),
-        (over, _) => over,
+        (ended, _) => ended,
     };
     let status = side.outcome();
     side.comm().reported(result.map(|()| status))
@@ -196,9 +196,9 @@ fn status(side: &dyn Side) -> Option<Result<Status>> {
     if !test(side) {
         return None;
     }
-    let result = match (over(side)?, side.parts()) {
+    let result = match (ended(side)?, side.parts()) {
         (Ok(()), Some(parts)) => parts.peek(),
-        (over, _) => over,
+        (ended, _) => ended,
     };
     Some(side.comm().reported(result.map(|()| side.outcome())))
 }

@@ -96,14 +96,14 @@ impl Parts {
         let result = core.with(self.comm.lane(), |lane| lane.take(state as u32));
         match result {
             Some(result) => {
-                let over = match result {
+                let ended = match result {
                     Ok(_) => DONE,
                     Err(e) => {
                         self.fail(e);
                         FAILED
                     }
                 };
-                self.states[at].store(over, Ordering::Release);
+                self.states[at].store(ended, Ordering::Release);
                 true
             }
             None => false,
@@ -146,8 +146,8 @@ impl Parts {
 
     /// Number of parts that have not ended.
     pub(super) fn open(&self) -> usize {
-        let over = |s: &&AtomicU64| matches!(s.load(Ordering::Relaxed), DONE | FAILED);
-        self.states.len() - self.states.iter().filter(over).count()
+        let ended = |s: &&AtomicU64| matches!(s.load(Ordering::Relaxed), DONE | FAILED);
+        self.states.len() - self.states.iter().filter(ended).count()
     }
 
     /// Number of parts that were never posted.

@@ -3,7 +3,7 @@
 use super::parts::Parts;
 use super::registry::{Setup, SetupKey};
 use super::shape::{Pieces, Shape};
-use super::{PartitionedRecv, Side, Told, lock, no_partition, not_started};
+use super::{HangInfo, PartitionedRecv, Side, lock, no_partition, not_started};
 use crate::comm::Communicator;
 use crate::names::{Rank, Tag};
 use crate::p2p::status::Status;
@@ -27,7 +27,7 @@ pub struct Receiving {
     shape: Shape,
     /// `None`: `PROC_NULL`.
     place: Option<SetupKey>,
-    told: Told,
+    hang_info: HangInfo,
     /// Locked to meet the sender, and to post.
     meeting: Mutex<()>,
     /// The sender's partitions, once known.
@@ -53,7 +53,7 @@ impl Receiving {
         let tag = tag.check()?;
         let source = source.check(comm.peer_count())?;
         Ok(Self {
-            told: Told::new(source, tag),
+            hang_info: HangInfo::new(source, tag),
             place: source.map(|source| comm.partitioned().expect(comm, source, tag)),
             comm: comm.clone(),
             shape,
@@ -85,7 +85,7 @@ impl Receiving {
         if let Some(place) = self.place
             && !self.posted.load(Ordering::Acquire)
         {
-            if let Some(found) = self.look(place) {
+            if let Some(found) = self.poll_setup(place) {
                 // The handler runs without a lock.
                 let met = found.and_then(|setup| self.meet(setup, place));
                 let _ = self.met.set(self.comm.reported(met));
@@ -108,7 +108,7 @@ impl Receiving {
 
     /// The sender's setup, or why it will not come; given out once.
     #[track_caller]
-    fn look(&self, place: SetupKey) -> Option<Result<Setup>> {
+    fn poll_setup(&self, place: SetupKey) -> Option<Result<Setup>> {
         let _later = Later::begin(self.comm.lane());
         let _meeting = lock(&self.meeting);
         if self.met.get().is_some() {
@@ -188,7 +188,7 @@ impl Receiving {
             _ => self.shape.number * self.shape.bytes(),
         };
         let operation = Operation::PartitionedReceive;
-        self.told.hear(&self.comm, operation, bytes);
+        self.hang_info.hear(&self.comm, operation, bytes);
     }
 
     #[track_caller]
@@ -246,7 +246,7 @@ impl Side for Receiving {
 
     #[track_caller]
     fn begin(&self, base: *mut u8) -> Result<()> {
-        self.told.begin(&self.comm);
+        self.hang_info.begin(&self.comm);
         self.base.store(base, Ordering::Relaxed);
         self.posted.store(false, Ordering::Relaxed);
         if let Some(Ok(met)) = self.met.get() {
@@ -258,13 +258,13 @@ impl Side for Receiving {
     #[track_caller]
     fn is_over(&self) -> Result<bool> {
         let whole = Unheard::begin();
-        let over =
+        let ended =
             self.place.is_none() || self.advance()?.is_some_and(|met| met.parts.all_settled());
         drop(whole);
-        if !over && listens() {
+        if !ended && listens() {
             self.tell();
         }
-        Ok(over)
+        Ok(ended)
     }
 
     fn parts(&self) -> Option<&Parts> {
@@ -294,23 +294,23 @@ impl Side for Receiving {
             self.comm.partitioned().notify(place.source, ready, token);
         }
         let whole = Unheard::begin();
-        let over = match self.advance() {
+        let ended = match self.advance() {
             Ok(Some(met)) => met.parts.notify(ready, token),
             Ok(None) => false,
             Err(_) => true,
         };
         drop(whole);
-        if !over && listens() {
+        if !ended && listens() {
             self.tell();
         }
-        over
+        ended
     }
 
     #[track_caller]
     fn complete(&self) -> Result<()> {
         self.comm.core().wait_until(|| match self.is_over() {
             Ok(false) => None,
-            over => Some(over.map(drop)),
+            ended => Some(ended.map(drop)),
         })?;
         self.parts().map_or(Ok(()), Parts::result)
     }

@@ -174,7 +174,7 @@ impl Registry {
     pub(super) fn find(&self, comm: &Communicator, place: SetupKey) -> Result<Option<Setup>> {
         let _later = Later::begin(comm.lane());
         let mut setups = lock(&self.setups);
-        setups.look(comm, place)?;
+        setups.poll_setups(comm, place)?;
         let found = setups.arrived.remove(&place);
         if found.is_some() {
             setups.met(comm, place.source);
@@ -202,7 +202,7 @@ impl Setups {
     /// waits for more. Not beyond: the next one may never come, and does not
     /// concern a transfer that has its own; the bell wakes others.
     #[track_caller]
-    fn look(&mut self, comm: &Communicator, place: SetupKey) -> Result<()> {
+    fn poll_setups(&mut self, comm: &Communicator, place: SetupKey) -> Result<()> {
         let source = place.source;
         while !self.arrived.contains_key(&place) {
             let Some(awaited) = self.sources.get_mut(&source) else {

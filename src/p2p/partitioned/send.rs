@@ -3,7 +3,7 @@
 use super::parts::{IDLE, POSTING, Parts, WRITING};
 use super::registry::Setup;
 use super::shape::Shape;
-use super::{PartitionedSend, SETUP, Side, Told, no_partition, not_started};
+use super::{HangInfo, PartitionedSend, SETUP, Side, no_partition, not_started};
 use crate::comm::Communicator;
 use crate::names::{Rank, Tag};
 use crate::p2p::status::Status;
@@ -32,7 +32,7 @@ pub struct Sending {
     device: Option<DeviceSlice<u8>>,
     /// `None`: `PROC_NULL`.
     dest: Option<u32>,
-    told: Told,
+    hang_info: HangInfo,
     /// Internal tag of the first partition.
     first: u32,
 }
@@ -66,7 +66,7 @@ impl Sending {
             active: AtomicBool::new(false),
             base: AtomicPtr::default(),
             device: None,
-            told: Told::new(dest, tag),
+            hang_info: HangInfo::new(dest, tag),
             dest,
             first,
         })
@@ -143,10 +143,11 @@ impl Sending {
         match idle {
             0 => {
                 let open = self.parts.open() * bytes;
-                self.told.hear(&self.comm, Operation::PartitionedSend, open);
+                self.hang_info
+                    .hear(&self.comm, Operation::PartitionedSend, open);
             }
             _ => self
-                .told
+                .hang_info
                 .hear(&self.comm, Operation::PartitionReady, idle * bytes),
         }
     }
@@ -158,7 +159,8 @@ impl Sending {
         drop(whole);
         if !settled && listens() {
             let open = (self.parts.open() - self.parts.idle()) * self.shape.bytes();
-            self.told.hear(&self.comm, Operation::PartitionedSend, open);
+            self.hang_info
+                .hear(&self.comm, Operation::PartitionedSend, open);
         }
         settled
     }
@@ -183,7 +185,7 @@ impl Side for Sending {
 
     #[track_caller]
     fn begin(&self, base: *mut u8) -> Result<()> {
-        self.told.begin(&self.comm);
+        self.hang_info.begin(&self.comm);
         self.base.store(base, Ordering::Relaxed);
         self.parts.reset();
         Ok(())
@@ -191,12 +193,12 @@ impl Side for Sending {
 
     fn is_over(&self) -> Result<bool> {
         let whole = Unheard::begin();
-        let over = self.parts.all_settled();
+        let ended = self.parts.all_settled();
         drop(whole);
-        if !over && listens() {
+        if !ended && listens() {
             self.tell();
         }
-        Ok(over)
+        Ok(ended)
     }
 
     fn parts(&self) -> Option<&Parts> {
@@ -209,12 +211,12 @@ impl Side for Sending {
 
     fn notify(&self, ready: &Arc<Ready>, token: u64) -> bool {
         let whole = Unheard::begin();
-        let over = self.parts.notify(ready, token);
+        let ended = self.parts.notify(ready, token);
         drop(whole);
-        if !over && listens() {
+        if !ended && listens() {
             self.tell();
         }
-        over
+        ended
     }
 
     #[track_caller]

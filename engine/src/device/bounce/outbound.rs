@@ -241,7 +241,7 @@ impl Outbound {
     }
 
     /// Notes whether no kernel is in flight, and none waits for memory.
-    pub fn look(&mut self) {
+    pub fn poll_kernels(&mut self) {
         let mut works = self.wants_memory() || self.refuses;
         for piece in &mut self.pieces {
             // The next call returns an error of it.

@@ -183,7 +183,7 @@ impl World {
     }
 
     /// What the leader of a rank does now and then.
-    fn look(&mut self, r: usize) {
+    fn observe(&mut self, r: usize) {
         let began = self.now;
         self.now += 1;
         let waits = self.waits(r);
@@ -193,7 +193,8 @@ impl World {
         let (moved, ended) = (self.ranks[r].moved, self.now);
         let rank = &mut self.ranks[r];
         let calm = waits && !found;
-        rank.quiet.look(calm, moved, rank.checked, (began, ended));
+        rank.quiet
+            .observe(calm, moved, rank.checked, (began, ended));
     }
 
     fn standings(&self) -> Vec<Standing> {
@@ -342,7 +343,7 @@ fn play(seed: u64) -> (bool, bool) {
         }
         match random(8) {
             0 => rank.stopped = random(25) as u8,
-            1..3 => world.look(r),
+            1..3 => world.observe(r),
             _ => {
                 world.advance(r, random(30) as u64);
             }
@@ -364,7 +365,7 @@ fn play(seed: u64) -> (bool, bool) {
     for _ in 0..3 {
         for r in 0..n {
             world.now += 1;
-            world.look(r);
+            world.observe(r);
             world.advance(r, 1);
         }
         found = check(&world);

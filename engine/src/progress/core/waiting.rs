@@ -4,7 +4,7 @@
 
 use super::{Core, JobTransport, lock};
 use crate::diagnose::threads;
-use crate::diagnose::waits::{EndedBy, Looked, Watch, is_hopeless, listen, resign};
+use crate::diagnose::waits::{EndedBy, Observed, Watch, is_hopeless, listen, resign};
 use crate::diagnose::{LONG, report, watch};
 use crate::progress::backoff;
 use crate::progress::cell::LaneCell;
@@ -32,7 +32,7 @@ const DIRECT_YIELDS_SHARED: u32 = 64;
 const SLEEP: Duration = LONG;
 /// Result of one poll of all lanes.
 #[derive(Default)]
-struct Look {
+struct LanesPolled {
     /// A message came, or an operation is in flight.
     found: bool,
     /// Counts whatever the lanes have received or posted so far.
@@ -353,39 +353,39 @@ impl Core {
             && self.futures.load(Ordering::Acquire) == 0
             && threads::all_inside(self.waits.job);
         if known && !sure && !self.waits.is_outside_due() {
-            self.complain();
+            self.report_stalls();
             return;
         }
         let began = monotonic_ns();
-        let outside = || lock(&self.outside).look(&threads::outside(self.waits.job)?);
+        let outside = || lock(&self.outside).observe(&threads::outside(self.waits.job)?);
         let asleep = (known && !sure).then(outside);
-        let look = match sure || matches!(asleep, Some(Some(_))) {
-            true => self.look(),
-            false => Look::default(),
+        let polled = match sure || matches!(asleep, Some(Some(_))) {
+            true => self.poll_lanes(),
+            false => LanesPolled::default(),
         };
-        let (calm, moved) = (!look.found, look.moved);
+        let (calm, moved) = (!polled.found, polled.moved);
         let still = match &asleep {
             None => sure && calm,
             Some(asleep) => asleep.is_some() && calm,
         };
-        let looked = match asleep {
-            Some(asleep) => Looked::Outside {
+        let observed = match asleep {
+            Some(asleep) => Observed::Outside {
                 calm,
                 moved,
                 asleep,
             },
-            None if sure => Looked::Inside { calm, moved },
-            None => Looked::Nothing,
+            None if sure => Observed::Inside { calm, moved },
+            None => Observed::Nothing,
         };
-        self.waits.after_look(changes, looked, began);
-        self.complain();
+        self.waits.after_observation(changes, observed, began);
+        self.report_stalls();
         if still {
-            self.look_out();
+            self.watch_for_hangs();
         }
     }
 
-    /// Says which waits have lasted too long.
-    fn complain(&self) {
+    /// Reports waits that have lasted too long.
+    fn report_stalls(&self) {
         let stalled = self.waits.stalled();
         if !stalled.is_empty() {
             eprint!("{}", report::stall(self.rank, &stalled, monotonic_ns()));
@@ -393,23 +393,23 @@ impl Core {
     }
 
     /// Polls all lanes.
-    fn look(&self) -> Look {
-        let mut look = Look {
+    fn poll_lanes(&self) -> LanesPolled {
+        let mut polled = LanesPolled {
             found: self.death_epoch() != self.seen_deaths.load(Ordering::Relaxed),
             moved: 0,
         };
         self.each_lane(|lane, _| {
             self.with(lane, |lane| {
-                look.found |= lane.progress() || lane.unsettled();
-                look.moved = look.moved.wrapping_add(lane.moved());
+                polled.found |= lane.progress() || lane.unsettled();
+                polled.moved = polled.moved.wrapping_add(lane.moved());
             });
         });
-        look
+        polled
     }
 
     /// Reports a hang of a job that has no launcher to do so: its lowest
     /// living rank does.
-    fn look_out(&self) {
+    fn watch_for_hangs(&self) {
         let mut watcher = lock(&self.watcher);
         let patience = self.waits.patience.get().copied();
         let report = match &self.transport {
@@ -425,7 +425,7 @@ impl Core {
                 }
                 JobStatus::of(job)
                     .ok()
-                    .and_then(|s| watcher.look(&s, patience))
+                    .and_then(|s| watcher.observe(&s, patience))
             }
             _ => None,
         };

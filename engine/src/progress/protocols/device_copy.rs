@@ -150,15 +150,15 @@ pub(crate) fn say_apart(
 /// Asks whether a copy has ended. True if it has.
 pub(crate) fn advance(port: &mut Port, handle: u32) -> bool {
     let op = port.ops.get_mut(handle);
-    let over = match op.and_then(|op| op.protocol.device_mut()) {
+    let ended = match op.and_then(|op| op.protocol.device_mut()) {
         Some(Device::Copy(copying)) => copying.direct.is_over(),
         _ => return false,
     };
-    if let Ok(false) = over {
+    if let Ok(false) = ended {
         return false;
     }
     protocols::end_device_work(port, handle);
-    match over {
+    match ended {
         Ok(_) => port.received(handle),
         Err(e) => {
             let e = port.device_error(handle, e);

@@ -16,7 +16,7 @@
 //! descriptors, by a socket  ->
 //! ```
 //!
-//! Where an event cannot be told, the offer says that READY will follow; the receiver
+//! Where an event cannot be exported, the offer says that READY will follow; the receiver
 //! matches and opens the memory meanwhile.
 //!
 //! Of an exportable pool, the pool is asked for; its memory is open for one message only,
@@ -28,12 +28,12 @@
 //! 1. No work of ours waits on a device for an event of another process: it is asked
 //!    about on the host, and what is behind it is queued when it has passed. A process
 //!    that dies passes no more events, and nothing of ours is stuck behind them.
-//! 2. A layout is told before the first offer that names it, on the same channel, and
-//!    a slot that is told anew has no offers on their way: the receiver takes the layout
+//! 2. A layout is sent before the first offer that names it, on the same channel, and
+//!    a slot that is sent anew has no offers in flight: the receiver takes the layout
 //!    when the offer comes.
 //! 3. Opened memory is closed when no transfer of this rank is under way on a device.
 
-use super::device_memory::{Remote, Said};
+use super::device_memory::{Readiness, Remote};
 use super::rendezvous::RtsSent;
 use super::{device_memory, device_pipeline, host_pipeline, rendezvous};
 use crate::device::direct::{Direct, How};
@@ -103,7 +103,7 @@ enum Opening {
 
 enum Step {
     Waits,
-    Over,
+    Ended,
     /// No kernel reaches both: nothing was done.
     Refused,
     Failed(DeviceError),
@@ -141,10 +141,10 @@ impl Mapped {
                 Err(e) => return Step::Failed(e),
             }
         }
-        match self.remote.told {
-            Said::All => {}
-            Said::Nothing => return Step::Waits,
-            Said::Never => return Step::Refused,
+        match self.remote.readiness {
+            Readiness::Known => {}
+            Readiness::Pending => return Step::Waits,
+            Readiness::Never => return Step::Refused,
         }
         if let Some(event) = &self.event {
             match event.is_passed() {
@@ -168,7 +168,7 @@ impl Mapped {
             },
         };
         match copy.is_over() {
-            Ok(true) => Step::Over,
+            Ok(true) => Step::Ended,
             Ok(false) => Step::Waits,
             Err(e) => Step::Failed(e),
         }
@@ -200,7 +200,7 @@ impl Mapped {
         };
         let event = match &offer.when {
             When::Event(event) => devices.opened_event(owner, context, event).map(Some),
-            When::Passed | When::Told => Ok(None),
+            When::Passed | When::Signalled => Ok(None),
         };
         let opened = from.and_then(|from| Ok(from.zip(Some(event?))));
         let Some((from, event)) = opened.map_err(|e| e.to_string())? else {
@@ -512,7 +512,7 @@ pub(crate) fn advance_mapped(port: &mut Port, handle: u32) -> bool {
             let e = port.death_error(handle, peer, how);
             port.finish(handle, Some(e));
         }
-        (Step::Over, None) => {
+        (Step::Ended, None) => {
             protocols::end_device_work(port, handle);
             match writes {
                 true => port.finish(handle, None),

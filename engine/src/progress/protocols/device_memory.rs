@@ -5,7 +5,7 @@
 
 use super::device_get;
 use crate::device::UnderWay;
-use crate::device::export::{ReadyEvent, Told as ToldEvent};
+use crate::device::export::{ExportedEvent, ReadyEvent};
 use crate::error::Error;
 use crate::progress::arrival::Arrival;
 use crate::progress::lane::Lane;
@@ -13,7 +13,7 @@ use crate::progress::op::{Exposed, Op};
 use crate::progress::port::Port;
 use crate::protocol::device::Class;
 use crate::wire;
-use crate::wire::offer::{LAYOUT_BYTES, LAYOUTS, Offer, Told, When};
+use crate::wire::offer::{LAYOUT_BYTES, LAYOUTS, LayoutRef, Offer, When};
 use osier_datatype::{Datatype, Layout};
 use osier_kernels::{DeviceError, DeviceSlice, DeviceView};
 use osier_transports::{Incoming, PostError, TransportError};
@@ -21,23 +21,23 @@ use osier_transports::{Incoming, PostError, TransportError};
 /// Layouts between two ranks, per direction.
 #[derive(Default)]
 pub(crate) struct Layouts {
-    /// Told to the peer: by slot, with the time of their last use.
-    told: Vec<(Layout, u64)>,
+    /// Sent to the peer: by slot, with the time of their last use.
+    sent: Vec<(Layout, u64)>,
     clock: u64,
-    /// Told by the peer.
-    heard: Vec<Option<Layout>>,
+    /// Received from the peer, by slot.
+    received: Vec<Option<Layout>>,
 }
 
-/// An offer that is made, and the event it names.
-pub(crate) struct Made {
+/// A made offer, and the event it names.
+pub(crate) struct MadeOffer {
     offer: Box<Offer>,
     /// Ours until the receiver has answered.
-    _event: Option<ToldEvent>,
+    _event: Option<ExportedEvent>,
     /// READY is to follow when the memory's ready event has passed.
     waits: Option<UnderWay>,
 }
 
-impl Made {
+impl MadeOffer {
     /// Whether READY is still to be sent.
     pub fn waits(&self) -> bool {
         self.waits.is_some()
@@ -49,11 +49,11 @@ impl Made {
     }
 }
 
-/// What a send can say of its memory.
+/// Outcome of offering a send's memory.
 pub(crate) enum Offering {
-    /// That is not asked for, or cannot be said.
+    /// Not needed, or not possible.
     None,
-    /// All, in `rare.exposed`.
+    /// Made: it is in `rare.exposed`.
     Made,
     Full,
     Failed(TransportError),
@@ -64,26 +64,26 @@ pub(crate) enum Offering {
 #[derive(Clone, Debug)]
 pub(crate) struct Remote {
     pub offer: Box<Offer>,
-    /// Of each instance; `None`: not told.
+    /// Of each instance; `None`: unknown.
     layout: Option<Layout>,
-    /// Whether its owner has said when it may be used.
-    pub told: Said,
+    /// State of its ready event.
+    pub readiness: Readiness,
 }
 
-/// What the owner of memory has said of its ready event.
+/// The owner's report of a ready event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Said {
-    /// That it will say so.
-    Nothing,
-    /// All that there is to be said.
-    All,
-    /// That it never comes.
+pub(crate) enum Readiness {
+    /// READY will follow.
+    Pending,
+    /// Passed, or named by the offer.
+    Known,
+    /// It has failed.
     Never,
 }
 
 impl Remote {
     /// Whether its layout is known.
-    pub fn is_told(&self) -> bool {
+    pub fn has_layout(&self) -> bool {
         self.layout.is_some()
     }
 
@@ -108,8 +108,8 @@ impl Remote {
         let size = |n: u64| {
             usize::try_from(n).map_err(|_| DeviceError::Unavailable("too large an offer".into()))
         };
-        let told = || DeviceError::Unavailable("its layout was not told".into());
-        let layout = self.layout.as_ref().ok_or_else(told)?;
+        let unknown = || DeviceError::Unavailable("its layout is unknown".into());
+        let layout = self.layout.as_ref().ok_or_else(unknown)?;
         DeviceView::new(
             slice,
             size(self.offer.origin)?,
@@ -119,7 +119,7 @@ impl Remote {
     }
 }
 
-/// Says where the memory of a device send lies, if its peer may open it.
+/// Offers the memory of a device send, if its peer may open it.
 pub(crate) fn offer(port: &mut Port, handle: u32) -> Offering {
     let Some(op) = port.ops.get(handle) else {
         return Offering::None;
@@ -138,26 +138,30 @@ pub(crate) fn offer(port: &mut Port, handle: u32) -> Offering {
         return Offering::None;
     };
     // Handles of events name processes by their numbers.
-    let tells = port.links.sharing(peer).process_numbers;
-    let (event, when) = match memory.ready_event(&port.devices, tells) {
+    let numbered = port.links.sharing(peer).process_numbers;
+    let (event, when) = match memory.ready_event(&port.devices, numbered) {
         Ok(ReadyEvent::Passed) => (None, When::Passed),
-        Ok(ReadyEvent::Event(told)) => {
-            let handle = told.handle;
-            (Some(told), When::Event(handle))
+        Ok(ReadyEvent::Event(exported)) => {
+            let handle = exported.handle;
+            (Some(exported), When::Event(handle))
         }
-        Ok(ReadyEvent::Later) => (None, When::Told),
+        Ok(ReadyEvent::Later) => (None, When::Signalled),
         Err(e) => return Offering::Broken(port.device_error(handle, e)),
     };
     let (layout, count) = memory.instances();
     let (layout, origin, count) = match layout.contiguous_at(count) {
-        Some(base) => (Told::Run, origin.wrapping_add_signed(base as i64), total),
-        None => match tell_layout(port, peer, layout) {
-            Ok(told) => (told, origin, count),
+        Some(base) => (
+            LayoutRef::Contiguous,
+            origin.wrapping_add_signed(base as i64),
+            total,
+        ),
+        None => match send_layout(port, peer, layout) {
+            Ok(layout) => (layout, origin, count),
             Err(PostError::Full) => return Offering::Full,
             Err(PostError::Failed(e)) => return Offering::Failed(e),
         },
     };
-    let made = Made {
+    let made = MadeOffer {
         offer: Box::new(Offer {
             key,
             origin,
@@ -166,20 +170,20 @@ pub(crate) fn offer(port: &mut Port, handle: u32) -> Offering {
             when,
         }),
         _event: event,
-        waits: (when == When::Told).then(|| UnderWay::new(&port.devices)),
+        waits: (when == When::Signalled).then(|| UnderWay::new(&port.devices)),
     };
     if let Some(rare) = port.rare(handle) {
         rare.exposed = Some(Exposed::Device(made));
     }
-    if when == When::Told {
+    if when == When::Signalled {
         port.staged.push(handle);
     }
     Offering::Made
 }
 
-/// Tells the receiver of an announced message that its memory may be used, if so.
-/// True if it was told.
-pub(crate) fn tell_ready(port: &mut Port, handle: u32) -> bool {
+/// Sends READY for an announced message if its memory may be used, or never will.
+/// True if it was sent.
+pub(crate) fn send_ready(port: &mut Port, handle: u32) -> bool {
     let Some(op) = port.ops.get_mut(handle) else {
         return false;
     };
@@ -211,7 +215,7 @@ pub(crate) fn opens_devices(port: &Port, peer: u32) -> bool {
     port.links.sharing(peer).devices
 }
 
-/// What an announcement says of the memory.
+/// The offer in an RTS.
 pub(crate) fn offered(port: &Port, handle: u32) -> Option<Box<Offer>> {
     match &port.ops.get(handle)?.rare.as_ref()?.exposed {
         Some(Exposed::Device(made)) => Some(made.offer.clone()),
@@ -219,27 +223,31 @@ pub(crate) fn offered(port: &Port, handle: u32) -> Option<Box<Offer>> {
     }
 }
 
-/// Tells a peer a layout, unless it knows it.
-pub(crate) fn tell_layout(port: &mut Port, peer: u32, layout: &Layout) -> Result<Told, PostError> {
+/// Sends a layout to a peer, unless the peer has it.
+pub(crate) fn send_layout(
+    port: &mut Port,
+    peer: u32,
+    layout: &Layout,
+) -> Result<LayoutRef, PostError> {
     let known = port.peers[peer as usize].layouts.get_or_insert_default();
     known.clock += 1;
     let clock = known.clock;
     if let Some(at) = known
-        .told
+        .sent
         .iter()
-        .position(|(told, _)| told.id() == layout.id())
+        .position(|(sent, _)| sent.id() == layout.id())
     {
-        known.told[at].1 = clock;
-        return Ok(Told::Slot(at as u16));
+        known.sent[at].1 = clock;
+        return Ok(LayoutRef::Slot(at as u16));
     }
     let limit = LAYOUT_BYTES.min(port.links.max_payload(peer));
     let Some(wire) = layout.to_wire(limit) else {
-        return Ok(Told::Not);
+        return Ok(LayoutRef::Absent);
     };
-    let slot = match known.told.len() {
+    let slot = match known.sent.len() {
         n if n < LAYOUTS => n,
         _ => {
-            let oldest = known.told.iter().enumerate().min_by_key(|(_, told)| told.1);
+            let oldest = known.sent.iter().enumerate().min_by_key(|(_, sent)| sent.1);
             oldest.map_or(0, |(at, _)| at)
         }
     };
@@ -249,15 +257,15 @@ pub(crate) fn tell_layout(port: &mut Port, peer: u32, layout: &Layout) -> Result
     };
     let head = wire::head(wire::LAYOUT, 0, slot as u32, 0);
     port.links.post_with(peer, head, wire.len(), fill)?;
-    let told = &mut port.peers[peer as usize]
+    let sent = &mut port.peers[peer as usize]
         .layouts
         .get_or_insert_default()
-        .told;
-    match told.get_mut(slot) {
+        .sent;
+    match sent.get_mut(slot) {
         Some(old) => *old = (layout.clone(), clock),
-        None => told.push((layout.clone(), clock)),
+        None => sent.push((layout.clone(), clock)),
     }
-    Ok(Told::Slot(slot as u16))
+    Ok(LayoutRef::Slot(slot as u16))
 }
 
 pub(crate) fn on_layout(port: &mut Port, message: &Incoming, slot: u32) -> bool {
@@ -272,51 +280,51 @@ pub(crate) fn on_layout(port: &mut Port, message: &Incoming, slot: u32) -> bool 
     }
     let layout = Layout::from_wire(&wire);
     let sound = layout.is_some();
-    let heard = &mut port.peers[message.peer as usize]
+    let received = &mut port.peers[message.peer as usize]
         .layouts
         .get_or_insert_default()
-        .heard;
-    if heard.len() <= slot as usize {
-        heard.resize(slot as usize + 1, None);
+        .received;
+    if received.len() <= slot as usize {
+        received.resize(slot as usize + 1, None);
     }
-    heard[slot as usize] = layout;
+    received[slot as usize] = layout;
     sound
 }
 
 /// The memory that an announcement offers, with the layout as it is now: invariant 2.
-/// One that never came, or came damaged, is counted; the message takes a way that needs
+/// A missing or damaged layout is counted; the message takes a protocol that needs
 /// none.
 pub(crate) fn remote(port: &mut Port, peer: u32, offer: Box<Offer>) -> Box<Remote> {
     let layout = match offer.layout {
-        Told::Run => Some(u8::layout()),
-        Told::Not => None,
-        Told::Slot(slot) => {
-            let heard = port.peers[peer as usize].layouts.as_ref();
-            let layout = heard.and_then(|all| all.heard.get(usize::from(slot))?.clone());
+        LayoutRef::Contiguous => Some(u8::layout()),
+        LayoutRef::Absent => None,
+        LayoutRef::Slot(slot) => {
+            let received = port.peers[peer as usize].layouts.as_ref();
+            let layout = received.and_then(|all| all.received.get(usize::from(slot))?.clone());
             port.counters.malformed += u64::from(layout.is_none());
             layout
         }
     };
-    let told = match offer.when {
-        When::Told => Said::Nothing,
-        When::Passed | When::Event(_) => Said::All,
+    let readiness = match offer.when {
+        When::Signalled => Readiness::Pending,
+        When::Passed | When::Event(_) => Readiness::Known,
     };
     Box::new(Remote {
         offer,
         layout,
-        told,
+        readiness,
     })
 }
 
 impl Lane {
     /// The memory that a peer's announcement has offered may be used, or never will.
     pub(crate) fn on_ready(&mut self, peer: u32, send: u32, aux: u16) -> bool {
-        let told = match aux {
-            0 => Said::All,
-            wire::NEVER => Said::Never,
+        let readiness = match aux {
+            0 => Readiness::Known,
+            wire::NEVER => Readiness::Never,
             _ => return false,
         };
-        let waits = |remote: &Remote| remote.told == Said::Nothing;
+        let waits = |remote: &Remote| remote.readiness == Readiness::Pending;
         for handle in self.port.staged.clone() {
             if self.port.ops.get(handle).is_some_and(|op| op.peer == peer)
                 && let Some(mapped) = device_get::state(&mut self.port, handle)
@@ -324,7 +332,7 @@ impl Lane {
                 && mapped.other == send
             {
                 let awaited = waits(&mapped.remote);
-                mapped.remote.told = told;
+                mapped.remote.readiness = readiness;
                 return awaited;
             }
         }
@@ -338,11 +346,11 @@ impl Lane {
                 && let Some(remote) = &mut offer.memory
             {
                 let awaited = waits(remote);
-                remote.told = told;
+                remote.readiness = readiness;
                 return awaited;
             }
         }
-        // It goes another way, or is over.
+        // It takes another protocol, or has ended.
         true
     }
 }

@@ -25,14 +25,14 @@
 use super::device_memory::Remote;
 use super::{device_get, device_memory, device_pipeline, host_pipeline, rendezvous};
 use crate::device::UnderWay;
-use crate::device::export::{ReadyEvent, Told as ToldEvent};
+use crate::device::export::{ExportedEvent, ReadyEvent};
 use crate::error::{Error, ErrorKind};
 use crate::progress::op::Op;
 use crate::progress::peer::Target;
 use crate::progress::port::Port;
 use crate::progress::protocols::{self, Device};
 use crate::wire;
-use crate::wire::offer::{Offer, Told, When};
+use crate::wire::offer::{LayoutRef, Offer, When};
 use osier_kernels::BusId;
 use osier_kernels::handle::Key;
 use osier_transports::{AmHead, Incoming, PostError};
@@ -46,9 +46,9 @@ pub(crate) struct Placed {
     key: Key,
     origin: u64,
     /// Ours until the sender has answered.
-    event: Option<ToldEvent>,
+    event: Option<ExportedEvent>,
     /// While it has not been said.
-    unsaid: Option<UnderWay>,
+    unreported: Option<UnderWay>,
     /// The sender was asked to give up.
     stopped: bool,
     /// The table ranks slots on the sender's device next, if it does not write.
@@ -56,14 +56,14 @@ pub(crate) struct Placed {
 }
 
 impl Placed {
-    /// What tells the sender that it is over, before it was told anything else.
+    /// FIN for the sender, if no other answer was sent.
     pub fn end(&self) -> AmHead {
         wire::head(wire::FIN, wire::OUTCOME_DONE, self.send, 0)
     }
 
-    /// Whether the sender was not told yet.
+    /// Whether nothing was sent to the sender yet.
     pub fn is_under_way(&self) -> bool {
-        self.unsaid.is_some()
+        self.unreported.is_some()
     }
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn begin_place(
     let tells = port.links.sharing(peer).process_numbers;
     let event = match memory.ready_event(&port.devices, tells) {
         Ok(ReadyEvent::Passed) => None,
-        Ok(ReadyEvent::Event(told)) => Some(told),
+        Ok(ReadyEvent::Event(exported)) => Some(exported),
         Ok(ReadyEvent::Later) | Err(_) => return false,
     };
     let placed = Placed {
@@ -93,7 +93,7 @@ pub(crate) fn begin_place(
         key,
         origin,
         event,
-        unsaid: Some(UnderWay::new(&port.devices)),
+        unreported: Some(UnderWay::new(&port.devices)),
         stopped: false,
         slots_next,
     };
@@ -118,24 +118,24 @@ pub(crate) fn advance_placed(port: &mut Port, handle: u32) -> bool {
     let (Some(memory), Some(placed)) = (memory, state(port, handle)) else {
         return false;
     };
-    if placed.unsaid.is_none() {
+    if placed.unreported.is_none() {
         return false;
     }
     let (send, device) = (placed.send, placed.device);
     let (key, mut origin) = (placed.key, placed.origin);
-    let event = placed.event.as_ref().map(|told| told.handle);
+    let event = placed.event.as_ref().map(|exported| exported.handle);
     let when = event.map_or(When::Passed, When::Event);
     let (layout, mut count) = memory.instances();
-    let told = match layout.contiguous_at(count) {
+    let layout = match layout.contiguous_at(count) {
         Some(base) => {
             origin = origin.wrapping_add_signed(base as i64);
             count *= layout.size();
-            Ok(Told::Run)
+            Ok(LayoutRef::Contiguous)
         }
-        None => device_memory::tell_layout(port, peer, layout),
+        None => device_memory::send_layout(port, peer, layout),
     };
-    let layout = match told {
-        Ok(Told::Not) => {
+    let layout = match layout {
+        Ok(LayoutRef::Absent) => {
             go_otherwise(port, handle, peer, send, &device);
             return true;
         }
@@ -163,7 +163,7 @@ pub(crate) fn advance_placed(port: &mut Port, handle: u32) -> bool {
         return false;
     }
     if let Some(placed) = state(port, handle) {
-        placed.unsaid = None;
+        placed.unreported = None;
     }
     port.peers[peer as usize]
         .incoming
@@ -199,7 +199,7 @@ pub(crate) fn on_put_offer(port: &mut Port, message: &Incoming, send: u32, recei
         std::ptr::copy_nonoverlapping(message.payload.as_ptr(), body.as_mut_ptr(), body.len());
     }
     // Whoever places knows the ready event, or does not place.
-    let offer = Offer::from_wire(&body).filter(|offer| offer.when != When::Told);
+    let offer = Offer::from_wire(&body).filter(|offer| offer.when != When::Signalled);
     let Some(offer) = offer else {
         return false;
     };

@@ -92,7 +92,7 @@ pub(crate) fn may_answer(port: &mut Port, peer: u32, handle: u32) -> Result<(), 
         _ => return Err(false),
     };
     if op.has_failed() {
-        return Err(host_staged::tell_failure(port, peer, handle));
+        return Err(host_staged::report_failure(port, peer, handle));
     }
     if cancelling {
         // It does not know if it was about to open our memory.
@@ -127,7 +127,7 @@ pub(crate) fn on_slot_cts(port: &mut Port, peer: u32, handle: u32, aux: u16) -> 
             if let Some(rare) = port.rare(handle) {
                 rare.error = Some(e);
             }
-            return host_staged::tell_failure(port, peer, handle);
+            return host_staged::report_failure(port, peer, handle);
         }
     }
     true
@@ -395,7 +395,7 @@ pub(crate) fn on_slot(port: &mut Port, message: &Incoming, send: u32) -> bool {
 
 /// Returns to the sender the slots that our device has read. True if there were
 /// any.
-pub(crate) fn tell_taken(port: &mut Port, handle: u32) -> bool {
+pub(crate) fn report_taken(port: &mut Port, handle: u32) -> bool {
     let Some(transfer) = host_staged::inbound(port, handle) else {
         return false;
     };

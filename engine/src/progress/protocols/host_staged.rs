@@ -234,7 +234,7 @@ pub(crate) fn breaks(port: &mut Port, handle: u32, e: Error) {
 }
 
 /// Tells the receiver of an announced message that it will not come.
-pub(crate) fn tell_failure(port: &mut Port, peer: u32, handle: u32) -> bool {
+pub(crate) fn report_failure(port: &mut Port, peer: u32, handle: u32) -> bool {
     rendezvous::cancel(port, peer, handle);
     let e = port.rare(handle).and_then(|rare| rare.error.take());
     port.finish(handle, e);
@@ -281,7 +281,7 @@ fn packs(port: &mut Port, handle: u32) -> bool {
 pub(crate) fn advance_outbound(port: &mut Port, handle: u32) -> bool {
     // A failure is reported to the next that asks for bytes.
     if let Some(outbound) = port.ops.get_mut(handle).and_then(Op::outbound) {
-        outbound.look();
+        outbound.poll_kernels();
     }
     host_pipeline::refuse_slots(port, handle) || end_drained(port, handle)
 }
@@ -374,9 +374,9 @@ pub(crate) fn stage_bytes(port: &mut Port, handle: u32, from: *const u8, bytes: 
 
 /// All bytes of a message to a device have come.
 pub(crate) fn drain(port: &mut Port, handle: u32) {
-    let over = inbound(port, handle).map(Inbound::is_over);
-    host_pipeline::tell_taken(port, handle);
-    match over {
+    let ended = inbound(port, handle).map(Inbound::is_over);
+    host_pipeline::report_taken(port, handle);
+    match ended {
         Some(Ok(false)) => {
             if let Some(op) = port.ops.get_mut(handle) {
                 op.protocol = Protocol::Draining;
@@ -460,17 +460,17 @@ pub(crate) fn advance_inbound(port: &mut Port, handle: u32) -> bool {
         drain(port, handle);
         return port.is_done(handle);
     }
-    let told = host_pipeline::tell_taken(port, handle);
+    let reported = host_pipeline::report_taken(port, handle);
     let Some(transfer) = inbound(port, handle) else {
-        return told;
+        return reported;
     };
     if transfer.hands.is_some() {
         let due = transfer.begin_slots();
-        return host_pipeline::send_slot_cts(port, handle, peer, due) || told;
+        return host_pipeline::send_slot_cts(port, handle, peer, due) || reported;
     }
     let send = transfer.send;
     match transfer.ask() {
-        Ok(None) => told,
+        Ok(None) => reported,
         Ok(more) => {
             if let Some(send) = send {
                 port.control(peer, wire::head(wire::CTS, units(more), send, 0));

@@ -258,7 +258,7 @@ pub(crate) fn advance_transfers(port: &mut Port) -> bool {
             Some(Work::Mapped) => device_get::advance_mapped(port, handle),
             Some(Work::Opening) => device_pipeline::advance_opening(port, handle),
             Some(Work::Placed) => device_put::advance_placed(port, handle),
-            Some(Work::ReadyEvent) => device_memory::tell_ready(port, handle),
+            Some(Work::ReadyEvent) => device_memory::send_ready(port, handle),
             Some(Work::Copy) => device_copy::advance(port, handle),
         };
         at += 1;

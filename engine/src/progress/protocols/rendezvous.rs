@@ -130,7 +130,7 @@ pub(crate) fn on_cts(port: &mut Port, peer: u32, handle: u32, units: u16) -> boo
         _ => return false,
     };
     if op.has_failed() {
-        return host_staged::tell_failure(port, peer, handle);
+        return host_staged::report_failure(port, peer, handle);
     }
     if cancelling {
         // We have asked to cancel it. The receiver has an answer to
@@ -358,9 +358,9 @@ fn pair_of(
     let context = device_pipeline::context_of(port, handle).filter(|_| port.devices.opens())?;
     let key = &remote.offer.key;
     let placement = Placement::between(context.link(&key.device));
-    let told = remote.is_told();
+    let layout_known = remote.has_layout();
     // Asked for where it matters: it takes a call of the driver.
-    let to = match supported(key.made, placement).is_there() && told {
+    let to = match supported(key.made, placement).is_there() && layout_known {
         true => None,
         false => own.key().ok().map(|(key, _)| key.made),
     };
@@ -368,7 +368,7 @@ fn pair_of(
         placement,
         from: key.made,
         to,
-        told,
+        layout_known,
         fits,
     })
 }

@@ -122,7 +122,7 @@ const PAIR: DevicePair = DevicePair {
     placement: Placement::Device,
     from: Made::Plain,
     to: Some(Made::Plain),
-    told: true,
+    layout_known: true,
     fits: true,
 };
 
@@ -206,8 +206,8 @@ fn the_table_of_protocols_between_devices() {
         from: Made::Pool,
         ..PAIR
     };
-    let untold = DevicePair {
-        told: false,
+    let unknown_layout = DevicePair {
+        layout_known: false,
         ..PAIR
     };
     let short = DevicePair {
@@ -216,7 +216,7 @@ fn the_table_of_protocols_between_devices() {
     };
     let unknown = DevicePair { to: None, ..pool };
     let table = [
-        (untold, Pipelining::Auto, Protocol::DevicePut),
+        (unknown_layout, Pipelining::Auto, Protocol::DevicePut),
         (short, Pipelining::Auto, Protocol::DeviceSlots),
         (pool, Pipelining::Auto, Protocol::DevicePut),
         (unknown, Pipelining::Auto, Protocol::DeviceSlots),

@@ -154,7 +154,7 @@ impl World {
     }
 
     /// What the leader of a rank does now and then, while its thread waits.
-    fn look(&mut self, r: usize, tick: &mut dyn FnMut(&mut World)) {
+    fn observe(&mut self, r: usize, tick: &mut dyn FnMut(&mut World)) {
         if !self.ranks[r].waits() {
             return;
         }
@@ -175,13 +175,13 @@ impl World {
         tick(self);
         let (ended, rank) = (self.now, &mut self.ranks[r]);
         match asleep {
-            None => rank.quiet.look(!found, moved, checked, (began, ended)),
+            None => rank.quiet.observe(!found, moved, checked, (began, ended)),
             Some(asleep) => {
-                rank.quiet.look(false, moved, checked, (began, ended));
+                rank.quiet.observe(false, moved, checked, (began, ended));
                 let calm = asleep && !found;
                 let print = if asleep { print } else { 0 };
                 rank.drowse
-                    .look(calm, print, moved, checked, (began, ended));
+                    .observe(calm, print, moved, checked, (began, ended));
             }
         }
     }
@@ -283,7 +283,7 @@ fn play(seed: u64) -> (bool, bool) {
                         _ => {}
                     }
                 };
-                world.look(r, &mut tick);
+                world.observe(r, &mut tick);
             }
             3 | 4 => drop(world.other(r, random(20) as u64)),
             _ => drop(world.main(r, random(20) as u64)),
@@ -306,7 +306,7 @@ fn play(seed: u64) -> (bool, bool) {
     for _ in 0..3 {
         for r in 0..n {
             world.now += 1;
-            world.look(r, &mut |world| world.now += 1);
+            world.observe(r, &mut |world| world.now += 1);
             world.main(r, 1);
         }
         found = said(&world);
