@@ -20,7 +20,7 @@ use super::closing::Left;
 use super::lane::Lane;
 use super::op::Op;
 use super::peer::Target;
-use super::protocols::device_get;
+use super::protocols::{device_get, host_staged};
 use crate::error::{Error, ErrorKind};
 use crate::matching::Pattern;
 use osier_transports::Death;
@@ -110,7 +110,7 @@ impl Lane {
             .collect();
         for handle in sends {
             let e = error(self, handle);
-            self.port.finish(handle, e);
+            host_staged::end_send(&mut self.port, handle, e);
         }
         // What was opened of it is used no more.
         self.port.devices.sweep();

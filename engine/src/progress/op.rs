@@ -159,7 +159,7 @@ impl Op {
         }
     }
 
-    /// Whether it is a send that its receiver has taken, and whose kernels still run.
+    /// Whether it is a send that has ended, and whose kernels still run.
     pub fn drains(&self) -> bool {
         self.is_send() && matches!(self.protocol, Protocol::Draining)
     }

@@ -12,6 +12,7 @@ use super::links::Links;
 use super::op::{Exposed, Mode, Op, Protocol, Rare};
 use super::owed::Owed;
 use super::peer::{PeerState, Target};
+use super::protocols::host_staged;
 use super::traced::LaneTrace;
 use crate::device::Devices;
 use crate::error::{Error, ErrorKind};
@@ -281,7 +282,7 @@ impl Port {
         };
         match &mut op.protocol {
             Protocol::RtsSent(_) | Protocol::Device(_) | Protocol::AwaitAck => {
-                self.finish(handle, Some(e));
+                host_staged::end_send(self, handle, Some(e));
             }
             // Its bytes still go to a receiver, which drops them.
             Protocol::Eager(_) | Protocol::Streaming(_) if op.mode == Mode::Synchronous => {

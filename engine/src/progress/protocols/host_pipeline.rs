@@ -437,7 +437,7 @@ pub(crate) fn break_off(port: &mut Port, peer: u32, handle: u32, e: Error) {
     rendezvous::cancel(port, peer, handle);
     let outbound = port.ops.get_mut(handle).and_then(Op::outbound);
     let Some(outbound) = outbound.filter(|outbound| outbound.lends()) else {
-        return port.finish(handle, Some(e));
+        return host_staged::end_send(port, handle, Some(e));
     };
     outbound.stop();
     // Until the receiver answers: invariant 1.

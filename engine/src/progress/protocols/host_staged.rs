@@ -237,7 +237,7 @@ pub(crate) fn breaks(port: &mut Port, handle: u32, e: Error) {
 pub(crate) fn report_failure(port: &mut Port, peer: u32, handle: u32) -> bool {
     rendezvous::cancel(port, peer, handle);
     let e = port.rare(handle).and_then(|rare| rare.error.take());
-    port.finish(handle, e);
+    end_send(port, handle, e);
     true
 }
 
@@ -257,8 +257,9 @@ pub(crate) fn must_not_wait(port: &mut Port, handle: u32, hurry: bool) -> bool {
     }
 }
 
-/// Ends a send that its receiver has taken, at once or when the kernels that pack it ahead
-/// of the engine have ended: the user may write its memory then.
+/// Ends a send, at once or when the kernels that pack it ahead of the engine have ended: the
+/// user may write its memory then. Progress does not wait for them: they may be behind a
+/// stream that a receive blocks, and only progress ends that receive.
 pub(crate) fn end_send(port: &mut Port, handle: u32, error: Option<Error>) {
     if !packs(port, handle) {
         return port.finish(handle, error);

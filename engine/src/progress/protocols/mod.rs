@@ -97,8 +97,8 @@ pub(crate) enum Protocol {
     Reading,
     /// A device moves the bytes, or is about to.
     Device(OnDevice),
-    /// A receive whose bytes a device unpacks; a send that its receiver has
-    /// taken, while kernels that pack it ahead still read its memory.
+    /// A receive whose bytes a device unpacks; a send that has ended, while kernels that
+    /// pack it ahead still read its memory.
     Draining,
     /// It is over; of a receive, whether it has met a message.
     Done { met: bool },

@@ -140,7 +140,7 @@ pub(crate) fn fail(port: &mut Port, handle: u32, e: &TransportError) {
         }
         _ => Error::new(kind, format!("{what}: {e}")),
     };
-    port.finish(handle, Some(error));
+    host_staged::end_send(port, handle, Some(error));
 }
 
 /// Posts the first message of a send; in a hurry, it is rather announced than kept

@@ -174,13 +174,13 @@ pub(crate) fn on_fin(port: &mut Port, peer: u32, handle: u32, outcome: u16) -> b
     let rare = port.ops.get_mut(handle).and_then(|op| op.rare.as_mut());
     let broken = rare.and_then(|rare| rare.error.take());
     if broken.is_some() {
-        port.finish(handle, broken);
+        host_staged::end_send(port, handle, broken);
     } else if outcome == wire::OUTCOME_CANCELLED {
         let e = Error::new(
             ErrorKind::Cancelled,
             format!("{}: cancelled", port.describe(handle)),
         );
-        port.finish(handle, Some(e));
+        host_staged::end_send(port, handle, Some(e));
     } else {
         let gone = protocols::freed(port, handle);
         host_staged::end_send(port, handle, gone);
