@@ -355,7 +355,7 @@ impl Memory {
         let bytes = to.len();
         let read = |bar1: &Bar1Window| {
             let place = bar1.place(at);
-            // SAFETY: mapped for as long as the lock is held, checked to hold so many bytes.
+            // SAFETY: mapped for as long as the lock is held, checked to have this length.
             unsafe { (bar1.library.read)(bar1.handle, to.as_mut_ptr().cast(), place, bytes) }
         };
         let code = self.with_bar1(at, bytes, read).ok_or_else(none)?;

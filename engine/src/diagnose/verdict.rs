@@ -118,7 +118,7 @@ impl Quiet {
     /// `calm`: all threads wait, only messages can end their waits, and the
     /// poll found nothing. `moved`: number of messages that this rank has
     /// received or posted so far. `checked`: the oldest, of all threads, of
-    /// their last checks in vain whether their wait has ended; a thread whose
+    /// their last checks that found their wait not ended; a thread whose
     /// wait another has ended may not have noticed yet.
     pub fn observe(&mut self, calm: bool, moved: u64, checked: u64, (began, ended): (u64, u64)) {
         if !calm || moved != self.moved || self.since == 0 {

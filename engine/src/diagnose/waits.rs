@@ -2,7 +2,7 @@
 //!
 //! A wait has a [`Watch`]. Once it has slept for [`LONG`] it registers, with
 //! what it waits for: its check is run once more while the thread listens, and
-//! each operation that the check asks a lane for in vain describes itself
+//! each operation that has not ended when the check asks its lane describes itself
 //! ([`hear`]). So every wait describes itself, without code of its own.
 //!
 //! The thread that sleeps at the doorbell ticks now and then

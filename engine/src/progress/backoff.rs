@@ -57,7 +57,7 @@ impl Backoff {
         GAP
     }
 
-    /// A poll has found something after this number in vain.
+    /// A poll has found something after this number of empty ones.
     #[inline]
     pub fn found(&mut self, misses: u32) {
         if misses == 1 {

@@ -55,8 +55,8 @@ impl Lane {
         self.port.peers[peer as usize].blocked = true;
         self.dead_count += 1;
         let error = |lane: &Lane, handle: u32| Some(lane.port.death_error(handle, peer, how));
-        // Receives before sends: a send may have to wait for kernels of a stream that a
-        // receive holds.
+        // Receives before sends: kernels of a send may be behind a stream that a receive
+        // blocks.
         if how.is_failure() {
             self.failed_count += 1;
             self.unacknowledged += 1;

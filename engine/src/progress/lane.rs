@@ -83,7 +83,7 @@ pub const PARTITIONED_TAG: u32 = 0x4000_0000;
 pub(crate) const SPARE_BUFFERS: usize = 64;
 const SPARE_BYTES: usize = 4096;
 
-/// Polls in vain after which a caller that never sleeps checks for peers that
+/// Empty polls after which a caller that never sleeps checks for peers that
 /// have dropped the communicator.
 pub(crate) const IDLE_POLLS: u32 = 1024;
 

@@ -51,7 +51,7 @@ impl Core {
         idle.is_multiple_of(IDLE_POLLS) && self.check_closed()
     }
 
-    /// Yields, for callers that have polled in vain, hold no lock and may poll at once: where
+    /// Yields, for callers whose polls found nothing, hold no lock and may poll at once: where
     /// ranks share cores, another may have to run before there is an answer.
     pub fn give_way(&self) {
         if self.shared_cores {

@@ -100,7 +100,7 @@ pub(crate) enum Protocol {
     /// A receive whose bytes a device unpacks; a send that has ended, while kernels that
     /// pack it ahead still read its memory.
     Draining,
-    /// It is over; of a receive, whether it has met a message.
+    /// It has ended; of a receive, whether it has met a message.
     Done { met: bool },
 }
 

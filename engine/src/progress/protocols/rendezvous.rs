@@ -6,7 +6,7 @@
 //!                       <-    CTS         fragments
 //!                       <-    SLOT_CTS    bounce buffers
 //!                       <-    PUT_OFFER   put: the sender's kernel writes
-//!                       <-    FIN         it was read (get), or is over
+//!                       <-    FIN         it was read (get), or has ended
 //! CANCEL                ->    it will not come
 //! ```
 //!
