@@ -34,6 +34,52 @@ extern "C" __global__ void osier_baseline_scan_w4(osier_scan plan) { osier_scan_
 extern "C" __global__ void osier_baseline_scan_w8(osier_scan plan) { osier_scan_runs<8>(plan); }
 extern "C" __global__ void osier_baseline_scan_w16(osier_scan plan) { osier_scan_runs<16>(plan); }
 
+// A warp for each unit of work: a piece of a run, cut on the host and listed with its
+// place in the packed bytes, as Wu and others do in Open MPI (HPDC 2016).
+struct osier_unit {
+    osier_i64 at;               // from the origin of the layout
+    osier_u64 to;               // from the first packed byte
+    osier_u64 bytes;
+};
+
+struct osier_units {
+    osier_u8* layout;
+    osier_u8* packed;
+    const osier_unit* units;
+    osier_u64 count;
+};
+
+template <int W>
+static __device__ __forceinline__ void osier_warp_per_unit(const osier_units& plan) {
+    typedef typename osier_word<W>::type word;
+    const osier_u32 ITEMS = 4, lane = threadIdx.x % 32;
+    const osier_u64 warps = (osier_u64)gridDim.x * blockDim.x / 32;
+    osier_u64 number = ((osier_u64)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    for (; number < plan.count; number += warps) {
+        const osier_unit unit = plan.units[number];
+        const word* const from = (const word*)(plan.layout + unit.at);
+        word* const to = (word*)(plan.packed + unit.to);
+        const osier_u32 words = (osier_u32)(unit.bytes / W);
+        for (osier_u32 first = lane; first < words; first += 32 * ITEMS) {
+            word moved[ITEMS];
+#pragma unroll
+            for (osier_u32 k = 0; k < ITEMS; k++) {
+                if (first + 32 * k < words) moved[k] = from[first + 32 * k];
+            }
+#pragma unroll
+            for (osier_u32 k = 0; k < ITEMS; k++) {
+                if (first + 32 * k < words) to[first + 32 * k] = moved[k];
+            }
+        }
+    }
+}
+
+extern "C" __global__ void osier_baseline_units_w1(osier_units plan) { osier_warp_per_unit<1>(plan); }
+extern "C" __global__ void osier_baseline_units_w2(osier_units plan) { osier_warp_per_unit<2>(plan); }
+extern "C" __global__ void osier_baseline_units_w4(osier_units plan) { osier_warp_per_unit<4>(plan); }
+extern "C" __global__ void osier_baseline_units_w8(osier_units plan) { osier_warp_per_unit<8>(plan); }
+extern "C" __global__ void osier_baseline_units_w16(osier_units plan) { osier_warp_per_unit<16>(plan); }
+
 // Reads sectors of 32 bytes, each once, in halves of 16 bytes, and writes as many
 // bytes as a pack of them would.
 struct osier_gather {

@@ -1,8 +1,10 @@
-//! Baselines of pack: copies block by block, a linear scan through all blocks, a gather of the
-//! memory sectors that a layout touches, an empty kernel. For benchmarks; no message uses
-//! these.
+//! Baselines of pack: copies block by block, a linear scan through all blocks, a warp for
+//! each piece of a block, a gather of the memory sectors that a layout touches, an empty
+//! kernel. For benchmarks; no message uses these.
 //!
 //! # Sources
+//! W. Wu, G. Bosilca, R. vandeVaart, S. Jeaugey, J. Dongarra, GPU-Aware Non-contiguous
+//! Data Movement In Open MPI, HPDC 2016: units of work of a fixed size, a warp for each.
 //! The linear scan is what yaksa (Raffenetti and others, <https://yaksa.org>) does
 //! for indexed types, written anew from that description.
 
@@ -180,6 +182,72 @@ impl Runs {
         )
     }
 
+    /// Cuts the runs into units of at most [`UNIT_BYTES`], and uploads their list.
+    ///
+    /// # Errors
+    /// Out of memory, or the driver refuses.
+    pub fn units(&self, stream: &Stream) -> Result<Units> {
+        let mut list: Vec<u64> = Vec::new();
+        let mut to = 0;
+        for &(at, bytes) in &self.list {
+            let mut done = 0;
+            while done < bytes {
+                let next = UNIT_BYTES.min(bytes - done);
+                list.extend([at.wrapping_add_unsigned(done) as u64, to, next]);
+                (done, to) = (done + next, to + next);
+            }
+        }
+        let (on_device, uploaded) = upload(stream, &list)?;
+        Ok(Units {
+            list: on_device,
+            count: list.len() as u64 / 3,
+            uploaded,
+        })
+    }
+
+    /// Packs by a warp for each unit.
+    ///
+    /// # Errors
+    /// As [`Runs::scan`].
+    pub fn warp_per_unit(
+        &self,
+        units: &Units,
+        stream: &Stream,
+        from: &Ordered<DeviceSlice<u8>>,
+        origin: usize,
+        to: &Ordered<DeviceSlice<u8>>,
+    ) -> Result<Event> {
+        self.check(&from.buffer, origin, &to.buffer)?;
+        begin(stream, "warp per unit", [from, to])?;
+        stream.wait(&units.uploaded)?;
+        let layout = from.buffer.address() + origin as u64;
+        let packed = to.buffer.address();
+        // Pieces are cut at multiples of more than 16 bytes.
+        let width = (self.bits | layout | packed).trailing_zeros().min(4);
+        let argument = UnitsArgument {
+            layout,
+            packed,
+            units: units.list.address(),
+            count: units.count,
+        };
+        const NAMES: [&str; 5] = [
+            "osier_baseline_units_w1",
+            "osier_baseline_units_w2",
+            "osier_baseline_units_w4",
+            "osier_baseline_units_w8",
+            "osier_baseline_units_w16",
+        ];
+        if units.count > 0 {
+            let warps = units.count.div_ceil(u64::from(THREADS / 32));
+            let name = NAMES[width as usize];
+            // SAFETY: the argument of this kernel; units are pieces of the runs, which
+            // were checked against both buffers, and these live until the event noted
+            // below has passed.
+            unsafe { launch(stream, name, grid(stream, warps), THREADS, &argument) }?;
+        }
+        end(stream, from, to, [units.list.memory()])
+    }
+
     /// Packs by one copy per run, for the first `count` runs.
     ///
     /// # Errors
@@ -232,6 +300,25 @@ impl Runs {
         drop(driver);
         end(stream, from, to, [])
     }
+}
+
+/// Largest unit of work of a warp.
+pub const UNIT_BYTES: u64 = 1024;
+
+/// The list of units of [`Runs::units`], on a device.
+pub struct Units {
+    list: DeviceSlice<u64>,
+    count: u64,
+    uploaded: Event,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct UnitsArgument {
+    layout: u64,
+    packed: u64,
+    units: u64,
+    count: u64,
 }
 
 /// Numbers of sectors on a device, counted from where memory begins.
@@ -365,5 +452,6 @@ fn end<const N: usize>(
 
 const _: () = {
     assert!(size_of::<Scan>() == 56 && size_of::<Gather>() == 40);
+    assert!(size_of::<UnitsArgument>() == 32);
     assert!(size_of::<abi::DevicePointer>() == 8);
 };

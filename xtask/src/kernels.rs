@@ -268,6 +268,26 @@ fn install() -> Result {
     ]))
 }
 
+/// Unpacks a package for this platform into a folder, without what it depends on.
+pub fn package(name: &str, folder: &Path) -> Result {
+    install()?;
+    let told = |e: std::io::Error| format!("{}: {e}", folder.display());
+    let _ = std::fs::remove_dir_all(folder);
+    std::fs::create_dir_all(folder).map_err(told)?;
+    run_command(
+        Command::new(venv().join("bin/pip"))
+            .args(["install", "--quiet", "--timeout=20", "--retries=1"])
+            .args([
+                "--no-deps",
+                "--only-binary=:all:",
+                "--no-compile",
+                "--target",
+            ])
+            .arg(folder)
+            .arg(name),
+    )
+}
+
 type Program = *mut c_void;
 
 /// Compiles one module with NVRTC.

@@ -4,6 +4,7 @@
 
 use osier::devices::{DeviceSlice, Ordered, Pinned, copy};
 use osier::{Communicator, View, ViewMut};
+use osier_gpu_report::record::OSIER;
 use osier_kernels::baseline::Runs;
 
 use super::gpu::{Gpu, failed};
@@ -31,6 +32,15 @@ impl By {
             By::Osier => None,
             By::Blocks => Some("by one copy a block (a model)"),
             By::Host => Some("through the host (a model)"),
+        }
+    }
+
+    /// Whose figures these are, as records have it.
+    pub fn library(self) -> &'static str {
+        match self {
+            By::Osier => OSIER,
+            By::Blocks => "copies model",
+            By::Host => "host model",
         }
     }
 

@@ -20,8 +20,9 @@ use super::floor::{Cores, Gauge};
 use super::gpu::Gpu;
 use super::options::{self, Curve, Plan};
 use super::progress::Bar;
-use super::report::{Record, number, write, write_records};
-use super::{Failure, Result, plot, timing};
+use super::report::{Record, Records, number, write};
+use super::timing::{self, Seconds};
+use super::{Failure, Result, plot};
 
 /// `--each` leaves out plans that are predicted to take this many times the best.
 const HOPELESS: f64 = 20.0;
@@ -54,6 +55,8 @@ struct Times {
     mean: f64,
     min: f64,
     max: f64,
+    /// Least and greatest of the repetitions, means of the ranks.
+    spread: [f64; 2],
     /// Share of the call that other work hides, of 1.
     overlap: Option<f64>,
 }
@@ -117,7 +120,7 @@ fn measure(plan: &Plan, comm: &Communicator) -> Result<()> {
         for candidate in candidates {
             if let Some(table) = &mut table {
                 table.bar.show(
-                    table.records.len(),
+                    table.records.all().len(),
                     &format!("{bytes} B {}", candidate.name),
                 );
             }
@@ -130,7 +133,7 @@ fn measure(plan: &Plan, comm: &Communicator) -> Result<()> {
         comm.barrier()?;
         gauge.sample()?;
         if let Some(table) = &mut table {
-            table.rows(curve, bytes, &rows, gauge.seconds());
+            table.rows(curve, bytes, &rows, gauge.seconds())?;
         }
     }
     comm.barrier()?;
@@ -218,9 +221,9 @@ fn times(
         Form::Blocking => None,
         _ => {
             // All compute for as long: the longest of the ranks' times.
-            let longest = over_ranks(comm, alone)?.1;
+            let longest = over_ranks(comm, alone.median)?.1;
             let whole = repeat(plan, comm, &mut calls, &|| compute(longest))?;
-            let (whole, _) = over_ranks(comm, whole)?;
+            let (whole, _) = over_ranks(comm, whole.median)?;
             Some((1.0 - (whole - longest) / longest).clamp(0.0, 1.0))
         }
     };
@@ -234,8 +237,10 @@ fn times(
         )));
     }
     let mut all = vec![0.0; comm.size()];
-    comm.allgather(&[alone][..], &mut all[..])?;
+    comm.allgather(&[alone.median][..], &mut all[..])?;
+    let [least, greatest] = alone.spread;
     Ok(Times {
+        spread: [over_ranks(comm, least)?.0, over_ranks(comm, greatest)?.0],
         mean: all.iter().sum::<f64>() / all.len() as f64,
         min: all.iter().copied().fold(f64::INFINITY, f64::min),
         max: all.iter().copied().fold(0.0, f64::max),
@@ -243,8 +248,13 @@ fn times(
     })
 }
 
-/// Median seconds of a call and the work in it, of this rank.
-fn repeat(plan: &Plan, comm: &Communicator, calls: &mut Calls<'_>, work: &dyn Fn()) -> Result<f64> {
+/// Seconds of a call and the work in it, of this rank.
+fn repeat(
+    plan: &Plan,
+    comm: &Communicator,
+    calls: &mut Calls<'_>,
+    work: &dyn Fn(),
+) -> Result<Seconds> {
     let mut measured = None;
     let mut failed = None;
     let made = calls.make(work, &mut |call| {
@@ -255,7 +265,7 @@ fn repeat(plan: &Plan, comm: &Communicator, calls: &mut Calls<'_>, work: &dyn Fn
             Ok(())
         });
         match seconds {
-            Ok(seconds) => measured = Some(seconds.median),
+            Ok(seconds) => measured = Some(seconds),
             Err(e) => failed = Some(e),
         }
         Ok(())
@@ -300,7 +310,7 @@ struct Table<'a> {
     ranks: usize,
     transport: String,
     bar: Bar,
-    records: Vec<Record>,
+    records: Records,
     curves: Vec<plot::Curve>,
     /// Of every plan: |predicted - measured| / measured.
     errors: Vec<f64>,
@@ -348,7 +358,7 @@ impl<'a> Table<'a> {
             ranks,
             transport: transport.into(),
             bar: Bar::new(plan.curves[0].shapes.len(), plan.progress),
-            records: Vec::new(),
+            records: Records::new(plan.json.as_ref()),
             curves: Vec::new(),
             errors: Vec::new(),
             chosen: Vec::new(),
@@ -362,7 +372,7 @@ impl<'a> Table<'a> {
         bytes: usize,
         rows: &[(Candidate, Times)],
         floor: Option<f64>,
-    ) {
+    ) -> Result<()> {
         self.bar.clear();
         let floor = floor.filter(|f| f.is_finite() && *f > 0.0);
         for (at, (candidate, times)) in rows.iter().enumerate() {
@@ -395,30 +405,32 @@ impl<'a> Table<'a> {
                     self.chosen.push(error);
                 }
             }
-            let mut record = |bench: String, unit: &'static str, value: f64| {
+            let plan = format!("{}{segments}", candidate.name);
+            let mut record = |bench: String, unit: &str, value: f64, spread| {
                 self.records.push(Record {
-                    bench,
-                    layout: format!("{}{segments}", candidate.name),
                     memory: curve.places(),
                     transport: self.transport.clone(),
-                    threads: 1,
                     ranks: self.ranks,
-                    bytes,
-                    unit,
+                    unit: unit.into(),
                     value,
+                    spread,
                     floor: floor.map(|f| f * 1e6),
-                });
+                    library: curve.by.library().into(),
+                    ..Record::new(bench, &plan, bytes)
+                })
             };
-            record(self.name.into(), "us", times.mean * 1e6);
+            let spread = times.spread.map(|seconds| seconds * 1e6);
+            record(self.name.into(), "us", times.mean * 1e6, Some(spread))?;
             if candidate.predicted.is_finite() {
                 record(
                     format!("{}-predicted", self.name),
                     "us",
                     candidate.predicted * 1e6,
-                );
+                    None,
+                )?;
             }
             if let Some(overlap) = times.overlap {
-                record(format!("{}-overlap", self.name), "%", 100.0 * overlap);
+                record(format!("{}-overlap", self.name), "%", 100.0 * overlap, None)?;
             }
             if at == 0 {
                 let label = match curve.way() {
@@ -437,13 +449,14 @@ impl<'a> Table<'a> {
             }
         }
         if curve.way().is_some() {
-            return;
+            return Ok(());
         }
         let best = rows.iter().map(|(_, times)| times.mean);
         let best = best.fold(f64::INFINITY, f64::min);
         if let Some((_, chosen)) = rows.first() {
             self.regrets.push(chosen.mean / best - 1.0);
         }
+        Ok(())
     }
 
     /// Adds a point to a curve of the plot.
@@ -492,9 +505,6 @@ impl<'a> Table<'a> {
 
     /// Writes the files.
     fn keep(self) -> Result<()> {
-        if let Some(file) = &self.plan.json {
-            write_records(file, &self.records)?;
-        }
         if let Some(file) = &self.plan.plot {
             let title = format!("osier bench {}, {} ranks", self.name, self.ranks);
             write(file, &plot::svg(&title, "us", &self.curves))?;

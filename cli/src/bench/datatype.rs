@@ -13,7 +13,7 @@ use osier_datatype_corpus::shapes::{self, Shape, checksum, pattern};
 use super::buffers::Pool;
 use super::options::Effort;
 use super::progress::Bar;
-use super::report::{Record, number, write_records};
+use super::report::{Record, Records, number};
 use super::timing::{self, Seconds};
 use super::{Failure, Memory, Result, floor};
 
@@ -111,7 +111,7 @@ pub fn run(plan: &Plan) -> Result<()> {
     let first = comm.rank() == 0;
     let transport = comm.transport(1 - comm.rank())?.to_string();
     let mut bar = Bar::new(plan.shapes.len(), first && plan.progress);
-    let mut records = Vec::new();
+    let mut records = Records::new(plan.json.as_ref().filter(|_| first));
     if first {
         println!("# osier datatype: 2 ranks, {transport}; times in us");
         print!("{:<28}{:>12}{:>10}", "# Shape", "Bytes", "Blocks");
@@ -128,20 +128,16 @@ pub fn run(plan: &Plan) -> Result<()> {
         }
         bar.clear();
         println!("{}", row.line(shape));
-        records.extend(row.records(shape, &transport));
+        records.extend(row.records(shape, &transport))?;
     }
-    comm.barrier()?;
-    match &plan.json {
-        Some(file) if first => write_records(file, &records),
-        _ => Ok(()),
-    }
+    Ok(comm.barrier()?)
 }
 
-/// Medians of one shape in seconds; none where it cannot be received.
+/// Times of one shape; none where it cannot be received.
 struct Row {
     bytes: usize,
     blocks: usize,
-    seconds: [Option<f64>; MEASURES.len()],
+    seconds: [Option<Seconds>; MEASURES.len()],
     memcpy: f64,
 }
 
@@ -149,10 +145,11 @@ impl Row {
     fn line(&self, shape: &Shape) -> String {
         let mut line = format!("{:<28}{:>12}{:>10}", shape.name, self.bytes, self.blocks);
         let shown = |seconds: Option<f64>| seconds.map_or("-".into(), |s| number(s * 1e6));
-        for seconds in self.seconds.into_iter().chain([Some(self.memcpy)]) {
+        let medians = self.seconds.map(|seconds| seconds.map(|s| s.median));
+        for seconds in medians.into_iter().chain([Some(self.memcpy)]) {
             line += &format!("{:>12}", shown(seconds));
         }
-        let ratio = self.seconds[1].map_or("-".into(), |pack| number(pack / self.memcpy));
+        let ratio = medians[1].map_or("-".into(), |pack| number(pack / self.memcpy));
         line + &format!("{ratio:>12}")
     }
 
@@ -160,16 +157,13 @@ impl Row {
         let value = |(at, name): (usize, &&str)| {
             let seconds = self.seconds[at]?;
             Some(Record {
-                bench: format!("datatype-{name}"),
-                layout: shape.name.clone(),
-                memory: "plain".into(),
                 transport: transport.into(),
-                threads: 1,
                 ranks: 2,
-                bytes: self.bytes,
-                unit: "us",
-                value: seconds * 1e6,
+                unit: "us".into(),
+                value: seconds.median * 1e6,
+                spread: Some(seconds.spread_of(|s| s * 1e6)),
                 floor: (at > 0).then_some(self.memcpy * 1e6),
+                ..Record::new(format!("datatype-{name}"), &shape.name, self.bytes)
             })
         };
         MEASURES.iter().enumerate().filter_map(value).collect()
@@ -198,7 +192,7 @@ fn one(plan: &Plan, shape: &Shape, comm: &Communicator) -> Result<Row> {
     if comm.rank() == 0 {
         let mut packed = Pool::new(None, Memory::Plain, bytes, false, 1, 0)?;
         let alone = alone(plan, shape, &layout, origin, &from, &mut to, &mut packed)?;
-        row.seconds[..3].copy_from_slice(&alone.map(|s| s.map(|s| s.median)));
+        row.seconds[..3].copy_from_slice(&alone);
         wanted = checksum(&packed.slot(0)[..bytes]);
         let mut other = Pool::new(None, Memory::Plain, bytes, false, 1, 0)?;
         row.memcpy = floor::copy(&packed, &mut other, bytes)?;
@@ -206,7 +200,7 @@ fn one(plan: &Plan, shape: &Shape, comm: &Communicator) -> Result<Row> {
     comm.barrier()?;
     if !shape.overlaps {
         let seconds = ping_pong(plan, &layout, count, origin, comm, &from, &mut to)?;
-        row.seconds[3] = Some(seconds.median * 0.5);
+        row.seconds[3] = Some(seconds.times(0.5));
         let mut packed = vec![0; bytes];
         pack(&layout, count, origin, to.slot(0), &mut packed)?;
         if comm.rank() == 0 && checksum(&packed) != wanted {

@@ -10,7 +10,7 @@ use osier_collectives::{Association, Call, Model, Operation, Sizes, Topology, ch
 
 use self::play::emulated_ns;
 use super::options::Plan;
-use super::report::{Record, number, write_records};
+use super::report::{Record, Records, number};
 use super::{Failure, Result};
 use crate::collective::{self, LinkSpec};
 
@@ -47,7 +47,7 @@ pub fn run(plan: &Plan, topology: &Topology, links: &[LinkSpec]) -> Result<()> {
         Operation::Barrier => vec![0],
         _ => plan.curves[0].shapes.iter().map(|s| s.bytes()).collect(),
     };
-    let mut records = Vec::new();
+    let mut records = Records::new(plan.json.as_ref());
     for asked in sizes {
         let bytes = match operation.reduces() {
             true => asked.next_multiple_of(8).max(8),
@@ -75,21 +75,13 @@ pub fn run(plan: &Plan, topology: &Topology, links: &[LinkSpec]) -> Result<()> {
                 number(ns / candidate.ns),
             );
             records.push(Record {
-                bench: format!("{}-emulated", bench.name()),
-                layout: name,
-                memory: "plain".into(),
                 transport: "sim".into(),
-                threads: 1,
                 ranks: topology.size() as usize,
-                bytes,
-                unit: "us",
+                unit: "us".into(),
                 value: ns / 1e3,
-                floor: None,
-            });
+                ..Record::new(format!("{}-emulated", bench.name()), name, bytes)
+            })?;
         }
-    }
-    if let Some(file) = &plan.json {
-        write_records(file, &records)?;
     }
     Ok(())
 }

@@ -44,9 +44,10 @@ pub fn run(plan: &Plan) -> Result<()> {
         value: 1e3 * middle,
         best: 1e3 * jobs[0],
         p99: 1e3 * jobs[(jobs.len() - 1) * 99 / 100],
+        spread: Some([1e3 * jobs[0], 1e3 * jobs[jobs.len() - 1]]),
         floor: Some(1e3 * median(&mut processes)),
         by_hand: None,
-    });
+    })?;
     report.finish()
 }
 

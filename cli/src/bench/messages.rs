@@ -72,7 +72,7 @@ fn measure(plan: &Plan, comm: &Communicator) -> Result<()> {
             if let Some(report) = &mut report {
                 let floor = gauge.seconds();
                 for value in rows {
-                    report.row(&value.row(shape.bytes(), floor));
+                    report.row(&value.row(shape.bytes(), floor))?;
                 }
             }
         }
@@ -147,6 +147,7 @@ impl Value {
             value: convert(self.seconds.median),
             best: convert(self.seconds.min),
             p99: convert(self.seconds.p99),
+            spread: Some(self.seconds.spread_of(convert)),
             floor,
             by_hand: None,
         }
@@ -200,13 +201,24 @@ fn one(bed: &Bed<'_>) -> Result<Vec<Value>> {
 /// The mean over the pairs, each having taken its own median.
 fn over_pairs(mine: Seconds, comm: &Communicator, pair: &Pair) -> Result<Seconds> {
     let mine = match pair.lower {
-        true => [mine.median, mine.min, mine.p99],
-        false => [0.0; 3],
+        true => [
+            mine.median,
+            mine.min,
+            mine.p99,
+            mine.spread[0],
+            mine.spread[1],
+        ],
+        false => [0.0; 5],
     };
-    let mut sum = [0.0; 3];
+    let mut sum = [0.0; 5];
     comm.allreduce(&mine, &mut sum, osier::Op::Sum)?;
-    let [median, min, p99] = sum.map(|s| s / pair.pairs as f64);
-    Ok(Seconds { median, min, p99 })
+    let [median, min, p99, least, greatest] = sum.map(|s| s / pair.pairs as f64);
+    Ok(Seconds {
+        median,
+        min,
+        p99,
+        spread: [least, greatest],
+    })
 }
 
 fn mark(rank: usize) -> u8 {

@@ -22,7 +22,7 @@ pub fn run(plan: &Plan) -> Result<()> {
         report.begin(curve);
         for shape in &curve.shapes {
             report.announce(shape.bytes());
-            report.row(&one(plan, shape)?);
+            report.row(&one(plan, shape)?)?;
         }
     }
     report.finish()
@@ -66,6 +66,7 @@ fn one(plan: &Plan, shape: &Shape) -> Result<Row> {
         value: rate(library.median),
         best: rate(library.min),
         p99: rate(library.p99),
+        spread: Some(library.spread_of(rate)),
         floor: Some(rate(memcpy)),
         by_hand: Some(rate(hand.median)),
     })

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use serde::Serialize;
+use osier_gpu_report::record;
+pub use osier_gpu_report::record::Record;
 
-use super::by_copies::MOST_BLOCKS;
+use super::by_copies::{By, MOST_BLOCKS};
 use super::options::{Curve, Plan};
 use super::plot;
 use super::progress::Bar;
@@ -19,24 +20,48 @@ pub struct Row {
     pub value: f64,
     pub best: f64,
     pub p99: f64,
+    /// Least and greatest of the repetitions.
+    pub spread: Option<[f64; 2]>,
     pub floor: Option<f64>,
     /// The loop written by hand, of pack; one thread's rate, of threads.
     pub by_hand: Option<f64>,
 }
 
-/// One row as in JSON.
-#[derive(Serialize)]
-pub struct Record {
-    pub bench: String,
-    pub layout: String,
-    pub memory: String,
-    pub transport: String,
-    pub threads: u32,
-    pub ranks: usize,
-    pub bytes: usize,
-    pub unit: &'static str,
-    pub value: f64,
-    pub floor: Option<f64>,
+/// Records that are in their file as soon as they are there.
+#[derive(Default)]
+pub struct Records {
+    file: Option<PathBuf>,
+    all: Vec<Record>,
+}
+
+impl Records {
+    /// None yet; `file` is what `--json` names.
+    pub fn new(file: Option<&PathBuf>) -> Records {
+        Records {
+            file: file.cloned(),
+            all: Vec::new(),
+        }
+    }
+
+    /// Takes a record, and writes the file: who is stopped has what was measured.
+    pub fn push(&mut self, record: Record) -> Result<()> {
+        self.extend([record])
+    }
+
+    /// Takes several.
+    pub fn extend(&mut self, records: impl IntoIterator<Item = Record>) -> Result<()> {
+        self.all.extend(records);
+        let Some(file) = &self.file else {
+            return Ok(());
+        };
+        record::write(file, &self.all)
+            .map_err(|e| Failure::failed(format!("cannot write {}: {e}", file.display())))
+    }
+
+    /// Those so far.
+    pub fn all(&self) -> &[Record] {
+        &self.all
+    }
 }
 
 /// Prints rows as they come and keeps them for the files.
@@ -47,13 +72,13 @@ pub struct Report {
     rotate: bool,
     busy: Option<f64>,
     transport: String,
-    json: Option<PathBuf>,
     plot: Option<PathBuf>,
     bar: Bar,
-    records: Vec<Record>,
+    records: Records,
     curves: Vec<plot::Curve>,
     layout: String,
     memory: String,
+    library: &'static str,
     /// A row of the table that waits for its second number.
     begun: Option<String>,
 }
@@ -70,13 +95,13 @@ impl Report {
             rotate: plan.rotate,
             busy: plan.busy,
             transport: transport.into(),
-            json: plan.json.clone(),
             plot: plan.plot.clone(),
             bar: Bar::new(all, plan.progress),
-            records: Vec::new(),
+            records: Records::new(plan.json.as_ref()),
             curves: Vec::new(),
             layout: String::new(),
             memory: String::new(),
+            library: By::Osier.library(),
             begun: None,
         }
     }
@@ -95,6 +120,7 @@ impl Report {
             how += &format!(", {:.0} % busy", 100.0 * share);
         }
         self.memory = format!("{places}{how}");
+        self.library = curve.by.library();
         self.curves.push(plot::Curve {
             label: format!("{}, {}", self.layout, self.memory),
             points: Vec::new(),
@@ -115,7 +141,7 @@ impl Report {
         if windowed {
             title += &format!(", window {}", self.window);
         }
-        if !self.records.is_empty() {
+        if !self.records.all().is_empty() {
             println!();
         }
         println!("{title}");
@@ -170,23 +196,23 @@ impl Report {
     }
 
     /// Takes a row.
-    pub fn row(&mut self, row: &Row) {
+    pub fn row(&mut self, row: &Row) -> Result<()> {
         let floor = row.floor.filter(|f| f.is_finite());
         self.records.push(Record {
-            bench: self.bench.name().into(),
-            layout: self.layout.clone(),
             memory: self.memory.clone(),
             transport: self.transport.clone(),
             threads: row.threads as u32,
             ranks: self.ranks,
-            bytes: row.bytes,
-            unit: row.unit,
+            unit: row.unit.into(),
             value: row.value,
+            spread: row.spread,
             floor,
-        });
+            library: self.library.into(),
+            ..Record::new(self.bench.name(), &self.layout, row.bytes)
+        })?;
         if let Some(begun) = self.begun.take() {
             println!("{begun}{}", cell(&number(row.value), 5));
-            return;
+            return Ok(());
         }
         if let Some(curve) = self.curves.last_mut() {
             curve.points.push(plot::Point {
@@ -230,30 +256,20 @@ impl Report {
         } else {
             println!("{line}");
         }
+        Ok(())
     }
 
     /// Writes the files.
     pub fn finish(mut self) -> Result<()> {
         self.bar.clear();
-        if let Some(file) = &self.json {
-            write_records(file, &self.records)?;
-        }
         if let Some(file) = &self.plot {
-            let unit = self.records.first().map_or("", |r| r.unit);
+            let unit = self.records.all().first().map_or("", |r| &r.unit);
             let title = format!("osier bench {}, {} ranks", self.bench.name(), self.ranks);
             write(file, &plot::svg(&title, unit, &self.curves))?;
             println!("\n# plot: {}", file.display());
         }
         Ok(())
     }
-}
-
-/// Writes the array of records.
-pub fn write_records(file: &std::path::Path, records: &[Record]) -> Result<()> {
-    let mut text = serde_json::to_string_pretty(records)
-        .map_err(|e| Failure::failed(format!("cannot write JSON: {e}")))?;
-    text.push('\n');
-    write(file, &text)
 }
 
 /// Writes a file.

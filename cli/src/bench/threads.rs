@@ -62,9 +62,10 @@ fn measure(plan: &Plan, comm: &Communicator) -> Result<()> {
                         value,
                         best: rates[rates.len() - 1],
                         p99: rates[0],
+                        spread: Some([rates[0], rates[rates.len() - 1]]),
                         floor: None,
                         by_hand: (threads > 1).then_some(one),
-                    });
+                    })?;
                 }
             }
         }

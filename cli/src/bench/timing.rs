@@ -23,6 +23,26 @@ pub struct Seconds {
     pub median: f64,
     pub min: f64,
     pub p99: f64,
+    /// Least and greatest of the repetitions.
+    pub spread: [f64; 2],
+}
+
+impl Seconds {
+    /// So many times as long.
+    pub fn times(self, factor: f64) -> Seconds {
+        Seconds {
+            median: self.median * factor,
+            min: self.min * factor,
+            p99: self.p99 * factor,
+            spread: self.spread.map(|seconds| seconds * factor),
+        }
+    }
+
+    /// The extremes of something that is computed from seconds, the lesser first.
+    pub fn spread_of(&self, value: impl Fn(f64) -> f64) -> [f64; 2] {
+        let [one, other] = self.spread.map(value);
+        [one.min(other), one.max(other)]
+    }
 }
 
 /// Times `body(n)`, which runs `n` iterations, on all ranks of `comm` at
@@ -82,6 +102,10 @@ pub fn measure(
     }
     parts.sort_by(f64::total_cmp);
     Ok(Seconds {
+        spread: [
+            whole.iter().copied().fold(f64::INFINITY, f64::min),
+            whole.iter().copied().fold(0.0, f64::max),
+        ],
         median: median(&mut whole),
         min: parts[0],
         p99: parts[(parts.len() - 1) * 99 / 100],
@@ -123,5 +147,8 @@ mod tests {
         .unwrap();
         assert_eq!(runs, 5 + 4 * 30);
         assert!(seconds.min <= seconds.p99);
+        let [least, greatest] = seconds.spread;
+        assert!(least <= seconds.median && seconds.median <= greatest);
+        assert_eq!(seconds.spread_of(|s| -s), [-greatest, -least]);
     }
 }

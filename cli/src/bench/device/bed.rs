@@ -18,7 +18,8 @@ use osier_kernels::{
 };
 
 use super::super::options::Effort;
-use super::super::{Failure, Result, timing};
+use super::super::timing::{self, Seconds};
+use super::super::{Failure, Result};
 
 /// Bytes after which the contents of memory repeat: prime, so that no stride hides a
 /// wrong place.
@@ -66,19 +67,21 @@ pub struct Row {
     pub list_bytes: usize,
     /// Commit and first pack, on the host's clock, until it was queued.
     pub first: f64,
-    pub pack: f64,
-    pub unpack: Option<f64>,
+    pub pack: Seconds,
+    pub unpack: Option<Seconds>,
     /// A copy of as many bytes.
-    pub copy: f64,
+    pub copy: Seconds,
     /// What the copy's rate allows for the sectors that are touched.
     pub sectors: f64,
     /// A kernel that reads these sectors and writes as many bytes.
-    pub gather: f64,
-    pub memcpy_2d: Option<f64>,
+    pub gather: Seconds,
+    pub memcpy_2d: Option<Seconds>,
+    /// A warp for each piece of a run.
+    pub units: Option<Seconds>,
     /// One copy per run; the second: a sample was measured.
-    pub each: (f64, bool),
+    pub each: (Seconds, bool),
     /// A linear scan through all runs; likewise.
-    pub scan: Option<(f64, bool)>,
+    pub scan: Option<(Seconds, bool)>,
 }
 
 fn failed(error: DeviceError) -> Failure {
@@ -112,18 +115,17 @@ impl Bed {
     }
 
     /// Seconds of one call of what `queue` queues.
-    fn time(&self, mut queue: impl FnMut() -> osier_kernels::Result<()>) -> Result<f64> {
-        let seconds = timing::measure(None, &self.effort, |n| {
+    fn time(&self, mut queue: impl FnMut() -> osier_kernels::Result<()>) -> Result<Seconds> {
+        timing::measure(None, &self.effort, |n| {
             for _ in 0..n {
                 queue().map_err(failed)?;
             }
             self.stream.synchronize().map_err(failed)
-        })?;
-        Ok(seconds.median)
+        })
     }
 
     /// Seconds of an empty kernel's launch.
-    pub fn empty_launch(&self) -> Result<f64> {
+    pub fn empty_launch(&self) -> Result<Seconds> {
         self.time(|| baseline::empty(&self.stream))
     }
 
@@ -293,15 +295,32 @@ impl Bed {
         })?;
         let moved = (sectors.len() as u64 + (bytes as u64).div_ceil(SECTOR_BYTES)) * SECTOR_BYTES;
         let plan = Plan::new(layout, count).map_err(|e| Failure::failed(e.to_string()))?;
+        let runs = list.len();
+        let units = match runs <= self.patience.runs {
+            true => {
+                let cut = Runs::new(stream, list.clone()).map_err(failed)?;
+                let units = cut.units(stream).map_err(failed)?;
+                copy::fill(stream, &copied, 0).map_err(failed)?;
+                cut.warp_per_unit(&units, stream, &from, origin, &copied)
+                    .map_err(failed)?;
+                self.check(layout, shape, origin, copied.buffer())?;
+                Some(self.time(|| {
+                    cut.warp_per_unit(&units, stream, &from, origin, &copied)
+                        .map(drop)
+                })?)
+            }
+            false => None,
+        };
         Ok(Row {
             bytes,
-            runs: list.len(),
+            runs,
+            units,
             list_bytes: Tables::new(&plan).bytes.len(),
             first,
             pack,
             unpack,
             copy,
-            sectors: copy * moved as f64 / (2 * bytes.max(1)) as f64,
+            sectors: copy.median * moved as f64 / (2 * bytes.max(1)) as f64,
             gather,
             memcpy_2d: self.memcpy_2d(layout, count, &memory, origin, &copied)?,
             each: self.each(&list, &from, origin, &copied)?,
@@ -316,7 +335,7 @@ impl Bed {
         shape: &Shape,
         layout: &Layout,
         blocks: &[Option<u32>],
-    ) -> Result<(usize, Vec<f64>)> {
+    ) -> Result<(usize, Vec<Seconds>)> {
         let bytes = layout.packed_bytes(shape.count).unwrap_or(0);
         let (origin, room) = places(shape, layout);
         let stream = &self.stream;
@@ -344,7 +363,7 @@ impl Bed {
         memory: &DeviceSlice<u8>,
         origin: usize,
         to: &osier_kernels::Ordered<DeviceSlice<u8>>,
-    ) -> Result<Option<f64>> {
+    ) -> Result<Option<Seconds>> {
         let Class::Strided {
             levels: [level],
             block_bytes,
@@ -379,7 +398,7 @@ impl Bed {
         from: &osier_kernels::Ordered<DeviceSlice<u8>>,
         origin: usize,
         to: &osier_kernels::Ordered<DeviceSlice<u8>>,
-    ) -> Result<(f64, bool)> {
+    ) -> Result<(Seconds, bool)> {
         let count = list.len().min(self.patience.copies);
         let runs = Runs::new(&self.stream, list[..count].to_vec()).map_err(failed)?;
         let seconds = self.time(|| {
@@ -387,7 +406,7 @@ impl Bed {
                 .map(drop)
         })?;
         let scale = list.len() as f64 / count.max(1) as f64;
-        Ok((seconds * scale, count < list.len()))
+        Ok((seconds.times(scale), count < list.len()))
     }
 
     /// Where blocks are listed, or random; strides need no scan.
@@ -398,7 +417,7 @@ impl Bed {
         from: &osier_kernels::Ordered<DeviceSlice<u8>>,
         origin: usize,
         to: &osier_kernels::Ordered<DeviceSlice<u8>>,
-    ) -> Result<Option<(f64, bool)>> {
+    ) -> Result<Option<(Seconds, bool)>> {
         let strided = matches!(shape.family.as_str(), "width" | "structure")
             || ["contiguous", "V", "transpose"].contains(&shape.name.as_str());
         if strided || list.len() > self.patience.runs || list.is_empty() {
@@ -409,7 +428,7 @@ impl Bed {
         let sample = steps.div_ceil(self.patience.scan_steps).max(1);
         let runs = Runs::new(&self.stream, list).map_err(failed)?;
         let seconds = self.time(|| runs.scan(&self.stream, from, origin, to, sample).map(drop))?;
-        Ok(Some((seconds * sample as f64, sample > 1)))
+        Ok(Some((seconds.times(sample as f64), sample > 1)))
     }
 }
 

@@ -19,7 +19,8 @@ use self::bed::{Bed, Row};
 use super::options::{Effort, sizes_or};
 use super::plot;
 use super::progress::Bar;
-use super::report::{Record, number, write, write_records};
+use super::report::{Record, Records, number, write};
+use super::timing::{self, Seconds};
 use super::{Args, Failure, Result};
 
 /// Random types, unless `--trees` says otherwise: on a device, emulated.
@@ -36,6 +37,9 @@ const DRAWN: [&str; 6] = ["contiguous", "V", "T", "stair", "transpose", "kv-page
 struct Case {
     shape: Shape,
     layout: Layout,
+    /// The payload that was asked for; the shape's may be a few bytes less. 0 of shapes
+    /// with a payload of their own.
+    asked: usize,
 }
 
 /// Measures and reports.
@@ -58,7 +62,7 @@ pub fn run(args: &Args) -> Result<()> {
     println!("# osier pack on a device: {name}");
     println!(
         "# GB/s are payload; a launch of an empty kernel takes {} us; x: times as fast as; ~: by a sample",
-        number(empty * 1e6)
+        number(empty.median * 1e6)
     );
     if !args.blocks.is_empty() {
         return grids(args, &bed, &cases);
@@ -70,17 +74,17 @@ pub fn run(args: &Args) -> Result<()> {
             args.progress || std::io::stderr().is_terminal(),
         ),
         device: bed.info.name.clone(),
-        records: Vec::new(),
+        records: Records::new(args.json.as_ref()),
         curves: Vec::new(),
         trees: Vec::new(),
     };
-    report.record("empty-launch", "none", 0, "us", empty * 1e6, None);
+    report.time("empty-launch", "none", 0, empty)?;
     for (done, case) in cases.iter().enumerate() {
         report.bar.show(done, &case.shape.name);
         let row = bed.row(&case.shape, &case.layout)?;
         report.bar.clear();
         println!("{}", line(&case.shape, &row));
-        report.row(&case.shape, &row);
+        report.row(case, &row)?;
     }
     println!("# kernels: {}", bed.images());
     report.finish(args)
@@ -95,13 +99,13 @@ fn grids(args: &Args, bed: &Bed, cases: &[Case]) -> Result<()> {
         line += &format!("{blocks:>9}");
     }
     println!("{line}{:>9}", "full");
-    let mut records = Vec::new();
+    let mut records = Records::new(args.json.as_ref());
     let mut curves = Vec::new();
     let mut bar = Bar::new(
         cases.len(),
         args.progress || std::io::stderr().is_terminal(),
     );
-    for (done, Case { shape, layout }) in cases.iter().enumerate() {
+    for (done, Case { shape, layout, .. }) in cases.iter().enumerate() {
         bar.show(done, &shape.name);
         let wanted = args.blocks.iter().map(|blocks| Some(*blocks));
         let wanted: Vec<_> = wanted.chain([None]).collect();
@@ -110,21 +114,18 @@ fn grids(args: &Args, bed: &Bed, cases: &[Case]) -> Result<()> {
         let mut line = format!("{:<30} {bytes:>10}", shape.name);
         let mut points = Vec::new();
         for (blocks, seconds) in wanted.iter().zip(seconds) {
-            let value = rate(bytes, seconds);
+            let value = rate(bytes, seconds.median);
             line += &format!(" {:>8}", number(value));
             let measure = match blocks {
                 Some(blocks) => format!("pack-device-{blocks}-blocks"),
                 None => "pack-device-full".into(),
             };
-            records.push(record(
-                &device,
-                measure,
-                &shape.name,
-                bytes,
-                "GB/s",
+            records.push(Record {
+                unit: "GB/s".into(),
                 value,
-                None,
-            ));
+                spread: Some(seconds.spread_of(|s| rate(bytes, s))),
+                ..record(&device, measure, &shape.name, bytes)
+            })?;
             if let Some(blocks) = blocks {
                 points.push(plot::Point {
                     bytes: *blocks as usize,
@@ -139,9 +140,6 @@ fn grids(args: &Args, bed: &Bed, cases: &[Case]) -> Result<()> {
             points,
         });
     }
-    if let Some(file) = &args.json {
-        write_records(file, &records)?;
-    }
     if let Some(file) = &args.plot {
         let title = format!("pack by thread blocks, {device}");
         write(file, &plot::svg(&title, "GB/s", &curves))?;
@@ -150,26 +148,11 @@ fn grids(args: &Args, bed: &Bed, cases: &[Case]) -> Result<()> {
     Ok(())
 }
 
-fn record(
-    device: &str,
-    bench: String,
-    layout: &str,
-    bytes: usize,
-    unit: &'static str,
-    value: f64,
-    floor: Option<f64>,
-) -> Record {
+fn record(device: &str, bench: String, layout: &str, bytes: usize) -> Record {
     Record {
-        bench,
-        layout: layout.into(),
         memory: "device".into(),
         transport: device.into(),
-        threads: 1,
-        ranks: 1,
-        bytes,
-        unit,
-        value,
-        floor,
+        ..Record::new(bench, layout, bytes)
     }
 }
 
@@ -189,13 +172,14 @@ fn cases(args: &Args, bed: &Bed) -> Result<Vec<Case>> {
         .unwrap_or(if bed.emulated { TREES.1 } else { TREES.0 });
     let mut all = Vec::new();
     for bytes in sizes_or(args, defaults)? {
-        all.extend(
-            shapes::sized(bytes.max(4096), trees).map_err(|e| Failure::failed(e.to_string()))?,
-        );
+        let bytes = bytes.max(4096);
+        let shapes = shapes::sized(bytes, trees).map_err(|e| Failure::failed(e.to_string()))?;
+        all.extend(shapes.into_iter().map(|shape| (bytes, shape)));
     }
     let blocks = if bed.emulated { 100_000 } else { usize::MAX };
-    all.extend(shapes::unsized_(blocks).map_err(Failure::failed)?);
-    let wanted = |shape: &Shape| {
+    let others = shapes::unsized_(blocks).map_err(Failure::failed)?;
+    all.extend(others.into_iter().map(|shape| (0, shape)));
+    let wanted = |(_, shape): &(usize, Shape)| {
         args.shapes.is_empty()
             || args.shapes.iter().any(|word| {
                 shape.name == *word || shape.family == *word || {
@@ -205,7 +189,7 @@ fn cases(args: &Args, bed: &Bed) -> Result<Vec<Case>> {
             })
     };
     let (mut kept, mut left_out) = (Vec::new(), 0);
-    for shape in all.into_iter().filter(wanted) {
+    for (asked, shape) in all.into_iter().filter(wanted) {
         let layout = shape
             .datatype
             .commit()
@@ -217,7 +201,11 @@ fn cases(args: &Args, bed: &Bed) -> Result<Vec<Case>> {
             continue;
         }
         match Bed::room(&shape, &layout) <= limit {
-            true => kept.push(Case { shape, layout }),
+            true => kept.push(Case {
+                shape,
+                layout,
+                asked,
+            }),
             false => left_out += 1,
         }
     }
@@ -237,7 +225,7 @@ fn cases(args: &Args, bed: &Bed) -> Result<Vec<Case>> {
     Ok(kept)
 }
 
-const COLUMNS: [(&str, usize); 13] = [
+const COLUMNS: [(&str, usize); 14] = [
     ("Bytes", 11),
     ("Runs", 10),
     ("List B", 10),
@@ -249,6 +237,7 @@ const COLUMNS: [(&str, usize); 13] = [
     ("x sectors", 10),
     ("x gather", 9),
     ("x 2-D", 8),
+    ("x warp", 9),
     ("x each", 10),
     ("x scan", 11),
 ];
@@ -267,9 +256,13 @@ fn rate(bytes: usize, seconds: f64) -> f64 {
 }
 
 fn line(shape: &Shape, row: &Row) -> String {
-    let times = |seconds: f64| number(seconds / row.pack);
-    let sampled = |(seconds, sampled): (f64, bool)| {
-        format!("{}{}", if sampled { "~" } else { "" }, times(seconds))
+    let times = |seconds: f64| number(seconds / row.pack.median);
+    let sampled = |(seconds, sampled): (Seconds, bool)| {
+        format!(
+            "{}{}",
+            if sampled { "~" } else { "" },
+            times(seconds.median)
+        )
     };
     let shown = |text: Option<String>| text.unwrap_or_else(|| "-".into());
     let cells = [
@@ -277,13 +270,14 @@ fn line(shape: &Shape, row: &Row) -> String {
         row.runs.to_string(),
         row.list_bytes.to_string(),
         number(row.first * 1e6),
-        number(rate(row.bytes, row.pack)),
-        shown(row.unpack.map(|seconds| number(rate(row.bytes, seconds)))),
-        number(rate(row.bytes, row.copy)),
-        times(row.copy),
+        number(rate(row.bytes, row.pack.median)),
+        shown(row.unpack.map(|s| number(rate(row.bytes, s.median)))),
+        number(rate(row.bytes, row.copy.median)),
+        times(row.copy.median),
         times(row.sectors),
-        times(row.gather),
-        shown(row.memcpy_2d.map(times)),
+        times(row.gather.median),
+        shown(row.memcpy_2d.map(|s| times(s.median))),
+        shown(row.units.map(|s| times(s.median))),
         sampled(row.each),
         shown(row.scan.map(sampled)),
     ];
@@ -298,58 +292,69 @@ fn line(shape: &Shape, row: &Row) -> String {
 struct Report {
     bar: Bar,
     device: String,
-    records: Vec<Record>,
+    records: Records,
     curves: Vec<plot::Curve>,
-    /// Of each random type: the sectors' time over ours.
-    trees: Vec<f64>,
+    /// Of each random type: bytes that were asked for, and the sectors' time over ours.
+    trees: Vec<(usize, f64)>,
 }
 
 impl Report {
-    fn record(
-        &mut self,
-        measure: &str,
-        layout: &str,
-        bytes: usize,
-        unit: &'static str,
-        value: f64,
-        floor: Option<f64>,
-    ) {
-        let bench = format!("pack-device-{measure}");
-        let record = record(&self.device, bench, layout, bytes, unit, value, floor);
-        self.records.push(record);
+    /// A time in microseconds.
+    fn time(&mut self, measure: &str, layout: &str, bytes: usize, took: Seconds) -> Result<()> {
+        self.records.push(Record {
+            unit: "us".into(),
+            value: took.median * 1e6,
+            spread: Some(took.spread_of(|s| s * 1e6)),
+            ..self.record(measure, layout, bytes)
+        })
     }
 
-    fn row(&mut self, shape: &Shape, row: &Row) {
-        let name = &shape.name;
-        let roof = rate(row.bytes, row.sectors);
+    fn record(&self, measure: &str, layout: &str, bytes: usize) -> Record {
+        record(
+            &self.device,
+            format!("pack-device-{measure}"),
+            layout,
+            bytes,
+        )
+    }
+
+    fn row(&mut self, case: &Case, row: &Row) -> Result<()> {
+        let shape = &case.shape;
+        let (name, bytes) = (&shape.name, row.bytes);
         let rates = [
             ("pack", Some(row.pack)),
             ("unpack", row.unpack),
             ("copy", Some(row.copy)),
             ("gather", Some(row.gather)),
             ("memcpy2d", row.memcpy_2d),
+            ("warp-per-unit", row.units),
             ("copy-each", Some(row.each.0)),
             ("linear-scan", row.scan.map(|scan| scan.0)),
         ];
-        for (measure, seconds) in rates {
-            if let Some(seconds) = seconds {
-                self.record(
-                    measure,
-                    name,
-                    row.bytes,
-                    "GB/s",
-                    rate(row.bytes, seconds),
-                    Some(roof),
-                );
-            }
-        }
-        self.record("first", name, row.bytes, "us", row.first * 1e6, None);
-        if row.list_bytes > 0 {
-            self.record("list", name, row.bytes, "B", row.list_bytes as f64, None);
-        }
-        self.record("runs", name, row.bytes, "", row.runs as f64, None);
+        let measured = rates.into_iter().filter_map(|(measure, took)| {
+            let took = took?;
+            Some(Record {
+                unit: "GB/s".into(),
+                value: rate(bytes, took.median),
+                spread: Some(took.spread_of(|s| rate(bytes, s))),
+                floor: Some(rate(bytes, row.sectors)),
+                ..self.record(measure, name, bytes)
+            })
+        });
+        let facts = [
+            ("first", "us", row.first * 1e6),
+            ("list", "B", row.list_bytes as f64),
+            ("runs", "", row.runs as f64),
+        ];
+        let facts = facts.map(|(measure, unit, value)| Record {
+            unit: unit.into(),
+            value,
+            ..self.record(measure, name, bytes)
+        });
+        let all: Vec<Record> = measured.chain(facts).collect();
+        self.records.extend(all)?;
         if shape.family == "random" {
-            self.trees.push(row.sectors / row.pack);
+            self.trees.push((case.asked, row.sectors / row.pack.median));
         }
         if DRAWN.contains(&name.as_str()) {
             let at = self.curves.iter().position(|curve| curve.label == *name);
@@ -362,25 +367,36 @@ impl Report {
             });
             self.curves[at].points.push(plot::Point {
                 bytes: row.bytes,
-                value: rate(row.bytes, row.pack),
-                floor: (name == "contiguous").then(|| rate(row.bytes, row.copy)),
+                value: rate(row.bytes, row.pack.median),
+                floor: (name == "contiguous").then(|| rate(row.bytes, row.copy.median)),
             });
         }
+        Ok(())
     }
 
     fn finish(mut self, args: &Args) -> Result<()> {
-        if !self.trees.is_empty() {
-            self.trees.sort_by(f64::total_cmp);
-            let at = |share: f64| self.trees[((self.trees.len() - 1) as f64 * share) as usize];
+        for (bytes, mut shares) in by_size(&self.trees) {
+            shares.sort_by(f64::total_cmp);
+            let at = |share: f64| shares[((shares.len() - 1) as f64 * share) as usize];
             println!(
-                "# {} random types: x sectors {} at the median, {} at the 5th percentile",
-                self.trees.len(),
-                number(at(0.5)),
+                "# {} random types of {bytes} B: x sectors {} at the median, {} at the 5th percentile",
+                shares.len(),
+                number(timing::median(&mut shares.clone())),
                 number(at(0.05))
             );
-        }
-        if let Some(file) = &args.json {
-            write_records(file, &self.records)?;
+            for (measure, value) in [
+                ("random-median", timing::median(&mut shares.clone())),
+                ("random-p5", at(0.05)),
+            ] {
+                let record = Record {
+                    unit: "x".into(),
+                    value,
+                    spread: Some([shares[0], shares[shares.len() - 1]]),
+                    floor: Some(1.0),
+                    ..self.record(measure, "random", bytes)
+                };
+                self.records.push(record)?;
+            }
         }
         if let Some(file) = &args.plot {
             let title = format!("osier bench pack --device, {}", self.device);
@@ -388,5 +404,30 @@ impl Report {
             println!("\n# plot: {}", file.display());
         }
         Ok(())
+    }
+}
+
+/// Shares of random types, those of one size together: large ones fill the device, and
+/// small ones show what a launch takes.
+fn by_size(trees: &[(usize, f64)]) -> Vec<(usize, Vec<f64>)> {
+    let mut sizes: Vec<(usize, Vec<f64>)> = Vec::new();
+    for (bytes, share) in trees {
+        match sizes.iter_mut().find(|(size, _)| size == bytes) {
+            Some((_, shares)) => shares.push(*share),
+            None => sizes.push((*bytes, vec![*share])),
+        }
+    }
+    sizes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::by_size;
+
+    #[test]
+    fn percentiles_are_of_one_size() {
+        let trees = [(64, 0.1), (1024, 0.9), (64, 0.2), (1024, 0.8)];
+        let sizes = by_size(&trees);
+        assert_eq!(sizes, [(64, vec![0.1, 0.2]), (1024, vec![0.9, 0.8])]);
     }
 }
