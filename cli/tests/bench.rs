@@ -12,13 +12,15 @@ use serde_json::Value;
 mod needs;
 
 const TINY: [&str; 6] = ["-i", "6", "-x", "1", "-r", "2"];
-const FIELDS: [&str; 10] = [
+const FIELDS: [&str; 12] = [
     "bench",
     "bytes",
     "floor",
     "layout",
+    "library",
     "memory",
     "ranks",
+    "spread",
     "threads",
     "transport",
     "unit",
@@ -74,6 +76,9 @@ fn records(file: &str) -> Vec<Value> {
         fields.sort_unstable();
         assert_eq!(fields, FIELDS);
         let value = record["value"].as_f64().unwrap();
+        if let Some([least, most]) = record["spread"].as_array().map(|s| [&s[0], &s[1]]) {
+            assert!(least.as_f64() <= most.as_f64(), "{record}");
+        }
         // Nothing of a call may overlap.
         assert!(
             value > 0.0 || value == 0.0 && record["unit"] == "%",
@@ -395,7 +400,20 @@ fn packing_on_a_device_is_measured_or_refused() {
         "{table}"
     );
     let records = records(&json);
-    for measure in ["pack", "unpack", "copy", "gather", "memcpy2d", "copy-each"] {
+    let percentiles: Vec<&Value> = records
+        .iter()
+        .filter(|r| r["bench"] == "pack-device-random-p5")
+        .collect();
+    assert_eq!(percentiles.len(), 2, "one for each size");
+    for measure in [
+        "pack",
+        "unpack",
+        "copy",
+        "gather",
+        "memcpy2d",
+        "warp-per-unit",
+        "copy-each",
+    ] {
         let name = format!("pack-device-{measure}");
         let of_this = |r: &&Value| r["bench"] == name.as_str() && r["layout"] == "V";
         assert_eq!(records.iter().filter(of_this).count(), 2, "{name}");

@@ -19,6 +19,28 @@ pub struct Exchange {
     pub receives: Vec<(Region, usize)>,
 }
 
+/// Seconds of one exchange, of the slowest rank.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Seconds {
+    /// The median over the repetitions.
+    pub median: f64,
+    /// The shortest repetition.
+    pub least: f64,
+    /// The longest repetition.
+    pub most: f64,
+}
+
+impl Seconds {
+    /// Those of two exchanges, one behind the other.
+    pub fn and(self, other: Seconds) -> Seconds {
+        Seconds {
+            median: self.median + other.median,
+            least: self.least + other.least,
+            most: self.most + other.most,
+        }
+    }
+}
+
 /// Where both buffers lie.
 #[derive(Debug)]
 pub enum Space {
@@ -50,9 +72,8 @@ impl Space {
 }
 
 impl Exchange {
-    /// Exchanges as often as told, each time the same, and returns the seconds of one:
-    /// the median over the repetitions of the slowest rank. Collective; a rank that has
-    /// nothing to send passes no parts.
+    /// Exchanges as often as told, each time the same, and returns the seconds of one.
+    /// Collective; a rank that has nothing to send passes no parts.
     ///
     /// # Errors
     /// Communication fails, or the device refuses.
@@ -63,7 +84,7 @@ impl Exchange {
         from: &[T],
         to: &mut [T],
         repetitions: usize,
-    ) -> Result<f64> {
+    ) -> Result<Seconds> {
         match place {
             Space::Host => self.on_host(comm, from, to, repetitions),
             Space::Device(gpu) => self.on_device(comm, gpu, from, to, repetitions),
@@ -76,7 +97,7 @@ impl Exchange {
         from: &[T],
         to: &mut [T],
         repetitions: usize,
-    ) -> Result<f64> {
+    ) -> Result<Seconds> {
         let sends = self.sends.iter();
         let sends: Vec<_> = sends
             .map(|(part, dest)| Ok((View::new(from, part.origin, &part.layout, 1)?, *dest)))
@@ -104,7 +125,7 @@ impl Exchange {
         from: &[T],
         to: &mut [T],
         repetitions: usize,
-    ) -> Result<f64> {
+    ) -> Result<Seconds> {
         let (source, target) = (gpu.upload(from)?, gpu.upload(to)?);
         let views = |slice: &DeviceSlice<T>, parts: &[(Region, usize)]| {
             let parts = parts.iter();
@@ -143,7 +164,7 @@ fn median(
     comm: &Communicator,
     repetitions: usize,
     mut once: impl FnMut() -> Result<()>,
-) -> Result<f64> {
+) -> Result<Seconds> {
     let mut times = Vec::with_capacity(repetitions);
     for _ in 0..repetitions.max(1) {
         comm.barrier()?;
@@ -152,9 +173,15 @@ fn median(
         times.push(begin.elapsed().as_secs_f64());
     }
     times.sort_by(f64::total_cmp);
-    let mut slowest = [0.0];
-    comm.allreduce(&[times[times.len() / 2]], &mut slowest, Op::Max)?;
-    Ok(slowest[0])
+    let mine = [times[times.len() / 2], times[0], times[times.len() - 1]];
+    let mut slowest = [0.0; 3];
+    comm.allreduce(&mine, &mut slowest, Op::Max)?;
+    let [median, least, most] = slowest;
+    Ok(Seconds {
+        median,
+        least,
+        most,
+    })
 }
 
 /// Adds up over all ranks what each has verified and sent, and reports at rank 0:
@@ -166,18 +193,24 @@ pub fn report(
     comm: &Communicator,
     what: &str,
     place: &Space,
-    (bytes, seconds): (usize, f64),
+    (bytes, seconds): (usize, Seconds),
     wrong: usize,
 ) -> Result<u8> {
     let mut sums = [0u64; 2];
     comm.allreduce(&[bytes as u64, wrong as u64], &mut sums, Op::Sum)?;
     let [bytes, wrong] = sums;
     say_once(comm, || {
-        let rate = 1e-9 * bytes as f64 / seconds;
+        let rate = 1e-9 * bytes as f64 / seconds.median;
+        let ms = |seconds: f64| format!("{:.3}", 1e3 * seconds);
         println!("{what}");
         println!("buffers on   {}", place.shown());
         println!("payload      {:.3} MB from all ranks", 1e-6 * bytes as f64);
-        println!("time         {:.3} ms, {rate:.3} GB/s", 1e3 * seconds);
+        println!(
+            "time         {} ms, {rate:.3} GB/s; {} to {} ms",
+            ms(seconds.median),
+            ms(seconds.least),
+            ms(seconds.most)
+        );
         match wrong {
             0 => println!("verified     every element"),
             n => println!("verified     {n} elements are WRONG"),

@@ -346,7 +346,7 @@ impl Builder<'_> {
         let one = scale.of("64K", "256M", "64K,1M,16M,256M");
         let random = scale.of(
             "--sizes 64K --trees 4",
-            "--sizes 256M --trees 40",
+            "--sizes 256M --trees 30",
             "--sizes 1M,256M --trees 400",
         );
         let lists = scale.of(

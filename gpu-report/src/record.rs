@@ -30,21 +30,17 @@ pub struct Record {
     /// The median of the repetitions.
     pub value: f64,
     /// Least and greatest of the repetitions; none where there was only one value.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub spread: Option<[f64; 2]>,
     /// What the machine allows.
     pub floor: Option<f64>,
     /// Who did it: `osier`, or a peer.
-    #[serde(default = "osier", skip_serializing_if = "is_osier")]
+    #[serde(default = "osier")]
     pub library: String,
 }
 
 fn osier() -> String {
     OSIER.into()
-}
-
-fn is_osier(library: &String) -> bool {
-    library == OSIER
 }
 
 impl Record {

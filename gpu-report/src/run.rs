@@ -77,6 +77,24 @@ impl Drop for Folder {
     }
 }
 
+/// Removes what runs have left that were killed.
+fn remove_abandoned() {
+    for entry in fs::read_dir(std::env::temp_dir())
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let name = entry.file_name();
+        let pid = name
+            .to_str()
+            .and_then(|name| name.strip_prefix("osier-gpu-run-"));
+        let pid = pid.and_then(|pid| pid.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// Runs everything; the exit code.
 ///
 /// # Errors
@@ -90,6 +108,7 @@ pub fn run(options: &Options) -> io::Result<u8> {
     }
     let work = std::env::temp_dir().join(format!("osier-gpu-run-{}", std::process::id()));
     let work = Folder(work);
+    remove_abandoned();
     let (bin, out) = (work.0.join("bin"), work.0.join("out"));
     fs::create_dir_all(&bin)?;
     fs::create_dir_all(out.join("logs"))?;
@@ -315,6 +334,18 @@ impl Run {
             child.env(name, value);
         }
         let log = File::create(log)?;
+        let own = std::process::id();
+        let end_with_this = move || {
+            // SAFETY: takes no pointers.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            match std::os::unix::process::parent_id() == own {
+                true => Ok(()),
+                // It has died before the line above.
+                false => Err(io::Error::from(io::ErrorKind::Interrupted)),
+            }
+        };
+        // SAFETY: two system calls, which is what a forked child may make.
+        unsafe { child.pre_exec(end_with_this) };
         child
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)

@@ -35,11 +35,8 @@ const MESSAGES: [(&str, &str, Option<f64>); 4] = [
     ("triangle", "T", Some(0.90)),
     ("transpose", "transpose", None),
 ];
-/// Steps of the messages that are compared.
-const STEPS: [(&str, &str); 2] = [
-    ("latency: processes", "procs"),
-    ("latency: threads", "threads"),
-];
+/// What ranks are, as steps end, and as rows end.
+const KINDS: [(&str, &str); 2] = [("processes", "procs"), ("threads", "threads")];
 /// Collectives of device buffers.
 const COLLECTIVES: [&str; 3] = ["bcast", "reduce", "allreduce"];
 
@@ -242,6 +239,11 @@ fn random(records: &[(&str, &Record)]) -> Vec<Row> {
     rows
 }
 
+/// Whether a step is one of ranks of this kind, or of a peer, whose ranks are what they are.
+fn is_beside(step: &str, kind: &str) -> bool {
+    step.ends_with(kind) || KINDS.iter().all(|(other, _)| !step.ends_with(other))
+}
+
 /// GB/s of a message that takes so many microseconds.
 fn rate(record: &Record) -> f64 {
     record.bytes as f64 / record.value / 1e3
@@ -249,13 +251,14 @@ fn rate(record: &Record) -> f64 {
 
 fn messages(records: &[(&str, &Record)]) -> Vec<Row> {
     let mut rows = Vec::new();
-    for (step, ranks) in STEPS {
+    for (kind, ranks) in KINDS {
+        let step = format!("latency: {kind}");
         let ours = |layout: &str, r: &Record| {
             r.bench == "latency" && r.library == OSIER && r.layout == layout && r.memory == "device"
         };
         let theirs = |layout: &str, bytes: usize| {
-            let of = records.iter().map(|(_, r)| *r);
-            let of = of.filter(move |r| {
+            let of = records.iter().filter(|(step, _)| is_beside(step, kind));
+            let of = of.map(|(_, r)| *r).filter(move |r| {
                 let same = r.layout == layout && r.bytes.abs_diff(bytes) <= bytes / 50;
                 r.bench == "latency" && r.library != OSIER && r.memory == "device" && same
             });
@@ -270,7 +273,7 @@ fn messages(records: &[(&str, &Record)]) -> Vec<Row> {
         if let Some(small) = find("contiguous", 8) {
             let peer = theirs("contiguous", 8);
             rows.push(Row {
-                figure: format!("8 B, {ranks}"),
+                figure: format!("8 B {ranks}"),
                 unit: "us".into(),
                 bar: None,
                 osier: small.value,
@@ -290,7 +293,7 @@ fn messages(records: &[(&str, &Record)]) -> Vec<Row> {
                 continue;
             };
             rows.push(Row {
-                figure: format!("{name} {}, {ranks}", size(bytes)),
+                figure: format!("{name} {} {ranks}", size(bytes)),
                 unit: "GB/s".into(),
                 bar: share.map(|wanted| Bar {
                     wanted,
@@ -310,17 +313,19 @@ fn messages(records: &[(&str, &Record)]) -> Vec<Row> {
 fn collectives(records: &[(&str, &Record)]) -> Vec<Row> {
     let mut rows = Vec::new();
     for bench in COLLECTIVES {
-        for (kind, ranks) in STEPS {
-            let step = kind.replace("latency", bench);
+        for (kind, ranks) in KINDS {
+            let step = format!("{bench}: {kind}");
             let of = || records.iter().filter(|(_, r)| r.bench == bench);
             let ours = of().filter(|(name, r)| *name == step && r.library == OSIER);
             for (_, r) in ours {
-                let peers = of().filter(|(_, p)| p.library != OSIER && p.bytes == r.bytes);
+                let peers = of().filter(|(step, p)| {
+                    p.library != OSIER && p.bytes == r.bytes && is_beside(step, kind)
+                });
                 let peer = peers
                     .map(|(_, p)| (p.library.clone(), *p))
                     .reduce(|a, b| better("us", a, b));
                 rows.push(Row {
-                    figure: format!("{bench} {}, {ranks}", size(r.bytes)),
+                    figure: format!("{bench} {} {ranks}", size(r.bytes)),
                     unit: "us".into(),
                     bar: None,
                     osier: r.value,
@@ -394,7 +399,7 @@ impl Table {
         let mut line = |cells: [&str; 7]| {
             let [figure, unit, bar, osier, spread, roof, peer] = cells;
             let line =
-                format!("{figure:<27}{unit:<5}{bar:<12}{osier:>7}{spread:>5}{roof:>8}  {peer}");
+                format!("{figure:<26}{unit:<5}{bar:<12}{osier:>7}{spread:>5}{roof:>9}  {peer}");
             let _ = writeln!(
                 text,
                 "{}",
@@ -512,7 +517,7 @@ mod tests {
         let figures: Vec<&str> = table.rows.iter().map(|row| row.figure.as_str()).collect();
         assert_eq!(
             figures,
-            ["8 B, procs", "contiguous 64 MiB, procs", "V 64 MiB, procs"]
+            ["8 B procs", "contiguous 64 MiB procs", "V 64 MiB procs"]
         );
         assert_eq!(table.rows[0].ahead(), Some(1.5));
         assert!(!table.rows[2].bar.unwrap().is_met());

@@ -11,7 +11,7 @@ mod contestant;
 mod datatype;
 mod hop;
 mod sample;
-mod table;
+pub mod table;
 mod with;
 
 use crate::steps::{Result, root};

@@ -1,4 +1,4 @@
-//! Developer commands: `cargo xtask check|quick|test|demo|docs|soak|kernels|gpu-bundle|compare|suites`.
+//! Developer commands: `cargo xtask check|quick|test|demo|docs|soak|kernels|gpu-bundle|gpu-report|compare|suites`.
 //!
 //! Each command sets up what it needs, says what it installs and why, and
 //! returns the first failure as its exit code.
@@ -14,6 +14,7 @@ mod checking;
 mod compare;
 mod demo;
 mod docs;
+mod gpu_report;
 mod install;
 mod invariants;
 mod kernels;
@@ -71,6 +72,8 @@ enum Command {
     Kernels(kernels::Args),
     /// Tests and benchmarks of the device as a folder for a machine with a GPU
     GpuBundle(bundle::Args),
+    /// Keeps a report of the bundle, and writes its tables into the documentation
+    GpuReport(gpu_report::Args),
     /// Open MPI, MPICH and Intel MPI beside Osier in one run
     Compare(compare::Args),
     /// Programs of others, from folders: built on the C interface, and run
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Command::Install(args) => install::run(&args),
         Command::Kernels(args) => kernels::run(&args),
         Command::GpuBundle(args) => bundle::run(&args),
+        Command::GpuReport(args) => gpu_report::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Suites(args) => suites::run(&args),
     };

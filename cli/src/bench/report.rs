@@ -58,6 +58,14 @@ impl Records {
             .map_err(|e| Failure::failed(format!("cannot write {}: {e}", file.display())))
     }
 
+    /// Takes a record in the place of the one of the same name and size, if there is one.
+    pub fn put(&mut self, record: Record) -> Result<()> {
+        self.all.retain(|old| {
+            (&old.bench, &old.layout, old.bytes) != (&record.bench, &record.layout, record.bytes)
+        });
+        self.push(record)
+    }
+
     /// Those so far.
     pub fn all(&self) -> &[Record] {
         &self.all

@@ -98,5 +98,5 @@ fn triangles(world: &Communicator, options: &Options) -> Result<u8> {
     }
     let bytes = pack.bytes() + unpack.bytes();
     let what = format!("lower triangles of {n} x {n}: full to packed to transposed");
-    report(world, &what, &place, (bytes, there + back), wrong)
+    report(world, &what, &place, (bytes, there.and(back)), wrong)
 }

@@ -292,7 +292,8 @@ pub fn update_docs(
     std::fs::write(file, new).map_err(|e| format!("cannot write {}: {e}", file.display()))
 }
 
-fn replace_between(text: &str, [begin, end]: [&str; 2], between: &str) -> Option<String> {
+/// A page with another text between two lines of it.
+pub fn replace_between(text: &str, [begin, end]: [&str; 2], between: &str) -> Option<String> {
     let (before, rest) = text.split_once(begin)?;
     let (_, after) = rest.split_once(end)?;
     Some(format!("{before}{begin}\n\n{between}\n{end}{after}"))

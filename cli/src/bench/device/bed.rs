@@ -296,7 +296,8 @@ impl Bed {
         let moved = (sectors.len() as u64 + (bytes as u64).div_ceil(SECTOR_BYTES)) * SECTOR_BYTES;
         let plan = Plan::new(layout, count).map_err(|e| Failure::failed(e.to_string()))?;
         let runs = list.len();
-        let units = match runs <= self.patience.runs {
+        // Of random types there are many, and their lists are long.
+        let units = match runs <= self.patience.runs && shape.family != "random" {
             true => {
                 let cut = Runs::new(stream, list.clone()).map_err(failed)?;
                 let units = cut.units(stream).map_err(failed)?;
@@ -409,7 +410,7 @@ impl Bed {
         Ok((seconds.times(scale), count < list.len()))
     }
 
-    /// Where blocks are listed, or random; strides need no scan.
+    /// Where blocks are listed; strides need no scan, and random types are too many.
     fn scan(
         &self,
         shape: &Shape,
@@ -418,7 +419,7 @@ impl Bed {
         origin: usize,
         to: &osier_kernels::Ordered<DeviceSlice<u8>>,
     ) -> Result<Option<(Seconds, bool)>> {
-        let strided = matches!(shape.family.as_str(), "width" | "structure")
+        let strided = matches!(shape.family.as_str(), "width" | "structure" | "random")
             || ["contiguous", "V", "transpose"].contains(&shape.name.as_str());
         if strided || list.len() > self.patience.runs || list.is_empty() {
             return Ok(None);

@@ -346,6 +346,8 @@ impl Report {
             ("list", "B", row.list_bytes as f64),
             ("runs", "", row.runs as f64),
         ];
+        // Strides have no list.
+        let facts = facts.into_iter().filter(|(_, _, value)| *value > 0.0);
         let facts = facts.map(|(measure, unit, value)| Record {
             unit: unit.into(),
             value,
@@ -355,6 +357,7 @@ impl Report {
         self.records.extend(all)?;
         if shape.family == "random" {
             self.trees.push((case.asked, row.sectors / row.pack.median));
+            self.shares(case.asked)?;
         }
         if DRAWN.contains(&name.as_str()) {
             let at = self.curves.iter().position(|curve| curve.label == *name);
@@ -374,29 +377,37 @@ impl Report {
         Ok(())
     }
 
-    fn finish(mut self, args: &Args) -> Result<()> {
-        for (bytes, mut shares) in by_size(&self.trees) {
-            shares.sort_by(f64::total_cmp);
-            let at = |share: f64| shares[((shares.len() - 1) as f64 * share) as usize];
+    /// What random types of a size have reached so far: who is stopped has that.
+    fn shares(&mut self, bytes: usize) -> Result<()> {
+        let sizes = by_size(&self.trees);
+        let Some((_, shares)) = sizes.into_iter().find(|(size, _)| *size == bytes) else {
+            return Ok(());
+        };
+        let spread = [shares[0], shares[shares.len() - 1]];
+        for (measure, value) in [
+            ("random-median", timing::median(&mut shares.clone())),
+            ("random-p5", fifth(&shares)),
+        ] {
+            let record = Record {
+                unit: "x".into(),
+                value,
+                spread: Some(spread),
+                floor: Some(1.0),
+                ..self.record(measure, "random", bytes)
+            };
+            self.records.put(record)?;
+        }
+        Ok(())
+    }
+
+    fn finish(self, args: &Args) -> Result<()> {
+        for (bytes, shares) in by_size(&self.trees) {
             println!(
                 "# {} random types of {bytes} B: x sectors {} at the median, {} at the 5th percentile",
                 shares.len(),
                 number(timing::median(&mut shares.clone())),
-                number(at(0.05))
+                number(fifth(&shares))
             );
-            for (measure, value) in [
-                ("random-median", timing::median(&mut shares.clone())),
-                ("random-p5", at(0.05)),
-            ] {
-                let record = Record {
-                    unit: "x".into(),
-                    value,
-                    spread: Some([shares[0], shares[shares.len() - 1]]),
-                    floor: Some(1.0),
-                    ..self.record(measure, "random", bytes)
-                };
-                self.records.push(record)?;
-            }
         }
         if let Some(file) = &args.plot {
             let title = format!("osier bench pack --device, {}", self.device);
@@ -407,8 +418,13 @@ impl Report {
     }
 }
 
-/// Shares of random types, those of one size together: large ones fill the device, and
-/// small ones show what a launch takes.
+/// The 5th percentile of ascending values.
+fn fifth(shares: &[f64]) -> f64 {
+    shares[((shares.len() - 1) as f64 * 0.05) as usize]
+}
+
+/// Shares of random types, ascending, those of one size together: large ones fill the
+/// device, and small ones show what a launch takes.
 fn by_size(trees: &[(usize, f64)]) -> Vec<(usize, Vec<f64>)> {
     let mut sizes: Vec<(usize, Vec<f64>)> = Vec::new();
     for (bytes, share) in trees {
@@ -417,17 +433,21 @@ fn by_size(trees: &[(usize, f64)]) -> Vec<(usize, Vec<f64>)> {
             None => sizes.push((*bytes, vec![*share])),
         }
     }
+    for (_, shares) in &mut sizes {
+        shares.sort_by(f64::total_cmp);
+    }
     sizes
 }
 
 #[cfg(test)]
 mod tests {
-    use super::by_size;
+    use super::{by_size, fifth};
 
     #[test]
     fn percentiles_are_of_one_size() {
         let trees = [(64, 0.1), (1024, 0.9), (64, 0.2), (1024, 0.8)];
         let sizes = by_size(&trees);
-        assert_eq!(sizes, [(64, vec![0.1, 0.2]), (1024, vec![0.9, 0.8])]);
+        assert_eq!(sizes, [(64, vec![0.1, 0.2]), (1024, vec![0.8, 0.9])]);
+        assert_eq!(fifth(&sizes[1].1), 0.8);
     }
 }
