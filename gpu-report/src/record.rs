@@ -81,7 +81,7 @@ pub fn write(file: &Path, records: &[Record]) -> io::Result<()> {
     replace(file, text.as_bytes())
 }
 
-/// The records of a file that [`write`] has written.
+/// The records of a file that [`write()`] has written.
 ///
 /// # Errors
 /// The file cannot be read, or is no array of records.
