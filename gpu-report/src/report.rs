@@ -251,7 +251,7 @@ impl Report {
     }
 }
 
-/// Words in lines of at most so many characters, but for words that are longer.
+/// Wraps words into lines of at most `width` characters; longer words stay whole.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

@@ -5,6 +5,8 @@
 //!    all steps that had ended; the one under way is named.
 //! 2. Nothing that a step has started is left when the next begins.
 
+mod facts;
+
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -113,9 +115,9 @@ pub fn run(options: &Options) -> io::Result<u8> {
     fs::create_dir_all(&bin)?;
     fs::create_dir_all(out.join("logs"))?;
     let commit = fs::read_to_string(options.bundle.join("commit")).unwrap_or_default();
-    let mut report = Report::new(commit.trim(), now(), options.mode);
+    let mut report = Report::new(commit.trim(), facts::now(), options.mode);
     report.command = options.command.clone();
-    report.facts = facts();
+    report.facts = facts::facts();
     let mut run = Run {
         began,
         folder: options.folder.clone(),
@@ -125,7 +127,7 @@ pub fn run(options: &Options) -> io::Result<u8> {
     };
     run.write()?;
     archive::unpack(&options.bundle.join(PROGRAMS), &bin)?;
-    let mut machine = machine(&bin, &out);
+    let mut machine = facts::machine(&bin, &out);
     if let Err(why) = run.probe(&mut machine) {
         println!("not measured: {why}");
         run.report.reason = Some(why);
@@ -160,122 +162,6 @@ pub fn run(options: &Options) -> io::Result<u8> {
         files.join(", ")
     );
     Ok(u8::from(failures > 0))
-}
-
-/// The time of day, UTC.
-fn now() -> String {
-    output("date", &["-u", "+%Y-%m-%dT%H:%M:%SZ"]).unwrap_or_else(|| "unknown".into())
-}
-
-/// The trimmed output of a program that ends with 0 and says something.
-fn output(program: &str, arguments: &[&str]) -> Option<String> {
-    let out = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .ok()
-        .filter(|out| out.status.success())?;
-    let text = String::from_utf8_lossy(&out.stdout).trim().to_owned();
-    (!text.is_empty()).then_some(text)
-}
-
-/// The first of these programs that is there.
-fn program(names: &[&str]) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    let places = names.iter().flat_map(|name| {
-        let here = folders.iter().map(move |folder| folder.join(name));
-        std::iter::once(PathBuf::from(name))
-            .filter(|path| path.is_absolute())
-            .chain(here)
-    });
-    places.into_iter().find(|path| path.is_file())
-}
-
-/// What a line of a file says behind a word.
-fn line_of(file: &str, begin: &str) -> Option<String> {
-    let text = fs::read_to_string(file).ok()?;
-    let line = text.lines().find(|line| line.starts_with(begin))?;
-    Some(line.split_once(':')?.1.trim().to_owned())
-}
-
-/// Whether the kernel is gVisor's, where tools cannot look into the device.
-fn is_gvisor() -> bool {
-    let release = output("uname", &["-r"]).unwrap_or_default();
-    let version = fs::read_to_string("/proc/version").unwrap_or_default();
-    // It says 4.4.0, whatever it runs on.
-    release.starts_with("4.4.0") || (release + &version).to_lowercase().contains("gvisor")
-}
-
-/// Whether the multi-process service runs: kernels of two processes then run at once.
-fn mps() -> String {
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let names = processes.filter_map(|entry| fs::read_to_string(entry.path().join("comm")).ok());
-    match names
-        .into_iter()
-        .any(|name| name.starts_with("nvidia-cuda-mps"))
-    {
-        true => "runs".into(),
-        false => "does not run: two processes take turns on a GPU".into(),
-    }
-}
-
-/// What the machine is, as far as it is known without a step.
-fn facts() -> std::collections::BTreeMap<String, String> {
-    let unknown = || "unknown".to_owned();
-    let cores = std::thread::available_parallelism().map_or_else(|_| unknown(), |n| n.to_string());
-    let smi = |what: &str| {
-        let query = format!("--query-gpu={what}");
-        output("nvidia-smi", &[&query, "--format=csv,noheader"])
-    };
-    let mut facts = std::collections::BTreeMap::from(
-        [
-            ("kernel", output("uname", &["-srm"])),
-            (
-                "gvisor",
-                Some(if is_gvisor() { "yes" } else { "no" }.into()),
-            ),
-            ("processor", line_of("/proc/cpuinfo", "model name")),
-            ("cores", Some(cores)),
-            ("memory", line_of("/proc/meminfo", "MemTotal")),
-            ("libc", output("getconf", &["GNU_LIBC_VERSION"])),
-            ("mps", Some(mps())),
-            ("driver", smi("driver_version")),
-            ("gpu", smi("name,memory.total,pci.bus_id")),
-            ("clocks.max", smi("clocks.max.sm,clocks.max.mem")),
-            ("mig", smi("mig.mode.current")),
-            ("compute", smi("compute_mode")),
-        ]
-        .map(|(name, value)| (name.to_owned(), value.unwrap_or_else(unknown))),
-    );
-    let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_else(|_| "not set".into());
-    facts.insert("visible".into(), visible);
-    facts
-}
-
-/// What plans need to know; the device is asked later.
-fn machine(bin: &Path, out: &Path) -> Machine {
-    let tools = ["compute-sanitizer", "/usr/local/cuda/bin/compute-sanitizer"];
-    let names = fs::read_dir(bin).into_iter().flatten().flatten();
-    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
-    let mut tests: Vec<String> = names
-        .filter_map(|name| name.strip_prefix("test-").map(str::to_owned))
-        .collect();
-    tests.sort();
-    let gpus = output("nvidia-smi", &["-L"]).unwrap_or_default();
-    Machine {
-        emulated: false,
-        no_tools: is_gvisor().then(|| "gVisor does not let tools look into the device".into()),
-        gpus: gpus.lines().filter(|line| line.starts_with("GPU")).count(),
-        bin: bin.into(),
-        work: out.into(),
-        tests,
-        matrix: Vec::new(),
-        sanitizer: program(&tools),
-        ncu: program(&["ncu", "/usr/local/cuda/bin/ncu"]),
-        python: program(&["python3"]),
-        nvcc: program(&["nvcc", "/usr/local/cuda/bin/nvcc"]),
-    }
 }
 
 struct Run {
@@ -375,7 +261,7 @@ impl Run {
                     told = Some(Instant::now());
                 }
                 Some(at) if at.elapsed() >= GRACE => {
-                    // SAFETY: as above.
+                    // SAFETY: takes no pointers; the group is still the child's.
                     unsafe { libc::kill(group, libc::SIGKILL) };
                 }
                 _ => {}
@@ -421,7 +307,8 @@ impl Run {
             false => Measured::Gpu,
         };
         let exercise = self.bin.join("exercise").display().to_string();
-        let jobs = output(&exercise, &["matrix-jobs", &osier, &exercise]).unwrap_or_default();
+        let jobs =
+            facts::output(&exercise, &["matrix-jobs", &osier, &exercise]).unwrap_or_default();
         machine.matrix = jobs.lines().filter_map(job).collect();
         Ok(())
     }
@@ -435,7 +322,7 @@ impl Run {
         let skip = task.skip.clone().or_else(|| {
             (limit < LEAST).then(|| {
                 let part = task.part.name();
-                format!("the time of this part is over (hint: ./run --only {part})")
+                format!("no time is left for this part (hint: ./run --only {part})")
             })
         });
         self.report.steps.push(Step {

@@ -244,7 +244,7 @@ fn is_beside(step: &str, kind: &str) -> bool {
     step.ends_with(kind) || KINDS.iter().all(|(other, _)| !step.ends_with(other))
 }
 
-/// GB/s of a message that takes so many microseconds.
+/// GB/s of a message whose value is in microseconds.
 fn rate(record: &Record) -> f64 {
     record.bytes as f64 / record.value / 1e3
 }
