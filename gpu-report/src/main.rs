@@ -92,7 +92,10 @@ fn main() -> ExitCode {
     match ran {
         Ok(code) => ExitCode::from(code),
         Err(e) => {
-            eprintln!("run: {}: {e}", args.folder.display());
+            eprintln!(
+                "run: cannot write {} or read the bundle: {e}",
+                args.folder.display()
+            );
             ExitCode::FAILURE
         }
     }

@@ -11,8 +11,7 @@ use crate::report::Mode;
 pub const QUICK_SECONDS: u64 = 470;
 
 /// What steps belong to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "runner", derive(clap::ValueEnum))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum Part {
     /// Driver, clocks, kernel, MIG, MPS, topology
     Facts,

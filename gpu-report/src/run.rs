@@ -32,6 +32,8 @@ pub const FILES: [&str; 3] = ["report.json", "report.txt", "report.tar.xz"];
 const TAIL_BYTES: usize = 6000;
 /// How long a step has from being told to end until it is killed.
 const GRACE: Duration = Duration::from_secs(2);
+/// How long a killed step may take to be gone. Work that hangs in the driver cannot be ended.
+const DYING: Duration = Duration::from_secs(10);
 /// How often a step is looked at.
 const LOOK: Duration = Duration::from_millis(20);
 /// Less than this is not worth beginning a step.
@@ -117,7 +119,6 @@ pub fn run(options: &Options) -> io::Result<u8> {
     let commit = fs::read_to_string(options.bundle.join("commit")).unwrap_or_default();
     let mut report = Report::new(commit.trim(), facts::now(), options.mode);
     report.command = options.command.clone();
-    report.facts = facts::facts();
     let mut run = Run {
         began,
         folder: options.folder.clone(),
@@ -126,7 +127,10 @@ pub fn run(options: &Options) -> io::Result<u8> {
         report,
     };
     run.write()?;
-    archive::unpack(&options.bundle.join(PROGRAMS), &bin)?;
+    run.report.facts = facts::facts();
+    let programs = options.bundle.join(PROGRAMS);
+    archive::unpack(&programs, &bin)
+        .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", programs.display())))?;
     let mut machine = facts::machine(&bin, &out);
     if let Err(why) = run.probe(&mut machine) {
         println!("not measured: {why}");
@@ -260,6 +264,8 @@ impl Run {
                     unsafe { libc::kill(group, libc::SIGTERM) };
                     told = Some(Instant::now());
                 }
+                // The run goes on without it.
+                Some(at) if at.elapsed() >= GRACE + DYING => break End::AtLimit,
                 Some(at) if at.elapsed() >= GRACE => {
                     // SAFETY: takes no pointers; the group is still the child's.
                     unsafe { libc::kill(group, libc::SIGKILL) };
@@ -447,10 +453,11 @@ fn tail(text: &str) -> &str {
     rest.find('\n').map_or(rest, |line| &rest[line + 1..])
 }
 
-/// Kills and waits for what became a child of this process because its own has ended.
+/// Kills and waits for what became a child of this process because its own has ended; for a
+/// second at most, as what hangs in the driver does not end.
 fn end_orphans() {
     let own = std::process::id();
-    for _ in 0..100 {
+    for _ in 0..50 {
         let mut found = false;
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let Some(pid) = entry
@@ -471,11 +478,12 @@ fn end_orphans() {
             // SAFETY: takes no pointers; the process is a child that was not waited for.
             unsafe { libc::kill(pid, libc::SIGKILL) };
             // SAFETY: a null pointer asks for no status.
-            unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+            unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG) };
         }
         if !found {
             return;
         }
+        std::thread::sleep(LOOK);
     }
 }
 

@@ -132,7 +132,7 @@ impl Communicator {
     #[track_caller]
     fn idup_unreported(&self, info: &Info) -> Result<PendingCommunicator> {
         let attributes = self.0.attributes.duplicate(self);
-        // Even if that has failed: no rank shall wait for this one in vain.
+        // Even if that has failed: the others take part, and wait for this rank.
         let tag = idup_tag(self.0.idups.fetch_add(1, Ordering::Relaxed));
         let context = match &self.0.inter {
             None if self.rank() == 0 => {

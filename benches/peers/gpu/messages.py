@@ -205,7 +205,6 @@ def side(which, found, flag_name, pipe, answers):
                         send()
 
             if which == 0:
-                begin = time.perf_counter()
                 pipe.send(1)
                 trips(1)
                 pipe.send(20)

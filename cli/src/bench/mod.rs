@@ -112,8 +112,9 @@ suite; MB/s and GB/s are 10^6 and 10^9 bytes per second):
   pack --device a GPU packs and unpacks shapes of datatypes in its memory, GB/s of
                 payload; beside it a copy of as many bytes, what the copy's rate
                 allows for the sectors of 32 bytes that a shape touches, a kernel
-                that gathers them, a 2-D copy, one copy per block, and a linear
-                scan through all blocks (ours, as engines without an index do)
+                that gathers them, a 2-D copy, a warp for each piece of a block,
+                one copy per block, and a linear scan through all blocks (ours,
+                as engines without an index do)
   datatype      shapes of datatypes, those of real programs among them: commit
                 (build and drop included), pack, unpack, ping-pong, us
   threads       1 to T threads of a rank at the same time, each with its own
@@ -311,8 +312,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE.svg", conflicts_with = "topology")]
     plot: Option<PathBuf>,
 
-    /// Write an array of {bench, layout, memory, transport, threads, ranks,
-    /// bytes, unit, value, floor}
+    /// Write an array of {bench, layout, memory, transport, threads, ranks, bytes, unit,
+    /// value, floor, spread, library}
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 

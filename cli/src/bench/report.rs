@@ -66,6 +66,11 @@ impl Records {
         self.push(record)
     }
 
+    /// Has a file also where there is no record.
+    pub fn finish(&mut self) -> Result<()> {
+        self.extend([])
+    }
+
     /// Those so far.
     pub fn all(&self) -> &[Record] {
         &self.all
@@ -270,6 +275,7 @@ impl Report {
     /// Writes the files.
     pub fn finish(mut self) -> Result<()> {
         self.bar.clear();
+        self.records.finish()?;
         if let Some(file) = &self.plot {
             let unit = self.records.all().first().map_or("", |r| &r.unit);
             let title = format!("osier bench {}, {} ranks", self.bench.name(), self.ranks);

@@ -274,7 +274,7 @@ impl Builder<'_> {
         let mut command = vec![text(ncu)];
         command.extend(words(
             "--clock-control none --section SpeedOfLight --section WarpStateStats \
-             --section MemoryWorkloadAnalysis --kernel-name regex:osier_ --launch-count 40",
+             --section MemoryWorkloadAnalysis --kernel-name regex:osier_(un)?pack|osier_copy --launch-count 40",
         ));
         command.push(self.program("osier"));
         command.extend(words(

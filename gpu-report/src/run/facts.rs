@@ -4,22 +4,30 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use crate::plan::Machine;
+
+/// How long a program may take to say a fact.
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// The time of day, UTC.
 pub fn now() -> String {
     output("date", &["-u", "+%Y-%m-%dT%H:%M:%SZ"]).unwrap_or_else(|| "unknown".into())
 }
 
-/// The trimmed output of a program that ends with 0 and says something.
+/// The trimmed output of a program that ends with 0 within [`LIMIT`] and says something. One
+/// that does not end, such as a question to a driver that hangs, is left behind.
 pub fn output(program: &str, arguments: &[&str]) -> Option<String> {
-    let out = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .ok()
-        .filter(|out| out.status.success())?;
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null());
+    let (answer, answered) = mpsc::channel();
+    std::thread::spawn(move || answer.send(command.output()));
+    let out = answered.recv_timeout(LIMIT).ok()?.ok()?;
+    if !out.status.success() {
+        return None;
+    }
     let text = String::from_utf8_lossy(&out.stdout).trim().to_owned();
     (!text.is_empty()).then_some(text)
 }
@@ -73,6 +81,9 @@ pub fn facts() -> BTreeMap<String, String> {
         let query = format!("--query-gpu={what}");
         output("nvidia-smi", &[&query, "--format=csv,noheader"])
     };
+    let driver = smi("driver_version");
+    // One that does not answer once is not asked again.
+    let smi = |what: &str| driver.is_some().then(|| smi(what)).flatten();
     let mut facts = BTreeMap::from(
         [
             ("kernel", output("uname", &["-srm"])),
@@ -85,7 +96,7 @@ pub fn facts() -> BTreeMap<String, String> {
             ("memory", line_of("/proc/meminfo", "MemTotal")),
             ("libc", output("getconf", &["GNU_LIBC_VERSION"])),
             ("mps", Some(mps())),
-            ("driver", smi("driver_version")),
+            ("driver", driver.clone()),
             ("gpu", smi("name,memory.total,pci.bus_id")),
             ("clocks.max", smi("clocks.max.sm,clocks.max.mem")),
             ("mig", smi("mig.mode.current")),
