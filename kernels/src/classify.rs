@@ -144,6 +144,7 @@ pub(crate) fn buffer(context: &Context, at: u64) -> Result<u64> {
 fn ask(driver: &Driver, at: u64) -> Result<Allocation> {
     let (mut kind, mut managed, mut ordinal) = (0 as c_uint, 0 as c_uint, -1 as c_int);
     let (mut start, mut bytes, mut buffer) = (0u64, 0usize, 0u64);
+    let (mut plain, mut pool) = (0 as c_int, 0u64);
     let mut which = [
         abi::POINTER_MEMORY_TYPE,
         abi::POINTER_IS_MANAGED,
@@ -151,17 +152,21 @@ fn ask(driver: &Driver, at: u64) -> Result<Allocation> {
         abi::POINTER_RANGE_START,
         abi::POINTER_RANGE_SIZE,
         abi::POINTER_BUFFER_ID,
+        abi::POINTER_IS_LEGACY_IPC_CAPABLE,
+        abi::POINTER_MEMPOOL_HANDLE,
     ];
-    let mut values: [*mut c_void; 6] = [
+    let mut values: [*mut c_void; 8] = [
         (&raw mut kind).cast(),
         (&raw mut managed).cast(),
         (&raw mut ordinal).cast(),
         (&raw mut start).cast(),
         (&raw mut bytes).cast(),
         (&raw mut buffer).cast(),
+        (&raw mut plain).cast(),
+        (&raw mut pool).cast(),
     ];
-    // SAFETY: six attributes, a place of its type for each.
-    unsafe { driver.cuPointerGetAttributes(6, which.as_mut_ptr(), values.as_mut_ptr(), at) }?;
+    // SAFETY: eight attributes, a place of its type, or a wider one, for each.
+    unsafe { driver.cuPointerGetAttributes(8, which.as_mut_ptr(), values.as_mut_ptr(), at) }?;
     let space = match kind {
         _ if managed != 0 => Space::Managed,
         abi::MEMORY_DEVICE => Space::Device(ordinal),
@@ -169,6 +174,11 @@ fn ask(driver: &Driver, at: u64) -> Result<Allocation> {
         abi::MEMORY_UNIFIED => Space::Managed,
         _ => Space::Host,
     };
+    // Of what is mapped, the attributes tell the reservation.
+    if matches!(space, Space::Device(_)) && plain == 0 && pool == 0 {
+        let context = Context::new(ordinal)?;
+        (start, bytes) = context.enter()?.piece(at)?;
+    }
     Ok(Allocation {
         space,
         start: if space == Space::Host { at } else { start },

@@ -504,6 +504,13 @@ fn mapped_memory_goes_by_descriptor() {
     copy::fill(&stream, &row.after_stream(&stream), 7).unwrap();
     stream.synchronize().unwrap();
     let start = row.address();
+    // Asked from a thread without a context, as C programs ask.
+    let second = start + piece;
+    let found = std::thread::spawn(move || classify::find(second + 5).unwrap().unwrap());
+    let found = found.join().unwrap();
+    assert_eq!((found.start, found.bytes as u64), (second, piece));
+    let found = classify::classify(&context, second + 5).unwrap();
+    assert_eq!((found.start, found.bytes as u64), (second, piece));
     for (range, pieces) in [
         (0..1, 1),
         (0..piece + 1, 2),

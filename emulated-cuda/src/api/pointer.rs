@@ -5,7 +5,18 @@ use std::ffi::{c_int, c_uint, c_void};
 use crate::abi;
 use crate::driver::{State, is_initialised, lock};
 use crate::fault::{Fault, In, Out, Result, entries, invalid};
-use crate::memory::Kind;
+use crate::memory::{Allocation, Kind};
+
+/// Start and bytes of the addresses that memory lies in: of mapped memory the whole
+/// reservation, as NVIDIA's reference says of these two attributes. The piece itself is
+/// what `cuMemGetAddressRange` answers.
+fn range(state: &State, found: &Allocation) -> (u64, u64) {
+    let around = state.memory.reserved.range(..=found.start).next_back();
+    match (found.kind, around) {
+        (Kind::Mapped(_), Some((&start, &bytes))) => (start, bytes),
+        _ => (found.start, found.bytes),
+    }
+}
 
 /// Writes an attribute where it is known; true if it is.
 fn attribute(state: &State, out: *mut c_void, number: c_uint, address: u64) -> Result<bool> {
@@ -43,8 +54,8 @@ fn attribute(state: &State, out: *mut c_void, number: c_uint, address: u64) -> R
         8 => write_int(u32::from(found.kind == Kind::Managed)),
         9 => write_int(found.device as u32),
         10 => write_int(u32::from(found.kind == Kind::Device)),
-        11 => write_word(found.start),
-        12 => write_word(found.bytes),
+        11 => write_word(range(state, found).0),
+        12 => write_word(range(state, found).1),
         13 => write_int(1),
         14 => write_int(match found.kind {
             Kind::Mapped(h) if state.physical.get(&h).is_some_and(|p| p.exportable) => 1,

@@ -127,6 +127,7 @@ entry_points! {
     cuEventDestroy_v2(event: Event);
     cuMemAlloc_v2(memory: *mut DevicePointer, bytes: usize);
     cuMemFree_v2(memory: DevicePointer);
+    cuMemGetAddressRange_v2(start: *mut DevicePointer, bytes: *mut usize, at: DevicePointer);
     cuMemAllocAsync(memory: *mut DevicePointer, bytes: usize, stream: Stream);
     cuMemFreeAsync(memory: DevicePointer, stream: Stream);
     cuMemPoolCreate(pool: *mut MemoryPool, props: *const PoolProps);
@@ -286,6 +287,15 @@ impl Driver {
             library: shown,
             _library: library,
         })
+    }
+
+    /// First address and bytes of the piece of mapped memory that holds an address, of which
+    /// the attributes tell the reservation alone. A context is current.
+    pub(crate) fn piece(&self, at: DevicePointer) -> Result<(u64, usize)> {
+        let (mut start, mut bytes) = (0, 0);
+        // SAFETY: places for an address and a number.
+        unsafe { self.cuMemGetAddressRange_v2(&mut start, &mut bytes, at) }?;
+        Ok((start, bytes))
     }
 
     /// What the memory at an address is; 0 of what the driver does not know, and of

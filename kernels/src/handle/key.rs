@@ -151,6 +151,9 @@ impl Allocation {
                 )));
             }
         };
+        if matches!(made, Made::Mapped | Made::PrivateMapped) {
+            (start, bytes) = driver.piece(at)?;
+        }
         Ok(Allocation {
             made,
             start,
