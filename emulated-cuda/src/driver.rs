@@ -13,7 +13,7 @@ use std::time::Instant;
 use crate::abi::{self, Code, Handle};
 use crate::fault::{Fault, Result, invalid, legacy};
 use crate::graph::{Capture, Graph};
-use crate::ipc::SharedEvent;
+use crate::ipc::{Opened, SharedEvent};
 use crate::memory::{Arena, File, Memory};
 use crate::order::{self, Order};
 use crate::random::Random;
@@ -207,6 +207,8 @@ pub struct State {
     pub graphs: HashMap<Handle, Graph>,
     /// Executable graphs, with their context of creation.
     pub executables: HashMap<Handle, Arc<Graph>>,
+    /// Memory of other processes that is open by a handle.
+    pub opened: Vec<Opened>,
     /// Captures under way, by the graph that they build.
     pub captures: HashMap<Handle, Capture>,
     /// Who knows what of whom.
@@ -312,6 +314,7 @@ impl State {
             physical: HashMap::new(),
             graphs: HashMap::new(),
             executables: HashMap::new(),
+            opened: Vec::new(),
             captures: HashMap::new(),
             order: Order::default(),
             random: Random::new(settings().seed),
@@ -685,6 +688,33 @@ pub fn wait_for(guard: MutexGuard<'_, State>, stream: Handle, ticket: u64) -> Re
     let mut state = driver.lock();
     state.context(context)?;
     state.order.host_waited(stream);
+    Ok(())
+}
+
+/// Calls that wait for work which has nothing to do with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// Known to: frees, closing, loading of kernels. (Unmapping is known not to.)
+    Always,
+    /// A driver may: making memory and streams, pinning and unpinning.
+    Perhaps,
+}
+
+/// Waits for all work of the thread's context, as a real driver does in the middle of some
+/// calls: a stream that is held by then holds the caller. Orders nothing, so that whoever
+/// relies on it is still told.
+pub fn wait_for_context(waits: Waits) -> Result {
+    if waits == Waits::Perhaps && !settings().waits_all {
+        return Ok(());
+    }
+    let driver = driver()?;
+    let mut state = driver.lock();
+    // Who needs a context says so itself.
+    let Ok(context) = state.current() else {
+        return Ok(());
+    };
+    let ticket = state.ticket();
+    driver.wait_until(state, |s| s.drained(context, ticket));
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::abi::Opaque64;
+use crate::abi::{Handle, Opaque64};
 use crate::driver::driver;
 use crate::fault::{Result, invalid};
 use crate::memory::{Allocation, File, Kind};
@@ -86,6 +86,8 @@ pub struct Ticket {
     pub address: u64,
     /// Process namespace of the exporter.
     pub namespace: u64,
+    /// The allocation's number in its process; of events 0.
+    pub id: u64,
 }
 
 /// The process namespace of this process; handles are of no use in another.
@@ -94,7 +96,28 @@ pub fn namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |data| data.ino())
 }
 
+/// Memory of another process that is open: it is mapped once, however often it is opened.
+#[derive(Debug)]
+pub struct Opened {
+    /// What it was opened by.
+    pub ticket: Ticket,
+    /// In which context.
+    pub context: Handle,
+    /// Where it is mapped.
+    pub start: u64,
+    /// How often it was opened and not closed.
+    pub count: usize,
+}
+
 impl Ticket {
+    /// Whether the exporter has had both at one address: the one is gone, and a driver
+    /// maps the other only when that one is closed.
+    pub fn overlaps(&self, other: &Ticket) -> bool {
+        let apart = self.address + self.bytes <= other.address
+            || other.address + other.bytes <= self.address;
+        (self.process, self.device) == (other.process, other.device) && !apart
+    }
+
     /// As bytes of a handle.
     pub fn seal(self) -> Opaque64 {
         let words = [
@@ -105,6 +128,7 @@ impl Ticket {
             self.bytes,
             self.address,
             self.namespace,
+            self.id,
         ];
         let mut bytes = [0; 64];
         for (slot, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -129,6 +153,7 @@ impl Ticket {
             bytes: word(4),
             address: word(5),
             namespace: word(6),
+            id: word(7),
         };
         if word(0) != MAGIC || found.kind != kind {
             return Err(invalid("the bytes are no handle of this kind"));

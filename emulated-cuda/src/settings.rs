@@ -38,6 +38,9 @@ pub struct Settings {
     /// `OSIER_EMULATED_ADDRESSES=reused`: freed addresses are given out again at once, as
     /// a real driver does; what lies behind them is other memory.
     pub reuse: bool,
+    /// `OSIER_EMULATED_WAITS=all`: also calls that make memory and streams, or pin memory,
+    /// wait for the work of their context, as a driver may; else those that are known to.
+    pub waits_all: bool,
     /// `OSIER_EMULATED_LINKS`: what joins devices, else a bus over which all reach all.
     pub links: Links,
     /// `OSIER_EMULATED_NVML=0`: there is no management library.
@@ -81,6 +84,7 @@ pub fn settings() -> &'static Settings {
             keys: text("OSIER_EMULATED_ISOLATION") != "windows",
             order: text("OSIER_EMULATED_ORDER") != "unchecked",
             reuse: text("OSIER_EMULATED_ADDRESSES") == "reused",
+            waits_all: text("OSIER_EMULATED_WAITS") == "all",
             links: Links::of(&text("OSIER_EMULATED_LINKS")),
             nvml: text("OSIER_EMULATED_NVML") != "0",
             gdrcopy: text("OSIER_EMULATED_GDRCOPY") == "1",

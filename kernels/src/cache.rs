@@ -10,7 +10,7 @@
 use crate::copy::note;
 use crate::error::{DeviceError, Result};
 use crate::graph::Relaxed;
-use crate::memory::Memory;
+use crate::memory::{Kind, Memory};
 use crate::plan::Plan;
 use crate::plan::arguments::Tables;
 use crate::plan::parts::{PART, Sink, feed};
@@ -128,9 +128,9 @@ impl Prepared {
 /// Told of what is ready: a plan in the making, and packed bytes.
 pub(crate) type Ready<'a> = dyn FnMut(PlacedPlan<'_>, u64) -> Result<()> + 'a;
 
-/// Pinned buffers through which lists go, in turn, and bytes of each at most.
-const STAGES: usize = 4;
-const STAGE_BYTES: usize = 256 << 10;
+/// Pinned buffers through which lists go, in turn, and bytes of each.
+pub(crate) const STAGES: usize = 4;
+pub(crate) const STAGE_BYTES: usize = 256 << 10;
 
 /// Lists on the way to the device.
 struct Upload<'a, 'b> {
@@ -162,17 +162,16 @@ impl Sink for Upload<'_, '_> {
     type Error = DeviceError;
 
     fn begin(&mut self, bytes: usize) -> Result<()> {
-        let place = DeviceSlice::<u8>::new(self.stream, bytes)?;
+        let place = DeviceSlice::<u8>::with_kind(self.stream, Kind::Pool, bytes)?;
         let stages = bytes.div_ceil(STAGE_BYTES).min(STAGES);
         if stages > 1 {
             self.copies = Stream::new(self.stream.context())?;
             place.order(&self.copies)?;
         }
         self.place = Some(place.into_inner());
-        let stage = vec![0; bytes.min(STAGE_BYTES)];
+        let (context, stage) = (self.stream.context(), vec![0; STAGE_BYTES]);
         for _ in 0..stages {
-            let stage = Pinned::from_slice(self.stream.context(), &stage)?;
-            self.stages.push(stage);
+            self.stages.push(Pinned::from_slice(context, &stage)?);
         }
         Ok(())
     }

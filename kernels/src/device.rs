@@ -12,6 +12,7 @@ use crate::driver::{Driver, abi};
 use crate::error::{DeviceError, Result};
 use crate::graph::Captures;
 use crate::launch::Kernels;
+use crate::pinned::PinnedCache;
 use crate::stream_semaphore::StreamSemaphores;
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -165,6 +166,9 @@ struct Inner {
     kernels: Kernels,
     captures: Captures,
     semaphores: StreamSemaphores,
+    /// Whether first uses were done ahead.
+    prepared: Mutex<bool>,
+    pinned: PinnedCache,
     /// Devices whose plain memory this one reaches, as bits.
     linked: AtomicU64,
     /// Multiprocessors for packing; 0: all.
@@ -232,6 +236,8 @@ impl Context {
             kernels: Kernels::default(),
             captures: Captures::default(),
             semaphores: StreamSemaphores::default(),
+            prepared: Mutex::new(false),
+            pinned: PinnedCache::default(),
             linked: AtomicU64::new(0),
             bus_id: bus_id(driver, device)?,
             links: Mutex::default(),
@@ -397,6 +403,15 @@ impl Context {
     /// Words of semaphores that nobody uses.
     pub(crate) fn semaphores(&self) -> &StreamSemaphores {
         &self.0.semaphores
+    }
+
+    pub(crate) fn preparation(&self) -> &Mutex<bool> {
+        &self.0.prepared
+    }
+
+    /// Pinned memory that nobody has.
+    pub(crate) fn pinned_cache(&self) -> &PinnedCache {
+        &self.0.pinned
     }
 
     /// Captures of streams of this device.

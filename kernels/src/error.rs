@@ -94,6 +94,12 @@ impl DeviceError {
         }
     }
 
+    /// Whether memory cannot be opened because other memory is open that its exporter has
+    /// had at the same address, and has freed.
+    pub fn is_already_mapped(&self) -> bool {
+        self.code() == Some(crate::driver::ALREADY_MAPPED)
+    }
+
     /// Whether the device, or the host's pinned memory, is used up.
     pub fn is_out_of_memory(&self) -> bool {
         self.code() == Some(crate::driver::OUT_OF_MEMORY)

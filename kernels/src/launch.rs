@@ -48,12 +48,12 @@ pub const CUBINS_VARIABLE: &str = "OSIER_CUBINS";
 #[derive(Default)]
 struct Loaded {
     modules: HashMap<&'static str, (abi::Module, Image)>,
-    functions: HashMap<&'static str, abi::Function>,
+    functions: HashMap<Box<str>, abi::Function>,
 }
 
 impl Kernels {
     /// A kernel by name; the name of its module is part of it.
-    fn function(&self, context: &Context, name: &'static str) -> Result<abi::Function> {
+    fn function(&self, context: &Context, name: &str) -> Result<abi::Function> {
         let mut loaded = self.loaded.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(&function) = loaded.functions.get(name) {
             return Ok(function);
@@ -81,8 +81,19 @@ impl Kernels {
         let mut function = abi::Function::NULL;
         // SAFETY: a place for one function; the name ends with zero.
         unsafe { driver.cuModuleGetFunction(&mut function, module, symbol.as_ptr()) }?;
-        loaded.functions.insert(name, function);
+        loaded.functions.insert(name.into(), function);
         Ok(function)
+    }
+}
+
+impl Kernels {
+    /// Loads a module with all of its kernels.
+    pub fn load_all(&self, context: &Context, stem: &'static str) -> Result<()> {
+        let text = ptx::text(stem)?;
+        for name in ptx::entries(&text) {
+            self.function(context, name)?;
+        }
+        Ok(())
     }
 }
 

@@ -25,6 +25,8 @@
 //! | `slice` | [`DeviceSlice`], [`Pinned`], and handing over in order |
 //! | [`copy`] | runs, boxes, batches |
 //! | [`launch`] | modules, kernels |
+//! | `pinned` | pinned memory that nobody has, kept |
+//! | `prepare` | first uses, done before streams are held |
 //! | `pack` | [`Packer`]: pack, unpack and copies of [`DeviceView`]s |
 //! | `reduce` | reductions of views by predefined operators and kernels of the user |
 //! | `user` | [`Kernel`]: kernels of the user |
@@ -56,6 +58,8 @@ pub mod launch;
 mod memory;
 mod pack;
 pub mod plan;
+mod pinned;
+mod prepare;
 mod ptx;
 mod reach;
 mod reduce;

@@ -6,9 +6,9 @@
 //!    each use leaves an event, and the last owner hands the memory back behind
 //!    these events. Who passes raw addresses on answers for that alone.
 //! 2. Giving back never waits on the host for memory of a pool. Other kinds are
-//!    put aside while work is under way, and freed by the next allocation, or
-//!    the next call of [`reap`], that finds it done. (`cuMemFree` itself may
-//!    wait for other work on the device; take pools where that matters.)
+//!    put aside while work is under way or the host holds a stream, and freed by the
+//!    next allocation, or the next call of [`reap`], that finds neither. (`cuMemFree`
+//!    itself may wait for other work on the device; take pools where that matters.)
 //!
 //! # Sources
 //! CUDA Driver API reference 12.0: stream ordered allocator, virtual memory
@@ -19,6 +19,7 @@ use crate::classify::{buffer, classify};
 use crate::device::Context;
 use crate::driver::{Driver, abi};
 use crate::error::{DeviceError, Result};
+use crate::pinned::{PinnedBlock, size_class};
 use crate::stream::{Event, Stream};
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,9 +66,7 @@ pub(crate) enum Region {
         pieces: Vec<(abi::AllocationHandle, usize)>,
         mapped_bytes: usize,
     },
-    Pinned {
-        host: *mut u8,
-    },
+    Pinned(PinnedBlock),
     /// Memory of the host that its owner keeps, and the driver has pinned.
     Registered {
         host: *mut u8,
@@ -167,15 +166,24 @@ impl Memory {
     /// Out of memory, or the driver refuses.
     pub fn pinned(context: &Context, bytes: usize) -> Result<Arc<Memory>> {
         reap();
+        let size = size_class(bytes);
+        if let Some(block) = context.pinned_cache().take(size) {
+            let region = Region::Pinned(block);
+            return Ok(Memory::with(context, block.at, bytes, Space::Pinned, region));
+        }
         let driver = context.enter()?;
         let flags = abi::HOST_ALLOC_PORTABLE | abi::HOST_ALLOC_DEVICEMAP;
         let mut host = std::ptr::null_mut();
         // SAFETY: a place for one pointer.
-        unsafe { driver.cuMemHostAlloc(&mut host, bytes.max(1), flags) }?;
+        unsafe { driver.cuMemHostAlloc(&mut host, size, flags) }?;
         let mut at = 0;
         // SAFETY: a place for one address; the memory was allocated mapped.
         unsafe { driver.cuMemHostGetDevicePointer_v2(&mut at, host, 0) }?;
-        let region = Region::Pinned { host: host.cast() };
+        let region = Region::Pinned(PinnedBlock {
+            host: host.cast(),
+            at,
+            bytes: size,
+        });
         Ok(Memory::with(context, at, bytes, Space::Pinned, region))
     }
 
@@ -417,7 +425,7 @@ impl Memory {
     /// The address on the host, of pinned or registered memory.
     pub fn host(&self) -> Option<*mut u8> {
         match self.region {
-            Region::Pinned { host } | Region::Registered { host, .. } => Some(host),
+            Region::Pinned(PinnedBlock { host, .. }) | Region::Registered { host, .. } => Some(host),
             _ => None,
         }
     }
@@ -507,11 +515,9 @@ impl Drop for Memory {
             region,
             events,
         };
-        if !retired.is_idle() {
+        if let Some(later) = retired.free_if_idle() {
             let mut waiting = RETIRED.lock().unwrap_or_else(|e| e.into_inner());
-            waiting.push(retired);
-        } else {
-            retired.free();
+            waiting.push(later);
         }
     }
 }
@@ -540,8 +546,10 @@ pub fn reap() {
             .extract_if(.., |retired| retired.is_idle())
             .collect()
     };
-    for retired in idle {
-        retired.free();
+    let later: Vec<Retired> = idle.into_iter().filter_map(Retired::free_if_idle).collect();
+    if !later.is_empty() {
+        let mut waiting = RETIRED.lock().unwrap_or_else(|e| e.into_inner());
+        waiting.extend(later);
     }
 }
 
@@ -559,6 +567,27 @@ impl Retired {
             .all(|event| event.is_passed().unwrap_or(true))
     }
 
+    /// Frees it, or gives it back because work is under way or a stream is held by the host:
+    /// the driver's free may wait for that, and the host for us.
+    fn free_if_idle(self) -> Option<Retired> {
+        if !self.is_idle() {
+            return Some(self);
+        }
+        if matches!(self.region, Region::Pool { .. }) {
+            self.free();
+            return None;
+        }
+        let context = self.context.clone();
+        if let Region::Pinned(block) = self.region
+            && context.pinned_cache().give(block).is_ok()
+        {
+            return None;
+        }
+        let mut kept = Some(self);
+        let _freed = (context.semaphores()).unless_shut(|| kept.take().map(Retired::free));
+        kept
+    }
+
     /// What fails here is reported by the next use of the device.
     fn free(self) {
         let Ok(driver) = self.context.enter() else {
@@ -569,9 +598,9 @@ impl Retired {
                 // SAFETY: nobody owns it and nothing runs on it.
                 let _ = unsafe { driver.cuMemFree_v2(self.at) };
             }
-            Region::Pinned { host } => {
+            Region::Pinned(block) => {
                 // SAFETY: as above.
-                let _ = unsafe { driver.cuMemFreeHost(host.cast()) };
+                let _ = unsafe { driver.cuMemFreeHost(block.host.cast()) };
             }
             Region::Registered { host, .. } => {
                 // SAFETY: as above; its owner goes afterwards.

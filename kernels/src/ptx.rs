@@ -17,6 +17,12 @@ pub(crate) fn text(stem: &str) -> Result<Cow<'static, str>> {
     embedded::text(stem)
 }
 
+/// Names of the kernels of a module.
+pub(crate) fn entries(text: &str) -> impl Iterator<Item = &str> {
+    let behind = text.lines().filter_map(|line| line.split_once(".entry "));
+    behind.map(|(_, name)| name.trim_end_matches(['(', ' ']))
+}
+
 #[cfg(feature = "gpu")]
 mod embedded {
     use crate::error::{DeviceError, Result};

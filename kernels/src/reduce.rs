@@ -10,7 +10,7 @@ use crate::device::Context;
 use crate::driver::abi;
 use crate::error::{DeviceError, Result};
 use crate::launch::{self, launch, launch_function};
-use crate::memory::Memory;
+use crate::memory::{Kind, Memory};
 use crate::pack::{DeviceView, Packer, Pieces, noted};
 use crate::plan::arguments::{THREADS, Tables};
 use crate::plan::reduction::Reduction;
@@ -264,7 +264,7 @@ impl Packer {
                 temporary: None,
             });
         }
-        let packed = DeviceSlice::<u8>::new(stream, range.len())?;
+        let packed = DeviceSlice::<u8>::with_kind(stream, Kind::Pool, range.len())?;
         self.pack(stream, view, range.clone(), &packed, blocks)?;
         let packed = packed.into_inner();
         Ok(Run {

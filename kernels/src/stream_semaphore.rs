@@ -12,7 +12,9 @@
 //! # Invariants
 //! 1. A word of a [`StreamSemaphore`] never gets less, so whoever waits for its last user passes.
 //! 2. A semaphore that is dropped is open: no stream waits for what nobody will do.
-//! 3. The words' memory lives as long as the process: a stream may look at a word long
+//! 3. Nothing of this crate waits for the whole device while a semaphore is shut: what
+//!    would, such as giving memory back, comes later ([`StreamSemaphores::unless_shut`]).
+//! 4. The words' memory lives as long as the process: a stream may look at a word long
 //!    after its semaphore was opened.
 //!
 //! # What to know
@@ -27,11 +29,11 @@ use crate::error::{DeviceError, Result};
 use crate::memory::Memory;
 use crate::stream::Stream;
 use std::ffi::c_uint;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Words of a page; each has a line of the cache, as the device reads it again and again.
-const WORDS: usize = 64;
+const WORDS: usize = 1024;
 const WORD_BYTES: usize = 64;
 
 /// Wait until the word, as a signed number, is not less.
@@ -45,6 +47,35 @@ const NOT_SUPPORTED: u32 = 801;
 #[derive(Debug, Default)]
 pub(crate) struct StreamSemaphores {
     free: [Mutex<Vec<Free>>; 2],
+    /// Semaphores and valves that are shut.
+    shut: AtomicUsize,
+    /// Held while something waits for the device: no semaphore is made meanwhile. Valves are
+    /// shut by the driver's threads, which must not wait.
+    waiting: Mutex<()>,
+}
+
+impl StreamSemaphores {
+    /// Whether streams may be held by the host.
+    pub fn any_shut(&self) -> bool {
+        self.shut.load(Ordering::SeqCst) != 0
+    }
+
+    /// Makes words ahead, of which the driver would have to make memory later.
+    pub fn stock(&self, context: &Context) -> Result<()> {
+        for list in &self.free {
+            let mut free = lock(list);
+            if free.is_empty() {
+                *free = Page::fresh(context)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what may wait for the whole device, unless a semaphore is shut: then `None`.
+    pub fn unless_shut<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
+        let _waiting = lock(&self.waiting);
+        (!self.any_shut()).then(act)
+    }
 }
 
 type Free = (Arc<Page>, usize);
@@ -56,6 +87,22 @@ const VALVES: usize = 1;
 struct Page {
     memory: Arc<Memory>,
     host: Words,
+}
+
+impl Page {
+    /// A page, and its words.
+    fn fresh(context: &Context) -> Result<Vec<Free>> {
+        let memory = Memory::pinned(context, WORDS * WORD_BYTES)?;
+        let lost = || DeviceError::Unavailable("pinned memory has no host address".into());
+        let host = memory.host().ok_or_else(lost)?;
+        // SAFETY: fresh memory of this size.
+        unsafe { std::ptr::write_bytes(host, 0, WORDS * WORD_BYTES) };
+        let page = Arc::new(Page {
+            memory,
+            host: Words(host),
+        });
+        Ok((0..WORDS).map(|at| (page.clone(), at)).collect())
+    }
 }
 
 /// Words in pinned memory.
@@ -84,16 +131,7 @@ impl Word {
     fn new(context: &Context, list: usize) -> Result<Word> {
         let mut free = lock(&context.semaphores().free[list]);
         if free.is_empty() {
-            let memory = Memory::pinned(context, WORDS * WORD_BYTES)?;
-            let lost = || DeviceError::Unavailable("pinned memory has no host address".into());
-            let host = memory.host().ok_or_else(lost)?;
-            // SAFETY: fresh memory of this size.
-            unsafe { std::ptr::write_bytes(host, 0, WORDS * WORD_BYTES) };
-            let page = Arc::new(Page {
-                memory,
-                host: Words(host),
-            });
-            free.extend((0..WORDS).map(|at| (page.clone(), at)));
+            *free = Page::fresh(context)?;
         }
         let missing = || DeviceError::Unavailable("no semaphore is left".into());
         let (page, at) = free.pop().ok_or_else(missing)?;
@@ -159,6 +197,10 @@ impl StreamSemaphore {
     /// Out of pinned memory.
     pub fn new(context: &Context) -> Result<StreamSemaphore> {
         let place = Word::new(context, SEMAPHORES)?;
+        let semaphores = context.semaphores();
+        let waiting = lock(&semaphores.waiting);
+        semaphores.shut.fetch_add(1, Ordering::SeqCst);
+        drop(waiting);
         let turn = place.word().load(Ordering::Relaxed).wrapping_add(1);
         Ok(StreamSemaphore { place, turn })
     }
@@ -179,6 +221,8 @@ impl StreamSemaphore {
 impl Drop for StreamSemaphore {
     fn drop(&mut self) {
         self.place.set(self.turn);
+        let semaphores = self.place.context.semaphores();
+        semaphores.shut.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -189,6 +233,7 @@ const OPEN: u32 = 1;
 #[derive(Debug)]
 pub struct Valve {
     place: Word,
+    shut: AtomicBool,
 }
 
 impl Valve {
@@ -199,7 +244,8 @@ impl Valve {
     pub fn new(context: &Context) -> Result<Valve> {
         let place = Word::new(context, VALVES)?;
         place.set(OPEN);
-        Ok(Valve { place })
+        let shut = AtomicBool::new(false);
+        Ok(Valve { place, shut })
     }
 
     /// As [`StreamSemaphore::hold`], for streams that are captured: at each launch.
@@ -212,7 +258,15 @@ impl Valve {
 
     /// Opens or shuts it; may be called by a [`Callback`](crate::Callback).
     pub fn set(&self, open: bool) {
+        let semaphores = self.place.context.semaphores();
+        let was_shut = self.shut.swap(!open, Ordering::SeqCst);
+        if !open && !was_shut {
+            semaphores.shut.fetch_add(1, Ordering::SeqCst);
+        }
         self.place.set(if open { OPEN } else { SHUT });
+        if open && was_shut {
+            semaphores.shut.fetch_sub(1, Ordering::SeqCst);
+        }
     }
 }
 

@@ -205,6 +205,7 @@ impl Communicator {
     ///
     /// [`Graph::capture`]: crate::devices::Graph::capture
     pub fn on_stream<'a>(&'a self, stream: &'a Stream) -> OnStream<'a> {
+        self.core().devices.prepare(stream.context());
         OnStream { comm: self, stream }
     }
 }

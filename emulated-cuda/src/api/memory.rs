@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use crate::abi::{self, Handle};
-use crate::driver::{State, index, lock};
+use crate::driver::{State, Waits, index, lock, wait_for_context};
 use crate::fault::{Fault, In, Out, Result, entries, invalid};
 use crate::memory::{Allocation, Kind, os};
 use crate::ranges::pages;
@@ -25,6 +25,7 @@ fn refuse_in_capture(state: &State, what: &str) -> Result {
 }
 
 fn allocate(bytes: usize) -> Result<u64> {
+    wait_for_context(Waits::Perhaps)?;
     let mut state = lock()?;
     let context = state.current()?;
     let device = state.context(context)?.device;
@@ -94,6 +95,7 @@ fn host_pages(bytes: usize) -> Result<u64> {
 }
 
 fn host_alloc(bytes: usize, kind: Kind) -> Result<u64> {
+    wait_for_context(Waits::Perhaps)?;
     let mut state = lock()?;
     let context = state.current()?;
     if bytes == 0 {
@@ -112,6 +114,7 @@ fn free_host_pages(state: &mut State, start: u64) {
 }
 
 fn host_register(address: u64, bytes: usize) -> Result {
+    wait_for_context(Waits::Perhaps)?;
     let mut state = lock()?;
     let context = state.current()?;
     if address == 0 || bytes == 0 {
@@ -144,7 +147,7 @@ fn free(address: u64) -> Result {
     if address == 0 {
         return Ok(());
     }
-    let mut state = lock()?;
+    let state = lock()?;
     state.current()?;
     let found = state.memory.exact(address)?.clone();
     let what = found.describe();
@@ -152,6 +155,9 @@ fn free(address: u64) -> Result {
         return Err(invalid(format!("{what} is freed twice")));
     }
     state.check_unused(found.start, found.end(), &what)?;
+    drop(state);
+    wait_for_context(Waits::Always)?;
+    let mut state = lock()?;
     match found.kind {
         Kind::Device => release(&mut state, address),
         Kind::Managed => free_host_pages(&mut state, address),
@@ -213,14 +219,16 @@ entries! {
     }
 
     fn cuMemFreeHost(address: u64) {
-        let mut state = lock()?;
+        let state = lock()?;
         state.current()?;
         let found = state.memory.exact(address)?.clone();
         if found.kind != Kind::Pinned {
             return Err(invalid(format!("{} is not pinned host memory", found.describe())));
         }
         state.check_unused(found.start, found.end(), &found.describe())?;
-        free_host_pages(&mut state, address);
+        drop(state);
+        wait_for_context(Waits::Always)?;
+        free_host_pages(&mut *lock()?, address);
         Ok(())
     }
 
@@ -229,14 +237,16 @@ entries! {
     }
 
     fn cuMemHostUnregister(address: u64) {
-        let mut state = lock()?;
+        let state = lock()?;
         state.current()?;
         let found = match state.memory.find(address) {
             Some(a) if a.kind == Kind::Registered && a.start == address => a.clone(),
             _ => return Err(Fault::plain(abi::ERROR_HOST_MEMORY_NOT_REGISTERED)),
         };
         state.check_unused(found.start, found.end(), &found.describe())?;
-        state.memory.remove(address, None);
+        drop(state);
+        wait_for_context(Waits::Perhaps)?;
+        lock()?.memory.remove(address, None);
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::device::{BLOCK, PROCESSOR_THREADS, PROCESSORS, SHARED};
 use crate::abi::{self, Handle, LaunchConfig};
-use crate::driver::{Object, State, lock, stale};
+use crate::driver::{Object, State, Waits, lock, stale, wait_for_context};
 use crate::fault::{Fault, In, Out, Result, entries, invalid};
 use crate::kernels::{self, Launch};
 use crate::settings::settings;
@@ -72,6 +72,7 @@ fn read_image(image: In<c_char>) -> Result<Option<BTreeSet<String>>> {
 }
 
 fn load(out: Out<Handle>, image: In<c_char>) -> Result {
+    wait_for_context(Waits::Always)?;
     let mut state = lock()?;
     let context = state.current()?;
     let names = read_image(image)?;
@@ -202,6 +203,8 @@ entries! {
     }
 
     fn cuModuleGetFunction(out: Out<Handle>, module: Handle, name: In<c_char>) {
+        // Kernels are loaded one by one, when they are asked for: lazy loading.
+        wait_for_context(Waits::Always)?;
         let name = name.text()?;
         let mut state = lock()?;
         let (_, names) = state.modules.get(&module).ok_or_else(|| stale(Object::Module, module))?;

@@ -270,6 +270,7 @@ entries! {
             bytes: found.bytes,
             address,
             namespace: namespace(),
+            id: found.id,
         }.seal())
     }
 

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::ffi::c_uint;
 
 use crate::abi::{self, Handle, Opaque64};
-use crate::driver::{Event, Object, lock};
+use crate::driver::{Event, Object, State, Waits, lock, wait_for_context};
 use crate::fault::{Fault, Out, Result, entries, invalid};
-use crate::ipc::{SharedEvent, Ticket, namespace};
+use crate::ipc::{Opened, SharedEvent, Ticket, namespace};
 use crate::memory::{Allocation, File, Kind};
 use crate::ranges::{PAGE, pages};
 use crate::settings::settings;
@@ -42,6 +42,7 @@ entries! {
             bytes: found.bytes,
             address: found.start,
             namespace: namespace(),
+            id: found.id,
         }.seal())
     }
 
@@ -67,6 +68,21 @@ entries! {
                 format!("device {device} does not reach the memory of device {owner}"),
             ));
         }
+        {
+            // With a context goes what was open in it.
+            let State { opened, memory, .. } = &mut *state;
+            opened.retain(|open| memory.find(open.start).is_some());
+        }
+        let mut here = state.opened.iter_mut().filter(|open| open.context == context);
+        if let Some(open) = here.find(|open| open.ticket == ticket) {
+            open.count += 1;
+            return out.set(open.start);
+        }
+        let mut here = state.opened.iter().filter(|open| open.context == context);
+        if here.any(|open| open.ticket.overlaps(&ticket)) {
+            // No misuse: whoever meets it closes what is open, and asks again.
+            return Err(Fault::plain(abi::ERROR_ALREADY_MAPPED));
+        }
         let shift = ticket.offset % PAGE;
         let length = pages(shift + ticket.bytes);
         let page = ticket.offset - shift;
@@ -87,6 +103,7 @@ entries! {
             freeing: false,
         });
         state.memory.make_ready(start)?;
+        state.opened.push(Opened { ticket, context, start, count: 1 });
         out.set(start)
     }
 
@@ -97,8 +114,25 @@ entries! {
         if found.kind != Kind::Imported {
             return Err(invalid(format!("{} was not opened by a handle", found.describe())));
         }
+        let Some(at) = state.opened.iter().position(|open| open.start == address) else {
+            return Err(invalid(format!("{} was not opened by a handle", found.describe())));
+        };
+        if state.opened[at].count > 1 {
+            state.opened[at].count -= 1;
+            return Ok(());
+        }
         state.check_unused(found.start, found.end(), &found.describe())?;
-        state.memory.remove(address, None);
+        drop(state);
+        wait_for_context(Waits::Always)?;
+        let mut state = lock()?;
+        // Another thread may have opened it meanwhile.
+        if let Some(at) = state.opened.iter().position(|open| open.start == address) {
+            state.opened[at].count -= 1;
+            if state.opened[at].count == 0 {
+                state.opened.swap_remove(at);
+                state.memory.remove(address, None);
+            }
+        }
         Ok(())
     }
 
@@ -116,6 +150,7 @@ entries! {
             bytes: PAGE,
             address: event,
             namespace: namespace(),
+            id: 0,
         }.seal())
     }
 

@@ -9,15 +9,18 @@
 //!    Memory for slots counts as none: there is one for each rank and device.
 //! 3. Memory of a pool is open for one transfer, and for one at a time; what is kept is
 //!    the pool, of other libraries' pools for one allocation.
-//! 4. A mapping is closed only by [`Imports::sweep`], when its caller knows that no
-//!    transfer is in flight, and not before the work on it is done: closing synchronises
-//!    the device.
+//! 4. A mapping is closed by [`Imports::sweep`], when its caller knows that no transfer is
+//!    in flight, and not before the work on it is done: closing synchronises the device.
+//!    Only what keeps memory from being opened is closed at once
+//!    ([`Imports::sweep_overlapping`]), that other messages do not wait for a quiet moment
+//!    which steady traffic never has.
 
 use super::settings;
 use crate::env;
 use crate::error::Result;
 use osier_kernels::handle::{EventHandle, Key, Made, OpenPool};
 use osier_kernels::{BusId, Context, DeviceError, Event, Memory};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Pools of other libraries that are kept open.
@@ -80,13 +83,28 @@ struct Mapping<M> {
     used: u64,
 }
 
+/// A mapping that was let go: whose memory it is, where the exporter had it, its bytes.
+#[derive(Debug)]
+struct Gone<M> {
+    owner: u32,
+    device: BusId,
+    range: Range<u64>,
+    memory: Arc<M>,
+}
+
+impl<M> Gone<M> {
+    fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.memory) == 1
+    }
+}
+
 /// What is open; `M` is [`Memory`].
 #[derive(Debug)]
 pub struct Imports<M = Memory> {
     limits: Limits,
     open: Vec<Mapping<M>>,
     /// Let go, to be closed.
-    gone: Vec<(u64, Arc<M>)>,
+    gone: Vec<Gone<M>>,
     events: Vec<((u32, i32), EventHandle, Event)>,
     /// By owner, the pool's device and, of other libraries' pools, the allocation for
     /// which it was opened; else 0.
@@ -124,7 +142,12 @@ impl<M> Imports<M> {
     /// Bytes of mappings, those included that are to be closed.
     fn bytes(&self) -> u64 {
         let open: u64 = self.open.iter().map(|m| m.key.bytes).sum();
-        open + self.gone.iter().map(|(bytes, _)| bytes).sum::<u64>()
+        open + self.gone_bytes()
+    }
+
+    fn gone_bytes(&self) -> u64 {
+        let bytes = |gone: &Gone<M>| gone.range.end - gone.range.start;
+        self.gone.iter().map(bytes).sum()
     }
 
     /// Mappings, those included that are to be closed.
@@ -134,7 +157,12 @@ impl<M> Imports<M> {
 
     fn let_go(&mut self, at: usize) {
         let old = self.open.swap_remove(at);
-        self.gone.push((old.key.bytes, old.memory));
+        self.gone.push(Gone {
+            owner: old.owner.0,
+            device: old.key.device,
+            range: old.key.start..old.key.start.saturating_add(old.key.bytes),
+            memory: old.memory,
+        });
     }
 
     /// Whether the memory of a key is open, or can be opened. Makes room for a later use
@@ -210,7 +238,7 @@ impl<M> Imports<M> {
         // Closing now would wait for the device: let the oldest go, of those that no
         // transfer uses.
         mappings -= self.gone.len();
-        bytes -= self.gone.iter().map(|(bytes, _)| bytes).sum::<u64>();
+        bytes -= self.gone_bytes();
         while mappings >= self.limits.mappings || bytes + key.bytes > self.limits.bytes {
             let idle = self.open.iter().enumerate();
             let idle = idle.filter(|(_, m)| Arc::strong_count(&m.memory) == 1);
@@ -292,7 +320,13 @@ impl<M> Imports<M> {
         self.gone_pools.extend(pools.map(|(_, _, _, pool)| pool));
         let gone = |(owner, _, _): &mut ((u32, i32), BusId, Arc<M>)| owner.0 == rank;
         let slots = self.slots.extract_if(.., gone);
-        self.gone.extend(slots.map(|(_, _, memory)| (0, memory)));
+        self.gone
+            .extend(slots.map(|((owner, _), device, memory)| Gone {
+                owner,
+                device,
+                range: 0..0,
+                memory,
+            }));
     }
 
     /// Mappings let go and unused, to be closed by dropping them: invariant 4.
@@ -302,9 +336,23 @@ impl<M> Imports<M> {
             .gone_pools
             .extract_if(.., |pool| pool.is_idle())
             .collect();
-        let idle = |(_, memory): &mut (u64, Arc<M>)| Arc::strong_count(memory) == 1;
-        let idle = self.gone.extract_if(.., idle);
-        (idle.map(|(_, memory)| memory).collect(), pools)
+        let idle = self.gone.extract_if(.., |gone| gone.is_idle());
+        (idle.map(|gone| gone.memory).collect(), pools)
+    }
+
+    /// Mappings let go and unused where the memory of a key lies: they keep it from being
+    /// opened, and are closed by dropping them.
+    #[must_use]
+    pub fn sweep_overlapping(&mut self, owner: (u32, i32), key: &Key) -> Vec<Arc<M>> {
+        let end = key.start.saturating_add(key.bytes);
+        let in_the_way = |gone: &mut Gone<M>| {
+            (gone.owner, gone.device) == (owner.0, key.device)
+                && gone.range.start < end
+                && key.start < gone.range.end
+                && gone.is_idle()
+        };
+        let found = self.gone.extract_if(.., in_the_way);
+        found.map(|gone| gone.memory).collect()
     }
 
     /// An event of another rank, opened once.

@@ -44,8 +44,11 @@ use osier_kernels::{
 use osier_transports::shm::ShmRank;
 use pool::Pool;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Streams that are made before any is held.
+const STREAMS_AHEAD: usize = 8;
 
 /// What a view of a device's memory is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -297,7 +300,18 @@ impl Devices {
         key: &Key,
         given: &[Piece],
     ) -> Result<Option<Arc<Memory>>, DeviceError> {
-        lock(&self.imports).get(owner, key, || key.open(context, given))
+        let mut imports = lock(&self.imports);
+        let opened = imports.get(owner, key, || key.open(context, given));
+        match opened {
+            Err(e) if e.is_already_mapped() => {
+                // The exporter has freed what is open there, and allocated anew.
+                let closed = imports.sweep_overlapping(owner, key);
+                drop(closed);
+                osier_kernels::reap();
+                imports.get(owner, key, || key.open(context, given))
+            }
+            opened => opened,
+        }
     }
 
     /// The pool of another process's memory: found, or opened by its descriptor.
@@ -452,6 +466,22 @@ impl Devices {
         copied.map(drop)
     }
 
+    /// Does first uses of a device ahead: streams are about to be held, by messages that
+    /// need what a driver may make only when they are not. Costs nothing once it is done;
+    /// what fails here fails again where it is used, and is told there.
+    pub fn prepare(&self, context: &Context) {
+        let device = self.of(context);
+        if device.prepared.load(Ordering::Acquire) {
+            return;
+        }
+        let done = context.prepare(|| {
+            let made = (0..STREAMS_AHEAD).filter_map(|_| Stream::uncaptured(context).ok());
+            lock(&device.streams).extend(made);
+            self.pool.prepare(context);
+        });
+        device.prepared.store(done, Ordering::Release);
+    }
+
     fn of(&self, context: &Context) -> Arc<Device> {
         let mut known = lock(&self.known);
         if let Some(device) = known.iter().find(|d| &d.context == context) {
@@ -470,6 +500,7 @@ impl Devices {
             packer: Packer::new(context),
             streams: Mutex::default(),
             exported_events: Mutex::default(),
+            prepared: AtomicBool::new(false),
         });
         known.push(device.clone());
         device
@@ -487,6 +518,8 @@ struct Device {
     slots: Arc<Pool>,
     /// Events that other processes can open and no transfer uses now.
     exported_events: Mutex<Vec<(Event, EventHandle)>>,
+    /// Whether first uses were done ahead.
+    prepared: AtomicBool,
 }
 
 impl std::fmt::Debug for Device {

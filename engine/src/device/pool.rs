@@ -172,6 +172,18 @@ impl Pool {
         state.slabs.first().ok_or_else(none)?.memory(context)
     }
 
+    /// Makes what is kept, and a slab, ahead. What fails is tried again when it is needed.
+    pub fn prepare(&self, context: &Context) {
+        for claim in [Claim::Send, Claim::Window, Claim::Copy] {
+            let _ = self.keeps(Some(context), claim);
+        }
+        let mut state = lock(&self.state);
+        let reached = |slab: &Arc<Slab>| slab.memory(context).is_ok();
+        if !state.slabs.iter().any(reached) {
+            let _ = self.grow(&mut state, Some(context), UNIT_BYTES, Kind::Any);
+        }
+    }
+
     /// A slot of `bytes` bytes, or of fewer, but at least `least`. None: others have
     /// the rest.
     ///

@@ -266,7 +266,7 @@ impl Combining {
             packer.copy(stream, left, into, 0..bytes, None)?;
             return self.queue(packer, stream, right, into);
         }
-        let sum = DeviceSlice::<u8>::new(stream, bytes)?;
+        let sum = DeviceSlice::<u8>::with_kind(stream, Kind::Pool, bytes)?;
         let count = bytes / self.element.size().max(1);
         let sum = DeviceView::new(sum.buffer(), 0, &self.element, count)?;
         let sum = sum.after_stream(stream);

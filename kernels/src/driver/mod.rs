@@ -27,6 +27,9 @@ use std::sync::OnceLock;
 /// Memory is used up.
 pub(crate) const OUT_OF_MEMORY: u32 = 2;
 
+/// Memory of another process is mapped already.
+pub(crate) const ALREADY_MAPPED: u32 = 208;
+
 const LIBRARY: &str = "libcuda.so.1";
 
 /// [`Driver::prefer`].

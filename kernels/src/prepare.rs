@@ -1,0 +1,62 @@
+//! First uses ahead of time.
+//!
+//! A driver loads a kernel when it is first asked for, and may wait for all work of the
+//! device then; so it may when it makes memory. While the host holds a stream that never
+//! ends: what opens the stream is a message, which waits for the kernel. So whoever is about
+//! to hold streams has all of it done first.
+//!
+//! # Sources
+//! CUDA C++ Programming Guide 12.2, lazy loading: "loading a kernel might require context
+//! synchronization", and concurrent execution is not to be relied on before all are loaded.
+
+use crate::cache::{STAGE_BYTES, STAGES};
+use crate::device::Context;
+use crate::error::Result;
+use crate::graph::Relaxed;
+use crate::memory::Memory;
+use crate::ptx;
+
+/// Events that are made ahead.
+const EVENTS: usize = 64;
+
+impl Context {
+    /// Loads the kernels of messages and reductions, and makes the events, words and pinned
+    /// memory that this crate uses for them, so that no later call has to wait for work of
+    /// the device; then does `also`, what the caller wants to be ahead of that. The first
+    /// call takes as long as that takes. While the host holds a stream already, or where
+    /// the driver refuses, nothing is done, and the answer is `false`: what is missing is
+    /// made when it is used.
+    pub fn prepare(&self, also: impl FnOnce()) -> bool {
+        let once = self.preparation();
+        let mut done = once.lock().unwrap_or_else(|e| e.into_inner());
+        if self.semaphores().any_shut() {
+            return false;
+        }
+        let Ok(driver) = self.enter() else {
+            return false;
+        };
+        // Others may capture meanwhile.
+        let _relaxed = Relaxed::new(&driver);
+        if !*done {
+            *done = self.make_ahead().is_ok();
+        }
+        if *done {
+            also();
+        }
+        *done
+    }
+
+    fn make_ahead(&self) -> Result<()> {
+        for stem in ptx::modules().filter(|stem| *stem != "baseline") {
+            self.kernels().load_all(self, stem)?;
+        }
+        let events = (0..EVENTS).map(|_| self.take_event());
+        for event in events.collect::<Result<Vec<_>>>()? {
+            self.give_event(event);
+        }
+        self.semaphores().stock(self)?;
+        // They are kept when they go.
+        let stages = (0..STAGES).map(|_| Memory::pinned(self, STAGE_BYTES));
+        stages.collect::<Result<Vec<_>>>().map(drop)
+    }
+}
