@@ -5,7 +5,7 @@
 //! 2. Tickets grow: within a stream, and between streams where order is asked for.
 //! 3. Whoever changes a queue wakes the worker; the worker wakes all who wait.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
@@ -232,7 +232,13 @@ pub struct Driver {
 
 static DRIVER: OnceLock<Driver> = OnceLock::new();
 
+/// Works that wait in a stream, of which one more holds up the thread that queues it, as the
+/// launch queue of a real driver does.
+pub const MOST_QUEUED: usize = 1024;
+
 thread_local! {
+    /// The stream whose queue this thread has filled.
+    static FILLED: Cell<Option<Handle>> = const { Cell::new(None) };
     static CURRENT: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -556,6 +562,7 @@ impl State {
             told: order::Accesses::default(),
             host,
         });
+        FILLED.set((target.queue.len() > MOST_QUEUED).then_some(stream));
         if let Ok(driver) = driver() {
             driver.work.notify_all();
         }
@@ -688,6 +695,19 @@ pub fn wait_for(guard: MutexGuard<'_, State>, stream: Handle, ticket: u64) -> Re
     let mut state = driver.lock();
     state.context(context)?;
     state.order.host_waited(stream);
+    Ok(())
+}
+
+/// Waits until the queue that this thread has filled has room.
+pub fn wait_for_room() -> Result {
+    let Some(stream) = FILLED.take() else {
+        return Ok(());
+    };
+    let driver = driver()?;
+    driver.wait_until(driver.lock(), |state| {
+        let queue = state.streams.get(&stream).map(|s| s.queue.len());
+        queue.is_none_or(|length| length <= MOST_QUEUED)
+    });
     Ok(())
 }
 

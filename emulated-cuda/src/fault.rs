@@ -78,7 +78,8 @@ pub fn enter(name: &'static str, body: impl FnOnce() -> Result) -> Code {
         }
         note(name);
         injected(name)?;
-        body()
+        body()?;
+        crate::driver::wait_for_room()
     }));
     match done {
         Ok(Ok(())) => abi::SUCCESS,

@@ -169,7 +169,13 @@ impl Memory {
         let size = size_class(bytes);
         if let Some(block) = context.pinned_cache().take(size) {
             let region = Region::Pinned(block);
-            return Ok(Memory::with(context, block.at, bytes, Space::Pinned, region));
+            return Ok(Memory::with(
+                context,
+                block.at,
+                bytes,
+                Space::Pinned,
+                region,
+            ));
         }
         let driver = context.enter()?;
         let flags = abi::HOST_ALLOC_PORTABLE | abi::HOST_ALLOC_DEVICEMAP;
@@ -425,7 +431,9 @@ impl Memory {
     /// The address on the host, of pinned or registered memory.
     pub fn host(&self) -> Option<*mut u8> {
         match self.region {
-            Region::Pinned(PinnedBlock { host, .. }) | Region::Registered { host, .. } => Some(host),
+            Region::Pinned(PinnedBlock { host, .. }) | Region::Registered { host, .. } => {
+                Some(host)
+            }
             _ => None,
         }
     }

@@ -43,13 +43,32 @@ impl Stream {
         Stream::make(context, priority, false)
     }
 
-    /// A new stream that is never captured: work on it asks the driver less. Captured all
-    /// the same, it would record work as if it were not.
+    /// A new stream for messages, that is never captured: work on it asks the driver less.
+    /// Captured all the same, it would record work as if it were not. It has the highest
+    /// priority of the device: other streams may be held by the host, and what opens them
+    /// shall not wait in a hardware queue behind them; streams of different priority
+    /// share none.
     ///
     /// # Errors
     /// The driver refuses.
     pub fn uncaptured(context: &Context) -> Result<Stream> {
-        Stream::make(context, 0, true)
+        let driver = context.enter()?;
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: places for two numbers.
+        let known = unsafe { driver.cuCtxGetStreamPriorityRange(&mut least, &mut greatest) };
+        Stream::make(context, known.map_or(0, |()| greatest), true)
+    }
+
+    /// Its priority; a lower number goes first.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn priority(&self) -> Result<i32> {
+        let driver = self.context().enter()?;
+        let mut priority = 0;
+        // SAFETY: a place for one number; the stream lives.
+        unsafe { driver.cuStreamGetPriority(self.raw(), &mut priority) }?;
+        Ok(priority)
     }
 
     fn make(context: &Context, priority: i32, private: bool) -> Result<Stream> {

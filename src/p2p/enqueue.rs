@@ -36,7 +36,7 @@ use crate::names::{self, Rank, Source, Tag, TagSelector};
 use captured::Captured;
 use osier_engine::completion::hold::Hold;
 use osier_engine::device::Use;
-use osier_engine::diagnose::waits::listens;
+use osier_engine::diagnose::{self, waits::listens};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::exec::executor;
 use osier_engine::matching::Pattern;
@@ -45,6 +45,7 @@ use osier_engine::progress::owed::Later;
 use osier_engine::view::RawView;
 use osier_engine::view::on_device::{DeviceBuffer, handed_over};
 use osier_kernels::{DeviceError, Event, Stream, StreamSemaphore};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -140,7 +141,15 @@ impl Awaited {
 /// The operations on streams that a communicator keeps: pending ones, and failed ones
 /// whose error no call has returned.
 #[derive(Default)]
-pub(crate) struct OnStreams(Mutex<Vec<Arc<Once>>>);
+pub(crate) struct OnStreams {
+    all: Mutex<Vec<Arc<Once>>>,
+    /// That a stream has very many was said.
+    warned: AtomicBool,
+}
+
+/// Operations on one stream, none complete, from which on it is said that a driver takes
+/// only about twice as many.
+const DEEP: usize = 512;
 
 /// What is enqueued.
 #[derive(Clone, Copy)]
@@ -680,18 +689,30 @@ impl Communicator {
 impl OnStreams {
     fn add(&self, stream: usize, state: State) -> Arc<Once> {
         let once = Once::new(stream, state);
-        lock(&self.0).push(once.clone());
+        let mut all = lock(&self.all);
+        all.push(once.clone());
+        let of_stream = all.iter().filter(|once| once.stream == stream);
+        let deep = all.len() >= DEEP && of_stream.count() >= DEEP;
+        drop(all);
+        if deep && !self.warned.swap(true, Ordering::Relaxed) {
+            diagnose::tell(format_args!(
+                "{DEEP} operations on one stream have not completed: a driver takes about \
+                 1,000 works that wait in a stream, and the call that queues one more blocks \
+                 the thread (hint: synchronize the stream from time to time, or wait for what \
+                 was enqueued)"
+            ));
+        }
         once
     }
 
     /// The operations of a stream; forgets what is settled.
     fn of(&self, comm: &Communicator, stream: usize) -> Vec<Arc<Once>> {
         // Polled without the list's lock: what ends may run foreign code.
-        let all = lock(&self.0).clone();
+        let all = lock(&self.all).clone();
         for once in &all {
             once.poll(comm);
         }
-        let mut all = lock(&self.0);
+        let mut all = lock(&self.all);
         all.retain(|once| !once.is_settled());
         let of_stream = all.iter().filter(|once| once.stream == stream);
         of_stream.cloned().collect()

@@ -41,6 +41,10 @@ use super::stdin::{self, Forward};
 use super::sys::{self, End, Reaped, SignalFd, signal_name};
 use super::{Args, Failure, OnDeath, OnHang, bind, program};
 
+/// Hardware queues that a process has of each device.
+const CONNECTIONS: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
+/// Where the user says nothing: as many as there are.
+const MOST_CONNECTIONS: &str = "32";
 /// From SIGTERM to SIGKILL when a job is ended.
 const GRACE: Duration = Duration::from_millis(300);
 /// How long a killed process may take to disappear.
@@ -228,6 +232,11 @@ impl Supervisor<'_> {
         // It was not meant for them.
         job.push(("OSIER_ALONE".into(), OsString::new()));
         let variables = [&self.args.env[..], &section.env].concat();
+        // Streams that wait share a queue of the device with fewer others.
+        let set = |(name, _): &(OsString, OsString)| name == CONNECTIONS;
+        if !variables.iter().any(set) && std::env::var_os(CONNECTIONS).is_none() {
+            job.push((CONNECTIONS.into(), MOST_CONNECTIONS.into()));
+        }
         if let Some(devices) = self.devices {
             job.extend(devices.variables(&variables));
         }

@@ -109,6 +109,8 @@ entry_points! {
     cuCtxPopCurrent_v2(context: *mut Context);
     cuCtxEnablePeerAccess(context: Context, flags: c_uint);
     cuStreamCreateWithPriority(stream: *mut Stream, flags: c_uint, priority: c_int);
+    cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);
+    cuStreamGetPriority(stream: Stream, priority: *mut c_int);
     cuStreamDestroy_v2(stream: Stream);
     cuStreamQuery(stream: Stream);
     cuStreamSynchronize(stream: Stream);
