@@ -358,10 +358,10 @@ unsafe fn each<D: Direction>(
     let mut packed = packed;
     if let ([level], Body::Block) = (inner.levels.as_slice(), &inner.body) {
         let width = inner.body_bytes;
-        let kernel = strided::kernel::<D>(width);
+        let kernel = strided::dense::<D>(width, level.stride);
         for i in range {
             let place = at.wrapping_offset(offsets.at(i));
-            // SAFETY: invariants 1, 3 and 4: the blocks of form `i`; the kernel is for this width.
+            // SAFETY: invariants 1, 3 and 4: the blocks of form `i`; the kernel is for them.
             unsafe { kernel(level.count, place, level.stride, packed, width, width) };
             packed = packed.wrapping_add(inner.bytes);
         }

@@ -60,7 +60,7 @@ pub(super) fn dense<D: Direction>(_width: usize, _memory_stride: isize) -> Optio
 
 /// # Safety
 /// None needed: nothing is copied.
-pub(super) unsafe fn comb<D: Direction>(
+pub(super) unsafe fn permuted<D: Direction>(
     _count: usize,
     _memory: *mut u8,
     _memory_stride: isize,

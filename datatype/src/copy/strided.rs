@@ -9,7 +9,7 @@
 //!
 //! | nest | order |
 //! |---|---|
-//! | one level, or a long innermost one | its own: a kernel per row |
+//! | one level, or a long innermost one | its own: a kernel per row, or vector by vector (`simd::permuted`) |
 //! | a long level over a few short ones (`columns`) | tiles of rows, block by block: a kernel per block |
 //! | an outer level steps within a cache line, the innermost beyond (`transposed`) | tiles of both, so that each line is touched once |
 //!
@@ -34,6 +34,8 @@ pub(super) type Kernel = unsafe fn(
 
 /// Blocks of a level worth a loop of its own.
 const SHORT: usize = 16;
+/// Blocks of a row worth choosing how to copy it, each time.
+const LONG: usize = 512;
 /// Blocks of short levels that are copied one kernel each.
 const FEW: usize = 64;
 /// Bytes of a tile whose columns are copied one after the other, on the side
@@ -98,6 +100,11 @@ pub(super) unsafe fn nest<D: Direction>(
     }
 }
 
+/// The kernel for rows of dense blocks on the packed side, short ones too.
+pub(super) fn dense<D: Direction>(width: usize, stride: isize) -> Kernel {
+    simd::dense::<D>(width, stride).unwrap_or_else(|| kernel::<D>(width))
+}
+
 /// A row of dense blocks on the packed side.
 ///
 /// # Safety
@@ -114,7 +121,7 @@ unsafe fn row<D: Direction>(
         return unsafe { kernel(count, at, stride, packed, width, width) };
     }
     // SAFETY: invariant 1, which the caller upholds.
-    let done = unsafe { simd::comb::<D>(count, at, stride, packed, width) };
+    let done = unsafe { simd::permuted::<D>(count, at, stride, packed, width) };
     let at = at.wrapping_offset(stride.wrapping_mul(done as isize));
     let packed = packed.wrapping_add(width * done);
     // SAFETY: invariants 1, 3 and 4: the blocks left; the kernel is for this width.
@@ -153,9 +160,16 @@ unsafe fn ordered<D: Direction>(loops: &[Loop], width: usize, at: *mut u8, packe
     let (outer, long, short) = (&loops[..along], loops[along], &loops[along + 1..]);
     if short.is_empty() || long.count <= loops[innermost].count {
         let rows = &loops[..innermost];
-        let kernel = simd::dense::<D>(width, inner.memory).unwrap_or_else(|| kernel::<D>(width));
+        if inner.count >= LONG {
+            for_each(rows, at, packed, &mut |at, packed| {
+                // SAFETY: invariants 1 and 3: one row.
+                unsafe { row::<D>(inner.count, at, inner.memory, packed, width) }
+            });
+            return;
+        }
+        let kernel = dense::<D>(width, inner.memory);
         for_each(rows, at, packed, &mut |at, packed| {
-            // SAFETY: invariants 1 and 4: both kernels are for this width.
+            // SAFETY: invariants 1 and 4: the kernel is for this width and stride.
             unsafe { kernel(inner.count, at, inner.memory, packed, width, width) }
         });
         return;

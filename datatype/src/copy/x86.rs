@@ -2,13 +2,22 @@
 //!
 //! AVX2: the bodies of `strided` and `list` once more, for blocks of 32 bytes and
 //! longer, which then move by 32 bytes; longer ones of up to `super::CALL_BYTES` piece
-//! by piece. AVX-512: masks and compaction.
+//! by piece. AVX-512: masks. Rows of short blocks have modules of their own: those that a
+//! constant pattern serves (`rows`), and those whose pattern is worth preparing (`permuted`).
 //!
 //! Masks keep accesses inside of payload: masked-off bytes are neither read nor
 //! written nor can they fault, so gaps may lie outside of the buffer or belong
 //! to another thread.
 //!
 //! The invariants are those of [`super`], by number.
+
+#[path = "x86_permuted.rs"]
+mod permuted;
+#[path = "x86_rows.rs"]
+mod rows;
+
+pub(super) use permuted::permuted;
+pub(super) use rows::dense;
 
 use super::list::{Done, Equal, Offset, each, equal_fixed, equal_halves};
 use super::strided::{Kernel, fixed, halves};
@@ -249,221 +258,6 @@ pub(super) fn wide_equal<D: Direction, O: Offset>(length: usize) -> Option<Equal
         pieces,
         [32 40 48 56 64 80 92 96 112 128 160 192 256]
     )
-}
-
-/// A kernel for blocks at twice their width from each other, packed densely.
-pub(super) fn dense<D: Direction>(width: usize, memory_stride: isize) -> Option<Kernel> {
-    if memory_stride != 2 * width as isize || !is_x86_feature_detected!("avx512bw") {
-        return None;
-    }
-    match width {
-        1 => Some(every_second_1::<D>),
-        2 => Some(every_second_2::<D>),
-        4 => Some(every_second_4::<D>),
-        8 => Some(every_second_8::<D>),
-        _ => None,
-    }
-}
-
-/// Every second element of 1, 2 or 4 bytes: a vector of memory is read under a
-/// mask and narrowed to half a vector, or widened and written under a mask.
-macro_rules! every_second {
-    ($name:ident, $width:literal, $mask:literal, $load:ident, $narrow:ident, $widen:ident, $store:ident) => {
-        /// # Safety
-        /// As [`Kernel`], with strides of one and two widths; AVX-512 F and BW.
-        #[target_feature(enable = "avx512f,avx512bw")]
-        unsafe fn $name<D: Direction>(
-            count: usize,
-            memory: *mut u8,
-            memory_stride: isize,
-            packed: *mut u8,
-            packed_stride: usize,
-            width: usize,
-        ) {
-            const STEP: usize = 32 / $width;
-            let (mut memory, mut packed) = (memory, packed);
-            for _ in 0..count / STEP {
-                if D::PACK {
-                    // SAFETY: invariants 1 and 5: the mask leaves the caller's blocks.
-                    let wide = unsafe { $load($mask, memory.cast()) };
-                    // SAFETY: invariants 1 and 6: as many blocks fill half a vector.
-                    unsafe { _mm256_storeu_si256(packed.cast(), $narrow(wide)) };
-                } else {
-                    // SAFETY: invariants 1 and 6: as many blocks fill half a vector.
-                    let narrow = unsafe { _mm256_loadu_si256(packed.cast()) };
-                    // SAFETY: invariants 1 and 5: the mask leaves the caller's blocks.
-                    unsafe { $store(memory.cast(), $mask, $widen(narrow)) };
-                }
-                memory = memory.wrapping_add(64);
-                packed = packed.wrapping_add(32);
-            }
-            let rest = count % STEP;
-            // SAFETY: invariants 1 and 3: the caller's last blocks.
-            unsafe { fixed::<D, $width>(rest, memory, memory_stride, packed, packed_stride, width) }
-        }
-    };
-}
-
-every_second!(
-    every_second_1,
-    1,
-    0x5555_5555_5555_5555,
-    _mm512_maskz_loadu_epi8,
-    _mm512_cvtepi16_epi8,
-    _mm512_cvtepu8_epi16,
-    _mm512_mask_storeu_epi8
-);
-every_second!(
-    every_second_2,
-    2,
-    0x5555_5555,
-    _mm512_maskz_loadu_epi16,
-    _mm512_cvtepi32_epi16,
-    _mm512_cvtepu16_epi32,
-    _mm512_mask_storeu_epi16
-);
-every_second!(
-    every_second_4,
-    4,
-    0x5555,
-    _mm512_maskz_loadu_epi32,
-    _mm512_cvtepi64_epi32,
-    _mm512_cvtepu32_epi64,
-    _mm512_mask_storeu_epi32
-);
-
-/// Every second element of 8 bytes: two vectors of memory to one packed.
-///
-/// # Safety
-/// As [`Kernel`], with strides of one and two widths; AVX-512 F.
-#[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn every_second_8<D: Direction>(
-    count: usize,
-    memory: *mut u8,
-    memory_stride: isize,
-    packed: *mut u8,
-    packed_stride: usize,
-    width: usize,
-) {
-    const EVEN: __mmask8 = 0x55;
-    let evens = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
-    let lower = _mm512_setr_epi64(0, 0, 1, 0, 2, 0, 3, 0);
-    let upper = _mm512_setr_epi64(4, 0, 5, 0, 6, 0, 7, 0);
-    let (mut memory, mut packed) = (memory, packed);
-    for _ in 0..count / 8 {
-        let second = memory.wrapping_add(64);
-        if D::PACK {
-            // SAFETY: invariants 1 and 5: the mask leaves the caller's blocks.
-            let a = unsafe { _mm512_maskz_loadu_epi64(EVEN, memory.cast()) };
-            // SAFETY: invariants 1 and 5: the mask leaves the caller's blocks.
-            let b = unsafe { _mm512_maskz_loadu_epi64(EVEN, second.cast()) };
-            let dense = _mm512_permutex2var_epi64(a, evens, b);
-            // SAFETY: invariants 1 and 6: eight blocks fill a vector.
-            unsafe { _mm512_storeu_si512(packed.cast(), dense) };
-        } else {
-            // SAFETY: invariants 1 and 6: eight blocks fill a vector.
-            let dense = unsafe { _mm512_loadu_si512(packed.cast()) };
-            let (a, b) = (
-                _mm512_permutexvar_epi64(lower, dense),
-                _mm512_permutexvar_epi64(upper, dense),
-            );
-            // SAFETY: invariants 1 and 5: the mask leaves the caller's blocks.
-            unsafe { _mm512_mask_storeu_epi64(memory.cast(), EVEN, a) };
-            // SAFETY: invariants 1 and 5: the mask leaves the caller's blocks.
-            unsafe { _mm512_mask_storeu_epi64(second.cast(), EVEN, b) };
-        }
-        memory = memory.wrapping_add(128);
-        packed = packed.wrapping_add(64);
-    }
-    let rest = count % 8;
-    // SAFETY: invariants 1 and 3: the caller's last blocks.
-    unsafe { fixed::<D, 8>(rest, memory, memory_stride, packed, packed_stride, width) }
-}
-
-/// Lines of a [`comb`] at most before its pattern repeats.
-const COMB_LINES: usize = 16;
-/// Blocks that are worth preparing a comb.
-const COMB_BLOCKS: usize = 64;
-/// Bytes over which a comb goes: beyond, the caches decide and plain loops do as well.
-const COMB_BYTES: usize = 512 << 10;
-
-/// Copies blocks of whole 4-byte words at a short distance, line by line, as far as
-/// whole patterns and whole vectors go: a line of memory is read under a mask and
-/// its blocks pushed together, or vectors are pulled apart and written under it.
-///
-/// The caller copies the blocks left.
-///
-/// # Safety
-/// As [`Kernel`], with the packed blocks dense.
-pub(super) unsafe fn comb<D: Direction>(
-    count: usize,
-    memory: *mut u8,
-    memory_stride: isize,
-    packed: *mut u8,
-    width: usize,
-) -> usize {
-    let Ok(stride) = usize::try_from(memory_stride) else {
-        return 0;
-    };
-    let fits = (8..=24).contains(&width) && stride <= 48 && (width | stride).is_multiple_of(4);
-    let near = stride > width && count.saturating_mul(stride) <= COMB_BYTES;
-    if !fits
-        || !near
-        || count < COMB_BLOCKS
-        || !is_x86_feature_detected!("avx512f")
-        || !is_x86_feature_detected!("popcnt")
-    {
-        return 0;
-    }
-    // SAFETY: invariants 1 and 4: the machine has the features.
-    unsafe { comb_lines::<D>(count, memory, stride, packed, width) }
-}
-
-/// # Safety
-/// As [`comb`]; AVX-512 F.
-#[target_feature(enable = "avx512f,popcnt")]
-unsafe fn comb_lines<D: Direction>(
-    count: usize,
-    memory: *mut u8,
-    stride: usize,
-    packed: *mut u8,
-    width: usize,
-) -> usize {
-    const LINE: usize = 64;
-    // The pattern of `stride` bytes meets the lines again after so many.
-    let lines = stride >> stride.trailing_zeros().min(6);
-    let blocks = lines * LINE / stride;
-    let mut masks = [0 as __mmask16; COMB_LINES];
-    for (line, mask) in masks[..lines].iter_mut().enumerate() {
-        for word in 0..LINE / 4 {
-            let inside = (line * LINE + 4 * word) % stride < width;
-            *mask |= __mmask16::from(inside) << word;
-        }
-    }
-    // The last blocks are left over: a whole vector must fit behind every line.
-    let spare = LINE.div_ceil(width);
-    let patterns = count.saturating_sub(spare) / blocks;
-    let (mut memory, mut packed) = (memory, packed);
-    for _ in 0..patterns {
-        for &mask in &masks[..lines] {
-            if D::PACK {
-                // SAFETY: invariants 1 and 5: the mask leaves the caller's blocks.
-                let line = unsafe { _mm512_maskz_loadu_epi32(mask, memory.cast()) };
-                let dense = _mm512_maskz_compress_epi32(mask, line);
-                // SAFETY: invariants 1 and 6: a vector fits before the end of the blocks left over.
-                unsafe { _mm512_storeu_si512(packed.cast(), dense) };
-            } else {
-                // SAFETY: invariants 1 and 6: a vector fits before the end of the blocks left over.
-                let dense = unsafe { _mm512_loadu_si512(packed.cast()) };
-                let line = _mm512_maskz_expand_epi32(mask, dense);
-                // SAFETY: invariants 1 and 5: the mask leaves the caller's blocks.
-                unsafe { _mm512_mask_storeu_epi32(memory.cast(), mask, line) };
-            }
-            memory = memory.wrapping_add(LINE);
-            packed = packed.wrapping_add(4 * mask.count_ones() as usize);
-        }
-    }
-    patterns * blocks
 }
 
 /// Copies blocks of unequal length, none longer than `longest`, until a whole
