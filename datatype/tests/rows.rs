@@ -15,6 +15,15 @@ fn near_blocks() {
     }
 }
 
+/// Rows whose lines are asked for ahead of time.
+#[test]
+fn many_far_blocks() {
+    for (width, distance, count) in [(1, 1024, 32_768), (8, 1032, 32_771), (24, 1024, 32_769)] {
+        check(width, distance, count);
+        check(width, -distance, count);
+    }
+}
+
 /// Long rows in nests, and forms of rows at listed places.
 #[test]
 fn rows_in_nests() {

@@ -358,7 +358,7 @@ unsafe fn each<D: Direction>(
     let mut packed = packed;
     if let ([level], Body::Block) = (inner.levels.as_slice(), &inner.body) {
         let width = inner.body_bytes;
-        let kernel = strided::dense::<D>(width, level.stride);
+        let kernel = strided::dense::<D>(level.count, width, level.stride);
         for i in range {
             let place = at.wrapping_offset(offsets.at(i));
             // SAFETY: invariants 1, 3 and 4: the blocks of form `i`; the kernel is for them.

@@ -58,6 +58,12 @@ pub(super) fn dense<D: Direction>(_width: usize, _memory_stride: isize) -> Optio
     None
 }
 
+pub(super) fn gathered<D: Direction>(_width: usize, _memory_stride: isize) -> Option<Kernel> {
+    None
+}
+
+pub(super) fn prefetch(_place: *const u8) {}
+
 /// # Safety
 /// None needed: nothing is copied.
 pub(super) unsafe fn permuted<D: Direction>(

@@ -2,8 +2,8 @@
 //!
 //! AVX2: the bodies of `strided` and `list` once more, for blocks of 32 bytes and
 //! longer, which then move by 32 bytes; longer ones of up to `super::CALL_BYTES` piece
-//! by piece. AVX-512: masks. Rows of short blocks have modules of their own: those that a
-//! constant pattern serves (`rows`), and those whose pattern is worth preparing (`permuted`).
+//! by piece. AVX-512: masks. Rows of short blocks have modules of their own: those
+//! without anything to prepare (`rows`), and those whose pattern is worth it (`permuted`).
 //!
 //! Masks keep accesses inside of payload: masked-off bytes are neither read nor
 //! written nor can they fault, so gaps may lie outside of the buffer or belong
@@ -17,7 +17,7 @@ mod permuted;
 mod rows;
 
 pub(super) use permuted::permuted;
-pub(super) use rows::dense;
+pub(super) use rows::{dense, gathered};
 
 use super::list::{Done, Equal, Offset, each, equal_fixed, equal_halves};
 use super::strided::{Kernel, fixed, halves};
@@ -90,6 +90,14 @@ pub(super) unsafe fn by_vectors(from: *const u8, to: *mut u8, bytes: usize) {
 pub(super) fn fence() {
     // SAFETY: invariant 4: every x86-64 machine has SSE.
     unsafe { _mm_sfence() }
+}
+
+/// Asks for the line of a place, which need not be valid.
+#[inline(always)]
+pub(super) fn prefetch(place: *const u8) {
+    // SAFETY: invariant 4: every x86-64 machine has SSE; a prefetch reads nothing and
+    // does not fault.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) }
 }
 
 /// Copies blocks of one length of at least `super::PIECE` bytes.

@@ -1,10 +1,10 @@
-//! Rows of short blocks, dense on the packed side, at distances that a constant pattern
-//! serves: nothing is prepared, so a row may be short.
+//! Rows of short blocks, dense on the packed side: at distances that a constant pattern
+//! serves, and words at any distance. Nothing is prepared, so a row may be short.
 //!
 //! The invariants are those of `super::super`, by number.
 
-use super::super::Direction;
 use super::super::strided::{Kernel, fixed};
+use super::super::{Direction, Pack};
 use std::arch::x86_64::*;
 
 /// A kernel for blocks at twice their width from each other, or side by side in
@@ -28,6 +28,26 @@ pub(in super::super) fn dense<D: Direction>(width: usize, memory_stride: isize) 
         2 => Some(every_second_2::<D>),
         4 => Some(every_second_4::<D>),
         8 => Some(every_second_8::<D>),
+        _ => None,
+    }
+}
+
+/// Distances at which the lines of a row share few sets of a cache: there reads that
+/// wait for each other cost more than the stores that they save.
+const CONFLICTING: usize = 4096;
+
+/// A kernel for packing words at any distance: several are read before they are
+/// written as vectors, so that more of them are under way where each read misses.
+pub(in super::super) fn gathered<D: Direction>(
+    width: usize,
+    memory_stride: isize,
+) -> Option<Kernel> {
+    if !D::PACK || memory_stride.unsigned_abs().is_multiple_of(CONFLICTING) {
+        return None;
+    }
+    match width {
+        4 => Some(gathered_4),
+        8 => Some(gathered_8),
         _ => None,
     }
 }
@@ -227,4 +247,67 @@ reversed!(
     16,
     v,
     _mm256_permute4x64_epi64::<0b01_00_11_10>(v)
+);
+
+/// Words that are read one by one and written by vectors.
+macro_rules! gathered {
+    ($name:ident, $width:literal, $vectors:literal, $int:ty, $word:ident, $vector:expr) => {
+        /// # Safety
+        /// As [`Kernel`], for packing, with the packed blocks dense; SSE2.
+        #[target_feature(enable = "sse2")]
+        unsafe fn $name(
+            count: usize,
+            memory: *mut u8,
+            memory_stride: isize,
+            packed: *mut u8,
+            packed_stride: usize,
+            width: usize,
+        ) {
+            const VECTOR: usize = 16;
+            const VECTORS: usize = $vectors;
+            const STEP: usize = VECTORS * VECTOR / $width;
+            let (mut memory, mut packed) = (memory, packed);
+            for _ in 0..count / STEP {
+                let vectors: [__m128i; VECTORS] = std::array::from_fn(|n| {
+                    let first = n * VECTOR / $width;
+                    let $word = |i: usize| {
+                        let i = (first + i) as isize;
+                        let block = memory.wrapping_offset(memory_stride.wrapping_mul(i));
+                        // SAFETY: invariants 1 and 3: one of the caller's blocks.
+                        unsafe { block.cast::<$int>().read_unaligned() }
+                    };
+                    $vector
+                });
+                for (n, vector) in vectors.into_iter().enumerate() {
+                    let to = packed.wrapping_add(n * VECTOR);
+                    // SAFETY: invariants 1 and 3: the bytes of the blocks that were read.
+                    unsafe { _mm_storeu_si128(to.cast(), vector) };
+                }
+                memory = memory.wrapping_offset(memory_stride.wrapping_mul(STEP as isize));
+                packed = packed.wrapping_add(VECTORS * VECTOR);
+            }
+            let rest = count % STEP;
+            // SAFETY: invariants 1 and 3: the caller's last blocks.
+            unsafe {
+                fixed::<Pack, $width>(rest, memory, memory_stride, packed, packed_stride, width)
+            }
+        }
+    };
+}
+
+gathered!(
+    gathered_4,
+    4,
+    2,
+    i32,
+    word,
+    _mm_setr_epi32(word(0), word(1), word(2), word(3))
+);
+gathered!(
+    gathered_8,
+    8,
+    8,
+    i64,
+    word,
+    _mm_set_epi64x(word(1), word(0))
 );
