@@ -86,6 +86,17 @@ fn plain() -> Result<Vec<Shape>, TypeError> {
         ),
         one("vector-8-64", "vector", Type::vector(n, 1, 8, &f64)?),
         one("vector-8-512", "vector", Type::vector(n, 1, 64, &f64)?),
+        one(
+            "vector-8-128-2m",
+            "vector",
+            Type::vector(2 * n, 1, 16, &f64)?,
+        ),
+        one(
+            "reversed-4-2m",
+            "vector",
+            Type::vector(MIB / 2, 1, -1, &f32)?,
+        ),
+        one("reversed-8-2m", "vector", Type::vector(2 * n, 1, -1, &f64)?),
         one("vector-16-32", "vector", Type::vector(n / 2, 2, 4, &f64)?),
         one("vector-24-40", "vector", Type::vector(n / 3, 3, 5, &f64)?),
         one(
