@@ -47,8 +47,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Streams that are made before any is held.
-const STREAMS_AHEAD: usize = 8;
+/// Streams that are made before any is held: transfers that may need one at a time. Of more,
+/// each makes its own, which is not known to wait for anything.
+const STREAMS_AHEAD: usize = 96;
 
 /// What a view of a device's memory is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

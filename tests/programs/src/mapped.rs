@@ -3,7 +3,7 @@
 use crate::foreign::{self, Foreign};
 use osier::datatype::Basic;
 use osier::devices::{
-    Context, DeviceSlice, DeviceView, Kind, Memory, Ordered, Pinned, Stream, copy, devices,
+    Context, DeviceSlice, DeviceView, Kind, Memory, Ordered, Pinned, Stream, Valve, copy, devices,
 };
 use osier::{Communicator, ErrorKind, Layout, Type};
 use osier_bed::devices::{DeviceTraffic, device_traffic, device_use};
@@ -174,6 +174,8 @@ pub fn run(comm: &Communicator, what: &[&str]) {
         ["refused", from, to] => refused(comm, kind(from), kind(to)),
         ["dropped", from, to] => dropped(comm, kind(from), kind(to)),
         ["again"] => again(comm),
+        ["steady"] => steady(comm),
+        ["first"] => first(comm),
         ["pieces"] => pieces(comm),
         ["limit", most] => limit(comm, most.parse().expect("a number")),
         ["both", made] => both(comm, kind(made)),
@@ -458,6 +460,108 @@ fn again(comm: &Communicator) {
         comm.rank() == 1 || places.len() < all,
         "no address was used twice"
     );
+}
+
+/// The same while another message is never over: what was open of the old memory is closed
+/// all the same.
+fn steady(comm: &Communicator) {
+    let device = Device::of(comm);
+    let held = device.another_stream();
+    let bytes = 100_000;
+    let slice = device.with(Kind::Plain, &vec![0; bytes]);
+    let color = u32::from(comm.rank() == 2);
+    let pair = comm.split(Some(color), 0).expect("split").expect("a part");
+    let valve = Valve::new(&device.context).expect("a valve");
+    match comm.rank() {
+        // Its producer comes last of all.
+        2 => {
+            valve.set(false);
+            valve.hold(&held).expect("held");
+            let sent = comm.isend(slice.after_stream(&held), 1, 77).expect("begun");
+            comm.barrier().expect("a barrier");
+            valve.set(true);
+            sent.wait().expect("sent");
+        }
+        1 => {
+            let into = comm.irecv(slice.after_stream(&device.stream), 2, 77);
+            while device_use(comm).under_way == 0 {
+                let _ = comm.iprobe(2, 78).expect("progress");
+            }
+            again(&pair);
+            assert!(device_use(comm).under_way > 0);
+            comm.barrier().expect("a barrier");
+            into.expect("begun").wait().expect("received");
+        }
+        _ => {
+            again(&pair);
+            comm.barrier().expect("a barrier");
+        }
+    }
+}
+
+/// Messages that need kernels, tables and memory for the first time while streams are held:
+/// nothing that a driver may make only when they are not is made by then.
+fn first(comm: &Communicator) {
+    const STREAMS: usize = 64;
+    const WORKS: usize = 2000;
+    let (device, other) = (Device::of(comm), 1 - comm.rank());
+    let bytes = 300_000;
+    let mut ends = Vec::new();
+    for (_, layout, around) in layouts(bytes) {
+        let from = device.with(Kind::Plain, &pattern(around, comm.rank()));
+        let to = device.with(Kind::Plain, &vec![0xa5; around]);
+        ends.push((layout, from, to));
+    }
+    let gone = device.with(Kind::Plain, &[1; 5000]);
+    let held: Vec<Stream> = (0..STREAMS).map(|_| device.another_stream()).collect();
+    let mut late: Vec<_> = held
+        .iter()
+        .map(|_| device.with(Kind::Plain, &[0; 1000]))
+        .collect();
+    device.stream.synchronize().expect("idle");
+    for (tag, (stream, slice)) in held.iter().zip(&mut late).enumerate() {
+        let on = comm.on_stream(stream);
+        on.recv(slice, other, 1000 + tag).expect("enqueued");
+    }
+    comm.barrier().expect("a barrier");
+    for (tag, (layout, from, to)) in ends.iter().enumerate() {
+        let view = |slice| DeviceView::new(slice, 0, layout, 1).expect("inside");
+        let into = comm.irecv(view(to).after_stream(&device.stream), other, tag);
+        comm.send(&view(from).after_stream(&device.stream), other, tag)
+            .expect("a send");
+        into.expect("begun").wait().expect("received");
+    }
+    // The driver would wait for the streams.
+    drop(gone);
+    let word = vec![comm.rank()];
+    let go = comm.isend(word, other, 999).expect("begun");
+    std::thread::scope(|threads| {
+        // More than a stream takes: the call blocks until the message is there.
+        let (stream, slice) = (&held[0], &late[0]);
+        let full = threads.spawn(move || {
+            for i in 0..WORKS {
+                copy::fill(stream, &slice.after_stream(stream), i as u8).expect("a fill");
+            }
+        });
+        let mut asked = [0usize];
+        comm.recv(&mut asked, other, 999).expect("asked");
+        let bytes = vec![7u8; 1000];
+        for tag in 0..STREAMS {
+            comm.send(&bytes, other, 1000 + tag).expect("a send");
+        }
+        full.join().expect("filled");
+    });
+    go.wait().expect("sent");
+    for stream in &held {
+        comm.on_stream(stream).synchronize().expect("received");
+    }
+    assert!(device.bytes(&late[0]) == vec![(WORKS - 1) as u8; 1000]);
+    assert!(late[1..].iter().all(|slice| device.bytes(slice) == vec![7; 1000]));
+    for (layout, _, to) in &ends {
+        let all = pattern(to.len(), other);
+        let right = expected((layout, &all), (layout, to.len()));
+        assert!(device.bytes(to) == right);
+    }
 }
 
 /// Memory of several pieces, of which messages touch some.

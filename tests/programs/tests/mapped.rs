@@ -211,6 +211,25 @@ fn an_address_that_is_used_again_does_not_meet_the_old_memory() {
     }
 }
 
+/// A message that is never over must not keep what is stale open.
+#[test]
+fn an_address_is_used_again_under_steady_traffic() {
+    if emulated() {
+        let mut command = job(3, &["--emulate-gpus", "1"], &["mapped", "steady"]);
+        settings(&mut command, &[("OSIER_EMULATED_ADDRESSES", "reused")]);
+        finish(&mut command).through(&[0, 1, 2]).code(0).quiet();
+    }
+}
+
+/// Whatever the driver makes only when no stream is held was made before.
+#[test]
+fn first_messages_come_behind_held_streams() {
+    if emulated() {
+        mapped("1", &[("OSIER_EMULATED_WAITS", "all")], &["first"]).quiet();
+        mapped("2", &[("OSIER_EMULATED_WAITS", "all")], &["first"]).quiet();
+    }
+}
+
 #[test]
 fn mappings_are_bounded() {
     if emulated() {
