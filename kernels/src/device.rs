@@ -245,6 +245,9 @@ impl Context {
             bar1_windows: Mutex::default(),
             packing: AtomicU32::new(0),
         }));
+        if context.has_pools() {
+            context.keep_pool_memory();
+        }
         contexts.push(context.clone());
         Ok(context)
     }

@@ -25,6 +25,9 @@ pub enum DeviceError {
         /// What the driver says about it.
         text: String,
     },
+    /// Work is under way: the driver's answer to a question, of which no words are made.
+    #[error("work on the device is under way")]
+    NotReady,
     /// Memory of another library that was freed while it was handed over.
     #[error(
         "the {bytes} bytes at {at:#x} were freed while they were in use (hint: memory of another library has to live until the messages and the work on it are over)"
@@ -90,6 +93,7 @@ impl DeviceError {
     pub fn code(&self) -> Option<u32> {
         match self {
             DeviceError::Driver { code, .. } => Some(*code),
+            DeviceError::NotReady => Some(crate::driver::abi::NOT_READY),
             _ => None,
         }
     }

@@ -336,10 +336,7 @@ impl Drop for EventInner {
 fn answer(queried: Result<()>) -> Result<bool> {
     match queried {
         Ok(()) => Ok(true),
-        Err(DeviceError::Driver {
-            code: abi::NOT_READY,
-            ..
-        }) => Ok(false),
+        Err(DeviceError::NotReady) => Ok(false),
         Err(error) => Err(error),
     }
 }
@@ -357,7 +354,8 @@ mod tests {
             text: String::new(),
         };
         assert_eq!(answer(Ok(())), Ok(true));
-        assert_eq!(answer(Err(refused(600))), Ok(false));
+        assert_eq!(answer(Err(DeviceError::NotReady)), Ok(false));
+        assert_eq!(DeviceError::NotReady.code(), Some(600));
         assert_eq!(answer(Err(refused(700))), Err(refused(700)));
     }
 }

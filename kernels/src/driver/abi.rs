@@ -81,6 +81,9 @@ pub const P2P_NATIVE_ATOMICS: c_uint = 3;
 pub const DEVICE_MEMORY_POOLS: c_uint = 115;
 pub const DEVICE_POOL_HANDLES: c_uint = 119;
 
+/// Of a pool: bytes that it keeps when a stream is synchronized; `u64`.
+pub const POOL_RELEASE_THRESHOLD: c_uint = 4;
+
 pub const ALLOCATION_PINNED: c_uint = 1;
 pub const LOCATION_DEVICE: c_uint = 1;
 pub const HANDLE_POSIX_FD: c_uint = 1;

@@ -136,6 +136,9 @@ entry_points! {
     cuMemAllocAsync(memory: *mut DevicePointer, bytes: usize, stream: Stream);
     cuMemFreeAsync(memory: DevicePointer, stream: Stream);
     cuMemPoolCreate(pool: *mut MemoryPool, props: *const PoolProps);
+    cuDeviceGetDefaultMemPool(pool: *mut MemoryPool, device: Device);
+    cuMemPoolSetAttribute(pool: MemoryPool, attribute: c_uint, value: *mut c_void);
+    cuMemPoolGetAttribute(pool: MemoryPool, attribute: c_uint, value: *mut c_void);
     cuMemPoolDestroy(pool: MemoryPool);
     cuMemAllocFromPoolAsync(memory: *mut DevicePointer, bytes: usize, pool: MemoryPool, stream: Stream);
     cuMemPoolSetAccess(pool: MemoryPool, access: *const AccessDesc, count: usize);
@@ -359,6 +362,9 @@ impl Driver {
 
     #[cold]
     fn refused(&self, call: &'static str, code: u32) -> DeviceError {
+        if code == abi::NOT_READY {
+            return DeviceError::NotReady; // asked again and again
+        }
         let name = self.told(self.table.cuGetErrorName, code);
         let text = self.told(self.table.cuGetErrorString, code);
         DeviceError::Driver {

@@ -17,7 +17,7 @@
 //! Guide 12.0, section 11.9 (interprocess communication of pools).
 
 use crate::device::Context;
-use crate::driver::abi;
+use crate::driver::{Driver, abi};
 use crate::error::Result;
 use crate::memory::Memory;
 use crate::stream::Stream;
@@ -47,9 +47,41 @@ impl Context {
             let mut pool = abi::MemoryPool::NULL;
             // SAFETY: a place for one handle; the properties are complete.
             unsafe { driver.cuMemPoolCreate(&mut pool, &props) }?;
+            keep_memory(&driver, pool);
             Ok(pool)
         })
     }
+
+    /// Has the device's own pool keep its memory, unless somebody has said otherwise.
+    pub(crate) fn keep_pool_memory(&self) {
+        let Ok(driver) = self.enter() else {
+            return;
+        };
+        let mut pool = abi::MemoryPool::NULL;
+        // SAFETY: a place for one handle.
+        if unsafe { driver.cuDeviceGetDefaultMemPool(&mut pool, self.device()) }.is_err() {
+            return;
+        }
+        let mut bytes = 0u64;
+        // SAFETY: the attribute is a number of 64 bits.
+        let asked = unsafe {
+            let at = (&raw mut bytes).cast();
+            driver.cuMemPoolGetAttribute(pool, abi::POOL_RELEASE_THRESHOLD, at)
+        };
+        if asked.is_ok() && bytes == 0 {
+            keep_memory(&driver, pool);
+        }
+    }
+}
+
+/// Has a pool keep its memory: a pool gives back what is free whenever a stream is
+/// synchronized, and the next allocation maps anew, for a millisecond. What refuses goes on
+/// as before.
+fn keep_memory(driver: &Driver, pool: abi::MemoryPool) {
+    let mut bytes = u64::MAX;
+    let at = (&raw mut bytes).cast();
+    // SAFETY: the attribute is a number of 64 bits.
+    let _ = unsafe { driver.cuMemPoolSetAttribute(pool, abi::POOL_RELEASE_THRESHOLD, at) };
 }
 
 /// A descriptor of a pool, of which the caller holds memory.

@@ -556,7 +556,11 @@ fn first(comm: &Communicator) {
         comm.on_stream(stream).synchronize().expect("received");
     }
     assert!(device.bytes(&late[0]) == vec![(WORKS - 1) as u8; 1000]);
-    assert!(late[1..].iter().all(|slice| device.bytes(slice) == vec![7; 1000]));
+    assert!(
+        late[1..]
+            .iter()
+            .all(|slice| device.bytes(slice) == vec![7; 1000])
+    );
     for (layout, _, to) in &ends {
         let all = pattern(to.len(), other);
         let right = expected((layout, &all), (layout, to.len()));
