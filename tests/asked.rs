@@ -9,17 +9,18 @@
 //! | `trees` | random types of a test, or of a soak | of datatypes and kernels |
 //! | `seed` | the seed of `one_seed`, or the first of a soak | those, `engine_sim` |
 //! | `seconds`, `runs` | length of a soak: time, programs | those, `engine_sim` |
-//! | `case` | what a failure has printed, for `one_case` | `engine_sim` |
+//! | `case` | what a failure has printed, for `one_case`; one shape | `engine_sim`, `inspect` |
 //! | `calls`, `call-seed` | seeds of collective calls: how many, or which one | `engine_sim` |
 //! | `deviations`, `schedules`, `deadly` | bounds of the exploration | `engine_sim` |
 //! | `rounds` | rounds of each operator | `reduce` of the kernels |
+//! | `sass` | folder of disassembled kernels | `inspect` of the kernels |
 //! | `hang-seeds` | seeds of the verdict on hangs | unit tests of the engine |
 //! | `collective-seeds` | seeds of jobs that lose a rank | `processes` |
 //! | `first-step` | where a sample of deaths begins | `device_deaths` |
 //! | `skip` | what tests may do without, of the keys in `tests/needs.rs` | all that use it |
 
 /// Each key, for what is not known to be refused.
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 16] = [
     "trees",
     "seed",
     "seconds",
@@ -31,6 +32,7 @@ const KEYS: [&str; 15] = [
     "schedules",
     "deadly",
     "rounds",
+    "sass",
     "hang-seeds",
     "collective-seeds",
     "first-step",
