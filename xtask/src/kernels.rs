@@ -4,6 +4,8 @@
 //! NVRTC 12.0 is chosen on purpose: its PTX (ISA 8.0, compute_70) is taken by
 //! every driver since CUDA 12.0 and by the assemblers for sm_70 to sm_121.
 
+mod inspect;
+
 use crate::setup;
 use crate::steps::{Result, Steps, root, run as run_command, target_dir};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -12,6 +14,8 @@ use std::process::Command;
 
 const NVRTC: &str = "nvidia-cuda-nvrtc-cu12==12.0.140";
 const PTXAS: &str = "nvidia-cuda-nvcc-cu12==12.9.86";
+/// Reads the code of any assembler since 12.0; there is none of the compiler's own age.
+const NVDISASM: &str = "nvidia-cuda-nvdisasm==13.2.51";
 const OPTIONS: [&str; 5] = [
     "--gpu-architecture=compute_70",
     "--std=c++17",
@@ -27,6 +31,7 @@ const ARCHITECTURES: [&str; 4] = ["sm_70", "sm_80", "sm_90", "sm_100"];
 #[command(after_help = "Examples:
   cargo xtask kernels             compile kernels/cuda to kernels/ptx
   cargo xtask kernels --check     compare and assemble; change nothing
+  cargo xtask kernels --inspect   count instructions, write kernels/inspect.txt
   cargo xtask kernels --cubins target/release/cubins
                                   binaries beside the executables of a release")]
 pub struct Args {
@@ -41,12 +46,20 @@ pub struct Args {
     /// is impossible, say why and go on
     #[arg(long, conflicts_with_all = ["check", "cubins"])]
     install: bool,
+    /// Count the instructions that machine code of sm_90 takes for shapes of layouts,
+    /// and write the table of them
+    #[arg(long, conflicts_with_all = ["check", "cubins", "install"])]
+    inspect: bool,
 }
 
 /// Compiles, or checks; installs the compiler below the target folder.
 pub fn run(args: &Args) -> Result {
     if let Some(folder) = &args.cubins {
         return cubins(folder);
+    }
+    if args.inspect {
+        install()?;
+        return inspect::write();
     }
     if args.install {
         if let Err(why) = install() {
@@ -158,6 +171,10 @@ pub fn check_steps(steps: &mut Steps) {
         }
         Ok(())
     });
+    match nvdisasm() {
+        Some(_) => steps.step("kernels: instructions", inspect::check),
+        None => steps.skip("kernels: instructions", "nvdisasm is not installed"),
+    }
 }
 
 fn read(path: &Path) -> Result<String> {
@@ -247,7 +264,24 @@ fn ptxas() -> Option<PathBuf> {
     installed("cuda_nvcc/bin/ptxas")
 }
 
+fn nvdisasm() -> Option<PathBuf> {
+    installed("cu13/bin/nvdisasm")
+}
+
+/// Installs the compiler; the disassembler, too, where that is possible.
 fn install() -> Result {
+    install_compiler()?;
+    if nvdisasm().is_some() {
+        return Ok(());
+    }
+    let done = pip(&["--no-deps", NVDISASM]);
+    if let Err(why) = done {
+        println!("no disassembler: {why}");
+    }
+    Ok(())
+}
+
+fn install_compiler() -> Result {
     if nvrtc().is_some() && ptxas().is_some() {
         return Ok(());
     }
@@ -258,14 +292,15 @@ fn install() -> Result {
             .args(["-m", "venv", "--clear"])
             .arg(venv()),
     )?;
-    run_command(Command::new(venv().join("bin/pip")).args([
-        "install",
-        "--quiet",
-        "--timeout=20",
-        "--retries=1",
-        NVRTC,
-        PTXAS,
-    ]))
+    pip(&[NVRTC, PTXAS])
+}
+
+fn pip(what: &[&str]) -> Result {
+    run_command(
+        Command::new(venv().join("bin/pip"))
+            .args(["install", "--quiet", "--timeout=20", "--retries=1"])
+            .args(what),
+    )
 }
 
 /// Unpacks a package for this platform into a folder, without what it depends on.
