@@ -1,105 +1,145 @@
-// Any layout: nested loops, regular or by a table of places, over one block or
-// over a list of runs of any length.
-//
-// The packed bytes are cut into equal words, whatever the runs are, and a word
-// finds its run by bisection between two hints that are a fixed number of packed
-// bytes apart: at most log2(bytes between hints) steps, however many runs.
+// Pack and unpack of any layout, chunk by chunk.
 #pragma once
-#include "osier.cuh"
-
-const int OSIER_DIMENSIONS = 8;
-
-struct osier_dimension {
-    osier_divisor count;
-    osier_i64 stride;    // without a table
-    const void* table;   // places, osier_i32 or osier_i64
-    osier_u32 wide;      // osier_i64
-    osier_u32 unused;
-};
-
-struct osier_list {
-    const void* offsets;     // osier_i32 or osier_i64; null: the core is one block
-    const void* before;      // packed bytes before each run, osier_u32 or osier_u64
-    const osier_u32* hints;  // the run at every (1 << shift)-th packed byte
-    osier_u32 wide_offsets;
-    osier_u32 wide_before;
-    osier_u32 shift;
-    osier_u32 runs;
-};
-
-// Where packed words are, for any layout.
-struct osier_nest {
-    osier_divisor core;  // words of a core
-    osier_list list;
-    osier_u32 dimensions;
-    osier_u32 unused;
-    osier_dimension dimension[OSIER_DIMENSIONS]; // innermost first
-};
+#include "nest.cuh"
+#include "run.cuh"
 
 struct osier_general {
     osier_range range;
     osier_nest nest;
 };
 
-template <int W, class I> struct osier_general_nest {
-    const osier_nest& plan;
-
-    __device__ __forceinline__ osier_u64 before(osier_u32 run) const {
-        const osier_list& list = plan.list;
-        return list.wide_before ? ((const osier_u64*)list.before)[run]
-                                : (osier_u64)((const osier_u32*)list.before)[run];
-    }
-
-    __device__ __forceinline__ osier_i64 offset(osier_u32 run) const {
-        const osier_list& list = plan.list;
-        return list.wide_offsets ? ((const osier_i64*)list.offsets)[run]
-                                 : (osier_i64)((const osier_i32*)list.offsets)[run];
-    }
-
-    // The run of a packed byte of the core.
-    __device__ __forceinline__ osier_u32 run(osier_u64 byte) const {
-        const osier_u64 hint = byte >> plan.list.shift;
-        osier_u32 low = plan.list.hints[hint], high = plan.list.hints[hint + 1];
-#pragma unroll 1
-        while (low < high) {
-            const osier_u32 middle = low + (high - low + 1) / 2;
-            if (before(middle) <= byte) low = middle; else high = middle - 1;
-        }
-        return low;
-    }
-
-    __device__ __forceinline__ osier_i64 inside(osier_u64 byte) const {
-        if (!plan.list.offsets) return (osier_i64)byte;
-        const osier_u32 found = run(byte);
-        return offset(found) + (osier_i64)(byte - before(found));
-    }
-
-    __device__ __forceinline__ osier_i64 at(I word) const {
-        I rest = osier_quotient(plan.core, word);
-        osier_i64 offset = inside((osier_u64)(word - rest * (I)plan.core.value) * W);
-#pragma unroll 1
-        for (osier_u32 k = 0; k < plan.dimensions; k++) {
-            const osier_dimension& dimension = plan.dimension[k];
-            I index = rest;
-            if (k + 1 < plan.dimensions) {
-                rest = osier_quotient(dimension.count, index);
-                index -= rest * (I)dimension.count.value;
+// Words of a segment one by one: four of a lane under way.
+template <int W, bool PACK, class P> static __device__ __forceinline__ void osier_move_each(
+    const P& places, osier_u8* packed, osier_u32 words, osier_u32 lane
+) {
+    typedef typename osier_word<W>::type word;
+    const int ITEMS = 4;
+    for (osier_u32 at = lane; at < words; at += ITEMS * OSIER_LANES) {
+        word moved[ITEMS];
+        osier_u8* inside[ITEMS];
+        osier_u8* const outside = packed + (osier_u64)at * W;
+#pragma unroll
+        for (int k = 0; k < ITEMS; k++) {
+            if (at + k * OSIER_LANES < words) {
+                inside[k] = places.at(at + k * OSIER_LANES);
+                moved[k] = *(const word*)(PACK ? inside[k] : outside + k * OSIER_LANES * W);
             }
-            if (!dimension.table) offset += (osier_i64)index * dimension.stride;
-            else if (dimension.wide) offset += ((const osier_i64*)dimension.table)[index];
-            else offset += ((const osier_i32*)dimension.table)[index];
         }
-        return offset;
+#pragma unroll
+        for (int k = 0; k < ITEMS; k++) {
+            if (at + k * OSIER_LANES < words) *(word*)(PACK ? outside + k * OSIER_LANES * W : inside[k]) = moved[k];
+        }
     }
-};
+}
+
+// Narrow words of a segment, as many as are 8 aligned packed bytes at once.
+template <int W, bool PACK, class P, class G> static __device__ __forceinline__ void osier_move_groups(
+    const P& places, const G& groups, osier_u8* packed, osier_u32 words, osier_u32 lane
+) {
+    typedef typename osier_word<W>::type word;
+    const osier_u32 MANY = 8 / W;
+    const osier_u32 head = (osier_u32)osier_least(words, ((0 - (osier_u64)packed) & 7) / W);
+    const osier_u32 count = (words - head) / MANY, tail = head + count * MANY;
+    if (lane < head + (words - tail)) {
+        const osier_u32 number = lane < head ? lane : tail + (lane - head);
+        word* const inside = (word*)places.at(number);
+        word* const outside = (word*)packed + number;
+        if (PACK) *outside = *inside; else *inside = *outside;
+    }
+    for (osier_u32 at = lane; at < count; at += OSIER_LANES) {
+        const osier_u32 number = head + at * MANY;
+        osier_u8* inside[MANY];
+        groups.find(number, inside);
+        osier_u64* const outside = (osier_u64*)(packed + (osier_u64)number * W);
+        if (PACK) {
+            word moved[MANY];
+#pragma unroll
+            for (int k = 0; k < (int)MANY; k++) moved[k] = *(const word*)inside[k];
+            // Two halves, for registers have 32 bits.
+            osier_u32 low = 0, high = 0;
+#pragma unroll
+            for (int k = 0; k < (int)MANY / 2; k++) {
+                low |= (osier_u32)moved[k] << (8 * W * k);
+                high |= (osier_u32)moved[k + MANY / 2] << (8 * W * k);
+            }
+            *outside = (osier_u64)osier_kept(high) << 32 | osier_kept(low);
+        } else {
+            const osier_u64 unit = *outside;
+#pragma unroll
+            for (int k = 0; k < (int)MANY; k++) *(word*)inside[k] = (word)(unit >> (8 * W * k));
+        }
+    }
+}
+
+template <int W, bool PACK, class P> static __device__ __forceinline__ void osier_move_words(
+    const P& places, osier_u8* packed, osier_u32 words, osier_u32 lane
+) {
+    if (W <= 2) {
+        const osier_one_by_one<W, P> groups = {places};
+        osier_move_groups<(W <= 2 ? W : 1), PACK>(places, groups, packed, words, lane);
+    } else osier_move_each<W, PACK>(places, packed, words, lane);
+}
+
+template <int W, bool PACK> static __device__ __forceinline__ void osier_move_segment(
+    const osier_nest& nest, bool wide, const osier_segment& segment, osier_u8* packed, osier_u32 lane
+) {
+    const int N = W <= 2 ? W : 1;
+    const bool strides = !nest.dimension[0].table && nest.dimensions;
+    if (segment.kind & OSIER_RUN) {
+        osier_u8* const inside = segment.base;
+        osier_copy_run<W>(PACK ? packed : inside, PACK ? inside : packed, segment.words, lane);
+    } else if (segment.kind & OSIER_ROWS) {
+        const osier_rows<W> rows = {nest, segment};
+        if (W <= 2 && strides && nest.core.value >= 8 / N) {
+            const osier_rows<N> narrow = {nest, segment};
+            const osier_by_rows<N> groups = {narrow};
+            osier_move_groups<N, PACK>(narrow, groups, packed, segment.words, lane);
+        } else osier_move_words<W, PACK>(rows, packed, segment.words, lane);
+    } else if (segment.kind & OSIER_MAP) {
+        const osier_maps<W> maps = {nest, segment};
+        if (W <= 2 && strides) {
+            const osier_maps<N> narrow = {nest, segment};
+            const osier_by_map<N> groups = {narrow};
+            osier_move_groups<N, PACK>(narrow, groups, packed, segment.words, lane);
+        } else osier_move_words<W, PACK>(maps, packed, segment.words, lane);
+    } else if (segment.kind & OSIER_LIST) {
+        const osier_lists<W> lists = {nest, segment};
+        osier_move_words<W, PACK>(lists, packed, segment.words, lane);
+    } else {
+        const osier_anywhere<W> any = {nest, segment, wide};
+        osier_move_words<W, PACK>(any, packed, segment.words, lane);
+    }
+}
 
 template <int W, bool PACK>
 static __device__ __forceinline__ void osier_move_general(const osier_general& plan) {
-    if (plan.range.wide) {
-        osier_general_nest<W, osier_u64> nest = {plan.nest};
-        osier_move<W, PACK, osier_u64>(plan.range, nest);
-    } else {
-        osier_general_nest<W, osier_u32> nest = {plan.nest};
-        osier_move<W, PACK, osier_u32>(plan.range, nest);
+    const osier_range& range = plan.range;
+    const osier_nest& nest = plan.nest;
+    const bool wide = range.wide;
+    const osier_u64 first = (range.start + (W - 1)) / W;
+    const osier_u64 last = range.end / W;
+    osier_u8* const packed = range.packed - range.start;
+    const osier_u32 lane = threadIdx.x % OSIER_LANES;
+    const osier_u64 warps = blockDim.x / OSIER_LANES;
+    const osier_u64 step = gridDim.x * warps * range.chunk;
+    for (osier_u64 at = first + (blockIdx.x * warps + threadIdx.x / OSIER_LANES) * range.chunk; at < last; at += step) {
+        const osier_u32 words = (osier_u32)osier_least(range.chunk, last - at);
+        for (osier_u32 done = 0; done < words;) {
+            osier_segment segment = osier_open<W>(nest, range.layout, wide, at + done, words - done);
+            segment.base = osier_kept(segment.base);
+            osier_move_segment<W, PACK>(nest, wide, segment, packed + (at + done) * W, lane);
+            done += segment.words;
+        }
+    }
+    // Fewer than W bytes before the first word, fewer than W behind the last.
+    if (W > 1 && blockIdx.x == 0 && threadIdx.x < 2 * W) {
+        const bool behind = threadIdx.x >= W;
+        const osier_u64 from = first * W, until = last * W > from ? last * W : from;
+        const osier_u64 byte = behind ? until + (threadIdx.x - W) : range.start + threadIdx.x;
+        const osier_u64 stop = behind ? range.end : (from < range.end ? from : range.end);
+        if (byte < stop) {
+            osier_u8* const inside = osier_word_at<W>(nest, range.layout, wide, byte / W) + byte % W;
+            if (PACK) packed[byte] = *inside; else *inside = packed[byte];
+        }
     }
 }

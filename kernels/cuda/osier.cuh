@@ -38,6 +38,28 @@ static __device__ __forceinline__ osier_u64 osier_quotient(const osier_divisor& 
     return n / by.value;
 }
 
+// The same, where only the launch knows how wide numbers are.
+static __device__ __forceinline__ osier_u64 osier_divide(const osier_divisor& by, osier_u64 n, bool wide) {
+    return wide ? n / by.value : (osier_u64)osier_quotient(by, (osier_u32)n);
+}
+
+// The same address and number, which the compiler is not to take apart: it would add up
+// anew, for each of several words, what they share.
+static __device__ __forceinline__ osier_u8* osier_kept(osier_u8* at) {
+#ifdef __CUDA_ARCH__
+    asm("" : "+l"(at));
+    __builtin_assume(__isGlobal(at));
+#endif
+    return at;
+}
+
+static __device__ __forceinline__ osier_u32 osier_kept(osier_u32 number) {
+#ifdef __CUDA_ARCH__
+    asm("" : "+r"(number));
+#endif
+    return number;
+}
+
 // A range of packed bytes, and both memories.
 struct osier_range {
     osier_u8* layout;  // origin of the layout, base included
@@ -45,7 +67,7 @@ struct osier_range {
     osier_u64 start;
     osier_u64 end;
     osier_u32 wide;    // word numbers need 64 bits
-    osier_u32 unused;
+    osier_u32 chunk;   // words that a warp takes at once; kernels of strides have no use for it
 };
 
 // Moves all words of a range, then its ragged ends byte by byte. `nest.at(word)`

@@ -22,17 +22,6 @@ struct osier_reduction {
 enum { OSIER_SUM, OSIER_PRODUCT, OSIER_MIN, OSIER_MAX, OSIER_UNSIGNED_MIN, OSIER_UNSIGNED_MAX,
        OSIER_LOGICAL_AND, OSIER_LOGICAL_OR, OSIER_LOGICAL_XOR };
 
-template <int W> static __device__ __forceinline__ osier_i64 osier_place(
-    const osier_nest& nest, bool wide, osier_u64 number
-) {
-    if (wide) {
-        const osier_general_nest<W, osier_u64> at = {nest};
-        return at.at(number);
-    }
-    const osier_general_nest<W, osier_u32> at = {nest};
-    return at.at((osier_u32)number);
-}
-
 // Bytes of an element or a group of them.
 template <class T, int N> union osier_group {
     T lane[N];
@@ -97,7 +86,7 @@ static __device__ __forceinline__ void osier_reduce_runs(const osier_reduction& 
 }
 
 static __device__ __forceinline__ bool osier_is_run(const osier_nest& nest) {
-    return !nest.dimensions && !nest.list.offsets;
+    return !nest.dimensions && !nest.list.offsets && !nest.map;
 }
 
 // Groups of W bytes; `O::apply<N>(operation, left, right)` combines N elements.
@@ -112,8 +101,8 @@ template <class O, int W> static __device__ __forceinline__ void osier_reduce(co
     const bool runs = W == 16 && (N > 1 || plan.access >= W) && osier_is_run(sides.to.nest) && osier_is_run(sides.from.nest);
     if (runs) osier_reduce_runs<O, W>(plan, first, last);
     for (osier_u64 at = first + (osier_u64)blockIdx.x * blockDim.x + threadIdx.x; !runs && at < last; at += step) {
-        osier_u8* const to = sides.to.layout + osier_place<W>(sides.to.nest, wide, at);
-        const osier_u8* const from = sides.from.layout + osier_place<W>(sides.from.nest, wide, at);
+        osier_u8* const to = osier_word_at<W>(sides.to.nest, sides.to.layout, wide, at);
+        const osier_u8* const from = osier_word_at<W>(sides.from.nest, sides.from.layout, wide, at);
         osier_group<T, N> left, right;
         if (N == 1) {
             osier_read_any(right, from, plan.access);
@@ -133,8 +122,8 @@ template <class O, int W> static __device__ __forceinline__ void osier_reduce(co
         const osier_u64 stop = behind ? sides.end : (begin < sides.end ? begin : sides.end);
         if (byte < stop) {
             const osier_i64 inside = (osier_i64)(byte % W);
-            T* const to = (T*)(sides.to.layout + osier_place<W>(sides.to.nest, wide, byte / W) + inside);
-            const T* const from = (const T*)(sides.from.layout + osier_place<W>(sides.from.nest, wide, byte / W) + inside);
+            T* const to = (T*)(osier_word_at<W>(sides.to.nest, sides.to.layout, wide, byte / W) + inside);
+            const T* const from = (const T*)(osier_word_at<W>(sides.from.nest, sides.from.layout, wide, byte / W) + inside);
             T left[1] = {*to}, right[1] = {*from};
             O::template apply<1>(plan.operation, left, right);
             *to = left[0];

@@ -54,10 +54,10 @@ extern "C" __global__ void osier_reduce_pair(osier_reduction plan) {
     const osier_u64 last = sides.end / (V + I);
     for (osier_u64 at = sides.start / (V + I) + (osier_u64)blockIdx.x * blockDim.x + threadIdx.x; at < last; at += step) {
         const osier_u64 byte = at * (V + I);
-        osier_u8* const left = sides.to.layout + osier_place<1>(sides.to.nest, wide, byte);
-        osier_u8* const left_index = sides.to.layout + osier_place<1>(sides.to.nest, wide, byte + V);
-        const osier_u8* const right = sides.from.layout + osier_place<1>(sides.from.nest, wide, byte);
-        const osier_u8* const right_index = sides.from.layout + osier_place<1>(sides.from.nest, wide, byte + V);
+        osier_u8* const left = osier_word_at<1>(sides.to.nest, sides.to.layout, wide, byte);
+        osier_u8* const left_index = osier_word_at<1>(sides.to.nest, sides.to.layout, wide, byte + V);
+        const osier_u8* const right = osier_word_at<1>(sides.from.nest, sides.from.layout, wide, byte);
+        const osier_u8* const right_index = osier_word_at<1>(sides.from.nest, sides.from.layout, wide, byte + V);
         const osier_u64 a = osier_read_bits(left, V, plan.access), b = osier_read_bits(right, V, plan.access);
         const osier_u64 i = osier_read_bits(left_index, I, plan.access), j = osier_read_bits(right_index, I, plan.access);
         const osier_u64 worst = largest ? 0 : none;

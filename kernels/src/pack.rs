@@ -410,7 +410,7 @@ impl Packer {
             let Some(planned) = Transfer::new(reads, writes, bytes) else {
                 return Ok(());
             };
-            let name = COPY[usize::from(planned.regular)][index(planned.width)];
+            let name = COPY[index(planned.width)];
             let grid = self.grid(planned.blocks, blocks);
             // SAFETY: the kernel of this argument, which points into memory that
             // lives until the event noted below has passed: invariant 1.
@@ -566,7 +566,7 @@ impl Packer {
                 // SAFETY: as said above; the kernel of this argument.
                 unsafe { launch(stream, name, grid, THREADS, argument) }
             }
-            Argument::General(argument) | Argument::Funnel(_, argument) => {
+            Argument::General(argument) => {
                 // SAFETY: as said above; the kernel of this argument.
                 unsafe { launch(stream, name, grid, THREADS, argument) }
             }
@@ -627,7 +627,7 @@ macro_rules! widths {
 }
 
 /// By whether there are strides alone, and width.
-const COPY: [[&str; 5]; 2] = [widths!("osier_copy_general"), widths!("osier_copy_regular")];
+const COPY: [&str; 5] = widths!("osier_copy");
 
 /// Place of a width in the tables of names.
 fn index(width: usize) -> usize {
@@ -658,17 +658,12 @@ fn kernel(pack: bool, argument: &Argument, width: usize) -> &'static str {
         widths!("osier_unpack_general"),
         widths!("osier_pack_general"),
     ];
-    const FUNNEL: [[&str; 2]; 2] = [
-        ["osier_unpack_funnel_lists", "osier_unpack_funnel_strides"],
-        ["osier_pack_funnel_lists", "osier_pack_funnel_strides"],
-    ];
     let (way, width) = (usize::from(pack), index(width));
     match argument {
         Argument::Contiguous { .. } => "",
         Argument::Strided(levels, _) => STRIDED[way][levels - 1][width],
         Argument::Transposed(_) => TRANSPOSE[way][width],
         Argument::General(_) => GENERAL[way][width],
-        Argument::Funnel(regular, _) => FUNNEL[way][usize::from(*regular)],
     }
 }
 
@@ -684,12 +679,10 @@ mod tests {
         let mut arguments = vec![
             Argument::Transposed(Transpose::default()),
             Argument::General(General::default()),
-            Argument::Funnel(false, General::default()),
-            Argument::Funnel(true, General::default()),
         ];
         arguments.extend((1..=4).map(|levels| Argument::Strided(levels, Strided::default())));
         let exists = |name: &str| ptx.contains(&format!(".visible .entry {name}("));
-        for name in COPY.as_flattened() {
+        for name in COPY {
             assert!(exists(name), "{name}");
         }
         for argument in &arguments {

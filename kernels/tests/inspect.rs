@@ -147,10 +147,6 @@ fn kernel(pack: bool, launch: &Launch) -> Option<(String, Vec<u8>)> {
             format!("osier_{way}_general_w{width}"),
             bytes_of(a).to_vec(),
         ),
-        Argument::Funnel(regular, a) => {
-            let kind = if *regular { "strides" } else { "lists" };
-            (format!("osier_{way}_funnel_{kind}"), bytes_of(a).to_vec())
-        }
     })
 }
 
@@ -200,13 +196,8 @@ fn prepare(row: &Row) -> Option<(Ready, Plan)> {
             match row.what {
                 What::Copy => {
                     let transfer = Transfer::new(from, to, all)?;
-                    let kind = if transfer.regular {
-                        "regular"
-                    } else {
-                        "general"
-                    };
                     Ready {
-                        kernel: format!("osier_copy_{kind}_w{}", transfer.width),
+                        kernel: format!("osier_copy_w{}", transfer.width),
                         width: transfer.width,
                         blocks: transfer.blocks,
                         argument: bytes_of(&transfer.argument).to_vec(),

@@ -4,7 +4,6 @@
 //! # Invariants
 //! 1. A word's width divides the plan's granularity, both addresses, and the
 //!    distance between packed addresses and packed numbers.
-//!    Kernels that shift words need none of this.
 //! 2. Quotients by multiplication are used for word numbers below 2^31 only.
 
 use super::transfer::widest;
@@ -17,11 +16,22 @@ pub const THREADS: u32 = 256;
 /// Words that a thread has under way.
 pub const WORDS_PER_THREAD: u64 = 4;
 
-/// Bytes of a word that is shifted.
-pub const FUNNEL: usize = 8;
+/// Bytes that a warp takes at once: fewer of small messages, so that all warps of a
+/// device have some.
+const CHUNK: [u64; 2] = [512, 4096];
+const CHUNKS: u64 = 8192;
 
-/// Such words that a thread has under way.
-const UNITS_PER_THREAD: u64 = 2;
+/// Runs of so many bytes are found one by one, others word by word.
+const LONG: u64 = 512;
+
+/// Units of a core that is written out word by word, at most.
+const MAP: u64 = 4096;
+
+/// Units of the next core behind it: a thread takes 8 bytes at once.
+const AHEAD: u64 = 7;
+
+/// Words that a row of blocks has at least, if the kernels are to take it as one.
+const ROW: u64 = 128;
 
 /// `osier_divisor`.
 #[repr(C)]
@@ -74,8 +84,8 @@ pub struct Span {
     pub end: u64,
     /// Whether word numbers need 64 bits.
     pub wide: u32,
-    /// Nothing.
-    pub unused: u32,
+    /// Words that a warp takes at once.
+    pub chunk: u32,
 }
 
 /// `osier_level`.
@@ -144,10 +154,12 @@ pub struct Nest {
     pub core: Divisor,
     /// The core's runs.
     pub list: GeneralList,
+    /// Address of the core's map, or 0.
+    pub map: u64,
+    /// log2 of the words in a unit of the map.
+    pub map_shift: u32,
     /// Dimensions used.
     pub dimensions: u32,
-    /// Nothing.
-    pub unused: u32,
     /// Innermost first.
     pub dimension: [GeneralDimension; DIMENSIONS],
 }
@@ -198,8 +210,6 @@ pub enum Argument {
     Transposed(Transpose),
     /// For the general kernel.
     General(General),
-    /// For the kernels that shift; with strides alone, or lists.
-    Funnel(bool, General),
 }
 
 /// One launch.
@@ -222,19 +232,109 @@ pub struct Tables {
     places: Vec<Option<(u64, bool)>>,
     /// Relative addresses.
     pub(crate) list: Option<GeneralList>,
+    map: Option<Map>,
+}
+
+/// A core that is written out: where each unit of it is, whatever loops and lists it is
+/// made of.
+#[derive(Debug, Clone, Copy)]
+struct Map {
+    /// Where in the tables.
+    at: u64,
+    /// Bytes of a unit.
+    unit: usize,
+    /// Dimensions of the plan that are inside, and the packed bytes of them.
+    dimensions: usize,
+    core_bytes: u64,
+}
+
+impl Map {
+    /// What is written out of a plan: the core, and as many loops around it as fit. Only
+    /// short runs want it, and packs of so many bytes that the table does not matter.
+    fn of(plan: &Plan) -> Option<Map> {
+        let unit = plan.granularity as u64;
+        // The base is part of the address, which is a multiple of 16 without it as a rule.
+        let narrow = widest(unit | plan.base as u64) <= 2;
+        let runs = (plan.list.as_ref()).map_or(1, |list| list.offsets.len() as u64);
+        if plan.core_bytes / runs.max(1) >= LONG {
+            return None;
+        }
+        // Rows of blocks are as quick, if they are long; so are kernels for strides, if
+        // words are wide.
+        let rows = plan.dimensions.last().is_some_and(|dimension| {
+            let words = dimension.count() * plan.core_bytes / unit;
+            match (narrow, dimension) {
+                (false, _) => words >= ROW,
+                (true, Dimension::Stride { .. }) => words >= 4 * ROW && plan.core_bytes >= 8,
+                (true, Dimension::Table { .. }) => false,
+            }
+        });
+        let strides = !narrow && plan.is_regular() && plan.dimensions.len() <= 4;
+        if plan.list.is_none() && (rows || strides || plan.dimensions.is_empty()) {
+            return None;
+        }
+        let (mut dimensions, mut core_bytes) = (0, plan.core_bytes);
+        for dimension in plan.dimensions.iter().rev() {
+            if let Dimension::Table { places, .. } = dimension
+                && places.is_empty()
+            {
+                break;
+            }
+            let bytes = core_bytes.saturating_mul(dimension.count());
+            if bytes / unit > MAP {
+                break;
+            }
+            (dimensions, core_bytes) = (dimensions + 1, bytes);
+        }
+        let units = core_bytes / unit;
+        let map = Map {
+            at: 0,
+            unit: plan.granularity,
+            dimensions,
+            core_bytes,
+        };
+        (units <= MAP && plan.bytes >= 32 * units).then_some(map)
+    }
+
+    /// Where each unit of the core is; none if that does not fit 32 bits.
+    fn offsets(&self, plan: &Plan) -> Option<Vec<i32>> {
+        let unit = self.unit as u64;
+        let inner = &plan.dimensions[plan.dimensions.len() - self.dimensions..];
+        let around = plan.dimensions.iter().rev().nth(self.dimensions);
+        let next = match around {
+            Some(Dimension::Stride { stride, .. }) => *stride,
+            _ => 0,
+        };
+        let place = |number: u64| {
+            let byte = number * unit;
+            let (core, mut rest) = (byte % plan.core_bytes, byte / plan.core_bytes);
+            let mut offset = match &plan.list {
+                None => core as i64,
+                Some(list) => {
+                    let run = list.before.partition_point(|&before| before <= core) - 1;
+                    list.offsets[run] + (core - list.before[run]) as i64
+                }
+            };
+            for dimension in inner.iter().rev() {
+                let (index, outer) = (rest % dimension.count(), rest / dimension.count());
+                offset += match dimension {
+                    Dimension::Stride { stride, .. } => index as i64 * stride,
+                    Dimension::Table { places, .. } => places[index as usize],
+                };
+                rest = outer;
+            }
+            i128::from(offset) + i128::from(rest) * i128::from(next)
+        };
+        (0..self.core_bytes / unit + AHEAD)
+            .map(|number| i32::try_from(place(number)).ok())
+            .collect()
+    }
 }
 
 impl Tables {
     /// Writes the lists of a plan as narrow as they fit.
     pub fn new(plan: &Plan) -> Tables {
-        let mut tables = Tables::default();
-        for dimension in &plan.dimensions {
-            let place = match dimension {
-                Dimension::Stride { .. } => None,
-                Dimension::Table { places, .. } => Some(tables.push_signed(places)),
-            };
-            tables.places.push(place);
-        }
+        let mut tables = Tables::of_dimensions(plan);
         if let Some(list) = &plan.list {
             let (offsets, wide_offsets) = tables.push_signed(&list.offsets);
             let wide_before = u32::try_from(plan.core_bytes).is_err();
@@ -265,6 +365,27 @@ impl Tables {
                 shift,
                 runs: runs as u32,
             });
+        }
+        if let Some(map) = Map::of(plan)
+            && let Some(offsets) = map.offsets(plan)
+        {
+            let at = tables.start();
+            let bytes = offsets.iter().flat_map(|offset| offset.to_ne_bytes());
+            tables.bytes.extend(bytes);
+            tables.map = Some(Map { at, ..map });
+        }
+        tables
+    }
+
+    /// The lists of the loops, without the core's.
+    pub(crate) fn of_dimensions(plan: &Plan) -> Tables {
+        let mut tables = Tables::default();
+        for dimension in &plan.dimensions {
+            let place = match dimension {
+                Dimension::Stride { .. } => None,
+                Dimension::Table { places, .. } => Some(tables.push_signed(places)),
+            };
+            tables.places.push(place);
         }
         tables
     }
@@ -299,22 +420,46 @@ impl Tables {
     }
 }
 
+/// Words of `width` bytes that a warp takes at once, of so many bytes in all, and thread
+/// blocks that have some.
+pub(crate) fn chunks(bytes: u64, width: usize) -> (u32, u64) {
+    let chunk = (bytes / CHUNKS).next_power_of_two();
+    let chunk = chunk.clamp(CHUNK[0], CHUNK[1]);
+    let warps = u64::from(THREADS) / 32;
+    let blocks = bytes.div_ceil(chunk).div_ceil(warps);
+    ((chunk / width as u64) as u32, blocks)
+}
+
 impl Launch {
     /// The launch that moves one run of bytes by the kernels for strides.
     pub fn of_run(layout: u64, packed: u64, bytes: u64) -> Launch {
         let width = widest(layout | packed);
         let words = bytes / width as u64;
+        let (chunk, chunks) = chunks(bytes, width);
+        let range = Span {
+            layout,
+            packed,
+            start: 0,
+            end: bytes,
+            wide: u32::from(words >= 1 << 31),
+            chunk,
+        };
+        // The ragged end belongs to it.
+        let block = Divisor::new(words + 1);
+        if width <= 2 {
+            let nest = Nest {
+                core: block,
+                ..Nest::default()
+            };
+            return Launch {
+                argument: Argument::General(General { range, nest }),
+                width,
+                blocks: chunks,
+            };
+        }
         let mut argument = Strided {
-            range: Span {
-                layout,
-                packed,
-                start: 0,
-                end: bytes,
-                wide: u32::from(words >= 1 << 31),
-                unused: 0,
-            },
-            // The ragged end belongs to it.
-            block: Divisor::new(words + 1),
+            range,
+            block,
             ..Strided::default()
         };
         argument.level[0].count = Divisor::new(1);
@@ -345,29 +490,15 @@ impl Plan {
         let layout = origin.wrapping_add_signed(self.base);
         let width = widest(layout | packed.wrapping_sub(range.start) | self.granularity as u64);
         let words = |bytes: u64| bytes / width as u64;
-        let mut span = Span {
+        let (chunk, chunks) = chunks(range.end - range.start, width);
+        let span = Span {
             layout,
             packed,
             start: range.start,
             end: range.end,
             wide: u32::from(words(range.end) >= 1 << 31),
-            unused: 0,
+            chunk,
         };
-        if let Some(regular) = self.funnel(width, tables.0, range.end - range.start) {
-            span.wide = u32::from(range.end >= 1 << 31);
-            let units = (range.end - range.start).div_ceil(FUNNEL as u64);
-            return Some(Launch {
-                argument: Argument::Funnel(
-                    regular,
-                    General {
-                        range: span,
-                        nest: self.nest(1, tables),
-                    },
-                ),
-                width: FUNNEL,
-                blocks: units.div_ceil(u64::from(THREADS) * UNITS_PER_THREAD),
-            });
-        }
         let count = words(range.end).saturating_sub(words(range.start)).max(1);
         let blocks = count.div_ceil(u64::from(THREADS) * WORDS_PER_THREAD);
         let argument = match self.shape() {
@@ -389,13 +520,17 @@ impl Plan {
                     width,
                 });
             }
-            Shape::Strided(_) | Shape::Transposed { .. } => {
+            Shape::Strided(_) | Shape::Transposed { .. } if !self.in_chunks(width, tables.0) => {
                 Argument::Strided(self.dimensions.len(), self.strided(span, width))
             }
-            Shape::General => Argument::General(General {
-                range: span,
-                nest: self.nest(width, tables),
-            }),
+            _ => {
+                let nest = self.nest(width, tables);
+                return Some(Launch {
+                    argument: Argument::General(General { range: span, nest }),
+                    width,
+                    blocks: chunks,
+                });
+            }
         };
         Some(Launch {
             argument,
@@ -404,20 +539,12 @@ impl Plan {
         })
     }
 
-    /// Whether words of `width` bytes are so narrow, and runs so long, that shifting
-    /// wider ones pays, and if so, whether there are strides alone.
-    fn funnel(&self, width: usize, tables: &Tables, bytes: u64) -> Option<bool> {
-        if width > 2 || bytes < 2 * FUNNEL as u64 {
-            return None;
-        }
-        let shape = self.shape();
-        if shape == Shape::Contiguous {
-            return None;
-        }
-        // Between hints there are four runs of average length, or up to eight.
-        let run = (tables.list).map_or(self.core_bytes, |list| (1 << list.shift) / 4);
-        let least = if width == 1 { FUNNEL } else { 4 * FUNNEL } as u64;
-        (run >= least).then_some(shape != Shape::General || self.is_regular())
+    /// Whether a layout of strides alone is better taken chunk by chunk: words are so
+    /// narrow that wider ones pay, made by shifts or of several.
+    fn in_chunks(&self, width: usize, tables: &Tables) -> bool {
+        let row = self.dimensions.last().map_or(1, Dimension::count);
+        let words = row.saturating_mul(self.core_bytes) / width as u64;
+        width <= 2 && (tables.map.is_some() || words >= 4 * ROW)
     }
 
     fn strides(&self) -> impl Iterator<Item = (u64, i64)> {
@@ -462,25 +589,35 @@ impl Plan {
 
     /// Where words of `width` bytes are; the plan's tables lie at an address.
     pub fn nest(&self, width: usize, (tables, at): (&Tables, u64)) -> Nest {
+        let map = tables.map.filter(|map| map.unit >= width);
+        let core_bytes = map.map_or(self.core_bytes, |map| map.core_bytes);
+        let inside = map.map_or(0, |map| map.dimensions);
         let mut argument = Nest {
-            core: Divisor::new(self.core_bytes / width as u64),
-            dimensions: self.dimensions.len() as u32,
+            core: Divisor::new(core_bytes / width as u64),
+            dimensions: (self.dimensions.len() - inside) as u32,
             ..Nest::default()
         };
-        if let Some(list) = tables.list {
-            argument.list = GeneralList {
-                offsets: at + list.offsets,
-                before: at + list.before,
-                hints: at + list.hints,
-                ..list
-            };
+        match (map, tables.list) {
+            (Some(map), _) => {
+                argument.map = at + map.at;
+                argument.map_shift = (map.unit / width).trailing_zeros();
+            }
+            (None, Some(list)) => {
+                argument.list = GeneralList {
+                    offsets: at + list.offsets,
+                    before: at + list.before,
+                    hints: at + list.hints,
+                    ..list
+                };
+            }
+            (None, None) => {}
         }
         let places = tables.places.iter().rev();
         for ((to, (count, stride)), place) in argument
             .dimension
             .iter_mut()
-            .zip(self.strides())
-            .zip(places)
+            .zip(self.strides().skip(inside))
+            .zip(places.skip(inside))
         {
             *to = GeneralDimension {
                 count: Divisor::new(count),

@@ -86,9 +86,17 @@ impl Nest {
     /// The tables are at their addresses.
     unsafe fn at(&self, wide: bool, width: usize, word: u64) -> i64 {
         let mut rest = self.core.quotient(word, wide);
-        let byte = (word - rest * self.core.value) * width as u64;
-        // SAFETY: the caller's contract.
-        let mut offset = unsafe { self.inside(byte) };
+        let inside = word - rest * self.core.value;
+        let mut offset = match self.map {
+            // SAFETY: the caller's contract.
+            0 => unsafe { self.inside(inside * width as u64) },
+            map => {
+                let units = 1 << self.map_shift;
+                // SAFETY: the caller's contract.
+                let unit = unsafe { signed(map, 0, inside / units) };
+                unit + (inside % units * width as u64) as i64
+            }
+        };
         let used = &self.dimension[..self.dimensions as usize];
         for (k, dimension) in used.iter().enumerate() {
             let mut index = rest;
@@ -146,13 +154,6 @@ impl Launch {
                 let at = |word| unsafe { plan.nest.at(wide, self.width, word) };
                 // SAFETY: the caller's contract.
                 unsafe { move_words(pack, &plan.range, self.width as u64, at) }
-            }
-            Argument::Funnel(_, plan) => {
-                let wide = plan.range.wide != 0;
-                // SAFETY: the caller's contract.
-                let at = |byte| unsafe { plan.nest.at(wide, 1, byte) };
-                // SAFETY: the caller's contract.
-                unsafe { move_words(pack, &plan.range, 1, at) }
             }
         }
     }
@@ -236,8 +237,6 @@ impl Plan {
             Argument::General(plan) => unsafe {
                 plan.nest.at(plan.range.wide != 0, launch.width, byte)
             },
-            // SAFETY: as above.
-            Argument::Funnel(_, plan) => unsafe { plan.nest.at(plan.range.wide != 0, 1, byte) },
         };
         self.base + inside
     }

@@ -108,8 +108,7 @@ fn suits(granularity: usize, values: &[i64]) -> usize {
 }
 
 /// Short tables first; then where the long one begins.
-fn begin(plan: &Plan) -> (Tables, Vec<u8>) {
-    let mut tables = Tables::new(plan);
+fn begin(mut tables: Tables) -> (Tables, Vec<u8>) {
     let mut bytes = std::mem::take(&mut tables.bytes);
     bytes.resize(bytes.len().next_multiple_of(8), 0);
     (tables, bytes)
@@ -127,7 +126,7 @@ fn table<S: Sink>(
         unreachable!("a dimension's places are entries");
     };
     plan.granularity = plan.granularity();
-    let (mut tables, short) = begin(&plan);
+    let (mut tables, short) = begin(Tables::new(&plan));
     let (start, width) = (short.len() as u64, if narrow { 4 } else { 8 });
     tables.set_place(dimension, start, !narrow);
     plan.shed();
@@ -193,7 +192,7 @@ fn list<S: Sink>(
     };
     let core_bytes = plan.core_bytes;
     plan.granularity = plan.granularity();
-    let (tables, short) = begin(&plan);
+    let (tables, short) = begin(Tables::of_dimensions(&plan));
     plan.shed();
     // There is one, though not here.
     plan.list = Some(List::default());

@@ -260,7 +260,7 @@ impl Reduction {
             start: range.start,
             end: range.end,
             wide: u32::from(range.end / unit as u64 >= 1 << 31),
-            unused: 0,
+            chunk: 0,
         };
         let groups = (range.end - range.start).div_ceil(group as u64);
         Ok(Some(Reduction {
@@ -285,7 +285,7 @@ mod tests {
         for name in BITS {
             assert!(exists(name), "{name}");
         }
-        assert_eq!(size_of::<ReductionArgument>(), 808 + 24);
+        assert_eq!(size_of::<ReductionArgument>(), 824 + 24);
         for operator in Operator::ALL {
             for basic in Basic::ALL.iter().copied() {
                 let element = Element::Basic(basic);

@@ -1,6 +1,6 @@
 //! From one layout to another in one launch, without packed bytes between.
 //!
-//! Both plans number the same packed stream; a thread takes a word of it and
+//! Both plans number the same packed stream; a warp takes a chunk of it and
 //! finds its place on both sides. A side of one run is better served by the
 //! kernels that pack and unpack.
 //!
@@ -8,12 +8,9 @@
 //! 1. A word's width divides both granularities and both addresses, so that it is
 //!    whole on both sides.
 
-use super::arguments::{Nest, THREADS, Tables};
+use super::arguments::{Nest, Tables, chunks};
 use super::{Plan, WIDEST};
 use std::ops::Range;
-
-/// Words that a thread has under way, where a side has lists.
-const WORDS_PER_THREAD: u64 = 2;
 
 /// `osier_side`.
 #[repr(C)]
@@ -39,8 +36,8 @@ pub struct CopyArgument {
     pub end: u64,
     /// Whether word numbers need 64 bits.
     pub wide: u32,
-    /// Nothing.
-    pub unused: u32,
+    /// Words that a warp takes at once.
+    pub chunk: u32,
 }
 
 /// A plan, its tables at an address, and its origin at another.
@@ -86,8 +83,6 @@ pub(crate) fn widest(bits: u64) -> usize {
 pub struct Transfer {
     /// The kernel's argument.
     pub argument: CopyArgument,
-    /// Strides alone on both sides.
-    pub regular: bool,
     /// Bytes of a word.
     pub width: usize,
     /// Thread blocks with work to do; any smaller grid does it, too.
@@ -103,7 +98,7 @@ impl Transfer {
         let addresses = from.layout() | to.layout();
         let width = widest(addresses | (from.plan.granularity | to.plan.granularity) as u64);
         let words = |bytes: u64| bytes / width as u64;
-        let count = words(range.end).saturating_sub(words(range.start)).max(1);
+        let (chunk, blocks) = chunks(range.end - range.start, width);
         Some(Transfer {
             argument: CopyArgument {
                 from: from.side(width),
@@ -111,11 +106,10 @@ impl Transfer {
                 start: range.start,
                 end: range.end,
                 wide: u32::from(words(range.end) >= 1 << 31),
-                unused: 0,
+                chunk,
             },
-            regular: from.plan.is_regular() && to.plan.is_regular(),
             width,
-            blocks: count.div_ceil(u64::from(THREADS) * WORDS_PER_THREAD),
+            blocks,
         })
     }
 }

@@ -147,7 +147,14 @@ fn numbered(text: &str, prefix: &str) -> Option<u8> {
     }
 }
 
-const SPECIALS: [&str; 5] = ["SR_TID.X", "SR_CTAID.X", "SRZ", "SR_LANEID", "SR_CgaCtaId"];
+const SPECIALS: [&str; 6] = [
+    "PR",
+    "SR_TID.X",
+    "SR_CTAID.X",
+    "SRZ",
+    "SR_LANEID",
+    "SR_CgaCtaId",
+];
 
 fn operand(text: &str, labels: &HashMap<String, usize>) -> Result<Operand, String> {
     let mut text = text.trim();

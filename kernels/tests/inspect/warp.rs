@@ -153,6 +153,19 @@ impl Warp {
             if active == 0 {
                 continue;
             }
+            if instruction.name == "VOTEU" {
+                let votes = lanes(active).filter(|&lane| {
+                    (instruction.operands.get(1)).is_some_and(|p| self.predicate(p, lane))
+                });
+                let count = votes.count() as u32;
+                let any = if instruction.is("ALL") {
+                    count == active.count_ones()
+                } else {
+                    count > 0
+                };
+                self.set_predicate(&instruction.operands[0], 0, any);
+                continue;
+            }
             if instruction.name.starts_with('U')
                 || instruction.name == "S2UR"
                 || instruction.name == "R2UR"
@@ -479,6 +492,9 @@ impl Warp {
             "UMOV" | "R2UR" => "MOV",
             "ULDC" => "LDC",
             "S2UR" => "S2R",
+            // Of memory that may be shared; here it is not.
+            "LD" => "LDG",
+            "ST" => "STG",
             other => other,
         };
         // Predicates behind the first register or before it are results; the rest
@@ -637,6 +653,32 @@ impl Warp {
                     let table = self.value(&o[table], lane, launch)?;
                     let value = table >> index & 1 == 1;
                     self.set_predicate(&o[k], lane, value);
+                }
+                Ok(())
+            }
+            // All predicates as bits of a register, and back.
+            "P2R" => {
+                let (a, mask) = (
+                    self.value(&o[2], lane, launch)?,
+                    self.value(&o[3], lane, launch)?,
+                );
+                let mut bits = 0;
+                for (k, predicate) in self.predicates.iter().enumerate() {
+                    bits |= (predicate >> lane & 1) << k;
+                }
+                self.set(&o[0], lane, a & !mask | bits & mask)
+            }
+            "R2P" => {
+                let (a, mask) = (
+                    self.value(&o[1], lane, launch)?,
+                    self.value(&o[2], lane, launch)?,
+                );
+                for k in 0..TRUE {
+                    if mask >> k & 1 == 1 {
+                        let bit = a >> k & 1;
+                        let predicate = &mut self.predicates[k as usize];
+                        *predicate = *predicate & !(1 << lane) | bit << lane;
+                    }
                 }
                 Ok(())
             }

@@ -111,6 +111,9 @@ pub fn check() -> Result {
             _ => {}
         }
     }
+    for name in before.keys().filter(|name| !now.contains_key(*name)) {
+        worse.push(format!("{name}: in the table, not counted now"));
+    }
     worse.sort();
     match worse.is_empty() {
         true => Ok(()),

@@ -1,0 +1,330 @@
+// Any layout: nested loops, regular or by a table of places, over one block or
+// over a list of runs of any length.
+//
+// The packed stream is cut into words of one width, whatever the runs are. A warp
+// takes a chunk of 512 bytes to 4 KiB of them and asks once where its first word is;
+// the answer, a segment, holds for as many words as share it: those of a run, or of
+// the cores in a row. All lanes ask and get the same, so nothing is exchanged between
+// them. Inside of a segment a word costs an addition, a division by multiplication, or
+// a search between two hints.
+//
+//     chunk   |......................|........    packed words
+//     run     |-------|                           a long run: an addition
+//     rows            |-|-|-|-|-|                 equal blocks at equal distances, or listed
+//     map                       |----             a small core written out word by word
+#pragma once
+#include "osier.cuh"
+
+const int OSIER_DIMENSIONS = 8;
+
+struct osier_dimension {
+    osier_divisor count;
+    osier_i64 stride;    // without a table
+    const void* table;   // places, osier_i32 or osier_i64
+    osier_u32 wide;      // osier_i64
+    osier_u32 unused;
+};
+
+struct osier_list {
+    const void* offsets;     // osier_i32 or osier_i64; null: the core is one block
+    const void* before;      // packed bytes before each run, osier_u32 or osier_u64
+    const osier_u32* hints;  // the run at every (1 << shift)-th packed byte
+    osier_u32 wide_offsets;
+    osier_u32 wide_before;
+    osier_u32 shift;
+    osier_u32 runs;
+};
+
+// Where packed words are, for any layout.
+struct osier_nest {
+    osier_divisor core;    // words of a core
+    osier_list list;
+    const osier_i32* map;  // where each unit of a core is, and a few units of the next one; or null
+    osier_u32 map_shift;   // words of a unit, as a power of two
+    osier_u32 dimensions;
+    osier_dimension dimension[OSIER_DIMENSIONS]; // innermost first
+};
+
+// A run of so many bytes is worth a search of its own.
+const osier_u32 OSIER_LONG = 512;
+// A row of so many words is worth it, too.
+const osier_u32 OSIER_ROW = 128;
+
+// One bit each: a test of bits is never made a jump by a table, which would cost more.
+enum { OSIER_RUN = 1, OSIER_ROWS = 2, OSIER_MAP = 4, OSIER_LIST = 8, OSIER_ANY = 16 };
+
+// Packed words that are found in one way.
+struct osier_segment {
+    osier_u8* base;      // the first word of a run; else the first core
+    osier_u64 first;     // number of the first core in a table; without one it is in the base
+    osier_u64 inside;    // words of the first core before the segment; any: before all
+    osier_u32 words;
+    osier_u32 kind;
+};
+
+static __device__ __forceinline__ osier_i64 osier_signed(const void* table, bool wide, osier_u64 index) {
+    return wide ? ((const osier_i64*)table)[index] : (osier_i64)((const osier_i32*)table)[index];
+}
+
+static __device__ __forceinline__ osier_i64 osier_place_of(const osier_dimension& dimension, osier_u64 index) {
+    if (!dimension.table) return (osier_i64)index * dimension.stride;
+    return osier_signed(dimension.table, dimension.wide, index);
+}
+
+static __device__ __forceinline__ osier_u64 osier_least(osier_u64 a, osier_u64 b) { return a < b ? a : b; }
+
+static __device__ __forceinline__ osier_u64 osier_before(const osier_list& list, osier_u32 run) {
+    return list.wide_before ? ((const osier_u64*)list.before)[run] : (osier_u64)((const osier_u32*)list.before)[run];
+}
+
+template <class T> static __device__ __forceinline__ osier_u32 osier_bisect(
+    const T* before, osier_u32 low, osier_u32 high, T byte
+) {
+#pragma unroll 1
+    while (low < high) {
+        const osier_u32 middle = low + (high - low + 1) / 2;
+        if (before[middle] <= byte) low = middle; else high = middle - 1;
+    }
+    return low;
+}
+
+// The run of a packed byte of the core.
+static __device__ __forceinline__ osier_u32 osier_find_run(const osier_list& list, osier_u64 byte) {
+    const osier_u64 hint = byte >> list.shift;
+    const osier_u32 low = list.hints[hint], high = list.hints[hint + 1];
+    return list.wide_before ? osier_bisect((const osier_u64*)list.before, low, high, byte)
+                            : osier_bisect((const osier_u32*)list.before, low, high, (osier_u32)byte);
+}
+
+// The offset of a packed byte of a core with a list.
+static __device__ __forceinline__ osier_i64 osier_listed(const osier_list& list, osier_u64 byte) {
+    const osier_u32 run = osier_find_run(list, byte);
+    return osier_signed(list.offsets, list.wide_offsets, run) + (osier_i64)(byte - osier_before(list, run));
+}
+
+// The offset of a word of a core.
+template <int W> static __device__ __forceinline__ osier_i64 osier_mapped(const osier_nest& nest, osier_u32 word) {
+    const osier_u32 shift = nest.map_shift;
+    return (osier_i64)nest.map[word >> shift] + (osier_i64)((word & ((1u << shift) - 1)) * W);
+}
+
+// Where any word is, without a segment.
+template <int W> static __device__ __forceinline__ osier_u8* osier_word_at(
+    const osier_nest& nest, osier_u8* layout, bool wide, osier_u64 word
+) {
+    osier_u64 rest = osier_divide(nest.core, word, wide);
+    const osier_u64 inside = word - rest * nest.core.value;
+    osier_i64 offset = nest.map ? osier_mapped<W>(nest, (osier_u32)inside)
+        : nest.list.offsets ? osier_listed(nest.list, inside * W) : (osier_i64)(inside * W);
+#pragma unroll 1
+    for (osier_u32 k = 0; k < nest.dimensions; k++) {
+        const osier_dimension& dimension = nest.dimension[k];
+        osier_u64 index = rest;
+        if (k + 1 < nest.dimensions) {
+            rest = osier_divide(dimension.count, index, wide);
+            index -= rest * dimension.count.value;
+        }
+        offset += osier_place_of(dimension, index);
+    }
+    return layout + offset;
+}
+
+// The segment that begins at a word and has at most so many.
+template <int W> static __device__ __forceinline__ osier_segment osier_open(
+    const osier_nest& nest, osier_u8* layout, bool wide, osier_u64 word, osier_u32 most
+) {
+    osier_u64 rest = osier_divide(nest.core, word, wide);
+    osier_segment segment = {layout, 0, word - rest * nest.core.value, most, OSIER_RUN};
+    osier_u64 first = 0, cores = 1;
+    if (nest.dimensions) {
+        first = rest;
+        if (nest.dimensions > 1) {
+            rest = osier_divide(nest.dimension[0].count, first, wide);
+            first -= rest * nest.dimension[0].count.value;
+        }
+        cores = nest.dimension[0].count.value - first;
+#pragma unroll 1
+        for (osier_u32 k = 1; k < nest.dimensions; k++) {
+            osier_u64 index = rest;
+            if (k + 1 < nest.dimensions) {
+                rest = osier_divide(nest.dimension[k].count, index, wide);
+                index -= rest * nest.dimension[k].count.value;
+            }
+            segment.base += osier_place_of(nest.dimension[k], index);
+        }
+    }
+    // Words of this core, of its run, and of the row of cores.
+    const osier_u64 core = nest.core.value - segment.inside;
+    const osier_u64 row = core + (cores - 1) * nest.core.value;
+    const osier_u64 enough = osier_least(most, OSIER_LONG / W);
+    const osier_u64 worth = osier_least(most, OSIER_ROW);
+    if (nest.list.offsets) {
+        const osier_list& list = nest.list;
+        const osier_u64 byte = segment.inside * W;
+        const osier_u32 found = osier_find_run(list, byte);
+        const osier_u64 end = found + 1 < list.runs ? osier_before(list, found + 1) : nest.core.value * W;
+        const osier_u64 run = (end - byte) / W;
+        if (nest.dimensions) segment.base += osier_place_of(nest.dimension[0], first);
+        if (run >= enough) {
+            segment.base += osier_signed(list.offsets, list.wide_offsets, found) + (osier_i64)(byte - osier_before(list, found));
+            segment.words = (osier_u32)osier_least(run, most);
+            return segment;
+        }
+        // Where runs are long, another one may come soon.
+        const osier_u64 step = list.shift > 10 ? worth : most;
+        segment.kind = OSIER_LIST;
+        segment.words = (osier_u32)osier_least(core, step);
+        if (core >= worth) return segment;
+    } else if (nest.map || (nest.dimensions && core < enough)) {
+        segment.kind = nest.map ? OSIER_MAP : OSIER_ROWS;
+        segment.words = (osier_u32)osier_least(row, most);
+        if (nest.dimensions) {
+            const osier_dimension& inner = nest.dimension[0];
+            if (inner.table) segment.first = first;
+            else segment.base += (osier_i64)first * inner.stride;
+        }
+        // Numbers inside of a row have 31 bits.
+        if ((row >= worth || nest.map) && nest.core.value < 1u << 30) return segment;
+    } else {
+        if (nest.dimensions) segment.base += osier_place_of(nest.dimension[0], first);
+        segment.base += (osier_i64)(segment.inside * W);
+        segment.words = (osier_u32)osier_least(core, most);
+        return segment;
+    }
+    segment.kind = OSIER_ANY;
+    segment.base = layout;
+    segment.inside = word;
+    segment.words = (osier_u32)worth;
+    return segment;
+}
+
+// Where a segment's words are, by number; one type per kind.
+template <int W> struct osier_rows {
+    const osier_nest& nest;
+    const osier_segment& segment;
+    __device__ __forceinline__ osier_i64 core(osier_u32 number) const {
+        const osier_dimension& inner = nest.dimension[0];
+        if (inner.table) return osier_signed(inner.table, inner.wide, segment.first + number);
+        return (osier_i64)number * inner.stride;
+    }
+    __device__ __forceinline__ osier_u8* at(osier_u32 number) const {
+        const osier_u32 word = (osier_u32)segment.inside + number;
+        const osier_u32 before = osier_quotient(nest.core, word);
+        return segment.base + core(before) + (osier_i64)((osier_u64)(word - before * (osier_u32)nest.core.value) * W);
+    }
+};
+
+template <int W> struct osier_maps {
+    const osier_nest& nest;
+    const osier_segment& segment;
+    __device__ __forceinline__ osier_u8* at(osier_u32 number) const {
+        const osier_rows<W> rows = {nest, segment};
+        const osier_u32 word = (osier_u32)segment.inside + number;
+        const osier_u32 before = osier_quotient(nest.core, word);
+        osier_u8* const start = nest.dimensions ? segment.base + rows.core(before) : segment.base;
+        return start + osier_mapped<W>(nest, word - before * (osier_u32)nest.core.value);
+    }
+};
+
+template <int W> struct osier_lists {
+    const osier_nest& nest;
+    const osier_segment& segment;
+    __device__ __forceinline__ osier_u8* at(osier_u32 number) const {
+        return segment.base + osier_listed(nest.list, (segment.inside + number) * W);
+    }
+};
+
+template <int W> struct osier_anywhere {
+    const osier_nest& nest;
+    const osier_segment& segment;
+    bool wide;
+    __device__ __forceinline__ osier_u8* at(osier_u32 number) const {
+        return osier_word_at<W>(nest, segment.base, wide, segment.inside + number);
+    }
+};
+
+// Where the words of 8 packed bytes are, if they are asked for one by one.
+template <int W, class P> struct osier_one_by_one {
+    const P& segment;
+    __device__ __forceinline__ void find(osier_u32 number, osier_u8** places) const {
+#pragma unroll
+        for (int k = 0; k < 8 / W; k++) places[k] = segment.at(number + k);
+    }
+};
+
+// The same by a map: one division for all of them.
+template <int W> struct osier_by_map {
+    const osier_maps<W>& maps;
+    __device__ __forceinline__ void find(osier_u32 number, osier_u8** places) const {
+        const osier_nest& nest = maps.nest;
+        const osier_u32 word = (osier_u32)maps.segment.inside + number;
+        const osier_u32 before = osier_quotient(nest.core, word);
+        osier_u8* const start = osier_kept(maps.segment.base + (osier_i64)before * nest.dimension[0].stride);
+        const osier_u32 inside = word - before * (osier_u32)nest.core.value;
+        if (nest.map_shift) {
+#pragma unroll
+            for (int k = 0; k < 8 / W; k++) places[k] = start + osier_mapped<W>(nest, inside + k);
+        } else {
+            const osier_i32* const map = nest.map + inside;
+#pragma unroll
+            for (int k = 0; k < 8 / W; k++) places[k] = start + map[k];
+        }
+    }
+};
+
+// The same in rows of blocks at a stride, none shorter than 8 bytes: one end of a block
+// at most lies between the words.
+template <int W> struct osier_by_rows {
+    const osier_rows<W>& rows;
+    __device__ __forceinline__ void find(osier_u32 number, osier_u8** places) const {
+        const osier_nest& nest = rows.nest;
+        const osier_u32 core = (osier_u32)nest.core.value;
+        const osier_u32 word = (osier_u32)rows.segment.inside + number;
+        const osier_u32 before = osier_quotient(nest.core, word);
+        const osier_u32 inside = word - before * core;
+        const osier_i64 stride = nest.dimension[0].stride;
+        osier_u8* const start = osier_kept(rows.segment.base + (osier_i64)before * stride + inside * W);
+        osier_u8* const next = osier_kept(start + stride - (osier_i64)core * W);
+        const osier_u32 left = core - inside;
+#pragma unroll
+        for (int k = 0; k < 8 / W; k++) places[k] = ((osier_u32)k < left ? start : next) + k * W;
+    }
+};
+
+// Where several words of a segment, so many numbers apart, of any kind, are;
+// of words behind the segment there are none.
+template <int W, int MANY, int APART, class P> static __device__ __forceinline__ void osier_find_each(
+    const P& segment, osier_u32 number, osier_u32 words, osier_u8** places
+) {
+#pragma unroll
+    for (int k = 0; k < MANY; k++) {
+        if (number + k * APART < words) places[k] = segment.at(number + k * APART);
+    }
+}
+
+template <int W, int MANY, int APART> static __device__ __forceinline__ void osier_find(
+    const osier_nest& nest, bool wide, const osier_segment& segment, osier_u32 number, osier_u32 words, osier_u8** places
+) {
+    // As many as are 8 bytes, all there.
+    const bool group = APART == 1 && MANY == 8 / W && !nest.dimension[0].table && nest.dimensions && number + MANY <= words;
+    if (segment.kind & OSIER_RUN) {
+#pragma unroll
+        for (int k = 0; k < MANY; k++) places[k] = segment.base + (osier_u64)(number + k * APART) * W;
+    } else if (segment.kind & OSIER_ROWS) {
+        const osier_rows<W> rows = {nest, segment};
+        const osier_by_rows<W> groups = {rows};
+        if (group && nest.core.value >= MANY) groups.find(number, places);
+        else osier_find_each<W, MANY, APART>(rows, number, words, places);
+    } else if (segment.kind & OSIER_MAP) {
+        const osier_maps<W> maps = {nest, segment};
+        const osier_by_map<W> groups = {maps};
+        if (group) groups.find(number, places);
+        else osier_find_each<W, MANY, APART>(maps, number, words, places);
+    } else if (segment.kind & OSIER_LIST) {
+        const osier_lists<W> lists = {nest, segment};
+        osier_find_each<W, MANY, APART>(lists, number, words, places);
+    } else {
+        const osier_anywhere<W> any = {nest, segment, wide};
+        osier_find_each<W, MANY, APART>(any, number, words, places);
+    }
+}
