@@ -5,7 +5,7 @@
 //! 2. Tickets grow: within a stream, and between streams where order is asked for.
 //! 3. Whoever changes a queue wakes the worker; the worker wakes all who wait.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
@@ -18,6 +18,7 @@ use crate::memory::{Arena, File, Memory};
 use crate::order::{self, Order};
 use crate::random::Random;
 use crate::settings::settings;
+use crate::waits;
 use crate::work::{Item, Op};
 
 /// What a handle stands for; also its upper bits.
@@ -232,13 +233,7 @@ pub struct Driver {
 
 static DRIVER: OnceLock<Driver> = OnceLock::new();
 
-/// Works that wait in a stream, of which one more holds up the thread that queues it, as the
-/// launch queue of a real driver does.
-pub const MOST_QUEUED: usize = 1024;
-
 thread_local! {
-    /// The stream whose queue this thread has filled.
-    static FILLED: Cell<Option<Handle>> = const { Cell::new(None) };
     static CURRENT: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -562,7 +557,7 @@ impl State {
             told: order::Accesses::default(),
             host,
         });
-        FILLED.set((target.queue.len() > MOST_QUEUED).then_some(stream));
+        waits::queued(stream, target.queue.len());
         if let Ok(driver) = driver() {
             driver.work.notify_all();
         }
@@ -695,46 +690,6 @@ pub fn wait_for(guard: MutexGuard<'_, State>, stream: Handle, ticket: u64) -> Re
     let mut state = driver.lock();
     state.context(context)?;
     state.order.host_waited(stream);
-    Ok(())
-}
-
-/// Waits until the queue that this thread has filled has room.
-pub fn wait_for_room() -> Result {
-    let Some(stream) = FILLED.take() else {
-        return Ok(());
-    };
-    let driver = driver()?;
-    driver.wait_until(driver.lock(), |state| {
-        let queue = state.streams.get(&stream).map(|s| s.queue.len());
-        queue.is_none_or(|length| length <= MOST_QUEUED)
-    });
-    Ok(())
-}
-
-/// Calls that wait for work which has nothing to do with them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waits {
-    /// Known to: frees, closing, loading of kernels. (Unmapping is known not to.)
-    Always,
-    /// A driver may: making memory and streams, pinning and unpinning.
-    Perhaps,
-}
-
-/// Waits for all work of the thread's context, as a real driver does in the middle of some
-/// calls: a stream that is held by then holds the caller. Orders nothing, so that whoever
-/// relies on it is still told.
-pub fn wait_for_context(waits: Waits) -> Result {
-    if waits == Waits::Perhaps && !settings().waits_all {
-        return Ok(());
-    }
-    let driver = driver()?;
-    let mut state = driver.lock();
-    // Who needs a context says so itself.
-    let Ok(context) = state.current() else {
-        return Ok(());
-    };
-    let ticket = state.ticket();
-    driver.wait_until(state, |s| s.drained(context, ticket));
     Ok(())
 }
 

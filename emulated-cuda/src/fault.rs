@@ -79,7 +79,7 @@ pub fn enter(name: &'static str, body: impl FnOnce() -> Result) -> Code {
         note(name);
         injected(name)?;
         body()?;
-        crate::driver::wait_for_room()
+        crate::waits::wait_for_room()
     }));
     match done {
         Ok(Ok(())) => abi::SUCCESS,

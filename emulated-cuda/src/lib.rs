@@ -13,6 +13,7 @@
 //! | [`memory`], [`ranges`] | addresses, files, what was freed |
 //! | [`isolation`] | keeps the host away from device memory |
 //! | [`sanitizer`] | tells an address sanitizer where allocations end |
+//! | [`waits`] | calls that wait for work that is not theirs |
 //! | [`work`], [`worker`] | operations of streams, the thread that runs them out of step, and the one that calls functions of the host |
 //! | [`order`], [`record`] | accesses that nothing orders; what kernels touch |
 //! | [`graph`] | captures and graphs |
@@ -49,5 +50,6 @@ pub mod ranges;
 pub mod record;
 pub mod sanitizer;
 pub mod settings;
+pub mod waits;
 pub mod work;
 pub mod worker;

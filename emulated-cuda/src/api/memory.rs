@@ -3,11 +3,12 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use crate::abi::{self, Handle};
-use crate::driver::{State, Waits, index, lock, wait_for_context};
+use crate::driver::{State, index, lock};
 use crate::fault::{Fault, In, Out, Result, entries, invalid};
 use crate::memory::{Allocation, Kind, os};
 use crate::ranges::pages;
 use crate::settings::settings;
+use crate::waits::{Waits, wait_for_context};
 
 fn refuse_in_capture(state: &State, what: &str) -> Result {
     let me = std::thread::current().id();

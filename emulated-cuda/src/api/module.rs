@@ -5,10 +5,11 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::device::{BLOCK, PROCESSOR_THREADS, PROCESSORS, SHARED};
 use crate::abi::{self, Handle, LaunchConfig};
-use crate::driver::{Object, State, Waits, lock, stale, wait_for_context};
+use crate::driver::{Object, State, lock, stale};
 use crate::fault::{Fault, In, Out, Result, entries, invalid};
 use crate::kernels::{self, Launch};
 use crate::settings::settings;
+use crate::waits::{Waits, wait_for_context};
 use crate::work::Op;
 
 /// What `e_machine` of a binary for this host says.

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::ffi::c_uint;
 
 use crate::abi::{self, Handle, Opaque64};
-use crate::driver::{Event, Object, State, Waits, lock, wait_for_context};
+use crate::driver::{Event, Object, State, lock};
 use crate::fault::{Fault, Out, Result, entries, invalid};
 use crate::ipc::{Opened, SharedEvent, Ticket, namespace};
 use crate::memory::{Allocation, File, Kind};
 use crate::ranges::{PAGE, pages};
 use crate::settings::settings;
+use crate::waits::{Waits, wait_for_context};
 use std::sync::Arc;
 
 fn same_process(ticket: &Ticket) -> Result {

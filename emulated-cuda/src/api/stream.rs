@@ -3,8 +3,9 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use crate::abi::{self, Handle};
-use crate::driver::{State, Waits, lock, wait_for, wait_for_context};
+use crate::driver::{State, lock, wait_for};
 use crate::fault::{Fault, In, Out, Result, entries, invalid};
+use crate::waits::{Waits, wait_for_context};
 use crate::work::{HostFunction, Op};
 
 fn create(stream: Out<Handle>, flags: c_uint, priority: c_int) -> Result {

@@ -13,7 +13,7 @@
 //! gives one index per dimension. A dimension is regular (a stride) or a table of
 //! places; the core is one block, or a list of runs of any length with the packed
 //! bytes before each and hints into it. So any type tree is one kernel, whose
-//! threads all do the same work, however many runs there are.
+//! warps all do the same work, however many runs there are.
 //!
 //! | layout | plan | list bytes |
 //! |---|---|---|
@@ -22,6 +22,10 @@
 //! | the same, one word a block, adjacent along the outer loop | [`Shape::Transposed`] | none |
 //! | equal blocks at listed places, nested as one likes | [`Shape::General`] | 4 or 8 per place |
 //! | all else | [`Shape::General`] | 8 to 16 per run of one core, and 4 per hint |
+//!
+//! Where a general kernel takes one of these, because words are narrow or runs short, a core
+//! of at most 4096 units is written out besides, if that is an eighth of what is packed or
+//! less: 4 bytes a unit.
 //!
 //! # Invariants
 //! 1. Pack order is kept.
@@ -34,7 +38,7 @@
 //! multiplication, SC 2016. Lists of units for any type on a GPU: W. Wu, G.
 //! Bosilca, R. vandeVaart, S. Jeaugey and J. Dongarra, GPU-aware non-contiguous
 //! data movement in Open MPI, HPDC 2016; there a warp takes a piece of one block,
-//! here a thread takes a word of the stream.
+//! here a chunk of the stream.
 
 pub mod arguments;
 pub mod interpret;

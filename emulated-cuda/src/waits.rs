@@ -1,0 +1,67 @@
+//! Waits for work that has nothing to do with the caller, as a real driver has them.
+//!
+//! # Sources
+//! CUDA C++ Programming Guide 12.2: lazy loading. `cuMemFree`, `cuMemFreeHost` and closing
+//! memory of other processes are known to wait for the device; a stream takes about a
+//! thousand works that wait.
+
+use std::cell::Cell;
+
+use crate::abi::Handle;
+use crate::driver::driver;
+use crate::fault::Result;
+use crate::settings::settings;
+
+/// Works that wait in a stream, of which one more holds up the thread that queues it, as the
+/// launch queue of a real driver does.
+const MOST_QUEUED: usize = 1024;
+
+thread_local! {
+    /// The stream whose queue this thread has filled.
+    static FILLED: Cell<Option<Handle>> = const { Cell::new(None) };
+}
+
+/// This thread has queued a work on a stream, in which so many wait now.
+pub fn queued(stream: Handle, length: usize) {
+    FILLED.set((length > MOST_QUEUED).then_some(stream));
+}
+
+/// Waits until the queue that this thread has filled has room.
+pub fn wait_for_room() -> Result {
+    let Some(stream) = FILLED.take() else {
+        return Ok(());
+    };
+    let driver = driver()?;
+    driver.wait_until(driver.lock(), |state| {
+        let queue = state.streams.get(&stream).map(|s| s.queue.len());
+        queue.is_none_or(|length| length <= MOST_QUEUED)
+    });
+    Ok(())
+}
+
+/// Calls that wait for work which has nothing to do with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// Known to: frees, closing, loading of kernels. (Unmapping is known not to.)
+    Always,
+    /// A driver may: making memory and streams, pinning and unpinning.
+    Perhaps,
+}
+
+/// Waits for all work of the thread's context, as a real driver does in the middle of some
+/// calls: a stream that is held by then holds the caller. Orders nothing, so that whoever
+/// relies on it is still told.
+pub fn wait_for_context(waits: Waits) -> Result {
+    if waits == Waits::Perhaps && !settings().waits_all {
+        return Ok(());
+    }
+    let driver = driver()?;
+    let mut state = driver.lock();
+    // Who needs a context says so itself.
+    let Ok(context) = state.current() else {
+        return Ok(());
+    };
+    let ticket = state.ticket();
+    driver.wait_until(state, |s| s.drained(context, ticket));
+    Ok(())
+}
