@@ -21,7 +21,7 @@ thread_local! {
     static FILLED: Cell<Option<Handle>> = const { Cell::new(None) };
 }
 
-/// This thread has queued a work on a stream, in which so many wait now.
+/// Notes that this thread has queued work on a stream; `length` is the queue's length now.
 pub fn queued(stream: Handle, length: usize) {
     FILLED.set((length > MOST_QUEUED).then_some(stream));
 }
@@ -49,8 +49,8 @@ pub enum Waits {
 }
 
 /// Waits for all work of the thread's context, as a real driver does in the middle of some
-/// calls: a stream that is held by then holds the caller. Orders nothing, so that whoever
-/// relies on it is still told.
+/// calls: if a stream is held, the call blocks. The wait counts as no synchronization, so a
+/// program that relies on it is still reported.
 pub fn wait_for_context(waits: Waits) -> Result {
     if waits == Waits::Perhaps && !settings().waits_all {
         return Ok(());

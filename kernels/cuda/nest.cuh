@@ -45,9 +45,9 @@ struct osier_nest {
     osier_dimension dimension[OSIER_DIMENSIONS]; // innermost first
 };
 
-// A run of so many bytes is worth a search of its own.
+// Least bytes of a run that is looked up by itself.
 const osier_u32 OSIER_LONG = 512;
-// A row of so many words is worth it, too.
+// Least words of a row that is looked up by itself.
 const osier_u32 OSIER_ROW = 128;
 
 // One bit each: a test of bits is never made a jump by a table, which would cost more.
@@ -129,7 +129,7 @@ template <int W> static __device__ __forceinline__ osier_u8* osier_word_at(
     return layout + offset;
 }
 
-// The segment that begins at a word and has at most so many.
+// The segment that begins at a word, of at most `most` words.
 template <int W> static __device__ __forceinline__ osier_segment osier_open(
     const osier_nest& nest, osier_u8* layout, bool wide, osier_u64 word, osier_u32 most
 ) {
@@ -291,8 +291,8 @@ template <int W> struct osier_by_rows {
     }
 };
 
-// Where several words of a segment, so many numbers apart, of any kind, are;
-// of words behind the segment there are none.
+// Addresses of MANY words of a segment of any kind, APART words apart; words behind
+// the end of the segment get no address.
 template <int W, int MANY, int APART, class P> static __device__ __forceinline__ void osier_find_each(
     const P& segment, osier_u32 number, osier_u32 words, osier_u8** places
 ) {

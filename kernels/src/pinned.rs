@@ -48,7 +48,7 @@ impl PinnedCache {
         Some(kept.swap_remove(at))
     }
 
-    /// Keeps memory, or says that there is enough.
+    /// Keeps memory, or returns it if [`MOST_BYTES`] would be exceeded.
     pub fn give(&self, block: PinnedBlock) -> Result<(), PinnedBlock> {
         let mut kept = self.lock();
         let all: usize = kept.iter().map(|block| block.bytes).sum();

@@ -478,6 +478,17 @@ fn shapes() {
     }
 }
 
+/// What opens a held stream must not wait in a hardware queue behind it.
+#[test]
+fn streams_of_messages_have_the_highest_priority() {
+    let Some(context) = context() else { return };
+    let own = Stream::uncaptured(&context).unwrap().priority().unwrap();
+    let highest = Stream::with_priority(&context, i32::MIN).unwrap();
+    let users = Stream::new(&context).unwrap().priority().unwrap();
+    assert_eq!(own, highest.priority().unwrap());
+    assert!(own < users, "{own} {users}");
+}
+
 #[test]
 fn mapped_memory_goes_by_descriptor() {
     let Some(context) = context() else { return };

@@ -81,7 +81,7 @@ entries! {
         }
         let mut here = state.opened.iter().filter(|open| open.context == context);
         if here.any(|open| open.ticket.overlaps(&ticket)) {
-            // No misuse: whoever meets it closes what is open, and asks again.
+            // Not reported as misuse: a caller closes the old mapping and tries again.
             return Err(Fault::plain(abi::ERROR_ALREADY_MAPPED));
         }
         let shift = ticket.offset % PAGE;

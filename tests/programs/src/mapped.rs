@@ -176,6 +176,7 @@ pub fn run(comm: &Communicator, what: &[&str]) {
         ["again"] => again(comm),
         ["steady"] => steady(comm),
         ["first"] => first(comm),
+        ["deep"] => deep(comm),
         ["pieces"] => pieces(comm),
         ["limit", most] => limit(comm, most.parse().expect("a number")),
         ["both", made] => both(comm, kind(made)),
@@ -566,6 +567,29 @@ fn first(comm: &Communicator) {
         let right = expected((layout, &all), (layout, to.len()));
         assert!(device.bytes(to) == right);
     }
+}
+
+/// As many operations on one stream as are told of.
+fn deep(comm: &Communicator) {
+    const DEEP: usize = 512;
+    let (device, other) = (Device::of(comm), 1 - comm.rank());
+    let mut slice = device.with(Kind::Plain, &[0; 100]);
+    device.stream.synchronize().expect("idle");
+    let on = comm.on_stream(&device.stream);
+    if comm.rank() == 0 {
+        for tag in 0..DEEP {
+            on.recv(&mut slice, other, tag).expect("enqueued");
+        }
+    }
+    comm.barrier().expect("a barrier");
+    if comm.rank() == 1 {
+        for tag in 0..DEEP {
+            comm.send(&[tag as u8; 100], other, tag).expect("a send");
+        }
+    }
+    on.synchronize().expect("received");
+    let last = (DEEP - 1) as u8;
+    assert!(comm.rank() == 1 || device.bytes(&slice) == vec![last; 100]);
 }
 
 /// Memory of several pieces, of which messages touch some.

@@ -230,6 +230,16 @@ fn first_messages_come_behind_held_streams() {
     }
 }
 
+/// A driver takes about 1,000 works that wait in a stream: half of it is told of, once.
+#[test]
+fn very_many_operations_on_one_stream_are_told() {
+    if emulated() {
+        let done = mapped("1", &[], &["deep"]);
+        done.says("512 operations on one stream");
+        assert_eq!(done.stderr.matches("operations on one stream").count(), 1);
+    }
+}
+
 #[test]
 fn mappings_are_bounded() {
     if emulated() {
