@@ -169,7 +169,7 @@ impl Sink for Upload<'_, '_> {
             place.order(&self.copies)?;
         }
         self.place = Some(place.into_inner());
-        let (context, stage) = (self.stream.context(), vec![0; STAGE_BYTES]);
+        let (context, stage) = (self.stream.context(), vec![0; bytes.min(STAGE_BYTES)]);
         for _ in 0..stages {
             self.stages.push(Pinned::from_slice(context, &stage)?);
         }

@@ -7,12 +7,16 @@
 //! 1. What is kept has no owner and no work on it.
 //! 2. Less than [`MOST_BYTES`] are kept; what is more goes back to the driver.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Most bytes that are kept of a device's.
 const MOST_BYTES: usize = 64 << 20;
 /// Least memory of an allocation.
 const LEAST_BYTES: usize = 4 << 10;
+
+/// Blocks of up to so many bytes serve any smaller request.
+const ANY_BYTES: usize = 256 << 10;
 
 /// Memory with its address for the host and for devices.
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +32,13 @@ unsafe impl Send for PinnedBlock {}
 
 /// What is kept of a device's.
 #[derive(Debug, Default)]
-pub(crate) struct PinnedCache(Mutex<Vec<PinnedBlock>>);
+pub(crate) struct PinnedCache(Mutex<Kept>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    by_size: BTreeMap<usize, Vec<PinnedBlock>>,
+    bytes: usize,
+}
 
 /// The size that an allocation gets: at most an eighth more than was asked for.
 pub(crate) fn size_class(bytes: usize) -> usize {
@@ -37,25 +47,31 @@ pub(crate) fn size_class(bytes: usize) -> usize {
 }
 
 impl PinnedCache {
-    fn lock(&self) -> MutexGuard<'_, Vec<PinnedBlock>> {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Memory of a size class, if some is kept.
+    /// The smallest block of at least this size that is kept and not much larger.
     pub fn take(&self, bytes: usize) -> Option<PinnedBlock> {
         let mut kept = self.lock();
-        let at = kept.iter().rposition(|block| block.bytes == bytes)?;
-        Some(kept.swap_remove(at))
+        let most = (2 * bytes).max(ANY_BYTES);
+        let (&size, blocks) = kept.by_size.range_mut(bytes..=most).next()?;
+        let block = blocks.pop()?;
+        if blocks.is_empty() {
+            kept.by_size.remove(&size);
+        }
+        kept.bytes -= size;
+        Some(block)
     }
 
     /// Keeps memory, or returns it if [`MOST_BYTES`] would be exceeded.
     pub fn give(&self, block: PinnedBlock) -> Result<(), PinnedBlock> {
         let mut kept = self.lock();
-        let all: usize = kept.iter().map(|block| block.bytes).sum();
-        if all + block.bytes > MOST_BYTES {
+        if kept.bytes + block.bytes > MOST_BYTES {
             return Err(block);
         }
-        kept.push(block);
+        kept.bytes += block.bytes;
+        kept.by_size.entry(block.bytes).or_default().push(block);
         Ok(())
     }
 }
