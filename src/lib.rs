@@ -203,9 +203,9 @@ pub mod devices {
     pub use osier_engine::view::on_device::DeviceBuffer;
     #[doc(inline)]
     pub use osier_kernels::{
-        After, BusId, Callback, Context, DeviceError, DeviceInfo, DeviceSlice, DeviceView, Event,
-        Graph, Held, Kernel, Kind, Link, Memory, Ordered, Pinned, Space, Stream, StreamSemaphore,
-        UserKernel, Valve, copy, devices,
+        After, Callback, Context, DeviceError, DeviceId, DeviceInfo, DeviceSlice, DeviceView,
+        Event, Graph, Held, Kernel, Kind, Link, Memory, Ordered, Pinned, Space, Stream,
+        StreamSemaphore, UserKernel, Valve, copy, devices,
     };
 }
 

@@ -96,7 +96,7 @@ pub struct Opaque64(pub [u8; 64]);
 
 /// `CUuuid`.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uuid(pub [u8; 16]);
 
 /// `CUmemLocation`.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 
 use crate::abi::{self, Code, Handle};
-use crate::fault::{Fault, Result, invalid, legacy};
+use crate::fault::{Fault, Result, legacy};
 use crate::graph::{Capture, Graph};
 use crate::ipc::{Opened, SharedEvent};
 use crate::memory::{Arena, File, Memory};
@@ -239,7 +239,7 @@ thread_local! {
 
 /// `cuInit`.
 pub fn start() -> Result {
-    if settings().devices == 0 {
+    if settings().machine.visible.is_empty() {
         return Err(Fault::plain(abi::ERROR_NO_DEVICE));
     }
     static STARTING: Mutex<()> = Mutex::new(());
@@ -302,7 +302,7 @@ pub fn with_current<T>(f: impl FnOnce(&mut Vec<Handle>) -> T) -> T {
 
 impl State {
     fn new() -> Result<State> {
-        let count = settings().devices;
+        let count = settings().machine.devices();
         let mut state = State {
             devices: Vec::new(),
             memory: Memory::new(count, settings().keys)?,
@@ -404,18 +404,10 @@ impl State {
         Ok(handle)
     }
 
-    /// Checks a device number.
+    /// The device of a caller's number.
     pub fn device(&mut self, number: i32) -> Result<&mut Device> {
-        let count = self.devices.len();
-        usize::try_from(number)
-            .ok()
-            .and_then(|n| self.devices.get_mut(n))
-            .ok_or_else(|| {
-                Fault::named(
-                    abi::ERROR_INVALID_DEVICE,
-                    format!("there is no device {number} among {count}"),
-                )
-            })
+        let device = index(number)?;
+        Ok(&mut self.devices[device])
     }
 
     /// A context that may be used.
@@ -693,7 +685,19 @@ pub fn wait_for(guard: MutexGuard<'_, State>, stream: Handle, ticket: u64) -> Re
     Ok(())
 }
 
-/// A device number as an index.
+/// The device of a caller's number, as an index.
 pub fn index(number: i32) -> Result<usize> {
-    usize::try_from(number).map_err(|_| invalid("a negative device number"))
+    let visible = &settings().machine.visible;
+    let device = usize::try_from(number).ok().and_then(|n| visible.get(n));
+    device.copied().ok_or_else(|| {
+        Fault::named(
+            abi::ERROR_INVALID_DEVICE,
+            format!("there is no device {number} among {}", visible.len()),
+        )
+    })
+}
+
+/// The caller's number of a device; of a hidden one, that of no device.
+pub fn ordinal(device: usize) -> i32 {
+    (settings().machine.ordinal(device)).map_or(-1, |ordinal| ordinal as i32)
 }

@@ -50,6 +50,7 @@ pub mod ranges;
 pub mod record;
 pub mod sanitizer;
 pub mod settings;
+pub mod visible;
 pub mod waits;
 pub mod work;
 pub mod worker;

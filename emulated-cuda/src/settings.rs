@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::abi::{self, Code};
+use crate::visible::Machine;
 
 /// One failure to inject.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,8 +19,12 @@ pub struct Failure {
 /// All settings.
 #[derive(Debug)]
 pub struct Settings {
-    /// `OSIER_EMULATED_GPUS`: number of devices, default 1.
-    pub devices: usize,
+    /// `OSIER_EMULATED_GPUS`: number of GPUs, default 1; `OSIER_EMULATED_MIG`: slices of
+    /// each; `CUDA_VISIBLE_DEVICES`.
+    pub machine: Machine,
+    /// `OSIER_EMULATED_HIDDEN=closed`: memory of devices that the process does not see
+    /// cannot be opened.
+    pub hidden_open: bool,
     /// `OSIER_EMULATED_MEMORY`: bytes of each device, such as `64M`; default 1G.
     pub memory_bytes: usize,
     /// `OSIER_EMULATED_SEED`: seeds the order in which work runs.
@@ -71,7 +76,14 @@ pub fn settings() -> &'static Settings {
             }),
         };
         Settings {
-            devices: number("OSIER_EMULATED_GPUS", 1).min(8) as usize,
+            machine: {
+                let slices = number("OSIER_EMULATED_MIG", 0).min(7) as usize;
+                let most = 8 / slices.max(1) as u64;
+                let gpus = number("OSIER_EMULATED_GPUS", 1).min(most) as usize;
+                let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+                Machine::of(gpus, slices, visible.as_deref())
+            },
+            hidden_open: text("OSIER_EMULATED_HIDDEN") != "closed",
             memory_bytes: bytes(&text("OSIER_EMULATED_MEMORY")).unwrap_or(1 << 30),
             seed: number("OSIER_EMULATED_SEED", 1),
             delays_us: number("OSIER_EMULATED_DELAYS", 0),
@@ -94,6 +106,22 @@ pub fn settings() -> &'static Settings {
             most_blocks: number("OSIER_EMULATED_MOST_BLOCKS", u64::MAX),
         }
     })
+}
+
+impl Settings {
+    /// What joins two devices; a slice of a GPU reaches no other.
+    pub fn between(&self, a: usize, b: usize) -> Link {
+        match self.machine.slices {
+            0 => self.links.between(a, b),
+            _ => Link::Apart,
+        }
+    }
+
+    /// Whether one device can be given the memory of another by a handle.
+    pub fn opens(&self, device: usize, owner: usize) -> bool {
+        let hidden = self.machine.ordinal(owner).is_none();
+        device == owner || (self.hidden_open || !hidden) && self.between(device, owner).reaches()
+    }
 }
 
 /// What joins two devices.

@@ -34,7 +34,9 @@ pub struct DeviceInfo {
     pub ordinal: i32,
     /// Its name.
     pub name: String,
-    /// Its place on the PCI bus, if it has one.
+    /// Names it in all processes: of a slice of a GPU (MIG), the slice.
+    pub id: DeviceId,
+    /// Its place on the PCI bus, if it has one; slices of a GPU share it.
     pub pci: Option<String>,
     /// Its memory, in bytes.
     pub memory_bytes: usize,
@@ -52,6 +54,20 @@ pub struct DeviceInfo {
     pub managed: bool,
     /// Devices whose memory this one reaches.
     pub peers: Vec<i32>,
+}
+
+impl DeviceInfo {
+    /// [`DeviceInfo::id`] as text: what `nvidia-smi -L` says behind `GPU-` or `MIG-`.
+    pub fn uuid(&self) -> String {
+        let mut text = String::new();
+        for (at, byte) in self.id.iter().enumerate() {
+            if matches!(at, 4 | 6 | 8 | 10) {
+                text.push('-');
+            }
+            text += &format!("{byte:02x}");
+        }
+        text
+    }
 }
 
 /// All devices, as they are.
@@ -98,6 +114,7 @@ fn info(driver: &Driver, ordinal: i32, count: i32) -> Result<DeviceInfo> {
     Ok(DeviceInfo {
         ordinal,
         name,
+        id: uuid(driver, device)?,
         pci: pci.ok(),
         memory_bytes,
         capability: (
@@ -134,17 +151,17 @@ fn text(fill: impl FnOnce(*mut c_char, i32) -> Result<()>) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
 }
 
-/// A device's place, cut to its length.
-fn bus_id(driver: &Driver, device: abi::Device) -> Result<BusId> {
-    let name = text(|at, length| {
-        // SAFETY: room for `length` characters.
-        unsafe { driver.cuDeviceGetPCIBusId(at, length, device) }
-    })?;
-    let mut bus_id = BusId::default();
-    for (to, from) in bus_id.iter_mut().zip(name.bytes()) {
-        *to = from;
+/// A device's UUID, of a slice its own. Drivers before 11.4 have no slices' UUIDs, and tell
+/// that of the GPU.
+fn uuid(driver: &Driver, device: abi::Device) -> Result<DeviceId> {
+    let mut id = abi::Uuid::default();
+    match driver.has("cuDeviceGetUuid_v2") {
+        // SAFETY: a place for one UUID.
+        true => unsafe { driver.cuDeviceGetUuid_v2(&mut id, device) }?,
+        // SAFETY: as above.
+        false => unsafe { driver.cuDeviceGetUuid(&mut id, device) }?,
     }
-    Ok(bus_id)
+    Ok(id.0)
 }
 
 /// The primary context of a device; cheap to clone.
@@ -173,17 +190,18 @@ struct Inner {
     linked: AtomicU64,
     /// Multiprocessors for packing; 0: all.
     packing: AtomicU32,
-    bus_id: BusId,
+    id: DeviceId,
     /// What is known of other devices.
-    links: Mutex<Vec<(BusId, Link)>>,
+    links: Mutex<Vec<(DeviceId, Link)>>,
     /// Allocations of other devices that were opened for this one, by number.
     opened: Mutex<BTreeSet<u64>>,
     /// What the processor reaches of memory that other libraries keep.
     bar1_windows: Mutex<Bar1Windows>,
 }
 
-/// Names a device in all processes of the machine: its place on the PCI bus, as text.
-pub type BusId = [u8; 16];
+/// Names a device in all processes, whatever `CUDA_VISIBLE_DEVICES` leaves each to see: its
+/// UUID; of a slice of a GPU (MIG), the slice's.
+pub type DeviceId = [u8; 16];
 
 /// How a device reaches another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -192,7 +210,10 @@ pub enum Link {
     Same,
     /// Its kernels can be given the other's memory.
     Linked,
-    /// They cannot, or this process does not see the other.
+    /// This process does not see the other: whether its memory can be opened is known when
+    /// that was tried once ([`Context::tried`]).
+    Hidden,
+    /// They cannot.
     Apart,
 }
 
@@ -239,7 +260,7 @@ impl Context {
             prepared: Mutex::new(false),
             pinned: PinnedCache::default(),
             linked: AtomicU64::new(0),
-            bus_id: bus_id(driver, device)?,
+            id: uuid(driver, device)?,
             links: Mutex::default(),
             opened: Mutex::default(),
             bar1_windows: Mutex::default(),
@@ -330,39 +351,56 @@ impl Context {
     }
 
     /// The device's name in all processes.
-    pub fn bus_id(&self) -> BusId {
-        self.0.bus_id
+    pub fn id(&self) -> DeviceId {
+        self.0.id
     }
 
     /// How this device reaches another; asked of the driver once.
-    pub fn link(&self, other: &BusId) -> Link {
-        if *other == self.0.bus_id {
+    pub fn link(&self, other: &DeviceId) -> Link {
+        if *other == self.0.id {
             return Link::Same;
         }
         let mut links = self.0.links.lock().unwrap_or_else(|e| e.into_inner());
         if let Some((_, link)) = links.iter().find(|(known, _)| known == other) {
             return *link;
         }
-        let link = match self.reaches_bus_id(other) {
-            Ok(true) => Link::Linked,
-            _ => Link::Apart,
-        };
+        let link = self.ask_link(other).unwrap_or(Link::Apart);
         links.push((*other, link));
         link
     }
 
-    fn reaches_bus_id(&self, other: &BusId) -> Result<bool> {
+    fn ask_link(&self, other: &DeviceId) -> Result<Link> {
         let driver = self.0.driver;
         for ordinal in 0..driver.device_count()? as i32 {
             let device = device(driver, ordinal)?;
-            if bus_id(driver, device)? == *other {
+            if uuid(driver, device)? == *other {
                 let mut can = 0;
                 // SAFETY: a place for one number.
                 unsafe { driver.cuDeviceCanAccessPeer(&mut can, self.0.device, device) }?;
-                return Ok(can != 0);
+                return Ok(match can {
+                    0 => Link::Apart,
+                    _ => Link::Linked,
+                });
             }
         }
-        Ok(false)
+        Ok(Link::Hidden)
+    }
+
+    /// Memory of another process on a device was opened, or could not be: decides once how
+    /// a device that this process does not see is reached. Memory that has run out, or an
+    /// address that is in use, decides nothing.
+    pub fn tried<T>(&self, other: &DeviceId, opened: &Result<T>) {
+        let passing = |error: &DeviceError| error.is_out_of_memory() || error.is_already_mapped();
+        let link = match opened {
+            Ok(_) => Link::Linked,
+            Err(error) if error.code().is_some() && !passing(error) => Link::Apart,
+            Err(_) => return,
+        };
+        let mut links = self.0.links.lock().unwrap_or_else(|e| e.into_inner());
+        let known = links.iter_mut().find(|(known, _)| known == other);
+        if let Some((_, known @ Link::Hidden)) = known {
+            *known = link;
+        }
     }
 
     /// What the processor reaches of memory on the device that other libraries keep.

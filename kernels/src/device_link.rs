@@ -106,6 +106,23 @@ fn find() -> Result<DeviceLinks> {
     })
 }
 
+/// NVLinks from a device to one that this process need not see, by its place on the PCI bus,
+/// such as `0000:3a:00.0`: the management library shows what `CUDA_VISIBLE_DEVICES` hides.
+pub fn nvlinks_to(from: &DeviceInfo, pci: &str) -> NvLinks {
+    let (Ok(nvml), Some(place)) = (Nvml::get(), PciPlace::of(pci)) else {
+        return NvLinks::Unknown;
+    };
+    let own = from.pci.as_deref().and_then(|own| nvml.device(own));
+    let (Some(own), Some(other)) = (own, nvml.device(pci)) else {
+        return NvLinks::Unknown;
+    };
+    match from.pci.as_deref().and_then(PciPlace::of) == Some(place) {
+        // Slices of one device are at one place.
+        true => NvLinks::None,
+        false => counted(&nvml.ends(own), place, || nvml.joins(own, other)),
+    }
+}
+
 fn attribute(driver: &Driver, which: u32, one: i32, other: i32) -> Result<i32> {
     let (mut value, mut from, mut to) = (0, 0, 0);
     // SAFETY: a place for one device.

@@ -69,8 +69,8 @@ mod stream_semaphore;
 mod user;
 
 pub use callback::Callback;
-pub use device::{BusId, Context, DeviceInfo, Held, Link, devices};
-pub use device_link::{DeviceLink, DeviceLinks, NvLinks, device_links};
+pub use device::{Context, DeviceId, DeviceInfo, Held, Link, devices};
+pub use device_link::{DeviceLink, DeviceLinks, NvLinks, device_links, nvlinks_to};
 pub use driver::{Driver, ENTRY_POINTS};
 pub use error::{DeviceError, Result};
 pub use graph::Graph;

@@ -33,7 +33,7 @@ impl Context {
         if !elsewhere || memory.is_reached_by(self) {
             return Ok(());
         }
-        if self.link(&home.bus_id()) != Link::Linked {
+        if self.link(&home.id()) != Link::Linked {
             return Err(DeviceError::Unavailable(format!(
                 "device {} does not reach the memory of device {}",
                 self.ordinal(),

@@ -27,7 +27,7 @@ use crate::choice::bytes_of;
 use crate::choice::spaces::{Found, Kind};
 use crate::comm::Communicator;
 use crate::model::calls::ROW_BYTES;
-use crate::model::{GpuLinks, Places, RankLinks};
+use crate::model::{GpuLinks, GpuName, Places, RankLinks};
 use osier_collectives::{Association, DeviceLink, DeviceLinks, Operation};
 use osier_engine::check::Check;
 use osier_engine::error::Result;
@@ -123,15 +123,17 @@ impl Communicator {
         let links = ordinal.and_then(|_| GpuLinks::here());
         let own = links.as_ref().zip(ordinal);
         let own = own.and_then(|(links, ordinal)| Some((links, links.find(ordinal)?)));
-        // What is not known is 0: memory node, switch, place on the bus.
-        let mut all = vec![[0u64; 3]; self.size()];
-        if let Some((links, (at, bus))) = own {
-            let [node, switch] = links.gpus[at].place();
-            all[self.rank()] = [node, switch, Some(bus)].map(|n| n.map_or(0, |n| u64::from(n) + 1));
+        // What is not known is 0: memory node, switch, name.
+        let mut all = vec![[0u64; 5]; self.size()];
+        if let Some((links, (at, name))) = own {
+            let place = links.gpus[at].place();
+            let [node, switch] = place.map(|n| n.map_or(0, |n| u64::from(n) + 1));
+            let [high, low, bus] = name.to_words();
+            all[self.rank()] = [node, switch, high, low, bus];
         }
         let mut all = all.concat();
         self.allreduce_in_place(&mut all, &crate::Op::Max)?;
-        let ranks = || all.chunks_exact(3);
+        let ranks = || all.chunks_exact(5);
         let known = |at: &u64| at.checked_sub(1).map(|at| at as u32);
         let places = Places {
             levels: ["numanode", "pcieswitch"].map(str::to_owned).into(),
@@ -139,19 +141,18 @@ impl Communicator {
                 .map(|rank| rank[..2].iter().map(known).collect())
                 .collect(),
         };
-        let mut devices: Vec<u64> = ranks().map(|rank| rank[2]).filter(|bus| *bus > 0).collect();
-        devices.sort_unstable();
-        devices.dedup();
+        let names = ranks().map(|rank| GpuName::of_words(&rank[2..]));
+        let mut devices: Vec<GpuName> = names.clone().flatten().collect();
+        devices.sort_unstable_by_key(|name| name.id);
+        devices.dedup_by_key(|name| name.id);
+        let index = |name: &GpuName| devices.binary_search_by_key(&name.id, |name| name.id).ok();
         let n = devices.len();
         // The links of each two of them, then the time of a MB over one link, in ns.
         let mut table = vec![0u64; n * n + 1];
-        if let Some((links, (at, bus))) = own {
-            let row = devices.binary_search(&(u64::from(bus) + 1)).unwrap_or(0);
+        if let Some((links, (at, name))) = own {
+            let row = index(&name).unwrap_or(0);
             for (column, other) in devices.iter().enumerate() {
-                let there = |at: &usize| links.bus(*at).map(|b| u64::from(b) + 1) == Some(*other);
-                let other = (0..links.gpus.len()).find(there);
-                table[row * n + column] = match other.and_then(|other| links.device_link(at, other))
-                {
+                table[row * n + column] = match links.device_link_to(at, other) {
                     Some(DeviceLink::Direct(links)) => 2 * u64::from(links),
                     Some(DeviceLink::Switched(links)) => 2 * u64::from(links) + 1,
                     Some(DeviceLink::Same) | None => 0,
@@ -162,8 +163,7 @@ impl Communicator {
         if n > 1 {
             self.allreduce_in_place(&mut table, &crate::Op::Max)?;
         }
-        let device = |rank: &[u64]| devices.binary_search(&rank[2]).ok();
-        let of: Vec<Option<usize>> = ranks().map(device).collect();
+        let of: Vec<Option<usize>> = names.map(|name| index(&name?)).collect();
         let mut pairs = Vec::new();
         for (a, one) in of.iter().enumerate() {
             for (b, other) in of.iter().enumerate().skip(a + 1) {

@@ -21,7 +21,7 @@
 
 use super::map::Gpu;
 use osier_collectives::{DeviceLink, DeviceLinks, matrix};
-use osier_kernels::NvLinks;
+use osier_kernels::{DeviceId, DeviceInfo, NvLinks};
 use std::fmt;
 use std::path::Path;
 
@@ -74,11 +74,49 @@ impl fmt::Display for GpuLink {
     }
 }
 
+/// What names a GPU in all processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GpuName {
+    /// Its UUID, or that of a slice of it.
+    pub id: DeviceId,
+    /// Its address on the bus, as a number.
+    pub bus: Option<u32>,
+}
+
+impl GpuName {
+    /// As numbers that are not all 0.
+    pub fn to_words(self) -> [u64; 3] {
+        let (high, low) = self.id.split_at(8);
+        let word = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .fold(0, |word, byte| word << 8 | u64::from(*byte))
+        };
+        let bus = self.bus.map_or(0, |bus| u64::from(bus) + 1);
+        [word(high), word(low), bus + (1 << 40)]
+    }
+
+    /// From such numbers; none if all are 0.
+    pub fn of_words(words: &[u64]) -> Option<GpuName> {
+        let [high, low, bus] = *words else {
+            return None;
+        };
+        let bus = bus.checked_sub(1 << 40)?;
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&high.to_be_bytes());
+        id[8..].copy_from_slice(&low.to_be_bytes());
+        let bus = bus.checked_sub(1).map(|bus| bus as u32);
+        Some(GpuName { id, bus })
+    }
+}
+
 /// The GPUs that the driver reports, and their links.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GpuLinks {
     /// The GPUs.
     pub gpus: Vec<Gpu>,
+    /// What the driver says of each.
+    devices: Vec<DeviceInfo>,
     /// By pair of GPUs.
     pub between: Vec<Vec<GpuLink>>,
     /// Why NVLinks are unknown, if they are.
@@ -128,6 +166,7 @@ impl GpuLinks {
         });
         GpuLinks {
             between: between.collect(),
+            devices: device_links.devices.clone(),
             unknown: device_links.unknown.clone(),
             link_ns_per_byte: 1.0 / bytes_per_ns,
             gpus,
@@ -145,15 +184,28 @@ impl GpuLinks {
         }
     }
 
-    /// The GPU with this number in this process, and its bus address as a number.
-    pub(crate) fn find(&self, ordinal: i32) -> Option<(usize, u32)> {
+    /// The GPU with this number in this process, as other processes know it.
+    pub(crate) fn find(&self, ordinal: i32) -> Option<(usize, GpuName)> {
         let at = self.gpus.iter().position(|gpu| gpu.ordinal == ordinal)?;
-        Some((at, self.bus(at)?))
+        let bus = self.gpus[at]
+            .pci
+            .as_ref()
+            .and_then(|pci| super::map::number(pci));
+        let id = self.devices.get(at)?.id;
+        Some((at, GpuName { id, bus }))
     }
 
-    /// The bus address of a GPU, as a number.
-    pub(crate) fn bus(&self, at: usize) -> Option<u32> {
-        super::map::number(self.gpus.get(at)?.pci.as_ref()?)
+    /// Links between a GPU and one that this process need not see.
+    pub(crate) fn device_link_to(&self, one: usize, other: &GpuName) -> Option<DeviceLink> {
+        if let Some(at) = self.devices.iter().position(|info| info.id == other.id) {
+            return self.device_link(one, at);
+        }
+        let pci = super::map::address(other.bus?);
+        match osier_kernels::nvlinks_to(self.devices.get(one)?, &pci) {
+            NvLinks::Direct(n) => Some(DeviceLink::Direct(n)),
+            NvLinks::Switched(n) => Some(DeviceLink::Switched(n)),
+            NvLinks::None | NvLinks::Unknown => None,
+        }
     }
 
     /// Links between the GPUs of ranks that have them round robin.
@@ -300,6 +352,20 @@ mod tests {
             unknown: None,
         };
         GpuLinks::of(gpus, &device_links, rate((9, 0)))
+    }
+
+    #[test]
+    fn names_of_gpus_go_between_processes() {
+        let id = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 255];
+        for bus in [None, Some(0), super::super::map::number("0000:3a:00.0")] {
+            let name = GpuName { id, bus };
+            assert_eq!(GpuName::of_words(&name.to_words()), Some(name));
+        }
+        assert_eq!(GpuName::of_words(&[0; 3]), None);
+        for text in ["0000:3a:00.0", "0001:00:1f.7"] {
+            let number = super::super::map::number(text).unwrap();
+            assert_eq!(super::super::map::address(number), text);
+        }
     }
 
     #[test]

@@ -204,6 +204,17 @@ pub(super) fn number(address: &str) -> Option<u32> {
     u64::from_str_radix(&digits, 16).ok()?.try_into().ok()
 }
 
+/// The address that a number stands for.
+pub(super) fn address(number: u32) -> String {
+    let [domain, bus, device, function] = [
+        number >> 20,
+        number >> 12 & 0xff,
+        number >> 4 & 0xff,
+        number & 0xf,
+    ];
+    format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
+}
+
 /// The addresses in a device's path before its own: `pci0000:3a/0000:3a:00.0/...`.
 fn bridges(path: &Path) -> Vec<String> {
     let is_address = |name: &&str| name.matches(':').count() == 2 && name.contains('.');

@@ -21,6 +21,7 @@ mod store;
 pub(crate) use cores::confine;
 
 pub use calls::{Agreed, CallCosts, ClassCosts, MessageCost, Places, WorkCost};
+pub(crate) use device_links::GpuName;
 pub use device_links::{GpuLink, GpuLinks, RankLinks, Way};
 pub use devices::DeviceCalls;
 pub use machine::Machine;

@@ -259,6 +259,7 @@ fn devices(devices: &Result<Vec<DeviceInfo>, String>) -> Value {
             "ordinal": d.ordinal,
             "name": d.name,
             "pci": d.pci,
+            "uuid": d.uuid(),
             "memory_bytes": d.memory_bytes,
             "capability": [d.capability.0, d.capability.1],
             "multiprocessors": d.multiprocessors,

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint};
 
 use crate::abi::{self, Handle};
-use crate::driver::{Object, State, driver, index, lock, stale, with_current};
+use crate::driver::{Object, State, driver, index, lock, ordinal, stale, with_current};
 use crate::fault::{Fault, Out, Result, entries, invalid};
 use crate::settings::settings;
 
@@ -167,7 +167,7 @@ entries! {
     }
 
     fn cuCtxGetDevice(device: Out<c_int>) {
-        device.set(lock()?.current_device()? as c_int)
+        device.set(ordinal(lock()?.current_device()?))
     }
 
     fn cuCtxGetFlags(flags: Out<c_uint>) {
@@ -240,7 +240,7 @@ entries! {
         if here == there {
             return Err(Fault::named(abi::ERROR_PEER_ACCESS_UNSUPPORTED, "both contexts are of one device"));
         }
-        if !settings().links.between(here, there).reaches() {
+        if !settings().between(here, there).reaches() {
             return Err(Fault::named(abi::ERROR_PEER_ACCESS_UNSUPPORTED, "the devices are not linked"));
         }
         let new = state.contexts.get_mut(&current).is_some_and(|c| c.peers.insert(peer));

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use crate::abi::{self, Code, Uuid};
-use crate::driver::{self, lock};
+use crate::driver::{self, index, lock};
 use crate::fault::{Fault, In, Out, base_name, entries, invalid};
 use crate::settings::{Link, settings};
 
@@ -20,7 +20,7 @@ pub const SHARED: (c_int, c_int, c_int) = (48 << 10, 163 << 10, 164 << 10);
 /// Largest block.
 pub const BLOCK: c_int = 1024;
 
-fn attribute(number: c_uint, device: c_int) -> Option<c_int> {
+fn attribute(number: c_uint, device: usize) -> Option<c_int> {
     Some(match number {
         1..=3 => BLOCK,
         4 => 64,
@@ -38,7 +38,7 @@ fn attribute(number: c_uint, device: c_int) -> Option<c_int> {
         17 | 18 | 20 | 32 | 35 => 0,
         19 => 1,
         31 => 1,
-        33 => device + 1,
+        33 => bus(device) as c_int,
         34 | 50 => 0,
         36 => 1_000_000,
         37 => 1024,
@@ -73,12 +73,6 @@ fn attribute(number: c_uint, device: c_int) -> Option<c_int> {
         _ if (1..=140).contains(&number) => 0,
         _ => return None,
     })
-}
-
-fn uuid(device: c_int) -> Uuid {
-    let mut bytes = *b"osier-emulated\0\0";
-    bytes[15] = device as u8;
-    Uuid(bytes)
 }
 
 fn text(
@@ -168,7 +162,8 @@ entries! {
     }
 
     fn cuDeviceGetCount(count: Out<c_int>) {
-        count.set(lock()?.devices.len() as c_int)
+        lock().map(drop)?;
+        count.set(settings().machine.visible.len() as c_int)
     }
 
     fn cuDeviceGet(device: Out<c_int>, ordinal: c_int) {
@@ -182,30 +177,32 @@ entries! {
     }
 
     fn cuDeviceGetUuid(out: Out<Uuid>, device: c_int) {
-        lock()?.device(device)?;
-        out.set(uuid(device))
+        lock().map(drop)?;
+        out.set(settings().machine.gpu_uuid(index(device)?))
     }
 
     fn cuDeviceGetUuid_v2(out: Out<Uuid>, device: c_int) {
-        lock()?.device(device)?;
-        out.set(uuid(device))
+        lock().map(drop)?;
+        out.set(settings().machine.uuid(index(device)?))
     }
 
     fn cuDeviceGetPCIBusId(name: Out<c_char>, bytes: c_int, device: c_int) {
-        lock()?.device(device)?;
-        copy_text(name, bytes, &format!("0000:{:02x}:00.0", device + 1))
+        lock().map(drop)?;
+        copy_text(name, bytes, &format!("0000:{:02x}:00.0", bus(index(device)?)))
     }
 
     fn cuDeviceGetByPCIBusId(device: Out<c_int>, name: In<c_char>) {
         let name = name.text()?;
-        let count = lock()?.devices.len() as c_int;
-        let found = (0..count).find(|d| name.ends_with(&format!("{:02x}:00.0", d + 1)));
+        lock().map(drop)?;
+        let visible = settings().machine.visible.iter().enumerate();
+        let mut named = visible.filter(|(_, d)| name.ends_with(&format!("{:02x}:00.0", bus(**d))));
+        let found = named.next().map(|(ordinal, _)| ordinal as c_int);
         device.set(found.ok_or_else(|| invalid(format!("no device {name}")))?)
     }
 
     fn cuDeviceGetAttribute(value: Out<c_int>, number: c_uint, device: c_int) {
-        lock()?.device(device)?;
-        let found = attribute(number, device);
+        lock().map(drop)?;
+        let found = attribute(number, index(device)?);
         value.set(found.ok_or_else(|| invalid(format!("no device attribute {number}")))?)
     }
 
@@ -224,7 +221,7 @@ entries! {
         let mut state = lock()?;
         state.device(device)?;
         state.device(peer)?;
-        can.set(c_int::from(device != peer && link(device, peer).reaches()))
+        can.set(c_int::from(device != peer && link(device, peer)?.reaches()))
     }
 
     fn cuDeviceGetP2PAttribute(value: Out<c_int>, number: c_uint, device: c_int, peer: c_int) {
@@ -234,7 +231,7 @@ entries! {
         if device == peer {
             return Err(Fault::named(abi::ERROR_INVALID_DEVICE, "both are one device"));
         }
-        let link = link(device, peer);
+        let link = link(device, peer)?;
         value.set(match number {
             // The best is 0.
             1 => c_int::from(!link.is_nvlink()),
@@ -246,8 +243,13 @@ entries! {
     }
 }
 
-fn link(device: c_int, peer: c_int) -> Link {
-    settings().links.between(device as usize, peer as usize)
+fn link(device: c_int, peer: c_int) -> crate::fault::Result<Link> {
+    Ok(settings().between(index(device)?, index(peer)?))
+}
+
+/// The bus of a device's GPU.
+fn bus(device: usize) -> usize {
+    settings().machine.gpu(device) + 1
 }
 
 fn copy_text(target: Out<c_char>, bytes: c_int, text: &str) -> crate::fault::Result {

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use crate::abi::{self, Handle};
-use crate::driver::{State, index, lock};
+use crate::driver::{State, lock};
 use crate::fault::{Fault, In, Out, Result, entries, invalid};
 use crate::memory::{Allocation, Kind, os};
 use crate::ranges::pages;
@@ -264,7 +264,6 @@ entries! {
     fn cuMemPrefetchAsync(address: u64, bytes: usize, device: c_int, stream: Handle) {
         let mut state = lock()?;
         if device >= 0 {
-            index(device)?;
             state.device(device)?;
         }
         state.stream_of(stream)?;

@@ -41,7 +41,7 @@ fn device(handle: *mut c_void) -> Option<usize> {
     handle
         .addr()
         .checked_sub(1)
-        .filter(|d| *d < settings().devices)
+        .filter(|d| *d < settings().machine.gpus)
 }
 
 /// `nvmlInit_v2`.
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(
     let text = unsafe { CStr::from_ptr(bus_id) };
     let text = text.to_string_lossy().to_lowercase();
     let ends = |device: &usize| text.ends_with(&format!("0000:{:02x}:00.0", bus(Some(*device))));
-    match (0..settings().devices).find(ends) {
+    match (0..settings().machine.gpus).find(ends) {
         Some(found) => {
             // SAFETY: the caller's contract.
             unsafe { handle.write(std::ptr::without_provenance_mut(found + 1)) };
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn nvmlDeviceGetNvLinkState(
     let Some(device) = device(handle).filter(|_| (link as usize) < MOST_LINKS) else {
         return INVALID_ARGUMENT;
     };
-    let ends = settings().links.ends(device, settings().devices);
+    let ends = settings().links.ends(device, settings().machine.gpus);
     // SAFETY: the caller's contract.
     unsafe { state.write(c_uint::from((link as usize) < ends.len())) };
     SUCCESS
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn nvmlDeviceGetNvLinkRemotePciInfo_v2(
     info: *mut PciInfo,
 ) -> c_uint {
     let end = device(handle).and_then(|device| {
-        let ends = settings().links.ends(device, settings().devices);
+        let ends = settings().links.ends(device, settings().machine.gpus);
         ends.get(link as usize).copied()
     });
     let Some(end) = end else {

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use crate::abi;
-use crate::driver::{State, is_initialised, lock};
+use crate::driver::{State, is_initialised, lock, ordinal};
 use crate::fault::{Fault, In, Out, Result, entries, invalid};
 use crate::memory::{Allocation, Kind};
 
@@ -52,7 +52,7 @@ fn attribute(state: &State, out: *mut c_void, number: c_uint, address: u64) -> R
         6 => write_int(0),
         7 => write_word(found.id),
         8 => write_int(u32::from(found.kind == Kind::Managed)),
-        9 => write_int(found.device as u32),
+        9 => write_int(ordinal(found.device) as u32),
         10 => write_int(u32::from(found.kind == Kind::Device)),
         11 => write_word(range(state, found).0),
         12 => write_word(range(state, found).1),

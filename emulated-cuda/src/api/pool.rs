@@ -188,7 +188,7 @@ entries! {
             let access = accesses.at(i)?;
             state.device(access.location.id)?;
             let device = index(access.location.id)?;
-            if access.flags != 0 && device != owner && !settings().links.between(device, owner).reaches() {
+            if access.flags != 0 && !settings().opens(device, owner) {
                 return Err(Fault::named(
                     abi::ERROR_INVALID_DEVICE,
                     format!("device {device} does not reach the memory of device {owner}"),
@@ -237,10 +237,10 @@ entries! {
         if bytes != FILE_SPAN {
             return Err(invalid("the descriptor is of an allocation, not of a pool"));
         }
-        if device >= state.devices.len() {
+        // Not reported as misuse: a caller tries, and decides.
+        if device >= state.devices.len() || !settings().opens(state.current_device()?, device) {
             return Err(Fault::plain(abi::ERROR_INVALID_DEVICE));
         }
-        state.current_device()?;
         let handle = state.handle(Object::Pool);
         state.pools.insert(handle, Pool {
             device,

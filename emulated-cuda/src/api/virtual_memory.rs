@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
 use crate::abi::{self, AccessDesc, AllocationProp, Handle};
-use crate::driver::{Object, Physical, State, index, lock, stale};
+use crate::driver::{Object, Physical, State, index, lock, ordinal, stale};
 use crate::fault::{Fault, In, Out, Result, entries, invalid};
 use crate::memory::{Allocation, File, Kind};
 use crate::settings::settings;
@@ -194,8 +194,7 @@ entries! {
             let Some(found) = state.memory.find_mut(start) else { continue };
             let stranger = |device: &usize| {
                 given & (1 << device) != 0
-                    && *device != found.device
-                    && !settings().links.between(*device, found.device).reaches()
+                    && !settings().opens(*device, found.device)
             };
             if (0..u64::BITS as usize).any(|device| stranger(&device)) {
                 return Err(Fault::named(
@@ -239,7 +238,9 @@ entries! {
         let lent = std::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd.address_void() as c_int) });
         let own = lent.try_clone().map_err(|_| invalid("no open descriptor"))?;
         let (device, bytes) = File::inspect(&own)?;
-        if device >= state.devices.len() {
+        let current = state.current_device()?;
+        // Not reported as misuse: a caller tries, and decides.
+        if device >= state.devices.len() || !settings().opens(current, device) {
             return Err(Fault::plain(abi::ERROR_INVALID_DEVICE));
         }
         let file = File::map(own, 0, bytes)?;
@@ -261,7 +262,7 @@ entries! {
         out.set(AllocationProp {
             kind: 1,
             handle_types: if physical.exportable { abi::HANDLE_POSIX_FD } else { 0 },
-            location: abi::Location { kind: abi::LOCATION_DEVICE, id: physical.device as c_int },
+            location: abi::Location { kind: abi::LOCATION_DEVICE, id: ordinal(physical.device) },
             win32: std::ptr::null_mut(),
             flags: [0; 8],
         })

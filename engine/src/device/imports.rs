@@ -19,7 +19,7 @@ use super::settings;
 use crate::env;
 use crate::error::Result;
 use osier_kernels::handle::{EventHandle, Key, Made, OpenPool};
-use osier_kernels::{BusId, Context, DeviceError, Event, Memory};
+use osier_kernels::{Context, DeviceError, DeviceId, Event, Memory};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -87,7 +87,7 @@ struct Mapping<M> {
 #[derive(Debug)]
 struct Gone<M> {
     owner: u32,
-    device: BusId,
+    device: DeviceId,
     range: Range<u64>,
     memory: Arc<M>,
 }
@@ -108,11 +108,11 @@ pub struct Imports<M = Memory> {
     events: Vec<((u32, i32), EventHandle, Event)>,
     /// By owner, the pool's device and, of other libraries' pools, the allocation for
     /// which it was opened; else 0.
-    pools: Vec<((u32, i32), BusId, u64, OpenPool)>,
+    pools: Vec<((u32, i32), DeviceId, u64, OpenPool)>,
     /// Let go, to be closed.
     gone_pools: Vec<OpenPool>,
     /// Memory that ranks pack their slots into, by owner and device.
-    slots: Vec<((u32, i32), BusId, Arc<M>)>,
+    slots: Vec<((u32, i32), DeviceId, Arc<M>)>,
     /// Memory of pools that a transfer has open: owner, identity.
     lent: Vec<((u32, i32), u64)>,
     clock: u64,
@@ -279,14 +279,14 @@ impl<M> Imports<M> {
     }
 
     /// The memory that a rank packs its slots into on a device, if it is open.
-    pub fn slots(&self, owner: (u32, i32), device: &BusId) -> Option<Arc<M>> {
+    pub fn slots(&self, owner: (u32, i32), device: &DeviceId) -> Option<Arc<M>> {
         let mut slots = self.slots.iter();
         let found = slots.find(|(o, d, _)| *o == owner && d == device);
         found.map(|(_, _, memory)| memory.clone())
     }
 
     /// Keeps it, now that it was opened.
-    pub fn keep_slots(&mut self, owner: (u32, i32), device: &BusId, memory: &Arc<M>) {
+    pub fn keep_slots(&mut self, owner: (u32, i32), device: &DeviceId, memory: &Arc<M>) {
         self.slots.push((owner, *device, memory.clone()));
     }
 
@@ -315,10 +315,10 @@ impl<M> Imports<M> {
             self.let_go(at);
         }
         self.events.retain(|(owner, _, _)| owner.0 != rank);
-        let of_rank = |(owner, ..): &mut ((u32, i32), BusId, u64, OpenPool)| owner.0 == rank;
+        let of_rank = |(owner, ..): &mut ((u32, i32), DeviceId, u64, OpenPool)| owner.0 == rank;
         let pools = self.pools.extract_if(.., of_rank);
         self.gone_pools.extend(pools.map(|(_, _, _, pool)| pool));
-        let gone = |(owner, _, _): &mut ((u32, i32), BusId, Arc<M>)| owner.0 == rank;
+        let gone = |(owner, _, _): &mut ((u32, i32), DeviceId, Arc<M>)| owner.0 == rank;
         let slots = self.slots.extract_if(.., gone);
         self.gone
             .extend(slots.map(|((owner, _), device, memory)| Gone {
@@ -379,7 +379,7 @@ impl<M> Imports<M> {
 }
 
 /// What names a pool: its device, and the allocation if it is another library's.
-fn pool_of(key: &Key) -> (BusId, u64) {
+fn pool_of(key: &Key) -> (DeviceId, u64) {
     match key.made {
         Made::OtherPool => (key.device, key.identity),
         _ => (key.device, 0),

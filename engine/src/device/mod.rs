@@ -39,7 +39,7 @@ use osier_kernels::handle::{
     EventHandle, Key, Made, OpenPool, Piece, export_pieces, import_pieces,
 };
 use osier_kernels::{
-    After, BusId, Context, DeviceError, DeviceView, Event, Memory, Ordered, Packer, Stream,
+    After, Context, DeviceError, DeviceId, DeviceView, Event, Memory, Ordered, Packer, Stream,
 };
 use osier_transports::shm::ShmRank;
 use pool::Pool;
@@ -303,7 +303,7 @@ impl Devices {
     ) -> Result<Option<Arc<Memory>>, DeviceError> {
         let mut imports = lock(&self.imports);
         let opened = imports.get(owner, key, || key.open(context, given));
-        match opened {
+        let opened = match opened {
             Err(e) if e.is_already_mapped() => {
                 // The exporter has freed what is open there, and allocated anew.
                 let closed = imports.sweep_overlapping(owner, key);
@@ -312,7 +312,11 @@ impl Devices {
                 imports.get(owner, key, || key.open(context, given))
             }
             opened => opened,
+        };
+        if !matches!(opened, Ok(None)) {
+            context.tried(&key.device, &opened);
         }
+        opened
     }
 
     /// The pool of another process's memory: found, or opened by its descriptor.
@@ -331,7 +335,9 @@ impl Devices {
             let why = "its pool came without a descriptor";
             return Err(DeviceError::Unavailable(why.into()));
         };
-        let pool = OpenPool::open(context, descriptor)?;
+        let pool = OpenPool::open(context, descriptor);
+        context.tried(&key.device, &pool);
+        let pool = pool?;
         imports.keep_pool(owner, key, &pool);
         Ok(pool)
     }
@@ -342,7 +348,7 @@ impl Devices {
         &self,
         owner: (u32, i32),
         context: &Context,
-        device: &BusId,
+        device: &DeviceId,
         given: Option<&[Piece]>,
     ) -> Result<Option<Arc<Memory>>, DeviceError> {
         let mut imports = lock(&self.imports);
@@ -352,7 +358,9 @@ impl Devices {
         let Some(given) = given else {
             return Ok(None);
         };
-        let memory = import_pieces(context, given)?;
+        let memory = import_pieces(context, given);
+        context.tried(device, &memory);
+        let memory = memory?;
         imports.keep_slots(owner, device, &memory);
         Ok(Some(memory))
     }

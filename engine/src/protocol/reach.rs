@@ -59,15 +59,16 @@ impl Placement {
         match link {
             Link::Same => Placement::Process,
             Link::Linked => Placement::Devices,
-            Link::Apart => Placement::DevicesApart,
+            Link::Hidden | Link::Apart => Placement::DevicesApart,
         }
     }
 
-    /// Of two processes.
+    /// Of two processes. A device that is hidden from this one counts as linked until its
+    /// memory could not be opened.
     pub fn between(link: Link) -> Placement {
         match link {
             Link::Same => Placement::Device,
-            Link::Linked => Placement::Linked,
+            Link::Linked | Link::Hidden => Placement::Linked,
             Link::Apart => Placement::Apart,
         }
     }

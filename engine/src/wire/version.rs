@@ -11,7 +11,12 @@ use osier_kernels::handle::{EventHandle, Key, Made};
 use osier_transports::{RegionKind, WIRE_VERSION};
 
 /// Each version since this table exists, and the number of its messages.
-const VERSIONS: &[(u16, u64)] = &[(4, 0x6386_983d_1989_85fe), (5, 0xab55_aed0_865d_0419)];
+const VERSIONS: &[(u16, u64)] = &[
+    (4, 0x6386_983d_1989_85fe),
+    (5, 0xab55_aed0_865d_0419),
+    // The device of a key is its UUID.
+    (6, 0xab55_aed0_865d_0419),
+];
 
 /// FNV-1a over bytes, each piece with its length in front.
 struct Digest(u64);

@@ -11,6 +11,12 @@
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
 
 pub type Device = c_int;
+
+/// `CUuuid`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct Uuid(pub [u8; 16]);
+
 pub type DevicePointer = u64;
 
 /// Opaque objects of the driver: a pointer that is only handed back.

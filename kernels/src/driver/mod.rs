@@ -100,6 +100,8 @@ entry_points! {
     cuDeviceGetName(name: *mut c_char, length: c_int, device: Device);
     cuDeviceTotalMem_v2(bytes: *mut usize, device: Device);
     cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, device: Device);
+    cuDeviceGetUuid(id: *mut Uuid, device: Device);
+    cuDeviceGetUuid_v2(id: *mut Uuid, device: Device);
     cuDeviceGetPCIBusId(id: *mut c_char, length: c_int, device: Device);
     cuDeviceCanAccessPeer(can: *mut c_int, device: Device, peer: Device);
     cuDeviceGetP2PAttribute(value: *mut c_int, attribute: c_uint, device: Device, peer: Device);

@@ -11,7 +11,7 @@
 //! 2. What is opened is at least as large as its key says.
 
 use super::{MemoryHandle, OpenPool, Piece, import_pieces, pool};
-use crate::device::{BusId, Context};
+use crate::device::{Context, DeviceId};
 use crate::driver::abi;
 use crate::error::{DeviceError, Result};
 use crate::memory::Memory;
@@ -200,7 +200,7 @@ pub struct Key {
     /// How the memory was made.
     pub made: Made,
     /// Its device.
-    pub device: BusId,
+    pub device: DeviceId,
     /// Invariant 1.
     pub identity: u64,
     /// The exporter's address of the allocation.
@@ -240,7 +240,7 @@ impl Key {
         };
         Ok(Key {
             made: found.made,
-            device: context.bus_id(),
+            device: context.id(),
             identity: found.identity,
             start: found.start,
             bytes: found.bytes,

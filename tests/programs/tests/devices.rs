@@ -7,7 +7,7 @@ mod support;
 
 use cells::{AXES, Way};
 use osier_kernels::debug::Debug as _;
-use support::{Done, EXERCISE, emulated, finish, job, launcher, settings};
+use support::{Done, EXERCISE, emulated, finish, hidden_job, job, launcher, settings};
 
 #[test]
 fn ranks_exchange_what_lies_on_devices() {
@@ -252,6 +252,13 @@ fn plans_follow_the_links_between_devices() {
         done.code(0);
         let text = &done.stdout;
         assert_eq!(text.contains("links"), along, "{links}: {text}");
+        // The same where each rank sees its own alone: the management library shows all.
+        let mut command = hidden_job(ranks, ranks, &["device-joined"]);
+        command.env("OSIER_EMULATED_LINKS", links);
+        command.env("OSIER_EMULATED_NVML", nvml);
+        let hidden = finish(&mut command);
+        hidden.code(0);
+        assert_eq!(&hidden.stdout, text, "{links}");
         if along {
             let chosen = text.lines().find(|line| line.contains("chosen"));
             assert!(chosen.is_some_and(|line| line.contains("links")), "{text}");

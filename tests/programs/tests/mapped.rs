@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{EXERCISE, emulated, finish, job, settings};
+use support::{EXERCISE, emulated, finish, hidden_job, job, settings};
 
 /// Two ranks that do something with each other's memory.
 #[track_caller]
@@ -152,6 +152,35 @@ fn what_the_driver_refuses_goes_through_the_host() {
             mapped("1", &fails, &cells(&[&[cell]])).says("go through pinned memory");
         }
     }
+}
+
+/// Each rank sees a device of its own alone (`CUDA_VISIBLE_DEVICES`): the driver opens the
+/// memory of the others all the same, or refuses once.
+#[test]
+fn devices_that_are_hidden_are_tried_once() {
+    if !emulated() {
+        return;
+    }
+    let hidden = |gpus: usize, variables: &[(&str, &str)], what: &[&str]| {
+        let mut command = hidden_job(2, gpus, &[&["mapped"], what].concat());
+        settings(&mut command, variables);
+        let done = finish(&mut command);
+        done.through(&[0, 1]).code(0);
+        done
+    };
+    for cell in OPENED {
+        hidden(2, &[], &cells(&[&[cell]])).quiet();
+    }
+    hidden(2, &[], &cells(&[OPENED, WRITTEN, PACKED])).says("two kernels instead of one");
+    // Each cell is the first message of a job, and all of them follow each other.
+    let closed = [("OSIER_EMULATED_HIDDEN", "closed")];
+    for cell in APART {
+        hidden(2, &closed, &cells(&[&[cell]]));
+    }
+    hidden(2, &closed, &cells(&[APART])).says("go through pinned memory");
+    // Two slices of one GPU: one place on the bus, nothing shared.
+    let slices = [("OSIER_EMULATED_MIG", "2")];
+    hidden(1, &slices, &cells(&[APART])).says("go through pinned memory");
 }
 
 #[test]

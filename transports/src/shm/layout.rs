@@ -11,7 +11,11 @@ use crate::contract::{AmHead, RegionKey, WIRE_VERSION};
 use std::mem::{offset_of, size_of};
 
 /// Versions, and the number of what lies in shared memory.
-const VERSIONS: &[(u16, u64)] = &[(4, 0x3fe3_bb30_6279_3541), (5, 0x3fe3_bb30_6279_3541)];
+const VERSIONS: &[(u16, u64)] = &[
+    (4, 0x3fe3_bb30_6279_3541),
+    (5, 0x3fe3_bb30_6279_3541),
+    (6, 0x3fe3_bb30_6279_3541),
+];
 
 macro_rules! offsets {
     ($type:ty: $($field:ident)*) => {

@@ -138,7 +138,7 @@ pub(crate) fn say_apart(
     why: &DeviceError,
 ) {
     let (source, target) = (from.buffer().memory(), to.buffer().memory());
-    let link = target.context().link(&source.context().bus_id());
+    let link = target.context().link(&source.context().id());
     if source.context() != target.context()
         && let Ok(made) = Made::of(source)
     {

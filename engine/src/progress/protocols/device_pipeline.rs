@@ -35,7 +35,7 @@ use crate::progress::protocols::{self, Device};
 use crate::protocol::reach::Placement;
 use crate::wire;
 use crate::wire::offer::Want;
-use osier_kernels::{BusId, Context, Memory};
+use osier_kernels::{Context, DeviceId, Memory};
 use osier_transports::AmHead;
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ use std::sync::Arc;
 pub(crate) struct Opening {
     pub send: u32,
     /// The sender's device.
-    device: BusId,
+    device: DeviceId,
     want: Want,
     asked: bool,
     devices: Arc<Devices>,
@@ -77,7 +77,7 @@ pub(crate) fn begin_on_device(
     handle: u32,
     peer: u32,
     send: u32,
-    device: &BusId,
+    device: &DeviceId,
 ) -> bool {
     let Some(context) = context_of(port, handle) else {
         return false;
@@ -148,7 +148,7 @@ pub(crate) fn ask_device_slots(
     handle: u32,
     peer: u32,
     send: u32,
-    (device, memory): (&BusId, Arc<Memory>),
+    (device, memory): (&DeviceId, Arc<Memory>),
 ) {
     if let Some(how) = port.peers[peer as usize].dead {
         let e = port.death_error(handle, peer, how);

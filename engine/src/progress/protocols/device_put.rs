@@ -33,7 +33,7 @@ use crate::progress::port::Port;
 use crate::progress::protocols::{self, Device};
 use crate::wire;
 use crate::wire::offer::{LayoutRef, Offer, When};
-use osier_kernels::BusId;
+use osier_kernels::DeviceId;
 use osier_kernels::handle::Key;
 use osier_transports::{AmHead, Incoming, PostError};
 
@@ -42,7 +42,7 @@ use osier_transports::{AmHead, Incoming, PostError};
 pub(crate) struct Placed {
     send: u32,
     /// The sender's device.
-    device: BusId,
+    device: DeviceId,
     key: Key,
     origin: u64,
     /// Ours until the sender has answered.
@@ -172,7 +172,7 @@ pub(crate) fn advance_placed(port: &mut Port, handle: u32) -> bool {
 }
 
 /// Goes on with a message that was not written: in slots.
-pub(crate) fn go_otherwise(port: &mut Port, handle: u32, peer: u32, send: u32, device: &BusId) {
+pub(crate) fn go_otherwise(port: &mut Port, handle: u32, peer: u32, send: u32, device: &DeviceId) {
     let slots_next = state(port, handle).is_some_and(|placed| placed.slots_next);
     if !slots_next || !device_pipeline::begin_on_device(port, handle, peer, send, device) {
         device_get::go_without(port, handle, peer, send);

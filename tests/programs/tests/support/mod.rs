@@ -130,6 +130,19 @@ pub fn job(ranks: usize, options: &[&str], what: &[&str]) -> Command {
     command
 }
 
+/// The same with one device for each rank to see, as batch systems set it up.
+pub fn hidden_job(ranks: usize, gpus: usize, what: &[&str]) -> Command {
+    let own = r#"CUDA_VISIBLE_DEVICES=$OSIER_RANK exec "$0" "$@""#;
+    let mut command = Command::new(launcher());
+    command
+        .args(["run", "-n", &ranks.to_string()])
+        .args(["--emulate-gpus", &gpus.to_string()])
+        .args(["--", "sh", "-c", own, EXERCISE])
+        .args(what)
+        .env_remove("OSIER_SHM_LIMIT");
+    command
+}
+
 /// Sets variables, and keys of `OSIER_DEBUG`, whose names are in lower case.
 pub fn settings<'a, V: AsRef<str> + 'a>(
     command: &mut Command,
