@@ -206,6 +206,20 @@ pub const KEYS: &[Variable] = &[
         syntax: Syntax::Text(|text| settings::Share::parse(text).map(drop)),
     },
     Variable {
+        name: pairs::DEVICE_KEPT,
+        default: "all",
+        meaning: "most bytes of a device's plain memory that are kept for the next allocation when their owner drops them",
+        syntax: Syntax::Text(|text| {
+            let number = text.parse::<usize>();
+            number.map(drop).map_err(|_| {
+                Error::new(
+                    ErrorKind::Config,
+                    format!("'{text}' is not a number of bytes"),
+                )
+            })
+        }),
+    },
+    Variable {
         name: pairs::CUDA_LIBRARY,
         default: "libcuda.so.1",
         meaning: "the CUDA driver's library; loaded when a device is first asked for",

@@ -330,7 +330,7 @@ impl Memory {
             return None;
         }
         match self.region() {
-            Region::Plain => {
+            Region::Plain(_) | Region::Managed => {
                 let mut own = lock(self.bar1_windows());
                 own.of(self, OWN, at, bytes).map(then)
             }

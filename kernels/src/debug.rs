@@ -23,6 +23,9 @@ pub const GDRCOPY_LIBRARY: &str = "gdrcopy-library";
 /// The key that names NVIDIA's management library.
 pub const NVML_LIBRARY: &str = "nvml-library";
 
+/// The key that says how much plain memory of a device is kept when its owner drops it.
+pub const DEVICE_KEPT: &str = "device-kept";
+
 /// Key and value.
 pub type Pair = (String, OsString);
 

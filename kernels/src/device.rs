@@ -11,8 +11,8 @@ use crate::bar1::Bar1Windows;
 use crate::driver::{Driver, abi};
 use crate::error::{DeviceError, Result};
 use crate::graph::Captures;
+use crate::kept::{Kept, MOST_PINNED_BYTES, most_plain_bytes};
 use crate::launch::Kernels;
-use crate::pinned::PinnedCache;
 use crate::stream_semaphore::StreamSemaphores;
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -185,7 +185,8 @@ struct Inner {
     semaphores: StreamSemaphores,
     /// Whether first uses were done ahead.
     prepared: Mutex<bool>,
-    pinned: PinnedCache,
+    pinned: Kept,
+    plain: Kept,
     /// Devices whose plain memory this one reaches, as bits.
     linked: AtomicU64,
     /// Multiprocessors for packing; 0: all.
@@ -258,7 +259,8 @@ impl Context {
             captures: Captures::default(),
             semaphores: StreamSemaphores::default(),
             prepared: Mutex::new(false),
-            pinned: PinnedCache::default(),
+            pinned: Kept::new(MOST_PINNED_BYTES),
+            plain: Kept::new(most_plain_bytes()),
             linked: AtomicU64::new(0),
             id: uuid(driver, device)?,
             links: Mutex::default(),
@@ -451,8 +453,13 @@ impl Context {
     }
 
     /// Pinned memory that nobody has.
-    pub(crate) fn pinned_cache(&self) -> &PinnedCache {
+    pub(crate) fn kept_pinned(&self) -> &Kept {
         &self.0.pinned
+    }
+
+    /// Plain memory of the device that nobody has.
+    pub(crate) fn kept_plain(&self) -> &Kept {
+        &self.0.plain
     }
 
     /// Captures of streams of this device.

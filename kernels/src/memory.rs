@@ -5,10 +5,11 @@
 //! 1. An allocation outlives all work that was queued on it through this crate:
 //!    each use leaves an event, and the last owner hands the memory back behind
 //!    these events. Who passes raw addresses on answers for that alone.
-//! 2. Giving back never waits on the host for memory of a pool. Other kinds are
-//!    put aside while work is under way or the host holds a stream, and freed by the
-//!    next allocation, or the next call of [`reap`], that finds neither. (`cuMemFree`
-//!    itself may wait for other work on the device; take pools where that matters.)
+//! 2. Giving back never waits on the host. Memory of a pool goes back in the order of a
+//!    stream; plain and pinned memory is kept (`kept.rs`), plain memory for later work of
+//!    its stream at once. Other kinds are put aside while work is under way or the host
+//!    holds a stream, and freed by the next allocation, or the next call of [`reap`], that
+//!    finds neither: the driver's call may wait for other work on the device.
 //!
 //! # Sources
 //! CUDA Driver API reference 12.0: stream ordered allocator, virtual memory
@@ -19,7 +20,7 @@ use crate::classify::{buffer, classify};
 use crate::device::Context;
 use crate::driver::{Driver, abi};
 use crate::error::{DeviceError, Result};
-use crate::pinned::{PinnedBlock, size_class};
+use crate::kept::{Block, size_class};
 use crate::stream::{Event, Stream};
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,10 +42,13 @@ pub enum Space {
 /// How device memory is allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Kind {
-    /// By itself; other processes may open it by a handle.
-    Plain,
-    /// From the device's pool, in the order of a stream.
+    /// By itself; other processes may open it by a handle, and keep it open between
+    /// messages. Memory that is dropped is kept for the next allocation, as a pool does
+    /// ([`Context::give_back_kept`]).
     #[default]
+    Plain,
+    /// From the device's pool, in the order of a stream: quick to allocate and to free;
+    /// no other process opens it.
     Pool,
     /// The same from a pool of its own that other processes may open; its memory is not
     /// given back to the device before the process ends.
@@ -57,7 +61,8 @@ pub enum Kind {
 
 #[derive(Debug)]
 pub(crate) enum Region {
-    Plain,
+    Plain(Block),
+    Managed,
     Pool {
         home: Stream,
     },
@@ -66,7 +71,7 @@ pub(crate) enum Region {
         pieces: Vec<(abi::AllocationHandle, usize)>,
         mapped_bytes: usize,
     },
-    Pinned(PinnedBlock),
+    Pinned(Block),
     /// Memory of the host that its owner keeps, and the driver has pinned.
     Registered {
         host: *mut u8,
@@ -119,6 +124,16 @@ impl Memory {
                 "an allocation (hint: allocate before the capture begins)",
             ));
         }
+        match Memory::ask_for(stream, kind, bytes) {
+            Err(error) if error.is_out_of_memory() && context.give_back_kept() > 0 => {
+                Memory::ask_for(stream, kind, bytes)
+            }
+            done => done,
+        }
+    }
+
+    fn ask_for(stream: &Stream, kind: Kind, bytes: usize) -> Result<Arc<Memory>> {
+        let context = stream.context();
         let driver = context.enter()?;
         // An empty allocation is an error for the driver.
         let size = bytes.max(1);
@@ -139,14 +154,14 @@ impl Memory {
                 (Space::Device(ordinal), Region::Pool { home })
             }
             Kind::Plain | Kind::Pool | Kind::SharedPool => {
-                // SAFETY: a place for one address.
-                unsafe { driver.cuMemAlloc_v2(&mut at, size) }?;
-                (Space::Device(ordinal), Region::Plain)
+                let block = plain(stream, size_class(bytes))?;
+                at = block.at;
+                (Space::Device(ordinal), Region::Plain(block))
             }
             Kind::Managed => {
                 // SAFETY: a place for one address.
                 unsafe { driver.cuMemAllocManaged(&mut at, size, abi::MEM_ATTACH_GLOBAL) }?;
-                (Space::Managed, Region::Plain)
+                (Space::Managed, Region::Managed)
             }
             Kind::Mapped => {
                 let prop = property(context);
@@ -167,7 +182,7 @@ impl Memory {
     pub fn pinned(context: &Context, bytes: usize) -> Result<Arc<Memory>> {
         reap();
         let size = size_class(bytes);
-        if let Some(block) = context.pinned_cache().take(size) {
+        if let Some(block) = context.kept_pinned().take(size) {
             let region = Region::Pinned(block);
             return Ok(Memory::with(
                 context,
@@ -185,7 +200,7 @@ impl Memory {
         let mut at = 0;
         // SAFETY: a place for one address; the memory was allocated mapped.
         unsafe { driver.cuMemHostGetDevicePointer_v2(&mut at, host, 0) }?;
-        let region = Region::Pinned(PinnedBlock {
+        let region = Region::Pinned(Block {
             host: host.cast(),
             at,
             bytes: size,
@@ -431,9 +446,7 @@ impl Memory {
     /// The address on the host, of pinned or registered memory.
     pub fn host(&self) -> Option<*mut u8> {
         match self.region {
-            Region::Pinned(PinnedBlock { host, .. }) | Region::Registered { host, .. } => {
-                Some(host)
-            }
+            Region::Pinned(Block { host, .. }) | Region::Registered { host, .. } => Some(host),
             _ => None,
         }
     }
@@ -444,7 +457,7 @@ impl Memory {
         let here = stream.context();
         let plain = matches!(
             self.region,
-            Region::Plain | Region::Opened | Region::Foreign { .. }
+            Region::Plain(_) | Region::Managed | Region::Opened | Region::Foreign { .. }
         );
         self.check_lives()?;
         match self.space {
@@ -516,12 +529,11 @@ impl Drop for Memory {
         if matches!(region, Region::Foreign { .. }) {
             return;
         }
-        let events = uses.into_iter().map(|(_, event)| event).collect();
         let retired = Retired {
             context: self.context.clone(),
             at: self.at,
             region,
-            events,
+            uses,
         };
         if let Some(later) = retired.free_if_idle() {
             let mut waiting = RETIRED.lock().unwrap_or_else(|e| e.into_inner());
@@ -540,10 +552,59 @@ struct Retired {
     context: Context,
     at: abi::DevicePointer,
     region: Region,
-    events: Vec<Event>,
+    /// The last use on each stream.
+    uses: Vec<(Stream, Event)>,
 }
 
 static RETIRED: Mutex<Vec<Retired>> = Mutex::new(Vec::new());
+
+/// Plain memory of a size class: memory that was dropped and is kept, or whose last use is
+/// earlier work of the same stream; else the driver's.
+fn plain(stream: &Stream, class: usize) -> Result<Block> {
+    let context = stream.context();
+    if let Some(block) = context.kept_plain().take(class) {
+        return Ok(block);
+    }
+    let in_order = |retired: &mut Retired| {
+        let fits = matches!(&retired.region, Region::Plain(block) if block.serves(class));
+        fits && retired.context == *context && retired.uses.iter().all(|(used, _)| used == stream)
+    };
+    let found = {
+        let mut waiting = RETIRED.lock().unwrap_or_else(|e| e.into_inner());
+        waiting.extract_if(.., in_order).next()
+    };
+    if let Some(Region::Plain(block)) = found.map(|retired| retired.region) {
+        return Ok(block);
+    }
+    let driver = context.enter()?;
+    let mut at = 0;
+    // SAFETY: a place for one address.
+    unsafe { driver.cuMemAlloc_v2(&mut at, class) }?;
+    Ok(Block {
+        host: std::ptr::null_mut(),
+        at,
+        bytes: class,
+    })
+}
+
+impl Context {
+    /// Gives the driver the plain memory of the device that is kept although nobody has it,
+    /// for other libraries to use; returns how many bytes that were. The driver may wait for
+    /// all work of the device, so nothing is given back while the host holds a stream. An
+    /// allocation of this crate that finds no memory does so by itself.
+    pub fn give_back_kept(&self) -> usize {
+        let freed = self.semaphores().unless_shut(|| {
+            let driver = self.enter().ok()?;
+            let blocks = self.kept_plain().drain();
+            for block in &blocks {
+                // SAFETY: nobody owns it and nothing runs on it.
+                let _ = unsafe { driver.cuMemFree_v2(block.at) };
+            }
+            Some(blocks.iter().map(|block| block.bytes).sum())
+        });
+        freed.flatten().unwrap_or(0)
+    }
+}
 
 /// Frees what was dropped while work on it was under way and is idle now.
 pub fn reap() {
@@ -570,9 +631,9 @@ impl Retired {
         {
             return false;
         }
-        self.events
+        self.uses
             .iter()
-            .all(|event| event.is_passed().unwrap_or(true))
+            .all(|(_, event)| event.is_passed().unwrap_or(true))
     }
 
     /// Frees it, or gives it back because work is under way or a stream is held by the host:
@@ -586,9 +647,12 @@ impl Retired {
             return None;
         }
         let context = self.context.clone();
-        if let Region::Pinned(block) = self.region
-            && context.pinned_cache().give(block).is_ok()
-        {
+        let given = match self.region {
+            Region::Pinned(block) => context.kept_pinned().give(block),
+            Region::Plain(block) => context.kept_plain().give(block),
+            _ => false,
+        };
+        if given {
             return None;
         }
         let mut kept = Some(self);
@@ -602,7 +666,7 @@ impl Retired {
             return;
         };
         match self.region {
-            Region::Plain => {
+            Region::Plain(_) | Region::Managed => {
                 // SAFETY: nobody owns it and nothing runs on it.
                 let _ = unsafe { driver.cuMemFree_v2(self.at) };
             }

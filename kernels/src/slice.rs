@@ -163,8 +163,8 @@ impl<T> Clone for DeviceSlice<T> {
 }
 
 impl<T: Datatype> DeviceSlice<T> {
-    /// Allocates `len` elements from the device's pool; what they are is
-    /// undefined until something was written.
+    /// Allocates `len` elements of plain memory, which other processes can open
+    /// ([`Kind::Plain`]); what they are is undefined until something was written.
     ///
     /// # Errors
     /// Out of memory, or the driver refuses.

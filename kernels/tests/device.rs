@@ -594,7 +594,7 @@ fn several_devices() {
     let (here, there) = (Stream::new(&first).unwrap(), Stream::new(&second).unwrap());
     let bytes: Vec<u8> = (0..1000).map(|i| (i * 3) as u8).collect();
     let source = upload(&here, &bytes);
-    let place = DeviceSlice::<u8>::new(&there, bytes.len())
+    let place = DeviceSlice::<u8>::with_kind(&there, Kind::Pool, bytes.len())
         .unwrap()
         .into_inner();
     let packer = Packer::new(&second);
@@ -807,5 +807,6 @@ fn another_process_opens_memory() {
     let packed: Vec<u8> = (0..100).map(|i| pattern(3 * i)).collect();
     assert!(found[..300] == bytes[..300] && found[300..] == packed);
     // Memory of a pool has no handle of this kind.
-    assert!(handle::MemoryHandle::of(source.memory()).is_err());
+    let pooled = DeviceSlice::<u8>::with_kind(&stream, Kind::Pool, 10);
+    assert!(handle::MemoryHandle::of(pooled.unwrap().into_inner().memory()).is_err());
 }
