@@ -21,8 +21,9 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Thread blocks per multiprocessor that keep it full: 2048 threads.
-const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
+/// Thread blocks per multiprocessor that keep it full: 2048 threads. A kernel of which fewer
+/// are resident at once gets fewer (`launch.rs`).
+pub(crate) const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 
 /// Allocations of other devices of which it is remembered that they were opened.
 const MOST_OPENED: usize = 4096;

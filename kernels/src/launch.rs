@@ -7,13 +7,16 @@
 //!
 //! # Invariants
 //! 1. A module is loaded once per context, and lives as long: until the process ends.
-//! 2. A binary is of the same source as the PTX: the source's digest is in its name.
+//! 2. A launch has no more thread blocks than are resident at once: blocks share out the
+//!    work among them, and those of a second wave would leave most of the device idle.
+//! 3. A binary is of the same source as the PTX: the source's digest is in its name.
 //!    One that the driver refuses is passed over.
 
-use crate::device::Context;
+use crate::device::{BLOCKS_PER_MULTIPROCESSOR, Context};
 use crate::driver::{Driver, abi};
 use crate::error::{DeviceError, Result};
 use crate::graph::Relaxed;
+use crate::plan::arguments::THREADS;
 use crate::ptx;
 use crate::stream::Stream;
 use std::collections::HashMap;
@@ -48,15 +51,46 @@ pub const CUBINS_VARIABLE: &str = "OSIER_CUBINS";
 #[derive(Default)]
 struct Loaded {
     modules: HashMap<&'static str, (abi::Module, Image)>,
-    functions: HashMap<Box<str>, abi::Function>,
+    functions: HashMap<Box<str>, Kernel>,
+}
+
+/// A kernel of one device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kernel {
+    pub function: abi::Function,
+    /// Thread blocks of [`THREADS`] threads that the device runs at once.
+    pub resident: u32,
+}
+
+impl Kernel {
+    fn new(context: &Context, driver: &Driver, function: abi::Function) -> Kernel {
+        let mut blocks = 0;
+        // SAFETY: a place for one number; the function is of the current context.
+        let told = unsafe {
+            driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &mut blocks,
+                function,
+                THREADS as i32,
+                0,
+            )
+        };
+        let each = match told {
+            Ok(()) if blocks > 0 => blocks as u32,
+            _ => BLOCKS_PER_MULTIPROCESSOR,
+        };
+        Kernel {
+            function,
+            resident: context.multiprocessors() * each,
+        }
+    }
 }
 
 impl Kernels {
     /// A kernel by name; the name of its module is part of it.
-    fn function(&self, context: &Context, name: &str) -> Result<abi::Function> {
+    fn kernel(&self, context: &Context, name: &str) -> Result<Kernel> {
         let mut loaded = self.loaded.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some(&function) = loaded.functions.get(name) {
-            return Ok(function);
+        if let Some(&kernel) = loaded.functions.get(name) {
+            return Ok(kernel);
         }
         let absent = || DeviceError::Unavailable(format!("there is no kernel {name}"));
         let driver = context.enter()?;
@@ -81,8 +115,9 @@ impl Kernels {
         let mut function = abi::Function::NULL;
         // SAFETY: a place for one function; the name ends with zero.
         unsafe { driver.cuModuleGetFunction(&mut function, module, symbol.as_ptr()) }?;
-        loaded.functions.insert(name.into(), function);
-        Ok(function)
+        let kernel = Kernel::new(context, &driver, function);
+        loaded.functions.insert(name.into(), kernel);
+        Ok(kernel)
     }
 }
 
@@ -91,7 +126,7 @@ impl Kernels {
     pub fn load_all(&self, context: &Context, stem: &'static str) -> Result<()> {
         let text = ptx::text(stem)?;
         for name in ptx::entries(&text) {
-            self.function(context, name)?;
+            self.kernel(context, name)?;
         }
         Ok(())
     }
@@ -162,7 +197,7 @@ fn load(driver: &Driver, name: &str, text: &str) -> Result<abi::Module> {
 }
 
 /// A kernel of an image of the user; its module stays.
-pub(crate) fn load_user(context: &Context, image: &[u8], entry: &str) -> Result<abi::Function> {
+pub(crate) fn load_user(context: &Context, image: &[u8], entry: &str) -> Result<Kernel> {
     let driver = context.enter()?;
     let _relaxed = Relaxed::new(&driver);
     // Text must end with zero, and a binary is none the worse for it.
@@ -178,11 +213,11 @@ pub(crate) fn load_user(context: &Context, image: &[u8], entry: &str) -> Result<
     let mut function = abi::Function::NULL;
     // SAFETY: a place for one function; the name ends with zero.
     unsafe { driver.cuModuleGetFunction(&mut function, module, symbol.as_ptr()) }?;
-    Ok(function)
+    Ok(Kernel::new(context, &driver, function))
 }
 
 /// Queues one kernel with one argument: `grid` thread blocks of `threads`
-/// threads.
+/// threads; of [`THREADS`], at most as many as are resident at once.
 ///
 /// # Safety
 /// `A` is the kernel's parameter in layout, and what it points at stays valid
@@ -198,10 +233,14 @@ pub unsafe fn launch<A: Copy>(
     argument: &A,
 ) -> Result<()> {
     let context = stream.context();
-    let function = context.kernels().function(context, name)?;
+    let kernel = context.kernels().kernel(context, name)?;
+    let grid = match threads {
+        THREADS => grid.min(kernel.resident),
+        _ => grid,
+    };
     let mut arguments = [std::ptr::from_ref(argument).cast_mut().cast::<c_void>()];
     // SAFETY: the caller's contract.
-    unsafe { launch_function(stream, function, grid, threads, &mut arguments) }
+    unsafe { launch_function(stream, kernel.function, grid, threads, &mut arguments) }
 }
 
 /// Queues a kernel with the addresses of its arguments.

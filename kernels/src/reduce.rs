@@ -7,7 +7,6 @@
 
 use crate::copy::note;
 use crate::device::Context;
-use crate::driver::abi;
 use crate::error::{DeviceError, Result};
 use crate::launch::{self, launch, launch_function};
 use crate::memory::{Kind, Memory};
@@ -235,10 +234,21 @@ impl Packer {
             (&raw mut from).cast::<c_void>(),
             (&raw mut n).cast::<c_void>(),
         ];
-        let grid = self.grid(count.div_ceil(u64::from(THREADS)), blocks);
+        let useful = count
+            .div_ceil(u64::from(THREADS))
+            .min(u64::from(kernel.kernel.resident));
+        let grid = self.grid(useful, blocks);
         // SAFETY: the caller's contract; both runs hold `count` elements and
         // live until the event below has passed.
-        unsafe { launch_function(stream, kernel.function, grid, THREADS, &mut arguments) }?;
+        unsafe {
+            launch_function(
+                stream,
+                kernel.kernel.function,
+                grid,
+                THREADS,
+                &mut arguments,
+            )
+        }?;
         let event = note(stream, [&reads.memory, &writes.memory])?;
         match writes.temporary {
             Some(packed) => self.unpack(stream, &packed.after(&event), range, left, blocks),
@@ -315,7 +325,7 @@ struct Run {
 #[derive(Debug, Clone)]
 pub struct UserKernel {
     context: Context,
-    function: abi::Function,
+    kernel: launch::Kernel,
 }
 
 impl UserKernel {
@@ -339,7 +349,7 @@ impl UserKernel {
     pub unsafe fn load(context: &Context, image: &[u8], entry: &str) -> Result<UserKernel> {
         Ok(UserKernel {
             context: context.clone(),
-            function: launch::load_user(context, image, entry)?,
+            kernel: launch::load_user(context, image, entry)?,
         })
     }
 }

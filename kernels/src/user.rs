@@ -30,7 +30,7 @@ impl Kernel {
     pub fn load(context: &Context, image: &[u8], entry: &str) -> Result<Kernel> {
         Ok(Kernel {
             context: context.clone(),
-            function: load_user(context, image, entry)?,
+            function: load_user(context, image, entry)?.function,
         })
     }
 

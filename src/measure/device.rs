@@ -1,23 +1,30 @@
 //! Measures a device: the numbers of [`DeviceCosts`].
 
-use osier_datatype::{Basic, Type};
+use osier_datatype::{Basic, Layout, Type};
 use osier_engine::error::{Error, Result};
 use osier_engine::protocol::device::{Bar1Costs, Class, DeviceCosts};
 use osier_kernels::{Context, DeviceSlice, DeviceView, Kind, Memory, Packer, Stream};
 use std::time::Instant;
 
-/// Sizes of packs that show a rate, of one block's, and of copies over the link.
-const PACK_BYTES: usize = 8 << 20;
-const BLOCK_BYTES: usize = 256 << 10;
+/// Bytes of packs that show a rate: several times the caches of any GPU.
+const PACK_BYTES: usize = 256 << 20;
+/// Least bytes that show one, where the device has no room for more.
+const LEAST_PACK_BYTES: usize = 8 << 20;
+/// Bytes of one thread block's packs, each elsewhere, so that none is found in a cache: more
+/// than four times its share of one.
+const BLOCK_BYTES: usize = 4 << 20;
+/// Bytes of one list of blocks; it comes as often as there are bytes.
+const LISTED_BYTES: usize = 4 << 20;
+/// Bytes of copies over the link.
 const LINK_BYTES: usize = 4 << 20;
 /// Bytes of copies through a BAR1 window.
 const BAR1_BYTES: usize = 4 << 10;
 /// Number of repetitions; the shortest counts.
 const TIMES: usize = 12;
 
-/// Measures a device, and its link to another if it has one, in well under a second on a
-/// real device. Its memory must have room for
-/// 48 MiB.
+/// Measures a device, and its link to another if it has one, in about a second on a real
+/// device. It takes 768 MiB of its memory, or less, down to 24 MiB, where it has no more;
+/// then rates are those of its cache.
 ///
 /// # Errors
 /// Out of memory, or the driver refuses.
@@ -30,19 +37,31 @@ pub fn measure(context: &Context) -> Result<DeviceCosts> {
 /// # Errors
 /// As [`measure`].
 pub fn measure_with(context: &Context, part: usize) -> Result<DeviceCosts> {
-    let bytes = PACK_BYTES / part;
     let stream = Stream::new(context)?;
+    let place = |bytes| -> Result<[DeviceSlice<u8>; 2]> {
+        let spread = DeviceSlice::<u8>::with_kind(&stream, Kind::Pool, 2 * bytes)?;
+        let packed = DeviceSlice::<u8>::with_kind(&stream, Kind::Pool, bytes)?;
+        Ok([spread.into_inner(), packed.into_inner()])
+    };
+    let mut bytes = PACK_BYTES / part;
+    let [spread, packed] = loop {
+        match place(bytes) {
+            Err(_) if bytes > LEAST_PACK_BYTES / part => bytes /= 2,
+            placed => break placed?,
+        }
+    };
     let lab = Lab {
         packer: Packer::new(context),
-        spread: DeviceSlice::<u8>::new(&stream, 2 * bytes)?.into_inner(),
-        packed: DeviceSlice::<u8>::new(&stream, bytes)?.into_inner(),
+        spread,
+        packed,
         pinned: DeviceSlice::of(Memory::pinned(context, LINK_BYTES / part)?)?,
         stream,
     };
+    let block = BLOCK_BYTES / part;
     let copy_ns = lab.pack(Class::Run, 64, true, None)?;
     let launch_ns = lab.pack(Class::Strided, 256, true, None)?;
     let rate = |ns: f64, fixed: f64, bytes: usize| (ns - fixed).max(ns / 100.0) / bytes as f64;
-    let one = lab.pack(Class::Strided, BLOCK_BYTES / part, false, Some(1))?;
+    let one = lab.pack(Class::Strided, block, false, Some(1))?;
     let mut pack_ns_per_byte = [0.0; 3];
     for class in [Class::Run, Class::Strided, Class::Listed] {
         let fixed = if class == Class::Run {
@@ -67,7 +86,7 @@ pub fn measure_with(context: &Context, part: usize) -> Result<DeviceCosts> {
     Ok(DeviceCosts {
         launch_ns,
         copy_ns,
-        block_ns_per_byte: rate(one, launch_ns, BLOCK_BYTES / part),
+        block_ns_per_byte: rate(one, launch_ns, block),
         pack_ns_per_byte,
         to_host_ns_per_byte: rate(to_host, copy_ns, link),
         to_device_ns_per_byte: rate(to_device, copy_ns, link),
@@ -86,10 +105,15 @@ struct Lab {
 }
 
 impl Lab {
-    /// A message of this many bytes, in blocks of 64 with equal gaps.
-    fn view(&self, class: Class, bytes: usize) -> Result<DeviceView<u8>> {
+    /// A message of this many bytes, in blocks of 64 with equal gaps: a layout, and how often
+    /// it comes.
+    fn message(class: Class, bytes: usize) -> Result<(Layout, usize)> {
         let byte = Type::basic(Basic::U8);
-        let count = bytes / 64;
+        let times = match class {
+            Class::Run | Class::Strided => 1,
+            Class::Listed => (bytes / LISTED_BYTES).max(1),
+        };
+        let count = bytes / times / 64;
         let ty = match class {
             Class::Run => Type::contiguous(bytes, &byte)?,
             Class::Strided => Type::vector(count, 64, 128, &byte)?,
@@ -98,34 +122,64 @@ impl Lab {
                 let blocks: Vec<_> = (0..count)
                     .map(|i| (64, (i * 128 + usize::from(i % 4 == 3) * 32).cast_signed()))
                     .collect();
-                Type::indexed(&blocks, &byte)?
+                Type::resized(
+                    0,
+                    (128 * count).cast_signed(),
+                    &Type::indexed(&blocks, &byte)?,
+                )?
             }
         };
-        Ok(DeviceView::new(&self.spread, 0, &ty.commit()?, 1)?)
+        Ok((ty.commit()?, times))
+    }
+
+    /// A message where there is room for it, elsewhere at each turn.
+    fn view(
+        &self,
+        (layout, times): &(Layout, usize),
+        bytes: usize,
+        turn: usize,
+    ) -> Result<DeviceView<u8>> {
+        let at = 2 * bytes * (turn % (self.spread.len() / (2 * bytes)).max(1));
+        let spread = self.spread.slice(at..)?;
+        Ok(DeviceView::new(&spread, 0, layout, *times)?)
     }
 
     /// Shortest time of a pack, in ns, until its end is seen.
     fn pack(&self, class: Class, bytes: usize, to_host: bool, blocks: Option<u32>) -> Result<f64> {
-        let view = self.view(class, bytes)?.after_stream(&self.stream);
         let room = if to_host { &self.pinned } else { &self.packed };
-        let room = room.slice(..bytes)?.after_stream(&self.stream);
-        self.shortest(|| {
-            let event = self
-                .packer
-                .pack(&self.stream, &view, 0..bytes, &room, blocks)?;
-            seen(&event)
-        })
+        let message = Lab::message(class, bytes)?;
+        self.shortest(
+            |turn| {
+                let at = bytes * (turn % (room.len() / bytes).max(1));
+                let room = room.slice(at..at + bytes)?;
+                Ok((self.view(&message, bytes, turn)?, room))
+            },
+            |(view, room)| {
+                let (view, room) = (
+                    view.clone().after_stream(&self.stream),
+                    room.after_stream(&self.stream),
+                );
+                let event = self
+                    .packer
+                    .pack(&self.stream, &view, 0..bytes, &room, blocks)?;
+                seen(&event)
+            },
+        )
     }
 
     fn unpack(&self, class: Class, from: &DeviceSlice<u8>, bytes: usize) -> Result<f64> {
-        let view = self.view(class, bytes)?.after_stream(&self.stream);
         let packed = from.slice(..bytes)?.after_stream(&self.stream);
-        self.shortest(|| {
-            let event = self
-                .packer
-                .unpack(&self.stream, &packed, 0..bytes, &view, None)?;
-            seen(&event)
-        })
+        let message = Lab::message(class, bytes)?;
+        self.shortest(
+            |turn| self.view(&message, bytes, turn),
+            |view| {
+                let view = view.clone().after_stream(&self.stream);
+                let event = self
+                    .packer
+                    .unpack(&self.stream, &packed, 0..bytes, &view, None)?;
+                seen(&event)
+            },
+        )
     }
 
     /// Times of a copy, and of an unpack to blocks, from another device; none
@@ -155,10 +209,13 @@ impl Lab {
         }
         let mut bytes = vec![0; BAR1_BYTES];
         let mut time = |n: usize, writes: bool| {
-            self.shortest(|| match writes {
-                true => Ok(memory.write_through_bar1(at, &bytes[..n])?),
-                false => Ok(memory.read_through_bar1(at, &mut bytes[..n])?),
-            })
+            self.shortest(
+                |_| Ok(()),
+                |()| match writes {
+                    true => Ok(memory.write_through_bar1(at, &bytes[..n])?),
+                    false => Ok(memory.read_through_bar1(at, &mut bytes[..n])?),
+                },
+            )
         };
         let (read_ns, write_ns) = (time(8, false)?, time(8, true)?);
         let each = |ns: f64, first: f64| (ns - first).max(1.0) / BAR1_BYTES as f64;
@@ -170,16 +227,22 @@ impl Lab {
         }))
     }
 
-    fn shortest(&self, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
+    /// Shortest time of some work, each time on what is prepared for this turn.
+    fn shortest<P>(
+        &self,
+        mut prepare: impl FnMut(usize) -> Result<P>,
+        mut work: impl FnMut(&P) -> Result<()>,
+    ) -> Result<f64> {
         // Loads kernels and builds lists.
-        work()?;
-        let mut times = Vec::with_capacity(TIMES);
-        for _ in 0..TIMES {
+        work(&prepare(0)?)?;
+        let mut shortest = f64::INFINITY;
+        for turn in 1..=TIMES {
+            let prepared = prepare(turn)?;
             let since = Instant::now();
-            work()?;
-            times.push(since.elapsed().as_nanos() as f64);
+            work(&prepared)?;
+            shortest = shortest.min(since.elapsed().as_nanos() as f64);
         }
-        Ok(times.iter().copied().fold(f64::INFINITY, f64::min).max(1.0))
+        Ok(shortest.max(1.0))
     }
 }
 

@@ -28,7 +28,8 @@ pub struct Direct {
 
 impl Direct {
     /// Begins to copy the first bytes of one view to another's, by a kernel of a device
-    /// that has one of them, `own`; the other gets its stream.
+    /// that has one of them, `own`; the other gets its stream. `linked`: it is another
+    /// device's.
     ///
     /// # Errors
     /// The kernel does not reach both, they share a byte, or the driver refuses; nothing
@@ -38,7 +39,7 @@ impl Direct {
         context: &Context,
         own: &Ordered<DeviceView<u8>>,
         other: impl FnOnce(&Stream) -> Result<Ordered<DeviceView<u8>>, DeviceError>,
-        (how, bytes): (How, usize),
+        (how, bytes, linked): (How, usize, bool),
     ) -> Result<Direct, DeviceError> {
         let device = devices.of(context);
         let stream = device.stream()?;
@@ -49,7 +50,7 @@ impl Direct {
         };
         let class = |view: &DeviceView<u8>| Class::of(view.layout(), view.count());
         let (read, written) = (class(from.buffer()), class(to.buffer()));
-        let blocks = Some(device.model.copy_blocks(read, written));
+        let blocks = Some(device.model.copy_blocks(read, written, linked));
         let mut event = (device.packer).copy(&stream, from, to, 0..bytes, blocks)?;
         drop(other);
         if matches!(how, How::ReadsAndReturns | How::WritesAndReturns) {

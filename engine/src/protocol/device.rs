@@ -325,8 +325,12 @@ impl Model {
         }
     }
 
-    /// Fewest thread blocks that pack as fast as the rest of their stage allows.
+    /// Fewest thread blocks that pack as fast as the link of their stage allows; of work
+    /// within a device all, for its memory is as fast as what runs on it.
     fn fewest(&self, class: Class, link_ns: f64) -> u32 {
+        if link_ns == 0.0 {
+            return self.limits.blocks.max(1);
+        }
         let rest = self.device.pack_ns_per_byte[class as usize].max(link_ns);
         let blocks = (self.device.block_ns_per_byte / rest).ceil();
         (blocks as u32).clamp(1, self.limits.blocks.max(1))
@@ -350,15 +354,20 @@ impl Model {
         self.fewest(class, self.link_ns(end, Move::Empty))
     }
 
-    /// Thread blocks of a kernel that copies from layout to layout.
-    pub fn copy_blocks(&self, from: Class, to: Class) -> u32 {
+    /// Thread blocks of a kernel that copies from layout to layout, within a device or
+    /// between two that are linked.
+    pub fn copy_blocks(&self, from: Class, to: Class, linked: bool) -> u32 {
         let slower = match self.device.pack_ns_per_byte[from as usize]
             > self.device.pack_ns_per_byte[to as usize]
         {
             true => from,
             false => to,
         };
-        self.fewest(slower, 0.0)
+        let link = match linked {
+            true => self.device.peer_block_ns_per_byte,
+            false => 0.0,
+        };
+        self.fewest(slower, link)
     }
 
     fn grid(&self, end: End, what: Move) -> u32 {
@@ -582,7 +591,7 @@ impl Model {
         }
         let (read, write) = (from.class as usize, to.class as usize);
         let each = device.pack_ns_per_byte[read].max(device.pack_ns_per_byte[write]);
-        let blocks = f64::from(self.copy_blocks(from.class, to.class));
+        let blocks = f64::from(self.copy_blocks(from.class, to.class, hop.between.linked));
         let each = each.max(device.block_ns_per_byte / blocks).max(link);
         latency + device.launch_ns + bytes as f64 * each
     }
@@ -624,7 +633,7 @@ impl Model {
         let runs = from.class == Class::Run && to.class == Class::Run;
         let copies = match runs {
             true => 0,
-            false => self.copy_blocks(from.class, to.class),
+            false => self.copy_blocks(from.class, to.class, between.linked),
         };
         let grids = match protocol {
             Protocol::DeviceGet => (0, copies),
@@ -632,7 +641,7 @@ impl Model {
             Protocol::DeviceSlots => {
                 let grid = |class| match class {
                     Class::Run => 0,
-                    class => self.copy_blocks(class, Class::Run),
+                    class => self.copy_blocks(class, Class::Run, false),
                 };
                 (grid(from.class), grid(to.class))
             }
@@ -897,7 +906,8 @@ mod tests {
         };
         assert_eq!(model.short_bytes(256 << 10), SHORT_BYTES);
         assert_eq!(model.pack_blocks(Class::Strided), 5);
-        assert_eq!(model.copy_blocks(Class::Strided, Class::Run), 112);
+        assert_eq!(model.copy_blocks(Class::Strided, Class::Run, false), 132);
+        assert_eq!(model.copy_blocks(Class::Strided, Class::Run, true), 36);
         let end = |space| End {
             space,
             class: Class::Strided,

@@ -193,6 +193,12 @@ entry_points! {
         options: *mut c_uint,
         values: *mut *mut c_void,
     );
+    cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        blocks: *mut c_int,
+        function: Function,
+        threads: c_int,
+        shared_bytes: usize,
+    );
     cuModuleGetFunction(function: *mut Function, module: Module, name: Name);
     cuLaunchKernel(
         function: Function,

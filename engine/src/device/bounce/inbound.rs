@@ -154,13 +154,14 @@ impl Inbound {
             class: end.class,
         };
         inbound.plan = devices.model().device_pieces(from, end, message, linked);
-        inbound.blocks = model.copy_blocks(end.class, Class::Run);
         let slot = inbound.plan.fragment;
         let slots = (slot, message.div_ceil(slot));
         let copies = match model.copies_first(end, linked, slots) {
             true => Some(Lent::new(devices, &inbound.view)?),
             false => None,
         };
+        let reads_link = linked && copies.is_none();
+        inbound.blocks = model.copy_blocks(end.class, Class::Run, reads_link);
         inbound.peer = Some(Peer {
             memory: peer,
             copies,

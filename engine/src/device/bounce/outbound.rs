@@ -122,7 +122,7 @@ impl Outbound {
         };
         outbound.plan = devices.model().device_pieces(end, to, bytes, linked);
         if let Some((lent, _)) = &outbound.from {
-            outbound.blocks = Some(lent.device.model.copy_blocks(end.class, Class::Run));
+            outbound.blocks = Some(lent.device.model.copy_blocks(end.class, Class::Run, false));
         }
         outbound.handed = Some(0);
         outbound.on_device = true;

@@ -53,7 +53,13 @@ fn direct(
     let (source, target) = (from.buffer().memory(), to.buffer().memory());
     let (there, here) = (source.context(), target.context());
     match here.reach(source) {
-        Ok(()) => Direct::new(devices, here, to, |_| Ok(from.clone()), (How::Reads, bytes)),
+        Ok(()) => Direct::new(
+            devices,
+            here,
+            to,
+            |_| Ok(from.clone()),
+            (How::Reads, bytes, there != here),
+        ),
         Err(why) => {
             there.reach(target).map_err(|_| why)?;
             Direct::new(
@@ -61,7 +67,7 @@ fn direct(
                 there,
                 from,
                 |_| Ok(to.clone()),
-                (How::Writes, bytes),
+                (How::Writes, bytes, true),
             )
         }
     }

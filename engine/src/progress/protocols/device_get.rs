@@ -243,7 +243,14 @@ impl Mapped {
             (false, Opened::Pool(..)) => How::ReadsAndReturns,
             (false, _) => How::Reads,
         };
-        Direct::new(&self.devices, context, own, other, (how, self.bytes))
+        let linked = context.id() != self.remote.offer.key.device;
+        Direct::new(
+            &self.devices,
+            context,
+            own,
+            other,
+            (how, self.bytes, linked),
+        )
     }
 }
 
