@@ -267,8 +267,9 @@ fn predict(
     limits.memory = limits.memory.min(config::pinned_limit()? / 4);
     // Of the device that is there; else of one as the built-in costs have it.
     let devices = osier_kernels::devices().unwrap_or_default();
-    let processors = devices
-        .first()
+    let device = devices.first().cloned();
+    let processors = device
+        .as_ref()
         .map_or(132, |d| d.multiprocessors.max(1) as u32);
     limits.blocks = match config::pack_multiprocessors()? {
         Some(share) => share.of(processors),
@@ -287,6 +288,8 @@ fn predict(
         pair: devices.then_some(DevicePair {
             from: sent,
             to: Some(received),
+            turns: placement == Placement::Device
+                && device.as_ref().is_some_and(|device| !device.mps),
             ..DevicePair::opened(placement)
         }),
         // A host's send does not know that a device receives it.

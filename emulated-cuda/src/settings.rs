@@ -46,6 +46,8 @@ pub struct Settings {
     /// `OSIER_EMULATED_WAITS=all`: also calls that make memory and streams, or pin memory,
     /// wait for the work of their context, as a driver may; else those that are known to.
     pub waits_all: bool,
+    /// `OSIER_EMULATED_MPS=0`: processes take turns on a device, by what it says of itself.
+    pub mps: bool,
     /// `OSIER_EMULATED_LINKS`: what joins devices, else a bus over which all reach all.
     pub links: Links,
     /// `OSIER_EMULATED_NVML=0`: there is no management library.
@@ -97,6 +99,7 @@ pub fn settings() -> &'static Settings {
             order: text("OSIER_EMULATED_ORDER") != "unchecked",
             reuse: text("OSIER_EMULATED_ADDRESSES") == "reused",
             waits_all: text("OSIER_EMULATED_WAITS") == "all",
+            mps: text("OSIER_EMULATED_MPS") != "0",
             links: Links::of(&text("OSIER_EMULATED_LINKS")),
             nvml: text("OSIER_EMULATED_NVML") != "0",
             gdrcopy: text("OSIER_EMULATED_GDRCOPY") == "1",

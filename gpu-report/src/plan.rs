@@ -98,6 +98,8 @@ pub struct Machine {
     pub python: Option<PathBuf>,
     /// `nvcc`, if it is there.
     pub nvcc: Option<PathBuf>,
+    /// `nvidia-cuda-mps-control`, if it is there.
+    pub mps: Option<PathBuf>,
 }
 
 /// A step to be run.

@@ -53,6 +53,9 @@ pub struct DeviceInfo {
     pub descriptors: bool,
     /// Managed memory.
     pub managed: bool,
+    /// Kernels of several processes run on it at once: the multi-process service (MPS) is
+    /// on. Else processes take turns.
+    pub mps: bool,
     /// Devices whose memory this one reaches.
     pub peers: Vec<i32>,
 }
@@ -127,6 +130,7 @@ fn info(driver: &Driver, ordinal: i32, count: i32) -> Result<DeviceInfo> {
         mapping: flag(abi::DEVICE_VIRTUAL_MEMORY),
         descriptors: flag(abi::DEVICE_POSIX_HANDLES),
         managed: flag(abi::DEVICE_MANAGED_MEMORY),
+        mps: has_mps(driver, device),
         peers,
     })
 }
@@ -143,6 +147,19 @@ fn attribute(driver: &Driver, device: abi::Device, which: c_uint) -> Result<i32>
     // SAFETY: a place for one number.
     unsafe { driver.cuDeviceGetAttribute(&mut value, which, device) }?;
     Ok(value)
+}
+
+/// Whether processes share the device by the multi-process service. Drivers before 12.4 do
+/// not tell; then it is on where its control pipe is, as its own documentation has it.
+fn has_mps(driver: &Driver, device: abi::Device) -> bool {
+    attribute(driver, device, abi::DEVICE_MPS).map_or_else(
+        |_| {
+            let folder = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY");
+            let folder = folder.unwrap_or_else(|| "/tmp/nvidia-mps".into());
+            std::path::Path::new(&folder).join("control").exists()
+        },
+        |on| on != 0,
+    )
 }
 
 fn text(fill: impl FnOnce(*mut c_char, i32) -> Result<()>) -> Result<String> {
@@ -176,6 +193,7 @@ struct Inner {
     context: abi::Context,
     multiprocessors: i32,
     capability: (i32, i32),
+    mps: bool,
     pools: bool,
     shares_pools: bool,
     /// The pool that other processes may open.
@@ -252,6 +270,7 @@ impl Context {
             context,
             multiprocessors,
             capability,
+            mps: has_mps(driver, device),
             pools,
             shares_pools,
             shared_pool: OnceLock::new(),
@@ -311,6 +330,11 @@ impl Context {
     /// Compute capability: major, minor.
     pub fn capability(&self) -> (i32, i32) {
         self.0.capability
+    }
+
+    /// Whether kernels of several processes run at once: the multi-process service is on.
+    pub fn has_mps(&self) -> bool {
+        self.0.mps
     }
 
     /// Whether the device has stream-ordered pools.

@@ -92,6 +92,7 @@ pub fn measure_with(context: &Context, part: usize) -> Result<DeviceCosts> {
         to_device_ns_per_byte: rate(to_device, copy_ns, link),
         peer_ns_per_byte: peer,
         peer_block_ns_per_byte: blocks,
+        turn_ns: DeviceCosts::default().turn_ns,
         bar1: lab.bar1()?.unwrap_or_default(),
     })
 }

@@ -212,6 +212,7 @@ pub fn load(file: &Path) -> Result<Measured> {
             "device.peer_block_ns_per_byte",
             device.peer_block_ns_per_byte,
         ),
+        ("device.turn_ns", device.turn_ns),
         ("device.bar1.read_ns", device.bar1.read_ns),
         ("device.bar1.read_ns_per_byte", device.bar1.read_ns_per_byte),
         ("device.bar1.write_ns", device.bar1.write_ns),

@@ -267,6 +267,7 @@ fn devices(devices: &Result<Vec<DeviceInfo>, String>) -> Value {
             "mapping": d.mapping,
             "descriptors": d.descriptors,
             "managed": d.managed,
+            "mps": d.mps,
             "peers": d.peers,
         })
     };

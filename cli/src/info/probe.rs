@@ -217,8 +217,13 @@ pub fn describe(device: &DeviceInfo) -> String {
         &device.name,
         device.pci.as_deref().unwrap_or("no PCI address"),
     );
+    let processes = match device.mps {
+        true => "processes share it (MPS)",
+        false => "processes take turns (no MPS)",
+    };
     format!(
-        "{name} at {pci}, {gib:.1} GiB, sm_{major}{minor}, {} multiprocessors; memory: {}; {peers}",
+        "{name} at {pci}, {gib:.1} GiB, sm_{major}{minor}, {} multiprocessors; memory: {}; \
+         {peers}; {processes}",
         device.multiprocessors,
         kinds.join(", "),
     )

@@ -70,6 +70,7 @@ fn attribute(number: c_uint, device: usize) -> Option<c_int> {
         115 => 1,
         116..=118 => 0,
         119 => abi::HANDLE_POSIX_FD as c_int,
+        133 => c_int::from(settings().mps),
         _ if (1..=140).contains(&number) => 0,
         _ => return None,
     })

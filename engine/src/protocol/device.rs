@@ -77,6 +77,10 @@ pub struct DeviceCosts {
     /// Moving one byte of a block to or from a linked device by a kernel, in ns.
     #[serde(default = "peer_block_ns")]
     pub peer_block_ns_per_byte: f64,
+    /// From the end of one process's work on a device to the begin of another's where
+    /// processes take turns, in ns.
+    #[serde(default = "turn_ns")]
+    pub turn_ns: f64,
     /// The processor's copies through a BAR1 window, where there is one.
     #[serde(default, alias = "aperture")]
     pub bar1: Bar1Costs,
@@ -118,6 +122,11 @@ fn peer_block_ns() -> f64 {
     0.0028
 }
 
+/// Without the multi-process service (MPS); a guess until it is measured.
+fn turn_ns() -> f64 {
+    200_000.0
+}
+
 impl Default for DeviceCosts {
     /// Estimated from data sheets of a Hopper GPU on PCIe 5.0, not measured: a rough
     /// start until `osier info --protocols --measure` has measured the device at hand.
@@ -131,6 +140,7 @@ impl Default for DeviceCosts {
             to_device_ns_per_byte: 0.02,
             peer_ns_per_byte: peer_ns(),
             peer_block_ns_per_byte: peer_block_ns(),
+            turn_ns: turn_ns(),
             bar1: Bar1Costs::default(),
         }
     }
@@ -272,6 +282,8 @@ impl fmt::Display for Means {
 pub struct Between {
     /// Two devices that are linked; else one, or two that are not.
     pub linked: bool,
+    /// One device, on which the two processes take turns.
+    pub turns: bool,
     /// The sender has offered its memory, and packs nothing before it is asked to.
     pub offered: bool,
     /// The processor reaches the sender's memory, and the receiver's, by a BAR1 window.
@@ -425,11 +437,31 @@ impl Model {
         let (read, written) = hop.between.bar1_windows;
         let (_, fill) = self.means(hop.from, Move::Fill, bytes, read);
         let (_, empty) = self.means(hop.to, Move::Empty, bytes, written);
-        self.link.eager_ns(bytes) + fill + empty
+        let turn = match hop.between.turns {
+            true => self.device.turn_ns,
+            false => 0.0,
+        };
+        self.link.eager_ns(bytes) + fill + turn + empty
     }
 
-    /// The stages of `pieces` pieces of `f` bytes.
+    /// The stages of `pieces` pieces of `f` bytes. Where processes take turns on a device,
+    /// neither end's work begins before the other's is over.
     fn stages(&self, hop: Hop, f: usize, pieces: usize) -> Stages {
+        let free = self.free_stages(hop, f, pieces);
+        if !hop.between.turns {
+            return free;
+        }
+        let turns = 2.0 * self.device.turn_ns;
+        let cycle = free.cycle + turns;
+        Stages {
+            first: free.first + turns,
+            slowest: cycle,
+            cycle,
+        }
+    }
+
+    /// The stages where each end works as soon as it can.
+    fn free_stages(&self, hop: Hop, f: usize, pieces: usize) -> Stages {
         let message = self.link.latency_ns + self.link.overhead_ns;
         let shake = 2.0 * self.link.latency_ns;
         if hop.protocol == Protocol::DeviceSlots {
@@ -578,7 +610,12 @@ impl Model {
     fn kernel_ns(&self, hop: Hop, bytes: usize, messages: f64) -> f64 {
         let Hop { from, to, .. } = hop;
         let device = &self.device;
-        let latency = messages * self.link.latency_ns;
+        let turn = if hop.between.turns {
+            device.turn_ns
+        } else {
+            0.0
+        };
+        let latency = messages * self.link.latency_ns + turn;
         let runs = from.class == Class::Run && to.class == Class::Run;
         let link = match (hop.between.linked, runs) {
             (false, _) => 0.0,
@@ -672,15 +709,14 @@ impl Model {
     }
 
     /// The pieces of a message that goes in slots of a device's memory.
-    pub fn device_pieces(&self, from: End, to: End, bytes: usize, linked: bool) -> Pipeline {
+    pub fn device_pieces(&self, from: End, to: End, bytes: usize, between: Between) -> Pipeline {
         let hop = Hop {
             from,
             to,
             protocol: Protocol::DeviceSlots,
             between: Between {
-                linked,
                 offered: true,
-                ..Between::default()
+                ..between
             },
         };
         self.cut(hop, bytes).0
@@ -737,6 +773,7 @@ mod tests {
                 to_device_ns_per_byte: c[8],
                 peer_ns_per_byte: c[10],
                 peer_block_ns_per_byte: c[11],
+                turn_ns: turn_ns(),
                 bar1: Bar1Costs::default(),
             },
             limits: Limits {
@@ -896,6 +933,7 @@ mod tests {
                 to_device_ns_per_byte: 0.02,
                 peer_ns_per_byte: 0.0025,
                 peer_block_ns_per_byte: 0.0028,
+                turn_ns: turn_ns(),
                 bar1: Bar1Costs::default(),
             },
             limits: Limits {

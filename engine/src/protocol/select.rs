@@ -77,6 +77,8 @@ pub struct DevicePair {
     pub layout_known: bool,
     /// The receive has room for all of the message.
     pub fits: bool,
+    /// Both lie on one device, on which two processes take turns.
+    pub turns: bool,
 }
 
 impl DevicePair {
@@ -88,6 +90,7 @@ impl DevicePair {
             to: Some(Made::Plain),
             layout_known: true,
             fits: true,
+            turns: false,
         }
     }
 }
@@ -392,6 +395,7 @@ impl Rules {
         let Some(ns) = host else {
             let between = Between {
                 linked: m.linked(),
+                turns: m.pair.is_some_and(|pair| pair.turns),
                 offered: m.offered,
                 bar1_windows: m.bar1_windows,
             };

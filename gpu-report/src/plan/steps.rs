@@ -380,6 +380,33 @@ impl Builder<'_> {
                 );
             }
         }
+        self.with_mps(&format!(
+            "latency --memory device,pool --layout contiguous,matrix --pipeline off,on \
+             --sizes {one} {reps}"
+        ));
+    }
+
+    /// Messages of two processes whose kernels run at once, for those of processes that take
+    /// turns: a daemon of this step alone, for the driver's settings stay as they are.
+    fn with_mps(&mut self, options: &str) {
+        const NAME: &str = "latency: processes, MPS";
+        const AROUND: &str = r#"
+            export CUDA_MPS_PIPE_DIRECTORY="$1" CUDA_MPS_LOG_DIRECTORY="$1"
+            control="$2"; shift 2
+            mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" && "$control" -d || exit 1
+            "$@"; code=$?
+            echo quit | "$control"
+            exit $code"#;
+        let Some(control) = &self.machine.mps else {
+            return self.skip(Part::Messages, NAME, "nvidia-cuda-mps-control is not there");
+        };
+        let mut around: Vec<String> = vec!["sh".into(), "-c".into(), AROUND.into(), "sh".into()];
+        around.extend([text(&self.machine.work.join("mps")), text(control)]);
+        self.bench(Part::Messages, NAME, 15, Some(1), options);
+        if let Some(task) = self.tasks.last_mut() {
+            around.append(&mut task.command);
+            task.command = around;
+        }
     }
 
     fn collectives(&mut self) {

@@ -131,5 +131,6 @@ pub fn machine(bin: &Path, out: &Path) -> Machine {
         ncu: program(&["ncu", "/usr/local/cuda/bin/ncu"]),
         python: program(&["python3"]),
         nvcc: program(&["nvcc", "/usr/local/cuda/bin/nvcc"]),
+        mps: program(&["nvidia-cuda-mps-control"]),
     }
 }

@@ -86,6 +86,7 @@ pub const P2P_PERFORMANCE_RANK: c_uint = 1;
 pub const P2P_NATIVE_ATOMICS: c_uint = 3;
 pub const DEVICE_MEMORY_POOLS: c_uint = 115;
 pub const DEVICE_POOL_HANDLES: c_uint = 119;
+pub const DEVICE_MPS: c_uint = 133;
 
 /// Of a pool: bytes that it keeps when a stream is synchronized; `u64`.
 pub const POOL_RELEASE_THRESHOLD: c_uint = 4;

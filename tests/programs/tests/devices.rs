@@ -28,6 +28,38 @@ fn ranks_exchange_what_lies_on_devices() {
     }
 }
 
+/// Whether processes run at once on a device, or take turns, is told, and chosen by.
+#[test]
+fn turns_of_processes_are_told() {
+    if !emulated() {
+        return;
+    }
+    let library = std::path::Path::new(EXERCISE).with_file_name("libosier_emulated_cuda.so");
+    let run = |mps: &str, what: &[&str]| {
+        let mut command = std::process::Command::new(launcher());
+        command.args(what).debug("cuda-library", &library);
+        let done = finish(command.env("OSIER_EMULATED_MPS", mps));
+        done.code(0);
+        done.stdout
+    };
+    for (mps, text) in [
+        ("1", "processes share it (MPS)"),
+        ("0", "take turns (no MPS)"),
+    ] {
+        let told = run(mps, &["info", "--all"]);
+        assert!(told.contains(text), "{told}");
+    }
+    let explain = [
+        "explain", "send", "--from", "device", "--to", "device", "--memory", "pool",
+    ];
+    let pieces = |mps: &str| {
+        let told = run(mps, &[&explain[..], &["--bytes", "4M", "--json"]].concat());
+        let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+        told["ranking"][0]["predicted_ns"].as_f64().expect("a time")
+    };
+    assert!(pieces("0") > pieces("1") + 200_000.0);
+}
+
 /// Two devices of one process that are not linked: through the host, named once.
 #[test]
 fn devices_of_a_process_that_are_not_linked_go_through_the_host() {

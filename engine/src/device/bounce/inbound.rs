@@ -153,7 +153,8 @@ impl Inbound {
             space: Space::Device,
             class: end.class,
         };
-        inbound.plan = devices.model().device_pieces(from, end, message, linked);
+        let between = super::between(&inbound.lent.device, linked);
+        inbound.plan = devices.model().device_pieces(from, end, message, between);
         let slot = inbound.plan.fragment;
         let slots = (slot, message.div_ceil(slot));
         let copies = match model.copies_first(end, linked, slots) {

@@ -27,7 +27,7 @@ pub use inbound::Inbound;
 pub use outbound::Outbound;
 
 use super::{Device, Devices, lock};
-use crate::protocol::device::{End, Means, Model, Move, SHORT_BYTES};
+use crate::protocol::device::{Between, End, Means, Model, Move, SHORT_BYTES};
 use osier_kernels::{DeviceError, DeviceView, Engine, Ordered, Stream};
 use std::sync::Arc;
 
@@ -36,6 +36,15 @@ fn engine(model: &Model, end: End, what: Move, bytes: usize) -> Engine {
     match bytes <= SHORT_BYTES && model.means(end, what, bytes, false).0 == Means::Kernel {
         true => Engine::Kernel,
         false => Engine::Copies,
+    }
+}
+
+/// What lies between two processes that have slots on a device, or on two that are linked.
+fn between(device: &Device, linked: bool) -> Between {
+    Between {
+        linked,
+        turns: !linked && !device.context.has_mps(),
+        ..Between::default()
     }
 }
 

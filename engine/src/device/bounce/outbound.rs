@@ -120,8 +120,9 @@ impl Outbound {
             space: Space::Device,
             class: end.class,
         };
-        outbound.plan = devices.model().device_pieces(end, to, bytes, linked);
         if let Some((lent, _)) = &outbound.from {
+            let between = super::between(&lent.device, linked);
+            outbound.plan = devices.model().device_pieces(end, to, bytes, between);
             outbound.blocks = Some(lent.device.model.copy_blocks(end.class, Class::Run, false));
         }
         outbound.handed = Some(0);

@@ -370,6 +370,7 @@ fn pair_of(
         to,
         layout_known,
         fits,
+        turns: placement == Placement::Device && !context.has_mps(),
     })
 }
 

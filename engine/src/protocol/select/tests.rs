@@ -124,6 +124,7 @@ const PAIR: DevicePair = DevicePair {
     to: Some(Made::Plain),
     layout_known: true,
     fits: true,
+    turns: false,
 };
 
 const STRIDED: End = End {
@@ -313,6 +314,33 @@ fn short_messages_of_devices_are_eager_unless_one_kernel_is_quicker() {
         ..alone
     };
     assert!(!rules.is_eager(&long));
+}
+
+/// Without the multi-process service the kernels of two processes take turns on a device.
+#[test]
+fn processes_that_take_turns_get_few_large_pieces() {
+    let rules = Rules::new(&LinkCosts::default(), AT_ONCE_BYTES);
+    let turn_ns = DeviceCosts::default().turn_ns;
+    let with = |turns: bool| {
+        announced(
+            DevicePair {
+                from: Made::Pool,
+                to: Some(Made::Pool),
+                turns,
+                ..PAIR
+            },
+            4 << 20,
+        )
+    };
+    for protocol in [Protocol::DeviceSlots, Protocol::HostSlots] {
+        let [free, turns] = [false, true].map(|turns| rules.predict(protocol, &with(turns)));
+        let (few, many) = (turns.pipeline.fragment, free.pipeline.fragment);
+        let fewer = few > many || few == 4 << 20;
+        assert!(fewer, "{protocol:?}: {few} and {many} bytes");
+        assert!(turns.ns > 2.0 * turn_ns * ((4 << 20) / few) as f64);
+    }
+    let [free, turns] = [false, true].map(|turns| rules.predict(Protocol::DeviceGet, &with(turns)));
+    assert!((turns.ns - free.ns - turn_ns).abs() < 1.0);
 }
 
 /// Candidates and ranking are one: those that can carry a message, by their times.
