@@ -220,6 +220,18 @@ pub const KEYS: &[Variable] = &[
         }),
     },
     Variable {
+        name: pairs::DEVICE_COMPLETION,
+        default: "words",
+        meaning: "how the host sees that a device's work of messages is done: by words that streams raise in pinned memory, or by events alone",
+        syntax: Syntax::Text(|text| match text {
+            "words" | "events" => Ok(()),
+            _ => Err(Error::new(
+                ErrorKind::Config,
+                format!("'{text}' is not words or events"),
+            )),
+        }),
+    },
+    Variable {
         name: pairs::CUDA_LIBRARY,
         default: "libcuda.so.1",
         meaning: "the CUDA driver's library; loaded when a device is first asked for",

@@ -26,6 +26,9 @@ pub const NVML_LIBRARY: &str = "nvml-library";
 /// The key that says how much plain memory of a device is kept when its owner drops it.
 pub const DEVICE_KEPT: &str = "device-kept";
 
+/// The key that says how the host sees that work of messages is done.
+pub const DEVICE_COMPLETION: &str = "device-completion";
+
 /// Key and value.
 pub type Pair = (String, OsString);
 

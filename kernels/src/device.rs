@@ -18,7 +18,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_uint};
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// Thread blocks per multiprocessor that keep it full: 2048 threads. A kernel of which fewer
@@ -202,6 +202,8 @@ struct Inner {
     kernels: Kernels,
     captures: Captures,
     semaphores: StreamSemaphores,
+    /// The driver has refused to have streams store words.
+    no_words: AtomicBool,
     /// Whether first uses were done ahead.
     prepared: Mutex<bool>,
     pinned: Kept,
@@ -278,6 +280,7 @@ impl Context {
             kernels: Kernels::default(),
             captures: Captures::default(),
             semaphores: StreamSemaphores::default(),
+            no_words: AtomicBool::new(false),
             prepared: Mutex::new(false),
             pinned: Kept::new(MOST_PINNED_BYTES),
             plain: Kept::new(most_plain_bytes()),
@@ -471,6 +474,15 @@ impl Context {
     /// Words of semaphores that nobody uses.
     pub(crate) fn semaphores(&self) -> &StreamSemaphores {
         &self.0.semaphores
+    }
+
+    /// Whether streams can store words, as far as it is known.
+    pub(crate) fn can_raise_words(&self) -> bool {
+        !self.0.no_words.load(Ordering::Relaxed) && self.0.driver.has("cuStreamWriteValue32_v2")
+    }
+
+    pub(crate) fn cannot_raise_words(&self) {
+        self.0.no_words.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn preparation(&self) -> &Mutex<bool> {

@@ -25,12 +25,13 @@
 //! | `slice` | [`DeviceSlice`], [`Pinned`], and handing over in order |
 //! | [`copy`] | runs, boxes, batches |
 //! | [`launch`] | modules, kernels |
-//! | `pinned` | pinned memory that nobody has, kept |
+//! | `kept` | plain and pinned memory that nobody has, kept |
 //! | `prepare` | first uses, done before streams are held |
 //! | `pack` | [`Packer`]: pack, unpack and copies of [`DeviceView`]s |
 //! | `reduce` | reductions of views by predefined operators and kernels of the user |
 //! | `user` | [`Kernel`]: kernels of the user |
 //! | `graph` | [`Graph`]: captured work |
+//! | `completion` | words that streams raise when work of messages is done |
 //! | `callback`, `stream_semaphore` | [`Callback`], [`StreamSemaphore`], [`Valve`]: streams tell the host, and wait for it |
 //! | [`baseline`] | what pack is measured against |
 //! | [`debug`] | `OSIER_DEBUG`: settings for developers |
@@ -45,6 +46,7 @@ pub mod baseline;
 mod cache;
 mod callback;
 pub mod classify;
+mod completion;
 pub mod copy;
 pub mod debug;
 mod device;

@@ -8,6 +8,7 @@
 //! 3. A query has three answers: passed, not yet, or an error. An error is never
 //!    read as "not yet".
 
+use crate::completion::{Completion, Number, Seen};
 use crate::device::Context;
 use crate::driver::abi;
 use crate::error::{DeviceError, Result};
@@ -24,6 +25,8 @@ struct StreamInner {
     owned: bool,
     /// Nobody captures it.
     private: bool,
+    /// Raised behind each record, on a stream for messages.
+    completion: Option<Arc<Completion>>,
 }
 
 impl Stream {
@@ -83,6 +86,7 @@ impl Stream {
             stream,
             owned: true,
             private,
+            completion: private.then(|| Completion::of(context)).flatten(),
         })))
     }
 
@@ -98,6 +102,7 @@ impl Stream {
             stream: abi::Stream(raw),
             owned: false,
             private: false,
+            completion: None,
         }))
     }
 
@@ -141,10 +146,19 @@ impl Stream {
     /// The driver refuses.
     pub fn record(&self) -> Result<Event> {
         let event = Event::pooled(self.context())?;
-        let driver = self.context().enter()?;
-        // SAFETY: event and stream live, in one context.
-        unsafe { driver.cuEventRecord(event.raw(), self.raw()) }?;
-        Ok(event)
+        let record = || {
+            let driver = self.context().enter()?;
+            // SAFETY: event and stream live, in one context.
+            unsafe { driver.cuEventRecord(event.raw(), self.raw()) }
+        };
+        let number = match &self.0.completion {
+            Some(completion) => completion.behind(self, record)?.1,
+            None => {
+                record()?;
+                None
+            }
+        };
+        Ok(event.numbered(number))
     }
 
     /// Whether what is queued is captured, and runs later.
@@ -219,6 +233,8 @@ struct EventInner {
     context: Context,
     event: abi::Event,
     pooled: bool,
+    /// Of a pooled event, which is recorded once.
+    number: Option<Number>,
 }
 
 impl Event {
@@ -231,7 +247,15 @@ impl Event {
             context: context.clone(),
             event,
             pooled,
+            number: None,
         }))
+    }
+
+    fn numbered(mut self, number: Option<Number>) -> Event {
+        if let Some(inner) = Arc::get_mut(&mut self.0) {
+            inner.number = number;
+        }
+        self
     }
 
     /// An event that other processes can open, recorded on a stream.
@@ -250,7 +274,8 @@ impl Event {
         Ok(event)
     }
 
-    /// Records it once more: whoever asks from now on asks for this record.
+    /// Records a [`Event::shared`] event once more: whoever asks from now on asks for this
+    /// record.
     ///
     /// # Errors
     /// The driver refuses.
@@ -293,9 +318,18 @@ impl Event {
     /// # Errors
     /// The work before it failed; not that it is under way.
     pub fn is_passed(&self) -> Result<bool> {
+        match self.0.number.as_ref().map(Number::look) {
+            Some(Seen::Passed) => return Ok(true),
+            Some(Seen::NotYet) => return Ok(false),
+            Some(Seen::Ask) | None => {}
+        }
         let driver = self.0.context.enter()?;
         // SAFETY: the event lives.
-        answer(unsafe { driver.cuEventQuery(self.raw()) })
+        let passed = answer(unsafe { driver.cuEventQuery(self.raw()) });
+        if let (Ok(true), Some(number)) = (&passed, &self.0.number) {
+            number.has_passed();
+        }
+        passed
     }
 
     /// Waits on the host until the event has passed.

@@ -42,11 +42,11 @@ const WAIT_EQUAL: c_uint = 1;
 /// The driver offers it, the device does not.
 const NOT_SUPPORTED: u32 = 801;
 
-/// The words of one device that nobody uses: those of semaphores, and those of valves, which
-/// go up and down.
+/// The words of one device that nobody uses: those of semaphores, those of valves, which
+/// go up and down, and those that streams raise.
 #[derive(Debug, Default)]
 pub(crate) struct StreamSemaphores {
-    free: [Mutex<Vec<Free>>; 2],
+    free: [Mutex<Vec<Free>>; 3],
     /// Semaphores and valves that are shut.
     shut: AtomicUsize,
     /// Held while something waits for the device: no semaphore is made meanwhile. Valves are
@@ -82,6 +82,7 @@ type Free = (Arc<Page>, usize);
 
 const SEMAPHORES: usize = 0;
 const VALVES: usize = 1;
+pub(crate) const RAISED: usize = 2;
 
 #[derive(Debug)]
 struct Page {
@@ -120,7 +121,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// One word, until it is given back.
 #[derive(Debug)]
-struct Word {
+pub(crate) struct Word {
     context: Context,
     page: Arc<Page>,
     at: usize,
@@ -128,7 +129,7 @@ struct Word {
 }
 
 impl Word {
-    fn new(context: &Context, list: usize) -> Result<Word> {
+    pub fn new(context: &Context, list: usize) -> Result<Word> {
         let mut free = lock(&context.semaphores().free[list]);
         if free.is_empty() {
             *free = Page::fresh(context)?;
@@ -145,8 +146,24 @@ impl Word {
 
     fn word(&self) -> &AtomicU32 {
         let at = self.page.host.0.wrapping_add(self.at * WORD_BYTES);
-        // SAFETY: inside the page, aligned; devices read and never write it.
+        // SAFETY: inside the page, aligned; devices read it, or write it whole.
         unsafe { AtomicU32::from_ptr(at.cast()) }
+    }
+
+    /// What it is.
+    pub fn get(&self) -> u32 {
+        self.word().load(Ordering::Acquire)
+    }
+
+    /// Has a stream store a value when the work before is done.
+    pub fn store_on(&self, stream: &Stream, value: u32) -> Result<()> {
+        let driver = stream.context().enter()?;
+        // SAFETY: a word in pinned memory that lives as long as the process.
+        unsafe { driver.cuStreamWriteValue32_v2(stream.raw(), self.address(), value, 0) }
+    }
+
+    fn address(&self) -> u64 {
+        self.page.memory.address() + (self.at * WORD_BYTES) as u64
     }
 
     fn set(&self, value: u32) {
@@ -163,9 +180,9 @@ impl Word {
             });
         }
         let driver = stream.context().enter()?;
-        let at = self.page.memory.address() + (self.at * WORD_BYTES) as u64;
         // SAFETY: a word in pinned memory that lives as long as the process.
-        let queued = unsafe { driver.cuStreamWaitValue32_v2(stream.raw(), at, value, how) };
+        let queued =
+            unsafe { driver.cuStreamWaitValue32_v2(stream.raw(), self.address(), value, how) };
         queued.map_err(|error| match error.code() {
             Some(NOT_SUPPORTED) => DeviceError::Unavailable(
                 "streams of this device cannot wait for words in memory (hint: wait on the \

@@ -117,6 +117,7 @@ entry_points! {
     cuStreamQuery(stream: Stream);
     cuStreamSynchronize(stream: Stream);
     cuStreamWaitEvent(stream: Stream, event: Event, flags: c_uint);
+    cuStreamWriteValue32_v2(stream: Stream, at: DevicePointer, value: u32, flags: c_uint);
     cuStreamWaitValue32_v2(stream: Stream, at: DevicePointer, value: u32, flags: c_uint);
     cuLaunchHostFunc(stream: Stream, function: HostFunction, data: *mut c_void);
     cuStreamBeginCapture_v2(stream: Stream, mode: c_uint);
