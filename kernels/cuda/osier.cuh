@@ -21,13 +21,16 @@ template <> struct osier_word<8> { typedef osier_u64 type; };
 struct alignas(16) osier_pair { osier_u64 low, high; };
 template <> struct osier_word<16> { typedef osier_pair type; };
 
-// Division by a number known at launch. Below 2^31 it is a multiplication:
-// Granlund and Montgomery, Division by invariant integers using multiplication,
-// PLDI 1994, figure 4.1.
+// Division by a number known at launch, as a multiplication: Granlund and Montgomery,
+// Division by invariant integers using multiplication, PLDI 1994, figure 4.1. Numbers
+// are below 2^31, or below 2^63.
 struct osier_divisor {
     osier_u64 value;
+    osier_u64 wide_magic;
     osier_u32 magic;
     osier_u32 shift;
+    osier_u32 wide_shift;
+    osier_u32 unused;
 };
 
 static __device__ __forceinline__ osier_u32 osier_quotient(const osier_divisor& by, osier_u32 n) {
@@ -35,12 +38,12 @@ static __device__ __forceinline__ osier_u32 osier_quotient(const osier_divisor& 
 }
 
 static __device__ __forceinline__ osier_u64 osier_quotient(const osier_divisor& by, osier_u64 n) {
-    return n / by.value;
+    return (__umul64hi(n, by.wide_magic) + n) >> by.wide_shift;
 }
 
 // The same, where only the launch knows how wide numbers are.
 static __device__ __forceinline__ osier_u64 osier_divide(const osier_divisor& by, osier_u64 n, bool wide) {
-    return wide ? n / by.value : (osier_u64)osier_quotient(by, (osier_u32)n);
+    return wide ? osier_quotient(by, n) : (osier_u64)osier_quotient(by, (osier_u32)n);
 }
 
 // The same address and number, which the compiler is not to take apart: it would add up

@@ -18,7 +18,7 @@ use crate::error::{DeviceError, Result};
 use crate::launch::launch;
 use crate::memory::Memory;
 use crate::plan::arguments::{Argument, Launch, THREADS};
-use crate::plan::transfer::{PlacedPlan, Transfer};
+use crate::plan::transfer::{PlacedPlan, Transfer, TransferArgument};
 use crate::plan::{Plan, Shape, WIDEST};
 use crate::slice::{After, DeviceSlice, Ordered};
 use crate::stream::{Event, Stream};
@@ -410,11 +410,18 @@ impl Packer {
             let Some(planned) = Transfer::new(reads, writes, bytes) else {
                 return Ok(());
             };
-            let name = COPY[index(planned.width)];
-            let grid = self.grid(planned.blocks, blocks);
-            // SAFETY: the kernel of this argument, which points into memory that
-            // lives until the event noted below has passed: invariant 1.
-            unsafe { launch(stream, name, grid, THREADS, &planned.argument) }
+            let (grid, width) = (self.grid(planned.blocks, blocks), index(planned.width));
+            match &planned.argument {
+                TransferArgument::Layouts(argument) => {
+                    // SAFETY: the kernel of this argument, which points into memory that
+                    // lives until the event noted below has passed: invariant 1.
+                    unsafe { launch(stream, COPY[width], grid, THREADS, argument) }
+                }
+                TransferArgument::Transposed(argument) => {
+                    // SAFETY: as said above.
+                    unsafe { launch(stream, TRANSPOSE[width], grid, THREADS, argument) }
+                }
+            }
         };
         let pieces = Pieces::new(&range, 1);
         let touched = [source.slice.memory(), target.slice.memory()];
@@ -563,8 +570,9 @@ impl Packer {
                 unsafe { launch(stream, name, grid, THREADS, argument) }
             }
             Argument::Transposed(argument) => {
+                let argument = if pack { *argument } else { argument.reversed() };
                 // SAFETY: as said above; the kernel of this argument.
-                unsafe { launch(stream, name, grid, THREADS, argument) }
+                unsafe { launch(stream, name, grid, THREADS, &argument) }
             }
             Argument::General(argument) => {
                 // SAFETY: as said above; the kernel of this argument.
@@ -626,8 +634,11 @@ macro_rules! widths {
     };
 }
 
-/// By whether there are strides alone, and width.
+/// From layout to layout, by width.
 const COPY: [&str; 5] = widths!("osier_copy");
+
+/// Tiles, whichever side is packed, or none.
+const TRANSPOSE: [&str; 5] = widths!("osier_transpose");
 
 /// Place of a width in the tables of names.
 fn index(width: usize) -> usize {
@@ -650,10 +661,6 @@ fn kernel(pack: bool, argument: &Argument, width: usize) -> &'static str {
             widths!("osier_pack_strided4"),
         ],
     ];
-    const TRANSPOSE: [[&str; 5]; 2] = [
-        widths!("osier_unpack_transpose"),
-        widths!("osier_pack_transpose"),
-    ];
     const GENERAL: [[&str; 5]; 2] = [
         widths!("osier_unpack_general"),
         widths!("osier_pack_general"),
@@ -662,7 +669,7 @@ fn kernel(pack: bool, argument: &Argument, width: usize) -> &'static str {
     match argument {
         Argument::Contiguous { .. } => "",
         Argument::Strided(levels, _) => STRIDED[way][levels - 1][width],
-        Argument::Transposed(_) => TRANSPOSE[way][width],
+        Argument::Transposed(_) => TRANSPOSE[width],
         Argument::General(_) => GENERAL[way][width],
     }
 }
@@ -674,7 +681,8 @@ mod tests {
     /// Every name that may be asked for is written in a source.
     #[test]
     fn kernels_exist() {
-        use crate::plan::arguments::{General, Strided, Transpose};
+        use crate::plan::arguments::{General, Strided};
+        use crate::plan::transpose::Transpose;
         let ptx = crate::ptx::all();
         let mut arguments = vec![
             Argument::Transposed(Transpose::default()),

@@ -23,7 +23,7 @@ use memory::Endless;
 use osier_kernels::plan::Plan;
 use osier_kernels::plan::arguments::{Argument, Launch, THREADS, Tables};
 use osier_kernels::plan::reduction::Reduction;
-use osier_kernels::plan::transfer::{PlacedPlan, Transfer};
+use osier_kernels::plan::transfer::{PlacedPlan, Transfer, TransferArgument};
 use sass::Module;
 use shapes::{Layouts, Row, What};
 use std::collections::HashMap;
@@ -139,10 +139,10 @@ fn kernel(pack: bool, launch: &Launch) -> Option<(String, Vec<u8>)> {
             format!("osier_{way}_strided{levels}_w{width}"),
             bytes_of(a).to_vec(),
         ),
-        Argument::Transposed(a) => (
-            format!("osier_{way}_transpose_w{width}"),
-            bytes_of(a).to_vec(),
-        ),
+        Argument::Transposed(a) => {
+            let a = if pack { *a } else { a.reversed() };
+            (format!("osier_transpose_w{width}"), bytes_of(&a).to_vec())
+        }
         Argument::General(a) => (
             format!("osier_{way}_general_w{width}"),
             bytes_of(a).to_vec(),
@@ -196,11 +196,15 @@ fn prepare(row: &Row) -> Option<(Ready, Plan)> {
             match row.what {
                 What::Copy => {
                     let transfer = Transfer::new(from, to, all)?;
+                    let (stem, argument) = match &transfer.argument {
+                        TransferArgument::Layouts(a) => ("copy", bytes_of(a).to_vec()),
+                        TransferArgument::Transposed(a) => ("transpose", bytes_of(a).to_vec()),
+                    };
                     Ready {
-                        kernel: format!("osier_copy_w{}", transfer.width),
+                        kernel: format!("osier_{stem}_w{}", transfer.width),
                         width: transfer.width,
                         blocks: transfer.blocks,
-                        argument: bytes_of(&transfer.argument).to_vec(),
+                        argument,
                         tables: bytes,
                         tables_at: TABLES,
                     }

@@ -4,9 +4,10 @@
 //! # Invariants
 //! 1. A word's width divides the plan's granularity, both addresses, and the
 //!    distance between packed addresses and packed numbers.
-//! 2. Quotients by multiplication are used for word numbers below 2^31 only.
+//! 2. Word numbers are below 2^63, and below 2^31 where a launch is not wide.
 
 use super::transfer::widest;
+use super::transpose::Transpose;
 use super::{DIMENSIONS, Dimension, Plan, Shape};
 use std::ops::Range;
 
@@ -39,30 +40,43 @@ const ROW: u64 = 128;
 pub struct Divisor {
     /// What is divided by.
     pub value: u64,
-    /// For quotients by multiplication.
+    /// For quotients of numbers below 2^63.
+    pub wide_magic: u64,
+    /// For those of numbers below 2^31.
     pub magic: u32,
     /// The same.
     pub shift: u32,
+    /// Of numbers below 2^63.
+    pub wide_shift: u32,
+    /// Nothing.
+    pub unused: u32,
 }
 
 impl Divisor {
-    /// Prepares divisions by `value`, which is not 0.
+    /// Prepares divisions by `value`, which is not 0 and at most 2^63.
     pub fn new(value: u64) -> Divisor {
+        let wide_shift = value.next_power_of_two().trailing_zeros();
+        let rest = u128::from((1u64 << wide_shift) - value);
+        let wide_magic = (rest << 64) / u128::from(value) + 1;
         // Larger divisors meet 64-bit numbers only, or none that reaches them.
         let small = value.min(1 << 31);
         let shift = small.next_power_of_two().trailing_zeros();
         let magic = (((1u64 << shift) - small) << 32) / small + 1;
         Divisor {
             value,
+            wide_magic: wide_magic as u64,
             magic: magic as u32,
             shift,
+            wide_shift,
+            unused: 0,
         }
     }
 
     /// As the kernels divide.
     pub fn quotient(&self, n: u64, wide: bool) -> u64 {
         if wide {
-            return n / self.value;
+            let high = (u128::from(n) * u128::from(self.wide_magic)) >> 64;
+            return (high as u64).wrapping_add(n) >> self.wide_shift;
         }
         let n = n as u32;
         let high = ((u64::from(n) * u64::from(self.magic)) >> 32) as u32;
@@ -174,24 +188,6 @@ pub struct General {
     pub nest: Nest,
 }
 
-/// `osier_transpose`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Transpose {
-    /// What to move: whole words.
-    pub range: Span,
-    /// Iterations of the inner loop.
-    pub rows: u64,
-    /// Iterations of the loop around it.
-    pub columns: u64,
-    /// Bytes between iterations of the inner loop.
-    pub row_stride: i64,
-    /// Iterations of a loop around both.
-    pub planes: u64,
-    /// Bytes between its iterations.
-    pub plane_stride: i64,
-}
-
 /// The argument of one launch; lives on the stack until the driver has copied
 /// it, so a box would cost more than the room.
 #[allow(clippy::large_enum_variant)]
@@ -206,7 +202,7 @@ pub enum Argument {
     },
     /// For so many levels.
     Strided(usize, Strided),
-    /// For the tile kernel.
+    /// For the tile kernel, as it packs.
     Transposed(Transpose),
     /// For the general kernel.
     General(General),
@@ -488,7 +484,8 @@ impl Plan {
             return None;
         }
         let layout = origin.wrapping_add_signed(self.base);
-        let width = widest(layout | packed.wrapping_sub(range.start) | self.granularity as u64);
+        let first_packed = packed.wrapping_sub(range.start);
+        let width = widest(layout | first_packed | self.granularity as u64);
         let words = |bytes: u64| bytes / width as u64;
         let (chunk, chunks) = chunks(range.end - range.start, width);
         let span = Span {
@@ -499,6 +496,9 @@ impl Plan {
             wide: u32::from(words(range.end) >= 1 << 31),
             chunk,
         };
+        if let Some(tiles) = Transpose::packing(self, layout, first_packed, width, &range) {
+            return Some(Launch::of_tiles(tiles, width));
+        }
         let count = words(range.end).saturating_sub(words(range.start)).max(1);
         let blocks = count.div_ceil(u64::from(THREADS) * WORDS_PER_THREAD);
         let argument = match self.shape() {
@@ -506,20 +506,6 @@ impl Plan {
                 offset: range.start,
                 bytes: range.end - range.start,
             },
-            Shape::Transposed { word }
-                if width == word
-                    && range.start.is_multiple_of(word as u64)
-                    && range.end.is_multiple_of(word as u64) =>
-            {
-                let argument = self.transpose(span);
-                return Some(Launch {
-                    blocks: argument.rows.div_ceil(32)
-                        * argument.columns.div_ceil(32)
-                        * argument.planes,
-                    argument: Argument::Transposed(argument),
-                    width,
-                });
-            }
             Shape::Strided(_) | Shape::Transposed { .. } if !self.in_chunks(width, tables.0) => {
                 Argument::Strided(self.dimensions.len(), self.strided(span, width))
             }
@@ -547,16 +533,6 @@ impl Plan {
         width <= 2 && (tables.map.is_some() || words >= 4 * ROW)
     }
 
-    fn strides(&self) -> impl Iterator<Item = (u64, i64)> {
-        self.dimensions
-            .iter()
-            .rev()
-            .map(|dimension| match dimension {
-                Dimension::Stride { count, stride } => (*count, *stride),
-                Dimension::Table { count, .. } => (*count, 0),
-            })
-    }
-
     fn strided(&self, range: Span, width: usize) -> Strided {
         let mut argument = Strided {
             range,
@@ -570,21 +546,6 @@ impl Plan {
             };
         }
         argument
-    }
-
-    fn transpose(&self, range: Span) -> Transpose {
-        let mut strides = self.strides();
-        let (rows, row_stride) = strides.next().unwrap_or((1, 0));
-        let (columns, _) = strides.next().unwrap_or((1, 0));
-        let (planes, plane_stride) = strides.next().unwrap_or((1, 0));
-        Transpose {
-            range,
-            rows,
-            columns,
-            row_stride,
-            planes,
-            plane_stride,
-        }
     }
 
     /// Where words of `width` bytes are; the plan's tables lie at an address.

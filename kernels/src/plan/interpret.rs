@@ -3,8 +3,9 @@
 //! kernels themselves are tested apart.
 
 use super::Plan;
-use super::arguments::{Argument, Launch, Nest, Span, Strided, Tables, Transpose};
-use super::transfer::Transfer;
+use super::arguments::{Argument, Launch, Nest, Span, Strided, Tables};
+use super::transfer::{Transfer, TransferArgument};
+use super::transpose::Transpose;
 
 /// Reads a number of `N` bytes.
 ///
@@ -115,12 +116,25 @@ impl Nest {
 }
 
 impl Transpose {
-    fn at(&self, width: usize, word: u64) -> i64 {
-        let (column, row) = (word / self.rows, word % self.rows);
-        let (plane, column) = (column / self.columns, column % self.columns);
-        plane as i64 * self.plane_stride
-            + row as i64 * self.row_stride
-            + (column * width as u64) as i64
+    /// # Safety
+    /// Both sides are valid.
+    unsafe fn interpret(&self, width: usize) {
+        for number in self.first..self.last {
+            let (from, to) = self.places(width, number);
+            let group = (self.group as usize * width) as u64;
+            let suits = |at: u64, word: u64| at.is_multiple_of(word);
+            assert!(
+                suits(from, width as u64) && suits(to, width as u64),
+                "words are aligned"
+            );
+            let sides = [self.from, self.to];
+            let aligned = |side: &super::transpose::TileSide| {
+                suits(side.at, group) && suits(side.line as u64, group)
+            };
+            assert!(sides.iter().all(aligned), "groups are aligned");
+            // SAFETY: the caller's contract.
+            unsafe { move_bytes(true, from, to, width as u64) };
+        }
     }
 }
 
@@ -144,9 +158,9 @@ impl Launch {
                 unsafe { move_words(pack, &plan.range, self.width as u64, at) }
             }
             Argument::Transposed(plan) => {
-                let at = |word| plan.at(self.width, word);
+                let plan = if pack { *plan } else { plan.reversed() };
                 // SAFETY: the caller's contract.
-                unsafe { move_words(pack, &plan.range, self.width as u64, at) }
+                unsafe { plan.interpret(self.width) }
             }
             Argument::General(plan) => {
                 let wide = plan.range.wide != 0;
@@ -165,7 +179,11 @@ impl Transfer {
     /// # Safety
     /// As [`Launch::interpret`], for both layouts.
     pub unsafe fn interpret(&self) {
-        let plan = &self.argument;
+        let plan = match &self.argument {
+            TransferArgument::Layouts(plan) => plan,
+            // SAFETY: the caller's contract.
+            TransferArgument::Transposed(plan) => return unsafe { plan.interpret(self.width) },
+        };
         let (width, wide) = (self.width as u64, plan.wide != 0);
         let mut byte = plan.start;
         while byte < plan.end {
@@ -232,7 +250,10 @@ impl Plan {
         let inside = match &launch.argument {
             Argument::Contiguous { offset, .. } => *offset as i64,
             Argument::Strided(levels, plan) => plan.at(*levels, launch.width, byte),
-            Argument::Transposed(plan) => plan.at(launch.width, byte),
+            Argument::Transposed(plan) => {
+                let (from, _) = plan.places(launch.width, plan.first);
+                from.wrapping_sub(self.base as u64) as i64
+            }
             // SAFETY: the tables are where their bytes are.
             Argument::General(plan) => unsafe {
                 plan.nest.at(plan.range.wide != 0, launch.width, byte)

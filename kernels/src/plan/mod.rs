@@ -5,6 +5,7 @@
 //!                            |-- tables: one block of bytes for the device, made
 //!                            |   in parts where lists are long           (parts.rs)
 //!                            |-- arguments of one kernel, for one range  (arguments.rs)
+//!                            |-- one word along the lines of the other   (transpose.rs)
 //!                            `-- two plans: from layout to layout        (transfer.rs)
 //!                                           left = left op right         (reduction.rs)
 //! ```
@@ -47,6 +48,7 @@ pub mod reduction;
 #[cfg(test)]
 mod tests;
 pub mod transfer;
+pub mod transpose;
 
 use osier_datatype::{Core, Layout, Level, Nest, Places, Runs, TypeError};
 
@@ -449,7 +451,7 @@ impl Plan {
             // Rows that are as short as a few words are no tiles.
             [.., (columns, adjacent), (rows, _)]
                 if strides.len() <= 3
-                    && adjacent == word as i64
+                    && adjacent.unsigned_abs() == word
                     && word.is_power_of_two()
                     && word as usize == self.granularity
                     && columns >= 8

@@ -285,7 +285,7 @@ mod tests {
         for name in BITS {
             assert!(exists(name), "{name}");
         }
-        assert_eq!(size_of::<ReductionArgument>(), 824 + 24);
+        assert_eq!(size_of::<ReductionArgument>(), 1112 + 24);
         for operator in Operator::ALL {
             for basic in Basic::ALL.iter().copied() {
                 let element = Element::Basic(basic);

@@ -1,8 +1,9 @@
 //! Plans against the host pack and the typemap, by interpretation.
 
-use super::arguments::{Argument, Divisor, General, Strided, Tables, Transpose};
+use super::arguments::{Argument, Divisor, General, Strided, Tables};
 use super::parts::{Sink, feed};
 use super::transfer::{CopyArgument, PlacedPlan, Transfer};
+use super::transpose::Transpose;
 use super::{Plan, Shape};
 use osier_datatype::{Basic, Layout, Type, TypeError};
 use osier_datatype_corpus::random::{self, Random};
@@ -13,11 +14,11 @@ mod asked;
 /// Sizes of the C structures, which the compiler of the kernels confirms.
 #[test]
 fn arguments_are_those_of_the_kernels() {
-    assert_eq!(size_of::<Divisor>(), 16);
-    assert_eq!(size_of::<Strided>(), 40 + 16 + 4 * 24);
-    assert_eq!(size_of::<General>(), 40 + 16 + 40 + 16 + 8 * 40);
-    assert_eq!(size_of::<Transpose>(), 40 + 40);
-    assert_eq!(size_of::<CopyArgument>(), 2 * (8 + 392) + 24);
+    assert_eq!(size_of::<Divisor>(), 32);
+    assert_eq!(size_of::<Strided>(), 40 + 32 + 4 * 40);
+    assert_eq!(size_of::<General>(), 40 + 32 + 40 + 16 + 8 * 56);
+    assert_eq!(size_of::<Transpose>(), 48 + 32 + 64 + 16);
+    assert_eq!(size_of::<CopyArgument>(), 2 * (8 + 536) + 24);
 }
 
 #[test]
@@ -52,6 +53,16 @@ fn divides_as_the_processor_does() {
         for n in n.map(|n| n & 0x7fff_ffff) {
             assert_eq!(divisor.quotient(n, false), n / by, "{n} / {by}");
             assert_eq!(divisor.quotient(n, true), n / by, "{n} / {by}");
+        }
+        let wide = 1 + (random.next() >> 1 >> random.below(63));
+        let divisor = Divisor::new(wide);
+        for n in [
+            random.next() >> 1,
+            (1 << 63) - 1,
+            wide - 1,
+            wide & !(1 << 63),
+        ] {
+            assert_eq!(divisor.quotient(n, true), n / wide, "{n} / {wide}");
         }
     }
 }

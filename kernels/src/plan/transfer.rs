@@ -9,6 +9,7 @@
 //!    whole on both sides.
 
 use super::arguments::{Nest, Tables, chunks};
+use super::transpose::{Transpose, exchanged};
 use super::{Plan, WIDEST};
 use std::ops::Range;
 
@@ -78,11 +79,21 @@ pub(crate) fn widest(bits: u64) -> usize {
     1 << bits.trailing_zeros().min(WIDEST.trailing_zeros())
 }
 
+/// The argument of one launch from layout to layout.
+#[allow(clippy::large_enum_variant)]
+#[derive(Debug, Clone, Copy)]
+pub enum TransferArgument {
+    /// For the kernel that finds both sides chunk by chunk.
+    Layouts(CopyArgument),
+    /// For the tile kernel.
+    Transposed(Transpose),
+}
+
 /// One launch from layout to layout.
 #[derive(Debug, Clone, Copy)]
 pub struct Transfer {
     /// The kernel's argument.
-    pub argument: CopyArgument,
+    pub argument: TransferArgument,
     /// Bytes of a word.
     pub width: usize,
     /// Thread blocks with work to do; any smaller grid does it, too.
@@ -95,21 +106,54 @@ impl Transfer {
         if range.is_empty() {
             return None;
         }
-        let addresses = from.layout() | to.layout();
-        let width = widest(addresses | (from.plan.granularity | to.plan.granularity) as u64);
+        let all = |side: &PlacedPlan<'_>| range == (0..side.plan.bytes);
+        if all(&from)
+            && all(&to)
+            && let Some([read, written]) = exchanged(from.plan, to.plan)
+        {
+            let tables = [&read, &written].map(Tables::of_dimensions);
+            let place = |plan, tables, origin| PlacedPlan {
+                plan,
+                tables,
+                tables_at: 0,
+                origin,
+            };
+            let from = place(&read, &tables[0], from.origin);
+            let to = place(&written, &tables[1], to.origin);
+            return Some(Transfer::chunk_by_chunk(from, to, range));
+        }
+        let width = width(&from, &to);
+        match Transpose::between(from, to, width, &range) {
+            Some(tiles) => Some(Transfer {
+                argument: TransferArgument::Transposed(tiles),
+                width,
+                blocks: tiles.tiles.into(),
+            }),
+            None => Some(Transfer::chunk_by_chunk(from, to, range)),
+        }
+    }
+
+    fn chunk_by_chunk(from: PlacedPlan<'_>, to: PlacedPlan<'_>, range: Range<u64>) -> Transfer {
+        let width = width(&from, &to);
         let words = |bytes: u64| bytes / width as u64;
         let (chunk, blocks) = chunks(range.end - range.start, width);
-        Some(Transfer {
-            argument: CopyArgument {
+        Transfer {
+            argument: TransferArgument::Layouts(CopyArgument {
                 from: from.side(width),
                 to: to.side(width),
                 start: range.start,
                 end: range.end,
                 wide: u32::from(words(range.end) >= 1 << 31),
                 chunk,
-            },
+            }),
             width,
             blocks,
-        })
+        }
     }
+}
+
+/// The widest word that suits both sides.
+fn width(from: &PlacedPlan<'_>, to: &PlacedPlan<'_>) -> usize {
+    let addresses = from.layout() | to.layout();
+    widest(addresses | (from.plan.granularity | to.plan.granularity) as u64)
 }

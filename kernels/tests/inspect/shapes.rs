@@ -109,8 +109,13 @@ fn record() -> Type {
 
 fn transpose(basic: Basic) -> (Type, usize) {
     let n = ((BYTES / basic.size()) as f64).sqrt() as usize;
+    (matrix(n, basic), n)
+}
+
+/// A column of a matrix of n rows and columns, behind which the next one follows.
+fn matrix(n: usize, basic: Basic) -> Type {
     let column = Type::vector(n, 1, n as isize, &Type::basic(basic)).unwrap();
-    (Type::resized(0, basic.size() as isize, &column).unwrap(), n)
+    Type::resized(0, basic.size() as isize, &column).unwrap()
 }
 
 fn row(name: &str, what: What, ty: &Type, count: usize, odd: u64) -> Row {
@@ -125,6 +130,13 @@ fn row(name: &str, what: What, ty: &Type, count: usize, odd: u64) -> Row {
         odd,
         basic: Basic::F64,
     }
+}
+
+/// From one layout to another.
+fn pair(name: &str, from: &Type, count: usize, to: &Type) -> Row {
+    let mut row = row(name, What::Copy, from, count, 0);
+    row.layouts.other = Some(to.commit().unwrap());
+    row
 }
 
 /// The rows of the table.
@@ -143,7 +155,13 @@ pub fn rows() -> Vec<Row> {
     let shorts = Type::resized(0, 53, &shorts).unwrap();
     let (t8, n8) = transpose(Basic::F64);
     let (t4x, n4) = transpose(Basic::F32);
+    // Groups of 4 bytes suit the first of the two, not the second.
+    let (t2x, n2) = (matrix(11_584, Basic::F16), 11_584);
+    let (t2y, odd2) = (matrix(11_585, Basic::F16), 11_585);
     let (t1x, n1) = transpose(Basic::U8);
+    // A row of n8 doubles in a matrix of twice as many columns.
+    let row8 = Type::contiguous(n8, &f64).unwrap();
+    let rows8 = Type::resized(0, 16 * n8 as isize, &row8).unwrap();
     let list = indexed();
     let records = BYTES / 15;
     let faces = Type::resized(0, 64 * 64 * 64 * 8, &faces()).unwrap();
@@ -176,12 +194,21 @@ pub fn rows() -> Vec<Row> {
         row("transpose f64", Pack, &t8, n8, 0),
         row("transpose f64", Unpack, &t8, n8, 0),
         row("transpose f32", Pack, &t4x, n4, 0),
+        row("transpose f32", Unpack, &t4x, n4, 0),
+        row("transpose u16", Pack, &t2x, n2, 0),
+        row("transpose u16", Unpack, &t2x, n2, 0),
+        row("transpose u16, odd", Pack, &t2y, odd2, 0),
         row("transpose u8", Pack, &t1x, n1, 0),
+        row("transpose u8", Unpack, &t1x, n1, 0),
+        row("transpose u8, odd", Pack, &t1x, n1, 1),
         row("T to T", Copy, &t, 1, 0),
         row("T to T, odd", Copy, &t, 1, 1),
         row("box to box 3-D", Copy, &box3, 1, 0),
         row("box to box 3-D f32", Copy, &box3f, 1, 0),
         row("box to box 6-D", Copy, &box6, 1, 0),
+        pair("columns to rows f64", &t8, n8, &rows8),
+        pair("rows to columns f64", &rows8, n8, &t8),
+        row("columns to columns", Copy, &t8, n8, 0),
         row("records to records", Copy, &record(), records, 0),
         row("indexed to indexed", Copy, &list, 1, 0),
         row("T + T f64", Reduce, &t, 1, 0),

@@ -1,0 +1,127 @@
+//! Matrices by rows and by columns, from each to each, on the driver that `support` finds.
+
+mod support;
+
+use osier_datatype::{Basic, Layout, Type};
+use osier_datatype_corpus::random::Random;
+use osier_kernels::{DeviceView, Packer, Stream};
+use support::{context, download, upload};
+
+/// Sizes of a matrix, and of what lies around it.
+#[derive(Debug, Clone, Copy)]
+struct Matrix {
+    word: usize,
+    rows: usize,
+    columns: usize,
+    /// Bytes behind each line in memory.
+    gap: isize,
+    planes: usize,
+}
+
+impl Matrix {
+    /// A word for each row, at a distance; for each column and plane the same.
+    fn by(&self, row: isize, column: isize, plane: isize) -> Layout {
+        let word = Type::contiguous(self.word, &Type::basic(Basic::Byte)).unwrap();
+        let rows = Type::hvector(self.rows, 1, row, &word).unwrap();
+        let columns = Type::hvector(self.columns, 1, column, &rows).unwrap();
+        let planes = Type::hvector(self.planes, 1, plane, &columns).unwrap();
+        planes.commit().unwrap()
+    }
+
+    /// Adjacent along columns, forth and back, along rows, and without gaps.
+    fn layouts(&self) -> Vec<Layout> {
+        let word = self.word as isize;
+        let across = self.columns as isize * word + self.gap;
+        let down = self.rows as isize * word + self.gap;
+        let plane = across * self.rows as isize + self.gap;
+        let other_plane = down * self.columns as isize + self.gap;
+        let packed = self.rows as isize * word;
+        vec![
+            self.by(across, word, plane),
+            self.by(-across, word, plane),
+            self.by(across, -word, plane),
+            self.by(word, down, other_plane),
+            self.by(word, -down, other_plane),
+            self.by(word, packed, packed * self.columns as isize),
+        ]
+    }
+}
+
+/// Bytes around a layout, and where its origin is in them.
+fn filled(layout: &Layout, shift: usize, random: &mut Random) -> (Vec<u8>, usize) {
+    let (low, high) = layout.span(1);
+    let room = (high - low) as usize + shift;
+    let bytes = (0..room).map(|_| random.next() as u8).collect();
+    (bytes, (shift as isize - low) as usize)
+}
+
+fn agrees(
+    (packer, stream): (&Packer, &Stream),
+    (from, to): (&Layout, &Layout),
+    range: std::ops::Range<usize>,
+    shifts: [usize; 2],
+    random: &mut Random,
+) {
+    let (source, from_at) = filled(from, shifts[0], random);
+    let (mut target, to_at) = filled(to, shifts[1], random);
+    let device = [upload(stream, &source), upload(stream, &target)];
+    let mut packed = vec![0; range.len()];
+    from.pack(&source, from_at, 1, range.clone(), &mut packed)
+        .unwrap();
+    to.unpack(&mut target, to_at, 1, range.clone(), &packed)
+        .unwrap();
+    let reads = DeviceView::new(&device[0], from_at, from, 1).unwrap();
+    let writes = DeviceView::new(&device[1], to_at, to, 1).unwrap();
+    let (reads, writes) = (reads.after_stream(stream), writes.after_stream(stream));
+    packer
+        .copy(stream, &reads, &writes, range.clone(), None)
+        .unwrap();
+    let found = download(stream, &device[1]);
+    assert!(found == target, "{range:?} at {shifts:?}");
+}
+
+#[test]
+fn matrices_by_rows_and_by_columns() {
+    let Some(context) = context() else { return };
+    let (stream, packer) = (Stream::new(&context).unwrap(), Packer::new(&context));
+    let mut random = Random::new(3);
+    for word in [1, 2, 4, 8, 16] {
+        for (rows, columns, planes) in [(8, 8, 1), (40, 36, 3), (133, 130, 1), (132, 260, 2)] {
+            let matrix = Matrix {
+                word,
+                rows,
+                columns,
+                planes,
+                gap: (word.max(4) * random.below(2) as usize) as isize,
+            };
+            let layouts = matrix.layouts();
+            let words = rows * columns * planes;
+            for from in &layouts {
+                for to in &layouts {
+                    let cut = |random: &mut Random| {
+                        let at = random.below(words as u64 + 1) as usize;
+                        at / (1 + 3 * random.below(2) as usize) * word
+                    };
+                    let (a, b) = (cut(&mut random), cut(&mut random));
+                    let all = random.below(2) == 0;
+                    let range = if all {
+                        0..words * word
+                    } else {
+                        a.min(b)..a.max(b)
+                    };
+                    let shifts = match random.below(3) {
+                        0 => [word, 16],
+                        1 => [3, 0],
+                        _ => [0, 0],
+                    };
+                    let both = (&packer, &stream);
+                    let told = std::panic::AssertUnwindSafe(|| {
+                        agrees(both, (from, to), range, shifts, &mut random);
+                    });
+                    let told = std::panic::catch_unwind(told);
+                    assert!(told.is_ok(), "{matrix:?}: {from:?} to {to:?}");
+                }
+            }
+        }
+    }
+}
