@@ -1,6 +1,7 @@
 // Reductions: left = left op right, element by element, both in any layout.
 //
-// An element of the packed stream finds its place on both sides, as in copies;
+// A warp's chunk of the packed stream is found on both sides, as in copies; where both
+// are one run, words of 16 bytes are combined, or of 8 that are shifted, and elsewhere
 // where both sides suit words of 16 bytes, as many elements as fit go at once.
 // Results are those of osier_datatype::Operator, bit for bit (but for the bits of
 // a NaN that arithmetic makes): products and sums are rounded apart (--fmad=false),
@@ -23,7 +24,7 @@ enum { OSIER_SUM, OSIER_PRODUCT, OSIER_MIN, OSIER_MAX, OSIER_UNSIGNED_MIN, OSIER
        OSIER_LOGICAL_AND, OSIER_LOGICAL_OR, OSIER_LOGICAL_XOR };
 
 // Bytes of an element or a group of them.
-template <class T, int N> union osier_group {
+template <class T, int N> union alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) osier_group {
     T lane[N];
     osier_u8 byte[sizeof(T) * N];
     __device__ __forceinline__ osier_group() {}
@@ -56,63 +57,159 @@ template <class G> static __device__ __forceinline__ void osier_write_any(const 
     else osier_write<1>(group, at);
 }
 
-// Groups of W bytes where both sides are one run: no place to find.
-template <class O, int W>
-static __device__ __forceinline__ void osier_reduce_runs(const osier_reduction& plan, osier_u64 first, osier_u64 last) {
+// The middle of two runs, 32 bytes of a lane at once: as two words of 16 bytes where both
+// sides suit them; else as four of 8, of which the right ones are shifted together from
+// the two aligned words around each. Elements of 16 bytes are not shifted.
+struct osier_middle {
+    osier_u32 head;   // bytes before the middle
+    osier_u32 bytes;  // of the middle; none, if runs are too short or elements are not aligned
+    osier_u32 odd;    // bytes by which the right side is off from words of 8
+    bool whole;       // words of 16 bytes
+};
+
+template <int E> static __device__ __forceinline__ osier_middle osier_find_middle(
+    const osier_u8* to, const osier_u8* from, osier_u32 bytes
+) {
+    const osier_u64 left = (osier_u64)to, right = (osier_u64)from;
+    osier_middle middle = {0, 0, 0, ((left ^ right) & 15) == 0};
+    if (left % E || (E > 8 && !middle.whole)) return middle;
+    const osier_u32 wide = middle.whole ? 16 : 8;
+    osier_u32 head = (osier_u32)(0 - left) & (wide - 1);
+    middle.odd = (osier_u32)(right + head) & 7;
+    // The word in front of the first one, and the one behind the last, are read, too.
+    if (head < middle.odd) head += 8;
+    const osier_u32 behind = middle.odd ? 8 - middle.odd : 0;
+    if (bytes < head + behind) return middle;
+    middle.head = head;
+    middle.bytes = (bytes - head - behind) / wide * wide;
+    return middle;
+}
+
+template <class O> static __device__ __forceinline__ void osier_reduce_middle(
+    osier_u32 operation, const osier_middle& middle, osier_u8* to, const osier_u8* from, osier_u32 lane
+) {
     typedef typename O::element T;
-    const int ITEMS = 2, N = W / (int)sizeof(T);
-    osier_u8* const to = plan.sides.to.layout;
-    const osier_u8* const from = plan.sides.from.layout;
-    const osier_u64 apart = blockDim.x, step = (osier_u64)gridDim.x * apart * ITEMS;
-    for (osier_u64 at = first + (osier_u64)blockIdx.x * apart * ITEMS + threadIdx.x; at < last; at += step) {
-        osier_group<T, N> left[ITEMS], right[ITEMS];
+    const int N = 32 / (int)sizeof(T);
+    union alignas(16) both {
+        T lane[N];
+        osier_u64 word[4];
+        osier_pair pair[2];
+        __device__ __forceinline__ both() {}
+    };
+    const osier_u32 wide = middle.whole ? 16 : 8, apart = wide * OSIER_LANES;
+    const osier_u32 down = 8 * middle.odd, up = 63 - down;
+    to += lane * wide;
+    from += lane * wide;
+    for (osier_u32 at = lane * wide; at < middle.bytes; at += 32 * OSIER_LANES) {
+        both left, right;
+        if (middle.whole) {
 #pragma unroll
-        for (int k = 0; k < ITEMS; k++) {
-            const osier_u64 number = at + k * apart;
-            if (number < last) {
-                osier_read<W>(right[k], from + number * W);
-                osier_read<W>(left[k], to + number * W);
+            for (int k = 0; k < 2; k++) {
+                if (at + k * apart < middle.bytes) {
+                    right.pair[k] = *(const osier_pair*)(from + k * apart);
+                    left.pair[k] = *(const osier_pair*)(to + k * apart);
+                }
+            }
+        } else {
+            osier_u64 next[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                if (at + k * apart < middle.bytes) {
+                    const osier_u64* const low = (const osier_u64*)(from + k * apart - middle.odd);
+                    right.word[k] = low[0];
+                    next[k] = middle.odd ? low[1] : 0;
+                    left.word[k] = *(const osier_u64*)(to + k * apart);
+                }
+            }
+#pragma unroll
+            for (int k = 0; k < 4; k++) right.word[k] = right.word[k] >> down | next[k] << 1 << up;
+        }
+        O::template apply<N>(operation, left.lane, right.lane);
+        if (middle.whole) {
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                if (at + k * apart < middle.bytes) *(osier_pair*)(to + k * apart) = left.pair[k];
+            }
+        } else {
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                if (at + k * apart < middle.bytes) *(osier_u64*)(to + k * apart) = left.word[k];
             }
         }
-#pragma unroll
-        for (int k = 0; k < ITEMS; k++) {
-            const osier_u64 number = at + k * apart;
-            if (number < last) {
-                O::template apply<N>(plan.operation, left[k].lane, right[k].lane);
-                osier_write<W>(left[k], to + number * W);
-            }
-        }
+        to += 32 * OSIER_LANES;
+        from += 32 * OSIER_LANES;
     }
 }
 
-static __device__ __forceinline__ bool osier_is_run(const osier_nest& nest) {
-    return !nest.dimensions && !nest.list.offsets && !nest.map;
+// As osier_find; in a run, numbers from `head` on go on behind words that are skipped.
+template <int W, int MANY, int APART> static __device__ __forceinline__ void osier_find_around(
+    const osier_nest& nest, bool wide, const osier_segment& segment, osier_u32 number, osier_u32 words,
+    osier_u32 head, osier_u32 skipped, osier_u8** places
+) {
+    if (segment.kind & OSIER_RUN) {
+#pragma unroll
+        for (int k = 0; k < MANY; k++) {
+            const osier_u32 at = number + k * APART;
+            places[k] = segment.base + (osier_u64)(at >= head ? at + skipped : at) * W;
+        }
+    } else osier_find<W, MANY, APART>(nest, wide, segment, number, words, places);
 }
 
-// Groups of W bytes; `O::apply<N>(operation, left, right)` combines N elements.
+// Groups of W bytes; `O::apply<N>(operation, left, right)` combines N elements. A warp's
+// chunk is found in both operands, as in copies.
 template <class O, int W> static __device__ __forceinline__ void osier_reduce(const osier_reduction& plan) {
     typedef typename O::element T;
-    const int N = W / (int)sizeof(T);
+    const int E = sizeof(T), N = W / E;
+    const int ITEMS = W <= 2 ? 8 / W : W <= 8 ? 4 : 2, APART = W <= 2 ? 1 : (int)OSIER_LANES;
     const osier_copy& sides = plan.sides;
     const bool wide = sides.wide;
     const osier_u64 first = (sides.start + (W - 1)) / W;
     const osier_u64 last = sides.end / W;
-    const osier_u64 step = (osier_u64)gridDim.x * blockDim.x;
-    const bool runs = W == 16 && (N > 1 || plan.access >= W) && osier_is_run(sides.to.nest) && osier_is_run(sides.from.nest);
-    if (runs) osier_reduce_runs<O, W>(plan, first, last);
-    for (osier_u64 at = first + (osier_u64)blockIdx.x * blockDim.x + threadIdx.x; !runs && at < last; at += step) {
-        osier_u8* const to = osier_word_at<W>(sides.to.nest, sides.to.layout, wide, at);
-        const osier_u8* const from = osier_word_at<W>(sides.from.nest, sides.from.layout, wide, at);
-        osier_group<T, N> left, right;
-        if (N == 1) {
-            osier_read_any(right, from, plan.access);
-            osier_read_any(left, to, plan.access);
-        } else {
-            osier_read<W>(right, from);
-            osier_read<W>(left, to);
+    const osier_u32 lane = threadIdx.x % OSIER_LANES;
+    const osier_u64 warps = blockDim.x / OSIER_LANES;
+    const osier_u64 step = gridDim.x * warps * sides.chunk;
+    for (osier_u64 at = first + (blockIdx.x * warps + threadIdx.x / OSIER_LANES) * sides.chunk; at < last; at += step) {
+        const osier_u32 all = (osier_u32)osier_least(sides.chunk, last - at);
+        for (osier_u32 done = 0; done < all;) {
+            osier_segment reads = osier_open<W>(sides.from.nest, sides.from.layout, wide, at + done, all - done);
+            osier_segment writes = osier_open<W>(sides.to.nest, sides.to.layout, wide, at + done, all - done);
+            reads.base = osier_kept(reads.base);
+            writes.base = osier_kept(writes.base);
+            const osier_u32 words = reads.words < writes.words ? reads.words : writes.words;
+            osier_u32 head = words, skipped = 0;
+            if (reads.kind == OSIER_RUN && writes.kind == OSIER_RUN) {
+                const osier_middle middle = osier_find_middle<E>(writes.base, reads.base, words * W);
+                if (middle.bytes) {
+                    osier_reduce_middle<O>(plan.operation, middle, writes.base + middle.head, reads.base + middle.head, lane);
+                    head = middle.head / W;
+                    skipped = middle.bytes / W;
+                }
+            }
+            // All words, or those at both ends of a run: fewer than 16 bytes each, and
+            // one round, for they count on from the head as if they were neighbors.
+            const osier_u32 rest = words - skipped;
+            for (osier_u32 number = lane * (APART == 1 ? ITEMS : 1); number < rest; number += ITEMS * OSIER_LANES) {
+                osier_group<T, N * ITEMS> left, right;
+                typedef osier_group<T, N> piece;
+                osier_u8* places[ITEMS];
+                osier_find_around<W, ITEMS, APART>(sides.from.nest, wide, reads, number, rest, head, skipped, places);
+#pragma unroll
+                for (int k = 0; k < ITEMS; k++) {
+                    if (number + k * APART < rest) osier_read_any(*(piece*)(right.lane + k * N), places[k], N > 1 ? W : plan.access);
+                }
+                osier_find_around<W, ITEMS, APART>(sides.to.nest, wide, writes, number, rest, head, skipped, places);
+#pragma unroll
+                for (int k = 0; k < ITEMS; k++) {
+                    if (number + k * APART < rest) osier_read_any(*(piece*)(left.lane + k * N), places[k], N > 1 ? W : plan.access);
+                }
+                O::template apply<N * ITEMS>(plan.operation, left.lane, right.lane);
+#pragma unroll
+                for (int k = 0; k < ITEMS; k++) {
+                    if (number + k * APART < rest) osier_write_any(*(const piece*)(left.lane + k * N), places[k], N > 1 ? W : plan.access);
+                }
+            }
+            done += words;
         }
-        O::template apply<N>(plan.operation, left.lane, right.lane);
-        if (N == 1) osier_write_any(left, to, plan.access); else osier_write<W>(left, to);
     }
     // Fewer than N elements before the first group, fewer than N behind the last.
     if (N > 1 && blockIdx.x == 0 && threadIdx.x < 2 * N) {
@@ -131,7 +228,7 @@ template <class O, int W> static __device__ __forceinline__ void osier_reduce(co
     }
 }
 
-#define OSIER_LANES(RESULT)                                                    \
+#define OSIER_EACH(RESULT)                                                     \
     _Pragma("unroll") for (int k = 0; k < N; k++) {                            \
         const auto a = left[k], b = right[k];                                  \
         left[k] = (RESULT);                                                    \
@@ -143,16 +240,16 @@ template <class U, class S> struct osier_integers {
     typedef U element;
     template <int N> static __device__ __forceinline__ void apply(osier_u32 operation, U* left, const U* right) {
         switch (operation) {
-        case OSIER_SUM: OSIER_LANES((U)(a + b));
+        case OSIER_SUM: OSIER_EACH((U)(a + b));
         // Short ones would be multiplied as signed numbers.
-        case OSIER_PRODUCT: OSIER_LANES((U)((sizeof(U) < 4 ? (osier_u32)a : a) * b));
-        case OSIER_MIN: OSIER_LANES((S)b < (S)a ? b : a);
-        case OSIER_MAX: OSIER_LANES((S)b > (S)a ? b : a);
-        case OSIER_UNSIGNED_MIN: OSIER_LANES(b < a ? b : a);
-        case OSIER_UNSIGNED_MAX: OSIER_LANES(b > a ? b : a);
-        case OSIER_LOGICAL_AND: OSIER_LANES((U)(a != 0 && b != 0));
-        case OSIER_LOGICAL_OR: OSIER_LANES((U)(a != 0 || b != 0));
-        case OSIER_LOGICAL_XOR: OSIER_LANES((U)((a != 0) != (b != 0)));
+        case OSIER_PRODUCT: OSIER_EACH((U)((sizeof(U) < 4 ? (osier_u32)a : a) * b));
+        case OSIER_MIN: OSIER_EACH((S)b < (S)a ? b : a);
+        case OSIER_MAX: OSIER_EACH((S)b > (S)a ? b : a);
+        case OSIER_UNSIGNED_MIN: OSIER_EACH(b < a ? b : a);
+        case OSIER_UNSIGNED_MAX: OSIER_EACH(b > a ? b : a);
+        case OSIER_LOGICAL_AND: OSIER_EACH((U)(a != 0 && b != 0));
+        case OSIER_LOGICAL_OR: OSIER_EACH((U)(a != 0 || b != 0));
+        case OSIER_LOGICAL_XOR: OSIER_EACH((U)((a != 0) != (b != 0)));
         }
     }
 };
@@ -162,9 +259,9 @@ template <class U> struct osier_bits_of {
     typedef U element;
     template <int N> static __device__ __forceinline__ void apply(osier_u32 operation, U* left, const U* right) {
         switch (operation) {
-        case 0: OSIER_LANES((U)(a & b));
-        case 1: OSIER_LANES((U)(a | b));
-        case 2: OSIER_LANES((U)(a ^ b));
+        case 0: OSIER_EACH((U)(a & b));
+        case 1: OSIER_EACH((U)(a | b));
+        case 2: OSIER_EACH((U)(a ^ b));
         }
     }
 };
@@ -235,10 +332,10 @@ template <class F> struct osier_floats {
     typedef F element;
     template <int N> static __device__ __forceinline__ void apply(osier_u32 operation, F* left, const F* right) {
         switch (operation) {
-        case OSIER_SUM: OSIER_LANES(F::narrow(a.wide() + b.wide()));
-        case OSIER_PRODUCT: OSIER_LANES(F::narrow(a.wide() * b.wide()));
-        case OSIER_MIN: OSIER_LANES(b.wide() < a.wide() || a.wide() != a.wide() ? b : a);
-        case OSIER_MAX: OSIER_LANES(b.wide() > a.wide() || a.wide() != a.wide() ? b : a);
+        case OSIER_SUM: OSIER_EACH(F::narrow(a.wide() + b.wide()));
+        case OSIER_PRODUCT: OSIER_EACH(F::narrow(a.wide() * b.wide()));
+        case OSIER_MIN: OSIER_EACH(b.wide() < a.wide() || a.wide() != a.wide() ? b : a);
+        case OSIER_MAX: OSIER_EACH(b.wide() > a.wide() || a.wide() != a.wide() ? b : a);
         }
     }
 };

@@ -5,13 +5,9 @@ extern "C" __global__ void osier_reduce_float_f16_any(osier_reduction plan) { os
 extern "C" __global__ void osier_reduce_float_f16_w16(osier_reduction plan) { osier_reduce<osier_floats<osier_half>, 16>(plan); }
 extern "C" __global__ void osier_reduce_float_bf16_any(osier_reduction plan) { osier_reduce<osier_floats<osier_brain>, 2>(plan); }
 extern "C" __global__ void osier_reduce_float_bf16_w16(osier_reduction plan) { osier_reduce<osier_floats<osier_brain>, 16>(plan); }
-extern "C" __global__ void osier_reduce_float_f32_any(osier_reduction plan) { osier_reduce<osier_floats<osier_float>, 4>(plan); }
-extern "C" __global__ void osier_reduce_float_f32_w16(osier_reduction plan) { osier_reduce<osier_floats<osier_float>, 16>(plan); }
-extern "C" __global__ void osier_reduce_float_f64_any(osier_reduction plan) { osier_reduce<osier_floats<osier_double>, 8>(plan); }
-extern "C" __global__ void osier_reduce_float_f64_w16(osier_reduction plan) { osier_reduce<osier_floats<osier_double>, 16>(plan); }
+extern "C" __global__ void osier_reduce_float_f32(osier_reduction plan) { osier_reduce<osier_floats<osier_float>, 4>(plan); }
+extern "C" __global__ void osier_reduce_float_f64(osier_reduction plan) { osier_reduce<osier_floats<osier_double>, 8>(plan); }
 
-extern "C" __global__ void osier_reduce_float_c16_any(osier_reduction plan) { osier_reduce<osier_products<osier_half>, 4>(plan); }
-extern "C" __global__ void osier_reduce_float_c16_w16(osier_reduction plan) { osier_reduce<osier_products<osier_half>, 16>(plan); }
-extern "C" __global__ void osier_reduce_float_c32_any(osier_reduction plan) { osier_reduce<osier_products<osier_float>, 8>(plan); }
-extern "C" __global__ void osier_reduce_float_c32_w16(osier_reduction plan) { osier_reduce<osier_products<osier_float>, 16>(plan); }
-extern "C" __global__ void osier_reduce_float_c64_any(osier_reduction plan) { osier_reduce<osier_products<osier_double>, 16>(plan); }
+extern "C" __global__ void osier_reduce_float_c16(osier_reduction plan) { osier_reduce<osier_products<osier_half>, 4>(plan); }
+extern "C" __global__ void osier_reduce_float_c32(osier_reduction plan) { osier_reduce<osier_products<osier_float>, 8>(plan); }
+extern "C" __global__ void osier_reduce_float_c64(osier_reduction plan) { osier_reduce<osier_products<osier_double>, 16>(plan); }

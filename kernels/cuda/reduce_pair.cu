@@ -51,8 +51,8 @@ extern "C" __global__ void osier_reduce_pair(osier_reduction plan) {
     const bool wide = sides.wide, largest = plan.operation != 0;
     const osier_u32 V = plan.value_bytes, I = plan.index_bytes;
     const osier_u64 none = ~0ull, step = (osier_u64)gridDim.x * blockDim.x;
-    const osier_u64 last = sides.end / (V + I);
-    for (osier_u64 at = sides.start / (V + I) + (osier_u64)blockIdx.x * blockDim.x + threadIdx.x; at < last; at += step) {
+    // Of pairs, start and end are numbers.
+    for (osier_u64 at = sides.start + (osier_u64)blockIdx.x * blockDim.x + threadIdx.x; at < sides.end; at += step) {
         const osier_u64 byte = at * (V + I);
         osier_u8* const left = osier_word_at<1>(sides.to.nest, sides.to.layout, wide, byte);
         osier_u8* const left_index = osier_word_at<1>(sides.to.nest, sides.to.layout, wide, byte + V);

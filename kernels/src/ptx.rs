@@ -38,8 +38,8 @@ mod embedded {
     }
 
     pub const MODULES: &[(&str, &[u8])] = modules! {
-        "reduce_int" "reduce_float" "reduce_pair" "baseline" "copy" "strided" "general"
-        "transpose"
+        "reduce_int" "reduce_bits" "reduce_float" "reduce_pair" "baseline" "copy" "strided"
+        "general" "transpose"
     };
 
     pub fn text(stem: &str) -> Result<Cow<'static, str>> {

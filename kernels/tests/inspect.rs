@@ -6,7 +6,8 @@
 //! memory without end; of packs, all bytes that are written are compared with the plan.
 //!
 //! share = min(1, multiprocessors x clock x 3 instructions per clock x payload bytes per
-//! warp instruction / payload rate of a copy).
+//! warp instruction / payload rate of a copy); of sums, which read twice, of two thirds of
+//! that rate.
 
 #[path = "../../tests/asked.rs"]
 mod asked;
@@ -20,6 +21,7 @@ mod shapes;
 mod warp;
 
 use memory::Endless;
+use osier_datatype::{Basic, Element};
 use osier_kernels::plan::Plan;
 use osier_kernels::plan::arguments::{Argument, Launch, THREADS, Tables};
 use osier_kernels::plan::reduction::Reduction;
@@ -128,6 +130,8 @@ struct Ready {
     argument: Vec<u8>,
     tables: Vec<u8>,
     tables_at: u64,
+    /// Bytes that memory moves for a byte of payload, as multiples of a copy's.
+    traffic: f64,
 }
 
 fn kernel(pack: bool, launch: &Launch) -> Option<(String, Vec<u8>)> {
@@ -169,6 +173,7 @@ fn prepare(row: &Row) -> Option<(Ready, Plan)> {
                 argument,
                 tables: tables.bytes,
                 tables_at: TABLES,
+                traffic: 1.0,
             }
         }
         What::Copy | What::Reduce => {
@@ -207,6 +212,7 @@ fn prepare(row: &Row) -> Option<(Ready, Plan)> {
                         argument,
                         tables: bytes,
                         tables_at: TABLES,
+                        traffic: 1.0,
                     }
                 }
                 _ => {
@@ -219,6 +225,8 @@ fn prepare(row: &Row) -> Option<(Ready, Plan)> {
                         argument: bytes_of(&reduction.argument).to_vec(),
                         tables: bytes,
                         tables_at: TABLES,
+                        // Two reads and a write.
+                        traffic: 1.5,
                     }
                 }
             }
@@ -232,16 +240,28 @@ struct Found {
     counts: Counts,
     /// Payload.
     bytes: u64,
+    traffic: f64,
 }
 
-fn run(code: &Code, ready: &Ready, check: Option<&Plan>, odd: u64) -> Result<Found, String> {
+/// What is looked at when warps have run.
+#[derive(Clone, Copy)]
+enum Check<'a> {
+    Nothing,
+    /// All packed bytes that were written.
+    Packed(&'a Plan),
+    /// Sums of doubles in two layouts that are the same.
+    Sums,
+}
+
+fn run(code: &Code, ready: &Ready, check: Check<'_>, odd: u64) -> Result<Found, String> {
     let (module, entry) = code.find(&ready.kernel);
     let grid = ready.blocks.min(BLOCKS);
     let mut launch = warp::Launch::new(THREADS, grid as u32, &ready.argument);
+    launch.jumps = module.jumps.get(&ready.kernel).cloned().unwrap_or_default();
     let mut memory = Endless {
         tables: &ready.tables,
         tables_at: ready.tables_at,
-        written: check.map(|_| HashMap::new()),
+        written: (!matches!(check, Check::Nothing)).then(HashMap::new),
         bytes: 0,
     };
     let mut all = Counts::default();
@@ -272,27 +292,47 @@ fn run(code: &Code, ready: &Ready, check: Option<&Plan>, odd: u64) -> Result<Fou
             }
         }
     }
-    if let Some(plan) = check {
-        let tables = Tables::new(plan);
-        let written = memory.written.take().unwrap_or_default();
-        if written.is_empty() {
-            return Err("nothing was written".into());
-        }
-        for (at, value) in written.into_iter().take(20_000) {
-            let number = at.wrapping_sub(PACKED + odd);
-            if number >= plan.bytes {
-                return Err(format!("writes beside the packed bytes, at {number}"));
-            }
-            let from = ORIGIN.wrapping_add_signed(plan.offset(&tables, number));
-            if memory::byte(from) != value {
-                return Err(format!("packed byte {number} is not that of the layout"));
-            }
-        }
+    let written = memory.written.take().unwrap_or_default();
+    if written.is_empty() && !matches!(check, Check::Nothing) {
+        return Err("nothing was written".into());
+    }
+    match check {
+        Check::Nothing => {}
+        Check::Packed(plan) => check_packed(plan, &written, odd)?,
+        Check::Sums => check_sums(&written)?,
     }
     Ok(Found {
         counts: all,
         bytes: memory.bytes,
+        traffic: ready.traffic,
     })
+}
+
+fn check_packed(plan: &Plan, written: &HashMap<u64, u8>, odd: u64) -> Result<(), String> {
+    let tables = Tables::new(plan);
+    for (at, value) in written.iter().take(20_000) {
+        let number = at.wrapping_sub(PACKED + odd);
+        if number >= plan.bytes {
+            return Err(format!("writes beside the packed bytes, at {number}"));
+        }
+        let from = ORIGIN.wrapping_add_signed(plan.offset(&tables, number));
+        if memory::byte(from) != *value {
+            return Err(format!("packed byte {number} is not that of the layout"));
+        }
+    }
+    Ok(())
+}
+
+fn check_sums(written: &HashMap<u64, u8>) -> Result<(), String> {
+    let double = |at: u64| f64::from_ne_bytes(std::array::from_fn(|k| memory::byte(at + k as u64)));
+    for (at, value) in written.iter().take(20_000) {
+        let element = at & !7;
+        let (left, right) = (double(element), double(element - OTHER + ORIGIN));
+        if (left + right).to_ne_bytes()[(at - element) as usize] != *value {
+            return Err(format!("no sum at {at:#x}"));
+        }
+    }
+    Ok(())
 }
 
 impl Found {
@@ -301,7 +341,7 @@ impl Found {
     }
 
     fn share(&self, copy: f64) -> f64 {
-        (ISSUED_PER_SECOND * self.bytes_per_instruction() / copy).min(1.0)
+        (ISSUED_PER_SECOND * self.bytes_per_instruction() * self.traffic / copy).min(1.0)
     }
 }
 
@@ -318,7 +358,12 @@ fn print_profile(code: &Code, ready: &Ready, found: &Found) {
 /// One line of the table.
 fn line(code: &Code, row: &Row) -> Option<String> {
     let (ready, plan) = prepare(row)?;
-    let check = (row.what == What::Pack).then_some(&plan);
+    let doubles = row.element() == Element::Basic(Basic::F64);
+    let check = match row.what {
+        What::Pack => Check::Packed(&plan),
+        What::Reduce if doubles && row.odd == 0 => Check::Sums,
+        _ => Check::Nothing,
+    };
     let found = run(code, &ready, check, row.odd);
     let found = match found {
         Ok(found) => found,
@@ -358,7 +403,10 @@ fn random_lines(code: &Code, trees: u64) -> String {
             shares.push((1.0, 1.0, "copy".into()));
             continue;
         };
-        let check = seed.is_multiple_of(16).then_some(&plan);
+        let check = match seed.is_multiple_of(16) {
+            true => Check::Packed(&plan),
+            false => Check::Nothing,
+        };
         let found = run(code, &ready, check, 0)
             .unwrap_or_else(|why| panic!("random type {seed} by {}: {why}", ready.kernel));
         shares.push((found.share(H200), found.share(H100), ready.kernel));

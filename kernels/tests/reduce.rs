@@ -141,7 +141,7 @@ fn side(stream: &Stream, layout: &Layout, element: Element, random: &mut Random)
     let origin = before + (-low).max(0) as usize;
     let room = origin + high as usize + random.below(9) as usize;
     let mut bytes: Vec<u8> = (0..room).map(|_| random.next() as u8).collect();
-    let packed = elements(element, 24, random);
+    let packed = elements(element, layout.size() / element.size(), random);
     layout
         .unpack(&mut bytes, origin, 1, 0..packed.len(), &packed)
         .unwrap();
@@ -164,9 +164,11 @@ fn agrees(
         side(stream, right, element, random),
         side(stream, left, element, random),
     );
-    let (a, b) = (random.below(25) as usize, random.below(25) as usize);
+    let count = left.size() / size;
+    let cut = |random: &mut Random| random.below(count as u64 + 1) as usize;
+    let (a, b) = (cut(random), cut(random));
     let range = match random.below(2) {
-        0 => 0..24 * size,
+        0 => 0..count * size,
         _ => a.min(b) * size..a.max(b) * size,
     };
     let mut packed = vec![0; range.len()];
@@ -217,7 +219,24 @@ fn agrees(
     assert!(found == target.bytes, "{operator} of {element}: gaps");
 }
 
-fn run(rounds: usize, elements: impl Iterator<Item = Element>) {
+/// Layouts of 2000 elements each in runs that are found one by one.
+fn long_layouts(element: Element, _: &mut Random) -> Vec<Layout> {
+    let one = Type::basic(basic_of(element));
+    let size = element.size() as isize;
+    let thousand = Type::contiguous(1000, &one).unwrap();
+    let types = [
+        Type::contiguous(2000, &one).unwrap(),
+        Type::vector(2, 1000, 1003, &one).unwrap(),
+        Type::hvector(4, 500, 503 * size + 1, &one).unwrap(),
+        Type::structure(&[(1, 0, thousand.clone()), (1, 1007 * size, thousand)]).unwrap(),
+        Type::vector(400, 5, 7, &one).unwrap(),
+    ];
+    types.iter().map(|ty| ty.commit().unwrap()).collect()
+}
+
+type Layouts = fn(Element, &mut Random) -> Vec<Layout>;
+
+fn run(rounds: usize, layouts: Layouts, elements: impl Iterator<Item = Element>) {
     let Some(context) = context() else { return };
     let stream = Stream::new(&context).unwrap();
     let packer = Packer::new(&context);
@@ -254,7 +273,15 @@ fn rounds(usual: usize) -> usize {
 fn numbers() {
     let basics = Basic::ALL.iter().copied();
     let representations = basics.filter(|basic| basic.representation() == *basic);
-    run(rounds(12), representations.map(Element::from));
+    run(rounds(12), layouts, representations.map(Element::from));
+}
+
+/// The same on runs of 500 elements and more, from any alignment to any other.
+#[test]
+fn long_runs() {
+    let basics = Basic::ALL.iter().copied();
+    let representations = basics.filter(|basic| basic.representation() == *basic);
+    run(rounds(5), long_layouts, representations.map(Element::from));
 }
 
 /// The named pairs, and unnamed ones of all kinds of numbers.
@@ -269,7 +296,7 @@ fn pairs() {
         (Basic::F64, Basic::U64),
     ];
     let unnamed = unnamed.map(|(value, index)| Element::Pair { value, index });
-    run(rounds(12), named.chain(unnamed));
+    run(rounds(12), layouts, named.chain(unnamed));
 }
 
 /// Runs of any length, from any element on: words where both sides suit them.

@@ -1,14 +1,14 @@
 //! Reductions of two layouts in one launch: `left = left op right`.
 //!
-//! Elements are numbered along the packed stream, as words are in copies. Where
-//! both sides suit words of 16 bytes, as many elements as fit go at once.
+//! Elements are numbered along the packed stream, as words are in copies, and found chunk
+//! by chunk. Short ones go as many at once as are 16 bytes, where both sides suit that.
 //!
 //! # Invariants
 //! 1. What [`Operator::combine`] takes, a kernel does, bit for bit but for the
 //!    bits of a NaN that arithmetic makes; what it refuses is refused here.
 //! 2. A range holds whole elements.
 
-use super::arguments::THREADS;
+use super::arguments::{THREADS, chunks};
 use super::transfer::{CopyArgument, PlacedPlan, widest};
 use super::{Plan, Shape, WIDEST};
 use osier_datatype::{Basic, BasicKind, Element, Operator, TypeError};
@@ -45,7 +45,8 @@ pub struct Reduction {
     pub blocks: u64,
 }
 
-/// The kernels of one type: element by element, and by words of 16 bytes.
+/// The kernels of one type: element by element, and by words of 16 bytes if elements are
+/// so short that a place each would cost too much.
 #[derive(Clone, Copy)]
 struct Pick {
     bytes: usize,
@@ -67,19 +68,17 @@ macro_rules! pick {
         Pick {
             bytes: $bytes,
             operation: $operation,
-            any: concat!("osier_reduce_", $stem, "_any"),
+            any: concat!("osier_reduce_", $stem),
             words: None,
         }
     };
 }
 
-/// By log2 of the width.
-const BITS: [&str; 5] = [
-    "osier_reduce_int_bits_w1",
-    "osier_reduce_int_bits_w2",
-    "osier_reduce_int_bits_w4",
-    "osier_reduce_int_bits_w8",
-    "osier_reduce_int_bits_w16",
+/// Operations on bits, by the width of a word.
+const BITS: [(usize, &str); 3] = [
+    (16, "osier_reduce_bits_w16"),
+    (4, "osier_reduce_bits_w4"),
+    (1, "osier_reduce_bits_w1"),
 ];
 
 const PAIR: &str = "osier_reduce_pair";
@@ -102,17 +101,17 @@ fn pick(operator: Operator, basic: Basic) -> Option<Pick> {
     Some(match (basic, operator) {
         (Basic::F16, _) | (Basic::Complex4, Operator::Sum) => pick!(2, operation, "float_f16"),
         (Basic::BF16, _) => pick!(2, operation, "float_bf16"),
-        (Basic::F32, _) | (Basic::C32, Operator::Sum) => pick!(4, operation, "float_f32"),
-        (Basic::F64, _) | (Basic::C64, Operator::Sum) => pick!(8, operation, "float_f64"),
-        (Basic::Complex4, _) => pick!(4, operation, "float_c16"),
-        (Basic::C32, _) => pick!(8, operation, "float_c32"),
+        (Basic::F32, _) | (Basic::C32, Operator::Sum) => pick!(4, operation, "float_f32", alone),
+        (Basic::F64, _) | (Basic::C64, Operator::Sum) => pick!(8, operation, "float_f64", alone),
+        (Basic::Complex4, _) => pick!(4, operation, "float_c16", alone),
+        (Basic::C32, _) => pick!(8, operation, "float_c32", alone),
         (Basic::C64, _) => pick!(16, operation, "float_c64", alone),
         _ => match (basic.kind(), basic.size()) {
             (BasicKind::Float | BasicKind::Complex, _) => return None,
             (_, 1) => pick!(1, operation, "int1"),
             (_, 2) => pick!(2, operation, "int2"),
-            (_, 4) => pick!(4, operation, "int4"),
-            (_, 8) => pick!(8, operation, "int8"),
+            (_, 4) => pick!(4, operation, "int4", alone),
+            (_, 8) => pick!(8, operation, "int8", alone),
             (_, 16) => pick!(16, operation, "int16", alone),
             _ => return None,
         },
@@ -221,8 +220,8 @@ impl Reduction {
         let granularity = (right.plan.granularity | left.plan.granularity) as u64;
         let bits = right.layout() | left.layout() | granularity;
         let mut argument = ReductionArgument::default();
-        // Bytes of a group of elements, and of what places are counted in.
-        let (kernel, group, unit) = match element {
+        // Its unit: bytes of what places are counted in.
+        let (kernel, unit) = match element {
             Element::Pair { value, index } => {
                 let (value, index) = (value.representation(), index.representation());
                 argument.operation = (operator == Operator::MaxLoc).into();
@@ -230,43 +229,56 @@ impl Reduction {
                 (argument.index_bytes, argument.index_kind) = (index.size() as u32, kind(index));
                 let parts = (value.size() | index.size()) as u64;
                 argument.access = widest(bits | parts) as u32;
-                (PAIR, element.size(), 1)
+                (PAIR, 1)
             }
             Element::Basic(basic) => match operator {
                 Operator::BitAnd | Operator::BitOr | Operator::BitXor => {
-                    let width = widest(bits | range.start | range.end);
+                    let widest = widest(bits | range.start | range.end);
+                    let [.., bytewise] = BITS;
+                    let suits = |kernel: &(usize, &'static str)| kernel.0 <= widest;
+                    let (width, name) = BITS.into_iter().find(suits).unwrap_or(bytewise);
                     argument.operation = match operator {
                         Operator::BitAnd => 0,
                         Operator::BitOr => 1,
                         _ => 2,
                     };
                     argument.access = width as u32;
-                    (BITS[width.trailing_zeros() as usize], width, width)
+                    (name, width)
                 }
                 _ => {
                     let pick = pick(operator, basic.representation()).ok_or_else(unknown)?;
                     argument.operation = pick.operation;
                     argument.access = widest(bits | pick.bytes as u64) as u32;
                     match pick.words {
-                        Some(words) if widest(bits) == 16 => (words, 16, 16),
-                        _ => (pick.any, pick.bytes, pick.bytes),
+                        Some(words) if widest(bits) == 16 => (words, 16),
+                        _ => (pick.any, pick.bytes),
                     }
                 }
             },
         };
+        let pairs = matches!(element, Element::Pair { .. });
+        let bytes = range.end - range.start;
+        let (chunk, chunks) = chunks(bytes, unit);
+        // Of pairs the numbers, of all else bytes.
+        let (start, end, blocks) = match (pairs, element.size() as u64) {
+            (true, size) => {
+                let blocks = (bytes / size).div_ceil(u64::from(THREADS));
+                (range.start / size, range.end / size, blocks)
+            }
+            (false, _) => (range.start, range.end, chunks),
+        };
         argument.sides = CopyArgument {
             from: right.side(unit),
             to: left.side(unit),
-            start: range.start,
-            end: range.end,
+            start,
+            end,
             wide: u32::from(range.end / unit as u64 >= 1 << 31),
-            chunk: 0,
+            chunk,
         };
-        let groups = (range.end - range.start).div_ceil(group as u64);
         Ok(Some(Reduction {
             argument,
             kernel,
-            blocks: groups.div_ceil(u64::from(THREADS)),
+            blocks,
         }))
     }
 }
@@ -282,7 +294,7 @@ mod tests {
         let ptx = crate::ptx::all();
         let exists = |name: &str| ptx.contains(&format!(".visible .entry {name}("));
         assert!(exists(PAIR));
-        for name in BITS {
+        for (_, name) in BITS {
             assert!(exists(name), "{name}");
         }
         assert_eq!(size_of::<ReductionArgument>(), 1112 + 24);

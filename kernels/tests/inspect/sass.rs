@@ -17,8 +17,12 @@ pub enum Place {
     Number(u64),
     /// Of halves' instructions: a decimal number.
     Half(f64),
-    /// Offset in bank 0, behind the value of a register, which may be the warp's.
-    Constant(Option<(u8, bool)>, u32),
+    /// Offset in a bank, behind the value of a register, which may be the warp's.
+    Constant {
+        bank: u8,
+        register: Option<(u8, bool)>,
+        offset: u32,
+    },
     /// Registers and a number that add up to an address: the register has 64 bits or not.
     Memory {
         register: Option<(u8, bool)>,
@@ -62,13 +66,32 @@ impl Instruction {
 pub struct Module {
     pub code: Vec<Instruction>,
     pub functions: HashMap<String, usize>,
+    /// Constant bank 2 of a function: where its jumps by a table go.
+    pub jumps: HashMap<String, Vec<u8>>,
 }
 
 impl Module {
     pub fn parse(text: &str) -> Module {
         let mut labels = HashMap::new();
         let mut lines = Vec::new();
+        let mut jumps: HashMap<String, Vec<u8>> = HashMap::new();
+        let mut bank = None;
         for line in text.lines().map(str::trim) {
+            if let Some((_, bytes)) = line.split_once(".byte\t").or(line.split_once(".byte ")) {
+                if let Some(function) = &bank {
+                    let bytes = bytes.split(',').map(|byte| number(byte.trim()));
+                    let bytes = bytes.map(|byte| byte.unwrap_or_default() as u8);
+                    jumps
+                        .entry(String::clone(function))
+                        .or_default()
+                        .extend(bytes);
+                }
+                continue;
+            }
+            if line.ends_with(':') || line.starts_with(".section") {
+                let name = line.trim_end_matches(':').strip_prefix(".nv.constant2.");
+                bank = name.map(str::to_owned);
+            }
             if let Some(label) = line.strip_suffix(':').filter(|l| !l.contains(' ')) {
                 labels.insert(label.to_owned(), lines.len());
             } else if let Some((address, rest)) =
@@ -96,7 +119,11 @@ impl Module {
             .into_iter()
             .filter(|(label, _)| label.starts_with("osier_"))
             .collect();
-        Module { code, functions }
+        Module {
+            code,
+            functions,
+            jumps,
+        }
     }
 }
 
@@ -108,10 +135,13 @@ fn instruction(line: &str, labels: &HashMap<String, usize>) -> Result<Instructio
         }
         None => (None, line),
     };
+    // Targets of a jump by a table, as a comment.
+    let rest = rest.split("(*").next().unwrap_or(rest).trim();
     let (name, operands) = rest.split_once(' ').unwrap_or((rest, ""));
     let mut kinds = name.split('.').map(str::to_owned);
     let name = kinds.next().unwrap_or_default();
-    let operands = operands.replace(" `(", ", `(").replace(",,", ",");
+    let operands = operands.replace(" `(", ", `(").replace(" -0x", ", -0x");
+    let operands = operands.replace(",,", ",");
     let operands = operands
         .split(", ")
         .filter(|o| !o.trim_matches([',', ' ']).is_empty());
@@ -190,7 +220,11 @@ fn operand(text: &str, labels: &HashMap<String, usize>) -> Result<Operand, Strin
         }
     }
     let text = text.strip_suffix(".reuse").unwrap_or(text);
-    let place = if let Some(rest) = text.strip_prefix("c[0x0][") {
+    let bank = ["c[0x0][", "c[0x2]["]
+        .iter()
+        .position(|b| text.starts_with(b));
+    let place = if let Some(bank) = bank {
+        let rest = &text["c[0x0][".len()..];
         let inner = rest.trim_end_matches(']');
         let (mut register, mut offset) = (None, 0);
         for term in inner.split('+') {
@@ -204,7 +238,11 @@ fn operand(text: &str, labels: &HashMap<String, usize>) -> Result<Operand, Strin
                 return Err(format!("constant {term}"));
             }
         }
-        Place::Constant(register, offset)
+        Place::Constant {
+            bank: 2 * bank as u8,
+            register,
+            offset,
+        }
     } else if let Some((_, address)) = text.split_once('[') {
         // A descriptor, if any, comes first.
         let address = address

@@ -139,9 +139,21 @@ fn pair(name: &str, from: &Type, count: usize, to: &Type) -> Row {
     row
 }
 
+/// A sum of two such layouts.
+fn sum(name: &str, ty: &Type, odd: u64, basic: Basic) -> Row {
+    let row = row(name, What::Reduce, ty, 1, odd);
+    Row { basic, ..row }
+}
+
+/// One element of two.
+fn strided(basic: Basic) -> Type {
+    Type::vector(BYTES / basic.size(), 1, 2, &Type::basic(basic)).unwrap()
+}
+
 /// The rows of the table.
 pub fn rows() -> Vec<Row> {
-    use What::{Copy, Pack, Reduce, Unpack};
+    use What::{Copy, Pack, Unpack};
+    let run = |basic: Basic| Type::contiguous(BYTES / basic.size(), &Type::basic(basic)).unwrap();
     let f64 = Type::basic(Basic::F64);
     let byte = Type::basic(Basic::U8);
     let n = ((BYTES / 8) as f64).sqrt() as usize;
@@ -211,8 +223,19 @@ pub fn rows() -> Vec<Row> {
         row("columns to columns", Copy, &t8, n8, 0),
         row("records to records", Copy, &record(), records, 0),
         row("indexed to indexed", Copy, &list, 1, 0),
-        row("T + T f64", Reduce, &t, 1, 0),
-        row("V + V f64", Reduce, &v, 1, 0),
+        sum("run f64 sum", &run(Basic::F64), 0, Basic::F64),
+        sum("run f32 sum", &run(Basic::F32), 0, Basic::F32),
+        sum("run f32 sum, 4 off", &run(Basic::F32), 4, Basic::F32),
+        sum("run bf16 sum", &run(Basic::BF16), 0, Basic::BF16),
+        sum("run bf16 sum, 2 off", &run(Basic::BF16), 2, Basic::BF16),
+        sum("run i8 sum", &run(Basic::I8), 0, Basic::I8),
+        sum("T f64 sum", &t, 0, Basic::F64),
+        sum("T f32 sum", &t4, 0, Basic::F32),
+        sum("V f64 sum", &v, 0, Basic::F64),
+        sum("strided f64 sum", &strided(Basic::F64), 0, Basic::F64),
+        sum("strided f32 sum", &strided(Basic::F32), 0, Basic::F32),
+        sum("strided bf16 sum", &strided(Basic::BF16), 0, Basic::BF16),
+        sum("strided i8 sum", &strided(Basic::I8), 0, Basic::I8),
     ]
 }
 

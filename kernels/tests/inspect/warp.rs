@@ -22,6 +22,8 @@ pub trait Memory {
 pub struct Launch {
     /// Constant bank 0: dimensions, then the argument.
     pub constants: Vec<u8>,
+    /// Bank 2.
+    pub jumps: Vec<u8>,
     pub block: u32,
     pub shared: Vec<u8>,
 }
@@ -36,14 +38,20 @@ impl Launch {
         constants.resize(constants.len() + 64, 0);
         Launch {
             constants,
+            jumps: Vec::new(),
             block: 0,
             shared: vec![0xa5; 48 << 10],
         }
     }
 
-    fn constant(&self, at: u32) -> u32 {
+    fn constant(&self, bank: u8, at: u32) -> u32 {
         let at = at as usize;
-        let bytes = self.constants.get(at..at + 4);
+        let bytes = if bank == 0 {
+            &self.constants
+        } else {
+            &self.jumps
+        };
+        let bytes = bytes.get(at..at + 4);
         bytes.map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
     }
 }
@@ -252,6 +260,20 @@ impl Warp {
                     }
                 }
             }
+            // By a table: a distance from the next instruction, in bytes.
+            "BRX" => {
+                let (Some(Place::Register(r)), Some(Place::Number(ahead))) = (
+                    i.operands.first().map(|o| o.place),
+                    i.operands.get(1).map(|o| o.place),
+                ) else {
+                    return Err("no table".into());
+                };
+                for lane in lanes(active) {
+                    let bytes = i64::from(self.register(r, lane) as i32) + ahead as i64;
+                    let to = place as i64 + 1 + bytes / 16;
+                    self.at[lane] = usize::try_from(to).map_err(|_| "no such place")?;
+                }
+            }
             "CALL" => {
                 let Some(Place::Label(to)) = i.operands.last().map(|o| o.place) else {
                     return Err("no label".into());
@@ -383,9 +405,13 @@ impl Warp {
                 // A number of 32 bits, whose sign goes on.
                 _ => ((n as u32 as i32) >> 31) as u32,
             },
-            Place::Constant(register, offset) => {
-                let behind = self.index(register, lane);
-                launch.constant(behind.wrapping_add(offset).wrapping_add(4 * word))
+            Place::Constant {
+                bank,
+                register,
+                offset,
+            } => {
+                let behind = self.index(register, lane).wrapping_add(offset);
+                launch.constant(bank, behind.wrapping_add(4 * word))
             }
             other => return Err(format!("a number is wanted, not {other:?}")),
         })
@@ -807,6 +833,23 @@ impl Warp {
                 }
                 self.set(&o[0], lane, float.to_bits())
             }
+            "FADD" => {
+                let float = |o: &Operand| {
+                    let bits = self.raw(o, lane, launch, 0)?;
+                    Ok::<_, String>(f32::from_bits(bits ^ u32::from(o.negative) << 31))
+                };
+                let sum = float(&o[1])? + float(&o[2])?;
+                self.set(&o[0], lane, sum.to_bits())
+            }
+            "DADD" => {
+                let double = |o: &Operand| {
+                    let low = self.raw(o, lane, launch, 0)?;
+                    let high = self.raw(o, lane, launch, 1)? ^ u32::from(o.negative) << 31;
+                    Ok::<_, String>(f64::from_bits(u64::from(high) << 32 | u64::from(low)))
+                };
+                let sum = double(&o[1])? + double(&o[2])?;
+                self.set_pair(&o[0], lane, sum.to_bits())
+            }
             "MUFU" if i.is("RCP") => {
                 let value = f32::from_bits(self.value(&o[1], lane, launch)?);
                 self.set(&o[0], lane, (1.0 / value).to_bits())
@@ -819,16 +862,21 @@ impl Warp {
                 }
             }
             "LDC" => {
-                let Place::Constant(register, offset) = o[1].place else {
+                let Place::Constant {
+                    bank,
+                    register,
+                    offset,
+                } = o[1].place
+                else {
                     return Err("no constant".into());
                 };
                 let at = self.index(register, lane).wrapping_add(offset);
                 match bytes_of(i) {
                     8 => {
-                        self.set_at(&o[0], lane, 0, launch.constant(at))?;
-                        self.set_at(&o[0], lane, 1, launch.constant(at + 4))
+                        self.set_at(&o[0], lane, 0, launch.constant(bank, at))?;
+                        self.set_at(&o[0], lane, 1, launch.constant(bank, at + 4))
                     }
-                    4 => self.set(&o[0], lane, launch.constant(at)),
+                    4 => self.set(&o[0], lane, launch.constant(bank, at)),
                     _ => Err("a constant of few bytes".into()),
                 }
             }
