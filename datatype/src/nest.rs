@@ -83,6 +83,16 @@ impl<'a> Nest<'a> {
         }
     }
 
+    /// The nests of a [`Core::Sequence`], each with a base of its own behind this one's; of
+    /// any other core none.
+    pub fn parts(&self) -> impl ExactSizeIterator<Item = Nest<'a>> + use<'a> {
+        let parts: &'a [Form] = match &self.0.body {
+            Body::Sequence(sequence) => &sequence.parts,
+            _ => &[],
+        };
+        parts.iter().map(Nest)
+    }
+
     /// Calls `each` with offset and length of all runs of one core, in pack
     /// order, the base included; touching runs may come apart.
     pub fn for_each_core_run(&self, mut each: impl FnMut(isize, usize)) {

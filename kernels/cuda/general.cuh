@@ -20,8 +20,9 @@ template <int W, bool PACK, class P> static __device__ __forceinline__ void osie
         osier_u8* const outside = packed + (osier_u64)at * W;
 #pragma unroll
         for (int k = 0; k < ITEMS; k++) {
+            if (P::BEYOND) inside[k] = places.at(at + k * OSIER_LANES);
             if (at + k * OSIER_LANES < words) {
-                inside[k] = places.at(at + k * OSIER_LANES);
+                if (!P::BEYOND) inside[k] = places.at(at + k * OSIER_LANES);
                 moved[k] = *(const word*)(PACK ? inside[k] : outside + k * OSIER_LANES * W);
             }
         }
@@ -105,6 +106,9 @@ template <int W, bool PACK> static __device__ __forceinline__ void osier_move_se
     } else if (segment.kind & OSIER_LIST) {
         const osier_lists<W> lists = {nest, segment};
         osier_move_words<W, PACK>(lists, packed, segment.words, lane);
+    } else if (segment.kind & OSIER_BOX) {
+        const osier_boxes<W> boxes = {nest, segment};
+        osier_move_words<W, PACK>(boxes, packed, segment.words, lane);
     } else {
         const osier_anywhere<W> any = {nest, segment, wide};
         osier_move_words<W, PACK>(any, packed, segment.words, lane);

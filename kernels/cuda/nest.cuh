@@ -12,6 +12,7 @@
 //     run     |-------|                           a long run: an addition
 //     rows            |-|-|-|-|-|                 equal blocks at equal distances, or listed
 //     map                       |----             a small core written out word by word
+//     box                       |----|-----|      one of several boxes under three strides
 #pragma once
 #include "osier.cuh"
 
@@ -35,6 +36,21 @@ struct osier_list {
     osier_u32 runs;
 };
 
+const int OSIER_BOXES = 16;
+
+// Blocks under up to three strides, one of several boxes of a core. A block has a number,
+// which is divided by the count of the innermost loop, and so on: with each number the
+// place grows by a step, which takes back what the loops inside have moved.
+struct osier_box {
+    osier_i64 base;
+    osier_u32 start;     // words of the core before it
+    osier_u32 block;     // words
+    osier_u32 magic[3];  // division by a block's words, and by two counts
+    osier_u32 shift[3];
+    osier_i32 step[3];   // bytes
+    osier_u32 unused;
+};
+
 // Where packed words are, for any layout.
 struct osier_nest {
     osier_divisor core;    // words of a core
@@ -43,6 +59,9 @@ struct osier_nest {
     osier_u32 map_shift;   // words of a unit, as a power of two
     osier_u32 dimensions;
     osier_dimension dimension[OSIER_DIMENSIONS]; // innermost first
+    osier_u32 boxes;       // of the core, or none
+    osier_u32 unused;
+    osier_box box[OSIER_BOXES];
 };
 
 // Least bytes of a run that is looked up by itself.
@@ -51,13 +70,13 @@ const osier_u32 OSIER_LONG = 512;
 const osier_u32 OSIER_ROW = 128;
 
 // One bit each: a test of bits is never made a jump by a table, which would cost more.
-enum { OSIER_RUN = 1, OSIER_ROWS = 2, OSIER_MAP = 4, OSIER_LIST = 8, OSIER_ANY = 16 };
+enum { OSIER_RUN = 1, OSIER_ROWS = 2, OSIER_MAP = 4, OSIER_LIST = 8, OSIER_ANY = 16, OSIER_BOX = 32 };
 
 // Packed words that are found in one way.
 struct osier_segment {
     osier_u8* base;      // the first word of a run; else the first core
-    osier_u64 first;     // number of the first core in a table; without one it is in the base
-    osier_u64 inside;    // words of the first core before the segment; any: before all
+    osier_u64 first;     // number of the first core in a table; without one it is in the base; or of a box
+    osier_u64 inside;    // words of the first core, or of the box, before the segment; any: before all
     osier_u32 words;
     osier_u32 kind;
 };
@@ -102,6 +121,29 @@ static __device__ __forceinline__ osier_i64 osier_listed(const osier_list& list,
     return osier_signed(list.offsets, list.wide_offsets, run) + (osier_i64)(byte - osier_before(list, run));
 }
 
+// The box of a word of the core.
+static __device__ __forceinline__ osier_u32 osier_find_box(const osier_nest& nest, osier_u32 word) {
+    osier_u32 found = 0;
+#pragma unroll
+    for (osier_u32 step = OSIER_BOXES / 2; step; step /= 2) {
+        if (found + step < nest.boxes && nest.box[found + step].start <= word) found += step;
+    }
+    return found;
+}
+
+static __device__ __forceinline__ osier_u32 osier_box_quotient(const osier_box& box, int k, osier_u32 n) {
+    return (__umulhi(n, box.magic[k]) + n) >> box.shift[k];
+}
+
+// Where a word of a box is, which begins at an address.
+template <int W> static __device__ __forceinline__ osier_u8* osier_boxed(const osier_box& box, osier_u8* at, osier_u32 word) {
+    const osier_u32 block = osier_box_quotient(box, 0, word);
+    const osier_u32 middle = osier_box_quotient(box, 1, block);
+    const osier_u32 outer = osier_box_quotient(box, 2, middle);
+    return at + (osier_u64)word * W + (osier_i64)(osier_i32)block * box.step[0]
+        + (osier_i64)(osier_i32)middle * box.step[1] + (osier_i64)(osier_i32)outer * box.step[2];
+}
+
 // The offset of a word of a core.
 template <int W> static __device__ __forceinline__ osier_i64 osier_mapped(const osier_nest& nest, osier_u32 word) {
     const osier_u32 shift = nest.map_shift;
@@ -116,6 +158,11 @@ template <int W> static __device__ __forceinline__ osier_u8* osier_word_at(
     const osier_u64 inside = word - rest * nest.core.value;
     osier_i64 offset = nest.map ? osier_mapped<W>(nest, (osier_u32)inside)
         : nest.list.offsets ? osier_listed(nest.list, inside * W) : (osier_i64)(inside * W);
+    if (nest.boxes) {
+        const osier_box& box = nest.box[osier_find_box(nest, (osier_u32)inside)];
+        layout = osier_boxed<W>(box, layout + box.base, (osier_u32)inside - box.start);
+        offset = 0;
+    }
 #pragma unroll 1
     for (osier_u32 k = 0; k < nest.dimensions; k++) {
         const osier_dimension& dimension = nest.dimension[k];
@@ -175,6 +222,24 @@ template <int W> static __device__ __forceinline__ osier_segment osier_open(
         segment.kind = OSIER_LIST;
         segment.words = (osier_u32)osier_least(core, step);
         if (core >= worth) return segment;
+    } else if (nest.boxes) {
+        if (nest.dimensions) segment.base += osier_place_of(nest.dimension[0], first);
+        const osier_u32 found = osier_find_box(nest, (osier_u32)segment.inside);
+        const osier_box& box = nest.box[found];
+        const osier_u64 end = found + 1 < nest.boxes ? (osier_u64)nest.box[found + 1].start : nest.core.value;
+        const osier_u32 word = (osier_u32)segment.inside - box.start;
+        const osier_u32 run = (osier_box_quotient(box, 0, word) + 1) * box.block - word;
+        segment.base += box.base;
+        if (run >= enough) {
+            segment.base = osier_boxed<W>(box, segment.base, word);
+            segment.words = (osier_u32)osier_least(run, most);
+            return segment;
+        }
+        segment.kind = OSIER_BOX;
+        segment.first = found;
+        segment.words = (osier_u32)osier_least(end - segment.inside, most);
+        segment.inside = word;
+        return segment;
     } else if (nest.map || (nest.dimensions && core < enough)) {
         segment.kind = nest.map ? OSIER_MAP : OSIER_ROWS;
         segment.words = (osier_u32)osier_least(row, most);
@@ -198,8 +263,10 @@ template <int W> static __device__ __forceinline__ osier_segment osier_open(
     return segment;
 }
 
-// Where a segment's words are, by number; one type per kind.
+// Where a segment's words are, by number; one type per kind. BEYOND: words behind the
+// segment's end may be asked for, too.
 template <int W> struct osier_rows {
+    static const bool BEYOND = false;
     const osier_nest& nest;
     const osier_segment& segment;
     __device__ __forceinline__ osier_i64 core(osier_u32 number) const {
@@ -215,6 +282,7 @@ template <int W> struct osier_rows {
 };
 
 template <int W> struct osier_maps {
+    static const bool BEYOND = false;
     const osier_nest& nest;
     const osier_segment& segment;
     __device__ __forceinline__ osier_u8* at(osier_u32 number) const {
@@ -227,6 +295,7 @@ template <int W> struct osier_maps {
 };
 
 template <int W> struct osier_lists {
+    static const bool BEYOND = false;
     const osier_nest& nest;
     const osier_segment& segment;
     __device__ __forceinline__ osier_u8* at(osier_u32 number) const {
@@ -234,7 +303,17 @@ template <int W> struct osier_lists {
     }
 };
 
+template <int W> struct osier_boxes {
+    static const bool BEYOND = true;
+    const osier_nest& nest;
+    const osier_segment& segment;
+    __device__ __forceinline__ osier_u8* at(osier_u32 number) const {
+        return osier_boxed<W>(nest.box[segment.first], segment.base, (osier_u32)segment.inside + number);
+    }
+};
+
 template <int W> struct osier_anywhere {
+    static const bool BEYOND = false;
     const osier_nest& nest;
     const osier_segment& segment;
     bool wide;
@@ -323,6 +402,11 @@ template <int W, int MANY, int APART> static __device__ __forceinline__ void osi
     } else if (segment.kind & OSIER_LIST) {
         const osier_lists<W> lists = {nest, segment};
         osier_find_each<W, MANY, APART>(lists, number, words, places);
+    } else if (segment.kind & OSIER_BOX) {
+        const osier_boxes<W> boxes = {nest, segment};
+        // Arithmetic alone, so words behind the end may be asked for, too.
+#pragma unroll
+        for (int k = 0; k < MANY; k++) places[k] = boxes.at(number + k * APART);
     } else {
         const osier_anywhere<W> any = {nest, segment, wide};
         osier_find_each<W, MANY, APART>(any, number, words, places);

@@ -379,19 +379,20 @@ fn line(code: &Code, row: &Row) -> Option<String> {
     let name = ready.kernel.strip_prefix("osier_").unwrap_or(&ready.kernel);
     let words = 32.0 * ready.width as f64;
     Some(format!(
-        "{:<20} {name:<21} {registers:>3} {spills:>2} {:>6.1} {:>2} {:>6.2} {:>4.2} {:>4.2}",
+        "{:<20} {name:<21} {registers:>3} {spills:>2} {:>6.1} {:>2} {:>6.2} {:>4.2} {:>4.2} {:>8}",
         row.name,
         words / found.bytes_per_instruction(),
         found.counts.loads,
         found.bytes_per_instruction(),
         found.share(H200),
         found.share(H100),
+        ready.tables.len(),
     ))
 }
 
 const HEAD: &str = "\
-shape                kernel               reg sp instr  ld  B/inst H200 H100
--------------------- -------------------- --- -- ------ -- ------ ---- ----
+shape                kernel                reg sp  instr ld B/inst H200 H100    lists
+-------------------- --------------------- --- -- ------ -- ------ ---- ---- --------
 ";
 
 /// Random types of `osier bench pack`, of which each is a share.

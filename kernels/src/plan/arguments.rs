@@ -6,6 +6,7 @@
 //!    distance between packed addresses and packed numbers.
 //! 2. Word numbers are below 2^63, and below 2^31 where a launch is not wide.
 
+use super::boxes::{BOXES, KernelBox};
 use super::transfer::widest;
 use super::transpose::Transpose;
 use super::{DIMENSIONS, Dimension, Plan, Shape};
@@ -176,6 +177,12 @@ pub struct Nest {
     pub dimensions: u32,
     /// Innermost first.
     pub dimension: [GeneralDimension; DIMENSIONS],
+    /// Boxes of the core, or none.
+    pub boxes: u32,
+    /// Nothing.
+    pub unused: u32,
+    /// The boxes.
+    pub box_of: [KernelBox; BOXES],
 }
 
 /// `osier_general`.
@@ -252,7 +259,7 @@ impl Map {
         // The base is part of the address, which is a multiple of 16 without it as a rule.
         let narrow = widest(unit | plan.base as u64) <= 2;
         let runs = (plan.list.as_ref()).map_or(1, |list| list.offsets.len() as u64);
-        if plan.core_bytes / runs.max(1) >= LONG {
+        if plan.core_bytes / runs.max(1) >= LONG || !plan.boxes.is_empty() {
             return None;
         }
         // Rows of blocks are as quick, if they are long; so are kernels for strides, if
@@ -558,6 +565,10 @@ impl Plan {
             dimensions: (self.dimensions.len() - inside) as u32,
             ..Nest::default()
         };
+        argument.boxes = self.boxes.len() as u32;
+        for (to, each) in argument.box_of.iter_mut().zip(&self.boxes) {
+            *to = KernelBox::new(each, width);
+        }
         match (map, tables.list) {
             (Some(map), _) => {
                 argument.map = at + map.at;

@@ -88,10 +88,13 @@ impl Nest {
     unsafe fn at(&self, wide: bool, width: usize, word: u64) -> i64 {
         let mut rest = self.core.quotient(word, wide);
         let inside = word - rest * self.core.value;
-        let mut offset = match self.map {
+        let boxes = &self.box_of[..self.boxes as usize];
+        let found = boxes.iter().rfind(|each| u64::from(each.start) <= inside);
+        let mut offset = match (self.map, found) {
+            (_, Some(found)) => found.at(width, inside),
             // SAFETY: the caller's contract.
-            0 => unsafe { self.inside(inside * width as u64) },
-            map => {
+            (0, None) => unsafe { self.inside(inside * width as u64) },
+            (map, None) => {
                 let units = 1 << self.map_shift;
                 // SAFETY: the caller's contract.
                 let unit = unsafe { signed(map, 0, inside / units) };

@@ -5,6 +5,7 @@
 //!                            |-- tables: one block of bytes for the device, made
 //!                            |   in parts where lists are long           (parts.rs)
 //!                            |-- arguments of one kernel, for one range  (arguments.rs)
+//!                            |-- a core of a few boxes                    (boxes.rs)
 //!                            |-- one word along the lines of the other   (transpose.rs)
 //!                            `-- two plans: from layout to layout        (transfer.rs)
 //!                                           left = left op right         (reduction.rs)
@@ -12,8 +13,8 @@
 //!
 //! A packed byte's place is found by division: its number in units of the core
 //! gives one index per dimension. A dimension is regular (a stride) or a table of
-//! places; the core is one block, or a list of runs of any length with the packed
-//! bytes before each and hints into it. So any type tree is one kernel, whose
+//! places; the core is one block, a few boxes, or a list of runs of any length with the
+//! packed bytes before each and hints into it. So any type tree is one kernel, whose
 //! warps all do the same work, however many runs there are.
 //!
 //! | layout | plan | list bytes |
@@ -21,6 +22,7 @@
 //! | one run | [`Shape::Contiguous`] | none |
 //! | blocks under up to 4 strides | [`Shape::Strided`] | none |
 //! | the same, one word a block, adjacent along the outer loop | [`Shape::Transposed`] | none |
+//! | up to 16 boxes of blocks under 3 strides | [`Shape::General`] | none |
 //! | equal blocks at listed places, nested as one likes | [`Shape::General`] | 4 or 8 per place |
 //! | all else | [`Shape::General`] | 8 to 16 per run of one core, and 4 per hint |
 //!
@@ -42,6 +44,7 @@
 //! here a chunk of the stream.
 
 pub mod arguments;
+pub mod boxes;
 pub mod interpret;
 pub mod parts;
 pub mod reduction;
@@ -50,6 +53,7 @@ mod tests;
 pub mod transfer;
 pub mod transpose;
 
+use boxes::PlanBox;
 use osier_datatype::{Core, Layout, Level, Nest, Places, Runs, TypeError};
 
 /// Loops around a core that a kernel takes.
@@ -121,6 +125,8 @@ pub struct Plan {
     pub dimensions: Vec<Dimension>,
     /// The core's runs; none if it is one block.
     pub list: Option<List>,
+    /// The core's boxes; none if it is one block or listed.
+    pub boxes: Vec<PlanBox>,
     /// Packed bytes of the core.
     pub core_bytes: u64,
     /// Packed bytes of all.
@@ -222,6 +228,16 @@ impl<'a> Outline<'a> {
         }
         for level in nest.levels() {
             plan.push_stride(level.count as u64, level.stride as i64);
+        }
+        if let Some(mut boxes) = boxes::of_core(nest) {
+            let base = boxes[0].base;
+            for each in &mut boxes {
+                each.base = each.base.wrapping_sub(base);
+            }
+            plan.base += base;
+            plan.core_bytes = nest.core_bytes() as u64;
+            plan.boxes = boxes;
+            return;
         }
         match core {
             Core::Block => {
@@ -327,6 +343,7 @@ impl Plan {
             base: 0,
             dimensions: Vec::new(),
             list: None,
+            boxes: Vec::new(),
             core_bytes: 0,
             bytes,
             granularity: WIDEST,
@@ -386,6 +403,7 @@ impl Plan {
     /// Joins what the canonical form could not, with the instances around it.
     fn merge(&mut self) {
         if self.list.is_none()
+            && self.boxes.is_empty()
             && let Some(&Dimension::Stride { count, stride }) = self.dimensions.last()
             && stride == self.core_bytes as i64
         {
@@ -409,7 +427,8 @@ impl Plan {
     }
 
     fn granularity(&self) -> usize {
-        let mut bits = self.core_bytes;
+        let boxes = self.boxes.iter().map(PlanBox::bits);
+        let mut bits = boxes.fold(self.core_bytes, |bits, each| bits | each);
         for dimension in &self.dimensions {
             bits |= match dimension {
                 Dimension::Stride { stride, .. } => *stride as u64,
@@ -428,12 +447,13 @@ impl Plan {
     /// Whether there are strides alone, no list.
     pub(crate) fn is_regular(&self) -> bool {
         let stride = |dimension: &Dimension| matches!(dimension, Dimension::Stride { .. });
-        self.list.is_none() && self.dimensions.iter().all(stride)
+        let one_block = self.list.is_none() && self.boxes.is_empty();
+        one_block && self.dimensions.iter().all(stride)
     }
 
     /// Which kernel does it.
     pub fn shape(&self) -> Shape {
-        if self.list.is_some() {
+        if self.list.is_some() || !self.boxes.is_empty() {
             return Shape::General;
         }
         // Asked at each launch, so nothing is allocated here.

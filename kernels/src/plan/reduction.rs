@@ -153,6 +153,7 @@ impl Plan {
             base: 0,
             dimensions: Vec::new(),
             list: None,
+            boxes: Vec::new(),
             // Whole words, so that a ragged end is inside.
             core_bytes: bytes.next_multiple_of(super::WIDEST as u64),
             bytes,
@@ -297,7 +298,7 @@ mod tests {
         for (_, name) in BITS {
             assert!(exists(name), "{name}");
         }
-        assert_eq!(size_of::<ReductionArgument>(), 1112 + 24);
+        assert_eq!(size_of::<ReductionArgument>(), 2920 + 24);
         for operator in Operator::ALL {
             for basic in Basic::ALL.iter().copied() {
                 let element = Element::Basic(basic);

@@ -16,9 +16,12 @@ mod asked;
 fn arguments_are_those_of_the_kernels() {
     assert_eq!(size_of::<Divisor>(), 32);
     assert_eq!(size_of::<Strided>(), 40 + 32 + 4 * 40);
-    assert_eq!(size_of::<General>(), 40 + 32 + 40 + 16 + 8 * 56);
+    assert_eq!(
+        size_of::<General>(),
+        40 + 32 + 40 + 16 + 8 * 56 + 8 + 16 * 56
+    );
     assert_eq!(size_of::<Transpose>(), 48 + 32 + 64 + 16);
-    assert_eq!(size_of::<CopyArgument>(), 2 * (8 + 536) + 24);
+    assert_eq!(size_of::<CopyArgument>(), 2 * (8 + 536 + 8 + 16 * 56) + 24);
 }
 
 #[test]

@@ -325,6 +325,7 @@ pub(crate) fn exchanged(from: &Plan, to: &Plan) -> Option<[Plan; 2]> {
             },
             dimensions: Vec::new(),
             list: None,
+            boxes: Vec::new(),
             core_bytes,
             bytes: plan.bytes,
             granularity: 0,

@@ -98,6 +98,22 @@ fn faces() -> Type {
     Type::structure(&fields).unwrap()
 }
 
+/// A halo of five fields of a weather code as one struct: 3 of 3 columns along one side, each
+/// of 38 layers and 50 rows, and 2 of one layer.
+fn fields() -> Type {
+    let f32 = Type::basic(Basic::F32);
+    let sizes = [50, 38, 64];
+    let field = |at: usize, parts: [usize; 3]| {
+        let ty = Type::subarray(&sizes, &parts, &[0, 0, 3], Order::C, &f32).unwrap();
+        (1, (at * sizes.iter().product::<usize>() * 4) as isize, ty)
+    };
+    let columns = [50, 38, 3];
+    let layer = [50, 1, 3];
+    let all = [columns, columns, columns, layer, layer];
+    let all: Vec<_> = (0..).zip(all).map(|(at, parts)| field(at, parts)).collect();
+    Type::structure(&all).unwrap()
+}
+
 fn record() -> Type {
     let record = Type::structure(&[
         (1, 0, Type::basic(Basic::I32)),
@@ -178,6 +194,8 @@ pub fn rows() -> Vec<Row> {
     let records = BYTES / 15;
     let faces = Type::resized(0, 64 * 64 * 64 * 8, &faces()).unwrap();
     let many = BYTES / faces.size();
+    let fields = Type::resized(0, 5 * 50 * 38 * 64 * 4, &fields()).unwrap();
+    let many_fields = BYTES / fields.size();
     vec![
         row("V", Pack, &v, 1, 0),
         row("V", Unpack, &v, 1, 0),
@@ -203,6 +221,9 @@ pub fn rows() -> Vec<Row> {
         row("rows of 100 bytes", Pack, &odd_rows(100, 111), 1, 0),
         row("rows of 4095 bytes", Pack, &odd_rows(4095, 4099), 1, 0),
         row("six faces", Pack, &faces, many, 0),
+        row("six faces", Unpack, &faces, many, 0),
+        row("five fields f32", Pack, &fields, many_fields, 0),
+        row("five fields f32", Unpack, &fields, many_fields, 0),
         row("transpose f64", Pack, &t8, n8, 0),
         row("transpose f64", Unpack, &t8, n8, 0),
         row("transpose f32", Pack, &t4x, n4, 0),
@@ -221,6 +242,7 @@ pub fn rows() -> Vec<Row> {
         pair("columns to rows f64", &t8, n8, &rows8),
         pair("rows to columns f64", &rows8, n8, &t8),
         row("columns to columns", Copy, &t8, n8, 0),
+        row("faces to faces", Copy, &faces, many, 0),
         row("records to records", Copy, &record(), records, 0),
         row("indexed to indexed", Copy, &list, 1, 0),
         sum("run f64 sum", &run(Basic::F64), 0, Basic::F64),

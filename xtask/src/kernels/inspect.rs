@@ -75,7 +75,8 @@ pub fn write() -> Result {
          reg, sp: registers, bytes of spills. instr: warp instructions per 32 words of\n\
          the kernel's width. ld: most loads of a warp under way. B/inst: payload bytes\n\
          per warp instruction. H200, H100: share of a copy, min(1, 132 x 1.98 GHz x 3 x\n\
-         B/inst / payload rate of the copy), 2.15 and 1.5 TB/s; of sums two thirds of it.\n\n{rows}"
+         B/inst / payload rate of the copy), 2.15 and 1.5 TB/s; of sums two thirds of it.\n\
+         lists: bytes on the device that the launch needs besides.\n\n{rows}"
     );
     let path = committed();
     std::fs::write(&path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))?;

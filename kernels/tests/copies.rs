@@ -1,9 +1,11 @@
-//! Matrices by rows and by columns, from each to each, on the driver that `support` finds.
+//! Chosen layouts from each to each, on the driver that `support` finds: matrices by rows and
+//! by columns, structs of boxes.
 
 mod support;
 
-use osier_datatype::{Basic, Layout, Type};
+use osier_datatype::{Basic, Element, Layout, Operator, Order, Type};
 use osier_datatype_corpus::random::Random;
+use osier_kernels::plan::{Plan, arguments::Tables};
 use osier_kernels::{DeviceView, Packer, Stream};
 use support::{context, download, upload};
 
@@ -50,6 +52,7 @@ impl Matrix {
 /// Bytes around a layout, and where its origin is in them.
 fn filled(layout: &Layout, shift: usize, random: &mut Random) -> (Vec<u8>, usize) {
     let (low, high) = layout.span(1);
+    let low = low.min(0);
     let room = (high - low) as usize + shift;
     let bytes = (0..room).map(|_| random.next() as u8).collect();
     (bytes, (shift as isize - low) as usize)
@@ -124,4 +127,101 @@ fn matrices_by_rows_and_by_columns() {
             }
         }
     }
+}
+
+/// A struct of boxes of doubles in fields that lie one behind the other.
+fn boxes(parts: &[[usize; 3]], random: &mut Random) -> Type {
+    let double = Type::basic(Basic::F64);
+    let sizes = [24, 26, 28];
+    let field = |(at, parts): (usize, &[usize; 3])| {
+        let starts = std::array::from_fn::<_, 3, _>(|k| {
+            random.below((sizes[k] - parts[k] + 1) as u64) as usize
+        });
+        let ty = Type::subarray(&sizes, parts, &starts, Order::C, &double).unwrap();
+        let behind = at * sizes.iter().product::<usize>() * 8;
+        (1, behind as isize, ty)
+    };
+    let fields: Vec<_> = parts.iter().enumerate().map(field).collect();
+    Type::structure(&fields).unwrap()
+}
+
+/// Structs of up to 16 boxes need no list.
+#[test]
+fn structs_of_boxes() {
+    let Some(context) = context() else { return };
+    let (stream, packer) = (Stream::new(&context).unwrap(), Packer::new(&context));
+    let mut random = Random::new(5);
+    for round in 0..12 {
+        let count = 2 + random.below(15) as usize;
+        let parts: Vec<[usize; 3]> = (0..count)
+            .map(|_| {
+                let side = |random: &mut Random, most: u64| 1 + random.below(most) as usize;
+                match random.below(4) {
+                    0 => [side(&mut random, 24), 26, 6],
+                    1 => [24, side(&mut random, 26), 9],
+                    2 => [24, 26, side(&mut random, 28)],
+                    _ => [20, 20, side(&mut random, 28)],
+                }
+            })
+            .collect();
+        let types = [boxes(&parts, &mut random), boxes(&parts, &mut random)];
+        let packed = Type::contiguous(types[0].size() / 8, &Type::basic(Basic::F64)).unwrap();
+        let gaps = Type::resized(0, packed.extent() + 16, &packed).unwrap();
+        let types = [types[0].clone(), types[1].clone(), packed, gaps];
+        let types = match round % 3 {
+            // In loops.
+            0 => types.map(|ty| Type::contiguous(3, &ty).unwrap()),
+            _ => types,
+        };
+        let layouts = types.map(|ty| ty.commit().unwrap());
+        for layout in &layouts {
+            let plan = Plan::new(layout, 1).unwrap();
+            assert!(Tables::new(&plan).bytes.is_empty(), "{parts:?}: {plan:?}");
+        }
+        for from in &layouts {
+            for to in &layouts {
+                let total = from.size();
+                let cut = |random: &mut Random| random.below(total as u64 + 1) as usize;
+                let (a, b) = (cut(&mut random), cut(&mut random));
+                let all = random.below(2) == 0;
+                let range = if all { 0..total } else { a.min(b)..a.max(b) };
+                let shifts = [[0, 0], [8, 4], [0, 8], [3, 0]][random.below(4) as usize];
+                let both = (&packer, &stream);
+                let told = std::panic::AssertUnwindSafe(|| {
+                    agrees(both, (from, to), range, shifts, &mut random);
+                });
+                let told = std::panic::catch_unwind(told);
+                assert!(told.is_ok(), "{parts:?}: {from:?} to {to:?}");
+            }
+        }
+        sums_agree((&packer, &stream), (&layouts[0], &layouts[1]), &mut random);
+    }
+}
+
+/// Sums of doubles, against the host's.
+fn sums_agree(
+    (packer, stream): (&Packer, &Stream),
+    (right, left): (&Layout, &Layout),
+    random: &mut Random,
+) {
+    let numbers = |random: &mut Random, layout: &Layout| -> Vec<u8> {
+        let count = layout.span(1).1 as usize / 8;
+        let number = |_| random.below(1000) as f64;
+        (0..count).map(number).flat_map(f64::to_ne_bytes).collect()
+    };
+    let (source, mut target) = (numbers(random, right), numbers(random, left));
+    let device = [upload(stream, &source), upload(stream, &target)];
+    let (mut a, mut b) = (vec![0; right.size()], vec![0; right.size()]);
+    right.pack(&source, 0, 1, 0..a.len(), &mut a).unwrap();
+    left.pack(&target, 0, 1, 0..b.len(), &mut b).unwrap();
+    let element = Element::Basic(Basic::F64);
+    Operator::Sum.combine(element, &mut b, &a).unwrap();
+    left.unpack(&mut target, 0, 1, 0..b.len(), &b).unwrap();
+    let reads = DeviceView::new(&device[0], 0, right, 1).unwrap();
+    let writes = DeviceView::new(&device[1], 0, left, 1).unwrap();
+    let (reads, writes) = (reads.after_stream(stream), writes.after_stream(stream));
+    packer
+        .combine(stream, Operator::Sum, &reads, &writes, 0..a.len(), None)
+        .unwrap();
+    assert!(download(stream, &device[1]) == target, "sum");
 }
