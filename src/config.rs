@@ -206,7 +206,7 @@ pub const KEYS: &[Variable] = &[
         syntax: Syntax::Text(|text| settings::Share::parse(text).map(drop)),
     },
     Variable {
-        name: pairs::DEVICE_KEPT,
+        name: pairs::KEPT_PLAIN,
         default: "all",
         meaning: "most bytes of a device's plain memory that are kept for the next allocation when their owner drops them",
         syntax: Syntax::Text(|text| {
@@ -214,7 +214,7 @@ pub const KEYS: &[Variable] = &[
             number.map(drop).map_err(|_| {
                 Error::new(
                     ErrorKind::Config,
-                    format!("'{text}' is not a number of bytes"),
+                    format!("'{}' is not a number of bytes", shown(text)),
                 )
             })
         }),
@@ -227,7 +227,7 @@ pub const KEYS: &[Variable] = &[
             "words" | "events" => Ok(()),
             _ => Err(Error::new(
                 ErrorKind::Config,
-                format!("'{text}' is not words or events"),
+                format!("'{}' is not words or events", shown(text)),
             )),
         }),
     },

@@ -24,7 +24,7 @@ pub const GDRCOPY_LIBRARY: &str = "gdrcopy-library";
 pub const NVML_LIBRARY: &str = "nvml-library";
 
 /// The key that says how much plain memory of a device is kept when its owner drops it.
-pub const DEVICE_KEPT: &str = "device-kept";
+pub const KEPT_PLAIN: &str = "kept-plain";
 
 /// The key that says how the host sees that work of messages is done.
 pub const DEVICE_COMPLETION: &str = "device-completion";

@@ -67,7 +67,7 @@ fn most_for(class: usize) -> usize {
 /// Most bytes of plain memory of a device that are kept: all, unless the developer says
 /// otherwise. A device that has no more is given them back.
 pub(crate) fn most_plain_bytes() -> usize {
-    let said = debug::value(debug::DEVICE_KEPT);
+    let said = debug::value(debug::KEPT_PLAIN);
     let said = said.and_then(|text| text.to_str()?.parse().ok());
     said.unwrap_or(usize::MAX)
 }

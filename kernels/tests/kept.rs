@@ -123,6 +123,6 @@ fn memory_that_runs_out_is_given_back() {
 #[test]
 fn nothing_is_kept_where_that_is_said() {
     child("child_that_keeps_nothing", |command| {
-        command.debug("device-kept", "0");
+        command.debug("kept-plain", "0");
     });
 }
