@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most looks at a word between two questions to the driver, and the most time: whoever
-/// waits long looks seldom.
+/// Most looks at a word between two queries of the driver, and the most time: a caller that
+/// has waited long polls seldom.
 const LOOKS: u32 = 256;
 const SILENCE: Duration = Duration::from_millis(1);
 

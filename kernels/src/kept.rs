@@ -18,7 +18,7 @@ pub(crate) const MOST_PINNED_BYTES: usize = 64 << 20;
 /// Least memory of an allocation.
 const LEAST_BYTES: usize = 4 << 10;
 
-/// Blocks of up to so many bytes serve any smaller request.
+/// Blocks of up to this size serve any smaller request.
 const ANY_BYTES: usize = 256 << 10;
 
 /// Memory with its address for the host, if it has one, and for devices.
@@ -73,7 +73,7 @@ pub(crate) fn most_plain_bytes() -> usize {
 }
 
 impl Kept {
-    /// At most so many bytes.
+    /// With a limit in bytes.
     pub fn new(most_bytes: usize) -> Kept {
         Kept {
             most_bytes,

@@ -418,7 +418,7 @@ impl Packer {
                     unsafe { launch(stream, COPY[width], grid, THREADS, argument) }
                 }
                 TransferArgument::Transposed(argument) => {
-                    // SAFETY: as said above.
+                    // SAFETY: the kernel of this argument, whose memory was checked.
                     unsafe { launch(stream, TRANSPOSE[width], grid, THREADS, argument) }
                 }
             }

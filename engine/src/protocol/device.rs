@@ -445,7 +445,7 @@ impl Model {
     }
 
     /// The stages of `pieces` pieces of `f` bytes. Where processes take turns on a device,
-    /// neither end's work begins before the other's is over.
+    /// neither end's work begins before the other's has ended.
     fn stages(&self, hop: Hop, f: usize, pieces: usize) -> Stages {
         let free = self.free_stages(hop, f, pieces);
         if !hop.between.turns {

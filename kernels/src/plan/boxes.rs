@@ -12,7 +12,7 @@ pub const BOXES: usize = 16;
 /// Words of a box on average, at least: it is looked up once a chunk, as runs are.
 const LEAST_WORDS: u64 = 128;
 
-/// Blocks of so many bytes are runs, whatever the width of words.
+/// Blocks of this many bytes are runs, whatever the width of words.
 const LONG: u64 = 512;
 
 /// Blocks under up to three strides.
@@ -54,7 +54,7 @@ impl PlanBox {
     }
 }
 
-/// The core of a nest as boxes; none, if it is one block, more than so many boxes, or
+/// The core of a nest as boxes; none, if it is one block, more boxes than the limit, or
 /// boxes that are better listed.
 pub(crate) fn of_core(nest: Nest<'_>) -> Option<Vec<PlanBox>> {
     let bytes = nest.core_bytes() as u64;
