@@ -5,6 +5,8 @@
 mod collectives;
 #[path = "../kernels/tests/support/mod.rs"]
 mod driver;
+#[path = "../kernels/tests/support/of_others.rs"]
+mod of_others;
 #[path = "device_partitions.rs"]
 mod partitions;
 #[path = "ranks/support.rs"]
@@ -323,6 +325,37 @@ fn leaving_releases_streams() {
         comm.barrier().unwrap();
     });
     stream.synchronize().unwrap();
+}
+
+/// As torch captures: nobody but the driver's graph owns what a launch needs, and calls of
+/// other threads, here of the progress thread and of the other rank, would spoil the capture.
+#[test]
+fn graphs_of_others_send_and_receive_at_each_launch() {
+    on_streams(&Network::all(), |comm, stream| {
+        let (own, other) = (comm.rank(), 1 - comm.rank());
+        for n in [5usize, 5000, 90_000] {
+            let (from, mut to) = (memory(stream, n), memory(stream, n));
+            let sum = memory(stream, n);
+            let mut handle = None;
+            let graph = of_others::OfOthers::capture(stream, of_others::GLOBAL, || {
+                let on = comm.on_stream(stream);
+                let got = on.irecv(&mut to, other, 1).unwrap();
+                let sent = on.isend(&from, other, 1).unwrap();
+                on.wait_all([&sent, &got]).unwrap();
+                copy::copy(stream, &to.after_stream(stream), &sum.after_stream(stream)).unwrap();
+                handle = Some(got);
+            });
+            let graph = graph.unwrap_or_else(|code| panic!("the capture was spoiled: {code}"));
+            for round in 0..4usize {
+                upload(stream, &pattern(n, round + own), &from);
+                graph.launch(stream);
+                assert!(driver::download(stream, &sum) == pattern(n, round + other));
+            }
+            assert_eq!(handle.unwrap().wait().unwrap().bytes(), n);
+            comm.on_stream(stream).synchronize().unwrap();
+            drop(graph);
+        }
+    });
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use crate::abi::{self, Code, Handle};
 use crate::fault::{Fault, Result, legacy};
-use crate::graph::{Capture, Graph};
+use crate::graph::{Capture, Graph, UserObject};
 use crate::ipc::{Opened, SharedEvent};
 use crate::memory::{Arena, File, Memory};
 use crate::order::{self, Order};
@@ -43,9 +43,11 @@ pub enum Object {
     Graph,
     /// `CUgraphExec`.
     Executable,
+    /// `CUuserObject`.
+    UserObject,
 }
 
-const OBJECTS: [(Object, &str); 9] = [
+const OBJECTS: [(Object, &str); 10] = [
     (Object::Context, "context"),
     (Object::Stream, "stream"),
     (Object::Event, "event"),
@@ -55,6 +57,7 @@ const OBJECTS: [(Object, &str); 9] = [
     (Object::Physical, "allocation handle"),
     (Object::Graph, "graph"),
     (Object::Executable, "executable graph"),
+    (Object::UserObject, "user object"),
 ];
 
 /// Why a handle of this kind is not valid.
@@ -208,6 +211,8 @@ pub struct State {
     pub graphs: HashMap<Handle, Graph>,
     /// Executable graphs, with their context of creation.
     pub executables: HashMap<Handle, Arc<Graph>>,
+    /// Counts of user objects that the user holds.
+    pub user_objects: HashMap<Handle, Vec<Arc<UserObject>>>,
     /// Memory of other processes that is open by a handle.
     pub opened: Vec<Opened>,
     /// Captures under way, by the graph that they build.
@@ -315,6 +320,7 @@ impl State {
             physical: HashMap::new(),
             graphs: HashMap::new(),
             executables: HashMap::new(),
+            user_objects: HashMap::new(),
             opened: Vec::new(),
             captures: HashMap::new(),
             order: Order::default(),
@@ -554,28 +560,6 @@ impl State {
             driver.work.notify_all();
         }
         Ok(ticket)
-    }
-
-    /// A capture under way, if nothing has spoiled it.
-    pub fn capture(&mut self, graph: Handle) -> Result<&mut Capture> {
-        self.captures
-            .get_mut(&graph)
-            .filter(|c| !c.spoiled)
-            .ok_or_else(|| Fault::plain(abi::ERROR_STREAM_CAPTURE_INVALIDATED))
-    }
-
-    /// An error for calls that a capturing stream does not allow; spoils the capture.
-    pub fn refuse_capture(&mut self, stream: Handle, what: &str) -> Result {
-        let Some((graph, _)) = self.stream_mut(stream)?.capture else {
-            return Ok(());
-        };
-        if let Some(capture) = self.captures.get_mut(&graph) {
-            capture.spoiled = true;
-        }
-        Err(Fault::named(
-            abi::ERROR_STREAM_CAPTURE_UNSUPPORTED,
-            format!("{what} while its stream is being captured into a graph"),
-        ))
     }
 
     /// Work that still uses a range, in words.

@@ -67,6 +67,36 @@ pub fn become_worker() {
 
 static CALLS: Mutex<Option<HashMap<&'static str, u64>>> = Mutex::new(None);
 
+/// Whether a call may be unsafe while a stream is captured: it waits for, asks about or
+/// changes what is no node of the graph. Of the driver's documentation, and what is like it.
+fn may_hinder_captures(name: &str) -> bool {
+    matches!(
+        name,
+        "cuEventQuery"
+            | "cuEventSynchronize"
+            | "cuStreamQuery"
+            | "cuStreamSynchronize"
+            | "cuCtxSynchronize"
+            | "cuModuleLoadData"
+            | "cuModuleLoadDataEx"
+            | "cuModuleLoadFatBinary"
+            | "cuModuleUnload"
+            | "cuMemAlloc_v2"
+            | "cuMemAllocPitch_v2"
+            | "cuMemAllocManaged"
+            | "cuMemFree_v2"
+            | "cuMemHostAlloc"
+            | "cuMemFreeHost"
+            | "cuMemHostRegister_v2"
+            | "cuMemHostUnregister"
+            | "cuIpcOpenMemHandle_v2"
+            | "cuIpcCloseMemHandle"
+            | "cuMemMap"
+            | "cuMemUnmap"
+            | "cuMemSetAccess"
+    )
+}
+
 /// Runs the body of an entry point.
 pub fn enter(name: &'static str, body: impl FnOnce() -> Result) -> Code {
     let done = catch_unwind(AssertUnwindSafe(|| {
@@ -77,6 +107,9 @@ pub fn enter(name: &'static str, body: impl FnOnce() -> Result) -> Code {
             ));
         }
         note(name);
+        if may_hinder_captures(name) {
+            crate::graph::refuse_unsafe(name)?;
+        }
         injected(name)?;
         body()?;
         crate::waits::wait_for_room()

@@ -4,13 +4,14 @@
 //! # Invariants
 //! 1. A node comes after nodes of lower index only.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
-use crate::abi::Handle;
-use crate::driver::State;
-use crate::fault::Result;
+use crate::abi::{self, Handle};
+use crate::driver::{State, driver};
+use crate::fault::{Fault, Result};
 use crate::order::Accesses;
-use crate::work::{Moved, Op};
+use crate::work::{HostFunction, Moved, Op};
 
 /// An operation and what it comes after.
 #[derive(Clone, Debug)]
@@ -21,11 +22,35 @@ pub struct Node {
     pub after: Vec<usize>,
 }
 
+/// Something of the user that graphs keep, counted by the user too. Executable graphs and
+/// launches count as copies of the graph do.
+#[derive(Debug)]
+pub struct UserObject {
+    argument: usize,
+    destroy: HostFunction,
+}
+
+impl UserObject {
+    /// One whose destructor is called when the last count goes.
+    pub fn new(argument: usize, destroy: HostFunction) -> Arc<UserObject> {
+        Arc::new(UserObject { argument, destroy })
+    }
+}
+
+impl Drop for UserObject {
+    /// On the thread of host functions, which may not call the driver.
+    fn drop(&mut self) {
+        crate::worker::call(self.destroy, self.argument);
+    }
+}
+
 /// A graph.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     /// Its nodes.
     pub nodes: Vec<Node>,
+    /// What it keeps; one entry for each count.
+    pub kept: Vec<(Handle, Arc<UserObject>)>,
 }
 
 impl Graph {
@@ -63,6 +88,73 @@ pub struct Capture {
     pub spoiled: bool,
     /// Unique number.
     pub id: u64,
+}
+
+/// `CU_STREAM_CAPTURE_MODE_GLOBAL`: the mode in which every thread begins.
+pub const CAPTURE_GLOBAL: u32 = 0;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+pub const CAPTURE_RELAXED: u32 = 2;
+
+thread_local! {
+    /// How the thread takes part in what captures forbid.
+    pub static CAPTURE_MODE: Cell<u32> = const { Cell::new(CAPTURE_GLOBAL) };
+}
+
+/// [`State::refuse_unsafe`], of a driver that is initialised.
+pub fn refuse_unsafe(what: &str) -> Result {
+    match driver() {
+        Ok(driver) => driver.lock().refuse_unsafe(what),
+        Err(_) => Ok(()),
+    }
+}
+
+impl State {
+    /// A capture under way, if nothing has spoiled it.
+    pub fn capture(&mut self, graph: Handle) -> Result<&mut Capture> {
+        self.captures
+            .get_mut(&graph)
+            .filter(|c| !c.spoiled)
+            .ok_or_else(|| Fault::plain(abi::ERROR_STREAM_CAPTURE_INVALIDATED))
+    }
+
+    /// An error for calls that may be unsafe while this thread, or another one, captures, by
+    /// the modes of the captures and of the thread; spoils those captures.
+    fn refuse_unsafe(&mut self, what: &str) -> Result {
+        let mode = CAPTURE_MODE.get();
+        let me = std::thread::current().id();
+        let hindered = |c: &&mut Capture| match (mode, c.mode) {
+            (CAPTURE_RELAXED, _) | (_, CAPTURE_RELAXED) => false,
+            (_, _) if c.thread == me => true,
+            (CAPTURE_GLOBAL, CAPTURE_GLOBAL) => true,
+            _ => false,
+        };
+        let mut any = false;
+        for capture in self.captures.values_mut().filter(hindered) {
+            capture.spoiled = true;
+            any = true;
+        }
+        match any {
+            false => Ok(()),
+            true => Err(Fault::named(
+                abi::ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                format!("{what} while a stream is being captured in a mode that forbids it"),
+            )),
+        }
+    }
+
+    /// An error for calls that a capturing stream does not allow; spoils the capture.
+    pub fn refuse_capture(&mut self, stream: Handle, what: &str) -> Result {
+        let Some((graph, _)) = self.stream_mut(stream)?.capture else {
+            return Ok(());
+        };
+        if let Some(capture) = self.captures.get_mut(&graph) {
+            capture.spoiled = true;
+        }
+        Err(Fault::named(
+            abi::ERROR_STREAM_CAPTURE_UNSUPPORTED,
+            format!("{what} while its stream is being captured into a graph"),
+        ))
+    }
 }
 
 /// A launched graph, and how far it has come.

@@ -9,7 +9,6 @@
 
 use crate::copy::note;
 use crate::error::{DeviceError, Result};
-use crate::graph::Relaxed;
 use crate::memory::{Kind, Memory};
 use crate::plan::Plan;
 use crate::plan::arguments::Tables;
@@ -44,8 +43,6 @@ impl Prepared {
         ready: &mut Ready<'_>,
     ) -> Result<Prepared> {
         if stream.capture()?.is_some() {
-            let driver = stream.context().enter()?;
-            let _relaxed = Relaxed::new(&driver);
             let beside = Stream::new(stream.context())?;
             let prepared = Prepared::new(&beside, layout, count, &mut |_, _| Ok(()))?;
             prepared.arrive()?;
@@ -97,8 +94,6 @@ impl Prepared {
         }
         if stream.capture()?.is_some() {
             // An event from outside is nothing that a capture may wait for.
-            let driver = stream.context().enter()?;
-            let _relaxed = Relaxed::new(&driver);
             return self.arrive();
         }
         match ready.is_passed()? {

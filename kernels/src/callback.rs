@@ -61,8 +61,8 @@ impl Stream {
     /// afterwards waits until it has returned. In a capture: at each launch.
     ///
     /// # Errors
-    /// A capture that was begun elsewhere, so that nothing would keep the function; or
-    /// the driver refuses.
+    /// A capture that others began, by a driver whose graphs keep nothing; or the driver
+    /// refuses.
     pub fn call(&self, callback: &Callback) -> Result<()> {
         let driver = self.context().enter()?;
         if self.is_captured()? {
@@ -86,15 +86,13 @@ impl Stream {
     /// Keeps something for as long as the graph lives that the stream's capture makes.
     ///
     /// # Errors
-    /// There is no capture, or it was not begun by [`Graph::capture`](crate::Graph::capture).
+    /// There is no capture; or others began it, and the driver's graphs keep nothing.
     pub fn keep(&self, owner: Arc<dyn Any + Send + Sync>) -> Result<()> {
-        let kept = match self.capture()? {
-            Some(id) => self.context().captures().keep(id, owner),
-            None => false,
-        };
-        kept.then_some(()).ok_or(DeviceError::Capture(
-            "something that the graph must keep, in a capture that others have begun (hint: \
-             Graph::capture)",
-        ))
+        match self.capture()? {
+            Some(id) => self.context().captures().keep(self, id, owner),
+            None => Err(DeviceError::Capture(
+                "something that a graph must keep, on a stream that is not captured",
+            )),
+        }
     }
 }

@@ -262,7 +262,7 @@ pub(crate) fn note<'a>(
 ) -> Result<Event> {
     let event = stream.record()?;
     match stream.capture()? {
-        Some(id) => stream.context().captures().touch(id, touched),
+        Some(id) => stream.context().captures().touch(stream, id, touched)?,
         None => touched
             .into_iter()
             .for_each(|memory| memory.used_on(stream, &event)),

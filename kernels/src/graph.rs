@@ -8,24 +8,34 @@
 //! 1. A graph owns the memory that its nodes touch: an operation that this crate
 //!    queues on a captured stream leaves a clone with the capture, instead of an
 //!    event with the memory. Functions of the host are kept until the last launch is over.
+//!    A graph whose capture others began owns them by an object of the user.
 //! 2. A capture that fails is ended all the same, so that the stream is usable.
 //!
 //! # Sources
 //! CUDA Driver API reference 12.0: stream management (capture), graph management.
 
 use crate::device::Context;
-use crate::driver::{Driver, abi};
-use crate::error::Result;
+use crate::driver::abi;
+use crate::error::{DeviceError, Result};
 use crate::memory::Memory;
 use crate::slice::{After, order};
 use crate::stream::{Event, Stream};
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// What captures under way have touched, by the driver's number of each.
 #[derive(Default)]
-pub(crate) struct Captures(Mutex<HashMap<u64, Kept>>);
+pub(crate) struct Captures(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    own: HashMap<u64, Kept>,
+    /// Captures that others began; their graphs own what is kept.
+    of_others: HashMap<u64, Weak<Mutex<Kept>>>,
+}
 
 /// What a graph needs.
 #[derive(Default)]
@@ -34,63 +44,116 @@ struct Kept {
     owners: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
-impl Captures {
-    fn begin(&self, id: u64) {
-        let mut captures = self.0.lock().unwrap_or_else(|e| e.into_inner());
-        captures.insert(id, Kept::default());
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
 
-    /// Adds memory; captures that others began keep nothing here.
-    pub fn touch<'a>(&self, id: u64, memory: impl IntoIterator<Item = &'a Arc<Memory>>) {
-        let mut captures = self.0.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some(kept) = captures.get_mut(&id) {
-            for memory in memory {
-                if !kept.memory.iter().any(|known| Arc::ptr_eq(known, memory)) {
-                    kept.memory.push(memory.clone());
-                }
+impl Kept {
+    fn touch<'a>(&mut self, memory: impl IntoIterator<Item = &'a Arc<Memory>>) {
+        for memory in memory {
+            if !self.memory.iter().any(|known| Arc::ptr_eq(known, memory)) {
+                self.memory.push(memory.clone());
             }
         }
     }
+}
 
-    /// Adds anything else; false for captures that others began.
-    pub fn keep(&self, id: u64, owner: Arc<dyn Any + Send + Sync>) -> bool {
-        let mut captures = self.0.lock().unwrap_or_else(|e| e.into_inner());
-        let kept = captures.get_mut(&id);
-        kept.map(|kept| kept.owners.push(owner)).is_some()
+impl Captures {
+    fn begin(&self, id: u64) {
+        lock(&self.0).own.insert(id, Kept::default());
     }
 
     fn end(&self, id: u64) -> Kept {
-        let mut captures = self.0.lock().unwrap_or_else(|e| e.into_inner());
-        captures.remove(&id).unwrap_or_default()
+        lock(&self.0).own.remove(&id).unwrap_or_default()
     }
-}
 
-/// Lets this thread call what captures forbid, such as loading a module, while
-/// others capture; what the driver lacks is not needed.
-pub(crate) struct Relaxed<'a> {
-    driver: &'a Driver,
-    before: Option<std::ffi::c_uint>,
-}
+    /// Adds memory to what the graph of a stream's capture keeps.
+    pub fn touch<'a>(
+        &self,
+        stream: &Stream,
+        id: u64,
+        memory: impl IntoIterator<Item = &'a Arc<Memory>>,
+    ) -> Result<()> {
+        self.add(stream, id, |kept| kept.touch(memory))
+    }
 
-impl Relaxed<'_> {
-    pub fn new(driver: &Driver) -> Relaxed<'_> {
-        let mut mode = abi::CAPTURE_RELAXED;
-        // SAFETY: a place for one mode.
-        let exchanged = unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
-        Relaxed {
-            driver,
-            before: exchanged.is_ok().then_some(mode),
+    /// Adds anything else.
+    pub fn keep(&self, stream: &Stream, id: u64, owner: Arc<dyn Any + Send + Sync>) -> Result<()> {
+        self.add(stream, id, |kept| kept.owners.push(owner))
+    }
+
+    fn add(&self, stream: &Stream, id: u64, add: impl FnOnce(&mut Kept)) -> Result<()> {
+        let mut known = lock(&self.0);
+        if let Some(kept) = known.own.get_mut(&id) {
+            add(kept);
+            return Ok(());
         }
+        let kept = match known.of_others.get(&id).and_then(Weak::upgrade) {
+            Some(kept) => kept,
+            None => {
+                let kept = Arc::default();
+                give(stream, &kept)?;
+                known.of_others.retain(|_, kept| kept.strong_count() > 0);
+                known.of_others.insert(id, Arc::downgrade(&kept));
+                kept
+            }
+        };
+        add(&mut lock(&kept));
+        Ok(())
     }
 }
 
-impl Drop for Relaxed<'_> {
-    fn drop(&mut self) {
-        if let Some(mut mode) = self.before {
-            // SAFETY: a place for one mode.
-            let _ = unsafe { self.driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
-        }
+/// Makes the graph that a stream's capture builds an owner.
+fn give(stream: &Stream, kept: &Arc<Mutex<Kept>>) -> Result<()> {
+    let driver = stream.context().enter()?;
+    let needed = ["cuStreamGetCaptureInfo_v2", "cuUserObjectCreate"];
+    if !needed.iter().all(|name| driver.has(name)) {
+        return Err(DeviceError::Capture(
+            "something that the graph must keep, in a capture that others have begun, by a \
+             driver whose graphs keep nothing (hint: Graph::capture, or a newer driver)",
+        ));
     }
+    let (mut status, mut id, mut graph) = (0, 0, abi::Graph::NULL);
+    let (after, count) = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: places for two numbers and a graph; the rest is not asked for.
+    unsafe {
+        driver.cuStreamGetCaptureInfo_v2(
+            stream.raw(),
+            &mut status,
+            &mut id,
+            &mut graph,
+            after,
+            count,
+        )
+    }?;
+    let mut object = abi::UserObject::NULL;
+    let data = Arc::into_raw(kept.clone()).cast_mut().cast::<c_void>();
+    let flags = abi::USER_OBJECT_NO_DESTRUCTOR_SYNC;
+    // SAFETY: a place for one object; the destructor takes back the count given here.
+    let made = unsafe { driver.cuUserObjectCreate(&mut object, data, Some(given_back), 1, flags) };
+    if made.is_err() {
+        // SAFETY: nobody else has taken it.
+        drop(unsafe { Arc::from_raw(data.cast::<Mutex<Kept>>().cast_const()) });
+        return made;
+    }
+    // SAFETY: graph and object live; the object's count goes over to the graph.
+    let moved =
+        unsafe { driver.cuGraphRetainUserObject(graph, object, 1, abi::GRAPH_USER_OBJECT_MOVE) };
+    if moved.is_err() {
+        // SAFETY: the object is ours still.
+        let _ = unsafe { driver.cuUserObjectRelease(object, 1) };
+    }
+    moved
+}
+
+/// The graph, what was made of it, and all launches have ended. A thread of the driver, which
+/// may not call it: what was kept is dropped later.
+unsafe extern "C" fn given_back(data: *mut c_void) {
+    // SAFETY: `give` has given one count away.
+    let kept = unsafe { Arc::from_raw(data.cast::<Mutex<Kept>>().cast_const()) };
+    let kept = std::mem::take(&mut *lock(&kept));
+    lock(&RETIRED).push((None, kept));
+    ANY_RETIRED.store(true, Ordering::Release);
 }
 
 /// A captured graph, ready to be launched.
@@ -103,16 +166,29 @@ pub struct Graph {
     last: Mutex<Option<Event>>,
 }
 
-/// What graphs needed that were dropped while a launch was under way.
-static RETIRED: Mutex<Vec<(Event, Kept)>> = Mutex::new(Vec::new());
+/// What graphs needed that are gone: behind an event, or idle already.
+static RETIRED: Mutex<Vec<(Option<Event>, Kept)>> = Mutex::new(Vec::new());
 
-/// Drops what launches needed that are over.
-pub(crate) fn reap() {
-    let over: Vec<(Event, Kept)> = {
-        let mut retired = RETIRED.lock().unwrap_or_else(|e| e.into_inner());
+/// Whether anything is there.
+static ANY_RETIRED: AtomicBool = AtomicBool::new(false);
+
+/// Drops what graphs needed that are gone and whose launches are over. It runs what owners do
+/// when they are dropped, so the caller holds no lock.
+pub fn reap_graphs() {
+    if !ANY_RETIRED.load(Ordering::Acquire) {
+        return;
+    }
+    let over: Vec<(Option<Event>, Kept)> = {
+        let mut retired = lock(&RETIRED);
         // Failed work calls nothing any more.
-        let over = |(event, _): &mut (Event, Kept)| event.is_passed().unwrap_or(true);
-        retired.extract_if(.., over).collect()
+        let over = |(event, _): &mut (Option<Event>, Kept)| {
+            event
+                .as_ref()
+                .is_none_or(|event| event.is_passed().unwrap_or(true))
+        };
+        let over = retired.extract_if(.., over).collect();
+        ANY_RETIRED.store(!retired.is_empty(), Ordering::Release);
+        over
     };
     drop(over);
 }
@@ -185,10 +261,10 @@ impl Drop for Graph {
         if !self.kept.owners.is_empty()
             && let Some(last) = last.take()
         {
-            let mut retired = RETIRED.lock().unwrap_or_else(|e| e.into_inner());
-            retired.push((last, std::mem::take(&mut self.kept)));
+            lock(&RETIRED).push((Some(last), std::mem::take(&mut self.kept)));
+            ANY_RETIRED.store(true, Ordering::Release);
         }
-        reap();
+        reap_graphs();
         if let Ok(driver) = self.context.enter() {
             // SAFETY: ours; a launch under way is finished first by the driver.
             let _ = unsafe { driver.cuGraphExecDestroy(self.executable) };

@@ -15,7 +15,6 @@
 use crate::device::{BLOCKS_PER_MULTIPROCESSOR, Context};
 use crate::driver::{Driver, abi};
 use crate::error::{DeviceError, Result};
-use crate::graph::Relaxed;
 use crate::plan::arguments::THREADS;
 use crate::ptx;
 use crate::stream::Stream;
@@ -101,8 +100,6 @@ impl Kernels {
             Some(&(module, _)) => module,
             None => {
                 let text = ptx::text(stem)?;
-                // A capture must not hinder the first use.
-                let _relaxed = Relaxed::new(&driver);
                 let (module, image) = match cubin(&driver, context.capability(), stem, &text) {
                     Some((module, path)) => (module, Image::Cubin(path)),
                     None => (load(&driver, stem, &text)?, Image::Ptx),
@@ -199,7 +196,6 @@ fn load(driver: &Driver, name: &str, text: &str) -> Result<abi::Module> {
 /// A kernel of an image of the user; its module stays.
 pub(crate) fn load_user(context: &Context, image: &[u8], entry: &str) -> Result<Kernel> {
     let driver = context.enter()?;
-    let _relaxed = Relaxed::new(&driver);
     // Text must end with zero, and a binary is none the worse for it.
     let mut bytes = image.to_vec();
     bytes.push(0);

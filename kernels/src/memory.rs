@@ -608,7 +608,6 @@ impl Context {
 
 /// Frees what was dropped while work on it was under way and is idle now.
 pub fn reap() {
-    crate::graph::reap();
     let idle: Vec<Retired> = {
         let mut waiting = RETIRED.lock().unwrap_or_else(|e| e.into_inner());
         waiting

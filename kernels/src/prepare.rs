@@ -12,7 +12,6 @@
 use crate::cache::{STAGE_BYTES, STAGES};
 use crate::device::Context;
 use crate::error::Result;
-use crate::graph::Relaxed;
 use crate::memory::Memory;
 use crate::ptx;
 
@@ -32,13 +31,8 @@ impl Context {
         if self.semaphores().any_shut() {
             return false;
         }
-        let Ok(driver) = self.enter() else {
-            return false;
-        };
-        // Others may capture meanwhile.
-        let _relaxed = Relaxed::new(&driver);
         if !*done {
-            *done = self.make_ahead().is_ok();
+            *done = self.enter().is_ok() && self.make_ahead().is_ok();
         }
         if *done {
             also();

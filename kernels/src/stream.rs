@@ -94,8 +94,8 @@ impl Stream {
     ///
     /// # Safety
     /// `raw` is a stream (`CUstream`) of the device's primary context and lives
-    /// longer than all clones. If it is captured by others, the buffers handed over
-    /// meanwhile live as long as their graph.
+    /// longer than all clones. If it is captured by others, memory of
+    /// theirs that is handed over meanwhile lives as long as their graph.
     pub unsafe fn from_raw(context: &Context, raw: *mut std::ffi::c_void) -> Stream {
         Stream(Arc::new(StreamInner {
             context: context.clone(),

@@ -1,11 +1,17 @@
 //! Capture of packs, unpacks, copies and reductions in graphs.
 
+#[path = "support/of_others.rs"]
+mod of_others;
 mod support;
 
+use of_others::{GLOBAL, OfOthers};
 use osier_datatype::{Basic, Layout, Operator, Type};
 use osier_kernels::{
-    After, Context, DeviceError, DeviceSlice, DeviceView, Graph, Kind, Packer, Pinned, Stream, copy,
+    After, Callback, Context, DeviceError, DeviceSlice, DeviceView, Graph, Kind, Packer, Pinned,
+    Stream, copy,
 };
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use support::{context, download};
 
 fn upload(stream: &Stream, bytes: &[u8], to: &DeviceSlice<u8>) {
@@ -170,5 +176,94 @@ fn what_cannot_be_captured_is_told_and_the_stream_stays() {
     let plain = DeviceSlice::<u8>::with_kind(&stream, Kind::Plain, 64).unwrap();
     drop(plain);
     osier_kernels::reap();
+    stream.synchronize().unwrap();
+}
+
+/// Torch's way: the mode forbids every thread what may be unsafe, and the graph outlives
+/// whatever its nodes use. Everything here is a first use.
+#[test]
+fn captures_of_others_keep_what_their_nodes_use() {
+    let Some(context) = context() else { return };
+    let stream = Stream::new(&context).unwrap();
+    let packer = Packer::new(&context);
+    let layouts = layouts();
+    let (source, third) = (memory(&stream, 512), memory(&stream, 512));
+    copy::fill(&stream, &third.after_stream(&stream), 0).unwrap();
+    let (packed, second) = (memory(&stream, 240), memory(&stream, 512));
+    let before = stream.record().unwrap();
+    let called = Arc::new(AtomicUsize::new(0));
+    let counts = called.clone();
+    let graph = OfOthers::capture(&stream, GLOBAL, || {
+        let view = |slice: &DeviceSlice<u8>, layout| {
+            DeviceView::new(slice, 0, layout, 1)
+                .unwrap()
+                .after_stream(&stream)
+        };
+        let (a, b) = (view(&source, &layouts[0]), view(&second, &layouts[1]));
+        let c = view(&third, &layouts[2]);
+        let place = packed.after_stream(&stream);
+        packer.pack(&stream, &a, 0..240, &place, None).unwrap();
+        packer.unpack(&stream, &place, 0..240, &b, None).unwrap();
+        // Another thread asks, allocates and frees meanwhile.
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                before.synchronize().unwrap();
+                assert!(before.is_passed().unwrap());
+                let other = Stream::new(&context).unwrap();
+                drop(memory(&other, 4096));
+                other.synchronize().unwrap();
+            });
+        });
+        packer.copy(&stream, &b, &c, 0..240, None).unwrap();
+        packer
+            .combine(&stream, Operator::Sum, &b, &c, 0..240, None)
+            .unwrap();
+        let call = Callback::new(move || {
+            counts.fetch_add(1, Ordering::Relaxed);
+        });
+        stream.call(&call).unwrap();
+    })
+    .unwrap();
+    drop((packed, second, packer));
+    let other = Stream::new(&context).unwrap();
+    other.wait(&stream.record().unwrap()).unwrap();
+    for round in 0..3u8 {
+        let bytes: Vec<u8> = (0..512)
+            .map(|i| (i as u8).wrapping_mul(5 + round))
+            .collect();
+        upload(&other, &bytes, &source);
+        graph.launch(&other);
+        assert!(
+            download(&other, &third) == expected(&layouts, &bytes),
+            "round {round}"
+        );
+    }
+    assert_eq!(called.load(Ordering::Relaxed), 3);
+    other.synchronize().unwrap();
+    drop(graph);
+    // The driver gives back what the graph has kept, some time later.
+    let since = std::time::Instant::now();
+    while Arc::strong_count(&called) > 1 {
+        assert!(
+            since.elapsed().as_secs() < 60,
+            "the graph is gone, and its function kept"
+        );
+        osier_kernels::reap_graphs();
+        std::thread::yield_now();
+    }
+}
+
+/// A thread of the user has its own mode again behind calls of this crate.
+#[test]
+fn threads_of_users_stay_strict_in_captures() {
+    let Some(context) = context() else { return };
+    let stream = Stream::new(&context).unwrap();
+    let spoiled = OfOthers::capture(&stream, GLOBAL, || {
+        drop(memory(&Stream::new(&context).unwrap(), 512));
+        // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
+        assert_eq!(of_others::allocate(), 900);
+    });
+    // CUDA_ERROR_STREAM_CAPTURE_INVALIDATED.
+    assert_eq!(spoiled.err(), Some(901));
     stream.synchronize().unwrap();
 }

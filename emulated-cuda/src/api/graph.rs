@@ -1,13 +1,13 @@
 //! Capture of streams, graphs, their launches.
 
-use std::ffi::{c_char, c_uint};
+use std::ffi::{c_char, c_uint, c_void};
 use std::sync::Arc;
 
 use crate::abi::{self, Handle};
 use crate::driver::{Object, State, lock, stale};
-use crate::fault::{Fault, Out, Result, entries, invalid};
-use crate::graph::{Capture, Graph};
-use crate::work;
+use crate::fault::{Fault, In, Out, Result, entries, invalid};
+use crate::graph::{CAPTURE_MODE, CAPTURE_RELAXED, Capture, Graph, UserObject};
+use crate::work::{self, HostFunction};
 
 fn begin(stream: Handle, mode: c_uint) -> Result {
     let mut state = lock()?;
@@ -97,6 +97,28 @@ fn instantiate(out: Out<Handle>, graph: Handle) -> Result {
     out.set(handle)
 }
 
+/// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`.
+const NO_DESTRUCTOR_SYNC: c_uint = 1;
+/// `CU_GRAPH_USER_OBJECT_MOVE`.
+const GRAPH_USER_OBJECT_MOVE: c_uint = 1;
+
+/// Takes counts of a user object from the user.
+fn give_up(state: &mut State, object: Handle, count: c_uint) -> Result<Vec<Arc<UserObject>>> {
+    let counts = state
+        .user_objects
+        .get_mut(&object)
+        .ok_or_else(|| stale(Object::UserObject, object))?;
+    let left = counts
+        .len()
+        .checked_sub(count as usize)
+        .ok_or_else(|| invalid("more counts of a user object than its user holds"))?;
+    let gone = counts.split_off(left);
+    if left == 0 {
+        state.user_objects.remove(&object);
+    }
+    Ok(gone)
+}
+
 fn info(stream: Handle, status: Out<c_uint>, id: Out<u64>) -> Result<Option<Handle>> {
     let mut state = lock()?;
     let stream = state.stream_of(stream)?;
@@ -139,12 +161,76 @@ entries! {
         info(stream, status, id).map(drop)
     }
 
+    fn cuStreamGetCaptureInfo_v2(
+        stream: Handle, status: Out<c_uint>, id: Out<u64>, graph: Out<Handle>,
+        after: Out<Handle>, count: Out<usize>
+    ) {
+        if !after.address().is_null() || !count.address().is_null() {
+            return Err(Fault::named(abi::ERROR_NOT_SUPPORTED, "handles of nodes: not yet"));
+        }
+        if let Some(captured) = info(stream, status, id)? {
+            graph.set_if(captured);
+        }
+        Ok(())
+    }
+
     fn cuThreadExchangeStreamCaptureMode(mode: Out<c_uint>) {
-        // Modes are of captures here, so nothing is exchanged.
         let _state = lock()?;
-        if mode.address().is_null() {
+        let address = mode.address();
+        if address.is_null() {
             return Err(invalid("no mode"));
         }
+        // SAFETY: the caller's place for a mode, which it has set.
+        let wanted = unsafe { address.read() };
+        if wanted > CAPTURE_RELAXED {
+            return Err(invalid(format!("no capture mode {wanted}")));
+        }
+        mode.set(CAPTURE_MODE.replace(wanted))
+    }
+
+    fn cuUserObjectCreate(
+        out: Out<Handle>, argument: In<c_void>, destroy: Option<HostFunction>,
+        count: c_uint, flags: c_uint
+    ) {
+        let destroy = destroy.ok_or_else(|| invalid("no destructor"))?;
+        if count == 0 || flags != NO_DESTRUCTOR_SYNC {
+            return Err(invalid("a user object has a first count, and the flag 1"));
+        }
+        let mut state = lock()?;
+        let handle = state.handle(Object::UserObject);
+        let object = UserObject::new(argument.address_void(), destroy);
+        state.user_objects.insert(handle, vec![object; count as usize]);
+        out.set(handle)
+    }
+
+    fn cuUserObjectRetain(object: Handle, count: c_uint) {
+        let mut state = lock()?;
+        let counts = state.user_objects.get_mut(&object)
+            .ok_or_else(|| stale(Object::UserObject, object))?;
+        let one = counts[0].clone();
+        counts.extend(std::iter::repeat_n(one, count as usize));
+        Ok(())
+    }
+
+    fn cuUserObjectRelease(object: Handle, count: c_uint) {
+        let mut state = lock()?;
+        give_up(&mut state, object, count).map(drop)
+    }
+
+    fn cuGraphRetainUserObject(graph: Handle, object: Handle, count: c_uint, flags: c_uint) {
+        let mut state = lock()?;
+        let one = state.user_objects.get(&object).map(|counts| counts[0].clone())
+            .ok_or_else(|| stale(Object::UserObject, object))?;
+        let counts = match flags {
+            0 => vec![one; count as usize],
+            GRAPH_USER_OBJECT_MOVE => give_up(&mut state, object, count)?,
+            _ => return Err(invalid(format!("no flags {flags} of a user object"))),
+        };
+        let State { graphs, captures, .. } = &mut *state;
+        let under_way = captures.get_mut(&graph).map(|c| &mut c.graph);
+        let graph = under_way.or_else(|| graphs.get_mut(&graph))
+            .ok_or_else(|| stale(Object::Graph, graph))?;
+        graph.kept.extend(counts.into_iter().map(|one| (object, one)));
         Ok(())
     }
 

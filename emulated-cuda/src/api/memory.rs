@@ -10,21 +10,6 @@ use crate::ranges::pages;
 use crate::settings::settings;
 use crate::waits::{Waits, wait_for_context};
 
-fn refuse_in_capture(state: &State, what: &str) -> Result {
-    let me = std::thread::current().id();
-    let global = state
-        .captures
-        .values()
-        .any(|c| c.mode == 0 || (c.mode == 1 && c.thread == me));
-    match global {
-        false => Ok(()),
-        true => Err(Fault::named(
-            abi::ERROR_STREAM_CAPTURE_UNSUPPORTED,
-            format!("{what} while a stream is being captured in a mode that forbids it"),
-        )),
-    }
-}
-
 fn allocate(bytes: usize) -> Result<u64> {
     wait_for_context(Waits::Perhaps)?;
     let mut state = lock()?;
@@ -33,7 +18,6 @@ fn allocate(bytes: usize) -> Result<u64> {
     if bytes == 0 {
         return Err(invalid("an allocation of 0 bytes"));
     }
-    refuse_in_capture(&state, "cuMemAlloc")?;
     state.charge(device, bytes as u64)?;
     let State {
         devices, memory, ..

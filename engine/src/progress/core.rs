@@ -548,7 +548,9 @@ impl Drop for Core {
 
 /// Runs while futures or streams wait, is parked otherwise, and ends with the core.
 fn progress_thread(core: &Weak<Core>) {
+    osier_kernels::own_thread();
     loop {
+        osier_kernels::reap_graphs();
         let Some(core) = core.upgrade() else {
             return;
         };

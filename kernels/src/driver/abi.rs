@@ -39,7 +39,7 @@ macro_rules! opaque {
 }
 
 opaque!(
-    Context, Stream, Event, Module, Function, Graph, GraphExec, MemoryPool
+    Context, Stream, Event, Module, Function, Graph, GraphExec, MemoryPool, UserObject
 );
 
 pub type AllocationHandle = u64;
@@ -52,6 +52,8 @@ pub const PEER_ACCESS_ALREADY_ENABLED: u32 = 704;
 
 pub const STREAM_NON_BLOCKING: c_uint = 1;
 pub const CAPTURE_RELAXED: c_uint = 2;
+pub const USER_OBJECT_NO_DESTRUCTOR_SYNC: c_uint = 1;
+pub const GRAPH_USER_OBJECT_MOVE: c_uint = 1;
 pub const EVENT_DISABLE_TIMING: c_uint = 2;
 pub const EVENT_INTERPROCESS: c_uint = 4;
 pub const HOST_ALLOC_PORTABLE: c_uint = 1;

@@ -15,12 +15,14 @@
 //! CUDA Driver API reference 12.0. Why not cudarc's loader: decision 0030.
 
 pub(crate) mod abi;
+mod captures;
 pub(crate) mod nvml;
 
 use crate::debug;
 use crate::error::{DeviceError, Result};
 use crate::files;
 use abi::*;
+pub use captures::own_thread;
 use std::ffi::{CStr, OsString, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
@@ -36,7 +38,7 @@ const LIBRARY: &str = "libcuda.so.1";
 static PREFERRED: OnceLock<OsString> = OnceLock::new();
 
 macro_rules! entry_points {
-    ($($name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {
+    ($($name:ident($($arg:ident: $ty:ty),* $(,)?) $($beside:ident)?;)*) => {
         /// One field per function; `None` where the driver lacks it.
         #[allow(non_snake_case)]
         struct Table {
@@ -70,6 +72,7 @@ macro_rules! entry_points {
                     let Some(function) = self.table.$name else {
                         return Err(missing(stringify!($name)));
                     };
+                    $(let _relaxed = captures::$beside(self);)?
                     // SAFETY: the caller's contract.
                     let code = unsafe { function($($arg),*) };
                     match code {
@@ -90,6 +93,8 @@ macro_rules! entry_points {
     };
 }
 
+// Calls that a capture of this or another thread may forbid, though they have nothing to do
+// with it, are marked `beside_captures`.
 entry_points! {
     cuInit(flags: c_uint);
     cuDriverGetVersion(version: *mut c_int);
@@ -114,8 +119,8 @@ entry_points! {
     cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);
     cuStreamGetPriority(stream: Stream, priority: *mut c_int);
     cuStreamDestroy_v2(stream: Stream);
-    cuStreamQuery(stream: Stream);
-    cuStreamSynchronize(stream: Stream);
+    cuStreamQuery(stream: Stream) beside_captures;
+    cuStreamSynchronize(stream: Stream) beside_captures;
     cuStreamWaitEvent(stream: Stream, event: Event, flags: c_uint);
     cuStreamWriteValue32_v2(stream: Stream, at: DevicePointer, value: u32, flags: c_uint);
     cuStreamWaitValue32_v2(stream: Stream, at: DevicePointer, value: u32, flags: c_uint);
@@ -123,6 +128,23 @@ entry_points! {
     cuStreamBeginCapture_v2(stream: Stream, mode: c_uint);
     cuStreamEndCapture(stream: Stream, graph: *mut Graph);
     cuStreamGetCaptureInfo(stream: Stream, status: *mut c_uint, id: *mut u64);
+    cuStreamGetCaptureInfo_v2(
+        stream: Stream,
+        status: *mut c_uint,
+        id: *mut u64,
+        graph: *mut Graph,
+        after: *mut *const c_void,
+        count: *mut usize,
+    );
+    cuUserObjectCreate(
+        object: *mut UserObject,
+        data: *mut c_void,
+        destroy: HostFunction,
+        count: c_uint,
+        flags: c_uint,
+    );
+    cuUserObjectRelease(object: UserObject, count: c_uint);
+    cuGraphRetainUserObject(graph: Graph, object: UserObject, count: c_uint, flags: c_uint);
     cuThreadExchangeStreamCaptureMode(mode: *mut c_uint);
     cuGraphInstantiateWithFlags(executable: *mut GraphExec, graph: Graph, flags: u64);
     cuGraphLaunch(executable: GraphExec, stream: Stream);
@@ -130,11 +152,11 @@ entry_points! {
     cuGraphExecDestroy(executable: GraphExec);
     cuEventCreate(event: *mut Event, flags: c_uint);
     cuEventRecord(event: Event, stream: Stream);
-    cuEventQuery(event: Event);
-    cuEventSynchronize(event: Event);
+    cuEventQuery(event: Event) beside_captures;
+    cuEventSynchronize(event: Event) beside_captures;
     cuEventDestroy_v2(event: Event);
-    cuMemAlloc_v2(memory: *mut DevicePointer, bytes: usize);
-    cuMemFree_v2(memory: DevicePointer);
+    cuMemAlloc_v2(memory: *mut DevicePointer, bytes: usize) beside_captures;
+    cuMemFree_v2(memory: DevicePointer) beside_captures;
     cuMemGetAddressRange_v2(start: *mut DevicePointer, bytes: *mut usize, at: DevicePointer);
     cuMemAllocAsync(memory: *mut DevicePointer, bytes: usize, stream: Stream);
     cuMemFreeAsync(memory: DevicePointer, stream: Stream);
@@ -149,11 +171,11 @@ entry_points! {
     cuMemPoolImportFromShareableHandle(pool: *mut MemoryPool, shared: *mut c_void, kind: c_uint, flags: u64);
     cuMemPoolExportPointer(handle: *mut IpcHandle, at: DevicePointer);
     cuMemPoolImportPointer(at: *mut DevicePointer, pool: MemoryPool, handle: *const IpcHandle);
-    cuMemAllocManaged(memory: *mut DevicePointer, bytes: usize, flags: c_uint);
-    cuMemHostAlloc(memory: *mut *mut c_void, bytes: usize, flags: c_uint);
-    cuMemFreeHost(memory: *mut c_void);
-    cuMemHostRegister_v2(memory: *mut c_void, bytes: usize, flags: c_uint);
-    cuMemHostUnregister(memory: *mut c_void);
+    cuMemAllocManaged(memory: *mut DevicePointer, bytes: usize, flags: c_uint) beside_captures;
+    cuMemHostAlloc(memory: *mut *mut c_void, bytes: usize, flags: c_uint) beside_captures;
+    cuMemFreeHost(memory: *mut c_void) beside_captures;
+    cuMemHostRegister_v2(memory: *mut c_void, bytes: usize, flags: c_uint) beside_captures;
+    cuMemHostUnregister(memory: *mut c_void) beside_captures;
     cuMemHostGetDevicePointer_v2(device: *mut DevicePointer, host: *mut c_void, flags: c_uint);
     cuMemGetAllocationGranularity(bytes: *mut usize, prop: *const AllocationProp, option: c_uint);
     cuMemCreate(handle: *mut AllocationHandle, bytes: usize, prop: *const AllocationProp, flags: u64);
@@ -161,9 +183,9 @@ entry_points! {
     cuMemRetainAllocationHandle(handle: *mut AllocationHandle, at: DevicePointer);
     cuMemAddressReserve(at: *mut DevicePointer, bytes: usize, alignment: usize, hint: DevicePointer, flags: u64);
     cuMemAddressFree(at: DevicePointer, bytes: usize);
-    cuMemMap(at: DevicePointer, bytes: usize, offset: usize, handle: AllocationHandle, flags: u64);
-    cuMemUnmap(at: DevicePointer, bytes: usize);
-    cuMemSetAccess(at: DevicePointer, bytes: usize, access: *const AccessDesc, count: usize);
+    cuMemMap(at: DevicePointer, bytes: usize, offset: usize, handle: AllocationHandle, flags: u64) beside_captures;
+    cuMemUnmap(at: DevicePointer, bytes: usize) beside_captures;
+    cuMemSetAccess(at: DevicePointer, bytes: usize, access: *const AccessDesc, count: usize) beside_captures;
     cuMemExportToShareableHandle(shared: *mut c_void, handle: AllocationHandle, kind: c_uint, flags: u64);
     cuMemImportFromShareableHandle(handle: *mut AllocationHandle, shared: *mut c_void, kind: c_uint);
     cuMemcpyAsync(dst: DevicePointer, src: DevicePointer, bytes: usize, stream: Stream);
@@ -183,8 +205,8 @@ entry_points! {
     cuMemsetD8Async(at: DevicePointer, value: u8, bytes: usize, stream: Stream);
     cuPointerGetAttributes(count: c_uint, which: *mut c_uint, values: *mut *mut c_void, at: DevicePointer);
     cuIpcGetMemHandle(handle: *mut IpcHandle, at: DevicePointer);
-    cuIpcOpenMemHandle_v2(at: *mut DevicePointer, handle: IpcHandle, flags: c_uint);
-    cuIpcCloseMemHandle(at: DevicePointer);
+    cuIpcOpenMemHandle_v2(at: *mut DevicePointer, handle: IpcHandle, flags: c_uint) beside_captures;
+    cuIpcCloseMemHandle(at: DevicePointer) beside_captures;
     cuIpcGetEventHandle(handle: *mut IpcHandle, event: Event);
     cuIpcOpenEventHandle(event: *mut Event, handle: IpcHandle);
     cuModuleLoadDataEx(
@@ -193,14 +215,14 @@ entry_points! {
         count: c_uint,
         options: *mut c_uint,
         values: *mut *mut c_void,
-    );
+    ) beside_captures;
     cuOccupancyMaxActiveBlocksPerMultiprocessor(
         blocks: *mut c_int,
         function: Function,
         threads: c_int,
         shared_bytes: usize,
     );
-    cuModuleGetFunction(function: *mut Function, module: Module, name: Name);
+    cuModuleGetFunction(function: *mut Function, module: Module, name: Name) beside_captures;
     cuLaunchKernel(
         function: Function,
         grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
