@@ -151,7 +151,14 @@ fn note(name: &'static str) {
         Trace { file, calls: 0 }
     });
     // Asking changes nothing, and is done any number of times.
-    let asks = ["cuCtx", "cuDevice", "cuPointer", "cuInit", "cuDriver"];
+    let asks = [
+        "cuCtx",
+        "cuDevice",
+        "cuPointer",
+        "cuInit",
+        "cuDriver",
+        "cuThread",
+    ];
     let passive = name.contains("Query") || name.contains("Get");
     if !passive && !asks.iter().any(|asks| name.starts_with(asks)) {
         trace.calls += 1;

@@ -100,7 +100,7 @@ thread_local! {
     pub static CAPTURE_MODE: Cell<u32> = const { Cell::new(CAPTURE_GLOBAL) };
 }
 
-/// [`State::refuse_unsafe`], of a driver that is initialised.
+/// Refuses a call that captures under way forbid, of a driver that is initialised.
 pub fn refuse_unsafe(what: &str) -> Result {
     match driver() {
         Ok(driver) => driver.lock().refuse_unsafe(what),

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_uint, c_void};
 use std::sync::Arc;
 
 use crate::abi::{self, Handle};
-use crate::driver::{Object, State, lock, stale};
+use crate::driver::{Object, State, driver, lock, stale};
 use crate::fault::{Fault, In, Out, Result, entries, invalid};
 use crate::graph::{CAPTURE_MODE, CAPTURE_RELAXED, Capture, Graph, UserObject};
 use crate::work::{self, HostFunction};
@@ -175,7 +175,7 @@ entries! {
     }
 
     fn cuThreadExchangeStreamCaptureMode(mode: Out<c_uint>) {
-        let _state = lock()?;
+        driver()?;
         let address = mode.address();
         if address.is_null() {
             return Err(invalid("no mode"));

@@ -181,7 +181,14 @@ pub fn driver_calls(job: &mut Command, ranks: &[usize]) -> Vec<String> {
         .through(ranks)
         .code(0);
     let passive = |call: &&str| {
-        let asks = ["cuCtx", "cuDevice", "cuPointer", "cuInit", "cuDriver"];
+        let asks = [
+            "cuCtx",
+            "cuDevice",
+            "cuPointer",
+            "cuThread",
+            "cuInit",
+            "cuDriver",
+        ];
         !call.contains("Query")
             && !call.contains("Get")
             && !asks.iter().any(|a| call.starts_with(a))
