@@ -19,10 +19,58 @@ struct osier_copy {
     osier_u32 chunk;  // words that a warp takes at once
 };
 
-template <int W> static __device__ __forceinline__ void osier_copy_layouts(const osier_copy& plan) {
+// Words of a segment of each side from the first on, ITEMS of a lane under way, APART words apart.
+template <int W, int ITEMS, int APART> static __device__ __forceinline__ void osier_copy_each(
+    const osier_copy& plan, const osier_segment& reads, const osier_segment& writes, osier_u32 first,
+    osier_u32 words, osier_u32 lane
+) {
     typedef typename osier_word<W>::type word;
-    // Narrow words of a lane are neighbors, which share a division.
-    const int ITEMS = W <= 2 ? 8 / W : 4, APART = W <= 2 ? 1 : (int)OSIER_LANES;
+    const bool wide = plan.wide;
+    for (osier_u32 number = first + lane * (APART == 1 ? ITEMS : 1); number < words; number += ITEMS * OSIER_LANES) {
+        word moved[ITEMS];
+        osier_u8* places[ITEMS];
+        osier_find<W, ITEMS, APART>(plan.from.nest, wide, reads, number, words, places);
+#pragma unroll
+        for (int k = 0; k < ITEMS; k++) {
+            if (number + k * APART < words) moved[k] = *(const word*)places[k];
+        }
+        osier_find<W, ITEMS, APART>(plan.to.nest, wide, writes, number, words, places);
+#pragma unroll
+        for (int k = 0; k < ITEMS; k++) {
+            if (number + k * APART < words) *(word*)places[k] = moved[k];
+        }
+    }
+}
+
+// Narrow words of two cores that are written out, at strides: whole groups of 8 bytes ask
+// for no word's number. Gives the words that are done.
+template <int W> static __device__ __forceinline__ osier_u32 osier_copy_maps(
+    const osier_copy& plan, const osier_segment& reads, const osier_segment& writes, osier_u32 words, osier_u32 lane
+) {
+    typedef typename osier_word<W>::type word;
+    const int MANY = 8 / W;
+    const osier_maps<W> from = {plan.from.nest, reads}, to = {plan.to.nest, writes};
+    const osier_by_map<W> sources = {from}, targets = {to};
+    const osier_u32 whole = words / MANY * MANY;
+    for (osier_u32 number = lane * MANY; number < whole; number += MANY * OSIER_LANES) {
+        word moved[MANY];
+        osier_u8* places[MANY];
+        sources.find(number, places);
+#pragma unroll
+        for (int k = 0; k < MANY; k++) moved[k] = *(const word*)places[k];
+        targets.find(number, places);
+#pragma unroll
+        for (int k = 0; k < MANY; k++) *(word*)places[k] = moved[k];
+    }
+    return whole;
+}
+
+// Whether all words of a segment are found by osier_by_map.
+static __device__ __forceinline__ bool osier_is_mapped(const osier_nest& nest, const osier_segment& segment) {
+    return segment.kind & OSIER_MAP && nest.dimensions && !nest.dimension[0].table;
+}
+
+template <int W> static __device__ __forceinline__ void osier_copy_layouts(const osier_copy& plan) {
     const osier_nest& from = plan.from.nest;
     const osier_nest& to = plan.to.nest;
     const bool wide = plan.wide;
@@ -42,21 +90,14 @@ template <int W> static __device__ __forceinline__ void osier_copy_layouts(const
             if (reads.kind == OSIER_RUN && writes.kind == OSIER_RUN) {
                 osier_copy_run<W>(writes.base, reads.base, words, lane);
             } else {
-                const osier_u32 begin = lane * (APART == 1 ? ITEMS : 1);
-                for (osier_u32 number = begin; number < words; number += ITEMS * OSIER_LANES) {
-                    word moved[ITEMS];
-                    osier_u8* places[ITEMS];
-                    osier_find<W, ITEMS, APART>(from, wide, reads, number, words, places);
-#pragma unroll
-                    for (int k = 0; k < ITEMS; k++) {
-                        if (number + k * APART < words) moved[k] = *(const word*)places[k];
-                    }
-                    osier_find<W, ITEMS, APART>(to, wide, writes, number, words, places);
-#pragma unroll
-                    for (int k = 0; k < ITEMS; k++) {
-                        if (number + k * APART < words) *(word*)places[k] = moved[k];
-                    }
+                // Neighbors share a search, but their accesses lie apart.
+                const bool near = W <= 2 || (reads.kind | writes.kind) & OSIER_LIST;
+                osier_u32 moved = 0;
+                if (W <= 2 && osier_is_mapped(from, reads) && osier_is_mapped(to, writes)) {
+                    moved = osier_copy_maps<(W <= 2 ? W : 1)>(plan, reads, writes, words, lane);
                 }
+                if (near) osier_copy_each<W, W <= 2 ? 8 / W : 4, 1>(plan, reads, writes, moved, words, lane);
+                else osier_copy_each<W, 4, OSIER_LANES>(plan, reads, writes, 0, words, lane);
             }
             done += words;
         }

@@ -370,6 +370,31 @@ template <int W> struct osier_by_rows {
     }
 };
 
+// Where neighboring words of a list are: one search, then run by run, for the word behind
+// a run's last one is the next run's first. Of lists of less than 4 GiB; offsets are O.
+template <int W, int MANY, class O> static __device__ __forceinline__ void osier_walk_list(
+    const osier_nest& nest, const osier_segment& segment, osier_u32 number, osier_u32 words, osier_u8** places
+) {
+    const osier_list& list = nest.list;
+    const osier_u32* const before = (const osier_u32*)list.before;
+    const osier_u32 byte = ((osier_u32)segment.inside + number) * W, hint = byte >> list.shift;
+    osier_u32 run = osier_bisect(before, list.hints[hint], list.hints[hint + 1], byte);
+    const osier_u32 core = (osier_u32)nest.core.value * W;
+    osier_u32 end = run + 1 < list.runs ? before[run + 1] : core;
+    const osier_u8* at = segment.base + (osier_i64)((const O*)list.offsets)[run] + (byte - before[run]);
+    places[0] = (osier_u8*)at;
+#pragma unroll
+    for (int k = 1; k < MANY; k++) {
+        at += W;
+        if (byte + k * W == end && number + k < words) {
+            run++;
+            at = segment.base + (osier_i64)((const O*)list.offsets)[run];
+            end = run + 1 < list.runs ? before[run + 1] : core;
+        }
+        places[k] = (osier_u8*)at;
+    }
+}
+
 // Addresses of MANY words of a segment of any kind, APART words apart; words behind
 // the end of the segment get no address.
 template <int W, int MANY, int APART, class P> static __device__ __forceinline__ void osier_find_each(
@@ -401,7 +426,10 @@ template <int W, int MANY, int APART> static __device__ __forceinline__ void osi
         else osier_find_each<W, MANY, APART>(maps, number, words, places);
     } else if (segment.kind & OSIER_LIST) {
         const osier_lists<W> lists = {nest, segment};
-        osier_find_each<W, MANY, APART>(lists, number, words, places);
+        const bool walked = APART == 1 && !nest.list.wide_before;
+        if (walked && !nest.list.wide_offsets) osier_walk_list<W, MANY, osier_i32>(nest, segment, number, words, places);
+        else if (walked) osier_walk_list<W, MANY, osier_i64>(nest, segment, number, words, places);
+        else osier_find_each<W, MANY, APART>(lists, number, words, places);
     } else if (segment.kind & OSIER_BOX) {
         const osier_boxes<W> boxes = {nest, segment};
         // Arithmetic alone, so words behind the end may be asked for, too.

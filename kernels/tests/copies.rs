@@ -1,5 +1,5 @@
 //! Chosen layouts from each to each, on the driver that `support` finds: matrices by rows and
-//! by columns, structs of boxes.
+//! by columns, structs of boxes, lists of short runs.
 
 mod support;
 
@@ -195,6 +195,75 @@ fn structs_of_boxes() {
             }
         }
         sums_agree((&packer, &stream), (&layouts[0], &layouts[1]), &mut random);
+    }
+}
+
+/// Blocks of 1 to 6 words with gaps of up to 3 between, and now and then a long one, whose
+/// words are `size` together.
+fn listed(word: usize, size: usize, random: &mut Random) -> Type {
+    let (mut at, mut left) = (0, size);
+    let mut blocks = Vec::new();
+    while left > 0 {
+        let most = [6, 6, 6, 6, 6, 6, 6, 200][random.below(8) as usize];
+        let block = left.min(1 + random.below(most) as usize);
+        blocks.push((block, at as isize));
+        at += block + random.below(4) as usize;
+        left -= block;
+    }
+    if random.below(2) == 0 {
+        // The last block first in memory, and so on.
+        blocks.reverse();
+    }
+    let unit = Type::contiguous(word, &Type::basic(Basic::U8)).unwrap();
+    Type::indexed(&blocks, &unit).unwrap()
+}
+
+/// Lists to lists: long ones, and such that are written out as the cores of many records.
+#[test]
+fn lists_to_lists() {
+    let Some(context) = context() else { return };
+    let (stream, packer) = (Stream::new(&context).unwrap(), Packer::new(&context));
+    let mut random = Random::new(7);
+    for round in 0..24 {
+        let word = [1, 2, 4, 8, 16][round % 5];
+        let (size, count) = match round % 4 {
+            0 => (6000, 1),
+            1 => (700, 5),
+            2 => (15, 700),
+            _ => (37, 300),
+        };
+        let types = [(); 3].map(|()| listed(word, size, &mut random));
+        let types = types.map(|ty| {
+            let apart = ty.true_extent() + (word as isize) * random.below(3) as isize;
+            let ty = Type::resized(ty.true_lb(), apart, &ty).unwrap();
+            Type::contiguous(count, &ty).unwrap()
+        });
+        let packed = Type::contiguous(size * count * word, &Type::basic(Basic::U8)).unwrap();
+        let rows = Type::hvector(
+            size * count,
+            word,
+            2 * word as isize,
+            &Type::basic(Basic::U8),
+        );
+        let mut layouts: Vec<Layout> = types.iter().map(|ty| ty.commit().unwrap()).collect();
+        layouts.push(packed.commit().unwrap());
+        layouts.push(rows.unwrap().commit().unwrap());
+        for from in &layouts {
+            for to in &layouts {
+                let total = size * count * word;
+                let cut = |random: &mut Random| random.below(total as u64 + 1) as usize;
+                let (a, b) = (cut(&mut random), cut(&mut random));
+                let all = random.below(2) == 0;
+                let range = if all { 0..total } else { a.min(b)..a.max(b) };
+                let shifts = [[0, 0], [8, 4], [0, 8], [3, 0]][random.below(4) as usize];
+                let both = (&packer, &stream);
+                let told = std::panic::AssertUnwindSafe(|| {
+                    agrees(both, (from, to), range, shifts, &mut random);
+                });
+                let told = std::panic::catch_unwind(told);
+                assert!(told.is_ok(), "round {round}: {from:?} to {to:?}");
+            }
+        }
     }
 }
 
