@@ -61,8 +61,7 @@ impl Stream {
     /// afterwards waits until it has returned. In a capture: at each launch.
     ///
     /// # Errors
-    /// A capture that others began, by a driver whose graphs keep nothing; or the driver
-    /// refuses.
+    /// The driver refuses.
     pub fn call(&self, callback: &Callback) -> Result<()> {
         let driver = self.context().enter()?;
         if self.is_captured()? {
@@ -86,7 +85,7 @@ impl Stream {
     /// Keeps something for as long as the graph lives that the stream's capture makes.
     ///
     /// # Errors
-    /// There is no capture; or others began it, and the driver's graphs keep nothing.
+    /// There is no capture, or the driver refuses.
     pub fn keep(&self, owner: Arc<dyn Any + Send + Sync>) -> Result<()> {
         match self.capture()? {
             Some(id) => self.context().captures().keep(self, id, owner),

@@ -16,7 +16,7 @@
 
 use crate::device::Context;
 use crate::driver::abi;
-use crate::error::{DeviceError, Result};
+use crate::error::Result;
 use crate::memory::Memory;
 use crate::slice::{After, order};
 use crate::stream::{Event, Stream};
@@ -106,13 +106,6 @@ impl Captures {
 /// Makes the graph that a stream's capture builds an owner.
 fn give(stream: &Stream, kept: &Arc<Mutex<Kept>>) -> Result<()> {
     let driver = stream.context().enter()?;
-    let needed = ["cuStreamGetCaptureInfo_v2", "cuUserObjectCreate"];
-    if !needed.iter().all(|name| driver.has(name)) {
-        return Err(DeviceError::Capture(
-            "something that the graph must keep, in a capture that others have begun, by a \
-             driver whose graphs keep nothing (hint: Graph::capture, or a newer driver)",
-        ));
-    }
     let (mut status, mut id, mut graph) = (0, 0, abi::Graph::NULL);
     let (after, count) = (std::ptr::null_mut(), std::ptr::null_mut());
     // SAFETY: places for two numbers and a graph; the rest is not asked for.

@@ -178,23 +178,32 @@ fn structs_of_boxes() {
             let plan = Plan::new(layout, 1).unwrap();
             assert!(Tables::new(&plan).bytes.is_empty(), "{parts:?}: {plan:?}");
         }
-        for from in &layouts {
-            for to in &layouts {
-                let total = from.size();
-                let cut = |random: &mut Random| random.below(total as u64 + 1) as usize;
-                let (a, b) = (cut(&mut random), cut(&mut random));
-                let all = random.below(2) == 0;
-                let range = if all { 0..total } else { a.min(b)..a.max(b) };
-                let shifts = [[0, 0], [8, 4], [0, 8], [3, 0]][random.below(4) as usize];
-                let both = (&packer, &stream);
-                let told = std::panic::AssertUnwindSafe(|| {
-                    agrees(both, (from, to), range, shifts, &mut random);
-                });
-                let told = std::panic::catch_unwind(told);
-                assert!(told.is_ok(), "{parts:?}: {from:?} to {to:?}");
-            }
-        }
+        all_pairs_agree(
+            (&packer, &stream),
+            &layouts,
+            &format!("{parts:?}"),
+            &mut random,
+        );
         sums_agree((&packer, &stream), (&layouts[0], &layouts[1]), &mut random);
+    }
+}
+
+/// Copies from each layout to each, of all bytes or a random range.
+fn all_pairs_agree(both: (&Packer, &Stream), layouts: &[Layout], what: &str, random: &mut Random) {
+    for from in layouts {
+        for to in layouts {
+            let total = from.size();
+            let cut = |random: &mut Random| random.below(total as u64 + 1) as usize;
+            let (a, b) = (cut(random), cut(random));
+            let all = random.below(2) == 0;
+            let range = if all { 0..total } else { a.min(b)..a.max(b) };
+            let shifts = [[0, 0], [8, 4], [0, 8], [3, 0]][random.below(4) as usize];
+            let told = std::panic::AssertUnwindSafe(|| {
+                agrees(both, (from, to), range, shifts, random);
+            });
+            let told = std::panic::catch_unwind(told);
+            assert!(told.is_ok(), "{what}: {from:?} to {to:?}");
+        }
     }
 }
 
@@ -248,22 +257,12 @@ fn lists_to_lists() {
         let mut layouts: Vec<Layout> = types.iter().map(|ty| ty.commit().unwrap()).collect();
         layouts.push(packed.commit().unwrap());
         layouts.push(rows.unwrap().commit().unwrap());
-        for from in &layouts {
-            for to in &layouts {
-                let total = size * count * word;
-                let cut = |random: &mut Random| random.below(total as u64 + 1) as usize;
-                let (a, b) = (cut(&mut random), cut(&mut random));
-                let all = random.below(2) == 0;
-                let range = if all { 0..total } else { a.min(b)..a.max(b) };
-                let shifts = [[0, 0], [8, 4], [0, 8], [3, 0]][random.below(4) as usize];
-                let both = (&packer, &stream);
-                let told = std::panic::AssertUnwindSafe(|| {
-                    agrees(both, (from, to), range, shifts, &mut random);
-                });
-                let told = std::panic::catch_unwind(told);
-                assert!(told.is_ok(), "round {round}: {from:?} to {to:?}");
-            }
-        }
+        all_pairs_agree(
+            (&packer, &stream),
+            &layouts,
+            &format!("round {round}"),
+            &mut random,
+        );
     }
 }
 

@@ -184,8 +184,8 @@ impl Communicator {
     ///
     /// A send begins when the stream's work so far is done, and a receive writes its
     /// buffer then; what is queued on the stream afterwards comes behind the operation's
-    /// end. Memory is of the stream's device, or pinned. In a [`Graph::capture`] the
-    /// operation is done at each launch.
+    /// end. Memory is of the stream's device, or pinned. In a [`Graph::capture`], or in a
+    /// capture of another library such as torch, the operation is done at each launch.
     ///
     /// ```no_run
     /// use osier::devices::{Context, DeviceSlice, Stream, copy};

@@ -56,7 +56,7 @@ pub fn beside_captures(driver: &Driver) -> Relaxed<'_> {
     }
     Relaxed {
         driver,
-        before: before.filter(|_| thread == Thread::Users),
+        before: before.filter(|&mode| thread == Thread::Users && mode != abi::CAPTURE_RELAXED),
     }
 }
 

@@ -11,7 +11,8 @@
 //! # Invariants
 //! 1. The graph keeps what it rings, and that keeps the buffer and the communicator.
 //! 2. A graph does not run beside itself, so a latch is shut behind all waits of the
-//!    launch before.
+//!    launch before. Of a graph that others made executable twice, launches that run at
+//!    once wait for each other's operations.
 
 use super::{Awaited, Enqueued, Kind, Once, State, address, lock, passed};
 use crate::comm::Communicator;
