@@ -101,6 +101,11 @@ pub fn awaited_setups(comm: &Communicator) -> usize {
     comm.partitioned().awaited()
 }
 
+/// Operations enqueued on streams that it keeps: not over, or with an error to return.
+pub fn kept_of_streams(comm: &Communicator) -> usize {
+    comm.on_streams().len()
+}
+
 /// Operations of the lane that a partitioned request has under way.
 pub fn parts_under_way<S, T, B>(request: &Partitioned<S, T, B>) -> usize
 where

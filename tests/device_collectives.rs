@@ -2,7 +2,7 @@
 
 use crate::driver;
 use crate::support::{Watchdog, fails};
-use crate::{Late, memory, on_streams};
+use crate::{Late, memory, of_others, on_streams};
 use osier::devices::{DeviceSlice, Graph, Pinned, Stream, UserKernel, copy};
 use osier::model::DeviceCalls;
 use osier::testing::{Network, ranks_on};
@@ -220,17 +220,213 @@ fn stream_continues_after_enqueued_collective_failed() {
     });
 }
 
+/// Each call of two buffers: on the host, then at each launch of a graph, with new data.
+macro_rules! at_each_launch {
+    (
+        $comm:ident, $stream:ident, $call:ident, $send:expr $(=> $at:expr, $($more:expr)?;)?,
+        $recv:expr $(, $arg:expr)*
+    ) => {{
+        let blank = numbers($comm.rank() + 10, $recv);
+        let (from, mut to) = (upload($stream, &numbers(0, $send)), upload($stream, &blank));
+        let found = upload($stream, &blank);
+        let graph = Graph::capture($stream, |stream| {
+            $comm.on_stream(stream).$call(&from, $($at, $($more,)?)? &mut to $(, $arg)*).unwrap();
+            copy::copy(stream, &to.after_stream(stream), &found.after_stream(stream))?;
+            // Behind it, the contribution may be used again.
+            copy::fill(stream, &from.after_stream(stream), 1).map(drop)
+        })
+        .unwrap();
+        for round in 0..3 {
+            let (send, mut right) = (numbers($comm.rank() + 3 * round, $send), blank.clone());
+            $comm.$call(&send, $($at, $($more,)?)? &mut right $(, $arg)*).unwrap();
+            replace($stream, &send, &from);
+            replace($stream, &blank, &to);
+            graph.launch($stream, &[]).unwrap();
+            assert!(download($stream, &found) == right, "{}, {round}", stringify!($call));
+        }
+    }};
+}
+
+fn replace<T: Datatype>(stream: &Stream, data: &[T], to: &DeviceSlice<T>) {
+    let from = upload(stream, data);
+    copy::copy(stream, &from.after_stream(stream), &to.after_stream(stream)).unwrap();
+}
+
+fn every_captured_call(comm: &Communicator, stream: &Stream) {
+    let (me, n) = (comm.rank(), comm.size());
+    let mut data = upload(stream, &numbers(me, 1));
+    let graph = Graph::capture(stream, |stream| {
+        let on = comm.on_stream(stream);
+        on.bcast(&mut data, n - 1).unwrap();
+        on.barrier().unwrap();
+        Ok(())
+    });
+    let graph = graph.unwrap();
+    for round in 0..3 {
+        replace(stream, &numbers(10 * round + me, 1), &data);
+        graph.launch(stream, &[]).unwrap();
+        let right = numbers(10 * round + n - 1, 1);
+        assert!(download(stream, &data) == right, "bcast");
+    }
+
+    at_each_launch!(comm, stream, allreduce, 1, 1, Op::Sum);
+    at_each_launch!(comm, stream, reduce, 1, 1, 1, Op::Max);
+    at_each_launch!(comm, stream, scan, 1, 1, Op::Min);
+    at_each_launch!(comm, stream, exscan, 1, 1, Op::Sum);
+    at_each_launch!(comm, stream, reduce_scatter_block, n, 1, Op::Sum);
+    at_each_launch!(comm, stream, gather, 1, n, 0);
+    at_each_launch!(comm, stream, allgather, 1, n);
+    at_each_launch!(comm, stream, scatter, n, 1, 1);
+    at_each_launch!(comm, stream, alltoall, n, n);
+    let counts = vec![EACH; n];
+    let places: Vec<usize> = (0..n).rev().map(|rank| rank * EACH).collect();
+    let blocks = (&counts[..], &places[..]);
+    at_each_launch!(comm, stream, reduce_scatter, n, 1, &counts, Op::Sum);
+    at_each_launch!(comm, stream, gatherv, 1, n, &counts, &places, 0);
+    at_each_launch!(comm, stream, allgatherv, 1, n, &counts, &places);
+    at_each_launch!(comm, stream, alltoallv, n => blocks,;, n, blocks);
+    at_each_launch!(comm, stream, scatterv, n => &counts, &places;, 1, 0);
+
+    let ring = comm.cart_create(&[n], &[true]).unwrap().unwrap();
+    let (two, at) = ([EACH; 2], [EACH, 0]);
+    let pair = (&two[..], &at[..]);
+    at_each_launch!(ring, stream, neighbor_allgather, 1, 2);
+    at_each_launch!(ring, stream, neighbor_allgatherv, 1, 2, &two, &at);
+    at_each_launch!(ring, stream, neighbor_alltoall, 2, 2);
+    at_each_launch!(ring, stream, neighbor_alltoallv, 2 => pair,;, 2, pair);
+    comm.on_stream(stream).synchronize().unwrap();
+}
+
 #[test]
-fn collective_on_captured_stream_is_refused() {
+fn captured_collective_gives_result_of_blocking_one_at_each_launch() {
+    let Some(context) = driver::context() else {
+        return;
+    };
+    let _watchdog = Watchdog::start();
+    for network in Network::all() {
+        for reductions in [Reductions::Auto, Reductions::Device] {
+            ranks_on(&network, 3, |comm| {
+                reduce_devices(&comm, reductions);
+                every_captured_call(&comm, &Stream::new(&context).unwrap());
+            });
+        }
+    }
+}
+
+/// Graphs of two streams, launched in other orders by the ranks: each call meets its own.
+#[test]
+fn graphs_with_collectives_are_launched_in_any_order() {
+    on_streams(&Network::all(), |comm, stream| {
+        let streams = [stream.clone(), Stream::new(stream.context()).unwrap()];
+        let graphs = [0, 1].map(|at: usize| {
+            let stream = &streams[at];
+            let (data, ones) = (upload(stream, &[0i64; 300]), upload(stream, &[1i64; 300]));
+            let graph = Graph::capture(stream, |stream| {
+                let on = comm.on_stream(stream);
+                on.allreduce(&IN_PLACE, &mut data.clone(), Op::Sum).unwrap();
+                on.reduce_local(&ones, &mut data.clone(), Op::Sum).unwrap();
+                Ok(())
+            });
+            (data, graph.unwrap())
+        });
+        for round in 0..20i64 {
+            let first = (comm.rank() + round as usize) % 2;
+            for at in [first, 1 - first] {
+                let value = 10 * round + at as i64;
+                replace(&streams[at], &[value; 300], &graphs[at].0);
+                graphs[at].1.launch(&streams[at], &[]).unwrap();
+            }
+            for (at, (data, _)) in graphs.iter().enumerate() {
+                let right = 2 * (10 * round + at as i64) + 1;
+                assert!(download(&streams[at], data) == vec![right; 300], "{round}");
+            }
+        }
+    });
+}
+
+/// As torch captures, and with nothing of Osier called between launches.
+#[test]
+fn graphs_of_others_reduce_at_each_launch() {
     on_streams(&[Network::Shm], |comm, stream| {
+        let (data, mut sum) = (upload(stream, &[1i32; 100]), upload(stream, &[0i32; 100]));
+        let (byte, mut got) = (memory(stream, 1), memory(stream, 1));
+        let other = 1 - comm.rank();
+        let graph = of_others::OfOthers::capture(stream, of_others::GLOBAL, || {
+            let on = comm.on_stream(stream);
+            on.allreduce(&data, &mut sum, Op::Sum).unwrap();
+            on.sendrecv(&byte, other, 0, &mut got, other, 0).unwrap();
+            on.barrier().unwrap();
+        });
+        let graph = graph.unwrap_or_else(|code| panic!("the capture was spoiled: {code}"));
+        for _ in 0..300 {
+            graph.launch(stream);
+            stream.synchronize().unwrap();
+        }
+        // The last ones of the four.
+        assert!(osier::internals::kept_of_streams(comm) <= 4);
+        assert!(download(stream, &sum) == vec![2; 100]);
+    });
+}
+
+/// A call that fails at launches: its handle tells it, else the next call does, once.
+#[test]
+fn captured_collective_that_fails_is_told_of() {
+    on_streams(&[Network::Shm], |comm, stream| {
+        let on = comm.on_stream(stream);
+        let mut long = upload(stream, &[1; 50]);
+        let mut data = long.slice(..50 - 10 * comm.rank()).unwrap();
+        let mut handle = None;
         let graph = Graph::capture(stream, |stream| {
-            let told = comm.on_stream(stream).barrier();
-            fails(told, ErrorKind::Unavailable, &["captured graph", "hint"]);
+            handle = Some(comm.on_stream(stream).bcast(&mut data, 0).unwrap());
             Ok(())
         });
-        drop(graph.unwrap());
-        comm.on_stream(stream).barrier().unwrap();
-        comm.on_stream(stream).synchronize().unwrap();
+        let (graph, handle) = (graph.unwrap(), handle.unwrap());
+        for _ in 0..5 {
+            graph.launch(stream, &[]).unwrap();
+            stream.synchronize().unwrap();
+        }
+        if comm.rank() == 1 {
+            // Of five, the first and the last.
+            assert_eq!(osier::internals::kept_of_streams(comm), 2);
+            fails(
+                handle.wait(),
+                ErrorKind::Truncated,
+                &["bcast", "200", "160"],
+            );
+            let told = on.bcast(&mut long, 0);
+            fails(told, ErrorKind::Truncated, &["earlier", "200", "160"]);
+        } else {
+            handle.wait().unwrap();
+            drop(on.bcast(&mut long, 0).unwrap());
+        }
+        on.synchronize().unwrap();
+        comm.barrier().unwrap();
+    });
+}
+
+/// A rank leaves while a graph waits: the graph goes on, and the error names it.
+#[test]
+fn a_graph_that_waits_for_a_collective_is_released() {
+    on_streams(&Network::all(), |comm, stream| {
+        let mut data = upload(stream, &[1; 50]);
+        let mut handle = None;
+        let graph = Graph::capture(stream, |stream| {
+            let on = comm.on_stream(stream);
+            handle = Some(on.allreduce(&IN_PLACE, &mut data, Op::Sum).unwrap());
+            Ok(())
+        });
+        let graph = graph.unwrap();
+        if comm.rank() == 1 {
+            return;
+        }
+        for _ in 0..3 {
+            graph.launch(stream, &[]).unwrap();
+            stream.synchronize().unwrap();
+            let e = handle.as_ref().unwrap().wait().unwrap_err();
+            let kinds = [ErrorKind::RankDead, ErrorKind::Closed];
+            assert!(kinds.contains(&e.kind()), "{e}");
+            assert!(e.to_string().contains("rank 1"), "{e}");
+        }
     });
 }
 

@@ -1,7 +1,9 @@
 //! Collective calls enqueued on a stream of a device.
 //!
 //! As sends and receives there ([`OnStream`]): the run begins behind the stream's work so
-//! far, the stream waits for its end, and the host for nothing.
+//! far, the stream waits for its end, and the host for nothing. On a captured stream a call
+//! sets up a persistent one, which each launch of the graph starts
+//! ([`OnStream::capture_collective`]).
 //!
 //! # Invariants
 //! 1. A call that fails at this rank takes part as one that has failed, so that the numbers
@@ -10,7 +12,7 @@
 use super::ask::{Ask, InPlace, mismatch};
 use super::nonblocking::owned;
 use crate::names::Rank;
-use crate::p2p::enqueue::{Enqueued, OnStream};
+use crate::p2p::enqueue::{Enqueued, OnStream, Work};
 use osier_engine::device::Use;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::exec::executor;
@@ -18,14 +20,16 @@ use osier_engine::exec::operator::{Data, Reduction};
 use osier_engine::exec::reduce_local;
 use osier_engine::view::RawView;
 use osier_engine::view::on_device::{DeviceBuffer, raw_of};
-use osier_kernels::{DeviceSlice, Packer, Stream, copy};
+use osier_kernels::{After, DeviceSlice, Packer, copy};
+use std::panic::Location;
 
 /// What a rank puts into an enqueued collective: a [`DeviceBuffer`], or
 /// [`IN_PLACE`](crate::IN_PLACE).
 pub trait DeviceContribution {
-    /// The memory behind a stream's work so far; `None`: the data lies where the result will.
+    /// The memory, and from when on it may be used; `None`: the data lies where the result
+    /// will.
     #[doc(hidden)]
-    fn behind(&self, stream: &Stream) -> Option<Behind>;
+    fn behind(&self, after: &After) -> Option<Behind>;
 }
 
 /// Memory, and from when it is valid.
@@ -33,32 +37,37 @@ pub trait DeviceContribution {
 pub struct Behind(RawView);
 
 impl<B: DeviceBuffer> DeviceContribution for B {
-    fn behind(&self, stream: &Stream) -> Option<Behind> {
-        Some(Behind(raw_of(self, stream, Use::Read)))
+    fn behind(&self, after: &After) -> Option<Behind> {
+        Some(Behind(raw_of(self, after, Use::Read)))
     }
 }
 
 impl DeviceContribution for InPlace {
-    fn behind(&self, _: &Stream) -> Option<Behind> {
+    fn behind(&self, _: &After) -> Option<Behind> {
         None
     }
 }
 
-fn given<S: DeviceContribution>(send: &S, stream: &Stream) -> Option<RawView> {
-    send.behind(stream).map(|behind| behind.0)
+fn given<S: DeviceContribution>(send: &S, after: &After) -> Option<RawView> {
+    send.behind(after).map(|behind| behind.0)
 }
 
-fn wanted<R: DeviceBuffer>(recv: &R, stream: &Stream) -> Option<RawView> {
-    Some(raw_of(recv, stream, Use::Write))
+fn wanted<R: DeviceBuffer>(recv: &R, after: &After) -> Option<RawView> {
+    Some(raw_of(recv, after, Use::Write))
 }
 
 impl OnStream<'_> {
-    /// Begins a call behind the stream's work, and has the stream wait for it.
+    /// Begins a call behind the stream's work, and has the stream wait for it. `ask` is told
+    /// from when on buffers may be used.
     #[track_caller]
-    fn collective(&self, ask: Result<Ask>) -> Result<Enqueued> {
-        let (comm, _) = self.parts();
-        comm.reported(self.check_collective())?;
-        let mut ask = comm.reported(ask)?;
+    fn collective(&self, ask: impl FnOnce(&After) -> Result<Ask>) -> Result<Enqueued> {
+        let (comm, stream) = self.parts();
+        comm.reported(comm.core().need_progress_thread())?;
+        if comm.reported(stream.is_captured().map_err(Error::from))? {
+            // A launch begins it when the work before it is done.
+            return self.capture_collective(ask(&After::Now));
+        }
+        let mut ask = comm.reported(ask(&After::from(stream)))?;
         let (name, earlier) = (ask.name, self.earlier().err());
         ask.defers = false;
         let runs = comm.runs_on();
@@ -73,6 +82,16 @@ impl OnStream<'_> {
         self.hold_collective(id, name)
     }
 
+    /// Has each launch of the captured graph begin the call, and wait for it.
+    #[track_caller]
+    fn capture_collective(&self, ask: Result<Ask>) -> Result<Enqueued> {
+        let (comm, _) = self.parts();
+        let ask = ask.map(|ask| ask.failed(self.earlier().err()));
+        let set_up = Box::new(comm.set_up_ask(ask, |_| ())?);
+        let site = comm.core().checks.site(Location::caller());
+        self.hold_captured(Work::Collective { set_up, site })
+    }
+
     /// Enqueues a [`Communicator::barrier`](crate::Communicator::barrier): the stream goes
     /// on when the streams of all ranks have come here.
     ///
@@ -81,17 +100,21 @@ impl OnStream<'_> {
     #[track_caller]
     pub fn barrier(&self) -> Result<Enqueued> {
         let (comm, stream) = self.parts();
-        comm.reported(self.check_collective())?;
-        let here = DeviceSlice::<u8>::new(stream, 1).and_then(|byte| {
-            copy::fill(stream, &byte, 0)?;
-            Ok(raw_of(&byte.into_inner(), stream, Use::Read))
-        });
-        let mut ask = comm.barrier_ask();
-        match here {
-            Ok(here) => ask.behind = Some(here),
-            Err(e) => ask = ask.failed(Some(e.into())),
-        }
-        self.collective(Ok(ask))
+        self.collective(|after| {
+            let mut ask = comm.barrier_ask();
+            if let After::Now = after {
+                return Ok(ask);
+            }
+            let here = DeviceSlice::<u8>::new(stream, 1).and_then(|byte| {
+                copy::fill(stream, &byte, 0)?;
+                Ok(raw_of(&byte.into_inner(), after, Use::Read))
+            });
+            match here {
+                Ok(here) => ask.behind = Some(here),
+                Err(e) => ask = ask.failed(Some(e.into())),
+            }
+            Ok(ask)
+        })
     }
 
     /// Enqueues a [`Communicator::bcast`](crate::Communicator::bcast).
@@ -115,8 +138,8 @@ impl OnStream<'_> {
     /// As [`OnStream::send`].
     #[track_caller]
     pub fn bcast<B: DeviceBuffer>(&self, data: &mut B, root: impl Into<Rank>) -> Result<Enqueued> {
-        let (comm, stream) = self.parts();
-        self.collective(comm.bcast_ask(wanted(data, stream), root.into()))
+        let (comm, root) = (self.parts().0, root.into());
+        self.collective(|after| comm.bcast_ask(wanted(data, after), root))
     }
 }
 
@@ -140,8 +163,9 @@ impl OnStream<'_> {
     ) -> Result<()> {
         let (comm, stream) = self.parts();
         let queued = || -> Result<()> {
-            let from = raw_of(input, stream, Use::Read);
-            let into = raw_of(inout, stream, Use::Write);
+            // Behind the stream's work, as the kernel comes there.
+            let from = raw_of(input, &After::Now, Use::Read);
+            let into = raw_of(inout, &After::Now, Use::Write);
             let fit = op.fit(&Data(&into))?;
             if from.bytes() != into.bytes() {
                 return Err(mismatch(format!(
@@ -186,9 +210,11 @@ macro_rules! on_stream {
                 $($arg: $T,)*
                 $($op: impl Reduction + 'static,)?
             ) -> Result<Enqueued> {
-                let (comm, stream) = self.parts();
-                let (from, to) = (given(send, stream), wanted(recv, stream));
-                self.collective(comm.$ask(from, to, $($($at,)*)? $($pass,)* $(owned($op),)?))
+                let (comm, _) = self.parts();
+                self.collective(|after| {
+                    let (from, to) = (given(send, after), wanted(recv, after));
+                    comm.$ask(from, to, $($($at,)*)? $($pass,)* $(owned($op),)?)
+                })
             }
         }
     };
@@ -235,10 +261,12 @@ macro_rules! blocks_on_stream {
                 send: &[S],
                 recv: &mut [R],
             ) -> Result<Enqueued> {
-                let (comm, stream) = self.parts();
-                let from = send.iter().map(|b| raw_of(b, stream, Use::Read)).collect();
-                let to = recv.iter().map(|b| raw_of(b, stream, Use::Write)).collect();
-                self.collective(comm.$ask(from, to))
+                let (comm, _) = self.parts();
+                self.collective(|after| {
+                    let from = send.iter().map(|b| raw_of(b, after, Use::Read)).collect();
+                    let to = recv.iter().map(|b| raw_of(b, after, Use::Write)).collect();
+                    comm.$ask(from, to)
+                })
             }
         }
     };

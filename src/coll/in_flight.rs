@@ -12,7 +12,7 @@ use super::Launch;
 use super::ask::Ask;
 use crate::comm::Communicator;
 use crate::p2p::{Status, is_driven};
-use osier_engine::check::Check;
+use osier_engine::check::{Check, Site};
 use osier_engine::completion::ready::Ready;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::exec::executor::{self, End};
@@ -271,6 +271,14 @@ impl SetUp {
         self.ask.name
     }
 
+    /// An error of its buffers that every start would have.
+    pub fn check(&self) -> Result<()> {
+        let Buffers { send, recv, .. } = &self.ask.buffers;
+        let all = send.memory().iter().chain(recv.memory());
+        let mut on_devices = all.filter_map(RawView::as_device);
+        Ok(on_devices.try_for_each(|memory| memory.check())?)
+    }
+
     /// Lists the views of the buffers.
     pub fn inspect(&self, each: impl FnOnce(&mut dyn FnMut(RawView))) -> Seen {
         let mut seen = Seen::default();
@@ -290,12 +298,13 @@ impl Communicator {
         let tags = runs.lane().lock().executor.reserve_tags();
         let mut ask = self.reported(ask)?;
         ask.defers = false;
-        if let Some(e) = ask.error.take() {
-            return self.reported(Err(e.context(ask.name)));
-        }
         // The round that checks calls comes at each start.
         let asks = !runs.core().checks.has(Check::Collectives);
         self.reported(runs.know_spaces(&mut ask, asks))?;
+        // The others have asked this rank.
+        if let Some(e) = ask.error.take() {
+            return self.reported(Err(e.context(ask.name)));
+        }
         let program = self.reported(runs.program_of(&ask))?;
         let mut seen = Seen::default();
         each(&mut |view| seen.add(view, false));
@@ -319,13 +328,18 @@ impl Communicator {
                 "the buffers of a persistent collective are not those that it was set up with (hint: fill them where they are, or set up another)",
             )));
         }
-        let runs = self.runs_on();
-        let begun = self.launch_set_up(runs, set_up, &seen.fresh);
-        self.reported(begun)
-    }
-    #[track_caller]
-    fn launch_set_up(&self, runs: &Communicator, set_up: &SetUp, fresh: &[RawView]) -> Result<u32> {
         let site = self.core().checks.site(Location::caller());
+        self.reported(self.launch_set_up(set_up, &seen.fresh, site))
+    }
+
+    /// Begins it with memory as it was set up, but for what is `fresh`.
+    pub(crate) fn launch_set_up(
+        &self,
+        set_up: &SetUp,
+        fresh: &[RawView],
+        site: Site,
+    ) -> Result<u32> {
+        let runs = self.runs_on();
         let mut ask = set_up.ask.clone();
         if set_up.on_device {
             let again = |old: &RawView| {

@@ -29,7 +29,7 @@ mod agree;
 mod ask;
 mod blocking;
 mod enqueued;
-mod in_flight;
+pub(crate) mod in_flight;
 mod inline;
 mod nonblocking;
 mod persistent;

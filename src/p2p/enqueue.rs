@@ -29,23 +29,24 @@
 
 mod captured;
 mod copied;
+mod once;
 
 use super::status::Status;
 use crate::comm::Communicator;
 use crate::names::{self, Rank, Source, Tag, TagSelector};
 use captured::Captured;
+pub(crate) use captured::Work;
+use once::{Awaited, Once, State};
 use osier_engine::completion::hold::Hold;
 use osier_engine::device::Use;
-use osier_engine::diagnose::{self, waits::listens};
+use osier_engine::diagnose::waits::listens;
 use osier_engine::error::{Error, ErrorKind, Result};
-use osier_engine::exec::executor;
 use osier_engine::matching::Pattern;
 use osier_engine::progress::lane::{Mode, Posted};
 use osier_engine::progress::owed::Later;
 use osier_engine::view::RawView;
 use osier_engine::view::on_device::{DeviceBuffer, handed_over};
-use osier_kernels::{DeviceError, Event, Stream, StreamSemaphore};
-use std::sync::atomic::{AtomicBool, Ordering};
+use osier_kernels::{After, DeviceError, Ordered, Stream, StreamSemaphore};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -82,78 +83,9 @@ impl std::fmt::Debug for What {
     }
 }
 
-/// An operation, and what became of it.
-pub(super) struct Once {
-    state: Mutex<State>,
-    /// The stream on which it was enqueued, by address.
-    stream: usize,
-}
-
-enum State {
-    Pending(Awaited),
-    Ended {
-        result: Result<Status>,
-        reported: bool,
-    },
-}
-
-/// A pending operation or run, by its number in the lane.
-#[derive(Clone, Copy)]
-enum Awaited {
-    Operation(u32),
-    /// A collective of this name, in the lane of its runs.
-    Run(u32, &'static str),
-}
-
-impl Awaited {
-    /// How it has ended, once it has; frees it.
-    fn take(self, comm: &Communicator) -> Option<Result<Status>> {
-        match self {
-            Awaited::Operation(handle) => {
-                let taken = comm.core().with(comm.lane(), |lane| lane.take(handle));
-                taken.map(|result| result.map(Status::from))
-            }
-            Awaited::Run(id, name) => {
-                let runs = comm.runs_on();
-                let end = runs
-                    .core()
-                    .with(runs.lane(), |lane| executor::take(lane, id))?;
-                let result = end.result.map_err(|e| e.context(name));
-                Some(result.map(|()| Status::EMPTY))
-            }
-        }
-    }
-
-    fn hold(self, comm: &Communicator, hold: Hold) {
-        match self {
-            Awaited::Operation(handle) => comm
-                .core()
-                .with(comm.lane(), |lane| lane.hold(handle, hold)),
-            Awaited::Run(id, _) => {
-                let runs = comm.runs_on();
-                runs.core()
-                    .with(runs.lane(), |lane| lane.executor.hold(id, hold));
-            }
-        }
-    }
-}
-
-/// The operations on streams that a communicator keeps: pending ones, and failed ones
-/// whose error no call has returned.
-#[derive(Default)]
-pub(crate) struct OnStreams {
-    all: Mutex<Vec<Arc<Once>>>,
-    /// That a stream has very many was said.
-    warned: AtomicBool,
-}
-
-/// Operations on one stream, none complete, from which on it is said that a driver takes
-/// only about twice as many.
-const DEEP: usize = 512;
-
 /// What is enqueued.
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Send { dest: u32, tag: u32, mode: Mode },
     Receive(Pattern),
 }
@@ -185,7 +117,9 @@ impl Communicator {
     /// A send begins when the stream's work so far is done, and a receive writes its
     /// buffer then; what is queued on the stream afterwards comes behind the operation's
     /// end. Memory is of the stream's device, or pinned. In a [`Graph::capture`], or in a
-    /// capture of another library such as torch, the operation is done at each launch.
+    /// capture of another library such as torch, the operation is done at each launch. To
+    /// capture a collective call is collective as well, as for persistent calls; the ranks may
+    /// launch their graphs in different orders.
     ///
     /// ```no_run
     /// use osier::devices::{Context, DeviceSlice, Stream, copy};
@@ -393,10 +327,7 @@ impl OnStream<'_> {
     #[track_caller]
     fn nobody(&self) -> Result<Enqueued> {
         self.comm.reported(self.earlier())?;
-        Ok(self.enqueued(State::Ended {
-            result: Ok(Status::EMPTY),
-            reported: true,
-        }))
+        Ok(self.enqueued(State::ended(Ok(Status::EMPTY))))
     }
 
     #[track_caller]
@@ -411,20 +342,21 @@ impl OnStream<'_> {
         self.comm.core().need_progress_thread()?;
         let view = buffer.device_view()?;
         if self.stream.is_captured()? {
-            let captured = Captured::new(self.comm, self.stream, view.erased(), kind)?;
-            return Ok(Enqueued {
-                comm: self.comm.clone(),
-                what: What::Captured(captured),
-            });
+            // A launch begins it when the work before it is done.
+            let view = handed_over(Ordered::new(view, After::Now), kind.usage());
+            return self.captured(Work::Message { kind, view });
         }
-        let raw = handed_over(view.after_stream(self.stream), kind.usage());
-        Ok(self.enqueued(match kind.post(self.comm, raw)? {
-            Posted::Pending(handle) => State::Pending(Awaited::Operation(handle)),
-            Posted::Done(outcome) => State::Ended {
-                result: Ok(outcome.into()),
-                reported: true,
-            },
-        }))
+        let view = handed_over(view.after_stream(self.stream), kind.usage());
+        let posted = kind.post(self.comm, view)?;
+        Ok(self.enqueued(State::begun(Ok(posted))))
+    }
+
+    fn captured(&self, work: Work) -> Result<Enqueued> {
+        let captured = Captured::new(self.comm, self.stream, work)?;
+        Ok(Enqueued {
+            comm: self.comm.clone(),
+            what: What::Captured(captured),
+        })
     }
 
     fn enqueued(&self, state: State) -> Enqueued {
@@ -440,22 +372,17 @@ impl OnStream<'_> {
         (self.comm, self.stream)
     }
 
-    /// Whether a collective may be enqueued, as far as this rank knows.
-    pub(crate) fn check_collective(&self) -> Result<()> {
-        if self.stream.is_captured()? {
-            return Err(Error::new(
-                ErrorKind::Unavailable,
-                "a collective in a captured graph: its messages belong to one call (hint: \
-                 enqueue it between launches, or capture sends and receives)",
-            ));
-        }
-        self.comm.core().need_progress_thread()
-    }
-
     /// Has the stream wait for a run that has begun.
     #[track_caller]
     pub(crate) fn hold_collective(&self, id: u32, name: &'static str) -> Result<Enqueued> {
         self.held(self.enqueued(State::Pending(Awaited::Run(id, name))))
+    }
+
+    /// Has a captured stream begin what each launch is to do, and wait for it.
+    #[track_caller]
+    pub(crate) fn hold_captured(&self, work: Work) -> Result<Enqueued> {
+        let begun = self.comm.reported(self.captured(work))?;
+        self.held(begun)
     }
 
     /// The error of an operation on this stream that no call has returned.
@@ -615,121 +542,4 @@ impl Enqueued {
             }
         }
     }
-}
-
-impl Once {
-    fn new(stream: usize, state: State) -> Arc<Once> {
-        Arc::new(Once {
-            state: Mutex::new(state),
-            stream,
-        })
-    }
-
-    /// Whether it is complete; takes the result from the lane.
-    fn poll(&self, comm: &Communicator) -> bool {
-        let _later = match *lock(&self.state) {
-            State::Pending(Awaited::Operation(_)) => Later::begin(comm.lane()),
-            State::Pending(Awaited::Run(..)) => Later::begin(comm.runs_on().lane()),
-            State::Ended { .. } => return true,
-        };
-        let mut state = lock(&self.state);
-        let State::Pending(awaited) = *state else {
-            return true;
-        };
-        match awaited.take(comm) {
-            Some(result) => {
-                *state = State::Ended {
-                    result,
-                    reported: false,
-                };
-                true
-            }
-            None => false,
-        }
-    }
-
-    /// The result, which counts as returned.
-    fn result(&self) -> Option<Result<Status>> {
-        match &mut *lock(&self.state) {
-            State::Pending(_) => None,
-            State::Ended { result, reported } => {
-                *reported = true;
-                Some(result.clone())
-            }
-        }
-    }
-
-    /// An error that no call has returned; it counts as returned now.
-    fn unreported(&self) -> Option<Error> {
-        match &mut *lock(&self.state) {
-            State::Ended {
-                result: Err(e),
-                reported,
-            } => (!std::mem::replace(reported, true)).then(|| e.clone()),
-            _ => None,
-        }
-    }
-
-    /// Whether no call has to return its result any more.
-    fn is_settled(&self) -> bool {
-        match &*lock(&self.state) {
-            State::Pending(_) => false,
-            State::Ended { result, reported } => *reported || result.is_ok(),
-        }
-    }
-}
-
-impl Communicator {
-    /// Operations on streams here.
-    fn on_streams(&self) -> &OnStreams {
-        self.kept_of_streams().get()
-    }
-}
-
-impl OnStreams {
-    fn add(&self, stream: usize, state: State) -> Arc<Once> {
-        let once = Once::new(stream, state);
-        let mut all = lock(&self.all);
-        all.push(once.clone());
-        let of_stream = all.iter().filter(|once| once.stream == stream);
-        let deep = all.len() >= DEEP && of_stream.count() >= DEEP;
-        drop(all);
-        if deep && !self.warned.swap(true, Ordering::Relaxed) {
-            diagnose::tell(format_args!(
-                "{DEEP} operations on one stream have not completed: a driver takes about \
-                 1,000 works that wait in a stream, and the call that queues one more blocks \
-                 the thread (hint: synchronize the stream from time to time, or wait for what \
-                 was enqueued)"
-            ));
-        }
-        once
-    }
-
-    /// The operations of a stream; forgets what is settled.
-    fn of(&self, comm: &Communicator, stream: usize) -> Vec<Arc<Once>> {
-        // Polled without the list's lock: what ends may run foreign code.
-        let all = lock(&self.all).clone();
-        for once in &all {
-            once.poll(comm);
-        }
-        let mut all = lock(&self.all);
-        all.retain(|once| !once.is_settled());
-        let of_stream = all.iter().filter(|once| once.stream == stream);
-        of_stream.cloned().collect()
-    }
-
-    fn first_error(&self, comm: &Communicator, stream: usize) -> Option<Error> {
-        let all = self.of(comm, stream);
-        all.iter().find_map(|once| once.unreported())
-    }
-
-    fn is_pending(&self, comm: &Communicator, stream: usize) -> bool {
-        let all = self.of(comm, stream);
-        all.iter().any(|once| !once.poll(comm))
-    }
-}
-
-/// A ready event that has passed, for what the host has waited for.
-fn passed(idle: &Stream) -> Result<Event> {
-    Ok(idle.record()?)
 }

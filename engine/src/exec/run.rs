@@ -46,6 +46,8 @@ pub enum Combiner {
 
 // SAFETY: invariant 1; operators are `Send` and `Sync`.
 unsafe impl Send for Combiner {}
+// SAFETY: invariant 1; operators are `Sync`, and nothing of this changes.
+unsafe impl Sync for Combiner {}
 
 impl Combiner {
     /// An operator that the caller keeps until the run completes.

@@ -20,7 +20,7 @@ use crate::device::{DeviceMemory, Use};
 use crate::error::Result;
 use osier_datatype::{Datatype, Layout};
 use osier_kernels::{
-    After, Context, DeviceError, DeviceSlice, DeviceView, Memory, Ordered, Stream, classify,
+    After, Context, DeviceError, DeviceSlice, DeviceView, Memory, Ordered, classify,
 };
 
 /// Device memory that can be sent and received when it is posted with a ready event
@@ -193,10 +193,10 @@ fn raw<B: DeviceBuffer>(buffer: &Ordered<B>, use_: Use) -> RawView {
     }
 }
 
-/// Buffer memory behind the work queued on a stream so far.
-pub fn raw_of<B: DeviceBuffer>(buffer: &B, stream: &Stream, use_: Use) -> RawView {
+/// Buffer memory, and from when on it may be used.
+pub fn raw_of<B: DeviceBuffer>(buffer: &B, after: &After, use_: Use) -> RawView {
     match buffer.device_view() {
-        Ok(view) => handed_over(view.after_stream(stream), use_),
+        Ok(view) => handed_over(Ordered::new(view, after.clone()), use_),
         Err(e) => RawView::device(0, 0, DeviceMemory::failed(e, B::Element::layout())),
     }
 }

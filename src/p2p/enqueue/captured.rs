@@ -5,62 +5,86 @@
 //! progress thread                   post ... done: open
 //! ```
 //!
-//! The driver's thread only rings; the progress thread posts the operation, as it was
-//! captured. By then the graph's work before it is done, so its buffer is valid.
+//! The driver's thread only rings; the progress thread posts the operation, or starts the
+//! collective, as it was captured. By then the graph's work before it is done, so its buffers
+//! are valid.
 //!
 //! # Invariants
-//! 1. The graph keeps what it rings, and that keeps the buffer and the communicator.
+//! 1. The graph keeps what it rings, and that keeps the buffers and the communicator.
 //! 2. A graph does not run beside itself, so a latch is shut behind all waits of the
 //!    launch before. Of a graph that others made executable twice, launches that run at
 //!    once wait for each other's operations.
 
-use super::{Awaited, Enqueued, Kind, Once, State, address, lock, passed};
+use super::once::{Awaited, Once, State};
+use super::{Enqueued, Kind, address, lock};
+use crate::coll::in_flight::SetUp;
 use crate::comm::Communicator;
 use crate::p2p::status::Status;
+use osier_engine::check::Site;
 use osier_engine::completion::hold::{Hold, Latch};
 use osier_engine::diagnose::waits::{Asked, hear};
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::progress::enqueued::Launched;
-use osier_engine::progress::lane::Posted;
-use osier_engine::view::on_device::handed_over;
-use osier_kernels::{Callback, DeviceView, Stream, Valve};
+use osier_engine::view::RawView;
+use osier_kernels::{Callback, Stream, Valve};
 use std::sync::{Arc, Mutex};
+
+/// What each launch begins. Its buffers may be used when it rings.
+pub(crate) enum Work {
+    Message { kind: Kind, view: RawView },
+    Collective { set_up: Box<SetUp>, site: Site },
+}
+
+impl Work {
+    /// An error that every launch would have.
+    fn check(&self) -> Result<()> {
+        match self {
+            Work::Message { view, .. } => match view.as_device() {
+                Some(memory) => Ok(memory.check()?),
+                None => Ok(()),
+            },
+            Work::Collective { set_up, .. } => set_up.check(),
+        }
+    }
+
+    fn begin(&self, comm: &Communicator) -> State {
+        match self {
+            Work::Message { kind, view } => State::begun(kind.post(comm, view.clone())),
+            Work::Collective { set_up, site } => match comm.launch_set_up(set_up, &[], *site) {
+                Ok(id) => State::Pending(Awaited::Run(id, set_up.name())),
+                Err(e) => State::ended(Err(e.context(set_up.name()))),
+            },
+        }
+    }
+}
 
 /// A captured operation.
 pub(super) struct Captured {
     comm: Communicator,
-    kind: Kind,
-    view: DeviceView<u8>,
+    work: Work,
     latch: Arc<Latch>,
-    /// A stream without work, for ready events that have passed.
-    idle: Stream,
     stream: usize,
-    /// Of the last launch.
-    last: Mutex<Option<Arc<Once>>>,
+    launches: Mutex<Launches>,
+}
+
+/// What launches have begun.
+#[derive(Default)]
+struct Launches {
+    last: Option<Arc<Once>>,
+    /// The first before that has failed, whose error no call has returned.
+    failed: Option<Arc<Once>>,
 }
 
 impl Captured {
     /// Captures the begin of an operation.
-    pub fn new(
-        comm: &Communicator,
-        stream: &Stream,
-        view: DeviceView<u8>,
-        kind: Kind,
-    ) -> Result<Arc<Captured>> {
-        // A buffer that no launch could hand over is an error now.
-        let idle = Stream::new(stream.context())?;
-        let raw = handed_over(view.after(&passed(&idle)?), kind.usage());
-        if let Some(memory) = raw.as_device() {
-            memory.check()?;
-        }
+    pub fn new(comm: &Communicator, stream: &Stream, work: Work) -> Result<Arc<Captured>> {
+        work.check()?;
         let captured = Arc::new(Captured {
             comm: comm.clone(),
-            kind,
-            view,
+            work,
             latch: Latch::new(Valve::new(stream.context())?),
-            idle,
             stream: address(stream),
-            last: Mutex::default(),
+            launches: Mutex::default(),
         });
         let rings = captured.clone();
         stream.call(&Callback::new(move || {
@@ -89,10 +113,14 @@ impl Captured {
         self.latch.is_idle()
     }
 
+    fn last(&self) -> Option<Arc<Once>> {
+        lock(&self.launches).last.clone()
+    }
+
     /// Tells a thread that listens what the last launch waits for.
     #[cold]
     pub fn tell(&self) {
-        match lock(&self.last).clone() {
+        match self.last() {
             Some(last) if !last.poll(&self.comm) => {}
             // A launch that no thread has begun yet.
             _ => hear(Asked::OTHER),
@@ -100,46 +128,40 @@ impl Captured {
     }
 
     pub fn result(&self) -> Option<Result<Status>> {
-        let last = lock(&self.last).clone()?;
+        let last = self.last()?;
         last.poll(&self.comm);
         last.result()
     }
 
-    fn post(&self) -> Result<Posted> {
-        let raw = handed_over(self.view.after(&passed(&self.idle)?), self.kind.usage());
-        self.kind.post(&self.comm, raw)
+    /// Keeps what a launch has begun. Of those before the communicator keeps one at most,
+    /// whose error no call has returned, however many launches there are.
+    fn keep(&self, state: State) {
+        let (comm, all) = (&self.comm, self.comm.on_streams());
+        let before = std::mem::take(&mut *lock(&self.launches));
+        let unsettled = |once: &Arc<Once>| !all.settle(comm, once);
+        let mut failed = before.failed.filter(unsettled);
+        if let Some(last) = before.last.filter(unsettled) {
+            match failed {
+                Some(_) => all.forget(&last),
+                None => failed = Some(last),
+            }
+        }
+        let last = Some(all.add(self.stream, state));
+        *lock(&self.launches) = Launches { last, failed };
     }
 }
 
 impl Launched for Captured {
     fn begin(&self) {
         let comm = &self.comm;
-        let (state, handle) = match self.post() {
-            Ok(Posted::Pending(handle)) => {
-                (State::Pending(Awaited::Operation(handle)), Some(handle))
-            }
-            Ok(Posted::Done(outcome)) => (
-                State::Ended {
-                    result: Ok(outcome.into()),
-                    reported: false,
-                },
-                None,
-            ),
-            Err(e) => (
-                State::Ended {
-                    result: Err(e),
-                    reported: false,
-                },
-                None,
-            ),
+        let state = self.work.begin(comm);
+        let awaited = match state {
+            State::Pending(awaited) => Some(awaited),
+            State::Ended { .. } => None,
         };
-        *lock(&self.last) = Some(comm.on_streams().add(self.stream, state));
-        match handle {
-            Some(handle) => {
-                let hold = Hold::launched(comm.core(), &self.latch);
-                comm.core()
-                    .with(comm.lane(), |lane| lane.hold(handle, hold));
-            }
+        self.keep(state);
+        match awaited {
+            Some(awaited) => awaited.hold(comm, Hold::launched(comm.core(), &self.latch)),
             None => self.latch.ended(),
         }
     }

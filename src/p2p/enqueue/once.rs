@@ -1,0 +1,233 @@
+//! Operations on streams that a communicator keeps: pending ones, and failed ones whose error
+//! no call has returned.
+
+use super::lock;
+use crate::comm::Communicator;
+use crate::p2p::status::Status;
+use osier_engine::completion::hold::Hold;
+use osier_engine::diagnose;
+use osier_engine::error::{Error, Result};
+use osier_engine::exec::executor;
+use osier_engine::progress::lane::Posted;
+use osier_engine::progress::owed::Later;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// An operation, and what became of it.
+pub(crate) struct Once {
+    pub(super) state: Mutex<State>,
+    /// The stream on which it was enqueued, by address.
+    stream: usize,
+}
+
+pub(super) enum State {
+    Pending(Awaited),
+    Ended {
+        result: Result<Status>,
+        reported: bool,
+    },
+}
+
+/// A pending operation or run, by its number in the lane.
+#[derive(Clone, Copy)]
+pub(super) enum Awaited {
+    Operation(u32),
+    /// A collective of this name, in the lane of its runs.
+    Run(u32, &'static str),
+}
+
+impl State {
+    /// Of what a call or a launch has begun; one that fails is told of later.
+    pub fn begun(posted: Result<Posted>) -> State {
+        match posted {
+            Ok(Posted::Pending(handle)) => State::Pending(Awaited::Operation(handle)),
+            Ok(Posted::Done(outcome)) => State::ended(Ok(outcome.into())),
+            Err(e) => State::ended(Err(e)),
+        }
+    }
+
+    /// Of what has ended; an error was not told.
+    pub fn ended(result: Result<Status>) -> State {
+        State::Ended {
+            reported: result.is_ok(),
+            result,
+        }
+    }
+}
+
+impl Awaited {
+    /// How it has ended, once it has; frees it.
+    pub fn take(self, comm: &Communicator) -> Option<Result<Status>> {
+        match self {
+            Awaited::Operation(handle) => {
+                let taken = comm.core().with(comm.lane(), |lane| lane.take(handle));
+                taken.map(|result| result.map(Status::from))
+            }
+            Awaited::Run(id, name) => {
+                let runs = comm.runs_on();
+                let end = runs
+                    .core()
+                    .with(runs.lane(), |lane| executor::take(lane, id))?;
+                let result = end.result.map_err(|e| e.context(name));
+                Some(result.map(|()| Status::EMPTY))
+            }
+        }
+    }
+
+    pub fn hold(self, comm: &Communicator, hold: Hold) {
+        match self {
+            Awaited::Operation(handle) => comm
+                .core()
+                .with(comm.lane(), |lane| lane.hold(handle, hold)),
+            Awaited::Run(id, _) => {
+                let runs = comm.runs_on();
+                runs.core()
+                    .with(runs.lane(), |lane| lane.executor.hold(id, hold));
+            }
+        }
+    }
+}
+
+/// The operations on streams that a communicator keeps: pending ones, and failed ones
+/// whose error no call has returned.
+#[derive(Default)]
+pub(crate) struct OnStreams {
+    all: Mutex<Vec<Arc<Once>>>,
+    /// That a stream has very many was said.
+    warned: AtomicBool,
+}
+
+/// Operations on one stream, none complete, from which on it is said that a driver takes
+/// only about twice as many.
+const DEEP: usize = 512;
+
+impl Once {
+    fn new(stream: usize, state: State) -> Arc<Once> {
+        Arc::new(Once {
+            state: Mutex::new(state),
+            stream,
+        })
+    }
+
+    /// Whether it is complete; takes the result from the lane.
+    pub fn poll(&self, comm: &Communicator) -> bool {
+        let _later = match *lock(&self.state) {
+            State::Pending(Awaited::Operation(_)) => Later::begin(comm.lane()),
+            State::Pending(Awaited::Run(..)) => Later::begin(comm.runs_on().lane()),
+            State::Ended { .. } => return true,
+        };
+        let mut state = lock(&self.state);
+        let State::Pending(awaited) = *state else {
+            return true;
+        };
+        match awaited.take(comm) {
+            Some(result) => {
+                *state = State::Ended {
+                    result,
+                    reported: false,
+                };
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The result, which counts as returned.
+    pub fn result(&self) -> Option<Result<Status>> {
+        match &mut *lock(&self.state) {
+            State::Pending(_) => None,
+            State::Ended { result, reported } => {
+                *reported = true;
+                Some(result.clone())
+            }
+        }
+    }
+
+    /// An error that no call has returned; it counts as returned now.
+    fn unreported(&self) -> Option<Error> {
+        match &mut *lock(&self.state) {
+            State::Ended {
+                result: Err(e),
+                reported,
+            } => (!std::mem::replace(reported, true)).then(|| e.clone()),
+            _ => None,
+        }
+    }
+
+    /// Whether no call has to return its result any more.
+    fn is_settled(&self) -> bool {
+        match &*lock(&self.state) {
+            State::Pending(_) => false,
+            State::Ended { result, reported } => *reported || result.is_ok(),
+        }
+    }
+}
+
+impl Communicator {
+    /// Operations on streams here.
+    pub(crate) fn on_streams(&self) -> &OnStreams {
+        self.kept_of_streams().get()
+    }
+}
+
+impl OnStreams {
+    pub(super) fn add(&self, stream: usize, state: State) -> Arc<Once> {
+        let once = Once::new(stream, state);
+        let mut all = lock(&self.all);
+        all.push(once.clone());
+        let of_stream = all.iter().filter(|once| once.stream == stream);
+        let deep = all.len() >= DEEP && of_stream.count() >= DEEP;
+        drop(all);
+        if deep && !self.warned.swap(true, Ordering::Relaxed) {
+            diagnose::tell(format_args!(
+                "{DEEP} operations on one stream have not completed: a driver takes about \
+                 1,000 works that wait in a stream, and the call that queues one more blocks \
+                 the thread (hint: synchronize the stream from time to time, or wait for what \
+                 was enqueued)"
+            ));
+        }
+        once
+    }
+
+    /// Forgets an operation if no call has to return its result. True if it did.
+    pub(super) fn settle(&self, comm: &Communicator, once: &Arc<Once>) -> bool {
+        once.poll(comm);
+        let settled = once.is_settled();
+        if settled {
+            self.forget(once);
+        }
+        settled
+    }
+
+    pub(super) fn forget(&self, once: &Arc<Once>) {
+        lock(&self.all).retain(|kept| !Arc::ptr_eq(kept, once));
+    }
+
+    /// Number of operations that are kept.
+    pub fn len(&self) -> usize {
+        lock(&self.all).len()
+    }
+
+    /// The operations of a stream; forgets what is settled.
+    fn of(&self, comm: &Communicator, stream: usize) -> Vec<Arc<Once>> {
+        // Polled without the list's lock: what ends may run foreign code.
+        let all = lock(&self.all).clone();
+        for once in &all {
+            once.poll(comm);
+        }
+        let mut all = lock(&self.all);
+        all.retain(|once| !once.is_settled());
+        let of_stream = all.iter().filter(|once| once.stream == stream);
+        of_stream.cloned().collect()
+    }
+
+    pub(super) fn first_error(&self, comm: &Communicator, stream: usize) -> Option<Error> {
+        let all = self.of(comm, stream);
+        all.iter().find_map(|once| once.unreported())
+    }
+
+    pub(super) fn is_pending(&self, comm: &Communicator, stream: usize) -> bool {
+        let all = self.of(comm, stream);
+        all.iter().any(|once| !once.poll(comm))
+    }
+}
