@@ -10,9 +10,12 @@
 //!    of calls stay alike: also where it returns the error of an earlier operation.
 
 use super::ask::{Ask, InPlace, mismatch};
+use super::in_flight::SetUp;
 use super::nonblocking::owned;
+use crate::comm::Communicator;
 use crate::names::Rank;
-use crate::p2p::enqueue::{Enqueued, OnStream, Work};
+use crate::p2p::enqueue::{Awaited, Enqueued, OnStream, State, Work};
+use osier_engine::check::Site;
 use osier_engine::device::Use;
 use osier_engine::error::{Error, ErrorKind, Result};
 use osier_engine::exec::executor;
@@ -56,6 +59,26 @@ fn wanted<R: DeviceBuffer>(recv: &R, after: &After) -> Option<RawView> {
     Some(raw_of(recv, after, Use::Write))
 }
 
+/// A call that each launch of a graph begins.
+struct Captured {
+    set_up: SetUp,
+    site: Site,
+}
+
+impl Work for Captured {
+    fn check(&self) -> Result<()> {
+        self.set_up.check()
+    }
+
+    fn begin(&self, comm: &Communicator) -> State {
+        let name = self.set_up.name();
+        match comm.launch_set_up(&self.set_up, &[], self.site) {
+            Ok(id) => State::Pending(Awaited::Run(id, name)),
+            Err(e) => State::ended(Err(e.context(name))),
+        }
+    }
+}
+
 impl OnStream<'_> {
     /// Begins a call behind the stream's work, and has the stream wait for it. `ask` is told
     /// from when on buffers may be used.
@@ -87,9 +110,9 @@ impl OnStream<'_> {
     fn capture_collective(&self, ask: Result<Ask>) -> Result<Enqueued> {
         let (comm, _) = self.parts();
         let ask = ask.map(|ask| ask.failed(self.earlier().err()));
-        let set_up = Box::new(comm.set_up_ask(ask, |_| ())?);
+        let set_up = comm.set_up_ask(ask, |_| ())?;
         let site = comm.core().checks.site(Location::caller());
-        self.hold_captured(Work::Collective { set_up, site })
+        self.hold_captured(Box::new(Captured { set_up, site }))
     }
 
     /// Enqueues a [`Communicator::barrier`](crate::Communicator::barrier): the stream goes

@@ -29,7 +29,7 @@ mod agree;
 mod ask;
 mod blocking;
 mod enqueued;
-pub(crate) mod in_flight;
+mod in_flight;
 mod inline;
 mod nonblocking;
 mod persistent;

@@ -34,9 +34,10 @@ mod once;
 use super::status::Status;
 use crate::comm::Communicator;
 use crate::names::{self, Rank, Source, Tag, TagSelector};
-use captured::Captured;
 pub(crate) use captured::Work;
-use once::{Awaited, Once, State};
+use captured::{Captured, Message};
+use once::Once;
+pub(crate) use once::{Awaited, State};
 use osier_engine::completion::hold::Hold;
 use osier_engine::device::Use;
 use osier_engine::diagnose::waits::listens;
@@ -85,7 +86,7 @@ impl std::fmt::Debug for What {
 
 /// What is enqueued.
 #[derive(Clone, Copy)]
-pub(crate) enum Kind {
+pub(super) enum Kind {
     Send { dest: u32, tag: u32, mode: Mode },
     Receive(Pattern),
 }
@@ -344,14 +345,14 @@ impl OnStream<'_> {
         if self.stream.is_captured()? {
             // A launch begins it when the work before it is done.
             let view = handed_over(Ordered::new(view, After::Now), kind.usage());
-            return self.captured(Work::Message { kind, view });
+            return self.captured(Box::new(Message { kind, view }));
         }
         let view = handed_over(view.after_stream(self.stream), kind.usage());
         let posted = kind.post(self.comm, view)?;
         Ok(self.enqueued(State::begun(Ok(posted))))
     }
 
-    fn captured(&self, work: Work) -> Result<Enqueued> {
+    fn captured(&self, work: Box<dyn Work>) -> Result<Enqueued> {
         let captured = Captured::new(self.comm, self.stream, work)?;
         Ok(Enqueued {
             comm: self.comm.clone(),
@@ -380,7 +381,7 @@ impl OnStream<'_> {
 
     /// Has a captured stream begin what each launch is to do, and wait for it.
     #[track_caller]
-    pub(crate) fn hold_captured(&self, work: Work) -> Result<Enqueued> {
+    pub(crate) fn hold_captured(&self, work: Box<dyn Work>) -> Result<Enqueued> {
         let begun = self.comm.reported(self.captured(work))?;
         self.held(begun)
     }

@@ -15,12 +15,10 @@
 //!    launch before. Of a graph that others made executable twice, launches that run at
 //!    once wait for each other's operations.
 
-use super::once::{Awaited, Once, State};
+use super::once::{Once, State};
 use super::{Enqueued, Kind, address, lock};
-use crate::coll::in_flight::SetUp;
 use crate::comm::Communicator;
 use crate::p2p::status::Status;
-use osier_engine::check::Site;
 use osier_engine::completion::hold::{Hold, Latch};
 use osier_engine::diagnose::waits::{Asked, hear};
 use osier_engine::error::{Error, ErrorKind, Result};
@@ -30,38 +28,35 @@ use osier_kernels::{Callback, Stream, Valve};
 use std::sync::{Arc, Mutex};
 
 /// What each launch begins. Its buffers may be used when it rings.
-pub(crate) enum Work {
-    Message { kind: Kind, view: RawView },
-    Collective { set_up: Box<SetUp>, site: Site },
+pub(crate) trait Work: Send + Sync {
+    /// An error that every launch would have.
+    fn check(&self) -> Result<()>;
+    fn begin(&self, comm: &Communicator) -> State;
 }
 
-impl Work {
-    /// An error that every launch would have.
+/// A send or a receive.
+pub(super) struct Message {
+    pub kind: Kind,
+    pub view: RawView,
+}
+
+impl Work for Message {
     fn check(&self) -> Result<()> {
-        match self {
-            Work::Message { view, .. } => match view.as_device() {
-                Some(memory) => Ok(memory.check()?),
-                None => Ok(()),
-            },
-            Work::Collective { set_up, .. } => set_up.check(),
+        match self.view.as_device() {
+            Some(memory) => Ok(memory.check()?),
+            None => Ok(()),
         }
     }
 
     fn begin(&self, comm: &Communicator) -> State {
-        match self {
-            Work::Message { kind, view } => State::begun(kind.post(comm, view.clone())),
-            Work::Collective { set_up, site } => match comm.launch_set_up(set_up, &[], *site) {
-                Ok(id) => State::Pending(Awaited::Run(id, set_up.name())),
-                Err(e) => State::ended(Err(e.context(set_up.name()))),
-            },
-        }
+        State::begun(self.kind.post(comm, self.view.clone()))
     }
 }
 
 /// A captured operation.
 pub(super) struct Captured {
     comm: Communicator,
-    work: Work,
+    work: Box<dyn Work>,
     latch: Arc<Latch>,
     stream: usize,
     launches: Mutex<Launches>,
@@ -77,7 +72,7 @@ struct Launches {
 
 impl Captured {
     /// Captures the begin of an operation.
-    pub fn new(comm: &Communicator, stream: &Stream, work: Work) -> Result<Arc<Captured>> {
+    pub fn new(comm: &Communicator, stream: &Stream, work: Box<dyn Work>) -> Result<Arc<Captured>> {
         work.check()?;
         let captured = Arc::new(Captured {
             comm: comm.clone(),

@@ -20,7 +20,7 @@ pub(crate) struct Once {
     stream: usize,
 }
 
-pub(super) enum State {
+pub(crate) enum State {
     Pending(Awaited),
     Ended {
         result: Result<Status>,
@@ -30,7 +30,7 @@ pub(super) enum State {
 
 /// A pending operation or run, by its number in the lane.
 #[derive(Clone, Copy)]
-pub(super) enum Awaited {
+pub(crate) enum Awaited {
     Operation(u32),
     /// A collective of this name, in the lane of its runs.
     Run(u32, &'static str),
