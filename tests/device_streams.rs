@@ -327,6 +327,39 @@ fn leaving_releases_streams() {
     stream.synchronize().unwrap();
 }
 
+/// A stream waits for so many operations as a driver takes; calls that enqueue more wait,
+/// and are told of, and none is lost.
+#[test]
+fn calls_wait_while_a_stream_is_full() {
+    on_streams(&[Network::Shm], |comm, stream| {
+        const ALL: usize = 600;
+        if comm.rank() == 1 {
+            comm.recv(&mut [0u8], 0, 1).unwrap();
+            for i in 0..ALL {
+                comm.send(&[i as u8], 0, 0).unwrap();
+            }
+            return;
+        }
+        let (on, bytes) = (comm.on_stream(stream), memory(stream, ALL));
+        let kept = || osier::internals::kept_of_streams(comm);
+        std::thread::scope(|scope| {
+            let enqueues = scope.spawn(|| {
+                for i in 0..ALL {
+                    let mut byte = bytes.slice(i..=i).unwrap();
+                    drop(on.irecv(&mut byte, 1, 0).unwrap());
+                }
+            });
+            while kept() < 512 {
+                std::thread::yield_now();
+            }
+            assert!(!enqueues.is_finished() && kept() == 512);
+            comm.send(&[0u8], 1, 1).unwrap();
+        });
+        on.synchronize().unwrap();
+        assert!(driver::download(stream, &bytes) == (0..ALL).map(|i| i as u8).collect::<Vec<_>>());
+    });
+}
+
 /// As torch captures: nobody but the driver's graph owns what a launch needs, and calls of
 /// other threads, here of the progress thread and of the other rank, would spoil the capture.
 #[test]

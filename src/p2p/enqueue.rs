@@ -147,6 +147,9 @@ impl Communicator {
     /// [`Enqueued::status`] returns the error, else the next call for the same stream, which
     /// then does nothing else.
     ///
+    /// A stream waits for 512 operations at most: a call that enqueues one more waits until one
+    /// of them completes, as drivers take a limited number of works that wait.
+    ///
     /// [`Graph::capture`]: crate::devices::Graph::capture
     pub fn on_stream<'a>(&'a self, stream: &'a Stream) -> OnStream<'a> {
         self.core().devices.prepare(stream.context());
@@ -347,6 +350,7 @@ impl OnStream<'_> {
             let view = handed_over(Ordered::new(view, After::Now), kind.usage());
             return self.captured(Box::new(Message { kind, view }));
         }
+        self.make_room();
         let view = handed_over(view.after_stream(self.stream), kind.usage());
         let posted = kind.post(self.comm, view)?;
         Ok(self.enqueued(State::begun(Ok(posted))))
@@ -384,6 +388,13 @@ impl OnStream<'_> {
     pub(crate) fn hold_captured(&self, work: Box<dyn Work>) -> Result<Enqueued> {
         let begun = self.comm.reported(self.captured(work))?;
         self.held(begun)
+    }
+
+    /// Waits until the stream may wait for another operation.
+    #[track_caller]
+    pub(crate) fn make_room(&self) {
+        let kept = self.comm.on_streams();
+        kept.make_room(self.comm, address(self.stream));
     }
 
     /// The error of an operation on this stream that no call has returned.

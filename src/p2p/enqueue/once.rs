@@ -97,8 +97,8 @@ pub(crate) struct OnStreams {
     warned: AtomicBool,
 }
 
-/// Operations on one stream, none complete, from which on it is said that a driver takes
-/// only about twice as many.
+/// Most operations on one stream that are not complete: a driver takes about twice as many
+/// works that wait, and blocks the thread that queues one more, with a lock held.
 const DEEP: usize = 512;
 
 impl Once {
@@ -173,20 +173,28 @@ impl Communicator {
 impl OnStreams {
     pub(super) fn add(&self, stream: usize, state: State) -> Arc<Once> {
         let once = Once::new(stream, state);
-        let mut all = lock(&self.all);
-        all.push(once.clone());
-        let of_stream = all.iter().filter(|once| once.stream == stream);
-        let deep = all.len() >= DEEP && of_stream.count() >= DEEP;
-        drop(all);
-        if deep && !self.warned.swap(true, Ordering::Relaxed) {
+        lock(&self.all).push(once.clone());
+        once
+    }
+
+    /// Waits until a stream has room for another operation: until its oldest one completes.
+    #[track_caller]
+    pub(super) fn make_room(&self, comm: &Communicator, stream: usize) {
+        if self.len() < DEEP {
+            return;
+        }
+        let pending = self.of(stream, comm).pending;
+        let Some(oldest) = pending.first().filter(|_| pending.len() >= DEEP) else {
+            return;
+        };
+        if !self.warned.swap(true, Ordering::Relaxed) {
             diagnose::tell(format_args!(
-                "{DEEP} operations on one stream have not completed: a driver takes about \
-                 1,000 works that wait in a stream, and the call that queues one more blocks \
-                 the thread (hint: synchronize the stream from time to time, or wait for what \
-                 was enqueued)"
+                "{DEEP} operations on one stream have not completed: the calls that enqueue \
+                 more wait, as a driver takes about 1,000 works that wait in a stream (hint: \
+                 synchronize the stream from time to time, or wait for what was enqueued)"
             ));
         }
-        once
+        comm.core().drive(|| oldest.poll(comm).then_some(()));
     }
 
     /// Forgets an operation if no call has to return its result. True if it did.
@@ -208,26 +216,42 @@ impl OnStreams {
         lock(&self.all).len()
     }
 
-    /// The operations of a stream; forgets what is settled.
-    fn of(&self, comm: &Communicator, stream: usize) -> Vec<Arc<Once>> {
+    /// The operations of a stream, oldest first; forgets what is settled. Which of them are
+    /// complete is known up to the first that is not: a stream comes to them in this order.
+    fn of(&self, stream: usize, comm: &Communicator) -> Known {
+        let all: Vec<_> = {
+            let all = lock(&self.all);
+            let mine = all.iter().filter(|once| once.stream == stream);
+            mine.cloned().collect()
+        };
         // Polled without the list's lock: what ends may run foreign code.
-        let all = lock(&self.all).clone();
-        for once in &all {
-            once.poll(comm);
+        let ended = all.iter().take_while(|once| once.poll(comm)).count();
+        let mut known = Known {
+            pending: all[ended..].to_vec(),
+            failed: all[..ended].to_vec(),
+        };
+        if ended > 0 {
+            known.failed.retain(|once| !once.is_settled());
+            lock(&self.all).retain(|once| once.stream != stream || !once.is_settled());
         }
-        let mut all = lock(&self.all);
-        all.retain(|once| !once.is_settled());
-        let of_stream = all.iter().filter(|once| once.stream == stream);
-        of_stream.cloned().collect()
+        known
     }
 
     pub(super) fn first_error(&self, comm: &Communicator, stream: usize) -> Option<Error> {
-        let all = self.of(comm, stream);
-        all.iter().find_map(|once| once.unreported())
+        let known = self.of(stream, comm);
+        known.failed.iter().find_map(|once| once.unreported())
     }
 
+    /// Whether a stream waits for any.
     pub(super) fn is_pending(&self, comm: &Communicator, stream: usize) -> bool {
-        let all = self.of(comm, stream);
-        all.iter().any(|once| !once.poll(comm))
+        !self.of(stream, comm).pending.is_empty()
     }
+}
+
+/// The operations of a stream.
+struct Known {
+    /// From the oldest on that is not complete.
+    pending: Vec<Arc<Once>>,
+    /// Those before whose error no call has returned.
+    failed: Vec<Arc<Once>>,
 }
